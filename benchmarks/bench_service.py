@@ -266,10 +266,10 @@ def in_process(asked: Sequence[dict[str, Any]]) -> dict[str, Any]:
     import gc
 
     from searches.pricing.shared_work import SharedWork
-    from service.handlers.handlers import Running, call, dumps
+    from service.handlers.handlers import RunningCall, call, dumps
     from service.worker_pool.pool import COLLECTED_AFTER
 
-    running = Running(shared=SharedWork())
+    running = RunningCall(shared=SharedWork())
     dumps(call("solve", CACHED, running), "solve")
     gc.collect()
     gc.freeze()

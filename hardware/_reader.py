@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from hardware._units import parse_quantity, scale
+from hardware._units import parse_quantity, unit_scale
 from hardware.parts import (
     PROTOCOLS,
     Accelerator,
@@ -118,7 +118,7 @@ class _Entry:
         """Return one number per protocol, each times `factor`."""
         if len(values) != len(PROTOCOLS):
             raise self.fail(key, f"wants {len(PROTOCOLS)} numbers: {', '.join(PROTOCOLS)}")
-        first, second, third = (scale(float(value), factor) for value in values)
+        first, second, third = (unit_scale(float(value), factor) for value in values)
         return first, second, third
 
     def close(self) -> None:
@@ -185,7 +185,7 @@ def _read_peaks(entry: _Entry) -> dict[str, float]:
         origin = entry.source("peaks_tflops", group)
         for precision, tflops in group.items():
             if precision not in _SOURCE_KEYS:
-                peaks[precision] = scale(float(tflops), "1e12")
+                peaks[precision] = unit_scale(float(tflops), "1e12")
                 entry.provenance[f"peak_flops_per_s.{precision}"] = origin
     return peaks
 
@@ -304,7 +304,7 @@ def read_link(name: str, raw: Raw, sources: Mapping[str, Provenance]) -> Link:
             "caps", entry.figure("caps", "protocol_bytes_per_s"), "1e9"
         ),
         protocol_frac=entry.triple("protocol_frac", fracs, "1"),
-        p2p_latency_s=scale(float(latency["p2p"]), "1e-6"),
+        p2p_latency_s=unit_scale(float(latency["p2p"]), "1e-6"),
         lockstep=bool(raw.get("lockstep") and entry.figure("lockstep", "lockstep")),
         ring_decline=(
             entry.number("ring_decline", "ring_decline") if "ring_decline" in raw else 0.0

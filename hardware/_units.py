@@ -31,10 +31,10 @@ def parse_quantity(text: str, dimension: str) -> float:
         raise ValueError(f"{text!r} does not start with a number") from None
 
 
-def scale(value: float, factor: str) -> float:
+def unit_scale(value: float, factor: str) -> float:
     """Return `value` times the decimal `factor` without binary rounding: 11.8 us is 1.18e-05 s.
 
-    >>> scale(11.8, "1e-6")
+    >>> unit_scale(11.8, "1e-6")
     1.18e-05
     """
     if value in (float("inf"), float("-inf")):

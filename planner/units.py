@@ -127,13 +127,13 @@ def parse_ratio(value: object) -> float:
         number = parse_count(value)
         if number >= 1:
             return number
-    raise BadValue(f"{show(value)} is not an oversubscription", fix)
+    raise BadValue(f"{shown_value(value)} is not an oversubscription", fix)
 
 
-def show(value: object) -> str:
+def shown_value(value: object) -> str:
     """Return a value as a user wrote it: text in quotes, `true`, `null`, long ones cut.
 
-    >>> show(True), show("32"), show(None), show(7)
+    >>> shown_value(True), shown_value("32"), shown_value(None), shown_value(7)
     ('true', "'32'", 'null', '7')
     """
     if isinstance(value, bool):
@@ -153,12 +153,15 @@ def show(value: object) -> str:
 
 def _parse(value: object, units: Mapping[str, float], noun: str, usual: Sequence[str]) -> float:
     if isinstance(value, int | float) and not isinstance(value, bool):
-        raise BadValue(f"{show(value)} has no unit", f"write {_examples(show(value), usual)}")
+        raise BadValue(
+            f"{shown_value(value)} has no unit", f"write {_examples(shown_value(value), usual)}"
+        )
     text = value if isinstance(value, str) and len(value) <= _MAX_CHARACTERS else ""
     match = _QUANTITY.fullmatch(text)
     if match is None:
         raise BadValue(
-            f"{show(value)} is not {noun}", f"write a number and a unit, such as 80 {usual[0]}"
+            f"{shown_value(value)} is not {noun}",
+            f"write a number and a unit, such as 80 {usual[0]}",
         )
     number, unit = match["number"], match["unit"]
     if unit not in units:
@@ -172,7 +175,7 @@ def _finite(number: float, value: object) -> float:
     except OverflowError:
         number = math.inf
     if not math.isfinite(number):
-        raise BadValue(f"{show(value)} is not a finite number")
+        raise BadValue(f"{shown_value(value)} is not a finite number")
     return number
 
 

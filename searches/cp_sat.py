@@ -70,12 +70,12 @@ def make_solver() -> Any:
 
 
 def at_solutions(see: Callable[[Any], None]) -> Any:
-    """Return a callback for `solve` that calls `see` with itself at every solution."""
+    """Return a callback for `solve_model` that calls `see` with itself at every solution."""
     base = cp_model().CpSolverSolutionCallback
     return type("AtSolutions", (base,), {"on_solution_callback": see})()
 
 
-def solve(solver: Any, model: Any, callback: Any) -> Any:
+def solve_model(solver: Any, model: Any, callback: Any) -> Any:
     """Return the status of a solve. Ctrl-C meanwhile is raised after it, and not in `callback`.
 
     An exception in a callback would have to cross the solver's C++. A program that handles SIGINT

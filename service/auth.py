@@ -191,7 +191,7 @@ class Auth:
     def _failed(self, address: str) -> None:
         """Raise `Problem` 429 for an address that fails too often."""
         try:
-            self._failures.take(network_of(address))
+            self._failures.take(address_network(address))
         except Problem as problem:
             raise Problem(
                 429,
@@ -202,7 +202,7 @@ class Auth:
             ) from None
 
 
-def network_of(address: str) -> str:
+def address_network(address: str) -> str:
     """Return what one caller has as its own: an IPv4 address, or 64 bits of an IPv6 one."""
     try:
         found = ipaddress.ip_address(address.partition("%")[0])

@@ -64,14 +64,14 @@ def ui(
     """Open the page in a browser: of a service that runs, or of one that is started here."""
     with _installed():
         from service import logs
-        from service.open_ui import main
+        from service.open_ui import ui_main
         from service.serve import Serving
     logs.configure("warning", "text")
-    main(address, Serving(port=port, grpc_port=0, data=data), browser)
+    ui_main(address, Serving(port=port, grpc_port=0, data=data), browser)
 
 
 @app.command(name="serve")
-def serve(
+def serve_command(
     host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="HTTP; 0 for any.")] = 8642,
     grpc_port: Annotated[int, typer.Option(min=0, max=65535, help="gRPC; 0 for none.")] = 8643,
@@ -128,11 +128,11 @@ def serve(
 
     with _installed():
         from service import logs
-        from service.limits import Settings
+        from service.limits import RequestLimits
         from service.limits_file import read_limits
         from service.options import Options
         from service.pages.gate import is_root_path
-        from service.serve import Serving, main
+        from service.serve import Serving, serve_main
     if log_level not in logs.LEVELS or log_format not in ("json", "text"):
         raise UsageError(
             f"--log-level {log_level} --log-format {log_format}",
@@ -148,7 +148,7 @@ def serve(
     if job_workers >= 0:
         given["job_workers"] = job_workers
     logs.configure(log_level, log_format)
-    settings = Settings()
+    settings = RequestLimits()
     options = Options(executor=executor, ray_address=ray_address, **given)  # type: ignore[arg-type]  # looked at above
     if limits is not None:
         settings, options = read_limits(limits, settings, options)
@@ -168,4 +168,4 @@ def serve(
         settings,
         options,
     )
-    main(serving, check)
+    serve_main(serving, check)

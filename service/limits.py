@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class RequestLimits:
     """Limits of a service. All of them hold for every caller; 0 is not "no limit"."""
 
     body_bytes: int = 8_000_000
@@ -82,7 +82,7 @@ class Settings:
     """Memory of one worker process."""
 
 
-DEFAULTS = Settings()
+DEFAULTS = RequestLimits()
 
 MOST_NUMBER = 10**18
 """Largest number, either sign: beyond it no count, size or speed makes sense."""
@@ -101,7 +101,7 @@ def too_much(what: str, given: float, most: float, setting: str, fix: str) -> Pr
     return refused("too-much-work", detail, 422, [Fault(detail, fix, field=setting)])
 
 
-def json_body(body: bytes | str, settings: Settings = DEFAULTS) -> Any:
+def json_body(body: bytes | str, settings: RequestLimits = DEFAULTS) -> Any:
     """Return the JSON value of a body; `Problem` 413 for a large one, 400 for what is no JSON.
 
     Numbers that are none (NaN, Infinity) and keys that stand twice are refused.
@@ -128,7 +128,7 @@ SMALL_BODY = 16_384
 """Bytes of a body that is read at once, in less than a millisecond; a worker reads larger ones."""
 
 
-def job_request(body: bytes, settings: Settings = DEFAULTS) -> tuple[str, bytes, float]:
+def job_request(body: bytes, settings: RequestLimits = DEFAULTS) -> tuple[str, bytes, float]:
     """Return call, request and time limit (s) of a body for /v1/jobs; `Problem` 400, 413, 422."""
     data = json_body(body, settings)
     if not isinstance(data, dict):
@@ -163,7 +163,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def check_data(data: Any, settings: Settings = DEFAULTS) -> None:
+def check_data(data: Any, settings: RequestLimits = DEFAULTS) -> None:
     """Raise `Problem` for plain data that is too deep or large, or holds what JSON has not."""
     n_nodes, waiting = 0, [(data, 0)]
     while waiting:
@@ -205,7 +205,7 @@ def _check_text(text: str) -> None:
         raise refused("malformed", "a text holds half of a surrogate pair", 400) from None
 
 
-def check_document_text(text: str, field: str, settings: Settings = DEFAULTS) -> None:
+def check_document_text(text: str, field: str, settings: RequestLimits = DEFAULTS) -> None:
     """Raise `Problem` for the text of a document that is too large, too deep, or all aliases.
 
     What a reader of another format takes (inventories) may be as large as the body; what is read
@@ -240,7 +240,7 @@ def _is_other_format(text: str) -> bool:
     return find_format(text) is not None
 
 
-def check_options(request: Mapping[str, Any], settings: Settings = DEFAULTS) -> None:
+def check_option_limits(request: Mapping[str, Any], settings: RequestLimits = DEFAULTS) -> None:
     """Raise `Problem` for options of a request, documents aside, that are too long or too many."""
     for name, value in request.items():
         if isinstance(value, str) and len(value) > settings.text_chars:
@@ -250,17 +250,17 @@ def check_options(request: Mapping[str, Any], settings: Settings = DEFAULTS) -> 
         if isinstance(value, list | dict) and len(value) > settings.items:
             raise too_large(f"items of {name}", len(value), settings.items, name, "send fewer")
         if isinstance(value, dict):
-            check_options(value, settings)
+            check_option_limits(value, settings)
         elif isinstance(value, list):
             for item in value:
-                check_options({name: item}, settings)
+                check_option_limits({name: item}, settings)
     top = request.get("top")
     if isinstance(top, int) and top > settings.top:
         raise too_much("plans in the answer", top, settings.top, "top", "ask for fewer")
 
 
-def check_inputs(
-    model: "ModelInput", cluster: "ClusterInput", settings: Settings = DEFAULTS
+def check_input_limits(
+    model: "ModelInput", cluster: "ClusterInput", settings: RequestLimits = DEFAULTS
 ) -> None:
     """Raise `Problem` for a model or a cluster beyond what is computed."""
     for pool in cluster.cluster.pools:
@@ -271,7 +271,7 @@ def check_inputs(
     check_model(model, settings)
 
 
-def check_model(model: "ModelInput", settings: Settings = DEFAULTS) -> None:
+def check_model(model: "ModelInput", settings: RequestLimits = DEFAULTS) -> None:
     """Raise `Problem` for a model or a job beyond what is computed."""
     shape, job, fix = model.shape, model.job, "is it meant? lower it"
     if job.global_batch > settings.micro_batches:

@@ -5,8 +5,8 @@
     queue_length: 200
     retention_s: 86400
 
-Names and meanings are those of `service.limits.Settings` and of some of `service.service.Options`
-(`NAMED`); docs/service.md shows all of them.
+Names and meanings are those of `limits.RequestLimits` and of some of `service.Options` (`NAMED`);
+docs/service.md shows all of them.
 """
 
 import ast
@@ -20,7 +20,7 @@ from typing import Any
 from planner.errors import Problem as Wrong
 from planner.errors import SpecError
 from planner.specs.yaml.document import Document, close_names, parse_yaml, read_text
-from service.limits import Settings
+from service.limits import RequestLimits
 from service.options import Options
 
 NAMED = (
@@ -50,7 +50,7 @@ ABOVE = (
 def known_limits() -> dict[str, tuple[float, str]]:
     """Return every limit by name: its default and its meaning."""
     found: dict[str, tuple[float, str]] = {}
-    for kind, names in ((Settings, None), (Options, NAMED)):
+    for kind, names in ((RequestLimits, None), (Options, NAMED)):
         meanings = _meanings(kind)
         for each in fields(kind):
             if names is None or each.name in names:
@@ -70,7 +70,7 @@ def _meanings(kind: type) -> dict[str, str]:
     return found
 
 
-def table() -> str:
+def limits_table() -> str:
     """Return the table of docs/service.md."""
     rows = [
         f"| `{name}` | {default:,} | {meaning.removesuffix('.')} |"
@@ -79,7 +79,9 @@ def table() -> str:
     return "\n".join(["| name | default | meaning |", "|---|---|---|", *rows]) + "\n"
 
 
-def read_limits(path: Path, settings: Settings, options: Options) -> tuple[Settings, Options]:
+def read_limits(
+    path: Path, settings: RequestLimits, options: Options
+) -> tuple[RequestLimits, Options]:
     """Return limits and options with what a file says; `SpecError` with its line."""
     text = read_text(str(path))
     if not text.strip():
@@ -88,8 +90,8 @@ def read_limits(path: Path, settings: Settings, options: Options) -> tuple[Setti
 
 
 def with_limits(
-    document: Document, settings: Settings, options: Options
-) -> tuple[Settings, Options]:
+    document: Document, settings: RequestLimits, options: Options
+) -> tuple[RequestLimits, Options]:
     """Return limits and options with what a document says; `SpecError` for what it may not."""
     data = document.data
     if not isinstance(data, Mapping):
@@ -132,4 +134,4 @@ def with_limits(
 
 
 if __name__ == "__main__":
-    print(table(), end="")
+    print(limits_table(), end="")

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from service.service import Answer, Snapshot
+from service.service import CallAnswer, Snapshot
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 BUCKETS_S = (
@@ -31,7 +31,7 @@ BUCKETS_S = (
 )
 
 
-class Measured(Protocol):
+class MeasuredMetrics(Protocol):
     """What has a snapshot: the engine."""
 
     def snapshot(self) -> Snapshot:
@@ -41,7 +41,7 @@ class Measured(Protocol):
 class Metrics:
     """Counters of one process of the service; both transports tell it what they answered."""
 
-    def __init__(self, engine: Measured) -> None:
+    def __init__(self, engine: MeasuredMetrics) -> None:
         self.registry = CollectorRegistry()
         given: Any = {"registry": self.registry}
         self._seconds = Histogram(
@@ -76,7 +76,7 @@ class Metrics:
         """Count a request, whatever came of it; `operation` is one of a fixed set."""
         self._requests.labels(transport, operation, str(status)).inc()
 
-    def answered(self, call: str, answer: Answer, total_s: float) -> None:
+    def answered(self, call: str, answer: CallAnswer, total_s: float) -> None:
         """Count an answer: its time, and what was searched where it was computed for it."""
         for phase, seconds in answer.seconds.items():
             self._seconds.labels(call, phase).observe(seconds)
@@ -113,7 +113,7 @@ def section(payload: bytes, name: str) -> Any:
 class _Engine(Collector):
     """What the engine holds and has counted, read when it is asked for."""
 
-    def __init__(self, engine: Measured) -> None:
+    def __init__(self, engine: MeasuredMetrics) -> None:
         self._engine = engine
 
     def collect(self) -> Iterable[Metric]:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from planner.errors import UsageError
-from service.serve import Serving, serve
+from service.serve import Serving, serve_forever
 
 PROBE_S = 2.0
 """How long a service may take to say what it is."""
@@ -28,14 +28,14 @@ def is_planner(address: str) -> bool:
     return isinstance(info, dict) and info.get("title") == "planner"
 
 
-def show(address: str, browser: bool, opened: Callable[[str], bool] = webbrowser.open) -> None:
+def show_ui(address: str, browser: bool, opened: Callable[[str], bool] = webbrowser.open) -> None:
     """Print the address of a page, and open a browser at it where one is wanted and there."""
     print(address, flush=True)
     if browser and not opened(address):
         print("no browser could be opened: open the address yourself", file=sys.stderr, flush=True)
 
 
-def page_of(address: str) -> str:
+def page_address(address: str) -> str:
     """Return the address of the page of a service; `UsageError` where nothing is there."""
     base = address.rstrip("/").removesuffix("/ui")
     if not base.startswith(("http://", "https://")):
@@ -48,31 +48,33 @@ def page_of(address: str) -> str:
     return f"{base}/ui"
 
 
-async def start(serving: Serving, browser: bool) -> None:
+async def start_service(serving: Serving, browser: bool) -> None:
     """Serve on this machine until a signal, and show the page once it answers."""
 
     def ready(address: str, grpc_address: str) -> None:
         # A browser may take seconds, or never return: the service must not wait for it.
         page = f"{address}{serving.root_path}/ui"
-        threading.Thread(target=show, args=(page, browser), daemon=True).start()
+        threading.Thread(target=show_ui, args=(page, browser), daemon=True).start()
         print("planner serves it (Ctrl-C stops it)", file=sys.stderr, flush=True)
 
-    await serve(serving, ready)
+    await serve_forever(serving, ready)
 
 
-def main(address: str, serving: Serving, browser: bool) -> None:
+def ui_main(address: str, serving: Serving, browser: bool) -> None:
     """Run `planner ui`."""
     import asyncio
 
     if address:
-        return show(page_of(address), browser)
+        return show_ui(page_address(address), browser)
     here = f"http://{serving.host}:{serving.port}"
     if is_planner(here):
-        return show(f"{here}/ui", browser)
+        return show_ui(f"{here}/ui", browser)
     try:
-        asyncio.run(start(serving, browser))
+        asyncio.run(start_service(serving, browser))
     except UsageError as error:
         if f"port {serving.port}" not in error.message:
             raise
-        asyncio.run(start(replace(serving, port=0), browser))  # the port is somebody else's
+        asyncio.run(
+            start_service(replace(serving, port=0), browser)
+        )  # the port is somebody else's
     return None

@@ -27,7 +27,7 @@ from service.handlers.problems import Problem
 from service.http.connections import connection_class
 from service.http.rest import Rest
 from service.jobs.store import Store, StoreError, data_folder, database_url
-from service.limits import DEFAULTS, Settings
+from service.limits import DEFAULTS, RequestLimits
 from service.metrics import Metrics
 from service.options import Options
 from service.service import Engine
@@ -68,7 +68,7 @@ class Serving:
     """Several processes listen at the same ports; one that stops leaves them to the others."""
     root_path: str = ""
     """Prefix of all paths, such as `/planner`, where a proxy shows the service below one."""
-    limits: Settings = DEFAULTS
+    limits: RequestLimits = DEFAULTS
     options: Options = field(default_factory=Options)
 
     @property
@@ -77,7 +77,7 @@ class Serving:
         return "https" if self.tls_cert else "http"
 
 
-class Running(Protocol):
+class RunningService(Protocol):
     """A transport that runs."""
 
     @property
@@ -197,7 +197,7 @@ def only_hosts(serving: Serving, auth: Auth) -> frozenset[str] | None:
 
 async def start_grpc(
     engine: Engine, serving: Serving, auth: Auth, metrics: Metrics
-) -> Running | None:
+) -> RunningService | None:
     """Start the gRPC transport over the same engine; None where it is not wanted.
 
     `UsageError` where it cannot be started, or is not installed.
@@ -206,7 +206,7 @@ async def start_grpc(
         return None
     # What callers do wrong must not fill the log with lines that are no JSON.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    running: Running = await _grpc_module().start(engine, serving, auth, metrics)
+    running: RunningService = await _grpc_module().start(engine, serving, auth, metrics)
     return running
 
 
@@ -269,7 +269,7 @@ def http_server(rest: Rest, serving: Serving) -> uvicorn.Server:
     return _Server(config)
 
 
-async def serve(
+async def serve_forever(
     serving: Serving,
     ready: Callable[[str, str], None] = lambda address, grpc_address: None,
 ) -> None:
@@ -304,7 +304,7 @@ async def serve(
     server = http_server(rest, serving)
     stop = asyncio.Event()
     _on_signals(stop, server, auth, serving)
-    grpc: Running | None = None
+    grpc: RunningService | None = None
     http: asyncio.Task[None] | None = None
     try:
         await engine.start()
@@ -371,7 +371,7 @@ def _on_signals(stop: asyncio.Event, server: uvicorn.Server, auth: Auth, serving
         loop.add_signal_handler(signal.SIGHUP, reread)
 
 
-async def check(serving: Serving, say: Callable[[str], None]) -> None:
+async def check_setup(serving: Serving, say: Callable[[str], None]) -> None:
     """Try everything that a start needs, and one question; `UsageError` for the first fault."""
     auth = start_auth(serving)
     say(f"callers: {'tokens' if auth.asks else 'no token is asked for'}")
@@ -399,9 +399,9 @@ async def check(serving: Serving, say: Callable[[str], None]) -> None:
 
 async def _check_worker(serving: Serving, store: Store) -> None:
     """Let a worker answer a question; jobs of the store are left alone."""
-    from service.worker_pool.pool import Pool, Task
+    from service.worker_pool.pool import Task, WorkerPool
 
-    pool = Pool(1, serving.limits)
+    pool = WorkerPool(1, serving.limits)
     await pool.start()
     try:
         await pool.run(Task("answer", "rules", b"{}"), serving.limits.hard_s)
@@ -409,10 +409,10 @@ async def _check_worker(serving: Serving, store: Store) -> None:
         await pool.close()
 
 
-def main(serving: Serving, only_check: bool) -> None:
+def serve_main(serving: Serving, only_check: bool) -> None:
     """Run `planner serve`."""
     if only_check:
-        asyncio.run(check(serving, lambda line: print(f"ok  {line}")))
+        asyncio.run(check_setup(serving, lambda line: print(f"ok  {line}")))
         return
 
     def ready(address: str, grpc_address: str) -> None:
@@ -421,4 +421,4 @@ def main(serving: Serving, only_check: bool) -> None:
         print(f"its page: {address}{serving.root_path}/ui", file=sys.stderr)
         print(f"planner serves at {address} (Ctrl-C stops it)", file=sys.stderr, flush=True)
 
-    asyncio.run(serve(serving, ready))
+    asyncio.run(serve_forever(serving, ready))

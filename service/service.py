@@ -29,15 +29,15 @@ from service.jobs.queue import Jobs, cursor_number
 from service.jobs.records import Bounds, Event, JobQueueFull, JobView, Reply, State
 from service.jobs.store import CONNECTIONS, Store
 from service.jobs.work import JobWork
-from service.limits import DEFAULTS, SMALL_BODY, Settings
+from service.limits import DEFAULTS, SMALL_BODY, RequestLimits
 from service.options import Options
 from service.worker_pool.pool import (
     CALLS_MODULE,
-    Outcome,
-    Pool,
     Progress,
     Task,
     WorkerDied,
+    WorkerPool,
+    WorkOutcome,
     in_time,
     read_job,
 )
@@ -45,7 +45,7 @@ from service.worker_pool.pool import (
 __all__ = [
     "MAX_KEY_CHARS",
     "ROLES",
-    "Answer",
+    "CallAnswer",
     "Caller",
     "Engine",
     "Options",
@@ -88,7 +88,7 @@ class Caller:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class CallAnswer:
     """An answer as both transports send it."""
 
     status: int
@@ -123,7 +123,7 @@ class Snapshot:
     """Jobs in the store by state, of all processes, as of some seconds ago; empty before."""
 
 
-def too_late(deadline_s: float) -> Problem:
+def too_late_problem(deadline_s: float) -> Problem:
     """Return the problem of a deadline that passed before the work began."""
     return Problem(
         504,
@@ -153,7 +153,7 @@ def request_body(body: bytes | Mapping[str, Any]) -> bytes:
 class _Flight:
     """A request that is computed, and how many wait for it."""
 
-    task: "asyncio.Task[Answer]"
+    task: "asyncio.Task[CallAnswer]"
     listeners: list[Progress]
     """Told of progress on the event loop."""
     n_waiting: int = 0
@@ -165,7 +165,7 @@ class Engine:
     def __init__(
         self,
         store: Store,
-        settings: Settings = DEFAULTS,
+        settings: RequestLimits = DEFAULTS,
         options: Options = Options(),
         module: str = CALLS_MODULE,
     ) -> None:
@@ -190,13 +190,13 @@ class Engine:
         )
         self._store = store
         self._calls: Mapping[str, Any] = importlib.import_module(module).CALLS
-        self._pool = Pool(options.workers + options.spare_workers, settings, module)
+        self._pool = WorkerPool(options.workers + options.spare_workers, settings, module)
         of_jobs = replace(settings, solve_s=options.job_hard_s)  # the task says how long
-        self._job_pool = Pool(options.job_workers, of_jobs, module, niceness=JOB_NICENESS)
+        self._job_pool = WorkerPool(options.job_workers, of_jobs, module, niceness=JOB_NICENESS)
         self._turns = Turns(options.workers, settings.queue_length, options.spare_workers)
         self._store_turns = Turns(STORE_SLOTS, UNBOUNDED, SPARE_STORE_SLOTS)
         self._rates = Rates(settings.requests_per_s, settings.burst)
-        self._cache: Cache[Answer] = Cache(options.cache_bytes)
+        self._cache: Cache[CallAnswer] = Cache(options.cache_bytes)
         self._flights: dict[tuple[bytes, float], _Flight] = {}
         self._active: Counter[str] = Counter()
         self._threads = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="store")
@@ -344,7 +344,7 @@ class Engine:
 
     # Calls
 
-    def cached(self, name: str, body: bytes, caller: Caller) -> Answer | None:
+    def cached(self, name: str, body: bytes, caller: Caller) -> CallAnswer | None:
         """Return the answer to this very body where memory has it; nothing is parsed or awaited.
 
         Raises `Problem` for a caller who may not ask.
@@ -363,7 +363,7 @@ class Engine:
         self._counts["answered"] += 1
         self._counts["cached"] += 1
 
-    def _remembered(self, key: bytes) -> Answer | None:
+    def _remembered(self, key: bytes) -> CallAnswer | None:
         found = self._cache.get(key)
         if found is not None:
             self._counts["answered"] += 1
@@ -378,7 +378,7 @@ class Engine:
         deadline_s: float | None = None,
         idempotency_key: str = "",
         progress: Progress | None = None,
-    ) -> Answer:
+    ) -> CallAnswer:
         """Return the answer of a call, from memory where it was given before.
 
         With a `deadline_s` (from now) the best so far is returned when it is over. `progress` is
@@ -409,7 +409,7 @@ class Engine:
         deadline_s: float | None,
         idempotency_key: str,
         progress: Progress | None,
-    ) -> Answer:
+    ) -> CallAnswer:
         """Answer a call with an idempotency key: a repeated one gets the bytes of the first."""
         check_key(idempotency_key)
         self._check_open()
@@ -425,7 +425,7 @@ class Engine:
                     self._counts["answered"] += 1
                     self._counts["cached"] += 1
                     complete = not known.etag.startswith(PARTIAL)
-                    return Answer(200, known.payload, known.etag, True, complete)
+                    return CallAnswer(200, known.payload, known.etag, True, complete)
                 answer = self._cache.get(key) or await self._joined(
                     name, body, key, caller, deadline_s, progress
                 )
@@ -455,7 +455,7 @@ class Engine:
         caller: Caller,
         deadline_s: float | None,
         progress: Progress | None = None,
-    ) -> Answer:
+    ) -> CallAnswer:
         """Return the answer of the same request in flight, or of this one."""
         # Who has more time must not get what another's deadline has cut short.
         which = (key, deadline_s or 0.0)
@@ -488,7 +488,7 @@ class Engine:
         self._counts["answered"] += 1
         return answer
 
-    def _landed(self, which: tuple[bytes, float], task: "asyncio.Task[Answer]") -> None:
+    def _landed(self, which: tuple[bytes, float], task: "asyncio.Task[CallAnswer]") -> None:
         """Forget a request that was computed or left; not one that was asked since then."""
         found = self._flights.get(which)
         if found is not None and found.task is task:
@@ -502,7 +502,7 @@ class Engine:
         caller: Caller,
         deadline_s: float | None,
         listeners: list[Progress],
-    ) -> Answer:
+    ) -> CallAnswer:
         begun_s = time.monotonic()
         await self._turn(caller, deadline_s)
         taken_s = time.monotonic()
@@ -511,7 +511,7 @@ class Engine:
             if deadline_s:
                 left_s = deadline_s - (taken_s - begun_s)
                 if left_s <= 0:
-                    raise too_late(deadline_s)
+                    raise too_late_problem(deadline_s)
                 hard_s = min(hard_s, left_s + self.options.grace_s)
             task = Task("answer", name, body, time_limit_s=in_time(left_s))
             outcome = await self._tried_twice(task, hard_s, _told(listeners))
@@ -525,9 +525,9 @@ class Engine:
         etag = outcome.request_id
         if not outcome.complete:
             etag = PARTIAL + hashlib.sha256(outcome.payload).hexdigest()[: 64 - len(PARTIAL)]
-        answer = Answer(200, outcome.payload, etag, False, outcome.complete, seconds)
+        answer = CallAnswer(200, outcome.payload, etag, False, outcome.complete, seconds)
         if outcome.complete:
-            kept = Answer(200, outcome.payload, etag, True, True)
+            kept = CallAnswer(200, outcome.payload, etag, True, True)
             self._cache.put(key, kept, len(outcome.payload))
         return answer
 
@@ -538,11 +538,11 @@ class Engine:
             async with asyncio.timeout(deadline_s):
                 return await self._turns.take(caller.name)
         except TimeoutError:
-            raise too_late(deadline_s) from None
+            raise too_late_problem(deadline_s) from None
 
     async def _tried_twice(
         self, task: Task, hard_s: float, progress: Progress | None = None
-    ) -> Outcome:
+    ) -> WorkOutcome:
         """Return the outcome of a small task; once more where its worker was killed by others."""
         try:
             return await self._pool.run(task, hard_s, progress)
@@ -670,16 +670,16 @@ class Engine:
                 if not self._n_watchers[caller.name]:
                     del self._n_watchers[caller.name]
 
-    async def result(self, job_id: str, caller: Caller) -> Answer:
+    async def result(self, job_id: str, caller: Caller) -> CallAnswer:
         """Return the whole answer of a job; `Problem` 404, 409 not ended, 410 expired, its own."""
         with self._counted():
             self._rates.take(caller.name)
             job, payload = await self._read(caller, self.jobs.result, job_id, caller.sees)
-            return Answer(200, payload, job.etag, True, bool(job.complete))
+            return CallAnswer(200, payload, job.etag, True, bool(job.complete))
 
     async def result_page(
         self, job_id: str, caller: Caller, cursor: str = "", limit: int = 100, so_far: bool = False
-    ) -> Answer:
+    ) -> CallAnswer:
         """Return a page of a job's answer, see `service.worker_pool.pool.cut_page`.
 
         With `so_far` one of the rows of a job that has no answer, in the order in which they
@@ -695,7 +695,7 @@ class Engine:
                     job, payload = await self._in_store(self.jobs.result, job_id, caller.sees)
                     task = Task("page", job.call, payload, first=first, n_items=limit)
                 page = await self._soon(task, caller)
-            return Answer(200, page.payload or b"", "", True, bool(job.complete))
+            return CallAnswer(200, page.payload or b"", "", True, bool(job.complete))
 
     async def _rows_task(
         self, job_id: str, caller: Caller, first: int, limit: int
@@ -724,7 +724,7 @@ class Engine:
             f"{job.call} has its answer at the end; rows before have {known}",
         )
 
-    async def _soon(self, task: Task, caller: Caller) -> Outcome:
+    async def _soon(self, task: Task, caller: Caller) -> WorkOutcome:
         """Return the outcome of a task that takes little time, in the caller's turn."""
         await self._turns.take(caller.name)
         begun_s = time.monotonic()

@@ -317,7 +317,7 @@ def expert_host_s(problem: Problem) -> float:
     return HOST_SHARE * problem.stack.host_s_per_layer if problem.shape.n_experts > 1 else 0.0
 
 
-def kept_bytes(
+def expert_kept_bytes(
     problem: Problem, tokens: Floats, tp: Ints, sp: Ints, ep: Ints, etp: Ints
 ) -> Floats:
     """Return what the routed experts of one layer keep for their backward, bytes.
@@ -346,7 +346,7 @@ def kept_bytes(
     return np.asarray(kept)
 
 
-def working_bytes(
+def expert_working_bytes(
     problem: Problem, tokens: Floats, tp: Ints, sp: Ints, ep: Ints, etp: Ints
 ) -> Floats:
     """Return the temporaries of the experts' backward, bytes.
@@ -360,7 +360,7 @@ def working_bytes(
     return np.asarray(rows * (inner + (4.0 * shape.hidden if shape.n_experts > 1 else 0.0)))
 
 
-def scratch_bytes(problem: Problem, etp: Ints) -> Floats:
+def expert_scratch_bytes(problem: Problem, etp: Ints) -> Floats:
     """Return the bf16 scratch gradients of an expert's two weights, held for good, bytes."""
     shape, cut = problem.shape, np.asarray(etp, dtype=np.float64)
     if not problem.stack.fused_wgrad:

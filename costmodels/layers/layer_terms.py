@@ -303,7 +303,7 @@ def expert_layer_terms(
     launch = host_s(problem, tp) + experts.expert_host_s(problem)
     host = _host_waits(launch, device)
     ones = np.ones_like(tokens)
-    of_experts = experts.kept_bytes(problem, tokens, *degrees)
+    of_experts = experts.expert_kept_bytes(problem, tokens, *degrees)
     alone = replace(shape, ffn=0)
     shared = memory.scratch_bytes(shape, stack, tp) - memory.scratch_bytes(alone, stack, tp)
     again = device.forward_s - tax.forward_s
@@ -330,8 +330,8 @@ def expert_layer_terms(
             routed_terms(problem, tokens, degrees, routed, of_experts),
         ),
         working_bytes=memory.working_bytes(shape, tokens, tp, core.buffer_bytes)
-        + experts.working_bytes(problem, tokens, *degrees),
-        scratch_bytes=shared + experts.scratch_bytes(problem, split.etp),
+        + experts.expert_working_bytes(problem, tokens, *degrees),
+        scratch_bytes=shared + experts.expert_scratch_bytes(problem, split.etp),
     )
 
 

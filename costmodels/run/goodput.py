@@ -24,7 +24,7 @@ class Goodput:
     """Training time over wall-clock time, both of steps that count."""
 
 
-def checkpoint_bytes(problem: Problem) -> float:
+def saved_bytes(problem: Problem) -> float:
     """Return what a checkpoint of the job holds, bytes: (W + K) N, whatever the layout.
 
     W are the weights and K the optimizer state with the master copy, N all parameters; gradients
@@ -106,7 +106,7 @@ def goodput(problem: Problem, operations: Operations, n_devices: int) -> Goodput
 
     It depends on the layout through the number of devices alone.
     """
-    n_bytes = checkpoint_bytes(problem)
+    n_bytes = saved_bytes(problem)
     mtbf_s = job_mtbf_s(operations, n_devices)
     stop_s = checkpoint_time_s(operations, n_bytes, n_devices)
     interval_s = best_interval_s(stop_s, mtbf_s)

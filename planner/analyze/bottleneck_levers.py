@@ -45,7 +45,7 @@ DOMINATES_SHARE, DOMINATES_RATIO = 0.5, 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class LeverState:
     """A plan under some problem: its step for the tokens of the plan asked about, cut in parts."""
 
     step_s: float
@@ -79,7 +79,7 @@ class Lever:
     """What is changed, in words."""
     relaxes: str
     """The part of `PARTS` that falls most; `memory` for a layout that does not fit."""
-    after: State
+    after: LeverState
     gain_frac: float
     """Share of the time of a token that it saves; negative where the step grows."""
     costs: str
@@ -102,7 +102,7 @@ class Next:
     part: str
     after: str
     """What was changed, in words; empty where the part is only the second largest today."""
-    state: State
+    state: LeverState
     same: bool = False
     """Whether it is the same part still, after all that was tried."""
 
@@ -112,7 +112,7 @@ class Bound:
     """What binds a plan, what would relax it and what comes next."""
 
     plan: Plan
-    now: State
+    now: LeverState
     roomier: MoreMemory | None
     """The same layout without recomputation, where that is faster."""
     levers: tuple[Lever, ...]
@@ -197,7 +197,7 @@ class Bound:
         }
 
 
-def state_of(problem: Problem, layout: Layout, per: float = 1.0) -> State:
+def state_of(problem: Problem, layout: Layout, per: float = 1.0) -> LeverState:
     """Return a layout priced and cut into parts, times over `per`: for steps of more tokens."""
     return _state(break_down(problem, layout), _elasticity(problem, layout), per)
 
@@ -208,10 +208,10 @@ def _elasticity(problem: Problem, layout: Layout) -> dict[str, float]:
     return found
 
 
-def _state(found: Breakdown, elasticity: Mapping[str, float], per: float = 1.0) -> State:
+def _state(found: Breakdown, elasticity: Mapping[str, float], per: float = 1.0) -> LeverState:
     parts = {part: s / per for part, s in parts_s(found, elasticity).items()}
     terms = {term: s / per for term, s in found.time_s.items()}
-    return State(
+    return LeverState(
         found.step_s / per,
         parts,
         found.peak_bytes,
@@ -266,7 +266,7 @@ def _works_s(plan: Plan) -> tuple[float, ...]:
 
 
 def _lever(
-    kind: str, change: str, now: State, after: State, usable_bytes: float, **more: Any
+    kind: str, change: str, now: LeverState, after: LeverState, usable_bytes: float, **more: Any
 ) -> Lever:
     """Return a change with the part that falls most and the part that grows most."""
     falls = {p: now.parts[p] - after.parts[p] for p in PARTS}
@@ -284,7 +284,7 @@ def _lever(
     )
 
 
-def _of_hardware(problem: Problem, plan: Plan, now: State) -> Iterator[Lever]:
+def _of_hardware(problem: Problem, plan: Plan, now: LeverState) -> Iterator[Lever]:
     """Yield every figure of the hardware and of the software's times, doubled or halved."""
     changes = [(f.name, FACTOR if f.kind == RATE else 1.0 / FACTOR) for f in FIGURES]
     priced = after_changes(problem, plan.layout, changes, CUT_BY)
@@ -315,7 +315,7 @@ def _larger(problem: Problem, layout: Layout, factor: int) -> tuple[Problem, Lay
     return replace(problem, job=job), replace(layout, gbs=layout.gbs * factor)
 
 
-def _of_job(problem: Problem, plan: Plan, now: State) -> Iterator[Lever]:
+def _of_job(problem: Problem, plan: Plan, now: LeverState) -> Iterator[Lever]:
     """Yield a batch of twice the sequences, its step counted for the tokens of the present one."""
     twice = state_of(*_larger(problem, plan.layout, 2), 2.0)
     batch = problem.job.global_batch * 2
@@ -342,7 +342,7 @@ Legal = tuple[SingleChange, Neighbour]
 
 
 def _legal(
-    tried: Sequence[SingleChange], plan: Plan, now: State
+    tried: Sequence[SingleChange], plan: Plan, now: LeverState
 ) -> tuple[list[Legal], list[Legal]]:
     """Return the fastest changes of the layout that fit, and those that need more memory."""
     legal = sorted(
@@ -383,7 +383,7 @@ def _named(found: Iterable[Lever], others: Sequence[Lever], binds: str) -> Itera
 def _of_layouts(
     problem: Problem,
     plan: Plan,
-    now: State,
+    now: LeverState,
     changes: Sequence[Legal],
     opened: dict[Layout, Breakdown],
 ) -> Iterator[Lever]:
@@ -410,7 +410,7 @@ def _of_layouts(
             yield lever
 
 
-def _too_large(legal: Sequence[Legal], plan: Plan, now: State) -> list[Legal]:
+def _too_large(legal: Sequence[Legal], plan: Plan, now: LeverState) -> list[Legal]:
     """Return the changes that only more memory allows: each faster than those that need less."""
     found: list[Legal] = []
     limit_bytes = TOO_LARGE * plan.usable_bytes
@@ -441,7 +441,7 @@ def _word(value: Any) -> str:
 def _next(
     problem: Problem,
     plan: Plan,
-    now: State,
+    now: LeverState,
     roomier: MoreMemory | None,
     levers: Sequence[Lever],
     binds: str,
@@ -471,7 +471,7 @@ def _next(
 _REPEATED = ("hardware", "job", "cluster")
 
 
-def _repeated(problem: Problem, layout: Layout, lever: Lever, k: int) -> tuple[State, str]:
+def _repeated(problem: Problem, layout: Layout, lever: Lever, k: int) -> tuple[LeverState, str]:
     """Return a plan after a change of hardware or batch was made `k` times, in words."""
     times = 2**k
     if lever.kind == "job":

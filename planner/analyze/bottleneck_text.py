@@ -12,13 +12,13 @@ SHOWN_SHARE = 0.005
 """Parts that take less of the step are not named."""
 
 
-def percent(share: float, sign: bool = False) -> str:
+def percent_text(share: float, sign: bool = False) -> str:
     """Return a share as per cent."""
     return f"{share * 100:{'+' if sign else ''}.1f}%"
 
 
 @dataclass(frozen=True, slots=True)
-class Number:
+class StatedNumber:
     """A number of a sentence: as it is said, and which one it is."""
 
     text: str
@@ -38,22 +38,22 @@ class Name:
     text: str
 
 
-Said = tuple[str | Number | Name, ...]
+Said = tuple[str | StatedNumber | Name, ...]
 """A sentence as texts, numbers and names: pages let its numbers be opened."""
 
 
-def plain(said: Said) -> str:
+def plain_text(said: Said) -> str:
     """Return a sentence as text."""
     return "".join(part if isinstance(part, str) else part.text for part in said)
 
 
-def _share(found: Bound, part: str) -> Number:
-    return Number(percent(found.now.share(part)), "share", part)
+def _share(found: Bound, part: str) -> StatedNumber:
+    return StatedNumber(percent_text(found.now.share(part)), "share", part)
 
 
-def headline(found: Bound) -> str:
+def bottleneck_headline(found: Bound) -> str:
     """Return what binds in one sentence."""
-    return plain(headline_said(found))
+    return plain_text(headline_said(found))
 
 
 def headline_said(found: Bound) -> Said:
@@ -64,7 +64,7 @@ def headline_said(found: Bound) -> Said:
     for p in rest[:4]:
         others += (", " if others else "", f"{p} ", _share(found, p))
     if binds == MEMORY and found.roomier is not None:
-        saved = Number(percent(1.0 - found.roomier.step_s / now.step_s), "saved")
+        saved = StatedNumber(percent_text(1.0 - found.roomier.step_s / now.step_s), "saved")
         lead = "memory: without recomputation a step takes "
         return (lead, saved, " less; of the step as it is, ", *others)
     if not found.dominates:
@@ -80,7 +80,7 @@ UNEVEN = 1.05
 
 def compute_words(found: Bound) -> str:
     """Return how far computing is from the data sheet; empty where it does not bind."""
-    return plain(compute_said(found))
+    return plain_text(compute_said(found))
 
 
 def compute_said(found: Bound) -> Said:
@@ -90,13 +90,13 @@ def compute_said(found: Bound) -> Said:
         return ()
     rest: Said = ("what kernels do not reach",)
     if found.slowest_over_mean >= UNEVEN:
-        times = Number(f"{found.slowest_over_mean:.2f}", "uneven")
+        times = StatedNumber(f"{found.slowest_over_mean:.2f}", "uneven")
         rest += (", and uneven stages: the slowest works ", times, " times as long as the mean")
     return (
         "Of these ",
-        Number(f"{compute_s:.2f} s", "part", "compute"),
+        StatedNumber(f"{compute_s:.2f} s", "part", "compute"),
         ", ",
-        Number(f"{found.peak_s:.2f} s", "peak"),
+        StatedNumber(f"{found.peak_s:.2f} s", "peak"),
         " are the model's FLOPs at the peak of the data sheet; the rest is ",
         *rest,
     )
@@ -104,7 +104,7 @@ def compute_said(found: Bound) -> Said:
 
 def lever_words(found: Bound, lever: Lever) -> str:
     """Return one change with its price, without its gain."""
-    return plain(lever_said(found, lever))
+    return plain_text(lever_said(found, lever))
 
 
 def lever_said(found: Bound, lever: Lever) -> Said:
@@ -114,15 +114,15 @@ def lever_said(found: Bound, lever: Lever) -> Said:
     said: list[Said] = []
     if lever.kind == "memory":
         over = after.peak_bytes - found.plan.usable_bytes
-        number = Number(f"{over / GIB:.1f} GiB", "over", lever=lever)
+        number = StatedNumber(f"{over / GIB:.1f} GiB", "over", lever=lever)
         said.append(("needs ", number, " more than there are"))
     elif now.parts[part] > after.parts[part]:
-        before = Number(f"{now.parts[part]:.2f}", "part", part)
-        then = Number(f"{after.parts[part]:.2f} s", "after", part, lever)
+        before = StatedNumber(f"{now.parts[part]:.2f}", "part", part)
+        then = StatedNumber(f"{after.parts[part]:.2f} s", "after", part, lever)
         said.append((f"{part} ", before, " -> ", then))
     if lever.costs:
         grown = after.parts[lever.costs] - now.parts[lever.costs]
-        number = Number(f"+{grown:.2f} s", "grows", lever.costs, lever)
+        number = StatedNumber(f"+{grown:.2f} s", "grows", lever.costs, lever)
         said.append((f"{lever.costs} ", number))
     if not lever.searched:
         said.append(("searched only where it is named",))
@@ -131,19 +131,19 @@ def lever_said(found: Bound, lever: Lever) -> Said:
 
 def next_words(found: Bound) -> str:
     """Return the next bottleneck in one sentence."""
-    return plain(next_said(found))
+    return plain_text(next_said(found))
 
 
 def next_said(found: Bound) -> Said:
     """Return the next bottleneck in one sentence, numbers apart."""
     x = found.next
-    share = Number(percent(x.state.share(x.part)), "next share", x.part)
+    share = StatedNumber(percent_text(x.state.share(x.part)), "next share", x.part)
     if not x.after:
         lead = f"Nothing that was priced relaxes it; the next part is {x.part}, "
         return (lead, share, " of the step")
     if x.same:
         return ("It stays the largest part (", share, ") even with ", Name(x.after))
-    step = Number(f"{x.state.step_s:.2f} s", "next step")
+    step = StatedNumber(f"{x.state.step_s:.2f} s", "next step")
     return (
         "With ",
         Name(x.after),
@@ -183,7 +183,7 @@ def _best_of_each(levers: Iterable[Lever]) -> tuple[Lever, ...]:
 
 def memory_words(found: Bound) -> str:
     """Return what more memory would give, in one sentence."""
-    return plain(memory_said(found))
+    return plain_text(memory_said(found))
 
 
 def memory_said(found: Bound) -> Said:
@@ -193,17 +193,17 @@ def memory_said(found: Bound) -> Said:
     whole = f"{plan.usable_bytes / GIB:.1f}"
     lead: Said = (
         "Memory: ",
-        Number(f"{free / GIB:.1f}", "free"),
+        StatedNumber(f"{free / GIB:.1f}", "free"),
         " of ",
-        Number(f"{whole} GiB", "usable"),
+        StatedNumber(f"{whole} GiB", "usable"),
         " are free",
     )
     if free < 0:
         lead = (
             "Memory: it needs ",
-            Number(f"{-free / GIB:.1f} GiB", "lacking"),
+            StatedNumber(f"{-free / GIB:.1f} GiB", "lacking"),
             " more than the ",
-            Number(whole, "usable"),
+            StatedNumber(whole, "usable"),
             " usable",
         )
     mine = found.relaxing(MEMORY)
@@ -213,9 +213,9 @@ def memory_said(found: Bound) -> Said:
         return (
             *lead,
             "; a device of ",
-            Number(f"{found.roomier.memory_bytes / GIB:.1f} GiB", "roomier"),
+            StatedNumber(f"{found.roomier.memory_bytes / GIB:.1f} GiB", "roomier"),
             " would do without recomputation, ",
-            Number(percent(-saved, True), "saved"),
+            StatedNumber(percent_text(-saved, True), "saved"),
         )
     walled = [x for x in mine if x.kind == MEMORY]
     best = min(walled, key=lambda x: x.after.peak_bytes, default=None)
@@ -225,25 +225,25 @@ def memory_said(found: Bound) -> Said:
     return (
         *lead,
         "; with ",
-        Number(f"{over / GIB:.1f} GiB", "over", lever=best),
+        StatedNumber(f"{over / GIB:.1f} GiB", "over", lever=best),
         " more than there are, ",
         Name(best.change),
         " would save ",
-        Number(percent(best.gain_frac), "gain", lever=best),
+        StatedNumber(percent_text(best.gain_frac), "gain", lever=best),
     )
 
 
 def _lever_lines(found: Bound, levers: Iterable[Lever]) -> list[str]:
     lines = []
     for x in levers:
-        lead = f"  {x.change:<32} {x.after.step_s:>9.4f} s {percent(-x.gain_frac, True):>7} "
+        lead = f"  {x.change:<32} {x.after.step_s:>9.4f} s {percent_text(-x.gain_frac, True):>7} "
         lines += wrapped(lead, lever_words(found, x), indent=54)
     return lines
 
 
 def binding_text(found: Bound) -> str:
     """Return what binds, what relaxes it, what comes next, what else helps."""
-    lines = wrapped("what binds:", headline(found))
+    lines = wrapped("what binds:", bottleneck_headline(found))
     words = compute_words(found)
     if words:
         lines += wrapped(" ", f"{words}.")

@@ -21,7 +21,7 @@ from planner.errors import PlannerError, SpecError, UsageError
 from planner.frameworks.deepspeed.reader import MICRO, STEPS, TOTAL
 from planner.frameworks.runs.existing_run import ExistingRun, Switch
 from planner.frameworks.runs.nearest_layout import nearest_layout, why_not_priced
-from planner.frameworks.runs.query import Asked
+from planner.frameworks.runs.query import RunQuery
 from planner.frameworks.runs.reader import read_run
 from planner.frameworks.switches import Settings, changed_settings, changed_words
 from planner.option_names import option
@@ -271,7 +271,7 @@ def check(
     ) -> ExistingRun:
         """Return the run on `n` devices, with more settings and pins than the user gave."""
         sets = (*of["run"], *more)
-        asked = Asked(own, sets, env, n, {**(pins or {}), **also}, beside, all_devices, version)
+        asked = RunQuery(own, sets, env, n, {**(pins or {}), **also}, beside, all_devices, version)
         return read_run(named, asked, framework)
 
     run = _pinned(read((), {}, devices, all_devices=counted), pins or {})

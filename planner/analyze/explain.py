@@ -10,7 +10,7 @@ from planner.analyze.bottleneck_levers import Bound, bound_of
 from planner.analyze.bottleneck_text import binding_text
 from planner.analyze.elasticities import elasticities, percent_words
 from planner.analyze.run_terms import RUN_TERMS
-from planner.analyze.terms import ALIASES, TERMS, documentation, home
+from planner.analyze.terms import ALIASES, TERMS, documentation, function_home
 from planner.errors import UsageError
 from planner.solver.answer.reasons import shown_layout
 from planner.solver.answer.result import Plan
@@ -40,7 +40,7 @@ def explanation(
     `plan_id`, `term`, `text` as the terminal shows it, `plan`, and `binding`: what binds the plan
     (`planner.analyze.bottleneck_levers.Bound`); None where a term is opened.
     """
-    bound = None if term else bound_of(problem, plan, run_by(options))
+    bound = None if term else bound_of(problem, plan, run_stack(options))
     if bound is None:
         text = explain_term(problem, plan, term)
     else:
@@ -54,7 +54,7 @@ def explanation(
     }
 
 
-def run_by(options: SolveOptions) -> str:
+def run_stack(options: SolveOptions) -> str:
     """Return the framework whose rules changes of a plan must keep; `any` where none is named."""
     return "any" if options.framework == "default" else options.framework
 
@@ -215,7 +215,7 @@ def explain_term(problem: Problem, plan: Plan, name: str) -> str:
         raise UsageError(f"no term {name!r}", f"{hint}terms: {', '.join(known)}", "term")
     lines = [f"{term.name} ({term.kind}): {term.title}, plan {plan.plan_id}", ""]
     for function in term.functions:
-        lines.append(f"{home(function)}")
+        lines.append(f"{function_home(function)}")
         lines += [f"  {line}".rstrip() for line in documentation(function).splitlines()]
         lines.append("")
     lines.append("with this plan's numbers:")

@@ -78,7 +78,7 @@ RUN_TERMS: dict[str, Term] = {
                 failures.best_interval_s,
                 failures.job_mtbf_s,
                 failures.checkpoint_time_s,
-                failures.checkpoint_bytes,
+                failures.saved_bytes,
             ),
             _with_run(_goodput),
         ),

@@ -703,6 +703,6 @@ def documentation(function: Callable[..., object]) -> str:
     return text.split("\n>>> ")[0].rstrip()
 
 
-def home(function: Callable[..., object]) -> str:
+def function_home(function: Callable[..., object]) -> str:
     """Return module and name of a function."""
     return f"{function.__module__}.{function.__qualname__}"

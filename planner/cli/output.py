@@ -20,7 +20,7 @@ from planner.frameworks.launchers.files import parse_launchers
 from planner.frameworks.programs import is_program
 from planner.render import text as tables
 from planner.solver.answer.result import Plan, Result
-from planner.solver.answer.result_store import opened, options_of, read_options, save_result
+from planner.solver.answer.result_store import opened_plan, options_of, read_options, save_result
 from planner.solver.problem import make_problem
 from planner.solver.recipes import with_recipe
 from planner.solver.solve import evaluate, solve
@@ -251,7 +251,7 @@ def run_check(
 ) -> int:
     """Run `planner check`; return the exit code (3 when it is refused or does not fit)."""
     from planner.analyze.check import check
-    from planner.render.check_report import report_json, report_text
+    from planner.render.check_report import check_report_json, check_report_text
 
     if form not in ("table", "json"):
         raise UsageError(f"--format: unknown {form!r}", "table or json")
@@ -272,7 +272,7 @@ def run_check(
         pool=pool,
         calibration=calibration,
     )
-    sys.stdout.write(report_json(report) if form == "json" else report_text(report))
+    sys.stdout.write(check_report_json(report) if form == "json" else check_report_text(report))
     return report.exit_code
 
 
@@ -297,7 +297,7 @@ def check_variables(items: list[str]) -> dict[str, str]:
 
 def run_show(reference: str, form: str) -> None:
     """Run `planner show`."""
-    _, _, _, plan = opened(reference)
+    _, _, _, plan = opened_plan(reference)
     if form == "json":
         sys.stdout.write(json.dumps(plan.to_json(), indent=1) + "\n")
     elif form == "table":
@@ -311,7 +311,7 @@ def run_explain(reference: str, term: str, form: str = "table") -> None:
     check_explained(form)
     from planner.analyze.explain import explanation
 
-    _, _, problem, plan = opened(reference)
+    _, _, problem, plan = opened_plan(reference)
     show_explained(explanation(problem, plan, options_of(reference), term), form)
 
 
@@ -340,7 +340,7 @@ def run_emit(reference: str, for_: str, out: str, launcher: str, hosts: str | No
         read_hosts(hosts)  # a list that is none is an error also where no file needs it
     if not targets:
         raise UsageError("--for names no framework", f"one of {', '.join(FRAMEWORKS)}")
-    model, cluster, problem, plan = opened(reference)
+    model, cluster, problem, plan = opened_plan(reference)
     priced = options_of(reference).calibration
     files = plan_files((model, cluster), problem, plan, "", targets, launchers, priced, hosts)
     show_files(files, targets, _plan_folder(out, plan) if out else None)
@@ -374,7 +374,7 @@ def run_replan(
         raise UsageError(f"--via: unknown {via!r}", "checkpoint or network")
     start = time.monotonic()
     found = replan(
-        opened(reference),
+        opened_plan(reference),
         options_of(reference),
         lost=lost_of_text(lost),
         gained=gained,

@@ -560,9 +560,9 @@ def _rule(service: Client, given: Given) -> int:
 
 def _catalog_list(service: Client, given: Given) -> int:
     from planner.analyze.catalog_json import catalogue_of_json
-    from planner.render.catalog_text import listing
+    from planner.render.catalog_text import catalog_list
 
-    sys.stdout.write(listing(_made(catalogue_of_json, service.catalogue(), service)))
+    sys.stdout.write(catalog_list(_made(catalogue_of_json, service.catalogue(), service)))
     return 0
 
 

@@ -10,9 +10,9 @@ from planner.client.client import (
     TAKES_TIME_LIMIT,
     TOKEN,
     URL,
-    Answer,
     Client,
     Progress,
+    ServiceAnswer,
 )
 from planner.client.errors import ServiceError
 from planner.client.requests import (
@@ -39,13 +39,13 @@ __all__ = [
     "TAKES_TIME_LIMIT",
     "TOKEN",
     "URL",
-    "Answer",
     "Client",
     "Data",
     "FileText",
     "FileTexts",
     "Progress",
     "Result",
+    "ServiceAnswer",
     "ServiceError",
     "Source",
     "calibration_text",

@@ -75,7 +75,7 @@ _PASSES = (429, 502, 503)
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ServiceAnswer:
     """What a call answered."""
 
     payload: bytes
@@ -291,7 +291,7 @@ class Client:
         *,
         wait_s: float | None = None,
         progress: Progress | None = None,
-    ) -> Answer:
+    ) -> ServiceAnswer:
         """Return the answer of any call to a request as the service reads it.
 
         With `wait_s` it is the best so far after so many seconds, and says so in `complete`. A
@@ -305,11 +305,11 @@ class Client:
 
     def _answer(
         self, call: str, request: Data, wait_s: float | None, progress: Progress | None
-    ) -> Answer:
+    ) -> ServiceAnswer:
         if call in FACTS:
             query = urlencode(request)
             reply = self._send("GET", f"/v1/{call}" + (f"?{query}" if query else ""), kept=True)
-            return Answer(reply.payload, _etag(reply))
+            return ServiceAnswer(reply.payload, _etag(reply))
         headers: dict[str, str] = {}
         if wait_s is not None:
             if not wait_s > 0.0:
@@ -320,7 +320,7 @@ class Client:
                 request["time_limit_s"] = min(given_s, wait_s)
         reply = self._posted(call, request, headers)
         if reply.status != 202:
-            return Answer(reply.payload, _etag(reply))
+            return ServiceAnswer(reply.payload, _etag(reply))
         job_id = str(_parsed(reply.payload)["job_id"])
         if wait_s is not None and call not in TAKES_TIME_LIMIT:
             # A job of its own, which ends with the best so far in time.
@@ -490,7 +490,7 @@ class Client:
         finally:
             connection.close()
 
-    def wait(self, job_id: str, progress: Progress | None = None) -> Answer:
+    def wait(self, job_id: str, progress: Progress | None = None) -> ServiceAnswer:
         """Return the answer of a job when it has ended; `ServiceError` where it has none."""
         for event in self.watch(job_id):
             if progress is not None:
@@ -508,10 +508,10 @@ class Client:
         code = f"job-{found['state'].lower()}"
         raise ServiceError(code, f"job {job_id} ended as {found['state']}, without an answer")
 
-    def result(self, job_id: str) -> Answer:
+    def result(self, job_id: str) -> ServiceAnswer:
         """Return the whole answer of a job that has succeeded."""
         reply = self._send("GET", f"{_job_path(job_id)}/result")
-        return Answer(reply.payload, _etag(reply), job_id)
+        return ServiceAnswer(reply.payload, _etag(reply), job_id)
 
     def pages(
         self, job_id: str, limit: int = 100, *, so_far: bool = False, cursor: str = ""

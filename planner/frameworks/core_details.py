@@ -215,7 +215,7 @@ def _other_parts(details: DetailsSpec, shape: ModelShape, job: TrainingJob) -> W
     if details.attention_scale is not None:
         found["softmax_scale"] = details.attention_scale
     return found, [
-        f"{name} {shown(stated[name])}: {_WHY.get(name, _NONE)}"
+        f"{name} {setting_text(stated[name])}: {_WHY.get(name, _NONE)}"
         for name in needed_parts(details, job)
         if name not in ("norm_one_plus", "attention_scale")
     ]
@@ -232,7 +232,7 @@ def needed_parts(details: DetailsSpec, job: TrainingJob) -> list[str]:
     return [name for name in OTHER_MODEL if stated.get(name) and not idle.get(name)]
 
 
-def shown(value: object) -> str:
+def setting_text(value: object) -> str:
     """Return a value as a model file has it."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 

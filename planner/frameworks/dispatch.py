@@ -37,7 +37,9 @@ def flex_backend(pool: Pool) -> str:
     return "hybridep" if part.scale_up_domain > part.devices_per_node else "deepep"
 
 
-def refused(target: str, layout: Layout, shape: ModelShape, pool: Pool) -> tuple[str, ...]:
+def refused_dispatch(
+    target: str, layout: Layout, shape: ModelShape, pool: Pool
+) -> tuple[str, ...]:
     """Return why the files of a framework cannot ask for deduplicated dispatch."""
     what = "expert dispatch: priced with one copy of a token to a node"
     ranks, part = layout.ep * layout.etp, pool.accelerator

@@ -11,7 +11,7 @@ from costmodels.plans import Layout
 from costmodels.shapes import ModelShape, TrainingJob
 from hardware.parts import Pool
 from planner.errors import EmitError
-from planner.frameworks.dispatch import flex_backend, is_priced, refused
+from planner.frameworks.dispatch import flex_backend, is_priced, refused_dispatch
 from planner.frameworks.emitted_text import nodes
 from planner.specs.schema import NO_DETAILS, DetailsSpec
 from searches.frameworks.table import TITLES, refusals, runnable_layouts
@@ -90,7 +90,10 @@ def emit_plan(
     reasons = _reasons(target, layout, shape, job)
     flex = ""
     if is_priced(layout, shape, dispatch):
-        reasons, flex = (*reasons, *refused(target, layout, shape, pool)), flex_backend(pool)
+        reasons, flex = (
+            (*reasons, *refused_dispatch(target, layout, shape, pool)),
+            flex_backend(pool),
+        )
     if nodes(layout, pool) == (0, 0):
         reasons += (
             f"devices: {layout.n_devices} do not fill whole nodes of {pool.devices_per_node};"

@@ -10,13 +10,13 @@ from costmodels.shapes import ModelShape, TrainingJob
 from hardware.parts import Pool
 from planner.specs.schema import OTHER_MODEL, DetailsSpec
 from searches.frameworks.deepspeed.layouts import pipeline_partition
-from searches.frameworks.megatron.layouts import padded_vocab
+from searches.frameworks.megatron.layouts import megatron_vocab
 
 FACTS_PREFIX = "# layout: "
 """Start of the comment line that repeats the plan as JSON, for tools that read the files back."""
 
 
-def facts(
+def fact_lines(
     layout: Layout,
     shape: ModelShape,
     job: TrainingJob,
@@ -41,7 +41,7 @@ def facts(
         "model": shape.name,
         "layers": shape.layers,
         "n_micro": layout.n_micro,
-        "padded_vocab": padded_vocab(shape, layout.tp),
+        "padded_vocab": megatron_vocab(shape, layout.tp),
         "pipeline_partition": pipeline_partition(layout) if layout.vpp == 1 else "",
         "precision": job.precision,
         "generation": pool.accelerator.generation,
@@ -167,13 +167,13 @@ def train_steps(job: TrainingJob) -> int:
     return -int(-job.tokens // job.tokens_per_step) if job.tokens else 10
 
 
-class Code(str):
+class EmittedCode(str):
     """Python source that stands for itself, not for a string."""
 
 
 def python_literal(value: object, indent: int = 0, width: int = 100) -> str:
     """Return a value as Python source: lists that are too long for a line get one line an item."""
-    text = str(value) if isinstance(value, Code) else repr(value).replace("'", '"')
+    text = str(value) if isinstance(value, EmittedCode) else repr(value).replace("'", '"')
     if not isinstance(value, list) or indent + len(text) + 48 <= width:
         return text
     inner = " " * (indent + 4)

@@ -179,7 +179,7 @@ def _renamed(
     return pairs
 
 
-def changes_text(found: Changes) -> str:
+def release_changes_text(found: Changes) -> str:
     """Return the changes as lines for a terminal."""
     title = TITLES[found.framework]
     lines = [f"{title} {found.new} beside {found.old}"]
@@ -214,6 +214,10 @@ def run_check_flags(framework: str, python: str, between: str, form: str) -> int
         found = compared_tables(framework, old.strip(), new.strip())
     else:
         found = compared_install(framework, python)
-    text = json.dumps(found.to_json(), indent=1) + "\n" if form == "json" else changes_text(found)
+    text = (
+        json.dumps(found.to_json(), indent=1) + "\n"
+        if form == "json"
+        else release_changes_text(found)
+    )
     sys.stdout.write(text)
     return 1 if found.missing else 0

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from planner.render.charts.chart import Chart, Frame, log_ticks, plain
-from planner.render.report.answers import Table
+from planner.render.charts.chart import Chart, Frame, log_ticks, plain_figure
+from planner.render.report.answers import AnswerTable
 
 HEIGHT = 330
 """Pixels of a figure without its legend: two stand beside each other."""
@@ -43,11 +43,11 @@ def lines_chart(
         {
             "type": "scatter",
             "mode": "lines",
-            "name": plain(line.name),
+            "name": plain_figure(line.name),
             "x": places,
             "y": [_drawn(value, log_y) for value in line.values],
             "line": {"dash": DASHES[number % len(DASHES)], "width": 2.5},
-            "hovertemplate": f"{plain(line.name)}<br>%{{x:.4g}}: %{{y:.4g}}<extra></extra>",
+            "hovertemplate": f"{plain_figure(line.name)}<br>%{{x:.4g}}: %{{y:.4g}}<extra></extra>",
         }
         for number, line in enumerate(lines)
     ]
@@ -58,7 +58,7 @@ def lines_chart(
             {
                 "type": "scatter",
                 "mode": "lines",
-                "name": plain(level[0]),
+                "name": plain_figure(level[0]),
                 "x": [places[0], places[-1]],
                 "y": [level[1], level[1]],
                 "line": {"color": "#d55e00", "width": 1.5, "dash": "dot"},
@@ -83,12 +83,12 @@ def lines_chart(
     x_axis = log_ticks(places) if log_x else {"type": "linear"}
     y_axis = log_ticks(known) if log_y else {"type": "linear", "rangemode": "tozero"}
     layout = {
-        "xaxis": {"title": {"text": plain(x[0])}} | x_axis,
-        "yaxis": {"title": {"text": plain(y)}} | y_axis,
+        "xaxis": {"title": {"text": plain_figure(x[0])}} | x_axis,
+        "yaxis": {"title": {"text": plain_figure(y)}} | y_axis,
         "shapes": shapes,
     }
     figure = Frame(HEIGHT, layout, legend_lines=-(-len(traces) // 3)).figure(traces)
-    table = Table(
+    table = AnswerTable(
         (x[0], *(f"{line.name} ({y})" if len(lines) > 1 else y for line in lines)),
         tuple(
             (place, *(_finite(line.values[row]) for line in lines))
@@ -114,8 +114,8 @@ def bars_chart(
     traces: list[dict[str, object]] = [
         {
             "type": "bar",
-            "name": plain(y),
-            "x": [plain(name) for name in names],
+            "name": plain_figure(y),
+            "x": [plain_figure(name) for name in names],
             "y": [_drawn(value, log_y) for value in values],
             "marker": {
                 "pattern": {"shape": ["/" if name == marked else "" for name in names]},
@@ -130,8 +130,8 @@ def bars_chart(
             {
                 "type": "scatter",
                 "mode": "lines",
-                "name": plain(level[0]),
-                "x": [plain(name) for name in names],
+                "name": plain_figure(level[0]),
+                "x": [plain_figure(name) for name in names],
                 "y": [level[1]] * len(names),
                 "line": {"color": "#d55e00", "width": 2, "dash": "dot"},
             }
@@ -143,12 +143,15 @@ def bars_chart(
     if log_y and (drawn := [value for value in known if value > 0]):  # the least is seen, too
         low, high = min(drawn) / 3, max(drawn) * 1.5
         y_axis["range"] = [math.log10(low), math.log10(high)]
-    layout = {"xaxis": {"type": "category"}, "yaxis": {"title": {"text": plain(y)}} | y_axis}
-    table = Table(("", y), tuple((name, _finite(value)) for name, value in bars))
+    layout = {
+        "xaxis": {"type": "category"},
+        "yaxis": {"title": {"text": plain_figure(y)}} | y_axis,
+    }
+    table = AnswerTable(("", y), tuple((name, _finite(value)) for name, value in bars))
     return Chart(key, title, says, Frame(HEIGHT, layout).figure(traces), table)
 
 
-def spread(low: float, high: float, n: int = 41) -> list[float]:
+def log_spread(low: float, high: float, n: int = 41) -> list[float]:
     """Return n values from low to high, evenly in ratio."""
     step = (high / low) ** (1 / (n - 1))
     return [low * step**k for k in range(n)]

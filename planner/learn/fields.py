@@ -1,10 +1,10 @@
 """What a calculator asks for: named inputs with units and ranges, read from text.
 
-Inputs of a calculator are the fields of a frozen dataclass, declared with `count`, `size`, ...;
-`read` turns texts (an address, `--set key=value`) into one of them, or into a message for each
-field that is wrong. A number without a unit is in the unit of its field; others are converted:
-`400 Gb/s` in a field of GB/s is 50. A field may follow others: left empty it takes its value from
-them (the peak of the chosen device, the width of the chosen model).
+Inputs of a calculator are the fields of a frozen dataclass, declared with `count_field`,
+`size_field`, ...; `read_fields` turns texts (an address, `--set key=value`) into one of them, or
+into a message for each field that is wrong. A number without a unit is in the unit of its field;
+others are converted: `400 Gb/s` in a field of GB/s is 50. A field may follow others: left empty it
+takes its value from them (the peak of the chosen device, the width of the chosen model).
 """
 
 import math
@@ -123,7 +123,7 @@ def _declared(spec: Input) -> Any:
     return field(default=default, metadata={"input": spec})
 
 
-def count(
+def count_field(
     label: str,
     default: int | Follow,
     least: float,
@@ -138,7 +138,7 @@ def count(
     return _quantity("count", label, unit, default, least, most, note, follows, group)
 
 
-def number(
+def number_field(
     label: str,
     default: float | Follow,
     least: float,
@@ -153,7 +153,7 @@ def number(
     return _quantity("number", label, unit, default, least, most, note, follows, group)
 
 
-def percent(
+def percent_field(
     label: str,
     default: float,
     least: float = 1,
@@ -166,7 +166,7 @@ def percent(
     return _quantity("percent", label, "%", default, least, most, note, "", group)
 
 
-def size(
+def size_field(
     label: str,
     default: float | Follow,
     unit: str,
@@ -260,7 +260,7 @@ def _quantity(
     )
 
 
-def inputs_of(kind: type) -> dict[str, Input]:
+def calculator_inputs(kind: type) -> dict[str, Input]:
     """Return the inputs of a calculator by name, in their order."""
     return {x.name: x.metadata["input"] for x in fields(kind) if "input" in x.metadata}
 
@@ -282,14 +282,14 @@ class Read(Generic[T]):
     """By name: the value of every input that has one, base units."""
 
 
-def read(kind: type[T], given: Mapping[str, str]) -> Read[T]:
+def read_fields(kind: type[T], given: Mapping[str, str]) -> Read[T]:
     """Return the inputs of a calculator from texts by name.
 
     Never raises for what stands in them. A name that is none of the inputs is a problem of its
     own. `check` of the dataclass, where it has one, raises `BadInput` for inputs that do not go
     together.
     """
-    specs = inputs_of(kind)
+    specs = calculator_inputs(kind)
     problems: dict[str, str] = {}
     resolved: dict[str, Any] = {}
     texts: dict[str, str] = {}
@@ -297,10 +297,10 @@ def read(kind: type[T], given: Mapping[str, str]) -> Read[T]:
         if name not in specs:
             near = close_names(name, list(specs))
             hint = f"did you mean {' or '.join(near)}?" if near else f"one of {', '.join(specs)}"
-            problems[shortened(name)] = f"no such input; {hint}"
+            problems[shortened_title(name)] = f"no such input; {hint}"
     for name, spec in specs.items():
         text = str(given.get(name, "")).strip()
-        texts[name] = shortened(text) if text else ""
+        texts[name] = shortened_title(text) if text else ""
         try:
             value = _value(spec, text, resolved)
         except BadValue as wrong:
@@ -322,7 +322,7 @@ def read(kind: type[T], given: Mapping[str, str]) -> Read[T]:
     return Read(found, {}, texts, resolved)
 
 
-def shortened(text: str) -> str:
+def shortened_title(text: str) -> str:
     """Return text from outside on one line, cut at `MAX_CHARACTERS`."""
     line = "".join(c if c.isprintable() else " " for c in text)
     return line if len(line) <= MAX_CHARACTERS else f"{line[: MAX_CHARACTERS - 3]}..."
@@ -343,16 +343,16 @@ def _value(spec: Input, text: str, resolved: Mapping[str, Any]) -> Any:
             near = close_names(text, names)
             some = ", ".join(names[:MOST_NAMED]) + (", ..." if len(names) > MOST_NAMED else "")
             fix = f"did you mean {' or '.join(near)}?" if near else f"one of {some}"
-            raise BadValue(f"{units.show(text)} is not one of them", fix)
+            raise BadValue(f"{units.shown_value(text)} is not one of them", fix)
         return text
     value = _parsed(spec, text)
     if not spec.least * (1 - 1e-9) <= value <= spec.most * (1 + 1e-9):
         low, high = _bounds(spec)
-        raise BadValue(f"{shortened(text)} is out of range", f"from {low} to {high}")
+        raise BadValue(f"{shortened_title(text)} is out of range", f"from {low} to {high}")
     if spec.kind == "count":
         if value != round(value):
             raise BadValue(
-                f"{shortened(text)} is not whole",
+                f"{shortened_title(text)} is not whole",
                 f"{math.floor(value):,} or {math.ceil(value):,}",
             )
         return round(value)
@@ -382,7 +382,7 @@ def _parsed(spec: Input, text: str) -> float:
     example = spec.text(spec.default if spec.default is not None else spec.least)
     unit = f" {spec.unit}" if spec.unit else ""
     fix = "write a point for decimals" if "," in text else f"write one such as {example}{unit}"
-    raise BadValue(f"{units.show(text)} is not a number", fix)
+    raise BadValue(f"{units.shown_value(text)} is not a number", fix)
 
 
 def _bare(text: str) -> float | None:
@@ -394,5 +394,5 @@ def _bare(text: str) -> float | None:
     except ValueError:
         return None
     if not math.isfinite(found):
-        raise BadValue(f"{units.show(text)} is not a finite number")
+        raise BadValue(f"{units.shown_value(text)} is not a finite number")
     return found

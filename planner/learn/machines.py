@@ -100,7 +100,7 @@ def port(part: Accelerator) -> tuple[Link, float]:
     return load_catalogue().link(nic.link), nic.n_per_device
 
 
-def port_bytes_per_s(part: Accelerator) -> float:
+def device_port_bytes_per_s(part: Accelerator) -> float:
     """Return the speed of the usual ports of one device, one way."""
     link, n = port(part)
     return link.bytes_per_s * n
@@ -112,7 +112,7 @@ def of_device(what: str) -> Any:
         "peak": peak,
         "scale_up": lambda part: part.scale_up_bytes_per_s,
         "ring": lambda part: part.ring_bytes_per_s,
-        "scale_out": port_bytes_per_s,
+        "scale_out": device_port_bytes_per_s,
         "memory": lambda part: part.memory_bytes,
         "hbm": lambda part: part.hbm_bytes_per_s,
         "domain": lambda part: part.scale_up_domain,

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from planner.errors import UsageError
-from planner.learn.fields import Input, Read, inputs_of, read
-from planner.render.report.answers import Table
+from planner.learn.fields import Input, Read, calculator_inputs, read_fields
+from planner.render.report.answers import AnswerTable
 from planner.render.report.quantities import short_number
 
 if TYPE_CHECKING:
@@ -146,12 +146,12 @@ class NamedTable:
     """A table of an answer."""
 
     title: str
-    table: Table
+    table: AnswerTable
     note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class CalculatorResult:
     """The answer of a calculator."""
 
     headline: str
@@ -201,20 +201,20 @@ class Calculator(Generic[T]):
     question: str
     """What it answers, one sentence."""
     inputs: type[T]
-    compute: Callable[[T], Result]
+    compute: Callable[[T], CalculatorResult]
     charts: "Callable[[T], tuple[Chart, ...]]"
     presets: tuple[Preset, ...]
 
     @property
     def specs(self) -> dict[str, Input]:
         """The inputs by name."""
-        return inputs_of(self.inputs)
+        return calculator_inputs(self.inputs)
 
     def read(self, given: dict[str, str]) -> Read[T]:
         """Return what texts by name say (`fields.read`)."""
-        return read(self.inputs, given)
+        return read_fields(self.inputs, given)
 
-    def answer(self, given: dict[str, str]) -> Result:
+    def answer(self, given: dict[str, str]) -> CalculatorResult:
         """Return the answer to texts by name; `UsageError` names every input that is wrong."""
         found = self.read(given)
         if found.values is None:

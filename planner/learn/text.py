@@ -3,13 +3,13 @@
 import textwrap
 from typing import Any
 
-from planner.learn.results import Calculator, Result
-from planner.render.report.answers import Table
+from planner.learn.results import Calculator, CalculatorResult
+from planner.render.report.answers import AnswerTable
 
 WIDTH = 100
 
 
-def listing(calculators: dict[str, Calculator[Any]]) -> str:
+def calculator_list(calculators: dict[str, Calculator[Any]]) -> str:
     """Return all calculators, a line each."""
     width = max(len(name) for name in calculators)
     lines = [
@@ -21,7 +21,7 @@ def listing(calculators: dict[str, Calculator[Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def as_text(one: Calculator[Any], given: dict[str, str]) -> str:
+def result_text(one: Calculator[Any], given: dict[str, str]) -> str:
     """Return an answer as lines of at most 100 columns."""
     result, found = one.answer(given), one.read(given)
     lines = [*_wrapped(f"{one.title}: {one.question}", 0), "", "inputs"]
@@ -72,7 +72,7 @@ def _wrapped(text: str, indent: int) -> list[str]:
     ) or [""]
 
 
-def _columns(table: Table) -> list[str]:
+def _columns(table: AnswerTable) -> list[str]:
     """Return a table as columns of text."""
     cells = [tuple(map(str, table.heads)), *(tuple(map(_cell, row)) for row in table.rows)]
     widths = [max(len(row[place]) for row in cells) for place in range(len(table.heads))]
@@ -103,10 +103,10 @@ def as_markdown(one: Calculator[Any], given: dict[str, str]) -> str:
         for name, spec in one.specs.items()
     ]
     lines = [f"# {one.title}", "", one.question, "", f"**{result.headline}**", "", "## Inputs", ""]
-    lines += _table(Table(("Input", "Value", "Name"), tuple(rows)))
+    lines += _table(AnswerTable(("Input", "Value", "Name"), tuple(rows)))
     lines += ["", "## Numbers", ""]
     lines += _table(
-        Table(
+        AnswerTable(
             ("Number", "Value", "Formula", "With the numbers put in", "Source"),
             tuple(
                 (
@@ -130,12 +130,12 @@ def as_markdown(one: Calculator[Any], given: dict[str, str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _differences(result: Result) -> list[str]:
+def _differences(result: CalculatorResult) -> list[str]:
     rows = tuple((x.claim, x.where, *x.texts, x.why) for x in result.differences)
-    return _table(Table(("Seen", "Where", "There", "Here", "Why"), rows))
+    return _table(AnswerTable(("Seen", "Where", "There", "Here", "Why"), rows))
 
 
-def _table(table: Table) -> list[str]:
+def _table(table: AnswerTable) -> list[str]:
     def line(cells: Any) -> str:
         return "| " + " | ".join(_cell(cell).replace("|", "\\|") for cell in cells) + " |"
 

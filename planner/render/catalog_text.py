@@ -16,7 +16,7 @@ from planner.text_lines import wrapped
 from planner.units import format_bandwidth, format_link_speed, format_rate, format_size
 
 
-def listing(catalogue: Catalogue | None = None) -> str:
+def catalog_list(catalogue: Catalogue | None = None) -> str:
     """Return all accelerators, links and platforms, one line each; of the installed catalogue."""
     catalogue = catalogue or load_catalogue()
     lines = [
@@ -94,7 +94,7 @@ def sheet_of(name: str, catalogue: Catalogue | None = None) -> Sheet:
 
 
 def sheet(name: str, catalogue: Catalogue | None = None) -> str:
-    """Return every figure of one part with its source and date, as `listing`."""
+    """Return every figure of one part with its source and date, as `catalog_list`."""
     found = sheet_of(name, catalogue)
     announced = ", announced: nobody has measured it" if found.announced else ""
     lines = [f"{found.name} ({found.of}){announced}"]

@@ -20,12 +20,12 @@ WHEN = {
 """When a framework refuses something, in words."""
 
 
-def report_json(report: Report) -> str:
+def check_report_json(report: Report) -> str:
     """Return the JSON text: the same bytes for the same inputs."""
     return json.dumps(report.to_json(), indent=1, allow_nan=False) + "\n"
 
 
-def report_text(report: Report) -> str:
+def check_report_text(report: Report) -> str:
     """Return the report as a terminal shows it."""
     run, title = report.run, TITLES[report.run.framework]
     lines = heading_lines(run.source, run.format, run.framework, report.release)

@@ -26,7 +26,7 @@ TRAFFIC_TITLES = (
 """Each figure of the trace with the plan's beside it."""
 
 
-def comparison_text(found: TraceComparison) -> str:
+def trace_comparison_text(found: TraceComparison) -> str:
     """Return the comparison as a terminal shows it."""
     terms, traffic = _term_table(found), _traffic_table(found)
     if len(found.measured) > 1:  # the column of the slowest rank takes the place of the words

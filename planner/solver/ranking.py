@@ -101,7 +101,7 @@ FRONT_SLACK = 1.05
 """Closed-form times up to this factor above the limit are priced exactly, then judged."""
 
 
-def plan_groups(
+def tie_groups(
     ranked: Sequence[Found],
     steps_s: Sequence[float],
     variants: Sequence[Variant],

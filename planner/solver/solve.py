@@ -34,7 +34,7 @@ from planner.solver.infeasible.causes import (
 )
 from planner.solver.options import Asked, SolveOptions
 from planner.solver.problem import make_problem, searched_problem
-from planner.solver.ranking import Found, gap_frac, plan_groups, ranked_candidates
+from planner.solver.ranking import Found, gap_frac, ranked_candidates, tie_groups
 from planner.solver.recipes import (
     asked_recipes,
     one_recipe,
@@ -223,7 +223,7 @@ def solve_inputs(
     ranked, searched = ranked_candidates(found, variants, options), found.listed
     shown = ranked if options.pareto else ranked[: options.top]
     opened = open_candidates([(c, one) for c, one, _ in shown])
-    grouped = plan_groups(shown, [x.step_s for x in opened], variants, options)
+    grouped = tie_groups(shown, [x.step_s for x in opened], variants, options)
     plans = make_plans(
         [one for _, one, _ in shown],
         opened,

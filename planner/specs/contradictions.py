@@ -6,23 +6,23 @@ from costmodels.precision import RECIPES
 from planner.specs.schema import (
     EXPERT_DETAILS,
     ClusterFile,
-    Fault,
     ModelFile,
     ModelSpec,
     PoolSpec,
+    SpecFault,
     TierSpec,
     TrainingSpec,
 )
 from planner.specs.yaml.document import KeyPath
 
 
-def model_faults(spec: ModelFile) -> list[Fault]:
+def model_faults(spec: ModelFile) -> list[SpecFault]:
     """Return what is wrong between the fields of a model file."""
     model, job = spec.model, spec.training
     checks = (
         (
             bool(model.kv_heads and model.heads % model.kv_heads),
-            Fault(
+            SpecFault(
                 ("model", "kv_heads"),
                 f"{model.heads} heads cannot be shared out over {model.kv_heads} kv_heads",
                 "kv_heads must divide heads",
@@ -30,7 +30,7 @@ def model_faults(spec: ModelFile) -> list[Fault]:
         ),
         (
             model.head_dim is None and model.mla is None and model.hidden % model.heads > 0,
-            Fault(
+            SpecFault(
                 ("model", "heads"),
                 f"hidden {model.hidden} is not a multiple of heads {model.heads}",
                 "change one of them, or give head_dim",
@@ -39,7 +39,7 @@ def model_faults(spec: ModelFile) -> list[Fault]:
         (model.gated and model.ffn is None and _needs_ffn(model), _FFN_FAULT),
         (
             0 < model.padded_vocab < model.vocab,
-            Fault(
+            SpecFault(
                 ("model", "padded_vocab"),
                 f"{model.padded_vocab} is smaller than vocab {model.vocab}",
                 "give the padded size, or leave it out",
@@ -47,7 +47,7 @@ def model_faults(spec: ModelFile) -> list[Fault]:
         ),
         (
             model.positions == "learned" and 0 < model.max_positions < job.seq_len,
-            Fault(
+            SpecFault(
                 ("model", "max_positions"),
                 f"{model.max_positions} learned positions are fewer than seq_len {job.seq_len}",
                 f"raise max_positions to {job.seq_len}, or lower training.seq_len",
@@ -70,7 +70,7 @@ def _needs_ffn(model: ModelSpec) -> bool:
     return moe is None or moe.moe_ffn is None or moe.dense_layers > 0 or moe.every > 1
 
 
-def _moe_faults(model: ModelSpec) -> list[Fault]:
+def _moe_faults(model: ModelSpec) -> list[SpecFault]:
     """Return what is wrong between the fields of the experts."""
     moe = model.moe
     if moe is None:
@@ -131,17 +131,17 @@ def _moe_faults(model: ModelSpec) -> list[Fault]:
         ),
     )
     return [
-        Fault(("model", "moe", key), message, fix)
+        SpecFault(("model", "moe", key), message, fix)
         for failed, key, message, fix in checks
         if failed
     ]
 
 
-def _mla_faults(model: ModelSpec) -> list[Fault]:
+def _mla_faults(model: ModelSpec) -> list[SpecFault]:
     """Return what latent attention excludes."""
     given = ("kv_heads", model.kv_heads), ("head_dim", model.head_dim)
     faults = [
-        Fault(
+        SpecFault(
             ("model", key),
             "stands beside `mla`, which has a key and a value head for every head",
             "leave it out",
@@ -151,20 +151,20 @@ def _mla_faults(model: ModelSpec) -> list[Fault]:
     ]
     if model.mla is not None and not model.flash_attention:
         message = "latent attention without a fused kernel is not modelled in this version"
-        faults.append(Fault(("model", "flash_attention"), message, "leave it out"))
+        faults.append(SpecFault(("model", "flash_attention"), message, "leave it out"))
     if model.mla is not None and model.bias:
         message = "latent attention with biases is not modelled in this version"
-        faults.append(Fault(("model", "bias"), message, "leave it out"))
+        faults.append(SpecFault(("model", "bias"), message, "leave it out"))
     if model.mla is not None and model.positions != "rope":
         message = "latent attention has rotary positions"
-        faults.append(Fault(("model", "positions"), message, "leave it out"))
+        faults.append(SpecFault(("model", "positions"), message, "leave it out"))
     if model.mtp_layers and model.positions != "rope":
         message = "multi-token prediction needs rotary positions"
-        faults.append(Fault(("model", "positions"), message, "use rope, or no mtp_layers"))
+        faults.append(SpecFault(("model", "positions"), message, "use rope, or no mtp_layers"))
     return faults
 
 
-def _detail_faults(model: ModelSpec) -> list[Fault]:
+def _detail_faults(model: ModelSpec) -> list[SpecFault]:
     """Return what is wrong between the details, and between them and the sizes."""
     details, stated = model.details, model.details.stated()
     checks = [
@@ -195,34 +195,34 @@ def _detail_faults(model: ModelSpec) -> list[Fault]:
         rotary = [name for name in stated if name.startswith(("rotary_", "rope_"))]
         checks += [(True, name, text, fix) for name in rotary]
     return [
-        Fault(("model", "details", key), message, fix)
+        SpecFault(("model", "details", key), message, fix)
         for failed, key, message, fix in checks
         if failed
     ]
 
 
-_FFN_FAULT = Fault(
+_FFN_FAULT = SpecFault(
     ("model", "ffn"),
     "is missing, and a gated MLP has no usual inner width",
     "add `ffn:` (intermediate_size in a Hugging Face config)",
 )
 
 
-def _job_faults(job: TrainingSpec) -> list[Fault]:
+def _job_faults(job: TrainingSpec) -> list[SpecFault]:
     faults = []
     for name in (x for x in job.precisions if (x, job.optimizer) not in RECIPES):
         known = ", ".join("+".join(key) for key in RECIPES)
         message = f"no recipe for {name} with {job.optimizer}"
-        faults.append(Fault(("training", "optimizer"), message, f"known: {known}"))
+        faults.append(SpecFault(("training", "optimizer"), message, f"known: {known}"))
     step = job.seq_len * job.global_batch
     if job.tokens is not None and job.tokens < step:
         message = f"{job.tokens:g} tokens are less than one step ({step} tokens)"
         fix = "tokens is the length of the whole run, such as 15e12"
-        faults.append(Fault(("training", "tokens"), message, fix))
+        faults.append(SpecFault(("training", "tokens"), message, fix))
     return faults
 
 
-def cluster_faults(spec: ClusterFile) -> list[Fault]:
+def cluster_faults(spec: ClusterFile) -> list[SpecFault]:
     """Return what is wrong between the fields of a cluster file, catalogue figures aside."""
     faults = [fault for i, pool in enumerate(spec.pools) for fault in _pool_faults(pool, i)]
     names: list[str] = []
@@ -230,25 +230,27 @@ def cluster_faults(spec: ClusterFile) -> list[Fault]:
         path = ("fabric", "tiers", i)
         if tier.name in names:
             message = f"a second tier named {tier.name!r}"
-            faults.append(Fault((*path, "name"), message, "give every tier its own name"))
+            faults.append(SpecFault((*path, "name"), message, "give every tier its own name"))
         names.append(tier.name)
         if i and (fault := _tier_fault(spec.fabric.tiers[i - 1], tier, (*path, "nodes"))):
             faults.append(fault)
         if tier.sharp and i and not spec.fabric.tiers[i - 1].sharp:
             below = spec.fabric.tiers[i - 1].name
             message = f"the switches of {tier.name!r} sum, those of {below!r} below do not"
-            faults.append(Fault((*path, "sharp"), message, "set `sharp: true` from the lowest up"))
+            faults.append(
+                SpecFault((*path, "sharp"), message, "set `sharp: true` from the lowest up")
+            )
     return faults
 
 
-def _pool_faults(pool: PoolSpec, index: int) -> list[Fault]:
+def _pool_faults(pool: PoolSpec, index: int) -> list[SpecFault]:
     """Return what is wrong between the fields of one pool, catalogue figures aside."""
     path: KeyPath = ("pools", index)
     n_listed = None if pool.free_devices is None else len(pool.free_devices)
     checks = (
         (
             pool.accelerator is None and pool.instance is None,
-            Fault(
+            SpecFault(
                 (*path, "accelerator"),
                 "is missing",
                 "add `accelerator:` (a catalogue name) or `instance:` (a server, a cloud machine)",
@@ -256,7 +258,7 @@ def _pool_faults(pool: PoolSpec, index: int) -> list[Fault]:
         ),
         (
             pool.accelerator is not None and pool.instance is not None,
-            Fault(
+            SpecFault(
                 (*path, "instance"),
                 "stands beside `accelerator`, and says the accelerator itself",
                 "keep one of them",
@@ -264,7 +266,7 @@ def _pool_faults(pool: PoolSpec, index: int) -> list[Fault]:
         ),
         (
             pool.free_nodes is not None and pool.free_nodes > pool.nodes,
-            Fault(
+            SpecFault(
                 (*path, "free_nodes"),
                 f"{pool.free_nodes} free nodes of {pool.nodes}",
                 "give at most `nodes`",
@@ -272,11 +274,11 @@ def _pool_faults(pool: PoolSpec, index: int) -> list[Fault]:
         ),
         (
             pool.free_nodes is not None and pool.free_devices is not None,
-            Fault((*path, "free_nodes"), "stands beside `free_devices`", "keep one of them"),
+            SpecFault((*path, "free_nodes"), "stands beside `free_devices`", "keep one of them"),
         ),
         (
             n_listed is not None and n_listed != pool.nodes,
-            Fault(
+            SpecFault(
                 (*path, "free_devices"),
                 f"{n_listed} numbers for {pool.nodes} nodes",
                 "give one number for every node",
@@ -284,7 +286,7 @@ def _pool_faults(pool: PoolSpec, index: int) -> list[Fault]:
         ),
         (
             pool.partial_nodes and pool.free_devices is None,
-            Fault(
+            SpecFault(
                 (*path, "partial_nodes"),
                 "needs `free_devices`, the free devices of every node",
                 "add it, or leave this key out",
@@ -294,39 +296,43 @@ def _pool_faults(pool: PoolSpec, index: int) -> list[Fault]:
     return [fault for failed, fault in checks if failed]
 
 
-def segment_fault(path: KeyPath, segment: int | None, domain: int, per_node: int) -> Fault | None:
+def segment_fault(
+    path: KeyPath, segment: int | None, domain: int, per_node: int
+) -> SpecFault | None:
     """Return what is wrong with the devices that jobs use of every scale-up domain."""
     if segment is None:
         return None
     if domain <= per_node:
         message = f"a domain of {domain} devices is no more than a node"
-        return Fault(path, message, "leave it out: only domains of several nodes are used in part")
+        return SpecFault(
+            path, message, "leave it out: only domains of several nodes are used in part"
+        )
     if segment % per_node:
         message = f"{segment} devices are no whole nodes of {per_node}"
-        return Fault(path, message, f"give a multiple of {per_node}")
+        return SpecFault(path, message, f"give a multiple of {per_node}")
     return None
 
 
-def _tier_fault(below: TierSpec, tier: TierSpec, path: KeyPath) -> Fault | None:
+def _tier_fault(below: TierSpec, tier: TierSpec, path: KeyPath) -> SpecFault | None:
     lower = f"the {below.nodes} of tier {below.name!r} below"
     if tier.nodes <= below.nodes:
         message = f"{tier.nodes} nodes are not more than {lower}"
-        return Fault(path, message, "list the tiers from the lowest up")
+        return SpecFault(path, message, "list the tiers from the lowest up")
     if tier.nodes % below.nodes:
         message = f"{tier.nodes} nodes are not a multiple of {lower}"
-        return Fault(path, message, "a tier is made of whole groups of the one below")
+        return SpecFault(path, message, "a tier is made of whole groups of the one below")
     return None
 
 
-def name_fault(index: int, names: Sequence[str]) -> Fault | None:
+def name_fault(index: int, names: Sequence[str]) -> SpecFault | None:
     """Return what is wrong with the name of a pool, given or its accelerator's."""
     if names[index] not in names[:index]:
         return None
     message = f"a second pool named {names[index]!r}"
-    return Fault(("pools", index), message, "give every pool its own `name:`")
+    return SpecFault(("pools", index), message, "give every pool its own `name:`")
 
 
-def domain_fault(path: KeyPath, domain: int, n_nodes: int, per_node: int) -> Fault | None:
+def domain_fault(path: KeyPath, domain: int, n_nodes: int, per_node: int) -> SpecFault | None:
     """Return what is wrong with the size of the scale-up domain, given or from the catalogue.
 
     The last domain of a pool may hold fewer nodes than the others, as the last rack may.
@@ -334,8 +340,8 @@ def domain_fault(path: KeyPath, domain: int, n_nodes: int, per_node: int) -> Fau
     n_devices = n_nodes * per_node
     if domain > n_devices:
         message = f"{domain} devices in a domain, but only {n_devices} in the pool"
-        return Fault(path, message, f"use at most {n_devices}")
+        return SpecFault(path, message, f"use at most {n_devices}")
     if per_node % domain and domain % per_node:
         message = f"a domain of {domain} devices does not divide nodes of {per_node} devices"
-        return Fault(path, message, f"give a divisor of {per_node}, or a multiple of it")
+        return SpecFault(path, message, f"give a divisor of {per_node}, or a multiple of it")
     return None

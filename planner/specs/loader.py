@@ -41,7 +41,7 @@ from planner.specs.yaml.document import (
     refuse_long_numbers,
     set_path,
 )
-from planner.specs.yaml.faults import KEYS, Kind, expect, is_sweep, kind_of
+from planner.specs.yaml.faults import KEYS, Kind, document_kind, expect, is_sweep
 
 
 def load_model(path: FileOrContent, overrides: Overrides = ()) -> ModelInput:
@@ -122,7 +122,7 @@ def load_spec(path: FileOrContent) -> ModelInput | ClusterInput:
     """Read a model or a cluster, whichever it is."""
     with _labelled(path):
         document = _load(path, "model")
-        if kind_of(document) == "cluster":
+        if document_kind(document) == "cluster":
             return read_cluster(_prepare(document, "cluster", ()))
         return read_model(_prepare(document, "model", ()))
 

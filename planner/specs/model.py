@@ -11,12 +11,12 @@ from planner.specs.inputs import ModelInput, default_name, import_notes
 from planner.specs.schema import DetailsSpec, ModelFile, ModelSpec
 from planner.specs.search.section import section_faults
 from planner.specs.yaml.document import Document
-from planner.specs.yaml.faults import raise_faults, validate
+from planner.specs.yaml.faults import raise_faults, validated
 
 
 def read_model(document: Document) -> ModelInput:
     """Return a model from a document; `SpecError` for what is wrong with it."""
-    spec = validate(ModelFile, document)
+    spec = validated(ModelFile, document)
     raise_faults(document, model_faults(spec))
     if spec.search:
         raise_faults(document, section_faults(spec.search))
@@ -49,7 +49,7 @@ def sizes_as_stated(data: Mapping[str, Any]) -> tuple[ModelShape, TrainingJob] |
     field is missing or is no such value at all.
     """
     try:
-        spec = validate(ModelFile, Document(data))
+        spec = validated(ModelFile, Document(data))
     except SpecError:
         return None
     job = spec.training

@@ -20,7 +20,7 @@ from planner import units
 from planner.errors import BadValue
 from planner.specs.importers.hostlist import expand_hosts
 from planner.specs.yaml.document import KeyPath, close_names
-from planner.units import show
+from planner.units import shown_value
 
 OPTIMIZERS = tuple(dict.fromkeys(optimizer for _, optimizer in RECIPES))
 PEAK_NAMES = ("fp32", "tf32", "bf16", "fp16", "fp8", "fp4", "int8")
@@ -30,7 +30,7 @@ _ALIASES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "adamw": "
 """Other spellings that mean the same bytes (AdamW keeps the same two moments as Adam)."""
 
 
-class Fault(NamedTuple):
+class SpecFault(NamedTuple):
     """A cross check that failed: where in the document, what is wrong, what to change."""
 
     path: KeyPath
@@ -45,16 +45,16 @@ def _whole(value: object) -> int:
     if isinstance(value, str):
         digits = value.replace(",", "").replace("_", "").strip()
         fix = f"write {digits} without quotes" if digits.isdecimal() else "write it in digits"
-        raise BadValue(f"expected a whole number, got the text {show(value)}", fix)
+        raise BadValue(f"expected a whole number, got the text {shown_value(value)}", fix)
     if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise BadValue(f"expected a whole number, got {show(value)}")
+        raise BadValue(f"expected a whole number, got {shown_value(value)}")
     return int(value)
 
 
 def _number(value: object) -> float:
     """Accept plain numbers."""
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise BadValue(f"expected a number, got {show(value)}")
+        raise BadValue(f"expected a number, got {shown_value(value)}")
     return float(value)
 
 
@@ -65,7 +65,9 @@ def _switch(value: object) -> bool:
     word = value.lower() if isinstance(value, str) else value
     meant = "true" if word in ("yes", "on", "true", 1) else ""
     meant = "false" if word in ("no", "off", "false", 0) else meant
-    raise BadValue(f"expected true or false, got {show(value)}", f"write {meant}" if meant else "")
+    raise BadValue(
+        f"expected true or false, got {shown_value(value)}", f"write {meant}" if meant else ""
+    )
 
 
 def _name(value: object) -> str:
@@ -73,21 +75,23 @@ def _name(value: object) -> str:
     allowed = "letters, digits and . _ + - (64 at most, the first a letter or digit)"
     if not isinstance(value, str):
         fix = f"quote it: '{value}'" if isinstance(value, int | float) else ""
-        raise BadValue(f"expected a name, got {show(value)}", fix)
+        raise BadValue(f"expected a name, got {shown_value(value)}", fix)
     plain = value.translate(str.maketrans("", "", "._+-"))
     if not (value[:1].isalnum() and plain.isalnum() and value.isascii() and len(value) <= 64):
-        raise BadValue(f"{show(value)} is not a name", f"use {allowed}")
+        raise BadValue(f"{shown_value(value)} is not a name", f"use {allowed}")
     return value
 
 
 def _hosts(value: object) -> str:
     """Accept a list of different host names such as `n[001-016],n020`."""
     if not isinstance(value, str):
-        raise BadValue(f"expected a host list, got {show(value)}", "write it as n[001-016],n020")
+        raise BadValue(
+            f"expected a host list, got {shown_value(value)}", "write it as n[001-016],n020"
+        )
     names = expand_hosts(value)
     if len(set(names)) < len(names):
         twice = next(name for name, n in Counter(names).items() if n > 1)
-        raise BadValue(f"{twice} stands twice in {show(value)}", "name every host once")
+        raise BadValue(f"{twice} stands twice in {shown_value(value)}", "name every host once")
     return value
 
 
@@ -98,7 +102,9 @@ def _one_of(*allowed: str) -> Callable[[object], str]:
             return text
         close = close_names(text, allowed, 1) if isinstance(text, str) else []
         guess = f"did you mean {close[0]}? " if close else ""
-        raise BadValue(f"unknown value {show(value)}", f"{guess}allowed: {', '.join(allowed)}")
+        raise BadValue(
+            f"unknown value {shown_value(value)}", f"{guess}allowed: {', '.join(allowed)}"
+        )
 
     return check
 
@@ -123,7 +129,7 @@ def _quantity(
     def check(value: object) -> float:
         number = parse(value)
         if not low <= number <= high:
-            raise BadValue(f"{show(value)} is out of range", f"allowed: {allowed}")
+            raise BadValue(f"{shown_value(value)} is out of range", f"allowed: {allowed}")
         return number
 
     return BeforeValidator(check)
@@ -135,7 +141,7 @@ def _real(value: object) -> float:
         try:
             return float(value)
         except ValueError:
-            raise BadValue(f"expected a number, got the text {show(value)}") from None
+            raise BadValue(f"expected a number, got the text {shown_value(value)}") from None
     return _number(value)
 
 
@@ -147,7 +153,9 @@ def _words(value: object) -> str:
     """Accept words that are safe in comments of scripts."""
     plain = isinstance(value, str) and value.isascii() and value.isprintable()
     if not (plain and 0 < len(str(value)) <= 400):
-        raise BadValue(f"expected words, got {show(value)}", "one line of at most 400 letters")
+        raise BadValue(
+            f"expected words, got {shown_value(value)}", "one line of at most 400 letters"
+        )
     return str(value)
 
 
@@ -489,7 +497,7 @@ def _axis_value(value: object) -> object:
     """Refuse what is no value of an axis in one sentence; a union names each of its members."""
     if isinstance(value, int | float | str):
         return value
-    given = "nothing" if value is None else show(value)
+    given = "nothing" if value is None else shown_value(value)
     raise BadValue(f"expected a number or a word, got {given}", "for example 8, or leave it out")
 
 

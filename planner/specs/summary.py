@@ -119,7 +119,7 @@ def _replaced_figures(given: ClusterInput) -> list[str]:
             own = {k: v for k, v in pool["accelerator"].items() if k not in ("like", "name")}
             peaks = own.pop("peaks", {})
             figures = {**own, **{f"peaks.{k}": v for k, v in peaks.items()}, **figures}
-        shown = {k: units.show(v) if isinstance(v, bool) else v for k, v in figures.items()}
+        shown = {k: units.shown_value(v) if isinstance(v, bool) else v for k, v in figures.items()}
         found += [f"{pool['name']}.{key} {value}" for key, value in shown.items()]
     return found
 

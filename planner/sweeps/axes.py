@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from planner.errors import BadValue
-from planner.sweeps.fields import Field, as_text, field_at
-from planner.units import show
+from planner.sweeps.fields import Field, field_at, field_text
+from planner.units import shown_value
 
 MAX_VALUES = 100_000
 """Most values of one axis."""
@@ -48,7 +48,7 @@ Sets = tuple[tuple[str, object], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class AxisChoice:
     """One value of an axis that has a list of them."""
 
     value: object
@@ -92,7 +92,7 @@ class Axis:
 
     name: str
     """Path of the field, or the name of the column."""
-    choices: tuple[Choice, ...] = ()
+    choices: tuple[AxisChoice, ...] = ()
     span: Span | None = None
     """In place of `choices`: any value between two bounds."""
     field: Field | None = None
@@ -117,7 +117,7 @@ class Axis:
 
     def base(self, value: object) -> float | int | str | bool | None:
         """Return a value as a table holds it: a number in base units, else text."""
-        return self.field.base(value) if self.field else as_text(value)
+        return self.field.base(value) if self.field else field_text(value)
 
     def sets(self, value: object) -> Sets:
         """Return the fields that a value sets."""
@@ -215,7 +215,9 @@ def field_axis(path: str, given: object) -> Axis:
                 if axis.span is not None and len(items) == 1:
                     return axis
                 if axis.span is not None:
-                    raise BadValue(f"{show(item)} is continuous, and stands in a list", _FORMS)
+                    raise BadValue(
+                        f"{shown_value(item)} is continuous, and stands in a list", _FORMS
+                    )
                 values += axis.values
             else:
                 field.check(item)
@@ -225,16 +227,20 @@ def field_axis(path: str, given: object) -> Axis:
     return Axis(path, _choices(field, values), field=field)
 
 
-def _choices(field: Field, values: Sequence[object]) -> tuple[Choice, ...]:
+def _choices(field: Field, values: Sequence[object]) -> tuple[AxisChoice, ...]:
     seen: dict[object, object] = {}
     for value in values:
         base = field.base(value)
         key = (type(base) is bool, base)
         if key in seen:
-            twice = show(value) if seen[key] == value else f"{show(seen[key])} and {show(value)}"
+            twice = (
+                shown_value(value)
+                if seen[key] == value
+                else f"{shown_value(seen[key])} and {shown_value(value)}"
+            )
             raise BadValue(f"{twice}: the same value twice", "name every value once")
         seen[key] = value
-    return tuple(Choice(value, ((field.path, value),)) for value in values)
+    return tuple(AxisChoice(value, ((field.path, value),)) for value in values)
 
 
 def column_axis(name: str, groups: Mapping[str, Mapping[str, object]]) -> Axis:
@@ -243,7 +249,7 @@ def column_axis(name: str, groups: Mapping[str, Mapping[str, object]]) -> Axis:
     for label, fields in groups.items():
         for path, value in fields.items():
             field_at(path).check(value)
-        choices.append(Choice(label, tuple(fields.items())))
+        choices.append(AxisChoice(label, tuple(fields.items())))
     return Axis(name, tuple(choices))
 
 
@@ -255,7 +261,9 @@ def _range_text(given: Mapping[Any, Any]) -> str:
     """Return a range that is written as a mapping in one line."""
     for key in given:
         if key not in RANGE_KEYS:
-            raise BadValue(f"unknown key {show(key)}", f"keys of a range: {', '.join(RANGE_KEYS)}")
+            raise BadValue(
+                f"unknown key {shown_value(key)}", f"keys of a range: {', '.join(RANGE_KEYS)}"
+            )
     for key in ("from", "to"):
         if key not in given:
             raise BadValue(f"the range has no `{key}:`", "such as {from: 80 GiB, to: 320 GiB}")
@@ -281,17 +289,17 @@ def _ranged(field: Field, text: str) -> Axis:
     """Return the axis of a range."""
     if not field.is_number:
         raise BadValue(
-            f"{show(text)} is a range, and {field.path} is no number", "list its values"
+            f"{shown_value(text)} is a range, and {field.path} is no number", "list its values"
         )
     match = _RANGE.fullmatch(text)
     if match is None:
-        raise BadValue(f"{show(text)} is not a range", _FORMS)
+        raise BadValue(f"{shown_value(text)} is not a range", _FORMS)
     unit = match["high_unit"] or match["low_unit"] or ""
     low = _end(field, match["low"], match["low_unit"] or unit)
     high = _end(field, match["high"], unit)
     one = field.parse(f"1 {unit}") if unit and field.parse and field.unit else 1.0
     if low > high:
-        raise BadValue(f"{show(text)} runs downwards", "write the smaller end first")
+        raise BadValue(f"{shown_value(text)} runs downwards", "write the smaller end first")
     if not match["sign"]:
         return Axis(
             field.path, span=_span(field, text, match, low / one, high / one, unit), field=field
@@ -299,7 +307,7 @@ def _ranged(field: Field, text: str) -> Axis:
     step_text, step_unit = match["step"], match["step_unit"] or ""
     if match["sign"] == "*":
         if step_unit:
-            raise BadValue(f"{show(text)}: a factor has no unit", f"write * {step_text}")
+            raise BadValue(f"{shown_value(text)}: a factor has no unit", f"write * {step_text}")
         numbers = _products(low, high, float(step_text.replace("_", "")), text)
     else:
         numbers = _sums(low, high, _end(field, step_text, step_unit or unit), text)
@@ -328,9 +336,11 @@ def _span(
 ) -> Span:
     log = match["scale"] == "log"
     if low == high:
-        raise BadValue(f"{show(text)} holds one value", "list it, or widen the range")
+        raise BadValue(f"{shown_value(text)} holds one value", "list it, or widen the range")
     if log and low <= 0:
-        raise BadValue(f"{show(text)}: a logarithmic range begins above 0", "or write linear")
+        raise BadValue(
+            f"{shown_value(text)}: a logarithmic range begins above 0", "or write linear"
+        )
     span = Span(low, high, unit if field.unit else "", log, field.whole)
     for end in (low, high):
         field.check(int(end) if field.whole else _written(end, span))
@@ -339,9 +349,13 @@ def _span(
 
 def _products(low: float, high: float, factor: float, text: str) -> list[float]:
     if factor <= 1:
-        raise BadValue(f"{show(text)} never ends: times {factor:g}", "the factor is above 1")
+        raise BadValue(
+            f"{shown_value(text)} never ends: times {factor:g}", "the factor is above 1"
+        )
     if low <= 0:
-        raise BadValue(f"{show(text)} begins at {low:g}, which no factor moves", "begin above 0")
+        raise BadValue(
+            f"{shown_value(text)} begins at {low:g}, which no factor moves", "begin above 0"
+        )
     n = math.floor(math.log(high / low) / math.log(factor) + 1e-9) + 1
     _check_many(n, text)
     return [low * factor**i for i in range(n)]
@@ -349,7 +363,7 @@ def _products(low: float, high: float, factor: float, text: str) -> list[float]:
 
 def _sums(low: float, high: float, step: float, text: str) -> list[float]:
     if step <= 0:
-        raise BadValue(f"{show(text)} never ends: plus {step:g}", "the step is above 0")
+        raise BadValue(f"{shown_value(text)} never ends: plus {step:g}", "the step is above 0")
     n = math.floor((high - low) / step + 1e-9) + 1
     _check_many(n, text)
     return [low + i * step for i in range(n)]
@@ -358,7 +372,7 @@ def _sums(low: float, high: float, step: float, text: str) -> list[float]:
 def _check_many(n: int, text: str) -> None:
     if n > MAX_VALUES:
         raise BadValue(
-            f"{show(text)} has {n:,} values, more than {MAX_VALUES:,}",
+            f"{shown_value(text)} has {n:,} values, more than {MAX_VALUES:,}",
             "take a larger step, or sample: `design: latin` with `samples:`",
         )
 

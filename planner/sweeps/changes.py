@@ -8,7 +8,7 @@ from planner.errors import Problem, SpecError
 from planner.specs.cluster.pool_fields import DEVICES, drop_rival, nodes_of, spelled_out
 from planner.specs.yaml.document import Document, KeyPath, path_text
 from planner.sweeps.fields import section_of
-from planner.units import show
+from planner.units import shown_value
 
 Change = tuple[str, object, str]
 """Path, value, and what set it, for messages: an option, or a place in a sweep file."""
@@ -65,7 +65,7 @@ def _put(
         inner = {}
     if not isinstance(inner, dict | list):
         here = path_text(parts)
-        message = f"{here} is {show(inner)}, and has no {rest[0]!r} inside"
+        message = f"{here} is {shown_value(inner)}, and has no {rest[0]!r} inside"
         raise SpecError(Problem(message, "", origin))
     target[key] = inner = inner.copy()
     _put(inner, rest, value, parts, origin)

@@ -36,7 +36,7 @@ from planner.sweeps.fields import (
     dimension_in_words,
     field_at,
 )
-from planner.units import show
+from planner.units import shown_value
 
 MAX_CHARACTERS = 1000
 """Longest expression."""
@@ -50,7 +50,7 @@ class Value:
     dimension: Dimension = PLAIN
 
 
-class Unknown(BadValue):
+class UnknownValue(BadValue):
     """A figure that a point does not have: no price is stated, no power limit published."""
 
 
@@ -71,14 +71,14 @@ class Expression:
     _quantities: Mapping[str, Value] = field(default_factory=dict)
 
     def value(self, lookup: Lookup) -> Value:
-        """Return the value; `BadValue` for mixed units, `Unknown` for a figure not known."""
+        """Return the value; `BadValue` for mixed units, `UnknownValue` for a figure not known."""
         tree = ast.parse(self._source, mode="eval").body
         try:
             return _Evaluator(lookup, self._paths, self._quantities).visit(tree)
         except ZeroDivisionError:
-            raise Unknown(f"{show(self.text)} divides by zero") from None
+            raise UnknownValue(f"{shown_value(self.text)} divides by zero") from None
         except OverflowError:
-            raise Unknown(f"{show(self.text)} is too large a number") from None
+            raise UnknownValue(f"{shown_value(self.text)} is too large a number") from None
 
 
 _UNITS = (
@@ -102,7 +102,7 @@ def read_expression(text: object) -> Expression:
         if isinstance(text, int | float) and not isinstance(text, bool):
             text = repr(text)
         else:
-            raise BadValue(f"expected an expression, got {show(text)}")
+            raise BadValue(f"expected an expression, got {shown_value(text)}")
     if len(text) > MAX_CHARACTERS:
         raise BadValue(f"an expression of more than {MAX_CHARACTERS} characters", "split it: let")
     paths: dict[str, str] = {}
@@ -129,7 +129,7 @@ def read_expression(text: object) -> Expression:
         fix = "for example pools.0.accelerator.power * n_devices <= 20 MW"
         if re.search(r"(?<![<>=!])=(?!=)", text):
             fix = "compare with == in place of ="
-        raise BadValue(f"{show(text)} is not an expression", fix) from None
+        raise BadValue(f"{shown_value(text)} is not an expression", fix) from None
     _refuse_unknown(tree.body, text)
     names = tuple(dict.fromkeys(paths.values()))
     return Expression(text, names, source, paths, quantities)
@@ -201,19 +201,23 @@ _ALLOWED = (
 def _refuse_unknown(tree: ast.AST, text: str) -> None:
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and not isinstance(node.value, int | float | str | bool):
-            raise BadValue(f"{show(text)}: {show(node.value)} cannot stand in an expression")
+            raise BadValue(
+                f"{shown_value(text)}: {shown_value(node.value)} cannot stand in an expression"
+            )
         if isinstance(node, ast.Call):
             known = isinstance(node.func, ast.Name) and node.func.id in _FUNCTIONS
             if not known or node.keywords:
                 functions = ", ".join(_FUNCTIONS)
-                raise BadValue(f"{show(text)} calls what is no function", f"known: {functions}")
+                raise BadValue(
+                    f"{shown_value(text)} calls what is no function", f"known: {functions}"
+                )
         elif isinstance(node, ast.Name) and node.id in _FUNCTIONS:
             continue
         if not isinstance(node, _ALLOWED):
             what = type(node).__name__
             fix = "arithmetic, comparisons, and, or, not, in, if else; " + ", ".join(_FUNCTIONS)
             raise BadValue(
-                f"{show(text)} holds what is not allowed here ({what})", f"known: {fix}"
+                f"{shown_value(text)} holds what is not allowed here ({what})", f"known: {fix}"
             )
 
 
@@ -314,7 +318,7 @@ class _Evaluator:
                 fix = "divide by a quantity of its unit first"
                 raise BadValue(f"{name}() of {_words(first)}: it takes plain numbers", fix)
             if name.startswith("log") and first.content <= 0:
-                raise Unknown(f"{name}() of {first.content:g}, which is not above 0")
+                raise UnknownValue(f"{name}() of {first.content:g}, which is not above 0")
             return Value(_OF_NUMBER[name](first.content))
         for other in values[1:]:
             if other.dimension != first.dimension:
@@ -353,7 +357,7 @@ def _power(base: Value, exponent: Value) -> Value:
     if abs(exponent.content) > 100:
         raise BadValue(f"an exponent of {exponent.content:g} is too large", "at most 100")
     if base.content < 0 and exponent.content != int(exponent.content):
-        raise Unknown(f"a root of {base.content:g}, which is below 0")
+        raise UnknownValue(f"a root of {base.content:g}, which is below 0")
     powers = tuple((unit, p * exponent.content) for unit, p in base.dimension)
     kept = tuple((unit, p) for unit, p in powers if p)
     return Value(float(base.content) ** exponent.content, kept)
@@ -456,13 +460,13 @@ def _is_text(path: str) -> bool:
 
 
 def value_of_name(name: str, model: ModelInput, cluster: ClusterInput) -> Value:
-    """Return a field or figure of a point whose inputs are read; `Unknown` where not stated."""
+    """Return a field or figure of a point whose inputs are read; `UnknownValue` if not stated."""
     dimension = dimension_of_name(name)
     content = _content(name, model, cluster)
     if content is None and dimension == TRUTH:
         content = False
     if content is None:
-        raise Unknown(f"{name} is not stated", "state it in the file, or under `set:`")
+        raise UnknownValue(f"{name} is not stated", "state it in the file, or under `set:`")
     return Value(content, dimension)
 
 
@@ -490,7 +494,7 @@ def _content(name: str, model: ModelInput, cluster: ClusterInput) -> Any:
     if parts[0] == "pools" and len(parts) > 2:
         index = int(parts[1])
         if index >= len(pools):
-            raise Unknown(f"{name}: the cluster has {len(pools)} pools")
+            raise UnknownValue(f"{name}: the cluster has {len(pools)} pools")
         return _pool_figure(parts[2:], index, cluster)
     return _inside(cluster.document, parts)
 

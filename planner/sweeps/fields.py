@@ -31,7 +31,7 @@ from planner.specs.schema import (
 )
 from planner.specs.yaml.document import close_names, path_text
 from planner.specs.yaml.faults import meant_key
-from planner.units import show
+from planner.units import shown_value
 
 WHOLE_FILES = ("model", "cluster")
 """Axes whose values are whole files."""
@@ -110,7 +110,7 @@ class Field:
         """Raise `BadValue` for a value that the schema refuses."""
         if self.schema is None:
             if not isinstance(value, str | Mapping):
-                raise BadValue(f"expected a file or an example by name, got {show(value)}")
+                raise BadValue(f"expected a file or an example by name, got {shown_value(value)}")
             return
         try:
             _adapter(self.path).validate_python(value)
@@ -126,13 +126,13 @@ class Field:
         if self.parse is not None and not isinstance(value, list | Mapping):
             number = self.parse(value)
             return int(number) if self.whole else float(number)
-        return as_text(value)
+        return field_text(value)
 
 
-def as_text(value: object) -> str:
+def field_text(value: object) -> str:
     """Return a value of several parts as text: its name if it has one, else JSON.
 
-    >>> as_text({"like": "h100-sxm-80gb", "name": "h100-big"}), as_text([8, 16])
+    >>> field_text({"like": "h100-sxm-80gb", "name": "h100-big"}), field_text([8, 16])
     ('h100-big', '[8, 16]')
     """
     if isinstance(value, Mapping):
@@ -255,7 +255,7 @@ def _bad_value(schema: Any, error: Mapping[str, Any]) -> BadValue:
     bad = context.get("error")
     if isinstance(bad, BadValue):
         return BadValue(head + bad.message, bad.fix)
-    given = show(error["input"])
+    given = shown_value(error["input"])
     if kind in _BOUNDS:
         words, key = _BOUNDS[kind]
         return BadValue(f"{head}must be {words} {context[key]}, got {given}")
@@ -265,7 +265,7 @@ def _bad_value(schema: Any, error: Mapping[str, Any]) -> BadValue:
         name = meant_key(str(loc[-1]), section) if section else None
         close = [name] if name else close_names(str(loc[-1]), known, 1)
         fix = f"did you mean {close[0]}?" if close else f"keys here: {', '.join(known)}"
-        return BadValue(f"unknown key {show(loc[-1])}", fix)
+        return BadValue(f"unknown key {shown_value(loc[-1])}", fix)
     if kind == "missing":
         return BadValue(f"{path_text(loc)} is missing", "")
     return BadValue(f"{head}{error['msg'][0].lower()}{error['msg'][1:]}, got {given}")
@@ -353,9 +353,9 @@ def _number(value: object) -> float:
         try:
             return float(value)
         except ValueError:
-            raise BadValue(f"expected a number, got the text {show(value)}") from None
+            raise BadValue(f"expected a number, got the text {shown_value(value)}") from None
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise BadValue(f"expected a number, got {show(value)}")
+        raise BadValue(f"expected a number, got {shown_value(value)}")
     return value
 
 

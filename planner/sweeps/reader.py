@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from planner.errors import SweepFileError
-from planner.sweeps.rows import BOOL, COLUMNS, FLOAT, INT, STATUSES, TEXT, Column, Row, Value
+from planner.sweeps.rows import BOOL, COLUMNS, FLOAT, INT, STATUSES, TEXT, Row, RowColumn, Value
 from planner.sweeps.storage import (
     METADATA_KEY,
     Header,
     check_parquet,
-    columns_of,
     header_path,
     partial_header,
     partial_path,
     partial_row,
+    stored_columns_of,
 )
 
 PARQUET_MAGIC = b"PAR1"
@@ -32,7 +32,7 @@ class SweepRows:
     """The file that was read."""
     header: Header
     """What the sweep is (`Sweep.header`); empty where a CSV or JSON lines file lies alone."""
-    columns: tuple[Column, ...]
+    columns: tuple[RowColumn, ...]
     values: Mapping[str, list[Value]]
     """By column, in the order of the points; None for what is missing."""
     finished: bool
@@ -54,7 +54,7 @@ def read_sweep(path: Path) -> SweepRows:
     start = _start_of(path)
     if start.startswith(PARTIAL_MAGIC):
         return _read_partial(path)
-    columns: Iterable[Column] | None
+    columns: Iterable[RowColumn] | None
     if start.startswith(PARQUET_MAGIC):
         header, columns, values = _read_parquet(path)
     else:
@@ -111,11 +111,11 @@ def _header_beside(path: Path) -> Header | None:
     return found
 
 
-def _columns_in(header: Header) -> tuple[Column, ...]:
-    return tuple(Column(**column) for column in header.get("columns", ()))
+def _columns_in(header: Header) -> tuple[RowColumn, ...]:
+    return tuple(RowColumn(**column) for column in header.get("columns", ()))
 
 
-def _by_column(rows: Iterable[Row], columns: Iterable[Column]) -> dict[str, list[Value]]:
+def _by_column(rows: Iterable[Row], columns: Iterable[RowColumn]) -> dict[str, list[Value]]:
     names = [column.name for column in columns]
     values: dict[str, list[Value]] = {name: [] for name in names}
     for row in rows:
@@ -137,11 +137,11 @@ def _read_partial(path: Path) -> SweepRows:
             elif line.endswith(b"\n"):
                 n_damaged += 1
     ordered = [rows[index] for index in sorted(rows)]
-    columns = tuple(columns_of(ordered, header))
+    columns = tuple(stored_columns_of(ordered, header))
     return SweepRows(path, header, columns, _by_column(ordered, columns), False, n_damaged)
 
 
-def _read_parquet(path: Path) -> tuple[Header, tuple[Column, ...], dict[str, list[Value]]]:
+def _read_parquet(path: Path) -> tuple[Header, tuple[RowColumn, ...], dict[str, list[Value]]]:
     check_parquet()
     import pyarrow as pa
     from pyarrow.parquet import ParquetFile
@@ -161,8 +161,8 @@ def _read_parquet(path: Path) -> tuple[Header, tuple[Column, ...], dict[str, lis
 
 
 def _read_jsonl(
-    path: Path, columns: tuple[Column, ...]
-) -> tuple[tuple[Column, ...], dict[str, list[Value]]]:
+    path: Path, columns: tuple[RowColumn, ...]
+) -> tuple[tuple[RowColumn, ...], dict[str, list[Value]]]:
     rows: list[Row] = []
     with open(path, encoding="utf-8") as file:
         for number, line in enumerate(file, 1):
@@ -175,7 +175,7 @@ def _read_jsonl(
             if not isinstance(row.get("index"), int) or row.get("status") not in STATUSES:
                 raise _no_sweep(path, f"line {number} has no index or no status of a point")
             rows.append(row)
-    columns = columns or tuple(columns_of(rows, {}))
+    columns = columns or tuple(stored_columns_of(rows, {}))
     return columns, _by_column(rows, columns)
 
 
@@ -188,8 +188,8 @@ _FROM_TEXT: Mapping[str, Callable[[str], Value]] = {
 
 
 def _read_csv(
-    path: Path, columns: tuple[Column, ...]
-) -> tuple[tuple[Column, ...], dict[str, list[Value]]]:
+    path: Path, columns: tuple[RowColumn, ...]
+) -> tuple[tuple[RowColumn, ...], dict[str, list[Value]]]:
     try:
         with open(path, encoding="utf-8", newline="") as file:
             lines = csv.reader(file)
@@ -199,7 +199,7 @@ def _read_csv(
         raise _no_sweep(path, error) from None
     known = {column.name: column for column in (*COLUMNS, *columns)}
     found = [
-        known.get(name) or Column(name, _kind_of(texts), "", "varied")
+        known.get(name) or RowColumn(name, _kind_of(texts), "", "varied")
         for name, texts in zip(names, cells, strict=True)
     ]
     try:

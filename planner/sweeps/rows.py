@@ -45,7 +45,7 @@ MEMORY_TERMS = ("states", "activations", "logits", "working", "fragmentation", "
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class RowColumn:
     """One column of a row."""
 
     name: str
@@ -57,129 +57,129 @@ class Column:
 
 
 _HEAD = (
-    Column("index", INT, "", "place in the design, from 0, before constraints"),
-    Column("point_id", TEXT, "", "content of the point: inputs, options, catalogue, version"),
-    Column("status", TEXT, "", "ok, stopped (time limit), late, infeasible, failed"),
-    Column("reason", TEXT, "", "why there is no plan, or why the search stopped"),
+    RowColumn("index", INT, "", "place in the design, from 0, before constraints"),
+    RowColumn("point_id", TEXT, "", "content of the point: inputs, options, catalogue, version"),
+    RowColumn("status", TEXT, "", "ok, stopped (time limit), late, infeasible, failed"),
+    RowColumn("reason", TEXT, "", "why there is no plan, or why the search stopped"),
 )
 _FACTS = (
-    Column("model", TEXT, "", "name of the model"),
-    Column("n_params", FLOAT, "", "parameters of the model, all experts"),
-    Column("seq_len", INT, "tokens", "sequence length"),
-    Column("global_batch", INT, "sequences", "global batch"),
-    Column("cluster", TEXT, "", "name of the cluster"),
-    Column("pool", TEXT, "", "pool that the best plan uses, else all pools"),
-    Column("accelerator", TEXT, "", "its accelerator"),
-    Column("n_devices", INT, "", "accelerators given: of that pool, else of all pools"),
-    Column("scale_up_domain", INT, "", "devices in one scale-up domain of the pool"),
-    Column("assumed", TEXT, "", "catalogue figures in use without a second source"),
-    Column("calibration", TEXT, "", "name and hash of the calibration"),
-    Column("space", INT, "", "legal plans"),
-    Column("fit", INT, "", "of those looked at, how many fit into memory"),
-    Column("proven", BOOL, "", "whether the fastest plan is proven to be the fastest"),
-    Column("gap", FLOAT, "", "how much better what was not searched may be, where stopped"),
+    RowColumn("model", TEXT, "", "name of the model"),
+    RowColumn("n_params", FLOAT, "", "parameters of the model, all experts"),
+    RowColumn("seq_len", INT, "tokens", "sequence length"),
+    RowColumn("global_batch", INT, "sequences", "global batch"),
+    RowColumn("cluster", TEXT, "", "name of the cluster"),
+    RowColumn("pool", TEXT, "", "pool that the best plan uses, else all pools"),
+    RowColumn("accelerator", TEXT, "", "its accelerator"),
+    RowColumn("n_devices", INT, "", "accelerators given: of that pool, else of all pools"),
+    RowColumn("scale_up_domain", INT, "", "devices in one scale-up domain of the pool"),
+    RowColumn("assumed", TEXT, "", "catalogue figures in use without a second source"),
+    RowColumn("calibration", TEXT, "", "name and hash of the calibration"),
+    RowColumn("space", INT, "", "legal plans"),
+    RowColumn("fit", INT, "", "of those looked at, how many fit into memory"),
+    RowColumn("proven", BOOL, "", "whether the fastest plan is proven to be the fastest"),
+    RowColumn("gap", FLOAT, "", "how much better what was not searched may be, where stopped"),
 )
 _LAYOUT = (
-    Column("best.plan_id", TEXT, "", "id of the best plan"),
-    Column("best.layout", TEXT, "", "its layout in a few words"),
-    Column("best.devices", INT, "", "devices that it uses"),
-    Column("best.precision", TEXT, "", "numeric recipe"),
-    Column("best.tp", INT, "", "tensor parallelism"),
-    Column("best.pp", INT, "", "pipeline stages"),
-    Column("best.dp", INT, "", "data parallelism"),
-    Column("best.cp", INT, "", "context parallelism"),
-    Column("best.ep", INT, "", "expert parallelism"),
-    Column("best.etp", INT, "", "tensor parallelism of experts"),
-    Column("best.vpp", INT, "", "virtual stages of a rank"),
-    Column("best.zero", INT, "", "ZeRO stage"),
-    Column("best.dp_shard", INT, "", "ranks over which ZeRO shards"),
-    Column("best.mbs", INT, "sequences", "micro-batch"),
-    Column("best.n_micro", INT, "", "micro-batches of a step"),
-    Column("best.schedule", TEXT, "", "pipeline schedule"),
-    Column("best.sp", BOOL, "", "sequence parallelism"),
-    Column("best.recompute", TEXT, "", "none, selective or full"),
-    Column("best.recompute_modules", TEXT, "", "modules of selective recomputation"),
-    Column("best.recompute_layers", INT, "", "layers of each chunk recomputed in full"),
-    Column("best.cp_comm", TEXT, "", "how context parallelism exchanges keys and values"),
-    Column("best.rank_order", TEXT, "", "order of the groups over the ranks"),
-    Column("best.optimizer_offload", BOOL, "", "optimizer on the host"),
-    Column("best.activation_offload_layers", INT, "", "layers with activations on the host"),
+    RowColumn("best.plan_id", TEXT, "", "id of the best plan"),
+    RowColumn("best.layout", TEXT, "", "its layout in a few words"),
+    RowColumn("best.devices", INT, "", "devices that it uses"),
+    RowColumn("best.precision", TEXT, "", "numeric recipe"),
+    RowColumn("best.tp", INT, "", "tensor parallelism"),
+    RowColumn("best.pp", INT, "", "pipeline stages"),
+    RowColumn("best.dp", INT, "", "data parallelism"),
+    RowColumn("best.cp", INT, "", "context parallelism"),
+    RowColumn("best.ep", INT, "", "expert parallelism"),
+    RowColumn("best.etp", INT, "", "tensor parallelism of experts"),
+    RowColumn("best.vpp", INT, "", "virtual stages of a rank"),
+    RowColumn("best.zero", INT, "", "ZeRO stage"),
+    RowColumn("best.dp_shard", INT, "", "ranks over which ZeRO shards"),
+    RowColumn("best.mbs", INT, "sequences", "micro-batch"),
+    RowColumn("best.n_micro", INT, "", "micro-batches of a step"),
+    RowColumn("best.schedule", TEXT, "", "pipeline schedule"),
+    RowColumn("best.sp", BOOL, "", "sequence parallelism"),
+    RowColumn("best.recompute", TEXT, "", "none, selective or full"),
+    RowColumn("best.recompute_modules", TEXT, "", "modules of selective recomputation"),
+    RowColumn("best.recompute_layers", INT, "", "layers of each chunk recomputed in full"),
+    RowColumn("best.cp_comm", TEXT, "", "how context parallelism exchanges keys and values"),
+    RowColumn("best.rank_order", TEXT, "", "order of the groups over the ranks"),
+    RowColumn("best.optimizer_offload", BOOL, "", "optimizer on the host"),
+    RowColumn("best.activation_offload_layers", INT, "", "layers with activations on the host"),
 )
 _FIGURES = (
-    Column("best.step_time_s", FLOAT, "s", "step time, the pipeline simulated"),
-    Column("best.step_time_p10_s", FLOAT, "s", "10th percentile of what measured runs suggest"),
-    Column("best.step_time_p90_s", FLOAT, "s", "90th percentile"),
-    Column("best.tokens_per_s", FLOAT, "1/s", "tokens a second"),
-    Column("best.tokens_per_s_per_device", FLOAT, "1/s", "the same of one device"),
-    Column("best.mfu", FLOAT, "", "model FLOPs over the dense peak"),
+    RowColumn("best.step_time_s", FLOAT, "s", "step time, the pipeline simulated"),
+    RowColumn("best.step_time_p10_s", FLOAT, "s", "10th percentile of what measured runs suggest"),
+    RowColumn("best.step_time_p90_s", FLOAT, "s", "90th percentile"),
+    RowColumn("best.tokens_per_s", FLOAT, "1/s", "tokens a second"),
+    RowColumn("best.tokens_per_s_per_device", FLOAT, "1/s", "the same of one device"),
+    RowColumn("best.mfu", FLOAT, "", "model FLOPs over the dense peak"),
     *(
-        Column(f"best.time.{term}_s", FLOAT, "s", f"part of the step: {term}")
+        RowColumn(f"best.time.{term}_s", FLOAT, "s", f"part of the step: {term}")
         for term in TIME_TERMS
     ),
-    Column("best.exposed_comm_frac", FLOAT, "", "share of the step that waits for the network"),
-    Column(
+    RowColumn("best.exposed_comm_frac", FLOAT, "", "share of the step that waits for the network"),
+    RowColumn(
         "best.comm_to_compute",
         FLOAT,
         "",
         "network time, hidden or not, over time in which the slowest device computes",
     ),
-    Column("best.peak_bytes", FLOAT, "bytes", "memory of the fullest device"),
-    Column("best.usable_bytes", FLOAT, "bytes", "memory that a plan may fill"),
+    RowColumn("best.peak_bytes", FLOAT, "bytes", "memory of the fullest device"),
+    RowColumn("best.usable_bytes", FLOAT, "bytes", "memory that a plan may fill"),
     *(
-        Column(f"best.memory.{term}_bytes", FLOAT, "bytes", f"of the fullest device: {term}")
+        RowColumn(f"best.memory.{term}_bytes", FLOAT, "bytes", f"of the fullest device: {term}")
         for term in MEMORY_TERMS
     ),
-    Column(
+    RowColumn(
         "best.binding",
         TEXT,
         "",
         "what binds: memory where the layout without recomputation would be faster than ties are"
         f" apart and does not fit, else the part that takes most of the step: {', '.join(PARTS)}",
     ),
-    Column(
+    RowColumn(
         "best.next_memory_bytes",
         FLOAT,
         "bytes",
         "memory of a device in which the same layout fits without recomputation, and is faster",
     ),
-    Column("best.next_step_time_s", FLOAT, "s", "step time of that"),
-    Column("best.run_s", FLOAT, "s", "expected time of the whole run, failures included"),
-    Column("best.goodput_frac", FLOAT, "", "share of that time that trains"),
-    Column("best.cost_usd", FLOAT, "USD", "price of the whole run"),
-    Column("best.energy_j", FLOAT, "J", "energy of the whole run"),
-    Column("best.power_w", FLOAT, "W", "power of the devices in use, at the meter"),
-    Column("best.usd_per_million_tokens", FLOAT, "USD", "price of a million tokens"),
-    Column("best.energy_j_per_token", FLOAT, "J", "energy of a token"),
-    Column("best.runs_on", TEXT, "", "frameworks that can run it and hold it"),
+    RowColumn("best.next_step_time_s", FLOAT, "s", "step time of that"),
+    RowColumn("best.run_s", FLOAT, "s", "expected time of the whole run, failures included"),
+    RowColumn("best.goodput_frac", FLOAT, "", "share of that time that trains"),
+    RowColumn("best.cost_usd", FLOAT, "USD", "price of the whole run"),
+    RowColumn("best.energy_j", FLOAT, "J", "energy of the whole run"),
+    RowColumn("best.power_w", FLOAT, "W", "power of the devices in use, at the meter"),
+    RowColumn("best.usd_per_million_tokens", FLOAT, "USD", "price of a million tokens"),
+    RowColumn("best.energy_j_per_token", FLOAT, "J", "energy of a token"),
+    RowColumn("best.runs_on", TEXT, "", "frameworks that can run it and hold it"),
 )
 _ROOFS = (
-    Column("best.flops_per_device", FLOAT, "FLOP", "model FLOPs of a device in a step"),
-    Column(
+    RowColumn("best.flops_per_device", FLOAT, "FLOP", "model FLOPs of a device in a step"),
+    RowColumn(
         "best.hbm_bytes_per_device",
         FLOAT,
         "bytes",
         "moved to and from the device's memory in a step, flash attention kernels left out",
     ),
-    Column("best.scale_up_bytes_per_device", FLOAT, "bytes", "sent inside the domain a step"),
-    Column(
+    RowColumn("best.scale_up_bytes_per_device", FLOAT, "bytes", "sent inside the domain a step"),
+    RowColumn(
         "best.scale_out_bytes_per_device",
         FLOAT,
         "bytes",
         "sent to other domains a step, mean of a group",
     ),
-    Column("peak_flops_per_s", FLOAT, "FLOP/s", "dense peak of the matrix products' type"),
-    Column("hbm_bytes_per_s", FLOAT, "B/s", "data-sheet bandwidth of the device's memory"),
-    Column("scale_up_bytes_per_s", FLOAT, "B/s", "data sheet, one-way, of a device"),
-    Column("scale_out_bytes_per_s", FLOAT, "B/s", "ports of a node over its devices, one-way"),
+    RowColumn("peak_flops_per_s", FLOAT, "FLOP/s", "dense peak of the matrix products' type"),
+    RowColumn("hbm_bytes_per_s", FLOAT, "B/s", "data-sheet bandwidth of the device's memory"),
+    RowColumn("scale_up_bytes_per_s", FLOAT, "B/s", "data sheet, one-way, of a device"),
+    RowColumn("scale_out_bytes_per_s", FLOAT, "B/s", "ports of a node over its devices, one-way"),
 )
 _RUNNER_UP = (
-    Column("runner_up.plan_id", TEXT, "", "id of the second plan"),
-    Column("runner_up.layout", TEXT, "", "its layout in a few words"),
-    Column("runner_up.step_time_s", FLOAT, "s", "its step time"),
-    Column("runner_up.peak_bytes", FLOAT, "bytes", "its memory"),
+    RowColumn("runner_up.plan_id", TEXT, "", "id of the second plan"),
+    RowColumn("runner_up.layout", TEXT, "", "its layout in a few words"),
+    RowColumn("runner_up.step_time_s", FLOAT, "s", "its step time"),
+    RowColumn("runner_up.peak_bytes", FLOAT, "bytes", "its memory"),
 )
 _ELASTICITIES = tuple(
-    Column(
+    RowColumn(
         f"elasticity.{figure.name}",
         FLOAT,
         "",
@@ -187,7 +187,7 @@ _ELASTICITIES = tuple(
     )
     for figure in FIGURES
 )
-COLUMNS: tuple[Column, ...] = (
+COLUMNS: tuple[RowColumn, ...] = (
     *_HEAD,
     *_FACTS,
     *_LAYOUT,

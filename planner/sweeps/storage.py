@@ -22,7 +22,17 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
 from planner.errors import SweepFileError, UsageError
-from planner.sweeps.rows import BOOL, COLUMNS, FLOAT, INT, TEXT, Column, Row, Value, column_names
+from planner.sweeps.rows import (
+    BOOL,
+    COLUMNS,
+    FLOAT,
+    INT,
+    TEXT,
+    Row,
+    RowColumn,
+    Value,
+    column_names,
+)
 
 FORMATS: Mapping[str, tuple[str, ...]] = {
     "parquet": (".parquet", ".pq"),
@@ -336,7 +346,7 @@ def _replacing(path: Path) -> Iterator[BinaryIO]:
     _sync_folder(path)
 
 
-def columns_of(rows: Iterable[Row], header: Header) -> list[Column]:
+def stored_columns_of(rows: Iterable[Row], header: Header) -> list[RowColumn]:
     """Return the columns of a sweep: its varied inputs as they occur, and those of all rows."""
     known = {column.name for column in COLUMNS}
     kinds: dict[str, set[str]] = {}
@@ -348,7 +358,7 @@ def columns_of(rows: Iterable[Row], header: Header) -> list[Column]:
     units = {item.get("column"): item.get("unit", "") for item in header.get("inputs", ())}
     for name, found in kinds.items():
         meaning = "derived" if name.startswith("let.") else "varied"
-        of_name[name] = Column(name, _one_kind(found), units.get(name) or "", meaning)
+        of_name[name] = RowColumn(name, _one_kind(found), units.get(name) or "", meaning)
     return [of_name[name] for name in column_names(kinds)]
 
 
@@ -381,7 +391,7 @@ def write_finished(out: Path, form: str, header: Header, rows: Rows) -> None:
 
     Besides what the sweep is it says which columns there are, with units and meanings.
     """
-    columns = columns_of(rows(), header)
+    columns = stored_columns_of(rows(), header)
     whole = {**header, "columns": [asdict(column) for column in columns]}
     if form != "parquet":
         with _replacing(header_path(out)) as file:
@@ -391,7 +401,7 @@ def write_finished(out: Path, form: str, header: Header, rows: Rows) -> None:
 
 
 def _write_csv(
-    file: BinaryIO, columns: Sequence[Column], header: Header, rows: Iterator[Row]
+    file: BinaryIO, columns: Sequence[RowColumn], header: Header, rows: Iterator[Row]
 ) -> None:
     text = io.TextIOWrapper(file, "utf-8", newline="", write_through=True)
     writer = csv.writer(text, lineterminator="\n")
@@ -403,7 +413,7 @@ def _write_csv(
 
 
 def _write_jsonl(
-    file: BinaryIO, columns: Sequence[Column], header: Header, rows: Iterator[Row]
+    file: BinaryIO, columns: Sequence[RowColumn], header: Header, rows: Iterator[Row]
 ) -> None:
     for row in rows:
         whole = {column.name: cell(column.kind, row.get(column.name)) for column in columns}
@@ -411,7 +421,7 @@ def _write_jsonl(
 
 
 def _write_parquet(
-    file: BinaryIO, columns: Sequence[Column], header: Header, rows: Iterator[Row]
+    file: BinaryIO, columns: Sequence[RowColumn], header: Header, rows: Iterator[Row]
 ) -> None:
     import pyarrow as pa
     from pyarrow.parquet import ParquetWriter

@@ -19,7 +19,7 @@ from planner.sweeps.changes import Change, changed, of_section
 from planner.sweeps.designs import Values, grid_points, latin_points
 from planner.sweeps.expressions import (
     Expression,
-    Unknown,
+    UnknownValue,
     Value,
     dimension_of_name,
     sample_value,
@@ -30,13 +30,13 @@ from planner.sweeps.fields import (
     PARAMS,
     TEXT,
     WHOLE_FILES,
-    as_text,
     dimension_in_words,
     field_at,
+    field_text,
     section_of,
 )
 from planner.sweeps.points import Point, failed_names, point_names
-from planner.units import parse_count, show
+from planner.units import parse_count, shown_value
 
 DERIVED = "let"
 """Prefix of the columns of derived values; those of varied fields have `in`."""
@@ -132,7 +132,7 @@ class Sweep:
         try:
             if not self._holds(values, model, cluster):
                 return None
-        except Unknown as error:
+        except UnknownValue as error:
             fault = f"a constraint cannot be judged: {error}"
         derived = tuple(self._derived(values, model, cluster))
         priced = self._cached("priced", lambda: calibration_json(self.options.calibration))
@@ -198,7 +198,7 @@ class Sweep:
     def why_empty(self) -> str:
         """Return how many combinations each constraint leaves out by itself."""
         return "; ".join(
-            f"{show(one.text)} leaves {replace(self, constraints=(one,))._n_kept():,} of"
+            f"{shown_value(one.text)} leaves {replace(self, constraints=(one,))._n_kept():,} of"
             f" {self.n_points:,}"
             for one in self.constraints
         )
@@ -215,7 +215,7 @@ class Sweep:
         """Return the fields that a combination sets, with those that are the same for all."""
         axes = {axis.name: axis for axis in self.axes}
         own = [
-            (path, given, f"vary {path}={as_text(given)}")
+            (path, given, f"vary {path}={field_text(given)}")
             for name, value in values
             for path, given in axes[name].sets(value)
         ]
@@ -224,7 +224,7 @@ class Sweep:
 
     def document(self, kind: str, changes: Sequence[Change]) -> Document:
         """Return the model or the cluster with changes; `SpecError` for a missing item."""
-        whole = [as_text(value) for path, value, _ in changes if path == kind]
+        whole = [field_text(value) for path, value, _ in changes if path == kind]
         base = self.files[kind, whole[-1] if whole else ""]
         base = self._sized(base, changes) if kind == "model" else base
         inside = [c for c in of_section(changes, kind) if c[0] not in (kind, PARAMS)]
@@ -253,7 +253,7 @@ class Sweep:
     def _key(self, values: Values, kind: str) -> tuple[Any, ...]:
         axes = {axis.name: axis for axis in self.axes}
         own = [
-            (name, as_text(value), type(value).__name__)
+            (name, field_text(value), type(value).__name__)
             for name, value in values
             if any(section_of(path) == kind for path in axes[name].paths)
         ]
@@ -289,7 +289,7 @@ class Sweep:
 
     def _options(self, values: Values, model: ModelInput) -> SolveOptions:
         varied = [v for v in values if v[0].startswith("search")]
-        key = ("options", *((n, as_text(v)) for n, v in varied), *self._key(values, "model"))
+        key = ("options", *((n, field_text(v)) for n, v in varied), *self._key(values, "model"))
 
         def read() -> SolveOptions:
             search = self.search_at(values, model)
@@ -314,14 +314,14 @@ class Sweep:
             if name in self.derived:
                 return self._value(self.derived[name], find, stated)
             if name in stated and axes[name].field is None:
-                return Value(as_text(stated[name]), TEXT)
+                return Value(field_text(stated[name]), TEXT)
             if given is not None and name not in WHOLE_FILES:
                 return value_of_name(name, *given)
             if name in stated:
                 return Value(axes[name].base(stated[name]), dimension_of_name(name))
             if given is not None:
                 return value_of_name(name, *given)
-            raise Unknown(f"{name} is not known")
+            raise UnknownValue(f"{name} is not known")
 
         return find
 
@@ -334,12 +334,14 @@ class Sweep:
         """Return a derived value; a table is read by a value as written, then by what it means."""
         if isinstance(rule, Expression):
             return rule.value(find)
-        key = as_text(stated.get(rule.by))
+        key = field_text(stated.get(rule.by))
         if key not in rule.rows:
             key = str(find(rule.by).content)
         found = rule.rows.get(key, rule.default)
         if found is None:
-            raise Unknown(f"the table by {rule.by} has no {show(key)}", "add it, or `default:`")
+            raise UnknownValue(
+                f"the table by {rule.by} has no {shown_value(key)}", "add it, or `default:`"
+            )
         return found
 
     def _holds(self, values: Values, model: ModelInput, cluster: ClusterInput) -> bool:
@@ -353,7 +355,7 @@ class Sweep:
             try:
                 if not expression.value(find).content:
                     return False
-            except Unknown:
+            except UnknownValue:
                 continue
         return True
 
@@ -364,7 +366,7 @@ class Sweep:
         for name, rule in self.derived.items():
             try:
                 yield name, self._value(rule, find, dict(values)).content
-            except Unknown:
+            except UnknownValue:
                 yield name, None
 
     def _inputs_json(self) -> list[dict[str, str]]:
@@ -445,7 +447,7 @@ def dimensions_of(
         else:
             try:
                 dimension = rule.value(find).dimension
-            except Unknown:
+            except UnknownValue:
                 dimension = ()
         known[name] = dimension
         yield name, dimension

@@ -8,7 +8,7 @@ existing runs.
 
 from searches.frameworks.case import UNKNOWN, Case, NotStatedError
 from searches.frameworks.deepspeed.layouts import partition_of, pipeline_partition
-from searches.frameworks.megatron.layouts import padded_vocab, vocab_divisor
+from searches.frameworks.megatron.layouts import megatron_vocab, vocab_divisor
 from searches.frameworks.rule import Broken, FrameworkRule
 from searches.frameworks.table import (
     RELEASES,
@@ -44,8 +44,8 @@ __all__ = [
     "broken_rules",
     "framework_batches",
     "framework_mask",
+    "megatron_vocab",
     "order_runs",
-    "padded_vocab",
     "partition_of",
     "pipeline_partition",
     "refusals",

@@ -403,7 +403,7 @@ def _enumerate(model: Any, variables: list[Any]) -> Rows:
     # On tables this small both take longer than they save.
     solver.parameters.cp_model_presolve = False
     solver.parameters.linearization_level = 0
-    cp_sat.solve(solver, model, cp_sat.at_solutions(collect))
+    cp_sat.solve_model(solver, model, cp_sat.at_solutions(collect))
     return found
 
 

@@ -509,7 +509,7 @@ def _solve(
     solver.parameters.max_deterministic_time = WORK
     solver.parameters.relative_gap_limit = TOLERANCE
     solver.parameters.cp_model_presolve = False  # takes longer than it saves on models this small
-    status = cp_sat.solve(solver, model.model, cp_sat.at_solutions(collect))
+    status = cp_sat.solve_model(solver, model.model, cp_sat.at_solutions(collect))
     done = status in (cp_model.OPTIMAL, cp_model.INFEASIBLE)
     return passed[:MAX_PASSED], done, max(solver.best_objective_bound, float(bound))
 

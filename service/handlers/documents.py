@@ -12,7 +12,7 @@ from planner.specs.yaml.document import Document as YamlDocument
 from planner.specs.yaml.document import close_names, parse_yaml
 from service.handlers.problems import Fault, Problem, refused
 from service.handlers.schemas import Text
-from service.limits import Settings, check_document_text, check_inputs, too_large
+from service.limits import RequestLimits, check_document_text, check_input_limits, too_large
 
 Kind = Literal["model", "cluster"]
 _URL = re.compile(r"\s*[A-Za-z][A-Za-z0-9+.-]{0,30}://")
@@ -58,7 +58,7 @@ def path_refused(field: str, text: str) -> Problem:
     return refused("path-or-url", detail, 422, [Fault(detail, fix, field=field)])
 
 
-def content_of(given: Any, kind: Kind, field: str, settings: Settings) -> Content:
+def content_of(given: Any, kind: Kind, field: str, settings: RequestLimits) -> Content:
     """Return a document of a request; `Problem` where it is none.
 
     A text of one word is the name of a packaged example, else the text of a file.
@@ -66,7 +66,7 @@ def content_of(given: Any, kind: Kind, field: str, settings: Settings) -> Conten
     if isinstance(given, Mapping):
         return Content(given, label=field)
     if isinstance(given, Text):
-        return Content(_text(given.text, field, settings), file_name(given, field), field)
+        return Content(_text(given.text, field, settings), document_name(given, field), field)
     if looks_like_path(given):
         raise path_refused(field, given)
     word = given.strip()
@@ -93,7 +93,7 @@ def _names(kind: Kind) -> list[str]:
     return example_names(kind)
 
 
-def _text(text: str, field: str, settings: Settings) -> str:
+def _text(text: str, field: str, settings: RequestLimits) -> str:
     check_document_text(text, field, settings)
     if not text.strip():
         detail = f"{field}: the text is empty"
@@ -102,7 +102,7 @@ def _text(text: str, field: str, settings: Settings) -> str:
     return text.removeprefix("\ufeff")
 
 
-def file_name(given: Text, field: str) -> str:
+def document_name(given: Text, field: str) -> str:
     """Return what a text is called; a name that leads into folders is refused."""
     if given.name and (not _FILE_NAME.fullmatch(given.name) or given.name.startswith(".")):
         detail = f"{field}.name: {given.name[:80]!r} is no plain file name"
@@ -111,16 +111,16 @@ def file_name(given: Text, field: str) -> str:
     return given.name
 
 
-def run_of(given: Any, settings: Settings) -> Content:
+def run_document(given: Any, settings: RequestLimits) -> Content:
     """Return the launch script or configuration of a request."""
     if isinstance(given, Text):
-        return Content(_run_text(given.text, settings), file_name(given, "run"), "run")
+        return Content(_run_text(given.text, settings), document_name(given, "run"), "run")
     if looks_like_path(given):
         raise path_refused("run", given)
     return Content(_run_text(given, settings), label="run")
 
 
-def _run_text(text: str, settings: Settings, field: str = "run") -> str:
+def _run_text(text: str, settings: RequestLimits, field: str = "run") -> str:
     if not text.strip():
         detail = f"{field}: the text is empty"
         fix = "send what the file holds"
@@ -133,18 +133,18 @@ def _run_text(text: str, settings: Settings, field: str = "run") -> str:
     return text.removeprefix("\ufeff")
 
 
-def files_of(given: Mapping[str, str], settings: Settings) -> dict[str, str]:
+def files_of(given: Mapping[str, str], settings: RequestLimits) -> dict[str, str]:
     """Return the texts of the files that a run names."""
     return {name: _run_text(text, settings, f"files.{name}") for name, text in given.items()}
 
 
-def calibration_in(given: Any, settings: Settings) -> Calibration | None:
+def calibration_in(given: Any, settings: RequestLimits) -> Calibration | None:
     """Return the calibration of a request, read from its content; None for the one that ships."""
     if given is None:
         return None
     field, name = "calibration", ""
     if isinstance(given, Text):
-        name, given = file_name(given, field), given.text
+        name, given = document_name(given, field), given.text
     elif isinstance(given, str) and looks_like_path(given):
         raise path_refused(field, given)
     if isinstance(given, Mapping):
@@ -152,7 +152,7 @@ def calibration_in(given: Any, settings: Settings) -> Calibration | None:
     return calibration_of(parse_yaml(_text(given, field, settings), name or field), name)
 
 
-def reference_in(given: Any, files: Mapping[str, str], settings: Settings) -> Any:
+def reference_in(given: Any, files: Mapping[str, str], settings: RequestLimits) -> Any:
     """Return the measured runs of a request as the library takes them; empty where it has none."""
     from planner.solver.calibration.reference import ReferenceContent
 
@@ -163,7 +163,7 @@ def reference_in(given: Any, files: Mapping[str, str], settings: Settings) -> An
         return ""
     field, name = "reference", ""
     if isinstance(given, Text):
-        name, given = file_name(given, field), given.text
+        name, given = document_name(given, field), given.text
     elif isinstance(given, str) and looks_like_path(given):
         raise path_refused(field, given)
     if isinstance(given, Mapping):
@@ -174,7 +174,7 @@ def reference_in(given: Any, files: Mapping[str, str], settings: Settings) -> An
         key: Content(_text(text, f"files.{key}", settings), key, f"files.{key}")
         for key, text in files.items()
     }
-    check = partial(check_inputs, settings=settings)
+    check = partial(check_input_limits, settings=settings)
     return ReferenceContent(document, texts, name, check)
 
 

@@ -27,19 +27,19 @@ from service.handlers.documents import (
     files_of,
     hosts_in,
     reference_in,
-    run_of,
+    run_document,
 )
 from service.handlers.problems import Fault, Problem, problem_of, refused
-from service.handlers.requests import options_of, place_of, request_id, schema_problem
+from service.handlers.requests import place_of, request_id, request_options_of, schema_problem
 from service.handlers.schemas import Request
 from service.jobs.partial_results import KeptRow, Rows
 from service.limits import (
     DEFAULTS,
-    Settings,
+    RequestLimits,
     check_data,
-    check_inputs,
+    check_input_limits,
     check_model,
-    check_options,
+    check_option_limits,
     json_body,
     space_estimate,
     too_much,
@@ -53,10 +53,10 @@ Stop = Callable[[], bool]
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class RunningCall:
     """What a call may use besides its request; the answer depends on it where it is stopped."""
 
-    settings: Settings = DEFAULTS
+    settings: RequestLimits = DEFAULTS
     time_limit_s: float = 0.0
     """Seconds after which a search answers with the best so far, and says so; 0: the setting's."""
     end_s: float = math.inf
@@ -81,7 +81,7 @@ class Running:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ServiceCall:
     """One call."""
 
     name: str
@@ -91,7 +91,7 @@ class Call:
     """What a caller must be allowed at least."""
     size: Literal["small", "large"]
     """Whether it is answered at once, or is usually a job."""
-    function: Callable[[Any, Running], Data]
+    function: Callable[[Any, RunningCall], Data]
     title: str
     indent: int | None = 1
     """Of the command line's JSON."""
@@ -100,7 +100,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class CallRequest:
     """A request that is read, its documents aside, and within the limits of its size."""
 
     name: str
@@ -112,7 +112,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class RequestSize:
     """How much work a request is, before any of it is done."""
 
     n_devices: int
@@ -124,8 +124,8 @@ class Size:
 
 
 def read_request(
-    name: str, body: bytes | str | Mapping[str, Any], settings: Settings = DEFAULTS
-) -> Asked:
+    name: str, body: bytes | str | Mapping[str, Any], settings: RequestLimits = DEFAULTS
+) -> CallRequest:
     """Return a request that was read and is within the limits; `Problem` where it is not.
 
     No document in it is read yet: its time is that of reading JSON.
@@ -144,8 +144,8 @@ def read_request(
         request = call.request.model_validate(dict(data))
     except ValidationError as error:
         raise schema_problem(call.name, call.request, error, data) from None
-    check_options(options_of(request), settings)
-    return Asked(name, request, request_id(name, request), call.size == "large")
+    check_option_limits(request_options_of(request), settings)
+    return CallRequest(name, request, request_id(name, request), call.size == "large")
 
 
 MOST_PAGE_TOP = 5_000
@@ -154,30 +154,30 @@ PAGE_PREFIX = "page-"
 """Names of calls that pages alone make begin so: they are no part of the interface."""
 
 
-def _of_pages(settings: Settings) -> Settings:
+def _of_pages(settings: RequestLimits) -> RequestLimits:
     """Return the limits of what pages send: lists of plans, and results that they draw."""
     return replace(settings, top=MOST_PAGE_TOP, body_bytes=64_000_000, nodes=5_000_000)
 
 
-PAGE_CALLS: dict[str, "Call"] = {}
+PAGE_CALLS: dict[str, "ServiceCall"] = {}
 """Calls that pages alone make, by name: `service.pages.calls`, which workers load, adds them."""
 
 
-def find_call(name: str) -> Call | None:
+def find_call(name: str) -> ServiceCall | None:
     """Return a call by its name, those of pages among them; None where there is none."""
     return (PAGE_CALLS if name.startswith(PAGE_PREFIX) else CALLS).get(name)
 
 
-def measure(asked: Asked, settings: Settings = DEFAULTS) -> Size:
+def measure(asked: CallRequest, settings: RequestLimits = DEFAULTS) -> RequestSize:
     """Return how much work a request is; `Problem` where it is more than the limits allow.
 
     It reads the model and the cluster, which may take seconds for a large text: for a worker.
     """
-    found: Size = _translated(asked.name, lambda: _measured(asked, settings), asked.request)
+    found: RequestSize = _translated(asked.name, lambda: _measured(asked, settings), asked.request)
     return found
 
 
-def _measured(asked: Asked, settings: Settings) -> Size:
+def _measured(asked: CallRequest, settings: RequestLimits) -> RequestSize:
     request = asked.request
     large = asked.large
     if isinstance(request, schemas.SweepRequest):
@@ -189,20 +189,20 @@ def _measured(asked: Asked, settings: Settings) -> Size:
         inner = "solve" if request.solve else "evaluate"
         request = request.solve or request.evaluate or request
     if not isinstance(request, schemas.Priced):
-        return Size(0, 0, large)
+        return RequestSize(0, 0, large)
     with _inside(inner):
         model, cluster = _read_inputs(request, settings)
     n_devices = max(pool.n_devices for pool in cluster.cluster.pools)
     if not isinstance(request, schemas.SolveRequest):
-        return Size(n_devices, 0, large)
+        return RequestSize(n_devices, 0, large)
     space = space_estimate(model, cluster, _solve_options(request))
     if space > settings.space:
         fix = "pin or bound axes, such as max: {pp: 16}, or plan for another number of nodes"
         raise too_much("candidate plans (estimate)", space, settings.space, "", fix)
-    return Size(n_devices, space, large or space > settings.large_space)
+    return RequestSize(n_devices, space, large or space > settings.large_space)
 
 
-def answer(asked: Asked, running: Running = Running()) -> Data:
+def answer(asked: CallRequest, running: RunningCall = RunningCall()) -> Data:
     """Return the answer of a call; `Problem` for everything refused, never another exception."""
     call = find_call(asked.name)
     assert call is not None
@@ -216,7 +216,9 @@ def answer(asked: Asked, running: Running = Running()) -> Data:
     return found
 
 
-def call(name: str, body: bytes | str | Mapping[str, Any], running: Running = Running()) -> Data:
+def call(
+    name: str, body: bytes | str | Mapping[str, Any], running: RunningCall = RunningCall()
+) -> Data:
     """Return the answer to a body; `Problem` for everything refused, never another exception."""
     return answer(read_request(name, body, running.settings), running)
 
@@ -263,26 +265,26 @@ def dumps(answer: Mapping[str, Any], name: str = "") -> str:
 # ---- calls ------------------------------------------------------------------------------------
 
 
-def sets_of(given: Mapping[str, Any]) -> tuple[tuple[str, object], ...]:
+def sets_of_request(given: Mapping[str, Any]) -> tuple[tuple[str, object], ...]:
     """Return fields to change as the library takes them."""
     return tuple(
         (path.strip(), str(v).lower() if isinstance(v, bool) else v) for path, v in given.items()
     )
 
 
-def contents_of(request: schemas.Priced, settings: Settings) -> tuple[Any, Any]:
+def contents_of(request: schemas.Priced, settings: RequestLimits) -> tuple[Any, Any]:
     """Return model and cluster as the library takes them, within the limits of documents."""
     model = content_of(request.model, "model", "model", settings)
     return model, content_of(request.cluster, "cluster", "cluster", settings)
 
 
-def _read_inputs(request: schemas.Priced, settings: Settings) -> tuple[Any, Any]:
+def _read_inputs(request: schemas.Priced, settings: RequestLimits) -> tuple[Any, Any]:
     """Return both inputs, within the limits."""
     from planner.solver.sources import read_inputs
 
     contents = contents_of(request, settings)
-    found = read_inputs(*contents, sets_of(request.set), request.pool)
-    check_inputs(*found, settings)
+    found = read_inputs(*contents, sets_of_request(request.set), request.pool)
+    check_input_limits(*found, settings)
     return found
 
 
@@ -317,7 +319,7 @@ SHORT_LIMIT_S = 10.0
 """
 
 
-def _stop(running: Running, asked_s: float = 0.0) -> Stop:
+def _stop(running: RunningCall, asked_s: float = 0.0) -> Stop:
     """Return what ends a search: the caller, or the time limit."""
     from searches.search import Seldom
 
@@ -330,7 +332,7 @@ def _stop(running: Running, asked_s: float = 0.0) -> Stop:
     return stop if left_s < SHORT_LIMIT_S else Seldom(stop)
 
 
-def _limit_s(running: Running, asked_s: float = 0.0) -> float:
+def _limit_s(running: RunningCall, asked_s: float = 0.0) -> float:
     """Return the time that a call has left, seconds."""
     limits = (running.time_limit_s or running.settings.solve_s, asked_s)
     return max(0.0, min(x for x in limits if x > 0.0) - running.spent_s)
@@ -353,11 +355,11 @@ class _Progress:
         self._best_s = step_s if self._best_s is None else min(step_s, self._best_s)
 
 
-def _progress(running: Running, phase: str) -> _Progress | None:
+def _progress(running: RunningCall, phase: str) -> _Progress | None:
     return _Progress(running.progress, phase) if running.progress else None
 
 
-def solved_result(request: schemas.SolveRequest, running: Running) -> Any:
+def solved_result(request: schemas.SolveRequest, running: RunningCall) -> Any:
     """Return the library's result of a request to solve."""
     from planner.solver.solve import solve
 
@@ -373,7 +375,7 @@ def solved_result(request: schemas.SolveRequest, running: Running) -> Any:
         framework=request.framework,
         stack=request.stack,
         allow=tuple(request.allow),
-        overrides=sets_of(request.set),
+        overrides=sets_of_request(request.set),
         pool=request.pool,
         objective=request.objective,
         within=request.within,
@@ -391,7 +393,7 @@ def solved_result(request: schemas.SolveRequest, running: Running) -> Any:
     )
 
 
-def _evaluated(request: schemas.EvaluateRequest, running: Running) -> Any:
+def _evaluated(request: schemas.EvaluateRequest, running: RunningCall) -> Any:
     from planner.solver.solve import evaluate
 
     settings = running.settings
@@ -403,19 +405,19 @@ def _evaluated(request: schemas.EvaluateRequest, running: Running) -> Any:
         framework=request.framework,
         stack=request.stack,
         allow=tuple(request.allow),
-        overrides=sets_of(request.set),
+        overrides=sets_of_request(request.set),
         pool=request.pool,
         calibration=calibration_in(request.calibration, settings),
         reference=reference_in(request.reference, request.files, settings),
     )
 
 
-def _solve(request: schemas.SolveRequest, running: Running) -> Data:
+def _solve(request: schemas.SolveRequest, running: RunningCall) -> Data:
     found: Data = solved_result(request, running).to_json()
     return found
 
 
-def _evaluate(request: schemas.EvaluateRequest, running: Running) -> Data:
+def _evaluate(request: schemas.EvaluateRequest, running: RunningCall) -> Data:
     found: Data = _evaluated(request, running).to_json()
     return found
 
@@ -440,7 +442,7 @@ class OpenedPlan:
         return {**data, **more}
 
 
-def open_plan(given: schemas.PlanOf, running: Running) -> OpenedPlan:
+def open_request_plan(given: schemas.PlanOf, running: RunningCall) -> OpenedPlan:
     """Return the plan that a request names; `Problem` where its result has none such."""
     from planner.solver.answer.result_store import (
         checked_result,
@@ -477,7 +479,7 @@ def open_plan(given: schemas.PlanOf, running: Running) -> OpenedPlan:
     return OpenedPlan(opened, options, note, stopped)
 
 
-def _check_result(data: Data, settings: Settings) -> None:
+def _check_result(data: Data, settings: RequestLimits) -> None:
     """Refuse the inputs of a result that is given where they are beyond the limits."""
     from planner.specs.loader import cluster_from_dict, model_from_dict
 
@@ -487,25 +489,25 @@ def _check_result(data: Data, settings: Settings) -> None:
     )
     if not isinstance(model, dict) or not isinstance(cluster, dict):
         return  # said by `checked_result`
-    check_inputs(model_from_dict(model), cluster_from_dict(cluster), settings)
+    check_input_limits(model_from_dict(model), cluster_from_dict(cluster), settings)
 
 
-def _explain(request: schemas.ExplainRequest, running: Running) -> Data:
+def _explain(request: schemas.ExplainRequest, running: RunningCall) -> Data:
     from planner.analyze.explain import explanation
 
-    found = open_plan(request, running)
+    found = open_request_plan(request, running)
     _, _, problem, plan = found.opened
     return found.with_state(explanation(problem, plan, found.options, request.term))
 
 
-def _emit(request: schemas.EmitRequest, running: Running) -> Data:
+def _emit(request: schemas.EmitRequest, running: RunningCall) -> Data:
     from planner.analyze.plan_files import chosen_targets, plan_files
     from planner.frameworks.launchers.files import parse_launchers
 
     targets = chosen_targets(",".join(request.for_))
     launchers = parse_launchers(",".join(request.launcher))
     hosts = hosts_in(request.hosts)
-    found = open_plan(request, running)
+    found = open_request_plan(request, running)
     model, cluster, problem, plan = found.opened
     files = plan_files(
         (model, cluster), problem, plan, "", targets, launchers, found.options.calibration, hosts
@@ -514,7 +516,7 @@ def _emit(request: schemas.EmitRequest, running: Running) -> Data:
     return found.with_state({"plan_id": plan.plan_id, "files": files, "refused": reasons})
 
 
-def _place(request: schemas.PlaceRequest, running: Running) -> Data:
+def _place(request: schemas.PlaceRequest, running: RunningCall) -> Data:
     from planner.analyze.placement.hosts import chosen_hosts
     from planner.analyze.placement.text import placement_document, placement_table
     from planner.frameworks.launchers.placement import place_plan
@@ -523,7 +525,7 @@ def _place(request: schemas.PlaceRequest, running: Running) -> Data:
     most = running.settings.hosts
     if given and len(given) > most:
         raise too_much("hosts", len(given), most, "hosts", "name those of the plan alone")
-    found = open_plan(request, running)
+    found = open_request_plan(request, running)
     model, cluster, problem, plan = found.opened
     names = chosen_hosts(None, cluster) if given is None else given
     fabric = cluster.cluster.fabric
@@ -538,11 +540,11 @@ def _shown(request: schemas.Shown, data: Data, text: Callable[[], str]) -> Data:
     return {**data, "text": text()} if request.with_text else data
 
 
-def _replan(request: schemas.ReplanRequest, running: Running) -> Data:
+def _replan(request: schemas.ReplanRequest, running: RunningCall) -> Data:
     from planner.analyze.replan.replan import replan, replan_text
     from searches.executors.executor import SerialExecutor
 
-    found = open_plan(request, running)
+    found = open_request_plan(request, running)
     settings, most = running.settings, running.settings.devices
     per_node = found.opened[1].cluster.pools[0].devices_per_node
     n_devices = (found.opened[1].cluster.pools[0].n_nodes + request.gained) * per_node
@@ -569,19 +571,19 @@ def _replan(request: schemas.ReplanRequest, running: Running) -> Data:
     return found.with_state(_shown(request, answer.to_json(), lambda: replan_text(answer)))
 
 
-def _diff(request: schemas.DiffRequest, running: Running) -> Data:
+def _diff(request: schemas.DiffRequest, running: RunningCall) -> Data:
     from planner.analyze.comparison import compare, comparison_text
 
     with _inside("a"):
-        first = open_plan(request.a, running)
+        first = open_request_plan(request.a, running)
     with _inside("b"):
-        second = open_plan(request.b, running)
+        second = open_request_plan(request.b, running)
     found = compare(first.opened, second.opened)
     data = _shown(request, found.to_json(), lambda: comparison_text(found))
     return second.with_state(first.with_state(data))
 
 
-def _scale_arguments(request: schemas.ScaleRequest, settings: Settings) -> Data:
+def _scale_arguments(request: schemas.ScaleRequest, settings: RequestLimits) -> Data:
     """Return what the library's `scale` takes, within the limits."""
     if request.points > settings.sizes:
         what, fix = "sizes", "ask for fewer points"
@@ -604,7 +606,7 @@ def _scale_arguments(request: schemas.ScaleRequest, settings: Settings) -> Data:
         "framework": request.framework,
         "stack": request.stack,
         "allow": tuple(request.allow),
-        "overrides": sets_of(request.set),
+        "overrides": sets_of_request(request.set),
         "pool": request.pool,
         "time_limit_s": request.time_limit_s,
         "calibration": calibration_in(request.calibration, settings),
@@ -612,14 +614,14 @@ def _scale_arguments(request: schemas.ScaleRequest, settings: Settings) -> Data:
     }
 
 
-def _scale_task(request: schemas.ScaleRequest, settings: Settings) -> Any:
+def _scale_task(request: schemas.ScaleRequest, settings: RequestLimits) -> Any:
     """Return the curve of a request, checked and not computed."""
     from planner.sweeps.scaling.curve import scale_task
 
     return scale_task(**_scale_arguments(request, settings))
 
 
-def _scale(request: schemas.ScaleRequest, running: Running) -> Data:
+def _scale(request: schemas.ScaleRequest, running: RunningCall) -> Data:
     from planner.sweeps.scaling.curve import SizeRow, curve
     from planner.sweeps.storage import row_text
 
@@ -639,7 +641,7 @@ def _scale(request: schemas.ScaleRequest, running: Running) -> Data:
     return data | {"complete": False} if found.stopped else data
 
 
-def _searched(sweep: Any, chunks: Any, limit_s: float, running: Running) -> Iterator[Any]:
+def _searched(sweep: Any, chunks: Any, limit_s: float, running: RunningCall) -> Iterator[Any]:
     """Yield the rows of the searches of a sweep, in this process or, as they come, from Ray."""
     from planner.errors import SearchError
     from planner.sweeps.run import LEAST_HARD_LIMIT_S, PointSolver, lost_rows, solver_of_worker
@@ -662,7 +664,7 @@ def _searched(sweep: Any, chunks: Any, limit_s: float, running: Running) -> Iter
         raise SearchError(str(error), error.fix) from error
 
 
-def _sweep_of(request: schemas.SweepRequest, settings: Settings) -> Any:
+def _sweep_of(request: schemas.SweepRequest, settings: RequestLimits) -> Any:
     """Return the sweep of a request, within the limits; its points are not looked at."""
     from planner.sweeps.spec.spec import sweep_from_dict
 
@@ -681,7 +683,7 @@ def _sweep_of(request: schemas.SweepRequest, settings: Settings) -> Any:
     return sweep
 
 
-def _sweep(request: schemas.SweepRequest, running: Running) -> Data:
+def _sweep(request: schemas.SweepRequest, running: RunningCall) -> Data:
     from planner.sweeps.run import POINT_LIMIT_S, chunks_of
 
     settings, stop = running.settings, _stop(running, request.time_limit_s)
@@ -693,7 +695,7 @@ def _sweep(request: schemas.SweepRequest, running: Running) -> Data:
     for point in left:
         if not point.fault:
             model, cluster = sweep.inputs(point)
-            check_inputs(model, cluster, settings)
+            check_input_limits(model, cluster, settings)
         ended = stop()
         if ended:
             break
@@ -734,10 +736,10 @@ def _sweep(request: schemas.SweepRequest, running: Running) -> Data:
     }
 
 
-def _check(request: schemas.CheckRequest, running: Running) -> Data:
+def _check(request: schemas.CheckRequest, running: RunningCall) -> Data:
     from planner.analyze.check import check
     from planner.errors import UsageError
-    from planner.render.check_report import report_text
+    from planner.render.check_report import check_report_text
     from planner.specs.loader import load_cluster, load_model
     from searches.options import FRAMEWORKS
 
@@ -758,7 +760,7 @@ def _check(request: schemas.CheckRequest, running: Running) -> Data:
     if model:
         check_model(load_model(model), settings)
     report = check(
-        run_of(request.run, settings),
+        run_document(request.run, settings),
         cluster,
         model=model,
         files=files_of(request.files, settings),
@@ -766,29 +768,29 @@ def _check(request: schemas.CheckRequest, running: Running) -> Data:
         version=request.version,
         env=request.env,
         pins=request.pins,
-        overrides=sets_of(request.set),
+        overrides=sets_of_request(request.set),
         pool=request.pool,
         calibration=calibration_in(request.calibration, settings),
         stop=_stop(running),
     )
     stopped = report.standing.stopped if report.standing else ""
     data = report.to_json() | ({"complete": False, "stopped": stopped} if stopped else {})
-    return _shown(request, data, lambda: report_text(report))
+    return _shown(request, data, lambda: check_report_text(report))
 
 
-def _catalogue(request: schemas.CatalogueRequest, running: Running) -> Data:
+def _catalogue(request: schemas.CatalogueRequest, running: RunningCall) -> Data:
     from planner.analyze.catalog_json import catalogue_json
 
     return catalogue_json(request.name)
 
 
-def _rules(request: schemas.RulesRequest, running: Running) -> Data:
+def _rules(request: schemas.RulesRequest, running: RunningCall) -> Data:
     from planner.analyze.catalog_json import rules_json
 
     return rules_json(request.code)
 
 
-def _check_spec(request: schemas.CheckSpecRequest, running: Running) -> Data:
+def _check_spec(request: schemas.CheckSpecRequest, running: RunningCall) -> Data:
     from planner.specs.inputs import ModelInput
     from planner.specs.loader import load_spec
     from planner.specs.summary import spec_summary
@@ -804,10 +806,10 @@ def _check_spec(request: schemas.CheckSpecRequest, running: Running) -> Data:
     }
 
 
-CALLS: dict[str, Call] = {
+CALLS: dict[str, ServiceCall] = {
     call.name: call
     for call in (
-        Call(
+        ServiceCall(
             "solve",
             schemas.SolveRequest,
             schemas.SolveAnswer,
@@ -816,7 +818,7 @@ CALLS: dict[str, Call] = {
             _solve,
             "Rank the layouts of a training job on a cluster",
         ),
-        Call(
+        ServiceCall(
             "evaluate",
             schemas.EvaluateRequest,
             schemas.SolveAnswer,
@@ -825,7 +827,7 @@ CALLS: dict[str, Call] = {
             _evaluate,
             "Price one layout, whether or not it fits",
         ),
-        Call(
+        ServiceCall(
             "explain",
             schemas.ExplainRequest,
             schemas.ExplainAnswer,
@@ -834,7 +836,7 @@ CALLS: dict[str, Call] = {
             _explain,
             "Explain one plan in words, or one term down to its formula",
         ),
-        Call(
+        ServiceCall(
             "emit",
             schemas.EmitRequest,
             schemas.EmitAnswer,
@@ -843,7 +845,7 @@ CALLS: dict[str, Call] = {
             _emit,
             "Write the framework configuration that runs one plan",
         ),
-        Call(
+        ServiceCall(
             "check",
             schemas.CheckRequest,
             schemas.CheckAnswer,
@@ -852,7 +854,7 @@ CALLS: dict[str, Call] = {
             _check,
             "Judge an existing run",
         ),
-        Call(
+        ServiceCall(
             "diff",
             schemas.DiffRequest,
             schemas.DiffAnswer,
@@ -861,7 +863,7 @@ CALLS: dict[str, Call] = {
             _diff,
             "Say term by term why one plan beats another",
         ),
-        Call(
+        ServiceCall(
             "scale",
             schemas.ScaleRequest,
             schemas.ScaleAnswer,
@@ -871,7 +873,7 @@ CALLS: dict[str, Call] = {
             "Find the best plan at each number of devices",
             rows=True,
         ),
-        Call(
+        ServiceCall(
             "sweep",
             schemas.SweepRequest,
             schemas.SweepAnswer,
@@ -881,7 +883,7 @@ CALLS: dict[str, Call] = {
             "Search every point of a design over models, jobs and clusters",
             rows=True,
         ),
-        Call(
+        ServiceCall(
             "replan",
             schemas.ReplanRequest,
             schemas.ReplanAnswer,
@@ -890,7 +892,7 @@ CALLS: dict[str, Call] = {
             _replan,
             "Say what to do with a running plan after nodes were lost or gained",
         ),
-        Call(
+        ServiceCall(
             "place",
             schemas.PlaceRequest,
             schemas.PlaceAnswer,
@@ -900,7 +902,7 @@ CALLS: dict[str, Call] = {
             "Map the ranks of a plan to hosts",
             indent=None,
         ),
-        Call(
+        ServiceCall(
             "catalogue",
             schemas.CatalogueRequest,
             schemas.CatalogueAnswer,
@@ -909,7 +911,7 @@ CALLS: dict[str, Call] = {
             _catalogue,
             "Figures of accelerators, links and platforms with their sources",
         ),
-        Call(
+        ServiceCall(
             "rules",
             schemas.RulesRequest,
             schemas.RulesAnswer,
@@ -918,7 +920,7 @@ CALLS: dict[str, Call] = {
             _rules,
             "Rules that reject layouts or settings",
         ),
-        Call(
+        ServiceCall(
             "check-spec",
             schemas.CheckSpecRequest,
             schemas.CheckSpecAnswer,

@@ -27,14 +27,14 @@ DOCUMENTS = (
 """Fields of requests that hold documents; all others are options."""
 
 
-def options_of(request: BaseModel) -> Data:
+def request_options_of(request: BaseModel) -> Data:
     """Return a request without its documents."""
     out: Data = {}
     for name in type(request).model_fields:
         value = getattr(request, name)
         if name in DOCUMENTS:
             continue
-        out[name] = options_of(value) if isinstance(value, BaseModel) else value
+        out[name] = request_options_of(value) if isinstance(value, BaseModel) else value
     return out
 
 

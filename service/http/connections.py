@@ -14,7 +14,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from service.handlers.problems import Problem
 from service.http.openapi import PROBLEM
-from service.limits import DEFAULTS, Settings
+from service.limits import DEFAULTS, RequestLimits
 
 HEAD_S = 10.0
 """How long the headers of a request may take, from its first byte, or from the connection on."""
@@ -55,7 +55,7 @@ def _document(problem: Problem) -> tuple[str, bytes]:
 class Connection(HttpToolsProtocol):
     """One connection; `settings` says how many there may be."""
 
-    settings: Settings = DEFAULTS
+    settings: RequestLimits = DEFAULTS
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
@@ -165,6 +165,6 @@ async def _send(send: Any, problem: Problem) -> None:
     await send({"type": "http.response.body", "body": content})
 
 
-def connection_class(settings: Settings) -> type[Connection]:
+def connection_class(settings: RequestLimits) -> type[Connection]:
     """Return the class of the connections of a service."""
     return type("BoundConnection", (Connection,), {"settings": settings})

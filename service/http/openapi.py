@@ -32,7 +32,7 @@ JSON, PROBLEM, SSE, TEXT = (
 
 
 @dataclass(frozen=True, slots=True)
-class Parameter:
+class OpenApiParameter:
     """A parameter of an operation."""
 
     name: str
@@ -56,47 +56,47 @@ class Operation:
     """The call that it makes, where it makes one."""
     role: str = "read"
     """What a caller must be allowed at least; empty where no token is asked for."""
-    parameters: tuple[Parameter, ...] = ()
+    parameters: tuple[OpenApiParameter, ...] = ()
 
 
 TEXT_SCHEMA: Data = {"type": "string"}
-KEY = Parameter(
+KEY = OpenApiParameter(
     "Idempotency-Key",
     "header",
     {"type": "string", "maxLength": 200},
     "A repeated request with the same key and body gets the first answer or job.",
 )
-PREFER = Parameter(
+PREFER = OpenApiParameter(
     "Prefer",
     "header",
     TEXT_SCHEMA,
     "`wait=SECONDS`: the best so far when they are over; `respond-async`: a job (RFC 7240).",
 )
-KNOWN = Parameter(
+KNOWN = OpenApiParameter(
     "If-None-Match", "header", TEXT_SCHEMA, "ETags of answers that the caller has: 304 for those."
 )
-JOB_ID = Parameter(
+JOB_ID = OpenApiParameter(
     "job_id", "path", {"type": "string", "pattern": "^[A-Za-z0-9]{1,64}$"}, "A job."
 )
-CURSOR = Parameter(
+CURSOR = OpenApiParameter(
     "cursor", "query", {"type": "string", "maxLength": 100}, "`next_cursor` of the page before."
 )
-LIMIT = Parameter(
+LIMIT = OpenApiParameter(
     "limit", "query", {"type": "integer", "minimum": 1, "maximum": 1000}, "Most items of the page."
 )
-SO_FAR = Parameter(
+SO_FAR = OpenApiParameter(
     "so_far",
     "query",
     {"type": "boolean"},
     "A page of the rows that a sweep or scale has before its answer, in the order they came.",
 )
-STATE = Parameter(
+STATE = OpenApiParameter(
     "state",
     "query",
     {"type": "string", "enum": list(schemas.JobAnswer.model_fields["state"].annotation.__args__)},  # type: ignore[union-attr]  # a Literal
     "Only jobs in this state.",
 )
-LAST_EVENT = Parameter(
+LAST_EVENT = OpenApiParameter(
     "Last-Event-ID", "header", {"type": "integer", "minimum": 0}, "Events up to it are left out."
 )
 
@@ -109,7 +109,7 @@ def _operations() -> Iterator[Operation]:
         answer: dict[int, tuple[str, type[BaseModel] | None]] = {200: (JSON, call.answer)}
         job: dict[int, tuple[str, type[BaseModel] | None]] = {202: (JSON, schemas.JobAnswer)}
         if name in FACTS:
-            which = Parameter(FACTS[name], "query", TEXT_SCHEMA, "One of them.")
+            which = OpenApiParameter(FACTS[name], "query", TEXT_SCHEMA, "One of them.")
             answers = {**answer, 304: ("", None)}
             yield Operation(
                 id, "GET", f"/v1/{name}", answers=answers, parameters=(which, KNOWN), **given
@@ -209,7 +209,7 @@ OPERATIONS = tuple(_operations())
 
 
 @cache
-def document() -> Data:
+def openapi_document() -> Data:
     """Return the OpenAPI document."""
     models: list[tuple[type[BaseModel], Literal["validation", "serialization"]]] = []
     for each in OPERATIONS:
@@ -292,12 +292,12 @@ _MEANINGS = {
 }
 
 
-def dumps() -> str:
+def openapi_text() -> str:
     """Return the text of the document, the same bytes every time."""
-    return json.dumps(document(), indent=1, ensure_ascii=False) + "\n"
+    return json.dumps(openapi_document(), indent=1, ensure_ascii=False) + "\n"
 
 
-def breaking_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+def openapi_breaking_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """Return what a program that was written for `old` would stumble over in `new`.
 
     Gone: operations, parameters, answers, properties of answers, values that a request may hold.

@@ -37,11 +37,11 @@ from service.handlers.problems import Problem, malformed, refused
 from service.http import openapi
 from service.http.openapi import FACTS, JSON, OPERATIONS, PROBLEM, SSE, Operation
 from service.jobs.records import Event, JobView, State
-from service.limits import DEFAULTS, Settings
+from service.limits import DEFAULTS, RequestLimits
 from service.metrics import CONTENT_TYPE, Metrics
 from service.pages.gate import SECURITY as PAGE_SECURITY
 from service.pages.gate import Pages, wants_html
-from service.service import Answer, Caller, Engine
+from service.service import CallAnswer, Caller, Engine
 from service.tracing import server_span
 
 Found = TypeVar("Found")
@@ -86,12 +86,12 @@ _FIXED: dict[tuple[str, str], Operation] = {
 }
 
 
-class CallerLeft(Exception):
+class RestCallerLeft(Exception):
     """Nobody waits for the answer any more."""
 
 
 @dataclass(slots=True)
-class Exchange:
+class RestExchange:
     """One request and what is known of its answer."""
 
     id: str
@@ -173,7 +173,7 @@ def wants_job(prefer: str) -> bool:
     return "respond-async" in preferences(prefer)
 
 
-def knows(if_none_match: str, etag: str) -> bool:
+def rest_knows(if_none_match: str, etag: str) -> bool:
     """Tell whether a header If-None-Match names an answer."""
     if not if_none_match or not etag:
         return False
@@ -188,7 +188,7 @@ class Rest:
         self,
         engine: Engine,
         auth: Auth | None = None,
-        settings: Settings = DEFAULTS,
+        settings: RequestLimits = DEFAULTS,
         *,
         metrics: Metrics | None = None,
         tracer: Any = None,
@@ -229,7 +229,7 @@ class Rest:
         given = headers.get(b"x-request-id", b"").decode("latin-1")
         id = given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
         operation = operation_of("GET" if method == "HEAD" else method, path)
-        exchange = Exchange(id, headers, time.monotonic(), operation)
+        exchange = RestExchange(id, headers, time.monotonic(), operation)
         exchange.page = operation is None and self.pages.shows(path, headers)
         client = scope.get("client")
         exchange.address = client[0] if client else ""
@@ -244,7 +244,7 @@ class Rest:
             logs.REQUEST.reset(token)
 
     async def _traced(
-        self, exchange: Exchange, scope: Scope, receive: Receive, send: Send
+        self, exchange: RestExchange, scope: Scope, receive: Receive, send: Send
     ) -> None:
         name = exchange.operation.id if exchange.operation else "unknown"
         headers = {k.decode("latin-1"): v.decode("latin-1") for k, v in exchange.headers.items()}
@@ -255,7 +255,7 @@ class Rest:
             span.set_attribute("planner.request_id", exchange.id)
 
     async def _served(
-        self, exchange: Exchange, scope: Scope, receive: Receive, send: Send
+        self, exchange: RestExchange, scope: Scope, receive: Receive, send: Send
     ) -> None:
         async def counted(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -275,7 +275,7 @@ class Rest:
             await self._admitted(exchange, scope, receive, counted)
         except Problem as problem:
             await self._refuse(exchange, problem, scope, receive, counted)
-        except CallerLeft:
+        except RestCallerLeft:
             exchange.fields["code"] = "caller-left"
         except Exception as error:
             log.exception("a defect while answering")
@@ -284,7 +284,7 @@ class Rest:
             await self._refuse(exchange, _defect(error), scope, receive, counted)
 
     async def _refuse(
-        self, exchange: Exchange, problem: Problem, scope: Scope, receive: Receive, send: Send
+        self, exchange: RestExchange, problem: Problem, scope: Scope, receive: Receive, send: Send
     ) -> None:
         if exchange.status:
             log.warning("refused after the answer had begun: %s", problem.detail)
@@ -293,7 +293,7 @@ class Rest:
         await self._problem(problem, exchange, scope["path"])(scope, receive, send)
 
     async def _admitted(
-        self, exchange: Exchange, scope: Scope, receive: Receive, send: Send
+        self, exchange: RestExchange, scope: Scope, receive: Receive, send: Send
     ) -> None:
         """Answer from memory, or let the request through to the routes."""
         operation = exchange.operation
@@ -318,7 +318,7 @@ class Rest:
         scope["planner"] = exchange
         await self._routes(scope, receive, send)
 
-    def _check_browser(self, exchange: Exchange, method: str) -> None:
+    def _check_browser(self, exchange: RestExchange, method: str) -> None:
         """Refuse what a page of somebody else makes a browser send."""
         host = exchange.header(b"host")
         if self._only_hosts is not None:
@@ -339,7 +339,9 @@ class Rest:
                 f"Origin: {origin[:60]!r} is not this service",
             )
 
-    async def _body(self, exchange: Exchange, receive: Receive, most: int | None = None) -> bytes:
+    async def _body(
+        self, exchange: RestExchange, receive: Receive, most: int | None = None
+    ) -> bytes:
         """Return the body, of `most` bytes where less than usual; `Problem` 413, 415, 408, 429."""
         media = exchange.header(b"content-type").partition(";")[0].strip().lower()
         needed = exchange.operation is not None and exchange.operation.request is not None
@@ -374,7 +376,7 @@ class Rest:
                 while True:
                     message = await receive()
                     if message["type"] != "http.request":
-                        raise CallerLeft
+                        raise RestCallerLeft
                     part = message.get("body", b"")
                     n_bytes += len(part)
                     if n_bytes > most:
@@ -414,7 +416,7 @@ class Rest:
         if self._large[who] >= most:
             raise overloaded(f"{most} large bodies of yours are on their way", 1.0)
 
-    async def _from_memory(self, exchange: Exchange, call: str, send: Send) -> bool:
+    async def _from_memory(self, exchange: RestExchange, call: str, send: Send) -> bool:
         """Answer a question whose very bytes were answered before; tell whether that was so."""
         headers = exchange.headers
         if b"idempotency-key" in headers or wants_job(exchange.header(b"prefer")):
@@ -425,7 +427,7 @@ class Rest:
             return False
         exchange.fast = True
         etag = answer.etag
-        known = b"if-none-match" in headers and knows(exchange.header(b"if-none-match"), etag)
+        known = b"if-none-match" in headers and rest_knows(exchange.header(b"if-none-match"), etag)
         payload = b"" if known else answer.payload
         out = [
             (b"etag", b'"%s"' % etag.encode()),
@@ -443,7 +445,7 @@ class Rest:
         self.metrics.answered(call, answer, time.monotonic() - exchange.begun_s)
         return True
 
-    def _noted(self, exchange: Exchange, method: str, path: str) -> None:
+    def _noted(self, exchange: RestExchange, method: str, path: str) -> None:
         """Count and log a request that is over."""
         operation = exchange.operation
         status = exchange.status or CLIENT_LEFT
@@ -464,7 +466,7 @@ class Rest:
                 **exchange.fields,
             )
 
-    def _problem(self, problem: Problem, exchange: Exchange, path: str) -> Response:
+    def _problem(self, problem: Problem, exchange: RestExchange, path: str) -> Response:
         headers = {"cache-control": "no-store"}
         if problem.retry_after_s is not None:
             headers["retry-after"] = str(max(1, math.ceil(problem.retry_after_s)))
@@ -516,7 +518,7 @@ class Rest:
         exchange, caller = _exchange(request)
         return self._accepted(exchange, await self.engine.submit(name, body, caller, key))
 
-    def _accepted(self, exchange: Exchange, job: JobView) -> Response:
+    def _accepted(self, exchange: RestExchange, job: JobView) -> Response:
         exchange.fields["job_id"] = job.job_id
         location = f"{self.pages.root}/v1/jobs/{job.job_id}"
         headers = {"location": location, "cache-control": "no-store"}
@@ -624,9 +626,9 @@ class Rest:
 
 
 @cache
-def _openapi_answer() -> Answer:
-    payload = openapi.dumps().encode()
-    return Answer(200, payload, hashlib.sha256(payload).hexdigest(), True, True)
+def _openapi_answer() -> CallAnswer:
+    payload = openapi.openapi_text().encode()
+    return CallAnswer(200, payload, hashlib.sha256(payload).hexdigest(), True, True)
 
 
 def _guarded(function: Callable[[Request], Awaitable[Response]]) -> Any:
@@ -637,7 +639,7 @@ def _guarded(function: Callable[[Request], Awaitable[Response]]) -> Any:
             return await function(request)
         except Problem:
             raise
-        except CallerLeft:
+        except RestCallerLeft:
             return Response(None, CLIENT_LEFT)
         except Exception as error:
             log.exception("a defect while answering")
@@ -675,7 +677,7 @@ def _routes(rest: Rest) -> FastAPI:
 
     async def problem(request: Request, error: Exception) -> Response:
         assert isinstance(error, Problem)
-        exchange: Exchange = request.scope["planner"]
+        exchange: RestExchange = request.scope["planner"]
         exchange.fields["code"] = error.code
         return rest._problem(error, exchange, request.scope["path"])
 
@@ -697,8 +699,8 @@ async def _no_websocket(scope: Scope, receive: Receive, send: Send) -> None:
     await send({"type": "lifespan.shutdown.complete"})
 
 
-def _exchange(request: Request) -> tuple[Exchange, Caller]:
-    exchange: Exchange = request.scope["planner"]
+def _exchange(request: Request) -> tuple[RestExchange, Caller]:
+    exchange: RestExchange = request.scope["planner"]
     assert exchange.caller is not None
     return exchange, exchange.caller
 
@@ -751,14 +753,14 @@ def _job(job: JobView) -> Response:
     return _json(job.to_json(), 200, headers)
 
 
-def _answered(exchange: Exchange, answer: Answer) -> Response:
+def _answered(exchange: RestExchange, answer: CallAnswer) -> Response:
     headers = {"cache-control": "private, no-cache"}
     if answer.etag:
         headers["etag"] = f'"{answer.etag}"'
     headers["cache-status"] = "planner; hit" if answer.cached else "planner; fwd=miss"
     if wait_s(exchange.header(b"prefer")) is not None:
         headers["preference-applied"] = "wait"
-    if knows(exchange.header(b"if-none-match"), answer.etag):
+    if rest_knows(exchange.header(b"if-none-match"), answer.etag):
         return Response(None, 304, headers)
     return Response(answer.payload, answer.status, headers, JSON)
 
@@ -772,7 +774,7 @@ async def _while_there(request: Request, work: Awaitable[Found]) -> Found:
             await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
             if gone.done() and not task.done():
                 if gone.result()["type"] == "http.disconnect":
-                    raise CallerLeft
+                    raise RestCallerLeft
                 gone = asyncio.ensure_future(request.receive())  # the empty body of a GET
         return task.result()
     finally:

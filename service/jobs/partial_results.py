@@ -26,7 +26,7 @@ class KeptRow(NamedTuple):
 Rows = Sequence[KeptRow]
 
 
-def packed(request_id: str, rows: Rows) -> bytes:
+def packed_rows(request_id: str, rows: Rows) -> bytes:
     """Return rows of a request as the store keeps them, compressed."""
     short = [row if row.notes else row[:2] for row in rows]
     return zlib.compress(json.dumps([request_id, short], separators=(",", ":")).encode(), 6)

@@ -61,7 +61,7 @@ from service.jobs.store import (
     kept,
     keys,
     lock_results,
-    opened,
+    opened_store,
     results,
 )
 
@@ -283,7 +283,7 @@ class Jobs(Keys):
                 row.fence,
                 row.call,
                 row.request_id,
-                opened(row.body),
+                opened_store(row.body),
                 row.time_limit_s,
                 row.attempts,
                 tuple(each.payload for each in batches),

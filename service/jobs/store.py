@@ -244,7 +244,7 @@ def compressed(payload: bytes) -> bytes:
     return zlib.compress(payload, 6)
 
 
-def opened(payload: bytes) -> bytes:
+def opened_store(payload: bytes) -> bytes:
     """Return bytes that `compressed` made smaller."""
     return zlib.decompress(payload)
 
@@ -481,7 +481,7 @@ def kept(connection: Connection, sha256: str) -> bytes | None:
     found = connection.execute(
         select(results.c.payload).where(results.c.sha256 == sha256)
     ).scalar_one_or_none()
-    return None if found is None else opened(found)
+    return None if found is None else opened_store(found)
 
 
 def has_as_many(connection: Connection, table: Table, owner: str, most: int) -> bool:

@@ -21,13 +21,13 @@ from typing import Any, Protocol, TypeVar
 from service import logs
 from service.admission import SMOOTHING
 from service.handlers.problems import Problem
-from service.jobs.partial_results import KeptRow, Rows, packed
+from service.jobs.partial_results import KeptRow, Rows, packed_rows
 from service.jobs.queue import Jobs
 from service.jobs.records import Lease, RowBatch
 from service.jobs.store import StoreFull, StoreUnavailable
-from service.limits import Settings
+from service.limits import RequestLimits
 from service.options import Options
-from service.worker_pool.pool import Outcome, Pool, Progress, Task, WorkerDied, in_time
+from service.worker_pool.pool import Progress, Task, WorkerDied, WorkerPool, WorkOutcome, in_time
 
 Found = TypeVar("Found")
 
@@ -92,7 +92,7 @@ class RowKeeper:
             rows += more
         if not rows:
             return
-        payload, now_s = packed(request_id, rows), time.monotonic()
+        payload, now_s = packed_rows(request_id, rows), time.monotonic()
         if self._is_full or self._n_bytes + len(payload) > ROW_BYTES:
             if not self._is_full:
                 log.warning("no more rows of a job are kept: %d bytes are", self._n_bytes)
@@ -107,7 +107,7 @@ class RowKeeper:
 class _Run:
     """A job that this process works on."""
 
-    task: "asyncio.Task[Outcome]"
+    task: "asyncio.Task[WorkOutcome]"
     rows: RowKeeper
     begun_s: float
     beaten_s: float
@@ -125,7 +125,7 @@ class JobWork:
     def __init__(
         self,
         jobs: Jobs,
-        settings: Settings,
+        settings: RequestLimits,
         options: Options,
         in_store: InStore,
         tell_watchers: Callable[[], None],
@@ -138,7 +138,7 @@ class JobWork:
         self._in_store = in_store
         self._tell_watchers = tell_watchers
         self._counted = counted
-        self._pool: Pool
+        self._pool: WorkerPool
         self._calls: Mapping[str, Any] = {}
         self._runs: dict[Lease, _Run] = {}
         self._new_jobs = asyncio.Event()
@@ -152,7 +152,7 @@ class JobWork:
 
     # Life
 
-    def start(self, pool: Pool, calls: Mapping[str, Any]) -> None:
+    def start(self, pool: WorkerPool, calls: Mapping[str, Any]) -> None:
         """Start the loops; `calls` by name, with their `size`."""
         self._pool, self._calls = pool, calls
         n = self._options.job_workers
@@ -161,7 +161,7 @@ class JobWork:
         self._others = [asyncio.create_task(loop) for loop in loops]
 
     @property
-    def running(self) -> "list[asyncio.Task[Outcome]]":
+    def running(self) -> "list[asyncio.Task[WorkOutcome]]":
         """What is worked on now."""
         return [run.task for run in self._runs.values()]
 

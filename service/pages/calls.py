@@ -7,8 +7,8 @@ package states them as `PAGE_CALLS`.
 from service.handlers.handlers import CALLS as PUBLIC
 from service.handlers.handlers import (
     PAGE_CALLS,
-    Call,
-    Running,
+    RunningCall,
+    ServiceCall,
     answer,
     dumps,
     is_complete,
@@ -20,8 +20,8 @@ from service.pages.routes import modules
 __all__ = [
     "CALLS",
     "PAGE_CALLS",
-    "Call",
-    "Running",
+    "RunningCall",
+    "ServiceCall",
     "answer",
     "dumps",
     "is_complete",
@@ -36,5 +36,5 @@ PAGE_CALLS.update(
         for name, call in vars(module).get("PAGE_CALLS", {}).items()
     }
 )
-CALLS: dict[str, Call] = {**PUBLIC, **PAGE_CALLS}
+CALLS: dict[str, ServiceCall] = {**PUBLIC, **PAGE_CALLS}
 """By name."""

@@ -13,11 +13,11 @@ from pydantic import BaseModel, Field
 from planner.errors import PlannerError, SpecError
 from service.handlers import schemas
 from service.handlers.documents import content_of
-from service.handlers.handlers import PAGE_PREFIX, Call, Running, sets_of
+from service.handlers.handlers import PAGE_PREFIX, RunningCall, ServiceCall, sets_of_request
 from service.handlers.problems import Fault, Problem
-from service.limits import check_inputs
+from service.limits import check_input_limits
 from service.pages.form_fields import OPTION_FIELDS, AxisWord, axis_words, options_given
-from service.pages.question import options_of
+from service.pages.question import question_options_of
 
 Data = dict[str, Any]
 FORM_CALL = f"{PAGE_PREFIX}form-check"
@@ -78,7 +78,7 @@ def form_words(text: str) -> str:
     return _OPTION.sub(lambda found: LABELS.get(found[1], found[0]), text)
 
 
-def _check_form(request: FormRequest, running: Running) -> Data:
+def _check_form(request: FormRequest, running: RunningCall) -> Data:
     fields = {name: request.fields.get(name, "").strip() for name in OPTION_FIELDS}
     fields["set"] = "\n".join(request.changes)
     words, faults = axis_words(fields)
@@ -87,7 +87,9 @@ def _check_form(request: FormRequest, running: Running) -> Data:
     faults += wrong
     given: Data = {}
     if not faults:
-        faults += _tried(lambda: given.update(options_of(options_given(fields, words))), words)
+        faults += _tried(
+            lambda: given.update(question_options_of(options_given(fields, words))), words
+        )
     if not faults:
         faults += _tried(lambda: _begin(inputs, given, running), words)
     return {
@@ -108,7 +110,7 @@ def _alone(fields: Mapping[str, str], words: list[AxisWord]) -> list[Fault]:
     from planner.solver.request import solve_options
 
     def goal(name: str) -> None:
-        given = options_of({name: (fields[name],)})
+        given = question_options_of({name: (fields[name],)})
         parse_goals(
             "memory" if name == "within" else given.get("objective", ""),
             given.get("within", 0.0),
@@ -118,11 +120,11 @@ def _alone(fields: Mapping[str, str], words: list[AxisWord]) -> list[Fault]:
         )
 
     def axis(word: AxisWord) -> None:
-        given = options_of({word.option: (word.pair,)})
+        given = question_options_of({word.option: (word.pair,)})
         solve_options(1, given.get("pins"), given.get("only"), given.get("max"), "default", "", ())
 
     def change(line: str) -> None:
-        options_of({"set": (line,)})
+        question_options_of({"set": (line,)})
 
     looks: list[tuple[str, Callable[[], object]]] = [
         (word.field, partial(axis, word)) for word in words
@@ -138,7 +140,7 @@ def _alone(fields: Mapping[str, str], words: list[AxisWord]) -> list[Fault]:
     return [fault for field, look in looks for fault in _tried(look, [], field)]
 
 
-def _inputs(request: FormRequest, running: Running) -> tuple[Any, list[Fault]]:
+def _inputs(request: FormRequest, running: RunningCall) -> tuple[Any, list[Fault]]:
     """Return model and cluster with their changed fields, None without both, and what is wrong.
 
     Of documents that are wrong themselves nothing is said: their own check does. Lines that are
@@ -164,13 +166,13 @@ def _inputs(request: FormRequest, running: Running) -> tuple[Any, list[Fault]]:
     if not lines:
         return inputs, []
     try:
-        changes = sets_of(options_of({"set": lines})["set"])
+        changes = sets_of_request(question_options_of({"set": lines})["set"])
         return read_inputs(read[0], read[1], changes), []
     except (PlannerError, Problem) as error:
         return None, _faults_of(error, [], "set")
 
 
-def _begin(inputs: Any, given: Data, running: Running) -> None:
+def _begin(inputs: Any, given: Data, running: RunningCall) -> None:
     """Do what a search does before it searches; without inputs what it does with options."""
     from planner.solver.problem import searched_problem
     from planner.solver.recipes import asked_recipes, with_open_recipes, with_recipe
@@ -200,7 +202,7 @@ def _begin(inputs: Any, given: Data, running: Running) -> None:
     if inputs is None:
         return
     model, cluster = inputs
-    check_inputs(model, cluster, running.settings)
+    check_input_limits(model, cluster, running.settings)
     cluster = cluster.pool(told["pool"]) if told["pool"] else cluster
     options = with_open_recipes(model, options)
     variants_of(
@@ -255,7 +257,7 @@ def _field_of(message: str, name: str, words: list[AxisWord]) -> str:
 
 
 PAGE_CALLS = {
-    FORM_CALL: Call(
+    FORM_CALL: ServiceCall(
         FORM_CALL,
         FormRequest,
         FormAnswer,

@@ -25,7 +25,7 @@ from service.http.openapi import OPERATIONS
 from service.jobs.records import State
 from service.pages import routes, static
 from service.pages.question import title_of
-from service.pages.render import render
+from service.pages.render import render_page
 from service.pages.visit import (
     HTML,
     LARGE_BYTES,
@@ -39,7 +39,7 @@ from service.pages.visit import (
 from service.service import Caller
 
 if TYPE_CHECKING:
-    from service.http.rest import Exchange, Receive, Rest, Scope, Send
+    from service.http.rest import Receive, Rest, RestExchange, Scope, Send
 
 Found = TypeVar("Found")
 COOKIE, THEME_COOKIE = "planner_token", "planner_theme"
@@ -100,14 +100,14 @@ class Pages:
         return wants_html(headers) and not (path.startswith("/v1/") or path in _API)
 
     async def answer(
-        self, exchange: "Exchange", scope: "Scope", receive: "Receive", send: "Send"
+        self, exchange: "RestExchange", scope: "Scope", receive: "Receive", send: "Send"
     ) -> None:
         """Answer a request for a page; raises `Problem`."""
         method, path = scope["method"], scope["path"]
         if path in ("/", "/ui/") and method in ("GET", "HEAD"):
             return await _redirect(f"{self.root}/ui", 307)(scope, receive, send)
         if path.startswith("/ui/static/") and method in ("GET", "HEAD"):
-            found = static.find(path.removeprefix("/ui/static/"))
+            found = static.find_file(path.removeprefix("/ui/static/"))
             if found is None:
                 raise no_such_page(path)
             coding = exchange.header(b"accept-encoding")
@@ -130,20 +130,20 @@ class Pages:
         content = page.content.encode() if isinstance(page.content, str) else page.content
         await Response(content, page.status, headers, page.media)(scope, receive, send)
 
-    def problem(self, problem: Problem, exchange: "Exchange", path: str) -> Page:
+    def problem(self, problem: Problem, exchange: "RestExchange", path: str) -> Page:
         """Return a refusal as a page; for 401 it asks for the token."""
         visit = self._visit(exchange, path, {}, exchange.caller or Caller("", "read"))
         status = problem.status
         if status == 401:
             given = exchange.next or "/ui"
-            return Page(render(visit, "login.html.j2", problem=problem, next=given), status)
+            return Page(render_page(visit, "login.html.j2", problem=problem, next=given), status)
         with contextlib.suppress(Problem):  # so that the question can be changed
             visit.query = read_query((exchange.next or "").partition("?")[2].encode("latin-1"))
-        return Page(render(visit, "problem.html.j2", problem=problem), status)
+        return Page(render_page(visit, "problem.html.j2", problem=problem), status)
 
     # Who asks
 
-    def _is_of_another_site(self, exchange: "Exchange", method: str) -> bool:
+    def _is_of_another_site(self, exchange: "RestExchange", method: str) -> bool:
         """Tell whether a link of another site was followed; `Problem` 403 for what is worse."""
         if exchange.header(b"sec-fetch-site") not in ("cross-site", "same-site"):
             return False
@@ -161,7 +161,7 @@ class Pages:
             "this request was made by a page of another site: open the address itself",
         )
 
-    def _caller(self, exchange: "Exchange", method: str) -> Caller:
+    def _caller(self, exchange: "RestExchange", method: str) -> Caller:
         sent: bytes | None = exchange.headers.get(b"authorization")
         token = cookies(exchange).get(COOKIE, "")
         if sent is None and token:
@@ -170,7 +170,7 @@ class Pages:
         caller = exchange.caller = self.rest.auth.caller(sent, exchange.address)
         return caller
 
-    def _check_own(self, exchange: "Exchange", method: str) -> None:
+    def _check_own(self, exchange: "RestExchange", method: str) -> None:
         """Refuse a form that a cookie came with and that no page of ours is known to have sent."""
         if method in ("GET", "HEAD") or exchange.header(b"origin"):
             return  # the gate has compared the origin
@@ -183,7 +183,7 @@ class Pages:
             )
 
     def _visit(
-        self, exchange: "Exchange", path: str, query: Mapping[str, Any], caller: Caller
+        self, exchange: "RestExchange", path: str, query: Mapping[str, Any], caller: Caller
     ) -> Visit:
         theme = cookies(exchange).get(THEME_COOKIE, "")
         return Visit(
@@ -202,14 +202,14 @@ class Pages:
     # Pages and forms
 
     async def _got(
-        self, exchange: "Exchange", scope: "Scope", receive: "Receive"
+        self, exchange: "RestExchange", scope: "Scope", receive: "Receive"
     ) -> Page | Response:
         path = scope["path"]
         query = read_query(scope.get("query_string", b""))
         if path == "/ui/login":
             caller = Caller("", "read")
             visit = self._visit(exchange, path, query, caller)
-            return Page(render(visit, "login.html.j2", problem=None, next=visit.get("next")))
+            return Page(render_page(visit, "login.html.j2", problem=None, next=visit.get("next")))
         raw = scope.get("query_string", b"").decode("latin-1")
         exchange.next = path + (f"?{raw}" if raw else "")
         visit = self._visit(exchange, path, query, self._caller(exchange, scope["method"]))
@@ -219,7 +219,7 @@ class Pages:
             return await self.rest.watch(Request(scope, receive))
         return await self._run("GET", visit)
 
-    async def _posted(self, exchange: "Exchange", scope: "Scope", receive: "Receive") -> Page:
+    async def _posted(self, exchange: "RestExchange", scope: "Scope", receive: "Receive") -> Page:
         path = scope["path"]
         if path == "/ui/login":
             body = await self.rest._body(exchange, receive, MOST_OPEN_BYTES)
@@ -259,7 +259,7 @@ class Pages:
             page = working_page(visit, working)
         return page if isinstance(page, Page) else Page(page)
 
-    def _login(self, exchange: "Exchange", form: Mapping[str, tuple[str, ...]]) -> Page:
+    def _login(self, exchange: "RestExchange", form: Mapping[str, tuple[str, ...]]) -> Page:
         token = form.get("token", ("",))[-1].strip()
         given = form.get("next", ("",))[-1]
         exchange.next = self._own_path(given)
@@ -301,7 +301,7 @@ def wrong_method(method: str, path: str) -> Problem:
     return Problem(405, "wrong-method", "the method is not for this page", detail)
 
 
-def cookies(exchange: "Exchange") -> dict[str, str]:
+def cookies(exchange: "RestExchange") -> dict[str, str]:
     """Return the cookies of a request; one that is odd does not hide the others."""
     return cookie_parser(exchange.header(b"cookie")[:16_000])
 
@@ -391,7 +391,7 @@ def working_page(visit: Visit, working: Working) -> Page:
     except Problem:
         request = None
     name = " on ".join(title_of(request)) if request else ""
-    text = render(
+    text = render_page(
         visit,
         "working.html.j2",
         name=name,

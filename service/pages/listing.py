@@ -31,7 +31,7 @@ MOST_REJECTIONS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class ListColumn:
     """One column of the table of plans."""
 
     key: str
@@ -61,7 +61,7 @@ def listing(result: "Result") -> Data:
 
     known = result.certificate
     proven = known and (known.proven or (known.only_uneven and result.complete))
-    columns = columns_of(result)
+    columns = list_columns_of(result)
     chart = scatter(result) if result.plans else None
     return {
         "heading": _unwrapped(result_heading(result)),
@@ -84,8 +84,8 @@ def listing(result: "Result") -> Data:
         else [],
         "first": figures_of(result.plans[0]) if result.plans else [],
         "proof": proof_line(result) if proven and result.plans else "",
-        "rejected": rejections(result),
-        "nothing": nothing_fits(result) if not result.plans else None,
+        "rejected": rejection_rows(result),
+        "nothing": nothing_fits_view(result) if not result.plans else None,
         "figure": _figure(chart) if chart else None,
     }
 
@@ -118,7 +118,7 @@ def order_words(result: "Result") -> str:
     )
 
 
-def columns_of(result: "Result") -> tuple[Column, ...]:
+def list_columns_of(result: "Result") -> tuple[ListColumn, ...]:
     """Return the columns: axes that some plan uses, figures that are known."""
     plans, layouts = result.plans, [plan.layout for plan in result.plans]
     several = {
@@ -171,9 +171,9 @@ def _of_run(name: str) -> Callable[["Plan"], Cell]:
 
 
 COLUMNS = (
-    Column("rank", "#", lambda p: p.rank, 0),
-    Column("plan", "Plan", lambda p: p.plan_id),
-    Column(
+    ListColumn("rank", "#", lambda p: p.rank, 0),
+    ListColumn("plan", "Plan", lambda p: p.plan_id),
+    ListColumn(
         "tie",
         "Tie",
         tie_of,
@@ -181,26 +181,30 @@ COLUMNS = (
         f" tell them apart, and memory headroom in steps of {HEADROOM_STEP:.0%} orders them,"
         " then simplicity; near: told apart from the first in fewer than four of five cases",
     ),
-    Column("pool", "Pool", lambda p: p.pool),
-    Column("precision", "Recipe", lambda p: p.precision),
-    Column("devices", "Devices", lambda p: p.layout.n_devices, 0),
-    Column("tp", "tp", lambda p: p.layout.tp, 0, hint="tensor parallel"),
-    Column("pp", "pp", lambda p: p.layout.pp, 0, hint="pipeline stages"),
-    Column("vpp", "vpp", lambda p: p.layout.vpp, 0, hint="chunks of layers a rank, interleaved"),
-    Column("cp", "cp", lambda p: p.layout.cp, 0, hint="context parallel"),
-    Column("ep", "ep", lambda p: p.layout.ep, 0, hint="expert parallel"),
-    Column("etp", "etp", lambda p: p.layout.etp, 0, hint="tensor parallel of experts"),
-    Column("dp", "dp", lambda p: p.layout.dp, 0, hint="data parallel"),
-    Column("zero", "zero", lambda p: p.layout.zero, 0, hint="ZeRO stage"),
-    Column("shard", "over", lambda p: p.layout.dp_shard, 0, hint="ranks that ZeRO shards over"),
-    Column("hpz", "hpz", lambda p: p.layout.hpz, 0, hint="ranks of ZeRO++'s second copy"),
-    Column("mbs", "mbs", lambda p: p.layout.mbs, 0, hint="sequences in a micro-batch"),
-    Column("recompute", "Recompute", _recompute),
-    Column("split", "Split", lambda p: p.layout.split if p.layout.pp > 1 else ""),
-    Column("schedule", "Schedule", lambda p: p.layout.schedule),
-    Column("offload", "To the host", _offload),
-    Column("step", "Step", lambda p: p.step_time_s * 1e3, 1, "ms"),
-    Column(
+    ListColumn("pool", "Pool", lambda p: p.pool),
+    ListColumn("precision", "Recipe", lambda p: p.precision),
+    ListColumn("devices", "Devices", lambda p: p.layout.n_devices, 0),
+    ListColumn("tp", "tp", lambda p: p.layout.tp, 0, hint="tensor parallel"),
+    ListColumn("pp", "pp", lambda p: p.layout.pp, 0, hint="pipeline stages"),
+    ListColumn(
+        "vpp", "vpp", lambda p: p.layout.vpp, 0, hint="chunks of layers a rank, interleaved"
+    ),
+    ListColumn("cp", "cp", lambda p: p.layout.cp, 0, hint="context parallel"),
+    ListColumn("ep", "ep", lambda p: p.layout.ep, 0, hint="expert parallel"),
+    ListColumn("etp", "etp", lambda p: p.layout.etp, 0, hint="tensor parallel of experts"),
+    ListColumn("dp", "dp", lambda p: p.layout.dp, 0, hint="data parallel"),
+    ListColumn("zero", "zero", lambda p: p.layout.zero, 0, hint="ZeRO stage"),
+    ListColumn(
+        "shard", "over", lambda p: p.layout.dp_shard, 0, hint="ranks that ZeRO shards over"
+    ),
+    ListColumn("hpz", "hpz", lambda p: p.layout.hpz, 0, hint="ranks of ZeRO++'s second copy"),
+    ListColumn("mbs", "mbs", lambda p: p.layout.mbs, 0, hint="sequences in a micro-batch"),
+    ListColumn("recompute", "Recompute", _recompute),
+    ListColumn("split", "Split", lambda p: p.layout.split if p.layout.pp > 1 else ""),
+    ListColumn("schedule", "Schedule", lambda p: p.layout.schedule),
+    ListColumn("offload", "To the host", _offload),
+    ListColumn("step", "Step", lambda p: p.step_time_s * 1e3, 1, "ms"),
+    ListColumn(
         "low",
         "8 in 10: from",
         lambda p: p.step_time_p10_s * 1e3,
@@ -208,12 +212,12 @@ COLUMNS = (
         "ms",
         "eight of ten measured steps would lie between these two",
     ),
-    Column("high", "to", lambda p: p.step_time_p90_s * 1e3, 0, "ms"),
-    Column("tokens", "Tokens/s", lambda p: p.tokens_per_s_per_device, 0, "/device"),
-    Column(
+    ListColumn("high", "to", lambda p: p.step_time_p90_s * 1e3, 0, "ms"),
+    ListColumn("tokens", "Tokens/s", lambda p: p.tokens_per_s_per_device, 0, "/device"),
+    ListColumn(
         "mfu", "MFU", lambda p: p.mfu * 100, 1, "%", "Megatron's model FLOPs over the dense peak"
     ),
-    Column(
+    ListColumn(
         "memory",
         "Memory",
         lambda p: p.breakdown.peak_bytes / GIB,
@@ -221,9 +225,9 @@ COLUMNS = (
         "GiB",
         "of the fullest device",
     ),
-    Column("free", "Free", lambda p: p.headroom_frac * 100, 1, "%", "of the usable memory"),
-    Column("bubble", "Bubble", lambda p: p.breakdown.bubble_frac * 100, 1, "%"),
-    Column(
+    ListColumn("free", "Free", lambda p: p.headroom_frac * 100, 1, "%", "of the usable memory"),
+    ListColumn("bubble", "Bubble", lambda p: p.breakdown.bubble_frac * 100, 1, "%"),
+    ListColumn(
         "comm",
         "Comm.",
         lambda p: p.breakdown.exposed_comm_frac * 100,
@@ -231,7 +235,7 @@ COLUMNS = (
         "%",
         "communication that nothing hides",
     ),
-    Column(
+    ListColumn(
         "days",
         "Run",
         lambda p: p.training_s and p.training_s / 86_400,
@@ -239,11 +243,11 @@ COLUMNS = (
         "days",
         "of steps alone, without failures",
     ),
-    Column("cost", "Cost", _of_run("usd_per_million_tokens"), 3, "$/Mtok"),
-    Column("energy", "Energy", _of_run("energy_j_per_token"), 2, "J/token"),
-    Column("runs", "Runs on", lambda p: ", ".join(p.runs_on)),
+    ListColumn("cost", "Cost", _of_run("usd_per_million_tokens"), 3, "$/Mtok"),
+    ListColumn("energy", "Energy", _of_run("energy_j_per_token"), 2, "J/token"),
+    ListColumn("runs", "Runs on", lambda p: ", ".join(p.runs_on)),
 )
-"""All columns, in order; those of axes that no plan uses are left out (`columns_of`)."""
+"""All columns, in order; those of axes that no plan uses are left out (`list_columns_of`)."""
 
 
 def _rounded(value: Cell, digits: int | None) -> Cell:
@@ -278,7 +282,7 @@ def _time(seconds: float) -> str:
     return f"{short_number(seconds * 1e3, 4)} ms"
 
 
-def rejections(result: "Result") -> list[Data]:
+def rejection_rows(result: "Result") -> list[Data]:
     """Return how many candidates each rule excluded, the most first."""
     from planner.render.text import DUPLICATES
     from searches.rules import RULES
@@ -301,7 +305,7 @@ def rejections(result: "Result") -> list[Data]:
 # Where nothing fits
 
 
-def nothing_fits(result: "Result") -> Data:
+def nothing_fits_view(result: "Result") -> Data:
     """Return why there is no plan: the reasons, the closest miss, what would help."""
     late = [note.removeprefix("limit: ") for note in result.notes if note.startswith("limit: ")]
     space = result.counts.space
@@ -392,7 +396,7 @@ def asked_by(command: str, request: Mapping[str, Any]) -> Data | None:
 # The scatter
 
 
-def front(points: Sequence[tuple[float, float]]) -> list[int]:
+def pareto_rows(points: Sequence[tuple[float, float]]) -> list[int]:
     """Return the places of points that no other beats in both, by growing x; less is better."""
     order = sorted(range(len(points)), key=lambda i: (*points[i], i))
     found: list[int] = []
@@ -405,14 +409,14 @@ def front(points: Sequence[tuple[float, float]]) -> list[int]:
 def scatter(result: "Result") -> "Chart":
     """Return step time against memory of all plans: front, ties, intervals, the limit."""
     from planner.render.charts.chart import Chart, Frame
-    from planner.render.report.answers import Table
+    from planner.render.report.answers import AnswerTable
     from planner.render.report.theme import CATEGORIES
 
     plans = result.plans
     longest = max(plan.step_time_s for plan in plans)
     factor, unit = (1.0, "s") if longest >= 10 else (1e3, "ms")
     points = [(p.step_time_s * factor, p.breakdown.peak_bytes / GIB) for p in plans]
-    best = front(points)
+    best = pareto_rows(points)
     ties = [i for i, plan in enumerate(plans) if plan.tie]
     named = {*best, *ties, 0}
     others = [i for i in range(len(plans)) if i not in named]
@@ -521,7 +525,7 @@ def scatter(result: "Result") -> "Chart":
         "Step time against memory",
         _says(result, points, best, ties, unit),
         Frame(height=440, layout=layout).figure(traces),
-        Table(("#", "Plan", f"Step ({unit})", "Memory (GiB)", "Layout"), rows),
+        AnswerTable(("#", "Plan", f"Step ({unit})", "Memory (GiB)", "Layout"), rows),
         tuple(notes),
     )
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from service.handlers.handlers import MOST_PAGE_TOP, read_request
 from service.handlers.problems import Fault, Problem, refused
-from service.limits import Settings, json_body
+from service.limits import RequestLimits, json_body
 
 Data = dict[str, Any]
 Query = Mapping[str, tuple[str, ...]]
@@ -48,7 +48,7 @@ FIELDS = (
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
-def question_of(query: Query, settings: Settings) -> Data | None:
+def question_of(query: Query, settings: RequestLimits) -> Data | None:
     """Return the solve request of an address, `top` included; None where it asks nothing.
 
     Raises `Problem` for what is no question. Names and values are looked at by the call.
@@ -67,11 +67,11 @@ def question_of(query: Query, settings: Settings) -> Data | None:
             detail = f"{name}: the address names none"
             raise refused("malformed", detail, 422, [Fault(detail, "choose one", name)])
     request = dict(names)
-    request |= options_of(given)
+    request |= question_options_of(given)
     return {"top": TOP, **request}
 
 
-def options_of(given: Query) -> Data:
+def question_options_of(given: Query) -> Data:
     """Return the options of a solve request from parameters, or from fields of a form."""
     request: Data = {}
     pins = _once(pairs_of(given.get("pin", ()), "pin"), "pin", "pinned", "to")
@@ -124,7 +124,7 @@ def query_of(request: Mapping[str, Any]) -> dict[str, list[str]]:
     documents = [rest.get("model"), rest.get("cluster")]
     named = all(isinstance(each, str) and _NAME.fullmatch(each) for each in documents)
     if not named or "calibration" in rest or "reference" in rest:
-        return {"q": [packed(rest)], **tail}
+        return {"q": [packed_question(rest)], **tail}
     found: dict[str, list[str]] = {"model": [rest["model"]], "cluster": [rest["cluster"]]}
     for field, name in (("pins", "pin"), ("max", "max"), ("set", "set")):
         if rest.get(field):
@@ -142,7 +142,7 @@ def query_of(request: Mapping[str, Any]) -> dict[str, list[str]]:
     return {**found, **tail}
 
 
-def packed(request: Mapping[str, Any]) -> str:
+def packed_question(request: Mapping[str, Any]) -> str:
     """Return a request as a word that addresses may hold; `Problem` 413 where it is too long."""
     data = json.dumps(request, separators=(",", ":"), ensure_ascii=False).encode()
     text = base64.urlsafe_b64encode(zlib.compress(data, 9)).decode().rstrip("=")
@@ -153,7 +153,7 @@ def packed(request: Mapping[str, Any]) -> str:
     return text
 
 
-def unpacked(text: str, settings: Settings) -> Data:
+def unpacked(text: str, settings: RequestLimits) -> Data:
     """Return the request of a word; `Problem` 400, 422 where it holds none, 413."""
     if len(text) > MOST_PACKED_CHARS:
         raise refused("too-large", f"q: more than {MOST_PACKED_CHARS:,} characters", 413)

@@ -33,7 +33,7 @@ def json_in_script(data: Any) -> str:
 
 
 @cache
-def environment() -> Any:
+def page_environment() -> Any:
     """Return the templates."""
     import jinja2
     from markupsafe import Markup
@@ -62,7 +62,7 @@ def environment() -> Any:
     return found
 
 
-def render(visit: Visit, template: str, **values: Any) -> str:
+def render_page(visit: Visit, template: str, **values: Any) -> str:
     """Return a page; templates know `visit`, `url(path, query, name=value)` and `static(name)`."""
     asked = {key: visit.query[key] for key in question.FIELDS if key in visit.query}
     nav = [
@@ -74,7 +74,7 @@ def render(visit: Visit, template: str, **values: Any) -> str:
         for path, title in VIEWS
     ]
     return str(
-        environment()
+        page_environment()
         .get_template(template)
         .render(
             visit=visit,

@@ -16,7 +16,7 @@ _TERM = re.compile(r"([a-z_][a-z0-9_]*)(<=|>=|!=|=|<|>)(.*)")
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class RowsShown:
     """The part of a table that is shown."""
 
     rows: tuple[Row, ...]
@@ -31,9 +31,9 @@ class Shown:
     filter: str
 
 
-def shown(
+def rows_shown(
     columns: Sequence[Mapping[str, Any]], rows: Sequence[Row], query: Mapping[str, str]
-) -> Shown:
+) -> RowsShown:
     """Return the rows that `filter`, `sort`, `desc` and `page` of an address leave."""
     keys = [column["key"] for column in columns]
     text = query.get("filter", "")[:MOST_FILTER_CHARS]
@@ -54,7 +54,7 @@ def shown(
     page = int(given) if given.isascii() and given.isdigit() and len(given) < 7 else 1
     page = min(max(1, page), n_pages)
     first = (page - 1) * PAGE_ROWS
-    return Shown(
+    return RowsShown(
         tuple(found[first : first + PAGE_ROWS]),
         len(found),
         len(rows),

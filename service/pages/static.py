@@ -77,6 +77,6 @@ def plotly_style_ids() -> tuple[str, ...]:
     return tuple(dict.fromkeys(re.findall(r'getElementById\("([0-9a-f]{64})"\)', text)))
 
 
-def find(name: str) -> File | None:
+def find_file(name: str) -> File | None:
     """Return the file of an address; None where there is none."""
     return _by_name().get(name)

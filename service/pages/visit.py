@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl, urlencode
 
 from service.handlers.problems import Problem, refused
 from service.jobs.records import JobView, State
-from service.limits import Settings, check_data, json_body
+from service.limits import RequestLimits, check_data, json_body
 from service.pages.question import question_of, title_of
 from service.service import Caller, Engine, cache_key, request_body
 
@@ -83,7 +83,7 @@ class Visit:
     """One request for a page."""
 
     engine: Engine
-    settings: Settings
+    settings: RequestLimits
     caller: Caller
     root: str
     """Path prefix of the service, such as `/planner`; empty where there is none."""
@@ -183,7 +183,7 @@ class Visit:
         return await parsed(answer.payload)
 
 
-def object_of(body: bytes, settings: Settings) -> Data:
+def object_of(body: bytes, settings: RequestLimits) -> Data:
     """Return the JSON object of a body, within the limits; `Problem` 400, 413."""
     data = json_body(body or b"{}", settings)
     if not isinstance(data, dict):

@@ -59,7 +59,7 @@ def generated() -> dict[str, str]:
     return made
 
 
-def breaking_changes(old: Data, new: Data) -> list[str]:
+def proto_breaking_changes(old: Data, new: Data) -> list[str]:
     """Return what a program that was built with `old` would stumble over in `new`.
 
     Gone or changed: packages, services, methods and their messages, messages, fields by number

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from google.protobuf.message import Message
 
 from service.handlers.problems import Fault, Problem, refused
-from service.limits import DEFAULTS, Settings, too_large
+from service.limits import DEFAULTS, RequestLimits, too_large
 from service.proto.planner.v1 import planner_pb2 as pb
 
 Data = dict[str, Any]
@@ -34,7 +34,7 @@ _STRUCT, _LIST, _VALUE = (
 # Requests
 
 
-def body_of(message: Any, settings: Settings = DEFAULTS) -> bytes:
+def body_of(message: Any, settings: RequestLimits = DEFAULTS) -> bytes:
     """Return the JSON body that a request message stands for; `Problem` where it is none.
 
     `delivery` is not part of it. Maps have no order, so their keys come in that of their names.
@@ -58,7 +58,7 @@ def _only_json(message: Any, top: bool) -> None:
 class _Reader:
     """Turns a request into plain data, within the limit of its values."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: RequestLimits) -> None:
         self._settings = settings
         self._n = 0
 
@@ -140,7 +140,7 @@ class _Reader:
         return getattr(message, kind)
 
 
-def _inner_json(text: str, settings: Settings) -> Any:
+def _inner_json(text: str, settings: RequestLimits) -> Any:
     from service.limits import json_body
 
     return json_body(text, settings)
@@ -268,7 +268,7 @@ def to_dict(message: Any) -> Any:
 
 
 _SPARSE_SCALARS = frozenset({"planner.v1.Problem", "planner.v1.Fault"})
-_UNBOUNDED = Settings(nodes=2**62)
+_UNBOUNDED = RequestLimits(nodes=2**62)
 
 
 def problem_message(problem: Problem, instance: str = "") -> pb.Problem:

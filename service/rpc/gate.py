@@ -18,11 +18,11 @@ from service.admission import overloaded
 from service.auth import Auth
 from service.handlers.handlers import CALLS
 from service.handlers.problems import Problem, refused
-from service.limits import Settings
+from service.limits import RequestLimits
 from service.metrics import Metrics
 from service.proto.planner.v1 import planner_pb2 as pb
 from service.rpc.receiving import Receiver
-from service.rpc.status import DETAILS, MOST_CHARS, details_of, status_of
+from service.rpc.status import DETAILS, MOST_CHARS, status_details, status_of
 from service.service import Caller, Engine
 from service.tracing import server_span
 
@@ -46,7 +46,7 @@ many callers, each with its own deadline, are then computed once."""
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
-def time_left(given_s: float | None, settings: Settings) -> float | None:
+def time_left(given_s: float | None, settings: RequestLimits) -> float | None:
     """Return the time that a search has by a call's deadline, None where that is no bound.
 
     >>> [time_left(s, Settings()) for s in (None, 1e6, 8.2, 2.2)]
@@ -89,7 +89,7 @@ class Exchange:
         value = self.metadata.get(name, "")
         return value.decode("latin-1") if isinstance(value, bytes) else str(value)
 
-    def deadline_s(self, settings: Settings) -> float | None:
+    def deadline_s(self, settings: RequestLimits) -> float | None:
         """Return the time that a search has."""
         return time_left(self.context.time_remaining(), settings)
 
@@ -114,7 +114,12 @@ class Gate:
     """What every method of the service goes through."""
 
     def __init__(
-        self, engine: Engine, auth: Auth, settings: Settings, metrics: Metrics, tracer: Any = None
+        self,
+        engine: Engine,
+        auth: Auth,
+        settings: RequestLimits,
+        metrics: Metrics,
+        tracer: Any = None,
     ) -> None:
         self.engine = engine
         self.auth = auth
@@ -203,7 +208,7 @@ class Gate:
 
     async def _refuse(self, exchange: Exchange, problem: Problem) -> None:
         exchange.fields["code"] = problem.code
-        told = [("x-request-id", exchange.id), (DETAILS, details_of(problem, exchange.id))]
+        told = [("x-request-id", exchange.id), (DETAILS, status_details(problem, exchange.id))]
         text = f"{problem.title}: {problem.detail}"[:MOST_CHARS]
         await exchange.context.abort(status_of(problem), text, tuple(told))
 

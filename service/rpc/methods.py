@@ -24,12 +24,12 @@ from service.auth import Auth
 from service.handlers.handlers import CALLS
 from service.handlers.problems import Problem, malformed, refused
 from service.jobs.records import Event, JobView, State
-from service.limits import Settings
+from service.limits import RequestLimits
 from service.metrics import Metrics
 from service.proto.planner.v1 import planner_pb2 as pb
 from service.rpc.convert import body_of, fill, message_of
 from service.rpc.gate import CALL_OF, NAME, SERVICE, Exchange, Gate, Streamed, Unary, knows
-from service.service import Answer, Caller, Engine
+from service.service import CallAnswer, Caller, Engine
 
 Found = TypeVar("Found")
 
@@ -41,7 +41,7 @@ LARGE_BYTES = 100_000
 class _Kept:
     """An answer to the bytes of a request: what is sent, and what is to who has it already."""
 
-    answer: Answer
+    answer: CallAnswer
     """Without its payload."""
     message: bytes
     unchanged: bytes
@@ -51,7 +51,12 @@ class Grpc(Gate):
     """The methods of planner.v1.Planner."""
 
     def __init__(
-        self, engine: Engine, auth: Auth, settings: Settings, metrics: Metrics, tracer: Any = None
+        self,
+        engine: Engine,
+        auth: Auth,
+        settings: RequestLimits,
+        metrics: Metrics,
+        tracer: Any = None,
     ) -> None:
         super().__init__(engine, auth, settings, metrics, tracer)
         self._kept: Cache[_Kept] = Cache(engine.options.cache_bytes)
@@ -286,7 +291,7 @@ async def _soon(n_bytes: int, work: Callable[..., Found], *given: Any) -> Found:
     return await asyncio.to_thread(work, *given)
 
 
-def _filled(response: Any, kind: str, answer: Answer, form: int) -> bytes:
+def _filled(response: Any, kind: str, answer: CallAnswer, form: int) -> bytes:
     """Return a response with an answer in one of its fields, or as JSON."""
     if form == pb.Delivery.FORM_JSON:
         response.json = answer.payload.decode()
@@ -297,18 +302,18 @@ def _filled(response: Any, kind: str, answer: Answer, form: int) -> bytes:
     return _bytes(response)
 
 
-def _written(response: Any, answer: Answer, form: int) -> _Kept:
+def _written(response: Any, answer: CallAnswer, form: int) -> _Kept:
     response.etag = answer.etag
     unchanged = _bytes(response)
     return _Kept(answer, _filled(response, "answer", answer, form), unchanged)
 
 
-def _cached(answer: Answer) -> Answer:
+def _cached(answer: CallAnswer) -> CallAnswer:
     """Return an answer as it is when it comes from memory; the message holds its payload."""
-    return Answer(answer.status, b"", answer.etag, True, True)
+    return CallAnswer(answer.status, b"", answer.etag, True, True)
 
 
-async def _last(answer: Answer, form: int) -> bytes:
+async def _last(answer: CallAnswer, form: int) -> bytes:
     response = pb.SolveStreamResponse()
     response.response.etag = answer.etag
     inner = await _soon(len(answer.payload), _filled, response.response, "answer", answer, form)

@@ -12,7 +12,7 @@ import grpc
 
 from service.admission import overloaded
 from service.handlers.problems import Problem, refused
-from service.limits import Settings
+from service.limits import RequestLimits
 
 MESSAGE_S = 30.0
 """How long a message may take to arrive."""
@@ -23,7 +23,7 @@ SOON_S = 1.0
 class Receiver:
     """Takes the messages of calls."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: RequestLimits) -> None:
         self._most = settings.per_caller
         self._slow: Counter[str] = Counter()
 

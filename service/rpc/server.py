@@ -20,7 +20,7 @@ from planner.errors import UsageError
 from service.admission import overloaded
 from service.auth import Auth
 from service.handlers.problems import Problem
-from service.limits import Settings
+from service.limits import RequestLimits
 from service.metrics import Metrics
 from service.rpc.gate import MOST_CALLS, NAME, Gate
 from service.rpc.methods import Grpc
@@ -52,7 +52,7 @@ _NO_COMPRESSION = 1
 """Set of algorithms: none. A few bytes must not become many."""
 
 
-def options(settings: Settings, share_port: bool = False) -> list[tuple[str, int]]:
+def options(settings: RequestLimits, share_port: bool = False) -> list[tuple[str, int]]:
     """Return the options of the server, see grpc/impl/channel_arg_names.h."""
     return [
         ("grpc.max_receive_message_length", settings.body_bytes),
@@ -84,7 +84,7 @@ class StreamGate(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # it is not
     calls. `Check` of health asks for none: probes have no token.
     """
 
-    def __init__(self, auth: Auth, settings: Settings, most_streams: int) -> None:
+    def __init__(self, auth: Auth, settings: RequestLimits, most_streams: int) -> None:
         """Let a caller hold `most_streams` of them."""
         self._auth = auth
         self._receiver = Receiver(settings)
@@ -273,7 +273,7 @@ class GrpcServer:
 def bound(
     engine: Engine,
     auth: Auth,
-    settings: Settings,
+    settings: RequestLimits,
     metrics: Metrics,
     address: str,
     credentials: Any = None,
@@ -334,7 +334,9 @@ def address_to_listen(serving: "Serving") -> str:
     return f"[{host}]:{serving.grpc_port}" if ":" in host else f"{host}:{serving.grpc_port}"
 
 
-async def start(engine: Engine, serving: "Serving", auth: Auth, metrics: Metrics) -> GrpcServer:
+async def start_server(
+    engine: Engine, serving: "Serving", auth: Auth, metrics: Metrics
+) -> GrpcServer:
     """Start the transport; `UsageError` where it cannot listen."""
     server = bound(
         engine,

@@ -47,7 +47,7 @@ def status_of(problem: Problem) -> grpc.StatusCode:
     return _BY_CODE.get(problem.code) or _STATUS.get(problem.status, _C.UNKNOWN)
 
 
-def details_of(problem: Problem, request_id: str) -> bytes:
+def status_details(problem: Problem, request_id: str) -> bytes:
     """Return the google.rpc.Status of a problem, at most `MOST_BYTES` long."""
     faults = list(problem.errors)
     while True:

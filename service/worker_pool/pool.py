@@ -28,7 +28,7 @@ from searches.pricing.shared_work import LIMIT_BYTES, SharedWork
 from service import logs
 from service.handlers.problems import Problem, refused
 from service.jobs.partial_results import Rows, rows_of, rows_page
-from service.limits import DEFAULTS, Settings, job_request
+from service.limits import DEFAULTS, RequestLimits, job_request
 from service.worker_pool.process_memory import Tidy, resident_bytes
 
 log = logging.getLogger("planner.service")
@@ -90,7 +90,7 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class WorkOutcome:
     """What a worker made of a task."""
 
     request_id: str
@@ -168,7 +168,7 @@ def _bound_memory(limit_bytes: int) -> None:
 class _Worker:
     """The worker's side: a thread listens for tasks and for the wish to stop."""
 
-    def __init__(self, connection: Connection, settings: Settings, module: str) -> None:
+    def __init__(self, connection: Connection, settings: RequestLimits, module: str) -> None:
         self._connection = connection
         self._settings = settings
         self._calls: Any = importlib.import_module(module)
@@ -224,9 +224,9 @@ class _Worker:
             del content, task
             self._tidy.after(held_bytes)  # while nobody waits for an answer
 
-    def _done(self, n: int, task: Task, begun: float) -> Outcome:
+    def _done(self, n: int, task: Task, begun: float) -> WorkOutcome:
         if task.what == "page":
-            return Outcome("", False, page_of(task), True, time.monotonic() - begun)
+            return WorkOutcome("", False, slice_of(task), True, time.monotonic() - begun)
         if task.what == "job":
             return read_job(task.body, self._settings)
         calls = self._calls
@@ -237,7 +237,7 @@ class _Worker:
         large = asked.large or size_is_large
         payload, complete = None, True
         if task.what == "answer" and (task.large or not large):
-            running = calls.Running(
+            running = calls.RunningCall(
                 settings=self._settings,
                 time_limit_s=task.time_limit_s,
                 stop=lambda: self._stopped >= n,
@@ -250,7 +250,7 @@ class _Worker:
             found = calls.answer(asked, running)
             payload = calls.dumps(found, task.name).encode()
             complete = calls.is_complete(found)
-        return Outcome(asked.request_id, large, payload, complete, time.monotonic() - begun)
+        return WorkOutcome(asked.request_id, large, payload, complete, time.monotonic() - begun)
 
     def _tell(self, n: int, data: Mapping[str, Any]) -> None:
         now_s = time.monotonic()
@@ -260,14 +260,14 @@ class _Worker:
             self.send("progress", n, dict(data))
 
 
-def read_job(body: bytes, settings: Settings) -> Outcome:
+def read_job(body: bytes, settings: RequestLimits) -> WorkOutcome:
     """Return the call and the request of a body for a job."""
     begun = time.monotonic()
     name, request, limit_s = job_request(body, settings)
-    return Outcome("", False, request, True, time.monotonic() - begun, name, limit_s)
+    return WorkOutcome("", False, request, True, time.monotonic() - begun, name, limit_s)
 
 
-def page_of(task: Task) -> bytes:
+def slice_of(task: Task) -> bytes:
     """Return the page that a task asks for."""
     if task.options is not None:
         return rows_page(first=task.first, n_items=task.n_items, **task.options)
@@ -300,7 +300,7 @@ def cut_page(payload: bytes, first: int, n_items: int) -> bytes:
 
 
 def worker_main(
-    connection: Connection, settings: Settings, module: str, niceness: int = 0
+    connection: Connection, settings: RequestLimits, module: str, niceness: int = 0
 ) -> None:
     """Run a worker until the other end of its connection is closed."""
     os.nice(niceness)
@@ -321,7 +321,7 @@ def worker_main(
 class _Process:
     """The service's side of one worker process; `run` blocks and belongs into a thread."""
 
-    def __init__(self, settings: Settings, module: str, niceness: int) -> None:
+    def __init__(self, settings: RequestLimits, module: str, niceness: int) -> None:
         context = multiprocessing.get_context("forkserver")
         # The main script too: every worker would otherwise run it anew before its first task.
         context.set_forkserver_preload(["__main__", WARM if module == CALLS_MODULE else module])
@@ -340,7 +340,7 @@ class _Process:
 
     def run(
         self, task: Task, hard_s: float, progress: Progress | None, kept: Kept | None
-    ) -> Outcome:
+    ) -> WorkOutcome:
         """Return the outcome of a task; `Problem` where there is none within `hard_s`."""
         n = self._n
         try:
@@ -365,7 +365,7 @@ class _Process:
             self.is_spent = kind == "last"
             if isinstance(content, Problem):
                 raise content
-            outcome: Outcome = content
+            outcome: WorkOutcome = content
             return outcome
 
     def _receive(self, end_s: float, hard_s: float) -> tuple[str, int, Any]:
@@ -409,7 +409,7 @@ class _Process:
         self.process.close()
 
 
-class Pool:
+class WorkerPool:
     """A fixed number of workers; a task waits until one is idle.
 
     Who may wait, and how long, is decided before (`service.service`).
@@ -418,7 +418,7 @@ class Pool:
     def __init__(
         self,
         n_workers: int,
-        settings: Settings = DEFAULTS,
+        settings: RequestLimits = DEFAULTS,
         module: str = CALLS_MODULE,
         niceness: int = 0,
     ) -> None:
@@ -460,7 +460,7 @@ class Pool:
         progress: Progress | None = None,
         kept: Kept | None = None,
         grace_s: float = 1.0,
-    ) -> Outcome:
+    ) -> WorkOutcome:
         """Return the outcome of a task.
 
         `progress` and `kept` are called from another thread. A cancelled task is asked to stop and

@@ -281,7 +281,7 @@ def test_states_by_hand(toy_problem, plain_layout, zero):
 
 def test_kept_activations_by_hand(toy_problem):
     problem = toy_problem(ROUTED)
-    one = experts.kept_bytes(problem, arr(4096), ranks(2), ranks(1), ranks(4), ranks(2))
+    one = experts.expert_kept_bytes(problem, arr(4096), ranks(2), ranks(1), ranks(4), ranks(2))
     rows = 2048 * 2 * 2
     assert one.item() == rows * (6 * 2048 / 2 + 2 * 1024) + 8 * 8 * 2048
 

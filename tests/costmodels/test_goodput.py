@@ -10,11 +10,11 @@ from costmodels.examples import LLAMA3_8B
 from costmodels.problem import Problem
 from costmodels.run.goodput import (
     best_interval_s,
-    checkpoint_bytes,
     checkpoint_time_s,
     goodput,
     goodput_frac,
     job_mtbf_s,
+    saved_bytes,
 )
 from costmodels.shapes import TrainingJob
 from costmodels.stacks import STACKS
@@ -34,7 +34,7 @@ def test_the_run_of_llama3_fails_every_three_hours():
 
 def test_a_checkpoint_holds_weights_and_optimizer():
     # bf16 weights (2) and fp32 master, momentum, variance (12) of 8,030,261,248 parameters.
-    assert checkpoint_bytes(JOB) == 14 * 8_030_261_248
+    assert saved_bytes(JOB) == 14 * 8_030_261_248
 
 
 def test_checkpoint_time_is_stated_or_from_the_bandwidth():

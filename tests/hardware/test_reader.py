@@ -3,7 +3,7 @@
 import pytest
 
 from hardware._reader import CatalogueError, expand_like, read_link, read_sources
-from hardware._units import parse_quantity, scale
+from hardware._units import parse_quantity, unit_scale
 
 SOURCES = read_sources(
     {
@@ -57,7 +57,7 @@ def test_quantity_without_a_known_unit_or_number_is_refused(text):
 
 
 def test_scale_keeps_infinity():
-    assert scale(float("inf"), "1e9") == float("inf")
+    assert unit_scale(float("inf"), "1e9") == float("inf")
 
 
 def test_figure_takes_date_and_status_from_its_source_unless_it_says_otherwise():

@@ -35,7 +35,7 @@ def test_ctrl_c_during_a_solve_is_raised_after_it():
     solver, model = four_solutions()
     collector = Collector(interrupts=True)
     with pytest.raises(KeyboardInterrupt):
-        cp_sat.solve(solver, model, collector)
+        cp_sat.solve_model(solver, model, collector)
     assert collector.n == 4
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     with pytest.raises(KeyboardInterrupt):
@@ -51,7 +51,7 @@ def test_a_handler_of_the_program_is_left_alone():
 
     before = signal.signal(signal.SIGINT, mine)
     try:
-        cp_sat.solve(solver, model, Collector(interrupts=True))
+        cp_sat.solve_model(solver, model, Collector(interrupts=True))
         assert signal.getsignal(signal.SIGINT) is mine
     finally:
         signal.signal(signal.SIGINT, before)
@@ -61,7 +61,7 @@ def test_a_handler_of_the_program_is_left_alone():
 def test_other_threads_solve_without_a_handler():
     solver, model = four_solutions()
     collector = Collector()
-    thread = threading.Thread(target=cp_sat.solve, args=(solver, model, collector))
+    thread = threading.Thread(target=cp_sat.solve_model, args=(solver, model, collector))
     thread.start()
     thread.join()
     assert collector.n == 4

@@ -10,6 +10,13 @@ from typing import Any
 
 from planner.sweeps import run as running
 from planner.sweeps.scaling import curve
+from service.pages.calls import CALLS as CALLS
+from service.pages.calls import RunningCall as RunningCall
+from service.pages.calls import answer as answer
+from service.pages.calls import dumps as dumps
+from service.pages.calls import is_complete as is_complete
+from service.pages.calls import measure as measure
+from service.pages.calls import read_request as read_request
 
 ROW_S = 0.15
 """How long a row takes at least, so that a test can kill in the middle of a job."""

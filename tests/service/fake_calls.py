@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from service.handlers.handlers import Running
+from service.handlers.handlers import RunningCall as RunningCall
 from service.handlers.problems import Problem, refused
 from service.jobs.partial_results import KeptRow
 
@@ -52,7 +52,7 @@ def measure(asked: Asked, settings: Any = None) -> Asked:
     return asked
 
 
-def answer(asked: Asked, running: Running) -> dict[str, Any]:
+def answer(asked: Asked, running: RunningCall) -> dict[str, Any]:
     """Square `n`, and before that do what the request says."""
     do = asked.request
     if "log" in do:  # one line for every time that the work was done
@@ -88,7 +88,7 @@ def answer(asked: Asked, running: Running) -> dict[str, Any]:
     return {"n": n, "square": n * n, "list": list(range(do.get("items", 0)))}
 
 
-def swept(do: Mapping[str, Any], running: Running) -> dict[str, Any]:
+def swept(do: Mapping[str, Any], running: RunningCall) -> dict[str, Any]:
     """Square every point, one after the other, as a sweep does: no point that is there already.
 
     Every point that is computed gets a line in the file `counted`.

@@ -680,7 +680,7 @@ def ask_in_process(found: Found, name: str, body: Any) -> dict[str, Any] | None:
     """Ask a call in this process and note what must not be; return its answer if there is one."""
     from dataclasses import replace
 
-    from service.handlers.handlers import Running, call, dumps
+    from service.handlers.handlers import RunningCall, call, dumps
     from service.handlers.problems import Problem
     from service.limits import DEFAULTS
 
@@ -690,7 +690,7 @@ def ask_in_process(found: Found, name: str, body: Any) -> dict[str, Any] | None:
     found.n += 1
     answer = None
     try:
-        answer = in_time(lambda: call(name, body, Running(settings)))
+        answer = in_time(lambda: call(name, body, RunningCall(settings)))
         dumps(answer, name)
         status = "200"
     except Problem as problem:

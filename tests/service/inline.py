@@ -10,13 +10,13 @@ from typing import Any
 from service.handlers.handlers import CALLS
 from service.jobs.partial_results import rows_of
 from service.jobs.store import Store
-from service.limits import Settings
+from service.limits import RequestLimits
 from service.options import Options
 from service.service import Engine
-from service.worker_pool.pool import Kept, Outcome, Progress, Task, page_of, read_job
+from service.worker_pool.pool import Kept, Progress, Task, WorkOutcome, read_job, slice_of
 from tests.service import fake_calls
 
-SETTINGS = Settings(queue_length=2, per_caller=4, body_bytes=10_000)
+SETTINGS = RequestLimits(queue_length=2, per_caller=4, body_bytes=10_000)
 OPTIONS = Options(workers=1, job_workers=1, lease_s=3.0, poll_s=0.02, drain_s=0.2, watchers=4)
 
 
@@ -25,7 +25,7 @@ class InlinePool:
 
     n_alive, n_deaths = 1, 0
 
-    def __init__(self, calls: Any = fake_calls, settings: Settings = SETTINGS) -> None:
+    def __init__(self, calls: Any = fake_calls, settings: RequestLimits = SETTINGS) -> None:
         self._calls, self._settings = calls, settings
         self.held = asyncio.Event()
         """Work waits for it."""
@@ -37,9 +37,9 @@ class InlinePool:
 
     async def run(
         self, task: Task, hard_s: float, progress: Progress | None = None, kept: Kept | None = None
-    ) -> Outcome:
+    ) -> WorkOutcome:
         if task.what == "page":
-            return Outcome("", False, page_of(task), True, 0.0)
+            return WorkOutcome("", False, slice_of(task), True, 0.0)
         if task.what == "job":
             return read_job(task.body, SETTINGS)
         begun_s = time.monotonic()
@@ -50,7 +50,7 @@ class InlinePool:
         payload, complete = None, True
         if task.what == "answer" and (task.large or not large):
             await self.held.wait()
-            running = calls.Running(
+            running = calls.RunningCall(
                 settings=self._settings,
                 time_limit_s=task.time_limit_s,
                 progress=progress,
@@ -62,12 +62,12 @@ class InlinePool:
             payload = calls.dumps(found, task.name).encode()
             complete = calls.is_complete(found)
         seconds = time.monotonic() - begun_s
-        return Outcome(asked.request_id, large, payload, complete, seconds)
+        return WorkOutcome(asked.request_id, large, payload, complete, seconds)
 
 
 @contextlib.asynccontextmanager
 async def inline_engine(
-    folder: Path, database: str = "", calls: Any = fake_calls, settings: Settings = SETTINGS
+    folder: Path, database: str = "", calls: Any = fake_calls, settings: RequestLimits = SETTINGS
 ) -> AsyncIterator[Engine]:
     store = Store(database or f"sqlite:///{folder}/service.sqlite")
     engine = Engine(store, settings, OPTIONS, "tests.service.fake_calls")

@@ -12,11 +12,11 @@ from service.auth import Auth
 from service.handlers import handlers as calls
 from service.http.rest import Rest
 from service.jobs.store import Store
-from service.limits import DEFAULTS, Settings
+from service.limits import DEFAULTS, RequestLimits
 from service.options import Options
 from service.serve import Serving, http_server, listening
 from service.service import Engine
-from service.worker_pool.pool import Kept, Outcome, Progress, Task, page_of
+from service.worker_pool.pool import Kept, Progress, Task, WorkOutcome, slice_of
 from tests.service.waiting import PATIENCE_S
 
 
@@ -25,7 +25,7 @@ class InProcess:
 
     n_alive, n_deaths = 1, 0
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: RequestLimits) -> None:
         self._settings = settings
 
     async def start(self) -> None: ...
@@ -34,18 +34,18 @@ class InProcess:
 
     async def run(
         self, task: Task, hard_s: float, progress: Progress | None = None, kept: Kept | None = None
-    ) -> Outcome:
+    ) -> WorkOutcome:
         return await asyncio.to_thread(self._done, task, progress, kept)
 
-    def _done(self, task: Task, progress: Progress | None, kept: Kept | None) -> Outcome:
+    def _done(self, task: Task, progress: Progress | None, kept: Kept | None) -> WorkOutcome:
         begun_s = time.monotonic()
         if task.what == "page":
-            return Outcome("", False, page_of(task), True, 0.0)
+            return WorkOutcome("", False, slice_of(task), True, 0.0)
         asked = calls.read_request(task.name, task.body, self._settings)
         large = asked.large or calls.measure(asked, self._settings).large
         payload, complete = None, True
         if task.what == "answer" and (task.large or not large):
-            running = calls.Running(
+            running = calls.RunningCall(
                 self._settings,
                 task.time_limit_s,
                 progress=progress,
@@ -53,12 +53,12 @@ class InProcess:
             )
             found = calls.answer(asked, running)
             payload, complete = calls.dumps(found, task.name).encode(), calls.is_complete(found)
-        return Outcome(asked.request_id, large, payload, complete, time.monotonic() - begun_s)
+        return WorkOutcome(asked.request_id, large, payload, complete, time.monotonic() - begun_s)
 
 
 @contextlib.contextmanager
 def live_service(
-    folder: Path, settings: Settings = DEFAULTS, auth: Auth | None = None, **tls: Any
+    folder: Path, settings: RequestLimits = DEFAULTS, auth: Auth | None = None, **tls: Any
 ) -> Iterator[str]:
     """Serve at a free port and give the address; `tls` are options of `Serving`."""
     started: list[str] = []

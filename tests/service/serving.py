@@ -16,11 +16,11 @@ from service.auth import Auth
 from service.handlers.problems import Problem, refused
 from service.http.rest import Rest
 from service.jobs.store import Store
-from service.limits import DEFAULTS, Settings
+from service.limits import DEFAULTS, RequestLimits
 from service.options import Options
 from service.serve import Serving, http_server, listening
 from service.service import Engine
-from service.worker_pool.pool import CALLS_MODULE, Kept, Outcome, Progress, Task, _Worker
+from service.worker_pool.pool import CALLS_MODULE, Kept, Progress, Task, WorkOutcome, _Worker
 from tests.service.waiting import PATIENCE_S
 
 SETTINGS = replace(
@@ -53,7 +53,7 @@ class CallsPool:
 
     n_alive, n_deaths = 1, 0
 
-    def __init__(self, settings: Settings, note: Callable[[BaseException], None]) -> None:
+    def __init__(self, settings: RequestLimits, note: Callable[[BaseException], None]) -> None:
         nowhere: Any = _Nowhere()
         self._worker = _Worker(nowhere, settings, CALLS_MODULE)
         self._note = note
@@ -65,11 +65,11 @@ class CallsPool:
 
     async def run(
         self, task: Task, hard_s: float, progress: Progress | None = None, kept: Kept | None = None
-    ) -> Outcome:
+    ) -> WorkOutcome:
         async with self._one:
             return await asyncio.to_thread(self._done, task)
 
-    def _done(self, task: Task) -> Outcome:
+    def _done(self, task: Task) -> WorkOutcome:
         try:
             return self._worker._done(0, task, time.monotonic())
         except Problem as problem:
@@ -104,7 +104,7 @@ def served(
     folder: Path,
     auth: Auth | None = None,
     note: Callable[[BaseException], None] = print,
-    settings: Settings = SETTINGS,
+    settings: RequestLimits = SETTINGS,
 ) -> Iterator[str]:
     """Serve with the real HTTP server in a thread; yield the address."""
     serving = Serving(port=0, limits=settings)

@@ -36,23 +36,23 @@ def address() -> Iterator[str]:
 
 @pytest.mark.parametrize("ending", ["", "/", "/ui"])
 def test_the_page_of_a_service_that_runs(address, ending, capsys):
-    browsing.main(f"{address}/p{ending}", Serving(), browser=False)
+    browsing.ui_main(f"{address}/p{ending}", Serving(), browser=False)
     assert capsys.readouterr().out == f"{address}/p/ui\n"
 
 
 def test_what_is_no_service_is_said_with_what_to_do(address):
     for given in (address, "http://127.0.0.1:9", "planner.example", "file:///etc/passwd"):
         with pytest.raises(UsageError, match=r"no planner answers|is no address"):
-            browsing.page_of(given)
+            browsing.page_address(given)
 
 
 def test_a_browser_that_cannot_be_opened_is_said(capsys):
     seen: list[str] = []
-    browsing.show("http://x/ui", True, lambda page: bool(seen.append(page)))
+    browsing.show_ui("http://x/ui", True, lambda page: bool(seen.append(page)))
     said = capsys.readouterr()
     assert (seen, said.out) == (["http://x/ui"], "http://x/ui\n")
     assert "open the address yourself" in said.err
-    browsing.show("http://x/ui", False, lambda page: bool(seen.append(page)))
+    browsing.show_ui("http://x/ui", False, lambda page: bool(seen.append(page)))
     assert len(seen) == 1
 
 
@@ -66,7 +66,7 @@ def test_one_is_started_where_none_runs_and_on_another_port_where_that_is_taken(
         if serving.port:
             raise UsageError(f"{serving.host} port {serving.port}: in use", "another --port")
 
-    monkeypatch.setattr(browsing, "start", start)
+    monkeypatch.setattr(browsing, "start_service", start)
     port = int(address.rpartition(":")[2])
-    browsing.main("", Serving(port=port, data=tmp_path), browser=False)
+    browsing.ui_main("", Serving(port=port, data=tmp_path), browser=False)
     assert started == [port, 0]

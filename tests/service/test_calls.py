@@ -11,10 +11,10 @@ import planner
 from hardware.catalogue import load_catalogue
 from planner.specs.examples import example_content
 from service.handlers import handlers as calls
-from service.handlers.handlers import CALLS, Running, call, dumps, read_request
+from service.handlers.handlers import CALLS, RunningCall, call, dumps, read_request
 from service.handlers.problems import Problem
 from service.handlers.requests import request_id
-from service.limits import Settings
+from service.limits import RequestLimits
 from tests.planner.command import run_here
 
 JOB = {"model": "llama3-8b", "cluster": "h100-x8"}
@@ -56,9 +56,9 @@ def printed(*words: str) -> str:
     return done.stdout
 
 
-def refused(name: str, body: Any, settings: Settings = Settings()) -> Problem:
+def refused(name: str, body: Any, settings: RequestLimits = RequestLimits()) -> Problem:
     with pytest.raises(Problem) as caught:
-        call(name, body, Running(settings))
+        call(name, body, RunningCall(settings))
     json.dumps(caught.value.to_json(), allow_nan=False)
     assert caught.value.detail
     return caught.value
@@ -248,7 +248,7 @@ def test_a_sweep_has_the_rows_of_the_command_line() -> None:
     found = call(
         "sweep",
         {"spec": {**JOB, "vary": vary, "search": search}},
-        Running(progress=told.append),
+        RunningCall(progress=told.append),
     )
     words = ["--vary", "training.global_batch=64,128", "--pin", "tp=2", "--max", "pp=1,cp=1"]
     printed(
@@ -285,7 +285,7 @@ def test_nothing_fits_is_an_answer() -> None:
 
 def test_the_time_limit_gives_the_best_so_far_and_says_so() -> None:
     asked = iter([False] * 1)
-    found = call("solve", JOB, Running(stop=lambda: next(asked, True)))
+    found = call("solve", JOB, RunningCall(stop=lambda: next(asked, True)))
     assert (found["complete"], found["stopped"]) == (False, "time limit")
     assert not calls.is_complete(found)
 
@@ -333,7 +333,7 @@ def test_every_packaged_example_is_answered_at_once() -> None:
 def test_a_time_limit_reaches_the_search_of_a_check() -> None:
     from dataclasses import replace
 
-    from service.handlers.handlers import Running, call
+    from service.handlers.handlers import RunningCall, call
     from service.limits import DEFAULTS
 
     script = (
@@ -347,7 +347,7 @@ def test_a_time_limit_reaches_the_search_of_a_check() -> None:
     whole = call("check", body)
     assert whole["standing"]["rank"]
     assert "complete" not in whole
-    cut = call("check", body, Running(replace(DEFAULTS, solve_s=1e-6)))
+    cut = call("check", body, RunningCall(replace(DEFAULTS, solve_s=1e-6)))
     assert (cut["complete"], cut["stopped"]) == (False, "time limit")
     assert cut["standing"]["rank"] is None
     assert cut["plan"] == whole["plan"]
@@ -362,7 +362,7 @@ def test_searches_after_the_first_end_in_time_as_well() -> None:
     from planner.solver.sources import read_inputs
     from searches.feasibility import StoppedError
     from searches.rules import Context
-    from service.handlers.handlers import Running, _stop
+    from service.handlers.handlers import RunningCall, _stop
 
     model, cluster = read_inputs("llama3-8b", "h100-x8", ())
     options = solve_options(1, {}, {}, {}, "default", "", ())
@@ -374,7 +374,7 @@ def test_searches_after_the_first_end_in_time_as_well() -> None:
     attempt = Attempt("", model, cluster, options, stop=lambda: True)
     with pytest.raises(StoppedError):
         _relaxation(attempt, Asked("llama3-8b", "h100-x8", (), "", ""))
-    over = Running(end_s=0.0)
+    over = RunningCall(end_s=0.0)
     assert _stop(over)()  # of whichever search of the call, and whatever it asks for itself
     assert _stop(over, 100.0)()
 

@@ -14,7 +14,7 @@ from grpc import StatusCode
 from planner.specs.examples import example_content
 from service.handlers import handlers as calls
 from service.handlers.handlers import CALLS, dumps
-from service.limits import Settings
+from service.limits import RequestLimits
 from service.proto.planner.v1 import planner_pb2 as pb
 from service.service import ROLES, Engine
 from tests.planner.command import run_here
@@ -524,7 +524,7 @@ ANSWERED = [
 
 @pytest.fixture(scope="module")
 def real(database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    found = Service(tmp_path_factory.mktemp("real"), database, calls, Settings())
+    found = Service(tmp_path_factory.mktemp("real"), database, calls, RequestLimits())
     yield found
     found.close()
 

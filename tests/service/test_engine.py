@@ -15,15 +15,15 @@ from sqlalchemy import event, func, select
 from service.handlers.problems import Problem
 from service.jobs.records import JobView, State
 from service.jobs.store import Store, StoreFull, job_rows
-from service.limits import Settings
+from service.limits import RequestLimits
 from service.options import Options
-from service.service import Answer, Caller, Engine
+from service.service import CallAnswer, Caller, Engine
 from tests.service.waiting import PATIENCE_S, until
 
 Found = TypeVar("Found")
 
 CALLS = "tests.service.fake_calls"
-SETTINGS = Settings(worker_bytes=500_000_000, queue_length=2, per_caller=4, hard_s=20.0)
+SETTINGS = RequestLimits(worker_bytes=500_000_000, queue_length=2, per_caller=4, hard_s=20.0)
 OPTIONS = Options(
     workers=1, job_workers=1, lease_s=3.0, poll_s=0.05, drain_s=0.2, grace_s=0.4, watchers=4
 )
@@ -57,7 +57,7 @@ class Runs:
 
         return self.runner.run(limited())
 
-    def call(self, request: dict[str, Any], caller: Caller = ANN, **given: Any) -> Answer:
+    def call(self, request: dict[str, Any], caller: Caller = ANN, **given: Any) -> CallAnswer:
         return self(lambda engine: engine.call("solve", request, caller, **given))
 
     def close(self) -> None:
@@ -113,7 +113,7 @@ def test_the_same_request_in_flight_is_computed_once(engine, log):
     go = log.with_name("go")
     request = {"n": 4, "log": str(log), "go": str(go)}
 
-    async def many(it: Engine) -> list[Answer]:
+    async def many(it: Engine) -> list[CallAnswer]:
         asked = [asyncio.ensure_future(it.call("solve", request, ANN)) for _ in range(4)]
         await until(lambda: n_lines(log))
         go.touch()
@@ -196,7 +196,7 @@ def test_too_many_requests_are_refused_with_a_time_to_come_back(engine):
 
     answers = engine(flood)
     refused = [each for each in answers if isinstance(each, Problem)]
-    served = [each for each in answers if isinstance(each, Answer)]
+    served = [each for each in answers if isinstance(each, CallAnswer)]
     assert (len(refused), len(served)) == (2, 4)  # one is worked on, one by the spare, two wait
     assert {(p.status, p.code) for p in refused} == {(429, "overloaded")}
     assert all(p.retry_after_s and p.retry_after_s > 0 for p in refused)

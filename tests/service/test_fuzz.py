@@ -32,7 +32,7 @@ def test_faults_are_found(monkeypatch):
     def broken(*given: object) -> None:
         raise ZeroDivisionError("nobody thought of this")
 
-    monkeypatch.setattr(calls, "check_inputs", broken)
+    monkeypatch.setattr(calls, "check_input_limits", broken)
     found = fuzzing.Found()
     fuzzing.ask_in_process(
         found, "evaluate", {"model": "llama3-8b", "cluster": "h100-x8", "pins": {}}

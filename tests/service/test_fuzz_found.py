@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from service.handlers.handlers import Running, call
+from service.handlers.handlers import RunningCall, call
 from service.handlers.problems import Problem
-from service.limits import Settings
+from service.limits import RequestLimits
 
 HUGE = "9" * 5_000
 FLAGS = {
@@ -130,7 +130,7 @@ def test_the_points_of_a_sweep_are_read_within_its_time():
     begun_s = time.process_time()
     complete = False
     try:
-        answer = call("sweep", {"spec": spec}, Running(Settings(job_s=0.5, solve_s=0.5)))
+        answer = call("sweep", {"spec": spec}, RunningCall(RequestLimits(job_s=0.5, solve_s=0.5)))
         complete = answer["complete"]
     except Problem:
         pass  # refused is as well

@@ -25,7 +25,7 @@ from service import logs
 from service.auth import Auth
 from service.handlers.handlers import call
 from service.handlers.problems import Fault, Problem
-from service.limits import Settings
+from service.limits import RequestLimits
 from service.metrics import Metrics
 from service.proto.planner.v1 import planner_pb2 as pb
 from service.proto.planner.v1 import planner_pb2_grpc
@@ -34,9 +34,9 @@ from service.rpc import methods as grpc_methods
 from service.rpc import server as grpc_server
 from service.rpc.convert import body_of, message_of, to_dict
 from service.rpc.gate import address_of, time_left
-from service.rpc.server import bound, credentials_of, start
-from service.rpc.status import MOST_BYTES, details_of, status_of
-from service.serve import Serving, check
+from service.rpc.server import bound, credentials_of, start_server
+from service.rpc.status import MOST_BYTES, status_details, status_of
+from service.serve import Serving, check_setup
 from tests.service.inline import SETTINGS
 from tests.service.test_calls import JOB
 from tests.service.test_serve import ask as ask_http
@@ -180,7 +180,7 @@ def number(value: float) -> struct_pb2.Value:
 )
 def test_what_is_no_request_is_refused(message, said):
     with pytest.raises(Problem, match=said):
-        body_of(message, Settings(nodes=20))
+        body_of(message, RequestLimits(nodes=20))
 
 
 def test_large_numbers_stay_what_they_are():
@@ -194,9 +194,9 @@ def test_large_numbers_stay_what_they_are():
 def test_details_fit_into_the_metadata_that_clients_take():
     faults = [Fault("wrong " * 50, "change it " * 50, f"field{i}") for i in range(20)]
     problem = Problem(422, "malformed", "t" * 5_000, "d" * 50_000, 1.0, faults)
-    assert len(details_of(problem, "id")) <= MOST_BYTES
+    assert len(status_details(problem, "id")) <= MOST_BYTES
     few = Problem(422, "malformed", "t", "d", 1.0, faults[:3])
-    assert details_of(few, "id").count(b"change it") >= 3 * 50
+    assert status_details(few, "id").count(b"change it") >= 3 * 50
 
 
 @pytest.mark.parametrize(
@@ -302,10 +302,10 @@ def test_a_repeated_question_is_answered_unread(ask, monkeypatch):
     ("given_s", "left_s"), [(None, None), (3600.0, None), (10.0, 9.51), (1.0, 0.84), (0.0, 0.001)]
 )
 def test_the_deadline_of_a_call_leaves_time_for_the_way_back(given_s, left_s):
-    found = time_left(given_s, Settings())
+    found = time_left(given_s, RequestLimits())
     assert found == (left_s if left_s is None else pytest.approx(left_s, rel=0.01))
     if given_s and found:
-        assert time_left(given_s * 0.999, Settings()) == found, "asked at once, computed once"
+        assert time_left(given_s * 0.999, RequestLimits()) == found, "asked at once, computed once"
 
 
 def test_more_calls_than_are_served_are_told_to_come_back(ask, monkeypatch):
@@ -613,7 +613,7 @@ def test_a_start_listens_where_it_is_told(service):
         for tries_left in reversed(range(9)):
             port = free_port()
             try:
-                server = await start(
+                server = await start_server(
                     service.engine, Serving(grpc_port=port), Auth(), service.metrics
                 )
                 break
@@ -639,7 +639,7 @@ def test_a_check_finds_a_grpc_port_in_use(tmp_path):
         serving = Serving(port=free_port(), grpc_port=taken.getsockname()[1], data=tmp_path)
         said: list[str] = []
         with pytest.raises(UsageError, match="in use"):
-            asyncio.run(check(serving, said.append))
+            asyncio.run(check_setup(serving, said.append))
     assert said[-1].startswith("address: ")
 
 

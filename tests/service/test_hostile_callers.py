@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from service import logs
-from service.auth import Auth, network_of, read_tokens, tokens_of
+from service.auth import Auth, address_network, read_tokens, tokens_of
 from service.handlers.problems import Problem
 from service.http.rest import Rest
 from service.jobs.queue import Jobs
@@ -323,9 +323,13 @@ def test_an_address_that_fails_too_often_is_refused_and_others_are_not():
 
 
 def test_who_has_an_ipv6_network_is_one_caller():
-    assert network_of("2001:db8::1") == network_of("2001:db8::ffff") != network_of("2001:db9::1")
-    assert network_of("10.0.0.1") != network_of("10.0.0.2")
-    assert network_of("") == ""
+    assert (
+        address_network("2001:db8::1")
+        == address_network("2001:db8::ffff")
+        != address_network("2001:db9::1")
+    )
+    assert address_network("10.0.0.1") != address_network("10.0.0.2")
+    assert address_network("") == ""
 
 
 def test_a_token_that_repeats_itself_is_none():

@@ -15,7 +15,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from service import logs
 from service.auth import Auth, read_tokens
-from service.limits import Settings
+from service.limits import RequestLimits
 from service.metrics import Metrics
 from service.rpc.server import bound
 from service.service import Caller
@@ -29,7 +29,7 @@ TOKEN = "hostile-0123456789"
 async def statuses(folder: Path, auth: Auth, metadata: Any) -> tuple[str, str, str]:
     """Return how `Check`, `Watch` and reflection end."""
     async with inline_engine(folder) as engine:
-        server = bound(engine, auth, Settings(), Metrics(engine), "127.0.0.1:0")
+        server = bound(engine, auth, RequestLimits(), Metrics(engine), "127.0.0.1:0")
         await server.start()
         try:
             async with grpc.aio.insecure_channel(server.address) as channel:
@@ -84,7 +84,7 @@ def test_streams_ask_for_a_token_where_there_are_some(tmp_path, asks, metadata, 
 def test_bytes_that_are_no_message_are_refused_without_a_trace_in_the_log(tmp_path, caplog, path):
     async def run() -> str:
         async with inline_engine(tmp_path) as engine:
-            server = bound(engine, Auth(), Settings(), Metrics(engine), "127.0.0.1:0")
+            server = bound(engine, Auth(), RequestLimits(), Metrics(engine), "127.0.0.1:0")
             await server.start()
             try:
                 async with grpc.aio.insecure_channel(server.address) as channel:
@@ -107,7 +107,7 @@ def test_no_byte_of_a_token_that_is_no_utf_8_is_logged(tmp_path, caplog):
     async def run() -> None:
         async with inline_engine(tmp_path) as engine:
             auth = Auth(read_tokens(f"ann read {TOKEN}", "tokens"))
-            server = bound(engine, auth, Settings(), Metrics(engine), "127.0.0.1:0")
+            server = bound(engine, auth, RequestLimits(), Metrics(engine), "127.0.0.1:0")
             await server.start()
             try:
                 fields = [*fuzzing_wire.fields_of("/planner.v1.Planner/GetVersion"), *spoilt]
@@ -131,7 +131,7 @@ def test_no_byte_of_a_token_that_is_no_utf_8_is_logged(tmp_path, caplog):
 
 
 @contextlib.asynccontextmanager
-async def asked_of(folder: Path, settings: Settings, **auth: Any) -> AsyncIterator[Any]:
+async def asked_of(folder: Path, settings: RequestLimits, **auth: Any) -> AsyncIterator[Any]:
     """Yield a server, and what calls a method without ever sending a message."""
     async with inline_engine(folder) as engine:
         server = bound(engine, Auth(**auth), settings, Metrics(engine), "127.0.0.1:0")
@@ -166,7 +166,7 @@ def test_no_message_is_taken_before_it_is_known_who_calls(tmp_path):
 
     async def run() -> list[str]:
         tokens = read_tokens(f"ann read {TOKEN}", "tokens")
-        async with asked_of(tmp_path, Settings(), tokens=tokens) as (_, call):
+        async with asked_of(tmp_path, RequestLimits(), tokens=tokens) as (_, call):
             paths = (
                 "/planner.v1.Planner/Solve",
                 "/planner.v1.Planner/WatchJob",
@@ -184,7 +184,7 @@ def test_a_caller_holds_no_more_streams_open_than_its_share(tmp_path):
     async def run() -> list[str]:
         async with inline_engine(tmp_path) as engine:
             engine.options = replace(engine.options, watchers_per_caller=2)
-            server = bound(engine, Auth(), Settings(), Metrics(engine), "127.0.0.1:0")
+            server = bound(engine, Auth(), RequestLimits(), Metrics(engine), "127.0.0.1:0")
             await server.start()
             try:
                 async with grpc.aio.insecure_channel(server.address) as channel:
@@ -228,7 +228,7 @@ def test_a_message_that_does_not_arrive_ends_its_call(tmp_path, monkeypatch, pat
     monkeypatch.setattr("service.rpc.receiving.SOON_S", 0.05)
 
     async def run() -> tuple[str, str]:
-        async with asked_of(tmp_path, Settings()) as (_, call):
+        async with asked_of(tmp_path, RequestLimits()) as (_, call):
             return await status(call(path))
 
     code, said = asyncio.run(run())
@@ -240,7 +240,7 @@ def test_a_caller_sends_no_more_slow_messages_at_once_than_its_share(tmp_path, m
     monkeypatch.setattr("service.rpc.receiving.SOON_S", 0.05)
 
     async def run() -> tuple[str, str]:
-        async with asked_of(tmp_path, Settings(per_caller=2)) as (server, call):
+        async with asked_of(tmp_path, RequestLimits(per_caller=2)) as (server, call):
             first = [call("/planner.v1.Planner/Solve") for _ in range(2)]
             slow = server.gate._receiver._slow
             async with asyncio.timeout(PATIENCE_S):
@@ -263,7 +263,7 @@ def test_a_path_that_is_no_utf_8_does_not_end_the_server(tmp_path):
 
     async def run() -> list[bytes]:
         async with inline_engine(tmp_path) as engine:
-            server = bound(engine, Auth(), Settings(), Metrics(engine), "127.0.0.1:0")
+            server = bound(engine, Auth(), RequestLimits(), Metrics(engine), "127.0.0.1:0")
             await server.start()
             fields = fuzzing_wire.fields_of("/planner.v1.Planner/GetVersion")
             fields[3] = (b":path", b"/planner.v1.Planner/\xb4")
@@ -304,7 +304,7 @@ def test_a_stream_that_is_left_while_its_question_is_refused_logs_no_defect(tmp_
             lambda _, context: said.append(context["message"])
         )
         async with inline_engine(tmp_path) as engine:
-            methods = Grpc(engine, Auth(), Settings(), Metrics(engine))
+            methods = Grpc(engine, Auth(), RequestLimits(), Metrics(engine))
 
             async def call(*_: object) -> None:
                 readers[0].cancel()  # the caller leaves at that moment

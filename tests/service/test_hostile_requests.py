@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from planner.errors import Problem as Wrong
 from planner.errors import SearchError, SpecError, UsageError
 from service.handlers.documents import looks_like_path
-from service.handlers.handlers import CALLS, Running, answer, call, measure, read_request
+from service.handlers.handlers import CALLS, RunningCall, answer, call, measure, read_request
 from service.handlers.problems import Problem, problem_of
-from service.limits import Settings, check_document_text, json_body
+from service.limits import RequestLimits, check_document_text, json_body
 
 JOB = {"model": "llama3-8b", "cluster": "h100-x8"}
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
@@ -25,9 +25,9 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
 )
 
 
-def refused(name: str, body: Any, limits: Settings = Settings()) -> Problem:
+def refused(name: str, body: Any, limits: RequestLimits = RequestLimits()) -> Problem:
     with pytest.raises(Problem) as caught:
-        call(name, body, Running(limits))
+        call(name, body, RunningCall(limits))
     problem = caught.value
     document = problem.to_json("id")
     assert document["status"] < 500
@@ -186,19 +186,19 @@ def test_the_rule_that_a_layout_breaks_is_named() -> None:
 
 
 def test_limits_are_those_of_the_settings() -> None:
-    few = replace(Settings(), space=10)
+    few = replace(RequestLimits(), space=10)
     problem = refused("solve", JOB, few)
     assert (problem.status, problem.code) == (422, "too-much-work")
     assert "candidate plans" in problem.detail
     with pytest.raises(Problem, match="candidate plans"):
         measure(read_request("solve", JOB), few)
     vary = {"training.global_batch": [8, 16, 32]}
-    few = replace(Settings(), points=2)
+    few = replace(RequestLimits(), points=2)
     assert "points: 3" in refused("sweep", {"spec": {**JOB, "vary": vary}}, few).detail
     with pytest.raises(Problem, match="aliases"):
         check_document_text("model:\n- &a 1\n" + "- *a\n" * 101, "model")
     with pytest.raises(Problem, match="bytes of the body"):
-        json_body(b"{}", replace(Settings(), body_bytes=1))
+        json_body(b"{}", replace(RequestLimits(), body_bytes=1))
 
 
 def test_many_keys_are_looked_through_once():
@@ -345,7 +345,7 @@ def test_errors_of_the_library_keep_their_places_and_codes() -> None:
 
 
 def test_a_defect_is_a_problem_without_a_trace(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(request: Any, running: Running) -> Any:
+    def broken(request: Any, running: RunningCall) -> Any:
         raise ZeroDivisionError("nobody thought of this")
 
     monkeypatch.setitem(CALLS, "rules", replace(CALLS["rules"], function=broken))

@@ -10,8 +10,8 @@ from sqlalchemy import select
 
 from planner.sweeps.run import PointSolver
 from planner.sweeps.scaling import curve
-from service.handlers.handlers import CALLS, Running, answer, dumps, read_request
-from service.jobs.partial_results import KeptRow, Rows, packed, rows_of
+from service.handlers.handlers import CALLS, RunningCall, answer, dumps, read_request
+from service.jobs.partial_results import KeptRow, Rows, packed_rows, rows_of
 from service.jobs.queue import Jobs
 from service.jobs.records import State
 from service.jobs.store import Store, job_rows
@@ -70,13 +70,13 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def answered(call: str, **given: Any) -> tuple[str, list[KeptRow]]:
     """Return the bytes of an answer, and the rows that were to be kept on the way."""
     kept: list[KeptRow] = []
-    running = Running(keep=kept.extend, **given)
+    running = RunningCall(keep=kept.extend, **given)
     return dumps(answer(read_request(call, ASKED[call]), running), call), kept
 
 
 def by_index(rows: Rows) -> dict[int, KeptRow]:
     """Return rows as an attempt gets them that the store kept for it."""
-    found = rows_of([packed("this", rows[:2]), packed("this", rows[2:])], "this")
+    found = rows_of([packed_rows("this", rows[:2]), packed_rows("this", rows[2:])], "this")
     assert found == {row.place: row for row in rows}
     return found
 
@@ -120,7 +120,10 @@ def test_rows_of_a_curve_are_kept_as_its_answer_has_them(computed):
 
 
 def test_rows_of_another_request_are_not_taken():
-    payloads = [packed("another", [KeptRow(0, "{}", ("note",))]), packed("s", [KeptRow(1, "[]")])]
+    payloads = [
+        packed_rows("another", [KeptRow(0, "{}", ("note",))]),
+        packed_rows("s", [KeptRow(1, "[]")]),
+    ]
     assert rows_of(payloads, "s") == {1: KeptRow(1, "[]")}
     assert rows_of(payloads, "another") == {0: KeptRow(0, "{}", ("note",))}
 

@@ -8,8 +8,8 @@ import pytest
 
 from planner.errors import SpecError
 from planner.specs.yaml.document import Document, parse_yaml
-from service.limits import Settings
-from service.limits_file import NAMED, known_limits, read_limits, table, with_limits
+from service.limits import RequestLimits
+from service.limits_file import NAMED, known_limits, limits_table, read_limits, with_limits
 from service.options import Options
 
 DOCS = Path(__file__).parents[2] / "docs" / "service.md"
@@ -18,11 +18,11 @@ DOCS = Path(__file__).parents[2] / "docs" / "service.md"
 def test_limits_are_set_by_name_and_the_others_stay(tmp_path):
     file = tmp_path / "limits.yaml"
     file.write_text("# ours\nsolve_s: 20\nqueue_length: 200\nretention_s: 3_600\nspace: 1e7\n")
-    settings, options = read_limits(file, Settings(), Options(workers=3))
+    settings, options = read_limits(file, RequestLimits(), Options(workers=3))
     assert (settings.solve_s, settings.queue_length, settings.space) == (20.0, 200, 10_000_000)
     assert isinstance(settings.space, int)
     assert (options.retention_s, options.workers) == (3600.0, 3)
-    assert settings.hard_s == Settings().hard_s
+    assert settings.hard_s == RequestLimits().hard_s
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_limits_are_set_by_name_and_the_others_stay(tmp_path):
 )
 def test_what_is_no_limit_is_said_with_its_line(text, line, said):
     with pytest.raises(SpecError) as caught:
-        with_limits(parse_yaml(text, "limits.yaml"), Settings(), Options())
+        with_limits(parse_yaml(text, "limits.yaml"), RequestLimits(), Options())
     (problem,) = caught.value.problems
     assert said in problem.message
     assert (problem.file, problem.line) == ("limits.yaml", line)
@@ -53,18 +53,18 @@ def test_an_empty_file_is_told_what_to_write(tmp_path):
     file = tmp_path / "limits.yaml"
     file.write_text("\n")
     with pytest.raises(SpecError, match="the file is empty") as caught:
-        read_limits(file, Settings(), Options())
+        read_limits(file, RequestLimits(), Options())
     assert "solve_s: 20" in caught.value.problems[0].fix
 
 
 def test_an_unknown_name_is_told_a_close_one():
     with pytest.raises(SpecError) as caught:
-        with_limits(Document({"solv_s": 1}), Settings(), Options())
+        with_limits(Document({"solv_s": 1}), RequestLimits(), Options())
     assert "solve_s" in caught.value.problems[0].fix
 
 
 def test_every_limit_has_a_meaning_and_stands_in_the_docs():
     known: dict[str, Any] = known_limits()
-    assert known.keys() == {each.name for each in fields(Settings)} | set(NAMED)
+    assert known.keys() == {each.name for each in fields(RequestLimits)} | set(NAMED)
     assert all(meaning for _, meaning in known.values()), known
-    assert table() in DOCS.read_text(), "docs/service.md: python -m service.limits_file"
+    assert limits_table() in DOCS.read_text(), "docs/service.md: python -m service.limits_file"

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from service.handlers import schemas
 from service.handlers.handlers import CALLS
 from service.http.openapi import OPERATIONS as HTTP_OPERATIONS
-from service.proto.generate import BASELINE, FOLDER, breaking_changes, generated
+from service.proto.generate import BASELINE, FOLDER, generated, proto_breaking_changes
 from service.proto.planner.v1 import planner_pb2 as pb
 from service.rpc.gate import CALL_OF, OPERATIONS, SERVICE
 
@@ -33,7 +33,7 @@ def test_the_committed_files_are_those_of_the_proto_file(current):
 
 
 def test_the_proto_file_does_not_break_who_uses_the_committed_interface(committed, current):
-    assert breaking_changes(committed, json.loads(current[BASELINE])) == []
+    assert proto_breaking_changes(committed, json.loads(current[BASELINE])) == []
 
 
 def test_the_stub_in_use_is_the_committed_interface(committed):
@@ -111,7 +111,7 @@ STATE = ("messageType", "Job", "enumType", "State")
     ],
 )
 def test_changes_that_break_callers_are_found(committed, path, values, said):
-    faults = breaking_changes(committed, changed(committed, path, **values))
+    faults = proto_breaking_changes(committed, changed(committed, path, **values))
     assert any(said in fault for fault in faults), faults
 
 
@@ -122,12 +122,12 @@ def test_numbers_and_names_that_were_reserved_stay_so(committed):
         reservedRange=[{"start": 50, "end": 52}],
         reservedName=["layers"],
     )
-    assert breaking_changes(committed, old) == []
+    assert proto_breaking_changes(committed, old) == []
     new = changed(old, TOP, name="top")
     place_of(new, (*REQUEST, "field")).append(
         {"name": "layers", "number": 51, "label": "LABEL_OPTIONAL", "type": "TYPE_INT64"}
     )
-    faults = breaking_changes(old, new)
+    faults = proto_breaking_changes(old, new)
     assert len(faults) == 2
     assert "51 was reserved" in faults[0]
     assert "layers was reserved" in faults[1]
@@ -143,7 +143,7 @@ def test_additions_break_nobody(committed):
     )
     place_of(new, (*STATE, "value")).append({"name": "LOST", "number": 7})
     new["messageType"].append({"name": "Added"})
-    assert breaking_changes(committed, new) == []
+    assert proto_breaking_changes(committed, new) == []
 
 
 # One set of schemas

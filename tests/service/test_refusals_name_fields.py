@@ -196,9 +196,9 @@ def test_a_refusal_has_the_field_that_is_wrong(
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     from service.handlers import handlers as calls
-    from service.limits import Settings
+    from service.limits import RequestLimits
 
-    found = Service(tmp_path_factory.mktemp("real"), "", calls, Settings())
+    found = Service(tmp_path_factory.mktemp("real"), "", calls, RequestLimits())
     yield found
     found.close()
 

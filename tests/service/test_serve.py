@@ -23,12 +23,12 @@ from planner.errors import UsageError
 from service.auth import Auth, read_tokens
 from service.serve import (
     Serving,
-    check,
     check_ports,
+    check_setup,
     check_tls,
     listening,
     only_hosts,
-    serve,
+    serve_forever,
     start_auth,
 )
 from tests.service.waiting import PATIENCE_S, wait_until
@@ -98,7 +98,7 @@ def test_a_port_in_use_is_said(tmp_path):
 
 def test_http_and_grpc_at_one_port_are_refused_before_anything_starts(tmp_path):
     one = Serving(port=9, grpc_port=9, data=tmp_path / "none")
-    for start in (serve(one, lambda *_: None), check(one, lambda _: None)):
+    for start in (serve_forever(one, lambda *_: None), check_setup(one, lambda _: None)):
         with pytest.raises(UsageError, match="--port and --grpc-port are both 9"):
             asyncio.run(start)
     assert not (tmp_path / "none").exists()
@@ -119,7 +119,7 @@ def test_a_start_asks_for_tokens_where_there_are_some(tmp_path):
     file.write_text("ann read 0123456789abcdef\n")
     assert start_auth(Serving(host="0.0.0.0", token_file=file)).asks
     with pytest.raises(UsageError):
-        asyncio.run(serve(replace(Serving(), host="0.0.0.0")))
+        asyncio.run(serve_forever(replace(Serving(), host="0.0.0.0")))
 
 
 # Processes

@@ -6,12 +6,12 @@ import threading
 
 import pytest
 
-from service.handlers.handlers import Running, answer, dumps, read_request
+from service.handlers.handlers import RunningCall, answer, dumps, read_request
 from service.jobs.store import Store
-from service.limits import Settings
+from service.limits import RequestLimits
 from service.options import Options
 from service.service import Caller, Engine
-from service.worker_pool.pool import Lagging, Outcome, Pool, Task, WorkerDied, cut_page
+from service.worker_pool.pool import Lagging, Task, WorkerDied, WorkerPool, WorkOutcome, cut_page
 from tests.service.waiting import PATIENCE_S
 
 SOLVE = {"model": "llama3-8b", "cluster": "h100-x8"}
@@ -72,8 +72,8 @@ def test_what_orders_the_rows_of_an_answer_is_part_of_its_identity():
 def test_on_ray_the_bytes_are_the_same(name, request_):
     asked = read_request(name, request_)
     told: list[int] = []
-    on_ray = Running(executor="ray", progress=lambda data: told.append(data["done"]))
-    assert dumps(answer(asked, on_ray), name) == dumps(answer(asked, Running()), name)
+    on_ray = RunningCall(executor="ray", progress=lambda data: told.append(data["done"]))
+    assert dumps(answer(asked, on_ray), name) == dumps(answer(asked, RunningCall()), name)
     assert told
 
 
@@ -82,7 +82,7 @@ def test_a_service_runs_its_jobs_on_ray_when_told_to(tmp_path):
     async def run() -> bytes:
         store = Store(f"sqlite:///{tmp_path}/service.sqlite")
         options = Options(workers=1, job_workers=1, executor="ray", drain_s=1.0)
-        engine, caller = Engine(store, Settings(), options), Caller("ann")
+        engine, caller = Engine(store, RequestLimits(), options), Caller("ann")
         await engine.start()
         try:
             job = await engine.submit("sweep", SWEEP, caller)
@@ -92,7 +92,7 @@ def test_a_service_runs_its_jobs_on_ray_when_told_to(tmp_path):
         finally:
             await engine.close()
 
-    wanted = dumps(answer(read_request("sweep", SWEEP), Running()), "sweep")
+    wanted = dumps(answer(read_request("sweep", SWEEP), RunningCall()), "sweep")
     assert asyncio.run(asyncio.wait_for(run(), 2 * PATIENCE_S)).decode() == wanted
 
 
@@ -106,12 +106,12 @@ def test_a_worker_takes_no_task_before_the_last_has_left_it_however_often_that_w
             self.killed, self.over = threading.Event(), threading.Event()
             self.n_inside = 0
 
-        def run(self, *given: object) -> Outcome:
+        def run(self, *given: object) -> WorkOutcome:
             self.n_inside += 1
             self.killed.wait(PATIENCE_S)
             self.over.wait(PATIENCE_S)
             self.n_inside -= 1
-            return Outcome("", False, b"", True, 0.0)
+            return WorkOutcome("", False, b"", True, 0.0)
 
         def has_ended(self) -> bool:
             return False
@@ -122,7 +122,7 @@ def test_a_worker_takes_no_task_before_the_last_has_left_it_however_often_that_w
             self.killed.set()
 
     async def run() -> None:
-        pool, worker = Pool(1), Deaf()
+        pool, worker = WorkerPool(1), Deaf()
         pool._idle.put_nowait(worker)  # type: ignore[arg-type]  # stands for one
         task = asyncio.ensure_future(pool.run(Task("read", "x", b""), 5.0))
         while not worker.n_inside:

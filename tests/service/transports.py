@@ -16,7 +16,7 @@ from service.auth import Auth, read_tokens
 from service.handlers.handlers import CALLS
 from service.http.openapi import FACTS, OPERATIONS
 from service.http.rest import Rest
-from service.limits import Settings
+from service.limits import RequestLimits
 from service.metrics import Metrics
 from service.proto.planner.v1 import planner_pb2 as pb
 from service.proto.planner.v1 import planner_pb2_grpc
@@ -78,7 +78,7 @@ class Service:
         folder: Path,
         database: str = "",
         calls: Any = fake_calls,
-        settings: Settings = SETTINGS,
+        settings: RequestLimits = SETTINGS,
     ) -> None:
         self.runner = asyncio.Runner()
         self._context = inline_engine(folder, database, calls, settings)
@@ -90,7 +90,7 @@ class Service:
         self.server: GrpcServer = self.runner.run(self._listen(settings))
         self.channel: Any = self.runner.run(self._connect())
 
-    async def _listen(self, settings: Settings) -> GrpcServer:
+    async def _listen(self, settings: RequestLimits) -> GrpcServer:
         server = bound(self.engine, self.auth, settings, self.metrics, "127.0.0.1:0")
         await server.start()
         return server

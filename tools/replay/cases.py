@@ -9,7 +9,7 @@ from typing import Any
 from costmodels.plans import Layout
 from planner.frameworks.megatron.emitter import flag_groups
 from planner.frameworks.torchtitan.emitter import recipe, vocab_rows
-from searches.frameworks.megatron.layouts import padded_vocab
+from searches.frameworks.megatron.layouts import megatron_vocab
 from tools.samples.draw import Drawn, draw_plans
 
 Record = dict[str, Any]
@@ -81,7 +81,7 @@ def megatron_case(drawn: Drawn, rank: int) -> Record:
     """Return a case with the flags of the emitted script."""
     x = drawn.layout
     words = [word for _, group in flag_groups(x, drawn.shape, drawn.job) for word in group]
-    vocab = int(padded_vocab(drawn.shape, x.tp))
+    vocab = int(megatron_vocab(drawn.shape, x.tp))
     return plain_case(drawn, rank, vocab) | {"flags": words}
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from planner.analyze.check import describe, judge
 from planner.errors import PlannerError
-from planner.frameworks.runs.query import Asked
+from planner.frameworks.runs.query import RunQuery
 from planner.frameworks.runs.reader import read_run
 from planner.specs.inputs import ModelInput
 from planner.specs.model import canonical_model
@@ -63,7 +63,7 @@ def verdict(checker: str, files: Mapping[str, str], drawn: Drawn, n_devices: int
             Path(folder, name).write_text(text)
         named = RELEASES["megatron"] if checker == "megatron" else ""
         n = n_devices or drawn.layout.n_devices
-        asked = Asked(given, n_devices=n, all_devices=True, version=named)
+        asked = RunQuery(given, n_devices=n, all_devices=True, version=named)
         try:
             run = read_run(str(Path(folder, READ[checker])), asked)
             model, _ = describe(run, given)

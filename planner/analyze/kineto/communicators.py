@@ -16,7 +16,7 @@ from costmodels.plans import Layout
 from costmodels.shapes import ModelShape
 from costmodels.traffic import Transfer
 from planner.analyze.kineto.kernels import collective_of
-from planner.analyze.kineto.reader import Call
+from planner.analyze.kineto.reader import CollectiveCall
 from planner.frameworks.launchers.placement import dense_grid, expert_grid
 
 OTHER = "other"
@@ -129,7 +129,7 @@ class Assigned:
     """Axes between which an ambiguous one could not be decided."""
 
 
-def assign(call: Call, kernel: str, plan: PlanGroups) -> Assigned:
+def assign(call: CollectiveCall, kernel: str, plan: PlanGroups) -> Assigned:
     """Return the axis of one call of a trace."""
     if axis := described_axis(call.description):
         return Assigned(axis, "description")

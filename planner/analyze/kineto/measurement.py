@@ -27,17 +27,17 @@ from planner.analyze.kineto.kernels import (
     kind_of_copy,
     kind_of_kernel,
 )
-from planner.analyze.kineto.reader import Call, GpuRow, KinetoTrace, ProfiledStep
+from planner.analyze.kineto.reader import CollectiveCall, GpuRow, KinetoTrace, ProfiledStep
 from planner.errors import UsageError
 
 HEAD_GEMM = "head gemm"
 """Products of the output head, where recorded shapes tell them from the others."""
 HOST, IDLE = "host", "idle"
-NO_CALL = Call()
+NO_CALL = CollectiveCall()
 
 
 @dataclass(frozen=True, slots=True)
-class Traffic:
+class MeasuredTraffic:
     """One kind of collective on one axis, means per step."""
 
     axis: str
@@ -59,7 +59,7 @@ class Traffic:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredTrace:
     """One rank's trace in the words of a plan; seconds, means over the steps."""
 
     path: str
@@ -69,7 +69,7 @@ class Measured:
     parts_s: Mapping[str, float]
     """What has the device: kinds of kernels, axes (where nothing hides them), `host` and `idle`;
     they sum to the mean step."""
-    traffic: tuple[Traffic, ...]
+    traffic: tuple[MeasuredTraffic, ...]
     unknown_s: Mapping[str, float]
     """Kernels that no pattern knows, by name, the longest first."""
     communicators: tuple[tuple[str, Assigned], ...]
@@ -129,13 +129,13 @@ def chosen_windows(
     return tuple(chosen)
 
 
-def measure(
+def measure_trace(
     trace: KinetoTrace,
     plan: PlanGroups,
     *,
     with_experts: bool,
     wanted: tuple[int, int] | None = None,
-) -> Measured:
+) -> MeasuredTrace:
     """Return what a trace measured over the chosen steps.
 
     Of a dense model (`with_experts` false) grouped products are products and permutations are
@@ -164,7 +164,7 @@ def measure(
             if label == UNKNOWN:
                 unknown[row.name] += min(row.end_ns, end) - max(row.start_ns, begin)
     scale = 1e-9 / len(windows)
-    return Measured(
+    return MeasuredTrace(
         path=trace.path,
         rank=trace.rank,
         steps=tuple(window.number for window in windows),
@@ -240,7 +240,7 @@ def _axes(rows: Iterable[GpuRow], plan: PlanGroups) -> dict[tuple[object, ...], 
     return out
 
 
-def _says_nothing(call: Call | None) -> bool:
+def _says_nothing(call: CollectiveCall | None) -> bool:
     return call is None or not (call.group_size or call.description or call.ranks)
 
 
@@ -278,7 +278,7 @@ def _traffic(
     rows: Iterable[GpuRow],
     axes: Mapping[tuple[object, ...], Assigned],
     windows: Sequence[ProfiledStep],
-) -> tuple[Traffic, ...]:
+) -> tuple[MeasuredTraffic, ...]:
     """Return calls, bytes and time of the calls that start in the windows, means per step.
 
     The receiving half of a point-to-point message has time, but is no call of its own: a plan
@@ -301,7 +301,7 @@ def _traffic(
             total[i] += value
     n = len(windows)
     return tuple(
-        Traffic(axis, name, *(value / n for value in total))
+        MeasuredTraffic(axis, name, *(value / n for value in total))
         for (axis, name), total in sorted(sums.items())
     )
 

@@ -50,7 +50,7 @@ DTYPE_BYTES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class CollectiveCall:
     """What a trace says about the collective that a kernel runs; empty and 0 where it does not.
 
     Kernels of coalesced calls (`nccl:coalesced`, `batch_isend_irecv`) carry nothing: their launch
@@ -83,7 +83,7 @@ class GpuRow:
     """Of the call that launched it; 0 when unknown."""
     operator: int
     """`External id` of the operator that launched it; 0 when unknown."""
-    call: Call | None
+    call: CollectiveCall | None
     """None where the row has none of the keys of a collective."""
 
 
@@ -127,7 +127,7 @@ class _Found:
     launched_ns: dict[int, int] = field(default_factory=dict)
     hints: dict[int, str] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
-    calls: dict[Call, Call] = field(default_factory=dict)
+    calls: dict[CollectiveCall, CollectiveCall] = field(default_factory=dict)
 
 
 def header_of(path: str) -> dict[str, Any]:
@@ -354,14 +354,14 @@ def _extents(dims: object) -> Iterator[int]:
 
 def _call(
     args: Mapping[str, Any], groups: Mapping[str, tuple[str, tuple[int, ...]]]
-) -> Call | None:
+) -> CollectiveCall | None:
     if "Collective name" not in args and "Process Group Name" not in args:
         return None
     group = str(args.get("Process Group Name", ""))
     description, ranks = groups.get(group, ("", ()))
     width = DTYPE_BYTES.get(str(args.get("dtype", "")), 0)
     sizes = (_whole(args.get("In msg nelems")) or 0, _whole(args.get("Out msg nelems")) or 0)
-    return Call(
+    return CollectiveCall(
         collective=str(args.get("Collective name", "")),
         n_bytes=width * max(sizes),
         group_size=_whole(args.get("Group size")) or len(ranks),

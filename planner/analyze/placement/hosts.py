@@ -8,7 +8,7 @@ from planner.analyze.placement.text import placement_files, placement_json, plac
 from planner.errors import BadValue, EmitError, FileError, UsageError
 from planner.frameworks.launchers.placement import place_plan
 from planner.option_names import option
-from planner.solver.answer.result_store import opened
+from planner.solver.answer.result_store import opened_plan
 from planner.specs.importers.hostlist import expand_hosts
 from planner.specs.inputs import ClusterInput
 
@@ -20,7 +20,7 @@ def run_place(reference: str, hosts: str | None, out: str, form: str) -> None:
     """Run `planner place`."""
     if form not in ("table", "json"):
         raise UsageError(f"--format: unknown {form!r}", "table or json")
-    model, cluster, problem, plan = opened(reference)
+    model, cluster, problem, plan = opened_plan(reference)
     pool = problem.pool
     names = chosen_hosts(hosts, cluster)
     placement = place_plan(plan.layout, model.shape, pool, cluster.cluster.fabric, names)

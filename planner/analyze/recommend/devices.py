@@ -410,7 +410,7 @@ def _largest_micro_batch(asked: _Question) -> Recommendation:
 
 def _walked(asked: _Question) -> Recommendation:
     """Return the walk to a layout, and the best plan."""
-    from planner.analyze.recommend.walk import walk
+    from planner.analyze.recommend.walk import walk_to_layout
 
     _, result = asked.best()
     scope = (
@@ -419,7 +419,7 @@ def _walked(asked: _Question) -> Recommendation:
     )
     if not result.plans:
         return asked.answered("layout", None, scope, None)
-    found = walk(asked.model, asked.cluster, asked.options, result)
+    found = walk_to_layout(asked.model, asked.cluster, asked.options, result)
     asked.n_tried += found.n_tried
     return asked.answered("layout", found.to_json(), scope, result.best)
 
@@ -443,7 +443,7 @@ def with_bandwidth(problem: Problem, link: str, ratio: float) -> Problem:
     return replace(problem, pool=replace(pool, accelerator=faster))
 
 
-def compute_s(found: Breakdown) -> float:
+def waited_compute_s(found: Breakdown) -> float:
     """Return the time that a plan computes, seconds per step: what communication can hide in."""
     return sum(found.time_s[term] for term in (*COMPUTE_TERMS, "recompute"))
 
@@ -505,7 +505,7 @@ def _least_bandwidth(asked: _Question, tolerance_frac: float) -> Recommendation:
             f"see {asked.asked.command(asked.options, {})}",
         )
     plan = result.best
-    present, allowed_s = plan.breakdown, tolerance_frac * compute_s(plan.breakdown)
+    present, allowed_s = plan.breakdown, tolerance_frac * waited_compute_s(plan.breakdown)
     links, rows = _links(present), []
     for axis, link in links.items():
         monotone = axis == "tp" or (axis == "pp" and links.get("tp") != link)
@@ -524,7 +524,11 @@ def _least_bandwidth(asked: _Question, tolerance_frac: float) -> Recommendation:
             }
         )
     asked.n_tried += 1
-    answer = {"tolerance_frac": tolerance_frac, "compute_s": compute_s(present), "axes": rows}
+    answer = {
+        "tolerance_frac": tolerance_frac,
+        "compute_s": waited_compute_s(present),
+        "axes": rows,
+    }
     return asked.answered("bandwidth", answer, scope, plan)
 
 

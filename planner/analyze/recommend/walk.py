@@ -258,7 +258,9 @@ def _word(axis: str, value: int) -> int | str:
     return TEXT_AXES[axis][value] if axis in TEXT_AXES else value
 
 
-def walk(model: ModelInput, cluster: ClusterInput, options: SolveOptions, best: Result) -> Walk:
+def walk_to_layout(
+    model: ModelInput, cluster: ClusterInput, options: SolveOptions, best: Result
+) -> Walk:
     """Return the walk to a layout; `best` is what `solve` says on all devices, with a plan."""
     first, at = best.best, best.certificate
     assert at is not None  # there is a plan

@@ -32,7 +32,7 @@ import numpy as np
 from costmodels.breakdown import break_down
 from costmodels.plans import Layout
 from costmodels.problem import Problem
-from costmodels.run.goodput import checkpoint_bytes, checkpoint_time_s, goodput
+from costmodels.run.goodput import checkpoint_time_s, goodput, saved_bytes
 from planner.analyze.replan.resharding import holdings, lacking_bytes, port_bytes_per_s, survives
 from planner.errors import BadValue, EmitError, SearchError, SpecError, UsageError
 from planner.option_names import option
@@ -396,7 +396,7 @@ class _State:
         self, total: float, most: float, rate: float, network_s: float | None, layout: Layout
     ) -> Move:
         _, cluster, problem, _ = self.opened
-        operations, n_bytes = cluster.operations[0], checkpoint_bytes(problem)
+        operations, n_bytes = cluster.operations[0], saved_bytes(problem)
         same = layout == self.old and not self.loss
         share = layout.n_devices if operations.bandwidth_is_per_device else 1
         read_s = n_bytes / (operations.checkpoint_bytes_per_s * share)

@@ -27,9 +27,9 @@ from planner.analyze.kineto.measurement import (
     HEAD_GEMM,
     HOST,
     IDLE,
-    Measured,
-    Traffic,
-    measure,
+    MeasuredTrace,
+    MeasuredTraffic,
+    measure_trace,
     parse_steps,
     size_conflicts,
 )
@@ -103,7 +103,7 @@ DRAWN_TERMS_OF: dict[str, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TermRow:
     """One part of the step. Seconds."""
 
     name: str
@@ -185,12 +185,12 @@ class TraceComparison:
 
     plan: Plan
     problem: Problem
-    measured: tuple[Measured, ...]
+    measured: tuple[MeasuredTrace, ...]
     breakdowns: tuple[Breakdown, ...]
     """Of the pipeline rank of each trace."""
     slowest: int
     """Index of the trace whose rank computes longest."""
-    rows: tuple[Row, ...]
+    rows: tuple[TermRow, ...]
     traffic: tuple[TrafficRow, ...]
     drawn: bool
     """Whether the trace is one of `planner trace`."""
@@ -218,7 +218,7 @@ class TraceComparison:
         )
 
     @property
-    def worst(self) -> Row | None:
+    def worst(self) -> TermRow | None:
         """The row that is off most in seconds; None where all are right to a microsecond."""
         row = max(self.rows, key=lambda r: abs(r.difference_s))
         return row if abs(row.difference_s) > 1e-6 else None
@@ -276,7 +276,7 @@ class TraceComparison:
         return json.dumps(self.to_json(), indent=1, allow_nan=False) + "\n"
 
 
-def communicators(measured: Sequence[Measured]) -> list[tuple[str, Any]]:
+def communicators(measured: Sequence[MeasuredTrace]) -> list[tuple[str, Any]]:
     """Return the groups of all traces in words with their axes, each once."""
     return list(dict.fromkeys(pair for one in measured for pair in one.communicators))
 
@@ -351,7 +351,7 @@ def _compare_drawn(
     if drawn_plan != plan.plan_id:
         warnings.append(f"the trace draws plan {drawn_plan}, not {plan.plan_id}")
     rows = [
-        Row(name, sum(found.time_s[term] for term in terms), part, part)
+        TermRow(name, sum(found.time_s[term] for term in terms), part, part)
         for name, terms in _ordered(DRAWN_TERMS_OF)
         for part in (measured.parts_s[name],)
     ]
@@ -373,7 +373,7 @@ def _ordered(terms_of: Mapping[str, tuple[str, ...]]) -> list[tuple[str, tuple[s
     return [(name, terms_of[name]) for name in ROWS if name in terms_of]
 
 
-def _shows(row: Row) -> bool:
+def _shows(row: TermRow) -> bool:
     return row.predicted_s > 0.0 or max(row.measured_s, row.slowest_s) > 0.0
 
 
@@ -409,7 +409,7 @@ def _measure_kineto(
     plan: Plan,
     wanted: tuple[int, int] | None,
     rank: int | None,
-) -> tuple[Measured, Breakdown, list[str]]:
+) -> tuple[MeasuredTrace, Breakdown, list[str]]:
     """Return one trace measured, the plan of its pipeline rank, and what is doubtful."""
     layout, n_ranks = plan.layout, ranks_of_job(header)
     if n_ranks is not None and n_ranks != layout.n_devices:
@@ -433,11 +433,11 @@ def _measure_kineto(
     found = break_down(problem, layout, _pipeline_rank(plan, known))
     groups = plan_groups(layout, problem.shape, found.transfers, known)
     doubts += [f"another layout: {text}" for text in size_conflicts(trace.rows, groups)]
-    one = measure(trace, groups, with_experts=problem.shape.n_experts > 0, wanted=wanted)
+    one = measure_trace(trace, groups, with_experts=problem.shape.n_experts > 0, wanted=wanted)
     return replace(one, rank=known), found, doubts
 
 
-def _check_ranks(measured: Sequence[Measured]) -> None:
+def _check_ranks(measured: Sequence[MeasuredTrace]) -> None:
     ranks = [one.rank for one in measured if one.rank is not None]
     twice = sorted({rank for rank in ranks if ranks.count(rank) > 1})
     if twice:
@@ -500,7 +500,7 @@ def _recompute_weights(found: Breakdown) -> dict[str, float]:
     return out
 
 
-def measured_rows(one: Measured, layout_pp: int) -> dict[str, float]:
+def measured_rows(one: MeasuredTrace, layout_pp: int) -> dict[str, float]:
     """Return what a trace measured by row of the comparison, seconds; the sum is the step."""
     parts = dict(one.parts_s)
     parts["pipeline"] = parts.pop("pp", 0.0)
@@ -515,7 +515,7 @@ def measured_rows(one: Measured, layout_pp: int) -> dict[str, float]:
 def _compared(
     plan: Plan,
     problem: Problem,
-    measured: Sequence[Measured],
+    measured: Sequence[MeasuredTrace],
     breakdowns: Sequence[Breakdown],
     warnings: tuple[str, ...],
 ) -> TraceComparison:
@@ -529,7 +529,7 @@ def _compared(
     for name in joined:
         of = name.split("+")
         rows.append(
-            Row(
+            TermRow(
                 name,
                 sum(p.get(part, 0.0) for p in predicted for part in of) / n,
                 sum(side[part] for side in sides for part in of) / n,
@@ -552,7 +552,7 @@ def _compared(
 
 
 def _joined(
-    predicted: Sequence[Mapping[str, float]], measured: Sequence[Measured]
+    predicted: Sequence[Mapping[str, float]], measured: Sequence[MeasuredTrace]
 ) -> tuple[list[str], list[str]]:
     """Return the names of the rows, those joined that the traces cannot tell apart, and why."""
     names, notes = [row for row in ROWS if row not in ("compute", "fixed")], []
@@ -585,12 +585,12 @@ def _joined(
 
 
 def _traffic_rows(
-    measured: Sequence[Measured], breakdowns: Sequence[Breakdown]
+    measured: Sequence[MeasuredTrace], breakdowns: Sequence[Breakdown]
 ) -> tuple[TrafficRow, ...]:
     """Return calls, messages and time of each collective on each axis, means over the ranks."""
     n = len(measured)
     planned: dict[tuple[str, str], list[Transfer]] = {}
-    seen: dict[tuple[str, str], list[Traffic]] = {}
+    seen: dict[tuple[str, str], list[MeasuredTraffic]] = {}
     for found in breakdowns:
         for transfer in found.transfers:
             if transfer.axis != "host":

@@ -10,7 +10,7 @@ from planner.analyze.kineto.kernels import ELEMENTWISE, EXPERTS, GEMM, HEAD, UNK
 from planner.analyze.kineto.measurement import HOST, IDLE
 
 if TYPE_CHECKING:
-    from planner.analyze.trace.comparison import Row, TraceComparison, TrafficRow
+    from planner.analyze.trace.comparison import TermRow, TraceComparison, TrafficRow
 
 CLEAR = 1.2
 """Ratios beyond this, or below its inverse, are worth a word."""
@@ -44,7 +44,7 @@ def findings(found: TraceComparison) -> list[str]:
     return out
 
 
-def _off(row: Row) -> str:
+def _off(row: TermRow) -> str:
     times = "not predicted" if row.factor is None else f"{_times(row.factor)} the prediction"
     return f"{row.name}, {row.difference_s * 1e3:+,.2f} ms, {times}"
 
@@ -53,7 +53,7 @@ def _times(factor: float) -> str:
     return f"{factor:.2f}x" if factor < 100 else f"{factor:,.0f}x"
 
 
-def suggestion(found: TraceComparison, row: Row) -> str:
+def suggestion(found: TraceComparison, row: TermRow) -> str:
     """Return what a difference suggests; empty where nothing can be said."""
     if found.drawn:
         return "the file is not the one that planner trace writes for this plan today"
@@ -64,7 +64,7 @@ def suggestion(found: TraceComparison, row: Row) -> str:
     return words(found, row) if words else ""
 
 
-def _communication(found: TraceComparison, row: Row, axis: str) -> str:
+def _communication(found: TraceComparison, row: TermRow, axis: str) -> str:
     """Return which collective is off, and whether by count, size, speed or overlap."""
     mine = [x for x in found.traffic if x.axis == axis]
     if axis == "pp":
@@ -140,7 +140,7 @@ def _collective(axis: str, one: TrafficRow) -> str:
     return said
 
 
-def _gemm(found: TraceComparison, row: Row) -> str:
+def _gemm(found: TraceComparison, row: TermRow) -> str:
     share = found.problem.pool.accelerator.efficiency.gemm_frac
     if row.factor is None or row.measured_s <= 0.0:
         return ""
@@ -151,19 +151,19 @@ def _gemm(found: TraceComparison, row: Row) -> str:
     return f"{said}; look at clocks, power limits and the shapes of the products"
 
 
-def _attention(found: TraceComparison, row: Row) -> str:
+def _attention(found: TraceComparison, row: TermRow) -> str:
     if row.measured_s <= 0.0:
         return "no attention kernel was found: unfused attention counts as products and softmax"
     return "look at which attention kernel runs"
 
 
-def _elementwise(found: TraceComparison, row: Row) -> str:
+def _elementwise(found: TraceComparison, row: TermRow) -> str:
     if row.difference_s > 0:
         return "operators that the plan takes as fused may run one by one (--stack says which)"
     return "more is fused than the software profile says (--stack)"
 
 
-def _host(found: TraceComparison, row: Row) -> str:
+def _host(found: TraceComparison, row: TermRow) -> str:
     if row.difference_s > 0:
         return (
             "the device waits for the host: larger micro-batches, CUDA graphs or a compiled model"
@@ -172,16 +172,16 @@ def _host(found: TraceComparison, row: Row) -> str:
     return "the host keeps up better than assumed"
 
 
-def _unknown(found: TraceComparison, row: Row) -> str:
+def _unknown(found: TraceComparison, row: TermRow) -> str:
     names = [name[:60] for name in found.unknown_s][:2]
     return f"kernels that no pattern knows: {', '.join(names)}"
 
 
-def _ambiguous(found: TraceComparison, row: Row) -> str:
+def _ambiguous(found: TraceComparison, row: TermRow) -> str:
     return "the listed communicators serve one of several axes; name the groups (group_desc)"
 
 
-_WORDS: dict[str, Callable[[TraceComparison, Row], str]] = {
+_WORDS: dict[str, Callable[[TraceComparison, TermRow], str]] = {
     GEMM: _gemm,
     EXPERTS: lambda found, row: "compare the load of the experts and the grouped products",
     HEAD: lambda found, row: "look at whether the loss is fused and split over tp",

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from planner.analyze.kineto.measurement import Measured
+from planner.analyze.kineto.measurement import MeasuredTrace
 from planner.analyze.trace.chrome_trace import COMPUTE
 from planner.errors import UsageError
 
@@ -28,7 +28,7 @@ def is_drawn(header: Mapping[str, Any]) -> bool:
 
 def measure_drawn(
     path: str, header: Mapping[str, Any], events: Iterable[Mapping[str, Any]], pp_rank: int
-) -> Measured:
+) -> MeasuredTrace:
     """Return the parts of the step of one pipeline rank, seconds.
 
     `compute`: the blocks without what they wait for; `tp`, `cp`, `ep`: those waits; `pipeline`:
@@ -50,7 +50,7 @@ def measure_drawn(
         raise UsageError(f"{path} is no longer as planner trace wrote it", fix) from None
     if not seen:
         raise UsageError(f"{path} draws no pipeline rank {pp_rank}", "name another with --rank")
-    return Measured(
+    return MeasuredTrace(
         path=path,
         rank=None,
         steps=(0,),

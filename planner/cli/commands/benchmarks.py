@@ -13,10 +13,10 @@ from planner.errors import EmitError, UsageError
 from planner.measure.benchmarks.device_fit import DeviceFit, fit_device
 from planner.measure.benchmarks.link_fit import fit_links
 from planner.measure.benchmarks.machine import Where, find_pool
-from planner.measure.benchmarks.nccl_tests import Table, read_nccl_tests
-from planner.measure.benchmarks.pulled_fit import carried
-from planner.measure.benchmarks.report import report_json, report_text
-from planner.measure.benchmarks.results import Measured, read_measured
+from planner.measure.benchmarks.nccl_tests import TimesTable, read_nccl_tests
+from planner.measure.benchmarks.pulled_fit import carried_value
+from planner.measure.benchmarks.report import benchmark_report_json, benchmark_report_text
+from planner.measure.benchmarks.results import MeasuredSizes, read_measured
 from planner.solver.calibration.file import (
     ANCHORS_LEFT_OUT,
     MAX_NAME,
@@ -133,7 +133,7 @@ def run_calibrate_measured(
         name: rounded(value)
         for fit in (links, device)
         if fit
-        for name, value in carried(fit.estimates).items()
+        for name, value in carried_value(fit.estimates).items()
     }
     if not values:
         notes.append("the data show no parameter, so there is nothing to write")
@@ -141,10 +141,12 @@ def run_calibrate_measured(
         found = base.with_values(values, "measured", name or _name(out, base))
         write_calibration(out, replace(found, note=_origin(tables, files)))
     if form == "json":
-        sys.stdout.write(json.dumps(report_json(values, links, device, notes), indent=2) + "\n")
+        sys.stdout.write(
+            json.dumps(benchmark_report_json(values, links, device, notes), indent=2) + "\n"
+        )
         return 0
     heading = _heading(tables, files, where)
-    sys.stdout.write(report_text(heading, links, device, notes, form == "full"))
+    sys.stdout.write(benchmark_report_text(heading, links, device, notes, form == "full"))
     if form == "table":
         sys.stdout.write("\nevery size and item: --format full\n")
     if values and out:
@@ -155,7 +157,7 @@ def run_calibrate_measured(
 
 
 def _fit_devices(
-    files: Sequence[Measured], where: Where, base: Calibration
+    files: Sequence[MeasuredSizes], where: Where, base: Calibration
 ) -> tuple[DeviceFit | None, list[str]]:
     """Fit the generation to what all files timed besides collectives; None where they did not."""
     timed = [one for one in files if one.products or one.cores or one.passes]
@@ -171,7 +173,9 @@ def _fit_devices(
     return found, list(found.notes)
 
 
-def _heading(tables: Sequence[Table], files: Sequence[Measured], where: Where) -> list[str]:
+def _heading(
+    tables: Sequence[TimesTable], files: Sequence[MeasuredSizes], where: Where
+) -> list[str]:
     pool = where.pool
     read = [_counted(len(tables), "table") + " of nccl-tests"] * bool(tables)
     read += [_counted(len(files), "file") + " of measure.py"] * bool(files)
@@ -187,7 +191,7 @@ def _name(out: str, base: Calibration) -> str:
     return (Path(out).stem or base.name)[:MAX_NAME]
 
 
-def _origin(tables: Sequence[Table], files: Sequence[Measured]) -> str:
+def _origin(tables: Sequence[TimesTable], files: Sequence[MeasuredSizes]) -> str:
     """Return where the measured values come from, in words."""
     parts = []
     if tables:

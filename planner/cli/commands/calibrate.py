@@ -42,9 +42,9 @@ def run_calibrate(
     )
     from planner.measure.calibrate.fit import check_names
     from planner.measure.calibrate.fit import fit as fit_runs
-    from planner.measure.calibrate.report import report_of, report_text
-    from planner.measure.calibrate.runs import runs_of
-    from planner.measure.validate.points import read_points
+    from planner.measure.calibrate.report import fit_report_text, report_of
+    from planner.measure.calibrate.runs import fit_runs_of
+    from planner.measure.validate.points import read_measured_points
     from planner.measure.validate.report import DATA, read_entries
 
     if form not in FORMATS:
@@ -58,11 +58,11 @@ def run_calibrate(
     check_name(name)
     _check_out(out)
     given = (
-        read_points(points or DATA / "points.csv"),
+        read_measured_points(points or DATA / "points.csv"),
         read_entries(models or DATA / "models.yaml"),
         read_entries(hardware or DATA / "hardware.yaml"),
     )
-    runs = runs_of(*given)
+    runs = fit_runs_of(*given)
     if not runs.runs:
         raise SearchError(
             "no run of the file can be priced", "planner validate FILE says why for each"
@@ -81,7 +81,7 @@ def run_calibrate(
     if form == "json":
         text = json.dumps(report.to_json(), indent=1, allow_nan=False) + "\n"
     else:
-        text = report_text(report)
+        text = fit_report_text(report)
     sys.stdout.write(text)
     if load_start(start).anchored:
         sys.stderr.write(f"note: {ANCHORS_LEFT_OUT}\n")

@@ -16,11 +16,11 @@ catalog_app = typer.Typer(
 
 
 @catalog_app.command("list")
-def catalog_list() -> None:
+def catalog_list_command() -> None:
     """List accelerators, links, servers and cloud machines."""
-    from planner.render.catalog_text import listing
+    from planner.render.catalog_text import catalog_list
 
-    sys.stdout.write(listing())
+    sys.stdout.write(catalog_list())
 
 
 @catalog_app.command("show")

@@ -15,7 +15,7 @@ import_app = typer.Typer(
 
 
 @import_app.command("model")
-def import_model(
+def import_model_command(
     file: Annotated[
         str,
         typer.Argument(
@@ -36,7 +36,7 @@ def import_model(
 
 
 @import_app.command("cluster")
-def import_cluster(
+def import_cluster_command(
     files: Annotated[
         list[str],
         typer.Argument(

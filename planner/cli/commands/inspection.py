@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from planner.errors import EmitError, UsageError
-from planner.solver.answer.result_store import opened
+from planner.solver.answer.result_store import opened_plan
 from searches.options import FRAMEWORKS
 
 
@@ -12,7 +12,7 @@ def run_trace(reference: str, out: str, micro_batches: int) -> None:
     """Run `planner trace`: write the trace file, or print it where it is named -."""
     from planner.analyze.trace.chrome_trace import trace_json
 
-    _, _, problem, plan = opened(reference)
+    _, _, problem, plan = opened_plan(reference)
     text = trace_json(problem, plan, micro_batches)
     if out == "-":
         sys.stdout.write(text)
@@ -33,16 +33,16 @@ def run_compare(
 ) -> None:
     """Run `planner compare`: print measured steps beside a plan."""
     from planner.analyze.trace.comparison import TraceComparison, compare_traces
-    from planner.render.trace_text import comparison_markdown, comparison_text
+    from planner.render.trace_text import comparison_markdown, trace_comparison_text
 
     formats = {
-        "table": comparison_text,
+        "table": trace_comparison_text,
         "json": TraceComparison.dumps,
         "md": comparison_markdown,
     }
     if form not in formats:
         raise UsageError(f"--format: unknown {form!r}", f"one of {', '.join(formats)}")
-    _, _, problem, plan = opened(reference)
+    _, _, problem, plan = opened_plan(reference)
     sys.stdout.write(formats[form](compare_traces(traces, problem, plan, steps, rank)))
 
 
@@ -56,7 +56,7 @@ def run_diff(first: str, second: str, form: str) -> None:
     from planner.analyze.comparison import compare, comparison_text
 
     _check_format(form)
-    found = compare(opened(first), opened(second))
+    found = compare(opened_plan(first), opened_plan(second))
     sys.stdout.write(found.dumps() if form == "json" else comparison_text(found))
 
 
@@ -69,7 +69,7 @@ def run_neighbours(reference: str, framework: str, form: str) -> None:
     if framework not in (*FRAMEWORKS, "any"):
         known = ", ".join((*FRAMEWORKS, "any"))
         raise UsageError(f"--framework: unknown {framework!r}", f"one of {known}")
-    model, _, problem, plan = opened(reference)
+    model, _, problem, plan = opened_plan(reference)
     found = single_changes(problem, plan.layout, framework, model.precisions)
     shown = changes_json if form == "json" else changes_text
     sys.stdout.write(shown(plan, found, framework))

@@ -12,7 +12,7 @@ FORMATS = ("text", "json", "markdown")
 
 def run_learn(name: str, settings: list[str], form: str) -> int:
     """Run `planner learn`: list the calculators, or answer one; returns the exit code."""
-    from planner.learn.text import as_markdown, as_text, listing
+    from planner.learn.text import as_markdown, calculator_list, result_text
 
     if form not in FORMATS:
         raise UsageError(f"--format: unknown {form!r}", f"one of {', '.join(FORMATS)}")
@@ -27,7 +27,7 @@ def run_learn(name: str, settings: list[str], form: str) -> int:
             ]
             sys.stdout.write(json.dumps({"calculators": data}, indent=1) + "\n")
         else:
-            sys.stdout.write(listing(known))
+            sys.stdout.write(calculator_list(known))
         return 0
     if name not in known:
         near = close_names(name, list(known))
@@ -45,6 +45,6 @@ def run_learn(name: str, settings: list[str], form: str) -> int:
     if form == "json":
         text = json.dumps(one.to_json(given), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
     else:
-        text = (as_text if form == "text" else as_markdown)(one, given)
+        text = (result_text if form == "text" else as_markdown)(one, given)
     sys.stdout.write(text)
     return 0

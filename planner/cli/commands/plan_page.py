@@ -1,7 +1,7 @@
 """`planner show --html`: the plan view as one HTML file."""
 
 from planner.render.report.files import check_folder, require_extra, write_text
-from planner.solver.answer.result_store import opened, options_of
+from planner.solver.answer.result_store import opened_plan, options_of
 
 
 def run_show_html(reference: str, out: str) -> None:
@@ -11,7 +11,7 @@ def run_show_html(reference: str, out: str) -> None:
     from planner.render.plan_view.data import plan_view, trace_file
     from planner.render.plan_view.page import plan_html
 
-    model, cluster, problem, plan = opened(reference)
+    model, cluster, problem, plan = opened_plan(reference)
     options = options_of(reference)
     view = plan_view(
         model,

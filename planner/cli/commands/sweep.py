@@ -14,7 +14,7 @@ from planner.solver.request import check_executor
 from planner.sweeps.estimate import ROW_BYTES, Estimate, estimate, no_point
 from planner.sweeps.rows import Row
 from planner.sweeps.run import POINT_LIMIT_S, SweepProgress, SweepRun, run_sweep
-from planner.sweeps.spec.description import described, remarks
+from planner.sweeps.spec.description import described_sweep, remarks
 from planner.sweeps.spec.spec import load_sweep, sweep_content, sweep_from_options
 from planner.sweeps.storage import FORMATS, format_of, partial_path
 from planner.sweeps.sweep import Sweep
@@ -100,7 +100,7 @@ def run_sweep_command(
     finally:
         if shown:
             shown.close()
-    said = run_text(run)
+    said = sweep_run_text(run)
     (sys.stderr if run.interrupted else sys.stdout).write(said)
     return run.exit_code
 
@@ -252,7 +252,7 @@ def short_time(time_s: float) -> str:
     return f"{total} s"
 
 
-def run_text(run: SweepRun) -> str:
+def sweep_run_text(run: SweepRun) -> str:
     """Return how a run ended, in a few lines."""
     if run.interrupted and not run.n_done:
         return "interrupted before any point was done\n"
@@ -277,7 +277,7 @@ def run_text(run: SweepRun) -> str:
 
 def estimate_text(sweep: Sweep, found: Estimate) -> str:
     """Return what a sweep would take, and how that is known."""
-    lines = described(sweep)
+    lines = described_sweep(sweep)
     about = "" if found.exact else "about "
     if sweep.constraints or found.n_points != found.n_combinations:
         lines.append(

@@ -25,11 +25,17 @@ from planner.measure.trial.rerank import (
     merged,
     mismatch,
     rerank,
-    runs_of,
+    trial_runs_of,
     without_absurd,
 )
 from planner.measure.trial.scripts import STEPS, readme, trial_files
-from planner.measure.trial.shortlist import N_RANKED, NEAR_FRAC, Shortlist, distinct, shortlist
+from planner.measure.trial.shortlist import (
+    N_RANKED,
+    NEAR_FRAC,
+    Shortlist,
+    distinct_layouts,
+    shortlist,
+)
 from planner.render.text import (
     MAX_WIDTH,
     calibration_lines,
@@ -111,7 +117,7 @@ def run_trial(
     if not candidates:
         sys.stdout.write(result.dumps() if form == "json" else solve_table(result))
         return result.exit_code
-    candidates = [candidates[i] for i in distinct([plan.layout for plan in candidates])]
+    candidates = [candidates[i] for i in distinct_layouts([plan.layout for plan in candidates])]
     found = shortlist(
         [plan.breakdown.time_s for plan in candidates], [plan.layout for plan in candidates]
     )
@@ -259,7 +265,7 @@ def run_trial_read(
     trialled = [_trialled(place, one, named, n_steps) for one in data["plans"]]
     software = data["framework"], _own_stack(options.stack, data["framework"])
     trialled = without_absurd(trialled, *software, options.calibration)
-    runs = runs_of(trialled, *software)
+    runs = trial_runs_of(trialled, *software)
     before = {plan["plan_id"]: plan["rank"] for plan in result["plans"]}
     try:
         executor = make_executor("automatic", None)

@@ -5,9 +5,9 @@ import sys
 from collections.abc import Sequence
 
 from planner.errors import UsageError
-from planner.measure.validate.points import read_points
+from planner.measure.validate.points import read_measured_points
 from planner.measure.validate.report import DATA, FORMATS, VIEWS, read_entries, validate
-from planner.measure.validate.rows import Used, price_points, sweeps, use
+from planner.measure.validate.rows import Used, measured_sweeps, price_points, use
 from planner.measure.validate.search import search_sweeps, searched_json, searched_text
 from planner.measure.validate.text import report_text
 from planner.solver.calibration.file import load_calibration
@@ -30,7 +30,7 @@ def run_validate(
     if by not in VIEWS:
         raise UsageError(f"--by: unknown {by!r}", f"one of {', '.join(VIEWS)}")
     given = (
-        read_points(points or DATA / "points.csv"),
+        read_measured_points(points or DATA / "points.csv"),
         read_entries(models or DATA / "models.yaml"),
         read_entries(hardware or DATA / "hardware.yaml"),
         load_calibration(calibration),
@@ -50,7 +50,7 @@ def run_validate(
 
 def _search_text(used: Sequence[Used], form: str) -> str:
     """Return what the search says about every sweep, as text or as JSON."""
-    found = search_sweeps(sweeps(used, "any"))
+    found = search_sweeps(measured_sweeps(used, "any"))
     if form == "json":
         return json.dumps(searched_json(found), indent=2, allow_nan=False) + "\n"
     return searched_text(found)

@@ -13,7 +13,7 @@ from costmodels.shapes import ModelShape, TrainingJob
 from hardware.parts import Pool
 from planner.frameworks.emitted_text import (
     carried_by_config,
-    facts,
+    fact_lines,
     head,
     nodes,
     shown_details,
@@ -172,7 +172,7 @@ def _launcher(
         *head(
             f"DeepSpeed launcher; deepspeed.json as of DeepSpeed {RELEASES['deepspeed']}.",
             header,
-            facts(layout, shape, job, pool, stated_or_none(details)),
+            fact_lines(layout, shape, job, pool, stated_or_none(details)),
         ),
         "#",
         *(f"# {line}" for line in (*_notes(layout, shape, job), *told)),

@@ -13,7 +13,7 @@ from costmodels.shapes import ModelShape, TrainingJob
 from hardware.parts import Pool
 from planner.frameworks.emitted_text import (
     carried_by_config,
-    facts,
+    fact_lines,
     head,
     nodes,
     shown_details,
@@ -144,7 +144,7 @@ def _yaml(
 ) -> str:
     """Return the launch configuration as text."""
     title = f"Accelerate launch configuration; keys as of Accelerate {RELEASES['fsdp2']}."
-    lines = head(title, header, facts(layout, shape, job, pool, stated_or_none(details)))[1:]
+    lines = head(title, header, fact_lines(layout, shape, job, pool, stated_or_none(details)))[1:]
     for key, value in launch_config(layout, job, pool).items():
         if isinstance(value, dict):
             lines += [f"{key}:", *(f"  {k}: {_scalar(v)}" for k, v in value.items())]
@@ -180,7 +180,7 @@ def _launcher(
     title = f"Accelerate launcher; accelerate.yaml as of Accelerate {RELEASES['fsdp2']}."
     told = [*shown_details(details), *carried_by_config(details)]
     lines = [
-        *head(title, header, facts(layout, shape, job, pool, stated_or_none(details))),
+        *head(title, header, fact_lines(layout, shape, job, pool, stated_or_none(details))),
         "#",
         *(f"# {line}" for line in (*_notes(layout, shape, job), *told)),
         *filled_settings(text, settings).splitlines(),

@@ -16,7 +16,7 @@ from planner.errors import Problem, SpecError
 from planner.frameworks.megatron.flags import Parsed
 from planner.frameworks.megatron.model import (
     MODEL_DESTS,
-    Settings,
+    MegatronSettings,
     ask_for_open_values,
     ask_for_open_words,
     megatron_model,
@@ -24,7 +24,7 @@ from planner.frameworks.megatron.model import (
     stated_job,
 )
 from planner.frameworks.runs.existing_run import ExistingRun, Switch
-from planner.frameworks.runs.launch_script import Launch
+from planner.frameworks.runs.launch_script import LaunchCommand
 from planner.frameworks.shell.marks import COMMAND_OUTPUT
 from planner.specs.importers.imported import Imported
 from searches.frameworks.megatron.settings import CHOICES
@@ -90,7 +90,7 @@ NOT_PRICED = {
 
 def megatron_run(
     parsed: Parsed,
-    launch: Launch,
+    launch: LaunchCommand,
     source: str,
     *,
     kind: str = "Megatron-LM launch script",
@@ -103,7 +103,7 @@ def megatron_run(
     `n_devices` is taken where the script does not say how many processes it starts; `model` is
     used in place of the flags' own sizes, and fills what they do not say of the job.
     """
-    settings = Settings(parsed, source)
+    settings = MegatronSettings(parsed, source)
     ask_for_open_values(settings, tuple(LAYOUT_DESTS | MODEL_DESTS))
     world = launch.n_devices or n_devices
     if model is None and (missing := missing_flags(settings)):
@@ -159,7 +159,7 @@ def megatron_run(
     )
 
 
-def _notes(s: Settings) -> list[str]:
+def _notes(s: MegatronSettings) -> list[str]:
     """Return what the settings ask for and the prices leave out."""
     notes = []
     for dest, text in NOT_PRICED.items():
@@ -179,7 +179,7 @@ def _notes(s: Settings) -> list[str]:
     return notes
 
 
-def _offload_notes(s: Settings) -> list[str]:
+def _offload_notes(s: MegatronSettings) -> list[str]:
     """Return what an optimizer on the host is priced with and the settings say otherwise."""
     if not s.get("optimizer_cpu_offload"):
         return []
@@ -212,7 +212,7 @@ _LEAST = {
 
 
 def _layout(
-    s: Settings, document: dict[str, Any], world: int | None
+    s: MegatronSettings, document: dict[str, Any], world: int | None
 ) -> tuple[dict[str, Any], list[str]]:
     """Return the stated layout fields and notes on them."""
     notes: list[str] = []
@@ -251,11 +251,11 @@ def _layout(
     return layout, notes
 
 
-def _rank_order(s: Settings) -> str:
+def _rank_order(s: MegatronSettings) -> str:
     return "tp-cp-ep-pp-dp" if s.get("use_tp_pp_dp_mapping") else "tp-cp-ep-dp-pp"
 
 
-def _exchange(s: Settings, cp: int, notes: list[str]) -> str:
+def _exchange(s: MegatronSettings, cp: int, notes: list[str]) -> str:
     if cp <= 1:
         return ""
     kinds = s.get("cp_comm_type") or ["p2p"]
@@ -267,7 +267,7 @@ def _exchange(s: Settings, cp: int, notes: list[str]) -> str:
     return CP_COMMS.get(kinds[0], "p2p")
 
 
-def _zero(s: Settings) -> int:
+def _zero(s: MegatronSettings) -> int:
     """Return the ZeRO stage: the distributed optimizer is 1, FSDP what its strategy says."""
     if s.get("use_torch_fsdp2"):
         return 3
@@ -276,7 +276,7 @@ def _zero(s: Settings) -> int:
     return 1 if s.get("use_distributed_optimizer") else 0
 
 
-def _stages(s: Settings, document: dict[str, Any], notes: list[str]) -> dict[str, Any]:
+def _stages(s: MegatronSettings, document: dict[str, Any], notes: list[str]) -> dict[str, Any]:
     """Return vpp, schedule, split and the layers of each virtual stage, where they exist."""
     layers, pp = document["model"]["layers"], s.number("pipeline_model_parallel_size")
     text = s.get("pipeline_model_parallel_layout")
@@ -317,7 +317,7 @@ def _schedule(pp: int, vpp: int) -> str:
     return "none" if pp <= 1 else "interleaved" if vpp > 1 else "1f1b"
 
 
-def rank_layers(s: Settings, layers: int, pp: int) -> list[int] | None:
+def rank_layers(s: MegatronSettings, layers: int, pp: int) -> list[int] | None:
     """Return the layers of each pipeline rank, None where they do not divide.
 
     Embedding and loss count as a layer each where the flags say so, and are taken off again.
@@ -342,7 +342,7 @@ def rank_layers(s: Settings, layers: int, pp: int) -> list[int] | None:
     return [units // pp] * pp
 
 
-def _vpp(s: Settings, per_rank: list[int] | None) -> int | None:
+def _vpp(s: MegatronSettings, per_rank: list[int] | None) -> int | None:
     """Return the chunks of a rank, None where the flags do not give a whole number."""
     stages = s.get("num_virtual_stages_per_pipeline_rank")
     if stages:
@@ -355,7 +355,7 @@ def _vpp(s: Settings, per_rank: list[int] | None) -> int | None:
     return per_rank[0] // int(per_stage)
 
 
-def chunk_layers(s: Settings, per_rank: Sequence[int], vpp: int) -> tuple[int, ...]:
+def chunk_layers(s: MegatronSettings, per_rank: Sequence[int], vpp: int) -> tuple[int, ...]:
     """Return the layers of each virtual stage in model order; () where ranks do not divide.
 
     Chunk c of rank r is stage c * pp + r and holds 1/vpp of the rank's layers.
@@ -406,7 +406,7 @@ def _no_empty_stage(counts: Sequence[int]) -> tuple[int, ...]:
     return tuple(moved)
 
 
-def _recompute(s: Settings, layout: dict[str, Any], notes: list[str]) -> dict[str, Any]:
+def _recompute(s: MegatronSettings, layout: dict[str, Any], notes: list[str]) -> dict[str, Any]:
     kind = s.get("recompute_granularity")
     if kind is None and s.get("recompute_activations"):
         kind = "selective"
@@ -426,7 +426,9 @@ def _recompute(s: Settings, layout: dict[str, Any], notes: list[str]) -> dict[st
     return {"recompute": kind, "recompute_layers": 0, "recompute_modules": known}
 
 
-def _full_recompute(s: Settings, layout: dict[str, Any], notes: list[str]) -> dict[str, Any]:
+def _full_recompute(
+    s: MegatronSettings, layout: dict[str, Any], notes: list[str]
+) -> dict[str, Any]:
     counts = layout.get("counts") or (0,)
     n, whole = s.number("recompute_num_layers"), max(counts)
     if s.get("recompute_method") == "block" and n:
@@ -440,7 +442,7 @@ def _full_recompute(s: Settings, layout: dict[str, Any], notes: list[str]) -> di
 
 
 def _stack(
-    s: Settings, layout: dict[str, Any]
+    s: MegatronSettings, layout: dict[str, Any]
 ) -> tuple[dict[str, Any], str, tuple[Switch, ...], list[str]]:
     """Return what the settings change in the stack profile, and which would make it faster."""
     changed: dict[str, Any] = {}
@@ -480,7 +482,7 @@ def _stack(
 
 
 def _overlaps(
-    s: Settings, layout: dict[str, Any], changed: dict[str, Any], switches: list[Switch]
+    s: MegatronSettings, layout: dict[str, Any], changed: dict[str, Any], switches: list[Switch]
 ) -> None:
     """Note whether gathers run beside compute as reductions do, and that they could."""
     sharded = layout["zero"] > 0

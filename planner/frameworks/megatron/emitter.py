@@ -14,7 +14,7 @@ from hardware.parts import Pool
 from planner.frameworks.core_details import AUX_LOSS, comment_lines, core_details
 from planner.frameworks.dispatch import hybrid_environment
 from planner.frameworks.emitted_text import (
-    facts,
+    fact_lines,
     guarded,
     head,
     nodes,
@@ -96,7 +96,7 @@ def megatron_script(
     rest = _unsaid_details([word for _, words in groups for word in words], details)
     stated, missing = bool(details.stated()), _yours(layout, shape, job, details)
     parts = [
-        *head(title, header, facts(layout, shape, job, pool, rest if stated else None)),
+        *head(title, header, fact_lines(layout, shape, job, pool, rest if stated else None)),
         *guarded(_SETTINGS.format(n_nodes=n_nodes, free=_FREE[stated]), missing),
         *environment(layout, job, pool, flex),
         *_FUNCTION.splitlines(),

@@ -14,7 +14,7 @@ from importlib.resources import files
 from typing import Any
 
 from planner.errors import UsageError
-from planner.frameworks.shell.marks import shown, unresolved
+from planner.frameworks.shell.marks import unmarked, unresolved
 from planner.option_names import option, said
 from planner.specs.yaml.document import close_names
 
@@ -111,9 +111,9 @@ def parse_flags(words: Sequence[str]) -> Parsed:
             if not _is_flag(word):
                 open_words |= dict.fromkeys(unresolved(word))
                 if word.strip() and not unresolved(word):
-                    faults.append(f"{shown(word)!r} belongs to no flag")
+                    faults.append(f"{unmarked(word)!r} belongs to no flag")
                 continue
-            unknown.append(shown(name))
+            unknown.append(unmarked(name))
             while i < len(words) and not _is_flag(words[i]):
                 i += 1
             continue
@@ -133,11 +133,11 @@ def parse_flags(words: Sequence[str]) -> Parsed:
         if fault:
             faults.append(fault)
             continue
-        written[flag.dest] = " ".join([name, *(shown(v) for v in values)])
+        written[flag.dest] = " ".join([name, *(unmarked(v) for v in values)])
         names = tuple(n for value in values for n in unresolved(value))
         if names:
             open_values[flag.dest] = names
-            settings[flag.dest] = " ".join(shown(v) for v in values)
+            settings[flag.dest] = " ".join(unmarked(v) for v in values)
             continue
         open_values.pop(flag.dest, None)
         try:

@@ -14,7 +14,7 @@ from importlib.resources import files
 
 from planner.frameworks.megatron.flags import Parsed, flag_table, parse_flags
 from planner.frameworks.runs.existing_run import Doubt
-from planner.frameworks.shell.marks import shown
+from planner.frameworks.shell.marks import unmarked
 from searches.frameworks.megatron.flags import OLD_SPELLINGS
 
 FULL = ("--recompute-granularity", "full")
@@ -253,7 +253,7 @@ def line_in(text: str) -> Callable[[str], int]:
     lines = text.splitlines()
 
     def line_of(flag: str) -> int:
-        name = re.escape(shown(flag))
+        name = re.escape(unmarked(flag))
         pattern = re.compile(rf"^[^#]*{name}(?![\w-])")
         return next((i for i, line in enumerate(lines, start=1) if pattern.search(line)), 0)
 

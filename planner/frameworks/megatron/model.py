@@ -52,7 +52,7 @@ OTHER_SCRIPTS = {
 _FP8 = ("delayed", "tensorwise", "blockwise", "mxfp8")
 
 
-class Settings:
+class MegatronSettings:
     """Settings with the parser's defaults, and the flag that each field was read from."""
 
     def __init__(self, parsed: Parsed, source: str) -> None:
@@ -91,14 +91,14 @@ def read_megatron_model(
     """
     if looks_like_model_args(text):
         words, _ = read_model_args(text, source)
-        return megatron_model(Settings(parse_flags(words), source))
+        return megatron_model(MegatronSettings(parse_flags(words), source))
     launch = read_launch(text, source)
-    settings = Settings(understood(launch.words).parsed, source)
+    settings = MegatronSettings(understood(launch.words).parsed, source)
     return megatron_model(settings, script=launch.script, n_devices=launch.n_devices or 0)
 
 
 def megatron_model(
-    settings: Settings, *, script: str = "", name: str = "", n_devices: int = 0
+    settings: MegatronSettings, *, script: str = "", name: str = "", n_devices: int = 0
 ) -> Imported:
     """Return the model file that the settings describe.
 
@@ -130,7 +130,7 @@ def megatron_model(
 
 
 def stated_job(
-    settings: Settings, filled: Mapping[str, Any], n_devices: int
+    settings: MegatronSettings, filled: Mapping[str, Any], n_devices: int
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return the fields of `training:` that the flags decide beside a model file.
 
@@ -165,13 +165,13 @@ def stated_job(
     return job, tuple(assumed)
 
 
-def missing_flags(settings: Settings) -> list[str]:
+def missing_flags(settings: MegatronSettings) -> list[str]:
     """Return the flags without which there is no model."""
     missing = [d for d in NEEDED if settings.get(d) is None and not _alias(settings, d)]
     return [f"--{dest.replace('_', '-')}" for dest in missing]
 
 
-def ask_for_open_words(settings: Settings, missing: Sequence[str]) -> None:
+def ask_for_open_words(settings: MegatronSettings, missing: Sequence[str]) -> None:
     """Raise `SpecError` where missing flags may stand in words that the script does not say."""
     names = settings.parsed.open_words
     if not names:
@@ -186,7 +186,7 @@ def ask_for_open_words(settings: Settings, missing: Sequence[str]) -> None:
     raise SpecError(Problem(message, fix, settings.source))
 
 
-def ask_for_open_values(settings: Settings, dests: Sequence[str] = ()) -> None:
+def ask_for_open_values(settings: MegatronSettings, dests: Sequence[str] = ()) -> None:
     """Raise `SpecError` naming the variables that sizes and degrees depend on."""
     wanted = set(dests) or MODEL_DESTS
     hit = {d: n for d, n in settings.parsed.open_values.items() if d in wanted}
@@ -250,18 +250,18 @@ MODEL_DESTS = frozenset(
 """Settings that the model file depends on."""
 
 
-def _alias(settings: Settings, dest: str) -> Any:
+def _alias(settings: MegatronSettings, dest: str) -> Any:
     """Return a size given under its other name: --encoder-num-layers, --encoder-seq-length."""
     other = {"num_layers": "encoder_num_layers", "seq_length": "encoder_seq_length"}.get(dest)
     return settings.get(other) if other else None
 
 
-def size_of(settings: Settings, dest: str) -> int:
+def size_of(settings: MegatronSettings, dest: str) -> int:
     """Return --num-layers or --seq-length, also under its older name; 0 without both."""
     return settings.number(dest) or int(_alias(settings, dest) or 0)
 
 
-def _refuse_unmodelled(settings: Settings, script: str) -> None:
+def _refuse_unmodelled(settings: MegatronSettings, script: str) -> None:
     stem = script.rsplit("/", 1)[-1].lower()
     for word, why in OTHER_SCRIPTS.items():
         if re.search(rf"(^|[_\-]){word}([_\-.]|$)", stem):
@@ -277,7 +277,7 @@ def _refuse_unmodelled(settings: Settings, script: str) -> None:
 class _Builder:
     """Fills the document; one per model."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: MegatronSettings) -> None:
         self.settings = settings
         self.document: dict[str, Any] = {"model": {}, "training": {}}
         self.origins: list[Origin] = []
@@ -487,11 +487,11 @@ _MLA = {
 }
 
 
-def _off(settings: Settings, dest: str, flag: str) -> str:
+def _off(settings: MegatronSettings, dest: str, flag: str) -> str:
     return settings.flag(dest) if settings.given(dest) else f"no {flag}"
 
 
-def _default_batch(settings: Settings, n_devices: int) -> tuple[int, str]:
+def _default_batch(settings: MegatronSettings, n_devices: int) -> tuple[int, str]:
     """Return the batch without --global-batch-size: one micro-batch on each rank."""
     micro = settings.number("micro_batch_size") or 1
     split = [
@@ -503,7 +503,7 @@ def _default_batch(settings: Settings, n_devices: int) -> tuple[int, str]:
     return micro * ranks, text if n_devices else f"{text}; their number is not known here"
 
 
-def assumed_vocab(settings: Settings) -> tuple[int, str]:
+def assumed_vocab(settings: MegatronSettings) -> tuple[int, str]:
     """Return a vocabulary from the tokenizer's name, and why."""
     kind, model = (str(settings.get(f"tokenizer_{x}") or "") for x in ("type", "model"))
     text = f"{kind} {model}".lower()
@@ -521,7 +521,7 @@ def assumed_vocab(settings: Settings) -> tuple[int, str]:
     return 50257, "GPT-2's vocabulary; set vocab_size to be sure"
 
 
-def precision_of(settings: Settings) -> tuple[str, str]:
+def precision_of(settings: MegatronSettings) -> tuple[str, str]:
     """Return the numeric recipe of a model file, and the flags that say it."""
     bf16, fp16 = settings.get("bf16"), settings.get("fp16")
     if settings.get("fp8"):

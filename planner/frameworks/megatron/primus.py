@@ -14,8 +14,8 @@ from planner.errors import Problem, SpecError
 from planner.frameworks.megatron.arguments import megatron_run
 from planner.frameworks.megatron.flags import Parsed, flag_table, set_flags
 from planner.frameworks.runs.existing_run import Doubt, ExistingRun
-from planner.frameworks.runs.launch_script import Launch
-from planner.frameworks.runs.query import Asked
+from planner.frameworks.runs.launch_script import LaunchCommand
+from planner.frameworks.runs.query import RunQuery
 from planner.frameworks.runs.settings import flattened, with_set
 from planner.frameworks.torchtitan.reader import SECTIONS, job_file_run
 from planner.option_names import option
@@ -52,7 +52,7 @@ def looks_like_settings(text: str) -> bool:
     return len(found) == len(_SIZES)
 
 
-def read_primus(text: str, source: str, asked: Asked, find: FindFile) -> ExistingRun:
+def read_primus(text: str, source: str, asked: RunQuery, find: FindFile) -> ExistingRun:
     """Return the run of an experiment of Primus for Megatron-LM or torchtitan."""
     data = _mapping(_resolved(text, asked.env or {}), source)
     named = data.get("modules")
@@ -85,7 +85,7 @@ def read_primus(text: str, source: str, asked: Asked, find: FindFile) -> Existin
     return _of_megatron(settings, source, asked, "Primus experiment", doubts, overrides)
 
 
-def read_settings(text: str, source: str, asked: Asked) -> ExistingRun:
+def read_settings(text: str, source: str, asked: RunQuery) -> ExistingRun:
     """Return the run of a flat YAML of Megatron-LM's settings."""
     settings = _mapping(_resolved(text, asked.env or {}), source)
     if not {"seq_length", "micro_batch_size", "global_batch_size"} & set(settings):
@@ -98,7 +98,7 @@ def read_settings(text: str, source: str, asked: Asked) -> ExistingRun:
 def _of_megatron(
     settings: Mapping[str, Any],
     source: str,
-    asked: Asked,
+    asked: RunQuery,
     kind: str,
     doubts: list[Doubt],
     own: Mapping[str, Any],
@@ -114,7 +114,7 @@ def _of_megatron(
     parsed = set_flags(Parsed(known, written, (), (), {}), asked.sets)
     run = megatron_run(
         parsed,
-        Launch.of_words((), asked.env or {}),
+        LaunchCommand.of_words((), asked.env or {}),
         source,
         kind=kind,
         n_devices=asked.n_devices,
@@ -128,7 +128,7 @@ def _of_megatron(
     return replace(run, doubts=tuple(doubts), fork="Primus")
 
 
-def _of_torchtitan(settings: Mapping[str, Any], source: str, asked: Asked) -> ExistingRun:
+def _of_torchtitan(settings: Mapping[str, Any], source: str, asked: RunQuery) -> ExistingRun:
     sections = {
         key: settings[key]
         for key in (*SECTIONS, "compile", "float8", "quantize")

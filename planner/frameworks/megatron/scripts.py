@@ -12,23 +12,25 @@ from planner.frameworks.megatron.arguments import megatron_run
 from planner.frameworks.megatron.flags import Parsed, parse_flags, set_flags
 from planner.frameworks.megatron.forks import Understood, line_in, understood
 from planner.frameworks.runs.existing_run import Doubt, ExistingRun
-from planner.frameworks.runs.launch_script import Launch
-from planner.frameworks.runs.query import Asked
+from planner.frameworks.runs.launch_script import LaunchCommand
+from planner.frameworks.runs.query import RunQuery
 from planner.frameworks.runs.settings import flattened
 from planner.frameworks.runs.trainer_arguments import trainer_arguments
 from planner.frameworks.runs.written_facts import written_facts
-from planner.frameworks.shell.marks import shown
+from planner.frameworks.shell.marks import unmarked
 from planner.option_names import option
 
 
-def has_megatron_flags(launch: Launch, words: Sequence[str]) -> bool:
+def has_megatron_flags(launch: LaunchCommand, words: Sequence[str]) -> bool:
     """Tell whether a command is for Megatron-LM, also where it lacks one of the needed flags."""
     given = {word.partition("=")[0].replace("_", "-") for word in words}
     sizes = {"--num-layers", "--hidden-size", "--num-attention-heads"} & given
     return "--num-layers" in sizes or (len(sizes) > 1 and "pretrain_" in launch.script)
 
 
-def megatron_script(text: str, launch: Launch, name: str, asked: Asked) -> ExistingRun:
+def script_around_megatron(
+    text: str, launch: LaunchCommand, name: str, asked: RunQuery
+) -> ExistingRun:
     """Return the run of Megatron-LM, or of a fork that its flags tell."""
     found = _understood(text, launch, asked)
     said = asked.imported(name)
@@ -45,7 +47,7 @@ def megatron_script(text: str, launch: Launch, name: str, asked: Asked) -> Exist
     return _with_doubts(run, found)
 
 
-def _understood(text: str, launch: Launch, asked: Asked, hint: str = "") -> Understood:
+def _understood(text: str, launch: LaunchCommand, asked: RunQuery, hint: str = "") -> Understood:
     if asked.version:
         return Understood(parse_flags(launch.words), "", (), (), "")
     return understood(launch.words, line_in(text), hint)
@@ -78,9 +80,9 @@ def _json_object(text: str, file: str) -> dict[str, Any]:
 
 def megatron_deepspeed_script(
     script: str,
-    launch: Launch,
+    launch: LaunchCommand,
     name: str,
-    asked: Asked,
+    asked: RunQuery,
     arguments: Mapping[str, Any],
     find: Callable[[str], str | None],
 ) -> ExistingRun:
@@ -175,7 +177,7 @@ def _unsaid_deepspeed(
     """Return the settings that stand in for a DeepSpeed file that is not here."""
     why = "the DeepSpeed file does not lie beside the script and the script does not write it"
     assumed = f"ZeRO {stage} and the batch sizes of the flags are taken"
-    doubts.append(Doubt(shown(file) or "--deepspeed_config", why, assumed))
+    doubts.append(Doubt(unmarked(file) or "--deepspeed_config", why, assumed))
     return {"train_micro_batch_size_per_gpu": layout.get("mbs", 1)}
 
 
@@ -195,7 +197,7 @@ SWIFT = (
 """What ms-swift runs Megatron-Core with unless told otherwise (swift/megatron/arguments)."""
 
 
-def swift_script(text: str, launch: Launch, name: str, asked: Asked) -> ExistingRun:
+def swift_script(text: str, launch: LaunchCommand, name: str, asked: RunQuery) -> ExistingRun:
     """Return the run of ms-swift's `megatron sft`: the model comes by its name in a hub."""
     if asked.model is None:
         fix = f"name its model file: {option('model', 'llama3-8b')}, a YAML file or a config.json"

@@ -12,8 +12,8 @@ from costmodels.shapes import ModelShape, TrainingJob
 from hardware.parts import Pool
 from planner.frameworks.core_details import comment_lines, core_details
 from planner.frameworks.emitted_text import (
-    Code,
-    facts,
+    EmittedCode,
+    fact_lines,
     guarded,
     head,
     keywords,
@@ -35,7 +35,7 @@ from planner.specs.schema import NO_DETAILS, DetailsSpec
 from searches.frameworks.megatron.layouts import vocab_divisor
 from searches.frameworks.table import RELEASES
 
-MAIN_GRADS = {"bf16-grads": Code("torch.bfloat16")}
+MAIN_GRADS = {"bf16-grads": EmittedCode("torch.bfloat16")}
 """Number format of Megatron-FSDP's main gradients by precision; fp32 otherwise."""
 
 
@@ -66,9 +66,9 @@ def model_fields(
     of_core = core_details(details, layout, shape, job)
     stated = {_renamed(dest, shape): value for dest, value in of_core.model.items()}
     if stated.pop("quick_geglu", False):
-        stated["activation_func"] = Code("quick_gelu")
+        stated["activation_func"] = EmittedCode("quick_gelu")
     if stated.pop("squared_relu", False):
-        stated["activation_func"] = Code("squared_relu")
+        stated["activation_func"] = EmittedCode("squared_relu")
     experts = dict(of_core.experts) if shape.n_experts else {}
     return {
         **_size_fields(layout, shape, job, of_core.model),
@@ -106,11 +106,11 @@ def _size_fields(
         "position_embedding_type": "rope" if shape.positions == "rope" else "learned_absolute",
         "normalization": "RMSNorm" if shape.norm == "rmsnorm" else "LayerNorm",
         "gated_linear_unit": shape.gated,
-        "activation_func": Code("F.silu" if shape.gated else "F.gelu"),
+        "activation_func": EmittedCode("F.silu" if shape.gated else "F.gelu"),
         "add_bias_linear": shape.bias,
         "hidden_dropout": dropout,
         "attention_dropout": dropout,
-        "attention_backend": Code(f"AttnBackend.{attention_backend(shape, settings)}"),
+        "attention_backend": EmittedCode(f"AttnBackend.{attention_backend(shape, settings)}"),
     }
     if shape.latent:
         del fields["num_query_groups"], fields["kv_channels"]
@@ -219,7 +219,7 @@ def precision_fields(job: TrainingJob) -> dict[str, object]:
     """Return the fields of the mixed precision, which Megatron-Bridge copies to all parts."""
     recipe = job.recipe
     words = {"bf16": "bfloat16", "fp16": "float16", "tf32": "float32"}
-    dtype = Code(f"torch.{words[recipe.gemm_precision]}")
+    dtype = EmittedCode(f"torch.{words[recipe.gemm_precision]}")
     name = "fp32" if recipe.gemm_precision == "tf32" else recipe.gemm_precision
     fields: dict[str, object] = {
         name: True,
@@ -249,14 +249,18 @@ def ddp_fields(layout: Layout, job: TrainingJob) -> dict[str, object]:
         fields["num_distributed_optimizer_instances"] = zero_replicas(layout)
     if layout.zero >= 2:
         wide = job.recipe.grad_wire_bytes == 4
-        low = Code("torch.float16" if job.recipe.gemm_precision == "fp16" else "torch.bfloat16")
+        low = EmittedCode(
+            "torch.float16" if job.recipe.gemm_precision == "fp16" else "torch.bfloat16"
+        )
         fields |= {
             "use_megatron_fsdp": True,
             "data_parallel_sharding_strategy": {2: "optim_grads", 3: "optim_grads_params"}[
                 layout.zero
             ],
-            "megatron_fsdp_main_grads_dtype": MAIN_GRADS.get(job.precision, Code("torch.float32")),
-            "megatron_fsdp_grad_comm_dtype": Code("torch.float32") if wide else low,
+            "megatron_fsdp_main_grads_dtype": MAIN_GRADS.get(
+                job.precision, EmittedCode("torch.float32")
+            ),
+            "megatron_fsdp_grad_comm_dtype": EmittedCode("torch.float32") if wide else low,
         }
     return fields
 
@@ -288,8 +292,8 @@ def bridge_recipe(
     if layout.zero == 1 and layout.pp > 1 and zero_replicas(layout) > 1:
         dist["align_grad_reduce"] = False  # why: planner.frameworks.megatron.emitter
     checkpoint = {
-        "save": Code('os.environ.get("SAVE") or None'),
-        "load": Code('os.environ.get("SAVE") or None'),
+        "save": EmittedCode('os.environ.get("SAVE") or None'),
+        "load": EmittedCode('os.environ.get("SAVE") or None'),
         "ckpt_format": "fsdp_dtensor" if fsdp else "torch_dist",
     }
     optimizer = {
@@ -320,7 +324,7 @@ def bridge_recipe(
     module = "mla_provider" if shape.latent else "gpt_provider"
     parts = [
         "\n".join(
-            head(title, header, facts(layout, shape, job, pool, stated_or_none(details)))[1:]
+            head(title, header, fact_lines(layout, shape, job, pool, stated_or_none(details)))[1:]
         ),
         _PREAMBLE.format(
             module=module,
@@ -367,7 +371,7 @@ def _launcher(
     release = RELEASES["bridge"]
     title = f"Megatron-Bridge launcher; bridge_recipe.py as of Megatron-Bridge {release}."
     lines = [
-        *head(title, header, facts(layout, shape, job, pool, stated_or_none(details))),
+        *head(title, header, fact_lines(layout, shape, job, pool, stated_or_none(details))),
         *guarded(
             _SETTINGS.format(n_nodes=n_nodes), core_details(details, layout, shape, job).yours
         ),

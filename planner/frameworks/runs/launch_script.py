@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from planner.errors import Problem, SpecError
-from planner.frameworks.shell.marks import shown, unresolved
+from planner.frameworks.shell.marks import unmarked, unresolved
 from planner.frameworks.shell.script import Command, Script, read_script
 
 LAUNCHERS = ("torchrun", "deepspeed", "accelerate", "srun", "mpirun", "python")
@@ -71,7 +71,7 @@ _SWITCHES = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class LaunchCommand:
     """The training command of a script."""
 
     launcher: str
@@ -94,9 +94,9 @@ class Launch:
     notes: tuple[str, ...]
 
     @staticmethod
-    def of_words(words: Sequence[str], env: Mapping[str, str]) -> "Launch":
+    def of_words(words: Sequence[str], env: Mapping[str, str]) -> "LaunchCommand":
         """Return the launch of flags that stand in no script."""
-        return Launch("", "", tuple(words), {}, env, {}, 1, None, None, None, ())
+        return LaunchCommand("", "", tuple(words), {}, env, {}, 1, None, None, None, ())
 
 
 def looks_like_script(text: str) -> bool:
@@ -117,7 +117,7 @@ def read_launch(
     file: str,
     env: Mapping[str, str] | None = None,
     read_file: Callable[[str], str | None] | None = None,
-) -> Launch:
+) -> LaunchCommand:
     """Return the training command of a script.
 
     `env` are the variables that the caller would set; `read_file` reads a file next to the script
@@ -150,13 +150,13 @@ def read_launch(
         n_devices = int(str(script.variables[name]))
         unknown = [f"{name}={n_devices} is taken for the number of devices that it starts on"]
     notes += [f"{file}: {note}" for note in unknown]
-    return Launch(
+    return LaunchCommand(
         launcher=launcher,
-        script=shown(after[0]),
+        script=unmarked(after[0]),
         words=_until_shell_ends(after[1:]),
         options=options,
         env=given,
-        files={shown(file): content for file, content in script.files.items()},
+        files={unmarked(file): content for file, content in script.files.items()},
         line=command.line,
         n_nodes=n_nodes,
         per_node=per_node,
@@ -313,7 +313,9 @@ def _number(text: str, what: str, unknown: list[str]) -> int | None:
     if text.isdecimal() and int(text) > 0:
         return int(text)
     if text and text not in ("gpu", "auto", "cpu"):
-        unknown.append(f"{what} is {shown(text)}, which it does not set: the cluster's is taken")
+        unknown.append(
+            f"{what} is {unmarked(text)}, which it does not set: the cluster's is taken"
+        )
     return None
 
 
@@ -417,7 +419,7 @@ FOREIGN = {
 """Trainers with a command of their own."""
 
 
-def _only_flags(script: Script, file: str, notes: list[str]) -> Launch:
+def _only_flags(script: Script, file: str, notes: list[str]) -> LaunchCommand:
     """Return the flags of a text without a training command."""
     words: list[str] = []
     line, env = 1, {}
@@ -450,7 +452,7 @@ def _only_flags(script: Script, file: str, notes: list[str]) -> Launch:
         raise SpecError(Problem(message, fix, file))
     words = [part for word in words for part in (word.split() if " " in word else [word])]
     exported = {k: v for k, v in script.variables.items() if isinstance(v, str)}
-    return Launch(
+    return LaunchCommand(
         "",
         "",
         tuple(words),

@@ -10,7 +10,7 @@ from planner.specs.inputs import ModelInput
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RunQuery:
     """What besides the file decides how it is read."""
 
     model: ModelInput | None = None

@@ -21,7 +21,7 @@ from planner.frameworks.megatron.primus import (
 from planner.frameworks.megatron.scripts import (
     has_megatron_flags,
     megatron_deepspeed_script,
-    megatron_script,
+    script_around_megatron,
     swift_script,
 )
 from planner.frameworks.megatron.yaml_arguments import looks_like_model_args, read_model_args
@@ -29,11 +29,11 @@ from planner.frameworks.runs.existing_run import Doubt, ExistingRun
 from planner.frameworks.runs.foreign import refuse_foreign
 from planner.frameworks.runs.launch_script import (
     SWIFT_TASKS,
-    Launch,
+    LaunchCommand,
     looks_like_script,
     read_launch,
 )
-from planner.frameworks.runs.query import Asked
+from planner.frameworks.runs.query import RunQuery
 from planner.frameworks.runs.trainer_arguments import (
     ACCUMULATION,
     BATCH,
@@ -42,7 +42,7 @@ from planner.frameworks.runs.trainer_arguments import (
     trainer_configuration,
 )
 from planner.frameworks.runs.written_facts import with_constants, with_unsaid
-from planner.frameworks.shell.marks import shown, unresolved
+from planner.frameworks.shell.marks import unmarked, unresolved
 from planner.frameworks.shell.wrappers import SCRIPT_ENDINGS
 from planner.frameworks.torchtitan.reader import (
     looks_like_recipe,
@@ -66,7 +66,7 @@ FORMATS = (
 SUFFIXES = (".sh", ".sbatch", ".slurm", ".json", ".toml", ".py", ".yaml", ".yml")
 
 
-def read_run(file: str | Content, asked: Asked, framework: str = "") -> ExistingRun:
+def read_run(file: str | Content, asked: RunQuery, framework: str = "") -> ExistingRun:
     """Return the run of a file; `FILE#NAME` names one recipe of several.
 
     Raises `SpecError` for a file that is none of `FORMATS`, and `UsageError` where `framework` is
@@ -99,7 +99,7 @@ def _for_framework(run: ExistingRun, framework: str, name: str) -> ExistingRun:
     return run
 
 
-def run_of_text(text: str, name: str, asked: Asked, part: str = "") -> ExistingRun:
+def run_of_text(text: str, name: str, asked: RunQuery, part: str = "") -> ExistingRun:
     """Return the run that a text describes; `part` names a recipe."""
     run = with_unsaid(_read(text, name, asked, part), text, asked.model)
     return replace(run, overestimated=run.overestimated or _overestimated(run))
@@ -112,7 +112,7 @@ def _overestimated(run: ExistingRun) -> str:
     return ", ".join(dict.fromkeys(named))
 
 
-def _read(text: str, name: str, asked: Asked, part: str) -> ExistingRun:
+def _read(text: str, name: str, asked: RunQuery, part: str) -> ExistingRun:
     if not text.strip():
         raise SpecError(Problem("the file is empty", f"expected {FORMATS[0]}", name))
     refuse_long_numbers(text, name)
@@ -184,7 +184,9 @@ def _listed() -> str:
 FindFile = Callable[[str], str | None]
 
 
-def _files_beside(name: str, asked: Asked, written: Mapping[str, str] | None = None) -> FindFile:
+def _files_beside(
+    name: str, asked: RunQuery, written: Mapping[str, str] | None = None
+) -> FindFile:
     """Return a reader of files that a run names: written by its script, or lying beside it."""
     folder = Path(name).parent
 
@@ -206,7 +208,7 @@ def _files_beside(name: str, asked: Asked, written: Mapping[str, str] | None = N
     return find
 
 
-def _json(text: str, name: str, asked: Asked) -> ExistingRun:
+def _json(text: str, name: str, asked: RunQuery) -> ExistingRun:
     try:
         data = json.loads(text)
     except json.JSONDecodeError:
@@ -230,9 +232,9 @@ def _json(text: str, name: str, asked: Asked) -> ExistingRun:
     )
 
 
-def _model_args(text: str, name: str, asked: Asked) -> ExistingRun:
+def _model_args(text: str, name: str, asked: RunQuery) -> ExistingRun:
     words, env = read_model_args(text, name)
-    launch = Launch.of_words(words, env)
+    launch = LaunchCommand.of_words(words, env)
     parsed = set_flags(parse_flags(words), asked.sets)
     return megatron_run(
         parsed,
@@ -244,9 +246,9 @@ def _model_args(text: str, name: str, asked: Asked) -> ExistingRun:
     )
 
 
-def _script(text: str, name: str, asked: Asked) -> ExistingRun:
+def _script(text: str, name: str, asked: RunQuery) -> ExistingRun:
     launch = read_launch(text, name, asked.env, _files_beside(name, asked))
-    words = [shown(word) for word in launch.words]
+    words = [unmarked(word) for word in launch.words]
     stated = trainer_arguments(launch.words)
     for size in (BATCH, ACCUMULATION):
         if not isinstance(stated.get(size, 1), int):
@@ -260,7 +262,7 @@ def _script(text: str, name: str, asked: Asked) -> ExistingRun:
     if has_megatron_flags(launch, words):
         if "deepspeed_config" in arguments or "deepspeed" in arguments:
             return megatron_deepspeed_script(text, launch, name, asked, arguments, find)
-        return megatron_script(text, launch, name, asked)
+        return script_around_megatron(text, launch, name, asked)
     config = arguments.get("job.config_file") or arguments.get("job_config_file")
     if config:
         return _torchtitan(str(config), launch, name, asked, find)
@@ -296,19 +298,19 @@ def _script(text: str, name: str, asked: Asked) -> ExistingRun:
                 "takes the sizes of its model from a checkpoint: the script does not say them"
             )
             raise SpecError(Problem(message, fix, name, launch.line))
-        return megatron_script(text, launch, name, asked)
+        return script_around_megatron(text, launch, name, asked)
     if not launch.script or looks_like_megatron(text):
-        return megatron_script(text, launch, name, asked)
+        return script_around_megatron(text, launch, name, asked)
     if is_bridge(find(launch.script.rsplit("}", 1)[-1].lstrip("/")) or ""):
         raise _no_bridge(name)
-    script = shown(launch.script).rsplit("/", 1)[-1]
+    script = unmarked(launch.script).rsplit("/", 1)[-1]
     message = f"{script}: no flags of Megatron-LM, no file of DeepSpeed or Accelerate"
     fix = f"expected {_listed()}"
     raise SpecError(Problem(message, fix, name, launch.line))
 
 
 def _own_deepspeed(
-    launch: Launch, name: str, asked: Asked, arguments: Mapping[str, Any]
+    launch: LaunchCommand, name: str, asked: RunQuery, arguments: Mapping[str, Any]
 ) -> ExistingRun:
     """Return the run of a script that makes its DeepSpeed configuration of its own arguments."""
     given: dict[str, Any] = {"stage": int(arguments["zero_stage"]), "overlap_comm": True}
@@ -336,7 +338,7 @@ def _own_deepspeed(
 
 
 def _trainer(
-    launch: Launch, name: str, asked: Asked, arguments: Mapping[str, Any], find: FindFile
+    launch: LaunchCommand, name: str, asked: RunQuery, arguments: Mapping[str, Any], find: FindFile
 ) -> ExistingRun:
     """Return the run of a script with arguments of Hugging Face's Trainer: FSDP, or plain DDP."""
     return read_accelerate(
@@ -352,7 +354,7 @@ def _trainer(
     )
 
 
-def _of_script(run: ExistingRun, launch: Launch, name: str) -> ExistingRun:
+def _of_script(run: ExistingRun, launch: LaunchCommand, name: str) -> ExistingRun:
     """Return the run of a configuration with what its launch script adds."""
     return replace(
         run,
@@ -366,7 +368,7 @@ def _of_script(run: ExistingRun, launch: Launch, name: str) -> ExistingRun:
 
 
 def _torchtitan(
-    config: str, launch: Launch, name: str, asked: Asked, find: FindFile
+    config: str, launch: LaunchCommand, name: str, asked: RunQuery, find: FindFile
 ) -> ExistingRun:
     found = find(config)
     if found is None:
@@ -386,7 +388,7 @@ def _torchtitan(
 
 
 def _torchtitan_module(
-    launch: Launch, name: str, asked: Asked, arguments: Mapping[str, Any], find: FindFile
+    launch: LaunchCommand, name: str, asked: RunQuery, arguments: Mapping[str, Any], find: FindFile
 ) -> ExistingRun:
     """Return the run of `-m torchtitan.train --module MODULE --config RECIPE`."""
     module, recipe = str(arguments["module"]), str(arguments["config"])
@@ -426,17 +428,17 @@ def _dotted(words: Sequence[str]) -> list[tuple[str, object]]:
 
 
 def _accelerate(
-    launch: Launch,
+    launch: LaunchCommand,
     name: str,
-    asked: Asked,
+    asked: RunQuery,
     arguments: Mapping[str, Any],
     find: FindFile,
 ) -> ExistingRun:
     config = launch.options.get("config-file", "")
-    text = find(shown(config)) if config else ""
+    text = find(unmarked(config)) if config else ""
     if text is None:
         fix = f"put it beside {name}, or check that file itself"
-        raise SpecError(Problem(f"names {shown(config)}, which cannot be read", fix, name))
+        raise SpecError(Problem(f"names {unmarked(config)}, which cannot be read", fix, name))
     if not text:
         text = _accelerate_options(launch.options)
     devices = launch.n_devices or asked.n_devices
@@ -444,7 +446,7 @@ def _accelerate(
     arguments = _with_file(arguments, find)
     run = read_accelerate(
         text,
-        shown(config).rsplit("/", 1)[-1] or name,
+        unmarked(config).rsplit("/", 1)[-1] or name,
         model=asked.model,
         sets=asked.sets,
         n_devices=devices,

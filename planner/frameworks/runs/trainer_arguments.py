@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from planner.frameworks.shell.marks import shown, unresolved
+from planner.frameworks.shell.marks import unmarked, unresolved
 
 BATCH, ACCUMULATION = "per_device_train_batch_size", "gradient_accumulation_steps"
 KNOWN = (
@@ -54,7 +54,7 @@ def trainer_arguments(words: Sequence[str]) -> dict[str, Any]:
             i += 1
         if equals and unresolved(value) and not re.search(r"\.\w+$", value):
             continue  # a file is looked for by its name, wherever its folder is
-        found[name.replace("-", "_")] = _plain(shown(value)) if equals else True
+        found[name.replace("-", "_")] = _plain(unmarked(value)) if equals else True
     return found
 
 

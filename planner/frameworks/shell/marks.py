@@ -23,7 +23,7 @@ def unresolved(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def shown(text: str) -> str:
+def unmarked(text: str) -> str:
     """Return a text with its marks as bash would write them: `${TP}`, `$(hostname)`."""
 
     def plain(found: re.Match[str]) -> str:

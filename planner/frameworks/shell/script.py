@@ -15,17 +15,17 @@ from planner.frameworks.shell.expansion import Node, Value, Words, parser
 from planner.frameworks.shell.marks import (
     depends_on_output,
     mark,
-    shown,
+    unmarked,
     unresolved,
     without_marks,
 )
 from planner.frameworks.shell.wrappers import (
     Inner,
-    file_name,
     filtered,
     inner_script,
     reads_its_input,
     with_placeholders,
+    written_file_name,
 )
 
 MAX_STEPS = 200_000
@@ -277,7 +277,7 @@ class _Reader(Words):
     def _file(self, name: str) -> str | None:
         """Return the text of a file: written by the script, or beside it."""
         found = self.script.files.get(name)
-        return found if found is not None else self.read_file(shown(name))
+        return found if found is not None else self.read_file(unmarked(name))
 
     def _if_statement(self, node: Node) -> bool:
         branches: list[tuple[list[Node], list[Node]]] = [([], [])]
@@ -440,8 +440,8 @@ class _Reader(Words):
         """
         text: str | None = inner.text
         if inner.is_file:
-            name = file_name(inner.text)
-            text = self.read_file(shown(inner.text)) if name else None
+            name = written_file_name(inner.text)
+            text = self.read_file(unmarked(inner.text)) if name else None
             text = None if text is None else with_placeholders(text)
             self.script.texts += [text] if text else []
         n = len(self.script.commands)
@@ -606,9 +606,11 @@ class _Reader(Words):
 
     def builtin_source(self, words: list[str], line: int, heredoc: str | None) -> bool:
         """Read another file in place."""
-        text = self.read_file(shown(words[0])) if words and file_name(words[0]) else None
+        text = (
+            self.read_file(unmarked(words[0])) if words and written_file_name(words[0]) else None
+        )
         if text is None:
-            name = shown(words[0]) if words else ""
+            name = unmarked(words[0]) if words else ""
             self.script.notes.append(
                 f"line {line}: `source {name}` is not followed: no such file beside it"
             )

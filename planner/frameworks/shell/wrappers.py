@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from planner.frameworks.shell.marks import mark, shown, unresolved
+from planner.frameworks.shell.marks import mark, unmarked, unresolved
 
 SHELLS = frozenset(("bash", "sh", "zsh", "dash", "ksh"))
 SUBMITTERS = frozenset(("sbatch", "qsub", "bsub"))
@@ -41,7 +41,7 @@ def inner_script(words: Sequence[str]) -> Inner | None:
             if re.fullmatch(r"-\w*c", words[i]):
                 rest = tuple(words[i + 3 :])
                 return Inner(tuple(words[:first]), words[i + 1], rest, is_file=False)
-    file = next((i for i, w in enumerate(words) if shown(w).endswith(SCRIPT_ENDINGS)), None)
+    file = next((i for i, w in enumerate(words) if unmarked(w).endswith(SCRIPT_ENDINGS)), None)
     if file is None or words[file].startswith("-"):
         return None
     before = words[:file]
@@ -76,7 +76,7 @@ def with_placeholders(text: str) -> str:
     return _PLACEHOLDER.sub(lambda found: mark(f"<{found[1]}>"), plain)
 
 
-def file_name(word: str) -> str:
+def written_file_name(word: str) -> str:
     """Return the name of a file whose folder may be open; "" where the name itself is."""
     name = word.rsplit("/", 1)[-1]
     return "" if unresolved(name) else name

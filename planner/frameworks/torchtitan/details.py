@@ -7,7 +7,7 @@ their place.
 import re
 
 from costmodels.shapes import ModelShape, TrainingJob
-from planner.frameworks.core_details import needed_parts, shown
+from planner.frameworks.core_details import needed_parts, setting_text
 from planner.specs.schema import DetailsSpec
 
 _LLAMA3 = {
@@ -140,7 +140,8 @@ def not_said(
     checks |= dict.fromkeys(needed_parts(details, job), False)
     why = {"aux_loss": "torchtitan balances experts by a bias alone"}
     return tuple(
-        f"{name} {shown(stated[name])}: {why.get(name, f'the classes of {family} have none')}"
+        f"{name} {setting_text(stated[name])}: "
+        f"{why.get(name, f'the classes of {family} have none')}"
         for name, said in checks.items()
         if not said
     )

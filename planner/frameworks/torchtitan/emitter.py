@@ -15,8 +15,8 @@ from costmodels.shapes import ModelShape, TrainingJob
 from hardware.parts import Pool
 from planner.frameworks.core_details import comment_lines
 from planner.frameworks.emitted_text import (
-    Code,
-    facts,
+    EmittedCode,
+    fact_lines,
     guarded,
     head,
     keywords,
@@ -80,7 +80,7 @@ def recipe(
     yours = [*comment_lines(missing, "torchtitan's model does not have this.")]
     parts = [
         "\n".join(
-            head(title, header, facts(layout, shape, job, pool, stated_or_none(details)))[1:]
+            head(title, header, fact_lines(layout, shape, job, pool, stated_or_none(details)))[1:]
         ),
         _PREAMBLE.replace(*_FREE).replace("\n (", "\n(") if details.stated() else _PREAMBLE,
         _imports(layout, shape, details),
@@ -150,7 +150,7 @@ def _train(layout: Layout, shape: ModelShape, job: TrainingJob) -> str:
     """Return the function that torchtitan calls."""
     training = {
         **batch(layout),
-        "seq_len": Code("SEQ_LEN"),
+        "seq_len": EmittedCode("SEQ_LEN"),
         "steps": train_steps(job),
         "mixed_precision_param": "float32" if job.precision == "fp32" else "bfloat16",
         "disable_cuda_graphs": True,
@@ -207,7 +207,7 @@ def _launcher(
     missing = not_said(details, shape, job, model_family(shape, details))
     title = f"torchtitan launcher; torchtitan_recipe.py as of torchtitan {release}."
     lines = [
-        *head(title, header, facts(layout, shape, job, pool, stated_or_none(details))),
+        *head(title, header, fact_lines(layout, shape, job, pool, stated_or_none(details))),
         *guarded(_SETTINGS.format(n_nodes=n_nodes), missing),
         *_SMOKE.format(n_ranks=layout.n_devices).splitlines(),
         f'torchrun --nnodes {n_nodes} --nproc-per-node {per_node} --node-rank "${{NODE_RANK}}" \\',

@@ -10,7 +10,13 @@ from collections.abc import Iterator, Sequence
 from costmodels.plans import Layout
 from costmodels.shapes import ModelShape, TrainingJob
 from hardware.parts import Pool
-from planner.frameworks.emitted_text import facts, head, shown_details, stated_or_none, train_steps
+from planner.frameworks.emitted_text import (
+    fact_lines,
+    head,
+    shown_details,
+    stated_or_none,
+    train_steps,
+)
 from planner.frameworks.torchtitan.fields import batch, compiler, parallelism, pipeline
 from planner.specs.schema import DetailsSpec
 from searches.frameworks.table import RELEASES, TOML_RELEASE
@@ -199,7 +205,7 @@ def _job_file(
     if asynchronous:
         sections["compile"] = asynchronous
     lines = [
-        *head(title, header, facts(layout, shape, job, pool, stated_or_none(details)))[1:],
+        *head(title, header, fact_lines(layout, shape, job, pool, stated_or_none(details)))[1:],
         "#",
         "# torchrun ... -m torchtitan.train --job.config_file torchtitan.toml",
         "# torchtitan.sh --smoke takes this file where torchtitan 0.2 is installed.",

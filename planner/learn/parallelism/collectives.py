@@ -10,16 +10,16 @@ from planner.learn.fields import BadInput
 from planner.learn.machines import DEFAULT_DEVICE, device, devices, group_of
 from planner.learn.results import (
     Calculator,
+    CalculatorResult,
     Difference,
     NamedTable,
     Number,
     Preset,
-    Result,
     shown,
     sig,
 )
 from planner.learn.writeups import GUIDE, MODELER
-from planner.render.report.answers import Table
+from planner.render.report.answers import AnswerTable
 
 if TYPE_CHECKING:
     from planner.render.charts.chart import Chart
@@ -59,13 +59,13 @@ whatever the ranks, so that no size reaches more than all of it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Inputs:
+class CollectivesInputs:
     """A collective, its ranks and two links: inside a node and between nodes."""
 
     collective: str = fields.choice(
         "Collective", "all-reduce", tuple((x, x) for x in COLLECTIVES), group="Collective"
     )
-    size_bytes: float = fields.size(
+    size_bytes: float = fields.size_field(
         "Size",
         64,
         "MB",
@@ -74,8 +74,8 @@ class Inputs:
         note="n: the whole tensor; of an all-to-all what a rank holds",
         group="Collective",
     )
-    ranks: int = fields.count("Ranks", 8, 2, 100_000, note="P", group="Collective")
-    per_node: int = fields.count("Ranks of a node", 8, 1, 1024, note="g", group="Collective")
+    ranks: int = fields.count_field("Ranks", 8, 2, 100_000, note="P", group="Collective")
+    per_node: int = fields.count_field("Ranks of a node", 8, 1, 1024, note="g", group="Collective")
     latency_s: float = fields.time(
         "Latency of a step", 1, "us", 1e-3, 1e5, note="alpha, in a node", group="Textbook links"
     )
@@ -112,7 +112,7 @@ class Inputs:
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class AlgorithmCost:
     """A textbook time: (steps, bytes) in the node and between nodes."""
 
     near_steps: float
@@ -121,7 +121,7 @@ class Cost:
     far_bytes: float = 0.0
     formula: str = ""
 
-    def seconds(self, x: Inputs) -> float:
+    def seconds(self, x: CollectivesInputs) -> float:
         """Return steps times latency plus bytes over bandwidth, on both links."""
         near = self.near_steps * x.latency_s + self.near_bytes / x.link_bytes_per_s
         return near + self.far_steps * x.far_latency_s + self.far_bytes / x.far_bytes_per_s
@@ -183,7 +183,9 @@ def flat(name: str, way: str, p: int, n: float) -> tuple[float, float, str] | No
     return found.get(way)
 
 
-def cost(x: Inputs, way: str, size: float | None = None) -> Cost | None:
+def algorithm_cost(
+    x: CollectivesInputs, way: str, size: float | None = None
+) -> AlgorithmCost | None:
     """Return the textbook cost of an algorithm; None where the collective has none of it.
 
     Over several nodes the flat ones are held to the link between nodes, except that a ring enters
@@ -200,52 +202,52 @@ def cost(x: Inputs, way: str, size: float | None = None) -> Cost | None:
         return None
     steps, sent, formula = found
     if k == 1:
-        return Cost(steps, sent, formula=formula)
+        return AlgorithmCost(steps, sent, formula=formula)
     if way == "in-switch":
         return None
     if way == "ring":
         far_steps = steps * k / p
         ports = min(x.link_bytes_per_s, g * x.far_bytes_per_s)
         as_far = sent * x.far_bytes_per_s / ports
-        return Cost(steps - far_steps, 0.0, far_steps, as_far, formula)
-    return Cost(0.0, 0.0, steps, sent, formula)
+        return AlgorithmCost(steps - far_steps, 0.0, far_steps, as_far, formula)
+    return AlgorithmCost(0.0, 0.0, steps, sent, formula)
 
 
-def _hierarchical(x: Inputs, n: float, p: int, g: int, k: int) -> Cost | None:
+def _hierarchical(x: CollectivesInputs, n: float, p: int, g: int, k: int) -> AlgorithmCost | None:
     logs = (math.ceil(math.log2(g)) if g > 1 else 0, math.ceil(math.log2(k)) if k > 1 else 0)
     near, far = (g - 1) / g, (k - 1) / k
     name = x.collective
     if name in ("broadcast", "reduce"):
-        return Cost(g - 1, n, logs[1], n, "log2 k a' + n b' between nodes, a ring inside")
+        return AlgorithmCost(g - 1, n, logs[1], n, "log2 k a' + n b' between nodes, a ring inside")
     if name in ("scatter", "gather"):
         text = "log2 k a' + (k - 1)/k n b', then n/k inside"
-        return Cost(logs[0], near * n / k, logs[1], far * n, text)
+        return AlgorithmCost(logs[0], near * n / k, logs[1], far * n, text)
     if name == "all-to-all":
         inside, outside = (g - 1) / p * n, (p - g) / p * n
         text = "direct: (P - 1) a, (g - 1)/P n b inside, (P - g)/P n b' outside"
-        return Cost(g - 1, inside, p - g, outside, text)
+        return AlgorithmCost(g - 1, inside, p - g, outside, text)
     if name == "all-reduce":
         text = "2 (g - 1)(a + n/g b) + 2 (k - 1)(a' + n/(g k) b')"
-        return Cost(2 * (g - 1), 2 * near * n, 2 * (k - 1), 2 * far * n / g, text)
+        return AlgorithmCost(2 * (g - 1), 2 * near * n, 2 * (k - 1), 2 * far * n / g, text)
     text = "(k - 1)(a' + n/P b') + (g - 1)(a + n/g b)"
-    return Cost(g - 1, near * n, k - 1, far * n / g, text)
+    return AlgorithmCost(g - 1, near * n, k - 1, far * n / g, text)
 
 
-def best_way(x: Inputs, size: float | None = None) -> tuple[str, float]:
+def best_way(x: CollectivesInputs, size: float | None = None) -> tuple[str, float]:
     """Return the fastest textbook algorithm and its time, seconds."""
-    times = {way: cost(x, way, size) for way in WAYS}
+    times = {way: algorithm_cost(x, way, size) for way in WAYS}
     known = {way: one.seconds(x) for way, one in times.items() if one is not None}
     way = min(known, key=lambda name: (known[name], WAYS.index(name)))
     return way, known[way]
 
 
-def modelled_s(x: Inputs, size: float) -> float:
+def modelled_s(x: CollectivesInputs, size: float) -> float:
     """Return what the cost model expects of the device and its usual ports, seconds."""
     group, pool = group_of(x.device, x.ranks)
     return float(collective_s(x.collective, size, group, pool).item())
 
 
-def half_size_bytes(x: Inputs) -> float:
+def half_size_bytes(x: CollectivesInputs) -> float:
     """Return the size at which the cost model reaches half of its plateau: t(n) = 2 n / B.
 
     By bisection; the plateau is that of `LARGE`. The size at which latency and bandwidth cost the
@@ -265,7 +267,7 @@ def bus_factor(name: str, p: int) -> float:
     return float(BUS_FACTORS[name](p)) if name in BUS_FACTORS else 1.0
 
 
-def compute(x: Inputs) -> Result:
+def collectives_result(x: CollectivesInputs) -> CalculatorResult:
     """Return the answer."""
     n, p, name = x.size_bytes, x.ranks, x.collective
     way, textbook = best_way(x)
@@ -310,7 +312,7 @@ def compute(x: Inputs) -> Result:
             f"Fastest of the textbook: {way}",
             textbook,
             "seconds",
-            cost(x, way).formula if cost(x, way) else "",  # type: ignore[union-attr]
+            algorithm_cost(x, way).formula if algorithm_cost(x, way) else "",  # type: ignore[union-attr]
             f"P = {p}, n = {size}, a = {shown(x.latency_s, 'seconds')}, 1/b = "
             f"{shown(x.link_bytes_per_s, 'bytes_per_s')}",
             THAKUR,
@@ -375,7 +377,7 @@ def compute(x: Inputs) -> Result:
             "measured floors are about 40 us in a node, 0.1 to 0.5 ms over several",
         ),
     )
-    return Result(
+    return CalculatorResult(
         f"{name} of {size} over {p} ranks: {shown(textbook, 'seconds')} by the textbook ({way}), "
         f"{shown(expected, 'seconds')} expected of {x.device} ({algorithm}).",
         numbers,
@@ -391,7 +393,7 @@ def compute(x: Inputs) -> Result:
     )
 
 
-def _advice(x: Inputs, n: float, half: float) -> tuple[str, ...]:
+def _advice(x: CollectivesInputs, n: float, half: float) -> tuple[str, ...]:
     if n < half:
         return (
             f"{shown(n, 'bytes')} is below the {shown(half, 'bytes')} that reach half of the "
@@ -400,10 +402,10 @@ def _advice(x: Inputs, n: float, half: float) -> tuple[str, ...]:
     return ()
 
 
-def _table(x: Inputs) -> NamedTable:
+def _table(x: CollectivesInputs) -> NamedTable:
     rows: list[tuple[str | float | int | None, ...]] = []
     for way in WAYS:
-        one = cost(x, way)
+        one = algorithm_cost(x, way)
         if one is None:
             why = "needs several nodes" if way == "hierarchical" else "gains nothing here"
             rows.append((way, "-", why, "-"))
@@ -412,14 +414,16 @@ def _table(x: Inputs) -> NamedTable:
         rows.append((way, shown(one.seconds(x), "seconds"), one.formula, meet))
     return NamedTable(
         f"{x.collective} by algorithm",
-        Table(("Algorithm", "Time", "Textbook", "Latency and bandwidth meet at"), tuple(rows)),
+        AnswerTable(
+            ("Algorithm", "Time", "Textbook", "Latency and bandwidth meet at"), tuple(rows)
+        ),
     )
 
 
-def _crossover(x: Inputs, way: str) -> str:
+def _crossover(x: CollectivesInputs, way: str) -> str:
     """Return the size at which both halves of an algorithm's time are equal."""
-    one = cost(x, way, 1.0)
-    none = cost(x, way, 1e-300)
+    one = algorithm_cost(x, way, 1.0)
+    none = algorithm_cost(x, way, 1e-300)
     if one is None or none is None:
         return "-"
     latency = none.near_steps * x.latency_s + none.far_steps * x.far_latency_s
@@ -427,7 +431,7 @@ def _crossover(x: Inputs, way: str) -> str:
     return shown(latency / per_byte, "bytes") if per_byte > 0 else "-"
 
 
-def _differences(x: Inputs, n_star: float, half: float) -> list[Difference]:
+def _differences(x: CollectivesInputs, n_star: float, half: float) -> list[Difference]:
     found = []
     gbit = x.link_bytes_per_s / 1e9
     if any(abs(gbit - speed) < 0.5 for speed in PORT_SPEEDS_GBIT):
@@ -525,7 +529,7 @@ def _differences(x: Inputs, n_star: float, half: float) -> list[Difference]:
     return found
 
 
-def over_ranks(x: Inputs) -> tuple[list[int], list[tuple[str, list[float]]]]:
+def over_ranks(x: CollectivesInputs) -> tuple[list[int], list[tuple[str, list[float]]]]:
     """Return numbers of ranks that fill nodes, and the time of each algorithm there, seconds."""
     inside = [p for p in (2**k for k in range(1, 11)) if p <= x.per_node]
     ranks = inside + [x.per_node * 2**k for k in range(11) if 2 <= x.per_node * 2**k <= 2048]
@@ -533,21 +537,21 @@ def over_ranks(x: Inputs) -> tuple[list[int], list[tuple[str, list[float]]]]:
     each = [replace(x, ranks=p) for p in ranks]
     found = []
     for way in WAYS:
-        values = [one.seconds(y) if (one := cost(y, way)) else math.nan for y in each]
+        values = [one.seconds(y) if (one := algorithm_cost(y, way)) else math.nan for y in each]
         if any(value == value for value in values):
             found.append((way, values))
     found.append(("cost model", [modelled_s(y, x.size_bytes) for y in each]))
     return ranks, found
 
 
-def charts(x: Inputs) -> "tuple[Chart, ...]":
+def collectives_charts(x: CollectivesInputs) -> "tuple[Chart, ...]":
     """Return time by algorithm over size and ranks, and the cost model's bandwidth over size."""
-    from planner.learn.drawing import Line, lines_chart, spread
+    from planner.learn.drawing import Line, lines_chart, log_spread
 
-    sizes = spread(SMALL, 16e9, 43)
+    sizes = log_spread(SMALL, 16e9, 43)
     found = []
     for way in WAYS:
-        values = [cost(x, way, n) for n in sizes]
+        values = [algorithm_cost(x, way, n) for n in sizes]
         if all(one is not None for one in values):
             found.append(Line(way, [one.seconds(x) * 1e3 for one in values if one is not None]))
     expected = [modelled_s(x, n) for n in sizes]
@@ -595,9 +599,9 @@ CALCULATOR = Calculator(
     "collectives",
     "Collective explorer",
     "How long does a collective take, by which algorithm, and from which size on is it bandwidth?",
-    Inputs,
-    compute,
-    charts,
+    CollectivesInputs,
+    collectives_result,
+    collectives_charts,
     (
         Preset("All-reduce in a node of H100", {}),
         Preset("HDR read as 200 GB/s", {"latency_s": "1.5", "link_bytes_per_s": "200"}),

@@ -8,16 +8,16 @@ from planner.learn.closed_forms import data_parallel_bytes, gradient_least_token
 from planner.learn.machines import DEFAULT_DEVICE, OWN, devices, models, of_device, of_model
 from planner.learn.results import (
     Calculator,
+    CalculatorResult,
     Difference,
     NamedTable,
     Number,
     Preset,
-    Result,
     shown,
     sig,
 )
 from planner.learn.writeups import GUIDE, MODELER, OVERVIEW, TAX
-from planner.render.report.answers import Table
+from planner.render.report.answers import AnswerTable
 
 if TYPE_CHECKING:
     from planner.render.charts.chart import Chart
@@ -28,11 +28,11 @@ PORT_SPEEDS_GBIT = (100.0, 200.0, 400.0, 800.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Inputs:
+class DataParallelInputs:
     """A model, the devices that average its gradients, and the link between them."""
 
     model: str = fields.choice("Model", OWN, models(), group="Model")
-    params: float = fields.number(
+    params: float = fields.number_field(
         "Parameters",
         of_model("params", 7e9),
         1e-4,
@@ -41,13 +41,15 @@ class Inputs:
         follows="the model, 7 billion without one",
         group="Model",
     )
-    tp: int = fields.count("Tensor-parallel size", 1, 1, 1024, note="t", group="Model")
-    pp: int = fields.count("Pipeline stages", 1, 1, 1024, note="p", group="Model")
-    gradient_bytes: float = fields.number(
+    tp: int = fields.count_field("Tensor-parallel size", 1, 1, 1024, note="t", group="Model")
+    pp: int = fields.count_field("Pipeline stages", 1, 1, 1024, note="p", group="Model")
+    gradient_bytes: float = fields.number_field(
         "Bytes of a gradient on the wire", 2, 0.03, 8, note="2 bf16, 4 fp32", group="Model"
     )
-    weight_bytes: float = fields.number("Bytes of a gathered weight", 2, 0.25, 8, group="Model")
-    ranks: int = fields.count(
+    weight_bytes: float = fields.number_field(
+        "Bytes of a gathered weight", 2, 0.25, 8, group="Model"
+    )
+    ranks: int = fields.count_field(
         "Data-parallel devices", 1024, 1, 1_000_000, note="D", group="Machine"
     )
     zero: str = fields.choice(
@@ -56,17 +58,17 @@ class Inputs:
         (("0", "0: all-reduce"), ("1", "1"), ("2", "2"), ("3", "3 (FSDP)")),
         group="Layout",
     )
-    micro_batches: int = fields.count(
+    micro_batches: int = fields.count_field(
         "Micro-batches of a step", 1, 1, 100_000, note="m", group="Layout"
     )
-    tokens: int = fields.count(
+    tokens: int = fields.count_field(
         "Tokens of a micro-batch", 8192, 1, 100_000_000, note="on one device", group="Layout"
     )
     device: str = fields.choice("Device", DEFAULT_DEVICE, devices(), group="Machine")
     peak_flops_per_s: float = fields.rate(
         "Dense peak", of_device("peak"), follows="the device", group="Machine"
     )
-    mfu: float = fields.percent("Share of it that is used", 40, note="MFU", group="Machine")
+    mfu: float = fields.percent_field("Share of it that is used", 40, note="MFU", group="Machine")
     link_bytes_per_s: float = fields.bandwidth(
         "Link of a device",
         of_device("scale_out"),
@@ -85,14 +87,14 @@ class Inputs:
         return self.peak_flops_per_s * self.mfu
 
 
-def sent_bytes(x: Inputs, zero: int) -> float:
+def sent_bytes(x: DataParallelInputs, zero: int) -> float:
     """Return what a device sends per step under a ZeRO stage, bytes."""
     return data_parallel_bytes(
         x.local, x.ranks, zero, x.micro_batches, x.weight_bytes, x.gradient_bytes
     )
 
 
-def windows_s(x: Inputs) -> dict[int, float]:
+def windows_s(x: DataParallelInputs) -> dict[int, float]:
     """Return by stage the compute that traffic may run beside, seconds.
 
     Stage 0: the last backward, 4 N n / R. Stage 1: that and the first forward, 2 N n / R more.
@@ -108,7 +110,7 @@ def windows_s(x: Inputs) -> dict[int, float]:
     }
 
 
-def compute(x: Inputs) -> Result:
+def data_parallel_result(x: DataParallelInputs) -> CalculatorResult:
     """Return the answer."""
     zero, d, n, m = int(x.zero), x.ranks, x.local, x.micro_batches
     g, w = x.gradient_bytes, x.weight_bytes
@@ -239,7 +241,7 @@ def compute(x: Inputs) -> Result:
                 f"Stage 3 pays for each of {m} micro-batches; stage 1 sends "
                 f"{shown(sent_bytes(x, 1), 'bytes')} a step."
             )
-    return Result(
+    return CalculatorResult(
         f"ZeRO {zero} over {d} devices sends {shown(sent, 'bytes')} a step, "
         f"{shown(wire, 'seconds')} at {speed}; {shown(hidden, 'fraction')} of it hides.",
         numbers,
@@ -254,7 +256,7 @@ def compute(x: Inputs) -> Result:
     )
 
 
-def _window(x: Inputs) -> tuple[str, str]:
+def _window(x: DataParallelInputs) -> tuple[str, str]:
     """Return the formula of the window, and with the numbers put in."""
     m, zero = x.micro_batches, int(x.zero)
     formula = (
@@ -267,7 +269,7 @@ def _window(x: Inputs) -> tuple[str, str]:
     return formula, f"{times} * {sig(x.local)} * {x.tokens:,} / {sig(x.rate)}"
 
 
-def _table(x: Inputs) -> NamedTable:
+def _table(x: DataParallelInputs) -> NamedTable:
     rows = []
     windows = windows_s(x)
     for zero in range(4):
@@ -283,11 +285,11 @@ def _table(x: Inputs) -> NamedTable:
             )
         )
     heads = ("ZeRO stage", "Sent a step", "Time", "Hidden", "Waited for")
-    return NamedTable(f"Every stage with m = {x.micro_batches}", Table(heads, tuple(rows)))
+    return NamedTable(f"Every stage with m = {x.micro_batches}", AnswerTable(heads, tuple(rows)))
 
 
 def _differences(
-    x: Inputs, sent: float, wire: float, hidden: float, least: float
+    x: DataParallelInputs, sent: float, wire: float, hidden: float, least: float
 ) -> list[Difference]:
     zero, n, g = int(x.zero), x.local, x.gradient_bytes
     limit = 2 * g * n
@@ -365,7 +367,7 @@ def _differences(
     return found
 
 
-def charts(x: Inputs) -> "tuple[Chart, ...]":
+def data_parallel_charts(x: DataParallelInputs) -> "tuple[Chart, ...]":
     """Return what the stages send over micro-batches, and waiting over tokens."""
     from planner.learn.drawing import Line, lines_chart
 
@@ -412,9 +414,9 @@ CALCULATOR = Calculator(
     "data-parallel",
     "Gradients and ZeRO traffic",
     "How long do gradients take, and do they hide behind the backward?",
-    Inputs,
-    compute,
-    charts,
+    DataParallelInputs,
+    data_parallel_result,
+    data_parallel_charts,
     (
         Preset("7 billion over one HDR port", {"link_bytes_per_s": "25"}),
         Preset("ResNet-50", {"params": "0.0256", "link_bytes_per_s": "25"}),

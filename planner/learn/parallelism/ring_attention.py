@@ -13,16 +13,16 @@ from planner.learn.fields import BadInput
 from planner.learn.machines import models, of_model
 from planner.learn.results import (
     Calculator,
+    CalculatorResult,
     Difference,
     NamedTable,
     Number,
     Preset,
-    Result,
     shown,
     sig,
 )
 from planner.learn.writeups import MODELER
-from planner.render.report.answers import Table
+from planner.render.report.answers import AnswerTable
 
 if TYPE_CHECKING:
     from planner.render.charts.chart import Chart
@@ -33,11 +33,11 @@ LIU = "Liu et al. 2023 (ring attention), section 3; costmodels.comm.context_para
 
 
 @dataclass(frozen=True, slots=True)
-class Inputs:
+class RingAttentionInputs:
     """A sequence over the ranks of a ring."""
 
     model: str = fields.choice("Model", "llama3-70b", models(), group="Model")
-    hidden: int = fields.count(
+    hidden: int = fields.count_field(
         "Width of the queries",
         of_model("q_width", 8192),
         16,
@@ -46,10 +46,10 @@ class Inputs:
         follows="the model",
         group="Model",
     )
-    heads: int = fields.count(
+    heads: int = fields.count_field(
         "Attention heads", of_model("heads", 64), 1, 100_000, follows="the model", group="Model"
     )
-    kv_heads: int = fields.count(
+    kv_heads: int = fields.count_field(
         "KV heads",
         of_model("kv_heads", 64),
         1,
@@ -58,13 +58,13 @@ class Inputs:
         follows="the model",
         group="Model",
     )
-    sequences: int = fields.count("Sequences", 1, 1, 10_000, note="b", group="Job")
-    tokens: int = fields.count(
+    sequences: int = fields.count_field("Sequences", 1, 1, 10_000, note="b", group="Job")
+    tokens: int = fields.count_field(
         "Tokens of a sequence", 131072, 1, 1_000_000_000, note="s", group="Job"
     )
-    ranks: int = fields.count("Ranks of the ring", 64, 2, 100_000, note="c", group="Layout")
-    tp: int = fields.count("Tensor-parallel size", 1, 1, 1024, note="t", group="Layout")
-    element_bytes: float = fields.number(
+    ranks: int = fields.count_field("Ranks of the ring", 64, 2, 100_000, note="c", group="Layout")
+    tp: int = fields.count_field("Tensor-parallel size", 1, 1, 1024, note="t", group="Layout")
+    element_bytes: float = fields.number_field(
         "Bytes of a key or value", 2, 0.5, 8, note="2 bf16, 1 fp8", group="Job"
     )
     rate_flops_per_s: float = fields.rate("Attention kernel reaches", 400, group="Machine")
@@ -95,7 +95,7 @@ class Inputs:
         return 2 * self.element_bytes * self.local * self.kv_width
 
 
-def block_s(x: Inputs) -> tuple[float, float]:
+def block_s(x: RingAttentionInputs) -> tuple[float, float]:
     """Return (send, attend) of one block, seconds: 2 e n h_kv / B and 2 n (s/c) h_q / (t R).
 
     Half of 4 n (s/c) h_q FLOPs: the causal mask, evenly over the ranks (zigzag order).
@@ -104,7 +104,7 @@ def block_s(x: Inputs) -> tuple[float, float]:
     return x.block_bytes / x.link_bytes_per_s, flops / x.rate_flops_per_s
 
 
-def compute(x: Inputs) -> Result:
+def ring_attention_result(x: RingAttentionInputs) -> CalculatorResult:
     """Return the answer."""
     c, n, kv, e = x.ranks, x.local, x.kv_width, x.element_bytes
     block, full = x.block_bytes, 2 * e * n * x.hidden / x.tp
@@ -248,7 +248,7 @@ def compute(x: Inputs) -> Result:
             "All-gather of keys and values is cheap with grouped queries"
             + ("; Ulysses sends less as c grows." if ulysses_words(x) == "yes" else ".")
         )
-    return Result(
+    return CalculatorResult(
         f"{shown(local, 'tokens')} a rank: a block of {shown(block, 'binary')} takes "
         f"{shown(send, 'seconds')} to send and {shown(attend, 'seconds')} to attend to; the ring "
         f"{'hides' if local >= least else 'does not hide'}.",
@@ -263,7 +263,7 @@ def compute(x: Inputs) -> Result:
     )
 
 
-def ulysses_words(x: Inputs) -> str:
+def ulysses_words(x: RingAttentionInputs) -> str:
     """Return `yes` where an all-to-all can share the heads out (rule CP002), else why not."""
     for n, what in ((x.heads, "heads"), (x.kv_heads, "KV heads")):
         if n % (x.tp * x.ranks):
@@ -271,7 +271,7 @@ def ulysses_words(x: Inputs) -> str:
     return "yes"
 
 
-def _table(x: Inputs) -> NamedTable:
+def _table(x: RingAttentionInputs) -> NamedTable:
     """Return what the three exchanges send in the forward of a layer."""
     c, n, e = x.ranks, x.local, x.element_bytes
     q, kv = x.hidden / x.tp, x.kv_width
@@ -301,10 +301,12 @@ def _table(x: Inputs) -> NamedTable:
         ),
     )
     heads = ("Exchange", "Sent in a forward", "Buffers", "Overlap", "Runs")
-    return NamedTable("Three ways to attend to the tokens of other ranks", Table(heads, rows))
+    return NamedTable(
+        "Three ways to attend to the tokens of other ranks", AnswerTable(heads, rows)
+    )
 
 
-def charts(x: Inputs) -> "tuple[Chart, ...]":
+def ring_attention_charts(x: RingAttentionInputs) -> "tuple[Chart, ...]":
     """Return sending and attending over the tokens of a rank, and blocks over ranks."""
     from planner.learn.drawing import Line, lines_chart
 
@@ -352,9 +354,9 @@ CALCULATOR = Calculator(
     "ring-attention",
     "Ring attention",
     "How large are the buffers of ring attention, and does its exchange hide?",
-    Inputs,
-    compute,
-    charts,
+    RingAttentionInputs,
+    ring_attention_result,
+    ring_attention_charts,
     (
         Preset(
             "131,072 tokens over 64, h 8192, fp8, no grouping",

@@ -5,7 +5,15 @@ from typing import TYPE_CHECKING
 
 from planner.learn import fields
 from planner.learn.closed_forms import ring_share
-from planner.learn.results import Calculator, Difference, Number, Preset, Result, shown, sig
+from planner.learn.results import (
+    Calculator,
+    CalculatorResult,
+    Difference,
+    Number,
+    Preset,
+    shown,
+    sig,
+)
 from planner.learn.writeups import MODELER, NOTES, OVERVIEW
 
 if TYPE_CHECKING:
@@ -17,19 +25,19 @@ all-reduce counts as two)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Inputs:
+class SequenceParallelInputs:
     """One layer's activation and the link that moves it."""
 
-    sequences: int = fields.count("Sequences", 1, 1, 10_000, note="b")
-    tokens: int = fields.count("Tokens of a sequence", 2048, 1, 100_000_000, note="s")
-    hidden: int = fields.count("Hidden width", 8192, 16, 1_000_000, note="h")
-    element_bytes: float = fields.number("Bytes of an activation", 2, 0.5, 8)
-    tp: int = fields.count("Tensor-parallel size", 8, 2, 1024, note="t")
-    layers: int = fields.count("Layers", 80, 1, 10_000)
+    sequences: int = fields.count_field("Sequences", 1, 1, 10_000, note="b")
+    tokens: int = fields.count_field("Tokens of a sequence", 2048, 1, 100_000_000, note="s")
+    hidden: int = fields.count_field("Hidden width", 8192, 16, 1_000_000, note="h")
+    element_bytes: float = fields.number_field("Bytes of an activation", 2, 0.5, 8)
+    tp: int = fields.count_field("Tensor-parallel size", 8, 2, 1024, note="t")
+    layers: int = fields.count_field("Layers", 80, 1, 10_000)
     link_bytes_per_s: float = fields.bandwidth("Link between the ranks", 100)
 
 
-def compute(x: Inputs) -> Result:
+def sequence_parallel_result(x: SequenceParallelInputs) -> CalculatorResult:
     """Return the answer."""
     t, b = x.tp, x.link_bytes_per_s
     tensor = x.element_bytes * x.sequences * x.tokens * x.hidden
@@ -127,7 +135,7 @@ def compute(x: Inputs) -> Result:
             "gathers again what it kept a shard of: ten transfers for eight, a quarter more.",
         ),
     )
-    return Result(
+    return CalculatorResult(
         f"A gather and a scatter of {shown(tensor, 'bytes')} take {shown(pair / b, 'seconds')} at "
         f"{speed}, a layer {shown(sent / b, 'seconds')}.",
         numbers,
@@ -138,7 +146,7 @@ def compute(x: Inputs) -> Result:
     )
 
 
-def charts(x: Inputs) -> "tuple[Chart, ...]":
+def sequence_parallel_charts(x: SequenceParallelInputs) -> "tuple[Chart, ...]":
     """Return the time over the sequence length."""
     from planner.learn.drawing import Line, lines_chart
 
@@ -166,9 +174,9 @@ CALCULATOR = Calculator(
     "sequence-parallel",
     "Sequence-parallel traffic",
     "How long do the gathers and scatters of sequence parallelism take?",
-    Inputs,
-    compute,
-    charts,
+    SequenceParallelInputs,
+    sequence_parallel_result,
+    sequence_parallel_charts,
     (
         Preset("2048 tokens, h 8192, 100 GB/s", {}),
         Preset("131,072 tokens", {"tokens": "131072"}),

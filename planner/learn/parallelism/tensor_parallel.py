@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING
 from planner.learn import fields
 from planner.learn.closed_forms import all_reduce_bytes, tensor_layer_bytes, tensor_tax
 from planner.learn.machines import DEFAULT_DEVICE, devices, of_device
-from planner.learn.results import Calculator, Difference, Number, Preset, Result, shown, sig
+from planner.learn.results import (
+    Calculator,
+    CalculatorResult,
+    Difference,
+    Number,
+    Preset,
+    shown,
+    sig,
+)
 from planner.learn.writeups import GUIDE, MODELER, NOTES, OVERVIEW, TAX
 
 if TYPE_CHECKING:
@@ -18,24 +26,24 @@ ACCEPTABLE_TAX = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Inputs:
+class TensorParallelInputs:
     """A layer of 12 h^2 weights on tensor-parallel devices."""
 
-    sequences: int = fields.count("Sequences", 1, 1, 10_000, note="b", group="Micro-batch")
-    tokens: int = fields.count(
+    sequences: int = fields.count_field("Sequences", 1, 1, 10_000, note="b", group="Micro-batch")
+    tokens: int = fields.count_field(
         "Tokens of a sequence", 2048, 1, 10_000_000, note="s", group="Micro-batch"
     )
-    hidden: int = fields.count("Hidden width", 12288, 16, 1_000_000, note="h", group="Model")
-    layers: int = fields.count("Layers", 96, 1, 10_000, group="Model")
-    tp: int = fields.count("Tensor-parallel size", 8, 1, 1024, note="t", group="Layout")
-    element_bytes: float = fields.number(
+    hidden: int = fields.count_field("Hidden width", 12288, 16, 1_000_000, note="h", group="Model")
+    layers: int = fields.count_field("Layers", 96, 1, 10_000, group="Model")
+    tp: int = fields.count_field("Tensor-parallel size", 8, 1, 1024, note="t", group="Layout")
+    element_bytes: float = fields.number_field(
         "Bytes of an activation", 2, 0.5, 8, note="2 in bf16", group="Model"
     )
     device: str = fields.choice("Device", DEFAULT_DEVICE, devices(), group="Machine")
     peak_flops_per_s: float = fields.rate(
         "Dense peak", of_device("peak"), follows="the device", group="Machine"
     )
-    gemm_share: float = fields.percent("Share that products sustain", 60, group="Machine")
+    gemm_share: float = fields.percent_field("Share that products sustain", 60, group="Machine")
     link_bytes_per_s: float = fields.bandwidth(
         "Link between the ranks",
         of_device("scale_up"),
@@ -49,13 +57,13 @@ class Inputs:
         return self.element_bytes * self.sequences * self.tokens * self.hidden
 
 
-def tax(x: Inputs, share: float) -> float:
+def tax(x: TensorParallelInputs, share: float) -> float:
     """Return traffic over compute of a layer at a share of the peak."""
     rate = x.peak_flops_per_s * share
     return tensor_tax(x.tp, rate, x.link_bytes_per_s, x.hidden, 1.0, x.element_bytes)
 
 
-def compute(x: Inputs) -> Result:
+def tensor_parallel_result(x: TensorParallelInputs) -> CalculatorResult:
     """Return the answer."""
     t, whole = x.tp, x.tensor_bytes
     one = all_reduce_bytes(whole, t)
@@ -187,7 +195,7 @@ def compute(x: Inputs) -> Result:
             "Sequence parallelism with overlapped pieces (userbuffers, async TP) hides most of a "
             "gather behind its product; larger models pay less, in proportion to 1/h."
         )
-    return Result(
+    return CalculatorResult(
         f"Tensor parallelism over {t} sends {shown(layer, 'bytes')} a layer and micro-batch and "
         f"costs {shown(at_share, 'fraction')} of its forward before overlap.",
         numbers,
@@ -203,7 +211,7 @@ def compute(x: Inputs) -> Result:
 
 
 def _differences(
-    x: Inputs, layer: float, with_sp: float, model: float, at_share: float
+    x: TensorParallelInputs, layer: float, with_sp: float, model: float, at_share: float
 ) -> list[Difference]:
     t, whole = x.tp, x.tensor_bytes
     both_ways = 2 * x.link_bytes_per_s
@@ -274,17 +282,17 @@ def _differences(
     return found if t > 1 else found[:1]
 
 
-def charts(x: Inputs) -> "tuple[Chart, ...]":
+def tensor_parallel_charts(x: TensorParallelInputs) -> "tuple[Chart, ...]":
     """Return the tax over t for the link at hand and for the network port."""
     from planner.learn.drawing import Line, lines_chart
-    from planner.learn.machines import device, port, port_bytes_per_s
+    from planner.learn.machines import device, device_port_bytes_per_s, port
 
     part = device(x.device)
     sizes = [1, 2, 4, 8, 16, 32, 64]
     found = []
     for name, speed in (
         (f"link at hand, {shown(x.link_bytes_per_s, 'bytes_per_s')}", x.link_bytes_per_s),
-        (port(part)[0].name, port_bytes_per_s(part)),
+        (port(part)[0].name, device_port_bytes_per_s(part)),
     ):
         found.append(
             Line(
@@ -326,9 +334,9 @@ CALCULATOR = Calculator(
     "tensor-parallel",
     "Tensor parallelism: volume and tax",
     "What does tensor parallelism send, and what share of the compute does it cost?",
-    Inputs,
-    compute,
-    charts,
+    TensorParallelInputs,
+    tensor_parallel_result,
+    tensor_parallel_charts,
     (
         Preset("GPT-3, 8 devices", {}),
         Preset("h 8192 in a node of H100", {"hidden": "8192"}),

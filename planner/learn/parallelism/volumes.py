@@ -7,7 +7,15 @@ from planner.learn import fields
 from planner.learn.closed_forms import all_reduce_bytes, data_parallel_bytes, tensor_layer_bytes
 from planner.learn.fields import BadInput
 from planner.learn.machines import OWN, models, of_model
-from planner.learn.results import Calculator, Difference, Number, Preset, Result, shown, sig
+from planner.learn.results import (
+    Calculator,
+    CalculatorResult,
+    Difference,
+    Number,
+    Preset,
+    shown,
+    sig,
+)
 from planner.learn.writeups import GUIDE, OVERVIEW
 
 if TYPE_CHECKING:
@@ -15,11 +23,11 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Inputs:
+class VolumesInputs:
     """A model and its layout."""
 
     model: str = fields.choice("Model", "gpt3-175b", models(), group="Model")
-    params: float = fields.number(
+    params: float = fields.number_field(
         "Parameters",
         of_model("params", 175e9),
         1e-3,
@@ -28,10 +36,10 @@ class Inputs:
         follows="the model, 175 billion without one",
         group="Model",
     )
-    layers: int = fields.count(
+    layers: int = fields.count_field(
         "Layers", of_model("layers", 96), 1, 10_000, follows="the model", group="Model"
     )
-    hidden: int = fields.count(
+    hidden: int = fields.count_field(
         "Hidden width",
         of_model("hidden", 12288),
         16,
@@ -40,18 +48,22 @@ class Inputs:
         follows="the model",
         group="Model",
     )
-    sequences: int = fields.count(
+    sequences: int = fields.count_field(
         "Sequences of a micro-batch", 1, 1, 10_000, note="b", group="Job"
     )
-    tokens: int = fields.count("Tokens of a sequence", 2048, 1, 100_000_000, note="s", group="Job")
-    element_bytes: float = fields.number("Bytes of an activation", 2, 0.5, 8, group="Job")
-    gradient_bytes: float = fields.number(
+    tokens: int = fields.count_field(
+        "Tokens of a sequence", 2048, 1, 100_000_000, note="s", group="Job"
+    )
+    element_bytes: float = fields.number_field("Bytes of an activation", 2, 0.5, 8, group="Job")
+    gradient_bytes: float = fields.number_field(
         "Bytes of a gradient on the wire", 2, 0.03, 8, note="2 bf16, 4 fp32", group="Job"
     )
-    tp: int = fields.count("Tensor-parallel size", 8, 1, 1024, note="t", group="Layout")
-    pp: int = fields.count("Pipeline stages", 8, 1, 1024, note="p", group="Layout")
-    dp: int = fields.count("Data-parallel size", 16, 1, 100_000, note="d", group="Layout")
-    micro_batches: int = fields.count("Micro-batches", 64, 1, 100_000, note="m", group="Layout")
+    tp: int = fields.count_field("Tensor-parallel size", 8, 1, 1024, note="t", group="Layout")
+    pp: int = fields.count_field("Pipeline stages", 8, 1, 1024, note="p", group="Layout")
+    dp: int = fields.count_field("Data-parallel size", 16, 1, 100_000, note="d", group="Layout")
+    micro_batches: int = fields.count_field(
+        "Micro-batches", 64, 1, 100_000, note="m", group="Layout"
+    )
 
     def check(self) -> None:
         """Raise `BadInput` for more stages than layers."""
@@ -59,7 +71,7 @@ class Inputs:
             raise BadInput("pp", f"{self.pp} stages need as many layers, not {self.layers}")
 
 
-def compute(x: Inputs) -> Result:
+def volumes_result(x: VolumesInputs) -> CalculatorResult:
     """Return the answer."""
     t, p, d, m, e, g = x.tp, x.pp, x.dp, x.micro_batches, x.element_bytes, x.gradient_bytes
     activation = x.sequences * x.tokens * x.hidden
@@ -217,7 +229,7 @@ def compute(x: Inputs) -> Result:
         ),
     )
     largest = max(step, key=lambda name: step[name])
-    return Result(
+    return CalculatorResult(
         f"In a step a device sends {shown(step['tp'], 'bytes')} for tensor, "
         f"{shown(step['pp'], 'bytes')} for pipeline and {shown(step['dp'], 'bytes')} for data "
         f"parallelism; {largest} most.",
@@ -236,11 +248,11 @@ def compute(x: Inputs) -> Result:
     )
 
 
-def charts(x: Inputs) -> "tuple[Chart, ...]":
+def volumes_charts(x: VolumesInputs) -> "tuple[Chart, ...]":
     """Return the volume of every axis in a step."""
     from planner.learn.drawing import bars_chart
 
-    result = compute(x)
+    result = volumes_result(x)
     bars = [
         (name, result.number(key).value / 1e9)
         for name, key in (("tensor", "tp_step"), ("pipeline", "pp_step"), ("data", "dp_step"))
@@ -263,9 +275,9 @@ CALCULATOR = Calculator(
     "volumes",
     "Volumes of 3D parallelism",
     "What do tensor, pipeline and data parallelism send?",
-    Inputs,
-    compute,
-    charts,
+    VolumesInputs,
+    volumes_result,
+    volumes_charts,
     (
         Preset("GPT-3, t 8, p 8", {"model": OWN}),
         Preset(

@@ -9,7 +9,15 @@ from costmodels.stacks import FUSED
 from planner.learn import fields
 from planner.learn.fields import BadInput
 from planner.learn.machines import models, of_model
-from planner.learn.results import Calculator, Difference, Number, Preset, Result, shown, sig
+from planner.learn.results import (
+    Calculator,
+    CalculatorResult,
+    Difference,
+    Number,
+    Preset,
+    shown,
+    sig,
+)
 from planner.learn.writeups import GUIDE, MODELER
 
 if TYPE_CHECKING:
@@ -20,14 +28,14 @@ YES_NO = (("yes", "yes"), ("no", "no"))
 
 
 @dataclass(frozen=True, slots=True)
-class Inputs:
+class ActivationsInputs:
     """A dense decoder layer and a micro-batch."""
 
     model: str = fields.choice("Model", "gpt3-175b", models(), group="Model")
-    layers: int = fields.count(
+    layers: int = fields.count_field(
         "Layers", of_model("layers", 96), 1, 10_000, follows="the model", group="Model"
     )
-    hidden: int = fields.count(
+    hidden: int = fields.count_field(
         "Hidden width",
         of_model("hidden", 12288),
         16,
@@ -36,7 +44,7 @@ class Inputs:
         follows="the model",
         group="Model",
     )
-    heads: int = fields.count(
+    heads: int = fields.count_field(
         "Attention heads",
         of_model("heads", 96),
         1,
@@ -45,10 +53,10 @@ class Inputs:
         follows="the model",
         group="Model",
     )
-    kv_heads: int = fields.count(
+    kv_heads: int = fields.count_field(
         "KV heads", of_model("kv_heads", 96), 1, 100_000, follows="the model", group="Model"
     )
-    ffn: int = fields.count(
+    ffn: int = fields.count_field(
         "MLP width",
         of_model("ffn", 49152),
         1,
@@ -61,8 +69,8 @@ class Inputs:
     dropout: str = fields.choice(
         "Dropout", "yes", YES_NO, note="its masks are kept", group="Model"
     )
-    sequences: int = fields.count("Sequences", 1, 1, 10_000, note="b", group="Micro-batch")
-    tokens: int = fields.count(
+    sequences: int = fields.count_field("Sequences", 1, 1, 10_000, note="b", group="Micro-batch")
+    tokens: int = fields.count_field(
         "Tokens of a sequence", 2048, 1, 100_000_000, note="s", group="Micro-batch"
     )
     flash: str = fields.choice(
@@ -74,9 +82,9 @@ class Inputs:
         (("none", "none"), ("selective", "attention scores"), ("full", "whole layers")),
         group="Layout",
     )
-    tp: int = fields.count("Tensor-parallel size", 1, 1, 1024, note="t", group="Layout")
+    tp: int = fields.count_field("Tensor-parallel size", 1, 1, 1024, note="t", group="Layout")
     sp: str = fields.choice("Sequence parallelism", "no", YES_NO, group="Layout")
-    held: int = fields.count(
+    held: int = fields.count_field(
         "Micro-batches held",
         1,
         1,
@@ -113,7 +121,7 @@ class Inputs:
         )
 
 
-def layer_bytes(x: Inputs, tokens: int | None = None) -> float:
+def layer_bytes(x: ActivationsInputs, tokens: int | None = None) -> float:
     """Return what one layer keeps for one micro-batch, bytes per device."""
     s = tokens or x.tokens
     n, sp = x.sequences * s, int(x.sp == "yes")
@@ -123,7 +131,7 @@ def layer_bytes(x: Inputs, tokens: int | None = None) -> float:
     return float(layer_activation_bytes(x.shape, FUSED, n, s, x.tp, sp, keep).item())
 
 
-def compute(x: Inputs) -> Result:
+def activations_result(x: ActivationsInputs) -> CalculatorResult:
     """Return the answer."""
     n, h, a, s, t = x.sequences * x.tokens, x.hidden, x.heads, x.tokens, x.tp
     one = layer_bytes(x)
@@ -227,7 +235,7 @@ def compute(x: Inputs) -> Result:
         )
     if t > 1 and x.sp == "no" and x.recompute != "full":
         advice.append("Sequence parallelism divides norms, residuals and masks by t as well.")
-    return Result(
+    return CalculatorResult(
         f"A layer keeps {shown(one, 'bytes')} of activations, {x.layers} layers "
         f"{shown(everything, 'bytes')}.",
         numbers,
@@ -242,7 +250,7 @@ def compute(x: Inputs) -> Result:
     )
 
 
-def _formula(x: Inputs) -> str:
+def _formula(x: ActivationsInputs) -> str:
     if x.recompute == "full":
         return "2 b s h" + (" / t" if x.sp == "yes" else "")
     c = "6" if x.gated == "yes" else "4"
@@ -255,7 +263,7 @@ def _formula(x: Inputs) -> str:
     return f"b s [(8 h{masks}){split} + (4 h_q + 4 h_kv + {c} f) / t + {scores}]"
 
 
-def _put(x: Inputs) -> str:
+def _put(x: ActivationsInputs) -> str:
     n, kv = x.sequences * x.tokens, x.kv_heads * x.hidden // x.heads
     if x.recompute == "full":
         return f"2 * {n:,} * {x.hidden:,}"
@@ -265,7 +273,7 @@ def _put(x: Inputs) -> str:
     )
 
 
-def charts(x: Inputs) -> "tuple[Chart, ...]":
+def activations_charts(x: ActivationsInputs) -> "tuple[Chart, ...]":
     """Return what a layer keeps over the sequence length."""
     from dataclasses import replace
 
@@ -299,9 +307,9 @@ CALCULATOR = Calculator(
     "activations",
     "Activation memory",
     "What does a layer keep for its backward?",
-    Inputs,
-    compute,
-    charts,
+    ActivationsInputs,
+    activations_result,
+    activations_charts,
     (
         Preset("GPT-3, plain attention", {}),
         Preset("GPT-3, flash attention, t 8 with SP", {"flash": "yes", "tp": "8", "sp": "yes"}),

@@ -10,7 +10,15 @@ from costmodels.comm.data_parallel import exposed_once_s
 from costmodels.stacks import FUSED
 from planner.learn import fields
 from planner.learn.closed_forms import hidden_share, ring_share
-from planner.learn.results import Calculator, Difference, Number, Preset, Result, shown, sig
+from planner.learn.results import (
+    Calculator,
+    CalculatorResult,
+    Difference,
+    Number,
+    Preset,
+    shown,
+    sig,
+)
 from planner.learn.writeups import GUIDE, MODELER
 
 if TYPE_CHECKING:
@@ -23,26 +31,28 @@ DDP_BUCKET_BYTES = 25 * 2.0**20
 
 
 @dataclass(frozen=True, slots=True)
-class Inputs:
+class BucketsInputs:
     """Gradients, the devices that average them, and the backward beside it."""
 
-    gradients_bytes: float = fields.size("Gradients", 500, "MB", 1e-3, 1e9, note="of one device")
-    gradient_bytes: float = fields.number("Bytes of a gradient", 2, 0.25, 8)
-    ranks: int = fields.count("Devices", 8, 2, 1_000_000, note="P")
+    gradients_bytes: float = fields.size_field(
+        "Gradients", 500, "MB", 1e-3, 1e9, note="of one device"
+    )
+    gradient_bytes: float = fields.number_field("Bytes of a gradient", 2, 0.25, 8)
+    ranks: int = fields.count_field("Devices", 8, 2, 1_000_000, note="P")
     link_bytes_per_s: float = fields.bandwidth("Link of a device", 300)
     latency_s: float = fields.time(
         "Fixed time of a bucket", 5, "us", 0, 1e5, note="40 us and more in practice"
     )
-    buckets: int = fields.count("Buckets", 16, 1, 1_000_000, note="k")
+    buckets: int = fields.count_field("Buckets", 16, 1, 1_000_000, note="k")
     window_s: float = fields.time("Backward", 200, "ms", 1e-3, 1e7)
 
 
-def bucket_s(x: Inputs, k: int) -> float:
+def bucket_s(x: BucketsInputs, k: int) -> float:
     """Return the time of one of k buckets: a + 2 (P - 1)/P n / (k B)."""
     return x.latency_s + 2 * ring_share(x.ranks) * x.gradients_bytes / (k * x.link_bytes_per_s)
 
 
-def exposed_s(x: Inputs, k: int) -> float:
+def exposed_s(x: BucketsInputs, k: int) -> float:
     """Return what the backward does not hide of k equal buckets, seconds.
 
     Bucket i is ready at (i/k) W and all go one after the other: k c - W (1 - 1/k) if a bucket
@@ -53,7 +63,7 @@ def exposed_s(x: Inputs, k: int) -> float:
     return max(one, k * one - x.window_s * (1 - 1 / k))
 
 
-def best_count(x: Inputs) -> int:
+def best_count(x: BucketsInputs) -> int:
     """Return the number of buckets that exposes least.
 
     Before the wire is full more buckets make the last one shorter, afterwards each costs its
@@ -68,7 +78,7 @@ def best_count(x: Inputs) -> int:
     return min(tried, key=lambda k: (exposed_s(x, k), k))
 
 
-def enough_count(x: Inputs) -> int:
+def enough_count(x: BucketsInputs) -> int:
     """Return the fewest buckets that expose at most 1 % of the backward more than the best."""
     best = best_count(x)
     limit = exposed_s(x, best) + NEAR_ENOUGH * x.window_s
@@ -79,7 +89,7 @@ def enough_count(x: Inputs) -> int:
     return low
 
 
-def compute(x: Inputs) -> Result:
+def buckets_result(x: BucketsInputs) -> CalculatorResult:
     """Return the answer."""
     k, w, p = x.buckets, x.window_s, x.ranks
     size, one = x.gradients_bytes / k, bucket_s(x, k)
@@ -262,7 +272,7 @@ def compute(x: Inputs) -> Result:
             "million a rank, whichever is more.",
         ),
     )
-    return Result(
+    return CalculatorResult(
         f"{k} buckets of {shown(size, 'bytes')} take {shown(one, 'seconds')} each, "
         f"{shown(total / w, 'fraction')} of the backward; {shown(waits, 'seconds')} are waited "
         "for.",
@@ -277,7 +287,7 @@ def compute(x: Inputs) -> Result:
     )
 
 
-def charts(x: Inputs) -> "tuple[Chart, ...]":
+def buckets_charts(x: BucketsInputs) -> "tuple[Chart, ...]":
     """Return waiting and total time over the number of buckets."""
     from planner.learn.drawing import Line, lines_chart
 
@@ -303,9 +313,9 @@ CALCULATOR = Calculator(
     "buckets",
     "Gradient buckets",
     "Into how many buckets should gradients be cut?",
-    Inputs,
-    compute,
-    charts,
+    BucketsInputs,
+    buckets_result,
+    buckets_charts,
     (
         Preset("500 MB in 16 buckets on NVLink", {}),
         Preset("With a real floor of 40 us", {"latency_s": "40"}),

@@ -9,16 +9,16 @@ from planner.learn.closed_forms import ring_share
 from planner.learn.machines import DEFAULT_DEVICE, OWN, devices, models, of_device, of_model
 from planner.learn.results import (
     Calculator,
+    CalculatorResult,
     Difference,
     NamedTable,
     Number,
     Preset,
-    Result,
     shown,
     sig,
 )
 from planner.learn.writeups import MODELER
-from planner.render.report.answers import Table
+from planner.render.report.answers import AnswerTable
 
 if TYPE_CHECKING:
     from planner.render.charts.chart import Chart
@@ -53,12 +53,12 @@ SOURCES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Inputs:
+class CompressionInputs:
     """A model, its replicas, a step, and the settings of the methods."""
 
     method: str = fields.choice("Look at", "powersgd", METHODS, group="Method")
     model: str = fields.choice("Model", OWN, models(), group="Job")
-    params: float = fields.number(
+    params: float = fields.number_field(
         "Parameters",
         of_model("params", 7e9),
         1e-4,
@@ -67,7 +67,7 @@ class Inputs:
         follows="the model, 7 billion without one",
         group="Job",
     )
-    width: int = fields.count(
+    width: int = fields.count_field(
         "Side of its matrices",
         of_model("hidden", 4096),
         16,
@@ -76,10 +76,12 @@ class Inputs:
         follows="the model",
         group="Job",
     )
-    gradient_bytes: float = fields.number("Bytes of a plain gradient", 2, 0.5, 8, group="Job")
+    gradient_bytes: float = fields.number_field(
+        "Bytes of a plain gradient", 2, 0.5, 8, group="Job"
+    )
     step_s: float = fields.time("Compute of a step", 1, "s", 1e-4, 1e5, group="Job")
-    ranks: int = fields.count("Replicas", 64, 2, 1_000_000, note="D", group="Machine")
-    per_node: int = fields.count("Devices of a node", 8, 1, 1024, note="g", group="Machine")
+    ranks: int = fields.count_field("Replicas", 64, 2, 1_000_000, note="D", group="Machine")
+    per_node: int = fields.count_field("Devices of a node", 8, 1, 1024, note="g", group="Machine")
     far_bytes_per_s: float = fields.bandwidth("Network of a device", 50, group="Machine")
     device: str = fields.choice("Device", DEFAULT_DEVICE, devices(), group="Machine")
     near_bytes_per_s: float = fields.bandwidth(
@@ -91,9 +93,9 @@ class Inputs:
     peak_flops_per_s: float = fields.rate(
         "Dense peak", of_device("peak"), follows="the device", group="Machine"
     )
-    rank: int = fields.count("Rank of PowerSGD", 4, 1, 10_000, note="r", group="Method")
-    kept: float = fields.percent("Entries that top-k keeps", 1, 0.01, 100, group="Method")
-    inner_steps: int = fields.count(
+    rank: int = fields.count_field("Rank of PowerSGD", 4, 1, 10_000, note="r", group="Method")
+    kept: float = fields.percent_field("Entries that top-k keeps", 1, 0.01, 100, group="Method")
+    inner_steps: int = fields.count_field(
         "Inner steps of local updates", 100, 1, 1_000_000, note="H", group="Method"
     )
 
@@ -117,7 +119,7 @@ class Cost:
     held: str
 
 
-def cost(x: Inputs, method: str) -> Cost:
+def cost(x: CompressionInputs, method: str) -> Cost:
     """Return the cost of a method; N parameters, D replicas, g gradient bytes.
 
     plain      2 (D-1)/D g N
@@ -215,17 +217,17 @@ def cost(x: Inputs, method: str) -> Cost:
     )
 
 
-def extra_s(x: Inputs, one: Cost) -> float:
+def extra_s(x: CompressionInputs, one: Cost) -> float:
     """Return the compute of packing and unpacking: bytes over HBM or FLOPs over half the peak."""
     return max(one.extra_bytes / x.hbm_bytes_per_s, one.extra_flops / (0.5 * x.peak_flops_per_s))
 
 
-def wire_s(x: Inputs, one: Cost) -> float:
+def wire_s(x: CompressionInputs, one: Cost) -> float:
     """Return the time on the wire, seconds; both links in turn."""
     return one.sent_bytes / x.far_bytes_per_s + one.near_bytes / x.near_bytes_per_s
 
 
-def step_s(x: Inputs, method: str) -> float:
+def step_s(x: CompressionInputs, method: str) -> float:
     """Return compute, packing and what of the traffic outlasts the backward, seconds.
 
     Methods that need the whole gradient first (error feedback over buckets apart) are waited for.
@@ -240,7 +242,7 @@ def baseline(method: str) -> str:
     return "zero3" if method in ("zero++", "zero3") else "plain"
 
 
-def pays_below(x: Inputs, method: str) -> float:
+def pays_below(x: CompressionInputs, method: str) -> float:
     """Return the bandwidth below which a method makes the step shorter, bytes/s; 0 for never.
 
     By bisection over the network's bandwidth: what it saves falls with it, what it costs stays.
@@ -262,7 +264,7 @@ def pays_below(x: Inputs, method: str) -> float:
     return low
 
 
-def compute(x: Inputs) -> Result:
+def compression_result(x: CompressionInputs) -> CalculatorResult:
     """Return the answer."""
     one, base = cost(x, x.method), baseline(x.method)
     plain = cost(x, base)
@@ -393,7 +395,7 @@ def compute(x: Inputs) -> Result:
             "so the traffic grows with the replicas.",
         ),
     )
-    return Result(
+    return CalculatorResult(
         f"{name} sends {shown(one.sent_bytes, 'bytes')} instead of "
         f"{shown(plain.sent_bytes, 'bytes')}; a step takes {shown(step, 'seconds')} instead of "
         f"{shown(before, 'seconds')}.",
@@ -409,7 +411,7 @@ def compute(x: Inputs) -> Result:
     )
 
 
-def _put(x: Inputs) -> str:
+def _put(x: CompressionInputs) -> str:
     more = {
         "powersgd": f", r = {x.rank}, n = {x.width:,}",
         "top-k": f", k = {sig(x.kept)}",
@@ -420,7 +422,7 @@ def _put(x: Inputs) -> str:
     return f"N = {sig(x.params)}, D = {x.ranks}, g = {sig(x.gradient_bytes)}{more}"
 
 
-def _advice(x: Inputs, step: float, before: float, limit: float) -> tuple[str, ...]:
+def _advice(x: CompressionInputs, step: float, before: float, limit: float) -> tuple[str, ...]:
     if x.method == baseline(x.method):
         return ("This is what the others are compared with.",)
     if step < before:
@@ -433,7 +435,7 @@ def _advice(x: Inputs, step: float, before: float, limit: float) -> tuple[str, .
     )
 
 
-def _table(x: Inputs) -> NamedTable:
+def _table(x: CompressionInputs) -> NamedTable:
     rows = []
     for method, name in METHODS:
         one = cost(x, method)
@@ -459,15 +461,15 @@ def _table(x: Inputs) -> NamedTable:
         "Step",
         "Pays below",
     )
-    return NamedTable("All methods on these inputs", Table(heads, tuple(rows)))
+    return NamedTable("All methods on these inputs", AnswerTable(heads, tuple(rows)))
 
 
-def charts(x: Inputs) -> "tuple[Chart, ...]":
+def compression_charts(x: CompressionInputs) -> "tuple[Chart, ...]":
     """Return what all methods send, and the step over the bandwidth."""
-    from planner.learn.drawing import Line, bars_chart, lines_chart, spread
+    from planner.learn.drawing import Line, bars_chart, lines_chart, log_spread
 
     bars = [(method, cost(x, method).sent_bytes / 1e9) for method, _ in METHODS]
-    speeds = spread(0.1e9, 400e9, 37)
+    speeds = log_spread(0.1e9, 400e9, 37)
     shown_ = dict.fromkeys((baseline(x.method), x.method, "int8", "diloco"))
     lines = [
         Line(method, [step_s(replace(x, far_bytes_per_s=b), method) for b in speeds])
@@ -500,9 +502,9 @@ CALCULATOR = Calculator(
     "compression",
     "Compression and local updates",
     "What do compressed gradients and local updates save and cost, and when do they pay?",
-    Inputs,
-    compute,
-    charts,
+    CompressionInputs,
+    compression_result,
+    compression_charts,
     (
         Preset("PowerSGD of rank 4", {}),
         Preset("1-bit on 10 Gb/s", {"method": "one-bit", "far_bytes_per_s": "10 Gb/s"}),

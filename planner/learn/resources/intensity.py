@@ -19,27 +19,27 @@ from planner.learn.machines import (
 )
 from planner.learn.results import (
     Calculator,
+    CalculatorResult,
     Difference,
     NamedTable,
     Number,
     Preset,
-    Result,
     shown,
     sig,
 )
 from planner.learn.writeups import BOUNDS, GUIDE, SHEETS
-from planner.render.report.answers import Table
+from planner.render.report.answers import AnswerTable
 
 if TYPE_CHECKING:
     from planner.render.charts.chart import Chart
 
 
 @dataclass(frozen=True, slots=True)
-class Inputs:
+class IntensityInputs:
     """One replica's work between two averages of its gradients, and the links."""
 
     model: str = fields.choice("Model", OWN, models(), group="Job")
-    params: float = fields.number(
+    params: float = fields.number_field(
         "Parameters",
         of_model("params", 175e9),
         1e-4,
@@ -48,11 +48,13 @@ class Inputs:
         follows="the model, 175 billion without one",
         group="Job",
     )
-    tokens: int = fields.count("Tokens of a sequence", 2048, 1, 100_000_000, note="s", group="Job")
-    batch: int = fields.count(
+    tokens: int = fields.count_field(
+        "Tokens of a sequence", 2048, 1, 100_000_000, note="s", group="Job"
+    )
+    batch: int = fields.count_field(
         "Sequences of a replica", 1, 1, 1_000_000, note="b, between two all-reduces", group="Job"
     )
-    gradient_bytes: float = fields.number(
+    gradient_bytes: float = fields.number_field(
         "Bytes of a gradient on the wire", 2, 0.03, 8, group="Job"
     )
     device: str = fields.choice("Device", DEFAULT_DEVICE, devices(), group="Machine")
@@ -62,7 +64,7 @@ class Inputs:
     peak_flops_per_s: float = fields.rate(
         "Dense peak", of_device("peak"), follows="the device", group="Machine"
     )
-    mfu: float = fields.percent(
+    mfu: float = fields.percent_field(
         "Share of it that is used", 100, note="100: the ridge itself", group="Machine"
     )
     link_bytes_per_s: float = fields.bandwidth(
@@ -82,7 +84,7 @@ def ratio(tokens: float, gradient_bytes: float) -> float:
     return 6 * tokens / (2 * gradient_bytes)
 
 
-def compute(x: Inputs) -> Result:
+def intensity_result(x: IntensityInputs) -> CalculatorResult:
     """Return the answer."""
     part, link = device(x.device), load_catalogue().link(x.port)
     n_tokens = x.batch * x.tokens
@@ -160,7 +162,7 @@ def compute(x: Inputs) -> Result:
                 f"{sig(max(1.0, least / x.tokens))} sequences; the whole step as window",
             ),
         ]
-    return Result(
+    return CalculatorResult(
         f"{n_tokens:,} tokens a replica give {shown(ccr, 'flops_per_byte')}; the ridge of the "
         f"scale-up link is {shown(levels['scale_up'][1], 'flops_per_byte')}, of the port "
         f"{shown(levels['scale_out'][1], 'flops_per_byte')}.",
@@ -175,7 +177,9 @@ def compute(x: Inputs) -> Result:
     )
 
 
-def _advice(x: Inputs, ccr: float, levels: dict[str, tuple[str, float]]) -> tuple[str, ...]:
+def _advice(
+    x: IntensityInputs, ccr: float, levels: dict[str, tuple[str, float]]
+) -> tuple[str, ...]:
     found = []
     for name, ridge in levels.values():
         if ccr < ridge:
@@ -187,17 +191,19 @@ def _advice(x: Inputs, ccr: float, levels: dict[str, tuple[str, float]]) -> tupl
     return tuple(found) or ("Bound by compute on both links: traffic can hide.",)
 
 
-def _table(x: Inputs) -> NamedTable:
+def _table(x: IntensityInputs) -> NamedTable:
     rows = [
         (batch, shown(ratio(batch * x.tokens, x.gradient_bytes), "flops_per_byte"))
         for batch in (1, 4, 16, 64, 256)
     ]
     return NamedTable(
-        "Ratio by sequences of a replica", Table(("Sequences", "FLOP/byte"), tuple(rows))
+        "Ratio by sequences of a replica", AnswerTable(("Sequences", "FLOP/byte"), tuple(rows))
     )
 
 
-def _differences(x: Inputs, ccr: float, levels: dict[str, tuple[str, float]]) -> list[Difference]:
+def _differences(
+    x: IntensityInputs, ccr: float, levels: dict[str, tuple[str, float]]
+) -> list[Difference]:
     ours, out = levels["scale_up"][1], levels["scale_out"][1]
     sparse, both = 2 * x.peak_flops_per_s, 2 * x.link_bytes_per_s
     link = load_catalogue().link(x.port)
@@ -254,12 +260,12 @@ def _differences(x: Inputs, ccr: float, levels: dict[str, tuple[str, float]]) ->
     ]
 
 
-def charts(x: Inputs) -> "tuple[Chart, ...]":
+def intensity_charts(x: IntensityInputs) -> "tuple[Chart, ...]":
     """Return the communication roofline with the batches."""
-    from planner.learn.drawing import Line, lines_chart, spread
+    from planner.learn.drawing import Line, lines_chart, log_spread
 
     link = load_catalogue().link(x.port)
-    places = spread(100.0, 1e6)
+    places = log_spread(100.0, 1e6)
     rate = x.peak_flops_per_s * x.mfu
     found = [
         Line(name, [min(rate, place * speed) / 1e12 for place in places])
@@ -303,9 +309,9 @@ CALCULATOR = Calculator(
     "intensity",
     "Communication-to-compute ratio",
     "From which batch is a data-parallel job bound by compute, and where are the ridge points?",
-    Inputs,
-    compute,
-    charts,
+    IntensityInputs,
+    intensity_result,
+    intensity_charts,
     (
         Preset("GPT-3, one sequence of 2048", {}),
         Preset("64 sequences", {"batch": "64"}),

@@ -23,30 +23,30 @@ from planner.learn.machines import (
 from planner.learn.resources.overlap import layer_weights_of
 from planner.learn.results import (
     Calculator,
+    CalculatorResult,
     Difference,
     NamedTable,
     Number,
     Preset,
-    Result,
     shown,
     sig,
 )
 from planner.learn.writeups import MODELER, TAX
-from planner.render.report.answers import Table
+from planner.render.report.answers import AnswerTable
 
 if TYPE_CHECKING:
     from planner.render.charts.chart import Chart
 
 
 @dataclass(frozen=True, slots=True)
-class Inputs:
+class LeastBandwidthInputs:
     """A layer, a layout and the rate of a device."""
 
     model: str = fields.choice("Model", DEFAULT_MODEL, models(), group="Model")
-    layers: int = fields.count(
+    layers: int = fields.count_field(
         "Layers", of_model("layers", 80), 1, 10_000, follows="the model", group="Model"
     )
-    hidden: int = fields.count(
+    hidden: int = fields.count_field(
         "Hidden width",
         of_model("hidden", 8192),
         16,
@@ -55,7 +55,7 @@ class Inputs:
         follows="the model",
         group="Model",
     )
-    layer_weights: float = fields.number(
+    layer_weights: float = fields.number_field(
         "Weights of a layer",
         layer_weights_of,
         1e-3,
@@ -65,10 +65,10 @@ class Inputs:
         follows="the model, 12 h^2 without one",
         group="Model",
     )
-    kv_share: float = fields.percent(
+    kv_share: float = fields.percent_field(
         "Width of keys over queries", 12.5, 0.1, 100, note="KV heads over heads", group="Model"
     )
-    expert_ffn: int = fields.count(
+    expert_ffn: int = fields.count_field(
         "Width of an expert",
         lambda v: 2048 if v["model"] == OWN else max(shape(v["model"]).expert_ffn, 0) or 2048,
         1,
@@ -76,7 +76,7 @@ class Inputs:
         follows="the model, 2048 without experts",
         group="Model",
     )
-    tokens: int = fields.count(
+    tokens: int = fields.count_field(
         "Tokens of a micro-batch",
         8192,
         1,
@@ -84,21 +84,21 @@ class Inputs:
         note="n = b s / c on a rank",
         group="Layout",
     )
-    tp: int = fields.count("Tensor-parallel size", 8, 1, 1024, note="t", group="Layout")
-    pp: int = fields.count("Pipeline stages", 4, 1, 256, note="p", group="Layout")
-    vpp: int = fields.count("Chunks of a stage", 1, 1, 64, note="v", group="Layout")
-    ep: int = fields.count("Expert-parallel size", 8, 1, 4096, group="Layout")
-    gradient_bytes: float = fields.number(
+    tp: int = fields.count_field("Tensor-parallel size", 8, 1, 1024, note="t", group="Layout")
+    pp: int = fields.count_field("Pipeline stages", 4, 1, 256, note="p", group="Layout")
+    vpp: int = fields.count_field("Chunks of a stage", 1, 1, 64, note="v", group="Layout")
+    ep: int = fields.count_field("Expert-parallel size", 8, 1, 4096, group="Layout")
+    gradient_bytes: float = fields.number_field(
         "Bytes of a gradient on the wire", 4, 0.03, 8, group="Layout"
     )
-    tax: float = fields.percent(
+    tax: float = fields.percent_field(
         "Acceptable tax of tensor parallelism", 10, 1, 100, note="of the forward", group="Layout"
     )
     device: str = fields.choice("Device", DEFAULT_DEVICE, devices(), group="Machine")
     peak_flops_per_s: float = fields.rate(
         "Dense peak", of_device("peak"), follows="the device", group="Machine"
     )
-    share: float = fields.percent("Share of it that products sustain", 60, group="Machine")
+    share: float = fields.percent_field("Share of it that products sustain", 60, group="Machine")
     near_bytes_per_s: float = fields.bandwidth(
         "Scale-up link", of_device("scale_up"), follows="the device", group="Machine"
     )
@@ -112,7 +112,7 @@ class Inputs:
         return self.peak_flops_per_s * self.share
 
 
-def least(x: Inputs) -> dict[str, float]:
+def least(x: LeastBandwidthInputs) -> dict[str, float]:
     """Return by axis the bandwidth at which its traffic hides (tp: costs the acceptable tax)."""
     ratio = x.layer_weights / (12 * x.hidden**2)
     chunk = x.layer_weights * x.layers / (x.pp * x.vpp)
@@ -126,7 +126,7 @@ def least(x: Inputs) -> dict[str, float]:
     }
 
 
-def compute(x: Inputs) -> Result:
+def least_bandwidth_result(x: LeastBandwidthInputs) -> CalculatorResult:
     """Return the answer."""
     found, r, n = least(x), x.rate, x.tokens
     ratio = x.layer_weights / (12 * x.hidden**2)
@@ -213,7 +213,7 @@ def compute(x: Inputs) -> Result:
             "(t - 1) is missing, and the layer sustains less than the peak.",
         ),
     )
-    return Result(
+    return CalculatorResult(
         f"{hardest} needs most: {shown(found[hardest], 'bytes_per_s')} one way; the scale-up link "
         f"has {shown(x.near_bytes_per_s, 'bytes_per_s')}, the port "
         f"{shown(x.far_bytes_per_s, 'bytes_per_s')}.",
@@ -229,7 +229,7 @@ def compute(x: Inputs) -> Result:
     )
 
 
-def _reach(x: Inputs, need: float) -> str:
+def _reach(x: LeastBandwidthInputs, need: float) -> str:
     if need <= x.far_bytes_per_s:
         return "network is enough"
     return "scale-up is enough" if need <= x.near_bytes_per_s else "no link is enough"
@@ -250,16 +250,16 @@ def _links(need: float) -> str:
     return f"a port of {speed} is enough, such as {slowest.name}"
 
 
-def _table(x: Inputs) -> NamedTable:
+def _table(x: LeastBandwidthInputs) -> NamedTable:
     rows = []
     for n in (1024, 2048, 4096, 8192, 16384, 32768):
         found = least(replace(x, tokens=n))
         rows.append((n, *(shown(found[key], "bytes_per_s") for key in ("cp", "dp", "zero3"))))
     heads = ("Tokens of a rank", "Ring attention", "Gradients", "ZeRO 3")
-    return NamedTable("What falls with the tokens", Table(heads, tuple(rows)))
+    return NamedTable("What falls with the tokens", AnswerTable(heads, tuple(rows)))
 
 
-def charts(x: Inputs) -> "tuple[Chart, ...]":
+def least_bandwidth_charts(x: LeastBandwidthInputs) -> "tuple[Chart, ...]":
     """Return the need of every axis over the tokens of a micro-batch."""
     from planner.learn.drawing import Line, lines_chart
 
@@ -286,9 +286,9 @@ CALCULATOR = Calculator(
     "bandwidth",
     "Least bandwidth of every axis",
     "How fast must a link be so that the traffic of an axis hides?",
-    Inputs,
-    compute,
-    charts,
+    LeastBandwidthInputs,
+    least_bandwidth_result,
+    least_bandwidth_charts,
     (
         Preset("Llama 3 70B on H100", {}),
         Preset("The same on B200", {"device": "b200-sxm-180gb"}),

@@ -31,16 +31,16 @@ from planner.learn.machines import (
 )
 from planner.learn.results import (
     Calculator,
+    CalculatorResult,
     Difference,
     NamedTable,
     Number,
     Preset,
-    Result,
     shown,
     sig,
 )
 from planner.learn.writeups import GUIDE, MODELER, TAX
-from planner.render.report.answers import Table
+from planner.render.report.answers import AnswerTable
 
 if TYPE_CHECKING:
     from planner.render.charts.chart import Chart
@@ -89,14 +89,14 @@ def _top_k(values: Mapping[str, Any]) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Inputs:
+class OverlapInputs:
     """A layout of a model on devices with two links."""
 
     model: str = fields.choice("Model", DEFAULT_MODEL, models(), group="Model")
-    layers: int = fields.count(
+    layers: int = fields.count_field(
         "Layers", of_model("layers", 80), 1, 10_000, follows="the model", group="Model"
     )
-    hidden: int = fields.count(
+    hidden: int = fields.count_field(
         "Hidden width",
         of_model("hidden", 8192),
         16,
@@ -105,7 +105,7 @@ class Inputs:
         follows="the model",
         group="Model",
     )
-    layer_weights: float = fields.number(
+    layer_weights: float = fields.number_field(
         "Weights of a layer",
         layer_weights_of,
         1e-3,
@@ -115,16 +115,16 @@ class Inputs:
         follows="the model, 12 h^2 without one",
         group="Model",
     )
-    kv_share: float = fields.percent(
+    kv_share: float = fields.percent_field(
         "Width of keys over queries", 12.5, 0.1, 100, note="KV heads over heads", group="Model"
     )
-    n_experts: int = fields.count(
+    n_experts: int = fields.count_field(
         "Experts", _experts("n_experts"), 0, 100_000, follows="the model", group="Model"
     )
-    top_k: int = fields.count(
+    top_k: int = fields.count_field(
         "Experts of a token", _top_k, 1, 1000, note="k", follows="the model", group="Model"
     )
-    tokens: int = fields.count(
+    tokens: int = fields.count_field(
         "Tokens of a sequence",
         of_model("seq_len", 8192),
         1,
@@ -133,20 +133,22 @@ class Inputs:
         follows="the model",
         group="Layout",
     )
-    sequences: int = fields.count(
+    sequences: int = fields.count_field(
         "Sequences of a micro-batch", 1, 1, 10_000, note="b", group="Layout"
     )
-    micro_batches: int = fields.count("Micro-batches", 16, 1, 100_000, note="m", group="Layout")
-    tp: int = fields.count("Tensor-parallel size", 8, 1, 1024, note="t", group="Layout")
-    cp: int = fields.count("Context-parallel size", 1, 1, 1024, note="c", group="Layout")
-    ep: int = fields.count("Expert-parallel size", 1, 1, 4096, group="Layout")
-    pp: int = fields.count("Pipeline stages", 4, 1, 256, note="p", group="Layout")
-    dp: int = fields.count("Data-parallel size", 16, 1, 100_000, note="D", group="Layout")
-    gradient_bytes: float = fields.number(
+    micro_batches: int = fields.count_field(
+        "Micro-batches", 16, 1, 100_000, note="m", group="Layout"
+    )
+    tp: int = fields.count_field("Tensor-parallel size", 8, 1, 1024, note="t", group="Layout")
+    cp: int = fields.count_field("Context-parallel size", 1, 1, 1024, note="c", group="Layout")
+    ep: int = fields.count_field("Expert-parallel size", 1, 1, 4096, group="Layout")
+    pp: int = fields.count_field("Pipeline stages", 4, 1, 256, note="p", group="Layout")
+    dp: int = fields.count_field("Data-parallel size", 16, 1, 100_000, note="D", group="Layout")
+    gradient_bytes: float = fields.number_field(
         "Bytes of a gradient on the wire", 4, 0.03, 8, note="2 bf16, 4 fp32", group="Layout"
     )
     device: str = fields.choice("Device", DEFAULT_DEVICE, devices(), group="Machine")
-    domain: int = fields.count(
+    domain: int = fields.count_field(
         "Scale-up domain",
         of_device("domain"),
         1,
@@ -158,7 +160,7 @@ class Inputs:
     peak_flops_per_s: float = fields.rate(
         "Dense peak", of_device("peak"), follows="the device", group="Machine"
     )
-    share: float = fields.percent("Share of it that products sustain", 60, group="Machine")
+    share: float = fields.percent_field("Share of it that products sustain", 60, group="Machine")
     near_bytes_per_s: float = fields.bandwidth(
         "Scale-up link", of_device("scale_up"), follows="the device", group="Machine"
     )
@@ -220,7 +222,7 @@ class Inputs:
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
+class OverlapAxis:
     """Traffic of one axis in a step of one device."""
 
     name: str
@@ -240,7 +242,7 @@ class Axis:
         return self.sent_bytes / self.bytes_per_s
 
 
-def links(x: Inputs) -> dict[str, tuple[float, bool]]:
+def links(x: OverlapInputs) -> dict[str, tuple[float, bool]]:
     """Return by axis (bandwidth of a rank, whether the group is inside a scale-up domain).
 
     Ranks are in the order tp, cp, dp, pp; experts have an order of their own, ep first. A ring
@@ -257,7 +259,7 @@ def links(x: Inputs) -> dict[str, tuple[float, bool]]:
     return found
 
 
-def axes(x: Inputs) -> dict[str, Axis]:
+def axes(x: OverlapInputs) -> dict[str, OverlapAxis]:
     """Return the traffic of every axis, per step of one device."""
     m, at, n = x.micro_batches, links(x), x.local
     layers = x.stage_layers
@@ -266,7 +268,9 @@ def axes(x: Inputs) -> dict[str, Axis]:
 
     def put(name: str, sent: float, window: float, exposed: float, how: str) -> None:
         speed, inside = at[name]
-        found[name] = Axis(name, getattr(x, name), sent, speed, inside, window, exposed, how)
+        found[name] = OverlapAxis(
+            name, getattr(x, name), sent, speed, inside, window, exposed, how
+        )
 
     tensor = m * layers * tensor_layer_bytes(ACTIVATION_BYTES * n * x.hidden, x.tp)
     put("tp", tensor, 0.0, tensor / at["tp"][0], "all of it: nothing overlapped by default")
@@ -301,7 +305,7 @@ def axes(x: Inputs) -> dict[str, Axis]:
     return found
 
 
-def compute(x: Inputs) -> Result:
+def overlap_result(x: OverlapInputs) -> CalculatorResult:
     """Return the answer of the overlap calculator."""
     found, m = axes(x), x.micro_batches
     work = m * (x.forward_s + x.backward_s)
@@ -387,7 +391,7 @@ def compute(x: Inputs) -> Result:
         else f"What binds is {WORDS[binds]}: {shown(waits[binds] / step, 'fraction')} of a step "
         f"of {shown(step, 'seconds')}, of which {shown(work / step, 'fraction')} is compute."
     )
-    return Result(
+    return CalculatorResult(
         said,
         tuple(numbers),
         _advice(x, waits, binds, work),
@@ -401,7 +405,7 @@ def compute(x: Inputs) -> Result:
     )
 
 
-def _axis_number(x: Inputs, axis: Axis, step: float, binds: str) -> Number:
+def _axis_number(x: OverlapInputs, axis: OverlapAxis, step: float, binds: str) -> Number:
     where = "scale-up link" if axis.inside else "network"
     return Number(
         f"comm_{axis.name}",
@@ -417,7 +421,7 @@ def _axis_number(x: Inputs, axis: Axis, step: float, binds: str) -> Number:
     )
 
 
-def _advice(x: Inputs, waits: dict[str, float], binds: str, work: float) -> tuple[str, ...]:
+def _advice(x: OverlapInputs, waits: dict[str, float], binds: str, work: float) -> tuple[str, ...]:
     order = sorted(
         (name for name in waits if waits[name] > 0.01 * work), key=lambda name: -waits[name]
     )
@@ -435,7 +439,7 @@ def _advice(x: Inputs, waits: dict[str, float], binds: str, work: float) -> tupl
     return tuple(found)
 
 
-def _table(found: dict[str, Axis], work: float) -> NamedTable:
+def _table(found: dict[str, OverlapAxis], work: float) -> NamedTable:
     rows = tuple(
         (
             f"{axis.name} {axis.size}",
@@ -459,10 +463,12 @@ def _table(found: dict[str, Axis], work: float) -> NamedTable:
         "May hide beside",
         "Waited for",
     )
-    return NamedTable("Traffic against compute, per step of a device", Table(heads, rows))
+    return NamedTable("Traffic against compute, per step of a device", AnswerTable(heads, rows))
 
 
-def _differences(x: Inputs, found: dict[str, Axis], least_dp: float) -> list[Difference]:
+def _differences(
+    x: OverlapInputs, found: dict[str, OverlapAxis], least_dp: float
+) -> list[Difference]:
     at_peak = x.peak_flops_per_s / (3 * 2 * x.near_bytes_per_s * x.hidden)
     tax = tensor_tax(
         x.tp, x.rate, links(x)["tp"][0], x.hidden, x.layer_weights / (12 * x.hidden**2)
@@ -544,7 +550,7 @@ def _differences(x: Inputs, found: dict[str, Axis], least_dp: float) -> list[Dif
     return listed
 
 
-def charts(x: Inputs) -> "tuple[Chart, ...]":
+def overlap_charts(x: OverlapInputs) -> "tuple[Chart, ...]":
     """Return the traffic of every axis, and its times over the tokens of a micro-batch."""
     from planner.learn.drawing import Line, bars_chart, lines_chart
 
@@ -594,9 +600,9 @@ CALCULATOR = Calculator(
     "overlap",
     "Overlap calculator",
     "Which traffic hides behind compute, which binds, and what would relax it?",
-    Inputs,
-    compute,
-    charts,
+    OverlapInputs,
+    overlap_result,
+    overlap_charts,
     (
         Preset("Llama 3 70B, t 8, p 4, 512 H100", {}),
         Preset(

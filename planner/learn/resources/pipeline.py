@@ -12,16 +12,16 @@ from planner.learn import fields
 from planner.learn.fields import BadInput
 from planner.learn.results import (
     Calculator,
+    CalculatorResult,
     Difference,
     NamedTable,
     Number,
     Preset,
-    Result,
     shown,
     sig,
 )
 from planner.learn.writeups import GUIDE, MODELER
-from planner.render.report.answers import Table
+from planner.render.report.answers import AnswerTable
 
 if TYPE_CHECKING:
     from planner.render.charts.chart import Chart
@@ -37,12 +37,14 @@ NARAYANAN = "Narayanan et al. 2021 (Megatron-LM), section 2.2"
 
 
 @dataclass(frozen=True, slots=True)
-class Inputs:
+class PipelineInputs:
     """What a pipeline is made of; times and sizes of one micro-batch on one stage."""
 
-    layers: int = fields.count("Layers of the model", 80, 1, 10_000, group="Pipeline")
-    stages: int = fields.count("Stages", 4, 1, 256, note="p, pipeline ranks", group="Pipeline")
-    micro_batches: int = fields.count(
+    layers: int = fields.count_field("Layers of the model", 80, 1, 10_000, group="Pipeline")
+    stages: int = fields.count_field(
+        "Stages", 4, 1, 256, note="p, pipeline ranks", group="Pipeline"
+    )
+    micro_batches: int = fields.count_field(
         "Micro-batches", 8, 1, 100_000, note="m, of one step and pipeline", group="Pipeline"
     )
     schedule: str = fields.choice(
@@ -52,7 +54,7 @@ class Inputs:
         note="zb and dualpipe split the backward",
         group="Pipeline",
     )
-    vpp: int = fields.count(
+    vpp: int = fields.count_field(
         "Chunks of a stage", 1, 1, 32, note="v, virtual stages; interleaved only", group="Pipeline"
     )
     stage_s: float = fields.time(
@@ -64,7 +66,7 @@ class Inputs:
         note="forward and backward, one micro-batch",
         group="One micro-batch on one stage",
     )
-    activation_bytes: float = fields.size(
+    activation_bytes: float = fields.size_field(
         "Activations kept",
         64,
         "MB",
@@ -73,7 +75,7 @@ class Inputs:
         note="for the backward",
         group="One micro-batch on one stage",
     )
-    message_bytes: float = fields.size(
+    message_bytes: float = fields.size_field(
         "Message",
         64,
         "MB",
@@ -134,7 +136,7 @@ class Inputs:
         return SCHEDULES.index(self.schedule)
 
 
-def step_s(x: Inputs, hop_s: float = 0.0) -> float:
+def pipeline_step_s(x: PipelineInputs, hop_s: float = 0.0) -> float:
     """Return the time of a step of equal stages, seconds; `hop_s` is what a message takes.
 
     Simulated block by block, or the closed forms: without messages, where they are exact, and for
@@ -153,14 +155,14 @@ def step_s(x: Inputs, hop_s: float = 0.0) -> float:
     return max(found, x.micro_batches * x.stage_s)  # sums of rounded times may fall short of it
 
 
-def simulated(x: Inputs) -> bool:
+def simulated(x: PipelineInputs) -> bool:
     """Tell whether messages are simulated; else interleaving is too long for it (closed form)."""
     return x.vpp == 1 or x.stages * x.vpp <= MAX_SIMULATED
 
 
-def waited_s(x: Inputs, hop_s: float) -> float:
+def waited_s(x: PipelineInputs, hop_s: float) -> float:
     """Return what a step takes longer because of messages of `hop_s`, seconds."""
-    return max(0.0, step_s(x, hop_s) - step_s(x))
+    return max(0.0, pipeline_step_s(x, hop_s) - pipeline_step_s(x))
 
 
 def held_stage_units(code: int, p: int, v: int, m: int) -> float:
@@ -170,21 +172,21 @@ def held_stage_units(code: int, p: int, v: int, m: int) -> float:
     return float(held / (v if SCHEDULES[code] == "interleaved" else halves))
 
 
-def hop_s(x: Inputs) -> float:
+def message_s(x: PipelineInputs) -> float:
     """Return what a message takes at the bandwidth of the link, seconds (latency left out)."""
     return x.message_bytes / x.link_bytes_per_s if x.stages > 1 else 0.0
 
 
-def compute(x: Inputs) -> Result:
+def pipeline_result(x: PipelineInputs) -> CalculatorResult:
     """Return the answer of the pipeline modeler."""
     p, v, m, t = x.stages, x.vpp, x.micro_batches, x.stage_s
-    step, tau = step_s(x), hop_s(x)
+    step, tau = pipeline_step_s(x), message_s(x)
     split = x.schedule in ZERO_BUBBLE
     work = m * t
     idle = 1 - work / step if split else bubble_frac(p, v, m)
     closed = compute_s(t, p * t, v, m).item()
     held = held_stage_units(x.code, p, v, m)
-    with_messages, p2p = step_s(x, tau), waited_s(x, tau)
+    with_messages, p2p = pipeline_step_s(x, tau), waited_s(x, tau)
     crossings = m * v * (2 if x.schedule in ("zb-v", "dualpipe-v") else 1)
     both_ways = 2 * crossings * x.message_bytes if p > 1 else 0.0
     block_s = t * FORWARD_SHARE / v
@@ -343,7 +345,7 @@ def compute(x: Inputs) -> Result:
             "below it interleaved schedules wait longer and longer",
         ),
     ]
-    return Result(
+    return CalculatorResult(
         _headline(x, idle, step),
         tuple(numbers),
         _advice(x, efficiency, least),
@@ -370,7 +372,7 @@ def _held_formula(schedule: str) -> str:
     }[schedule]
 
 
-def _held_numbers(x: Inputs, held: float) -> str:
+def _held_numbers(x: PipelineInputs, held: float) -> str:
     p, v, m = x.stages, x.vpp, x.micro_batches
     inside = f"2 * {p - 1} + {v - 1} * {p} + 1"
     texts = {
@@ -381,7 +383,7 @@ def _held_numbers(x: Inputs, held: float) -> str:
     return texts.get(x.schedule, f"p = {p}, m = {m}: {sig(held)}")
 
 
-def _p2p_words(x: Inputs) -> tuple[str, str]:
+def _p2p_words(x: PipelineInputs) -> tuple[str, str]:
     """Return where the messages waited for come from, and a note."""
     if not simulated(x):
         return (
@@ -399,14 +401,14 @@ def _p2p_words(x: Inputs) -> tuple[str, str]:
     return source, short.get(x.schedule, "part of them hides behind weight gradients")
 
 
-def _headline(x: Inputs, idle: float, step: float) -> str:
+def _headline(x: PipelineInputs, idle: float, step: float) -> str:
     return (
         f"{x.stages} stages and {x.micro_batches} micro-batches under {x.schedule}: "
         f"{shown(idle, 'fraction')} of the step is bubble, a step takes {shown(step, 'seconds')}."
     )
 
 
-def _advice(x: Inputs, efficiency: float, least: float) -> tuple[str, ...]:
+def _advice(x: PipelineInputs, efficiency: float, least: float) -> tuple[str, ...]:
     p, v, m = x.stages, x.vpp, x.micro_batches
     found = []
     if efficiency < GOOD_EFFICIENCY and x.schedule not in ZERO_BUBBLE:
@@ -439,8 +441,8 @@ def _advice(x: Inputs, efficiency: float, least: float) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _schedules_table(x: Inputs) -> NamedTable:
-    p, m, tau = x.stages, x.micro_batches, hop_s(x)
+def _schedules_table(x: PipelineInputs) -> NamedTable:
+    p, m, tau = x.stages, x.micro_batches, message_s(x)
     rows: list[tuple[str | float | int | None, ...]] = []
     for name, v in (("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("interleaved", 4)):
         if name == "interleaved" and (m % p or p < 2 or p * v > x.layers):
@@ -451,7 +453,7 @@ def _schedules_table(x: Inputs) -> NamedTable:
             (
                 name if v == 1 else f"{name}, {v} chunks",
                 shown(bubble_frac(p, v, m), "fraction"),
-                shown(step_s(one), "seconds"),
+                shown(pipeline_step_s(one), "seconds"),
                 shown(held, "count"),
                 shown(held * x.activation_bytes, "bytes"),
                 shown(waited_s(one, tau), "seconds")
@@ -466,11 +468,11 @@ def _schedules_table(x: Inputs) -> NamedTable:
         "Peak activations",
         "Messages waited for",
     )
-    return NamedTable("The same pipeline under other schedules", Table(heads, tuple(rows)))
+    return NamedTable("The same pipeline under other schedules", AnswerTable(heads, tuple(rows)))
 
 
 def _differences(
-    x: Inputs, idle: float, held: float, both_ways: float, least: float
+    x: PipelineInputs, idle: float, held: float, both_ways: float, least: float
 ) -> list[Difference]:
     p, v, m, t = x.stages, x.vpp, x.micro_batches, x.stage_s
     found = [
@@ -546,7 +548,7 @@ def _differences(
     return found
 
 
-def charts(x: Inputs) -> "tuple[Chart, ...]":
+def pipeline_charts(x: PipelineInputs) -> "tuple[Chart, ...]":
     """Return efficiency and activations over the number of micro-batches."""
     from planner.learn.drawing import Line, lines_chart
 
@@ -604,9 +606,9 @@ CALCULATOR = Calculator(
     "pipeline",
     "Pipeline modeler",
     "What do stages, micro-batches and the schedule cost in idle time, memory and bandwidth?",
-    Inputs,
-    compute,
-    charts,
+    PipelineInputs,
+    pipeline_result,
+    pipeline_charts,
     (
         Preset("80 layers, 4 stages, 8 micro-batches", {}),
         Preset(

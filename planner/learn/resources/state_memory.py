@@ -10,16 +10,16 @@ from planner.learn import fields
 from planner.learn.machines import DEFAULT_DEVICE, OWN, devices, models, of_device, of_model
 from planner.learn.results import (
     Calculator,
+    CalculatorResult,
     Difference,
     NamedTable,
     Number,
     Preset,
-    Result,
     shown,
     sig,
 )
 from planner.learn.writeups import GUIDE, MODELER
-from planner.render.report.answers import Table
+from planner.render.report.answers import AnswerTable
 
 if TYPE_CHECKING:
     from planner.render.charts.chart import Chart
@@ -44,11 +44,11 @@ def recipes() -> tuple[tuple[str, str], ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Inputs:
+class StateMemoryInputs:
     """A model, a recipe and how many devices share it."""
 
     model: str = fields.choice("Model", OWN, models(), group="Model")
-    params: float = fields.number(
+    params: float = fields.number_field(
         "Parameters",
         of_model("params", 7e9),
         1e-3,
@@ -60,7 +60,7 @@ class Inputs:
     recipe: str = fields.choice(
         "Recipe", "bf16-grads", recipes(), note="bytes of a parameter", group="Model"
     )
-    ranks: int = fields.count(
+    ranks: int = fields.count_field(
         "Data-parallel devices",
         8,
         1,
@@ -68,7 +68,7 @@ class Inputs:
         note="D, among which ZeRO shards",
         group="Machine",
     )
-    model_parallel: int = fields.count(
+    model_parallel: int = fields.count_field(
         "Devices that split the model",
         1,
         1,
@@ -77,7 +77,7 @@ class Inputs:
         group="Machine",
     )
     device: str = fields.choice("Device", DEFAULT_DEVICE, devices(), group="Machine")
-    memory_bytes: float = fields.size(
+    memory_bytes: float = fields.size_field(
         "Memory of a device",
         of_device("memory"),
         "GB",
@@ -86,10 +86,10 @@ class Inputs:
         follows="the device",
         group="Machine",
     )
-    reserve: float = fields.percent(
+    reserve: float = fields.percent_field(
         "Kept for activations and the rest", 30, 0, 95, note="of the memory", group="Machine"
     )
-    unit_params: float = fields.number(
+    unit_params: float = fields.number_field(
         "Largest unit that FSDP gathers",
         0,
         0,
@@ -126,7 +126,7 @@ def largest_model(recipe: Recipe, zero: int, ranks: int, usable: float) -> float
     return float(usable / state_bytes_per_param(recipe, zero, ranks).item())
 
 
-def compute(x: Inputs) -> Result:
+def state_memory_result(x: StateMemoryInputs) -> CalculatorResult:
     """Return the answer."""
     recipe, d, n = RECIPES[x.recipe, "adam"], x.ranks, x.local
     w, _, g, k = param_bytes_kept(recipe)
@@ -219,7 +219,7 @@ def compute(x: Inputs) -> Result:
         ),
     ]
     word = f"stage {fits[0]} fits" if fits else "no stage fits"
-    return Result(
+    return CalculatorResult(
         f"{shown(x.params, 'params')} parameters at {recipe.total_bytes:g} bytes are "
         f"{shown(x.params * recipe.total_bytes, 'bytes')}; on {d} devices {word}.",
         tuple(numbers),
@@ -235,7 +235,7 @@ def compute(x: Inputs) -> Result:
     )
 
 
-def _advice(x: Inputs, fits: list[int], walls: tuple[float, float]) -> tuple[str, ...]:
+def _advice(x: StateMemoryInputs, fits: list[int], walls: tuple[float, float]) -> tuple[str, ...]:
     if 0 in fits:
         return ("Everything fits without sharding: stage 1 costs no traffic and frees memory.",)
     if fits:
@@ -250,7 +250,7 @@ def _advice(x: Inputs, fits: list[int], walls: tuple[float, float]) -> tuple[str
     return tuple(found)
 
 
-def _table(x: Inputs) -> NamedTable:
+def _table(x: StateMemoryInputs) -> NamedTable:
     rows = []
     for name, recipe in (
         ("16 bytes: 2-byte gradients", SIXTEEN),
@@ -261,10 +261,10 @@ def _table(x: Inputs) -> NamedTable:
         ]
         rows.append((name, *cells))
     heads = ("Recipe", *(f"Stage {zero}" for zero, *_ in STAGES))
-    return NamedTable(f"States of a device, {x.ranks} sharing", Table(heads, tuple(rows)))
+    return NamedTable(f"States of a device, {x.ranks} sharing", AnswerTable(heads, tuple(rows)))
 
 
-def _differences(x: Inputs) -> list[Difference]:
+def _differences(x: StateMemoryInputs) -> list[Difference]:
     recipe, d, n = RECIPES[x.recipe, "adam"], x.ranks, x.local
     double = 2 * n + 2 * n + SIXTEEN.total_bytes * n
     sharded = (2 + SIXTEEN.total_bytes) * n / d
@@ -314,7 +314,7 @@ def _differences(x: Inputs) -> list[Difference]:
     ]
 
 
-def charts(x: Inputs) -> "tuple[Chart, ...]":
+def state_memory_charts(x: StateMemoryInputs) -> "tuple[Chart, ...]":
     """Return states and the largest model over the number of devices."""
     from planner.learn.drawing import Line, doubled, lines_chart
 
@@ -367,9 +367,9 @@ CALCULATOR = Calculator(
     "memory",
     "ZeRO and FSDP memory walls",
     "What does each ZeRO stage leave on a device, and which model is the largest that fits?",
-    Inputs,
-    compute,
-    charts,
+    StateMemoryInputs,
+    state_memory_result,
+    state_memory_charts,
     (
         Preset("7 billion on 8 devices, 16 bytes", {}),
         Preset("The same, fp32 gradients", {"recipe": "bf16"}),

@@ -8,27 +8,27 @@ from planner.learn.closed_forms import all_reduce_bytes
 from planner.learn.machines import OWN, models, of_model
 from planner.learn.results import (
     Calculator,
+    CalculatorResult,
     Difference,
     NamedTable,
     Number,
     Preset,
-    Result,
     shown,
     sig,
 )
 from planner.learn.writeups import BOUNDS
-from planner.render.report.answers import Table
+from planner.render.report.answers import AnswerTable
 
 if TYPE_CHECKING:
     from planner.render.charts.chart import Chart
 
 
 @dataclass(frozen=True, slots=True)
-class Inputs:
+class StrongScalingInputs:
     """A model, a batch that stays, and workers that average gradients."""
 
     model: str = fields.choice("Model", OWN, models(), group="Job")
-    params: float = fields.number(
+    params: float = fields.number_field(
         "Parameters",
         of_model("params", 7e9),
         1e-4,
@@ -37,28 +37,30 @@ class Inputs:
         follows="the model, 7 billion without one",
         group="Job",
     )
-    batch: int = fields.count(
+    batch: int = fields.count_field(
         "Global batch", 2048, 1, 100_000_000, note="sequences of a step", group="Job"
     )
-    tokens: int = fields.count("Tokens of a sequence", 2048, 1, 100_000_000, note="s", group="Job")
-    gradient_bytes: float = fields.number(
+    tokens: int = fields.count_field(
+        "Tokens of a sequence", 2048, 1, 100_000_000, note="s", group="Job"
+    )
+    gradient_bytes: float = fields.number_field(
         "Bytes of a gradient on the wire", 2, 0.03, 8, group="Job"
     )
-    workers: int = fields.count("Workers", 64, 1, 10_000_000, note="K", group="Machine")
+    workers: int = fields.count_field("Workers", 64, 1, 10_000_000, note="K", group="Machine")
     rate_flops_per_s: float = fields.rate("Rate of a worker", 312, group="Machine")
     link_bytes_per_s: float = fields.bandwidth("Link of a worker", 600, group="Machine")
 
 
-def times_s(x: Inputs) -> tuple[float, float]:
+def times_s(x: StrongScalingInputs) -> tuple[float, float]:
     """Return (compute, all-reduce) of a step: 6 N b s / (R K), 2 (K - 1)/K g N / B."""
     work = 6 * x.params * x.batch * x.tokens / (x.rate_flops_per_s * x.workers)
     return work, all_reduce_bytes(x.gradient_bytes * x.params, x.workers) / x.link_bytes_per_s
 
 
-def break_even_workers(x: Inputs) -> float:
+def break_even_workers(x: StrongScalingInputs) -> float:
     """Return the workers at which both take as long: 1 + 3 b s B / (g R). N drops out.
 
-    >>> round(break_even_workers(Inputs(batch=2048, tokens=1, rate_flops_per_s=312e12,
+    >>> round(break_even_workers(StrongScalingInputs(batch=2048, tokens=1, rate_flops_per_s=312e12,
     ...     link_bytes_per_s=600e9, gradient_bytes=2)), 1)
     6.9
     """
@@ -66,7 +68,7 @@ def break_even_workers(x: Inputs) -> float:
     return 1 + work / (x.gradient_bytes * x.rate_flops_per_s)
 
 
-def compute(x: Inputs) -> Result:
+def strong_scaling_result(x: StrongScalingInputs) -> CalculatorResult:
     """Return the answer."""
     work, wire = times_s(x)
     gamma, limit = wire / work, break_even_workers(x)
@@ -197,12 +199,12 @@ def compute(x: Inputs) -> Result:
             f"Beyond {limit:,.0f} workers the batch is too small: a larger batch, or tensor and "
             "pipeline parallelism, which divide the gradients too."
         )
-    return Result(
+    return CalculatorResult(
         f"{k:,} workers compute {shown(work, 'seconds')} and reduce {shown(wire, 'seconds')}: "
         f"gamma {shown(gamma, 'ratio')}; both are equal at {shown(limit, 'count')} workers.",
         numbers,
         tuple(advice),
-        (NamedTable("More workers, the same batch", Table(heads, tuple(rows))),),
+        (NamedTable("More workers, the same batch", AnswerTable(heads, tuple(rows))),),
         differences,
         (
             "Latency, which ends strong scaling first on many nodes, and slower links between "
@@ -212,7 +214,7 @@ def compute(x: Inputs) -> Result:
     )
 
 
-def charts(x: Inputs) -> "tuple[Chart, ...]":
+def strong_scaling_charts(x: StrongScalingInputs) -> "tuple[Chart, ...]":
     """Return both times over the workers."""
     from planner.learn.drawing import Line, doubled, lines_chart
 
@@ -239,9 +241,9 @@ CALCULATOR = Calculator(
     "strong-scaling",
     "Strong scaling",
     "How far does one batch go over more workers?",
-    Inputs,
-    compute,
-    charts,
+    StrongScalingInputs,
+    strong_scaling_result,
+    strong_scaling_charts,
     (
         Preset("7 billion, batch 2048, 64 workers", {}),
         Preset("1024 workers", {"workers": "1024"}),

@@ -17,8 +17,13 @@ from costmodels.precision import FP8_RATE_FRAC
 from costmodels.shapes import ModelShape, TrainingJob
 from costmodels.stacks import STACKS
 from hardware.parts import Accelerator, Pool
-from planner.measure.benchmarks.pulled_fit import Estimate, Quantity, carried, pulled_fit
-from planner.measure.benchmarks.results import Core, Measured, Pass, Product
+from planner.measure.benchmarks.pulled_fit import (
+    PulledEstimate,
+    Quantity,
+    carried_value,
+    pulled_fit,
+)
+from planner.measure.benchmarks.results import MeasuredCore, MeasuredProduct, MeasuredSizes, Pass
 from planner.solver.calibration.apply import calibrated_pool
 from planner.solver.calibration.file import Calibration
 from planner.solver.calibration.parameters import known_parameters
@@ -60,7 +65,7 @@ class FittedItem:
 class DeviceFit:
     """What measurements say of the generation of one pool's accelerator."""
 
-    estimates: tuple[Estimate, ...]
+    estimates: tuple[PulledEstimate, ...]
     items: tuple[FittedItem, ...]
     notes: tuple[str, ...]
 
@@ -76,7 +81,7 @@ class _Item:
     price_s: Callable[[Accelerator], float]
 
 
-def _product(row: Product) -> _Item:
+def _product(row: MeasuredProduct) -> _Item:
     frac = FP8_RATE_FRAC if row.precision == "fp8" else 1.0
 
     def price(part: Accelerator) -> float:
@@ -95,7 +100,7 @@ def _pass(row: Pass) -> _Item:
     return _Item("memory", words, row.time_s, PASS_ERROR, price)
 
 
-def price_core(row: Core, kernel: str, part: Accelerator, back: bool) -> float:
+def price_core(row: MeasuredCore, kernel: str, part: Accelerator, back: bool) -> float:
     """Return the model's time of one attention core, forward or backward, seconds."""
     width = row.heads * row.head_dim
     shape = ModelShape(
@@ -108,7 +113,7 @@ def price_core(row: Core, kernel: str, part: Accelerator, back: bool) -> float:
     return float((found.backward_s if back else found.forward_s)[0])
 
 
-def _core(row: Core, kernel: str) -> list[_Item]:
+def _core(row: MeasuredCore, kernel: str) -> list[_Item]:
     """Return the forward and the backward of one attention core."""
     words = f"{kernel}, {row.batch} x {row.heads} heads x {row.length}"
 
@@ -123,7 +128,7 @@ def _core(row: Core, kernel: str) -> list[_Item]:
     ]
 
 
-def fit_device(measured: Measured, pool: Pool, base: Calibration) -> DeviceFit:
+def fit_device(measured: MeasuredSizes, pool: Pool, base: Calibration) -> DeviceFit:
     """Fit the generation of the pool's accelerator; `pool` has the catalogue's figures."""
     part, notes = pool.accelerator, []
     products = [row for row in measured.products if row.precision in part.peak_flops_per_s]
@@ -158,7 +163,7 @@ def fit_device(measured: Measured, pool: Pool, base: Calibration) -> DeviceFit:
     if cores and (untimed := [kernel for kernel in untimed if kernel != "unfused"]):
         notes.append(f"not timed, so as before: attention {', '.join(untimed)}")
     work = [_product(row) for row in products] + [_pass(row) for row in passes]
-    estimates: list[Estimate] = []
+    estimates: list[PulledEstimate] = []
     if work:
         fields = [
             f for f in SIGMAS if f != "fp8_gain" or any(p.precision == "fp8" for p in products)
@@ -166,13 +171,13 @@ def fit_device(measured: Measured, pool: Pool, base: Calibration) -> DeviceFit:
         estimates += _fit(work, pool, base, [(f, SIGMAS[f]) for f in fields])
     attention = [item for row, kernel in cores for item in _core(row, kernel)]
     if attention:
-        so_far = base.with_values(carried(estimates), "measured")
+        so_far = base.with_values(carried_value(estimates), "measured")
         kernels = dict.fromkeys(kernel for _, kernel in cores)
         named = [(f"{k}_{way}", KERNEL_SIGMA) for k in kernels for way in ("forward", "backward")]
         named.append(("attention_seq_half", LENGTH_SIGMA))
         estimates += _fit(attention, pool, so_far, named)
     before = calibrated_pool(pool, base).accelerator
-    after = base.with_values(carried(estimates), "measured")
+    after = base.with_values(carried_value(estimates), "measured")
     fitted = calibrated_pool(pool, after).accelerator
     items = tuple(
         FittedItem(item.kind, item.words, item.time_s, item.price_s(before), item.price_s(fitted))
@@ -181,11 +186,11 @@ def fit_device(measured: Measured, pool: Pool, base: Calibration) -> DeviceFit:
     return DeviceFit(tuple(estimates), items, tuple(notes))
 
 
-def _flops_per_s(row: Product) -> float:
+def _flops_per_s(row: MeasuredProduct) -> float:
     return 2.0 * row.rows * row.inner * row.columns / row.time_s
 
 
-def _peak(row: Product, part: Accelerator) -> float:
+def _peak(row: MeasuredProduct, part: Accelerator) -> float:
     return part.peak_flops_per_s[row.precision]
 
 
@@ -199,7 +204,7 @@ def _kernel_of(name: str, part: Accelerator) -> str:
 
 def _fit(
     items: Sequence[_Item], pool: Pool, base: Calibration, fields: Sequence[tuple[str, float]]
-) -> list[Estimate]:
+) -> list[PulledEstimate]:
     known, of = known_parameters(), f"generation.{pool.accelerator.generation}"
     quantities = [
         Quantity(

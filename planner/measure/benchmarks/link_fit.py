@@ -14,8 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardware.parts import Fabric, Link, Pool
-from planner.measure.benchmarks.pulled_fit import Estimate, Quantity, carried, pulled_fit
-from planner.measure.benchmarks.sweep import Sweep, n_domains, predicted_s
+from planner.measure.benchmarks.pulled_fit import (
+    PulledEstimate,
+    Quantity,
+    carried_value,
+    pulled_fit,
+)
+from planner.measure.benchmarks.sweep import SizeSweep, n_domains, predicted_s
 from planner.solver.calibration.apply import calibrated_pool
 from planner.solver.calibration.file import Calibration
 from planner.solver.calibration.parameters import known_parameters
@@ -47,7 +52,7 @@ deviation of the logarithm."""
 class FittedSweep:
     """A sweep with the model's times before and after."""
 
-    sweep: Sweep
+    sweep: SizeSweep
     before_s: tuple[float, ...]
     after_s: tuple[float, ...]
 
@@ -61,7 +66,7 @@ class FittedSweep:
 class LinkFit:
     """What sweeps say of the links of one pool."""
 
-    estimates: tuple[Estimate, ...]
+    estimates: tuple[PulledEstimate, ...]
     sweeps: tuple[FittedSweep, ...]
     notes: tuple[str, ...]
 
@@ -87,22 +92,24 @@ def link_quantities(link: Link, base: Calibration) -> list[Quantity]:
     ]
 
 
-def fit_links(sweeps: Sequence[Sweep], pool: Pool, fabric: Fabric, base: Calibration) -> LinkFit:
+def fit_links(
+    sweeps: Sequence[SizeSweep], pool: Pool, fabric: Fabric, base: Calibration
+) -> LinkFit:
     """Fit the links of `pool` that the sweeps run over.
 
     `pool` has the catalogue's figures, `base` the values that are known so far.
     """
     near = [sweep for sweep in sweeps if n_domains(sweep, pool) == 1]
     far = [sweep for sweep in sweeps if n_domains(sweep, pool) > 1]
-    estimates: list[Estimate] = []
-    used: list[Sweep] = []
+    estimates: list[PulledEstimate] = []
+    used: list[SizeSweep] = []
     for link, some in ((pool.scale_up, near), (pool.nic, far)):
         if some:
-            so_far = base.with_values(carried(estimates), "measured")
+            so_far = base.with_values(carried_value(estimates), "measured")
             estimates += _fit_one(some, pool, fabric, so_far, link)
             used += some
     before = calibrated_pool(pool, base)
-    after = calibrated_pool(pool, base.with_values(carried(estimates), "measured"))
+    after = calibrated_pool(pool, base.with_values(carried_value(estimates), "measured"))
     compared = tuple(
         FittedSweep(
             sweep,
@@ -124,7 +131,7 @@ def fit_links(sweeps: Sequence[Sweep], pool: Pool, fabric: Fabric, base: Calibra
     return LinkFit(tuple(estimates), compared, notes)
 
 
-def _weights(sweep: Sweep) -> Floats:
+def _weights(sweep: SizeSweep) -> Floats:
     """Return what each size counts for: latencies as one, a sweep as `ROWS_OF_A_SWEEP` at most."""
     small = np.asarray(sweep.sizes_bytes) <= LATENCY_BYTES
     weights = np.where(small, 1.0 / max(1, int(small.sum())), 1.0)
@@ -132,8 +139,8 @@ def _weights(sweep: Sweep) -> Floats:
 
 
 def _fit_one(
-    sweeps: Sequence[Sweep], pool: Pool, fabric: Fabric, base: Calibration, link: Link
-) -> list[Estimate]:
+    sweeps: Sequence[SizeSweep], pool: Pool, fabric: Fabric, base: Calibration, link: Link
+) -> list[PulledEstimate]:
     """Return every parameter of one link after the fit."""
     log_s = [np.log(np.asarray(sweep.times_s)) for sweep in sweeps]
     weights = [np.sqrt(_weights(sweep)) / MODEL_ERROR for sweep in sweeps]

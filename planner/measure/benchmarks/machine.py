@@ -7,7 +7,7 @@ from typing import Any
 from hardware.catalogue import UnknownPartError, load_catalogue
 from hardware.parts import Fabric, Pool
 from planner.errors import UsageError
-from planner.measure.benchmarks.sweep import Sweep
+from planner.measure.benchmarks.sweep import SizeSweep
 from planner.specs.importers.clusters.accelerators import identify
 from planner.specs.importers.clusters.facts import Evidence
 from planner.specs.inputs import ClusterInput
@@ -24,7 +24,7 @@ class Where:
 
 
 def find_pool(
-    device: str, sweeps: Sequence[Sweep], cluster: str = "", pool: str = "", link: str = ""
+    device: str, sweeps: Sequence[SizeSweep], cluster: str = "", pool: str = "", link: str = ""
 ) -> Where:
     """Return the pool of `cluster`, or the usual nodes of `device` as its driver calls it.
 

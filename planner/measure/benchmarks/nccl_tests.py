@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from planner.measure.benchmarks.sweep import SEND_RECEIVE, Sweep
+from planner.measure.benchmarks.sweep import SEND_RECEIVE, SizeSweep
 from planner.specs.importers.dump_text import bad_dump, clean, read_dump
 
 COLLECTIVES: Mapping[str, str] = {
@@ -57,7 +57,7 @@ _BY_NAME = {name.replace("_", ""): name for name in COLLECTIVES} | {"alltoall": 
 
 
 @dataclass(frozen=True, slots=True)
-class Timing:
+class SizeTiming:
     """One row of a table."""
 
     line: int
@@ -73,7 +73,7 @@ class Timing:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class TimesTable:
     """The rows of one run of one program, and where it ran."""
 
     file: str
@@ -84,16 +84,16 @@ class Table:
     n_nodes: int
     busy_per_node: int
     device: str
-    timings: tuple[Timing, ...]
+    timings: tuple[SizeTiming, ...]
     notes: tuple[str, ...] = ()
 
-    def sweep(self) -> Sweep:
+    def sweep(self) -> SizeSweep:
         """Return the table as times of a collective over sizes, a size once."""
         by_size: dict[int, list[float]] = {}
         for timing in self.timings:
             by_size.setdefault(timing.size_bytes, []).append(timing.time_s)
         sizes = sorted(by_size)
-        return Sweep(
+        return SizeSweep(
             source=f"{self.file}:{self.line}",
             collective=self.collective,
             n_ranks=self.n_ranks,
@@ -105,7 +105,7 @@ class Table:
         )
 
 
-def bus_factor(collective: str, n_ranks: int) -> float:
+def bus_bandwidth_factor(collective: str, n_ranks: int) -> float:
     """Return busbw over algbw as nccl-tests defines it."""
     if collective == "all-reduce":
         return 2 * (n_ranks - 1) / n_ranks
@@ -114,7 +114,7 @@ def bus_factor(collective: str, n_ranks: int) -> float:
     return 1.0
 
 
-def read_nccl_tests(files: Iterable[str]) -> list[Table]:
+def read_nccl_tests(files: Iterable[str]) -> list[TimesTable]:
     """Read logs; return the tables of all, in the order of the files.
 
     Raises `SpecError` with file and line for one that cannot be used.
@@ -129,7 +129,7 @@ class _Run:
     ranks: dict[int, tuple[int, str, int, str]] = field(default_factory=dict)
     """Group, host, device and its name by rank."""
     program: str = ""
-    rows: list[Timing] = field(default_factory=list)
+    rows: list[SizeTiming] = field(default_factory=list)
     rates: list[tuple[int, float, float]] = field(default_factory=list)
     """Line, algbw and busbw of rows, GB/s."""
     operations: set[str] = field(default_factory=set)
@@ -137,14 +137,14 @@ class _Run:
     notes: list[str] = field(default_factory=list)
 
 
-def parse_nccl_tests(text: str, file: str) -> list[Table]:
+def parse_nccl_tests(text: str, file: str) -> list[TimesTable]:
     """Return the tables in the text of one log; `file` is the name that messages give."""
     if text.lstrip()[:1] == "{":
         fix = "give the text that the program prints to the screen"
         raise bad_dump(file, "is JSON; only the printed table is read", fix)
     lines = clean(text).split("\n")
     last = max((i for i, line in enumerate(lines, 1) if line.strip()), default=0)
-    tables: list[Table] = []
+    tables: list[TimesTable] = []
     run = _Run()
     failed: tuple[int, str] | None = None
     for number, raw in enumerate(lines, 1):
@@ -185,7 +185,7 @@ def parse_nccl_tests(text: str, file: str) -> list[Table]:
     return tables
 
 
-def _noted(table: Table, note: str) -> Table:
+def _noted(table: TimesTable, note: str) -> TimesTable:
     return replace(table, notes=(*table.notes, note))
 
 
@@ -214,7 +214,7 @@ def _read_row(run: _Run, found: re.Match[str], file: str, number: int, last: int
         if "N/A" not in (algbw, busbw):
             run.rates.append((number, float(algbw), float(busbw)))
     if size and any(figures_of):
-        run.rows.append(Timing(number, size, figures_of[0] or None, figures_of[1] or None))
+        run.rows.append(SizeTiming(number, size, figures_of[0] or None, figures_of[1] or None))
     for label in labels:
         if re.fullmatch(r"-?\d+", label):
             run.roots.add(label)
@@ -234,7 +234,7 @@ def _is_wrong(word: str) -> bool:
         return False
 
 
-def _table(run: _Run, file: str) -> Table:
+def _table(run: _Run, file: str) -> TimesTable:
     first = run.rows[0].line
     if not run.ranks:
         message = "no `# Rank ...` lines before the table, so ranks and nodes are not known"
@@ -256,7 +256,7 @@ def _table(run: _Run, file: str) -> Table:
         message = f"ranks on different accelerators: {', '.join(sorted(devices))}"
         raise bad_dump(file, message, "run the test on one kind at a time", first)
     collective = _collective(run, n_ranks, file, first)
-    return Table(
+    return TimesTable(
         file=file,
         line=first,
         collective=collective,
@@ -290,7 +290,7 @@ def _collective(run: _Run, n_ranks: int, file: str, line: int) -> str:
         if ratio and not _agrees(collective, n_ranks, ratio):
             message = (
                 f"busbw is {ratio[0]:.3f} of algbw, which is not {collective} on {n_ranks} ranks"
-                f" ({bus_factor(collective, n_ranks):.3f}), as {from_where} says"
+                f" ({bus_bandwidth_factor(collective, n_ranks):.3f}), as {from_where} says"
             )
             fix = "is the `# Rank` list that of this table, and complete?"
             raise bad_dump(file, message, fix, line)
@@ -313,7 +313,7 @@ def _ratio(rates: Sequence[tuple[int, float, float]]) -> tuple[float, float] | N
 
 def _agrees(collective: str, n_ranks: int, ratio: tuple[float, float]) -> bool:
     found, rounding = ratio
-    factor = bus_factor(collective, n_ranks)
+    factor = bus_bandwidth_factor(collective, n_ranks)
     return abs(found - factor) <= TOLERANCE * factor + rounding
 
 

@@ -51,7 +51,7 @@ class Quantity:
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class PulledEstimate:
     """One number after the fit."""
 
     quantity: Quantity
@@ -63,14 +63,14 @@ class Estimate:
     status: str
 
 
-def carried(estimates: Sequence[Estimate]) -> dict[str, float]:
+def carried_value(estimates: Sequence[PulledEstimate]) -> dict[str, float]:
     """Return the values that the data show, by dotted name."""
     return {e.quantity.name: e.value for e in estimates if e.status == FITTED}
 
 
 def pulled_fit(
     quantities: Sequence[Quantity], residuals: Callable[[Mapping[str, float]], Floats]
-) -> list[Estimate]:
+) -> list[PulledEstimate]:
     """Fit `quantities`; `residuals` takes values by name and returns log errors over their sigma.
 
     The same input gives the same output. Raises `UsageError` where scipy is not installed.
@@ -103,7 +103,7 @@ def pulled_fit(
         shift, spread = found.get(q.name, (0.0, q.sigma))
         value, wide = q.prior * math.exp(shift), math.exp(P90 * spread)
         low, high = max(min(q.low, q.prior), value / wide), min(max(q.high, q.prior), value * wide)
-        estimates.append(Estimate(q, value, low, high, left_out.get(q.name, FITTED)))
+        estimates.append(PulledEstimate(q, value, low, high, left_out.get(q.name, FITTED)))
     return estimates
 
 

@@ -7,8 +7,8 @@ import numpy as np
 
 from planner.measure.benchmarks.device_fit import DeviceFit, FittedItem
 from planner.measure.benchmarks.link_fit import FittedSweep, LinkFit
-from planner.measure.benchmarks.nccl_tests import bus_factor
-from planner.measure.benchmarks.pulled_fit import FITTED, UNSEEN, Estimate
+from planner.measure.benchmarks.nccl_tests import bus_bandwidth_factor
+from planner.measure.benchmarks.pulled_fit import FITTED, UNSEEN, PulledEstimate
 
 KEPT = {UNSEEN: "not in the data: kept", "at its bound": "would leave its range: kept"}
 
@@ -32,7 +32,7 @@ def _error(model_s: float, measured_s: float) -> str:
     return f"{model_s / measured_s - 1:+.0%}"
 
 
-def table(
+def benchmark_table(
     titles: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[int] = (0,)
 ) -> list[str]:
     """Return lines of a table, the columns at `left` set to the left, the others to the right."""
@@ -48,7 +48,7 @@ def table(
     return [line(titles), *(line(row) for row in rows)]
 
 
-def estimate_lines(estimates: Sequence[Estimate]) -> list[str]:
+def estimate_lines(estimates: Sequence[PulledEstimate]) -> list[str]:
     """Return the table of parameters: before, fitted, interval, or why it keeps its value."""
     rows = []
     for e in estimates:
@@ -62,7 +62,7 @@ def estimate_lines(estimates: Sequence[Estimate]) -> list[str]:
                 e.quantity.meaning if fitted else KEPT[e.status],
             ]
         )
-    return table(["parameter", "before", "fitted", "p10 - p90", ""], rows, left=(0, 4))
+    return benchmark_table(["parameter", "before", "fitted", "p10 - p90", ""], rows, left=(0, 4))
 
 
 def sweep_lines(sweeps: Sequence[FittedSweep]) -> list[str]:
@@ -79,13 +79,13 @@ def sweep_lines(sweeps: Sequence[FittedSweep]) -> list[str]:
         for one in sweeps
     ]
     titles = ["collective", "ranks", "sizes", "before", "after", "source"]
-    return table(titles, rows, left=(0, 1, 5))
+    return benchmark_table(titles, rows, left=(0, 1, 5))
 
 
 def size_lines(one: FittedSweep) -> list[str]:
     """Return the residuals of one sweep by size, times in us and bus bandwidth in GB/s."""
     sweep = one.sweep
-    factor = bus_factor(sweep.collective, sweep.n_ranks) / 1e9
+    factor = bus_bandwidth_factor(sweep.collective, sweep.n_ranks) / 1e9
     rows = [
         [
             _size(size),
@@ -101,10 +101,13 @@ def size_lines(one: FittedSweep) -> list[str]:
         )
     ]
     titles = ["size", "measured us", "busbw GB/s", "before us", "off", "fitted us", "off"]
-    return [f"{sweep.collective}, {sweep.place_words} ({sweep.source})", *table(titles, rows)]
+    return [
+        f"{sweep.collective}, {sweep.place_words} ({sweep.source})",
+        *benchmark_table(titles, rows),
+    ]
 
 
-def half_size_bytes(sizes: Sequence[float], times_s: Sequence[float]) -> float | None:
+def half_bandwidth_bytes(sizes: Sequence[float], times_s: Sequence[float]) -> float | None:
     """Return the message that reaches half of the best bandwidth of a sweep; None if all do.
 
     Between two sizes the logarithm is interpolated.
@@ -124,17 +127,17 @@ def curve_lines(sweeps: Sequence[FittedSweep]) -> list[str]:
     rows = []
     for one in sweeps:
         sweep = one.sweep
-        factor = bus_factor(sweep.collective, sweep.n_ranks) / 1e9
+        factor = bus_bandwidth_factor(sweep.collective, sweep.n_ranks) / 1e9
         row = [sweep.collective, sweep.place_words]
         for times in (sweep.times_s, one.before_s, one.after_s):
             rate = max(n / t for n, t in zip(sweep.sizes_bytes, times, strict=True))
-            half = half_size_bytes(sweep.sizes_bytes, times)
+            half = half_bandwidth_bytes(sweep.sizes_bytes, times)
             row += [_us(min(times)), f"{factor * rate:.1f}", _size(half) if half else "-"]
         rows.append(row)
     titles = ["collective", "ranks"]
     for words in ("measured", "before", "fitted"):
         titles += [f"{words} us", "GB/s", "half at"]
-    return table(titles, rows, left=(0, 1))
+    return benchmark_table(titles, rows, left=(0, 1))
 
 
 def item_lines(items: Sequence[FittedItem]) -> list[str]:
@@ -152,7 +155,7 @@ def item_lines(items: Sequence[FittedItem]) -> list[str]:
         for item in items
     ]
     titles = ["", "", "measured us", "before us", "off", "fitted us", "off"]
-    return table(titles, rows, left=(0, 1))
+    return benchmark_table(titles, rows, left=(0, 1))
 
 
 def kind_lines(items: Sequence[FittedItem]) -> list[str]:
@@ -163,10 +166,10 @@ def kind_lines(items: Sequence[FittedItem]) -> list[str]:
         before = float(np.median([abs(i.before_s / i.measured_s - 1) for i in some]))
         after = float(np.median([abs(i.after_s / i.measured_s - 1) for i in some]))
         rows.append([kind, str(len(some)), f"{before:.1%}", f"{after:.1%}"])
-    return table(["", "items", "before", "after"], rows)
+    return benchmark_table(["", "items", "before", "after"], rows)
 
 
-def report_text(
+def benchmark_report_text(
     heading: Sequence[str],
     links: LinkFit | None,
     device: DeviceFit | None,
@@ -192,7 +195,7 @@ def report_text(
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
-def report_json(
+def benchmark_report_json(
     values: dict[str, float],
     links: LinkFit | None,
     device: DeviceFit | None,

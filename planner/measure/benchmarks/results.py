@@ -8,9 +8,9 @@ from typing import Any
 
 from costmodels.comm.collectives import ALGORITHMS
 from planner.errors import SpecError
-from planner.measure.benchmarks.sweep import SEND_RECEIVE, Sweep
+from planner.measure.benchmarks.sweep import SEND_RECEIVE, SizeSweep
 from planner.specs.importers.dump_text import bad_dump, read_dump
-from planner.units import show
+from planner.units import shown_value
 
 FORMAT, VERSION = "planner-measured", 1
 MOST = 10**15
@@ -18,7 +18,7 @@ MOST = 10**15
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
+class MeasuredProduct:
     """One matrix product: (rows x inner) times (inner x columns)."""
 
     rows: int
@@ -29,7 +29,7 @@ class Product:
 
 
 @dataclass(frozen=True, slots=True)
-class Core:
+class MeasuredCore:
     """One causal attention core."""
 
     kernel: str
@@ -53,17 +53,17 @@ class Pass:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredSizes:
     """All that one run of the script timed."""
 
     file: str
     device: str
     """What the driver calls the accelerator."""
     provenance: Mapping[str, Any]
-    products: tuple[Product, ...]
-    cores: tuple[Core, ...]
+    products: tuple[MeasuredProduct, ...]
+    cores: tuple[MeasuredCore, ...]
     passes: tuple[Pass, ...]
-    sweeps: tuple[Sweep, ...]
+    sweeps: tuple[SizeSweep, ...]
     notes: tuple[str, ...]
 
     @property
@@ -72,7 +72,7 @@ class Measured:
         return self.device.startswith("CPU")
 
 
-def read_measured(file: str) -> Measured:
+def read_measured(file: str) -> MeasuredSizes:
     """Read what `measure.py` wrote; `SpecError` with the entry for a file that is not that."""
     text = read_dump(file)
     try:
@@ -86,7 +86,9 @@ def read_measured(file: str) -> Measured:
         fix = "`planner measure CLUSTER` writes the script; logs of nccl-tests go to --nccl-tests"
         raise bad_dump(file, "is not a file of measure.py", fix)
     if data.get("version") != VERSION:
-        message = f"is of version {show(data.get('version'))}, and this release reads {VERSION}"
+        message = (
+            f"is of version {shown_value(data.get('version'))}, and this release reads {VERSION}"
+        )
         raise bad_dump(file, message, "write the script anew and run it again")
     read = _Reader(file)
     origin = data.get("provenance")
@@ -104,7 +106,7 @@ def read_measured(file: str) -> Measured:
         )
     rows = {key: read.rows(data, key) for key in ("gemm", "attention", "memory", "collectives")}
     products = tuple(
-        Product(
+        MeasuredProduct(
             rows=read.count(row, "rows", i, "gemm"),
             inner=read.count(row, "inner", i, "gemm"),
             columns=read.count(row, "columns", i, "gemm"),
@@ -114,7 +116,7 @@ def read_measured(file: str) -> Measured:
         for i, row in enumerate(rows["gemm"])
     )
     cores = tuple(
-        Core(
+        MeasuredCore(
             kernel=read.text(row, "kernel", i, "attention"),
             batch=read.count(row, "batch", i, "attention"),
             heads=read.count(row, "heads", i, "attention"),
@@ -131,7 +133,7 @@ def read_measured(file: str) -> Measured:
         for i, row in enumerate(rows["memory"])
     )
     device = read.text(origin, "device", -1, "provenance")
-    return Measured(
+    return MeasuredSizes(
         file=file,
         device=device,
         provenance=origin,
@@ -143,7 +145,7 @@ def read_measured(file: str) -> Measured:
     )
 
 
-def _sweeps(rows: list[dict[str, Any]], read: "_Reader", device: str) -> tuple[Sweep, ...]:
+def _sweeps(rows: list[dict[str, Any]], read: "_Reader", device: str) -> tuple[SizeSweep, ...]:
     """Return the collectives by what and where, in the order of the file."""
     found: dict[tuple[str, int, int, int], list[tuple[float, float]]] = {}
     for i, row in enumerate(rows):
@@ -161,7 +163,7 @@ def _sweeps(rows: list[dict[str, Any]], read: "_Reader", device: str) -> tuple[S
         time = read.time(row, "time_s", i, "collectives")
         found.setdefault((name, ranks, nodes, busy), []).append((size, time))
     return tuple(
-        Sweep(
+        SizeSweep(
             source=read.file,
             collective=name,
             n_ranks=ranks,
@@ -196,18 +198,18 @@ class _Reader:
     def text(self, row: Mapping[str, Any], key: str, i: int, part: str) -> str:
         value, path = self._of(row, key, i, part)
         if not isinstance(value, str) or not value:
-            raise self.wrong(path, f"{show(value)} is no name")
+            raise self.wrong(path, f"{shown_value(value)} is no name")
         return value
 
     def count(self, row: Mapping[str, Any], key: str, i: int, part: str) -> int:
         value, path = self._of(row, key, i, part)
         if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MOST:
-            raise self.wrong(path, f"{show(value)} is no whole number from 1 to {MOST:g}")
+            raise self.wrong(path, f"{shown_value(value)} is no whole number from 1 to {MOST:g}")
         return value
 
     def time(self, row: Mapping[str, Any], key: str, i: int, part: str) -> float:
         value, path = self._of(row, key, i, part)
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if not number or not math.isfinite(value) or value <= 0:
-            raise self.wrong(path, f"{show(value)} is no time in seconds")
+            raise self.wrong(path, f"{shown_value(value)} is no time in seconds")
         return float(value)

@@ -11,7 +11,7 @@ SEND_RECEIVE = "send-receive"
 
 
 @dataclass(frozen=True, slots=True)
-class Sweep:
+class SizeSweep:
     """One collective on one set of equal groups that run at the same time."""
 
     source: str
@@ -49,12 +49,12 @@ def nodes_per_domain(pool: Pool) -> int:
     return max(1, pool.scale_up_domain // pool.devices_per_node)
 
 
-def n_domains(sweep: Sweep, pool: Pool) -> int:
+def n_domains(sweep: SizeSweep, pool: Pool) -> int:
     """Return the scale-up domains over which the group lies, its nodes packed into racks."""
     return -(-sweep.n_nodes // nodes_per_domain(pool))
 
 
-def measured_group(sweep: Sweep, pool: Pool, fabric: Fabric) -> tuple[Group, Pool]:
+def measured_group(sweep: SizeSweep, pool: Pool, fabric: Fabric) -> tuple[Group, Pool]:
     """Return the group as placed, and the pool of the devices that took part.
 
     The pool has as many devices per node as were busy, with the network ports that those reach:
@@ -82,7 +82,7 @@ def measured_group(sweep: Sweep, pool: Pool, fabric: Fabric) -> tuple[Group, Poo
     return place(spacing, here, fabric), here
 
 
-def predicted_s(sweep: Sweep, pool: Pool, fabric: Fabric) -> "list[float]":
+def predicted_s(sweep: SizeSweep, pool: Pool, fabric: Fabric) -> "list[float]":
     """Return the model's times of the sweep's sizes on a pool, seconds."""
     group, here = measured_group(sweep, pool, fabric)
     if sweep.collective == SEND_RECEIVE:

@@ -154,7 +154,7 @@ def after_references(
     return n, float(np.median(medians)), float(np.median(tails))
 
 
-def spread(log_errors: Floats) -> tuple[float | None, float | None, float | None]:
+def spread_over_folds(log_errors: Floats) -> tuple[float | None, float | None, float | None]:
     """Return median and 90th percentile of |error|, and the median error with its sign."""
     if not log_errors.size:
         return None, None, None

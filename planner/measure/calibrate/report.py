@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.measure.calibrate.cross_validation import HeldOut, after_references, spread
+from planner.measure.calibrate.cross_validation import HeldOut, after_references, spread_over_folds
 from planner.measure.calibrate.fit import Fitted
 from planner.measure.calibrate.runs import Run, Runs
 from planner.measure.validate.report import HEADLINE
@@ -24,7 +24,7 @@ REFERENCES = (1, 3)
 
 
 @dataclass(frozen=True, slots=True)
-class Errors:
+class FitErrors:
     """Errors of some runs; fractions, None where there is nothing to judge."""
 
     n: int
@@ -33,9 +33,9 @@ class Errors:
     bias: float | None = None
 
     @staticmethod
-    def of(log_errors: Floats) -> "Errors":
+    def of(log_errors: Floats) -> "FitErrors":
         """Return the errors behind ln(predicted / measured)."""
-        return Errors(len(log_errors), *spread(log_errors))
+        return FitErrors(len(log_errors), *spread_over_folds(log_errors))
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +46,13 @@ class FamilyReport:
     source: str
     kind: str
     """`dense` or `experts`."""
-    before: Errors
-    after: Errors
-    left_out: Errors | None
+    before: FitErrors
+    after: FitErrors
+    left_out: FitErrors | None
     """All of the family left out."""
-    referenced: Mapping[int, Errors]
+    referenced: Mapping[int, FitErrors]
     """The same after so many reference runs of each stack and hardware."""
-    model_left_out: Errors | None
+    model_left_out: FitErrors | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,20 +124,20 @@ def report_of(
         left_out, referenced = None, {}
         if source in by_source:
             held = _part_of(by_source[source], mask)
-            left_out = Errors.of(held.log_errors)
+            left_out = FitErrors.of(held.log_errors)
             for n in REFERENCES:
-                referenced[n] = Errors(*after_references(runs, held, n))
+                referenced[n] = FitErrors(*after_references(runs, held, n))
         model = _part_of(by_model[source], mask) if source in by_model else None
         families.append(
             FamilyReport(
                 name=name,
                 source=source,
                 kind=kind,
-                before=Errors.of(before[mask]),
-                after=Errors.of(fitted.log_errors[mask]),
+                before=FitErrors.of(before[mask]),
+                after=FitErrors.of(fitted.log_errors[mask]),
                 left_out=left_out,
                 referenced=referenced,
-                model_left_out=Errors.of(model.log_errors) if model is not None else None,
+                model_left_out=FitErrors.of(model.log_errors) if model is not None else None,
             )
         )
     return CalibrationReport(
@@ -151,7 +151,8 @@ def report_of(
 def _headline(runs: Runs, log_errors: Floats) -> float | None:
     medians = []
     for source in HEADLINE:
-        median, _, _ = spread(log_errors[runs.where(lambda r, name=source: r.source == name)])  # type: ignore[misc]
+        here = runs.where(lambda r, name=source: r.source == name)  # type: ignore[misc]
+        median, _, _ = spread_over_folds(log_errors[here])
         medians += [] if median is None else [median]
     return float(np.mean(medians)) if medians else None
 
@@ -243,7 +244,7 @@ FAMILY_TITLES = (
 
 def _family_rows(report: CalibrationReport) -> list[list[str]]:
 
-    def both(found: Errors | None) -> str:
+    def both(found: FitErrors | None) -> str:
         if found is None or found.median is None:
             return "-"
         return f"{_percent(found.median)} / {_percent(found.p90)}"
@@ -284,6 +285,6 @@ def families_markdown(report: CalibrationReport) -> str:
     return f"{_markdown(FAMILY_TITLES, _family_rows(report))}\n{_headline_line(report)}.\n"
 
 
-def report_text(report: CalibrationReport) -> str:
+def fit_report_text(report: CalibrationReport) -> str:
     """Return all of the report as a terminal shows it."""
     return f"{values_text(report.fitted)}\n{families_text(report)}"

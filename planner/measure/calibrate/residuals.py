@@ -6,7 +6,7 @@ import numpy as np
 
 from planner.measure.calibrate.cross_validation import HeldOut, settings_of
 from planner.measure.calibrate.runs import Runs
-from planner.measure.validate.rows import Used, sweeps
+from planner.measure.validate.rows import Used, measured_sweeps
 from planner.solver.calibration.anchors import believed
 from planner.solver.calibration.intervals import (
     ANCHORED,
@@ -15,8 +15,8 @@ from planner.solver.calibration.intervals import (
     NEW,
     Interval,
     Residuals,
-    kind_of,
-    learn,
+    learnt_intervals,
+    regime_kind_of,
 )
 from planner.solver.calibration.resolution import Timed, learn_resolution
 
@@ -27,7 +27,7 @@ DRAWS = 31
 def kind_of_used(plan: Used) -> str:
     """Return what the predicted step of a measured layout consists of."""
     found = plan.prediction
-    return kind_of(plan.case.problem, plan.case.layout, found.time_s, found.step_s)
+    return regime_kind_of(plan.case.problem, plan.case.layout, found.time_s, found.step_s)
 
 
 def fitted_residuals(used: Sequence[Used]) -> Residuals:
@@ -100,7 +100,7 @@ def learn_intervals(
     return {
         f"{evidence}.{kind}": bounds
         for evidence, residuals in by_evidence.items()
-        for kind, bounds in learn(residuals).items()
+        for kind, bounds in learnt_intervals(residuals).items()
     }
 
 
@@ -112,7 +112,7 @@ def resolution_from(used: Sequence[Used]) -> dict[str, float]:
                 sweep.source,
                 [Timed(p.case.layout, p.prediction.step_s, p.step_s or 0.0) for p in sweep.plans],
             )
-            for sweep in sweeps(used, "layout-only")
+            for sweep in measured_sweeps(used, "layout-only")
         ]
     )
 

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from planner.measure.validate.batch import Batch
 from planner.measure.validate.described import Entry
-from planner.measure.validate.points import Point
-from planner.measure.validate.prediction import Case
+from planner.measure.validate.points import MeasuredPoint
+from planner.measure.validate.prediction import PricedCase
 from planner.measure.validate.rows import measured_layouts
 from planner.solver.calibration.file import Calibration
 
@@ -29,8 +29,8 @@ HALF = ("vts", "smx", "sc21", "korthikanti22")
 class Run:
     """One measured layout of one source."""
 
-    point: Point
-    case: Case
+    point: MeasuredPoint
+    case: PricedCase
     step_s: float
     """The median of its measurements."""
 
@@ -103,8 +103,8 @@ class Runs:
         return errors
 
 
-def runs_of(
-    points: Sequence[Point],
+def fit_runs_of(
+    points: Sequence[MeasuredPoint],
     models: Mapping[str, Entry],
     hardware: Mapping[str, Entry],
     thinned: Mapping[str, int] | None = None,

@@ -15,8 +15,8 @@ from planner.measure.calibrate.runs import Runs
 from planner.measure.trial.shortlist import MAX_CANDIDATES, NEAR_FRAC, SEED, shortlist
 from planner.measure.validate.described import Entry
 from planner.measure.validate.metrics import regret
-from planner.measure.validate.points import Point
-from planner.measure.validate.rows import Sweep, price_points, sweeps, use
+from planner.measure.validate.points import MeasuredPoint
+from planner.measure.validate.rows import MeasuredSweep, measured_sweeps, price_points, use
 from planner.solver.calibration.anchors import NUDGE, fit_factors
 from planner.solver.calibration.file import Calibration
 
@@ -157,12 +157,12 @@ class Promise:
     """The same for the first three of the ranking."""
 
 
-def promises(found: Sequence[Sweep]) -> list[Promise]:
+def promises(found: Sequence[MeasuredSweep]) -> list[Promise]:
     """Return a promise for every sweep: the ranking of its plans alone stands for the search."""
     return [_promise(sweep) for sweep in found]
 
 
-def _promise(sweep: Sweep) -> Promise:
+def _promise(sweep: MeasuredSweep) -> Promise:
     plans = sorted(sweep.plans, key=lambda one: (one.prediction.step_s, one.point.line))
     everything = min(one.step_s or 0.0 for one in plans)
     plans = plans[:MAX_CANDIDATES]  # as in a search: plans far down are no candidates
@@ -181,16 +181,18 @@ def _promise(sweep: Sweep) -> Promise:
     )
 
 
-def _regret(sweep: Sweep, n_first: int) -> float:
+def _regret(sweep: MeasuredSweep, n_first: int) -> float:
     predicted = [one.prediction.step_s for one in sweep.plans]
     return regret(predicted, [one.step_s or 0.0 for one in sweep.plans], n_first)
 
 
 def sweeps_of(
-    points: Sequence[Point],
+    points: Sequence[MeasuredPoint],
     models: Mapping[str, Entry],
     hardware: Mapping[str, Entry],
     calibration: Calibration,
-) -> list[Sweep]:
+) -> list[MeasuredSweep]:
     """Return the sweeps in which nothing but the layout differs, priced as they stand."""
-    return list(sweeps(use(price_points(points, models, hardware, calibration)), "layout-only"))
+    return list(
+        measured_sweeps(use(price_points(points, models, hardware, calibration)), "layout-only")
+    )

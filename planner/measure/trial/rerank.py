@@ -9,7 +9,7 @@ from typing import Any
 from costmodels.plans import Layout
 from planner.errors import SpecError
 from planner.measure.trial.logs import WORDS, Reading
-from planner.measure.trial.shortlist import NEAR_FRAC, carried
+from planner.measure.trial.shortlist import NEAR_FRAC, carried_rank
 from planner.solver.answer.plans import plan_of_layout
 from planner.solver.answer.result import Plan, Result
 from planner.solver.answer.result_parts import calibration_json
@@ -54,7 +54,7 @@ class Trialled:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TrialRow:
     """One plan of the ranking after the trial."""
 
     plan: Plan
@@ -75,7 +75,7 @@ class Reranked:
     trialled: tuple[Trialled, ...]
     anchored: Anchored | None
     """None where no run says anything."""
-    rows: tuple[Row, ...]
+    rows: tuple[TrialRow, ...]
     out: tuple[Plan, ...]
     """Plans that ran out of memory."""
     first_before: str
@@ -176,7 +176,7 @@ def mismatch(reading: Reading, layout: Layout, model: ModelInput) -> str:
     return f"the log is of another run: {', '.join(off)}" if off else ""
 
 
-def runs_of(trialled: Sequence[Trialled], framework: str, stack: str) -> list[MeasuredRun]:
+def trial_runs_of(trialled: Sequence[Trialled], framework: str, stack: str) -> list[MeasuredRun]:
     """Return the measured runs of a trial, for anchoring and for a reference file."""
     found = []
     for one in trialled:
@@ -214,7 +214,7 @@ def without_absurd(
     found = []
     for one in trialled:
         try:
-            anchored(base, runs_of([one], framework, stack))
+            anchored(base, trial_runs_of([one], framework, stack))
         except SpecError as error:
             problem = error.problems[0]
             one = replace(one, refused=f"{problem.message}; {problem.fix}")
@@ -224,10 +224,10 @@ def without_absurd(
 
 def _rows(
     plans: Sequence[Plan], times: Mapping[str, float], before: Mapping[str, int]
-) -> list[Row]:
+) -> list[TrialRow]:
     """Return a row for every plan, `times` being the measured step times by plan id."""
     known = {i: times[plan.plan_id] for i, plan in enumerate(plans) if plan.plan_id in times}
-    more = carried(
+    more = carried_rank(
         [plan.breakdown.time_s for plan in plans], [plan.layout for plan in plans], known
     )
     best = min(known.values(), default=None)
@@ -238,7 +238,7 @@ def _rows(
         if best is not None and i not in known:
             ahead = math.log(best / (1.0 + NEAR_FRAC) / step_s)
             better = NormalDist().cdf(ahead / max(float(more.spread[i]), 1e-9))
-        rows.append(Row(plan, step_s, i in known, better, before.get(plan.plan_id)))
+        rows.append(TrialRow(plan, step_s, i in known, better, before.get(plan.plan_id)))
     return rows
 
 

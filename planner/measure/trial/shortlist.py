@@ -110,7 +110,7 @@ class Shortlist:
         }
 
 
-def distinct(layouts: Sequence[Layout]) -> list[int]:
+def distinct_layouts(layouts: Sequence[Layout]) -> list[int]:
     """Return the positions of the first layout of each set of features, `MAX_CANDIDATES` at most.
 
     Layouts that differ in nothing else (in how many layers are recomputed, in the split) are
@@ -173,7 +173,7 @@ class Carried:
     """Standard deviation of the logarithm that is left."""
 
 
-def carried(
+def carried_rank(
     times_s: Sequence[Mapping[str, float]],
     layouts: Sequence[Layout],
     measured_s: Mapping[int, float],

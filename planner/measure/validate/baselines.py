@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.layers.flops import model_flops_per_step
-from planner.measure.validate.prediction import Case
+from planner.measure.validate.prediction import PricedCase
 
 Floats = NDArray[np.float64]
 
@@ -23,14 +23,14 @@ WIRE_BYTES, GRAD_BYTES = 2.0, 4.0
 """Bytes per element of B1's messages and of its gradients."""
 
 
-def _peak_flops_per_s(case: Case) -> float:
+def _peak_flops_per_s(case: PricedCase) -> float:
     """Return the dense peak of all devices at the precision of the run."""
     part = case.problem.pool.accelerator
     return part.peak_flops_per_s[case.problem.job.recipe.linear] * case.layout.n_devices
 
 
 def constant_mfu(
-    cases: Sequence[Case], hardware: Sequence[Hashable], measured_s: Floats
+    cases: Sequence[PricedCase], hardware: Sequence[Hashable], measured_s: Floats
 ) -> Floats:
     """Return B0's step times, seconds: F / (P n MFU), MFU the median of the same hardware.
 
@@ -51,7 +51,7 @@ def constant_mfu(
     return at_peak / np.array([median[key] for key in keys], dtype=np.float64)
 
 
-def _params(case: Case) -> float:
+def _params(case: PricedCase) -> float:
     """Return the weights of linear layers and vocabulary matrices, of experts the active ones."""
     x = case.problem.shape
     width, routed = (3 if x.gated else 2) * x.hidden, x.n_expert_layers
@@ -61,7 +61,7 @@ def _params(case: Case) -> float:
     return float(x.layers * layer + routed * more + matrices)
 
 
-def _wire(case: Case, span: int) -> tuple[float, float]:
+def _wire(case: PricedCase, span: int) -> tuple[float, float]:
     """Return (bytes per second, seconds per hop) of a group over `span` adjacent devices."""
     pool = case.problem.pool
     if span <= pool.scale_up_domain:
@@ -69,12 +69,12 @@ def _wire(case: Case, span: int) -> tuple[float, float]:
     return pool.nic.bytes_per_s * pool.nics_per_node / pool.devices_per_node, SCALE_OUT_HOP_S
 
 
-def _all_reduce_s(case: Case, size_bytes: float, n_ranks: int, span: int) -> float:
+def _all_reduce_s(case: PricedCase, size_bytes: float, n_ranks: int, span: int) -> float:
     rate, hop_s = _wire(case, span)
     return 2 * (n_ranks - 1) * (size_bytes / n_ranks / rate + hop_s)
 
 
-def naive_step_s(case: Case) -> float:
+def naive_step_s(case: PricedCase) -> float:
     """Return B1's step time, seconds.
 
     T = [ 6 N tokens / (n P / 2) + m (L/p) (4 AR(2 b s h / c; t) + KV) + 2 m P2P(2 b s h / c) ]
@@ -98,7 +98,7 @@ def naive_step_s(case: Case) -> float:
     return (compute + tensor + hops) * (1 + bubble) + _data_parallel_s(case)
 
 
-def _context_s(case: Case) -> float:
+def _context_s(case: PricedCase) -> float:
     """Return the keys and values of a layer sent around a ring, and back with their gradients."""
     plan, x = case.layout, case.problem.shape
     if plan.cp == 1:
@@ -108,7 +108,7 @@ def _context_s(case: Case) -> float:
     return 3 * (plan.cp - 1) * (block / rate + hop_s)
 
 
-def _data_parallel_s(case: Case) -> float:
+def _data_parallel_s(case: PricedCase) -> float:
     plan = case.layout
     ranks = plan.dp * plan.cp
     local, span = _params(case) / (plan.tp * plan.pp), plan.tp * ranks
@@ -117,7 +117,7 @@ def _data_parallel_s(case: Case) -> float:
     return 1.5 * plan.n_micro * _all_reduce_s(case, WIRE_BYTES * local, ranks, span)
 
 
-def rule_of_thumb(cases: Sequence[Case]) -> Floats:
+def rule_of_thumb(cases: Sequence[PricedCase]) -> Floats:
     """Return B2's rank of each plan, lower is better; equal keys share a rank.
 
     Smallest model-parallel degree tp pp, TP inside the node first, smallest pp, largest mbs.

@@ -16,8 +16,8 @@ from costmodels.schedule import pipeline
 from costmodels.shape_terms import shape_terms
 from costmodels.step import join, outside_pipeline, stage_times, straggler_factor
 from planner.measure.validate.described import Entry
-from planner.measure.validate.points import Point
-from planner.measure.validate.prediction import Case, case_of
+from planner.measure.validate.points import MeasuredPoint
+from planner.measure.validate.prediction import PricedCase, case_of
 from planner.solver.calibration.file import Calibration
 
 Floats = NDArray[np.float64]
@@ -25,10 +25,10 @@ Ints = NDArray[np.intp]
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class RunGroup:
     """Runs that share their problem."""
 
-    point: Point
+    point: MeasuredPoint
     """The first of them: what the problem is made from anew for another calibration."""
     layouts: tuple[Layout, ...]
     """Distinct ones."""
@@ -42,14 +42,14 @@ class Group:
 class Batch:
     """Measured runs that can be priced again and again."""
 
-    groups: tuple[Group, ...]
+    groups: tuple[RunGroup, ...]
     n_rows: int
     models: Mapping[str, Entry]
     hardware: Mapping[str, Entry]
 
     @staticmethod
     def of(
-        runs: Sequence[tuple[Point, Case]],
+        runs: Sequence[tuple[MeasuredPoint, PricedCase]],
         models: Mapping[str, Entry],
         hardware: Mapping[str, Entry],
     ) -> "Batch":
@@ -64,7 +64,7 @@ class Batch:
             at = {layout: k for k, layout in enumerate(layouts)}
             rows = tuple((i, at[runs[i][1].layout]) for i in members)
             table = PlanTable.from_layouts(layouts)
-            groups.append(Group(runs[members[0]][0], layouts, table, rows))
+            groups.append(RunGroup(runs[members[0]][0], layouts, table, rows))
         return Batch(tuple(groups), len(runs), models, hardware)
 
     def step_times(
@@ -84,7 +84,7 @@ class Batch:
                 found.append(steps[layout])
         return np.array(at, dtype=np.intp), np.array(found, dtype=np.float64)
 
-    def _parts(self, group: Group, calibration: Calibration) -> "_Parts":
+    def _parts(self, group: RunGroup, calibration: Calibration) -> "_Parts":
         problem = case_of(group.point, self.models, self.hardware, calibration).problem
         table = group.table
         rows = join(problem, shape_terms(problem, table.shapes, table.shardings), table)

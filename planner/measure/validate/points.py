@@ -1,4 +1,4 @@
-"""Measured runs as typed rows: one `Point` per line of a CSV file."""
+"""Measured runs as typed rows: one `MeasuredPoint` per line of a CSV file."""
 
 import csv
 import math
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from planner.errors import Problem, SpecError
-from planner.units import GIB, show
+from planner.units import GIB, shown_value
 
 GB = 1e9
 """Bytes in a GB."""
@@ -18,7 +18,7 @@ REQUIRED = ("id", "model", "hardware", "n_gpus")
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class MeasuredPoint:
     """One measured run. None or an empty text means that the source does not say."""
 
     id: str
@@ -142,17 +142,19 @@ _READERS: dict[Callable[[str], Any], tuple[str, tuple[str, ...]]] = {
 }
 _TYPED = {name: (read, what) for read, (what, names) in _READERS.items() for name in names}
 _TEXTS = tuple(
-    f.name for f in fields(Point) if f.name not in {*_TYPED, "line", "cells", *REQUIRED[:3]}
+    f.name
+    for f in fields(MeasuredPoint)
+    if f.name not in {*_TYPED, "line", "cells", *REQUIRED[:3]}
 )
 
 
-def read_points(path: str | os.PathLike[str]) -> tuple[Point, ...]:
+def read_measured_points(path: str | os.PathLike[str]) -> tuple[MeasuredPoint, ...]:
     """Read the measured runs of a CSV file; all bad cells are one `SpecError`.
 
     Unknown columns are kept in `Point.cells` and otherwise ignored.
     """
     name = os.fspath(path)
-    found: list[Point] = []
+    found: list[MeasuredPoint] = []
     problems: list[Problem] = []
     for line, row in _rows(Path(path), name):
         point = _point(line, row, name, problems)
@@ -199,7 +201,9 @@ def _check_header(header: list[str], name: str) -> None:
         raise SpecError(Problem(f"column {twice[0]} appears twice", "keep one", name, 1))
 
 
-def _point(line: int, row: Mapping[str, str], name: str, problems: list[Problem]) -> Point | None:
+def _point(
+    line: int, row: Mapping[str, str], name: str, problems: list[Problem]
+) -> MeasuredPoint | None:
     """Return the typed row, or add what is wrong with it to `problems`."""
     before = len(problems)
     for title in REQUIRED:
@@ -213,11 +217,11 @@ def _point(line: int, row: Mapping[str, str], name: str, problems: list[Problem]
         try:
             values[title] = read(text)
         except ValueError:
-            message = f"{show(text)} is not {what}"
+            message = f"{shown_value(text)} is not {what}"
             fix = "leave the cell empty when the source does not say"
             problems.append(Problem(message, fix, name, line, path=title))
     if len(problems) > before:
         return None
     texts: dict[str, Any] = {title: row.get(title, "") for title in _TEXTS}
     named: dict[str, Any] = {title: row[title] for title in REQUIRED[:3]}
-    return Point(line=line, cells=row, **named, **values, **texts)
+    return MeasuredPoint(line=line, cells=row, **named, **values, **texts)

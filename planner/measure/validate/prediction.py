@@ -24,7 +24,7 @@ from hardware.catalogue import Catalogue, load_catalogue
 from hardware.parts import Accelerator, Fabric
 from planner.measure.validate.defaults import Defaults, Stack, stack_of
 from planner.measure.validate.described import Entry, Skip, model_shape, pool_of, routed_as
-from planner.measure.validate.points import Point
+from planner.measure.validate.points import MeasuredPoint
 from planner.solver.calibration.apply import calibrated_pool, calibrated_stack
 from planner.solver.calibration.file import Calibration, load_calibration
 from searches.rules import INSIDE_MOE, MOE, fills_dualpipe, modules_in, splits_cleanly
@@ -49,7 +49,7 @@ _ZERO_BUBBLE = {
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class PricedCase:
     """A measured run in the terms of the cost model."""
 
     problem: Problem
@@ -84,11 +84,11 @@ class Prediction:
 
 
 def case_of(
-    point: Point,
+    point: MeasuredPoint,
     models: Mapping[str, Entry],
     hardware: Mapping[str, Entry],
     calibration: Calibration | None = None,
-) -> Case:
+) -> PricedCase:
     """Return the run as a problem and a layout; `Skip` when it cannot be priced.
 
     Priced with `calibration`, the shipped one without it.
@@ -120,10 +120,10 @@ def case_of(
     pool = calibrated_pool(pool, calibration)
     problem = run_by(profile, replace(shape, layers=layers), job, pool, Fabric())
     memory, rank = _memory_kind(point, defaults)
-    return Case(problem, layout, memory, rank, tuple(said))
+    return PricedCase(problem, layout, memory, rank, tuple(said))
 
 
-def _refuse_run(point: Point) -> None:
+def _refuse_run(point: MeasuredPoint) -> None:
     """Raise for what is not stated or not modelled, whatever the model and the hardware."""
     precision = point.precision.lower()
     nothing = point.step_s is None and point.peak_bytes is None and point.oom is None
@@ -142,7 +142,7 @@ def _refuse_run(point: Point) -> None:
             raise Skip(reason)
 
 
-def _flash(point: Point, defaults: Defaults, said: list[str]) -> bool:
+def _flash(point: MeasuredPoint, defaults: Defaults, said: list[str]) -> bool:
     if not point.attention:
         named = "a fused kernel" if defaults.flash_attention else "unfused"
         said.append(f"attention not stated: {named}")
@@ -165,7 +165,9 @@ def _with_kernel(stack: StackProfile, attention: str, catalogue: Catalogue) -> S
     return replace(stack, attention_kernels=(key, *stack.attention_kernels))
 
 
-def _precision(point: Point, defaults: Defaults, part: Accelerator, said: list[str]) -> str:
+def _precision(
+    point: MeasuredPoint, defaults: Defaults, part: Accelerator, said: list[str]
+) -> str:
     """Return the key of the numeric recipe."""
     named = point.precision.lower()
     if not named:
@@ -198,7 +200,7 @@ _FP8_RECIPES = {
 }
 
 
-def _fp8_recipe(point: Point, defaults: Defaults, said: list[str]) -> str:
+def _fp8_recipe(point: MeasuredPoint, defaults: Defaults, said: list[str]) -> str:
     """Return the key of the numeric recipe of an fp8 run."""
     named = point.fp8_recipe.lower() or ("mxfp8" if "mx" in point.precision.lower() else "")
     if named in _FP8_RECIPES:
@@ -208,7 +210,9 @@ def _fp8_recipe(point: Point, defaults: Defaults, said: list[str]) -> str:
     return f"fp8-{defaults.fp8}"
 
 
-def _layout(point: Point, stack: Stack, shape: ModelShape, said: list[str]) -> tuple[int, Layout]:
+def _layout(
+    point: MeasuredPoint, stack: Stack, shape: ModelShape, said: list[str]
+) -> tuple[int, Layout]:
     """Return the layers to price and the layout."""
     defaults = stack.defaults
     tp, pp, cp, dp, n_micro = _degrees(point)
@@ -250,7 +254,7 @@ def _layout(point: Point, stack: Stack, shape: ModelShape, said: list[str]) -> t
 
 
 def _expert_degrees(
-    point: Point, shape: ModelShape, n_stage_ranks: int, said: list[str]
+    point: MeasuredPoint, shape: ModelShape, n_stage_ranks: int, said: list[str]
 ) -> tuple[int, int]:
     """Return ep and etp; experts must fold into the ranks of a pipeline stage."""
     ep, etp = point.ep or 1, point.etp or 1
@@ -267,7 +271,7 @@ def _expert_degrees(
 
 
 def _cp_comm(
-    point: Point, defaults: Defaults, cp: int, heads: int, kv_heads: int, said: list[str]
+    point: MeasuredPoint, defaults: Defaults, cp: int, heads: int, kv_heads: int, said: list[str]
 ) -> str:
     """Return how the context-parallel ranks exchange keys and values."""
     if cp == 1:
@@ -293,7 +297,7 @@ _CP_COMMS = {
 """Words of a row's overlap or notes by kind of exchange."""
 
 
-def _degrees(point: Point) -> tuple[int, int, int, int, int]:
+def _degrees(point: MeasuredPoint) -> tuple[int, int, int, int, int]:
     """Return tp, pp, cp, dp and micro-batches; the cells must multiply to the devices."""
     tp, pp, cp = point.tp or 1, point.pp or 1, point.cp or 1
     dp = point.dp or max(1, point.n_gpus // (tp * pp * cp))
@@ -310,7 +314,7 @@ def _degrees(point: Point) -> tuple[int, int, int, int, int]:
 
 
 def _pipeline(
-    point: Point, shape: ModelShape, pp: int, n_micro: int, said: list[str]
+    point: MeasuredPoint, shape: ModelShape, pp: int, n_micro: int, said: list[str]
 ) -> tuple[int, str]:
     """Return vpp and the schedule."""
     if pp == 1:
@@ -334,7 +338,7 @@ def _pipeline(
     return vpp, "interleaved" if vpp > 1 else "1f1b"
 
 
-def _split_backward(point: Point, schedule: str, pp: int, n_micro: int) -> tuple[int, str]:
+def _split_backward(point: MeasuredPoint, schedule: str, pp: int, n_micro: int) -> tuple[int, str]:
     """Return vpp and a schedule that splits the backward, which settles vpp."""
     vpp = 2 if PLACEMENT_OF.get(schedule) == FOLDED else 1
     if (point.vpp or vpp) != vpp:
@@ -373,7 +377,9 @@ def _split(
     return padded, "even"
 
 
-def _zero(point: Point, defaults: Defaults, ranks: int, said: list[str]) -> tuple[int, int]:
+def _zero(
+    point: MeasuredPoint, defaults: Defaults, ranks: int, said: list[str]
+) -> tuple[int, int]:
     """Return the ZeRO stage and the ranks of one ZeRO group (0: all `ranks`, dp cp)."""
     zero = point.zero
     if zero is None:
@@ -392,7 +398,7 @@ def _zero(point: Point, defaults: Defaults, ranks: int, said: list[str]) -> tupl
 
 
 def _recompute(
-    point: Point, defaults: Defaults, shape: ModelShape, chunk: int, said: list[str]
+    point: MeasuredPoint, defaults: Defaults, shape: ModelShape, chunk: int, said: list[str]
 ) -> tuple[str, int, tuple[str, ...]]:
     """Return kind, recomputed layers of each virtual stage, which holds `chunk`, and modules."""
     text = point.recompute.lower()
@@ -453,7 +459,7 @@ def _modules(named: set[str], shape: ModelShape) -> tuple[str, int, tuple[str, .
     return "selective" if code else "none", 0, modules_of(code)
 
 
-def _with_facts(stack: StackProfile, point: Point, said: list[str]) -> StackProfile:
+def _with_facts(stack: StackProfile, point: MeasuredPoint, said: list[str]) -> StackProfile:
     """Return the profile with what the row says about norm kernel, compiler and overlap."""
     if point.norm_kernel in ("fused", "unfused"):
         stack = replace(stack, fused_norms=point.norm_kernel == "fused")
@@ -486,7 +492,7 @@ def _with_facts(stack: StackProfile, point: Point, said: list[str]) -> StackProf
 
 
 def _with_softmax(
-    stack: StackProfile, shape: ModelShape, point: Point, said: list[str]
+    stack: StackProfile, shape: ModelShape, point: MeasuredPoint, said: list[str]
 ) -> StackProfile:
     """Return the profile with eager operators for stored scores, where nothing speaks for fusion.
 
@@ -507,7 +513,7 @@ def _with_softmax(
     return replace(stack, fused_softmax=False)
 
 
-def _memory_kind(point: Point, defaults: Defaults) -> tuple[str, str]:
+def _memory_kind(point: MeasuredPoint, defaults: Defaults) -> tuple[str, str]:
     """Return what the memory figure counts, from the row's notes or the stack's default."""
     notes = point.notes.lower()
     for words, kind in (
@@ -520,7 +526,7 @@ def _memory_kind(point: Point, defaults: Defaults) -> tuple[str, str]:
     return defaults.memory, defaults.memory_rank
 
 
-def price(case: Case) -> tuple[Prediction, Breakdown]:
+def price(case: PricedCase) -> tuple[Prediction, Breakdown]:
     """Return the prediction of a run and its breakdown."""
     found = break_down(case.problem, case.layout)
     outside = {"device": (), "reserved": OUTSIDE_TENSORS[:1], "allocated": OUTSIDE_TENSORS}
@@ -541,7 +547,7 @@ def price(case: Case) -> tuple[Prediction, Breakdown]:
 
 
 def predict(
-    point: Point,
+    point: MeasuredPoint,
     models: Mapping[str, Entry],
     hardware: Mapping[str, Entry],
     calibration: Calibration | None = None,

@@ -25,8 +25,16 @@ from planner.measure.validate.metrics import (
     trimmed_mean,
     weighted_mean,
 )
-from planner.measure.validate.points import Point
-from planner.measure.validate.rows import MODES, Row, Sweep, Used, price_points, sweeps, use
+from planner.measure.validate.points import MeasuredPoint
+from planner.measure.validate.rows import (
+    MODES,
+    MeasuredSweep,
+    Row,
+    Used,
+    measured_sweeps,
+    price_points,
+    use,
+)
 from planner.solver.calibration.file import Calibration, load_calibration
 from planner.solver.calibration.intervals import Coverage, coverage, interval_of, regime_of
 from planner.specs.yaml.document import load_yaml
@@ -71,7 +79,7 @@ class SweepReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ValidationReport:
     """All that `planner validate` says."""
 
     calibration: Calibration
@@ -137,19 +145,19 @@ def _row_json(row: Row) -> dict[str, Any]:
 
 
 def validate(
-    points: Sequence[Point],
+    points: Sequence[MeasuredPoint],
     models: Mapping[str, Entry],
     hardware: Mapping[str, Entry],
     calibration: Calibration | None = None,
-) -> Report:
+) -> ValidationReport:
     """Predict every run that states enough and compare; `models` and `hardware` are by name."""
     calibration = calibration or load_calibration()
     rows = price_points(points, models, hardware, calibration)
     used = use(rows)
     names = sorted({point.source for point in points})
     found = _estimates(used)
-    all_sweeps = [sweep for mode in MODES for sweep in sweeps(used, mode)]
-    return Report(
+    all_sweeps = [sweep for mode in MODES for sweep in measured_sweeps(used, mode)]
+    return ValidationReport(
         calibration=calibration,
         rows=rows,
         sources=tuple(_source(name, rows, used) for name in names),
@@ -242,7 +250,7 @@ def _source(name: str, rows: Sequence[Row], used: Sequence[Used]) -> SourceRepor
     )
 
 
-def _sweep(sweep: Sweep, estimate: Callable[[Sequence[Used]], Floats]) -> SweepReport:
+def _sweep(sweep: MeasuredSweep, estimate: Callable[[Sequence[Used]], Floats]) -> SweepReport:
     predicted = estimate(sweep.plans)
     measured = [plan.step_s or 0.0 for plan in sweep.plans]
     return SweepReport(
@@ -281,7 +289,7 @@ def ranking(found: Sequence[SweepReport]) -> dict[str, dict[str, dict[str, Any]]
     return out
 
 
-def totals(report: Report) -> dict[str, Any]:
+def totals(report: ValidationReport) -> dict[str, Any]:
     """Return counts and means in which every family weighs the same."""
     skipped = Counter[str]()
     for source in report.sources:
@@ -307,7 +315,7 @@ def totals(report: Report) -> dict[str, Any]:
     }
 
 
-def _family_means(report: Report, sources: Sequence[SourceReport]) -> dict[str, Any]:
+def _family_means(report: ValidationReport, sources: Sequence[SourceReport]) -> dict[str, Any]:
     """Return means over families: of medians, 90th percentiles and biases."""
 
     def means(found: Sequence[Errors]) -> dict[str, Any]:

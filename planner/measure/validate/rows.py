@@ -6,8 +6,8 @@ from statistics import median
 
 from planner.measure.validate.described import Entry, Skip
 from planner.measure.validate.metrics import beyond_their_bubble, slow_runs, slower_than_more_work
-from planner.measure.validate.points import Point
-from planner.measure.validate.prediction import Case, Prediction, case_of, price
+from planner.measure.validate.points import MeasuredPoint
+from planner.measure.validate.prediction import Prediction, PricedCase, case_of, price
 from planner.solver.calibration.file import Calibration
 
 SLOW = "slow"
@@ -46,9 +46,9 @@ Key = tuple[object, ...]
 class Row:
     """A measured run: priced, or skipped for a reason."""
 
-    point: Point
+    point: MeasuredPoint
     skipped: str = ""
-    case: Case | None = None
+    case: PricedCase | None = None
     prediction: Prediction | None = None
 
 
@@ -56,9 +56,9 @@ class Row:
 class Used:
     """One layout of one source: its prediction and the median of its measurements."""
 
-    point: Point
+    point: MeasuredPoint
     """The first of the repeats."""
-    case: Case
+    case: PricedCase
     prediction: Prediction
     n_rows: int
     step_s: float | None
@@ -68,7 +68,7 @@ class Used:
 
 
 @dataclass(frozen=True, slots=True)
-class Sweep:
+class MeasuredSweep:
     """Layouts of one job on one cluster, all measured."""
 
     source: str
@@ -77,24 +77,24 @@ class Sweep:
     plans: tuple[Used, ...]
 
 
-def _key(point: Point, names: Iterable[str]) -> Key:
+def _key(point: MeasuredPoint, names: Iterable[str]) -> Key:
     return tuple(getattr(point, name) for name in names)
 
 
-def layout_key(point: Point) -> Key:
+def run_layout_key(point: MeasuredPoint) -> Key:
     """Return all that tells one layout of a source from another."""
     return _key(point, (*_JOB, *_DEGREES, *_KERNELS))
 
 
 def price_points(
-    points: Sequence[Point],
+    points: Sequence[MeasuredPoint],
     models: Mapping[str, Entry],
     hardware: Mapping[str, Entry],
     calibration: Calibration | None = None,
 ) -> tuple[Row, ...]:
     """Return every run with its prediction; repeats of a layout are priced once."""
     unfit = _unfit_lines(points)
-    known: dict[tuple[Key, Key], tuple[Case, Prediction]] = {}
+    known: dict[tuple[Key, Key], tuple[PricedCase, Prediction]] = {}
     rows = []
     for point in points:
         try:
@@ -105,7 +105,7 @@ def price_points(
         if point.line in unfit:
             rows.append(Row(point, unfit[point.line]))
             continue
-        same = (layout_key(point), (case.memory, case.memory_rank, case.assumptions))
+        same = (run_layout_key(point), (case.memory, case.memory_rank, case.assumptions))
         if same not in known:
             known[same] = case, price(case)[0]
         rows.append(Row(point, "", *known[same]))
@@ -113,28 +113,28 @@ def price_points(
 
 
 def measured_layouts(
-    points: Sequence[Point], models: Mapping[str, Entry], hardware: Mapping[str, Entry]
-) -> tuple[tuple[Point, Case, float], ...]:
+    points: Sequence[MeasuredPoint], models: Mapping[str, Entry], hardware: Mapping[str, Entry]
+) -> tuple[tuple[MeasuredPoint, PricedCase, float], ...]:
     """Return each layout with a step time once, with its case and the median of its times.
 
     The same layouts as those of `use(price_points(...))`, without pricing them.
     """
     unfit, times = _unfit_lines(points), dict[Key, list[float]]()
-    first: dict[Key, tuple[Point, Case]] = {}
+    first: dict[Key, tuple[MeasuredPoint, PricedCase]] = {}
     for point in points:
         try:
             case = case_of(point, models, hardware)
         except Skip:
             continue
         if point.line not in unfit:
-            key = layout_key(point)
+            key = run_layout_key(point)
             first.setdefault(key, (point, case))
             if point.step_s is not None:
                 times.setdefault(key, []).append(point.step_s)
     return tuple((*first[key], median(steps)) for key, steps in times.items())
 
 
-def _unfit_lines(points: Sequence[Point]) -> dict[int, str]:
+def _unfit_lines(points: Sequence[MeasuredPoint]) -> dict[int, str]:
     """Return the lines of the runs that other runs of their source rule out, with the reason."""
     timed = []
     for p in points:
@@ -155,7 +155,7 @@ def _unfit_lines(points: Sequence[Point]) -> dict[int, str]:
     return dict.fromkeys(slow, SLOW) | dict.fromkeys(beyond, CONTRADICTED)
 
 
-def _slow_lines(timed: Sequence[tuple[Point, float]]) -> frozenset[int]:
+def _slow_lines(timed: Sequence[tuple[MeasuredPoint, float]]) -> frozenset[int]:
     """Return the lines of the unhealthy runs, given time per slot (m + p - 1 of them)."""
     groups = [_key(p, (*_SLOT, *_KERNELS)) for p, _ in timed]
     found = slow_runs(groups, [p.n_gpus for p, _ in timed], [t for _, t in timed])
@@ -176,7 +176,7 @@ def use(rows: Iterable[Row]) -> tuple[Used, ...]:
     groups: dict[Key, list[Row]] = {}
     for row in rows:
         if row.prediction is not None:
-            groups.setdefault(layout_key(row.point), []).append(row)
+            groups.setdefault(run_layout_key(row.point), []).append(row)
     return tuple(_merged(group) for group in groups.values())
 
 
@@ -198,7 +198,7 @@ def _merged(group: Sequence[Row]) -> Used:
     )
 
 
-def sweeps(used: Iterable[Used], mode: str) -> tuple[Sweep, ...]:
+def measured_sweeps(used: Iterable[Used], mode: str) -> tuple[MeasuredSweep, ...]:
     """Return the sweeps: same source, model, cluster, devices, sequence length and batch.
 
     `layout-only` also fixes attention, norm kernel, sequence parallelism, recompute, precision and
@@ -213,7 +213,7 @@ def sweeps(used: Iterable[Used], mode: str) -> tuple[Sweep, ...]:
     for key, plans in groups.items():
         layouts = {_key(plan.point, _DEGREES) for plan in plans}
         if sum(plan.n_rows for plan in plans) >= MIN_ROWS and len(layouts) >= MIN_LAYOUTS:
-            found.append(Sweep(str(key[0]), _shown(key), mode, tuple(plans)))
+            found.append(MeasuredSweep(str(key[0]), _shown(key), mode, tuple(plans)))
     return tuple(sorted(found, key=lambda sweep: sweep.key))
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from costmodels.plans import Layout, PlanTable, modules_code
 from costmodels.problem import Problem
 from planner.measure.validate.metrics import mean
-from planner.measure.validate.rows import Sweep, Used
+from planner.measure.validate.rows import MeasuredSweep, Used
 from planner.solver.answer.reasons import shown_layout
 from planner.text_lines import wrapped
 from searches.options import TEXT_AXES, SearchOptions
@@ -46,7 +46,7 @@ N_FINALISTS = 8
 class SearchedSweep:
     """What the search says about one sweep. Seconds are predicted."""
 
-    sweep: Sweep
+    sweep: MeasuredSweep
     ranked: Layout
     """The layout with the shortest prediction, each priced alone."""
     ranked_s: float
@@ -154,7 +154,7 @@ def by_problem(plans: Iterable[Used]) -> list[list[Used]]:
     return list(groups.values())
 
 
-def search_sweep(sweep: Sweep) -> SearchedSweep:
+def search_sweep(sweep: MeasuredSweep) -> SearchedSweep:
     """Return one sweep searched, restricted and not."""
     first = min(sweep.plans, key=lambda plan: plan.prediction.step_s)
     groups = by_problem(sweep.plans)
@@ -175,7 +175,7 @@ def best_of(plans: Sequence[Used]) -> tuple[Layout | None, float]:
     return unrestricted(problem, first.case.layout.n_devices)
 
 
-def search_sweeps(sweeps: Sequence[Sweep]) -> list[SearchedSweep]:
+def search_sweeps(sweeps: Sequence[MeasuredSweep]) -> list[SearchedSweep]:
     """Return every sweep searched, told on stderr as it goes: a second each."""
     found = []
     for i, sweep in enumerate(sweeps, start=1):

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from planner.measure.validate.metrics import Errors
-from planner.measure.validate.report import Report, ranking, totals
+from planner.measure.validate.report import ValidationReport, ranking, totals
 from planner.solver.calibration.intervals import Coverage
 from planner.units import format_gib
 
@@ -40,13 +40,13 @@ def _errors(found: Errors) -> list[str]:
     ]
 
 
-def report_text(report: Report, by: str) -> str:
+def report_text(report: ValidationReport, by: str) -> str:
     """Return the report for a terminal, by source, sweep or row."""
     body = {"source": _by_source, "sweep": _by_sweep, "row": _by_row}[by](report)
     return "\n".join([*body, "", *_totals(report)]) + "\n"
 
 
-def _by_source(report: Report) -> list[str]:
+def _by_source(report: ValidationReport) -> list[str]:
     return [
         "Predicted against measured, fractions in %. Repeats of one layout count once.",
         "",
@@ -63,7 +63,7 @@ def _by_source(report: Report) -> list[str]:
     ]
 
 
-def _step_table(report: Report) -> list[str]:
+def _step_table(report: ValidationReport) -> list[str]:
     header = ("step time", "rows", "used", "layouts", "median", "p90", "bias", "B0", "B1")
     lines = []
     for x in report.sources:
@@ -82,7 +82,7 @@ def coverage_table(found: Sequence[Coverage]) -> list[str]:
     return _aligned(header, lines) if lines else ["No step time was measured."]
 
 
-def _memory_table(report: Report) -> list[str]:
+def _memory_table(report: ValidationReport) -> list[str]:
     """Return the sources with memory figures or runs that did not fit."""
     header = (
         "memory",
@@ -112,7 +112,7 @@ def _memory_table(report: Report) -> list[str]:
     return _aligned(header, lines) if lines else ["No memory was measured."]
 
 
-def _skipped(report: Report) -> list[str]:
+def _skipped(report: ValidationReport) -> list[str]:
     lines = [
         [x.source, ", ".join(f"{reason} {n}" for reason, n in x.skipped.items())]
         for x in report.sources
@@ -121,7 +121,7 @@ def _skipped(report: Report) -> list[str]:
     return [*_aligned(("skipped", "reasons"), lines, n_left=2), ""] if lines else []
 
 
-def _ranking(report: Report) -> list[str]:
+def _ranking(report: ValidationReport) -> list[str]:
     """Return one line per mode and family, the model beside B1 and B2."""
     found = {name: ranking(report.sweeps[name]) for name in report.sweeps}
     header = (
@@ -157,7 +157,7 @@ def _tau(entry: Mapping[str, Any]) -> str:
     return f"{entry['tau']:.2f}"
 
 
-def _by_sweep(report: Report) -> list[str]:
+def _by_sweep(report: ValidationReport) -> list[str]:
     b2 = {(sweep.key, sweep.mode): sweep for sweep in report.sweeps["b2"]}
     header = ("sweep", "mode", "plans", "tau", "r@1 %", "r@3 %", "B2 tau", "B2 r@1 %")
     lines = [
@@ -176,7 +176,7 @@ def _by_sweep(report: Report) -> list[str]:
     return _aligned(header, lines, n_left=2)
 
 
-def _by_row(report: Report) -> list[str]:
+def _by_row(report: ValidationReport) -> list[str]:
     """Return one line per run; assumptions are numbers into the list at the end."""
     codes = {text: i for i, (text, _) in enumerate(_counted(report), 1)}
     header = (
@@ -215,7 +215,7 @@ def _by_row(report: Report) -> list[str]:
     return [*_aligned(header, lines), "", *_assumed(report)]
 
 
-def _counted(report: Report) -> list[tuple[str, int]]:
+def _counted(report: ValidationReport) -> list[tuple[str, int]]:
     """Return every assumption with the runs that needed it, most first."""
     counts = Counter(
         a for row in report.rows if row.prediction for a in row.prediction.assumptions
@@ -223,14 +223,14 @@ def _counted(report: Report) -> list[tuple[str, int]]:
     return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
 
 
-def _assumed(report: Report) -> list[str]:
+def _assumed(report: ValidationReport) -> list[str]:
     lines = [[str(i), str(n), text] for i, (text, n) in enumerate(_counted(report), 1)]
     if not lines:
         return ["Nothing was assumed."]
     return _aligned(("no", "runs", "assumed where a run does not say"), lines, n_left=3)
 
 
-def _totals(report: Report) -> list[str]:
+def _totals(report: ValidationReport) -> list[str]:
     found = totals(report)
     lines = [f"{found['n_used']} of {found['n_rows']} rows used. Families weigh the same:"]
     for name, title in (("headline", "headline families"), ("all", "all families")):

@@ -15,10 +15,10 @@ from planner.render.charts.chart import (
     drawn_rows,
     least_by,
     log_ticks,
-    plain,
+    plain_figure,
 )
-from planner.render.report.answers import Table, layout_text
-from planner.render.report.points import Axis, Measure, SweepPoints
+from planner.render.report.answers import AnswerTable, layout_text
+from planner.render.report.points import Measure, PointAxis, SweepPoints
 from planner.render.report.quantities import Scale
 from planner.render.report.theme import CATEGORIES
 
@@ -28,7 +28,7 @@ MAX_LINES = 6
 """Jobs that are drawn as lines of their own."""
 
 
-def axis_chart(points: SweepPoints, axis: Axis, number: int) -> Chart:
+def axis_chart(points: SweepPoints, axis: PointAxis, number: int) -> Chart:
     """Return best step time and cost at each value of an axis, all others free and as at the best.
 
     `number` tells apart the keys of several axes.
@@ -57,7 +57,7 @@ def axis_chart(points: SweepPoints, axis: Axis, number: int) -> Chart:
         suffix = "" if panel == 0 else str(panel + 1)
         layout[f"xaxis{suffix}"], tick_lines = axis_layout(axis, found, len(measures))
         layout[f"yaxis{suffix}"] = {
-            "title": {"text": plain(measure.label)},
+            "title": {"text": plain_figure(measure.label)},
             "rangemode": "tozero",
         }
         where = {"xaxis": f"x{suffix}", "yaxis": f"y{suffix}", "showlegend": panel == 0}
@@ -68,7 +68,7 @@ def axis_chart(points: SweepPoints, axis: Axis, number: int) -> Chart:
             shown = [value for value in traces[-1]["y"] if value]
             if shown and max(shown) / min(shown) >= LOG_FROM:
                 layout[f"yaxis{suffix}"] = log_ticks(shown) | {
-                    "title": {"text": plain(measure.label)}
+                    "title": {"text": plain_figure(measure.label)}
                 }
         for place, job in enumerate(jobs):
             name = (
@@ -98,7 +98,7 @@ def axis_chart(points: SweepPoints, axis: Axis, number: int) -> Chart:
         what,
         _says(points, axis, found, own_job),
         Frame(HEIGHT, layout, -(-len(jobs) // 2), tick_lines).figure(traces),
-        Table(
+        AnswerTable(
             ("Series", *head, *(m.label for m in measures), "Machines", "Layout", "Point"),
             tuple(rows),
         ),
@@ -128,7 +128,7 @@ def _spread(items: list[Any], count: int) -> list[Any]:
 
 
 def _places(found: Any, numbers: list[int]) -> list[float | None]:
-    axis: Axis = found.axis
+    axis: PointAxis = found.axis
     if not axis.numeric:
         return [float(number) for number in numbers]
     return [axis.scale.shown(found.centres[number]) for number in numbers]
@@ -145,8 +145,8 @@ def _line(
 ) -> dict[str, Any]:
     numbers = sorted(best)
     trace = {
-        "name": plain(name),
-        "legendgroup": plain(name),
+        "name": plain_figure(name),
+        "legendgroup": plain_figure(name),
         "x": _places(found, numbers),
         "y": [measure.scale.shown(float(measure.values[best[n]])) for n in numbers],
         "text": [_hover(points, best[n]) for n in numbers],
@@ -163,7 +163,7 @@ def _line(
 
 
 def _slice(
-    points: SweepPoints, axis: Axis, measure: Measure, found: Any, where: dict[str, Any]
+    points: SweepPoints, axis: PointAxis, measure: Measure, found: Any, where: dict[str, Any]
 ) -> list[dict[str, Any]]:
     """Return the line on which all other axes are as at the fastest point; empty if too short."""
     row = points.best(points.time)
@@ -188,7 +188,7 @@ def _slice(
 
 
 def _dots(
-    points: SweepPoints, axis: Axis, measure: Measure, rows: list[int], where: dict[str, Any]
+    points: SweepPoints, axis: PointAxis, measure: Measure, rows: list[int], where: dict[str, Any]
 ) -> dict[str, Any]:
     column = points.values(axis.column)
     return {
@@ -210,7 +210,7 @@ def _hover(points: SweepPoints, row: int) -> str:
     if points.cost is not None and math.isfinite(points.cost.values[row]):
         parts.append(f"{points.cost.title} {points.cost.scale.text(points.cost.values[row], 3)}")
     parts.append(layout_text(points, row))
-    return "<br>".join(plain(part, 110) for part in parts if part)
+    return "<br>".join(plain_figure(part, 110) for part in parts if part)
 
 
 def _rows(
@@ -218,7 +218,7 @@ def _rows(
 ) -> list[tuple[str | float | int | None, ...]]:
     """Return the rows of the fastest points; each measure is the best of its own."""
     rows: list[tuple[str | float | int | None, ...]] = []
-    axis: Axis = found.axis
+    axis: PointAxis = found.axis
     for number in sorted(best):
         row = best[number]
         inside = [
@@ -242,7 +242,7 @@ def _rows(
     return rows
 
 
-def _says(points: SweepPoints, axis: Axis, found: Any, own_job: bool) -> str:
+def _says(points: SweepPoints, axis: PointAxis, found: Any, own_job: bool) -> str:
     measure = points.aim
     jobs = points.jobs
     rows = [row for row in range(points.n) if points.solved[row]]

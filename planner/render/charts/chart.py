@@ -1,7 +1,8 @@
 """A chart: a Plotly figure, what it says in words, and the data that it shows.
 
 Plotly reads its texts as a small HTML and hover texts as templates, so every text that comes from
-an input goes through `plain` first. Charts that draw points one by one draw at most `MAX_DRAWN`.
+an input goes through `plain_figure` first. Charts that draw points one by one draw at most
+`MAX_DRAWN`.
 """
 
 import math
@@ -13,8 +14,8 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from planner.render.report.answers import Table
-from planner.render.report.points import Axis, Measure, SweepPoints, shortened
+from planner.render.report.answers import AnswerTable
+from planner.render.report.points import Measure, PointAxis, SweepPoints, shortened_name
 from planner.render.report.quantities import short_number
 
 MAX_DRAWN = 1000
@@ -42,7 +43,7 @@ class Chart:
     says: str
     """What the figure shows, in words; read out in its place."""
     figure: go.Figure
-    table: Table
+    table: AnswerTable
     """The numbers that are drawn."""
     notes: tuple[str, ...] = ()
     """What was left out or put together."""
@@ -52,7 +53,7 @@ class Chart:
 class Bins:
     """Values of an axis as places in a figure: one each, or ranges where there are many."""
 
-    axis: Axis
+    axis: PointAxis
     labels: tuple[str, ...]
     centres: tuple[float, ...]
     """Where on a numeric axis; the number of the bin on others."""
@@ -69,18 +70,18 @@ class Bins:
         return (f"{n:,} values of {self.axis.title} are put into {len(self.labels)} ranges.",)
 
 
-def plain(text: object, limit: int = 80) -> str:
+def plain_figure(text: object, limit: int = 80) -> str:
     """Return text that Plotly shows as it is: no tags, no templates, one line.
 
-    >>> plain("<b>R&D")
+    >>> plain_figure("<b>R&D")
     '&lt;b&gt;R&amp;D'
     """
-    line = shortened(text, limit)
+    line = shortened_name(text, limit)
     line = line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return line.replace("%{", "%\u200b{")
 
 
-def bins(points: SweepPoints, axis: Axis, max_values: int = MAX_VALUES) -> Bins:
+def bins(points: SweepPoints, axis: PointAxis, max_values: int = MAX_VALUES) -> Bins:
     """Return the places of an axis: its values, or `N_BINS` ranges alike in ratio or width."""
     column = points.values(axis.column)
     if not axis.numeric or len(axis.values) <= max_values:
@@ -117,7 +118,7 @@ def bins(points: SweepPoints, axis: Axis, max_values: int = MAX_VALUES) -> Bins:
     return Bins(axis, labels, centres, tuple(place(value) for value in column), True)
 
 
-def is_log(axis: Axis) -> bool:
+def is_log(axis: PointAxis) -> bool:
     """Return whether ratios of an axis are what counts: positive, and four times or more apart."""
     if not axis.numeric or len(axis.values) < 2:
         return False
@@ -133,20 +134,20 @@ def tick_texts(labels: Sequence[str], panels: int = 1) -> tuple[dict[str, Any], 
     room = TICK_CHARACTERS // max(1, len(labels) * panels)
     longest = max((len(label) for label in labels), default=0)
     if longest <= room:
-        return {"ticktext": [plain(label) for label in labels], "tickangle": 0}, 1
+        return {"ticktext": [plain_figure(label) for label in labels], "tickangle": 0}, 1
     if room >= MIN_TICK_CHARACTERS:
         lines = [textwrap.wrap(label, room)[:4] for label in labels]
-        broken = ["<br>".join(plain(line, room) for line in found) for found in lines]
+        broken = ["<br>".join(plain_figure(line, room) for line in found) for found in lines]
         return {"ticktext": broken, "tickangle": 0}, max(map(len, lines), default=1)
-    texts = [plain(label, MAX_TURNED_CHARACTERS) for label in labels]
+    texts = [plain_figure(label, MAX_TURNED_CHARACTERS) for label in labels]
     # Turned by 40 degrees, three characters (of 7 pixels each) reach a line further down.
     lines_down = 2 + min(longest, MAX_TURNED_CHARACTERS) // 3
     return {"ticktext": texts, "tickangle": -40}, lines_down
 
 
-def axis_layout(axis: Axis, found: Bins, panels: int = 1) -> tuple[dict[str, Any], int]:
+def axis_layout(axis: PointAxis, found: Bins, panels: int = 1) -> tuple[dict[str, Any], int]:
     """Return the Plotly settings of an axis that shows a swept one in its units, and its lines."""
-    title = {"text": plain(axis.label)}
+    title = {"text": plain_figure(axis.label)}
     if not axis.numeric:
         places = list(range(len(found.labels)))
         texts, lines = tick_texts(found.labels, panels)

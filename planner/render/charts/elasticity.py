@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from planner.render.charts.chart import Chart, Frame, plain
-from planner.render.report.answers import Table
-from planner.render.report.points import SweepPoints, shortened
+from planner.render.charts.chart import Chart, Frame, plain_figure
+from planner.render.report.answers import AnswerTable
+from planner.render.report.points import SweepPoints, shortened_name
 from planner.render.report.theme import BETTER, WORSE
 
 PREFIX = "elasticity."
@@ -27,7 +27,7 @@ _TITLES = {
 
 def figure_title(name: str) -> str:
     """Return a hardware figure in words: `scale_out_bandwidth` is the NICs' bandwidth."""
-    return _TITLES.get(name) or shortened(name.replace("_", " ").replace(".", " "))
+    return _TITLES.get(name) or shortened_name(name.replace("_", " ").replace(".", " "))
 
 
 def tornado(points: SweepPoints) -> Chart | None:
@@ -50,7 +50,7 @@ def tornado(points: SweepPoints) -> Chart | None:
     if len(weak) < len(found):
         found = [entry for entry in found if entry[0] not in weak]
     found.sort(key=lambda entry: (abs(entry[1]), entry[0]))
-    titles = [plain(entry[0]) for entry in found]
+    titles = [plain_figure(entry[0]) for entry in found]
     several = int(points.solved.sum()) > 1
     traces: list[dict[str, Any]] = [
         {
@@ -106,7 +106,7 @@ def tornado(points: SweepPoints) -> Chart | None:
         "What one per cent more of each figure does to the step time",
         says + ".",
         Frame(max(260, 130 + 34 * len(found)), layout).figure(traces),
-        Table(heads, rows),
+        AnswerTable(heads, rows),
         (f"Without an effect anywhere: {', '.join(weak)}.",) if weak else (),
     )
 

@@ -4,9 +4,9 @@ import re
 from collections import Counter
 from typing import Any
 
-from planner.render.charts.chart import Chart, Frame, bins, plain, tick_texts
-from planner.render.report.answers import Table
-from planner.render.report.points import Axis, SweepPoints, shortened
+from planner.render.charts.chart import Chart, Frame, bins, plain_figure, tick_texts
+from planner.render.report.answers import AnswerTable
+from planner.render.report.points import PointAxis, SweepPoints, shortened_name
 from planner.render.report.theme import STATUS_COLOURS
 
 MAX_REASONS = 12
@@ -20,7 +20,7 @@ STATUS_WORDS = {
 }
 
 
-def status_chart(points: SweepPoints, axis: Axis) -> Chart:
+def status_chart(points: SweepPoints, axis: PointAxis) -> Chart:
     """Return the points by status at each value of an axis."""
     found = bins(points, axis)
     counts = Counter(
@@ -47,7 +47,7 @@ def status_chart(points: SweepPoints, axis: Axis) -> Chart:
     layout = {
         "barmode": "stack",
         "xaxis": {
-            "title": {"text": plain(axis.title)},
+            "title": {"text": plain_figure(axis.title)},
             "tickmode": "array",
             "tickvals": places,
             **texts,
@@ -70,12 +70,12 @@ def status_chart(points: SweepPoints, axis: Axis) -> Chart:
         f"Points with and without a plan over {axis.title}",
         says,
         Frame(360, layout, 1, lines).figure(traces),
-        Table((axis.title, *STATUS_WORDS.values()), rows),
+        AnswerTable((axis.title, *STATUS_WORDS.values()), rows),
         found.note,
     )
 
 
-def axis_that_fails(points: SweepPoints) -> Axis | None:
+def axis_that_fails(points: SweepPoints) -> PointAxis | None:
     """Return the axis whose values differ most in the share of points with a plan."""
     best: tuple[float, int] | None = None
     axes = [axis for axis in points.axes if len(axis.values) > 1]
@@ -92,7 +92,7 @@ def axis_that_fails(points: SweepPoints) -> Axis | None:
     return axes[best[1]] if best else None
 
 
-def reasons(points: SweepPoints) -> Table:
+def reasons(points: SweepPoints) -> AnswerTable:
     """Return why points have no plan; reasons that differ in numbers alone are one."""
     groups: dict[tuple[str, str], list[int]] = {}
     for row, (status, reason) in enumerate(
@@ -107,9 +107,9 @@ def reasons(points: SweepPoints) -> Table:
         first = found[0]
         rows.append(
             (
-                STATUS_WORDS.get(status, shortened(status)),
+                STATUS_WORDS.get(status, shortened_name(status)),
                 len(found),
-                shortened(points.texts("reason")[first] or "no reason given", 300),
+                shortened_name(points.texts("reason")[first] or "no reason given", 300),
                 points.number(first),
                 points.where(first) or "-",
             )
@@ -117,4 +117,6 @@ def reasons(points: SweepPoints) -> Table:
     if len(ordered) > MAX_REASONS:
         rest = sum(len(found) for _, found in ordered[MAX_REASONS:])
         rows.append(("others", rest, f"{len(ordered) - MAX_REASONS:,} other reasons", None, "-"))
-    return Table(("What", "Points", "Reason (of the first)", "First point", "Where"), tuple(rows))
+    return AnswerTable(
+        ("What", "Points", "Reason (of the first)", "First point", "Where"), tuple(rows)
+    )

@@ -3,15 +3,15 @@
 import math
 from typing import Any
 
-from planner.render.charts.chart import Chart, Frame, drawn_rows, log_ticks, plain
-from planner.render.report.answers import Table, layout_text
+from planner.render.charts.chart import Chart, Frame, drawn_rows, log_ticks, plain_figure
+from planner.render.report.answers import AnswerTable, layout_text
 from planner.render.report.points import Measure, SweepPoints
 from planner.render.report.theme import CATEGORIES
 
 EQUAL_FRAC = 1e-9
 
 
-def front(x: Measure, y: Measure, rows: list[int]) -> list[int]:
+def front_points(x: Measure, y: Measure, rows: list[int]) -> list[int]:
     """Return the rows of the front, by growing x: none has both as little and one less."""
     order = sorted(rows, key=lambda row: (x.values[row], y.values[row], row))
     found: list[int] = []
@@ -35,7 +35,7 @@ def front_chart(points: SweepPoints, x: Measure, y: Measure) -> Chart:
         both = [row for row in both if points.jobs[row] == last]
         job = points.job_text(last)
         notes = (f"Points of one job: {job}.",)
-    best = front(x, y, both)
+    best = front_points(x, y, both)
     rest, note = drawn_rows([row for row in both if row not in set(best)])
     drawn_front, front_note = drawn_rows(best)
 
@@ -70,7 +70,7 @@ def front_chart(points: SweepPoints, x: Measure, y: Measure) -> Chart:
         values = [float(measure.values[row]) for row in both if measure.values[row] > 0]
         log = bool(values) and max(values) / min(values) >= 20
         shown = [value / measure.scale.factor for value in values]
-        layout[name] = {"title": {"text": plain(measure.label)}}
+        layout[name] = {"title": {"text": plain_figure(measure.label)}}
         layout[name] |= log_ticks(shown) if log else {"rangemode": "tozero"}
     rows = tuple(
         (
@@ -88,7 +88,7 @@ def front_chart(points: SweepPoints, x: Measure, y: Measure) -> Chart:
         f"{x.title} against {y.title.lower()}",
         _says(points, x, y, both, best),
         Frame(layout=layout).figure(traces),
-        Table((x.label, y.label, "Machines", "Where", "Layout", "Point"), rows),
+        AnswerTable((x.label, y.label, "Machines", "Where", "Layout", "Point"), rows),
         notes + note + front_note + ("The table holds the front.",),
     )
 
@@ -101,7 +101,7 @@ def _hover(points: SweepPoints, x: Measure, y: Measure, row: int) -> str:
         f"{y.title} {y.scale.text(float(y.values[row]))}",
         layout_text(points, row),
     )
-    return "<br>".join(plain(part, 110) for part in parts if part)
+    return "<br>".join(plain_figure(part, 110) for part in parts if part)
 
 
 def _says(points: SweepPoints, x: Measure, y: Measure, rows: list[int], best: list[int]) -> str:

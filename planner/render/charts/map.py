@@ -13,11 +13,11 @@ from planner.render.charts.chart import (
     bins,
     least_by,
     log_ticks,
-    plain,
+    plain_figure,
     tick_texts,
 )
-from planner.render.report.answers import Table, degrees_text, layout_text
-from planner.render.report.points import Axis, Measure, SweepPoints
+from planner.render.report.answers import AnswerTable, degrees_text, layout_text
+from planner.render.report.points import Measure, PointAxis, SweepPoints
 from planner.render.report.theme import CATEGORIES, SEQUENTIAL
 
 MAX_CELLS_WITH_TEXT = 120
@@ -47,7 +47,7 @@ def _map_layout(x: Bins, y: Bins | None) -> tuple[dict[str, Any], int]:
     texts, lines = tick_texts(x.labels)
     layout: dict[str, Any] = {
         "xaxis": {
-            "title": {"text": plain(x.axis.title)},
+            "title": {"text": plain_figure(x.axis.title)},
             "tickmode": "array",
             "showgrid": False,
             "tickvals": list(range(len(x.labels))),
@@ -57,11 +57,11 @@ def _map_layout(x: Bins, y: Bins | None) -> tuple[dict[str, Any], int]:
     }
     if y is not None:
         layout["yaxis"] = {
-            "title": {"text": plain(y.axis.title)},
+            "title": {"text": plain_figure(y.axis.title)},
             "tickmode": "array",
             "showgrid": False,
             "tickvals": list(range(len(y.labels))),
-            "ticktext": [plain(t, 28) for t in y.labels],
+            "ticktext": [plain_figure(t, 28) for t in y.labels],
         }
     return layout, lines
 
@@ -71,7 +71,11 @@ def _height(y: Bins | None) -> int:
 
 
 def heat_map(
-    points: SweepPoints, x_axis: Axis, y_axis: Axis, measure: Measure, by: Measure | None = None
+    points: SweepPoints,
+    x_axis: PointAxis,
+    y_axis: PointAxis,
+    measure: Measure,
+    by: Measure | None = None,
 ) -> Chart:
     """Return the best of a measure by the values of two axes, all others free.
 
@@ -81,18 +85,20 @@ def heat_map(
     best = _cells(points, x, y, by or measure)
     scale = measure.scale
     grid: list[list[float | None]] = [[None] * len(x.labels) for _ in y.labels]
-    hover = [[f"{plain(a)}, {plain(b)}: no plan" for a in x.labels] for b in y.labels]
+    hover = [
+        [f"{plain_figure(a)}, {plain_figure(b)}: no plan" for a in x.labels] for b in y.labels
+    ]
     rows: list[tuple[str | float | int | None, ...]] = []
     for (column, line), row in sorted(best.items(), key=lambda item: item[0][::-1]):
         value = float(measure.values[row])
         grid[line][column] = scale.shown(value)
         hover[line][column] = "<br>".join(
             (
-                f"{plain(x_axis.title)} {plain(x.labels[column])}",
-                f"{plain(y_axis.title)} {plain(y.labels[line])}",
-                f"{plain(measure.title)} {plain(scale.text(value))}",
-                plain(points.machines(row)),
-                plain(layout_text(points, row)),
+                f"{plain_figure(x_axis.title)} {plain_figure(x.labels[column])}",
+                f"{plain_figure(y_axis.title)} {plain_figure(y.labels[line])}",
+                f"{plain_figure(measure.title)} {plain_figure(scale.text(value))}",
+                plain_figure(points.machines(row)),
+                plain_figure(layout_text(points, row)),
             )
         )
         rows.append(
@@ -118,7 +124,7 @@ def heat_map(
         "xgap": 2,
         "ygap": 2,
         "colorbar": {
-            "title": {"text": plain(measure.scale.unit or measure.title)},
+            "title": {"text": plain_figure(measure.scale.unit or measure.title)},
             "thickness": 14,
         },
     }
@@ -158,14 +164,14 @@ def heat_map(
         f"{measure.title}{which} over {x_axis.title} and {y_axis.title}",
         says,
         figure,
-        Table(
+        AnswerTable(
             (x_axis.title, y_axis.title, measure.label, "Machines", "Layout", "Point"), tuple(rows)
         ),
         x.note + y.note,
     )
 
 
-def layout_map(points: SweepPoints, x_axis: Axis, y_axis: Axis | None) -> Chart:
+def layout_map(points: SweepPoints, x_axis: PointAxis, y_axis: PointAxis | None) -> Chart:
     """Return which layout is best by the values of two axes, or of one as a strip."""
     x = bins(points, x_axis)
     y = bins(points, y_axis) if y_axis else None
@@ -183,10 +189,10 @@ def layout_map(points: SweepPoints, x_axis: Axis, y_axis: Axis | None) -> Chart:
     for (column, line), row in sorted(best.items(), key=lambda item: item[0][::-1]):
         name = names[row] if names[row] in number else "other"
         grid[line][column] = number[name]
-        text[line][column] = plain(names[row])
+        text[line][column] = plain_figure(names[row])
         where = [x.labels[column]] + ([y.labels[line]] if y else [])
         hover[line][column] = "<br>".join(
-            plain(part) for part in (*where, layout_text(points, row), points.machines(row))
+            plain_figure(part) for part in (*where, layout_text(points, row), points.machines(row))
         )
         rows.append((*where, names[row], layout_text(points, row), points.number(row)))
     count = max(1, len(shown))
@@ -209,7 +215,7 @@ def layout_map(points: SweepPoints, x_axis: Axis, y_axis: Axis | None) -> Chart:
         "colorbar": {
             "tickmode": "array",
             "tickvals": list(range(len(shown))),
-            "ticktext": [plain(name, 26) for name in shown],
+            "ticktext": [plain_figure(name, 26) for name in shown],
             "thickness": 14,
             "ticks": "",
         },
@@ -225,7 +231,7 @@ def layout_map(points: SweepPoints, x_axis: Axis, y_axis: Axis | None) -> Chart:
         f"Where the best layout changes, over {over}",
         _changes(x, y, best, names),
         Frame(height, layout, 0, n_lines).figure([trace]),
-        Table(heads, tuple(rows)),
+        AnswerTable(heads, tuple(rows)),
         left_out + x.note + (y.note if y else ()),
     )
 

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from costmodels.breakdown import TIME_TERMS
-from planner.render.charts.chart import Chart, Frame, drawn_rows, log_ticks, plain
-from planner.render.report.answers import Table
+from planner.render.charts.chart import Chart, Frame, drawn_rows, log_ticks, plain_figure
+from planner.render.report.answers import AnswerTable
 from planner.render.report.quantities import short_number
 from planner.render.report.theme import CATEGORIES
 
@@ -33,14 +33,14 @@ def two_steps_chart(
     traces = [
         {
             "type": "bar",
-            "name": plain(name),
+            "name": plain_figure(name),
             "x": terms,
             "y": [step.get(term, 0.0) * scale for term in terms],
             "marker": {
                 "color": CATEGORIES[i],
                 "pattern": {"shape": ("", "/", "x", ".")[i % 4], "fillmode": "overlay"},
             },
-            "hovertemplate": f"%{{x}} %{{y:,.3g}} {unit}<extra>{plain(name, 40)}</extra>",
+            "hovertemplate": f"%{{x}} %{{y:,.3g}} {unit}<extra>{plain_figure(name, 40)}</extra>",
         }
         for i, (name, step) in enumerate(zip(names, steps, strict=True))
     ]
@@ -60,7 +60,7 @@ def two_steps_chart(
         title,
         f"Time by term of the slowest stage; in all {said}.",
         Frame(layout=layout, height=360, tick_lines=3 if len(terms) > 9 else 1).figure(traces),
-        Table(("Term", *(f"{name} ({unit})" for name in names)), rows),
+        AnswerTable(("Term", *(f"{name} ({unit})" for name in names)), rows),
     )
 
 
@@ -82,7 +82,7 @@ def accuracy_chart(key: str, title: str, runs: Sequence[Measured], unit: str) ->
             {
                 "type": "scatter",
                 "mode": "markers",
-                "name": plain(source, 20),
+                "name": plain_figure(source, 20),
                 "x": [run["measured"] for run in mine],
                 "y": [run["predicted"] for run in mine],
                 "text": [_hover(run, unit) for run in mine],
@@ -140,7 +140,7 @@ def accuracy_chart(key: str, title: str, runs: Sequence[Measured], unit: str) ->
         title,
         f"{len(runs):,} layouts; {share} of the predictions are within 10 % of the measurement.",
         Frame(layout=layout, height=520, legend_lines=1 + len(sources) // 7).figure(traces),
-        Table(
+        AnswerTable(
             (
                 "Run",
                 "Source",
@@ -165,4 +165,4 @@ def _hover(run: Measured, unit: str) -> str:
         run["layout"],
         f"measured {run['measured']:.4g} {unit}, predicted {run['predicted']:.4g} ({off:+.1%})",
     )
-    return "<br>".join(plain(part, 110) for part in parts)
+    return "<br>".join(plain_figure(part, 110) for part in parts)

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from planner.render.charts.chart import Chart, Frame, drawn_rows, log_ticks, plain
-from planner.render.report.answers import Table
+from planner.render.charts.chart import Chart, Frame, drawn_rows, log_ticks, plain_figure
+from planner.render.report.answers import AnswerTable
 from planner.render.report.points import SweepPoints
 from planner.render.report.quantities import short_number
 from planner.render.report.theme import CATEGORIES
@@ -24,7 +24,7 @@ MAX_ROOFS = len(DASHES)
 
 
 @dataclass(frozen=True)
-class Traffic:
+class RooflineTraffic:
     """One kind of bytes of a step and the bandwidth that moves them."""
 
     title: str
@@ -35,18 +35,18 @@ class Traffic:
     symbol: str
 
 
-HBM = Traffic(
+HBM = RooflineTraffic(
     "HBM", "best.hbm_bytes_per_device", "hbm_bytes_per_s", "bound by HBM bandwidth", "circle"
 )
 NETWORKS = (
-    Traffic(
+    RooflineTraffic(
         "scale-up",
         "best.scale_up_bytes_per_device",
         "scale_up_bytes_per_s",
         "bound by the scale-up network",
         "diamond",
     ),
-    Traffic(
+    RooflineTraffic(
         "scale-out",
         "best.scale_out_bytes_per_device",
         "scale_out_bytes_per_s",
@@ -71,7 +71,7 @@ class _Dot:
         return self.peak / self.bandwidth
 
 
-def _dots(points: SweepPoints, traffic: Traffic) -> list[_Dot]:
+def _dots(points: SweepPoints, traffic: RooflineTraffic) -> list[_Dot]:
     flops = points.numbers("best.flops_per_device")
     moved = points.numbers(traffic.bytes_column)
     peak, bandwidth = points.numbers("peak_flops_per_s"), points.numbers(traffic.bandwidth_column)
@@ -97,7 +97,7 @@ def roofline(points: SweepPoints) -> Chart | None:
     )
 
 
-def communication_roofline(points: SweepPoints) -> Chart | None:
+def communication_roofline_chart(points: SweepPoints) -> Chart | None:
     """Return the rooflines of scale-up and scale-out networks; None without such columns."""
     return _roofline(
         points,
@@ -108,7 +108,7 @@ def communication_roofline(points: SweepPoints) -> Chart | None:
 
 
 def _roofline(
-    points: SweepPoints, kinds: tuple[Traffic, ...], key: str, title: str
+    points: SweepPoints, kinds: tuple[RooflineTraffic, ...], key: str, title: str
 ) -> Chart | None:
     by_kind = {traffic: _dots(points, traffic) for traffic in kinds}
     dots = [dot for found in by_kind.values() for dot in found]
@@ -172,7 +172,7 @@ def _roofline(
         title,
         _says(by_kind),
         Frame(440, layout, -(-len(traces) // 3)).figure(traces),
-        Table(
+        AnswerTable(
             (
                 "Traffic",
                 "Point",
@@ -190,7 +190,7 @@ def _roofline(
 
 def _scatter(
     points: SweepPoints,
-    traffic: Traffic,
+    traffic: RooflineTraffic,
     group: list[_Dot],
     name: str,
     colour: str,
@@ -199,12 +199,12 @@ def _scatter(
     return {
         "type": "scatter",
         "mode": "markers",
-        "name": plain(name),
+        "name": plain_figure(name),
         "x": [dot.intensity / dot.ridge if relative else dot.intensity for dot in group],
         "y": [dot.rate / dot.peak if relative else dot.rate / 1e12 for dot in group],
         "text": [
             "<br>".join(
-                plain(part, 110)
+                plain_figure(part, 110)
                 for part in (
                     points.where(dot.row),
                     points.machines(dot.row),
@@ -248,7 +248,7 @@ def _roof_trace(x: list[float], y: list[float], name: str, dash: str) -> dict[st
     return {
         "type": "scatter",
         "mode": "lines",
-        "name": plain(name),
+        "name": plain_figure(name),
         "x": x,
         "y": y,
         "line": {"width": 2, "color": "#7f8c8d", "dash": dash},
@@ -256,7 +256,7 @@ def _roof_trace(x: list[float], y: list[float], name: str, dash: str) -> dict[st
     }
 
 
-def _says(by_kind: dict[Traffic, list[_Dot]]) -> str:
+def _says(by_kind: dict[RooflineTraffic, list[_Dot]]) -> str:
     parts = []
     for traffic, dots in by_kind.items():
         if not dots:

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from planner.render.charts.chart import Chart, Frame, log_ticks, plain, spaced, tick_texts
-from planner.render.report.answers import Table, layout_text
-from planner.render.report.points import Axis, SweepPoints
+from planner.render.charts.chart import Chart, Frame, log_ticks, plain_figure, spaced, tick_texts
+from planner.render.report.answers import AnswerTable, layout_text
+from planner.render.report.points import PointAxis, SweepPoints
 from planner.render.report.quantities import short_number
 from planner.render.report.theme import CATEGORIES
 
@@ -100,10 +100,10 @@ def scaling_chart(curves: Sequence[Curve], weak: bool) -> Chart | None:
         hover = [
             "<br>".join(
                 (
-                    plain(curve.name, 110),
+                    plain_figure(curve.name, 110),
                     f"{n:,} devices: {short_number(rate)} tokens/s",
                     f"{short_number(100 * share, 3)} % of the efficiency of {curve.devices[0]:,}",
-                    plain(layout, 110),
+                    plain_figure(layout, 110),
                 )
             )
             for n, rate, share, layout in zip(
@@ -113,8 +113,8 @@ def scaling_chart(curves: Sequence[Curve], weak: bool) -> Chart | None:
         common = {
             "type": "scatter",
             "mode": "lines+markers",
-            "name": plain(curve.name, 110),
-            "legendgroup": plain(curve.name),
+            "name": plain_figure(curve.name, 110),
+            "legendgroup": plain_figure(curve.name),
             "x": list(curve.devices),
             "text": hover,
             "hovertemplate": "%{text}<extra></extra>",
@@ -181,7 +181,9 @@ def scaling_chart(curves: Sequence[Curve], weak: bool) -> Chart | None:
         f"{kind} scaling: the {batch}",
         says,
         Frame(layout=settings, legend_lines=len(shown) + 1).figure(traces),
-        Table(("Series", "Devices", "Tokens per second", "Efficiency (%)", "Layout"), tuple(rows)),
+        AnswerTable(
+            ("Series", "Devices", "Tokens per second", "Efficiency (%)", "Layout"), tuple(rows)
+        ),
         notes,
     )
 
@@ -217,7 +219,7 @@ def curve_of_rows(rows: Sequence[Mapping[str, Any]], name: str) -> Curve:
     )
 
 
-def waiting_chart(points: SweepPoints, axis: Axis) -> Chart | None:
+def waiting_chart(points: SweepPoints, axis: PointAxis) -> Chart | None:
     """Return computing, waiting for the network and the rest as shares of the step over an axis.
 
     Of rows with `scale.compute_s` and `scale.exposed_comm_s`; None without any.
@@ -249,7 +251,7 @@ def waiting_chart(points: SweepPoints, axis: Axis) -> Chart | None:
     layout = {
         "barmode": "stack",
         "xaxis": {
-            "title": {"text": plain(axis.title)},
+            "title": {"text": plain_figure(axis.title)},
             "tickmode": "array",
             "tickvals": list(range(len(rows))),
             **texts,
@@ -266,7 +268,7 @@ def waiting_chart(points: SweepPoints, axis: Axis) -> Chart | None:
         "What a step consists of",
         f"Of the step, waiting for the network takes {ends[0]} and {ends[1]}.",
         Frame(380, layout, 1, lines).figure(traces),
-        Table(
+        AnswerTable(
             (axis.title, *(f"{name} (s)" for name in shares)),
             tuple(
                 (axis.text(column[row]), *(float(part[row]) for part in shares.values()))

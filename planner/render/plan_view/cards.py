@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from planner.render.plan_view.quantities import shown
+from planner.render.plan_view.quantities import quantity_text
 
 Inputs = tuple[tuple[str, str], ...]
 
@@ -115,7 +115,7 @@ class Deck:
         `kind` is one of `quantities`; `text` how the number is shown where that is not enough.
         """
         if key not in self.cards:
-            label = text or shown(value, kind, digits)
+            label = text or quantity_text(value, kind, digits)
             self.cards[key] = Card(
                 key, name, float(value), label, formula, substituted, source, tuple(inputs), method
             )

@@ -11,7 +11,7 @@ from planner.analyze.bottleneck_levers import bound_of
 from planner.analyze.plan_files import plan_files
 from planner.analyze.trace.chrome_trace import trace_json
 from planner.render.plan_view.cards import Deck, Label, NumberTable, Shown, Words
-from planner.render.plan_view.figures import Figure
+from planner.render.plan_view.figures import ViewFigure
 from planner.render.plan_view.memory_figures import memory_by_stage
 from planner.render.plan_view.methods import Method, methods
 from planner.render.plan_view.opened.bottleneck import Binding, binding
@@ -22,7 +22,7 @@ from planner.render.plan_view.rank_map import RankMap, rank_map
 from planner.render.plan_view.rooflines import communication_roofline, compute_roofline
 from planner.render.plan_view.sensitivities import elasticity_figure, next_steps
 from planner.render.plan_view.sources import compute_figures, network_figures
-from planner.render.plan_view.step_drawing import timeline
+from planner.render.plan_view.step_drawing import drawn_timeline
 from planner.render.plan_view.step_figures import waterfall
 from planner.solver.answer.reasons import shown_layout
 from planner.solver.answer.result import Plan
@@ -60,12 +60,12 @@ class PlanView:
     """What binds the plan, what relaxes it and what comes next."""
     warnings: tuple[tuple[str, Shown], ...]
     """Code of a warning and its text, which opens what it rests on."""
-    waterfall: Figure
-    memory: Figure
-    timeline: Figure
+    waterfall: ViewFigure
+    memory: ViewFigure
+    timeline: ViewFigure
     ranks: RankMap | None
-    rooflines: tuple[Figure, ...]
-    elasticities: Figure
+    rooflines: tuple[ViewFigure, ...]
+    elasticities: ViewFigure
     next_words: Words
     next_table: NumberTable | None
     frameworks: tuple[FrameworkFiles, ...]
@@ -77,7 +77,7 @@ class PlanView:
     deck: Deck
 
     @property
-    def figures(self) -> tuple[Figure, ...]:
+    def figures(self) -> tuple[ViewFigure, ...]:
         """All figures in the order of the page."""
         return (self.waterfall, self.memory, self.timeline, *self.rooflines, self.elasticities)
 
@@ -151,7 +151,7 @@ def table_json(table: NumberTable) -> dict[str, Any]:
     return {"heads": list(table.heads), "rows": rows, "marked": list(table.marked)}
 
 
-def figure_data(one: Figure) -> dict[str, Any]:
+def figure_data(one: ViewFigure) -> dict[str, Any]:
     """Return a figure as plain data."""
     data = one.chart.figure.to_plotly_json()
     data["layout"].pop("template", None)
@@ -203,7 +203,7 @@ def plan_view(
         warnings=_warnings(deck, plan),
         waterfall=waterfall(deck, problem, plan, times),
         memory=memory_by_stage(deck, problem, plan, held),
-        timeline=timeline(deck, problem, plan),
+        timeline=drawn_timeline(deck, problem, plan),
         ranks=rank_map(deck, problem, plan, cluster),
         rooflines=rooflines,
         elasticities=elasticity_figure(deck, problem, plan),

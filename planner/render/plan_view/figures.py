@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 
 from planner.render.charts.chart import Chart
 from planner.render.plan_view.cards import Cell, Deck, NumberTable, Shown, Words, plain_words
-from planner.render.report.answers import Table
+from planner.render.report.answers import AnswerTable
 
 GROUP_COLOURS = {
     "device": "#1e88d0",
@@ -21,7 +21,7 @@ dark."""
 
 
 @dataclass(frozen=True)
-class Figure:
+class ViewFigure:
     """One figure of the view."""
 
     chart: Chart
@@ -31,7 +31,7 @@ class Figure:
     buttons: dict[str, Any] = field(default_factory=dict)
 
 
-def figure(
+def view_figure(
     deck: Deck,
     key: str,
     title: str,
@@ -39,11 +39,11 @@ def figure(
     drawn: go.Figure,
     table: NumberTable,
     notes: tuple[str, ...] = (),
-) -> Figure:
+) -> ViewFigure:
     """Return a figure; the chart's sentence and data are those of the caption and the table."""
     rows = tuple(tuple(_value(deck, cell) for cell in row) for row in table.rows)
-    chart = Chart(key, title, plain_words(caption), drawn, Table(table.heads, rows), notes)
-    return Figure(chart, caption, table)
+    chart = Chart(key, title, plain_words(caption), drawn, AnswerTable(table.heads, rows), notes)
+    return ViewFigure(chart, caption, table)
 
 
 def _value(deck: Deck, cell: Cell) -> str | float | None:

@@ -4,7 +4,7 @@ from costmodels.problem import Problem
 from planner.analyze.terms import TERMS
 from planner.render.charts.chart import Frame
 from planner.render.plan_view.cards import Cell, Deck, Label, NumberTable, Shown, Words
-from planner.render.plan_view.figures import Figure, figure
+from planner.render.plan_view.figures import ViewFigure, view_figure
 from planner.render.report.theme import CATEGORIES
 from planner.solver.answer.result import Plan
 from planner.units import GIB
@@ -15,7 +15,7 @@ BAR, MOST_BARS_HEIGHT = 24, 1500
 
 def memory_by_stage(
     deck: Deck, problem: Problem, plan: Plan, numbers: list[dict[str, Shown]]
-) -> Figure:
+) -> ViewFigure:
     """Return the memory of every stage; `numbers` are those of `add_memory_cards`."""
     found, part = plan.breakdown, problem.pool.accelerator
     usable, capacity = plan.usable_bytes, part.memory_bytes
@@ -112,7 +112,7 @@ def memory_by_stage(
     rows = tuple((Label(names[rank]), *_cells(numbers[rank], terms)) for rank in range(len(names)))
     table = NumberTable(heads, rows, marked=(at,))
     drawn = frame.figure(traces, checked=False)
-    return figure(
+    return view_figure(
         deck,
         "memory",
         "Memory of every stage",

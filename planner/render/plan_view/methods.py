@@ -4,7 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from planner.analyze.run_terms import RUN_TERMS
-from planner.analyze.terms import TERMS, documentation, home
+from planner.analyze.terms import TERMS, documentation, function_home
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,9 @@ def methods(used: Collection[str]) -> tuple[Method, ...]:
     """Return the derivations that some cards name, in the order of the terms."""
     known = {**TERMS, **RUN_TERMS}
     return tuple(
-        Method(name, term.title, tuple((home(f), documentation(f)) for f in term.functions))
+        Method(
+            name, term.title, tuple((function_home(f), documentation(f)) for f in term.functions)
+        )
         for name, term in known.items()
         if name in used
     )

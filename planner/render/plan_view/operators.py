@@ -32,7 +32,7 @@ from costmodels.plans import CP_COMMS
 from costmodels.problem import Problem
 from costmodels.shapes import ModelShape
 from hardware.parts import Accelerator
-from planner.render.plan_view.opened.time import Formula, StepParts, optimizer_bytes
+from planner.render.plan_view.opened.time import Formula, OpenedParts, optimizer_bytes
 
 FORWARD, DGRAD, WGRAD, BACKWARD = "forward", "data gradient", "weight gradient", "backward"
 NAMES = {
@@ -84,7 +84,7 @@ class Operator:
         return self.flops / self.time_s
 
 
-def operators(p: StepParts) -> tuple[Operator, ...]:
+def operators(p: OpenedParts) -> tuple[Operator, ...]:
     """Return the operator groups of a plan, in the order of the model."""
     dense, routed = p.held - p.routed, p.routed
     found = [*_embedding(p)] if p.first else []
@@ -107,7 +107,7 @@ def operators(p: StepParts) -> tuple[Operator, ...]:
     return (*found, *_optimizer(p))
 
 
-def _tokens(p: StepParts) -> float:
+def _tokens(p: OpenedParts) -> float:
     x = p.layout
     return x.mbs * p.problem.job.seq_len / x.cp
 
@@ -197,7 +197,7 @@ def _of_product(
 
 
 def _linear(
-    p: StepParts, problem: Problem, names: dict[str, str], n: float, suffix: str
+    p: OpenedParts, problem: Problem, names: dict[str, str], n: float, suffix: str
 ) -> Iterator[Operator]:
     part = problem.pool.accelerator
     for product in linear_products(problem.shape, _tokens(p), p.layout.tp):
@@ -207,7 +207,7 @@ def _linear(
         )
 
 
-def _attention(p: StepParts) -> Iterator[Operator]:
+def _attention(p: OpenedParts) -> Iterator[Operator]:
     shape, job, part, x = p.problem.shape, p.problem.job, p.problem.pool.accelerator, p.layout
     n, s, t, eff = _tokens(p), float(job.seq_len), x.tp, part.efficiency
     kv = kv_heads_per_rank(shape, np.array(t, dtype=np.int32)).item() * shape.head_dim
@@ -300,7 +300,7 @@ class _Moved:
 
 
 def _memory_bound(
-    p: StepParts,
+    p: OpenedParts,
     name: str,
     term: str,
     both: tuple[_Moved, _Moved],
@@ -337,11 +337,11 @@ def _memory_bound(
         )
 
 
-def _peak(p: StepParts) -> float:
+def _peak(p: OpenedParts) -> float:
     return p.problem.pool.accelerator.peak_flops_per_s[p.problem.job.recipe.linear]
 
 
-def _elementwise(p: StepParts, name: str, shape: ModelShape, n: float) -> Iterator[Operator]:
+def _elementwise(p: OpenedParts, name: str, shape: ModelShape, n: float) -> Iterator[Operator]:
     """Yield norms, residuals, rotary and activation of a layer (`compute.elementwise_times`)."""
     stack, x, tokens = p.problem.stack, p.layout, _tokens(p)
     t, whole = x.tp, x.tp if x.sp else 1
@@ -379,7 +379,7 @@ def _elementwise(p: StepParts, name: str, shape: ModelShape, n: float) -> Iterat
     yield from _memory_bound(p, name, "elementwise", (both[0], both[1]), 6, n)
 
 
-def _embedding(p: StepParts) -> Iterator[Operator]:
+def _embedding(p: OpenedParts) -> Iterator[Operator]:
     shape, x, n = p.problem.shape, p.layout, _tokens(p)
     mask = 3.0 / (x.tp if x.sp else 1) if shape.dropout else 0.0
     more = f" + {_n(mask)}" if mask else ""
@@ -396,7 +396,7 @@ def _embedding(p: StepParts) -> Iterator[Operator]:
 
 
 def _plain_product(
-    p: StepParts, name: str, term: str, sizes: tuple[float, float, float], n: float
+    p: OpenedParts, name: str, term: str, sizes: tuple[float, float, float], n: float
 ) -> Iterator[Operator]:
     """Yield the three products of a layer in the precision of the head."""
     part, precision = p.problem.pool.accelerator, p.problem.job.recipe.gemm_precision
@@ -419,7 +419,7 @@ def _plain_product(
         )
 
 
-def _head(p: StepParts) -> Iterator[Operator]:
+def _head(p: OpenedParts) -> Iterator[Operator]:
     shape, stack, x = p.problem.shape, p.problem.stack, p.layout
     tp = np.array([x.tp], dtype=np.int32)
     n, columns = _tokens(p), padded_vocab(shape, tp).item() / x.tp
@@ -439,7 +439,7 @@ def _head(p: StepParts) -> Iterator[Operator]:
     yield from _memory_bound(p, "loss and final norm", "head", (both[0], both[1]), 4, calls)
 
 
-def _experts(p: StepParts) -> Iterator[Operator]:
+def _experts(p: OpenedParts) -> Iterator[Operator]:
     """Yield router, permutation, grouped products and activation of the routed experts."""
     problem, x = p.problem, p.layout
     shape, part, calls = problem.shape, problem.pool.accelerator, p.m * p.routed
@@ -496,7 +496,7 @@ def _experts(p: StepParts) -> Iterator[Operator]:
 
 
 def _grouped(
-    p: StepParts,
+    p: OpenedParts,
     name: str,
     sizes: tuple[float, float, float, float],
     fracs: list[float],
@@ -577,7 +577,7 @@ def _grouped_text(
     )
 
 
-def _optimizer(p: StepParts) -> Iterator[Operator]:
+def _optimizer(p: OpenedParts) -> Iterator[Operator]:
     moved, sums = optimizer_bytes(p)
     text = " + ".join(sums)
     yield Operator(

@@ -58,7 +58,7 @@ UNITS: dict[str, float] = {
 """Factor of every unit to base units: seconds, bytes, FLOP, watts, joules, counts."""
 
 
-def shown(value: float, kind: str, digits: int = 4) -> str:
+def quantity_text(value: float, kind: str, digits: int = 4) -> str:
     """Return a number of a kind (`_LADDERS`) as people read it, its unit behind it."""
     return _text(value, kind, digits)
 

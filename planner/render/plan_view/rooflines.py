@@ -15,10 +15,10 @@ from costmodels.problem import Problem
 from costmodels.traffic import Transfer
 from planner.render.charts.chart import Frame
 from planner.render.plan_view.cards import Cell, Deck, Label, NumberTable, Shown, Words
-from planner.render.plan_view.figures import Figure, figure
-from planner.render.plan_view.opened.time import step_parts
+from planner.render.plan_view.figures import ViewFigure, view_figure
+from planner.render.plan_view.opened.time import opened_parts
 from planner.render.plan_view.operators import BACKWARD, DGRAD, FORWARD, WGRAD, Operator, operators
-from planner.render.plan_view.quantities import exact, shown
+from planner.render.plan_view.quantities import exact, quantity_text
 from planner.render.plan_view.sources import TERM_SOURCES, compute_figures, network_figures
 from planner.render.report.theme import CATEGORIES
 from planner.solver.answer.result import Plan
@@ -39,9 +39,9 @@ LINE = "#7f8c8d"
 AXES = ("tp", "cp", "ep", "pp", "dp", "host")
 
 
-def compute_roofline(deck: Deck, problem: Problem, plan: Plan) -> Figure:
+def compute_roofline(deck: Deck, problem: Problem, plan: Plan) -> ViewFigure:
     """Return the roofline of compute: a dot for every operator group and direction."""
-    found = operators(step_parts(problem, plan.breakdown))
+    found = operators(opened_parts(problem, plan.breakdown))
     part = problem.pool.accelerator
     bandwidth, eff = part.hbm_bytes_per_s, part.efficiency
     traces = _roofs(found, bandwidth, eff.hbm_frac, eff.gemm_frac)
@@ -114,7 +114,7 @@ def compute_roofline(deck: Deck, problem: Problem, plan: Plan) -> Figure:
         "Bound by",
         "Time in the step",
     )
-    return figure(
+    return view_figure(
         deck,
         "compute-roofline",
         "Roofline of every operator group",
@@ -144,7 +144,7 @@ def _roofs(
             ("sustained", peak * frac, bandwidth * share, "dash"),
         ):
             x = [low, p / b, max(high, 2 * p / b)]
-            text = f"{name}: {shown(p, 'FLOP/s', 3)}, {shown(b, 'B/s', 3)}"
+            text = f"{name}: {quantity_text(p, 'FLOP/s', 3)}, {quantity_text(b, 'B/s', 3)}"
             traces.append(_line(x, [low * b / 1e12, p / 1e12, p / 1e12], text, dash))
     return traces
 
@@ -162,12 +162,14 @@ def _line(x: list[float], y: list[float], name: str, dash: str) -> dict[str, Any
 
 
 def _operator_text(o: Operator, plan: Plan) -> str:
-    reached = f"{shown(o.rate, 'FLOP/s')}, {100 * o.rate / o.peak_flops_per_s:.0f} % of peak"
+    reached = (
+        f"{quantity_text(o.rate, 'FLOP/s')}, {100 * o.rate / o.peak_flops_per_s:.0f} % of peak"
+    )
     if not o.flops:
-        reached = f"{shown(o.moved_bytes / o.time_s, 'B/s')} of HBM"
+        reached = f"{quantity_text(o.moved_bytes / o.time_s, 'B/s')} of HBM"
     return (
-        f"{o.name}, {o.direction}<br>{reached}<br>{shown(o.time_s, 's')} a call,"
-        f" {shown(o.time_s * o.n_calls, 's')} of {shown(plan.step_time_s, 's')}"
+        f"{o.name}, {o.direction}<br>{reached}<br>{quantity_text(o.time_s, 's')} a call,"
+        f" {quantity_text(o.time_s * o.n_calls, 's')} of {quantity_text(plan.step_time_s, 's')}"
     )
 
 
@@ -325,7 +327,7 @@ def _calls_text(plan: Plan, o: Operator) -> str:
     return f"{m} × {o.n_calls / m:.9g}" if o.n_calls > 1 else "1"
 
 
-def communication_roofline(deck: Deck, problem: Problem, plan: Plan) -> Figure | None:
+def communication_roofline(deck: Deck, problem: Problem, plan: Plan) -> ViewFigure | None:
     """Return the communication roofline: a dot for every kind of transfer; None without any."""
     found, part = plan.breakdown.transfers, problem.pool.accelerator
     if not found:
@@ -361,8 +363,9 @@ def communication_roofline(deck: Deck, problem: Problem, plan: Plan) -> Figure |
         rows.append(_transfer_row(deck, plan, one, i, flops, (link, on_link), rates))
         text = (
             f"{one.axis} {one.collective}, {one.group_size} ranks, {one.tier}"
-            f"<br>{shown(one.sent_bytes, 'B')} in {shown(one.time_s, 's')}, waited for"
-            f" {shown(one.exposed_s, 's')}"
+            f"<br>{quantity_text(one.sent_bytes, 'B')} in "
+            f"{quantity_text(one.time_s, 's')}, waited for"
+            f" {quantity_text(one.exposed_s, 's')}"
         )
         symbol = "circle" if link == "scale-up" else "square" if link == "scale-out" else "diamond"
         dots.setdefault(one.axis, []).append((x, y / 1e12, text, symbol))
@@ -374,7 +377,7 @@ def communication_roofline(deck: Deck, problem: Problem, plan: Plan) -> Figure |
     for link, dash in (("scale-up", "solid"), ("scale-out", "dash"), ("host", "dot")):
         if link in used:
             b = rates[link]
-            name = f"{link} {shown(b, 'B/s', 3)}"
+            name = f"{link} {quantity_text(b, 'B/s', 3)}"
             traces.append(_line([low, high], [low * b / 1e12, high * b / 1e12], name, dash))
     for name, value, dash in (
         ("peak of a device", peak, "dashdot"),
@@ -454,7 +457,7 @@ def communication_roofline(deck: Deck, problem: Problem, plan: Plan) -> Figure |
         "Of the link",
         "Bound by",
     )
-    return figure(
+    return view_figure(
         deck,
         "communication-roofline",
         "Communication roofline of every collective",
@@ -562,7 +565,7 @@ def _transfer_row(
         "calls × message × share that a rank sends",
         f"{one.n_calls:,} × {exact(one.message_bytes, 'B')} × {_sent_share(one)}",
         "costmodels.traffic: ring volumes",
-        inputs=(("of that out of the scale-up domain", shown(one.scale_out_bytes, "B")),),
+        inputs=(("of that out of the scale-up domain", quantity_text(one.scale_out_bytes, "B")),),
     )
     wire = deck.add(
         f"{key}-time",

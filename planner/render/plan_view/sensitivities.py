@@ -9,7 +9,7 @@ from planner.analyze.elasticities import FIGURES, RATE, sensitivity
 from planner.analyze.neighborhood import Neighbour, single_neighbours
 from planner.render.charts.chart import Frame
 from planner.render.plan_view.cards import Cell, Deck, Label, NumberTable, Shown, Words
-from planner.render.plan_view.figures import Figure, figure
+from planner.render.plan_view.figures import ViewFigure, view_figure
 from planner.render.plan_view.quantities import exact, total
 from planner.solver.answer.result import Plan
 
@@ -19,7 +19,7 @@ MOST_NEXT = 8
 """Other plans that are shown."""
 
 
-def elasticity_figure(deck: Deck, problem: Problem, plan: Plan) -> Figure:
+def elasticity_figure(deck: Deck, problem: Problem, plan: Plan) -> ViewFigure:
     """Return what one per cent of every hardware figure takes off the step."""
     known = sensitivity(problem, plan.layout)
     found = known.elasticity
@@ -91,7 +91,7 @@ def elasticity_figure(deck: Deck, problem: Problem, plan: Plan) -> Figure:
         ("Figure", "What it is", "Change", "Off the step", "Elasticity"), tuple(rows)
     )
     drawn = frame.figure([trace], checked=False)
-    return figure(
+    return view_figure(
         deck,
         "elasticities",
         "What one per cent buys",

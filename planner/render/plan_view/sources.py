@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from costmodels.problem import Problem
 from hardware.parts import Provenance
 from planner.render.plan_view.cards import Inputs
-from planner.render.plan_view.quantities import shown
+from planner.render.plan_view.quantities import quantity_text
 from planner.solver.calibration.file import Calibration
 
 TERM_SOURCES: Mapping[str, str] = {
@@ -84,12 +84,14 @@ def compute_figures(problem: Problem) -> Inputs:
     return (
         _figure(
             f"P, dense {precision} peak",
-            shown(part.peak_flops_per_s[precision], "FLOP/s"),
+            quantity_text(part.peak_flops_per_s[precision], "FLOP/s"),
             known.get(f"peak_flops_per_s.{precision}") or known.get("peak_flops_per_s"),
         ),
         ("eta, sustained share of large products", f"{eff.gemm_frac:.3f} (calibration)"),
         _figure(
-            "B, HBM bandwidth", shown(part.hbm_bytes_per_s, "B/s"), known.get("hbm_bytes_per_s")
+            "B, HBM bandwidth",
+            quantity_text(part.hbm_bytes_per_s, "B/s"),
+            known.get("hbm_bytes_per_s"),
         ),
         ("sustained share of it", f"{eff.hbm_frac:.3f} (calibration)"),
     )
@@ -102,12 +104,12 @@ def network_figures(problem: Problem) -> Inputs:
     return (
         _figure(
             "ring bandwidth inside the scale-up domain",
-            shown(part.ring_bytes_per_s, "B/s"),
+            quantity_text(part.ring_bytes_per_s, "B/s"),
             part.provenance.get("ring_bytes_per_s"),
         ),
         _figure(
             "scale-out bandwidth of a port",
-            shown(nic.bytes_per_s, "B/s"),
+            quantity_text(nic.bytes_per_s, "B/s"),
             nic.provenance.get("bytes_per_s"),
         ),
         (

@@ -17,8 +17,8 @@ from costmodels.schedule.zero_bubble import WEIGHT_GRAD
 from planner.analyze.trace.chrome_trace import HIDDEN, HIDDEN_NOTE, P2P, THREADS, drawn_events
 from planner.render.charts.chart import Frame
 from planner.render.plan_view.cards import Cell, Deck, Label, NumberTable, Shown, Words
-from planner.render.plan_view.figures import Figure, figure
-from planner.render.plan_view.quantities import exact, shown
+from planner.render.plan_view.figures import ViewFigure, view_figure
+from planner.render.plan_view.quantities import exact, quantity_text
 from planner.solver.answer.result import Plan
 
 MAX_BLOCKS = 1500
@@ -148,7 +148,7 @@ def _overlaps(low_s: float, high_s: float, windows: Sequence[Window]) -> bool:
     return any(low_s < window.end_s and high_s > window.start_s for window in windows)
 
 
-def timeline(deck: Deck, problem: Problem, plan: Plan) -> Figure:
+def drawn_timeline(deck: Deck, problem: Problem, plan: Plan) -> ViewFigure:
     """Return the timeline of one step."""
     drawing = draw_step(plan)
     lanes = [axis for axis in LANES if any(_lane(e) == axis for e in drawing.events)]
@@ -166,7 +166,7 @@ def timeline(deck: Deck, problem: Problem, plan: Plan) -> Figure:
     drawn = Frame(
         _height(drawing, lanes), _layout(drawing, lanes, unit, factor), legend_lines=2
     ).figure(traces, checked=False)
-    return figure(deck, "timeline", "One step in time", caption, drawn, table, tuple(notes))
+    return view_figure(deck, "timeline", "One step in time", caption, drawn, table, tuple(notes))
 
 
 def _height(drawing: Drawing, lanes: Sequence[str]) -> int:
@@ -283,14 +283,17 @@ def _text(event: Mapping[str, Any]) -> str:
     """Return what appears over an event."""
     args, start, took = event["args"], event["ts"] * 1e-6, event["dur"] * 1e-6
     lines = [
-        f"{event['name']} on stage {event['pid']}: {shown(took, 's')} from {shown(start, 's', 5)}"
+        f"{event['name']} on stage {event['pid']}: {quantity_text(took, 's')} from "
+        f"{quantity_text(start, 's', 5)}"
     ]
     if "layers" in args:
         low, high = args["layers"]
         lines.append(f"layers {low} to {high}")
     if "waits_ms" in args:
         waits, hidden = args["waits_ms"] * 1e-3, args["hidden_ms"] * 1e-3
-        lines.append(f"waited for {shown(waits, 's')}, hidden {shown(hidden, 's')}")
+        lines.append(
+            f"waited for {quantity_text(waits, 's')}, hidden {quantity_text(hidden, 's')}"
+        )
     if "to" in args:
         lines.append(f"to stage {args['to']}")
     return "<br>".join(lines)

@@ -8,15 +8,15 @@ from planner.analyze.explain import GROUPS
 from planner.analyze.terms import TERMS
 from planner.render.charts.chart import Frame
 from planner.render.plan_view.cards import Cell, Deck, NumberTable, Shown, Words
-from planner.render.plan_view.figures import GROUP_COLOURS, Figure, figure
-from planner.render.plan_view.quantities import exact, shown, total
+from planner.render.plan_view.figures import GROUP_COLOURS, ViewFigure, view_figure
+from planner.render.plan_view.quantities import exact, quantity_text, total
 from planner.solver.answer.result import Plan
 
 HIDDEN_AXES = ("tp", "cp", "ep", "dp")
 """Axes whose traffic may run beside compute."""
 
 
-def waterfall(deck: Deck, problem: Problem, plan: Plan, numbers: dict[str, Shown]) -> Figure:
+def waterfall(deck: Deck, problem: Problem, plan: Plan, numbers: dict[str, Shown]) -> ViewFigure:
     """Return the waterfall of the step time; `numbers` are the terms' (`add_time_cards`).
 
     Traffic that runs beside compute stands in it and is credited at once, so that the bars end at
@@ -24,7 +24,7 @@ def waterfall(deck: Deck, problem: Problem, plan: Plan, numbers: dict[str, Shown
     """
     found = plan.breakdown
     bars: list[Bar] = []
-    hidden, sums = hidden_traffic(found)
+    hidden, sums = hidden_traffic_figure(found)
     for group, terms in GROUPS.items():
         for name in (name for name in terms if name in numbers):
             bars.append((name, group, found.time_s[name], numbers[name], TERMS[name].title))
@@ -131,10 +131,10 @@ def waterfall(deck: Deck, problem: Problem, plan: Plan, numbers: dict[str, Shown
     notes = (f"Terms that take no time here: {', '.join(nothing)}.",) if nothing else ()
     table = NumberTable(("Term", "Kind", "What", "Time", "Share"), tuple(rows))
     drawn = frame.figure(traces, checked=False)
-    return figure(deck, "waterfall", "Where the step time goes", caption, drawn, table, notes)
+    return view_figure(deck, "waterfall", "Where the step time goes", caption, drawn, table, notes)
 
 
-def hidden_traffic(found: Breakdown) -> tuple[float, list[str]]:
+def hidden_traffic_figure(found: Breakdown) -> tuple[float, list[str]]:
     """Return what runs beside compute, seconds, and the sums that it is made of."""
     value, sums = 0.0, []
     for one in found.transfers:
@@ -208,4 +208,4 @@ def _bars(group: str, colour: str, mine: list[Bar], bars: list[Bar]) -> dict[str
 
 def step_text(plan: Plan) -> str:
     """Return the step time as the view shows it."""
-    return shown(plan.step_time_s, "s")
+    return quantity_text(plan.step_time_s, "s")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from planner.render.report.effects import NO_CHANGE, Effect, effects
-from planner.render.report.points import Measure, SweepPoints, shortened
+from planner.render.report.points import Measure, SweepPoints, shortened_name
 from planner.render.report.quantities import Scale, percent_change, scale_for, short_number
 from planner.units import format_count
 
@@ -23,7 +23,7 @@ MAX_JOBS = 12
 
 
 @dataclass(frozen=True)
-class Table:
+class AnswerTable:
     """A table for people: heads with units, cells as text or numbers as shown."""
 
     heads: tuple[str, ...]
@@ -31,22 +31,22 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Answer:
+class SweepFindings:
     """What the head of a report says."""
 
     headline: str
     asked: tuple[str, ...]
     points: tuple[str, ...]
-    best: Table
+    best: AnswerTable
     worth: tuple[str, ...]
-    worth_table: Table
+    worth_table: AnswerTable
     doubts: tuple[str, ...]
     worth_title: str = "What each axis buys"
 
 
-def answer(points: SweepPoints, found: Sequence[Effect]) -> Answer:
+def sweep_answer(points: SweepPoints, found: Sequence[Effect]) -> SweepFindings:
     """Return the answer in words; every number in it comes from the rows."""
-    return Answer(
+    return SweepFindings(
         _headline(points),
         _asked(points),
         _counts(points),
@@ -57,7 +57,7 @@ def answer(points: SweepPoints, found: Sequence[Effect]) -> Answer:
     )
 
 
-def run_text(seconds: float) -> str:
+def run_sentence(seconds: float) -> str:
     """Return the length of a run: days, or hours below two days."""
     if not math.isfinite(seconds):
         return "-"
@@ -66,7 +66,7 @@ def run_text(seconds: float) -> str:
 
 def layout_text(points: SweepPoints, row: int) -> str:
     """Return the layout of a row's best plan: its own text, or its degrees."""
-    return shortened(points.texts("best.layout")[row]) or degrees_text(points, row)
+    return shortened_name(points.texts("best.layout")[row]) or degrees_text(points, row)
 
 
 def degrees_text(
@@ -121,7 +121,7 @@ def _best_sentence(points: SweepPoints, measure: Measure, row: int, whole: bool)
         parts.append(f"{time.title.lower()} {time.scale.text(time.values[row])}")
     run = points.numbers("best.run_s")[row]
     if math.isfinite(run):
-        parts.append(f"{run_text(run)} for the run")
+        parts.append(f"{run_sentence(run)} for the run")
     if cost is not None and math.isfinite(cost.values[row]):
         text = cost.scale.text(cost.values[row], 3)
         parts.append(text if "run" in cost.title else f"{text} per million tokens")
@@ -140,7 +140,7 @@ def _named(points: SweepPoints, row: int) -> str:
 
 
 def _none_fits(points: SweepPoints) -> str:
-    reasons = Counter(shortened(r, 120) for r in points.texts("reason") if r)
+    reasons = Counter(shortened_name(r, 120) for r in points.texts("reason") if r)
     most = reasons.most_common(1)
     why = f" Most often because: {most[0][0]} ({most[0][1]:,} points)." if most else ""
     return f"None of the {points.n:,} points has a plan.{why}"
@@ -149,7 +149,7 @@ def _none_fits(points: SweepPoints) -> str:
 def _asked(points: SweepPoints) -> tuple[str, ...]:
     header, found = points.header, []
     job = ", ".join(
-        shortened(text)
+        shortened_name(text)
         for text in (
             _one(points.texts("model")) or _name(header, "model"),
             _one(points.texts("cluster")) or _name(header, "cluster"),
@@ -181,10 +181,10 @@ def _asked(points: SweepPoints) -> tuple[str, ...]:
         found.append("Nothing was varied.")
     where = header.get("where")
     if isinstance(where, list | tuple) and where:
-        found.append(f"Only where: {'; '.join(shortened(text, 120) for text in where)}.")
+        found.append(f"Only where: {'; '.join(shortened_name(text, 120) for text in where)}.")
     search = {**_mapping(header.get("options")), **_mapping(header.get("search"))}
     said = [
-        f"{shortened(key).replace('_', ' ')} {_plain_value(value)}"
+        f"{shortened_name(key).replace('_', ' ')} {_plain_value(value)}"
         for key, value in search.items()
         if key not in ("top", "allow") and value not in (None, "", [], {}, False, 0, ())
     ]
@@ -211,14 +211,16 @@ def _plain_value(value: object) -> str:
     if isinstance(value, Mapping):
         return _pairs(value)
     if isinstance(value, list | tuple):
-        return shortened(" / ".join(_plain_value(item) for item in value))
+        return shortened_name(" / ".join(_plain_value(item) for item in value))
     if isinstance(value, int | float) and not isinstance(value, bool):
         return format_count(float(value)) if abs(value) >= 1e6 else short_number(float(value), 6)
-    return shortened(value)
+    return shortened_name(value)
 
 
 def _pairs(values: Mapping[Any, Any]) -> str:
-    return ", ".join(f"{shortened(key)} {_plain_value(value)}" for key, value in values.items())
+    return ", ".join(
+        f"{shortened_name(key)} {_plain_value(value)}" for key, value in values.items()
+    )
 
 
 def _name(header: Mapping[str, Any], key: str) -> str:
@@ -232,15 +234,15 @@ def _one(texts: Sequence[str]) -> str:
     """Return the only text, or how many there are; empty without any."""
     found = list(dict.fromkeys(text for text in texts if text))
     if len(found) > 3:
-        return f"{len(found)} of them, {shortened(found[0])} to {shortened(found[-1])}"
-    return " / ".join(shortened(text) for text in found)
+        return f"{len(found)} of them, {shortened_name(found[0])} to {shortened_name(found[-1])}"
+    return " / ".join(shortened_name(text) for text in found)
 
 
 def _counts(points: SweepPoints) -> tuple[str, ...]:
     counts = Counter(points.statuses)
     n_solved = int(points.solved.sum())
     design = str(points.header.get("design") or "")
-    text = f"{points.n:,} points{f' ({shortened(design)})' if design else ''}: "
+    text = f"{points.n:,} points{f' ({shortened_name(design)})' if design else ''}: "
     parts = [f"{n_solved:,} with a plan"]
     proven = [
         value for value, ok in zip(points.values("proven"), points.solved, strict=True) if ok
@@ -266,7 +268,7 @@ def _counts(points: SweepPoints) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _best(points: SweepPoints) -> Table:
+def _best(points: SweepPoints) -> AnswerTable:
     """Return the best point by each measure, or the fastest of each job where jobs differ."""
     time, cost, energy = points.time, points.cost, points.energy
     run = points.numbers("best.run_s")
@@ -312,7 +314,7 @@ def _best(points: SweepPoints) -> Table:
             points.number(row),
         ]
         rows.append(tuple(cells))
-    return Table(tuple(heads), tuple(rows))
+    return AnswerTable(tuple(heads), tuple(rows))
 
 
 def _faster(ratio: float, what: str) -> str:
@@ -509,7 +511,7 @@ def _signed(ratio: float) -> str:
     return f"{'−' if change < 0 and text != '0' else '+'}{text} %"
 
 
-def _worth_table(points: SweepPoints, found: Sequence[Effect]) -> Table:
+def _worth_table(points: SweepPoints, found: Sequence[Effect]) -> AnswerTable:
     """Return every step of every axis, jobs aside, with its change of time and cost."""
     rows: list[tuple[str | float | int | None, ...]] = []
     jobs = {axis.path for axis in points.job_axes}
@@ -545,7 +547,7 @@ def _worth_table(points: SweepPoints, found: Sequence[Effect]) -> Table:
                     None,
                 )
             )
-    return Table(
+    return AnswerTable(
         (
             "Axis",
             "From",
@@ -573,7 +575,9 @@ def _cell(ratio: float) -> float | None:
 def _doubts(points: SweepPoints, known: Sequence[Effect]) -> tuple[str, ...]:
     """Return what the reader should know before believing: assumptions, intervals, limits."""
     notes = points.header.get("notes")
-    found = [shortened(text, 300) for text in notes] if isinstance(notes, list | tuple) else []
+    found = (
+        [shortened_name(text, 300) for text in notes] if isinstance(notes, list | tuple) else []
+    )
     parts: dict[str, dict[str, None]] = {}
     for text in dict.fromkeys(points.texts("assumed")):
         for name in filter(None, (item.strip() for item in text.split(","))):
@@ -582,8 +586,8 @@ def _doubts(points: SweepPoints, known: Sequence[Effect]) -> tuple[str, ...]:
     for part, figures in list(parts.items())[:MAX_ASSUMED]:
         of = ", ".join(figure.replace("_", " ").replace(".", " ") for figure in figures if figure)
         found.append(
-            f"Assumed, without a second source: {shortened(part)}"
-            f"{': ' + shortened(of, 300) if of else ''}."
+            f"Assumed, without a second source: {shortened_name(part)}"
+            f"{': ' + shortened_name(of, 300) if of else ''}."
         )
     if len(parts) > MAX_ASSUMED:
         found.append(

@@ -15,7 +15,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from planner.render.report.points import Axis, SweepPoints
+from planner.render.report.points import PointAxis, SweepPoints
 
 NO_CHANGE = 5e-4
 """Logarithm of a ratio below which nothing has changed."""
@@ -51,7 +51,7 @@ class Step:
 class Effect:
     """What one axis buys."""
 
-    axis: Axis
+    axis: PointAxis
     method: str
     """`pairs`, `fit`, or empty where nothing can be said."""
     steps: tuple[Step, ...]
@@ -119,7 +119,7 @@ def _geometric_mean(ratios: Sequence[float]) -> float:
     return math.exp(sum(logs) / len(logs)) if logs else math.nan
 
 
-def chains(points: SweepPoints, axis: Axis) -> list[list[int]]:
+def chains(points: SweepPoints, axis: PointAxis) -> list[list[int]]:
     """Return rows alike in all other axes, each list in the order of this axis' values."""
     others = [points.values(other.column) for other in points.axes if other is not axis]
     keys = list(zip(*others, strict=True)) if others else [()] * points.n
@@ -132,7 +132,7 @@ def chains(points: SweepPoints, axis: Axis) -> list[list[int]]:
     return [[row for _, row in sorted(group)] for group in groups.values() if len(group) > 1]
 
 
-def _by_pairs(points: SweepPoints, axis: Axis) -> Effect:
+def _by_pairs(points: SweepPoints, axis: PointAxis) -> Effect:
     time = points.time.values
     cost = points.cost.values if points.cost else np.full(points.n, math.nan)
     solved, devices, column = np.isfinite(time), points.devices, points.values(axis.column)
@@ -196,12 +196,12 @@ def _by_pairs(points: SweepPoints, axis: Axis) -> Effect:
     )
 
 
-def _has_ratio(axis: Axis) -> bool:
+def _has_ratio(axis: PointAxis) -> bool:
     return axis.numeric and all(isinstance(v, float) and v > 0 for v in axis.values)
 
 
 def _by_fit(
-    points: SweepPoints, wanted: Sequence[Axis], varied: Sequence[Axis]
+    points: SweepPoints, wanted: Sequence[PointAxis], varied: Sequence[PointAxis]
 ) -> dict[str, Effect]:
     """Return effects from a fit of log time on all axes; none where the fit is not determined."""
     rows = np.flatnonzero(np.isfinite(points.time.values))

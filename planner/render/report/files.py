@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from planner.errors import EmitError, UsageError
-from planner.render.report.points import Axis, SweepPoints
+from planner.render.report.points import PointAxis, SweepPoints
 
 DEFAULT_OUT = "report.html"
 IMAGE_FORMATS = ("png", "svg")
@@ -51,9 +51,9 @@ def run_report(sweep_file: str, out: str, x: str, y: str, image: str, form: str 
 def _result_named(source: str) -> tuple[dict[str, Any], str] | None:
     """Return a result and the plan of it that an argument names; None where it is no result."""
     if source == "last" or ("#" in source and not Path(source).exists()):
-        from planner.solver.answer.result_store import read_reference
+        from planner.solver.answer.result_store import read_plan_reference
 
-        return read_reference(source)
+        return read_plan_reference(source)
     path = Path(source)
     try:
         with path.open("rb") as file:
@@ -99,7 +99,9 @@ def report(sweep_file: str | os.PathLike[str], x: str = "", y: str = "") -> str:
     return sweep_page(points, Path(sweep_file).name, *_axes_of_maps(points, x, y))
 
 
-def _axes_of_maps(points: SweepPoints, x: str, y: str) -> tuple[Axis | None, Axis | None]:
+def _axes_of_maps(
+    points: SweepPoints, x: str, y: str
+) -> tuple[PointAxis | None, PointAxis | None]:
     x_axis, y_axis = chosen_axis(points, x, "--x"), chosen_axis(points, y, "--y")
     if x_axis is not None and x_axis is y_axis:
         raise UsageError(f"--x and --y are both {x_axis.path}", "name two different axes")
@@ -151,7 +153,7 @@ def read_points(sweep_file: str) -> SweepPoints:
     return SweepPoints(found.values, found.header)
 
 
-def chosen_axis(points: SweepPoints, path: str, option: str) -> Axis | None:
+def chosen_axis(points: SweepPoints, path: str, option: str) -> PointAxis | None:
     """Return the axis that an option names; `UsageError` with the axes there are."""
     if not path:
         return None

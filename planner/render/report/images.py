@@ -8,7 +8,7 @@ from typing import Any
 
 from planner.errors import EmitError, UsageError
 from planner.render.report.effects import effects
-from planner.render.report.points import Axis, SweepPoints
+from planner.render.report.points import PointAxis, SweepPoints
 from planner.render.report.sweep_charts import sections
 from planner.render.report.theme import image_template
 
@@ -40,7 +40,11 @@ def find_browser() -> str:
 
 
 def write_images(
-    points: SweepPoints, folder: Path, form: str, x: Axis | None = None, y: Axis | None = None
+    points: SweepPoints,
+    folder: Path,
+    form: str,
+    x: PointAxis | None = None,
+    y: PointAxis | None = None,
 ) -> list[Path]:
     """Write every figure of the report of a sweep to `folder`; return the files."""
     try:
@@ -94,6 +98,6 @@ def _draw(kaleido: Any, jobs: list[dict[str, Any]], browser: str) -> None:
 def _wrapped(title: str) -> str:
     import textwrap
 
-    from planner.render.charts.chart import plain
+    from planner.render.charts.chart import plain_figure
 
-    return "<br>".join(plain(line, 100) for line in textwrap.wrap(title, 90))
+    return "<br>".join(plain_figure(line, 100) for line in textwrap.wrap(title, 90))

@@ -18,9 +18,9 @@ from urllib.parse import quote
 
 from planner.render.charts.chart import Chart
 from planner.render.charts.failure import STATUS_WORDS, reasons
-from planner.render.report.answers import Answer, Table, answer, layout_text
+from planner.render.report.answers import AnswerTable, SweepFindings, layout_text, sweep_answer
 from planner.render.report.effects import effects
-from planner.render.report.points import Axis, SweepPoints, shortened
+from planner.render.report.points import PointAxis, SweepPoints, shortened_name
 from planner.render.report.quantities import short_number
 from planner.render.report.sweep_charts import Section, sections
 from planner.render.report.theme import template
@@ -64,19 +64,19 @@ class ShownTable:
 
 
 def sweep_page(
-    points: SweepPoints, source: str, x: Axis | None = None, y: Axis | None = None
+    points: SweepPoints, source: str, x: PointAxis | None = None, y: PointAxis | None = None
 ) -> str:
     """Return the report of a sweep as HTML; `source` is the name of its file."""
     found = effects(points)
-    name = shortened(points.header.get("name") or "")
+    name = shortened_name(points.header.get("name") or "")
     if name in ("", "sweep"):
-        name = f"of {shortened(source)}"
-    said = answer(points, found)
+        name = f"of {shortened_name(source)}"
+    said = sweep_answer(points, found)
     return points_page(f"Sweep {name}", points, said, sections(points, found, x, y), source)
 
 
 def points_page(
-    title: str, points: SweepPoints, said: Answer, parts: Sequence[Section], source: str
+    title: str, points: SweepPoints, said: SweepFindings, parts: Sequence[Section], source: str
 ) -> str:
     """Return the page of points: an answer in words, sections of charts, all points."""
     shown = [
@@ -99,7 +99,7 @@ def points_page(
         title=title,
         said=said,
         sections=shown,
-        source=shortened(source),
+        source=shortened_name(source),
         best=shown_table(said.best, "best"),
         worth=shown_table(said.worth_table, "worth") if said.worth_table.rows else None,
         reasons=shown_table(why, "reasons") if why else None,
@@ -171,7 +171,7 @@ def _json(data: Any) -> str:
     return text
 
 
-def shown_table(table: Table, key: str, text: str | None = None) -> ShownTable:
+def shown_table(table: AnswerTable, key: str, text: str | None = None) -> ShownTable:
     """Return a table with its cells as text, and a link to it as CSV (or to `text`)."""
     rows = table.rows[:MAX_TABLE_ROWS]
     numeric = tuple(
@@ -196,7 +196,7 @@ def _cell(value: object) -> str:
     return str(value)
 
 
-def csv_text(table: Table) -> str:
+def csv_text(table: AnswerTable) -> str:
     """Return a table as CSV, numbers as they are."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -218,7 +218,9 @@ def points_csv(points: SweepPoints) -> tuple[str, int]:
 
     def text(chosen: list[str]) -> str:
         columns = [points.columns[name] for name in chosen]
-        return csv_text(Table(tuple(chosen), tuple(zip(*columns, strict=True)) if columns else ()))
+        return csv_text(
+            AnswerTable(tuple(chosen), tuple(zip(*columns, strict=True)) if columns else ())
+        )
 
     whole = text(names)
     if len(whole) <= MAX_DOWNLOAD_BYTES:
@@ -227,7 +229,7 @@ def points_csv(points: SweepPoints) -> tuple[str, int]:
     return text(main), len(names) - len(main)
 
 
-def points_table(points: SweepPoints) -> Table:
+def points_table(points: SweepPoints) -> AnswerTable:
     """Return all points, the fastest first and those without a plan last, as people read them."""
     time, cost, energy = points.time, points.cost, points.energy
     order = sorted(
@@ -266,9 +268,9 @@ def points_table(points: SweepPoints) -> Table:
             (
                 points.number(row),
                 *(_axis_cell(axis, points.values(axis.column)[row]) for axis in points.axes),
-                STATUS_WORDS.get(statuses[row], shortened(statuses[row])),
+                STATUS_WORDS.get(statuses[row], shortened_name(statuses[row])),
                 _finite(points.devices[row], 1, 0),
-                shortened(accelerators[row]) or None,
+                shortened_name(accelerators[row]) or None,
                 *(_finite(m.values[row], m.scale.factor) for m in measures),
                 _finite(per_device[row], 1, 1),
                 _finite(mfu[row], 0.01, 2),
@@ -279,13 +281,13 @@ def points_table(points: SweepPoints) -> Table:
                 plan_ids[row] or None,
             )
         )
-    return Table(heads, tuple(rows))
+    return AnswerTable(heads, tuple(rows))
 
 
-def _axis_cell(axis: Axis, value: Any) -> str | float | None:
+def _axis_cell(axis: PointAxis, value: Any) -> str | float | None:
     if axis.numeric and isinstance(value, int | float):
         return axis.scale.shown(float(value))
-    return None if value is None else shortened(value)
+    return None if value is None else shortened_name(value)
 
 
 def _or_zero(value: float) -> float:
@@ -306,11 +308,11 @@ def facts(points: SweepPoints) -> tuple[tuple[str, str], ...]:
     found: list[tuple[str, str]] = []
     calibrations = dict.fromkeys(text for text in points.texts("calibration") if text)
     if calibrations:
-        found.append(("calibration of the points", ", ".join(map(shortened, calibrations))))
+        found.append(("calibration of the points", ", ".join(map(shortened_name, calibrations))))
     skip = {"axes", "columns", "inputs", "n_rows", "n_points", "name", "design"}
     for key, value in points.header.items():
         if key not in skip and value not in (None, "", [], {}):
-            found.append((shortened(key).replace("_", " "), _fact(value)))
+            found.append((shortened_name(key).replace("_", " "), _fact(value)))
     return tuple(found)
 
 
@@ -318,13 +320,13 @@ def _fact(value: object) -> str:
     """Return a value of the header as text: lists and mappings in full, empty ones left out."""
     if isinstance(value, Mapping):
         parts = [
-            f"{shortened(key)}: {{{_fact(item)}}}"
+            f"{shortened_name(key)}: {{{_fact(item)}}}"
             if isinstance(item, Mapping | list | tuple)
-            else f"{shortened(key)} {_fact(item)}"
+            else f"{shortened_name(key)} {_fact(item)}"
             for key, item in value.items()
             if item not in (None, "", [], {}, ())
         ]
-        return shortened(", ".join(parts), 3000)
+        return shortened_name(", ".join(parts), 3000)
     if isinstance(value, list | tuple):
-        return shortened(", ".join(_fact(item) for item in value), 3000)
-    return shortened(value, 300)
+        return shortened_name(", ".join(_fact(item) for item in value), 3000)
+    return shortened_name(value, 300)

@@ -21,14 +21,14 @@ SAME_WORK_FRAC = 1e-3
 HARDWARE_ROOTS = ("pools", "cluster", "fabric")
 
 
-def shortened(text: object, limit: int = MAX_TEXT) -> str:
+def shortened_name(text: object, limit: int = MAX_TEXT) -> str:
     """Return text on one line, at most `limit` characters long."""
     line = " ".join(str(text).split())
     return line if len(line) <= limit else f"{line[: limit - 3]}..."
 
 
 @dataclass(frozen=True)
-class Axis:
+class PointAxis:
     """One thing that was varied."""
 
     path: str
@@ -52,7 +52,7 @@ class Axis:
         """Return one value as it is read."""
         if self.numeric and isinstance(value, int | float):
             return self.scale.text(float(value))
-        return "-" if value is None else shortened(value)
+        return "-" if value is None else shortened_name(value)
 
     def at(self, text: str) -> str:
         """Return a value as a place: `memory 80 GiB`, `64 nodes`."""
@@ -252,7 +252,7 @@ class SweepPoints:
         return next((by_name[goal] for goal in goals if by_name.get(goal)), None) or self.time
 
     @cached_property
-    def job_axes(self) -> tuple[Axis, ...]:
+    def job_axes(self) -> tuple[PointAxis, ...]:
         """Axes along which the model or the sequence changes, so that times do not compare."""
         found = []
         model, n_params = self.texts("model"), self.values("n_params")
@@ -292,7 +292,7 @@ class SweepPoints:
         found = [row for row in chosen if math.isfinite(values[row])]
         return min(found, key=lambda row: (values[row], time[row], row), default=None)
 
-    def axis(self, path: str) -> Axis | None:
+    def axis(self, path: str) -> PointAxis | None:
         """Return the axis of a path, told without its first words where that is unique."""
         for axis in self.axes:
             if path in (axis.path, axis.column, axis.title):
@@ -305,7 +305,7 @@ class SweepPoints:
         index = self.values("index")[row]
         return row if index is None else int(index)
 
-    def where(self, row: int, without: Sequence[Axis] = ()) -> str:
+    def where(self, row: int, without: Sequence[PointAxis] = ()) -> str:
         """Return what was varied and its values in one row: `nodes 64, memory 80 GiB`."""
         return ", ".join(
             axis.at(axis.text(self.values(axis.column)[row]))
@@ -318,10 +318,12 @@ class SweepPoints:
         devices = self.devices[row]
         count = f"{int(devices):,}" if math.isfinite(devices) else "?"
         name = self.texts("accelerator")[row]
-        return f"{count} x {shortened(name)}" if name else f"{count} devices"
+        return f"{count} x {shortened_name(name)}" if name else f"{count} devices"
 
 
-def _axes(columns: Mapping[str, Sequence[Any]], header: Mapping[str, Any]) -> tuple[Axis, ...]:
+def _axes(
+    columns: Mapping[str, Sequence[Any]], header: Mapping[str, Any]
+) -> tuple[PointAxis, ...]:
     """Return the varied axes: those of the header; without one, columns `in.*` of several values.
 
     Other columns `in.*` beside those of the header are derived from them.
@@ -348,9 +350,9 @@ def _axes(columns: Mapping[str, Sequence[Any]], header: Mapping[str, Any]) -> tu
             order = {str(value): place for place, value in enumerate(listed)}
             values = tuple(sorted((str(v) for v in seen), key=lambda v: order.get(v, len(order))))
         scale = axis_scale(kind, values) if numeric else Scale()
-        title = shortened(entry.get("label") or titles[path], 48)
+        title = shortened_name(entry.get("label") or titles[path], 48)
         fields = tuple(str(field) for field in entry.get("fields") or ())
-        found.append(Axis(path, title, f"in.{path}", numeric, values, scale, fields))
+        found.append(PointAxis(path, title, f"in.{path}", numeric, values, scale, fields))
     return tuple(found)
 
 

@@ -14,15 +14,15 @@ from hardware.parts import Pool
 from planner.analyze.bottleneck import MEANING
 from planner.analyze.bottleneck_levers import Bound, bound_of
 from planner.analyze.bottleneck_text import (
+    bottleneck_headline,
     compute_words,
-    headline,
     lever_words,
     memory_words,
     next_words,
-    percent,
+    percent_text,
 )
 from planner.analyze.elasticities import FIGURES, elasticities
-from planner.analyze.explain import plan_words, run_by
+from planner.analyze.explain import plan_words, run_stack
 from planner.analyze.terms import TERMS
 from planner.documents import Bullets, Code, Grid, Heading, Paragraph, Part, html, markdown
 from planner.errors import PlannerError, UsageError
@@ -67,7 +67,7 @@ def review_document(data: Mapping[str, Any], which: str, source: str) -> list[Pa
         return [title, *_nothing_fits(checked), *_question(checked), *_basis(checked, None)]
     opened = plan_of_result(checked, which, source)
     _, _, problem, plan = opened
-    bound = bound_of(problem, plan, run_by(options))
+    bound = bound_of(problem, plan, run_stack(options))
     note = repriced_note_of(checked, which, source, plan)
     return [
         title,
@@ -186,7 +186,12 @@ def _why(data: Mapping[str, Any], plan: Plan, bound: Bound) -> Iterator[Part]:
             f"{'' if proof['proven'] else '; the search was not complete, so this is not proven'}."
         )
     yield Heading(3, "What binds")
-    said = [headline(bound), compute_words(bound), next_words(bound), memory_words(bound)]
+    said = [
+        bottleneck_headline(bound),
+        compute_words(bound),
+        next_words(bound),
+        memory_words(bound),
+    ]
     yield Bullets(tuple(f"{text}." for text in said if text))
 
 
@@ -297,7 +302,7 @@ def _alternatives(data: Mapping[str, Any], opened: Opened, source: str) -> Itera
             (
                 shown_layout(other.layout),
                 f"{other.step_time_s:.3f}",
-                percent(share, True),
+                percent_text(share, True),
                 f"{free:.1f}",
                 _difference(plan, other),
             )
@@ -338,7 +343,7 @@ def _levers(bound: Bound) -> Iterator[Part]:
                 x.change,
                 x.relaxes,
                 f"{x.after.step_s:.3f}",
-                percent(-x.gain_frac, True),
+                percent_text(-x.gain_frac, True),
                 lever_words(bound, x),
             )
             for x in shown

@@ -9,9 +9,9 @@ from planner.render.charts.elasticity import tornado
 from planner.render.charts.failure import status_chart
 from planner.render.charts.front import front_chart
 from planner.render.charts.map import layout_map
-from planner.render.charts.roofline import communication_roofline, roofline
+from planner.render.charts.roofline import communication_roofline_chart, roofline
 from planner.render.charts.scaling import curve_of_rows, scaling_chart, waiting_chart
-from planner.render.report.answers import Answer, Table, answer
+from planner.render.report.answers import AnswerTable, SweepFindings, sweep_answer
 from planner.render.report.effects import effects
 from planner.render.report.page import points_page
 from planner.render.report.points import SweepPoints
@@ -46,21 +46,21 @@ def scale_page(found: Scaling) -> str:
     """Return the page of a scaling curve as HTML."""
     points = points_of(found)
     heading = scaling_text(found).split("\n", 1)[0]
-    said = answer(points, effects(points))
+    said = sweep_answer(points, effects(points))
     stopped = (f"Stopped ({found.stopped}): larger sizes are missing.",) if found.stopped else ()
     # The notes of the curve name what is assumed.
     doubts = [text for text in said.doubts if not (found.notes and text.startswith("Assumed"))]
-    said = Answer(
+    said = SweepFindings(
         said.headline,
         (f"{heading}.",),
         said.points,
         said.best,
         _joined(marks_lines(found)),
-        Table((), ()),
+        AnswerTable((), ()),
         (*stopped, *found.notes, *doubts),
         "What the curve says",
     )
-    return points_page(f"Scaling: {heading}", points, said, sections(found, points), "")
+    return points_page(f"Scaling: {heading}", points, said, scaling_sections(found, points), "")
 
 
 def _joined(lines: Sequence[str]) -> tuple[str, ...]:
@@ -74,7 +74,7 @@ def _joined(lines: Sequence[str]) -> tuple[str, ...]:
     return tuple(f"{text[:1].upper()}{text[1:]}." for text in whole)
 
 
-def sections(found: Scaling, points: SweepPoints) -> list[Section]:
+def scaling_sections(found: Scaling, points: SweepPoints) -> list[Section]:
     """Return the sections that the curve can fill."""
     if not points.axes or not points.solved.any():
         return []
@@ -100,7 +100,7 @@ def sections(found: Scaling, points: SweepPoints) -> list[Section]:
     if points.cost is not None and over_devices:
         front = front_chart(points, points.time, points.cost)
         parts.append(Section("trade", "What to trade", "", (front,)))
-    what = (tornado(points), roofline(points), communication_roofline(points))
+    what = (tornado(points), roofline(points), communication_roofline_chart(points))
     parts.append(Section("bounds", "What binds", "", tuple(c for c in what if c is not None)))
     if not points.solved.all():
         parts.append(Section("status", "Sizes without a plan", "", (status_chart(points, axis),)))

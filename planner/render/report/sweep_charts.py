@@ -9,10 +9,10 @@ from planner.render.charts.elasticity import tornado
 from planner.render.charts.failure import axis_that_fails, status_chart
 from planner.render.charts.front import front_chart
 from planner.render.charts.map import heat_map, layout_map
-from planner.render.charts.roofline import communication_roofline, roofline
+from planner.render.charts.roofline import communication_roofline_chart, roofline
 from planner.render.charts.scaling import curves_of, scaling_chart
 from planner.render.report.effects import Effect
-from planner.render.report.points import Axis, SweepPoints
+from planner.render.report.points import PointAxis, SweepPoints
 
 MAX_AXIS_CHARTS = 8
 
@@ -27,7 +27,7 @@ class Section:
     charts: tuple[Chart, ...]
 
 
-def ranked_axes(points: SweepPoints, effects: Sequence[Effect]) -> list[Axis]:
+def ranked_axes(points: SweepPoints, effects: Sequence[Effect]) -> list[PointAxis]:
     """Return the axes with several values, those that move the time most first, jobs last."""
     strength = {effect.axis.path: effect.strength for effect in effects}
     varied = [axis for axis in points.axes if len(axis.values) > 1]
@@ -39,7 +39,10 @@ def ranked_axes(points: SweepPoints, effects: Sequence[Effect]) -> list[Axis]:
 
 
 def sections(
-    points: SweepPoints, effects: Sequence[Effect], x: Axis | None = None, y: Axis | None = None
+    points: SweepPoints,
+    effects: Sequence[Effect],
+    x: PointAxis | None = None,
+    y: PointAxis | None = None,
 ) -> list[Section]:
     """Return the sections that the rows can fill; `x` and `y` are the axes of the maps."""
     ranked = ranked_axes(points, effects)
@@ -87,7 +90,7 @@ def sections(
         found.append(Section("scaling", "Scaling", lead, curves))
         what = tuple(
             chart
-            for chart in (tornado(points), roofline(points), communication_roofline(points))
+            for chart in (tornado(points), roofline(points), communication_roofline_chart(points))
             if chart is not None
         )
         found.append(Section("bounds", "What binds", "", what))
@@ -99,8 +102,8 @@ def sections(
 
 
 def map_axes(
-    ranked: Sequence[Axis], x: Axis | None, y: Axis | None
-) -> tuple[Axis | None, Axis | None]:
+    ranked: Sequence[PointAxis], x: PointAxis | None, y: PointAxis | None
+) -> tuple[PointAxis | None, PointAxis | None]:
     """Return the axes of the maps: those asked for, then those that matter most."""
     free = [axis for axis in ranked if axis not in (x, y)]
     if x is None and free:

@@ -13,7 +13,7 @@ from planner.frameworks.emit import runs_on, runs_on_each
 from planner.solver.answer.advice import plan_warnings
 from planner.solver.answer.result import Plan
 from planner.solver.calibration.file import Calibration
-from planner.solver.calibration.intervals import evidence_for, interval_of, kind_of
+from planner.solver.calibration.intervals import evidence_for, interval_of, regime_kind_of
 from planner.solver.options import SolveOptions
 from planner.solver.problem import as_framework, make_problem
 from planner.solver.scenarios import Searched
@@ -126,7 +126,7 @@ class PlanMaker:
         """
         problem, layout, n = self._problem, found.layout, found.layout.n_devices
         job = problem.job
-        kind = kind_of(problem, layout, found.time_s, found.step_s)
+        kind = regime_kind_of(problem, layout, found.time_s, found.step_s)
         regime = f"{self._evidence}.{kind}"
         low, high = interval_of(regime, self._calibration)
         fitting = self.fitting(found, able, peaks)

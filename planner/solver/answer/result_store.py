@@ -19,7 +19,7 @@ from planner.specs.inputs import ClusterInput, ModelInput
 from planner.specs.loader import cluster_from_dict, model_from_dict
 from planner.specs.search.axis_values import layout_from_json
 from planner.specs.search.objectives import WITHIN
-from planner.units import GIB, show
+from planner.units import GIB, shown_value
 
 MAX_SAVED = 20
 """Results kept in the user's cache folder; older ones are dropped."""
@@ -131,7 +131,7 @@ def plan_named(reference: str) -> tuple[str, str]:
     return source, which
 
 
-def read_reference(reference: str) -> tuple[dict[str, Any], str]:
+def read_plan_reference(reference: str) -> tuple[dict[str, Any], str]:
     """Return the result and the plan in it that a PLAN argument names; it may hold no plans."""
     source, which = plan_named(reference)
     return read_result(source), which
@@ -185,7 +185,7 @@ def layout_fault(layout: Layout, model: ModelInput, cluster: ClusterInput) -> st
     for name in counts:
         value = getattr(layout, name)
         if type(value) is not int or value < (name in degrees):
-            return f"{name} is {show(value)}"
+            return f"{name} is {shown_value(value)}"
     words = {
         "schedule": SCHEDULES,
         "recompute": RECOMPUTES,
@@ -195,10 +195,10 @@ def layout_fault(layout: Layout, model: ModelInput, cluster: ClusterInput) -> st
     }
     for name, known in words.items():
         if getattr(layout, name) not in known:
-            return f"{name} is {show(getattr(layout, name))}"
+            return f"{name} is {shown_value(getattr(layout, name))}"
     for name in ("sp", *SWITCHES):
         if type(getattr(layout, name)) is not bool:
-            return f"{name} is {show(getattr(layout, name))}"
+            return f"{name} is {shown_value(getattr(layout, name))}"
     held, job = layout.stage_layers, model.job
     if any(type(n) is not int or n < 0 for n in held) or sum(held) != model.shape.layers:
         return f"its stages do not hold the {model.shape.layers} layers of the model"
@@ -221,7 +221,7 @@ def layout_fault(layout: Layout, model: ModelInput, cluster: ClusterInput) -> st
     return ""
 
 
-def opened(reference: str) -> tuple[ModelInput, ClusterInput, Problem, Plan]:
+def opened_plan(reference: str) -> tuple[ModelInput, ClusterInput, Problem, Plan]:
     """Return `open_plan` for a command: a note on stderr where the saved figures differ."""
     found = open_plan(reference)
     note = repriced_note(reference, found[3])

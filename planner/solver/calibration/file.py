@@ -30,7 +30,7 @@ from planner.errors import Problem, SpecError, UsageError
 from planner.solver.calibration.parameters import ANCHORS, known_parameters
 from planner.specs.identity import content_id
 from planner.specs.yaml.document import Document, close_names, load_yaml
-from planner.units import show
+from planner.units import shown_value
 
 SHIPPED = Path(str(files("planner"))) / "data" / "calibration.yaml"
 """The calibration that prices plans when no other is named."""
@@ -229,16 +229,16 @@ def calibration_of(document: Document, source: str) -> Calibration:
             wrong.append(document.problem((key,), f"unknown key {key!r}", fix, at_key=True))
     version = data.get("schema_version", SCHEMA_VERSION)
     if version != SCHEMA_VERSION:
-        message = f"schema_version {show(version)}, and this version reads {SCHEMA_VERSION}"
+        message = f"schema_version {shown_value(version)}, and this version reads {SCHEMA_VERSION}"
         wrong.append(document.problem(("schema_version",), message))
     name = data.get("name")
     if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME:
-        message = f"name is {show(name)}" if "name" in data else "has no name"
+        message = f"name is {shown_value(name)}" if "name" in data else "has no name"
         fix = f"a text of up to {MAX_NAME} characters"
         wrong.append(document.problem(("name",), message, fix))
     note = data.get("note", "")
     if not isinstance(note, str):
-        wrong.append(document.problem(("note",), f"note is {show(note)}", "write a text"))
+        wrong.append(document.problem(("note",), f"note is {shown_value(note)}", "write a text"))
     values = _mapping(document, "values", wrong)
     for key, value in values.items():
         found = _wrong(key, value)
@@ -248,7 +248,9 @@ def calibration_of(document: Document, source: str) -> Calibration:
     for key, value in provenance.items():
         if value not in PROVENANCES:
             fix = f"one of {', '.join(PROVENANCES)}"
-            wrong.append(document.problem(("provenance", key), f"{show(value)} is no origin", fix))
+            wrong.append(
+                document.problem(("provenance", key), f"{shown_value(value)} is no origin", fix)
+            )
         elif key not in values:
             fix = "give it a value, or remove the line"
             message = f"{key!r} has no value above"
@@ -257,16 +259,20 @@ def calibration_of(document: Document, source: str) -> Calibration:
     for key, value in intervals.items():
         if not _is_interval(value):
             fix = "two factors on the prediction, such as [0.93, 1.12]"
-            wrong.append(document.problem(("intervals", key), f"{show(value)} is none", fix))
+            wrong.append(
+                document.problem(("intervals", key), f"{shown_value(value)} is none", fix)
+            )
     resolution = _mapping(document, "resolution", wrong)
     for key, value in resolution.items():
         if not _is_number(value) or not 0.0 <= value < 1.0:
             fix = "a share of the step time, such as 0.03"
-            wrong.append(document.problem(("resolution", key), f"{show(value)} is none", fix))
+            wrong.append(
+                document.problem(("resolution", key), f"{shown_value(value)} is none", fix)
+            )
     anchored = data.get("anchored_by") or []
     if not isinstance(anchored, list) or not all(isinstance(x, str) for x in anchored):
         fix = "a list of measured steps, in words"
-        wrong.append(document.problem(("anchored_by",), f"is {show(anchored)}", fix))
+        wrong.append(document.problem(("anchored_by",), f"is {shown_value(anchored)}", fix))
     if wrong:
         raise SpecError(wrong)
     return Calibration(
@@ -286,7 +292,7 @@ def _mapping(document: Document, key: str, wrong: list[Problem]) -> dict[str, An
     if found is None:
         return {}
     if not isinstance(found, dict):
-        message = f"{key} is {show(found)}, not a mapping"
+        message = f"{key} is {shown_value(found)}, not a mapping"
         wrong.append(document.problem((key,), message, "write `name: value` lines under it"))
         return {}
     return found
@@ -314,7 +320,7 @@ def _wrong(name: str, value: Any) -> tuple[str, str] | None:
         return f"no parameter {name!r}", fix
     found = known[name]
     if not _is_number(value):
-        return f"{show(value)} is no number", f"from {found.low:g} to {found.high:g}"
+        return f"{shown_value(value)} is no number", f"from {found.low:g} to {found.high:g}"
     if not found.low <= value <= found.high:
         unit = f" {found.unit}" * bool(found.unit)
         return f"{value:g}{unit} is out of range", f"from {found.low:g} to {found.high:g}{unit}"

@@ -6,7 +6,7 @@ model is called. It has two parts, as in `fitted.network`:
 - what stands behind the prediction: `fitted` (stack and devices have values in the calibration),
   `new` (one of them has none), `anchored-1` or `anchored-3` (so many measured steps of the user's
   own set the scale);
-- what the step consists of, see `kind_of`.
+- what the step consists of, see `regime_kind_of`.
 
 The bounds are quantiles of ln(measured / predicted): `fitted` of the runs that the calibration was
 fitted to, `new` of families under a fit that left them out
@@ -63,7 +63,9 @@ NARROWEST = 0.01
 """The bounds stay this far from the prediction: repeats of one layout differ by as much."""
 
 
-def kind_of(problem: Problem, layout: Layout, time_s: Mapping[str, float], step_s: float) -> str:
+def regime_kind_of(
+    problem: Problem, layout: Layout, time_s: Mapping[str, float], step_s: float
+) -> str:
     """Return what a step consists of, one of `KINDS`; `time_s` is the predicted time by term."""
 
     def share(terms: Sequence[str]) -> float:
@@ -102,7 +104,7 @@ def regime_of(
     calibration: Calibration,
 ) -> str:
     """Return the regime of a prediction."""
-    kind = kind_of(problem, layout, time_s, step_s)
+    kind = regime_kind_of(problem, layout, time_s, step_s)
     return f"{evidence_for(problem, calibration)}.{kind}"
 
 
@@ -147,7 +149,7 @@ class Residuals:
         )
 
 
-def learn(found: Residuals) -> dict[str, Interval]:
+def learnt_intervals(found: Residuals) -> dict[str, Interval]:
     """Return the interval of every kind.
 
     Families weigh alike up to `FAMILY_ROWS`; where that leaves too many or too few of the rows
@@ -239,7 +241,7 @@ def left_out_coverage(found: Residuals) -> tuple[Coverage, ...]:
     out = []
     for family in sorted(set(found.families.tolist())):
         mine = found.families == family
-        learnt = learn(found.where(~mine))
+        learnt = learnt_intervals(found.where(~mine))
         if not learnt:
             continue
         held = found.where(mine)

@@ -47,7 +47,7 @@ from planner.specs.inputs import ClusterInput, Content, ModelInput
 from planner.specs.search.axis_values import layout_from_json, layout_from_pins, layout_to_json
 from planner.specs.search.section import FRAMEWORKS
 from planner.specs.yaml.document import Document, KeyPath, close_names, load_yaml
-from planner.units import GIB, format_percent, parse_size, show
+from planner.units import GIB, format_percent, parse_size, shown_value
 from searches.rules import Context
 
 MAX_RUNS = 3
@@ -374,7 +374,7 @@ def _run(
     fullest, ran_out = data.get("fullest", True), data.get("out_of_memory", False)
     for key, value in (("fullest", fullest), ("out_of_memory", ran_out)):
         if not isinstance(value, bool):
-            raise wrong(key, f"{show(value)} is neither true nor false", "true or false")
+            raise wrong(key, f"{shown_value(value)} is neither true nor false", "true or false")
     for key in ("model", "cluster", "layout", *([] if ran_out else ["step_time_s"])):
         if data.get(key) is None:
             raise wrong(key, f"a measured run needs {key}", "docs/trial.md shows a file")
@@ -382,7 +382,7 @@ def _run(
     if ran_out and step is not None:
         raise wrong("step_time_s", "a run out of memory has no step time", "drop one of the two")
     if step is not None and not _is_positive(step):
-        raise wrong("step_time_s", f"{show(step)} is no time", "seconds of one step: 12.3")
+        raise wrong("step_time_s", f"{shown_value(step)} is no time", "seconds of one step: 12.3")
     model, cluster = _inputs(document, at, data, given)
     if given and given.check:
         given.check(model, cluster)
@@ -437,13 +437,13 @@ def _inputs(
     changes = data.get("set") or {}
     if not isinstance(changes, dict):
         fix = "write `PATH: VALUE` lines, such as `pools.0.nodes: 8`"
-        raise SpecError(document.problem((*at, "set"), f"set is {show(changes)}", fix))
+        raise SpecError(document.problem((*at, "set"), f"set is {shown_value(changes)}", fix))
 
     def source(name: Literal["model", "cluster"]) -> Any:
         value = data[name]
         if not isinstance(value, str | dict):
             fix = "a file, the name of an example, or the file's contents"
-            raise SpecError(document.problem((*at, name), f"is {show(value)}", fix))
+            raise SpecError(document.problem((*at, name), f"is {shown_value(value)}", fix))
         if isinstance(value, dict):
             return value
         if given is None:
@@ -452,7 +452,7 @@ def _inputs(
             return given.files[value]
         if value not in example_names(name):
             fix = "the name of an example, what the file holds, or its text in `files`"
-            message = f"{show(value)} is no example, and no file is opened"
+            message = f"{shown_value(value)} is no example, and no file is opened"
             raise SpecError(document.problem((*at, name), message, fix))
         return example_content(name, value)
 
@@ -483,10 +483,14 @@ def _software(data: Mapping[str, Any], options: SolveOptions, wrong: Any) -> tup
     framework, stack = data.get("framework"), data.get("stack")
     if framework is not None and framework not in FRAMEWORKS:
         raise wrong(
-            "framework", f"unknown framework {show(framework)}", f"one of {', '.join(FRAMEWORKS)}"
+            "framework",
+            f"unknown framework {shown_value(framework)}",
+            f"one of {', '.join(FRAMEWORKS)}",
         )
     if stack is not None and stack not in STACKS:
-        raise wrong("stack", f"unknown stack {show(stack)}", f"one of {', '.join(sorted(STACKS))}")
+        raise wrong(
+            "stack", f"unknown stack {shown_value(stack)}", f"one of {', '.join(sorted(STACKS))}"
+        )
     if framework is None and stack is None:
         return options.framework, options.stack
     return framework or "default", stack or ""
@@ -534,7 +538,7 @@ def _peak(data: Mapping[str, Any], wrong: Any) -> tuple[float | None, str]:
     """Return the measured peak, bytes, and what it counts."""
     kind = data.get("memory", "device")
     if kind not in MEMORY_KINDS:
-        raise wrong("memory", f"unknown {show(kind)}", f"one of {', '.join(MEMORY_KINDS)}")
+        raise wrong("memory", f"unknown {shown_value(kind)}", f"one of {', '.join(MEMORY_KINDS)}")
     if data.get("peak_memory") is None:
         return None, kind
     try:
@@ -542,5 +546,5 @@ def _peak(data: Mapping[str, Any], wrong: Any) -> tuple[float | None, str]:
     except BadValue as error:
         raise wrong("peak_memory", error.message, error.fix) from None
     if peak <= 0:
-        raise wrong("peak_memory", f"{show(data['peak_memory'])} is no size", "61.2 GiB")
+        raise wrong("peak_memory", f"{shown_value(data['peak_memory'])} is no size", "61.2 GiB")
     return peak, kind

@@ -22,7 +22,7 @@ from planner.specs.cluster.segments import hosts_in_segments, in_segments, segme
 from planner.specs.contradictions import domain_fault, segment_fault
 from planner.specs.importers.hostlist import compress_hosts, expand_hosts
 from planner.specs.inputs import OtherUse, PoolSource
-from planner.specs.schema import AcceleratorSpec, Fault, PoolSpec
+from planner.specs.schema import AcceleratorSpec, PoolSpec, SpecFault
 from planner.specs.yaml.document import Document, KeyPath
 from planner.specs.yaml.faults import raise_faults
 
@@ -333,22 +333,22 @@ def _free_domain(domain: int, whole: int, n_nodes: int, per_node: int) -> int:
     return min(domain // whole, n_nodes) * per_node
 
 
-def _tier_inside_domain_fault(fabric: Fabric, domain_nodes: int) -> Fault | None:
+def _tier_inside_domain_fault(fabric: Fabric, domain_nodes: int) -> SpecFault | None:
     """Refuse a tier smaller than a rack: traffic inside a scale-up domain enters no tier."""
     if not fabric.tiers or fabric.tiers[0].n_nodes >= domain_nodes:
         return None
     tier = fabric.tiers[0]
     message = f"{tier.n_nodes} nodes of tier {tier.name!r} lie in a domain of {domain_nodes} nodes"
     fix = f"give at least {domain_nodes}, or leave the tier out"
-    return Fault(("fabric", "tiers", 0, "nodes"), message, fix)
+    return SpecFault(("fabric", "tiers", 0, "nodes"), message, fix)
 
 
-def _sharp_fault(fabric: Fabric, nic: Link) -> Fault | None:
+def _sharp_fault(fabric: Fabric, nic: Link) -> SpecFault | None:
     if not fabric.n_summing_tiers or nic.sums_in_switch:
         return None
     path: KeyPath = ("fabric", "sharp") if fabric.sharp else ("fabric", "tiers", 0, "sharp")
     message = f"switches of a {nic.name} network do not sum all-reduces"
-    return Fault(path, message, "set it for InfiniBand from HDR on, such as ib-ndr-400")
+    return SpecFault(path, message, "set it for InfiniBand from HDR on, such as ib-ndr-400")
 
 
 def default_domain(part: Accelerator, n_devices: int, per_node: int) -> int:
@@ -444,16 +444,16 @@ def _part(
         close = " or ".join(error.suggestions)
         guess = f"did you mean {close}? " if close else ""
         fix = f"{guess}`{command('catalog list')}` shows all names"
-        message = f"unknown {noun} {units.show(name)}"
+        message = f"unknown {noun} {units.shown_value(name)}"
         raise SpecError(document.problem(path, message, fix)) from None
 
 
-def _margin_fault(pool: Pool, path: KeyPath) -> Fault | None:
+def _margin_fault(pool: Pool, path: KeyPath) -> SpecFault | None:
     if pool.usable_bytes > 0:
         return None
     margin, memory = pool.memory_margin_bytes, pool.accelerator.memory_bytes
     message = f"{units.format_size(margin)} leave nothing of {units.format_size(memory)} of memory"
-    return Fault((*path, "memory_margin"), message, "lower it; the default is 4 GiB")
+    return SpecFault((*path, "memory_margin"), message, "lower it; the default is 4 GiB")
 
 
 def _stated_host(given: PoolSpec) -> tuple[tuple[str, str], ...]:

@@ -13,7 +13,7 @@ from planner.specs.importers.hostlist import compress_hosts
 from planner.specs.inputs import ClusterInput, PoolSource, default_name, import_notes
 from planner.specs.schema import ClusterFile, OperationsSpec
 from planner.specs.yaml.document import Document
-from planner.specs.yaml.faults import raise_faults, validate
+from planner.specs.yaml.faults import raise_faults, validated
 
 if TYPE_CHECKING:
     from hardware.catalogue import Catalogue
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def read_cluster(document: Document) -> ClusterInput:
     """Return a cluster from a document; `SpecError` for what is wrong with it."""
-    spec = validate(ClusterFile, document)
+    spec = validated(ClusterFile, document)
     raise_faults(document, cluster_faults(spec))
     catalogue = _catalogue()
     tiers = tuple(Tier(t.name, t.nodes, t.oversubscription, t.sharp) for t in spec.fabric.tiers)

@@ -77,7 +77,7 @@ FORMATS: tuple[Format, ...] = (
         kind="model",
         title="Hugging Face config.json",
         looks_like=huggingface.looks_like,
-        read=huggingface.read,
+        read=huggingface.read_config,
     ),
     Format(
         name="cluster",

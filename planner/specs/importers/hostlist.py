@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from planner.errors import BadValue
-from planner.units import show
+from planner.units import shown_value
 
 MAX_HOSTS = 200_000
 """Most names that a list may stand for."""
@@ -69,7 +69,9 @@ def _split(text: str) -> Iterator[str]:
         else:
             item += sign
     if depth:
-        raise BadValue(f"{show(text)} is not a host list", "close every bracket, as in n[001-016]")
+        raise BadValue(
+            f"{shown_value(text)} is not a host list", "close every bracket, as in n[001-016]"
+        )
     yield item.strip()
 
 
@@ -82,11 +84,15 @@ def _expand_item(item: str, room: int) -> list[str]:
         count *= len(values)
         choices.append(values)
         if count > room or len(pieces) > 2 * _MAX_BRACKETS + 1:
-            raise BadValue(f"{show(item)} stands for too many hosts", f"{MAX_HOSTS:,} at most")
+            raise BadValue(
+                f"{shown_value(item)} stands for too many hosts", f"{MAX_HOSTS:,} at most"
+            )
     names = ["".join(parts) for parts in itertools.product(*choices)]
     for name in names:
         if not _NAME.fullmatch(name):
-            raise BadValue(f"{show(name or item)} is not a host name", "as in n[001-016],n020")
+            raise BadValue(
+                f"{shown_value(name or item)} is not a host name", "as in n[001-016],n020"
+            )
     return names
 
 
@@ -96,12 +102,18 @@ def _numbers(text: str, item: str, room: int) -> Sequence[str]:
     for part in text.split(","):
         match = _RANGE.fullmatch(part.strip())
         if match is None:
-            raise BadValue(f"[{text}] in {show(item)} is not a range", "as in n[001-004,007]")
+            raise BadValue(
+                f"[{text}] in {shown_value(item)} is not a range", "as in n[001-004,007]"
+            )
         low, high = match[1], match[2] or match[1]
         if int(high) < int(low):
-            raise BadValue(f"[{text}] in {show(item)} runs backwards", "as in n[001-004,007]")
+            raise BadValue(
+                f"[{text}] in {shown_value(item)} runs backwards", "as in n[001-004,007]"
+            )
         if int(high) - int(low) >= room - len(found):
-            raise BadValue(f"{show(item)} stands for too many hosts", f"{MAX_HOSTS:,} at most")
+            raise BadValue(
+                f"{shown_value(item)} stands for too many hosts", f"{MAX_HOSTS:,} at most"
+            )
         found += [str(n).zfill(len(low)) for n in range(int(low), int(high) + 1)]
     return found
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from planner.errors import UsageError
-from planner.specs.schema import Fault, SearchSpec
+from planner.specs.schema import SearchSpec, SpecFault
 from planner.specs.search.axis_values import WORDS, axis_values
 from planner.specs.search.objectives import parse_duration, parse_objective, parse_pareto
 from planner.specs.yaml.document import KeyPath
@@ -15,7 +15,7 @@ ALLOWANCES = ("tp-across-domains",)
 """Once needed for tp beyond the scale-up domain, which is searched anyhow; still accepted."""
 
 
-def section_faults(spec: SearchSpec) -> list[Fault]:
+def section_faults(spec: SearchSpec) -> list[SpecFault]:
     """Return what is wrong with the values of the section, each with its place in the file."""
     checks: list[tuple[KeyPath, Any]] = []
     for key in ("pin", "only", "max"):
@@ -38,11 +38,11 @@ def section_faults(spec: SearchSpec) -> list[Fault]:
             check()
         except UsageError as error:
             message = error.message.partition(": ")[2] or error.message
-            faults.append(Fault(("search", *path), message, error.fix))
+            faults.append(SpecFault(("search", *path), message, error.fix))
     return faults
 
 
-def _contradictions(spec: SearchSpec) -> list[Fault]:
+def _contradictions(spec: SearchSpec) -> list[SpecFault]:
     """Return the bounds that leave nothing of what is pinned or listed."""
     faults = []
     for axis, most in spec.max.items():
@@ -51,7 +51,7 @@ def _contradictions(spec: SearchSpec) -> list[Fault]:
             if numbers and isinstance(most, int) and min(numbers) > most:
                 shown = ", ".join(map(str, numbers))
                 message = f"{most} leaves nothing of {key}: {axis} {shown}"
-                faults.append(Fault(("search", "max", axis), message, "drop one of them"))
+                faults.append(SpecFault(("search", "max", axis), message, "drop one of them"))
     return faults
 
 

@@ -19,7 +19,7 @@ import yaml
 
 from planner.errors import Problem, SpecError
 from planner.option_names import option, said
-from planner.units import show
+from planner.units import shown_value
 
 if TYPE_CHECKING:
     from planner.specs.importers.imported import Imported
@@ -180,7 +180,9 @@ def _step(
         message = f"no item {name!r} in {here}, a list of {len(target)}"
         raise SpecError(Problem(message, fix, given))
     fix = f"set {here} as a whole"
-    raise SpecError(Problem(f"{here} is {show(target)}, and has no {name!r} inside", fix, given))
+    raise SpecError(
+        Problem(f"{here} is {shown_value(target)}, and has no {name!r} inside", fix, given)
+    )
 
 
 def read_text(name: str) -> str:
@@ -341,7 +343,7 @@ class _Builder:
             except ValueError:
                 pass
         if kind in ("int", "float", "bool"):
-            raise self._error(node, path, f"{show(text)} is not a number or a boolean", "")
+            raise self._error(node, path, f"{shown_value(text)} is not a number or a boolean", "")
         raise self._error(node, path, f"the tag {_tag(node)} is not supported", "remove it")
 
     def _error(self, node: yaml.Node, path: KeyPath, message: str, fix: str) -> SpecError:

@@ -6,9 +6,9 @@ from typing import Any, Literal, TypeVar, get_args
 from pydantic import BaseModel, ValidationError
 
 from planner.errors import BadValue, Problem, SpecError
-from planner.specs.schema import Fault, ModelSpec, PoolSpec, field_meaning
+from planner.specs.schema import ModelSpec, PoolSpec, SpecFault, field_meaning
 from planner.specs.yaml.document import Document, KeyPath, close_names
-from planner.units import show
+from planner.units import shown_value
 
 Spec = TypeVar("Spec", bound=BaseModel)
 Kind = Literal["model", "cluster"]
@@ -135,7 +135,7 @@ _FIRST_SECTION: Mapping[Kind, tuple[str, frozenset[str]]] = {
 }
 
 
-def kind_of(document: Document) -> Kind:
+def document_kind(document: Document) -> Kind:
     """Return which of our two kinds of file a document looks like."""
     data = document.data if isinstance(document.data, Mapping) else {}
     marks = {*KEYS["cluster"], *_FIRST_SECTION["cluster"][1]}
@@ -151,7 +151,7 @@ def expect(document: Document, kind: Kind) -> None:
     """Raise when the document is plainly something else than the kind of file asked for."""
     data, wanted = document.data, KEYS[kind]
     if not isinstance(data, Mapping):
-        message = f"expected a {kind} file with `{wanted[0]}:` at the top, got {show(data)}"
+        message = f"expected a {kind} file with `{wanted[0]}:` at the top, got {shown_value(data)}"
         raise SpecError(document.problem((), message, f"see examples/{kind}s/"))
     if is_sweep(data):
         message = f"this is a sweep file, and a {kind} file is needed here"
@@ -169,7 +169,7 @@ def expect(document: Document, kind: Kind) -> None:
         raise SpecError(document.problem((), message, f"put them {where}; see examples/{kind}s/"))
 
 
-def validate(schema: type[Spec], document: Document) -> Spec:
+def validated(schema: type[Spec], document: Document) -> Spec:
     """Check a document against a schema; raise one `SpecError` with all problems found."""
     try:
         return schema.model_validate(document.data)
@@ -220,7 +220,7 @@ def _problem(
         meaning = field_meaning(model, str(path[-1])) if model else None
         fix = f"add `{path[-1]}:` ({_first_words(meaning)})" if meaning else f"add {path[-1]}:"
         return 1, document.problem(path, "is missing", fix, at_key=True)
-    given = show(error["input"])
+    given = shown_value(error["input"])
     if kind == "value_error" and isinstance(context.get("error"), BadValue):
         bad = context["error"]
         return 2, document.problem(path, bad.message, bad.fix, at_key=path[-1:] == ("[key]",))
@@ -266,7 +266,7 @@ def _unknown_key(schema: type[BaseModel], path: KeyPath) -> tuple[str, str]:
     key, model = str(path[-1]), _schema_at(schema, path[:-1])
     known = list(model.model_fields) if model else []
     allowed = f"keys here: {', '.join(known)}"
-    message = f"unknown key {show(key)}"
+    message = f"unknown key {shown_value(key)}"
     if len(path) == 1 and key in _ELSEWHERE and key not in known:
         return f"{key!r} belongs in {_ELSEWHERE[key]}", "keep one kind per file"
     if model and (name := meant_key(key, model)):
@@ -315,7 +315,7 @@ def _limit(limit: float) -> str:
     return f"{limit:g}" if isinstance(limit, float) or limit >= 10**6 else str(limit)
 
 
-def raise_faults(document: Document, faults: Iterable[Fault | None]) -> None:
+def raise_faults(document: Document, faults: Iterable[SpecFault | None]) -> None:
     """Raise a `SpecError` with all faults that there are; nothing where there is none."""
     problems = [document.problem(f.path, f.message, f.fix) for f in faults if f is not None]
     if problems:

@@ -31,25 +31,27 @@ from planner.specs.identity import content_id
 from planner.specs.search.axis_values import DEVICES
 from planner.specs.search.section import with_section
 from planner.sweeps.points import Point, point_names
-from planner.sweeps.rows import COLUMNS, COMPUTING, FLOAT, INT, Column, Row, solved_row
+from planner.sweeps.rows import COLUMNS, COMPUTING, FLOAT, INT, Row, RowColumn, solved_row
 from planner.sweeps.scaling.marks import marks
-from planner.sweeps.scaling.sizes import POINTS, Job, Range, Size, sizes_of
+from planner.sweeps.scaling.sizes import POINTS, CurveSize, Job, Range, sizes_of
 from searches.executors.executor import SerialExecutor
 from searches.pricing.shared_work import SharedWork
 
 SCHEMA_VERSION = "1.0"
 
-SCALE_COLUMNS: tuple[Column, ...] = (
-    Column("scale.size", INT, "", "devices, tokens of a sequence, or layers"),
-    Column("scale.layers", INT, "", "layers of the model"),
-    Column("scale.tokens_per_step", INT, "tokens", "tokens of a step, all devices"),
-    Column("scale.tokens_per_device", FLOAT, "tokens", "the same of one device"),
-    Column("scale.speedup", FLOAT, "", "throughput over that of the first size with a plan"),
-    Column("scale.efficiency", FLOAT, "", "throughput of a device over that at the first size"),
-    Column("scale.compute_s", FLOAT, "s", "part of the step in which the slowest device computes"),
-    Column("scale.exposed_comm_s", FLOAT, "s", "part in which it waits for the network"),
-    Column("scale.wall_tokens_per_s", FLOAT, "1/s", "tokens a second, failures counted"),
-    Column("scale.device_s_per_token", FLOAT, "s", "device time of a token, failures counted"),
+SCALE_COLUMNS: tuple[RowColumn, ...] = (
+    RowColumn("scale.size", INT, "", "devices, tokens of a sequence, or layers"),
+    RowColumn("scale.layers", INT, "", "layers of the model"),
+    RowColumn("scale.tokens_per_step", INT, "tokens", "tokens of a step, all devices"),
+    RowColumn("scale.tokens_per_device", FLOAT, "tokens", "the same of one device"),
+    RowColumn("scale.speedup", FLOAT, "", "throughput over that of the first size with a plan"),
+    RowColumn("scale.efficiency", FLOAT, "", "throughput of a device over that at the first size"),
+    RowColumn(
+        "scale.compute_s", FLOAT, "s", "part of the step in which the slowest device computes"
+    ),
+    RowColumn("scale.exposed_comm_s", FLOAT, "s", "part in which it waits for the network"),
+    RowColumn("scale.wall_tokens_per_s", FLOAT, "1/s", "tokens a second, failures counted"),
+    RowColumn("scale.device_s_per_token", FLOAT, "s", "device time of a token, failures counted"),
 )
 """Columns of a curve besides those of a sweep's rows (`planner.sweeps.rows.COLUMNS`)."""
 
@@ -294,7 +296,7 @@ def curve(
 
 
 def _rows(
-    sizes: Sequence[Size],
+    sizes: Sequence[CurveSize],
     asking: Asked,
     stop: Callable[[], bool] | None,
     progress: Callable[[int, int], None] | None,
@@ -336,7 +338,9 @@ def _rows(
     return rows, notes, ""
 
 
-def _size_row(index: int, size: Size, result: Result, first: Row | None, alone: bool) -> SizeRow:
+def _size_row(
+    index: int, size: CurveSize, result: Result, first: Row | None, alone: bool
+) -> SizeRow:
     """Return what the search of a size gave; `first` is the row before it that has a plan.
 
     A size without a legal layout has a row where it is `alone`, so that no curve is empty.
@@ -349,7 +353,7 @@ def _size_row(index: int, size: Size, result: Result, first: Row | None, alone: 
     return SizeRow(row, tuple(x for x in result.notes if not x.startswith("limit: ")))
 
 
-def _row(index: int, size: Size, result: Result) -> Row:
+def _row(index: int, size: CurveSize, result: Result) -> Row:
     """Return the row of one size, speedup and efficiency still missing."""
     options: SolveOptions = size.options
     priced = calibration_json(options.calibration)

@@ -32,7 +32,7 @@ PARTS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class CurveSize:
     """One point of a curve."""
 
     value: int
@@ -104,7 +104,7 @@ class Job:
         found = model_from_dict(self.model.document, list(fields.items()))
         return replace(found, notes=self.model.notes, details=self.model.details)
 
-    def context(self, size: Size) -> Context:
+    def context(self, size: CurveSize) -> Context:
         """Return the search of a size for any plan."""
         problem = make_problem(size.model, size.cluster, size.options)
         restrictions = replace(size.options.search_options(), n_finalists=1)
@@ -130,7 +130,7 @@ def grown(cluster: ClusterInput, n_devices: int) -> ClusterInput:
     return replace(found, notes=cluster.notes)
 
 
-def device_sizes(job: Job, asked: Range) -> list[Size]:
+def device_sizes(job: Job, asked: Range) -> list[CurveSize]:
     """Return the sizes of a curve over devices, ascending.
 
     Numbers without a legal layout are left out, and without `--from` those on which nothing fits
@@ -142,7 +142,7 @@ def device_sizes(job: Job, asked: Range) -> list[Size]:
     problem = make_problem(job.model, cluster, job.options)
     batch = job.model.job.global_batch
 
-    def size(n: int) -> Size | None:
+    def size(n: int) -> CurveSize | None:
         fields = {}
         if asked.scaling == WEAK:
             if batch * n % own:
@@ -150,7 +150,7 @@ def device_sizes(job: Job, asked: Range) -> list[Size]:
             fields = {"training.global_batch": batch * n // own}
         pinned = replace(job.options, pins={**job.options.pins, DEVICES: n})
         model = job.model if n == own else job.with_model(fields)
-        return Size(n, model, cluster, pinned)
+        return CurveSize(n, model, cluster, pinned)
 
     found, fits = [], bool(asked.least)
     counts = [n for n in device_counts(problem.pool) if n <= most]
@@ -176,7 +176,7 @@ def device_sizes(job: Job, asked: Range) -> list[Size]:
     return thinned(found, asked.points, keep=own)
 
 
-def thinned(sizes: Sequence[Size], points: int, keep: int) -> list[Size]:
+def thinned(sizes: Sequence[CurveSize], points: int, keep: int) -> list[CurveSize]:
     """Return at most `points` sizes, evenly in the logarithm: first, last and `keep` among them.
 
     Of each stretch the number that two divides most often, then the one nearest to its middle:
@@ -203,7 +203,7 @@ def thinned(sizes: Sequence[Size], points: int, keep: int) -> list[Size]:
     return [sizes[i] for i in sorted(kept)]
 
 
-def job_sizes(job: Job, asked: Range) -> list[Size]:
+def job_sizes(job: Job, asked: Range) -> list[CurveSize]:
     """Return the sizes of a curve over `seq_len` or `layers`, ascending, on the whole pool.
 
     Doublings from the first size on to `--to`, or to the first that does not fit, which is in the
@@ -212,7 +212,7 @@ def job_sizes(job: Job, asked: Range) -> list[Size]:
     """
     stated = job.model.job.seq_len if asked.over == "seq_len" else job.model.shape.layers
     value, most = asked.least or stated, asked.most or LIMITS[asked.over]
-    found: list[Size] = []
+    found: list[CurveSize] = []
     while value <= most:
         one = job_size(job, asked, value)
         if one is None and not found:
@@ -236,7 +236,7 @@ def job_sizes(job: Job, asked: Range) -> list[Size]:
     return found
 
 
-def _wall(job: Job, asked: Range, fits: int, fails: int) -> list[Size]:
+def _wall(job: Job, asked: Range, fits: int, fails: int) -> list[CurveSize]:
     """Return the largest size between two that fits, on a grid of parts of the smaller one."""
     step = max(1, fits // PARTS)
     for value in range(fits + (fails - fits - 1) // step * step, fits, -step):
@@ -246,7 +246,7 @@ def _wall(job: Job, asked: Range, fits: int, fails: int) -> list[Size]:
     return []
 
 
-def job_size(job: Job, asked: Range, value: int) -> Size | None:
+def job_size(job: Job, asked: Range, value: int) -> CurveSize | None:
     """Return one size of `seq_len` or `layers`; None where the model or batch has no such size."""
     fields: dict[str, int] = {"model.layers": value}
     if asked.over == "seq_len":
@@ -259,17 +259,17 @@ def job_size(job: Job, asked: Range, value: int) -> Size | None:
     n_devices = job.cluster.cluster.pools[0].n_devices
     pinned = replace(job.options, pins={**job.options.pins, DEVICES: n_devices})
     try:
-        return Size(value, job.with_model(fields), job.cluster, pinned)
+        return CurveSize(value, job.with_model(fields), job.cluster, pinned)
     except SpecError:
         if value == asked.least:  # what the user named has to be said
             raise
         return None
 
 
-Sizes = Callable[[Job, Range], list[Size]]
+Sizes = Callable[[Job, Range], list[CurveSize]]
 
 
-def sizes_of(job: Job, asked: Range) -> list[Size]:
+def sizes_of(job: Job, asked: Range) -> list[CurveSize]:
     """Return the sizes of the curve that is asked for."""
     chosen: Sizes = device_sizes if asked.over == "devices" else job_sizes
     return chosen(job, asked)

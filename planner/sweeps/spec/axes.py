@@ -8,10 +8,10 @@ from planner.specs.cluster.pool_fields import DEVICES
 from planner.specs.yaml.document import KeyPath
 from planner.sweeps.axes import Axis, BadItem, column_axis, field_axis
 from planner.sweeps.designs import Values
-from planner.sweeps.fields import WHOLE_FILES, as_text, field_at
+from planner.sweeps.fields import WHOLE_FILES, field_at, field_text
 from planner.sweeps.spec.faults import Faults
 from planner.sweeps.spec.schema import SweepFile
-from planner.units import show
+from planner.units import shown_value
 
 OF_ALL_POINTS = {
     "search.pareto": "a point of a sweep has one best plan: vary search.objective",
@@ -48,11 +48,11 @@ def _column(name: str, groups: object, faults: Faults) -> Axis:
         message = f"{name!r} is a field, and names a column of several"
         raise faults.say(place, message, "choose a name without points, such as generation")
     if not isinstance(groups, Mapping) or not groups:
-        message = f"expected values by name, each with its fields, got {show(groups)}"
+        message = f"expected values by name, each with its fields, got {shown_value(groups)}"
         raise faults.say(place, message, "such as {h100: {pools.0.nodes: 8}, ...}")
     for label, fields in groups.items():
         if not isinstance(fields, Mapping) or not fields:
-            message = f"expected fields and their values, got {show(fields)}"
+            message = f"expected fields and their values, got {shown_value(fields)}"
             raise faults.say((*place, label), message, "such as {pools.0.nodes: 8}")
         for path, value in fields.items():
             try:
@@ -84,12 +84,12 @@ def _listed(spec: SweepFile, columns: Sequence[Axis], faults: Faults) -> tuple[V
                     field_at(name).check(value)
             except StopIteration:
                 known = ", ".join(map(str, named[name].values))
-                message = f"{name} has no value {show(value)}"
+                message = f"{name} has no value {shown_value(value)}"
                 raise faults.say(("points", i, name), message, f"known: {known}") from None
             except BadValue as error:
                 raise faults.fail(("points", i, name), error, at_key=True) from None
         found.append(tuple(point.items()))
-    keys = [str(sorted((n, as_text(v)) for n, v in values)) for values in found]
+    keys = [str(sorted((n, field_text(v)) for n, v in values)) for values in found]
     for i, key in enumerate(keys):
         if key in keys[:i]:
             message = f"the same point as item {keys.index(key)}"
@@ -167,4 +167,4 @@ def check_part(place: KeyPath, path: str, value: object, faults: Faults) -> None
         guess = f"did you mean {close}? " if close else ""
         noun = {"like": "accelerator", "nic": "link"}.get(key, key)
         fix = f"{guess}`{command('catalog list')}` shows all names"
-        raise faults.say(place, f"unknown {noun} {show(name)}", fix) from None
+        raise faults.say(place, f"unknown {noun} {shown_value(name)}", fix) from None

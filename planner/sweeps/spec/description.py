@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 
 from planner.sweeps.axes import Axis
-from planner.sweeps.fields import as_text
+from planner.sweeps.fields import field_text
 from planner.sweeps.spec.axes import OF_ALL_POINTS
 from planner.sweeps.spec.spec import load_sweep
 from planner.sweeps.sweep import Sweep
@@ -17,13 +17,13 @@ def sweep_summary(path: str | os.PathLike[str]) -> str:
     """Check a sweep file and return what it is in a few lines; `SpecError` for a wrong one."""
     sweep = load_sweep(path)
     less = ", before constraints" if sweep.constraints else ""
-    head, *axes = described(sweep)
+    head, *axes = described_sweep(sweep)
     lines = [f"{os.fspath(path)}: a sweep file, no problems found", f"  {head}"]
     lines += [f"  {axis}" for axis in axes]
     return "\n".join([*lines, f"  points: {sweep.n_points:,}{less}"])
 
 
-def described(sweep: Sweep) -> list[str]:
+def described_sweep(sweep: Sweep) -> list[str]:
     """Return a line on the design of a sweep, and one on each axis."""
     lines = [f"sweep {sweep.name} ({sweep.sweep_id}): {_design(sweep)}"]
     lines += [f"  {axis.name}: {_values(axis)}" for axis in sweep.axes]
@@ -60,7 +60,7 @@ def stays(sweep: Sweep) -> list[str]:
             if cluster is None or not path.startswith("pools.") or path.count(".") != 2:
                 continue
             pool, key = path.rpartition(".")[::2]
-            values = {as_text(v) for c in axis.choices for p, v in c.sets if p == path}
+            values = {field_text(v) for c in axis.choices for p, v in c.sets if p == path}
             stated = cluster.data["pools"][int(pool.partition(".")[2])]
             kept = [k for k in _OF_A_PART if k in stated and f"{pool}.{k}" not in decided]
             if key in ("accelerator", "instance") and len(values) > 1 and kept:
@@ -84,6 +84,6 @@ def _values(axis: Axis) -> str:
         unit = f" {axis.span.unit}" if axis.span.unit else ""
         scale = ", log" if axis.span.log else ""
         return f"{low:g} to {high:g}{unit}{scale}"
-    shown = [as_text(value) for value in axis.values]
+    shown = [field_text(value) for value in axis.values]
     text = ", ".join(shown if len(shown) <= 8 else [*shown[:4], "...", *shown[-2:]])
     return f"{len(shown)} value{'s' * (len(shown) != 1)}: {text}"

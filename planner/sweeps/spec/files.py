@@ -12,10 +12,10 @@ from planner.specs.loader import model_of_document, read_document
 from planner.specs.yaml.document import Document, KeyPath
 from planner.sweeps.axes import Axis
 from planner.sweeps.families import Family, family_of
-from planner.sweeps.fields import PARAMS, WHOLE_FILES, as_text
+from planner.sweeps.fields import PARAMS, WHOLE_FILES, field_text
 from planner.sweeps.spec.faults import Faults
 from planner.sweeps.spec.schema import SweepFile
-from planner.units import parse_count, show
+from planner.units import parse_count, shown_value
 
 
 def read_files(
@@ -40,7 +40,7 @@ def read_files(
                 place: KeyPath = ("vary", kind, i)
                 if axis.field is None:
                     place = ("together", axis.name, str(choice.value), kind)
-                found[kind, as_text(value)] = _document(kind, value, place, faults, folder)
+                found[kind, field_text(value)] = _document(kind, value, place, faults, folder)
             if stated is None and _some_point_lacks(spec, kind):
                 raise faults.say((kind,), f"no `{kind}:`, and not every point names one")
     return found
@@ -96,7 +96,9 @@ def _document(
 ) -> Document:
     if isinstance(source, str) and folder is None:
         if source not in example_names(kind):
-            message = f"no example of a {kind} is called {show(source)}, and no file is opened"
+            message = (
+                f"no example of a {kind} is called {shown_value(source)}, and no file is opened"
+            )
             raise faults.say(place, message, "write what it holds in its place")
         source = example_content(kind, source)
     elif isinstance(source, str) and folder and not os.path.isabs(source):
@@ -111,6 +113,6 @@ def _document(
         first = error.problems[0]
         if first.line or isinstance(source, Mapping):
             raise
-        file = first.file or show(source)
+        file = first.file or shown_value(source)
         message = first.message if file in first.message else f"{file}: {first.message}"
         raise faults.say(place, message, first.fix) from None

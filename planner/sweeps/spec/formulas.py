@@ -9,17 +9,17 @@ from planner.specs.yaml.document import KeyPath
 from planner.sweeps.axes import Axis
 from planner.sweeps.expressions import (
     Expression,
-    Unknown,
+    UnknownValue,
     Value,
     dimension_of_name,
     read_expression,
     sample_value,
 )
-from planner.sweeps.fields import TEXT, WHOLE_FILES, as_text
+from planner.sweeps.fields import TEXT, WHOLE_FILES, field_text
 from planner.sweeps.spec.faults import Faults
 from planner.sweeps.spec.schema import SweepFile
 from planner.sweeps.sweep import Table, dimensions_of
-from planner.units import show
+from planner.units import shown_value
 
 
 def read_derived(
@@ -62,11 +62,13 @@ def _table(name: str, given: Mapping[str, Any], axes: Sequence[Axis]) -> Table:
             rows[key] = read_expression(text).value(_no_names)
     default = rows.pop("default", None)
     if by.endswith(".accelerator"):
-        written = {as_text(v) for a in axes for c in a.choices for p, v in c.sets if p == by}
+        written = {field_text(v) for a in axes for c in a.choices for p, v in c.sets if p == by}
         for key, value in tuple(rows.items()):
             known = _catalogue_name(key)
             if written and key not in written and known is None:
-                message = f"{show(key)} is no accelerator of the sweep, nor of the catalogue"
+                message = (
+                    f"{shown_value(key)} is no accelerator of the sweep, nor of the catalogue"
+                )
                 raise BadValue(message, f"`{command('catalog list')}` shows all names")
             rows[known or key] = value
     if not rows:
@@ -76,7 +78,7 @@ def _table(name: str, given: Mapping[str, Any], axes: Sequence[Axis]) -> Table:
         raise BadValue("values of several units", "give all of them in the same")
     for axis in axes:
         if axis.name == by and default is None:
-            missing = [as_text(v) for v in axis.values if as_text(v) not in rows]
+            missing = [field_text(v) for v in axis.values if field_text(v) not in rows]
             if missing:
                 raise BadValue(f"the table has no {missing[0]}", "add it, or `default:`")
     return Table(by, rows, default)
@@ -104,10 +106,10 @@ def read_constraints(
                 sample = expression.value(find)
                 if not isinstance(sample.content, bool):
                     raise BadValue(
-                        f"{show(text)} is neither true nor false",
+                        f"{shown_value(text)} is neither true nor false",
                         "compare it: ... <= 20 MW",
                     )
-            except Unknown:
+            except UnknownValue:
                 pass  # a division by zero of sample values
         except BadValue as error:
             raise faults.fail(("where", i), error) from None

@@ -6,7 +6,7 @@ from typing import Any
 
 from planner.errors import UsageError
 from planner.specs.yaml.document import Document, parse_yaml
-from planner.units import show
+from planner.units import shown_value
 
 
 def with_options(document: Document, more: Mapping[str, Any]) -> Document:
@@ -45,7 +45,7 @@ def with_options(document: Document, more: Mapping[str, Any]) -> Document:
             stated = stated if isinstance(stated, list) else [stated]
             data["where"] = [*stated, *given]
             for i, text in enumerate(given):
-                overrides["where", len(stated) + i] = f"--where {show(text)}"
+                overrides["where", len(stated) + i] = f"--where {shown_value(text)}"
         else:
             data[key] = given
             overrides[(key,)] = f"--{key} {given}" if isinstance(given, str | int) else f"--{key}"

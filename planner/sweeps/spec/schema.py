@@ -8,14 +8,14 @@ from pydantic import BeforeValidator, Field
 from planner.errors import BadValue
 from planner.specs.schema import Name, SearchSpec, _one_of, _Spec, _whole
 from planner.sweeps.designs import DESIGNS, MAX_POINTS
-from planner.units import show
+from planner.units import shown_value
 
 
 def _source(value: object) -> object:
     if isinstance(value, str | Mapping):
         return value
     raise BadValue(
-        f"expected a file, an example by name, or the file's content, got {show(value)}"
+        f"expected a file, an example by name, or the file's content, got {shown_value(value)}"
     )
 
 
@@ -27,7 +27,9 @@ def _listed(value: object) -> object:
 def _mapping(value: object) -> object:
     if isinstance(value, Mapping):
         return value
-    raise BadValue(f"expected a mapping of fields, got {show(value)}", "such as pools.0.nodes: 32")
+    raise BadValue(
+        f"expected a mapping of fields, got {shown_value(value)}", "such as pools.0.nodes: 32"
+    )
 
 
 Source = Annotated[Any, BeforeValidator(_source)]

@@ -31,7 +31,7 @@ from planner.sweeps.spec.options import with_options
 from planner.sweeps.spec.schema import SweepFile
 from planner.sweeps.spec.trial import try_sweep
 from planner.sweeps.sweep import Sweep, search_options
-from planner.units import show
+from planner.units import shown_value
 
 
 def load_sweep(path: str | os.PathLike[str], more: Mapping[str, Any] | None = None) -> Sweep:
@@ -72,7 +72,7 @@ def _sweep_document(
 def _expect_sections(document: Document) -> Document:
     """Return a document that may be a sweep file; `SpecError` for text and lists."""
     if not isinstance(document.data, Mapping):
-        message = f"expected a sweep file, got {show(document.data)}"
+        message = f"expected a sweep file, got {shown_value(document.data)}"
         raise SpecError(document.problem((), message, "see examples/sweeps/"))
     return document
 
@@ -172,10 +172,10 @@ class _Reader:
         """Runs that anchor it, in place of such a file."""
 
     def read(self) -> Sweep:
-        from planner.specs.yaml.faults import validate
+        from planner.specs.yaml.faults import validated
 
         self._expect()
-        spec = validate(SweepFile, self.document)
+        spec = validated(SweepFile, self.document)
         axes, listed = read_axes(spec, self.faults)
         family, models = read_family(spec, axes, self.faults, self.folder)
         files = {**read_files(spec, axes, self.faults, self.folder), **models}

@@ -8,7 +8,7 @@ from planner.specs.cluster.pool_fields import DEVICES
 from planner.specs.search.section import section_faults
 from planner.specs.yaml.document import KeyPath
 from planner.sweeps.changes import of_section
-from planner.sweeps.expressions import Unknown
+from planner.sweeps.expressions import UnknownValue
 from planner.sweeps.fields import WHOLE_FILES
 from planner.sweeps.spec.faults import Faults
 from planner.sweeps.sweep import Sweep, search_options
@@ -80,7 +80,7 @@ def _check_known(sweep: Sweep, faults: Faults) -> None:
                     continue
                 try:
                     find(name)
-                except Unknown as error:
+                except UnknownValue as error:
                     raise faults.fail(("where", i), error) from None
         return
 

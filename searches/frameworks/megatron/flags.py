@@ -14,11 +14,11 @@ from searches.frameworks.megatron.settings import (
     CHOICES,
     SINGLE_QUEUE,
     flag,
+    flag_number,
     flag_rule,
+    flag_value,
     flags_rule,
     is_set,
-    number,
-    option,
 )
 from searches.frameworks.rule import holding
 
@@ -53,7 +53,7 @@ def _missing(c: Case) -> list[str]:
         return []
     other = {"num_layers": "encoder_num_layers", "seq_length": "encoder_seq_length"}
     return [
-        option(name)
+        flag_value(name)
         for name in NEEDED
         if flag(c, name) is None and flag(c, other.get(name, "")) is None
     ]
@@ -61,14 +61,14 @@ def _missing(c: Case) -> list[str]:
 
 def _odd_words(c: Case) -> list[str]:
     return [
-        f"{option(name)} {c.settings[name]}"
+        f"{flag_value(name)} {c.settings[name]}"
         for name, words in CHOICES.items()
         if c.setting(name) is not None and c.setting(name) not in words
     ]
 
 
 def _old(c: Case) -> list[str]:
-    return [option(name) for name in OLD_SPELLINGS if flag(c, name)]
+    return [flag_value(name) for name in OLD_SPELLINGS if flag(c, name)]
 
 
 def _needs_single_queue(c: Case) -> bool:
@@ -89,9 +89,9 @@ def _mixed_training(c: Case) -> list[str]:
     by_steps = ("lr_decay_iters", "lr_warmup_iters")
     by_samples = ("train_samples", "lr_decay_samples", "lr_warmup_samples")
     if flag(c, "train_iters"):
-        return [option(name) for name in by_samples if flag(c, name)]
+        return [flag_value(name) for name in by_samples if flag(c, name)]
     if flag(c, "train_samples"):
-        return [option(name) for name in by_steps if flag(c, name)]
+        return [flag_value(name) for name in by_steps if flag(c, name)]
     return []
 
 
@@ -103,7 +103,7 @@ def _fusion(c: Case) -> str:
 def _two_activations(c: Case) -> list[str]:
     return holding(
         {
-            f"--swiglu excludes {option(other)}": flag(c, "swiglu") and flag(c, other)
+            f"--swiglu excludes {flag_value(other)}": flag(c, "swiglu") and flag(c, other)
             for other in ("squared_relu", "quick_geglu")
         }
     )
@@ -132,7 +132,7 @@ def _activation(c: Case) -> list[str]:
 
 def _no_rope(c: Case) -> list[str]:
     """Return what is wrong with the pattern of layers without rotary positions."""
-    every, layers = flag(c, "no_rope_freq"), number(c, "num_layers")
+    every, layers = flag(c, "no_rope_freq"), flag_number(c, "num_layers")
     if not every:
         return []
     if isinstance(every, list | tuple):
@@ -179,7 +179,7 @@ _SIZES = (
         "word that a flag does not take",
         lambda c: [f"unknown: {', '.join(_odd_words(c))}"] * bool(_odd_words(c)),
         lambda c: "; ".join(
-            f"{option(name)} {'|'.join(words)}"
+            f"{flag_value(name)} {'|'.join(words)}"
             for name, words in CHOICES.items()
             if c.setting(name) is not None and c.setting(name) not in words
         ),
@@ -190,7 +190,7 @@ _SIZES = (
         "hidden size does not divide by the heads",
         lambda c: (
             flag(c, "kv_channels") is None
-            and number(c, "hidden_size") % number(c, "num_attention_heads") > 0
+            and flag_number(c, "hidden_size") % flag_number(c, "num_attention_heads") > 0
         ),
         lambda c: (
             f"hidden size {flag(c, 'hidden_size')} does not divide by"
@@ -201,7 +201,7 @@ _SIZES = (
     flag_rule(
         "MLM125",
         "fewer positions than tokens",
-        lambda c: number(c, "max_position_embeddings") < number(c, "seq_length"),
+        lambda c: flag_number(c, "max_position_embeddings") < flag_number(c, "seq_length"),
         lambda c: (
             f"--max-position-embeddings {flag(c, 'max_position_embeddings')} is below"
             f" --seq-length {flag(c, 'seq_length')}; it is needed with rotary positions too"
@@ -245,7 +245,7 @@ _SIZES = (
         lambda c: (
             c.cp > 1
             and isinstance(flag(c, "cp_comm_type"), list | tuple)
-            and len(flag(c, "cp_comm_type")) not in (1, number(c, "num_layers"))
+            and len(flag(c, "cp_comm_type")) not in (1, flag_number(c, "num_layers"))
         ),
         lambda c: (
             f"--cp-comm-type names {len(flag(c, 'cp_comm_type'))} exchanges for"
@@ -305,7 +305,7 @@ _SIZES = (
         "weight shards that are no multiple of tp",
         lambda c: (
             flag(c, "tensor_parallel_num_weight_shards") is not None
-            and number(c, "tensor_parallel_num_weight_shards") % c.tp > 0
+            and flag_number(c, "tensor_parallel_num_weight_shards") % c.tp > 0
         ),
         lambda c: (
             "--tensor-parallel-num-weight-shards"
@@ -333,7 +333,7 @@ _SIZES = (
         "schedules by steps and by samples",
         lambda c: bool(_mixed_training(c)),
         lambda c: (
-            f"{option('train_iters' if flag(c, 'train_iters') else 'train_samples')}"
+            f"{flag_value('train_iters' if flag(c, 'train_iters') else 'train_samples')}"
             f" excludes {', '.join(_mixed_training(c))}"
         ),
         "all by steps, or all by samples",
@@ -383,7 +383,7 @@ _SIZES = (
         "MLM141",
         "activation that cannot be had so",
         _activation,
-        lambda c: "one of the two" if _two_activations(c) else option(f"no_{_fusion(c)}"),
+        lambda c: "one of the two" if _two_activations(c) else flag_value(f"no_{_fusion(c)}"),
         f"{TRANSFORMER_CONFIG}; megatron/training/argument_utils.py",
     ),
     flags_rule(
@@ -445,7 +445,7 @@ def _layers(c: Case) -> int:
         raise NotStatedError
     extra = int(bool(flag(c, "account_for_embedding_in_pipeline_split")))
     extra += bool(flag(c, "account_for_loss_in_pipeline_split"))
-    return number(c, "num_layers") + extra
+    return flag_number(c, "num_layers") + extra
 
 
 def _ends(c: Case) -> tuple[int, int, list[int]]:
@@ -496,7 +496,7 @@ def _layout_faults(c: Case) -> list[str]:
             "it must begin with its one E": letters.count("E") != 1 or letters[0] != "E",
             "it must end with its one L": letters.count("L") != 1 or letters[-1] != "L",
             f"{letters.count('t')} layers, not {flag(c, 'num_layers')}": letters.count("t")
-            != number(c, "num_layers"),
+            != flag_number(c, "num_layers"),
             f"{letters.count('m')} layers of multi-token prediction, not {mtp}": letters.count("m")
             != mtp,
             "layers stand after multi-token prediction": "t" in letters[letters.find("m") :]
@@ -535,7 +535,7 @@ _PIPELINE = (
         "two ways to ask for interleaving",
         lambda c: sum(is_set(c, name) for name in CHUNKING) > 1,
         lambda c: (
-            f"{' and '.join(option(n) for n in CHUNKING if is_set(c, n))} exclude each other"
+            f"{' and '.join(flag_value(n) for n in CHUNKING if is_set(c, n))} exclude each other"
         ),
         "one of them",
     ),
@@ -558,8 +558,8 @@ _PIPELINE = (
         "MLM213",
         "chunks by size with named end stages",
         lambda c: is_set(c, CHUNKING[0]) and any(is_set(c, name) for name in UNEVEN[:2]),
-        f"{option(CHUNKING[0])} does not go with named end stages",
-        option(CHUNKING[1]),
+        f"{flag_value(CHUNKING[0])} does not go with named end stages",
+        flag_value(CHUNKING[1]),
     ),
     flag_rule(
         "MLM214",
@@ -602,8 +602,8 @@ _PIPELINE = (
         "layout beside another way to split layers",
         lambda c: is_set(c, CHUNKING[2]) and any(is_set(c, name) for name in UNEVEN),
         lambda c: (
-            f"{option(CHUNKING[2])} excludes"
-            f" {', '.join(option(n) for n in UNEVEN if is_set(c, n))}"
+            f"{flag_value(CHUNKING[2])} excludes"
+            f" {', '.join(flag_value(n) for n in UNEVEN if is_set(c, n))}"
         ),
         "the layout alone",
         TRANSFORMER_CONFIG,
@@ -627,7 +627,7 @@ _PIPELINE = (
                     f"it must be below the {flag(c, 'num_layers')} layers": flag(
                         c, "cpu_offloading_num_layers"
                     )
-                    >= number(c, "num_layers"),
+                    >= flag_number(c, "num_layers"),
                 }
             )
             if flag(c, "cpu_offloading_num_layers") > 0

@@ -39,7 +39,7 @@ PP_BEFORE_DP = RANK_ORDERS[PIPELINES_INSIDE]
 """The other order of ranks, `--use-tp-pp-dp-mapping`."""
 
 
-def padded_vocab(shape: ModelShape, tp: int) -> int:
+def megatron_vocab(shape: ModelShape, tp: int) -> int:
     """Return the rows of the vocabulary matrices over all tp ranks."""
     return int(parameters.padded_vocab(shape, np.array([tp], dtype=np.int32))[0])
 
@@ -55,7 +55,7 @@ def vocab_divisor(shape: ModelShape, tp: int) -> int:
 
     Megatron pads up to a multiple of divisor * tp (megatron/training/vocab_utils.py).
     """
-    padded = padded_vocab(shape, tp)
+    padded = megatron_vocab(shape, tp)
     for divisor in (shape.vocab_multiple, 128, padded // tp):
         multiple = divisor * tp
         if multiple and -(-shape.vocab // multiple) * multiple == padded:
@@ -123,7 +123,8 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
         "megatron/training/vocab_utils.py, calculate_padded_vocab_size",
         lambda c: c.of_tp(lambda tp: not 0 < tp < 1 << 31 or vocab_divisor(c.model, tp) > 0) == 0,
         lambda c: (
-            f"vocabulary: {padded_vocab(c.model, c.tp)} padded rows cannot be split over tp {c.tp}"
+            f"vocabulary: {megatron_vocab(c.model, c.tp)} padded rows "
+            f"cannot be split over tp {c.tp}"
         ),
         "leave padded_vocab out",
     ),

@@ -86,7 +86,7 @@ def flag(c: Case, name: str) -> Any:
     return c.setting(name, DEFAULTS.get(name))
 
 
-def number(c: Case, name: str) -> int:
+def flag_number(c: Case, name: str) -> int:
     """Return a whole number that must be given; the rule is left out where it is not."""
     value = flag(c, name)
     if value is None:
@@ -94,7 +94,7 @@ def number(c: Case, name: str) -> int:
     return int(value)
 
 
-def option(name: str) -> str:
+def flag_value(name: str) -> str:
     """Return a flag as it is typed."""
     typed = {
         "fp8": "fp8-format",

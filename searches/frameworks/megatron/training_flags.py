@@ -11,10 +11,10 @@ from searches.frameworks.megatron.layouts import ARGUMENTS, PARALLEL_STATE, TRAN
 from searches.frameworks.megatron.settings import (
     SINGLE_QUEUE,
     flag,
+    flag_number,
     flag_rule,
+    flag_value,
     flags_rule,
-    number,
-    option,
 )
 from searches.frameworks.rule import holding
 
@@ -106,7 +106,7 @@ def _groups_of_experts(c: Case) -> list[str]:
         return ["--moe-router-group-topk needs --moe-router-num-groups"]
     return holding(
         {
-            f"{flag(c, 'num_experts')} experts do not divide into {groups} groups": number(
+            f"{flag(c, 'num_experts')} experts do not divide into {groups} groups": flag_number(
                 c, "num_experts"
             )
             % groups,
@@ -239,7 +239,7 @@ _EXPERTS = (
         lambda c: (
             bool(flag(c, "num_experts"))
             and isinstance(flag(c, "moe_layer_freq"), list | tuple)
-            and len(flag(c, "moe_layer_freq")) != number(c, "num_layers")
+            and len(flag(c, "moe_layer_freq")) != flag_number(c, "num_layers")
         ),
         lambda c: (
             f"--moe-layer-freq is a pattern of {len(flag(c, 'moe_layer_freq'))} layers, the"
@@ -294,7 +294,7 @@ def _megatron_fsdp(c: Case) -> list[str]:
 
 def _low_precision_states(c: Case) -> list[str]:
     names = ("main_grads_dtype", "main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype")
-    return [f"{option(n)} {flag(c, n)}" for n in names if flag(c, n) != "fp32"]
+    return [f"{flag_value(n)} {flag(c, n)}" for n in names if flag(c, n) != "fp32"]
 
 
 def _instances(c: Case) -> int:
@@ -573,9 +573,9 @@ def _module_faults(c: Case) -> list[str]:
 def _kept_in_bf16(c: Case) -> list[str]:
     if not (flag(c, "fp8") and flag(c, "first_last_layers_bf16")):
         return []
-    most = number(c, "num_layers") // c.pp
+    most = flag_number(c, "num_layers") // c.pp
     ends = ("num_layers_at_start_in_bf16", "num_layers_at_end_in_bf16")
-    over = [f"{option(n)} exceeds {most} layers a stage" for n in ends if flag(c, n) > most]
+    over = [f"{flag_value(n)} exceeds {most} layers a stage" for n in ends if flag(c, n) > most]
     delayed = flag(c, "fp8_recipe") == "delayed"
     return ["--first-last-layers-bf16 excludes --fp8-recipe delayed"] * delayed + over
 

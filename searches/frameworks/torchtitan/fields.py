@@ -58,13 +58,13 @@ _rule = partial(setting_rule, "torchtitan")
 _faults = partial(conditions_rule, "torchtitan")
 
 
-def field(c: Case, name: str, default: Any = None) -> Any:
+def config_field(c: Case, name: str, default: Any = None) -> Any:
     """Return a field of the run, `default` where it is not set."""
     return c.setting(name, default)
 
 
 def _degree(c: Case, axis: str) -> int:
-    return int(field(c, f"parallelism.{axis}_degree", -1 if axis.endswith("shard") else 1))
+    return int(config_field(c, f"parallelism.{axis}_degree", -1 if axis.endswith("shard") else 1))
 
 
 def _mesh(c: Case) -> list[str]:
@@ -96,8 +96,8 @@ def _replicas(c: Case) -> int:
 
 
 def _batch(c: Case) -> list[str]:
-    local = field(c, "training.local_batch_size", 8)
-    total = field(c, "training.global_batch_size", -1)
+    local = config_field(c, "training.local_batch_size", 8)
+    total = config_field(c, "training.global_batch_size", -1)
     if local < 1 or total == 0:
         name, n = ("local", local) if local < 1 else ("global", total)
         return [f"training.{name}_batch_size {n}"]
@@ -108,27 +108,29 @@ def _batch(c: Case) -> list[str]:
 
 
 def _whole_batch(c: Case) -> str:
-    local = field(c, "training.local_batch_size", 8)
+    local = config_field(c, "training.local_batch_size", 8)
     if local < 1:
         return "training.local_batch_size 1, or more"
-    total, most = field(c, "training.global_batch_size", -1), local * _replicas(c)
+    total, most = config_field(c, "training.global_batch_size", -1), local * _replicas(c)
     whole = max(1, -(-total // most)) * most
     return f"training.global_batch_size {whole}, or -1, which takes {most}"
 
 
 def _schedule(c: Case) -> str:
-    return str(field(c, "parallelism.pipeline_parallel_schedule", "1F1B")).lower()
+    return str(config_field(c, "parallelism.pipeline_parallel_schedule", "1F1B")).lower()
 
 
 def _ends(c: Case) -> tuple[int, int]:
     """Return what embedding and head weigh, in layers."""
     name = "parallelism.pipeline_parallel_{}_stage_less_layers"
-    return int(field(c, name.format("first"), 1)), int(field(c, name.format("last"), 1))
+    return int(config_field(c, name.format("first"), 1)), int(
+        config_field(c, name.format("last"), 1)
+    )
 
 
 def _cut_stages(c: Case) -> int | None:
     """Return the number of stages of a named size; None where none is named."""
-    per_stage = field(c, "parallelism.pipeline_parallel_layers_per_stage")
+    per_stage = config_field(c, "parallelism.pipeline_parallel_layers_per_stage")
     if per_stage is None:
         return None
     return int(-(-(c.model.layers + sum(_ends(c))) // per_stage))
@@ -157,9 +159,9 @@ def _stages(c: Case) -> list[str]:
     if c.pp == 1:
         return []
     if _schedule(c) not in SCHEDULES:
-        known = field(c, "parallelism.pipeline_parallel_schedule")
+        known = config_field(c, "parallelism.pipeline_parallel_schedule")
         return [f"parallelism.pipeline_parallel_schedule {known} is not known"]
-    parts, cut = field(c, "parallelism.module_fqns_per_model_part"), _cut_stages(c)
+    parts, cut = config_field(c, "parallelism.module_fqns_per_model_part"), _cut_stages(c)
     faults = [] if cut is None else _of_a_rank(c, cut, SCHEDULES[_schedule(c)])
     if parts is not None:
         return faults or _of_a_rank(c, len(parts), 1)
@@ -170,8 +172,8 @@ def _stages(c: Case) -> list[str]:
 
 
 def _micro_batches(c: Case) -> list[str]:
-    local = field(c, "training.local_batch_size", 8)
-    size = field(c, "parallelism.pipeline_parallel_microbatch_size", 1)
+    local = config_field(c, "training.local_batch_size", 8)
+    size = config_field(c, "parallelism.pipeline_parallel_microbatch_size", 1)
     if size < 1:
         return [f"parallelism.pipeline_parallel_microbatch_size {size}"]
     if c.pp == 1 or local % size == 0:
@@ -182,7 +184,7 @@ def _micro_batches(c: Case) -> list[str]:
 
 
 def _graphs(c: Case) -> list[str]:
-    if field(c, "training.disable_cuda_graphs", False):
+    if config_field(c, "training.disable_cuda_graphs", False):
         return []
     return holding(
         {
@@ -194,8 +196,8 @@ def _graphs(c: Case) -> list[str]:
 
 
 def _compiles(c: Case) -> bool:
-    parts = field(c, "compile.components", ["model", "loss"])
-    return bool(field(c, "compile.enable", False)) and "model" in parts
+    parts = config_field(c, "compile.components", ["model", "loss"])
+    return bool(config_field(c, "compile.enable", False)) and "model" in parts
 
 
 UNSPLIT = {
@@ -209,8 +211,8 @@ UNSPLIT = {
 
 def _model(c: Case) -> tuple[str, str]:
     """Return name and flavor of the model that a job file names."""
-    name = str(field(c, "model.name", "llama3")).removesuffix("_ft")
-    return name, str(field(c, "model.flavor", "debugmodel"))
+    name = str(config_field(c, "model.name", "llama3")).removesuffix("_ft")
+    return name, str(config_field(c, "model.flavor", "debugmodel"))
 
 
 def _odd_words(c: Case) -> list[str]:
@@ -309,7 +311,9 @@ RULES: tuple[FrameworkRule, ...] = (
     _rule(
         "TTN320",
         "DeepEP without expert parallelism",
-        lambda c: field(c, "parallelism.expert_parallel_comm_backend") == "deepep" and c.ep == 1,
+        lambda c: (
+            config_field(c, "parallelism.expert_parallel_comm_backend") == "deepep" and c.ep == 1
+        ),
         "parallelism.expert_parallel_comm_backend deepep needs expert_parallel_degree above 1",
         "expert_parallel_comm_backend standard",
         "torchtitan/models/llama4/infra/parallelize.py, parallelize_llama",
@@ -320,7 +324,7 @@ RULES: tuple[FrameworkRule, ...] = (
         "TTN420",
         "symmetric memory on an old accelerator",
         lambda c: (
-            field(c, "parallelism.enable_fsdp_symm_mem", False)
+            config_field(c, "parallelism.enable_fsdp_symm_mem", False)
             and c.generation.startswith(("volta", "ampere", "ada"))
         ),
         lambda c: (
@@ -335,8 +339,8 @@ RULES: tuple[FrameworkRule, ...] = (
         "asynchronous tensor parallelism without the compiler",
         lambda c: (
             bool(
-                field(c, "compile.enable_async_tensor_parallel", False)
-                or field(c, "parallelism.enable_async_tensor_parallel", False)
+                config_field(c, "compile.enable_async_tensor_parallel", False)
+                or config_field(c, "parallelism.enable_async_tensor_parallel", False)
             )
             and not _compiles(c)
         ),
@@ -347,7 +351,9 @@ RULES: tuple[FrameworkRule, ...] = (
     _rule(
         "TTN521",
         "memory budget without the compiler",
-        lambda c: field(c, "activation_checkpoint.mode") == "memory_budget" and not _compiles(c),
+        lambda c: (
+            config_field(c, "activation_checkpoint.mode") == "memory_budget" and not _compiles(c)
+        ),
         "activation_checkpoint by a memory budget needs compile.enable and model in"
         " compile.components",
         "compile.enable true",

@@ -7,7 +7,7 @@ from typing import Any
 
 from service.handlers.problems import Fault, refused
 from service.pages.figures import chart_data
-from service.pages.render import render
+from service.pages.render import render_page
 from service.pages.shown_data import shown_data
 from service.pages.visit import Visit
 
@@ -16,7 +16,7 @@ ALL = ""
 KINDS = (("step", "Step time", "s", 1.0), ("memory", "Memory", "GiB", 2.0**30))
 
 
-def runs_of(source: str, kind: str) -> list[dict[str, Any]]:
+def measured_rows_of(source: str, kind: str) -> list[dict[str, Any]]:
     """Return the measured layouts of a source (all: ``""``) with what was predicted, of a kind.
 
     `step` in seconds, `memory` in GiB.
@@ -43,11 +43,11 @@ def worst(runs: list[dict[str, Any]], n: int = N_WORST) -> list[dict[str, Any]]:
 
 
 @lru_cache(maxsize=64)
-def figure(source: str, kind: str) -> dict[str, Any] | None:
+def accuracy_figure(source: str, kind: str) -> dict[str, Any] | None:
     """Return predicted over measured as a figure; None where nothing was measured."""
     from planner.render.charts.pairs import accuracy_chart
 
-    runs = runs_of(source, kind)
+    runs = measured_rows_of(source, kind)
     if not runs:
         return None
     title, unit = next((title, unit) for key, title, unit, _ in KINDS if key == kind)
@@ -69,16 +69,16 @@ async def accuracy(visit: Visit) -> str:
 
 
 def _page(visit: Visit, data: dict[str, Any], source: str, about: dict[str, Any] | None) -> str:
-    figures = [found for kind, _, _, _ in KINDS if (found := figure(source, kind))]
-    return render(
+    figures = [found for kind, _, _, _ in KINDS if (found := accuracy_figure(source, kind))]
+    return render_page(
         visit,
         "accuracy.html.j2",
         data=data,
         source=source,
         about=about,
         figures=figures,
-        worst=worst(runs_of(source, "step")),
-        worst_memory=worst(runs_of(source, "memory"), 10),
+        worst=worst(measured_rows_of(source, "step")),
+        worst_memory=worst(measured_rows_of(source, "memory"), 10),
     )
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from service.pages.figures import chart_data
 from service.pages.question import query_of
-from service.pages.render import render
+from service.pages.render import render_page
 from service.pages.shown_data import shown_data
 from service.pages.visit import Visit
 
@@ -111,7 +111,7 @@ def _page(visit: Visit) -> str:
         }
         for i, (case, figure) in enumerate(zip(data["cases"], case_figures(), strict=True))
     ]
-    return render(
+    return render_page(
         visit,
         "cases.html.j2",
         basis=data["basis"],

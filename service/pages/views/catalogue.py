@@ -4,7 +4,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from service.handlers.problems import Fault, refused
-from service.pages.render import render
+from service.pages.render import render_page
 from service.pages.rows import matches
 from service.pages.visit import Visit
 
@@ -106,7 +106,7 @@ async def catalogue(visit: Visit) -> str:
         }
         for key, title, heads in KINDS
     ]
-    return render(
+    return render_page(
         visit,
         "catalogue.html.j2",
         sections=sections,
@@ -133,7 +133,7 @@ async def part(visit: Visit) -> str:
     except CatalogError as error:
         fault = Fault(error.message, error.fix.removesuffix("planner catalog list"))
         raise refused("unknown-part", error.message, 404, [fault]) from None
-    return render(
+    return render_page(
         visit,
         "catalogue_part.html.j2",
         part=found,

@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from service.handlers import schemas
-from service.handlers.handlers import PAGE_PREFIX, Call, Running, solved_result
+from service.handlers.handlers import PAGE_PREFIX, RunningCall, ServiceCall, solved_result
 from service.pages.figures import chart_data
 from service.pages.listing import best_words, tie_of
 from service.pages.question import query_of, title_of
-from service.pages.render import render
+from service.pages.render import render_page
 from service.pages.views.plans import option_words
 from service.pages.visit import Data, Visit
 
@@ -39,9 +39,9 @@ class CompareAnswer(schemas.Answer):
     """Each of the other plans against the first, in words."""
 
 
-def _compare(request: CompareRequest, running: Running) -> Data:
+def _compare(request: CompareRequest, running: RunningCall) -> Data:
     from planner.analyze.bottleneck_levers import binding_now
-    from planner.analyze.bottleneck_text import headline
+    from planner.analyze.bottleneck_text import bottleneck_headline
     from planner.analyze.comparison import compare, verdict
     from planner.render.charts.pairs import two_steps_chart
     from planner.solver.answer.result_store import pick_plan, plan_of_result
@@ -72,7 +72,7 @@ def _compare(request: CompareRequest, running: Running) -> Data:
             "p10_s": plan.step_time_p10_s,
             "p90_s": plan.step_time_p90_s,
             "runs_on": list(plan.runs_on),
-            "binds": headline(binding_now(problem, plan)),
+            "binds": bottleneck_headline(binding_now(problem, plan)),
             "warnings": [{"code": w.code, "text": w.text} for w in plan.warnings],
         }
         for name, part, is_ahead, (_, _, problem, plan) in zip(
@@ -154,7 +154,7 @@ def _traffic_rows(found: "Sequence[Comparison]") -> list[Data]:
 
 
 PAGE_CALLS = {
-    COMPARE_CALL: Call(
+    COMPARE_CALL: ServiceCall(
         COMPARE_CALL,
         CompareRequest,
         CompareAnswer,
@@ -171,7 +171,7 @@ async def compare_page(visit: Visit) -> str:
     """Show two to four plans of a question; without them, say how to choose."""
     request = visit.question()
     if request is None:
-        return render(
+        return render_page(
             visit, "unasked.html.j2", title="Compare", what="plans of a question side by side"
         )
     plans = list(
@@ -181,7 +181,7 @@ async def compare_page(visit: Visit) -> str:
         plans *= 2
     query = query_of(request)
     if len(plans) < 2:
-        return render(
+        return render_page(
             visit,
             "compare_choose.html.j2",
             name=title_of(request),
@@ -195,7 +195,7 @@ async def compare_page(visit: Visit) -> str:
 
 def _page(visit: Visit, request: Data, answer: Data, plans: list[str]) -> str:
     query, shown = query_of(request), plans[: len(NAMES)]
-    return render(
+    return render_page(
         visit,
         "compare.html.j2",
         found=answer,

@@ -1,7 +1,7 @@
 """The first page: what the tool does, and its views."""
 
 from service.pages.examples import examples
-from service.pages.render import render
+from service.pages.render import render_page
 from service.pages.visit import Visit
 
 VIEWS = (
@@ -43,11 +43,11 @@ VIEWS = (
 )
 
 
-async def home(visit: Visit) -> str:
+async def home_page(visit: Visit) -> str:
     """Say what the tool does and where."""
-    return render(
+    return render_page(
         visit, "home.html.j2", views=VIEWS, models=examples("model"), clusters=examples("cluster")
     )
 
 
-PAGES = {"/ui": home}
+PAGES = {"/ui": home_page}

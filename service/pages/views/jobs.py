@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 
 from service.jobs.records import FINAL, JobView, State, no_such_job
-from service.pages.render import render
+from service.pages.render import render_page
 from service.pages.visit import Data, Page, Visit
 
 LISTED = 100
@@ -17,10 +17,10 @@ async def jobs(visit: Visit) -> str:
     state = visit.get("state").upper()
     chosen = State(state) if state in State.__members__ else None
     found, cursor = await visit.engine.list_jobs(visit.caller, visit.get("cursor"), chosen, LISTED)
-    return render(
+    return render_page(
         visit,
         "jobs.html.j2",
-        jobs=await described(visit, found),
+        jobs=await described_job(visit, found),
         states=list(State),
         state=chosen.value if chosen else "",
         more=visit.here(cursor=cursor) if cursor else "",
@@ -28,7 +28,7 @@ async def jobs(visit: Visit) -> str:
     )
 
 
-async def described(visit: Visit, found: Sequence[JobView]) -> list[Data]:
+async def described_job(visit: Visit, found: Sequence[JobView]) -> list[Data]:
     """Return jobs as the list shows them."""
     notes = await asyncio.to_thread(visit.engine.jobs.notes, [job.job_id for job in found])
     return [_described(visit, job, notes.get(job.job_id, {})) for job in found]
@@ -61,10 +61,10 @@ def job_id_of(visit: Visit) -> str:
 async def job(visit: Visit) -> Page | str:
     """Show one job, or lead to the page of its answer."""
     found = await visit.engine.get_job(job_id_of(visit), visit.caller)
-    shown = (await described(visit, [found]))[0]
+    shown = (await described_job(visit, [found]))[0]
     if shown["href"] != visit.url(visit.path):
         return Page(b"", 303, headers={"location": shown["href"]})
-    return render(visit, "job.html.j2", shown=shown, job=found)
+    return render_page(visit, "job.html.j2", shown=shown, job=found)
 
 
 async def result(visit: Visit) -> Page:

@@ -10,15 +10,15 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from service.handlers import schemas
-from service.handlers.handlers import PAGE_PREFIX, Call, Running
+from service.handlers.handlers import PAGE_PREFIX, RunningCall, ServiceCall
 from service.handlers.problems import Problem, refused
 from service.pages.figures import chart_data
-from service.pages.render import environment, render
+from service.pages.render import page_environment, render_page
 from service.pages.static import file
 from service.pages.visit import Data, Page, Visit
 
 if TYPE_CHECKING:
-    from planner.learn.results import Calculator, Result
+    from planner.learn.results import Calculator, CalculatorResult
 
 _NUMBER = re.compile(r"[\d.,]+(?:e[+-]?\d+)? \S{1,10}(?: \S{1,10})?")
 
@@ -52,7 +52,7 @@ class LearnAnswer(schemas.Answer):
     presets: list[dict[str, Any]]
 
 
-def _learn(request: LearnRequest, running: Running) -> Data:
+def _learn(request: LearnRequest, running: RunningCall) -> Data:
     """Return what a page of a calculator shows; wrong inputs are part of it."""
     from planner.learn import calculators
 
@@ -65,7 +65,9 @@ def _learn(request: LearnRequest, running: Running) -> Data:
     groups: dict[str, list[Data]] = {}
     for name, spec in one.specs.items():
         groups.setdefault(spec.group, []).append(
-            field(name, spec, given.get(name, ""), found.resolved, found.problems.get(name, ""))
+            form_field(
+                name, spec, given.get(name, ""), found.resolved, found.problems.get(name, "")
+            )
         )
     others = [
         {"name": name, "problem": text}
@@ -92,15 +94,15 @@ def _learn(request: LearnRequest, running: Running) -> Data:
     }
 
 
-def field(name: str, spec: Any, text: str, resolved: Mapping[str, Any], problem: str) -> Data:
+def form_field(name: str, spec: Any, text: str, resolved: Mapping[str, Any], problem: str) -> Data:
     """Return one field of a form: what it shows, its slider, what is wrong with it."""
-    from planner.learn.fields import shortened
+    from planner.learn.fields import shortened_title
 
     value = resolved.get(name)
     standard = spec.text(spec.default) if spec.default is not None else ""
     steps = spec.steps()
     current = "" if value is None or spec.kind == "choice" else spec.text(value)
-    shown = shortened(text) if problem else (current if text else standard)
+    shown = shortened_title(text) if problem else (current if text else standard)
     return {
         "name": name,
         "label": spec.label,
@@ -124,7 +126,7 @@ def nearest(steps: list[str], current: str) -> int:
     return min(range(len(steps)), key=lambda place: abs(float(steps[place]) - value))
 
 
-def result_data(one: "Calculator[Any]", answer: "Result") -> Data:
+def result_data(one: "Calculator[Any]", answer: "CalculatorResult") -> Data:
     """Return an answer as the template takes it."""
     return {
         "headline": answer.headline,
@@ -172,7 +174,7 @@ def unbroken(cell: Any) -> Any:
 
 
 PAGE_CALLS = {
-    LEARN_CALL: Call(
+    LEARN_CALL: ServiceCall(
         LEARN_CALL,
         LearnRequest,
         LearnAnswer,
@@ -197,7 +199,7 @@ def _index(visit: Visit) -> str:
         {"title": one.title, "question": one.question, "href": visit.url(f"/ui/learn/{one.name}")}
         for one in calculators().values()
     ]
-    return render(visit, "learn.html.j2", cards=cards)
+    return render_page(visit, "learn.html.j2", cards=cards)
 
 
 async def calculator(visit: Visit) -> Page | str:
@@ -231,7 +233,7 @@ def _calculator(visit: Visit, answer: Data) -> Page | str:
         for one in calculators().values()
     ]
     if visit.get(PART):
-        template = environment().get_template("learn_parts.html.j2")
+        template = page_environment().get_template("learn_parts.html.j2")
         return Page(
             template.render(
                 visit=visit,
@@ -241,7 +243,7 @@ def _calculator(visit: Visit, answer: Data) -> Page | str:
                 static=lambda name: f"{visit.root}/ui/static/{file(name).name}",
             )
         )
-    return render(visit, "learn_calculator.html.j2", found=answer, others=others)
+    return render_page(visit, "learn_calculator.html.j2", found=answer, others=others)
 
 
 PAGES = {"/ui/learn": index, "/ui/learn/{name}": calculator}

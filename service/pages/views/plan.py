@@ -7,10 +7,16 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from service.handlers import schemas
-from service.handlers.handlers import CALLS, Call, OpenedPlan, Running, open_plan
+from service.handlers.handlers import (
+    CALLS,
+    OpenedPlan,
+    RunningCall,
+    ServiceCall,
+    open_request_plan,
+)
 from service.handlers.problems import Fault, Problem, refused
 from service.pages.question import TOP
-from service.pages.render import render
+from service.pages.render import render_page
 from service.pages.visit import Page, Visit
 
 Data = dict[str, Any]
@@ -50,13 +56,13 @@ _ANSWERS: dict[str, Data] = {}
 MOST_ANSWERS = 2
 
 
-def _opened(request: schemas.PlanOf, running: Running) -> OpenedPlan:
+def _opened(request: schemas.PlanOf, running: RunningCall) -> OpenedPlan:
     """Return the plan of a request; the last questions of this worker are not searched again.
 
     Whoever looks into one plan of an answer looks into others, and asks for its trace.
     """
     if request.solve is None:
-        return open_plan(request, running)
+        return open_request_plan(request, running)
     key = request.solve.model_dump_json()
     data = _ANSWERS.get(key)
     if data is None:
@@ -65,11 +71,11 @@ def _opened(request: schemas.PlanOf, running: Running) -> OpenedPlan:
             _ANSWERS[key] = data
             while len(_ANSWERS) > MOST_ANSWERS:
                 _ANSWERS.pop(next(iter(_ANSWERS)))
-    found = open_plan(schemas.PlanOf(result=data, plan=request.plan), running)
+    found = open_request_plan(schemas.PlanOf(result=data, plan=request.plan), running)
     return replace(found, stopped=data["stopped"])
 
 
-def _plan_page(request: PlanPageRequest, running: Running) -> Data:
+def _plan_page(request: PlanPageRequest, running: RunningCall) -> Data:
     """Return title and body of the page; all of it is computed and written here, in a worker."""
     from planner.render.plan_view.data import plan_view
     from planner.render.plan_view.page import plan_body
@@ -87,7 +93,7 @@ def _plan_page(request: PlanPageRequest, running: Running) -> Data:
     return found.with_state({"title": title, "body": body, "plan_id": view.plan_id})
 
 
-def _trace(request: TraceRequest, running: Running) -> Data:
+def _trace(request: TraceRequest, running: RunningCall) -> Data:
     from planner.render.plan_view.data import trace_file
 
     found = _opened(request, running)
@@ -145,16 +151,16 @@ async def plan(visit: Visit) -> str:
     """Show the plan that the address names; without a question, how to come to one."""
     named = _named(visit)
     if named is None:
-        return render(visit, "plan_none.html.j2")
+        return render_page(visit, "plan_none.html.j2")
     more = {
         "trace_link": visit.url("/ui/plan/trace", visit.query),
         "solve_command": solve_command(named["solve"]),
     }
     found = await visit.ask_patiently("page-plan", {**named, **more})
-    return render(visit, "plan.html.j2", found=found)
+    return render_page(visit, "plan.html.j2", found=found)
 
 
-async def trace(visit: Visit) -> Page:
+async def trace_download(visit: Visit) -> Page:
     """Send the trace file of the plan that the address names.
 
     The browser stays on the page of the plan and waits, unless the question is one for a job.
@@ -172,11 +178,11 @@ async def trace(visit: Visit) -> Page:
     return Page(found["text"], media="application/json", headers=headers)
 
 
-PAGES = {"/ui/plan": plan, "/ui/plan/trace": trace}
-PAGE_CALLS: dict[str, Call] = {
+PAGES = {"/ui/plan": plan, "/ui/plan/trace": trace_download}
+PAGE_CALLS: dict[str, ServiceCall] = {
     call.name: call
     for call in (
-        Call(
+        ServiceCall(
             "page-plan",
             PlanPageRequest,
             PlanPage,
@@ -185,7 +191,7 @@ PAGE_CALLS: dict[str, Call] = {
             _plan_page,
             "Show one plan, every number opened",
         ),
-        Call(
+        ServiceCall(
             "page-plan-trace",
             TraceRequest,
             TraceFile,

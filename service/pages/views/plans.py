@@ -4,11 +4,11 @@ import asyncio
 from typing import Any
 
 from service.handlers import schemas
-from service.handlers.handlers import PAGE_PREFIX, Call, Running, solved_result
+from service.handlers.handlers import PAGE_PREFIX, RunningCall, ServiceCall, solved_result
 from service.pages import listing
 from service.pages.question import MOST_TOP, TOP, query_of, title_of
-from service.pages.render import render
-from service.pages.rows import shown
+from service.pages.render import render_page
+from service.pages.rows import rows_shown
 from service.pages.visit import Data, Page, Visit
 
 PLANS_CALL = f"{PAGE_PREFIX}plans"
@@ -32,7 +32,7 @@ class PlansAnswer(schemas.Answer):
     """As `planner solve --format csv`."""
 
 
-def _plans(request: PlansRequest, running: Running) -> Data:
+def _plans(request: PlansRequest, running: RunningCall) -> Data:
     from planner.render.text import plans_csv
 
     result = solved_result(request, running)
@@ -46,7 +46,7 @@ def _plans(request: PlansRequest, running: Running) -> Data:
 
 
 PAGE_CALLS = {
-    PLANS_CALL: Call(
+    PLANS_CALL: ServiceCall(
         PLANS_CALL,
         PlansRequest,
         PlansAnswer,
@@ -63,7 +63,7 @@ async def plans(visit: Visit) -> str:
     """Show the plans of a question; without one, say how to ask."""
     request = visit.question()
     if request is None:
-        return render(
+        return render_page(
             visit, "unasked.html.j2", title="Plans", what="the plans of a question, ranked"
         )
     answer = await visit.ask_patiently(PLANS_CALL, request)
@@ -79,7 +79,7 @@ def _page(visit: Visit, request: Data, answer: Data) -> str:
         each["href"] = visit.url("/ui/plans", query_of(asked)) if asked else ""
     names = {name: values[-1] for name, values in visit.query.items()}
     n_plans = len(found["rows"])
-    return render(
+    return render_page(
         visit,
         "plans.html.j2",
         found=found,
@@ -88,7 +88,7 @@ def _page(visit: Visit, request: Data, answer: Data) -> str:
         name=title_of(request),
         options=option_words(request),
         query=query,
-        table=shown(found["columns"], found["rows"], names),
+        table=rows_shown(found["columns"], found["rows"], names),
         tops=TOPS,
         top=request["top"],
         has_json=request["top"] <= MOST_JSON,
@@ -97,7 +97,7 @@ def _page(visit: Visit, request: Data, answer: Data) -> str:
     )
 
 
-async def plans_csv(visit: Visit) -> Page:
+async def plans_csv_file(visit: Visit) -> Page:
     """Return the plans as CSV, in base units."""
     request = _asked(visit)
     answer = await visit.ask_patiently(PLANS_CALL, request)
@@ -140,4 +140,4 @@ def option_words(request: Data) -> list[str]:
     return words
 
 
-PAGES = {"/ui/plans": plans, "/ui/plans.csv": plans_csv, "/ui/plans.json": plans_json}
+PAGES = {"/ui/plans": plans, "/ui/plans.csv": plans_csv_file, "/ui/plans.json": plans_json}

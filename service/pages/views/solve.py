@@ -17,8 +17,8 @@ from service.pages.form_fields import (
     axis_words,
     options_given,
 )
-from service.pages.question import TOP, Query, options_of, query_of, question_of
-from service.pages.render import render
+from service.pages.question import TOP, Query, query_of, question_of, question_options_of
+from service.pages.render import render_page
 from service.pages.views.plans import TOPS
 from service.pages.visit import Data, Page, Upload, Visit
 
@@ -50,7 +50,7 @@ def words_of(axis: str) -> tuple[str, ...]:
     return WORDS[axis]
 
 
-def choices() -> Data:
+def choice_lists() -> Data:
     """Return what the form offers."""
     from costmodels.stacks import STACKS
     from planner.specs.search.objectives import OBJECTIVES
@@ -133,14 +133,14 @@ def posted_draft(fields: Mapping[str, str], files: Mapping[str, Upload]) -> Data
             "source": fields.get(f"{kind}_source", "example"),
             "example": fields.get(f"{kind}_example", FIRST[kind]),
             "text": _lines(fields.get(f"{kind}_text", "")),
-            "name": file_name(fields.get(f"{kind}_name", "")),
+            "name": upload_name(fields.get(f"{kind}_name", "")),
         }
         file = files.get(f"{kind}_file")
         if isinstance(file, Upload) and file.text.strip():
             draft[kind] |= {
                 "source": "text",
                 "text": _lines(file.text),
-                "name": file_name(file.name),
+                "name": upload_name(file.name),
             }
     return draft
 
@@ -149,7 +149,7 @@ def _lines(text: str) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
-def file_name(text: str) -> str:
+def upload_name(text: str) -> str:
     """Return a name of a file as requests may hold it: no folders, plain letters."""
     plain = text.replace("\\", "/").rpartition("/")[2]
     return _NAME.sub("_", plain).lstrip(".")[:128]
@@ -161,7 +161,7 @@ def request_of(draft: Mapping[str, Any]) -> Data:
     if faults:
         raise refused("malformed", faults[0].message, 422, faults)
     request: Data = {kind: document_of(draft[kind], kind) for kind in KINDS}
-    return request | options_of(options_given(draft, words)) | {"top": draft["top"]}
+    return request | question_options_of(options_given(draft, words)) | {"top": draft["top"]}
 
 
 def document_of(draft: Mapping[str, Any], kind: Kind) -> Any:
@@ -178,7 +178,7 @@ def document_of(draft: Mapping[str, Any], kind: Kind) -> Any:
 # The pages
 
 
-async def solve(visit: Visit) -> str:
+async def solve_page(visit: Visit) -> str:
     """Show the form: empty, or with the question of the address and what is wrong with it."""
     both: Data = {kind: visit.get(kind) or FIRST[kind] for kind in KINDS}
     given = dict(visit.query)
@@ -218,7 +218,7 @@ def _form(
     by_field: dict[str, list[Data]] = {}
     for fault in faults or ():
         by_field.setdefault(fault["field"], []).append(fault)
-    return render(
+    return render_page(
         visit,
         "solve.html.j2",
         draft=draft,
@@ -228,7 +228,7 @@ def _form(
         faults=by_field,
         titles=TITLES,
         looked=looked,
-        **choices(),
+        **choice_lists(),
     )
 
 
@@ -293,7 +293,7 @@ async def checked_document(visit: Visit, draft: Mapping[str, Any], kind: Kind) -
     return {"problem": None, "summary": found["summary"], "notes": notes}
 
 
-async def check(visit: Visit) -> Page:
+async def check_page(visit: Visit) -> Page:
     """Answer the script that checks while one types: `{kind, text, name}`, or `{kind, fields}`."""
     data = await visit.json()
     if data.get("kind") == "form":
@@ -301,7 +301,7 @@ async def check(visit: Visit) -> Page:
     if data.get("kind") not in KINDS:
         raise refused("malformed", "kind is model or cluster", 400)
     draft = {key: str(data.get(key, "")) for key in ("source", "example", "text", "name")}
-    draft["name"] = file_name(draft["name"])
+    draft["name"] = upload_name(draft["name"])
     found = await checked_document(visit, draft, data["kind"])
     problem = found["problem"]
     answer = {**found, "problem": problem.to_json() if problem else None}
@@ -319,5 +319,5 @@ async def check_form(visit: Visit, data: Mapping[str, Any]) -> Page:
     return Page(json.dumps(answer), 200, "application/json", {"cache-control": "no-store"})
 
 
-PAGES = {"/ui/solve": solve}
-POSTS = {"/ui/solve": asked, "/ui/check": check}
+PAGES = {"/ui/solve": solve_page}
+POSTS = {"/ui/solve": asked, "/ui/check": check_page}

@@ -11,19 +11,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from service.handlers import schemas
-from service.handlers.handlers import PAGE_PREFIX, Call, Running
+from service.handlers.handlers import PAGE_PREFIX, RunningCall, ServiceCall
 from service.handlers.problems import Fault, Problem, refused
 from service.jobs.records import JobView, State
 from service.limits import check_document_text, too_much
 from service.pages.examples import sweep_text, sweeps
-from service.pages.render import render
-from service.pages.views.jobs import LISTED, described, job_id_of
-from service.pages.views.solve import file_name
+from service.pages.render import render_page
+from service.pages.views.jobs import LISTED, described_job, job_id_of
+from service.pages.views.solve import upload_name
 from service.pages.visit import Data, Page, Visit, parsed
 from service.service import request_body
 
 if TYPE_CHECKING:
-    from planner.render.report.answers import Table
+    from planner.render.report.answers import AnswerTable
 
 CHECK_CALL, REPORT_CALL = f"{PAGE_PREFIX}sweep-check", f"{PAGE_PREFIX}sweep-report"
 MOST_ROWS = 500
@@ -78,8 +78,8 @@ class SweepReportAnswer(schemas.Answer):
     headline: str
 
 
-def _check(request: SweepTextRequest, running: Running) -> Data:
-    from planner.sweeps.spec.description import described as lines_of
+def _check(request: SweepTextRequest, running: RunningCall) -> Data:
+    from planner.sweeps.spec.description import described_sweep as lines_of
     from planner.sweeps.spec.spec import sweep_from_text
 
     settings = running.settings
@@ -100,13 +100,13 @@ def _check(request: SweepTextRequest, running: Running) -> Data:
     return {"summary": summary, "n_points": sweep.n_points, "spec": spec, "header": header}
 
 
-def _report(request: SweepReportRequest, running: Running) -> Data:
+def _report(request: SweepReportRequest, running: RunningCall) -> Data:
     """Return the report of an answer of `sweep`: the charts of `planner report`."""
     from planner.render.charts.failure import reasons
     from planner.render.report import page
-    from planner.render.report.answers import answer
+    from planner.render.report.answers import sweep_answer
     from planner.render.report.effects import effects
-    from planner.render.report.points import SweepPoints, shortened
+    from planner.render.report.points import SweepPoints, shortened_name
     from planner.render.report.sweep_charts import sections
     from service.pages.figures import chart_data
 
@@ -121,12 +121,12 @@ def _report(request: SweepReportRequest, running: Running) -> Data:
     names = list(dict.fromkeys(name for row in rows for name in row))
     points = SweepPoints({name: [row.get(name) for row in rows] for name in names}, header)
     found = effects(points)
-    said = answer(points, found)
+    said = sweep_answer(points, found)
     why = reasons(points) if points.n and not points.solved.all() else None
     text, n_left_out = page.points_csv(points)
     return {
         "complete": True,
-        "title": shortened(header.get("name") or "sweep"),
+        "title": shortened_name(header.get("name") or "sweep"),
         "stopped": str(result.get("stopped", "")),
         "headline": said.headline,
         "asked": [*said.asked, *said.points],
@@ -152,13 +152,13 @@ def _report(request: SweepReportRequest, running: Running) -> Data:
     }
 
 
-def _table(table: "Table") -> Data:
+def _table(table: "AnswerTable") -> Data:
     rows = [list(row) for row in table.rows[:MOST_ROWS]]
     return {"heads": list(table.heads), "rows": rows, "n_rows": len(table.rows)}
 
 
 PAGE_CALLS = {
-    CHECK_CALL: Call(
+    CHECK_CALL: ServiceCall(
         CHECK_CALL,
         SweepTextRequest,
         SweepTextAnswer,
@@ -168,7 +168,7 @@ PAGE_CALLS = {
         "Check a sweep file and say what it asks",
         indent=None,
     ),
-    REPORT_CALL: Call(
+    REPORT_CALL: ServiceCall(
         REPORT_CALL,
         SweepReportRequest,
         SweepReportAnswer,
@@ -202,14 +202,14 @@ async def _form(
 ) -> str:
     found, _ = await visit.engine.list_jobs(visit.caller, limit=LISTED)
     mine = [job for job in found if job.call == "sweep"]
-    return render(
+    return render_page(
         visit,
         "sweeps.html.j2",
         draft=draft,
         examples=sweeps(),
         problem=problem,
         checked=checked,
-        jobs=await described(visit, mine),
+        jobs=await described_job(visit, mine),
     )
 
 
@@ -229,7 +229,7 @@ async def submitted(visit: Visit) -> Page:
         "source": "text" if file and file.text.strip() else visit.posted("sweep_source"),
         "example": visit.posted("sweep_example"),
         "text": text.replace("\r\n", "\n").replace("\r", "\n"),
-        "name": file_name(file.name if file else visit.posted("sweep_name")),
+        "name": upload_name(file.name if file else visit.posted("sweep_name")),
     }
     is_example = draft["source"] == "example"
     if visit.posted("do") == "edit":
@@ -252,11 +252,11 @@ async def submitted(visit: Visit) -> Page:
     return Page(b"", 303, headers={"location": visit.url(f"/ui/sweeps/{job.job_id}")})
 
 
-async def check(visit: Visit) -> Page:
+async def check_sweep_form(visit: Visit) -> Page:
     """Answer the script that checks a sweep while one types."""
     data = await visit.json()
     draft = {key: str(data.get(key, "")) for key in ("source", "example", "text", "name")}
-    draft["name"] = file_name(draft["name"])
+    draft["name"] = upload_name(draft["name"])
     try:
         found = await visit.ask(CHECK_CALL, {"document": _text_of(draft)})
         answer: Data = {"problem": None, "summary": found["summary"], "notes": []}
@@ -278,17 +278,17 @@ class Looked:
     """Rows so far, where it has no answer."""
 
 
-async def sweep(visit: Visit) -> str:
+async def sweep_view(visit: Visit) -> str:
     """Show a sweep: its points so far while it runs or where it has no answer, then its report."""
     found = await _looked_at(visit)
     job, template = found.job, "sweep_so_far.html.j2"
-    shown = (await described(visit, [job]))[0]
+    shown = (await described_job(visit, [job]))[0]
     if job.state is State.EXPIRED:
-        return render(visit, "job.html.j2", shown=shown, job=job)
+        return render_page(visit, "job.html.j2", shown=shown, job=job)
     if job.state is State.SUCCEEDED:
         template = "sweep.html.j2"
     return await asyncio.to_thread(
-        render,
+        render_page,
         visit,
         template,
         report=found.report,
@@ -362,7 +362,7 @@ async def sweep_csv(visit: Visit) -> Page:
 
 PAGES = {
     "/ui/sweeps": sweeps_page,
-    "/ui/sweeps/{job_id}": sweep,
+    "/ui/sweeps/{job_id}": sweep_view,
     "/ui/sweeps/{job_id}/csv": sweep_csv,
 }
-POSTS = {"/ui/sweeps": submitted, "/ui/sweeps/check": check}
+POSTS = {"/ui/sweeps": submitted, "/ui/sweeps/check": check_sweep_form}

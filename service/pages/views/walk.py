@@ -5,9 +5,15 @@ from typing import Any
 
 from service.handlers import schemas
 from service.handlers.documents import calibration_in, reference_in
-from service.handlers.handlers import PAGE_PREFIX, Call, Running, contents_of, sets_of
+from service.handlers.handlers import (
+    PAGE_PREFIX,
+    RunningCall,
+    ServiceCall,
+    contents_of,
+    sets_of_request,
+)
 from service.pages.question import query_of, title_of
-from service.pages.render import render
+from service.pages.render import render_page
 from service.pages.views.plans import option_words
 from service.pages.visit import Data, Visit
 
@@ -24,7 +30,7 @@ class WalkAnswer(schemas.Answer):
     answer: dict[str, Any] | None
 
 
-def _walk(request: WalkRequest, running: Running) -> Data:
+def _walk(request: WalkRequest, running: RunningCall) -> Data:
     from planner.analyze.recommend.devices import recommend
     from planner.render.walk_text import conclusion, walk_end
 
@@ -38,7 +44,7 @@ def _walk(request: WalkRequest, running: Running) -> Data:
         framework=request.framework or "default",
         stack=request.stack,
         allow=tuple(request.allow),
-        overrides=sets_of(request.set),
+        overrides=sets_of_request(request.set),
         calibration=calibration_in(request.calibration, settings),
         reference=reference_in(request.reference, request.files, settings),
     )
@@ -53,7 +59,7 @@ def _walk(request: WalkRequest, running: Running) -> Data:
 
 
 PAGE_CALLS = {
-    WALK_CALL: Call(
+    WALK_CALL: ServiceCall(
         WALK_CALL,
         WalkRequest,
         WalkAnswer,
@@ -66,11 +72,11 @@ PAGE_CALLS = {
 }
 
 
-async def walk(visit: Visit) -> str:
+async def walk_page(visit: Visit) -> str:
     """Walk the decision of a question; without one, say how to ask."""
     request = visit.question()
     if request is None:
-        return render(
+        return render_page(
             visit,
             "unasked.html.j2",
             title="Step by step",
@@ -84,7 +90,7 @@ async def walk(visit: Visit) -> str:
 def _page(visit: Visit, request: Data, answer: Data) -> str:
     found = answer["answer"]
     steps = list(zip(found["steps"], answer["conclusions"], strict=True)) if found else []
-    return render(
+    return render_page(
         visit,
         "walk.html.j2",
         found=found,
@@ -97,4 +103,4 @@ def _page(visit: Visit, request: Data, answer: Data) -> str:
     )
 
 
-PAGES = {"/ui/walk": walk}
+PAGES = {"/ui/walk": walk_page}

@@ -12,7 +12,7 @@ import planner
 from costmodels.breakdown import TIME_TERMS, Breakdown, break_down
 from planner.analyze.bottleneck import MEMORY, PARTS, binding_part, is_wall, largest, parts_s
 from planner.analyze.bottleneck_levers import Bound, Lever, bound_of, state_of
-from planner.analyze.bottleneck_text import binding_text, headline, relaxing
+from planner.analyze.bottleneck_text import binding_text, bottleneck_headline, relaxing
 from planner.analyze.elasticities import RATES, TIMES, MoreMemory, elasticities
 from planner.analyze.explain import explanation
 from planner.analyze.recommend.devices import with_bandwidth
@@ -199,11 +199,13 @@ def test_next_of_compute_is_what_faster_products_leave() -> None:
 def test_words_say_when_nothing_dominates() -> None:
     found = bound("dense")
     assert found.dominates
-    assert headline(found).startswith("compute, ")
+    assert bottleneck_headline(found).startswith("compute, ")
     flat = dict.fromkeys(PARTS, 0.0) | {"compute": 3.0, "ep": 2.5, "hbm": 2.0, "dp": 1.0}
     even = replace(found, now=replace(found.now, step_s=8.5, parts=flat))
     assert not even.dominates
-    assert headline(even).startswith("nothing dominates: the largest part is compute 35.3%, then")
+    assert bottleneck_headline(even).startswith(
+        "nothing dominates: the largest part is compute 35.3%, then"
+    )
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import pytest
 
 from planner.analyze.check import Report, check
 from planner.errors import PlannerError, SpecError, UsageError
-from planner.render.check_report import report_json, report_text
+from planner.render.check_report import check_report_json, check_report_text
 from planner.solver.solve import evaluate, solve
 from tests.searches.instances import one_in
 
@@ -246,7 +246,7 @@ def test_what_does_not_fit_and_what_would_make_it(checked: Check) -> None:
     assert all(change.fits and change.peak_bytes <= usable for change in report.changes)
     times = [change.step_s for change in report.changes]
     assert times == sorted(times)
-    assert "what would make it fit:" in report_text(report)
+    assert "what would make it fit:" in check_report_text(report)
 
 
 @pytest.mark.parametrize(
@@ -277,7 +277,7 @@ def test_refused_runs_are_priced_as_the_nearest(
         return  # heads do not divide either: there is no nearest
     assert report.plan is not None, report.not_priced
     assert repair in " ".join(report.repairs)
-    assert "priced as the nearest that divides:" in report_text(report)
+    assert "priced as the nearest that divides:" in check_report_text(report)
 
 
 def test_what_cannot_be_priced_says_why(checked: Check) -> None:
@@ -389,7 +389,7 @@ def test_a_model_file_fills_what_the_flags_do_not_say(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("standing")
 def test_the_same_bytes_each_time(checked: Check) -> None:
-    first, second = (report_json(checked(GOOD)) for _ in range(2))
+    first, second = (check_report_json(checked(GOOD)) for _ in range(2))
     assert first == second
     data = json.loads(first)
     assert set(data) == {
@@ -435,7 +435,7 @@ def test_the_same_bytes_each_time(checked: Check) -> None:
 @pytest.mark.usefixtures("standing")
 def test_the_table_is_readable_at_100_columns(checked: Check) -> None:
     for flags in (GOOD, "--micro-batch-size 3 --global-batch-size 100 --nope 1"):
-        text = report_text(checked(flags))
+        text = check_report_text(checked(flags))
         assert max(len(line) for line in text.splitlines()) <= 100
     assert "not understood: --nope" in text
     assert "(when it reads its configuration)" in text
@@ -483,7 +483,7 @@ def test_a_key_that_is_passed_over_is_a_warning(
     assert [broken.rule.code for broken in report.ignored] == [code]
     (told,) = report.to_json()["ignored"]
     assert (told["code"], told["when"]) == (code, "ignored")
-    assert f"\nwarning {code}: " in report_text(report)
+    assert f"\nwarning {code}: " in check_report_text(report)
 
 
 def test_a_file_whose_batch_sizes_are_for_fewer_devices_is_judged_on_those(

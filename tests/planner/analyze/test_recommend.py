@@ -21,11 +21,11 @@ from planner.analyze.recommend.devices import (
     BANDWIDTH_STEPS,
     FAMILIES,
     QUESTIONS,
-    compute_s,
     family_parts,
     least_bandwidth_ratio,
     member,
     node_counts,
+    waited_compute_s,
     with_bandwidth,
 )
 from planner.errors import SearchError, SpecError, UsageError
@@ -311,7 +311,7 @@ def test_bisection_of_the_bandwidth_against_a_scan(model: str, pins: dict[str, A
             for k in range(-BANDWIDTH_STEPS, BANDWIDTH_STEPS + 1, 8)
         ]
         assert all(b <= a * (1 + 1e-12) for a, b in pairwise(waits))
-        allowed = 0.02 * compute_s(plan.breakdown)
+        allowed = 0.02 * waited_compute_s(plan.breakdown)
         args = (problem, plan.layout, axis, link, allowed)
         assert least_bandwidth_ratio(*args, True) == least_bandwidth_ratio(*args, False)
 

@@ -28,7 +28,7 @@ from planner.frameworks.megatron.emitter import (
     stage_layout,
 )
 from planner.specs.schema import DetailsSpec
-from searches.frameworks.megatron.layouts import padded_vocab, vocab_divisor
+from searches.frameworks.megatron.layouts import megatron_vocab, vocab_divisor
 from searches.frameworks.table import refusals
 from searches.options import FRAMEWORKS
 from tests.planner.emitting import GOLDENS, HEADER, JOB, golden, layout, pool
@@ -255,7 +255,7 @@ def test_stage_layout_says_the_counts(counts: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("shape", [LLAMA3_8B, GPT3_175B, replace(LLAMA3_8B, padded_vocab=128512)])
 def test_padding_of_the_vocabulary_is_the_plans(shape: ModelShape, tp: int) -> None:
     multiple = vocab_divisor(shape, tp) * tp
-    assert -(-shape.vocab // multiple) * multiple == padded_vocab(shape, tp)
+    assert -(-shape.vocab // multiple) * multiple == megatron_vocab(shape, tp)
 
 
 def test_model_flags() -> None:

@@ -9,11 +9,11 @@ from planner.errors import UsageError
 from planner.frameworks.megatron.flags import flag_table
 from planner.frameworks.releases import (
     changes,
-    changes_text,
     compared_tables,
     installed_options,
     known_releases,
     option_tables,
+    release_changes_text,
     slim,
 )
 from searches.frameworks.table import RELEASES
@@ -66,7 +66,7 @@ def test_what_differs_is_added_dropped_renamed_or_changed():
     )
     # Nothing of what planner writes is in such a release.
     assert found.missing == option_tables("megatron")[1]
-    assert "--tensor-model-parallel-size" in changes_text(found)
+    assert "--tensor-model-parallel-size" in release_changes_text(found)
     assert json.loads(json.dumps(found.to_json()))["written_and_missing"] == list(found.missing)
 
 

@@ -18,12 +18,12 @@ from planner.learn.machines import group_of
 from planner.learn.parallelism import collectives
 from planner.learn.parallelism.data_parallel import sent_bytes
 from planner.learn.resources import compression, intensity, overlap, strong_scaling
-from planner.learn.results import Result, shown
+from planner.learn.results import CalculatorResult, shown
 
 NAMES = list(calculators())
 
 
-def answer(name: str, **texts: object) -> Result:
+def answer(name: str, **texts: object) -> CalculatorResult:
     return calculators()[name].answer({key: str(value) for key, value in texts.items()})
 
 
@@ -188,11 +188,11 @@ def test_buckets() -> None:
 
 @pytest.mark.parametrize("gradients", ["500 MB", "30 GB", "60 GB"])
 def test_the_best_number_of_buckets_exposes_least_of_all(gradients: str) -> None:
-    from planner.learn.resources.buckets import Inputs, exposed_s
+    from planner.learn.resources.buckets import BucketsInputs, exposed_s
 
     found = answer("buckets", gradients_bytes=gradients, latency_s="50 us")
     x = calculators()["buckets"].read({"gradients_bytes": gradients, "latency_s": "50 us"}).values
-    assert isinstance(x, Inputs)
+    assert isinstance(x, BucketsInputs)
     least = min(exposed_s(x, k) for k in range(1, 6000))
     assert exposed_s(x, round(found.number("best").value)) == approx(least)
     enough = round(found.number("enough").value)
@@ -346,14 +346,14 @@ def test_textbook_collectives() -> None:
     }
     for (name, way), expected in rows.items():
         x = calculators()["collectives"].read({"collective": name}).values
-        one = collectives.cost(x, way)
+        one = collectives.algorithm_cost(x, way)
         assert one is not None
         assert one.seconds(x) == approx(expected), (name, way)
 
 
 def test_hierarchical_all_reduce_uses_every_port() -> None:
     x = calculators()["collectives"].read({"ranks": "32"}).values
-    one = collectives.cost(x, "hierarchical")
+    one = collectives.algorithm_cost(x, "hierarchical")
     assert one is not None
     near = 2 * 7 * 1e-6 + 2 * 7 / 8 * 64e6 / 450e9
     far = 2 * 3 * 5e-6 + 2 * 3 / 4 * 64e6 / 8 / 50e9
@@ -380,7 +380,7 @@ def test_more_bytes_or_ranks_never_take_less(name: str) -> None:
             for value in values:
                 texts = {"collective": name, key: str(value)}
                 x = calculators()["collectives"].read(texts).values
-                one = collectives.cost(x, way)
+                one = collectives.algorithm_cost(x, way)
                 found += [one.seconds(x)] if one else []
             assert found == sorted(found), (way, key)
 
@@ -438,7 +438,7 @@ ENDLESS = {("compression", "ratio"), ("compression", "pays_below")}
 """`no limit`: against nothing sent at all, and where it pays on any network."""
 
 
-def check_numbers(name: str, texts: dict[str, str], found: Result) -> None:
+def check_numbers(name: str, texts: dict[str, str], found: CalculatorResult) -> None:
     """No NaN, no infinity, nothing below 0, no -0, no share above 100 %, in no sentence either."""
     for x in found.numbers:
         assert math.isfinite(x.value) or (name, x.key) in ENDLESS, (texts, x)

@@ -5,10 +5,10 @@ import math
 import pytest
 
 from planner.learn import calculators
-from planner.learn.fields import read
-from planner.learn.parallelism.tensor_parallel import Inputs as TensorParallel
-from planner.learn.resources.overlap import Inputs as Overlap
-from planner.learn.resources.pipeline import Inputs as Pipeline
+from planner.learn.fields import read_fields
+from planner.learn.parallelism.tensor_parallel import TensorParallelInputs as TensorParallel
+from planner.learn.resources.overlap import OverlapInputs as Overlap
+from planner.learn.resources.pipeline import PipelineInputs as Pipeline
 
 HOSTILE = (
     "-1",
@@ -41,7 +41,7 @@ HOSTILE = (
 
 
 def value(kind: type, **texts: str) -> object:
-    found = read(kind, texts)
+    found = read_fields(kind, texts)
     assert not found.problems
     return found.values
 
@@ -95,14 +95,14 @@ def test_an_empty_field_follows_the_device_or_the_model() -> None:
     ],
 )
 def test_a_fault_is_told_at_its_field(texts: dict[str, str], name: str, words: str) -> None:
-    found = read(Pipeline, texts)
+    found = read_fields(Pipeline, texts)
     assert found.values is None
     assert words in found.problems[name]
     assert len(found.problems) == 1
 
 
 def test_a_faulty_field_is_not_blamed_on_those_that_follow_it() -> None:
-    assert set(read(TensorParallel, {"device": "h1000"}).problems) == {"device"}
+    assert set(read_fields(TensorParallel, {"device": "h1000"}).problems) == {"device"}
 
 
 @pytest.mark.parametrize("name", list(calculators()))

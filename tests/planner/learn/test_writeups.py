@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from planner.learn import calculators
-from planner.learn.results import Result
+from planner.learn.results import CalculatorResult
 
 TABLE = yaml.safe_load((Path(__file__).parent / "writeups.yaml").read_text(encoding="utf-8"))
 CASES = [(row, case) for row in TABLE for case in row["cases"]]
@@ -42,13 +42,13 @@ def read(given: str | dict[str, str]) -> tuple[float, float]:
 
 
 @cache
-def asked(place: int) -> Result:
+def asked(place: int) -> CalculatorResult:
     _, case = CASES[place]
     one = calculators()[case["calculator"]]
     return one.answer({key: str(value) for key, value in case["set"].items()})
 
 
-def numbers(result: Result) -> dict[str, float]:
+def numbers(result: CalculatorResult) -> dict[str, float]:
     return {number.key: number.value for number in result.numbers}
 
 

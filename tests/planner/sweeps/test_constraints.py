@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from planner.errors import BadValue
 from planner.solver.sources import read_inputs
-from planner.sweeps.expressions import Unknown, Value, read_expression, value_of_name
+from planner.sweeps.expressions import UnknownValue, Value, read_expression, value_of_name
 from planner.sweeps.fields import BYTES, PLAIN, SECONDS, TEXT, WATTS
 
 NAMES = {
@@ -126,7 +126,7 @@ def test_anything_else_is_refused(text):
 
 def test_what_a_point_does_not_have_is_no_defect_of_the_expression():
     for text in ("1 / (n_devices - 512)", "log2(n_devices - 512)", "10.0 ** 99 * 1e300 ** 2 > 1"):
-        with pytest.raises(Unknown):
+        with pytest.raises(UnknownValue):
             read_expression(text).value(find)
 
 
@@ -146,7 +146,7 @@ def test_arithmetic_is_pythons(text):
         expected = None
     try:
         assert read_expression(text).value(find).content == expected
-    except Unknown:
+    except UnknownValue:
         assert expected is None
 
 
@@ -177,7 +177,7 @@ def test_names_are_fields_and_figures_of_the_catalogue():
     }
     found = {name: value_of_name(name, *given_inputs).content for name in expected}
     assert found == expected
-    with pytest.raises(Unknown, match="not stated"):
+    with pytest.raises(UnknownValue, match="not stated"):
         value_of_name("pools.0.price_per_hour", *read_inputs("llama3-8b", "h100-x8"))
     with pytest.raises(BadValue, match="option of the search"):
         value_of_name("search.framework", *given_inputs)

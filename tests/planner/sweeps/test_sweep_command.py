@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from planner.cli.commands.sweep import ProgressLine, progress_text, run_text, short_time
+from planner.cli.commands.sweep import ProgressLine, progress_text, short_time, sweep_run_text
 from planner.sweeps import estimate as estimating
 from planner.sweeps.estimate import Timing, estimate, work_s
 from planner.sweeps.run import SweepProgress, SweepRun
@@ -158,10 +158,10 @@ def test_what_went_otherwise_is_counted():
     assert progress_text(progress(50, failed=3, infeasible=7)).endswith("3 failed, 7 infeasible")
     statuses = Counter(ok=5, infeasible=2)
     run = SweepRun(Path("x.csv"), 10, 10, 3, statuses)
-    assert run_text(run).splitlines()[0] == (
+    assert sweep_run_text(run).splitlines()[0] == (
         "wrote x.csv: 10 points (2 infeasible, 5 ok, 3 of an earlier run)"
     )
-    stopped = run_text(SweepRun(Path("x.csv"), 10, 4, 0, statuses, interrupted=True))
+    stopped = sweep_run_text(SweepRun(Path("x.csv"), 10, 4, 0, statuses, interrupted=True))
     assert "4 of 10 points are in x.csv.partial" in stopped
     assert "the same command goes on where it stopped" in stopped
 

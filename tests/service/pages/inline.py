@@ -9,7 +9,7 @@ from service.limits import DEFAULTS
 from service.pages.gate import reloading  # noqa: F401  the package is whole
 from service.pages.routes import find
 from service.pages.visit import Page, Visit, fields_of
-from service.service import Answer, Caller, request_body
+from service.service import CallAnswer, Caller, request_body
 
 
 class Answering:
@@ -17,14 +17,14 @@ class Answering:
 
     _answers: ClassVar[dict[tuple[str, bytes], bytes]] = {}
 
-    def cached(self, name: str, body: bytes, caller: Caller) -> Answer | None:
+    def cached(self, name: str, body: bytes, caller: Caller) -> CallAnswer | None:
         return None
 
-    async def call(self, name: str, body: Any, caller: Caller) -> Answer:
+    async def call(self, name: str, body: Any, caller: Caller) -> CallAnswer:
         key = (name, request_body(body))
         if key not in self._answers:
             self._answers[key] = dumps(call(name, body), name).encode()
-        return Answer(200, self._answers[key], "", False, True)
+        return CallAnswer(200, self._answers[key], "", False, True)
 
     async def list_jobs(self, *args: Any, **named: Any) -> tuple[list[Any], str]:
         return [], ""

@@ -13,7 +13,7 @@ from service.handlers.problems import Problem
 from service.http.rest import Rest
 from service.pages import static
 from service.pages.gate import CSP, is_root_path, multipart
-from service.pages.question import packed
+from service.pages.question import packed_question
 from service.pages.visit import fields_of
 from service.service import Engine
 from tests.service.inline import SETTINGS, inline_engine
@@ -466,7 +466,7 @@ def test_scripts_that_send_no_document_are_refused(service, path, body):
     ],
 )
 def test_packed_questions_of_another_shape_are_refused(service, path, wrong):
-    word = packed({"model": "llama3-8b", "cluster": "h100-x8", **wrong})
+    word = packed_question({"model": "llama3-8b", "cluster": "h100-x8", **wrong})
     found = service.ask("GET", f"{path}{'&' if '?' in path else '?'}q={word}", headers=HTML)
     assert found.status_code in (400, 422)
 

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from planner.learn import calculators
-from service.handlers.handlers import Running
+from service.handlers.handlers import RunningCall
 from service.handlers.problems import Problem
 from service.pages.views.learn import LearnAnswer, LearnRequest, _learn, unbroken
 
@@ -17,7 +17,7 @@ CASES = [case for row in yaml.safe_load(TABLE.read_text("utf-8")) for case in ro
 
 
 def page(name: str, **inputs: str) -> dict[str, Any]:
-    return _learn(LearnRequest(name=name, inputs=inputs), Running())
+    return _learn(LearnRequest(name=name, inputs=inputs), RunningCall())
 
 
 def fields(data: dict[str, Any]) -> dict[str, dict[str, Any]]:

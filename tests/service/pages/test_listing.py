@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.solver.solve import solve
-from service.pages.listing import asked_by, columns_of, front, listing
+from service.pages.listing import asked_by, list_columns_of, listing, pareto_rows
 
 POINTS = st.lists(st.tuples(st.integers(1, 9).map(float), st.integers(1, 9).map(float)))
 
@@ -17,7 +17,7 @@ def test_the_front_is_what_nothing_beats(points):
     def beaten(point):
         return any(x <= point[0] and y <= point[1] and (x, y) != point for x, y in points)
 
-    found = [points[i] for i in front(points)]
+    found = [points[i] for i in pareto_rows(points)]
     assert found == sorted({point for point in points if not beaten(point)})
 
 
@@ -45,7 +45,7 @@ def test_a_row_says_what_the_plan_says(result, found):
 
 
 def test_columns_of_axes_that_no_plan_uses_are_left_out(result):
-    keys = {column.key for column in columns_of(result)}
+    keys = {column.key for column in list_columns_of(result)}
     assert not keys & {"ep", "etp", "pool", "precision", "cost"}
     assert {"rank", "plan", "tie", "step", "memory", "runs"} <= keys
 

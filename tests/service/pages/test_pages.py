@@ -10,7 +10,7 @@ from service.handlers.problems import Problem
 from service.pages.examples import examples, said_first, sweeps
 from service.pages.question import name_of, query_of
 from service.pages.render import json_in_script
-from service.pages.views.solve import draft_of, file_name, request_of
+from service.pages.views.solve import draft_of, request_of, upload_name
 from service.pages.views.sweeps import REPORT_CALL
 from tests.service.pages.inline import Answering, form, page, text, visit
 from tests.test_readme import ROOT
@@ -328,8 +328,8 @@ def test_texts_that_name_files_and_addresses_are_refused():
             body=json.dumps({"kind": "model", "source": "example", "example": name}).encode(),
         )
         assert json.loads(text(asked))["problem"]["code"] == "path-or-url"
-    assert file_name("../../etc/pass wd") == "pass_wd"
-    assert file_name("..") == ""
+    assert upload_name("../../etc/pass wd") == "pass_wd"
+    assert upload_name("..") == ""
 
 
 def test_the_check_while_typing():
@@ -389,9 +389,9 @@ def test_names_of_users_are_text(path):
     try:
         found = text(page(address))
     except Problem as problem:
-        from service.pages.render import render
+        from service.pages.render import render_page
 
-        found = render(visit(address), "problem.html.j2", problem=problem)
+        found = render_page(visit(address), "problem.html.j2", problem=problem)
     assert "<script>alert" not in found
     assert "<img src=x" not in found
     assert "49" not in re.findall(r"<h1>.*?</h1>", found)[0]
@@ -483,10 +483,10 @@ def test_first_sentences_and_names():
 
 def test_calls_of_pages_are_no_part_of_the_interface():
     from service.handlers.handlers import CALLS, PAGE_CALLS
-    from service.http.openapi import dumps
+    from service.http.openapi import openapi_text
 
     assert PAGE_CALLS
     assert all(name.startswith("page-") for name in PAGE_CALLS)
     assert not set(PAGE_CALLS) & set(CALLS)
-    assert "page-" not in dumps()
+    assert "page-" not in openapi_text()
     assert Answering().cached("x", b"", None) is None  # type: ignore[arg-type]

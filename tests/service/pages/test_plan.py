@@ -46,7 +46,7 @@ def test_the_question_as_a_command():
 
 
 def test_the_page_is_written_by_a_worker():
-    from service.handlers.handlers import Running
+    from service.handlers.handlers import RunningCall
     from service.pages.calls import CALLS
     from service.pages.views.plan import PAGE_CALLS
 
@@ -56,14 +56,14 @@ def test_the_page_is_written_by_a_worker():
     }
     call = PAGE_CALLS["page-plan"]
     assert CALLS["page-plan"] is call
-    found = call.function(call.request.model_validate(asked), Running())
+    found = call.function(call.request.model_validate(asked), RunningCall())
     assert found["plan_id"] in found["body"]
     assert "<code>planner trace</code> writes every block" in found["body"]
     assert 'href="/p/ui/plan/trace?x=&lt;"' in found["body"]
     json.dumps(found, allow_nan=False)
     trace = PAGE_CALLS["page-plan-trace"]
     asked.pop("trace_link")
-    written = trace.function(trace.request.model_validate(asked), Running())
+    written = trace.function(trace.request.model_validate(asked), RunningCall())
     assert json.loads(written["text"])["otherData"]["plan"] == found["plan_id"]
 
 

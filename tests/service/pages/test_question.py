@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from service.handlers.problems import Problem
 from service.limits import DEFAULTS
-from service.pages.question import MOST_TOP, TOP, packed, query_of, question_of, unpacked
+from service.pages.question import MOST_TOP, TOP, packed_question, query_of, question_of, unpacked
 
 NAMES = st.sampled_from(["llama3-70b", "h100-x512", "a.b_c-d"])
 WORD = st.text("abcdefghij0123456789._-", min_size=1, max_size=8)
@@ -85,7 +85,7 @@ def test_words_that_are_no_questions_are_refused():
         (bomb.decode(), 413),
         (no_object, 400),
         ("a" * 50_000, 413),
-        (packed({"model": "x"})[:-4], 413),
+        (packed_question({"model": "x"})[:-4], 413),
     ):
         with pytest.raises(Problem) as refused:
             unpacked(text, DEFAULTS)
@@ -93,7 +93,7 @@ def test_words_that_are_no_questions_are_refused():
 
 
 def test_a_short_word_holds_few_values():
-    word = packed({"model": "a", "cluster": "b", "allow": ["x"] * 200_000})
+    word = packed_question({"model": "a", "cluster": "b", "allow": ["x"] * 200_000})
     assert len(word) < 2_000
     with pytest.raises(Problem) as refused:
         unpacked(word, DEFAULTS)

@@ -11,7 +11,7 @@ import pytest
 import planner
 from service.handlers.problems import Problem
 from service.pages.shown_data import shown_data
-from service.pages.views.accuracy import figure, runs_of, worst
+from service.pages.views.accuracy import accuracy_figure, measured_rows_of, worst
 from service.pages.views.cases import case_figures, curve_figures, series_figures
 from service.pages.views.catalogue import KINDS, parts
 from service.pages.views.compare import renamed
@@ -128,7 +128,7 @@ def test_accuracy_shows_every_source_and_every_reason() -> None:
 
 
 def test_worst_misses_are_the_worst() -> None:
-    runs = runs_of("", "step")
+    runs = measured_rows_of("", "step")
     ratios = [max(r["predicted"] / r["measured"], r["measured"] / r["predicted"]) for r in runs]
     found = worst(runs)
     assert max(ratios) == max(
@@ -141,7 +141,7 @@ def test_worst_misses_are_the_worst() -> None:
 
 def test_medians_of_the_page_are_those_of_its_runs() -> None:
     for source in shown_data("accuracy")["sources"]:
-        runs = runs_of(source["source"], "step")
+        runs = measured_rows_of(source["source"], "step")
         assert len(runs) == source["step_time"]["n"]
         if runs:
             errors = sorted(abs(run["predicted"] / run["measured"] - 1) for run in runs)
@@ -154,9 +154,9 @@ def test_a_source_alone() -> None:
     answer = shown("/ui/accuracy?source=sc21")
     assert "Accuracy: sc21" in answer
     assert "us-8b-" not in re.sub(r"<script.*?</script>", "", answer, flags=re.DOTALL)
-    drawn = figure("sc21", "step")
+    drawn = accuracy_figure("sc21", "step")
     assert drawn is not None
-    assert len(drawn["table"]["rows"]) == len(runs_of("sc21", "step"))
+    assert len(drawn["table"]["rows"]) == len(measured_rows_of("sc21", "step"))
     with pytest.raises(Problem) as refused:
         page(f"/ui/accuracy?source={HOSTILE}")
     assert refused.value.status == 404
@@ -164,7 +164,7 @@ def test_a_source_alone() -> None:
 
 def test_predictions_of_the_page_are_what_the_model_says_now() -> None:
     """A few runs of every source are predicted again: the packaged data is current."""
-    from planner.measure.validate.points import read_points
+    from planner.measure.validate.points import read_measured_points
     from planner.measure.validate.report import DATA, read_entries
     from planner.measure.validate.rows import price_points
     from planner.solver.answer.result_parts import calibration_json
@@ -175,7 +175,9 @@ def test_predictions_of_the_page_are_what_the_model_says_now() -> None:
     assert data["basis"] == {key: now[key] for key in data["basis"]}, "run scripts/page_data"
     rows = {row[0]: dict(zip(data["columns"], row, strict=True)) for row in data["layouts"]}
     first = {row["source"]: row["id"] for row in reversed(rows.values()) if row["predicted_s"]}
-    points = [point for point in read_points(DATA / "points.csv") if point.id in first.values()]
+    points = [
+        point for point in read_measured_points(DATA / "points.csv") if point.id in first.values()
+    ]
     entries = [read_entries(DATA / f"{name}.yaml") for name in ("models", "hardware")]
     priced = price_points(points, *entries, load_calibration())
     for row in priced:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.pages.rows import PAGE_ROWS, matches, shown
+from service.pages.rows import PAGE_ROWS, matches, rows_shown
 
 COLUMNS = [
     {"key": "tp", "digits": 0},
@@ -50,7 +50,7 @@ def test_sorted_rows_are_all_rows_in_order_the_empty_ones_last(rows, key, descen
     found = []
     for page in range(1, 9):
         query = {"sort": key, "desc": "1" if descending else "", "page": str(page)}
-        part = shown(COLUMNS, rows, query)
+        part = rows_shown(COLUMNS, rows, query)
         if part.page == page:
             found += part.rows
     assert sorted(map(str, found)) == sorted(map(str, rows))
@@ -62,10 +62,10 @@ def test_sorted_rows_are_all_rows_in_order_the_empty_ones_last(rows, key, descen
 
 def test_pages_hold_all_rows_once_and_stay_within_bounds():
     rows = [(i, float(i), "x") for i in range(2 * PAGE_ROWS + 1)]
-    parts = [shown(COLUMNS, rows, {"page": str(n)}) for n in (1, 2, 3)]
+    parts = [rows_shown(COLUMNS, rows, {"page": str(n)}) for n in (1, 2, 3)]
     assert [row for part in parts for row in part.rows] == rows
     assert (parts[0].n_pages, parts[0].n_found, parts[0].n_all) == (3, 201, 201)
-    assert shown(COLUMNS, rows, {"page": "99"}).page == 3
-    assert shown(COLUMNS, rows, {"page": "-1"}).page == 1
-    assert shown(COLUMNS, rows, {"sort": "nothing"}).sort == ""
-    assert shown(COLUMNS, [], {}).n_pages == 1
+    assert rows_shown(COLUMNS, rows, {"page": "99"}).page == 3
+    assert rows_shown(COLUMNS, rows, {"page": "-1"}).page == 1
+    assert rows_shown(COLUMNS, rows, {"sort": "nothing"}).sort == ""
+    assert rows_shown(COLUMNS, [], {}).n_pages == 1

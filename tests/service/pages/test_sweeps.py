@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from service.handlers.handlers import Running, call
+from service.handlers.handlers import RunningCall, call
 from service.handlers.problems import Problem
 from service.jobs.partial_results import KeptRow
 from service.jobs.records import JobView, State
@@ -171,8 +171,8 @@ def test_a_sweep_that_ends_while_its_points_are_read_is_shown_whole(tmp_path, mo
 
 def test_what_a_sweep_varies_is_noted_unless_it_is_long(monkeypatch):
     request = SweepTextRequest.model_validate({"document": {"text": json.dumps(SPEC)}})
-    header = _check(request, Running())["header"]
+    header = _check(request, RunningCall())["header"]
     assert [axis["path"] for axis in header["axes"]] == list(SPEC["vary"])
     assert not {"model", "cluster"} & set(header)
     monkeypatch.setattr("service.pages.views.sweeps.MOST_NOTED_CHARS", 10)
-    assert _check(request, Running())["header"] == {}
+    assert _check(request, RunningCall())["header"] == {}

@@ -7,18 +7,18 @@ from costmodels.breakdown import COMPUTE_TERMS
 from costmodels.layers.flops import model_flops_per_step
 from costmodels.problem import Problem
 from planner.analyze.bottleneck import CUT_BY, MEANING
-from planner.analyze.bottleneck_levers import Bound, Lever, State
+from planner.analyze.bottleneck_levers import Bound, Lever, LeverState
 from planner.analyze.bottleneck_text import (
     Name,
-    Number,
     Said,
+    StatedNumber,
     compute_said,
     headline_said,
     lever_said,
     memory_said,
     next_said,
     others,
-    percent,
+    percent_text,
     relaxing,
 )
 from planner.render.plan_view.cards import Deck, Label, Shown, Words
@@ -53,8 +53,8 @@ def binding(deck: Deck, problem: Problem, bound: Bound) -> Binding:
     cards = _Cards(deck, problem, bound)
 
     def lever(x: Lever) -> Words:
-        gain = Number(percent(-x.gain_frac, True), "change", lever=x)
-        step = Number(f"{x.after.step_s:.4f} s", "step", lever=x)
+        gain = StatedNumber(percent_text(-x.gain_frac, True), "change", lever=x)
+        step = StatedNumber(f"{x.after.step_s:.4f} s", "step", lever=x)
         more = lever_said(bound, x)
         return cards.words(
             (Name(x.change), ": ", step, " a step, ", gain, *(("; ", *more) if more else ()))
@@ -81,12 +81,12 @@ class _Cards:
         """Return a sentence with its numbers opened."""
         return tuple(self._part(one) for one in said)
 
-    def _part(self, one: str | Number | Name) -> str | Shown | Label:
+    def _part(self, one: str | StatedNumber | Name) -> str | Shown | Label:
         if isinstance(one, str):
             return one
         if isinstance(one, Name):
             return Label(one.text)
-        makers: dict[str, Callable[[Number], Shown]] = {
+        makers: dict[str, Callable[[StatedNumber], Shown]] = {
             "share": self._share,
             "part": self._now,
             "saved": self._saved,
@@ -107,7 +107,7 @@ class _Cards:
         }
         return makers[one.of](one)
 
-    def _share(self, one: Number) -> Shown:
+    def _share(self, one: StatedNumber) -> Shown:
         now = self.bound.now
         return self.deck.add(
             f"binding-share-{one.part}",
@@ -121,11 +121,11 @@ class _Cards:
             inputs=((one.part, part_formula(now, one.part)[1]),),
         )
 
-    def _now(self, one: Number) -> Shown:
+    def _now(self, one: StatedNumber) -> Shown:
         now = self.bound.now
         return self._state_part(f"binding-part-{one.part}", now, one, CUT)
 
-    def _state_part(self, key: str, state: State, one: Number, source: str) -> Shown:
+    def _state_part(self, key: str, state: LeverState, one: StatedNumber, source: str) -> Shown:
         formula, substituted = part_formula(state, one.part)
         shown = self.deck.add(
             key,
@@ -138,7 +138,7 @@ class _Cards:
         )
         return Shown(shown.key, one.text)
 
-    def _saved(self, one: Number) -> Shown:
+    def _saved(self, one: StatedNumber) -> Shown:
         roomier, now = self.bound.roomier, self.bound.now
         assert roomier is not None  # it is what the sentence is about
         down = one.text.startswith("-")
@@ -158,7 +158,7 @@ class _Cards:
             text=one.text.replace("-", "−"),
         )
 
-    def _peak(self, one: Number) -> Shown:
+    def _peak(self, one: StatedNumber) -> Shown:
         part, job, plan = self.problem.pool.accelerator, self.problem.job, self.bound.plan
         flops = model_flops_per_step(self.problem.shape, job)
         peak = part.peak_flops_per_s[job.recipe.linear]
@@ -174,7 +174,7 @@ class _Cards:
             text=one.text,
         )
 
-    def _uneven(self, one: Number) -> Shown:
+    def _uneven(self, one: StatedNumber) -> Shown:
         works = self.bound.works_s
         return self.deck.add(
             "binding-uneven",
@@ -187,13 +187,13 @@ class _Cards:
             text=one.text,
         )
 
-    def _next_step(self, one: Number) -> Shown:
+    def _next_step(self, one: StatedNumber) -> Shown:
         state = self.bound.next.state
         return self._of_step(
             "binding-next-step", f"step time with {self.bound.next.after}", state, one
         )
 
-    def _of_step(self, key: str, name: str, state: State, one: Number) -> Shown:
+    def _of_step(self, key: str, name: str, state: LeverState, one: StatedNumber) -> Shown:
         return self.deck.add(
             key,
             name,
@@ -205,7 +205,7 @@ class _Cards:
             text=one.text,
         )
 
-    def _next_share(self, one: Number) -> Shown:
+    def _next_share(self, one: StatedNumber) -> Shown:
         state = self.bound.next.state
         return self.deck.add(
             "binding-next-share",
@@ -219,7 +219,7 @@ class _Cards:
             inputs=((one.part, part_formula(state, one.part)[1]),),
         )
 
-    def _free(self, one: Number) -> Shown:
+    def _free(self, one: StatedNumber) -> Shown:
         plan = self.bound.plan
         usable, peak = plan.usable_bytes, plan.breakdown.peak_bytes
         first, second = (usable, peak) if one.of == "free" else (peak, usable)
@@ -234,10 +234,10 @@ class _Cards:
             text=one.text,
         )
 
-    def _usable(self, one: Number) -> Shown:
+    def _usable(self, one: StatedNumber) -> Shown:
         return self.deck.see("usable-memory", one.text)
 
-    def _roomier(self, one: Number) -> Shown:
+    def _roomier(self, one: StatedNumber) -> Shown:
         roomier, margin = self.bound.roomier, self.problem.pool.memory_margin_bytes
         assert roomier is not None  # it is what the sentence is about
         return self.deck.add(
@@ -251,15 +251,15 @@ class _Cards:
             text=one.text,
         )
 
-    def _key(self, one: Number) -> tuple[str, Lever]:
+    def _key(self, one: StatedNumber) -> tuple[str, Lever]:
         assert one.lever is not None  # these numbers are of levers
         return f"lever-{self.places[id(one.lever)]}", one.lever
 
-    def _step(self, one: Number) -> Shown:
+    def _step(self, one: StatedNumber) -> Shown:
         key, lever = self._key(one)
         return self._of_step(f"{key}-step", f"step time with {lever.change}", lever.after, one)
 
-    def _gain(self, one: Number) -> Shown:
+    def _gain(self, one: StatedNumber) -> Shown:
         key, lever = self._key(one)
         after, now = f"{lever.after.step_s:.10g} s", f"{self.bound.now.step_s:.10g} s"
         change = one.of == "change"
@@ -274,11 +274,11 @@ class _Cards:
             text=one.text.replace("-", "−"),
         )
 
-    def _after(self, one: Number) -> Shown:
+    def _after(self, one: StatedNumber) -> Shown:
         key, lever = self._key(one)
         return self._state_part(f"{key}-{one.part}", lever.after, one, f"{PRICED}; {CUT}")
 
-    def _grows(self, one: Number) -> Shown:
+    def _grows(self, one: StatedNumber) -> Shown:
         key, lever = self._key(one)
         after, now = lever.after.parts[one.part], self.bound.now.parts[one.part]
         return self.deck.add(
@@ -292,7 +292,7 @@ class _Cards:
             text=one.text,
         )
 
-    def _over(self, one: Number) -> Shown:
+    def _over(self, one: StatedNumber) -> Shown:
         key, lever = self._key(one)
         peak, usable = lever.after.peak_bytes, self.bound.plan.usable_bytes
         return self.deck.add(
@@ -307,7 +307,7 @@ class _Cards:
         )
 
 
-def part_formula(state: State, part: str) -> tuple[str, str]:
+def part_formula(state: LeverState, part: str) -> tuple[str, str]:
     """Return a part of the step in terms of its terms: in symbols, and with the numbers put in."""
     terms = state.terms_s
     computing = [*COMPUTE_TERMS, *(() if state.on_host else ("optimizer",))]

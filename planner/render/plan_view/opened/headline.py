@@ -11,7 +11,7 @@ from costmodels.parameters import active_params, latent_params, total_params
 from costmodels.problem import Problem
 from hardware.parts import Operations
 from planner.render.plan_view.cards import Deck, Label, Words
-from planner.render.plan_view.quantities import exact, shown, total
+from planner.render.plan_view.quantities import exact, quantity_text, total
 from planner.render.plan_view.sources import calibration_words, compute_figures
 from planner.solver.answer.result import Plan
 from planner.solver.answer.utilization import hfu
@@ -463,9 +463,9 @@ def _run_with_failures(
         text=f"{g.goodput_frac * 100:.2f} %",
         method="goodput",
         inputs=(
-            ("tau, between checkpoints", shown(g.interval_s, "s")),
-            ("delta, one stops training", shown(g.checkpoint_s, "s")),
-            ("R, failure to next step", shown(g.restart_s, "s")),
+            ("tau, between checkpoints", quantity_text(g.interval_s, "s")),
+            ("delta, one stops training", quantity_text(g.checkpoint_s, "s")),
+            ("R, failure to next step", quantity_text(g.restart_s, "s")),
         ),
     )
     facts = [Fact("Failures", ("one in ", mtbf, ", ", share, " of the time trains"))]

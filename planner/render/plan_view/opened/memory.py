@@ -27,7 +27,7 @@ from costmodels.schedule import zero_bubble
 from costmodels.schedule.stages import BOTH_WAYS, expert_prefix
 from planner.analyze.terms import TERMS
 from planner.render.plan_view.cards import Deck, Shown
-from planner.render.plan_view.quantities import exact, shown, total
+from planner.render.plan_view.quantities import exact, quantity_text, total
 from planner.render.plan_view.sources import TERM_SOURCES
 from planner.solver.answer.result import Plan
 
@@ -122,7 +122,7 @@ def add_memory_cards(deck: Deck, problem: Problem, plan: Plan) -> list[dict[str,
             "planner.solver.answer.result.Plan: usable memory is that of the device less "
             "the reserve of the"
             " pool",
-            text=shown(usable - peak, "B"),
+            text=quantity_text(usable - peak, "B"),
         )
         out.append(numbers)
     return out

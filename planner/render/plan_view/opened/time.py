@@ -21,7 +21,7 @@ from costmodels.step import (
 from costmodels.traffic import selective_again
 from planner.analyze.terms import TERMS
 from planner.render.plan_view.cards import Deck, Shown
-from planner.render.plan_view.quantities import exact, shown, total
+from planner.render.plan_view.quantities import exact, quantity_text, total
 from planner.render.plan_view.sources import TERM_SOURCES
 from planner.solver.answer.result import Plan
 
@@ -30,7 +30,7 @@ Formula = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class StepParts:
+class OpenedParts:
     """What the terms of the slowest rank are made of."""
 
     problem: Problem
@@ -61,7 +61,7 @@ class StepParts:
         return self.found.layout
 
 
-def step_parts(problem: Problem, found: Breakdown) -> StepParts:
+def opened_parts(problem: Problem, found: Breakdown) -> OpenedParts:
     """Return what the terms of a breakdown are made of."""
     rows, x, rank = found.rows, found.layout, found.critical_stage
     chunks, stages = x.chunks_of(rank), x.stages_of(rank)
@@ -73,7 +73,7 @@ def step_parts(problem: Problem, found: Breakdown) -> StepParts:
         routing, longest = problem.shape.expert_layers, max(x.stage_layers)
         prefix = expert_prefix(x.stage_layers, stages, routing, longest)
         routed, routed_full = prefix[-1], prefix[min(longest, x.recompute_layers)]
-    return StepParts(
+    return OpenedParts(
         problem,
         found,
         rows.layers,
@@ -93,7 +93,7 @@ def step_parts(problem: Problem, found: Breakdown) -> StepParts:
 
 def add_time_cards(deck: Deck, problem: Problem, plan: Plan) -> dict[str, Shown]:
     """Add the card of every term of the step that takes time; the numbers by name of the term."""
-    parts, found = step_parts(problem, plan.breakdown), plan.breakdown
+    parts, found = opened_parts(problem, plan.breakdown), plan.breakdown
     numbers = {}
     for name in TIME_TERMS:
         value = found.time_s[name]
@@ -124,10 +124,10 @@ def _both(terms: Any) -> str:
     return f"({_s(terms.forward_s)} + {_s(terms.backward_s)})"
 
 
-def _in_layers(name: str) -> Callable[[StepParts], Formula]:
+def _in_layers(name: str) -> Callable[[OpenedParts], Formula]:
     """Return the formula of what every layer takes, dense and expert layers apart."""
 
-    def formula(p: StepParts) -> Formula:
+    def formula(p: OpenedParts) -> Formula:
         dense = getattr(p.layers, name)
         if p.experts is None or not p.routed or not hasattr(p.experts, name):
             symbols = "m L (forward + backward), L layers of the slowest rank"
@@ -141,13 +141,13 @@ def _in_layers(name: str) -> Callable[[StepParts], Formula]:
     return formula
 
 
-def _routed(p: StepParts) -> Formula:
+def _routed(p: OpenedParts) -> Formula:
     assert p.experts is not None  # the term is not zero
     symbols = "m L_e (forward + backward), L_e expert layers of the slowest rank"
     return symbols, f"{p.m} × {exact(p.routed)} × {_both(p.experts.routed)}"
 
 
-def _head(p: StepParts) -> Formula:
+def _head(p: OpenedParts) -> Formula:
     layers = p.layers
     waits = [x for x in (layers.head_tp, layers.head_cp, layers.head_ep) if x.total_s.item()]
     less = "".join(f" − {_both(x)}" for x in waits)
@@ -157,7 +157,7 @@ def _head(p: StepParts) -> Formula:
     )
 
 
-def _embedding(p: StepParts) -> Formula:
+def _embedding(p: OpenedParts) -> Formula:
     wait = p.layers.embedding_tp
     less = f" − {_both(wait)}" if wait.total_s.item() else ""
     return (
@@ -166,7 +166,7 @@ def _embedding(p: StepParts) -> Formula:
     )
 
 
-def _recompute(p: StepParts) -> Formula:
+def _recompute(p: OpenedParts) -> Formula:
     layers, x = p.layers, p.layout
     again, waits = [], []
     modules = selective_again(p.found.rows, x, p.found.critical_stage)
@@ -186,7 +186,7 @@ def _recompute(p: StepParts) -> Formula:
     )
 
 
-def _again_tp(p: StepParts) -> float:
+def _again_tp(p: OpenedParts) -> float:
     """Return the tp waits of what runs again, seconds per micro-batch."""
     ahead = p.layers.tp_forward.exposed_s.item()
     modules = selective_again(p.found.rows, p.layout, p.found.critical_stage)
@@ -196,7 +196,7 @@ def _again_tp(p: StepParts) -> float:
     return again
 
 
-def _again_cp(p: StepParts) -> float:
+def _again_cp(p: OpenedParts) -> float:
     """Return the cp waits of what runs again, seconds per micro-batch."""
     core = p.held if "core_attn" in p.layout.recompute_modules else 0
     core += p.problem.shape.mtp_layers * p.last if core else 0
@@ -204,7 +204,7 @@ def _again_cp(p: StepParts) -> float:
     return value
 
 
-def _again_ep(p: StepParts) -> float:
+def _again_ep(p: OpenedParts) -> float:
     """Return the exchange of tokens in what runs again, seconds per micro-batch."""
     modules = selective_again(p.found.rows, p.layout, p.found.critical_stage)
     once = p.experts.exchange.forward_s.item() if p.experts else 0.0
@@ -212,7 +212,7 @@ def _again_ep(p: StepParts) -> float:
     return value
 
 
-def _host(p: StepParts) -> Formula:
+def _host(p: OpenedParts) -> Formula:
     late = stalled(p.found.rows).total_s.item()
     dense, words = _s(p.layers.host.total_s), "m L (launch − device time of a layer)"
     if p.experts is None or not p.routed:
@@ -224,7 +224,7 @@ def _host(p: StepParts) -> Formula:
     return words + ", dense and expert layers", f"{p.m} × ({total(sums)})"
 
 
-def _tp(p: StepParts) -> Formula:
+def _tp(p: OpenedParts) -> Formula:
     layers, x, rank = p.layers, p.layout, p.found.critical_stage
     ahead, after = layers.tp_forward.exposed_s.item(), layers.tp_backward.exposed_s.item()
     sums = [f"{exact(p.held - p.routed)} × ({_s(ahead)} + {_s(after)})"]
@@ -244,7 +244,7 @@ def _tp(p: StepParts) -> Formula:
     )
 
 
-def _cp(p: StepParts) -> Formula:
+def _cp(p: OpenedParts) -> Formula:
     ahead, after = p.layers.cp_forward.exposed_s.item(), p.layers.cp_backward.exposed_s.item()
     sums = [f"{p.held} × ({_s(ahead)} + {_s(after)})"]
     again = _again_cp(p)
@@ -256,7 +256,7 @@ def _cp(p: StepParts) -> Formula:
     )
 
 
-def _ep(p: StepParts) -> Formula:
+def _ep(p: OpenedParts) -> Formula:
     assert p.experts is not None  # the term is not zero
     sums = [f"{exact(p.routed)} × {_both(p.experts.exchange)}"]
     again = _again_ep(p)
@@ -268,7 +268,7 @@ def _ep(p: StepParts) -> Formula:
     )
 
 
-def _overlap(p: StepParts) -> Formula:
+def _overlap(p: OpenedParts) -> Formula:
     rows, slow = p.found.rows, p.problem.stack.overlap_slowdown
     exposed, hidden = data_parallel_exposed(rows, stage_times(rows))
     kind = int((exposed + slow * hidden)[:, 0].argmax())
@@ -283,7 +283,7 @@ def _overlap(p: StepParts) -> Formula:
     return "m L slowed compute of a layer + slowdown × hidden dp traffic", total(sums)
 
 
-def _pp(p: StepParts) -> Formula:
+def _pp(p: OpenedParts) -> Formula:
     tied = p.found.rows.shapes.embedding_sync_s.item()
     more = f" + {_s(tied)}" if tied else ""
     return (
@@ -293,7 +293,7 @@ def _pp(p: StepParts) -> Formula:
     )
 
 
-def _bubble(p: StepParts) -> Formula:
+def _bubble(p: OpenedParts) -> Formula:
     return (
         "T(pipeline, messages taking no time) − m (forward + backward of the slowest rank)",
         f"{_precise(p.at_once_s)} − {p.m} × {_precise(p.busy_s)}",
@@ -305,7 +305,7 @@ def _precise(seconds: float) -> str:
     return f"{seconds:.10g} s".replace("e-", "e−")
 
 
-def _dp(p: StepParts) -> Formula:
+def _dp(p: OpenedParts) -> Formula:
     rows = p.found.rows
     exposed, hidden = data_parallel_exposed(rows, stage_times(rows))
     kind = int((exposed + rows.problem.stack.overlap_slowdown * hidden)[:, 0].argmax())
@@ -317,7 +317,7 @@ def _dp(p: StepParts) -> Formula:
     )
 
 
-def _optimizer(p: StepParts) -> Formula:
+def _optimizer(p: OpenedParts) -> Formula:
     moved, sums = optimizer_bytes(p)
     eff = p.problem.pool.accelerator
     return (
@@ -327,7 +327,7 @@ def _optimizer(p: StepParts) -> Formula:
     )
 
 
-def optimizer_bytes(p: StepParts) -> tuple[list[float], list[str]]:
+def optimizer_bytes(p: OpenedParts) -> tuple[list[float], list[str]]:
     """Return what the optimizer moves on the slowest kind of rank, bytes: values and sums."""
     from costmodels.offload.optimizer import gradients_leave
 
@@ -360,7 +360,7 @@ def optimizer_bytes(p: StepParts) -> tuple[list[float], list[str]]:
     return [value for value, _ in found], [text for _, text in found]
 
 
-def _offload(p: StepParts) -> Formula:
+def _offload(p: OpenedParts) -> Formula:
     rows = p.found.rows
     sums, words = [], []
     update = offload_exposed(rows, stage_times(rows)).max().item()
@@ -375,17 +375,17 @@ def _offload(p: StepParts) -> Formula:
     return total(words), total(sums)
 
 
-def _straggler(p: StepParts) -> Formula:
+def _straggler(p: OpenedParts) -> Formula:
     factor = straggler_factor(p.problem, p.layout.n_devices)
     return "(S − 1) T(pipeline with messages)", f"({factor:.10g} − 1) × {_s(p.flush_s)}"
 
 
-def _fixed(p: StepParts) -> Formula:
+def _fixed(p: OpenedParts) -> Formula:
     value = p.problem.stack.fixed_step_s
     return "data, logging, scalar reductions: a constant of the stack", exact(value, "s")
 
 
-FORMULAS: dict[str, Callable[[StepParts], Formula]] = {
+FORMULAS: dict[str, Callable[[OpenedParts], Formula]] = {
     "linear": _in_layers("linear"),
     "attention": _in_layers("attention"),
     "elementwise": _in_layers("elementwise"),
@@ -411,4 +411,4 @@ FORMULAS: dict[str, Callable[[StepParts], Formula]] = {
 
 def time_text(seconds: float, digits: int = 4) -> str:
     """Return a time of the step as the view shows it."""
-    return shown(seconds, "s", digits)
+    return quantity_text(seconds, "s", digits)

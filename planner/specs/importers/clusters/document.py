@@ -8,7 +8,13 @@ from typing import Any
 from hardware.parts import Accelerator
 from planner import units
 from planner.specs.importers.clusters.facts import Node
-from planner.specs.importers.clusters.members import Context, Group, Member, count, groups_of
+from planner.specs.importers.clusters.members import (
+    ImportContext,
+    Member,
+    NodeGroup,
+    count_of,
+    groups_of,
+)
 from planner.specs.importers.clusters.node_groups import Arrangement, Level, arrange
 from planner.specs.importers.clusters.racks import arranged_in_racks, racks_of, sizes_text
 from planner.specs.importers.hostlist import compress_hosts, natural_key
@@ -69,7 +75,7 @@ class _Chosen:
         return self.arrangement.order
 
 
-def build_cluster_file(nodes: Sequence[Node], context: Context) -> Imported:
+def build_cluster_file(nodes: Sequence[Node], context: ImportContext) -> Imported:
     """Return the cluster file of these nodes.
 
     Raises `SpecError` with all questions that are open, and when no node is free.
@@ -103,7 +109,7 @@ def build_cluster_file(nodes: Sequence[Node], context: Context) -> Imported:
     )
 
 
-def _name(context: Context) -> tuple[str, str]:
+def _name(context: ImportContext) -> tuple[str, str]:
     """Return the name of the cluster and where it is from: given, else that of the first file."""
     if context.options.name:
         return context.options.name, "given with --name"
@@ -112,7 +118,7 @@ def _name(context: Context) -> tuple[str, str]:
     return (plain, "name of the file") if plain else ("cluster", "the input gives none")
 
 
-def _nothing_free(groups: Sequence[Group], context: Context) -> Exception:
+def _nothing_free(groups: Sequence[NodeGroup], context: ImportContext) -> Exception:
     reasons = "; ".join(x for x in context.notes if x.startswith(("not ", "left out")))
     fix = "give a dump that lists healthy nodes with GPUs"
     healthy = any(not m.node.unhealthy for group in groups for m in group.members)
@@ -123,7 +129,7 @@ def _nothing_free(groups: Sequence[Group], context: Context) -> Exception:
     return context.error("no node is free" + (f": {reasons}" if reasons else ""), fix)
 
 
-def _note_left_out(group: Group, context: Context) -> None:
+def _note_left_out(group: NodeGroup, context: ImportContext) -> None:
     """Say which nodes of a pool are left out as unhealthy, and which count as not free."""
     gone: dict[str, list[str]] = {}
     busy: dict[str, list[str]] = {}
@@ -144,12 +150,12 @@ def _note_left_out(group: Group, context: Context) -> None:
         context.note_nodes("not whole", broken)
     if busy and context.options.everything:
         n = sum(map(len, busy.values()))
-        context.notes.append(f"{count(n, 'node')} in use or reserved count as usable (--all)")
+        context.notes.append(f"{count_of(n, 'node')} in use or reserved count as usable (--all)")
     elif busy:
         context.note_nodes("not free now", busy)
 
 
-def _chosen(group: Group, context: Context) -> _Chosen:
+def _chosen(group: NodeGroup, context: ImportContext) -> _Chosen:
     """Return the nodes that plans use."""
     healthy = [m for m in group.members if not m.node.unhealthy]
     whole = group.n_devices
@@ -174,14 +180,14 @@ def _chosen(group: Group, context: Context) -> _Chosen:
         arrangement, size = arranged_in_racks(used, group.members, racks, per_rack, context)
         arrangement = _first_nodes(arrangement, context)
         size = min(size, len(arrangement.order))
-        why = f"{racks.why}; {count(size, 'node')} of a rack"
+        why = f"{racks.why}; {count_of(size, 'node')} of a rack"
         return _Chosen(arrangement, free, share, size * whole, why, racks.assumed)
     arrangement = _first_nodes(_in_network_order(used, context), context)
     joined = _joined_devices(part, whole, context)
     return _Chosen(arrangement, free, share, joined, f"NVLink joins {joined} devices")
 
 
-def _first_nodes(found: Arrangement, context: Context) -> Arrangement:
+def _first_nodes(found: Arrangement, context: ImportContext) -> Arrangement:
     """Return the first nodes of the order, as many as the user wants."""
     most = context.options.most_nodes
     if not 0 < most < len(found.order):
@@ -193,7 +199,7 @@ def _first_nodes(found: Arrangement, context: Context) -> Arrangement:
     return replace(found, order=found.order[:most], levels=levels)
 
 
-def _n_free(member: Member, whole: int, context: Context) -> int:
+def _n_free(member: Member, whole: int, context: ImportContext) -> int:
     """Return the devices of a node that a plan may use now."""
     devices = member.devices
     if context.options.everything:
@@ -203,7 +209,7 @@ def _n_free(member: Member, whole: int, context: Context) -> int:
     return whole if devices.n_free == devices.n else devices.n_free
 
 
-def _in_network_order(used: Sequence[Member], context: Context) -> Arrangement:
+def _in_network_order(used: Sequence[Member], context: ImportContext) -> Arrangement:
     """Return nodes in network order, with notes where groups are uneven or nodes unknown."""
     found = arrange([(m.name, m.node.position) for m in used])
     if found.unplaced and len(found.unplaced) < len(used):
@@ -228,7 +234,7 @@ def _in_network_order(used: Sequence[Member], context: Context) -> Arrangement:
     return found
 
 
-def _joined_devices(part: Accelerator, n_devices: int, context: Context) -> int:
+def _joined_devices(part: Accelerator, n_devices: int, context: ImportContext) -> int:
     """Return the devices that NVLink joins where a dump shows fewer than is usual, else 0."""
     usual = min(part.scale_up_domain, n_devices)
     seen = [one.hardware.domain for one in context.facts if one.hardware]
@@ -239,7 +245,7 @@ def _joined_devices(part: Accelerator, n_devices: int, context: Context) -> int:
 
 
 def _pool(
-    group: Group, chosen: _Chosen, index: int, draft: _Draft, context: Context
+    group: NodeGroup, chosen: _Chosen, index: int, draft: _Draft, context: ImportContext
 ) -> dict[str, Any]:
     """Return the entry of a pool."""
     path: Path = ("pools", index)
@@ -276,7 +282,7 @@ def _pool(
     return entry
 
 
-def _cpu_work(group: Group, chosen: _Chosen, context: Context) -> str:
+def _cpu_work(group: NodeGroup, chosen: _Chosen, context: ImportContext) -> str:
     """Return what is assumed of nodes in use that jobs without devices run on; "" for none."""
     if context.options.everything:
         return ""
@@ -286,7 +292,7 @@ def _cpu_work(group: Group, chosen: _Chosen, context: Context) -> str:
         return ""
     hosts = compress_hosts(sorted(busy, key=natural_key))
     return (
-        f"{count(len(busy), 'node')} with CPU work of other jobs and no GPU in use, planned as"
+        f"{count_of(len(busy), 'node')} with CPU work of other jobs and no GPU in use, planned as"
         f" free ({hosts}): a job that takes whole nodes waits for them"
     )
 
@@ -294,10 +300,10 @@ def _cpu_work(group: Group, chosen: _Chosen, context: Context) -> str:
 def _put_free(
     entry: dict[str, Any],
     path: Path,
-    group: Group,
+    group: NodeGroup,
     chosen: _Chosen,
     draft: _Draft,
-    context: Context,
+    context: ImportContext,
 ) -> list[str]:
     """Say what is free: all, a number of whole nodes, or devices node by node.
 
@@ -323,7 +329,7 @@ def _fabric(
     pools: Sequence[Mapping[str, Any]],
     levels: Sequence[tuple[Level, ...]],
     draft: _Draft,
-    context: Context,
+    context: ImportContext,
 ) -> dict[str, Any]:
     """Return the network between the nodes."""
     fabric: dict[str, Any] = {}
@@ -342,7 +348,7 @@ def _fabric(
     return fabric
 
 
-def _is_railed(pool: Mapping[str, Any], context: Context) -> bool:
+def _is_railed(pool: Mapping[str, Any], context: ImportContext) -> bool:
     """Tell whether ports of one index usually share a switch."""
     if "instance" in pool:
         machine = context.catalogue.platforms[pool["instance"]]
@@ -354,7 +360,7 @@ def _is_railed(pool: Mapping[str, Any], context: Context) -> bool:
 
 
 def _tiers(
-    pools: Sequence[Mapping[str, Any]], levels: Sequence[tuple[Level, ...]], context: Context
+    pools: Sequence[Mapping[str, Any]], levels: Sequence[tuple[Level, ...]], context: ImportContext
 ) -> tuple[Level, ...]:
     """Return the tiers of the one fabric that all pools share."""
     found = [tiers for tiers in levels if tiers]
@@ -376,13 +382,13 @@ def _tiers(
     return kept
 
 
-def _per_node(pool: Mapping[str, Any], context: Context) -> int:
+def _per_node(pool: Mapping[str, Any], context: ImportContext) -> int:
     if "accelerators_per_node" in pool:
         return int(pool["accelerators_per_node"])
     return context.catalogue.platforms[pool["instance"]].devices_per_node
 
 
-def _name_pools(pools: Sequence[dict[str, Any]], draft: _Draft, context: Context) -> None:
+def _name_pools(pools: Sequence[dict[str, Any]], draft: _Draft, context: ImportContext) -> None:
     """Name every pool after its accelerator, further by what sets it apart."""
     short = [_family(pool, context) for pool in pools]
     taken: set[str] = set()
@@ -398,7 +404,7 @@ def _name_pools(pools: Sequence[dict[str, Any]], draft: _Draft, context: Context
         draft.put(pool, ("pools", i), "name", name, "after the accelerator")
 
 
-def _family(pool: Mapping[str, Any], context: Context) -> str:
+def _family(pool: Mapping[str, Any], context: ImportContext) -> str:
     from hardware.device_names import load_device_names
 
     part = pool.get("accelerator") or context.catalogue.platforms[pool["instance"]].accelerator

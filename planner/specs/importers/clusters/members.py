@@ -15,7 +15,7 @@ from planner.errors import SpecError, UsageError
 from planner.specs.importers.clusters.accelerators import ALL, NONE, UNNAMED, Match, identify
 from planner.specs.importers.clusters.facts import Devices, Evidence, Facts, Node, Ports
 from planner.specs.importers.clusters.options import ImportOptions
-from planner.specs.importers.clusters.ports import Network, network_of
+from planner.specs.importers.clusters.ports import Network, port_network_of
 from planner.specs.importers.dump_text import STANDARD_INPUT, bad_dump
 from planner.specs.importers.hostlist import compress_hosts, natural_key
 
@@ -24,7 +24,7 @@ _MANY_CANDIDATES = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class ImportContext:
     """What every step needs."""
 
     facts: Sequence[Facts]
@@ -68,7 +68,7 @@ class Member:
 
 
 @dataclass(slots=True)
-class Group:
+class NodeGroup:
     """Nodes with the same accelerator, the same number of them, and the same network: a pool."""
 
     part: str
@@ -84,12 +84,12 @@ def sources_of(facts: Sequence[Facts]) -> str:
     return ", ".join(dict.fromkeys(one.source for one in facts))
 
 
-def count(n: int, noun: str) -> str:
+def count_of(n: int, noun: str) -> str:
     """Return a number of things in words."""
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
-def groups_of(nodes: Sequence[Node], context: Context) -> list[Group]:
+def groups_of(nodes: Sequence[Node], context: ImportContext) -> list[NodeGroup]:
     """Return the pools of a cluster, the largest first; raise with what has to be asked."""
     _check_answers(nodes, context.options)
     members = _members(nodes, context)
@@ -99,12 +99,12 @@ def groups_of(nodes: Sequence[Node], context: Context) -> list[Group]:
         ports = replace(member.node.ports, why="", why_n="")
         machine = _machine(member.node, member.devices)
         grouped.setdefault((member.match.part, n, machine, ports), []).append(member)
-    groups: dict[tuple[str | float, ...], Group] = {}
+    groups: dict[tuple[str | float, ...], NodeGroup] = {}
     unknown: list[tuple[str, int, int, str]] = []
     asked = context.options.nic, context.options.nics
     for (part, n, machine, _), same in grouped.items():
         ports = same[0].node.ports
-        network = network_of(part, n, len(same), machine, ports, asked, context.catalogue)
+        network = port_network_of(part, n, len(same), machine, ports, asked, context.catalogue)
         if not network.link and not network.instance:
             healthy = [member for member in same if not member.node.unhealthy]
             if healthy:
@@ -114,7 +114,7 @@ def groups_of(nodes: Sequence[Node], context: Context) -> list[Group]:
             continue
         # Nodes with and without a word on the same network are one pool.
         key = part, n, network.instance, network.link, network.n, network.bytes_per_s
-        groups.setdefault(key, Group(part, n, network, [])).members += same
+        groups.setdefault(key, NodeGroup(part, n, network, [])).members += same
     if unknown:
         raise _network_question(unknown, context)
     return sorted(
@@ -123,7 +123,7 @@ def groups_of(nodes: Sequence[Node], context: Context) -> list[Group]:
     )
 
 
-def _note_unhealthy(members: Iterable[Member], context: Context) -> None:
+def _note_unhealthy(members: Iterable[Member], context: ImportContext) -> None:
     by_reason: dict[str, list[str]] = {}
     for member in members:
         by_reason.setdefault(member.node.unhealthy, []).append(member.name)
@@ -144,7 +144,7 @@ def _check_answers(nodes: Sequence[Node], options: ImportOptions) -> None:
         raise UsageError(f"--accelerator: for which of {shown}?", "write TYPE=NAME")
 
 
-def _members(nodes: Sequence[Node], context: Context) -> list[Member]:
+def _members(nodes: Sequence[Node], context: ImportContext) -> list[Member]:
     """Return the nodes by their devices; ask for accelerators that are not decided."""
     open_: dict[str, list[tuple[Devices, Match]]] = {}
     members: list[Member] = []
@@ -176,7 +176,7 @@ def _members(nodes: Sequence[Node], context: Context) -> list[Member]:
     if refused:
         context.note_nodes("left out, as --accelerator says", refused)
     if n_bare := sum(not node.devices for node in nodes):
-        context.notes.append(f"left out, without GPUs: {count(n_bare, 'node')}")
+        context.notes.append(f"left out, without GPUs: {count_of(n_bare, 'node')}")
     if gone:
         context.note_nodes("left out", gone)
     if open_:
@@ -191,7 +191,7 @@ def _members(nodes: Sequence[Node], context: Context) -> list[Member]:
     return members
 
 
-def _match(node: Node, devices: Devices, context: Context) -> Match:
+def _match(node: Node, devices: Devices, context: ImportContext) -> Match:
     """Return what the devices of a node are; the machine says it where the devices do not."""
     n = context.options.devices or devices.n
     match = context.matches.get((devices.evidence, n))
@@ -226,13 +226,13 @@ def _machine(node: Node, devices: Devices) -> str:
 
 
 def _accelerator_question(
-    open_: Mapping[str, list[tuple[Devices, Match]]], context: Context
+    open_: Mapping[str, list[tuple[Devices, Match]]], context: ImportContext
 ) -> SpecError:
     asked, answers = [], []
     for name, cases in open_.items():
         label = name or cases[0][0].resource or UNNAMED
         sizes = Counter(devices.n for devices, _ in cases)
-        shown = ", ".join(f"{count(k, 'node')} x {n}" for n, k in sorted(sizes.items()))
+        shown = ", ".join(f"{count_of(k, 'node')} x {n}" for n, k in sorted(sizes.items()))
         asked.append(f"{label} ({shown})")
         devices, match = cases[0]
         if match.contradiction:
@@ -247,7 +247,7 @@ def _accelerator_question(
     return context.error(f"{what} {'; '.join(asked)}?", _command(" ".join(answers), context))
 
 
-def _command(answers: str, context: Context) -> str:
+def _command(answers: str, context: ImportContext) -> str:
     """Return the command with the answers to a question; only these where others stand already."""
     if context.options != ImportOptions():
         return f"add {answers}"
@@ -273,7 +273,7 @@ def _usual_first(parts: Sequence[str], n_devices: int, catalogue: Catalogue) -> 
     return sorted(parts, key=lambda part: part not in usual)
 
 
-def _devices_of_node(member: Member, context: Context) -> int:
+def _devices_of_node(member: Member, context: ImportContext) -> int:
     """Return the devices of the node; a dump of one job must show all, or the user says it."""
     n, options = member.devices.n, context.options
     insides = [one.hardware for one in context.facts if one.hardware]
@@ -296,14 +296,16 @@ def _devices_of_node(member: Member, context: Context) -> int:
     return n
 
 
-def _network_question(unknown: list[tuple[str, int, int, str]], context: Context) -> SpecError:
+def _network_question(
+    unknown: list[tuple[str, int, int, str]], context: ImportContext
+) -> SpecError:
     part, n, _, _ = unknown[0]
     usual = context.catalogue.typical_nics[part]
     links = [x.name for x in context.catalogue.links.values() if x.kind == "scale-out"]
     others = ", ".join(name for name in links if name != usual.link)
     n_usual = max(1, round(usual.n_per_device * n))
     asked = [
-        f"{n_devices} {name} ({count(n_nodes, 'node')}{', ' + kind if kind else ''})"
+        f"{n_devices} {name} ({count_of(n_nodes, 'node')}{', ' + kind if kind else ''})"
         for name, n_devices, n_nodes, kind in unknown
     ]
     return context.error(

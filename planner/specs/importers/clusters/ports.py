@@ -70,7 +70,7 @@ def ports_in_words(words: Iterable[str]) -> Ports:
     return kind
 
 
-def network_of(
+def port_network_of(
     part: str,
     n_devices: int,
     n_nodes: int,
@@ -141,7 +141,7 @@ def _known_link(
     if ports.link:
         return Network(link=ports.link, bytes_per_s=ports.bytes_per_s, why_link=ports.why)
     same_number = reference and ports.n in (0, reference.nics_per_node)
-    if reference and same_number and ports.kind in ("", kind_of(reference.nic)):
+    if reference and same_number and ports.kind in ("", port_kind_of(reference.nic)):
         said = f"{ports.kind}, and " if ports.kind else "the input does not say, and "
         why = f"{said}{reference.name} has it"
         return Network(link=reference.nic, why_link=why, link_assumed=True)
@@ -172,6 +172,6 @@ def _with_number(
     )
 
 
-def kind_of(link: str) -> str:
+def port_kind_of(link: str) -> str:
     """Return the kind of network that a catalogue link belongs to."""
     return KIND_OF_LINK.get(link.partition("-")[0], "")

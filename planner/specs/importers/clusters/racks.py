@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 
 from planner.specs.importers.clusters.facts import Position
-from planner.specs.importers.clusters.members import Context, Member
+from planner.specs.importers.clusters.members import ImportContext, Member
 from planner.specs.importers.clusters.node_groups import Arrangement, arrange, rack_size
 from planner.specs.importers.hostlist import compress_hosts, natural_key
 
@@ -20,7 +20,7 @@ class Racks:
     assumed: bool = False
 
 
-def racks_of(members: Sequence[Member], per_rack: int, context: Context) -> Racks:
+def racks_of(members: Sequence[Member], per_rack: int, context: ImportContext) -> Racks:
     """Return the rack of every node of a pool: read, or assumed from groups or from names.
 
     `per_rack` is the number of nodes in a full rack. Nodes that are down count too: they show
@@ -44,7 +44,11 @@ def racks_of(members: Sequence[Member], per_rack: int, context: Context) -> Rack
 
 
 def arranged_in_racks(
-    chosen: Sequence[Member], members: Sequence[Member], racks: Racks, full: int, context: Context
+    chosen: Sequence[Member],
+    members: Sequence[Member],
+    racks: Racks,
+    full: int,
+    context: ImportContext,
 ) -> tuple[Arrangement, int]:
     """Return the nodes to use in network order, and how many of each rack they are.
 

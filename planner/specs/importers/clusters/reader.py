@@ -22,7 +22,7 @@ from planner.specs.importers.clusters.facts import (
     Ports,
     Position,
 )
-from planner.specs.importers.clusters.members import Context, sources_of
+from planner.specs.importers.clusters.members import ImportContext, sources_of
 from planner.specs.importers.clusters.options import ImportOptions, checked_answers, checked_link
 from planner.specs.importers.dump_text import bad_dump, clean, json_of
 from planner.specs.importers.dumps import (
@@ -44,12 +44,12 @@ FORMATS = (
 
 
 _READERS: tuple[tuple[Callable[[str], bool], Callable[[str, str], Facts]], ...] = (
-    (nccl_topology.looks_like, nccl_topology.read_nccl_topology),
-    (slurm_topology.looks_like, slurm_topology.read_topology),
-    (slurm.looks_like, slurm.read_nodes),
-    (rocm_smi.looks_like, rocm_smi.read_rocm_smi),
-    (nvidia_smi.looks_like, nvidia_smi.read_nvidia_smi),
-    (sinfo.looks_like, sinfo.read_table),
+    (nccl_topology.looks_like_nccl_topology, nccl_topology.read_nccl_topology),
+    (slurm_topology.looks_like_slurm_topology, slurm_topology.read_topology),
+    (slurm.looks_like_slurm, slurm.read_nodes),
+    (rocm_smi.looks_like_rocm_smi, rocm_smi.read_rocm_smi),
+    (nvidia_smi.looks_like_nvidia_smi, nvidia_smi.read_nvidia_smi),
+    (sinfo.looks_like_sinfo, sinfo.read_table),
 )
 """Formats other than Kubernetes', which needs the tolerations."""
 
@@ -67,7 +67,7 @@ _OTHER_FORMS = (
 def looks_like_dump(text: str) -> bool:
     """Tell whether a text is one of the formats that `import_cluster` reads."""
     text = clean(text)
-    return kubernetes.looks_like(text) or any(fits(text) for fits, _ in _READERS)
+    return kubernetes.looks_like_kubernetes(text) or any(fits(text) for fits, _ in _READERS)
 
 
 def import_cluster(
@@ -93,14 +93,14 @@ def import_cluster(
         nodes = _with_hardware(nodes, hardware, options, catalogue) if hardware else nodes
     nodes = _with_positions(nodes, facts)
     nodes = _without_pods(nodes, facts, options, notes)
-    return build_cluster_file(nodes, Context(facts, options, notes, catalogue))
+    return build_cluster_file(nodes, ImportContext(facts, options, notes, catalogue))
 
 
 def _read(name: str, text: str, options: ImportOptions) -> list[Facts]:
     """Return what a text says; one that holds nodes and their topology says both."""
     if not text.strip():
         raise bad_dump(name, "is empty", "give the output of the command")
-    if kubernetes.looks_like(text):
+    if kubernetes.looks_like_kubernetes(text):
         return [kubernetes.read_kubernetes(text, name, options.tolerated)]
     fitting = [read for fits, read in _READERS if fits(text)]
     both = {slurm_topology.read_topology, slurm.read_nodes}

@@ -105,7 +105,7 @@ _PRESSURES = {
 _SUFFIX = re.compile(r"-(?:SHARED|MIG-.+|MIG-INVALID)$")
 
 
-def looks_like(text: str) -> bool:
+def looks_like_kubernetes(text: str) -> bool:
     """Tell whether a text is a list of nodes or pods from `kubectl ... -o json` (or yaml)."""
     content = _content(text)
     if as_dict(content).get("kind") in ("List", "NodeList", "PodList") and not _items(content):

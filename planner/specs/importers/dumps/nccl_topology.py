@@ -22,7 +22,7 @@ _AMAZON = "0x1d0f"
 _ALPHANUMERIC_CAPABILITY = re.compile(r"gfx[0-9a-f]+")
 
 
-def looks_like(text: str) -> bool:
+def looks_like_nccl_topology(text: str) -> bool:
     """Tell whether a text is the topology of a node as NCCL writes it."""
     return bool(re.search(r"<system\b", text[:20_000]) and "<cpu" in text)
 

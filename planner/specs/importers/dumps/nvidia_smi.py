@@ -28,7 +28,7 @@ _PORT_KINDS = (
 )
 
 
-def looks_like(text: str) -> bool:
+def looks_like_nvidia_smi(text: str) -> bool:
     """Tell whether a text is what one of nvidia-smi's commands prints."""
     return _form(text) != ""
 

@@ -19,7 +19,7 @@ _BUS = r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9]"
 _AMD_SMI = re.compile(rf"^GPU: *[0-9]+ *$|^LINK TYPE TABLE:|^ACCESS TABLE:|^{_BUS} ", re.MULTILINE)
 
 
-def looks_like(text: str) -> bool:
+def looks_like_rocm_smi(text: str) -> bool:
     """Tell whether a text is what rocm-smi or amd-smi prints."""
     if text.lstrip()[:1] in ("{", "["):
         return bool(_cards(json_of(text)))

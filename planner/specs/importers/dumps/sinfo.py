@@ -7,7 +7,7 @@ from dataclasses import replace
 from planner.errors import BadValue
 from planner.specs.importers.clusters.facts import Facts
 from planner.specs.importers.dump_text import bad_dump
-from planner.specs.importers.dumps.slurm import Row, facts_of_rows, is_state, parse_gres
+from planner.specs.importers.dumps.slurm import NodeRow, facts_of_rows, is_state, parse_gres
 from planner.specs.importers.hostlist import expand_hosts
 
 COMMAND = "sinfo -N -O NodeList:60,Gres:100,GresUsed:100,StateLong:40,Partition:40,Features:100"
@@ -68,7 +68,7 @@ _DEFAULT_WIDTH = 20
 """Columns of `sinfo -O` are cut at this width unless another is asked for."""
 
 
-def looks_like(text: str) -> bool:
+def looks_like_sinfo(text: str) -> bool:
     """Tell whether a text is a table of `sinfo`."""
     lines = _lines(text)[:50]
     if not lines or "=" in lines[0] or lines[0].lstrip()[:1] in "{[<":
@@ -208,7 +208,7 @@ def _host_like(column: Sequence[str]) -> tuple[int, int]:
     return len(set(column)), sum(any(sign.isdigit() for sign in cell) for cell in column)
 
 
-def _rows(cells: Mapping[str, str], source: str) -> Iterator[Row]:
+def _rows(cells: Mapping[str, str], source: str) -> Iterator[NodeRow]:
     partitions = tuple(x.rstrip("*") for x in cells.get("partition", "").split(",") if x)
     try:
         names = expand_hosts(cells["node"])
@@ -220,4 +220,4 @@ def _rows(cells: Mapping[str, str], source: str) -> Iterator[Row]:
     features = [x for x in features if x not in ("", "(null)")]
     for name in names:
         state = cells.get("state", "IDLE")
-        yield Row(name, cells["gres"], state, used, partitions, tuple(features))
+        yield NodeRow(name, cells["gres"], state, used, partitions, tuple(features))

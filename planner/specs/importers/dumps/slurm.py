@@ -120,7 +120,7 @@ class Gres:
     """The list gives the number."""
 
 
-def looks_like(text: str) -> bool:
+def looks_like_slurm(text: str) -> bool:
     """Tell whether a text is a list of nodes of Slurm, as text or as JSON."""
     if text.lstrip()[:1] == "{":
         data = as_dict(json_of(text))
@@ -141,7 +141,7 @@ def read_nodes(text: str, source: str) -> Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class NodeRow:
     """One node as any of Slurm's commands shows it."""
 
     name: str
@@ -158,13 +158,13 @@ class Row:
     """Trackable resources in use; None when the command does not say."""
 
 
-def _facts(rows: list[Row], source: str, form: str) -> Facts:
+def _facts(rows: list[NodeRow], source: str, form: str) -> Facts:
     return facts_of_rows(rows, source, f"Slurm, {form}")
 
 
-def facts_of_rows(rows: Iterable[Row], source: str, form: str) -> Facts:
+def facts_of_rows(rows: Iterable[NodeRow], source: str, form: str) -> Facts:
     """Return the nodes of rows; a node that stands in several partitions comes once."""
-    by_name: dict[str, list[Row]] = {}
+    by_name: dict[str, list[NodeRow]] = {}
     for row in rows:
         by_name.setdefault(row.name, []).append(row)
     nodes, unclear = [], []
@@ -182,7 +182,7 @@ def facts_of_rows(rows: Iterable[Row], source: str, form: str) -> Facts:
     return Facts(source, form, nodes=tuple(nodes), notes=tuple(notes))
 
 
-def _node(same: list[Row]) -> tuple[Node, bool]:
+def _node(same: list[NodeRow]) -> tuple[Node, bool]:
     """Return a node from its rows, and whether the GPUs in use are known where it matters."""
     row = same[0]
     partitions = tuple(dict.fromkeys(p for x in same for p in x.partitions))
@@ -282,7 +282,7 @@ def _tres(text: str) -> dict[str, int]:
     return dict(found)
 
 
-def _in_use(row: Row, gres: tuple[Gres, ...], busy: str) -> tuple[dict[str, int], bool]:
+def _in_use(row: NodeRow, gres: tuple[Gres, ...], busy: str) -> tuple[dict[str, int], bool]:
     """Return the GPUs in use by type, and whether that is known."""
     if "MIX" not in row.state.upper() or busy:
         return {}, True
@@ -347,7 +347,7 @@ def _fields(record: str) -> dict[str, str]:
     return fields
 
 
-def _text_rows(record: str, source: str) -> Iterator[Row]:
+def _text_rows(record: str, source: str) -> Iterator[NodeRow]:
     fields = _fields(record)
     name = fields.get("NodeName", "")
     state = fields.get("State", "")
@@ -364,7 +364,7 @@ def _text_rows(record: str, source: str) -> Iterator[Row]:
     features = fields.get("ActiveFeatures") or fields.get("AvailableFeatures") or ""
     features = features or fields.get("Features") or fields.get("Feature") or ""
     for one in names:
-        yield Row(
+        yield NodeRow(
             name=one,
             gres=fields.get("Gres", ""),
             # A line of slurm.conf: nothing is known of the state.
@@ -396,12 +396,12 @@ def _json_nodes(data: Mapping[str, Any]) -> list[dict[str, Any]]:
     return nodes if nodes and all("state" in n and ("name" in n) for n in nodes) else []
 
 
-def _json_row(node: Mapping[str, Any]) -> Row:
+def _json_row(node: Mapping[str, Any]) -> NodeRow:
     flags = [*_list(node.get("state")), *_list(node.get("state_flags"))]
     features = _list(node.get("active_features")) or _list(node.get("features"))
     topology = node.get("topology") or node.get("topology_str")
     alloc = node.get("tres_used")
-    return Row(
+    return NodeRow(
         name=as_text(node.get("name")),
         gres=as_text(node.get("gres")),
         state="+".join(flags),
@@ -415,7 +415,7 @@ def _json_row(node: Mapping[str, Any]) -> Row:
     )
 
 
-def _sinfo_rows(entries: list[Any]) -> Iterator[Row]:
+def _sinfo_rows(entries: list[Any]) -> Iterator[NodeRow]:
     """Yield the nodes of `sinfo --json`: every entry stands for nodes that look the same."""
     for entry in map(as_dict, entries):
         names = [as_text(x) for x in as_list(as_dict(entry.get("nodes")).get("nodes"))]
@@ -424,7 +424,7 @@ def _sinfo_rows(entries: list[Any]) -> Iterator[Row]:
         used = as_text(as_dict(gres).get("used")) if len(names) == 1 else ""
         features = as_dict(entry.get("features"))
         for name in names:
-            yield Row(
+            yield NodeRow(
                 name=name,
                 gres=total,
                 state="+".join(_list(as_dict(entry.get("node")).get("state"))),

@@ -14,7 +14,7 @@ _PAIR = re.compile(r"(?:^|\s)([A-Za-z]+)=(\S*)")
 _MAX_DEPTH = 8
 
 
-def looks_like(text: str) -> bool:
+def looks_like_slurm_topology(text: str) -> bool:
     """Tell whether a text holds switches or blocks of Slurm."""
     return bool(_LINE.search(text))
 

@@ -7,6 +7,6 @@ wrong; where the effect is small or its direction known it is a note (`unpriced`
 """
 
 from planner.specs.importers.huggingface.files import config_in_folder, looks_like, mistaken_name
-from planner.specs.importers.huggingface.reader import read, read_as
+from planner.specs.importers.huggingface.reader import read_as, read_config
 
-__all__ = ["config_in_folder", "looks_like", "mistaken_name", "read", "read_as"]
+__all__ = ["config_in_folder", "looks_like", "mistaken_name", "read_as", "read_config"]

@@ -11,7 +11,7 @@ from planner.specs.importers.huggingface.model_types import ALIASES, TYPES
 from planner.specs.importers.huggingface.refused_types import REFUSED
 from planner.specs.importers.huggingface.rules import KEYS, SIZES, ModelType, Switch
 from planner.specs.yaml.document import Document, KeyPath, close_names, path_text
-from planner.units import show
+from planner.units import shown_value
 
 _ABSENT = object()
 _OTHER_TOWERS = ("vision_config", "audio_config", "vision_tower", "mm_vision_tower")
@@ -69,7 +69,8 @@ class Config:
         for key in told[1:]:
             if section[key] != section[told[0]]:
                 message = (
-                    f"is {show(section[key])}, and {told[0]} is {show(section[told[0]])}:"
+                    f"is {shown_value(section[key])}, and {told[0]} is "
+                    f"{shown_value(section[told[0]])}:"
                     " they mean the same"
                 )
                 path = (*self.path, *key.split("."))
@@ -106,7 +107,7 @@ class Config:
             value = int(value)
         whole = isinstance(value, int) and not isinstance(value, bool)
         if value is not None and not (whole and value >= least):
-            message = f"expected a whole number from {least} on, got {show(found.value)}"
+            message = f"expected a whole number from {least} on, got {shown_value(found.value)}"
             raise SpecError(self.problem(found.path, message))
         return Found(value, found.text, found.path)
 
@@ -125,7 +126,7 @@ class Config:
             return Found(name, f"as in every {self.name}", None)
         found = self.look(name)
         if found.value is not None and not isinstance(found.value, bool):
-            message = f"expected true or false, got {show(found.value)}"
+            message = f"expected true or false, got {shown_value(found.value)}"
             raise SpecError(self.problem(found.path, message))
         return Found(bool(found.value), found.text, found.path)
 
@@ -135,7 +136,7 @@ class Config:
         if found.value is None:
             return None
         if not isinstance(found.value, Sequence) or not all(type(x) is int for x in found.value):
-            message = f"expected a list of layers, got {show(found.value)}"
+            message = f"expected a list of layers, got {shown_value(found.value)}"
             raise SpecError(self.problem(found.path, message))
         return list(found.value)
 
@@ -155,7 +156,7 @@ def open_config(document: Document, as_type: str = "") -> Config:
     section = data[inner] if inner else data
     stated = section.get("model_type", data.get("model_type"))
     if stated is not None and not isinstance(stated, str):
-        message = f"expected a name, got {show(stated)}"
+        message = f"expected a name, got {shown_value(stated)}"
         raise SpecError(document.problem((*path, "model_type"), message))
     if as_type and as_type not in TYPES:
         known = ", ".join(close_names(as_type, TYPES) or TYPES)

@@ -10,9 +10,9 @@ from typing import Any
 
 from planner.errors import SpecError
 from planner.specs.importers.huggingface.config import Config, Found
-from planner.specs.importers.huggingface.parts import parts_of
+from planner.specs.importers.huggingface.parts import parts_of_config
 from planner.specs.yaml.document import path_text
-from planner.units import show
+from planner.units import shown_value
 
 _KEYS = {
     "rotary_base": ("rope_theta", "rotary_emb_base"),
@@ -185,7 +185,7 @@ def details_of(config: Config, model: Mapping[str, Any], local: list[bool]) -> I
     yield from window
     chunked = "chunk" in config.look("window").text
     unsaid = any(local) and bool(config.count("window").value) and not window and not chunked
-    yield from (Detail(*part) for part in parts_of(config, model, unsaid))
+    yield from (Detail(*part) for part in parts_of_config(config, model, unsaid))
     if config.name == "gpt_oss":
         yield Detail("attention_sinks", True, every)
     yield from _number(config, "init_std", 0.02)
@@ -218,7 +218,7 @@ def _value(config: Config, keys: tuple[str, ...], what: str) -> Found | None:
             if value is None or value is False:
                 continue
             if isinstance(value, bool) or not isinstance(value, int | float):
-                message = f"expected a number ({what}), got {show(value)}"
+                message = f"expected a number ({what}), got {shown_value(value)}"
                 raise SpecError(config.problem(path, message))
             return Found(value, path_text(path), path)
     return None

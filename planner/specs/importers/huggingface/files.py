@@ -11,7 +11,7 @@ from planner.errors import Problem, SpecError
 from planner.specs.importers.huggingface.model_types import TYPES
 from planner.specs.importers.huggingface.rules import KEYS
 from planner.specs.yaml.document import Document, parse_yaml
-from planner.units import show
+from planner.units import shown_value
 
 TEXT_SECTIONS = ("text_config", "llm_config", "language_config")
 """Sections of multimodal files that hold the language model."""
@@ -113,7 +113,7 @@ def parse_config(text: str, file: str) -> Document:
     document = _parse_json(text, file)
     data = document.data
     if not isinstance(data, Mapping):
-        message = f"expected the keys of a Hugging Face config.json, got {show(data)}"
+        message = f"expected the keys of a Hugging Face config.json, got {shown_value(data)}"
         raise SpecError(document.problem((), message))
     if "model_type" not in data and not has_sizes(data):
         for _, names, what in _OTHER_FILES:

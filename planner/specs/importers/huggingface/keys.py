@@ -16,7 +16,7 @@ from planner.specs.importers.huggingface.harmless import HARMLESS_NAMES, HARMLES
 from planner.specs.importers.huggingface.model_types import TYPES
 from planner.specs.importers.huggingface.rules import KEYS
 from planner.specs.yaml.document import KeyPath
-from planner.units import show
+from planner.units import shown_value
 
 STRUCTURAL_WORDS = re.compile(
     r"expert|moe|rout|layer|block|stage|depth|attn|attention|head|_kv|kv_|key|quer|mlp|ffn|ff_"
@@ -149,13 +149,13 @@ _PAIRS: Mapping[str, tuple[str, ...]] = {
 """Other names of sizes: a key that says again what the reader found is no surprise."""
 
 
-def refusals(config: Config) -> list[Problem]:
+def key_refusals(config: Config) -> list[Problem]:
     """Return a problem for each key that may change the model and is not read."""
     found: list[Problem] = []
     for name, value in _flat(config):
         if why := _why_not(config, name, value):
             path: KeyPath = (*config.path, *name.split("."))
-            message = f"{show(value)}: {why}"
+            message = f"{shown_value(value)}: {why}"
             known = name in _ALL_NAMES or _meaning(name) in _LARGE
             fix = "" if found else _FIX if known else _STRAY_FIX
             found.append(config.document.problem(path, message, fix))

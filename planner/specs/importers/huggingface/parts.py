@@ -35,7 +35,9 @@ _OTHER = {
 }
 
 
-def parts_of(config: Config, model: Mapping[str, Any], unsaid_window: bool) -> Iterator[Part]:
+def parts_of_config(
+    config: Config, model: Mapping[str, Any], unsaid_window: bool
+) -> Iterator[Part]:
     """Yield the parts of a model; `unsaid_window`: no field says which layers have a window."""
     every = Found(True, f"in every {config.name}", None)
     if config.name in _ONE_PLUS:

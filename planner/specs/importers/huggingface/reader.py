@@ -12,14 +12,14 @@ from planner.errors import SpecError
 from planner.specs.importers.huggingface.config import Config, Found, UnknownTypeError, open_config
 from planner.specs.importers.huggingface.details import details_of
 from planner.specs.importers.huggingface.files import has_sizes, parse_config
-from planner.specs.importers.huggingface.keys import missing, passed_over, refusals
+from planner.specs.importers.huggingface.keys import key_refusals, missing, passed_over
 from planner.specs.importers.huggingface.model_types import TYPES
 from planner.specs.importers.huggingface.rules import DROPOUT_KEYS
 from planner.specs.importers.huggingface.unpriced import notes_on, which_are_local
 from planner.specs.importers.imported import Imported, Origin
 from planner.specs.model import read_model
 from planner.specs.yaml.document import Document, KeyPath, path_text
-from planner.units import format_count, show
+from planner.units import format_count, shown_value
 
 LONGEST_SEQ_LEN = 8192
 """Tokens of a sequence where the file allows more: pre-training of the Llama 3 models
@@ -58,7 +58,7 @@ _CORE = ("layers", "hidden", "heads", "vocab")
 """Fields that files nearly always say: a default in their place is an assumption."""
 
 
-def read(text: str, file: str, stated: Mapping[str, object]) -> Imported:
+def read_config(text: str, file: str, stated: Mapping[str, object]) -> Imported:
     """Return the model file that a config.json makes.
 
     `stated` are values that the user sets by path; assumptions follow them. Raises `SpecError`
@@ -83,7 +83,7 @@ def read_as(text: str, file: str, as_type: str) -> Imported:
 
 def _checked(config: Config, stated: Mapping[str, object]) -> Imported:
     """Read a configuration whose every key is understood."""
-    if found := refusals(config):
+    if found := key_refusals(config):
         raise SpecError(found)
     if config.borrowed and (keys := missing(config)):
         message = f"read as {config.name}, but the file does not say {', '.join(keys)}"
@@ -119,7 +119,7 @@ def _advice(document: Document, error: UnknownTypeError) -> str:
     fits, obstacles = [], []
     for name in ADVISED:
         config = open_config(document, name)
-        found = [problem.path.rpartition(".")[2] for problem in refusals(config)]
+        found = [problem.path.rpartition(".")[2] for problem in key_refusals(config)]
         keys = missing(config)
         if not found and not keys and (count := _parameters(config)):
             fits.append((name, count))
@@ -467,7 +467,9 @@ def expert_layers(config: Config, n_layers: int) -> list[bool]:
     kinds = config.look("dense_or_sparse")
     if kinds.value is not None:
         if not isinstance(kinds.value, list) or len(kinds.value) != n_layers:
-            message = f"expected dense or sparse for {n_layers} layers, got {show(kinds.value)}"
+            message = (
+                f"expected dense or sparse for {n_layers} layers, got {shown_value(kinds.value)}"
+            )
             raise SpecError(config.problem(kinds.path, message))
         return [kind == "sparse" for kind in kinds.value]
     first = config.count("first_dense", 0).value or 0

@@ -12,7 +12,7 @@ from planner.errors import SpecError
 from planner.specs.importers.huggingface.config import Config
 from planner.specs.model import read_model
 from planner.specs.yaml.document import Document
-from planner.units import format_percent, show
+from planner.units import format_percent, shown_value
 
 _LOCAL = ("sliding_attention", "chunked_attention")
 
@@ -41,7 +41,7 @@ def which_are_local(config: Config, n_layers: int) -> list[bool]:
         for i, kind in enumerate(listed):
             # 1 is full attention and 0 linear attention in the files of MiniMax.
             if kind not in ("full_attention", "attention", 1, *_LOCAL) or kind is True:
-                message = f"layers with {show(kind)}, which the cost model does not have"
+                message = f"layers with {shown_value(kind)}, which the cost model does not have"
                 raise SpecError(config.problem((*(types.path or ()), i), message))
         if len(listed) != n_layers and types.path:
             message = f"{len(listed)} layers are listed, and the model has {n_layers}"
@@ -68,7 +68,7 @@ def which_are_local(config: Config, n_layers: int) -> list[bool]:
                 kind == "local" for kinds, times in alternating.value for kind in kinds * times
             ]
         except (TypeError, ValueError, AttributeError):
-            message = f'expected [[["global", "local"], n]], got {show(alternating.value)}'
+            message = f'expected [[["global", "local"], n]], got {shown_value(alternating.value)}'
             raise SpecError(config.problem(alternating.path, message)) from None
     first = min(n_layers, config.count("window_from", 0).value or 0)
     return [i >= first for i in range(n_layers)]

@@ -10,7 +10,7 @@ from planner.analyze.kineto.communicators import (
     assign,
     described_axis,
 )
-from planner.analyze.kineto.reader import Call
+from planner.analyze.kineto.reader import CollectiveCall
 from tests.planner.analyze.kineto.writing import GATHER, REDUCE, SEND
 
 
@@ -60,34 +60,36 @@ def test_descriptions_of_megatron_and_torchtitan(description, axis):
 
 
 def test_without_a_description_the_ranks_decide():
-    found = assign(Call("allreduce", 10, 4, "7", "", (1, 5, 9, 13)), REDUCE, PLAN)
+    found = assign(CollectiveCall("allreduce", 10, 4, "7", "", (1, 5, 9, 13)), REDUCE, PLAN)
     assert (found.axis, found.by) == ("dp", "ranks")
 
 
 def test_then_the_size_then_the_collective_then_the_message():
     alone = PlanGroups({"tp": frozenset({8}), "dp": frozenset({4})}, {}, PLAN.transfers)
-    found = assign(Call("_allgather_base", 10, 8, "7"), GATHER, alone)
+    found = assign(CollectiveCall("_allgather_base", 10, 8, "7"), GATHER, alone)
     assert (found.axis, found.by) == ("tp", "group size")
-    found = assign(Call("_reduce_scatter_base", 10, 4, "7"), "", PLAN)
+    found = assign(CollectiveCall("_reduce_scatter_base", 10, 4, "7"), "", PLAN)
     assert (found.axis, found.by) == ("dp", "collective")
-    found = assign(Call("_allgather_base", 700_000_000, 4, "7"), GATHER, PLAN)
+    found = assign(CollectiveCall("_allgather_base", 700_000_000, 4, "7"), GATHER, PLAN)
     assert (found.axis, found.by) == ("dp", "message size")
 
 
 def test_what_fits_two_axes_is_said_to():
-    found = assign(Call("_allgather_base", 300_000_000, 4, "7"), GATHER, PLAN)
+    found = assign(CollectiveCall("_allgather_base", 300_000_000, 4, "7"), GATHER, PLAN)
     assert (found.axis, found.candidates) == (AMBIGUOUS, ("dp", "tp"))
-    found = assign(Call("broadcast", 8, 4, "7"), "", PLAN)
+    found = assign(CollectiveCall("broadcast", 8, 4, "7"), "", PLAN)
     assert (found.axis, found.by) == (AMBIGUOUS, "no such collective in the plan")
 
 
 def test_a_group_that_no_axis_has_is_another():
-    assert assign(Call("allreduce", 8, 16, "0", "default_pg"), REDUCE, PLAN).axis == OTHER
+    assert (
+        assign(CollectiveCall("allreduce", 8, 16, "0", "default_pg"), REDUCE, PLAN).axis == OTHER
+    )
 
 
 def test_a_kernel_that_says_nothing_goes_by_its_collective():
     plan = PlanGroups(
         {"pp": frozenset({4}), "tp": frozenset({4})}, {}, (transfer("pp", "point-to-point", 4, 1),)
     )
-    assert assign(Call(), SEND, plan).axis == "pp"
-    assert assign(Call(), "deep_ep::intranode::dispatch<768>", plan).axis == "ep"
+    assert assign(CollectiveCall(), SEND, plan).axis == "pp"
+    assert assign(CollectiveCall(), "deep_ep::intranode::dispatch<768>", plan).axis == "ep"

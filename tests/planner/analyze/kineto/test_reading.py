@@ -8,7 +8,7 @@ import pytest
 
 from planner.analyze.kineto.measurement import chosen_windows, parse_steps
 from planner.analyze.kineto.reader import (
-    Call,
+    CollectiveCall,
     ProfiledStep,
     events_of,
     header_of,
@@ -46,7 +46,7 @@ def test_rows_steps_groups_and_times_to_the_nanosecond(tmp_path):
     gemm, gather = trace.rows
     assert gemm.end_ns - gemm.start_ns == 12_345
     assert gather.start_ns - gemm.start_ns == 21_137
-    assert gather.call == Call(
+    assert gather.call == CollectiveCall(
         "_allgather_base", 4096, 2, "2", "TENSOR_MODEL_PARALLEL_GROUP", (2, 3)
     )
     assert gemm.call is None

@@ -6,18 +6,18 @@ import pytest
 
 from planner.errors import SpecError
 from planner.frameworks.runs.launch_script import (
-    Launch,
+    LaunchCommand,
     looks_like_script,
     read_launch,
     sbatch_header,
 )
-from planner.frameworks.shell.marks import shown, unresolved
+from planner.frameworks.shell.marks import unmarked, unresolved
 from tests.planner.frameworks.runs.published import DATA, scripts
 
 SCRIPTS = DATA / "megatron"
 
 
-def launch(text: str, **env: str) -> Launch:
+def launch(text: str, **env: str) -> LaunchCommand:
     return read_launch(text, "x.sh", env)
 
 
@@ -125,7 +125,7 @@ torchrun train.py $(size 4) $(more) $(other)
 """
     words = launch(text).words
     assert words[:4] == ("--layers", "4", "--width", "8")
-    assert [shown(word) for word in words[4:]] == ["$(other)"]
+    assert [unmarked(word) for word in words[4:]] == ["$(other)"]
 
 
 def test_only_flags() -> None:
@@ -194,4 +194,4 @@ def test_whole_scripts_give_the_words_of_bash(path: Path, tmp_path: Path) -> Non
     ours = [w for w in found.words if not unresolved(w)]
     # bash knows the folder it stands in; a word with it is not compared.
     theirs = [w for w in calls[0].split("\037")[:-1] if str(tmp_path) not in w]
-    assert [w for w in ours if not shown(w).startswith("$")] == theirs
+    assert [w for w in ours if not unmarked(w).startswith("$")] == theirs

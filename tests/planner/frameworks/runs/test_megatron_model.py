@@ -7,7 +7,7 @@ from planner.cli.spec_check import check_spec
 from planner.errors import SpecError
 from planner.frameworks.megatron.flags import parse_flags
 from planner.frameworks.megatron.model import (
-    Settings,
+    MegatronSettings,
     described_pattern,
     layer_pattern,
     megatron_model,
@@ -138,14 +138,15 @@ def test_experts_and_latent_attention() -> None:
     ],
 )
 def test_precision(flags: str, precision: str) -> None:
-    assert precision_of(Settings(parse_flags(flags.split()), ""))[0] == precision
+    assert precision_of(MegatronSettings(parse_flags(flags.split()), ""))[0] == precision
 
 
 def test_tokens_and_batch() -> None:
     assert document("--global-batch-size 16 --train-iters 10")["training"]["tokens"] == 5120
     assert document("--global-batch-size 16 --train-samples 100")["training"]["tokens"] == 3200
     found = megatron_model(
-        Settings(parse_flags(f"{SMALL} --tensor-model-parallel-size 2".split()), ""), n_devices=8
+        MegatronSettings(parse_flags(f"{SMALL} --tensor-model-parallel-size 2".split()), ""),
+        n_devices=8,
     )
     assert found.document["training"]["global_batch"] == 4  # one micro-batch on each of 4 ranks
 

@@ -9,7 +9,7 @@ import pytest
 from planner.analyze.check import Report, check
 from planner.errors import SpecError
 from planner.frameworks.runs.existing_run import ExistingRun
-from planner.frameworks.runs.query import Asked
+from planner.frameworks.runs.query import RunQuery
 from planner.frameworks.runs.reader import read_run
 from planner.frameworks.shell.wrappers import filtered, with_placeholders
 from planner.frameworks.torchtitan.releases import split_counts, with_present_names
@@ -35,7 +35,7 @@ def read(tmp_path: Path, files: Mapping[str, str], **asked: Any) -> ExistingRun:
     """Return the run of the first of some files that lie beside each other."""
     for name, text in files.items():
         (tmp_path / name).write_text(text)
-    return read_run(str(tmp_path / next(iter(files))), Asked(n_devices=64, **asked))
+    return read_run(str(tmp_path / next(iter(files))), RunQuery(n_devices=64, **asked))
 
 
 def layout(run: ExistingRun, *names: str) -> tuple[Any, ...]:
@@ -297,10 +297,10 @@ def test_memory_is_not_judged_where_weights_are_off_the_device(name: str, tmp_pa
 
 @pytest.mark.usefixtures("quick")
 def test_the_report_says_that_memory_is_not_judged(tmp_path: Path) -> None:
-    from planner.render.check_report import report_text
+    from planner.render.check_report import check_report_text
 
     (tmp_path / "ds.json").write_text(offloaded()["ds.json"])
-    text = report_text(check(tmp_path / "ds.json", cluster(1), model="llama3-70b"))
+    text = check_report_text(check(tmp_path / "ds.json", cluster(1), model="llama3-70b"))
     assert "memory not judged: priced without offload_param to cpu" in text
     assert "does not fit" not in text
 

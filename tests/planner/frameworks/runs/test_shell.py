@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from planner.frameworks.shell.marks import mark, shown, unresolved
+from planner.frameworks.shell.marks import mark, unmarked, unresolved
 from planner.frameworks.shell.script import MAX_ROUNDS, read_script
 
 SNIPPETS = {
@@ -85,13 +85,13 @@ def test_words_are_those_of_bash(name: str) -> None:
 
 
 def commands(text: str, **env: str) -> list[list[str]]:
-    return [[shown(w) for w in c.words] for c in read_script(text, env).commands]
+    return [[unmarked(w) for w in c.words] for c in read_script(text, env).commands]
 
 
 def test_what_the_script_does_not_say_keeps_its_name() -> None:
     text = 'X=$(hostname | head -1)\npython a.py --tp $TP --x "$X" --n $((2*N*M)) $1 ${D}/f'
     (command,) = read_script(text).commands
-    assert [shown(w) for w in command.words] == [
+    assert [unmarked(w) for w in command.words] == [
         "python",
         "a.py",
         "--tp",
@@ -123,7 +123,7 @@ def test_conditions_that_cannot_be_known_are_not_met_and_said() -> None:
     script = read_script(
         "if docker ps; then A=1; else A=2; fi\n[ -f x ] && B=1\npython a.py $A $B"
     )
-    assert [shown(w) for w in script.commands[-1].words[2:]] == ["2", "${B}"]
+    assert [unmarked(w) for w in script.commands[-1].words[2:]] == ["2", "${B}"]
     assert script.notes == ["line 1: the condition `docker ps` is taken as not met"]
 
 
@@ -177,4 +177,4 @@ def test_broken_scripts_are_read_as_far_as_they_go() -> None:
 def test_marks() -> None:
     text = f"a{mark('TP')}b{mark('$(x y)')}"
     assert unresolved(text) == ("TP", "$(x y)")
-    assert shown(text) == "a${TP}b$(x y)"
+    assert unmarked(text) == "a${TP}b$(x y)"

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from hardware.parts import Fabric, Pool
-from planner.measure.benchmarks.nccl_tests import COLLECTIVES, bus_factor
-from planner.measure.benchmarks.sweep import Sweep, predicted_s
+from planner.measure.benchmarks.nccl_tests import COLLECTIVES, bus_bandwidth_factor
+from planner.measure.benchmarks.sweep import SizeSweep, predicted_s
 
 H100 = "NVIDIA H100 80GB HBM3"
 PROGRAM = {collective: name for name, collective in COLLECTIVES.items()}
@@ -20,12 +20,12 @@ def sweep_of(
     busy: int = 0,
     sizes: Sequence[float] = SIZES,
     times: Sequence[float] = (),
-) -> Sweep:
+) -> SizeSweep:
     busy = busy or n_ranks // n_nodes
-    return Sweep("made", collective, n_ranks, n_nodes, busy, tuple(sizes), tuple(times), H100)
+    return SizeSweep("made", collective, n_ranks, n_nodes, busy, tuple(sizes), tuple(times), H100)
 
 
-def model_times(sweep: Sweep, pool: Pool, noise: float = 0.0, seed: int = 0) -> list[float]:
+def model_times(sweep: SizeSweep, pool: Pool, noise: float = 0.0, seed: int = 0) -> list[float]:
     """The model's times with log-normal noise, the same for the same seed."""
     random = np.random.default_rng([seed, sweep.n_ranks, len(sweep.collective)])
     times = np.array(predicted_s(sweep, pool, Fabric()))
@@ -64,7 +64,7 @@ COLUMNS = [
 
 def row(collective: str, n_ranks: int, size: float, seconds: float) -> str:
     algbw = size / seconds / 1e9
-    busbw = algbw * bus_factor(collective, n_ranks)
+    busbw = algbw * bus_bandwidth_factor(collective, n_ranks)
     redop = "sum" if collective in ("all-reduce", "reduce-scatter", "reduce") else "none"
     block = f"{_time(seconds * 1e6):>8} {algbw:7.2f} {busbw:7.2f}"
     return (

@@ -6,7 +6,7 @@ from costmodels.layers.gemm import gemm_s
 from costmodels.precision import FP8_RATE_FRAC
 from hardware.parts import Accelerator
 from planner.measure.benchmarks.device_fit import price_core
-from planner.measure.benchmarks.results import Core
+from planner.measure.benchmarks.results import MeasuredCore
 from tests.planner.measure.benchmarks.logs import H100
 
 SHAPES = [
@@ -49,7 +49,7 @@ def measured_file(part: Accelerator, device: str = H100) -> dict[str, Any]:
     memory.append({"kind": "copy", "bytes": 2**25, "time_s": 2**24 / part.hbm_bytes_per_s})
     attention = []
     for length in LENGTHS:
-        core = Core("flash2", 16384 // length, 32, length, 128, "bf16", 1.0, 1.0)
+        core = MeasuredCore("flash2", 16384 // length, 32, length, 128, "bf16", 1.0, 1.0)
         attention.append(
             {
                 "kernel": "flash2",

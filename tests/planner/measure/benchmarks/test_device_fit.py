@@ -8,7 +8,7 @@ import pytest
 
 from planner.errors import SpecError
 from planner.measure.benchmarks.device_fit import fit_device
-from planner.measure.benchmarks.pulled_fit import UNSEEN, carried
+from planner.measure.benchmarks.pulled_fit import UNSEEN, carried_value
 from planner.measure.benchmarks.results import read_measured
 from planner.solver.calibration.apply import calibrated_pool
 from planner.solver.calibration.file import Calibration
@@ -50,7 +50,7 @@ def read(tmp_path):
 
 def test_known_rates_are_found_again(pool, data, read):
     fit = fit_device(read(data), pool, PRIORS)
-    found = carried(fit.estimates)
+    found = carried_value(fit.estimates)
     for name, truth in TRUTH.items():
         assert found[name] == pytest.approx(truth, rel=0.04), name
     for item in fit.items:
@@ -158,5 +158,7 @@ def test_times_beyond_the_peak_are_left_out(pool, data, read):
     fast["gemm"].append({**fast["gemm"][0], "time_s": 1e-9})
     fast["memory"].append({"kind": "copy", "bytes": 2**31, "time_s": 1e-6})
     fit = fit_device(read(fast), pool, PRIORS)
-    assert carried(fit.estimates) == carried(fit_device(read(data), pool, PRIORS).estimates)
+    assert carried_value(fit.estimates) == carried_value(
+        fit_device(read(data), pool, PRIORS).estimates
+    )
     assert sum("beyond the peak of h100-sxm-80gb" in note for note in fit.notes) == 2

@@ -7,8 +7,14 @@ import pytest
 
 from hardware.parts import Fabric
 from planner.measure.benchmarks.link_fit import fit_links
-from planner.measure.benchmarks.pulled_fit import FITTED, UNSEEN, Quantity, carried, pulled_fit
-from planner.measure.benchmarks.sweep import Sweep, predicted_s
+from planner.measure.benchmarks.pulled_fit import (
+    FITTED,
+    UNSEEN,
+    Quantity,
+    carried_value,
+    pulled_fit,
+)
+from planner.measure.benchmarks.sweep import SizeSweep, predicted_s
 from planner.solver.calibration.apply import calibrated_pool
 from planner.solver.calibration.file import Calibration
 from planner.specs.loader import cluster_from_dict, load_cluster
@@ -89,7 +95,7 @@ def test_what_the_data_do_not_show_keeps_the_values_of_before(pool):
     found = values_of(fit)
     assert found["link.nvlink4.efficiency"] == pytest.approx(0.6, rel=0.03)
     assert found["link.nvlink4.hop_scale"] == 1.7
-    assert set(carried(fit.estimates)) == {"link.nvlink4.efficiency"}
+    assert set(carried_value(fit.estimates)) == {"link.nvlink4.efficiency"}
 
 
 def test_nodes_fit_the_network_and_leave_the_scale_up_link(pool):
@@ -118,7 +124,7 @@ def test_a_link_far_below_its_range_is_not_carried(pool):
     fit = fit_links(sweeps, pool, FLAT, PRIORS)
     status = {e.quantity.name.rpartition(".")[2]: e.status for e in fit.estimates}
     assert status["efficiency"] == "at its bound"
-    assert "link.ib-ndr-400.efficiency" not in carried(fit.estimates)
+    assert "link.ib-ndr-400.efficiency" not in carried_value(fit.estimates)
     assert any("stays" in note for note in fit.notes)
 
 
@@ -160,14 +166,14 @@ def relative_errors(sweep, pool):
 def test_published_b200_tables_each_predicted_from_the_others():
     pool = nodes_of("b200-sxm-180gb", 1)
     sweeps = [
-        Sweep("b200", name, n, 1, 8, tuple(B200_SIZES), tuple(us * 1e-6 for us in times))
+        SizeSweep("b200", name, n, 1, 8, tuple(B200_SIZES), tuple(us * 1e-6 for us in times))
         for (name, n), times in B200.items()
     ]
     before = np.concatenate([relative_errors(s, pool) for s in sweeps])
     after = []
     for i, held_out in enumerate(sweeps):
         fit = fit_links(sweeps[:i] + sweeps[i + 1 :], pool, FLAT, PRIORS)
-        fitted = calibrated_pool(pool, Calibration("fit", carried(fit.estimates)))
+        fitted = calibrated_pool(pool, Calibration("fit", carried_value(fit.estimates)))
         after.append(relative_errors(held_out, fitted))
     # Reached: 19 % in the median before, 8 % after.
     assert np.median(before) > 0.17
@@ -180,9 +186,11 @@ def test_published_all_reduces_on_up_to_64_nodes_predict_128_and_1024():
     for nodes, rates in H100_BUS_GB_PER_S.items():
         n = 8 * nodes
         times = [2 * (n - 1) / n * s / (r * 1e9) for s, r in zip(BUS_SIZES, rates, strict=True)]
-        sweeps[nodes] = Sweep("h100", "all-reduce", n, nodes, 8, tuple(BUS_SIZES), tuple(times))
+        sweeps[nodes] = SizeSweep(
+            "h100", "all-reduce", n, nodes, 8, tuple(BUS_SIZES), tuple(times)
+        )
     fit = fit_links([sweeps[n] for n in (4, 16, 64)], pool, FLAT, PRIORS)
-    fitted = calibrated_pool(pool, Calibration("fit", carried(fit.estimates)))
+    fitted = calibrated_pool(pool, Calibration("fit", carried_value(fit.estimates)))
     # Reached: at worst 13 and 15 %, from 63 and 70 %.
     for nodes in (128, 1024):
         assert relative_errors(sweeps[nodes], pool).max() > 0.6

@@ -9,7 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.errors import SpecError
-from planner.measure.benchmarks.nccl_tests import bus_factor, parse_nccl_tests, read_nccl_tests
+from planner.measure.benchmarks.nccl_tests import (
+    bus_bandwidth_factor,
+    parse_nccl_tests,
+    read_nccl_tests,
+)
 from tests.planner.measure.benchmarks.logs import COLUMNS, H100, header, log, row
 
 DATA = Path(__file__).parent / "data"
@@ -71,9 +75,9 @@ def test_every_program_reads_back(collective):
 
 
 def test_bus_factors_by_hand():
-    assert bus_factor("all-reduce", 8) == 1.75
-    assert bus_factor("all-gather", 8) == bus_factor("all-to-all", 8) == 0.875
-    assert bus_factor("broadcast", 8) == bus_factor("send-receive", 8) == 1.0
+    assert bus_bandwidth_factor("all-reduce", 8) == 1.75
+    assert bus_bandwidth_factor("all-gather", 8) == bus_bandwidth_factor("all-to-all", 8) == 0.875
+    assert bus_bandwidth_factor("broadcast", 8) == bus_bandwidth_factor("send-receive", 8) == 1.0
 
 
 def test_without_a_program_the_rates_and_labels_tell():

@@ -16,9 +16,9 @@ from planner.measure.calibrate.cross_validation import (
     leave_one_source_out,
 )
 from planner.measure.calibrate.fit import Free, Pull, fit, free_values, robust_cost, solve_linear
-from planner.measure.calibrate.report import report_of, report_text
-from planner.measure.calibrate.runs import Run, Runs, runs_of
-from planner.measure.validate.points import read_points
+from planner.measure.calibrate.report import fit_report_text, report_of
+from planner.measure.calibrate.runs import Run, Runs, fit_runs_of
+from planner.measure.validate.points import read_measured_points
 from planner.measure.validate.prediction import price
 from planner.measure.validate.report import DATA, read_entries
 from planner.measure.validate.rows import measured_layouts, price_points, use
@@ -27,13 +27,13 @@ from planner.solver.calibration.parameters import known_parameters
 
 PRIORS = Calibration("priors")
 MODELS, HARDWARE = (read_entries(DATA / name) for name in ("models.yaml", "hardware.yaml"))
-ALL = read_points(DATA / "points.csv")
+ALL = read_measured_points(DATA / "points.csv")
 
 
 def some(n: int, *sources: str, test: Callable[[Run], bool] = lambda run: True) -> Runs:
     """Return about `n` layouts of some families, evenly chosen."""
     points = [p for p in ALL if p.source in sources]
-    runs = runs_of(points[:: max(1, len(points) // n)], MODELS, HARDWARE, thinned={})
+    runs = fit_runs_of(points[:: max(1, len(points) // n)], MODELS, HARDWARE, thinned={})
     assert all(test(run) for run in runs.runs)
     return runs
 
@@ -55,7 +55,7 @@ def ie() -> Runs:
 def test_batches_price_what_validate_prices() -> None:
     """Every tenth run of every family, together and one by one."""
     points = ALL[::40]
-    runs = runs_of(points, MODELS, HARDWARE, thinned={})
+    runs = fit_runs_of(points, MODELS, HARDWARE, thinned={})
     assert len(runs.sources) > 8
     rows = {u.point.id: u for u in use(price_points(points, MODELS, HARDWARE)) if u.step_s}
     assert {run.point.id for run in runs.runs} == set(rows)
@@ -81,7 +81,7 @@ def test_a_group_can_be_priced_alone(ie: Runs) -> None:
 @pytest.mark.slow
 def test_families_weigh_the_same_and_thinning_keeps_whole_sweeps() -> None:
     points = [p for p in ALL if p.source in ("ie", "aa", "vts")]
-    runs = runs_of(points, MODELS, HARDWARE)
+    runs = fit_runs_of(points, MODELS, HARDWARE)
     total = {s: runs.weight[runs.where(lambda r, s=s: r.source == s)].sum() for s in runs.sources}
     assert total["ie"] == pytest.approx(total["aa"])
     assert total["vts"] == pytest.approx(total["aa"] / 2)
@@ -143,7 +143,7 @@ def test_a_value_at_a_bound_is_refused(ie: Runs) -> None:
         near = min(abs(value - parameter.low), abs(value - parameter.high))
         assert near < 0.1 * (parameter.high - parameter.low)
         assert refused not in found.calibration.values
-    assert "ended at a bound" in report_text(report_of(runs, found, found.log_errors, {}, {}))
+    assert "ended at a bound" in fit_report_text(report_of(runs, found, found.log_errors, {}, {}))
 
 
 @pytest.mark.slow
@@ -283,7 +283,7 @@ def test_the_report_holds_every_family_and_value(two_families: Runs) -> None:
     assert {value["name"] for value in data["values"]} == {one.name for one in found.free}
     for family in data["families"]:
         assert family["left_out"]["n"] == family["after"]["n"] == family["before"]["n"]
-    text = report_text(report)
+    text = fit_report_text(report)
     assert "generation.hopper.gemm_frac" in text
     assert "mean over the headline families" in text
 

@@ -18,7 +18,7 @@ from planner.measure.trial.accuracy import (
     situations,
     sweeps_of,
 )
-from planner.measure.validate.points import Point
+from planner.measure.validate.points import MeasuredPoint
 from planner.solver.calibration.anchors import believed
 from planner.solver.calibration.file import load_calibration
 from tests.planner.measure.validate.test_report import HARDWARE, MODELS, points
@@ -74,7 +74,7 @@ LAYOUTS = (
 )
 
 
-def sweep_of(times: list[float]) -> list[Point]:
+def sweep_of(times: list[float]) -> list[MeasuredPoint]:
     """Return runs of seven layouts that took so many seconds."""
     return points(*({**x, "step_time_s": t} for x, t in zip(LAYOUTS, times, strict=True)))
 
@@ -95,9 +95,9 @@ def test_a_promise_is_held_against_the_measurements() -> None:
 
 
 def test_situations_are_priced_by_kind_of_time() -> None:
-    from planner.measure.calibrate.runs import runs_of
+    from planner.measure.calibrate.runs import fit_runs_of
 
-    runs = runs_of(sweep_of([1.0] * 7), MODELS, HARDWARE, thinned={})
+    runs = fit_runs_of(sweep_of([1.0] * 7), MODELS, HARDWARE, thinned={})
     found = situations(runs, load_calibration())[0]
     plain = np.exp(runs.all_log_errors(at_class_defaults(load_calibration()))) * 1.0
     assert found.by_kind_s.sum(axis=1) == pytest.approx(plain)

@@ -4,7 +4,7 @@ import pytest
 
 import planner
 from planner.measure.trial.logs import Reading
-from planner.measure.trial.rerank import Trialled, merged, mismatch, runs_of
+from planner.measure.trial.rerank import Trialled, merged, mismatch, trial_runs_of
 from planner.specs.loader import load_cluster, load_model
 
 STEPS_S = (2.0,) * 10
@@ -28,7 +28,7 @@ def test_a_peak_is_of_the_fullest_device_where_all_stages_print(
 ) -> None:
     read = Reading("megatron", STEPS_S, 0, {"reserved": 2.0**34}, frozenset(ranks))
     one = Trialled(pipeline.plan, pipeline.model, pipeline.cluster, read)
-    (run,) = runs_of([one], "megatron", "")
+    (run,) = trial_runs_of([one], "megatron", "")
     assert run.fullest is fullest
 
 

@@ -15,8 +15,8 @@ from planner.measure.trial.shortlist import (
     PLAN_SPREAD,
     SCALES,
     WELL_KNOWN,
-    carried,
-    distinct,
+    carried_rank,
+    distinct_layouts,
     draws,
     normals,
     shortlist,
@@ -124,9 +124,9 @@ def test_far_slower_plans_are_no_rivals() -> None:
 
 def test_one_layout_of_each_set_of_features() -> None:
     twice = [PLAIN, replace(PLAIN, recompute="full", recompute_layers=1)]
-    found = distinct([*twice, replace(PLAIN, recompute="full", recompute_layers=2), PLAIN])
+    found = distinct_layouts([*twice, replace(PLAIN, recompute="full", recompute_layers=2), PLAIN])
     assert found == [0, 1]
-    assert len(distinct([replace(PLAIN, mbs=i) for i in range(1, 80)])) == MAX_CANDIDATES
+    assert len(distinct_layouts([replace(PLAIN, mbs=i) for i in range(1, 80)])) == MAX_CANDIDATES
 
 
 def test_nothing_to_choose_from() -> None:
@@ -137,7 +137,7 @@ def test_nothing_to_choose_from() -> None:
 def test_errors_carry_over_to_plans_like_the_measured_one() -> None:
     times = [{"linear": 10.0, "tp": 1.0}] * 3
     layouts = [PLAIN, replace(PLAIN, split="ends"), replace(PLAIN, mbs=8, tp=8, pp=2, zero=3)]
-    found = carried(times, layouts, {0: 11.0 * 0.9})
+    found = carried_rank(times, layouts, {0: 11.0 * 0.9})
     assert 0.90 < found.factor[0] < 0.93
     assert found.factor[0] <= found.factor[1] < 0.93
     assert 0.95 < found.factor[2] < 1.0
@@ -147,20 +147,20 @@ def test_errors_carry_over_to_plans_like_the_measured_one() -> None:
 def test_what_two_plans_measured_alike_share_is_believed_more() -> None:
     times = [{"linear": 10.0}] * 3
     layouts = [PLAIN, replace(PLAIN, tp=2), replace(PLAIN, tp=4)]
-    one = carried(times, layouts, {0: 9.0})
-    both = carried(times, layouts, {0: 9.0, 1: 9.0})
+    one = carried_rank(times, layouts, {0: 9.0})
+    both = carried_rank(times, layouts, {0: 9.0, 1: 9.0})
     assert both.factor[2] < one.factor[2] < 1.0
 
 
 def test_a_surprise_is_cut() -> None:
     layouts = [PLAIN, replace(PLAIN, split="ends")]
     times = [{"linear": 10.0}] * 2
-    slow = carried(times, layouts, {0: 13.0})
-    absurd = carried(times, layouts, {0: 500.0})
+    slow = carried_rank(times, layouts, {0: 13.0})
+    absurd = carried_rank(times, layouts, {0: 500.0})
     assert slow.factor[1] == absurd.factor[1] < 1.13
 
 
 def test_without_measurements_nothing_is_carried() -> None:
-    found = carried([{"linear": 10.0}], [PLAIN], {})
+    found = carried_rank([{"linear": 10.0}], [PLAIN], {})
     assert found.factor.tolist() == [1.0]
     assert found.spread[0] > 0

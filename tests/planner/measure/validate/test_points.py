@@ -3,7 +3,7 @@
 import pytest
 
 from planner.errors import SpecError
-from planner.measure.validate.points import read_points
+from planner.measure.validate.points import read_measured_points
 from planner.units import GIB
 
 HEAD = (
@@ -16,7 +16,7 @@ def read(tmp_path):
     def write(text):
         path = tmp_path / "points.csv"
         path.write_text(text, encoding="utf-8")
-        return read_points(path)
+        return read_measured_points(path)
 
     return write
 
@@ -78,4 +78,4 @@ def test_bad_files(read, text, message):
 
 def test_a_missing_file(tmp_path):
     with pytest.raises(SpecError, match="cannot be read"):
-        read_points(tmp_path / "nowhere.csv")
+        read_measured_points(tmp_path / "nowhere.csv")

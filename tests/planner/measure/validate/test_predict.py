@@ -7,7 +7,7 @@ import pytest
 
 from hardware.catalogue import load_catalogue
 from planner.measure.validate.described import Skip, model_shape, pool_of
-from planner.measure.validate.points import Point, read_points
+from planner.measure.validate.points import MeasuredPoint, read_measured_points
 from planner.measure.validate.prediction import case_of, predict, price
 from planner.measure.validate.report import DATA
 from planner.specs.yaml.document import load_yaml
@@ -49,7 +49,7 @@ HARDWARE = {
     "tpu": {"gpu": "tpu-v5p"},
     "v100": {"gpu": "v100-sxm-16gb", "gpus_per_node": 4},
 }
-POINT = Point(
+POINT = MeasuredPoint(
     "x-1",
     "m",
     "h",
@@ -502,7 +502,7 @@ def test_recomputed_modules_are_those_that_change_something():
 def test_the_shipped_runs_with_experts_are_met_without_a_fit():
     models, hardware = (load_yaml(DATA / f"{name}.yaml").data for name in ("models", "hardware"))
     off = []
-    for point in read_points(DATA / "points.csv"):
+    for point in read_measured_points(DATA / "points.csv"):
         if models[point.model].get("moe"):
             try:
                 off.append(abs(predict(point, models, hardware).step_s / point.step_s - 1))

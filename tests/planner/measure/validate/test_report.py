@@ -11,10 +11,10 @@ import yaml
 from planner.cli.commands.validate import run_validate
 from planner.errors import SpecError, UsageError
 from planner.measure.validate import baselines
-from planner.measure.validate.points import Point, read_points
+from planner.measure.validate.points import MeasuredPoint, read_measured_points
 from planner.measure.validate.prediction import case_of
 from planner.measure.validate.report import DATA, validate
-from planner.measure.validate.rows import price_points, sweeps, use
+from planner.measure.validate.rows import measured_sweeps, price_points, use
 
 MODEL = {
     "layers": 8,
@@ -29,7 +29,7 @@ MODEL = {
 }
 MODELS = {"m": MODEL}
 HARDWARE = {"h": {"gpu": "h100-sxm-80gb", "gpus_per_node": 8}, "null": {"gpu": None}}
-BASE = Point(
+BASE = MeasuredPoint(
     "x-0",
     "m",
     "h",
@@ -71,18 +71,18 @@ def test_repeats_of_a_layout_count_once_with_their_median():
 
 def test_a_sweep_has_four_rows_and_three_layouts():
     used = use(price_points(points(*FOUR), MODELS, HARDWARE))
-    (sweep,) = sweeps(used, "any")
+    (sweep,) = measured_sweeps(used, "any")
     assert (len(sweep.plans), sweep.key) == (4, "x/m/h/8/2048/64")
-    assert not sweeps(used[:3], "any")
+    assert not measured_sweeps(used[:3], "any")
     two = points(*[FOUR[0]] * 3, FOUR[1])
-    assert not sweeps(use(price_points(two, MODELS, HARDWARE)), "any")
+    assert not measured_sweeps(use(price_points(two, MODELS, HARDWARE)), "any")
 
 
 def test_layout_only_fixes_the_kernels():
     unfused = [c | {"attention": "unfused"} for c in FOUR]
     used = use(price_points(points(*FOUR, *unfused), MODELS, HARDWARE))
-    assert [len(s.plans) for s in sweeps(used, "any")] == [8]
-    assert [len(s.plans) for s in sweeps(used, "layout-only")] == [4, 4]
+    assert [len(s.plans) for s in measured_sweeps(used, "any")] == [8]
+    assert [len(s.plans) for s in measured_sweeps(used, "layout-only")] == [4, 4]
 
 
 def test_slow_runs_are_left_out_with_their_reason():
@@ -263,7 +263,7 @@ def test_bad_options_and_files(files, tmp_path):
 
 
 def test_the_shipped_rows_are_complete():
-    shipped = read_points(DATA / "points.csv")
+    shipped = read_measured_points(DATA / "points.csv")
     assert len(shipped) == 3772
     assert sum(bool(point.oom) for point in shipped) == 266
     models = yaml.safe_load((DATA / "models.yaml").read_text())

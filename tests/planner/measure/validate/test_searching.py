@@ -8,9 +8,9 @@ import pytest
 
 from planner.cli.commands.validate import run_validate
 from planner.measure.validate import search as searching
-from planner.measure.validate.points import read_points
+from planner.measure.validate.points import read_measured_points
 from planner.measure.validate.report import DATA, read_entries
-from planner.measure.validate.rows import Sweep, Used, price_points, sweeps, use
+from planner.measure.validate.rows import MeasuredSweep, Used, measured_sweeps, price_points, use
 from planner.measure.validate.search import (
     EQUAL,
     best_of,
@@ -30,7 +30,9 @@ N_SWEEPS, N_LAYOUTS = 171, 3221
 
 def shipped(*sources: str) -> tuple[Used, ...]:
     """Return the measured layouts of some families, or of all."""
-    points = [p for p in read_points(DATA / "points.csv") if not sources or p.source in sources]
+    points = [
+        p for p in read_measured_points(DATA / "points.csv") if not sources or p.source in sources
+    ]
     entries = (read_entries(DATA / name) for name in ("models.yaml", "hardware.yaml"))
     return use(price_points(points, *entries))
 
@@ -45,7 +47,7 @@ def every() -> tuple[Used, ...]:
     return shipped()
 
 
-def check_picks(found: Sequence[Sweep]) -> None:
+def check_picks(found: Sequence[MeasuredSweep]) -> None:
     """Assert that the restricted search picks what ranking one by one picks."""
     for sweep in found:
         first = min(sweep.plans, key=lambda plan: plan.prediction.step_s)
@@ -71,7 +73,7 @@ def check_covers(used: tuple[Used, ...], one_in: int = 1) -> None:
 
 @pytest.mark.slow
 def test_the_restricted_search_picks_what_ranking_one_by_one_picks(few):
-    found = sweeps(few, "any")
+    found = measured_sweeps(few, "any")
     assert len(found) == 6
     check_picks(found)
 
@@ -83,7 +85,7 @@ def test_the_open_search_is_never_slower_than_a_published_layout(few):
 @pytest.mark.slow
 def test_every_shipped_sweep_has_the_pick_of_ranking_one_by_one(every):
     assert len(every) == N_LAYOUTS
-    found = sweeps(every, "any")
+    found = measured_sweeps(every, "any")
     assert len(found) == N_SWEEPS
     # All of them: planner validate --by search.
     check_picks(found[::6])
@@ -121,7 +123,7 @@ def test_memory_is_raised_to_what_a_published_run_needs(few):
 
 
 def test_a_pick_that_differs_is_said(few, monkeypatch):
-    sweep = sweeps(few, "any")[0]
+    sweep = measured_sweeps(few, "any")[0]
     whole = search_sweep(sweep)
     assert whole.agrees
     assert whole.covers

@@ -15,10 +15,10 @@ from planner.analyze.trace.chrome_trace import HIDDEN, THREADS, trace_events
 from planner.frameworks.launchers.placement import place_plan
 from planner.render.plan_view.cards import Deck, Shown
 from planner.render.plan_view.data import plan_view
-from planner.render.plan_view.opened.time import step_parts
+from planner.render.plan_view.opened.time import opened_parts
 from planner.render.plan_view.operators import operators
 from planner.render.plan_view.rank_map import MOST_NODES, rank_map
-from planner.render.plan_view.step_drawing import MAX_BLOCKS, MAX_RANKS, draw_step, timeline
+from planner.render.plan_view.step_drawing import MAX_BLOCKS, MAX_RANKS, draw_step, drawn_timeline
 from planner.solver.answer.plans import plan_of_layout
 from tests.planner.render.plan_view import plans
 
@@ -110,7 +110,7 @@ def test_memory_is_that_of_the_breakdown_and_the_stage_that_binds_is_marked(name
 def test_operators_add_up_to_the_terms_of_the_step(name):
     found = plans.opened(name)
     sums = defaultdict(float)
-    for one in operators(step_parts(found.problem, found.plan.breakdown)):
+    for one in operators(opened_parts(found.problem, found.plan.breakdown)):
         sums[one.term] += one.time_s * one.n_calls
         assert one.moved_bytes > 0.0
         assert one.rate <= one.peak_flops_per_s
@@ -125,7 +125,7 @@ def test_operators_add_up_to_the_terms_of_the_step(name):
 def test_one_product_of_a_roofline_by_hand():
     """The MLP of Llama-3 8B at tp 2: 8192 tokens x 4096 x 2 14336 / 2."""
     found = plans.opened("dense")
-    rows = operators(step_parts(found.problem, found.plan.breakdown))
+    rows = operators(opened_parts(found.problem, found.plan.breakdown))
     (up,) = [o for o in rows if (o.name, o.direction) == ("MLP up", "forward")]
     assert up.flops == 2 * 8192 * 4096 * 14336
     assert up.moved_bytes == 2 * (8192 * 4096 + 4096 * 14336 + 8192 * 14336)
@@ -243,7 +243,7 @@ def test_a_small_step_by_hand():
     assert order == {0: ["F0", "F1", "B0", "B1"], 1: ["F0", "B0", "F1", "B1"]}
     deck = Deck()
     deck.add("step-time", "step", plan.step_time_s, "s", "T", "1", "x")
-    figure = timeline(deck, found.problem, plan)
+    figure = drawn_timeline(deck, found.problem, plan)
     kinds = {t["name"] for t in traces(figure, fill="toself")}
     assert {"forward", "backward", "tp traffic", "messages between stages"} <= kinds
     (forward,) = [t for t in traces(figure, fill="toself") if t["name"] == "forward"]
@@ -269,7 +269,7 @@ def test_a_long_step_is_cut_and_says_so():
     assert ends[-1] == pytest.approx(plan.step_time_s, rel=1e-6)
     assert all(a < b for a, b in zip(ends, starts[1:], strict=False))
     deck = Deck()
-    figure = timeline(deck, plan.breakdown.rows.problem, plan)
+    figure = drawn_timeline(deck, plan.breakdown.rows.problem, plan)
     assert "timeline-left-out" in deck.cards
     layout = figure.chart.figure.to_plotly_json()["layout"]
     assert layout["grid"]["columns"] == 3
@@ -373,7 +373,7 @@ def test_of_a_very_long_step_a_shorter_one_is_drawn():
     assert last.end_s - last.start_s == pytest.approx(backward[3])
     deck = Deck()
     deck.add("micro-batches", "m", plan.layout.n_micro, "", "m", "1", "x")
-    figure = timeline(deck, plan.breakdown.rows.problem, plan)
+    figure = drawn_timeline(deck, plan.breakdown.rows.problem, plan)
     drawn = deck.cards["timeline-micro-batches"].value
     assert 3 * 16 <= drawn < plan.layout.n_micro
     assert drawn % 32 == 0

@@ -21,7 +21,7 @@ def test_it_says_what_explain_says(name):
     def said(words):
         return plain_words(words).replace("−", "-")
 
-    assert said(view.says) == text.headline(bound)
+    assert said(view.says) == text.bottleneck_headline(bound)
     assert said(view.compute) == text.compute_words(bound)
     assert said(view.next) == text.next_words(bound)
     assert said(view.memory) == text.memory_words(bound)
@@ -31,7 +31,7 @@ def test_it_says_what_explain_says(name):
     ):
         for words, x in zip(shown, levers, strict=True):
             more = text.lever_words(bound, x)
-            price = f"{x.after.step_s:.4f} s a step, {text.percent(-x.gain_frac, True)}"
+            price = f"{x.after.step_s:.4f} s a step, {text.percent_text(-x.gain_frac, True)}"
             assert said(words) == f"{x.change}: {price}" + (f"; {more}" if more else "")
 
 

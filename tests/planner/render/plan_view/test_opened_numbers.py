@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from planner.render.plan_view.quantities import UNITS, evaluated, shown
+from planner.render.plan_view.quantities import UNITS, evaluated, quantity_text
 from tests.planner.render.plan_view import plans
 
 VOID = {"input", "br", "meta", "link", "img", "hr"}
@@ -97,7 +97,7 @@ def test_reads_its_own_formulas():
     ],
 )
 def test_numbers_are_written_in_the_unit_that_fits(value, kind, text):
-    assert shown(value, kind, 6 if kind == "" else 4) == text
+    assert quantity_text(value, kind, 6 if kind == "" else 4) == text
     unit = text.rpartition(" ")[2]
     assert unit in UNITS or kind == ""
 

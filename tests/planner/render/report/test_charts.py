@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 
 from planner.render.charts.axis import axis_chart
-from planner.render.charts.chart import MAX_DRAWN, N_BINS, Chart, log_ticks, plain
+from planner.render.charts.chart import MAX_DRAWN, N_BINS, Chart, log_ticks, plain_figure
 from planner.render.charts.elasticity import tornado
 from planner.render.charts.failure import axis_that_fails, reasons, status_chart
 from planner.render.charts.front import front_chart
 from planner.render.charts.map import heat_map, layout_map
-from planner.render.charts.roofline import communication_roofline, roofline
+from planner.render.charts.roofline import communication_roofline_chart, roofline
 from planner.render.charts.scaling import curve_of_rows, curves_of, scaling_chart
 from planner.render.report.effects import effects
-from planner.render.report.points import Axis, SweepPoints
+from planner.render.report.points import PointAxis, SweepPoints
 from planner.render.report.sweep_charts import sections
 from planner.units import GIB
 from tests.planner.render.report.synthetic import (
@@ -43,7 +43,7 @@ def points() -> SweepPoints:
     return SweepPoints(columns(grid(AXES)), header(AXES))
 
 
-def axis(points: SweepPoints, path: str) -> Axis:
+def axis(points: SweepPoints, path: str) -> PointAxis:
     found = points.axis(path)
     assert found is not None
     return found
@@ -167,7 +167,7 @@ def test_many_roofs_become_one() -> None:
     assert chart is not None
     assert len([t for t in chart.figure.data if t.mode == "lines"]) == 1
     assert "relative to each point" in " ".join(chart.notes)
-    assert communication_roofline(many) is not None
+    assert communication_roofline_chart(many) is not None
 
 
 def test_strong_scaling(points: SweepPoints) -> None:
@@ -298,9 +298,9 @@ def test_missing_columns_leave_out_what_needs_them(drop: str) -> None:
 
 
 def test_plain_text_is_no_markup() -> None:
-    assert plain("<b>R&D") == "&lt;b&gt;R&amp;D"
-    assert "%{" not in plain("%{x}")
-    assert len(plain("x" * 500)) == 80
+    assert plain_figure("<b>R&D") == "&lt;b&gt;R&amp;D"
+    assert "%{" not in plain_figure("%{x}")
+    assert len(plain_figure("x" * 500)) == 80
 
 
 def test_ticks_of_logarithmic_axes_are_whole_numbers() -> None:

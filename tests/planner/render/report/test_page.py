@@ -12,7 +12,7 @@ from urllib.parse import unquote
 import pytest
 
 from planner.render.report import page as page_module
-from planner.render.report.answers import Table as PageTable
+from planner.render.report.answers import AnswerTable as PageTable
 from planner.render.report.page import MAX_TABLE_ROWS, csv_text, sweep_page
 from planner.render.report.points import SweepPoints
 from planner.units import GIB

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from planner.render.report.scaling_page import points_of, scale_page, sections
+from planner.render.report.scaling_page import points_of, scale_page, scaling_sections
 from planner.sweeps.scaling.curve import Scaling, scale
 from tests.planner.command import run_here
 
@@ -19,7 +19,9 @@ def curve() -> Scaling:
 
 def test_figures_hold_the_rows(curve: Scaling) -> None:
     points = points_of(curve)
-    charts = {chart.key: chart for part in sections(curve, points) for chart in part.charts}
+    charts = {
+        chart.key: chart for part in scaling_sections(curve, points) for chart in part.charts
+    }
     rows = [row for row in curve.rows if row["best.step_time_s"]]
     strong = charts["scaling-strong"].table.rows
     assert [cells[1] for cells in strong] == [row["n_devices"] for row in rows]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from planner.render.report.answers import answer
+from planner.render.report.answers import sweep_answer
 from planner.render.report.effects import effects
 from planner.render.report.points import SweepPoints
 from planner.render.report.quantities import kind_of_axis, percent_change, scale_for, short_number
@@ -64,7 +64,7 @@ def test_what_axes_buy() -> None:
 
 def test_words_of_a_small_sweep() -> None:
     points = by_hand(SQUARE)
-    said = answer(points, effects(points))
+    said = sweep_answer(points, effects(points))
     # 48 s and 80 s a step, 1,000 steps: 13.3 h and 22.2 h; 16 x 13.33 x $2 and 8 x 22.22 x $2.
     assert said.headline == (
         "Fastest is 16 devices: step time 48 s, 13.3 h for the run, $427."
@@ -89,7 +89,7 @@ def test_words_of_a_small_sweep() -> None:
 
 def test_least_and_most_are_named_where_series_differ() -> None:
     points = by_hand({(1, 1): 100.0, (2, 1): 80.0, (1, 2): 60.0, (2, 2): 54.0})
-    said = " ".join(answer(points, effects(points)).worth)
+    said = " ".join(sweep_answer(points, effects(points)).worth)
     # sqrt(0.8 x 0.9) = 0.8485
     assert "bandwidth shortens the step time by 15.1 % on average (−20 % to −10 % over 2" in said
 
@@ -97,14 +97,14 @@ def test_least_and_most_are_named_where_series_differ() -> None:
 def test_the_axis_worth_most_comes_first_and_sizes_last() -> None:
     axes: dict[str, list[Any]] = {NODES: [8, 16], MEMORY: [40 * GIB, 80 * GIB], HBM: [1e12, 2e12]}
     points = points_of(grid(axes), axes)
-    worth = answer(points, effects(points)).worth
+    worth = sweep_answer(points, effects(points)).worth
     assert worth[0].startswith("Worth most is accelerator HBM bandwidth: twice as much shortens")
     assert worth[-1].startswith("Doubling nodes")
 
 
 def test_without_prices_nothing_is_said_about_cost() -> None:
     points = by_hand(SQUARE, price=None)
-    said = answer(points, effects(points))
+    said = sweep_answer(points, effects(points))
     assert points.cost is None
     assert "$" not in said.headline
     assert any(text.startswith("Without prices") for text in said.doubts)
@@ -115,7 +115,7 @@ def test_points_that_fit_only_with_more_memory_are_counted() -> None:
     points = points_of(grid(axes), axes)
     memory = effects(points)[0]
     assert [(step.n_gained, step.n_lost) for step in memory.steps] == [(1, 0)]
-    said = answer(points, effects(points))
+    said = sweep_answer(points, effects(points))
     assert any("1 point fits only from accelerator memory 160 GiB on" in t for t in said.worth)
     assert said.points == (
         "4 points (grid): 3 with a plan (all proven best), 1 on which nothing fits.",
@@ -168,7 +168,7 @@ def test_a_fit_says_what_it_cannot_tell() -> None:
     bandwidth, nodes = effects(points)
     assert not bandwidth.is_told
     assert nodes.is_told
-    said = answer(points, effects(points)).worth
+    said = sweep_answer(points, effects(points)).worth
     assert any("bandwidth changes the step time by" in t and "do not tell" in t for t in said)
     assert not any(text.startswith("Worth most") for text in said)
 
@@ -192,7 +192,7 @@ def test_small_fitted_effects_and_prices_of_latencies_are_no_facts() -> None:
         for k in range(10)
     ]
     points = points_of(rows, {HBM: [1e12, 10e12], MEMORY: [2.0, 11.0], latency: [1e-6, 11e-6]})
-    said = answer(points, effects(points)).worth
+    said = sweep_answer(points, effects(points)).worth
     (memory,) = [t for t in said if t.startswith("Doubling accelerator memory")]
     assert "too little for a fit to tell" in memory
     (late,) = [t for t in said if "latency" in t and t.startswith("Doubling")]
@@ -218,7 +218,7 @@ def test_points_that_lose_their_plan_are_told() -> None:
         )
     ]
     points = points_of(rows, {path: ["March", "May"], NODES: [1, 2]})
-    said = answer(points, effects(points))
+    said = sweep_answer(points, effects(points))
     assert any("that have a plan with March have none: 1 with May" in t for t in said.worth)
     assert any("1 on which no plan keeps the limits" in t for t in said.points)
 
@@ -247,7 +247,7 @@ def test_jobs_are_not_compared_with_each_other() -> None:
     ]
     points = points_of(rows, {"model": ["small", "large"], HBM: [1e12, 2e12]})
     assert [axis.path for axis in points.job_axes] == ["model"]
-    said = answer(points, effects(points))
+    said = sweep_answer(points, effects(points))
     assert said.headline == (
         "Model small: Fastest is 8 devices: step time 2 s."
         " Model large: Fastest is 8 devices: step time 30 s."
@@ -283,7 +283,7 @@ def test_steps_of_different_batches_compare_by_token() -> None:
 def test_all_failed() -> None:
     rows = [row(i, {NODES: n}) for i, n in enumerate([1, 2])]
     points = points_of(rows, {NODES: [1, 2]})
-    said = answer(points, effects(points))
+    said = sweep_answer(points, effects(points))
     assert said.headline == (
         "None of the 2 points has a plan. Most often because: nothing fits: the closest needs"
         " 256.0 GiB (1 points)."
@@ -297,7 +297,7 @@ def test_assumed_figures_are_named_by_part() -> None:
         row(1, {NODES: 16}, assumed="rubin.hbm_bytes_per_s, rubin.tdp_w"),
     ]
     points = points_of(rows, {NODES: [8, 16]})
-    doubts = answer(points, effects(points)).doubts
+    doubts = sweep_answer(points, effects(points)).doubts
     assert "Assumed, without a second source: rubin: hbm bytes per s, tdp w." in doubts
     assert "Assumed, without a second source: nvlink6: latency s." in doubts
 

@@ -15,8 +15,8 @@ from planner.measure.calibrate.residuals import (
     left_out_residuals,
     resolution_from,
 )
-from planner.measure.calibrate.runs import runs_of
-from planner.measure.validate.points import read_points
+from planner.measure.calibrate.runs import fit_runs_of
+from planner.measure.validate.points import read_measured_points
 from planner.measure.validate.report import DATA, coverage_of, read_entries
 from planner.measure.validate.rows import Used, price_points, use
 from planner.solver.calibration.anchors import believed
@@ -30,9 +30,9 @@ from planner.solver.calibration.intervals import (
     coverage,
     evidence_for,
     interval_of,
-    kind_of,
-    learn,
+    learnt_intervals,
     left_out_coverage,
+    regime_kind_of,
     regime_words,
 )
 
@@ -65,10 +65,10 @@ def layout(tp: int = 1) -> Any:
     ],
 )
 def test_the_kind_is_what_the_step_consists_of(time_s: dict[str, float], kind: str) -> None:
-    assert kind_of(problem(), layout(), time_s, 10.0) == kind
-    assert kind_of(problem(), layout(16), time_s, 10.0) == "tp-across-domains"
-    assert kind_of(problem(domain=16), layout(16), time_s, 10.0) == kind
-    assert kind_of(problem(experts=8), layout(16), time_s, 10.0) == "experts"
+    assert regime_kind_of(problem(), layout(), time_s, 10.0) == kind
+    assert regime_kind_of(problem(), layout(16), time_s, 10.0) == "tp-across-domains"
+    assert regime_kind_of(problem(domain=16), layout(16), time_s, 10.0) == kind
+    assert regime_kind_of(problem(experts=8), layout(16), time_s, 10.0) == "experts"
 
 
 def test_evidence_needs_stack_and_devices_in_the_calibration() -> None:
@@ -115,7 +115,7 @@ def joined(*parts: Residuals) -> Residuals:
 
 
 def test_the_bounds_are_the_percentiles_of_evenly_spread_residuals() -> None:
-    learnt = learn(sample(201, 0.2, "a", "host"))
+    learnt = learnt_intervals(sample(201, 0.2, "a", "host"))
     for low, high in learnt.values():  # kinds without a row have those of all
         assert np.log([low, high]) == pytest.approx([-0.16, 0.16], abs=3e-3)
 
@@ -123,11 +123,11 @@ def test_the_bounds_are_the_percentiles_of_evenly_spread_residuals() -> None:
 def test_a_large_family_does_not_decide_alone_but_rows_stay_inside() -> None:
     """300 rows around 0, 30 around 0.5: alike at first, then moved to hold 77 % of the rows."""
     found = joined(sample(300, 0.1, "a", "host"), sample(30, 0.1, "b", "host", 0.5))
-    low, high = np.log(learn(found)["host"])
+    low, high = np.log(learnt_intervals(found)["host"])
     inside = float(np.mean((found.log_ratio >= low) & (found.log_ratio <= high)))
     assert INSIDE[0] - 0.01 <= inside <= INSIDE[1] + 0.01
     of_rows = np.quantile(found.log_ratio, 0.9)
-    few = learn(found.where(np.arange(330) % 10 == 0))["host"]
+    few = learnt_intervals(found.where(np.arange(330) % 10 == 0))["host"]
     assert len(found.log_ratio[::10]) < MANY_ROWS  # too few to be moved: 30 and 3 rows
     assert np.log(few[1]) > of_rows - 0.05
 
@@ -141,7 +141,7 @@ def test_kinds_with_many_rows_hold_their_share(seed: int) -> None:
         for n in [int(draw.integers(60, 400))]
     ]
     found = joined(*parts)
-    learnt = learn(found)
+    learnt = learnt_intervals(found)
     for kind in ("host", "network", "mixed"):
         mine, (low, high) = np.exp(found.log_ratio[found.kinds == kind]), learnt[kind]
         assert 0.75 <= np.mean((mine >= low) & (mine <= high)) <= 0.85
@@ -149,7 +149,7 @@ def test_kinds_with_many_rows_hold_their_share(seed: int) -> None:
 
 
 def test_an_interval_encloses_its_prediction() -> None:
-    low, high = learn(sample(100, 0.01, "a", "host", 0.5))["host"]
+    low, high = learnt_intervals(sample(100, 0.01, "a", "host", 0.5))["host"]
     assert low == 0.99
     assert high == pytest.approx(np.exp(0.508), abs=2e-2)
 
@@ -180,8 +180,8 @@ def entries() -> tuple[Any, Any]:
 
 
 def test_references_take_out_what_a_family_shares(entries: tuple[Any, Any]) -> None:
-    points = [p for p in read_points(DATA / "points.csv") if p.source == "ie"]
-    runs, used = runs_of(points, *entries), use(price_points(points, *entries))
+    points = [p for p in read_measured_points(DATA / "points.csv") if p.source == "ie"]
+    runs, used = fit_runs_of(points, *entries), use(price_points(points, *entries))
     n = len(runs.runs)
     held = {"ie": HeldOut(np.arange(n), np.full(n, 0.3))}
     assert left_out_residuals(runs, used, held).log_ratio == pytest.approx(np.full(n, -0.3))
@@ -201,7 +201,7 @@ def test_references_take_out_what_a_family_shares(entries: tuple[Any, Any]) -> N
 
 @pytest.fixture(scope="module")
 def shipped_runs(entries: tuple[Any, Any]) -> tuple[Used, ...]:
-    return use(price_points(read_points(DATA / "points.csv"), *entries))
+    return use(price_points(read_measured_points(DATA / "points.csv"), *entries))
 
 
 @pytest.mark.slow
@@ -222,7 +222,7 @@ def test_half_of_the_runs_hold_the_other_half(shipped_runs: tuple[Used, ...], sa
     ids = [salt + plan.point.id for plan in shipped_runs if plan.step_s is not None]
     first = np.array([hashlib.sha256(text.encode()).digest()[0] % 2 == 0 for text in ids])
     for learns, holds in ((first, ~first), (~first, first)):
-        learnt, held = learn(found.where(learns)), found.where(holds)
+        learnt, held = learnt_intervals(found.where(learns)), found.where(holds)
         low, high = np.array([learnt[kind] for kind in held.kinds.tolist()]).T
         ratio = np.exp(held.log_ratio)
         inside = (ratio >= low) & (ratio <= high)

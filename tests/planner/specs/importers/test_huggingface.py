@@ -13,7 +13,7 @@ from planner.errors import SpecError
 from planner.specs.importers.formats import find_format
 from planner.specs.importers.huggingface.files import looks_like
 from planner.specs.importers.huggingface.model_types import ALIASES, TYPES
-from planner.specs.importers.huggingface.reader import assumed_batch, read
+from planner.specs.importers.huggingface.reader import assumed_batch, read_config
 from planner.specs.importers.huggingface.refused_types import REFUSED
 from planner.specs.loader import import_model, load_model, model_from_dict
 from planner.specs.schema import OTHER_MODEL
@@ -34,13 +34,13 @@ def shape_of(data):
 
 
 def imported(data, **stated):
-    return read(json.dumps(data, indent=2), "config.json", stated)
+    return read_config(json.dumps(data, indent=2), "config.json", stated)
 
 
 def refusal(data):
     text = data if isinstance(data, str) else json.dumps(data, indent=2)
     with pytest.raises(SpecError) as caught:
-        read(text, "config.json", {})
+        read_config(text, "config.json", {})
     return str(caught.value)
 
 
@@ -538,15 +538,16 @@ class TestText:
     def test_tabs_and_trailing_comma(self):
         data = config("llama3-8b")
         tabs = json.dumps(data, indent="\t")
-        assert read(tabs, "", {}).document == read(json.dumps(data), "", {}).document
+        assert read_config(tabs, "", {}).document == read_config(json.dumps(data), "", {}).document
         comma = json.dumps(data)[:-1] + ",}"
-        assert read(comma, "", {}).document == read(tabs, "", {}).document
+        assert read_config(comma, "", {}).document == read_config(tabs, "", {}).document
 
     def test_block_yaml(self):
         data = config("llama3-8b")
         assert looks_like(yaml.safe_dump(data))
         assert (
-            read(yaml.safe_dump(data), "", {}).document == read(json.dumps(data), "", {}).document
+            read_config(yaml.safe_dump(data), "", {}).document
+            == read_config(json.dumps(data), "", {}).document
         )
 
     def test_broken_json_has_its_line(self):
@@ -614,7 +615,7 @@ class TestNames:
     )
     def test_name_of_the_model(self, file, stated, name):
         data = config("llama3-8b", _name_or_path=stated)
-        assert read(json.dumps(data), file, {}).document["model"]["name"] == name
+        assert read_config(json.dumps(data), file, {}).document["model"]["name"] == name
 
 
 def test_tables_are_consistent():

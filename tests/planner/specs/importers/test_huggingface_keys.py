@@ -15,9 +15,9 @@ from planner.errors import SpecError
 from planner.specs.importers.huggingface.config import open_config
 from planner.specs.importers.huggingface.files import parse_config
 from planner.specs.importers.huggingface.harmless import HARMLESS
-from planner.specs.importers.huggingface.keys import missing, refusals
+from planner.specs.importers.huggingface.keys import key_refusals, missing
 from planner.specs.importers.huggingface.model_types import ALIASES, TYPES
-from planner.specs.importers.huggingface.reader import ADVISED, read, read_as
+from planner.specs.importers.huggingface.reader import ADVISED, read_as, read_config
 from planner.specs.importers.huggingface.rules import KEYS
 from planner.specs.loader import model_from_dict
 
@@ -39,7 +39,7 @@ def config(name, **changes):
 def refusal(data, as_type=""):
     text = json.dumps(data, indent=2)
     with pytest.raises(SpecError) as caught:
-        read_as(text, "config.json", as_type) if as_type else read(text, "config.json", {})
+        read_as(text, "config.json", as_type) if as_type else read_config(text, "config.json", {})
     return str(caught.value)
 
 
@@ -223,7 +223,7 @@ def test_what_may_change_the_model_is_refused_by_name(changes):
 
 
 def test_strays_are_named_in_a_note():
-    found = read(json.dumps(config("llama2-7b", my_flag=True, my_word="x")), "", {})
+    found = read_config(json.dumps(config("llama2-7b", my_flag=True, my_word="x")), "", {})
     assert "not known, and by name and value no size: my_flag, my_word" in found.notes
 
 
@@ -255,5 +255,5 @@ def test_the_table_has_each_key_once():
 def test_the_least_of_a_type_has_no_refused_key(name):
     document = parse_config(json.dumps({"model_type": name, "hidden_size": 64}), "")
     found = open_config(document)
-    assert [p.path for p in refusals(found)] in ([], ["hidden_size"])
+    assert [p.path for p in key_refusals(found)] in ([], ["hidden_size"])
     assert isinstance(missing(found), list)

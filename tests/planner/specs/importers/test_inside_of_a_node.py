@@ -16,9 +16,9 @@ def inside(name: str) -> Hardware:
     """Return what a sample says of the inside of a node."""
     name, text = dump(name)
     readers = [
-        (nvidia_smi.looks_like, nvidia_smi.read_nvidia_smi),
-        (nccl_topology.looks_like, nccl_topology.read_nccl_topology),
-        (rocm_smi.looks_like, rocm_smi.read_rocm_smi),
+        (nvidia_smi.looks_like_nvidia_smi, nvidia_smi.read_nvidia_smi),
+        (nccl_topology.looks_like_nccl_topology, nccl_topology.read_nccl_topology),
+        (rocm_smi.looks_like_rocm_smi, rocm_smi.read_rocm_smi),
     ]
     (read,) = [read for fits, read in readers if fits(text)]
     found = read(text, name).hardware

@@ -190,9 +190,9 @@ def test_objects_without_content_are_one_error(text):
 
 
 def test_other_objects_are_not_taken_for_nodes():
-    assert not kubernetes.looks_like('{"kind": "List", "items": [{"kind": "Service"}]}')
-    assert not kubernetes.looks_like('{"kind": "ConfigMap", "data": {}}')
-    assert not kubernetes.looks_like("kind: Node\n")
+    assert not kubernetes.looks_like_kubernetes('{"kind": "List", "items": [{"kind": "Service"}]}')
+    assert not kubernetes.looks_like_kubernetes('{"kind": "ConfigMap", "data": {}}')
+    assert not kubernetes.looks_like_kubernetes("kind: Node\n")
 
 
 def test_a_list_of_nothing_is_told_from_another_format():

@@ -187,7 +187,7 @@ def test_columns_that_are_cut_are_refused(name):
     ],
 )
 def test_a_table_without_gres_says_which_command_has_it(text):
-    assert sinfo.looks_like(text)
+    assert sinfo.looks_like_sinfo(text)
     with pytest.raises(SpecError, match=r"no column GRES[\s\S]*sinfo -N -O"):
         sinfo.read_table(text, "x")
 
@@ -389,7 +389,7 @@ def test_slurm_conf_lists_nodes_without_states():
         "NodeName=DEFAULT CPUs=224\nNodeName=n[01-04] Gres=gpu:b200:8 Feature=ib State=UNKNOWN\n"
         "PartitionName=gpu Nodes=n[01-04]\n"
     )
-    assert slurm.looks_like(text)
+    assert slurm.looks_like_slurm(text)
     nodes = slurm.read_nodes(text, "x").nodes
     assert [(n.name, n.devices[0].n_free) for n in nodes] == [
         ("n01", 8),
