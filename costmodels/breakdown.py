@@ -217,10 +217,10 @@ def _mtp_again_s(rows: Rows, at: NDArray[np.intp]) -> Floats:
 
     Of some positions in `rows.sets`.
     """
-    shape, again = rows.problem.shape, rows.sets.again_s.take(at)
+    shape, recomputed = rows.problem.shape, rows.sets.again_s.take(at)
     if rows.sets.expert_again_s is not None and shape.expert_layers[-1]:
-        again = again + rows.sets.expert_again_s.take(at)
-    return np.asarray(shape.mtp_layers * again)
+        recomputed = recomputed + rows.sets.expert_again_s.take(at)
+    return np.asarray(shape.mtp_layers * recomputed)
 
 
 def virtual_weight_grad_times(rows: Rows, layout: Layout, row: int = 0) -> list[float]:
@@ -271,15 +271,15 @@ def _pipeline_runs(
     alike: dict[int, list[int]] = {}
     for i, layout in enumerate(layouts):
         alike.setdefault(len(layout.stage_layers), []).append(i)
-    found: dict[int, pipeline.PipelineRun] = {}
+    entries: dict[int, pipeline.PipelineRun] = {}
     for mine in alike.values():
         these, at = [layouts[i] for i in mine], [some[i] for i in mine]
         both = (x.tolist() for x in _virtual_stages(rows, these, at, late_s))
         for i, x, row, forward, backward in zip(mine, these, at, *both, strict=True):
             hops, late = boundary_hops_s(rows, x, row), virtual_weight_grad_times(rows, x, row)
             times = (tuple(forward), tuple(backward), tuple(hops), tuple(late))
-            found[i] = pipeline.PipelineRun(x.schedule, x.pp, x.vpp, x.n_micro, *times)
-    return [found[i] for i in range(len(layouts))]
+            entries[i] = pipeline.PipelineRun(x.schedule, x.pp, x.vpp, x.n_micro, *times)
+    return [entries[i] for i in range(len(layouts))]
 
 
 def exact_step_times(rows: Rows, layouts: Sequence[Layout]) -> list[float]:
@@ -312,9 +312,9 @@ def break_down(
     Times and traffic are those of pipeline rank `of_rank`, without it of the slowest. `grid` holds
     the terms of its layers, if they are known.
     """
-    found = _open([layout], join_one(problem, layout, grid), Wires(problem), grid, of_rank)[0]
-    _ = found.transfers  # so that it holds no more than its own row
-    return found
+    result = _open([layout], join_one(problem, layout, grid), Wires(problem), grid, of_rank)[0]
+    _ = result.transfers  # so that it holds no more than its own row
+    return result
 
 
 def break_downs(
@@ -327,14 +327,14 @@ def break_downs(
     # Plans with equally many stages and one sharding make the smallest tables.
     order = sorted(range(len(layouts)), key=lambda i: _alike(layouts[i]))
     wires = Wires(problem)
-    found: dict[int, Breakdown] = {}
+    entries: dict[int, Breakdown] = {}
     for start in range(0, len(order), PLANS_AT_ONCE):
         some = order[start : start + PLANS_AT_ONCE]
         these = [layouts[i] for i in some]
-        found |= zip(
+        entries |= zip(
             some, _open(these, join_layouts(problem, these, grid), wires, grid), strict=True
         )
-    return [found[i] for i in range(len(layouts))]
+    return [entries[i] for i in range(len(layouts))]
 
 
 def _alike(layout: Layout) -> tuple[int, ...]:
@@ -410,10 +410,10 @@ def _open(
             "n_micro": layout.n_micro,
             "_later": _Later(traffic, layout, i, critical, waited, grid, of_rank is not None),
         }
-        found = object.__new__(Breakdown)
+        result = object.__new__(Breakdown)
         for name, value in known.items():
-            object.__setattr__(found, name, value)
-        out.append(found)
+            object.__setattr__(result, name, value)
+        out.append(result)
     return out
 
 
@@ -455,7 +455,7 @@ def _time_terms(
     again_tp = full * layers.tp_forward.exposed_s[at]
     again_cp = (full + core) * layers.cp_forward.exposed_s[at]
     cp_exposed = layers.cp_forward.exposed_s[at] + layers.cp_backward.exposed_s[at]
-    again = full * layers.recompute_full_s[at] + forward_s
+    recomputed = full * layers.recompute_full_s[at] + forward_s
     routed, routed_again = np.zeros(len(layouts)), np.zeros(len(layouts))
     if layers.experts:
         for i, (x, r) in enumerate(both):
@@ -463,7 +463,7 @@ def _time_terms(
             routed[i] = _expert_layers(rows, x, ranks, max(x.stage_layers))
             routed_again[i] = _expert_layers(rows, x, ranks, x.recompute_layers)
     more = _expert_terms(layers, at, routed, routed_again)
-    again_tp, again = again_tp + more["again_tp"] + tp_s, again + more["again"]
+    again_tp, recomputed = again_tp + more["again_tp"] + tp_s, recomputed + more["again"]
     again_ep = more["again_ep"] + exchange_s
     exposed, hidden = traffic.data_parallel
     kind, each = np.array(traffic.slowest_kind), np.arange(len(layouts))
@@ -476,14 +476,14 @@ def _time_terms(
     offloaded = np.broadcast_to(traffic.offloaded.max(axis=0), len(layouts))
     if any(x.activation_offload for x in layouts):
         offloaded = offloaded + m * traffic.activation_waits.total_s[0]
-    found = {
+    entries = {
         "linear": m * held * layers.linear.total_s[at] + m * more["linear"],
         "attention": m * held * layers.attention.total_s[at],
         "elementwise": m * held * layers.elementwise.total_s[at] + m * more["elementwise"],
         "experts": m * more["experts"],
         "head": m * (head - head_tp - head_cp - head_ep) * last,
         "embedding": m * (embedding - embedding_tp) * first,
-        "recompute": m * (again - again_tp - again_cp - again_ep),
+        "recompute": m * (recomputed - again_tp - again_cp - again_ep),
         "host": m * held * (layers.host.total_s[at] + stalled(rows).total_s) + m * more["host"],
         "tp": m * (held * tp_exposed + again_tp + ends_tp + more["tp"]),
         "cp": m * (held * cp_exposed + again_cp + head_cp * last),
@@ -495,7 +495,7 @@ def _time_terms(
         "optimizer": rows.shapes.optimizer_s[rows.table.sharding, rows.table.shape],
         "offload": offloaded,
     }
-    columns: dict[str, list[float]] = {term: value.tolist() for term, value in found.items()}
+    columns: dict[str, list[float]] = {term: value.tolist() for term, value in entries.items()}
     return columns | {"fixed": [problem.stack.fixed_step_s] * len(layouts)}
 
 
@@ -508,20 +508,20 @@ def _expert_terms(
     """
     names = ("linear", "elementwise", "host", "tax")
     others = ("tp", "experts", "ep", "again", "again_tp", "again_ep")
-    found = layers.experts
-    if found is None:
+    result = layers.experts
+    if result is None:
         return dict.fromkeys((*names, *others), np.zeros(len(routed)))
     adds = {
-        name: (getattr(found, name).total_s - getattr(layers, name).total_s)[at] for name in names
+        name: (getattr(result, name).total_s - getattr(layers, name).total_s)[at] for name in names
     }
-    ahead = (found.tp_forward.exposed_s - layers.tp_forward.exposed_s)[at]
-    after = (found.tp_backward.exposed_s - layers.tp_backward.exposed_s)[at]
-    adds |= {"tp": ahead + after, "experts": found.routed.total_s[at]}
+    ahead = (result.tp_forward.exposed_s - layers.tp_forward.exposed_s)[at]
+    after = (result.tp_backward.exposed_s - layers.tp_backward.exposed_s)[at]
+    adds |= {"tp": ahead + after, "experts": result.routed.total_s[at]}
     out = {name: routed * value for name, value in adds.items()}
-    out["ep"] = routed * found.exchange.total_s[at]
-    out["again"] = again * (found.recompute_full_s - layers.recompute_full_s)[at]
+    out["ep"] = routed * result.exchange.total_s[at]
+    out["again"] = again * (result.recompute_full_s - layers.recompute_full_s)[at]
     out["again_tp"] = again * ahead
-    out["again_ep"] = again * found.exchange.forward_s[at]
+    out["again_ep"] = again * result.exchange.forward_s[at]
     # A rank without expert layers pays nothing for them, not even what is negative.
     return {name: np.where(routed > 0.0, value, 0.0) for name, value in out.items()}
 
@@ -529,8 +529,8 @@ def _expert_terms(
 def _memory_by_stage(rows: Rows, layouts: Sequence[Layout]) -> list[tuple[dict[str, float], ...]]:
     """Return the memory terms of every pipeline rank of each plan, ranks priced as kinds."""
     kinds, problem = rows.shapes.kinds, rows.problem
-    most = max(x.pp for x in layouts)
-    ranks = [[min(r, x.pp - 1) for r in range(most)] for x in layouts]
+    largest = max(x.pp for x in layouts)
+    ranks = [[min(r, x.pp - 1) for r in range(largest)] for x in layouts]
     held = [[x.chunks_of(r) for r in mine] for x, mine in zip(layouts, ranks, strict=True)]
 
     def column(value: Callable[[Layout, int], float]) -> Floats:
@@ -538,7 +538,7 @@ def _memory_by_stage(rows: Rows, layouts: Sequence[Layout]) -> list[tuple[dict[s
         return np.array([[float(value(x, r)) for r in mine] for x, mine in rows])
 
     layers = np.array([[float(sum(c)) for c in chunks] for chunks in held])
-    again = np.array(
+    recomputed = np.array(
         [
             [float(sum(min(n, x.recompute_layers) for n in c)) for c in chunks]
             for x, chunks in zip(layouts, held, strict=True)
@@ -567,10 +567,10 @@ def _memory_by_stage(rows: Rows, layouts: Sequence[Layout]) -> list[tuple[dict[s
         these = replace(these, expert_prefix=prefix)
         depth = np.array([[[min(x.recompute_layers, longest)]] for x in layouts])
         routed_again = np.take_along_axis(prefix, depth, axis=2)[..., 0].T
-    priced = memory_terms(with_kinds(rows, these, again.T, routed_again))
+    priced = memory_terms(with_kinds(rows, these, recomputed.T, routed_again))
     names = list(priced)
-    found = np.stack(list(priced.values()), axis=-1).transpose(1, 0, 2).tolist()
+    result = np.stack(list(priced.values()), axis=-1).transpose(1, 0, 2).tolist()
     return [
         tuple(dict(zip(names, terms, strict=True)) for terms in mine[: x.pp])
-        for x, mine in zip(layouts, found, strict=True)
+        for x, mine in zip(layouts, result, strict=True)
     ]

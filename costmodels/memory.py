@@ -134,13 +134,13 @@ def eager_bytes(
     if not (shape.flash_attention or stack.fused_softmax):
         kept = np.asarray(keep_scores) * EAGER_SCORE_KEPT_BYTES
         split = split + kept * shape.heads * seq_len / t
-    whole = np.zeros_like(t)
+    total = np.zeros_like(t)
     if not stack.sp_regather:
         # Counted so that dividing by t under sequence parallelism leaves it.
-        whole = whole + np.where(np.asarray(sp) > 0, 4.0 * shape.hidden * (t - 1.0), 0.0)
+        total = total + np.where(np.asarray(sp) > 0, 4.0 * shape.hidden * (t - 1.0), 0.0)
     if not stack.fused_norms:
-        whole = whole + 2 * EAGER_NORM_BYTES[stack.norm_keeps] * shape.hidden
-    return split, whole
+        total = total + 2 * EAGER_NORM_BYTES[stack.norm_keeps] * shape.hidden
+    return split, total
 
 
 def layer_activation_bytes(
@@ -191,8 +191,8 @@ def layer_activation_bytes(
         width = 5.0 if shape.dropout else 4.0
         scores = np.asarray(keep_scores) * width * shape.heads * seq_len / t
     more_split, more_unsplit = eager_bytes(shape, stack, seq_len, tp, sp, keep_scores)
-    whole = (unsplit + more_unsplit) / np.where(np.asarray(sp) > 0, t, 1.0)
-    per_token = whole + split + more_split + scores
+    total = (unsplit + more_unsplit) / np.where(np.asarray(sp) > 0, t, 1.0)
+    per_token = total + split + more_split + scores
     return np.asarray(tokens, dtype=np.float64) * per_token
 
 
@@ -293,8 +293,8 @@ def queued_bytes(
     >>> queued_bytes(LLAMA3_70B, queued, 4096, np.array([1, 8])).tolist()  # 2 * 4096 * 8192 * 42
     [0.0, 2818572288.0]
     """
-    whole = 2.0 * np.asarray(tokens, dtype=np.float64) * shape.hidden
-    return np.where(np.asarray(tp) > 1, stack.queued_tensors * whole, 0.0)
+    total = 2.0 * np.asarray(tokens, dtype=np.float64) * shape.hidden
+    return np.where(np.asarray(tp) > 1, stack.queued_tensors * total, 0.0)
 
 
 def queue_is_full(

@@ -100,13 +100,13 @@ def replicated_params(shape: ModelShape, *, routed: bool) -> int:
     8192
     """
     h, norm = shape.hidden, 1 if shape.norm == "rmsnorm" else 2
-    found = 2 * norm * h
+    value = 2 * norm * h
     if shape.latent:
-        found += (shape.kv_rank + shape.qk_rope) * h + norm * shape.kv_rank
-        found += (h + norm) * shape.q_rank
+        value += (shape.kv_rank + shape.qk_rope) * h + norm * shape.kv_rank
+        value += (h + norm) * shape.q_rank
     mlp_bias = not routed or shape.shared_ffn > 0
-    found += (1 + mlp_bias) * h * shape.bias
-    return found + routed * h * shape.n_experts
+    value += (1 + mlp_bias) * h * shape.bias
+    return value + routed * h * shape.n_experts
 
 
 def expert_params(shape: ModelShape, ep: ArrayLike, etp: ArrayLike) -> Floats:

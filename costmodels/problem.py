@@ -65,8 +65,8 @@ def _wide(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return value[:, None]
     if is_dataclass(value) and not isinstance(value, type):
-        found = {x.name: _wide(getattr(value, x.name)) for x in fields(value)}
-        changed = {name: x for name, x in found.items() if x is not getattr(value, name)}
+        entries = {x.name: _wide(getattr(value, x.name)) for x in fields(value)}
+        changed = {name: x for name, x in entries.items() if x is not getattr(value, name)}
         return replace(value, **changed) if changed else value
     if isinstance(value, tuple):
         each = tuple(_wide(x) for x in value)

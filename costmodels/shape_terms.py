@@ -110,8 +110,8 @@ class ShapeTerms:
 
         def group(one: Group | None) -> Group | None:
             if one is None or one.n_ranks.ndim > 1:
-                found: Group | None = cut(one)
-                return found
+                result: Group | None = cut(one)
+                return result
             return one.take(np.array([shape]))
 
         routed = self.experts
@@ -235,8 +235,8 @@ def _dense_traffic(
         ends = ends + held.kinds.has_embedding * alone_positions(problem)
         by_layer = np.maximum(1.0, held.kinds.layers + ends) + 0.0 * pieces
     wide = _wide_groups(groups if held.at is None else groups.of_shapes(held.shape))
-    found = _traffic(problem, shardings, wide, held.params, by_layer)
-    return found if held.at is None else _of_ranks(found, held.at)
+    traffic = _traffic(problem, shardings, wide, held.params, by_layer)
+    return traffic if held.at is None else _of_ranks(traffic, held.at)
 
 
 def _traffic(
@@ -266,8 +266,8 @@ def once_a_step_times(
     """
     firsts, at = _distinct_ranks(shapes, kinds)
     some = shapes.take(firsts // kinds.layers.shape[1])
-    found = _once_a_step_times(problem, some, shardings, kinds.each(firsts))
-    return _of_ranks(found, at)
+    result = _once_a_step_times(problem, some, shardings, kinds.each(firsts))
+    return _of_ranks(result, at)
 
 
 def _distinct_ranks(shapes: ShapeTable, kinds: StageKinds) -> tuple[Rows, Rows]:
@@ -412,8 +412,8 @@ def _wide(group: Group) -> Group:
 
 def _wide_groups(groups: DataGroups) -> DataGroups:
     """Return `groups` with a trailing axis."""
-    again = None if groups.again is None else _wide(groups.again)
-    return DataGroups(_wide(groups.whole), _wide(groups.shard), _wide(groups.replicas), again)
+    recomputed = None if groups.again is None else _wide(groups.again)
+    return DataGroups(_wide(groups.whole), _wide(groups.shard), _wide(groups.replicas), recomputed)
 
 
 def shared_params(problem: Problem, shapes: ShapeTable, most: Floats) -> Floats:
@@ -561,31 +561,32 @@ def data_groups(problem: Problem, shapes: ShapeTable, shardings: ShardingTable) 
 
 def _data_groups(problem: Problem, shapes: ShapeTable, shardings: ShardingTable) -> DataGroups:
     pool, fabric = problem.pool, problem.fabric
-    whole = place(copy_spacing(shapes, shapes.replicas), pool, fabric)
-    again = None
+    total = place(copy_spacing(shapes, shapes.replicas), pool, fabric)
+    recomputed = None
     if (shardings.hpz > 1).any():
         rows, of = _distinct_rows(shardings, ("copies", "hpz"))
         near = shardings.take(rows).second_shard(shapes.replicas)
-        again = place(copy_spacing(shapes, near), pool, fabric).take(of)
+        recomputed = place(copy_spacing(shapes, near), pool, fabric).take(of)
     if (shardings.copies == 1).all():
         alone = place_group(np.ones_like(shapes.dp), 1, pool, fabric)
-        return DataGroups(whole, whole, alone, again)
+        return DataGroups(total, total, alone, recomputed)
     rows, of = _distinct_rows(shardings, ("copies",))
     shard = shardings.take(rows).shard(shapes.replicas)
     return DataGroups(
-        whole,
+        total,
         place(copy_spacing(shapes, shard), pool, fabric).take(of),
         place(replica_spacing(shapes, shard), pool, fabric).take(of),
-        again,
+        recomputed,
     )
 
 
 def _distinct_rows(shardings: ShardingTable, names: Sequence[str]) -> tuple[Rows, Rows]:
     """Return one row for each combination of some columns, and where each row finds its own."""
-    found: dict[tuple[int, ...], int] = {}  # shardings are few: quicker than sorting them
+    entries: dict[tuple[int, ...], int] = {}  # shardings are few: quicker than sorting them
     columns = (getattr(shardings, name).tolist() for name in names)
     of = np.array(
-        [found.setdefault(row, len(found)) for row in zip(*columns, strict=True)], dtype=np.intp
+        [entries.setdefault(row, len(entries)) for row in zip(*columns, strict=True)],
+        dtype=np.intp,
     )
     _, rows = np.unique(of, return_index=True)
     return rows, of
@@ -664,18 +665,18 @@ def _expert_data_groups(
 ) -> DataGroups:
     pool, fabric, copies = problem.pool, problem.fabric, expert_copies(shapes)
     stride = shapes.ep * shapes.etp * np.where(shapes.pipelines_inside, shapes.pp, 1)
-    again = None
+    recomputed = None
     if (shardings.hpz > 1).any():
         rows, of = _distinct_rows(shardings, ("copies", "hpz"))
         near = shardings.take(rows).second_shard(copies)
-        again = place_group(near, stride, pool, fabric).take(of)
+        recomputed = place_group(near, stride, pool, fabric).take(of)
     rows, of = _distinct_rows(shardings, ("copies",))
     shard = shardings.take(rows).shard(copies)
     return DataGroups(
         place_group(copies, stride, pool, fabric),
         place_group(shard, stride, pool, fabric).take(of),
         place_group(copies // shard, stride * shard, pool, fabric).take(of),
-        again,
+        recomputed,
     )
 
 
@@ -691,7 +692,7 @@ def _hop(problem: Problem, shapes: ShapeTable) -> tuple[Floats, Floats]:
     pp, looped = shapes.pp, np.where(shapes.vpp > 1, shapes.vpp, 1)
     several = distinct((shapes.stage_stride, blocks, pp, looped, shapes.tp, folds))
     rows = list(zip(*(column.tolist() for column in several.columns), strict=True))
-    found = np.zeros((2, len(rows)))
+    out = np.zeros((2, len(rows)))
     for i, (stride, n_blocks, n_ranks, vpp, tp, folded) in enumerate(rows):
         if n_ranks == 1:
             continue
@@ -700,8 +701,8 @@ def _hop(problem: Problem, shapes: ShapeTable) -> tuple[Floats, Floats]:
             pairs = [_typical_hop(*x, vpp, bool(folded)) for x in zip(lat, cost, strict=True)]
             latency, per_byte = np.array(pairs).T
             return latency, per_byte
-        found[:, i] = _typical_hop(lat, cost, vpp, bool(folded))
-    latency, per_byte = found[:, several.index]
+        out[:, i] = _typical_hop(lat, cost, vpp, bool(folded))
+    latency, per_byte = out[:, several.index]
     return latency, per_byte
 
 
@@ -766,14 +767,14 @@ def shape_terms(problem: Problem, shapes: ShapeTable, shardings: ShardingTable) 
     kinds = stage_kinds(problem.shape.layers, *columns, routing)
     params = kind_params(problem, shapes, kinds)
     held = _held(problem, shapes, kinds, params)
-    most = params.max(axis=1)
+    maximum = params.max(axis=1)
     zero = shardings.zero
     groups = data_groups(problem, shapes, shardings)
     shards = shardings.shard(shapes.replicas).astype(np.float64)
     per_param = _state_bytes_per_param(problem, shardings, shardings.shard(shapes.replicas))
     layer = layer_params(problem.shape, shapes.tp)
     routed = expert_shape_terms(problem, shapes, shardings, kinds)
-    once = _optimizer_s(problem, most, shardings, shards)
+    once = _optimizer_s(problem, maximum, shardings, shards)
     if routed:
         beside = expert_layer_params(problem.shape, shapes.tp)
         unit = beside + expert_params(problem.shape, shapes.ep, shapes.etp)
@@ -801,7 +802,7 @@ def shape_terms(problem: Problem, shapes: ShapeTable, shardings: ShardingTable) 
         data_parallel=_dense_traffic(problem, shapes, shardings, held, groups),
         data_groups=groups,
         optimizer_s=once,
-        embedding_sync_s=_embedding_sync_s(problem, shapes, most),
+        embedding_sync_s=_embedding_sync_s(problem, shapes, maximum),
         pipeline_group=pipeline_group,
         hop_latency_s=latency,
         hop_s_per_byte=per_byte,

@@ -123,8 +123,8 @@ def join_at(
 
 def _by_rank(values: NDArray[Any], at: NDArray[Any]) -> Floats:
     """Return `values[at]` of an array `(n, n_kinds)` with the kinds first."""
-    found: Floats = values.T.take(at, axis=1)
-    return found
+    result: Floats = values.T.take(at, axis=1)
+    return result
 
 
 def _of_depth(values: Floats, of: Ints, k: Ints) -> Floats:
@@ -216,8 +216,8 @@ def stage_times(rows: Rows) -> StageTimes:
     backward = backward + rows.recomputed * layers.recompute_full_s[index]
     if layers.experts:
         assert rows.recomputed_experts is not None  # they come with `layers.experts`
-        again = layers.experts.recompute_full_s - layers.recompute_full_s
-        backward = backward + rows.recomputed_experts * again[index]
+        recomputed = layers.experts.recompute_full_s - layers.recompute_full_s
+        backward = backward + rows.recomputed_experts * recomputed[index]
     if len(rows.sets.codes) > 1:
         backward = backward + _modules_again_s(rows, held, last)
     if rows.table.activation_offload_layers.any():
@@ -239,13 +239,13 @@ def _modules_again_s(rows: Rows, held: Floats, last: Floats) -> Floats:
     """
     sets, at, shape = rows.sets, rows.set_index, rows.problem.shape
     layers = held + last * shape.mtp_layers if shape.mtp_layers else held
-    again = layers * sets.again_s.take(at)
+    recomputed = layers * sets.again_s.take(at)
     if sets.expert_again_s is not None:
         routed = _routed(rows)
         if shape.mtp_layers and shape.expert_layers[-1]:
             routed = routed + last * shape.mtp_layers
-        again = again + routed * sets.expert_again_s.take(at)
-    return np.asarray(again)
+        recomputed = recomputed + routed * sets.expert_again_s.take(at)
+    return np.asarray(recomputed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,16 +265,16 @@ def _away(rows: Rows) -> _Away:
     table, kinds = rows.table, rows.shapes.kinds
     n, full = table.activation_offload_layers, table.recompute == FULL
     first = np.where(full, 0, n)
-    whole = np.minimum(_by_rank(kinds.layers, table.shape), first)
+    total = np.minimum(_by_rank(kinds.layers, table.shape), first)
     inputs = np.where(full & (n > 0), rows.recomputed, 0.0)
     routed: Floats | float = 0.0
     if kinds.expert_prefix is not None:
         prefix = kinds.expert_prefix
-        most = prefix.shape[-1] - 1
-        at = table.shape.astype(np.intp) * (most + 1) + np.minimum(first, most)
+        maximum = prefix.shape[-1] - 1
+        at = table.shape.astype(np.intp) * (maximum + 1) + np.minimum(first, maximum)
         by_shape = prefix.transpose(0, 2, 1).reshape(-1, prefix.shape[1])
         routed = _by_rank(by_shape, at)
-    return _Away(whole, routed, inputs)
+    return _Away(total, routed, inputs)
 
 
 def offloaded_activation_bytes(rows: Rows) -> Floats:
@@ -285,10 +285,10 @@ def offloaded_activation_bytes(rows: Rows) -> Floats:
     """
     away = _away(rows)
     kept = rows.sets.kept_bytes.take(rows.set_index)
-    found = away.whole * kept + away.inputs * rows.layers.checkpoint_bytes[rows.index]
+    value = away.whole * kept + away.inputs * rows.layers.checkpoint_bytes[rows.index]
     if rows.sets.expert_kept_bytes is not None:
-        found = found + away.expert * rows.sets.expert_kept_bytes.take(rows.set_index)
-    return np.asarray(found)
+        value = value + away.expert * rows.sets.expert_kept_bytes.take(rows.set_index)
+    return np.asarray(value)
 
 
 def activation_waits(rows: Rows) -> ForwardBackward:
@@ -303,25 +303,25 @@ def activation_waits(rows: Rows) -> ForwardBackward:
     backward = backward + rows.recomputed * layers.recompute_full_s[index]
     if layers.experts:
         routed, more = _routed(rows), _expert_layer_adds(layers)
-        again = layers.experts.recompute_full_s - layers.recompute_full_s
+        recomputed = layers.experts.recompute_full_s - layers.recompute_full_s
         forward = forward + routed * more.forward_s[index]
         backward = backward + routed * more.backward_s[index]
-        backward = backward + np.asarray(rows.recomputed_experts) * again[index]
+        backward = backward + np.asarray(rows.recomputed_experts) * recomputed[index]
     copy = offloaded_activation_bytes(rows) / copy_bytes_per_s(host)
-    found = waits(rows.problem.stack, copy, forward, backward, held)
+    result = waits(rows.problem.stack, copy, forward, backward, held)
     off = rows.table.activation_offload_layers == 0
     return ForwardBackward(
-        np.where(off, 0.0, found.forward_s), np.where(off, 0.0, found.backward_s)
+        np.where(off, 0.0, result.forward_s), np.where(off, 0.0, result.backward_s)
     )
 
 
 def needed_host_bytes(rows: Rows) -> Floats:
     """Return what a device of each plan has on the host, bytes: its optimizer and activations."""
     of_optimizer = host_bytes(rows.problem, rows.table.shapes, rows.table.shardings)
-    found = _of_sharding(of_optimizer, _sharding_and_shape(rows))
+    result = _of_sharding(of_optimizer, _sharding_and_shape(rows))
     if not rows.table.activation_offload_layers.any():
-        return found
-    return np.asarray(found + _greatest(offloaded_activation_bytes(rows)))
+        return result
+    return np.asarray(result + _greatest(offloaded_activation_bytes(rows)))
 
 
 def _routed(rows: Rows) -> Floats:
@@ -485,17 +485,17 @@ def wire_times(rows: Rows) -> DataParallelTimes:
         )
         reduce_piece = np.maximum(reduce_piece, _by_sharding(more.reduce_piece_s, at))
         gather_piece = np.maximum(gather_piece, _by_sharding(more.gather_piece_s, at))
-    found = DataParallelTimes(reduce, reduce_piece, gather, gather_piece)
+    data_parallel_times = DataParallelTimes(reduce, reduce_piece, gather, gather_piece)
     if wire.again_s is None or wire.again_piece_s is None:
-        return found
-    again, piece = _by_sharding(wire.again_s, at), _by_sharding(wire.again_piece_s, at)
+        return data_parallel_times
+    recomputed, piece = _by_sharding(wire.again_s, at), _by_sharding(wire.again_piece_s, at)
     if rows.shapes.experts:
         more = rows.shapes.experts.data_parallel
         assert more.again_s is not None  # they come with those of the rest
         assert more.again_piece_s is not None
-        again = again + _by_sharding(more.again_s, at)
+        recomputed = recomputed + _by_sharding(more.again_s, at)
         piece = np.maximum(piece, _by_sharding(more.again_piece_s, at))
-    return replace(found, again_s=again, again_piece_s=piece)
+    return replace(data_parallel_times, again_s=recomputed, again_piece_s=piece)
 
 
 def _pp_vpp(rows: Rows) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
@@ -535,11 +535,11 @@ def offload_exposed(rows: Rows, times: StageTimes) -> Floats:
     Source: DeepSpeed runtime/zero/stage_1_and_2.py (async_accumulate_grad_in_cpu_via_gpu) and
     stage3.py (partition_grads). Left out: slowdown of compute beside the copies.
     """
-    found, at = rows.shapes.host_update, _sharding_and_shape(rows)
-    if found is None:
+    result, at = rows.shapes.host_update, _sharding_and_shape(rows)
+    if result is None:
         return np.zeros((1,) * (1 + np.ndim(at)))
     update = HostUpdate(
-        *(_by_sharding(getattr(found, x), at) for x in ("down_s", "adam_s", "up_s", "n_pieces"))
+        *(_by_sharding(getattr(result, x), at) for x in ("down_s", "adam_s", "up_s", "n_pieces"))
     )
     if gradients_leave(rows.problem.stack):
         piece = update.down_s / update.n_pieces
@@ -701,9 +701,9 @@ def step_parts(rows: Rows, known: PipelineParts | None = None) -> StepParts:
 
     `known` are the `pipeline_parts` of the rows, if they are.
     """
-    found = known or pipeline_parts(rows)
-    outside_s = outside_pipeline(rows, found.times)
-    return StepParts(found.flush_s, found.least_flush_s, outside_s)
+    result = known or pipeline_parts(rows)
+    outside_s = outside_pipeline(rows, result.times)
+    return StepParts(result.flush_s, result.least_flush_s, outside_s)
 
 
 def least_batch_times(
@@ -770,15 +770,15 @@ def _memory(rows: Rows) -> _Memory:
     chunks = in_flight_chunks(table.schedule, rank, pp, vpp, table.n_micro)
     in_flight = chunks / np.where(table.schedule == zero_bubble.DUALPIPE, 2, vpp)
     kept = rows.sets.kept_bytes.take(rows.set_index)
-    whole, inputs = _by_rank(kinds.layers, of) - rows.recomputed, rows.recomputed
+    total, inputs = _by_rank(kinds.layers, of) - rows.recomputed, rows.recomputed
     away = _away(rows) if table.activation_offload_layers.any() else None
     if away:
-        whole = whole - away.whole
+        total = total - away.whole
         inputs = inputs - away.inputs + np.minimum(away.inputs, INPUTS_AT_ONCE)
-    activations = np.asarray(inputs * layers.checkpoint_bytes[index] + whole * kept)
+    activations = np.asarray(inputs * layers.checkpoint_bytes[index] + total * kept)
     activations *= in_flight
     if splits_backward(rows).any():
-        activations = np.maximum(activations, _late_activations(rows, whole, kept))
+        activations = np.maximum(activations, _late_activations(rows, total, kept))
     if layers.experts:
         on_host = away.expert if away else 0.0
         activations = activations + in_flight * _expert_activations(rows, on_host)
@@ -796,7 +796,7 @@ def _memory(rows: Rows) -> _Memory:
     if layers.experts:
         every = rows.problem.shape.n_expert_layers == rows.problem.shape.layers
         one = layers.experts.kept_bytes if every else np.maximum(one, layers.experts.kept_bytes)
-    again = np.where(rows.recomputed > 0, one[index], dropped)
+    recomputed = np.where(rows.recomputed > 0, one[index], dropped)
     messages = np.where(pp > 1, 2.0, 0.0) * layers.message_bytes[index]
     logits = _by_rank(kinds.has_head, of) * layers.logits_bytes[index]
     # The loss's tensors are gone when the first layer runs backward: the larger of the two counts.
@@ -805,7 +805,7 @@ def _memory(rows: Rows) -> _Memory:
     gone = logits
     if not rows.problem.stack.logits_sharded:
         gone = _by_rank(kinds.has_head, of) * layers.gathered_bytes[index]
-    passing = again + (layers.working_bytes[index] - gone)
+    passing = recomputed + (layers.working_bytes[index] - gone)
     np.maximum(0.0, passing, out=passing)
     passing += layers.scratch_bytes[index] + messages
     if rows.problem.stack.queued_tensors:
@@ -840,17 +840,17 @@ def memory_terms(rows: Rows) -> dict[str, Floats]:
     rank are in flight. On the last stage that is the loss's or the last layer's, whichever needs
     more: `working` holds what a layer's temporaries need beyond the logits.
     """
-    found = _memory(rows)
+    memory = _memory(rows)
     parts = {
-        "states": found.states,
-        "activations": found.activations,
-        "logits": found.logits,
-        "working": found.passing + found.zero_units,
-        "fragmentation": rows.problem.stack.fragmentation_frac * found.activations,
-        "overhead": found.overhead[None],
+        "states": memory.states,
+        "activations": memory.activations,
+        "logits": memory.logits,
+        "working": memory.passing + memory.zero_units,
+        "fragmentation": rows.problem.stack.fragmentation_frac * memory.activations,
+        "overhead": memory.overhead[None],
     }
-    whole = np.broadcast_shapes(*(part.shape for part in parts.values()))
-    return {term: np.broadcast_to(part, whole) for term, part in parts.items()}
+    total = np.broadcast_shapes(*(part.shape for part in parts.values()))
+    return {term: np.broadcast_to(part, total) for term, part in parts.items()}
 
 
 def _expert_activations(rows: Rows, on_host: Floats | float) -> Floats:
@@ -893,20 +893,20 @@ def peak_bytes(rows: Rows) -> Floats:
     once for all ZeRO stages.
     """
     stays, shared = _peak_parts(rows)
-    most: Floats = stays[0] + shared[0]
-    one = np.empty_like(most)
+    maximum: Floats = stays[0] + shared[0]
+    one = np.empty_like(maximum)
     for of_kind in zip(stays[1:], shared[1:], strict=True):
-        np.maximum(most, np.add(*of_kind, out=one), out=most)
-    return most
+        np.maximum(maximum, np.add(*of_kind, out=one), out=maximum)
+    return maximum
 
 
 def _peak_parts(rows: Rows) -> tuple[Floats, Floats]:
     """Return the memory that ZeRO does not change and what it does, by kind of rank, bytes."""
-    found = _memory(rows)
-    stays = (1.0 + rows.problem.stack.fragmentation_frac) * found.activations
-    stays += found.passing
-    stays += found.logits + found.overhead
-    return stays, found.states + found.zero_units
+    memory = _memory(rows)
+    stays = (1.0 + rows.problem.stack.fragmentation_frac) * memory.activations
+    stays += memory.passing
+    stays += memory.logits + memory.overhead
+    return stays, memory.states + memory.zero_units
 
 
 def least_peak_bytes(rows: Rows, shardings: Bools, options: Bools) -> Floats:

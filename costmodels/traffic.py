@@ -135,8 +135,8 @@ class Wires:
         """Return what `make` does, made once for each key."""
         if key not in self._known:
             self._known[key] = make()
-        found: Value = self._known[key]
-        return found
+        result: Value = self._known[key]
+        return result
 
     def place(self, n_ranks: int, stride: int) -> Place:
         """Return where a group lies (`place_group`)."""
@@ -191,8 +191,8 @@ class Traffic:
         """Return what is computed for all rows together, once."""
         if name not in self._columns:
             self._columns[name] = make()
-        found: Value = self._columns[name]
-        return found
+        result: Value = self._columns[name]
+        return result
 
     @property
     def data_parallel(self) -> tuple[Floats, Floats]:
@@ -224,8 +224,8 @@ class Traffic:
     @property
     def shared_params(self) -> Floats:
         """`shared_params` of all rows."""
-        shapes, most = self.rows.table.shapes, self.rows.shapes.params.max(axis=1)
-        return self._column("tied", lambda: shared_params(self.rows.problem, shapes, most))
+        shapes, maximum = self.rows.table.shapes, self.rows.shapes.params.max(axis=1)
+        return self._column("tied", lambda: shared_params(self.rows.problem, shapes, maximum))
 
     @property
     def end_pair(self) -> Group:
@@ -300,10 +300,10 @@ class PlanTraffic:
         Tensor-, context- and expert-parallel traffic is that of pipeline rank `critical`, the
         slowest, with its recomputed forwards and the collectives of its end of the model.
         """
-        found = [*_tensor_parallel(self), *_context_parallel(self), *_expert_parallel(self)]
-        found += _pipeline(self)
-        found += _data_parallel(self) + _tied_embedding(self)
-        return tuple(found + _host_copies(self) + _activation_copies(self))
+        results = [*_tensor_parallel(self), *_context_parallel(self), *_expert_parallel(self)]
+        results += _pipeline(self)
+        results += _data_parallel(self) + _tied_embedding(self)
+        return tuple(results + _host_copies(self) + _activation_copies(self))
 
     def make(
         self,
@@ -365,14 +365,14 @@ def _tensor_parallel(plan: PlanTraffic) -> list[Transfer]:
     layers, stack = rows.layers, rows.problem.stack
     chunks = layout.chunks_of(critical)
     passes: float = layout.n_passes * sum(chunks)
-    again: float = layout.n_passes * sum(min(c, layout.recompute_layers) for c in chunks)
+    recomputed: float = layout.n_passes * sum(min(c, layout.recompute_layers) for c in chunks)
     tokens = float(layout.mbs * rows.problem.job.seq_len) / layout.cp
     message, width = 2.0 * tokens * rows.problem.shape.hidden, _activation_type(rows)
     group = wires.of_tp(layout.tp)
     forward_s = plan.layer(layers.tp_forward.exposed_s)
     backward_s = plan.layer(layers.tp_backward.exposed_s)
     exposed = passes * (forward_s + backward_s)
-    exposed += again * forward_s
+    exposed += recomputed * forward_s
     held, routed = sum(chunks), 0.0
     if more := layers.experts:
         routed, routed_again = _routed_layers(rows, layout, critical)
@@ -384,22 +384,22 @@ def _tensor_parallel(plan: PlanTraffic) -> list[Transfer]:
         if not (
             rows.problem.shape.shared_ffn or inside
         ):  # attention alone: half of the collectives
-            passes, again = passes - n_routed / 2, again - n_again / 2
+            passes, recomputed = passes - n_routed / 2, recomputed - n_again / 2
     dense, of_experts = repeated_blocks(layout.recompute_modules, rows.problem.shape)
-    again += layout.n_passes * ((held - routed) * dense + routed * of_experts) / 2
+    recomputed += layout.n_passes * ((held - routed) * dense + routed * of_experts) / 2
     modules = selective_again(rows, layout, critical, row=plan.row, with_mtp=False)
     latent = _latent_gathers(plan, held)
     exposed += layout.n_passes * modules.tp_exposed_s - sum(x.exposed_s for x in latent)
     n_ends = layout.has_embedding(critical) + layout.has_head(critical)
     ends = layout.n_passes * n_ends
-    found = []
+    results = []
     # Positions of every token are added first: the sum is reduced whole, and cut.
     learned = layout.n_passes * layout.has_embedding(critical)
     learned *= rows.problem.shape.positions == "learned" and stack.kind == "fused"
     if layout.sp:
         one = wires.tp_collective_s("all-gather", message, group)
-        gathers = round((4 + (2 if stack.sp_regather else 0)) * passes + 2 * again)
-        reduces = round(4 * passes + 2 * again)
+        gathers = round((4 + (2 if stack.sp_regather else 0)) * passes + 2 * recomputed)
+        reduces = round(4 * passes + 2 * recomputed)
         share = gathers / max(1, gathers + reduces)
         for name, calls, part in (
             ("all-gather", gathers, share),
@@ -412,24 +412,24 @@ def _tensor_parallel(plan: PlanTraffic) -> list[Transfer]:
             if name == "all-gather" and stack.sp_regather and layout.has_head(critical):
                 n += layout.n_passes  # the head's input once more, beside its gradient
             time_s = n * one
-            found.append(plan.make("tp", name, group, n, message, waits, width, time_s))
+            results.append(plan.make("tp", name, group, n, message, waits, width, time_s))
         if learned:
             time_s = learned * wires.tp_collective_s("all-reduce", message, group)
             args = (learned, message, learned * one, width, time_s)
-            found[-1] = replace(found[-1], exposed_s=found[-1].exposed_s - learned * one)
-            found.append(plan.make("tp", "all-reduce", group, *args))
+            results[-1] = replace(results[-1], exposed_s=results[-1].exposed_s - learned * one)
+            results.append(plan.make("tp", "all-reduce", group, *args))
     else:
-        calls = round(4 * passes + 2 * again) + ends
+        calls = round(4 * passes + 2 * recomputed) + ends
         one = wires.tp_collective_s("all-reduce", message, group)
         waits, time_s = exposed + ends * one, calls * one
-        found.append(plan.make("tp", "all-reduce", group, calls, message, waits, width, time_s))
+        results.append(plan.make("tp", "all-reduce", group, calls, message, waits, width, time_s))
     n_again = layout.n_passes * sum(min(c, layout.recompute_layers) for c in chunks)
-    found = _latent_traffic(plan, group, found, n_again) + latent
+    results = _latent_traffic(plan, group, results, n_again) + latent
     if layout.has_head(critical):
-        found.append(_loss(plan, tokens, group, width))
+        results.append(_loss(plan, tokens, group, width))
     if stack.replicated_grads != "each":
-        return found + _replicated_gradients(plan, group)
-    return found + _replicated(plan, held, routed, group)
+        return results + _replicated_gradients(plan, group)
+    return results + _replicated(plan, held, routed, group)
 
 
 def _replicated_gradients(plan: PlanTraffic, group: Place) -> list[Transfer]:
@@ -563,8 +563,8 @@ def _routed_layers(rows: Rows, layout: Layout, rank: int) -> tuple[float, float]
         return 0.0, 0.0
     chunks, counts = layout.stages_of(rank), layout.stage_layers
     experts = rows.problem.shape.expert_layers
-    whole = expert_prefix(counts, chunks, experts, max(counts))[-1]
-    return whole, expert_prefix(counts, chunks, experts, layout.recompute_layers)[-1]
+    total = expert_prefix(counts, chunks, experts, max(counts))[-1]
+    return total, expert_prefix(counts, chunks, experts, layout.recompute_layers)[-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -595,9 +595,9 @@ def _expert_parallel(plan: PlanTraffic) -> list[Transfer]:
         return []
     tp, ep, etp = (np.array([x], dtype=np.int32) for x in (layout.tp, layout.ep, layout.etp))
     sp = np.array([int(layout.sp)], dtype=np.int32)
-    whole = np.array([layout.mbs * problem.job.seq_len / layout.cp])
-    tokens = local_tokens(problem.stack, whole, tp, sp, ep)
-    width, found = _activation_type(rows), []
+    total = np.array([layout.mbs * problem.job.seq_len / layout.cp])
+    tokens = local_tokens(problem.stack, total, tp, sp, ep)
+    width, results = _activation_type(rows), []
     if layout.ep > 1:
         key = layout.ep, layout.etp
         place = wires.known(("experts", *key), lambda: _place(expert_group(problem, ep, etp), 0))
@@ -617,29 +617,29 @@ def _expert_parallel(plan: PlanTraffic) -> list[Transfer]:
         calls = 2 * passes
         spent = calls * one.time_s
         made = plan.make("ep", "all-to-all", place, calls, one.message_bytes, spent, width, spent)
-        found.append(replace(made, scale_out_bytes=made.sent_bytes * one.outside_frac))
+        results.append(replace(made, scale_out_bytes=made.sent_bytes * one.outside_frac))
         if _sends_weights(problem):
             share = one.message_bytes / shape.hidden
             time_s = passes * wires.collective_s("all-to-all", share, place)
-            found.append(plan.make("ep", "all-to-all", place, passes, share, 0.0, width, time_s))
+            results.append(plan.make("ep", "all-to-all", place, passes, share, 0.0, width, time_s))
     if layout.tp > 1 and parts_for_routing(problem.stack, sp, ep).item():
-        row, message = wires.place(layout.tp, 1), (2.0 * shape.hidden * whole).item()
+        row, message = wires.place(layout.tp, 1), (2.0 * shape.hidden * total).item()
         time_s = passes * wires.tp_collective_s("all-gather", message, row)
-        found.append(plan.make("tp", "all-gather", row, passes, message, time_s, width, time_s))
+        results.append(plan.make("tp", "all-gather", row, passes, message, time_s, width, time_s))
     if layout.etp > 1 and problem.stack.etp_gathers != "tokens":
         inner = wires.place(layout.etp, 1)
         message = (2.0 * shape.hidden * expert_rows(problem, tokens, sp, ep, etp)).item()
         one_s = wires.tp_collective_s("all-gather", message, inner)
         for name in ("all-gather", "reduce-scatter"):
             time_s = passes * one_s
-            found.append(plan.make("ep", name, inner, passes, message, time_s, width, time_s))
+            results.append(plan.make("ep", name, inner, passes, message, time_s, width, time_s))
         if _sends_weights(problem):
             backward = layout.n_passes * int(held + modules)
             share = message / shape.hidden
             for name, n in (("all-gather", passes - backward), ("reduce-scatter", backward)):
                 time_s = n * wires.tp_collective_s(name, share, inner)
-                found.append(plan.make("ep", name, inner, n, share, 0.0, width, time_s))
-    return found
+                results.append(plan.make("ep", name, inner, n, share, 0.0, width, time_s))
+    return results
 
 
 def _sends_weights(problem: Problem) -> bool:
@@ -748,13 +748,13 @@ def sends_per_pass(layout: Layout, rank: int) -> int:
     Every stage but the last passes its output on, every one but the first its gradient back;
     stages next to each other on one rank send nothing.
     """
-    found, last = 0, len(layout.stage_layers) - 1
+    value, last = 0, len(layout.stage_layers) - 1
     stages = layout.stages_of(rank)
     held = () if layout.placement == BOTH_WAYS else stages
     for j in stages:
-        found += j < last and j + 1 not in held
-        found += j > 0 and j - 1 not in held
-    return found
+        value += j < last and j + 1 not in held
+        value += j > 0 and j - 1 not in held
+    return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -788,16 +788,16 @@ def _data_parallel(plan: PlanTraffic) -> list[Transfer]:
         params = shapes.params.item(row, kind)
         parts.append(_Copies(params, shapes.data_parallel, shapes.data_groups, True, of_rest))
     if routed := shapes.experts:
-        whole = _place(routed.data_groups.whole, *_sharding_of(plan))
-        if whole.n_ranks > 1 and routed.params.item(row, kind) > 0:
+        full_total = _place(routed.data_groups.whole, *_sharding_of(plan))
+        if full_total.n_ranks > 1 and routed.params.item(row, kind) > 0:
             params = routed.params.item(row, kind)
             found_groups = routed.data_parallel, routed.data_groups
             parts.append(_Copies(params, *found_groups, n_buckets=of_experts))
-    found = [one for part in parts for one in _copies(plan, part, kind)]
+    results = [one for part in parts for one in _copies(plan, part, kind)]
     if (of_rest and in_one_buffer(layout)) or (stack.sharded_units and layout.ep == 1):
-        found = _in_one_unit(found)
-    waits, total = plan.table.data_parallel[0].item(kind, row), sum(one.time_s for one in found)
-    return [replace(one, exposed_s=waits * (one.time_s / total)) for one in found]
+        results = _in_one_unit(results)
+    waits, total = plan.table.data_parallel[0].item(kind, row), sum(one.time_s for one in results)
+    return [replace(one, exposed_s=waits * (one.time_s / total)) for one in results]
 
 
 def _in_one_unit(found: list[Transfer]) -> list[Transfer]:
@@ -808,14 +808,14 @@ def _in_one_unit(found: list[Transfer]) -> list[Transfer]:
         if key not in joined:
             joined[key] = one
             continue
-        whole = joined[key]
-        message = one.n_calls * one.message_bytes / whole.n_calls
+        total = joined[key]
+        message = one.n_calls * one.message_bytes / total.n_calls
         joined[key] = replace(
-            whole,
-            message_bytes=whole.message_bytes + message,
-            sent_bytes=whole.sent_bytes + one.sent_bytes,
-            time_s=whole.time_s + one.time_s,
-            scale_out_bytes=whole.scale_out_bytes + one.scale_out_bytes,
+            total,
+            message_bytes=total.message_bytes + message,
+            sent_bytes=total.sent_bytes + one.sent_bytes,
+            time_s=total.time_s + one.time_s,
+            scale_out_bytes=total.scale_out_bytes + one.scale_out_bytes,
         )
     return list(joined.values())
 
@@ -853,12 +853,12 @@ def _copies(plan: PlanTraffic, part: _Copies, kind: int) -> list[Transfer]:
     grads = wide * params / pieces
     name, calls = "reduce-scatter" if zero else "all-reduce", reduces * pieces
     time_s = reduces * reduce - copies
-    found = []
+    results = []
     if group.n_ranks > 1:
-        found.append(plan.make("dp", name, group, calls, grads, 0.0, width, time_s))
+        results.append(plan.make("dp", name, group, calls, grads, 0.0, width, time_s))
     if copies:
         args = (over, calls, grads / shard, 0.0, width, copies)
-        found.append(plan.make("dp", "all-reduce", *args))
+        results.append(plan.make("dp", "all-reduce", *args))
     if gathers and shard > 1:
         weights = recipe.param_wire_bytes * params
         time_s = gathers * wire.gather_s.item(*at)
@@ -872,13 +872,13 @@ def _copies(plan: PlanTraffic, part: _Copies, kind: int) -> list[Transfer]:
                 time_s *= gathered / (gathers * params)
         if zero == 1 and rows.problem.stack.zero1_gather == "broadcast":
             name, calls, size = "broadcast", shard, weights / shard
-        found.append(plan.make("dp", name, group, calls, size, 0.0, kind_of, time_s))
+        results.append(plan.make("dp", name, group, calls, size, 0.0, kind_of, time_s))
         if near and wire.again_s is not None:  # all but a step's first are from the second copy
             more = 2 * layout.n_micro - 1
             time_s = more * wire.again_s.item(*at)
             args = (near, more * pieces, size, 0.0, kind_of, time_s)
-            found.append(plan.make("dp", "all-gather", *args))
-    return found
+            results.append(plan.make("dp", "all-gather", *args))
+    return results
 
 
 def _units(plan: PlanTraffic, number: int, part: _Copies, kind: int) -> Units:
@@ -955,14 +955,14 @@ def _host_copies(plan: PlanTraffic) -> list[Transfer]:
     kind = int(exposed.argmax())
     at = (*_sharding_of(plan), kind)
     once, adam_s = update.down_s.item(*at), update.adam_s.item(*at)
-    pieces, again = round(update.n_pieces.item(*at)), 0
+    pieces, recomputed = round(update.n_pieces.item(*at)), 0
     if gradients_leave(rows.problem.stack) and layout.zero >= 2:
-        again = layout.n_micro - 1
+        recomputed = layout.n_micro - 1
     width = min(1.0, rows.problem.job.recipe.grad_bytes / COPY_BYTES)
-    time_s = once * (1.0 + again * width)
+    time_s = once * (1.0 + recomputed * width)
     share = exposed[kind].item() / (2.0 * time_s + adam_s)
     sent = time_s * host.link_bytes_per_s
-    calls = pieces * (1 + again)
+    calls = pieces * (1 + recomputed)
     return [
         Transfer(
             "host",

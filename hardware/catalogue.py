@@ -145,19 +145,19 @@ def with_parts(
     accelerators: Iterable[Accelerator], links: Iterable[Link], platforms: Iterable[Platform]
 ) -> Catalogue:
     """Return the installed catalogue with other parts in place of its own."""
-    given = (
+    inputs = (
         {part.name: part for part in accelerators},
         {part.name: part for part in links},
         {part.name: part for part in platforms},
     )
     return replace(
         load_catalogue(),
-        accelerators=given[0],
-        links=given[1],
-        platforms=given[2],
-        _accelerator_keys=_keys(given[0]),
-        _link_keys=_keys(given[1]),
-        _platform_keys=_keys(given[2]),
+        accelerators=inputs[0],
+        links=inputs[1],
+        platforms=inputs[2],
+        _accelerator_keys=_keys(inputs[0]),
+        _link_keys=_keys(inputs[1]),
+        _platform_keys=_keys(inputs[2]),
     )
 
 

@@ -260,13 +260,13 @@ class Pool:
         """
         if n == self.n_devices:
             return self
-        whole = self.devices_per_node
-        if not 1 <= n <= self.n_devices or (n % whole and (n > whole or whole % n)):
-            raise ValueError(f"{n} of {self.n_devices} devices are no whole nodes of {whole}")
+        total = self.devices_per_node
+        if not 1 <= n <= self.n_devices or (n % total and (n > total or total % n)):
+            raise ValueError(f"{n} of {self.n_devices} devices are no whole nodes of {total}")
         domain = min(self.scale_up_domain, n)
-        if n >= whole:
-            return replace(self, n_nodes=n // whole, scale_up_domain=domain)
-        ports = max(1, self.nics_per_node * n // whole)
+        if n >= total:
+            return replace(self, n_nodes=n // total, scale_up_domain=domain)
+        ports = max(1, self.nics_per_node * n // total)
         return replace(
             self, n_nodes=1, devices_per_node=n, scale_up_domain=domain, nics_per_node=ports
         )

@@ -122,11 +122,11 @@ class Said(str):
 
     def __new__(cls, parts: tuple[str | tuple[str, str], ...]) -> "Said":
         """Join texts and options, the latter as name and value."""
-        found = super().__new__(
+        result = super().__new__(
             cls, "".join(x if isinstance(x, str) else _flag(*x) for x in parts)
         )
-        found._parts = parts
-        return found
+        result._parts = parts
+        return result
 
     def __getnewargs__(self) -> tuple[tuple[str | tuple[str, str], ...]]:  # type: ignore[override]
         """Return what makes a copy."""

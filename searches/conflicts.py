@@ -72,11 +72,11 @@ def without(context: Context, conditions: Iterable[Condition]) -> Context:
 
 def user_conditions(context: Context, axes: Iterable[str]) -> list[Condition]:
     """Return the pins and limits that the user set on some axes."""
-    options, found = context.options, []
+    options, results = context.options, []
     for axis in axes:
-        found += [Condition("PIN001", axis)] if axis in options.only else []
-        found += [Condition("PIN001", axis, True)] if axis in options.at_most else []
-    return found
+        results += [Condition("PIN001", axis)] if axis in options.only else []
+        results += [Condition("PIN001", axis, True)] if axis in options.at_most else []
+    return results
 
 
 def _keeps(context: Context, pin: Condition, values: NDArray[np.int32]) -> NDArray[np.bool_]:
@@ -112,11 +112,11 @@ Mask = tuple[Condition, NDArray[np.bool_]]
 
 def _broken(bits: _Bits, masks: Sequence[Mask], shape: tuple[int, ...]) -> Bits:
     """Return the conditions that each combination breaks, as an array of `shape`."""
-    found = np.zeros(shape, dtype=np.int64)
+    out = np.zeros(shape, dtype=np.int64)
     for condition, legal in masks:
         if not legal.all():
-            found |= np.where(np.broadcast_to(legal, shape), 0, bits.of(condition))
-    return found
+            out |= np.where(np.broadcast_to(legal, shape), 0, bits.of(condition))
+    return out
 
 
 def _open(context: Context) -> Context:
@@ -189,8 +189,8 @@ def _free_groups(
     """Return the groups of some shapes that have stages."""
     options, opened = context.options, _open(context)
     sizes = set(divisors(context.problem.job.global_batch)) | options.only.get("mbs", frozenset())
-    given = free_axes(opened, shapes)
-    axes = replace(given, mbs=np.array(sorted(sizes), dtype=np.int32))
+    value = free_axes(opened, shapes)
+    axes = replace(value, mbs=np.array(sorted(sizes), dtype=np.int32))
     columns = pinned_columns(context, shapes, axes)
     of_rest = [(p, _keeps(context, p, columns[p.axis])) for p in user_conditions(context, columns)]
     of_mbs = [
@@ -204,11 +204,11 @@ def _free_groups(
     rest = _broken(bits, of_rest, (len(shapes), *n_rest))
     exists = recompute_options(opened, shapes, axes)
     grouped = axes.exists
-    found = set()
+    result = set()
     for i in range(len(shapes)):
         free = np.unique(rest[i][:, grouped[i]][:, :, exists[i]])
-        found.add((int(shape_bits[i]), _minimal(np.unique(batches[i])), _minimal(free)))
-    return found
+        result.add((int(shape_bits[i]), _minimal(np.unique(batches[i])), _minimal(free)))
+    return result
 
 
 class _Solver:
@@ -280,9 +280,9 @@ def find_conflicts(context: Context) -> tuple[tuple[Condition, ...], ...]:
     Empty when some layout is legal. No set has a pin or limit in common with another. Memory
     counts only by its lower bound (MEM000).
     """
-    found = choices(context)
-    solver = _Solver(found)
-    left = list(found.conditions)
+    result = choices(context)
+    solver = _Solver(result)
+    left = list(result.conditions)
     conflicts: list[tuple[Condition, ...]] = []
     while len(conflicts) < MAX_CONFLICTS:
         core = solver.core(left)

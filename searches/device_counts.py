@@ -89,8 +89,8 @@ def device_counts(pool: Pool) -> list[int]:
 
     Whole nodes, and of one node the numbers that divide it.
     """
-    whole = pool.devices_per_node
-    return [*divisors(whole)[:-1], *(whole * n for n in range(1, pool.n_nodes + 1))]
+    total = pool.devices_per_node
+    return [*divisors(total)[:-1], *(total * n for n in range(1, pool.n_nodes + 1))]
 
 
 def on_devices(problem: Problem, n_devices: int) -> Problem:
@@ -204,15 +204,15 @@ class StepBounds:
         # The bounds hold for the exact times too: what they place above the limit stays there.
         slowest_s = limit_s * (1.0 + CLOSED_FORM_GAP)
         known = Limits(last_s=slowest_s, first_s=0.0, exact_s=limit_s)
-        found: list[Candidate] = []
+        results: list[Candidate] = []
         for shard in make_shards(context, space.shapes, limit_s, self._grid(context)):
-            found += search_shard(replace(shard, known=known)).best
-            found = sorted(found, key=closed_form_order)[:MOST_EXACT]
-            known = known.after(found, MOST_EXACT)
-        found = [c for c in found if c.closed_form_s < slowest_s]
+            results += search_shard(replace(shard, known=known)).best
+            results = sorted(results, key=closed_form_order)[:MOST_EXACT]
+            known = known.after(results, MOST_EXACT)
+        results = [c for c in results if c.closed_form_s < slowest_s]
         priced: list[Candidate] = []
-        for start in range(0, len(found), EXACT_AT_ONCE):
-            some = found[start : start + EXACT_AT_ONCE]
+        for start in range(0, len(results), EXACT_AT_ONCE):
+            some = results[start : start + EXACT_AT_ONCE]
             best_s = [c.step_s for c in priced[:n]]
             if len(best_s) == n and some[0].closed_form_s * (1.0 - CLOSED_FORM_GAP) > best_s[-1]:
                 break
@@ -236,10 +236,10 @@ class StepBounds:
         for some in alike.values():
             degrees = [list(shape_degrees(self.context(n))) for n in some]
             every = [one for mine in degrees for one in mine]
-            found, end = self._of_plain_degrees(self.context(some[0]), every), 0
+            result, end = self._of_plain_degrees(self.context(some[0]), every), 0
             for n, mine in zip(some, degrees, strict=True):
                 start, end = end, end + len(mine)
-                least = float(found[start:end].min(initial=math.inf))
+                least = float(result[start:end].min(initial=math.inf))
                 self._least[n] = straggler_factor(self.context(n).problem, n) * least
 
     def least_bytes(self, n_devices: int) -> float:
@@ -325,10 +325,10 @@ class StepBounds:
 
     def _are_of(self, context: Context) -> bool:
         """Tell whether a search is of the job and the pins of these bounds."""
-        asked, mine = context.options, self.options
-        if asked is not mine:
+        requested, own = context.options, self.options
+        if requested is not own:
             names = ("only", "at_most", "n_sp")
-            if any(getattr(asked, name) != getattr(mine, name) for name in names):
+            if any(getattr(requested, name) != getattr(own, name) for name in names):
                 return False
         names = ("shape", "job", "stack")
         return all(getattr(context.problem, x) == getattr(self.problem, x) for x in names)
@@ -469,10 +469,10 @@ def _least_layers(
         if offered:
             ep, etp = np.array(offered, dtype=np.int32).T
             params[i, : len(offered)] = expert_params_of(context.problem.shape, ep, etp)
-    found = {name: np.full(size, math.inf) for name in ("layer_s", "mean_layer_s")}
-    found |= {name: np.full(size, math.inf) for name in ("ends_s", "head_s")}
+    entries = {name: np.full(size, math.inf) for name in ("layer_s", "mean_layer_s")}
+    entries |= {name: np.full(size, math.inf) for name in ("ends_s", "head_s")}
     known = {pair: i for i, pair in enumerate(pairs)}
-    minima = LayerMinima(known, mbs.astype(np.float64), params, **found)
+    minima = LayerMinima(known, mbs.astype(np.float64), params, **entries)
     if not columns or not len(mbs):
         return minima
     rows = np.array(columns, dtype=np.int32)

@@ -516,15 +516,15 @@ def _enough_layers(c: Context, s: ShapeTable) -> Bools:
 
 
 def _splits(c: Context, s: ShapeTable) -> Bools:
-    layers, found = c.problem.shape.layers, distinct((s.pp, s.vpp, s.split))
+    layers, result = c.problem.shape.layers, distinct((s.pp, s.vpp, s.split))
 
     def exists(p: int, v: int, i: int) -> bool:
         name = s.splits[i]
         held = stage_layers(layers, p, v, name)
         return bool(held) and (name == "even" or held != stage_layers(layers, p, v, "even"))
 
-    rows = zip(*(column.tolist() for column in found.columns), strict=True)
-    return np.array([exists(*row) for row in rows], dtype=bool)[found.index]
+    rows = zip(*(column.tolist() for column in result.columns), strict=True)
+    return np.array([exists(*row) for row in rows], dtype=bool)[result.index]
 
 
 def _scheduled(c: Context, s: ShapeTable) -> Bools:
@@ -563,11 +563,11 @@ def only_inside(context: Context) -> bool:
 
 
 def _makes_another_plan(c: Context, s: ShapeTable) -> Bools:
-    asked = only_inside(c)
+    requested = only_inside(c)
     inner, differs = s.tp.astype(np.int64) * s.cp, np.zeros(len(s), dtype=bool)
     for unit in telling_units(c.problem):
         differs |= inner % unit > 0
-    return np.asarray((s.rank_order == 0) | asked | ((s.pp > 1) & (s.dp > 1) & differs))
+    return np.asarray((s.rank_order == 0) | requested | ((s.pp > 1) & (s.dp > 1) & differs))
 
 
 def _same_pipelines(c: Context, s: ShapeTable) -> Bools:

@@ -92,7 +92,7 @@ def search(
     the step time of the best so far, seconds, by the closed form. The answer does not depend on
     the executor.
     """
-    executor, whole = executor or SerialExecutor(), space is None
+    executor, is_whole = executor or SerialExecutor(), space is None
     tell_best: Callable[[float], None] | None = getattr(progress, "found", None)
     space = space or legal_shapes(context)
     # Neither the size of shards nor that of groups changes what is found.
@@ -101,12 +101,12 @@ def search(
         n_shapes, size = STOPPABLE_SHAPES, 1
     n, stopped, known = context.options.n_finalists, "", Limits(rival_s=context.options.rival_s)
     prepared = prepare(context, space.shapes)
-    if whole and len(space.shapes):
+    if is_whole and len(space.shapes):
         known = neighbours_limits(prepared, known)
     if np.isfinite(known.last_s):  # as if the first were searched
         prepared = replace(prepared, first=np.zeros_like(prepared.first))
     first = prepared.shards(np.flatnonzero(prepared.first), n_shapes, known)
-    shards, nearest, asked = first + prepared.rest(n_shapes, known), False, False
+    shards, nearest, requested = first + prepared.rest(n_shapes, known), False, False
     answers: list[ShardAnswer] = []
     round_before: tuple[list[ShardAnswer], Limits] | None = None
 
@@ -133,19 +133,20 @@ def search(
                     shards = first + prepared.rest(n_shapes, known)
                 if at < len(first):
                     known_now = replace(shards[at], known=known, nearest=nearest)
-                    found = [search_shard(known_now)]
+                    results = [search_shard(known_now)]
                 else:
-                    if not asked:
+                    if not requested:
                         executor.prepare(left)
-                        asked = True
+                        requested = True
                     n_group = max(1, executor.group_size * size // SHARDS_PER_TASK)
                     group = shards[at : at + n_group]
-                    found = executor.map(
+                    results = executor.map(
                         search_shard, [replace(x, known=known, nearest=nearest) for x in group]
                     )
-                answers.extend(found)
+                answers.extend(results)
                 best = sorted(
-                    (c for x in (best, *(a.best for a in found)) for c in x), key=closed_form_order
+                    (c for x in (best, *(a.best for a in results)) for c in x),
+                    key=closed_form_order,
                 )
                 known = known.after(best[:n], n)
                 if best and tell_best is not None:
@@ -157,7 +158,7 @@ def search(
             if nothing and not stopped and not nearest:
                 nearest = True
                 continue
-            if whole and not stopped:
+            if is_whole and not stopped:
                 leave_for_neighbours(prepared, answers)
             first_s = merged.finalists[0].step_s if merged.finalists else 0.0
             if stopped or first_s <= known.rivals_s:

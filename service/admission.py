@@ -38,11 +38,11 @@ class Cache(Generic[Value]):
 
     def get(self, key: bytes) -> Value | None:
         """Return what is kept under a key."""
-        found = self._entries.get(key)
-        if found is None:
+        result = self._entries.get(key)
+        if result is None:
             return None
         self._entries.move_to_end(key)
-        return found[0]
+        return result[0]
 
     def put(self, key: bytes, value: Value, n_bytes: int) -> None:
         """Keep a value of a size, and drop those that were not used for longest."""

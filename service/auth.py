@@ -54,7 +54,7 @@ def read_tokens(text: str, source: str) -> tuple[Token, ...]:
 
     No message holds a token.
     """
-    found: list[Token] = []
+    results: list[Token] = []
     for n, line in enumerate(text.splitlines(), 1):
         fields = line.split()
         if not fields or fields[0].startswith("#"):
@@ -83,14 +83,14 @@ def read_tokens(text: str, source: str) -> tuple[Token, ...]:
                 "make one with: openssl rand -hex 24",
             )
         digest = bytes.fromhex(hashed[1]) if hashed else hashlib.sha256(token.encode()).digest()
-        if any(digest == other.sha256 for other in found):
+        if any(digest == other.sha256 for other in results):
             raise UsageError(f"{where}: the token stands in the file already", "a new token")
-        found.append(Token(name, role, digest, hashed is not None))
-    if not found:
+        results.append(Token(name, role, digest, hashed is not None))
+    if not results:
         raise UsageError(f"{source} holds no token", "NAME ROLE TOKEN on every line")
-    if len(found) > MOST_TOKENS:
-        raise UsageError(f"{source}: {len(found)} tokens", f"at most {MOST_TOKENS}")
-    return tuple(found)
+    if len(results) > MOST_TOKENS:
+        raise UsageError(f"{source}: {len(results)} tokens", f"at most {MOST_TOKENS}")
+    return tuple(results)
 
 
 def tokens_of(path: Path) -> tuple[Token, ...]:
@@ -103,14 +103,14 @@ def tokens_of(path: Path) -> tuple[Token, ...]:
             raise UsageError(f"{path} can be written by every user of this machine", "chmod 600")
         if len(content) > MOST_FILE_BYTES:
             raise UsageError(f"{path} is larger than a token file", "name another file")
-        found = read_tokens(content.decode(), str(path))
-        if stat.S_ISREG(mode) and mode & 0o004 and not all(token.hashed for token in found):
+        tokens = read_tokens(content.decode(), str(path))
+        if stat.S_ISREG(mode) and mode & 0o004 and not all(token.hashed for token in tokens):
             log.warning(
                 "%s holds tokens, not their hashes, and can be read by every user of this machine:"
                 " chmod 600",
                 path,
             )
-        return found
+        return tokens
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise UsageError(f"{path} cannot be read: {reason}", "name a readable file") from None
@@ -179,14 +179,14 @@ class Auth:
         sent = authorization.encode() if isinstance(authorization, str) else authorization
         scheme, _, token = sent.partition(b" ")
         digest = hashlib.sha256(token.strip()).digest()
-        found: Token | None = None
+        result: Token | None = None
         for known in self._tokens:
             if hmac.compare_digest(digest, known.sha256):
-                found = known
-        if found is None or scheme.lower() != b"bearer":
+                result = known
+        if result is None or scheme.lower() != b"bearer":
             self._failed(address)
             raise unauthenticated("the token is not known")
-        return Caller(found.name, found.role, address)  # type: ignore[arg-type]  # one of ROLES
+        return Caller(result.name, result.role, address)  # type: ignore[arg-type]  # one of ROLES
 
     def _failed(self, address: str) -> None:
         """Raise `Problem` 429 for an address that fails too often."""
@@ -205,9 +205,9 @@ class Auth:
 def address_network(address: str) -> str:
     """Return what one caller has as its own: an IPv4 address, or 64 bits of an IPv6 one."""
     try:
-        found = ipaddress.ip_address(address.partition("%")[0])
+        result = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
         return address
-    if found.version == 4:
+    if result.version == 4:
         return address
-    return str(ipaddress.ip_network((found, 64), strict=False))
+    return str(ipaddress.ip_network((result, 64), strict=False))

@@ -142,14 +142,14 @@ def serve_command(
         raise UsageError(f"--executor {executor}", "serial or ray")
     if not is_root_path(root_path):
         raise UsageError(f"--root-path {root_path}", "such as /planner: no slash at its end")
-    given: dict[str, int] = {}
+    arguments: dict[str, int] = {}
     if workers:
-        given["workers"] = workers
+        arguments["workers"] = workers
     if job_workers >= 0:
-        given["job_workers"] = job_workers
+        arguments["job_workers"] = job_workers
     logs.configure(log_level, log_format)
     settings = RequestLimits()
-    options = Options(executor=executor, ray_address=ray_address, **given)  # type: ignore[arg-type]  # looked at above
+    options = Options(executor=executor, ray_address=ray_address, **arguments)  # type: ignore[arg-type]  # looked at above
     if limits is not None:
         settings, options = read_limits(limits, settings, options)
     serving = Serving(

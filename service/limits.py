@@ -135,11 +135,11 @@ def job_request(body: bytes, settings: RequestLimits = DEFAULTS) -> tuple[str, b
         raise refused("malformed", "the body is no JSON object", 400)
     check_data(data, settings)
     unknown = data.keys() - {"call", "request", "time_limit_s"}
-    name, given, limit_s = data.get("call"), data.get("request"), data.get("time_limit_s", 0.0)
+    name, value, limit_s = data.get("call"), data.get("request"), data.get("time_limit_s", 0.0)
     if unknown:
         detail = f"unknown field {min(unknown)[:40]!r}: call, request, time_limit_s"
         raise malformed(min(unknown), detail, 422)
-    if not isinstance(name, str) or not isinstance(given, dict):
+    if not isinstance(name, str) or not isinstance(value, dict):
         field = "request" if isinstance(name, str) else "call"
         detail = "`call` is the name of a call, `request` what it reads"
         raise malformed(field, detail, 422)
@@ -147,7 +147,7 @@ def job_request(body: bytes, settings: RequestLimits = DEFAULTS) -> tuple[str, b
     if not is_number or not 0 <= limit_s <= settings.job_s:
         detail = f"time_limit_s: a number of seconds up to {settings.job_s:g}"
         raise malformed("time_limit_s", detail, 422)
-    return name, json.dumps(given).encode(), float(limit_s)
+    return name, json.dumps(value).encode(), float(limit_s)
 
 
 def _no_number(name: str) -> Any:
@@ -155,12 +155,12 @@ def _no_number(name: str) -> Any:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    entries: dict[str, Any] = {}
     for key, value in pairs:
-        if key in found:
+        if key in entries:
             raise ValueError(f"the key {key[:80]!r} stands twice")
-        found[key] = value
-    return found
+        entries[key] = value
+    return entries
 
 
 def check_data(data: Any, settings: RequestLimits = DEFAULTS) -> None:
@@ -284,9 +284,11 @@ def check_model(model: "ModelInput", settings: RequestLimits = DEFAULTS) -> None
         )
     if shape.layers > settings.layers:
         raise too_much("layers of the model", shape.layers, settings.layers, "model.layers", fix)
-    asked = model.search.top if model.search else None
-    if asked and asked > settings.top:
-        raise too_much("plans in the answer", asked, settings.top, "search.top", "ask for fewer")
+    requested = model.search.top if model.search else None
+    if requested and requested > settings.top:
+        raise too_much(
+            "plans in the answer", requested, settings.top, "search.top", "ask for fewer"
+        )
 
 
 def space_estimate(model: "ModelInput", cluster: "ClusterInput", options: "SolveOptions") -> int:
@@ -306,11 +308,11 @@ def space_estimate(model: "ModelInput", cluster: "ClusterInput", options: "Solve
 
     def left(axis: str, values: list[int]) -> list[int]:
         pinned, listed = options.pins.get(axis), options.only.get(axis)
-        most = options.at_most.get(axis, max(values, default=1))
+        maximum = options.at_most.get(axis, max(values, default=1))
         return [
             v
             for v in values
-            if v <= most and pinned in (None, v) and (listed is None or v in listed)
+            if v <= maximum and pinned in (None, v) and (listed is None or v in listed)
         ]
 
     n_experts = len(left("ep", divisors(shape.n_experts))) if shape.n_experts else 1

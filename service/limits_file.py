@@ -49,25 +49,25 @@ ABOVE = (
 
 def known_limits() -> dict[str, tuple[float, str]]:
     """Return every limit by name: its default and its meaning."""
-    found: dict[str, tuple[float, str]] = {}
+    entries: dict[str, tuple[float, str]] = {}
     for kind, names in ((RequestLimits, None), (Options, NAMED)):
         meanings = _meanings(kind)
         for each in fields(kind):
             if names is None or each.name in names:
-                found[each.name] = each.default, meanings[each.name]  # type: ignore[assignment]
-    return found
+                entries[each.name] = each.default, meanings[each.name]  # type: ignore[assignment]
+    return entries
 
 
 def _meanings(kind: type) -> dict[str, str]:
     """Return the text that stands below each field of a class."""
     body = ast.parse(inspect.getsource(kind)).body[0].body  # type: ignore[attr-defined]
-    found = {}
+    entries = {}
     for line, after in zip(body, [*body[1:], None], strict=True):
         if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
             text = after.value if isinstance(after, ast.Expr) else None
-            said = str(text.value) if isinstance(text, ast.Constant) else ""
-            found[line.target.id] = " ".join(said.split())
-    return found
+            message = str(text.value) if isinstance(text, ast.Constant) else ""
+            entries[line.target.id] = " ".join(message.split())
+    return entries
 
 
 def limits_table() -> str:
@@ -100,36 +100,36 @@ def with_limits(
         )
     known = known_limits()
     faults: list[Wrong] = []
-    given: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     for name, value in data.items():
         if name not in known:
             close = ", ".join(close_names(name, known)) or "docs/service.md lists them"
             wrong = document.problem((name,), "no such limit", f"perhaps: {close}", at_key=True)
             faults.append(wrong)
             continue
-        whole = isinstance(known[name][0], int)
+        total = isinstance(known[name][0], int)
         plain = isinstance(value, int | float) and not isinstance(value, bool)
         if not plain or not math.isfinite(value) or not 0 < value <= MOST:
             fix = "a number above 0: no limit can be switched off"
             faults.append(document.problem((name,), f"{value!r} is no limit", fix))
-        elif whole and value != int(value):
+        elif total and value != int(value):
             faults.append(
                 document.problem(
                     (name,), f"{value!r} is no whole number", "a whole number above 0"
                 )
             )
         else:
-            given[name] = int(value) if whole else float(value)
-    now = {name: default for name, (default, _) in known.items()} | given
+            arguments[name] = int(value) if total else float(value)
+    now = {name: default for name, (default, _) in known.items()} | arguments
     for more, less in ABOVE:
-        if now[more] < now[less] and {more, less} & given.keys():
-            at = more if more in given else less
+        if now[more] < now[less] and {more, less} & arguments.keys():
+            at = more if more in arguments else less
             message = f"{more} ({now[more]:,}) is less than {less} ({now[less]:,})"
             faults.append(document.problem((at,), message, f"raise {more}, or lower {less}"))
     if faults:
         raise SpecError(faults)
-    of_options = {name: value for name, value in given.items() if name in NAMED}
-    of_settings = {name: value for name, value in given.items() if name not in NAMED}
+    of_options = {name: value for name, value in arguments.items() if name in NAMED}
+    of_settings = {name: value for name, value in arguments.items() if name not in NAMED}
     return replace(settings, **of_settings), replace(options, **of_options)
 
 

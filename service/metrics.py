@@ -43,31 +43,31 @@ class Metrics:
 
     def __init__(self, engine: MeasuredMetrics) -> None:
         self.registry = CollectorRegistry()
-        given: Any = {"registry": self.registry}
+        arguments: Any = {"registry": self.registry}
         self._seconds = Histogram(
             "planner_call_seconds",
             "Time of an answered call by phase: queue, work (in a worker), total.",
             ("call", "phase"),
             buckets=BUCKETS_S,
-            **given,
+            **arguments,
         )
         self._requests = Counter(
             "planner_requests_total",
             "Requests by transport, operation and status.",
             ("transport", "operation", "status"),
-            **given,
+            **arguments,
         )
         self._plans = Counter(
             "planner_plans_total",
             "Plans of computed answers by stage of the search.",
             ("stage",),
-            **given,
+            **arguments,
         )
         self._rejections = Counter(
             "planner_rejections_total",
             "Candidates of computed answers by the rule that excluded them.",
             ("rule",),
-            **given,
+            **arguments,
         )
         self._cached: dict[str, Any] = {}
         self.registry.register(_Engine(engine))

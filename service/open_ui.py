@@ -21,10 +21,10 @@ def is_planner(address: str) -> bool:
     """Tell whether a service of planner answers at an address."""
     try:
         with urllib.request.urlopen(f"{address}/openapi.json", timeout=PROBE_S) as answer:
-            found = json.loads(answer.read(MOST_BYTES))
+            result = json.loads(answer.read(MOST_BYTES))
     except (OSError, ValueError):
         return False
-    info = found.get("info") if isinstance(found, dict) else None
+    info = result.get("info") if isinstance(result, dict) else None
     return isinstance(info, dict) and info.get("title") == "planner"
 
 

@@ -132,10 +132,10 @@ def _bound_process() -> None:
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
-    if soft != resource.RLIM_INFINITY and soft < most:
+    maximum = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < maximum:
         with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (maximum, hard))
 
 
 def open_store(serving: Serving) -> Store:
@@ -155,25 +155,25 @@ def listening(serving: Serving, port: int | None = None, option: str = "--port")
 
     `port` is another one than that of HTTP, which is given by `option`.
     """
-    found = None
+    result = None
     port = serving.port if port is None else port
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             serving.host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        found = socket.socket(family, kind, protocol)
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        result = socket.socket(family, kind, protocol)
+        result.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if serving.share_port:
-            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        found.bind(address)
+            result.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        result.bind(address)
     except OSError as error:
-        if found is not None:
-            found.close()
+        if result is not None:
+            result.close()
         raise UsageError(
             f"{serving.host} port {port}: {error.strerror or error}",
             f"another {option}, or the --host of a card of this machine",
         ) from None
-    return found
+    return result
 
 
 def check_ports(serving: Serving) -> None:

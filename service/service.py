@@ -364,11 +364,11 @@ class Engine:
         self._counts["cached"] += 1
 
     def _remembered(self, key: bytes) -> CallAnswer | None:
-        found = self._cache.get(key)
-        if found is not None:
+        outcome = self._cache.get(key)
+        if outcome is not None:
             self._counts["answered"] += 1
             self._counts["cached"] += 1
-        return found
+        return outcome
 
     async def call(
         self,
@@ -393,9 +393,9 @@ class Engine:
                 return await self._once(
                     name, body, key, caller, deadline_s, idempotency_key, progress
                 )
-            found = self._remembered(key)
-            if found is not None:
-                return found
+            remembered = self._remembered(key)
+            if remembered is not None:
+                return remembered
             self._check_open()
             with self._admitted(caller):
                 return await self._joined(name, body, key, caller, deadline_s, progress)
@@ -414,10 +414,10 @@ class Engine:
         check_key(idempotency_key)
         self._check_open()
         claim = new_claim()
-        mine = (caller.name, idempotency_key)
+        own = (caller.name, idempotency_key)
         with self._admitted(caller):
             claiming = asyncio.ensure_future(
-                self._in_store(self.jobs.claim, *mine, key.hex(), claim)
+                self._in_store(self.jobs.claim, *own, key.hex(), claim)
             )
             try:
                 known = await asyncio.shield(claiming)
@@ -430,10 +430,10 @@ class Engine:
                     name, body, key, caller, deadline_s, progress
                 )
                 reply = Reply(answer.payload, answer.etag)
-                await self._in_store(self.jobs.reply, *mine, claim, reply)
+                await self._in_store(self.jobs.reply, *own, claim, reply)
             except BaseException:
                 # Not awaited by one who has left: the key must be free again all the same.
-                releasing = asyncio.ensure_future(self._released(claiming, mine, claim))
+                releasing = asyncio.ensure_future(self._released(claiming, own, claim))
                 with contextlib.suppress(Problem):
                     await asyncio.shield(releasing)
                 raise
@@ -490,8 +490,8 @@ class Engine:
 
     def _landed(self, which: tuple[bytes, float], task: "asyncio.Task[CallAnswer]") -> None:
         """Forget a request that was computed or left; not one that was asked since then."""
-        found = self._flights.get(which)
-        if found is not None and found.task is task:
+        outcome = self._flights.get(which)
+        if outcome is not None and outcome.task is task:
             del self._flights[which]
 
     async def _computed(
@@ -646,8 +646,8 @@ class Engine:
             if self._n_watchers.total() >= self.options.watchers:
                 raise overloaded(f"{self.options.watchers} streams of events are open", 5.0)
             if self._n_watchers[caller.name] >= self.options.watchers_per_caller:
-                most = self.options.watchers_per_caller
-                raise overloaded(f"{most} streams of events of yours are open", 5.0)
+                maximum = self.options.watchers_per_caller
+                raise overloaded(f"{maximum} streams of events of yours are open", 5.0)
             self._n_watchers[caller.name] += 1
             try:
                 while True:

@@ -62,19 +62,19 @@ def inside_bytes_per_s(group: Group, pool: Pool) -> Floats:
     if not part.n_peer_links:
         return np.asarray(part.ring_bytes_per_s)
     domain, per_domain = pool.scale_up_domain, group.ranks_per_domain
-    most = max(1, min(part.n_peer_links, domain - 1))
-    n_links = np.clip(per_domain - 1, 1.0, most)
+    largest = max(1, min(part.n_peer_links, domain - 1))
+    n_links = np.clip(per_domain - 1, 1.0, largest)
     if domain - 1 > part.n_peer_links > domain // 2:
         n_links = np.where(per_domain == domain // 2, domain / 2, n_links)
-    return np.asarray(part.ring_bytes_per_s * (n_links / most))
+    return np.asarray(part.ring_bytes_per_s * (n_links / largest))
 
 
 def _bus_bytes_per_s_inside(group: Group, pool: Pool, protocol: int) -> Floats:
-    found: Floats = np.minimum(
+    result: Floats = np.minimum(
         inside_bytes_per_s(group, pool) * pool.scale_up.protocol_frac[protocol],
         pool.scale_up.protocol_bytes_per_s[protocol],
     )
-    return found
+    return result
 
 
 def _bus_bytes_per_s(
@@ -184,11 +184,11 @@ def tree_all_reduce_s(size_bytes: ArrayLike, group: Group, pool: Pool) -> Floats
     """
     n = np.asarray(size_bytes, dtype=np.float64)
     several, levels = group.n_domains > 1, np.log2(group.n_domains)
-    whole, times = TREE_FRAC * _bus_bytes_per_s(group, pool, SIMPLE), []
+    total, times = TREE_FRAC * _bus_bytes_per_s(group, pool, SIMPLE), []
     for p in range(len(PROTOCOLS)):
         inside, outside = pool.scale_up.tree_hop_s[p], pool.nic.tree_hop_s[p] + group.extra_hop_s
         hops = (group.ranks_per_domain - 1) * inside + levels * outside
-        wire = whole / 3.8 if p == LL else whole
+        wire = total / 3.8 if p == LL else total
         wire = wire * np.where(several, 120 / 128, 7 / 9) if p == LL128 else wire
         times.append(pool.scale_up.tree_base_s[p] + 2 * hops + 2 * n / wire)
     best = _best(times, group)

@@ -132,7 +132,7 @@ def exchange_times(
     moved = 2 * queries + 2 * keys
     kinds = [split.kind == P2P, split.kind == ALL_GATHER, split.kind == A2A]
 
-    again = 2 if problem.stack.cp_gathers == "kept" else 4
+    recomputed = 2 if problem.stack.cp_gathers == "kept" else 4
 
     def chosen(on_ring: Floats, gathers: int) -> Floats:
         return np.asarray(np.select(kinds, [on_ring, gathers * gather, moved], 0.0))
@@ -140,7 +140,7 @@ def exchange_times(
     forward, backward = ring
     return (
         Exposure(chosen(forward.total_s, 2), chosen(forward.exposed_s, 2)),
-        Exposure(chosen(backward.total_s, again), chosen(backward.exposed_s, again)),
+        Exposure(chosen(backward.total_s, recomputed), chosen(backward.exposed_s, recomputed)),
     )
 
 

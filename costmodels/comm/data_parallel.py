@@ -80,11 +80,11 @@ class DataGroups:
 
     def of_shapes(self, index: NDArray[np.intp]) -> "DataGroups":
         """Return the groups at `index` of the last axis, that of shapes."""
-        again = None if self.again is None else self.again.of_shapes(index)
+        recomputed = None if self.again is None else self.again.of_shapes(index)
         whole, shard, replicas = (
             part.of_shapes(index) for part in (self.whole, self.shard, self.replicas)
         )
-        return DataGroups(whole, shard, replicas, again)
+        return DataGroups(whole, shard, replicas, recomputed)
 
 
 def broadcast_gather_s(problem: Problem, weights: Floats, group: Group) -> Floats:
@@ -138,19 +138,19 @@ def data_parallel_times(
         in_turn = broadcast_gather_s(problem, weights * pieces, groups.shard) / pieces
         gather = np.where(stage == 1, in_turn, gather)
     gather = np.where(stage >= 1, gather, 0.0)
-    again = gather
+    recomputed = gather
     if groups.again is not None:
         near = collective_s("all-gather", weights, groups.again, pool)
-        again = np.where(stage >= 3, near, gather)
+        recomputed = np.where(stage >= 3, near, gather)
     if problem.stack.zero3_traffic == "by-tensor":
         slow = np.where(stage >= 2, by_tensor_frac(problem, groups.shard), 1.0)
         reduce, gather = reduce / slow, gather / slow
         near = slow if groups.again is None else by_tensor_frac(problem, groups.again)
-        again = again / np.where(stage >= 3, near, slow)
+        recomputed = recomputed / np.where(stage >= 3, near, slow)
     found = DataParallelTimes(pieces * reduce, reduce, pieces * gather, gather)
     if groups.again is None:
         return found
-    return replace(found, again_s=pieces * again, again_piece_s=again)
+    return replace(found, again_s=pieces * recomputed, again_piece_s=recomputed)
 
 
 def _all_reduced(
@@ -159,9 +159,9 @@ def _all_reduced(
     """Return the all-reduce of ZeRO 0; where shardings are an axis, of those that ask for it."""
     if not grads.ndim or stage.shape != (len(grads), *(1,) * (grads.ndim - 1)):
         return collective_s("all-reduce", grads, groups.whole, pool)
-    rows, found = np.flatnonzero(stage.reshape(-1) == 0), np.zeros_like(grads)
-    found[rows] = collective_s("all-reduce", grads[rows], groups.whole, pool)
-    return found
+    rows, result = np.flatnonzero(stage.reshape(-1) == 0), np.zeros_like(grads)
+    result[rows] = collective_s("all-reduce", grads[rows], groups.whole, pool)
+    return result
 
 
 def exposed_once_s(

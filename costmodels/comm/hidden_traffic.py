@@ -104,17 +104,17 @@ def data_parallel_parts(rows: Rows, times: StageTimes) -> tuple[DataParallelPart
     prefetched = stack.zero3_traffic == "prefetched"
     near = wire.gather_s if wire.again_s is None else wire.again_s
     near_piece = wire.gather_piece_s if wire.again_piece_s is None else wire.again_piece_s
-    found: list[DataParallelPart] = []
+    results: list[DataParallelPart] = []
 
     def each(what: str, beside: str, n: int, one: Floats, piece: Floats, by: Floats) -> None:
         waits = exposed_each_s(one, piece, by) if prefetched else one
-        found.append(DataParallelPart(what, beside, n * one, n * waits))
+        results.append(DataParallelPart(what, beside, n * one, n * waits))
 
     if zero <= 1:
-        found += [gathered, reduced]
+        results += [gathered, reduced]
     elif zero == 2:
         overlapped = prefetched and stack.zero1_overlap == "both"
-        found.append(gathered if overlapped else replace(gathered, exposed_s=gathered.time_s))
+        results.append(gathered if overlapped else replace(gathered, exposed_s=gathered.time_s))
         each(GRADIENTS, BACKWARDS, m, wire.reduce_s, wire.reduce_piece_s, times.backward_s)
     else:
         args = (wire.gather_s, wire.gather_piece_s, times.forward_s)
@@ -126,8 +126,8 @@ def data_parallel_parts(rows: Rows, times: StageTimes) -> tuple[DataParallelPart
         behind = near + wire.reduce_s
         each(BOTH, BACKWARDS, m, behind, wire.reduce_piece_s, times.backward_s)
     if rows.table.shardings.dp_blocking[rows.table.sharding].item():
-        found = [replace(part, exposed_s=part.time_s) for part in found]
-    return tuple(found)
+        results = [replace(part, exposed_s=part.time_s) for part in results]
+    return tuple(results)
 
 
 def hidden_traffic(found: Breakdown, run: Timeline) -> tuple[RankTraffic, ...]:
@@ -147,14 +147,14 @@ def hidden_traffic(found: Breakdown, run: Timeline) -> tuple[RankTraffic, ...]:
             if hidden_s <= 0.0:
                 continue
             if part.beside == LAST_BACKWARD:
-                whole = part.time_s[kind, 0].item()
-                spans += _beside_last_backward(part.what, whole, hidden_s, blocks, layout)
+                total = part.time_s[kind, 0].item()
+                spans += _beside_last_backward(part.what, total, hidden_s, blocks, layout)
             elif part.beside == FIRST_FORWARD and layout.zero < 3:
                 start = blocks[0].start_s
                 spans.append(HiddenTraffic(part.what, start, start + hidden_s, ()))
             else:
-                whole = hidden_s if part.beside == FIRST_FORWARD else hidden_s * share
-                spans += _in_blocks(part, whole, blocks, seconds_of)
+                total = hidden_s if part.beside == FIRST_FORWARD else hidden_s * share
+                spans += _in_blocks(part, total, blocks, seconds_of)
         time_s, exposed_s = (
             sum(x[kind, 0].item() for x in each)
             for each in ([p.time_s for p in parts], [p.exposed_s for p in parts])
@@ -202,12 +202,12 @@ def _in_blocks(
         return sum(seconds_of(x) for x in block.parts if x[2] in kinds and _counts(part, x[1]))
 
     at = [(block, beside(block)) for block in blocks]
-    whole = sum(seconds for _, seconds in at)
+    total = sum(seconds for _, seconds in at)
     return [
         HiddenTraffic(
             part.what,
             block.start_s,
-            block.start_s + hidden_s * (seconds / whole),
+            block.start_s + hidden_s * (seconds / total),
             tuple(micro for _, micro, _ in block.parts),
         )
         for block, seconds in at
@@ -242,8 +242,8 @@ def _seconds_of(rows: Rows, layout: Layout) -> Callable[[Part], float]:
         j = stage % n
         if kind == WEIGHT_GRAD:
             return late[j]
-        whole = forward[j] if kind == FORWARD else backward[j]
-        return whole - late[j] if kind == INPUT_GRAD else whole
+        total = forward[j] if kind == FORWARD else backward[j]
+        return total - late[j] if kind == INPUT_GRAD else total
 
     return seconds
 
@@ -257,6 +257,6 @@ def _kind_of(rows: Rows, layout: Layout, rank: int) -> int:
         prefix = expert_prefix(counts, stages, experts, max(counts)) if experts else ()
         return (sorted(layout.chunks_of(r)), prefix, layout.has_embedding(r), layout.has_head(r))
 
-    mine = held(rank)
+    own = held(rank)
     firsts = rows.shapes.kinds.rank[0].tolist()
-    return next(k for k, r in enumerate(firsts) if held(r) == mine)
+    return next(k for k, r in enumerate(firsts) if held(r) == own)

@@ -123,12 +123,12 @@ def spread_runs(
     span = np.rint(copies * apart).astype(np.int64)
     run = np.where(n_ranks > 1, np.rint(n_ranks * stride), 1.0)
     common = np.gcd(span, unit)
-    whole = np.floor(np.maximum(0.0, common - run + 1) / apart)
-    whole = np.where(unit % run == 0, np.maximum(1.0, np.floor(common / apart)), whole)
+    total = np.floor(np.maximum(0.0, common - run + 1) / apart)
+    total = np.where(unit % run == 0, np.maximum(1.0, np.floor(common / apart)), total)
     reached = np.where(span % unit == 0, span / unit, np.ceil((span - common) / unit) + 1)
     within = (unit % span == 0) | (n_ranks * copies <= 1) | (unit >= n_devices)
     return (
-        np.where(within, n_ranks * copies, np.maximum(inside, n_ranks * whole)),
+        np.where(within, n_ranks * copies, np.maximum(inside, n_ranks * total)),
         np.where(within, 1.0, np.minimum(copies * touched, reached)),
     )
 

@@ -127,15 +127,15 @@ def linear_products(shape: ModelShape, tokens: float, tp: int) -> tuple[Product,
     if shape.latent:
         names, down = ("q_up", "kv_up"), float(shape.q_rank + shape.kv_rank + shape.qk_rope)
         sizes = _up_projections(shape, np.asarray(t))
-        found = [(n, tokens, *size) for n, size in zip(names, sizes, strict=True)]
-        found.append(("qkv_down", tokens / tp, h, down))
+        results = [(n, tokens, *size) for n, size in zip(names, sizes, strict=True)]
+        results.append(("qkv_down", tokens / tp, h, down))
     else:
         kv = kv_heads_per_rank(shape, ranks).item()
-        found = [("qkv", tokens, h, shape.q_width / t + 2 * kv * shape.head_dim)]
-    found.append(("attention_out", tokens, shape.v_width / t, h))
+        results = [("qkv", tokens, h, shape.q_width / t + 2 * kv * shape.head_dim)]
+    results.append(("attention_out", tokens, shape.v_width / t, h))
     mlp = zip(("mlp_up", "mlp_down"), _mlp_sizes(shape, np.asarray(t)), strict=False)
-    found += [(name, tokens, *size) for name, size in mlp]
-    return tuple(Product(n, *(float(np.asarray(x)) for x in sizes)) for n, *sizes in found)
+    results += [(name, tokens, *size) for name, size in mlp]
+    return tuple(Product(n, *(float(np.asarray(x)) for x in sizes)) for n, *sizes in results)
 
 
 def product_times(
@@ -143,8 +143,8 @@ def product_times(
 ) -> tuple[float, float, float]:
     """Return forward, data gradient and weight gradient of a linear layer, seconds."""
     three = _products_of(job, accelerator, stack)
-    found = three(np.asarray(product.rows), product.inner, product.columns)
-    return float(found[0]), float(found[1]), float(found[2])
+    result = three(np.asarray(product.rows), product.inner, product.columns)
+    return float(result[0]), float(result[1]), float(result[2])
 
 
 def _mlp_sizes(shape: ModelShape, t: Floats) -> list[tuple[ArrayLike, ArrayLike]]:
@@ -295,11 +295,11 @@ def attention_times(
     peaks = accelerator.peak_flops_per_s
     peak = peaks[precision if precision in peaks else job.recipe.gemm_precision]
     causal_flops = 2.0 * s * shape.q_width / t * n
-    again = BACKWARD_OVER_FORWARD
+    recomputed = BACKWARD_OVER_FORWARD
     if shape.latent:
         qk, v = shape.qk_nope + shape.qk_rope, shape.v_head
         causal_flops = s * shape.heads * (qk + v) / t * n
-        again = (3.0 * qk + 2.0 * v) / (qk + v)
+        recomputed = (3.0 * qk + 2.0 * v) / (qk + v)
     if shape.flash_attention:
         forward_frac, backward_frac = eff.attention_frac[fused_kernel(stack, accelerator)]
         keys = s / np.asarray(kernels.key_blocks, dtype=np.float64)
@@ -312,7 +312,7 @@ def attention_times(
         launches = np.asarray(kernels.n_kernels) * eff.kernel_latency_s
         return ForwardBackward(
             causal_flops / (rate * forward_frac) + launches,
-            again * causal_flops / (rate * backward_frac) + launches,
+            recomputed * causal_flops / (rate * backward_frac) + launches,
         )
     rate = peak * eff.gemm_frac * UNFUSED_RATE_FRAC
     scores = shape.heads / t * s * n
@@ -345,7 +345,7 @@ def elementwise_times(
     """
     t = np.asarray(tp, dtype=np.float64)
     n = np.asarray(tokens, dtype=np.float64)
-    whole = np.where(np.asarray(sp) > 0, t, 1.0)
+    total = np.where(np.asarray(sp) > 0, t, 1.0)
     masks = 2.0 if shape.dropout else 0.0
     rotary: Floats | float = 0.0
     if shape.positions == "rope":
@@ -353,8 +353,8 @@ def elementwise_times(
     if shape.latent:
         rotary = rotary + 5.0 * (shape.q_rank + shape.kv_rank) / t
     norm = 1.0 if stack.fused_norms else stack.unfused_norm_factor
-    forward = (8.0 * norm + 12.0 + masks) * shape.hidden / whole + rotary
-    backward = (12.0 * norm + 8.0 + masks) * shape.hidden / whole + rotary
+    forward = (8.0 * norm + 12.0 + masks) * shape.hidden / total + rotary
+    backward = (12.0 * norm + 8.0 + masks) * shape.hidden / total + rotary
     forward += (6.0 if shape.gated else 4.0) * shape.ffn / t
     backward += (10.0 if shape.gated else 6.0) * shape.ffn / t
     eff = accelerator.efficiency

@@ -182,8 +182,8 @@ def expert_times(
     )
     compute = products + activation
     if shape.n_experts > 1:
-        again = np.where((local > 1) & (e * cut > 1), rows, 0.0)
-        moved = 2 * 4.0 * h * (n * shape.top_k + again)
+        recomputed = np.where((local > 1) & (e * cut > 1), rows, 0.0)
+        moved = 2 * 4.0 * h * (n * shape.top_k + recomputed)
         permute = moved * per_byte / PERMUTE_FRAC + 4 * part.efficiency.kernel_latency_s
         scores = ROUTER_BYTES * n * shape.n_experts * per_byte
         scores = scores + ROUTER_KERNELS * part.efficiency.kernel_latency_s
@@ -198,8 +198,8 @@ def expert_times(
     both = 2 * one + 2 * gather
     if parts.any():
         row = place_group(tp, np.ones_like(tp), pool, problem.fabric)
-        again = tp_collective_s(problem, "all-gather", 2.0 * h * tokens, row)
-        both = both + np.where(parts, again, 0.0)
+        recomputed = tp_collective_s(problem, "all-gather", 2.0 * h * tokens, row)
+        both = both + np.where(parts, recomputed, 0.0)
     return ExpertTimes(compute, ForwardBackward(both, both))
 
 

@@ -82,21 +82,21 @@ def hardware_flops_per_step(shape: ModelShape, job: TrainingJob, layout: Layout)
 
     HFU = hardware FLOPs / (step time × devices × dense peak): MFU with another numerator.
     """
-    again = recomputed_flops_per_token(shape, job.seq_len, layout) * job.tokens_per_step
-    return model_flops_per_step(shape, job) + again
+    recomputed = recomputed_flops_per_token(shape, job.seq_len, layout) * job.tokens_per_step
+    return model_flops_per_step(shape, job) + recomputed
 
 
 def _layers(shape: ModelShape, layout: Layout) -> tuple[int, int]:
     """Return the dense layers and the expert layers that run, wholly or in part, again."""
     if layout.recompute == "full":
         counts = layout.stage_layers
-        again = sum(min(count, layout.recompute_layers) for count in counts)
+        recomputed = sum(min(count, layout.recompute_layers) for count in counts)
         routed = 0
         if shape.n_experts:
             every = range(len(counts))
             depth = min(layout.recompute_layers, max(counts))
             routed = round(expert_prefix(counts, every, shape.expert_layers, depth)[-1])
-        return again - routed, routed
+        return recomputed - routed, routed
     routed = shape.n_expert_layers
     more = shape.mtp_layers
     last = bool(shape.n_experts) and shape.expert_layers[-1]

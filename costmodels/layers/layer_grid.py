@@ -36,12 +36,12 @@ COLUMN_BITS = (15, 15, 15, 15, 3)
 
 def _keys(columns: tuple[Ints, ...]) -> NDArray[np.int64]:
     """Return one number for each split."""
-    found = np.zeros(len(columns[0]), dtype=np.int64)
+    out = np.zeros(len(columns[0]), dtype=np.int64)
     for column, bits in zip(columns, COLUMN_BITS, strict=True):
         if column.max(initial=0) >= 1 << bits:
             raise ValueError(f"a degree of {column.max()} has no place in {bits} bits")
-        found = (found << bits) | column
-    return found
+        out = (out << bits) | column
+    return out
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,16 +74,16 @@ class LayerGrid:
         keys = _keys(tuple(getattr(table.shapes, name) for name in COLUMNS))
         at = np.searchsorted(self.keys, keys) * len(self.sizes)
         rows = (at + np.searchsorted(self.sizes, table.mbs)) * self.n_sp + table.sp
-        found: LayerTerms = _taken(self.terms, rows, len(self.keys) * len(self.sizes) * self.n_sp)
-        return found
+        result: LayerTerms = _taken(self.terms, rows, len(self.keys) * len(self.sizes) * self.n_sp)
+        return result
 
     def table(self, shapes: ShapeTable, modules: Ints) -> LayerTable:
         """Return what `layer_table` does for shapes whose splits are all in the grid.
 
         Raises a `KeyError` for others.
         """
-        found = distinct(tuple(getattr(shapes, name) for name in COLUMNS))
-        keys = _keys(found.columns)
+        result = distinct(tuple(getattr(shapes, name) for name in COLUMNS))
+        keys = _keys(result.columns)
         at = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
         if (self.keys[at] != keys).any():
             raise KeyError("a split is not in the grid")
@@ -93,12 +93,12 @@ class LayerGrid:
         if len(self.keys) * each <= FEW_ROWS:
             # Taking rows of some hundred arrays takes longer than it saves.
             sets = self._sets(modules)
-            of = at[found.index]
+            of = at[result.index]
             return LayerTable(self.terms, of, codes, len(self.sizes), self.n_sp, sets)
         rows = (at[:, None] * each + np.arange(each)).reshape(-1)
         terms = _taken(self.terms, rows, len(self.keys) * each)
         sets = sets_of(self.problem, terms, modules)
-        return LayerTable(terms, found.index, codes, len(self.sizes), self.n_sp, sets)
+        return LayerTable(terms, result.index, codes, len(self.sizes), self.n_sp, sets)
 
     def _sets(self, modules: Ints) -> SetTerms:
         """Return the terms of sets of modules, computed once for each."""

@@ -306,7 +306,7 @@ def expert_layer_terms(
     of_experts = experts.expert_kept_bytes(problem, tokens, *degrees)
     alone = replace(shape, ffn=0)
     shared = memory.scratch_bytes(shape, stack, tp) - memory.scratch_bytes(alone, stack, tp)
-    again = device.forward_s - tax.forward_s
+    recomputed = device.forward_s - tax.forward_s
     return ExpertLayerTerms(
         linear=gemms.both,
         elementwise=elementwise,
@@ -317,7 +317,7 @@ def expert_layer_terms(
         tax=tax,
         host=host,
         layer=device + host,
-        recompute_full_s=np.maximum(again, HOST_FORWARD_SHARE * launch),
+        recompute_full_s=np.maximum(recomputed, HOST_FORWARD_SHARE * launch),
         kept_bytes=of_experts
         + core.kept_bytes
         + memory.layer_activation_bytes(shape, stack, tokens, job.seq_len, tp, sp, ones),
@@ -379,14 +379,14 @@ def layer_table(
     `modules` are the sets of recomputed modules that plans over them may have, as
     `plans.modules_code` numbers them.
     """
-    found = distinct((shapes.tp, shapes.cp, shapes.ep, shapes.etp, shapes.cp_comm))
+    result = distinct((shapes.tp, shapes.cp, shapes.ep, shapes.etp, shapes.cp_comm))
     sizes = np.unique(mbs)
     mbs_code = np.zeros(int(sizes[-1]) + 1, dtype=np.intp)
     mbs_code[sizes] = np.arange(len(sizes))
-    n_splits = len(found.columns[0])
+    n_splits = len(result.columns[0])
     grid = np.meshgrid(np.arange(n_splits), sizes, np.arange(n_sp), indexing="ij")
     of_split, of_mbs, of_sp = (axis.reshape(-1).astype(np.int32) for axis in grid)
-    split = SplitDegrees(*(column[of_split] for column in found.columns))
+    split = SplitDegrees(*(column[of_split] for column in result.columns))
     terms = layer_terms(problem, split, of_mbs, of_sp)
     sets = sets_of(problem, terms, modules)
-    return LayerTable(terms, found.index, mbs_code, len(sizes), n_sp, sets)
+    return LayerTable(terms, result.index, mbs_code, len(sizes), n_sp, sets)

@@ -156,31 +156,31 @@ def module_terms(
     stack, part = problem.stack, problem.pool.accelerator
     zeros = np.zeros_like(tokens)
     nothing = Exposure(zeros, zeros)
-    whole = np.where(np.asarray(sp) > 0, np.asarray(tp, dtype=np.float64), 1.0)
+    total = np.where(np.asarray(sp) > 0, np.asarray(tp, dtype=np.float64), 1.0)
     norm_s = norm_forward_s(shape, part, stack, tokens, tp, sp)
     eager = 0.0 if stack.fused_norms else memory.EAGER_NORM_BYTES[stack.norm_keeps]
-    norm_bytes = tokens * (2.0 + eager) * shape.hidden / whole
-    found = {"core_attn": _Module(core.forward_s, core.dropped_bytes, zeros, nothing, zeros)}
+    norm_bytes = tokens * (2.0 + eager) * shape.hidden / total
+    entries = {"core_attn": _Module(core.forward_s, core.dropped_bytes, zeros, nothing, zeros)}
     alone = int(shape.latent) + int(routed is not None)
     if alone:
         of_attention = norm_bytes if shape.latent else zeros
         of_mlp = norm_bytes if routed else zeros
-        found["layernorm"] = _Module(alone * norm_s, of_attention, of_mlp, nothing, zeros)
+        entries["layernorm"] = _Module(alone * norm_s, of_attention, of_mlp, nothing, zeros)
     if shape.latent:
-        found["mla_up_proj"] = _up_projection(problem, tokens, tp, sp)
+        entries["mla_up_proj"] = _up_projection(problem, tokens, tp, sp)
     inner = _mlp(problem, shape, tokens, tp, sp) if shape.ffn else None
     if inner and not routed:
-        found["mlp"] = _Module(
+        entries["mlp"] = _Module(
             norm_s + inner.forward_s, zeros, norm_bytes + inner.mlp_bytes, inner.tp, zeros
         )
     if inner and routed:
-        found["shared_experts"] = inner
+        entries["shared_experts"] = inner
     if routed:
-        found["moe_act"] = _Module(
+        entries["moe_act"] = _Module(
             routed.activation_s, zeros, routed.activation_bytes, nothing, zeros
         )
         shared = inner or _Module(zeros, zeros, zeros, nothing, zeros)
-        found["moe"] = _Module(
+        entries["moe"] = _Module(
             routed.forward_s + routed.exchange_s + shared.forward_s,
             zeros,
             routed.kept_bytes + shared.mlp_bytes,
@@ -188,7 +188,7 @@ def module_terms(
             routed.exchange_s,
         )
     absent = _Module(zeros, zeros, zeros, nothing, zeros)
-    rows = [found.get(name, absent) for name in RECOMPUTE_MODULES]
+    rows = [entries.get(name, absent) for name in RECOMPUTE_MODULES]
     return ModuleTerms(
         forward_s=np.array([x.forward_s for x in rows]),
         tp=Exposure(
@@ -336,12 +336,12 @@ def run_again(
         }[each]
         return float(sum(values[i].item(row) for i in places))
 
-    found = {}
+    entries = {}
     for each in ("forward", "tp", "exposed", "exchange"):
-        found[each] = (n_layers - n_routed) * total(dense, each)
+        entries[each] = (n_layers - n_routed) * total(dense, each)
         if routed is not None:
-            found[each] += n_routed * total(routed, each)
-    return RunAgain(found["forward"], found["tp"], found["exposed"], found["exchange"])
+            entries[each] += n_routed * total(routed, each)
+    return RunAgain(entries["forward"], entries["tp"], entries["exposed"], entries["exchange"])
 
 
 def repeated_blocks(names: Sequence[str], shape: ModelShape) -> tuple[float, float]:

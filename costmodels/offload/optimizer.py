@@ -83,6 +83,6 @@ def pipelined_s(update: HostUpdate) -> Floats:
     backward. Source: Megatron-LM HybridDeviceOptimizer with --overlap-cpu-optimizer-d2h-h2d (one
     optimizer a tensor, a stream for each direction).
     """
-    whole = update.down_s + update.adam_s + update.up_s
+    total = update.down_s + update.adam_s + update.up_s
     slowest = np.maximum(np.maximum(update.down_s, update.adam_s), update.up_s)
-    return np.asarray(whole / update.n_pieces + slowest * (1.0 - 1.0 / update.n_pieces))
+    return np.asarray(total / update.n_pieces + slowest * (1.0 - 1.0 / update.n_pieces))

@@ -161,7 +161,7 @@ def flush_and_period_s(
                 if start <= mark < stop:
                     marks[at, mark] = np.stack([half[mark - start, columns] for half in ended])
     flush, period = [0.0] * len(rows), [-1.0] * len(rows)
-    found = iter(by_length)
+    result = iter(by_length)
     for (order, same), at in zip(groups, starts, strict=True):
         shape = (len(same), order.pp)
         ends = clock[at : at + len(same) * order.pp].reshape(shape).max(axis=1)
@@ -177,7 +177,7 @@ def flush_and_period_s(
             equal = np.ptp(moved, axis=1) <= SAME * moved[:, 0]
             steady = np.where(equal & (steady < 0.0), moved[:, 0] / lag, steady)
         for one, each in zip(ends.tolist(), steady.tolist(), strict=True):
-            i = next(found)
+            i = next(result)
             flush[i], period[i] = one, each
     return flush, period
 

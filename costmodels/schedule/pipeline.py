@@ -334,16 +334,16 @@ def timeline(
     ends = {FORWARD: forward_end, BACKWARD: backward_end, INPUT_GRAD: backward_end}
     blocks = []
     for rank in range(pp):
-        now, mine = 0.0, []
+        now, own = 0.0, []
         for step in _steps(schedule, rank, pp, vpp, n_micro):
             took = sum(times[kind][stage] for stage, _, kind in step)
             stage, micro, kind = step[0]
             # A weight gradient waits for nothing but its rank.
             end = now + took if kind == WEIGHT_GRAD else ends[kind][stage][micro]
             waited = end - took > now + 1e-12 * end  # less is rounding
-            mine.append(TimedBlock(end - took if waited else now, end, step))
+            own.append(TimedBlock(end - took if waited else now, end, step))
             now = end
-        blocks.append(tuple(mine))
+        blocks.append(tuple(own))
     messages = [
         message
         for j, (a, b, tau) in enumerate(_boundaries(schedule, pp, len(forward_end), hop_s))
@@ -420,53 +420,53 @@ def flush_times_s(runs: Sequence[PipelineRun]) -> list[float]:
     >>> flush_times_s([one, replace(one, schedule="gpipe")])  # (800 + 3) * 3 both
     [2409.0, 2409.0]
     """
-    found: dict[PipelineRun, float] = {}
+    entries: dict[PipelineRun, float] = {}
     together, split = [], []
     for run in dict.fromkeys(runs):
         if run.pp == 1:
-            found[run] = run.n_micro * (sum(run.forward_s) + sum(run.backward_s))
+            entries[run] = run.n_micro * (sum(run.forward_s) + sum(run.backward_s))
         elif run.schedule == "gpipe":
-            found[run] = _gpipe_s(run)
+            entries[run] = _gpipe_s(run)
         elif run.schedule in ZERO_BUBBLE:
             split.append(run)
         else:
             _check_rounds(run.schedule, run.pp, run.n_micro)
             together.append(run)
-    found |= _flush_together_s(together)
-    found |= _flush_split_s(split)
-    return [found[run] for run in runs]
+    entries |= _flush_together_s(together)
+    entries |= _flush_split_s(split)
+    return [entries[run] for run in runs]
 
 
 def _gpipe_s(run: PipelineRun) -> float:
-    again = run.n_micro - 1
-    work = (sum(times) + again * max(times) for times in (run.forward_s, run.backward_s))
+    recomputed = run.n_micro - 1
+    work = (sum(times) + recomputed * max(times) for times in (run.forward_s, run.backward_s))
     return sum(work) + 2.0 * sum(run.hop_s[:-1])
 
 
 def _flush_together_s(runs: Sequence[PipelineRun]) -> dict[PipelineRun, float]:
     """Return the step of 1F1B and interleaved pipelines, seconds."""
-    found: dict[PipelineRun, float] = {}
+    entries: dict[PipelineRun, float] = {}
     unproven = list(runs)
     for least, lags in ((PROVEN_PERIODS[0], (1,)), (LONG_PERIODS, COMMON_DIVISORS)):
         short = [_shortened(run, least, max(lags)) for run in unproven]
         flush, period = _lockstep(short, lags)
-        found |= {
+        entries |= {
             run: flush[i] + (run.n_micro - short[i].n_micro) // run.pp * period[i]
             for i, run in enumerate(unproven)
             if short[i] is run or period[i] >= 0.0
         }
-        unproven = [run for run in unproven if run not in found]
+        unproven = [run for run in unproven if run not in entries]
     whole = [run for run in unproven if _order(run).n_ticks <= WHOLE_TICKS]
-    found |= dict(zip(whole, _lockstep(whole, ())[0], strict=True))
-    unproven = [run for run in unproven if run not in found]
+    entries |= dict(zip(whole, _lockstep(whole, ())[0], strict=True))
+    unproven = [run for run in unproven if run not in entries]
     # What the last periods of the long simulation added, for the rest.
     long = [_shortened(run, LONG_PERIODS, COMMON_PERIODS) for run in unproven]
     fewer = [replace(run, n_micro=run.n_micro - COMMON_PERIODS * run.pp) for run in long]
     flush, _ = _lockstep(long + fewer, ())
     for i, run in enumerate(unproven):
         each = (flush[i] - flush[len(long) + i]) / (long[i].n_micro - fewer[i].n_micro)
-        found[run] = flush[i] + (run.n_micro - long[i].n_micro) * each
-    return found
+        entries[run] = flush[i] + (run.n_micro - long[i].n_micro) * each
+    return entries
 
 
 def _shortened(run: PipelineRun, n_periods: int, multiple: int) -> PipelineRun:
@@ -487,23 +487,23 @@ def _order(run: PipelineRun) -> lockstep.Order:
 
 def _flush_split_s(runs: Sequence[PipelineRun]) -> dict[PipelineRun, float]:
     """Return the step of schedules that split the backward, seconds."""
-    found: dict[PipelineRun, float] = {}
+    entries: dict[PipelineRun, float] = {}
     unproven = list(runs)
     for periods in PROVEN_PERIODS:
         short = [_first_periods(run, periods) for run in unproven]
         for run, one, (total, period) in zip(unproven, short, _split_together(short), strict=True):
             if one.n_micro == run.n_micro:
-                found[run] = total
+                entries[run] = total
             elif period >= 0.0:
-                found[run] = total + (run.n_micro - one.n_micro) // run.pp * period
-        unproven = [run for run in unproven if run not in found]
+                entries[run] = total + (run.n_micro - one.n_micro) // run.pp * period
+        unproven = [run for run in unproven if run not in entries]
     # What the last periods of a longer simulation add, for the rest.
     both = [[_first_periods(run, periods) for run in unproven] for periods in STEADY_PERIODS]
     (short, first), (long, second) = ((runs, _split_together(runs)) for runs in both)
     for i, run in enumerate(unproven):
         each = (second[i][0] - first[i][0]) / max(1, long[i].n_micro - short[i].n_micro)
-        found[run] = second[i][0] + (run.n_micro - long[i].n_micro) * each
-    return found
+        entries[run] = second[i][0] + (run.n_micro - long[i].n_micro) * each
+    return entries
 
 
 def _first_periods(run: PipelineRun, periods: int) -> PipelineRun:
@@ -517,7 +517,7 @@ def _first_periods(run: PipelineRun, periods: int) -> PipelineRun:
 
 def _split_together(runs: Sequence[PipelineRun]) -> list[tuple[float, float]]:
     """Return the step and the period, -1 where none is seen, of each run, seconds."""
-    found: list[tuple[float, float]] = [(0.0, -1.0)] * len(runs)
+    results: list[tuple[float, float]] = [(0.0, -1.0)] * len(runs)
     alike: dict[tuple[str, int, int], list[int]] = {}
     for i, run in enumerate(runs):
         alike.setdefault((run.schedule, run.pp, run.n_micro), []).append(i)
@@ -530,8 +530,8 @@ def _split_together(runs: Sequence[PipelineRun]) -> list[tuple[float, float]]:
         repeats = n_micro // pp >= PROVEN_PERIODS[0]
         for j, i in enumerate(rows):
             period = _period_s(schedule, pp, n_micro, ends[..., j]) if repeats else -1.0
-            found[i] = float(flush[j]), period
-    return found
+            results[i] = float(flush[j]), period
+    return results
 
 
 def flush_s(

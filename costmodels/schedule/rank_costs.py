@@ -41,19 +41,19 @@ def with_kinds(
     problem, terms, shapes = rows.problem, rows.shapes, rows.table.shapes
     params = kind_params(problem, shapes, kinds)
     per_param = terms.state_bytes[..., :1] / terms.params[:, :1]
-    found = replace(terms, kinds=kinds, params=params, state_bytes=per_param * params)
+    result = replace(terms, kinds=kinds, params=params, state_bytes=per_param * params)
     if terms.experts:
         routed = kind_expert_params(problem, shapes, kinds)
         # The fullest kind holds experts; a first stage of dense layers may hold none.
         fullest = terms.experts.params.argmax(axis=1)[:, None]
-        most = np.take_along_axis(terms.experts.params, fullest, axis=1)
+        maximum = np.take_along_axis(terms.experts.params, fullest, axis=1)
         states = terms.experts.state_bytes
         at = np.broadcast_to(fullest, (*states.shape[:-2], *fullest.shape))
-        per_param = np.take_along_axis(states, at, axis=-1) / most
+        per_param = np.take_along_axis(states, at, axis=-1) / maximum
         more = replace(terms.experts, params=routed, state_bytes=per_param * routed)
-        found = replace(found, experts=more)
+        result = replace(result, experts=more)
     return replace(
-        rows, shapes=found, recomputed=recomputed, recomputed_experts=recomputed_experts
+        rows, shapes=result, recomputed=recomputed, recomputed_experts=recomputed_experts
     )
 
 
@@ -100,9 +100,9 @@ class RankCosts:
         """
         sizes, before = np.array(counts), np.array(self.n_experts_before)
         ends = np.cumsum(sizes)
-        starts, again = ends - sizes, np.minimum(sizes, recompute_layers)
-        routed, routed_again = (before[starts + n] - before[starts] for n in (sizes, again))
-        return np.array([sizes, routed, again, routed_again])
+        starts, recomputed = ends - sizes, np.minimum(sizes, recompute_layers)
+        routed, routed_again = (before[starts + n] - before[starts] for n in (sizes, recomputed))
+        return np.array([sizes, routed, recomputed, routed_again])
 
     def stage_s(self, counts: Sequence[int], recompute_layers: int) -> Floats:
         """Return forward and backward of each virtual stage, seconds per micro-batch."""
@@ -153,11 +153,11 @@ def rank_costs(
     rows = join(problem, shape_terms(problem, table.shapes, table.shardings), table, layers)
     held = np.array(_HELD, dtype=np.float64)
     routed = bool(rows.layers.experts)
-    most, n = max(x.pp for x in layouts), len(layouts)
+    largest, n = max(x.pp for x in layouts), len(layouts)
     # Kinds: every rank with everything that it may hold; ranks beyond pp repeat the last.
-    ranks = np.minimum(np.arange(most)[None], table.shapes.pp[:, None] - 1)
-    size = (n, most, len(_HELD))
-    shape = (n, most * len(_HELD))
+    ranks = np.minimum(np.arange(largest)[None], table.shapes.pp[:, None] - 1)
+    size = (n, largest, len(_HELD))
+    shape = (n, largest * len(_HELD))
 
     def column(values: NDArray[np.float64] | NDArray[np.int32]) -> Floats:
         return np.broadcast_to(values, size).reshape(shape).astype(np.float64)

@@ -73,14 +73,14 @@ _KEPT: OrderedDict[tuple[str, int, int], Rounds] = OrderedDict()
 def rounds_of(schedule: str, pp: int, n_micro: int) -> Rounds:
     """Return the rounds of an order; `zero_bubble.program` says what each rank runs."""
     key = schedule, pp, n_micro
-    found = _KEPT.pop(key, None)
-    if found is None:
-        found = _rounds_of(*key)
-        n_bytes = found.n_bytes + sum(rounds.n_bytes for rounds in _KEPT.values())
+    result = _KEPT.pop(key, None)
+    if result is None:
+        result = _rounds_of(*key)
+        n_bytes = result.n_bytes + sum(rounds.n_bytes for rounds in _KEPT.values())
         while _KEPT and (n_bytes > KEPT_BYTES or len(_KEPT) >= MOST_KEPT):
             n_bytes -= _KEPT.popitem(last=False)[1].n_bytes
-    _KEPT[key] = found
-    return found
+    _KEPT[key] = result
+    return result
 
 
 def _rounds_of(schedule: str, pp: int, n_micro: int) -> Rounds:
@@ -118,19 +118,19 @@ def _blocks(
     `parts` are (virtual stage, micro-batch, kind); `none` the positions that stand for nothing.
     """
     stage, micro, kind = parts.T
-    forward, late, whole = kind == FORWARD, kind == WEIGHT_GRAD, n_stages * n_micro
+    forward, late, total = kind == FORWARD, kind == WEIGHT_GRAD, n_stages * n_micro
     end = stage * n_micro + micro
     starts, turns = (np.isin(stage, [way[i] for way in ways]) for i in (0, 1))
     free = late | (forward & starts)
     # The gradient of the last stage needs its own forward, no message.
     alone = free | (~forward & turns)
-    waits_for = np.where(forward, end - n_micro, np.where(turns, end, whole + end + n_micro))
+    waits_for = np.where(forward, end - n_micro, np.where(turns, end, total + end + n_micro))
     return np.stack(
         [
             np.where(free, none[0], waits_for),
             np.where(alone, none[1], np.where(forward, stage - 1, stage)),
             kind * n_stages + stage,
-            np.where(late, none[3], np.where(forward, end, whole + end)),
+            np.where(late, none[3], np.where(forward, end, total + end)),
         ],
         axis=1,
     )

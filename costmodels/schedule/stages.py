@@ -222,8 +222,8 @@ def _found(
     sizes = 3
     if names != SPLITS:
         sizes = max(n_sizes(stage_layers(layers, *row)) for row in rows)
-    found = zip(rows, places, strict=True)
-    return [_kinds_of(layers, *row, at, sizes, experts) for row, at in found], sizes
+    result = zip(rows, places, strict=True)
+    return [_kinds_of(layers, *row, at, sizes, experts) for row, at in result], sizes
 
 
 def n_kinds(
@@ -277,9 +277,9 @@ def _kinds_with_experts(found: list[tuple[tuple[float, ...], ...]], sizes: int) 
 
 
 def _as_kinds(found: list[tuple[tuple[float, ...], ...]], sizes: int) -> StageKinds:
-    most = max((len(rows) for rows in found), default=1)
-    padded = [rows + ((*rows[0][:-1], 0.0),) * (most - len(rows)) for rows in found]
-    block = np.array(padded, dtype=np.float64).reshape(len(found), most, 7 + sizes)
+    largest = max((len(rows) for rows in found), default=1)
+    padded = [rows + ((*rows[0][:-1], 0.0),) * (largest - len(rows)) for rows in found]
+    block = np.array(padded, dtype=np.float64).reshape(len(found), largest, 7 + sizes)
     return StageKinds(
         rank=block[..., 0].astype(np.int32),
         late_rank=block[..., 1].astype(np.int32),

@@ -135,13 +135,13 @@ def stage_wires(rows: Rows, layout: Layout) -> tuple[StageWires, ...]:
             routing, longest = rows.problem.shape.expert_layers, max(layout_of)
             prefix = expert_prefix(layout_of, (j,), routing, longest)
             n_routed = prefix[longest] + more_layers * routing[-1]
-            routed, again = prefix[longest], prefix[min(longest, layout.recompute_layers)]
+            routed, recomputed = prefix[longest], prefix[min(longest, layout.recompute_layers)]
             ahead = _one(more.tp_forward) + tp_f * -1.0
             after = _one(more.tp_backward) + tp_b * -1.0
-            tp, tp_back = tp + ahead * routed, tp_back + after * routed + ahead * again
+            tp, tp_back = tp + ahead * routed, tp_back + after * routed + ahead * recomputed
             exchange_f = Wire(more.exchange.forward_s.item(), 0.0)
             exchange_b = Wire(more.exchange.backward_s.item(), 0.0)
-            ep, ep_back = exchange_f * routed, exchange_b * routed + exchange_f * again
+            ep, ep_back = exchange_f * routed, exchange_b * routed + exchange_f * recomputed
         modules = run_again(
             layout.recompute_modules,
             layers.modules,
@@ -202,12 +202,12 @@ def _rank_memory(found: Breakdown, rank: int) -> RankMemory:
     if layout.schedule in ZERO_BUBBLE:
         chunk, late = _split_chunk_bytes(rows, layout, rank)
     # Lost to the allocator in proportion.
-    whole = 1.0 + rows.problem.stack.fragmentation_frac
+    total = 1.0 + rows.problem.stack.fragmentation_frac
     return RankMemory(
         always_bytes=terms["states"] + terms["overhead"],
         backward_bytes=terms["logits"] + terms["working"],
-        chunk_bytes=whole * chunk,
-        late_bytes=whole * late,
+        chunk_bytes=total * chunk,
+        late_bytes=total * late,
     )
 
 

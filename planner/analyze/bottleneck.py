@@ -53,8 +53,8 @@ def parts_s(found: Breakdown, elasticity: Mapping[str, float]) -> dict[str, floa
         "hbm": max(0.0, -elasticity["hbm_bandwidth"]),
         "overhead": max(0.0, elasticity["kernel_latency"]),
     }
-    whole = sum(rates.values())
-    cut = {name: computing * rate / whole for name, rate in rates.items()} if whole else {}
+    total = sum(rates.values())
+    cut = {name: computing * rate / total for name, rate in rates.items()} if total else {}
     parts = dict.fromkeys(PARTS, 0.0) | {axis: time[axis] for axis in NETWORK_TERMS}
     parts |= {name: time[name] for name in ("overlap", "bubble", "straggler", "host")}
     parts["compute"] = cut.get("compute", computing)

@@ -291,8 +291,8 @@ def _of_hardware(problem: Problem, plan: Plan, now: LeverState) -> Iterator[Leve
     for figure, (_, factor), (step_s, elasticity) in zip(FIGURES, changes, priced, strict=True):
         if step_s > (1.0 - 0.99 * LEAST_GAIN) * now.step_s:
             continue  # told apart below, from a price with all its terms
-        found = break_down(figure.changed(problem, factor), plan.layout)
-        after = _state(found, elasticity)
+        breakdown = break_down(figure.changed(problem, factor), plan.layout)
+        after = _state(breakdown, elasticity)
         word = "twice" if figure.kind == RATE else "half"
         lever = _lever("hardware", f"{word} the {figure.name}", now, after, plan.usable_bytes)
         if lever.gain_frac >= LEAST_GAIN:
@@ -392,10 +392,10 @@ def _of_layouts(
         changed = problem
         if change.axis == "precision":
             changed = replace(problem, job=replace(problem.job, precision=change.new))
-        found = break_down(changed, near.layout)
+        breakdown = break_down(changed, near.layout)
         if changed is problem:
-            opened[near.layout] = found
-        after = _state(found, _elasticity(changed, near.layout))
+            opened[near.layout] = breakdown
+        after = _state(breakdown, _elasticity(changed, near.layout))
         lever = _lever(
             "numbers" if change.axis == "precision" else "layout",
             _change_words(change),
@@ -412,15 +412,15 @@ def _of_layouts(
 
 def _too_large(legal: Sequence[Legal], plan: Plan, now: LeverState) -> list[Legal]:
     """Return the changes that only more memory allows: each faster than those that need less."""
-    found: list[Legal] = []
+    results: list[Legal] = []
     limit_bytes = TOO_LARGE * plan.usable_bytes
     large = [c for c in legal if plan.usable_bytes < c[1].peak_bytes <= limit_bytes]
     best_s = now.step_s * (1.0 - LEAST_GAIN)
     for change, near in sorted(large, key=lambda c: (c[1].peak_bytes, c[0].axis)):
         if near.step_s < best_s:
-            found.append((change, near))
+            results.append((change, near))
             best_s = near.step_s
-    return found[:MOST_TOO_LARGE]
+    return results[:MOST_TOO_LARGE]
 
 
 def _is_searched(change: SingleChange) -> bool:
@@ -480,5 +480,5 @@ def _repeated(problem: Problem, layout: Layout, lever: Lever, k: int) -> tuple[L
     figure = next(f for f in FIGURES if lever.change.endswith(f" {f.name}"))
     rate = figure.kind == RATE
     factor = float(times) if rate else 1.0 / times
-    words = f"{times} times" if rate else f"1/{times} of"
-    return state_of(figure.changed(problem, factor), layout), f"{words} the {figure.name}"
+    text = f"{times} times" if rate else f"1/{times} of"
+    return state_of(figure.changed(problem, factor), layout), f"{text} the {figure.name}"

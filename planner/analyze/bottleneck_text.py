@@ -111,22 +111,22 @@ def lever_said(found: Bound, lever: Lever) -> Said:
     """Return one change with its price, without its gain, numbers apart."""
     now, after = found.now, lever.after
     part = lever.relaxes
-    said: list[Said] = []
+    messages: list[Said] = []
     if lever.kind == "memory":
         over = after.peak_bytes - found.plan.usable_bytes
         number = StatedNumber(f"{over / GIB:.1f} GiB", "over", lever=lever)
-        said.append(("needs ", number, " more than there are"))
+        messages.append(("needs ", number, " more than there are"))
     elif now.parts[part] > after.parts[part]:
         before = StatedNumber(f"{now.parts[part]:.2f}", "part", part)
         then = StatedNumber(f"{after.parts[part]:.2f} s", "after", part, lever)
-        said.append((f"{part} ", before, " -> ", then))
+        messages.append((f"{part} ", before, " -> ", then))
     if lever.costs:
         grown = after.parts[lever.costs] - now.parts[lever.costs]
         number = StatedNumber(f"+{grown:.2f} s", "grows", lever.costs, lever)
-        said.append((f"{lever.costs} ", number))
+        messages.append((f"{lever.costs} ", number))
     if not lever.searched:
-        said.append(("searched only where it is named",))
-    return tuple(x for i, one in enumerate(said) for x in ((", ",) if i else ()) + one)
+        messages.append(("searched only where it is named",))
+    return tuple(x for i, one in enumerate(messages) for x in ((", ",) if i else ()) + one)
 
 
 def next_words(found: Bound) -> str:
@@ -160,8 +160,8 @@ def relaxing(found: Bound) -> tuple[Lever, ...]:
 
     Those that save time, the best of each axis; where none does, the one that costs least.
     """
-    mine = found.relaxing(found.binds)
-    return _best_of_each(x for x in mine if x.gain_frac > 0) or mine[:1]
+    own = found.relaxing(found.binds)
+    return _best_of_each(x for x in own if x.gain_frac > 0) or own[:1]
 
 
 def others(found: Bound) -> tuple[Lever, ...]:
@@ -175,10 +175,10 @@ def others(found: Bound) -> tuple[Lever, ...]:
 
 def _best_of_each(levers: Iterable[Lever]) -> tuple[Lever, ...]:
     """Return the first change of each axis of layout or numbers, and all others, a few of them."""
-    found: dict[str, Lever] = {}
+    entries: dict[str, Lever] = {}
     for x in levers:
-        found.setdefault(x.axis, x)
-    return tuple(found.values())[:MOST_SHOWN]
+        entries.setdefault(x.axis, x)
+    return tuple(entries.values())[:MOST_SHOWN]
 
 
 def memory_words(found: Bound) -> str:
@@ -190,12 +190,12 @@ def memory_said(found: Bound) -> Said:
     """Return what more memory would give, in one sentence, numbers apart."""
     plan = found.plan
     free = plan.usable_bytes - plan.breakdown.peak_bytes
-    whole = f"{plan.usable_bytes / GIB:.1f}"
+    text = f"{plan.usable_bytes / GIB:.1f}"
     lead: Said = (
         "Memory: ",
         StatedNumber(f"{free / GIB:.1f}", "free"),
         " of ",
-        StatedNumber(f"{whole} GiB", "usable"),
+        StatedNumber(f"{text} GiB", "usable"),
         " are free",
     )
     if free < 0:
@@ -203,10 +203,10 @@ def memory_said(found: Bound) -> Said:
             "Memory: it needs ",
             StatedNumber(f"{-free / GIB:.1f} GiB", "lacking"),
             " more than the ",
-            StatedNumber(whole, "usable"),
+            StatedNumber(text, "usable"),
             " usable",
         )
-    mine = found.relaxing(MEMORY)
+    own = found.relaxing(MEMORY)
     part = plan.breakdown.rows.problem.pool.accelerator
     if found.roomier is not None and found.roomier.memory_bytes > part.memory_bytes:
         saved = 1.0 - found.roomier.step_s / found.now.step_s
@@ -217,7 +217,7 @@ def memory_said(found: Bound) -> Said:
             " would do without recomputation, ",
             StatedNumber(percent_text(-saved, True), "saved"),
         )
-    walled = [x for x in mine if x.kind == MEMORY]
+    walled = [x for x in own if x.kind == MEMORY]
     best = min(walled, key=lambda x: x.after.peak_bytes, default=None)
     if best is None:
         return (*lead, "; no single change that up to twice as much would allow is faster")
@@ -247,9 +247,9 @@ def binding_text(found: Bound) -> str:
     words = compute_words(found)
     if words:
         lines += wrapped(" ", f"{words}.")
-    mine, rest = relaxing(found), others(found)
+    own, rest = relaxing(found), others(found)
     lines.append("what relaxes it, each change alone and priced anew:")
-    lines += _lever_lines(found, mine) or ["  nothing that was tried"]
+    lines += _lever_lines(found, own) or ["  nothing that was tried"]
     lines += wrapped("next:", f"{next_words(found)}.")
     if rest:
         lines.append("what else would help:")

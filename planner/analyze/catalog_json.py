@@ -59,8 +59,8 @@ def _part_json(part: Accelerator | Link | Platform) -> dict[str, Any]:
     data: dict[str, Any] = asdict(part)
     if isinstance(part, Accelerator):
         data["ridge_points"] = [asdict(point) for point in ridge_points(part)]
-    found: dict[str, Any] = _finite(data)
-    return found
+    entries: dict[str, Any] = _finite(data)
+    return entries
 
 
 def catalogue_of_json(data: Mapping[str, Any]) -> Catalogue:

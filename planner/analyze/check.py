@@ -271,16 +271,18 @@ def check(
     ) -> ExistingRun:
         """Return the run on `n` devices, with more settings and pins than the user gave."""
         sets = (*of["run"], *more)
-        asked = RunQuery(own, sets, env, n, {**(pins or {}), **also}, beside, all_devices, version)
-        return read_run(named, asked, framework)
+        run_query = RunQuery(
+            own, sets, env, n, {**(pins or {}), **also}, beside, all_devices, version
+        )
+        return read_run(named, run_query, framework)
 
     run = _pinned(read((), {}, devices, all_devices=counted), pins or {})
     release = version or run.release or RELEASES[run.framework]
     described, why = describe(run, own, of["model"])
-    asked = run.n_devices or devices
+    requested = run.n_devices or devices
     notes = list(run.notes)
-    enough = asked <= devices
-    placed, more = _on_devices(given, asked)
+    enough = requested <= devices
+    placed, more = _on_devices(given, requested)
     notes += more
     generation = given.cluster.pools[0].accelerator.generation
     refusals, ignored, unwritten = judge(
@@ -309,12 +311,12 @@ def check(
         calibration=own_calibration(calibration) or load_calibration(),
     )
     if described is None or placed is None:
-        text = base.not_priced or f"{asked} devices do not fill whole nodes of this pool"
+        text = base.not_priced or f"{requested} devices do not fill whole nodes of this pool"
         return replace(base, not_priced=text)
 
     def changed(more: Overrides, also: Mapping[str, object]) -> ExistingRun:
         """Return the run with more settings and pins on the devices that it has."""
-        return read(more, also, asked, all_devices=True)
+        return read(more, also, requested, all_devices=True)
 
     judged = _Judged(changed, generation, own, of["model"], given, bool(version))
     return _priced(base, described, placed, judged, stop)
@@ -340,16 +342,16 @@ def _check_version(version: str) -> None:
 
 def _sorted_overrides(overrides: Overrides) -> dict[str, Overrides]:
     """Return the overrides of the model, the cluster and the run's own settings."""
-    found: dict[str, list[tuple[str, object]]] = {"model": [], "cluster": [], "run": []}
+    entries: dict[str, list[tuple[str, object]]] = {"model": [], "cluster": [], "run": []}
     for path, value in overrides:
         head, dotted = path.split(".")[0], "." in path
         if head in MODEL_SECTIONS and dotted and path.split(".")[1] not in TORCHTITAN_KEYS:
-            found["model"].append((path, value))
+            entries["model"].append((path, value))
         elif head in CLUSTER_SECTIONS and dotted:
-            found["cluster"].append((path, value))
+            entries["cluster"].append((path, value))
         else:
-            found["run"].append((path, value))
-    return {key: tuple(items) for key, items in found.items()}
+            entries["run"].append((path, value))
+    return {key: tuple(items) for key, items in entries.items()}
 
 
 TORCHTITAN_KEYS = frozenset(
@@ -373,16 +375,16 @@ def _cluster(
     cluster: FileOrContent | Mapping[str, Any], overrides: Overrides, pool: str
 ) -> ClusterInput:
     read = cluster_from_dict if isinstance(cluster, Mapping) else load_cluster
-    given = read(cluster, overrides)  # type: ignore[arg-type]  # chosen by its type
+    value = read(cluster, overrides)  # type: ignore[arg-type]  # chosen by its type
     if pool:
-        return given.pool(pool)
-    names = [p.name for p in given.cluster.pools]
+        return value.pool(pool)
+    names = [p.name for p in value.cluster.pools]
     if len(names) > 1:
         raise UsageError(
             f"the cluster has {len(names)} pools, and a run uses one of them",
             f"name it with {option('pool')}: {', '.join(names)}",
         )
-    return given
+    return value
 
 
 def _given_model(
@@ -413,11 +415,11 @@ def describe(
     `overrides` win over what the run and the model file `own` say.
     """
     try:
-        found = model_from_dict(_document(run, own), overrides)
+        result = model_from_dict(_document(run, own), overrides)
     except SpecError as error:
         return None, error
     name = own.path if own else run.source
-    return dataclasses.replace(found, path=name), None
+    return dataclasses.replace(result, path=name), None
 
 
 def _document(run: ExistingRun, own: ModelInput | None) -> dict[str, Any]:
@@ -456,11 +458,11 @@ def _on_devices(given: ClusterInput, n: int) -> tuple[ClusterInput | None, list[
     elif rest:
         return None, [f"the run starts on {n} devices, which are not whole nodes of {per_node}"]
     elif pool.scale_up_domain > per_node:
-        whole = math.gcd(pool.scale_up_domain, n)
-        fields["pools.0.scale_up_domain"] = whole if whole % per_node == 0 else per_node
+        total = math.gcd(pool.scale_up_domain, n)
+        fields["pools.0.scale_up_domain"] = total if total % per_node == 0 else per_node
     document = dict(given.document)
-    most = pool.n_devices
-    if n > most:
+    maximum = pool.n_devices
+    if n > maximum:
         fabric = dict(document["fabric"], tiers=[])
         document["fabric"] = fabric if nodes > _tier_nodes(document) else document["fabric"]
     try:
@@ -468,10 +470,10 @@ def _on_devices(given: ClusterInput, n: int) -> tuple[ClusterInput | None, list[
     except SpecError as error:
         return None, [f"the run starts on {n} devices: {error.message}"]
     changed = dataclasses.replace(changed, path=given.path)
-    if n > most:
-        text = f"the run starts on {n} devices, the cluster has {most}: it would wait for more"
+    if n > maximum:
+        text = f"the run starts on {n} devices, the cluster has {maximum}: it would wait for more"
         return changed, [f"{text}; priced as if the pool had {nodes} nodes"]
-    return changed, [f"the run uses {n} of the {most} devices: priced on {n} of one pool"]
+    return changed, [f"the run uses {n} of the {maximum} devices: priced on {n} of one pool"]
 
 
 def _tier_nodes(document: Mapping[str, Any]) -> int:
@@ -594,8 +596,8 @@ def _priced(
     why = why_not_priced(problem, layout)
     if why:
         return replace(base, not_priced=why)
-    found = break_down(problem, layout)
-    plan = make_plan(1, problem, found, model, cluster, False, base.calibration)
+    breakdown = break_down(problem, layout)
+    plan = make_plan(1, problem, breakdown, model, cluster, False, base.calibration)
     if run.overestimated:
         kept = tuple(warning for warning in plan.warnings if warning.code != "MEM001")
         plan = replace(plan, warnings=kept)
@@ -834,15 +836,15 @@ def _switched(
         stack = judged.stack(base, problem, usual, plan.layout, switch)
         if stack is None:
             continue
-        found = break_down(replace(problem, stack=stack), plan.layout)
+        breakdown = break_down(replace(problem, stack=stack), plan.layout)
         changes.append(
             Change(
                 text=switch.change,
                 words=(),
-                step_s=found.step_s,
-                gain_frac=1.0 - found.step_s / plan.step_time_s,
-                peak_bytes=found.peak_bytes,
-                fits=found.peak_bytes <= problem.pool.usable_bytes,
+                step_s=breakdown.step_s,
+                gain_frac=1.0 - breakdown.step_s / plan.step_time_s,
+                peak_bytes=breakdown.peak_bytes,
+                fits=breakdown.peak_bytes <= problem.pool.usable_bytes,
                 plan_id=plan.plan_id,
             )
         )

@@ -103,12 +103,12 @@ def _side_json(plan: Plan) -> dict[str, Any]:
 def compare(first: Opened, second: Opened) -> Comparison:
     """Return the comparison of two opened plans, A and B."""
     inputs = tuple(_input_differences(first, second))
-    found = Comparison(first, second, inputs, tuple(_layout_differences(first, second)), ())
-    if inputs or not found.winner:
-        return found
-    lost, won = (second, first) if found.winner == "A" else (first, second)
-    names = ("B", "A") if found.winner == "A" else ("A", "B")
-    return replace(found, turns=tuple(_turns(lost, won, names)))
+    comparison = Comparison(first, second, inputs, tuple(_layout_differences(first, second)), ())
+    if inputs or not comparison.winner:
+        return comparison
+    lost, won = (second, first) if comparison.winner == "A" else (first, second)
+    names = ("B", "A") if comparison.winner == "A" else ("A", "B")
+    return replace(comparison, turns=tuple(_turns(lost, won, names)))
 
 
 def _input_differences(first: Opened, second: Opened) -> list[str]:
@@ -144,7 +144,7 @@ def _layout_differences(first: Opened, second: Opened) -> list[tuple[str, str, s
     sharded = "nothing", "optimizer states", "optimizer states and gradients", "all states"
     tokens = first[2].job.seq_len, second[2].job.seq_len
     experts = first[2].shape.n_experts, second[2].shape.n_experts
-    said = {
+    message = {
         "n_devices": ("devices", "devices in use"),
         "tp": ("tp", f"a layer is cut over {a.tp} -> {b.tp} devices"),
         "pp": ("pp", f"{a.pp} -> {b.pp} pipeline stages of {_held(a)} -> {_held(b)} layers"),
@@ -186,7 +186,7 @@ def _layout_differences(first: Opened, second: Opened) -> list[tuple[str, str, s
     if recipes[0] != recipes[1]:
         names = first[3].precision, second[3].precision
         out.append(("precision", *names, f"{recipes[0].name} -> {recipes[1].name}"))
-    for axis, (name, meaning) in said.items():
+    for axis, (name, meaning) in message.items():
         values = getattr(a, axis), getattr(b, axis)
         if values[0] != values[1]:
             out.append((name, _word(values[0]), _word(values[1]), meaning))
@@ -416,15 +416,15 @@ def _memory_lines(a: Plan, b: Plan) -> list[str]:
 
 
 def _traffic_lines(a: Plan, b: Plan) -> list[str]:
-    found = _traffic(a, b)
-    if not found:
+    traffic = _traffic(a, b)
+    if not traffic:
         return ["neither sends anything"]
     lines = [
         "traffic of a device per step",
         f"  {'axis':<5}{'sent GB, A':>12}{'B':>10}{'on the wire ms, A':>20}{'B':>11}"
         f"{'waited ms, A':>15}{'B':>11}",
     ]
-    for axis, of in found.items():
+    for axis, of in traffic.items():
         sent, wire, waits = of["sent_bytes"], of["time_s"], of["exposed_s"]
         lines.append(
             f"  {axis:<5}{sent[0] / 1e9:>12.2f}{sent[1] / 1e9:>10.2f}"

@@ -224,10 +224,10 @@ def sensitivity(problem: Problem, layout: Layout) -> Sensitivity:
     times = same_layout_times(rows, layout)
     pairs = zip(FIGURES, times[:-1:2], times[1::2], strict=True)
     sides = {figure.name: (more, less) for figure, more, less in pairs}
-    found = {name: _slope(*side) for name, side in sides.items()}
+    entries = {name: _slope(*side) for name, side in sides.items()}
     part = problem.pool.accelerator
     reached = part.hbm_bytes_per_s * part.efficiency.hbm_frac
-    return Sensitivity(found, _memory_s(rows, layout, n - 1) * reached, sides)
+    return Sensitivity(entries, _memory_s(rows, layout, n - 1) * reached, sides)
 
 
 def _slope(more_s: float, less_s: float) -> float:
@@ -259,8 +259,8 @@ def after_changes(
     rows = join_layouts(in_columns(changed), [layout] * (each * len(changes)))
     times, out = same_layout_times(rows, layout), []
     for at in range(0, len(times), each):
-        found = {of: _slope(*times[at + 2 * k : at + 2 * k + 2]) for k, of in enumerate(names)}
-        out.append((times[at + each - 1], found))
+        entries = {of: _slope(*times[at + 2 * k : at + 2 * k + 2]) for k, of in enumerate(names)}
+        out.append((times[at + each - 1], entries))
     return out
 
 

@@ -92,8 +92,8 @@ def explain_plan(
             lines.append(
                 f"{'  ' if last else '│ '} {branch} {term:<12} {value}  {TERMS[term].title}"
             )
-    found = elasticities(problem, plan.layout)
-    lines += [line for words in percent_words(found) for line in wrapped(*words)]
+    result = elasticities(problem, plan.layout)
+    lines += [line for words in percent_words(result) for line in wrapped(*words)]
     lines += ["", *_memory_tree(plan), ""]
     lines += wrapped("open a term: planner explain PLAN --term", ", ".join([*TERMS, *RUN_TERMS]))
     return "\n".join(lines) + "\n"
@@ -104,10 +104,10 @@ def _seconds(value: float, plan: Plan) -> str:
 
 
 def _memory_tree(plan: Plan) -> list[str]:
-    found = plan.breakdown
-    stage = found.stages[found.peak_stage]
+    result = plan.breakdown
+    stage = result.stages[result.peak_stage]
     lines = [
-        f"memory {found.peak_bytes / GIB:.2f} GiB on stage {found.peak_stage}, "
+        f"memory {result.peak_bytes / GIB:.2f} GiB on stage {result.peak_stage}, "
         f"{plan.usable_bytes / GIB:.2f} usable"
     ]
     shown = [name for name, value in stage.items() if value > 0]

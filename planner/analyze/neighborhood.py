@@ -102,7 +102,7 @@ def neighbours(
     context = _context(problem, layout)
     present = _framework_codes(problem, layout, framework)
     present |= frozenset(rules_that_break(context, layout))
-    found: dict[Layout, tuple[str, ...]] = {}
+    entries: dict[Layout, tuple[str, ...]] = {}
     broken: list[tuple[Layout, tuple[str, ...], str]] = []
     for axis, value in _steps(problem, layout):
         near = derived(problem, layout, {axis: value})
@@ -110,18 +110,18 @@ def neighbours(
             continue
         code = _broken(context, near, framework, present)
         if not code:
-            found.setdefault(near, (axis,))
+            entries.setdefault(near, (axis,))
         elif pairs:
             broken.append((near, (axis,), code))
     for near, axes, code in broken:
         for second in HELPS.get(code, ()):
             for axis, value in _steps(problem, near, (second,)):
                 pair = derived(problem, near, {axis: value})
-                if pair is None or pair == layout or pair in found or axis in axes:
+                if pair is None or pair == layout or pair in entries or axis in axes:
                     continue
                 if not _broken(context, pair, framework, present):
-                    found[pair] = (*axes, axis)
-    return _priced(problem, layout, found)
+                    entries[pair] = (*axes, axis)
+    return _priced(problem, layout, entries)
 
 
 def _context(problem: Problem, layout: Layout) -> Context:
@@ -175,8 +175,8 @@ def _values(problem: Problem, x: Layout, axis: str) -> list[Any]:
     if axis == "split":
         return ["even", "ends"] if x.pp > 1 else []
     if axis == "mbs":
-        most = usual_most_mbs(problem.job.seq_len)
-        return [d for d in divisors(x.gbs // x.dp) if d <= most]
+        maximum = usual_most_mbs(problem.job.seq_len)
+        return [d for d in divisors(x.gbs // x.dp) if d <= maximum]
     if axis == "zero":
         return [0, 1, 2, 3]
     if axis == "dp_shard":
@@ -211,8 +211,8 @@ def _offloads(problem: Problem, x: Layout) -> list[int]:
         return [0]
     if x.recompute == "full":
         return [0, x.recompute_layers]
-    most, layers = problem.shape.layers - RESIDENT_LAYERS, problem.shape.layers
-    return sorted({0, *(n for n in (layers // 4, layers // 2, most) if 0 < n <= most)})
+    maximum, layers = problem.shape.layers - RESIDENT_LAYERS, problem.shape.layers
+    return sorted({0, *(n for n in (layers // 4, layers // 2, maximum) if 0 < n <= maximum)})
 
 
 def _thinned(longest: int) -> list[int]:
@@ -422,12 +422,12 @@ def single_changes(
 
 def single_neighbours(changes: Sequence[SingleChange]) -> tuple[Neighbour, ...]:
     """Return `neighbours` of a layout in one axis, of its `single_changes`; not priced again."""
-    found = [
+    results = [
         change.near
         for change in changes
         if change.near and change.axis in AXES and not str(change.new).startswith("full:")
     ]
-    return tuple(sorted(found, key=lambda n: (n.step_s, n.peak_bytes, n.changes)))
+    return tuple(sorted(results, key=lambda n: (n.step_s, n.peak_bytes, n.changes)))
 
 
 def _each_once(tried: Sequence[Tried]) -> list[Tried]:

@@ -16,8 +16,8 @@ from searches.rules import RULES
 
 def rule_title(code: str) -> str:
     """Return what a rule of the search or of a framework says, in a few words."""
-    found = RULES.get(code) or FRAMEWORK_RULES.get(code)
-    return found.title if found else code
+    result = RULES.get(code) or FRAMEWORK_RULES.get(code)
+    return result.title if result else code
 
 
 def changes_text(plan: Plan, changes: Sequence[SingleChange], framework: str) -> str:
@@ -33,12 +33,12 @@ def changes_text(plan: Plan, changes: Sequence[SingleChange], framework: str) ->
     ]
     best = _best(plan, changes)
     for axis in dict.fromkeys(change.axis for change in changes):
-        mine = [change for change in changes if change.axis == axis]
-        for change in mine:
+        own = [change for change in changes if change.axis == axis]
+        for change in own:
             if change.near:
                 lines.append(_priced_line(plan, change, change is best))
-        for code in dict.fromkeys(change.rule for change in mine if change.rule):
-            values = ", ".join(_word(change.new) for change in mine if change.rule == code)
+        for code in dict.fromkeys(change.rule for change in own if change.rule):
+            values = ", ".join(_word(change.new) for change in own if change.rule == code)
             lines += wrapped(f"  {axis:<26}{values}:", f"{code} {rule_title(code)}", indent=28)
     lines.append("")
     lines += _summary(plan, changes, best)
@@ -76,14 +76,14 @@ def _best(
     the plan does not fit and no other change makes it fit, of all.
     """
     fitting = [c for c in changes if c.near and c.near.peak_bytes <= plan.usable_bytes]
-    mine = [c for c in fitting if (c.new != CLOSED.get(c.axis, c.new)) == closed]
+    own = [c for c in fitting if (c.new != CLOSED.get(c.axis, c.new)) == closed]
     if plan.headroom_frac < 0 and not closed:
-        mine = mine or fitting
-    found = min(mine, key=lambda c: c.near.step_s if c.near else 0.0, default=None)
-    if found is None or found.near is None:
+        own = own or fitting
+    smallest = min(own, key=lambda c: c.near.step_s if c.near else 0.0, default=None)
+    if smallest is None or smallest.near is None:
         return None
-    faster = found.near.step_s < plan.step_time_s * (1 - 1e-9)
-    return found if faster or plan.headroom_frac < 0 else None
+    faster = smallest.near.step_s < plan.step_time_s * (1 - 1e-9)
+    return smallest if faster or plan.headroom_frac < 0 else None
 
 
 def _summary(plan: Plan, changes: Sequence[SingleChange], best: SingleChange | None) -> list[str]:
@@ -125,11 +125,11 @@ def changes_json(plan: Plan, changes: Sequence[SingleChange], framework: str) ->
 
 
 def _change_json(plan: Plan, change: SingleChange) -> dict[str, Any]:
-    found: dict[str, Any] = {"axis": change.axis, "old": change.old, "new": change.new}
+    entries: dict[str, Any] = {"axis": change.axis, "old": change.old, "new": change.new}
     if change.near is None:
-        return found | {"legal": False, "rule": change.rule, "why_not": rule_title(change.rule)}
+        return entries | {"legal": False, "rule": change.rule, "why_not": rule_title(change.rule)}
     near = change.near
-    return found | {
+    return entries | {
         "legal": True,
         "step_time_s": near.step_s,
         "delta_s": near.step_s - plan.step_time_s,

@@ -66,13 +66,13 @@ def plan_files(
         names = hosts if isinstance(hosts, tuple) else chosen_hosts(hosts, cluster)
         placed = place_plan(plan.layout, model.shape, pool, fabric, names)
     for target in targets:
-        found = under_framework(problem, plan.layout, target, calibration)
-        header = header_lines(given, plan, found or plan.breakdown, result_id)
-        if found is None and why_not(target, plan.layout, model.shape, model.job) is None:
+        result = under_framework(problem, plan.layout, target, calibration)
+        header = header_lines(given, plan, result or plan.breakdown, result_id)
+        if result is None and why_not(target, plan.layout, model.shape, model.job) is None:
             lines = [*header[:2], f"as {target} runs it, the plan does not fit into memory"]
             files[f"{target}.txt"] = "\n".join(lines) + "\n"
             continue
-        mine = emit_plan(
+        own = emit_plan(
             target,
             plan.layout,
             model.shape,
@@ -82,8 +82,8 @@ def plan_files(
             details=model.details,
             dispatch=problem.stack.expert_dispatch,
         )
-        files |= mine
+        files |= own
         if placed:
             named = (model.shape.name, plan.plan_id)
-            files |= launcher_files(launchers, mine, placed, pool, fabric, header, *named)
+            files |= launcher_files(launchers, own, placed, pool, fabric, header, *named)
     return files

@@ -283,11 +283,11 @@ def _idle_share(plan: Plan) -> Numbers:
 
 def _pipeline(term: str) -> Callable[[Problem, Plan], Numbers]:
     def numbers(problem: Problem, plan: Plan) -> Numbers:
-        x, found = plan.layout, plan.breakdown
-        forward, backward = virtual_stage_times(found.rows, x)
-        hops = step.boundary_hops_s(found.rows, x)
+        x, result = plan.layout, plan.breakdown
+        forward, backward = virtual_stage_times(result.rows, x)
+        hops = step.boundary_hops_s(result.rows, x)
         hop = max(hops[: max(1, x.pp - 1)])
-        message = found.rows.layers.message_bytes.item()
+        message = result.rows.layers.message_bytes.item()
         slow = max(f + b for f, b in zip(forward, backward, strict=True))
         return [
             ("schedule, p, v, m", f"{x.schedule}, {x.pp}, {x.vpp}, {x.n_micro}"),
@@ -296,9 +296,9 @@ def _pipeline(term: str) -> Callable[[Problem, Plan], Numbers]:
             *_idle_share(plan),
             (
                 "closed-form step / exact step",
-                f"{found.closed_form_step_s:.4f} / {found.step_s:.4f} s",
+                f"{result.closed_form_step_s:.4f} / {result.step_s:.4f} s",
             ),
-            ("term", f"{found.time_s[term]:.4f} s"),
+            ("term", f"{result.time_s[term]:.4f} s"),
         ]
 
     return numbers
@@ -375,9 +375,9 @@ def _offload(problem: Problem, plan: Plan) -> Numbers:
     term = ("term", f"{plan.breakdown.time_s['offload']:.4f} s")
     if host is None or (update is None and not plan.layout.activation_offload):
         return [("optimizer states and activations", "on the device"), ("term", "0 s")]
-    found = _optimizer_away(problem, plan, host, update) if update is not None else []
-    found += _activations_away(problem, plan, host) if plan.layout.activation_offload else []
-    return [*found, term]
+    result = _optimizer_away(problem, plan, host, update) if update is not None else []
+    result += _activations_away(problem, plan, host) if plan.layout.activation_offload else []
+    return [*result, term]
 
 
 def _optimizer_away(
@@ -468,14 +468,14 @@ def _routed_params(plan: Plan) -> Numbers:
     if routed is None:
         return []
     shard = routed.data_groups.shard.n_ranks.item()
-    most = routed.params[0].max() / 1e9
-    return [("of them routed experts, D of those", f"{most:.3f} B, {shard:g}")]
+    maximum = routed.params[0].max() / 1e9
+    return [("of them routed experts, D of those", f"{maximum:.3f} B, {shard:g}")]
 
 
 def _activations(problem: Problem, plan: Plan) -> Numbers:
-    x, found = plan.layout, plan.breakdown
-    layers = found.rows.layers
-    at = found.peak_stage
+    x, result = plan.layout, plan.breakdown
+    layers = result.rows.layers
+    at = result.peak_stage
     routed = []
     if layers.experts:
         routed = [

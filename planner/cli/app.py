@@ -271,7 +271,7 @@ def trial(
     from planner.measure.trial.scripts import STEPS
 
     if read:
-        given = {
+        arguments = {
             "MODEL": model,
             "CLUSTER": cluster,
             "--pin": pin,
@@ -289,7 +289,7 @@ def trial(
             "--launcher": launcher,
             "--time-limit": time_limit is not None,
         }
-        raise typer.Exit(run_trial_read(read, log, form, given))
+        raise typer.Exit(run_trial_read(read, log, form, arguments))
     stated = Stated(
         pin=pin,
         only=only,
@@ -488,7 +488,7 @@ def scale(
     from planner.cli.commands.scale import run_scale
     from planner.cli.search_options import Stated
 
-    least, most = size(from_, "--from"), size(to, "--to")
+    least, maximum = size(from_, "--from"), size(to, "--to")
     stated = Stated(
         pin=pin,
         only=only,
@@ -508,7 +508,7 @@ def scale(
             scaling=scaling,
             over=over,
             least=least,
-            most=most,
+            most=maximum,
             points=points,
             pool=pool,
             form=form,

@@ -7,15 +7,15 @@ from planner.errors import UsageError
 
 def overrides_of(items: Sequence[str]) -> tuple[tuple[str, object], ...]:
     """Return the fields of `--set PATH=VALUE`; `UsageError` for another form."""
-    found: list[tuple[str, object]] = []
+    results: list[tuple[str, object]] = []
     for item in items:
         path, equals, value = item.partition("=")
         if not equals or not path:
             raise UsageError(
                 f"--set: {item!r} is not of the form PATH=VALUE", "--set pools.0.nodes=16"
             )
-        found.append((path.strip(), value.strip()))
-    return tuple(found)
+        results.append((path.strip(), value.strip()))
+    return tuple(results)
 
 
 def positive(value: float | None, option: str, example: str) -> float:

@@ -140,11 +140,11 @@ def _emit_plans(
     read_cluster = cluster_from_dict(result.inputs["cluster"])
     refused: Counter[str] = Counter()
     for plan in result.plans:
-        given = with_recipe(read_model, plan.precision), read_cluster.pool(plan.pool)
+        inputs = with_recipe(read_model, plan.precision), read_cluster.pool(plan.pool)
         options = read_options(result.inputs["options"])
-        problem = make_problem(*given, options, plan.layout.n_devices)
+        problem = make_problem(*inputs, options, plan.layout.n_devices)
         files = plan_files(
-            given, problem, plan, result.result_id, targets, launchers, options.calibration
+            inputs, problem, plan, result.result_id, targets, launchers, options.calibration
         )
         write_files(_plan_folder(out, plan), files)
         refused.update(target for target in targets if f"{target}.txt" in files)
@@ -219,7 +219,7 @@ def run_recommend(
 
     if form not in ("table", "json"):
         raise UsageError(f"--format: unknown {form!r}", "table or json")
-    found = recommend(
+    result = recommend(
         question,
         model,
         cluster,
@@ -229,8 +229,8 @@ def run_recommend(
         step=step,
         tolerance_frac=tolerance,
     )
-    sys.stdout.write(found.dumps() if form == "json" else recommendation_text(found))
-    return found.exit_code
+    sys.stdout.write(result.dumps() if form == "json" else recommendation_text(result))
+    return result.exit_code
 
 
 def run_check(
@@ -372,7 +372,7 @@ def run_replan(
     if via not in ("checkpoint", "network"):
         raise UsageError(f"--via: unknown {via!r}", "checkpoint or network")
     start = time.monotonic()
-    found = replan(
+    result = replan(
         opened_plan(reference),
         options_of(reference),
         lost=lost_of_text(lost),
@@ -383,9 +383,9 @@ def run_replan(
         progress=show_progress,
     )
     if cache:
-        save_result(found.result)
-    sys.stdout.write(found.dumps() if form == "json" else replan_text(found))
-    return found.exit_code
+        save_result(result.result)
+    sys.stdout.write(result.dumps() if form == "json" else replan_text(result))
+    return result.exit_code
 
 
 _SAID = {

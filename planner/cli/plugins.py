@@ -36,8 +36,8 @@ class Subcommands(TyperGroup):
 
         of_root = ctx is root
         called = str(name) if of_root else f"{ctx.info_name} {name}"
-        said = root.get_parameter_source("server")
-        required = getattr(said, "name", "") == "COMMANDLINE"
+        parameter_source = root.get_parameter_source("server")
+        required = getattr(parameter_source, "name", "") == "COMMANDLINE"
         return name, over_server(command, called, root.params, required), rest
 
 

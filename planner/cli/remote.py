@@ -70,9 +70,9 @@ def over_server(command: Any, name: str, server: Given, required: bool) -> Any:
                 raise error.in_options() from None
             raise typer.Exit(code)
 
-    found = copy.copy(command)
-    found.invoke = invoke
-    return found
+    result = copy.copy(command)
+    result.invoke = invoke
+    return result
 
 
 def _check_options(served: Served, ctx: Any) -> None:
@@ -187,12 +187,12 @@ def _hosts(given: Given) -> Data:
 def _ask(service: Client, call: str, request: Data) -> Data:
     """Return the data of an answer; a note of the service goes to stderr."""
     shown = _Shown()
-    found: Data = service.ask(call, request, progress=shown).json()
+    result: Data = service.ask(call, request, progress=shown).json()
     shown.end()
-    note = found.pop("note", "")
+    note = result.pop("note", "")
     if note:
         sys.stderr.write(f"note: {note}\n")
-    return found
+    return result
 
 
 class _Shown:
@@ -445,11 +445,11 @@ def _check(service: Client, given: Given) -> int:
     }
     data = _ask(service, "check", request)
     # The service knows the name of the file, not its path.
-    said = data["format"], data["framework"], data["release"]
+    messages = data["format"], data["framework"], data["release"]
     rest = data["text"].splitlines()[
-        len(heading_lines(run["run"]["name"].partition("#")[0], *said)) :
+        len(heading_lines(run["run"]["name"].partition("#")[0], *messages)) :
     ]
-    data["text"] = "\n".join([*heading_lines(run["run"].path, *said), *rest]) + "\n"
+    data["text"] = "\n".join([*heading_lines(run["run"].path, *messages), *rest]) + "\n"
     good = data["accepted"] and data["fits"]
     _show(data, given["form"])
     return 0 if good else 3

@@ -191,8 +191,8 @@ class Client:
         **more: Any,
     ) -> Data:
         """Return the files that run a plan, text by name."""
-        given = {**plan_of(result, plan), "for": list(frameworks), "launcher": list(launcher)}
-        return self._asked("emit", {**given, **hosts_of(hosts)}, more)
+        arguments = {**plan_of(result, plan), "for": list(frameworks), "launcher": list(launcher)}
+        return self._asked("emit", {**arguments, **hosts_of(hosts)}, more)
 
     def place(
         self,
@@ -216,8 +216,8 @@ class Client:
     ) -> Data:
         """Say what to do with a running plan after nodes were lost or gained."""
         gone = lost if isinstance(lost, int) else [lost] if isinstance(lost, str) else list(lost)
-        given = {**plan_of(result, plan), "lost": gone, "gained": gained}
-        return self._asked("replan", given, more)
+        arguments = {**plan_of(result, plan), "lost": gone, "gained": gained}
+        return self._asked("replan", arguments, more)
 
     def diff(self, a: tuple[Result, int | str], b: tuple[Result, int | str], **more: Any) -> Data:
         """Say term by term why one plan beats another; a plan is `(result, rank or id)`."""
@@ -236,10 +236,10 @@ class Client:
 
         `files` are the texts of those that it names; without, such as lie beside it are sent too.
         """
-        given: Data = {**run_of(run, files), "cluster": document(cluster, "cluster")}
+        arguments: Data = {**run_of(run, files), "cluster": document(cluster, "cluster")}
         if model is not None:
-            given["model"] = document(model, "model")
-        return self._asked("check", given, more)
+            arguments["model"] = document(model, "model")
+        return self._asked("check", arguments, more)
 
     def scale(self, model: Source, cluster: Source, **more: Any) -> Data:
         """Find the best plan at each number of devices; `from_` and `to` bound them."""
@@ -404,14 +404,14 @@ class Client:
         The same `idempotency_key` with the same request gives the first job; one is made where
         none is given, so that a repetition after a lost connection makes no second job.
         """
-        given: Data = {"call": call, "request": dict(request)}
+        arguments: Data = {"call": call, "request": dict(request)}
         if time_limit_s:
-            given["time_limit_s"] = time_limit_s
+            arguments["time_limit_s"] = time_limit_s
         key = idempotency_key or str(uuid.uuid4())
         if not key.isascii() or not key.isprintable():
             raise UsageError(f"idempotency_key {key!r} is not plain ASCII", "leave it out")
         headers = {"Idempotency-Key": key}
-        return _parsed(self._send("POST", "/v1/jobs", _body(given), headers).payload)
+        return _parsed(self._send("POST", "/v1/jobs", _body(arguments), headers).payload)
 
     def job(self, job_id: str) -> Data:
         """Return a job."""
@@ -423,9 +423,9 @@ class Client:
         cursor = ""
         while True:
             more = {"cursor": cursor} if cursor else {}
-            found = _parsed(self._send("GET", f"/v1/jobs?{urlencode({**query, **more})}").payload)
-            yield from found["jobs"]
-            cursor = found["next_cursor"]
+            parsed = _parsed(self._send("GET", f"/v1/jobs?{urlencode({**query, **more})}").payload)
+            yield from parsed["jobs"]
+            cursor = parsed["next_cursor"]
             if not cursor:
                 return
 
@@ -460,12 +460,14 @@ class Client:
         """Yield the events of one connection; `OSError` where it is lost."""
         connection = self._connection()
         try:
-            given = {
+            arguments = {
                 "Accept": "text/event-stream",
                 **({"Last-Event-ID": str(after)} if after else {}),
             }
             connection.request(
-                "GET", self._prefix + f"{_job_path(job_id)}/events", headers=self._headers(given)
+                "GET",
+                self._prefix + f"{_job_path(job_id)}/events",
+                headers=self._headers(arguments),
             )
             with connection.getresponse() as response:
                 if response.status == 204:
@@ -500,13 +502,13 @@ class Client:
 
     def _check_answered(self, job_id: str) -> None:
         """Raise `ServiceError` where a job has ended without an answer."""
-        found = self.job(job_id)
-        if found["state"] == "SUCCEEDED":
+        outcome = self.job(job_id)
+        if outcome["state"] == "SUCCEEDED":
             return
-        if found.get("problem"):
-            raise problem_error(found["problem"], int(found["problem"].get("status", 0)))
-        code = f"job-{found['state'].lower()}"
-        raise ServiceError(code, f"job {job_id} ended as {found['state']}, without an answer")
+        if outcome.get("problem"):
+            raise problem_error(outcome["problem"], int(outcome["problem"].get("status", 0)))
+        code = f"job-{outcome['state'].lower()}"
+        raise ServiceError(code, f"job {job_id} ended as {outcome['state']}, without an answer")
 
     def result(self, job_id: str) -> ServiceAnswer:
         """Return the whole answer of a job that has succeeded."""
@@ -548,14 +550,14 @@ class Client:
         Sending twice does no harm: questions only ask, and what makes jobs carries a key. With
         `kept` the answer is kept, and asked for by its ETag the next time.
         """
-        given = dict(headers or {})
+        value = dict(headers or {})
         key = (path, hashlib.sha256(body).digest())
-        known = self._kept(key) if kept and "Prefer" not in given else None
+        known = self._kept(key) if kept and "Prefer" not in value else None
         if known:
-            given["If-None-Match"] = f'"{known[0]}"'
+            value["If-None-Match"] = f'"{known[0]}"'
         for tried in range(1, self._retries + 2):
             try:
-                reply = self._once(method, path, body, given)
+                reply = self._once(method, path, body, value)
             except (OSError, http.client.HTTPException) as error:
                 # Who was silent for so long is busy: asking again would make it worse.
                 final = isinstance(error, TimeoutError | ssl.SSLCertVerificationError)
@@ -566,7 +568,7 @@ class Client:
             if reply.status == 304 and known:
                 return _Reply(200, reply.headers, known[1])
             if reply.status in (200, 202):
-                if kept and reply.status == 200 and "Prefer" not in given:
+                if kept and reply.status == 200 and "Prefer" not in value:
                     self._keep(key, reply)
                 return reply
             refusal = _refusal(reply)
@@ -616,8 +618,8 @@ class Client:
         return reply
 
     def _headers(self, given: Mapping[str, str]) -> dict[str, str]:
-        asked = {"Accept": "application/json", "User-Agent": "parallelism-planner", **given}
-        return asked | ({"Authorization": f"Bearer {self._token}"} if self._token else {})
+        requested = {"Accept": "application/json", "User-Agent": "parallelism-planner", **given}
+        return requested | ({"Authorization": f"Bearer {self._token}"} if self._token else {})
 
     def _connection(self) -> http.client.HTTPConnection:
         if self._tls is None:
@@ -642,10 +644,10 @@ class Client:
 
     def _kept(self, key: tuple[str, bytes]) -> tuple[str, bytes] | None:
         with self._lock:
-            found = self._answers.get(key)
-            if found:
+            outcome = self._answers.get(key)
+            if outcome:
                 self._answers.move_to_end(key)
-            return found
+            return outcome
 
     def _keep(self, key: tuple[str, bytes], reply: _Reply) -> None:
         etag = _etag(reply)
@@ -675,10 +677,10 @@ def _etag(reply: _Reply) -> str:
 
 
 def _object(text: str | bytes) -> Data:
-    found = json.loads(text)
-    if not isinstance(found, dict):
+    result = json.loads(text)
+    if not isinstance(result, dict):
         raise ValueError("no object")
-    return found
+    return result
 
 
 def _parsed(payload: bytes) -> Data:
@@ -689,9 +691,11 @@ def _parsed(payload: bytes) -> Data:
 
 
 def _no_service(status: int = 0) -> ServiceError:
-    said = f": HTTP {status}" if status else ""
+    message = f": HTTP {status}" if status else ""
     fix = "is this the address of planner serve, its HTTP port?"
-    return ServiceError("no-service", f"the answer is none of a service{said}", fix, status=status)
+    return ServiceError(
+        "no-service", f"the answer is none of a service{message}", fix, status=status
+    )
 
 
 def _refusal(reply: _Reply) -> ServiceError:
@@ -700,11 +704,11 @@ def _refusal(reply: _Reply) -> ServiceError:
         data = _object(reply.payload)
     except ValueError:
         data = {}
-    found = problem_error(data, reply.status) if "code" in data else _no_service(reply.status)
+    result = problem_error(data, reply.status) if "code" in data else _no_service(reply.status)
     after = reply.headers.get("Retry-After", "")
-    if found.retry_after_s is None and after.isdigit():
-        found.retry_after_s = float(after)
-    return found
+    if result.retry_after_s is None and after.isdigit():
+        result.retry_after_s = float(after)
+    return result
 
 
 def _ended_with(problem: Data) -> Exception:

@@ -102,13 +102,13 @@ def _fault(data: Mapping[str, Any]) -> Problem:
 
 def _in_options(fault: Mapping[str, Any]) -> dict[str, Any]:
     """Return a fault with options of the command line in the place of fields of the request."""
-    given = fault.get("in_options")
-    found = {**fault, **(given if isinstance(given, Mapping) else {})}
-    field, *rest = str(found.get("field", "")).split(".")
+    value = fault.get("in_options")
+    entries = {**fault, **(value if isinstance(value, Mapping) else {})}
+    field, *rest = str(entries.get("field", "")).split(".")
     options = {name: flag for flag, name in REQUEST_FIELDS.items()}
-    if field in options and not found.get("source"):
-        found["field"] = " ".join([f"--{options[field]}", *rest])
-    return found
+    if field in options and not entries.get("source"):
+        entries["field"] = " ".join([f"--{options[field]}", *rest])
+    return entries
 
 
 _FIXES = {

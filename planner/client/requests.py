@@ -25,21 +25,21 @@ def document(source: Source, kind: Literal["model", "cluster"]) -> str | Data:
         return {"text": source}
     from planner.specs.loader import file_content
 
-    found = file_content(source, kind)
-    if found is None:
+    result = file_content(source, kind)
+    if result is None:
         return os.fspath(source)
-    return FileText(found.content, found.name)
+    return FileText(result.content, result.name)
 
 
 def paths_sent(request: Mapping[str, Any]) -> dict[str, str]:
     """Return the paths of the files that a request holds, by the names that were sent."""
-    found: dict[str, str] = {}
+    entries: dict[str, str] = {}
     for sent in request.values():
         if isinstance(sent, FileText):
-            found[sent["name"]] = sent.path
+            entries[sent["name"]] = sent.path
         elif isinstance(sent, FileTexts):
-            found |= sent.paths
-    return found
+            entries |= sent.paths
+    return entries
 
 
 class FileTexts(dict[str, str]):
@@ -91,8 +91,8 @@ def run_of(run: Source, files: Mapping[str, str] | None = None) -> Data:
 
     name, part, text = run_text(os.fspath(run))
     sent = file_name(name) + (f"#{part}" if part else "")
-    found = files_beside(name, text) if files is None else dict(files)
-    return {"run": FileText(text, name, sent), "files": found}
+    result = files_beside(name, text) if files is None else dict(files)
+    return {"run": FileText(text, name, sent), "files": result}
 
 
 def inputs_of(model: Source, cluster: Source) -> Data:
@@ -130,12 +130,12 @@ def reference_of(
     if isinstance(source, str | os.PathLike) and not (isinstance(source, str) and "\n" in source):
         return _reference_of_file(os.fspath(source), files)
     if isinstance(source, Mapping):
-        found: Any = dict(source)
+        result: Any = dict(source)
     elif isinstance(source, str):
-        found = {"text": source}
+        result = {"text": source}
     else:
-        found = {"text": json.dumps(list(source), default=os.fspath)}  # JSON is YAML
-    return {"reference": found, **({"files": dict(files)} if files else {})}
+        result = {"text": json.dumps(list(source), default=os.fspath)}  # JSON is YAML
+    return {"reference": result, **({"files": dict(files)} if files else {})}
 
 
 def _reference_of_file(path: str, files: Mapping[str, str] | None) -> Data:

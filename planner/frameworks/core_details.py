@@ -90,13 +90,13 @@ def _scaling(details: DetailsSpec, shape: ModelShape) -> Written:
         every = details.no_rope_every
         return {}, [f"no_rope_every {every}: it does not divide {shape.layers} layers"]
     none: dict[str, object] = {"no_rope_freq": details.no_rope_every}
-    found = none if details.no_rope_every else {}
+    result = none if details.no_rope_every else {}
     if kind is None:
-        return found, []
+        return result, []
     if kind == "yarn" and shape.mtp_layers and not shape.latent:
-        return found, ["rope_scaling yarn: Megatron-LM refuses it beside multi-token prediction"]
+        return result, ["rope_scaling yarn: Megatron-LM refuses it beside multi-token prediction"]
     if kind == "yarn":
-        return found | _yarn(details, shape), []
+        return result | _yarn(details, shape), []
     if kind == "llama3" and not shape.latent:
         stated = details.stated()
         odd = [
@@ -104,15 +104,15 @@ def _scaling(details: DetailsSpec, shape: ModelShape) -> Written:
             for name, constant in LLAMA3_SCALING.items()
             if stated.get(name, constant) != constant
         ]
-        return found | {"use_rope_scaling": True, "rope_scaling_factor": factor}, odd
+        return result | {"use_rope_scaling": True, "rope_scaling_factor": factor}, odd
     if kind == "linear" and factor and factor.is_integer() and not shape.latent:
-        return found | {"rotary_seq_len_interpolation_factor": int(factor)}, []
-    return found, [f"rope_scaling {kind} by {factor!r}: megatron-core does not have it"]
+        return result | {"rotary_seq_len_interpolation_factor": int(factor)}, []
+    return result, [f"rope_scaling {kind} by {factor!r}: megatron-core does not have it"]
 
 
 def _yarn(details: DetailsSpec, shape: ModelShape) -> dict[str, object]:
     """Return the settings of YaRN; latent attention has fields of its own."""
-    given = {
+    arguments = {
         "rotary_scaling_factor": details.rope_scaling_factor,
         "mscale": details.rope_mscale,
         "mscale_all_dim": details.rope_mscale_all_dim,
@@ -124,11 +124,11 @@ def _yarn(details: DetailsSpec, shape: ModelShape) -> dict[str, object]:
             "beta_slow": details.rope_beta_slow,
         }
         odd = {k: v for k, v in own.items() if v is not None and v != LATENT_SCALING[k]}
-        settings: dict[str, object] = {"rope_type": "yarn", **given, **odd}
+        settings: dict[str, object] = {"rope_type": "yarn", **arguments, **odd}
     else:
         settings = {
             "position_embedding_type": "yarn",
-            **given,
+            **arguments,
             "yarn_original_max_position_embeddings": details.rope_original_positions,
             "yarn_beta_fast": details.rope_beta_fast,
             "yarn_beta_slow": details.rope_beta_slow,
@@ -141,22 +141,22 @@ def _yarn(details: DetailsSpec, shape: ModelShape) -> dict[str, object]:
 
 def _attention(details: DetailsSpec, shape: ModelShape) -> Written:
     """Return norms and biases of queries, keys and values."""
-    found: dict[str, object] = {}
+    entries: dict[str, object] = {}
     yours = []
     if details.qk_norm == "head" or (shape.latent and details.qk_norm is None):
-        found["qk_layernorm"] = True  # with latent attention: the norms of its latents
+        entries["qk_layernorm"] = True  # with latent attention: the norms of its latents
     elif details.qk_norm == "l2":
-        found["qk_l2_norm"] = True
+        entries["qk_l2_norm"] = True
     elif details.qk_norm == "width":
         yours.append("qk_norm width: megatron-core normalises each head")
     if details.qkv_bias and not shape.bias:
-        found["add_qkv_bias"] = True
+        entries["add_qkv_bias"] = True
     elif details.qkv_bias is False and shape.bias:
         yours.append("qkv_bias false: megatron-core has it with the biases of the other layers")
     if details.attention_out_bias is not None and details.attention_out_bias != shape.bias:
         on = str(details.attention_out_bias).lower()
         yours.append(f"attention_out_bias {on}: megatron-core has all linear biases or none")
-    return found, yours
+    return entries, yours
 
 
 def _window(details: DetailsSpec, layout: Layout, job: TrainingJob) -> Written:
@@ -165,21 +165,21 @@ def _window(details: DetailsSpec, layout: Layout, job: TrainingJob) -> Written:
     Transformer Engine has neither in its ring of context-parallel ranks (transformer_engine/
     pytorch/attention/dot_product_attention/context_parallel.py).
     """
-    found: dict[str, object] = {}
+    entries: dict[str, object] = {}
     yours = []
     if details.window and details.window < job.seq_len:
         if layout.cp > 1 and layout.cp_comm == "p2p":
             yours.append(f"window {details.window}: not with context parallelism by p2p")
         else:
-            found["window_size"] = (details.window - 1, 0)
+            entries["window_size"] = (details.window - 1, 0)
             if details.full_attention_every:
-                found["window_attn_skip_freq"] = details.full_attention_every
+                entries["window_attn_skip_freq"] = details.full_attention_every
     if details.attention_sinks:
         if layout.cp > 1 and layout.cp_comm != "a2a":
             yours.append("attention_sinks true: only with context parallelism by a2a")
         else:
-            found["softmax_type"] = "learnable"
-    return found, yours
+            entries["softmax_type"] = "learnable"
+    return entries, yours
 
 
 def _activation(details: DetailsSpec, shape: ModelShape) -> Written:
@@ -208,13 +208,13 @@ _WHY = {
 
 def _other_parts(details: DetailsSpec, shape: ModelShape, job: TrainingJob) -> Written:
     """Return the parts that hardly any model has, most of them no setting of megatron-core."""
-    found: dict[str, object] = {}
+    entries: dict[str, object] = {}
     if details.norm_one_plus:
-        found["layernorm_zero_centered_gamma"] = True
+        entries["layernorm_zero_centered_gamma"] = True
     stated = details.stated()
     if details.attention_scale is not None:
-        found["softmax_scale"] = details.attention_scale
-    return found, [
+        entries["softmax_scale"] = details.attention_scale
+    return entries, [
         f"{name} {setting_text(stated[name])}: {_WHY.get(name, _NONE)}"
         for name in needed_parts(details, job)
         if name not in ("norm_one_plus", "attention_scale")
@@ -242,7 +242,7 @@ def _experts(details: DetailsSpec, shape: ModelShape) -> Written:
     if not shape.n_experts:
         return {}, []
     stated = details.stated()
-    found: dict[str, object] = {
+    entries: dict[str, object] = {
         dest: stated[name] for name, dest in _EXPERTS.items() if stated.get(name)
     }
     yours = []
@@ -251,18 +251,18 @@ def _experts(details: DetailsSpec, shape: ModelShape) -> Written:
         if sigmoid:
             yours.append("router_norm_topk false: sigmoid scores are always made to sum to one")
         else:
-            found["moe_router_pre_softmax"] = True
+            entries["moe_router_pre_softmax"] = True
     if details.router_scale not in (None, 1.0):
-        found["moe_router_topk_scaling_factor"] = details.router_scale
+        entries["moe_router_topk_scaling_factor"] = details.router_scale
     if details.router_bias and sigmoid:
-        found["moe_router_enable_expert_bias"] = True
+        entries["moe_router_enable_expert_bias"] = True
     elif details.router_bias:
         yours.append("router_bias true: megatron-core has it beside sigmoid scores alone")
     if details.aux_loss is not None:
-        found["moe_aux_loss_coeff"] = details.aux_loss
+        entries["moe_aux_loss_coeff"] = details.aux_loss
     if details.aux_loss_scope == "sequence":
-        found["moe_router_load_balancing_type"] = "seq_aux_loss"
-    return found, yours
+        entries["moe_router_load_balancing_type"] = "seq_aux_loss"
+    return entries, yours
 
 
 def comment_lines(yours: tuple[str, ...] | list[str], what: str) -> Iterator[str]:

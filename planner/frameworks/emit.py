@@ -103,8 +103,8 @@ def emit_plan(
         return {f"{target}.txt": _refusal_text(target, reasons, header)}
     module, _, name = FILES[target].partition(":")
     write: Callable[..., EmittedFiles] = getattr(import_module(module), name)
-    asked = {"flex": flex} if flex else {}
-    return write(layout, shape, job, pool, header, details, **asked)
+    requested = {"flex": flex} if flex else {}
+    return write(layout, shape, job, pool, header, details, **requested)
 
 
 def _reasons(

@@ -102,10 +102,10 @@ def guarded(settings: str, missing: Sequence[str]) -> list[str]:
     what the framework cannot say, makes another model, `--accept-differences` is asked for.
     """
     lines = settings.splitlines()
-    if not (found := differences(missing)):
+    if not (match := differences(missing)):
         return lines
     at = lines.index(_STRICT) + 1
-    names = [f"#   {line}" for line in found]
+    names = [f"#   {line}" for line in match]
     return [*lines[: at - 1], *_DIFFERENT, *names, *lines[at - 1 : at], *_GUARD, *lines[at:]]
 
 

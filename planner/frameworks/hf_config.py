@@ -101,7 +101,7 @@ def _common(shape: ModelShape, job: TrainingJob, details: DetailsSpec) -> dict[s
 
 def _rope(details: DetailsSpec) -> dict[str, object]:
     """Return base and scaling of the rotary positions, in the keys that all releases read."""
-    found: dict[str, object] = {"rope_theta": details.rotary_base or 10000.0}
+    entries: dict[str, object] = {"rope_theta": details.rotary_base or 10000.0}
     names: Mapping[str, object] = {
         "factor": details.rope_scaling_factor,
         "original_max_position_embeddings": details.rope_original_positions,
@@ -117,8 +117,8 @@ def _rope(details: DetailsSpec) -> dict[str, object]:
         raise EmitError("longrope has factors for each frequency, which a model file lacks")
     if details.rope_scaling:
         stated = {name: value for name, value in names.items() if value is not None}
-        found["rope_scaling"] = {"rope_type": details.rope_scaling, **stated}
-    return found
+        entries["rope_scaling"] = {"rope_type": details.rope_scaling, **stated}
+    return entries
 
 
 def _biases(shape: ModelShape, details: DetailsSpec) -> tuple[bool, bool]:

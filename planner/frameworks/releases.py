@@ -105,12 +105,12 @@ def installed_options(framework: str, python: str) -> tuple[str, Options]:
 
     Raises `UsageError` where there is no such interpreter or the framework is not there.
     """
-    found = shutil.which(python)
-    if found is None:
+    result = shutil.which(python)
+    if result is None:
         raise UsageError(f"--python {python}: no such program", "the interpreter of your training")
     probe = files("planner") / "data" / "programs" / "flag_probe.py"
     with as_file(probe) as path:
-        command = [found, "-W", "ignore", os.fspath(path), framework]
+        command = [result, "-W", "ignore", os.fspath(path), framework]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_LIMIT_S)
         except subprocess.TimeoutExpired:
@@ -122,7 +122,7 @@ def installed_options(framework: str, python: str) -> tuple[str, Options]:
     if done.returncode or not lines:
         last = next(reversed(done.stderr.strip().splitlines()), "it printed nothing")
         raise UsageError(
-            f"{found} cannot import {TITLES[framework]}: {last}",
+            f"{result} cannot import {TITLES[framework]}: {last}",
             "name the interpreter of your training with --python, or two releases with --between",
         )
     data = json.loads(lines[-1])
@@ -172,10 +172,10 @@ def _renamed(
     free, pairs = set(added), []
     for name in dropped:
         alike = difflib.get_close_matches(name, sorted(free), 3, ALIKE)
-        found = next((x for x in alike if after[x] == before[name]), None)
-        if found is not None:
-            pairs.append((name, found))
-            free.discard(found)
+        first = next((x for x in alike if after[x] == before[name]), None)
+        if first is not None:
+            pairs.append((name, first))
+            free.discard(first)
     return pairs
 
 
@@ -211,13 +211,13 @@ def run_check_flags(framework: str, python: str, between: str, form: str) -> int
         if not comma:
             known = ",".join(known_releases(framework))
             raise UsageError(f"--between {between}: two releases are due", f"--between {known}")
-        found = compared_tables(framework, old.strip(), new.strip())
+        result = compared_tables(framework, old.strip(), new.strip())
     else:
-        found = compared_install(framework, python)
+        result = compared_install(framework, python)
     text = (
-        json.dumps(found.to_json(), indent=1) + "\n"
+        json.dumps(result.to_json(), indent=1) + "\n"
         if form == "json"
-        else release_changes_text(found)
+        else release_changes_text(result)
     )
     sys.stdout.write(text)
-    return 1 if found.missing else 0
+    return 1 if result.missing else 0

@@ -37,13 +37,13 @@ def changed_settings(run: ExistingRun, old: Layout, new: Layout, problem: Proble
         return {}
     if run.framework == "megatron":
         return _changed_flags(run, old, new, after)
-    found: Settings = {key: v for key, v in after.items() if before.get(key) != v}
+    entries: Settings = {key: v for key, v in after.items() if before.get(key) != v}
     if run.layout.get("gbs") not in (None, new.gbs):
-        found |= {key: after[key] for key in BATCH_KEYS if key in after}
-    found |= {key: None for key in before if key not in after and key in run.settings}
-    if NO_KEY in found:
+        entries |= {key: after[key] for key in BATCH_KEYS if key in after}
+    entries |= {key: None for key in before if key not in after and key in run.settings}
+    if NO_KEY in entries:
         return {}
-    needed = {key: v for key, v in found.items() if _is_needed(key, v, run)}
+    needed = {key: v for key, v in entries.items() if _is_needed(key, v, run)}
     in_launch_file = run.framework == "deepspeed" and run.format.startswith("Accelerate")
     return {ACCELERATE_KEYS.get(k, k): v for k, v in needed.items()} if in_launch_file else needed
 
@@ -83,10 +83,10 @@ def _is_needed(key: str, value: str | None, run: ExistingRun) -> bool:
         return False
     if value is None:
         return True
-    given = run.settings.get(key)
-    if key == "train_batch_size" and given is None:
+    stated_value = run.settings.get(key)
+    if key == "train_batch_size" and stated_value is None:
         return False
-    return given is None or str(given).lower() != value.strip('"').lower()
+    return stated_value is None or str(stated_value).lower() != value.strip('"').lower()
 
 
 def _changed_flags(run: ExistingRun, old: Layout, new: Layout, after: Words) -> Settings:
@@ -96,23 +96,23 @@ def _changed_flags(run: ExistingRun, old: Layout, new: Layout, after: Words) -> 
     """
     by_name, by_dest = flag_table()[1:]
     wanted = {by_name[name].dest: (name, value) for name, value in after.items()}
-    found: Settings = {}
+    entries: Settings = {}
     for fields, dests in MEGATRON_PARTS:
         if all(_same(run, new, name) for name in fields):
             continue
         for dest in dests:
-            given = run.settings.get(dest)
+            stated_value = run.settings.get(dest)
             if dest not in wanted:
-                if given not in (None, False) and not _is_implied(dest, new):
-                    found[by_dest[dest].flags[0]] = None
+                if stated_value not in (None, False) and not _is_implied(dest, new):
+                    entries[by_dest[dest].flags[0]] = None
                 continue
             name, value = wanted[dest]
-            if given is None or not _says(given, name, value):
-                found[name] = value.strip("'")
+            if stated_value is None or not _says(stated_value, name, value):
+                entries[name] = value.strip("'")
     for dest, holds in NEEDS.items():
         if run.settings.get(dest) and holds(old) and not holds(new):
-            found[by_dest[dest].flags[0]] = None
-    return found
+            entries[by_dest[dest].flags[0]] = None
+    return entries
 
 
 def _same(run: ExistingRun, new: Layout, name: str) -> bool:
@@ -147,8 +147,8 @@ def _is_implied(dest: str, new: Layout) -> bool:
 def _says(given: Any, name: str, value: str) -> bool:
     if isinstance(given, bool):
         return bool(given != name.startswith("--no-"))
-    words = " ".join(map(str, given)) if isinstance(given, (list, tuple)) else str(given)
-    return words == value.strip("'")
+    text = " ".join(map(str, given)) if isinstance(given, (list, tuple)) else str(given)
+    return text == value.strip("'")
 
 
 MEGATRON_PARTS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
@@ -288,12 +288,12 @@ def _torchtitan_toml(layout: Layout, problem: Problem) -> Words:
     words = _torchtitan(layout, problem)
     words.pop("parallelism.enable_sequence_parallel")
     if layout.tp_overlap:
-        found = words.pop("compile.enable_async_tensor_parallel")
-        words["parallelism.enable_async_tensor_parallel"] = found
-    said = words.pop("activation_checkpoint")
+        result = words.pop("compile.enable_async_tensor_parallel")
+        words["parallelism.enable_async_tensor_parallel"] = result
+    message = words.pop("activation_checkpoint")
     keys = recompute_keys(layout)
     if not keys:
-        return words | {NO_KEY: said}
+        return words | {NO_KEY: message}
     return words | {f"activation_checkpoint.{key}": json.dumps(v) for key, v in keys.items()}
 
 

@@ -41,5 +41,5 @@ _MODULES = (
 @cache
 def calculators() -> dict[str, Calculator[Any]]:
     """Return all calculators by name."""
-    found = (import_module(f"planner.learn.{name}").CALCULATOR for name in _MODULES)
-    return {one.name: one for one in found}
+    results = (import_module(f"planner.learn.{name}").CALCULATOR for name in _MODULES)
+    return {one.name: one for one in results}

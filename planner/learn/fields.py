@@ -313,13 +313,13 @@ def read_fields(kind: type[T], given: Mapping[str, str]) -> Read[T]:
         resolved[name] = value
     if problems:
         return Read(None, problems, texts, resolved)
-    found = kind(**resolved)
+    result = kind(**resolved)
     try:
-        if hasattr(found, "check"):
-            found.check()
+        if hasattr(result, "check"):
+            result.check()
     except BadInput as wrong:
         return Read(None, {wrong.name: wrong.message}, texts, resolved)
-    return Read(found, {}, texts, resolved)
+    return Read(result, {}, texts, resolved)
 
 
 def shortened_title(text: str) -> str:
@@ -333,10 +333,10 @@ def _value(spec: Input, text: str, resolved: Mapping[str, Any]) -> Any:
     if not text:
         if spec.follow is None:
             return spec.default
-        found = spec.follow(resolved)
-        if found is None:
+        result = spec.follow(resolved)
+        if result is None:
             raise BadValue(f"nothing to take it from: write a number of {spec.unit or 'it'}")
-        return round(found) if spec.kind == "count" else found
+        return round(result) if spec.kind == "count" else result
     if spec.kind == "choice":
         names = [name for name, _ in spec.choices]
         if text not in names:
@@ -390,9 +390,9 @@ def _bare(text: str) -> float | None:
     if len(text) > MAX_CHARACTERS:
         return None
     try:
-        found = float(text.replace(",", "") if _THOUSANDS.fullmatch(text) else text)
+        result = float(text.replace(",", "") if _THOUSANDS.fullmatch(text) else text)
     except ValueError:
         return None
-    if not math.isfinite(found):
+    if not math.isfinite(result):
         raise BadValue(f"{units.shown_value(text)} is not a finite number")
-    return found
+    return result

@@ -36,8 +36,8 @@ def models(own: bool = True) -> tuple[tuple[str, str], ...]:
     """Return the example models as a choice, after `own` where sizes may be typed."""
     from planner.specs.examples import example_names
 
-    found = tuple((name, name) for name in example_names("model"))
-    return ((OWN, "sizes of your own"), *found) if own else found
+    result = tuple((name, name) for name in example_names("model"))
+    return ((OWN, "sizes of your own"), *result) if own else result
 
 
 @cache

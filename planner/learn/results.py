@@ -216,29 +216,29 @@ class Calculator(Generic[T]):
 
     def answer(self, given: dict[str, str]) -> CalculatorResult:
         """Return the answer to texts by name; `UsageError` names every input that is wrong."""
-        found = self.read(given)
-        if found.values is None:
-            lines = [f"{name}: {message}" for name, message in found.problems.items()]
+        result = self.read(given)
+        if result.values is None:
+            lines = [f"{name}: {message}" for name, message in result.problems.items()]
             raise UsageError(
                 f"learn {self.name}: {'; '.join(lines)}",
                 f"`planner learn {self.name} --format json` shows every input with its range",
             )
-        return self.compute(found.values)
+        return self.compute(result.values)
 
     def to_json(self, given: dict[str, str]) -> dict[str, Any]:
         """Return inputs and answer as plain data, base units."""
-        result, found = self.answer(given), self.read(given)
+        result, outcome = self.answer(given), self.read(given)
         return {
             "calculator": self.name,
             "title": self.title,
             "question": self.question,
             "inputs": {
                 name: {
-                    "value": found.resolved[name],
+                    "value": outcome.resolved[name],
                     "label": spec.label,
                     "kind": spec.kind,
                     "unit": spec.unit,
-                    "shown": spec.text(found.resolved[name]),
+                    "shown": spec.text(outcome.resolved[name]),
                     **(
                         {"choices": [x for x, _ in spec.choices]}
                         if spec.choices

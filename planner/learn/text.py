@@ -23,14 +23,14 @@ def calculator_list(calculators: dict[str, Calculator[Any]]) -> str:
 
 def result_text(one: Calculator[Any], given: dict[str, str]) -> str:
     """Return an answer as lines of at most 100 columns."""
-    result, found = one.answer(given), one.read(given)
+    result, outcome = one.answer(given), one.read(given)
     lines = [*_wrapped(f"{one.title}: {one.question}", 0), "", "inputs"]
     width = max(len(name) for name in one.specs)
     for name, spec in one.specs.items():
-        value = f"{spec.text(found.resolved[name])} {spec.unit}".rstrip()
-        mine = "" if given.get(name) else f", {spec.follows}" if spec.follow else ""
+        value = f"{spec.text(outcome.resolved[name])} {spec.unit}".rstrip()
+        own = "" if given.get(name) else f", {spec.follows}" if spec.follow else ""
         note = f" ({spec.note})" if spec.note else ""
-        lines += _wrapped(f"  {name:<{width}}  {value}  {spec.label}{note}{mine}", width + 4)
+        lines += _wrapped(f"  {name:<{width}}  {value}  {spec.label}{note}{own}", width + 4)
     lines += ["", *_wrapped(result.headline, 0), ""]
     titles = max(len(number.title) for number in result.numbers)
     titles = min(titles, 48)
@@ -97,9 +97,9 @@ def _cell(value: object) -> str:
 
 def as_markdown(one: Calculator[Any], given: dict[str, str]) -> str:
     """Return an answer as Markdown."""
-    result, found = one.answer(given), one.read(given)
+    result, outcome = one.answer(given), one.read(given)
     rows = [
-        (spec.label, f"{spec.text(found.resolved[name])} {spec.unit}".strip(), f"`{name}`")
+        (spec.label, f"{spec.text(outcome.resolved[name])} {spec.unit}".strip(), f"`{name}`")
         for name, spec in one.specs.items()
     ]
     lines = [f"# {one.title}", "", one.question, "", f"**{result.headline}**", "", "## Inputs", ""]

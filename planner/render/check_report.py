@@ -72,14 +72,14 @@ def _refusal_lines(report: Report, title: str) -> list[str]:
         for text in _doubt_texts(report.run.doubts):
             lines += wrapped("  not understood:", text, indent=4)
     held = "of what is understood, none" if report.partial else "none"
-    said = f"{title} accepts it: {held} of its rules is broken", f"{title} refuses it:"
+    messages = f"{title} accepts it: {held} of its rules is broken", f"{title} refuses it:"
     if fork:
         rules = f"a rule on sizes that {fork} shares with {title}"
         nothing = "of what is understood, nothing" if report.partial else "nothing"
-        said = f"{nothing} breaks {rules}", f"it breaks {rules}:"
+        messages = f"{nothing} breaks {rules}", f"it breaks {rules}:"
     if not report.refusals:
-        return [*lines, *wrapped("", said[0])]
-    lines += wrapped("", said[1])
+        return [*lines, *wrapped("", messages[0])]
+    lines += wrapped("", messages[1])
     for broken in report.refusals:
         lines += _broken_lines(broken)
     return lines

@@ -89,15 +89,17 @@ def _plan_row(plan: Plan) -> tuple[str, ...]:
 
 def plan_parts(plan: Plan) -> list[Part]:
     """Return one plan: its layout, where its step goes, its memory."""
-    found = plan.breakdown
+    result = plan.breakdown
     fits = "" if plan.headroom_frac >= 0 else "; it does not fit"
-    times = sorted(((t, s) for t, s in found.time_s.items() if s > 0), key=lambda x: (-x[1], x[0]))
-    stage = found.stages[found.peak_stage]
+    times = sorted(
+        ((t, s) for t, s in result.time_s.items() if s > 0), key=lambda x: (-x[1], x[0])
+    )
+    stage = result.stages[result.peak_stage]
     memory = [(t, b) for t, b in stage.items() if b > 0]
     return [
         Paragraph(
             f"plan {plan.plan_id}: {shown_layout(plan.layout)}, {plan.step_time_s:.3f} s a step, "
-            f"MFU {plan.mfu:.1%}, {found.peak_bytes / GIB:.1f} of {plan.usable_bytes / GIB:.1f} "
+            f"MFU {plan.mfu:.1%}, {result.peak_bytes / GIB:.1f} of {plan.usable_bytes / GIB:.1f} "
             f"GiB{fits}",
             True,
         ),
@@ -111,7 +113,7 @@ def plan_parts(plan: Plan) -> list[Part]:
         Grid(
             ("memory", "GiB"),
             tuple((t, f"{b / GIB:.2f}") for t, b in memory),
-            f"Memory of the fullest stage ({found.peak_stage})",
+            f"Memory of the fullest stage ({result.peak_stage})",
             (1,),
             tuple(b / plan.usable_bytes for _, b in memory),
         ),
@@ -147,7 +149,7 @@ def comparison_parts(found: Comparison) -> list[Part]:
             f"{(b.breakdown.peak_bytes - a.breakdown.peak_bytes) / GIB:+.2f}",
         ),
     ]
-    said = [
+    messages = [
         *(f"{axis} {x} -> {y}: {meaning}" for axis, x, y, meaning in found.layout),
         *found.inputs,
         *found.turns,
@@ -155,7 +157,7 @@ def comparison_parts(found: Comparison) -> list[Part]:
     return [
         Paragraph(f"{verdict(found)}.", True),
         Grid(("", "A", "B", "B - A"), tuple(rows), "A and B", (1, 2, 3)),
-        *([Bullets(tuple(said))] if said else []),
+        *([Bullets(tuple(messages))] if messages else []),
     ]
 
 

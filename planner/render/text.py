@@ -206,11 +206,11 @@ def plan_rows(plans: Sequence[Plan], columns: Sequence[Column] = ()) -> list[str
 
 def stage_lines(plans: Sequence[Plan]) -> list[str]:
     """Return the layers of the virtual stages of the plans whose split has no name."""
-    found: dict[str, list[str]] = {}
+    entries: dict[str, list[str]] = {}
     for plan in plans:
         if plan.layout.split not in SPLITS:
-            found.setdefault(stage_words(plan.layout.stage_layers), []).append(plan.plan_id)
-    rows = [f"{words} in {', '.join(ids)}" for words, ids in found.items()]
+            entries.setdefault(stage_words(plan.layout.stage_layers), []).append(plan.plan_id)
+    rows = [f"{words} in {', '.join(ids)}" for words, ids in entries.items()]
     return wrapped("layers of uneven stages:", "; ".join(rows)) if rows else []
 
 
@@ -292,23 +292,23 @@ BY_STEP_TIME = ("step_time", "tokens_per_s")
 
 def proof_line(result: Result) -> str:
     """Return what is proven about the best plan, and what is not."""
-    found = result.certificate
-    assert found is not None  # asked for answers with plans
-    if found.only_uneven:
-        return _uneven_only(result, found)
-    over = found.bound_s is not None and result.counts.excluded
-    rest = f", {result.counts.excluded:,} take more than {found.bound_s:.2f} s" if over else ""
+    outcome = result.certificate
+    assert outcome is not None  # asked for answers with plans
+    if outcome.only_uneven:
+        return _uneven_only(result, outcome)
+    over = outcome.bound_s is not None and result.counts.excluded
+    rest = f", {result.counts.excluded:,} take more than {outcome.bound_s:.2f} s" if over else ""
     line = (
         f"{_proven_words(result)}none of "
-        f"{result.counts.space:,} plans is faster than {found.fastest_s:.3f} s; "
-        f"{found.simulated:,} were simulated{rest}"
+        f"{result.counts.space:,} plans is faster than {outcome.fastest_s:.3f} s; "
+        f"{outcome.simulated:,} were simulated{rest}"
     )
-    if not found.uneven_shapes:
+    if not outcome.uneven_shapes:
         return line
-    gap = f", the others to {found.uneven_gap_frac:.2%}" if found.uneven_gap_frac else ""
+    gap = f", the others to {outcome.uneven_gap_frac:.2%}" if outcome.uneven_gap_frac else ""
     return (
-        f"{line}. Besides them layers of {found.uneven_shapes} shapes were split unevenly, "
-        f"{found.uneven_proven} as well as can be{gap}"
+        f"{line}. Besides them layers of {outcome.uneven_shapes} shapes were split unevenly, "
+        f"{outcome.uneven_proven} as well as can be{gap}"
     )
 
 
@@ -321,10 +321,10 @@ def _proven_words(result: Result) -> str:
     objective, pareto = _objective(result), result.inputs["options"].get("pareto")
     if not pareto and objective in BY_STEP_TIME:
         return "proven: "
-    whole = result.complete and not any(d.n_left for d in result.devices)
-    if pareto or not whole or objective not in NONE_BETTER:
-        asked = ", ".join(pareto or [objective])
-        return f"proven of the step time alone, not of {asked}: "
+    is_whole = result.complete and not any(d.n_left for d in result.devices)
+    if pareto or not is_whole or objective not in NONE_BETTER:
+        requested = ", ".join(pareto or [objective])
+        return f"proven of the step time alone, not of {requested}: "
     better = NONE_BETTER[objective].format(margin=f" over {TIE_FRAC:.0%}")
     return f"proven: no plan {better} than the first; "
 
@@ -396,8 +396,8 @@ def solve_table(result: Result, source: str = "last") -> str:
     lines = result_heading(result)
     if result.stopped:
         gap = "" if result.gap is None else f", at most {result.gap:.1%} from the best there is"
-        found = f"best so far{gap}" if result.plans else "no plan was found so far"
-        lines.append(f"stopped ({result.stopped}): {found}")
+        outcome = f"best so far{gap}" if result.plans else "no plan was found so far"
+        lines.append(f"stopped ({result.stopped}): {outcome}")
     lines.append("")
     if result.stopped and not result.plans:
         looked_at = f"None of the {result.counts.space:,} legal plans that were looked at is one."
@@ -444,8 +444,8 @@ def solve_table(result: Result, source: str = "last") -> str:
 
 def _runner(result: Result) -> str:
     """Return the framework that was asked for, else the first that runs the first plan."""
-    asked, runs_on = result.inputs["options"]["framework"], result.plans[0].runs_on
-    return asked if asked in runs_on else runs_on[0]
+    requested, runs_on = result.inputs["options"]["framework"], result.plans[0].runs_on
+    return requested if requested in runs_on else runs_on[0]
 
 
 def nothing_fits(result: Result) -> list[str]:

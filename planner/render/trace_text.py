@@ -169,10 +169,10 @@ def _tail(found: TraceComparison, bullet: str = "") -> list[str]:
 def _aligned(table: Sequence[Sequence[str]], left: int) -> Iterable[str]:
     """Yield a table with the first `left` columns and any last `what` column to the left."""
     widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
-    words = len(widths) - 1 if table[0][-1] == "what" else len(widths)
+    text = len(widths) - 1 if table[0][-1] == "what" else len(widths)
     for row in table:
         cells = [
-            cell.ljust(width) if i < left or i == words else cell.rjust(width)
+            cell.ljust(width) if i < left or i == text else cell.rjust(width)
             for i, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
         yield "  ".join(cells).rstrip()

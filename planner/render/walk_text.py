@@ -34,10 +34,12 @@ def _choice_lines(step: Answer, choice: Answer, usable_bytes: int) -> list[str]:
     memory = "" if peak is None else f"{peak / GIB:>8,.1f} of {usable_bytes / GIB:.1f} GiB"
     mark = "*" if choice["value"] == step["chosen"] else " "
     time = choice["step_time_s"]
-    said = choice["why_not"] or choice["layout"]
+    reason = choice["why_not"] or choice["layout"]
     shown = "       -  " if time is None else f"{time:>8.3f} s"
     lead = f"  {mark} {value:<{width}} {shown} {memory:<21} "
-    return wrap(f"{lead}{said}", WIDTH, subsequent_indent=" " * len(lead), break_on_hyphens=False)
+    return wrap(
+        f"{lead}{reason}", WIDTH, subsequent_indent=" " * len(lead), break_on_hyphens=False
+    )
 
 
 def conclusion(step: Answer) -> str:
@@ -56,14 +58,14 @@ def conclusion(step: Answer) -> str:
 def walk_end(answer: Answer) -> str:
     """Return where the walk ends, where `solve` ends, and the difference, in a sentence."""
     end, best, costs = answer["end"], answer["best"], answer["costs_frac"]
-    whole = f"the fastest of all plans takes {best['step_time_s']:.3f} s"
+    text = f"the fastest of all plans takes {best['step_time_s']:.3f} s"
     if end is None:
         return (
-            f"The walk ends without a plan that fits; {whole}, and {best['shown']} is recommended"
+            f"The walk ends without a plan that fits; {text}, and {best['shown']} is recommended"
         )
     where = f"The walk ends at {end['shown']}"
     if answer["same"]:
-        return f"{where}, which is recommended of all plans, too; {whole}"
+        return f"{where}, which is recommended of all plans, too; {text}"
     tie = ", within model error" if abs(costs) <= TIE_FRAC else ""
     blamed = [s for s in answer["steps"] if s["costs_s"] > TIE_FRAC / 10 * best["step_time_s"]]
     blamed.sort(key=lambda s: -s["costs_s"])

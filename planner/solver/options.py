@@ -252,20 +252,20 @@ def parse_goals(
 
 def _pairs(items: Iterable[str], flag: str) -> list[tuple[str, str]]:
     """Split `axis=value` items; one item may hold several, parted by commas."""
-    found: list[tuple[str, str]] = []
+    results: list[tuple[str, str]] = []
     for item in items:
         for part in item.split(","):
             axis, equals, value = part.partition("=")
-            if not equals and found and flag == "--only":
-                found.append((found[-1][0], part.strip()))
+            if not equals and results and flag == "--only":
+                results.append((results[-1][0], part.strip()))
                 continue
             if not equals or not value:
                 raise UsageError(
                     f"{option(flag)}: {part!r} is not of the form axis=value",
                     f"for example {option(flag, 'tp=8')}",
                 )
-            found.append((axis.strip(), value.strip()))
-    return found
+            results.append((axis.strip(), value.strip()))
+    return results
 
 
 def parse_pins(items: Iterable[str]) -> dict[str, int]:

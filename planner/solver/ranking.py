@@ -87,14 +87,14 @@ def _roomiest(
 ) -> list[Found]:
     """Return the plans within a factor of the fastest, those that need least memory first."""
     fastest = min(map(best_step_s, searched), default=float("inf"))
-    found: list[Found] = []
+    results: list[Found] = []
     for one in searched:
         known = {c.layout: c for c in one.outcome.finalists}
         near = [c for c in one.outcome.front if c.closed_form_s <= fastest * within * FRONT_SLACK]
         more = repriced(one.context, [c for c in near if c.layout not in known])
         kept = [c for c in (*known.values(), *more) if c.step_s <= fastest * within]
-        found += [(c, one, False) for c in kept if c.step_s <= limit_s(one)]
-    return sorted(found, key=lambda x: (x[0].peak_bytes, x[0].step_s, layout_key(x[0].layout)))
+        results += [(c, one, False) for c in kept if c.step_s <= limit_s(one)]
+    return sorted(results, key=lambda x: (x[0].peak_bytes, x[0].step_s, layout_key(x[0].layout)))
 
 
 FRONT_SLACK = 1.05

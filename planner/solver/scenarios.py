@@ -113,9 +113,9 @@ class Variant:
 
     def limit_s(self, n_devices: int) -> float:
         """Return the longest step that keeps deadline and step limit."""
-        asked = self.options.deadline_s, self.options.step_limit_s
+        requested = self.options.deadline_s, self.options.step_limit_s
         operations = self.cluster.operations[0]
-        return step_limit_s(self.bounds.problem, operations, n_devices, *asked)
+        return step_limit_s(self.bounds.problem, operations, n_devices, *requested)
 
     def key(self, n_devices: int, step_s: float) -> Point:
         """Return the value that is to be small, the step time last where devices are counted."""
@@ -175,7 +175,7 @@ def variants_of(
 
     Raises a `SearchError` with all reasons when none is modelled.
     """
-    found, notes, refusals = [], [], []
+    results, notes, refusals = [], [], []
     for index, pool in enumerate(cluster.cluster.pools):
         one = cluster.only(index)
         for model in models:
@@ -189,11 +189,11 @@ def variants_of(
             check_inputs(options.goals, options.deadline_s, problem, one.operations[0], index)
             bounds = StepBounds(problem, options.search_options(), shared)
             tally = Tally(pool.name, model.job.precision, pool.n_devices)
-            found.append(Variant(model, one, bounds, tally, options))
-    if not found:
+            results.append(Variant(model, one, bounds, tally, options))
+    if not results:
         texts = dict.fromkeys(refusal.message for refusal in refusals)
         raise SearchError("; ".join(texts), refusals[0].fix)
-    return found, notes
+    return results, notes
 
 
 def by_name(variants: Sequence[Variant]) -> dict[tuple[str, str], Variant]:
@@ -214,39 +214,39 @@ def search_counts(
 
     `progress` is told one share of it all, which never falls (`planner.specs.progress`).
     """
-    found = Searches([], [variant.tally for variant in variants], notes)
-    whole = whole_of(progress)
+    searches = Searches([], [variant.tally for variant in variants], notes)
+    total = whole_of(progress)
     if options.pareto:
         try:
-            _search_front(variants, found, options, executor, stop, whole, fewer)
+            _search_front(variants, searches, options, executor, stop, total, fewer)
         except KeyboardInterrupt:
-            if not found.front:
+            if not searches.front:
                 raise
-            found.stopped = "interrupted"
+            searches.stopped = "interrupted"
     elif options.objective == "devices" and fewer and not options.names_devices:
-        first, rest = pieces_of(whole, 2)
-        best = _search_fewer(variants, found, None, stop, first, executor)
-        if best is None and not found.stopped:
-            _search_whole(variants, found, executor, stop, rest)
+        first, rest = pieces_of(total, 2)
+        best = _search_fewer(variants, searches, None, stop, first, executor)
+        if best is None and not searches.stopped:
+            _search_whole(variants, searches, executor, stop, rest)
     else:
         also_fewer = fewer and not options.names_devices
-        first, *rest_of = pieces_of(whole, 1 + also_fewer)
-        _search_whole(variants, found, executor, stop, first)
+        first, *rest_of = pieces_of(total, 1 + also_fewer)
+        _search_whole(variants, searches, executor, stop, first)
         if also_fewer:
-            if found.stopped:
-                _bound_fewer(variants, found)
+            if searches.stopped:
+                _bound_fewer(variants, searches)
             else:
-                best = _best_key(variants, found)
-                _search_fewer(variants, found, best, stop, rest_of[0], executor)
+                best = _best_key(variants, searches)
+                _search_fewer(variants, searches, best, stop, rest_of[0], executor)
     limited = options.deadline_s is not None or options.step_limit_s is not None
-    if limited and fewer and not found.stopped and _best_key(variants, found) is None:
-        _search_unlimited(variants, found, options, executor, stop)
-    if found.stopped:
+    if limited and fewer and not searches.stopped and _best_key(variants, searches) is None:
+        _search_unlimited(variants, searches, options, executor, stop)
+    if searches.stopped:
         for variant in variants:
             variant.tally.n_left = _n_counts(variant) - _n_known(variant.tally)
-    elif whole is not None:
-        whole(1, 1)
-    return found
+    elif total is not None:
+        total(1, 1)
+    return searches
 
 
 def _search_unlimited(
@@ -372,9 +372,9 @@ def _entries(
 ) -> Iterator[tuple[Point, int, int, Variant]]:
     """Yield the smaller numbers of devices whose bound leaves hope: (bound, -n, variant, ...)."""
     for i, variant in enumerate(variants):
-        whole, hopeful = set(variant.tally.searched), []
+        total, hopeful = set(variant.tally.searched), []
         for n in device_counts(variant.bounds.problem.pool):
-            if n in whole or not variant.options.allows_devices(n):
+            if n in total or not variant.options.allows_devices(n):
                 continue
             # The count of FLOPs is known at once and excludes most.
             floor = flops_bound_s(variant.bounds.context(n))

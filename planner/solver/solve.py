@@ -109,7 +109,7 @@ def solve(
     Raises `SpecError` for a bad input and `UsageError` for a bad option.
     """
     start = time.monotonic()
-    given = read_inputs(model, cluster, overrides)
+    inputs = read_inputs(model, cluster, overrides)
     stated = {
         "pins": pins,
         "only": only,
@@ -125,23 +125,23 @@ def solve(
         "time_limit_s": time_limit_s,
         "top": top,
     }
-    told = with_section(stated, given[0].search)
+    told = with_section(stated, inputs[0].search)
     top, pool, limit = told["top"], told["pool"], told["time_limit_s"]
     options = asked_options({**told, "top": 10 if top is None else top}, stack, calibration)
     check_options(options)
     if limit:
         stop = either(stop, lambda: time.monotonic() - start > limit)
     if pool:
-        given = given[0], given[1].pool(pool)
+        inputs = inputs[0], inputs[1].pool(pool)
     options, said = anchored_options(options, reference)
     asked = Asked(*source_names(model, cluster), tuple(overrides), pool, reference_name(reference))
     check_executor(executor, ray_address)
     chosen = make_executor(executor, ray_address or None)
     try:
-        found = solve_inputs(*given, options, chosen, stop, progress, asked, shared=shared)
+        result = solve_inputs(*inputs, options, chosen, stop, progress, asked, shared=shared)
     except ExecutorError as error:
         raise SearchError(str(error), error.fix) from error
-    return replace(found, notes=(*said, *found.notes))
+    return replace(result, notes=(*said, *result.notes))
 
 
 def evaluate(
@@ -165,14 +165,14 @@ def evaluate(
     options = solve_options(1, pins, None, None, framework, stack, allow, calibration)
     options, said = anchored_options(options, reference)
     read = read_inputs(model, cluster, overrides, pool)
-    given = one_recipe(read[0], options, "one layout is priced in one recipe"), read[1]
-    names = [pool.name for pool in given[1].cluster.pools]
+    inputs = one_recipe(read[0], options, "one layout is priced in one recipe"), read[1]
+    names = [pool.name for pool in inputs[1].cluster.pools]
     if len(names) > 1:
         raise UsageError(
             f"the cluster has {len(names)} pools, and one layout is priced on one of them",
             f"name it with {option('pool')}: {', '.join(names)}",
         )
-    problem = make_problem(*given, options)
+    problem = make_problem(*inputs, options)
     free = replace(options, pins={a: v for a, v in options.pins.items() if a != "split"})
     context = Context(problem, free.search_options(), problem.pool.n_devices)
     try:
@@ -180,9 +180,9 @@ def evaluate(
     except SearchError as error:
         error.about = error.about or "pin"
         raise
-    found = break_down(problem, layout)
-    plan = make_plan(1, problem, found, *given, True, options.calibration)
-    fits = found.peak_bytes <= problem.pool.usable_bytes
+    breakdown = break_down(problem, layout)
+    plan = make_plan(1, problem, breakdown, *inputs, True, options.calibration)
+    fits = breakdown.peak_bytes <= problem.pool.usable_bytes
     counts = Counts(1, 1, 1, int(not fits), int(fits), 1, 0)
     return Result(
         result_id=result_id(read[0], read[1], options, "evaluate"),
@@ -191,7 +191,7 @@ def evaluate(
         counts=counts,
         rejected=(),
         plans=(plan,),
-        notes=(*said, *input_notes(*given)),
+        notes=(*said, *input_notes(*inputs)),
     )
 
 
@@ -219,8 +219,8 @@ def solve_inputs(
     variants, left_out = variants_of(
         models, cluster, options, lambda mine, one: searched_problem(mine, one, options), shared
     )
-    found = search_counts(variants, left_out, options, executor, stop, progress, fewer)
-    ranked, searched = ranked_candidates(found, variants, options), found.listed
+    counts = search_counts(variants, left_out, options, executor, stop, progress, fewer)
+    ranked, searched = ranked_candidates(counts, variants, options), counts.listed
     shown = ranked if options.pareto else ranked[: options.top]
     opened = open_candidates([(c, one) for c, one, _ in shown])
     grouped = tie_groups(shown, [x.step_s for x in opened], variants, options)
@@ -235,13 +235,13 @@ def solve_inputs(
     relaxations: tuple[Relaxation, ...] = ()
     conflicts: tuple[Conflict, ...] = ()
     fits = any(outcome.finalists for outcome in outcomes)
-    complete = not found.stopped
+    complete = not counts.stopped
     try:
         nearest, closest = nearest_miss(searched, not fits and complete, stop)
     except StoppedError:
         nearest, closest = nearest_miss(searched, look_again=False)
-        complete, found.stopped = False, "time limit"
-        found.notes.append("stopped: the closest plan was not looked for to the end")
+        complete, counts.stopped = False, "time limit"
+        counts.notes.append("stopped: the closest plan was not looked for to the end")
     if not fits and complete:
         from planner.solver.infeasible.conflicts import conflicts_of
         from planner.solver.infeasible.relaxations import find_relaxations
@@ -254,8 +254,8 @@ def solve_inputs(
                     nearest.model, nearest.cluster, pinned, closest, asked, stop
                 )
             except StoppedError:
-                complete, found.stopped = False, "time limit"
-                found.notes.append("stopped: what would help was not looked for to the end")
+                complete, counts.stopped = False, "time limit"
+                counts.notes.append("stopped: what would help was not looked for to the end")
     why: tuple[str, ...] = ()
     if reasons and not options.pareto:
         why = _why_first(plans, ranked, searched, options.objective)
@@ -272,17 +272,17 @@ def solve_inputs(
         closest=closest_miss_of(closest, nearest.problem),
         uneven_tried=None if fits else uneven_tried(outcomes),
         complete=complete,
-        stopped=found.stopped,
+        stopped=counts.stopped,
         why_first=why,
         notes=(
-            *found.notes,
+            *counts.notes,
             *(recipes_without_plans(searched) if len(models) > 1 else ()),
             *(too_late(searched, variants, options) if fits and not plans else ()),
             *segment_notes(cluster, {plan.pool for plan in plans}),
             *input_notes(model, cluster),
         ),
-        devices=tuple(tally.to_counts() for tally in found.tallies),
-        gap=gap_frac(found, ranked, variants, options),
+        devices=tuple(tally.to_counts() for tally in counts.tallies),
+        gap=gap_frac(counts, ranked, variants, options),
     )
 
 
@@ -293,8 +293,8 @@ def _why_first(
     if not plans:
         return ()
     winner = ranked[0][1]
-    mine = [(c, tie) for c, pool, tie in ranked if pool is winner]
-    lines = why_first(winner.problem, plans, mine, BEST[objective], winner.context.layer_grid)
+    own = [(c, tie) for c, pool, tie in ranked if pool is winner]
+    lines = why_first(winner.problem, plans, own, BEST[objective], winner.context.layer_grid)
     pools, recipes, counts = [], [], []
     several = len({one.name[1] for one in searched}) > 1
     for one in searched:

@@ -28,8 +28,8 @@ Engine, transformer_engine/pytorch/quantization.py, check_mxfp8_support)."""
 
 def check_options(options: SolveOptions) -> None:
     """Raise `UsageError` for an option that `solve` does not search."""
-    asked = {options.pins.get("schedule"), *options.only.get("schedule", ())}
-    names = [TEXT_AXES["schedule"][code] for code in sorted(asked - {None})]
+    requested = {options.pins.get("schedule"), *options.only.get("schedule", ())}
+    names = [TEXT_AXES["schedule"][code] for code in sorted(requested - {None})]
     for name in names if options.framework != "any" else ():
         if name != "none" and not schedule_runs(options.framework, name):
             able = [named for named in FRAMEWORKS if schedule_runs(named, name)]

@@ -54,9 +54,9 @@ def model_faults(spec: ModelFile) -> list[SpecFault]:
             ),
         ),
     )
-    found = [fault for failed, fault in checks if failed]
+    results = [fault for failed, fault in checks if failed]
     return [
-        *found,
+        *results,
         *_moe_faults(model),
         *_mla_faults(model),
         *_detail_faults(model),
@@ -139,14 +139,14 @@ def _moe_faults(model: ModelSpec) -> list[SpecFault]:
 
 def _mla_faults(model: ModelSpec) -> list[SpecFault]:
     """Return what latent attention excludes."""
-    given = ("kv_heads", model.kv_heads), ("head_dim", model.head_dim)
+    inputs = ("kv_heads", model.kv_heads), ("head_dim", model.head_dim)
     faults = [
         SpecFault(
             ("model", key),
             "stands beside `mla`, which has a key and a value head for every head",
             "leave it out",
         )
-        for key, value in given
+        for key, value in inputs
         if model.mla is not None and value is not None
     ]
     if model.mla is not None and not model.flash_attention:

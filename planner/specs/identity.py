@@ -30,9 +30,9 @@ class PlanIds:
 
     def of(self, layout: Mapping[str, Any]) -> str:
         """Return the `content_id` of the word `plan`, the job, the cluster and a layout."""
-        found = self._before.copy()
-        found.update(f"{_canonical(layout)}]".encode())
-        return found.hexdigest()[:ID_DIGITS]
+        result = self._before.copy()
+        result.update(f"{_canonical(layout)}]".encode())
+        return result.hexdigest()[:ID_DIGITS]
 
 
 def plan_id(

@@ -159,9 +159,9 @@ class ClusterInput:
         ):
             alone = dataclasses.replace(source, others=())
             # Said of the whole domains too: read back, the answer has no further pools.
-            whole = {"segment": pool.scale_up_domain} if _in_segments(source) else {}
+            total = {"segment": pool.scale_up_domain} if _in_segments(source) else {}
             pools.append(pool)
-            entries.append({**entry, **whole})
+            entries.append({**entry, **total})
             sources.append(alone)
             operations.append(runs)
             for other in source.others:

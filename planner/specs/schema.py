@@ -497,8 +497,10 @@ def _axis_value(value: object) -> object:
     """Refuse what is no value of an axis in one sentence; a union names each of its members."""
     if isinstance(value, int | float | str):
         return value
-    given = "nothing" if value is None else shown_value(value)
-    raise BadValue(f"expected a number or a word, got {given}", "for example 8, or leave it out")
+    stated_value = "nothing" if value is None else shown_value(value)
+    raise BadValue(
+        f"expected a number or a word, got {stated_value}", "for example 8, or leave it out"
+    )
 
 
 AxisValue = Annotated[int | str, BeforeValidator(_axis_value)]

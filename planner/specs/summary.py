@@ -112,7 +112,7 @@ def _cluster_summary(given: ClusterInput) -> str:
 
 def _replaced_figures(given: ClusterInput) -> list[str]:
     """Return the catalogue figures that the file replaces, with their new values."""
-    found = []
+    results = []
     for pool, source in zip(given.document["pools"], given.sources, strict=True):
         figures = dict(source.network)
         if isinstance(pool["accelerator"], dict):
@@ -120,8 +120,8 @@ def _replaced_figures(given: ClusterInput) -> list[str]:
             peaks = own.pop("peaks", {})
             figures = {**own, **{f"peaks.{k}": v for k, v in peaks.items()}, **figures}
         shown = {k: units.shown_value(v) if isinstance(v, bool) else v for k, v in figures.items()}
-        found += [f"{pool['name']}.{key} {value}" for key, value in shown.items()]
-    return found
+        results += [f"{pool['name']}.{key} {value}" for key, value in shown.items()]
+    return results
 
 
 def _pool_summary(name: str, pool: Pool) -> list[str]:

@@ -116,8 +116,8 @@ def points_to_look_at(sweep: Sweep) -> tuple[float, list[Point]]:
         return 1.0, list(sweep.points())
     chosen = set(Random(0).sample(range(sweep.n_points), COUNTED))
     every = (x for x in enumerate(sweep.combinations()) if x[0] in chosen)
-    found = [sweep.point(index, values) for index, values in every]
-    return COUNTED / sweep.n_points, [point for point in found if point is not None]
+    results = [sweep.point(index, values) for index, values in every]
+    return COUNTED / sweep.n_points, [point for point in results if point is not None]
 
 
 def points_of_a_search(sweep: Sweep) -> float:
@@ -172,17 +172,17 @@ def _timings(
     # The first search also loads the solver: that is not what a point takes.
     loading_s = _seconds(PointSolver(sweep, point_limit_s), chunks[places[-1]][0])
     n_next = max(1, TIMED_POINTS // len(places) - 1)
-    found = []
+    results = []
     for place in places:
         chunk, solver = chunks[place], PointSolver(sweep, point_limit_s)
         first_s, next_s = _seconds(solver, chunk[0]), []
         for i in _spread(len(chunk) - 1, n_next):
             if time.monotonic() - began < BUDGET_S:
                 next_s.append(_seconds(solver, chunk[1 + i]))
-        found.append(Timing(place / max(1, len(chunks) - 1), first_s, tuple(next_s)))
+        results.append(Timing(place / max(1, len(chunks) - 1), first_s, tuple(next_s)))
         if time.monotonic() - began > BUDGET_S:
             break
-    return max(0.0, loading_s - found[-1].first_s), tuple(found)
+    return max(0.0, loading_s - results[-1].first_s), tuple(results)
 
 
 def _spread(n: int, k: int) -> list[int]:

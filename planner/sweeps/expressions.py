@@ -233,8 +233,8 @@ class _Evaluator:
 
     def visit(self, node: ast.expr) -> Value:
         """Return the value of a node."""
-        found: Value = getattr(self, f"_{type(node).__name__.lower()}")(node)
-        return found
+        result: Value = getattr(self, f"_{type(node).__name__.lower()}")(node)
+        return result
 
     def _constant(self, node: ast.Constant) -> Value:
         if isinstance(node.value, bool):
@@ -535,9 +535,9 @@ def _pool_figure(parts: list[str], index: int, cluster: ClusterInput) -> Any:
     }
     if key in known:
         return known[key]
-    found = stated.get(key)
+    result = stated.get(key)
     known_field = field_at(f"pools.{index}.{key}")
-    return known_field.base(found) if found is not None else None
+    return known_field.base(result) if result is not None else None
 
 
 def _part_name(named: Any, key: str) -> str:

@@ -174,14 +174,14 @@ class Family:
             n_params, [x.shape.expert_ffn if moe else x.shape.ffn for x in self.models]
         )
         low = max(step, _to_multiple(layers * (1 - LAYER_SPAN), step))
-        found: list[tuple[float, float, Sizes]] = []
+        results: list[tuple[float, float, Sizes]] = []
         for n_layers in range(low, _to_multiple(layers * (1 + LAYER_SPAN), step) + 1, step):
             for inner in self._widths(n_params, document, n_layers, multiple):
                 sizes = _with_width({**model, "layers": n_layers}, inner)
                 miss = abs(_params({**document, "model": sizes}) / n_params - 1.0)
                 strain = math.log(n_layers / layers) ** 2 + math.log(inner / width) ** 2
-                found.append((strain, miss, sizes))
-        fitting = [x for x in found if x[1] <= FITTED_WITHIN]
+                results.append((strain, miss, sizes))
+        fitting = [x for x in results if x[1] <= FITTED_WITHIN]
         if not fitting:
             wanted = format_count(n_params)
             raise SpecError(

@@ -255,10 +255,10 @@ def _bad_value(schema: Any, error: Mapping[str, Any]) -> BadValue:
     bad = context.get("error")
     if isinstance(bad, BadValue):
         return BadValue(head + bad.message, bad.fix)
-    given = shown_value(error["input"])
+    value = shown_value(error["input"])
     if kind in _BOUNDS:
         words, key = _BOUNDS[kind]
-        return BadValue(f"{head}must be {words} {context[key]}, got {given}")
+        return BadValue(f"{head}must be {words} {context[key]}, got {value}")
     if kind == "extra_forbidden":
         section = next(_models_in(schema), None)
         known = list(section.model_fields) if section else []
@@ -268,7 +268,7 @@ def _bad_value(schema: Any, error: Mapping[str, Any]) -> BadValue:
         return BadValue(f"unknown key {shown_value(loc[-1])}", fix)
     if kind == "missing":
         return BadValue(f"{path_text(loc)} is missing", "")
-    return BadValue(f"{head}{error['msg'][0].lower()}{error['msg'][1:]}, got {given}")
+    return BadValue(f"{head}{error['msg'][0].lower()}{error['msg'][1:]}, got {value}")
 
 
 _UNION_MEMBERS = ("name", "inline", "int", "str", "[key]")
@@ -299,14 +299,14 @@ def _plain(schema: Any) -> Any:
 
 
 def _list_item(schema: Any) -> Any:
-    found = [_plain(m) for m in _members(schema)]
-    return next((get_args(m)[0] for m in found if get_origin(m) is list), None)
+    results = [_plain(m) for m in _members(schema)]
+    return next((get_args(m)[0] for m in results if get_origin(m) is list), None)
 
 
 def _key_type(schema: Any) -> tuple[Any, Any] | None:
     """Return the types of key and value of a mapping with free keys."""
-    found = [_plain(m) for m in _members(schema)]
-    return next(((get_args(m)[0], get_args(m)[1]) for m in found if get_origin(m) is dict), None)
+    results = [_plain(m) for m in _members(schema)]
+    return next(((get_args(m)[0], get_args(m)[1]) for m in results if get_origin(m) is dict), None)
 
 
 def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:

@@ -27,9 +27,9 @@ def sweep(
     and the same call goes on; before any row it comes through. Raises `SpecError` for a bad sweep,
     `UsageError` for a bad option and `SweepFileError` where rows cannot be kept.
     """
-    asked = sweep_from_dict(source) if isinstance(source, Mapping) else load_sweep(source)
+    requested = sweep_from_dict(source) if isinstance(source, Mapping) else load_sweep(source)
     run = run_sweep(
-        asked,
+        requested,
         out,
         form=form,
         executor=executor,

@@ -74,8 +74,8 @@ def read_header(path: Path) -> Header | None:
             check_parquet()
             from pyarrow.parquet import read_schema
 
-            found: Header = json.loads((read_schema(path).metadata or {}).get(METADATA_KEY, "{}"))
-            return found or None
+            result: Header = json.loads((read_schema(path).metadata or {}).get(METADATA_KEY, "{}"))
+            return result or None
         return _header_beside(path)
     except (OSError, ValueError, SweepFileError):
         return None
@@ -103,12 +103,12 @@ def _no_sweep(path: Path, why: object = "") -> SweepFileError:
 def _header_beside(path: Path) -> Header | None:
     beside = header_path(path)
     try:
-        found: Header = json.loads(beside.read_text(encoding="utf-8"))
+        result: Header = json.loads(beside.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
         raise SweepFileError(f"cannot read {beside}: {error}", "remove it") from None
-    return found
+    return result
 
 
 def _columns_in(header: Header) -> tuple[RowColumn, ...]:
@@ -198,28 +198,28 @@ def _read_csv(
     except (OSError, ValueError, csv.Error) as error:
         raise _no_sweep(path, error) from None
     known = {column.name: column for column in (*COLUMNS, *columns)}
-    found = [
+    results = [
         known.get(name) or RowColumn(name, _kind_of(texts), "", "varied")
         for name, texts in zip(names, cells, strict=True)
     ]
     try:
         values = {
             column.name: [_FROM_TEXT[column.kind](text) if text else None for text in texts]
-            for column, texts in zip(found, cells, strict=True)
+            for column, texts in zip(results, cells, strict=True)
         }
     except ValueError as error:
         raise _no_sweep(path, error) from None
-    return tuple(found), values
+    return tuple(results), values
 
 
 def _kind_of(texts: list[str]) -> str:
     """Return the kind of a column of a CSV file that nothing else describes."""
-    given = [text for text in texts if text]
-    if given and all(text in ("true", "false") for text in given):
+    values = [text for text in texts if text]
+    if values and all(text in ("true", "false") for text in values):
         return BOOL
     for kind in (INT, FLOAT):
         try:
-            if [_FROM_TEXT[kind](text) for text in given]:
+            if [_FROM_TEXT[kind](text) for text in values]:
                 return kind
         except ValueError:
             continue

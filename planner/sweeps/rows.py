@@ -217,11 +217,11 @@ def solved_row(
     result: Result,
 ) -> Row:
     """Return the row of a point from its result: any status but `failed`."""
-    found = _facts(model, cluster, options, result)
+    facts = _facts(model, cluster, options, result)
     if result.plans:
-        found |= _best(result.best) | _elasticities(result.best) | _costs(result.best)
-        found |= _runner_up(result.plans[1:2])
-    return _row(point, inputs, *_status(result), found)
+        facts |= _best(result.best) | _elasticities(result.best) | _costs(result.best)
+        facts |= _runner_up(result.plans[1:2])
+    return _row(point, inputs, *_status(result), facts)
 
 
 def failed_row(point: Point, status: str, reason: str, inputs: Inputs = ()) -> Row:
@@ -248,11 +248,11 @@ def twin_row(
     if row["status"] == FAILED:
         return failed_row(point, FAILED, str(row["reason"]), inputs)
     twin = with_costs(result, model, cluster)
-    found = dict(row) | _facts(model, cluster, options, twin)
+    value = dict(row) | _facts(model, cluster, options, twin)
     if twin.plans:
-        found |= _costs(twin.best) | {"best.plan_id": twin.best.plan_id}
-        found |= _runner_up(twin.plans[1:2])
-    return _row(point, inputs, *_status(twin), found)
+        value |= _costs(twin.best) | {"best.plan_id": twin.best.plan_id}
+        value |= _runner_up(twin.plans[1:2])
+    return _row(point, inputs, *_status(twin), value)
 
 
 def with_costs(result: Result, model: ModelInput, cluster: ClusterInput) -> Result:
@@ -321,8 +321,8 @@ def infeasible_reason(result: Result) -> str:
     if result.conflicts:
         parts = result.conflicts[0].parts
         return "no legal layout: " + "; ".join(f"{part.code} {part.text}" for part in parts)
-    most = max(result.rejected, key=lambda r: (r.n, r.code), default=None)
-    return "no legal layout" + (f": {most.code} {RULES[most.code].title}" if most else "")
+    largest = max(result.rejected, key=lambda r: (r.n, r.code), default=None)
+    return "no legal layout" + (f": {largest.code} {RULES[largest.code].title}" if largest else "")
 
 
 def _facts(model: ModelInput, cluster: ClusterInput, options: SolveOptions, result: Result) -> Row:
@@ -353,8 +353,8 @@ def _facts(model: ModelInput, cluster: ClusterInput, options: SolveOptions, resu
 
 def _best(plan: Plan) -> Row:
     """Return what a row says of the best plan and of the device's roofs."""
-    b, x, found = plan.breakdown, plan.layout, _layout(plan.layout)
-    found |= {
+    b, x, layout = plan.breakdown, plan.layout, _layout(plan.layout)
+    layout |= {
         "best.plan_id": plan.plan_id,
         "best.precision": plan.precision,
         "best.step_time_s": plan.step_time_s,
@@ -369,14 +369,14 @@ def _best(plan: Plan) -> Row:
         "best.usable_bytes": plan.usable_bytes,
         "best.runs_on": ", ".join(plan.runs_on),
     }
-    found |= {f"best.time.{term}_s": b.time_s[term] for term in TIME_TERMS}
+    layout |= {f"best.time.{term}_s": b.time_s[term] for term in TIME_TERMS}
     fullest = b.stages[b.peak_stage]
-    found |= {f"best.memory.{term}_bytes": fullest[term] for term in MEMORY_TERMS}
+    layout |= {f"best.memory.{term}_bytes": fullest[term] for term in MEMORY_TERMS}
     problem = b.rows.problem
     pool, job = problem.pool, problem.job
     part = pool.accelerator
     wires = [t for t in b.transfers if t.axis != "host"]
-    return found | {
+    return layout | {
         "best.flops_per_device": model_flops_per_step(problem.shape, job) / x.n_devices,
         "best.scale_up_bytes_per_device": sum(t.sent_bytes - t.scale_out_bytes for t in wires),
         "best.scale_out_bytes_per_device": sum(t.scale_out_bytes for t in wires),
@@ -453,16 +453,16 @@ def _costs(plan: Plan) -> Row:
 def _elasticities(plan: Plan) -> Row:
     """Return what the step time depends on, and what binds the plan."""
     problem, layout = plan.breakdown.rows.problem, plan.layout
-    found, roomier = sensitivity(problem, layout), more_memory(problem, layout)
+    result, roomier = sensitivity(problem, layout), more_memory(problem, layout)
     memory = problem.pool.accelerator.memory_bytes
-    parts = parts_s(plan.breakdown, found.elasticity)
+    parts = parts_s(plan.breakdown, result.elasticity)
     binds = binding_part(parts, plan.step_time_s, memory, roomier)
-    row: Row = {f"elasticity.{name}": value for name, value in found.elasticity.items()}
+    row: Row = {f"elasticity.{name}": value for name, value in result.elasticity.items()}
     return row | {
         "best.binding": binds,
         "best.next_memory_bytes": roomier.memory_bytes if roomier else None,
         "best.next_step_time_s": roomier.step_s if roomier else None,
-        "best.hbm_bytes_per_device": found.hbm_bytes,
+        "best.hbm_bytes_per_device": result.hbm_bytes,
     }
 
 

@@ -212,8 +212,8 @@ def unforeseen(error: Exception) -> str:
     """
     text = _ADDRESS.sub("0x...", " ".join(str(error).split()))
     name = type(error).__name__
-    whole = f"unexpected {name}: {text}" if text else f"unexpected {name}"
-    return whole if len(whole) <= MAX_REASON else whole[: MAX_REASON - 3] + "..."
+    total = f"unexpected {name}: {text}" if text else f"unexpected {name}"
+    return total if len(total) <= MAX_REASON else total[: MAX_REASON - 3] + "..."
 
 
 def chunks_of(points: Iterable[Point]) -> list[list[Twins]]:

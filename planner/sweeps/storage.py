@@ -120,8 +120,8 @@ def _content(kind: bytes, line: bytes) -> bytes | None:
     """Return what is in a line of a kind; None where it is damaged."""
     crc, rest = line[len(_START) :][:_CRC_DIGITS], line[len(_START) + _CRC_DIGITS :]
     data = rest[len(kind) : -2]
-    whole = line.startswith(_START) and rest.startswith(kind) and line.endswith(b"}\n")
-    return data if whole and b"%08x" % zlib.crc32(data) == crc else None
+    is_whole = line.startswith(_START) and rest.startswith(kind) and line.endswith(b"}\n")
+    return data if is_whole and b"%08x" % zlib.crc32(data) == crc else None
 
 
 def partial_header(path: Path, first: bytes) -> Header | None:
@@ -131,13 +131,13 @@ def partial_header(path: Path, first: bytes) -> Header | None:
     """
     if not first.endswith(b"\n") and (first.startswith(_START) or _START.startswith(first)):
         return None
-    found = _content(_HEAD, first)
-    if found is None:
+    content = _content(_HEAD, first)
+    if content is None:
         raise SweepFileError(
             f"{path} is no unfinished sweep, or its first line is damaged",
             "remove it, or name another file with --out",
         )
-    header: Header = json.loads(found)
+    header: Header = json.loads(content)
     return header
 
 
@@ -231,10 +231,10 @@ class PartialSweep:
         """Find the rows that are there; return where the next one goes."""
         with open(self.path, "rb") as file:
             first = file.readline()
-            found = partial_header(self.path, first)
-            if found is None:
+            result = partial_header(self.path, first)
+            if result is None:
                 return 0
-            check_same_sweep(self.path, found, header)
+            check_same_sweep(self.path, result, header)
             end = place = len(first)
             for line in file:
                 data = partial_row(line)
@@ -315,8 +315,8 @@ def _unwritable(path: Path, error: OSError) -> SweepFileError:
     """Return what to say where a file cannot be made."""
     if error.errno == errno.ENOSPC:
         return SweepFileError(f"{path}: the disk is full", "free space, or another --out")
-    said = error.strerror or str(error)
-    return SweepFileError(f"cannot write {path}: {said}", "name another file with --out")
+    reason = error.strerror or str(error)
+    return SweepFileError(f"cannot write {path}: {reason}", "name another file with --out")
 
 
 def _sync_folder(path: Path) -> None:

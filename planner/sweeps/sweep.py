@@ -141,10 +141,10 @@ class Sweep:
 
     def inputs(self, point: Point) -> tuple[ModelInput, ClusterInput]:
         """Return the inputs of a point; `PlannerError` where its values make none."""
-        found = self.inputs_at(point.values)
+        result = self.inputs_at(point.values)
         if point.fault:
             raise SpecError(Problem(point.fault))
-        return found
+        return result
 
     def options_of(self, point: Point) -> SolveOptions:
         """Return the options of a point: those that the sweep varies, its own, the model's."""
@@ -152,26 +152,26 @@ class Sweep:
 
     def column_names(self) -> tuple[str, ...]:
         """Return the names of the columns that `columns` gives."""
-        found: tuple[str, ...] = self._cached(
+        cached: tuple[str, ...] = self._cached(
             "columns", lambda: tuple(item["column"] for item in self._inputs_json())
         )
-        return found
+        return cached
 
     def columns(self, point: Point) -> tuple[tuple[str, float | int | str | bool | None], ...]:
         """Return what a row says of its inputs: name and value, in the order of `column_names`.
 
         Numbers are in base units. An axis that a listed point does not name is missing.
         """
-        found: dict[str, float | int | str | bool | None] = dict.fromkeys(self.column_names())
+        entries: dict[str, float | int | str | bool | None] = dict.fromkeys(self.column_names())
         axes = {axis.name: axis for axis in self.axes}
         for name, value in point.values:
-            found[f"in.{name}"] = axes[name].base(value)
+            entries[f"in.{name}"] = axes[name].base(value)
             for path, own in axes[name].sets(value):
                 if axes[name].field is None and path not in axes:
-                    found[f"in.{path}"] = field_at(path).base(own)
+                    entries[f"in.{path}"] = field_at(path).base(own)
         for name, value in point.derived:
-            found[f"{DERIVED}.{name}"] = value  # type: ignore[assignment]
-        return tuple(found.items())
+            entries[f"{DERIVED}.{name}"] = value  # type: ignore[assignment]
+        return tuple(entries.items())
 
     def header(self) -> dict[str, Any]:
         """Return what the sweep is, for the head of its file: JSON without clock values."""
@@ -208,8 +208,8 @@ class Sweep:
         return sum(self.point(i, values) is not None for i, values in combinations)
 
     def _fixed_file(self, kind: str) -> dict[str, Any] | None:
-        found = self.files.get((kind, ""))
-        return None if found is None else {"file": os.path.basename(found.file), **found.data}
+        result = self.files.get((kind, ""))
+        return None if result is None else {"file": os.path.basename(result.file), **result.data}
 
     def changes(self, values: Values) -> list[Change]:
         """Return the fields that a combination sets, with those that are the same for all."""
@@ -263,8 +263,8 @@ class Sweep:
         def read() -> ModelInput:
             return model_of_document(self.document("model", self.changes(values)))
 
-        found: ModelInput = self._cached(self._key(values, "model"), read)
-        return found
+        cached: ModelInput = self._cached(self._key(values, "model"), read)
+        return cached
 
     def inputs_at(self, values: Values) -> tuple[ModelInput, ClusterInput]:
         """Return the inputs of a combination; `PlannerError` where it makes none."""
@@ -295,8 +295,8 @@ class Sweep:
             search = self.search_at(values, model)
             return search_options(search, self.stack, self.options)
 
-        found: SolveOptions = self._cached(key, read)
-        return found
+        cached: SolveOptions = self._cached(key, read)
+        return cached
 
     # ---- constraints and derived values --------------------------------------------------------
 
@@ -337,12 +337,12 @@ class Sweep:
         key = field_text(stated.get(rule.by))
         if key not in rule.rows:
             key = str(find(rule.by).content)
-        found = rule.rows.get(key, rule.default)
-        if found is None:
+        result = rule.rows.get(key, rule.default)
+        if result is None:
             raise UnknownValue(
                 f"the table by {rule.by} has no {shown_value(key)}", "add it, or `default:`"
             )
-        return found
+        return result
 
     def _holds(self, values: Values, model: ModelInput, cluster: ClusterInput) -> bool:
         find = self.lookup(values, (model, cluster))
@@ -373,14 +373,14 @@ class Sweep:
         """Return column, unit and label of all that `columns` gives."""
         paths = {path: field_at(path).unit for axis in self.axes for path in axis.paths}
         names = {axis.name: paths.get(axis.name, "") for axis in self.axes} | paths
-        found = [
+        results = [
             {"column": f"in.{name}", "unit": unit, "label": label_of(name)}
             for name, unit in names.items()
         ]
         for name, dimension in dimensions_of(self.derived, self.axes):
             unit = dimension_in_words(dimension)
-            found.append({"column": f"{DERIVED}.{name}", "unit": unit, "label": label_of(name)})
-        return found
+            results.append({"column": f"{DERIVED}.{name}", "unit": unit, "label": label_of(name)})
+        return results
 
 
 def _text_of(rule: Expression | Table) -> str:
@@ -391,17 +391,17 @@ def _over(search: SearchSpec, section: SearchSpec | None) -> SearchSpec:
     """Return what a sweep searches for, filled up with the model file's own section."""
     if section is None:
         return search
-    mine = search.model_dump(exclude_defaults=True)
+    own = search.model_dump(exclude_defaults=True)
     theirs = section.model_dump(exclude_defaults=True)
-    named = {axis for key in ("pin", "only", "max") for axis in mine.get(key, {})}
+    named = {axis for key in ("pin", "only", "max") for axis in own.get(key, {})}
     for key in ("pin", "only", "max"):
         more = {a: v for a, v in theirs.pop(key, {}).items() if a not in named}
-        if more or key in mine:
-            mine[key] = {**more, **mine.get(key, {})}
-    if mine.get("objective"):
+        if more or key in own:
+            own[key] = {**more, **own.get(key, {})}
+    if own.get("objective"):
         theirs.pop("within", None)
     theirs.pop("pareto", None)
-    return SearchSpec.model_validate({**theirs, **mine})
+    return SearchSpec.model_validate({**theirs, **own})
 
 
 PLANS = 2
@@ -426,9 +426,9 @@ def search_options(search: SearchSpec, stack: str, base: SolveOptions | None) ->
         "pareto": (),
         "top": max(PLANS, search.top or PLANS),
     }
-    found = asked_options(stated, stack, base.own_calibration if base else None)
-    check_options(found)
-    return found
+    result = asked_options(stated, stack, base.own_calibration if base else None)
+    check_options(result)
+    return result
 
 
 def dimensions_of(

@@ -213,9 +213,9 @@ class _Crew(Generic[Item, Answer]):
         while self._n_waiting() or any(post.batch for post in self._posts.values()):
             self._staff()
             self._give()
-            found = self._hear() + self._stop_late()
+            value = self._hear() + self._stop_late()
             self._give()  # so that nobody is idle while the answers are dealt with
-            yield from found
+            yield from value
 
     def _n_waiting(self) -> int:
         """Return how many items no worker has begun with."""
@@ -264,7 +264,7 @@ class _Crew(Generic[Item, Answer]):
         """Wait for workers; return what is answered or lost."""
         now = time.monotonic()
         due = [p.since + self._limit_s * len(p.batch) for p in self._posts.values() if p.batch]
-        found: list[tuple[Item, Answer | Lost]] = []
+        results: list[tuple[Item, Answer | Lost]] = []
         for event in self._workers.events(max(0.0, min([LOOK_S, *(x - now for x in due)]))):
             post = self._posts[event.worker]
             if event.kind == "ready":
@@ -273,13 +273,13 @@ class _Crew(Generic[Item, Answer]):
                 each = (time.monotonic() - post.since) / len(post.batch)
                 first = math.isinf(self._item_s)
                 self._item_s = each if first else 0.8 * self._item_s + 0.2 * each
-                found += zip(post.batch, event.value, strict=True)
+                results += zip(post.batch, event.value, strict=True)
                 post.batch = []
             elif event.kind == "raised":
                 raise event.value
             else:
-                found += self._bury(event)
-        return found
+                results += self._bury(event)
+        return results
 
     def _leave(self, worker: Any) -> _Post[Item]:
         """Take a worker off the list; what it had not begun is left to the others."""
@@ -300,12 +300,12 @@ class _Crew(Generic[Item, Answer]):
                     "--executor serial, or free memory on the machine",
                 )
             time.sleep(min(LOOK_S, 0.05 * 2.0**self._failed_starts))
-        most = MAX_MACHINE_DEATHS if event.machine_died else MAX_RETRIES
+        maximum = MAX_MACHINE_DEATHS if event.machine_died else MAX_RETRIES
         given_up: list[tuple[Item, Answer | Lost]] = []
         for item in post.batch:
             key = item, event.machine_died
             self._deaths[key] = self._deaths.get(key, 0) + 1
-            if self._deaths[key] > most:
+            if self._deaths[key] > maximum:
                 reason = f"its worker died {self._deaths[key]} times: {event.value}"
                 given_up.append((item, Lost(reason, over_limit=False)))
             else:
@@ -416,18 +416,18 @@ class _Processes:
     def events(self, timeout_s: float) -> list[_Event]:
         by_end = {end: x for x in self._workers for end in (x.link, x.process.sentinel)}
         heard = {id(by_end[end]): by_end[end] for end in wait(list(by_end), timeout_s)}
-        found = []
+        results = []
         for worker in heard.values():
             try:
                 # What it said before it died is still to be heard.
                 if worker.link.poll():
-                    found.append(_Event(worker, *worker.link.recv()))
+                    results.append(_Event(worker, *worker.link.recv()))
                     continue
             except (EOFError, OSError):
                 pass
             self.stop(worker)
-            found.append(_Event(worker, "died", _how_it_died(worker.process.exitcode)))
-        return found
+            results.append(_Event(worker, "died", _how_it_died(worker.process.exitcode)))
+        return results
 
     def stop(self, worker: _Process) -> None:
         self._workers.remove(worker)
@@ -564,12 +564,12 @@ class _RayWorkers:
         if worker.machine and worker.machine not in alive:
             return _Event(worker, "died", "the machine has left the Ray cluster", True)
         if isinstance(error, RayActorError) and error.actor_init_failed:
-            said = [line for line in str(error).splitlines() if line.strip()]
+            messages = [line for line in str(error).splitlines() if line.strip()]
             return _Event(
                 worker,
                 "raised",
                 ExecutorError(
-                    f"a Ray worker cannot begin: {said[-1].strip()}",
+                    f"a Ray worker cannot begin: {messages[-1].strip()}",
                     "install the same version of planner on all machines of the cluster",
                 ),
             )

@@ -345,8 +345,8 @@ class Case:
 
     def recomputes(self, *names: str) -> Bools:
         """Tell where one of some modules is recomputed."""
-        found: Bools = (self.recompute_modules & modules_code(names)) != 0
-        return found
+        result: Bools = (self.recompute_modules & modules_code(names)) != 0
+        return result
 
     def of_stages(self, value: Callable[[tuple[int, ...], int, int], Any]) -> Any:
         """Return `value(layers of each virtual stage, pp, vpp)` of each shape."""
@@ -360,8 +360,8 @@ class Case:
         """Return `value(tp)` of each shape."""
         if isinstance(self.tp, np.ndarray):
             distinct, back = np.unique(self.tp, return_inverse=True)
-            found = np.array([value(int(tp)) for tp in distinct])
-            return found[back].reshape(self.tp.shape)
+            result = np.array([value(int(tp)) for tp in distinct])
+            return result[back].reshape(self.tp.shape)
         return value(self.tp)
 
     @property
@@ -428,7 +428,7 @@ def _order_names(shapes: ShapeTable) -> NDArray[np.str_]:
 
 
 def _one_of(values: Any, words: Sequence[str], names: Sequence[str]) -> Bools:
-    found: Bools = values == words.index(names[0])
+    result: Bools = values == words.index(names[0])
     for name in names[1:]:
-        found = found | (values == words.index(name))
-    return found
+        result = result | (values == words.index(name))
+    return result

@@ -363,24 +363,24 @@ def _strange_top(c: Case) -> list[str]:
 
 
 def _unread(c: Case) -> list[str]:
-    found = []
+    results = []
     for block, known in BLOCKS.items():
         inside = [x[len(block) + 1 :] for x in c.settings if x.startswith(f"{block}.")]
         full = {x: x if x.startswith("fsdp") else f"fsdp_{x}" for x in inside}
         wanted = full if block == "fsdp_config" else {x: x for x in inside}
-        found += [f"{block}.{x}" for x, name in wanted.items() if name not in known]
-    return found
+        results += [f"{block}.{x}" for x, name in wanted.items() if name not in known]
+    return results
 
 
 def _odd_words(c: Case) -> list[str]:
     """Return the keys whose word is not known, with it; words are read without their case."""
-    found = []
+    results = []
     for name, words in WORDS.items():
         value = c.setting(name)
         value = "no" if value is False and name == "mixed_precision" else value
         if value is not None and str(value).lower() not in [word.lower() for word in words]:
-            found.append(f"{name} {value}")
-    return found
+            results.append(f"{name} {value}")
+    return results
 
 
 def _mesh(c: Case) -> list[str]:

@@ -108,15 +108,15 @@ def broken_rules(
     one over a setting whose value is of another type than the framework takes. Of rules with one
     cause the one that says it in the framework's words stands for all (`covers`).
     """
-    found = []
+    results = []
     for rule in rules_of(framework, level, version):
         try:
             if rule.broken(case):
-                found.append(_broken(rule, case))
+                results.append(_broken(rule, case))
         except _UNDECIDED[rule.level]:
             continue
-    covered = {code for one in found for code in one.rule.covers}
-    return tuple(one for one in found if one.rule.code not in covered)
+    covered = {code for one in results for code in one.rule.covers}
+    return tuple(one for one in results if one.rule.code not in covered)
 
 
 def _broken(rule: FrameworkRule, case: Case) -> Broken:
@@ -252,8 +252,8 @@ def runnable_kinds(
         for hits in (masks or {}).values()
         if n and len(hits) == n
     ]
-    whole = np.concatenate(columns, axis=1) if columns else np.zeros((n, 0), dtype=bool)
-    firsts, of = alike_rows(whole)
+    total = np.concatenate(columns, axis=1) if columns else np.zeros((n, 0), dtype=bool)
+    firsts, of = alike_rows(total)
     kept = np.zeros((len(firsts), n_sp, len(shardings), size), dtype=bool)
     for masks in broken:
         if masks is None:

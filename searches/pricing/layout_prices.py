@@ -44,5 +44,5 @@ def peaks_of_layouts(problem: Problem, layouts: list[Layout]) -> list[float]:
     """Return the peak memory of each layout, bytes."""
     table = PlanTable.from_layouts(layouts)
     rows = join(problem, shape_terms(problem, table.shapes, table.shardings), table)
-    found: list[float] = peak_bytes(rows).tolist()
-    return found
+    results: list[float] = peak_bytes(rows).tolist()
+    return results

@@ -253,10 +253,10 @@ def _fastest_shardings(block: PlanBlock, outside_s: Floats) -> tuple[NDArray[np.
     used = block.shardings.take(block.sharding[:, 0, 0].astype(np.intp))
     rows, times = [], []
     for kind in sorted({*zip(used.zero.tolist(), used.optimizer_offload.tolist(), strict=True)}):
-        mine = np.flatnonzero((used.zero == kind[0]) & (used.optimizer_offload == kind[1]))
-        mine = mine[np.lexsort((used.hpz[mine], used.copies[mine]))]
-        one = outside_s[mine]
+        own = np.flatnonzero((used.zero == kind[0]) & (used.optimizer_offload == kind[1]))
+        own = own[np.lexsort((used.hpz[own], used.copies[own]))]
+        one = outside_s[own]
         fastest = one.argmin(axis=0)
-        rows.append(mine[fastest])
+        rows.append(own[fastest])
         times.append(np.take_along_axis(one, fastest[None], axis=0)[0])
     return np.array(rows), np.array(times)

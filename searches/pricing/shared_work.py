@@ -88,14 +88,14 @@ def shared(
 
 def digest(*parts: object) -> bytes:
     """Return a hash of some values: arrays by their bytes, others as they are pickled."""
-    found = hashlib.blake2b(digest_size=16)
+    result = hashlib.blake2b(digest_size=16)
     for part in parts:
         if isinstance(part, np.ndarray):
-            found.update(f"{part.dtype}{part.shape}".encode())
-            found.update(np.ascontiguousarray(part).tobytes())
+            result.update(f"{part.dtype}{part.shape}".encode())
+            result.update(np.ascontiguousarray(part).tobytes())
         else:
-            found.update(pickle.dumps(part))
-    return found.digest()
+            result.update(pickle.dumps(part))
+    return result.digest()
 
 
 def options_key(options: SearchOptions) -> tuple[Hashable, ...]:

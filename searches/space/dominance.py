@@ -44,8 +44,8 @@ def overlap_never_slower(
         return proven
     rows, alike = shardings.take(once), _alike(shapes)
     _, firsts = np.unique(alike, return_index=True)
-    found = _once_never_slower(context, shapes.take(firsts), rows, least_mbs)
-    proven[once] = found[:, alike]
+    result = _once_never_slower(context, shapes.take(firsts), rows, least_mbs)
+    proven[once] = result[:, alike]
     return proven
 
 
@@ -67,7 +67,7 @@ def _once_never_slower(
     kinds = stage_kinds(problem.shape.layers, *columns, routing)
     both = rows.with_blocking(0).followed_by(rows.with_blocking(1))
     times, n = once_a_step_times(problem, shapes, both, kinds), len(rows)
-    cut, whole = times.take(np.arange(n)), times.take(np.arange(n, 2 * n))
+    cut, total = times.take(np.arange(n)), times.take(np.arange(n, 2 * n))
     forward = _least_forward_s(context, shapes, kinds, least_mbs)
     slow, chunks = stack.overlap_slowdown, shapes.vpp[:, None].astype(np.float64)
     runs = np.array([stack.dp_overlap, stack.zero1_overlap])[rows.zero]
@@ -76,8 +76,8 @@ def _once_never_slower(
     gather = _most_exposed(cut.gather_s, cut.gather_piece_s, forward, chunks)
     reduce = np.where(reduces[:, None, None], reduce, cut.reduce_s)
     gather = np.where(gathers[:, None, None], gather, cut.gather_s)
-    most = (1.0 - slow) * (reduce + gather) + slow * _all(cut)
-    return np.asarray((most <= _all(whole) * (1.0 + ROUNDING)).all(axis=-1))
+    maximum = (1.0 - slow) * (reduce + gather) + slow * _all(cut)
+    return np.asarray((maximum <= _all(total) * (1.0 + ROUNDING)).all(axis=-1))
 
 
 def _all(times: DataParallelTimes) -> Floats:

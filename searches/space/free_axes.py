@@ -41,9 +41,9 @@ class FreeAxes:
 def batch_sizes(context: Context) -> Ints:
     """Return the micro-batch sizes that a search looks at, ascending."""
     options, job = context.options, context.problem.job
-    pinned, most = options.only.get("mbs", frozenset()), options.most_mbs(job.seq_len)
+    pinned, maximum = options.only.get("mbs", frozenset()), options.most_mbs(job.seq_len)
     # A pinned size that does not divide the batch is kept, so that BAT001 names it.
-    sizes = sorted({d for d in divisors(job.global_batch) if d <= most} | set(pinned))
+    sizes = sorted({d for d in divisors(job.global_batch) if d <= maximum} | set(pinned))
     return np.array([d for d in sizes if options.allows("mbs", d)], dtype=np.int32)
 
 
@@ -82,13 +82,13 @@ def _offload_options(
     if not offers_activation_offload(context):
         return []
     none, full = (RECOMPUTES.index(name) for name in ("none", "full"))
-    most = context.problem.shape.layers - RESIDENT_LAYERS
-    found = [(none, 0, 0, n) for n in range(1, most + 1)]
+    maximum = context.problem.shape.layers - RESIDENT_LAYERS
+    results = [(none, 0, 0, n) for n in range(1, maximum + 1)]
     deep = [x for x in plain if x[0] == full and x[1] > INPUTS_AT_ONCE]
-    found += [(kind, k, modules, k) for kind, k, modules, _ in deep]
+    results += [(kind, k, modules, k) for kind, k, modules, _ in deep]
     named = context.options.only.get("activation_offload_layers", frozenset()) - {0}
     pinned = [(*option[:3], n) for n in sorted(named) for option in plain]
-    return list(dict.fromkeys(found + pinned))
+    return list(dict.fromkeys(results + pinned))
 
 
 def with_overlap_off(
@@ -104,7 +104,7 @@ def with_overlap_off(
     if named is None:
         # The update on the host comes after, so both places have the same answer.
         alike = shardings.take(np.flatnonzero(shardings.optimizer_offload == 0))
-        found = shared(
+        result = shared(
             context.shared,
             lambda: (
                 "overlap",
@@ -115,7 +115,7 @@ def with_overlap_off(
             ),
             lambda: overlap_never_slower(context, shapes, alike, least_mbs),
         ).T
-        proven = np.tile(found, len(shardings) // len(alike))
+        proven = np.tile(result, len(shardings) // len(alike))
     if proven.all() if named is None else 0 not in named:
         return shardings, proven
     off = shardings.with_blocking(1)
@@ -192,9 +192,9 @@ def recompute_options(context: Context, shapes: ShapeTable, axes: FreeAxes) -> B
 
 def _offload_exists(context: Context, axes: FreeAxes) -> Bools:
     """Return which options are on the grid of layers whose activations leave, `(n_options,)`."""
-    n, most = axes.activation_offload_layers, context.problem.shape.layers - RESIDENT_LAYERS
+    n, maximum = axes.activation_offload_layers, context.problem.shape.layers - RESIDENT_LAYERS
     if "activation_offload_layers" in context.options.only:
         return np.ones(len(n), dtype=bool)
-    step = max(1, -(-most // MAX_RECOMPUTE_STEPS))
-    kept = (n == 0) | (n == 1) | ((most - n) % step == 0)
+    step = max(1, -(-maximum // MAX_RECOMPUTE_STEPS))
+    kept = (n == 0) | (n == 1) | ((maximum - n) % step == 0)
     return np.asarray(kept | (axes.recompute != RECOMPUTES.index("none")))

@@ -105,10 +105,10 @@ def plan_blocks(
                 used = np.flatnonzero(legal.any(axis=(0, 2)))
                 legal = legal[:, used].transpose(1, 2, 0)
                 block = block_of(now, rows[used])
-                most = n_options[s].max()
-                at = options[s, :most].T[None]
-                found = np.take_along_axis(legal, at, axis=1) & exists[s, :most].T[None]
-                yield LegalBlock(block, found, mbs[now])
+                maximum = n_options[s].max()
+                at = options[s, :maximum].T[None]
+                value = np.take_along_axis(legal, at, axis=1) & exists[s, :maximum].T[None]
+                yield LegalBlock(block, value, mbs[now])
             if last:
                 break
 

@@ -83,9 +83,9 @@ class Masks:
 
     def _patterns(self) -> tuple[Bools, Rows]:
         """Return what goes together, once for all shapes that are alike, and where each is."""
-        found = self.compact().coupled
-        assert found is not None  # `compact` leaves one
-        return found.patterns, found.of
+        result = self.compact().coupled
+        assert result is not None  # `compact` leaves one
+        return result.patterns, result.of
 
     def compact(self) -> "Masks":
         """Return the same masks with everything but the batches in the coupled ones.
@@ -114,9 +114,9 @@ class Masks:
         """Over shapes x sp x sharding x recompute."""
         if self.coupled is not None and self.coupled.whole:
             return self.coupled.patterns[self.coupled.of]
-        whole = self.sharding[:, None, :, None] & self.recompute[:, None, None, :]
-        whole = self.sp[:, :, None, None] & whole
-        return whole if self.coupled is None else whole & self.coupled.patterns[self.coupled.of]
+        total = self.sharding[:, None, :, None] & self.recompute[:, None, None, :]
+        total = self.sp[:, :, None, None] & total
+        return total if self.coupled is None else total & self.coupled.patterns[self.coupled.of]
 
     @property
     def shardings_used(self) -> Bools:
@@ -134,8 +134,8 @@ class Masks:
         """
         if self.coupled is not None:
             patterns, of = self._patterns()
-            mine = np.asarray(patterns[:, :, rows].any(axis=2))
-            with_sp, offered = np.asarray(mine.any(axis=2)), np.asarray(mine.any(axis=1))
+            own = np.asarray(patterns[:, :, rows].any(axis=2))
+            with_sp, offered = np.asarray(own.any(axis=2)), np.asarray(own.any(axis=1))
             return with_sp[of], offered[of]
         some = np.any(self.sharding[:, rows], axis=1)
         of_sp = np.asarray(some & self.recompute.any(axis=1))
@@ -148,11 +148,11 @@ class Masks:
         """Return what is legal for batches of a shape and sp, over batches x `rows` x options."""
         if self.coupled is not None and self.coupled.whole:
             return np.asarray(self.coupled.patterns[:, :, rows][self.coupled.of[shape], sp])
-        whole = self.sharding[shape][:, rows, None] & self.recompute[shape][:, None, :]
-        whole &= self.sp[shape, sp][:, None, None]
+        total = self.sharding[shape][:, rows, None] & self.recompute[shape][:, None, :]
+        total &= self.sp[shape, sp][:, None, None]
         if self.coupled is not None:
-            whole &= self.coupled.patterns[:, :, rows][self.coupled.of[shape], sp]
-        return whole
+            total &= self.coupled.patterns[:, :, rows][self.coupled.of[shape], sp]
+        return total
 
     def take(self, rows: NDArray[np.intp]) -> "Masks":
         """Return the masks of some shapes."""

@@ -101,8 +101,8 @@ def kind_rules(context: Context, shapes: ShapeTable, axes: FreeAxes) -> list[Pla
             axes.activation_offload_layers,
         )
         n_sp = context.options.n_sp
-        found = runnable_kinds(framework, problem, shapes, axes.shardings, *options, n_sp)
-        rules.append(PlanRule("FRM001", Coupled(*found)))
+        result = runnable_kinds(framework, problem, shapes, axes.shardings, *options, n_sp)
+        rules.append(PlanRule("FRM001", Coupled(*result)))
     return rules
 
 
@@ -110,8 +110,8 @@ def _second_copy_rules(shapes: ShapeTable, axes: FreeAxes) -> list[PlanRule]:
     """Return what is asked of plans with a second copy of the weights (hpZ)."""
     if not (axes.shardings.hpz > 1).any():
         return []
-    found = second_copy_faults(shapes, axes.shardings)
-    return [PlanRule(code, ~broken.T[:, None, :, None]) for code, broken in found.items()]
+    result = second_copy_faults(shapes, axes.shardings)
+    return [PlanRule(code, ~broken.T[:, None, :, None]) for code, broken in result.items()]
 
 
 def _host_rules(context: Context, shapes: ShapeTable, axes: FreeAxes) -> list[PlanRule]:
@@ -127,16 +127,16 @@ def _host_rules(context: Context, shapes: ShapeTable, axes: FreeAxes) -> list[Pl
             rules.append(PlanRule("OFF001", stays))
         rules.append(PlanRule("OFF004", stays | (shapes.pp == 1)[:, None, None, None]))
         columns = (axes.recompute, axes.recompute_layers, n_away)
-        whole = offloads_whole_layers(context.problem.shape, *columns)
-        rules.append(PlanRule("OFF005", whole[None, None, None, :]))
+        total = offloads_whole_layers(context.problem.shape, *columns)
+        rules.append(PlanRule("OFF005", total[None, None, None, :]))
     away = axes.shardings.optimizer_offload > 0
     if not away.any():
         return rules
     if host is None:
         return [*rules, PlanRule("OFF001", ~away[None, None, :, None])]
     if not gradients_leave(context.problem.stack):
-        whole = ~away | (axes.shardings.zero <= 1)
-        rules.append(PlanRule("OFF003", whole[None, None, :, None]))
+        total = ~away | (axes.shardings.zero <= 1)
+        rules.append(PlanRule("OFF003", total[None, None, :, None]))
     fits = fits_host(context.problem, shapes, axes.shardings)
     return [*rules, PlanRule("OFF002", fits.T[:, None, :, None])]
 

@@ -81,11 +81,11 @@ def _legal(
     def key() -> Hashable:
         # What overlap never costs hangs on rates: it is in `exists` and `dominates`.
         problem, apart = context.problem, ("mbs", "shardings")
-        found = digest(*(getattr(axes, x.name) for x in fields(axes) if x.name not in apart))
+        result = digest(*(getattr(axes, x.name) for x in fields(axes) if x.name not in apart))
         rows, job = shardings_key(axes.shardings), replace(job_key(problem), global_batch=0)
         model = (problem.shape, job, problem.stack, options_key(context.options))
         domain = problem.pool.scale_up_domain
-        return ("kinds", *model, domain, shapes_key(shapes), found, rows)
+        return ("kinds", *model, domain, shapes_key(shapes), result, rows)
 
     # What the host holds of optimizers and activations is not in the key.
     away = offers_offload(context) or offers_activation_offload(context)

@@ -81,16 +81,16 @@ def prime_exponents(n: int) -> dict[int, int]:
     >>> prime_exponents(12)
     {2: 2, 3: 1}
     """
-    found: dict[int, int] = {}
+    entries: dict[int, int] = {}
     d = 2
     while d * d <= n:
         while n % d == 0:
-            found[d] = found.get(d, 0) + 1
+            entries[d] = entries.get(d, 0) + 1
             n //= d
         d += 1
     if n > 1:
-        found[n] = found.get(n, 0) + 1
-    return found
+        entries[n] = entries.get(n, 0) + 1
+    return entries
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,15 +233,15 @@ def count_rejections(context: Context) -> tuple[int, dict[str, int]]:
 def legal_degrees(context: Context, axis: str) -> list[int]:
     """Return the legal degrees of one axis by the rules that look at it alone."""
     n = context.n_devices
-    found = divisors(n)
+    result = divisors(n)
     if axis in ("pp", "cp"):
-        most = cp_limit(context) if axis == "cp" else context.problem.shape.layers
-        found = [d for d in found if d <= most]
+        maximum = cp_limit(context) if axis == "cp" else context.problem.shape.layers
+        result = [d for d in result if d <= maximum]
     elif axis == "ep":
-        found = expert_degrees(context)
+        result = expert_degrees(context)
     elif axis == "etp":
-        found = sorted({x for tp in found for x in expert_tensor_degrees(context, tp)})
-    values = [d for d in found if n % d == 0 and context.options.allows(axis, d)]
+        result = sorted({x for tp in result for x in expert_tensor_degrees(context, tp)})
+    values = [d for d in result if n % d == 0 and context.options.allows(axis, d)]
     shapes = table_of(context, [[{**PLAINEST, axis: d}[a] for a in SHAPE_AXES] for d in values])
     ok = np.ones(len(shapes), dtype=bool)
     for code, predicate in SHAPE_RULES:
@@ -304,8 +304,8 @@ def _order_rows(context: Context, tp: list[int], cp: list[int]) -> list[tuple[in
 
 
 def _exponents(value: int, primes: list[int]) -> list[int]:
-    found = prime_exponents(value)
-    return [found.get(prime, 0) for prime in primes]
+    result = prime_exponents(value)
+    return [result.get(prime, 0) for prime in primes]
 
 
 def most_replicas(context: Context) -> int:
@@ -393,10 +393,10 @@ def build_model(context: Context, splits: Rows, kinds: Rows) -> tuple[Any, list[
 
 def _enumerate(model: Any, variables: list[Any]) -> Rows:
     """Return every solution, in the order in which the solver finds them."""
-    found: list[tuple[int, ...]] = []
+    results: list[tuple[int, ...]] = []
 
     def collect(at: Any) -> None:
-        found.append(tuple(at.value(v) for v in variables))
+        results.append(tuple(at.value(v) for v in variables))
 
     solver = cp_sat.make_solver()
     solver.parameters.enumerate_all_solutions = True
@@ -404,7 +404,7 @@ def _enumerate(model: Any, variables: list[Any]) -> Rows:
     solver.parameters.cp_model_presolve = False
     solver.parameters.linearization_level = 0
     cp_sat.solve_model(solver, model, cp_sat.at_solutions(collect))
-    return found
+    return results
 
 
 def legal_shape_table(context: Context) -> ShapeTable:
@@ -444,7 +444,7 @@ def space_key(context: Context) -> tuple[Hashable, ...]:
 
 def _by_head(rows: Rows, n: int) -> dict[tuple[int, ...], Rows]:
     """Return the rest of each row by its first `n` values."""
-    found: dict[tuple[int, ...], Rows] = {}
+    entries: dict[tuple[int, ...], Rows] = {}
     for row in rows:
-        found.setdefault(row[:n], []).append(row[n:])
-    return found
+        entries.setdefault(row[:n], []).append(row[n:])
+    return entries

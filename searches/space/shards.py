@@ -178,9 +178,9 @@ def make_shards(
     if not len(shapes):
         return []
     known, n_shapes = Limits(rival_s=context.options.rival_s), n_shapes or SHARD_SHAPES
-    found = prepare(context, shapes, grid, below_s)
-    parts = (np.flatnonzero(found.first), np.flatnonzero(~found.first))
-    return [shard for rows in parts for shard in found.shards(rows, n_shapes, known)]
+    result = prepare(context, shapes, grid, below_s)
+    parts = (np.flatnonzero(result.first), np.flatnonzero(~result.first))
+    return [shard for rows in parts for shard in result.shards(rows, n_shapes, known)]
 
 
 def _promising(shapes: ShapeTable, lowest_s: Floats) -> Bools:

@@ -123,8 +123,8 @@ class _Whole:
         if c.vpp == 1:
             return [(1, c.n_layers - n_stages + 1)] * n_stages
         least = max(1, c.n_layers // n_stages - SPREAD)
-        most = -(-c.n_layers // n_stages) + SPREAD
-        return [(1, most), *[(least, most)] * (n_stages - 2), (1, most)]
+        maximum = -(-c.n_layers // n_stages) + SPREAD
+        return [(1, maximum), *[(least, maximum)] * (n_stages - 2), (1, maximum)]
 
     @cached_property
     def work(self) -> int:
@@ -143,8 +143,8 @@ class _Whole:
         held = self.costs.held(split.counts, split.recompute_layers)
         stages = np.array(self.each) @ held
         times = stages.reshape(self.costs.vpp, self.costs.pp).sum(axis=0) + self.ends
-        found: list[int] = times.tolist()
-        return found
+        results: list[int] = times.tolist()
+        return results
 
     def objective(self, split: Split) -> int:
         """Return what is minimised."""
@@ -201,8 +201,8 @@ class _Whole:
 
     @cached_property
     def _ends(self) -> list[int]:
-        found: list[int] = self.ends.tolist()
-        return found
+        results: list[int] = self.ends.tolist()
+        return results
 
     @cached_property
     def _dense(self) -> list[int]:
@@ -216,12 +216,12 @@ class _Whole:
     def _layers_in_time(self, k: int, limit: int) -> list[int]:
         """Return an upper bound of each rank's layers: its chunks recompute some at least."""
         known: dict[tuple[int, ...], int] = {}  # most ranks are alike
-        found = []
+        results = []
         for key in self._time_rows(k):
             if key not in known:
                 known[key] = self._most_in_time(key, limit)
-            found.append(known[key])
-        return found
+            results.append(known[key])
+        return results
 
     def _time_rows(self, k: int) -> list[tuple[int, ...]]:
         """Return what the most layers of each rank in some time depend on.
@@ -229,15 +229,15 @@ class _Whole:
         The time of its ends, its dense layers, what a recomputed one adds, how many there are.
         """
         _, expert, again, more = self.each
-        most, fewest = self.costs.vpp - 1 + k, self._all_recomputed(k)
-        found: list[tuple[int, ...]] = []
+        maximum, fewest = self.costs.vpp - 1 + k, self._all_recomputed(k)
+        results: list[tuple[int, ...]] = []
         for end, dense, few in zip(self._ends, self._dense, fewest, strict=True):
             # Of many layers over v chunks most are left when one chunk holds nearly all of them.
-            recomputed = max(few, most) if k else 0
+            recomputed = max(few, maximum) if k else 0
             each = again + (min(0, more) if dense else more)
             # Without experts it makes no difference which layers are dense.
-            found.append((end, dense if expert > 0 else 0, each, recomputed))
-        return found
+            results.append((end, dense if expert > 0 else 0, each, recomputed))
+        return results
 
     def _most_in_time(self, row: tuple[int, ...], limit: int) -> int:
         end, dense, again, recomputed = row
@@ -255,12 +255,12 @@ class _Whole:
             c.recompute_bytes,
             c.recompute_expert_bytes,
         )
-        found = []
+        results = []
         rows = zip(*(column.tolist() for column in columns), self._dense, strict=True)
         for left, layer, expert, again, more, dense in rows:
             each = again + (min(0.0, more) if dense else more) if k else 0.0
-            found.append(_most_layers(left, layer, expert, dense, each, c.vpp * k))
-        return found
+            results.append(_most_layers(left, layer, expert, dense, each, c.vpp * k))
+        return results
 
     def least_slowest(self, k: int, *, memory: bool = True) -> int | None:
         """Return a lower bound of the slowest rank's time, None if no split can fit.
@@ -284,9 +284,9 @@ class _Whole:
         def holds_all(limit: int) -> bool:
             held = 0
             for key, rooms, before in groups:
-                most = max(0, self._most_in_time(key, limit))
-                fuller = bisect_right(rooms, most)
-                held += before[fuller] + most * (len(rooms) - fuller)
+                largest = max(0, self._most_in_time(key, limit))
+                fuller = bisect_right(rooms, largest)
+                held += before[fuller] + largest * (len(rooms) - fuller)
             return held >= costs.n_layers
 
         low = max(self.mean, -(-self.least_objective(k, 0) // costs.pp))
@@ -308,13 +308,13 @@ def _most_layers(
     """
     size = layer + expert
     spared = max(0.0, expert) * dense
-    most = int((room + spared - again * recomputed) // size)
-    if most < recomputed:
-        most = min(recomputed, int((room + spared) // (size + again)))
-    if most >= dense or not spared:
-        return most
-    most = int((room - again * recomputed) // layer)
-    return most if most >= recomputed else min(recomputed, int(room // (layer + again)))
+    maximum = int((room + spared - again * recomputed) // size)
+    if maximum < recomputed:
+        maximum = min(recomputed, int((room + spared) // (size + again)))
+    if maximum >= dense or not spared:
+        return maximum
+    maximum = int((room - again * recomputed) // layer)
+    return maximum if maximum >= recomputed else min(recomputed, int(room // (layer + again)))
 
 
 def best_splits(
@@ -329,40 +329,40 @@ def best_splits(
     """
     if costs.n_layers < costs.pp * costs.vpp:
         return SplitAnswer(None, (), True, 0.0)
-    whole = _Whole(costs, usable_bytes)
-    start = [x for x in known if x.recompute_layers in recompute_layers and whole.fits(x)]
+    total = _Whole(costs, usable_bytes)
+    start = [x for x in known if x.recompute_layers in recompute_layers and total.fits(x)]
     for k in sorted({x.recompute_layers for x in start}):
-        start += [x for x in arrangements(whole, k, whole.mean)[0] if whole.fits(x)]
-    found = {x: whole.objective(x) for x in start}
-    allowed = whole.distinct(recompute_layers, min(found.values(), default=None))
+        start += [x for x in arrangements(total, k, total.mean)[0] if total.fits(x)]
+    entries = {x: total.objective(x) for x in start}
+    allowed = total.distinct(recompute_layers, min(entries.values(), default=None))
     bounds: dict[int, int] = {}
     for k in allowed:
-        enough = min(found.values(), default=math.inf) * (1.0 - TOLERANCE)
-        in_time = whole.least_slowest(k, memory=False)
-        if in_time is None or whole.least_objective(k, in_time) >= enough:
+        enough = min(entries.values(), default=math.inf) * (1.0 - TOLERANCE)
+        in_time = total.least_slowest(k, memory=False)
+        if in_time is None or total.least_objective(k, in_time) >= enough:
             break  # a larger k takes longer still
-        slowest = whole.least_slowest(k)
-        if slowest is None or whole.least_objective(k, slowest) >= enough:
+        slowest = total.least_slowest(k)
+        if slowest is None or total.least_objective(k, slowest) >= enough:
             continue
-        built, slowest = arrangements(whole, k, slowest)
-        found |= {x: whole.objective(x) for x in built if whole.fits(x)}
-        least = min(found.values(), default=None)
-        most = None if least is None else whole.most_slowest(least)
-        bounds[k] = whole.least_objective(k, slowest, most)
-    enough = min(found.values(), default=math.inf) * (1.0 - TOLERANCE)
+        built, slowest = arrangements(total, k, slowest)
+        entries |= {x: total.objective(x) for x in built if total.fits(x)}
+        least = min(entries.values(), default=None)
+        maximum = None if least is None else total.most_slowest(least)
+        bounds[k] = total.least_objective(k, slowest, maximum)
+    enough = min(entries.values(), default=math.inf) * (1.0 - TOLERANCE)
     left = [k for k, bound in bounds.items() if bound < enough]
     proven, gap = True, 0.0
     if left:
-        first = min(found, key=found.__getitem__, default=None)
+        first = min(entries, key=entries.__getitem__, default=None)
         bound = min(bounds[k] for k in left)
-        passed, proven, better_bound = _solve(whole, left, first, bound)
-        found |= {split: whole.objective(split) for split in passed}
+        passed, proven, better_bound = _solve(total, left, first, bound)
+        entries |= {split: total.objective(split) for split in passed}
         if not proven:
-            gap = 1.0 - max(bound, better_bound) / min(found.values()) if found else 1.0
-    if not found:
+            gap = 1.0 - max(bound, better_bound) / min(entries.values()) if entries else 1.0
+    if not entries:
         return SplitAnswer(None, (), proven, gap)
-    best = min(found, key=found.__getitem__)
-    near = tuple(x for x, value in found.items() if value <= found[best] * (1.0 + NEAR))
+    best = min(entries, key=entries.__getitem__)
+    near = tuple(x for x, value in entries.items() if value <= entries[best] * (1.0 + NEAR))
     return SplitAnswer(best, near, proven, max(0.0, gap))
 
 
@@ -372,27 +372,27 @@ def unlimited_pipeline_s(costs: RankCosts, recompute_layers: Sequence[int]) -> f
     As if memory had no end: nothing runs again but what must. Less what the two may differ by
     because bounds are closed in on to `TOLERANCE` only.
     """
-    whole, k = _Whole(costs, math.inf), min(recompute_layers, default=0)
-    slowest = whole.least_slowest(k, memory=False)
+    total, k = _Whole(costs, math.inf), min(recompute_layers, default=0)
+    slowest = total.least_slowest(k, memory=False)
     if slowest is None:
         return math.inf
-    least = whole.least_objective(k, slowest) / (1.0 + TOLERANCE)
-    return least * whole.unit_s / costs.vpp
+    least = total.least_objective(k, slowest) / (1.0 + TOLERANCE)
+    return least * total.unit_s / costs.vpp
 
 
 def least_pipeline_s(
     costs: RankCosts, usable_bytes: float, recompute_layers: Sequence[int]
 ) -> float:
     """Return a lower bound of `RankCosts.pipeline_s` over all splits, inf if none can fit, s."""
-    whole, least = _Whole(costs, usable_bytes), math.inf
+    total, least = _Whole(costs, usable_bytes), math.inf
     for k in sorted(recompute_layers):
-        slowest = whole.least_slowest(k, memory=False)
-        if slowest is None or whole.least_objective(k, slowest) >= least:
+        slowest = total.least_slowest(k, memory=False)
+        if slowest is None or total.least_objective(k, slowest) >= least:
             break
-        in_memory = whole.least_slowest(k)
+        in_memory = total.least_slowest(k)
         if in_memory is not None:
-            least = min(least, whole.least_objective(k, in_memory))
-    return least * whole.unit_s / costs.vpp
+            least = min(least, total.least_objective(k, in_memory))
+    return least * total.unit_s / costs.vpp
 
 
 def arrangements(whole: _Whole, k: int, slowest: int) -> tuple[list[Split], int]:
@@ -556,12 +556,12 @@ class _Model:
             """Return the expert layers among the first `layer`, which is at least `least`."""
             if prefix and least >= dense:
                 return layer - dense
-            found = model.new_int_var(0, before[-1], "")
+            result = model.new_int_var(0, before[-1], "")
             if prefix:
-                model.add_max_equality(found, [layer - dense, 0])
+                model.add_max_equality(result, [layer - dense, 0])
             else:
-                model.add_element(layer, list(before), found)
-            return found
+                model.add_element(layer, list(before), result)
+            return result
 
         starts = [0, *(sum(self.counts[:j]) for j in range(1, self._n_stages))]
         edges = [0, *(experts_before(starts[j], j) for j in range(1, self._n_stages)), before[-1]]
@@ -604,20 +604,20 @@ class _Model:
             model.add(fixed + more * recomputes + held <= math.floor(usable_bytes))
 
     def _add_objective(self, values: Sequence[int], start: Split | None, bound: int) -> None:
-        costs, model, whole = self._costs, self.model, self._whole
-        times = [self._of_stage(j, whole.each) for j in range(self._n_stages)]
-        times[0] += int(whole.ends[0])
-        times[-1] += int(whole.ends[-1]) if costs.pp > 1 else 0
-        most = int(whole.ends.sum()) + costs.n_layers * sum(max(0, x) for x in whole.each)
+        costs, model, total = self._costs, self.model, self._whole
+        times = [self._of_stage(j, total.each) for j in range(self._n_stages)]
+        times[0] += int(total.ends[0])
+        times[-1] += int(total.ends[-1]) if costs.pp > 1 else 0
+        maximum = int(total.ends.sum()) + costs.n_layers * sum(max(0, x) for x in total.each)
         if start is not None:
-            most = whole.most_slowest(whole.objective(start))
+            maximum = total.most_slowest(total.objective(start))
             if start.recompute_layers in values:
                 for n, count in zip(self.counts, start.counts, strict=True):
                     model.add_hint(n, count)
                 model.add_hint(self.k, start.recompute_layers)
-        slowest = model.new_int_var(whole.mean, max(whole.mean, most), "slowest")
+        slowest = model.new_int_var(total.mean, max(total.mean, maximum), "slowest")
         for rank in range(costs.pp):
             model.add(slowest >= sum(times[rank :: costs.pp]))
-        objective = whole.passes * slowest + sum(times)
+        objective = total.passes * slowest + sum(times)
         model.add(objective >= bound)
         model.minimize(objective)

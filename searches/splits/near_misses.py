@@ -70,7 +70,7 @@ def _least(
         return []
     terms = shape_terms(problem, shapes, axes.shardings)
     layers = layer_table(problem, shapes, axes.mbs, axes.recompute_modules, context.options.n_sp)
-    found: list[tuple[int, Candidate]] = []
+    results: list[tuple[int, Candidate]] = []
     least = np.full(int(keys.max(initial=0)) + 1, np.inf)
     for block in plan_blocks(context, shapes, axes, masks, CELLS_AT_ONCE):
         rows = join(problem, terms, block.block, layers)
@@ -80,17 +80,17 @@ def _least(
         peaks = np.where(legal, peak_bytes(rows), np.inf)
         n_batches = peaks.shape[-1]
         cells = peaks.reshape(-1, n_batches).argmin(axis=0) * n_batches + np.arange(n_batches)
-        mine, bytes_of = keys[block.block.shape[0, 0]], peaks.ravel()[cells]
-        order = np.lexsort((bytes_of, mine))
-        first = order[np.unique(mine[order], return_index=True)[1]]
-        first = first[bytes_of[first] < least[mine[first]]]
-        least[mine[first]] = bytes_of[first]
+        own, bytes_of = keys[block.block.shape[0, 0]], peaks.ravel()[cells]
+        order = np.lexsort((bytes_of, own))
+        first = order[np.unique(own[order], return_index=True)[1]]
+        first = first[bytes_of[first] < least[own[first]]]
+        least[own[first]] = bytes_of[first]
         table = block.block.rows(cells[first])
-        found += [
+        results += [
             (
-                int(mine[i]),
+                int(own[i]),
                 Candidate(table.layout(j, problem.shape.layers), 0.0, float(bytes_of[i])),
             )
             for j, i in enumerate(first.tolist())
         ]
-    return found
+    return results

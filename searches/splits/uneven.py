@@ -103,9 +103,9 @@ def improve_splits(context: Context, finalists: Sequence[SplitPlan]) -> Improved
     layouts = [_split_layout(one.layout, x) for one, answer in answers for x in answer.others]
     priced = _priced(context, list(dict.fromkeys(layouts)))
     for one, answer in answers:
-        mine = [priced[x] for s in answer.others if (x := _split_layout(one.layout, s)) in priced]
-        mine.sort(key=lambda x: (x.step_s, x.peak_bytes, x.layout.split))
-        first = mine[0] if mine else one
+        own = [priced[x] for s in answer.others if (x := _split_layout(one.layout, s)) in priced]
+        own.sort(key=lambda x: (x.step_s, x.peak_bytes, x.layout.split))
+        first = own[0] if own else one
         if first.step_s < one.step_s * (1.0 - LEAST_GAIN):
             plans.append(first)
         else:
@@ -140,9 +140,9 @@ def splits_that_fit(context: Context, misses: Sequence[Layout]) -> Improved:
         answer = best_splits(costs, usable, allowed)
         # Of interleaved stages only splits near the mean are looked at.
         n_hopeless += answer.proven and answer.best is None and one.vpp == 1
-        found = _priced(context, [_split_layout(one, split) for split in answer.others])
-        if found:
-            best = min(found.values(), key=lambda x: (x.step_s, x.peak_bytes, x.layout.split))
+        priced = _priced(context, [_split_layout(one, split) for split in answer.others])
+        if priced:
+            best = min(priced.values(), key=lambda x: (x.step_s, x.peak_bytes, x.layout.split))
             plans.append(best)
             known = (answer.proven, answer.gap_frac)
             shapes.append(ShapeSplit(best.layout, math.inf, best.step_s, *known))
@@ -163,7 +163,7 @@ def _promising(
     layouts = [x.layout for x in finalists]
     layers = known_layers(context.layer_grid, PlanTable.from_layouts(layouts))
     costs = rank_costs(problem, layouts, layers)
-    found = []
+    results = []
     for one, mine in zip(finalists, costs, strict=True):
         x = one.layout
         allowed = _recompute_values(context, x)
@@ -175,9 +175,9 @@ def _promising(
         least_s = least_pipeline_s(mine, problem.pool.usable_bytes, allowed)
         ideal_s = one.closed_form_s - factor * (now_s - least_s)
         if ideal_s < enough_s and _takes_any_split(context, x):
-            found.append((ideal_s, one, mine))
-    found.sort(key=lambda x: x[0])
-    return [(one, mine) for _, one, mine in found]
+            results.append((ideal_s, one, mine))
+    results.sort(key=lambda x: x[0])
+    return [(one, mine) for _, one, mine in results]
 
 
 def _takes_any_split(context: Context, layout: Layout) -> bool:
@@ -210,9 +210,9 @@ def _recompute_values(context: Context, layout: Layout) -> list[int]:
     allows = options.allows
     none = allows("recompute", RECOMPUTES.index("none")) and allows("recompute_layers", 0)
     full = allows("recompute", RECOMPUTES.index("full"))
-    most = layers - layout.pp * layout.vpp + 1
-    found = [k for k in range(1, most + 1) if full and allows("recompute_layers", k)]
-    return [0] * none + found
+    maximum = layers - layout.pp * layout.vpp + 1
+    results = [k for k in range(1, maximum + 1) if full and allows("recompute_layers", k)]
+    return [0] * none + results
 
 
 def _split_layout(layout: Layout, split: Split) -> Layout:

@@ -173,8 +173,10 @@ def measure(asked: CallRequest, settings: RequestLimits = DEFAULTS) -> RequestSi
 
     It reads the model and the cluster, which may take seconds for a large text: for a worker.
     """
-    found: RequestSize = _translated(asked.name, lambda: _measured(asked, settings), asked.request)
-    return found
+    translated: RequestSize = _translated(
+        asked.name, lambda: _measured(asked, settings), asked.request
+    )
+    return translated
 
 
 def _measured(asked: CallRequest, settings: RequestLimits) -> RequestSize:
@@ -212,8 +214,8 @@ def answer(asked: CallRequest, running: RunningCall = RunningCall()) -> Data:
         _measured(asked, running.settings)
         return call.function(asked.request, running)
 
-    found: Data = _translated(asked.name, work, asked.request)
-    return found
+    translated: Data = _translated(asked.name, work, asked.request)
+    return translated
 
 
 def call(
@@ -283,9 +285,9 @@ def _read_inputs(request: schemas.Priced, settings: RequestLimits) -> tuple[Any,
     from planner.solver.sources import read_inputs
 
     contents = contents_of(request, settings)
-    found = read_inputs(*contents, sets_of_request(request.set), request.pool)
-    check_input_limits(*found, settings)
-    return found
+    inputs = read_inputs(*contents, sets_of_request(request.set), request.pool)
+    check_input_limits(*inputs, settings)
+    return inputs
 
 
 @contextmanager
@@ -413,13 +415,13 @@ def _evaluated(request: schemas.EvaluateRequest, running: RunningCall) -> Any:
 
 
 def _solve(request: schemas.SolveRequest, running: RunningCall) -> Data:
-    found: Data = solved_result(request, running).to_json()
-    return found
+    result: Data = solved_result(request, running).to_json()
+    return result
 
 
 def _evaluate(request: schemas.EvaluateRequest, running: RunningCall) -> Data:
-    found: Data = _evaluated(request, running).to_json()
-    return found
+    result: Data = _evaluated(request, running).to_json()
+    return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -454,12 +456,12 @@ def open_request_plan(given: schemas.PlanOf, running: RunningCall) -> OpenedPlan
     which = str(given.plan)
     if given.result is None:
         with _inside("solve" if given.solve else "evaluate"):
-            found = (
+            result = (
                 solved_result(given.solve, running)
                 if given.solve
                 else _evaluated(given.evaluate, running)  # type: ignore[arg-type]  # one is given
             )
-        data, source, stopped = found.to_json(), "the result", found.stopped
+        data, source, stopped = result.to_json(), "the result", result.stopped
     else:
         data, source, stopped = dict(given.result), "the result given", ""
         _check_result(data, running.settings)
@@ -495,9 +497,9 @@ def _check_result(data: Data, settings: RequestLimits) -> None:
 def _explain(request: schemas.ExplainRequest, running: RunningCall) -> Data:
     from planner.analyze.explain import explanation
 
-    found = open_request_plan(request, running)
-    _, _, problem, plan = found.opened
-    return found.with_state(explanation(problem, plan, found.options, request.term))
+    request_plan = open_request_plan(request, running)
+    _, _, problem, plan = request_plan.opened
+    return request_plan.with_state(explanation(problem, plan, request_plan.options, request.term))
 
 
 def _emit(request: schemas.EmitRequest, running: RunningCall) -> Data:
@@ -507,13 +509,20 @@ def _emit(request: schemas.EmitRequest, running: RunningCall) -> Data:
     targets = chosen_targets(",".join(request.for_))
     launchers = parse_launchers(",".join(request.launcher))
     hosts = hosts_in(request.hosts)
-    found = open_request_plan(request, running)
-    model, cluster, problem, plan = found.opened
+    request_plan = open_request_plan(request, running)
+    model, cluster, problem, plan = request_plan.opened
     files = plan_files(
-        (model, cluster), problem, plan, "", targets, launchers, found.options.calibration, hosts
+        (model, cluster),
+        problem,
+        plan,
+        "",
+        targets,
+        launchers,
+        request_plan.options.calibration,
+        hosts,
     )
     reasons = {name: files[f"{name}.txt"] for name in targets if f"{name}.txt" in files}
-    return found.with_state({"plan_id": plan.plan_id, "files": files, "refused": reasons})
+    return request_plan.with_state({"plan_id": plan.plan_id, "files": files, "refused": reasons})
 
 
 def _place(request: schemas.PlaceRequest, running: RunningCall) -> Data:
@@ -521,18 +530,20 @@ def _place(request: schemas.PlaceRequest, running: RunningCall) -> Data:
     from planner.analyze.placement.text import placement_document, placement_table
     from planner.frameworks.launchers.placement import place_plan
 
-    given = hosts_in(request.hosts)
-    most = running.settings.hosts
-    if given and len(given) > most:
-        raise too_much("hosts", len(given), most, "hosts", "name those of the plan alone")
-    found = open_request_plan(request, running)
-    model, cluster, problem, plan = found.opened
-    names = chosen_hosts(None, cluster) if given is None else given
+    value = hosts_in(request.hosts)
+    maximum = running.settings.hosts
+    if value and len(value) > maximum:
+        raise too_much("hosts", len(value), maximum, "hosts", "name those of the plan alone")
+    request_plan = open_request_plan(request, running)
+    model, cluster, problem, plan = request_plan.opened
+    names = chosen_hosts(None, cluster) if value is None else value
     fabric = cluster.cluster.fabric
     placement = place_plan(plan.layout, model.shape, problem.pool, fabric, names)
     heading = f"plan {plan.plan_id}, model {model.shape.name}, cluster {cluster.cluster.name}"
     data = placement_document(placement, plan.plan_id)
-    return found.with_state(_shown(request, data, lambda: placement_table(placement, [heading])))
+    return request_plan.with_state(
+        _shown(request, data, lambda: placement_table(placement, [heading]))
+    )
 
 
 def _shown(request: schemas.Shown, data: Data, text: Callable[[], str]) -> Data:
@@ -544,12 +555,12 @@ def _replan(request: schemas.ReplanRequest, running: RunningCall) -> Data:
     from planner.analyze.replan.replan import replan, replan_text
     from searches.executors.executor import SerialExecutor
 
-    found = open_request_plan(request, running)
-    settings, most = running.settings, running.settings.devices
-    per_node = found.opened[1].cluster.pools[0].devices_per_node
-    n_devices = (found.opened[1].cluster.pools[0].n_nodes + request.gained) * per_node
-    if n_devices > most:
-        raise too_much("devices", n_devices, most, "gained", "name fewer nodes")
+    request_plan = open_request_plan(request, running)
+    settings, maximum = running.settings, running.settings.devices
+    per_node = request_plan.opened[1].cluster.pools[0].devices_per_node
+    n_devices = (request_plan.opened[1].cluster.pools[0].n_nodes + request.gained) * per_node
+    if n_devices > maximum:
+        raise too_much("devices", n_devices, maximum, "gained", "name fewer nodes")
     lost: int | tuple[str, ...]
     if isinstance(request.lost, int):
         lost = request.lost
@@ -559,8 +570,8 @@ def _replan(request: schemas.ReplanRequest, running: RunningCall) -> Data:
         if len(lost) > settings.hosts:
             raise too_much("hosts", len(lost), settings.hosts, "lost", "name fewer nodes")
     answer = replan(
-        found.opened,
-        found.options,
+        request_plan.opened,
+        request_plan.options,
         lost=lost,
         gained=request.gained,
         via=request.via,
@@ -568,7 +579,7 @@ def _replan(request: schemas.ReplanRequest, running: RunningCall) -> Data:
         stop=_stop(running, request.time_limit_s),
         progress=_progress(running, "search"),
     )
-    return found.with_state(_shown(request, answer.to_json(), lambda: replan_text(answer)))
+    return request_plan.with_state(_shown(request, answer.to_json(), lambda: replan_text(answer)))
 
 
 def _diff(request: schemas.DiffRequest, running: RunningCall) -> Data:
@@ -578,8 +589,8 @@ def _diff(request: schemas.DiffRequest, running: RunningCall) -> Data:
         first = open_request_plan(request.a, running)
     with _inside("b"):
         second = open_request_plan(request.b, running)
-    found = compare(first.opened, second.opened)
-    data = _shown(request, found.to_json(), lambda: comparison_text(found))
+    result = compare(first.opened, second.opened)
+    data = _shown(request, result.to_json(), lambda: comparison_text(result))
     return second.with_state(first.with_state(data))
 
 
@@ -589,8 +600,8 @@ def _scale_arguments(request: schemas.ScaleRequest, settings: RequestLimits) -> 
         what, fix = "sizes", "ask for fewer points"
         raise too_much(what, request.points, settings.sizes, "points", fix)
     if request.over == "devices" and max(request.to, request.from_) > settings.devices:
-        most = settings.devices
-        raise too_much("devices", max(request.to, request.from_), most, "to", "name fewer")
+        maximum = settings.devices
+        raise too_much("devices", max(request.to, request.from_), maximum, "to", "name fewer")
     model, cluster = contents_of(request, settings)
     return {
         "model": model,
@@ -630,15 +641,15 @@ def _scale(request: schemas.ScaleRequest, running: RunningCall) -> Data:
             running.keep([KeptRow(index, row_text(found.row), found.notes)])
 
     task = _scale_task(request, running.settings)
-    found = curve(
+    result = curve(
         task,
         stop=_stop(running, task.time_limit_s),
         progress=_progress(running, "sizes"),
         there={i: SizeRow(json.loads(row.text), row.notes) for i, row in running.rows.items()},
         came=keep,
     )
-    data: Data = found.to_json()
-    return data | {"complete": False} if found.stopped else data
+    data: Data = result.to_json()
+    return data | {"complete": False} if result.stopped else data
 
 
 def _searched(sweep: Any, chunks: Any, limit_s: float, running: RunningCall) -> Iterator[Any]:
@@ -689,7 +700,7 @@ def _sweep(request: schemas.SweepRequest, running: RunningCall) -> Data:
     settings, stop = running.settings, _stop(running, request.time_limit_s)
     sweep = _sweep_of(request, settings)
     points = list(sweep.points())
-    found = [running.rows[point.index] for point in points if point.index in running.rows]
+    results = [running.rows[point.index] for point in points if point.index in running.rows]
     left = [point for point in points if point.index not in running.rows]
     ended = False
     for point in left:
@@ -711,20 +722,20 @@ def _sweep(request: schemas.SweepRequest, running: RunningCall) -> Data:
             running.progress(
                 {
                     "phase": "points",
-                    "done": len(found),
+                    "done": len(results),
                     "total": len(points),
                     "best_step_time_s": best_s,
                 }
             )
 
-    came(found)
+    came(results)
     for rows in () if ended or not left else _searched(sweep, chunks_of(left), point_s, running):
         new = [KeptRow(index, text) for index, _, text in rows]
-        found += new
+        results += new
         if running.keep is not None:
             running.keep(new)
         came(new)
-        ended = len(found) < len(points) and stop()
+        ended = len(results) < len(points) and stop()
         if ended:
             break
     return {
@@ -732,7 +743,7 @@ def _sweep(request: schemas.SweepRequest, running: RunningCall) -> Data:
         "n_points": len(points),
         "complete": not ended,
         "stopped": "time limit" if ended else "",
-        "rows": [json.loads(row.text) for row in sorted(found)],
+        "rows": [json.loads(row.text) for row in sorted(results)],
     }
 
 
@@ -795,14 +806,14 @@ def _check_spec(request: schemas.CheckSpecRequest, running: RunningCall) -> Data
     from planner.specs.loader import load_spec
     from planner.specs.summary import spec_summary
 
-    given = content_of(request.document, "model", "document", running.settings)
-    found = load_spec(replace(given, name=given.shown or given.name))  # as it was asked for
-    kind = "model" if isinstance(found, ModelInput) else "cluster"
+    content = content_of(request.document, "model", "document", running.settings)
+    spec = load_spec(replace(content, name=content.shown or content.name))  # as it was asked for
+    kind = "model" if isinstance(spec, ModelInput) else "cluster"
     return {
         "kind": kind,
-        "summary": spec_summary(found),
-        "notes": list(found.notes),
-        "document": found.document,
+        "summary": spec_summary(spec),
+        "notes": list(spec.notes),
+        "document": spec.document,
     }
 
 

@@ -84,8 +84,8 @@ class Problem(Exception):
         self.errors = tuple(errors)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        given = (self.status, self.code, self.title, self.detail, self.retry_after_s, self.errors)
-        return Problem, given  # worker processes send problems back
+        inputs = (self.status, self.code, self.title, self.detail, self.retry_after_s, self.errors)
+        return Problem, inputs  # worker processes send problems back
 
     def inside(self, place: str) -> "Problem":
         """Return the problem of a request that holds this one at a field, such as `solve`."""

@@ -72,14 +72,14 @@ def schema_problem(
     call: str, request: type[Request], error: ValidationError, data: Mapping[str, Any]
 ) -> Problem:
     """Return what is wrong with a request, the fields named."""
-    found: dict[str, list[tuple[str, Any]]] = {}
+    entries: dict[str, list[tuple[str, Any]]] = {}
     for item in error.errors(include_url=False)[:40]:
         path, kind = _located(item["loc"], data)
-        found.setdefault(path, []).append((kind, item))
+        entries.setdefault(path, []).append((kind, item))
     # A value may be one of several things: what is wrong inside one of them says more than that it
     # is none of the others.
-    fields = [f for f in found if not any(x.startswith(f"{f}.") for x in found)]
-    faults = [_schema_fault(call, request, field, found[field]) for field in fields[:20]]
+    fields = [f for f in entries if not any(x.startswith(f"{f}.") for x in entries)]
+    faults = [_schema_fault(call, request, field, entries[field]) for field in fields[:20]]
     first = faults[0]
     detail = f"{first.field}: {first.message}" if first.field else first.message
     return refused("malformed", detail, 422, faults)
@@ -113,13 +113,13 @@ def _schema_fault(
         if {"bool", "int", "float", "str"} <= set(kinds):
             return Fault("is no single value", "a number, a text, true or false", field)
         allowed = list(dict.fromkeys(_KINDS[kind] for kind in kinds))
-        said = f"{', '.join(allowed[:-1])} or {allowed[-1]}"
-        return Fault(f"is not {said}", said, field)
+        text = f"{', '.join(allowed[:-1])} or {allowed[-1]}"
+        return Fault(f"is not {text}", text, field)
     if item["type"] == "extra_forbidden":
         known = ", ".join(f.alias or n for n, f in request.model_fields.items())
         return Fault("unknown field", f"fields of {call}: {known}", field)
-    said = item["msg"].removeprefix("Value error, ")
-    message, fix = _WRONG_TYPE.get(item["type"], (said, ""))
+    text = item["msg"].removeprefix("Value error, ")
+    message, fix = _WRONG_TYPE.get(item["type"], (text, ""))
     return Fault(message.format(given=item["input"]), fix.format(**item.get("ctx") or {}), field)
 
 

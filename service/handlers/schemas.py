@@ -116,10 +116,12 @@ class PlanOf(Request):
 
     @model_validator(mode="after")
     def _one_source(self) -> "PlanOf":
-        given = [name for name in ("solve", "evaluate", "result") if getattr(self, name)]
-        if len(given) != 1:
-            said = " and ".join(given) or "none of them"
-            raise ValueError(f"a plan is named by one of solve, evaluate and result, not {said}")
+        values = [name for name in ("solve", "evaluate", "result") if getattr(self, name)]
+        if len(values) != 1:
+            choices = " and ".join(values) or "none of them"
+            raise ValueError(
+                f"a plan is named by one of solve, evaluate and result, not {choices}"
+            )
         return self
 
 

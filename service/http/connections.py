@@ -68,10 +68,10 @@ class Connection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take a connection, or one too many that is told so."""
         super().connection_made(transport)
-        most = self.settings.connections
-        if len(self.connections) > REFUSED_FACTOR * most:
+        maximum = self.settings.connections
+        if len(self.connections) > REFUSED_FACTOR * maximum:
             transport.abort()
-        elif len(self.connections) > most:
+        elif len(self.connections) > maximum:
             self.app = self._refused
         self._await_head()
 

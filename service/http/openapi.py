@@ -103,7 +103,7 @@ LAST_EVENT = OpenApiParameter(
 
 def _operations() -> Iterator[Operation]:
     for name, call in CALLS.items():
-        given: Data = {"call": name, "role": call.role, "title": call.title}
+        arguments: Data = {"call": name, "role": call.role, "title": call.title}
         words = name.split("-")
         id = words[0] + "".join(word.title() for word in words[1:])
         answer: dict[int, tuple[str, type[BaseModel] | None]] = {200: (JSON, call.answer)}
@@ -112,13 +112,13 @@ def _operations() -> Iterator[Operation]:
             which = OpenApiParameter(FACTS[name], "query", TEXT_SCHEMA, "One of them.")
             answers = {**answer, 304: ("", None)}
             yield Operation(
-                id, "GET", f"/v1/{name}", answers=answers, parameters=(which, KNOWN), **given
+                id, "GET", f"/v1/{name}", answers=answers, parameters=(which, KNOWN), **arguments
             )
             continue
         path = PATHS.get(name, f"/v1/plans:{name}")
         if name == "sweep":
             yield Operation(
-                id, "POST", path, answers=job, request=call.request, parameters=(KEY,), **given
+                id, "POST", path, answers=job, request=call.request, parameters=(KEY,), **arguments
             )
             continue
         answers = {**answer, **job, 304: ("", None)}
@@ -129,7 +129,7 @@ def _operations() -> Iterator[Operation]:
             answers=answers,
             request=call.request,
             parameters=(KEY, PREFER, KNOWN),
-            **given,
+            **arguments,
         )
     job_answer = (JSON, schemas.JobAnswer)
     yield Operation(

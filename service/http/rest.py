@@ -122,9 +122,9 @@ class RestExchange:
 
 def operation_of(method: str, path: str) -> Operation | None:
     """Return the operation that a request is for."""
-    found = _FIXED.get((method, path))
-    if found is not None:
-        return found
+    result = _FIXED.get((method, path))
+    if result is not None:
+        return result
     return next(
         (each for pattern, each in _PATTERNS if each.method == method and pattern.fullmatch(path)),
         None,
@@ -133,8 +133,8 @@ def operation_of(method: str, path: str) -> Operation | None:
 
 def allowed_methods(path: str) -> list[str]:
     """Return the methods that a path answers."""
-    found = {each.method for pattern, each in _PATTERNS if pattern.fullmatch(path)}
-    return sorted(found)
+    results = {each.method for pattern, each in _PATTERNS if pattern.fullmatch(path)}
+    return sorted(results)
 
 
 def no_such_path(method: str, path: str) -> Problem:
@@ -149,11 +149,11 @@ def no_such_path(method: str, path: str) -> Problem:
 
 def preferences(prefer: str) -> dict[str, str]:
     """Return the values of a header `Prefer` by name; of equal ones the first, after RFC 7240."""
-    found: dict[str, str] = {}
+    entries: dict[str, str] = {}
     for part in re.split("[,;]", prefer):
         name, _, value = part.partition("=")
-        found.setdefault(name.strip().lower(), value.strip().strip('"'))
-    return found
+        entries.setdefault(name.strip().lower(), value.strip().strip('"'))
+    return entries
 
 
 def wait_s(prefer: str) -> float | None:
@@ -162,10 +162,10 @@ def wait_s(prefer: str) -> float | None:
     What is no number of seconds is ignored, as RFC 7240 has it: that no `Preference-Applied` comes
     back tells the caller. With `wait=0` there is what is known at once.
     """
-    given = preferences(prefer).get("wait", "")
-    if not _SECONDS.fullmatch(given):
+    value = preferences(prefer).get("wait", "")
+    if not _SECONDS.fullmatch(value):
         return None
-    return min(max(float(given), LEAST_WAIT_S), MOST_WAIT_S)
+    return min(max(float(value), LEAST_WAIT_S), MOST_WAIT_S)
 
 
 def wants_job(prefer: str) -> bool:
@@ -226,8 +226,8 @@ class Rest:
         scope = self.pages.unprefixed(scope)
         headers: dict[bytes, bytes] = dict(scope["headers"])
         method, path = scope["method"], scope["path"]
-        given = headers.get(b"x-request-id", b"").decode("latin-1")
-        id = given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
+        value = headers.get(b"x-request-id", b"").decode("latin-1")
+        id = value if _REQUEST_ID.fullmatch(value) else secrets.token_hex(8)
         operation = operation_of("GET" if method == "HEAD" else method, path)
         exchange = RestExchange(id, headers, time.monotonic(), operation)
         exchange.page = operation is None and self.pages.shows(path, headers)
@@ -412,9 +412,9 @@ class Rest:
 
     def _check_large(self, who: str) -> None:
         """Refuse one more large body: what one caller sends at once must not fill the memory."""
-        most = self.settings.per_caller
-        if self._large[who] >= most:
-            raise overloaded(f"{most} large bodies of yours are on their way", 1.0)
+        maximum = self.settings.per_caller
+        if self._large[who] >= maximum:
+            raise overloaded(f"{maximum} large bodies of yours are on their way", 1.0)
 
     async def _from_memory(self, exchange: RestExchange, call: str, send: Send) -> bool:
         """Answer a question whose very bytes were answered before; tell whether that was so."""
@@ -715,31 +715,31 @@ def _query(request: Request) -> dict[str, str]:
     """Return the parameters of a query, each once; `Problem` 400."""
     raw: bytes = request.scope.get("query_string", b"")
     try:
-        found = parse_qs(
+        result = parse_qs(
             raw.decode("ascii"), keep_blank_values=True, max_num_fields=20, errors="strict"
         )
     except ValueError:
         raise refused("malformed", "the query of the address cannot be read", 400) from None
-    for name, values in found.items():
+    for name, values in result.items():
         if len(values) > 1:
             raise refused("malformed", f"the parameter {name[:40]!r} stands twice", 400)
-    return {name: values[0] for name, values in found.items()}
+    return {name: values[0] for name, values in result.items()}
 
 
 def _flag(query: Mapping[str, str], name: str) -> bool:
-    given = query.get(name, "false")
-    if given not in ("true", "false"):
-        raise malformed(name, f"{name}: {given[:40]!r} is neither true nor false")
-    return given == "true"
+    value = query.get(name, "false")
+    if value not in ("true", "false"):
+        raise malformed(name, f"{name}: {value[:40]!r} is neither true nor false")
+    return value == "true"
 
 
 def _limit(query: Mapping[str, str], default: int) -> int:
-    given = query.get("limit", str(default))
-    if not (given.isascii() and given.isdigit() and 1 <= len(given) <= 4) or not (
-        1 <= int(given) <= 1_000
+    value = query.get("limit", str(default))
+    if not (value.isascii() and value.isdigit() and 1 <= len(value) <= 4) or not (
+        1 <= int(value) <= 1_000
     ):
-        raise malformed("limit", f"limit: {given[:40]!r} is no number from 1 to 1000")
-    return int(given)
+        raise malformed("limit", f"limit: {value[:40]!r} is no number from 1 to 1000")
+    return int(value)
 
 
 def _json(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

@@ -48,7 +48,7 @@ class Keys:
         """
 
         def work(connection: Connection) -> Reply | None:
-            mine = (keys.c.owner == owner, keys.c.key == key)
+            own = (keys.c.owner == owner, keys.c.key == key)
             now_s = elapsed_s(connection)
             row = {
                 "owner": owner,
@@ -60,18 +60,18 @@ class Keys:
             self._check_keys(connection, owner, key)
             if insert_once(connection, keys, row):
                 return None
-            found = connection.execute(select(keys).where(*mine).with_for_update()).one_or_none()
-            if found is None:
+            result = connection.execute(select(keys).where(*own).with_for_update()).one_or_none()
+            if result is None:
                 raise key_in_use(key)  # deleted between the two statements
-            if found.fingerprint != fingerprint:
+            if result.fingerprint != fingerprint:
                 raise key_conflict(key)
-            payload = kept(connection, found.sha256) if found.sha256 else None
+            payload = kept(connection, result.sha256) if result.sha256 else None
             if payload is not None:
-                return Reply(payload, found.etag)
-            waits = found.claim != claim and found.sha256 is None and now_s < found.expires_s
-            if waits and not is_abandoned(found.claim):
+                return Reply(payload, result.etag)
+            waits = result.claim != claim and result.sha256 is None and now_s < result.expires_s
+            if waits and not is_abandoned(result.claim):
                 raise key_in_use(key)
-            connection.execute(update(keys).where(*mine).values(row | {"sha256": None}))
+            connection.execute(update(keys).where(*own).values(row | {"sha256": None}))
             return None
 
         self.store.check_space()
@@ -81,8 +81,8 @@ class Keys:
         """Raise `Problem` 429 for a new key of an owner who has as many as there may be."""
         if not has_as_many(connection, keys, owner, self.bounds.keys_per_owner):
             return
-        mine = select(keys.c.key).where(keys.c.owner == owner, keys.c.key == key)
-        if connection.execute(mine).first() is None:
+        own = select(keys.c.key).where(keys.c.owner == owner, keys.c.key == key)
+        if connection.execute(own).first() is None:
             raise Problem(
                 429,
                 "too-many-keys",

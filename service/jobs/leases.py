@@ -84,12 +84,12 @@ class Watcher:
         if now_s - self._looked_s > self._lease_s / 2:
             self._seen.clear()
         self._looked_s = now_s
-        seen, found = {}, []
+        seen, results = {}, []
         for job_id, fence, beat, holder in leases:
             before = self._seen.get(job_id)
             since_s = before[1] if before and before[0] == (fence, beat) else now_s
             seen[job_id] = ((fence, beat), since_s)
             if now_s - since_s >= self._lease_s or is_gone(holder):
-                found.append((job_id, fence, beat))
+                results.append((job_id, fence, beat))
         self._seen = seen
-        return found
+        return results

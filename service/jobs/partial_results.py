@@ -39,12 +39,12 @@ def _opened(payload: bytes) -> tuple[str, list[KeptRow]]:
 
 def rows_of(payloads: Iterable[bytes], request_id: str) -> dict[int, KeptRow]:
     """Return the rows of a request by their place, in the order in which they came."""
-    found: dict[int, KeptRow] = {}
+    entries: dict[int, KeptRow] = {}
     for payload in payloads:
         of, rows = _opened(payload)
         if of == request_id:
-            found.update((row.place, row) for row in rows)
-    return found
+            entries.update((row.place, row) for row in rows)
+    return entries
 
 
 def rows_page(

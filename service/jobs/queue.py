@@ -218,9 +218,9 @@ class Jobs(Keys):
         """
         waits = jobs.c.state == State.PENDING.value
         last = select(func.max(jobs.c.turn)).where(waits, jobs.c.owner == owner)
-        mine: int | None = connection.execute(last).scalar_one()
-        if mine is not None:
-            return mine + 1
+        own: int | None = connection.execute(last).scalar_one()
+        if own is not None:
+            return own + 1
         now: int | None = connection.execute(
             select(func.min(jobs.c.turn)).where(waits)
         ).scalar_one()
@@ -229,10 +229,10 @@ class Jobs(Keys):
     def _answered(self, connection: Connection, request_id: str) -> str:
         """Return the sha256 of the complete answer to a request; empty where there is none."""
         lock_results(connection)
-        found = connection.execute(
+        outcome = connection.execute(
             select(answers.c.sha256).where(answers.c.request_id == request_id)
         ).scalar_one_or_none()
-        return found or ""
+        return outcome or ""
 
     # Work
 
@@ -248,8 +248,8 @@ class Jobs(Keys):
 
         def work(connection: Connection) -> Lease | None:
             # Among the few that run, which an index knows: there may be a million others.
-            mine = select(jobs).where(jobs.c.state == State.RUNNING.value, jobs.c.claim == claim)
-            row = connection.execute(mine).one_or_none()
+            own = select(jobs).where(jobs.c.state == State.RUNNING.value, jobs.c.claim == claim)
+            row = connection.execute(own).one_or_none()
             if row is None:
                 first = (
                     select(jobs.c.seq)
@@ -274,7 +274,7 @@ class Jobs(Keys):
                         started_at=self.store.wall(),
                     )
                 )
-                row = connection.execute(mine).one()
+                row = connection.execute(own).one()
                 state = {"state": State.RUNNING.value, "attempt": row.attempts}
                 self._tell(connection, row.job_id, [state])
             batches = connection.execute(_batches(row.job_id)).all()
@@ -391,8 +391,8 @@ class Jobs(Keys):
     ) -> bool:
         """Tell whether it was this very call that finished the job, before it was repeated."""
         row = _row(connection, lease.job_id)
-        mine = (lease.fence, self.holder, state.value, sha256)
-        return row is not None and mine == (row.fence, row.holder, row.state, row.sha256)
+        own = (lease.fence, self.holder, state.value, sha256)
+        return row is not None and own == (row.fence, row.holder, row.state, row.sha256)
 
     def give_back(self, lease: Lease) -> None:
         """Let a job wait again that was not finished; the attempt does not count."""
@@ -422,11 +422,11 @@ class Jobs(Keys):
             or_(jobs.c.holder != self.holder, jobs.c.job_id.not_in(mine)),
         )
         rows = self.store.read(lambda connection: connection.execute(others).all())
-        found = self._watcher.abandoned((r.job_id, r.fence, r.beat, r.holder) for r in rows)
+        outcome = self._watcher.abandoned((r.job_id, r.fence, r.beat, r.holder) for r in rows)
 
         def work(connection: Connection) -> int:
             n = 0
-            for job_id, fence, beat in sorted(found):
+            for job_id, fence, beat in sorted(outcome):
                 unchanged = (
                     jobs.c.job_id == job_id,
                     jobs.c.fence == fence,
@@ -436,7 +436,7 @@ class Jobs(Keys):
                 n += self._retried(connection, job_id, unchanged, "its process died", blamed=False)
             return n
 
-        return self.store.write(work) if found else 0
+        return self.store.write(work) if outcome else 0
 
     def _retried(
         self,
@@ -470,14 +470,14 @@ class Jobs(Keys):
             elif not blamed:
                 values["attempts"] = row.attempts - 1
         else:
-            tried, most = in_vain, bounds.max_leases
-            if tried < most:
-                tried, most = row.attempts, bounds.max_attempts
+            tried, maximum = in_vain, bounds.max_leases
+            if tried < maximum:
+                tried, maximum = row.attempts, bounds.max_attempts
             problem = Problem(
                 500,
                 "gave-up",
                 "the job was tried as often as it may be",
-                f"{reason}, at attempt {tried} of {most}",
+                f"{reason}, at attempt {tried} of {maximum}",
             )
             values = {
                 "state": State.FAILED.value,
@@ -542,10 +542,10 @@ class Jobs(Keys):
         return self.store.read(lambda connection: self._view_of(connection, job_id, owner))
 
     def _view_of(self, connection: Connection, job_id: str, owner: str | None) -> JobView:
-        found = _found(connection, job_id) if JOB_ID.fullmatch(job_id) else None
-        if found is None or owner not in (None, found.owner):
+        outcome = _found(connection, job_id) if JOB_ID.fullmatch(job_id) else None
+        if outcome is None or owner not in (None, outcome.owner):
             raise no_such_job(job_id)
-        return found
+        return outcome
 
     def page(
         self, owner: str | None, *, state: State | None = None, cursor: str = "", limit: int = 50
@@ -643,9 +643,9 @@ class Jobs(Keys):
                     "the job has its answer",
                     "ask for the result without so_far, from its first page",
                 )
-            mine = job_rows.c.job_id == job_id
+            own = job_rows.c.job_id == job_id
             sizes = connection.execute(
-                select(job_rows.c.n, job_rows.c.n_rows).where(mine).order_by(job_rows.c.n)
+                select(job_rows.c.n, job_rows.c.n_rows).where(own).order_by(job_rows.c.n)
             ).all()
             total, skipped, wanted = 0, 0, []
             for size in sizes:
@@ -654,12 +654,12 @@ class Jobs(Keys):
                 elif total < first + n_items:
                     wanted.append(size.n)
                 total += size.n_rows
-            found = connection.execute(
+            outcome = connection.execute(
                 select(job_rows.c.payload)
-                .where(mine, job_rows.c.n.in_(wanted))
+                .where(own, job_rows.c.n.in_(wanted))
                 .order_by(job_rows.c.n)
             )
-            return view, KeptRows(tuple(found.scalars()), first - skipped, total)
+            return view, KeptRows(tuple(outcome.scalars()), first - skipped, total)
 
         return self.store.read(work)
 

@@ -348,26 +348,26 @@ class Store:
         if not self.is_sqlite:
             connection.execute(select(func.pg_advisory_xact_lock(CREATION_LOCK)))
         tables.create_all(connection, tables=[store_row])
-        found = connection.execute(select(store_row.c.version)).scalar()
-        if found is None:
+        result = connection.execute(select(store_row.c.version)).scalar()
+        if result is None:
             tables.create_all(connection)
             row = {"id": 1, "version": SCHEMA_VERSION, "elapsed_s": 0.0, "wall_s": self.wall()}
             connection.execute(insert(store_row).values(row))
             return
-        expected = {t.name for t in tables.sorted_tables if ADDED.get(t.name, 1) <= found}
+        expected = {t.name for t in tables.sorted_tables if ADDED.get(t.name, 1) <= result}
         missing = expected - set(inspect(connection).get_table_names())
         if missing:
             raise StoreError(
                 f"{self.name} has no table {min(missing)}: it is not whole",
                 "restore it from a copy, or name another database",
             )
-        while found in MIGRATIONS:
-            MIGRATIONS[found](connection)
-            found += 1
-            connection.execute(update(store_row).values(version=found))
-        if found != SCHEMA_VERSION:
+        while result in MIGRATIONS:
+            MIGRATIONS[result](connection)
+            result += 1
+            connection.execute(update(store_row).values(version=result))
+        if result != SCHEMA_VERSION:
             raise StoreError(
-                f"{self.name} has tables of version {found}, this release reads {SCHEMA_VERSION}",
+                f"{self.name} has tables of version {result}, this release reads {SCHEMA_VERSION}",
                 "start the release that made them, or name another database",
             )
 
@@ -452,8 +452,8 @@ class Store:
 
 def elapsed_s(connection: Connection) -> float:
     """Return the store's clock as its last tick left it."""
-    found: float = connection.execute(select(store_row.c.elapsed_s)).scalar_one()
-    return found
+    result: float = connection.execute(select(store_row.c.elapsed_s)).scalar_one()
+    return result
 
 
 def lock_results(connection: Connection, to_delete: bool = False) -> None:
@@ -478,10 +478,10 @@ def keep(connection: Connection, payload: bytes) -> str:
 
 def kept(connection: Connection, sha256: str) -> bytes | None:
     """Return the payload with this sha256; None where it has expired."""
-    found = connection.execute(
+    result = connection.execute(
         select(results.c.payload).where(results.c.sha256 == sha256)
     ).scalar_one_or_none()
-    return None if found is None else opened_store(found)
+    return None if result is None else opened_store(result)
 
 
 def has_as_many(connection: Connection, table: Table, owner: str, most: int) -> bool:

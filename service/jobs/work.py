@@ -326,10 +326,10 @@ class JobWork:
             if any(due.values()):
                 self._tell_watchers()
             for lease in due.keys() - held:
-                mine = self._runs.get(lease)
-                if mine is not None and not mine.task.done():
-                    mine.lost = True
-                    mine.task.cancel()
+                own = self._runs.get(lease)
+                if own is not None and not own.task.done():
+                    own.lost = True
+                    own.task.cancel()
 
     def _due(self, now_s: float) -> dict[Lease, list[Mapping[str, Any]]]:
         """Return the leases that need a heartbeat now, or that have progress worth an event."""
@@ -365,8 +365,8 @@ class JobWork:
         cleaned_s = time.monotonic() - self._options.clean_up_s
         while True:
             try:
-                mine = [lease.job_id for lease in self._runs]
-                if await self._in_store(self._jobs.take_back, mine):
+                own = [lease.job_id for lease in self._runs]
+                if await self._in_store(self._jobs.take_back, own):
                     self._new_jobs.set()
                 self.counts = await self._in_store(self._jobs.counts)
                 if time.monotonic() - cleaned_s >= self._options.clean_up_s:

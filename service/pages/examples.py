@@ -44,5 +44,5 @@ def said_first(text: str) -> str:
         if not line.startswith("#"):
             break
         lines.append(line.lstrip("# ").strip())
-    said = re.split(r"(?<=[a-z0-9)?B])[.:?](?= |$)", " ".join(lines), maxsplit=1)[0].strip()
-    return said if len(said) <= MOST_CHARS else said[: MOST_CHARS - 1].rstrip() + "…"
+    message = re.split(r"(?<=[a-z0-9)?B])[.:?](?= |$)", " ".join(lines), maxsplit=1)[0].strip()
+    return message if len(message) <= MOST_CHARS else message[: MOST_CHARS - 1].rstrip() + "…"

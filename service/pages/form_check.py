@@ -85,13 +85,13 @@ def _check_form(request: FormRequest, running: RunningCall) -> Data:
     faults = [*faults, *_alone(fields, words)]
     inputs, wrong = _inputs(request, running)
     faults += wrong
-    given: Data = {}
+    arguments: Data = {}
     if not faults:
         faults += _tried(
-            lambda: given.update(question_options_of(options_given(fields, words))), words
+            lambda: arguments.update(question_options_of(options_given(fields, words))), words
         )
     if not faults:
-        faults += _tried(lambda: _begin(inputs, given, running), words)
+        faults += _tried(lambda: _begin(inputs, arguments, running), words)
     return {
         "faults": [
             {
@@ -110,18 +110,26 @@ def _alone(fields: Mapping[str, str], words: list[AxisWord]) -> list[Fault]:
     from planner.solver.request import solve_options
 
     def goal(name: str) -> None:
-        given = question_options_of({name: (fields[name],)})
+        question_options = question_options_of({name: (fields[name],)})
         parse_goals(
-            "memory" if name == "within" else given.get("objective", ""),
-            given.get("within", 0.0),
-            given.get("deadline", ""),
-            given.get("step_limit_s", 0.0),
-            given.get("pareto", ()),
+            "memory" if name == "within" else question_options.get("objective", ""),
+            question_options.get("within", 0.0),
+            question_options.get("deadline", ""),
+            question_options.get("step_limit_s", 0.0),
+            question_options.get("pareto", ()),
         )
 
     def axis(word: AxisWord) -> None:
-        given = question_options_of({word.option: (word.pair,)})
-        solve_options(1, given.get("pins"), given.get("only"), given.get("max"), "default", "", ())
+        question_options = question_options_of({word.option: (word.pair,)})
+        solve_options(
+            1,
+            question_options.get("pins"),
+            question_options.get("only"),
+            question_options.get("max"),
+            "default",
+            "",
+            (),
+        )
 
     def change(line: str) -> None:
         question_options_of({"set": (line,)})
@@ -247,11 +255,11 @@ def _field_of(message: str, name: str, words: list[AxisWord]) -> str:
     name = "step_limit_s" if name == "step-limit" else name
     if name in OPTION_FIELDS:
         return name
-    said = set(re.findall(r"\w+", message))
-    of_axes = [word.field for word in words if word.axis in said]
+    text = set(re.findall(r"\w+", message))
+    of_axes = [word.field for word in words if word.axis in text]
     if of_axes:
         return of_axes[-1]
-    if said & {"cost", "energy"}:
+    if text & {"cost", "energy"}:
         return "objective"
     return "pool" if "has no pool" in message else ""
 

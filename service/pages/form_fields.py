@@ -70,8 +70,8 @@ def axis_words(fields: Mapping[str, Any]) -> tuple[list[AxisWord], list[Fault]]:
 
 def options_given(fields: Mapping[str, Any], words: list[AxisWord]) -> dict[str, tuple[str, ...]]:
     """Return the fields as parameters of an address (`question.options_of`)."""
-    given: dict[str, tuple[str, ...]] = {"set": tuple(fields["set"].splitlines())}
-    given |= {name: (fields[name],) for name in WHOLE if fields[name]}
+    arguments: dict[str, tuple[str, ...]] = {"set": tuple(fields["set"].splitlines())}
+    arguments |= {name: (fields[name],) for name in WHOLE if fields[name]}
     for option in ("pin", "only", "max"):
-        given[option] = tuple(word.pair for word in words if word.option == option)
-    return given
+        arguments[option] = tuple(word.pair for word in words if word.option == option)
+    return arguments

@@ -107,11 +107,11 @@ class Pages:
         if path in ("/", "/ui/") and method in ("GET", "HEAD"):
             return await _redirect(f"{self.root}/ui", 307)(scope, receive, send)
         if path.startswith("/ui/static/") and method in ("GET", "HEAD"):
-            found = static.find_file(path.removeprefix("/ui/static/"))
-            if found is None:
+            file = static.find_file(path.removeprefix("/ui/static/"))
+            if file is None:
                 raise no_such_page(path)
             coding = exchange.header(b"accept-encoding")
-            response = await asyncio.to_thread(found.response, coding)
+            response = await asyncio.to_thread(file.response, coding)
             return await response(scope, receive, send)
         if path != "/" and path != "/ui" and not path.startswith("/ui/"):
             raise no_such_page(path)
@@ -248,11 +248,11 @@ class Pages:
         return await self._run("POST", visit)
 
     async def _run(self, method: str, visit: Visit) -> Page:
-        found = routes.find(method, visit.path)
-        if found is None:
+        result = routes.find(method, visit.path)
+        if result is None:
             methods = routes.methods_of(visit.path)
             raise wrong_method(method, visit.path) if methods else no_such_page(visit.path)
-        route, visit.parts = found
+        route, visit.parts = result
         try:
             page = await route.function(visit)
         except Working as working:
@@ -261,8 +261,8 @@ class Pages:
 
     def _login(self, exchange: "RestExchange", form: Mapping[str, tuple[str, ...]]) -> Page:
         token = form.get("token", ("",))[-1].strip()
-        given = form.get("next", ("",))[-1]
-        exchange.next = self._own_path(given)
+        value = form.get("next", ("",))[-1]
+        exchange.next = self._own_path(value)
         if not token:
             raise unauthenticated("the field was empty")
         exchange.caller = self.rest.auth.caller(f"Bearer {token}", exchange.address)

@@ -102,11 +102,10 @@ def called(result: "Result") -> str:
 
 def order_words(result: "Result") -> str:
     """Return in a sentence or two why the first plan stands before plans that are as good."""
-    asked = result.inputs["options"].get("pareto")
-    if asked:
-        return (
-            f"Of the front by {' and '.join(asked)} no plan is better than another in all of them."
-        )
+    requested = result.inputs["options"].get("pareto")
+    if requested:
+        names = " and ".join(requested)
+        return f"Of the front by {names} no plan is better than another in all of them."
     best = best_words(result)
     if sum(plan.tie for plan in result.plans) < 2:
         return f"It is {best} of all plans, and none ties with it."
@@ -262,7 +261,7 @@ def _rounded(value: Cell, digits: int | None) -> Cell:
 def figures_of(plan: "Plan") -> list[Data]:
     """Return the figures of a plan that stand above the table: value, unit, what it is."""
     low, high = plan.step_time_p10_s, plan.step_time_p90_s
-    found = [
+    results = [
         (_time(plan.step_time_s), f"a step; {_time(low)} to {_time(high)} in 8 of 10 cases"),
         (f"{plan.mfu * 100:.1f} %", "MFU"),
         (f"{plan.tokens_per_s_per_device:,.0f}", "tokens/s a device"),
@@ -272,8 +271,8 @@ def figures_of(plan: "Plan") -> list[Data]:
         ),
     ]
     if plan.training_s is not None:
-        found.append((f"{plan.training_s / 86_400:,.1f} days", "the run, without failures"))
-    return [{"value": value, "what": what} for value, what in found]
+        results.append((f"{plan.training_s / 86_400:,.1f} days", "the run, without failures"))
+    return [{"value": value, "what": what} for value, what in results]
 
 
 def _time(seconds: float) -> str:
@@ -372,7 +371,7 @@ def asked_by(command: str, request: Mapping[str, Any]) -> Data | None:
     words = shlex.split(command)
     if words[:2] != ["planner", "solve"] or len(words) < 4 or len(words) % 2:
         return None
-    found: Data = {
+    entries: Data = {
         key: request[key] for key in ("model", "cluster", "calibration", "top") if key in request
     }
     for option, value in zip(words[4::2], words[5::2], strict=True):
@@ -381,16 +380,16 @@ def asked_by(command: str, request: Mapping[str, Any]) -> Data | None:
             return None
         if name in ("pins", "only", "max", "set"):
             key, _, text = value.partition("=")
-            mapping = found.setdefault(name, {})
+            mapping = entries.setdefault(name, {})
             if name == "only":
                 mapping[key] = text.split(",")
             else:
                 mapping[key] = int(text) if name == "max" else text
         elif name in ("within", "step_limit_s"):
-            found[name] = float(value)
+            entries[name] = float(value)
         else:
-            found[name] = value.split(",") if name == "pareto" else value
-    return found
+            entries[name] = value.split(",") if name == "pareto" else value
+    return entries
 
 
 # The scatter
@@ -399,11 +398,11 @@ def asked_by(command: str, request: Mapping[str, Any]) -> Data | None:
 def pareto_rows(points: Sequence[tuple[float, float]]) -> list[int]:
     """Return the places of points that no other beats in both, by growing x; less is better."""
     order = sorted(range(len(points)), key=lambda i: (*points[i], i))
-    found: list[int] = []
+    results: list[int] = []
     for i in order:
-        if not found or points[i][1] < points[found[-1]][1] * (1 - EQUAL_FRAC):
-            found.append(i)
-    return found
+        if not results or points[i][1] < points[results[-1]][1] * (1 - EQUAL_FRAC):
+            results.append(i)
+    return results
 
 
 def scatter(result: "Result") -> "Chart":
@@ -423,7 +422,7 @@ def scatter(result: "Result") -> "Chart":
     drawn = others[:: max(1, -(-len(others) // MOST_DRAWN))]
 
     def trace(rows: Sequence[int], name: str, bars: bool = False, **more: Any) -> Data:
-        found: Data = {
+        entries: Data = {
             "type": "scatter",
             "name": name,
             "mode": "markers",
@@ -438,7 +437,7 @@ def scatter(result: "Result") -> "Chart":
         if bars and rows and len(rows) <= MOST_BARS:
             above = [(plans[i].step_time_p90_s - plans[i].step_time_s) * factor for i in rows]
             below = [(plans[i].step_time_s - plans[i].step_time_p10_s) * factor for i in rows]
-            found["error_x"] = {
+            entries["error_x"] = {
                 "type": "data",
                 "symmetric": False,
                 "thickness": 1.2,
@@ -447,7 +446,7 @@ def scatter(result: "Result") -> "Chart":
                 "array": [round(max(0.0, x), 3) for x in above],
                 "arrayminus": [round(max(0.0, x), 3) for x in below],
             }
-        return found
+        return entries
 
     grey = {"size": 6, "opacity": 0.45, "color": "#8b949e"}
     front_line = {"width": 2, "shape": "hv", "color": CATEGORIES[0]}
@@ -543,27 +542,27 @@ def _says(
     unit: str,
 ) -> str:
     first, last = points[best[0]], points[best[-1]]
-    said = (
+    message = (
         f"The fastest of {len(points):,} plans takes {first[0]:.4g} {unit} and {first[1]:.1f} GiB"
     )
     if best[0]:
         chosen, ties_with = points[0], result.plans[best[0]].tie
-        said += (
+        message += (
             f"; {_the_first(result)}{', which ties with it,' if ties_with else ''} takes"
             f" {chosen[0]:.4g} {unit} and {chosen[1]:.1f} GiB"
         )
-    said += "."
+    message += "."
     if len(best) > 1:
-        said += (
+        message += (
             f" No other plan is both faster and smaller than the {len(best)} of the front, down to"
             f" {last[1]:.1f} GiB for {last[0]:.4g} {unit}."
         )
     n_ties = sum(1 for i in ties if i)
     if n_ties:
-        said += (
+        message += (
             f" {n_ties} {'plan ties' if n_ties == 1 else 'plans tie'} with {_the_first(result)}."
         )
-    return said
+    return message
 
 
 def _figure(chart: "Chart") -> Data:
@@ -574,10 +573,10 @@ def _figure(chart: "Chart") -> Data:
 
 def _unwrapped(lines: Sequence[str]) -> list[str]:
     """Return lines that were broken for a terminal as whole ones: continued ones are indented."""
-    found: list[str] = []
+    results: list[str] = []
     for line in lines:
-        if line.startswith("  ") and found:
-            found[-1] += f" {line.strip()}"
+        if line.startswith("  ") and results:
+            results[-1] += f" {line.strip()}"
         else:
-            found.append(line.strip())
-    return found
+            results.append(line.strip())
+    return results

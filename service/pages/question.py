@@ -58,8 +58,8 @@ def question_of(query: Query, settings: RequestLimits) -> Data | None:
         if "top" in query:
             request["top"] = _top(query["top"][-1])
         return {"top": TOP, **request}
-    given = {name: query[name] for name in FIELDS if name in query}
-    names = {name: given.get(name, ("",))[-1].strip() for name in ("model", "cluster")}
+    arguments = {name: query[name] for name in FIELDS if name in query}
+    names = {name: arguments.get(name, ("",))[-1].strip() for name in ("model", "cluster")}
     if not any(names.values()):
         return None
     for name, value in names.items():
@@ -67,7 +67,7 @@ def question_of(query: Query, settings: RequestLimits) -> Data | None:
             detail = f"{name}: the address names none"
             raise refused("malformed", detail, 422, [Fault(detail, "choose one", name)])
     request = dict(names)
-    request |= question_options_of(given)
+    request |= question_options_of(arguments)
     return {"top": TOP, **request}
 
 
@@ -83,9 +83,9 @@ def question_options_of(given: Query) -> Data:
     if only:
         request["only"] = only
     bounds = _once(pairs_of(given.get("max", ()), "max"), "max", "bounded", "by")
-    most = {axis: _whole(value, f"max {axis}") for axis, value in bounds.items()}
-    if most:
-        request["max"] = most
+    maximum = {axis: _whole(value, f"max {axis}") for axis, value in bounds.items()}
+    if maximum:
+        request["max"] = maximum
     changes: Data = {}
     for text in given.get("set", ()):
         path, equals, value = text.partition("=")
@@ -125,21 +125,21 @@ def query_of(request: Mapping[str, Any]) -> dict[str, list[str]]:
     named = all(isinstance(each, str) and _NAME.fullmatch(each) for each in documents)
     if not named or "calibration" in rest or "reference" in rest:
         return {"q": [packed_question(rest)], **tail}
-    found: dict[str, list[str]] = {"model": [rest["model"]], "cluster": [rest["cluster"]]}
+    entries: dict[str, list[str]] = {"model": [rest["model"]], "cluster": [rest["cluster"]]}
     for field, name in (("pins", "pin"), ("max", "max"), ("set", "set")):
         if rest.get(field):
-            found[name] = [f"{key}={_text(value)}" for key, value in rest[field].items()]
+            entries[name] = [f"{key}={_text(value)}" for key, value in rest[field].items()]
     if rest.get("only"):
-        found["only"] = [
+        entries["only"] = [
             f"{axis}={','.join(map(_text, values))}" for axis, values in rest["only"].items()
         ]
     for name in ("allow", "pareto"):
         if rest.get(name):
-            found[name] = [",".join(rest[name])]
+            entries[name] = [",".join(rest[name])]
     for name in (*WORDS, *NUMBERS):
         if name in rest:
-            found[name] = [_text(rest[name])]
-    return {**found, **tail}
+            entries[name] = [_text(rest[name])]
+    return {**entries, **tail}
 
 
 def packed_question(request: Mapping[str, Any]) -> str:
@@ -178,27 +178,27 @@ def unpacked(text: str, settings: RequestLimits) -> Data:
 
 def pairs_of(items: tuple[str, ...], name: str) -> list[tuple[str, str]]:
     """Split `axis=value`, several parted by commas or spaces, as the command line does."""
-    found: list[tuple[str, str]] = []
+    results: list[tuple[str, str]] = []
     for part in (part for item in items for part in re.split(r"[,\s]+", item.strip()) if part):
         axis, equals, value = part.partition("=")
-        if not equals and found and name == "only":
-            found.append((found[-1][0], part))
+        if not equals and results and name == "only":
+            results.append((results[-1][0], part))
             continue
         if not equals or not value or not axis:
             raise _wrong(name, part, "AXIS=VALUE, such as tp=8")
-        found.append((axis, value))
-    return found
+        results.append((axis, value))
+    return results
 
 
 def _once(pairs: list[tuple[str, str]], name: str, said: str, by: str) -> dict[str, str]:
     """Return pairs by axis; `Problem` 422 where an axis has two values."""
-    found: dict[str, str] = {}
+    entries: dict[str, str] = {}
     for axis, value in pairs:
-        if found.setdefault(axis, value) != value:
-            detail = f"{name}: {axis} is {said} {by} {found[axis]} and {by} {value}"
-            fix = f"{axis}={found[axis]},{value} allows both" if name == "pin" else "keep one"
+        if entries.setdefault(axis, value) != value:
+            detail = f"{name}: {axis} is {said} {by} {entries[axis]} and {by} {value}"
+            fix = f"{axis}={entries[axis]},{value} allows both" if name == "pin" else "keep one"
             raise refused("malformed", detail, 422, [Fault(detail, fix, name)])
-    return found
+    return entries
 
 
 def title_of(request: Mapping[str, Any]) -> tuple[str, str]:
@@ -212,8 +212,8 @@ def name_of(document: Any, kind: str) -> str:
         if document.get("name") and "text" in document:
             return str(document["name"])
         inside = document.get("text", "")
-        found = re.search(r"^\s*\"?name\"?:\s*[\"']?([^\s\"'#,]+)", str(inside), re.MULTILINE)
-        return found[1][:60] if found else f"your {kind}"
+        match = re.search(r"^\s*\"?name\"?:\s*[\"']?([^\s\"'#,]+)", str(inside), re.MULTILINE)
+        return match[1][:60] if match else f"your {kind}"
     text = str(document or "")
     return text if "\n" not in text and len(text) <= 100 else f"your {kind}"
 

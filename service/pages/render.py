@@ -41,15 +41,15 @@ def page_environment() -> Any:
     from planner.documents import coded
     from planner.render.report.quantities import short_number
 
-    found = jinja2.Environment(
+    environment = jinja2.Environment(
         loader=jinja2.PackageLoader("service.pages"),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    found.globals |= {"themes": themes, "plotly_style_ids": static.plotly_style_ids}
-    found.filters |= {
+    environment.globals |= {"themes": themes, "plotly_style_ids": static.plotly_style_ids}
+    environment.filters |= {
         "json": lambda data: Markup(json_in_script(data)),
         "count": lambda value: f"{value:,}",
         "number": short_number,
@@ -59,16 +59,16 @@ def page_environment() -> Any:
         "coded": lambda text: Markup(coded(text)),
         "percent": lambda share: f"{share * 100:.1f}",
     }
-    return found
+    return environment
 
 
 def render_page(visit: Visit, template: str, **values: Any) -> str:
     """Return a page; templates know `visit`, `url(path, query, name=value)` and `static(name)`."""
-    asked = {key: visit.query[key] for key in question.FIELDS if key in visit.query}
+    requested = {key: visit.query[key] for key in question.FIELDS if key in visit.query}
     nav = [
         (
             title,
-            visit.url(path, asked if path in OF_A_QUESTION else {}),
+            visit.url(path, requested if path in OF_A_QUESTION else {}),
             visit.path == path or visit.path.startswith(f"{path}/"),
         )
         for path, title in VIEWS
@@ -80,7 +80,7 @@ def render_page(visit: Visit, template: str, **values: Any) -> str:
             visit=visit,
             url=visit.url,
             nav=nav,
-            asked=asked,
+            asked=requested,
             static=lambda name: f"{visit.root}/ui/static/{static.file(name).name}",
             here=visit.here().removeprefix(visit.root),
             **values,

@@ -40,13 +40,13 @@ def modules() -> Iterator[ModuleType]:
 @cache
 def routes() -> tuple[Route, ...]:
     """Return all routes, those without parameters first."""
-    found = []
+    results = []
     for module in modules():
         for method, name in (("GET", "PAGES"), ("POST", "POSTS")):
             for path, function in vars(module).get(name, {}).items():
                 pattern = re.compile(_PART.sub(r"(?P<\1>[^/]+)", re.escape(path)))
-                found.append(Route(method, path, pattern, function))
-    return tuple(sorted(found, key=lambda each: ("{" in each.path, each.path)))
+                results.append(Route(method, path, pattern, function))
+    return tuple(sorted(results, key=lambda each: ("{" in each.path, each.path)))
 
 
 def find(method: str, path: str) -> tuple[Route, dict[str, str]] | None:

@@ -37,26 +37,26 @@ def rows_shown(
     """Return the rows that `filter`, `sort`, `desc` and `page` of an address leave."""
     keys = [column["key"] for column in columns]
     text = query.get("filter", "")[:MOST_FILTER_CHARS]
-    found = [row for row in rows if matches(row, keys, text)]
+    results = [row for row in rows if matches(row, keys, text)]
     sort = query.get("sort", "")
     descending = query.get("desc", "") == "1"
     if sort in keys:
         place = keys.index(sort)
-        known = [row for row in found if row[place] not in (None, "")]
-        rest = [row for row in found if row[place] in (None, "")]
+        known = [row for row in results if row[place] not in (None, "")]
+        rest = [row for row in results if row[place] in (None, "")]
         is_text = columns[place]["digits"] is None
         known.sort(key=lambda row: str(row[place]) if is_text else row[place], reverse=descending)
-        found = known + rest
+        results = known + rest
     else:
         sort = ""
-    n_pages = max(1, -(-len(found) // PAGE_ROWS))
-    given = query.get("page", "1")
-    page = int(given) if given.isascii() and given.isdigit() and len(given) < 7 else 1
+    n_pages = max(1, -(-len(results) // PAGE_ROWS))
+    value = query.get("page", "1")
+    page = int(value) if value.isascii() and value.isdigit() and len(value) < 7 else 1
     page = min(max(1, page), n_pages)
     first = (page - 1) * PAGE_ROWS
     return RowsShown(
-        tuple(found[first : first + PAGE_ROWS]),
-        len(found),
+        tuple(results[first : first + PAGE_ROWS]),
+        len(results),
         len(rows),
         page,
         n_pages,

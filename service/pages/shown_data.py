@@ -10,5 +10,5 @@ from typing import Any
 def shown_data(name: str) -> dict[str, Any]:
     """Return `accuracy` or `cases`; read once by a process."""
     text = (files("service.pages") / "data" / f"{name}.json").read_text(encoding="utf-8")
-    found: dict[str, Any] = json.loads(text)
-    return found
+    entries: dict[str, Any] = json.loads(text)
+    return entries

@@ -54,12 +54,12 @@ def _named(name: str, content: bytes) -> File:
 def file(name: str) -> File:
     """Return a file by its plain name, such as `page.css`."""
     if name == PLOTLY:
-        found = files("plotly") / "package_data" / "plotly.min.js"
+        value = files("plotly") / "package_data" / "plotly.min.js"
     elif name in OF_VIEWS:
-        found = files("planner.render.plan_view") / "templates" / name
+        value = files("planner.render.plan_view") / "templates" / name
     else:
-        found = files("service.pages") / "static" / name
-    return _named(name, found.read_bytes())
+        value = files("service.pages") / "static" / name
+    return _named(name, value.read_bytes())
 
 
 @cache

@@ -70,12 +70,12 @@ def fields_of(raw: bytes) -> dict[str, tuple[str, ...]]:
         )
     except ValueError:
         raise refused("malformed", "the address or the form cannot be read", 400) from None
-    found: dict[str, tuple[str, ...]] = {}
+    entries: dict[str, tuple[str, ...]] = {}
     for name, value in pairs:
         if "\0" in value:
             raise refused("malformed", "a field holds the character NUL", 400)
-        found[name] = (*found.get(name, ()), value)
-    return found
+        entries[name] = (*entries.get(name, ()), value)
+    return entries
 
 
 @dataclass(slots=True)
@@ -155,9 +155,9 @@ class Visit:
         answer is read from the store. Role `solve`.
         """
         body = request_body(request)
-        found = self.engine.cached(name, body, self.caller)
-        if found is not None:
-            return await parsed(found.payload)
+        result = self.engine.cached(name, body, self.caller)
+        if result is not None:
+            return await parsed(result.payload)
         key = f"page-{cache_key(name, body).hex()}-{self.get('try')[:9]}"
         if key not in self.waiting:
             try:
@@ -195,6 +195,6 @@ def object_of(body: bytes, settings: RequestLimits) -> Data:
 async def parsed(payload: bytes) -> Data:
     """Return an answer of the engine as data; a large one is read beside the event loop."""
     if len(payload) < LARGE_BYTES:
-        found: Data = json.loads(payload)
-        return found
+        result: Data = json.loads(payload)
+        return result
     return await asyncio.to_thread(json.loads, payload)

@@ -106,8 +106,8 @@ class _Reader:
             if source is None:
                 detail = "a document without content: name, text or content"
                 raise refused("malformed", detail, 422, [Fault(detail)])
-            given = getattr(message, source)
-            return given if source == "name" else self.value(given)
+            stated_value = getattr(message, source)
+            return stated_value if source == "name" else self.value(stated_value)
         if name == "planner.v1.Text":
             named = {"name": message.name} if message.name else {}
             return {"text": message.text, **named}

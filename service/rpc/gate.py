@@ -136,9 +136,9 @@ class Gate:
 
     def _begun(self, method: str, context: Any) -> Exchange:
         metadata = dict(context.invocation_metadata() or ())
-        given = metadata.get("x-request-id", "")
-        is_one = isinstance(given, str) and _REQUEST_ID.fullmatch(given)
-        id = given if is_one else secrets.token_hex(8)
+        value = metadata.get("x-request-id", "")
+        is_one = isinstance(value, str) and _REQUEST_ID.fullmatch(value)
+        id = value if is_one else secrets.token_hex(8)
         return Exchange(method, context, metadata, id, time.monotonic())
 
     def _admit(self, exchange: Exchange) -> Caller:

@@ -186,15 +186,15 @@ class Grpc(Gate):
         which = message.WhichOneof("request")
         if which is None:
             raise malformed("request", "a job without a request: set one of them", 422)
-        given, limit_s = getattr(message, which), message.time_limit_s
+        value, limit_s = getattr(message, which), message.time_limit_s
         if not 0.0 <= limit_s <= self.settings.job_s:
-            most = self.settings.job_s
+            maximum = self.settings.job_s
             raise malformed(
-                "time_limit_s", f"time_limit_s: a number of seconds up to {most:g}", 422
+                "time_limit_s", f"time_limit_s: a number of seconds up to {maximum:g}", 422
             )
-        if "delivery" in given.DESCRIPTOR.fields_by_name and given.HasField("delivery"):
+        if "delivery" in value.DESCRIPTOR.fields_by_name and value.HasField("delivery"):
             raise malformed("delivery", "delivery: a job's answer comes with GetResult", 422)
-        body = await _soon(len(request), body_of, given, self.settings)
+        body = await _soon(len(request), body_of, value, self.settings)
         key, name = exchange.header("idempotency-key"), which.replace("_", "-")
         return _bytes(_job(await self._submit(name, body, exchange, key, limit_s)))
 

@@ -42,7 +42,7 @@ class Receiver:
         timer = asyncio.get_running_loop().call_later(SOON_S, note)
         try:
             async with asyncio.timeout(MESSAGE_S) as limit:
-                found = await context.read()
+                result = await context.read()
         except TimeoutError:
             raise self._late(is_slow) from None
         finally:
@@ -51,9 +51,9 @@ class Receiver:
                 self._slow[caller] -= 1
                 if not self._slow[caller]:
                     del self._slow[caller]
-        if found is grpc.aio.EOF:
+        if result is grpc.aio.EOF:
             raise refused("malformed", "the call came without its message", 400)
-        data: bytes = found
+        data: bytes = result
         return data
 
     def _late(self, was_slow: bool) -> Problem:

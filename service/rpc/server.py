@@ -93,10 +93,10 @@ class StreamGate(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # it is not
 
     async def intercept_service(self, continuation: Any, details: Any) -> Any:
         """Return the handler of a call, or one that refuses it."""
-        found = await continuation(details)
+        result = await continuation(details)
         method: str = details.method
-        if method.startswith(f"/{NAME}/") or found is None:
-            return found
+        if method.startswith(f"/{NAME}/") or result is None:
+            return result
         name = ""
         if not method.endswith("/Check"):
             metadata = dict(details.invocation_metadata or ())
@@ -106,7 +106,7 @@ class StreamGate(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # it is not
                     raise overloaded(f"{self._most} streams of yours are open", 5.0)
             except Problem as problem:
                 return _refusing(problem)
-        return _reading(found, self._receiver, name, self._open)
+        return _reading(result, self._receiver, name, self._open)
 
 
 async def _refused(problem: Problem, context: Any) -> None:
@@ -313,8 +313,8 @@ def bound(
         return server, port
 
     server, port = made(address)
-    found = f"{address.rpartition(':')[0]}:{port}"
-    return GrpcServer(server, lambda: made(found)[0], engine, methods, port, found)
+    text = f"{address.rpartition(':')[0]}:{port}"
+    return GrpcServer(server, lambda: made(text)[0], engine, methods, port, text)
 
 
 def credentials_of(serving: "Serving") -> Any:

@@ -230,11 +230,11 @@ class _Worker:
         if task.what == "job":
             return read_job(task.body, self._settings)
         calls = self._calls
-        asked = calls.read_request(task.name, task.body, self._settings)
+        request = calls.read_request(task.name, task.body, self._settings)
         # A job may be large; to measure it here is to refuse it before it is accepted.
-        measured = task.what == "read" or not (task.large or asked.large)
-        size_is_large = measured and calls.measure(asked, self._settings).large
-        large = asked.large or size_is_large
+        measured = task.what == "read" or not (task.large or request.large)
+        size_is_large = measured and calls.measure(request, self._settings).large
+        large = request.large or size_is_large
         payload, complete = None, True
         if task.what == "answer" and (task.large or not large):
             running = calls.RunningCall(
@@ -242,15 +242,15 @@ class _Worker:
                 time_limit_s=task.time_limit_s,
                 stop=lambda: self._stopped >= n,
                 progress=lambda data: self._tell(n, data),
-                rows=rows_of(task.rows, asked.request_id),
-                keep=lambda rows: self.send("rows", n, (asked.request_id, rows)),
+                rows=rows_of(task.rows, request.request_id),
+                keep=lambda rows: self.send("rows", n, (request.request_id, rows)),
                 shared=self._shared,
                 **(task.options or {}),
             )
-            found = calls.answer(asked, running)
-            payload = calls.dumps(found, task.name).encode()
-            complete = calls.is_complete(found)
-        return WorkOutcome(asked.request_id, large, payload, complete, time.monotonic() - begun)
+            result = calls.answer(request, running)
+            payload = calls.dumps(result, task.name).encode()
+            complete = calls.is_complete(result)
+        return WorkOutcome(request.request_id, large, payload, complete, time.monotonic() - begun)
 
     def _tell(self, n: int, data: Mapping[str, Any]) -> None:
         now_s = time.monotonic()

@@ -50,8 +50,8 @@ def described_axis(description: str) -> str:
     ('dp', '')
     """
     for pattern, axis in _DESCRIPTIONS:
-        if found := re.fullmatch(pattern, description):
-            return found.expand(axis)
+        if match := re.fullmatch(pattern, description):
+            return match.expand(axis)
     return ""
 
 
@@ -96,14 +96,14 @@ def plan_groups(
         grids += [("ep", experts.groups("ep")), ("ep", experts.groups("etp"))]
         grids += [("ep", experts.groups("ep", "etp")), ("dp", experts.groups("edp"))]
     sizes: dict[str, set[int]] = {}
-    mine: dict[str, list[frozenset[int]]] = {}
+    own: dict[str, list[frozenset[int]]] = {}
     for axis, groups in grids:
         if groups.shape[1] == 1:
             continue
         sizes.setdefault(axis, set()).add(int(groups.shape[1]))
         if rank is not None:
             row = groups[(groups == rank).any(axis=1)][0]
-            mine.setdefault(axis, []).append(frozenset(int(x) for x in row))
+            own.setdefault(axis, []).append(frozenset(int(x) for x in row))
     for one in transfers:
         if one.axis == "dp" and one.group_size > 1:
             sizes.setdefault("dp", set()).add(one.group_size)
@@ -111,7 +111,7 @@ def plan_groups(
             sizes.setdefault("pp", set()).add(one.group_size)
     return PlanGroups(
         sizes={axis: frozenset(found) for axis, found in sizes.items()},
-        ranks={axis: tuple(dict.fromkeys(found)) for axis, found in mine.items()},
+        ranks={axis: tuple(dict.fromkeys(found)) for axis, found in own.items()},
         transfers=tuple(transfers),
     )
 
@@ -136,29 +136,29 @@ def assign(call: CollectiveCall, kernel: str, plan: PlanGroups) -> Assigned:
     for part, axis in _KERNEL_AXES:
         if part in kernel.lower():
             return Assigned(axis, "kernel")
-    by, found = "group size", [a for a, n in plan.sizes.items() if call.group_size in n]
+    by, results = "group size", [a for a, n in plan.sizes.items() if call.group_size in n]
     if call.ranks and plan.ranks:
         by = "ranks"
-        mine = frozenset(call.ranks)
-        found = [axis for axis, groups in plan.ranks.items() if mine in groups]
+        own = frozenset(call.ranks)
+        results = [axis for axis, groups in plan.ranks.items() if own in groups]
     if not call.group_size:
-        by, found = "collective", list(plan.sizes)
+        by, results = "collective", list(plan.sizes)
     collective = collective_of(kernel, call.collective)
-    if not found:
+    if not results:
         return Assigned(OTHER, "no axis of the plan has this group")
-    if len(found) > 1 or not call.group_size:
-        sends = [axis for axis in found if plan.message_bytes(axis, collective)]
+    if len(results) > 1 or not call.group_size:
+        sends = [axis for axis in results if plan.message_bytes(axis, collective)]
         if len(sends) == 1:
             return Assigned(sends[0], "collective")
         if not sends:
-            return Assigned(AMBIGUOUS, "no such collective in the plan", tuple(sorted(found)))
-        found = sends
+            return Assigned(AMBIGUOUS, "no such collective in the plan", tuple(sorted(results)))
+        results = sends
         if call.n_bytes:
-            near = [axis for axis in found if _near(call.n_bytes, plan, axis, collective)]
+            near = [axis for axis in results if _near(call.n_bytes, plan, axis, collective)]
             if len(near) == 1:
                 return Assigned(near[0], "message size")
-        return Assigned(AMBIGUOUS, "several axes send such messages", tuple(sorted(found)))
-    return Assigned(found[0], by)
+        return Assigned(AMBIGUOUS, "several axes send such messages", tuple(sorted(results)))
+    return Assigned(results[0], by)
 
 
 def _near(n_bytes: int, plan: PlanGroups, axis: str, collective: str) -> bool:

@@ -86,8 +86,8 @@ def parse_steps(text: str) -> tuple[int, int] | None:
     """Return first and last number of `--steps A-B` or `--steps A`; None for an empty text."""
     if not text:
         return None
-    found = re.fullmatch(r"(\d{1,12})(?:-(\d{1,12}))?", text.strip())
-    first, last = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
+    match = re.fullmatch(r"(\d{1,12})(?:-(\d{1,12}))?", text.strip())
+    first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
     if first > last:
         raise UsageError(f"--steps: {text!r} is not a range of steps", "--steps 3-5, or --steps 4")
     return first, last
@@ -155,10 +155,10 @@ def measure_trace(
             if row.end_ns > begin and row.start_ns < end
         ]
         work = [Work(r.start_ns, r.end_ns, layer, label) for r, (layer, label) in inside]
-        found = occupancy(work, begin, end)
-        parts.update(found.parts_ns)
-        idle = sum(b - a for a, b in found.gaps_ns)
-        host = waited_for_host(found.gaps_ns, launched, end) if trace.launched_ns else 0
+        result = occupancy(work, begin, end)
+        parts.update(result.parts_ns)
+        idle = sum(b - a for a, b in result.gaps_ns)
+        host = waited_for_host(result.gaps_ns, launched, end) if trace.launched_ns else 0
         parts.update({HOST: host, IDLE: idle - host})
         for row, (_, label) in inside:
             if label == UNKNOWN:
@@ -234,9 +234,9 @@ def _axes(rows: Iterable[GpuRow], plan: PlanGroups) -> dict[tuple[object, ...], 
         if len(beside) == 1:
             out[key] = Assigned(next(iter(beside)), "stream")
             continue
-        found = assign(NO_CALL, row.name, plan)
-        left = [axis for axis in found.candidates if axis not in elsewhere]
-        out[key] = Assigned(left[0], "elimination") if len(left) == 1 else found
+        result = assign(NO_CALL, row.name, plan)
+        left = [axis for axis in result.candidates if axis not in elsewhere]
+        out[key] = Assigned(left[0], "elimination") if len(left) == 1 else result
     return out
 
 
@@ -316,12 +316,12 @@ def _communicators(
             continue
         assigned = axes[_group_key(row)]
         if _says_nothing(row.call) or row.call is None:
-            words = f"{collective_of(row.name)} of stream {row.stream}, which names no group"
+            text = f"{collective_of(row.name)} of stream {row.stream}, which names no group"
         else:
             call = row.call
             name = call.description or f"group {call.group}"
-            words = f"{name} of {call.group_size} ranks" if call.group_size else name
-        out.setdefault((words, assigned.axis, assigned.by), (words, assigned))
+            text = f"{name} of {call.group_size} ranks" if call.group_size else name
+        out.setdefault((text, assigned.axis, assigned.by), (text, assigned))
     return tuple(found for _, found in sorted(out.items()))
 
 

@@ -146,8 +146,8 @@ def header_of(path: str) -> dict[str, Any]:
                 break
             empty = False
             if (prefix, event, value) == ("", "map_key", "traceEvents"):
-                found = dict(builder.value)
-                return found
+                result = dict(builder.value)
+                return result
             builder.event(event, value)
     raise UsageError(
         f"{path} is not a trace: it has no traceEvents",
@@ -196,11 +196,11 @@ def _readable(path: str) -> Iterator[None]:
     try:
         yield
     except broken as error:
-        said = _first_line(error)
+        first_line = _first_line(error)
         # yajl calls every error an incomplete file.
-        ends = isinstance(error, EOFError) or "premature EOF" in said
-        words = "breaks off" if ends else "is damaged, or no trace"
-        raise UsageError(f"{path} {words}: {said}", fix) from None
+        ends = isinstance(error, EOFError) or "premature EOF" in first_line
+        text = "breaks off" if ends else "is damaged, or no trace"
+        raise UsageError(f"{path} {text}: {first_line}", fix) from None
 
 
 def _first_line(error: Exception) -> str:
@@ -220,26 +220,26 @@ def read_kineto(
     devices the one with most rows is kept. Raises `UsageError` where nothing ran on a device.
     """
     groups = _groups(header)
-    found = _Found()
+    result = _Found()
     n_events = 0
     for event in events_of(path):
         n_events += 1
         if event.get("ph") == "X":
-            _take(path, event, found, groups, head_sizes)
-    if not found.rows:
+            _take(path, event, result, groups, head_sizes)
+    if not result.rows:
         raise UsageError(
             f"{path} holds no kernels: none of its {n_events:,} rows ran on a device",
             "profile with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]",
         )
-    device = max(found.rows, key=lambda d: (len(found.rows[d]), -d))
+    device = max(result.rows, key=lambda d: (len(result.rows[d]), -d))
     return KinetoTrace(
         path=path,
         rank=_whole(_distributed(header).get("rank")),
-        rows=tuple(sorted(found.rows[device], key=lambda r: (r.start_ns, r.end_ns, r.stream))),
-        steps=_steps(found),
-        launched_ns=found.launched_ns,
-        hints=found.hints,
-        other_devices=tuple(sorted(set(found.rows) - {device})),
+        rows=tuple(sorted(result.rows[device], key=lambda r: (r.start_ns, r.end_ns, r.stream))),
+        steps=_steps(result),
+        launched_ns=result.launched_ns,
+        hints=result.hints,
+        other_devices=tuple(sorted(set(result.rows) - {device})),
     )
 
 
@@ -286,8 +286,8 @@ def _span(path: str, event: Mapping[str, Any]) -> tuple[int, int]:
 
 def _nanoseconds(us: float) -> int:
     """Return microseconds with three decimals as nanoseconds, exact up to a hundred days."""
-    whole = int(us)
-    return whole * 1000 + round((us - whole) * 1000.0)
+    total = int(us)
+    return total * 1000 + round((us - total) * 1000.0)
 
 
 def _take(

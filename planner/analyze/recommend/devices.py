@@ -115,7 +115,7 @@ class _Question:
         self, name: str, answer: Mapping[str, Any] | None, scope: str, plan: Plan | None
     ) -> Recommendation:
         """Return the recommendation with its identity and its command."""
-        given = (self.model, self.cluster, self.options)
+        inputs = (self.model, self.cluster, self.options)
         command = self.asked.command(self.options, self.fields) if plan else ""
         return Recommendation(
             question=name,
@@ -127,7 +127,7 @@ class _Question:
                 self.options.to_json(),
                 calibration_json(self.options.calibration),
             ),
-            inputs=inputs_json(*given, (self.asked.model, self.asked.cluster)),
+            inputs=inputs_json(*inputs, (self.asked.model, self.asked.cluster)),
             calibration=calibration_json(self.options.calibration),
             answer=answer,
             scope=scope,
@@ -178,25 +178,25 @@ def recommend(
     check_options(options)
     options, said = anchored_options(options, reference)
     read = read_inputs(model, cluster, overrides)
-    given = one_recipe(read[0], options, "this question is answered for one recipe"), read[1]
+    inputs = one_recipe(read[0], options, "this question is answered for one recipe"), read[1]
     names = source_names(model, cluster)
-    asked = _Question(
-        *given,
+    requested = _Question(
+        *inputs,
         options,
         Asked(*names, tuple(overrides), reference=reference_name(reference)),
         said=said,
     )
     if question == "devices":
-        return _fewest_devices(asked, most or MAX_NODES)
+        return _fewest_devices(requested, most or MAX_NODES)
     if question == "size":
-        return _largest_model(asked, by or FAMILIES[0])
+        return _largest_model(requested, by or FAMILIES[0])
     if question == "sequence":
-        return _longest_sequence(asked, step or SEQUENCE_STEP)
+        return _longest_sequence(requested, step or SEQUENCE_STEP)
     if question == "micro-batch":
-        return _largest_micro_batch(asked)
+        return _largest_micro_batch(requested)
     if question == "layout":
-        return _walked(asked)
-    return _least_bandwidth(asked, tolerance_frac or TOLERANCE_FRAC)
+        return _walked(requested)
+    return _least_bandwidth(requested, tolerance_frac or TOLERANCE_FRAC)
 
 
 def _check_own_options(question: str, most: int, by: str, step: int, tolerance: float) -> None:
@@ -344,15 +344,15 @@ def _lengths(
     starts = [0]
     if not largest_named(context, "cp"):
         starts = [0, *(d * TOKENS_PER_CP for d in degrees if 1 < d <= most // TOKENS_PER_CP)]
-    found = []
+    results = []
     for least, end in zip(starts, [*(s - 1 for s in starts[1:]), most], strict=True):
         tried = degrees if len(starts) == 1 else [d for d in degrees if d * TOKENS_PER_CP <= least]
         twice = 2 * math.lcm(*tried) if max(tried, default=1) > 1 else 1
         tp = math.lcm(*legal_degrees(context, "tp"))
         grid = math.lcm(step, tp * twice)
         if -(-max(least, 1) // grid) * grid <= end:
-            found.append((least, end, grid))
-    return found
+            results.append((least, end, grid))
+    return results
 
 
 def _longest_sequence(asked: _Question, step: int) -> Recommendation:
@@ -364,11 +364,11 @@ def _longest_sequence(asked: _Question, step: int) -> Recommendation:
     fits holds the answer.
     """
     problem = asked.problem()
-    most = MAX_SEQ_LEN
+    maximum = MAX_SEQ_LEN
     if problem.shape.positions == "learned" and problem.shape.max_positions:
-        most = min(most, problem.shape.max_positions)
+        maximum = min(maximum, problem.shape.max_positions)
     grid, k = step, 0
-    for least, end, grid in reversed(_lengths(asked, problem, step, most)):
+    for least, end, grid in reversed(_lengths(asked, problem, step, maximum)):
 
         def fits(k: int, grid: int = grid) -> bool:
             return asked.fits(replace(problem, job=replace(problem.job, seq_len=k * grid)))
@@ -378,7 +378,8 @@ def _longest_sequence(asked: _Question, step: int) -> Recommendation:
         if k:
             break
     scope = (
-        f"multiples of {grid} tokens up to {most}, {problem.job.global_batch} sequences a step: "
+        f"multiples of {grid} tokens up to {maximum}, {problem.job.global_batch} "
+        f"sequences a step: "
         "lengths with the same layouts, and each layout's memory grows with the length"
     )
     if k == 0:
@@ -419,9 +420,9 @@ def _walked(asked: _Question) -> Recommendation:
     )
     if not result.plans:
         return asked.answered("layout", None, scope, None)
-    found = walk_to_layout(asked.model, asked.cluster, asked.options, result)
-    asked.n_tried += found.n_tried
-    return asked.answered("layout", found.to_json(), scope, result.best)
+    outcome = walk_to_layout(asked.model, asked.cluster, asked.options, result)
+    asked.n_tried += outcome.n_tried
+    return asked.answered("layout", outcome.to_json(), scope, result.best)
 
 
 def with_bandwidth(problem: Problem, link: str, ratio: float) -> Problem:

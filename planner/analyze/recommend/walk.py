@@ -234,9 +234,9 @@ def _why_none(context: Context, options: SolveOptions, outcome: Outcome) -> str:
     try:
         layout_from_pins(replace(context, options=SearchOptions(framework="any")), fixed)
     except SearchError as error:
-        found = re.search(r"breaks (\w+\d+) ", str(error))
-        if found:
-            return f"{found[1]} {rule_title(found[1])}"
+        match = re.search(r"breaks (\w+\d+) ", str(error))
+        if match:
+            return f"{match[1]} {rule_title(match[1])}"
     counted = Counter({**outcome.rejected_shapes, **outcome.rejected_plans})
     codes = [code for code, _ in counted.most_common() if code != "PIN001"]
     return f"{codes[0]} {rule_title(codes[0])}" if codes else "no legal layout"
@@ -404,18 +404,18 @@ def _decide(walking: _Walking, axis: str) -> WalkStep | None:
 
 def _climb(search: Callable[[int], Choice], values: Sequence[int]) -> tuple[Choice, ...]:
     """Return the values searched upwards, until some in a row are slower than the best."""
-    found: list[Choice] = []
+    results: list[Choice] = []
     best_s, worse = float("inf"), 0
     for value in values:
         choice = search(value)
-        found.append(choice)
+        results.append(choice)
         if choice.step_s is not None and choice.step_s < best_s:
             best_s, worse = choice.step_s, 0
         elif choice.step_s is not None:
             worse += 1
         if worse >= WORSE_IN_A_ROW:
             break
-    return tuple(found)
+    return tuple(results)
 
 
 def _fastest(fit: Sequence[Choice]) -> Choice:
@@ -453,22 +453,22 @@ def _why(choices: Sequence[Choice], best: Choice, domain: int | None, axis: str)
     """Return why a value is taken, and the next is not; `domain` bounds tp."""
     assert best.step_s is not None  # it fits
     where = [c.value for c in choices].index(best.value)
-    said = []
+    messages = []
     slower = [c for c in choices[:where] if c.step_s is not None]
     if where and not slower:
-        said.append("the first that fits")
+        messages.append("the first that fits")
     elif slower:
         rival = min(slower, key=lambda c: c.step_s or 0.0)
-        said.append(f"{axis} {rival.value} takes {_share(rival, best)}")
+        messages.append(f"{axis} {rival.value} takes {_share(rival, best)}")
     for after in choices[where + 1 :]:
         leaves = domain is not None and int(after.value) > domain
         what = f"{axis} {after.value}{' leaves the scale-up domain and' if leaves else ''}"
         if after.step_s is not None:
-            said.append(f"{what} takes {_share(after, best)}")
+            messages.append(f"{what} takes {_share(after, best)}")
             break
-        if len(said) < 2:
-            said.append(f"{what} has no plan: {after.why_not}")
-    return "; ".join(said) or "the only one"
+        if len(messages) < 2:
+            messages.append(f"{what} has no plan: {after.why_not}")
+    return "; ".join(messages) or "the only one"
 
 
 def _share(other: Choice, best: Choice) -> str:

@@ -363,10 +363,10 @@ class _State:
 
     def ranks_before(self, n_devices: int) -> np.ndarray[Any, Any]:
         """Return the rank that each device had, -1 where it had none, `(n_devices,)`."""
-        whole = self.opened[1].cluster.pools[0].devices_per_node
+        total = self.opened[1].cluster.pools[0].devices_per_node
         ranks = np.arange(n_devices)
-        node = np.array(self.nodes)[ranks // whole]
-        before = node * whole + ranks % whole
+        node = np.array(self.nodes)[ranks // total]
+        before = node * total + ranks % total
         return np.where((node >= 0) & (before < self.old.n_devices), before, -1)
 
     def move_to(self, layout: Layout, cluster: ClusterInput) -> Move:
@@ -435,7 +435,7 @@ def _carry_on(
     old, pool = state.old, cluster.cluster.pools[0]
     counts = device_counts(pool)
     reason = f"a replica needs {old.tp * old.pp * old.cp} devices, and {pool.n_devices} are left"
-    found, nearest = None, None
+    carry_on, nearest = None, None
     for layout in fewer_replicas(old, counts):
         try:
             plan, why = _priced(layout, model, cluster, options)
@@ -445,16 +445,16 @@ def _carry_on(
             reason = why
             continue
         text = "as it was" if layout.dp == old.dp else f"dp {old.dp} -> {layout.dp}"
-        found = CarryOn(plan, text, state.move_to(layout, cluster))
+        carry_on = CarryOn(plan, text, state.move_to(layout, cluster))
         break
     for layout in fewer_replicas(old, counts, keep_batch=False):
-        if found and found.plan and layout.dp <= found.plan.layout.dp:
+        if carry_on and carry_on.plan and layout.dp <= carry_on.plan.layout.dp:
             break
         plan, _ = _priced(layout, with_batch(model, layout.gbs), cluster, options)
         if plan is not None:
             nearest = NearestBatch(layout.gbs, plan)
             break
-    return replace(found or CarryOn(None, reason, None), nearest=nearest)
+    return replace(carry_on or CarryOn(None, reason, None), nearest=nearest)
 
 
 def _priced(
@@ -469,11 +469,11 @@ def _priced(
     broken = first_broken_rule(Context(problem, rules, layout.n_devices), layout)
     if broken:
         return None, f"with dp {layout.dp} it breaks {broken}: {RULES[broken].title}"
-    found = break_down(problem, layout)
-    over = found.peak_bytes - problem.pool.usable_bytes
+    breakdown = break_down(problem, layout)
+    over = breakdown.peak_bytes - problem.pool.usable_bytes
     if over > 0:
         return None, f"with dp {layout.dp} it does not fit: {over / GIB:.1f} GiB too many"
-    return make_plan(1, problem, found, model, cluster, True, options.calibration), ""
+    return make_plan(1, problem, breakdown, model, cluster, True, options.calibration), ""
 
 
 def with_batch(model: ModelInput, global_batch: int) -> ModelInput:
@@ -540,13 +540,13 @@ def _nearest_batch(
         changed = with_batch(model, other)
         pinned = replace(options, pins={DEVICES: n}, top=1)
         try:
-            found = solve_inputs(
+            result = solve_inputs(
                 changed, cluster, pinned, executor, stop, None, fewer=False, reasons=False
             )
         except (SearchError, UsageError, EmitError):
             continue
-        if found.plans:
-            return NearestBatch(other, found.plans[0])
+        if result.plans:
+            return NearestBatch(other, result.plans[0])
     return None
 
 
@@ -558,7 +558,7 @@ def nearest_batches(batch: int, n_devices: int, replicas: set[int]) -> list[int]
     >>> nearest_batches(1024, 504, {8})
     [1008, 1071, 1134, 1260, 1512]
     """
-    found = set()
+    result = set()
     for size in replicas:
         for factor in (1, 2, 4, 8):
             for replica in (size * factor, size // factor if size % factor == 0 else 0):
@@ -566,8 +566,8 @@ def nearest_batches(batch: int, n_devices: int, replicas: set[int]) -> list[int]
                     continue
                 dp = n_devices // replica
                 low = batch // dp * dp
-                found |= {x for x in (low, low + dp) if x > 0 and x != batch}
-    return sorted(found, key=lambda x: (abs(x - batch), -x))
+                result |= {x for x in (low, low + dp) if x > 0 and x != batch}
+    return sorted(result, key=lambda x: (abs(x - batch), -x))
 
 
 def _break_even(best: Plan | None, move: Move | None, carry_on: CarryOn) -> float | None:

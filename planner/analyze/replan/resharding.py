@@ -96,15 +96,15 @@ def holdings(layout: Layout, shape: ModelShape, seq_len: int) -> Holdings:
         n_shards = max(1, n_same // (copies // layout.dp_shard))
         expert_cut = _cut(expert_weights, grid.coordinate("edp") % n_shards, n_shards)
     units, experts = _units(layout, shape, seq_len)
-    whole = layout.zero == 0
+    is_whole = layout.zero == 0
     return Holdings(
         stage=place["pp"],
         units=units,
         experts=experts,
         weights=cut if layout.zero >= 3 else weights,
-        states=weights if whole else cut,
+        states=weights if is_whole else cut,
         expert_weights=expert_cut if layout.zero >= 3 else expert_weights,
-        expert_states=expert_weights if whole else expert_cut,
+        expert_states=expert_weights if is_whole else expert_cut,
     )
 
 
@@ -151,9 +151,9 @@ def common_bytes(
         ("units", "weights", "states"),
         ("experts", "expert_weights", "expert_states"),
     ):
-        mine, theirs = getattr(old, params), getattr(new, params)
+        own, theirs = getattr(old, params), getattr(new, params)
         # (pp, pp'): parameters of the units that both pipeline ranks hold.
-        both = np.minimum(mine[:, None, :], theirs[None, :, :]).sum(axis=2)[stages]
+        both = np.minimum(own[:, None, :], theirs[None, :, :]).sum(axis=2)[stages]
         for name, n_bytes in ((weights, weight_bytes), (states, state_bytes)):
             held: Slices = getattr(old, name).take(old_ranks)
             total += n_bytes * both * held.overlap(getattr(new, name).take(new_ranks))

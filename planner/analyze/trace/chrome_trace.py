@@ -50,24 +50,24 @@ def trace_events(problem: Problem, plan: Plan, micro_batches: int = 0) -> list[E
     `micro_batches` keeps the first and last of them and leaves out the middle, 0 keeps all; the
     kept ones stay where they are. Raises `UsageError` beyond `MAX_BLOCKS`.
     """
-    found = break_down(problem, plan.layout)
-    step, kept = _drawn(found, micro_batches)
-    return drawn_events(step, found.layout, kept)[0]
+    breakdown = break_down(problem, plan.layout)
+    step, kept = _drawn(breakdown, micro_batches)
+    return drawn_events(step, breakdown.layout, kept)[0]
 
 
 def trace_json(problem: Problem, plan: Plan, micro_batches: int = 0) -> str:
     """Return the trace file of one step: the same bytes for the same plan. Errors as above."""
-    found = break_down(problem, plan.layout)
-    step, kept = _drawn(found, micro_batches)
-    events, end_s = drawn_events(step, found.layout, kept)
+    breakdown = break_down(problem, plan.layout)
+    step, kept = _drawn(breakdown, micro_batches)
+    events, end_s = drawn_events(step, breakdown.layout, kept)
     about = {
         "plan": plan.plan_id,
         "layout": shown_layout(plan.layout),
         "model": problem.shape.name,
-        "predicted_step_s": found.step_s,
+        "predicted_step_s": breakdown.step_s,
         "trace_end_s": end_s,
-        "predicted_peak_bytes": found.peak_bytes,
-        "notes": _notes(found, step, end_s, micro_batches),
+        "predicted_peak_bytes": breakdown.peak_bytes,
+        "notes": _notes(breakdown, step, end_s, micro_batches),
         "written_by": f"planner {__version__}",
     }
     lines = ",\n".join(json.dumps(event, separators=(",", ":")) for event in events)
@@ -132,16 +132,16 @@ def drawn_events(
     lanes = _lanes(step.pipeline.messages, kept)
     for rank, blocks in enumerate(step.pipeline.blocks):
         shown = [b for b in blocks if any(micro in kept for _, micro, _ in b.parts)]
-        mine = [
+        own = [
             *_block_events(step, layout.pp, rank, shown),
             *_hidden_events(step, rank, kept),
             *_counter_events(step, rank, shown, len(kept) < layout.n_passes),
             *_after_events(step, rank),
         ]
-        used = {event["tid"] for event in mine if event["ph"] == "X"}
+        used = {event["tid"] for event in own if event["ph"] == "X"}
         used |= {P2P + lane for message, lane in lanes if message.sender == rank}
         named += _names(rank, layout.stages_of(rank), layout.stage_layers, sorted(used))
-        timed += mine
+        timed += own
     timed += _message_events(step, lanes)
     timed.sort(key=lambda e: (e["ts"], e["pid"], e["tid"], e["ph"], e.get("id", 0)))
     return named + timed, end_s
@@ -193,8 +193,8 @@ def _block_events(
         ]
         args = [_part_args(step, pp, part) for part in block.parts]
         category = "+".join(_CATEGORIES[kind] for _, _, kind in block.parts)
-        whole = args[0] if len(args) == 1 else {"forward": args[0], "backward": args[1]}
-        yield _complete(rank, COMPUTE, " + ".join(names), category, span, whole)
+        total = args[0] if len(args) == 1 else {"forward": args[0], "backward": args[1]}
+        yield _complete(rank, COMPUTE, " + ".join(names), category, span, total)
         for axis in ("tp", "cp", "ep"):
             wire = _wire(step, block, axis)
             busy = min(span[1], _us(block.start_s + wire.exposed_s + wire.hidden_s))
@@ -214,12 +214,12 @@ _CATEGORIES = {
 
 def _wire(step: StepTimeline, block: TimedBlock, axis: str) -> Wire:
     """Return the traffic of one axis during a block."""
-    found = Wire(0.0, 0.0)
+    wire = Wire(0.0, 0.0)
     for stage, _, kind in block.parts:
         if kind != WEIGHT_GRAD:
             of = step.wires[stage]
-            found = found + (of.forward if kind == FORWARD else of.backward)[axis]
-    return found
+            wire = wire + (of.forward if kind == FORWARD else of.backward)[axis]
+    return wire
 
 
 def _counter_events(

@@ -287,12 +287,12 @@ def trace_files(names: Sequence[str]) -> list[str]:
     for name in names:
         path = Path(name)
         if path.is_dir():
-            found = sorted(
+            result = sorted(
                 str(p) for p in path.iterdir() if p.name.endswith((".json", ".json.gz"))
             )
-            if not found:
+            if not result:
                 raise UsageError(f"{name} holds no .json or .json.gz", "name the trace files")
-            out += found
+            out += result
         else:
             out.append(name)
     return out
@@ -344,14 +344,14 @@ def _pipeline_rank(plan: Plan, rank: int | None) -> int | None:
 def _compare_drawn(
     path: str, header: Mapping[str, Any], problem: Problem, plan: Plan, rank: int | None
 ) -> TraceComparison:
-    found = break_down(problem, plan.layout, _pipeline_rank(plan, rank))
-    measured = measure_drawn(path, header, events_of(path), found.critical_stage)
+    breakdown = break_down(problem, plan.layout, _pipeline_rank(plan, rank))
+    measured = measure_drawn(path, header, events_of(path), breakdown.critical_stage)
     warnings = []
     drawn_plan = header["otherData"].get("plan")
     if drawn_plan != plan.plan_id:
         warnings.append(f"the trace draws plan {drawn_plan}, not {plan.plan_id}")
     rows = [
-        TermRow(name, sum(found.time_s[term] for term in terms), part, part)
+        TermRow(name, sum(breakdown.time_s[term] for term in terms), part, part)
         for name, terms in _ordered(DRAWN_TERMS_OF)
         for part in (measured.parts_s[name],)
     ]
@@ -359,7 +359,7 @@ def _compare_drawn(
         plan,
         problem,
         (measured,),
-        (found,),
+        (breakdown,),
         0,
         tuple(r for r in rows if _shows(r)),
         (),
@@ -430,11 +430,11 @@ def _measure_kineto(
         )
     if n_ranks is None:
         doubts.append(f"{path} does not say how many ranks ran: is it of this plan?")
-    found = break_down(problem, layout, _pipeline_rank(plan, known))
-    groups = plan_groups(layout, problem.shape, found.transfers, known)
+    breakdown = break_down(problem, layout, _pipeline_rank(plan, known))
+    groups = plan_groups(layout, problem.shape, breakdown.transfers, known)
     doubts += [f"another layout: {text}" for text in size_conflicts(trace.rows, groups)]
     one = measure_trace(trace, groups, with_experts=problem.shape.n_experts > 0, wanted=wanted)
-    return replace(one, rank=known), found, doubts
+    return replace(one, rank=known), breakdown, doubts
 
 
 def _check_ranks(measured: Sequence[MeasuredTrace]) -> None:

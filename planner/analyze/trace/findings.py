@@ -66,29 +66,29 @@ def suggestion(found: TraceComparison, row: TermRow) -> str:
 
 def _communication(found: TraceComparison, row: TermRow, axis: str) -> str:
     """Return which collective is off, and whether by count, size, speed or overlap."""
-    mine = [x for x in found.traffic if x.axis == axis]
+    own = [x for x in found.traffic if x.axis == axis]
     if axis == "pp":
         pp = found.plan.layout.pp
-        words = (
+        text = (
             "a receive runs from its launch until the message is there: it holds the idle"
             " pipeline and every delay of another stage"
         )
         if pp == 1:
             return "the plan has no pipeline"
         if len(found.measured) == 1:
-            return words + "; compare the compute of all stages (one trace a stage)"
+            return text + "; compare the compute of all stages (one trace a stage)"
         slow = found.slowest
         predicted, measured = found.compute_s(slow)
         name = found.measured[slow].path
         return (
-            f"{words}; the stage that computes longest ({name}) takes {measured * 1e3:,.2f} ms"
+            f"{text}; the stage that computes longest ({name}) takes {measured * 1e3:,.2f} ms"
             f" against {predicted * 1e3:,.2f} predicted"
         )
-    if not mine or not any(x.measured[0] for x in mine):
+    if not own or not any(x.measured[0] for x in own):
         return f"the trace has no collective of {axis}: is it of this plan?"
-    worst = max(mine, key=lambda x: (abs(x.measured[2] - x.predicted[2]), x.collective))
-    said = _collective(axis, worst)
-    wire = [sum(getattr(x, side)[2] for x in mine) for side in ("predicted", "measured")]
+    worst = max(own, key=lambda x: (abs(x.measured[2] - x.predicted[2]), x.collective))
+    collective = _collective(axis, worst)
+    wire = [sum(getattr(x, side)[2] for x in own) for side in ("predicted", "measured")]
     off = row.difference_s
     # Where the wire time is right, or off the other way, it is what hides it.
     if abs(wire[1] - wire[0]) < 0.5 * abs(off) or (wire[1] - wire[0]) * off < 0:
@@ -96,12 +96,12 @@ def _communication(found: TraceComparison, row: TermRow, axis: str) -> str:
             1.0 - min(1.0, part / whole) if whole else 0.0
             for part, whole in ((row.predicted_s, wire[0]), (row.measured_s, wire[1]))
         ]
-        said = (
+        collective = (
             f"on the wire {wire[1] * 1e3:,.2f} ms against {wire[0] * 1e3:,.2f} predicted, but"
             f" {hidden[1]:.0%} of it runs beside compute against {hidden[0]:.0%}: look at the"
             " overlap settings of the framework, and at ranks that arrive late"
         )
-    return said
+    return collective
 
 
 def _collective(axis: str, one: TrafficRow) -> str:
@@ -111,33 +111,33 @@ def _collective(axis: str, one: TrafficRow) -> str:
     if not n:
         return f"the trace has none of the {calls:,.0f} {one.collective}s of {axis}"
     each, predicted = seconds / n, time_s / calls
-    said = f"{one.collective}s of {axis} take {_times(each / predicted)} the prediction"
-    said += f": {each * 1e6:,.0f} us each"
+    text = f"{one.collective}s of {axis} take {_times(each / predicted)} the prediction"
+    text += f": {each * 1e6:,.0f} us each"
     if message:
-        said += f" of {message / 1e6:,.2f} MB"
-    said += f" against {predicted * 1e6:,.0f} us of {size / 1e6:,.2f} MB"
+        text += f" of {message / 1e6:,.2f} MB"
+    text += f" against {predicted * 1e6:,.0f} us of {size / 1e6:,.2f} MB"
     if one.measured_bytes_per_s:
-        said += (
+        text += (
             f"; a rank sends {one.measured_bytes_per_s / 1e9:,.1f} GB/s, predicted"
             f" {one.predicted_bytes_per_s / 1e9:,.1f}"
         )
     if not 1 / CLEAR <= n / calls <= CLEAR:
-        return f"{said}; {n:,.0f} calls against {calls:,.0f}: other settings than the plan's?"
+        return f"{text}; {n:,.0f} calls against {calls:,.0f}: other settings than the plan's?"
     if message and not 1 / CLEAR <= message / size <= CLEAR:
-        return f"{said}; messages of another size: other buckets or precision than the plan's?"
+        return f"{text}; messages of another size: other buckets or precision than the plan's?"
     if one.least_each_s < each / CLEAR:
-        said += (
+        text += (
             f"; {one.least_each_s * 1e6:,.0f} us on the rank that waits least: the others wait"
             " for it"
         )
     elif each / predicted > CLEAR:
         test = NCCL_TESTS.get(one.collective, "the tests")
-        said += (
+        text += (
             f"; run {test} of nccl-tests in these groups: slower there too, it is the links, and"
         )
-        said += " planner calibrate --nccl-tests LOG fits them"
-        said += "; as predicted there, ranks arrive late"
-    return said
+        text += " planner calibrate --nccl-tests LOG fits them"
+        text += "; as predicted there, ranks arrive late"
+    return text
 
 
 def _gemm(found: TraceComparison, row: TermRow) -> str:
@@ -145,10 +145,12 @@ def _gemm(found: TraceComparison, row: TermRow) -> str:
     if row.factor is None or row.measured_s <= 0.0:
         return ""
     fits = share / row.factor
-    said = f"a sustained share of {fits:.3f} of the peak would give that, {share:.3f} is assumed"
+    message = (
+        f"a sustained share of {fits:.3f} of the peak would give that, {share:.3f} is assumed"
+    )
     if fits > 1.0:
         return "less is multiplied than the plan says: is the model the same?"
-    return f"{said}; look at clocks, power limits and the shapes of the products"
+    return f"{message}; look at clocks, power limits and the shapes of the products"
 
 
 def _attention(found: TraceComparison, row: TermRow) -> str:

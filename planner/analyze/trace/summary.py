@@ -74,17 +74,17 @@ def _added_up(
     for event in events:
         if event.get("ph") != "X":
             continue
-        mine = event["pid"] == pp_rank
-        seen |= mine
+        own = event["pid"] == pp_rank
+        seen |= own
         until = event["ts"] + event["dur"]
         end_us = max(end_us, until)
         if event["cat"] == AFTER:
-            if mine:
+            if own:
                 parts[PARTS_AFTER[event["name"]]] += event["dur"] * 1e-6
         elif event["tid"] == COMPUTE:
             pipeline_end_us = max(pipeline_end_us, until)
-            busy_us += event["dur"] if mine else 0.0
-        elif mine and event["cat"] in ("tp", "cp", "ep"):
+            busy_us += event["dur"] if own else 0.0
+        elif own and event["cat"] in ("tp", "cp", "ep"):
             parts[event["cat"]] += event["args"]["waits_ms"] * 1e-3
     parts["compute"] += busy_us * 1e-6 - parts["tp"] - parts["cp"] - parts["ep"]
     parts["pipeline"] += (pipeline_end_us - busy_us) * 1e-6

@@ -138,8 +138,8 @@ def run_calibrate_measured(
     if not values:
         notes.append("the data show no parameter, so there is nothing to write")
     elif out:
-        found = base.with_values(values, "measured", name or _name(out, base))
-        write_calibration(out, replace(found, note=_origin(tables, files)))
+        result = base.with_values(values, "measured", name or _name(out, base))
+        write_calibration(out, replace(result, note=_origin(tables, files)))
     if form == "json":
         sys.stdout.write(
             json.dumps(benchmark_report_json(values, links, device, notes), indent=2) + "\n"
@@ -169,8 +169,8 @@ def _fit_devices(
         cores=tuple(row for one in timed for row in one.cores),
         passes=tuple(row for one in timed for row in one.passes),
     )
-    found = fit_device(all_of, where.pool, base)
-    return found, list(found.notes)
+    result = fit_device(all_of, where.pool, base)
+    return result, list(result.notes)
 
 
 def _heading(
@@ -199,8 +199,8 @@ def _origin(tables: Sequence[TimesTable], files: Sequence[MeasuredSizes]) -> str
         parts.append(f"nccl-tests: {', '.join(names)}")
     for one in files:
         facts = {key: one.provenance.get(key) for key in ("date", "torch", "cuda", "nccl")}
-        said = ", ".join(f"{k} {v}" for k, v in facts.items() if isinstance(v, str) and v)
-        parts.append(f"measure.py on {one.device}: {Path(one.file).name}, {said}")
+        message = ", ".join(f"{k} {v}" for k, v in facts.items() if isinstance(v, str) and v)
+        parts.append(f"measure.py on {one.device}: {Path(one.file).name}, {message}")
     return "; ".join(parts)
 
 

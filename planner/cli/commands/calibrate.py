@@ -57,12 +57,12 @@ def run_calibrate(
     begin = load_start(start).without_anchors()
     check_name(name)
     _check_out(out)
-    given = (
+    inputs = (
         read_measured_points(points or DATA / "points.csv"),
         read_entries(models or DATA / "models.yaml"),
         read_entries(hardware or DATA / "hardware.yaml"),
     )
-    runs = fit_runs_of(*given)
+    runs = fit_runs_of(*inputs)
     if not runs.runs:
         raise SearchError(
             "no run of the file can be priced", "planner validate FILE says why for each"
@@ -116,7 +116,7 @@ def run_list(form: str = "table") -> int:
         raise UsageError(f"--format: unknown {form!r}", f"one of {', '.join(FORMATS)}")
     known = known_parameters()
     if form == "json":
-        found: Mapping[str, object] = {
+        entries: Mapping[str, object] = {
             name: {
                 "unit": p.unit,
                 "prior": p.prior,
@@ -127,7 +127,7 @@ def run_list(form: str = "table") -> int:
             }
             for name, p in known.items()
         }
-        sys.stdout.write(json.dumps(found, indent=1) + "\n")
+        sys.stdout.write(json.dumps(entries, indent=1) + "\n")
         return 0
     for name, p in known.items():
         unit = f" {p.unit}" * bool(p.unit)

@@ -65,8 +65,8 @@ def run_import_cluster(
     )
     if len(set(files)) < len(files):
         raise UsageError("a file is named twice", "name every file once")
-    found = import_cluster([(_shown(file), read_dump(file)) for file in files], options)
-    write_imported(found, cluster_of_import(found).notes, out)
+    result = import_cluster([(_shown(file), read_dump(file)) for file in files], options)
+    write_imported(result, cluster_of_import(result).notes, out)
 
 
 def _shown(file: str) -> str:
@@ -75,26 +75,26 @@ def _shown(file: str) -> str:
 
 def _answers(items: Sequence[str]) -> dict[str, str]:
     """Return catalogue names by the type that the dump gives; a name alone is for all."""
-    found: dict[str, str] = {}
+    entries: dict[str, str] = {}
     for item in items:
         kind, equals, name = item.rpartition("=")
         key = kind.strip() if equals else ALL
         if not name.strip() or not key:
             raise UsageError(f"--accelerator: {item!r} is not TYPE=NAME", "a100=a100-sxm-80gb")
-        if key in found:
+        if key in entries:
             raise UsageError(f"--accelerator: {key} is named twice", "name every type once")
-        found[key] = name.strip()
-    return found
+        entries[key] = name.strip()
+    return entries
 
 
 def _pairs(items: Sequence[str], option: str, form: str) -> dict[str, str]:
-    found = {}
+    entries = {}
     for item in (part for text in items for part in text.split(",")):
         key, equals, value = item.partition("=")
         if not equals or not key.strip():
             raise UsageError(f"{option}: {item!r} is not {form}", "zone=us-east-1a")
-        found[key.strip()] = value.strip()
-    return found
+        entries[key.strip()] = value.strip()
+    return entries
 
 
 def write_imported(imported: Imported, notes: tuple[str, ...], out: str, size: str = "") -> None:

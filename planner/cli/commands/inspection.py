@@ -56,8 +56,8 @@ def run_diff(first: str, second: str, form: str) -> None:
     from planner.analyze.comparison import compare, comparison_text
 
     _check_format(form)
-    found = compare(opened_plan(first), opened_plan(second))
-    sys.stdout.write(found.dumps() if form == "json" else comparison_text(found))
+    result = compare(opened_plan(first), opened_plan(second))
+    sys.stdout.write(result.dumps() if form == "json" else comparison_text(result))
 
 
 def run_neighbours(reference: str, framework: str, form: str) -> None:
@@ -70,6 +70,6 @@ def run_neighbours(reference: str, framework: str, form: str) -> None:
         known = ", ".join((*FRAMEWORKS, "any"))
         raise UsageError(f"--framework: unknown {framework!r}", f"one of {known}")
     model, _, problem, plan = opened_plan(reference)
-    found = single_changes(problem, plan.layout, framework, model.precisions)
+    result = single_changes(problem, plan.layout, framework, model.precisions)
     shown = changes_json if form == "json" else changes_text
-    sys.stdout.write(shown(plan, found, framework))
+    sys.stdout.write(shown(plan, result, framework))

@@ -34,17 +34,20 @@ def run_learn(name: str, settings: list[str], form: str) -> int:
         fix = f"did you mean {' or '.join(near)}?" if near else f"one of {', '.join(known)}"
         raise UsageError(f"no calculator called {name!r}", fix)
     one = known[name]
-    given = {}
+    arguments = {}
     for item in settings:
         key, equals, value = item.partition("=")
         if not equals or not key.strip():
             raise UsageError(
                 f"--set: {item!r} is not of the form KEY=VALUE", f"--set {next(iter(one.specs))}=2"
             )
-        given[key.strip()] = value.strip()
+        arguments[key.strip()] = value.strip()
     if form == "json":
-        text = json.dumps(one.to_json(given), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+        text = (
+            json.dumps(one.to_json(arguments), indent=1, allow_nan=False, ensure_ascii=False)
+            + "\n"
+        )
     else:
-        text = (result_text if form == "text" else as_markdown)(one, given)
+        text = (result_text if form == "text" else as_markdown)(one, arguments)
     sys.stdout.write(text)
     return 0

@@ -30,24 +30,24 @@ def run_calibrate_reference(
     base = load_start(start)
     options = SolveOptions(own_calibration=base)
     runs = read_reference(reference, options)
-    found = anchored(base, runs)
-    calibration = replace(found.calibration, name=name) if name else found.calibration
+    result = anchored(base, runs)
+    calibration = replace(result.calibration, name=name) if name else result.calibration
     if out:
         try:
             Path(out).write_text(calibration.to_text(), encoding="utf-8")
         except OSError as error:
             raise EmitError(f"cannot write {out}: {error.strerror}", "another --out") from None
     if form == "json":
-        data = {"calibration": calibration.to_json(), "notes": list(found.notes)}
+        data = {"calibration": calibration.to_json(), "notes": list(result.notes)}
         sys.stdout.write(json.dumps(data, indent=1, allow_nan=False) + "\n")
         return 0
     lines = [f"{run.words}" for run in runs]
-    for line, ratio in zip([r for r in runs if r.step_s], found.ratios, strict=True):
+    for line, ratio in zip([r for r in runs if r.step_s], result.ratios, strict=True):
         predicted = (line.step_s or 0.0) / ratio
         lines[runs.index(line)] += f", {predicted:.4g} s predicted before ({ratio:.3f} times that)"
     factors = ", ".join(f"{n.partition('.')[2]} x{calibration.value(n):.4g}" for n in ANCHORS)
     lines.append(f"factors on time: {factors}")
-    for note in found.notes:
+    for note in result.notes:
         lines += wrapped(" ", note.removeprefix(REFERENCE))
     if not out:
         lines.append("next: the same with --out FILE writes it; planner solve --calibration FILE")

@@ -32,7 +32,7 @@ def run_scale(
     from planner.sweeps.scaling.curve import scale
 
     check_output(form, html)
-    found = scale(
+    result = scale(
         model,
         cluster,
         **stated.searching(),
@@ -45,7 +45,7 @@ def run_scale(
         time_limit_s=time_limit_s,
         progress=show_sizes,
     )
-    return show_scaling(found, form, html)
+    return show_scaling(result, form, html)
 
 
 def check_output(form: str, html: str) -> None:

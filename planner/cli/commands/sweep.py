@@ -73,10 +73,10 @@ def run_sweep_command(
     limit_s = point_limit_s or sweep.time_limit_s or POINT_LIMIT_S
     check_executor(executor, ray_address)
     if dry_run:
-        found = estimate(
+        result = estimate(
             sweep, executor=executor, point_limit_s=limit_s, tell=None if quiet else _tell
         )
-        sys.stdout.write(estimate_text(sweep, found))
+        sys.stdout.write(estimate_text(sweep, result))
         return 0
     elsewhere = partial(ask, sweep_content(files, more), point_limit_s) if ask else None
     path = Path(out or f"{sweep.name}.{_ending(form)}")
@@ -100,8 +100,8 @@ def run_sweep_command(
     finally:
         if shown:
             shown.close()
-    said = sweep_run_text(run)
-    (sys.stderr if run.interrupted else sys.stdout).write(said)
+    message = sweep_run_text(run)
+    (sys.stderr if run.interrupted else sys.stdout).write(message)
     return run.exit_code
 
 
@@ -112,8 +112,8 @@ def _read(files: Sequence[str], more: Mapping[str, Any]) -> Sweep:
             raise UsageError(f"{files[0]} is the result of a sweep, not a sweep file", fix)
         return load_sweep(files[0], more)
     if len(files) == 2:
-        given = {key: value for key, value in more.items() if key != "vary"}
-        return sweep_from_options(files[0], files[1], more.get("vary", ()), given)
+        arguments = {key: value for key, value in more.items() if key != "vary"}
+        return sweep_from_options(files[0], files[1], more.get("vary", ()), arguments)
     raise UsageError(
         f"sweep takes a sweep file, or a model and a cluster, not {len(files)} names",
         "planner sweep SWEEP.yaml, or planner sweep MODEL CLUSTER --vary PATH=VALUES",
@@ -132,11 +132,11 @@ def _search(
     stated: Stated, pool: str, objective: str, deadline: str, step_limit_s: float, within: float
 ) -> dict[str, Any]:
     """Return the options of the search as a `search:` section."""
-    asked = stated.searching()
+    requested = stated.searching()
     return _sections(
-        pin=asked["pins"],
-        only=asked["only"],
-        max=asked["at_most"],
+        pin=requested["pins"],
+        only=requested["only"],
+        max=requested["at_most"],
         framework=stated.framework,
         pool=pool,
         objective=objective,
@@ -147,14 +147,14 @@ def _search(
 
 
 def _named(items: Sequence[str]) -> dict[str, str]:
-    found = {}
+    entries = {}
     for item in items:
         name, equals, text = item.partition("=")
         if not equals or not name.strip() or text.startswith("="):
             fix = "--let chip_power='pools.0.accelerator.power * 1.2'"
             raise UsageError(f"--let: {item!r} is not of the form NAME=EXPRESSION", fix)
-        found[name.strip()] = text.strip()
-    return found
+        entries[name.strip()] = text.strip()
+    return entries
 
 
 def _tell(text: str) -> None:

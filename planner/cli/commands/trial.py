@@ -118,19 +118,19 @@ def run_trial(
         sys.stdout.write(result.dumps() if form == "json" else solve_table(result))
         return result.exit_code
     candidates = [candidates[i] for i in distinct_layouts([plan.layout for plan in candidates])]
-    found = shortlist(
+    outcome = shortlist(
         [plan.breakdown.time_s for plan in candidates], [plan.layout for plan in candidates]
     )
-    chosen = [candidates[i] for i in found.chosen]
+    chosen = [candidates[i] for i in outcome.chosen]
     written: list[str] = []
     if out:
         question = shlex.join(["planner", *words])
-        written = _write(Path(out), result, chosen, found, framework, steps, launchers, question)
-    data = _trial_json(result, chosen, found, framework, steps)
+        written = _write(Path(out), result, chosen, outcome, framework, steps, launchers, question)
+    data = _trial_json(result, chosen, outcome, framework, steps)
     if form == "json":
         sys.stdout.write(json.dumps(data, indent=1) + "\n")
     else:
-        sys.stdout.write(_trial_text(result, chosen, found, framework, out, written))
+        sys.stdout.write(_trial_text(result, chosen, outcome, framework, out, written))
     return result.exit_code
 
 
@@ -205,9 +205,9 @@ def _write(
     dispatch = STACKS[read_options(result.inputs["options"]).stack_name].expert_dispatch
     runs = []
     for plan in chosen:
-        mine, pool = with_recipe(model, plan.precision), cluster.pool(plan.pool)
-        header = header_lines((mine, pool), plan, plan.breakdown, result.result_id)
-        files = trial_files(mine, pool, plan, framework, header, steps, launchers, dispatch)
+        own, pool = with_recipe(model, plan.precision), cluster.pool(plan.pool)
+        header = header_lines((own, pool), plan, plan.breakdown, result.result_id)
+        files = trial_files(own, pool, plan, framework, header, steps, launchers, dispatch)
         write_files(folder / _folder(plan), files)
         runs.append((_folder(plan), plan))
     data = _trial_json(result, chosen, found, framework, steps)
@@ -269,17 +269,17 @@ def run_trial_read(
     before = {plan["plan_id"]: plan["rank"] for plan in result["plans"]}
     try:
         executor = make_executor("automatic", None)
-        found = rerank(trialled, runs, result["inputs"], options, before, executor)
+        outcome = rerank(trialled, runs, result["inputs"], options, before, executor)
     except ExecutorError as error:
         raise SearchError(str(error), error.fix) from error
     if runs:
         texts = [reference_json(run, MODEL, CLUSTER) for run in runs]
         write_files(place, {REFERENCE: _yaml(texts)})
     if form == "json":
-        sys.stdout.write(json.dumps(found.to_json(), indent=1, allow_nan=False) + "\n")
+        sys.stdout.write(json.dumps(outcome.to_json(), indent=1, allow_nan=False) + "\n")
     else:
         sys.stdout.write(
-            reranked_text(found, folder, data["framework"], replace(options, stack=software[1]))
+            reranked_text(outcome, folder, data["framework"], replace(options, stack=software[1]))
         )
     return 0 if runs else 3
 
@@ -292,7 +292,7 @@ def _own_stack(stack: str, framework: str) -> str:
 def _read_trial(place: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the contents of trial.json and result.json of a folder."""
     fix = "name the folder that planner trial --out DIR wrote"
-    found = []
+    results = []
     for name, keys in ((TRIAL, ("framework", "plans")), (RESULT, ("inputs", "plans"))):
         try:
             data = json.loads((place / name).read_text(encoding="utf-8"))
@@ -302,13 +302,13 @@ def _read_trial(place: Path) -> tuple[dict[str, Any], dict[str, Any]]:
             raise FileError(f"--read: {place / name} is not as written: {error}", fix) from None
         if not isinstance(data, dict) or any(key not in data for key in keys):
             raise UsageError(f"--read: {place / name} is not as planner trial writes it", fix)
-        found.append(data)
-    return found[0], found[1]
+        results.append(data)
+    return results[0], results[1]
 
 
 def _named_logs(logs: Sequence[str], known: Sequence[str]) -> dict[str, list[Path]]:
     """Return the files of `--log PLAN=FILE` by plan id."""
-    given: dict[str, list[Path]] = {}
+    arguments: dict[str, list[Path]] = {}
     for item in logs:
         plan, equals, file = item.partition("=")
         matches = [name for name in known if plan and name.startswith(plan)]
@@ -317,8 +317,8 @@ def _named_logs(logs: Sequence[str], known: Sequence[str]) -> dict[str, list[Pat
                 f"--log: {item!r} names no plan of the trial",
                 f"--log PLAN=FILE with one of {', '.join(known)}",
             )
-        given.setdefault(matches[0], []).append(Path(file))
-    return given
+        arguments.setdefault(matches[0], []).append(Path(file))
+    return arguments
 
 
 def _trialled(
@@ -377,9 +377,11 @@ def reranked_text(found: Reranked, folder: str, framework: str, options: SolveOp
     lines = [f"trial in {folder} with {TITLES[framework]}", ""]
     lines += _log_rows(found.trialled)
     for one in found.trialled:
-        said = [one.refused] * bool(one.refused)
-        said += [note for note in (one.reading.notes if one.reading else ()) if note not in said]
-        for text in said:
+        message = [one.refused] * bool(one.refused)
+        message += [
+            note for note in (one.reading.notes if one.reading else ()) if note not in message
+        ]
+        for text in message:
             lines += wrapped(f"  {one.plan.plan_id}:", text)
     lines.append("")
     if found.anchored is None:

@@ -29,20 +29,20 @@ def run_validate(
         raise UsageError(f"--format: unknown {form!r}", f"one of {', '.join(FORMATS)}")
     if by not in VIEWS:
         raise UsageError(f"--by: unknown {by!r}", f"one of {', '.join(VIEWS)}")
-    given = (
+    inputs = (
         read_measured_points(points or DATA / "points.csv"),
         read_entries(models or DATA / "models.yaml"),
         read_entries(hardware or DATA / "hardware.yaml"),
         load_calibration(calibration),
     )
     if by == "search":
-        sys.stdout.write(_search_text(use(price_points(*given)), form))
+        sys.stdout.write(_search_text(use(price_points(*inputs)), form))
         return 0
-    found = validate(*given)
+    result = validate(*inputs)
     text = (
-        json.dumps(found.to_json(by), indent=2, allow_nan=False) + "\n"
+        json.dumps(result.to_json(by), indent=2, allow_nan=False) + "\n"
         if form == "json"
-        else report_text(found, by)
+        else report_text(result, by)
     )
     sys.stdout.write(text)
     return 0
@@ -50,7 +50,7 @@ def run_validate(
 
 def _search_text(used: Sequence[Used], form: str) -> str:
     """Return what the search says about every sweep, as text or as JSON."""
-    found = search_sweeps(measured_sweeps(used, "any"))
+    sweeps = search_sweeps(measured_sweeps(used, "any"))
     if form == "json":
-        return json.dumps(searched_json(found), indent=2, allow_nan=False) + "\n"
-    return searched_text(found)
+        return json.dumps(searched_json(sweeps), indent=2, allow_nan=False) + "\n"
+    return searched_text(sweeps)

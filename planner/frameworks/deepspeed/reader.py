@@ -95,7 +95,7 @@ def deepspeed_run(
         fix = f"name its model file: {option('model', 'llama3-8b')}, a YAML file or a config.json"
         raise SpecError(Problem("a DeepSpeed configuration does not say the model", fix, source))
     repeated = settings.pop(REPEATED, ())
-    given = dict(settings)
+    stated_value = dict(settings)
     read = Reader({k: v for k, v in settings.items() if v != "auto"}, source)
     assumed: list[str] = []
     notes: list[str] = []
@@ -119,7 +119,7 @@ def deepspeed_run(
             notes.append(f"{key}: traffic is priced unquantized")
     if read.switch("expert_parallel.enabled"):
         layout["ep"] = read.number("expert_parallel.autoep_size", 1)
-    job: dict[str, Any] = {"precision": _precision(read, given, arguments, model, assumed)}
+    job: dict[str, Any] = {"precision": _precision(read, stated_value, arguments, model, assumed)}
     length = stated_length(arguments)
     if length:
         job["seq_len"] = length
@@ -129,14 +129,14 @@ def deepspeed_run(
         framework="deepspeed",
         source=source,
         format=kind,
-        settings=given,
+        settings=stated_value,
         layout=layout,
         n_devices=stated,
         job=job,
         assumed=tuple(assumed),
         notes=tuple(notes),
         refused=tuple(f'"{key}" stands twice' for key in repeated),
-        written={key: f'"{key}": {json.dumps(value)}' for key, value in given.items()},
+        written={key: f'"{key}": {json.dumps(value)}' for key, value in stated_value.items()},
     )
 
 
@@ -192,7 +192,7 @@ def _model_ranks(read: Reader, arguments: Mapping[str, Any]) -> tuple[int, int, 
 
 def _degrees(read: Reader, arguments: Mapping[str, Any], n_devices: int | None) -> dict[str, Any]:
     tp, pp, cp = _model_ranks(read, arguments)
-    found: dict[str, Any] = {
+    entries: dict[str, Any] = {
         "tp": tp,
         "pp": pp,
         "cp": cp,
@@ -205,11 +205,11 @@ def _degrees(read: Reader, arguments: Mapping[str, Any], n_devices: int | None) 
         "schedule": "1f1b" if pp > 1 else "none",
     }
     if n_devices:
-        found["n_devices"] = n_devices
+        entries["n_devices"] = n_devices
         degrees = tp * cp * pp
         if n_devices % degrees == 0:
-            found["dp"] = n_devices // degrees
-    return found
+            entries["dp"] = n_devices // degrees
+    return entries
 
 
 def _batch(
@@ -227,21 +227,21 @@ def _batch(
     if not mbs:
         mbs = 1
         assumed.append(f"mbs = 1: no {MICRO}; give it with --set {MICRO}=N")
-    found: dict[str, Any] = {"mbs": mbs}
+    entries: dict[str, Any] = {"mbs": mbs}
     if total:
-        found["gbs"] = total
+        entries["gbs"] = total
     elif steps and dp:
-        found["gbs"] = mbs * steps * dp
+        entries["gbs"] = mbs * steps * dp
     else:
-        found["gbs"] = whole_batch(model.job.global_batch, mbs * (dp or 1))
+        entries["gbs"] = whole_batch(model.job.global_batch, mbs * (dp or 1))
         assumed.append(
-            f"gbs = {found['gbs']}: the model file's; no {STEPS} and no {TOTAL}"
+            f"gbs = {entries['gbs']}: the model file's; no {STEPS} and no {TOTAL}"
             if not steps
-            else f"gbs = {found['gbs']}: the model file's"
+            else f"gbs = {entries['gbs']}: the model file's"
         )
-    if dp and found["gbs"] % (mbs * dp) == 0:
-        found["n_micro"] = found["gbs"] // (mbs * dp)
-    return found
+    if dp and entries["gbs"] % (mbs * dp) == 0:
+        entries["n_micro"] = entries["gbs"] // (mbs * dp)
+    return entries
 
 
 def whole_batch(wanted: int, unit: int) -> int:
@@ -286,15 +286,15 @@ def _recompute(
     assumed: list[str],
 ) -> dict[str, Any]:
     whole = max(layout.get("counts") or (layers,))
-    said = arguments.get("recompute")
-    if said == "full":
+    message = arguments.get("recompute")
+    if message == "full":
         n = int(arguments.get("recompute_layers") or whole)
         return {"recompute": "full", "recompute_layers": min(n, whole)}
-    if said == "selective":
+    if message == "selective":
         return {"recompute": "selective", "recompute_layers": 0}
     if arguments.get("gradient_checkpointing") is True:
         return {"recompute": "full", "recompute_layers": whole}
-    if said == "none" or arguments.get("gradient_checkpointing") is False:
+    if message == "none" or arguments.get("gradient_checkpointing") is False:
         return {"recompute": "none", "recompute_layers": 0}
     if any(key.startswith("activation_checkpointing.") for key in read.settings):
         assumed.append(

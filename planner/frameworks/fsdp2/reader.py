@@ -204,7 +204,7 @@ def _degrees(read: Reader, sharded: bool, n_devices: int | None) -> dict[str, An
     ring = read.text("parallelism_config.parallelism_config_cp_comm_strategy") == "alltoall"
     exchange = ("p2p" if ring else "all-gather") if cp > 1 else "a2a" if sp > 1 else ""
     cp = cp * sp
-    found: dict[str, Any] = {
+    entries: dict[str, Any] = {
         "tp": tp,
         "pp": 1,
         "cp": cp,
@@ -218,25 +218,25 @@ def _degrees(read: Reader, sharded: bool, n_devices: int | None) -> dict[str, An
         "dp_overlap": True,
     }
     if n_devices:
-        found["n_devices"] = n_devices
+        entries["n_devices"] = n_devices
         if n_devices % (tp * cp) == 0:
-            found["dp"] = n_devices // (tp * cp)
-    found["zero"] = _zero(read) if sharded else 0
-    dp = found.get("dp")
-    if dp and found["zero"]:
-        whole = dp * cp
+            entries["dp"] = n_devices // (tp * cp)
+    entries["zero"] = _zero(read) if sharded else 0
+    dp = entries.get("dp")
+    if dp and entries["zero"]:
+        total = dp * cp
         if not shard and replicate > 1 and dp % replicate == 0:
             shard = dp // replicate
-        group = shard * cp if shard else whole
+        group = shard * cp if shard else total
         hybrid = read.text("fsdp_config.fsdp_sharding_strategy").upper() in HYBRID
         if hybrid and not shard and n_devices:
             nodes = read.number("num_machines", 1)
-            group = max(1, whole // max(1, nodes))
-        if whole % group == 0:
-            found["dp_shard"] = group
+            group = max(1, total // max(1, nodes))
+        if total % group == 0:
+            entries["dp_shard"] = group
             if group == 1:
-                found["zero"] = 0
-    return found
+                entries["zero"] = 0
+    return entries
 
 
 def _zero(read: Reader) -> int:
@@ -265,15 +265,15 @@ def _batch(
     if not mbs:
         mbs = 1
         assumed.append(f"mbs = 1: the script decides; give it with --set {BATCH}=N")
-    found: dict[str, Any] = {"mbs": mbs}
+    entries: dict[str, Any] = {"mbs": mbs}
     if steps and dp:
-        found["gbs"] = mbs * steps * dp
+        entries["gbs"] = mbs * steps * dp
     else:
-        found["gbs"] = whole_batch(model.job.global_batch, mbs * (dp or 1))
-        assumed.append(f"gbs = {found['gbs']}: the model file's; give --set {ACCUMULATION}=N")
-    if dp and found["gbs"] % (mbs * dp) == 0:
-        found["n_micro"] = found["gbs"] // (mbs * dp)
-    return found
+        entries["gbs"] = whole_batch(model.job.global_batch, mbs * (dp or 1))
+        assumed.append(f"gbs = {entries['gbs']}: the model file's; give --set {ACCUMULATION}=N")
+    if dp and entries["gbs"] % (mbs * dp) == 0:
+        entries["n_micro"] = entries["gbs"] // (mbs * dp)
+    return entries
 
 
 def _precision(
@@ -281,10 +281,10 @@ def _precision(
 ) -> str:
     """Return the numeric recipe; a model file's own variant of the same type is kept."""
     named = read.text("mixed_precision").lower()
-    asked = next((kind for kind in ("bf16", "fp16") if arguments.get(kind) is True), "")
-    if not named and not asked:
+    requested = next((kind for kind in ("bf16", "fp16") if arguments.get(kind) is True), "")
+    if not named and not requested:
         assumed.append(f"precision = {model.job.precision}: the model file's; the script decides")
         return model.job.precision
-    kinds = {"no": asked or "fp32", "fp16": "fp16", "fp8": "fp8-tensorwise"}
-    kind = kinds.get(named, asked or "bf16")
+    kinds = {"no": requested or "fp32", "fp16": "fp16", "fp8": "fp8-tensorwise"}
+    kind = kinds.get(named, requested or "bf16")
     return model.job.precision if model.job.precision.split("-")[0] == kind else kind

@@ -48,10 +48,10 @@ def launcher_files(
         pool=pool,
         block=block_of(placement, used_tiers(fabric, pool)),
     )
-    found: dict[str, str] = {}
+    entries: dict[str, str] = {}
     for launcher in launchers:
-        found |= LAUNCHERS[launcher](launch)
-    return found
+        entries |= LAUNCHERS[launcher](launch)
+    return entries
 
 
 def _torchrun(launch: Launch) -> dict[str, str]:

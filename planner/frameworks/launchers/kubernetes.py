@@ -157,17 +157,17 @@ def _node_name() -> dict[str, Any]:
 def _jobset_env(launch: Launch, first: int) -> list[dict[str, Any]]:
     """Return the environment of a pod of the replicated job whose first node rank is `first`."""
     job = {"fieldRef": {"fieldPath": f"metadata.annotations['{_JOBSET_INDEX}']"}}
-    block, found = launch.block, []
+    block, results = launch.block, []
     if launch.hosts:
-        head, found = "first", [_node_name()]
+        head, results = "first", [_node_name()]
     else:
         head = "node" if block is None or launch.n_nodes <= block.n_nodes else "block"
-        found = [
+        results = [
             {"name": "JOB_INDEX", "valueFrom": job},
             {"name": "FIRST_NODE_RANK", "value": str(first)},
         ]
     return [
-        *found,
+        *results,
         {"name": "MASTER_ADDR", "value": f"{launch.name}-{head}-0-0.{launch.name}"},
         {"name": "MASTER_PORT", "value": str(PORT)},
     ]

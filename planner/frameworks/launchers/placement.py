@@ -195,33 +195,33 @@ def process_groups(
     """
     dense, copies = dense_grid(layout), layout.dp * layout.cp
     gradients = dense.groups("dp", "cp")
-    found = {axis: dense.groups(axis) for axis in ("tp", "cp", "dp", "pp")}
+    entries = {axis: dense.groups(axis) for axis in ("tp", "cp", "dp", "pp")}
     if layout.cp > 1:
-        found["dp-cp"] = gradients
+        entries["dp-cp"] = gradients
     if layout.zero and copies > 1:
-        found["zero"], found["zero-replica"] = _shards(gradients, layout.dp_shard)
+        entries["zero"], entries["zero-replica"] = _shards(gradients, layout.dp_shard)
     if layout.hpz > 1:
-        found["hpz"], _ = _shards(gradients, layout.hpz)
+        entries["hpz"], _ = _shards(gradients, layout.hpz)
     if shape.n_experts:
         experts = expert_grid(layout)
-        found |= {axis: experts.groups(axis) for axis in ("etp", "ep", "edp")}
+        entries |= {axis: experts.groups(axis) for axis in ("etp", "ep", "edp")}
         if layout.zero and copies > 1:
-            shards = _expert_shards(found["edp"], copies // layout.dp_shard)
-            found["expert-zero"], found["expert-replica"] = shards
-    pipelines = found["pp"]
+            shards = _expert_shards(entries["edp"], copies // layout.dp_shard)
+            entries["expert-zero"], entries["expert-replica"] = shards
+    pipelines = entries["pp"]
     if layout.pp > 1 and layout.placement == BOTH_WAYS:
         pairs = np.stack([pipelines, pipelines[:, ::-1]], axis=2)[:, : layout.pp // 2]
-        found["mirror"] = pairs.reshape(-1, 2)
+        entries["mirror"] = pairs.reshape(-1, 2)
     elif layout.pp > 1 and (shape.tied or shape.mtp_layers):
         ends = [
             r for r in range(layout.pp) if layout.has_embedding(r) or layout.has_head(r)
         ]  # one rank where the pipeline is folded
-        found["embedding"] = pipelines[:, ends]
+        entries["embedding"] = pipelines[:, ends]
     always = {"tp", "cp", "dp", "pp", "etp", "ep", "edp"}
     return tuple(
-        _measured(name, found[name], pool, fabric)
+        _measured(name, entries[name], pool, fabric)
         for name in MEANINGS
-        if name in found and (name in always or found[name].shape[1] > 1)
+        if name in entries and (name in always or entries[name].shape[1] > 1)
     )
 
 

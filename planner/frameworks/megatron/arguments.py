@@ -123,15 +123,17 @@ def megatron_run(
             refused=parsed.faults,
             written=parsed.written,
         )
-    said = model or megatron_model(settings, script=launch.script, name=name, n_devices=world or 0)
+    model_file = model or megatron_model(
+        settings, script=launch.script, name=name, n_devices=world or 0
+    )
     job: dict[str, Any] = {}
     assumed: tuple[str, ...] = ()
     if model is not None:
         training = model.document["training"]
         job, assumed = stated_job(settings, training, world or 0)
-        said = replace(model, document={**model.document, "training": {**training, **job}})
-    notes = [*launch.notes, *said.notes, *_notes(settings)]
-    layout, more = _layout(settings, said.document, world)
+        model_file = replace(model, document={**model.document, "training": {**training, **job}})
+    notes = [*launch.notes, *model_file.notes, *_notes(settings)]
+    layout, more = _layout(settings, model_file.document, world)
     notes += more
     flags = dict(parsed.settings)
     faults = (*parsed.faults, *(t for d, t in parsed.odd_words.items() if d not in CHOICES))
@@ -146,7 +148,7 @@ def megatron_run(
         n_nodes=launch.n_nodes,
         per_node=launch.per_node,
         n_devices=launch.n_devices,
-        model=said,
+        model=model_file,
         job=job,
         stack=stack,
         stack_name=stack_name,
@@ -304,13 +306,13 @@ def _stages(s: MegatronSettings, document: dict[str, Any], notes: list[str]) -> 
 
 def _named(layers: int, pp: int, vpp: int, counts: tuple[int, ...]) -> dict[str, Any]:
     """Return the stage fields of a layout; a split that has a name goes by it."""
-    found: dict[str, Any] = {"vpp": vpp, "schedule": _schedule(pp, vpp)}
+    entries: dict[str, Any] = {"vpp": vpp, "schedule": _schedule(pp, vpp)}
     if not counts or min(counts) < 1 or len(counts) != pp * vpp:
-        return found
-    found["counts"] = counts
+        return entries
+    entries["counts"] = counts
     named = (n for n in ("even", "ends") if stage_layers(layers, pp, vpp, n) == counts)
-    found["split"] = next(named, spelled(counts))
-    return found
+    entries["split"] = next(named, spelled(counts))
+    return entries
 
 
 def _schedule(pp: int, vpp: int) -> str:
@@ -472,12 +474,12 @@ def _stack(
         if flex:
             changed["expert_dispatch"] = "deduplicated"
         else:
-            words = "--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend deepep"
+            text = "--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend deepep"
             sets = (
                 ("moe_token_dispatcher_type", "flex"),
                 ("moe_flex_dispatcher_backend", "deepep"),
             )
-            switches.append(Switch(f"write {words}", sets))
+            switches.append(Switch(f"write {text}", sets))
     return changed, "", tuple(switches), notes
 
 

@@ -30,12 +30,12 @@ def stated_details(settings: Mapping[str, Any]) -> list[Found]:
 
     What is left to the parser's defaults is left out.
     """
-    found = [*_of_the_model(settings), *_of_attention(settings)]
+    results = [*_of_the_model(settings), *_of_attention(settings)]
     if settings.get("num_experts"):
-        found += _of_the_experts(settings)
+        results += _of_the_experts(settings)
     if _learned(settings):
-        found = [item for item in found if not item[0].startswith(_ROTARY)]
-    return found
+        results = [item for item in results if not item[0].startswith(_ROTARY)]
+    return results
 
 
 def _learned(settings: Mapping[str, Any]) -> bool:

@@ -111,8 +111,8 @@ def megatron_script(
 
 def _unsaid_details(words: Sequence[str], details: DetailsSpec) -> dict[str, object]:
     """Return the details that the flags do not give back; null: those that they alone have."""
-    found = stated_details(parse_flags([word.strip("'") for word in words]).settings)
-    back, stated = {name: value for name, value, _ in found}, details.stated()
+    result = stated_details(parse_flags([word.strip("'") for word in words]).settings)
+    back, stated = {name: value for name, value, _ in result}, details.stated()
     lost = {name: value for name, value in stated.items() if back.get(name) != value}
     return lost | {name: None for name in back if name not in stated}
 
@@ -121,31 +121,31 @@ def _yours(
     layout: Layout, shape: ModelShape, job: TrainingJob, details: DetailsSpec
 ) -> tuple[str, ...]:
     """Return the details that no flag says, a line each."""
-    found = core_details(details, layout, shape, job)
+    result = core_details(details, layout, shape, job)
     by_dest = flag_table()[2]
     config = "MLATransformerConfig" if shape.latent else "TransformerConfig"
     no_flag = (
         f"{dest} {value!r}: a field of {config} without a flag"
-        for dest, value in found.model.items()
+        for dest, value in result.model.items()
         if dest not in by_dest
     )
-    return (*found.yours, *no_flag)
+    return (*result.yours, *no_flag)
 
 
 def _detail_flags(settings: Mapping[str, object]) -> list[str]:
     """Return settings of megatron-core as flags."""
-    by_dest, words = flag_table()[2], []
+    by_dest, tokens = flag_table()[2], []
     for dest, value in settings.items():
         flag = by_dest.get(dest)
         if flag is None:
             continue
         if isinstance(value, tuple):
-            words += [flag.flags[0], ",".join(map(str, value))]
+            tokens += [flag.flags[0], ",".join(map(str, value))]
         elif isinstance(value, bool):
-            words += ["--no-yarn-correction-range-round-to-int" if not value else flag.flags[0]]
+            tokens += ["--no-yarn-correction-range-round-to-int" if not value else flag.flags[0]]
         else:
-            words += [flag.flags[0], _plain(value)]
-    return words
+            tokens += [flag.flags[0], _plain(value)]
+    return tokens
 
 
 def _plain(value: object) -> str:
@@ -195,7 +195,7 @@ def _model_flags(
     """Return the flags of the sizes, and of the details as settings of megatron-core."""
     dropout = "0.1" if shape.dropout else "0.0"
     positions = shape.max_positions if shape.positions == "learned" else 0
-    words = {
+    tokens = {
         "--num-layers": shape.layers,
         "--hidden-size": shape.hidden,
         "--ffn-hidden-size": shape.ffn,
@@ -212,19 +212,19 @@ def _model_flags(
         "--attention-backend": attention_backend(shape, settings),
     }
     if "position_embedding_type" in settings:
-        del words["--position-embedding-type"]
+        del tokens["--position-embedding-type"]
     if shape.latent:
         if shape.hidden % shape.heads == 0:  # the parser works it out, and refuses a remainder
-            del words["--kv-channels"]
-        words |= {
+            del tokens["--kv-channels"]
+        tokens |= {
             "--kv-lora-rank": shape.kv_rank,
             "--qk-head-dim": shape.qk_nope,
             "--qk-pos-emb-head-dim": shape.qk_rope,
             "--v-head-dim": shape.v_head,
         }
-        words |= {"--q-lora-rank": shape.q_rank} if shape.q_rank else {}
-    words |= {"--mtp-num-layers": shape.mtp_layers} if shape.mtp_layers else {}
-    flags = [word for option, value in words.items() for word in (option, str(value))]
+        tokens |= {"--q-lora-rank": shape.q_rank} if shape.q_rank else {}
+    tokens |= {"--mtp-num-layers": shape.mtp_layers} if shape.mtp_layers else {}
+    flags = [word for option, value in tokens.items() for word in (option, str(value))]
     flags += ["--multi-latent-attention"] * shape.latent
     if shape.kv_heads != shape.heads:
         flags += ["--group-query-attention", "--num-query-groups", str(shape.kv_heads)]
@@ -246,11 +246,11 @@ def _expert_flags(
     """
     if not shape.n_experts:
         return []
-    given = dict(settings)
-    kind = given.pop("moe_router_load_balancing_type", "aux_loss")
-    aux_loss = given.pop("moe_aux_loss_coeff", None)
-    pre_softmax = bool(given.pop("moe_router_pre_softmax", False))
-    words = {
+    stated_value = dict(settings)
+    kind = stated_value.pop("moe_router_load_balancing_type", "aux_loss")
+    aux_loss = stated_value.pop("moe_aux_loss_coeff", None)
+    pre_softmax = bool(stated_value.pop("moe_router_pre_softmax", False))
+    tokens = {
         "--num-experts": shape.n_experts,
         "--moe-router-topk": shape.top_k,
         "--moe-ffn-hidden-size": shape.expert_ffn,
@@ -261,19 +261,19 @@ def _expert_flags(
         "--moe-aux-loss-coeff": "1e-2" if aux_loss in (None, AUX_LOSS) else _plain(aux_loss),
     }
     if shape.shared_ffn:
-        words["--moe-shared-expert-intermediate-size"] = shape.shared_ffn
+        tokens["--moe-shared-expert-intermediate-size"] = shape.shared_ffn
     if shape.n_groups > 1:
-        words["--moe-router-num-groups"] = shape.n_groups
-        words["--moe-router-group-topk"] = shape.top_groups
+        tokens["--moe-router-num-groups"] = shape.n_groups
+        tokens["--moe-router-group-topk"] = shape.top_groups
     if shape.capacity_factor:
-        words["--moe-expert-capacity-factor"] = f"{shape.capacity_factor:g}"
-    flags = [word for option, value in words.items() for word in (option, str(value))]
+        tokens["--moe-expert-capacity-factor"] = f"{shape.capacity_factor:g}"
+    flags = [word for option, value in tokens.items() for word in (option, str(value))]
     if not all(shape.expert_layers):
         flags += ["--moe-layer-freq", f"'{layer_frequency(shape.expert_layers)}'"]
     flags += ["--moe-pad-expert-input-to-capacity"] * bool(shape.capacity_factor)
     # The parser refuses one expert a token after the softmax over all of them.
     flags += ["--moe-router-pre-softmax"] * (shape.top_k == 1 or pre_softmax)
-    return [*flags, "--moe-grouped-gemm", *_detail_flags(given)]
+    return [*flags, "--moe-grouped-gemm", *_detail_flags(stated_value)]
 
 
 def dispatcher(flex: str) -> dict[str, object]:
@@ -283,11 +283,11 @@ def dispatcher(flex: str) -> dict[str, object]:
     """
     if not flex:
         return {"--moe-token-dispatcher-type": "alltoall"}
-    words: dict[str, object] = {
+    tokens: dict[str, object] = {
         "--moe-token-dispatcher-type": "flex",
         "--moe-flex-dispatcher-backend": flex,
     }
-    return words | ({"--moe-router-dtype": "fp32"} if flex == "deepep" else {})
+    return tokens | ({"--moe-router-dtype": "fp32"} if flex == "deepep" else {})
 
 
 def layer_frequency(experts: Sequence[bool]) -> str:

@@ -63,7 +63,7 @@ def flag_table() -> tuple[str, Mapping[str, Flag], Mapping[str, Flag]]:
     """Return the release of the table, its flags by option string and by dest."""
     text = (files("planner") / "data" / "megatron_flags.json").read_text(encoding="utf-8")
     data = json.loads(text)
-    found = [
+    results = [
         Flag(
             flags=tuple(entry["flags"]),
             dest=entry["dest"],
@@ -74,9 +74,9 @@ def flag_table() -> tuple[str, Mapping[str, Flag], Mapping[str, Flag]]:
         )
         for entry in data["flags"]
     ]
-    by_name = {name: flag for flag in found for name in flag.flags}
+    by_name = {name: flag for flag in results for name in flag.flags}
     by_dest: dict[str, Flag] = {}
-    for flag in found:
+    for flag in results:
         by_dest.setdefault(flag.dest, flag)
     return data["release"], by_name, by_dest
 
@@ -258,12 +258,12 @@ def pattern_value(text: str) -> int | list[int]:
     >>> pattern_value("4"), pattern_value("([0]*3+[1]*2)")
     (4, [0, 0, 0, 1, 1])
     """
-    words = text.strip("'\"")
-    if re.fullmatch(r"-?\d+", words):
-        return int(words)
+    message = text.strip("'\"")
+    if re.fullmatch(r"-?\d+", message):
+        return int(message)
     try:
-        if _PATTERN.fullmatch(words):
-            value = _evaluated(ast.parse(words, mode="eval").body)
+        if _PATTERN.fullmatch(message):
+            value = _evaluated(ast.parse(message, mode="eval").body)
             if isinstance(value, list) and all(isinstance(item, int) for item in value):
                 return value
     except (SyntaxError, ValueError, TypeError, RecursionError):

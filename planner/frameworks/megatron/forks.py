@@ -168,7 +168,7 @@ def _with_rotary(parsed: Parsed) -> Parsed:
 def _doubts(flags: Sequence[str], line_of: Callable[[str], int]) -> list[Doubt]:
     """Return one doubt for each flag: whose it is, and what is assumed."""
     release = flag_table()[0]
-    found = []
+    results = []
     for flag in flags:
         owners = [name for name, known in forks().items() if flag in known]
         why = (
@@ -176,8 +176,8 @@ def _doubts(flags: Sequence[str], line_of: Callable[[str], int]) -> list[Doubt]:
             if owners
             else (f"Megatron-LM {release} has no such flag; a fork or another release may")
         )
-        found.append(Doubt(flag, why, "judged and priced as without it", line_of(flag)))
-    return found
+        results.append(Doubt(flag, why, "judged and priced as without it", line_of(flag)))
+    return results
 
 
 def _in_our_words(words: Sequence[str], fork: str) -> list[str]:
@@ -232,19 +232,19 @@ STRAY = "belongs to no flag"
 
 def _stray_words(parsed: Parsed) -> list[str]:
     """Return the words of placeholders such as `your model path`: letters alone."""
-    found = [re.fullmatch(rf"'([^\W\d]+)' {STRAY}", fault) for fault in parsed.faults]
-    return [match[1] for match in found if match]
+    results = [re.fullmatch(rf"'([^\W\d]+)' {STRAY}", fault) for fault in parsed.faults]
+    return [match[1] for match in results if match]
 
 
 def _stray(parsed: Parsed) -> tuple[str, ...]:
-    words = _stray_words(parsed)
-    return (f"taken as parts of a placeholder: {' '.join(words)}",) if words else ()
+    tokens = _stray_words(parsed)
+    return (f"taken as parts of a placeholder: {' '.join(tokens)}",) if tokens else ()
 
 
 def _without_stray(parsed: Parsed) -> Parsed:
     """Return the flags without the faults that words of a placeholder make."""
-    words = _stray_words(parsed)
-    kept = tuple(f for f in parsed.faults if f not in {f"{w!r} {STRAY}" for w in words})
+    tokens = _stray_words(parsed)
+    kept = tuple(f for f in parsed.faults if f not in {f"{w!r} {STRAY}" for w in tokens})
     return replace(parsed, faults=kept)
 
 

@@ -48,8 +48,8 @@ def looks_like_primus(text: str) -> bool:
 
 def looks_like_settings(text: str) -> bool:
     """Tell whether a YAML file states Megatron-LM's settings at its top, underscored."""
-    found = [key for key in _SIZES if re.search(rf"^{key}:", text, re.M)]
-    return len(found) == len(_SIZES)
+    results = [key for key in _SIZES if re.search(rf"^{key}:", text, re.M)]
+    return len(results) == len(_SIZES)
 
 
 def read_primus(text: str, source: str, asked: RunQuery, find: FindFile) -> ExistingRun:
@@ -162,7 +162,7 @@ def _extended(
     name: str, find: FindFile, missing: list[str], env: Mapping[str, str]
 ) -> dict[str, Any]:
     """Return the keys of a file over those of the files that it extends; {} for none."""
-    found: dict[str, Any] = {}
+    entries: dict[str, Any] = {}
     waiting, seen = [name], 0
     while waiting and seen < MOST_FILES:
         wanted, seen = waiting.pop(0), seen + 1
@@ -173,8 +173,8 @@ def _extended(
         data = _mapping(_resolved(text, env), wanted)
         more = data.pop("extends", None) or data.pop("bases", None) or []
         waiting += [str(one) for one in (more if isinstance(more, list) else [more])]
-        found = _merged(data, found)
-    return found
+        entries = _merged(data, entries)
+    return entries
 
 
 def _merged(*layers: Mapping[str, Any]) -> dict[str, Any]:

@@ -23,8 +23,8 @@ from planner.option_names import option
 
 def has_megatron_flags(launch: LaunchCommand, words: Sequence[str]) -> bool:
     """Tell whether a command is for Megatron-LM, also where it lacks one of the needed flags."""
-    given = {word.partition("=")[0].replace("_", "-") for word in words}
-    sizes = {"--num-layers", "--hidden-size", "--num-attention-heads"} & given
+    values = {word.partition("=")[0].replace("_", "-") for word in words}
+    sizes = {"--num-layers", "--hidden-size", "--num-attention-heads"} & values
     return "--num-layers" in sizes or (len(sizes) > 1 and "pretrain_" in launch.script)
 
 
@@ -33,7 +33,7 @@ def script_around_megatron(
 ) -> ExistingRun:
     """Return the run of Megatron-LM, or of a fork that its flags tell."""
     found = _understood(text, launch, asked)
-    said = asked.imported(name)
+    message = asked.imported(name)
     title = found.fork or "Megatron-LM"
     run = megatron_run(
         set_flags(found.parsed, asked.sets),
@@ -41,7 +41,7 @@ def script_around_megatron(
         name,
         kind=f"{title} launch script" if launch.script else f"{title} flags",
         n_devices=asked.n_devices,
-        model=said,
+        model=message,
         name=str(written_facts(text).get("model", "")),
     )
     return _with_doubts(run, found)
@@ -87,15 +87,15 @@ def megatron_deepspeed_script(
     find: Callable[[str], str | None],
 ) -> ExistingRun:
     """Return the run of Megatron-DeepSpeed: Megatron-LM's flags with DeepSpeed's engine."""
-    found = understood(launch.words, line_in(script), "Megatron-DeepSpeed")
-    parsed = set_flags(_of_deepspeed(found.parsed, launch.words), asked.sets)
-    said = asked.imported(name)
-    base = megatron_run(parsed, launch, name, n_devices=asked.n_devices, model=said)
+    result = understood(launch.words, line_in(script), "Megatron-DeepSpeed")
+    parsed = set_flags(_of_deepspeed(result.parsed, launch.words), asked.sets)
+    message = asked.imported(name)
+    base = megatron_run(parsed, launch, name, n_devices=asked.n_devices, model=message)
     file = arguments.get("deepspeed_config")
     text = find(str(file)) if file else None
     settings = flattened(_json_object(text, str(file))) if text else {}
     stage = settings.get("zero_optimization.stage", arguments.get("zero_stage", 0))
-    doubts = list(found.doubts)
+    doubts = list(result.doubts)
     if text is None:
         settings = _unsaid_deepspeed(base.layout, stage, doubts, str(file or ""))
     layout = {**base.layout, "zero": int(stage) if str(stage).isdecimal() else 0}
@@ -131,11 +131,11 @@ def megatron_deepspeed_script(
         stack={},
         stack_name="megatron-deepspeed",
         switches=(),
-        notes=(*notes, *found.notes),
+        notes=(*notes, *result.notes),
         unknown=(),
         doubts=tuple(doubts),
-        fork=found.fork,
-        overestimated=found.saves_memory,
+        fork=result.fork,
+        overestimated=result.saves_memory,
     )
 
 
@@ -153,8 +153,8 @@ def _of_deepspeed(parsed: Parsed, words: Sequence[str]) -> Parsed:
         settings.pop("num_experts", None)
     else:
         _refuse_pyramids(words)
-        given = trainer_arguments(words)
-        every, layers = given.get("expert_interval", 2), settings.get("num_layers")
+        value = trainer_arguments(words)
+        every, layers = value.get("expert_interval", 2), settings.get("num_layers")
         settings.setdefault("moe_router_topk", 1)
         if isinstance(every, int) and isinstance(layers, int) and every > 0:
             settings["moe_layer_freq"] = [int((i + 1) % every == 0) for i in range(layers)]
@@ -203,8 +203,8 @@ def swift_script(text: str, launch: LaunchCommand, name: str, asked: RunQuery) -
         fix = f"name its model file: {option('model', 'llama3-8b')}, a YAML file or a config.json"
         message = "ms-swift takes the sizes from a checkpoint: the script does not say the model"
         raise SpecError(Problem(message, fix, name, launch.line))
-    found = understood((*SWIFT, *launch.words), line_in(text), "ms-swift")
-    parsed = set_flags(replace(found.parsed, unknown=()), asked.sets)
+    result = understood((*SWIFT, *launch.words), line_in(text), "ms-swift")
+    parsed = set_flags(replace(result.parsed, unknown=()), asked.sets)
     run = megatron_run(
         parsed,
         launch,
@@ -220,6 +220,6 @@ def swift_script(text: str, launch: LaunchCommand, name: str, asked: RunQuery) -
         for key in ("train_type", "tuner_type")
         if "lora" in str(arguments.get(key, ""))
     )
-    known = tuple(d for d in found.doubts if "parallel" in d.what or "recompute" in d.what)
+    known = tuple(d for d in result.doubts if "parallel" in d.what or "recompute" in d.what)
     run = replace(run, notes=(*run.notes, *notes))
-    return _with_doubts(run, replace(found, doubts=known, notes=()))
+    return _with_doubts(run, replace(result, doubts=known, notes=()))

@@ -19,19 +19,19 @@ def files_beside(name: str, text: str) -> dict[str, str]:
     this machine.
     """
     folder = Path(name).resolve().parent
-    found: dict[str, str] = {}
+    entries: dict[str, str] = {}
     waiting = [text]
     while waiting:
         for named in dict.fromkeys(_NAMED.findall(waiting.pop())):
             for path in (folder / named.lstrip("/"), folder / named.rsplit("/", 1)[-1]):
                 inside = _inside(path, folder, Path(name).name)
-                if inside and inside not in found and len(found) < MOST_FILES:
+                if inside and inside not in entries and len(entries) < MOST_FILES:
                     try:
-                        found[inside] = read_text(str(path))
+                        entries[inside] = read_text(str(path))
                     except SpecError:
                         continue
-                    waiting.append(found[inside])
-    return found
+                    waiting.append(entries[inside])
+    return entries
 
 
 def _inside(path: Path, folder: Path, own: str) -> str:

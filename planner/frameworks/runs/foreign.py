@@ -105,6 +105,6 @@ def _keys(text: str) -> set[str]:
         return {
             key.replace("-", "_") for key in re.findall(r"^\s*[\"']([\w-]+)[\"']\s*:", text, re.M)
         }
-    found = set(re.findall(r"^(?:\? )?[\"']?([A-Za-z_][\w-]*)[\"']?\s*:", text, re.M))
-    found |= set(re.findall(r"\b(_component_|_target_)\s*:", text))
-    return {key.replace("-", "_") for key in found}
+    result = set(re.findall(r"^(?:\? )?[\"']?([A-Za-z_][\w-]*)[\"']?\s*:", text, re.M))
+    result |= set(re.findall(r"\b(_component_|_target_)\s*:", text))
+    return {key.replace("-", "_") for key in result}

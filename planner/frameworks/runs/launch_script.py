@@ -127,24 +127,24 @@ def read_launch(
     known = {**_slurm_variables(header), **(env or {})}
     script = read_script(text, known, read_file)
     header = {**sbatch_header("\n".join(script.texts)), **header}
-    found = _training_command(script)
+    training_command = _training_command(script)
     notes = [f"{file}: {note}" for note in script.notes]
     notes += [
         f"--env {name} has no effect: the script sets {name} itself"
         for name in script.ignored_env
         if name in (env or {})
     ]
-    if found is None:
+    if training_command is None:
         return _only_flags(script, file, notes)
-    command, at, several = found
+    command, at, several = training_command
     if several:
         notes.append(f"{file}: of {several} training commands the one of line {command.line}")
     before, after = command.words[:at], command.words[at:]
     module = before[-1:] == ("-m",)
     options = _options(before[:-1] if module else before)
     launcher = _launcher(before)
-    given = {**command.env, **_given_env(before)}
-    n_nodes, per_node, n_devices, unknown = _world(launcher, options, header, given)
+    arguments = {**command.env, **_given_env(before)}
+    n_nodes, per_node, n_devices, unknown = _world(launcher, options, header, arguments)
     own = launcher not in ("torchrun", "accelerate", "megatron")
     if own and n_devices is None and (name := _named_world(script, known)):
         n_devices = int(str(script.variables[name]))
@@ -155,7 +155,7 @@ def read_launch(
         script=unmarked(after[0]),
         words=_until_shell_ends(after[1:]),
         options=options,
-        env=given,
+        env=arguments,
         files={unmarked(file): content for file, content in script.files.items()},
         line=command.line,
         n_nodes=n_nodes,
@@ -167,11 +167,11 @@ def read_launch(
 
 def sbatch_header(text: str) -> dict[str, str]:
     """Return the options of the `#SBATCH` lines by long name."""
-    found: dict[str, str] = {}
+    entries: dict[str, str] = {}
     for line in _SBATCH.findall(text):
         for name, value in _options(line.split(" #")[0].split()).items():
-            found[_HEADER_NAMES.get(name, name)] = value
-    return found
+            entries[_HEADER_NAMES.get(name, name)] = value
+    return entries
 
 
 def _slurm_variables(header: Mapping[str, str]) -> dict[str, str]:
@@ -196,9 +196,9 @@ def _slurm_variables(header: Mapping[str, str]) -> dict[str, str]:
 def _gpus_per_node(header: Mapping[str, str]) -> int | None:
     for name in ("gpus-per-node", "gres"):
         for part in header.get(name, "").split(","):
-            found = re.fullmatch(r"(?:gpu:)?(?:[\w.-]+:)?(\d+)", part.split("(")[0])
-            if found and (name != "gres" or part.startswith("gpu")):
-                return int(found.group(1))
+            match = re.fullmatch(r"(?:gpu:)?(?:[\w.-]+:)?(\d+)", part.split("(")[0])
+            if match and (name != "gres" or part.startswith("gpu")):
+                return int(match.group(1))
     per_task, tasks = header.get("gpus-per-task", ""), header.get("ntasks-per-node", "")
     if per_task.isdecimal() and tasks.isdecimal():
         return int(per_task) * int(tasks)
@@ -207,15 +207,15 @@ def _gpus_per_node(header: Mapping[str, str]) -> int | None:
 
 def _training_command(script: Script) -> tuple[Command, int, int] | None:
     """Return the command that trains, where its script stands in it, and how many look so."""
-    found = []
+    results = []
     for command in script.commands:
         at = _script_index(command.words)
         if at is not None:
-            found.append((_weight(command, at), command, at))
-    if not found:
+            results.append((_weight(command, at), command, at))
+    if not results:
         return None
-    best = max(weight for weight, _, _ in found)
-    same = [(command, at) for weight, command, at in found if weight == best]
+    best = max(weight for weight, _, _ in results)
+    same = [(command, at) for weight, command, at in results if weight == best]
     command, at = same[-1]
     return command, at, len(same) if len(same) > 1 else 0
 
@@ -247,13 +247,13 @@ def _script_index(words: Sequence[str]) -> int | None:
 
 def _given_env(before: Sequence[str]) -> dict[str, str]:
     """Return what launchers set: `env A=1`, `mpirun -x A=1`, `--env A=1`, `--export=ALL,A=1`."""
-    found = {}
+    entries = {}
     for word in before:
         listed = re.match(r"--export=(.*)", word)
         for part in listed[1].split(",") if listed else [re.sub(r"^--env=", "", word)]:
             if pair := re.fullmatch(r"([A-Za-z_]\w*)=(.*)", part, re.S):
-                found[pair[1]] = pair[2]
-    return found
+                entries[pair[1]] = pair[2]
+    return entries
 
 
 def _is_launcher(word: str) -> bool:
@@ -267,13 +267,13 @@ def _base(word: str) -> str:
 
 def _weight(command: Command, at: int) -> tuple[int, int]:
     """Return how much a command looks like training: its launcher, its script, its flags."""
-    words = command.words
+    tokens = command.words
     launched = any(
-        w.rsplit("/", 1)[-1] in LAUNCHERS[:-1] or _DISTRIBUTED.search(w) for w in words[:at]
+        w.rsplit("/", 1)[-1] in LAUNCHERS[:-1] or _DISTRIBUTED.search(w) for w in tokens[:at]
     )
-    trains = bool(re.search(r"train|finetune|sft|main|run_clm", words[at]))
-    tools = bool(re.search(r"preprocess|convert|download|tokeniz|eval|test", words[at]))
-    flags = sum(word.startswith("--") for word in words[at:])
+    trains = bool(re.search(r"train|finetune|sft|main|run_clm", tokens[at]))
+    tools = bool(re.search(r"preprocess|convert|download|tokeniz|eval|test", tokens[at]))
+    flags = sum(word.startswith("--") for word in tokens[at:])
     return 2 * launched + trains - 2 * tools, min(flags, 8)
 
 
@@ -291,7 +291,7 @@ def _launcher(before: Sequence[str]) -> str:
 
 def _options(words: Sequence[str]) -> dict[str, str]:
     """Return `--name value`, `--name=value` and `-n value` by name."""
-    found: dict[str, str] = {}
+    entries: dict[str, str] = {}
     for i, word in enumerate(words):
         if not re.match(r"--?[A-Za-z]", word):
             continue
@@ -303,8 +303,8 @@ def _options(words: Sequence[str]) -> dict[str, str]:
         elif not equals and name not in _SWITCHES and i + 1 < len(words):
             following = words[i + 1]
             value = "" if re.match(r"--?[A-Za-z]", following) else following
-        found[name] = value
-    return found
+        entries[name] = value
+    return entries
 
 
 def _number(text: str, what: str, unknown: list[str]) -> int | None:
@@ -421,21 +421,21 @@ FOREIGN = {
 
 def _only_flags(script: Script, file: str, notes: list[str]) -> LaunchCommand:
     """Return the flags of a text without a training command."""
-    words: list[str] = []
+    tokens: list[str] = []
     line, env = 1, {}
     for command in script.commands:
         if command.words[0].startswith("--"):
-            line, env = line if words else command.line, dict(command.env)
-            words += command.words
-    if not words:
+            line, env = line if tokens else command.line, dict(command.env)
+            tokens += command.words
+    if not tokens:
         lists = [
             value if isinstance(value, list) else value.split()
             for value in script.variables.values()
         ]
-        words = [word for value in lists if _holds_flags(value) for word in value]
-        if words:
+        tokens = [word for value in lists if _holds_flags(value) for word in value]
+        if tokens:
             notes.append(f"{file}: no training command; the flags of its variables are taken")
-    if not words:
+    if not tokens:
         message = "no training command and no flags"
         fix = "expected torchrun, deepspeed, accelerate launch, srun or python with a script"
         started = next(
@@ -450,12 +450,12 @@ def _only_flags(script: Script, file: str, notes: list[str]) -> LaunchCommand:
             message = f"no training command: {ends}"
             fix = f"give its arguments: planner check CLUSTER -- bash {file} ARGUMENTS"
         raise SpecError(Problem(message, fix, file))
-    words = [part for word in words for part in (word.split() if " " in word else [word])]
+    tokens = [part for word in tokens for part in (word.split() if " " in word else [word])]
     exported = {k: v for k, v in script.variables.items() if isinstance(v, str)}
     return LaunchCommand(
         "",
         "",
-        tuple(words),
+        tuple(tokens),
         {},
         env or exported,
         script.files,

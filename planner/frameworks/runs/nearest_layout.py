@@ -133,14 +133,14 @@ def _offloaded(
 ) -> int:
     """Return the layers whose stored activations are on the host, as far as that has a price."""
     n = int(stated.get("activation_offload_layers") or 0)
-    most = recomputed if kind == "full" else max(0, layers - RESIDENT_LAYERS)
+    maximum = recomputed if kind == "full" else max(0, layers - RESIDENT_LAYERS)
     if n and (pp > 1 or kind == "selective"):
         why = "beside selective recompute" if pp == 1 else "in a pipeline"
         repairs.append(f"activations on the device: on the host {why} they have no price")
         return 0
-    if n > most:
-        repairs.append(f"activations of {most} layers on the host, not of {n}")
-    return most if n and kind == "full" else min(n, most)
+    if n > maximum:
+        repairs.append(f"activations of {maximum} layers on the host, not of {n}")
+    return maximum if n and kind == "full" else min(n, maximum)
 
 
 def _modules(
@@ -178,8 +178,8 @@ def why_not_priced(problem: Problem, layout: Layout) -> str:
     Memory, and plans that the search leaves out because they are the same as others, are no
     reason.
     """
-    asked = {"rank_order": frozenset({PIPELINES_INSIDE})}  # whether or not it changes anything
-    options = SearchOptions(only=asked, framework="any")
+    requested = {"rank_order": frozenset({PIPELINES_INSIDE})}  # whether or not it changes anything
+    options = SearchOptions(only=requested, framework="any")
     context = Context(problem, options, layout.n_devices)
     away = min(layout.activation_offload_layers, 1)  # whether there is a host
     plain = replace(layout, recompute="none", recompute_layers=0, activation_offload_layers=away)
@@ -193,8 +193,8 @@ def _expert_grid(
     """Return ep and etp, or the nearest that divide the experts and the ranks of a stage."""
 
     def divides(ep: int, etp: int) -> bool:
-        whole = shape.n_experts % ep == 0 and shape.expert_ffn % etp == 0
-        return whole and ranks % (ep * etp) == 0
+        is_whole = shape.n_experts % ep == 0 and shape.expert_ffn % etp == 0
+        return is_whole and ranks % (ep * etp) == 0
 
     if divides(ep, etp):
         return ep, etp
@@ -211,9 +211,9 @@ def _devices(n: int, degrees: int, per_node: int) -> int:
     """Return the most devices up to `n` that the degrees divide: whole nodes, or part of one."""
     if n % degrees == 0:
         return n
-    whole = math.lcm(degrees, per_node)
-    if n >= whole:
-        return n // whole * whole
+    total = math.lcm(degrees, per_node)
+    if n >= total:
+        return n // total * total
     return per_node // degrees * degrees if degrees <= min(n, per_node) else 0
 
 
@@ -236,13 +236,13 @@ def _counts(
 def _batch(stated: Mapping[str, Any], dp: int, pp: int, vpp: int, repairs: list[str]) -> int:
     """Return the global batch, or the nearest that gives every rank whole micro-batches."""
     mbs = max(1, int(stated.get("mbs", 1)))
-    asked = int(stated.get("gbs") or mbs * dp)
+    requested = int(stated.get("gbs") or mbs * dp)
     unit = mbs * dp * (pp if vpp > 1 else 1)
-    if asked % unit == 0:
-        return asked
-    nearest = max(unit, (asked + unit // 2) // unit * unit)
+    if requested % unit == 0:
+        return requested
+    nearest = max(unit, (requested + unit // 2) // unit * unit)
     what = f"mbs {mbs} x dp {dp}" + (f" x pp {pp} (interleaving)" if vpp > 1 else "")
-    repairs.append(f"global batch {nearest}, not {asked}: a multiple of {what}")
+    repairs.append(f"global batch {nearest}, not {requested}: a multiple of {what}")
     return nearest
 
 

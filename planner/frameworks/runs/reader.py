@@ -107,8 +107,8 @@ def run_of_text(text: str, name: str, asked: RunQuery, part: str = "") -> Existi
 
 def _overestimated(run: ExistingRun) -> str:
     """Return what the notes of a run say that its price puts on the device and it does not."""
-    found = re.compile(r"memory (is|are) overestimated")
-    named = (note.partition(":")[0] for note in run.notes if found.search(note))
+    match = re.compile(r"memory (is|are) overestimated")
+    named = (note.partition(":")[0] for note in run.notes if match.search(note))
     return ", ".join(dict.fromkeys(named))
 
 
@@ -248,7 +248,7 @@ def _model_args(text: str, name: str, asked: RunQuery) -> ExistingRun:
 
 def _script(text: str, name: str, asked: RunQuery) -> ExistingRun:
     launch = read_launch(text, name, asked.env, _files_beside(name, asked))
-    words = [unmarked(word) for word in launch.words]
+    tokens = [unmarked(word) for word in launch.words]
     stated = trainer_arguments(launch.words)
     for size in (BATCH, ACCUMULATION):
         if not isinstance(stated.get(size, 1), int):
@@ -259,7 +259,7 @@ def _script(text: str, name: str, asked: RunQuery) -> ExistingRun:
     find = _files_beside(name, asked, launch.files)
     if launch.script in SWIFT_TASKS:
         return swift_script(text, launch, name, asked)
-    if has_megatron_flags(launch, words):
+    if has_megatron_flags(launch, tokens):
         if "deepspeed_config" in arguments or "deepspeed" in arguments:
             return megatron_deepspeed_script(text, launch, name, asked, arguments, find)
         return script_around_megatron(text, launch, name, asked)
@@ -272,12 +272,12 @@ def _script(text: str, name: str, asked: RunQuery) -> ExistingRun:
         return _accelerate(launch, name, asked, arguments, find)
     json_file = arguments.get("deepspeed_config") or arguments.get("deepspeed")
     if isinstance(json_file, str):
-        found = find(json_file)
-        if found is None:
+        result = find(json_file)
+        if result is None:
             fix = f"put it beside {name}, or check that file itself"
             raise SpecError(Problem(f"names {json_file}, which cannot be read", fix, name))
         run = read_deepspeed(
-            found,
+            result,
             json_file.rsplit("/", 1)[-1],
             model=asked.model,
             sets=asked.sets,
@@ -313,12 +313,12 @@ def _own_deepspeed(
     launch: LaunchCommand, name: str, asked: RunQuery, arguments: Mapping[str, Any]
 ) -> ExistingRun:
     """Return the run of a script that makes its DeepSpeed configuration of its own arguments."""
-    given: dict[str, Any] = {"stage": int(arguments["zero_stage"]), "overlap_comm": True}
+    keywords: dict[str, Any] = {"stage": int(arguments["zero_stage"]), "overlap_comm": True}
     if arguments.get("offload") is True:
-        given |= {f"offload_{what}": {"device": "cpu"} for what in ("optimizer", "param")}
+        keywords |= {f"offload_{what}": {"device": "cpu"} for what in ("optimizer", "param")}
     bf16 = arguments.get("dtype") == "bf16" or arguments.get("bf16") is True
     half = "bf16" if bf16 else "fp16"
-    config: dict[str, Any] = {"zero_optimization": given, half: {"enabled": True}}
+    config: dict[str, Any] = {"zero_optimization": keywords, half: {"enabled": True}}
     for key, theirs in ((MICRO, BATCH), ("gradient_accumulation_steps", ACCUMULATION)):
         if arguments.get(theirs):
             config[key] = arguments[theirs]
@@ -333,7 +333,7 @@ def _own_deepspeed(
         launched=bool(launch.n_devices) or asked.all_devices,
     )
     why = "the script itself makes its DeepSpeed configuration of its arguments"
-    taken = f"ZeRO {given['stage']} and the batch sizes of the arguments, {half}, are taken"
+    taken = f"ZeRO {keywords['stage']} and the batch sizes of the arguments, {half}, are taken"
     return replace(run, doubts=(Doubt("--zero_stage", why, taken, launch.line), *run.doubts))
 
 
@@ -370,13 +370,13 @@ def _of_script(run: ExistingRun, launch: LaunchCommand, name: str) -> ExistingRu
 def _torchtitan(
     config: str, launch: LaunchCommand, name: str, asked: RunQuery, find: FindFile
 ) -> ExistingRun:
-    found = find(config)
-    if found is None:
+    result = find(config)
+    if result is None:
         fix = f"put it beside {name}, or check that file itself"
         raise SpecError(Problem(f"names {config}, which cannot be read", fix, name))
     sets = [*_dotted(launch.words), *asked.sets]
     run = read_toml(
-        found,
+        result,
         config.rsplit("/", 1)[-1],
         model=asked.model,
         sets=sets,
@@ -393,15 +393,15 @@ def _torchtitan_module(
     """Return the run of `-m torchtitan.train --module MODULE --config RECIPE`."""
     module, recipe = str(arguments["module"]), str(arguments["config"])
     path = module.replace(".", "/")
-    found = find(f"{path}.py")
-    if found is None:
+    result = find(f"{path}.py")
+    if result is None:
         path = path if "/" in path else f"torchtitan/models/{path}"
         fix = f"check the file with it: {path}/config_registry.py#{recipe}"
         message = f"names the recipe {recipe} of {module}, which does not lie beside it"
         raise SpecError(Problem(message, fix, name, launch.line))
     sets = [*_dotted(launch.words), *asked.sets]
     run = read_recipe(
-        found,
+        result,
         f"{path}.py",
         function=recipe,
         model=asked.model,
@@ -409,21 +409,21 @@ def _torchtitan_module(
         n_devices=launch.n_devices or asked.n_devices,
         launched=bool(launch.n_devices),
     )
-    return with_unsaid(_of_script(run, launch, name), found, asked.model)
+    return with_unsaid(_of_script(run, launch, name), result, asked.model)
 
 
 def _dotted(words: Sequence[str]) -> list[tuple[str, object]]:
     """Return overrides such as `--parallelism.tensor_parallel_degree 2`."""
     pairs: list[tuple[str, object]] = []
     for i, word in enumerate(words):
-        found = re.fullmatch(r"--([a-z_]+\.[a-z_.]+)(?:=(.*))?", word)
-        if not found or found.group(1).startswith("job."):
+        match = re.fullmatch(r"--([a-z_]+\.[a-z_.]+)(?:=(.*))?", word)
+        if not match or match.group(1).startswith("job."):
             continue
-        value = found.group(2)
+        value = match.group(2)
         if value is None and i + 1 < len(words) and not words[i + 1].startswith("--"):
             value = words[i + 1]
         if value is None or not unresolved(value):
-            pairs.append((found.group(1), "true" if value is None else value))
+            pairs.append((match.group(1), "true" if value is None else value))
     return pairs
 
 

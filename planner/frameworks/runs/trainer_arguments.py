@@ -41,7 +41,7 @@ LENGTHS = (
 
 def trainer_arguments(words: Sequence[str]) -> dict[str, Any]:
     """Return `--name value` and `--name=value` by name with underscores; a bare flag is true."""
-    found: dict[str, Any] = {}
+    entries: dict[str, Any] = {}
     i = 0
     while i < len(words):
         word = words[i]
@@ -54,8 +54,8 @@ def trainer_arguments(words: Sequence[str]) -> dict[str, Any]:
             i += 1
         if equals and unresolved(value) and not re.search(r"\.\w+$", value):
             continue  # a file is looked for by its name, wherever its folder is
-        found[name.replace("-", "_")] = _plain(unmarked(value)) if equals else True
-    return found
+        entries[name.replace("-", "_")] = _plain(unmarked(value)) if equals else True
+    return entries
 
 
 ADAPTERS = re.compile(r"(use_|enable_)?(q?lora|peft|dora)(_enable|_dim|_r|_rank)?|load_in_[48]bit")
@@ -85,9 +85,9 @@ def trainer_configuration(arguments: Mapping[str, Any], fsdp_config: str = "") -
     """
     data: dict[str, Any] = {"distributed_type": "MULTI_GPU"}
     kind = next((k for k in ("bf16", "fp16") if arguments.get(k) is True), "no")
-    words = str(arguments.get("fsdp") or "").split()
-    if words and words[0] not in ("False", "no"):
-        strategy = next((w for w in words if w in STRATEGIES), "full_shard")
+    tokens = str(arguments.get("fsdp") or "").split()
+    if tokens and tokens[0] not in ("False", "no"):
+        strategy = next((w for w in tokens if w in STRATEGIES), "full_shard")
         inner: dict[str, Any] = {"fsdp_version": 1, "fsdp_sharding_strategy": strategy.upper()}
         more = _object(fsdp_config)
         checkpointing = more.get(
@@ -95,7 +95,7 @@ def trainer_configuration(arguments: Mapping[str, Any], fsdp_config: str = "") -
         )
         inner |= {
             "fsdp_activation_checkpointing": bool(checkpointing),
-            "fsdp_offload_params": "offload" in words,
+            "fsdp_offload_params": "offload" in tokens,
         }
         data |= {"distributed_type": "FSDP", "fsdp_config": inner}
     return json.dumps({**data, "mixed_precision": kind})

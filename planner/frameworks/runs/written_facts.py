@@ -80,16 +80,16 @@ def _complete(model: dict[str, Any], unsaid: Mapping[str, Any]) -> None:
 
 def _merge_details(section: dict[str, Any], unsaid: Any) -> None:
     """Add the details that no flag says; flags win, but for what every plan is written with."""
-    found = dict(section.pop("details", {}))
+    result = dict(section.pop("details", {}))
     # Without details in the model file a plan still has a loss that balances experts.
     rest = unsaid if isinstance(unsaid, dict) else {"aux_loss": None}
     for name, value in rest.items():
         if value is not None:
-            found.setdefault(name, value)
-        elif found.get(name) == AUX_LOSS:
-            del found[name]
-    if found:
-        section["details"] = found
+            result.setdefault(name, value)
+        elif result.get(name) == AUX_LOSS:
+            del result[name]
+    if result:
+        section["details"] = result
 
 
 def with_constants(run: ExistingRun, text: str) -> ExistingRun:
@@ -97,16 +97,16 @@ def with_constants(run: ExistingRun, text: str) -> ExistingRun:
     details = written_facts(text).get("unsaid", {}).get("details")
     if run.model is None or not isinstance(details, dict):
         return run
-    found = dict(details)
+    result = dict(details)
     for name in details:
         line = re.search(rf"^{name.upper()} = (.+)$", text, re.M)
         # QK_NORM and WINDOW have other values than the fields of these names.
         if line and name not in ("qk_norm", "window"):
             try:
-                found[name] = ast.literal_eval(line[1])
+                result[name] = ast.literal_eval(line[1])
             except (ValueError, SyntaxError):
                 continue
-    section = {**run.model.document["model"], "details": found}
+    section = {**run.model.document["model"], "details": result}
     return replace(
         run, model=replace(run.model, document={**run.model.document, "model": section})
     )

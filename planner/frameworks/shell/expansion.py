@@ -118,8 +118,8 @@ class Words:
         elif kind in ("command_substitution", "process_substitution"):
             yield self._substituted(node), "quoted" if quoted else "split"
         elif kind == "array":
-            words = [word for child in node.named_children for word in self.fields(child)]
-            for i, word in enumerate(words):
+            tokens = [word for child in node.named_children for word in self.fields(child)]
+            for i, word in enumerate(tokens):
                 yield word, "item" if i else "first item"
         else:
             yield re.sub(r"\\(\r?\n|.)", _bare_escape, self.text_of(node), flags=re.S), "literal"
@@ -139,8 +139,8 @@ class Words:
     def _begin(self, node: Node) -> int:
         """Return where an expansion begins: its node may take in the blanks before it."""
         text = self.text_of(node)
-        found = re.search(r"[$`]", text)
-        blanks = text[: found.start()] if found else ""
+        match = re.search(r"[$`]", text)
+        blanks = text[: match.start()] if match else ""
         return int(node.start_byte) + len(blanks.encode())
 
     def _quoted_text(self, start: int, end: int) -> str:
@@ -168,12 +168,12 @@ class Words:
             yield self.value(name), kind
             return
         self.quoted_default = False
-        found = self._parameter(node)
+        parameter = self._parameter(node)
         kind = "quoted" if self.quoted_default else kind
-        if isinstance(found, list):
-            yield from self._items(found, "@" if "[@]" in self.text_of(node) else "*", quoted)
+        if isinstance(parameter, list):
+            yield from self._items(parameter, "@" if "[@]" in self.text_of(node) else "*", quoted)
         else:
-            yield found, kind
+            yield parameter, kind
 
     def _items(self, items: list[str], name: str, quoted: bool) -> Iterator[tuple[str, str]]:
         if quoted and name == "@":
@@ -197,12 +197,12 @@ class Words:
             return mark(name)
         if name == "#":
             return str(len(self.arguments or []))
-        found = self.variables.get(name)
-        if found is None:
+        result = self.variables.get(name)
+        if result is None:
             return mark(name)
-        if isinstance(found, list):
-            return found[0] if found else ""
-        return found
+        if isinstance(result, list):
+            return result[0] if result else ""
+        return result
 
     def _subscript(self, node: Node) -> tuple[str, str]:
         name = self.text_of(node.children[0])
@@ -322,21 +322,21 @@ class Words:
             return self._computed(text[3:-2])  # arithmetic, where the grammar takes a subshell
         inner = [c for c in node.named_children if c.type != "comment"]
         if len(inner) == 1 and inner[0].type == "command":
-            words = [w for c in inner[0].named_children for w in self.fields(c)]
-            if words[:1] == ["echo"] and len(words) > 1:
-                return " ".join(words[1:])
-            if words[:1] == ["expr"] and len(words) > 1:
-                text = "".join("*" if w == r"\*" else w for w in words[1:])
+            tokens = [w for c in inner[0].named_children for w in self.fields(c)]
+            if tokens[:1] == ["echo"] and len(tokens) > 1:
+                return " ".join(tokens[1:])
+            if tokens[:1] == ["expr"] and len(tokens) > 1:
+                text = "".join("*" if w == r"\*" else w for w in tokens[1:])
                 return self._computed(text)
-            printed = self.printed(words) if words else None
+            printed = self.printed(tokens) if tokens else None
             if printed is not None:
                 return printed
         if len(inner) == 1 and inner[0].type == "pipeline":
             parts = inner[0].named_children
             last = self.text_of(parts[-1]).split()
             if last[:1] == ["bc"] and self.text_of(parts[0]).startswith("echo"):
-                words = [w for c in parts[0].named_children for w in self.fields(c)]
-                return self._computed("".join(words[1:]))
+                tokens = [w for c in parts[0].named_children for w in self.fields(c)]
+                return self._computed("".join(tokens[1:]))
         return mark(" ".join(text.replace(",", ";").split()))
 
     # ---- arithmetic
@@ -356,11 +356,11 @@ class Words:
         self.source = f"(({text}))".encode()
         try:
             root = parser().parse(self.source).root_node
-            found = [c for n in root.children for c in n.named_children]
-            whole = bool(found) and self.text_of(found[0]) == text.strip()
-            if whole and found[0].type in ("word", "concatenation", "variable_name"):
+            results = [c for n in root.children for c in n.named_children]
+            is_whole = bool(results) and self.text_of(results[0]) == text.strip()
+            if is_whole and results[0].type in ("word", "concatenation", "variable_name"):
                 return mark(text.strip())  # no expression: it would be read for ever
-            return self.arithmetic(found[0]) if found else "0"
+            return self.arithmetic(results[0]) if results else "0"
         finally:
             self.source = before
 

@@ -267,8 +267,8 @@ class _Reader(Words):
             return False
         text: str | None = None
         for command in commands:
-            words = [w for c in command.named_children for w in self.fields(c)]
-            text = filtered(words, text, self._file)
+            tokens = [w for c in command.named_children for w in self.fields(c)]
+            text = filtered(tokens, text, self._file)
             if text is None:
                 return False
         self.script.files[target] = text or ""
@@ -276,8 +276,8 @@ class _Reader(Words):
 
     def _file(self, name: str) -> str | None:
         """Return the text of a file: written by the script, or beside it."""
-        found = self.script.files.get(name)
-        return found if found is not None else self.read_file(unmarked(name))
+        result = self.script.files.get(name)
+        return result if result is not None else self.read_file(unmarked(name))
 
     def _if_statement(self, node: Node) -> bool:
         branches: list[tuple[list[Node], list[Node]]] = [([], [])]
@@ -384,7 +384,7 @@ class _Reader(Words):
 
     def _command(self, node: Node, heredoc: str | None = None) -> bool | None:
         prefix: dict[str, str] = {}
-        words: list[str] = []
+        tokens: list[str] = []
         for child in node.children:
             if child.type == "variable_assignment":
                 name = self.text_of(child.children[0])
@@ -393,12 +393,12 @@ class _Reader(Words):
             elif child.type in ("herestring_redirect", "file_redirect", "heredoc_redirect"):
                 continue
             elif child.is_named:
-                words += self.fields(child)
-        if not words:
+                tokens += self.fields(child)
+        if not tokens:
             for name, text in prefix.items():
                 self.put(name, text)
             return True
-        return self.start(words, prefix, self.line(node), heredoc)
+        return self.start(tokens, prefix, self.line(node), heredoc)
 
     def start(
         self, words: list[str], prefix: dict[str, str], line: int, heredoc: str | None
@@ -501,24 +501,24 @@ class _Reader(Words):
             return True
         if body.type != "command":
             return self.run(body)
-        words = [
+        tokens = [
             w
             for c in body.children
             if c.is_named and c.type != "variable_assignment"
             for w in self.fields(c)
         ]
-        if target and heredoc is not None and words[:1] in (["cat"], ["tee"]):
+        if target and heredoc is not None and tokens[:1] in (["cat"], ["tee"]):
             self.script.files[target] = heredoc
             return True
-        if target and words[:1] in (["echo"], ["printf"]):
-            text = " ".join(w for w in words[1:] if not re.fullmatch(r"-[neE]+", w))
+        if target and tokens[:1] in (["echo"], ["printf"]):
+            text = " ".join(w for w in tokens[1:] if not re.fullmatch(r"-[neE]+", w))
             self.script.files[target] = text
             return True
-        if heredoc is not None and words == ["cat"]:
+        if heredoc is not None and tokens == ["cat"]:
             self.prints.append(heredoc)
             return True
-        if heredoc is not None and words[:1] == ["tee"] and len(words) > 1:
-            self.script.files[words[-1]] = heredoc
+        if heredoc is not None and tokens[:1] == ["tee"] and len(tokens) > 1:
+            self.script.files[tokens[-1]] = heredoc
             return True
         return self._command(body, heredoc)
 
@@ -639,8 +639,8 @@ class _Reader(Words):
         if kind == "negation_expression" or (
             kind == "unary_expression" and node.children[0].type == "!"
         ):
-            found = self.test(node.named_children[-1])
-            return None if found is None else not found
+            result = self.test(node.named_children[-1])
+            return None if result is None else not result
         if kind == "unary_expression":
             return self._unary(node)
         if kind == "binary_expression":

@@ -105,10 +105,10 @@ def filtered(
         return None
     if not scripts and plain:
         scripts, plain = plain[:1], plain[1:]
-    given = read(plain[0]) if plain else text
+    value = read(plain[0]) if plain else text
     for script in scripts:
-        given = None if given is None else _replaced(script, given)
-    return given
+        value = None if value is None else _replaced(script, value)
+    return value
 
 
 def _replaced(script: str, text: str) -> str | None:

@@ -58,10 +58,10 @@ def _stages(counts: tuple[int, ...], lm_head: str) -> dict[str, object]:
     """Return how the layers go to the stages, in the plainest words that say it."""
     layers, n_stages = sum(counts), len(counts)
     for first, last in ((0, 0), (1, 1), (1, 0), (0, 1)):
-        most = -(-(layers + first + last) // n_stages)
-        if even_stages(layers, most, first, last) == counts:
+        maximum = -(-(layers + first + last) // n_stages)
+        if even_stages(layers, maximum, first, last) == counts:
             return {
-                "pipeline_parallel_layers_per_stage": most,
+                "pipeline_parallel_layers_per_stage": maximum,
                 "pipeline_parallel_first_stage_less_layers": first,
                 "pipeline_parallel_last_stage_less_layers": last,
             }

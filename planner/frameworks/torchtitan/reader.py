@@ -153,12 +153,12 @@ def flavors() -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
     """Return the `model:` sections of torchtitan's models by name and flavor."""
     from planner.frameworks.torchtitan.toml import FLAVORS
 
-    found: dict[str, dict[str, Mapping[str, Any]]] = {}
+    entries: dict[str, dict[str, Mapping[str, Any]]] = {}
     for (family, flavor), sizes in {**SMALL, **OLD_MODELS, **FLAVORS}.items():
         groups = GROUPS.get((family, flavor))
         more = {"n_groups": groups[0], "top_groups": groups[1]} if groups else {}
-        found.setdefault(family, {})[flavor] = model_section({**sizes, **more})
-    return found
+        entries.setdefault(family, {})[flavor] = model_section({**sizes, **more})
+    return entries
 
 
 def model_section(sizes: Mapping[str, Any]) -> dict[str, Any]:
@@ -217,11 +217,11 @@ def read_toml(
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        found = re.search(r"at line (\d+), column (\d+)", str(error))
-        line, column = (int(x) for x in found.groups()) if found else (0, 0)
-        words = re.sub(r"\s*\(at line.*\)", "", str(error))
+        match = re.search(r"at line (\d+), column (\d+)", str(error))
+        line, column = (int(x) for x in match.groups()) if match else (0, 0)
+        tokens = re.sub(r"\s*\(at line.*\)", "", str(error))
         raise SpecError(
-            Problem(f"not valid TOML: {words}", "check the line", source, line, column)
+            Problem(f"not valid TOML: {tokens}", "check the line", source, line, column)
         ) from None
     return job_file_run(
         with_set(flattened(data), sets),
@@ -329,15 +329,15 @@ def _written_sizes(constants: Mapping[str, Any], text: str) -> dict[str, Any]:
 def _recipes(tree: ast.Module) -> dict[str, ast.FunctionDef]:
     """Return the functions of a file that return a Trainer.Config, directly or from another."""
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
-    found: dict[str, ast.FunctionDef] = {}
+    entries: dict[str, ast.FunctionDef] = {}
     for _ in range(MAX_DEPTH):
         for name, node in functions.items():
             text = ast.unparse(node)
-            calls = any(re.search(rf"= {other}\(|return {other}\(", text) for other in found)
+            calls = any(re.search(rf"= {other}\(|return {other}\(", text) for other in entries)
             if "Trainer.Config(" in text or calls:
-                found.setdefault(name, node)
-    public = {name: node for name, node in found.items() if not name.startswith("_")}
-    return {name: node for name, node in functions.items() if name in (public or found)}
+                entries.setdefault(name, node)
+    public = {name: node for name, node in entries.items() if not name.startswith("_")}
+    return {name: node for name, node in functions.items() if name in (public or entries)}
 
 
 def _family(text: str, name: str) -> str:
@@ -508,14 +508,14 @@ def _unknown(settings: Mapping[str, Any], release: str) -> tuple[str, ...]:
     sections = {name.partition(".")[0] for name in known}
     if release != TOML_RELEASE:  # a recipe's other parts are Python of any kind
         sections &= {"training", "parallelism", "compile"}
-    found = []
+    results = []
     for name in settings:
         parts = name.split(".")
         held = any(".".join(parts[: i + 1]) in known for i in range(len(parts)))
         inside = any(field.startswith(f"{name}.") for field in known)
         if not held and not inside and (parts[0] in sections or release == TOML_RELEASE):
-            found.append(name)
-    return tuple(found)
+            results.append(name)
+    return tuple(results)
 
 
 def _run(
@@ -630,7 +630,7 @@ def _degrees(read: Reader, n_devices: int | None) -> dict[str, Any]:
     shard = read.number("parallelism.data_parallel_shard_degree", -1)
     ep = read.number("parallelism.expert_parallel_degree", 1)
     rotate = read.text("parallelism.context_parallel_rotate_method", "allgather")
-    found: dict[str, Any] = {
+    entries: dict[str, Any] = {
         "tp": tp,
         "pp": pp,
         "cp": cp,
@@ -643,25 +643,25 @@ def _degrees(read: Reader, n_devices: int | None) -> dict[str, Any]:
         "activation_offload_layers": 0,
         "dp_overlap": True,
     }
-    found["tp_overlap"] = found["sp"] and any(read.switch(key) for key in ASYNC_TP)
+    entries["tp_overlap"] = entries["sp"] and any(read.switch(key) for key in ASYNC_TP)
     rest = tp * pp * cp * max(1, replicate)
     if shard < 0:
         if not n_devices or n_devices % rest:
-            return found | ({"n_devices": n_devices} if n_devices else {})
+            return entries | ({"n_devices": n_devices} if n_devices else {})
         shard = n_devices // rest
-    found |= {"n_devices": shard * rest, "dp": shard * replicate, "dp_shard": shard * cp}
+    entries |= {"n_devices": shard * rest, "dp": shard * replicate, "dp_shard": shard * cp}
     if n_devices:
-        found["n_devices"] = n_devices
+        entries["n_devices"] = n_devices
     sharded = shard * cp > 1
     policy = read.text("parallelism.fsdp_reshard_after_forward", "default")
     keeps = policy == "never" or (policy == "default" and pp > 1)
     # In a pipeline gradients are reduced once a step, not for every micro-batch.
-    found["zero"] = (1 if pp > 1 else 2 if keeps else 3) if sharded else 0
+    entries["zero"] = (1 if pp > 1 else 2 if keeps else 3) if sharded else 0
     if n_devices and shard * rest != n_devices:
-        del found["dp"], found["dp_shard"]
-    if not sharded and "dp" in found:
-        found["dp_shard"] = found["dp"] * cp  # no group of its own: as a plan has it
-    return found
+        del entries["dp"], entries["dp_shard"]
+    if not sharded and "dp" in entries:
+        entries["dp_shard"] = entries["dp"] * cp  # no group of its own: as a plan has it
+    return entries
 
 
 def _batch(read: Reader, layout: Mapping[str, Any]) -> dict[str, Any]:
@@ -674,15 +674,15 @@ def _batch(read: Reader, layout: Mapping[str, Any]) -> dict[str, Any]:
     mbs = max(1, local)
     if layout["pp"] > 1:
         mbs = max(1, read.number("parallelism.pipeline_parallel_microbatch_size", 1))
-    found: dict[str, Any] = {"mbs": mbs}
+    entries: dict[str, Any] = {"mbs": mbs}
     dp = layout.get("dp")
     if total > 0:
-        found["gbs"] = total
+        entries["gbs"] = total
     elif dp:
-        found["gbs"] = local * dp
-    if dp and found["gbs"] % (mbs * dp) == 0:
-        found["n_micro"] = found["gbs"] // (mbs * dp)
-    return found
+        entries["gbs"] = local * dp
+    if dp and entries["gbs"] % (mbs * dp) == 0:
+        entries["n_micro"] = entries["gbs"] // (mbs * dp)
+    return entries
 
 
 def _precision(read: Reader, notes: list[str]) -> str:
@@ -760,12 +760,12 @@ def _stages(read: Reader, layers: int, notes: list[str]) -> dict[str, Any]:
     if stages % pp:
         return {}
     vpp = stages // pp
-    found: dict[str, Any] = {"vpp": vpp, "schedule": schedule}
+    entries: dict[str, Any] = {"vpp": vpp, "schedule": schedule}
     if counts and min(counts) > 0:
-        found["counts"] = counts
+        entries["counts"] = counts
         named = (n for n in ("even", "ends") if stage_layers(layers, pp, vpp, n) == counts)
-        found["split"] = next(named, spelled(counts))
-    return found
+        entries["split"] = next(named, spelled(counts))
+    return entries
 
 
 def _recompute(
@@ -811,8 +811,8 @@ def _stack(read: Reader, layout: Mapping[str, Any]) -> tuple[dict[str, Any], tup
     else:
         sets = [("compile.enable", "true")]
         sets += [("compile.components", "[model, loss]")] * (components is not None)
-        words = "set compile.enable = true (components model and loss)"
-        switches.append(Switch(words, tuple(sets)))
+        text = "set compile.enable = true (components model and loss)"
+        switches.append(Switch(text, tuple(sets)))
     if layout["ep"] > 1:
         backend = read.text("parallelism.expert_parallel_comm_backend", "standard")
         if backend in ("deepep", "hybridep"):

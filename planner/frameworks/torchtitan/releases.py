@@ -66,8 +66,8 @@ OLD_MODELS = {
 def old_fields() -> Mapping[str, frozenset[str]]:
     """Return the fields of older releases, the newest first."""
     text = (files("planner") / "data" / "torchtitan_old_fields.json").read_text(encoding="utf-8")
-    found = {release: frozenset(names) for release, names in json.loads(text).items()}
-    return dict(sorted(found.items(), reverse=True))
+    entries = {release: frozenset(names) for release, names in json.loads(text).items()}
+    return dict(sorted(entries.items(), reverse=True))
 
 
 def release_of(unknown: tuple[str, ...], settings: Mapping[str, Any]) -> str:
@@ -103,8 +103,8 @@ def with_present_names(settings: Mapping[str, Any]) -> dict[str, Any]:
         changed.setdefault("model.converters", ["float8"])
     pp = changed.get("parallelism.pipeline_parallel_degree", 1)
     local = changed.get("training.local_batch_size", 8)
-    whole = "experimental.pipeline_parallel_degree" in settings  # then as many as stages
-    pieces = changed.get(MICROBATCHES) or (pp if whole else 0)
+    is_whole = "experimental.pipeline_parallel_degree" in settings  # then as many as stages
+    pieces = changed.get(MICROBATCHES) or (pp if is_whole else 0)
     if all(isinstance(n, int) for n in (pp, local, pieces)) and pp > 1 and pieces > 0:
         changed.setdefault(
             "parallelism.pipeline_parallel_microbatch_size", max(1, local // pieces)

@@ -132,8 +132,8 @@ def toml_files(
 
 def _why_not(layout: Layout, shape: ModelShape, job: TrainingJob) -> Iterator[str]:
     """Yield what keeps torchtitan 0.2.2 from a plan that the recipe holds."""
-    found = registered(shape)
-    if found is None:
+    result = registered(shape)
+    if result is None:
         yield "model: a job file can only name a registered model, and none has these sizes"
     if layout.tp > 1 and not layout.sp:
         yield f"tensor parallelism of {layout.tp} comes with sequence parallelism in 0.2.2"
@@ -145,8 +145,8 @@ def _why_not(layout: Layout, shape: ModelShape, job: TrainingJob) -> Iterator[st
         yield "precision: 0.2.2 computes in 16 bits only where FSDP shards, and here it does not"
     elif shard == 1 and layout.dp > 1 and layout.cp > 1:
         yield "ZeRO: FSDP of 0.2.2 shards over the context-parallel ranks"
-    if layout.cp > 1 and found and found[0] not in SDPA:
-        yield f"context parallelism: {found[0]} of 0.2.2 has no attention that it splits"
+    if layout.cp > 1 and result and result[0] not in SDPA:
+        yield f"context parallelism: {result[0]} of 0.2.2 has no attention that it splits"
     if layout.cp > 1 and layout.cp_comm not in _ROTATE:
         yield f"context parallelism by {layout.cp_comm}: not in 0.2.2"
     if layout.recompute == "selective":

@@ -159,7 +159,7 @@ def flat(name: str, way: str, p: int, n: float) -> tuple[float, float, str] | No
         "ring": (q, share, "(P - 1)(a + n/P b)"),
         "recursive": (log, share, "log2 P a + (P - 1)/P n b"),
     }
-    found = {
+    result = {
         "broadcast": rooted,
         "reduce": rooted,
         "scatter": personal,
@@ -180,7 +180,7 @@ def flat(name: str, way: str, p: int, n: float) -> tuple[float, float, str] | No
             "recursive": (log, log * n / 2, "log2 P (a + n/2 b)"),
         },
     }[name]
-    return found.get(way)
+    return result.get(way)
 
 
 def algorithm_cost(
@@ -197,10 +197,10 @@ def algorithm_cost(
     n, p, g, k = size or x.size_bytes, x.ranks, min(x.ranks, x.per_node), x.nodes
     if way == "hierarchical":
         return None if k == 1 and x.collective != "all-to-all" else _hierarchical(x, n, p, g, k)
-    found = flat(x.collective, way, p, n)
-    if found is None:
+    result = flat(x.collective, way, p, n)
+    if result is None:
         return None
-    steps, sent, formula = found
+    steps, sent, formula = result
     if k == 1:
         return AlgorithmCost(steps, sent, formula=formula)
     if way == "in-switch":
@@ -432,10 +432,10 @@ def _crossover(x: CollectivesInputs, way: str) -> str:
 
 
 def _differences(x: CollectivesInputs, n_star: float, half: float) -> list[Difference]:
-    found = []
+    results = []
     gbit = x.link_bytes_per_s / 1e9
     if any(abs(gbit - speed) < 0.5 for speed in PORT_SPEEDS_GBIT):
-        found.append(
+        results.append(
             Difference(
                 "bits_for_bytes",
                 f"a port of {gbit:g} (such as HDR for 200) moves {gbit:g} GB/s",
@@ -448,7 +448,7 @@ def _differences(x: CollectivesInputs, n_star: float, half: float) -> list[Diffe
             )
         )
     part = device(x.device)
-    found += [
+    results += [
         Difference(
             "wire_latency",
             "n* = alpha B with the latency of the wire",
@@ -473,7 +473,7 @@ def _differences(x: CollectivesInputs, n_star: float, half: float) -> list[Diffe
     ]
     if x.collective in ("reduce-scatter", "scatter", "all-to-all"):
         p, n = x.ranks, x.size_bytes
-        found.append(
+        results.append(
             Difference(
                 "per_output",
                 "(P - 1) n/P b where n is the output of one rank",
@@ -487,7 +487,7 @@ def _differences(x: CollectivesInputs, n_star: float, half: float) -> list[Diffe
     if x.collective == "all-reduce":
         p, k, n = x.ranks, x.nodes, x.size_bytes
         log = 2 * math.log2(p) * x.latency_s
-        found += [
+        results += [
             Difference(
                 "ring_latency",
                 "an all-reduce has a latency of 2 log2 P a",
@@ -501,7 +501,7 @@ def _differences(x: CollectivesInputs, n_star: float, half: float) -> list[Diffe
         if k > 1:
             g = x.per_node
             one_port = 2 * (k - 1) / k * n / x.far_bytes_per_s
-            found.append(
+            results.append(
                 Difference(
                     "one_port",
                     "hierarchical: all-reduce inside, one device of a node between "
@@ -514,7 +514,7 @@ def _differences(x: CollectivesInputs, n_star: float, half: float) -> list[Diffe
                     "that every port carries n/g. (Time between nodes.)",
                 )
             )
-        found.append(
+        results.append(
             Difference(
                 "efficiency",
                 "90 % of the bandwidth at 1 GB, 60 % at 128 MB",
@@ -526,7 +526,7 @@ def _differences(x: CollectivesInputs, n_star: float, half: float) -> list[Diffe
                 "sums in the switch, 75 % on eight A100. Ours is for this device and ranks.",
             )
         )
-    return found
+    return results
 
 
 def over_ranks(x: CollectivesInputs) -> tuple[list[int], list[tuple[str, list[float]]]]:
@@ -535,13 +535,13 @@ def over_ranks(x: CollectivesInputs) -> tuple[list[int], list[tuple[str, list[fl
     ranks = inside + [x.per_node * 2**k for k in range(11) if 2 <= x.per_node * 2**k <= 2048]
     ranks = sorted(set(ranks))
     each = [replace(x, ranks=p) for p in ranks]
-    found = []
+    results = []
     for way in WAYS:
         values = [one.seconds(y) if (one := algorithm_cost(y, way)) else math.nan for y in each]
         if any(value == value for value in values):
-            found.append((way, values))
-    found.append(("cost model", [modelled_s(y, x.size_bytes) for y in each]))
-    return ranks, found
+            results.append((way, values))
+    results.append(("cost model", [modelled_s(y, x.size_bytes) for y in each]))
+    return ranks, results
 
 
 def collectives_charts(x: CollectivesInputs) -> "tuple[Chart, ...]":
@@ -549,14 +549,14 @@ def collectives_charts(x: CollectivesInputs) -> "tuple[Chart, ...]":
     from planner.learn.drawing import Line, lines_chart, log_spread
 
     sizes = log_spread(SMALL, 16e9, 43)
-    found = []
+    results = []
     for way in WAYS:
         values = [algorithm_cost(x, way, n) for n in sizes]
         if all(one is not None for one in values):
-            found.append(Line(way, [one.seconds(x) * 1e3 for one in values if one is not None]))
+            results.append(Line(way, [one.seconds(x) * 1e3 for one in values if one is not None]))
     expected = [modelled_s(x, n) for n in sizes]
     floor_s, per_byte_s = modelled_s(x, 8.0), modelled_s(x, LARGE) / LARGE
-    found.append(Line("cost model", [t * 1e3 for t in expected]))
+    results.append(Line("cost model", [t * 1e3 for t in expected]))
     ranks, by_ranks = over_ranks(x)
     factor = bus_factor(x.collective, x.ranks) / 1e9
     bus = [n / t * factor for n, t in zip(sizes, expected, strict=True)]
@@ -568,7 +568,7 @@ def collectives_charts(x: CollectivesInputs) -> "tuple[Chart, ...]":
             "Flat on the left, where steps count; rising on the right, where bytes do.",
             ("Size (MB)", [n / 1e6 for n in sizes]),
             "ms",
-            found,
+            results,
             log_y=True,
             here=x.size_bytes / 1e6,
         ),

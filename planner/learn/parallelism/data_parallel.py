@@ -294,7 +294,7 @@ def _differences(
     zero, n, g = int(x.zero), x.local, x.gradient_bytes
     limit = 2 * g * n
     window = windows_s(x)[zero]
-    found = [
+    results = [
         Difference(
             "per_pass",
             f"ZeRO-{zero} sends {3 if zero == 3 else 2} Phi",
@@ -338,7 +338,7 @@ def _differences(
     ]
     gbit = x.link_bytes_per_s * 8 / 1e9
     if any(abs(gbit - speed) < 0.5 for speed in PORT_SPEEDS_GBIT):
-        found.insert(
+        results.insert(
             0,
             Difference(
                 "bits_for_bytes",
@@ -353,7 +353,7 @@ def _differences(
             ),
         )
     if x.tp > 1:
-        found.append(
+        results.append(
             Difference(
                 "forgets_tp",
                 "gradients of a device = model / pipeline stages",
@@ -364,7 +364,7 @@ def _differences(
                 "Tensor parallelism divides them too: N / (t p).",
             )
         )
-    return found
+    return results
 
 
 def data_parallel_charts(x: DataParallelInputs) -> "tuple[Chart, ...]":

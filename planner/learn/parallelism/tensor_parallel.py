@@ -65,22 +65,22 @@ def tax(x: TensorParallelInputs, share: float) -> float:
 
 def tensor_parallel_result(x: TensorParallelInputs) -> CalculatorResult:
     """Return the answer."""
-    t, whole = x.tp, x.tensor_bytes
-    one = all_reduce_bytes(whole, t)
-    layer = tensor_layer_bytes(whole, t)
-    with_sp = tensor_layer_bytes(whole, t, SP_PASSES)
+    t, total = x.tp, x.tensor_bytes
+    one = all_reduce_bytes(total, t)
+    layer = tensor_layer_bytes(total, t)
+    with_sp = tensor_layer_bytes(total, t, SP_PASSES)
     model, sent_s = x.layers * layer, layer / x.link_bytes_per_s
     flops = 6 * 12 * x.hidden**2 * x.sequences * x.tokens / t
     rate = x.peak_flops_per_s * x.gemm_share
     at_peak, at_share = tax(x, 1.0), tax(x, x.gemm_share)
     least = x.link_bytes_per_s * at_share / ACCEPTABLE_TAX
-    tensor, b = shown(whole, "bytes"), shown(x.link_bytes_per_s, "bytes_per_s")
+    tensor, b = shown(total, "bytes"), shown(x.link_bytes_per_s, "bytes_per_s")
     megatron = "Shoeybi et al. 2019, section 3; costmodels.traffic.PlanTraffic.transfers"
     numbers = (
         Number(
             "tensor",
             "Activation between layers",
-            whole,
+            total,
             "bytes",
             "e b s h",
             f"{sig(x.element_bytes)} * {x.sequences} * {x.tokens:,} * {x.hidden:,}",
@@ -213,14 +213,14 @@ def tensor_parallel_result(x: TensorParallelInputs) -> CalculatorResult:
 def _differences(
     x: TensorParallelInputs, layer: float, with_sp: float, model: float, at_share: float
 ) -> list[Difference]:
-    t, whole = x.tp, x.tensor_bytes
+    t, total = x.tp, x.tensor_bytes
     both_ways = 2 * x.link_bytes_per_s
-    found = [
+    results = [
         Difference(
             "divided_volume",
             "volume = 2 (b s h / t) e, twice a layer",
             MODELER,
-            2 * 2 * whole / t,
+            2 * 2 * total / t,
             layer,
             "bytes",
             "The 1/t is wrong: a ring all-reduce moves "
@@ -231,7 +231,7 @@ def _differences(
             "half_volume",
             "a layer has two all-reduces",
             GUIDE,
-            2 * all_reduce_bytes(whole, t),
+            2 * all_reduce_bytes(total, t),
             layer,
             "bytes",
             "That is the forward pass. The "
@@ -241,7 +241,7 @@ def _differences(
             "model_volume",
             "the model's layers together, of two all-reduces each, an iteration",
             GUIDE,
-            x.layers * 2 * all_reduce_bytes(whole, t),
+            x.layers * 2 * all_reduce_bytes(total, t),
             model,
             "bytes",
             "Four all-reduces a layer, and for every micro-batch rather than once an iteration.",
@@ -279,7 +279,7 @@ def _differences(
             "(t - 1) is missing.",
         ),
     ]
-    return found if t > 1 else found[:1]
+    return results if t > 1 else results[:1]
 
 
 def tensor_parallel_charts(x: TensorParallelInputs) -> "tuple[Chart, ...]":
@@ -289,12 +289,12 @@ def tensor_parallel_charts(x: TensorParallelInputs) -> "tuple[Chart, ...]":
 
     part = device(x.device)
     sizes = [1, 2, 4, 8, 16, 32, 64]
-    found = []
+    results = []
     for name, speed in (
         (f"link at hand, {shown(x.link_bytes_per_s, 'bytes_per_s')}", x.link_bytes_per_s),
         (port(part)[0].name, device_port_bytes_per_s(part)),
     ):
-        found.append(
+        results.append(
             Line(
                 name,
                 [100 * tax(replace(x, tp=t, link_bytes_per_s=speed), x.gemm_share) for t in sizes],
@@ -312,7 +312,7 @@ def tensor_parallel_charts(x: TensorParallelInputs) -> "tuple[Chart, ...]":
             "The tax grows with t - 1; over the network it is larger than the compute.",
             ("Tensor-parallel size", sizes),
             "Traffic over compute (%)",
-            found,
+            results,
             log_y=True,
             here=x.tp,
             level=("10 %", 10.0),

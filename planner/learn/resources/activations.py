@@ -285,7 +285,7 @@ def activations_charts(x: ActivationsInputs) -> "tuple[Chart, ...]":
         ("flash attention", {"flash": "yes", "recompute": "none"}),
         ("full recomputation", {"recompute": "full"}),
     )
-    found = [
+    results = [
         Line(name, [layer_bytes(replace(x, **change), s) / 1e9 for s in places])  # type: ignore[arg-type]
         for name, change in ways
     ]
@@ -296,7 +296,7 @@ def activations_charts(x: ActivationsInputs) -> "tuple[Chart, ...]":
             "Scores grow with the square of the sequence; everything else in proportion.",
             ("Tokens of a sequence", places),
             "GB",
-            found,
+            results,
             log_y=True,
             here=x.tokens,
         ),

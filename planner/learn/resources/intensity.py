@@ -180,15 +180,15 @@ def intensity_result(x: IntensityInputs) -> CalculatorResult:
 def _advice(
     x: IntensityInputs, ccr: float, levels: dict[str, tuple[str, float]]
 ) -> tuple[str, ...]:
-    found = []
+    results = []
     for name, ridge in levels.values():
         if ccr < ridge:
             times = ridge / ccr
-            found.append(
+            results.append(
                 f"Bound by the {name}: {times:.1f} times as many tokens between two all-reduces, "
                 "or as many times the bandwidth, make it bound by compute."
             )
-    return tuple(found) or ("Bound by compute on both links: traffic can hide.",)
+    return tuple(results) or ("Bound by compute on both links: traffic can hide.",)
 
 
 def _table(x: IntensityInputs) -> NamedTable:
@@ -267,7 +267,7 @@ def intensity_charts(x: IntensityInputs) -> "tuple[Chart, ...]":
     link = load_catalogue().link(x.port)
     places = log_spread(100.0, 1e6)
     rate = x.peak_flops_per_s * x.mfu
-    found = [
+    results = [
         Line(name, [min(rate, place * speed) / 1e12 for place in places])
         for name, speed in (
             (f"scale-up link, {shown(x.link_bytes_per_s, 'bytes_per_s')}", x.link_bytes_per_s),
@@ -288,7 +288,7 @@ def intensity_charts(x: IntensityInputs) -> "tuple[Chart, ...]":
             "sent; flat where compute is the limit.",
             ("FLOP per byte sent", places),
             "TFLOP/s",
-            found,
+            results,
             log_y=True,
             here=ratio(x.batch * x.tokens, x.gradient_bytes),
         ),

@@ -128,7 +128,7 @@ def least(x: LeastBandwidthInputs) -> dict[str, float]:
 
 def least_bandwidth_result(x: LeastBandwidthInputs) -> CalculatorResult:
     """Return the answer."""
-    found, r, n = least(x), x.rate, x.tokens
+    result, r, n = least(x), x.rate, x.tokens
     ratio = x.layer_weights / (12 * x.hidden**2)
     chunk = x.layer_weights * x.layers / (x.pp * x.vpp)
     rows = (
@@ -179,25 +179,27 @@ def least_bandwidth_result(x: LeastBandwidthInputs) -> CalculatorResult:
         Number(
             key,
             title,
-            found[key],
+            result[key],
             "link",
             formula,
             put,
             "planner.learn.closed_forms: traffic = compute, solved for B",
             note,
-            _reach(x, found[key]),
+            _reach(x, result[key]),
         )
         for key, title, formula, put, note in rows
     )
-    hardest = max(found, key=lambda key: found[key])
-    advice = tuple(f"{title}: {_links(found[key])}." for key, title, *_ in rows if found[key] > 0)
+    hardest = max(result, key=lambda key: result[key])
+    advice = tuple(
+        f"{title}: {_links(result[key])}." for key, title, *_ in rows if result[key] > 0
+    )
     differences = (
         Difference(
             "fp8",
             "FP8 halves the bandwidth that parallelism needs",
             MODELER,
-            found["dp"] / 2,
-            found["dp"],
+            result["dp"] / 2,
+            result["dp"],
             "link",
             "Only what travels in fp8: gathered fp8 weights, dispatch to "
             "experts. Gradients (here), tensor-parallel activations and the combine of experts "
@@ -208,13 +210,14 @@ def least_bandwidth_result(x: LeastBandwidthInputs) -> CalculatorResult:
             "tensor parallelism needs peak / (3 tax h)",
             TAX,
             x.peak_flops_per_s / (3 * x.tax * x.hidden),
-            found["tp"],
+            result["tp"],
             "link",
             "(t - 1) is missing, and the layer sustains less than the peak.",
         ),
     )
     return CalculatorResult(
-        f"{hardest} needs most: {shown(found[hardest], 'bytes_per_s')} one way; the scale-up link "
+        f"{hardest} needs most: {shown(result[hardest], 'bytes_per_s')} one way; "
+        f"the scale-up link "
         f"has {shown(x.near_bytes_per_s, 'bytes_per_s')}, the port "
         f"{shown(x.far_bytes_per_s, 'bytes_per_s')}.",
         numbers,
@@ -253,8 +256,8 @@ def _links(need: float) -> str:
 def _table(x: LeastBandwidthInputs) -> NamedTable:
     rows = []
     for n in (1024, 2048, 4096, 8192, 16384, 32768):
-        found = least(replace(x, tokens=n))
-        rows.append((n, *(shown(found[key], "bytes_per_s") for key in ("cp", "dp", "zero3"))))
+        result = least(replace(x, tokens=n))
+        rows.append((n, *(shown(result[key], "bytes_per_s") for key in ("cp", "dp", "zero3"))))
     heads = ("Tokens of a rank", "Ring attention", "Gradients", "ZeRO 3")
     return NamedTable("What falls with the tokens", AnswerTable(heads, tuple(rows)))
 
@@ -265,7 +268,7 @@ def least_bandwidth_charts(x: LeastBandwidthInputs) -> "tuple[Chart, ...]":
 
     tokens = [256 * 2**k for k in range(11)]
     each = [least(replace(x, tokens=n)) for n in tokens]
-    found = [Line(key, [one[key] / 1e9 for one in each]) for key in each[0] if each[0][key] > 0]
+    results = [Line(key, [one[key] / 1e9 for one in each]) for key in each[0] if each[0][key] > 0]
     return (
         lines_chart(
             "need",
@@ -274,7 +277,7 @@ def least_bandwidth_charts(x: LeastBandwidthInputs) -> "tuple[Chart, ...]":
             "need less with more of them.",
             ("Tokens of a micro-batch on a rank", tokens),
             "GB/s one way",
-            found,
+            results,
             log_y=True,
             here=x.tokens,
             level=("network port", x.far_bytes_per_s / 1e9),

@@ -70,8 +70,8 @@ RELAXES = {
 
 def layer_weights_of(values: Mapping[str, Any]) -> float | None:
     """Return the weights of a layer: the model's mean, or 12 h^2."""
-    found = of_model("layer_weights")(values)
-    return 12.0 * values["hidden"] ** 2 if found is None else float(found)
+    result = of_model("layer_weights")(values)
+    return 12.0 * values["hidden"] ** 2 if result is None else float(result)
 
 
 def _experts(what: str) -> Any:
@@ -250,13 +250,13 @@ def links(x: OverlapInputs) -> dict[str, tuple[float, bool]]:
     the rule of `costmodels.comm.placement`. Messages to one neighbour have one port.
     """
     stride = {"tp": 1, "cp": x.tp, "ep": 1, "dp": x.tp * x.cp, "pp": x.tp * x.cp * x.dp}
-    found = {}
+    entries = {}
     for axis in AXES:
         inside = stride[axis] * getattr(x, axis) <= x.domain
         ports = max(1, x.domain // stride[axis]) if axis in ("tp", "dp") else 1
         outside = min(x.near_bytes_per_s, ports * x.far_bytes_per_s)
-        found[axis] = (x.near_bytes_per_s if inside else outside, inside)
-    return found
+        entries[axis] = (x.near_bytes_per_s if inside else outside, inside)
+    return entries
 
 
 def axes(x: OverlapInputs) -> dict[str, OverlapAxis]:
@@ -264,11 +264,11 @@ def axes(x: OverlapInputs) -> dict[str, OverlapAxis]:
     m, at, n = x.micro_batches, links(x), x.local
     layers = x.stage_layers
     step = m * (x.forward_s + x.backward_s)
-    found = {}
+    entries = {}
 
     def put(name: str, sent: float, window: float, exposed: float, how: str) -> None:
         speed, inside = at[name]
-        found[name] = OverlapAxis(
+        entries[name] = OverlapAxis(
             name, getattr(x, name), sent, speed, inside, window, exposed, how
         )
 
@@ -302,24 +302,24 @@ def axes(x: OverlapInputs) -> dict[str, OverlapAxis]:
     window = x.forward_s + x.backward_s
     time_s = grads / at["dp"][0]
     put("dp", grads, window, max(0.0, time_s - window), "what outlasts the last backward")
-    return found
+    return entries
 
 
 def overlap_result(x: OverlapInputs) -> CalculatorResult:
     """Return the answer of the overlap calculator."""
-    found, m = axes(x), x.micro_batches
+    result, m = axes(x), x.micro_batches
     work = m * (x.forward_s + x.backward_s)
     idle = bubble_frac(x.pp, 1, m)
     bubble = work * idle / (1 - idle)
-    waits = {name: axis.exposed_s for name, axis in found.items()} | {"bubble": bubble}
+    waits = {name: axis.exposed_s for name, axis in result.items()} | {"bubble": bubble}
     step = work + sum(waits.values())
     binds = max(waits, key=lambda name: waits[name])
     bound = work >= max(waits.values()) and waits[binds] < 0.05 * work
     layer = tensor_tax(
         x.tp, x.rate, links(x)["tp"][0], x.hidden, x.layer_weights / (12 * x.hidden**2)
     )
-    least_dp = gradient_least_tokens(x.rate, found["dp"].bytes_per_s, x.gradient_bytes)
-    least_cp = ring_least_tokens(x.rate, found["cp"].bytes_per_s, x.kv_share)
+    least_dp = gradient_least_tokens(x.rate, result["dp"].bytes_per_s, x.gradient_bytes)
+    least_cp = ring_least_tokens(x.rate, result["cp"].bytes_per_s, x.kv_share)
     local = shown(x.local, "tokens")
     numbers = [
         Number(
@@ -331,7 +331,7 @@ def overlap_result(x: OverlapInputs) -> CalculatorResult:
             f"{m} * ({shown(x.forward_s, 'seconds')} + {shown(x.backward_s, 'seconds')})",
             "6 FLOPs a weight and token, causal attention; costmodels.layers.flops",
         ),
-        *(_axis_number(x, axis, step, binds) for axis in found.values() if axis.size > 1),
+        *(_axis_number(x, axis, step, binds) for axis in result.values() if axis.size > 1),
         Number(
             "bubble_s",
             "Pipeline bubble",
@@ -359,7 +359,7 @@ def overlap_result(x: OverlapInputs) -> CalculatorResult:
             least_dp,
             "tokens",
             "G R / (2 B)",
-            f"{sig(x.gradient_bytes)} * {sig(x.rate)} / (2 * {sig(found['dp'].bytes_per_s)})",
+            f"{sig(x.gradient_bytes)} * {sig(x.rate)} / (2 * {sig(result['dp'].bytes_per_s)})",
             "4 N n / R = 2 G N / B solved for n",
             f"{local} here; an all-reduce over the backward",
         ),
@@ -369,7 +369,7 @@ def overlap_result(x: OverlapInputs) -> CalculatorResult:
             least_cp,
             "tokens",
             "2 R h_kv / (h_q B)",
-            f"2 * {sig(x.rate)} * {sig(x.kv_share)} / {sig(found['cp'].bytes_per_s)}",
+            f"2 * {sig(x.rate)} * {sig(x.kv_share)} / {sig(result['cp'].bytes_per_s)}",
             "Liu et al. 2023; costmodels.comm.context_parallel",
             f"{shown(x.tokens / x.cp, 'tokens')} here",
         ),
@@ -385,18 +385,18 @@ def overlap_result(x: OverlapInputs) -> CalculatorResult:
             "two all-reduces over the products of a layer; k = its weights over 12 h^2",
         ),
     ]
-    said = (
+    message = (
         f"Compute binds: {shown(work / step, 'fraction')} of a step of {shown(step, 'seconds')}."
         if bound
         else f"What binds is {WORDS[binds]}: {shown(waits[binds] / step, 'fraction')} of a step "
         f"of {shown(step, 'seconds')}, of which {shown(work / step, 'fraction')} is compute."
     )
     return CalculatorResult(
-        said,
+        message,
         tuple(numbers),
         _advice(x, waits, binds, work),
-        (_table(found, work),),
-        tuple(_differences(x, found, least_dp)),
+        (_table(result, work),),
+        tuple(_differences(x, result, least_dp)),
         (
             "Latency and message sizes; overlapped tensor parallelism; compute that slows down "
             "beside traffic. `planner solve` has them all.",
@@ -427,16 +427,16 @@ def _advice(x: OverlapInputs, waits: dict[str, float], binds: str, work: float) 
     )
     if not order:
         return ("Nothing is waited for: compute is the limit.",)
-    found = [f"What relaxes {WORDS[binds]}: {RELAXES[binds]}."]
+    results = [f"What relaxes {WORDS[binds]}: {RELAXES[binds]}."]
     if binds == "tp" and x.tp > 1:
         half = axes(replace(x, tp=x.tp // 2, ep=min(x.ep, x.tp // 2 * x.cp * x.dp)))["tp"]
-        found.append(
+        results.append(
             f"Half the tensor-parallel size waits {shown(half.exposed_s, 'seconds')} instead of "
             f"{shown(waits['tp'], 'seconds')} on twice the compute of a device."
         )
     if len(order) > 1:
-        found.append(f"Next: {WORDS[order[1]]} ({shown(waits[order[1]], 'seconds')}).")
-    return tuple(found)
+        results.append(f"Next: {WORDS[order[1]]} ({shown(waits[order[1]], 'seconds')}).")
+    return tuple(results)
 
 
 def _table(found: dict[str, OverlapAxis], work: float) -> NamedTable:
@@ -554,8 +554,8 @@ def overlap_charts(x: OverlapInputs) -> "tuple[Chart, ...]":
     """Return the traffic of every axis, and its times over the tokens of a micro-batch."""
     from planner.learn.drawing import Line, bars_chart, lines_chart
 
-    found = axes(x)
-    used = [axis for axis in found.values() if axis.size > 1]
+    result = axes(x)
+    used = [axis for axis in result.values() if axis.size > 1]
     work = x.micro_batches * (x.forward_s + x.backward_s)
     waits = {axis.name: axis.exposed_s for axis in used}
     marked = max(waits, key=lambda name: waits[name]) if waits else ""

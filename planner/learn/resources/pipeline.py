@@ -151,8 +151,8 @@ def pipeline_step_s(x: PipelineInputs, hop_s: float = 0.0) -> float:
     each = x.stage_s / (v * (2 if two else 1))
     forward, backward = [each * FORWARD_SHARE] * n, [each * (1 - FORWARD_SHARE)] * n
     weight = [each * FORWARD_SHARE] * n if x.schedule in ZERO_BUBBLE else ()
-    found = flush_s(x.schedule, p, v, x.micro_batches, forward, backward, hop_s, weight)
-    return max(found, x.micro_batches * x.stage_s)  # sums of rounded times may fall short of it
+    result = flush_s(x.schedule, p, v, x.micro_batches, forward, backward, hop_s, weight)
+    return max(result, x.micro_batches * x.stage_s)  # sums of rounded times may fall short of it
 
 
 def simulated(x: PipelineInputs) -> bool:
@@ -410,35 +410,35 @@ def _headline(x: PipelineInputs, idle: float, step: float) -> str:
 
 def _advice(x: PipelineInputs, efficiency: float, least: float) -> tuple[str, ...]:
     p, v, m = x.stages, x.vpp, x.micro_batches
-    found = []
+    results = []
     if efficiency < GOOD_EFFICIENCY and x.schedule not in ZERO_BUBBLE:
         enough = -(-4 * (p - 1) // v)
         enough = -(-enough // p) * p if x.schedule == "interleaved" else enough
-        found.append(
+        results.append(
             f"Efficiency is below {GOOD_EFFICIENCY:.0%}. {enough} micro-batches reach "
             f"{1 - bubble_frac(p, v, enough):.1%}, {2 * m} (twice as many) "
             f"{1 - bubble_frac(p, v, 2 * m):.1%}."
         )
         if p > 2:
-            found.append(
+            results.append(
                 f"{p - 1} stages instead of {p}: {1 - bubble_frac(p - 1, v, m):.1%}, if the "
                 "model still fits."
             )
     if x.schedule in ("gpipe", "1f1b") and p > 1 and x.layers >= 2 * p and m % p == 0:
-        found.append(
+        results.append(
             f"Interleaving 2 chunks a stage cuts the bubble to {bubble_frac(p, 2, m):.1%}, for "
             "twice the messages and more activations."
         )
     if x.schedule == "gpipe" and m > p:
-        found.append(
+        results.append(
             f"1F1B has the same bubble and holds {min(m, p)} micro-batches instead of {m}."
         )
     if p > 1 and x.link_bytes_per_s < least:
-        found.append(
+        results.append(
             f"The link ({shown(x.link_bytes_per_s, 'bytes_per_s')}) is slower than the "
             f"{shown(least, 'bytes_per_s')} at which messages hide."
         )
-    return tuple(found)
+    return tuple(results)
 
 
 def _schedules_table(x: PipelineInputs) -> NamedTable:
@@ -475,7 +475,7 @@ def _differences(
     x: PipelineInputs, idle: float, held: float, both_ways: float, least: float
 ) -> list[Difference]:
     p, v, m, t = x.stages, x.vpp, x.micro_batches, x.stage_s
-    found = [
+    results = [
         Difference(
             "bubble_share",
             "bubble fraction = (p - 1) / m",
@@ -519,7 +519,7 @@ def _differences(
         ),
     ]
     if p > 1:
-        found.append(
+        results.append(
             Difference(
                 "least_bandwidth",
                 "least bandwidth = traffic of a step / compute of a step, 1024 MB counted as 1 GB",
@@ -533,7 +533,7 @@ def _differences(
             )
         )
     if v > 1:
-        found.append(
+        results.append(
             Difference(
                 "interleaved_message",
                 "interleaving reduces the size of a message",
@@ -545,7 +545,7 @@ def _differences(
                 "activations, 2 s b h bytes; there are v times as many messages.",
             )
         )
-    return found
+    return results
 
 
 def pipeline_charts(x: PipelineInputs) -> "tuple[Chart, ...]":
@@ -553,8 +553,8 @@ def pipeline_charts(x: PipelineInputs) -> "tuple[Chart, ...]":
     from planner.learn.drawing import Line, lines_chart
 
     p = x.stages
-    most = max(64, 8 * p, 2 * x.micro_batches)
-    places = sorted({max(1, round(p * k / 4)) for k in range(1, 33)} | {x.micro_batches, most})
+    largest = max(64, 8 * p, 2 * x.micro_batches)
+    places = sorted({max(1, round(p * k / 4)) for k in range(1, 33)} | {x.micro_batches, largest})
     efficiency = [Line("GPipe, 1F1B", [1 - bubble_frac(p, 1, m) for m in places])]
     for v in (2, 4):
         if p > 1 and p * v <= x.layers:

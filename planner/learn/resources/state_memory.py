@@ -168,12 +168,12 @@ def state_memory_result(x: StateMemoryInputs) -> CalculatorResult:
             )
         )
     for zero, name, formula in STAGES:
-        most = largest_model(recipe, zero, d, x.usable_bytes) * x.model_parallel
+        maximum = largest_model(recipe, zero, d, x.usable_bytes) * x.model_parallel
         numbers.append(
             Number(
                 f"largest{zero}",
                 f"Largest model with stage {name}",
-                most,
+                maximum,
                 "params",
                 f"t p M / ({formula})",
                 f"{x.model_parallel} * {shown(x.usable_bytes, 'bytes')} / "
@@ -240,14 +240,16 @@ def _advice(x: StateMemoryInputs, fits: list[int], walls: tuple[float, float]) -
         return ("Everything fits without sharding: stage 1 costs no traffic and frees memory.",)
     if fits:
         return (f"Stage {fits[0]} is the first that fits; higher ones cost more traffic.",)
-    found = ["No stage fits: more devices, or tensor or pipeline parallelism."]
+    results = ["No stage fits: more devices, or tensor or pipeline parallelism."]
     if x.params > walls[1]:
-        found.append("Stages 1 and 2 never fit, however many devices: weights alone are too much.")
+        results.append(
+            "Stages 1 and 2 never fit, however many devices: weights alone are too much."
+        )
     elif x.params > walls[0]:
-        found.append(
+        results.append(
             "Stage 1 never fits, however many devices: weights and gradients alone do not."
         )
-    return tuple(found)
+    return tuple(results)
 
 
 def _table(x: StateMemoryInputs) -> NamedTable:
@@ -273,7 +275,7 @@ def _differences(x: StateMemoryInputs) -> list[Difference]:
         "The 16 bytes a parameter already hold weights and gradients; the table adds them once "
         "more (14 + 14 + 112 GB for 7 billion)."
     )
-    found = [
+    results = [
         Difference(
             f"double{zero}",
             f"stage {zero}: {words}",
@@ -291,7 +293,7 @@ def _differences(x: StateMemoryInputs) -> list[Difference]:
         )
     ]
     return [
-        *found,
+        *results,
         Difference(
             "wide_weights",
             "ZeRO-2 = 4N + 14N/P",

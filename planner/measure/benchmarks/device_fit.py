@@ -87,8 +87,8 @@ def _product(row: MeasuredProduct) -> _Item:
     def price(part: Accelerator) -> float:
         return float(gemm_s(row.rows, row.inner, row.columns, part, row.precision, frac))
 
-    words = f"{row.rows} x {row.inner} x {row.columns} {row.precision}"
-    return _Item("product", words, row.time_s, PRODUCT_ERROR, price)
+    text = f"{row.rows} x {row.inner} x {row.columns} {row.precision}"
+    return _Item("product", text, row.time_s, PRODUCT_ERROR, price)
 
 
 def _pass(row: Pass) -> _Item:
@@ -96,8 +96,8 @@ def _pass(row: Pass) -> _Item:
         eff = part.efficiency
         return row.bytes / (part.hbm_bytes_per_s * eff.hbm_frac) + eff.kernel_latency_s
 
-    words = f"{row.bytes / 2**20:.4g} MiB read and written"
-    return _Item("memory", words, row.time_s, PASS_ERROR, price)
+    text = f"{row.bytes / 2**20:.4g} MiB read and written"
+    return _Item("memory", text, row.time_s, PASS_ERROR, price)
 
 
 def price_core(row: MeasuredCore, kernel: str, part: Accelerator, back: bool) -> float:
@@ -109,17 +109,17 @@ def price_core(row: MeasuredCore, kernel: str, part: Accelerator, back: bool) ->
     stack = replace(STACKS["megatron-core"], attention_kernels=(kernel,))
     job = TrainingJob(row.length, row.batch)
     tokens, tp = np.array([float(row.batch * row.length)]), np.array([1], dtype=np.int32)
-    found = attention_times(shape, job, part, stack, tokens, tp)
-    return float((found.backward_s if back else found.forward_s)[0])
+    result = attention_times(shape, job, part, stack, tokens, tp)
+    return float((result.backward_s if back else result.forward_s)[0])
 
 
 def _core(row: MeasuredCore, kernel: str) -> list[_Item]:
     """Return the forward and the backward of one attention core."""
-    words = f"{kernel}, {row.batch} x {row.heads} heads x {row.length}"
+    text = f"{kernel}, {row.batch} x {row.heads} heads x {row.length}"
 
     def item(kind: str, time_s: float, back: bool) -> _Item:
         return _Item(
-            kind, words, time_s, CORE_ERROR, lambda part: price_core(row, kernel, part, back)
+            kind, text, time_s, CORE_ERROR, lambda part: price_core(row, kernel, part, back)
         )
 
     return [

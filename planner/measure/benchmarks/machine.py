@@ -39,13 +39,13 @@ def find_pool(
     busy = max((sweep.busy_per_node for sweep in sweeps), default=1)
     n_nodes = max((sweep.n_nodes for sweep in sweeps), default=1)
     if cluster:
-        found = _of_cluster(load_cluster(cluster), cluster, pool, part)
+        result = _of_cluster(load_cluster(cluster), cluster, pool, part)
     elif part:
-        found = _usual(part, busy, n_nodes, link)
+        result = _usual(part, busy, n_nodes, link)
     else:
         what = f"{device!r} is no accelerator of the catalogue" if device else "no device is named"
         raise UsageError(f"{what}, so its links are not known", "--cluster CLUSTER")
-    here, wide = found.pool, found.pool.devices_per_node
+    here, wide = result.pool, result.pool.devices_per_node
     if part and part != here.accelerator.name:
         base = load_catalogue().accelerators.get(here.accelerator.name)
         if base is not None:  # else: spelled out in the cluster file
@@ -54,7 +54,7 @@ def find_pool(
     if busy > wide:
         message = f"the times are of {busy} devices a node, {here.name} has {wide}"
         raise UsageError(message, "give the cluster that they were taken on")
-    return found
+    return result
 
 
 def _part(device: str) -> str:
@@ -87,10 +87,10 @@ def _usual(part: str, busy: int, n_nodes: int, link: str) -> Where:
         entry["nic"] = named.name
     if busy > catalogue.accelerator(part).devices_per_node:
         entry["accelerators_per_node"] = busy
-    given = cluster_from_dict({"name": part, "pools": [entry], "fabric": {}})
-    pool = given.cluster.pools[0]
+    value = cluster_from_dict({"name": part, "pools": [entry], "fabric": {}})
+    pool = value.cluster.pools[0]
     notes: tuple[str, ...] = ()
     if n_nodes > 1 and not link:
         ports = f"{pool.nics_per_node} ports of {pool.nic.name}"
         notes = (f"nodes taken to be the usual ones: {ports}; --cluster or --link says otherwise",)
-    return Where(pool, given.cluster.fabric, notes)
+    return Where(pool, value.cluster.fabric, notes)

@@ -152,21 +152,21 @@ def parse_nccl_tests(text: str, file: str) -> list[TimesTable]:
         if _START.match(line) and run.rows:
             tables.append(_table(run, file))
             run = _Run()
-        if found := _RANK.search(line):
+        if match := _RANK.search(line):
             if run.rows:
                 tables.append(_table(run, file))
                 run = _Run()
-            rank, group, host, device, name = found.groups()
+            rank, group, host, device, name = match.groups()
             run.ranks[int(rank)] = (int(group or 0), host, int(device), name)
-        elif found := _FAILED.search(line):
-            failed = failed or (number, found[0].strip())
-        elif found := _ROW.match(line):
-            _read_row(run, found, file, number, last)
-        elif found := _PROGRAM.search(line):
+        elif match := _FAILED.search(line):
+            failed = failed or (number, match[0].strip())
+        elif match := _ROW.match(line):
+            _read_row(run, match, file, number, last)
+        elif match := _PROGRAM.search(line):
             if run.rows:
                 tables.append(_table(run, file))
                 run = _Run()
-            run.program = found[1]
+            run.program = match[1]
         elif "Out of bounds values" in line and "FAILED" in line:
             run.notes.append(f"{file}:{number}: some results were wrong (Out of bounds values)")
     if run.rows:
@@ -270,17 +270,17 @@ def _table(run: _Run, file: str) -> TimesTable:
 
 
 def _same(counts: Iterable[int], of: str, file: str, line: int) -> None:
-    found = sorted(set(counts))
-    if len(found) > 1:
-        message = f"{of} of {found[0]} and of {found[-1]} ranks in one test"
+    result = sorted(set(counts))
+    if len(result) > 1:
+        message = f"{of} of {result[0]} and of {result[-1]} ranks in one test"
         raise bad_dump(file, message, "run the test with the same number of ranks on each", line)
 
 
 def _collective(run: _Run, n_ranks: int, file: str, line: int) -> str:
     """Return what was timed: the program if it is named, else what agrees with the rates."""
     name, from_where = run.program, f"{run.program}_perf"
-    if not name and (found := _IN_NAMES.search(os.path.basename(file).lower())):
-        name, from_where = _BY_NAME[re.sub("[-_]", "", found[0])], "the name of the file"
+    if not name and (match := _IN_NAMES.search(os.path.basename(file).lower())):
+        name, from_where = _BY_NAME[re.sub("[-_]", "", match[0])], "the name of the file"
     if name and name not in COLLECTIVES:
         known = ", ".join(f"{known}_perf" for known in COLLECTIVES)
         raise bad_dump(file, f"{name}_perf times nothing that the model has", known, line)

@@ -97,10 +97,10 @@ def pulled_fit(
             best = _solve(free, residuals, np.delete(best.x, bound[0]))
         else:
             break
-    found = {q.name: (v, s) for q, v, s in zip(free, best.x, best.sd, strict=True)}
+    entries = {q.name: (v, s) for q, v, s in zip(free, best.x, best.sd, strict=True)}
     estimates = []
     for q in quantities:
-        shift, spread = found.get(q.name, (0.0, q.sigma))
+        shift, spread = entries.get(q.name, (0.0, q.sigma))
         value, wide = q.prior * math.exp(shift), math.exp(P90 * spread)
         low, high = max(min(q.low, q.prior), value / wide), min(max(q.high, q.prior), value * wide)
         estimates.append(PulledEstimate(q, value, low, high, left_out.get(q.name, FITTED)))
@@ -145,11 +145,11 @@ def _solve(
     best: Any = None
     for start in (np.zeros(len(free)), *starts):
         inside = np.clip(start, low + 1e-7, high - 1e-7)
-        found = least_squares(
+        result = least_squares(
             of, inside, bounds=(low, high), loss="soft_l1", f_scale=SOFT_ABOVE, diff_step=1e-4
         )
-        if best is None or found.cost < best.cost - 1e-9:
-            best = found
+        if best is None or result.cost < best.cost - 1e-9:
+            best = result
     covariance = np.linalg.inv(best.jac.T @ best.jac)
     return _Solution(best.x, np.sqrt(np.diag(covariance)), _cost(of(best.x)))
 

@@ -147,7 +147,7 @@ def read_measured(file: str) -> MeasuredSizes:
 
 def _sweeps(rows: list[dict[str, Any]], read: "_Reader", device: str) -> tuple[SizeSweep, ...]:
     """Return the collectives by what and where, in the order of the file."""
-    found: dict[tuple[str, int, int, int], list[tuple[float, float]]] = {}
+    entries: dict[tuple[str, int, int, int], list[tuple[float, float]]] = {}
     for i, row in enumerate(rows):
         name = read.text(row, "collective", i, "collectives")
         if name not in (*ALGORITHMS, SEND_RECEIVE):
@@ -161,7 +161,7 @@ def _sweeps(rows: list[dict[str, Any]], read: "_Reader", device: str) -> tuple[S
             raise read.wrong(f"collectives.{i}", message)
         size = float(read.count(row, "size_bytes", i, "collectives"))
         time = read.time(row, "time_s", i, "collectives")
-        found.setdefault((name, ranks, nodes, busy), []).append((size, time))
+        entries.setdefault((name, ranks, nodes, busy), []).append((size, time))
     return tuple(
         SizeSweep(
             source=read.file,
@@ -173,7 +173,7 @@ def _sweeps(rows: list[dict[str, Any]], read: "_Reader", device: str) -> tuple[S
             times_s=tuple(time for _, time in pairs),
             device=device,
         )
-        for (name, ranks, nodes, busy), pairs in found.items()
+        for (name, ranks, nodes, busy), pairs in entries.items()
     )
 
 
@@ -187,10 +187,10 @@ class _Reader:
         return bad_dump(self.file, f"{path}: {message}", fix or "remove the entry, or time again")
 
     def rows(self, data: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
-        found = data.get(key, [])
-        if not isinstance(found, list) or not all(isinstance(row, dict) for row in found):
+        result = data.get(key, [])
+        if not isinstance(result, list) or not all(isinstance(row, dict) for row in result):
             raise self.wrong(key, "is no list of entries")
-        return found
+        return result
 
     def _of(self, row: Mapping[str, Any], key: str, i: int, part: str) -> tuple[Any, str]:
         return row.get(key), f"{part}.{i}.{key}" if i >= 0 else f"{part}.{key}"

@@ -39,9 +39,9 @@ class SizeSweep:
     def place_words(self) -> str:
         """How many ranks where, in words."""
         nodes = f"{self.n_nodes} node" + ("s" if self.n_nodes > 1 else "")
-        words = f"{self.n_ranks} ranks on {nodes}"
+        text = f"{self.n_ranks} ranks on {nodes}"
         n_groups = self.busy_per_node // self.ranks_per_node
-        return words + (f", {n_groups} groups at once" if n_groups > 1 else "")
+        return text + (f", {n_groups} groups at once" if n_groups > 1 else "")
 
 
 def nodes_per_domain(pool: Pool) -> int:
@@ -61,10 +61,10 @@ def measured_group(sweep: SizeSweep, pool: Pool, fabric: Fabric) -> tuple[Group,
     their share where ports are fewer than devices or as many, one each where some stood idle.
     Nodes of a rack are taken to be packed.
     """
-    busy, whole, ports = sweep.busy_per_node, pool.devices_per_node, pool.nics_per_node
-    reached = max(ports * busy // whole, min(ports, busy))
+    busy, total, ports = sweep.busy_per_node, pool.devices_per_node, pool.nics_per_node
+    reached = max(ports * busy // total, min(ports, busy))
     domain = max(1, min(nodes_per_domain(pool), sweep.n_nodes) * busy)
-    if pool.scale_up_domain < whole:
+    if pool.scale_up_domain < total:
         domain = max(1, min(pool.scale_up_domain, busy))
     here = replace(
         pool,
@@ -89,5 +89,5 @@ def predicted_s(sweep: SizeSweep, pool: Pool, fabric: Fabric) -> "list[float]":
         times = point_to_point_s(sweep.sizes_bytes, group, here)
     else:
         times = collective_s(sweep.collective, sweep.sizes_bytes, group, here)
-    found: list[float] = times.tolist()
-    return found
+    results: list[float] = times.tolist()
+    return results

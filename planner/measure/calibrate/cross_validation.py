@@ -95,9 +95,9 @@ def leave_out(runs: Runs, fitted: Fitted, held: Bools, corrected: bool = False) 
         g for g, group in enumerate(runs.batch.groups) if any(held[row] for row, _ in group.rows)
     ]
     at, found = errors_at(u, groups)
-    mine = held[at]
-    order = np.argsort(at[mine], kind="stable")
-    return HeldOut(at[mine][order], found[mine][order])
+    own = held[at]
+    order = np.argsort(at[own], kind="stable")
+    return HeldOut(at[own][order], found[own][order])
 
 
 def _bounds(free: Sequence[Free]) -> tuple[Floats, Floats]:

@@ -175,17 +175,17 @@ def fit(
     refused: dict[str, float] = {}
     first = {one.name: one.log(start.value(one.name)) for one in free}
     while True:
-        found = _minimise(runs, free, start, first, progress, processes)
-        at_bound = [i for i, one in enumerate(free) if _at_bound(one, found.u[i])]
+        result = _minimise(runs, free, start, first, progress, processes)
+        at_bound = [i for i, one in enumerate(free) if _at_bound(one, result.u[i])]
         if not at_bound:
             break
-        refused |= {free[i].name: free[i].value(found.u[i]) for i in at_bound}
-        first = {one.name: u for one, u in zip(free, found.u, strict=True)}
+        refused |= {free[i].name: free[i].value(result.u[i]) for i in at_bound}
+        first = {one.name: u for one, u in zip(free, result.u, strict=True)}
         free = _without(free, {free[i].name for i in at_bound})
-    seen = (np.abs(found.jacobian) > 1e-3).sum(axis=0)
+    seen = (np.abs(result.jacobian) > 1e-3).sum(axis=0)
     kept = {one.toward for one, n in zip(free, seen, strict=True) if n}
     kept |= {one.name for one, n in zip(free, seen, strict=True) if n}
-    values = {key: rounded(x) for key, x in _values(free, found.u).items() if key in kept}
+    values = {key: rounded(x) for key, x in _values(free, result.u).items() if key in kept}
     calibration = start.with_values(values, "fitted", name)
     return Fitted(
         calibration=calibration,
@@ -193,11 +193,11 @@ def fit(
         start=start,
         refused=refused,
         seen_by={one.name: int(n) for one, n in zip(free, seen, strict=True)},
-        jacobian=found.jacobian,
-        u=found.u,
-        log_errors=found.log_errors,
-        cost=found.cost,
-        rounds=found.rounds,
+        jacobian=result.jacobian,
+        u=result.u,
+        log_errors=result.log_errors,
+        cost=result.cost,
+        rounds=result.rounds,
     )
 
 
@@ -206,7 +206,7 @@ def free_values(runs: Runs, names: Iterable[str] = ()) -> tuple[Free, ...]:
     wanted, known = tuple(names), known_parameters()
     check_names(wanted)
     generations = _generations_of(runs)
-    found: list[Free] = []
+    results: list[Free] = []
     for name, parameter in known.items():
         # Figures that only benchmarks show have no entry in KNOWN.
         sees = _sees(parameter) if parameter.field in KNOWN else None
@@ -216,11 +216,11 @@ def free_values(runs: Runs, names: Iterable[str] = ()) -> tuple[Free, ...]:
         is_class = parameter.kind == "stack" and parameter.of in generations["class"]
         if not groups and not is_class:
             continue
-        found.append(Free(parameter, "", _sigma(parameter, runs, sees, generations), groups))
-    listed = {one.name for one in found}
-    if not any(one.groups for one in found):
+        results.append(Free(parameter, "", _sigma(parameter, runs, sees, generations), groups))
+    listed = {one.name for one in results}
+    if not any(one.groups for one in results):
         raise UsageError("no run sees any of the parameters to fit", "name others with --fit")
-    return tuple(_pulled(one, listed, runs) for one in found)
+    return tuple(_pulled(one, listed, runs) for one in results)
 
 
 def check_names(wanted: Iterable[str]) -> None:
@@ -253,12 +253,12 @@ def _pulled(one: Free, listed: set[str], runs: Runs) -> Free:
 
 def _generations_of(runs: Runs) -> dict[str, dict[str, set[str]]]:
     """Return the generations with runs of each stack, and of each class of stacks."""
-    found: dict[str, dict[str, set[str]]] = {"stack": {}, "class": {}}
+    entries: dict[str, dict[str, set[str]]] = {"stack": {}, "class": {}}
     for run in runs.runs:
         stack = run.case.problem.stack
-        found["stack"].setdefault(stack.name, set()).add(run.generation)
-        found["class"].setdefault(CLASSES[stack.kind], set()).add(run.generation)
-    return found
+        entries["stack"].setdefault(stack.name, set()).add(run.generation)
+        entries["class"].setdefault(CLASSES[stack.kind], set()).add(run.generation)
+    return entries
 
 
 def _sigma(
@@ -408,9 +408,9 @@ def solve_linear(
     for _ in range(REWEIGHED):
         errors = log_errors + jacobian @ (x - u)
         each = weight / np.sqrt(1.0 + (errors / SCALE) ** 2) / SCALE**2
-        whole = curve + (jacobian.T * each) @ jacobian
+        total = curve + (jacobian.T * each) @ jacobian
         right = slope + (jacobian.T * each) @ (jacobian @ u - log_errors)
-        lower = np.linalg.cholesky(whole)
+        lower = np.linalg.cholesky(total)
         target = solve_triangular(lower, right, lower=True)
         new = solve_triangular(lower.T, target)
         if not ((low <= new) & (new <= high)).all():
@@ -435,7 +435,7 @@ def jacobian_of(
 
     Each value prices only the groups that see it.
     """
-    found = np.zeros((len(runs.runs), len(free)))
+    out = np.zeros((len(runs.runs), len(free)))
     base = _values(free, u)
 
     def column(i: int) -> tuple[Ints, Floats]:
@@ -451,8 +451,8 @@ def jacobian_of(
     # The costliest first, so that no process is left with it at the end.
     seen = sorted((i for i in looked_at if free[i].groups), key=lambda i: -len(free[i].groups))
     for i, (at, slopes) in zip(seen, mapped(column, seen, processes), strict=True):
-        found[at, i] = slopes
-    return found
+        out[at, i] = slopes
+    return out
 
 
 def _priced(start: Calibration, values: Mapping[str, float]) -> Calibration:

@@ -169,8 +169,8 @@ def _parts(runs: Runs) -> dict[tuple[str, str, str], Bools]:
 
 
 def _part_of(held: HeldOut, mask: Bools) -> HeldOut:
-    mine = mask[held.rows]
-    return HeldOut(held.rows[mine], held.log_errors[mine])
+    own = mask[held.rows]
+    return HeldOut(held.rows[own], held.log_errors[own])
 
 
 def _percent(value: float | None) -> str:

@@ -26,8 +26,8 @@ DRAWS = 31
 
 def kind_of_used(plan: Used) -> str:
     """Return what the predicted step of a measured layout consists of."""
-    found = plan.prediction
-    return regime_kind_of(plan.case.problem, plan.case.layout, found.time_s, found.step_s)
+    result = plan.prediction
+    return regime_kind_of(plan.case.problem, plan.case.layout, result.time_s, result.step_s)
 
 
 def fitted_residuals(used: Sequence[Used]) -> Residuals:
@@ -59,7 +59,7 @@ def anchored_residuals(
     another kind are worth less.
     """
     kinds, draw = _kinds(runs, used), np.random.default_rng(0)
-    found: list[tuple[int, float]] = []
+    results: list[tuple[int, float]] = []
     n_draws: dict[int, int] = {}
     for source in sorted(held):
         one = held[source]
@@ -76,14 +76,14 @@ def anchored_residuals(
                 common = believed(float(errors[:n_references].mean()), n_references)
                 rest = errors[n_references:] - common
                 rows = one.rows[mixed[n_references:]].tolist()
-                found += zip(rows, (-rest).tolist(), strict=True)
+                results += zip(rows, (-rest).tolist(), strict=True)
                 for row in rows:
                     n_draws[row] = n_draws.get(row, 0) + 1
-    rows = [row for row, _ in found]
+    rows = [row for row, _ in results]
     return Residuals(
         np.array([runs.runs[row].source for row in rows]),
         np.array([kinds[row] for row in rows]),
-        np.array([residual for _, residual in found]),
+        np.array([residual for _, residual in results]),
         np.array([1.0 / n_draws[row] for row in rows]),
     )
 

@@ -121,17 +121,17 @@ def fit_runs_of(
     if thinned is None:
         sizes = Counter(run.source for run in every)
         thinned = {x: n // KEPT_OF_LARGE for x, n in sizes.items() if n > LARGE_FAMILY}
-    found = [run for run in every if not _left_out(run, thinned)]
-    count = Counter(run.source for run in found)
+    results = [run for run in every if not _left_out(run, thinned)]
+    count = Counter(run.source for run in results)
 
     def weight(source: str) -> float:
         share = 0.5 if source in HALF else 1.0
         return min(1.0, share * family_rows / count[source])
 
     return Runs(
-        tuple(found),
-        Batch.of([(run.point, run.case) for run in found], models, hardware),
-        np.array([weight(run.source) for run in found]),
+        tuple(results),
+        Batch.of([(run.point, run.case) for run in results], models, hardware),
+        np.array([weight(run.source) for run in results]),
     )
 
 

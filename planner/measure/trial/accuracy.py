@@ -31,14 +31,14 @@ _CLASSES = {profile.kind: profile for profile in (FUSED, EAGER)}
 
 def at_class_defaults(calibration: Calibration) -> Calibration:
     """Return the calibration with the numbers of every stack those of its class."""
-    found = {}
+    entries = {}
     for stack in STACKS.values():
         base = _CLASSES[stack.kind]
         for number in NUMBERS:
             of_class = f"stack.{base.name}.{number}"
             own = calibration.values.get(of_class, float(getattr(base, number)))
-            found[f"stack.{stack.name}.{number}"] = own
-    return calibration.with_values(found, "prior")
+            entries[f"stack.{stack.name}.{number}"] = own
+    return calibration.with_values(entries, "prior")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ def errors_after(one: Situation, n_runs: int) -> Floats:
     rows = np.arange(len(one.measured_s))
     if n_runs == 0:
         return np.array([_median_error(one, np.ones(3), rows)])
-    found = []
+    results = []
     for chosen in _sets(len(rows), n_runs):
         picked = list(chosen)
 
@@ -102,8 +102,8 @@ def errors_after(one: Situation, n_runs: int) -> Floats:
             return one.predicted_s(factors, picked)
 
         factors = fit_factors(one.measured_s[picked], steps_s)
-        found.append(_median_error(one, factors, np.delete(rows, picked)))
-    return np.array(found)
+        results.append(_median_error(one, factors, np.delete(rows, picked)))
+    return np.array(results)
 
 
 def _median_error(one: Situation, factors: Floats, rows: NDArray[np.int_]) -> float:
@@ -116,11 +116,11 @@ def _sets(n: int, size: int) -> list[tuple[int, ...]]:
     if size == 1 and n <= N_SETS:
         return [(i,) for i in range(n)]
     bits = np.random.PCG64(SEED)
-    found = []
+    results = []
     for _ in range(N_SETS):
         order = np.argsort(bits.random_raw(n), kind="stable")
-        found.append(tuple(sorted(int(i) for i in order[:size])))
-    return found
+        results.append(tuple(sorted(int(i) for i in order[:size])))
+    return results
 
 
 def anchoring_table(found: Sequence[Situation]) -> dict[tuple[str, bool], tuple[int, list[float]]]:
@@ -167,15 +167,17 @@ def _promise(sweep: MeasuredSweep) -> Promise:
     everything = min(one.step_s or 0.0 for one in plans)
     plans = plans[:MAX_CANDIDATES]  # as in a search: plans far down are no candidates
     measured = np.array([one.step_s for one in plans], dtype=np.float64)
-    said = shortlist([one.prediction.time_s for one in plans], [one.case.layout for one in plans])
-    mine = float(measured[list(said.chosen)].min() / everything - 1.0)
+    message = shortlist(
+        [one.prediction.time_s for one in plans], [one.case.layout for one in plans]
+    )
+    own = float(measured[list(message.chosen)].min() / everything - 1.0)
     return Promise(
         source=sweep.source,
         n_plans=len(plans),
-        probability=said.probability,
-        expected_regret=said.expected_regret,
-        kept=mine <= NEAR_FRAC,
-        regret=mine,
+        probability=message.probability,
+        expected_regret=message.expected_regret,
+        kept=own <= NEAR_FRAC,
+        regret=own,
         regret_of_first=_regret(sweep, 1),
         regret_of_top=_regret(sweep, 3),
     )

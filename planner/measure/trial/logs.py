@@ -264,14 +264,14 @@ def _chosen(by: Mapping[str, list[tuple[int, float]]]) -> str:
 
 def _stated(line: str) -> dict[str, int]:
     """Return the settings that a line states."""
-    found = {_SETTINGS[name]: int(value) for name, value in _LISTED.findall(line)}
+    entries = {_SETTINGS[name]: int(value) for name, value in _LISTED.findall(line)}
     if _OF_DEEPSPEED in line:
-        found.pop("n_devices", None)
+        entries.pop("n_devices", None)
     for fact, pattern in _SAID:
         match = pattern.search(line)
         if match:
-            found[fact] = int(match[1])
-    return found
+            entries[fact] = int(match[1])
+    return entries
 
 
 def _step(
@@ -321,8 +321,8 @@ def _by_step(found: list[tuple[int, float]]) -> tuple[float, ...]:
 
 def _warm_up(steps: tuple[float, ...]) -> int:
     """Return how many first steps are dropped: at most half of them."""
-    most = len(steps) // 2
+    maximum = len(steps) // 2
     n = min(WARM_UP_STEPS, len(steps) // 3)
-    while n < most and steps[n] > SETTLED * float(np.median(steps[n + 1 :])):
+    while n < maximum and steps[n] > SETTLED * float(np.median(steps[n + 1 :])):
         n += 1
     return n

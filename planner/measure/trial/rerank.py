@@ -178,12 +178,12 @@ def mismatch(reading: Reading, layout: Layout, model: ModelInput) -> str:
 
 def trial_runs_of(trialled: Sequence[Trialled], framework: str, stack: str) -> list[MeasuredRun]:
     """Return the measured runs of a trial, for anchoring and for a reference file."""
-    found = []
+    results = []
     for one in trialled:
         if one.reading is None or one.refused or not (one.step_s or one.ran_out):
             continue
         peak = one.reading.peak
-        found.append(
+        results.append(
             MeasuredRun(
                 model=one.model,
                 cluster=one.cluster,
@@ -199,7 +199,7 @@ def trial_runs_of(trialled: Sequence[Trialled], framework: str, stack: str) -> l
                 file=f"the log of plan {one.plan.plan_id}",
             )
         )
-    return found
+    return results
 
 
 def _sees_every_stage(ranks: Collection[int], layout: Layout) -> bool:
@@ -211,15 +211,15 @@ def without_absurd(
     trialled: Sequence[Trialled], framework: str, stack: str, base: Calibration
 ) -> list[Trialled]:
     """Return the trial with the logs refused whose step time cannot be of their plan."""
-    found = []
+    results = []
     for one in trialled:
         try:
             anchored(base, trial_runs_of([one], framework, stack))
         except SpecError as error:
             problem = error.problems[0]
             one = replace(one, refused=f"{problem.message}; {problem.fix}")
-        found.append(one)
-    return found
+        results.append(one)
+    return results
 
 
 def _rows(
@@ -259,8 +259,8 @@ def rerank(
     left out.
     """
     base: Calibration = options.calibration
-    found = anchored(base, runs) if runs else None
-    options = replace(options, own_calibration=found.calibration) if found else options
+    outcome = anchored(base, runs) if runs else None
+    options = replace(options, own_calibration=outcome.calibration) if outcome else options
     model, cluster = model_from_dict(inputs["model"]), cluster_from_dict(inputs["cluster"])
     result: Result = solve_inputs(model, cluster, options, executor)
     plans = {plan.plan_id: plan for plan in result.plans}
@@ -279,7 +279,7 @@ def rerank(
     first = min(before, key=lambda name: before[name], default="")
     return Reranked(
         trialled=tuple(trialled),
-        anchored=found,
+        anchored=outcome,
         rows=tuple(rows),
         out=tuple(one.plan for one in trialled if one.ran_out),
         first_before=first,

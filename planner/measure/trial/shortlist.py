@@ -211,9 +211,9 @@ def _differences(layouts: Sequence[Layout]) -> tuple[Floats, Floats]:
     """Return which value of a feature each plan has, `(n_plans, n_values)`, and their spreads."""
     columns, spreads = [], []
     for spread, value in FEATURES.values():
-        found = [value(layout) for layout in layouts]
-        for one in dict.fromkeys(found):
-            columns.append([float(x == one) for x in found])
+        results = [value(layout) for layout in layouts]
+        for one in dict.fromkeys(results):
+            columns.append([float(x == one) for x in results])
             spreads.append(spread)
     columns += np.eye(len(layouts)).tolist()
     spreads += [PLAN_SPREAD] * len(layouts)
@@ -244,7 +244,7 @@ def _fewest_misses(missed: NDArray[np.bool_], slower: Floats, n: int) -> tuple[i
         return tuple(range(n))
     if n != 3:
         return _best_set(missed, slower, list(combinations(range(n_plans), n)))
-    found: list[tuple[float, tuple[int, ...]]] = []
+    results: list[tuple[float, tuple[int, ...]]] = []
     for i in range(n_plans):
         rows = missed[missed[:, i]].astype(np.float64)
         both = rows.T @ rows
@@ -253,9 +253,9 @@ def _fewest_misses(missed: NDArray[np.bool_], slower: Floats, n: int) -> tuple[i
         if upper.any():
             least = both[upper].min()
             pairs = np.argwhere(upper & (both == least))
-            found += [(float(least), (i, int(j), int(k))) for j, k in pairs]
-    least = min(misses for misses, _ in found)
-    return _best_set(missed, slower, [which for misses, which in found if misses == least])
+            results += [(float(least), (i, int(j), int(k))) for j, k in pairs]
+    least = min(misses for misses, _ in results)
+    return _best_set(missed, slower, [which for misses, which in results if misses == least])
 
 
 def _best_set(

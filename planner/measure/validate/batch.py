@@ -54,12 +54,12 @@ class Batch:
         hardware: Mapping[str, Entry],
     ) -> "Batch":
         """Return the runs, with the case of each, grouped by what they are priced against."""
-        found: dict[str, list[int]] = {}
+        entries: dict[str, list[int]] = {}
         for i, (_, case) in enumerate(runs):
             key = f"{case.layout.n_devices} {case.problem!r}"
-            found.setdefault(key, []).append(i)
+            entries.setdefault(key, []).append(i)
         groups = []
-        for members in found.values():
+        for members in entries.values():
             layouts = tuple(dict.fromkeys(runs[i][1].layout for i in members))
             at = {layout: k for k, layout in enumerate(layouts)}
             rows = tuple((i, at[runs[i][1].layout]) for i in members)
@@ -75,14 +75,14 @@ class Batch:
         parts = [self._parts(self.groups[g], calibration) for g in chosen]
         runs = [run for part in parts for run in part.runs]
         flush: Iterator[float] = iter(pipeline.flush_times_s(runs))
-        at, found = [], []
+        at, results = [], []
         for g, part in zip(chosen, parts, strict=True):
-            mine = [next(flush) for _ in part.runs]
-            steps = [part.straggle * x + y for x, y in zip(mine, part.rest_s, strict=True)]
+            own = [next(flush) for _ in part.runs]
+            steps = [part.straggle * x + y for x, y in zip(own, part.rest_s, strict=True)]
             for row, layout in self.groups[g].rows:
                 at.append(row)
-                found.append(steps[layout])
-        return np.array(at, dtype=np.intp), np.array(found, dtype=np.float64)
+                results.append(steps[layout])
+        return np.array(at, dtype=np.intp), np.array(results, dtype=np.float64)
 
     def _parts(self, group: RunGroup, calibration: Calibration) -> "_Parts":
         problem = case_of(group.point, self.models, self.hardware, calibration).problem

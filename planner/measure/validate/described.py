@@ -44,14 +44,14 @@ def model_shape(
     _refuse_model(entry)
     if any(not entry.get(key) for key in ("layers", "hidden", "heads")):
         raise Skip("model shape not stated")
-    said: list[str] = []
+    messages: list[str] = []
 
     def filled(key: str, value: Any, why: str) -> Any:
-        given = entry.get(key)
-        if given is not None:
-            return given
+        stated_value = entry.get(key)
+        if stated_value is not None:
+            return stated_value
         shown = {True: "yes", False: "no"}.get(value, value) if isinstance(value, bool) else value
-        said.append(f"{key} not stated: {shown} ({why})")
+        messages.append(f"{key} not stated: {shown} ({why})")
         return value
 
     hidden, heads = entry["hidden"], entry["heads"]
@@ -82,7 +82,7 @@ def model_shape(
         mtp_layers=entry.get("mtp_layers") or 0,
         **latent,
         **_experts(entry),
-    ), said
+    ), messages
 
 
 _LATENT = ("q_rank", "kv_rank", "qk_nope", "qk_rope", "v_head")
@@ -101,21 +101,21 @@ def _latent(entry: Entry) -> dict[str, int]:
 
 def _experts(entry: Entry) -> dict[str, int]:
     """Return the fields of the experts, none for a dense model."""
-    given = entry.get("moe")
-    if not given:
+    value = entry.get("moe")
+    if not value:
         return {}
-    if any(not given.get(key) for key in ("experts", "topk", "moe_ffn")):
+    if any(not value.get(key) for key in ("experts", "topk", "moe_ffn")):
         raise Skip("expert shape not stated")
-    n_shared = given.get("shared_experts") or 0
+    n_shared = value.get("shared_experts") or 0
     return {
-        "n_experts": given["experts"],
-        "top_k": given["topk"],
-        "expert_ffn": given["moe_ffn"],
-        "shared_ffn": given.get("shared_ffn") or n_shared * given["moe_ffn"],
-        "dense_layers": given.get("dense_layers") or 0,
-        "moe_every": given.get("every") or 1,
-        "n_groups": given.get("routing_groups") or 1,
-        "top_groups": given.get("top_groups") or given.get("routing_groups") or 1,
+        "n_experts": value["experts"],
+        "top_k": value["topk"],
+        "expert_ffn": value["moe_ffn"],
+        "shared_ffn": value.get("shared_ffn") or n_shared * value["moe_ffn"],
+        "dense_layers": value.get("dense_layers") or 0,
+        "moe_every": value.get("every") or 1,
+        "n_groups": value.get("routing_groups") or 1,
+        "top_groups": value.get("top_groups") or value.get("routing_groups") or 1,
     }
 
 
@@ -127,8 +127,8 @@ def routed_as(shape: ModelShape, routing: str) -> tuple[ModelShape, list[str]]:
     if kind == "drop":
         return replace(shape, capacity_factor=1.0), ["capacity factor not stated: 1"]
     if kind in ("natural", "dropless"):
-        said = f"imbalance not stated: {NATURAL_IMBALANCE:g} ({kind} routing)"
-        return replace(shape, imbalance=NATURAL_IMBALANCE), [said]
+        message = f"imbalance not stated: {NATURAL_IMBALANCE:g} ({kind} routing)"
+        return replace(shape, imbalance=NATURAL_IMBALANCE), [message]
     return shape, ["routing not stated: balanced"]
 
 
@@ -175,16 +175,16 @@ def _stated(entry: Entry, key: str, said: list[str]) -> Any:
 
 def pool_of(entry: Entry, n_devices: int, catalogue: Catalogue) -> tuple[Pool, list[str]]:
     """Return the cluster of a run: enough nodes of the entry's accelerator, no memory margin."""
-    said: list[str] = []
+    messages: list[str] = []
     part = accelerator_of(entry, catalogue)
-    node = _stated(entry, "gpus_per_node", said)
+    node = _stated(entry, "gpus_per_node", messages)
     if not node:
         node = min(8, part.scale_up_domain)
-        said.append(f"gpus_per_node not stated: {node}")
-    intra = _stated(entry, "intra_gbs", said)
+        messages.append(f"gpus_per_node not stated: {node}")
+    intra = _stated(entry, "intra_gbs", messages)
     if intra and abs(intra * 1e9 / part.scale_up_bytes_per_s - 1) > 0.01:
         part = _with_scale_up(part, intra * 1e9)
-    nic, n_nics = _nic(entry, part, node, catalogue, said)
+    nic, n_nics = _nic(entry, part, node, catalogue, messages)
     rack = part.scale_up_domain > RACK_SCALE
     return Pool(
         name="measured",
@@ -197,7 +197,7 @@ def pool_of(entry: Entry, n_devices: int, catalogue: Catalogue) -> tuple[Pool, l
         nic=nic,
         memory_margin_bytes=0.0,
         host=part.host,
-    ), said
+    ), messages
 
 
 def _with_scale_up(part: Accelerator, bytes_per_s: float) -> Accelerator:

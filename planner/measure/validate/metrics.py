@@ -118,10 +118,10 @@ def classify(predicted_oom: Sequence[bool], measured_oom: Sequence[bool]) -> Cla
     >>> classify([True, False, False, False], [True, True, False, False]).balanced_accuracy
     0.75
     """
-    said, true = np.asarray(predicted_oom, dtype=bool), np.asarray(measured_oom, dtype=bool)
+    message, true = np.asarray(predicted_oom, dtype=bool), np.asarray(measured_oom, dtype=bool)
     n_oom, n_fit = int(true.sum()), int((~true).sum())
-    oom = float((said & true).sum() / n_oom) if n_oom else None
-    fit = float((~said & ~true).sum() / n_fit) if n_fit else None
+    oom = float((message & true).sum() / n_oom) if n_oom else None
+    fit = float((~message & ~true).sum() / n_fit) if n_fit else None
     both = (oom + fit) / 2 if oom is not None and fit is not None else None
     return Classified(n_oom, n_fit, oom, fit, both)
 
@@ -142,11 +142,11 @@ def slow_runs(
     for group, size, time_s in zip(groups, sizes, per_slot_s, strict=True):
         of = best.setdefault(group, {})
         of[size] = min(time_s, of.get(size, time_s))
-    found = []
+    results = []
     for group, size, time_s in zip(groups, sizes, per_slot_s, strict=True):
         others = [least for other, least in best[group].items() if other != size]
-        found.append(bool(others) and time_s > SLOW_FACTOR * min(others))
-    return found
+        results.append(bool(others) and time_s > SLOW_FACTOR * min(others))
+    return results
 
 
 def slower_than_more_work(

@@ -154,17 +154,17 @@ def read_measured_points(path: str | os.PathLike[str]) -> tuple[MeasuredPoint, .
     Unknown columns are kept in `Point.cells` and otherwise ignored.
     """
     name = os.fspath(path)
-    found: list[MeasuredPoint] = []
+    results: list[MeasuredPoint] = []
     problems: list[Problem] = []
     for line, row in _rows(Path(path), name):
         point = _point(line, row, name, problems)
         if point is not None:
-            found.append(point)
+            results.append(point)
     if problems:
         raise SpecError(problems)
-    if not found:
+    if not results:
         raise SpecError(Problem("no measured run in the file", "add a row", name))
-    return tuple(found)
+    return tuple(results)
 
 
 def _rows(path: Path, name: str) -> Iterator[tuple[int, dict[str, str]]]:

@@ -99,28 +99,28 @@ def case_of(
     if point.hardware not in hardware:
         raise Skip("hardware not described")
     stack = stack_of(point.stack)
-    defaults, said = stack.defaults, list(stack.assumptions)
+    defaults, message = stack.defaults, list(stack.assumptions)
     _refuse_run(point)
-    flash = _flash(point, defaults, said)
+    flash = _flash(point, defaults, message)
     shape, more = model_shape(point.model, models[point.model], flash, defaults.dropout)
-    said += more
+    message += more
     shape, more = routed_as(shape, point.moe_routing)
-    said += more
+    message += more
     if defaults.dropout:
-        said.append("dropout not stated: on")
+        message.append("dropout not stated: on")
     catalogue = load_catalogue()
     pool, more = pool_of(hardware[point.hardware], point.n_gpus, catalogue)
-    said += more
-    precision = _precision(point, defaults, pool.accelerator, said)
-    layers, layout = _layout(point, stack, shape, said)
+    message += more
+    precision = _precision(point, defaults, pool.accelerator, message)
+    layers, layout = _layout(point, stack, shape, message)
     assert point.seq_len is not None  # _refuse_run has seen to it
     job = TrainingJob(point.seq_len, layout.gbs, precision)
-    profile = _with_softmax(calibrated_stack(stack.profile, calibration), shape, point, said)
-    profile = _with_kernel(_with_facts(profile, point, said), point.attention, catalogue)
+    profile = _with_softmax(calibrated_stack(stack.profile, calibration), shape, point, message)
+    profile = _with_kernel(_with_facts(profile, point, message), point.attention, catalogue)
     pool = calibrated_pool(pool, calibration)
     problem = run_by(profile, replace(shape, layers=layers), job, pool, Fabric())
     memory, rank = _memory_kind(point, defaults)
-    return PricedCase(problem, layout, memory, rank, tuple(said))
+    return PricedCase(problem, layout, memory, rank, tuple(message))
 
 
 def _refuse_run(point: MeasuredPoint) -> None:
@@ -444,8 +444,8 @@ def _with_saved(
     again = 0 if "dots" in saved else sum(n for name, n in flops.items() if name not in saved)
     layers = round(chunk * again / (sum(flops.values()) + width))
     kept = "all products" if "dots" in saved else " and ".join(x for x in _SAVED if x in saved)
-    words = f"full for {layers} of {chunk} layers" if layers else "the attention core again"
-    said.append(f"recompute keeps {kept} alone: priced as {words}")
+    text = f"full for {layers} of {chunk} layers" if layers else "the attention core again"
+    said.append(f"recompute keeps {kept} alone: priced as {text}")
     return ("full", layers, ()) if layers else ("selective", 0, ())
 
 
@@ -528,22 +528,22 @@ def _memory_kind(point: MeasuredPoint, defaults: Defaults) -> tuple[str, str]:
 
 def price(case: PricedCase) -> tuple[Prediction, Breakdown]:
     """Return the prediction of a run and its breakdown."""
-    found = break_down(case.problem, case.layout)
+    breakdown = break_down(case.problem, case.layout)
     outside = {"device": (), "reserved": OUTSIDE_TENSORS[:1], "allocated": OUTSIDE_TENSORS}
 
     def counted(stage: Mapping[str, float], kind: str) -> float:
         return sum(value for term, value in stage.items() if term not in outside[kind])
 
-    of = found.stages[:1] if case.memory_rank == "first" else found.stages
+    of = breakdown.stages[:1] if case.memory_rank == "first" else breakdown.stages
     return Prediction(
-        step_s=found.step_s,
-        peak_bytes=found.peak_bytes,
-        allocated_bytes=max(counted(stage, "allocated") for stage in found.stages),
+        step_s=breakdown.step_s,
+        peak_bytes=breakdown.peak_bytes,
+        allocated_bytes=max(counted(stage, "allocated") for stage in breakdown.stages),
         memory_bytes=max(counted(stage, case.memory) for stage in of),
         capacity_bytes=case.problem.pool.usable_bytes,
-        time_s=found.time_s,
+        time_s=breakdown.time_s,
         assumptions=case.assumptions,
-    ), found
+    ), breakdown
 
 
 def predict(

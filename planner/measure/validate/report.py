@@ -123,7 +123,7 @@ class ValidationReport:
 
 
 def _row_json(row: Row) -> dict[str, Any]:
-    point, found = row.point, row.prediction
+    point, result = row.point, row.prediction
     return {
         "id": point.id,
         "skipped": row.skipped or None,
@@ -133,14 +133,14 @@ def _row_json(row: Row) -> dict[str, Any]:
             "oom": point.oom,
         },
         "predicted": {
-            "step_time_s": found.step_s,
-            "peak_bytes": found.memory_bytes,
-            "oom": not found.fits,
-            "time": dict(found.time_s),
+            "step_time_s": result.step_s,
+            "peak_bytes": result.memory_bytes,
+            "oom": not result.fits,
+            "time": dict(result.time_s),
         }
-        if found
+        if result
         else None,
-        "assumed": list(found.assumptions) if found else [],
+        "assumed": list(result.assumptions) if result else [],
     }
 
 
@@ -155,7 +155,7 @@ def validate(
     rows = price_points(points, models, hardware, calibration)
     used = use(rows)
     names = sorted({point.source for point in points})
-    found = _estimates(used)
+    estimates = _estimates(used)
     all_sweeps = [sweep for mode in MODES for sweep in measured_sweeps(used, mode)]
     return ValidationReport(
         calibration=calibration,
@@ -163,10 +163,10 @@ def validate(
         sources=tuple(_source(name, rows, used) for name in names),
         sweeps={
             name: tuple(_sweep(sweep, times) for sweep in all_sweeps)
-            for name, times in found.items()
+            for name, times in estimates.items()
         },
         baselines={
-            name: {source: _step_errors(used, source, found[name]) for source in names}
+            name: {source: _step_errors(used, source, estimates[name]) for source in names}
             for name in ("b0", "b1")
         },
         coverage=coverage_of(used, calibration),
@@ -225,16 +225,16 @@ def _step_errors(
 
 
 def _source(name: str, rows: Sequence[Row], used: Sequence[Used]) -> SourceReport:
-    mine = [row for row in rows if row.point.source == name]
+    own = [row for row in rows if row.point.source == name]
     plans = _of(used, name)
     weighed = [plan for plan in plans if plan.peak_bytes]
     labelled = [plan for plan in plans if plan.oom is not None]
-    skipped = Counter(row.skipped for row in mine if row.skipped)
+    skipped = Counter(row.skipped for row in own if row.skipped)
     timed = [plan for plan in plans if plan.step_s is not None]
     return SourceReport(
         source=name,
-        n_rows=len(mine),
-        n_used=len(mine) - sum(skipped.values()),
+        n_rows=len(own),
+        n_used=len(own) - sum(skipped.values()),
         n_layouts=len(plans),
         skipped=dict(sorted(skipped.items())),
         step_time=errors(
@@ -278,13 +278,13 @@ def ranking(found: Sequence[SweepReport]) -> dict[str, dict[str, dict[str, Any]]
     out: dict[str, dict[str, dict[str, Any]]] = {}
     for mode in MODES:
         for source in sorted({sweep.source for sweep in found}):
-            mine = [s for s in found if (s.mode, s.source) == (mode, source)]
-            if mine:
+            own = [s for s in found if (s.mode, s.source) == (mode, source)]
+            if own:
                 out.setdefault(mode, {})[source] = {
-                    "n_sweeps": len(mine),
-                    "tau": weighted_mean([s.tau for s in mine], [s.n_plans for s in mine]),
-                    "regret_1": _spread([s.regret_1 for s in mine]),
-                    "regret_3": _spread([s.regret_3 for s in mine]),
+                    "n_sweeps": len(own),
+                    "tau": weighted_mean([s.tau for s in own], [s.n_plans for s in own]),
+                    "regret_1": _spread([s.regret_1 for s in own]),
+                    "regret_3": _spread([s.regret_3 for s in own]),
                 }
     return out
 

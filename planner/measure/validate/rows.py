@@ -146,26 +146,28 @@ def _unfit_lines(points: Sequence[MeasuredPoint]) -> dict[int, str]:
         for p, step_s, m in timed
         if p.pp and p.pp > 1 and p.vpp and p.line not in slow
     ]
-    found = beyond_their_bubble(
+    result = beyond_their_bubble(
         [_key(p, (*_CHUNKED, *_KERNELS)) for p, _, _ in pipes],
         [vpp for _, vpp, _ in pipes],
         [slot_s for _, _, slot_s in pipes],
     )
-    beyond = (p.line for (p, _, _), contradicted in zip(pipes, found, strict=True) if contradicted)
+    beyond = (
+        p.line for (p, _, _), contradicted in zip(pipes, result, strict=True) if contradicted
+    )
     return dict.fromkeys(slow, SLOW) | dict.fromkeys(beyond, CONTRADICTED)
 
 
 def _slow_lines(timed: Sequence[tuple[MeasuredPoint, float]]) -> frozenset[int]:
     """Return the lines of the unhealthy runs, given time per slot (m + p - 1 of them)."""
     groups = [_key(p, (*_SLOT, *_KERNELS)) for p, _ in timed]
-    found = slow_runs(groups, [p.n_gpus for p, _ in timed], [t for _, t in timed])
+    result = slow_runs(groups, [p.n_gpus for p, _ in timed], [t for _, t in timed])
     pipes = [(p, t) for p, t in timed if p.pp and p.pp > 1]
     more = slower_than_more_work(
         [_key(p, (*_WORK, *_KERNELS)) for p, _ in pipes],
         [(p.pp or 1, p.mbs or 1, p.n_gpus) for p, _ in pipes],
         [t for _, t in pipes],
     )
-    unhealthy = {p.line for (p, _), slow in zip(timed, found, strict=True) if slow}
+    unhealthy = {p.line for (p, _), slow in zip(timed, result, strict=True) if slow}
     return frozenset(
         unhealthy | {p.line for (p, _), slow in zip(pipes, more, strict=True) if slow}
     )
@@ -209,12 +211,12 @@ def measured_sweeps(used: Iterable[Used], mode: str) -> tuple[MeasuredSweep, ...
     for plan in used:
         if plan.step_s is not None:
             groups.setdefault(_key(plan.point, names), []).append(plan)
-    found = []
+    results = []
     for key, plans in groups.items():
         layouts = {_key(plan.point, _DEGREES) for plan in plans}
         if sum(plan.n_rows for plan in plans) >= MIN_ROWS and len(layouts) >= MIN_LAYOUTS:
-            found.append(MeasuredSweep(str(key[0]), _shown(key), mode, tuple(plans)))
-    return tuple(sorted(found, key=lambda sweep: sweep.key))
+            results.append(MeasuredSweep(str(key[0]), _shown(key), mode, tuple(plans)))
+    return tuple(sorted(results, key=lambda sweep: sweep.key))
 
 
 def _shown(key: Key) -> str:

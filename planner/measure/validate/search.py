@@ -111,30 +111,30 @@ def restricted(plans: Sequence[Used]) -> tuple[Layout | None, float]:
     peak = max(plan.prediction.peak_bytes for plan in plans)
     problem = fitting(case.problem, peak)
     named = [searched_name(problem, plan.case.layout) for plan in plans]
-    found: list[tuple[float, Layout]] = []
+    results: list[tuple[float, Layout]] = []
     # Of plans that differ in the size of their ZeRO groups alone a search lists the fastest.
     for shard in sorted({layout.dp_shard for layout in named}):
-        mine = [layout for layout in named if layout.dp_shard == shard]
-        only = {axis: frozenset(axis_number(x, axis) for x in mine) for axis in FREE_AXES}
+        own = [layout for layout in named if layout.dp_shard == shard]
+        only = {axis: frozenset(axis_number(x, axis) for x in own) for axis in FREE_AXES}
         options = SearchOptions(only=only, framework="any", bound=False, n_finalists=1_000_000)
-        shapes = PlanTable.from_layouts(one_of_each_shape(mine)).shapes
+        shapes = PlanTable.from_layouts(one_of_each_shape(own)).shapes
         context = Context(problem, options, case.layout.n_devices)
         outcome = search(context, space=ShapeSpace(shapes, len(shapes), {}))
-        listed = {*mine}
-        found += [(c.step_s, c.layout) for c in outcome.finalists if c.layout in listed][:1]
-    if not found:
+        listed = {*own}
+        results += [(c.step_s, c.layout) for c in outcome.finalists if c.layout in listed][:1]
+    if not results:
         return None, float("inf")
-    step_s, layout = min(found, key=lambda x: x[0])
+    step_s, layout = min(results, key=lambda x: x[0])
     return layout, step_s
 
 
 def one_of_each_shape(layouts: Iterable[Layout]) -> list[Layout]:
     """Return the first layout of every shape among some."""
-    found: dict[object, Layout] = {}
+    entries: dict[object, Layout] = {}
     for x in layouts:
         key = (x.tp, x.pp, x.vpp, x.split, x.cp, x.cp_comm, x.ep, x.etp, x.schedule, x.rank_order)
-        found.setdefault(key, x)
-    return list(found.values())
+        entries.setdefault(key, x)
+    return list(entries.values())
 
 
 def unrestricted(problem: Problem, n_devices: int) -> tuple[Layout | None, float]:
@@ -177,12 +177,12 @@ def best_of(plans: Sequence[Used]) -> tuple[Layout | None, float]:
 
 def search_sweeps(sweeps: Sequence[MeasuredSweep]) -> list[SearchedSweep]:
     """Return every sweep searched, told on stderr as it goes: a second each."""
-    found = []
+    results = []
     for i, sweep in enumerate(sweeps, start=1):
-        found.append(search_sweep(sweep))
+        results.append(search_sweep(sweep))
         if sys.stderr.isatty():
             sys.stderr.write(f"\r{i} of {len(sweeps)} sweeps" + "\n" * (i == len(sweeps)))
-    return found
+    return results
 
 
 def searched_json(found: Sequence[SearchedSweep]) -> dict[str, Any]:

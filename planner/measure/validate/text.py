@@ -123,7 +123,7 @@ def _skipped(report: ValidationReport) -> list[str]:
 
 def _ranking(report: ValidationReport) -> list[str]:
     """Return one line per mode and family, the model beside B1 and B2."""
-    found = {name: ranking(report.sweeps[name]) for name in report.sweeps}
+    entries = {name: ranking(report.sweeps[name]) for name in report.sweeps}
     header = (
         "ranking",
         "mode",
@@ -140,13 +140,13 @@ def _ranking(report: ValidationReport) -> list[str]:
         "r@1",
     )
     lines = []
-    for mode, families in found["model"].items():
+    for mode, families in entries["model"].items():
         for source, x in families.items():
             regrets = (x["regret_1"][k] for k in ("mean", "median", "trimmed_mean", "max"))
             lines.append([source, mode, str(x["n_sweeps"]), _tau(x)])
             lines[-1] += [_percent(value) for value in regrets]
             lines[-1].append(_percent(x["regret_3"]["mean"]))
-            for base in (found["b1"][mode][source], found["b2"][mode][source]):
+            for base in (entries["b1"][mode][source], entries["b2"][mode][source]):
                 lines[-1] += [_tau(base), _percent(base["regret_1"]["mean"])]
     if not lines:
         return ["No sweep: none has 4 rows and 3 layouts."]
@@ -193,8 +193,8 @@ def _by_row(report: ValidationReport) -> list[str]:
     )
     lines = []
     for row in report.rows:
-        point, found = row.point, row.prediction
-        if found is None:
+        point, result = row.point, row.prediction
+        if result is None:
             lines.append([point.id, *["-"] * 8, row.skipped])
             continue
         step, peak = point.step_s, point.peak_bytes
@@ -202,14 +202,14 @@ def _by_row(report: ValidationReport) -> list[str]:
             [
                 point.id,
                 f"{step:.4g}" if step else "-",
-                f"{found.step_s:.4g}",
-                _percent(found.step_s / step - 1, sign=True) if step else "-",
+                f"{result.step_s:.4g}",
+                _percent(result.step_s / step - 1, sign=True) if step else "-",
                 format_gib(peak) if peak else "-",
-                format_gib(found.memory_bytes),
-                _percent(found.memory_bytes / peak - 1, sign=True) if peak else "-",
+                format_gib(result.memory_bytes),
+                _percent(result.memory_bytes / peak - 1, sign=True) if peak else "-",
                 {None: "-", True: "oom", False: "fits"}[point.oom],
-                "fits" if found.fits else "oom",
-                ",".join(str(codes[text]) for text in found.assumptions),
+                "fits" if result.fits else "oom",
+                ",".join(str(codes[text]) for text in result.assumptions),
             ]
         )
     return [*_aligned(header, lines), "", *_assumed(report)]
@@ -231,10 +231,10 @@ def _assumed(report: ValidationReport) -> list[str]:
 
 
 def _totals(report: ValidationReport) -> list[str]:
-    found = totals(report)
-    lines = [f"{found['n_used']} of {found['n_rows']} rows used. Families weigh the same:"]
+    result = totals(report)
+    lines = [f"{result['n_used']} of {result['n_rows']} rows used. Families weigh the same:"]
     for name, title in (("headline", "headline families"), ("all", "all families")):
-        entry = found[name]
+        entry = result[name]
         if not entry["families"]:
             continue
         step, memory = entry["step_time"], entry["memory"]
@@ -246,7 +246,7 @@ def _totals(report: ValidationReport) -> list[str]:
             f" %); memory median {_percent(memory['median_ape'])} %,"
             f" p90 {_percent(memory['p90_ape'])} %"
         )
-    for mode, entry in found["sweeps"].items():
+    for mode, entry in result["sweeps"].items():
         lines.append(
             f"  {mode} sweeps ({entry['n_families']} families): tau {entry['tau']:.2f},"
             f" regret@1 {_percent(entry['regret_1'])} %, regret@3 {_percent(entry['regret_3'])} %"

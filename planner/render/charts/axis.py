@@ -36,7 +36,7 @@ def axis_chart(points: SweepPoints, axis: PointAxis, number: int) -> Chart:
     measures = [points.time] + ([points.cost] if points.cost else [])
     measures.sort(key=lambda measure: measure is not points.aim)
     tick_lines = 1
-    found = bins(points, axis)
+    result = bins(points, axis)
     own_job = axis in points.job_axes
     other_jobs = [a for a in points.job_axes if a is not axis]
     job_of_row = [
@@ -45,23 +45,23 @@ def axis_chart(points: SweepPoints, axis: PointAxis, number: int) -> Chart:
     all_jobs = list(dict.fromkeys(job_of_row))
     if len(all_jobs) > 1:
         # Jobs have times of their own size; beside them is what the axis changes in each.
-        measures = [measures[0], _relative(measures[0], found, job_of_row)]
+        measures = [measures[0], _relative(measures[0], result, job_of_row)]
     jobs = all_jobs if len(all_jobs) <= MAX_LINES else _spread(all_jobs, MAX_LINES)
     traces: list[dict[str, Any]] = []
     rows: list[tuple[str | float | int | None, ...]] = []
     layout: dict[str, Any] = {
         "grid": {"rows": 1, "columns": len(measures), "pattern": "independent"}
     }
-    notes = list(found.note)
+    notes = list(result.note)
     for panel, measure in enumerate(measures):
         suffix = "" if panel == 0 else str(panel + 1)
-        layout[f"xaxis{suffix}"], tick_lines = axis_layout(axis, found, len(measures))
+        layout[f"xaxis{suffix}"], tick_lines = axis_layout(axis, result, len(measures))
         layout[f"yaxis{suffix}"] = {
             "title": {"text": plain_figure(measure.label)},
             "rangemode": "tozero",
         }
         where = {"xaxis": f"x{suffix}", "yaxis": f"y{suffix}", "showlegend": panel == 0}
-        if found.binned:
+        if result.binned:
             drawn, note = drawn_rows([r for r in range(points.n) if points.solved[r]])
             notes += note if panel == 0 else ()
             traces.append(_dots(points, axis, measure, drawn, where))
@@ -79,24 +79,25 @@ def axis_chart(points: SweepPoints, axis: PointAxis, number: int) -> Chart:
                 )
             )
             keys = [
-                place if job_of_row[row] == job else None for row, place in enumerate(found.of_row)
+                place if job_of_row[row] == job else None
+                for row, place in enumerate(result.of_row)
             ]
             best = least_by(measure, keys)
             colour = CATEGORIES[place]
-            traces.append(_line(points, measure, best, name, colour, found, where))
+            traces.append(_line(points, measure, best, name, colour, result, where))
             if panel == 0:
-                rows += _rows(points, measures, best, name, found)
-        if len(points.axes) > 1 and not points.job_axes and not found.binned:
-            traces += _slice(points, axis, measure, found, where)
+                rows += _rows(points, measures, best, name, result)
+        if len(points.axes) > 1 and not points.job_axes and not result.binned:
+            traces += _slice(points, axis, measure, result, where)
     if len(all_jobs) > len(jobs):
         notes.append(f"{len(jobs)} of {len(all_jobs)} jobs are drawn.")
-    head = (f"{axis.title} range",) if found.binned else (axis.label,)
+    head = (f"{axis.title} range",) if result.binned else (axis.label,)
     shown_measures = [m.title.lower() for m in measures if m.key != "relative"]
     what = f"Best {' and '.join(shown_measures)} over {axis.title}"
     return Chart(
         f"axis-{number}",
         what,
-        _says(points, axis, found, own_job),
+        _says(points, axis, result, own_job),
         Frame(HEIGHT, layout, -(-len(jobs) // 2), tick_lines).figure(traces),
         AnswerTable(
             ("Series", *head, *(m.label for m in measures), "Machines", "Layout", "Point"),

@@ -191,14 +191,14 @@ def drawn_rows(rows: Sequence[int], keep: Iterable[int] = ()) -> tuple[list[int]
 
 def least_by(measure: Measure, keys: Sequence[object | None]) -> dict[object, int]:
     """Return by key the row with the least of a measure; rows without key or value left out."""
-    found: dict[object, int] = {}
+    entries: dict[object, int] = {}
     values = measure.values
     for row, key in enumerate(keys):
         if key is None or not math.isfinite(values[row]):
             continue
-        if key not in found or values[row] < values[found[key]]:
-            found[key] = row
-    return found
+        if key not in entries or values[row] < values[entries[key]]:
+            entries[key] = row
+    return entries
 
 
 def log_ticks(values: Iterable[float]) -> dict[str, Any]:

@@ -36,29 +36,29 @@ def tornado(points: SweepPoints) -> Chart | None:
     names = [name for name in points.columns if name.startswith(PREFIX)]
     if row is None or not names:
         return None
-    found = []
+    results = []
     for name in names:
         values = points.numbers(name)
         known = values[points.solved & np.isfinite(values)]
         if len(known) and math.isfinite(values[row]):
             low, middle, high = (float(np.quantile(known, q)) for q in (0.1, 0.5, 0.9))
             title = figure_title(name.removeprefix(PREFIX))
-            found.append((title, float(values[row]), low, middle, high))
-    if not found:
+            results.append((title, float(values[row]), low, middle, high))
+    if not results:
         return None
-    weak = [e[0] for e in found if max(map(abs, e[1:])) < NEGLIGIBLE]
-    if len(weak) < len(found):
-        found = [entry for entry in found if entry[0] not in weak]
-    found.sort(key=lambda entry: (abs(entry[1]), entry[0]))
-    titles = [plain_figure(entry[0]) for entry in found]
+    weak = [e[0] for e in results if max(map(abs, e[1:])) < NEGLIGIBLE]
+    if len(weak) < len(results):
+        results = [entry for entry in results if entry[0] not in weak]
+    results.sort(key=lambda entry: (abs(entry[1]), entry[0]))
+    titles = [plain_figure(entry[0]) for entry in results]
     several = int(points.solved.sum()) > 1
     traces: list[dict[str, Any]] = [
         {
             "type": "bar",
             "orientation": "h",
             "y": titles,
-            "x": [entry[1] for entry in found],
-            "marker": {"color": [BETTER if entry[1] <= 0 else WORSE for entry in found]},
+            "x": [entry[1] for entry in results],
+            "marker": {"color": [BETTER if entry[1] <= 0 else WORSE for entry in results]},
             "name": "fastest point",
             "showlegend": False,
             "hovertemplate": "1 % more %{y}: %{x:+.3f} % step time<extra></extra>",
@@ -70,7 +70,7 @@ def tornado(points: SweepPoints) -> Chart | None:
                 "type": "scatter",
                 "mode": "markers",
                 "y": titles,
-                "x": [e[3] for e in found],
+                "x": [e[3] for e in results],
                 "name": "median of all points, bars: 8 of 10 points",
                 "marker": {"size": 8, "symbol": "line-ns-open", "color": "#8b949e"},
                 "error_x": {
@@ -78,8 +78,8 @@ def tornado(points: SweepPoints) -> Chart | None:
                     "symmetric": False,
                     "thickness": 1.5,
                     "color": "#8b949e",
-                    "array": [e[4] - e[3] for e in found],
-                    "arrayminus": [e[3] - e[2] for e in found],
+                    "array": [e[4] - e[3] for e in results],
+                    "arrayminus": [e[3] - e[2] for e in results],
                 },
                 "hovertemplate": "%{y}: median %{x:+.3f} %<extra></extra>",
             }
@@ -89,15 +89,15 @@ def tornado(points: SweepPoints) -> Chart | None:
         "yaxis": {"type": "category"},
         "bargap": 0.35,
     }
-    strongest = found[-1]
+    strongest = results[-1]
     says = (
         f"At the fastest point ({points.where(row) or points.machines(row)}) 1 % more"
         f" {strongest[0]} changes the step time by"
         f" {_signed(strongest[1])} %"
     )
-    if len(found) > 1:
-        says += f"; the next is {found[-2][0]} with {_signed(found[-2][1])} %"
-    rows = tuple((entry[0], entry[1], *(entry[2:] if several else ())) for entry in found[::-1])
+    if len(results) > 1:
+        says += f"; the next is {results[-2][0]} with {_signed(results[-2][1])} %"
+    rows = tuple((entry[0], entry[1], *(entry[2:] if several else ())) for entry in results[::-1])
     heads: tuple[str, ...] = ("Figure", "Fastest point (% per %)")
     if several:
         heads += ("p10 of all", "median of all", "p90 of all")
@@ -105,7 +105,7 @@ def tornado(points: SweepPoints) -> Chart | None:
         "elasticities",
         "What one per cent more of each figure does to the step time",
         says + ".",
-        Frame(max(260, 130 + 34 * len(found)), layout).figure(traces),
+        Frame(max(260, 130 + 34 * len(results)), layout).figure(traces),
         AnswerTable(heads, rows),
         (f"Without an effect anywhere: {', '.join(weak)}.",) if weak else (),
     )

@@ -22,13 +22,13 @@ STATUS_WORDS = {
 
 def status_chart(points: SweepPoints, axis: PointAxis) -> Chart:
     """Return the points by status at each value of an axis."""
-    found = bins(points, axis)
+    result = bins(points, axis)
     counts = Counter(
         (status, place)
-        for status, place in zip(points.statuses, found.of_row, strict=True)
+        for status, place in zip(points.statuses, result.of_row, strict=True)
         if place is not None
     )
-    places = list(range(len(found.labels)))
+    places = list(range(len(result.labels)))
     traces: list[dict[str, Any]] = []
     for status, word in STATUS_WORDS.items():
         numbers = [counts[status, place] for place in places]
@@ -43,7 +43,7 @@ def status_chart(points: SweepPoints, axis: PointAxis) -> Chart:
                     "hovertemplate": f"%{{y:,}} {word}<extra></extra>",
                 }
             )
-    texts, lines = tick_texts(found.labels)
+    texts, lines = tick_texts(result.labels)
     layout = {
         "barmode": "stack",
         "xaxis": {
@@ -55,7 +55,7 @@ def status_chart(points: SweepPoints, axis: PointAxis) -> Chart:
         "yaxis": {"title": {"text": "Points"}, "rangemode": "tozero"},
     }
     rows: tuple[tuple[str | float | int | None, ...], ...] = tuple(
-        (found.labels[place], *(counts[status, place] for status in STATUS_WORDS))
+        (result.labels[place], *(counts[status, place] for status in STATUS_WORDS))
         for place in places
     )
     lost = Counter(
@@ -64,14 +64,14 @@ def status_chart(points: SweepPoints, axis: PointAxis) -> Chart:
     most, number = lost.most_common(1)[0]
     total = sum(lost.values())
     says = f"{total:,} of {points.n:,} points have no plan"
-    says += f"; most of them ({number:,}) at {axis.at(found.labels[most])}." if number else "."
+    says += f"; most of them ({number:,}) at {axis.at(result.labels[most])}." if number else "."
     return Chart(
         "status-by-axis",
         f"Points with and without a plan over {axis.title}",
         says,
         Frame(360, layout, 1, lines).figure(traces),
         AnswerTable((axis.title, *STATUS_WORDS.values()), rows),
-        found.note,
+        result.note,
     )
 
 

@@ -14,11 +14,11 @@ EQUAL_FRAC = 1e-9
 def front_points(x: Measure, y: Measure, rows: list[int]) -> list[int]:
     """Return the rows of the front, by growing x: none has both as little and one less."""
     order = sorted(rows, key=lambda row: (x.values[row], y.values[row], row))
-    found: list[int] = []
+    results: list[int] = []
     for row in order:
-        if not found or y.values[row] < y.values[found[-1]] * (1 - EQUAL_FRAC):
-            found.append(row)
-    return found
+        if not results or y.values[row] < y.values[results[-1]] * (1 - EQUAL_FRAC):
+            results.append(row)
+    return results
 
 
 def front_chart(points: SweepPoints, x: Measure, y: Measure) -> Chart:

@@ -52,13 +52,13 @@ def two_steps_chart(
     rows: tuple[tuple[str | float | int | None, ...], ...] = tuple(
         (term, *(step.get(term, 0.0) * scale for step in steps)) for term in terms
     )
-    said = ", ".join(
+    message = ", ".join(
         f"{name} {short_number(w * scale, 4)} {unit}" for name, w in zip(names, whole, strict=True)
     )
     return Chart(
         key,
         title,
-        f"Time by term of the slowest stage; in all {said}.",
+        f"Time by term of the slowest stage; in all {message}.",
         Frame(layout=layout, height=360, tick_lines=3 if len(terms) > 9 else 1).figure(traces),
         AnswerTable(("Term", *(f"{name} ({unit})" for name in names)), rows),
     )
@@ -77,15 +77,15 @@ def accuracy_chart(key: str, title: str, runs: Sequence[Measured], unit: str) ->
     sources = sorted({str(run["source"]) for run in drawn})
     symbols = ("circle", "square", "diamond", "cross", "x", "triangle-up", "triangle-down")
     for i, source in enumerate(sources):
-        mine = [run for run in drawn if run["source"] == source]
+        own = [run for run in drawn if run["source"] == source]
         traces.append(
             {
                 "type": "scatter",
                 "mode": "markers",
                 "name": plain_figure(source, 20),
-                "x": [run["measured"] for run in mine],
-                "y": [run["predicted"] for run in mine],
-                "text": [_hover(run, unit) for run in mine],
+                "x": [run["measured"] for run in own],
+                "y": [run["predicted"] for run in own],
+                "text": [_hover(run, unit) for run in own],
                 "hovertemplate": "%{text}<extra></extra>",
                 "marker": {
                     "size": 6,

@@ -43,8 +43,8 @@ def curves_of(points: SweepPoints, weak: bool) -> list[Curve]:
     The points of a strong curve have one number of tokens a step, those of a weak one a number
     that grows with the devices; what does not change the number of devices or tokens is alike.
     """
-    given = points.numbers("n_devices")
-    devices = given if math.isfinite(given.sum()) and len(given) else points.devices
+    value = points.numbers("n_devices")
+    devices = value if math.isfinite(value.sum()) and len(value) else points.devices
     tokens, rate = points.tokens_per_step, points.numbers("best.tokens_per_s")
     rows = [
         row
@@ -64,7 +64,7 @@ def curves_of(points: SweepPoints, weak: bool) -> list[Curve]:
         size = int(devices[row])
         if size not in sizes or rate[row] > rate[sizes[size]]:
             sizes[size] = row
-    found = []
+    results = []
     for sizes in groups.values():
         if len(sizes) < 2:
             continue
@@ -74,7 +74,7 @@ def curves_of(points: SweepPoints, weak: bool) -> list[Curve]:
         if weak or len({float(f"{tokens[r]:.4g}") for r in rows}) > 1:
             unit = "tokens a step and device" if weak else "tokens a step"
             name = ", ".join(part for part in (name, f"{short_number(per)} {unit}") if part)
-        found.append(
+        results.append(
             Curve(
                 name or "all",
                 tuple(sorted(sizes)),
@@ -82,8 +82,8 @@ def curves_of(points: SweepPoints, weak: bool) -> list[Curve]:
                 tuple(layout_text(points, row) for row in chosen),
             )
         )
-    found.sort(key=lambda c: (-len(c.devices), -c.tokens_per_s[-1], c.name))
-    return found
+    results.sort(key=lambda c: (-len(c.devices), -c.tokens_per_s[-1], c.name))
+    return results
 
 
 def scaling_chart(curves: Sequence[Curve], weak: bool) -> Chart | None:
@@ -190,10 +190,10 @@ def scaling_chart(curves: Sequence[Curve], weak: bool) -> Chart | None:
 
 def _different(curves: Sequence[Curve]) -> list[Curve]:
     """Return one of all curves with the same throughput, named after the first."""
-    found: dict[tuple[Any, ...], Curve] = {}
+    entries: dict[tuple[Any, ...], Curve] = {}
     for curve in curves:
-        found.setdefault((curve.devices, curve.tokens_per_s), curve)
-    return list(found.values())
+        entries.setdefault((curve.devices, curve.tokens_per_s), curve)
+    return list(entries.values())
 
 
 def _pair_colours(traces: list[dict[str, Any]]) -> None:

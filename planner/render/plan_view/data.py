@@ -239,7 +239,7 @@ def _tiles(deck: Deck, plan: Plan) -> tuple[tuple[str, Shown], ...]:
 
 def _warnings(deck: Deck, plan: Plan) -> tuple[tuple[str, Shown], ...]:
     """Return the warnings of a plan; the text of each opens the figure that it goes by."""
-    found, out = plan.breakdown, []
+    result, out = plan.breakdown, []
     causes: Mapping[str, str] = {
         "MEM": "headroom-share",
         "BUB101": "bubble-share",
@@ -262,7 +262,7 @@ def _warnings(deck: Deck, plan: Plan) -> tuple[tuple[str, Shown], ...]:
             card.substituted,
             f"planner.solver.answer.advice.plan_warnings; {card.source}",
             text=warning.text,
-            inputs=(("pipeline rank of the terms", str(found.critical_stage)),),
+            inputs=(("pipeline rank of the terms", str(result.critical_stage)),),
         )
         out.append((warning.code, number))
     return tuple(out)

@@ -17,24 +17,24 @@ def memory_by_stage(
     deck: Deck, problem: Problem, plan: Plan, numbers: list[dict[str, Shown]]
 ) -> ViewFigure:
     """Return the memory of every stage; `numbers` are those of `add_memory_cards`."""
-    found, part = plan.breakdown, problem.pool.accelerator
+    result, part = plan.breakdown, problem.pool.accelerator
     usable, capacity = plan.usable_bytes, part.memory_bytes
-    names = [f"stage {rank}" for rank in range(len(found.stages))]
-    terms = [term for term in found.stages[0] if any(stage[term] > 0 for stage in found.stages)]
+    names = [f"stage {rank}" for rank in range(len(result.stages))]
+    terms = [term for term in result.stages[0] if any(stage[term] > 0 for stage in result.stages)]
     traces = [
         {
             "type": "bar",
             "orientation": "h",
             "name": term,
             "y": names,
-            "x": [stage[term] / GIB for stage in found.stages],
+            "x": [stage[term] / GIB for stage in result.stages],
             "marker": {"color": CATEGORIES[i % len(CATEGORIES)]},
             "customdata": [numbers[rank][term].text for rank in range(len(names))],
             "hovertemplate": f"%{{customdata}}: {TERMS[term].title}<extra>{term}, %{{y}}</extra>",
         }
         for i, term in enumerate(terms)
     ]
-    whole = deck.add(
+    total = deck.add(
         "device-memory",
         "memory of a device",
         capacity,
@@ -79,7 +79,7 @@ def memory_by_stage(
         }
         for at, text, anchor in ((usable, "usable", "right"), (capacity, "device", "left"))
     ]
-    most = max(max(sum(stage.values()) for stage in found.stages), capacity)
+    largest = max(max(sum(stage.values()) for stage in result.stages), capacity)
     frame = Frame(
         min(MOST_BARS_HEIGHT, 140 + max(150, BAR * len(names))),
         {
@@ -87,12 +87,12 @@ def memory_by_stage(
             "bargap": 0.2,
             "shapes": lines,
             "annotations": labels,
-            "xaxis": {"title": {"text": "GiB of a device"}, "range": [0, 1.14 * most / GIB]},
+            "xaxis": {"title": {"text": "GiB of a device"}, "range": [0, 1.14 * largest / GIB]},
             "yaxis": {"autorange": "reversed", "title": {"text": ""}, "type": "category"},
             "legend": {"traceorder": "normal"},
         },
     )
-    at = found.peak_stage
+    at = result.peak_stage
     binds = Label(f"Stage {at}")
     caption: Words = (
         binds,
@@ -103,7 +103,7 @@ def memory_by_stage(
         " usable, and leaves ",
         numbers[at]["headroom"],
         ". A device has ",
-        whole,
+        total,
         ", of which the plan must leave ",
         reserve,
         " free.",
@@ -132,6 +132,6 @@ def _cells(numbers: dict[str, Shown], terms: list[str]) -> tuple[Cell, ...]:
 
 
 def _memory_source(problem: Problem) -> str:
-    found = problem.pool.accelerator.provenance.get("memory_bytes")
-    where = f"{found.source}, {found.date}" if found else "cluster file"
+    result = problem.pool.accelerator.provenance.get("memory_bytes")
+    where = f"{result.source}, {result.date}" if result else "cluster file"
     return f"catalogue, {problem.pool.accelerator.name}: {where}"

@@ -87,24 +87,24 @@ class Operator:
 def operators(p: OpenedParts) -> tuple[Operator, ...]:
     """Return the operator groups of a plan, in the order of the model."""
     dense, routed = p.held - p.routed, p.routed
-    found = [*_embedding(p)] if p.first else []
+    result = [*_embedding(p)] if p.first else []
     shape = p.problem.shape
     if dense:
-        found += _linear(p, p.problem, NAMES, p.m * dense, "of a dense layer" * bool(routed))
+        result += _linear(p, p.problem, NAMES, p.m * dense, "of a dense layer" * bool(routed))
     if routed:
         beside = replace(p.problem, shape=shape.without_experts())
         words = "of an expert layer" * bool(dense)
-        found += _linear(p, beside, NAMES | SHARED, p.m * routed, words)
-    found += _attention(p)
+        result += _linear(p, beside, NAMES | SHARED, p.m * routed, words)
+    result += _attention(p)
     if dense:
-        found += _elementwise(p, "elementwise", shape, p.m * dense)
+        result += _elementwise(p, "elementwise", shape, p.m * dense)
     if routed and p.experts:
         name = "elementwise of expert layers" if dense else "elementwise"
-        found += _elementwise(p, name, shape.without_experts(), p.m * routed)
-        found += _experts(p)
+        result += _elementwise(p, name, shape.without_experts(), p.m * routed)
+        result += _experts(p)
     if p.last:
-        found += _head(p)
-    return (*found, *_optimizer(p))
+        result += _head(p)
+    return (*result, *_optimizer(p))
 
 
 def _tokens(p: OpenedParts) -> float:
@@ -213,18 +213,18 @@ def _attention(p: OpenedParts) -> Iterator[Operator]:
     kv = kv_heads_per_rank(shape, np.array(t, dtype=np.int32)).item() * shape.head_dim
     ahead, again = 2.0 * s * shape.q_width / t * n, BACKWARD_OVER_FORWARD
     text = f"2 × {_n(s)} × {_n(shape.q_width)} / {t} × {_n(n)}"
-    words = "2 s h_q / t a token: the causal half"
+    message = "2 s h_q / t a token: the causal half"
     queries, keys = (shape.q_width + shape.v_width) / t, 2.0 * kv
     if shape.latent:
         qk, v = shape.qk_nope + shape.qk_rope, shape.v_head
         ahead, again = s * shape.heads * (qk + v) / t * n, (3.0 * qk + 2.0 * v) / (qk + v)
         text = f"{_n(s)} × {shape.heads} × {qk + v} / {t} × {_n(n)}"
-        words = "s a (d_k + d_v) / t a token"
+        message = "s a (d_k + d_v) / t a token"
         keys = shape.heads * (qk + v) / t
     flash = shape.flash_attention
     if not flash:
         ahead, again = 2.0 * ahead, 2.0
-        text, words = f"2 × {text}", "the full square: 4 s h_q / t a token"
+        text, message = f"2 × {text}", "the full square: 4 s h_q / t a token"
     precision = "fp16" if job.recipe.gemm_precision == "fp16" else "bf16"
     peaks = part.peak_flops_per_s
     peak = peaks[precision if precision in peaks else job.recipe.gemm_precision]
@@ -283,7 +283,7 @@ def _attention(p: OpenedParts) -> Iterator[Operator]:
             time_s,
             p.m * p.held,
             peak,
-            (words, flops),
+            (message, flops),
             traffic,
             (symbols, taken),
         )
@@ -344,7 +344,7 @@ def _peak(p: OpenedParts) -> float:
 def _elementwise(p: OpenedParts, name: str, shape: ModelShape, n: float) -> Iterator[Operator]:
     """Yield norms, residuals, rotary and activation of a layer (`compute.elementwise_times`)."""
     stack, x, tokens = p.problem.stack, p.layout, _tokens(p)
-    t, whole = x.tp, x.tp if x.sp else 1
+    t, total = x.tp, x.tp if x.sp else 1
     masks, norm = 2.0 if shape.dropout else 0.0, 1.0
     norm = norm if stack.fused_norms else stack.unfused_norm_factor
     kv = kv_heads_per_rank(shape, np.array(t, dtype=np.int32)).item()
@@ -360,11 +360,11 @@ def _elementwise(p: OpenedParts, name: str, shape: ModelShape, n: float) -> Iter
         (FORWARD, 8.0, 12.0, 6.0 if shape.gated else 4.0),
         (BACKWARD, 12.0, 8.0, 10.0 if shape.gated else 6.0),
     ):
-        per_token = (norms * norm + others + masks) * shape.hidden / whole + rotary
+        per_token = (norms * norm + others + masks) * shape.hidden / total + rotary
         per_token += inner * shape.ffn / t
         sums = [
             f"({norms:g} × {norm:g} + {others:g}{f' + {masks:g}' if masks else ''}) ×"
-            f" {_n(shape.hidden)} / {whole}",
+            f" {_n(shape.hidden)} / {total}",
             *texts,
             *([f"{inner:g} × {_n(shape.ffn)} / {t}"] if shape.ffn else []),
         ]
@@ -553,8 +553,8 @@ def _accumulated(problem: Problem, product: str, weights: float) -> Formula:
     passes = 2.0 * grad if fused else 2.0 + 2.0 * grad
     added = f"{passes:g} B × {_n(weights)} / {_hbm(problem.pool.accelerator)}"
     if fused:
-        words = "sqrt(product^2 + (sum of gradients / HBM)^2), product = "
-        return words + PRODUCT_TIME, f"hypot({product}, {added})"
+        text = "sqrt(product^2 + (sum of gradients / HBM)^2), product = "
+        return text + PRODUCT_TIME, f"hypot({product}, {added})"
     return f"{PRODUCT_TIME} + sum of gradients / HBM", f"{product} + {added}"
 
 

@@ -78,16 +78,16 @@ def _environment() -> Any:
     import jinja2
     from markupsafe import Markup
 
-    found = jinja2.Environment(
+    environment = jinja2.Environment(
         loader=jinja2.PackageLoader("planner.render.plan_view"),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    found.filters["coded"] = lambda text: Markup(coded(text))
-    found.globals["unparted"] = unparted
-    return found
+    environment.filters["coded"] = lambda text: Markup(coded(text))
+    environment.globals["unparted"] = unparted
+    return environment
 
 
 def unparted(words: Words, end: str = "") -> list[tuple[str, Part | None, str]]:
@@ -107,20 +107,20 @@ def unparted(words: Words, end: str = "") -> list[tuple[str, Part | None, str]]:
         else:
             numbers.append(item)
             texts.append("")
-    found: list[tuple[str, Part | None, str]] = []
+    results: list[tuple[str, Part | None, str]] = []
     rest = texts[0]
     for number, after in zip(numbers, texts[1:], strict=True):
         text, lead = _parted(rest, _LEAD)
         tail, rest = _parted(after, _TAIL)
-        found += [(text, None, ""), (lead, number, tail)]
-    return [each for each in (*found, (rest, None, "")) if each != ("", None, "")]
+        results += [(text, None, ""), (lead, number, tail)]
+    return [each for each in (*results, (rest, None, "")) if each != ("", None, "")]
 
 
 def _parted(text: str, at: re.Pattern[str]) -> tuple[str, str]:
     """Return a text in two parts, cut where a pattern is found; it may be empty."""
-    found = at.search(text)
-    assert found is not None
-    place = found.start() if at is _LEAD else found.end()
+    match = at.search(text)
+    assert match is not None
+    place = match.start() if at is _LEAD else match.end()
     return text[:place], text[place:]
 
 

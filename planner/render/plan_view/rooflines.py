@@ -41,34 +41,34 @@ AXES = ("tp", "cp", "ep", "pp", "dp", "host")
 
 def compute_roofline(deck: Deck, problem: Problem, plan: Plan) -> ViewFigure:
     """Return the roofline of compute: a dot for every operator group and direction."""
-    found = operators(opened_parts(problem, plan.breakdown))
+    result = operators(opened_parts(problem, plan.breakdown))
     part = problem.pool.accelerator
     bandwidth, eff = part.hbm_bytes_per_s, part.efficiency
-    traces = _roofs(found, bandwidth, eff.hbm_frac, eff.gemm_frac)
-    for i, term in enumerate(term for term in KINDS if any(o.term == term for o in found)):
-        mine = [o for o in found if o.term == term]
+    traces = _roofs(result, bandwidth, eff.hbm_frac, eff.gemm_frac)
+    for i, term in enumerate(term for term in KINDS if any(o.term == term for o in result)):
+        own = [o for o in result if o.term == term]
         traces.append(
             {
                 "type": "scatter",
                 "mode": "markers",
                 "name": term,
-                "x": [_place(o)[0] for o in mine],
-                "y": [_place(o)[1] / 1e12 for o in mine],
+                "x": [_place(o)[0] for o in own],
+                "y": [_place(o)[1] / 1e12 for o in own],
                 "marker": {
                     "size": 11,
                     "color": CATEGORIES[i % len(CATEGORIES)],
                     "opacity": 0.85,
-                    "symbol": [SYMBOLS.get(o.direction, "square") for o in mine],
+                    "symbol": [SYMBOLS.get(o.direction, "square") for o in own],
                     "line": {"width": 1, "color": "#1f2328"},
                 },
-                "text": [_operator_text(o, plan) for o in mine],
+                "text": [_operator_text(o, plan) for o in own],
                 "hovertemplate": "%{text}<extra></extra>",
             }
         )
-    rows = tuple(_operator_row(deck, problem, plan, o, i) for i, o in enumerate(found))
-    places = [_place(o) for o in found]
+    rows = tuple(_operator_row(deck, problem, plan, o, i) for i, o in enumerate(result))
+    places = [_place(o) for o in result]
     xs = [x for x, _ in places] + [part.peak_flops_per_s[problem.job.recipe.linear] / bandwidth]
-    ys = [y / 1e12 for _, y in places] + [max(o.peak_flops_per_s for o in found) / 1e12]
+    ys = [y / 1e12 for _, y in places] + [max(o.peak_flops_per_s for o in result) / 1e12]
     frame = Frame(
         460,
         {
@@ -77,18 +77,18 @@ def compute_roofline(deck: Deck, problem: Problem, plan: Plan) -> ViewFigure:
         },
         legend_lines=3,
     )
-    products = [o for o in found if o.flops]
-    best = max(range(len(found)), key=lambda i: found[i].rate / found[i].peak_flops_per_s)
+    products = [o for o in result if o.flops]
+    best = max(range(len(result)), key=lambda i: result[i].rate / result[i].peak_flops_per_s)
     worst = min(
-        (i for i, o in enumerate(found) if o in products),
-        key=lambda i: found[i].rate / found[i].peak_flops_per_s,
+        (i for i, o in enumerate(result) if o in products),
+        key=lambda i: result[i].rate / result[i].peak_flops_per_s,
     )
     caption: Words = (
         "Nearest to its peak: ",
-        f"{found[best].name}, {found[best].direction}, with ",
+        f"{result[best].name}, {result[best].direction}, with ",
         rows[best][8] or "",
         "; furthest of the matrix products: ",
-        f"{found[worst].name}, {found[worst].direction}, with ",
+        f"{result[worst].name}, {result[worst].direction}, with ",
         rows[worst][8] or "",
         ".",
     )
@@ -329,8 +329,8 @@ def _calls_text(plan: Plan, o: Operator) -> str:
 
 def communication_roofline(deck: Deck, problem: Problem, plan: Plan) -> ViewFigure | None:
     """Return the communication roofline: a dot for every kind of transfer; None without any."""
-    found, part = plan.breakdown.transfers, problem.pool.accelerator
-    if not found:
+    result, part = plan.breakdown.transfers, problem.pool.accelerator
+    if not result:
         return None
     n = plan.layout.n_devices
     flops = model_flops_per_step(problem.shape, problem.job) / n
@@ -357,7 +357,7 @@ def communication_roofline(deck: Deck, problem: Problem, plan: Plan) -> ViewFigu
     colours = {axis: CATEGORIES[i] for i, axis in enumerate(AXES)}
     rates = link_rates(problem)
     dots: dict[str, list[tuple[float, float, str, str]]] = {}
-    for i, one in enumerate(found):
+    for i, one in enumerate(result):
         link, on_link = binding_link(one, rates)
         x, y = flops / on_link, flops / one.time_s
         rows.append(_transfer_row(deck, plan, one, i, flops, (link, on_link), rates))
@@ -372,7 +372,7 @@ def communication_roofline(deck: Deck, problem: Problem, plan: Plan) -> ViewFigu
         xs.append(x)
         ys.append(y / 1e12)
     peak = part.peak_flops_per_s[problem.job.recipe.linear]
-    used = {binding_link(one, rates)[0] for one in found}
+    used = {binding_link(one, rates)[0] for one in result}
     low, high = min(xs) / 3, max(xs) * 3
     for link, dash in (("scale-up", "solid"), ("scale-out", "dash"), ("host", "dot")):
         if link in used:
@@ -423,14 +423,14 @@ def communication_roofline(deck: Deck, problem: Problem, plan: Plan) -> ViewFigu
         },
         legend_lines=3,
     )
-    waits = max(range(len(found)), key=lambda i: found[i].exposed_s)
+    waits = max(range(len(result)), key=lambda i: result[i].exposed_s)
     caption: Words = (
         "A device does ",
         device,
         " in a step and reaches ",
         rate,
         ". Longest waited for: ",
-        f"{found[waits].axis} {found[waits].collective}, ",
+        f"{result[waits].axis} {result[waits].collective}, ",
         rows[waits][7] or "",
         " of ",
         rows[waits][6] or "",
@@ -621,7 +621,7 @@ def _transfer_row(
         "catalogue and calibration: ring bandwidth inside, ports × their efficiency outside",
         text=f"{100 * share:.0f} %",
     )
-    words = f"{link} bandwidth" if share >= 0.5 else "latency or protocol"
+    text = f"{link} bandwidth" if share >= 0.5 else "latency or protocol"
     return (
         Label(one.axis),
         one.collective,
@@ -634,7 +634,7 @@ def _transfer_row(
         intensity,
         rate,
         of_link,
-        words,
+        text,
     )
 
 

@@ -22,14 +22,14 @@ MOST_NEXT = 8
 def elasticity_figure(deck: Deck, problem: Problem, plan: Plan) -> ViewFigure:
     """Return what one per cent of every hardware figure takes off the step."""
     known = sensitivity(problem, plan.layout)
-    found = known.elasticity
+    result = known.elasticity
     shown_ones = sorted(
-        (f for f in FIGURES if abs(found[f.name]) >= LEAST), key=lambda f: -abs(found[f.name])
+        (f for f in FIGURES if abs(result[f.name]) >= LEAST), key=lambda f: -abs(result[f.name])
     )
     rows: list[tuple[Cell, ...]] = []
     gains, numbers = [], []
     for f in shown_ones:
-        value = found[f.name]
+        value = result[f.name]
         more, less = known.sides_s[f.name]
         number = deck.add(
             f"elasticity-{f.name.replace('_', '-')}",
@@ -110,10 +110,10 @@ def next_steps(
     The fastest that fit, and those that were faster did they fit. None where there are none.
     `bound` holds them, priced already.
     """
-    found = single_neighbours(bound.tried)
+    result = single_neighbours(bound.tried)
     usable = plan.usable_bytes
-    fit = [n for n in found if n.peak_bytes <= usable]
-    too_large = [n for n in found if n.peak_bytes > usable and n.step_s < plan.step_time_s]
+    fit = [n for n in result if n.peak_bytes <= usable]
+    too_large = [n for n in result if n.peak_bytes > usable and n.step_s < plan.step_time_s]
     chosen = [*fit[: MOST_NEXT - min(3, len(too_large))], *too_large[:3]]
     if not chosen:
         return ("No legal plan differs from this one in a single axis.",), None
@@ -153,11 +153,11 @@ def _changes(n: Neighbour) -> str:
 
 def _next_row(deck: Deck, plan: Plan, n: Neighbour, found: Breakdown, i: int) -> tuple[Cell, ...]:
     key = f"next-{i}"
-    words = ", ".join(f"{axis} {_shown(old)} → {_shown(new)}" for axis, old, new in n.changes)
+    text = ", ".join(f"{axis} {_shown(old)} → {_shown(new)}" for axis, old, new in n.changes)
     terms = [v for v in found.time_s.values() if v > 0.0]
     step = deck.add(
         f"{key}-step",
-        f"step time with {words}",
+        f"step time with {text}",
         n.step_s,
         "s",
         "sum of its terms",
@@ -167,7 +167,7 @@ def _next_row(deck: Deck, plan: Plan, n: Neighbour, found: Breakdown, i: int) ->
     change = n.step_s / plan.step_time_s - 1.0
     against = deck.add(
         f"{key}-change",
-        f"step time with {words} against this plan",
+        f"step time with {text} against this plan",
         change,
         "%",
         "its step time / this plan's − 1",
@@ -177,7 +177,7 @@ def _next_row(deck: Deck, plan: Plan, n: Neighbour, found: Breakdown, i: int) ->
     )
     peak = deck.add(
         f"{key}-peak",
-        f"peak memory with {words}",
+        f"peak memory with {text}",
         n.peak_bytes,
         "B",
         "sum of the terms of its fullest stage",
@@ -185,7 +185,7 @@ def _next_row(deck: Deck, plan: Plan, n: Neighbour, found: Breakdown, i: int) ->
         "planner.analyze.neighborhood: costmodels.step.memory_terms",
     )
     fits = "yes" if n.peak_bytes <= plan.usable_bytes else "no"
-    return (Label(words), fits, step, against, peak)
+    return (Label(text), fits, step, against, peak)
 
 
 def _shown(value: Any) -> str:

@@ -203,13 +203,13 @@ def _kind(event: Mapping[str, Any]) -> str:
 
 def _by_window(drawing: Drawing) -> list[dict[str, list[Mapping[str, Any]]]]:
     """Return the events that each window shows, by kind."""
-    found: list[dict[str, list[Mapping[str, Any]]]] = [{} for _ in drawing.windows]
+    results: list[dict[str, list[Mapping[str, Any]]]] = [{} for _ in drawing.windows]
     for event in drawing.events:
         span = event["ts"] * 1e-6, (event["ts"] + event["dur"]) * 1e-6
         for place, window in enumerate(drawing.windows):
             if _overlaps(*span, (window,)):
-                found[place].setdefault(_kind(event), []).append(event)
-    return found
+                results[place].setdefault(_kind(event), []).append(event)
+    return results
 
 
 def _traces(drawing: Drawing, lanes: Sequence[str], factor: float) -> Iterable[dict[str, Any]]:
@@ -328,8 +328,8 @@ def _layout(drawing: Drawing, lanes: Sequence[str], unit: str, factor: float) ->
         "zeroline": False,
     }
     out: dict[str, Any] = {"hoverdistance": 40}
-    whole = len(drawing.windows) == 1
-    if not whole:
+    is_whole = len(drawing.windows) == 1
+    if not is_whole:
         out["grid"] = {
             "rows": 1,
             "columns": len(drawing.windows),
@@ -341,7 +341,7 @@ def _layout(drawing: Drawing, lanes: Sequence[str], unit: str, factor: float) ->
         number = "" if i == 0 else str(i + 1)
         low, high = window.start_s / factor, window.end_s / factor
         margin = 0.01 * (high - low)
-        title = f"Time in the step ({unit})" if whole else f"{window.name} of the step ({unit})"
+        title = f"Time in the step ({unit})" if is_whole else f"{window.name} of the step ({unit})"
         out[f"xaxis{number}"] = {
             "title": {"text": title, "standoff": 2},
             "range": [low - margin, high + margin],
@@ -425,7 +425,7 @@ def _waits(
     step: StepTimeline, rank: int, axes: Collection[str]
 ) -> dict[str, tuple[float, int, float]]:
     """Return what a rank waits for on each axis: seconds, blocks, seconds of one."""
-    found = dict.fromkeys(axes, 0.0)
+    result = dict.fromkeys(axes, 0.0)
     blocks = step.pipeline.blocks[rank]
     for block in blocks:
         for stage, _, kind in block.parts:
@@ -434,8 +434,8 @@ def _waits(
             wire = step.wires[stage]
             way = wire.forward if kind == 0 else wire.backward
             for axis in axes:
-                found[axis] += way[axis].exposed_s
-    return {axis: (value, len(blocks), value / len(blocks)) for axis, value in found.items()}
+                result[axis] += way[axis].exposed_s
+    return {axis: (value, len(blocks), value / len(blocks)) for axis, value in result.items()}
 
 
 def _mean(value: float, n: int) -> str:
@@ -478,14 +478,14 @@ def _hides(deck: Deck, plan: Plan, drawing: Drawing) -> Shown:
 
 def _hidden_card(deck: Deck, drawing: Drawing, rank: int) -> Shown:
     """Return what hides of the dp traffic of a stage."""
-    found = drawing.step.data_parallel[rank]
+    result = drawing.step.data_parallel[rank]
     return deck.add(
         f"timeline-{rank}-dp-hidden",
         f"dp traffic of stage {rank} that hides beside compute",
-        found.hidden_s,
+        result.hidden_s,
         "s",
         "time on the wire in a step − what is waited for",
-        f"{_full(found.time_s)} − {_full(found.exposed_s)}",
+        f"{_full(result.time_s)} − {_full(result.exposed_s)}",
         "costmodels.comm.hidden_traffic: the parts of "
         "costmodels.step.data_parallel_exposed for a rank"
         " that holds what this one holds",

@@ -22,12 +22,12 @@ def waterfall(deck: Deck, problem: Problem, plan: Plan, numbers: dict[str, Shown
     Traffic that runs beside compute stands in it and is credited at once, so that the bars end at
     the step time exactly; the last bar has the range of 8 of 10 measured plans.
     """
-    found = plan.breakdown
+    result = plan.breakdown
     bars: list[Bar] = []
-    hidden, sums = hidden_traffic_figure(found)
+    hidden, sums = hidden_traffic_figure(result)
     for group, terms in GROUPS.items():
         for name in (name for name in terms if name in numbers):
-            bars.append((name, group, found.time_s[name], numbers[name], TERMS[name].title))
+            bars.append((name, group, result.time_s[name], numbers[name], TERMS[name].title))
         if group == "network" and hidden > 0.0:
             made = "costmodels.traffic.PlanTraffic.transfers"
             source = f"{made}: time on the wire less what compute waits for"
@@ -54,9 +54,9 @@ def waterfall(deck: Deck, problem: Problem, plan: Plan, numbers: dict[str, Shown
     rows: list[tuple[Cell, ...]] = []
     traces, at = [], 0.0
     for group, colour in GROUP_COLOURS.items():
-        mine = [bar for bar in bars if bar[1] == group]
-        if group != "total" and mine:
-            traces += [_bars(group, colour, mine, bars), _labels(group, mine, bars)]
+        own = [bar for bar in bars if bar[1] == group]
+        if group != "total" and own:
+            traces += [_bars(group, colour, own, bars), _labels(group, own, bars)]
     for name, group, value, number, title in bars:
         share = deck.add(
             f"share-{name.replace(' ', '-')}",
@@ -165,9 +165,9 @@ def _labels(group: str, mine: list[Bar], bars: list[Bar]) -> dict[str, Any]:
 
     On either side there is room in narrow windows, too.
     """
-    starts, whole = _starts(bars), sum(bar[2] for bar in bars)
+    starts, full_total = _starts(bars), sum(bar[2] for bar in bars)
     ends = [sorted((starts[bar[0]], starts[bar[0]] + bar[2])) for bar in mine]
-    early = [low < 0.4 * whole for low, _ in ends]
+    early = [low < 0.4 * full_total for low, _ in ends]
     return {
         "type": "scatter",
         "mode": "text",

@@ -73,12 +73,12 @@ def degrees_text(
     points: SweepPoints, row: int, names: Sequence[str] = ("tp", "pp", "cp", "ep", "dp")
 ) -> str:
     """Return degrees of parallelism of a row, those of 1 left out: `tp8 pp4`."""
-    found = []
+    results = []
     for name in names:
         value = points.values(f"best.{name}")[row]
         if isinstance(value, int | float) and value > 1:
-            found.append(f"{name}{int(value)}")
-    return " ".join(found) or "no split"
+            results.append(f"{name}{int(value)}")
+    return " ".join(results) or "no split"
 
 
 def _headline(points: SweepPoints) -> str:
@@ -102,12 +102,12 @@ def _headline(points: SweepPoints) -> str:
 def _best_words(points: SweepPoints, rows: Sequence[int], n: int = 2) -> str:
     """Return the best of some rows by aim, time and cost, at most `n` of them."""
     measures = [points.aim, points.time, *([points.cost] if points.cost else [])]
-    said: dict[int, str] = {}
+    message: dict[int, str] = {}
     for measure in measures:
         row = points.best(measure, rows)
-        if row is not None and row not in said and len(said) < n:
-            said[row] = _best_sentence(points, measure, row, whole=not said)
-    return " ".join(said.values())
+        if row is not None and row not in message and len(message) < n:
+            message[row] = _best_sentence(points, measure, row, whole=not message)
+    return " ".join(message.values())
 
 
 _SUPERLATIVES = {"cost": "Cheapest", "energy": "Least energy", "devices": "Fewest devices"}
@@ -141,13 +141,13 @@ def _named(points: SweepPoints, row: int) -> str:
 
 def _none_fits(points: SweepPoints) -> str:
     reasons = Counter(shortened_name(r, 120) for r in points.texts("reason") if r)
-    most = reasons.most_common(1)
-    why = f" Most often because: {most[0][0]} ({most[0][1]:,} points)." if most else ""
+    maximum = reasons.most_common(1)
+    why = f" Most often because: {maximum[0][0]} ({maximum[0][1]:,} points)." if maximum else ""
     return f"None of the {points.n:,} points has a plan.{why}"
 
 
 def _asked(points: SweepPoints) -> tuple[str, ...]:
-    header, found = points.header, []
+    header, results = points.header, []
     job = ", ".join(
         shortened_name(text)
         for text in (
@@ -157,40 +157,40 @@ def _asked(points: SweepPoints) -> tuple[str, ...]:
         if text
     )
     if job:
-        found.append(f"Job and cluster: {job}.")
+        results.append(f"Job and cluster: {job}.")
     training = header.get("model")
     training = training.get("training") if isinstance(training, Mapping) else None
     if isinstance(training, Mapping):
         varied_words = {axis.path.rsplit(".", 1)[-1] for axis in points.axes}
-        said = [
+        messages = [
             f"{word} {_plain_value(training[key])}"
             for key, word in _TRAINING_WORDS.items()
             if training.get(key) is not None and key not in varied_words
         ]
-        if said:
-            found.append(f"The same everywhere: {', '.join(said)}.")
+        if messages:
+            results.append(f"The same everywhere: {', '.join(messages)}.")
     changed = header.get("set")
     if isinstance(changed, Mapping) and changed:
-        found.append(f"Set: {_pairs(changed)}.")
+        results.append(f"Set: {_pairs(changed)}.")
     varied = [axis for axis in points.axes if len(axis.values) > 1]
     if varied:
-        found.append(
+        results.append(
             "Varied: " + "; ".join(f"{axis.title} ({axis.spans})" for axis in varied) + "."
         )
     else:
-        found.append("Nothing was varied.")
+        results.append("Nothing was varied.")
     where = header.get("where")
     if isinstance(where, list | tuple) and where:
-        found.append(f"Only where: {'; '.join(shortened_name(text, 120) for text in where)}.")
+        results.append(f"Only where: {'; '.join(shortened_name(text, 120) for text in where)}.")
     search = {**_mapping(header.get("options")), **_mapping(header.get("search"))}
-    said = [
+    messages = [
         f"{shortened_name(key).replace('_', ' ')} {_plain_value(value)}"
         for key, value in search.items()
         if key not in ("top", "allow") and value not in (None, "", [], {}, False, 0, ())
     ]
-    if said:
-        found.append(f"Search: {', '.join(said)}.")
-    return tuple(found)
+    if messages:
+        results.append(f"Search: {', '.join(messages)}.")
+    return tuple(results)
 
 
 _TRAINING_WORDS = {
@@ -232,10 +232,12 @@ def _name(header: Mapping[str, Any], key: str) -> str:
 
 def _one(texts: Sequence[str]) -> str:
     """Return the only text, or how many there are; empty without any."""
-    found = list(dict.fromkeys(text for text in texts if text))
-    if len(found) > 3:
-        return f"{len(found)} of them, {shortened_name(found[0])} to {shortened_name(found[-1])}"
-    return " / ".join(shortened_name(text) for text in found)
+    result = list(dict.fromkeys(text for text in texts if text))
+    if len(result) > 3:
+        return (
+            f"{len(result)} of them, {shortened_name(result[0])} to {shortened_name(result[-1])}"
+        )
+    return " / ".join(shortened_name(text) for text in result)
 
 
 def _counts(points: SweepPoints) -> tuple[str, ...]:
@@ -259,13 +261,13 @@ def _counts(points: SweepPoints) -> tuple[str, ...]:
     if counts["failed"]:
         parts.append(f"{counts['failed']:,} failed")
     expected = points.header.get("n_points")
-    found = [text + ", ".join(parts) + "."]
+    results = [text + ", ".join(parts) + "."]
     if isinstance(expected, int) and expected > points.n:
-        found.append(
+        results.append(
             f"{expected - points.n:,} of {expected:,} points of the design are not in the file:"
             " left out by its constraints, or not finished."
         )
-    return tuple(found)
+    return tuple(results)
 
 
 def _best(points: SweepPoints) -> AnswerTable:
@@ -335,16 +337,16 @@ def _worth(points: SweepPoints, found: Sequence[Effect]) -> tuple[str, ...]:
     others = [effect for effect in found if effect.axis.path not in own]
     if not points.job_axes or not others or not 1 < len(jobs) <= MAX_JOBS_APART:
         return _worth_of(points, found, own)
-    said = []
+    messages = []
     for job in jobs:
         alike = points.only([row for row in range(points.n) if points.jobs[row] == job])
-        said += [
+        messages += [
             f"{_capital(points.job_text(job))}: {text[:1].lower()}{text[1:]}"
             if text.startswith(("Doubling", "Worth", "Against"))
             else text
             for text in _worth_of(alike, effects(alike), own)
         ]
-    return tuple(said)
+    return tuple(messages)
 
 
 def _worth_of(
@@ -362,7 +364,7 @@ def _worth_of(
             e.axis.path,
         )
     )
-    said = []
+    messages = []
     doubled = [
         e
         for e in told
@@ -376,22 +378,22 @@ def _worth_of(
             text += f"the next, {gains[1].axis.title}, {_faster(gains[1].per_doubling, what)}."
         else:
             text += f"twice as much of nothing else varied shortens the {what}."
-        said.append(text)
+        messages.append(text)
     by_cost = points.aim is points.cost
-    said += [_effect_sentence(effect, what, by_cost) for effect in told]
+    messages += [_effect_sentence(effect, what, by_cost) for effect in told]
     for effect in found:
         if effect.axis.is_money_or_power:
-            said.append(
+            messages.append(
                 f"{_capital(effect.axis.title)} changes cost or energy, not the {what}."
                 if not effect.method or abs(math.log(effect.time_ratio)) < NO_CHANGE
                 else _effect_sentence(effect, what, by_cost)
             )
         elif not effect.method:
-            said.append(
+            messages.append(
                 f"What {effect.axis.title} buys cannot be told: no two points with a plan are"
                 " alike in everything else."
             )
-    return tuple(said)
+    return tuple(messages)
 
 
 def _capital(text: str) -> str:
@@ -575,7 +577,7 @@ def _cell(ratio: float) -> float | None:
 def _doubts(points: SweepPoints, known: Sequence[Effect]) -> tuple[str, ...]:
     """Return what the reader should know before believing: assumptions, intervals, limits."""
     notes = points.header.get("notes")
-    found = (
+    result = (
         [shortened_name(text, 300) for text in notes] if isinstance(notes, list | tuple) else []
     )
     parts: dict[str, dict[str, None]] = {}
@@ -585,12 +587,12 @@ def _doubts(points: SweepPoints, known: Sequence[Effect]) -> tuple[str, ...]:
             parts.setdefault(part, {})[figure] = None
     for part, figures in list(parts.items())[:MAX_ASSUMED]:
         of = ", ".join(figure.replace("_", " ").replace(".", " ") for figure in figures if figure)
-        found.append(
+        result.append(
             f"Assumed, without a second source: {shortened_name(part)}"
             f"{': ' + shortened_name(of, 300) if of else ''}."
         )
     if len(parts) > MAX_ASSUMED:
-        found.append(
+        result.append(
             f"{len(parts) - MAX_ASSUMED:,} more parts have assumed figures: the file of all points"
             " names them."
         )
@@ -600,36 +602,36 @@ def _doubts(points: SweepPoints, known: Sequence[Effect]) -> tuple[str, ...]:
         high = points.numbers("best.step_time_p90_s")[row]
         if math.isfinite(low) and math.isfinite(high):
             scale: Scale = scale_for("seconds", [high])
-            found.append(
+            result.append(
                 f"A step of the fastest point lies between {scale.text(low)} and"
                 f" {scale.text(high)} in 8 of 10 cases."
             )
     if any(effect.method == "fit" for effect in known):
-        found.append(
+        result.append(
             "The points are samples: effects by a fit assume that each doubling is alike; their"
             f" ranges are two standard errors wide on both sides; R² is {_r_squared(known):.2f}."
         )
     if not points.same_work and not points.job_axes:
-        found.append(
+        result.append(
             "Steps differ in tokens, so points are compared by the time of a million tokens."
         )
     if points.job_axes:
         names = ", ".join(axis.title for axis in points.job_axes)
-        found.append(f"Jobs differ ({names}): only points of one job are compared.")
+        result.append(f"Jobs differ ({names}): only points of one job are compared.")
     if points.cost is None and points.solved.any():
-        found.append(
+        result.append(
             "Without prices (price_per_hour of a pool) no cost is known: what a figure may cost is"
             " said as a share of the price of a device-hour."
         )
     if points.aim is not points.time:
-        found.append(
+        result.append(
             f"Each point is its best plan by {points.aim.title.lower()}: others may be faster,"
             " also than the one named fastest."
         )
     n_stopped = Counter(points.statuses)["stopped"]
     if n_stopped:
-        found.append(
+        result.append(
             f"{n_stopped:,} points were stopped by the time limit: their plans may not be the"
             " best."
         )
-    return tuple(found)
+    return tuple(result)

@@ -105,13 +105,13 @@ class Effect:
 def effects(points: SweepPoints) -> tuple[Effect, ...]:
     """Return what each axis with several values buys, in the order of the axes."""
     varied = [axis for axis in points.axes if len(axis.values) > 1]
-    found = [_by_pairs(points, axis) for axis in varied]
+    results = [_by_pairs(points, axis) for axis in varied]
     n_solved = int(points.solved.sum())
-    lacking = [effect for effect in found if effect.n_compared < MIN_CHAINS_SHARE * n_solved]
+    lacking = [effect for effect in results if effect.n_compared < MIN_CHAINS_SHARE * n_solved]
     if lacking and n_solved > len(varied) + 2:
         fitted = _by_fit(points, [effect.axis for effect in lacking], varied)
-        found = [fitted.get(effect.axis.path, effect) for effect in found]
-    return tuple(found)
+        results = [fitted.get(effect.axis.path, effect) for effect in results]
+    return tuple(results)
 
 
 def _geometric_mean(ratios: Sequence[float]) -> float:
@@ -227,7 +227,7 @@ def _by_fit(
     r_squared = 1 - left_over / spread if spread else 1.0
     variance = left_over / (len(rows) - design.shape[1])
     errors = np.sqrt(variance * np.diag(np.linalg.inv(design.T @ design)))
-    found = {}
+    entries = {}
     for axis in wanted:
         start, stop = place[axis.path]
         nan = math.nan
@@ -242,7 +242,7 @@ def _by_fit(
             ratio = math.exp(solution[start] * width)
         else:
             ratio = math.exp(solution[stop - 1])
-        found[axis.path] = Effect(
+        entries[axis.path] = Effect(
             axis,
             "fit",
             (),
@@ -257,4 +257,4 @@ def _by_fit(
             0,
             r_squared,
         )
-    return found
+    return entries

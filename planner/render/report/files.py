@@ -145,12 +145,12 @@ def read_points(sweep_file: str) -> SweepPoints:
     """Return the rows of a finished or partial sweep."""
     from planner.sweeps.reader import read_sweep
 
-    found = read_sweep(Path(sweep_file))
-    if not found.finished:
+    sweep = read_sweep(Path(sweep_file))
+    if not sweep.finished:
         sys.stderr.write(
-            f"{sweep_file}: the sweep is not finished: {len(found):,} points so far are reported\n"
+            f"{sweep_file}: the sweep is not finished: {len(sweep):,} points so far are reported\n"
         )
-    return SweepPoints(found.values, found.header)
+    return SweepPoints(sweep.values, sweep.header)
 
 
 def chosen_axis(points: SweepPoints, path: str, option: str) -> PointAxis | None:

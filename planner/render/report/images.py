@@ -27,8 +27,8 @@ WIDTH = 1000
 def find_browser() -> str:
     """Return the path of the Chromium or Chrome that draws: BROWSER_PATH or one on the PATH."""
     named = os.environ.get("BROWSER_PATH", "")
-    found = [named] if named else [shutil.which(name) or "" for name in BROWSERS]
-    path = next((path for path in found if path and Path(path).is_file()), "")
+    result = [named] if named else [shutil.which(name) or "" for name in BROWSERS]
+    path = next((path for path in result if path and Path(path).is_file()), "")
     if not path:
         raise UsageError(
             f"BROWSER_PATH is {named}, and there is no such file"

@@ -67,12 +67,12 @@ def sweep_page(
     points: SweepPoints, source: str, x: PointAxis | None = None, y: PointAxis | None = None
 ) -> str:
     """Return the report of a sweep as HTML; `source` is the name of its file."""
-    found = effects(points)
+    result = effects(points)
     name = shortened_name(points.header.get("name") or "")
     if name in ("", "sweep"):
         name = f"of {shortened_name(source)}"
-    said = sweep_answer(points, found)
-    return points_page(f"Sweep {name}", points, said, sections(points, found, x, y), source)
+    message = sweep_answer(points, result)
+    return points_page(f"Sweep {name}", points, message, sections(points, result, x, y), source)
 
 
 def points_page(
@@ -222,9 +222,9 @@ def points_csv(points: SweepPoints) -> tuple[str, int]:
             AnswerTable(tuple(chosen), tuple(zip(*columns, strict=True)) if columns else ())
         )
 
-    whole = text(names)
-    if len(whole) <= MAX_DOWNLOAD_BYTES:
-        return whole, 0
+    total = text(names)
+    if len(total) <= MAX_DOWNLOAD_BYTES:
+        return total, 0
     main = [name for name in names if name in MAIN_COLUMNS or name.startswith("in.")]
     return text(main), len(names) - len(main)
 
@@ -305,15 +305,15 @@ def _finite(value: float, factor: float, digits: int | None = None) -> float | i
 
 def facts(points: SweepPoints) -> tuple[tuple[str, str], ...]:
     """Return what the answer rests on: versions, calibration, ids, inputs and options."""
-    found: list[tuple[str, str]] = []
+    results: list[tuple[str, str]] = []
     calibrations = dict.fromkeys(text for text in points.texts("calibration") if text)
     if calibrations:
-        found.append(("calibration of the points", ", ".join(map(shortened_name, calibrations))))
+        results.append(("calibration of the points", ", ".join(map(shortened_name, calibrations))))
     skip = {"axes", "columns", "inputs", "n_rows", "n_points", "name", "design"}
     for key, value in points.header.items():
         if key not in skip and value not in (None, "", [], {}):
-            found.append((shortened_name(key).replace("_", " "), _fact(value)))
-    return tuple(found)
+            results.append((shortened_name(key).replace("_", " "), _fact(value)))
+    return tuple(results)
 
 
 def _fact(value: object) -> str:

@@ -144,15 +144,15 @@ class SweepPoints:
     def numbers(self, name: str) -> Array:
         """Return a column as numbers, NaN where it has none."""
         if name not in self._numbers:
-            found = [_number(value) for value in self.values(name)]
-            self._numbers[name] = np.array(found, dtype=np.float64)
+            results = [_number(value) for value in self.values(name)]
+            self._numbers[name] = np.array(results, dtype=np.float64)
         return self._numbers[name]
 
     def texts(self, name: str) -> list[str]:
         """Return a column as text, empty where it has none."""
         if name not in self._texts:
-            found = ["" if value is None else str(value) for value in self.values(name)]
-            self._texts[name] = found
+            results = ["" if value is None else str(value) for value in self.values(name)]
+            self._texts[name] = results
         return self._texts[name]
 
     def scale(self, kind: str, name: str) -> Scale:
@@ -168,10 +168,10 @@ class SweepPoints:
     @cached_property
     def statuses(self) -> list[str]:
         """By row: its status; told from the step time where not given."""
-        given = self.texts("status")
+        value = self.texts("status")
         return [
             status or ("ok" if solved else "failed")
-            for status, solved in zip(given, self.solved.tolist(), strict=True)
+            for status, solved in zip(value, self.solved.tolist(), strict=True)
         ]
 
     @cached_property
@@ -254,12 +254,12 @@ class SweepPoints:
     @cached_property
     def job_axes(self) -> tuple[PointAxis, ...]:
         """Axes along which the model or the sequence changes, so that times do not compare."""
-        found = []
+        results = []
         model, n_params = self.texts("model"), self.values("n_params")
         job_of_row = list(zip(model, n_params, strict=True))
         for axis in self.axes:
             if axis.path.split(".")[-1] == "seq_len" or axis.path.split(".")[0] == "model":
-                found.append(axis)
+                results.append(axis)
                 continue
             if axis.is_hardware:
                 continue
@@ -269,8 +269,8 @@ class SweepPoints:
             if len({job for group in jobs.values() for job in group}) > 1 and all(
                 len(group) == 1 for group in jobs.values()
             ):
-                found.append(axis)
-        return tuple(found)
+                results.append(axis)
+        return tuple(results)
 
     @cached_property
     def jobs(self) -> list[tuple[Any, ...]]:
@@ -289,8 +289,8 @@ class SweepPoints:
         """Return the row with the least of a measure; of equal ones the faster, then the first."""
         chosen = range(self.n) if rows is None else rows
         values, time = measure.values, self.time.values
-        found = [row for row in chosen if math.isfinite(values[row])]
-        return min(found, key=lambda row: (values[row], time[row], row), default=None)
+        results = [row for row in chosen if math.isfinite(values[row])]
+        return min(results, key=lambda row: (values[row], time[row], row), default=None)
 
     def axis(self, path: str) -> PointAxis | None:
         """Return the axis of a path, told without its first words where that is unique."""
@@ -333,7 +333,7 @@ def _axes(
     paths = [path for path in described if f"in.{path}" in columns]
     if not paths:
         paths = [name.removeprefix("in.") for name in columns if name.startswith("in.")]
-    found, titles = [], _titles(paths)
+    results, titles = [], _titles(paths)
     for path in paths:
         column = columns[f"in.{path}"]
         seen = list(dict.fromkeys(value for value in column if value is not None))
@@ -352,8 +352,8 @@ def _axes(
         scale = axis_scale(kind, values) if numeric else Scale()
         title = shortened_name(entry.get("label") or titles[path], 48)
         fields = tuple(str(field) for field in entry.get("fields") or ())
-        found.append(PointAxis(path, title, f"in.{path}", numeric, values, scale, fields))
-    return tuple(found)
+        results.append(PointAxis(path, title, f"in.{path}", numeric, values, scale, fields))
+    return tuple(results)
 
 
 def _titles(paths: Sequence[str]) -> dict[str, str]:

@@ -133,10 +133,10 @@ def _page(title: str, parts: Sequence[Part]) -> str:
 
 
 def _decision(plan: Plan, note: str) -> Iterator[Part]:
-    found = plan.breakdown
+    result = plan.breakdown
     yield Paragraph(
         f"{shown_layout(plan.layout)} on {plan.layout.n_devices:,} devices: "
-        f"{plan.step_time_s:.3f} s a step, {found.peak_bytes / GIB:.1f} of "
+        f"{plan.step_time_s:.3f} s a step, {result.peak_bytes / GIB:.1f} of "
         f"{plan.usable_bytes / GIB:.1f} GiB",
         True,
     )
@@ -154,7 +154,7 @@ def _decision(plan: Plan, note: str) -> Iterator[Part]:
         *([("HFU", f"{hfu(plan):.1%} (with recomputed FLOPs)")] if hfu(plan) > plan.mfu else []),
         (
             "memory of the fullest device",
-            f"{found.peak_bytes / GIB:.1f} GiB of {plan.usable_bytes / GIB:.1f} usable",
+            f"{result.peak_bytes / GIB:.1f} GiB of {plan.usable_bytes / GIB:.1f} usable",
         ),
         ("devices", f"{plan.layout.n_devices:,} in use, {plan.n_idle:,} idle"),
         ("numbers", plan.precision),
@@ -186,13 +186,13 @@ def _why(data: Mapping[str, Any], plan: Plan, bound: Bound) -> Iterator[Part]:
             f"{'' if proof['proven'] else '; the search was not complete, so this is not proven'}."
         )
     yield Heading(3, "What binds")
-    said = [
+    messages = [
         bottleneck_headline(bound),
         compute_words(bound),
         next_words(bound),
         memory_words(bound),
     ]
-    yield Bullets(tuple(f"{text}." for text in said if text))
+    yield Bullets(tuple(f"{text}." for text in messages if text))
 
 
 def _question(data: Mapping[str, Any]) -> Iterator[Part]:
@@ -222,11 +222,11 @@ def _question(data: Mapping[str, Any]) -> Iterator[Part]:
         "Pools",
     )
     yield Heading(2, "Assumptions")
-    asked = [f"{axis} {axis_text(axis, value)}" for axis, value in options["pins"].items()]
+    requested = [f"{axis} {axis_text(axis, value)}" for axis, value in options["pins"].items()]
     items = [
         f"software: {options['stack']}"
         + ("" if options["framework"] == "default" else f", as {options['framework']} runs it"),
-        f"pinned: {', '.join(asked)}" if asked else "no axis is pinned",
+        f"pinned: {', '.join(requested)}" if requested else "no axis is pinned",
     ]
     items += [
         f"only {axis} {', '.join(axis_text(axis, v) for v in values)}"
@@ -249,7 +249,7 @@ def _pool_row(pool: Pool) -> tuple[str, ...]:
 
 
 def _time_and_memory(plan: Plan, bound: Bound) -> Iterator[Part]:
-    found = plan.breakdown
+    result = plan.breakdown
     yield Heading(2, "Where the step goes")
     parts = [p for p in bound.ordered if bound.now.parts[p] > 0]
     yield Grid(
@@ -263,17 +263,17 @@ def _time_and_memory(plan: Plan, bound: Bound) -> Iterator[Part]:
         tuple(bound.now.share(p) for p in parts),
     )
     yield Heading(2, "Memory")
-    stage = found.stages[found.peak_stage]
+    stage = result.stages[result.peak_stage]
     terms = [(t, b) for t, b in stage.items() if b > 0]
     yield Grid(
         ("term", "GiB", "what it is"),
         tuple((t, f"{b / GIB:.2f}", TERMS[t].title) for t, b in terms),
-        f"The fullest device, stage {found.peak_stage}",
+        f"The fullest device, stage {result.peak_stage}",
         (1,),
         tuple(b / plan.usable_bytes for _, b in terms),
     )
-    if len(found.stages) > 1:
-        totals = [sum(stage.values()) for stage in found.stages]
+    if len(result.stages) > 1:
+        totals = [sum(stage.values()) for stage in result.stages]
         yield Grid(
             ("stage", "GiB", "free GiB"),
             tuple(
@@ -325,8 +325,8 @@ def _difference(plan: Plan, other: Plan) -> str:
     a, b = plan.breakdown.time_s, other.breakdown.time_s
     gaps = sorted(((b[t] - a[t], t) for t in TIME_TERMS), key=lambda x: (-abs(x[0]), x[1]))
     least = LEAST_SHARE * plan.step_time_s
-    said = [f"{term} {gap:+.3f} s" for gap, term in gaps if abs(gap) >= least]
-    return ", ".join(said[:4]) or "many small differences"
+    messages = [f"{term} {gap:+.3f} s" for gap, term in gaps if abs(gap) >= least]
+    return ", ".join(messages[:4]) or "many small differences"
 
 
 def _levers(bound: Bound) -> Iterator[Part]:
@@ -356,17 +356,17 @@ def _levers(bound: Bound) -> Iterator[Part]:
 def _sensitivities(problem: Any, plan: Plan) -> Iterator[Part]:
     yield Heading(2, "Sensitivities")
     yield Paragraph("By how many per cent the step moves with one per cent of a figure.")
-    found = elasticities(problem, plan.layout)
+    result = elasticities(problem, plan.layout)
     rows = sorted(
-        (f for f in FIGURES if abs(found[f.name]) >= LEAST_ELASTICITY),
-        key=lambda f: (-abs(found[f.name]), f.name),
+        (f for f in FIGURES if abs(result[f.name]) >= LEAST_ELASTICITY),
+        key=lambda f: (-abs(result[f.name]), f.name),
     )
     yield Grid(
         ("figure", "%", "meaning"),
-        tuple((f.name, f"{found[f.name]:+.3f}", f.meaning) for f in rows),
+        tuple((f.name, f"{result[f.name]:+.3f}", f.meaning) for f in rows),
         "d log t / d log x",
         (1,),
-        tuple(abs(found[f.name]) for f in rows),
+        tuple(abs(result[f.name]) for f in rows),
     )
 
 
@@ -438,12 +438,12 @@ def _name_of(inputs: Mapping[str, Any], kind: str) -> str:
     from planner.solver.sources import read_inputs
 
     name = str(inputs[f"{kind}_source"])
-    given = (name, "h100-x8") if kind == "model" else ("llama3-8b", name)
+    value = (name, "h100-x8") if kind == "model" else ("llama3-8b", name)
     try:
-        found = read_inputs(*given)[0 if kind == "model" else 1]
+        result = read_inputs(*value)[0 if kind == "model" else 1]
     except PlannerError:
         return f"{kind}.yaml"
-    return name if found.document == inputs[kind] else f"{kind}.yaml"
+    return name if result.document == inputs[kind] else f"{kind}.yaml"
 
 
 def _basis(data: Mapping[str, Any], plan: Plan | None) -> Iterator[Part]:

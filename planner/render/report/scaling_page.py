@@ -46,21 +46,21 @@ def scale_page(found: Scaling) -> str:
     """Return the page of a scaling curve as HTML."""
     points = points_of(found)
     heading = scaling_text(found).split("\n", 1)[0]
-    said = sweep_answer(points, effects(points))
+    message = sweep_answer(points, effects(points))
     stopped = (f"Stopped ({found.stopped}): larger sizes are missing.",) if found.stopped else ()
     # The notes of the curve name what is assumed.
-    doubts = [text for text in said.doubts if not (found.notes and text.startswith("Assumed"))]
-    said = SweepFindings(
-        said.headline,
+    doubts = [text for text in message.doubts if not (found.notes and text.startswith("Assumed"))]
+    message = SweepFindings(
+        message.headline,
         (f"{heading}.",),
-        said.points,
-        said.best,
+        message.points,
+        message.best,
         _joined(marks_lines(found)),
         AnswerTable((), ()),
         (*stopped, *found.notes, *doubts),
         "What the curve says",
     )
-    return points_page(f"Scaling: {heading}", points, said, scaling_sections(found, points), "")
+    return points_page(f"Scaling: {heading}", points, message, scaling_sections(found, points), "")
 
 
 def _joined(lines: Sequence[str]) -> tuple[str, ...]:

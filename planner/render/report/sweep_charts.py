@@ -47,7 +47,7 @@ def sections(
     """Return the sections that the rows can fill; `x` and `y` are the axes of the maps."""
     ranked = ranked_axes(points, effects)
     x, y = map_axes(ranked, x, y)
-    found = []
+    results = []
     if points.solved.any():
         charts = tuple(
             axis_chart(points, axis, number + 1)
@@ -56,7 +56,7 @@ def sections(
         lead = "The best over all points with this value, whatever the other axes are."
         if len(ranked) > MAX_AXIS_CHARTS:
             lead += f" The {MAX_AXIS_CHARTS} axes that matter most, of {len(ranked)}."
-        found.append(Section("axes", "Over each axis", lead, charts))
+        results.append(Section("axes", "Over each axis", lead, charts))
         maps = []
         if x is not None and y is not None:
             maps += [
@@ -72,7 +72,7 @@ def sections(
         if x is not None:
             maps.append(layout_map(points, x, y))
         lead = "Each cell is the best over all other axes. --x and --y choose the axes."
-        found.append(Section("maps", "Over two axes", lead, tuple(maps)))
+        results.append(Section("maps", "Over two axes", lead, tuple(maps)))
         others = [m for m in (points.cost, points.energy, points.size) if m is not None]
         pairs = [(points.time, other) for other in others if len(set(other.values.tolist())) > 1]
         if points.cost is not None and points.energy is not None:
@@ -80,25 +80,25 @@ def sections(
         fronts = [front_chart(points, a, b) for a, b in pairs] if points.solved.sum() > 1 else []
         fronts = [chart for chart in fronts if len(chart.table.rows) > 1]
         lead = "On the front nothing gets better without something getting worse."
-        found.append(Section("fronts", "What to trade", lead, tuple(fronts)))
+        results.append(Section("fronts", "What to trade", lead, tuple(fronts)))
         curves = tuple(
             chart
             for weak in (False, True)
             if (chart := scaling_chart(curves_of(points, weak), weak)) is not None
         )
         lead = "Dashed: every device as useful as at the smallest size."
-        found.append(Section("scaling", "Scaling", lead, curves))
+        results.append(Section("scaling", "Scaling", lead, curves))
         what = tuple(
             chart
             for chart in (tornado(points), roofline(points), communication_roofline_chart(points))
             if chart is not None
         )
-        found.append(Section("bounds", "What binds", "", what))
+        results.append(Section("bounds", "What binds", "", what))
     fails = axis_that_fails(points)
     if not points.solved.all() and fails is not None:
         chart = status_chart(points, fails)
-        found.append(Section("status", "Points without a plan", "", (chart,)))
-    return [section for section in found if section.charts]
+        results.append(Section("status", "Points without a plan", "", (chart,)))
+    return [section for section in results if section.charts]
 
 
 def map_axes(

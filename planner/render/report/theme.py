@@ -93,6 +93,6 @@ def template(dark: bool = False) -> dict[str, Any]:
 
 def image_template() -> dict[str, Any]:
     """Return the template of images: light, on white."""
-    found = template(dark=False)
-    found["layout"] |= {"paper_bgcolor": "#ffffff", "plot_bgcolor": "#ffffff"}
-    return found
+    result = template(dark=False)
+    result["layout"] |= {"paper_bgcolor": "#ffffff", "plot_bgcolor": "#ffffff"}
+    return result

@@ -81,7 +81,7 @@ class PlanMaker:
 
         Bytes; `able` names those frameworks. Layouts under one stack are priced together.
         """
-        found: list[dict[StackProfile, float]] = [{} for _ in layouts]
+        results: list[dict[StackProfile, float]] = [{} for _ in layouts]
         together: dict[StackProfile, tuple[Problem, list[int]]] = {}
         for i, names in enumerate(able):
             owns = [self.as_framework(name) for name in names]
@@ -91,8 +91,8 @@ class PlanMaker:
         for own, rows in together.values():
             priced = peaks_of_layouts(own, [layouts[i] for i in rows])
             for i, peak in zip(rows, priced, strict=True):
-                found[i][own.stack] = peak
-        return found
+                results[i][own.stack] = peak
+        return results
 
     def fitting(
         self, found: Breakdown, able: tuple[str, ...], known: Peaks = NO_PEAKS
@@ -198,8 +198,8 @@ def under_framework(
     problem: Problem, layout: Layout, framework: str, calibration: Calibration
 ) -> Breakdown | None:
     """Return the plan priced as `framework` runs it; None when it does not fit its memory."""
-    found = break_down(as_framework(problem, framework, calibration), layout)
-    return found if found.peak_bytes <= problem.pool.usable_bytes else None
+    breakdown = break_down(as_framework(problem, framework, calibration), layout)
+    return breakdown if breakdown.peak_bytes <= problem.pool.usable_bytes else None
 
 
 def plan_of_layout(
@@ -207,5 +207,5 @@ def plan_of_layout(
 ) -> tuple[Problem, Plan]:
     """Price a layout again on the first pool: how `show`, `explain` and `emit` reopen a plan."""
     problem = make_problem(model, cluster, options, layout.n_devices)
-    found, calibration = break_down(problem, layout), options.calibration
-    return problem, make_plan(rank, problem, found, model, cluster, True, calibration)
+    breakdown, calibration = break_down(problem, layout), options.calibration
+    return problem, make_plan(rank, problem, breakdown, model, cluster, True, calibration)

@@ -72,16 +72,16 @@ def result_counts(outcomes: list[Outcome]) -> Counts:
 
 def certificate(outcomes: list[Outcome]) -> Certificate | None:
     """Return what is proven about the fastest plan of all pools; None where none fits."""
-    found = [x for x in outcomes if x.finalists]
-    if not found:
+    results = [x for x in outcomes if x.finalists]
+    if not results:
         return None
-    fastest_s = min(x.finalists[0].step_s for x in found)
+    fastest_s = min(x.finalists[0].step_s for x in results)
     bound_s = min(x.bound_s for x in outcomes)
-    uneven = [shape for x in found for shape in x.split_shapes]
-    only_uneven = all(not x.n_fit for x in found)
+    uneven = [shape for x in results for shape in x.split_shapes]
+    only_uneven = all(not x.n_fit for x in results)
     return Certificate(
         fastest_s=fastest_s,
-        simulated=sum(len(x.finalists) for x in found),
+        simulated=sum(len(x.finalists) for x in results),
         bound_s=bound_s if bound_s < float("inf") else None,
         proven=all(x.complete for x in outcomes) and not only_uneven,
         only_uneven=only_uneven,
@@ -98,9 +98,9 @@ def rejections(outcomes: list[Outcome]) -> tuple[Rejection, ...]:
     for outcome in outcomes:
         shapes.update(outcome.rejected_shapes)
         plans.update(outcome.rejected_plans)
-    found = [Rejection(code, n, "shapes") for code, n in shapes.items()]
-    found += [Rejection(code, n, "plans") for code, n in plans.items()]
-    return tuple(sorted(found, key=lambda r: (r.of != "shapes", -r.n, r.code)))
+    results = [Rejection(code, n, "shapes") for code, n in shapes.items()]
+    results += [Rejection(code, n, "plans") for code, n in plans.items()]
+    return tuple(sorted(results, key=lambda r: (r.of != "shapes", -r.n, r.code)))
 
 
 def uneven_tried(outcomes: list[Outcome]) -> UnevenTried | None:
@@ -118,18 +118,18 @@ def closest_miss_of(closest: Candidate | None, problem: Problem) -> Miss | None:
 
 def segment_notes(cluster: ClusterInput, names: set[str]) -> tuple[str, ...]:
     """Return a note on each pool among some whose jobs use a part of every scale-up domain."""
-    found = []
+    results = []
     for i, pool in enumerate(cluster.cluster.pools):
         if pool.name not in names or not pool.domain_nodes:
             continue
-        used, given = pool.scale_up_domain // pool.devices_per_node, cluster.only(i).n_given
-        idle = given - pool.n_devices
-        left = f"; {idle} of {given} devices stay idle" if idle else ""
-        found.append(
+        used, value = pool.scale_up_domain // pool.devices_per_node, cluster.only(i).n_given
+        idle = value - pool.n_devices
+        left = f"; {idle} of {value} devices stay idle" if idle else ""
+        results.append(
             f"pool {pool.name}: jobs use {used} of the {pool.domain_nodes} nodes of every scale-up"
             f" domain, so that groups whose size divides {pool.scale_up_domain} stay inside{left}"
         )
-    return tuple(found)
+    return tuple(results)
 
 
 def input_notes(model: ModelInput, cluster: ClusterInput) -> tuple[str, ...]:

@@ -262,11 +262,11 @@ def pick_plan(plans: list[dict[str, Any]], which: str, source: str) -> dict[str,
         fix = "nothing fitted; planner solve says why"
         raise UsageError(f"{source} holds no plans", fix, "result")
     if which.isdecimal() and len(which) < 4:
-        found = [plan for plan in plans if plan["rank"] == int(which)]
+        results = [plan for plan in plans if plan["rank"] == int(which)]
     else:
-        found = [plan for plan in plans if which and plan["plan_id"].startswith(which)]
-    if len(found) != 1:
+        results = [plan for plan in plans if which and plan["plan_id"].startswith(which)]
+    if len(results) != 1:
         known = ", ".join(f"{plan['rank']} {plan['plan_id']}" for plan in plans[:5])
-        problem = "several plans" if found else "no plan"
+        problem = "several plans" if results else "no plan"
         raise UsageError(f"{problem} {which!r} in {source}", f"ranks and ids: {known}", "plan")
-    return found[0]
+    return results[0]

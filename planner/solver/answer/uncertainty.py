@@ -75,17 +75,17 @@ def with_plain_groups(
         runs = [any(column) for column in able_each.T.tolist()]
         split = [c for c, able in zip(split, runs, strict=True) if able]
         layouts = [x for x, able in zip(layouts, runs, strict=True) if able]
-    whole = price_layouts(problem, layouts, grid)
+    total = price_layouts(problem, layouts, grid)
     plain = {}
-    for c, other in zip(split, whole, strict=True):
+    for c, other in zip(split, total, strict=True):
         # The pipeline is the same, so its exact time differs from the closed form by as much.
         step_s = c.step_s + (other.closed_form_s - c.closed_form_s)
         plain[c.layout] = replace(other, step_s=step_s)
     out = []
     for c in candidates:
-        found = plain.get(c.layout)
-        near = found is not None and found.step_s <= c.step_s * (1.0 + TIE_FRAC)
-        out += [found] if found is not None and near else [c]
+        result = plain.get(c.layout)
+        near = result is not None and result.step_s <= c.step_s * (1.0 + TIE_FRAC)
+        out += [result] if result is not None and near else [c]
     return out
 
 
@@ -96,7 +96,7 @@ def groups(plans: Sequence[tuple[Layout, float]], calibration: Calibration) -> t
     cannot tell it from, and leads the next one where there is none.
     """
     leaders: list[tuple[Layout, float]] = []
-    found = []
+    results = []
     for layout, value in plans:
         near = (
             i
@@ -106,8 +106,8 @@ def groups(plans: Sequence[tuple[Layout, float]], calibration: Calibration) -> t
         group = next(near, len(leaders))
         if group == len(leaders):
             leaders.append((layout, value))
-        found.append(group + 1)
-    return tuple(found)
+        results.append(group + 1)
+    return tuple(results)
 
 
 def simplicity(candidate: Candidate) -> tuple[int, int, int]:

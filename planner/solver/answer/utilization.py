@@ -19,7 +19,7 @@ def hfu(plan: Plan) -> float:
 def utilization_words(plan: Plan) -> str:
     """Return MFU, and HFU where it is another number because something is recomputed."""
     hardware = hfu(plan)
-    words = f"MFU {format_percent(plan.mfu)}"
+    text = f"MFU {format_percent(plan.mfu)}"
     if hardware == plan.mfu:
-        return words
-    return f"{words}, HFU {format_percent(hardware)} with recomputed work"
+        return text
+    return f"{text}, HFU {format_percent(hardware)} with recomputed work"

@@ -181,8 +181,8 @@ def fit_slack(
 
     if short() > 1.0:
         # What the run has on top of its activations first: it grows with the plan.
-        most = max(p.activations for p in peaks)
-        frac = min(frac + short() / most, fragmentation[1]) if most else frac
+        largest = max(p.activations for p in peaks)
+        frac = min(frac + short() / largest, fragmentation[1]) if largest else frac
     if short() > 1.0:
         bytes_ = min(max(bytes_, context[0]) + short(), context[1])
     return Slack(float(bytes_), float(frac), max(0.0, short() - 1.0))

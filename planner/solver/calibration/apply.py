@@ -36,17 +36,17 @@ def calibrated_stack(stack: StackProfile, calibration: Calibration) -> StackProf
     `scale_out`.
     """
     values, base = calibration.values, _CLASSES[stack.kind]
-    found: dict[str, Any] = {}
+    entries: dict[str, Any] = {}
     for field in NUMBERS:
         own, of_class = f"stack.{stack.name}.{field}", f"stack.{base.name}.{field}"
         if own in values:
-            found[field] = values[own]
+            entries[field] = values[own]
         elif of_class in values and getattr(stack, field) == getattr(base, field):
-            found[field] = values[of_class]
+            entries[field] = values[of_class]
     for field in SHARED:
         if f"shared.{field}" in values:
-            found[field] = values[f"shared.{field}"]
-    stack = replace(stack, **found)
+            entries[field] = values[f"shared.{field}"]
+    stack = replace(stack, **entries)
     if values.get(HELD):
         stack = replace(stack, context_bytes=stack.context_bytes + values[HELD])
     compute, near, far = _anchors(calibration)

@@ -134,20 +134,20 @@ class Calibration:
         known = list(known_parameters())
         order = {name: i for i, name in enumerate(known)}
         names = sorted(self.values, key=lambda name: order.get(name, len(known)))
-        found: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "name": self.name}
+        entries: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "name": self.name}
         if self.note:
-            found["note"] = self.note
-        found["values"] = {name: self.values[name] for name in names}
+            entries["note"] = self.note
+        entries["values"] = {name: self.values[name] for name in names}
         stated = {n: self.provenance[n] for n in names if n in self.provenance}
         if stated:
-            found["provenance"] = stated
+            entries["provenance"] = stated
         if self.intervals:
-            found["intervals"] = dict(sorted(self._intervals_json().items()))
+            entries["intervals"] = dict(sorted(self._intervals_json().items()))
         if self.resolution:
-            found["resolution"] = dict(sorted(self.resolution.items()))
+            entries["resolution"] = dict(sorted(self.resolution.items()))
         if self.anchored_by:
-            found["anchored_by"] = list(self.anchored_by)
-        return found
+            entries["anchored_by"] = list(self.anchored_by)
+        return entries
 
     def to_text(self) -> str:
         """Return the YAML of the file: the same bytes for the same calibration."""
@@ -288,14 +288,14 @@ def calibration_of(document: Document, source: str) -> Calibration:
 
 
 def _mapping(document: Document, key: str, wrong: list[Problem]) -> dict[str, Any]:
-    found = document.data.get(key)
-    if found is None:
+    result = document.data.get(key)
+    if result is None:
         return {}
-    if not isinstance(found, dict):
-        message = f"{key} is {shown_value(found)}, not a mapping"
+    if not isinstance(result, dict):
+        message = f"{key} is {shown_value(result)}, not a mapping"
         wrong.append(document.problem((key,), message, "write `name: value` lines under it"))
         return {}
-    return found
+    return result
 
 
 def _is_number(value: Any) -> bool:
@@ -318,10 +318,10 @@ def _wrong(name: str, value: Any) -> tuple[str, str] | None:
             else "planner calibrate --list shows all"
         )
         return f"no parameter {name!r}", fix
-    found = known[name]
+    result = known[name]
     if not _is_number(value):
-        return f"{shown_value(value)} is no number", f"from {found.low:g} to {found.high:g}"
-    if not found.low <= value <= found.high:
-        unit = f" {found.unit}" * bool(found.unit)
-        return f"{value:g}{unit} is out of range", f"from {found.low:g} to {found.high:g}{unit}"
+        return f"{shown_value(value)} is no number", f"from {result.low:g} to {result.high:g}"
+    if not result.low <= value <= result.high:
+        unit = f" {result.unit}" * bool(result.unit)
+        return f"{value:g}{unit} is out of range", f"from {result.low:g} to {result.high:g}{unit}"
     return None

@@ -161,14 +161,14 @@ def learnt_intervals(found: Residuals) -> dict[str, Interval]:
     everywhere = _shares(found)
     out = {}
     for kind in KINDS:
-        mine = found.kinds == kind
-        rows = float(found.weight[mine].sum())
+        own = found.kinds == kind
+        rows = float(found.weight[own].sum())
         mixed = everywhere * PARENT_ROWS / (rows + PARENT_ROWS)
         if rows:
-            mixed[mine] += _shares(found.where(mine)) * rows / (rows + PARENT_ROWS)
+            mixed[own] += _shares(found.where(own)) * rows / (rows + PARENT_ROWS)
         bounds = _quantiles(found.log_ratio, mixed)
         if rows >= MANY_ROWS:
-            bounds = _held(bounds, found.log_ratio[mine], found.weight[mine])
+            bounds = _held(bounds, found.log_ratio[own], found.weight[own])
         low, high = np.exp(bounds)
         out[kind] = (
             rounded(min(float(low), 1.0 - NARROWEST), 3),
@@ -240,11 +240,11 @@ def left_out_coverage(found: Residuals) -> tuple[Coverage, ...]:
     """Return the coverage of each family by the intervals that the other families give."""
     out = []
     for family in sorted(set(found.families.tolist())):
-        mine = found.families == family
-        learnt = learnt_intervals(found.where(~mine))
+        own = found.families == family
+        learnt = learnt_intervals(found.where(~own))
         if not learnt:
             continue
-        held = found.where(mine)
+        held = found.where(own)
         ratio = np.exp(held.log_ratio)
         low, high = np.array([learnt[kind] for kind in held.kinds.tolist()]).T
         share = held.weight / held.weight.sum()

@@ -111,27 +111,27 @@ _ANCHOR = {
 
 def parameters(catalogue: Catalogue) -> dict[str, Parameter]:
     """Return all numbers that a calibration may set, by name, in a fixed order."""
-    found: list[Parameter] = []
+    results: list[Parameter] = []
     for generation, part in generations(catalogue).items():
-        found += _of_generation(generation, part)
+        results += _of_generation(generation, part)
     for link in catalogue.links.values():
-        found += _of_link(link)
+        results += _of_link(link)
     for stack in STACKS.values():
         for field, (unit, meaning) in _STACK.items():
             low, high = NUMBERS[field]
             name, prior = f"stack.{stack.name}.{field}", float(getattr(stack, field))
-            found.append(Parameter(name, unit, prior, low, high, meaning, "docs/stacks.md"))
+            results.append(Parameter(name, unit, prior, low, high, meaning, "docs/stacks.md"))
     for field, (unit, meaning) in _SHARED.items():
         low, high = SHARED[field]
         prior = float(getattr(STACKS["fused"], field))
         name = f"shared.{field}"
-        found.append(Parameter(name, unit, prior, low, high, meaning, "docs/stacks.md"))
+        results.append(Parameter(name, unit, prior, low, high, meaning, "docs/stacks.md"))
     held = "memory that measured runs hold beyond what slack explains"
-    found.append(Parameter(HELD, "bytes", 0.0, 0.0, 1e12, held, "no reference run"))
+    results.append(Parameter(HELD, "bytes", 0.0, 0.0, 1e12, held, "no reference run"))
     for field, meaning in _ANCHOR.items():
         name = f"anchor.{field}"
-        found.append(Parameter(name, "", 1.0, 0.1, 10.0, meaning, "no reference run"))
-    return {parameter.name: parameter for parameter in found}
+        results.append(Parameter(name, "", 1.0, 0.1, 10.0, meaning, "no reference run"))
+    return {parameter.name: parameter for parameter in results}
 
 
 @cache
@@ -142,15 +142,15 @@ def known_parameters() -> Mapping[str, Parameter]:
 
 def generations(catalogue: Catalogue) -> dict[str, Accelerator]:
     """Return the first accelerator of every generation; all of one share its efficiencies."""
-    found: dict[str, Accelerator] = {}
+    entries: dict[str, Accelerator] = {}
     for part in catalogue.accelerators.values():
-        found.setdefault(part.generation, part)
-    return found
+        entries.setdefault(part.generation, part)
+    return entries
 
 
 def _source(provenance: Mapping[str, Provenance], key: str) -> str:
-    found = provenance.get(key)
-    return f"{found.source} ({found.date})" if found else "definition"
+    result = provenance.get(key)
+    return f"{result.source} ({result.date})" if result else "definition"
 
 
 def _of_generation(generation: str, part: Accelerator) -> list[Parameter]:
@@ -166,30 +166,30 @@ def _of_generation(generation: str, part: Accelerator) -> list[Parameter]:
     if "fp8" in part.peak_flops_per_s:
         priors["fp8_gain"] = eff.fp8_gain
     keys = {"attention_scale": "attention_frac"}
-    found = []
+    results = []
     for field, prior in priors.items():
         unit, low, high, meaning = _GENERATION[field]
         source = _source(part.provenance, f"efficiency.{keys.get(field, field)}")
         name = f"generation.{generation}.{field}"
-        found.append(Parameter(name, unit, prior, low, high, meaning, source))
+        results.append(Parameter(name, unit, prior, low, high, meaning, source))
     low, high, meaning = _KERNEL
     source = _source(part.provenance, "efficiency.attention_frac")
     for kernel, shares in eff.attention_frac.items():
         for direction, prior in zip(DIRECTIONS, shares, strict=True):
             name = f"generation.{generation}.{kernel}_{direction}"
-            found.append(Parameter(name, "", prior, low, high, meaning, source))
-    return found
+            results.append(Parameter(name, "", prior, low, high, meaning, source))
+    return results
 
 
 def _of_link(link: Link) -> list[Parameter]:
     keys = {"efficiency": "efficiency", "hop_scale": "ring_hop_s", "base_scale": "ring_base_s"}
     keys |= {"simple_scale": "ring_hop_s", "ll_cap_scale": "protocol_bytes_per_s"}
     keys |= {"p2p_scale": "p2p_latency_s"}
-    found = []
+    results = []
     for field, (unit, low, high, meaning) in _LINK.items():
         if field == "in_switch_scale" and link.kind != "scale-up":
             continue
         prior = link.efficiency if field == "efficiency" else 1.0
         name, source = f"link.{link.name}.{field}", _source(link.provenance, keys.get(field, ""))
-        found.append(Parameter(name, unit, prior, low, high, meaning, source))
-    return found
+        results.append(Parameter(name, unit, prior, low, high, meaning, source))
+    return results

@@ -173,7 +173,7 @@ def anchored(base: Calibration, runs: Sequence[MeasuredRun]) -> Anchored:
         plain = plain.with_values({HELD: 0.0}, "measured")
     timed = [run for run in runs if run.step_s is not None]
     notes: list[str] = []
-    found = plain
+    result = plain
     ratios: tuple[float, ...] = ()
     if timed:
         measured = np.array([run.step_s for run in timed], dtype=np.float64)
@@ -189,11 +189,11 @@ def anchored(base: Calibration, runs: Sequence[MeasuredRun]) -> Anchored:
         factors = [rounded(float(x), DIGITS) for x in fit_factors(measured, steps_s)]
         factors = [min(max(x, REACH[0]), REACH[1]) for x in factors]
         compute, near, far = factors
-        found = plain.with_anchors(compute, near, far, tuple(run.words for run in timed))
-        notes += _disagreement(timed, found)
-    found, more = _with_memory(found, runs)
+        result = plain.with_anchors(compute, near, far, tuple(run.words for run in timed))
+        notes += _disagreement(timed, result)
+    result, more = _with_memory(result, runs)
     name = base.name.removesuffix(SUFFIX)[: MAX_NAME - len(SUFFIX)] + SUFFIX
-    return Anchored(replace(found, name=name), ratios, (*notes, *more))
+    return Anchored(replace(result, name=name), ratios, (*notes, *more))
 
 
 SUFFIX = ", anchored"
@@ -308,9 +308,9 @@ def with_reference(
     Runs that name no software have that of the options.
     """
     runs = read_reference(reference, options)
-    found = anchored(options.calibration, runs)
-    notes = [*found.notes, *_strangers(runs, options)]
-    return replace(options, own_calibration=found.calibration), tuple(notes)
+    result = anchored(options.calibration, runs)
+    notes = [*result.notes, *_strangers(runs, options)]
+    return replace(options, own_calibration=result.calibration), tuple(notes)
 
 
 def _strangers(runs: Sequence[MeasuredRun], options: SolveOptions) -> list[str]:
@@ -327,9 +327,9 @@ def _strangers(runs: Sequence[MeasuredRun], options: SolveOptions) -> list[str]:
 
 def read_reference(reference: Reference, options: SolveOptions) -> list[MeasuredRun]:
     """Return the runs of a reference; `SpecError` with file and line for what is wrong."""
-    given = reference if isinstance(reference, ReferenceContent) else None
-    document = given.document if given else load_yaml(reference)  # type: ignore[arg-type]  # a path
-    return [_run(document, at, one, options, given) for at, one in runs_of(document)]
+    value = reference if isinstance(reference, ReferenceContent) else None
+    document = value.document if value else load_yaml(reference)  # type: ignore[arg-type]  # a path
+    return [_run(document, at, one, options, value) for at, one in runs_of(document)]
 
 
 def runs_of(document: Document) -> list[tuple[KeyPath, dict[str, Any]]]:
@@ -413,16 +413,16 @@ def _run(
 def reference_json(run: MeasuredRun, model: str, cluster: str) -> dict[str, Any]:
     """Return a run as a reference file holds it; `model` and `cluster` name the files of both."""
     layout = {**layout_to_json(run.layout), "precision": run.model.job.precision}
-    found: dict[str, Any] = {"model": model, "cluster": cluster}
-    found |= {"pool": run.cluster.cluster.pools[0].name, "layout": layout}
-    found |= {"framework": run.framework} | ({"stack": run.stack} if run.stack else {})
+    entries: dict[str, Any] = {"model": model, "cluster": cluster}
+    entries |= {"pool": run.cluster.cluster.pools[0].name, "layout": layout}
+    entries |= {"framework": run.framework} | ({"stack": run.stack} if run.stack else {})
     if run.ran_out:
-        return found | {"out_of_memory": True}
-    found["step_time_s"] = rounded(run.step_s or 0.0, DIGITS)
+        return entries | {"out_of_memory": True}
+    entries["step_time_s"] = rounded(run.step_s or 0.0, DIGITS)
     if run.peak_bytes is not None:
-        found["peak_memory"] = f"{run.peak_bytes / GIB:.3f} GiB"
-        found |= {"memory": run.memory, "fullest": run.fullest}
-    return found
+        entries["peak_memory"] = f"{run.peak_bytes / GIB:.3f} GiB"
+        entries |= {"memory": run.memory, "fullest": run.fullest}
+    return entries
 
 
 def _is_positive(value: object) -> bool:
@@ -505,9 +505,9 @@ def _layout(
     wrong: Any,
 ) -> tuple[Layout, ModelInput]:
     """Return the layout of a run, from pins or as a result writes it, and its recipe's model."""
-    whole = isinstance(given, dict) and "stage_layers" in given
+    is_whole = isinstance(given, dict) and "stage_layers" in given
     try:
-        if whole:
+        if is_whole:
             named = {k: v for k, v in given.items() if k != "precision"}
             pins = {"precision": given["precision"]} if "precision" in given else {}
         else:
@@ -519,7 +519,7 @@ def _layout(
         options = SolveOptions(pins=parse_pins(items), framework=framework, stack=stack)
         model = one_recipe(model, options, "one run has one recipe")
         problem = make_problem(model, cluster, options)
-        if whole:
+        if is_whole:
             return layout_from_json(named), model
         context = Context(problem, options.search_options(), problem.pool.n_devices)
         return layout_from_pins(context, options.pins), model

@@ -57,15 +57,17 @@ def learn_resolution(sweeps: Sequence[tuple[str, Sequence[Timed]]]) -> dict[str,
     `FAMILY_ROWS` pairs weigh. Monotone regression (pool adjacent violators) gives the share in
     the right order over the gap; a kind whose share never reaches `RIGHT_FRAC` has `WIDEST`.
     """
-    found: dict[str, list[tuple[str, float, float, float]]] = {kind: [] for kind in LIKENESS}
+    entries: dict[str, list[tuple[str, float, float, float]]] = {kind: [] for kind in LIKENESS}
     for family, plans in sweeps:
         for a, b in combinations(plans, 2):
             gap, measured = log(a.predicted_s / b.predicted_s), log(a.measured_s / b.measured_s)
             if abs(gap) > WIDEST or gap == 0.0:
                 continue
             right = 0.5 if measured == 0.0 else float((gap > 0) == (measured > 0))
-            found[likeness(a.layout, b.layout)].append((family, abs(gap), right, 1.0 / len(plans)))
-    return {kind: _threshold(pairs) for kind, pairs in found.items() if pairs}
+            entries[likeness(a.layout, b.layout)].append(
+                (family, abs(gap), right, 1.0 / len(plans))
+            )
+    return {kind: _threshold(pairs) for kind, pairs in entries.items() if pairs}
 
 
 def _threshold(pairs: Sequence[tuple[str, float, float, float]]) -> float:

@@ -88,14 +88,14 @@ def nearest_miss(
     `look_again` asks those where a bound excluded every shape for the plan that comes closest.
     Raises `searches.feasibility.StoppedError` once `stop` says so.
     """
-    found = []
+    results = []
     for pool in searched:
         closest = pool.outcome.closest
         if look_again and closest is None:
             closest = closest_miss(pool.context, stop)
-        found.append((pool, closest))
+        results.append((pool, closest))
     return min(
-        found,
+        results,
         key=lambda x: x[1].peak_bytes / x[0].problem.pool.usable_bytes if x[1] else float("inf"),
     )
 
@@ -106,7 +106,7 @@ def closest_miss(context: Context, stop: Callable[[], bool] | None = None) -> Ca
     Raises `searches.feasibility.StoppedError` once `stop` says so.
     """
     unbound = replace(context.options, memory_bound=False, n_finalists=1, split_shapes=0)
-    found = search(replace(context, options=unbound), stop=stop)
-    if found.stopped:
+    outcome = search(replace(context, options=unbound), stop=stop)
+    if outcome.stopped:
         raise StoppedError
-    return found.closest
+    return outcome.closest

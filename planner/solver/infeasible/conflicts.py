@@ -18,10 +18,10 @@ def conflicts_of(context: Context, n_legal: int) -> tuple[Conflict, ...]:
     Without a legal layout these are sets of rules, pins and limits, as few as exclude everything;
     with `n_legal` layouts of which none fits, memory and the pins that keep it from fitting.
     """
-    found = (_memory_conflict(context),) if n_legal else find_conflicts(context)
+    result = (_memory_conflict(context),) if n_legal else find_conflicts(context)
     return tuple(
         Conflict(tuple(ConflictPart(c.code, condition_text(context, c)) for c in conditions))
-        for conditions in found
+        for conditions in result
     )
 
 

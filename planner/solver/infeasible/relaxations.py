@@ -76,17 +76,17 @@ def find_relaxations(
     start = Attempt("", model, cluster, options, stop=stop)
     named = dict.fromkeys((*options.pins, *options.only, *options.at_most))
     axes = tuple(axis for axis in named if axis != PRECISION)
-    found = [a for a in _small_changes(start, axes, closest) if _fits(a)]
-    found += [a for a in (_more_nodes(start),) if a]
-    for group in () if found else _double_changes(start, axes, closest):
-        found = list(itertools.islice(filter(_fits, group), MAX_DOUBLE_CHANGES))
-        if found:
+    results = [a for a in _small_changes(start, axes, closest) if _fits(a)]
+    results += [a for a in (_more_nodes(start),) if a]
+    for group in () if results else _double_changes(start, axes, closest):
+        results = list(itertools.islice(filter(_fits, group), MAX_DOUBLE_CHANGES))
+        if results:
             break
-    if not found and axes:
+    if not results and axes:
         more = _more_nodes(_opened(start, axes))
-        found += [more] if more else []
-    found.sort(key=lambda a: (KINDS.index(a.kind), abs(math.log2(a.factor))))
-    return tuple(_relaxation(attempt, asked) for attempt in found)
+        results += [more] if more else []
+    results.sort(key=lambda a: (KINDS.index(a.kind), abs(math.log2(a.factor))))
+    return tuple(_relaxation(attempt, asked) for attempt in results)
 
 
 def _context(attempt: Attempt) -> Context:
@@ -102,10 +102,10 @@ def _fits(attempt: Attempt) -> bool:
 
 def _relaxation(attempt: Attempt, asked: Asked) -> Relaxation:
     """Return the change with its best plan and its command."""
-    found = search(_context(attempt), SerialExecutor(), attempt.stop)
-    if found.stopped:
+    outcome = search(_context(attempt), SerialExecutor(), attempt.stop)
+    if outcome.stopped:
         raise StoppedError
-    best = found.finalists[0]
+    best = outcome.finalists[0]
     command = asked.command(attempt.options, attempt.fields)
     return Relaxation(
         attempt.change, attempt.kind, attempt.factor, command, best.layout, best.step_s
@@ -152,10 +152,10 @@ def _of_model(
 
 def _of_recipe(start: Attempt, change: str, precision: str) -> Attempt:
     """Change the recipe: its pin where there is one, which wins over the file."""
-    found = _of_model(start, change, "training.precision", precision, "numerics")
+    result = _of_model(start, change, "training.precision", precision, "numerics")
     if PRECISION not in start.options.pins:
-        return found
-    return replace(found, options=pinned_to(start.options, precision), fields=start.fields)
+        return result
+    return replace(result, options=pinned_to(start.options, precision), fields=start.fields)
 
 
 def _opened(start: Attempt, axes: tuple[str, ...]) -> Attempt:
@@ -192,8 +192,8 @@ def _other_values(start: Attempt, axis: str) -> Iterator[Attempt]:
     pins = {a: v for a, v in options.pins.items() if a != axis}
     if axis == "mbs":
         job = start.model.job
-        most = max(old, usual_most_mbs(job.seq_len))
-        sizes = [d for d in divisors(job.global_batch) if d <= most]
+        largest = max(old, usual_most_mbs(job.seq_len))
+        sizes = [d for d in divisors(job.global_batch) if d <= largest]
         for value in sorted((d for d in sizes if d != old), key=lambda d: (_ratio(d, old), d)):
             moved = replace(options, pins={**pins, "mbs": value})
             change = f"mbs {value} instead of {old}"
@@ -211,8 +211,8 @@ def _other_values(start: Attempt, axis: str) -> Iterator[Attempt]:
         full = TEXT_AXES["recompute"].index("full")
         for value in range(1, start.model.shape.layers + 1) if old != full else ():
             moved = replace(options, pins={**pins, axis: full, "recompute_layers": value})
-            words = f"recompute {value} layer{'s' if value > 1 else ''} of every virtual stage"
-            change = f"{words} instead of {TEXT_AXES['recompute'][old]}"
+            text = f"recompute {value} layer{'s' if value > 1 else ''} of every virtual stage"
+            change = f"{text} instead of {TEXT_AXES['recompute'][old]}"
             yield replace(start, change=change, options=moved, kind="value")
 
 
@@ -325,11 +325,11 @@ def _more_nodes(start: Attempt) -> Attempt | None:
         except SpecError:  # a count that its scale-up domain or its bounds do not allow
             return False
 
-    most = pool.n_nodes << MAX_NODE_DOUBLINGS
+    maximum = pool.n_nodes << MAX_NODE_DOUBLINGS
     least = least_true(
-        lambda n: states_can_fit(problem, n * pool.devices_per_node), pool.n_nodes + 1, most
+        lambda n: states_can_fit(problem, n * pool.devices_per_node), pool.n_nodes + 1, maximum
     )
-    for n in range(least, min(least + NODE_COUNTS_TRIED, most + 1)):
+    for n in range(least, min(least + NODE_COUNTS_TRIED, maximum + 1)):
         if fits(n):
             return attempt(n)
     high = least + NODE_COUNTS_TRIED - 1

@@ -77,8 +77,8 @@ def nodes_of(
     """Return the field and the number of nodes that make so many devices of a pool."""
     head, index, _ = path.split(".")
     pools = data.get(head)
-    found = pools[int(index)] if isinstance(pools, list) and int(index) < len(pools) else None
-    per_node = devices_per_node(found) if isinstance(found, Mapping) else 0
+    result = pools[int(index)] if isinstance(pools, list) and int(index) < len(pools) else None
+    per_node = devices_per_node(result) if isinstance(result, Mapping) else 0
     if per_node and isinstance(n_devices, int) and n_devices % per_node:
         message = f"{n_devices} devices are no whole nodes of {per_node}"
         raise SpecError(Problem(message, f"give a multiple of {per_node}", origin, path=path))

@@ -61,19 +61,24 @@ def read_pool(
     platform = _platform(given, path, catalogue, document)
     accelerator, base_name = _accelerator(given, platform, path, catalogue, document)
     usual = platform.devices_per_node if platform else accelerator.devices_per_node
-    whole = given.accelerators_per_node or usual
-    nic, n_nics = _nics(given, platform, path, whole, base_name, catalogue, document)
-    n_nodes, per_node = _free(given, whole, path, document)
-    domain = given.scale_up_domain or default_domain(accelerator, given.nodes * whole, whole)
-    if accelerator.scale_up_domain > accelerator.devices_per_node and domain % whole == 0:
-        domain = min(domain, given.nodes * whole)  # a part of a rack
+    devices_per_node = given.accelerators_per_node or usual
+    nic, n_nics = _nics(given, platform, path, devices_per_node, base_name, catalogue, document)
+    n_nodes, per_node = _free(given, devices_per_node, path, document)
+    domain = given.scale_up_domain or default_domain(
+        accelerator, given.nodes * devices_per_node, devices_per_node
+    )
+    if (
+        accelerator.scale_up_domain > accelerator.devices_per_node
+        and domain % devices_per_node == 0
+    ):
+        domain = min(domain, given.nodes * devices_per_node)  # a part of a rack
     raise_faults(
         document,
         [
-            domain_fault((*path, "scale_up_domain"), domain, given.nodes, whole),
-            segment_fault((*path, "segment"), given.segment, domain, whole),
+            domain_fault((*path, "scale_up_domain"), domain, given.nodes, devices_per_node),
+            segment_fault((*path, "segment"), given.segment, domain, devices_per_node),
             _sharp_fault(fabric, nic),
-            _tier_inside_domain_fault(fabric, domain // whole),
+            _tier_inside_domain_fault(fabric, domain // devices_per_node),
         ],
     )
     scale_up = catalogue.link(accelerator.scale_up_link)
@@ -83,13 +88,13 @@ def read_pool(
         accelerator=_summing(given, accelerator, path, document),
         n_nodes=n_nodes,
         devices_per_node=per_node,
-        scale_up_domain=_free_domain(domain, whole, n_nodes, per_node),
+        scale_up_domain=_free_domain(domain, devices_per_node, n_nodes, per_node),
         scale_up=_with_hop(scale_up, given.scale_up_latency),
-        nics_per_node=max(1, n_nics * per_node // whole),
+        nics_per_node=max(1, n_nics * per_node // devices_per_node),
         nic=_with_hop(nic, given.nic_latency),
         memory_margin_bytes=given.memory_margin,
         n_summing_tiers=fabric.n_summing_tiers,
-        host=_host(given, accelerator, whole, path, document),
+        host=_host(given, accelerator, devices_per_node, path, document),
     )
     full = pool
     stated: tuple[tuple[str, Any], ...] = ()
@@ -103,7 +108,7 @@ def read_pool(
     keys = ("nodes",) if given.free_nodes is None else ("nodes", "free_nodes")
     # A rack that grows with its nodes may outgrow the lowest tier, which then has to grow too.
     grows = given.scale_up_domain is None and domain < default_domain(
-        accelerator, accelerator.scale_up_domain, whole
+        accelerator, accelerator.scale_up_domain, devices_per_node
     )
     source = PoolSource(
         index=index,
@@ -132,28 +137,30 @@ def other_uses(
     if given.segment or given.free_devices:
         return ()
     hosts = _hosts(given, pool.n_nodes, pool.devices_per_node, path, document)
-    found = []
+    results = []
     for size in segments(pool):
         used = dataclasses.replace(
             in_segments(pool, size), name=f"{pool.name}-{size}-of-{pool.scale_up_domain}"
         )
-        said = {**entry, **dict(segment_keys(pool, size)), "name": used.name}
-        found.append(OtherUse(used, said, hosts_in_segments(hosts, pool, used)))
-    return tuple(found)
+        message = {**entry, **dict(segment_keys(pool, size)), "name": used.name}
+        results.append(OtherUse(used, message, hosts_in_segments(hosts, pool, used)))
+    return tuple(results)
 
 
 def _other_shares(
     given: PoolSpec, pool: Pool, entry: Mapping[str, Any], path: KeyPath, document: Document
 ) -> tuple[OtherUse, ...]:
-    free, found = given.free_devices or [], []
+    free, results = given.free_devices or [], []
     for share in sorted({*range(1, max(free) + 1)} - {pool.devices_per_node}, reverse=True):
         n_nodes = sum(n >= share for n in free)
-        whole = given.accelerators_per_node or pool.accelerator.devices_per_node
-        n_nics = round(pool.nics_per_node * whole / pool.devices_per_node)
-        nics = max(1, n_nics * share // whole)
+        devices_per_node = given.accelerators_per_node or pool.accelerator.devices_per_node
+        n_nics = round(pool.nics_per_node * devices_per_node / pool.devices_per_node)
+        nics = max(1, n_nics * share // devices_per_node)
         domain = share
         if pool.scale_up_domain > pool.devices_per_node:  # racks
-            nodes_inside = (given.scale_up_domain or pool.accelerator.scale_up_domain) // whole
+            nodes_inside = (
+                given.scale_up_domain or pool.accelerator.scale_up_domain
+            ) // devices_per_node
             domain = min(nodes_inside, n_nodes) * share
         elif given.scale_up_domain:
             domain = min(given.scale_up_domain, share)
@@ -167,7 +174,7 @@ def _other_shares(
             nics_per_node=nics,
         )
         hosts = _hosts(given, n_nodes, share, path, document)
-        said = {
+        message = {
             **entry,
             "name": name,
             "nodes": n_nodes,
@@ -175,9 +182,9 @@ def _other_shares(
             "scale_up_domain": domain,
             "nics_per_node": nics,
         }
-        said |= {"hosts": compress_hosts(hosts)} if hosts else {}
-        found.append(OtherUse(used, said, hosts))
-    return tuple(found)
+        message |= {"hosts": compress_hosts(hosts)} if hosts else {}
+        results.append(OtherUse(used, message, hosts))
+    return tuple(results)
 
 
 _LATENCIES = ("ring_base_s", "ring_hop_s", "tree_base_s", "tree_hop_s")
@@ -234,16 +241,16 @@ def _replaced_network(
     given: PoolSpec, part: Accelerator, scale_up: Link, nic: Link
 ) -> tuple[tuple[str, str | bool], ...]:
     """Return the latencies and the switch that the file replaces, as it would state them."""
-    found: list[tuple[str, str | bool]] = []
+    results: list[tuple[str, str | bool]] = []
     for key, hop_s, link in (
         ("scale_up_latency", given.scale_up_latency, scale_up),
         ("nic_latency", given.nic_latency, nic),
     ):
         if _replaces_hop(link, hop_s):
-            found.append((key, units.exact_time(hop_s or 0.0)))
+            results.append((key, units.exact_time(hop_s or 0.0)))
     if given.sums_in_switch is False and part.in_switch_all_reduce_bytes_per_s:
-        found.append(("sums_in_switch", False))
-    return tuple(found)
+        results.append(("sums_in_switch", False))
+    return tuple(results)
 
 
 def _announced(base_name: str, pool: Pool, catalogue: "Catalogue") -> tuple[str, ...]:
@@ -368,8 +375,8 @@ def _accelerator(
     path: KeyPath = (*pool_path, "accelerator")
     inline = platform.accelerator if platform else given.accelerator
     if inline is None or isinstance(inline, str):  # None was refused before
-        found = _part(catalogue.accelerator, inline or "", "accelerator", document, path)
-        return found, found.name
+        part = _part(catalogue.accelerator, inline or "", "accelerator", document, path)
+        return part, part.name
     base = _part(catalogue.accelerator, inline.like, "accelerator", document, (*path, "like"))
     replaced: dict[str, float] = {}
     if inline.memory:
@@ -458,12 +465,12 @@ def _margin_fault(pool: Pool, path: KeyPath) -> SpecFault | None:
 
 def _stated_host(given: PoolSpec) -> tuple[tuple[str, str], ...]:
     """Return what the file says about the host, as it would be stated there."""
-    found = []
+    results = []
     for key in HOST_KEYS:
         value = getattr(given, key)
         exact = units.exact_size if key == "host_memory" else units.exact_bandwidth
-        found += [(key, exact(value))] if value else []
-    return tuple(found)
+        results += [(key, exact(value))] if value else []
+    return tuple(results)
 
 
 def _canonical_accelerator(name: str, given: str | AcceleratorSpec | None, base_name: str) -> Any:

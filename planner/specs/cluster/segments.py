@@ -60,5 +60,5 @@ def hosts_in_segments(hosts: tuple[str, ...], pool: Pool, used: Pool) -> tuple[s
     nodes, _ = _racks(pool)
     if not hosts or pool.n_nodes % nodes:
         return hosts[: used.n_nodes]
-    most = used.scale_up_domain // used.devices_per_node
-    return tuple(host for i, host in enumerate(hosts) if i % nodes < most)
+    maximum = used.scale_up_domain // used.devices_per_node
+    return tuple(host for i, host in enumerate(hosts) if i % nodes < maximum)

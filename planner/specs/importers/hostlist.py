@@ -98,7 +98,7 @@ def _expand_item(item: str, room: int) -> list[str]:
 
 def _numbers(text: str, item: str, room: int) -> Sequence[str]:
     """Return the numbers of one bracket as text, padded as the first of their range."""
-    found: list[str] = []
+    results: list[str] = []
     for part in text.split(","):
         match = _RANGE.fullmatch(part.strip())
         if match is None:
@@ -110,12 +110,12 @@ def _numbers(text: str, item: str, room: int) -> Sequence[str]:
             raise BadValue(
                 f"[{text}] in {shown_value(item)} runs backwards", "as in n[001-004,007]"
             )
-        if int(high) - int(low) >= room - len(found):
+        if int(high) - int(low) >= room - len(results):
             raise BadValue(
                 f"{shown_value(item)} stands for too many hosts", f"{MAX_HOSTS:,} at most"
             )
-        found += [str(n).zfill(len(low)) for n in range(int(low), int(high) + 1)]
-    return found
+        results += [str(n).zfill(len(low)) for n in range(int(low), int(high) + 1)]
+    return results
 
 
 def _runs(names: Sequence[str]) -> Iterator[list[str]]:

@@ -75,8 +75,8 @@ def layout_from_json(data: Mapping[str, Any]) -> Layout:
     fields = {name: value for name, value in data.items() if name not in derived}
     for name in ("stage_layers", "recompute_modules"):
         fields[name] = tuple(fields.get(name, ()))
-    whole = data["dp_shard"] == data["dp"] * data["cp"]
-    return Layout(**fields, shard=0 if whole else data["dp_shard"])
+    is_whole = data["dp_shard"] == data["dp"] * data["cp"]
+    return Layout(**fields, shard=0 if is_whole else data["dp_shard"])
 
 
 LARGEST = {"zero": 3, "sp": 1, "vpp": 256}
@@ -124,11 +124,11 @@ def axis_values(axis: str, text: str, flag: str) -> int:
             f"{given_as(flag)}: {axis} must be at least {least}, not {value}",
             f"for example {given_as(flag, f'{axis}={least}')}",
         )
-    most = LARGEST.get(axis, MOST_VALUE)
-    if value > most:
+    maximum = LARGEST.get(axis, MOST_VALUE)
+    if value > maximum:
         raise UsageError(
-            f"{given_as(flag)}: {axis} is at most {most}, not {text}",
-            f"for example {given_as(flag, f'{axis}={min(most, 8)}')}",
+            f"{given_as(flag)}: {axis} is at most {maximum}, not {text}",
+            f"for example {given_as(flag, f'{axis}={min(maximum, 8)}')}",
         )
     return value
 
@@ -141,14 +141,14 @@ def _split_code(text: str) -> int:
     """Return the number of a split spelled out, `9-11-11-9` or `9-2x11-9`; above words."""
     counts: list[int] = []
     for part in text.split("-"):
-        found = re.fullmatch(r"(?:(\d{1,3})x)?(\d{1,4})", part)
-        if not found or int(found[2]) < 1 or int(found[1] or 1) < 1:
+        match = re.fullmatch(r"(?:(\d{1,3})x)?(\d{1,4})", part)
+        if not match or int(match[2]) < 1 or int(match[1] or 1) < 1:
             raise UsageError(
                 f"{option('pin')}: split cannot be {text!r}: {part!r} is no number of layers",
                 "even, ends, or the layers of each virtual stage:"
                 f" {option('pin', 'split=9-11-11-9')}, or 9-2x11-9",
             )
-        counts += [int(found[2])] * int(found[1] or 1)
+        counts += [int(match[2])] * int(match[1] or 1)
     if len(counts) > MOST_STAGES:
         raise UsageError(
             f"{option('pin')}: split names {len(counts)} stages",
@@ -217,8 +217,8 @@ def _activation_offload(pins: Mapping[str, int], layers: int, recomputed: int) -
             f"activation_offload_layers {n} contradicts activation_offload {SWITCH_WORDS[on]}",
             "name one of them, or both alike",
         )
-    most = recomputed or max(1, layers - RESIDENT_LAYERS)
-    return n or on * most
+    maximum = recomputed or max(1, layers - RESIDENT_LAYERS)
+    return n or on * maximum
 
 
 def _data_parallel(context: Context, pins: Mapping[str, int]) -> int:

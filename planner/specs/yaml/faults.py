@@ -220,7 +220,7 @@ def _problem(
         meaning = field_meaning(model, str(path[-1])) if model else None
         fix = f"add `{path[-1]}:` ({_first_words(meaning)})" if meaning else f"add {path[-1]}:"
         return 1, document.problem(path, "is missing", fix, at_key=True)
-    given = shown_value(error["input"])
+    value = shown_value(error["input"])
     if kind == "value_error" and isinstance(context.get("error"), BadValue):
         bad = context["error"]
         return 2, document.problem(path, bad.message, bad.fix, at_key=path[-1:] == ("[key]",))
@@ -228,13 +228,13 @@ def _problem(
     if kind in bounds:
         words = {"ge": "at least", "gt": "more than", "le": "at most"}[bounds[kind]]
         limit = context[bounds[kind]]
-        return 2, document.problem(path, f"must be {words} {_limit(limit)}, got {given}")
+        return 2, document.problem(path, f"must be {words} {_limit(limit)}, got {value}")
     if kind in _WRONG_TYPE:
-        return 2, document.problem(path, f"expected {_WRONG_TYPE[kind]}, got {given}")
+        return 2, document.problem(path, f"expected {_WRONG_TYPE[kind]}, got {value}")
     if kind in ("too_short", "too_long"):
         bound = "at least 1 item" if kind == "too_short" else f"at most {context['max_length']}"
         return 2, document.problem(path, f"expected {bound}, got {context['actual_length']}")
-    return 2, document.problem(path, f"{error['msg']}, got {given}")
+    return 2, document.problem(path, f"{error['msg']}, got {value}")
 
 
 def _real_path(loc: tuple[str | int, ...], data: Any) -> KeyPath:

@@ -269,27 +269,27 @@ def curve(
     Sizes that are `there`, from 0, are taken as they are and not searched; `came` is given the
     others as they are found. The curve is the same, whichever are there.
     """
-    asked, job, asking = task.range, task.job, task.asking
-    given, options = (job.model, job.cluster), job.options
-    rows, notes, stopped = _rows(sizes_of(job, asked), asking, stop, progress, there, came)
+    requested, job, asking = task.range, task.job, task.asking
+    inputs, options = (job.model, job.cluster), job.options
+    rows, notes, stopped = _rows(sizes_of(job, requested), asking, stop, progress, there, came)
     return Scaling(
         result_id=content_id(
             "scale",
-            asked.over,
-            asked.scaling,
-            asked.least,
-            asked.most,
-            asked.points,
-            given[0].document,
-            given[1].document,
+            requested.over,
+            requested.scaling,
+            requested.least,
+            requested.most,
+            requested.points,
+            inputs[0].document,
+            inputs[1].document,
             options.to_json(),
             calibration_json(options.calibration),
         ),
-        inputs=inputs_json(*given, options, (asking.model, asking.cluster)),
+        inputs=inputs_json(*inputs, options, (asking.model, asking.cluster)),
         calibration=calibration_json(options.calibration),
-        asked=asked,
+        asked=requested,
         rows=tuple(rows),
-        marks=marks(rows, asked.over, asked.scaling),
+        marks=marks(rows, requested.over, requested.scaling),
         notes=tuple(dict.fromkeys((*task.notes, *notes))),
         stopped=stopped,
     )
@@ -309,8 +309,8 @@ def _rows(
     notes: list[str] = []
     first: Row | None = None
     for i, size in enumerate(sizes):
-        found = there.get(i)
-        if found is None:
+        outcome = there.get(i)
+        if outcome is None:
             result = solve_inputs(
                 size.model,
                 size.cluster,
@@ -325,14 +325,14 @@ def _rows(
             )
             if result.stopped:
                 return rows, notes, result.stopped
-            found = _size_row(i, size, result, first, len(sizes) == 1)
+            outcome = _size_row(i, size, result, first, len(sizes) == 1)
             if came:
-                came(i, found)
-        notes += found.notes
-        if found.row is not None:
-            rows.append(found.row)
-            if first is None and found.row["best.tokens_per_s"]:
-                first = found.row
+                came(i, outcome)
+        notes += outcome.notes
+        if outcome.row is not None:
+            rows.append(outcome.row)
+            if first is None and outcome.row["best.tokens_per_s"]:
+                first = outcome.row
         if progress:
             progress(i + 1, len(sizes))
     return rows, notes, ""
@@ -362,7 +362,7 @@ def _row(index: int, size: CurveSize, result: Result) -> Row:
     row = solved_row(point, (), size.model, size.cluster, options, result)
     job, n_devices = size.model.job, options.pins[DEVICES]
     row["n_devices"] = n_devices
-    found: dict[str, Any] = {
+    entries: dict[str, Any] = {
         "scale.size": size.value,
         "scale.layers": size.model.shape.layers,
         "scale.tokens_per_step": job.tokens_per_step,
@@ -372,13 +372,13 @@ def _row(index: int, size: CurveSize, result: Result) -> Row:
         best = result.best
         terms, good = best.breakdown.time_s, best.run.goodput.goodput_frac if best.run else 1.0
         wall = best.tokens_per_s * good
-        found |= {
+        entries |= {
             "scale.compute_s": sum(terms[x] for x in COMPUTING),
             "scale.exposed_comm_s": sum(terms[x] for x in NETWORK_TERMS),
             "scale.wall_tokens_per_s": wall,
             "scale.device_s_per_token": n_devices / wall if wall else None,
         }
-    return {c.name: found.get(c.name) for c in SCALE_COLUMNS} | row
+    return {c.name: entries.get(c.name) for c in SCALE_COLUMNS} | row
 
 
 def _compare(row: Row, first: Row) -> None:

@@ -23,11 +23,11 @@ def knee(rows: Sequence[Row]) -> int | None:
     Source: Eager, Zahorjan and Lazowska, Speedup versus efficiency in parallel systems, IEEE
     Transactions on Computers 38(3), 1989: efficiency over execution time is largest there.
     """
-    found = solved(rows)
-    if len(found) < 3:
+    result = solved(rows)
+    if len(result) < 3:
         return None
-    best = max(found, key=lambda row: float(row["best.tokens_per_s"]) ** 2 / row["scale.size"])
-    return None if best is found[-1] else int(best["scale.size"])
+    best = max(result, key=lambda row: float(row["best.tokens_per_s"]) ** 2 / row["scale.size"])
+    return None if best is result[-1] else int(best["scale.size"])
 
 
 def fastest(rows: Sequence[Row]) -> int | None:
@@ -41,11 +41,11 @@ def cheapest(rows: Sequence[Row]) -> int | None:
 
 
 def _inner(rows: Sequence[Row], value: Any) -> int | None:
-    found = solved(rows)
-    if len(found) < 2:
+    result = solved(rows)
+    if len(result) < 2:
         return None
-    best = max(found, key=value)
-    return None if best is found[-1] else int(best["scale.size"])
+    best = max(result, key=value)
+    return None if best is result[-1] else int(best["scale.size"])
 
 
 def takeover(rows: Sequence[Row]) -> Row | None:
@@ -53,12 +53,12 @@ def takeover(rows: Sequence[Row]) -> Row | None:
 
     Of the sizes from the last on at which it does not.
     """
-    found = solved(rows)
-    waits = [row["scale.exposed_comm_s"] > row["scale.compute_s"] for row in found]
+    result = solved(rows)
+    waits = [row["scale.exposed_comm_s"] > row["scale.compute_s"] for row in result]
     if not waits or not waits[-1]:
         return None
     first = len(waits) - waits[::-1].index(False) if False in waits else 0
-    return found[first]
+    return result[first]
 
 
 def wall(rows: Sequence[Row]) -> int | None:
@@ -71,16 +71,16 @@ def wall(rows: Sequence[Row]) -> int | None:
 def marks(rows: Sequence[Row], over: str, scaling: str) -> dict[str, Any]:
     """Return what the curve says, by name; None for what is not reached in it."""
     last = takeover(rows)
-    found: dict[str, Any] = {
+    entries: dict[str, Any] = {
         "takeover": last and last["scale.size"],
         "critical_tokens_per_device": last and last["scale.tokens_per_device"],
     }
     if over != "devices":
-        return {"wall": wall(rows), **found}
+        return {"wall": wall(rows), **entries}
     strong = scaling == "strong"
     return {
         "knee": knee(rows) if strong else None,
         "break_even_cost": cheapest(rows),
         "break_even_throughput": fastest(rows),
-        **found,
+        **entries,
     }

@@ -101,8 +101,8 @@ class Job:
         """Return the model with some fields changed."""
         if not fields:
             return self.model
-        found = model_from_dict(self.model.document, list(fields.items()))
-        return replace(found, notes=self.model.notes, details=self.model.details)
+        result = model_from_dict(self.model.document, list(fields.items()))
+        return replace(result, notes=self.model.notes, details=self.model.details)
 
     def context(self, size: CurveSize) -> Context:
         """Return the search of a size for any plan."""
@@ -116,18 +116,18 @@ def grown(cluster: ClusterInput, n_devices: int) -> ClusterInput:
     pool = cluster.cluster.pools[0]
     if n_devices <= pool.n_devices:
         return cluster
-    whole = math.lcm(pool.devices_per_node, pool.scale_up_domain)
-    nodes = -(-n_devices // whole) * whole // pool.devices_per_node
+    total = math.lcm(pool.devices_per_node, pool.scale_up_domain)
+    nodes = -(-n_devices // total) * total // pool.devices_per_node
     source = cluster.sources[0]
     fields = [(f"pools.0.{key}", nodes) for key in source.node_keys or ("nodes",)]
     try:
-        found = cluster_from_dict(cluster.document, fields)
+        result = cluster_from_dict(cluster.document, fields)
     except SpecError as error:
         raise UsageError(
             f"{option('to', str(n_devices))}: the cluster does not grow to {nodes} nodes: {error}",
             f"{option('to', str(pool.n_devices))}, or a cluster file with more nodes",
         ) from None
-    return replace(found, notes=cluster.notes)
+    return replace(result, notes=cluster.notes)
 
 
 def device_sizes(job: Job, asked: Range) -> list[CurveSize]:
@@ -137,8 +137,8 @@ def device_sizes(job: Job, asked: Range) -> list[CurveSize]:
     before the first on which something does. Where that leaves none: the largest, for its reasons.
     """
     own = job.cluster.cluster.pools[0].n_devices
-    most = asked.most or own
-    cluster = grown(job.cluster, most)
+    maximum = asked.most or own
+    cluster = grown(job.cluster, maximum)
     problem = make_problem(job.model, cluster, job.options)
     batch = job.model.job.global_batch
 
@@ -152,8 +152,8 @@ def device_sizes(job: Job, asked: Range) -> list[CurveSize]:
         model = job.model if n == own else job.with_model(fields)
         return CurveSize(n, model, cluster, pinned)
 
-    found, fits = [], bool(asked.least)
-    counts = [n for n in device_counts(problem.pool) if n <= most]
+    results, fits = [], bool(asked.least)
+    counts = [n for n in device_counts(problem.pool) if n <= maximum]
     for n in counts:
         if n < asked.least or not (fits or states_can_fit(problem, n)):
             continue
@@ -162,18 +162,18 @@ def device_sizes(job: Job, asked: Range) -> list[CurveSize]:
             continue
         fits = fits or any_fits(job.context(one))
         if fits:
-            found.append(one)
-    if not found:
+            results.append(one)
+    if not results:
         asked_for = [n for n in counts[::-1] if n >= asked.least]
-        found = [x for x in map(size, asked_for) if x is not None][:1]
-    if not found:
-        near = ", ".join(f"{n:,}" for n in sorted(counts, key=lambda n: abs(n - most))[:3])
+        results = [x for x in map(size, asked_for) if x is not None][:1]
+    if not results:
+        near = ", ".join(f"{n:,}" for n in sorted(counts, key=lambda n: abs(n - maximum))[:3])
         raise UsageError(
-            f"no number of devices from {asked.least or 1:,} to {most:,} makes whole nodes or"
+            f"no number of devices from {asked.least or 1:,} to {maximum:,} makes whole nodes or"
             " equal parts of one, and whole sequences a step",
             f"numbers near it: {near}" if near else f"a larger {option('to')}",
         )
-    return thinned(found, asked.points, keep=own)
+    return thinned(results, asked.points, keep=own)
 
 
 def thinned(sizes: Sequence[CurveSize], points: int, keep: int) -> list[CurveSize]:
@@ -211,11 +211,11 @@ def job_sizes(job: Job, asked: Range) -> list[CurveSize]:
     the wall.
     """
     stated = job.model.job.seq_len if asked.over == "seq_len" else job.model.shape.layers
-    value, most = asked.least or stated, asked.most or LIMITS[asked.over]
-    found: list[CurveSize] = []
-    while value <= most:
+    value, maximum = asked.least or stated, asked.most or LIMITS[asked.over]
+    results: list[CurveSize] = []
+    while value <= maximum:
         one = job_size(job, asked, value)
-        if one is None and not found:
+        if one is None and not results:
             tokens = job.model.job.global_batch * job.model.job.seq_len
             raise UsageError(
                 f"a step of {tokens:,} tokens is no whole number of sequences of {value:,}",
@@ -224,16 +224,16 @@ def job_sizes(job: Job, asked: Range) -> list[CurveSize]:
             )
         if one is None:
             break
-        found.append(one)
+        results.append(one)
         if not any_fits(job.context(one)):
-            if len(found) > 1:
-                wall = _wall(job, asked, found[-2].value, value)
-                found[-1:] = [*wall, found[-1]]
-            return found
+            if len(results) > 1:
+                wall = _wall(job, asked, results[-2].value, value)
+                results[-1:] = [*wall, results[-1]]
+            return results
         last, value = value, value * 2
-        if last < most < value and asked.most:
-            value = most
-    return found
+        if last < maximum < value and asked.most:
+            value = maximum
+    return results
 
 
 def _wall(job: Job, asked: Range, fits: int, fails: int) -> list[CurveSize]:

@@ -42,12 +42,12 @@ _RUN: tuple[tuple[str, str, Cell], ...] = (
 
 def scaling_text(found: Scaling) -> str:
     """Return the curve as a table, a size a line, and what it says below."""
-    asked, rows = found.asked, found.rows
+    requested, rows = found.asked, found.rows
     lines = [_heading(found)]
     if not rows:
         return "\n".join([*lines, "no size was searched"]) + "\n"
-    columns = [(_TITLES[asked.over], _of("scale.size", ",.0f")), *_SHARED]
-    columns += _OF_DEVICES if asked.over == "devices" else ()
+    columns = [(_TITLES[requested.over], _of("scale.size", ",.0f")), *_SHARED]
+    columns += _OF_DEVICES if requested.over == "devices" else ()
     columns += _MORE
     columns += [(title, cell) for title, name, cell in _RUN if any(row[name] for row in rows)]
     cells = [[cell(row) for _, cell in columns] for row in rows]
@@ -58,8 +58,8 @@ def scaling_text(found: Scaling) -> str:
 
     lines.append("  " + joined([title for title, _ in columns]) + "  best plan")
     for row, line in zip(rows, cells, strict=True):
-        said = row["best.layout"] or row["reason"] or row["status"]
-        lines.append(f"  {joined(line)}  {said}")
+        reason_text = row["best.layout"] or row["reason"] or row["status"]
+        lines.append(f"  {joined(line)}  {reason_text}")
     lines += ["", *marks_lines(found)]
     if found.stopped:
         lines.append(f"stopped ({found.stopped}): larger sizes are missing")
@@ -86,18 +86,18 @@ def _heading(found: Scaling) -> str:
 
 def marks_lines(found: Scaling) -> list[str]:
     """Return what the curve says, a line each."""
-    asked, marks = found.asked, found.marks
+    requested, marks = found.asked, found.marks
     solved = [row for row in found.rows if row["best.step_time_s"] is not None]
     if len(solved) < 2:
         return []
     last = solved[-1]["scale.size"]
     lines = []
-    if asked.over == "devices":
-        if asked.scaling == "strong":
+    if requested.over == "devices":
+        if requested.scaling == "strong":
             knee = marks["knee"]
-            words = f"{knee:,} devices" if knee else f"not reached up to {last:,} devices"
+            text = f"{knee:,} devices" if knee else f"not reached up to {last:,} devices"
             lines += wrapped(
-                "knee:", f"{words}; beyond it 1% more devices buys less than 0.5% of throughput"
+                "knee:", f"{text}; beyond it 1% more devices buys less than 0.5% of throughput"
             )
         for name, title, beyond in (
             ("break_even_cost", "break-even by cost:", "beyond it a token costs more"),
@@ -108,7 +108,7 @@ def marks_lines(found: Scaling) -> list[str]:
             lines += wrapped(title, f"{at:,} devices; {beyond}" if at else far)
     else:
         wall = marks["wall"]
-        unit = "tokens a sequence" if asked.over == "seq_len" else "layers"
+        unit = "tokens a sequence" if requested.over == "seq_len" else "layers"
         far = f"not reached up to {last:,} {unit}"
         lines += wrapped(
             "wall:", f"{wall:,} {unit} fit, no larger number that was tried" if wall else far
@@ -130,8 +130,8 @@ def _takeover_lines(found: Scaling, solved: Sequence[Mapping[str, Any]]) -> list
         return float(row["scale.exposed_comm_s"] / row["scale.compute_s"])
 
     last, worst = solved[-1], max(solved, key=ratio)
-    words = f"not up to {last['scale.size']:,}; waiting for the network is {ratio(last):.2f} of"
-    words += " computing there"
+    text = f"not up to {last['scale.size']:,}; waiting for the network is {ratio(last):.2f} of"
+    text += " computing there"
     if worst is not last:
-        words += f", at most {ratio(worst):.2f}, at {worst['scale.size']:,}"
-    return wrapped("communication takes over:", words)
+        text += f", at most {ratio(worst):.2f}, at {worst['scale.size']:,}"
+    return wrapped("communication takes over:", text)

@@ -74,7 +74,7 @@ def _listed(spec: SweepFile, columns: Sequence[Axis], faults: Faults) -> tuple[V
         raise faults.say(("points",), "stands beside `vary`", "keep one of them")
     if not spec.points:
         raise faults.say(("points",), "has no points", "list at least one")
-    found: list[Values] = []
+    results: list[Values] = []
     for i, point in enumerate(spec.points):
         for name, value in point.items():
             try:
@@ -88,13 +88,13 @@ def _listed(spec: SweepFile, columns: Sequence[Axis], faults: Faults) -> tuple[V
                 raise faults.say(("points", i, name), message, f"known: {known}") from None
             except BadValue as error:
                 raise faults.fail(("points", i, name), error, at_key=True) from None
-        found.append(tuple(point.items()))
-    keys = [str(sorted((n, field_text(v)) for n, v in values)) for values in found]
+        results.append(tuple(point.items()))
+    keys = [str(sorted((n, field_text(v)) for n, v in values)) for values in results]
     for i, key in enumerate(keys):
         if key in keys[:i]:
             message = f"the same point as item {keys.index(key)}"
             raise faults.say(("points", i), message, "list every point once")
-    return tuple(found)
+    return tuple(results)
 
 
 def _axes_of_list(listed: Sequence[Values], columns: Sequence[Axis]) -> list[Axis]:
@@ -105,18 +105,18 @@ def _axes_of_list(listed: Sequence[Values], columns: Sequence[Axis]) -> list[Axi
             if value not in values.setdefault(name, []):
                 values[name].append(value)
     named = {axis.name: axis for axis in columns}
-    found: list[Axis] = []
+    results: list[Axis] = []
     for name, items in values.items():
         if name in named:
-            found.append(named[name])
+            results.append(named[name])
             continue
         known = field_at(name)
         unlike: dict[object, object] = {}
         for item in items:
             unlike.setdefault(known.base(item), item)
         axis = field_axis(name, list(unlike.values()))
-        found.append(axis)
-    return found
+        results.append(axis)
+    return results
 
 
 def _check_axes(axes: Sequence[Axis], faults: Faults) -> None:

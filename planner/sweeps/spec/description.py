@@ -37,16 +37,16 @@ def remarks(sweep: Sweep) -> list[str]:
 
 def left_aside(sweep: Sweep) -> list[str]:
     """Return a line on options in the `search:` of model files that sweeps do not follow."""
-    found: dict[str, None] = {}
+    entries: dict[str, None] = {}
     for (kind, _), document in sweep.files.items():
         section = document.data.get("search") if kind == "model" else None
         for name in ("time_limit_s", "pareto"):
             if isinstance(section, Mapping) and section.get(name):
-                found[
+                entries[
                     f"search.{name} of {document.file or 'the model'} is left aside:"
                     f" {OF_ALL_POINTS[f'search.{name}']}"
                 ] = None
-    return list(found)
+    return list(entries)
 
 
 def stays(sweep: Sweep) -> list[str]:
@@ -54,7 +54,7 @@ def stays(sweep: Sweep) -> list[str]:
     cluster = sweep.files.get(("cluster", ""))
     paths = {path for axis in sweep.axes for path in axis.paths}
     decided = paths | {path for path, _, _ in sweep.fixed}
-    found = []
+    results = []
     for axis in sweep.axes:
         for path in axis.paths:
             if cluster is None or not path.startswith("pools.") or path.count(".") != 2:
@@ -65,11 +65,11 @@ def stays(sweep: Sweep) -> list[str]:
             kept = [k for k in _OF_A_PART if k in stated and f"{pool}.{k}" not in decided]
             if key in ("accelerator", "instance") and len(values) > 1 and kept:
                 shown = ", ".join(f"{k} {stated[k]}" for k in kept)
-                found.append(
+                results.append(
                     f"{pool} keeps {shown} for every {key}, as its file says; `set:` them to null"
                     f" (--set {pool}.{kept[0]}=null) for each part's own"
                 )
-    return found
+    return results
 
 
 def _design(sweep: Sweep) -> str:

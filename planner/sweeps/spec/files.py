@@ -22,7 +22,7 @@ def read_files(
     spec: SweepFile, axes: Sequence[Axis], faults: Faults, folder: Path | None
 ) -> dict[tuple[str, str], Document]:
     """Return every model and cluster file that the sweep names."""
-    found: dict[tuple[str, str], Document] = {}
+    entries: dict[tuple[str, str], Document] = {}
     varied = {path: axis for axis in axes for path in axis.paths if path in WHOLE_FILES}
     for kind in WHOLE_FILES:
         stated = getattr(spec, kind)
@@ -32,7 +32,7 @@ def read_files(
             fix = f"name a {kind} file or an example, such as {example_names(kind)[0]}"  # type: ignore[arg-type]
             raise faults.say((kind,), f"no `{kind}:`", fix)
         if stated is not None:
-            found[kind, ""] = _document(kind, stated, (kind,), faults, folder)
+            entries[kind, ""] = _document(kind, stated, (kind,), faults, folder)
         if kind in varied:
             axis = varied[kind]
             for i, choice in enumerate(axis.choices):
@@ -40,10 +40,10 @@ def read_files(
                 place: KeyPath = ("vary", kind, i)
                 if axis.field is None:
                     place = ("together", axis.name, str(choice.value), kind)
-                found[kind, field_text(value)] = _document(kind, value, place, faults, folder)
+                entries[kind, field_text(value)] = _document(kind, value, place, faults, folder)
             if stated is None and _some_point_lacks(spec, kind):
                 raise faults.say((kind,), f"no `{kind}:`, and not every point names one")
-    return found
+    return entries
 
 
 def read_family(
@@ -107,8 +107,8 @@ def _document(
             source = os.fspath(beside)
     try:
         # Rows name files in their reasons: the same on every machine.
-        found = read_document(source, kind)
-        return replace(found, file=os.path.basename(found.file))
+        document = read_document(source, kind)
+        return replace(document, file=os.path.basename(document.file))
     except SpecError as error:
         first = error.problems[0]
         if first.line or isinstance(source, Mapping):

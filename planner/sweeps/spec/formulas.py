@@ -26,7 +26,7 @@ def read_derived(
     spec: SweepFile, axes: Sequence[Axis], faults: Faults
 ) -> dict[str, Expression | Table]:
     """Return the derived values by name, in the order in which they use each other."""
-    found: dict[str, Expression | Table] = {}
+    entries: dict[str, Expression | Table] = {}
     for name, given in spec.let.items():
         place: KeyPath = ("let", name)
         try:
@@ -35,20 +35,20 @@ def read_derived(
             if name in (*(axis.name for axis in axes), *WHOLE_FILES) or _is_known(name):
                 raise BadValue(f"{name!r} is a field or column already", "choose another name")
             if isinstance(given, Mapping):
-                found[name] = _table(name, given, axes)
+                entries[name] = _table(name, given, axes)
             else:
-                found[name] = read_expression(given)
-            known = {axis.name for axis in axes if axis.field is None} | set(found)
-            used = found[name]
+                entries[name] = read_expression(given)
+            known = {axis.name for axis in axes if axis.field is None} | set(entries)
+            used = entries[name]
             for other in used.names if isinstance(used, Expression) else (used.by,):
-                if other == name or (other in spec.let and other not in found):
+                if other == name or (other in spec.let and other not in entries):
                     raise BadValue(f"{name} uses {other}, which comes after it", "move it up")
                 if other not in known:
                     dimension_of_name(other)
-            dict(dimensions_of(found, axes))
+            dict(dimensions_of(entries, axes))
         except BadValue as error:
             raise faults.fail(place, error, at_key=True) from None
-    return found
+    return entries
 
 
 def _table(name: str, given: Mapping[str, Any], axes: Sequence[Axis]) -> Table:
@@ -98,7 +98,7 @@ def read_constraints(
         known = dimensions.get(name)
         return sample_value(dimension_of_name(name) if known is None else known)
 
-    found = []
+    results = []
     for i, text in enumerate(spec.where):
         try:
             expression = read_expression(text)
@@ -113,8 +113,8 @@ def read_constraints(
                 pass  # a division by zero of sample values
         except BadValue as error:
             raise faults.fail(("where", i), error) from None
-        found.append(expression)
-    return tuple(found)
+        results.append(expression)
+    return tuple(results)
 
 
 def _is_known(name: str) -> bool:

@@ -30,12 +30,12 @@ def with_options(document: Document, more: Mapping[str, Any]) -> Document:
                 data["set"][path] = _scalar(str(text), f"--set {path}={text}")
                 overrides["set", path] = f"--set {path}={text}"
         elif key == "search":
-            mine = dict(data.get("search") or {})
+            own = dict(data.get("search") or {})
             for name, value in given.items():
-                inner = isinstance(value, Mapping) and isinstance(mine.get(name), Mapping)
-                mine[name] = {**mine[name], **value} if inner else value
+                inner = isinstance(value, Mapping) and isinstance(own.get(name), Mapping)
+                own[name] = {**own[name], **value} if inner else value
                 overrides["search", name] = f"--{name.replace('_', '-').removesuffix('-s')}"
-            data["search"] = mine
+            data["search"] = own
         elif key == "let":
             data["let"] = {**(data.get("let") or {}), **given}
             for name, text in given.items():
@@ -60,13 +60,13 @@ def parse_vary(text: str) -> tuple[str, object]:
             f"--vary: {text!r} is not of the form PATH=VALUES",
             "--vary pools.0.nodes=32,64,128 or --vary 'pools.0.nodes=32..512*2'",
         )
-    given = f"--vary {text}"
+    message = f"--vary {text}"
     items = [item.strip() for item in _parts(values)]
     if not any(items):
         return path.strip(), []
     if "" in items:
         raise UsageError(f"--vary {path.strip()}: an empty value in {values!r}", "drop the comma")
-    return path.strip(), [_scalar(item, given) for item in items]
+    return path.strip(), [_scalar(item, message) for item in items]
 
 
 def _parts(text: str) -> list[str]:

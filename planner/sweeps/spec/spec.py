@@ -132,9 +132,9 @@ def sweep_content(files: Sequence[str], more: Mapping[str, Any]) -> dict[str, An
     if len(files) == 1:
         document, folder = _sweep_document(files[0], more)
     else:
-        given = {key: value for key, value in more.items() if key != "vary"}
+        arguments = {key: value for key, value in more.items() if key != "vary"}
         model, cluster = files
-        document = _options_document(model, cluster, more.get("vary", ()), given)
+        document = _options_document(model, cluster, more.get("vary", ()), arguments)
         folder = Path()
     sweep, data = _Reader(document, folder).read(), dict(document.data)
     if data.get("calibration"):
@@ -297,12 +297,12 @@ class _Reader:
         if calibration and self.folder is not None:
             calibration = _calibration_path(calibration, self.folder)
         try:
-            found = search_options(
+            options = search_options(
                 search,
                 spec.stack,
                 SolveOptions(own_calibration=self.calibration or own_calibration(calibration)),
             )
-            return anchored_options(found, self.reference or spec.reference)[0]
+            return anchored_options(options, self.reference or spec.reference)[0]
         except UsageError as error:
             raise self.faults.say(("search",), error.message, error.fix) from None
 

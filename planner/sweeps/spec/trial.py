@@ -70,10 +70,10 @@ def _check_known(sweep: Sweep, faults: Faults) -> None:
     varied = [path for axis in sweep.axes for path in axis.paths]
     for values in islice(sweep.combinations(), 20):
         try:
-            given = sweep.inputs_at(values)
+            value = sweep.inputs_at(values)
         except PlannerError:
             continue
-        find = sweep.lookup(values, given)
+        find = sweep.lookup(values, value)
         for i, expression in enumerate(sweep.constraints):
             for name in expression.names:
                 if name in sweep.derived or any(_moves(path, name) for path in varied):

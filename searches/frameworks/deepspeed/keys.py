@@ -271,12 +271,12 @@ def _unread(c: Case) -> list[str]:
 
 def _strange(c: Case) -> list[str]:
     """Return the keys that their block refuses."""
-    found = []
+    results = []
     for block, known in BLOCKS.items():
         inside = [x[len(block) + 1 :] for x in c.settings if x.startswith(f"{block}.")]
         names = dict.fromkeys(x.partition(".")[0] for x in inside)
-        found += [f"{block}.{x}" for x in names if x not in known]
-    return [name for name in found if name not in REMOVED]
+        results += [f"{block}.{x}" for x in names if x not in known]
+    return [name for name in results if name not in REMOVED]
 
 
 def _stage(c: Case) -> int:

@@ -136,8 +136,8 @@ def _no_rope(c: Case) -> list[str]:
     if not every:
         return []
     if isinstance(every, list | tuple):
-        said = f"--no-rope-freq is a pattern of {len(every)} layers, the model has {layers}"
-        return [said] * (len(every) != layers)
+        message = f"--no-rope-freq is a pattern of {len(every)} layers, the model has {layers}"
+        return [message] * (len(every) != layers)
     return [f"--no-rope-freq {every} does not divide {layers} layers"] * (layers % every != 0)
 
 

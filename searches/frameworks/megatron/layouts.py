@@ -46,8 +46,8 @@ def megatron_vocab(shape: ModelShape, tp: int) -> int:
 
 def _asks_for_flash(c: Case) -> bool:
     """Tell whether flash attention is named: plans do, a run may leave the choice to `auto`."""
-    asked = c.settings.get("attention_backend") == "flash" or c.settings.get("use_flash_attn")
-    return not c.settings or bool(asked)
+    requested = c.settings.get("attention_backend") == "flash" or c.settings.get("use_flash_attn")
+    return not c.settings or bool(requested)
 
 
 def vocab_divisor(shape: ModelShape, tp: int) -> int:

@@ -573,9 +573,11 @@ def _module_faults(c: Case) -> list[str]:
 def _kept_in_bf16(c: Case) -> list[str]:
     if not (flag(c, "fp8") and flag(c, "first_last_layers_bf16")):
         return []
-    most = flag_number(c, "num_layers") // c.pp
+    maximum = flag_number(c, "num_layers") // c.pp
     ends = ("num_layers_at_start_in_bf16", "num_layers_at_end_in_bf16")
-    over = [f"{flag_value(n)} exceeds {most} layers a stage" for n in ends if flag(c, n) > most]
+    over = [
+        f"{flag_value(n)} exceeds {maximum} layers a stage" for n in ends if flag(c, n) > maximum
+    ]
     delayed = flag(c, "fp8_recipe") == "delayed"
     return ["--first-last-layers-bf16 excludes --fp8-recipe delayed"] * delayed + over
 

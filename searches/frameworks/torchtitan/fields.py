@@ -77,11 +77,11 @@ def _mesh(c: Case) -> list[str]:
     rest = 1
     for n in degrees.values():
         rest *= n
-    whole = rest * (shard if shard > 0 else c.n_devices // rest)
-    words = " x ".join(f"{axis} {n}" for axis, n in degrees.items() if n > 1)
-    sharded = f"{words} x {DEGREES[1]} {shard}" if shard > 0 else words
+    total = rest * (shard if shard > 0 else c.n_devices // rest)
+    text = " x ".join(f"{axis} {n}" for axis, n in degrees.items() if n > 1)
+    sharded = f"{text} x {DEGREES[1]} {shard}" if shard > 0 else text
     return [f"{sharded or 'degrees'} do not make {c.n_devices} devices"] * (
-        whole != c.n_devices or rest > c.n_devices
+        total != c.n_devices or rest > c.n_devices
     )
 
 
@@ -101,8 +101,8 @@ def _batch(c: Case) -> list[str]:
     if local < 1 or total == 0:
         name, n = ("local", local) if local < 1 else ("global", total)
         return [f"training.{name}_batch_size {n}"]
-    most = local * _replicas(c)
-    if total < 0 or total % most == 0:
+    maximum = local * _replicas(c)
+    if total < 0 or total % maximum == 0:
         return []
     return [f"training.global_batch_size {total} is no multiple of {local} x {_replicas(c)}"]
 
@@ -111,9 +111,9 @@ def _whole_batch(c: Case) -> str:
     local = config_field(c, "training.local_batch_size", 8)
     if local < 1:
         return "training.local_batch_size 1, or more"
-    total, most = config_field(c, "training.global_batch_size", -1), local * _replicas(c)
-    whole = max(1, -(-total // most)) * most
-    return f"training.global_batch_size {whole}, or -1, which takes {most}"
+    total, maximum = config_field(c, "training.global_batch_size", -1), local * _replicas(c)
+    full_total = max(1, -(-total // maximum)) * maximum
+    return f"training.global_batch_size {full_total}, or -1, which takes {maximum}"
 
 
 def _schedule(c: Case) -> str:

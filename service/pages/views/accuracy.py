@@ -26,13 +26,13 @@ def measured_rows_of(source: str, kind: str) -> list[dict[str, Any]]:
         ("measured_s", "predicted_s") if kind == "step" else ("measured_bytes", "predicted_bytes")
     )
     scale = next(factor for key, _, _, factor in KINDS if key == kind)
-    found = []
+    results = []
     for values in data["layouts"]:
         row = dict(zip(data["columns"], values, strict=True))
         if row[measured] and row[predicted] and (not source or row["source"] == source):
             row |= {"measured": row[measured] / scale, "predicted": row[predicted] / scale}
-            found.append(row)
-    return found
+            results.append(row)
+    return results
 
 
 def worst(runs: list[dict[str, Any]], n: int = N_WORST) -> list[dict[str, Any]]:
@@ -69,7 +69,7 @@ async def accuracy(visit: Visit) -> str:
 
 
 def _page(visit: Visit, data: dict[str, Any], source: str, about: dict[str, Any] | None) -> str:
-    figures = [found for kind, _, _, _ in KINDS if (found := accuracy_figure(source, kind))]
+    figures = [match for kind, _, _, _ in KINDS if (match := accuracy_figure(source, kind))]
     return render_page(
         visit,
         "accuracy.html.j2",

@@ -21,17 +21,17 @@ def case_figures() -> tuple[dict[str, Any] | None, ...]:
     """Return the terms of the published and the own step of every case; None where one lacks."""
     from planner.render.charts.pairs import two_steps_chart
 
-    found = []
+    results = []
     for i, case in enumerate(shown_data("cases")["cases"]):
         sides = case["published"], case["own"]
         steps = [side["time_s"] for side in sides if side]
         title = f"{case['title']}: where the steps go"
-        found.append(
+        results.append(
             chart_data(two_steps_chart(f"case-{i}", title, NAMES, steps))
             if len(steps) == len(NAMES)
             else None
         )
-    return tuple(found)
+    return tuple(results)
 
 
 @cache

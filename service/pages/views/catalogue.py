@@ -95,14 +95,14 @@ async def catalogue(visit: Visit) -> str:
     from hardware.catalogue import load_catalogue
 
     text = visit.get("filter")[:MOST_FILTER_CHARS]
-    found = parts()
+    result = parts()
     sections = [
         {
             "key": key,
             "title": title,
             "heads": heads,
-            "n_all": len(found[key]),
-            "rows": [row[:-1] for row in found[key] if matches(row[-1:], [], text)],
+            "n_all": len(result[key]),
+            "rows": [row[:-1] for row in result[key] if matches(row[-1:], [], text)],
         }
         for key, title, heads in KINDS
     ]
@@ -129,16 +129,16 @@ async def part(visit: Visit) -> str:
 
     name = visit.parts["name"]
     try:
-        found = sheet_of(name)
+        sheet = sheet_of(name)
     except CatalogError as error:
         fault = Fault(error.message, error.fix.removesuffix("planner catalog list"))
         raise refused("unknown-part", error.message, 404, [fault]) from None
     return render_page(
         visit,
         "catalogue_part.html.j2",
-        part=found,
-        figures=_figures(found),
-        n_assumed=_n_assumed(found),
+        part=sheet,
+        figures=_figures(sheet),
+        n_assumed=_n_assumed(sheet),
     )
 
 

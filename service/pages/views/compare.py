@@ -48,19 +48,19 @@ def _compare(request: CompareRequest, running: RunningCall) -> Data:
 
     result = solved_result(request, running)
     listed = [{"plan_id": plan.plan_id, "rank": plan.rank} for plan in result.plans]
-    given = dict.fromkeys(
+    value = dict.fromkeys(
         pick_plan(listed, which, "this question")["plan_id"] for which in request.plans
     )
     # One plan given twice is compared with itself, as `planner diff` does.
-    ids = list(given) if len(given) > 1 else [*given, *given]
+    ids = list(value) if len(value) > 1 else [*value, *value]
     chosen = tuple(plan for plan in result.plans if plan.plan_id in ids)
     data = replace(result, plans=chosen).to_json()
     opened = [plan_of_result(data, plan_id, "this question") for plan_id in ids]
     names = NAMES[: len(opened)]
-    found = [compare(opened[0], other) for other in opened[1:]]
-    parts = [found[0].to_json()["a"], *(each.to_json()["b"] for each in found)]
-    most = max(plan.tokens_per_s for _, _, _, plan in opened)
-    ahead = [plan.tokens_per_s > most * (1 - 1e-9) for _, _, _, plan in opened]
+    results = [compare(opened[0], other) for other in opened[1:]]
+    parts = [results[0].to_json()["a"], *(each.to_json()["b"] for each in results)]
+    largest = max(plan.tokens_per_s for _, _, _, plan in opened)
+    ahead = [plan.tokens_per_s > largest * (1 - 1e-9) for _, _, _, plan in opened]
     sides = [
         part
         | {
@@ -92,12 +92,12 @@ def _compare(request: CompareRequest, running: RunningCall) -> Data:
                 "winner": renamed(each.winner, name),
                 "turns": [renamed(text, name) for text in each.turns],
             }
-            for name, each in zip(names[1:], found, strict=True)
+            for name, each in zip(names[1:], results, strict=True)
         ],
-        "layout": _layout_rows(found, names),
-        "time": _most_different_first(_rows([each.to_json()["time"] for each in found])),
-        "memory": _rows([each.to_json()["memory"] for each in found]),
-        "traffic": _traffic_rows(found),
+        "layout": _layout_rows(results, names),
+        "time": _most_different_first(_rows([each.to_json()["time"] for each in results])),
+        "memory": _rows([each.to_json()["memory"] for each in results]),
+        "traffic": _traffic_rows(results),
         "figure": chart_data(two_steps_chart("terms", title, tuple(names), times)),
     }
 
@@ -188,8 +188,8 @@ async def compare_page(visit: Visit) -> str:
             query=query,
             given=plans[0] if plans else "",
         )
-    asked = {**request, "plans": plans[: len(NAMES)]}
-    answer = await visit.ask_patiently(COMPARE_CALL, asked)
+    requested = {**request, "plans": plans[: len(NAMES)]}
+    answer = await visit.ask_patiently(COMPARE_CALL, requested)
     return await asyncio.to_thread(_page, visit, request, answer, plans)
 
 

@@ -77,8 +77,8 @@ async def result(visit: Visit) -> Page:
 async def cancel(visit: Visit) -> Page:
     """Cancel a job, and show the list, or with `stay` what there is of a sweep."""
     job_id = job_id_of(visit)
-    found = await visit.engine.cancel(job_id, visit.caller)
-    stays = found.call == "sweep" and visit.posted("stay")
+    outcome = await visit.engine.cancel(job_id, visit.caller)
+    stays = outcome.call == "sweep" and visit.posted("stay")
     target = visit.url(f"/ui/sweeps/{job_id}" if stays else "/ui/jobs")
     return Page(b"", 303, headers={"location": target})
 

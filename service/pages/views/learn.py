@@ -60,27 +60,31 @@ def _learn(request: LearnRequest, running: RunningCall) -> Data:
     if one is None:
         detail = f"no calculator is called {request.name[:60]!r}"
         raise Problem(404, "unknown-path", "there is no such page", detail)
-    given = {key: value for key, value in request.inputs.items() if value != ""}
-    found = one.read(given)
+    arguments = {key: value for key, value in request.inputs.items() if value != ""}
+    outcome = one.read(arguments)
     groups: dict[str, list[Data]] = {}
     for name, spec in one.specs.items():
         groups.setdefault(spec.group, []).append(
             form_field(
-                name, spec, given.get(name, ""), found.resolved, found.problems.get(name, "")
+                name,
+                spec,
+                arguments.get(name, ""),
+                outcome.resolved,
+                outcome.problems.get(name, ""),
             )
         )
     others = [
         {"name": name, "problem": text}
-        for name, text in found.problems.items()
+        for name, text in outcome.problems.items()
         if name not in one.specs
     ]
     result, figures = None, []
-    if found.values is not None:
-        answer = one.compute(found.values)
+    if outcome.values is not None:
+        answer = one.compute(outcome.values)
         result = result_data(one, answer)
         figures = [
             {**chart_data(chart), "key": f"figure-{chart.key}"}  # no id of a field
-            for chart in one.charts(found.values)
+            for chart in one.charts(outcome.values)
         ]
     return {
         "name": one.name,
@@ -212,11 +216,11 @@ async def calculator(visit: Visit) -> Page | str:
 
 def given_inputs(visit: Visit) -> dict[str, str]:
     """Return the inputs of an address, the last where one stands several times."""
-    found = {key: values[-1] for key, values in visit.query.items() if key != PART}
-    if len(found) > MOST_INPUTS:
+    entries = {key: values[-1] for key, values in visit.query.items() if key != PART}
+    if len(entries) > MOST_INPUTS:
         raise refused("malformed", f"the address has more than {MOST_INPUTS} inputs", 400)
     # Longer texts are wrong whatever they hold; their beginning is enough to say so.
-    return {key[:MOST_CHARACTERS]: value[:MOST_CHARACTERS] for key, value in found.items()}
+    return {key[:MOST_CHARACTERS]: value[:MOST_CHARACTERS] for key, value in entries.items()}
 
 
 def _calculator(visit: Visit, answer: Data) -> Page | str:

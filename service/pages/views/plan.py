@@ -71,8 +71,8 @@ def _opened(request: schemas.PlanOf, running: RunningCall) -> OpenedPlan:
             _ANSWERS[key] = data
             while len(_ANSWERS) > MOST_ANSWERS:
                 _ANSWERS.pop(next(iter(_ANSWERS)))
-    found = open_request_plan(schemas.PlanOf(result=data, plan=request.plan), running)
-    return replace(found, stopped=data["stopped"])
+    request_plan = open_request_plan(schemas.PlanOf(result=data, plan=request.plan), running)
+    return replace(request_plan, stopped=data["stopped"])
 
 
 def _plan_page(request: PlanPageRequest, running: RunningCall) -> Data:
@@ -80,24 +80,24 @@ def _plan_page(request: PlanPageRequest, running: RunningCall) -> Data:
     from planner.render.plan_view.data import plan_view
     from planner.render.plan_view.page import plan_body
 
-    found = _opened(request, running)
-    framework = found.options.framework
+    opened = _opened(request, running)
+    framework = opened.options.framework
     view = plan_view(
-        *found.opened,
-        calibration=found.options.calibration,
+        *opened.opened,
+        calibration=opened.options.calibration,
         framework="any" if framework == "default" else framework,
         solve_command=request.solve_command,
     )
     title = f"Plan {view.plan_id}: {view.model} on {view.cluster}"
     body = plan_body(view, request.trace_link)
-    return found.with_state({"title": title, "body": body, "plan_id": view.plan_id})
+    return opened.with_state({"title": title, "body": body, "plan_id": view.plan_id})
 
 
 def _trace(request: TraceRequest, running: RunningCall) -> Data:
     from planner.render.plan_view.data import trace_file
 
-    found = _opened(request, running)
-    _, _, problem, plan = found.opened
+    opened = _opened(request, running)
+    _, _, problem, plan = opened.opened
     return {"name": f"{plan.plan_id}-step.json", "text": trace_file(problem, plan)}
 
 
@@ -156,8 +156,8 @@ async def plan(visit: Visit) -> str:
         "trace_link": visit.url("/ui/plan/trace", visit.query),
         "solve_command": solve_command(named["solve"]),
     }
-    found = await visit.ask_patiently("page-plan", {**named, **more})
-    return render_page(visit, "plan.html.j2", found=found)
+    result = await visit.ask_patiently("page-plan", {**named, **more})
+    return render_page(visit, "plan.html.j2", found=result)
 
 
 async def trace_download(visit: Visit) -> Page:
@@ -169,13 +169,13 @@ async def trace_download(visit: Visit) -> Page:
     if named is None:
         raise refused("malformed", "the address names no plan: model, cluster and plan", 422)
     try:
-        found = await visit.ask("page-plan-trace", named)
+        result = await visit.ask("page-plan-trace", named)
     except Problem as problem:
         if problem.code != "needs-job":
             raise
-        found = await visit.ask_patiently("page-plan-trace", named)
-    headers = {"content-disposition": f'attachment; filename="{found["name"]}"'}
-    return Page(found["text"], media="application/json", headers=headers)
+        result = await visit.ask_patiently("page-plan-trace", named)
+    headers = {"content-disposition": f'attachment; filename="{result["name"]}"'}
+    return Page(result["text"], media="application/json", headers=headers)
 
 
 PAGES = {"/ui/plan": plan, "/ui/plan/trace": trace_download}

@@ -36,10 +36,10 @@ def _plans(request: PlansRequest, running: RunningCall) -> Data:
     from planner.render.text import plans_csv
 
     result = solved_result(request, running)
-    asked = request.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    requested = request.model_dump(mode="json", by_alias=True, exclude_unset=True)
     return {
         "complete": result.complete,
-        "request": asked,
+        "request": requested,
         "listing": listing.listing(result),
         "csv": plans_csv(result) if result.plans else "",
     }
@@ -71,24 +71,24 @@ async def plans(visit: Visit) -> str:
 
 
 def _page(visit: Visit, request: Data, answer: Data) -> str:
-    found = answer["listing"]
+    result = answer["listing"]
     query = query_of(request)
-    nothing = found["nothing"]
+    nothing = result["nothing"]
     for each in (nothing or {}).get("relaxations", ()):
-        asked = listing.asked_by(each["command"], request)
-        each["href"] = visit.url("/ui/plans", query_of(asked)) if asked else ""
+        requested = listing.asked_by(each["command"], request)
+        each["href"] = visit.url("/ui/plans", query_of(requested)) if requested else ""
     names = {name: values[-1] for name, values in visit.query.items()}
-    n_plans = len(found["rows"])
+    n_plans = len(result["rows"])
     return render_page(
         visit,
         "plans.html.j2",
-        found=found,
+        found=result,
         nothing=nothing,
         request=request,
         name=title_of(request),
         options=option_words(request),
         query=query,
-        table=rows_shown(found["columns"], found["rows"], names),
+        table=rows_shown(result["columns"], result["rows"], names),
         tops=TOPS,
         top=request["top"],
         has_json=request["top"] <= MOST_JSON,

@@ -83,11 +83,15 @@ def draft_of(request: Mapping[str, Any]) -> Data:
         axes.setdefault(axis, []).append(f"<={value}")
     more = []
     for axis in (*NUMBER_AXES, *WORD_AXES):
-        given = axes.get(axis, [])
-        plain = len(given) == 1 and (axis in NUMBER_AXES or given[0] in words_of(axis))
+        stated_value = axes.get(axis, [])
+        plain = len(stated_value) == 1 and (
+            axis in NUMBER_AXES or stated_value[0] in words_of(axis)
+        )
         draft[f"axis_{axis}"] = axes.pop(axis)[0] if plain else ""
-    for axis, given in axes.items():
-        more += [f"{axis}{text}" if text.startswith("<=") else f"{axis}={text}" for text in given]
+    for axis, stated_value in axes.items():
+        more += [
+            f"{axis}{text}" if text.startswith("<=") else f"{axis}={text}" for text in stated_value
+        ]
     draft["more"] = " ".join(more)
     draft["set"] = "\n".join(f"{path}={value}" for path, value in request.get("set", {}).items())
     for name in WHOLE:
@@ -112,14 +116,14 @@ def document_draft(document: Any, kind: Kind) -> Data:
     names = [name for name, _ in examples(kind)]
     if isinstance(document, str) and document in names:
         return {"source": "example", "example": document, "text": "", "name": ""}
-    found = {"source": "text", "example": FIRST[kind], "text": "", "name": ""}
+    entries = {"source": "text", "example": FIRST[kind], "text": "", "name": ""}
     if isinstance(document, dict) and isinstance(document.get("text"), str):
-        return found | {"text": document["text"], "name": str(document.get("name", ""))}
+        return entries | {"text": document["text"], "name": str(document.get("name", ""))}
     if isinstance(document, dict):
-        return found | {"text": json.dumps(document, indent=1)}
+        return entries | {"text": json.dumps(document, indent=1)}
     if isinstance(document, str) and document:
-        return found | {"text": document}
-    return found | {"source": "example"}
+        return entries | {"text": document}
+    return entries | {"source": "example"}
 
 
 def posted_draft(fields: Mapping[str, str], files: Mapping[str, Upload]) -> Data:
@@ -181,15 +185,15 @@ def document_of(draft: Mapping[str, Any], kind: Kind) -> Any:
 async def solve_page(visit: Visit) -> str:
     """Show the form: empty, or with the question of the address and what is wrong with it."""
     both: Data = {kind: visit.get(kind) or FIRST[kind] for kind in KINDS}
-    given = dict(visit.query)
-    if "q" not in given:
-        given |= {kind: (both[kind],) for kind in KINDS}
+    value = dict(visit.query)
+    if "q" not in value:
+        value |= {kind: (both[kind],) for kind in KINDS}
     try:
-        draft = draft_of(question_of(given, visit.settings) or both)
+        draft = draft_of(question_of(value, visit.settings) or both)
     except Problem:
-        if "q" in given:
+        if "q" in value:
             raise
-        draft = draft_of_query(given, both)  # its fields say what is wrong
+        draft = draft_of_query(value, both)  # its fields say what is wrong
     for kind in KINDS:
         if visit.get("edit") == kind and draft[kind]["source"] == "example":
             draft[kind] |= edited(kind, draft[kind]["example"])
@@ -270,8 +274,8 @@ async def form_faults(visit: Visit, draft: Mapping[str, Any]) -> list[Data]:
     for kind in KINDS:
         with suppress(Problem):  # there is no text yet
             request[kind] = document_of(draft[kind], kind)
-    found = await visit.ask(FORM_CALL, request)
-    faults: list[Data] = found["faults"]
+    result = await visit.ask(FORM_CALL, request)
+    faults: list[Data] = result["faults"]
     return faults
 
 
@@ -279,18 +283,18 @@ async def checked_document(visit: Visit, draft: Mapping[str, Any], kind: Kind) -
     """Return what a document describes, or the problem with it."""
     try:
         document = document_of(draft, kind)
-        found = await visit.ask("check-spec", {"document": document})
+        result = await visit.ask("check-spec", {"document": document})
     except Problem as problem:
         if problem.status >= 500 or problem.status == 429:
             raise
         return {"problem": problem, "summary": "", "notes": []}
-    if found["kind"] != kind:
-        detail = f"this describes a {found['kind']}, and a {kind} is wanted here"
+    if result["kind"] != kind:
+        detail = f"this describes a {result['kind']}, and a {kind} is wanted here"
         wrong = refused("bad-specification", detail, 422)
         return {"problem": wrong, "summary": "", "notes": []}
-    said = {line.strip() for line in found["summary"].splitlines()}
-    notes = [note for note in found["notes"] if note.strip() not in said]
-    return {"problem": None, "summary": found["summary"], "notes": notes}
+    messages = {line.strip() for line in result["summary"].splitlines()}
+    notes = [note for note in result["notes"] if note.strip() not in messages]
+    return {"problem": None, "summary": result["summary"], "notes": notes}
 
 
 async def check_page(visit: Visit) -> Page:
@@ -302,9 +306,9 @@ async def check_page(visit: Visit) -> Page:
         raise refused("malformed", "kind is model or cluster", 400)
     draft = {key: str(data.get(key, "")) for key in ("source", "example", "text", "name")}
     draft["name"] = upload_name(draft["name"])
-    found = await checked_document(visit, draft, data["kind"])
-    problem = found["problem"]
-    answer = {**found, "problem": problem.to_json() if problem else None}
+    result = await checked_document(visit, draft, data["kind"])
+    problem = result["problem"]
+    answer = {**result, "problem": problem.to_json() if problem else None}
     return Page(json.dumps(answer), 200, "application/json", {"cache-control": "no-store"})
 
 
@@ -314,8 +318,11 @@ async def check_form(visit: Visit, data: Mapping[str, Any]) -> Page:
     if not isinstance(fields, dict):
         raise refused("malformed", "fields are those of the form, by name", 400)
     draft = posted_draft({str(name): str(value) for name, value in fields.items()}, {})
-    given = any(draft[name] for name in OPTION_FIELDS)
-    answer = {"faults": await form_faults(visit, draft) if given else [], "looked": given}
+    stated_value = any(draft[name] for name in OPTION_FIELDS)
+    answer = {
+        "faults": await form_faults(visit, draft) if stated_value else [],
+        "looked": stated_value,
+    }
     return Page(json.dumps(answer), 200, "application/json", {"cache-control": "no-store"})
 
 

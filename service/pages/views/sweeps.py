@@ -120,21 +120,21 @@ def _report(request: SweepReportRequest, running: RunningCall) -> Data:
         raise refused("malformed", "this is no answer of a sweep", 422)
     names = list(dict.fromkeys(name for row in rows for name in row))
     points = SweepPoints({name: [row.get(name) for row in rows] for name in names}, header)
-    found = effects(points)
-    said = sweep_answer(points, found)
+    outcome = effects(points)
+    message = sweep_answer(points, outcome)
     why = reasons(points) if points.n and not points.solved.all() else None
     text, n_left_out = page.points_csv(points)
     return {
         "complete": True,
         "title": shortened_name(header.get("name") or "sweep"),
         "stopped": str(result.get("stopped", "")),
-        "headline": said.headline,
-        "asked": [*said.asked, *said.points],
-        "worth_title": said.worth_title,
-        "worth": list(said.worth),
-        "doubts": list(said.doubts),
-        "best": _table(said.best),
-        "worth_table": _table(said.worth_table),
+        "headline": message.headline,
+        "asked": [*message.asked, *message.points],
+        "worth_title": message.worth_title,
+        "worth": list(message.worth),
+        "doubts": list(message.doubts),
+        "best": _table(message.best),
+        "worth_table": _table(message.worth_table),
         "reasons": _table(why) if why else None,
         "points": _table(page.points_table(points)),
         "sections": [
@@ -144,7 +144,7 @@ def _report(request: SweepReportRequest, running: RunningCall) -> Data:
                 "lead": each.lead.replace(" --x and --y choose the axes.", ""),
                 "charts": [chart_data(chart) for chart in each.charts],
             }
-            for each in sections(points, found)
+            for each in sections(points, outcome)
         ],
         "facts": [list(fact) for fact in page.facts(points)],
         "csv": text,
@@ -201,7 +201,7 @@ async def _form(
     visit: Visit, draft: Data, problem: Problem | None = None, checked: Data | None = None
 ) -> str:
     found, _ = await visit.engine.list_jobs(visit.caller, limit=LISTED)
-    mine = [job for job in found if job.call == "sweep"]
+    own = [job for job in found if job.call == "sweep"]
     return render_page(
         visit,
         "sweeps.html.j2",
@@ -209,7 +209,7 @@ async def _form(
         examples=sweeps(),
         problem=problem,
         checked=checked,
-        jobs=await described_job(visit, mine),
+        jobs=await described_job(visit, own),
     )
 
 
@@ -258,8 +258,8 @@ async def check_sweep_form(visit: Visit) -> Page:
     draft = {key: str(data.get(key, "")) for key in ("source", "example", "text", "name")}
     draft["name"] = upload_name(draft["name"])
     try:
-        found = await visit.ask(CHECK_CALL, {"document": _text_of(draft)})
-        answer: Data = {"problem": None, "summary": found["summary"], "notes": []}
+        result = await visit.ask(CHECK_CALL, {"document": _text_of(draft)})
+        answer: Data = {"problem": None, "summary": result["summary"], "notes": []}
     except Problem as problem:
         if problem.status >= 500 or problem.status == 429:
             raise
@@ -280,8 +280,8 @@ class Looked:
 
 async def sweep_view(visit: Visit) -> str:
     """Show a sweep: its points so far while it runs or where it has no answer, then its report."""
-    found = await _looked_at(visit)
-    job, template = found.job, "sweep_so_far.html.j2"
+    result = await _looked_at(visit)
+    job, template = result.job, "sweep_so_far.html.j2"
     shown = (await described_job(visit, [job]))[0]
     if job.state is State.EXPIRED:
         return render_page(visit, "job.html.j2", shown=shown, job=job)
@@ -291,10 +291,10 @@ async def sweep_view(visit: Visit) -> str:
         render_page,
         visit,
         template,
-        report=found.report,
+        report=result.report,
         job=job,
         shown=shown,
-        n_rows=found.n_rows,
+        n_rows=result.n_rows,
         most=MOST_SO_FAR,
     )
 
@@ -335,29 +335,29 @@ async def _drawn(visit: Visit, body: bytes) -> Data:
 
 async def _rows_so_far(visit: Visit, job_id: str) -> tuple[list[Mapping[str, Any]], int]:
     """Return the first rows of a sweep without an answer, by point, and how many there are."""
-    found: list[Mapping[str, Any]] = []
+    results: list[Mapping[str, Any]] = []
     cursor, total = "", 0
-    while len(found) < MOST_SO_FAR:
+    while len(results) < MOST_SO_FAR:
         answer = await visit.engine.result_page(
-            job_id, visit.caller, cursor, MOST_SO_FAR - len(found), so_far=True
+            job_id, visit.caller, cursor, MOST_SO_FAR - len(results), so_far=True
         )
         page = await parsed(answer.payload)
-        found += page["items"]
+        results += page["items"]
         cursor, total = page["next_cursor"], page["total"]
-        if not page["items"] or not cursor or len(found) >= total:
+        if not page["items"] or not cursor or len(results) >= total:
             break
-    return sorted(found, key=lambda row: row.get("index", 0)), total
+    return sorted(results, key=lambda row: row.get("index", 0)), total
 
 
 async def sweep_csv(visit: Visit) -> Page:
     """Return the points of a sweep as CSV, those so far where it has no answer."""
-    found = await _looked_at(visit)
-    if found.report is None:
-        detail = f"no point of sweep {found.job.job_id} is finished"
+    result = await _looked_at(visit)
+    if result.report is None:
+        detail = f"no point of sweep {result.job.job_id} is finished"
         raise Problem(409, "no-result", "the sweep has no points", detail)
-    name = "points.csv" if found.job.state is State.SUCCEEDED else "points-so-far.csv"
+    name = "points.csv" if result.job.state is State.SUCCEEDED else "points-so-far.csv"
     headers = {"content-disposition": f'attachment; filename="{name}"'}
-    return Page(found.report["csv"], 200, "text/csv; charset=utf-8", headers)
+    return Page(result.report["csv"], 200, "text/csv; charset=utf-8", headers)
 
 
 PAGES = {

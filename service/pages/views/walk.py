@@ -35,7 +35,7 @@ def _walk(request: WalkRequest, running: RunningCall) -> Data:
     from planner.render.walk_text import conclusion, walk_end
 
     settings = running.settings
-    found = recommend(
+    result = recommend(
         "layout",
         *contents_of(request, settings),
         pins=request.pins,
@@ -48,13 +48,13 @@ def _walk(request: WalkRequest, running: RunningCall) -> Data:
         calibration=calibration_in(request.calibration, settings),
         reference=reference_in(request.reference, request.files, settings),
     )
-    answer = dict(found.answer) if found.answer else None
+    answer = dict(result.answer) if result.answer else None
     return {
         "answer": answer,
         "conclusions": [conclusion(step) for step in answer["steps"]] if answer else [],
         "end": walk_end(answer) if answer else "",
-        "scope": found.scope,
-        "command": found.command,
+        "scope": result.scope,
+        "command": result.command,
     }
 
 
@@ -88,12 +88,12 @@ async def walk_page(visit: Visit) -> str:
 
 
 def _page(visit: Visit, request: Data, answer: Data) -> str:
-    found = answer["answer"]
-    steps = list(zip(found["steps"], answer["conclusions"], strict=True)) if found else []
+    result = answer["answer"]
+    steps = list(zip(result["steps"], answer["conclusions"], strict=True)) if result else []
     return render_page(
         visit,
         "walk.html.j2",
-        found=found,
+        found=result,
         steps=steps,
         end=answer["end"],
         scope=answer["scope"],

@@ -314,11 +314,11 @@ def part_formula(state: LeverState, part: str) -> tuple[str, str]:
     if part in ("compute", "hbm", "overhead"):
         rates = [abs(min(0.0, state.elasticity[name])) for name in CUT_BY[:2]]
         rates.append(max(0.0, state.elasticity[CUT_BY[2]]))
-        mine = rates[("compute", "hbm", "overhead").index(part)]
+        own = rates[("compute", "hbm", "overhead").index(part)]
         sums = total(exact(terms[t], "s") for t in computing if terms[t] > 0.0)
         if not any(rates):
             return "what the device computes", sums
-        e = [f"{rate:.8g}".replace("e-", "e−") for rate in (mine, *rates)]
+        e = [f"{rate:.8g}".replace("e-", "e−") for rate in (own, *rates)]
         formula, text = (
             "C e / (e_matmul + e_hbm + e_kernel), C what the device computes",
             (f"({sums}) × {e[0]} / ({e[1]} + {e[2]} + {e[3]})"),

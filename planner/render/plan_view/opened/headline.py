@@ -50,8 +50,8 @@ def add_headline(
 
 
 def _speed(deck: Deck, problem: Problem, plan: Plan, calibration: Calibration) -> tuple[Fact, ...]:
-    found, x, job = plan.breakdown, plan.layout, problem.job
-    terms = [(name, value) for name, value in found.time_s.items() if value > 0.0]
+    result, x, job = plan.breakdown, plan.layout, problem.job
+    terms = [(name, value) for name, value in result.time_s.items() if value > 0.0]
     step = deck.add(
         "step-time",
         "step time",
@@ -62,8 +62,8 @@ def _speed(deck: Deck, problem: Problem, plan: Plan, calibration: Calibration) -
         "costmodels.breakdown.break_down: the exact pipeline and the terms of its slowest rank;"
         f" constants of {calibration_words(calibration)}",
         inputs=(
-            ("pipeline rank of the terms", str(found.critical_stage)),
-            ("closed form, which ranks all plans", exact(found.closed_form_step_s, "s")),
+            ("pipeline rank of the terms", str(result.critical_stage)),
+            ("closed form, which ranks all plans", exact(result.closed_form_step_s, "s")),
         ),
     )
     low, high = interval_of(plan.interval_regime, calibration)
@@ -128,23 +128,23 @@ def _speed(deck: Deck, problem: Problem, plan: Plan, calibration: Calibration) -
     idle = deck.add(
         "bubble-share",
         "idle share of the step",
-        found.bubble_frac,
+        result.bubble_frac,
         "%",
         "bubble / step time",
-        f"{exact(found.time_s['bubble'], 's')} / {exact(found.step_s, 's')}",
+        f"{exact(result.time_s['bubble'], 's')} / {exact(result.step_s, 's')}",
         "costmodels.breakdown.Breakdown.bubble_frac",
-        text=f"{found.bubble_frac * 100:.1f} %",
+        text=f"{result.bubble_frac * 100:.1f} %",
     )
     waits = deck.add(
         "network-share",
         "share of the step that waits for the network",
-        found.exposed_comm_frac,
+        result.exposed_comm_frac,
         "%",
         " + ".join(NETWORK_TERMS) + ", over the step time",
-        f"({total(exact(found.time_s[t], 's') for t in NETWORK_TERMS if found.time_s[t] > 0.0)})"
-        f" / {exact(found.step_s, 's')}",
+        f"({total(exact(result.time_s[t], 's') for t in NETWORK_TERMS if result.time_s[t] > 0.0)})"
+        f" / {exact(result.step_s, 's')}",
         "costmodels.breakdown.Breakdown.exposed_comm_frac",
-        text=f"{found.exposed_comm_frac * 100:.1f} %",
+        text=f"{result.exposed_comm_frac * 100:.1f} %",
     )
     return (
         Fact("Step time", (step, ", in most cases between ", p10, " and ", p90)),
@@ -160,16 +160,16 @@ def _hfu(deck: Deck, problem: Problem, plan: Plan) -> Words:
     """Return the utilization that counts recomputed work, and what that is."""
     x, job, shape = plan.layout, problem.job, problem.shape
     model = model_flops_per_step(shape, job)
-    whole = hardware_flops_per_step(shape, job, x)
+    full_total = hardware_flops_per_step(shape, job, x)
     peak = problem.pool.accelerator.peak_flops_per_s[job.recipe.linear]
     words: Words = (", nothing is recomputed",)
-    if whole > model:
+    if full_total > model:
         parts = recomputed_parts(shape, job.seq_len, x)
         sums = (f"{p.n_layers} × {exact(p.flops_per_token, 'FLOP')}" for p in parts)
         again = deck.add(
             "recomputed-flops",
             "FLOPs of a step that are computed again",
-            whole - model,
+            full_total - model,
             "FLOP",
             "tokens of a step × layers × forward FLOPs of a token in what runs again ("
             + ", ".join(p.name.replace("_", " ") for p in parts)
@@ -189,7 +189,7 @@ def _hfu(deck: Deck, problem: Problem, plan: Plan) -> Words:
         "%",
         "(F + F_again) / (T N P): model FLOPs and recomputed FLOPs of a step over step time,"
         " devices and the dense peak of the matrix products",
-        f"({exact(model, 'FLOP')} + {exact(whole - model, 'FLOP')}) /"
+        f"({exact(model, 'FLOP')} + {exact(full_total - model, 'FLOP')}) /"
         f" ({exact(plan.step_time_s, 's')} × {x.n_devices:,} × {exact(peak, 'FLOP/s')})",
         "Korthikanti et al. 2022, appendix A; Chowdhery et al. 2022 (PaLM), appendix B: what the"
         " hardware computes, what it computes twice counted twice. Left out: scores that a flash"
@@ -534,7 +534,7 @@ def _run_with_failures(
         )
         words = (cost, " a million tokens")
         if run.cost_usd is not None and run.expected_s is not None:
-            whole = deck.add(
+            full_total = deck.add(
                 "cost",
                 "price of the run",
                 run.cost_usd,
@@ -545,7 +545,7 @@ def _run_with_failures(
                 text=f"{run.cost_usd:,.0f} USD",
                 method="cost",
             )
-            words += (", ", whole, " the run")
+            words += (", ", full_total, " the run")
         facts.append(Fact("Cost", words))
     return facts
 

@@ -194,22 +194,22 @@ def _activations(p: StageParts) -> Formula:
     x, rows, shape = p.found.layout, p.found.rows, p.problem.shape
     layers, sets = rows.layers, rows.sets
     kept = sets.kept_bytes.take(rows.set_index).item()
-    whole, inputs = float(p.held - p.full), float(p.full)
+    full_total, inputs = float(p.held - p.full), float(p.full)
     on_host = 0.0
     if x.activation_offload:
         if x.recompute == "full":
             inputs = min(inputs, INPUTS_AT_ONCE)
         else:
             away = min(p.held, x.activation_offload_layers)
-            whole -= away
+            full_total -= away
             if shape.n_experts:
                 prefix = expert_prefix(
                     x.stage_layers, x.stages_of(p.rank), shape.expert_layers, max(x.stage_layers)
                 )
                 on_host = prefix[min(away, len(prefix) - 1)]
     sums = []
-    if whole:
-        sums.append(f"{exact(whole)} × {_b(kept)}")
+    if full_total:
+        sums.append(f"{exact(full_total)} × {_b(kept)}")
     if inputs:
         sums.append(f"{exact(inputs)} × {_b(layers.checkpoint_bytes.item())}")
     more = sets.expert_kept_bytes
@@ -225,14 +225,14 @@ def _activations(p: StageParts) -> Formula:
         after.append(_b(layers.embedding_bytes.item()))
     parts = 2 if x.placement == BOTH_WAYS else x.vpp
     flight = f"{exact(p.chunks)} / {parts}" if parts > 1 else exact(p.chunks)
-    words = "chunks in flight / v × (layers × kept + recomputed × input"
-    words += " + ends)" if after else ")"
+    text = "chunks in flight / v × (layers × kept + recomputed × input"
+    text += " + ends)" if after else ")"
     if x.schedule not in ZERO_BUBBLE:
-        return words, f"{flight} × ({total([*sums, *after])})"
-    early, late = f"{flight} × ({total(sums)})", _late(p, whole, kept)
+        return text, f"{flight} × ({total([*sums, *after])})"
+    early, late = f"{flight} × ({total(sums)})", _late(p, full_total, kept)
     rest = f" + {flight} × ({total(after)})" if after else ""
     return (
-        f"max({words[: -len(' + ends)')] if after else words[:-1]}), the same while weight"
+        f"max({text[: -len(' + ends)')] if after else text[:-1]}), the same while weight"
         " gradients wait)" + (" + ends" if after else ""),
         f"max({early}, {late}){rest}",
     )

@@ -93,10 +93,10 @@ def opened_parts(problem: Problem, found: Breakdown) -> OpenedParts:
 
 def add_time_cards(deck: Deck, problem: Problem, plan: Plan) -> dict[str, Shown]:
     """Add the card of every term of the step that takes time; the numbers by name of the term."""
-    parts, found = opened_parts(problem, plan.breakdown), plan.breakdown
+    parts, result = opened_parts(problem, plan.breakdown), plan.breakdown
     numbers = {}
     for name in TIME_TERMS:
-        value = found.time_s[name]
+        value = result.time_s[name]
         if value <= 0.0:
             continue
         formula, substituted = FORMULAS[name](parts)
@@ -214,14 +214,14 @@ def _again_ep(p: OpenedParts) -> float:
 
 def _host(p: OpenedParts) -> Formula:
     late = stalled(p.found.rows).total_s.item()
-    dense, words = _s(p.layers.host.total_s), "m L (launch − device time of a layer)"
+    dense, text = _s(p.layers.host.total_s), "m L (launch − device time of a layer)"
     if p.experts is None or not p.routed:
         inner = f"{p.held} × ({dense} + {_s(late)})" if late else f"{p.held} × {dense}"
-        return words + (" + stalls" if late else ""), f"{p.m} × {inner}"
+        return text + (" + stalls" if late else ""), f"{p.m} × {inner}"
     sums = [f"{exact(p.held - p.routed)} × {dense}"]
     sums += [f"{exact(p.routed)} × {_s(p.experts.host.total_s)}"]
     sums += [f"{p.held} × {_s(late)}"] if late else []
-    return words + ", dense and expert layers", f"{p.m} × ({total(sums)})"
+    return text + ", dense and expert layers", f"{p.m} × ({total(sums)})"
 
 
 def _tp(p: OpenedParts) -> Formula:
@@ -348,7 +348,7 @@ def optimizer_bytes(p: OpenedParts) -> tuple[list[float], list[str]]:
 
     dense, routed = rows.shapes.params[0], rows.shapes.experts
     if routed is None:
-        found = [part(dense.max().item(), x.dp_shard)]
+        results = [part(dense.max().item(), x.dp_shard)]
     else:
         shard = routed.data_groups.shard.n_ranks.item()
         kinds = [
@@ -356,8 +356,8 @@ def optimizer_bytes(p: OpenedParts) -> tuple[list[float], list[str]]:
             for a, b in zip(dense, routed.params[0], strict=True)
         ]
         moved = [one[0] + other[0] for one, other in kinds]
-        found = [*kinds[moved.index(max(moved))]]
-    return [value for value, _ in found], [text for _, text in found]
+        results = [*kinds[moved.index(max(moved))]]
+    return [value for value, _ in results], [text for _, text in results]
 
 
 def _offload(p: OpenedParts) -> Formula:

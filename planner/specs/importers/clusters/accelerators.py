@@ -124,9 +124,9 @@ def _named(
     None in place of the forms when nothing names any.
     """
     if evidence.pci_id:
-        found = tuple(form for form in names.forms if evidence.pci_id in form.pci_ids)
-        if found:
-            return found, f"PCI device {evidence.pci_id}", True
+        result = tuple(form for form in names.forms if evidence.pci_id in form.pci_ids)
+        if result:
+            return result, f"PCI device {evidence.pci_id}", True
     plain = plain_name(evidence.name)
     if exact := _exact(plain, names):
         return exact, evidence.name, True
@@ -155,13 +155,13 @@ def _exact(plain: str, names: DeviceNames) -> tuple[DeviceForm, ...]:
 
 def _family(plain: str, names: DeviceNames) -> str:
     """Return the family that a name holds as a word of its own; the longest of several."""
-    found = [
+    results = [
         family
         for family in {form.family for form in names.forms}
         if re.search(rf"{_BEFORE}{family}(?=$|[^a-z0-9]|sxm|pcie|nvl)", plain)
     ]
-    found = [f for f in found if f"{f}-3e" not in plain]
-    return max(found, key=lambda f: (len(f), f)) if found else ""
+    results = [f for f in results if f"{f}-3e" not in plain]
+    return max(results, key=lambda f: (len(f), f)) if results else ""
 
 
 def _narrowed(
@@ -230,8 +230,8 @@ def _as_seen(
         if form.form != "superchip":
             return True
         part = catalogue.accelerators.get(form.part)
-        most = min(part.devices_per_node, part.scale_up_domain) if part else n_devices
-        return n_devices <= most and not (n_devices > 1 and evidence.n_links == {0})
+        maximum = min(part.devices_per_node, part.scale_up_domain) if part else n_devices
+        return n_devices <= maximum and not (n_devices > 1 and evidence.n_links == {0})
 
     left = [form for form in forms if fits(form)]
     if evidence.n_links == {0}:

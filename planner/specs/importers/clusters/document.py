@@ -158,9 +158,9 @@ def _note_left_out(group: NodeGroup, context: ImportContext) -> None:
 def _chosen(group: NodeGroup, context: ImportContext) -> _Chosen:
     """Return the nodes that plans use."""
     healthy = [m for m in group.members if not m.node.unhealthy]
-    whole = group.n_devices
-    free = {m.name: _n_free(m, whole, context) for m in healthy}
-    in_part = sorted((name for name, n in free.items() if 0 < n < whole), key=natural_key)
+    full_total = group.n_devices
+    free = {m.name: _n_free(m, full_total, context) for m in healthy}
+    in_part = sorted((name for name, n in free.items() if 0 < n < full_total), key=natural_key)
     if in_part and not context.options.partial:
         n = sum(free[name] for name in in_part)
         hosts = compress_hosts(in_part)
@@ -168,11 +168,13 @@ def _chosen(group: NodeGroup, context: ImportContext) -> _Chosen:
             f"not used: {n} free GPUs of nodes in use in part, {hosts}; --partial uses them"
         )
     part = context.catalogue.accelerators[group.part]
-    per_rack = part.scale_up_domain // whole
+    per_rack = part.scale_up_domain // full_total
     in_racks = part.scale_up_domain > part.devices_per_node and per_rack > 1
     # As the cluster file picks: most devices in use, of equal totals the fuller nodes. Racks are
     # made of whole nodes.
-    shares = range(1, whole + 1) if context.options.partial and not in_racks else (whole,)
+    shares = (
+        range(1, full_total + 1) if context.options.partial and not in_racks else (full_total,)
+    )
     total, share = max((n * sum(x >= n for x in free.values()), n) for n in shares)
     used = [m for m in healthy if free[m.name] >= share] if total else []
     if in_racks and used:
@@ -181,22 +183,22 @@ def _chosen(group: NodeGroup, context: ImportContext) -> _Chosen:
         arrangement = _first_nodes(arrangement, context)
         size = min(size, len(arrangement.order))
         why = f"{racks.why}; {count_of(size, 'node')} of a rack"
-        return _Chosen(arrangement, free, share, size * whole, why, racks.assumed)
+        return _Chosen(arrangement, free, share, size * full_total, why, racks.assumed)
     arrangement = _first_nodes(_in_network_order(used, context), context)
-    joined = _joined_devices(part, whole, context)
+    joined = _joined_devices(part, full_total, context)
     return _Chosen(arrangement, free, share, joined, f"NVLink joins {joined} devices")
 
 
 def _first_nodes(found: Arrangement, context: ImportContext) -> Arrangement:
     """Return the first nodes of the order, as many as the user wants."""
-    most = context.options.most_nodes
-    if not 0 < most < len(found.order):
+    maximum = context.options.most_nodes
+    if not 0 < maximum < len(found.order):
         return found
     context.notes.append(
-        f"not used: {len(found.order) - most} of {len(found.order)} usable nodes (--most)"
+        f"not used: {len(found.order) - maximum} of {len(found.order)} usable nodes (--most)"
     )
-    levels = tuple(level for level in found.levels if level.n_nodes < most)
-    return replace(found, order=found.order[:most], levels=levels)
+    levels = tuple(level for level in found.levels if level.n_nodes < maximum)
+    return replace(found, order=found.order[:maximum], levels=levels)
 
 
 def _n_free(member: Member, whole: int, context: ImportContext) -> int:
@@ -211,18 +213,18 @@ def _n_free(member: Member, whole: int, context: ImportContext) -> int:
 
 def _in_network_order(used: Sequence[Member], context: ImportContext) -> Arrangement:
     """Return nodes in network order, with notes where groups are uneven or nodes unknown."""
-    found = arrange([(m.name, m.node.position) for m in used])
-    if found.unplaced and len(found.unplaced) < len(used):
-        hosts = compress_hosts(found.unplaced)
+    result = arrange([(m.name, m.node.position) for m in used])
+    if result.unplaced and len(result.unplaced) < len(used):
+        hosts = compress_hosts(result.unplaced)
         context.notes.append(f"last in the order, not named by the topology: {hosts}")
-    for level in found.levels:
+    for level in result.levels:
         if level.n_rest:
             context.notes.append(
                 f"level {level.name} has groups of {sizes_text(level.sizes)} usable nodes:"
                 f" {level.n_nodes} is taken for all; nodes in no whole group, which come last:"
                 f" {level.n_rest}"
             )
-    for name in found.lonely:
+    for name in result.lonely:
         context.notes.append(f"level {name} is left out: each of its groups has one usable node")
     zones = {m.node.position.path[0] for m in used if m.node.position.levels[:1] == ("zone",)}
     if len(zones) > 1:
@@ -231,7 +233,7 @@ def _in_network_order(used: Sequence[Member], context: ImportContext) -> Arrange
             f"nodes lie in zones {shown}: links between zones are slower than priced; --selector"
             " topology.kubernetes.io/zone=NAME takes one"
         )
-    return found
+    return result
 
 
 def _joined_devices(part: Accelerator, n_devices: int, context: ImportContext) -> int:
@@ -363,14 +365,14 @@ def _tiers(
     pools: Sequence[Mapping[str, Any]], levels: Sequence[tuple[Level, ...]], context: ImportContext
 ) -> tuple[Level, ...]:
     """Return the tiers of the one fabric that all pools share."""
-    found = [tiers for tiers in levels if tiers]
-    if not found:
+    results = [tiers for tiers in levels if tiers]
+    if not results:
         return ()
-    tiers = found[0]
+    tiers = results[0]
     sizes = [level.n_nodes for level in tiers]
-    if any([level.n_nodes for level in other] != sizes for other in found[1:]):
-        lowest = min((other[0] for other in found), key=lambda level: level.n_nodes)
-        shown = sizes_text([other[0].n_nodes for other in found])
+    if any([level.n_nodes for level in other] != sizes for other in results[1:]):
+        lowest = min((other[0] for other in results), key=lambda level: level.n_nodes)
+        shown = sizes_text([other[0].n_nodes for other in results])
         context.notes.append(
             f"pools have lowest groups of {shown} usable nodes: {lowest.n_nodes} is taken for all"
         )

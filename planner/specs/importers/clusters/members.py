@@ -101,10 +101,10 @@ def groups_of(nodes: Sequence[Node], context: ImportContext) -> list[NodeGroup]:
         grouped.setdefault((member.match.part, n, machine, ports), []).append(member)
     groups: dict[tuple[str | float, ...], NodeGroup] = {}
     unknown: list[tuple[str, int, int, str]] = []
-    asked = context.options.nic, context.options.nics
+    requested = context.options.nic, context.options.nics
     for (part, n, machine, _), same in grouped.items():
         ports = same[0].node.ports
-        network = port_network_of(part, n, len(same), machine, ports, asked, context.catalogue)
+        network = port_network_of(part, n, len(same), machine, ports, requested, context.catalogue)
         if not network.link and not network.instance:
             healthy = [member for member in same if not member.node.unhealthy]
             if healthy:
@@ -228,23 +228,23 @@ def _machine(node: Node, devices: Devices) -> str:
 def _accelerator_question(
     open_: Mapping[str, list[tuple[Devices, Match]]], context: ImportContext
 ) -> SpecError:
-    asked, answers = [], []
+    requested, answers = [], []
     for name, cases in open_.items():
         label = name or cases[0][0].resource or UNNAMED
         sizes = Counter(devices.n for devices, _ in cases)
         shown = ", ".join(f"{count_of(k, 'node')} x {n}" for n, k in sorted(sizes.items()))
-        asked.append(f"{label} ({shown})")
+        requested.append(f"{label} ({shown})")
         devices, match = cases[0]
         if match.contradiction:
-            asked[-1] += f", where the inputs do not fit together: {_said(devices.evidence)}"
+            requested[-1] += f", where the inputs do not fit together: {_said(devices.evidence)}"
         key = "" if len(open_) == 1 and not name else f"{name or UNNAMED}="
         first, *others = _usual_first(match.candidates, devices.n, context.catalogue) or [""]
         rest = f"or {', '.join((*others, 'none to leave it out'))}"
         if not first or len(others) >= _MANY_CANDIDATES:
             first, rest = "NAME", "from `planner catalog list`, or none to leave it out"
         answers.append(f"--accelerator {_quoted(key + first)} ({rest})")
-    what = "which accelerator is" if len(asked) == 1 else "which accelerators are"
-    return context.error(f"{what} {'; '.join(asked)}?", _command(" ".join(answers), context))
+    what = "which accelerator is" if len(requested) == 1 else "which accelerators are"
+    return context.error(f"{what} {'; '.join(requested)}?", _command(" ".join(answers), context))
 
 
 def _command(answers: str, context: ImportContext) -> str:
@@ -304,12 +304,12 @@ def _network_question(
     links = [x.name for x in context.catalogue.links.values() if x.kind == "scale-out"]
     others = ", ".join(name for name in links if name != usual.link)
     n_usual = max(1, round(usual.n_per_device * n))
-    asked = [
+    requested = [
         f"{n_devices} {name} ({count_of(n_nodes, 'node')}{', ' + kind if kind else ''})"
         for name, n_devices, n_nodes, kind in unknown
     ]
     return context.error(
-        f"which network ports have nodes with {'; '.join(asked)}?",
+        f"which network ports have nodes with {'; '.join(requested)}?",
         _command(f"--nic {usual.link} --nics {n_usual} (or {others})", context),
     )
 

@@ -54,11 +54,11 @@ def common_size(counts: Sequence[int]) -> int:
     """
     total, best = sum(counts), (0, 1)
     for size in range(max(counts), 1, -1):
-        whole = sum(count // size for count in counts) * size
+        full_total = sum(count // size for count in counts) * size
         rests = sum(count % size > 0 for count in counts)
-        if whole and (rests <= 1 or whole >= LEAST_IN_WHOLE_GROUPS * total):
+        if full_total and (rests <= 1 or full_total >= LEAST_IN_WHOLE_GROUPS * total):
             return size
-        best = max(best, (whole, size))
+        best = max(best, (full_total, size))
     return best[1]
 
 
@@ -71,10 +71,10 @@ def rack_size(counts: Sequence[int], full: int) -> int:
     >>> rack_size([18, 18, 17], 18), rack_size([18] * 20 + [17], 18), rack_size([9], 18)
     (16, 18, 9)
     """
-    most = max(counts)
-    whole = full if most > full // 2 else full // 2
-    sizes = {whole, *(1 << k for k in range(full.bit_length()))}
-    fitting = [size for size in sizes if most < 2 * size <= 2 * most] or [1]
+    largest = max(counts)
+    total = full if largest > full // 2 else full // 2
+    sizes = {total, *(1 << k for k in range(full.bit_length()))}
+    fitting = [size for size in sizes if largest < 2 * size <= 2 * largest] or [1]
     return max(fitting, key=lambda size: (sum(count // size for count in counts) * size, size))
 
 

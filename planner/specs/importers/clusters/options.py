@@ -46,7 +46,7 @@ def checked_answers(answers: Mapping[str, str], catalogue: "Catalogue") -> dict[
     """Return answers with catalogue names in place of aliases; `UsageError` for unknown ones."""
     from hardware.catalogue import UnknownPartError
 
-    found = {}
+    entries = {}
     for key, name in answers.items():
         try:
             known = NONE if name == NONE else catalogue.accelerator(name).name
@@ -55,8 +55,8 @@ def checked_answers(answers: Mapping[str, str], catalogue: "Catalogue") -> dict[
             guess = f"did you mean {close}? " if close else ""
             fix = f"{guess}`planner catalog list` shows all names"
             raise UsageError(f"--accelerator: unknown accelerator {name!r}", fix) from None
-        found[key if key == ALL else key.lower().removeprefix("gpu:")] = known
-    return found
+        entries[key if key == ALL else key.lower().removeprefix("gpu:")] = known
+    return entries
 
 
 def checked_link(name: str, catalogue: "Catalogue") -> str:

@@ -101,10 +101,10 @@ def port_network_of(
             why = f"{ports.why or 'EFA'}; the only machine with EFA and {n_devices} {part}"
             return Network(instance=machine.name, why_link=why, link_assumed=True)
     reference = _reference(part, n_devices, catalogue)
-    found = _known_link(part, n_nodes, ports, link, reference, catalogue)
-    if not found.link:
-        return found
-    return _with_number(found, n, n_devices, ports, reference)
+    result = _known_link(part, n_nodes, ports, link, reference, catalogue)
+    if not result.link:
+        return result
+    return _with_number(result, n, n_devices, ports, reference)
 
 
 def _reference(part: str, n_devices: int, catalogue: "Catalogue") -> "Platform | None":
@@ -142,8 +142,8 @@ def _known_link(
         return Network(link=ports.link, bytes_per_s=ports.bytes_per_s, why_link=ports.why)
     same_number = reference and ports.n in (0, reference.nics_per_node)
     if reference and same_number and ports.kind in ("", port_kind_of(reference.nic)):
-        said = f"{ports.kind}, and " if ports.kind else "the input does not say, and "
-        why = f"{said}{reference.name} has it"
+        message = f"{ports.kind}, and " if ports.kind else "the input does not say, and "
+        why = f"{message}{reference.name} has it"
         return Network(link=reference.nic, why_link=why, link_assumed=True)
     if n_nodes == 1 and not ports.kind and part in catalogue.typical_nics:
         why = "the input does not say; in one node nothing uses it"

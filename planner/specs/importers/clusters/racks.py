@@ -60,34 +60,34 @@ def arranged_in_racks(
         return Arrangement((), ()), 0
     counts = list(Counter(racks.of_node[name] for name, _ in placed).values())
     size = rack_size(counts, full)
-    found = arrange(placed, size)
-    n_used = len(found.order) - found.n_loose
-    if found.n_loose:
-        left = compress_hosts(found.order[n_used:])
+    result = arrange(placed, size)
+    n_used = len(result.order) - result.n_loose
+    if result.n_loose:
+        left = compress_hosts(result.order[n_used:])
         context.notes.append(
             f"not used: {left}, because racks have {sizes_text(counts)} free nodes and {size} of"
             " each make NVLink domains of one size"
         )
-    tiers = tuple(level for level in found.levels if level.n_nodes > size)
-    return replace(found, order=found.order[:n_used], levels=tiers, n_loose=0), size
+    tiers = tuple(level for level in result.levels if level.n_nodes > size)
+    return replace(result, order=result.order[:n_used], levels=tiers, n_loose=0), size
 
 
 def _positions_of_racks(
     members: Sequence[Member], racks: Mapping[str, str]
 ) -> dict[str, Position]:
     """Return the place of every rack: the groups that hold all its nodes, then the rack."""
-    found: dict[str, Position] = {}
+    entries: dict[str, Position] = {}
     for member in members:
         rack = racks.get(member.name)
         if rack is None:
             continue
         at = member.node.position
         path = at.path[:-1] if at.path[-1:] == (rack,) else at.path
-        if rack in found:
-            pairs = zip(path, found[rack].path[:-1], strict=False)
+        if rack in entries:
+            pairs = zip(path, entries[rack].path[:-1], strict=False)
             path = tuple(name for name, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-        found[rack] = Position((*path, rack), (*at.levels[: len(path)], "rack"))
-    return found
+        entries[rack] = Position((*path, rack), (*at.levels[: len(path)], "rack"))
+    return entries
 
 
 def sizes_text(counts: Sequence[int]) -> str:
@@ -96,6 +96,6 @@ def sizes_text(counts: Sequence[int]) -> str:
     >>> sizes_text([16, 13, 16])
     '2 x 16 and 13'
     """
-    found = sorted(Counter(counts).items(), reverse=True)
-    parts = [f"{k} x {n}" if k > 1 else str(n) for n, k in found]
+    result = sorted(Counter(counts).items(), reverse=True)
+    parts = [f"{k} x {n}" if k > 1 else str(n) for n, k in result]
     return " and ".join((", ".join(parts[:-1]), parts[-1])) if len(parts) > 1 else parts[0]

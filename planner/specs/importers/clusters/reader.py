@@ -104,8 +104,8 @@ def _read(name: str, text: str, options: ImportOptions) -> list[Facts]:
         return [kubernetes.read_kubernetes(text, name, options.tolerated)]
     fitting = [read for fits, read in _READERS if fits(text)]
     both = {slurm_topology.read_topology, slurm.read_nodes}
-    found = fitting if set(fitting) == both else fitting[:1]
-    if not found:
+    result = fitting if set(fitting) == both else fitting[:1]
+    if not result:
         json_like = text.lstrip()[:1] in ("{", "[")
         if json_like and json_of(text) is None:
             raise bad_dump(name, "is JSON that is cut off or broken", "give the whole output")
@@ -113,7 +113,7 @@ def _read(name: str, text: str, options: ImportOptions) -> list[Facts]:
             if pattern.search(text):
                 raise bad_dump(name, "says too little in this form", f"run {command}")
         raise bad_dump(name, "is no dump of a cluster that is known", f"known: {FORMATS}")
-    return [read(text, name) for read in found]
+    return [read(text, name) for read in result]
 
 
 def _listed_nodes(facts: Sequence[Facts]) -> list[Node]:
@@ -347,6 +347,8 @@ def _selected(nodes: list[Node], options: ImportOptions) -> list[Node]:
         pairs = options.selector.items()
         nodes = [n for n in nodes if all(n.labels.get(key) == value for key, value in pairs)]
         if not nodes:
-            asked = ",".join(f"{key}={value}" for key, value in pairs)
-            raise UsageError(f"--selector: no node has {asked}", "kubectl get nodes --show-labels")
+            requested = ",".join(f"{key}={value}" for key, value in pairs)
+            raise UsageError(
+                f"--selector: no node has {requested}", "kubectl get nodes --show-labels"
+            )
     return nodes

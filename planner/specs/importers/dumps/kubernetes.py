@@ -130,12 +130,12 @@ def _yaml_of(text: str) -> Any:
 
 def _items(data: Any) -> list[dict[str, Any]]:
     """Return the objects of a list, or the single object; those of a NodeList have no kind."""
-    found = as_dict(data)
-    kind = as_text(found.get("kind"))
+    result = as_dict(data)
+    kind = as_text(result.get("kind"))
     if kind in ("Node", "Pod"):
-        return [found]
+        return [result]
     implied = kind.removesuffix("List") if kind in ("NodeList", "PodList") else ""
-    items = [as_dict(item) for item in as_list(found.get("items"))]
+    items = [as_dict(item) for item in as_list(result.get("items"))]
     return [{"kind": implied, **item} if implied else item for item in items]
 
 
@@ -328,5 +328,5 @@ def _in_use(pods: Iterable[Mapping[str, Any]]) -> Mapping[str, Mapping[str, int]
 def _requests(container: Any) -> "Counter[str]":
     """Return the devices that a container asks for; requests and limits of devices are equal."""
     resources = as_dict(as_dict(container).get("resources"))
-    asked = {**as_dict(resources.get("requests")), **as_dict(resources.get("limits"))}
-    return Counter({key: as_count(asked[key]) for key in _RESOURCES if key in asked})
+    requested = {**as_dict(resources.get("requests")), **as_dict(resources.get("limits"))}
+    return Counter({key: as_count(requested[key]) for key in _RESOURCES if key in requested})

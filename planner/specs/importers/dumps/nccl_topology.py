@@ -86,15 +86,15 @@ def _ports(pairs: list[tuple[Element, Element]], n_gpus: int) -> Ports:
 
     Of more ports than GPUs, but no multiple of them, one for each GPU counts.
     """
-    found: Counter[tuple[str, int]] = Counter()
+    counter: Counter[tuple[str, int]] = Counter()
     for pci, net in pairs:
         speed = _number(net.get("speed")) if net.tag == "net" else 0
         if speed and "bond" not in net.get("name", ""):
-            found[_kind(pci), speed] += 1
-    if not found:
+            counter[_kind(pci), speed] += 1
+    if not counter:
         return Ports()
-    kind, speed = max(found, key=lambda x: (x[1], found[x], x[0]))
-    n = found[kind, speed]
+    kind, speed = max(counter, key=lambda x: (x[1], counter[x], x[0]))
+    n = counter[kind, speed]
     shown = f"{n} ports of {speed / 1000:g} Gb/s"
     if n > n_gpus and n % n_gpus:
         n = n_gpus

@@ -64,15 +64,15 @@ def _form(text: str) -> str:
 
 def _devices(names: Sequence[str], evidence: Mapping[str, Evidence], sliced: int) -> list[Devices]:
     """Return one entry for every name; `sliced` of the devices are cut into MIG slices."""
-    found = []
+    results = []
     for name, n in Counter(names).items():
         shared = "virtual GPUs" if is_vgpu(name) else ""
-        whole = n if len(set(names)) > 1 else n - sliced
-        if whole > 0:
-            found.append(Devices(evidence.get(name, Evidence(name)), whole, whole, shared))
+        total = n if len(set(names)) > 1 else n - sliced
+        if total > 0:
+            results.append(Devices(evidence.get(name, Evidence(name)), total, total, shared))
     if sliced:
-        found.append(Devices(Evidence(names[0]), sliced, 0, "MIG slices"))
-    return found
+        results.append(Devices(Evidence(names[0]), sliced, 0, "MIG slices"))
+    return results
 
 
 def _table(text: str, source: str) -> Hardware:
@@ -154,21 +154,21 @@ def _csv_columns(text: str) -> dict[str, int]:
         names = [row[titled["name"]] for row in rows[1:]] if "name" in titled else ["NVIDIA"]
         ours = "name" not in titled and "memory" in titled
         return titled if ours or any(_MAKER.match(name) for name in names) else {}
-    found: dict[str, int] = {}
+    entries: dict[str, int] = {}
     columns = list(zip(*rows, strict=True))
     for i, column in enumerate(columns):
         if all(_MAKER.match(cell) for cell in column):
-            found.setdefault("name", i)
+            entries.setdefault("name", i)
         elif all(re.fullmatch(r"[0-9]+ MiB", x) for x in column):
             # Total memory is the largest of those that may stand there: total, free, used.
-            old = found.get("memory")
+            old = entries.get("memory")
             if old is None or int(column[0][:-4]) > int(columns[old][0][:-4]):
-                found["memory"] = i
+                entries["memory"] = i
         elif all(re.fullmatch(r"[0-9]{1,2}\.[0-9]", x) for x in column):
-            found.setdefault("capability", i)
+            entries.setdefault("capability", i)
         elif all(x in ("Enabled", "Disabled", "[N/A]") for x in column):
-            found.setdefault("mig", i)
-    return found if "name" in found else {}
+            entries.setdefault("mig", i)
+    return entries if "name" in entries else {}
 
 
 def _csv_rows(text: str) -> list[list[str]]:

@@ -48,8 +48,8 @@ def read_rocm_smi(text: str, source: str) -> Facts:
 def _cards(data: Any) -> list[Mapping[str, str]]:
     """Return the fields of every card in JSON, with keys in lower case."""
     if isinstance(data, Mapping) and any(_CARD.match(str(key)) for key in data):
-        found = [as_dict(value) for key, value in data.items() if _CARD.match(str(key))]
-        return [{str(k).lower(): as_text(v) for k, v in card.items()} for card in found]
+        results = [as_dict(value) for key, value in data.items() if _CARD.match(str(key))]
+        return [{str(k).lower(): as_text(v) for k, v in card.items()} for card in results]
     entries = as_list(data.get("gpu_data")) if isinstance(data, Mapping) else as_list(data)
     cards: list[Mapping[str, str]] = []
     for entry in map(as_dict, entries):
@@ -102,11 +102,11 @@ def _amd_cards(text: str) -> Iterator[dict[str, str]]:
     for part in re.split(r"(?m)^(?=GPU: *[0-9]+ *$)", text):
         if re.match(r"GPU: *[0-9]+", part):
             pairs = re.findall(r"^\s+([A-Z_]+): *(.+?) *$", part, re.MULTILINE)
-            found: dict[str, str] = {}
+            entries: dict[str, str] = {}
             for key, value in pairs:
                 if key.lower() in names:
-                    found.setdefault(names[key.lower()], value)
-            yield found
+                    entries.setdefault(names[key.lower()], value)
+            yield entries
 
 
 def _evidence(card: Mapping[str, str]) -> Evidence:

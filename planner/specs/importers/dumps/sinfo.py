@@ -97,8 +97,8 @@ def read_table(text: str, source: str) -> Facts:
                 f"the table of sinfo has no column {title}" if rows else "no node in the table"
             )
             raise bad_dump(source, message, f"run {COMMAND}")
-    found = [row for cells in rows for row in _rows(cells, source)]
-    facts = facts_of_rows(found, source, "Slurm, sinfo")
+    results = [row for cells in rows for row in _rows(cells, source)]
+    facts = facts_of_rows(results, source, "Slurm, sinfo")
     if all("state" in cells for cells in rows):
         return facts
     note = f"{source} has no column STATE, so all its nodes count as free; run {COMMAND}"
@@ -136,13 +136,13 @@ def _by_title(
     cells = _cells(line)
     if len(cells) != len(titles):
         cells = _sliced(line, titles, source)
-    found: dict[str, str] = {}
+    entries: dict[str, str] = {}
     for role, cell, (title, _) in zip(roles, cells, titles, strict=True):
         if role == "gres":
             _refuse_cut(cell, title, source)
         if role:
-            found.setdefault(role, cell)
-    return found
+            entries.setdefault(role, cell)
+    return entries
 
 
 def _sliced(line: str, titles: Sequence[tuple[str, int]], source: str) -> list[str]:
@@ -160,8 +160,8 @@ def _sliced(line: str, titles: Sequence[tuple[str, int]], source: str) -> list[s
 
 def _refuse_cut(cell: str, title: str, source: str) -> None:
     """Refuse a list of devices that ends where a column of the usual width does."""
-    whole = all(gres.counted for gres in parse_gres(cell))
-    if len(cell) >= _DEFAULT_WIDTH and not whole:
+    total = all(gres.counted for gres in parse_gres(cell))
+    if len(cell) >= _DEFAULT_WIDTH and not total:
         raise bad_dump(source, f"the column {title} is cut off: {cell!r}", f"run {COMMAND}")
 
 

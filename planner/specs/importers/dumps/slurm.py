@@ -125,8 +125,8 @@ def looks_like_slurm(text: str) -> bool:
     if text.lstrip()[:1] == "{":
         data = as_dict(json_of(text))
         return bool(_json_nodes(data) or "sinfo" in data)
-    found = _RECORD.search(text)
-    return bool(found and re.search(r"\b(?:State|Gres|Partitions|CPUTot|CPUs)=", text))
+    match = _RECORD.search(text)
+    return bool(match and re.search(r"\b(?:State|Gres|Partitions|CPUTot|CPUs)=", text))
 
 
 def read_nodes(text: str, source: str) -> Facts:
@@ -242,7 +242,7 @@ def parse_gres(text: str) -> tuple[Gres, ...]:
     >>> parse_gres("gpu:h100:8(S:0-1),pfsdir:scratch:1")
     (Gres(type='h100', n=8, counted=True),)
     """
-    found: dict[str, Gres] = {}
+    entries: dict[str, Gres] = {}
     for entry in _split_gres(text):
         head, *rest = entry.split("(")[0].split(":")
         if head.strip().lower() != "gpu":
@@ -253,9 +253,9 @@ def parse_gres(text: str) -> tuple[Gres, ...]:
             kind, n = "", int(rest[0])
         else:
             kind, n = (rest[0] if rest else ""), int(rest[-1]) if counted else 1
-        before = found.get(kind)
-        found[kind] = Gres(kind, n + (before.n if before else 0), counted)
-    return tuple(found.values())
+        before = entries.get(kind)
+        entries[kind] = Gres(kind, n + (before.n if before else 0), counted)
+    return tuple(entries.values())
 
 
 def _split_gres(text: str) -> list[str]:
@@ -272,14 +272,14 @@ def _tres_gres(text: str) -> tuple[Gres, ...]:
 
 def _tres(text: str) -> dict[str, int]:
     """Return GPUs by type; the plain `gres/gpu` is their sum and counts only where it is alone."""
-    found: Counter[str] = Counter()
+    counter: Counter[str] = Counter()
     for item in text.split(","):
         key, _, value = item.strip().partition("=")
         if key.startswith("gres/gpu") and value.isascii() and value.isdigit():
-            found[key.removeprefix("gres/gpu").lstrip(":")] += int(value)
-    if len(found) > 1:
-        found.pop("", None)
-    return dict(found)
+            counter[key.removeprefix("gres/gpu").lstrip(":")] += int(value)
+    if len(counter) > 1:
+        counter.pop("", None)
+    return dict(counter)
 
 
 def _in_use(row: NodeRow, gres: tuple[Gres, ...], busy: str) -> tuple[dict[str, int], bool]:

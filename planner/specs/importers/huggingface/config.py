@@ -52,10 +52,10 @@ class Config:
     @property
     def section(self) -> Mapping[str, Any]:
         """The keys of the language model."""
-        found: Any = self.document.data
+        result: Any = self.document.data
         for key in self.path:
-            found = found[key]
-        return dict(found)
+            result = result[key]
+        return dict(result)
 
     def look(self, name: str) -> Found:
         """Return what the file, else the default of the type, says about a field.
@@ -64,8 +64,8 @@ class Config:
         """
         names = self.rules.keys.get(name, KEYS[name])
         section = {key: value for key, value in self._values(names) if value is not _ABSENT}
-        given = [key for key in names if key in section]
-        told = [key for key in given if section[key] is not None]
+        values = [key for key in names if key in section]
+        told = [key for key in values if section[key] is not None]
         for key in told[1:]:
             if section[key] != section[told[0]]:
                 message = (
@@ -75,8 +75,8 @@ class Config:
                 )
                 path = (*self.path, *key.split("."))
                 raise SpecError(self.problem(path, message, "keep the right one"))
-        if given:
-            key = (told or given)[0]
+        if values:
+            key = (told or values)[0]
             path = (*self.path, *key.split("."))
             return Found(section[key], path_text(path), path)
         missing = f": no {names[0]} in the file" if names else ""
@@ -97,48 +97,48 @@ class Config:
 
         A list with the same number for every layer is that number.
         """
-        found = self.look(name)
-        value = found.value
+        result = self.look(name)
+        value = result.value
         if value is False and name in ("groups", "top_groups"):
             value = None
         if isinstance(value, list) and value and all(x == value[0] for x in value):
             value = value[0]
         if isinstance(value, float) and value.is_integer():
             value = int(value)
-        whole = isinstance(value, int) and not isinstance(value, bool)
-        if value is not None and not (whole and value >= least):
-            message = f"expected a whole number from {least} on, got {shown_value(found.value)}"
-            raise SpecError(self.problem(found.path, message))
-        return Found(value, found.text, found.path)
+        is_whole = isinstance(value, int) and not isinstance(value, bool)
+        if value is not None and not (is_whole and value >= least):
+            message = f"expected a whole number from {least} on, got {shown_value(result.value)}"
+            raise SpecError(self.problem(result.path, message))
+        return Found(value, result.text, result.path)
 
     def needed(self, name: str) -> Found:
         """Return a whole number that must be there."""
-        found = self.count(name)
-        if found.value is None:
+        result = self.count(name)
+        if result.value is None:
             names = self.rules.keys.get(name, KEYS[name]) or (name,)
-            message = f"{names[0]} is missing" if found.path is None else "is null"
-            raise SpecError(self.problem(found.path, message, f"{self.name} needs it"))
-        return found
+            message = f"{names[0]} is missing" if result.path is None else "is null"
+            raise SpecError(self.problem(result.path, message, f"{self.name} needs it"))
+        return result
 
     def switch(self, name: Switch) -> Found:
         """Return true or false; a switch that nothing says is off."""
         if isinstance(name, bool):
             return Found(name, f"as in every {self.name}", None)
-        found = self.look(name)
-        if found.value is not None and not isinstance(found.value, bool):
-            message = f"expected true or false, got {shown_value(found.value)}"
-            raise SpecError(self.problem(found.path, message))
-        return Found(bool(found.value), found.text, found.path)
+        result = self.look(name)
+        if result.value is not None and not isinstance(result.value, bool):
+            message = f"expected true or false, got {shown_value(result.value)}"
+            raise SpecError(self.problem(result.path, message))
+        return Found(bool(result.value), result.text, result.path)
 
     def numbers(self, name: str) -> list[int] | None:
         """Return a list of whole numbers, or None."""
-        found = self.look(name)
-        if found.value is None:
+        result = self.look(name)
+        if result.value is None:
             return None
-        if not isinstance(found.value, Sequence) or not all(type(x) is int for x in found.value):
-            message = f"expected a list of layers, got {shown_value(found.value)}"
-            raise SpecError(self.problem(found.path, message))
-        return list(found.value)
+        if not isinstance(result.value, Sequence) or not all(type(x) is int for x in result.value):
+            message = f"expected a list of layers, got {shown_value(result.value)}"
+            raise SpecError(self.problem(result.path, message))
+        return list(result.value)
 
     def problem(self, path: KeyPath | None, message: str, fix: str = "") -> Problem:
         """Return a problem at a place of the file; at the section where there is no place."""

@@ -200,12 +200,12 @@ def _alibi(config: Config) -> bool:
 def _rope(config: Config) -> tuple[Mapping[str, Any], tuple[str, ...]]:
     """Return the section that says how positions are rotated, and where it stands."""
     for key in ("rope_scaling", "rope_parameters"):
-        given = config.section.get(key)
-        if isinstance(given, Mapping):
-            inner = given.get("full_attention")
+        value = config.section.get(key)
+        if isinstance(value, Mapping):
+            inner = value.get("full_attention")
             if isinstance(inner, Mapping):
                 return inner, (key, "full_attention")
-            return given, (key,)
+            return value, (key,)
     return {}, ()
 
 
@@ -226,14 +226,14 @@ def _value(config: Config, keys: tuple[str, ...], what: str) -> Found | None:
 
 def _number(config: Config, name: str, default: float | None) -> Iterator[Detail]:
     """Yield a field from its keys, else the default of the type, else `default` if given."""
-    found = _value(config, _KEYS[name], name)
-    if found is None:
+    value = _value(config, _KEYS[name], name)
+    if value is None:
         usual = _DEFAULTS.get(config.name, {}).get(name, default)
         if usual is None:
             return
         text = f"default of {config.name}: no {_KEYS[name][0]} in the file"
-        found = Found(usual, text, None)
-    yield Detail(name, found.value, found)
+        value = Found(usual, text, None)
+    yield Detail(name, value.value, value)
 
 
 def _rotary(config: Config, model: Mapping[str, Any]) -> Iterator[Detail]:
@@ -269,8 +269,8 @@ def _scaling(config: Config) -> Iterator[Detail]:
     path = (*config.path, *where, key)
     yield Detail("rope_scaling", word, Found(word, path_text(path), path))
     for name, inner in _SCALING_KEYS.items():
-        if found := _value_of(config, rope, where, inner):
-            yield Detail(name, found.value, found)
+        if value := _value_of(config, rope, where, inner):
+            yield Detail(name, value.value, value)
     inner = "original_max_position_embeddings"
     original = _value_of(config, rope, where, inner) or _value_of(
         config, config.section, (), inner

@@ -151,15 +151,15 @@ _PAIRS: Mapping[str, tuple[str, ...]] = {
 
 def key_refusals(config: Config) -> list[Problem]:
     """Return a problem for each key that may change the model and is not read."""
-    found: list[Problem] = []
+    results: list[Problem] = []
     for name, value in _flat(config):
         if why := _why_not(config, name, value):
             path: KeyPath = (*config.path, *name.split("."))
             message = f"{shown_value(value)}: {why}"
             known = name in _ALL_NAMES or _meaning(name) in _LARGE
-            fix = "" if found else _FIX if known else _STRAY_FIX
-            found.append(config.document.problem(path, message, fix))
-    return found
+            fix = "" if results else _FIX if known else _STRAY_FIX
+            results.append(config.document.problem(path, message, fix))
+    return results
 
 
 _FIX = "write a model file of what you train: docs/files.md; import of a similar one starts it"
@@ -200,20 +200,20 @@ def _names(config: Config, fieldname: str) -> tuple[str, ...]:
 def _read_names(config: Config) -> set[str]:
     """Return the keys that the reader looks up in files of this type."""
     rules = config.rules
-    found: set[str] = set()
+    result: set[str] = set()
     for fieldname in KEYS:
         own = fieldname in rules.defaults or fieldname in rules.keys
-        said = fieldname in (*rules.biases, rules.parallel, rules.qk_norm)
+        is_stated = fieldname in (*rules.biases, rules.parallel, rules.qk_norm)
         if (fieldname in _EXPERT_FIELDS and not rules.experts) or (
             fieldname in _LATENT_FIELDS and not rules.latent
         ):
             continue
-        if fieldname in _OWN_FIELDS and not own and not said:
+        if fieldname in _OWN_FIELDS and not own and not is_stated:
             continue
         if fieldname in ("kv_heads", "head_dim") and rules.latent:
             continue
-        found.update(_names(config, fieldname))
-    return found
+        result.update(_names(config, fieldname))
+    return result
 
 
 _ALL_NAMES = frozenset(
@@ -286,10 +286,10 @@ def _says_the_same(config: Config, name: str, value: Any) -> bool:
     for fieldname, names in _PAIRS.items():
         if name not in names or (fieldname in _EXPERT_FIELDS and not rules.experts):
             continue
-        found = _effective(config, fieldname)
-        if found is not None and found == value:
+        effective = _effective(config, fieldname)
+        if effective is not None and effective == value:
             return True
-        if fieldname == "shared_experts" and not found and value == 1:
+        if fieldname == "shared_experts" and not effective and value == 1:
             width = config.count("shared_ffn", 0).value
             if width and width == config.count("moe_ffn").value:
                 return True
@@ -650,12 +650,12 @@ def missing(config: Config) -> list[str]:
     wanted += [f for f in _LATENT_FIELDS if rules.latent]
     if rules.positions == "learned":
         wanted.append("max_positions")
-    found = []
+    results = []
     for fieldname in dict.fromkeys(wanted):
         names = _names(config, fieldname)
         if names and config.look(fieldname).path is None:
-            found.append(names[0])
-    return [*found, *_missing_words(config)]
+            results.append(names[0])
+    return [*results, *_missing_words(config)]
 
 
 def _is_defining(config: Config, fieldname: str) -> bool:

@@ -45,8 +45,8 @@ def parts_of_config(
     if kind := _POST_NORMS.get(config.name):
         yield "post_norms", kind, every
     for name in (config.rules.parallel, "new_decoder"):
-        if (found := config.switch(name)).value:
-            yield "parallel_block", True, found
+        if (match := config.switch(name)).value:
+            yield "parallel_block", True, match
             break
     for name, make in _NUMBERS.items():
         if (made := make(config, model)) is not None:
@@ -109,15 +109,15 @@ def _minicpm(config: Config) -> bool:
 
 def _attention_scale(config: Config, model: Mapping[str, Any]) -> Found | None:
     if config.name in ("gemma2", "gemma3_text"):
-        found = _given(config, 256.0, "query_pre_attn_scalar")
-        if found is None or found.value == model["head_dim"] or found.value <= 0:
+        given = _given(config, 256.0, "query_pre_attn_scalar")
+        if given is None or given.value == model["head_dim"] or given.value <= 0:
             return None
-        return Found(found.value**-0.5, found.text, found.path)
+        return Found(given.value**-0.5, given.text, given.path)
     if config.name in _GRANITE:
-        found = _given(config, 1.0, "attention_multiplier")
+        given = _given(config, 1.0, "attention_multiplier")
         usual = model["head_dim"] ** -0.5
-        same = found is None or math.isclose(found.value, usual, rel_tol=1e-6)
-        return None if same else found
+        same = given is None or math.isclose(given.value, usual, rel_tol=1e-6)
+        return None if same else given
     return Found(1.0, "in every gpt_neo", None) if config.name == "gpt_neo" else None
 
 
@@ -142,10 +142,10 @@ def _logit_scale(config: Config, model: Mapping[str, Any]) -> Found | None:
 
 
 def _attention_cap(config: Config, _: Mapping[str, Any]) -> Found | None:
-    found = config.look("soft_cap")
-    value = found.value
+    result = config.look("soft_cap")
+    value = result.value
     number = isinstance(value, int | float) and not isinstance(value, bool) and value > 0
-    return Found(float(value), found.text, found.path) if number else None
+    return Found(float(value), result.text, result.path) if number else None
 
 
 def _logit_cap(config: Config, _: Mapping[str, Any]) -> Found | None:
@@ -169,18 +169,18 @@ def _local_base(config: Config, _: Mapping[str, Any]) -> Found | None:
 def _chunk(config: Config, _: Mapping[str, Any]) -> Found | None:
     if config.name != "llama4_text":
         return None
-    found = config.count("window")
-    return found if found.value else None
+    result = config.count("window")
+    return result if result.value else None
 
 
 def _temperature(config: Config, _: Mapping[str, Any]) -> Found | None:
     tuned = config.section.get("attn_temperature_tuning", True)
     if config.name != "llama4_text" or not tuned:
         return None
-    found = _given(config, 8192.0, "floor_scale")
-    if found is None or not found.value.is_integer() or found.value < 1:
+    given = _given(config, 8192.0, "floor_scale")
+    if given is None or not given.value.is_integer() or given.value < 1:
         return None
-    return Found(int(found.value), found.text, found.path)
+    return Found(int(given.value), given.text, given.path)
 
 
 def _clip(config: Config, _: Mapping[str, Any]) -> Found | None:

@@ -83,8 +83,8 @@ def read_as(text: str, file: str, as_type: str) -> Imported:
 
 def _checked(config: Config, stated: Mapping[str, object]) -> Imported:
     """Read a configuration whose every key is understood."""
-    if found := key_refusals(config):
-        raise SpecError(found)
+    if match := key_refusals(config):
+        raise SpecError(match)
     if config.borrowed and (keys := missing(config)):
         message = f"read as {config.name}, but the file does not say {', '.join(keys)}"
         fix = (
@@ -119,11 +119,11 @@ def _advice(document: Document, error: UnknownTypeError) -> str:
     fits, obstacles = [], []
     for name in ADVISED:
         config = open_config(document, name)
-        found = [problem.path.rpartition(".")[2] for problem in key_refusals(config)]
+        results = [problem.path.rpartition(".")[2] for problem in key_refusals(config)]
         keys = missing(config)
-        if not found and not keys and (count := _parameters(config)):
+        if not results and not keys and (count := _parameters(config)):
             fits.append((name, count))
-        obstacles.append((len(found) + len(keys), name, found, keys))
+        obstacles.append((len(results) + len(keys), name, results, keys))
     counts = [count for _, count in fits]
     if fits and max(counts) <= min(counts) * (1 + SAME):
         file = document.file or "config.json"
@@ -132,8 +132,8 @@ def _advice(document: Document, error: UnknownTypeError) -> str:
             f"{close}{known}; if its layers are those of one of them, read it as that one:"
             f" planner import model {file} --as {fits[0][0]} --out model.yaml{others}"
         )
-    _, name, found, keys = min(obstacles)
-    what = [f"{', '.join(found)} would be left out"] * bool(found)
+    _, name, results, keys = min(obstacles)
+    what = [f"{', '.join(results)} would be left out"] * bool(results)
     what += [f"the file does not say {', '.join(keys)}"] * bool(keys)
     why = f"; read as {name}, {' and '.join(what)}" if what else "; several types fit and differ"
     return f"{close}no known type has all of its keys{why}; {known}"
@@ -146,10 +146,10 @@ SAME = 1e-3
 def _parameters(config: Config) -> float:
     """Return the parameters of a configuration as it is read; 0 where it cannot be."""
     try:
-        given = read_model(Document(_Reader(config, {}).imported().document))
+        model = read_model(Document(_Reader(config, {}).imported().document))
     except SpecError:
         return 0.0
-    return total_params(given.shape, given.job.seq_len)
+    return total_params(model.shape, model.job.seq_len)
 
 
 @dataclass(slots=True)
@@ -218,11 +218,11 @@ class _Reader:
 
     def _take(self, name: str, *path: str) -> int:
         """Copy a whole number that must be there."""
-        found = self.config.needed(name)
+        result = self.config.needed(name)
         where = ("model", *(path or (name,)))
-        assumed = found.path is None and name in _CORE
-        self._put(where, found.value, found.text, found.path, assumed=assumed)
-        return int(found.value)
+        assumed = result.path is None and name in _CORE
+        self._put(where, result.value, result.text, result.path, assumed=assumed)
+        return int(result.value)
 
     def _widths(self) -> None:
         """Set layers, widths and heads."""
@@ -262,9 +262,9 @@ class _Reader:
         if multi_query.value and not config.switch("new_decoder").value:
             self._put(path, 1, f"one for all heads: {multi_query.text}", multi_query.path)
             return
-        found = config.count("kv_heads")
-        if found.value is not None:
-            self._put(path, found.value, found.text, found.path)
+        result = config.count("kv_heads")
+        if result.value is not None:
+            self._put(path, result.value, result.text, result.path)
         else:
             self._put(path, heads, "as many as heads")
 
@@ -314,13 +314,13 @@ class _Reader:
         self._put(("model", "gated"), gated, text)
         if n_expert_layers == self.model["layers"]:
             return
-        found = config.count("ffn")
-        if found.value is None and not gated:
+        result = config.count("ffn")
+        if result.value is None and not gated:
             hidden = config.needed("hidden")
-            self._put(("model", "ffn"), 4 * hidden.value, f"4 * {hidden.text}", found.path)
+            self._put(("model", "ffn"), 4 * hidden.value, f"4 * {hidden.text}", result.path)
         elif config.rules.ffn_parts > 1:
             width, parts = int(config.needed("ffn").value), config.rules.ffn_parts
-            self._put(("model", "ffn"), width // parts, f"{found.text} / {parts}", found.path)
+            self._put(("model", "ffn"), width // parts, f"{result.text} / {parts}", result.path)
         else:
             self._take("ffn")
 
@@ -356,12 +356,12 @@ class _Reader:
         self._put(("model", "positions"), rules.positions, every)
         if rules.positions == "learned":
             self._take("max_positions")
-        given = {key: config.section[key] for key in DROPOUT_KEYS if key in config.section}
-        on = [key for key, rate in given.items() if isinstance(rate, float) and rate > 0]
+        arguments = {key: config.section[key] for key in DROPOUT_KEYS if key in config.section}
+        on = [key for key, rate in arguments.items() if isinstance(rate, float) and rate > 0]
         if on:
             path = (*config.path, on[0])
-            self._put(("model", "dropout"), True, f"{path_text(path)} {given[on[0]]:g}", path)
-        elif not given and rules.dropout:
+            self._put(("model", "dropout"), True, f"{path_text(path)} {arguments[on[0]]:g}", path)
+        elif not arguments and rules.dropout:
             text = f"default of {config.name}: {rules.dropout:g}"
             self._put(("model", "dropout"), True, text)
 
@@ -392,17 +392,17 @@ class _Reader:
 
     def _seq_len(self) -> tuple[int, str]:
         """Return the tokens of a sequence, stated or assumed, and the reason."""
-        given = str(self.stated.get("training.seq_len", ""))
-        if given.isascii() and given.isdigit() and len(given) < 10 and int(given):
-            return int(given), "stated"
-        found = self.config.count("max_positions")
+        value = str(self.stated.get("training.seq_len", ""))
+        if value.isascii() and value.isdigit() and len(value) < 10 and int(value):
+            return int(value), "stated"
+        result = self.config.count("max_positions")
         name, original = _original_positions(self.config.section)
         bounds = [(LONGEST_SEQ_LEN, "not in the file")]
-        if found.value:
-            default = found.text.partition(":")[0]
-            source = f"{found.text} {found.value}" if found.path else default
+        if result.value:
+            default = result.text.partition(":")[0]
+            source = f"{result.text} {result.value}" if result.path else default
             bounds = [
-                (found.value, found.text),
+                (result.value, result.text),
                 (LONGEST_SEQ_LEN, f"at most {LONGEST_SEQ_LEN}; {source}"),
             ]
         if original:

@@ -97,10 +97,10 @@ def _window(config: Config, document: Mapping[str, Any]) -> str:
 def _attention_share(document: Mapping[str, Any]) -> float:
     """Return the share of the attention core in the FLOPs of a model."""
     try:
-        given = read_model(Document(document))
+        model = read_model(Document(document))
     except SpecError:
         return math.nan  # sizes that do not go together: whoever loads the document says so
-    rest, whole = (model_flops_per_token(given.shape, n) for n in (0, given.job.seq_len))
+    rest, whole = (model_flops_per_token(model.shape, n) for n in (0, model.job.seq_len))
     return 1 - rest / whole
 
 
@@ -157,9 +157,9 @@ def _mtp(config: Config, document: Mapping[str, Any]) -> str:
 
 def _quantized(config: Config, _: Mapping[str, Any]) -> str:
     for section in (config.section, config.document.data):
-        given = section.get("quantization_config")
-        if isinstance(given, Mapping):
-            method = given.get("quant_method")
+        value = section.get("quantization_config")
+        if isinstance(value, Mapping):
+            method = value.get("quant_method")
             name = f" ({method})" if isinstance(method, str) else ""
             return f"weights of the file are quantized{name}: read as the model trained in bf16"
     return ""
