@@ -266,7 +266,7 @@ def in_process(asked: Sequence[dict[str, Any]]) -> dict[str, Any]:
     import gc
 
     from searches.pricing.shared_work import SharedWork
-    from service.handlers.handlers import RunningCall, call, dumps
+    from service.handlers.calls import RunningCall, call, dumps
     from service.worker_pool.pool import COLLECTED_AFTER
 
     running = RunningCall(shared=SharedWork())
@@ -548,7 +548,7 @@ class Bench:
         """Keep and print a figure."""
         loaded(load="closed", address=address, at_once=1, token=token, seconds=0.2)
         payload = folder / "payload"
-        from service.handlers.handlers import call, dumps
+        from service.handlers.calls import call, dumps
 
         payload.write_text(dumps(call("solve", CACHED), "solve"))
         found = wrk(address, token, seconds, folder)
@@ -750,7 +750,7 @@ def main() -> int:
     if given.quick:
         given.seconds, given.overload_s, given.fresh = 1.0, 3.0, 10
     only, bench = given.only.split(","), Bench()
-    with_grpc = "grpc" in only and (ROOT / "service" / "grpc_server.py").exists()
+    with_grpc = "grpc" in only
     with tempfile.TemporaryDirectory(prefix="planner-bench-") as name:
         folder = Path(name)
         tokens = [f"{i:02d}{'0123456789abcdef' * 2}" for i in range(CALLERS)]

@@ -65,7 +65,10 @@ def _stranger() -> str:
     """Return what is wrong where another folder stands in the way of one of our packages."""
     ours = Path(__file__).resolve().parent.parent
     for name in ("hardware", "costmodels", "searches", "service"):
-        spec = find_spec(name)
+        try:
+            spec = find_spec(name)
+        except ValueError:  # a module that was made by hand: no folder stands in the way
+            continue
         where = Path(spec.origin).resolve().parent if spec and spec.origin else None
         if where != ours / name:
             return (

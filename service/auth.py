@@ -21,8 +21,8 @@ from pathlib import Path
 
 from planner.errors import UsageError
 from service.admission import Rates
+from service.engine import ROLES, Caller
 from service.handlers.problems import Problem
-from service.service import ROLES, Caller
 
 log = logging.getLogger("planner.service")
 

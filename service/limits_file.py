@@ -5,7 +5,7 @@
     queue_length: 200
     retention_s: 86400
 
-Names and meanings are those of `limits.RequestLimits` and of some of `service.Options` (`NAMED`);
+Names and meanings are those of `limits.RequestLimits` and of some of `options.Options` (`NAMED`);
 docs/service.md shows all of them.
 """
 

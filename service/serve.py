@@ -23,6 +23,7 @@ import uvicorn
 
 from planner.errors import UsageError
 from service.auth import Auth, check_exposure, is_loopback, tokens_of
+from service.engine import Engine
 from service.handlers.problems import Problem
 from service.http.connections import connection_class
 from service.http.rest import Rest
@@ -30,7 +31,6 @@ from service.jobs.store import Store, StoreError, data_folder, database_url
 from service.limits import DEFAULTS, RequestLimits
 from service.metrics import Metrics
 from service.options import Options
-from service.service import Engine
 from service.tracing import configured_tracer
 
 log = logging.getLogger("planner.service")
@@ -206,7 +206,7 @@ async def start_grpc(
         return None
     # What callers do wrong must not fill the log with lines that are no JSON.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    running: RunningService = await _grpc_module().start(engine, serving, auth, metrics)
+    running: RunningService = await _grpc_module().start_server(engine, serving, auth, metrics)
     return running
 
 

@@ -12,8 +12,8 @@ from planner.client.client import (
     URL,
     Client,
     Progress,
-    ServiceAnswer,
 )
+from planner.client.client import ServiceAnswer as Answer
 from planner.client.errors import ServiceError
 from planner.client.requests import (
     Data,
@@ -39,13 +39,13 @@ __all__ = [
     "TAKES_TIME_LIMIT",
     "TOKEN",
     "URL",
+    "Answer",
     "Client",
     "Data",
     "FileText",
     "FileTexts",
     "Progress",
     "Result",
-    "ServiceAnswer",
     "ServiceError",
     "Source",
     "calibration_text",

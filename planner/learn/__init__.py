@@ -7,7 +7,7 @@
     text.py       an answer as text and Markdown
 
 One module a calculator, in `resources` and `parallelism`: a frozen dataclass of inputs,
-`compute` (pure), `charts`, `CALCULATOR`.
+its result (pure), its charts, `CALCULATOR`.
 Where the cost model holds a formula it is called; a closed form that it does not have is a
 function of the module, with equation, source and what it leaves out.
 """

@@ -211,7 +211,7 @@ class Calculator(Generic[T]):
         return calculator_inputs(self.inputs)
 
     def read(self, given: dict[str, str]) -> Read[T]:
-        """Return what texts by name say (`fields.read`)."""
+        """Return what texts by name say (`read_fields`)."""
         return read_fields(self.inputs, given)
 
     def answer(self, given: dict[str, str]) -> CalculatorResult:

@@ -1,7 +1,7 @@
 """Uneven splits for the most promising shapes of a search.
 
 The shapes are those of the finalists: everything but the split and the recomputed layers.
-`split_model` finds the splits of least closed-form time and near ones, for all `recompute_layers`
+`splits.model` finds the splits of least closed-form time and near ones, for all `recompute_layers`
 that the search allows; the exact recurrence picks among them, and those of a finalist stay where
 nothing is faster. Where no plan fits with a named split, the shapes are those that miss the memory
 by least (`splits_that_fit`).

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from service.handlers import schemas
-from service.handlers.handlers import CALLS
+from service.handlers.calls import CALLS
 
 API_VERSION = "1.0"
 """Version of the interface: the second number grows with additions, /v1 becomes /v2 otherwise."""

@@ -32,7 +32,8 @@ import planner
 from service import logs
 from service.admission import overloaded
 from service.auth import Auth
-from service.handlers.handlers import CALLS
+from service.engine import CallAnswer, Caller, Engine
+from service.handlers.calls import CALLS
 from service.handlers.problems import Problem, malformed, refused
 from service.http import openapi
 from service.http.openapi import FACTS, JSON, OPERATIONS, PROBLEM, SSE, Operation
@@ -41,7 +42,6 @@ from service.limits import DEFAULTS, RequestLimits
 from service.metrics import CONTENT_TYPE, Metrics
 from service.pages.gate import SECURITY as PAGE_SECURITY
 from service.pages.gate import Pages, wants_html
-from service.service import CallAnswer, Caller, Engine
 from service.tracing import server_span
 
 Found = TypeVar("Found")

@@ -4,8 +4,8 @@ Pages' calls are named `page-...`; no operation of REST or gRPC leads to them. A
 package states them as `PAGE_CALLS`.
 """
 
-from service.handlers.handlers import CALLS as PUBLIC
-from service.handlers.handlers import (
+from service.handlers.calls import CALLS as PUBLIC
+from service.handlers.calls import (
     PAGE_CALLS,
     RunningCall,
     ServiceCall,

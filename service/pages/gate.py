@@ -20,6 +20,7 @@ from starlette.requests import Request, cookie_parser
 from starlette.responses import Response
 
 from service.auth import unauthenticated
+from service.engine import Caller
 from service.handlers.problems import Problem, refused
 from service.http.openapi import OPERATIONS
 from service.jobs.records import State
@@ -36,7 +37,6 @@ from service.pages.visit import (
     fields_of,
     read_query,
 )
-from service.service import Caller
 
 if TYPE_CHECKING:
     from service.http.rest import Receive, Rest, RestExchange, Scope, Send

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from service.handlers.handlers import MOST_PAGE_TOP, read_request
+from service.handlers.calls import MOST_PAGE_TOP, read_request
 from service.handlers.problems import Fault, Problem, refused
 from service.limits import RequestLimits, json_body
 

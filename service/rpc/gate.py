@@ -16,14 +16,14 @@ import grpc
 from service import logs
 from service.admission import overloaded
 from service.auth import Auth
-from service.handlers.handlers import CALLS
+from service.engine import Caller, Engine
+from service.handlers.calls import CALLS
 from service.handlers.problems import Problem, refused
 from service.limits import RequestLimits
 from service.metrics import Metrics
 from service.proto.planner.v1 import planner_pb2 as pb
 from service.rpc.receiving import Receiver
 from service.rpc.status import DETAILS, MOST_CHARS, status_details, status_of
-from service.service import Caller, Engine
 from service.tracing import server_span
 
 log = logging.getLogger("planner.service")

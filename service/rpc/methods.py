@@ -21,7 +21,8 @@ from google.protobuf.message import DecodeError, Message
 import planner
 from service.admission import Cache
 from service.auth import Auth
-from service.handlers.handlers import CALLS
+from service.engine import CallAnswer, Caller, Engine
+from service.handlers.calls import CALLS
 from service.handlers.problems import Problem, malformed, refused
 from service.jobs.records import Event, JobView, State
 from service.limits import RequestLimits
@@ -29,7 +30,6 @@ from service.metrics import Metrics
 from service.proto.planner.v1 import planner_pb2 as pb
 from service.rpc.convert import body_of, fill, message_of
 from service.rpc.gate import CALL_OF, NAME, SERVICE, Exchange, Gate, Streamed, Unary, knows
-from service.service import CallAnswer, Caller, Engine
 
 Found = TypeVar("Found")
 
@@ -76,7 +76,7 @@ class Grpc(Gate):
             "SolveStream": self._solve_stream,
         }
         handlers = {}
-        for method in SERVICE.methods:  # what callers see is one message, see `grpc_receiving`
+        for method in SERVICE.methods:  # what callers see is one message, see `receiving`
             name = method.name
             if method.server_streaming:
                 work = self.streamed(name, streams[name])

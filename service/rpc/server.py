@@ -19,6 +19,7 @@ from grpc_reflection.v1alpha import reflection
 from planner.errors import UsageError
 from service.admission import overloaded
 from service.auth import Auth
+from service.engine import Engine
 from service.handlers.problems import Problem
 from service.limits import RequestLimits
 from service.metrics import Metrics
@@ -26,7 +27,6 @@ from service.rpc.gate import MOST_CALLS, NAME, Gate
 from service.rpc.methods import Grpc
 from service.rpc.receiving import Receiver
 from service.rpc.status import MOST_CHARS, status_of
-from service.service import Engine
 from service.tracing import configured_tracer
 
 if TYPE_CHECKING:

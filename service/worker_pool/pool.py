@@ -83,10 +83,10 @@ class Task:
     n_items: int = 0
     """Items of a page."""
     options: Mapping[str, Any] | None = None
-    """More fields of `Running`, such as the executor; for a page of rows of a job that has no
-    answer, what `kept_rows.rows_page` takes."""
+    """More fields of `RunningCall`, such as the executor; for a page of rows of a job that has no
+    answer, what `partial_results.rows_page` takes."""
     rows: tuple[bytes, ...] = ()
-    """Rows that are there from before, as `kept_rows.packed`."""
+    """Rows that are there from before, as `partial_results.packed_rows`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -412,7 +412,7 @@ class _Process:
 class WorkerPool:
     """A fixed number of workers; a task waits until one is idle.
 
-    Who may wait, and how long, is decided before (`service.service`).
+    Who may wait, and how long, is decided before (`service.engine`).
     """
 
     def __init__(

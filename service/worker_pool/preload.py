@@ -9,7 +9,7 @@ import gc
 import ortools.sat.python.cp_model  # noqa: F401
 
 import service.pages.calls  # noqa: F401  what pages compute
-from service.handlers.handlers import call
+from service.handlers.calls import call
 
 call("solve", {"model": "llama3-8b", "cluster": "h100-x8", "top": 1})
 # What is here now stays: no worker's collector needs to look at it, nor to copy its pages.

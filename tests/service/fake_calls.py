@@ -1,4 +1,4 @@
-"""A stand-in for `service.handlers.handlers`: calls that sleep, fail, eat memory or die, as a test
+"""A stand-in for `service.handlers.calls`: calls that sleep, fail, eat memory or die, as a test
 wants."""
 
 import hashlib
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from service.handlers.handlers import RunningCall as RunningCall
+from service.handlers.calls import RunningCall as RunningCall
 from service.handlers.problems import Problem, refused
 from service.jobs.partial_results import KeptRow
 

@@ -680,7 +680,7 @@ def ask_in_process(found: Found, name: str, body: Any) -> dict[str, Any] | None:
     """Ask a call in this process and note what must not be; return its answer if there is one."""
     from dataclasses import replace
 
-    from service.handlers.handlers import RunningCall, call, dumps
+    from service.handlers.calls import RunningCall, call, dumps
     from service.handlers.problems import Problem
     from service.limits import DEFAULTS
 
@@ -761,7 +761,7 @@ def fuzz_calls(
     n_requests: int, seed: int, note: Callable[[Found], None] = lambda _: None
 ) -> Found:
     """Ask every call with bodies near valid ones, in process."""
-    from service.handlers.handlers import CALLS
+    from service.handlers.calls import CALLS
 
     found, requests = Found(), Requests(seed)
     names = sorted(CALLS)
@@ -859,7 +859,7 @@ class RestRequests:
 
     def _body(self, call: str) -> bytes:
         rng = self.rng
-        from service.handlers.handlers import CALLS
+        from service.handlers.calls import CALLS
 
         name = call or rng.choice(sorted(CALLS))
         request: Any = self.bodies.mutated(name) if rng.random() < 0.9 else self.bodies.valid(name)
@@ -1065,8 +1065,8 @@ async def _engine(
     found: Found, folder: Path, workers: bool
 ) -> AsyncIterator[tuple[Any, Callable[[], tuple[int, ...]]]]:
     """Yield an engine, and what returns the ids of its worker processes."""
+    from service.engine import Engine
     from service.jobs.store import Store
-    from service.service import Engine
     from tests.service import serving
 
     if not workers:

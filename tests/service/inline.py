@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from service.handlers.handlers import CALLS
+from service.engine import Engine
+from service.handlers.calls import CALLS
 from service.jobs.partial_results import rows_of
 from service.jobs.store import Store
 from service.limits import RequestLimits
 from service.options import Options
-from service.service import Engine
 from service.worker_pool.pool import Kept, Progress, Task, WorkOutcome, read_job, slice_of
 from tests.service import fake_calls
 

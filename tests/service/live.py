@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from service.auth import Auth
-from service.handlers import handlers as calls
+from service.engine import Engine
+from service.handlers import calls
 from service.http.rest import Rest
 from service.jobs.store import Store
 from service.limits import DEFAULTS, RequestLimits
 from service.options import Options
 from service.serve import Serving, http_server, listening
-from service.service import Engine
 from service.worker_pool.pool import Kept, Progress, Task, WorkOutcome, slice_of
 from tests.service.waiting import PATIENCE_S
 

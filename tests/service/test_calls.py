@@ -10,8 +10,8 @@ import yaml
 import planner
 from hardware.catalogue import load_catalogue
 from planner.specs.examples import example_content
-from service.handlers import handlers as calls
-from service.handlers.handlers import CALLS, RunningCall, call, dumps, read_request
+from service.handlers import calls
+from service.handlers.calls import CALLS, RunningCall, call, dumps, read_request
 from service.handlers.problems import Problem
 from service.handlers.requests import request_id
 from service.limits import RequestLimits
@@ -315,7 +315,7 @@ def test_the_size_is_known_before_the_work() -> None:
 
 def test_every_packaged_example_is_answered_at_once() -> None:
     from planner.specs.examples import example_names
-    from service.handlers.handlers import measure, read_request
+    from service.handlers.calls import measure, read_request
     from service.handlers.problems import Problem
 
     n = 0
@@ -333,7 +333,7 @@ def test_every_packaged_example_is_answered_at_once() -> None:
 def test_a_time_limit_reaches_the_search_of_a_check() -> None:
     from dataclasses import replace
 
-    from service.handlers.handlers import RunningCall, call
+    from service.handlers.calls import RunningCall, call
     from service.limits import DEFAULTS
 
     script = (
@@ -362,7 +362,7 @@ def test_searches_after_the_first_end_in_time_as_well() -> None:
     from planner.solver.sources import read_inputs
     from searches.feasibility import StoppedError
     from searches.rules import Context
-    from service.handlers.handlers import RunningCall, _stop
+    from service.handlers.calls import RunningCall, _stop
 
     model, cluster = read_inputs("llama3-8b", "h100-x8", ())
     options = solve_options(1, {}, {}, {}, "default", "", ())
@@ -380,7 +380,7 @@ def test_searches_after_the_first_end_in_time_as_well() -> None:
 
 
 def test_a_sweep_is_priced_with_the_calibration_that_is_sent() -> None:
-    from service.handlers.handlers import call
+    from service.handlers.calls import call
 
     spec = {
         "model": "llama3-8b",

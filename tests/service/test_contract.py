@@ -12,11 +12,11 @@ import pytest
 from grpc import StatusCode
 
 from planner.specs.examples import example_content
-from service.handlers import handlers as calls
-from service.handlers.handlers import CALLS, dumps
+from service.engine import ROLES, Engine
+from service.handlers import calls
+from service.handlers.calls import CALLS, dumps
 from service.limits import RequestLimits
 from service.proto.planner.v1 import planner_pb2 as pb
-from service.service import ROLES, Engine
 from tests.planner.command import run_here
 from tests.service.conftest import STORES
 from tests.service.inline import SETTINGS

@@ -12,12 +12,12 @@ from typing import Any, TypeVar
 import pytest
 from sqlalchemy import event, func, select
 
+from service.engine import CallAnswer, Caller, Engine
 from service.handlers.problems import Problem
 from service.jobs.records import JobView, State
 from service.jobs.store import Store, StoreFull, job_rows
 from service.limits import RequestLimits
 from service.options import Options
-from service.service import CallAnswer, Caller, Engine
 from tests.service.waiting import PATIENCE_S, until
 
 Found = TypeVar("Found")

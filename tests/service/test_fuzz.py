@@ -27,7 +27,7 @@ def test_the_same_seed_makes_the_same_requests():
 
 def test_faults_are_found(monkeypatch):
     """A defect, a trace in an answer and growth are what the fuzzer is there to see."""
-    from service.handlers import handlers as calls
+    from service.handlers import calls
 
     def broken(*given: object) -> None:
         raise ZeroDivisionError("nobody thought of this")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from service.handlers.handlers import RunningCall, call
+from service.handlers.calls import RunningCall, call
 from service.handlers.problems import Problem
 from service.limits import RequestLimits
 
@@ -141,7 +141,7 @@ def test_the_points_of_a_sweep_are_read_within_its_time():
 def test_a_defect_says_its_kind_and_no_more(monkeypatch):
     from dataclasses import replace
 
-    from service.handlers.handlers import CALLS
+    from service.handlers.calls import CALLS
 
     def broken(*given: Any) -> None:
         raise FileNotFoundError("/srv/secret/place")

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from planner.errors import UsageError
 from service import logs
 from service.auth import Auth
-from service.handlers.handlers import call
+from service.handlers.calls import call
 from service.handlers.problems import Fault, Problem
 from service.limits import RequestLimits
 from service.metrics import Metrics

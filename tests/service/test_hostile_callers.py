@@ -14,13 +14,13 @@ import pytest
 
 from service import logs
 from service.auth import Auth, address_network, read_tokens, tokens_of
+from service.engine import Caller, Engine
 from service.handlers.problems import Problem
 from service.http.rest import Rest
 from service.jobs.queue import Jobs
 from service.jobs.records import Bounds
 from service.jobs.store import Store, StoreUnavailable
 from service.limits import job_request
-from service.service import Caller, Engine
 from tests.service.inline import SETTINGS, inline_engine
 from tests.service.waiting import PATIENCE_S, until
 
@@ -32,7 +32,7 @@ SMALL = 1_000
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.service.SMALL_BODY", SMALL)
+    monkeypatch.setattr("service.engine.SMALL_BODY", SMALL)
 
 
 def in_engine(tmp_path: Any, work: Any) -> Any:

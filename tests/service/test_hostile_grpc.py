@@ -15,10 +15,10 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from service import logs
 from service.auth import Auth, read_tokens
+from service.engine import Caller
 from service.limits import RequestLimits
 from service.metrics import Metrics
 from service.rpc.server import bound
-from service.service import Caller
 from tests.service import fuzzing, fuzzing_wire
 from tests.service.inline import inline_engine
 from tests.service.waiting import PATIENCE_S

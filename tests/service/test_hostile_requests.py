@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from planner.errors import Problem as Wrong
 from planner.errors import SearchError, SpecError, UsageError
+from service.handlers.calls import CALLS, RunningCall, answer, call, measure, read_request
 from service.handlers.documents import looks_like_path
-from service.handlers.handlers import CALLS, RunningCall, answer, call, measure, read_request
 from service.handlers.problems import Problem, problem_of
 from service.limits import RequestLimits, check_document_text, json_body
 

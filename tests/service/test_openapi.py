@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from service.handlers.handlers import CALLS
+from service.handlers.calls import CALLS
 from service.http import openapi
 
 FILE = Path(__file__).parents[2] / "docs" / "openapi.json"

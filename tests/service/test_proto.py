@@ -9,7 +9,7 @@ from google.protobuf import descriptor_pb2, json_format
 from pydantic import BaseModel
 
 from service.handlers import schemas
-from service.handlers.handlers import CALLS
+from service.handlers.calls import CALLS
 from service.http.openapi import OPERATIONS as HTTP_OPERATIONS
 from service.proto.generate import BASELINE, FOLDER, generated, proto_breaking_changes
 from service.proto.planner.v1 import planner_pb2 as pb

@@ -12,7 +12,7 @@ from planner.cli import app as cli
 from planner.client import Client, ServiceError
 from planner.solver.answer.result import Result
 from service.auth import Auth, read_tokens
-from service.handlers.handlers import CALLS
+from service.handlers.calls import CALLS
 from service.http.openapi import OPERATIONS
 from service.limits import DEFAULTS
 from tests.planner.command import run_here

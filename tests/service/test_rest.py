@@ -12,11 +12,11 @@ import pytest
 
 from service import logs
 from service.auth import Auth, read_tokens
-from service.handlers.handlers import CALLS
+from service.engine import ROLES, Engine
+from service.handlers.calls import CALLS
 from service.http.openapi import OPERATIONS, Operation
 from service.http.rest import Rest, rest_knows, wait_s
 from service.metrics import section
-from service.service import ROLES, Engine
 from tests.service.inline import SETTINGS, inline_engine
 from tests.service.waiting import PATIENCE_S
 

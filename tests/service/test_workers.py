@@ -6,11 +6,11 @@ import threading
 
 import pytest
 
-from service.handlers.handlers import RunningCall, answer, dumps, read_request
+from service.engine import Caller, Engine
+from service.handlers.calls import RunningCall, answer, dumps, read_request
 from service.jobs.store import Store
 from service.limits import RequestLimits
 from service.options import Options
-from service.service import Caller, Engine
 from service.worker_pool.pool import Lagging, Task, WorkerDied, WorkerPool, WorkOutcome, cut_page
 from tests.service.waiting import PATIENCE_S
 

@@ -13,7 +13,8 @@ from google.protobuf import json_format
 from google.rpc import status_pb2
 
 from service.auth import Auth, read_tokens
-from service.handlers.handlers import CALLS
+from service.engine import Engine
+from service.handlers.calls import CALLS
 from service.http.openapi import FACTS, OPERATIONS
 from service.http.rest import Rest
 from service.limits import RequestLimits
@@ -24,7 +25,6 @@ from service.rpc.convert import to_dict
 from service.rpc.gate import CALL_OF
 from service.rpc.server import GrpcServer, bound
 from service.rpc.status import DETAILS
-from service.service import Engine
 from tests.service import fake_calls
 from tests.service.inline import SETTINGS, inline_engine
 from tests.service.waiting import PATIENCE_S

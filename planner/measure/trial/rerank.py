@@ -255,8 +255,8 @@ def rerank(
     `inputs` hold the documents of model and cluster as a result does, `options` are those of the
     ranking before, `before` its ranks by plan id. The space is searched again with the anchored
     calibration. Plans with a step time have that as their value, the others their prediction
-    with what measured plans like them were off by (`shortlist.carried`); plans out of memory are
-    left out.
+    with what measured plans like them were off by (`shortlist.carried_rank`); plans out of
+    memory are left out.
     """
     base: Calibration = options.calibration
     outcome = anchored(base, runs) if runs else None

@@ -1,4 +1,4 @@
-"""Step times of many measured runs at once: what `predict.price` says, at a tenth of the cost.
+"""Step times of many measured runs at once: what `prediction.price` says, at a tenth of the cost.
 
 Runs of one problem (model, cluster, job, stack) are one table of the cost model, and the pipelines
 of all tables are simulated together.

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import Any
 
+from planner.errors import Problem, SpecError
 from planner.specs.importers import huggingface
 from planner.specs.importers.imported import Imported, Kind
 
@@ -65,9 +66,19 @@ def _read_megatron(text: str, file: str, stated: Mapping[str, object]) -> Import
 
 
 def reader(name: str) -> Reader:
-    """Return the reader of a format that a package above this one declares under `READERS`."""
-    (point,) = entry_points(group=READERS, name=name)
-    read: Reader = point.load()
+    """Return the reader of a format that a package above this one declares under `READERS`.
+
+    `SpecError` where nothing declares it: an installation older than the code.
+    """
+    points = entry_points(group=READERS, name=name)
+    if not points:
+        raise SpecError(
+            Problem(
+                f"the reader of {name} files is not declared by the installed package",
+                "install planner again with pip: the installation is older than the code",
+            )
+        )
+    read: Reader = next(iter(points)).load()
     return read
 
 

@@ -1,4 +1,4 @@
-"""Layouts that DeepSpeed does not run; the keys of its JSON are in `deepspeed_keys`.
+"""Layouts that DeepSpeed does not run; the keys of its JSON are in `keys`.
 
 Codes: DSP1xx degrees and batch, DSP2xx pipeline, DSP3xx experts, DSP4xx ZeRO, DSP5xx precision.
 """

@@ -1,4 +1,4 @@
-"""Layouts that Megatron-LM (megatron-core) does not run; its flags are in `megatron_flags`.
+"""Layouts that Megatron-LM (megatron-core) does not run; its flags are in `flags`.
 
 Codes: MLM1xx sizes and order of ranks, MLM2xx pipeline, MLM3xx experts and sequence parallelism,
 MLM4xx data parallelism and optimizer, MLM5xx recompute and precision.

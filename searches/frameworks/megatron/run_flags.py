@@ -1,6 +1,6 @@
 """Flags with which Megatron-LM's parser is content and its training loop is not.
 
-Codes go on from those of sizes and training in `megatron_flags`.
+Codes go on from those of sizes and training in `flags`.
 """
 
 from searches.frameworks.case import Case

@@ -1,4 +1,4 @@
-"""Layouts that torchtitan does not run; fields of its configuration are in `torchtitan_fields`.
+"""Layouts that torchtitan does not run; fields of its configuration are in `fields`.
 
 Codes: TTN1xx degrees and batch, TTN2xx pipeline, TTN3xx experts, TTN4xx data parallelism, TTN5xx
 precision and model.

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from service.handlers import schemas
-from service.handlers.handlers import PAGE_PREFIX, RunningCall, ServiceCall, solved_result
+from service.handlers.calls import PAGE_PREFIX, RunningCall, ServiceCall, solved_result
 from service.pages.figures import chart_data
 from service.pages.listing import best_words, tie_of
 from service.pages.question import query_of, title_of

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from service.handlers import schemas
-from service.handlers.handlers import PAGE_PREFIX, RunningCall, ServiceCall
+from service.handlers.calls import PAGE_PREFIX, RunningCall, ServiceCall
 from service.handlers.problems import Problem, refused
 from service.pages.figures import chart_data
 from service.pages.render import page_environment, render_page

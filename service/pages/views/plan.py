@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from service.handlers import schemas
-from service.handlers.handlers import (
+from service.handlers.calls import (
     CALLS,
     OpenedPlan,
     RunningCall,

@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 from service.handlers import schemas
-from service.handlers.handlers import PAGE_PREFIX, RunningCall, ServiceCall, solved_result
+from service.handlers.calls import PAGE_PREFIX, RunningCall, ServiceCall, solved_result
 from service.pages import listing
 from service.pages.question import MOST_TOP, TOP, query_of, title_of
 from service.pages.render import render_page

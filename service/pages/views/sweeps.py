@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from service.engine import request_body
 from service.handlers import schemas
-from service.handlers.handlers import PAGE_PREFIX, RunningCall, ServiceCall
+from service.handlers.calls import PAGE_PREFIX, RunningCall, ServiceCall
 from service.handlers.problems import Fault, Problem, refused
 from service.jobs.records import JobView, State
 from service.limits import check_document_text, too_much
@@ -20,7 +21,6 @@ from service.pages.render import render_page
 from service.pages.views.jobs import LISTED, described_job, job_id_of
 from service.pages.views.solve import upload_name
 from service.pages.visit import Data, Page, Visit, parsed
-from service.service import request_body
 
 if TYPE_CHECKING:
     from planner.render.report.answers import AnswerTable

@@ -4,14 +4,14 @@ import asyncio
 from typing import Any
 
 from service.handlers import schemas
-from service.handlers.documents import calibration_in, reference_in
-from service.handlers.handlers import (
+from service.handlers.calls import (
     PAGE_PREFIX,
     RunningCall,
     ServiceCall,
     contents_of,
     sets_of_request,
 )
+from service.handlers.documents import calibration_in, reference_in
 from service.pages.question import query_of, title_of
 from service.pages.render import render_page
 from service.pages.views.plans import option_words

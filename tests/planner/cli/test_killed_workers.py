@@ -12,7 +12,8 @@ import planner
 ROOT = Path(planner.__file__).parents[1]
 SOLVE = ("solve", "llama3-8b", "h100-x512", "--framework", "any", "--format", "json")
 ALL_SPREAD = """
-from searches import search, shards
+from searches import search
+from searches.space import shards
 shards.FIRST_SHAPES = 0  # the most promising shapes are not searched in this process
 """
 DYING = f"""{ALL_SPREAD}

@@ -13,12 +13,12 @@ from urllib.parse import urlencode
 
 import pytest
 
+from service.engine import Caller
 from service.limits import DEFAULTS
 from service.pages.gate import CSP
 from service.pages.question import query_of
 from service.pages.views.plans import _page
 from service.pages.visit import Visit, fields_of
-from service.service import Caller
 from tests.service.pages.conftest import ANSWERED, READY, Served, proxy, service
 from tests.test_readme import ROOT
 
@@ -530,7 +530,7 @@ def test_behind_a_prefix_with_a_token(page_at, guarded):
 
 def many_plans(n: int) -> dict[str, Any]:
     """Return the answer of a search with so many plans: those of a real one, repeated."""
-    from service.handlers.handlers import call
+    from service.handlers.calls import call
 
     answer = call(
         "page-plans", {"model": "llama3-8b", "cluster": "h100-x8", "top": 30, "pins": {"zero": 1}}

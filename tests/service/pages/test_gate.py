@@ -9,13 +9,13 @@ import httpx
 import pytest
 
 from service.auth import Auth, read_tokens
+from service.engine import Engine
 from service.handlers.problems import Problem
 from service.http.rest import Rest
 from service.pages import static
 from service.pages.gate import CSP, is_root_path, multipart
 from service.pages.question import packed_question
 from service.pages.visit import fields_of
-from service.service import Engine
 from tests.service.inline import SETTINGS, inline_engine
 
 TOKEN = "sue-solves-0123456789"

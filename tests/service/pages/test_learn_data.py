@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from planner.learn import calculators
-from service.handlers.handlers import RunningCall
+from service.handlers.calls import RunningCall
 from service.handlers.problems import Problem
 from service.pages.views.learn import LearnAnswer, LearnRequest, _learn, unbroken
 

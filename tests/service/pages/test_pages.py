@@ -446,7 +446,7 @@ def test_all_packaged_sweeps_are_offered_and_right():
 
 
 def test_a_sweep_is_drawn_with_the_charts_of_reports():
-    from service.handlers.handlers import call
+    from service.handlers.calls import call
 
     answer = call(
         "sweep",
@@ -482,7 +482,7 @@ def test_first_sentences_and_names():
 
 
 def test_calls_of_pages_are_no_part_of_the_interface():
-    from service.handlers.handlers import CALLS, PAGE_CALLS
+    from service.handlers.calls import CALLS, PAGE_CALLS
     from service.http.openapi import openapi_text
 
     assert PAGE_CALLS

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from service.handlers.handlers import RunningCall, call
+from service.engine import Caller, Engine
+from service.handlers.calls import RunningCall, call
 from service.handlers.problems import Problem
 from service.jobs.partial_results import KeptRow
 from service.jobs.records import JobView, State
@@ -18,7 +19,6 @@ from service.pages import calls
 from service.pages.routes import find
 from service.pages.views.sweeps import SweepTextRequest, _check
 from service.pages.visit import Page, Visit
-from service.service import Caller, Engine
 from tests.service.inline import inline_engine
 from tests.service.pages.inline import text
 from tests.service.waiting import PATIENCE_S

@@ -96,7 +96,7 @@ class ServiceCall:
     indent: int | None = 1
     """Of the command line's JSON."""
     rows: bool = False
-    """Whether its rows are kept as they come (`Running.keep`), to be read before its answer."""
+    """Whether its rows are kept as they come (`RunningCall.keep`), to be read early."""
 
 
 @dataclass(frozen=True, slots=True)

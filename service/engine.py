@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
 from service.admission import Cache, Rates, Turns, overloaded
-from service.handlers.handlers import PAGE_PREFIX
+from service.handlers.calls import PAGE_PREFIX
 from service.handlers.problems import Problem
 from service.jobs.leases import new_claim
 from service.jobs.queue import Jobs, cursor_number
