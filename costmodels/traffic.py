@@ -788,8 +788,8 @@ def _data_parallel(plan: PlanTraffic) -> list[Transfer]:
         params = shapes.params.item(row, kind)
         parts.append(_Copies(params, shapes.data_parallel, shapes.data_groups, True, of_rest))
     if routed := shapes.experts:
-        full_total = _place(routed.data_groups.whole, *_sharding_of(plan))
-        if full_total.n_ranks > 1 and routed.params.item(row, kind) > 0:
+        replicas = _place(routed.data_groups.whole, *_sharding_of(plan))
+        if replicas.n_ranks > 1 and routed.params.item(row, kind) > 0:
             params = routed.params.item(row, kind)
             found_groups = routed.data_parallel, routed.data_groups
             parts.append(_Copies(params, *found_groups, n_buckets=of_experts))

@@ -137,8 +137,8 @@ class Gate:
     def _begun(self, method: str, context: Any) -> Exchange:
         metadata = dict(context.invocation_metadata() or ())
         value = metadata.get("x-request-id", "")
-        is_one = isinstance(value, str) and _REQUEST_ID.fullmatch(value)
-        id = value if is_one else secrets.token_hex(8)
+        is_valid = isinstance(value, str) and _REQUEST_ID.fullmatch(value)
+        id = value if is_valid else secrets.token_hex(8)
         return Exchange(method, context, metadata, id, time.monotonic())
 
     def _admit(self, exchange: Exchange) -> Caller:

@@ -95,7 +95,7 @@ def deepspeed_run(
         fix = f"name its model file: {option('model', 'llama3-8b')}, a YAML file or a config.json"
         raise SpecError(Problem("a DeepSpeed configuration does not say the model", fix, source))
     repeated = settings.pop(REPEATED, ())
-    stated_value = dict(settings)
+    all_settings = dict(settings)
     read = Reader({k: v for k, v in settings.items() if v != "auto"}, source)
     assumed: list[str] = []
     notes: list[str] = []
@@ -119,7 +119,7 @@ def deepspeed_run(
             notes.append(f"{key}: traffic is priced unquantized")
     if read.switch("expert_parallel.enabled"):
         layout["ep"] = read.number("expert_parallel.autoep_size", 1)
-    job: dict[str, Any] = {"precision": _precision(read, stated_value, arguments, model, assumed)}
+    job: dict[str, Any] = {"precision": _precision(read, all_settings, arguments, model, assumed)}
     length = stated_length(arguments)
     if length:
         job["seq_len"] = length
@@ -129,14 +129,14 @@ def deepspeed_run(
         framework="deepspeed",
         source=source,
         format=kind,
-        settings=stated_value,
+        settings=all_settings,
         layout=layout,
         n_devices=stated,
         job=job,
         assumed=tuple(assumed),
         notes=tuple(notes),
         refused=tuple(f'"{key}" stands twice' for key in repeated),
-        written={key: f'"{key}": {json.dumps(value)}' for key, value in stated_value.items()},
+        written={key: f'"{key}": {json.dumps(value)}' for key, value in all_settings.items()},
     )
 
 

@@ -246,10 +246,10 @@ def _expert_flags(
     """
     if not shape.n_experts:
         return []
-    stated_value = dict(settings)
-    kind = stated_value.pop("moe_router_load_balancing_type", "aux_loss")
-    aux_loss = stated_value.pop("moe_aux_loss_coeff", None)
-    pre_softmax = bool(stated_value.pop("moe_router_pre_softmax", False))
+    remaining = dict(settings)
+    kind = remaining.pop("moe_router_load_balancing_type", "aux_loss")
+    aux_loss = remaining.pop("moe_aux_loss_coeff", None)
+    pre_softmax = bool(remaining.pop("moe_router_pre_softmax", False))
     tokens = {
         "--num-experts": shape.n_experts,
         "--moe-router-topk": shape.top_k,
@@ -273,7 +273,7 @@ def _expert_flags(
     flags += ["--moe-pad-expert-input-to-capacity"] * bool(shape.capacity_factor)
     # The parser refuses one expert a token after the softmax over all of them.
     flags += ["--moe-router-pre-softmax"] * (shape.top_k == 1 or pre_softmax)
-    return [*flags, "--moe-grouped-gemm", *_detail_flags(stated_value)]
+    return [*flags, "--moe-grouped-gemm", *_detail_flags(remaining)]
 
 
 def dispatcher(flex: str) -> dict[str, object]:

@@ -165,9 +165,9 @@ def _labels(group: str, mine: list[Bar], bars: list[Bar]) -> dict[str, Any]:
 
     On either side there is room in narrow windows, too.
     """
-    starts, full_total = _starts(bars), sum(bar[2] for bar in bars)
+    starts, end_of_step = _starts(bars), sum(bar[2] for bar in bars)
     ends = [sorted((starts[bar[0]], starts[bar[0]] + bar[2])) for bar in mine]
-    early = [low < 0.4 * full_total for low, _ in ends]
+    early = [low < 0.4 * end_of_step for low, _ in ends]
     return {
         "type": "scatter",
         "mode": "text",

@@ -112,8 +112,8 @@ def _whole_batch(c: Case) -> str:
     if local < 1:
         return "training.local_batch_size 1, or more"
     total, maximum = config_field(c, "training.global_batch_size", -1), local * _replicas(c)
-    full_total = max(1, -(-total // maximum)) * maximum
-    return f"training.global_batch_size {full_total}, or -1, which takes {maximum}"
+    padded = max(1, -(-total // maximum)) * maximum
+    return f"training.global_batch_size {padded}, or -1, which takes {maximum}"
 
 
 def _schedule(c: Case) -> str:

@@ -83,14 +83,12 @@ def draft_of(request: Mapping[str, Any]) -> Data:
         axes.setdefault(axis, []).append(f"<={value}")
     more = []
     for axis in (*NUMBER_AXES, *WORD_AXES):
-        stated_value = axes.get(axis, [])
-        plain = len(stated_value) == 1 and (
-            axis in NUMBER_AXES or stated_value[0] in words_of(axis)
-        )
+        axis_values = axes.get(axis, [])
+        plain = len(axis_values) == 1 and (axis in NUMBER_AXES or axis_values[0] in words_of(axis))
         draft[f"axis_{axis}"] = axes.pop(axis)[0] if plain else ""
-    for axis, stated_value in axes.items():
+    for axis, axis_values in axes.items():
         more += [
-            f"{axis}{text}" if text.startswith("<=") else f"{axis}={text}" for text in stated_value
+            f"{axis}{text}" if text.startswith("<=") else f"{axis}={text}" for text in axis_values
         ]
     draft["more"] = " ".join(more)
     draft["set"] = "\n".join(f"{path}={value}" for path, value in request.get("set", {}).items())
@@ -318,10 +316,10 @@ async def check_form(visit: Visit, data: Mapping[str, Any]) -> Page:
     if not isinstance(fields, dict):
         raise refused("malformed", "fields are those of the form, by name", 400)
     draft = posted_draft({str(name): str(value) for name, value in fields.items()}, {})
-    stated_value = any(draft[name] for name in OPTION_FIELDS)
+    has_options = any(draft[name] for name in OPTION_FIELDS)
     answer = {
-        "faults": await form_faults(visit, draft) if stated_value else [],
-        "looked": stated_value,
+        "faults": await form_faults(visit, draft) if has_options else [],
+        "looked": has_options,
     }
     return Page(json.dumps(answer), 200, "application/json", {"cache-control": "no-store"})
 

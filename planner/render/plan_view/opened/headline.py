@@ -160,16 +160,16 @@ def _hfu(deck: Deck, problem: Problem, plan: Plan) -> Words:
     """Return the utilization that counts recomputed work, and what that is."""
     x, job, shape = plan.layout, problem.job, problem.shape
     model = model_flops_per_step(shape, job)
-    full_total = hardware_flops_per_step(shape, job, x)
+    all_flops = hardware_flops_per_step(shape, job, x)
     peak = problem.pool.accelerator.peak_flops_per_s[job.recipe.linear]
     words: Words = (", nothing is recomputed",)
-    if full_total > model:
+    if all_flops > model:
         parts = recomputed_parts(shape, job.seq_len, x)
         sums = (f"{p.n_layers} × {exact(p.flops_per_token, 'FLOP')}" for p in parts)
         again = deck.add(
             "recomputed-flops",
             "FLOPs of a step that are computed again",
-            full_total - model,
+            all_flops - model,
             "FLOP",
             "tokens of a step × layers × forward FLOPs of a token in what runs again ("
             + ", ".join(p.name.replace("_", " ") for p in parts)
@@ -189,7 +189,7 @@ def _hfu(deck: Deck, problem: Problem, plan: Plan) -> Words:
         "%",
         "(F + F_again) / (T N P): model FLOPs and recomputed FLOPs of a step over step time,"
         " devices and the dense peak of the matrix products",
-        f"({exact(model, 'FLOP')} + {exact(full_total - model, 'FLOP')}) /"
+        f"({exact(model, 'FLOP')} + {exact(all_flops - model, 'FLOP')}) /"
         f" ({exact(plan.step_time_s, 's')} × {x.n_devices:,} × {exact(peak, 'FLOP/s')})",
         "Korthikanti et al. 2022, appendix A; Chowdhery et al. 2022 (PaLM), appendix B: what the"
         " hardware computes, what it computes twice counted twice. Left out: scores that a flash"
@@ -534,7 +534,7 @@ def _run_with_failures(
         )
         words = (cost, " a million tokens")
         if run.cost_usd is not None and run.expected_s is not None:
-            full_total = deck.add(
+            run_card = deck.add(
                 "cost",
                 "price of the run",
                 run.cost_usd,
@@ -545,7 +545,7 @@ def _run_with_failures(
                 text=f"{run.cost_usd:,.0f} USD",
                 method="cost",
             )
-            words += (", ", full_total, " the run")
+            words += (", ", run_card, " the run")
         facts.append(Fact("Cost", words))
     return facts
 

@@ -158,9 +158,9 @@ def _note_left_out(group: NodeGroup, context: ImportContext) -> None:
 def _chosen(group: NodeGroup, context: ImportContext) -> _Chosen:
     """Return the nodes that plans use."""
     healthy = [m for m in group.members if not m.node.unhealthy]
-    full_total = group.n_devices
-    free = {m.name: _n_free(m, full_total, context) for m in healthy}
-    in_part = sorted((name for name, n in free.items() if 0 < n < full_total), key=natural_key)
+    node_devices = group.n_devices
+    free = {m.name: _n_free(m, node_devices, context) for m in healthy}
+    in_part = sorted((name for name, n in free.items() if 0 < n < node_devices), key=natural_key)
     if in_part and not context.options.partial:
         n = sum(free[name] for name in in_part)
         hosts = compress_hosts(in_part)
@@ -168,12 +168,12 @@ def _chosen(group: NodeGroup, context: ImportContext) -> _Chosen:
             f"not used: {n} free GPUs of nodes in use in part, {hosts}; --partial uses them"
         )
     part = context.catalogue.accelerators[group.part]
-    per_rack = part.scale_up_domain // full_total
+    per_rack = part.scale_up_domain // node_devices
     in_racks = part.scale_up_domain > part.devices_per_node and per_rack > 1
     # As the cluster file picks: most devices in use, of equal totals the fuller nodes. Racks are
     # made of whole nodes.
     shares = (
-        range(1, full_total + 1) if context.options.partial and not in_racks else (full_total,)
+        range(1, node_devices + 1) if context.options.partial and not in_racks else (node_devices,)
     )
     total, share = max((n * sum(x >= n for x in free.values()), n) for n in shares)
     used = [m for m in healthy if free[m.name] >= share] if total else []
@@ -183,9 +183,9 @@ def _chosen(group: NodeGroup, context: ImportContext) -> _Chosen:
         arrangement = _first_nodes(arrangement, context)
         size = min(size, len(arrangement.order))
         why = f"{racks.why}; {count_of(size, 'node')} of a rack"
-        return _Chosen(arrangement, free, share, size * full_total, why, racks.assumed)
+        return _Chosen(arrangement, free, share, size * node_devices, why, racks.assumed)
     arrangement = _first_nodes(_in_network_order(used, context), context)
-    joined = _joined_devices(part, full_total, context)
+    joined = _joined_devices(part, node_devices, context)
     return _Chosen(arrangement, free, share, joined, f"NVLink joins {joined} devices")
 
 

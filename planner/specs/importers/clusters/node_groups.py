@@ -54,11 +54,11 @@ def common_size(counts: Sequence[int]) -> int:
     """
     total, best = sum(counts), (0, 1)
     for size in range(max(counts), 1, -1):
-        full_total = sum(count // size for count in counts) * size
+        n_placed = sum(count // size for count in counts) * size
         rests = sum(count % size > 0 for count in counts)
-        if full_total and (rests <= 1 or full_total >= LEAST_IN_WHOLE_GROUPS * total):
+        if n_placed and (rests <= 1 or n_placed >= LEAST_IN_WHOLE_GROUPS * total):
             return size
-        best = max(best, (full_total, size))
+        best = max(best, (n_placed, size))
     return best[1]
 
 
