@@ -6,22 +6,21 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodels.axes import (
+    CP_COMMS,
+    RANK_ORDERS,
+    RECOMPUTE_MODULES,
+    RECOMPUTES,
+    SCHEDULES,
+    modules_code,
+    modules_of,
+)
 from costmodels.schedule.stages import BOTH_WAYS, FOLDED, LOOPED, SPLITS, rank_stages, stage_layers
 
 Ints = NDArray[np.int32]
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
-SCHEDULES = (
-    "none",
-    "gpipe",
-    "1f1b",
-    "interleaved",
-    "zb-h1",
-    "zb-v",
-    "dualpipe",
-    "dualpipe-v",
-)
 ZERO_BUBBLE = SCHEDULES[4:]
 """Schedules that split the backward (`costmodels.schedule.zero_bubble`)."""
 PLACEMENT_OF = {"zb-v": FOLDED, "dualpipe-v": FOLDED, "dualpipe": BOTH_WAYS}
@@ -29,44 +28,8 @@ PLACEMENT_OF = {"zb-v": FOLDED, "dualpipe-v": FOLDED, "dualpipe": BOTH_WAYS}
 """
 PLACEMENTS = np.array([PLACEMENT_OF.get(name, LOOPED) for name in SCHEDULES], dtype=np.int32)
 """The same by position of the schedule."""
-RECOMPUTES = ("none", "selective", "full")
-RECOMPUTE_MODULES = (
-    "core_attn",
-    "moe_act",
-    "layernorm",
-    "mla_up_proj",
-    "mlp",
-    "moe",
-    "shared_experts",
-)
-"""Modules that `selective` may compute again, as Megatron-LM names them (`layers.recompute`).
-A set of them is a number whose bit i stands for module i."""
-CP_COMMS = ("", "p2p", "all-gather", "a2a")
-"""How context-parallel ranks exchange keys and values; nothing at cp 1."""
-RANK_ORDERS = ("tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp")
-"""How ranks are numbered, the innermost axis first: the usual order, and the one with whole
-pipelines inside (Megatron's --use-tp-pp-dp-mapping). Experts: tp and ep fold over tp cp dp, or,
-where pipelines lie inside, over tp cp."""
 PIPELINES_INSIDE = 1
 """Position in `RANK_ORDERS`."""
-
-
-def modules_code(names: Iterable[str]) -> int:
-    """Return the number of a set of modules (`RECOMPUTE_MODULES`).
-
-    >>> modules_code(["mlp", "layernorm"])
-    20
-    """
-    return sum(1 << RECOMPUTE_MODULES.index(name) for name in set(names))
-
-
-def modules_of(code: int) -> tuple[str, ...]:
-    """Return the modules of a set in the order of `RECOMPUTE_MODULES`.
-
-    >>> modules_of(20)
-    ('layernorm', 'mlp')
-    """
-    return tuple(name for i, name in enumerate(RECOMPUTE_MODULES) if code >> i & 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodels.axes import RECOMPUTES, modules_code
 from costmodels.comm.data_parallel import DataParallelTimes, exposed_each_s, exposed_once_s
 from costmodels.comm.tensor_parallel import tensor_parallel_group
 from costmodels.layers.compute import ForwardBackward
@@ -15,15 +16,7 @@ from costmodels.layers.recompute import SetTerms
 from costmodels.memory import in_flight_chunks, queue_is_full
 from costmodels.offload.activations import INPUTS_AT_ONCE, copy_bytes_per_s, waits
 from costmodels.offload.optimizer import COPY_BYTES, HostUpdate, gradients_leave, pipelined_s
-from costmodels.plans import (
-    RECOMPUTES,
-    WHOLE,
-    Layout,
-    PlanBlock,
-    PlanTable,
-    ShapeTable,
-    modules_code,
-)
+from costmodels.plans import WHOLE, Layout, PlanBlock, PlanTable, ShapeTable
 from costmodels.problem import Problem
 from costmodels.schedule import pipeline, zero_bubble
 from costmodels.shape_terms import ShapeTerms, boundary_hops, host_bytes, unsharded_terms

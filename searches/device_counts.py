@@ -25,13 +25,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodels.axes import SCHEDULES
 from costmodels.layers.flops import model_flops_per_step
 from costmodels.layers.layer_grid import LayerGrid, layer_grid
 from costmodels.layers.layer_terms import LayerTerms
 from costmodels.memory import param_bytes_kept
 from costmodels.parameters import expert_params as expert_params_of
 from costmodels.parameters import total_params
-from costmodels.plans import SCHEDULES, ZERO_BUBBLE, ShapeTable
+from costmodels.plans import ZERO_BUBBLE, ShapeTable
 from costmodels.problem import Problem
 from costmodels.schedule.stages import SPLITS
 from costmodels.step import straggler_factor

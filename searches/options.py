@@ -3,53 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from costmodels.plans import RANK_ORDERS, RECOMPUTE_MODULES, SCHEDULES, modules_of
+from costmodels import axes
 
-MODULE_SETS = tuple(
-    "+".join(modules_of(code)) or "none" for code in range(1 << len(RECOMPUTE_MODULES))
-)
-"""Every set of recomputed modules as a word, at its number (`plans.modules_code`)."""
-
-AXES = (
-    "tp",
-    "pp",
-    "dp",
-    "vpp",
-    "split",
-    "cp",
-    "cp_comm",
-    "ep",
-    "etp",
-    "rank_order",
-    "mbs",
-    "zero",
-    "dp_shard",
-    "hpz",
-    "sp",
-    "recompute",
-    "recompute_layers",
-    "recompute_modules",
-    "schedule",
-    "optimizer_offload",
-    "activation_offload",
-    "activation_offload_layers",
-    "dp_overlap",
-    "tp_overlap",
-)
+AXES = axes.axis_names()
 """Axes that can be pinned (`--pin`), listed (`--only`) or bounded (`--max`)."""
-
-TEXT_AXES: Mapping[str, tuple[str, ...]] = {
-    "split": ("even", "ends"),
-    "cp_comm": ("none", "p2p", "all-gather", "a2a"),
-    "rank_order": RANK_ORDERS,
-    "recompute": ("none", "selective", "full"),
-    "recompute_modules": MODULE_SETS,
-    "schedule": SCHEDULES,
-    "optimizer_offload": ("off", "on"),
-    "activation_offload": ("off", "on"),
-    "dp_overlap": ("off", "on"),
-    "tp_overlap": ("off", "on"),
-}
+TEXT_AXES = {name: axis.words for name, axis in axes.AXES.items() if axis.words}
 """Axes whose values are words; the tables hold the position of the word."""
 
 FRAMEWORKS = ("megatron", "deepspeed", "torchtitan", "fsdp2", "bridge")

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodels.axes import CP_COMMS, RECOMPUTE_MODULES, RECOMPUTES, SCHEDULES, modules_code
 from costmodels.layers.factor import distinct
 from costmodels.layers.layer_grid import LayerGrid
 from costmodels.memory import param_bytes_kept, state_bytes_per_param
@@ -20,17 +21,12 @@ from costmodels.offload.activations import RESIDENT_LAYERS
 from costmodels.offload.optimizer import HOST_USABLE_FRAC, gradients_leave
 from costmodels.parameters import total_params
 from costmodels.plans import (
-    CP_COMMS,
     PIPELINES_INSIDE,
-    RECOMPUTE_MODULES,
-    RECOMPUTES,
-    SCHEDULES,
     ZERO_BUBBLE,
     Layout,
     PlanTable,
     ShapeTable,
     ShardingTable,
-    modules_code,
 )
 from costmodels.problem import Problem
 from costmodels.schedule.stages import stage_layers
@@ -731,7 +727,7 @@ CORE, MOE = modules_code(["core_attn"]), modules_code(["moe"])
 
 
 def modules_in(shape: ModelShape) -> int:
-    """Return the modules of a model that can be recomputed, as a set (`plans.modules_code`)."""
+    """Return the modules of a model that can be recomputed, as a set (`axes.modules_code`)."""
     dense = shape.n_expert_layers < shape.layers and shape.ffn > 0
     has = {
         "core_attn": True,

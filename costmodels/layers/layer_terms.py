@@ -357,7 +357,7 @@ class LayerTable:
 
 
 def sets_of(problem: Problem, terms: LayerTerms, codes: Ints) -> SetTerms:
-    """Return the terms of some sets of recomputed modules (`plans.modules_code`)."""
+    """Return the terms of some sets of recomputed modules (`axes.modules_code`)."""
     shape, routed = problem.shape, terms.experts
     return set_terms(
         codes,
@@ -377,7 +377,7 @@ def layer_table(
     `n_sp` is 3 where plans with `tp_overlap` are among them.
 
     `modules` are the sets of recomputed modules that plans over them may have, as
-    `plans.modules_code` numbers them.
+    `axes.modules_code` numbers them.
     """
     result = distinct((shapes.tp, shapes.cp, shapes.ep, shapes.etp, shapes.cp_comm))
     sizes = np.unique(mbs)

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels import memory
+from costmodels.axes import RECOMPUTE_MODULES
 from costmodels.comm.exposure import Exposure
 from costmodels.comm.tensor_parallel import layer_exposures, tensor_parallel_group, tp_collective_s
 from costmodels.layers import experts
@@ -28,7 +29,6 @@ from costmodels.layers.compute import (
     norm_forward_s,
     up_projection_s,
 )
-from costmodels.plans import RECOMPUTE_MODULES
 from costmodels.problem import Problem
 from costmodels.shapes import ModelShape
 

@@ -7,12 +7,13 @@ block, what follows the pipeline, and what each pipeline rank holds in memory.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from costmodels.axes import SCHEDULES
 from costmodels.breakdown import Breakdown, virtual_stage_times, virtual_weight_grad_times
 from costmodels.comm.exposure import Exposure
 from costmodels.comm.hidden_traffic import RankTraffic, hidden_traffic
 from costmodels.layers.recompute import run_again
 from costmodels.memory import in_flight_chunks
-from costmodels.plans import SCHEDULES, ZERO_BUBBLE, Layout
+from costmodels.plans import ZERO_BUBBLE, Layout
 from costmodels.schedule import pipeline
 from costmodels.schedule.pipeline import TimedBlock, Timeline
 from costmodels.schedule.stages import expert_prefix

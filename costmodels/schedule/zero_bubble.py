@@ -8,7 +8,7 @@ virtual stages r and 2 p - 1 - r. `costmodels.schedule.pipeline.simulate_s` runs
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from costmodels.plans import SCHEDULES
+from costmodels.axes import SCHEDULES
 
 Floats = NDArray[np.float64]
 

@@ -10,16 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from costmodels.axes import CP_COMMS, MODULE_SETS, RANK_ORDERS, SCHEDULES, modules_code, modules_of
 from costmodels.offload.activations import RESIDENT_LAYERS
-from costmodels.plans import (
-    CP_COMMS,
-    RANK_ORDERS,
-    SCHEDULES,
-    Layout,
-    PlanTable,
-    modules_code,
-    modules_of,
-)
+from costmodels.plans import Layout, PlanTable
 from costmodels.problem import Problem
 from costmodels.schedule.stages import stage_layers
 from costmodels.shape_terms import shape_terms
@@ -27,7 +20,7 @@ from costmodels.step import join, peak_bytes, step_times
 from planner.solver.unsupported import is_modelled
 from searches.frameworks.case import Case
 from searches.frameworks.table import broken_rules
-from searches.options import MAX_VPP, MODULE_SETS, SearchOptions, usual_most_mbs
+from searches.options import MAX_VPP, SearchOptions, usual_most_mbs
 from searches.pricing.layout_prices import exact_step_s
 from searches.rules import Context, module_sets, rules_that_break
 from searches.space.shape_space import divisors

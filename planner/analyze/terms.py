@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from costmodels import memory, step
+from costmodels.axes import CP_COMMS, RECOMPUTE_MODULES, SCHEDULES
 from costmodels.breakdown import virtual_stage_times, virtual_weight_grad_times
 from costmodels.comm import context_parallel, data_parallel, tensor_parallel
 from costmodels.comm.collectives import inside_bytes_per_s
@@ -18,7 +19,6 @@ from costmodels.memory import param_bytes_kept
 from costmodels.offload import activations as activation_offload
 from costmodels.offload import optimizer as offload
 from costmodels.parameters import kv_heads_per_rank
-from costmodels.plans import CP_COMMS, RECOMPUTE_MODULES, SCHEDULES
 from costmodels.problem import Problem
 from costmodels.schedule import pipeline
 from costmodels.shape_terms import host_bytes

@@ -12,16 +12,8 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.plans import (
-    CP_COMMS,
-    RANK_ORDERS,
-    RECOMPUTES,
-    SCHEDULES,
-    Layout,
-    ShapeTable,
-    ShardingTable,
-    modules_code,
-)
+from costmodels.axes import CP_COMMS, RANK_ORDERS, RECOMPUTES, SCHEDULES, modules_code
+from costmodels.plans import Layout, ShapeTable, ShardingTable
 from costmodels.precision import RECIPES
 from costmodels.problem import Problem
 from costmodels.schedule.stages import stage_layers
@@ -100,7 +92,7 @@ class Case:
     """Position in `RECOMPUTES`."""
     recompute_layers: Any = 0
     recompute_modules: Any = 0
-    """Set of modules (`plans.modules_code`)."""
+    """Set of modules (`axes.modules_code`)."""
     activation_offload_layers: Any = 0
     """Layers whose stored activations lie on the host."""
     rank_order: Any = RANK_ORDER

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from costmodels.plans import CP_COMMS, SCHEDULES, Layout, modules_code
+from costmodels.axes import CP_COMMS, SCHEDULES, modules_code
+from costmodels.plans import Layout
 
 
 @dataclass(frozen=True, slots=True)

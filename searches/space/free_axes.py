@@ -5,8 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodels.axes import RECOMPUTES
 from costmodels.offload.activations import INPUTS_AT_ONCE, RESIDENT_LAYERS
-from costmodels.plans import RECOMPUTES, ShapeTable, ShardingTable
+from costmodels.plans import ShapeTable, ShardingTable
 from costmodels.schedule.stages import stage_kinds
 from searches.options import MAX_RECOMPUTE_STEPS
 from searches.pricing.shared_work import rates_key, shapes_key, shardings_key, shared
@@ -29,7 +30,7 @@ class FreeAxes:
     recompute_layers: Ints
     """Layers per virtual stage of each option, 0 unless `full`."""
     recompute_modules: Ints
-    """Set of modules of each option (`plans.modules_code`), 0 unless selective."""
+    """Set of modules of each option (`axes.modules_code`), 0 unless selective."""
     activation_offload_layers: Ints
     """Layers of each option whose activations lie on the host."""
     exists: Bools

@@ -3,8 +3,9 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodels.axes import SCHEDULES
 from costmodels.offload.optimizer import gradients_leave
-from costmodels.plans import SCHEDULES, SP_OVERLAPPED, ShapeTable
+from costmodels.plans import SP_OVERLAPPED, ShapeTable
 from searches.frameworks.table import runnable_batches, runnable_kinds
 from searches.rules import (
     MODULE_RULES,

@@ -26,7 +26,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.plans import CP_COMMS, PIPELINES_INSIDE, RANK_ORDERS, SCHEDULES, ShapeTable
+from costmodels.axes import CP_COMMS, RANK_ORDERS, SCHEDULES
+from costmodels.plans import PIPELINES_INSIDE, ShapeTable
 from costmodels.schedule.stages import SPLITS
 from searches import cp_sat
 from searches.frameworks.table import order_runs

@@ -3,8 +3,9 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodels.axes import SCHEDULES
 from costmodels.layers.layer_terms import layer_table
-from costmodels.plans import SCHEDULES, ShapeTable
+from costmodels.plans import ShapeTable
 from costmodels.schedule.rank_costs import SCHEDULES as SPLIT_SCHEDULES
 from costmodels.shape_terms import shape_terms
 from costmodels.step import join, peak_bytes

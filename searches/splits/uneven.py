@@ -11,9 +11,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from costmodels.axes import RECOMPUTES
 from costmodels.breakdown import exact_step_times
 from costmodels.layers.layer_grid import known_layers
-from costmodels.plans import RECOMPUTES, Layout, PlanTable
+from costmodels.plans import Layout, PlanTable
 from costmodels.schedule.rank_costs import SCHEDULES, RankCosts, rank_costs
 from costmodels.schedule.stages import SPLITS, spelled, stage_layers
 from costmodels.shape_terms import shape_terms

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from costmodels.axes import SCHEDULES
 from costmodels.breakdown import break_down, join_one
 from costmodels.examples import GPT3_175B, LLAMA3_8B
 from costmodels.memory import (
@@ -22,7 +23,6 @@ from costmodels.memory import (
     zero3_working_bytes,
 )
 from costmodels.parameters import embedding_params, head_params, layer_params
-from costmodels.plans import SCHEDULES
 from costmodels.precision import RECIPES
 from costmodels.shapes import ModelShape
 from costmodels.stacks import EAGER, FUSED, STACKS

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from costmodels.axes import SCHEDULES
 from costmodels.breakdown import break_down, join_one
 from costmodels.layers.flops import model_flops_per_step
-from costmodels.plans import SCHEDULES, Layout, PlanTable, ShapeTable
+from costmodels.plans import Layout, PlanTable, ShapeTable
 from costmodels.schedule import pipeline
 from costmodels.schedule.pipeline import simulate_s
 from costmodels.schedule.stages import SPLITS, stage_layers

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from costmodels.plans import CP_COMMS, RANK_ORDERS, SCHEDULES, Layout
+from costmodels.axes import CP_COMMS, RANK_ORDERS, SCHEDULES
+from costmodels.plans import Layout
 from costmodels.problem import Problem
 from searches.pricing.outcome import Outcome
 from searches.rules import Context

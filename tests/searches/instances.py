@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from costmodels.plans import SCHEDULES
+from costmodels.axes import SCHEDULES
 from costmodels.problem import Problem
 from costmodels.shapes import ModelShape, TrainingJob
 from costmodels.stacks import STACKS

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from costmodels import shape_terms as shape_terms_module
+from costmodels.axes import SCHEDULES
 from costmodels.layers import layer_grid as grids
 from costmodels.layers.layer_grid import layer_grid
 from costmodels.layers.layer_terms import layer_table
-from costmodels.plans import SCHEDULES
 from costmodels.step import least_batch_times
 from searches import device_counts as device_counts_module
 from searches.device_counts import StepBounds, device_counts

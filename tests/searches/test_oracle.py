@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from costmodels.axes import SCHEDULES
 from costmodels.breakdown import TIME_TERMS, break_down
 from costmodels.comm.collectives import collective_s
 from costmodels.comm.placement import place_group
-from costmodels.plans import SCHEDULES, Layout, PlanTable
+from costmodels.plans import Layout, PlanTable
 from costmodels.problem import Problem
 from costmodels.schedule.stages import SPLITS, spelled
 from costmodels.shape_terms import shape_terms

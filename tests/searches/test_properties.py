@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from costmodels.plans import Layout, modules_code
+from costmodels.axes import modules_code
+from costmodels.plans import Layout
 from searches.options import AXES, TEXT_AXES
 from searches.search import search
 from tests.searches.instances import (

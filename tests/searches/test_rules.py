@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import searches
-from costmodels.plans import RANK_ORDERS, SCHEDULES, modules_code
+from costmodels.axes import RANK_ORDERS, SCHEDULES, modules_code
 from costmodels.schedule.stages import SPLITS
 from searches.options import SearchOptions
 from searches.rules import (

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodels.plans import CP_COMMS, RANK_ORDERS, ShapeTable
+from costmodels.axes import CP_COMMS, RANK_ORDERS
+from costmodels.plans import ShapeTable
 from hardware.parts import Fabric
 from searches import search as search_module
 from searches.executors.executor import SerialExecutor

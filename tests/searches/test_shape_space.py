@@ -7,8 +7,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from costmodels.axes import RANK_ORDERS, SCHEDULES
 from costmodels.examples import GPT3_175B, LLAMA3_8B, LLAMA3_70B, LLAMA3_405B
-from costmodels.plans import PIPELINES_INSIDE, RANK_ORDERS, SCHEDULES, ShapeTable
+from costmodels.plans import PIPELINES_INSIDE, ShapeTable
 from hardware.parts import Fabric, Tier
 from searches import rules
 from searches.options import SearchOptions

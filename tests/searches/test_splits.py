@@ -5,8 +5,9 @@ from itertools import accumulate
 
 import pytest
 
+from costmodels.axes import RECOMPUTES
 from costmodels.breakdown import break_down
-from costmodels.plans import RECOMPUTES, PlanTable
+from costmodels.plans import PlanTable
 from costmodels.schedule.stages import SPLITS, spelled
 from costmodels.shape_terms import shape_terms
 from costmodels.step import join, peak_bytes

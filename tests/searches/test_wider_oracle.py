@@ -2,8 +2,8 @@
 
 import pytest
 
+from costmodels.axes import SCHEDULES
 from costmodels.breakdown import break_down
-from costmodels.plans import SCHEDULES
 from searches.search import search
 from tests.searches import oracle, oracle_models
 from tests.searches import oracle_physics as physics

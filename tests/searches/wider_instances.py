@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from costmodels.plans import SCHEDULES
+from costmodels.axes import SCHEDULES
 from costmodels.shapes import ModelShape
 from hardware.parts import Fabric, Tier
 from searches.options import SearchOptions

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from costmodels.axes import RECOMPUTE_MODULES
 from costmodels.breakdown import Breakdown, break_down
 from costmodels.parameters import padded_vocab
-from costmodels.plans import RECOMPUTE_MODULES
 from costmodels.problem import Problem
 from costmodels.traffic import Transfer
 from planner.analyze.kineto.communicators import AMBIGUOUS, OTHER, plan_groups

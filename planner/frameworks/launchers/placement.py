@@ -3,7 +3,7 @@
 A framework numbers its ranks as a grid, row by row, and they start node by node in network order.
 Every framework that we write for has the usual order, tensor parallelism innermost and pipelines
 outermost; `FRAMEWORK_GRIDS` says where it lays it down. Megatron also has one with data
-parallelism outermost (`costmodels.plans.RANK_ORDERS`). The cost models price both
+parallelism outermost (`costmodels.axes.RANK_ORDERS`). The cost models price both
 (`costmodels.shape_terms`).
 """
 
@@ -15,8 +15,9 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodels.axes import RANK_ORDERS
 from costmodels.comm.placement import tier_names
-from costmodels.plans import RANK_ORDERS, Layout
+from costmodels.plans import Layout
 from costmodels.schedule.stages import BOTH_WAYS
 from costmodels.shapes import ModelShape
 from hardware.parts import Fabric, Pool, used_tiers

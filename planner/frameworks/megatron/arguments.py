@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from costmodels.plans import RECOMPUTE_MODULES
+from costmodels.axes import RECOMPUTE_MODULES
 from costmodels.schedule.stages import spelled, stage_layers
 from planner.errors import Problem, SpecError
 from planner.frameworks.megatron.flags import Parsed

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from costmodels.axes import RANK_ORDERS, modules_code, modules_of
 from costmodels.offload.activations import RESIDENT_LAYERS
-from costmodels.plans import PIPELINES_INSIDE, RANK_ORDERS, Layout, modules_code, modules_of
+from costmodels.plans import PIPELINES_INSIDE, Layout
 from costmodels.problem import Problem
 from costmodels.schedule.stages import spelled, stage_layers
 from costmodels.shapes import ModelShape

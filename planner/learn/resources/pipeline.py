@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from costmodels.axes import SCHEDULES
 from costmodels.memory import in_flight_chunks
-from costmodels.plans import SCHEDULES, ZERO_BUBBLE
+from costmodels.plans import ZERO_BUBBLE
 from costmodels.schedule.pipeline import bubble_frac, compute_s, flush_s, p2p_s
 from planner.learn import fields
 from planner.learn.fields import BadInput

@@ -6,15 +6,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from costmodels.axes import RECOMPUTE_MODULES, SCHEDULES, modules_code, modules_of
 from costmodels.breakdown import Breakdown, break_down
-from costmodels.plans import (
-    PLACEMENT_OF,
-    RECOMPUTE_MODULES,
-    SCHEDULES,
-    Layout,
-    modules_code,
-    modules_of,
-)
+from costmodels.plans import PLACEMENT_OF, Layout
 from costmodels.precision import RECIPES
 from costmodels.problem import Problem, run_by
 from costmodels.schedule.stages import FOLDED, balanced_layers, end_weights, spelled, stage_layers

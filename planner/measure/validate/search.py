@@ -10,7 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from costmodels.plans import Layout, PlanTable, modules_code
+from costmodels.axes import modules_code
+from costmodels.plans import Layout, PlanTable
 from costmodels.problem import Problem
 from planner.measure.validate.metrics import mean
 from planner.measure.validate.rows import MeasuredSweep, Used

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from costmodels.axes import CP_COMMS
 from costmodels.comm import context_parallel
 from costmodels.comm.context_parallel import ContextSplit
 from costmodels.layers import experts as routed_experts
@@ -28,7 +29,6 @@ from costmodels.layers.compute import (
 )
 from costmodels.layers.gemm import TILE_HALVING_LOSS, TILES, element_bytes, gemm_s
 from costmodels.parameters import kv_heads_per_rank, padded_vocab
-from costmodels.plans import CP_COMMS
 from costmodels.problem import Problem
 from costmodels.shapes import ModelShape
 from hardware.parts import Accelerator

@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from costmodels.plans import CP_COMMS, RANK_ORDERS, RECOMPUTES, SCHEDULES, SWITCHES, Layout
+from costmodels.axes import CP_COMMS, RANK_ORDERS, RECOMPUTES, SCHEDULES
+from costmodels.plans import SWITCHES, Layout
 from costmodels.problem import Problem
 from planner.errors import FileError, SearchError, UsageError
 from planner.solver.answer.result import SCHEMA_VERSION, Plan, Result

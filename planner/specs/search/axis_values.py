@@ -5,21 +5,21 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from costmodels.offload.activations import RESIDENT_LAYERS
-from costmodels.plans import (
+from costmodels.axes import (
     CP_COMMS,
-    PLACEMENT_OF,
+    MODULE_SETS,
     RANK_ORDERS,
     RECOMPUTE_MODULES,
-    Layout,
     modules_code,
     modules_of,
 )
+from costmodels.offload.activations import RESIDENT_LAYERS
+from costmodels.plans import PLACEMENT_OF, Layout
 from costmodels.precision import PRECISIONS
 from costmodels.schedule.stages import FOLDED, SPLITS, spelled, stage_layers
 from planner.errors import SearchError, UsageError
 from planner.option_names import command, given_as, option
-from searches.options import AXES, MODULE_SETS, TEXT_AXES
+from searches.options import AXES, TEXT_AXES
 from searches.rules import RULES, Context, first_broken_rule
 
 DEVICES = "devices"

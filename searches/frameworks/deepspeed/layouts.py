@@ -3,7 +3,8 @@
 Codes: DSP1xx degrees and batch, DSP2xx pipeline, DSP3xx experts, DSP4xx ZeRO, DSP5xx precision.
 """
 
-from costmodels.plans import RECOMPUTE_MODULES, ZERO_BUBBLE, Layout
+from costmodels.axes import RECOMPUTE_MODULES
+from costmodels.plans import ZERO_BUBBLE, Layout
 from searches.frameworks.case import Bools, Case
 from searches.frameworks.common import (
     batch_divides,

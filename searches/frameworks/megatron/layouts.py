@@ -7,7 +7,8 @@ MLM4xx data parallelism and optimizer, MLM5xx recompute and precision.
 import numpy as np
 
 from costmodels import parameters
-from costmodels.plans import PIPELINES_INSIDE, RANK_ORDERS, ZERO_BUBBLE
+from costmodels.axes import RANK_ORDERS
+from costmodels.plans import PIPELINES_INSIDE, ZERO_BUBBLE
 from costmodels.shapes import ModelShape
 from searches.frameworks.case import RANK_ORDER, Bools, Case
 from searches.frameworks.common import (

@@ -4,7 +4,7 @@ Codes: TTN1xx degrees and batch, TTN2xx pipeline, TTN3xx experts, TTN4xx data pa
 precision and model.
 """
 
-from costmodels.plans import RECOMPUTE_MODULES
+from costmodels.axes import RECOMPUTE_MODULES
 from costmodels.shapes import ModelShape
 from searches.frameworks.case import Bools, Case
 from searches.frameworks.common import (

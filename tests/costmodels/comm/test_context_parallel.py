@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from costmodels.axes import CP_COMMS
 from costmodels.breakdown import break_down
 from costmodels.comm.collectives import collective_s
 from costmodels.comm.context_parallel import (
@@ -18,7 +19,7 @@ from costmodels.comm.context_parallel import (
     ring_times,
 )
 from costmodels.layers.compute import ForwardBackward, attention_times
-from costmodels.plans import CP_COMMS, Layout
+from costmodels.plans import Layout
 from costmodels.problem import Problem
 
 KINDS = CP_COMMS[1:]

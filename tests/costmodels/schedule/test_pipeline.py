@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from costmodels.axes import SCHEDULES
 from costmodels.memory import in_flight_chunks
-from costmodels.plans import SCHEDULES
 from costmodels.schedule.pipeline import (
     PROVEN_PERIODS,
     STEADY_PERIODS,

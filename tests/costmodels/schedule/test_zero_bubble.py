@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodels.plans import SCHEDULES, ZERO_BUBBLE
+from costmodels.axes import SCHEDULES
+from costmodels.plans import ZERO_BUBBLE
 from costmodels.schedule import zero_bubble
 from costmodels.schedule.pipeline import flush_s, p2p_s, simulate_s
 from costmodels.schedule.zero_bubble import (

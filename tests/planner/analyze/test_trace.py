@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 import planner
+from costmodels.axes import RANK_ORDERS
 from costmodels.breakdown import break_down
-from costmodels.plans import RANK_ORDERS, Layout
+from costmodels.plans import Layout
 from costmodels.problem import Problem
 from costmodels.schedule.stages import spelled
 from hardware.parts import Host, Link

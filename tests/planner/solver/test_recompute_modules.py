@@ -4,15 +4,14 @@ from dataclasses import replace
 
 import pytest
 
+from costmodels.axes import MODULE_SETS, modules_code, modules_of
 from costmodels.examples import DEEPSEEK_V3, GPT3_175B, LLAMA3_70B, MIXTRAL_8X7B
-from costmodels.plans import modules_code, modules_of
 from costmodels.shapes import ModelShape
 from planner import evaluate
 from planner.analyze.neighborhood import neighbours, single_changes
 from planner.errors import SearchError, UsageError
 from planner.frameworks.runs.nearest_layout import nearest_layout
 from planner.specs.search.axis_values import axis_values, layout_from_json, layout_to_json
-from searches.options import MODULE_SETS
 from searches.rules import broken_module_rule, module_sets
 
 RUN = {"tp": 1, "mbs": 1, "gbs": 16, "recompute": "selective"}

@@ -3,8 +3,9 @@
 from dataclasses import replace
 from typing import Any
 
+from costmodels.axes import CP_COMMS, RECOMPUTES, SCHEDULES, modules_code
 from costmodels.examples import DEEPSEEK_V3, LLAMA3_8B, MIXTRAL_8X7B
-from costmodels.plans import CP_COMMS, RECOMPUTES, SCHEDULES, Layout, modules_code
+from costmodels.plans import Layout
 from costmodels.shapes import ModelShape, TrainingJob
 from searches.frameworks.case import Case
 from searches.frameworks.table import RULES

@@ -5,8 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 
+from costmodels.axes import CP_COMMS, RECOMPUTE_MODULES, SCHEDULES
 from costmodels.examples import DEEPSEEK_V3, LLAMA3_8B, MIXTRAL_8X7B
-from costmodels.plans import CP_COMMS, RECOMPUTE_MODULES, SCHEDULES, WHOLE, PlanTable, ShapeTable
+from costmodels.plans import WHOLE, PlanTable, ShapeTable
 from costmodels.problem import Problem
 from costmodels.schedule.stages import SPLITS, stage_layers
 from costmodels.shapes import TrainingJob

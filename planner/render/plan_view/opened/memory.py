@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from costmodels.axes import SCHEDULES
 from costmodels.breakdown import Breakdown
 from costmodels.comm.tensor_parallel import tensor_parallel_group
 from costmodels.memory import (
@@ -21,7 +22,7 @@ from costmodels.parameters import (
     head_params,
     layer_params,
 )
-from costmodels.plans import SCHEDULES, ZERO_BUBBLE
+from costmodels.plans import ZERO_BUBBLE
 from costmodels.problem import Problem
 from costmodels.schedule import zero_bubble
 from costmodels.schedule.stages import BOTH_WAYS, expert_prefix
