@@ -6,6 +6,7 @@ from planner import __version__
 from planner.analyze.placement.hosts import chosen_hosts
 from planner.errors import UsageError
 from planner.frameworks.emit import emit_plan, why_not
+from planner.frameworks.emit_request import EmitRequest
 from planner.frameworks.launchers.files import launcher_files
 from planner.frameworks.launchers.placement import place_plan
 from planner.solver.answer.plans import under_framework
@@ -72,18 +73,9 @@ def plan_files(
             lines = [*header[:2], f"as {target} runs it, the plan does not fit into memory"]
             files[f"{target}.txt"] = "\n".join(lines) + "\n"
             continue
-        own = emit_plan(
-            target,
-            plan.layout,
-            model.shape,
-            model.job,
-            pool,
-            header,
-            details=model.details,
-            dispatch=problem.stack.expert_dispatch,
-        )
+        request = EmitRequest(plan.layout, model.shape, model.job, pool, header, model.details)
+        own = emit_plan(target, request, problem.stack.expert_dispatch)
         files |= own
         if placed:
-            named = (model.shape.name, plan.plan_id)
-            files |= launcher_files(launchers, own, placed, pool, fabric, header, *named)
+            files |= launcher_files(launchers, own, request, placed, fabric, plan.plan_id)
     return files

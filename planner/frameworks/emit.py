@@ -5,20 +5,17 @@ plan. `runs_on` and `why_not` answer the same question without files.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from importlib import import_module
 
 from costmodels.plans import Layout
 from costmodels.shapes import ModelShape, TrainingJob
-from hardware.parts import Pool
 from planner.errors import EmitError
 from planner.frameworks.dispatch import flex_backend, is_priced, refused_dispatch
+from planner.frameworks.emit_request import EmitRequest, EmittedFiles
 from planner.frameworks.emitted_text import nodes
-from planner.specs.schema import NO_DETAILS, DetailsSpec
 from searches.frameworks.table import TITLES, refusals, runnable_layouts
 from searches.options import FRAMEWORKS
-
-EmittedFiles = dict[str, str]
-"""File name to text; the launch scripts (`*.sh`) are meant to be executable."""
 
 FILES: dict[str, str] = {
     "megatron": "planner.frameworks.megatron.emitter:megatron_files",
@@ -27,8 +24,8 @@ FILES: dict[str, str] = {
     "fsdp2": "planner.frameworks.fsdp2.emitter:accelerate_files",
     "bridge": "planner.frameworks.megatron_bridge.emitter:bridge_files",
 }
-"""What writes the files of a framework: (layout, shape, job, pool, header, details). Imported when
-files are written: every solve asks this module what frameworks run its plans."""
+"""What writes the files of a framework for an `EmitRequest`. Imported when files are written:
+every solve asks this module what frameworks run its plans."""
 
 __all__ = [
     "FRAMEWORKS",
@@ -49,12 +46,12 @@ def why_not(
     precision and sequence length are left out.
     """
     _check_target(target)
-    return "\n".join(_reasons(target, layout, shape, job)) or None
+    return "\n".join(refusals(target, layout, shape, job)) or None
 
 
 def runs_on(layout: Layout, shape: ModelShape, job: TrainingJob | None = None) -> tuple[str, ...]:
     """Return the frameworks that can run the layout."""
-    return tuple(name for name in FRAMEWORKS if not _reasons(name, layout, shape, job))
+    return tuple(name for name in FRAMEWORKS if not refusals(name, layout, shape, job))
 
 
 def runs_on_each(
@@ -67,50 +64,30 @@ def runs_on_each(
     ]
 
 
-def emit_plan(
-    target: str,
-    layout: Layout,
-    shape: ModelShape,
-    job: TrainingJob,
-    pool: Pool,
-    header: Sequence[str] = (),
-    *,
-    details: DetailsSpec = NO_DETAILS,
-    dispatch: str = "all-to-all",
-) -> EmittedFiles:
+def emit_plan(target: str, request: EmitRequest, dispatch: str = "all-to-all") -> EmittedFiles:
     """Return the files of `target` for one plan.
 
-    `header` goes into every script as comment lines. A framework that cannot run the plan gets
-    `<target>.txt` with the reason instead. `details` of the model, on which no figure depends, are
-    written as far as the framework has them. `dispatch` of experts' tokens is that of the stack
-    that priced the plan (`StackProfile.expert_dispatch`): files ask for it, or say why not.
+    A framework that cannot run the plan gets `<target>.txt` with the reason instead. `dispatch` of
+    experts' tokens is that of the stack that priced the plan (`StackProfile.expert_dispatch`):
+    files ask for it, or say why not.
     """
     _check_target(target)
-    _check_layout(layout, shape, job)
-    reasons = _reasons(target, layout, shape, job)
-    flex = ""
+    layout, shape, pool = request.layout, request.shape, request.pool
+    _check_layout(layout, shape, request.job)
+    reasons = refusals(target, layout, shape, request.job)
     if is_priced(layout, shape, dispatch):
-        reasons, flex = (
-            (*reasons, *refused_dispatch(target, layout, shape, pool)),
-            flex_backend(pool),
-        )
+        reasons += refused_dispatch(target, layout, shape, pool)
+        request = replace(request, flex=flex_backend(pool))
     if nodes(layout, pool) == (0, 0):
         reasons += (
             f"devices: {layout.n_devices} do not fill whole nodes of {pool.devices_per_node};"
             " closest: a multiple of it",
         )
     if reasons:
-        return {f"{target}.txt": _refusal_text(target, reasons, header)}
+        return {f"{target}.txt": _refusal_text(target, reasons, request.header)}
     module, _, name = FILES[target].partition(":")
-    write: Callable[..., EmittedFiles] = getattr(import_module(module), name)
-    requested = {"flex": flex} if flex else {}
-    return write(layout, shape, job, pool, header, details, **requested)
-
-
-def _reasons(
-    target: str, layout: Layout, shape: ModelShape, job: TrainingJob | None
-) -> tuple[str, ...]:
-    return refusals(target, layout, shape, job)
+    write: Callable[[EmitRequest], EmittedFiles] = getattr(import_module(module), name)
+    return write(request)
 
 
 def _check_target(target: str) -> None:

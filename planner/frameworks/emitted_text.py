@@ -8,6 +8,7 @@ from dataclasses import asdict
 from costmodels.plans import SWITCHES, Layout
 from costmodels.shapes import ModelShape, TrainingJob
 from hardware.parts import Pool
+from planner.frameworks.emit_request import EmitRequest
 from planner.specs.schema import OTHER_MODEL, DetailsSpec
 from searches.frameworks.deepspeed.layouts import pipeline_partition
 from searches.frameworks.megatron.layouts import megatron_vocab
@@ -17,16 +18,13 @@ FACTS_PREFIX = "# layout: "
 
 
 def fact_lines(
-    layout: Layout,
-    shape: ModelShape,
-    job: TrainingJob,
-    pool: Pool,
-    details: Mapping[str, object] | None = None,
+    request: EmitRequest, details: Mapping[str, object] | None = None
 ) -> dict[str, object]:
     """Return the plan as plain values, with what a framework derives from it.
 
     `details` are those of the model that the file does not say elsewhere; None: it has none.
     """
+    layout, shape, pool = request.layout, request.shape, request.pool
     n_nodes, per_node = nodes(layout, pool)
     plain = asdict(layout)
     # An axis that is off is not named.
@@ -43,11 +41,12 @@ def fact_lines(
         "n_micro": layout.n_micro,
         "padded_vocab": megatron_vocab(shape, layout.tp),
         "pipeline_partition": pipeline_partition(layout) if layout.vpp == 1 else "",
-        "precision": job.precision,
+        "precision": request.job.precision,
         "generation": pool.accelerator.generation,
         "n_nodes": n_nodes,
         "devices_per_node": per_node,
-        "unsaid": unsaid(shape, job) | ({} if details is None else {"details": dict(details)}),
+        "unsaid": unsaid(shape, request.job)
+        | ({} if details is None else {"details": dict(details)}),
     }
 
 

@@ -21,6 +21,7 @@ from costmodels.shapes import ModelShape, TrainingJob  # noqa: E402
 from costmodels.schedule.stages import stage_layers  # noqa: E402
 from hardware.parts import Accelerator, Efficiency, Link, Pool  # noqa: E402
 from searches.options import FRAMEWORKS  # noqa: E402
+from planner.frameworks.emit_request import EmitRequest  # noqa: E402
 from planner.frameworks.emit import emit_plan  # noqa: E402
 
 GPT_SMALL = replace(GPT3_175B, name="gpt-small", layers=24, hidden=2048, heads=16, kv_heads=16, ffn=8192,
@@ -220,14 +221,14 @@ def cases():
         job = TrainingJob(seq_len, gbs, precision, tokens=0.0)
         for target in FRAMEWORKS:
             header = [f"case {name}", "planner, framework matrix"]
-            yield name, emit_plan(target, layout, shape, job, pool(generation, n), header)
+            yield name, emit_plan(target, EmitRequest(layout, shape, job, pool(generation, n), header))
     for number, (shape, seq_len, gbs, n, changes) in enumerate(NAMED):
         name = f"named-{number:02d}-{shape.name}"
         job = TrainingJob(seq_len, gbs, "bf16", tokens=0.0)
         header = [f"case {name}", "planner, framework matrix"]
         for target in FRAMEWORKS:
             layout = named_layout(shape, gbs, n, changes)
-            yield name, emit_plan(target, layout, shape, job, pool("hopper", n), header)
+            yield name, emit_plan(target, EmitRequest(layout, shape, job, pool("hopper", n), header))
 
 
 def main() -> int:

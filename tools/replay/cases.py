@@ -7,6 +7,7 @@ from random import Random
 from typing import Any
 
 from costmodels.plans import Layout
+from planner.frameworks.emit_request import EmitRequest
 from planner.frameworks.megatron.emitter import flag_groups
 from planner.frameworks.torchtitan.emitter import recipe, vocab_rows
 from searches.frameworks.megatron.layouts import megatron_vocab
@@ -101,7 +102,7 @@ def plain_case(drawn: Drawn, rank: int, vocab: int) -> Record:
 def torchtitan_case(drawn: Drawn, rank: int) -> Record:
     """Return a case with the emitted recipe."""
     x = drawn.layout
-    text = recipe(x, drawn.shape, drawn.job, drawn.pool, [])
+    text = recipe(EmitRequest(x, drawn.shape, drawn.job, drawn.pool, []))
     return plain_case(drawn, rank, vocab_rows(x, drawn.shape)) | {"recipe": text}
 
 

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from planner.frameworks.emit import emit_plan
+from planner.frameworks.emit_request import EmitRequest
 from searches.options import FRAMEWORKS
 from tools.samples.draw import Drawn, draw_plans, shares
 from tools.samples.vary import KINDS, variations
@@ -35,12 +36,7 @@ def files_of(drawn: Drawn) -> dict[str, str]:
     header = (f"sample {drawn.name}", f"{drawn.shape.name} on {drawn.layout.n_devices} devices")
     files = emit_plan(
         drawn.framework,
-        drawn.layout,
-        drawn.shape,
-        drawn.job,
-        drawn.pool,
-        header,
-        details=drawn.details,
+        EmitRequest(drawn.layout, drawn.shape, drawn.job, drawn.pool, header, drawn.details),
     )
     if list(files) == [f"{drawn.framework}.txt"]:
         text = files[f"{drawn.framework}.txt"]

@@ -6,11 +6,10 @@ arguments, named in the launcher.
 """
 
 import json
-from collections.abc import Sequence
 
 from costmodels.plans import Layout
 from costmodels.shapes import ModelShape, TrainingJob
-from hardware.parts import Pool
+from planner.frameworks.emit_request import EmitRequest
 from planner.frameworks.emitted_text import (
     carried_by_config,
     fact_lines,
@@ -29,7 +28,6 @@ from planner.frameworks.programs import (
     programs,
     script_setting,
 )
-from planner.specs.schema import NO_DETAILS, DetailsSpec
 from searches.frameworks.deepspeed.layouts import pipeline_partition
 from searches.frameworks.table import RELEASES
 
@@ -38,20 +36,13 @@ BUCKET_LIMITS = (50_000_000, 500_000_000)
 """Elements of a bucket: enough for full bandwidth, at most DeepSpeed's default."""
 
 
-def deepspeed_files(
-    layout: Layout,
-    shape: ModelShape,
-    job: TrainingJob,
-    pool: Pool,
-    header: Sequence[str],
-    details: DetailsSpec = NO_DETAILS,
-) -> dict[str, str]:
+def deepspeed_files(request: EmitRequest) -> dict[str, str]:
     """Return JSON, launcher and program of a plan that DeepSpeed can run."""
-    config = deepspeed_config(layout, shape, job)
-    model, no_model = config_file(shape, job, details)
+    config = deepspeed_config(request.layout, request.shape, request.job)
+    model, no_model = config_file(request.shape, request.job, request.details)
     return {
         "deepspeed.json": json.dumps(config, indent=2) + "\n",
-        "deepspeed.sh": _launcher(layout, shape, job, pool, header, details, no_model),
+        "deepspeed.sh": _launcher(request, no_model),
         **programs(PROGRAM, SHARED),
         **model,
     }
@@ -151,31 +142,24 @@ def _zero(layout: Layout, shape: ModelShape) -> dict[str, object]:
     )
 
 
-def _launcher(
-    layout: Layout,
-    shape: ModelShape,
-    job: TrainingJob,
-    pool: Pool,
-    header: Sequence[str],
-    details: DetailsSpec,
-    no_model: str,
-) -> str:
-    n_nodes, per_node = nodes(layout, pool)
+def _launcher(request: EmitRequest, no_model: str) -> str:
+    layout, shape, job, details = request.layout, request.shape, request.job, request.details
+    n_nodes, per_node = nodes(layout, request.pool)
     words = _script_words(layout, job)
     settings = {
         "SCRIPT": script_setting(PROGRAM, lacks(layout, shape)),
         "ATTENTION": "sdpa" if shape.flash_attention else "eager",
         "MODEL": model_note(no_model),
     }
-    told = [*shown_details(details), *carried_by_config(details)]
+    comments = [*shown_details(details), *carried_by_config(details)]
     lines = [
         *head(
             f"DeepSpeed launcher; deepspeed.json as of DeepSpeed {RELEASES['deepspeed']}.",
-            header,
-            fact_lines(layout, shape, job, pool, stated_or_none(details)),
+            request.header,
+            fact_lines(request, stated_or_none(details)),
         ),
         "#",
-        *(f"# {line}" for line in (*_notes(layout, shape, job), *told)),
+        *(f"# {line}" for line in (*_notes(layout, shape, job), *comments)),
         *filled_settings(_SETTINGS, settings).splitlines(),
         *_FUNCTION.format(n_nodes=n_nodes, per_node=per_node, world=layout.n_devices).splitlines(),
         f'deepspeed --hostfile "${{HOSTFILE}}" --num_nodes {n_nodes} --num_gpus {per_node} \\',

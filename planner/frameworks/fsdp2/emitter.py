@@ -6,11 +6,11 @@ Face Trainer and stand in a file of their own.
 """
 
 import json
-from collections.abc import Sequence
 
 from costmodels.plans import Layout
 from costmodels.shapes import ModelShape, TrainingJob
 from hardware.parts import Pool
+from planner.frameworks.emit_request import EmitRequest
 from planner.frameworks.emitted_text import (
     carried_by_config,
     fact_lines,
@@ -28,7 +28,6 @@ from planner.frameworks.programs import (
     programs,
     script_setting,
 )
-from planner.specs.schema import NO_DETAILS, DetailsSpec
 from searches.frameworks.table import RELEASES
 
 PROGRAM = "fsdp2_train.py"
@@ -38,20 +37,14 @@ CP_COMM_STRATEGY = {"all-gather": "allgather", "p2p": "alltoall"}
 """Gather all keys and values, or pass them on around the ring (by all-to-alls)."""
 
 
-def accelerate_files(
-    layout: Layout,
-    shape: ModelShape,
-    job: TrainingJob,
-    pool: Pool,
-    header: Sequence[str],
-    details: DetailsSpec = NO_DETAILS,
-) -> dict[str, str]:
+def accelerate_files(request: EmitRequest) -> dict[str, str]:
     """Return launch configuration, arguments of the Trainer, launcher and program."""
-    model, no_model = config_file(shape, job, details)
+    model, no_model = config_file(request.shape, request.job, request.details)
     return {
-        "accelerate.yaml": _yaml(layout, shape, job, pool, header, details),
-        "trainer_args.json": json.dumps(trainer_args(layout, job), indent=2) + "\n",
-        "accelerate.sh": _launcher(layout, shape, job, pool, header, details, no_model),
+        "accelerate.yaml": _yaml(request),
+        "trainer_args.json": json.dumps(trainer_args(request.layout, request.job), indent=2)
+        + "\n",
+        "accelerate.sh": _launcher(request, no_model),
         **programs(PROGRAM, SHARED),
         **model,
     }
@@ -134,18 +127,12 @@ def trainer_args(layout: Layout, job: TrainingJob) -> dict[str, object]:
     return args
 
 
-def _yaml(
-    layout: Layout,
-    shape: ModelShape,
-    job: TrainingJob,
-    pool: Pool,
-    header: Sequence[str],
-    details: DetailsSpec,
-) -> str:
+def _yaml(request: EmitRequest) -> str:
     """Return the launch configuration as text."""
     title = f"Accelerate launch configuration; keys as of Accelerate {RELEASES['fsdp2']}."
-    lines = head(title, header, fact_lines(layout, shape, job, pool, stated_or_none(details)))[1:]
-    for key, value in launch_config(layout, job, pool).items():
+    facts = fact_lines(request, stated_or_none(request.details))
+    lines = head(title, request.header, facts)[1:]
+    for key, value in launch_config(request.layout, request.job, request.pool).items():
         if isinstance(value, dict):
             lines += [f"{key}:", *(f"  {k}: {_scalar(v)}" for k, v in value.items())]
         else:
@@ -160,16 +147,9 @@ def _scalar(value: object) -> str:
     return '"no"' if value == "no" else str(value)
 
 
-def _launcher(
-    layout: Layout,
-    shape: ModelShape,
-    job: TrainingJob,
-    pool: Pool,
-    header: Sequence[str],
-    details: DetailsSpec,
-    no_model: str,
-) -> str:
-    n_nodes, _ = nodes(layout, pool)
+def _launcher(request: EmitRequest, no_model: str) -> str:
+    layout, shape, job, details = request.layout, request.shape, request.job, request.details
+    n_nodes, _ = nodes(layout, request.pool)
     fused = layout.cp > 1 or shape.flash_attention
     settings = {
         "SCRIPT": script_setting(PROGRAM, ""),
@@ -178,11 +158,11 @@ def _launcher(
     }
     text = _SETTINGS.replace("N_NODES", str(n_nodes))
     title = f"Accelerate launcher; accelerate.yaml as of Accelerate {RELEASES['fsdp2']}."
-    told = [*shown_details(details), *carried_by_config(details)]
+    comments = [*shown_details(details), *carried_by_config(details)]
     lines = [
-        *head(title, header, fact_lines(layout, shape, job, pool, stated_or_none(details))),
+        *head(title, request.header, fact_lines(request, stated_or_none(details))),
         "#",
-        *(f"# {line}" for line in (*_notes(layout, shape, job), *told)),
+        *(f"# {line}" for line in (*_notes(layout, shape, job), *comments)),
         *filled_settings(text, settings).splitlines(),
         'accelerate launch --config_file "${HERE}/accelerate.yaml" \\',
         '  --machine_rank "${NODE_RANK}" \\',

@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from hardware.parts import Fabric, Pool, used_tiers
+from hardware.parts import Fabric, used_tiers
 from planner.errors import UsageError
+from planner.frameworks.emit_request import EmitRequest
 from planner.frameworks.launchers.kubernetes import jobset_yaml, pytorchjob_yaml
 from planner.frameworks.launchers.launch import Launch, block_of, job_name
 from planner.frameworks.launchers.placement import Placement
@@ -24,14 +25,12 @@ def parse_launchers(text: str) -> tuple[str, ...]:
 def launcher_files(
     launchers: Sequence[str],
     files: Mapping[str, str],
+    request: EmitRequest,
     placement: Placement,
-    pool: Pool,
     fabric: Fabric,
-    header: Sequence[str],
-    model: str,
     plan_id: str,
 ) -> dict[str, str]:
-    """Return the launch files for the files of one framework: name to text.
+    """Return the launch files for the files that one framework wrote of a request: name to text.
 
     None for a framework that cannot run the plan (its files hold no script), and none for
     `torchrun`, which the script itself calls. The job is called after model, framework and plan.
@@ -42,11 +41,11 @@ def launcher_files(
     launch = Launch(
         script=scripts[0],
         files={name: text for name, text in files.items() if name not in SMOKE_ONLY},
-        name=job_name(f"{model}-{scripts[0].removesuffix('.sh')}-{plan_id}"),
-        header=header,
+        name=job_name(f"{request.shape.name}-{scripts[0].removesuffix('.sh')}-{plan_id}"),
+        header=request.header,
         placement=placement,
-        pool=pool,
-        block=block_of(placement, used_tiers(fabric, pool)),
+        pool=request.pool,
+        block=block_of(placement, used_tiers(fabric, request.pool)),
     )
     entries: dict[str, str] = {}
     for launcher in launchers:

@@ -10,9 +10,9 @@ from itertools import groupby
 
 from costmodels.plans import Layout
 from costmodels.shapes import ModelShape, TrainingJob
-from hardware.parts import Pool
 from planner.frameworks.core_details import AUX_LOSS, comment_lines, core_details
 from planner.frameworks.dispatch import hybrid_environment
+from planner.frameworks.emit_request import EmitRequest
 from planner.frameworks.emitted_text import (
     fact_lines,
     guarded,
@@ -52,39 +52,20 @@ CP_COMM_TYPE = {"p2p": "p2p", "all-gather": "all_gather", "a2a": "a2a"}
 """Value of `--cp-comm-type` by exchange of the plan."""
 
 
-def megatron_files(
-    layout: Layout,
-    shape: ModelShape,
-    job: TrainingJob,
-    pool: Pool,
-    header: Sequence[str],
-    details: DetailsSpec = NO_DETAILS,
-    flex: str = "",
-) -> dict[str, str]:
-    """Return the script of a plan that Megatron-LM can run and its smoke run, by file name.
-
-    `flex` is the backend of the flex dispatcher; empty: tokens go by all-to-all.
-    """
-    script = megatron_script(layout, shape, job, pool, header, details, flex)
-    return {"megatron.sh": script, **programs(*MEGATRON_SMOKE)}
+def megatron_files(request: EmitRequest) -> dict[str, str]:
+    """Return the script of a plan that Megatron-LM can run and its smoke run, by file name."""
+    return {"megatron.sh": megatron_script(request), **programs(*MEGATRON_SMOKE)}
 
 
-def megatron_script(
-    layout: Layout,
-    shape: ModelShape,
-    job: TrainingJob,
-    pool: Pool,
-    header: Sequence[str],
-    details: DetailsSpec = NO_DETAILS,
-    flex: str = "",
-) -> str:
+def megatron_script(request: EmitRequest) -> str:
     """Return the script of a plan that Megatron-LM can run."""
-    n_nodes, per_node = nodes(layout, pool)
+    layout, shape, job, details = request.layout, request.shape, request.job, request.details
+    n_nodes, per_node = nodes(layout, request.pool)
     title = (
         "Megatron-LM launch script; flags as of Megatron-LM (megatron-core) "
         f"{RELEASES['megatron']}."
     )
-    groups = flag_groups(layout, shape, job, details, flex)
+    groups = flag_groups(layout, shape, job, details, request.flex)
     lines = [line for _, words in groups for line in wrap(words)]
     launch = [
         f'torchrun --nnodes {n_nodes} --nproc-per-node {per_node} --node-rank "${{NODE_RANK}}" \\',
@@ -94,11 +75,11 @@ def megatron_script(
         f"  {lines[-1]}",
     ]
     rest = _unsaid_details([word for _, words in groups for word in words], details)
-    stated, missing = bool(details.stated()), _yours(layout, shape, job, details)
+    has_details, missing = bool(details.stated()), _yours(layout, shape, job, details)
     parts = [
-        *head(title, header, fact_lines(layout, shape, job, pool, rest if stated else None)),
-        *guarded(_SETTINGS.format(n_nodes=n_nodes, free=_FREE[stated]), missing),
-        *environment(layout, job, pool, flex),
+        *head(title, request.header, fact_lines(request, rest if has_details else None)),
+        *guarded(_SETTINGS.format(n_nodes=n_nodes, free=_FREE[has_details]), missing),
+        *environment(request),
         *_FUNCTION.splitlines(),
         "",
         *comment_lines(training_only(missing), "Megatron-LM has no flag for this."),
@@ -436,9 +417,10 @@ def _overlap_flags(layout: Layout) -> list[str]:
     return flags + ["--tp-comm-overlap"] * layout.tp_overlap
 
 
-def environment(layout: Layout, job: TrainingJob, pool: Pool, flex: str = "") -> list[str]:
+def environment(request: EmitRequest) -> list[str]:
     """Return the settings that the plan needs, each with its reason."""
-    lines = hybrid_environment(layout, pool) if flex == "hybridep" else []
+    layout, pool = request.layout, request.pool
+    lines = hybrid_environment(layout, pool) if request.flex == "hybridep" else []
     if layout.zero >= 2:
         lines += [
             "# Megatron-FSDP refuses the value 1, which some containers set.",
@@ -450,7 +432,7 @@ def environment(layout: Layout, job: TrainingJob, pool: Pool, flex: str = "") ->
             f"# with {_queue_reason(layout)} parallelism before Blackwell.",
             f"export {SINGLE_CONNECTION}=1",
         ]
-    if job.recipe.gemm_precision == "tf32":
+    if request.job.recipe.gemm_precision == "tf32":
         lines += [
             "# The plan prices fp32 GEMMs at TF32 rates.",
             "export TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1",

@@ -5,12 +5,12 @@ TransformerConfig of megatron-core, so the fields are those behind Megatron-LM's
 stand as literals, so that the recipe can be read and checked without Megatron-Bridge.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from costmodels.plans import Layout
 from costmodels.shapes import ModelShape, TrainingJob
-from hardware.parts import Pool
 from planner.frameworks.core_details import comment_lines, core_details
+from planner.frameworks.emit_request import EmitRequest
 from planner.frameworks.emitted_text import (
     EmittedCode,
     fact_lines,
@@ -39,19 +39,11 @@ MAIN_GRADS = {"bf16-grads": EmittedCode("torch.bfloat16")}
 """Number format of Megatron-FSDP's main gradients by precision; fp32 otherwise."""
 
 
-def bridge_files(
-    layout: Layout,
-    shape: ModelShape,
-    job: TrainingJob,
-    pool: Pool,
-    header: Sequence[str],
-    details: DetailsSpec = NO_DETAILS,
-    flex: str = "",
-) -> dict[str, str]:
+def bridge_files(request: EmitRequest) -> dict[str, str]:
     """Return the recipe and its launcher."""
     return {
-        "bridge_recipe.py": bridge_recipe(layout, shape, job, pool, header, details, flex),
-        "bridge.sh": _launcher(layout, shape, job, pool, header, details, flex),
+        "bridge_recipe.py": bridge_recipe(request),
+        "bridge.sh": _launcher(request),
     }
 
 
@@ -265,19 +257,12 @@ def ddp_fields(layout: Layout, job: TrainingJob) -> dict[str, object]:
     return fields
 
 
-def bridge_recipe(
-    layout: Layout,
-    shape: ModelShape,
-    job: TrainingJob,
-    pool: Pool,
-    header: Sequence[str],
-    details: DetailsSpec = NO_DETAILS,
-    flex: str = "",
-) -> str:
+def bridge_recipe(request: EmitRequest) -> str:
     """Return the recipe."""
+    layout, shape, job, details = request.layout, request.shape, request.job, request.details
     title = f"Megatron-Bridge recipe; fields as of Megatron-Bridge {RELEASES['bridge']}."
     fsdp, steps = layout.zero >= 2, train_steps(job)
-    model = model_fields(layout, shape, job, details, flex)
+    model = model_fields(layout, shape, job, details, request.flex)
     missing = core_details(details, layout, shape, job).yours
     yours = [*comment_lines(missing, "megatron-core has no field for this.")]
     if fsdp:
@@ -323,9 +308,7 @@ def bridge_recipe(
     provider = "MLAModelProvider" if shape.latent else "GPTModelProvider"
     module = "mla_provider" if shape.latent else "gpt_provider"
     parts = [
-        "\n".join(
-            head(title, header, fact_lines(layout, shape, job, pool, stated_or_none(details)))[1:]
-        ),
+        "\n".join(head(title, request.header, fact_lines(request, stated_or_none(details)))[1:]),
         _PREAMBLE.format(
             module=module,
             provider=provider,
@@ -358,24 +341,15 @@ def _call(name: str, fields: Mapping[str, object]) -> str:
     return f"{name}(\n{keywords(fields, 12)}        )"
 
 
-def _launcher(
-    layout: Layout,
-    shape: ModelShape,
-    job: TrainingJob,
-    pool: Pool,
-    header: Sequence[str],
-    details: DetailsSpec,
-    flex: str,
-) -> str:
-    n_nodes, per_node = nodes(layout, pool)
+def _launcher(request: EmitRequest) -> str:
+    n_nodes, per_node = nodes(request.layout, request.pool)
+    core = core_details(request.details, request.layout, request.shape, request.job)
     release = RELEASES["bridge"]
     title = f"Megatron-Bridge launcher; bridge_recipe.py as of Megatron-Bridge {release}."
     lines = [
-        *head(title, header, fact_lines(layout, shape, job, pool, stated_or_none(details))),
-        *guarded(
-            _SETTINGS.format(n_nodes=n_nodes), core_details(details, layout, shape, job).yours
-        ),
-        *environment(layout, job, pool, flex),
+        *head(title, request.header, fact_lines(request, stated_or_none(request.details))),
+        *guarded(_SETTINGS.format(n_nodes=n_nodes), core.yours),
+        *environment(request),
         f'torchrun --nnodes {n_nodes} --nproc-per-node {per_node} --node-rank "${{NODE_RANK}}" \\',
         '  --master-addr "${MASTER_ADDR}" --master-port "${MASTER_PORT}" \\',
         '  "${HERE}/bridge_recipe.py" "$@"',

@@ -8,12 +8,10 @@ Sizes stand in the recipe as constants under the names of the model file, degree
 as literals under torchtitan's own, so that it can be read without being run.
 """
 
-from collections.abc import Sequence
-
 from costmodels.plans import Layout
 from costmodels.shapes import ModelShape, TrainingJob
-from hardware.parts import Pool
 from planner.frameworks.core_details import comment_lines
+from planner.frameworks.emit_request import EmitRequest
 from planner.frameworks.emitted_text import (
     EmittedCode,
     fact_lines,
@@ -34,24 +32,17 @@ from planner.frameworks.torchtitan.model import (
     model_sizes,
 )
 from planner.frameworks.torchtitan.toml import toml_files
-from planner.specs.schema import NO_DETAILS, DetailsSpec
+from planner.specs.schema import DetailsSpec
 from searches.frameworks.table import RELEASES
 
 
-def torchtitan_files(
-    layout: Layout,
-    shape: ModelShape,
-    job: TrainingJob,
-    pool: Pool,
-    header: Sequence[str],
-    details: DetailsSpec = NO_DETAILS,
-) -> dict[str, str]:
+def torchtitan_files(request: EmitRequest) -> dict[str, str]:
     """Return the recipe, its launcher, and the job file or why there is none."""
     return {
-        "torchtitan_recipe.py": recipe(layout, shape, job, pool, header, details),
-        "torchtitan.sh": _launcher(layout, shape, job, pool, header, details),
+        "torchtitan_recipe.py": recipe(request),
+        "torchtitan.sh": _launcher(request),
         **programs(TORCHTITAN_SMOKE),
-        **toml_files(layout, shape, job, pool, header, details),
+        **toml_files(request),
     }
 
 
@@ -60,15 +51,9 @@ def vocab_rows(layout: Layout, shape: ModelShape) -> int:
     return -(-shape.vocab // layout.tp) * layout.tp
 
 
-def recipe(
-    layout: Layout,
-    shape: ModelShape,
-    job: TrainingJob,
-    pool: Pool,
-    header: Sequence[str],
-    details: DetailsSpec = NO_DETAILS,
-) -> str:
+def recipe(request: EmitRequest) -> str:
     """Return the recipe."""
+    layout, shape, job, details = request.layout, request.shape, request.job, request.details
     title = f"torchtitan recipe; fields as of torchtitan {RELEASES['torchtitan']}."
     policy = _policy(layout)
     functions = [
@@ -79,9 +64,7 @@ def recipe(
     missing = not_said(details, shape, job, model_family(shape, details))
     yours = [*comment_lines(missing, "torchtitan's model does not have this.")]
     parts = [
-        "\n".join(
-            head(title, header, fact_lines(layout, shape, job, pool, stated_or_none(details)))[1:]
-        ),
+        "\n".join(head(title, request.header, fact_lines(request, stated_or_none(details)))[1:]),
         _PREAMBLE.replace(*_FREE).replace("\n (", "\n(") if details.stated() else _PREAMBLE,
         _imports(layout, shape, details),
         *(["\n".join(yours) + "\n"] if yours else []),
@@ -194,22 +177,16 @@ def _notes(layout: Layout) -> list[str]:
     return notes
 
 
-def _launcher(
-    layout: Layout,
-    shape: ModelShape,
-    job: TrainingJob,
-    pool: Pool,
-    header: Sequence[str],
-    details: DetailsSpec,
-) -> str:
-    n_nodes, per_node = nodes(layout, pool)
+def _launcher(request: EmitRequest) -> str:
+    shape, details = request.shape, request.details
+    n_nodes, per_node = nodes(request.layout, request.pool)
     release = RELEASES["torchtitan"]
-    missing = not_said(details, shape, job, model_family(shape, details))
+    missing = not_said(details, shape, request.job, model_family(shape, details))
     title = f"torchtitan launcher; torchtitan_recipe.py as of torchtitan {release}."
     lines = [
-        *head(title, header, fact_lines(layout, shape, job, pool, stated_or_none(details))),
+        *head(title, request.header, fact_lines(request, stated_or_none(details))),
         *guarded(_SETTINGS.format(n_nodes=n_nodes), missing),
-        *_SMOKE.format(n_ranks=layout.n_devices).splitlines(),
+        *_SMOKE.format(n_ranks=request.layout.n_devices).splitlines(),
         f'torchrun --nnodes {n_nodes} --nproc-per-node {per_node} --node-rank "${{NODE_RANK}}" \\',
         '  --master-addr "${MASTER_ADDR}" --master-port "${MASTER_PORT}" \\',
         "  -m torchtitan.train --module torchtitan_recipe --config train \\",

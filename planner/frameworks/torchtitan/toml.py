@@ -5,11 +5,11 @@ a recipe too. Where a plan has none, a text file says why.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from costmodels.plans import Layout
 from costmodels.shapes import ModelShape, TrainingJob
-from hardware.parts import Pool
+from planner.frameworks.emit_request import EmitRequest
 from planner.frameworks.emitted_text import (
     fact_lines,
     head,
@@ -18,7 +18,6 @@ from planner.frameworks.emitted_text import (
     train_steps,
 )
 from planner.frameworks.torchtitan.fields import batch, compiler, parallelism, pipeline
-from planner.specs.schema import DetailsSpec
 from searches.frameworks.table import RELEASES, TOML_RELEASE
 
 FLAVORS: dict[tuple[str, str], dict[str, int | bool]] = {}
@@ -112,22 +111,15 @@ def registered(shape: ModelShape) -> tuple[str, str] | None:
     return None
 
 
-def toml_files(
-    layout: Layout,
-    shape: ModelShape,
-    job: TrainingJob,
-    pool: Pool,
-    header: Sequence[str],
-    details: DetailsSpec,
-) -> dict[str, str]:
+def toml_files(request: EmitRequest) -> dict[str, str]:
     """Return the job file, or a text that says why there is none."""
-    reasons = list(_why_not(layout, shape, job))
+    reasons = list(_why_not(request.layout, request.shape, request.job))
     if reasons:
         recipe = f"the recipe is for {RELEASES['torchtitan']} and later."
         first = f"No job file for torchtitan {TOML_RELEASE}; {recipe}"
-        lines = [first, *header, "", *(f"- {reason}" for reason in reasons)]
+        lines = [first, *request.header, "", *(f"- {reason}" for reason in reasons)]
         return {"torchtitan-toml.txt": "\n".join(lines) + "\n"}
-    return {"torchtitan.toml": _job_file(layout, shape, job, pool, header, details)}
+    return {"torchtitan.toml": _job_file(request)}
 
 
 def _why_not(layout: Layout, shape: ModelShape, job: TrainingJob) -> Iterator[str]:
@@ -164,14 +156,8 @@ def _layer_step(layout: Layout) -> int:
     return share if len(counts) == 1 and not rest else 0
 
 
-def _job_file(
-    layout: Layout,
-    shape: ModelShape,
-    job: TrainingJob,
-    pool: Pool,
-    header: Sequence[str],
-    details: DetailsSpec,
-) -> str:
+def _job_file(request: EmitRequest) -> str:
+    layout, shape, job, details = request.layout, request.shape, request.job, request.details
     name, flavor = registered(shape) or ("", "")
     words = parallelism(layout)
     del words["enable_sequence_parallel"]
@@ -205,7 +191,7 @@ def _job_file(
     if asynchronous:
         sections["compile"] = asynchronous
     lines = [
-        *head(title, header, fact_lines(layout, shape, job, pool, stated_or_none(details)))[1:],
+        *head(title, request.header, fact_lines(request, stated_or_none(details)))[1:],
         "#",
         "# torchrun ... -m torchtitan.train --job.config_file torchtitan.toml",
         "# torchtitan.sh --smoke takes this file where torchtitan 0.2 is installed.",

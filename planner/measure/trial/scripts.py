@@ -6,6 +6,7 @@ from dataclasses import replace
 from costmodels.shapes import TrainingJob
 from planner.analyze.placement.hosts import chosen_hosts
 from planner.frameworks.emit import emit_plan
+from planner.frameworks.emit_request import EmitRequest
 from planner.frameworks.emitted_text import accepted
 from planner.frameworks.launchers.files import launcher_files
 from planner.frameworks.launchers.placement import place_plan
@@ -64,16 +65,14 @@ def trial_files(
     pool = cluster.cluster.pools[0].first_devices(plan.layout.n_devices)
     shape, job = model.shape, short_job(model.job, steps)
     lines = [*header, f"a trial of {steps} steps; keep what it prints as {LOG} in this folder"]
-    files = emit_plan(
-        framework, plan.layout, shape, job, pool, lines, details=model.details, dispatch=dispatch
-    )
+    request = EmitRequest(plan.layout, shape, job, pool, lines, model.details)
+    files = emit_plan(framework, request, dispatch)
     # No figure depends on the parts that a framework leaves out.
     files = {name: accepted(text) for name, text in files.items()}
     if set(launchers) - {"torchrun"}:
         fabric = cluster.cluster.fabric
         placed = place_plan(plan.layout, shape, pool, fabric, chosen_hosts(None, cluster))
-        named = (shape.name, plan.plan_id)
-        files |= launcher_files(launchers, files, placed, pool, fabric, lines, *named)
+        files |= launcher_files(launchers, files, request, placed, fabric, plan.plan_id)
     return files
 
 

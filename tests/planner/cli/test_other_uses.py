@@ -10,6 +10,7 @@ from costmodels.comm.placement import place_group
 from hardware.parts import Fabric, Tier, used_tiers
 from planner.errors import SpecError
 from planner.frameworks.emit import emit_plan
+from planner.frameworks.emit_request import EmitRequest
 from planner.frameworks.launchers.files import launcher_files
 from planner.frameworks.launchers.placement import place_plan
 from planner.solver.answer.result import Plan, Result
@@ -87,7 +88,9 @@ class TestPartsOfNodes:
         nodes, per_node = problem.pool.n_nodes, problem.pool.devices_per_node
         assert plan.pool.endswith(f"-{per_node}-a-node")
         assert nodes * per_node == plan.layout.n_devices == 18
-        script = emit_plan("megatron", plan.layout, model.shape, model.job, problem.pool)
+        script = emit_plan(
+            "megatron", EmitRequest(plan.layout, model.shape, model.job, problem.pool)
+        )
         assert "--nnodes 3 --nproc-per-node 6 " in script["megatron.sh"]
         placed = place_plan(
             plan.layout, model.shape, problem.pool, problem.fabric, cluster.sources[0].hosts
@@ -201,8 +204,9 @@ class TestPartsOfDomains:
         domains = {group.name: group.n_domains for group in placed.groups}
         assert domains["ep"] == 1
         files = {"megatron.sh": 'torchrun --node-rank "${NODE_RANK}" train.py\n'}
+        request = EmitRequest(plan.layout, model.shape, model.job, problem.pool)
         written = launcher_files(
-            ("slurm", "jobset"), files, placed, problem.pool, problem.fabric, [], "m", "0123"
+            ("slurm", "jobset"), files, request, placed, problem.fabric, "0123"
         )
         assert "#SBATCH --segment=16\n" in written["slurm-megatron.sbatch"]
         assert "replicas: 8\n" in written["jobset-megatron.yaml"]

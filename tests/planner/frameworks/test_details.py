@@ -15,6 +15,7 @@ from planner.analyze.plan_files import header_lines
 from planner.errors import SpecError
 from planner.frameworks.core_details import core_details
 from planner.frameworks.emit import emit_plan
+from planner.frameworks.emit_request import EmitRequest
 from planner.frameworks.megatron.details import stated_details
 from planner.frameworks.megatron.flags import flag_table, parse_flags
 from planner.frameworks.megatron.model import read_megatron_model
@@ -218,12 +219,9 @@ def written(name: str, framework: str, folder: Path) -> tuple[str, ModelInput]:
     header = header_lines((given, cluster), plan, plan.breakdown, "")
     files = emit_plan(
         framework,
-        plan.layout,
-        given.shape,
-        given.job,
-        cluster.cluster.pools[0],
-        header,
-        details=given.details,
+        EmitRequest(
+            plan.layout, given.shape, given.job, cluster.cluster.pools[0], header, given.details
+        ),
     )
     for file, text in files.items():
         (folder / file).write_text(text)
@@ -257,7 +255,8 @@ def test_a_script_without_details_gives_none(tmp_path: Path) -> None:
     result = evaluate("mixtral-8x7b", "h100-x512", pins={"ep": 8})
     given, cluster = read_inputs("mixtral-8x7b", "h100-x512", ())
     files = emit_plan(
-        "megatron", result.best.layout, given.shape, given.job, cluster.cluster.pools[0]
+        "megatron",
+        EmitRequest(result.best.layout, given.shape, given.job, cluster.cluster.pools[0]),
     )
     (tmp_path / "m.sh").write_text(files["megatron.sh"])
     report = check(tmp_path / "m.sh", "h100-x512")

@@ -9,6 +9,7 @@ import yaml
 
 from costmodels.examples import LLAMA3_8B, LLAMA3_70B
 from costmodels.shapes import ModelShape, TrainingJob
+from planner.frameworks.emit_request import EmitRequest
 from planner.frameworks.fsdp2.emitter import accelerate_files
 from tests.planner.emitting import HEADER, JOB, golden, layout, pool
 
@@ -17,7 +18,7 @@ def emitted(
     shape: ModelShape = LLAMA3_8B, job: TrainingJob = JOB, **changes: Any
 ) -> dict[str, str]:
     changes.setdefault("zero", 3)
-    return accelerate_files(layout(shape, **changes), shape, job, pool(), HEADER)
+    return accelerate_files(EmitRequest(layout(shape, **changes), shape, job, pool(), HEADER))
 
 
 def config(**changes: Any) -> dict[str, Any]:

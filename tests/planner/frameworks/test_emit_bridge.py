@@ -9,6 +9,7 @@ import pytest
 from costmodels.examples import DEEPSEEK_V3, GPT3_175B, LLAMA3_8B, LLAMA3_70B, MIXTRAL_8X7B
 from costmodels.schedule.stages import stage_layers
 from costmodels.shapes import ModelShape, TrainingJob
+from planner.frameworks.emit_request import EmitRequest
 from planner.frameworks.megatron_bridge.emitter import bridge_files
 from tests.planner.emitting import HEADER, JOB, golden, keywords_of, layout, pool
 
@@ -18,7 +19,9 @@ def emitted(
 ) -> dict[str, str]:
     gbs = int(changes.get("gbs", job.global_batch))
     return bridge_files(
-        layout(shape, **changes), shape, replace(job, global_batch=gbs), pool(), HEADER
+        EmitRequest(
+            layout(shape, **changes), shape, replace(job, global_batch=gbs), pool(), HEADER
+        )
     )
 
 

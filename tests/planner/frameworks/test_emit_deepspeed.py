@@ -12,6 +12,7 @@ from costmodels.schedule.stages import stage_layers
 from costmodels.shapes import ModelShape, TrainingJob
 from planner.frameworks.deepspeed.emitter import deepspeed_files
 from planner.frameworks.emit import emit_plan
+from planner.frameworks.emit_request import EmitRequest
 from searches.frameworks.deepspeed.layouts import pipeline_partition
 from tests.planner.emitting import HEADER, JOB, golden, layout, pool
 
@@ -19,7 +20,9 @@ from tests.planner.emitting import HEADER, JOB, golden, layout, pool
 def emitted(
     shape: ModelShape = LLAMA3_8B, job: TrainingJob = JOB, **changes: Any
 ) -> dict[str, str]:
-    return emit_plan("deepspeed", layout(shape, **changes), shape, job, pool(), HEADER)
+    return emit_plan(
+        "deepspeed", EmitRequest(layout(shape, **changes), shape, job, pool(), HEADER)
+    )
 
 
 def config(job: TrainingJob = JOB, **changes: Any) -> dict[str, Any]:
@@ -123,7 +126,7 @@ def test_pipeline_goes_to_the_script() -> None:
 
 def test_ulysses() -> None:
     plan = layout(cp=4, dp=2, cp_comm="a2a", zero=2)
-    files = deepspeed_files(plan, LLAMA3_8B, JOB, pool(), HEADER)
+    files = deepspeed_files(EmitRequest(plan, LLAMA3_8B, JOB, pool(), HEADER))
     got = json.loads(files["deepspeed.json"])
     assert got["sequence_parallel_size"] == 4
     assert "data_parallel_size" not in got  # ZeRO would shard over it alone
@@ -135,7 +138,7 @@ def test_ulysses() -> None:
 
 def test_experts_by_autoep() -> None:
     plan = layout(MIXTRAL_8X7B, ep=8, zero=2)
-    files = deepspeed_files(plan, MIXTRAL_8X7B, JOB, pool(), HEADER)
+    files = deepspeed_files(EmitRequest(plan, MIXTRAL_8X7B, JOB, pool(), HEADER))
     got = json.loads(files["deepspeed.json"])
     assert got["expert_parallel"] == {"enabled": True, "autoep_size": 8}
     assert "expert_parallel" not in config()

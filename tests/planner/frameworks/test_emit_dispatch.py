@@ -10,6 +10,7 @@ from costmodels.shapes import ModelShape
 from hardware.parts import Pool
 from planner.analyze.check import check
 from planner.frameworks.emit import emit_plan
+from planner.frameworks.emit_request import EmitRequest
 from planner.frameworks.megatron.flags import parse_flags
 from planner.specs.loader import cluster_from_dict
 from tests.planner.emitting import HEADER, JOB, keywords_of, layout
@@ -27,7 +28,7 @@ def files(
     target: str, where: Pool, shape: ModelShape = MIXTRAL_8X7B, **changes: Any
 ) -> dict[str, str]:
     plan = layout(shape, **EXPERTS | changes)
-    return emit_plan(target, plan, shape, JOB, where, HEADER, dispatch="deduplicated")
+    return emit_plan(target, EmitRequest(plan, shape, JOB, where, HEADER), dispatch="deduplicated")
 
 
 def racks() -> Pool:
@@ -67,13 +68,15 @@ def test_nothing_changes_where_no_token_leaves_its_rank():
     plain = layout(MIXTRAL_8X7B, n_devices=64, pp=4)
     for shape, plan in ((MIXTRAL_8X7B, plain), (LLAMA3_8B, layout())):
         for target in ("megatron", "bridge", "torchtitan"):
-            given = (target, plan, shape, JOB, pool(), HEADER)
-            assert emit_plan(*given, dispatch="deduplicated") == emit_plan(*given)
+            request = EmitRequest(plan, shape, JOB, pool(), HEADER)
+            assert emit_plan(target, request, "deduplicated") == emit_plan(target, request)
 
 
 def test_all_to_all_is_written_where_it_was_priced():
     plan = layout(MIXTRAL_8X7B, **EXPERTS)
-    script = emit_plan("megatron", plan, MIXTRAL_8X7B, JOB, pool(), HEADER)["megatron.sh"]
+    script = emit_plan("megatron", EmitRequest(plan, MIXTRAL_8X7B, JOB, pool(), HEADER))[
+        "megatron.sh"
+    ]
     assert settings(script)["moe_token_dispatcher_type"] == "alltoall"
 
 
@@ -97,7 +100,7 @@ def test_all_to_all_is_written_where_it_was_priced():
 def test_what_cannot_be_asked_for(target, where, shape, changes, reason):
     job = replace(JOB, global_batch=changes.get("gbs", JOB.global_batch))
     plan = layout(shape, **EXPERTS | changes)
-    made = emit_plan(target, plan, shape, job, where, HEADER, dispatch="deduplicated")
+    made = emit_plan(target, EmitRequest(plan, shape, job, where, HEADER), dispatch="deduplicated")
     assert list(made) == [f"{target}.txt"]
     assert reason in made[f"{target}.txt"]
 
@@ -109,7 +112,9 @@ def test_the_script_is_read_back_as_priced(tmp_path, monkeypatch):
     steps = {}
     for dispatch in ("all-to-all", "deduplicated"):
         plan = layout(MIXTRAL_8X7B, **EXPERTS | {"ep": 4})  # a rank has two experts
-        made = emit_plan("megatron", plan, MIXTRAL_8X7B, JOB, where, HEADER, dispatch=dispatch)
+        made = emit_plan(
+            "megatron", EmitRequest(plan, MIXTRAL_8X7B, JOB, where, HEADER), dispatch=dispatch
+        )
         (tmp_path / "megatron.sh").write_text(made["megatron.sh"])
         report = check(tmp_path / "megatron.sh", cluster)
         assert not report.refusals

@@ -9,6 +9,7 @@ from costmodels.examples import LLAMA3_8B, MIXTRAL_8X7B
 from costmodels.shapes import ModelShape, TrainingJob
 from planner.errors import EmitError
 from planner.frameworks.deepspeed.emitter import deepspeed_files
+from planner.frameworks.emit_request import EmitRequest
 from planner.frameworks.hf_config import config_file, hf_config
 from planner.specs.loader import load_model
 from planner.specs.schema import DetailsSpec
@@ -88,10 +89,14 @@ def test_what_no_class_holds_is_named(
 
 def test_a_model_without_config_asks_for_one() -> None:
     shape = replace(LLAMA3_8B, gated=False)
-    script = deepspeed_files(layout(shape), shape, JOB, pool(), HEADER)["deepspeed.sh"]
+    script = deepspeed_files(EmitRequest(layout(shape), shape, JOB, pool(), HEADER))[
+        "deepspeed.sh"
+    ]
     assert "repository id, is needed: no class of transformers" in script
 
 
 def test_a_pipeline_that_the_program_lacks_asks_for_a_script() -> None:
-    script = deepspeed_files(layout(GPT2, pp=4), GPT2, JOB, pool(), HEADER)["deepspeed.sh"]
+    script = deepspeed_files(EmitRequest(layout(GPT2, pp=4), GPT2, JOB, pool(), HEADER))[
+        "deepspeed.sh"
+    ]
     assert "TRAIN_SCRIPT:?set it: deepspeed_train.py has no pipeline of a model" in script

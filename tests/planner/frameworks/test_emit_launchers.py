@@ -20,6 +20,7 @@ from hardware.parts import Fabric, Pool, Tier
 from planner.cli.output import run_emit
 from planner.errors import UsageError
 from planner.frameworks.emit import FILES, emit_plan, why_not
+from planner.frameworks.emit_request import EmitRequest
 from planner.frameworks.launchers.files import LAUNCHERS, launcher_files, parse_launchers
 from planner.frameworks.launchers.launch import block_of, job_name
 from planner.frameworks.launchers.placement import Placement, place_plan
@@ -68,10 +69,11 @@ class Case:
         self.plan, self.where = plan, where
         job = replace(JOB, global_batch=plan.gbs)
         self.placed: Placement = place_plan(plan, shape, where, fabric, hosts)
-        self.files = emit_plan(target, plan, shape, job, where, HEADER)
+        request = EmitRequest(plan, shape, job, where, HEADER)
+        self.files = emit_plan(target, request)
         assert f"{target}.txt" not in self.files, self.files
         self.files |= launcher_files(
-            tuple(LAUNCHERS), self.files, self.placed, where, fabric, HEADER, shape.name, PLAN_ID
+            tuple(LAUNCHERS), self.files, request, self.placed, fabric, PLAN_ID
         )
 
     def file(self, launcher: str) -> str:
@@ -530,9 +532,8 @@ def test_golden(case: str, hosts: tuple[str, ...]) -> None:
     }[case]
     placed = place_plan(plan, shape, where, Fabric(), hosts)
     script = {"megatron.sh": 'torchrun --node-rank "${NODE_RANK}" train.py\n'}
-    files = launcher_files(
-        tuple(LAUNCHERS), script, placed, where, Fabric(), HEADER, shape.name, PLAN_ID
-    )
+    request = EmitRequest(plan, shape, JOB, where, HEADER)
+    files = launcher_files(tuple(LAUNCHERS), script, request, placed, Fabric(), PLAN_ID)
     for name, text in files.items():
         launcher, _, ending = name.partition("-megatron.")
         golden(f"launcher-{launcher}-{case}.{ending}", text)
@@ -542,7 +543,8 @@ def test_a_framework_that_cannot_run_the_plan_gets_no_launcher() -> None:
     plan = dense(16, tp=2, pp=2)
     placed = place_plan(plan, LLAMA3_8B, pool(), Fabric())
     refused = {"deepspeed.txt": "no"}
-    assert launcher_files(("slurm",), refused, placed, pool(), Fabric(), [], "m", "p") == {}
+    request = EmitRequest(plan, LLAMA3_8B, JOB, pool())
+    assert launcher_files(("slurm",), refused, request, placed, Fabric(), "p") == {}
 
 
 def test_the_commands(

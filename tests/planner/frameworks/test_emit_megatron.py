@@ -21,6 +21,7 @@ from costmodels.schedule.stages import stage_layers
 from costmodels.shapes import ModelShape, TrainingJob
 from planner.errors import EmitError
 from planner.frameworks.emit import emit_plan, runs_on, why_not
+from planner.frameworks.emit_request import EmitRequest
 from planner.frameworks.megatron.emitter import (
     flag_groups,
     layer_frequency,
@@ -41,7 +42,7 @@ def script(
     **changes: Any,
 ) -> str:
     plan = layout(shape, **({"gbs": job.global_batch} | changes))
-    files = emit_plan("megatron", plan, shape, job, pool(generation), HEADER)
+    files = emit_plan("megatron", EmitRequest(plan, shape, job, pool(generation), HEADER))
     return files["megatron.sh"]
 
 
@@ -197,7 +198,7 @@ def test_replicated_zero_groups_are_optimizer_instances(
 ) -> None:
     kind = "p2p" if cp > 1 else ""
     plan = layout(zero=zero, cp=cp, dp=8 // cp, shard=shard, cp_comm=kind)
-    got = flags(megatron_script(plan, LLAMA3_8B, JOB, pool(), HEADER))
+    got = flags(megatron_script(EmitRequest(plan, LLAMA3_8B, JOB, pool(), HEADER)))
     assert got.get("--num-distributed-optimizer-instances", "1") == str(instances)
 
 
@@ -375,7 +376,7 @@ def test_user_buffers_where_the_plan_counts_on_them() -> None:
 def test_refusals_name_the_part_and_the_closest(
     changes: dict[str, Any], job: TrainingJob, part: str, closest: str
 ) -> None:
-    files = emit_plan("megatron", layout(**changes), LLAMA3_8B, job, pool(), HEADER)
+    files = emit_plan("megatron", EmitRequest(layout(**changes), LLAMA3_8B, job, pool(), HEADER))
     assert list(files) == ["megatron.txt"]
     reasons = [line for line in files["megatron.txt"].splitlines() if line.startswith("- ")]
     assert len(reasons) == 1
@@ -434,13 +435,13 @@ def test_runs_on() -> None:
 
 def test_calls_that_make_no_sense() -> None:
     with pytest.raises(EmitError, match="unknown framework"):
-        emit_plan("torch", layout(), LLAMA3_8B, JOB, pool())
+        emit_plan("torch", EmitRequest(layout(), LLAMA3_8B, JOB, pool()))
     with pytest.raises(EmitError, match="contradicts itself"):
-        emit_plan("megatron", layout(dp=4), LLAMA3_8B, JOB, pool())
+        emit_plan("megatron", EmitRequest(layout(dp=4), LLAMA3_8B, JOB, pool()))
     with pytest.raises(EmitError, match="contradicts itself"):
-        emit_plan("megatron", layout(stage_layers=(31,)), LLAMA3_8B, JOB, pool())
+        emit_plan("megatron", EmitRequest(layout(stage_layers=(31,)), LLAMA3_8B, JOB, pool()))
     with pytest.raises(EmitError, match="contradicts itself"):
-        emit_plan("megatron", layout(gbs=64), LLAMA3_8B, JOB, pool())
+        emit_plan("megatron", EmitRequest(layout(gbs=64), LLAMA3_8B, JOB, pool()))
 
 
 def group(name: str, shape: ModelShape, **changes: Any) -> list[str]:

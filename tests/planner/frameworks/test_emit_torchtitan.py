@@ -10,6 +10,7 @@ import pytest
 from costmodels.examples import DEEPSEEK_V3, LLAMA3_8B, LLAMA3_70B, LLAMA3_405B, MIXTRAL_8X7B
 from costmodels.schedule.stages import stage_layers
 from costmodels.shapes import ModelShape, TrainingJob
+from planner.frameworks.emit_request import EmitRequest
 from planner.frameworks.torchtitan.emitter import torchtitan_files
 from planner.frameworks.torchtitan.fields import even_stages
 from planner.frameworks.torchtitan.model import model_family
@@ -49,7 +50,9 @@ def emitted(
     changes.setdefault("zero", 2)
     gbs = int(changes.get("gbs", job.global_batch))
     return torchtitan_files(
-        layout(shape, **changes), shape, replace(job, global_batch=gbs), pool(), HEADER
+        EmitRequest(
+            layout(shape, **changes), shape, replace(job, global_batch=gbs), pool(), HEADER
+        )
     )
 
 

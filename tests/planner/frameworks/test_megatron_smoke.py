@@ -10,6 +10,7 @@ import pytest
 
 from costmodels.examples import LLAMA3_8B, MIXTRAL_8X7B
 from planner.frameworks.emit import emit_plan
+from planner.frameworks.emit_request import EmitRequest
 from planner.frameworks.programs import FOLDER, MEGATRON_SMOKE, is_program
 from tests.planner.emitting import HEADER, JOB, layout, pool
 
@@ -27,7 +28,9 @@ def smoke() -> ModuleType:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A folder with the files of a plan, and a Python that prints its words."""
-    files = emit_plan("megatron", layout(LLAMA3_8B, tp=2), LLAMA3_8B, JOB, pool(), HEADER)
+    files = emit_plan(
+        "megatron", EmitRequest(layout(LLAMA3_8B, tp=2), LLAMA3_8B, JOB, pool(), HEADER)
+    )
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     fake = tmp_path / "fake python"
@@ -91,7 +94,9 @@ def test_large_jobs_are_refused(
 
 
 def test_a_missing_megatron_is_said(folder: Path) -> None:
-    files = emit_plan("megatron", layout(MIXTRAL_8X7B), MIXTRAL_8X7B, JOB, pool(), HEADER)
+    files = emit_plan(
+        "megatron", EmitRequest(layout(MIXTRAL_8X7B), MIXTRAL_8X7B, JOB, pool(), HEADER)
+    )
     (folder / "megatron.sh").write_text(files["megatron.sh"])
     env = {"PATH": os.environ["PATH"], "SMOKE_FORCE": "1", "PYTHONNOUSERSITE": "1"}
     command = ["bash", str(folder / "megatron.sh"), "--smoke"]

@@ -10,6 +10,7 @@ from planner.analyze.check import check
 from planner.analyze.plan_files import header_lines
 from planner.errors import SpecError
 from planner.frameworks.emit import emit_plan
+from planner.frameworks.emit_request import EmitRequest
 from planner.render.text import solve_table
 from planner.solver.answer.reasons import stage_words
 from planner.solver.answer.result import Plan
@@ -90,7 +91,7 @@ def written(case: Case, framework: str, folder: Path, overrides: Overrides = ())
     plan, model, cluster = priced(case, framework, overrides)
     header = header_lines((model, cluster), plan, plan.breakdown, "")
     pool = cluster.cluster.pools[0]
-    files = emit_plan(framework, plan.layout, model.shape, model.job, pool, header)
+    files = emit_plan(framework, EmitRequest(plan.layout, model.shape, model.job, pool, header))
     for name, text in files.items():
         (folder / name).write_text(text)
     return plan
@@ -268,7 +269,9 @@ def test_uneven_stages_of_a_solved_plan(name: str, tmp_path: Path) -> None:
     given = read_inputs(model, cluster)
     header = header_lines(given, plan, plan.breakdown, "")
     pool = given[1].cluster.pools[0]
-    files = emit_plan(framework, plan.layout, given[0].shape, given[0].job, pool, header)
+    files = emit_plan(
+        framework, EmitRequest(plan.layout, given[0].shape, given[0].job, pool, header)
+    )
     for file, text in files.items():
         (tmp_path / file).write_text(text)
     first = {"megatron": "megatron.sh", "torchtitan": "torchtitan_recipe.py"}[framework]

@@ -16,6 +16,7 @@ import pytest
 
 from costmodels.shapes import ModelShape, TrainingJob
 from planner.frameworks.emit import emit_plan
+from planner.frameworks.emit_request import EmitRequest
 from tests.planner.emitting import HEADER, layout, pool
 
 LIMIT_S = 400
@@ -81,7 +82,9 @@ def losses(output: str) -> dict[int, float]:
 def emitted(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Path]:
     """Write the files of a plan for two ranks and a flat file of tokens."""
     plan = layout(TINY, n_devices=2, gbs=4, zero={"deepspeed": 2, "fsdp2": 3}[request.param])
-    for name, text in emit_plan(request.param, plan, TINY, JOB, pool(), HEADER).items():
+    for name, text in emit_plan(
+        request.param, EmitRequest(plan, TINY, JOB, pool(), HEADER)
+    ).items():
         (tmp_path / name).write_text(text)
     tokens = np.random.default_rng(0).integers(0, 128, 32 * 40 + 1, dtype=np.uint16)
     tokens.tofile(tmp_path / "tokens.bin")

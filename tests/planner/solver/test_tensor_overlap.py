@@ -14,6 +14,7 @@ from planner.analyze.explain import explain_plan, explain_term
 from planner.analyze.neighborhood import single_changes
 from planner.errors import SearchError
 from planner.frameworks.emit import emit_plan
+from planner.frameworks.emit_request import EmitRequest
 from planner.frameworks.programs import is_program
 from planner.render.text import solve_table
 from planner.solver.answer.result import Plan, Result
@@ -97,7 +98,7 @@ def test_commands_about_plans_know_it(opened: Result, tmp_path: Path) -> None:
 def emitted(framework: str, layout: Layout) -> dict[str, str]:
     model, cluster = load_model("llama3-8b"), load_cluster("h100-x8")
     pool = cluster.cluster.pools[0]
-    return emit_plan(framework, layout, model.shape, model.job, pool, ["plan"])
+    return emit_plan(framework, EmitRequest(layout, model.shape, model.job, pool, ["plan"]))
 
 
 @pytest.mark.parametrize(
