@@ -2,8 +2,8 @@
 
     python docs/generate.py
 
-`rules.md` whole; the tables between markers in `architecture.md`, `stacks.md`, `files.md`,
-`frameworks.md` and `sweeps.md`.
+`rules.md` whole; the tables between markers in `architecture.md`, `errors.md`, `stacks.md`,
+`files.md`, `frameworks.md` and `sweeps.md`.
 `tests/test_docs.py` fails when they are not current.
 """
 
@@ -15,6 +15,7 @@ from pathlib import Path
 from pydantic_core import PydanticUndefined
 
 from costmodels.stacks import EAGER, FUSED, NUMBERS, STACKS, StackProfile
+from planner import errors
 from planner.specs import schema as schemas
 from planner.sweeps.rows import COLUMNS
 from planner.sweeps.spec.schema import SweepFile
@@ -301,6 +302,17 @@ def rooms_table() -> str:
     return _table(("folder", "holds"), rows)
 
 
+def error_kinds() -> str:
+    """Return the classes of errors with their codes."""
+    classes = [x for x in vars(errors).values() if isinstance(x, type)]
+    rows = [
+        (f"`{x.kind}`", f"`{x.__name__}`", str(x.exit_code), (x.__doc__ or "").partition("\n")[0])
+        for x in classes
+        if issubclass(x, errors.PlannerError)
+    ]
+    return _table(("kind", "class", "exit code", "meaning"), rows)
+
+
 def pages() -> dict[Path, str]:
     """Return every page with generated parts, as it should be."""
     stacks = _between((DOCS / "stacks.md").read_text(encoding="utf-8"), "stacks", stacks_table())
@@ -315,7 +327,12 @@ def pages() -> dict[Path, str]:
     sweeps = _between(sweeps, "sweep", sweep_table())
     sweeps = _between(sweeps, "columns", columns_table())
     rooms = (DOCS / "architecture.md").read_text(encoding="utf-8")
+    faults = (DOCS / "errors.md").read_text(encoding="utf-8")
+    faults = _between(faults, "kinds", error_kinds())
+    details = [(f"`{word}`", meaning) for word, meaning in errors.DETAILS.items()]
+    faults = _between(faults, "details", _table(("word", "meaning"), details))
     return {
+        DOCS / "errors.md": faults,
         DOCS / "architecture.md": _between(rooms, "rooms", rooms_table()),
         DOCS / "sweeps.md": sweeps,
         DOCS / "rules.md": rules_page(),

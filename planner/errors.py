@@ -19,16 +19,49 @@ A message says where, what is wrong and what to change, and never needs a traceb
       fix: did you mean h100-sxm-80gb? `planner catalog list` shows all names
 
 An option in a message is named by `planner.option_names.option`, so that a service can name the
-field of its request instead; a command by `planner.option_names.command`.
+field of its request instead; a command by `planner.option_names.command`. docs/errors.md lists the
+codes of errors.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from planner.option_names import said
+from planner.option_names import KEYWORDS, Message
 
 MAX_PROBLEMS_SHOWN = 10
 """Problems of one file that a message lists; the rest is counted."""
+DETAILS: Mapping[str, str] = {
+    "unknown-name": "a name that does not exist: of an axis, an option's choice, a framework",
+    "bad-value": "a value that its option or axis cannot have",
+    "out-of-range": "a number below or above what is allowed",
+    "bad-form": "a text that is not of the form that its option reads",
+    "contradiction": "options that cannot hold together",
+    "belongs-to": "an option that goes with another one, or with another question",
+    "several": "one answer is possible, and the inputs leave several open: pools, recipes",
+    "not-modelled": "hardware or a recipe that this version does not model",
+    "no-devices": "no number of devices is left",
+    "breaks-rule": "a layout that a rule excludes: `planner rule CODE`",
+    "needs-figure": "an objective needs a figure that the inputs do not state",
+    "file": "a file that is not there, cannot be read or written, or is of another kind",
+}
+"""Second words of error codes, and what they mean: `bad-option.contradiction`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """Where something stands in a file."""
+
+    file: str
+    """As the user named it, or the option (`--set pools.0.nodes=x`) that gave it."""
+    line: int = 0
+    """From 1; 0 when unknown."""
+    column: int = 0
+    """From 1; 0 when unknown."""
+
+    def __str__(self) -> str:
+        if not (self.file and self.line):
+            return self.file
+        return f"{self.file}:{self.line}" + (f":{self.column}" if self.column else "")
 
 
 class BadValue(ValueError):
@@ -37,30 +70,58 @@ class BadValue(ValueError):
     Raised by `planner.units` and by the schemas; the loaders turn it into a `SpecError`.
     """
 
-    def __init__(self, message: str, fix: str = "") -> None:
+    def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
-        self.message = said(message)
-        self.fix = said(fix)
+        self.message = message
+        self.hint = hint
 
     def __str__(self) -> str:
-        return f"{self.message}; {self.fix}" if self.fix else self.message
+        return f"{self.message}; {self.hint}" if self.hint else self.message
 
 
 class PlannerError(Exception):
-    """Base class of all errors meant for the user: a message and, where known, what to change."""
+    """Base class of all errors meant for the user: what is wrong, and what to change.
+
+    `message` and `hint` have the names of the command line where they are read as texts; a
+    `planner.option_names.Message` is rendered with those of another interface.
+    """
 
     exit_code = 1
+    kind = "error"
+    """First word of its codes, that of a service's problem documents."""
 
-    def __init__(self, message: str, fix: str = "", about: str = "") -> None:
+    def __init__(self, message: str, hint: str = "", about: str = "", code: str = "") -> None:
+        """Make an error; `code` is one of `DETAILS`, or empty.
+
+        `about` is what is wrong where the message does not name it: an option without its dashes,
+        or a field of a service's request.
+        """
         super().__init__(message)
-        self.message = said(message)
-        self.fix = said(fix)
+        self.message = message
+        self.hint = hint
         self.about = about
-        """What is wrong, where the message does not name it: an option without its dashes, or a
-        field of a service's request."""
+        self._detail = code
+
+    @property
+    def code(self) -> str:
+        """The same for the same reason, for programs: `bad-option.contradiction`."""
+        return f"{self.kind}.{self._detail}" if self._detail else self.kind
+
+    @property
+    def field(self) -> str:
+        """What is wrong, by its name in the library: `pins`; empty where it is not known."""
+        if self.about:
+            return KEYWORDS.get(self.about, self.about)
+        options = self.message.options if isinstance(self.message, Message) else ()
+        return next((KEYWORDS[name] for name in options if name in KEYWORDS), "")
+
+    @property
+    def location(self) -> Location | None:
+        """The place in a file that is wrong; None for all that stands in none."""
+        return None
 
     def __str__(self) -> str:
-        return f"{self.message}\n  fix: {self.fix}" if self.fix else self.message
+        return f"{self.message}\n  fix: {self.hint}" if self.hint else self.message
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +130,7 @@ class Problem:
 
     message: str
     """What is wrong, with what was given and what is allowed."""
-    fix: str = ""
+    hint: str = ""
     """What to change; empty when the message says it all."""
     file: str = ""
     """File as the user named it, or the option (`--set pools.0.nodes=x`) that gave it."""
@@ -80,24 +141,34 @@ class Problem:
     path: str = ""
     """Place in the document, such as `pools.0.nodes`."""
 
-    def __post_init__(self) -> None:
-        for name in ("message", "fix", "file"):
-            object.__setattr__(self, name, said(getattr(self, name)))
+    @property
+    def location(self) -> Location:
+        """File, line and column."""
+        return Location(self.file, self.line, self.column)
 
     def __str__(self) -> str:
-        where = self.file
-        if self.file and self.line:
-            where += f":{self.line}:{self.column}" if self.column else f":{self.line}"
-        head = ": ".join(part for part in (where, self.path, self.message) if part)
-        return f"{head}\n  fix: {self.fix}" if self.fix else head
+        head = ": ".join(part for part in (str(self.location), self.path, self.message) if part)
+        return f"{head}\n  fix: {self.hint}" if self.hint else head
 
 
 class SpecError(PlannerError):
     """A model or cluster specification is wrong: one or more problems, the most useful first."""
 
+    kind = "bad-specification"
+
     def __init__(self, problems: Problem | Sequence[Problem]) -> None:
         self.problems = (problems,) if isinstance(problems, Problem) else tuple(problems)
-        super().__init__(self.problems[0].message, self.problems[0].fix)
+        super().__init__(self.problems[0].message, self.problems[0].hint)
+
+    @property
+    def field(self) -> str:
+        """The path of the first problem: `pools.0.nodes`, `search.pin`."""
+        return self.problems[0].path or super().field
+
+    @property
+    def location(self) -> Location:
+        """Where the first problem stands."""
+        return self.problems[0].location
 
     def __str__(self) -> str:
         blocks = [str(problem) for problem in self.problems[:MAX_PROBLEMS_SHOWN]]
@@ -110,6 +181,8 @@ class SpecError(PlannerError):
 class CatalogError(PlannerError):
     """The catalogue has no such entry, or an entry is wrong."""
 
+    kind = "unknown-part"
+
 
 class NoPartError(CatalogError):
     """A part was asked for by a name that the catalogue does not have."""
@@ -120,24 +193,32 @@ class NoPartError(CatalogError):
 class SearchError(PlannerError):
     """The search cannot be run as asked."""
 
+    kind = "bad-layout"
+
 
 class EmitError(PlannerError):
     """A plan cannot be expressed in the configuration of a framework."""
+
+    kind = "not-expressible"
 
 
 class SweepFileError(PlannerError):
     """The file of a sweep cannot be written, continued or read."""
 
+    kind = "bad-sweep-file"
+
 
 class InfeasibleError(PlannerError):
     """The best plan was asked of a result without plans; the result holds the reasons."""
 
+    kind = "no-plan"
     exit_code = 3
 
 
 class UsageError(PlannerError):
     """An option, argument or call that does not make sense."""
 
+    kind = "bad-option"
     exit_code = 2
 
 
@@ -145,3 +226,8 @@ class FileError(UsageError):
     """A file that a command is given is not there, cannot be read, or is not what it reads."""
 
     exit_code = 1
+
+    @property
+    def code(self) -> str:
+        """That of a file, whatever is wrong with it."""
+        return f"{self.kind}.file"

@@ -1,17 +1,14 @@
-"""Options in messages: `--pin tp=8` on the command line, `"pins": {"tp": 8}` in a request.
+"""Options as messages name them: `--pin tp=8`, `"pins": {"tp": 8}` in a request of a service.
 
-Who writes a message names an option by `option("pin", "tp=8")`, and a command that tells more by
-`command("catalog list")`. The errors of `planner.errors` make a `Said` of such a text: a plain
-text with the words of the command line, which can also be said with the names that another
-interface has for them.
+Who writes a message joins texts and references: `option("pin", "tp=8") + ": ..."`, and for a
+command that tells more `command("catalog list")`. The result is a `Message`: a text with the names
+of the command line, which each interface renders with its own.
 """
 
 import json
 import re
-from collections.abc import Mapping
-
-_BEGIN, _END = "\ue000", "\ue001"
-_NAMED = re.compile(f"{_BEGIN}([a-z-]+)(?: ([^{_BEGIN}{_END}]*))?{_END}", re.DOTALL)
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 REQUEST_FIELDS: Mapping[str, str] = {
     **{
@@ -84,127 +81,163 @@ SWEEP_FIELDS: Mapping[str, str] = {
     "point-limit": "point_limit_s",
 }
 """Keys of a sweep's `spec`, its section `search` included, by the same options."""
+KEYWORDS: Mapping[str, str] = {
+    **REQUEST_FIELDS,
+    "max": "at_most",
+    "set": "overrides",
+    "from": "least",
+    "to": "most",
+}
+"""Arguments of the library by the same options."""
 CALLS: Mapping[str, str] = {
     "catalog list": "GET /v1/catalogue",
     "rule": "GET /v1/rules",
 }
 """Calls of a service that say what commands do; `rule TP002` is that of `rule` with the code."""
-_COMMAND = "planner"
 _MAPPINGS = ("pin", "set", "max", "only", "env", "vary", "let")
 _LISTS = ("allow", "pareto", "launcher", "for", "where")
 
 
-def option(name: str, value: str = "") -> str:
-    """Return an option for a message of an error, as the command line writes its value.
+@dataclass(frozen=True, slots=True)
+class OptionRef:
+    """An option that a message names, and the value that it shows it with."""
 
-    `name` is without its dashes. The text is for `planner.errors` alone, which reads it.
+    name: str
+    """Without its dashes."""
+    value: str = ""
+    """As the command line writes it."""
+
+    def on_command_line(self) -> str:
+        """Return the option as it is typed: `--pin tp=8`."""
+        return f"--{self.name} {self.value}" if self.value else f"--{self.name}"
+
+    def in_request(self, fields: Mapping[str, str]) -> str:
+        """Return the field of a request that says the same; the option where none does.
+
+        >>> OptionRef("pin", "tp=8").in_request(REQUEST_FIELDS)
+        '"pins": {"tp": 8}'
+        """
+        if self.name not in fields:
+            return self.on_command_line()
+        field, value = fields[self.name], self.value
+        if not value:
+            return field
+        if value.startswith("'") and value.endswith("'"):
+            value = value[1:-1]  # of a shell
+        if self.name in _MAPPINGS:
+            key, equals, text = value.partition("=")
+            if not equals:
+                return f"{field} {value}"
+            items = [_scalar(x) for x in text.split(",")]
+            inner = f"[{', '.join(items)}]" if self.name in ("only", "vary") else _scalar(text)
+            return f'"{field}": {{{json.dumps(key, ensure_ascii=False)}: {inner}}}'
+        if self.name in _LISTS:
+            return f'"{field}": [{", ".join(_scalar(x.strip()) for x in value.split(","))}]'
+        return f'"{field}": {_scalar(value)}'
+
+
+@dataclass(frozen=True, slots=True)
+class CommandRef:
+    """A command that a message names: one of `CALLS`, `rule TP002`."""
+
+    text: str
+
+    def on_command_line(self) -> str:
+        """Return the command as it is typed."""
+        return f"planner {self.text}"
+
+    def in_request(self, fields: Mapping[str, str]) -> str:
+        """Return the call of a service that says what the command does."""
+        name = next(name for name in CALLS if f"{self.text} ".startswith(f"{name} "))
+        code = self.text.removeprefix(name).strip()
+        return f"{CALLS[name]}?code={code}" if code else CALLS[name]
+
+
+Part = str | OptionRef | CommandRef
+
+
+class Message(str):
+    """A text with the names of the command line, which knows where it names options.
+
+    Joined with `+` it stays one; inside an f-string only its text is left.
+
+    >>> message = option("pin") + " tp twice; such as " + option("pin", "tp=8")
+    >>> message
+    '--pin tp twice; such as --pin tp=8'
+    >>> message.in_request(REQUEST_FIELDS)
+    'pins tp twice; such as "pins": {"tp": 8}'
     """
-    return f"{_BEGIN}{name.removeprefix('--')}{f' {value}' if value else ''}{_END}"
 
+    __slots__ = ("parts",)
+    parts: tuple[Part, ...]
 
-def command(words: str) -> str:
-    """Return a command for a message of an error: one of `CALLS`, `rule TP002`."""
-    return option(_COMMAND, words)
-
-
-def given_as(where: str, value: str = "") -> str:
-    """Return an option where `where` is one (`--pin`), else a section of a file as it is named."""
-    if where.startswith("--"):
-        return option(where, value)
-    return f"{where} {value}" if value else where
-
-
-class Said(str):
-    """A text in the words of the command line, which knows where it names options."""
-
-    __slots__ = ("_parts",)
-    _parts: tuple[str | tuple[str, str], ...]
-
-    def __new__(cls, parts: tuple[str | tuple[str, str], ...]) -> "Said":
-        """Join texts and options, the latter as name and value."""
-        result = super().__new__(
-            cls, "".join(x if isinstance(x, str) else _flag(*x) for x in parts)
+    def __new__(cls, *parts: Part) -> "Message":
+        """Join texts and references."""
+        message = super().__new__(
+            cls, "".join(x if isinstance(x, str) else x.on_command_line() for x in parts)
         )
-        result._parts = parts
-        return result
+        message.parts = parts
+        return message
 
-    def __getnewargs__(self) -> tuple[tuple[str | tuple[str, str], ...]]:  # type: ignore[override]
+    def __getnewargs__(self) -> tuple[Part, ...]:  # type: ignore[override]
         """Return what makes a copy."""
-        return (self._parts,)
+        return self.parts
+
+    def __add__(self, other: str) -> "Message":
+        """Return the text followed by another."""
+        return Message(*self.parts, *_parts(other))
+
+    def __radd__(self, other: str) -> "Message":
+        """Return the text after a plain one."""
+        return Message(other, *self.parts)
 
     @property
     def options(self) -> tuple[str, ...]:
         """Names of the options, in the order of the text."""
-        return tuple(x[0] for x in self._parts if not isinstance(x, str) and x[0] != _COMMAND)
+        return tuple(x.name for x in self.parts if isinstance(x, OptionRef))
 
-    def named(self, fields: Mapping[str, str]) -> str:
+    def in_request(self, fields: Mapping[str, str]) -> str:
         """Return the text with fields of JSON in the place of options; others stay."""
-        return "".join(
-            x
-            if isinstance(x, str)
-            else _call(x[1])
-            if x[0] == _COMMAND
-            else _field(fields[x[0]], *x)
-            if x[0] in fields
-            else _flag(*x)
-            for x in self._parts
-        )
+        return "".join(x if isinstance(x, str) else x.in_request(fields) for x in self.parts)
 
 
-def said(text: str) -> str:
-    """Return a text as `Said` where it names options, as it is where it names none.
+def option(name: str, value: str = "") -> Message:
+    """Return an option for a message, as the command line writes its value."""
+    return Message(OptionRef(name.removeprefix("--"), value))
 
-    >>> text = said(f"{option('pin')} tp twice; such as {option('pin', 'tp=8')}")
-    >>> text
-    '--pin tp twice; such as --pin tp=8'
-    >>> named(text, REQUEST_FIELDS)
-    'pins tp twice; such as "pins": {"tp": 8}'
+
+def command(text: str) -> Message:
+    """Return a command for a message: one of `CALLS`, `rule TP002`."""
+    return Message(CommandRef(text))
+
+
+def option_or_section(place: str, value: str = "") -> str:
+    """Return an option where `place` is one (`--pin`), else a section of a file by its name."""
+    if place.startswith("--"):
+        return option(place, value)
+    return f"{place} {value}" if value else place
+
+
+def joined(separator: str, texts: Iterable[str]) -> Message:
+    """Return texts and messages in one, parted by a separator.
+
+    >>> joined(" or ", [option("pin"), option("only")]).in_request(REQUEST_FIELDS)
+    'pins or only'
     """
-    if isinstance(text, Said) or _BEGIN not in text:
-        return text
-    parts: list[str | tuple[str, str]] = []
-    end = 0
-    for found in _NAMED.finditer(text):
-        parts += [text[end : found.start()], (found[1], found[2] or "")]
-        end = found.end()
-    return Said((*parts, text[end:]))
+    parts: list[Part] = []
+    for text in texts:
+        parts += [separator] if parts else []
+        parts += _parts(text)
+    return Message(*parts)
 
 
-def named(text: str, fields: Mapping[str, str]) -> str:
+def in_request(text: str, fields: Mapping[str, str]) -> str:
     """Return a text with fields in the place of the options that it names."""
-    return text.named(fields) if isinstance(text, Said) else text
+    return text.in_request(fields) if isinstance(text, Message) else text
 
 
-def _call(words: str) -> str:
-    """Return the call of a service that says what a command does."""
-    name = next(name for name in CALLS if f"{words} ".startswith(f"{name} "))
-    code = words.removeprefix(name).strip()
-    return f"{CALLS[name]}?code={code}" if code else CALLS[name]
-
-
-def _flag(name: str, value: str) -> str:
-    if name == _COMMAND:
-        return f"{name} {value}"
-    return f"--{name} {value}" if value else f"--{name}"
-
-
-def _field(field: str, name: str, value: str) -> str:
-    """Return a field, with its value as JSON where one is given."""
-    if not value:
-        return field
-    if value.startswith("'") and value.endswith("'"):
-        value = value[1:-1]  # of a shell
-    if name in _MAPPINGS:
-        key, equals, text = value.partition("=")
-        if not equals:
-            return f"{field} {value}"
-        several = [_scalar(x) for x in text.split(",")]
-        inner = f"[{', '.join(several)}]" if name in ("only", "vary") else _scalar(text)
-        return f'"{field}": {{{json.dumps(key, ensure_ascii=False)}: {inner}}}'
-    if name in _LISTS:
-        items = ", ".join(_scalar(x.strip()) for x in value.split(","))
-        return f'"{field}": [{items}]'
-    return f'"{field}": {_scalar(value)}'
+def _parts(text: str) -> tuple[Part, ...]:
+    return text.parts if isinstance(text, Message) else (text,)
 
 
 def _scalar(text: str) -> str:

@@ -97,7 +97,12 @@ def rules_json(code: str = "") -> dict[str, Any]:
     if code and code.upper() not in every:
         near = close_names(code.upper(), every)
         hint = f"did you mean {near[0]}? " if near else ""
-        raise UsageError(f"no rule {code!r}", f"{hint}{command('rule')} lists them all", "code")
+        raise UsageError(
+            f"no rule {code!r}",
+            hint + command("rule") + " lists them all",
+            "code",
+            code="unknown-name",
+        )
     chosen = [every[code.upper()]] if code else list(every.values())
     return {"rules": [_rule_json(rule) for rule in chosen]}
 

@@ -336,7 +336,7 @@ def _check_version(version: str) -> None:
     try:
         Version(version)
     except InvalidVersion:
-        message = f"{option('version')}: {version!r} is not a release"
+        message = option("version") + f": {version!r} is not a release"
         raise UsageError(message, option("version", "0.19.2")) from None
 
 
@@ -382,7 +382,8 @@ def _cluster(
     if len(names) > 1:
         raise UsageError(
             f"the cluster has {len(names)} pools, and a run uses one of them",
-            f"name it with {option('pool')}: {', '.join(names)}",
+            "name it with " + option("pool") + f": {', '.join(names)}",
+            code="several",
         )
     return value
 
@@ -401,8 +402,8 @@ def _pinned(run: ExistingRun, pins: Mapping[str, object]) -> ExistingRun:
     """Refuse pins on what the file says itself."""
     if pins and run.framework in ("megatron", "torchtitan"):
         raise UsageError(
-            f"{option('pin')} {next(iter(pins))}: {run.source} says its whole layout",
-            f"change a setting with {option('set')}, under the framework's own name",
+            option("pin") + f" {next(iter(pins))}: {run.source} says its whole layout",
+            "change a setting with " + option("set") + ", under the framework's own name",
         )
     return run
 

@@ -12,7 +12,9 @@ def overrides_of(items: Sequence[str]) -> tuple[tuple[str, object], ...]:
         path, equals, value = item.partition("=")
         if not equals or not path:
             raise UsageError(
-                f"--set: {item!r} is not of the form PATH=VALUE", "--set pools.0.nodes=16"
+                f"--set: {item!r} is not of the form PATH=VALUE",
+                "--set pools.0.nodes=16",
+                code="bad-form",
             )
         results.append((path.strip(), value.strip()))
     return tuple(results)
@@ -24,6 +26,7 @@ def positive(value: float | None, option: str, example: str) -> float:
         raise UsageError(
             f"{option} must be a number above 0, not {value:g}",
             f"{option} {example}, or leave it out for no limit",
+            code="out-of-range",
         )
     return value or 0.0
 
@@ -31,5 +34,9 @@ def positive(value: float | None, option: str, example: str) -> float:
 def size(value: int | None, option: str) -> int:
     """Return a size, 0 for none; `UsageError` where less than 1 is given."""
     if value is not None and value < 1:
-        raise UsageError(f"{option} must be at least 1, not {value}", f"for example {option} 64")
+        raise UsageError(
+            f"{option} must be at least 1, not {value}",
+            f"for example {option} 64",
+            code="out-of-range",
+        )
     return value or 0

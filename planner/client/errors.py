@@ -15,16 +15,16 @@ class ServiceError(PlannerError):
     """A request that the service refused, or that did not reach it.
 
     `status` is HTTP's (0 where there was no answer), `code` the same for the same reason, `detail`
-    what is wrong, `fix` what to change, `problems` all that is wrong with its place in the request
-    or its document. `request_id` stands in the logs of the service. Messages name fields of the
-    request; `in_options` gives the error with options of the command line in their place.
+    what is wrong, `hint` what to change, `problems` all that is wrong, each with its place in the
+    request or its document. `request_id` stands in the logs of the service. Messages name fields
+    of the request; `in_options` gives the error with options of the command line in their place.
     """
 
     def __init__(
         self,
         code: str,
         detail: str,
-        fix: str = "",
+        hint: str = "",
         *,
         status: int = 0,
         problems: Sequence[Problem] = (),
@@ -32,8 +32,8 @@ class ServiceError(PlannerError):
         request_id: str = "",
         retry_after_s: float | None = None,
     ) -> None:
-        super().__init__(detail, fix)
-        self.code = code
+        super().__init__(detail, hint)
+        self._code = code
         self.detail = detail
         self.status = status
         self.problems = tuple(problems)
@@ -41,6 +41,11 @@ class ServiceError(PlannerError):
         self.request_id = request_id
         self.retry_after_s = retry_after_s
         self.exit_code = _EXIT_CODES.get(code, 1)
+
+    @property
+    def code(self) -> str:
+        """The code of the problem document."""
+        return self._code
 
     def name_files(self, paths: Mapping[str, str]) -> None:
         """Let messages name files as the user did; `paths` by the names that were sent."""
@@ -52,11 +57,11 @@ class ServiceError(PlannerError):
     def in_options(self) -> "ServiceError":
         """Return the error as the command line says it."""
         problems = self._option_problems
-        fixes = [problem.fix for problem in problems if problem.fix]
+        fixes = [problem.hint for problem in problems if problem.hint]
         return ServiceError(
             self.code,
             problems[0].message if problems else self.detail,
-            fixes[0] if fixes else self.fix,
+            fixes[0] if fixes else self.hint,
             status=self.status,
             problems=problems,
             option_problems=problems,
@@ -78,7 +83,7 @@ def problem_error(data: Mapping[str, Any], status: int) -> ServiceError:
     faults = [x for x in data.get("errors") or () if isinstance(x, Mapping)]
     problems = [_fault(x) for x in faults]
     after = data.get("retry_after_s")
-    fixes = [problem.fix for problem in problems if problem.fix]
+    fixes = [problem.hint for problem in problems if problem.hint]
     return ServiceError(
         str(data["code"]),
         str(data.get("detail") or data.get("title", "")),

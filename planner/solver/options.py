@@ -93,8 +93,12 @@ class SolveOptions:
             only[axis] = only.get(axis, values) & values
             if not only[axis]:
                 raise UsageError(
-                    f"{option('pin')} {axis} and {option('only')} {axis} contradict each other",
+                    option("pin")
+                    + f" {axis} and "
+                    + option("only")
+                    + f" {axis} contradict each other",
                     "drop one of them",
+                    code="contradiction",
                 )
         return only
 
@@ -105,9 +109,10 @@ class SolveOptions:
             named = ("pin", [self.pins[axis]]) if axis in self.pins else ("only", listed)
             if named[1] and min(named[1]) > most:
                 values = ",".join(map(str, sorted(named[1])))
-                stated = option(named[0], f"{axis}={values}"), option("max", f"{axis}={most}")
+                both = option(named[0], f"{axis}={values}") + " and "
+                both += option("max", f"{axis}={most}")
                 raise UsageError(
-                    f"{stated[0]} and {stated[1]} contradict each other", "drop one of them"
+                    both + " contradict each other", "drop one of them", code="contradiction"
                 )
 
     def search_options(self) -> SearchOptions:
@@ -116,9 +121,10 @@ class SolveOptions:
         if pinned_stages(split):
             spelled = axis_text("split", split)
             raise UsageError(
-                f"{option('pin', f'split={spelled}')}: a search finds uneven splits by itself",
-                f"planner evaluate prices this one; here {option('pin', 'split=even')} or ends, or"
-                " none",
+                option("pin", f"split={spelled}") + ": a search finds uneven splits by itself",
+                "planner evaluate prices this one; here "
+                + option("pin", "split=even")
+                + " or ends, or none",
             )
         only = self.restricted()
         return SearchOptions(
@@ -227,20 +233,25 @@ def parse_goals(
     axes = parse_pareto(pareto)
     if axes and objective not in ("", "step_time"):
         raise UsageError(
-            f"{option('pareto')} and {option('objective', objective)} ask for two answers",
+            option("pareto") + " and " + option("objective", objective) + " ask for two answers",
             "keep one of them",
+            code="contradiction",
         )
     chosen = parse_objective(objective or "step_time")
     if within and not 1.0 <= within <= 100.0:
         raise UsageError(
-            f"{option('within')} must be 1 to 100, not {within:g}", "for example 1.05"
+            option("within") + f" must be 1 to 100, not {within:g}",
+            "for example 1.05",
+            code="out-of-range",
         )
     if within and chosen != "memory":
-        message = f"{option('within')} belongs to {option('objective', 'memory')}"
-        raise UsageError(message, "drop one of them")
+        message = option("within") + " belongs to " + option("objective", "memory")
+        raise UsageError(message, "drop one of them", code="belongs-to")
     if step_limit_s < 0:
-        message = f"{option('step-limit')} must be above 0 s"
-        raise UsageError(message, f"for example {option('step-limit', '12.5')}")
+        message = option("step-limit") + " must be above 0 s"
+        raise UsageError(
+            message, "for example " + option("step-limit", "12.5"), code="out-of-range"
+        )
     return {
         "objective": chosen,
         "within": within or WITHIN,
@@ -261,8 +272,9 @@ def _pairs(items: Iterable[str], flag: str) -> list[tuple[str, str]]:
                 continue
             if not equals or not value:
                 raise UsageError(
-                    f"{option(flag)}: {part!r} is not of the form axis=value",
-                    f"for example {option(flag, 'tp=8')}",
+                    option(flag) + f": {part!r} is not of the form axis=value",
+                    "for example " + option(flag, "tp=8"),
+                    code="bad-form",
                 )
             results.append((axis.strip(), value.strip()))
     return results
@@ -277,10 +289,11 @@ def parse_pins(items: Iterable[str]) -> dict[str, int]:
             both = [axis_text(axis, x) for x in (pins[axis], number)]
             several = not any(axis == "split" and pinned_stages(x) for x in (pins[axis], number))
             raise UsageError(
-                f"{option('pin')}: {axis} is pinned to {' and to '.join(both)}",
-                f"use {option('only', axis + '=' + ','.join(both))} for several values"
+                option("pin") + f": {axis} is pinned to {' and to '.join(both)}",
+                "use " + option("only", axis + "=" + ",".join(both)) + " for several values"
                 if several
                 else "keep one of them",
+                code="contradiction",
             )
         pins[axis] = number
     return pins
@@ -300,6 +313,10 @@ def parse_max(items: Iterable[str]) -> dict[str, int]:
     for axis, value in _pairs(items, "--max"):
         if axis in WORDS:
             usable = ", ".join(a for a in AXES if a not in WORDS)
-            raise UsageError(f"{option('max')}: {axis} has no order", f"axes with one: {usable}")
+            raise UsageError(
+                option("max") + f": {axis} has no order",
+                f"axes with one: {usable}",
+                code="bad-value",
+            )
         limits[axis] = axis_values(axis, value, "--max")
     return limits

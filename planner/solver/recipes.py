@@ -63,6 +63,7 @@ def one_recipe(model: ModelInput, options: SolveOptions, what: str) -> ModelInpu
     if len(names) > 1:
         raise UsageError(
             f"the precision is left open ({', '.join(names)}), and {what}",
-            f"name one recipe: {option('pin', f'{PRECISION}={names[0]}')}",
+            "name one recipe: " + option("pin", f"{PRECISION}={names[0]}"),
+            code="several",
         )
     return with_recipe(model, names[0])

@@ -72,10 +72,12 @@ def check_executor(name: str, ray_address: str) -> None:
     """Raise `UsageError` for an executor that does not exist or has no use for an address."""
     if name not in EXECUTORS:
         known = f"{', '.join(EXECUTORS[:-1])} or {EXECUTORS[-1]}"
-        raise UsageError(f"--executor: unknown {name!r}", known)
+        raise UsageError(f"--executor: unknown {name!r}", known, code="unknown-name")
     if ray_address and name not in ("automatic", "ray"):
         raise UsageError(
-            f"--ray-address does not go with --executor {name}", "--executor ray, or drop one"
+            f"--ray-address does not go with --executor {name}",
+            "--executor ray, or drop one",
+            code="belongs-to",
         )
 
 
@@ -85,8 +87,10 @@ def _texts(values: Mapping[str, object] | None) -> list[str]:
     for axis, value in (values or {}).items():
         several = value if isinstance(value, (list, tuple, set, frozenset)) else [value]
         if not several:
-            message = f"{option('only')}: {axis} may have no value at all"
-            raise UsageError(message, "name its values, or leave the axis out")
+            message = option("only") + f": {axis} may have no value at all"
+            raise UsageError(
+                message, "name its values, or leave the axis out", code="out-of-range"
+            )
         items += [f"{axis}={str(v).lower() if isinstance(v, bool) else v}" for v in several]
     return items
 
@@ -103,18 +107,18 @@ def solve_options(
 ) -> SolveOptions:
     """Check and convert the Python form of the options."""
     if top < 1:
-        message = f"{option('top')} must be at least 1, not {top}"
-        raise UsageError(message, f"for example {option('top', '5')}")
+        message = option("top") + f" must be at least 1, not {top}"
+        raise UsageError(message, "for example " + option("top", "5"), code="out-of-range")
     if framework not in FRAMEWORKS:
         fix = f"one of {', '.join(FRAMEWORKS)}"
-        raise UsageError(f"unknown framework {framework!r}", fix, "framework")
+        raise UsageError(f"unknown framework {framework!r}", fix, "framework", code="unknown-name")
     if stack and stack not in STACKS:
         fix = f"one of {', '.join(sorted(STACKS))}"
-        raise UsageError(f"unknown stack {stack!r}", fix, "stack")
+        raise UsageError(f"unknown stack {stack!r}", fix, "stack", code="unknown-name")
     for name in allow:
         if name not in ALLOWANCES:
-            message = f"{option('allow')}: unknown {name!r}"
-            raise UsageError(message, f"one of {', '.join(ALLOWANCES)}")
+            message = option("allow") + f": unknown {name!r}"
+            raise UsageError(message, f"one of {', '.join(ALLOWANCES)}", code="unknown-name")
     options = SolveOptions(
         top=top,
         pins=parse_pins(_texts(pins)),

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from costmodels.problem import Problem
 from planner.errors import SearchError, UsageError
-from planner.option_names import option
+from planner.option_names import joined, option
 from planner.solver.answer.result import DeviceCounts
 from planner.solver.options import SolveOptions
 from planner.specs.inputs import ClusterInput, ModelInput
@@ -158,9 +158,14 @@ def largest_allowed(problem: Problem, options: SolveOptions) -> int:
         return allowed[-1]
     per_node = pool.devices_per_node
     raise UsageError(
-        f"{option('pin')}, {option('only')} or {option('max', DEVICES)} leaves no number of"
-        f" devices of pool {pool.name}",
+        option("pin")
+        + ", "
+        + option("only")
+        + " or "
+        + option("max", DEVICES)
+        + f" leaves no number of devices of pool {pool.name}",
         f"multiples of {per_node} up to {pool.n_devices}, or divisors of {per_node}",
+        code="no-devices",
     )
 
 
@@ -192,7 +197,7 @@ def variants_of(
             results.append(Variant(model, one, bounds, tally, options))
     if not results:
         texts = dict.fromkeys(refusal.message for refusal in refusals)
-        raise SearchError("; ".join(texts), refusals[0].fix)
+        raise SearchError(joined("; ", texts), refusals[0].hint)
     return results, notes
 
 

@@ -170,7 +170,8 @@ def evaluate(
     if len(names) > 1:
         raise UsageError(
             f"the cluster has {len(names)} pools, and one layout is priced on one of them",
-            f"name it with {option('pool')}: {', '.join(names)}",
+            "name it with " + option("pool") + f": {', '.join(names)}",
+            code="several",
         )
     problem = make_problem(*inputs, options)
     free = replace(options, pins={a: v for a, v in options.pins.items() if a != "split"})

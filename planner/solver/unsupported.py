@@ -2,7 +2,7 @@
 
 from costmodels.problem import Problem
 from planner.errors import SearchError, UsageError
-from planner.option_names import command, option
+from planner.option_names import command, joined, option
 from planner.solver.options import SolveOptions
 from searches.frameworks.table import schedule_runs
 from searches.options import FRAMEWORKS, TEXT_AXES
@@ -35,9 +35,10 @@ def check_options(options: SolveOptions) -> None:
             able = [named for named in FRAMEWORKS if schedule_runs(named, name)]
             raise UsageError(
                 f"schedule {name} is not searched: no configuration for it can be written"
-                + (f" with {option('framework', options.framework)}" if able else ""),
-                f"add {' or '.join(option('framework', x) for x in (*able, 'any'))}, or leave"
-                " schedule open",
+                + (" with " + option("framework", options.framework) if able else ""),
+                "add "
+                + joined(" or ", [option("framework", x) for x in (*able, "any")])
+                + ", or leave schedule open",
             )
 
 
@@ -57,8 +58,9 @@ def check_problem(problem: Problem) -> None:
         raise SearchError(
             f"{part.name}: {part.vendor} parts are not modelled in this version: "
             f"{NO_FRAMEWORK[part.vendor]}",
-            f"use an NVIDIA or AMD accelerator; {command('catalog list')} shows them",
+            "use an NVIDIA or AMD accelerator; " + command("catalog list") + " shows them",
             "cluster",
+            code="not-modelled",
         )
     if part.generation in UNEVEN_LINKS:
         raise SearchError(
@@ -66,29 +68,34 @@ def check_problem(problem: Problem) -> None:
             f"{UNEVEN_LINKS[part.generation]}",
             "use a part with equal links between all devices, such as mi300x-192gb",
             "cluster",
+            code="not-modelled",
         )
     precision, peaks = job.recipe.linear, part.peak_flops_per_s
     if precision not in peaks:
         raise SearchError(
             f"{part.name} has no {precision} matrix units, needed by precision {job.precision!r}",
-            f"its precisions: {', '.join(sorted(peaks))}; "
-            f"for example {option('set', 'training.precision=fp16')}",
+            f"its precisions: {', '.join(sorted(peaks))}; for example "
+            + option("set", "training.precision=fp16"),
+            code="not-modelled",
         )
     if job.recipe.fp8_recipe == "mxfp8" and part.generation not in SCALED_BLOCKS:
         raise SearchError(
             f"{part.name} has no matrix units with a scale per 32 elements, needed by precision"
             f" {job.precision!r}",
-            "use an accelerator that has them (Blackwell, CDNA 4), or"
-            f" {option('set', 'training.precision=fp8-tensorwise')}",
+            "use an accelerator that has them (Blackwell, CDNA 4), or "
+            + option("set", "training.precision=fp8-tensorwise"),
+            code="not-modelled",
         )
     if job.precision == "fp32":
         raise SearchError(
             "precision fp32: activations and messages in fp32 are not modelled in this version",
-            f"use bf16 or fp16: {option('set', 'training.precision=bf16')}",
+            "use bf16 or fp16: " + option("set", "training.precision=bf16"),
+            code="not-modelled",
         )
     kernels = set(part.efficiency.attention_frac) - {"unfused"}
     if problem.shape.flash_attention and not kernels:
         raise SearchError(
             f"{part.name} has no flash attention kernel",
             option("set", "model.flash_attention=false"),
+            code="not-modelled",
         )

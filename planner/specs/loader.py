@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from planner.errors import Problem, SpecError
-from planner.option_names import option, said
+from planner.option_names import option
 from planner.specs.cluster.pool_fields import settable
 from planner.specs.cluster.reader import read_cluster
 from planner.specs.examples import example_content, example_names, examples_folder
@@ -273,7 +273,7 @@ def _prepare(document: Document, kind: Kind, overrides: Overrides) -> Document:
         document = dataclasses.replace(document, data=filled)
     for path, value in pairs:
         text = str(value)
-        option_text = said(option("set", f"{path}={text}"))
+        option_text = option("set", f"{path}={text}")
         document, field, text = settable(document, path, text, option_text)
         document = set_path(document, field, text, option_text)
     return _with_nodes_set(document) if kind == "cluster" else document

@@ -28,7 +28,7 @@ class BadItem(BadValue):
     """A wrong item of an axis."""
 
     def __init__(self, error: BadValue, place: int | None) -> None:
-        super().__init__(error.message, error.fix)
+        super().__init__(error.message, error.hint)
         self.place = place
         """Its number in the list; None where there is no list."""
 

@@ -26,9 +26,11 @@ def check_size(n: int) -> None:
     if n > MAX_POINTS:
         raise BadValue(
             f"{_count(n)} points, more than {MAX_POINTS:,}",
-            "list fewer values, or sample:"
-            f" {option('design', 'latin')} {option('samples', '1000')}"
-            " (`design: latin`, `samples: 1000`)",
+            "list fewer values, or sample: "
+            + option("design", "latin")
+            + " "
+            + option("samples", "1000")
+            + " (`design: latin`, `samples: 1000`)",
         )
 
 

@@ -442,7 +442,7 @@ def dimension_of_name(name: str) -> Dimension:
         known = field_at(name)
     except BadValue as error:
         figures = ", ".join(_FIGURES)
-        fix = error.fix if len(parts) > 1 else f"a field, a value of `let:`, or one of {figures}"
+        fix = error.hint if len(parts) > 1 else f"a field, a value of `let:`, or one of {figures}"
         raise BadValue(error.message.replace("field", "name", 1), fix) from None
     if parts[0] == "search":
         raise BadValue(f"{name} is an option of the search", "constrain fields of the two files")

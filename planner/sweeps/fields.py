@@ -209,7 +209,7 @@ def _step(schema: Any, part: str, here: list[str], path: str) -> Any:
         except ValidationError as error:
             bad = error.errors()[0].get("ctx", {}).get("error")
             message = f"unknown field {path!r}: {bad.message if bad else part}"
-            raise BadValue(message, bad.fix if bad else "") from None
+            raise BadValue(message, bad.hint if bad else "") from None
         return inner
     raise BadValue(f"unknown field {path!r}: {at} has nothing inside", f"vary {at} itself")
 
@@ -254,7 +254,7 @@ def _bad_value(schema: Any, error: Mapping[str, Any]) -> BadValue:
     head = f"{path_text(loc)}: " if loc else ""
     bad = context.get("error")
     if isinstance(bad, BadValue):
-        return BadValue(head + bad.message, bad.fix)
+        return BadValue(head + bad.message, bad.hint)
     value = shown_value(error["input"])
     if kind in _BOUNDS:
         words, key = _BOUNDS[kind]

@@ -257,7 +257,7 @@ def run_sweep(
     form = format_of(path, form)
     check_executor(executor, ray_address)
     if point_limit_s < 0:
-        message = f"{option('point-limit')} must be above 0 s, not {point_limit_s:g}"
+        message = option("point-limit") + f" must be above 0 s, not {point_limit_s:g}"
         raise UsageError(message, "such as 60")
     header, limit_s = sweep.header(), point_limit_s or sweep.time_limit_s or POINT_LIMIT_S
     if path.exists():

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from planner.errors import PlannerError, SpecError
-from planner.option_names import REQUEST_FIELDS, Said, named
+from planner.errors import Location, PlannerError, SpecError
+from planner.option_names import REQUEST_FIELDS, Message, in_request
 
 TYPE = "urn:parallelism-planner:problem:"
 """Beginning of the `type` of every problem; the code follows."""
@@ -49,14 +49,18 @@ class Fault:
     column: int = 0
     rule: str = ""
     """Rule that the message is about, such as TP002."""
+    code: str = ""
+    """Kind of error, one of docs/errors.md: `bad-option.contradiction`."""
     in_options: Mapping[str, str] | None = None
     """Those of message, fix and source that name fields, with options of the command line in their
     place: for `planner --server`. A message that says all without its field is among them."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return what is known, under the names above."""
-        stated = {name: getattr(self, name) for name in self.__slots__}
-        return {name: value for name, value in stated.items() if value or name == "message"}
+        """Return what is known, under the names above; the fix also as `hint`, and one place."""
+        data = {name: getattr(self, name) for name in self.__slots__}
+        data["hint"] = self.fix
+        data["location"] = str(Location(self.source, self.line, self.column))
+        return {name: value for name, value in data.items() if value or name == "message"}
 
 
 class Problem(Exception):
@@ -136,15 +140,6 @@ def malformed(field: str, detail: str, status: int = 400) -> Problem:
     return refused("malformed", detail, status, [Fault(detail, field=field)])
 
 
-_CODES = {
-    "SpecError": "bad-specification",
-    "CatalogError": "unknown-part",
-    "NoPartError": "unknown-part",
-    "SearchError": "bad-layout",
-    "EmitError": "not-expressible",
-    "InfeasibleError": "no-plan",
-    "UsageError": "bad-option",
-}
 MAX_FAULTS = 20
 """Faults that a problem lists; the detail counts the others."""
 
@@ -154,15 +149,24 @@ def problem_of(error: PlannerError, fields: Mapping[str, str] = REQUEST_FIELDS) 
 
     `fields` are the fields of the request by the options that say the same: messages name those.
     """
-    code = _CODES.get(type(error).__name__, "bad-option")
+    code = error.kind if error.kind in TITLES else "bad-option"
     if not isinstance(error, SpecError):
-        fault = _fault(fields, error.message, error.fix)
+        fault = _fault(fields, error.message, error.hint, code=error.code)
         if error.about:
             about = fields.get(error.about, error.about)
             fault = replace(fault, field=about, in_options=_whole(fault))
         return refused(code, fault.message, errors=[fault])
     faults = [
-        _fault(fields, p.message, p.fix, p.file, field=p.path, line=p.line, column=p.column)
+        _fault(
+            fields,
+            p.message,
+            p.hint,
+            p.file,
+            field=p.path,
+            line=p.line,
+            column=p.column,
+            code=error.code,
+        )
         for p in error.problems
     ]
     if not faults:
@@ -185,9 +189,9 @@ def _fault(
 ) -> Fault:
     """Return a fault in the names of fields, the first of them its place if it has none."""
     of_options = {"message": message, "fix": fix, "source": source}
-    of_fields: dict[str, Any] = {key: named(text, fields) for key, text in of_options.items()}
+    of_fields: dict[str, Any] = {key: in_request(text, fields) for key, text in of_options.items()}
     rule = _RULE.search(message)
-    if isinstance(message, Said) and not where.get("field"):
+    if isinstance(message, Message) and not where.get("field"):
         where["field"] = next((fields[x] for x in message.options if x in fields), "")
     in_options = {key: str(x) for key, x in of_options.items() if of_fields[key] != x}
     return Fault(**of_fields, **where, rule=rule[0] if rule else "", in_options=in_options or None)

@@ -568,7 +568,8 @@ class ProblemAnswer(Answer):
     instance: str = ""
     """Id of the request, as in the logs."""
     errors: list[dict[str, Any]] = []
-    """Each with its `message`; `fix`, `field`, `source`, `line`, `column`, `rule` where known."""
+    """Each with its `message`; `hint`, `field`, `location`, `code` and `rule` where known. `fix`
+    is the hint; `source`, `line` and `column` are the location."""
     retry_after_s: float | None = None
 
 

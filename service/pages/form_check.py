@@ -241,13 +241,15 @@ def _faults_of(
     if isinstance(error, SpecError) and error.problems:
         return [
             Fault(
-                ": ".join(x for x in (p.file.removeprefix("--set "), p.message) if x), p.fix, field
+                ": ".join(x for x in (p.file.removeprefix("--set "), p.message) if x),
+                p.hint,
+                field,
             )
             for p in error.problems
         ]
     names = getattr(error.message, "options", ())
     name = names[0] if names else ""
-    return [Fault(error.message, error.fix, field or _field_of(error.message, name, words))]
+    return [Fault(error.message, error.hint, field or _field_of(error.message, name, words))]
 
 
 def _field_of(message: str, name: str, words: list[AxisWord]) -> str:

@@ -1,10 +1,14 @@
+import ast
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+import planner
 from planner import errors
-from planner.errors import BadValue, PlannerError, Problem, SpecError
+from planner.errors import DETAILS, BadValue, PlannerError, Problem, SpecError, UsageError
+from planner.option_names import option
 
 
 @pytest.mark.parametrize(
@@ -59,3 +63,25 @@ def test_the_light_modules_import_neither_pydantic_nor_numpy():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+class TestCodes:
+    def test_every_error_has_a_kind_a_place_and_a_field(self):
+        refused = UsageError(option("max") + ": recompute has no order", "", code="bad-value")
+        assert (refused.code, refused.field) == ("bad-option.bad-value", "at_most")
+        assert refused.location is None
+        wrong = SpecError(Problem("is wrong", "", "c.yaml", 7, 18, "pools.0.nodes"))
+        assert (wrong.code, wrong.field) == ("bad-specification", "pools.0.nodes")
+        assert str(wrong.location) == "c.yaml:7:18"
+
+    def test_the_second_words_of_all_codes_are_explained(self):
+        words = {
+            keyword.value.value
+            for path in Path(planner.__file__).parent.rglob("*.py")
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "").endswith("Error")
+            for keyword in node.keywords
+            if keyword.arg == "code" and isinstance(keyword.value, ast.Constant)
+        }
+        assert words <= DETAILS.keys()
+        assert DETAILS.keys() - words <= {"file"}  # `FileError` has it of itself

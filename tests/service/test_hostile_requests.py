@@ -338,6 +338,9 @@ def test_errors_of_the_library_keep_their_places_and_codes() -> None:
         "source": "m.yaml",
         "line": 3,
         "column": 5,
+        "code": "bad-specification",
+        "hint": "good",
+        "location": "m.yaml:3:5",
     }
     assert problem_of(SearchError("breaks TP002 (x)")).errors[0].rule == "TP002"
     again = pickle.loads(pickle.dumps(problem_of(UsageError("a", "b"))))

@@ -54,13 +54,13 @@ def test_an_empty_file_is_told_what_to_write(tmp_path):
     file.write_text("\n")
     with pytest.raises(SpecError, match="the file is empty") as caught:
         read_limits(file, RequestLimits(), Options())
-    assert "solve_s: 20" in caught.value.problems[0].fix
+    assert "solve_s: 20" in caught.value.problems[0].hint
 
 
 def test_an_unknown_name_is_told_a_close_one():
     with pytest.raises(SpecError) as caught:
         with_limits(Document({"solv_s": 1}), RequestLimits(), Options())
-    assert "solve_s" in caught.value.problems[0].fix
+    assert "solve_s" in caught.value.problems[0].hint
 
 
 def test_every_limit_has_a_meaning_and_stands_in_the_docs():

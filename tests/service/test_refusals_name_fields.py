@@ -294,3 +294,18 @@ def test_no_error_of_what_a_service_calls_spells_an_option_out() -> None:
                 ]
                 found += [(path.name, node.lineno, x) for x in texts if of_requests.search(x)]
     assert not found
+
+
+def test_no_option_of_a_message_is_lost_in_an_f_string() -> None:
+    """A message is joined with `+`: of an f-string the text alone is left, with `--pin` in it."""
+    lost = [
+        (path.name, part.lineno)
+        for path in LIBRARY.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.JoinedStr)
+        for part in ast.walk(node)
+        if isinstance(part, ast.Call)
+        and isinstance(part.func, ast.Name)
+        and part.func.id in ("option", "command", "option_or_section")
+    ]
+    assert not lost

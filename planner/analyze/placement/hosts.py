@@ -65,10 +65,11 @@ def hosts_of_text(text: str, file: str = "") -> tuple[str, ...]:
     """Return the hosts of a list, or of the lines of a file of this name."""
     if not text.strip() and not file:
         fix = (
-            f"a list such as n[001-016], or a file; leave {option('hosts')} out for those of the"
-            " cluster"
+            "a list such as n[001-016], or a file; leave "
+            + option("hosts")
+            + " out for those of the cluster"
         )
-        raise UsageError(f"{option('hosts')} is empty", fix)
+        raise UsageError(option("hosts") + " is empty", fix)
     names: list[str] = []
     for number, line in enumerate(text.splitlines(), start=1):
         words = line.partition("#")[0].split()
@@ -78,10 +79,10 @@ def hosts_of_text(text: str, file: str = "") -> tuple[str, ...]:
             names += expand_hosts(words[0])
         except BadValue as error:
             where = f"{file}:{number}" if file else option("hosts")
-            raise UsageError(f"{where}: {error.message}", error.fix) from None
+            raise UsageError(where + f": {error.message}", error.hint) from None
     if not names:
         raise UsageError(
-            f"{option('hosts')}: {file or text!r} names no host",
+            option("hosts") + f": {file or text!r} names no host",
             "a list such as n[001-016], or a file",
         )
     return tuple(names)

@@ -208,16 +208,30 @@ def _check_own_options(question: str, most: int, by: str, step: int, tolerance: 
         ("--tolerance", tolerance, "bandwidth"),
     ):
         if value and question != of:
-            raise UsageError(f"{name} belongs to the question {of}, not to {question}", "drop it")
+            raise UsageError(
+                f"{name} belongs to the question {of}, not to {question}",
+                "drop it",
+                code="belongs-to",
+            )
     if by and by not in FAMILIES:
-        raise UsageError(f"--by: unknown {by!r}", f"one of {', '.join(FAMILIES)}")
+        raise UsageError(
+            f"--by: unknown {by!r}", f"one of {', '.join(FAMILIES)}", code="unknown-name"
+        )
     if not 0 <= most <= 1_000_000:
-        raise UsageError(f"--most must be 1 to 1000000 nodes, not {most}", "--most 256")
+        raise UsageError(
+            f"--most must be 1 to 1000000 nodes, not {most}", "--most 256", code="out-of-range"
+        )
     if not 0 <= step <= MAX_SEQ_LEN:
-        raise UsageError(f"--step must be 1 to {MAX_SEQ_LEN} tokens, not {step}", "--step 1024")
+        raise UsageError(
+            f"--step must be 1 to {MAX_SEQ_LEN} tokens, not {step}",
+            "--step 1024",
+            code="out-of-range",
+        )
     if not 0 <= tolerance < 1:
         fix = "a share of the compute time: --tolerance 0.02"
-        raise UsageError(f"--tolerance must be above 0 and below 1, not {tolerance:g}", fix)
+        raise UsageError(
+            f"--tolerance must be above 0 and below 1, not {tolerance:g}", fix, code="out-of-range"
+        )
 
 
 def node_counts(pool: Pool, most_nodes: int) -> Iterator[tuple[int, int]]:
@@ -395,7 +409,9 @@ def _largest_micro_batch(asked: _Question) -> Recommendation:
     """Return the largest micro-batch: all divisors of the global batch, from the largest down."""
     options = asked.options
     if {"mbs"} & {*options.pins, *options.only, *options.at_most}:
-        raise UsageError("mbs is what is asked for and cannot be restricted", "drop mbs")
+        raise UsageError(
+            "mbs is what is asked for and cannot be restricted", "drop mbs", code="bad-value"
+        )
     problem = asked.problem()
     sizes = divisors(problem.job.global_batch)
     scope = f"every divisor of the global batch of {problem.job.global_batch}, the largest first"

@@ -228,11 +228,11 @@ def replan(
     model = replace(model, listed=())
     gone = lost_nodes(cluster, plan.layout.n_devices, lost)
     if not gone and not gained:
-        fix = f"for example {option('lost', '2')}, or {option('gained', '4')}"
+        fix = "for example " + option("lost", "2") + ", or " + option("gained", "4")
         raise UsageError("no node is lost or gained", fix, "lost")
     if gained < 0:
-        message = f"{option('gained', str(gained))} is below 0"
-        raise UsageError(message, f"nodes that are gone go to {option('lost')}")
+        message = option("gained", str(gained)) + " is below 0"
+        raise UsageError(message, "nodes that are gone go to " + option("lost"))
     pool = cluster.cluster.pools[0]
     left = [i for i in range(pool.n_nodes) if i not in gone]
     nodes = [*left, *[-1] * gained]
@@ -269,19 +269,19 @@ def lost_nodes(cluster: ClusterInput, n_devices: int, lost: int | Sequence[str])
     if isinstance(lost, int):
         if not 0 <= lost <= n_used:
             raise UsageError(
-                f"{option('lost', str(lost))}: the plan runs on {n_used} nodes",
+                option("lost", str(lost)) + f": the plan runs on {n_used} nodes",
                 f"0 to {n_used}; nodes that it does not use are lost by name",
             )
         return set(range(n_used - lost, n_used))
     if not names:
         raise UsageError(
-            f"{option('lost')} names hosts, and the cluster names none",
+            option("lost") + " names hosts, and the cluster names none",
             "give a number, or `hosts:` in the cluster file",
         )
     unknown = [name for name in lost if name not in names]
     if unknown:
         raise UsageError(
-            f"{option('lost')}: the pool has no host {unknown[0]!r}",
+            option("lost") + f": the pool has no host {unknown[0]!r}",
             f"hosts: {compress_hosts(names)}"[:300],
         )
     return {names.index(name) for name in lost}
@@ -295,8 +295,8 @@ def lost_of_text(text: str) -> int | tuple[str, ...]:
     try:
         return expand_hosts(plain) if plain else 0
     except BadValue as error:
-        message = f"{option('lost')}: {error.message}"
-        raise UsageError(message, error.fix or "or a number") from None
+        message = option("lost") + f": {error.message}"
+        raise UsageError(message, error.hint or "or a number") from None
 
 
 def _node_name(cluster: ClusterInput, i: int) -> str:

@@ -92,7 +92,11 @@ def deepspeed_run(
 ) -> ExistingRun:
     """Return the run of dotted settings; `REPEATED` among them is taken out."""
     if model is None:
-        fix = f"name its model file: {option('model', 'llama3-8b')}, a YAML file or a config.json"
+        fix = (
+            "name its model file: "
+            + option("model", "llama3-8b")
+            + ", a YAML file or a config.json"
+        )
         raise SpecError(Problem("a DeepSpeed configuration does not say the model", fix, source))
     repeated = settings.pop(REPEATED, ())
     all_settings = dict(settings)

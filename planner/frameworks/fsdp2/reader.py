@@ -66,7 +66,11 @@ def read_accelerate(
     if not isinstance(data, dict):
         raise SpecError(Problem("an Accelerate configuration is a mapping", "", source))
     if model is None:
-        fix = f"name its model file: {option('model', 'llama3-8b')}, a YAML file or a config.json"
+        fix = (
+            "name its model file: "
+            + option("model", "llama3-8b")
+            + ", a YAML file or a config.json"
+        )
         raise SpecError(Problem("an Accelerate file does not say the model", fix, source))
     settings = with_set(flattened(data), sets)
     arguments = dict(arguments or {})

@@ -15,7 +15,7 @@ from typing import Any
 
 from planner.errors import UsageError
 from planner.frameworks.shell.marks import unmarked, unresolved
-from planner.option_names import option, said
+from planner.option_names import option
 from planner.specs.yaml.document import close_names
 
 
@@ -171,7 +171,7 @@ def set_flags(parsed: Parsed, changes: Iterable[tuple[str, object]]) -> Parsed:
             close = close_names(key.replace("-", "_"), known, 1)
             guess = f"did you mean {close[0]}? " if close else ""
             raise UsageError(
-                f"{option('set')} {path}: Megatron-LM has no such flag",
+                option("set") + f" {path}: Megatron-LM has no such flag",
                 f"{guess}a flag (tensor_model_parallel_size), or model.layers, pools.0.nodes",
             )
         open_values.pop(flag.dest, None)
@@ -180,10 +180,10 @@ def set_flags(parsed: Parsed, changes: Iterable[tuple[str, object]]) -> Parsed:
             settings.pop(flag.dest, None)
             written.pop(flag.dest, None)
             continue
-        written[flag.dest] = said(option("set", f"{path}={text}"))
+        written[flag.dest] = option("set", f"{path}={text}")
         if flag.is_switch:
             if text.lower() not in ("true", "false"):
-                message = f"{option('set')} {path}: true or false, not {text!r}"
+                message = option("set") + f" {path}: true or false, not {text!r}"
                 raise UsageError(message, f"{path}=true")
             settings[flag.dest] = text.lower() == "true"
             continue
@@ -192,7 +192,7 @@ def set_flags(parsed: Parsed, changes: Iterable[tuple[str, object]]) -> Parsed:
             if any(flag.choices and value not in flag.choices for value in read):
                 raise ValueError(f"{text!r} is not one of {_listed(flag.choices)}")
         except ValueError as error:
-            message = f"{option('set')} {path}: {error}"
+            message = option("set") + f" {path}: {error}"
             raise UsageError(message, f"for example {path}=1") from None
         settings[flag.dest] = read if flag.nargs else read[0]
     return replace(

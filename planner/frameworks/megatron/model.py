@@ -10,7 +10,7 @@ from planner.frameworks.megatron.flags import Parsed, default_of, parse_flags, p
 from planner.frameworks.megatron.forks import understood
 from planner.frameworks.megatron.yaml_arguments import looks_like_model_args, read_model_args
 from planner.frameworks.runs.launch_script import read_launch
-from planner.option_names import option
+from planner.option_names import joined, option
 from planner.specs.importers.imported import Imported, Origin
 
 NEEDED = ("num_layers", "hidden_size", "num_attention_heads", "seq_length")
@@ -108,7 +108,7 @@ def megatron_model(
     if missing := missing_flags(settings):
         ask_for_open_words(settings, missing)
         named = (flag.removeprefix("--").replace("-", "_") for flag in missing)
-        fix = "add them, or " + " ".join(option("set", f"{dest}=...") for dest in named)
+        fix = "add them, or " + joined(" ", [option("set", f"{dest}=...") for dest in named])
         raise SpecError(Problem(f"no {', '.join(missing)}", fix, settings.source))
     ask_for_open_values(settings)
     for dest in NEEDED:
@@ -180,7 +180,7 @@ def ask_for_open_words(settings: MegatronSettings, missing: Sequence[str]) -> No
     shown_names = ", ".join(names)
     message = f"no {', '.join(missing)}; they may stand in {shown_names}, which is not known here"
     fix = (
-        " ".join(option("env", f"{name}='...'") for name in plain)
+        joined(" ", [option("env", f"{name}='...'") for name in plain])
         or "write its flags into the script"
     )
     raise SpecError(Problem(message, fix, settings.source))
@@ -197,8 +197,8 @@ def ask_for_open_values(settings: MegatronSettings, dests: Sequence[str] = ()) -
     more = f" (and {len(hit) - 1} more flags)" if len(hit) > 1 else ""
     message = f"{settings.flag(first)}{more} depends on {', '.join(names)}, which nothing sets"
     plain = [name for name in names if re.fullmatch(r"\w+", name)]
-    variables = " ".join(option("env", f"{name}=...") for name in plain)
-    fix = variables or option("set", f"{first}=...")
+    variables = joined(" ", [option("env", f"{name}=...") for name in plain])
+    fix: str = variables or option("set", f"{first}=...")
     if any(name.isdecimal() for name in names):
         fix = with_arguments(settings.source)
     raise SpecError(Problem(message, fix, settings.source))

@@ -72,7 +72,7 @@ def read_primus(text: str, source: str, asked: RunQuery, find: FindFile) -> Exis
     model = _extended(str(module.get("model", "")), find, missing, asked.env or {})
     base = _extended(str(module.get("config", "")), find, missing, asked.env or {})
     if not model and asked.model is None:
-        fix = f"put it beside {source}, or name its model file: {option('model', 'llama3-8b')}"
+        fix = f"put it beside {source}, or name its model file: " + option("model", "llama3-8b")
         message = f"names the model {module.get('model')}, which does not lie beside it"
         raise SpecError(Problem(message, fix, source))
     overrides = module.get("overrides")

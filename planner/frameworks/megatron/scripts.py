@@ -200,7 +200,11 @@ SWIFT = (
 def swift_script(text: str, launch: LaunchCommand, name: str, asked: RunQuery) -> ExistingRun:
     """Return the run of ms-swift's `megatron sft`: the model comes by its name in a hub."""
     if asked.model is None:
-        fix = f"name its model file: {option('model', 'llama3-8b')}, a YAML file or a config.json"
+        fix = (
+            "name its model file: "
+            + option("model", "llama3-8b")
+            + ", a YAML file or a config.json"
+        )
         message = "ms-swift takes the sizes from a checkpoint: the script does not say the model"
         raise SpecError(Problem(message, fix, name, launch.line))
     result = understood((*SWIFT, *launch.words), line_in(text), "ms-swift")

@@ -93,8 +93,8 @@ def run_text(file: str) -> tuple[str, str, str]:
 def _for_framework(run: ExistingRun, framework: str, name: str) -> ExistingRun:
     if framework and run.framework != framework:
         raise UsageError(
-            f"{option('framework', framework)}: {name} is a {run.format}, for {run.framework}",
-            f"leave it out, or {option('framework', run.framework)}",
+            option("framework", framework) + f": {name} is a {run.format}, for {run.framework}",
+            "leave it out, or " + option("framework", run.framework),
         )
     return run
 
@@ -162,7 +162,7 @@ def _read(text: str, name: str, asked: RunQuery, part: str) -> ExistingRun:
     if named or looks_like_script(text) or looks_like_megatron(text):
         return _script(text, name, asked)
     if re.search(r"^(model|pools):", text, re.MULTILINE):
-        fix = f"name the run first, then the cluster; a model goes to {option('model')}"
+        fix = "name the run first, then the cluster; a model goes to " + option("model")
         raise SpecError(Problem("is a model or cluster file, not a run", fix, name))
     raise SpecError(Problem("is not a run that is known here", f"expected {_listed()}", name))
 
@@ -214,7 +214,7 @@ def _json(text: str, name: str, asked: RunQuery) -> ExistingRun:
     except json.JSONDecodeError:
         data = {"zero_optimization": None}  # its reader says where the JSON is wrong
     if isinstance(data, dict) and "model_type" in data and "zero_optimization" not in data:
-        fix = f"name the run first, and this file with {option('model')}"
+        fix: str = "name the run first, and this file with " + option("model")
         raise SpecError(Problem("is a model (config.json), not a run", fix, name))
     if isinstance(data, dict) and BATCH in data and "zero_optimization" not in data:
         fix = "name the launch script, or the Accelerate or DeepSpeed file that goes with it"
@@ -293,7 +293,7 @@ def _script(text: str, name: str, asked: RunQuery) -> ExistingRun:
         return _of_script(_trainer(launch, name, asked, arguments, find), launch, name)
     if "tensor_model_parallel_size" in arguments and launch.script:
         if asked.model is None:
-            fix = f"name its model file: {option('model', 'llama3-8b')}, or a config.json"
+            fix = "name its model file: " + option("model", "llama3-8b") + ", or a config.json"
             message = (
                 "takes the sizes of its model from a checkpoint: the script does not say them"
             )

@@ -27,7 +27,7 @@ def with_set(settings: Mapping[str, Any], changes: Iterable[tuple[str, object]])
 
     None takes a setting away.
     """
-    from planner.option_names import option, said
+    from planner.option_names import option
     from planner.specs.yaml.document import parse_yaml
 
     changed = dict(settings)
@@ -36,7 +36,7 @@ def with_set(settings: Mapping[str, Any], changes: Iterable[tuple[str, object]])
             changed.pop(key, None)
             continue
         text = str(given)
-        given_by = said(option("set", f"{key}={text}"))
+        given_by = option("set", f"{key}={text}")
         changed[key] = parse_yaml(text, given_by).data if text.strip() else None
     return changed
 

@@ -597,7 +597,7 @@ def described_model(read: Reader, job: Mapping[str, Any], sizes: Mapping[str, An
         if family is None or plain not in family:
             known = ", ".join(family) if family else ", ".join(flavors())
             what = f"flavor {flavor!r} of {name}" if family else f"model {name!r}"
-            fix = f"known: {known}; or give the sizes with {option('model', 'FILE')}"
+            fix = f"known: {known}; or give the sizes with " + option("model", "FILE")
             raise SpecError(Problem(f"{what} is not in the table of sizes", fix, read.source))
         section, why = dict(family[plain]), f"torchtitan's {name} {flavor}"
         title = re.sub(r"[^A-Za-z0-9._+-]", "-", f"{name}-{plain}".lower())

@@ -217,7 +217,7 @@ def without_absurd(
             anchored(base, trial_runs_of([one], framework, stack))
         except SpecError as error:
             problem = error.problems[0]
-            one = replace(one, refused=f"{problem.message}; {problem.fix}")
+            one = replace(one, refused=f"{problem.message}; {problem.hint}")
         results.append(one)
     return results
 

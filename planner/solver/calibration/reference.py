@@ -468,7 +468,7 @@ def _inputs(
             [one if one.file else replace(one, file=here) for one in error.problems]
         ) from None
     except PlannerError as error:
-        raise SpecError(document.problem((*at, "model"), error.message, error.fix)) from None
+        raise SpecError(document.problem((*at, "model"), error.message, error.hint)) from None
     names = [one.name for one in cluster.cluster.pools]
     if len(names) > 1:
         message = f"the cluster has {len(names)} pools, and a run used one of them"
@@ -524,7 +524,7 @@ def _layout(
         context = Context(problem, options.search_options(), problem.pool.n_devices)
         return layout_from_pins(context, options.pins), model
     except PlannerError as error:
-        raise wrong("layout", error.message, error.fix) from None
+        raise wrong("layout", error.message, error.hint) from None
     except (KeyError, TypeError) as error:
         fix = "axes and their values: {tp: 8, pp: 4, mbs: 1}"
         raise wrong("layout", f"is no layout: {error}", fix) from None
@@ -544,7 +544,7 @@ def _peak(data: Mapping[str, Any], wrong: Any) -> tuple[float | None, str]:
     try:
         peak = parse_size(data["peak_memory"])
     except BadValue as error:
-        raise wrong("peak_memory", error.message, error.fix) from None
+        raise wrong("peak_memory", error.message, error.hint) from None
     if peak <= 0:
         raise wrong("peak_memory", f"{shown_value(data['peak_memory'])} is no size", "61.2 GiB")
     return peak, kind

@@ -450,7 +450,7 @@ def _part(
     except UnknownPartError as error:
         close = " or ".join(error.suggestions)
         guess = f"did you mean {close}? " if close else ""
-        fix = f"{guess}`{command('catalog list')}` shows all names"
+        fix = f"{guess}`" + command("catalog list") + "` shows all names"
         message = f"unknown {noun} {units.shown_value(name)}"
         raise SpecError(document.problem(path, message, fix)) from None
 

@@ -18,7 +18,7 @@ from costmodels.plans import PLACEMENT_OF, Layout
 from costmodels.precision import PRECISIONS
 from costmodels.schedule.stages import FOLDED, SPLITS, spelled, stage_layers
 from planner.errors import SearchError, UsageError
-from planner.option_names import command, given_as, option
+from planner.option_names import command, option, option_or_section
 from searches.options import AXES, TEXT_AXES
 from searches.rules import RULES, Context, first_broken_rule
 
@@ -95,7 +95,11 @@ def axis_values(axis: str, text: str, flag: str) -> int:
     """
     if axis not in (*AXES, *PROBLEM_AXES):
         known = ", ".join((*AXES, *PROBLEM_AXES))
-        raise UsageError(f"{given_as(flag)}: unknown axis {axis!r}", f"axes: {known}")
+        raise UsageError(
+            option_or_section(flag) + f": unknown axis {axis!r}",
+            f"axes: {known}",
+            code="unknown-name",
+        )
     if axis == "recompute_modules":
         return _modules(text, flag)
     if axis == "split" and flag == "--pin" and re.fullmatch(r"[\dx-]*\d[\dx-]*", text):
@@ -105,8 +109,8 @@ def axis_values(axis: str, text: str, flag: str) -> int:
         return SWITCH_FORMS[text.lower()]
     if words:
         if text not in words:
-            message = f"{given_as(flag)}: {axis} cannot be {text!r}"
-            raise UsageError(message, f"one of {', '.join(words)}")
+            message = option_or_section(flag) + f": {axis} cannot be {text!r}"
+            raise UsageError(message, f"one of {', '.join(words)}", code="bad-value")
         return words.index(text)
     if axis == "sp" and text.lower() in ("true", "false", *SWITCH_WORDS):
         return int(text.lower() in ("true", "on"))
@@ -114,21 +118,24 @@ def axis_values(axis: str, text: str, flag: str) -> int:
         value = int(text)
     except ValueError:
         raise UsageError(
-            f"{given_as(flag)}: {axis} needs a whole number, not {text!r}",
-            f"for example {given_as(flag, f'{axis}=1')}",
+            option_or_section(flag) + f": {axis} needs a whole number, not {text!r}",
+            "for example " + option_or_section(flag, f"{axis}=1"),
+            code="bad-form",
         ) from None
     counts = ("zero", "sp", "recompute_layers", "activation_offload_layers")
     least = 0 if axis in counts else 1
     if value < least:
         raise UsageError(
-            f"{given_as(flag)}: {axis} must be at least {least}, not {value}",
-            f"for example {given_as(flag, f'{axis}={least}')}",
+            option_or_section(flag) + f": {axis} must be at least {least}, not {value}",
+            "for example " + option_or_section(flag, f"{axis}={least}"),
+            code="out-of-range",
         )
     maximum = LARGEST.get(axis, MOST_VALUE)
     if value > maximum:
         raise UsageError(
-            f"{given_as(flag)}: {axis} is at most {maximum}, not {text}",
-            f"for example {given_as(flag, f'{axis}={min(maximum, 8)}')}",
+            option_or_section(flag) + f": {axis} is at most {maximum}, not {text}",
+            "for example " + option_or_section(flag, f"{axis}={min(maximum, 8)}"),
+            code="out-of-range",
         )
     return value
 
@@ -144,14 +151,16 @@ def _split_code(text: str) -> int:
         match = re.fullmatch(r"(?:(\d{1,3})x)?(\d{1,4})", part)
         if not match or int(match[2]) < 1 or int(match[1] or 1) < 1:
             raise UsageError(
-                f"{option('pin')}: split cannot be {text!r}: {part!r} is no number of layers",
-                "even, ends, or the layers of each virtual stage:"
-                f" {option('pin', 'split=9-11-11-9')}, or 9-2x11-9",
+                option("pin") + f": split cannot be {text!r}: {part!r} is no number of layers",
+                "even, ends, or the layers of each virtual stage: "
+                + option("pin", "split=9-11-11-9")
+                + ", or 9-2x11-9",
+                code="bad-form",
             )
         counts += [int(match[2])] * int(match[1] or 1)
     if len(counts) > MOST_STAGES:
         raise UsageError(
-            f"{option('pin')}: split names {len(counts)} stages",
+            option("pin") + f": split names {len(counts)} stages",
             f"{MOST_STAGES} can be priced at most",
         )
     code = 1
@@ -182,9 +191,10 @@ def _modules(text: str, flag: str) -> int:
     unknown = [name for name in names if name not in RECOMPUTE_MODULES]
     if unknown:
         raise UsageError(
-            f"{given_as(flag)}: recompute_modules cannot be {text!r}: there is no module"
-            f" {unknown[0]!r}",
+            option_or_section(flag)
+            + f": recompute_modules cannot be {text!r}: there is no module {unknown[0]!r}",
             f"none, or some of {', '.join(RECOMPUTE_MODULES)} joined by +",
+            code="bad-value",
         )
     return modules_code(names)
 
@@ -202,6 +212,7 @@ def _recompute(pins: Mapping[str, int], counts: tuple[int, ...]) -> tuple[str, i
         raise SearchError(
             f"recompute_modules {MODULE_SETS[modules]} contradicts recompute {kind}",
             "recompute selective with modules, another kind without them",
+            code="contradiction",
         )
     longest = max(counts, default=0)
     k = min(pins.get("recompute_layers", longest), longest)
@@ -216,6 +227,7 @@ def _activation_offload(pins: Mapping[str, int], layers: int, recomputed: int) -
         raise SearchError(
             f"activation_offload_layers {n} contradicts activation_offload {SWITCH_WORDS[on]}",
             "name one of them, or both alike",
+            code="contradiction",
         )
     maximum = recomputed or max(1, layers - RESIDENT_LAYERS)
     return n or on * maximum
@@ -239,6 +251,7 @@ def _data_parallel(context: Context, pins: Mapping[str, int]) -> int:
             f"dp {pins['dp']} contradicts {' and '.join(words)} on {n} devices",
             f"drop dp, or change {' and '.join(named)}: "
             f"dp is devices / ({' '.join(named)}) = {dp}",
+            code="contradiction",
         )
     return dp
 
@@ -253,6 +266,7 @@ def _exchange(pins: Mapping[str, int]) -> str:
             "pin cp above 1 with it"
             if kind
             else "leave cp_comm out, or name p2p, all-gather, a2a",
+            code="contradiction",
         )
     return kind
 
@@ -266,6 +280,7 @@ def _shard(pins: Mapping[str, int], zero: int, ranks: int) -> int:
         raise SearchError(
             f"dp_shard {named} contradicts zero 0, which shards nothing",
             "zero 1, 2 or 3 with it, or drop dp_shard",
+            code="contradiction",
         )
     if named < 2 or ranks % named:
         raise unequal_groups(named, ranks)
@@ -361,6 +376,7 @@ def layout_from_pins(context: Context, pins: Mapping[str, int]) -> Layout:
         rule = RULES[broken]
         raise SearchError(
             f"this layout breaks {rule.code} ({rule.title}): {rule.why}",
-            f"{rule.relax}; {command(f'rule {rule.code}')}",
+            f"{rule.relax}; " + command(f"rule {rule.code}"),
+            code="breaks-rule",
         )
     return layout

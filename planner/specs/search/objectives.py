@@ -15,7 +15,7 @@ from costmodels.run.cost_energy import cost_usd, device_power_w, energy_j
 from costmodels.run.goodput import Goodput, goodput
 from hardware.parts import Operations
 from planner.errors import UsageError
-from planner.option_names import given_as, option
+from planner.option_names import option, option_or_section
 
 OBJECTIVES = ("step_time", "tokens_per_s", "cost", "energy", "devices", "memory", "goodput")
 """What `--objective` and `--pareto` know."""
@@ -166,27 +166,34 @@ def check_inputs(
     if "cost" in objectives and operations.price_per_device_hour is None:
         raise UsageError(
             f"cost needs a price, and pool {pool.name} states none",
-            f"add `price_per_hour: 2.95` (US dollars an accelerator) to the pool, or"
-            f" {option('set', f'pools.{index}.price_per_hour=2.95')}",
+            "add `price_per_hour: 2.95` (US dollars an accelerator) to the pool, or "
+            + option("set", f"pools.{index}.price_per_hour=2.95"),
             about,
+            code="needs-figure",
         )
     if "energy" in objectives and device_power_w(pool.accelerator, operations) is None:
         raise UsageError(
             f"energy needs a power limit, and none is published for {pool.accelerator.name}",
             f"spell it out: accelerator: {{like: {pool.accelerator.name}, power: 700 W}}",
             about,
+            code="needs-figure",
         )
     if deadline_s is not None and not problem.job.tokens:
         raise UsageError(
-            f"{option('deadline')} needs the tokens of the run, and the model file states none",
-            f"add `tokens: 15T` under training, or {option('set', 'training.tokens=15T')}",
+            option("deadline") + " needs the tokens of the run, and the model file states none",
+            "add `tokens: 15T` under training, or " + option("set", "training.tokens=15T"),
+            code="needs-figure",
         )
 
 
 def parse_objective(name: str, flag: str = "--objective") -> str:
     """Return an objective by its name; `UsageError` for an unknown one."""
     if name not in OBJECTIVES:
-        raise UsageError(f"{given_as(flag)}: unknown {name!r}", f"one of {', '.join(OBJECTIVES)}")
+        raise UsageError(
+            option_or_section(flag) + f": unknown {name!r}",
+            f"one of {', '.join(OBJECTIVES)}",
+            code="unknown-name",
+        )
     return name
 
 
@@ -198,12 +205,13 @@ def parse_pareto(text: str | Sequence[str]) -> tuple[str, ...]:
         return ()
     if not 2 <= len(axes) <= 3 or len(set(axes)) < len(axes):
         raise UsageError(
-            f"{option('pareto')}: {','.join(axes)} is not two or three different objectives",
-            f"for example {option('pareto', 'step_time,memory')}",
+            option("pareto") + f": {','.join(axes)} is not two or three different objectives",
+            "for example " + option("pareto", "step_time,memory"),
+            code="bad-value",
         )
     if {"step_time", "tokens_per_s"} <= set(axes):
-        message = f"{option('pareto')}: step_time and tokens_per_s are one axis"
-        raise UsageError(message, "name one of them")
+        message = option("pareto") + ": step_time and tokens_per_s are one axis"
+        raise UsageError(message, "name one of them", code="bad-value")
     return axes
 
 
@@ -217,9 +225,15 @@ def parse_duration(value: object, flag: str) -> float:
     try:
         number = float(text) * 86400.0 if days else parse_time(text)
     except BadValue as error:
-        raise UsageError(f"{given_as(flag)}: {error.message}", "for example 30d or 36h") from None
+        raise UsageError(
+            option_or_section(flag) + f": {error.message}", "for example 30d or 36h"
+        ) from None
     if number <= 0.0:
-        raise UsageError(f"{given_as(flag)} must be above 0, not {text}", "for example 30d or 36h")
+        raise UsageError(
+            option_or_section(flag) + f" must be above 0, not {text}",
+            "for example 30d or 36h",
+            code="out-of-range",
+        )
     return number
 
 

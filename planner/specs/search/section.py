@@ -38,7 +38,7 @@ def section_faults(spec: SearchSpec) -> list[SpecFault]:
             check()
         except UsageError as error:
             message = error.message.partition(": ")[2] or error.message
-            faults.append(SpecFault(("search", *path), message, error.fix))
+            faults.append(SpecFault(("search", *path), message, error.hint))
     return faults
 
 
@@ -69,7 +69,11 @@ def _no_order() -> None:
 
 def _one_of(value: str, known: tuple[str, ...]) -> None:
     if value not in known:
-        raise UsageError(f"search: unknown {value!r}", f"one of {', '.join(filter(None, known))}")
+        raise UsageError(
+            f"search: unknown {value!r}",
+            f"one of {', '.join(filter(None, known))}",
+            code="unknown-name",
+        )
 
 
 def with_section(given: Mapping[str, Any], section: SearchSpec | None) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from planner.errors import Problem, SpecError
-from planner.option_names import option, said
+from planner.option_names import option
 from planner.units import shown_value
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def set_path(document: Document, path: str, text: str, given: str = "") -> Docum
     whether the last is a known key is left to the schema, since optional keys may be absent.
     `given` is the option for messages, where it is not this path and text.
     """
-    given = given or said(option("set", f"{path}={text}"))
+    given = given or option("set", f"{path}={text}")
     value = parse_yaml(text, given).data if text.strip() else None
     data = copy.deepcopy(document.data)
     parts: list[str | int] = []

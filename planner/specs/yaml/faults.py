@@ -223,7 +223,7 @@ def _problem(
     value = shown_value(error["input"])
     if kind == "value_error" and isinstance(context.get("error"), BadValue):
         bad = context["error"]
-        return 2, document.problem(path, bad.message, bad.fix, at_key=path[-1:] == ("[key]",))
+        return 2, document.problem(path, bad.message, bad.hint, at_key=path[-1:] == ("[key]",))
     bounds = {"greater_than_equal": "ge", "greater_than": "gt", "less_than_equal": "le"}
     if kind in bounds:
         words = {"ge": "at least", "gt": "more than", "le": "at most"}[bounds[kind]]

@@ -178,7 +178,7 @@ def scale_task(model: Source, cluster: Source, **given: Unpack[ScaleArguments]) 
         if DEVICES in named:
             raise UsageError(
                 "a curve chooses the numbers of devices itself",
-                f"{option('from')} and {option('to')} in place of it",
+                option("from") + " and " + option("to") + " in place of it",
             )
     options, said = anchored_options(options, reference)
     model_input = one_recipe(read[0], options, "a curve is of one recipe")
@@ -189,7 +189,8 @@ def scale_task(model: Source, cluster: Source, **given: Unpack[ScaleArguments]) 
     if len(names) > 1:
         raise UsageError(
             f"the cluster has {len(names)} pools, and a curve is of one of them",
-            f"name it with {option('pool')}: {', '.join(names)}",
+            "name it with " + option("pool") + f": {', '.join(names)}",
+            code="several",
         )
     asking = Asked(
         *source_names(model, cluster), tuple(overrides), given["pool"], reference_name(reference)

@@ -59,33 +59,43 @@ class Range:
     def __post_init__(self) -> None:
         if self.over not in OVER:
             raise UsageError(
-                f"{option('over')}: unknown {self.over!r}", f"one of {', '.join(OVER)}"
+                option("over") + f": unknown {self.over!r}",
+                f"one of {', '.join(OVER)}",
+                code="unknown-name",
             )
         if self.scaling not in SCALINGS:
             raise UsageError(
-                f"{option('scaling')}: unknown {self.scaling!r}", f"one of {', '.join(SCALINGS)}"
+                option("scaling") + f": unknown {self.scaling!r}",
+                f"one of {', '.join(SCALINGS)}",
+                code="unknown-name",
             )
         if self.over == "layers" and self.scaling == WEAK:
             raise UsageError(
-                f"{option('scaling', 'weak')} does not go with {option('over', 'layers')}: depth"
-                " does not change the batch",
-                f"drop {option('scaling')}",
+                option("scaling", "weak")
+                + " does not go with "
+                + option("over", "layers")
+                + ": depth does not change the batch",
+                "drop " + option("scaling"),
+                code="belongs-to",
             )
         for end, value in (("from", self.least), ("to", self.most)):
             if not 0 <= value <= LIMITS[self.over]:
                 raise UsageError(
-                    f"{option(end)} must be 1 to {LIMITS[self.over]:,} {self.over}, not {value:,}",
-                    f"for example {option(end, '64')}",
+                    option(end)
+                    + f" must be 1 to {LIMITS[self.over]:,} {self.over}, not {value:,}",
+                    "for example " + option(end, "64"),
+                    code="out-of-range",
                 )
         if self.least and self.most and self.least > self.most:
             raise UsageError(
-                f"{option('from', str(self.least))} is above {option('to', str(self.most))}",
+                option("from", str(self.least)) + " is above " + option("to", str(self.most)),
                 "the smaller one first",
             )
         if not 2 <= self.points <= 10_000:
             raise UsageError(
-                f"{option('points')} must be 2 to 10000, not {self.points}",
-                f"for example {option('points', '16')}",
+                option("points") + f" must be 2 to 10000, not {self.points}",
+                "for example " + option("points", "16"),
+                code="out-of-range",
             )
 
 
@@ -124,8 +134,9 @@ def grown(cluster: ClusterInput, n_devices: int) -> ClusterInput:
         result = cluster_from_dict(cluster.document, fields)
     except SpecError as error:
         raise UsageError(
-            f"{option('to', str(n_devices))}: the cluster does not grow to {nodes} nodes: {error}",
-            f"{option('to', str(pool.n_devices))}, or a cluster file with more nodes",
+            option("to", str(n_devices))
+            + f": the cluster does not grow to {nodes} nodes: {error}",
+            option("to", str(pool.n_devices)) + ", or a cluster file with more nodes",
         ) from None
     return replace(result, notes=cluster.notes)
 
@@ -171,7 +182,7 @@ def device_sizes(job: Job, asked: Range) -> list[CurveSize]:
         raise UsageError(
             f"no number of devices from {asked.least or 1:,} to {maximum:,} makes whole nodes or"
             " equal parts of one, and whole sequences a step",
-            f"numbers near it: {near}" if near else f"a larger {option('to')}",
+            f"numbers near it: {near}" if near else "a larger " + option("to"),
         )
     return thinned(results, asked.points, keep=own)
 
@@ -219,8 +230,11 @@ def job_sizes(job: Job, asked: Range) -> list[CurveSize]:
             tokens = job.model.job.global_batch * job.model.job.seq_len
             raise UsageError(
                 f"a step of {tokens:,} tokens is no whole number of sequences of {value:,}",
-                f"another {option('from')}, or {option('scaling', 'weak')}: as many sequences"
-                " whatever their length",
+                "another "
+                + option("from")
+                + ", or "
+                + option("scaling", "weak")
+                + ": as many sequences whatever their length",
             )
         if one is None:
             break

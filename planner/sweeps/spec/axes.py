@@ -15,7 +15,8 @@ from planner.units import shown_value
 
 OF_ALL_POINTS = {
     "search.pareto": "a point of a sweep has one best plan: vary search.objective",
-    "search.time_limit_s": "give one limit for all points, under `search:` or with --point-limit",
+    "search.time_limit_s": "give one limit for all points, under `search:` or with "
+    + option("point-limit"),
     "search.top": "a row has the best plan and the runner-up",
 }
 """Options of a search that are the same for all points, and what to do instead."""
@@ -122,7 +123,7 @@ def _axes_of_list(listed: Sequence[Values], columns: Sequence[Axis]) -> list[Axi
 def _check_axes(axes: Sequence[Axis], faults: Faults) -> None:
     """Refuse a sweep that varies nothing, a field twice, or what no point depends on."""
     if not axes:
-        fix = f"add `vary:` ({option('vary', 'PATH=VALUES')}), `together:` or `points:`"
+        fix = "add `vary:` (" + option("vary", "PATH=VALUES") + "), `together:` or `points:`"
         raise SpecError(faults.document.problem((), "the sweep varies nothing", fix))
     owner: dict[str, str] = {}
     for axis in axes:
@@ -133,8 +134,7 @@ def _check_axes(axes: Sequence[Axis], faults: Faults) -> None:
                 raise faults.say(place, message, "vary every field once")
             owner[path] = axis.name
             if path in OF_ALL_POINTS:
-                instead = OF_ALL_POINTS[path].replace("--point-limit", option("point-limit"))
-                raise faults.say(place, f"{path} cannot be varied", instead)
+                raise faults.say(place, f"{path} cannot be varied", OF_ALL_POINTS[path])
         for choice in axis.choices:
             for path, value in choice.sets:
                 check_part(place, path, value, faults)
@@ -166,5 +166,5 @@ def check_part(place: KeyPath, path: str, value: object, faults: Faults) -> None
         close = " or ".join(error.suggestions)
         guess = f"did you mean {close}? " if close else ""
         noun = {"like": "accelerator", "nic": "link"}.get(key, key)
-        fix = f"{guess}`{command('catalog list')}` shows all names"
+        fix = f"{guess}`" + command("catalog list") + "` shows all names"
         raise faults.say(place, f"unknown {noun} {shown_value(name)}", fix) from None

@@ -14,7 +14,7 @@ class Faults:
 
     def fail(self, path: KeyPath, error: BadValue, *, at_key: bool = False) -> SpecError:
         """Return what is wrong with the value at a path; with `at_key`, with its key."""
-        problem = self.document.problem(path, error.message, error.fix, at_key=at_key)
+        problem = self.document.problem(path, error.message, error.hint, at_key=at_key)
         # An option says by itself which field it is about.
         return SpecError(replace(problem, path="") if problem.file.startswith("--") else problem)
 

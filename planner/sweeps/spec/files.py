@@ -71,7 +71,7 @@ def read_family(
         family = family_of([model_of_document(document) for document in documents])
     except SpecError as error:
         first = error.problems[0]
-        raise faults.say(("family", "models"), first.message, first.fix) from None
+        raise faults.say(("family", "models"), first.message, first.hint) from None
     sizes = [v for c in (axis.choices if axis else ()) for p, v in c.sets if p == PARAMS]
     if axis is not None and axis.span is not None:
         sizes = [axis.span.low, axis.span.high]
@@ -82,7 +82,7 @@ def read_family(
             first = error.problems[0]
             key = "set" if PARAMS in spec.set else "vary" if axis and axis.field else "together"
             where = (key, axis.name if axis and key == "together" else PARAMS)
-            raise faults.say(where, first.message, first.fix) from None
+            raise faults.say(where, first.message, first.hint) from None
     files = {("family", str(i)): document for i, document in enumerate(documents)}
     return family, {("model", ""): documents[0], **files}
 
@@ -115,4 +115,4 @@ def _document(
             raise
         file = first.file or shown_value(source)
         message = first.message if file in first.message else f"{file}: {first.message}"
-        raise faults.say(place, message, first.fix) from None
+        raise faults.say(place, message, first.hint) from None

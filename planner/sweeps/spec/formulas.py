@@ -69,7 +69,7 @@ def _table(name: str, given: Mapping[str, Any], axes: Sequence[Axis]) -> Table:
                 message = (
                     f"{shown_value(key)} is no accelerator of the sweep, nor of the catalogue"
                 )
-                raise BadValue(message, f"`{command('catalog list')}` shows all names")
+                raise BadValue(message, "`" + command("catalog list") + "` shows all names")
             rows[known or key] = value
     if not rows:
         raise BadValue("the table is empty", "give a number for every value")

@@ -214,8 +214,8 @@ class _Reader:
         for key, kind in (("training", "model"), ("pools", "cluster"), ("fabric", "cluster")):
             if key in self.document.data:
                 message = f"this is a {kind} file, and a sweep file is needed here"
-                varied = option("vary", "PATH=VALUES")
-                fix = f"name a model and a cluster, and what to vary: {varied}"
+                fix = "name a model and a cluster, and what to vary: "
+                fix += option("vary", "PATH=VALUES")
                 raise self.faults.say((), message, fix)
 
     def _fixed(self, spec: SweepFile, axes: Sequence[Axis]) -> tuple[Change, ...]:
@@ -249,12 +249,12 @@ class _Reader:
             fix = "list the points, or vary fields in a grid" if design == "list" else "drop one"
             raise self.faults.say(("design",), message, fix)
         if design == "latin" and spec.samples is None:
-            fix = f"add `samples: 200` ({option('samples', '200')})"
+            fix = "add `samples: 200` (" + option("samples", "200") + ")"
             raise self.faults.say(
                 ("samples",), "a Latin hypercube without a number of points", fix
             )
         if design != "latin" and spec.samples is not None:
-            fix = f"add `design: latin` ({option('design', 'latin')}), or drop it"
+            fix = "add `design: latin` (" + option("design", "latin") + "), or drop it"
             raise self.faults.say(
                 ("samples",), f"belongs to a Latin hypercube, not to a {design}", fix
             )
@@ -262,8 +262,10 @@ class _Reader:
             if axis.span is not None and design != "latin":
                 message = f"{axis.name} is continuous, and a {design} needs single values"
                 fix = (
-                    "add a step (LOW..HIGH*2, LOW..HIGH+64), or"
-                    f" {option('design', 'latin')}, {option('samples', '200')}"
+                    "add a step (LOW..HIGH*2, LOW..HIGH+64), or "
+                    + option("design", "latin")
+                    + ", "
+                    + option("samples", "200")
                 )
                 raise self.faults.say(("vary", axis.name), message, fix)
         return design
@@ -304,7 +306,7 @@ class _Reader:
             )
             return anchored_options(options, self.reference or spec.reference)[0]
         except UsageError as error:
-            raise self.faults.say(("search",), error.message, error.fix) from None
+            raise self.faults.say(("search",), error.message, error.hint) from None
 
 
 def _plain_name(file: str) -> str:

@@ -40,7 +40,7 @@ def try_sweep(sweep: Sweep, faults: Faults) -> None:
             except SpecError as error:
                 problem = error.problems[0]
                 place = _place_of(sweep, change[0])
-                raise faults.say(place, problem.message, problem.fix) from None
+                raise faults.say(place, problem.message, problem.hint) from None
     for axis in sweep.axes:
         if not axis.name.startswith("search"):
             continue
@@ -52,7 +52,7 @@ def try_sweep(sweep: Sweep, faults: Faults) -> None:
                     raise UsageError(wrong[0].message, wrong[0].fix)
                 search_options(spec, sweep.stack, sweep.options)
             except UsageError as error:
-                raise faults.say(("vary", axis.name), error.message, error.fix) from None
+                raise faults.say(("vary", axis.name), error.message, error.hint) from None
     _check_known(sweep, faults)
 
 

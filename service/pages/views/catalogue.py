@@ -131,7 +131,7 @@ async def part(visit: Visit) -> str:
     try:
         sheet = sheet_of(name)
     except CatalogError as error:
-        fault = Fault(error.message, error.fix.removesuffix("planner catalog list"))
+        fault = Fault(error.message, error.hint.removesuffix("planner catalog list"))
         raise refused("unknown-part", error.message, 404, [fault]) from None
     return render_page(
         visit,

@@ -229,7 +229,7 @@ def test_too_long_a_step_asks_for_a_cut() -> None:
     plan = as_plan(replace(layout, gbs=gbs))
     with pytest.raises(UsageError, match=f"160,000 blocks, more than the {MAX_BLOCKS:,}") as info:
         trace_events(problem, plan)
-    assert "--micro-batches 32" in info.value.fix
+    assert "--micro-batches 32" in info.value.hint
     with pytest.raises(UsageError, match="must not be negative"):
         trace_events(problem, plan, -1)
 

@@ -60,7 +60,7 @@ def test_groups_that_no_plan_has_are_the_same_error_in_solve_and_evaluate(
     for ask in (planner.solve, planner.evaluate):
         with pytest.raises(SearchError, match=message) as refused:
             ask("llama3-8b", "h100-x8", pins=pins)
-        assert refused.value.fix == f"a divisor of {ranks} above 1, or drop dp_shard"
+        assert refused.value.hint == f"a divisor of {ranks} above 1, or drop dp_shard"
 
 
 def test_pinned_groups_stay_although_whole_ones_would_be_as_fast() -> None:
@@ -99,7 +99,7 @@ def test_a_senseless_section_is_one_problem_with_its_line(
     line, column = place
     assert message in str(problem)
     assert (problem.line, problem.column) in ((before + line, column), (before + line, column + 1))
-    assert problem.fix
+    assert problem.hint
 
 
 def test_the_library_refuses_contradictions_too() -> None:

@@ -176,7 +176,7 @@ def test_nobody_there_is_said(pauses: list[float]) -> None:
         service.rules()
     assert caught.value.code == "unreachable"
     assert url in str(caught.value)
-    assert "planner serve" in caught.value.fix
+    assert "planner serve" in caught.value.hint
     assert len(pauses) == 2
     assert not service.is_ready()
 
@@ -202,7 +202,7 @@ def test_a_refusal_says_what_to_change() -> None:
         1,
         "r9",
     )
-    assert error.fix == "did you mean h100-sxm-80gb?"
+    assert error.hint == "did you mean h100-sxm-80gb?"
     assert str(error) == (
         "c.yaml:7:18: pools.0.accelerator: unknown accelerator 'h1000'\n"
         "  fix: did you mean h100-sxm-80gb?"
@@ -576,7 +576,7 @@ def test_what_answers_at_a_wrong_port_is_not_printed(pauses: list[float]) -> Non
             service.rules()
         thread.join()
     assert caught.value.detail.endswith("does not answer: what came back is not HTTP")
-    assert "gRPC" in caught.value.fix
+    assert "gRPC" in caught.value.hint
 
 
 def test_https_where_plain_http_is_spoken_is_said(pauses: list[float]) -> None:
@@ -586,7 +586,7 @@ def test_https_where_plain_http_is_spoken_is_said(pauses: list[float]) -> None:
         pytest.raises(ServiceError, match="does not answer") as caught,
     ):
         service.rules()
-    assert caught.value.fix.startswith("the service may speak plain HTTP")
+    assert caught.value.hint.startswith("the service may speak plain HTTP")
 
 
 def test_names_of_files_are_plain() -> None:

@@ -63,7 +63,7 @@ def test_a_split_of_other_layers_or_stages_is_refused(
 ) -> None:
     with pytest.raises(SearchError, match=message) as refused:
         planner.evaluate(*JOB, pins=pins)
-    assert refused.value.fix
+    assert refused.value.hint
 
 
 @pytest.mark.parametrize("text", ["17-x", "17--15", "0-32", "-17", "2x", "1234567-1"])

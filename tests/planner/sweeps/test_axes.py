@@ -121,7 +121,7 @@ def test_values_as_written_and_in_base_units(path, given_values, values, numbers
 def test_each_bad_axis_has_its_message(path, given_values, message):
     with pytest.raises(BadValue, match=message.replace("(", r"\(").replace("*", r"\*")) as error:
         field_axis(path, given_values)
-    assert error.value.fix or message.startswith(("must be", "like is", "expected a whole"))
+    assert error.value.hint or message.startswith(("must be", "like is", "expected a whole"))
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_each_bad_axis_has_its_message(path, given_values, message):
 def test_an_unknown_field_names_the_one_that_was_meant(wrong, right):
     with pytest.raises(BadValue) as error:
         field_at(wrong)
-    assert error.value.fix == f"did you mean {right}?"
+    assert error.value.hint == f"did you mean {right}?"
 
 
 def test_every_field_of_the_schemas_can_be_varied():

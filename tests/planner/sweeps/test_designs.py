@@ -72,6 +72,6 @@ def test_a_billion_points_are_refused_and_none_is_made():
     axes = [field_axis(path, "1..1000+1") for path in FIELDS]
     with pytest.raises(BadValue, match=r"1,000,000,000 points, more than 1,000,000") as error:
         check_size(grid_size(axes))
-    assert "--design latin --samples" in error.value.fix
+    assert "--design latin --samples" in error.value.hint
     check_size(MAX_POINTS)
     assert len(list(islice(grid_points(axes), 3))) == 3  # lazily

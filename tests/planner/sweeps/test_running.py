@@ -282,7 +282,7 @@ class TestFullDisk:
         monkeypatch.setattr(storage.PartialSweep, "append", full)
         with pytest.raises(SweepFileError, match="the disk is full; 7 of 12 points are in") as e:
             run_sweep(FakeSweep(N), out, executor=executor)
-        assert "same command again" in e.value.fix
+        assert "same command again" in e.value.hint
         monkeypatch.undo()
         assert run_sweep(FakeSweep(N), out).n_before == 7
         assert out.read_bytes() == whole["jsonl"]

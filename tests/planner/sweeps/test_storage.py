@@ -106,7 +106,7 @@ def test_a_partial_file_of_another_sweep_is_an_error_that_names_both(out: Path) 
     with pytest.raises(SweepFileError, match=r"another sweep \(hbm 0123456789ab\)") as caught:
         PartialSweep(out, {"sweep_id": "ffffffffffff", "name": "nic"})
     assert "(nic ffffffffffff)" in str(caught.value)
-    assert "--out" in caught.value.fix
+    assert "--out" in caught.value.hint
     assert partial_path(out).read_bytes() == b"".join(before)
 
 
@@ -257,7 +257,7 @@ def test_a_folder_that_cannot_be_written_is_named(
     monkeypatch.setattr(storage.os, "open", refuse)
     with pytest.raises(SweepFileError, match=r"cannot write .*Read-only file system") as caught:
         PartialSweep(out, HEADER)
-    assert "--out" in caught.value.fix
+    assert "--out" in caught.value.hint
 
 
 def test_folders_are_made(tmp_path: Path) -> None:
@@ -277,4 +277,4 @@ def test_formats_go_by_the_ending_unless_named(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(storage, "find_spec", lambda name: None)
     with pytest.raises(UsageError, match="pyarrow, which is not installed") as caught:
         format_of(Path("a.parquet"))
-    assert "[parquet]" in caught.value.fix
+    assert "[parquet]" in caught.value.hint

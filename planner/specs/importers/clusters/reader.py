@@ -323,7 +323,7 @@ def _hosts(text: str) -> tuple[str, ...]:
     try:
         return expand_hosts(text)
     except BadValue as error:
-        raise UsageError(f"--nodes: {error.message}", error.fix) from None
+        raise UsageError(f"--nodes: {error.message}", error.hint) from None
 
 
 def _selected(nodes: list[Node], options: ImportOptions) -> list[Node]:

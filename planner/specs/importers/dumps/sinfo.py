@@ -213,7 +213,7 @@ def _rows(cells: Mapping[str, str], source: str) -> Iterator[NodeRow]:
     try:
         names = expand_hosts(cells["node"])
     except BadValue as error:
-        raise bad_dump(source, error.message, error.fix) from None
+        raise bad_dump(source, error.message, error.hint) from None
     # One line may stand for many nodes; what they use is then not that of each.
     used = cells.get("used", "") if len(names) == 1 else ""
     features = [x.rstrip("*") for x in cells.get("features", "").split(",")]

@@ -360,7 +360,7 @@ def _text_rows(record: str, source: str) -> Iterator[NodeRow]:
     try:
         names = expand_hosts(name)
     except BadValue as error:
-        raise bad_dump(source, error.message, error.fix) from None
+        raise bad_dump(source, error.message, error.hint) from None
     features = fields.get("ActiveFeatures") or fields.get("AvailableFeatures") or ""
     features = features or fields.get("Features") or fields.get("Feature") or ""
     for one in names:

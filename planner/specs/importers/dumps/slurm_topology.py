@@ -29,7 +29,7 @@ def read_topology(text: str, source: str) -> Facts:
         else:
             positions = _blocks(entries)
     except BadValue as error:
-        raise bad_dump(source, error.message, error.fix) from None
+        raise bad_dump(source, error.message, error.hint) from None
     if not positions:
         raise bad_dump(source, "the topology names no node", "give the whole output")
     return Facts(source, "Slurm, scontrol show topology", positions=positions)

@@ -68,7 +68,7 @@ def read_config(text: str, file: str, stated: Mapping[str, object]) -> Imported:
     try:
         config = open_config(document)
     except UnknownTypeError as error:
-        raise SpecError(replace(error.problems[0], fix=_advice(document, error))) from None
+        raise SpecError(replace(error.problems[0], hint=_advice(document, error))) from None
     return _checked(config, stated)
 
 
@@ -112,7 +112,7 @@ ADVISED = (
 
 def _advice(document: Document, error: UnknownTypeError) -> str:
     """Return what to do with a file of an unknown type: which types have all of its keys."""
-    shown, close = 10, error.problems[0].fix
+    shown, close = 10, error.problems[0].hint
     known = f"known: {', '.join(list(TYPES)[:shown])} and {len(TYPES) - shown} more"
     if not has_sizes(document.data):
         return close + known

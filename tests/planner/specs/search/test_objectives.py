@@ -337,7 +337,7 @@ def test_a_plan_on_fewer_devices_reopens_as_it_was(tmp_path: Any) -> None:
 def test_bad_options_say_what_to_change(options: dict[str, Any], part: str) -> None:
     with pytest.raises(UsageError, match=part) as caught:
         solve(**options)
-    assert caught.value.fix
+    assert caught.value.hint
 
 
 def test_what_an_objective_lacks_is_named() -> None:
@@ -345,7 +345,7 @@ def test_what_an_objective_lacks_is_named() -> None:
     del unpriced["pools"][0]["price_per_hour"]
     with pytest.raises(UsageError, match="cost needs a price") as caught:
         solve(unpriced, objective="cost")
-    assert "pools.0.price_per_hour" in caught.value.fix
+    assert "pools.0.price_per_hour" in caught.value.hint
     job = {**MODEL, "training": {"seq_len": 1024, "global_batch": 12}}
     with pytest.raises(UsageError, match="needs the tokens"):
         planner.solve(job, cluster(), deadline="3d")
