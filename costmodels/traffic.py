@@ -8,7 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.comm.buckets import in_one_buffer, rank_buckets
-from costmodels.comm.collectives import chosen_algorithm, collective_s, point_to_point_s
+from costmodels.comm.collectives import (
+    chosen_algorithm,
+    collective_s,
+    point_to_point_s,
+)
 from costmodels.comm.context_parallel import ELEMENT_BYTES
 from costmodels.comm.data_parallel import DataGroups, DataParallelTimes
 from costmodels.comm.fsdp import Units, grad_wire_bytes
@@ -17,13 +21,13 @@ from costmodels.comm.placement import Group, place_group, tier_names
 from costmodels.comm.tensor_parallel import loss_calls, tensor_parallel_group, tp_collective_s
 from costmodels.layers.compute import ForwardBackward
 from costmodels.layers.experts import (
-    all_to_all_s,
     expert_group,
     expert_rows,
     load_factor,
     local_tokens,
     parts_for_routing,
     sent_copies,
+    token_exchange,
 )
 from costmodels.layers.recompute import RunAgain, latent_bytes, repeated_blocks, run_again
 from costmodels.offload.activations import copy_bytes_per_s
@@ -173,7 +177,7 @@ class Wires:
         pool = self.problem.pool
         return self.known(
             ("algorithm", name, size_bytes, place),
-            lambda: chosen_algorithm(name, size_bytes, place.group, pool),
+            lambda: chosen_algorithm(name, size_bytes, place.group, pool).name,
         )
 
 
@@ -308,34 +312,44 @@ class PlanTraffic:
     def make(
         self,
         axis: str,
-        collective: str,
-        place: Place,
-        n_calls: int,
-        message: float,
+        calls: "Calls",
         exposed_s: float,
-        dtype: str,
         time_s: float | None = None,
+        algorithm: str = "",
     ) -> Transfer:
-        """Return one transfer; its time is that of the wire where none is given."""
-        wires, ranks = self.wires, int(place.n_ranks)
+        """Return one transfer; without a time or an algorithm, those of the wire."""
+        wires, place = self.wires, calls.place
+        collective, message = calls.collective, calls.message_bytes
         if time_s is None:
-            time_s = n_calls * wires.collective_s(collective, message, place)
-        algorithm = wires.algorithm(collective, message, place)
-        sent = n_calls * message * _wire_factor(collective, ranks)
+            time_s = calls.n_calls * wires.collective_s(collective, message, place)
+        ranks = int(place.n_ranks)
+        sent = calls.n_calls * message * _wire_factor(collective, ranks)
         return Transfer(
             axis,
             collective,
             wires.tiers[place.tier],
             ranks,
-            n_calls,
+            calls.n_calls,
             message,
             sent,
             time_s,
             exposed_s,
-            dtype,
-            algorithm,
+            calls.dtype,
+            algorithm or wires.algorithm(collective, message, place),
             sent * _outside_frac(collective, place),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """Equal calls of one collective in one group, in an optimizer step."""
+
+    collective: str
+    place: Place
+    n_calls: int
+    message_bytes: float
+    """Logical tensor of one call."""
+    dtype: str
 
 
 def _outside_frac(collective: str, place: Place) -> float:
@@ -412,17 +426,19 @@ def _tensor_parallel(plan: PlanTraffic) -> list[Transfer]:
             if name == "all-gather" and stack.sp_regather and layout.has_head(critical):
                 n += layout.n_passes  # the head's input once more, beside its gradient
             time_s = n * one
-            results.append(plan.make("tp", name, group, n, message, waits, width, time_s))
+            results.append(plan.make("tp", Calls(name, group, n, message, width), waits, time_s))
         if learned:
             time_s = learned * wires.tp_collective_s("all-reduce", message, group)
-            args = (learned, message, learned * one, width, time_s)
+            calls_of_sum = Calls("all-reduce", group, learned, message, width)
             results[-1] = replace(results[-1], exposed_s=results[-1].exposed_s - learned * one)
-            results.append(plan.make("tp", "all-reduce", group, *args))
+            results.append(plan.make("tp", calls_of_sum, learned * one, time_s))
     else:
         calls = round(4 * passes + 2 * recomputed) + ends
         one = wires.tp_collective_s("all-reduce", message, group)
         waits, time_s = exposed + ends * one, calls * one
-        results.append(plan.make("tp", "all-reduce", group, calls, message, waits, width, time_s))
+        results.append(
+            plan.make("tp", Calls("all-reduce", group, calls, message, width), waits, time_s)
+        )
     n_again = layout.n_passes * sum(min(c, layout.recompute_layers) for c in chunks)
     results = _latent_traffic(plan, group, results, n_again) + latent
     if layout.has_head(critical):
@@ -450,7 +466,7 @@ def _replicated_gradients(plan: PlanTraffic, group: Place) -> list[Transfer]:
         plan.wires.tp_collective_s("all-reduce", wire * n, group),
         _width(plan.rows, wire),
     )
-    return [plan.make("tp", "all-reduce", group, 1, wire * n, 0.0, dtype, time_s)]
+    return [plan.make("tp", Calls("all-reduce", group, 1, wire * n, dtype), 0.0, time_s)]
 
 
 def _replicated(plan: PlanTraffic, held: int, routed: float, group: Place) -> list[Transfer]:
@@ -469,7 +485,7 @@ def _replicated(plan: PlanTraffic, held: int, routed: float, group: Place) -> li
         sizes += [(held, shape.q_rank * shape.hidden), (held, shape.q_rank)]
     times = 1 if layout.pp > 1 else layout.n_passes
     return [
-        plan.make("tp", "all-reduce", group, n * times, 4.0 * size, 0.0, "fp32")
+        plan.make("tp", Calls("all-reduce", group, n * times, 4.0 * size, "fp32"), 0.0)
         for n, size in sizes
         if n and size
     ]
@@ -510,7 +526,7 @@ def _latent_gathers(plan: PlanTraffic, n_layers: int) -> list[Transfer]:
             2 * calls,
             tokens.item() * ((shape.q_rank or shape.hidden) + shape.kv_rank),
         )
-    return [plan.make("tp", "all-gather", group, calls, message, time_s, width, time_s)]
+    return [plan.make("tp", Calls("all-gather", group, calls, message, width), time_s, time_s)]
 
 
 def _latent_traffic(
@@ -553,7 +569,7 @@ def _latent_traffic(
     for name, n, rank in rows:
         message = 2.0 * tokens * rank
         time_s = n * plan.wires.tp_collective_s(name, message, group)
-        found.append(plan.make("tp", name, group, n, message, 0.0, width, time_s))
+        found.append(plan.make("tp", Calls(name, group, n, message, width), 0.0, time_s))
     return found
 
 
@@ -568,12 +584,13 @@ def _routed_layers(rows: Rows, layout: Layout, rank: int) -> tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
-class _Exchange:
+class _TokenExchange:
     """One exchange of tokens between experts, and what a device sends in it."""
 
     time_s: float
     message_bytes: float
     outside_frac: float
+    algorithm: str
 
 
 def _expert_parallel(plan: PlanTraffic) -> list[Transfer]:
@@ -602,43 +619,51 @@ def _expert_parallel(plan: PlanTraffic) -> list[Transfer]:
         key = layout.ep, layout.etp
         place = wires.known(("experts", *key), lambda: _place(expert_group(problem, ep, etp), 0))
 
-        def exchange() -> _Exchange:
-            group = expert_group(problem, ep, etp)
-            weight = 2.0 * shape.hidden * tokens * load_factor(shape, ep)
+        def exchange() -> _TokenExchange:
+            group, pool = expert_group(problem, ep, etp), problem.pool
+            one_copy = 2.0 * shape.hidden * tokens * load_factor(shape, ep)
+            sent = token_exchange(problem, one_copy, group)
             inside, outside = sent_copies(problem, group)
-            per_call = ((inside + outside) * weight).item()
-            return _Exchange(
-                all_to_all_s(problem, weight, group).item(),
-                per_call * layout.ep / (layout.ep - 1),
+            per_call = (inside + outside) * one_copy
+            return _TokenExchange(
+                collective_s("all-to-all", sent, group, pool).item(),
+                per_call.item() * layout.ep / (layout.ep - 1),
                 (outside / (inside + outside)).item(),
+                chosen_algorithm("all-to-all", sent, group, pool).name,
             )
 
         one = wires.known(("exchange", *key, tokens.item()), exchange)
-        calls = 2 * passes
-        spent = calls * one.time_s
-        made = plan.make("ep", "all-to-all", place, calls, one.message_bytes, spent, width, spent)
+        calls = Calls("all-to-all", place, 2 * passes, one.message_bytes, width)
+        spent = calls.n_calls * one.time_s
+        made = plan.make("ep", calls, spent, spent, one.algorithm)
         results.append(replace(made, scale_out_bytes=made.sent_bytes * one.outside_frac))
         if _sends_weights(problem):
             share = one.message_bytes / shape.hidden
             time_s = passes * wires.collective_s("all-to-all", share, place)
-            results.append(plan.make("ep", "all-to-all", place, passes, share, 0.0, width, time_s))
+            results.append(
+                plan.make("ep", Calls("all-to-all", place, passes, share, width), 0.0, time_s)
+            )
     if layout.tp > 1 and parts_for_routing(problem.stack, sp, ep).item():
         row, message = wires.place(layout.tp, 1), (2.0 * shape.hidden * total).item()
         time_s = passes * wires.tp_collective_s("all-gather", message, row)
-        results.append(plan.make("tp", "all-gather", row, passes, message, time_s, width, time_s))
+        results.append(
+            plan.make("tp", Calls("all-gather", row, passes, message, width), time_s, time_s)
+        )
     if layout.etp > 1 and problem.stack.etp_gathers != "tokens":
         inner = wires.place(layout.etp, 1)
         message = (2.0 * shape.hidden * expert_rows(problem, tokens, sp, ep, etp)).item()
         one_s = wires.tp_collective_s("all-gather", message, inner)
         for name in ("all-gather", "reduce-scatter"):
             time_s = passes * one_s
-            results.append(plan.make("ep", name, inner, passes, message, time_s, width, time_s))
+            results.append(
+                plan.make("ep", Calls(name, inner, passes, message, width), time_s, time_s)
+            )
         if _sends_weights(problem):
             backward = layout.n_passes * int(held + modules)
             share = message / shape.hidden
             for name, n in (("all-gather", passes - backward), ("reduce-scatter", backward)):
                 time_s = n * wires.tp_collective_s(name, share, inner)
-                results.append(plan.make("ep", name, inner, n, share, 0.0, width, time_s))
+                results.append(plan.make("ep", Calls(name, inner, n, share, width), 0.0, time_s))
     return results
 
 
@@ -662,7 +687,7 @@ def _loss(plan: PlanTraffic, tokens: float, group: Place, width: str) -> Transfe
         vocab = padded_vocab(problem.shape, np.array([layout.tp], dtype=np.int32)).item()
         name, size, calls, kind = "all-gather", 2.0 * tokens * vocab, layout.n_passes, width
     waits = calls * plan.wires.tp_collective_s(name, size, group)
-    return plan.make("tp", name, group, calls, size, waits, kind, waits)
+    return plan.make("tp", Calls(name, group, calls, size, kind), waits, waits)
 
 
 def _context_parallel(plan: PlanTraffic) -> list[Transfer]:
@@ -708,7 +733,7 @@ def _context_parallel(plan: PlanTraffic) -> list[Transfer]:
     taken = [one * calls for one, (_, _, calls) in zip(each, wanted, strict=True)]
     share = [waits * spent / time_s for spent in taken]
     return [
-        plan.make("cp", name, group, calls, size, exposed, width, spent)
+        plan.make("cp", Calls(name, group, calls, size, width), exposed, spent)
         for (name, size, calls), exposed, spent in zip(wanted, share, taken, strict=True)
     ]
 
@@ -738,8 +763,8 @@ def _pipeline(plan: PlanTraffic) -> list[Transfer]:
     place = plan.wires.place(layout.pp, layout.stage_stride)
     hops = boundary_hops_s(rows, layout, plan.row)
     time_s, width = n_calls * max(hops[:-1]), _activation_type(rows)
-    args = (n_calls, message, plan.pp_exposed_s, width, time_s)
-    return [plan.make("pp", "point-to-point", place, *args)]
+    calls = Calls("point-to-point", place, n_calls, message, width)
+    return [plan.make("pp", calls, plan.pp_exposed_s, time_s)]
 
 
 def sends_per_pass(layout: Layout, rank: int) -> int:
@@ -855,10 +880,10 @@ def _copies(plan: PlanTraffic, part: _Copies, kind: int) -> list[Transfer]:
     time_s = reduces * reduce - copies
     results = []
     if group.n_ranks > 1:
-        results.append(plan.make("dp", name, group, calls, grads, 0.0, width, time_s))
+        results.append(plan.make("dp", Calls(name, group, calls, grads, width), 0.0, time_s))
     if copies:
-        args = (over, calls, grads / shard, 0.0, width, copies)
-        results.append(plan.make("dp", "all-reduce", *args))
+        calls_of_sum = Calls("all-reduce", over, calls, grads / shard, width)
+        results.append(plan.make("dp", calls_of_sum, 0.0, copies))
     if gathers and shard > 1:
         weights = recipe.param_wire_bytes * params
         time_s = gathers * wire.gather_s.item(*at)
@@ -872,12 +897,12 @@ def _copies(plan: PlanTraffic, part: _Copies, kind: int) -> list[Transfer]:
                 time_s *= gathered / (gathers * params)
         if zero == 1 and rows.problem.stack.zero1_gather == "broadcast":
             name, calls, size = "broadcast", shard, weights / shard
-        results.append(plan.make("dp", name, group, calls, size, 0.0, kind_of, time_s))
+        results.append(plan.make("dp", Calls(name, group, calls, size, kind_of), 0.0, time_s))
         if near and wire.again_s is not None:  # all but a step's first are from the second copy
             more = 2 * layout.n_micro - 1
             time_s = more * wire.again_s.item(*at)
-            args = (near, more * pieces, size, 0.0, kind_of, time_s)
-            results.append(plan.make("dp", "all-gather", *args))
+            calls_of_copy = Calls("all-gather", near, more * pieces, size, kind_of)
+            results.append(plan.make("dp", calls_of_copy, 0.0, time_s))
     return results
 
 
@@ -903,7 +928,7 @@ def _tied_embedding(plan: PlanTraffic) -> list[Transfer]:
         return []
     message, width = recipe.grad_wire_bytes * shared, _width(rows, recipe.grad_wire_bytes)
     place, exposed = _place(plan.table.end_pair, plan.row), rows.shapes.embedding_sync_s
-    return [plan.make("pp", "all-reduce", place, 1, message, exposed.item(plan.row), width)]
+    return [plan.make("pp", Calls("all-reduce", place, 1, message, width), exposed.item(plan.row))]
 
 
 def _shares(layout: Layout, rank: int) -> bool:

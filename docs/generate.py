@@ -3,7 +3,7 @@
     python docs/generate.py
 
 `rules.md` whole; the tables between markers in `architecture.md`, `errors.md`, `stacks.md`,
-`files.md`, `frameworks.md` and `sweeps.md`.
+`files.md`, `frameworks.md`, `sweeps.md` and `terms/collectives.md`.
 `tests/test_docs.py` fails when they are not current.
 """
 
@@ -14,6 +14,7 @@ from pathlib import Path
 
 from pydantic_core import PydanticUndefined
 
+from costmodels.comm.collectives import ALGORITHMS
 from costmodels.stacks import EAGER, FUSED, NUMBERS, STACKS, StackProfile
 from planner import errors
 from planner.specs import schema as schemas
@@ -313,6 +314,22 @@ def error_kinds() -> str:
     return _table(("kind", "class", "exit code", "meaning"), rows)
 
 
+def algorithms_table() -> str:
+    """Return the algorithms of the collectives: where each runs, its time, whose form it is."""
+    rows = [
+        (
+            operation,
+            f"`{algorithm.name}`" + (f", {algorithm.title}" * (algorithm.title != algorithm.name)),
+            algorithm.needs or "any group",
+            f"`{algorithm.text.equation}`",
+            algorithm.text.source,
+        )
+        for operation, by_name in ALGORITHMS.items()
+        for algorithm in by_name.values()
+    ]
+    return _table(("collective", "algorithm", "runs on", "time", "source"), rows)
+
+
 def pages() -> dict[Path, str]:
     """Return every page with generated parts, as it should be."""
     stacks = _between((DOCS / "stacks.md").read_text(encoding="utf-8"), "stacks", stacks_table())
@@ -326,6 +343,8 @@ def pages() -> dict[Path, str]:
     sweeps = (DOCS / "sweeps.md").read_text(encoding="utf-8")
     sweeps = _between(sweeps, "sweep", sweep_table())
     sweeps = _between(sweeps, "columns", columns_table())
+    collectives = DOCS / "terms" / "collectives.md"
+    listed = _between(collectives.read_text(encoding="utf-8"), "algorithms", algorithms_table())
     rooms = (DOCS / "architecture.md").read_text(encoding="utf-8")
     faults = (DOCS / "errors.md").read_text(encoding="utf-8")
     faults = _between(faults, "kinds", error_kinds())
@@ -335,6 +354,7 @@ def pages() -> dict[Path, str]:
         DOCS / "errors.md": faults,
         DOCS / "architecture.md": _between(rooms, "rooms", rooms_table()),
         DOCS / "sweeps.md": sweeps,
+        collectives: listed,
         DOCS / "rules.md": rules_page(),
         DOCS / "stacks.md": stacks,
         DOCS / "files.md": files,

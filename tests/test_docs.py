@@ -28,7 +28,7 @@ LOCAL = re.compile(r"(?<![\w./~-])/(?:[a-z]+/)+\w|\bfile://")
 """A path of somebody's machine: places that a reader of the repository does not have."""
 
 
-def _generator():
+def docs_generator():
     """The script that writes the generated parts, imported from the docs folder."""
     spec = importlib.util.spec_from_file_location("docs_generate", DOCS / "generate.py")
     module = importlib.util.module_from_spec(spec)
@@ -81,7 +81,7 @@ def test_pages_name_no_local_paths(page):
 
 
 def test_generated_parts_are_current():
-    for path, text in _generator().pages().items():
+    for path, text in docs_generator().pages().items():
         current = path.read_text(encoding="utf-8")
         assert current == text, f"{path.name} is not current: run python docs/generate.py"
 

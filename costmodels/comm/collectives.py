@@ -1,5 +1,8 @@
 """Time of a collective: latency by steps, bandwidth by protocol, the best algorithm.
 
+`collective_s` is the one price of a collective: the least time of the algorithms of `ALGORITHMS`
+that run on the group. A new one is one record (`register`, docs/extending.md).
+
 Every time is base + steps * hop + bytes / bandwidth with the figures of one wire protocol (LL,
 LL128, Simple); the fastest protocol and algorithm wins, which gives the size-dependent bandwidth
 that measurements show. `size_bytes` is the whole logical tensor: the gathered array of an
@@ -11,15 +14,21 @@ and per-channel tree caps, so an all-reduce across nodes below 1 GiB comes out t
 of more than 16 devices it runs as a ring, as published runs do.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from costmodels.comm.placement import Group
+from costmodels.documentation import FunctionText, function_text
 from hardware.parts import PROTOCOLS, Pool
 
 Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
 
 SIMPLE = PROTOCOLS.index("simple")
 LL, LL128 = PROTOCOLS.index("ll"), PROTOCOLS.index("ll128")
@@ -40,6 +49,31 @@ NODE_RANKS, LARGEST_NODE = 8, 16
 """Ranks of an HGX node, and of the largest node (DGX-2): a domain above is a rack."""
 PAT_BASE_S, PAT_PER_RANK_S, PAT_HOP_SHARE, PAT_FRAC = 8e-6, 2.8e-6, 1 / 3.5, 0.75
 """The logarithmic all-gather of one-rank-per-node groups (NCCL's PAT)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """What each rank sends in an all-to-all, bytes, and what share of its links that reaches."""
+
+    inside_bytes: Floats
+    """To the other ranks of its domain."""
+    outside_bytes: Floats
+    """To ranks of other domains."""
+    inside_frac: float = 1.0
+    """Share of the ring rate inside a domain."""
+    outside_frac: float = 1.0
+    """Share of what a rank has of its group's way out of the domain."""
+
+
+Message = ArrayLike | Exchange
+"""Bytes of the whole logical tensor; of an all-to-all what each rank holds, in equal shares for
+all ranks, or an `Exchange`."""
+
+
+def even_exchange(size_bytes: ArrayLike, group: Group) -> Exchange:
+    """Return the all-to-all in which each rank sends 1/P of `size_bytes` to every other."""
+    n, ranks, inside = np.asarray(size_bytes, np.float64), group.n_ranks, group.ranks_per_domain
+    return Exchange((inside - 1) / ranks * n, (ranks - inside) / ranks * n)
 
 
 def inside_bytes_per_s(group: Group, pool: Pool) -> Floats:
@@ -92,7 +126,7 @@ def _bus_bytes_per_s(
     return np.where(group.n_domains > 1, limit, inside)
 
 
-def _over_racks(group: Group, pool: Pool) -> NDArray[np.bool_]:
+def _over_racks(group: Group, pool: Pool) -> Bools:
     """Return where a group spans several racks, in which all-reduces run as plain rings.
 
     Published all-reduces over 2 and 20 NVL72 racks (CoreWeave, NCCL 2.26) follow the latency of a
@@ -115,11 +149,9 @@ def _ring_latency_s(group: Group, pool: Pool, protocol: int, rounds: float) -> F
     return pool.scale_up.ring_base_s[protocol] + rounds * hops
 
 
-def _best(times: list[Floats], group: Group) -> Floats:
-    best = times[0]
-    for other in times[1:]:
-        best = np.minimum(best, other)
-    return np.where(group.n_ranks > 1, best, 0.0)
+def _fastest_protocol(seconds: Callable[[int], Floats]) -> Floats:
+    """Return the least of the times by wire protocol."""
+    return reduce(np.minimum, (seconds(protocol) for protocol in range(len(PROTOCOLS))))
 
 
 def ring_all_gather_s(size_bytes: ArrayLike, group: Group, pool: Pool) -> Floats:
@@ -136,79 +168,86 @@ def ring_all_gather_s(size_bytes: ArrayLike, group: Group, pool: Pool) -> Floats
     if np.any(pool.nic.ring_decline):
         fewer = np.maximum(1.0, group.n_domains / 2.0) ** pool.nic.ring_decline
     sent = (ranks - 1) / ranks * n
-    return _best(
-        [
+    return _fastest_protocol(
+        lambda p: (
             _ring_latency_s(group, pool, p, 1.0) + sent / _bus_bytes_per_s(group, pool, p, fewer)
-            for p in range(len(PROTOCOLS))
-        ],
-        group,
+        )
     )
 
 
-def logarithmic_all_gather_s(size_bytes: ArrayLike, group: Group, pool: Pool) -> Floats:
+def pat_all_gather_s(size_bytes: ArrayLike, group: Group, pool: Pool) -> Floats:
     """Return the time of a recursive-doubling all-gather (or -halving reduce-scatter), seconds.
 
-    t = base + log2(P) hop/3.5 + 2.8 us P + (P - 1)/P n / (0.75 B), infinite unless every rank is
-    alone in its domain: the form and constants of NCCL's PAT, which exists for that case only.
+    t = base + log2(P) hop/3.5 + 2.8 us P + (P - 1)/P n / (0.75 B)
+
+    Source: NCCL's PAT, which runs only where every rank of a group is alone in its domain.
     """
     n, ranks = np.asarray(size_bytes, dtype=np.float64), group.n_ranks
     hop = (pool.nic.ring_hop_s[SIMPLE] + group.extra_hop_s) * PAT_HOP_SHARE
     wire = PAT_FRAC * _bus_bytes_per_s(group, pool, SIMPLE)
     constants = PAT_BASE_S + PAT_PER_RANK_S * ranks
     time = pool.nic.latency_factor * constants + np.log2(ranks) * hop
-    time = time + (ranks - 1) / ranks * n / wire
-    alone = (group.ranks_per_domain == 1) & (group.n_domains > 1)
-    return np.where(ranks > 1, np.where(alone, time, np.inf), 0.0)
+    return np.asarray(time + (ranks - 1) / ranks * n / wire)
+
+
+def _is_alone(group: Group, pool: Pool) -> Bools:
+    """Return where every rank is alone in its domain."""
+    return np.asarray((group.ranks_per_domain == 1) & (group.n_domains > 1))
 
 
 def ring_all_reduce_s(size_bytes: ArrayLike, group: Group, pool: Pool) -> Floats:
     """Return the time of a ring all-reduce, seconds: a reduce-scatter, then an all-gather.
 
     t = base + 2 (P - 1) hops + 2 (P - 1)/P n / B
+
+    Hops of Simple over several domains cost 1.4 times as much.
+    Source: Thakur, Rabenseifner and Gropp, IJHPCA 2005; constants of NCCL.
     """
     n, ranks = np.asarray(size_bytes, dtype=np.float64), group.n_ranks
-    sent, times = 2 * (ranks - 1) / ranks * n, []
-    for p in range(len(PROTOCOLS)):
-        latency = _ring_latency_s(group, pool, p, 2.0)
-        if p == SIMPLE:
+    sent = 2 * (ranks - 1) / ranks * n
+
+    def seconds(protocol: int) -> Floats:
+        latency = _ring_latency_s(group, pool, protocol, 2.0)
+        if protocol == SIMPLE:
             latency = np.where(group.n_domains > 1, PLATEAU_FACTOR, 1.0) * latency
-        times.append(latency + sent / _bus_bytes_per_s(group, pool, p))
-    return _best(times, group)
+        return np.asarray(latency + sent / _bus_bytes_per_s(group, pool, protocol))
+
+    return _fastest_protocol(seconds)
 
 
 def tree_all_reduce_s(size_bytes: ArrayLike, group: Group, pool: Pool) -> Floats:
     """Return the time of a double-binary-tree all-reduce, seconds.
 
-    t = base + 2 [ (g - 1) hop_in + log2(k) hop_out ] + 2 n / (0.92 B); g ranks per domain, k
-    domains; LL loses 3.8, LL128 9/7 (one domain) or 128/120 more bandwidth. Infinite over racks.
+    t = base + 2 ((g - 1) hop_in + log2(k) hop_out) + 2 n / (0.92 B)
+
+    g ranks per domain, k domains; LL loses 3.8, LL128 9/7 (one domain) or 128/120 more bandwidth.
+    Source: NCCL 2.30 src/graph/tuning.cc.
     """
     n = np.asarray(size_bytes, dtype=np.float64)
     several, levels = group.n_domains > 1, np.log2(group.n_domains)
-    total, times = TREE_FRAC * _bus_bytes_per_s(group, pool, SIMPLE), []
-    for p in range(len(PROTOCOLS)):
+    total = TREE_FRAC * _bus_bytes_per_s(group, pool, SIMPLE)
+
+    def seconds(p: int) -> Floats:
         inside, outside = pool.scale_up.tree_hop_s[p], pool.nic.tree_hop_s[p] + group.extra_hop_s
         hops = (group.ranks_per_domain - 1) * inside + levels * outside
         wire = total / 3.8 if p == LL else total
         wire = wire * np.where(several, 120 / 128, 7 / 9) if p == LL128 else wire
-        times.append(pool.scale_up.tree_base_s[p] + 2 * hops + 2 * n / wire)
-    best = _best(times, group)
-    return np.where((group.n_ranks > 1) & _over_racks(group, pool), np.inf, best)
+        return np.asarray(pool.scale_up.tree_base_s[p] + 2 * hops + 2 * n / wire)
+
+    return _fastest_protocol(seconds)
 
 
-def hierarchical_all_reduce_s(size_bytes: ArrayLike, group: Group, pool: Pool) -> Floats:
+def nvls_all_reduce_s(size_bytes: ArrayLike, group: Group, pool: Pool) -> Floats:
     """Return the time of an all-reduce summed inside the switches, seconds.
 
-    Inside one domain: latency + 2 (P - 1)/P n / B_switch. Over k domains (reduce-scatter inside,
-    tree all-reduce of n/g between them, all-gather inside, pipelined): latency
-    + 2 log2(k) hop + 2 (k - 1)/k (n/g) / (B_wire/g), or the inner part if that is slower.
-    Infinite where the part has no in-switch reduction, the group is below its least size, or it
-    spans several racks. The latency is 25 us for a node and 9.3 us more for every further rank.
+    t = 25 us + 9.3 us max(0, g - 8) + 2 log2(k) 18 us
+    + max( 2 (g - 1)/g n / B_switch, 2 (k - 1)/k n / B_wire )
+
+    Over k domains a reduce-scatter inside, a tree all-reduce of n/g between them and an
+    all-gather inside, pipelined.
     Source: NCCL's NVLS and NVLSTree latencies; published all-reduces of a rack.
     """
-    n, ranks = np.asarray(size_bytes, dtype=np.float64), group.n_ranks
-    part = pool.accelerator
-    if not np.any(part.in_switch_all_reduce_bytes_per_s):
-        return np.where(ranks > 1, np.inf, 0.0)
+    n, part = np.asarray(size_bytes, dtype=np.float64), pool.accelerator
     g, k = group.ranks_per_domain, group.n_domains
     inner = 2 * (g - 1) / g * n / part.in_switch_all_reduce_bytes_per_s
     outer = 2 * (k - 1) / k * n / group.wire_bytes_per_s
@@ -216,25 +255,31 @@ def hierarchical_all_reduce_s(size_bytes: ArrayLike, group: Group, pool: Pool) -
     hop = far * IN_SWITCH_NET_HOP_S + group.extra_hop_s
     latency = near * IN_SWITCH_LATENCY_S + 2 * np.log2(k) * hop
     latency = latency + near * RACK_LATENCY_S_PER_RANK * np.maximum(g - NODE_RANKS, 0.0)
-    time = latency + np.maximum(inner, outer)
-    reached = (g >= part.in_switch_min_ranks) & ~_over_racks(group, pool)
-    return np.where(ranks > 1, np.where(reached, time, np.inf), 0.0)
+    return np.asarray(latency + np.maximum(inner, outer))
 
 
-def in_network_all_reduce_s(size_bytes: ArrayLike, group: Group, pool: Pool) -> Floats:
+def _is_summed_in_switch(group: Group, pool: Pool) -> Bools:
+    """Return where the part's switches sum: its least size is reached, in one rack."""
+    part = pool.accelerator
+    if not np.any(part.in_switch_all_reduce_bytes_per_s):
+        return np.zeros((), dtype=bool)
+    reached = group.ranks_per_domain >= part.in_switch_min_ranks
+    return np.asarray(reached & ~_over_racks(group, pool))
+
+
+def sharp_all_reduce_s(size_bytes: ArrayLike, group: Group, pool: Pool) -> Floats:
     """Return the time of an all-reduce that the network's switches sum, seconds.
 
-    t = latency + max( inside part, n / B_wire ): every rank sends n/g up and gets the sum back
-    once, where a ring sends 2 (k - 1)/k n/g. The part inside a domain is that of the in-switch sum
-    of the scale-up link (then 25 + 18 us), else a ring's reduce-scatter and all-gather (its base,
-    2 (g - 1) hops and 31 us). Infinite inside one domain, and above the tiers that sum.
+    t = latency + max( inside part, n / B_wire )
+
+    Every rank sends n/g up and gets the sum back once, where a ring sends 2 (k - 1)/k n/g. The
+    part inside a domain is that of the in-switch sum of the scale-up link (then 25 + 18 us), else
+    a ring's reduce-scatter and all-gather (its base, 2 (g - 1) hops and 31 us).
 
     Source: NCCL's NVLS and CollNet latencies; volumes of SHARP's streaming aggregation. Left out:
     how many groups a switch can serve at once.
     """
-    n, ranks, part = np.asarray(size_bytes, dtype=np.float64), group.n_ranks, pool.accelerator
-    if not pool.n_summing_tiers:
-        return np.where(ranks > 1, np.inf, 0.0)
+    n, part = np.asarray(size_bytes, dtype=np.float64), pool.accelerator
     g, rate = group.ranks_per_domain, part.in_switch_all_reduce_bytes_per_s
     outer = n / group.wire_bytes_per_s
     ring = 2 * (g - 1) / g * n / _bus_bytes_per_s_inside(group, pool, SIMPLE)
@@ -246,84 +291,202 @@ def in_network_all_reduce_s(size_bytes: ArrayLike, group: Group, pool: Pool) -> 
         near = pool.scale_up.latency_factor * IN_SWITCH_LATENCY_S
         both = both + (near + far * IN_SWITCH_NET_HOP_S)
         time = np.where(g >= part.in_switch_min_ranks, np.minimum(time, both), time)
-    reached = (group.n_domains > 1) & (group.tier <= pool.n_summing_tiers)
-    return np.where(ranks > 1, np.where(reached, time + group.extra_hop_s, np.inf), 0.0)
+    return np.asarray(time + group.extra_hop_s)
 
 
-def all_to_all_s(size_bytes: ArrayLike, group: Group, pool: Pool) -> Floats:
-    """Return the time of a direct all-to-all, seconds; `size_bytes` is what each rank holds.
+def _is_summed_in_network(group: Group, pool: Pool) -> Bools:
+    """Return where all tiers that a group of several domains climbs into sum."""
+    return np.asarray((group.n_domains > 1) & (group.tier <= pool.n_summing_tiers))
 
-    t = (P - 1) launches pipelined + max( inside share / B_ring, outside share / B_nic )
+
+def direct_all_to_all_s(exchange: Exchange, group: Group, pool: Pool) -> Floats:
+    """Return the time of a direct all-to-all, seconds: every rank sends to every other.
+
+    t = base + hops + max( inside bytes / (f_in B_ring), outside bytes / (f_out B_wire) )
+
+    A hop of the LL protocol for each other rank, B_wire what one rank has of its group's way out
+    of the domain. f_in and f_out are 1 for equal shares (`even_exchange`), which comes out too
+    fast; those of tokens for experts are in `costmodels.layers.experts`.
+    Left out: tiers above the lowest that a group spans.
     """
-    n, ranks = np.asarray(size_bytes, dtype=np.float64), group.n_ranks
-    inside = (group.ranks_per_domain - 1) / ranks * n / inside_bytes_per_s(group, pool)
-    outside = (ranks - group.ranks_per_domain) / ranks * n / pool.nic_bytes_per_s
+    inside = exchange.inside_bytes / (exchange.inside_frac * inside_bytes_per_s(group, pool))
+    wire = group.wire_bytes_per_s / group.ranks_per_domain
+    outside = exchange.outside_bytes / (exchange.outside_frac * wire)
     hops = (group.ranks_per_domain - 1) * pool.scale_up.ring_hop_s[LL]
-    hops = hops + (ranks - group.ranks_per_domain) * pool.nic.ring_hop_s[LL]
-    time = pool.scale_up.ring_base_s[SIMPLE] + hops + np.maximum(inside, outside)
-    return np.where(ranks > 1, time, 0.0)
+    others = group.n_ranks - group.ranks_per_domain
+    hops = hops + others * (pool.nic.ring_hop_s[LL] + group.extra_hop_s)
+    return np.asarray(pool.scale_up.ring_base_s[SIMPLE] + hops + np.maximum(inside, outside))
 
 
 def pipelined_ring_broadcast_s(size_bytes: ArrayLike, group: Group, pool: Pool) -> Floats:
-    """Return the time of a broadcast or a reduce, pipelined around a ring: (P - 1) hops + n/B."""
+    """Return the time of a broadcast or a reduce, pipelined around a ring.
+
+    t = base + (P - 1) hops + n / B
+
+    Source: NCCL 2.30 src/graph/tuning.cc.
+    """
     n = np.asarray(size_bytes, dtype=np.float64)
-    return _best(
-        [
-            _ring_latency_s(group, pool, p, 1.0) + n / _bus_bytes_per_s(group, pool, p)
-            for p in range(len(PROTOCOLS))
-        ],
-        group,
+    return _fastest_protocol(
+        lambda p: _ring_latency_s(group, pool, p, 1.0) + n / _bus_bytes_per_s(group, pool, p)
     )
 
 
 def direct_gather_s(size_bytes: ArrayLike, group: Group, pool: Pool) -> Floats:
-    """Return the time of a gather to (or scatter from) one rank; its own link is the limit."""
+    """Return the time of a gather to (or scatter from) one rank; its own link is the limit.
+
+    t = base + (P - 1)/P n / B_link
+    """
     n, ranks = np.asarray(size_bytes, dtype=np.float64), group.n_ranks
     one_link = np.where(group.n_domains > 1, pool.nic_bytes_per_s, inside_bytes_per_s(group, pool))
-    time = pool.scale_up.ring_base_s[SIMPLE] + (ranks - 1) / ranks * n / one_link
-    return np.where(ranks > 1, time, 0.0)
+    return np.asarray(pool.scale_up.ring_base_s[SIMPLE] + (ranks - 1) / ranks * n / one_link)
 
 
-Algorithm = Callable[[ArrayLike, Group, Pool], Floats]
+@dataclass(frozen=True, slots=True)
+class CollectiveAlgorithm:
+    """One way in which a collective runs: its price, where it runs, what is said of it."""
 
-ALGORITHMS: dict[str, dict[str, Algorithm]] = {
-    "all-reduce": {
-        "ring": ring_all_reduce_s,
-        "tree": tree_all_reduce_s,
-        "hierarchical": hierarchical_all_reduce_s,
-        "in-network": in_network_all_reduce_s,
-    },
-    "all-gather": {"ring": ring_all_gather_s, "logarithmic": logarithmic_all_gather_s},
-    "reduce-scatter": {"ring": ring_all_gather_s, "logarithmic": logarithmic_all_gather_s},
-    "all-to-all": {"direct": all_to_all_s},
-    "broadcast": {"ring": pipelined_ring_broadcast_s},
-    "reduce": {"ring": pipelined_ring_broadcast_s},
-    "gather": {"direct": direct_gather_s},
-    "scatter": {"direct": direct_gather_s},
-}
-"""The algorithms of each of the eight collectives."""
+    name: str
+    """As transfers and results call it."""
+    operation: str
+    """The collective: `all-reduce`, `all-to-all`, ..."""
+    title: str
+    """As sentences call it."""
+    seconds: Callable[[Any, Group, Pool], Floats]
+    """Its time from the bytes (of an all-to-all the `Exchange`), where it runs. The docstring
+    holds equation, source and what is left out."""
+    runs_on: Callable[[Group, Pool], Bools] | None = None
+    """Where it runs; None: on every group."""
+    needs: str = ""
+    """The same in words: what it asks of the group and its links."""
+
+    @property
+    def text(self) -> FunctionText:
+        """Equation, source and what is left out."""
+        return function_text(self.seconds)
+
+    def time_s(self, message: Message, group: Group, pool: Pool) -> Floats:
+        """Return its time, seconds: infinite where it does not run, 0 for one rank."""
+        times = self.times_s(_message(self.operation, message, group), group, pool)
+        return np.where(group.n_ranks > 1, np.inf if times is None else times, 0.0)
+
+    def times_s(self, message: Message, group: Group, pool: Pool) -> Floats | None:
+        """Return the times where it runs, infinite elsewhere; None where it runs on no group.
+
+        `message` is an `Exchange` for an all-to-all; the times of single ranks mean nothing.
+        """
+        if self.runs_on is None:
+            return self.seconds(message, group, pool)
+        is_run = self.runs_on(group, pool)
+        if not is_run.any():
+            return None
+        return np.where(is_run, self.seconds(message, group, pool), np.inf)
 
 
-def collective_s(collective: str, size_bytes: ArrayLike, group: Group, pool: Pool) -> Floats:
+def _gathers(operation: str) -> tuple[CollectiveAlgorithm, ...]:
+    """Return the algorithms of an all-gather or, the same in reverse, a reduce-scatter."""
+    name, title, needs = "logarithmic", "recursive doubling", "one rank in each domain"
+    return (
+        CollectiveAlgorithm("ring", operation, "ring", ring_all_gather_s),
+        CollectiveAlgorithm(name, operation, title, pat_all_gather_s, _is_alone, needs),
+    )
+
+
+_BUILT_IN = (
+    CollectiveAlgorithm("ring", "all-reduce", "ring", ring_all_reduce_s),
+    CollectiveAlgorithm(
+        "tree",
+        "all-reduce",
+        "double binary tree",
+        tree_all_reduce_s,
+        lambda group, pool: ~_over_racks(group, pool),
+        "not over several racks",
+    ),
+    CollectiveAlgorithm(
+        "hierarchical",
+        "all-reduce",
+        "summed in the switches",
+        nvls_all_reduce_s,
+        _is_summed_in_switch,
+        "switches inside the domain that sum (NVLS), their least ranks, not over several racks",
+    ),
+    CollectiveAlgorithm(
+        "in-network",
+        "all-reduce",
+        "summed in the network",
+        sharp_all_reduce_s,
+        _is_summed_in_network,
+        "several domains, switches between them that sum (SHARP)",
+    ),
+    *_gathers("all-gather"),
+    *_gathers("reduce-scatter"),
+    CollectiveAlgorithm("direct", "all-to-all", "direct", direct_all_to_all_s),
+    CollectiveAlgorithm("ring", "broadcast", "ring", pipelined_ring_broadcast_s),
+    CollectiveAlgorithm("ring", "reduce", "ring", pipelined_ring_broadcast_s),
+    CollectiveAlgorithm("direct", "gather", "direct", direct_gather_s),
+    CollectiveAlgorithm("direct", "scatter", "direct", direct_gather_s),
+)
+
+ALGORITHMS: dict[str, dict[str, CollectiveAlgorithm]] = {}
+"""The algorithms of each of the eight collectives, by name (`register`)."""
+
+
+def register(algorithm: CollectiveAlgorithm) -> CollectiveAlgorithm:
+    """Add an algorithm of a collective: from now on it is used where it is the fastest."""
+    of_operation = ALGORITHMS.setdefault(algorithm.operation, {})
+    if algorithm.name in of_operation:
+        raise ValueError(f"{algorithm.operation} has an algorithm {algorithm.name!r}")
+    of_operation[algorithm.name] = algorithm
+    return algorithm
+
+
+for _algorithm in _BUILT_IN:
+    register(_algorithm)
+
+
+@contextmanager
+def registered(algorithm: CollectiveAlgorithm) -> Iterator[CollectiveAlgorithm]:
+    """Add an algorithm for the time of a `with` block."""
+    register(algorithm)
+    try:
+        yield algorithm
+    finally:
+        del ALGORITHMS[algorithm.operation][algorithm.name]
+
+
+def _message(operation: str, message: Message, group: Group) -> ArrayLike | Exchange:
+    """Return what an algorithm is priced by: an all-to-all by its `Exchange`."""
+    if operation != "all-to-all" or isinstance(message, Exchange):
+        return message
+    return even_exchange(message, group)
+
+
+def collective_s(collective: str, message: Message, group: Group, pool: Pool) -> Floats:
     """Return the time of `collective` with its fastest algorithm, seconds.
 
     Nothing for zero bytes: ranks that hold none of what is shared call nothing.
     """
-    times = [run(size_bytes, group, pool) for run in ALGORITHMS[collective].values()]
-    best = times[0]
-    for other in times[1:]:
-        best = np.minimum(best, other)
-    some = np.asarray(size_bytes) > 0
-    return best if some.all() else np.where(some, best, 0.0)
+    message = _message(collective, message, group)
+    all_times = (x.times_s(message, group, pool) for x in ALGORITHMS[collective].values())
+    times = [one for one in all_times if one is not None]
+    if isinstance(message, Exchange):
+        is_sent = message.inside_bytes + message.outside_bytes > 0
+    else:
+        is_sent = np.asarray(message) > 0
+    is_priced = group.n_ranks > 1
+    if not is_sent.all():
+        is_priced = is_priced & is_sent
+    return np.where(is_priced, reduce(np.minimum, times), 0.0)
 
 
-def chosen_algorithm(collective: str, size_bytes: float, group: Group, pool: Pool) -> str:
-    """Return the name of the fastest algorithm for one size and group."""
+def chosen_algorithm(
+    collective: str, message: Message, group: Group, pool: Pool
+) -> CollectiveAlgorithm:
+    """Return the fastest algorithm for one message and group; of equal ones the first by name."""
     times = {
-        name: float(np.asarray(run(size_bytes, group, pool)).reshape(-1)[0])
-        for name, run in ALGORITHMS[collective].items()
+        name: float(np.asarray(algorithm.time_s(message, group, pool)).reshape(-1)[0])
+        for name, algorithm in ALGORITHMS[collective].items()
     }
-    return min(times, key=lambda name: (times[name], name))
+    return ALGORITHMS[collective][min(times, key=lambda name: (times[name], name))]
 
 
 def point_to_point_s(size_bytes: ArrayLike, group: Group, pool: Pool) -> Floats:

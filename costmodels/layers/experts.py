@@ -12,7 +12,7 @@ from math import comb
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from costmodels.comm.collectives import LL, SIMPLE, inside_bytes_per_s
+from costmodels.comm.collectives import Exchange, collective_s
 from costmodels.comm.placement import Group, place_group
 from costmodels.comm.tensor_parallel import tp_collective_s
 from costmodels.layers.compute import ForwardBackward, accumulated_s
@@ -161,7 +161,7 @@ def expert_times(
     grouped products of E/e experts, with n k e t_e / E rows each (times the load); 6 and 10 f_e
     bytes a row of activation, times the stack's factor. A single expert is not routed.
 
-    exchange: a dispatch and a combine each way (`all_to_all_s`); over etp an all-gather and a
+    exchange: a dispatch and a combine each way (`token_exchange`); over etp an all-gather and a
     reduce-scatter of 2 h bytes a row (or a token, `etp_gathers`) each way; where tp ranks route
     parts of the same tokens an all-gather of 2 h bytes a token over tp.
 
@@ -190,7 +190,8 @@ def expert_times(
         compute = compute + _router(problem, n) + ForwardBackward(permute, permute)
         compute = compute + ForwardBackward(scores, scores)
     group = expert_group(problem, ep, etp)
-    one = all_to_all_s(problem, 2.0 * h * n * load_factor(shape, ep), group)
+    tokens_sent = token_exchange(problem, 2.0 * h * n * load_factor(shape, ep), group)
+    one = collective_s("all-to-all", tokens_sent, group, pool)
     inner = place_group(etp, np.ones_like(etp), pool, problem.fabric)
     wide = rows / shape.top_k if stack.etp_gathers == "tokens" else rows
     gather = tp_collective_s(problem, "all-gather", 2.0 * h * wide, inner)
@@ -291,25 +292,15 @@ def sent_copies(problem: Problem, group: Group) -> tuple[Floats, Floats]:
     return to_ranks * share, to_domains * (ranks - inside) / ranks
 
 
-def all_to_all_s(problem: Problem, copy_bytes: Floats, group: Group) -> Floats:
-    """Return the time of a dispatch or a combine, seconds.
+def token_exchange(problem: Problem, copy_bytes: Floats, group: Group) -> Exchange:
+    """Return the all-to-all of a dispatch or a combine.
 
-    t = base + hops + max( inside copies n / (0.75 B_ring), outside copies n / (0.9 B_wire) )
-
-    n = `copy_bytes`, what all tokens of a device weigh, once. A hop of the LL protocol for each
-    other rank, B_wire what one rank has of its group's way out of the domain.
-    Left out: tiers above the lowest that a group spans.
+    inside = copies inside n at 0.75 of B_ring, outside = copies outside n at 0.9 of B_wire;
+    n = `copy_bytes`, what all tokens of a device weigh, once; copies as in `sent_copies`.
+    Source of the shares: DeepEP on H100 (aiconfigurator's tables), nccl-tests.
     """
-    pool, ranks = problem.pool, group.n_ranks
     inside, outside = sent_copies(problem, group)
-    near = inside * copy_bytes / (INSIDE_FRAC * inside_bytes_per_s(group, pool))
-    wire = group.wire_bytes_per_s / group.ranks_per_domain
-    far = outside * copy_bytes / (OUTSIDE_FRAC * wire)
-    hops = (group.ranks_per_domain - 1) * pool.scale_up.ring_hop_s[LL]
-    others = ranks - group.ranks_per_domain
-    hops = hops + others * (pool.nic.ring_hop_s[LL] + group.extra_hop_s)
-    time = pool.scale_up.ring_base_s[SIMPLE] + hops + np.maximum(near, far)
-    return np.where(ranks > 1, time, 0.0)
+    return Exchange(inside * copy_bytes, outside * copy_bytes, INSIDE_FRAC, OUTSIDE_FRAC)
 
 
 def expert_host_s(problem: Problem) -> float:

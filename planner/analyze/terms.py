@@ -9,8 +9,7 @@ import numpy as np
 from costmodels import memory, step
 from costmodels.axes import CP_COMMS, RECOMPUTE_MODULES, SCHEDULES
 from costmodels.breakdown import virtual_stage_times, virtual_weight_grad_times
-from costmodels.comm import context_parallel, data_parallel, tensor_parallel
-from costmodels.comm.collectives import inside_bytes_per_s
+from costmodels.comm import collectives, context_parallel, data_parallel, tensor_parallel
 from costmodels.comm.context_parallel import ContextSplit
 from costmodels.comm.placement import Group, place_group
 from costmodels.layers import compute, experts, gemm, recompute
@@ -156,7 +155,7 @@ def _tp(problem: Problem, plan: Plan) -> Numbers:
             (f"one layer, {name}: on the wire / waited for", f"{total:.3f} / {waits:.3f} ms")
         )
     group = place_group(plan.layout.tp, 1, problem.pool, problem.fabric)
-    ring = inside_bytes_per_s(group, problem.pool).item() / 1e9
+    ring = collectives.inside_bytes_per_s(group, problem.pool).item() / 1e9
     rows.append(("ring bandwidth per device, one way", f"{ring:.0f} GB/s"))
     return [*_common(problem, plan), *rows, ("term", f"{plan.breakdown.time_s['tp']:.4f} s")]
 
@@ -237,10 +236,12 @@ def _exchange(problem: Problem, plan: Plan) -> Numbers:
         ep, etp = (np.array([degree], dtype=np.int32) for degree in (x.ep, x.etp))
         group = experts.expert_group(problem, ep, etp)
         inside, outside = (copies.item() for copies in experts.sent_copies(problem, group))
+        sent = next(x for x in plan.breakdown.transfers if x.axis == "ep")
         rows += [
             ("dispatch of the stack", problem.stack.expert_dispatch),
             ("ranks, per domain", f"{x.ep}, {group.ranks_per_domain.item():g}"),
             ("copies of a token sent inside / outside", f"{inside:.2f} / {outside:.2f}"),
+            ("algorithm", sent.algorithm),
             ("one layer, either way", f"{one.exchange.forward_s.item() * 1e3:.3f} ms"),
         ]
     return [*rows, ("term", f"{plan.breakdown.time_s['ep']:.4f} s")]
@@ -584,7 +585,12 @@ TERMS: dict[str, Term] = {
             "ep",
             "time",
             "exchange of tokens between experts",
-            (experts.all_to_all_s, experts.sent_copies, experts.distinct_units),
+            (
+                experts.token_exchange,
+                collectives.direct_all_to_all_s,
+                experts.sent_copies,
+                experts.distinct_units,
+            ),
             _exchange,
         ),
         Term(

@@ -726,8 +726,9 @@ def all_to_all_s(problem: Problem, group: Group, n: float) -> float:
     up = part.ring_bytes_per_s
     if part.n_peer_links:
         up *= linked_share(problem, g)
-    hops = (g - 1) * pool.scale_up.ring_hop_s[0] + (p - g) * pool.nic.ring_hop_s[0]
-    slower = max((g - 1) / p * n / up, (p - g) / p * n / nic_rate(problem))
+    hops = (g - 1) * pool.scale_up.ring_hop_s[0]
+    hops += (p - g) * (pool.nic.ring_hop_s[0] + group.extra_hop_s)
+    slower = max((g - 1) / p * n / up, (p - g) / p * n / (group.wire / g))
     if not n:
         return 0.0
     return pool.scale_up.ring_base_s[2] + hops + slower

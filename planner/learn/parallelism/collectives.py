@@ -42,15 +42,6 @@ BUS_FACTORS = {
     "all-to-all": lambda p: (p - 1) / p,
 }
 """Bus bandwidth over n/t, as nccl-tests counts it; 1 for the others."""
-ALGORITHM_WORDS = {
-    "ring": "ring",
-    "tree": "double binary tree",
-    "hierarchical": "summed in the switches",
-    "in-network": "summed in the network",
-    "logarithmic": "recursive doubling",
-    "direct": "direct",
-}
-"""What the cost model's algorithms are called here."""
 THAKUR = "Thakur, Rabenseifner, Gropp 2005"
 PORT_SPEEDS_GBIT = (100.0, 200.0, 400.0, 800.0)
 SMALL, LARGE = 1e3, 2.0**70
@@ -273,7 +264,7 @@ def collectives_result(x: CollectivesInputs) -> CalculatorResult:
     way, textbook = best_way(x)
     group, pool = group_of(x.device, p)
     expected = modelled_s(x, n)
-    algorithm = ALGORITHM_WORDS[chosen_algorithm(name, n, group, pool)]
+    algorithm = chosen_algorithm(name, n, group, pool).title
     n_star = x.latency_s * x.link_bytes_per_s
     half = half_size_bytes(x)
     plateau = LARGE / modelled_s(x, LARGE)

@@ -12,13 +12,13 @@ from costmodels.comm.collectives import (
     ALGORITHMS,
     chosen_algorithm,
     collective_s,
-    hierarchical_all_reduce_s,
-    in_network_all_reduce_s,
     inside_bytes_per_s,
-    logarithmic_all_gather_s,
+    nvls_all_reduce_s,
+    pat_all_gather_s,
     point_to_point_s,
     ring_all_gather_s,
     ring_all_reduce_s,
+    sharp_all_reduce_s,
     tree_all_reduce_s,
 )
 from costmodels.comm.placement import NON_RAIL_HOP_S, Group, place_group, tier_names
@@ -111,25 +111,27 @@ def test_tree_loses_bandwidth_with_the_low_latency_protocols(toy_pool, toy_link)
 def test_in_switch_all_reduce_by_hand(toy_pool):
     part = toy_accelerator(in_switch_all_reduce_bytes_per_s=400e9, in_switch_min_ranks=6)
     pool = toy_pool(4, accelerator=part)
-    inside = hierarchical_all_reduce_s(1e9, together(8, pool), pool).item()
+    inside = nvls_all_reduce_s(1e9, together(8, pool), pool).item()
     assert inside == pytest.approx(25 * US + 1.75 / 400, rel=1e-12)
     # Four domains: 25 + 2 log2(4) 18 us; 2 * 3/4 * 1 GB over 8 NICs = 3.75 ms < 4.375 ms inside.
-    across = hierarchical_all_reduce_s(1e9, together(32, pool), pool).item()
+    across = nvls_all_reduce_s(1e9, together(32, pool), pool).item()
     assert across == pytest.approx((25 + 4 * 18) * US + 1.75 / 400, rel=1e-12)
     slow = replace(pool, nics_per_node=4)  # 200 GB/s: now the network decides
-    across = hierarchical_all_reduce_s(1e9, together(32, slow), slow).item()
+    across = nvls_all_reduce_s(1e9, together(32, slow), slow).item()
     assert across == pytest.approx((25 + 4 * 18) * US + 1.5 / 200, rel=1e-12)
-    assert hierarchical_all_reduce_s(1e9, together(5, pool), pool).item() == math.inf
+    nvls = ALGORITHMS["all-reduce"]["hierarchical"]
+    assert nvls.time_s(1e9, together(5, pool), pool).item() == math.inf
 
 
 def test_logarithmic_all_gather_is_for_one_rank_per_domain(toy_pool):
     pool = toy_pool(16)
     # 16 ranks, one a node: 8 + log2(16) 5/3.5 + 2.8 * 16 us; 15/16 GB over 0.75 * 50 GB/s.
-    found = logarithmic_all_gather_s(1e9, together(16, pool, stride=8), pool).item()
+    found = pat_all_gather_s(1e9, together(16, pool, stride=8), pool).item()
     latency = 8 + 4 * 5 / 3.5 + 2.8 * 16
     assert found == pytest.approx(latency * US + 15 / 16 / 37.5, rel=1e-12)
-    assert logarithmic_all_gather_s(1e9, together(16, pool), pool).item() == math.inf
-    assert logarithmic_all_gather_s(1e9, together(1, pool, stride=8), pool).item() == 0.0
+    pat = ALGORITHMS["all-gather"]["logarithmic"]
+    assert pat.time_s(1e9, together(16, pool), pool).item() == math.inf
+    assert pat.time_s(1e9, together(1, pool, stride=8), pool).item() == 0.0
 
 
 def test_point_to_point_by_hand(toy_pool):
@@ -223,19 +225,19 @@ def test_the_protocol_follows_the_size(toy_pool, toy_link):
 def test_ring_for_large_tree_for_small_across_many_nodes(real_pool):
     pool = real_pool("a100-sxm-80gb", 64, "ib-hdr-200")
     group = together(512, pool)
-    assert chosen_algorithm("all-reduce", MIB, group, pool) == "tree"
-    assert chosen_algorithm("all-reduce", 8 * GIB, group, pool) == "ring"
+    assert chosen_algorithm("all-reduce", MIB, group, pool).name == "tree"
+    assert chosen_algorithm("all-reduce", 8 * GIB, group, pool).name == "ring"
 
 
 def test_in_switch_sums_where_the_part_has_them_and_the_group_is_large_enough(real_pool):
     h200 = real_pool("h200-sxm-141gb")
-    assert chosen_algorithm("all-reduce", 64 * MIB, together(8, h200), h200) == "hierarchical"
+    assert chosen_algorithm("all-reduce", 64 * MIB, together(8, h200), h200).name == "hierarchical"
     # Picked from 5 GPUs on H200, from 6 on B200 (stas00/ml-engineering).
-    assert chosen_algorithm("all-reduce", 64 * MIB, together(4, h200), h200) == "ring"
+    assert chosen_algorithm("all-reduce", 64 * MIB, together(4, h200), h200).name == "ring"
     b200 = real_pool("b200-sxm-180gb")
-    assert chosen_algorithm("all-reduce", 64 * MIB, together(4, b200), b200) == "ring"
+    assert chosen_algorithm("all-reduce", 64 * MIB, together(4, b200), b200).name == "ring"
     a100 = real_pool("a100-sxm-80gb")
-    assert chosen_algorithm("all-reduce", 64 * MIB, together(8, a100), a100) == "ring"
+    assert chosen_algorithm("all-reduce", 64 * MIB, together(8, a100), a100).name == "ring"
 
 
 def test_gathers_of_some_megabytes_of_one_rank_per_node_are_logarithmic(real_pool):
@@ -243,15 +245,15 @@ def test_gathers_of_some_megabytes_of_one_rank_per_node_are_logarithmic(real_poo
     pool = real_pool("h100-sxm-80gb", 64)
     group = together(64, pool, stride=8)
     for name in ("all-gather", "reduce-scatter"):
-        assert chosen_algorithm(name, 4 * MIB, group, pool) == "logarithmic"
-        assert chosen_algorithm(name, KIB, group, pool) == "ring"
-        assert chosen_algorithm(name, 8 * GIB, group, pool) == "ring"
+        assert chosen_algorithm(name, 4 * MIB, group, pool).name == "logarithmic"
+        assert chosen_algorithm(name, KIB, group, pool).name == "ring"
+        assert chosen_algorithm(name, 8 * GIB, group, pool).name == "ring"
 
 
 def test_equal_times_are_broken_by_name(toy_pool):
     pool = toy_pool()
-    assert chosen_algorithm("all-reduce", 1e6, together(1, pool), pool) == "hierarchical"
-    assert chosen_algorithm("gather", 1e6, together(8, pool), pool) == "direct"
+    assert chosen_algorithm("all-reduce", 1e6, together(1, pool), pool).name == "hierarchical"
+    assert chosen_algorithm("gather", 1e6, together(8, pool), pool).name == "direct"
 
 
 # Published tables, microseconds by size of the whole tensor.
@@ -570,17 +572,17 @@ def test_in_network_sums_by_hand(toy_pool):
     pool = toy_pool(16, n_summing_tiers=1)
     group = together(16, pool)
     # Two nodes of eight: n over 8 NICs = 2.5 ms for 1 GB; 2 * 7/8 GB over 250 GB/s inside = 7 ms.
-    found = in_network_all_reduce_s(1e9, group, pool).item()
+    found = sharp_all_reduce_s(1e9, group, pool).item()
     assert found == pytest.approx((10 + 2 * 7 * 2 + 31) * US + 7e-3, rel=1e-12)
     # One rank a node: 1 GB over one NIC, 20 ms, where a ring of 16 takes 2 * 15/16 of 20 ms.
     alone = together(16, pool, 8)
-    assert in_network_all_reduce_s(1e9, alone, pool).item() == pytest.approx(
+    assert sharp_all_reduce_s(1e9, alone, pool).item() == pytest.approx(
         (10 + 31) * US + 20e-3, rel=1e-12
     )
-    assert chosen_algorithm("all-reduce", 1e9, alone, pool) == "in-network"
+    assert chosen_algorithm("all-reduce", 1e9, alone, pool).name == "in-network"
     # With sums in the scale-up switch, 400 GB/s from six ranks on: 25 + 18 us, 2 * 7/8 / 400.
     part = toy_accelerator(in_switch_all_reduce_bytes_per_s=400e9, in_switch_min_ranks=6)
-    both = in_network_all_reduce_s(1e9, group, replace(pool, accelerator=part)).item()
+    both = sharp_all_reduce_s(1e9, group, replace(pool, accelerator=part)).item()
     assert both == pytest.approx(43 * US + 1.75 / 400, rel=1e-12)
 
 
@@ -605,9 +607,10 @@ def test_sums_reach_as_far_as_the_tiers_that_sum(toy_pool):
     pool = toy_pool(16, n_summing_tiers=fabric.n_summing_tiers)
     inside, above = (place_group(n, 8, pool, fabric) for n in (2, 4))
     assert (inside.tier, above.tier) == (1, 2)
-    assert np.isfinite(in_network_all_reduce_s(1e9, inside, pool))
-    assert np.isinf(in_network_all_reduce_s(1e9, above, pool))
-    assert np.isinf(in_network_all_reduce_s(1e9, place_group(8, 1, pool, fabric), pool))
+    sharp = ALGORITHMS["all-reduce"]["in-network"]
+    assert np.isfinite(sharp.time_s(1e9, inside, pool))
+    assert np.isinf(sharp.time_s(1e9, above, pool))
+    assert np.isinf(sharp.time_s(1e9, place_group(8, 1, pool, fabric), pool))
 
 
 @pytest.mark.parametrize(

@@ -200,10 +200,12 @@ def test_all_to_all_by_hand(toy_problem):
     n = arr(1e9)
     near, far = 2 * 7 / 16 * 1e9 / (0.75 * 250e9), 1e9 / (0.9 * 50e9)
     latency = 10e-6 + 7 * 2e-6 + 8 * 5e-6
-    found = experts.all_to_all_s(problem, n, group)
+    sent = experts.token_exchange(problem, n, group)
+    found = collective_s("all-to-all", sent, group, problem.pool)
     assert found.item() == pytest.approx(latency + max(near, far), rel=1e-12)
     alone = place_group(1, 1, problem.pool, problem.fabric)
-    assert experts.all_to_all_s(problem, n, alone).item() == 0.0
+    sent = experts.token_exchange(problem, n, alone)
+    assert collective_s("all-to-all", sent, alone, problem.pool).item() == 0.0
 
 
 def test_deduplication_and_groups_send_fewer_copies(toy_problem):

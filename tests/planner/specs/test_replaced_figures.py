@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import planner
-from costmodels.comm.collectives import collective_s, hierarchical_all_reduce_s, point_to_point_s
+from costmodels.comm.collectives import ALGORITHMS, collective_s, point_to_point_s
 from costmodels.comm.placement import Group
 from costmodels.examples import LLAMA3_8B
 from costmodels.problem import Problem
@@ -92,9 +92,10 @@ def test_sums_in_the_switch_can_be_switched_off():
 def test_sums_in_the_switch_can_be_given_to_a_part_without_them():
     """MI300X has none. With 600 GB/s: 25 us + 1.75 GB / 600 GB/s, from six devices on."""
     switched = pool({"like": "mi300x", "in_switch_bandwidth": "600 GB/s"}, sums_in_switch=True)
-    time = hierarchical_all_reduce_s(GB, inside(switched), switched)
+    nvls = ALGORITHMS["all-reduce"]["hierarchical"]
+    time = nvls.time_s(GB, inside(switched), switched)
     assert float(time) == pytest.approx(25 * US + 1.75 / 600)
-    assert float(hierarchical_all_reduce_s(GB, group(switched, 4, 1), switched)) == np.inf
+    assert float(nvls.time_s(GB, group(switched, 4, 1), switched)) == np.inf
 
 
 def test_a_stated_rate_of_the_switch_stands_beside_a_scaled_bandwidth():
