@@ -63,9 +63,9 @@ def ui(
 ) -> None:
     """Open the page in a browser: of a service that runs, or of one that is started here."""
     with _installed():
-        from service import logs
-        from service.open_ui import ui_main
-        from service.serve import Serving
+        from service.process.ui import ui_main
+        from service.settings.serving import Serving
+        from service.telemetry import logs
     logs.configure("warning", "text")
     ui_main(address, Serving(port=port, grpc_port=0, data=data), browser)
 
@@ -127,12 +127,13 @@ def serve_command(
     from planner.errors import UsageError
 
     with _installed():
-        from service import logs
-        from service.limits import RequestLimits
-        from service.limits_file import read_limits
-        from service.options import Options
+        from service.handlers.limits import RequestLimits
         from service.pages.gate import is_root_path
-        from service.serve import Serving, serve_main
+        from service.process.serve import serve_main
+        from service.settings.limits_file import read_limits
+        from service.settings.options import Options
+        from service.settings.serving import Serving
+        from service.telemetry import logs
     if log_level not in logs.LEVELS or log_format not in ("json", "text"):
         raise UsageError(
             f"--log-level {log_level} --log-format {log_format}",

@@ -19,18 +19,20 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
-from service.admission import Cache, Rates, Turns, overloaded
+from service.access.admission import Cache, Rates, Turns, overloaded
+from service.access.caller import Caller, not_allowed
 from service.handlers.calls import PAGE_PREFIX
+from service.handlers.limits import DEFAULTS, SMALL_BODY, RequestLimits
 from service.handlers.problems import Problem
 from service.jobs.leases import new_claim
 from service.jobs.queue import Jobs, cursor_number
 from service.jobs.records import Bounds, Event, JobQueueFull, JobView, Reply, State
 from service.jobs.store import CONNECTIONS, Store
 from service.jobs.work import JobWork
-from service.limits import DEFAULTS, SMALL_BODY, RequestLimits
-from service.options import Options
+from service.settings.options import Options
+from service.telemetry.snapshot import Snapshot
 from service.worker_pool.pool import (
     CALLS_MODULE,
     Progress,
@@ -44,20 +46,14 @@ from service.worker_pool.pool import (
 
 __all__ = [
     "MAX_KEY_CHARS",
-    "ROLES",
     "CallAnswer",
-    "Caller",
     "Engine",
-    "Options",
-    "Snapshot",
     "cache_key",
     "request_body",
 ]
 
 Found = TypeVar("Found")
 
-ROLES = ("read", "solve", "admin")
-"""Each may do what those before it may."""
 MAX_KEY_CHARS = 200
 STORE_SLOTS, SPARE_STORE_SLOTS = CONNECTIONS // 2, 2
 """Threads of the store that callers may use to read at the same time; those after them are for
@@ -66,25 +62,6 @@ UNBOUNDED = 10**9
 """Reads that may wait for a turn: connections and calls are bounded already."""
 JOB_NICENESS = 5
 """How far jobs stand back behind requests that are answered at once, where both compute."""
-
-
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """Who asks."""
-
-    name: str
-    """Owner of the jobs; one name for all where no tokens are asked for."""
-    role: Literal["read", "solve", "admin"] = "admin"
-    address: str = ""
-
-    def may(self, role: str) -> bool:
-        """Tell whether the caller may do what a role may."""
-        return ROLES.index(self.role) >= ROLES.index(role)
-
-    @property
-    def sees(self) -> str | None:
-        """Owner whose jobs the caller sees; None for all."""
-        return None if self.role == "admin" else self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,27 +77,6 @@ class CallAnswer:
     """False where a deadline stopped the search with the best so far."""
     seconds: Mapping[str, float] = field(default_factory=dict)
     """Wall-clock time by phase: `queue`, `work`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """What the engine has counted since it started, and what it holds now: for metrics."""
-
-    queue_depth: int
-    in_flight: int
-    cache_entries: int
-    cache_bytes: int
-    counts: Mapping[str, int]
-    """`answered`, `cached`, `joined` (the same request was in flight), `computed`, `stopped`
-    (best so far), `refused`, `jobs_accepted`, `jobs_finished`, `leases_lost`."""
-    refused: Mapping[str, int]
-    """By code of the problem."""
-    workers_alive: int
-    workers_died: int
-    mean_work_s: float
-    mean_job_s: float
-    jobs: Mapping[str, int] = field(default_factory=dict)
-    """Jobs in the store by state, of all processes, as of some seconds ago; empty before."""
 
 
 def too_late_problem(deadline_s: float) -> Problem:
@@ -740,16 +696,6 @@ class Engine:
 
 PARTIAL = "partial-"
 """Beginning of the ETag of an answer that was stopped: it names these bytes, not the request."""
-
-
-def not_allowed(caller: Caller, role: str) -> Problem:
-    """Return the problem of a caller whose role does not reach."""
-    return Problem(
-        403,
-        "not-allowed",
-        "your role does not allow this",
-        f"it needs the role {role}, and {caller.name} has {caller.role}",
-    )
 
 
 def check_key(key: str) -> None:

@@ -29,11 +29,7 @@ from service.handlers.documents import (
     reference_in,
     run_document,
 )
-from service.handlers.problems import Fault, Problem, problem_of, refused
-from service.handlers.requests import place_of, request_id, request_options_of, schema_problem
-from service.handlers.schemas import Request
-from service.jobs.partial_results import KeptRow, Rows
-from service.limits import (
+from service.handlers.limits import (
     DEFAULTS,
     RequestLimits,
     check_data,
@@ -44,6 +40,10 @@ from service.limits import (
     space_estimate,
     too_much,
 )
+from service.handlers.partial_results import KeptRow, Rows
+from service.handlers.problems import Fault, Problem, problem_of, refused
+from service.handlers.requests import place_of, request_id, request_options_of, schema_problem
+from service.handlers.schemas import Request
 
 log = logging.getLogger("planner.service")
 

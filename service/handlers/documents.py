@@ -10,9 +10,14 @@ from planner.specs.examples import example_content, example_names
 from planner.specs.inputs import Content
 from planner.specs.yaml.document import Document as YamlDocument
 from planner.specs.yaml.document import close_names, parse_yaml
+from service.handlers.limits import (
+    RequestLimits,
+    check_document_text,
+    check_input_limits,
+    too_large,
+)
 from service.handlers.problems import Fault, Problem, refused
 from service.handlers.schemas import Text
-from service.limits import RequestLimits, check_document_text, check_input_limits, too_large
 
 Kind = Literal["model", "cluster"]
 _URL = re.compile(r"\s*[A-Za-z][A-Za-z0-9+.-]{0,30}://")

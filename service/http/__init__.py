@@ -1,1 +1,1 @@
-"""The REST transport."""
+"""What REST and the page share of HTTP: connections, bodies, exchanges, streams of events."""

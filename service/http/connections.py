@@ -12,9 +12,9 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from service.handlers.limits import DEFAULTS, RequestLimits
 from service.handlers.problems import Problem
-from service.http.openapi import PROBLEM
-from service.limits import DEFAULTS, RequestLimits
+from service.http.exchange import PROBLEM
 
 HEAD_S = 10.0
 """How long the headers of a request may take, from its first byte, or from the connection on."""
@@ -26,13 +26,13 @@ REFUSED_FACTOR = 2
 """Connections that are still answered, with a refusal, as a multiple of those that are served."""
 
 
-def too_many_connections(most: int) -> Problem:
+def too_many_connections(maximum: int) -> Problem:
     """Return the refusal of a request on a connection too many."""
     return Problem(
         503,
         "too-many-connections",
         "the service has too many connections",
-        f"{most} are open: use one for several requests, or come back",
+        f"{maximum} are open: use one for several requests, or come back",
         retry_after_s=1.0,
     )
 

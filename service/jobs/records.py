@@ -100,7 +100,7 @@ class Lease:
     attempt: int
     """From 1."""
     rows: tuple[bytes, ...] = field(default=(), compare=False)
-    """Rows that earlier leases have kept, as `service.jobs.partial_results.packed_rows`."""
+    """Rows that earlier leases have kept, as `service.handlers.partial_results.packed_rows`."""
     n_batches: int = field(default=0, compare=False)
     """Number of the next batch of them."""
     spent_s: float = field(default=0.0, compare=False)
@@ -117,7 +117,7 @@ class RowBatch:
     """Content hash of the request: rows of equal ones belong into one answer."""
     n_rows: int
     payload: bytes
-    """As `service.jobs.partial_results.packed_rows`."""
+    """As `service.handlers.partial_results.packed_rows`."""
     spent_s: float
     """Time in which they were computed."""
 
@@ -127,7 +127,7 @@ class KeptRows:
     """Rows of a job that has no answer, a part of them."""
 
     payloads: tuple[bytes, ...]
-    """As `service.jobs.partial_results.packed_rows`."""
+    """As `service.handlers.partial_results.packed_rows`."""
     skip: int
     """Rows at the beginning of these that come before those asked for."""
     total: int

@@ -18,15 +18,15 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from service import logs
-from service.admission import SMOOTHING
+from service.access.admission import SMOOTHING
+from service.handlers.limits import RequestLimits
+from service.handlers.partial_results import KeptRow, Rows, packed_rows
 from service.handlers.problems import Problem
-from service.jobs.partial_results import KeptRow, Rows, packed_rows
 from service.jobs.queue import Jobs
 from service.jobs.records import Lease, RowBatch
 from service.jobs.store import StoreFull, StoreUnavailable
-from service.limits import RequestLimits
-from service.options import Options
+from service.settings.options import Options
+from service.telemetry import logs
 from service.worker_pool.pool import Progress, Task, WorkerDied, WorkerPool, WorkOutcome, in_time
 
 Found = TypeVar("Found")

@@ -14,8 +14,8 @@ from planner.errors import PlannerError, SpecError
 from service.handlers import schemas
 from service.handlers.calls import PAGE_PREFIX, RunningCall, ServiceCall, sets_of_request
 from service.handlers.documents import content_of
+from service.handlers.limits import check_input_limits
 from service.handlers.problems import Fault, Problem
-from service.limits import check_input_limits
 from service.pages.form_fields import OPTION_FIELDS, AxisWord, axis_words, options_given
 from service.pages.question import question_options_of
 

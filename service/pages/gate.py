@@ -13,16 +13,20 @@ import re
 from collections.abc import Callable, Mapping
 from email.message import Message
 from email.parser import HeaderParser
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import quote
 
-from starlette.requests import Request, cookie_parser
+from starlette.requests import cookie_parser
 from starlette.responses import Response
 
-from service.auth import unauthenticated
-from service.engine import Caller
+from service.access.auth import Auth, unauthenticated
+from service.access.caller import Caller
+from service.engine import Engine
+from service.handlers.limits import RequestLimits
 from service.handlers.problems import Problem, refused
-from service.http.openapi import OPERATIONS
+from service.http.bodies import BodyReader
+from service.http.events import watch_job
+from service.http.exchange import HttpExchange, Receive, Scope, Send
 from service.jobs.records import State
 from service.pages import routes, static
 from service.pages.question import title_of
@@ -37,9 +41,7 @@ from service.pages.visit import (
     fields_of,
     read_query,
 )
-
-if TYPE_CHECKING:
-    from service.http.rest import Receive, Rest, RestExchange, Scope, Send
+from service.settings.serving import PublicAddress
 
 Found = TypeVar("Found")
 COOKIE, THEME_COOKIE = "planner_token", "planner_theme"
@@ -65,7 +67,6 @@ SECURITY = (
     (b"x-frame-options", b"DENY"),
 )
 _EVENTS = re.compile(r"/ui/jobs/([A-Za-z0-9]{1,64})/events")
-_API = frozenset(each.path for each in OPERATIONS)
 _ROOT = re.compile(r"(/[A-Za-z0-9._~-]+)*")
 
 
@@ -77,16 +78,24 @@ def is_root_path(text: str) -> bool:
 class Pages:
     """All pages of a service, behind the gate of the REST transport."""
 
-    def __init__(self, rest: "Rest", root: str = "", tls: bool = False) -> None:
-        assert is_root_path(root)
-        self.rest = rest
-        self.root = root
-        self.tls = tls
+    def __init__(
+        self,
+        engine: Engine,
+        auth: Auth,
+        settings: RequestLimits,
+        bodies: BodyReader,
+        address: PublicAddress,
+    ) -> None:
+        assert is_root_path(address.root_path)
+        self._engine, self._auth, self._settings = engine, auth, settings
+        self._bodies = bodies
+        self.root = address.root_path
+        self.tls = address.tls
         self._waiting: dict[str, None] = {}
 
     # What the REST gate asks
 
-    def unprefixed(self, scope: "Scope") -> "Scope":
+    def unprefixed(self, scope: Scope) -> Scope:
         """Return a request without the prefix of its path, whether or not a proxy has cut it."""
         path = scope["path"]
         if self.root and (path == self.root or path.startswith(f"{self.root}/")):
@@ -97,10 +106,10 @@ class Pages:
         """Tell whether HTML answers a request: pages, and what browsers look for in vain."""
         if path == "/ui" or path.startswith("/ui/"):
             return True
-        return wants_html(headers) and not (path.startswith("/v1/") or path in _API)
+        return wants_html(headers) and not path.startswith("/v1/")
 
     async def answer(
-        self, exchange: "RestExchange", scope: "Scope", receive: "Receive", send: "Send"
+        self, exchange: HttpExchange, scope: Scope, receive: Receive, send: Send
     ) -> None:
         """Answer a request for a page; raises `Problem`."""
         method, path = scope["method"], scope["path"]
@@ -130,7 +139,7 @@ class Pages:
         content = page.content.encode() if isinstance(page.content, str) else page.content
         await Response(content, page.status, headers, page.media)(scope, receive, send)
 
-    def problem(self, problem: Problem, exchange: "RestExchange", path: str) -> Page:
+    def problem(self, problem: Problem, exchange: HttpExchange, path: str) -> Page:
         """Return a refusal as a page; for 401 it asks for the token."""
         visit = self._visit(exchange, path, {}, exchange.caller or Caller("", "read"))
         status = problem.status
@@ -143,7 +152,7 @@ class Pages:
 
     # Who asks
 
-    def _is_of_another_site(self, exchange: "RestExchange", method: str) -> bool:
+    def _is_of_another_site(self, exchange: HttpExchange, method: str) -> bool:
         """Tell whether a link of another site was followed; `Problem` 403 for what is worse."""
         if exchange.header(b"sec-fetch-site") not in ("cross-site", "same-site"):
             return False
@@ -161,16 +170,16 @@ class Pages:
             "this request was made by a page of another site: open the address itself",
         )
 
-    def _caller(self, exchange: "RestExchange", method: str) -> Caller:
+    def _caller(self, exchange: HttpExchange, method: str) -> Caller:
         sent: bytes | None = exchange.headers.get(b"authorization")
         token = cookies(exchange).get(COOKIE, "")
         if sent is None and token:
             self._check_own(exchange, method)
             sent = b"Bearer " + token.encode("latin-1", "replace")
-        caller = exchange.caller = self.rest.auth.caller(sent, exchange.address)
+        caller = exchange.caller = self._auth.caller(sent, exchange.address)
         return caller
 
-    def _check_own(self, exchange: "RestExchange", method: str) -> None:
+    def _check_own(self, exchange: HttpExchange, method: str) -> None:
         """Refuse a form that a cookie came with and that no page of ours is known to have sent."""
         if method in ("GET", "HEAD") or exchange.header(b"origin"):
             return  # the gate has compared the origin
@@ -183,26 +192,26 @@ class Pages:
             )
 
     def _visit(
-        self, exchange: "RestExchange", path: str, query: Mapping[str, Any], caller: Caller
+        self, exchange: HttpExchange, path: str, query: Mapping[str, Any], caller: Caller
     ) -> Visit:
         theme = cookies(exchange).get(THEME_COOKIE, "")
         return Visit(
-            self.rest.engine,
-            self.rest.settings,
+            self._engine,
+            self._settings,
             caller,
             self.root,
             path,
             query,
             headers=exchange.headers,
             theme=theme if theme in THEMES else "",
-            asks_tokens=self.rest.auth.asks,
+            asks_tokens=self._auth.asks,
             waiting=self._waiting,
         )
 
     # Pages and forms
 
     async def _got(
-        self, exchange: "RestExchange", scope: "Scope", receive: "Receive"
+        self, exchange: HttpExchange, scope: Scope, receive: Receive
     ) -> Page | Response:
         path = scope["path"]
         query = read_query(scope.get("query_string", b""))
@@ -215,24 +224,24 @@ class Pages:
         visit = self._visit(exchange, path, query, self._caller(exchange, scope["method"]))
         events = _EVENTS.fullmatch(path)
         if events:
-            scope = {**scope, "planner": exchange, "path_params": {"job_id": events[1]}}
-            return await self.rest.watch(Request(scope, receive))
+            exchange.fields["job_id"] = events[1]
+            return await watch_job(self._engine, exchange, visit.caller, events[1])
         return await self._run("GET", visit)
 
-    async def _posted(self, exchange: "RestExchange", scope: "Scope", receive: "Receive") -> Page:
+    async def _posted(self, exchange: HttpExchange, scope: Scope, receive: Receive) -> Page:
         path = scope["path"]
         if path == "/ui/login":
-            body = await self.rest._body(exchange, receive, MOST_OPEN_BYTES)
+            body = await self._bodies.read(exchange, receive, MOST_OPEN_BYTES)
             return self._login(exchange, fields_of(body))
         if path == "/ui/logout":
             return _redirect_page(f"{self.root}/ui/login", cookie(COOKIE, "", self.root, False, 0))
         if path == "/ui/theme":
-            body = await self.rest._body(exchange, receive, MOST_OPEN_BYTES)
+            body = await self._bodies.read(exchange, receive, MOST_OPEN_BYTES)
             return self._chosen(fields_of(body))
         caller = self._caller(exchange, scope["method"])
         query = read_query(scope.get("query_string", b""))
         visit = self._visit(exchange, path, query, caller)
-        body = await self.rest._body(exchange, receive)
+        body = await self._bodies.read(exchange, receive)
         media = exchange.header(b"content-type")
         kind = media.partition(";")[0].strip().lower()
         if kind == "multipart/form-data":
@@ -259,13 +268,13 @@ class Pages:
             page = working_page(visit, working)
         return page if isinstance(page, Page) else Page(page)
 
-    def _login(self, exchange: "RestExchange", form: Mapping[str, tuple[str, ...]]) -> Page:
+    def _login(self, exchange: HttpExchange, form: Mapping[str, tuple[str, ...]]) -> Page:
         token = form.get("token", ("",))[-1].strip()
         value = form.get("next", ("",))[-1]
         exchange.next = self._own_path(value)
         if not token:
             raise unauthenticated("the field was empty")
-        exchange.caller = self.rest.auth.caller(f"Bearer {token}", exchange.address)
+        exchange.caller = self._auth.caller(f"Bearer {token}", exchange.address)
         target = self.root + exchange.next
         secure = self.tls or exchange.header(b"origin").startswith("https://")
         return _redirect_page(target, cookie(COOKIE, token, self.root, secure))
@@ -301,7 +310,7 @@ def wrong_method(method: str, path: str) -> Problem:
     return Problem(405, "wrong-method", "the method is not for this page", detail)
 
 
-def cookies(exchange: "RestExchange") -> dict[str, str]:
+def cookies(exchange: HttpExchange) -> dict[str, str]:
     """Return the cookies of a request; one that is odd does not hide the others."""
     return cookie_parser(exchange.header(b"cookie")[:16_000])
 

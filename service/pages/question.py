@@ -16,8 +16,8 @@ from dataclasses import replace
 from typing import Any
 
 from service.handlers.calls import MOST_PAGE_TOP, read_request
+from service.handlers.limits import RequestLimits, json_body
 from service.handlers.problems import Fault, Problem, refused
-from service.limits import RequestLimits, json_body
 
 Data = dict[str, Any]
 Query = Mapping[str, tuple[str, ...]]

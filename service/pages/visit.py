@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
-from service.engine import Caller, Engine, cache_key, request_body
+from service.access.caller import Caller
+from service.engine import Engine, cache_key, request_body
+from service.handlers.limits import RequestLimits, check_data, json_body
 from service.handlers.problems import Problem, refused
 from service.jobs.records import JobView, State
-from service.limits import RequestLimits, check_data, json_body
 from service.pages.question import question_of, title_of
 
 PATIENCE_S = 1.5

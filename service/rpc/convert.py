@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
+from service.handlers.limits import DEFAULTS, RequestLimits, too_large
 from service.handlers.problems import Fault, Problem, refused
-from service.limits import DEFAULTS, RequestLimits, too_large
 from service.proto.planner.v1 import planner_pb2 as pb
 
 Data = dict[str, Any]
@@ -141,7 +141,7 @@ class _Reader:
 
 
 def _inner_json(text: str, settings: RequestLimits) -> Any:
-    from service.limits import json_body
+    from service.handlers.limits import json_body
 
     return json_body(text, settings)
 

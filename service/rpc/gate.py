@@ -13,18 +13,19 @@ from typing import Any
 
 import grpc
 
-from service import logs
-from service.admission import overloaded
-from service.auth import Auth
-from service.engine import Caller, Engine
+from service.access.admission import overloaded
+from service.access.auth import Auth
+from service.access.caller import Caller
+from service.engine import Engine
 from service.handlers.calls import CALLS
+from service.handlers.limits import RequestLimits
 from service.handlers.problems import Problem, refused
-from service.limits import RequestLimits
-from service.metrics import Metrics
 from service.proto.planner.v1 import planner_pb2 as pb
 from service.rpc.receiving import Receiver
 from service.rpc.status import DETAILS, MOST_CHARS, status_details, status_of
-from service.tracing import server_span
+from service.telemetry import logs
+from service.telemetry.metrics import Metrics
+from service.telemetry.tracing import server_span
 
 log = logging.getLogger("planner.service")
 

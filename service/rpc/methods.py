@@ -19,17 +19,18 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 
 import planner
-from service.admission import Cache
-from service.auth import Auth
-from service.engine import CallAnswer, Caller, Engine
+from service.access.admission import Cache
+from service.access.auth import Auth
+from service.access.caller import Caller
+from service.engine import CallAnswer, Engine
 from service.handlers.calls import CALLS
+from service.handlers.limits import RequestLimits
 from service.handlers.problems import Problem, malformed, refused
 from service.jobs.records import Event, JobView, State
-from service.limits import RequestLimits
-from service.metrics import Metrics
 from service.proto.planner.v1 import planner_pb2 as pb
 from service.rpc.convert import body_of, fill, message_of
 from service.rpc.gate import CALL_OF, NAME, SERVICE, Exchange, Gate, Streamed, Unary, knows
+from service.telemetry.metrics import Metrics
 
 Found = TypeVar("Found")
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import grpc
 
-from service.admission import overloaded
+from service.access.admission import overloaded
+from service.handlers.limits import RequestLimits
 from service.handlers.problems import Problem, refused
-from service.limits import RequestLimits
 
 MESSAGE_S = 30.0
 """How long a message may take to arrive."""

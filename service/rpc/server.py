@@ -17,20 +17,20 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from planner.errors import UsageError
-from service.admission import overloaded
-from service.auth import Auth
+from service.access.admission import overloaded
+from service.access.auth import Auth
 from service.engine import Engine
+from service.handlers.limits import RequestLimits
 from service.handlers.problems import Problem
-from service.limits import RequestLimits
-from service.metrics import Metrics
 from service.rpc.gate import MOST_CALLS, NAME, Gate
 from service.rpc.methods import Grpc
 from service.rpc.receiving import Receiver
 from service.rpc.status import MOST_CHARS, status_of
-from service.tracing import configured_tracer
+from service.telemetry.metrics import Metrics
+from service.telemetry.tracing import configured_tracer
 
 if TYPE_CHECKING:
-    from service.serve import Serving
+    from service.settings.serving import Serving
 
 log = logging.getLogger("planner.service")
 

@@ -25,10 +25,10 @@ from multiprocessing.connection import Connection, wait
 from typing import Any, Literal
 
 from searches.pricing.shared_work import LIMIT_BYTES, SharedWork
-from service import logs
+from service.handlers.limits import DEFAULTS, RequestLimits, job_request
+from service.handlers.partial_results import Rows, rows_of, rows_page
 from service.handlers.problems import Problem, refused
-from service.jobs.partial_results import Rows, rows_of, rows_page
-from service.limits import DEFAULTS, RequestLimits, job_request
+from service.telemetry import logs
 from service.worker_pool.process_memory import Tidy, resident_bytes
 
 log = logging.getLogger("planner.service")
@@ -41,7 +41,7 @@ CALLS_MODULE = "service.pages.calls"
 """Module whose `read_request`, `measure`, `answer`, `is_complete`, `dumps` workers call."""
 PAGED = ("plans", "rows", "points")
 """Lists of answers that are read by page."""
-WARM = "service.worker_pool.preload"
+WARM = "service.process.preload"
 """Module that the process imports from which workers are forked."""
 PROGRESS_S = 0.1
 """Least time between two reports of progress of one task."""

@@ -16,8 +16,8 @@ import typer
 import yaml
 
 from service.command import app
-from service.options import Options
-from service.serve import GRPC_PORT, LAST_ANSWERS_S, PORT
+from service.process.serve import GRPC_PORT, LAST_ANSWERS_S, PORT
+from service.settings.options import Options
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
@@ -112,7 +112,7 @@ def test_ports_are_those_of_the_service(manifest: dict[str, Any], pod: dict[str,
 
 
 def test_probes_ask_for_what_there_is(pod: dict[str, Any]) -> None:
-    from service.http.openapi import OPERATIONS
+    from service.rest.operations import OPERATIONS
 
     open_paths = {each.path for each in OPERATIONS if each.method == "GET" and not each.role}
     (container,) = pod["containers"]

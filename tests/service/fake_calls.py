@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from service.handlers.calls import RunningCall as RunningCall
+from service.handlers.partial_results import KeptRow
 from service.handlers.problems import Problem, refused
-from service.jobs.partial_results import KeptRow
 
 
 @dataclass(frozen=True)

@@ -681,8 +681,8 @@ def ask_in_process(found: Found, name: str, body: Any) -> dict[str, Any] | None:
     from dataclasses import replace
 
     from service.handlers.calls import RunningCall, call, dumps
+    from service.handlers.limits import DEFAULTS
     from service.handlers.problems import Problem
-    from service.limits import DEFAULTS
 
     settings = replace(DEFAULTS, solve_s=SEARCH_S)
     begun_s = time.process_time()
@@ -810,7 +810,7 @@ class RestRequests:
     """Requests near valid ones of every operation of the OpenAPI document."""
 
     def __init__(self, seed: int) -> None:
-        from service.http.openapi import OPERATIONS
+        from service.rest.operations import OPERATIONS
 
         self.bodies = Requests(seed)
         self.rng, self.mutator = self.bodies.rng, self.bodies.mutator
@@ -1032,7 +1032,7 @@ async def check_schema(found: Found, sent: Sent, status: int, body: bytes) -> No
     """Note an answer that is not of the schema that the document promises."""
     from pydantic import ValidationError
 
-    from service.http.openapi import OPERATIONS
+    from service.rest.operations import OPERATIONS
 
     each = next(each for each in OPERATIONS if each.id == sent.known)
     model = each.answers.get(status, ("", None))[1]
@@ -1096,8 +1096,8 @@ async def _engine(
 async def _rest(
     n_requests: int, seed: int, note: Callable[[Found], None], folder: Path, workers: bool
 ) -> Found:
-    from service.auth import Auth, read_tokens
-    from service.http.rest import Rest
+    from service.access.auth import Auth, read_tokens
+    from service.rest.application import Rest
     from tests.service import serving
 
     found, requests = Found(), RestRequests(seed)
@@ -1332,9 +1332,9 @@ def fuzz_grpc(
 async def _grpc(
     n_requests: int, seed: int, note: Callable[[Found], None], folder: Path, workers: bool
 ) -> Found:
-    from service.auth import Auth, read_tokens
-    from service.metrics import Metrics
+    from service.access.auth import Auth, read_tokens
     from service.rpc.methods import _RESPONSES, Grpc
+    from service.telemetry.metrics import Metrics
     from tests.service import serving
 
     found, requests = Found(), GrpcRequests(seed)

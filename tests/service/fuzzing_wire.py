@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from service import logs
+from service.telemetry import logs
 from tests.service import fuzzing
 from tests.service.fuzzing import ANSWER_S, TOKEN, WARM, Found, resources, where
 
@@ -449,9 +449,9 @@ async def _wire(
 ) -> Found:
     import grpc
 
-    from service.auth import Auth, read_tokens
-    from service.metrics import Metrics
+    from service.access.auth import Auth, read_tokens
     from service.rpc.server import bound
+    from service.telemetry.metrics import Metrics
     from tests.service import serving
 
     found, calls = Found(), Calls(seed)

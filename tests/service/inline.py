@@ -9,10 +9,10 @@ from typing import Any
 
 from service.engine import Engine
 from service.handlers.calls import CALLS
-from service.jobs.partial_results import rows_of
+from service.handlers.limits import RequestLimits
+from service.handlers.partial_results import rows_of
 from service.jobs.store import Store
-from service.limits import RequestLimits
-from service.options import Options
+from service.settings.options import Options
 from service.worker_pool.pool import Kept, Progress, Task, WorkOutcome, read_job, slice_of
 from tests.service import fake_calls
 

@@ -8,14 +8,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from service.auth import Auth
+from service.access.auth import Auth
 from service.engine import Engine
 from service.handlers import calls
-from service.http.rest import Rest
+from service.handlers.limits import DEFAULTS, RequestLimits
 from service.jobs.store import Store
-from service.limits import DEFAULTS, RequestLimits
-from service.options import Options
-from service.serve import Serving, http_server, listening
+from service.process.serve import http_server, listening
+from service.rest.application import Rest
+from service.settings.options import Options
+from service.settings.serving import PublicAddress, Serving
 from service.worker_pool.pool import Kept, Progress, Task, WorkOutcome, slice_of
 from tests.service.waiting import PATIENCE_S
 
@@ -72,7 +73,7 @@ def live_service(
         engine._pool = engine._job_pool = pool
         serving = Serving(port=0, **tls)
         listener = listening(serving)
-        server = http_server(Rest(engine, auth, settings, tls=bool(tls)), serving)
+        server = http_server(Rest(engine, auth, settings, PublicAddress(tls=bool(tls))), serving)
         await engine.start()
         task = asyncio.create_task(server.serve([listener]))
         while not server.started:

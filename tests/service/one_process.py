@@ -9,11 +9,12 @@ where it is refused. `MODULE` holds the calls.
 import asyncio
 import sys
 
-from service.engine import Caller, Engine
+from service.access.caller import Caller
+from service.engine import Engine
+from service.handlers.limits import RequestLimits
 from service.handlers.problems import Problem
 from service.jobs.store import Store
-from service.limits import RequestLimits
-from service.options import Options
+from service.settings.options import Options
 
 SETTINGS = RequestLimits(worker_bytes=500_000_000, per_caller=100, queue_length=100)
 OPTIONS = Options(workers=1, job_workers=1, lease_s=2.0, poll_s=0.1, drain_s=1.0, max_attempts=20)

@@ -12,14 +12,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from service.auth import Auth
+from service.access.auth import Auth
 from service.engine import Engine
+from service.handlers.limits import DEFAULTS, RequestLimits
 from service.handlers.problems import Problem, refused
-from service.http.rest import Rest
 from service.jobs.store import Store
-from service.limits import DEFAULTS, RequestLimits
-from service.options import Options
-from service.serve import Serving, http_server, listening
+from service.process.serve import http_server, listening
+from service.rest.application import Rest
+from service.settings.options import Options
+from service.settings.serving import Serving
 from service.worker_pool.pool import CALLS_MODULE, Kept, Progress, Task, WorkOutcome, _Worker
 from tests.service.waiting import PATIENCE_S
 

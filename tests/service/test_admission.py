@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from service.admission import ENTRY_BYTES, Cache, Rates, Turns
+from service.access.admission import ENTRY_BYTES, Cache, Rates, Turns
 from service.handlers.problems import Problem
 from tests.service.clocks import Clocks
 

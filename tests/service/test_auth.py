@@ -5,7 +5,7 @@ import hashlib
 import pytest
 
 from planner.errors import UsageError
-from service.auth import Auth, check_exposure, read_tokens, tokens_of
+from service.access.auth import Auth, check_exposure, read_tokens, tokens_of
 from service.handlers.problems import Problem
 
 TOKEN = "0123456789abcdef"

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from planner.errors import UsageError
-from service import open_ui as browsing
-from service.serve import Serving
+from service.process import ui as browsing
+from service.settings.serving import Serving
 
 
 @pytest.fixture

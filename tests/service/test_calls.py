@@ -12,9 +12,9 @@ from hardware.catalogue import load_catalogue
 from planner.specs.examples import example_content
 from service.handlers import calls
 from service.handlers.calls import CALLS, RunningCall, call, dumps, read_request
+from service.handlers.limits import RequestLimits
 from service.handlers.problems import Problem
 from service.handlers.requests import request_id
-from service.limits import RequestLimits
 from tests.planner.command import run_here
 
 JOB = {"model": "llama3-8b", "cluster": "h100-x8"}
@@ -334,7 +334,7 @@ def test_a_time_limit_reaches_the_search_of_a_check() -> None:
     from dataclasses import replace
 
     from service.handlers.calls import RunningCall, call
-    from service.limits import DEFAULTS
+    from service.handlers.limits import DEFAULTS
 
     script = (
         "torchrun --nproc_per_node 8 --nnodes 64 pretrain_gpt.py --num-layers 80"

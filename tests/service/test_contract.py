@@ -12,10 +12,11 @@ import pytest
 from grpc import StatusCode
 
 from planner.specs.examples import example_content
-from service.engine import ROLES, Engine
+from service.access.caller import ROLES
+from service.engine import Engine
 from service.handlers import calls
 from service.handlers.calls import CALLS, dumps
-from service.limits import RequestLimits
+from service.handlers.limits import RequestLimits
 from service.proto.planner.v1 import planner_pb2 as pb
 from tests.planner.command import run_here
 from tests.service.conftest import STORES

@@ -12,12 +12,13 @@ from typing import Any, TypeVar
 import pytest
 from sqlalchemy import event, func, select
 
-from service.engine import CallAnswer, Caller, Engine
+from service.access.caller import Caller
+from service.engine import CallAnswer, Engine
+from service.handlers.limits import RequestLimits
 from service.handlers.problems import Problem
 from service.jobs.records import JobView, State
 from service.jobs.store import Store, StoreFull, job_rows
-from service.limits import RequestLimits
-from service.options import Options
+from service.settings.options import Options
 from tests.service.waiting import PATIENCE_S, until
 
 Found = TypeVar("Found")

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from service.handlers.calls import RunningCall, call
+from service.handlers.limits import RequestLimits
 from service.handlers.problems import Problem
-from service.limits import RequestLimits
 
 HUGE = "9" * 5_000
 FLAGS = {

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis.errors import Unsatisfiable
 
-from service.auth import Auth, read_tokens
+from service.access.auth import Auth, read_tokens
 from tests.service.serving import served
 
 TOKEN = "schema-0123456789abcdef"

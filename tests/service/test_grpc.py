@@ -21,12 +21,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.errors import UsageError
-from service import logs
-from service.auth import Auth
+from service.access.auth import Auth
 from service.handlers.calls import call
+from service.handlers.limits import RequestLimits
 from service.handlers.problems import Fault, Problem
-from service.limits import RequestLimits
-from service.metrics import Metrics
+from service.process.serve import check_setup
 from service.proto.planner.v1 import planner_pb2 as pb
 from service.proto.planner.v1 import planner_pb2_grpc
 from service.rpc import gate as grpc_gate
@@ -36,7 +35,9 @@ from service.rpc.convert import body_of, message_of, to_dict
 from service.rpc.gate import address_of, time_left
 from service.rpc.server import bound, credentials_of, start_server
 from service.rpc.status import MOST_BYTES, status_details, status_of
-from service.serve import Serving, check_setup
+from service.settings.serving import Serving
+from service.telemetry import logs
+from service.telemetry.metrics import Metrics
 from tests.service.inline import SETTINGS
 from tests.service.test_calls import JOB
 from tests.service.test_serve import ask as ask_http

@@ -12,15 +12,16 @@ from typing import Any
 import httpx
 import pytest
 
-from service import logs
-from service.auth import Auth, address_network, read_tokens, tokens_of
-from service.engine import Caller, Engine
+from service.access.auth import Auth, address_network, read_tokens, tokens_of
+from service.access.caller import Caller
+from service.engine import Engine
+from service.handlers.limits import job_request
 from service.handlers.problems import Problem
-from service.http.rest import Rest
 from service.jobs.queue import Jobs
 from service.jobs.records import Bounds
 from service.jobs.store import Store, StoreUnavailable
-from service.limits import job_request
+from service.rest.application import Rest
+from service.telemetry import logs
 from tests.service.inline import SETTINGS, inline_engine
 from tests.service.waiting import PATIENCE_S, until
 
@@ -194,7 +195,7 @@ def test_who_reads_very_much_keeps_nobody_else_and_no_job_waiting(tmp_path, monk
 
 
 def test_large_bodies_of_one_caller_do_not_fill_the_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr("service.http.rest.LARGE_BODY", 100)
+    monkeypatch.setattr("service.http.bodies.LARGE_BODY", 100)
 
     async def work(engine: Engine) -> tuple[Any, list[int]]:
         app, over = Rest(engine, None, SETTINGS), asyncio.Event()
@@ -229,7 +230,7 @@ def test_large_bodies_of_one_caller_do_not_fill_the_memory(tmp_path, monkeypatch
         refused = next(each.result() for each in asked if each.done())
         over.set()
         answers = [each["status"] for each in await asyncio.gather(*asked)]
-        assert not app._large
+        assert not app._bodies._n_large
         return refused, answers
 
     refused, answers = in_engine(tmp_path, work)
@@ -465,7 +466,8 @@ def test_a_span_is_the_child_of_the_one_that_traceparent_names(tmp_path, parent,
             return trace.use_span(trace.INVALID_SPAN)
 
     async def work(engine: Engine) -> int:
-        app = Rest(engine, None, SETTINGS, tracer=Tracer())
+        app = Rest(engine, None, SETTINGS)
+        app.tracer = Tracer()
         async with httpx.AsyncClient(
             transport=httpx.ASGITransport(app=app), base_url="http://localhost"
         ) as client:

@@ -13,12 +13,12 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from service import logs
-from service.auth import Auth, read_tokens
-from service.engine import Caller
-from service.limits import RequestLimits
-from service.metrics import Metrics
+from service.access.auth import Auth, read_tokens
+from service.access.caller import Caller
+from service.handlers.limits import RequestLimits
 from service.rpc.server import bound
+from service.telemetry import logs
+from service.telemetry.metrics import Metrics
 from tests.service import fuzzing, fuzzing_wire
 from tests.service.inline import inline_engine
 from tests.service.waiting import PATIENCE_S

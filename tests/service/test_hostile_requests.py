@@ -15,8 +15,8 @@ from planner.errors import Problem as Wrong
 from planner.errors import SearchError, SpecError, UsageError
 from service.handlers.calls import CALLS, RunningCall, answer, call, measure, read_request
 from service.handlers.documents import looks_like_path
+from service.handlers.limits import RequestLimits, check_document_text, json_body
 from service.handlers.problems import Problem, problem_of
-from service.limits import RequestLimits, check_document_text, json_body
 
 JOB = {"model": "llama3-8b", "cluster": "h100-x8"}
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(

@@ -11,7 +11,7 @@ from sqlalchemy import select
 from planner.sweeps.run import PointSolver
 from planner.sweeps.scaling import curve
 from service.handlers.calls import CALLS, RunningCall, answer, dumps, read_request
-from service.jobs.partial_results import KeptRow, Rows, packed_rows, rows_of
+from service.handlers.partial_results import KeptRow, Rows, packed_rows, rows_of
 from service.jobs.queue import Jobs
 from service.jobs.records import State
 from service.jobs.store import Store, job_rows

@@ -8,9 +8,15 @@ import pytest
 
 from planner.errors import SpecError
 from planner.specs.yaml.document import Document, parse_yaml
-from service.limits import RequestLimits
-from service.limits_file import NAMED, known_limits, limits_table, read_limits, with_limits
-from service.options import Options
+from service.handlers.limits import RequestLimits
+from service.settings.limits_file import (
+    NAMED,
+    known_limits,
+    limits_table,
+    read_limits,
+    with_limits,
+)
+from service.settings.options import Options
 
 DOCS = Path(__file__).parents[2] / "docs" / "service.md"
 
@@ -67,4 +73,4 @@ def test_every_limit_has_a_meaning_and_stands_in_the_docs():
     known: dict[str, Any] = known_limits()
     assert known.keys() == {each.name for each in fields(RequestLimits)} | set(NAMED)
     assert all(meaning for _, meaning in known.values()), known
-    assert limits_table() in DOCS.read_text(), "docs/service.md: python -m service.limits_file"
+    assert limits_table() in DOCS.read_text(), "python -m service.settings.limits_file"

@@ -6,9 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from service.handlers.calls import CALLS
-from service.http import openapi
+from service.rest.compatibility import breaking_changes
+from service.rest.openapi import openapi_document, openapi_text
+from service.rest.operations import OPERATIONS, TAGS
 
 FILE = Path(__file__).parents[2] / "docs" / "openapi.json"
 
@@ -19,11 +22,11 @@ def committed() -> dict[str, Any]:
 
 
 def test_the_committed_document_is_current():
-    assert FILE.read_text() == openapi.openapi_text(), "scripts/openapi writes it"
+    assert FILE.read_text() == openapi_text(), "scripts/openapi writes it"
 
 
 def test_the_document_does_not_break_the_readers_of_the_committed_one(committed):
-    assert openapi.openapi_breaking_changes(committed, openapi.openapi_document()) == []
+    assert breaking_changes(committed, openapi_document()) == []
 
 
 def test_every_call_has_an_operation_with_its_schema(committed):
@@ -32,8 +35,8 @@ def test_every_call_has_an_operation_with_its_schema(committed):
         for methods in committed["paths"].values()
         for operation in methods.values()
     }
-    assert len(by_id) == len(openapi.OPERATIONS)
-    for each in openapi.OPERATIONS:
+    assert len(by_id) == len(OPERATIONS)
+    for each in OPERATIONS:
         described = by_id[each.id]
         assert "default" in described["responses"]
         if each.call:
@@ -43,16 +46,47 @@ def test_every_call_has_an_operation_with_its_schema(committed):
             fields = committed["components"]["schemas"][ref.rpartition("/")[2]]["properties"]
             names = {f.alias or name for name, f in each.request.model_fields.items()}
             assert fields.keys() == names
-    assert {each.call for each in openapi.OPERATIONS if each.call} == CALLS.keys()
+    assert {each.call for each in OPERATIONS if each.call} == CALLS.keys()
+
+
+def test_the_document_is_valid(committed):
+    OpenAPIV31SpecValidator(committed).validate()
+
+
+def test_every_operation_says_what_its_readers_need(committed):
+    assert [tag["name"] for tag in committed["tags"]] == list(TAGS)
+    assert committed["servers"][0]["url"] == "/"
+    for path, methods in committed["paths"].items():
+        for method, operation in methods.items():
+            where = f"{method} {path}"
+            assert operation["tags"][0] in TAGS, where
+            assert operation["summary"], where
+            assert operation["description"].endswith("."), where
+            statuses = operation["responses"].keys() - {"default"}
+            assert any(status[0] == "2" for status in statuses), where
+            assert any(status[0] == "4" for status in statuses), where
+            for status, answer in operation["responses"].items():
+                content = answer.get("content", {})
+                assert all(x["schema"] for x in content.values()), f"{where} {status}"
+
+
+def test_statuses_are_told_as_the_role_and_the_body_have_it():
+    for each in OPERATIONS:
+        assert (401 in each.problems) == bool(each.role), each.id
+        assert ({408, 413, 415} <= {*each.problems}) == (each.method == "POST"), each.id
+        assert each.request is None or 422 in each.problems, each.id
+
+
+def test_the_document_names_the_prefix_of_a_proxy():
+    assert openapi_document("/planner")["servers"][0]["url"] == "/planner"
 
 
 def test_all_references_lead_somewhere(committed):
-    schemas = committed["components"]["schemas"]
-
     def look(value: Any) -> None:
         if isinstance(value, dict):
             if isinstance(value.get("$ref"), str):
-                assert value["$ref"].removeprefix("#/components/schemas/") in schemas
+                kind, name = value["$ref"].removeprefix("#/components/").split("/")
+                assert name in committed["components"][kind]
             for each in value.values():
                 look(each)
         elif isinstance(value, list):
@@ -101,7 +135,7 @@ def changed(document: dict[str, Any], path: tuple[str, ...], value: Any) -> dict
     ],
 )
 def test_changes_that_break_readers_are_found(committed, path, value, said):
-    faults = openapi.openapi_breaking_changes(committed, changed(committed, path, value))
+    faults = breaking_changes(committed, changed(committed, path, value))
     assert any(said in fault for fault in faults), faults
 
 
@@ -113,7 +147,8 @@ def test_changes_that_break_readers_are_found(committed, path, value, said):
         ((*ANSWER, "properties", "more"), {"type": "string"}),
         ((*REQUEST, "required"), ["model"]),
         ((*SOLVE, "summary"), "in other words"),
+        ((*SOLVE, "responses", "418"), {"description": "more"}),
     ],
 )
 def test_additions_break_nobody(committed, path, value):
-    assert openapi.openapi_breaking_changes(committed, changed(committed, path, value)) == []
+    assert breaking_changes(committed, changed(committed, path, value)) == []

@@ -10,9 +10,9 @@ from pydantic import BaseModel
 
 from service.handlers import schemas
 from service.handlers.calls import CALLS
-from service.http.openapi import OPERATIONS as HTTP_OPERATIONS
 from service.proto.generate import BASELINE, FOLDER, generated, proto_breaking_changes
 from service.proto.planner.v1 import planner_pb2 as pb
+from service.rest.operations import OPERATIONS as HTTP_OPERATIONS
 from service.rpc.gate import CALL_OF, OPERATIONS, SERVICE
 
 

@@ -196,7 +196,7 @@ def test_a_refusal_has_the_field_that_is_wrong(
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     from service.handlers import calls
-    from service.limits import RequestLimits
+    from service.handlers.limits import RequestLimits
 
     found = Service(tmp_path_factory.mktemp("real"), "", calls, RequestLimits())
     yield found

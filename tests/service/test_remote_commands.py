@@ -11,10 +11,10 @@ import pytest
 from planner.cli import app as cli
 from planner.client import Client, ServiceError
 from planner.solver.answer.result import Result
-from service.auth import Auth, read_tokens
+from service.access.auth import Auth, read_tokens
 from service.handlers.calls import CALLS
-from service.http.openapi import OPERATIONS
-from service.limits import DEFAULTS
+from service.handlers.limits import DEFAULTS
+from service.rest.operations import OPERATIONS
 from tests.planner.command import run_here
 from tests.planner.scripted_server import scripted
 from tests.service.live import live_service

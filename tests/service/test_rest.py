@@ -10,13 +10,16 @@ from typing import Any, TypeVar
 import httpx
 import pytest
 
-from service import logs
-from service.auth import Auth, read_tokens
-from service.engine import ROLES, Engine
+from service.access.auth import Auth, read_tokens
+from service.access.caller import ROLES
+from service.engine import Engine
 from service.handlers.calls import CALLS
-from service.http.openapi import OPERATIONS, Operation
-from service.http.rest import Rest, rest_knows, wait_s
-from service.metrics import section
+from service.http.exchange import Operation, etag_matches, wait_s
+from service.rest.application import Rest
+from service.rest.operations import OPERATIONS
+from service.settings.serving import PublicAddress
+from service.telemetry import logs
+from service.telemetry.metrics import section
 from tests.service.inline import SETTINGS, inline_engine
 from tests.service.waiting import PATIENCE_S
 
@@ -40,7 +43,9 @@ class Service:
         self.engine: Engine = self.runner.run(self._context.__aenter__())
         text = "\n".join(f"{name} {role} {token}" for (name, role), token in TOKENS.items())
         self.app = Rest(self.engine, Auth(read_tokens(text, "tokens")), SETTINGS)
-        self.open_app = Rest(self.engine, None, SETTINGS, only_hosts=frozenset({"localhost"}))
+        self.open_app = Rest(
+            self.engine, None, SETTINGS, PublicAddress(only_hosts=frozenset({"localhost"}))
+        )
 
     def __call__(
         self,
@@ -161,10 +166,10 @@ def test_a_preference_that_is_applied_says_so_and_others_are_ignored(service):
 
 
 def test_etags_are_compared_as_lists():
-    assert rest_knows('"a", W/"b"', "b")
-    assert not rest_knows('"a"', "b")
-    assert not rest_knows("b", "b")
-    assert not rest_knows("*", "")
+    assert etag_matches('"a", W/"b"', "b")
+    assert not etag_matches('"a"', "b")
+    assert not etag_matches("b", "b")
+    assert not etag_matches("*", "")
 
 
 def test_an_idempotency_key_gives_the_first_answer_and_refuses_another_body(service):
@@ -620,7 +625,7 @@ def test_the_document_is_served_as_it_is_committed(service):
 def test_a_configured_tracer_gets_a_span_for_every_request(service):
     from opentelemetry.trace import NoOpTracerProvider, TracerProvider
 
-    from service import tracing
+    from service.telemetry import tracing
 
     assert tracing.configured_tracer() is None
     seen: list[dict[str, Any]] = []
@@ -642,7 +647,8 @@ def test_a_configured_tracer_gets_a_span_for_every_request(service):
             return Span(name)
 
     assert issubclass(NoOpTracerProvider, TracerProvider)
-    app = Rest(service.engine, None, SETTINGS, tracer=Tracer())
+    app = Rest(service.engine, None, SETTINGS)
+    app.tracer = Tracer()
     service.ask("GET", "/v1/version", app=app, headers={"x-request-id": "span-1"})
     assert seen == [
         {

@@ -20,8 +20,8 @@ from typer.testing import CliRunner
 from planner.cli import app as cli
 from planner.cli import plugins
 from planner.errors import UsageError
-from service.auth import Auth, read_tokens
-from service.serve import (
+from service.access.auth import Auth, read_tokens
+from service.process.serve import (
     Serving,
     check_ports,
     check_setup,

@@ -39,7 +39,7 @@ def test_the_database_may_be_named_by_the_environment(monkeypatch):
 @pytest.mark.service
 def test_a_service_leaves_no_core_file_and_may_open_many_connections():
     code = (
-        "import resource; from service.serve import _bound_process; _bound_process();"
+        "import resource; from service.process.serve import _bound_process; _bound_process();"
         "print(resource.getrlimit(resource.RLIMIT_CORE)[0],"
         " resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
     )

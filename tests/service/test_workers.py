@@ -6,11 +6,12 @@ import threading
 
 import pytest
 
-from service.engine import Caller, Engine
+from service.access.caller import Caller
+from service.engine import Engine
 from service.handlers.calls import RunningCall, answer, dumps, read_request
+from service.handlers.limits import RequestLimits
 from service.jobs.store import Store
-from service.limits import RequestLimits
-from service.options import Options
+from service.settings.options import Options
 from service.worker_pool.pool import Lagging, Task, WorkerDied, WorkerPool, WorkOutcome, cut_page
 from tests.service.waiting import PATIENCE_S
 

@@ -12,19 +12,19 @@ import httpx
 from google.protobuf import json_format
 from google.rpc import status_pb2
 
-from service.auth import Auth, read_tokens
+from service.access.auth import Auth, read_tokens
 from service.engine import Engine
 from service.handlers.calls import CALLS
-from service.http.openapi import FACTS, OPERATIONS
-from service.http.rest import Rest
-from service.limits import RequestLimits
-from service.metrics import Metrics
+from service.handlers.limits import RequestLimits
 from service.proto.planner.v1 import planner_pb2 as pb
 from service.proto.planner.v1 import planner_pb2_grpc
+from service.rest.application import Rest
+from service.rest.operations import FACTS, OPERATIONS
 from service.rpc.convert import to_dict
 from service.rpc.gate import CALL_OF
 from service.rpc.server import GrpcServer, bound
 from service.rpc.status import DETAILS
+from service.telemetry.metrics import Metrics
 from tests.service import fake_calls
 from tests.service.inline import SETTINGS, inline_engine
 from tests.service.waiting import PATIENCE_S

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from service.engine import request_body
 from service.handlers import schemas
 from service.handlers.calls import PAGE_PREFIX, RunningCall, ServiceCall
+from service.handlers.limits import check_document_text, too_much
 from service.handlers.problems import Fault, Problem, refused
 from service.jobs.records import JobView, State
-from service.limits import check_document_text, too_much
 from service.pages.examples import sweep_text, sweeps
 from service.pages.render import render_page
 from service.pages.views.jobs import LISTED, described_job, job_id_of

@@ -4,9 +4,10 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from service.engine import CallAnswer, Caller, request_body
+from service.access.caller import Caller
+from service.engine import CallAnswer, request_body
 from service.handlers.calls import call, dumps
-from service.limits import DEFAULTS
+from service.handlers.limits import DEFAULTS
 from service.pages.gate import reloading  # noqa: F401  the package is whole
 from service.pages.routes import find
 from service.pages.visit import Page, Visit, fields_of

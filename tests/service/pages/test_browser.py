@@ -13,8 +13,8 @@ from urllib.parse import urlencode
 
 import pytest
 
-from service.engine import Caller
-from service.limits import DEFAULTS
+from service.access.caller import Caller
+from service.handlers.limits import DEFAULTS
 from service.pages.gate import CSP
 from service.pages.question import query_of
 from service.pages.views.plans import _page

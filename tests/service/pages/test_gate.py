@@ -8,14 +8,15 @@ from typing import Any
 import httpx
 import pytest
 
-from service.auth import Auth, read_tokens
+from service.access.auth import Auth, read_tokens
 from service.engine import Engine
 from service.handlers.problems import Problem
-from service.http.rest import Rest
 from service.pages import static
 from service.pages.gate import CSP, is_root_path, multipart
 from service.pages.question import packed_question
 from service.pages.visit import fields_of
+from service.rest.application import Rest
+from service.settings.serving import PublicAddress
 from tests.service.inline import SETTINGS, inline_engine
 
 TOKEN = "sue-solves-0123456789"
@@ -32,8 +33,10 @@ class Service:
         self.engine: Engine = self.runner.run(self._context.__aenter__())
         auth = Auth(read_tokens(f"sue solve {TOKEN}\nann read ann-reads-0123456789", "tokens"))
         self.app = Rest(self.engine, auth, SETTINGS)
-        self.open_app = Rest(self.engine, None, SETTINGS, only_hosts=frozenset({"localhost"}))
-        self.below = Rest(self.engine, auth, SETTINGS, root_path="/planner", tls=True)
+        self.open_app = Rest(
+            self.engine, None, SETTINGS, PublicAddress(only_hosts=frozenset({"localhost"}))
+        )
+        self.below = Rest(self.engine, auth, SETTINGS, PublicAddress("/planner", tls=True))
 
     def ask(self, method: str, path: str, app: Any = None, **given: Any) -> httpx.Response:
         async def asked() -> httpx.Response:

@@ -483,7 +483,7 @@ def test_first_sentences_and_names():
 
 def test_calls_of_pages_are_no_part_of_the_interface():
     from service.handlers.calls import CALLS, PAGE_CALLS
-    from service.http.openapi import openapi_text
+    from service.rest.openapi import openapi_text
 
     assert PAGE_CALLS
     assert all(name.startswith("page-") for name in PAGE_CALLS)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from service.handlers.limits import DEFAULTS
 from service.handlers.problems import Problem
-from service.limits import DEFAULTS
 from service.pages.question import MOST_TOP, TOP, packed_question, query_of, question_of, unpacked
 
 NAMES = st.sampled_from(["llama3-70b", "h100-x512", "a.b_c-d"])

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from service.engine import Caller, Engine
+from service.access.caller import Caller
+from service.engine import Engine
 from service.handlers.calls import RunningCall, call
+from service.handlers.limits import DEFAULTS
+from service.handlers.partial_results import KeptRow
 from service.handlers.problems import Problem
-from service.jobs.partial_results import KeptRow
 from service.jobs.records import JobView, State
-from service.limits import DEFAULTS
 from service.pages import calls
 from service.pages.routes import find
 from service.pages.views.sweeps import SweepTextRequest, _check

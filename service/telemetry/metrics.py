@@ -1,14 +1,14 @@
 """What the service measures, as Prometheus reads it. Seconds and bytes; labels are bounded."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from service.engine import CallAnswer, Snapshot
+from service.telemetry.snapshot import Snapshot
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 BUCKETS_S = (
@@ -36,6 +36,22 @@ class MeasuredMetrics(Protocol):
 
     def snapshot(self) -> Snapshot:
         """Return what there is to measure now."""
+
+
+class AnsweredCall(Protocol):
+    """An answer, as far as it is measured."""
+
+    @property
+    def payload(self) -> bytes:
+        """The JSON text."""
+
+    @property
+    def cached(self) -> bool:
+        """Whether it came from memory."""
+
+    @property
+    def seconds(self) -> Mapping[str, float]:
+        """Wall-clock time by phase."""
 
 
 class Metrics:
@@ -76,7 +92,7 @@ class Metrics:
         """Count a request, whatever came of it; `operation` is one of a fixed set."""
         self._requests.labels(transport, operation, str(status)).inc()
 
-    def answered(self, call: str, answer: CallAnswer, total_s: float) -> None:
+    def answered(self, call: str, answer: AnsweredCall, total_s: float) -> None:
         """Count an answer: its time, and what was searched where it was computed for it."""
         for phase, seconds in answer.seconds.items():
             self._seconds.labels(call, phase).observe(seconds)

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from planner.errors import UsageError
-from service.admission import Rates
-from service.engine import ROLES, Caller
+from service.access.admission import Rates
+from service.access.caller import ROLES, Caller
 from service.handlers.problems import Problem
 
 log = logging.getLogger("planner.service")

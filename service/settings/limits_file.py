@@ -20,8 +20,8 @@ from typing import Any
 from planner.errors import Problem as Wrong
 from planner.errors import SpecError
 from planner.specs.yaml.document import Document, close_names, parse_yaml, read_text
-from service.limits import RequestLimits
-from service.options import Options
+from service.handlers.limits import RequestLimits
+from service.settings.options import Options
 
 NAMED = (
     "cache_bytes",

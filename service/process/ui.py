@@ -10,7 +10,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from planner.errors import UsageError
-from service.serve import Serving, serve_forever
+from service.process.serve import serve_forever
+from service.settings.serving import Serving
 
 PROBE_S = 2.0
 """How long a service may take to say what it is."""

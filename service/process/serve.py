@@ -15,27 +15,23 @@ import socket
 import ssl
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import uvicorn
 
 from planner.errors import UsageError
-from service.auth import Auth, check_exposure, is_loopback, tokens_of
+from service.access.auth import Auth, check_exposure, is_loopback, tokens_of
 from service.engine import Engine
 from service.handlers.problems import Problem
 from service.http.connections import connection_class
-from service.http.rest import Rest
 from service.jobs.store import Store, StoreError, data_folder, database_url
-from service.limits import DEFAULTS, RequestLimits
-from service.metrics import Metrics
-from service.options import Options
-from service.tracing import configured_tracer
+from service.rest.application import Rest
+from service.settings.serving import PublicAddress, Serving
+from service.telemetry.metrics import Metrics
+from service.telemetry.tracing import configured_tracer
 
 log = logging.getLogger("planner.service")
 
-HOST, PORT, GRPC_PORT = "127.0.0.1", 8642, 8643
 KEEP_ALIVE_S = 30
 LAST_ANSWERS_S = 5
 """How long answers may still be sent once the engine is closed."""
@@ -45,36 +41,6 @@ FILES = 65_536
 """Files and connections that this process may hold open, where the system allows as many."""
 RESERVE_BYTES = 64_000_000
 """Of the disk, kept for jobs that were accepted."""
-
-
-@dataclass(frozen=True, slots=True)
-class Serving:
-    """How a process of the service is started."""
-
-    host: str = HOST
-    port: int = PORT
-    """0: any that is free."""
-    grpc_port: int = GRPC_PORT
-    """0: no gRPC."""
-    database: str = ""
-    data: Path | None = None
-    token_file: Path | None = None
-    tls_cert: Path | None = None
-    tls_key: Path | None = None
-    tls_client_ca: Path | None = None
-    """Callers must have a certificate of it."""
-    insecure: bool = False
-    share_port: bool = False
-    """Several processes listen at the same ports; one that stops leaves them to the others."""
-    root_path: str = ""
-    """Prefix of all paths, such as `/planner`, where a proxy shows the service below one."""
-    limits: RequestLimits = DEFAULTS
-    options: Options = field(default_factory=Options)
-
-    @property
-    def scheme(self) -> Literal["http", "https"]:
-        """Scheme of the addresses."""
-        return "https" if self.tls_cert else "http"
 
 
 class RunningService(Protocol):
@@ -291,16 +257,9 @@ async def serve_forever(
         raise
     engine = Engine(store, serving.limits, serving.options)
     metrics = Metrics(engine)
-    rest = Rest(
-        engine,
-        auth,
-        serving.limits,
-        metrics=metrics,
-        tracer=configured_tracer(),
-        only_hosts=only_hosts(serving, auth),
-        tls=bool(serving.tls_cert),
-        root_path=serving.root_path,
-    )
+    address = PublicAddress(serving.root_path, bool(serving.tls_cert), only_hosts(serving, auth))
+    rest = Rest(engine, auth, serving.limits, address, metrics)
+    rest.tracer = configured_tracer()
     server = http_server(rest, serving)
     stop = asyncio.Event()
     _on_signals(stop, server, auth, serving)
@@ -315,8 +274,8 @@ async def serve_forever(
         host = f"[{serving.host}]" if ":" in serving.host else serving.host
         port = listener.getsockname()[1]
         grpc_address = grpc.address if grpc is not None else ""
-        told = {"host": host, "port": port, "grpc": grpc_address, "store": store.name}
-        log.info("serving", extra={"fields": told})
+        fields = {"host": host, "port": port, "grpc": grpc_address, "store": store.name}
+        log.info("serving", extra={"fields": fields})
         ready(f"{serving.scheme}://{host}:{port}", grpc_address)
         waiting = asyncio.create_task(stop.wait())
         await asyncio.wait({http, waiting}, return_when=asyncio.FIRST_COMPLETED)

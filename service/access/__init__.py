@@ -1,0 +1,1 @@
+"""Who calls, what they may, and when it is their turn."""

@@ -1,0 +1,38 @@
+"""Who asks, and what a role may do."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from service.handlers.problems import Problem
+
+ROLES = ("read", "solve", "admin")
+"""Each may do what those before it may."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks."""
+
+    name: str
+    """Owner of the jobs; one name for all where no tokens are asked for."""
+    role: Literal["read", "solve", "admin"] = "admin"
+    address: str = ""
+
+    def may(self, role: str) -> bool:
+        """Tell whether the caller may do what a role may."""
+        return ROLES.index(self.role) >= ROLES.index(role)
+
+    @property
+    def sees(self) -> str | None:
+        """Owner whose jobs the caller sees; None for all."""
+        return None if self.role == "admin" else self.name
+
+
+def not_allowed(caller: Caller, role: str) -> Problem:
+    """Return the problem of a caller whose role does not reach."""
+    return Problem(
+        403,
+        "not-allowed",
+        "your role does not allow this",
+        f"it needs the role {role}, and {caller.name} has {caller.role}",
+    )

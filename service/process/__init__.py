@@ -1,0 +1,1 @@
+"""One process of the service: what it listens at, how it starts and stops."""

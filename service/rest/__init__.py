@@ -1,0 +1,1 @@
+"""The REST transport: operations, their OpenAPI document, the application."""

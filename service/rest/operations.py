@@ -1,0 +1,298 @@
+"""Everything that the REST transport answers: one `Operation` for one method of one path.
+
+The routes and the OpenAPI document are made of this table.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+
+from service.handlers import schemas
+from service.handlers.calls import CALLS, ServiceCall
+from service.handlers.problems import Problem
+from service.http.exchange import JSON, SSE, TEXT, Operation, Parameter
+
+PATHS = {"sweep": "/v1/sweeps", "check-spec": "/v1/specs:check"}
+"""Paths of the calls that are not /v1/plans:NAME."""
+FACTS = {"catalogue": "name", "rules": "code"}
+"""Calls that are read with GET, and their parameter."""
+TAGS = {
+    "plans": "Questions about plans: answered at once, or as a job where they are large.",
+    "facts": "What the planner knows: accelerators and links, rules, what a file describes.",
+    "jobs": "Work that takes longer: submitted, watched, read when it has ended.",
+    "service": "The service itself: health, version, metrics, this document.",
+}
+
+_STRING = {"type": "string"}
+KEY = Parameter(
+    "Idempotency-Key",
+    "header",
+    {"type": "string", "maxLength": 200},
+    "A repeated request with the same key and body gets the first answer or job.",
+)
+PREFER = Parameter(
+    "Prefer",
+    "header",
+    _STRING,
+    "`wait=SECONDS`: the best so far when they are over; `respond-async`: a job (RFC 7240).",
+)
+IF_NONE_MATCH = Parameter(
+    "If-None-Match", "header", _STRING, "ETags of answers that the caller has: 304 for those."
+)
+JOB_ID = Parameter("job_id", "path", {**_STRING, "pattern": "^[A-Za-z0-9]{1,64}$"}, "A job.")
+CURSOR = Parameter(
+    "cursor", "query", {"type": "string", "maxLength": 100}, "`next_cursor` of the page before."
+)
+LIMIT = Parameter(
+    "limit", "query", {"type": "integer", "minimum": 1, "maximum": 1000}, "Most items of the page."
+)
+SO_FAR = Parameter(
+    "so_far",
+    "query",
+    {"type": "boolean"},
+    "A page of the rows that a sweep or scale has before its answer, in the order they came.",
+)
+STATE = Parameter(
+    "state",
+    "query",
+    {"type": "string", "enum": list(schemas.JobAnswer.model_fields["state"].annotation.__args__)},  # type: ignore[union-attr]  # a Literal
+    "Only jobs in this state.",
+)
+LAST_EVENT = Parameter(
+    "Last-Event-ID", "header", {"type": "integer", "minimum": 0}, "Events up to it are left out."
+)
+
+_OPEN = (400, 421, 500, 503)
+"""What everybody may be refused with."""
+_READ = (*_OPEN, 401, 429)
+_POST = (*_READ, 403, 408, 413, 415)
+_SUBMIT = (*_POST, 409, 422, 507)
+_JOB = (*_READ, 404)
+
+_ANSWERED_AT_ONCE = (
+    "Answered at once, from memory where the same was asked before. A large question becomes a"
+    " job: 202, with its address in `Location`. That nothing fits is an answer with reasons, not"
+    " an error."
+)
+_ALWAYS_A_JOB = "Always a job: 202, with its address in `Location`. Its rows can be read early."
+
+
+def _of_call(name: str, call: ServiceCall) -> Operation:
+    first, *more = name.split("-")
+    id = first + "".join(word.title() for word in more)
+    about = (call.request.__doc__ or "").partition("\n\n")[0].strip()
+    tag = "facts" if name in FACTS or name == "check-spec" else "plans"
+    answer = {200: (JSON, call.answer)}
+    job = {202: (JSON, schemas.JobAnswer)}
+    if name in FACTS:
+        parameter = Parameter(FACTS[name], "query", _STRING, "One of them.")
+        return Operation(
+            id,
+            "GET",
+            f"/v1/{name}",
+            call.title,
+            tag,
+            about,
+            {**answer, 304: ("", None)},
+            (*_READ, 403, 422, 504),
+            call=name,
+            role=call.role,
+            parameters=(parameter, IF_NONE_MATCH),
+        )
+    is_sweep = name == "sweep"
+    how = _ALWAYS_A_JOB if call.size == "large" else _ANSWERED_AT_ONCE
+    return Operation(
+        id,
+        "POST",
+        PATHS.get(name, f"/v1/plans:{name}"),
+        call.title,
+        tag,
+        f"{about} {how}",
+        job if is_sweep else {**answer, **job, 304: ("", None)},
+        _SUBMIT if is_sweep else (*_SUBMIT, 504),
+        call.request,
+        name,
+        call.role,
+        (KEY,) if is_sweep else (KEY, PREFER, IF_NONE_MATCH),
+    )
+
+
+def _job_operations() -> Iterator[Operation]:
+    job_answer = (JSON, schemas.JobAnswer)
+    yield Operation(
+        "submitJob",
+        "POST",
+        "/v1/jobs",
+        "Submit a job",
+        "jobs",
+        "Accept any call as a job, whatever its size; a role that may not ask the call may not"
+        " submit it either.",
+        {202: job_answer},
+        (*_SUBMIT, 404),
+        schemas.JobRequest,
+        parameters=(KEY,),
+    )
+    yield Operation(
+        "listJobs",
+        "GET",
+        "/v1/jobs",
+        "One's own jobs, the newest first",
+        "jobs",
+        "A page of the caller's jobs; of all jobs for the role admin.",
+        {200: (JSON, schemas.JobsAnswer)},
+        _READ,
+        parameters=(STATE, LIMIT, CURSOR),
+    )
+    yield Operation(
+        "getJob",
+        "GET",
+        "/v1/jobs/{job_id}",
+        "A job",
+        "jobs",
+        "Its state, its times, the problem where it failed. `Retry-After` says when to ask again.",
+        {200: job_answer},
+        _JOB,
+        parameters=(JOB_ID,),
+    )
+    yield Operation(
+        "cancelJob",
+        "POST",
+        "/v1/jobs/{job_id}:cancel",
+        "Cancel a job; one that has ended stays as it is",
+        "jobs",
+        "Stop the work as soon as possible. Without a body.",
+        {200: job_answer},
+        (*_POST, 404),
+        role="solve",
+        parameters=(JOB_ID,),
+    )
+    yield Operation(
+        "watchJob",
+        "GET",
+        "/v1/jobs/{job_id}/events",
+        "What happens to a job, as server-sent events `state` and `progress`",
+        "jobs",
+        "The stream ends with the job. A watcher that comes back sends `Last-Event-ID`, as"
+        " browsers do; 204 tells it that nothing more will happen.",
+        {200: (SSE, None), 204: ("", None)},
+        _JOB,
+        parameters=(JOB_ID, LAST_EVENT),
+    )
+    yield Operation(
+        "getResult",
+        "GET",
+        "/v1/jobs/{job_id}/result",
+        "The answer of a job; with `limit` or `cursor` a page of its longest list",
+        "jobs",
+        "The answer of the call, as the call itself gives it; pages have `items`, `total` and"
+        " `next_cursor`.",
+        {200: (JSON, None), 304: ("", None)},
+        (*_JOB, 409, 410),
+        parameters=(JOB_ID, LIMIT, CURSOR, SO_FAR, IF_NONE_MATCH),
+    )
+
+
+def _service_operations() -> Iterator[Operation]:
+    yield Operation(
+        "getVersion",
+        "GET",
+        "/v1/version",
+        "What answers",
+        "service",
+        "Version of the service and of the interface, and the names of its calls.",
+        {200: (JSON, schemas.VersionAnswer)},
+        _READ,
+    )
+    yield Operation(
+        "getMetrics",
+        "GET",
+        "/metrics",
+        "Metrics for Prometheus",
+        "service",
+        "Counters and gauges of this process.",
+        {200: (TEXT, None)},
+        _READ,
+    )
+    yield Operation(
+        "isAlive",
+        "GET",
+        "/livez",
+        "Whether the process answers",
+        "service",
+        "For liveness probes: no token, no look at store or workers.",
+        {200: (TEXT, None)},
+        _OPEN,
+        role="",
+    )
+    yield Operation(
+        "isReady",
+        "GET",
+        "/readyz",
+        "Whether questions would be answered",
+        "service",
+        "For readiness probes: 503 while the service starts or stops, or its store is away.",
+        {200: (TEXT, None)},
+        _OPEN,
+        role="",
+    )
+    yield Operation(
+        "getOpenapi",
+        "GET",
+        "/openapi.json",
+        "This document",
+        "service",
+        "The interface, in OpenAPI 3.1.",
+        {200: (JSON, None), 304: ("", None)},
+        _OPEN,
+        role="",
+        parameters=(IF_NONE_MATCH,),
+    )
+
+
+OPERATIONS = (
+    *(_of_call(name, call) for name, call in CALLS.items()),
+    *_job_operations(),
+    *_service_operations(),
+)
+"""Everything that the REST transport answers."""
+
+CALL_OF_PATH: Mapping[str, str] = {
+    each.path: each.call for each in OPERATIONS if each.call and each.method == "POST"
+}
+_PATTERNS = tuple(
+    (re.compile(re.sub(r"\\\{[a-z_]+\\\}", "[^/]+", re.escape(each.path))), each)
+    for each in OPERATIONS
+)
+_FIXED: Mapping[tuple[str, str], Operation] = {
+    (each.method, each.path): each for each in OPERATIONS if "{" not in each.path
+}
+
+
+def operation_of(method: str, path: str) -> Operation | None:
+    """Return the operation that a request is for."""
+    fixed = _FIXED.get((method, path))
+    if fixed is not None:
+        return fixed
+    return next(
+        (each for pattern, each in _PATTERNS if each.method == method and pattern.fullmatch(path)),
+        None,
+    )
+
+
+def is_operation_path(path: str) -> bool:
+    """Tell whether an operation stands at a path without parameters."""
+    return any(each.path == path for each in OPERATIONS)
+
+
+def allowed_methods(path: str) -> list[str]:
+    """Return the methods that a path answers."""
+    return sorted({each.method for pattern, each in _PATTERNS if pattern.fullmatch(path)})
+
+
+def no_such_path(method: str, path: str) -> Problem:
+    """Return the problem of a request for nothing that is here: 404, or 405 for its method."""
+    methods = allowed_methods(path)
+    if methods:
+        detail = f"{method[:20]} is not for {path[:80]}: {', '.join(methods)}"
+        return Problem(405, "wrong-method", "the method is not for this path", detail)
+    detail = f"nothing is at {path[:80]}; /openapi.json lists what there is"
+    return Problem(404, "unknown-path", "there is no such path", detail)

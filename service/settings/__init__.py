@@ -1,0 +1,1 @@
+"""How a service is set up: its options, and the file of its limits."""
