@@ -6,7 +6,6 @@ from planner.client.client import (
     FACTS,
     FINAL,
     PATHS,
-    RETRIES,
     TAKES_TIME_LIMIT,
     TOKEN,
     URL,
@@ -28,6 +27,7 @@ from planner.client.requests import (
     reference_of,
     run_of,
 )
+from planner.client.transport import RETRIES
 
 __all__ = [
     "ALWAYS_JOBS",

@@ -1,6 +1,6 @@
 """The errors that `planner.client` makes of refusals: documents after RFC 9457."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -20,26 +20,17 @@ class ServiceError(PlannerError):
     of the request; `in_options` gives the error with options of the command line in their place.
     """
 
-    def __init__(
-        self,
-        code: str,
-        detail: str,
-        hint: str = "",
-        *,
-        status: int = 0,
-        problems: Sequence[Problem] = (),
-        option_problems: Sequence[Problem] = (),
-        request_id: str = "",
-        retry_after_s: float | None = None,
-    ) -> None:
+    problems: tuple[Problem, ...] = ()
+    request_id = ""
+    retry_after_s: float | None = None
+    _option_problems: tuple[Problem, ...] = ()
+    """The problems with options of the command line in the place of fields."""
+
+    def __init__(self, code: str, detail: str, hint: str = "", *, status: int = 0) -> None:
         super().__init__(detail, hint)
         self._code = code
         self.detail = detail
         self.status = status
-        self.problems = tuple(problems)
-        self._option_problems = tuple(option_problems)
-        self.request_id = request_id
-        self.retry_after_s = retry_after_s
         self.exit_code = _EXIT_CODES.get(code, 1)
 
     @property
@@ -58,16 +49,15 @@ class ServiceError(PlannerError):
         """Return the error as the command line says it."""
         problems = self._option_problems
         fixes = [problem.hint for problem in problems if problem.hint]
-        return ServiceError(
+        error = ServiceError(
             self.code,
             problems[0].message if problems else self.detail,
             fixes[0] if fixes else self.hint,
             status=self.status,
-            problems=problems,
-            option_problems=problems,
-            request_id=self.request_id,
-            retry_after_s=self.retry_after_s,
         )
+        error.problems = error._option_problems = problems
+        error.request_id, error.retry_after_s = self.request_id, self.retry_after_s
+        return error
 
     def __str__(self) -> str:
         if self.problems:
@@ -84,16 +74,17 @@ def problem_error(data: Mapping[str, Any], status: int) -> ServiceError:
     problems = [_fault(x) for x in faults]
     after = data.get("retry_after_s")
     fixes = [problem.hint for problem in problems if problem.hint]
-    return ServiceError(
+    error = ServiceError(
         str(data["code"]),
         str(data.get("detail") or data.get("title", "")),
         fixes[0] if fixes else _FIXES.get(str(data["code"]), ""),
         status=status,
-        problems=problems,
-        option_problems=[_fault(_in_options(x)) for x in faults],
-        request_id=str(data.get("instance", "")),
-        retry_after_s=float(after) if isinstance(after, int | float) else None,
     )
+    error.problems = tuple(problems)
+    error._option_problems = tuple(_fault(_in_options(x)) for x in faults)
+    error.request_id = str(data.get("instance", ""))
+    error.retry_after_s = float(after) if isinstance(after, int | float) else None
+    return error
 
 
 def _fault(data: Mapping[str, Any]) -> Problem:

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from planner.client import Client, ServiceError, document, file_name, plan_of
-from planner.client import client as module
+from planner.client import Client, ServiceError, document, file_name, plan_of, transport
 from planner.errors import PlannerError, SpecError, UsageError
 from planner.frameworks.runs.companions import files_beside
 from planner.solver.answer.result_store import plan_named
@@ -54,7 +53,7 @@ def events(*items: tuple[int, str]) -> Reply:
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Return the pauses between tries, none of which is made."""
     found: list[float] = []
-    monkeypatch.setattr(module.time, "sleep", found.append)
+    monkeypatch.setattr(transport.time, "sleep", found.append)
     return found
 
 
@@ -122,7 +121,7 @@ def test_an_answer_that_is_known_is_asked_for_by_its_etag() -> None:
 
 
 def test_kept_answers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "KEPT_ANSWERS", 2)
+    monkeypatch.setattr(transport, "KEPT_ANSWERS", 2)
     with talking(OK) as (server, service):
         for top in (1, 2, 3, 1, 1):
             service.ask("solve", {**QUESTION, "top": top})
@@ -151,13 +150,13 @@ def test_it_does_not_wait_for_ever(pauses: list[float]) -> None:
     assert caught.value.code == "busy"
     assert caught.value.retry_after_s == 1e6
     assert len(server.asked) == 4
-    assert max(pauses) <= 1.25 * module.LONGEST_PAUSE_S
+    assert max(pauses) <= 1.25 * transport.LONGEST_PAUSE_S
 
 
 def test_pauses_grow() -> None:
-    shortest = [min(module._pause_s(tried) for _ in range(50)) for tried in (1, 3, 5, 20)]
+    shortest = [min(transport.pause_s(tried) for _ in range(50)) for tried in (1, 3, 5, 20)]
     assert shortest == sorted(shortest)
-    assert module._pause_s(20) <= module.LONGEST_PAUSE_S
+    assert transport.pause_s(20) <= transport.LONGEST_PAUSE_S
 
 
 def test_a_lost_connection_is_opened_again(pauses: list[float]) -> None:
