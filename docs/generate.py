@@ -20,8 +20,9 @@ from planner import errors
 from planner.specs import schema as schemas
 from planner.sweeps.rows import COLUMNS
 from planner.sweeps.spec.schema import SweepFile
-from searches import frameworks
+from searches.frameworks.registry import framework_names
 from searches.frameworks.rule import FrameworkRule
+from searches.frameworks.table import rules_by_code
 from searches.rules import RULES, SHAPE_RULES
 
 DOCS = Path(__file__).resolve().parent
@@ -273,7 +274,7 @@ def framework_tables(framework: str) -> str:
     for level, heading in (("layout", "Layouts"), ("settings", "Flags and keys")):
         rules = [
             rule
-            for rule in frameworks.RULES.values()
+            for rule in rules_by_code().values()
             if (rule.framework, rule.level) == (framework, level)
         ]
         if rules:
@@ -337,7 +338,7 @@ def pages() -> dict[Path, str]:
     for name, spec in SECTIONS:
         files = _between(files, name, fields_table(spec))
     runs = (DOCS / "frameworks.md").read_text(encoding="utf-8")
-    for framework in frameworks.FRAMEWORKS:
+    for framework in framework_names():
         if framework != "bridge":  # the rules of Megatron-LM under other codes
             runs = _between(runs, framework, framework_tables(framework))
     sweeps = (DOCS / "sweeps.md").read_text(encoding="utf-8")

@@ -10,11 +10,6 @@ AXES = axes.axis_names()
 TEXT_AXES = {name: axis.words for name, axis in axes.AXES.items() if axis.words}
 """Axes whose values are words; the tables hold the position of the word."""
 
-FRAMEWORKS = ("megatron", "deepspeed", "torchtitan", "fsdp2", "bridge")
-"""Frameworks that a plan can be written for."""
-DEFAULT_FRAMEWORKS = ("megatron", "deepspeed")
-"""Frameworks whose plans `default` searches."""
-
 MAX_VPP = 12
 """Most model chunks per rank that the search considers unless told otherwise."""
 TOKENS_PER_CP = 4096
@@ -46,7 +41,7 @@ class SearchOptions:
     at_most: Mapping[str, int] = field(default_factory=dict)
     """Largest value by axis."""
     framework: str = "default"
-    """`default` (any emitter), one of `FRAMEWORKS`, or `any` (also what no emitter writes)."""
+    """`default`, a framework (`frameworks.registry`), or `any` (also what no emitter writes)."""
     memory_bound: bool = True
     """Drop shapes whose weights and gradients alone exceed the memory; off, to see by how much."""
     bound: bool = True

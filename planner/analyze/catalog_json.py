@@ -17,7 +17,7 @@ from planner.errors import NoPartError, UsageError
 from planner.option_names import command
 from planner.specs.yaml.document import close_names
 from searches.frameworks.rule import FrameworkRule
-from searches.frameworks.table import RULES as FRAMEWORK_RULES
+from searches.frameworks.table import rules_by_code
 from searches.rules import RULES, Rule
 
 
@@ -93,7 +93,7 @@ def rules_json(code: str = "") -> dict[str, Any]:
 
     Raises `UsageError` for an unknown code.
     """
-    every: dict[str, Rule | FrameworkRule] = {**RULES, **FRAMEWORK_RULES}
+    every: dict[str, Rule | FrameworkRule] = {**RULES, **rules_by_code()}
     if code and code.upper() not in every:
         near = close_names(code.upper(), every)
         hint = f"did you mean {near[0]}? " if near else ""

@@ -19,11 +19,11 @@ from costmodels.stacks import StackProfile, compiled
 from planner.analyze.neighborhood import Neighbour, neighbours
 from planner.errors import PlannerError, SpecError, UsageError
 from planner.frameworks.deepspeed.reader import MICRO, STEPS, TOTAL
+from planner.frameworks.runs.changes import Settings, changed_settings, changed_words
 from planner.frameworks.runs.existing_run import ExistingRun, Switch
 from planner.frameworks.runs.nearest_layout import nearest_layout, why_not_priced
 from planner.frameworks.runs.query import RunQuery
 from planner.frameworks.runs.reader import read_run
-from planner.frameworks.switches import Settings, changed_settings, changed_words
 from planner.option_names import option
 from planner.solver.answer.plans import make_plan
 from planner.solver.answer.result import Plan
@@ -41,8 +41,9 @@ from planner.specs.loader import cluster_from_dict, load_cluster, load_model, mo
 from planner.specs.model import sizes_as_stated
 from planner.specs.search.axis_values import layout_to_json
 from searches.frameworks.case import Case
+from searches.frameworks.registry import framework_rules
 from searches.frameworks.rule import Broken, FrameworkRule
-from searches.frameworks.table import RELEASES, broken_rules
+from searches.frameworks.table import broken_rules
 from searches.rules import Context
 from searches.search import search
 
@@ -277,7 +278,7 @@ def check(
         return read_run(named, run_query, framework)
 
     run = _pinned(read((), {}, devices, all_devices=counted), pins or {})
-    release = version or run.release or RELEASES[run.framework]
+    release = version or run.release or framework_rules(run.framework).release
     described, why = describe(run, own, of["model"])
     requested = run.n_devices or devices
     notes = list(run.notes)

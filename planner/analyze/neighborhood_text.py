@@ -10,13 +10,13 @@ from planner.solver.answer.result import Plan
 from planner.specs.search.axis_values import layout_to_json
 from planner.text_lines import wrapped
 from planner.units import GIB
-from searches.frameworks.table import RULES as FRAMEWORK_RULES
+from searches.frameworks.table import rules_by_code
 from searches.rules import RULES
 
 
 def rule_title(code: str) -> str:
     """Return what a rule of the search or of a framework says, in a few words."""
-    result = RULES.get(code) or FRAMEWORK_RULES.get(code)
+    result = RULES.get(code) or rules_by_code().get(code)
     return result.title if result else code
 
 

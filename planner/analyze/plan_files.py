@@ -4,26 +4,23 @@ from costmodels.breakdown import Breakdown
 from costmodels.problem import Problem
 from planner import __version__
 from planner.analyze.placement.hosts import chosen_hosts
-from planner.errors import UsageError
 from planner.frameworks.emit import emit_plan, why_not
 from planner.frameworks.emit_request import EmitRequest
 from planner.frameworks.launchers.files import launcher_files
 from planner.frameworks.launchers.placement import place_plan
+from planner.frameworks.registry import check_framework
 from planner.solver.answer.plans import under_framework
 from planner.solver.answer.result import Plan
 from planner.solver.calibration.file import Calibration
 from planner.specs.identity import content_id
 from planner.specs.inputs import ClusterInput, ModelInput
-from searches.options import FRAMEWORKS
 
 
 def chosen_targets(text: str) -> list[str]:
     """Return the frameworks of a list such as `megatron,fsdp2`; `UsageError` for others."""
     targets = [part.strip() for part in text.split(",") if part.strip()]
     for target in targets:
-        if target not in FRAMEWORKS:
-            fix = f"one of {', '.join(FRAMEWORKS)}"
-            raise UsageError(f"unknown framework {target!r}", fix, "for")
+        check_framework(target, "for")
     return targets
 
 

@@ -17,6 +17,7 @@ from planner.cli.search_options import Stated, pins_in_words
 from planner.errors import EmitError, UsageError
 from planner.frameworks.launchers.files import parse_launchers
 from planner.frameworks.programs import is_program
+from planner.frameworks.registry import check_framework
 from planner.render import text as tables
 from planner.solver.answer.result import Plan, Result
 from planner.solver.answer.result_store import opened_plan, options_of, read_options, save_result
@@ -27,8 +28,7 @@ from planner.specs.inputs import Content
 from planner.specs.loader import cluster_from_dict, is_sweep_file, load_spec, model_from_dict
 from planner.specs.summary import spec_json
 from planner.text_lines import assumed_lines, wrapped
-from searches.frameworks.table import TITLES
-from searches.options import FRAMEWORKS
+from searches.frameworks.registry import framework_names, framework_rules
 
 FORMATS: Mapping[str, Callable[[Result], str]] = {
     "table": tables.solve_table,
@@ -151,7 +151,8 @@ def _emit_plans(
     n = len(result.plans)
     sys.stderr.write(f"wrote {n} plan{'s' * (n > 1)} to {out}\n")
     for target, times in refused.items():
-        why = f"nothing for {TITLES[target]} from {times} of {n}: {target}.txt says why"
+        title = framework_rules(target).title
+        why = f"nothing for {title} from {times} of {n}: {target}.txt says why"
         fix = f"; --framework {target} ranks what it runs" * (framework != target)
         sys.stderr.write(f"{why}{fix}\n")
 
@@ -254,8 +255,8 @@ def run_check(
 
     if form not in ("table", "json"):
         raise UsageError(f"--format: unknown {form!r}", "table or json")
-    if framework and framework not in FRAMEWORKS:
-        raise UsageError(f"unknown framework {framework!r}", f"one of {', '.join(FRAMEWORKS)}")
+    if framework:
+        check_framework(framework)
     variables = check_variables(env)
     checked, files = (file, None) if not command else command_line([cluster, *command])
     report = check(
@@ -338,7 +339,7 @@ def run_emit(reference: str, for_: str, out: str, launcher: str, hosts: str | No
     if hosts is not None:
         read_hosts(hosts)  # a list that is none is an error also where no file needs it
     if not targets:
-        raise UsageError("--for names no framework", f"one of {', '.join(FRAMEWORKS)}")
+        raise UsageError("--for names no framework", f"one of {', '.join(framework_names())}")
     model, cluster, problem, plan = opened_plan(reference)
     priced = options_of(reference).calibration
     files = plan_files((model, cluster), problem, plan, "", targets, launchers, priced, hosts)
@@ -352,7 +353,7 @@ def show_files(files: dict[str, str], targets: list[str], folder: Path | None) -
         sys.stderr.write(f"wrote {folder}\n")
         for target in targets:
             if f"{target}.txt" in files:
-                text = f"nothing for {TITLES[target]}: {target}.txt says why"
+                text = f"nothing for {framework_rules(target).title}: {target}.txt says why"
                 sys.stderr.write(f"{text}\n")
         return
     shown = {name: text for name, text in files.items() if not is_program(name)}
@@ -407,7 +408,7 @@ def rule_text(rule: Mapping[str, str]) -> str:
     """Return one rule with its reason, what lifts it and its source."""
     lines, change = [f"{rule['code']}: {rule['title']}"], "  to change:"
     if rule["framework"]:
-        name = f"{TITLES[rule['framework']]} {rule['versions']}".strip()
+        name = f"{framework_rules(rule['framework']).title} {rule['versions']}".strip()
         lines += wrapped("  ", _SAID[rule["when"]].format(name))
         change = "  closest:"
     else:

@@ -6,35 +6,16 @@ plan. `runs_on` and `why_not` answer the same question without files.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from importlib import import_module
 
 from costmodels.plans import Layout
 from costmodels.shapes import ModelShape, TrainingJob
 from planner.errors import EmitError
-from planner.frameworks.dispatch import flex_backend, is_priced, refused_dispatch
 from planner.frameworks.emit_request import EmitRequest, EmittedFiles
 from planner.frameworks.emitted_text import nodes
-from searches.frameworks.table import TITLES, refusals, runnable_layouts
-from searches.options import FRAMEWORKS
-
-FILES: dict[str, str] = {
-    "megatron": "planner.frameworks.megatron.emitter:megatron_files",
-    "deepspeed": "planner.frameworks.deepspeed.emitter:deepspeed_files",
-    "torchtitan": "planner.frameworks.torchtitan.emitter:torchtitan_files",
-    "fsdp2": "planner.frameworks.fsdp2.emitter:accelerate_files",
-    "bridge": "planner.frameworks.megatron_bridge.emitter:bridge_files",
-}
-"""What writes the files of a framework for an `EmitRequest`. Imported when files are written:
-every solve asks this module what frameworks run its plans."""
-
-__all__ = [
-    "FRAMEWORKS",
-    "EmittedFiles",
-    "emit_plan",
-    "runs_on",
-    "runs_on_each",
-    "why_not",
-]
+from planner.frameworks.megatron.dispatcher import flex_backend, is_priced, refused_dispatch
+from planner.frameworks.registry import framework
+from searches.frameworks.registry import framework_names, load
+from searches.frameworks.table import refusals, runnable_layouts
 
 
 def why_not(
@@ -51,17 +32,16 @@ def why_not(
 
 def runs_on(layout: Layout, shape: ModelShape, job: TrainingJob | None = None) -> tuple[str, ...]:
     """Return the frameworks that can run the layout."""
-    return tuple(name for name in FRAMEWORKS if not refusals(name, layout, shape, job))
+    return tuple(name for name in framework_names() if not refusals(name, layout, shape, job))
 
 
 def runs_on_each(
     layouts: Sequence[Layout], shape: ModelShape, job: TrainingJob | None = None
 ) -> list[tuple[str, ...]]:
     """Return `runs_on` of many layouts of one job, the same names sooner."""
-    able = runnable_layouts(FRAMEWORKS, layouts, shape, job).T.tolist()
-    return [
-        tuple(name for name, runs in zip(FRAMEWORKS, each, strict=True) if runs) for each in able
-    ]
+    names = framework_names()
+    able = runnable_layouts(names, layouts, shape, job).T.tolist()
+    return [tuple(name for name, runs in zip(names, each, strict=True) if runs) for each in able]
 
 
 def emit_plan(target: str, request: EmitRequest, dispatch: str = "all-to-all") -> EmittedFiles:
@@ -85,14 +65,14 @@ def emit_plan(target: str, request: EmitRequest, dispatch: str = "all-to-all") -
         )
     if reasons:
         return {f"{target}.txt": _refusal_text(target, reasons, request.header)}
-    module, _, name = FILES[target].partition(":")
-    write: Callable[[EmitRequest], EmittedFiles] = getattr(import_module(module), name)
+    write: Callable[[EmitRequest], EmittedFiles] = load(framework(target).emitter)
     return write(request)
 
 
 def _check_target(target: str) -> None:
-    if target not in FRAMEWORKS:
-        raise EmitError(f"unknown framework {target!r}", f"use one of {', '.join(FRAMEWORKS)}")
+    if target not in framework_names():
+        fix = f"use one of {', '.join(framework_names())}"
+        raise EmitError(f"unknown framework {target!r}", fix)
 
 
 def _check_layout(layout: Layout, shape: ModelShape, job: TrainingJob) -> None:
@@ -118,5 +98,10 @@ def _check_layout(layout: Layout, shape: ModelShape, job: TrainingJob) -> None:
 
 
 def _refusal_text(target: str, reasons: Sequence[str], header: Sequence[str]) -> str:
-    lines = [f"{TITLES[target]} cannot run this plan.", *header, "", *(f"- {x}" for x in reasons)]
+    lines = [
+        f"{framework(target).title} cannot run this plan.",
+        *header,
+        "",
+        *(f"- {x}" for x in reasons),
+    ]
     return "\n".join(lines) + "\n"

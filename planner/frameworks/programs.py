@@ -8,8 +8,6 @@ MEGATRON_SMOKE = ("megatron_smoke.py", "megatron_cpu.py", "megatron_report.py")
 """What `megatron.sh --smoke` runs."""
 TORCHTITAN_SMOKE = "torchtitan_smoke.py"
 """What `torchtitan.sh --smoke` runs."""
-SMOKE_ONLY = (*MEGATRON_SMOKE, TORCHTITAN_SMOKE)
-"""Programs that a job on GPUs does not need."""
 SHARED = "hf_training.py"
 """What the training programs for DeepSpeed and FSDP2 import."""
 

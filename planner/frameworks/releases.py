@@ -19,7 +19,8 @@ from typing import Any
 from packaging.version import Version
 
 from planner.errors import UsageError
-from searches.frameworks.table import RELEASES, TITLES
+from planner.frameworks.registry import check_framework
+from searches.frameworks.registry import framework_rules
 
 Options = Mapping[str, Mapping[str, Any]]
 """Facts (`default`, `choices`, `required`) by name: `--flag`, `key` or `Class.field`."""
@@ -80,7 +81,7 @@ def compared_tables(framework: str, old: str, new: str) -> Changes:
     for release in (old, new):
         if release not in tables:
             raise UsageError(
-                f"no table of {TITLES[framework]} {release}",
+                f"no table of {framework_rules(framework).title} {release}",
                 f"one of {', '.join(known_releases(framework))}, or --python with it installed",
             )
     return changes(framework, (old, tables[old]), (new, tables[new]))
@@ -91,11 +92,13 @@ def compared_install(framework: str, python: str, old: str = "") -> Changes:
 
     `old` is the release that planner writes for unless another is named.
     """
-    old = old or RELEASES[framework]
+    old = old or framework_rules(framework).release
     tables = option_tables(framework)[0]
     if old not in tables:
         known = ", ".join(known_releases(framework))
-        raise UsageError(f"no table of {TITLES[framework]} {old}", f"one of {known}")
+        raise UsageError(
+            f"no table of {framework_rules(framework).title} {old}", f"one of {known}"
+        )
     release, options = installed_options(framework, python)
     return changes(framework, (old, tables[old]), (release, options))
 
@@ -105,7 +108,7 @@ def installed_options(framework: str, python: str) -> tuple[str, Options]:
 
     Raises `UsageError` where there is no such interpreter or the framework is not there.
     """
-    result = shutil.which(python)
+    title, result = framework_rules(framework).title, shutil.which(python)
     if result is None:
         raise UsageError(f"--python {python}: no such program", "the interpreter of your training")
     probe = files("planner") / "data" / "programs" / "flag_probe.py"
@@ -115,14 +118,14 @@ def installed_options(framework: str, python: str) -> tuple[str, Options]:
             done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_LIMIT_S)
         except subprocess.TimeoutExpired:
             raise UsageError(
-                f"{TITLES[framework]} was not imported within {PROBE_LIMIT_S:.0f} s",
+                f"{title} was not imported within {PROBE_LIMIT_S:.0f} s",
                 "try again when the machine is less busy",
             ) from None
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if done.returncode or not lines:
         last = next(reversed(done.stderr.strip().splitlines()), "it printed nothing")
         raise UsageError(
-            f"{result} cannot import {TITLES[framework]}: {last}",
+            f"{result} cannot import {title}: {last}",
             "name the interpreter of your training with --python, or two releases with --between",
         )
     data = json.loads(lines[-1])
@@ -181,7 +184,7 @@ def _renamed(
 
 def release_changes_text(found: Changes) -> str:
     """Return the changes as lines for a terminal."""
-    title = TITLES[found.framework]
+    title = framework_rules(found.framework).title
     lines = [f"{title} {found.new} beside {found.old}"]
     sections = (
         ("added", found.added),
@@ -202,8 +205,7 @@ def release_changes_text(found: Changes) -> str:
 
 def run_check_flags(framework: str, python: str, between: str, form: str) -> int:
     """Run `planner check-flags`; return 1 where planner writes what the release does not know."""
-    if framework not in RELEASES:
-        raise UsageError(f"unknown framework {framework!r}", f"one of {', '.join(RELEASES)}")
+    check_framework(framework)
     if form not in ("text", "json"):
         raise UsageError(f"--format {form}: unknown", "--format text or --format json")
     if between:

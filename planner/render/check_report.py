@@ -9,8 +9,8 @@ from planner.solver.answer.reasons import shown_layout
 from planner.solver.answer.result import Plan
 from planner.text_lines import wrapped
 from planner.units import GIB, format_percent
+from searches.frameworks.registry import framework_rules
 from searches.frameworks.rule import Broken
-from searches.frameworks.table import TITLES
 
 WHEN = {
     "parse": "when it reads its configuration",
@@ -27,7 +27,7 @@ def check_report_json(report: Report) -> str:
 
 def check_report_text(report: Report) -> str:
     """Return the report as a terminal shows it."""
-    run, title = report.run, TITLES[report.run.framework]
+    run, title = report.run, framework_rules(report.run.framework).title
     lines = heading_lines(run.source, run.format, run.framework, report.release)
     lines += _job_lines(report)
     lines.append("")
@@ -42,7 +42,9 @@ def check_report_text(report: Report) -> str:
 def heading_lines(source: str, form: str, framework: str, release: str) -> list[str]:
     """Return which file was checked as what."""
     kind = f"{_article(form)} {form}"
-    return wrapped(f"{source}:", f"{kind}, checked as {TITLES[framework]} {release}")
+    return wrapped(
+        f"{source}:", f"{kind}, checked as {framework_rules(framework).title} {release}"
+    )
 
 
 def _article(noun: str) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from planner.errors import UsageError
+from planner.frameworks.registry import stack_of
 from planner.option_names import option
 from planner.solver.calibration.file import Calibration, load_calibration
 from planner.specs.search.axis_values import (
@@ -19,16 +20,6 @@ from planner.specs.search.axis_values import (
 from planner.specs.search.objectives import WITHIN, parse_duration, parse_objective, parse_pareto
 from searches.options import AXES, SearchOptions
 
-STACK_OF_FRAMEWORK = {
-    "default": "megatron-core",
-    "megatron": "megatron-core",
-    "deepspeed": "deepspeed",
-    "torchtitan": "torchtitan",
-    "fsdp2": "hf-fsdp2",
-    "bridge": "megatron-core",
-    "any": "megatron-core",
-}
-"""Software whose habits a plan is priced with."""
 SPLIT_SHAPES = 6
 """Shapes among the finalists whose layers are split unevenly where that helps."""
 
@@ -84,7 +75,7 @@ class SolveOptions:
     @property
     def stack_name(self) -> str:
         """The profile that prices the plans."""
-        return self.stack or STACK_OF_FRAMEWORK[self.framework]
+        return self.stack or stack_of(self.framework)
 
     def restricted(self) -> dict[str, frozenset[int]]:
         """Return the values that pins and lists leave, by axis; `UsageError` where none."""

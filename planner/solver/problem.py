@@ -2,9 +2,10 @@
 
 from costmodels.problem import Problem, run_by
 from costmodels.stacks import STACKS
+from planner.frameworks.registry import own_stacks, stack_of
 from planner.solver.calibration.apply import calibrated, calibrated_stack
 from planner.solver.calibration.file import Calibration
-from planner.solver.options import STACK_OF_FRAMEWORK, SolveOptions
+from planner.solver.options import SolveOptions
 from planner.solver.scenarios import largest_allowed
 from planner.solver.unsupported import check_problem
 from planner.specs.inputs import ClusterInput, ModelInput
@@ -43,8 +44,8 @@ def as_framework(problem: Problem, framework: str, calibration: Calibration) -> 
 
     A stack that the user chose by hand is taken to describe every framework.
     """
-    own = STACK_OF_FRAMEWORK[framework]
-    chosen = problem.stack.name not in STACK_OF_FRAMEWORK.values()
+    own = stack_of(framework)
+    chosen = problem.stack.name not in own_stacks()
     if chosen:
         return problem
     stack = calibrated_stack(STACKS[own], calibration)

@@ -12,8 +12,9 @@ from planner.solver.calibration.file import Calibration, load_calibration
 from planner.solver.calibration.reference import Reference, with_reference
 from planner.solver.options import SolveOptions, parse_goals, parse_max, parse_only, parse_pins
 from planner.solver.sources import Overrides
-from planner.specs.search.section import ALLOWANCES, FRAMEWORKS
+from planner.specs.search.section import ALLOWANCES
 from searches.executors.executor import NAMES as EXECUTORS
+from searches.frameworks.registry import framework_spaces
 
 Calibrations = Calibration | str | os.PathLike[str] | None
 """A calibration, the path of its file, or nothing for the one that ships."""
@@ -109,8 +110,8 @@ def solve_options(
     if top < 1:
         message = option("top") + f" must be at least 1, not {top}"
         raise UsageError(message, "for example " + option("top", "5"), code="out-of-range")
-    if framework not in FRAMEWORKS:
-        fix = f"one of {', '.join(FRAMEWORKS)}"
+    if framework not in framework_spaces():
+        fix = f"one of {', '.join(framework_spaces())}"
         raise UsageError(f"unknown framework {framework!r}", fix, "framework", code="unknown-name")
     if stack and stack not in STACKS:
         fix = f"one of {', '.join(sorted(STACKS))}"

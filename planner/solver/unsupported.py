@@ -4,8 +4,9 @@ from costmodels.problem import Problem
 from planner.errors import SearchError, UsageError
 from planner.option_names import command, joined, option
 from planner.solver.options import SolveOptions
+from searches.frameworks.registry import framework_names
 from searches.frameworks.table import schedule_runs
-from searches.options import FRAMEWORKS, TEXT_AXES
+from searches.options import TEXT_AXES
 
 NO_FRAMEWORK = {
     "Google": "TPUs run XLA programs (MaxText); no stack profile and no emitter knows them, and "
@@ -32,7 +33,7 @@ def check_options(options: SolveOptions) -> None:
     names = [TEXT_AXES["schedule"][code] for code in sorted(requested - {None})]
     for name in names if options.framework != "any" else ():
         if name != "none" and not schedule_runs(options.framework, name):
-            able = [named for named in FRAMEWORKS if schedule_runs(named, name)]
+            able = [named for named in framework_names() if schedule_runs(named, name)]
             raise UsageError(
                 f"schedule {name} is not searched: no configuration for it can be written"
                 + (" with " + option("framework", options.framework) if able else ""),

@@ -14,71 +14,40 @@ from numpy.typing import NDArray
 from costmodels.plans import Layout, ShapeTable, ShardingTable
 from costmodels.problem import Problem
 from costmodels.shapes import ModelShape, TrainingJob
-from searches.frameworks import bridge, fsdp2
 from searches.frameworks.case import Case, NotStatedError
-from searches.frameworks.deepspeed import keys as deepspeed_keys
-from searches.frameworks.deepspeed import layouts as deepspeed
-from searches.frameworks.megatron import flags as megatron_flags
-from searches.frameworks.megatron import layouts as megatron
-from searches.frameworks.megatron import run_flags as megatron_run_flags
-from searches.frameworks.megatron import training_flags as megatron_training_flags
+from searches.frameworks.registry import (
+    framework_names,
+    framework_rules,
+    load,
+    searched_frameworks,
+)
 from searches.frameworks.rule import Broken, FrameworkRule, spoken
-from searches.frameworks.torchtitan import fields as torchtitan_fields
-from searches.frameworks.torchtitan import layouts as torchtitan
-from searches.options import DEFAULT_FRAMEWORKS
 from searches.space.plan_masks import alike_rows
 
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int32]
 
-TITLES = {
-    "megatron": "Megatron-LM",
-    "deepspeed": "DeepSpeed",
-    "torchtitan": "torchtitan",
-    "fsdp2": "Accelerate (FSDP2)",
-    "bridge": "Megatron-Bridge",
-}
-RELEASES = {
-    "megatron": "0.19.2",
-    "deepspeed": "0.19.8",
-    "torchtitan": "0.3.0",
-    "fsdp2": "1.15.0",
-    "bridge": "0.6.2",
-}
-"""The release of each framework that plans are written for, asked by scripts/check_frameworks."""
-TOML_RELEASE = "0.2.2"
-"""The last release of torchtitan that reads job files (TOML), which are written too."""
 
-RULES: dict[str, FrameworkRule] = {
-    rule.code: rule
-    for rules in (
-        megatron.LAYOUT_RULES,
-        megatron_flags.RULES,
-        megatron_training_flags.RULES,
-        megatron_run_flags.RULES,
-        deepspeed.LAYOUT_RULES,
-        deepspeed_keys.RULES,
-        torchtitan.LAYOUT_RULES,
-        torchtitan_fields.RULES,
-        fsdp2.RULES,
-        bridge.RULES,
-    )
-    for rule in rules
-}
-"""All rules of all frameworks by code."""
+def rules_by_code() -> dict[str, FrameworkRule]:
+    """Return all rules of all frameworks by code."""
+    return {rule.code: rule for name in framework_names() for rule in _all_rules(name)}
+
+
+@cache
+def _all_rules(framework: str) -> tuple[FrameworkRule, ...]:
+    return tuple(rule for path in framework_rules(framework).rules for rule in load(path))
 
 
 @lru_cache(maxsize=256)  # releases may be a caller's
 def rules_of(
     framework: str, level: str | None = None, version: str = ""
 ) -> tuple[FrameworkRule, ...]:
-    """Return the rules of one release of a framework (`RELEASES` unless named)."""
+    """Return the rules of one release of a framework, the one that plans are written for."""
+    release = version or framework_rules(framework).release
     return tuple(
         rule
-        for rule in RULES.values()
-        if rule.framework == framework
-        and level in (None, rule.level)
-        and applies(rule, version or RELEASES[framework])
+        for rule in _all_rules(framework)
+        if level in (None, rule.level) and applies(rule, release)
     )
 
 
@@ -143,11 +112,6 @@ def order_runs(framework: str, rank_order: str) -> bool:
     searched = () if framework == "any" else searched_frameworks(framework)
     runs = (not broken_rules(name, case, level="layout") for name in searched)
     return framework == "any" or any(runs)
-
-
-def searched_frameworks(framework: str) -> tuple[str, ...]:
-    """Return the frameworks whose plans a search for `framework` offers."""
-    return DEFAULT_FRAMEWORKS if framework == "default" else (framework,)
 
 
 @lru_cache(maxsize=4096)

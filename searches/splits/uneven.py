@@ -19,8 +19,9 @@ from costmodels.schedule.rank_costs import SCHEDULES, RankCosts, rank_costs
 from costmodels.schedule.stages import SPLITS, spelled, stage_layers
 from costmodels.shape_terms import shape_terms
 from costmodels.step import join, peak_bytes, step_times, straggler_factor
+from searches.frameworks.registry import searched_frameworks
 from searches.frameworks.table import refusals
-from searches.options import DEFAULT_FRAMEWORKS, SearchOptions
+from searches.options import SearchOptions
 from searches.rules import Context, first_broken_rule
 from searches.splits.model import Split, best_splits, least_pipeline_s, unlimited_pipeline_s
 
@@ -199,7 +200,7 @@ def _runs(context: Context, layout: Layout) -> bool:
     framework, problem = context.options.framework, context.problem
     if framework == "any":
         return True
-    names = DEFAULT_FRAMEWORKS if framework == "default" else (framework,)
+    names = searched_frameworks(framework)
     return any(not refusals(name, layout, problem.shape, problem.job) for name in names)
 
 

@@ -749,17 +749,13 @@ def _sweep(request: schemas.SweepRequest, running: RunningCall) -> Data:
 
 def _check(request: schemas.CheckRequest, running: RunningCall) -> Data:
     from planner.analyze.check import check
-    from planner.errors import UsageError
+    from planner.frameworks.registry import check_framework
     from planner.render.check_report import check_report_text
     from planner.specs.loader import load_cluster, load_model
-    from searches.options import FRAMEWORKS
 
     settings = running.settings
-    if request.framework and request.framework not in FRAMEWORKS:
-        known = ", ".join(FRAMEWORKS)
-        raise UsageError(
-            f"unknown framework {request.framework!r}", f"one of {known}", "framework"
-        )
+    if request.framework:
+        check_framework(request.framework, "framework")
     cluster = content_of(request.cluster, "cluster", "cluster", settings)
     model = None
     if request.model is not None:

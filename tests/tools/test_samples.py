@@ -6,13 +6,15 @@ from random import Random
 import pytest
 
 from planner.frameworks.emit import why_not
-from searches.frameworks.table import RULES
+from searches.frameworks.table import rules_by_code
 from tools.samples.draw import draw_plans, shares
 from tools.samples.megatron_line import MegatronLine
 from tools.samples.vary import KINDS, vary
 from tools.samples.vary_megatron import stages_of
 from tools.samples.verdict import misread, verdict
 from tools.samples.write import CHECKER_OF, files_of
+
+RULES = rules_by_code()
 
 DRAWN = dict.fromkeys(("megatron", "deepspeed", "torchtitan", "fsdp2", "bridge"), 40)
 SEEDS = dict.fromkeys(DRAWN, 7) | {"torchtitan": 16}

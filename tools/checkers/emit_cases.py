@@ -20,7 +20,7 @@ from costmodels.plans import Layout  # noqa: E402
 from costmodels.shapes import ModelShape, TrainingJob  # noqa: E402
 from costmodels.schedule.stages import stage_layers  # noqa: E402
 from hardware.parts import Accelerator, Efficiency, Link, Pool  # noqa: E402
-from searches.options import FRAMEWORKS  # noqa: E402
+from searches.frameworks.registry import framework_names  # noqa: E402
 from planner.frameworks.emit_request import EmitRequest  # noqa: E402
 from planner.frameworks.emit import emit_plan  # noqa: E402
 
@@ -219,14 +219,14 @@ def cases():
             print(f"not a layout, left out: {name}", file=sys.stderr)
             continue
         job = TrainingJob(seq_len, gbs, precision, tokens=0.0)
-        for target in FRAMEWORKS:
+        for target in framework_names():
             header = [f"case {name}", "planner, framework matrix"]
             yield name, emit_plan(target, EmitRequest(layout, shape, job, pool(generation, n), header))
     for number, (shape, seq_len, gbs, n, changes) in enumerate(NAMED):
         name = f"named-{number:02d}-{shape.name}"
         job = TrainingJob(seq_len, gbs, "bf16", tokens=0.0)
         header = [f"case {name}", "planner, framework matrix"]
-        for target in FRAMEWORKS:
+        for target in framework_names():
             layout = named_layout(shape, gbs, n, changes)
             yield name, emit_plan(target, EmitRequest(layout, shape, job, pool("hopper", n), header))
 

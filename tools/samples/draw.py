@@ -22,7 +22,8 @@ from costmodels.stacks import STACKS
 from hardware.parts import Accelerator, Efficiency, Fabric, Host, Link, Pool
 from planner.frameworks.emit import why_not
 from planner.specs.schema import NO_DETAILS, DetailsSpec
-from searches.options import FRAMEWORKS, SearchOptions
+from searches.frameworks.registry import framework_names
+from searches.options import SearchOptions
 from searches.rules import SHAPE_RULES, TWO_CHUNKS, Context
 from searches.space.free_axes import free_axes
 from searches.space.plan_space import legal_masks
@@ -321,7 +322,7 @@ def draw_plans(framework: str, n_plans: int, seed: int = 0) -> Iterator[Drawn]:
             yield drawn
 
 
-def shares(n_plans: int, frameworks: tuple[str, ...] = FRAMEWORKS) -> dict[str, int]:
+def shares(n_plans: int, frameworks: tuple[str, ...] = framework_names()) -> dict[str, int]:
     """Return how many of `n_plans` plans each framework gets, by `SHARE`; they sum to `n_plans`.
 
     >>> shares(10, ("megatron", "deepspeed"))

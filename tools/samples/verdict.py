@@ -12,7 +12,7 @@ from planner.frameworks.runs.query import RunQuery
 from planner.frameworks.runs.reader import read_run
 from planner.specs.inputs import ModelInput
 from planner.specs.model import canonical_model
-from searches.frameworks.table import RELEASES
+from searches.frameworks.registry import framework_rules
 from tools.samples.draw import Drawn
 
 READ = {
@@ -61,13 +61,13 @@ def verdict(checker: str, files: Mapping[str, str], drawn: Drawn, n_devices: int
     with tempfile.TemporaryDirectory() as folder:
         for name, text in files.items():
             Path(folder, name).write_text(text)
-        named = RELEASES["megatron"] if checker == "megatron" else ""
+        named = framework_rules("megatron").release if checker == "megatron" else ""
         n = n_devices or drawn.layout.n_devices
         asked = RunQuery(given, n_devices=n, all_devices=True, version=named)
         try:
             run = read_run(str(Path(folder, READ[checker])), asked)
             model, _ = describe(run, given)
-            release = run.release or RELEASES[run.framework]
+            release = run.release or framework_rules(run.framework).release
             generation = drawn.pool.accelerator.generation
             # The release is known here: a flag that it does not know is refused.
             refused, ignored, _ = judge(run, model, generation, release, given, asserted=True)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from planner.frameworks.emit import emit_plan
 from planner.frameworks.emit_request import EmitRequest
-from searches.options import FRAMEWORKS
+from searches.frameworks.registry import framework_names
 from tools.samples.draw import Drawn, draw_plans, shares
 from tools.samples.vary import KINDS, variations
 from tools.samples.verdict import misread, verdict
@@ -113,7 +113,10 @@ def main() -> int:
     parser.add_argument("--plans", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
-        "--for", dest="frameworks", default=",".join(FRAMEWORKS), help="that share the plans"
+        "--for",
+        dest="frameworks",
+        default=",".join(framework_names()),
+        help="that share the plans",
     )
     parser.add_argument("--only", help="one of them, whose share is written")
     options = parser.parse_args()

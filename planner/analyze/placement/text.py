@@ -11,7 +11,6 @@ from costmodels.shapes import ModelShape
 from hardware.parts import Fabric, Pool
 from planner.errors import EmitError
 from planner.frameworks.launchers.placement import (
-    FRAMEWORK_GRIDS,
     MEANINGS,
     Ints,
     Placement,
@@ -20,6 +19,7 @@ from planner.frameworks.launchers.placement import (
     dense_grid,
     process_groups,
 )
+from planner.frameworks.registry import frameworks
 
 MAX_HOSTS_SHOWN = 8
 """Hosts of the table; `ranks.txt` and the JSON name them all."""
@@ -154,8 +154,13 @@ def placement_document(placement: Placement, plan_id: str) -> dict[str, Any]:
         "rank_order": placement.layout.rank_order,
         "grids": {name: dict(zip(g.axes, g.sizes, strict=True)) for name, g in grids},
         "frameworks": {
-            name: {"dense": order.dense, "expert": order.expert, "source": order.source}
-            for name, order in FRAMEWORK_GRIDS.items()
+            one.name: {
+                "dense": one.grid.dense,
+                "expert": one.grid.expert,
+                "source": one.grid.source,
+            }
+            for one in frameworks()
+            if one.grid
         },
         "devices_per_node": placement.devices_per_node,
         "nodes_per_domain": placement.nodes_per_domain,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from planner.errors import EmitError, UsageError
 from planner.solver.answer.result_store import opened_plan
-from searches.options import FRAMEWORKS
+from searches.frameworks.registry import ANY, framework_names
 
 
 def run_trace(reference: str, out: str, micro_batches: int) -> None:
@@ -66,9 +66,9 @@ def run_neighbours(reference: str, framework: str, form: str) -> None:
     from planner.analyze.neighborhood_text import changes_json, changes_text
 
     _check_format(form)
-    if framework not in (*FRAMEWORKS, "any"):
-        known = ", ".join((*FRAMEWORKS, "any"))
-        raise UsageError(f"--framework: unknown {framework!r}", f"one of {known}")
+    names = (*framework_names(), ANY)
+    if framework not in names:
+        raise UsageError(f"--framework: unknown {framework!r}", f"one of {', '.join(names)}")
     model, _, problem, plan = opened_plan(reference)
     result = single_changes(problem, plan.layout, framework, model.precisions)
     shown = changes_json if form == "json" else changes_text

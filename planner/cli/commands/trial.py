@@ -18,6 +18,7 @@ from planner.cli.search_options import Stated
 from planner.errors import EmitError, FileError, SearchError, UsageError
 from planner.frameworks.emitted_text import nodes
 from planner.frameworks.launchers.files import parse_launchers
+from planner.frameworks.registry import check_framework, stack_of
 from planner.measure.trial.logs import MAX_BYTES, read_log
 from planner.measure.trial.rerank import (
     Reranked,
@@ -48,22 +49,19 @@ from planner.solver.answer.result import Plan, Result
 from planner.solver.answer.result_parts import calibration_json
 from planner.solver.answer.result_store import open_plan, read_options, save_result
 from planner.solver.calibration.reference import reference_json
-from planner.solver.options import STACK_OF_FRAMEWORK, Asked, SolveOptions
+from planner.solver.options import Asked, SolveOptions
 from planner.solver.recipes import with_recipe
 from planner.solver.solve import solve
 from planner.specs.loader import cluster_from_dict, model_from_dict
 from planner.text_lines import wrapped
 from planner.units import GIB
 from searches.executors.executor import ExecutorError, make_executor
-from searches.frameworks.table import TITLES
-from searches.options import FRAMEWORKS
+from searches.frameworks.registry import framework_names, framework_rules
 
 RESULT, TRIAL, REFERENCE = "result.json", "trial.json", "reference.yaml"
 """Files of a trial's folder: the ranking, the shortlist, the measured runs."""
 MODEL, CLUSTER = "model.yaml", "cluster.yaml"
 _LOG_ENDINGS = (".log", ".txt", ".out")
-_NO_LOGS = tuple(f"{name}.txt" for name in (*FRAMEWORKS, "torchtitan-toml"))
-"""Text files beside the scripts that are no logs."""
 MIN_STEPS_ASKED, MAX_STEPS = 10, 10_000
 SHOWN = 10
 """Plans of the ranking after a trial that are printed."""
@@ -94,8 +92,7 @@ def run_trial(
     if log:
         raise UsageError("--log belongs to --read DIR", "drop it")
     framework = stated.framework
-    if framework not in FRAMEWORKS:
-        raise UsageError(f"unknown framework {framework!r}", f"one of {', '.join(FRAMEWORKS)}")
+    check_framework(framework)
     if not MIN_STEPS_ASKED <= steps <= MAX_STEPS:
         message = f"--steps must be {MIN_STEPS_ASKED} to {MAX_STEPS}, not {steps}"
         raise UsageError(message, f"--steps {STEPS}")
@@ -235,7 +232,7 @@ def _trial_text(
     written: Sequence[str],
 ) -> str:
     lines = [*result_heading(result), ""]
-    lines += [f"worth timing with {TITLES[framework]}:", *plan_rows(chosen), ""]
+    lines += [f"worth timing with {framework_rules(framework).title}:", *plan_rows(chosen), ""]
     for sentence in promise(found):
         lines += wrapped("", sentence)
     if out:
@@ -286,7 +283,7 @@ def run_trial_read(
 
 def _own_stack(stack: str, framework: str) -> str:
     """Return the stack that was chosen by hand; empty where it is the framework's."""
-    return "" if stack == STACK_OF_FRAMEWORK[framework] else stack
+    return "" if stack == stack_of(framework) else stack
 
 
 def _read_trial(place: Path) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -351,10 +348,11 @@ def _logs_in(folder: Path) -> list[Path]:
     """Return the logs in a plan's folder, in the order of their names."""
     if not folder.is_dir():
         return []
+    no_logs = {f"{name}.txt" for name in (*framework_names(), "torchtitan-toml")}
     return sorted(
         path
         for path in folder.iterdir()
-        if path.is_file() and path.suffix in _LOG_ENDINGS and path.name not in _NO_LOGS
+        if path.is_file() and path.suffix in _LOG_ENDINGS and path.name not in no_logs
     )
 
 
@@ -374,7 +372,7 @@ def reranked_text(found: Reranked, folder: str, framework: str, options: SolveOp
 
     `options` are those of the trial, to write the command that asks the same again.
     """
-    lines = [f"trial in {folder} with {TITLES[framework]}", ""]
+    lines = [f"trial in {folder} with {framework_rules(framework).title}", ""]
     lines += _log_rows(found.trialled)
     for one in found.trialled:
         message = [one.refused] * bool(one.refused)

@@ -29,7 +29,9 @@ from planner.frameworks.programs import (
     script_setting,
 )
 from searches.frameworks.deepspeed.layouts import pipeline_partition
-from searches.frameworks.table import RELEASES
+from searches.frameworks.registry import BUILT_IN
+
+RELEASE = BUILT_IN["deepspeed"].release
 
 PROGRAM = "deepspeed_train.py"
 BUCKET_LIMITS = (50_000_000, 500_000_000)
@@ -154,7 +156,7 @@ def _launcher(request: EmitRequest, no_model: str) -> str:
     comments = [*shown_details(details), *carried_by_config(details)]
     lines = [
         *head(
-            f"DeepSpeed launcher; deepspeed.json as of DeepSpeed {RELEASES['deepspeed']}.",
+            f"DeepSpeed launcher; deepspeed.json as of DeepSpeed {RELEASE}.",
             request.header,
             fact_lines(request, stated_or_none(details)),
         ),

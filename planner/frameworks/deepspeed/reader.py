@@ -6,12 +6,13 @@ many pipeline stages there are stands in the training script. `auto` values are 
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from costmodels.schedule.stages import balanced_layers, spelled, stage_layers
 from planner.errors import Problem, SpecError
 from planner.frameworks.runs.existing_run import ExistingRun
+from planner.frameworks.runs.query import RunQuery
 from planner.frameworks.runs.settings import Reader, flattened, with_set
 from planner.frameworks.runs.trainer_arguments import ACCUMULATION, BATCH, stated_length
 from planner.option_names import option
@@ -60,37 +61,18 @@ def load_config(text: str, source: str) -> dict[str, Any]:
 
 
 def read_deepspeed(
-    text: str,
-    source: str,
-    *,
-    model: ModelInput | None,
-    sets: Iterable[tuple[str, object]] = (),
-    n_devices: int | None = None,
-    arguments: Mapping[str, Any] | None = None,
-    kind: str = "DeepSpeed configuration",
-    launched: bool = False,
+    text: str, source: str, query: RunQuery, kind: str = "DeepSpeed configuration"
 ) -> ExistingRun:
-    """Return the run of a configuration; `arguments` are those of the training script.
-
-    `launched`: it is known to start on `n_devices`, whatever its batch sizes say.
-    """
-    settings = with_set(flattened(load_config(text, source)), sets)
-    return deepspeed_run(
-        settings, source, model, n_devices, arguments or {}, kind, launched=launched
-    )
+    """Return the run of a configuration."""
+    settings = with_set(flattened(load_config(text, source)), query.sets)
+    return deepspeed_run(settings, source, query, kind)
 
 
 def deepspeed_run(
-    settings: dict[str, Any],
-    source: str,
-    model: ModelInput | None,
-    n_devices: int | None,
-    arguments: Mapping[str, Any],
-    kind: str,
-    *,
-    launched: bool = False,
+    settings: dict[str, Any], source: str, query: RunQuery, kind: str
 ) -> ExistingRun:
     """Return the run of dotted settings; `REPEATED` among them is taken out."""
+    model, n_devices, arguments = query.model, query.n_devices, query.arguments
     if model is None:
         fix = (
             "name its model file: "
@@ -103,8 +85,8 @@ def deepspeed_run(
     read = Reader({k: v for k, v in settings.items() if v != "auto"}, source)
     assumed: list[str] = []
     notes: list[str] = []
-    stated = None if launched else _stated_devices(read, arguments, n_devices, notes)
-    layout = _degrees(read, arguments, stated or n_devices)
+    own_devices = None if query.all_devices else _stated_devices(read, arguments, n_devices, notes)
+    layout = _degrees(read, arguments, own_devices or n_devices)
     layout |= _batch(read, arguments, layout, model, assumed)
     layout |= pipeline_stages(arguments, layout, model.shape.layers)
     layout |= _recompute(read, arguments, layout, model.shape.layers, assumed)
@@ -135,7 +117,7 @@ def deepspeed_run(
         format=kind,
         settings=all_settings,
         layout=layout,
-        n_devices=stated,
+        n_devices=own_devices,
         job=job,
         assumed=tuple(assumed),
         notes=tuple(notes),

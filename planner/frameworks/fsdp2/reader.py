@@ -5,12 +5,14 @@ batch sizes and lengths from the training script's arguments where there is a sc
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, cast
 
 from planner.errors import Problem, SpecError
 from planner.frameworks.deepspeed.reader import deepspeed_run, load_config, whole_batch
 from planner.frameworks.runs.existing_run import ExistingRun
+from planner.frameworks.runs.query import RunQuery
 from planner.frameworks.runs.settings import Reader, flattened, with_set
 from planner.frameworks.runs.trainer_arguments import ACCUMULATION, BATCH, stated_length
 from planner.option_names import option
@@ -49,76 +51,54 @@ def looks_like_accelerate(text: str) -> bool:
 def read_accelerate(
     text: str,
     source: str,
-    *,
-    model: ModelInput | None,
-    sets: Iterable[tuple[str, object]] = (),
-    n_devices: int | None = None,
-    arguments: Mapping[str, Any] | None = None,
-    read_file: Callable[[str], str | None] | None = None,
+    query: RunQuery,
+    find: Callable[[str], str | None] | None = None,
     kind: str = "Accelerate configuration",
-    launched: bool = False,
 ) -> ExistingRun:
-    """Return the run of a launch configuration; `read_file` finds the DeepSpeed file it names.
-
-    `launched`: it is known to start on `n_devices` where the file does not say how many.
-    """
+    """Return the run of a launch configuration; `find` reads the DeepSpeed file it names."""
     data = parse_yaml(text, source).data
     if not isinstance(data, dict):
         raise SpecError(Problem("an Accelerate configuration is a mapping", "", source))
-    if model is None:
+    if query.model is None:
         fix = (
             "name its model file: "
             + option("model", "llama3-8b")
             + ", a YAML file or a config.json"
         )
         raise SpecError(Problem("an Accelerate file does not say the model", fix, source))
-    settings = with_set(flattened(data), sets)
-    arguments = dict(arguments or {})
+    settings = with_set(flattened(data), query.sets)
+    arguments = query.arguments
     for name in (BATCH, ACCUMULATION):
         if settings.get(name) is not None:
             arguments[name] = settings.pop(name)  # by --set: the file has no such key
     world = settings.get("num_processes")
     nodes = settings.get("num_machines")
-    stated = int(world) if isinstance(world, int) and world > 0 else None
+    n_processes = int(world) if isinstance(world, int) and world > 0 else None
+    query = query.launched(arguments, n_processes)
     if settings.get("distributed_type") == "DEEPSPEED":
-        run = _deepspeed(
-            settings,
-            source,
-            model,
-            stated or n_devices,
-            arguments,
-            read_file,
-            kind,
-            launched=launched or stated is not None,
-        )
+        run = _deepspeed(settings, source, query, find, kind)
     else:
-        run = _fsdp(settings, source, model, stated or n_devices, arguments, kind)
-    import dataclasses
-
-    per_node = stated // nodes if stated and isinstance(nodes, int) and nodes else None
-    return dataclasses.replace(
+        run = _fsdp(settings, source, query, kind)
+    n_nodes = nodes if isinstance(nodes, int) else 0
+    return replace(
         run,
-        n_devices=stated or run.n_devices,
-        n_nodes=nodes if stated else None,
-        per_node=per_node,
+        n_devices=n_processes or run.n_devices,
+        n_nodes=nodes if n_processes else None,
+        per_node=n_processes // n_nodes if n_processes and n_nodes else None,
     )
 
 
 def _deepspeed(
     settings: dict[str, Any],
     source: str,
-    model: ModelInput,
-    n_devices: int | None,
-    arguments: Mapping[str, Any],
-    read_file: Callable[[str], str | None] | None,
+    query: RunQuery,
+    find: Callable[[str], str | None] | None,
     kind: str,
-    *,
-    launched: bool,
 ) -> ExistingRun:
     """Return the run of a `deepspeed_config:` block or of the file that it names."""
     read = Reader(settings, source)
     name = read.text("deepspeed_config.deepspeed_config_file")
-    text = read_file(name) if name and read_file else None
+    text = find(name) if name and find else None
     if name and text is None:
         fix = "put it beside this file, or check that file itself"
         raise SpecError(Problem(f"names {name}, which cannot be read", fix, source))
@@ -139,25 +119,17 @@ def _deepspeed(
             device = read.text(f"deepspeed_config.offload_{what}_device", "none")
             if device != "none":
                 inner[f"zero_optimization.offload_{what}.device"] = device
-    return deepspeed_run(
-        inner, source, model, n_devices, arguments, f"{kind}, DeepSpeed", launched=launched
-    )
+    return deepspeed_run(inner, source, query, f"{kind}, DeepSpeed")
 
 
-def _fsdp(
-    settings: dict[str, Any],
-    source: str,
-    model: ModelInput,
-    n_devices: int | None,
-    arguments: Mapping[str, Any],
-    kind: str,
-) -> ExistingRun:
+def _fsdp(settings: dict[str, Any], source: str, query: RunQuery, kind: str) -> ExistingRun:
+    model, arguments = cast(ModelInput, query.model), query.arguments
     read = Reader(settings, source)
     notes: list[str] = []
     assumed: list[str] = []
     version = read.number("fsdp_config.fsdp_version", 1)
     sharded = read.text("distributed_type") == "FSDP" or version == 2
-    layout = _degrees(read, sharded, n_devices)
+    layout = _degrees(read, sharded, query.n_devices)
     layers = model.shape.layers
     layout |= {"vpp": 1, "schedule": "none", "split": "even", "counts": (layers,), "pp": 1}
     if version == 1 and sharded:

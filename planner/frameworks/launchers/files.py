@@ -9,7 +9,7 @@ from planner.frameworks.launchers.kubernetes import jobset_yaml, pytorchjob_yaml
 from planner.frameworks.launchers.launch import Launch, block_of, job_name
 from planner.frameworks.launchers.placement import Placement
 from planner.frameworks.launchers.slurm import slurm_script
-from planner.frameworks.programs import SMOKE_ONLY
+from planner.frameworks.registry import frameworks
 
 
 def parse_launchers(text: str) -> tuple[str, ...]:
@@ -38,9 +38,10 @@ def launcher_files(
     scripts = [file for file in files if file.endswith(".sh")]
     if not scripts:
         return {}
+    smoke_only = {name for one in frameworks() for name in one.smoke_programs}
     launch = Launch(
         script=scripts[0],
-        files={name: text for name, text in files.items() if name not in SMOKE_ONLY},
+        files={name: text for name, text in files.items() if name not in smoke_only},
         name=job_name(f"{request.shape.name}-{scripts[0].removesuffix('.sh')}-{plan_id}"),
         header=request.header,
         placement=placement,

@@ -2,7 +2,7 @@
 
 A framework numbers its ranks as a grid, row by row, and they start node by node in network order.
 Every framework that we write for has the usual order, tensor parallelism innermost and pipelines
-outermost; `FRAMEWORK_GRIDS` says where it lays it down. Megatron also has one with data
+outermost; `Framework.grid` says how it calls the axes. Megatron also has one with data
 parallelism outermost (`costmodels.axes.RANK_ORDERS`). The cost models price both
 (`costmodels.shape_terms`).
 """
@@ -25,47 +25,6 @@ from planner.errors import EmitError
 
 Ints = NDArray[np.int64]
 
-
-@dataclass(frozen=True, slots=True)
-class FrameworkGrid:
-    """How a framework numbers its ranks, in its own words, the outermost axis first."""
-
-    dense: str
-    expert: str
-    """The grid of the routed experts, folded into the same ranks; empty where it has none."""
-    source: str
-
-
-FRAMEWORK_GRIDS: Mapping[str, FrameworkGrid] = {
-    "megatron": FrameworkGrid(
-        "pp dp cp tp",
-        "pp edp ep etp",
-        "megatron/core/parallel_state.py: RankGenerator with order tp-cp-ep-dp-pp, one for the"
-        " dense layers (ep 1), one for the experts (cp 1)",
-    ),
-    "deepspeed": FrameworkGrid(
-        "pipe data sequence model",
-        "pipe expert_data expert",
-        "deepspeed/runtime/pipe/topology.py: PipeModelDataParallelTopology;"
-        " runtime/sequence_parallel/parallel_state_sp.py; module_inject/auto_ep_folding.py",
-    ),
-    "torchtitan": FrameworkGrid(
-        "pp dp_replicate dp_shard cp tp",
-        "pp dp_replicate efsdp ep etp",
-        "torchtitan/distributed/parallel_dims.py: build_mesh",
-    ),
-    "fsdp2": FrameworkGrid(
-        "dp_replicate dp_shard cp sp tp",
-        "",
-        "accelerate/parallelism_config.py: _get_mesh",
-    ),
-    "bridge": FrameworkGrid(
-        "pp dp cp tp",
-        "pp edp ep etp",
-        "megatron/core/parallel_state.py, as Megatron-LM",
-    ),
-}
-"""By framework, in the usual order. All of them put the same ranks into the same groups."""
 
 MEANINGS = {
     "tp": "share every layer (tensor parallelism)",

@@ -25,8 +25,8 @@ from planner.frameworks.megatron.model import (
 )
 from planner.frameworks.runs.existing_run import ExistingRun, Switch
 from planner.frameworks.runs.launch_script import LaunchCommand
+from planner.frameworks.runs.query import RunQuery
 from planner.frameworks.shell.marks import COMMAND_OUTPUT
-from planner.specs.importers.imported import Imported
 from searches.frameworks.megatron.settings import CHOICES
 
 CP_COMMS = {"p2p": "p2p", "allgather": "all-gather", "all_gather": "all-gather", "a2a": "a2a"}
@@ -92,20 +92,19 @@ def megatron_run(
     parsed: Parsed,
     launch: LaunchCommand,
     source: str,
-    *,
+    query: RunQuery,
     kind: str = "Megatron-LM launch script",
-    n_devices: int | None = None,
-    model: Imported | None = None,
     name: str = "",
 ) -> ExistingRun:
     """Return the run of parsed flags.
 
-    `n_devices` is taken where the script does not say how many processes it starts; `model` is
-    used in place of the flags' own sizes, and fills what they do not say of the job.
+    The devices of the query are taken where the script does not say how many processes it starts;
+    its model is used in place of the flags' own sizes, and fills what they do not say of the job.
     """
+    model = query.imported(source)
     settings = MegatronSettings(parsed, source)
     ask_for_open_values(settings, tuple(LAYOUT_DESTS | MODEL_DESTS))
-    world = launch.n_devices or n_devices
+    world = launch.n_devices or query.n_devices
     if model is None and (missing := missing_flags(settings)):
         ask_for_open_words(settings, missing)
         return ExistingRun(

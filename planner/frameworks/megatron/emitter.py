@@ -10,8 +10,6 @@ from itertools import groupby
 
 from costmodels.plans import Layout
 from costmodels.shapes import ModelShape, TrainingJob
-from planner.frameworks.core_details import AUX_LOSS, comment_lines, core_details
-from planner.frameworks.dispatch import hybrid_environment
 from planner.frameworks.emit_request import EmitRequest
 from planner.frameworks.emitted_text import (
     fact_lines,
@@ -22,12 +20,16 @@ from planner.frameworks.emitted_text import (
     training_only,
     wrap,
 )
+from planner.frameworks.megatron.core_details import AUX_LOSS, comment_lines, core_details
 from planner.frameworks.megatron.details import stated_details
+from planner.frameworks.megatron.dispatcher import hybrid_environment
 from planner.frameworks.megatron.flags import flag_table, parse_flags
 from planner.frameworks.programs import MEGATRON_SMOKE, programs
 from planner.specs.schema import NO_DETAILS, DetailsSpec
 from searches.frameworks.megatron.layouts import vocab_divisor
-from searches.frameworks.table import RELEASES
+from searches.frameworks.registry import BUILT_IN
+
+RELEASE = BUILT_IN["megatron"].release
 
 SINGLE_CONNECTION = "CUDA_DEVICE_MAX_CONNECTIONS"
 NO_QUEUE_LIMIT = ("blackwell", "rubin")
@@ -61,10 +63,7 @@ def megatron_script(request: EmitRequest) -> str:
     """Return the script of a plan that Megatron-LM can run."""
     layout, shape, job, details = request.layout, request.shape, request.job, request.details
     n_nodes, per_node = nodes(layout, request.pool)
-    title = (
-        "Megatron-LM launch script; flags as of Megatron-LM (megatron-core) "
-        f"{RELEASES['megatron']}."
-    )
+    title = f"Megatron-LM launch script; flags as of Megatron-LM (megatron-core) {RELEASE}."
     groups = flag_groups(layout, shape, job, details, request.flex)
     lines = [line for _, words in groups for line in wrap(words)]
     launch = [

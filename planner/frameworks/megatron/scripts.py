@@ -2,7 +2,7 @@
 
 import itertools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,8 +12,8 @@ from planner.frameworks.megatron.arguments import megatron_run
 from planner.frameworks.megatron.flags import Parsed, parse_flags, set_flags
 from planner.frameworks.megatron.forks import Understood, line_in, understood
 from planner.frameworks.runs.existing_run import Doubt, ExistingRun
+from planner.frameworks.runs.format import LaunchedRun
 from planner.frameworks.runs.launch_script import LaunchCommand
-from planner.frameworks.runs.query import RunQuery
 from planner.frameworks.runs.settings import flattened
 from planner.frameworks.runs.trainer_arguments import trainer_arguments
 from planner.frameworks.runs.written_facts import written_facts
@@ -28,38 +28,32 @@ def has_megatron_flags(launch: LaunchCommand, words: Sequence[str]) -> bool:
     return "--num-layers" in sizes or (len(sizes) > 1 and "pretrain_" in launch.script)
 
 
-def script_around_megatron(
-    text: str, launch: LaunchCommand, name: str, asked: RunQuery
-) -> ExistingRun:
+def script_around_megatron(script: LaunchedRun) -> ExistingRun:
     """Return the run of Megatron-LM, or of a fork that its flags tell."""
-    found = _understood(text, launch, asked)
-    message = asked.imported(name)
-    title = found.fork or "Megatron-LM"
+    text, launch, query = script.file.text, script.launch, script.query
+    if query.version:
+        reading = Understood(parse_flags(launch.words), "", (), (), "")
+    else:
+        reading = understood(launch.words, line_in(text), "")
+    title = reading.fork or "Megatron-LM"
     run = megatron_run(
-        set_flags(found.parsed, asked.sets),
+        set_flags(reading.parsed, query.sets),
         launch,
-        name,
-        kind=f"{title} launch script" if launch.script else f"{title} flags",
-        n_devices=asked.n_devices,
-        model=message,
-        name=str(written_facts(text).get("model", "")),
+        script.file.name,
+        query,
+        f"{title} launch script" if launch.script else f"{title} flags",
+        str(written_facts(text).get("model", "")),
     )
-    return _with_doubts(run, found)
+    return _with_doubts(run, reading)
 
 
-def _understood(text: str, launch: LaunchCommand, asked: RunQuery, hint: str = "") -> Understood:
-    if asked.version:
-        return Understood(parse_flags(launch.words), "", (), (), "")
-    return understood(launch.words, line_in(text), hint)
-
-
-def _with_doubts(run: ExistingRun, found: Understood) -> ExistingRun:
+def _with_doubts(run: ExistingRun, reading: Understood) -> ExistingRun:
     return replace(
         run,
-        fork=found.fork,
-        doubts=(*run.doubts, *found.doubts),
-        notes=(*run.notes, *found.notes),
-        overestimated=found.saves_memory,
+        fork=reading.fork,
+        doubts=(*run.doubts, *reading.doubts),
+        notes=(*run.notes, *reading.notes),
+        overestimated=reading.saves_memory,
     )
 
 
@@ -78,21 +72,14 @@ def _json_object(text: str, file: str) -> dict[str, Any]:
     return data
 
 
-def megatron_deepspeed_script(
-    script: str,
-    launch: LaunchCommand,
-    name: str,
-    asked: RunQuery,
-    arguments: Mapping[str, Any],
-    find: Callable[[str], str | None],
-) -> ExistingRun:
+def megatron_deepspeed_script(script: LaunchedRun) -> ExistingRun:
     """Return the run of Megatron-DeepSpeed: Megatron-LM's flags with DeepSpeed's engine."""
-    result = understood(launch.words, line_in(script), "Megatron-DeepSpeed")
-    parsed = set_flags(_of_deepspeed(result.parsed, launch.words), asked.sets)
-    message = asked.imported(name)
-    base = megatron_run(parsed, launch, name, n_devices=asked.n_devices, model=message)
+    launch, arguments = script.launch, script.arguments
+    result = understood(launch.words, line_in(script.file.text), "Megatron-DeepSpeed")
+    parsed = set_flags(_of_deepspeed(result.parsed, launch.words), script.query.sets)
+    base = megatron_run(parsed, launch, script.file.name, script.query)
     file = arguments.get("deepspeed_config")
-    text = find(str(file)) if file else None
+    text = script.find(str(file)) if file else None
     settings = flattened(_json_object(text, str(file))) if text else {}
     stage = settings.get("zero_optimization.stage", arguments.get("zero_stage", 0))
     doubts = list(result.doubts)
@@ -197,9 +184,10 @@ SWIFT = (
 """What ms-swift runs Megatron-Core with unless told otherwise (swift/megatron/arguments)."""
 
 
-def swift_script(text: str, launch: LaunchCommand, name: str, asked: RunQuery) -> ExistingRun:
+def swift_script(script: LaunchedRun) -> ExistingRun:
     """Return the run of ms-swift's `megatron sft`: the model comes by its name in a hub."""
-    if asked.model is None:
+    launch, query, name = script.launch, script.query, script.file.name
+    if query.model is None:
         fix = (
             "name its model file: "
             + option("model", "llama3-8b")
@@ -207,16 +195,10 @@ def swift_script(text: str, launch: LaunchCommand, name: str, asked: RunQuery) -
         )
         message = "ms-swift takes the sizes from a checkpoint: the script does not say the model"
         raise SpecError(Problem(message, fix, name, launch.line))
-    result = understood((*SWIFT, *launch.words), line_in(text), "ms-swift")
-    parsed = set_flags(replace(result.parsed, unknown=()), asked.sets)
-    run = megatron_run(
-        parsed,
-        launch,
-        name,
-        kind="ms-swift (Megatron) launch script",
-        n_devices=asked.n_devices,
-        model=asked.imported(name),
-    )
+    lines = line_in(script.file.text)
+    result = understood((*SWIFT, *launch.words), lines, "ms-swift")
+    parsed = set_flags(replace(result.parsed, unknown=()), query.sets)
+    run = megatron_run(parsed, launch, name, query, "ms-swift (Megatron) launch script")
     arguments = trainer_arguments(launch.words)
     notes = tuple(
         f"--{key.replace('_', '-')} {arguments[key]}: adapters are not modelled, priced"

@@ -1,7 +1,7 @@
 """What besides its files decides how a run is read."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from planner.frameworks.runs.trainer_arguments import BATCH
@@ -29,12 +29,29 @@ class RunQuery:
     fewer starts on those."""
     version: str = ""
     """Release that the user says it is for: then no flag is taken for one of a fork."""
+    script_arguments: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments that a launch script gives to the training script."""
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """The pins as arguments of a training script."""
+        """Arguments of the training script: those of its launch script, the pins over them."""
         names = {"pp": "pipeline_stages", "mbs": BATCH}
-        return {names.get(axis, axis): value for axis, value in self.pins.items()}
+        pins = {names.get(axis, axis): value for axis, value in self.pins.items()}
+        return {**self.script_arguments, **pins}
+
+    def launched(self, arguments: Mapping[str, Any], n_devices: int | None) -> "RunQuery":
+        """Return the query with what a launch script says: arguments, and how many it starts."""
+        return replace(
+            self,
+            script_arguments=arguments,
+            pins={},  # the arguments hold them
+            n_devices=n_devices or self.n_devices,
+            all_devices=bool(n_devices) or self.all_devices,
+        )
+
+    def with_sets(self, *sets: tuple[str, object]) -> "RunQuery":
+        """Return the query with settings that its own win over."""
+        return replace(self, sets=(*sets, *self.sets))
 
     def imported(self, source: str) -> Imported | None:
         """Return the model file in place of the model that the run's own flags describe."""

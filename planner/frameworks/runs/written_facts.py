@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from planner.frameworks.core_details import AUX_LOSS
+from planner.frameworks.megatron.core_details import AUX_LOSS
 from planner.frameworks.runs.existing_run import ExistingRun
 from planner.specs.inputs import ModelInput
 

@@ -7,7 +7,7 @@ their place.
 import re
 
 from costmodels.shapes import ModelShape, TrainingJob
-from planner.frameworks.core_details import needed_parts, setting_text
+from planner.frameworks.megatron.core_details import needed_parts, setting_text
 from planner.specs.schema import DetailsSpec
 
 _LLAMA3 = {

@@ -10,7 +10,6 @@ as literals under torchtitan's own, so that it can be read without being run.
 
 from costmodels.plans import Layout
 from costmodels.shapes import ModelShape, TrainingJob
-from planner.frameworks.core_details import comment_lines
 from planner.frameworks.emit_request import EmitRequest
 from planner.frameworks.emitted_text import (
     EmittedCode,
@@ -22,6 +21,7 @@ from planner.frameworks.emitted_text import (
     stated_or_none,
     train_steps,
 )
+from planner.frameworks.megatron.core_details import comment_lines
 from planner.frameworks.programs import TORCHTITAN_SMOKE, programs
 from planner.frameworks.torchtitan.details import not_said
 from planner.frameworks.torchtitan.fields import batch, compiler, parallelism
@@ -33,7 +33,9 @@ from planner.frameworks.torchtitan.model import (
 )
 from planner.frameworks.torchtitan.toml import toml_files
 from planner.specs.schema import DetailsSpec
-from searches.frameworks.table import RELEASES
+from searches.frameworks.registry import BUILT_IN
+
+RELEASE = BUILT_IN["torchtitan"].release
 
 
 def torchtitan_files(request: EmitRequest) -> dict[str, str]:
@@ -54,7 +56,7 @@ def vocab_rows(layout: Layout, shape: ModelShape) -> int:
 def recipe(request: EmitRequest) -> str:
     """Return the recipe."""
     layout, shape, job, details = request.layout, request.shape, request.job, request.details
-    title = f"torchtitan recipe; fields as of torchtitan {RELEASES['torchtitan']}."
+    title = f"torchtitan recipe; fields as of torchtitan {RELEASE}."
     policy = _policy(layout)
     functions = [
         model_code(shape, details),
@@ -180,9 +182,8 @@ def _notes(layout: Layout) -> list[str]:
 def _launcher(request: EmitRequest) -> str:
     shape, details = request.shape, request.details
     n_nodes, per_node = nodes(request.layout, request.pool)
-    release = RELEASES["torchtitan"]
     missing = not_said(details, shape, request.job, model_family(shape, details))
-    title = f"torchtitan launcher; torchtitan_recipe.py as of torchtitan {release}."
+    title = f"torchtitan launcher; torchtitan_recipe.py as of torchtitan {RELEASE}."
     lines = [
         *head(title, request.header, fact_lines(request, stated_or_none(details))),
         *guarded(_SETTINGS.format(n_nodes=n_nodes), missing),

@@ -9,7 +9,7 @@ import json
 import math
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from importlib.resources import files
@@ -18,10 +18,12 @@ from typing import Any
 from costmodels.schedule.stages import spelled, stage_layers
 from planner.errors import Problem, SpecError
 from planner.frameworks.runs.existing_run import Doubt, ExistingRun, Switch
+from planner.frameworks.runs.query import RunQuery
 from planner.frameworks.runs.settings import Reader, flattened, with_set
 from planner.frameworks.torchtitan.releases import (
     OLD_MODELS,
     SPLIT_POINTS,
+    TOML_RELEASE,
     old_fields,
     release_of,
     split_counts,
@@ -31,8 +33,7 @@ from planner.frameworks.torchtitan.releases import (
 )
 from planner.option_names import option
 from planner.specs.importers.imported import Imported, Origin
-from planner.specs.inputs import ModelInput
-from searches.frameworks.table import RELEASES, TOML_RELEASE
+from searches.frameworks.registry import framework_rules
 
 SECTIONS = ("model", "training", "parallelism", "activation_checkpoint")
 SCHEDULES = {
@@ -199,20 +200,11 @@ def looks_like_recipe(text: str) -> bool:
     )
 
 
-def read_toml(
-    text: str,
-    source: str,
-    *,
-    model: ModelInput | None = None,
-    sets: Iterable[tuple[str, object]] = (),
-    n_devices: int | None = None,
-    launched: bool = False,
-    version: str = "",
-) -> ExistingRun:
-    """Return the run of a job file; `n_devices` is what it would start on.
+def read_toml(text: str, source: str, query: RunQuery, *, launched: bool = False) -> ExistingRun:
+    """Return the run of a job file.
 
-    `launched`: a launcher says so. Otherwise the product of the degrees wins over it. `version`
-    is the release that the user names; without it the fields tell.
+    `launched`: a launcher says on how many devices it starts. Otherwise the product of the degrees
+    wins over it.
     """
     try:
         data = tomllib.loads(text)
@@ -223,33 +215,24 @@ def read_toml(
         raise SpecError(
             Problem(f"not valid TOML: {tokens}", "check the line", source, line, column)
         ) from None
-    return job_file_run(
-        with_set(flattened(data), sets),
-        source,
-        model=model,
-        n_devices=n_devices,
-        launched=launched,
-        version=version,
-    )
+    settings = with_set(flattened(data), query.sets)
+    return job_file_run(settings, source, query, launched=launched)
 
 
 def job_file_run(
-    settings: dict[str, Any],
-    source: str,
-    *,
-    model: ModelInput | None = None,
-    n_devices: int | None = None,
-    launched: bool = False,
-    version: str = "",
+    settings: dict[str, Any], source: str, query: RunQuery, *, launched: bool = False
 ) -> ExistingRun:
-    """Return the run of a job file's settings, of whichever release they are."""
+    """Return the run of a job file's settings.
+
+    Of whichever release they are: where the user names none the fields tell.
+    """
     kind = "torchtitan job file (TOML)"
-    older = "" if version else release_of(_unknown(settings, TOML_RELEASE), settings)
+    older = "" if query.version else release_of(_unknown(settings, TOML_RELEASE), settings)
     if not older:
-        run = _run(settings, source, kind, model, n_devices, launched=launched)
+        run = _run(settings, source, kind, query, launched=launched)
         return _with_own_fields(run) if any(settings.get(key) for key in OWN_FIELDS) else run
     strange = unknown_in(old_fields()[older], settings)
-    run = _run(with_present_names(settings), source, kind, model, n_devices, launched=launched)
+    run = _run(with_present_names(settings), source, kind, query, launched=launched)
     note = f"its keys are those of release {older}; changes are named by those of {TOML_RELEASE}"
     return replace(
         run,
@@ -278,16 +261,14 @@ def _with_own_fields(run: ExistingRun) -> ExistingRun:
 def read_recipe(
     text: str,
     source: str,
-    *,
+    query: RunQuery,
     function: str = "",
-    model: ModelInput | None = None,
-    sets: Iterable[tuple[str, object]] = (),
-    n_devices: int | None = None,
+    *,
     launched: bool = False,
 ) -> ExistingRun:
     """Return the run of a recipe; `function` names it where the file has several.
 
-    `launched`: a launcher says that it starts on `n_devices`.
+    `launched`: a launcher says on how many devices it starts.
     """
     try:
         tree = ast.parse(text)
@@ -305,14 +286,14 @@ def read_recipe(
         raise SpecError(Problem(message, f"name one: {source}#NAME with {listed}", source))
     evaluator = _Evaluator(tree)
     config = evaluator.call(name, 0)
-    settings = with_sizes_in_sequences(with_set(flattened(_sections(config)), sets))
+    settings = with_sizes_in_sequences(with_set(flattened(_sections(config)), query.sets))
     settings.setdefault("model.name", _family(text, name))
     if backend := re.search(r"(?:get_attention_config\(|attn_backend=)\"(\w+)\"", text):
         settings.setdefault("model.attn_backend", backend[1])
     constants = {key.lower(): value for key, value in evaluator.names.items()}
     kind = f"torchtitan recipe ({name})"
     sizes = _written_sizes(constants, text)
-    return _run(settings, source, kind, model, n_devices, sizes, launched=launched)
+    return _run(settings, source, kind, query, sizes, launched=launched)
 
 
 def _written_sizes(constants: Mapping[str, Any], text: str) -> dict[str, Any]:
@@ -522,16 +503,16 @@ def _run(
     settings: dict[str, Any],
     source: str,
     kind: str,
-    model: ModelInput | None,
-    n_devices: int | None,
+    query: RunQuery,
     sizes: Mapping[str, Any] | None = None,
     *,
     launched: bool = False,
 ) -> ExistingRun:
+    model = query.model
     read = Reader(settings, source)
     notes: list[str] = []
-    stated = None if launched else _stated_devices(read)
-    layout = _degrees(read, stated or n_devices)
+    own_devices = None if launched else _stated_devices(read)
+    layout = _degrees(read, own_devices or query.n_devices)
     batch = _batch(read, layout)
     layout |= batch
     local = max(1, read.number("training.local_batch_size", 8))
@@ -557,7 +538,7 @@ def _run(
     layout |= _stages(read, layers, notes)
     layout |= _recompute(read, layout, layers, notes)
     job_file = kind.endswith("(TOML)")
-    release = TOML_RELEASE if job_file else RELEASES["torchtitan"]
+    release = TOML_RELEASE if job_file else framework_rules("torchtitan").release
     stack, switches = _stack(read, layout)
     if read.switch("training.enable_cpu_offload"):
         notes.append(
@@ -572,7 +553,7 @@ def _run(
         layout=layout,
         release=TOML_RELEASE if job_file else "",
         unknown=_unknown(settings, release),
-        n_devices=stated,
+        n_devices=own_devices,
         model=imported,
         job=job,
         stack=stack,

@@ -39,6 +39,8 @@ RENAMED: Mapping[str, str] = {
 }
 """Keys of older job files by the name that they have in the newest."""
 FLOAT8 = ("float8.enable_float8_linear", "training.enable_float8_linear", "training.fp8_linear")
+TOML_RELEASE = "0.2.2"
+"""The last release that reads job files (TOML), which are written too."""
 SPLIT_POINTS = "parallelism.pipeline_parallel_split_points"
 MICROBATCHES = "parallelism.pipeline_parallel_microbatches"
 """Keys that have no successor of the same meaning; the reader knows them."""

@@ -18,7 +18,10 @@ from planner.frameworks.emitted_text import (
     train_steps,
 )
 from planner.frameworks.torchtitan.fields import batch, compiler, parallelism, pipeline
-from searches.frameworks.table import RELEASES, TOML_RELEASE
+from planner.frameworks.torchtitan.releases import TOML_RELEASE
+from searches.frameworks.registry import BUILT_IN
+
+RELEASE = BUILT_IN["torchtitan"].release
 
 FLAVORS: dict[tuple[str, str], dict[str, int | bool]] = {}
 """Sizes of the registered models (torchtitan/models/*/__init__.py) under the names of the model
@@ -115,7 +118,7 @@ def toml_files(request: EmitRequest) -> dict[str, str]:
     """Return the job file, or a text that says why there is none."""
     reasons = list(_why_not(request.layout, request.shape, request.job))
     if reasons:
-        recipe = f"the recipe is for {RELEASES['torchtitan']} and later."
+        recipe = f"the recipe is for {RELEASE} and later."
         first = f"No job file for torchtitan {TOML_RELEASE}; {recipe}"
         lines = [first, *request.header, "", *(f"- {reason}" for reason in reasons)]
         return {"torchtitan-toml.txt": "\n".join(lines) + "\n"}

@@ -10,37 +10,15 @@ from planner.frameworks.emit_request import EmitRequest
 from planner.frameworks.emitted_text import accepted
 from planner.frameworks.launchers.files import launcher_files
 from planner.frameworks.launchers.placement import place_plan
+from planner.frameworks.registry import framework as framework_record
 from planner.solver.answer.reasons import shown_layout
 from planner.solver.answer.result import Plan
 from planner.specs.inputs import ClusterInput, ModelInput
-from searches.frameworks.table import TITLES
 
 STEPS = 25
 """Steps of a run: enough after the warm-up for a median."""
 LOG = "log.txt"
 """What the commands call the log of a plan."""
-
-STARTS = {
-    "megatron": "megatron.sh --log-memory-interval 5",
-    "deepspeed": "deepspeed.sh",
-    "torchtitan": "torchtitan.sh",
-    "fsdp2": "accelerate.sh",
-    "bridge": "bridge.sh",
-}
-"""What starts the run of a plan by framework, with flags that a trial adds."""
-_PRINTS = {
-    "megatron": "Megatron-LM prints time and memory by itself.",
-    "deepspeed": (
-        "DeepSpeed prints CurrSamplesPerSec every step; with torch.compile it may not. With "
-        "DATA=random deepspeed_train.py trains on random tokens."
-    ),
-    "torchtitan": "torchtitan prints tokens per second and memory every step.",
-    "fsdp2": (
-        "fsdp2_train.py prints it every step, with DATA=random on random tokens. Let a script of "
-        "yours print `iteration N/M | elapsed time per iteration (ms): T |`."
-    ),
-    "bridge": "Megatron-Bridge prints time and memory by itself.",
-}
 
 
 def short_job(job: TrainingJob, steps: int = STEPS) -> TrainingJob:
@@ -87,9 +65,10 @@ def readme(
 
     `folders` are the plans by the name of their folder, `said` what the shortlist promises.
     """
-    start = STARTS[framework]
+    record = framework_record(framework)
+    start = record.start_command
     lines = [
-        f"# Trial of {len(folders)} plans with {TITLES[framework]}",
+        f"# Trial of {len(folders)} plans with {record.title}",
         "",
         f"Written by `{question}`.",
         "",
@@ -105,7 +84,7 @@ def readme(
         ),
         "   ```",
         "",
-        f"   {_PRINTS[framework]}",
+        f"   {record.log_note}",
         "   A run out of memory is an answer too: keep its log.",
         "2. Read the logs, anchor the predictions on them and rank again:",
         "",

@@ -28,8 +28,7 @@ from planner.solver.answer.reasons import shown_layout
 from planner.solver.answer.result import Plan
 from planner.solver.calibration.file import Calibration, load_calibration
 from planner.specs.inputs import ClusterInput, ModelInput
-from searches.frameworks.table import TITLES
-from searches.options import FRAMEWORKS
+from searches.frameworks.registry import framework_names, framework_rules
 
 TRACE_BLOCKS, TRACE_MICRO_BATCHES = 20_000, 32
 """Blocks of the trace that is downloaded, about 10 MB; micro-batches of that of a longer step."""
@@ -277,13 +276,13 @@ def framework_files(
 ) -> tuple[FrameworkFiles, ...]:
     """Return the files of every framework that runs the plan, and why the others cannot."""
     out = []
-    for name in FRAMEWORKS:
+    for name in framework_names():
         files = plan_files(
             (model, cluster), problem, plan, "", [name], ("torchrun",), calibration, ()
         )
         runs = f"{name}.txt" not in files
-        out.append(FrameworkFiles(name, TITLES[name], tuple(files.items()), runs))
-    return tuple(sorted(out, key=lambda f: (not f.runs, FRAMEWORKS.index(f.name))))
+        out.append(FrameworkFiles(name, framework_rules(name).title, tuple(files.items()), runs))
+    return tuple(sorted(out, key=lambda f: (not f.runs, framework_names().index(f.name))))
 
 
 def commands(reference: str, plan: Plan, solve_command: str = "") -> tuple[tuple[str, str], ...]:

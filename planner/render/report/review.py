@@ -26,6 +26,7 @@ from planner.analyze.explain import plan_words, run_stack
 from planner.analyze.terms import TERMS
 from planner.documents import Bullets, Code, Grid, Heading, Paragraph, Part, html, markdown
 from planner.errors import PlannerError, UsageError
+from planner.frameworks.registry import stack_of
 from planner.solver.answer.reasons import shown_layout
 from planner.solver.answer.result import Plan
 from planner.solver.answer.result_store import (
@@ -37,7 +38,7 @@ from planner.solver.answer.result_store import (
 from planner.solver.answer.uncertainty import HEADROOM_STEP
 from planner.solver.answer.utilization import hfu
 from planner.solver.calibration.intervals import regime_words
-from planner.solver.options import STACK_OF_FRAMEWORK, Asked, SolveOptions
+from planner.solver.options import Asked, SolveOptions
 from planner.specs.inputs import ClusterInput, ModelInput
 from planner.specs.loader import cluster_from_dict
 from planner.specs.search.axis_values import axis_text
@@ -417,7 +418,7 @@ def _assumed_rows(cluster: ClusterInput, problem: Any) -> Iterator[tuple[str, st
 def _commands(data: Mapping[str, Any], options: SolveOptions, plan: Plan) -> Iterator[Part]:
     yield Heading(2, "Commands")
     inputs = data["inputs"]
-    own = options.stack == STACK_OF_FRAMEWORK.get(options.framework)
+    own = options.stack == stack_of(options.framework)
     asked = Asked(_name_of(inputs, "model"), _name_of(inputs, "cluster"))
     solve = asked.command(replace(options, stack="") if own else options, {})
     target = next((name for name in plan.runs_on), "megatron")

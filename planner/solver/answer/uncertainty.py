@@ -9,7 +9,8 @@ from costmodels.plans import Layout
 from costmodels.problem import Problem
 from planner.solver.calibration.file import Calibration
 from planner.solver.calibration.resolution import resolution_of
-from searches.frameworks.table import runnable_layouts, searched_frameworks
+from searches.frameworks.registry import searched_frameworks
+from searches.frameworks.table import runnable_layouts
 from searches.options import SearchOptions
 from searches.pricing.candidates import ByDegrees, Candidate
 from searches.pricing.layout_prices import price_layouts

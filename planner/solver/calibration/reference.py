@@ -45,9 +45,9 @@ from planner.solver.sources import read_inputs
 from planner.specs.examples import example_content, example_names
 from planner.specs.inputs import ClusterInput, Content, ModelInput
 from planner.specs.search.axis_values import layout_from_json, layout_from_pins, layout_to_json
-from planner.specs.search.section import FRAMEWORKS
 from planner.specs.yaml.document import Document, KeyPath, close_names, load_yaml
 from planner.units import GIB, format_percent, parse_size, shown_value
+from searches.frameworks.registry import framework_spaces
 from searches.rules import Context
 
 MAX_RUNS = 3
@@ -481,11 +481,11 @@ def _inputs(
 def _software(data: Mapping[str, Any], options: SolveOptions, wrong: Any) -> tuple[str, str]:
     """Return framework and stack of a run: its own, or those of the question."""
     framework, stack = data.get("framework"), data.get("stack")
-    if framework is not None and framework not in FRAMEWORKS:
+    if framework is not None and framework not in framework_spaces():
         raise wrong(
             "framework",
             f"unknown framework {shown_value(framework)}",
-            f"one of {', '.join(FRAMEWORKS)}",
+            f"one of {', '.join(framework_spaces())}",
         )
     if stack is not None and stack not in STACKS:
         raise wrong(

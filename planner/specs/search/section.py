@@ -8,9 +8,8 @@ from planner.specs.schema import SearchSpec, SpecFault
 from planner.specs.search.axis_values import WORDS, axis_values
 from planner.specs.search.objectives import parse_duration, parse_objective, parse_pareto
 from planner.specs.yaml.document import KeyPath
-from searches.options import FRAMEWORKS as NAMED
+from searches.frameworks.registry import framework_spaces
 
-FRAMEWORKS = ("default", *NAMED, "any")
 ALLOWANCES = ("tp-across-domains",)
 """Once needed for tp beyond the scale-up domain, which is searched anyhow; still accepted."""
 
@@ -28,7 +27,7 @@ def section_faults(spec: SearchSpec) -> list[SpecFault]:
         ("objective", lambda: parse_objective(spec.objective or "step_time")),
         ("pareto", lambda: parse_pareto(spec.pareto)),
         ("deadline", lambda: spec.deadline and parse_duration(spec.deadline, "deadline")),
-        ("framework", lambda: _one_of(spec.framework, ("", *FRAMEWORKS))),
+        ("framework", lambda: _one_of(spec.framework, ("", *framework_spaces()))),
         *(("allow", lambda x=x: _one_of(x, ALLOWANCES)) for x in spec.allow),
     ):
         checks.append(((name,), parse))

@@ -54,12 +54,13 @@ def choice_lists() -> Data:
     """Return what the form offers."""
     from costmodels.stacks import STACKS
     from planner.specs.search.objectives import OBJECTIVES
+    from searches.frameworks.registry import framework_spaces
 
     return {
         "examples": {kind: examples(kind) for kind in KINDS},
         "number_axes": NUMBER_AXES,
         "word_axes": {axis: words_of(axis) for axis in WORD_AXES},
-        "frameworks": ("default", "megatron", "deepspeed", "torchtitan", "fsdp2", "bridge", "any"),
+        "frameworks": framework_spaces(),
         "objectives": OBJECTIVES,
         "stacks": tuple(sorted(STACKS)),
         "tops": TOPS,

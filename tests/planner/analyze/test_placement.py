@@ -32,7 +32,6 @@ from planner.analyze.placement.text import placement_files, placement_json, plac
 from planner.cli.output import run_emit
 from planner.errors import EmitError, UsageError
 from planner.frameworks.launchers.placement import (
-    FRAMEWORK_GRIDS,
     MEANINGS,
     Placement,
     dense_grid,
@@ -40,10 +39,11 @@ from planner.frameworks.launchers.placement import (
     place_plan,
     process_groups,
 )
+from planner.frameworks.registry import framework as framework_record
 from planner.solver.answer.result_store import save_result
 from planner.specs.examples import example_names
 from planner.specs.loader import load_cluster
-from searches.options import FRAMEWORKS
+from searches.frameworks.registry import framework_names
 from tests.planner.emitting import layout, pool
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -162,7 +162,7 @@ def test_groups_of_experts_by_definition(degrees: tuple[int, ...]) -> None:
         assert as_set(grid.groups(axis)) == brute_force(sizes, {axis})
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("framework", framework_names())
 @pytest.mark.parametrize(
     ("degrees", "shard"),
     [((2, 4, 2, 4, 4), 0), ((4, 2, 1, 8, 8), 4), ((1, 1, 4, 8, 8), 8), ((2, 2, 2, 8, 4), 4)],
@@ -172,7 +172,8 @@ def test_every_framework_numbers_its_ranks_alike(
 ) -> None:
     """The axes as the framework names them, counted row by row, give the groups of the plan."""
     tp, pp, cp, dp, ep = degrees
-    order = FRAMEWORK_GRIDS[framework]
+    order = framework_record(framework).grid
+    assert order is not None
     if "pp" not in order.dense and "pipe" not in order.dense:
         pp = 1
     if "data" in order.dense:
@@ -543,7 +544,7 @@ def test_json_has_every_rank_and_every_group() -> None:
     for name, group in read["groups"].items():
         assert sorted(itertools.chain(*group["ranks"])) == list(range(16)), name
         assert len(group["ranks"]) == group["n_groups"]
-    assert set(read["frameworks"]) == set(FRAMEWORKS)
+    assert set(read["frameworks"]) == set(framework_names())
 
 
 def test_rank_files() -> None:

@@ -13,9 +13,9 @@ import pytest
 from planner.analyze.check import check
 from planner.analyze.plan_files import header_lines
 from planner.errors import SpecError
-from planner.frameworks.core_details import core_details
 from planner.frameworks.emit import emit_plan
 from planner.frameworks.emit_request import EmitRequest
+from planner.frameworks.megatron.core_details import core_details
 from planner.frameworks.megatron.details import stated_details
 from planner.frameworks.megatron.flags import flag_table, parse_flags
 from planner.frameworks.megatron.model import read_megatron_model
@@ -25,7 +25,7 @@ from planner.specs.importers.imported import Imported
 from planner.specs.inputs import ModelInput
 from planner.specs.loader import load_model, model_from_dict
 from planner.specs.schema import DetailsSpec
-from searches.options import FRAMEWORKS
+from searches.frameworks.registry import framework_names
 
 CONFIGS = Path(__file__).parents[1] / "specs" / "importers" / "data"
 RUNS: dict[str, dict[str, Any]] = {
@@ -346,7 +346,7 @@ class TestFlags:
         assert "window_size" not in found.model
         assert any(line.startswith("window 128") for line in found.yours)
 
-    @pytest.mark.parametrize("framework", FRAMEWORKS)
+    @pytest.mark.parametrize("framework", framework_names())
     def test_every_framework_names_or_says_them(self, framework: str, tmp_path: Path) -> None:
         """Rotary base and epsilon stand in some file of every framework."""
         written("llama3-8b", framework, tmp_path)

@@ -9,8 +9,8 @@ import pytest
 from costmodels.examples import DEEPSEEK_V3, GPT3_175B, LLAMA3_8B, LLAMA3_70B, MIXTRAL_8X7B
 from costmodels.schedule.stages import stage_layers
 from costmodels.shapes import ModelShape, TrainingJob
+from planner.frameworks.bridge.emitter import bridge_files
 from planner.frameworks.emit_request import EmitRequest
-from planner.frameworks.megatron_bridge.emitter import bridge_files
 from tests.planner.emitting import HEADER, JOB, golden, keywords_of, layout, pool
 
 

@@ -19,7 +19,7 @@ from costmodels.shapes import ModelShape
 from hardware.parts import Fabric, Pool, Tier
 from planner.cli.output import run_emit
 from planner.errors import UsageError
-from planner.frameworks.emit import FILES, emit_plan, why_not
+from planner.frameworks.emit import emit_plan, why_not
 from planner.frameworks.emit_request import EmitRequest
 from planner.frameworks.launchers.files import LAUNCHERS, launcher_files, parse_launchers
 from planner.frameworks.launchers.launch import block_of, job_name
@@ -27,6 +27,7 @@ from planner.frameworks.launchers.placement import Placement, place_plan
 from planner.frameworks.launchers.slurm import segment_nodes
 from planner.frameworks.programs import MEGATRON_SMOKE, is_program
 from planner.specs.loader import load_cluster
+from searches.frameworks.registry import framework_names
 from tests.planner.command import run_here
 from tests.planner.emitting import HEADER, JOB, golden, layout, pool
 from tests.planner.launching import (
@@ -174,7 +175,7 @@ def test_slurm_starts_ranks_where_the_placement_says(name: str, tmp_path: Path) 
     assert "--cpu-bind=none" in found.srun[-1]
 
 
-@pytest.mark.parametrize("target", FILES)
+@pytest.mark.parametrize("target", framework_names())
 def test_every_framework_starts_under_slurm(target: str, tmp_path: Path) -> None:
     case = Case(runnable(target), pool(), hosts=SHUFFLED, target=target)
     found, done = run_batch(case.files, case.file("slurm"), tmp_path, addresses(case))
@@ -492,7 +493,7 @@ def test_bash_and_shellcheck_accept_every_script(tmp_path: Path) -> None:
                 script = tmp_path / f"{name.replace(' ', '-')}-{file}"
                 script.write_text(text)
                 scripts.append(str(script))
-    for target in FILES:
+    for target in framework_names():
         write(tmp_path / target, Case(runnable(target), pool(), target=target).files)
         scripts += [
             str(x) for x in (tmp_path / target).iterdir() if x.suffix in (".sh", ".sbatch")

@@ -30,8 +30,8 @@ from planner.frameworks.megatron.emitter import (
 )
 from planner.specs.schema import DetailsSpec
 from searches.frameworks.megatron.layouts import megatron_vocab, vocab_divisor
+from searches.frameworks.registry import framework_names
 from searches.frameworks.table import refusals
-from searches.options import FRAMEWORKS
 from tests.planner.emitting import GOLDENS, HEADER, JOB, golden, layout, pool
 
 
@@ -422,7 +422,7 @@ def test_bad_heads_are_named_for_every_framework() -> None:
 def test_runs_on() -> None:
     assert runs_on(layout(), LLAMA3_8B, JOB) == ("megatron", "deepspeed", "bridge")
     assert runs_on(layout(tp=2, sp=True), LLAMA3_8B, JOB) == ("megatron", "bridge")
-    assert runs_on(layout(zero=2), LLAMA3_8B, JOB) == FRAMEWORKS
+    assert runs_on(layout(zero=2), LLAMA3_8B, JOB) == framework_names()
     assert runs_on(layout(zero=2, shard=4), LLAMA3_8B, JOB) == (
         "megatron",
         "torchtitan",
@@ -546,7 +546,7 @@ def test_experts_by_framework():
         "torchtitan",
         "bridge",
     )
-    assert runs_on(layout(MIXTRAL_8X7B, zero=3), MIXTRAL_8X7B, JOB) == FRAMEWORKS
+    assert runs_on(layout(MIXTRAL_8X7B, zero=3), MIXTRAL_8X7B, JOB) == framework_names()
     reason = why_not("deepspeed", layout(MIXTRAL_8X7B, pp=4, ep=2), MIXTRAL_8X7B, JOB)
     assert "AutoEP looks for them in a Hugging Face model" in reason
 

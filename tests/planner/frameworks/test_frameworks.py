@@ -7,15 +7,16 @@ import pytest
 
 import planner
 from costmodels.plans import PlanTable
+from costmodels.stacks import STACKS
 from planner.frameworks.emit import emit_plan, runs_on
 from planner.frameworks.emit_request import EmitRequest
+from planner.frameworks.registry import stack_of
 from planner.render.text import plan_details
-from planner.solver.options import STACK_OF_FRAMEWORK, SolveOptions
+from planner.solver.options import SolveOptions
 from planner.solver.problem import make_problem
 from planner.specs.loader import load_cluster, load_model, model_from_dict
-from planner.specs.search.section import FRAMEWORKS as ASKED
+from searches.frameworks.registry import framework_names, framework_spaces
 from searches.frameworks.table import framework_batches, framework_mask, refusals
-from searches.options import FRAMEWORKS
 from searches.rules import Context
 from searches.search import search
 from searches.space.free_axes import free_axes
@@ -47,7 +48,7 @@ def test_array_and_scalar_form_agree_on_legal_plans(
     shapes = shapes.take(picked.choice(len(shapes), size=min(200, len(shapes)), replace=False))
     axes = free_axes(context, shapes)
     masks, _, _ = legal_masks(context, shapes, axes)
-    for framework in FRAMEWORKS:
+    for framework in framework_names():
         options = (axes.recompute, axes.recompute_layers, axes.recompute_modules)
         runs = framework_mask(framework, problem, shapes, axes.shardings, *options)
         fits = framework_batches(framework, problem, shapes, axes.mbs)
@@ -62,7 +63,7 @@ def test_array_and_scalar_form_agree_on_legal_plans(
                     assert (not reasons) == wanted, (framework, layout, reasons)
 
 
-@pytest.mark.parametrize("framework", ["default", *FRAMEWORKS])
+@pytest.mark.parametrize("framework", ["default", *framework_names()])
 @pytest.mark.parametrize("model", ["llama3-8b", "mixtral-8x7b"])
 def test_every_plan_of_a_restricted_search_runs(framework: str, model: str) -> None:
     cluster = load_cluster("h100-x8" if model == "llama3-8b" else "h100-x512")
@@ -87,10 +88,11 @@ def test_zero_groups_are_made_whole_only_where_the_framework_runs_that() -> None
 
 
 def test_every_framework_can_be_asked_for_and_has_a_stack() -> None:
-    assert set(ASKED) == {"default", "any", *FRAMEWORKS} == set(STACK_OF_FRAMEWORK)
+    assert framework_spaces() == ("default", *framework_names(), "any")
+    assert all(stack_of(space) in STACKS for space in framework_spaces())
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("framework", framework_names())
 def test_every_framework_writes_its_plan(framework: str) -> None:
     plan = planner.solve("llama3-8b", "h100-x8", framework=framework, top=1).plans[0]
     model, cluster = load_model("llama3-8b"), load_cluster("h100-x8")

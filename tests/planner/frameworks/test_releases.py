@@ -16,18 +16,18 @@ from planner.frameworks.releases import (
     release_changes_text,
     slim,
 )
-from searches.frameworks.table import RELEASES
+from searches.frameworks.registry import framework_names, framework_rules
 from tests.planner.command import run_here
 
 
-@pytest.mark.parametrize("framework", RELEASES)
+@pytest.mark.parametrize("framework", framework_names())
 def test_there_is_a_table_of_the_release_that_is_written_and_of_an_older_one(framework):
     tables, written = option_tables(framework)
-    assert RELEASES[framework] == known_releases(framework)[-1]
+    assert framework_rules(framework).release == known_releases(framework)[-1]
     assert len(known_releases(framework)) == 2
     assert all(len(options) > 50 for options in tables.values())
     assert written
-    assert set(written) <= tables[RELEASES[framework]].keys()
+    assert set(written) <= tables[framework_rules(framework).release].keys()
 
 
 def test_the_table_of_megatron_is_that_of_its_parser():

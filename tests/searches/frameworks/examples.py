@@ -8,7 +8,9 @@ from costmodels.examples import DEEPSEEK_V3, LLAMA3_8B, MIXTRAL_8X7B
 from costmodels.plans import Layout
 from costmodels.shapes import ModelShape, TrainingJob
 from searches.frameworks.case import Case
-from searches.frameworks.table import RULES
+from searches.frameworks.table import rules_by_code
+
+RULES = rules_by_code()
 
 WORDS = {"schedule": SCHEDULES, "cp_comm": CP_COMMS, "recompute": RECOMPUTES}
 PLAIN = Layout(

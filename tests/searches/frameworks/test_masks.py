@@ -13,15 +13,16 @@ from costmodels.schedule.stages import SPLITS, stage_layers
 from costmodels.shapes import TrainingJob
 from costmodels.stacks import STACKS
 from searches.frameworks.case import Case, NotStatedError
+from searches.frameworks.registry import framework_names, searched_frameworks
 from searches.frameworks.table import (
-    RULES,
     framework_batches,
     framework_mask,
     refusals,
+    rules_by_code,
     runnable,
     runnable_batches,
 )
-from searches.options import DEFAULT_FRAMEWORKS, FRAMEWORKS, SearchOptions
+from searches.options import SearchOptions
 from searches.rules import Context
 from searches.space.free_axes import existing_shardings, free_axes, sharding_options
 from searches.space.plan_space import legal_masks
@@ -85,7 +86,7 @@ def random_schedules(rng: np.random.Generator, shapes: ShapeTable) -> np.ndarray
     return np.array([SCHEDULES.index(name) for name in names], dtype=np.int32)
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("framework", framework_names())
 @pytest.mark.parametrize("seed", range(7))
 def test_scalar_and_array_form_agree_on_random_plans(framework: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -139,7 +140,7 @@ def test_scalar_and_array_form_agree_on_random_plans(framework: str, seed: int) 
     assert agreed[False] > 0
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("framework", framework_names())
 def test_every_framework_runs_some_random_plan(framework: str) -> None:
     problem = context().problem
     shapes = legal_shapes(context()).shapes
@@ -147,14 +148,16 @@ def test_every_framework_runs_some_random_plan(framework: str) -> None:
     assert framework_mask(framework, problem, shapes, WHOLE, *kinds).any()
 
 
-@pytest.mark.parametrize("code", [c for c, rule in RULES.items() if rule.level == "layout"])
+@pytest.mark.parametrize(
+    "code", [c for c, rule in rules_by_code().items() if rule.level == "layout"]
+)
 def test_every_layout_rule_can_be_decided_where_the_search_asks_it(code: str) -> None:
     c = context()
     shapes = table_of(c, [(1, 1, 8, 1, 0, 1, 0, 1, 1, 0, 0), (2, 2, 2, 1, 0, 1, 0, 1, 1, 2, 1)])
     kinds = np.array([0], dtype=np.int32)
     held = Case.of_shapes(c.problem, shapes, WHOLE, kinds, kinds)
     batches = Case.of_batches(c.problem, shapes, np.array([1, 2], dtype=np.int32))
-    rule = RULES[code]
+    rule = rules_by_code()[code]
     found = np.asarray(rule.broken(batches if rule.batches else held))
     assert found.dtype == bool
     np.broadcast_shapes(found.shape, (2, 2) if rule.batches else (2, 2, 4, 1))
@@ -173,13 +176,15 @@ def test_the_default_space_is_what_one_of_its_frameworks_runs() -> None:
         if not (len(shapes) and len(axes.mbs)):
             continue
         kinds = (axes.shardings, axes.recompute, axes.recompute_layers, axes.recompute_modules)
-        masks = [framework_mask(n, c.problem, shapes, *kinds) for n in DEFAULT_FRAMEWORKS]
+        masks = [
+            framework_mask(n, c.problem, shapes, *kinds) for n in searched_frameworks("default")
+        ]
         either = runnable("default", c.problem, shapes, *kinds)
         np.testing.assert_array_equal(either, masks[0] | masks[1])
         anything = dataclasses.replace(c, options=SearchOptions(framework="any"))
         legal, _, _ = legal_masks(anything, shapes, axes)
         fits = runnable_batches("default", c.problem, shapes, axes.mbs)
         assert fits[legal.batches].all()
-        for name in DEFAULT_FRAMEWORKS:
+        for name in searched_frameworks("default"):
             one = framework_batches(name, c.problem, shapes, axes.mbs)
             assert one[legal.batches].all()

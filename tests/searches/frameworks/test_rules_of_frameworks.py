@@ -9,17 +9,15 @@ from packaging.version import Version
 
 from searches.frameworks.case import UNKNOWN, Case, NotStatedError
 from searches.frameworks.megatron.flags import layout_stages
+from searches.frameworks.registry import framework_names, framework_rules
 from searches.frameworks.table import (
-    RELEASES,
-    RULES,
-    TITLES,
     applies,
     broken_rules,
     refusals,
+    rules_by_code,
     rules_of,
     schedule_runs,
 )
-from searches.options import FRAMEWORKS
 from tests.searches.frameworks.examples import (
     DENSE,
     EXPERTS,
@@ -30,6 +28,8 @@ from tests.searches.frameworks.examples import (
     case,
     examples,
 )
+
+RULES = rules_by_code()
 
 EXAMPLES = examples()
 LETTERS = {
@@ -132,7 +132,8 @@ def test_a_rule_is_broken_by_its_example_and_kept_by_the_twin(code):
 def test_a_broken_rule_is_reported_with_its_numbers(code):
     rule = RULES[code]
     bound = re.search(r"[<>=!]=?([\d.]+\w*)", rule.versions)
-    version = RELEASES[rule.framework] if applies(rule, RELEASES[rule.framework]) else ""
+    release = framework_rules(rule.framework).release
+    version = release if applies(rule, release) else ""
     if not version:  # a rule of older releases, or of one to come
         version = bound[1] if applies(rule, bound[1]) else "0.1"
     told = broken_rules(rule.framework, EXAMPLES[code][0], level=rule.level, version=version)
@@ -147,11 +148,11 @@ def test_a_broken_rule_is_reported_with_its_numbers(code):
 
 
 def test_every_framework_has_a_title_a_release_and_rules():
-    assert list(TITLES) == list(RELEASES) == list(FRAMEWORKS) == list(LETTERS)
-    for framework in FRAMEWORKS:
-        assert Version(RELEASES[framework])
+    assert framework_names() == tuple(LETTERS)
+    for framework in framework_names():
+        assert Version(framework_rules(framework).release)
         assert rules_of(framework, "layout")
-    assert {rule.framework for rule in RULES.values()} == set(FRAMEWORKS)
+    assert {rule.framework for rule in RULES.values()} == set(framework_names())
 
 
 def test_megatron_bridge_has_megatrons_layout_rules():

@@ -5,6 +5,7 @@ import pytest
 from planner.errors import SpecError
 from planner.frameworks.fsdp2.reader import looks_like_accelerate, read_accelerate
 from planner.frameworks.runs.existing_run import ExistingRun
+from planner.frameworks.runs.query import RunQuery
 from planner.specs.loader import load_model
 
 MODEL = load_model("llama3-8b")
@@ -12,7 +13,9 @@ HEAD = "distributed_type: FSDP\nmixed_precision: bf16\nnum_processes: 16\nnum_ma
 
 
 def run(text: str, **arguments: Any) -> ExistingRun:
-    return read_accelerate(text, "a.yaml", model=MODEL, n_devices=64, arguments=arguments)
+    return read_accelerate(
+        text, "a.yaml", RunQuery(MODEL, n_devices=64, script_arguments=arguments)
+    )
 
 
 def sizes(**values: int) -> str:
@@ -89,7 +92,7 @@ def test_deepspeed_plugin_and_its_file() -> None:
     assert found.layout["optimizer_offload"]
     named = "distributed_type: DEEPSPEED\ndeepspeed_config:\n  deepspeed_config_file: z1.json\n"
     text = '{"zero_optimization": {"stage": 1}, "train_micro_batch_size_per_gpu": 2}'
-    read = read_accelerate(named, "a.yaml", model=MODEL, n_devices=8, read_file=lambda name: text)
+    read = read_accelerate(named, "a.yaml", RunQuery(MODEL, n_devices=8), lambda name: text)
     assert (read.layout["zero"], read.layout["mbs"]) == (1, 2)
     with pytest.raises(SpecError, match=r"names z1\.json, which cannot be read"):
         run(named)
@@ -97,6 +100,6 @@ def test_deepspeed_plugin_and_its_file() -> None:
 
 def test_errors() -> None:
     with pytest.raises(SpecError, match="does not say the model"):
-        read_accelerate(HEAD, "a.yaml", model=None)
+        read_accelerate(HEAD, "a.yaml", RunQuery())
     assert looks_like_accelerate(HEAD)
     assert not looks_like_accelerate("model:\n")

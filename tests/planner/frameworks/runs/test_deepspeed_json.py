@@ -6,6 +6,7 @@ import pytest
 from planner.errors import SpecError
 from planner.frameworks.deepspeed.reader import read_deepspeed
 from planner.frameworks.runs.existing_run import ExistingRun
+from planner.frameworks.runs.query import RunQuery
 from planner.specs.loader import load_model
 
 MODEL = load_model("llama3-8b")
@@ -13,7 +14,9 @@ MODEL = load_model("llama3-8b")
 
 def run(config: dict[str, Any], n_devices: int = 16, **arguments: Any) -> ExistingRun:
     text = json.dumps(config)
-    return read_deepspeed(text, "ds.json", model=MODEL, n_devices=n_devices, arguments=arguments)
+    return read_deepspeed(
+        text, "ds.json", RunQuery(MODEL, n_devices=n_devices, script_arguments=arguments)
+    )
 
 
 BATCH = {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4}
@@ -186,15 +189,15 @@ def test_inputs_of_recomputed_layers_on_the_host(away: bool, script: str, n: int
 
 def test_keys_twice() -> None:
     text = '{"train_batch_size": 16, "train_batch_size": 32, "bf16": {"enabled": true}}'
-    found = read_deepspeed(text, "ds.json", model=MODEL, n_devices=16)
+    found = read_deepspeed(text, "ds.json", RunQuery(MODEL, n_devices=16))
     assert found.refused == ('"train_batch_size" stands twice',)
     assert list(found.settings) == ["train_batch_size", "bf16.enabled"]
 
 
 def test_errors() -> None:
     with pytest.raises(SpecError, match="does not say the model"):
-        read_deepspeed("{}", "ds.json", model=None)
+        read_deepspeed("{}", "ds.json", RunQuery())
     with pytest.raises(SpecError, match=r"ds.json:2:3: not valid JSON"):
-        read_deepspeed('{"train_batch_size": 1\n  "a": 2}', "ds.json", model=MODEL)
+        read_deepspeed('{"train_batch_size": 1\n  "a": 2}', "ds.json", RunQuery(MODEL))
     with pytest.raises(SpecError, match="expected a whole number, got 'many'"):
         run({"train_batch_size": "many"})

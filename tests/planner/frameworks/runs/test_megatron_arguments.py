@@ -6,6 +6,7 @@ from planner.frameworks.megatron.arguments import layout_counts, megatron_run
 from planner.frameworks.megatron.flags import parse_flags
 from planner.frameworks.runs.existing_run import ExistingRun
 from planner.frameworks.runs.launch_script import LaunchCommand
+from planner.frameworks.runs.query import RunQuery
 
 BASE = (
     "--num-layers 16 --hidden-size 64 --num-attention-heads 8 --seq-length 64 --micro-batch-size 1"
@@ -15,9 +16,8 @@ BASE = (
 
 def run(flags: str, n_devices: int = 16) -> ExistingRun:
     words = f"{BASE} {flags}".split()
-    return megatron_run(
-        parse_flags(words), LaunchCommand.of_words(words, {}), "x", n_devices=n_devices
-    )
+    launch = LaunchCommand.of_words(words, {})
+    return megatron_run(parse_flags(words), launch, "x", RunQuery(n_devices=n_devices))
 
 
 def layout(flags: str, n_devices: int = 16) -> dict[str, Any]:

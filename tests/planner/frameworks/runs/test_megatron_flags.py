@@ -4,12 +4,12 @@ from planner.errors import UsageError
 from planner.frameworks.megatron.flags import default_of, flag_table, parse_flags, set_flags
 from planner.frameworks.shell.marks import mark
 from searches.frameworks.megatron.settings import CHOICES, DEFAULTS
-from searches.frameworks.table import RELEASES
+from searches.frameworks.registry import framework_rules
 
 
 def test_the_table_is_that_of_the_release_that_rules_are_for() -> None:
     release, by_name, by_dest = flag_table()
-    assert release == RELEASES["megatron"]
+    assert release == framework_rules("megatron").release
     assert len(by_name) > 800
     assert by_name["--fp8-format"].dest == "fp8"
     assert by_dest["recompute_modules"].nargs == "+"

@@ -10,7 +10,7 @@ import pytest
 from planner.analyze.check import Report, check
 from planner.frameworks.megatron.flags import parse_flags
 from searches.frameworks.megatron import run_flags as megatron_run_flags
-from searches.frameworks.table import RELEASES
+from searches.frameworks.registry import framework_rules
 from tests.planner.frameworks.runs.published import DATA, H100_X64, entries, scripts
 from tests.searches.instances import one_in
 
@@ -70,7 +70,7 @@ def test_lines_that_megatron_itself_was_asked_about(case: dict[str, Any], tmp_pa
     file = tmp_path / "flags.txt"
     file.write_text(case["flags"])
     devices = cluster(case["world_size"], case["gpu_arch"])
-    report = check(file, devices, env=case["env"], version=RELEASES["megatron"])
+    report = check(file, devices, env=case["env"], version=framework_rules("megatron").release)
     refused, name = case["id"].split(":")
     # Its parser alone was asked; the training loop refuses later.
     codes = [broken.rule.code for broken in report.refusals if broken.rule.code not in LOOP]

@@ -4,6 +4,7 @@ import pytest
 
 from planner.errors import SpecError
 from planner.frameworks.runs.existing_run import ExistingRun
+from planner.frameworks.runs.query import RunQuery
 from planner.frameworks.torchtitan.reader import (
     flavors,
     looks_like_recipe,
@@ -21,7 +22,7 @@ def toml(n_devices: int | None = 64, model: str = "8B", **sections: dict[str, An
     sections.setdefault("training", {"local_batch_size": 2, "seq_len": 8192, "steps": 100})
     for name, values in sections.items():
         lines += [f"[{name}]", *(f"{k} = {json.dumps(v)}" for k, v in values.items())]
-    return read_toml("\n".join(lines), "job.toml", n_devices=n_devices)
+    return read_toml("\n".join(lines), "job.toml", RunQuery(n_devices=n_devices))
 
 
 def parallel(n_devices: int | None = 64, **values: Any) -> dict[str, Any]:
@@ -214,7 +215,7 @@ def llama3_8b_long() -> Trainer.Config:
 
 
 def test_recipes_are_read_by_their_syntax_tree() -> None:
-    run = read_recipe(RECIPE, "r.py", function="llama3_8b", n_devices=16)
+    run = read_recipe(RECIPE, "r.py", RunQuery(n_devices=16), "llama3_8b")
     assert (run.layout["tp"], run.layout["dp"], run.layout["recompute_layers"]) == (2, 8, 16)
     assert run.job["seq_len"] == 8192
     assert run.settings["training.steps"] == 1000
@@ -223,7 +224,7 @@ def test_recipes_are_read_by_their_syntax_tree() -> None:
 
 
 def test_recipes_that_change_another() -> None:
-    run = read_recipe(RECIPE, "r.py", function="llama3_8b_long", n_devices=16)
+    run = read_recipe(RECIPE, "r.py", RunQuery(n_devices=16), "llama3_8b_long")
     assert (run.layout["cp"], run.layout["dp"], run.job["seq_len"]) == (4, 2, 32768)
     assert run.layout["recompute_layers"] == 32
     assert run.stack["compiled"] is True
@@ -231,24 +232,24 @@ def test_recipes_that_change_another() -> None:
 
 def test_a_setting_goes_by_its_name_in_the_release() -> None:
     sets = [("compile.enable", "true"), ("compile.components", "[model, loss]")]
-    run = read_recipe(RECIPE, "r.py", function="llama3_8b", n_devices=16, sets=sets)
+    run = read_recipe(RECIPE, "r.py", RunQuery(sets=sets, n_devices=16), "llama3_8b")
     assert run.layout["tp_overlap"] is False
     sets = [*sets, ("compile.enable_async_tensor_parallel", "true")]
-    run = read_recipe(RECIPE, "r.py", function="llama3_8b", n_devices=16, sets=sets)
+    run = read_recipe(RECIPE, "r.py", RunQuery(sets=sets, n_devices=16), "llama3_8b")
     assert run.layout["tp_overlap"] is True
 
 
 def test_several_recipes_are_asked_for_by_name() -> None:
     with pytest.raises(SpecError, match="2 recipes in one file") as caught:
-        read_recipe(RECIPE, "r.py")
+        read_recipe(RECIPE, "r.py", RunQuery())
     assert "r.py#NAME with llama3_8b, llama3_8b_long" in str(caught.value)
     with pytest.raises(SpecError, match="no recipe 'x'"):
-        read_recipe(RECIPE, "r.py", function="x")
+        read_recipe(RECIPE, "r.py", RunQuery(), "x")
 
 
 def test_recipes_are_not_executed() -> None:
     text = RECIPE.replace("STEPS = 100", "STEPS = open('/nonexistent').read()")
-    run = read_recipe(text, "r.py", function="llama3_8b", n_devices=16)
+    run = read_recipe(text, "r.py", RunQuery(n_devices=16), "llama3_8b")
     assert run.settings["training.steps"] is None
 
 
@@ -261,12 +262,12 @@ def test_recipes_are_not_executed() -> None:
 )
 def test_bad_recipes(text: str, message: str) -> None:
     with pytest.raises(SpecError, match=message):
-        read_recipe(text, "r.py")
+        read_recipe(text, "r.py", RunQuery())
 
 
 def test_bad_job_files() -> None:
     with pytest.raises(SpecError, match=r"job.toml:2:8: not valid TOML"):
-        read_toml("[model]\nname = llama3\n", "job.toml")
+        read_toml("[model]\nname = llama3\n", "job.toml", RunQuery())
     with pytest.raises(SpecError, match=r"flavor '9B' of llama3 is not in the table"):
         toml(model="9B")
     with pytest.raises(SpecError, match="expected a whole number, got 'two'"):

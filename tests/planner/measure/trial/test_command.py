@@ -65,21 +65,21 @@ def test_the_runs_are_short_and_keep_nothing(written: Path) -> None:
 
 def test_megatron_knows_the_flag_that_a_trial_adds() -> None:
     from planner.frameworks.megatron.flags import flag_table
-    from planner.measure.trial.scripts import STARTS
+    from planner.frameworks.registry import framework
 
-    assert set(re.findall(r"--[a-z-]+", STARTS["megatron"])) <= set(flag_table()[1])
+    command = framework("megatron").start_command
+    assert set(re.findall(r"--[a-z-]+", command)) <= set(flag_table()[1])
 
 
 @pytest.mark.slow
 def test_every_framework_has_its_start(folder: Path) -> None:
-    from planner.measure.trial.scripts import STARTS
-    from searches.options import FRAMEWORKS
+    from planner.frameworks.registry import framework, frameworks
 
-    assert set(STARTS) == set(FRAMEWORKS)
+    assert all(one.start_command and one.log_note for one in frameworks())
     for name in ("torchtitan", "deepspeed"):
         done = run_here(*QUESTION, "--framework", name, "--out", name, "--steps", "30")
         assert done.returncode == 0, done.stderr
-        started = STARTS[name].split(" ")[0]
+        started = framework(name).start_command.split(" ")[0]
         scripts = list(Path(name).glob(f"*/{started}"))
         assert len(scripts) == 3
         texts = [path.read_text() for path in Path(name).glob("*/*") if path.is_file()]

@@ -11,9 +11,8 @@ from math import gcd
 from costmodels.plans import Layout
 from costmodels.shapes import ModelShape
 from hardware.parts import Pool
+from planner.frameworks.registry import framework
 
-FLEXIBLE = ("megatron", "bridge")
-"""Frameworks whose files can ask for it."""
 KERNELS_FOR = ("ampere", "hopper", "blackwell", "rubin")
 """Generations that the kernels run on."""
 DEEPEP_RANKS = (2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 144, 160)
@@ -43,7 +42,7 @@ def refused_dispatch(
     """Return why the files of a framework cannot ask for deduplicated dispatch."""
     what = "expert dispatch: priced with one copy of a token to a node"
     ranks, part = layout.ep * layout.etp, pool.accelerator
-    if target not in FLEXIBLE:
+    if not framework(target).has_deduplicated_dispatch:
         own = f"--framework {target} without --stack"
         return (f"{what}, which these files do not ask for; closest: {own}",)
     if part.vendor != "NVIDIA" or not part.generation.startswith(KERNELS_FOR):

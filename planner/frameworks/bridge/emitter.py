@@ -9,7 +9,6 @@ from collections.abc import Mapping
 
 from costmodels.plans import Layout
 from costmodels.shapes import ModelShape, TrainingJob
-from planner.frameworks.core_details import comment_lines, core_details
 from planner.frameworks.emit_request import EmitRequest
 from planner.frameworks.emitted_text import (
     EmittedCode,
@@ -22,6 +21,7 @@ from planner.frameworks.emitted_text import (
     stated_or_none,
     train_steps,
 )
+from planner.frameworks.megatron.core_details import comment_lines, core_details
 from planner.frameworks.megatron.emitter import (
     CP_COMM_TYPE,
     attention_backend,
@@ -33,8 +33,9 @@ from planner.frameworks.megatron.emitter import (
 )
 from planner.specs.schema import NO_DETAILS, DetailsSpec
 from searches.frameworks.megatron.layouts import vocab_divisor
-from searches.frameworks.table import RELEASES
+from searches.frameworks.registry import BUILT_IN
 
+RELEASE = BUILT_IN["bridge"].release
 MAIN_GRADS = {"bf16-grads": EmittedCode("torch.bfloat16")}
 """Number format of Megatron-FSDP's main gradients by precision; fp32 otherwise."""
 
@@ -260,7 +261,7 @@ def ddp_fields(layout: Layout, job: TrainingJob) -> dict[str, object]:
 def bridge_recipe(request: EmitRequest) -> str:
     """Return the recipe."""
     layout, shape, job, details = request.layout, request.shape, request.job, request.details
-    title = f"Megatron-Bridge recipe; fields as of Megatron-Bridge {RELEASES['bridge']}."
+    title = f"Megatron-Bridge recipe; fields as of Megatron-Bridge {RELEASE}."
     fsdp, steps = layout.zero >= 2, train_steps(job)
     model = model_fields(layout, shape, job, details, request.flex)
     missing = core_details(details, layout, shape, job).yours
@@ -344,8 +345,7 @@ def _call(name: str, fields: Mapping[str, object]) -> str:
 def _launcher(request: EmitRequest) -> str:
     n_nodes, per_node = nodes(request.layout, request.pool)
     core = core_details(request.details, request.layout, request.shape, request.job)
-    release = RELEASES["bridge"]
-    title = f"Megatron-Bridge launcher; bridge_recipe.py as of Megatron-Bridge {release}."
+    title = f"Megatron-Bridge launcher; bridge_recipe.py as of Megatron-Bridge {RELEASE}."
     lines = [
         *head(title, request.header, fact_lines(request, stated_or_none(request.details))),
         *guarded(_SETTINGS.format(n_nodes=n_nodes), core.yours),

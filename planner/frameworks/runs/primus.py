@@ -5,7 +5,7 @@ it and in the folders above it. A flat YAML with the same keys is read alike.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from planner.errors import Problem, SpecError
 from planner.frameworks.megatron.arguments import megatron_run
 from planner.frameworks.megatron.flags import Parsed, flag_table, set_flags
 from planner.frameworks.runs.existing_run import Doubt, ExistingRun
+from planner.frameworks.runs.format import FindFile, RunFile, RunFormat
 from planner.frameworks.runs.launch_script import LaunchCommand
 from planner.frameworks.runs.query import RunQuery
 from planner.frameworks.runs.settings import flattened, with_set
@@ -21,7 +22,6 @@ from planner.frameworks.torchtitan.reader import SECTIONS, job_file_run
 from planner.option_names import option
 from planner.specs.yaml.document import parse_yaml, read_text
 
-FindFile = Callable[[str], str | None]
 MOST_FILES = 20
 """Longest chain of files that extend each other."""
 DEFAULTS: Mapping[str, Any] = {
@@ -52,9 +52,10 @@ def looks_like_settings(text: str) -> bool:
     return len(results) == len(_SIZES)
 
 
-def read_primus(text: str, source: str, asked: RunQuery, find: FindFile) -> ExistingRun:
+def read_primus(file: RunFile) -> ExistingRun:
     """Return the run of an experiment of Primus for Megatron-LM or torchtitan."""
-    data = _mapping(_resolved(text, asked.env or {}), source)
+    text, source, query, find = file.text, file.name, file.query, file.find
+    data = _mapping(_resolved(text, query.env or {}), source)
     named = data.get("modules")
     modules = [
         m for m in (named.values() if isinstance(named, dict) else ()) if isinstance(m, dict)
@@ -67,38 +68,39 @@ def read_primus(text: str, source: str, asked: RunQuery, find: FindFile) -> Exis
             Problem(f"an experiment of Primus for {theirs}: not modelled", fix, source)
         )
     framework = str(module["framework"])
-    find = _in_folders_above(source, framework, find) if asked.beside is None else find
+    find = _in_folders_above(source, framework, find) if query.beside is None else find
     missing: list[str] = []
-    model = _extended(str(module.get("model", "")), find, missing, asked.env or {})
-    base = _extended(str(module.get("config", "")), find, missing, asked.env or {})
-    if not model and asked.model is None:
+    model = _extended(str(module.get("model", "")), find, missing, query.env or {})
+    base = _extended(str(module.get("config", "")), find, missing, query.env or {})
+    if not model and query.model is None:
         fix = f"put it beside {source}, or name its model file: " + option("model", "llama3-8b")
         message = f"names the model {module.get('model')}, which does not lie beside it"
         raise SpecError(Problem(message, fix, source))
     overrides = module.get("overrides")
     overrides = overrides if isinstance(overrides, dict) else {}
     if framework == "torchtitan":
-        return _of_torchtitan(_merged(model, base, overrides), source, asked)
+        return _of_torchtitan(_merged(model, base, overrides), source, query)
     settings = {**({} if base else DEFAULTS), **model, **base, **overrides}
     why = "a file of Primus that does not lie beside the experiment"
     doubts = [Doubt(name, why, "its usual values are taken") for name in missing if name]
-    return _of_megatron(settings, source, asked, "Primus experiment", doubts, overrides)
+    return _of_megatron(settings, source, query, "Primus experiment", doubts, overrides)
 
 
-def read_settings(text: str, source: str, asked: RunQuery) -> ExistingRun:
+def read_settings(file: RunFile) -> ExistingRun:
     """Return the run of a flat YAML of Megatron-LM's settings."""
-    settings = _mapping(_resolved(text, asked.env or {}), source)
+    source, query = file.name, file.query
+    settings = _mapping(_resolved(file.text, query.env or {}), source)
     if not {"seq_length", "micro_batch_size", "global_batch_size"} & set(settings):
         fix = "name the experiment that runs it"
         raise SpecError(Problem("is the model of an experiment, not a run", fix, source))
     kind = "YAML file of Megatron-LM's settings"
-    return _of_megatron(settings, source, asked, kind, [], settings)
+    return _of_megatron(settings, source, query, kind, [], settings)
 
 
 def _of_megatron(
     settings: Mapping[str, Any],
     source: str,
-    asked: RunQuery,
+    query: RunQuery,
     kind: str,
     doubts: list[Doubt],
     own: Mapping[str, Any],
@@ -111,14 +113,13 @@ def _of_megatron(
         if key in by_dest and value is not None
     }
     written = {key: f"{key}: {value}" for key, value in known.items()}
-    parsed = set_flags(Parsed(known, written, (), (), {}), asked.sets)
+    parsed = set_flags(Parsed(known, written, (), (), {}), query.sets)
     run = megatron_run(
         parsed,
-        LaunchCommand.of_words((), asked.env or {}),
+        LaunchCommand.of_words((), query.env or {}),
         source,
-        kind=kind,
-        n_devices=asked.n_devices,
-        model=asked.imported(source),
+        query,
+        kind,
     )
     strange = [k for k, v in own.items() if k not in by_dest and v and _MATTERS.search(k)]
     doubts += [
@@ -128,14 +129,14 @@ def _of_megatron(
     return replace(run, doubts=tuple(doubts), fork="Primus")
 
 
-def _of_torchtitan(settings: Mapping[str, Any], source: str, asked: RunQuery) -> ExistingRun:
+def _of_torchtitan(settings: Mapping[str, Any], source: str, query: RunQuery) -> ExistingRun:
     sections = {
         key: settings[key]
         for key in (*SECTIONS, "compile", "float8", "quantize")
         if isinstance(settings.get(key), dict)
     }
-    flat = with_set(flattened(sections), asked.sets)
-    run = job_file_run(flat, source, model=asked.model, n_devices=asked.n_devices)
+    flat = with_set(flattened(sections), query.sets)
+    run = job_file_run(flat, source, replace(query, version=""))
     return replace(run, format="Primus experiment (torchtitan)", unknown=(), doubts=())
 
 
@@ -204,3 +205,19 @@ def _in_folders_above(source: str, framework: str, find: FindFile) -> FindFile:
         return find(name)
 
     return found
+
+
+PRIMUS_FORMATS = (
+    RunFormat(
+        lambda file: looks_like_primus(file.text),
+        read_primus,
+        "a Primus experiment",
+        precedence=10,
+    ),
+    RunFormat(
+        lambda file: looks_like_settings(file.text) and not file.is_script,
+        read_settings,
+        precedence=70,
+    ),
+)
+"""Files of Primus, which runs Megatron-LM and torchtitan."""

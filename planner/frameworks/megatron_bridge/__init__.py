@@ -1,1 +1,0 @@
-"""Megatron-Bridge: recipes."""
