@@ -423,15 +423,20 @@ def _diff(service: Client, given: Given) -> int:
 
 
 def _check(service: Client, given: Given) -> int:
-    from planner.cli.output import check_variables
+    from planner.cli.output import check_variables, command_line
     from planner.render.check_report import heading_lines
 
     _check_format(given["form"])
-    run = run_of(given["file"])
+    cluster = given["file"] if given["command"] else given["cluster"]
+    if given["command"]:
+        script, files = command_line([given["cluster"], *given["command"]])
+        run = {"run": FileText(str(script.content), script.name), "files": files}
+    else:
+        run = run_of(given["file"])
     request = {
         **run,
         **_without_empty(
-            cluster=document(given["cluster"], "cluster"),
+            cluster=document(cluster, "cluster"),
             model=document(given["model"], "model") if given["model"] else None,
             framework=given["framework"],
             version=given["version"],
@@ -445,6 +450,8 @@ def _check(service: Client, given: Given) -> int:
     }
     data = _ask(service, "check", request)
     # The service knows the name of the file, not its path.
+    if given["command"]:
+        data["source"] = run["run"].path
     messages = data["format"], data["framework"], data["release"]
     rest = data["text"].splitlines()[
         len(heading_lines(run["run"]["name"].partition("#")[0], *messages)) :

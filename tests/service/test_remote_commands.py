@@ -188,6 +188,10 @@ def test_a_run_is_sent_with_the_files_that_it_names(url: str, tmp_path: Path) ->
     both(url, "check", str(folder / script), "h100-x8", "--model", "llama3-8b")
     both(url, "check", str(folder / script), "h100-x8", "--model", "llama3-8b", "--format", "json")
     both(url, "check", str(ROOT / "examples/models/llama3-8b.yaml"), "h100-x8")
+    command = ("--model", "llama3-8b", "h100-x8", "--", "bash", str(folder / script))
+    both(url, "check", *command)
+    both(url, "check", "--format", "json", *command)
+    both(url, "check", "h100-x8", "--", "torchrun", "--nproc-per-node=8", "nothing.py")
 
 
 @pytest.mark.service
