@@ -30,37 +30,10 @@ from costmodels.step import (
     step_times,
     straggler_factor,
 )
+from costmodels.terms import NETWORK_TERMS, TIME_TERMS
 from costmodels.traffic import Traffic, Transfer, Wires, selective_again
 
 Floats = NDArray[np.float64]
-
-TIME_TERMS = (
-    "linear",
-    "attention",
-    "elementwise",
-    "experts",
-    "head",
-    "embedding",
-    "recompute",
-    "host",
-    "tp",
-    "cp",
-    "ep",
-    "overlap",
-    "pp",
-    "bubble",
-    "dp",
-    "optimizer",
-    "offload",
-    "straggler",
-    "fixed",
-)
-"""The terms of a step in the order in which they are printed; their sum is the step time."""
-COMPUTE_TERMS = ("linear", "attention", "elementwise", "experts", "head", "embedding")
-"""Terms in which the slowest rank computes for the first time."""
-NETWORK_TERMS = ("tp", "cp", "ep", "pp", "dp")
-"""Terms in which it waits for the network, by axis."""
-
 
 PLANS_AT_ONCE = 128
 """Plans of one joined table, and pipelines run together: their columns stay in the cache."""

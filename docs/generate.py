@@ -3,7 +3,7 @@
     python docs/generate.py
 
 `rules.md` whole; the tables between markers in `architecture.md`, `errors.md`, `stacks.md`,
-`files.md`, `frameworks.md`, `sweeps.md` and `terms/collectives.md`.
+`files.md`, `frameworks.md`, `index.md`, `sweeps.md`, `terms/collectives.md` and the pages of terms.
 `tests/test_docs.py` fails when they are not current.
 """
 
@@ -16,6 +16,7 @@ from pydantic_core import PydanticUndefined
 
 from costmodels.comm.collectives import ALGORITHMS
 from costmodels.stacks import EAGER, FUSED, NUMBERS, STACKS, StackProfile
+from costmodels.terms import TERMS, Term
 from planner import errors
 from planner.specs import schema as schemas
 from planner.sweeps.rows import COLUMNS
@@ -331,6 +332,39 @@ def algorithms_table() -> str:
     return _table(("collective", "algorithm", "runs on", "time", "source"), rows)
 
 
+def term_table(term: Term) -> str:
+    """Return what the record of a term says, as a table."""
+    rows = [
+        ("put together", f"`{term.equation}`"),
+        ("computed by", ", ".join(f"`{part.home}`" for part in term.texts)),
+        ("source", term.source),
+        ("left out", term.left_out or "-"),
+    ]
+    return _table((term.title, ""), [(name, _one_line(text)) for name, text in rows])
+
+
+def terms_table(kind: str) -> str:
+    """Return the terms of the time or of the memory, each with its page."""
+    rows = [
+        (f"[{term.name}](terms/{term.name}.md)", term.title)
+        for term in TERMS.values()
+        if term.kind == kind
+    ]
+    return _table(("term", "what"), rows)
+
+
+def term_pages() -> dict[Path, str]:
+    """Return the pages of the terms, each with the table of its record, and the index."""
+    index = (DOCS / "index.md").read_text(encoding="utf-8")
+    for kind in ("time", "memory"):
+        index = _between(index, f"{kind} terms", terms_table(kind))
+    pages = {DOCS / "index.md": index}
+    for term in TERMS.values():
+        page = DOCS / "terms" / f"{term.name}.md"
+        pages[page] = _between(page.read_text(encoding="utf-8"), "term", term_table(term))
+    return pages
+
+
 def pages() -> dict[Path, str]:
     """Return every page with generated parts, as it should be."""
     stacks = _between((DOCS / "stacks.md").read_text(encoding="utf-8"), "stacks", stacks_table())
@@ -356,6 +390,7 @@ def pages() -> dict[Path, str]:
         DOCS / "architecture.md": _between(rooms, "rooms", rooms_table()),
         DOCS / "sweeps.md": sweeps,
         collectives: listed,
+        **term_pages(),
         DOCS / "rules.md": rules_page(),
         DOCS / "stacks.md": stacks,
         DOCS / "files.md": files,

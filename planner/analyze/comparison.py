@@ -5,9 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from costmodels.breakdown import TIME_TERMS, break_down
+from costmodels.breakdown import break_down
 from costmodels.plans import Layout
 from costmodels.problem import Problem
+from costmodels.terms import TIME_TERMS
 from planner.analyze.neighborhood import single_changes
 from planner.analyze.recommend.devices import with_bandwidth
 from planner.documents import Answer

@@ -2,15 +2,15 @@
 
 from typing import Any
 
-from costmodels.breakdown import COMPUTE_TERMS, NETWORK_TERMS
 from costmodels.problem import Problem
 from costmodels.shape_terms import host_bytes
 from costmodels.step import offloaded_activation_bytes
+from costmodels.terms import ALIASES, RUN_TERMS, TERMS, groups
 from planner.analyze.bottleneck_levers import Bound, bound_of
 from planner.analyze.bottleneck_text import binding_text
 from planner.analyze.elasticities import elasticities, percent_words
-from planner.analyze.run_terms import RUN_TERMS
-from planner.analyze.terms import ALIASES, TERMS, documentation, function_home
+from planner.analyze.run_terms import RUN_NUMBERS
+from planner.analyze.terms import term_numbers
 from planner.errors import UsageError
 from planner.solver.answer.reasons import shown_layout
 from planner.solver.answer.result import Plan
@@ -21,15 +21,6 @@ from planner.solver.options import SolveOptions
 from planner.specs.yaml.document import close_names
 from planner.text_lines import wrapped
 from planner.units import GIB
-
-GROUPS = {
-    "device": (*COMPUTE_TERMS, "recompute", "host"),
-    "network": (*NETWORK_TERMS, "overlap"),
-    "waiting": ("bubble", "straggler"),
-    "per step": ("optimizer", "offload", "fixed"),
-}
-"""How the tree groups the terms of a step. `compute` names a part of what binds
-(`planner.analyze.bottleneck`), which is less than all that devices work on."""
 
 
 def explanation(
@@ -80,10 +71,10 @@ def explain_plan(
         lines += [f"    {run}" for run in calibration.anchored_by]
     lines += ["", *binding_text(bound or bound_of(problem, plan)).splitlines(), ""]
     lines.append(f"step time {plan.step_time_s:.4f} s")
-    groups = list(GROUPS.items())
-    for i, (name, terms) in enumerate(groups):
+    by_group = list(groups().items())
+    for i, (name, terms) in enumerate(by_group):
         total = sum(plan.breakdown.time_s[t] for t in terms)
-        last = i == len(groups) - 1
+        last = i == len(by_group) - 1
         lines.append(f"{'└─' if last else '├─'} {name:<9} {_seconds(total, plan)}")
         shown = [t for t in terms if plan.breakdown.time_s[t] > 0]
         for j, term in enumerate(shown):
@@ -207,19 +198,20 @@ def plan_words(problem: Problem, plan: Plan) -> list[str]:
 
 def explain_term(problem: Problem, plan: Plan, name: str) -> str:
     """Return one term's formula with its source, and this plan's numbers."""
-    known = {**TERMS, **RUN_TERMS}
-    term = known.get(ALIASES.get(name, name))
+    terms = {**TERMS, **RUN_TERMS}
+    term = terms.get(ALIASES.get(name, name))
     if term is None:
-        near = close_names(name, [*known, *ALIASES])
+        near = close_names(name, [*terms, *ALIASES])
         hint = f"did you mean {near[0]}? " if near else ""
-        raise UsageError(f"no term {name!r}", f"{hint}terms: {', '.join(known)}", "term")
+        raise UsageError(f"no term {name!r}", f"{hint}terms: {', '.join(terms)}", "term")
     lines = [f"{term.name} ({term.kind}): {term.title}, plan {plan.plan_id}", ""]
-    for function in term.functions:
-        lines.append(f"{function_home(function)}")
-        lines += [f"  {line}".rstrip() for line in documentation(function).splitlines()]
-        lines.append("")
+    for part in term.texts:
+        lines += [part.home, *(f"  {line}".rstrip() for line in part.text.splitlines()), ""]
     lines.append("with this plan's numbers:")
-    rows = term.numbers(problem, plan)
+    if term.kind == "run":
+        rows = RUN_NUMBERS[term.name](problem, plan)
+    else:
+        rows = term_numbers(term, problem, plan)
     width = max(len(label) for label, _ in rows)
     lines += [f"  {label:<{width}}  {value}" for label, value in rows]
     return "\n".join(lines) + "\n"

@@ -3,9 +3,7 @@
 from collections.abc import Callable
 
 from costmodels.problem import Problem
-from costmodels.run import cost_energy
-from costmodels.run import goodput as failures
-from planner.analyze.terms import Numbers, Term
+from planner.analyze.terms import Numbers
 from planner.solver.answer.result import Plan
 from planner.units import format_size
 
@@ -66,30 +64,9 @@ def _cost(problem: Problem, plan: Plan) -> Numbers:
     return rows
 
 
-RUN_TERMS: dict[str, Term] = {
-    term.name: term
-    for term in (
-        Term(
-            "goodput",
-            "run",
-            "what failures and checkpoints leave",
-            (
-                failures.goodput_frac,
-                failures.best_interval_s,
-                failures.job_mtbf_s,
-                failures.checkpoint_time_s,
-                failures.saved_bytes,
-            ),
-            _with_run(_goodput),
-        ),
-        Term(
-            "energy",
-            "run",
-            "electricity at the meter",
-            (cost_energy.device_power_w, cost_energy.energy_j),
-            _with_run(_energy),
-        ),
-        Term("cost", "run", "price of the devices", (cost_energy.cost_usd,), _with_run(_cost)),
-    )
+RUN_NUMBERS: dict[str, Callable[[Problem, Plan], Numbers]] = {
+    "goodput": _with_run(_goodput),
+    "energy": _with_run(_energy),
+    "cost": _with_run(_cost),
 }
-"""Figures of a run that `explain --term` opens."""
+"""By figure of a run that `explain --term` opens."""

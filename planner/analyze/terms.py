@@ -1,19 +1,17 @@
-"""Every term of a prediction, opened: the function that computes it, and this plan's numbers."""
+"""This plan's numbers of every term of a prediction (`costmodels.terms`)."""
 
-import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
 from costmodels import memory, step
 from costmodels.axes import CP_COMMS, RECOMPUTE_MODULES, SCHEDULES
 from costmodels.breakdown import virtual_stage_times, virtual_weight_grad_times
-from costmodels.comm import collectives, context_parallel, data_parallel, tensor_parallel
+from costmodels.comm import collectives, context_parallel
 from costmodels.comm.context_parallel import ContextSplit
 from costmodels.comm.placement import Group, place_group
-from costmodels.layers import compute, experts, gemm, recompute
-from costmodels.layers.layer_terms import expert_layer_terms, host_s, layer_terms
+from costmodels.layers import compute, experts
+from costmodels.layers.layer_terms import host_s
 from costmodels.memory import param_bytes_kept
 from costmodels.offload import activations as activation_offload
 from costmodels.offload import optimizer as offload
@@ -21,24 +19,12 @@ from costmodels.parameters import kv_heads_per_rank
 from costmodels.problem import Problem
 from costmodels.schedule import pipeline
 from costmodels.shape_terms import host_bytes
+from costmodels.terms import MEMORY_TERMS, Term
 from hardware.parts import Host, Provenance
 from planner.solver.answer.result import Plan
 from planner.units import GIB
 
 Numbers = list[tuple[str, str]]
-
-
-@dataclass(frozen=True, slots=True)
-class Term:
-    """One term of the step time or of the memory."""
-
-    name: str
-    kind: str
-    """`time` or `memory`."""
-    title: str
-    functions: tuple[Callable[..., object], ...]
-    """Where it is computed; their docstrings hold equation, source and what is left out."""
-    numbers: Callable[[Problem, Plan], Numbers]
 
 
 def _held(plan: Plan) -> int:
@@ -514,201 +500,37 @@ def _memory_term(name: str) -> Callable[[Problem, Plan], Numbers]:
     return numbers
 
 
-TERMS: dict[str, Term] = {
-    term.name: term
-    for term in (
-        Term(
-            "linear",
-            "time",
-            "matrix products of the linear layers",
-            (compute.linear_times, gemm.gemm_s),
-            _per_layer("linear"),
-        ),
-        Term(
-            "attention",
-            "time",
-            "attention core",
-            (compute.attention_times, context_parallel.merge_times),
-            _attention,
-        ),
-        Term(
-            "elementwise",
-            "time",
-            "memory-bound operators",
-            (compute.elementwise_times,),
-            _per_layer("elementwise"),
-        ),
-        Term(
-            "experts",
-            "time",
-            "routed experts: router, permutation, products",
-            (experts.expert_times, experts.grouped_gemm_s, experts.rows_fracs),
-            _experts,
-        ),
-        Term(
-            "head",
-            "time",
-            "output head and loss, multi-token prediction",
-            (compute.head_times, compute.mtp_times),
-            _head,
-        ),
-        Term(
-            "embedding",
-            "time",
-            "embedding lookup",
-            (compute.embedding_times,),
-            _per_layer("embedding"),
-        ),
-        Term(
-            "recompute",
-            "time",
-            "forward again in the backward, without its collectives",
-            (layer_terms, expert_layer_terms, recompute.module_terms),
-            _recompute,
-        ),
-        Term("host", "time", "waiting for kernel launches", (layer_terms,), _host),
-        Term(
-            "tp",
-            "time",
-            "exposed tensor-parallel traffic",
-            (tensor_parallel.layer_exposures,),
-            _tp,
-        ),
-        Term(
-            "cp",
-            "time",
-            "exposed exchange of keys and values",
-            (context_parallel.exchange_times, context_parallel.buffer_bytes),
-            _cp,
-        ),
-        Term(
-            "ep",
-            "time",
-            "exchange of tokens between experts",
-            (
-                experts.token_exchange,
-                collectives.direct_all_to_all_s,
-                experts.sent_copies,
-                experts.distinct_units,
-            ),
-            _exchange,
-        ),
-        Term(
-            "overlap",
-            "time",
-            "compute slowed by traffic beside it",
-            (tensor_parallel.layer_exposures, step.data_parallel_exposed),
-            _overlap,
-        ),
-        Term(
-            "pp",
-            "time",
-            "exposed messages between stages",
-            (pipeline.simulate_s, pipeline.p2p_s),
-            _pipeline("pp"),
-        ),
-        Term(
-            "bubble",
-            "time",
-            "idle pipeline",
-            (pipeline.simulate_s, pipeline.compute_s),
-            _pipeline("bubble"),
-        ),
-        Term(
-            "dp",
-            "time",
-            "exposed data-parallel and ZeRO traffic",
-            (
-                step.data_parallel_exposed,
-                data_parallel.data_parallel_times,
-                data_parallel.exposed_once_s,
-            ),
-            _dp,
-        ),
-        Term("optimizer", "time", "optimizer step", (compute.optimizer_s,), _optimizer),
-        Term(
-            "offload",
-            "time",
-            "an optimizer and stored activations on the host",
-            (
-                step.offload_exposed,
-                offload.host_update,
-                offload.pipelined_s,
-                offload.host_state_bytes,
-                activation_offload.waits,
-                step.offloaded_activation_bytes,
-            ),
-            _offload,
-        ),
-        Term(
-            "straggler", "time", "the slowest of many nodes", (step.straggler_factor,), _straggler
-        ),
-        Term("fixed", "time", "outside the model", (step.outside_pipeline,), _fixed),
-        Term(
-            "states",
-            "memory",
-            "weights, gradients, optimizer state",
-            (memory.state_bytes_per_param,),
-            _memory_term("states"),
-        ),
-        Term(
-            "activations",
-            "memory",
-            "activations in flight",
-            (memory.layer_activation_bytes, memory.in_flight_chunks),
-            _memory_term("activations"),
-        ),
-        Term(
-            "logits",
-            "memory",
-            "logits and final norm",
-            (memory.logits_bytes,),
-            _memory_term("logits"),
-        ),
-        Term(
-            "working",
-            "memory",
-            "temporaries of the backward",
-            (memory.working_bytes, memory.zero3_working_bytes, context_parallel.buffer_bytes),
-            _memory_term("working"),
-        ),
-        Term(
-            "fragmentation",
-            "memory",
-            "lost to the allocator",
-            (step.memory_terms,),
-            _memory_term("fragmentation"),
-        ),
-        Term(
-            "overhead",
-            "memory",
-            "context and communication buffers",
-            (step.memory_terms,),
-            _memory_term("overhead"),
-        ),
-    )
+NUMBERS: dict[str, Callable[[Problem, Plan], Numbers]] = {
+    "linear": _per_layer("linear"),
+    "attention": _attention,
+    "elementwise": _per_layer("elementwise"),
+    "experts": _experts,
+    "head": _head,
+    "embedding": _per_layer("embedding"),
+    "recompute": _recompute,
+    "host": _host,
+    "tp": _tp,
+    "cp": _cp,
+    "ep": _exchange,
+    "overlap": _overlap,
+    "pp": _pipeline("pp"),
+    "bubble": _pipeline("bubble"),
+    "dp": _dp,
+    "optimizer": _optimizer,
+    "offload": _offload,
+    "straggler": _straggler,
+    "fixed": _fixed,
+    **{name: _memory_term(name) for name in MEMORY_TERMS},
 }
-"""Every term of `time` and `memory` in a result."""
-
-ALIASES = {
-    "moe": "experts",
-    "all-to-all": "ep",
-    "ep_comm": "ep",
-    "tp_comm": "tp",
-    "dp_comm": "dp",
-    "pp_comm": "pp",
-    "p2p": "pp",
-    "cp_comm": "cp",
-    "gemm": "linear",
-}
+"""By term: what goes into it, where that is more than its value."""
 
 
-def documentation(function: Callable[..., object]) -> str:
-    """Return a function's docstring up to its doctest, and where the function stands."""
-    text = inspect.getdoc(function) or ""
-    return text.split("\n>>> ")[0].rstrip()
-
-
-def function_home(function: Callable[..., object]) -> str:
-    """Return module and name of a function."""
-    return f"{function.__module__}.{function.__qualname__}"
+def term_numbers(term: Term, problem: Problem, plan: Plan) -> Numbers:
+    """Return this plan's numbers of a term of the step or of the memory."""
+    if term.name in NUMBERS:
+        return NUMBERS[term.name](problem, plan)
+    result = plan.breakdown
+    if term.kind == "time":
+        return [("term", f"{result.time_s[term.name]:.4f} s")]
+    value = result.stages[result.peak_stage][term.name] / GIB
+    return [(f"term, stage {result.peak_stage}", f"{value:.3f} GiB")]

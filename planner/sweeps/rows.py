@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from costmodels.breakdown import TIME_TERMS
 from costmodels.layers.flops import model_flops_per_step
 from costmodels.parameters import total_params
 from costmodels.plans import Layout
+from costmodels.terms import MEMORY_TERMS, TIME_TERMS
 from planner.analyze.bottleneck import PARTS, binding_part, parts_s
 from planner.analyze.elasticities import FIGURES, more_memory, sensitivity
 from planner.solver.answer.reasons import shown_layout
@@ -41,7 +41,6 @@ search, if any. `late`: plans fit, and proven that none keeps the deadline or th
 step. `infeasible`: proven that nothing fits. `failed`: no answer."""
 
 FLOAT, INT, TEXT, BOOL = "float", "int", "text", "bool"
-MEMORY_TERMS = ("states", "activations", "logits", "working", "fragmentation", "overhead")
 
 
 @dataclass(frozen=True, slots=True)

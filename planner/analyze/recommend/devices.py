@@ -12,10 +12,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from costmodels.breakdown import COMPUTE_TERMS, Breakdown, break_down
+from costmodels.breakdown import Breakdown, break_down
 from costmodels.parameters import total_params
 from costmodels.plans import Layout
 from costmodels.problem import Problem
+from costmodels.terms import COMPUTE_TERMS
 from hardware.parts import Pool
 from planner.analyze.recommend.answer import Recommendation
 from planner.errors import SearchError, SpecError, UsageError

@@ -15,8 +15,8 @@ from costmodels.problem import Problem
 from costmodels.schedule.pipeline import Message, TimedBlock
 from costmodels.schedule.timeline import StepTimeline, Wire, memory_levels, step_timeline
 from costmodels.schedule.zero_bubble import BACKWARD, FORWARD, INPUT_GRAD, WEIGHT_GRAD, Part
+from costmodels.terms import TERMS
 from planner import __version__
-from planner.analyze.terms import TERMS
 from planner.errors import UsageError
 from planner.solver.answer.reasons import shown_layout
 from planner.solver.answer.result import Plan

@@ -1,7 +1,7 @@
 """Memory of every pipeline rank by term, against what a device has and what a plan may use."""
 
 from costmodels.problem import Problem
-from planner.analyze.terms import TERMS
+from costmodels.terms import TERMS
 from planner.render.charts.chart import Frame
 from planner.render.plan_view.cards import Cell, Deck, Label, NumberTable, Shown, Words
 from planner.render.plan_view.figures import ViewFigure, view_figure

@@ -3,8 +3,7 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from planner.analyze.run_terms import RUN_TERMS
-from planner.analyze.terms import TERMS, documentation, function_home
+from costmodels.terms import RUN_TERMS, TERMS
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,11 +18,8 @@ class Method:
 
 def methods(used: Collection[str]) -> tuple[Method, ...]:
     """Return the derivations that some cards name, in the order of the terms."""
-    known = {**TERMS, **RUN_TERMS}
     return tuple(
-        Method(
-            name, term.title, tuple((function_home(f), documentation(f)) for f in term.functions)
-        )
-        for name, term in known.items()
+        Method(name, term.title, tuple((part.home, part.text) for part in term.texts))
+        for name, term in {**TERMS, **RUN_TERMS}.items()
         if name in used
     )

@@ -12,6 +12,7 @@ from typing import Any
 from costmodels.layers.flops import model_flops_per_step
 from costmodels.offload.activations import copy_bytes_per_s
 from costmodels.problem import Problem
+from costmodels.terms import TERMS
 from costmodels.traffic import Transfer
 from planner.render.charts.chart import Frame
 from planner.render.plan_view.cards import Cell, Deck, Label, NumberTable, Shown, Words
@@ -19,7 +20,7 @@ from planner.render.plan_view.figures import ViewFigure, view_figure
 from planner.render.plan_view.opened.time import opened_parts
 from planner.render.plan_view.operators import BACKWARD, DGRAD, FORWARD, WGRAD, Operator, operators
 from planner.render.plan_view.quantities import exact, quantity_text
-from planner.render.plan_view.sources import TERM_SOURCES, compute_figures, network_figures
+from planner.render.plan_view.sources import compute_figures, network_figures
 from planner.render.report.theme import CATEGORIES
 from planner.solver.answer.result import Plan
 
@@ -176,7 +177,7 @@ def _operator_text(o: Operator, plan: Plan) -> str:
 def _operator_row(
     deck: Deck, problem: Problem, plan: Plan, o: Operator, i: int
 ) -> tuple[Cell, ...]:
-    part, key, source = problem.pool.accelerator, f"operator-{i}", TERM_SOURCES[o.term]
+    part, key, source = problem.pool.accelerator, f"operator-{i}", TERMS[o.term].source
     numbers = f"arithmetic on the numbers of its row; {source}"
     roof = f"roofline: Williams, Waterman and Patterson 2009; {source}"
     name = f"{o.name}, {o.direction}"
@@ -518,7 +519,7 @@ def _transfer_row(
     rates: dict[str, float],
 ) -> tuple[Cell, ...]:
     link, on_link = bound
-    key, source = f"transfer-{i}", TERM_SOURCES.get(one.axis, TERM_SOURCES["offload"])
+    key, source = f"transfer-{i}", TERMS.get(one.axis, TERMS["offload"]).source
     name = f"{one.axis} {one.collective} over {one.group_size} ranks"
     m, ranks = plan.layout.n_passes, one.group_size
     numbers = f"arithmetic on the numbers of its row; {TRANSFERS}; {source}"

@@ -4,8 +4,7 @@ from typing import Any
 
 from costmodels.breakdown import Breakdown
 from costmodels.problem import Problem
-from planner.analyze.explain import GROUPS
-from planner.analyze.terms import TERMS
+from costmodels.terms import TERMS, groups
 from planner.render.charts.chart import Frame
 from planner.render.plan_view.cards import Cell, Deck, NumberTable, Shown, Words
 from planner.render.plan_view.figures import GROUP_COLOURS, ViewFigure, view_figure
@@ -25,7 +24,7 @@ def waterfall(deck: Deck, problem: Problem, plan: Plan, numbers: dict[str, Shown
     result = plan.breakdown
     bars: list[Bar] = []
     hidden, sums = hidden_traffic_figure(result)
-    for group, terms in GROUPS.items():
+    for group, terms in groups().items():
         for name in (name for name in terms if name in numbers):
             bars.append((name, group, result.time_s[name], numbers[name], TERMS[name].title))
         if group == "network" and hidden > 0.0:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from costmodels.breakdown import TIME_TERMS
+from costmodels.terms import TERMS, TIME_TERMS
 from hardware.parts import Pool
 from planner.analyze.bottleneck import MEANING
 from planner.analyze.bottleneck_levers import Bound, bound_of
@@ -23,7 +23,6 @@ from planner.analyze.bottleneck_text import (
 )
 from planner.analyze.elasticities import FIGURES, elasticities
 from planner.analyze.explain import plan_words, run_stack
-from planner.analyze.terms import TERMS
 from planner.documents import Bullets, Code, Grid, Heading, Paragraph, Part, html, markdown
 from planner.errors import PlannerError, UsageError
 from planner.frameworks.registry import stack_of

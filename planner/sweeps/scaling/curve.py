@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NotRequired, Unpack
 
-from costmodels.breakdown import NETWORK_TERMS
+from costmodels.terms import NETWORK_TERMS
 from planner.errors import UsageError
 from planner.option_names import option
 from planner.solver.answer.result import Result

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import planner
-from costmodels.breakdown import TIME_TERMS, Breakdown, break_down
+from costmodels.breakdown import Breakdown, break_down
+from costmodels.terms import TIME_TERMS
 from planner.analyze.bottleneck import MEMORY, PARTS, binding_part, is_wall, largest, parts_s
 from planner.analyze.bottleneck_levers import Bound, Lever, bound_of, state_of
 from planner.analyze.bottleneck_text import binding_text, bottleneck_headline, relaxing

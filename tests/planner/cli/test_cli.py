@@ -61,8 +61,8 @@ def test_solve_show_explain_emit_in_one_sitting(folder: Path) -> None:
 
 
 def test_every_term_opens(folder: Path) -> None:
+    from costmodels.terms import TERMS
     from planner.analyze.explain import explain_term
-    from planner.analyze.terms import TERMS
     from planner.solver.answer.result_store import open_plan
 
     run("evaluate", "gpt3-175b", "a100-x1024", "--pin", "tp=8,pp=8,vpp=3,recompute=full")

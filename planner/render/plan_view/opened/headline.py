@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from costmodels.breakdown import NETWORK_TERMS
 from costmodels.layers.flops import model_flops_per_step, model_flops_per_token
 from costmodels.layers.hardware_flops import hardware_flops_per_step, recomputed_parts
 from costmodels.parameters import active_params, latent_params, total_params
 from costmodels.problem import Problem
+from costmodels.terms import NETWORK_TERMS
 from hardware.parts import Operations
 from planner.render.plan_view.cards import Deck, Label, Words
 from planner.render.plan_view.quantities import exact, quantity_text, total

@@ -1,5 +1,6 @@
 """Cards of the memory of every pipeline rank: each term as the formula that gives it."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,13 +27,12 @@ from costmodels.plans import ZERO_BUBBLE
 from costmodels.problem import Problem
 from costmodels.schedule import zero_bubble
 from costmodels.schedule.stages import BOTH_WAYS, expert_prefix
-from planner.analyze.terms import TERMS
+from costmodels.terms import TERMS
+from planner.analyze.terms import term_numbers
 from planner.render.plan_view.cards import Deck, Shown
+from planner.render.plan_view.opened.time import Formula, Substituted, in_symbols
 from planner.render.plan_view.quantities import exact, quantity_text, total
-from planner.render.plan_view.sources import TERM_SOURCES
 from planner.solver.answer.result import Plan
-
-Formula = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,16 +88,18 @@ def add_memory_cards(deck: Deck, problem: Problem, plan: Plan) -> list[dict[str,
     for rank, terms in enumerate(plan.breakdown.stages):
         parts, numbers = stage_parts(plan.breakdown, rank), {}
         for name, value in terms.items():
-            formula, substituted = FORMULAS[name](parts)
+            term = TERMS[name]
+            opened = FORMULAS[name](parts) if name in FORMULAS else exact(value, "B")
+            formula, substituted = in_symbols(term, opened)
             numbers[name] = deck.add(
                 f"memory-{rank}-{name}",
-                f"{name} of stage {rank}: {TERMS[name].title}",
+                f"{name} of stage {rank}: {term.title}",
                 value,
                 "B",
                 formula,
                 substituted,
-                TERM_SOURCES[name],
-                inputs=TERMS[name].numbers(problem, plan)
+                term.source,
+                inputs=term_numbers(term, problem, plan)
                 if rank == plan.breakdown.peak_stage
                 else (),
                 method=name,
@@ -185,8 +187,7 @@ def _states(p: StageParts) -> Formula:
         one = expert_params(shape, x.ep, x.etp).item()
         text += f" + {per_param(shard)} × {exact(n_routed)} × {exact(one)}"
     return (
-        "(W + G + K bytes, those that ZeRO shards over D) × parameters of the rank"
-        + (", routed experts apart" if n_routed else ""),
+        TERMS["states"].equation + (", routed experts apart" if n_routed else ""),
         text,
     )
 
@@ -226,8 +227,8 @@ def _activations(p: StageParts) -> Formula:
         after.append(_b(layers.embedding_bytes.item()))
     parts = 2 if x.placement == BOTH_WAYS else x.vpp
     flight = f"{exact(p.chunks)} / {parts}" if parts > 1 else exact(p.chunks)
-    text = "chunks in flight / v × (layers × kept + recomputed × input"
-    text += " + ends)" if after else ")"
+    text = TERMS["activations"].equation
+    text = f"{text[:-1]} + ends)" if after else text
     if x.schedule not in ZERO_BUBBLE:
         return text, f"{flight} × ({total([*sums, *after])})"
     early, late = f"{flight} × ({total(sums)})", _late(p, full_total, kept)
@@ -254,12 +255,9 @@ def _late(p: StageParts, whole: float, kept: float) -> str:
     )
 
 
-def _logits(p: StageParts) -> Formula:
+def _logits(p: StageParts) -> str:
     value = p.found.rows.layers.logits_bytes.item()
-    return (
-        "tokens × V / t × bytes a logit + final norm, on the rank with the head",
-        f"{int(p.last)} × {_b(value)}",
-    )
+    return f"{int(p.last)} × {_b(value)}"
 
 
 def _working(p: StageParts) -> Formula:
@@ -279,7 +277,7 @@ def _working(p: StageParts) -> Formula:
         gone = (layers.logits_bytes if sharded else layers.gathered_bytes).item()
     text = f"max(0, {_b(again)} + {_b(layers.working_bytes.item())} − {_b(gone)})"
     sums = [text, _b(layers.scratch_bytes.item())]
-    words = ["max(0, dropped by recomputation + temporaries − logits)", "scratch gradients"]
+    words = [TERMS["working"].equation]
     if x.pp > 1:
         sums.append(f"2 × {_b(layers.message_bytes.item())}")
         words.append("messages")
@@ -309,23 +307,20 @@ def _queue_is_full(p: StageParts) -> bool:
     )
 
 
-def _fragmentation(p: StageParts) -> Formula:
+def _fragmentation(p: StageParts) -> str:
     share = p.problem.stack.fragmentation_frac
     value = p.found.stages[p.rank]["activations"]
-    return "share lost to the allocator × activations", f"{share:g} × {_b(value)}"
+    return f"{share:g} × {_b(value)}"
 
 
-def _overhead(p: StageParts) -> Formula:
+def _overhead(p: StageParts) -> str:
     stack = p.problem.stack
     value = p.found.stages[p.rank]["overhead"]
     n = round((value - stack.context_bytes) / stack.communicator_bytes)
-    return (
-        "context + communicators that leave the node × buffers of one",
-        f"{_b(stack.context_bytes)} + {n} × {_b(stack.communicator_bytes)}",
-    )
+    return f"{_b(stack.context_bytes)} + {n} × {_b(stack.communicator_bytes)}"
 
 
-FORMULAS = {
+FORMULAS: Mapping[str, Callable[[StageParts], Substituted]] = {
     "states": _states,
     "activations": _activations,
     "logits": _logits,

@@ -1,10 +1,10 @@
 """Cards of the terms of a step: every term of the breakdown as the formula that gives it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from costmodels.breakdown import TIME_TERMS, Breakdown, pipeline_run, virtual_stage_times
+from costmodels.breakdown import Breakdown, pipeline_run, virtual_stage_times
 from costmodels.layers.layer_terms import ExpertLayerTerms, LayerTerms
 from costmodels.plans import Layout
 from costmodels.problem import Problem
@@ -18,15 +18,22 @@ from costmodels.step import (
     stalled,
     straggler_factor,
 )
+from costmodels.terms import TERMS, Term
 from costmodels.traffic import selective_again
-from planner.analyze.terms import TERMS
+from planner.analyze.terms import term_numbers
 from planner.render.plan_view.cards import Deck, Shown
 from planner.render.plan_view.quantities import exact, quantity_text, total
-from planner.render.plan_view.sources import TERM_SOURCES
 from planner.solver.answer.result import Plan
 
 Formula = tuple[str, str]
 """In symbols, and with the numbers put in."""
+Substituted = Formula | str
+"""The same; a text alone is the equation of the term with the numbers put in."""
+
+
+def in_symbols(term: Term, value: Substituted) -> Formula:
+    """Return a formula; where it is the equation of its term, that is put before it."""
+    return (term.equation, value) if isinstance(value, str) else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +102,12 @@ def add_time_cards(deck: Deck, problem: Problem, plan: Plan) -> dict[str, Shown]
     """Add the card of every term of the step that takes time; the numbers by name of the term."""
     parts, result = opened_parts(problem, plan.breakdown), plan.breakdown
     numbers = {}
-    for name in TIME_TERMS:
-        value = result.time_s[name]
+    for name, value in result.time_s.items():
         if value <= 0.0:
             continue
-        formula, substituted = FORMULAS[name](parts)
         term = TERMS[name]
+        opened = FORMULAS[name](parts) if name in FORMULAS else exact(value, "s")
+        formula, substituted = in_symbols(term, opened)
         numbers[name] = deck.add(
             f"time-{name}",
             f"{name}: {term.title}",
@@ -108,8 +115,8 @@ def add_time_cards(deck: Deck, problem: Problem, plan: Plan) -> dict[str, Shown]
             "s",
             formula,
             substituted,
-            TERM_SOURCES[name],
-            inputs=term.numbers(problem, plan),
+            term.source,
+            inputs=term_numbers(term, problem, plan),
             method=name,
         )
     return numbers
@@ -124,14 +131,13 @@ def _both(terms: Any) -> str:
     return f"({_s(terms.forward_s)} + {_s(terms.backward_s)})"
 
 
-def _in_layers(name: str) -> Callable[[OpenedParts], Formula]:
+def _in_layers(name: str) -> Callable[[OpenedParts], Substituted]:
     """Return the formula of what every layer takes, dense and expert layers apart."""
 
-    def formula(p: OpenedParts) -> Formula:
+    def formula(p: OpenedParts) -> Substituted:
         dense = getattr(p.layers, name)
         if p.experts is None or not p.routed or not hasattr(p.experts, name):
-            symbols = "m L (forward + backward), L layers of the slowest rank"
-            return symbols, f"{p.m} × {p.held} × {_both(dense)}"
+            return f"{p.m} × {p.held} × {_both(dense)}"
         return (
             "m (L_d (forward + backward) + L_e (forward + backward)), dense and expert layers",
             f"{p.m} × ({exact(p.held - p.routed)} × {_both(dense)} + {exact(p.routed)} ×"
@@ -141,32 +147,25 @@ def _in_layers(name: str) -> Callable[[OpenedParts], Formula]:
     return formula
 
 
-def _routed(p: OpenedParts) -> Formula:
+def _routed(p: OpenedParts) -> str:
     assert p.experts is not None  # the term is not zero
-    symbols = "m L_e (forward + backward), L_e expert layers of the slowest rank"
-    return symbols, f"{p.m} × {exact(p.routed)} × {_both(p.experts.routed)}"
+    return f"{p.m} × {exact(p.routed)} × {_both(p.experts.routed)}"
 
 
-def _head(p: OpenedParts) -> Formula:
+def _head(p: OpenedParts) -> str:
     layers = p.layers
     waits = [x for x in (layers.head_tp, layers.head_cp, layers.head_ep) if x.total_s.item()]
     less = "".join(f" − {_both(x)}" for x in waits)
-    return (
-        "m (forward + backward − its waits, which stand under tp, cp and ep)",
-        f"{p.m} × ({_both(layers.head)}{less})",
-    )
+    return f"{p.m} × ({_both(layers.head)}{less})"
 
 
-def _embedding(p: OpenedParts) -> Formula:
+def _embedding(p: OpenedParts) -> str:
     wait = p.layers.embedding_tp
     less = f" − {_both(wait)}" if wait.total_s.item() else ""
-    return (
-        "m (forward + backward − its collective, which stands under tp)",
-        f"{p.m} × ({_both(p.layers.embedding)}{less})",
-    )
+    return f"{p.m} × ({_both(p.layers.embedding)}{less})"
 
 
-def _recompute(p: OpenedParts) -> Formula:
+def _recompute(p: OpenedParts) -> str:
     layers, x = p.layers, p.layout
     again, waits = [], []
     modules = selective_again(p.found.rows, x, p.found.critical_stage)
@@ -180,10 +179,7 @@ def _recompute(p: OpenedParts) -> Formula:
     for value in (_again_tp(p), _again_cp(p), _again_ep(p)):
         if value:
             waits.append(f" − {_s(value)}")
-    return (
-        "m (L_r forward again + modules again − their waits, which stand under tp, cp and ep)",
-        f"{p.m} × ({total(again)}{''.join(waits)})",
-    )
+    return f"{p.m} × ({total(again)}{''.join(waits)})"
 
 
 def _again_tp(p: OpenedParts) -> float:
@@ -214,7 +210,7 @@ def _again_ep(p: OpenedParts) -> float:
 
 def _host(p: OpenedParts) -> Formula:
     late = stalled(p.found.rows).total_s.item()
-    dense, text = _s(p.layers.host.total_s), "m L (launch − device time of a layer)"
+    dense, text = _s(p.layers.host.total_s), TERMS["host"].equation
     if p.experts is None or not p.routed:
         inner = f"{p.held} × ({dense} + {_s(late)})" if late else f"{p.held} × {dense}"
         return text + (" + stalls" if late else ""), f"{p.m} × {inner}"
@@ -224,7 +220,7 @@ def _host(p: OpenedParts) -> Formula:
     return text + ", dense and expert layers", f"{p.m} × ({total(sums)})"
 
 
-def _tp(p: OpenedParts) -> Formula:
+def _tp(p: OpenedParts) -> str:
     layers, x, rank = p.layers, p.layout, p.found.critical_stage
     ahead, after = layers.tp_forward.exposed_s.item(), layers.tp_backward.exposed_s.item()
     sums = [f"{exact(p.held - p.routed)} × ({_s(ahead)} + {_s(after)})"]
@@ -238,37 +234,28 @@ def _tp(p: OpenedParts) -> Formula:
         sums.append(_s(layers.embedding_tp.total_s))
     if x.has_head(rank) and layers.head_tp.total_s.item():
         sums.append(_s(layers.head_tp.total_s))
-    return (
-        "m (L (wait forward + wait backward) + what is recomputed + ends of the model)",
-        f"{p.m} × ({total(sums)})",
-    )
+    return f"{p.m} × ({total(sums)})"
 
 
-def _cp(p: OpenedParts) -> Formula:
+def _cp(p: OpenedParts) -> str:
     ahead, after = p.layers.cp_forward.exposed_s.item(), p.layers.cp_backward.exposed_s.item()
     sums = [f"{p.held} × ({_s(ahead)} + {_s(after)})"]
     again = _again_cp(p)
     sums += [_s(again)] if again else []
     sums += [_s(p.layers.head_cp.total_s)] if p.last and p.layers.head_cp.total_s.item() else []
-    return (
-        "m (L (wait forward + wait backward) + what is recomputed + multi-token prediction)",
-        f"{p.m} × ({total(sums)})",
-    )
+    return f"{p.m} × ({total(sums)})"
 
 
-def _ep(p: OpenedParts) -> Formula:
+def _ep(p: OpenedParts) -> str:
     assert p.experts is not None  # the term is not zero
     sums = [f"{exact(p.routed)} × {_both(p.experts.exchange)}"]
     again = _again_ep(p)
     sums += [_s(again)] if again else []
     sums += [_s(p.layers.head_ep.total_s)] if p.last and p.layers.head_ep.total_s.item() else []
-    return (
-        "m (L_e (exchange forward + backward) + what is recomputed + multi-token prediction)",
-        f"{p.m} × ({total(sums)})",
-    )
+    return f"{p.m} × ({total(sums)})"
 
 
-def _overlap(p: OpenedParts) -> Formula:
+def _overlap(p: OpenedParts) -> str:
     rows, slow = p.found.rows, p.problem.stack.overlap_slowdown
     exposed, hidden = data_parallel_exposed(rows, stage_times(rows))
     kind = int((exposed + slow * hidden)[:, 0].argmax())
@@ -280,24 +267,20 @@ def _overlap(p: OpenedParts) -> Formula:
         sums.append(f"{p.m} × {exact(p.routed)} × {_s(p.experts.tax.total_s)}")
     if hidden[kind, 0].item():
         sums.append(f"{slow:g} × {_s(hidden[kind, 0])}")
-    return "m L slowed compute of a layer + slowdown × hidden dp traffic", total(sums)
+    return total(sums)
 
 
 def _pp(p: OpenedParts) -> Formula:
     tied = p.found.rows.shapes.embedding_sync_s.item()
     more = f" + {_s(tied)}" if tied else ""
     return (
-        "T(pipeline with messages) − T(the same, messages taking no time)"
-        + (" + sum of shared gradients" if tied else ""),
+        TERMS["pp"].equation + (" + sum of shared gradients" if tied else ""),
         f"{_precise(p.flush_s)} − {_precise(p.at_once_s)}{more}",
     )
 
 
-def _bubble(p: OpenedParts) -> Formula:
-    return (
-        "T(pipeline, messages taking no time) − m (forward + backward of the slowest rank)",
-        f"{_precise(p.at_once_s)} − {p.m} × {_precise(p.busy_s)}",
-    )
+def _bubble(p: OpenedParts) -> str:
+    return f"{_precise(p.at_once_s)} − {p.m} × {_precise(p.busy_s)}"
 
 
 def _precise(seconds: float) -> str:
@@ -305,24 +288,20 @@ def _precise(seconds: float) -> str:
     return f"{seconds:.10g} s".replace("e-", "e−")
 
 
-def _dp(p: OpenedParts) -> Formula:
+def _dp(p: OpenedParts) -> str:
     rows = p.found.rows
     exposed, hidden = data_parallel_exposed(rows, stage_times(rows))
     kind = int((exposed + rows.problem.stack.overlap_slowdown * hidden)[:, 0].argmax())
     away = hidden[kind, 0].item()
     wire = exposed[kind, 0].item() + away
-    return (
-        "time on the wire in a step − what runs beside compute",
-        f"{_precise(wire)} − {_precise(away)}" if away else _s(wire),
-    )
+    return f"{_precise(wire)} − {_precise(away)}" if away else _s(wire)
 
 
 def _optimizer(p: OpenedParts) -> Formula:
     moved, sums = optimizer_bytes(p)
     eff = p.problem.pool.accelerator
     return (
-        "N (G / D_g + (4 G + 30 − moved on the host) / D) bytes / (B_hbm × share)"
-        + (", routed experts apart" if len(moved) > 1 else ""),
+        TERMS["optimizer"].equation + (", routed experts apart" if len(moved) > 1 else ""),
         f"({total(sums)}) / ({exact(eff.hbm_bytes_per_s, 'B/s')} × {eff.efficiency.hbm_frac:g})",
     )
 
@@ -375,17 +354,17 @@ def _offload(p: OpenedParts) -> Formula:
     return total(words), total(sums)
 
 
-def _straggler(p: OpenedParts) -> Formula:
+def _straggler(p: OpenedParts) -> str:
     factor = straggler_factor(p.problem, p.layout.n_devices)
-    return "(S − 1) T(pipeline with messages)", f"({factor:.10g} − 1) × {_s(p.flush_s)}"
+    return f"({factor:.10g} − 1) × {_s(p.flush_s)}"
 
 
-def _fixed(p: OpenedParts) -> Formula:
+def _fixed(p: OpenedParts) -> str:
     value = p.problem.stack.fixed_step_s
-    return "data, logging, scalar reductions: a constant of the stack", exact(value, "s")
+    return exact(value, "s")
 
 
-FORMULAS: dict[str, Callable[[OpenedParts], Formula]] = {
+FORMULAS: Mapping[str, Callable[[OpenedParts], Substituted]] = {
     "linear": _in_layers("linear"),
     "attention": _in_layers("attention"),
     "elementwise": _in_layers("elementwise"),
