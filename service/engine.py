@@ -28,7 +28,7 @@ from service.handlers.limits import DEFAULTS, SMALL_BODY, RequestLimits
 from service.handlers.problems import Problem
 from service.jobs.leases import new_claim
 from service.jobs.queue import Jobs, cursor_number
-from service.jobs.records import Bounds, Event, JobQueueFull, JobView, Reply, State
+from service.jobs.records import Bounds, Event, JobQueueFull, JobView, NewJob, Reply, State
 from service.jobs.store import CONNECTIONS, Store
 from service.jobs.work import JobWork
 from service.settings.options import Options
@@ -161,9 +161,7 @@ class Engine:
         self._n_watchers: Counter[str] = Counter()
         self._counts: Counter[str] = Counter()
         self._refused: Counter[str] = Counter()
-        self._job_work = JobWork(
-            self.jobs, settings, options, self._in_store, self._tell_watchers, self._counts
-        )
+        self._job_work = JobWork(self.jobs, settings, options, self._in_store, self._tell_watchers)
 
     # Life
 
@@ -207,7 +205,7 @@ class Engine:
             self._turns.n_held,
             len(self._cache),
             self._cache.n_bytes,
-            dict(self._counts),
+            {**self._counts, **self._job_work.counted},
             dict(self._refused),
             self._pool.n_alive + self._job_pool.n_alive,
             self._pool.n_deaths + self._job_pool.n_deaths,
@@ -530,11 +528,7 @@ class Engine:
                 try:
                     job = await self._in_store(
                         self.jobs.submit,
-                        caller.name,
-                        name,
-                        read.request_id,
-                        body,
-                        time_limit_s=time_limit_s,
+                        NewJob(caller.name, name, read.request_id, body, time_limit_s),
                         key=idempotency_key,
                         fingerprint=cache_key(f"job {time_limit_s!r} {name}", body).hex(),
                     )

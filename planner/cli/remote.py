@@ -427,6 +427,7 @@ def _check(service: Client, given: Given) -> int:
     from planner.render.check_report import heading_lines
 
     _check_format(given["form"])
+    run: Data
     cluster = given["file"] if given["command"] else given["cluster"]
     if given["command"]:
         script, files = command_line([given["cluster"], *given["command"]])

@@ -179,14 +179,14 @@ class Auth:
         sent = authorization.encode() if isinstance(authorization, str) else authorization
         scheme, _, token = sent.partition(b" ")
         digest = hashlib.sha256(token.strip()).digest()
-        result: Token | None = None
-        for known in self._tokens:
-            if hmac.compare_digest(digest, known.sha256):
-                result = known
-        if result is None or scheme.lower() != b"bearer":
+        token_of_caller: Token | None = None
+        for candidate in self._tokens:
+            if hmac.compare_digest(digest, candidate.sha256):
+                token_of_caller = candidate
+        if token_of_caller is None or scheme.lower() != b"bearer":
             self._failed(address)
             raise unauthenticated("the token is not known")
-        return Caller(result.name, result.role, address)  # type: ignore[arg-type]  # one of ROLES
+        return Caller(token_of_caller.name, token_of_caller.role, address)  # type: ignore[arg-type]  # one of ROLES
 
     def _failed(self, address: str) -> None:
         """Raise `Problem` 429 for an address that fails too often."""

@@ -89,15 +89,15 @@ MOST_NUMBER = 10**18
 _ALIAS = re.compile(r"(?:^|[\s,\[{:-])\*[A-Za-z0-9_]", re.MULTILINE)
 
 
-def too_large(what: str, given: float, most: float, setting: str, fix: str) -> Problem:
+def too_large(what: str, value: float, limit: float, setting: str, fix: str) -> Problem:
     """Return the refusal of a body or a text: 413."""
-    detail = f"{what}: {given:,} is more than {most:,}"
+    detail = f"{what}: {value:,} is more than {limit:,}"
     return refused("too-large", detail, 413, [Fault(detail, fix, rule="", field=setting)])
 
 
-def too_much(what: str, given: float, most: float, setting: str, fix: str) -> Problem:
+def too_much(what: str, value: float, limit: float, setting: str, fix: str) -> Problem:
     """Return the refusal of a question that is too large: 422."""
-    detail = f"{what}: {given:,} is more than {most:,}"
+    detail = f"{what}: {value:,} is more than {limit:,}"
     return refused("too-much-work", detail, 422, [Fault(detail, fix, field=setting)])
 
 

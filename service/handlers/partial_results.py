@@ -41,8 +41,8 @@ def rows_of(payloads: Iterable[bytes], request_id: str) -> dict[int, KeptRow]:
     """Return the rows of a request by their place, in the order in which they came."""
     entries: dict[int, KeptRow] = {}
     for payload in payloads:
-        of, rows = _opened(payload)
-        if of == request_id:
+        computed_for, rows = _opened(payload)
+        if computed_for == request_id:
             entries.update((row.place, row) for row in rows)
     return entries
 

@@ -41,6 +41,7 @@ from service.jobs.records import (
     JobView,
     KeptRows,
     Lease,
+    NewJob,
     Reply,
     RowBatch,
     State,
@@ -116,17 +117,7 @@ class Jobs(Keys):
 
     # Submission
 
-    def submit(
-        self,
-        owner: str,
-        call: str,
-        request_id: str,
-        body: bytes,
-        *,
-        time_limit_s: float = 0.0,
-        key: str = "",
-        fingerprint: str = "",
-    ) -> JobView:
+    def submit(self, new: NewJob, key: str = "", fingerprint: str = "") -> JobView:
         """Accept a job and return it once it is committed.
 
         A request with a complete answer in the store becomes a job that has SUCCEEDED. With a
@@ -136,14 +127,14 @@ class Jobs(Keys):
         """
         self.store.check_space()
         job_id = secrets.token_hex(16)
-        small = compressed(body)
+        owner, small = new.owner, compressed(new.body)
 
         def work(connection: Connection) -> JobView:
-            known = self._submitted(connection, owner, key, fingerprint, job_id)
-            if known:
-                return known
-            now_s, at = elapsed_s(connection), self.store.wall()
-            sha256 = self._answered(connection, request_id)
+            earlier = self._submitted(connection, owner, key, fingerprint, job_id)
+            if earlier:
+                return earlier
+            now_s, created_at = elapsed_s(connection), self.store.wall()
+            sha256 = self._answered(connection, new.request_id)
             self._check_room(connection, owner, waits=not sha256)
             if key:
                 self._check_keys(connection, owner, key)
@@ -158,18 +149,18 @@ class Jobs(Keys):
             job = {
                 "job_id": job_id,
                 "owner": owner,
-                "call": call,
-                "request_id": request_id,
+                "call": new.call,
+                "request_id": new.request_id,
                 "body": small,
-                "time_limit_s": time_limit_s,
-                "created_at": at,
+                "time_limit_s": new.time_limit_s,
+                "created_at": created_at,
                 "state": State.PENDING.value,
                 "turn": self._turn(connection, owner),
             }
             if sha256:
                 job |= {"state": State.SUCCEEDED.value, "sha256": sha256, "complete": True}
                 job["body"] = b""  # nobody will work on it
-                job |= {"finished_at": at, "expires_s": now_s + self.bounds.retention_s}
+                job |= {"finished_at": created_at, "expires_s": now_s + self.bounds.retention_s}
             connection.execute(insert(jobs).values(job))
             self._tell(connection, job_id, [{"state": job["state"]}])
             return _view(_row(connection, job_id))
@@ -189,10 +180,10 @@ class Jobs(Keys):
             return None
         if row.fingerprint != fingerprint:
             raise key_conflict(key)
-        known = _found(connection, row.job_id) if row.job_id else None
-        if known is None:  # its job is forgotten: the key is free again
+        earlier = _found(connection, row.job_id) if row.job_id else None
+        if earlier is None:  # its job is forgotten: the key is free again
             connection.execute(delete(keys).where(keys.c.owner == owner, keys.c.key == key))
-        return known
+        return earlier
 
     def _check_room(self, connection: Connection, owner: str, waits: bool) -> None:
         if has_as_many(connection, jobs, owner, self.bounds.kept_per_owner):
@@ -303,13 +294,13 @@ class Jobs(Keys):
             return set()
 
         def work(connection: Connection) -> set[Lease]:
-            held = set()
+            still_leased = set()
             for lease in sorted(leases, key=lambda lease: lease.job_id):  # no deadlocks
                 beaten = update(jobs).where(*_held(lease)).values(beat=jobs.c.beat + 1)
                 if connection.execute(beaten).rowcount:
-                    held.add(lease)
+                    still_leased.add(lease)
                     self._tell(connection, lease.job_id, leases[lease])
-            return held
+            return still_leased
 
         return self.store.write(work)
 
@@ -323,8 +314,8 @@ class Jobs(Keys):
         self.store.check_space()
 
         def work(connection: Connection) -> bool:
-            held = select(jobs.c.job_id).where(*_held(lease)).with_for_update()
-            if connection.execute(held).first() is None:
+            own_job = select(jobs.c.job_id).where(*_held(lease)).with_for_update()
+            if connection.execute(own_job).first() is None:
                 return False
             row = {
                 "job_id": lease.job_id,
@@ -349,23 +340,23 @@ class Jobs(Keys):
         *,
         complete: bool = True,
         problem: Problem | None = None,
-        told: Sequence[Mapping[str, Any]] = (),
+        unsent: Sequence[Mapping[str, Any]] = (),
     ) -> bool:
         """End a job with its answer, or with the problem that kept it from having one.
 
-        `told` is progress that no heartbeat has brought: watchers hear of it before the end.
+        `unsent` is progress that no heartbeat has brought: watchers hear of it before the end.
         Returns whether it counts: not where the lease was lost. A complete answer also answers
         the same request from now on.
         """
         state = State.FAILED if problem else State.SUCCEEDED
 
         def work(connection: Connection) -> bool:
-            at, now_s = self.store.wall(), elapsed_s(connection)
+            finished_at, now_s = self.store.wall(), elapsed_s(connection)
             sha256 = None if payload is None else keep(connection, payload)
             expires_s = now_s + self.bounds.retention_s
             values: dict[str, Any] = {
                 "state": state.value,
-                "finished_at": at,
+                "finished_at": finished_at,
                 "expires_s": expires_s,
                 "sha256": sha256,
                 "complete": complete if sha256 else None,
@@ -381,7 +372,7 @@ class Jobs(Keys):
                     connection.execute(update(answers).where(same).values(row))
             if sha256:  # it has all rows; those of a job that has failed stay until it expires
                 connection.execute(delete(job_rows).where(job_rows.c.job_id == lease.job_id))
-            self._tell(connection, lease.job_id, [*told, {"state": state.value}])
+            self._tell(connection, lease.job_id, [*unsent, {"state": state.value}])
             return True
 
         return self.store.write(work)
@@ -411,15 +402,15 @@ class Jobs(Keys):
         """
         return self.store.write(lambda c: self._retried(c, lease.job_id, _held(lease), reason))
 
-    def take_back(self, mine: Collection[str] = ()) -> int:
+    def take_back(self, own_jobs: Collection[str] = ()) -> int:
         """Let jobs wait again whose process is gone or silent; return how many there were.
 
-        `mine` are those that this process works on. To be called every third of a lease.
+        `own_jobs` are those that this process works on. To be called every third of a lease.
         """
         running = select(jobs.c.job_id, jobs.c.fence, jobs.c.beat, jobs.c.holder)
         others = running.where(
             jobs.c.state == State.RUNNING.value,
-            or_(jobs.c.holder != self.holder, jobs.c.job_id.not_in(mine)),
+            or_(jobs.c.holder != self.holder, jobs.c.job_id.not_in(own_jobs)),
         )
         rows = self.store.read(lambda connection: connection.execute(others).all())
         outcome = self._watcher.abandoned((r.job_id, r.fence, r.beat, r.holder) for r in rows)
@@ -461,9 +452,9 @@ class Jobs(Keys):
         with_rows = select(func.max(job_rows.c.fence)).where(job_rows.c.job_id == job_id)
         in_vain: int = row.fence - (connection.execute(with_rows).scalar_one() or 0)
         has_rows = not in_vain
-        again = in_vain < bounds.max_leases
-        again = again and (has_rows or not blamed or row.attempts < bounds.max_attempts)
-        if again:
+        may_retry = in_vain < bounds.max_leases
+        may_retry = may_retry and (has_rows or not blamed or row.attempts < bounds.max_attempts)
+        if may_retry:
             values: dict[str, Any] = {"state": State.PENDING.value}
             if has_rows:
                 values["attempts"] = 0
@@ -488,7 +479,7 @@ class Jobs(Keys):
             }
         connection.execute(update(jobs).where(*condition).values(values))
         self._tell(connection, job_id, [{"state": values["state"], "reason": reason}])
-        return again
+        return may_retry
 
     def cancel(self, job_id: str, owner: str | None) -> JobView:
         """Cancel a job that is not final, and return it; a final one is returned as it is.
@@ -717,8 +708,8 @@ class Jobs(Keys):
         for table in (answers, keys):
             connection.execute(delete(table).where(table.c.expires_s <= now_s))
         # As a difference of sets: every table is read once, while no other process can write.
-        held = (select(table.c.sha256) for table in (jobs, answers, keys))
-        unused = select(results.c.sha256).except_(*held)
+        in_use = (select(table.c.sha256) for table in (jobs, answers, keys))
+        unused = select(results.c.sha256).except_(*in_use)
         connection.execute(delete(results).where(results.c.sha256.in_(unused)))
         return len(rows)
 

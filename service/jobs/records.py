@@ -135,6 +135,17 @@ class KeptRows:
 
 
 @dataclass(frozen=True, slots=True)
+class NewJob:
+    """A call to be worked on, as it is submitted."""
+
+    owner: str
+    call: str
+    request_id: str
+    body: bytes
+    time_limit_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Bounds:
     """Limits of the jobs of a service."""
 

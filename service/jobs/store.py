@@ -16,6 +16,7 @@ import sqlite3
 import time
 import zlib
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -155,8 +156,8 @@ keys = Table(
 
 def _add_turns(connection: Connection) -> None:
     """Version 1 leased jobs in order of arrival; some of its tables have the column already."""
-    known = {column["name"] for column in inspect(connection).get_columns(jobs.name)}
-    if jobs.c.turn.name in known:
+    columns = {column["name"] for column in inspect(connection).get_columns(jobs.name)}
+    if jobs.c.turn.name in columns:
         return
     connection.execute(text("ALTER TABLE planner_jobs ADD COLUMN turn INTEGER NOT NULL DEFAULT 0"))
     connection.execute(text("DROP INDEX IF EXISTS planner_jobs_state"))
@@ -216,17 +217,17 @@ def data_folder() -> Path:
     return Path(os.environ.get("XDG_DATA_HOME") or home) / "parallelism-planner"
 
 
-def database_url(given: str = "", folder: Path | None = None) -> URL:
+def database_url(address: str = "", folder: Path | None = None) -> URL:
     """Return the address of the database; without one that of a file in `folder`.
 
     Raises `StoreError` for what is neither SQLite nor PostgreSQL, and for a database in memory,
     which no other process could see.
     """
-    if not given:
+    if not address:
         return URL.create("sqlite", database=str((folder or data_folder()) / "service.sqlite"))
     fix = "name postgresql://USER@HOST/DATABASE or sqlite:///FILE"
     try:
-        url = make_url(given)
+        url = make_url(address)
     except (ArgumentError, ValueError):
         raise StoreError("the address of the database cannot be read", fix) from None
     name = url.get_backend_name()
@@ -234,7 +235,7 @@ def database_url(given: str = "", folder: Path | None = None) -> URL:
         return url.set(drivername="postgresql+psycopg")
     if name != "sqlite":
         raise StoreError(f"{name} is no database that this service knows", fix)
-    if not url.database or url.database == ":memory:" or "mode=memory" in given:
+    if not url.database or url.database == ":memory:" or "mode=memory" in address:
         raise StoreError("a database in memory would lose every job", fix)
     return url
 
@@ -249,6 +250,15 @@ def opened_store(payload: bytes) -> bytes:
     return zlib.decompress(payload)
 
 
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """What tells the time, and what waits."""
+
+    monotonic: Callable[[], float] = time.monotonic
+    wall: Callable[[], float] = time.time
+    pause: Callable[[float], None] = time.sleep
+
+
 class Store:
     """A database with the tables above, opened by one process of the service."""
 
@@ -258,9 +268,7 @@ class Store:
         *,
         patience_s: float = PATIENCE_S,
         reserve_bytes: int = 0,
-        monotonic: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
-        pause: Callable[[float], None] = time.sleep,
+        clock: Clock = Clock(),
     ) -> None:
         """Open the database and create what is missing.
 
@@ -273,9 +281,9 @@ class Store:
         self.name = self.url.render_as_string(hide_password=True)
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         self.patience_s = patience_s
-        self.monotonic, self.wall, self._pause = monotonic, wall, pause
+        self.monotonic, self.wall, self._pause = clock.monotonic, clock.wall, clock.pause
         self._reserve_bytes = reserve_bytes
-        self._last_tick_s = monotonic()
+        self._last_tick_s = clock.monotonic()
         self._engine = self._sqlite() if self.is_sqlite else self._postgresql()
         self._writing = self._engine.execution_options(planner_writes=True)
         try:
@@ -484,11 +492,11 @@ def kept(connection: Connection, sha256: str) -> bytes | None:
     return None if result is None else opened_store(result)
 
 
-def has_as_many(connection: Connection, table: Table, owner: str, most: int) -> bool:
-    """Tell whether an owner has `most` rows of a table; no more of them are counted."""
-    some = select(table.c.owner).where(table.c.owner == owner).limit(most).subquery()
+def has_as_many(connection: Connection, table: Table, owner: str, limit: int) -> bool:
+    """Tell whether an owner has `limit` rows of a table; no more of them are counted."""
+    some = select(table.c.owner).where(table.c.owner == owner).limit(limit).subquery()
     n: int = connection.execute(select(func.count()).select_from(some)).scalar_one()
-    return n >= most
+    return n >= limit
 
 
 def insert_once(connection: Connection, table: Table, row: dict[str, Any]) -> bool:

@@ -112,7 +112,7 @@ class _Run:
     begun_s: float
     beaten_s: float
     """Last heartbeat."""
-    told_s: float
+    stored_s: float
     """Last progress that was stored."""
     progress: Mapping[str, Any] | None = None
     """The newest that is not stored yet."""
@@ -129,15 +129,15 @@ class JobWork:
         options: Options,
         in_store: InStore,
         tell_watchers: Callable[[], None],
-        counted: Counter[str],
     ) -> None:
-        """Prepare; `counted` counts `jobs_finished` and `leases_lost`."""
+        """Prepare; `start` begins the work."""
         self._jobs = jobs
         self._settings = settings
         self._options = options
         self._in_store = in_store
         self._tell_watchers = tell_watchers
-        self._counted = counted
+        self.counted: Counter[str] = Counter()
+        """`jobs_finished` and `leases_lost`."""
         self._pool: WorkerPool
         self._calls: Mapping[str, Any] = {}
         self._runs: dict[Lease, _Run] = {}
@@ -226,7 +226,7 @@ class JobWork:
                 task.cancel()
             await asyncio.wait([task])
             if run.lost:
-                self._counted["leases_lost"] += 1
+                self.counted["leases_lost"] += 1
                 return
             failure = None if task.cancelled() else task.exception()
             if task.cancelled() or failure:
@@ -248,7 +248,7 @@ class JobWork:
                 log.error("a defect in a job", exc_info=failure)
                 detail = f"{type(failure).__name__}: please report it"
                 problem = Problem(500, "defect", "a defect of planner", detail)
-            told, run.progress = [run.progress] if run.progress else [], None
+            unsent, run.progress = [run.progress] if run.progress else [], None
             won = await self._stored(
                 run,
                 self._jobs.finish,
@@ -256,12 +256,12 @@ class JobWork:
                 payload,
                 complete=complete,
                 problem=problem,
-                told=told,
+                unsent=unsent,
             )
             spent_s = time.monotonic() - now_s
             share = SMOOTHING if self.mean_s else 1.0
             self.mean_s += (spent_s - self.mean_s) * share
-            self._counted["jobs_finished" if won else "leases_lost"] += 1
+            self.counted["jobs_finished" if won else "leases_lost"] += 1
         finally:
             self._runs.pop(lease, None)
             self._tell_watchers()
@@ -314,7 +314,7 @@ class JobWork:
             await asyncio.sleep(min(self._options.poll_s, self._options.lease_s / 3))
             due = self._due(time.monotonic())
             try:
-                held = await self._in_store(self._jobs.beat, due)
+                still_leased = await self._in_store(self._jobs.beat, due)
             except Problem as problem:
                 log.warning("heartbeats are late: %s", problem.detail)
                 for run in self._runs.values():
@@ -325,7 +325,7 @@ class JobWork:
                 continue
             if any(due.values()):
                 self._tell_watchers()
-            for lease in due.keys() - held:
+            for lease in due.keys() - still_leased:
                 own = self._runs.get(lease)
                 if own is not None and not own.task.done():
                     own.lost = True
@@ -336,10 +336,10 @@ class JobWork:
         due: dict[Lease, list[Mapping[str, Any]]] = {}
         for lease, run in self._runs.items():
             rest_s = max(self._options.poll_s, PROGRESS_GROWTH * (now_s - run.begun_s))
-            tell = run.progress is not None and now_s - run.told_s >= rest_s
+            tell = run.progress is not None and now_s - run.stored_s >= rest_s
             if tell and run.progress is not None:
                 due[lease] = [run.progress]
-                run.progress, run.told_s = None, now_s
+                run.progress, run.stored_s = None, now_s
             elif now_s - run.beaten_s >= self._options.lease_s / 3:
                 due[lease] = []
             else:

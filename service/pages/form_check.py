@@ -71,27 +71,27 @@ def form_words(text: str) -> str:
     """
     text = _LEAD.sub("", text, count=1) if _LEAD.match(text) else text
 
-    def pair(found: re.Match[str]) -> str:
-        return found[2].replace("=", "<=", 1) if found[1] == "max" else found[2]
+    def pair(match: re.Match[str]) -> str:
+        return match[2].replace("=", "<=", 1) if match[1] == "max" else match[2]
 
     text = _AXIS_OPTION.sub(pair, text.replace(_ANY_OPTION, ""))
-    return _OPTION.sub(lambda found: LABELS.get(found[1], found[0]), text)
+    return _OPTION.sub(lambda match: LABELS.get(match[1], match[0]), text)
 
 
 def _check_form(request: FormRequest, running: RunningCall) -> Data:
     fields = {name: request.fields.get(name, "").strip() for name in OPTION_FIELDS}
     fields["set"] = "\n".join(request.changes)
-    words, faults = axis_words(fields)
-    faults = [*faults, *_alone(fields, words)]
+    axes, faults = axis_words(fields)
+    faults = [*faults, *_alone(fields, axes)]
     inputs, wrong = _inputs(request, running)
     faults += wrong
     arguments: Data = {}
     if not faults:
         faults += _tried(
-            lambda: arguments.update(question_options_of(options_given(fields, words))), words
+            lambda: arguments.update(question_options_of(options_given(fields, axes))), axes
         )
     if not faults:
-        faults += _tried(lambda: _begin(inputs, arguments, running), words)
+        faults += _tried(lambda: _begin(inputs, arguments, running), axes)
     return {
         "faults": [
             {
@@ -104,7 +104,7 @@ def _check_form(request: FormRequest, running: RunningCall) -> Data:
     }
 
 
-def _alone(fields: Mapping[str, str], words: list[AxisWord]) -> list[Fault]:
+def _alone(fields: Mapping[str, str], axes: list[AxisWord]) -> list[Fault]:
     """Return what is wrong with fields whatever stands in the others."""
     from planner.solver.options import parse_goals
     from planner.solver.request import solve_options
@@ -119,8 +119,8 @@ def _alone(fields: Mapping[str, str], words: list[AxisWord]) -> list[Fault]:
             question_options.get("pareto", ()),
         )
 
-    def axis(word: AxisWord) -> None:
-        question_options = question_options_of({word.option: (word.pair,)})
+    def axis(axis_word: AxisWord) -> None:
+        question_options = question_options_of({axis_word.option: (axis_word.pair,)})
         solve_options(
             1,
             question_options.get("pins"),
@@ -135,7 +135,7 @@ def _alone(fields: Mapping[str, str], words: list[AxisWord]) -> list[Fault]:
         question_options_of({"set": (line,)})
 
     looks: list[tuple[str, Callable[[], object]]] = [
-        (word.field, partial(axis, word)) for word in words
+        (axis_word.field, partial(axis, axis_word)) for axis_word in axes
     ]
     if fields["framework"]:
         name = fields["framework"]
@@ -180,7 +180,7 @@ def _inputs(request: FormRequest, running: RunningCall) -> tuple[Any, list[Fault
         return None, _faults_of(error, [], "set")
 
 
-def _begin(inputs: Any, given: Data, running: RunningCall) -> None:
+def _begin(inputs: Any, request: Data, running: RunningCall) -> None:
     """Do what a search does before it searches; without inputs what it does with options."""
     from planner.solver.problem import searched_problem
     from planner.solver.recipes import asked_recipes, with_open_recipes, with_recipe
@@ -189,54 +189,54 @@ def _begin(inputs: Any, given: Data, running: RunningCall) -> None:
     from planner.solver.unsupported import check_options
     from planner.specs.search.section import with_section
 
-    stated = {
-        "pins": given.get("pins"),
-        "only": given.get("only"),
-        "at_most": given.get("max"),
-        "framework": given.get("framework", ""),
+    fields = {
+        "pins": request.get("pins"),
+        "only": request.get("only"),
+        "at_most": request.get("max"),
+        "framework": request.get("framework", ""),
         "allow": (),
-        "pool": given.get("pool", ""),
-        "objective": given.get("objective", ""),
-        "within": given.get("within", 0.0),
-        "deadline": given.get("deadline", ""),
-        "step_limit_s": given.get("step_limit_s", 0.0),
-        "pareto": given.get("pareto", ()),
+        "pool": request.get("pool", ""),
+        "objective": request.get("objective", ""),
+        "within": request.get("within", 0.0),
+        "deadline": request.get("deadline", ""),
+        "step_limit_s": request.get("step_limit_s", 0.0),
+        "pareto": request.get("pareto", ()),
         "time_limit_s": 0.0,
         "top": None,
     }
-    told = with_section(stated, inputs[0].search if inputs else None)
-    options = asked_options({**told, "top": 10}, given.get("stack", ""))
+    section = with_section(fields, inputs[0].search if inputs else None)
+    options = asked_options({**section, "top": 10}, request.get("stack", ""))
     check_options(options)
     if inputs is None:
         return
     model, cluster = inputs
     check_input_limits(model, cluster, running.settings)
-    cluster = cluster.pool(told["pool"]) if told["pool"] else cluster
+    cluster = cluster.pool(section["pool"]) if section["pool"] else cluster
     options = with_open_recipes(model, options)
     variants_of(
         [with_recipe(model, name) for name in asked_recipes(model, options)],
         cluster,
         options,
-        lambda mine, one: searched_problem(mine, one, options),
+        lambda variant, pool: searched_problem(variant, pool, options),
     )
 
 
-def _tried(work: Callable[[], object], words: list[AxisWord], field: str = "") -> list[Fault]:
+def _tried(work: Callable[[], object], axes: list[AxisWord], field: str = "") -> list[Fault]:
     """Return the faults that some work ends with; of no named field, by what they say."""
     try:
         work()
     except (Problem, PlannerError) as error:
-        return _faults_of(error, words, field)
+        return _faults_of(error, axes, field)
     return []
 
 
 def _faults_of(
-    error: "Problem | PlannerError", words: list[AxisWord], field: str = ""
+    error: "Problem | PlannerError", axes: list[AxisWord], field: str = ""
 ) -> list[Fault]:
     if isinstance(error, Problem):
         faults = error.errors or (Fault(error.detail),)
         return [
-            Fault(x.message, x.fix, field or _field_of(x.message, x.field, words)) for x in faults
+            Fault(x.message, x.fix, field or _field_of(x.message, x.field, axes)) for x in faults
         ]
     if isinstance(error, SpecError) and error.problems:
         return [
@@ -249,16 +249,16 @@ def _faults_of(
         ]
     names = getattr(error.message, "options", ())
     name = names[0] if names else ""
-    return [Fault(error.message, error.hint, field or _field_of(error.message, name, words))]
+    return [Fault(error.message, error.hint, field or _field_of(error.message, name, axes))]
 
 
-def _field_of(message: str, name: str, words: list[AxisWord]) -> str:
+def _field_of(message: str, name: str, axes: list[AxisWord]) -> str:
     """Return the field that a message is about: that of its option, or of the axis it names."""
     name = "step_limit_s" if name == "step-limit" else name
     if name in OPTION_FIELDS:
         return name
     text = set(re.findall(r"\w+", message))
-    of_axes = [word.field for word in words if word.axis in text]
+    of_axes = [each.field for each in axes if each.axis in text]
     if of_axes:
         return of_axes[-1]
     if text & {"cost", "energy"}:

@@ -51,27 +51,27 @@ class AxisWord:
 
 def axis_words(fields: Mapping[str, Any]) -> tuple[list[AxisWord], list[Fault]]:
     """Return what the fields of axes say, in their order, and what in them cannot be read."""
-    words: list[AxisWord] = []
+    axes: list[AxisWord] = []
     faults: list[Fault] = []
     for axis in (*NUMBER_AXES, *WORD_AXES):
         text = fields[f"axis_{axis}"].replace("≤", "<=").replace(" ", "")
         if text:
             sign = "<=" if text.startswith("<=") else "="
-            words.append(AxisWord(f"axis_{axis}", axis, sign, text.removeprefix("<=")))
+            axes.append(AxisWord(f"axis_{axis}", axis, sign, text.removeprefix("<=")))
     for word in fields["more"].replace("≤", "<=").split():
         axis, sign, value = re.fullmatch(r"([^=<]*)(<=|=)?(.*)", word, re.DOTALL).groups()  # type: ignore[union-attr]  # matches anything
         if axis and sign and value:
-            words.append(AxisWord("more", axis, sign, value))
+            axes.append(AxisWord("more", axis, sign, value))
         else:
             detail = f"{word[:80]!r} is not AXIS=VALUE, AXIS=A,B or AXIS<=VALUE"
             faults.append(Fault(detail, "such as tp=8", "more"))
-    return words, faults
+    return axes, faults
 
 
-def options_given(fields: Mapping[str, Any], words: list[AxisWord]) -> dict[str, tuple[str, ...]]:
+def options_given(fields: Mapping[str, Any], axes: list[AxisWord]) -> dict[str, tuple[str, ...]]:
     """Return the fields as parameters of an address (`question.options_of`)."""
     arguments: dict[str, tuple[str, ...]] = {"set": tuple(fields["set"].splitlines())}
     arguments |= {name: (fields[name],) for name in WHOLE if fields[name]}
     for option in ("pin", "only", "max"):
-        arguments[option] = tuple(word.pair for word in words if word.option == option)
+        arguments[option] = tuple(each.pair for each in axes if each.option == option)
     return arguments

@@ -144,8 +144,8 @@ class Pages:
         visit = self._visit(exchange, path, {}, exchange.caller or Caller("", "read"))
         status = problem.status
         if status == 401:
-            given = exchange.next or "/ui"
-            return Page(render_page(visit, "login.html.j2", problem=problem, next=given), status)
+            target = exchange.next or "/ui"
+            return Page(render_page(visit, "login.html.j2", problem=problem, next=target), status)
         with contextlib.suppress(Problem):  # so that the question can be changed
             visit.query = read_query((exchange.next or "").partition("?")[2].encode("latin-1"))
         return Page(render_page(visit, "problem.html.j2", problem=problem), status)
@@ -286,11 +286,11 @@ class Pages:
         value = theme if theme in THEMES else ""
         return _redirect_page(target, cookie(THEME_COOKIE, value, self.root, self.tls, age_s))
 
-    def _own_path(self, given: str) -> str:
+    def _own_path(self, path: str) -> str:
         """Return a page of ours to go to, below the prefix; never one of another site."""
-        own = given == "/ui" or given.startswith(("/ui/", "/ui?"))
-        plain = given.isascii() and given.isprintable() and "\\" not in given
-        return given if own and plain else "/ui"
+        own = path == "/ui" or path.startswith(("/ui/", "/ui?"))
+        plain = path.isascii() and path.isprintable() and "\\" not in path
+        return path if own and plain else "/ui"
 
 
 def wants_html(headers: Mapping[bytes, bytes]) -> bool:
@@ -392,8 +392,10 @@ def reloading(path: str, query: bytes) -> str:
 def working_page(visit: Visit, working: Working) -> Page:
     """Return the page of a question that a job works on."""
     job = working.job
-    again = visit.get("try")
-    number = int(again) + 1 if again.isascii() and again.isdigit() and len(again) < 6 else 2
+    attempt = visit.get("try")
+    number = (
+        int(attempt) + 1 if attempt.isascii() and attempt.isdigit() and len(attempt) < 6 else 2
+    )
     status = 200 if job.state in (State.PENDING, State.RUNNING) else 409
     try:
         request = visit.question()

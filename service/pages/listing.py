@@ -59,8 +59,8 @@ def listing(result: "Result") -> Data:
     from planner.render.text import proof_line, result_heading
     from planner.text_lines import assumed_lines, note_lines
 
-    known = result.certificate
-    proven = known and (known.proven or (known.only_uneven and result.complete))
+    certificate = result.certificate
+    proven = certificate and (certificate.proven or (certificate.only_uneven and result.complete))
     columns = list_columns_of(result)
     chart = scatter(result) if result.plans else None
     return {
@@ -306,11 +306,13 @@ def rejection_rows(result: "Result") -> list[Data]:
 
 def nothing_fits_view(result: "Result") -> Data:
     """Return why there is no plan: the reasons, the closest miss, what would help."""
-    late = [note.removeprefix("limit: ") for note in result.notes if note.startswith("limit: ")]
+    limit_notes = [
+        note.removeprefix("limit: ") for note in result.notes if note.startswith("limit: ")
+    ]
     space = result.counts.space
     if result.stopped:
         says = f"None of the {space:,} legal plans that were looked at before the search stopped."
-    elif late:
+    elif limit_notes:
         says = "No plan keeps the limits."
     elif not space:
         says = "No layout is legal: every combination breaks a rule."
@@ -327,7 +329,7 @@ def nothing_fits_view(result: "Result") -> Data:
         }
     return {
         "says": says,
-        "late": late,
+        "late": limit_notes,
         "conflicts": [
             [{"code": part.code, "text": part.text} for part in conflict.parts]
             for conflict in result.conflicts
@@ -368,13 +370,13 @@ def asked_by(command: str, request: Mapping[str, Any]) -> Data | None:
 
     Its documents are those of `request`; what it sets, pins and limits is the command's.
     """
-    words = shlex.split(command)
-    if words[:2] != ["planner", "solve"] or len(words) < 4 or len(words) % 2:
+    parts = shlex.split(command)
+    if parts[:2] != ["planner", "solve"] or len(parts) < 4 or len(parts) % 2:
         return None
     entries: Data = {
         key: request[key] for key in ("model", "cluster", "calibration", "top") if key in request
     }
-    for option, value in zip(words[4::2], words[5::2], strict=True):
+    for option, value in zip(parts[4::2], parts[5::2], strict=True):
         name = _OPTIONS.get(option)
         if name is None:
             return None

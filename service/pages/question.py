@@ -71,23 +71,23 @@ def question_of(query: Query, settings: RequestLimits) -> Data | None:
     return {"top": TOP, **request}
 
 
-def question_options_of(given: Query) -> Data:
+def question_options_of(query: Query) -> Data:
     """Return the options of a solve request from parameters, or from fields of a form."""
     request: Data = {}
-    pins = _once(pairs_of(given.get("pin", ()), "pin"), "pin", "pinned", "to")
+    pins = _once(pairs_of(query.get("pin", ()), "pin"), "pin", "pinned", "to")
     if pins:
         request["pins"] = pins
     only: dict[str, list[str]] = {}
-    for axis, value in pairs_of(given.get("only", ()), "only"):
+    for axis, value in pairs_of(query.get("only", ()), "only"):
         only.setdefault(axis, []).append(value)
     if only:
         request["only"] = only
-    bounds = _once(pairs_of(given.get("max", ()), "max"), "max", "bounded", "by")
+    bounds = _once(pairs_of(query.get("max", ()), "max"), "max", "bounded", "by")
     maximum = {axis: _whole(value, f"max {axis}") for axis, value in bounds.items()}
     if maximum:
         request["max"] = maximum
     changes: Data = {}
-    for text in given.get("set", ()):
+    for text in query.get("set", ()):
         path, equals, value = text.partition("=")
         if not text.strip():
             continue
@@ -97,19 +97,19 @@ def question_options_of(given: Query) -> Data:
     if changes:
         request["set"] = changes
     for name in WORDS:
-        value = given.get(name, ("",))[-1].strip()
+        value = query.get(name, ("",))[-1].strip()
         if value:
             request[name] = value
     for name in NUMBERS:
-        value = given.get(name, ("",))[-1].strip()
+        value = query.get(name, ("",))[-1].strip()
         if value:
             request[name] = _number(value, name)
     for name in ("allow", "pareto"):
-        values = [part.strip() for text in given.get(name, ()) for part in text.split(",")]
+        values = [part.strip() for text in query.get(name, ()) for part in text.split(",")]
         if any(values):
             request[name] = [value for value in values if value]
-    if given.get("top", ("",))[-1].strip():
-        request["top"] = _top(given["top"][-1])
+    if query.get("top", ("",))[-1].strip():
+        request["top"] = _top(query["top"][-1])
     return request
 
 
@@ -190,12 +190,12 @@ def pairs_of(items: tuple[str, ...], name: str) -> list[tuple[str, str]]:
     return results
 
 
-def _once(pairs: list[tuple[str, str]], name: str, said: str, by: str) -> dict[str, str]:
+def _once(pairs: list[tuple[str, str]], name: str, verb: str, by: str) -> dict[str, str]:
     """Return pairs by axis; `Problem` 422 where an axis has two values."""
     entries: dict[str, str] = {}
     for axis, value in pairs:
         if entries.setdefault(axis, value) != value:
-            detail = f"{name}: {axis} is {said} {by} {entries[axis]} and {by} {value}"
+            detail = f"{name}: {axis} is {verb} {by} {entries[axis]} and {by} {value}"
             fix = f"{axis}={entries[axis]},{value} allows both" if name == "pin" else "keep one"
             raise refused("malformed", detail, 422, [Fault(detail, fix, name)])
     return entries
@@ -218,8 +218,8 @@ def name_of(document: Any, kind: str) -> str:
     return text if "\n" not in text and len(text) <= 100 else f"your {kind}"
 
 
-def _wrong(name: str, given: str, wanted: str) -> Problem:
-    detail = f"{name}: {given[:80]!r} is not {wanted}"
+def _wrong(name: str, text: str, form: str) -> Problem:
+    detail = f"{name}: {text[:80]!r} is not {form}"
     return refused("malformed", detail, 422, [Fault(detail, "", name)])
 
 

@@ -42,11 +42,11 @@ def rows_shown(
     descending = query.get("desc", "") == "1"
     if sort in keys:
         place = keys.index(sort)
-        known = [row for row in results if row[place] not in (None, "")]
-        rest = [row for row in results if row[place] in (None, "")]
+        filled = [row for row in results if row[place] not in (None, "")]
+        empty = [row for row in results if row[place] in (None, "")]
         is_text = columns[place]["digits"] is None
-        known.sort(key=lambda row: str(row[place]) if is_text else row[place], reverse=descending)
-        results = known + rest
+        filled.sort(key=lambda row: str(row[place]) if is_text else row[place], reverse=descending)
+        results = filled + empty
     else:
         sort = ""
     n_pages = max(1, -(-len(results) // PAGE_ROWS))

@@ -119,12 +119,12 @@ class Visit:
         Values that are empty or None are left out; those in lists stand once each.
         """
         fields = {**(query or {}), **more}
-        kept = {
+        stated_fields = {
             key: value
             for key, value in fields.items()
             if value is not None and value not in ("", (), [])
         }
-        text = urlencode(kept, doseq=True)
+        text = urlencode(stated_fields, doseq=True)
         return f"{self.root}{path}" + (f"?{text}" if text else "")
 
     def here(self, **changed: Any) -> str:

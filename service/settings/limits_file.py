@@ -98,34 +98,34 @@ def with_limits(
         raise SpecError(
             document.problem((), "limits are `name: number` lines", "such as solve_s: 20")
         )
-    known = known_limits()
+    limits = known_limits()
     faults: list[Wrong] = []
     arguments: dict[str, Any] = {}
     for name, value in data.items():
-        if name not in known:
-            close = ", ".join(close_names(name, known)) or "docs/service.md lists them"
+        if name not in limits:
+            close = ", ".join(close_names(name, limits)) or "docs/service.md lists them"
             wrong = document.problem((name,), "no such limit", f"perhaps: {close}", at_key=True)
             faults.append(wrong)
             continue
-        total = isinstance(known[name][0], int)
+        is_whole = isinstance(limits[name][0], int)
         plain = isinstance(value, int | float) and not isinstance(value, bool)
         if not plain or not math.isfinite(value) or not 0 < value <= MOST:
             fix = "a number above 0: no limit can be switched off"
             faults.append(document.problem((name,), f"{value!r} is no limit", fix))
-        elif total and value != int(value):
+        elif is_whole and value != int(value):
             faults.append(
                 document.problem(
                     (name,), f"{value!r} is no whole number", "a whole number above 0"
                 )
             )
         else:
-            arguments[name] = int(value) if total else float(value)
-    now = {name: default for name, (default, _) in known.items()} | arguments
+            arguments[name] = int(value) if is_whole else float(value)
+    now = {name: default for name, (default, _) in limits.items()} | arguments
     for more, less in ABOVE:
         if now[more] < now[less] and {more, less} & arguments.keys():
-            at = more if more in arguments else less
+            name = more if more in arguments else less
             message = f"{more} ({now[more]:,}) is less than {less} ({now[less]:,})"
-            faults.append(document.problem((at,), message, f"raise {more}, or lower {less}"))
+            faults.append(document.problem((name,), message, f"raise {more}, or lower {less}"))
     if faults:
         raise SpecError(faults)
     of_options = {name: value for name, value in arguments.items() if name in NAMED}

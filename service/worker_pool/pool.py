@@ -339,7 +339,7 @@ class _Process:
             raise WorkerDied("a worker did not start")
 
     def run(
-        self, task: Task, hard_s: float, progress: Progress | None, kept: Kept | None
+        self, task: Task, hard_s: float, progress: Progress | None, keep_rows: Kept | None
     ) -> WorkOutcome:
         """Return the outcome of a task; `Problem` where there is none within `hard_s`."""
         n = self._n
@@ -358,8 +358,8 @@ class _Process:
                     progress(content)
                 continue
             if kind == "rows":
-                if kept:
-                    kept(*content)
+                if keep_rows:
+                    keep_rows(*content)
                 continue
             self._n += 1
             self.is_spent = kind == "last"
@@ -458,18 +458,20 @@ class WorkerPool:
         task: Task,
         hard_s: float,
         progress: Progress | None = None,
-        kept: Kept | None = None,
+        keep_rows: Kept | None = None,
         grace_s: float = 1.0,
     ) -> WorkOutcome:
         """Return the outcome of a task.
 
-        `progress` and `kept` are called from another thread. A cancelled task is asked to stop and
-        killed after `grace_s`. Raises `Problem`: `Lagging` after `hard_s`, `WorkerDied`, and what
-        the call refuses.
+        `progress` and `keep_rows` are called from another thread. A cancelled task is asked to
+        stop and killed after `grace_s`. Raises `Problem`: `Lagging` after `hard_s`, `WorkerDied`,
+        and what the call refuses.
         """
         worker = await self._taken()
         loop = asyncio.get_running_loop()
-        running = loop.run_in_executor(self._threads, worker.run, task, hard_s, progress, kept)
+        running = loop.run_in_executor(
+            self._threads, worker.run, task, hard_s, progress, keep_rows
+        )
         # Not before its thread has ended, however often this is cancelled: two threads that
         # receive from one worker would each get half of its next answer.
         running.add_done_callback(lambda _: self._back(worker))

@@ -20,7 +20,7 @@ import pytest
 
 from service.handlers.problems import Problem
 from service.jobs.queue import Jobs
-from service.jobs.records import State
+from service.jobs.records import NewJob, State
 from service.jobs.store import Store
 from tests.service.postgresql import Server
 from tests.service.waiting import wait_until
@@ -205,7 +205,7 @@ def test_accepted_jobs_outlive_a_restart_of_the_database(tmp_path):
         impatient = Jobs(jobs.store)
         impatient.store.patience_s = 0.2
         with pytest.raises(Problem) as caught:
-            impatient.submit("ann", "solve", "r" * 64, b"{}")
+            impatient.submit(NewJob("ann", "solve", "r" * 64, b"{}"))
         assert (caught.value.status, caught.value.code) == (503, "store-unavailable")
         assert caught.value.detail == "the database does not answer"  # not where it is
         server.start()
@@ -221,11 +221,11 @@ def _fill(database: str, limit_bytes: int) -> None:
     found: list[str] = []
     try:
         for n in range(2000):
-            found.append(jobs.submit("ann", "solve", f"{n:064d}", os.urandom(3000)).job_id)
+            found.append(jobs.submit(NewJob("ann", "solve", f"{n:064d}", os.urandom(3000))).job_id)
     except Problem as problem:
         print(json.dumps({"status": problem.status, "code": problem.code, "accepted": found}))
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    print(jobs.submit("ann", "solve", "f" * 64, b"{}").job_id)
+    print(jobs.submit(NewJob("ann", "solve", "f" * 64, b"{}")).job_id)
 
 
 def test_where_the_file_may_not_grow_nothing_that_was_accepted_is_lost(tmp_path):

@@ -18,8 +18,8 @@ from service.engine import Engine
 from service.handlers.limits import job_request
 from service.handlers.problems import Problem
 from service.jobs.queue import Jobs
-from service.jobs.records import Bounds
-from service.jobs.store import Store, StoreUnavailable
+from service.jobs.records import Bounds, NewJob
+from service.jobs.store import Clock, Store, StoreUnavailable
 from service.rest.application import Rest
 from service.telemetry import logs
 from tests.service.inline import SETTINGS, inline_engine
@@ -88,11 +88,11 @@ def test_an_owner_keeps_no_more_jobs_and_keys_than_there_may_be(tmp_path):
     store = Store(f"sqlite:///{tmp_path}/service.sqlite")
     jobs = Jobs(store, Bounds(kept_per_owner=3, keys_per_owner=2))
     for n in range(3):
-        job = jobs.submit("ann", "solve", f"{n}", b"{}")
+        job = jobs.submit(NewJob("ann", "solve", f"{n}", b"{}"))
         jobs.cancel(job.job_id, "ann")
     with pytest.raises(Problem, match="as many as one caller may have"):
-        jobs.submit("ann", "solve", "4", b"{}")
-    jobs.submit("bob", "solve", "4", b"{}")
+        jobs.submit(NewJob("ann", "solve", "4", b"{}"))
+    jobs.submit(NewJob("bob", "solve", "4", b"{}"))
     assert jobs.claim("ann", "k1", "f", "c1") is None
     assert jobs.claim("ann", "k2", "f", "c2") is None
     with pytest.raises(Problem) as caught:
@@ -111,7 +111,9 @@ def test_bodies_go_when_jobs_end_and_are_not_read_to_show_them(tmp_path):
         query = "SELECT length(body) FROM planner_jobs WHERE job_id = '" + job_id + "'"
         return store.read(lambda c: c.exec_driver_sql(query).scalar_one())
 
-    done, failed, cancelled = (jobs.submit("ann", "solve", x, b"{}" * 99).job_id for x in "abc")
+    done, failed, cancelled = (
+        jobs.submit(NewJob("ann", "solve", x, b"{}" * 99)).job_id for x in "abc"
+    )
     assert size(done) > 0
     statements: list[str] = []
     from sqlalchemy import event
@@ -385,7 +387,9 @@ def test_what_a_database_says_is_for_the_log_alone(tmp_path, caplog):
     from tests.service.test_store import sqlite_error
 
     store = Store(
-        f"sqlite:///{tmp_path}/secret-place.sqlite", patience_s=0.0, pause=lambda _: None
+        f"sqlite:///{tmp_path}/secret-place.sqlite",
+        patience_s=0.0,
+        clock=Clock(pause=lambda _: None),
     )
 
     def busy(connection: Any) -> None:

@@ -16,9 +16,10 @@ from sqlalchemy import func, insert, select, update
 from service.handlers.problems import Problem
 from service.jobs.leases import new_claim, this_process
 from service.jobs.queue import Jobs
-from service.jobs.records import Bounds, JobQueueFull, Lease, Reply, RowBatch, State
+from service.jobs.records import Bounds, JobQueueFull, Lease, NewJob, Reply, RowBatch, State
 from service.jobs.store import (
     SCHEMA_VERSION,
+    Clock,
     Store,
     StoreError,
     database_url,
@@ -56,7 +57,7 @@ class Service:
     clocks: Clocks = field(default_factory=Clocks)
 
     def process(self, holder: str, bounds: Bounds = BOUNDS) -> Jobs:
-        store = self.open_store(monotonic=self.clocks.monotonic, wall=self.clocks.wall)
+        store = self.open_store(clock=Clock(self.clocks.monotonic, self.clocks.wall))
         return Jobs(store, bounds, holder, monotonic=self.clocks.monotonic)
 
 
@@ -67,7 +68,9 @@ def service(open_store: Callable[..., Store]) -> Service:
 
 def submit(process: Jobs, n: int = 0, owner: str = "ann", **given: Any) -> str:
     """Submit job `n` and return its id; its request id is the number."""
-    return process.submit(owner, "solve", f"{n:064d}", b'{"n": %d}' % n, **given).job_id
+    limit_s = given.pop("time_limit_s", 0.0)
+    job = NewJob(owner, "solve", f"{n:064d}", b'{"n": %d}' % n, limit_s)
+    return process.submit(job, **given).job_id
 
 
 def leased(process: Jobs) -> Lease:
@@ -418,7 +421,7 @@ def test_the_same_key_and_body_are_one_job(service):
     job_id = submit(first, key="k", fingerprint="f")
     assert submit(second, key="k", fingerprint="f") == job_id
     first.finish(leased(first), b"x")
-    again = second.submit("ann", "solve", "0" * 64, b"{}", key="k", fingerprint="f")
+    again = second.submit(NewJob("ann", "solve", "0" * 64, b"{}"), key="k", fingerprint="f")
     assert (again.job_id, again.state) == (job_id, State.SUCCEEDED)
     assert submit(first, owner="bob", key="k", fingerprint="f") != job_id
     other = refusal(lambda: submit(second, key="k", fingerprint="other"))
@@ -440,7 +443,7 @@ def test_a_repeated_request_is_answered_from_the_store(service):
     first, second = service.process("a"), service.process("b")
     submit(first, 3)
     first.finish(leased(first), b"nine")
-    again = second.submit("bob", "solve", f"{3:064d}", b"{}")
+    again = second.submit(NewJob("bob", "solve", f"{3:064d}", b"{}"))
     assert (again.state, again.complete, again.attempts) == (State.SUCCEEDED, True, 0)
     assert second.result(again.job_id, "bob")[1] == b"nine"
     assert second.lease() is None
@@ -743,7 +746,7 @@ def test_a_key_whose_process_was_killed_is_free_again_at_once(service):
 
 def test_a_note_is_kept_beside_the_events_and_told_to_no_watcher(open_store):
     jobs = Jobs(open_store())
-    job = jobs.submit("ann", "solve", "id-1", b"{}")
+    job = jobs.submit(NewJob("ann", "solve", "id-1", b"{}"))
     jobs.note(job.job_id, {"what": "plans of <x>"})
     jobs.note(job.job_id, {"what": "another"})
     assert jobs.notes([job.job_id, "none"]) == {job.job_id: {"what": "plans of <x>"}}

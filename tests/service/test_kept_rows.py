@@ -13,7 +13,7 @@ from planner.sweeps.scaling import curve
 from service.handlers.calls import CALLS, RunningCall, answer, dumps, read_request
 from service.handlers.partial_results import KeptRow, Rows, packed_rows, rows_of
 from service.jobs.queue import Jobs
-from service.jobs.records import State
+from service.jobs.records import NewJob, State
 from service.jobs.store import Store, job_rows
 from service.jobs.store import jobs as jobs_table
 from service.jobs.work import RowKeeper
@@ -142,7 +142,7 @@ def test_a_job_whose_time_is_spent_answers_with_the_rows_that_it_has(call, compu
 def test_of_one_job_so_many_bytes_of_rows_are_kept(tmp_path, monkeypatch):
     store = Store(f"sqlite:///{tmp_path}/service.sqlite")
     jobs = Jobs(store)
-    jobs.submit("ann", "sweep", "r", b"{}")
+    jobs.submit(NewJob("ann", "sweep", "r", b"{}"))
     lease = jobs.lease()
     assert lease is not None
     monkeypatch.setattr("service.jobs.work.ROW_BYTES", 500)

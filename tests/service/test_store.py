@@ -11,9 +11,10 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from service.handlers.problems import Problem
 from service.jobs.queue import Jobs
-from service.jobs.records import RowBatch, State
+from service.jobs.records import NewJob, RowBatch, State
 from service.jobs.store import (
     SCHEMA_VERSION,
+    Clock,
     Store,
     StoreError,
     StoreFull,
@@ -79,7 +80,7 @@ def test_what_passes_is_waited_for_with_growing_pauses_and_not_for_ever(tmp_path
         clocks.pass_(seconds)
 
     store = Store(
-        f"sqlite:///{tmp_path}/x", patience_s=5.0, monotonic=clocks.monotonic, pause=pause
+        f"sqlite:///{tmp_path}/x", patience_s=5.0, clock=Clock(clocks.monotonic, pause=pause)
     )
     busy = [sqlite_error("SQLITE_BUSY")] * 8
     assert store.write(faulty(store, list(busy))) == "done"
@@ -92,7 +93,7 @@ def test_what_passes_is_waited_for_with_growing_pauses_and_not_for_ever(tmp_path
 
 
 def test_a_full_disk_is_not_waited_for(tmp_path):
-    store = Store(f"sqlite:///{tmp_path}/x", pause=lambda _: pytest.fail("waited"))
+    store = Store(f"sqlite:///{tmp_path}/x", clock=Clock(pause=lambda _: pytest.fail("waited")))
     with pytest.raises(StoreFull, match="nothing was accepted"):
         store.write(faulty(store, [sqlite_error("SQLITE_FULL")]))
     store.close()
@@ -150,7 +151,7 @@ def test_tables_of_the_first_version_are_carried_on_with_their_jobs(tmp_path, wi
         store = Store(f"sqlite:///{file}")
         jobs = Jobs(store)
         assert jobs.get("old", "ann").state is State.PENDING
-        new = jobs.submit("ann", "solve", "s", b"{}")
+        new = jobs.submit(NewJob("ann", "solve", "s", b"{}"))
         assert store.read(version_of) == SCHEMA_VERSION
         jobs.cancel(new.job_id, "ann")
         store.close()
@@ -165,7 +166,7 @@ def test_tables_of_the_first_version_are_carried_on_with_their_jobs(tmp_path, wi
 def test_tables_of_the_second_version_get_rows_of_sweeps_and_keep_their_jobs(open_store):
     store = open_store()
     jobs = Jobs(store)
-    waits, runs = (jobs.submit("ann", "sweep", f"r{n}", b"{}").job_id for n in range(2))
+    waits, runs = (jobs.submit(NewJob("ann", "sweep", f"r{n}", b"{}")).job_id for n in range(2))
     lease = jobs.lease()
     assert lease is not None
 
@@ -212,7 +213,7 @@ def test_tables_of_the_first_version_on_a_server(postgresql):
     store.write(undo)
     store.close()
     store = Store(url)
-    assert Jobs(store).submit("ann", "solve", "r", b"{}").state is State.PENDING
+    assert Jobs(store).submit(NewJob("ann", "solve", "r", b"{}")).state is State.PENDING
     store.close()
 
 
@@ -258,7 +259,7 @@ def steps_of(tmp_path: Any, n_jobs: int) -> tuple[int, int]:
     steps = Steps(store)
     found.clean_up()
     cleaned, steps.n = steps.n, 0
-    found.submit("ann", "solve", "f" * 64, b"{}")
+    found.submit(NewJob("ann", "solve", "f" * 64, b"{}"))
     steps.n = 0
     assert found.lease() is not None
     store.close()

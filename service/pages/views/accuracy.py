@@ -60,12 +60,12 @@ async def accuracy(visit: Visit) -> str:
     """Show all sources, or one of them."""
     data = shown_data("accuracy")
     source = visit.get("source")[:40]
-    known = {each["source"]: each for each in data["sources"]}
-    if source and source not in known:
+    sources = {each["source"]: each for each in data["sources"]}
+    if source and source not in sources:
         detail = f"there is no source {source!r}"
-        fault = Fault(detail, f"sources: {', '.join(known)}", "source")
+        fault = Fault(detail, f"sources: {', '.join(sources)}", "source")
         raise refused("malformed", detail, 404, [fault])
-    return await asyncio.to_thread(_page, visit, data, source, known.get(source))
+    return await asyncio.to_thread(_page, visit, data, source, sources.get(source))
 
 
 def _page(visit: Visit, data: dict[str, Any], source: str, about: dict[str, Any] | None) -> str:

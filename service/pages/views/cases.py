@@ -46,18 +46,18 @@ def curve_figures() -> tuple[dict[str, Any] | None, ...]:
     return tuple(_own(i, each) for i, each in enumerate(shown_data("cases")["curves"]))
 
 
-def _series(i: int, found: dict[str, Any]) -> dict[str, Any] | None:
+def _series(i: int, series: dict[str, Any]) -> dict[str, Any] | None:
     from planner.render.charts.scaling import Curve
 
-    rows = found["rows"]
+    rows = series["rows"]
 
     def curve(name: str, step: str, layout: str) -> Curve:
-        known = [row for row in rows if row[step]]
+        priced = [row for row in rows if row[step]]
         return Curve(
             name,
-            tuple(row["n_devices"] for row in known),
-            tuple(row["tokens_per_step"] / row[step] for row in known),
-            tuple(row[layout] for row in known),
+            tuple(row["n_devices"] for row in priced),
+            tuple(row["tokens_per_step"] / row[step] for row in priced),
+            tuple(row[layout] for row in priced),
         )
 
     curves = [
@@ -65,21 +65,21 @@ def _series(i: int, found: dict[str, Any]) -> dict[str, Any] | None:
         curve("predicted, the same layouts", "predicted_s", "layout"),
         curve("planner's own plans, predicted", "own_s", "own_layout"),
     ]
-    return _drawn(f"series-{i}", found["title"], curves, found["kind"] == "weak")
+    return _drawn(f"series-{i}", series["title"], curves, series["kind"] == "weak")
 
 
-def _own(i: int, found: dict[str, Any]) -> dict[str, Any] | None:
+def _own(i: int, curves: dict[str, Any]) -> dict[str, Any] | None:
     from planner.render.charts.scaling import Curve
 
-    rows = found["rows"]
+    rows = curves["rows"]
     curve = Curve(
         "best plan at each size",
         tuple(row["scale.size"] for row in rows),
         tuple(row["best.tokens_per_s"] for row in rows),
         tuple(row["best.layout"] for row in rows),
     )
-    title = f"{found['model']} on {found['cluster']}, {found['kind']}"
-    return _drawn(f"curve-{i}", title, [curve], found["kind"] == "weak")
+    title = f"{curves['model']} on {curves['cluster']}, {curves['kind']}"
+    return _drawn(f"curve-{i}", title, [curve], curves["kind"] == "weak")
 
 
 def _drawn(key: str, title: str, curves: "list[Curve]", weak: bool) -> dict[str, Any] | None:

@@ -142,7 +142,7 @@ async def part(visit: Visit) -> str:
     )
 
 
-def _figures(found: "Sheet") -> list[dict[str, str]]:
+def _figures(sheet: "Sheet") -> list[dict[str, str]]:
     return [
         {
             "what": what,
@@ -151,12 +151,12 @@ def _figures(found: "Sheet") -> list[dict[str, str]]:
             "date": origin.date if origin else "",
             "status": origin.status if origin else "",
         }
-        for what, value, origin in found.figures
+        for what, value, origin in sheet.figures
     ]
 
 
-def _n_assumed(found: "Sheet") -> int:
-    return sum(1 for _, _, origin in found.figures if origin and origin.status == "assumed")
+def _n_assumed(sheet: "Sheet") -> int:
+    return sum(1 for _, _, origin in sheet.figures if origin and origin.status == "assumed")
 
 
 PAGES = {"/ui/catalogue": catalogue, "/ui/catalogue/{name}": part}

@@ -111,10 +111,10 @@ def renamed(text: str, name: str) -> str:
     return re.sub(r"\bB\b", name, text)
 
 
-def _layout_rows(found: "Sequence[Comparison]", names: str) -> list[Data]:
+def _layout_rows(comparisons: "Sequence[Comparison]", names: str) -> list[Data]:
     """Return the axes in which some plan differs from the first: its values, what that means."""
     rows: dict[str, Data] = {}
-    for i, each in enumerate(found, start=1):
+    for i, each in enumerate(comparisons, start=1):
         for axis, first, other, meaning in each.layout:
             row = rows.setdefault(
                 axis, {"axis": axis, "values": [first] * len(names), "meanings": []}
@@ -124,13 +124,13 @@ def _layout_rows(found: "Sequence[Comparison]", names: str) -> list[Data]:
     return list(rows.values())
 
 
-def _rows(found: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str, list[float]]:
+def _rows(plans: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str, list[float]]:
     """Return the terms with the values of every plan."""
     rows: dict[str, list[float]] = {}
-    for i, terms in enumerate(found, start=1):
-        for term, of in terms.items():
-            row = rows.setdefault(term, [of["a"]] + [0.0] * len(found))
-            row[i] = of["b"]
+    for i, terms in enumerate(plans, start=1):
+        for term, values in terms.items():
+            row = rows.setdefault(term, [values["a"]] + [0.0] * len(plans))
+            row[i] = values["b"]
     return rows
 
 
@@ -139,17 +139,20 @@ def _most_different_first(rows: Mapping[str, list[float]]) -> dict[str, list[flo
     return {term: rows[term] for term in sorted(rows, key=lambda term: (-differences[term], term))}
 
 
-def _traffic_rows(found: "Sequence[Comparison]") -> list[Data]:
+def _traffic_rows(comparisons: "Sequence[Comparison]") -> list[Data]:
     """Return by axis what every plan sends, how long that takes and is waited for."""
     axes: dict[str, dict[str, list[float]]] = {}
-    for i, each in enumerate(found, start=1):
-        for axis, of in each.to_json()["traffic"].items():
+    for i, each in enumerate(comparisons, start=1):
+        for axis, sides in each.to_json()["traffic"].items():
             row = axes.setdefault(
                 axis,
-                {key: [0.0] * (len(found) + 1) for key in ("sent_bytes", "time_s", "exposed_s")},
+                {
+                    key: [0.0] * (len(comparisons) + 1)
+                    for key in ("sent_bytes", "time_s", "exposed_s")
+                },
             )
             for key, values in row.items():
-                values[0], values[i] = of[key]["a"], of[key]["b"]
+                values[0], values[i] = sides[key]["a"], sides[key]["b"]
     return [{"axis": axis, **row} for axis, row in axes.items()]
 
 

@@ -16,22 +16,22 @@ async def jobs(visit: Visit) -> str:
     """Show the caller's jobs, the newest first."""
     state = visit.get("state").upper()
     chosen = State(state) if state in State.__members__ else None
-    found, cursor = await visit.engine.list_jobs(visit.caller, visit.get("cursor"), chosen, LISTED)
+    page, cursor = await visit.engine.list_jobs(visit.caller, visit.get("cursor"), chosen, LISTED)
     return render_page(
         visit,
         "jobs.html.j2",
-        jobs=await described_job(visit, found),
+        jobs=await described_job(visit, page),
         states=list(State),
         state=chosen.value if chosen else "",
         more=visit.here(cursor=cursor) if cursor else "",
-        running=any(job.state not in FINAL for job in found),
+        running=any(job.state not in FINAL for job in page),
     )
 
 
-async def described_job(visit: Visit, found: Sequence[JobView]) -> list[Data]:
+async def described_job(visit: Visit, jobs_of_page: Sequence[JobView]) -> list[Data]:
     """Return jobs as the list shows them."""
-    notes = await asyncio.to_thread(visit.engine.jobs.notes, [job.job_id for job in found])
-    return [_described(visit, job, notes.get(job.job_id, {})) for job in found]
+    notes = await asyncio.to_thread(visit.engine.jobs.notes, [job.job_id for job in jobs_of_page])
+    return [_described(visit, job, notes.get(job.job_id, {})) for job in jobs_of_page]
 
 
 def _described(visit: Visit, job: JobView, note: Data) -> Data:
@@ -60,11 +60,11 @@ def job_id_of(visit: Visit) -> str:
 
 async def job(visit: Visit) -> Page | str:
     """Show one job, or lead to the page of its answer."""
-    found = await visit.engine.get_job(job_id_of(visit), visit.caller)
-    shown = (await described_job(visit, [found]))[0]
+    view = await visit.engine.get_job(job_id_of(visit), visit.caller)
+    shown = (await described_job(visit, [view]))[0]
     if shown["href"] != visit.url(visit.path):
         return Page(b"", 303, headers={"location": shown["href"]})
-    return render_page(visit, "job.html.j2", shown=shown, job=found)
+    return render_page(visit, "job.html.j2", shown=shown, job=view)
 
 
 async def result(visit: Visit) -> Page:

@@ -123,23 +123,23 @@ def solve_command(question: Data) -> str:
     named = isinstance(model, str) and isinstance(cluster, str)
     if not named or "calibration" in question or "reference" in question:
         return ""
-    words = ["planner", "solve", model, cluster]
+    arguments = ["planner", "solve", model, cluster]
     pairs = (("pins", "--pin"), ("max", "--max"), ("set", "--set"))
     for field, option in pairs:
         for name, value in question.get(field, {}).items():
-            words += [option, f"{name}={_word(value)}"]
+            arguments += [option, f"{name}={_word(value)}"]
     for axis, values in question.get("only", {}).items():
-        words += ["--only", f"{axis}={','.join(map(_word, values))}"]
+        arguments += ["--only", f"{axis}={','.join(map(_word, values))}"]
     for value in question.get("allow", ()):
-        words += ["--allow", value]
+        arguments += ["--allow", value]
     for field in ("framework", "stack", "objective", "deadline", "pool", "step_limit_s", "within"):
         if question.get(field):
-            words += [f"--{field.removesuffix('_s').replace('_', '-')}", str(question[field])]
+            arguments += [f"--{field.removesuffix('_s').replace('_', '-')}", str(question[field])]
     if question.get("pareto"):
-        words += ["--pareto", ",".join(question["pareto"])]
+        arguments += ["--pareto", ",".join(question["pareto"])]
     # Always: a page lists more plans than the command, and the other commands name one of them.
-    words += ["--top", str(question.get("top", TOP))]
-    return shlex.join(words)
+    arguments += ["--top", str(question.get("top", TOP))]
+    return shlex.join(arguments)
 
 
 def _word(value: object) -> str:

@@ -125,19 +125,19 @@ def _attached(name: str) -> dict[str, str]:
 
 def option_words(request: Data) -> list[str]:
     """Return what a question asks besides its files, as the command line writes it."""
-    words = []
+    phrases = []
     for field, sign in (("pins", "="), ("max", " ≤ "), ("set", " = ")):
-        words += [f"{key}{sign}{value}" for key, value in request.get(field, {}).items()]
-    words += [
+        phrases += [f"{key}{sign}{value}" for key, value in request.get(field, {}).items()]
+    phrases += [
         f"{axis} in {', '.join(map(str, values))}"
         for axis, values in request.get("only", {}).items()
     ]
     for name in ("framework", "stack", "objective", "within", "deadline", "step_limit_s", "pool"):
         if request.get(name):
-            words.append(f"{name.replace('_s', '').replace('_', ' ')}: {request[name]}")
+            phrases.append(f"{name.replace('_s', '').replace('_', ' ')}: {request[name]}")
     if request.get("pareto"):
-        words.append(f"front of {', '.join(request['pareto'])}")
-    return words
+        phrases.append(f"front of {', '.join(request['pareto'])}")
+    return phrases
 
 
 PAGES = {"/ui/plans": plans, "/ui/plans.csv": plans_csv_file, "/ui/plans.json": plans_json}

@@ -160,11 +160,11 @@ def upload_name(text: str) -> str:
 
 def request_of(draft: Mapping[str, Any]) -> Data:
     """Return the solve request of a form; `Problem` 422 for a field that cannot be read."""
-    words, faults = axis_words(draft)
+    axes, faults = axis_words(draft)
     if faults:
         raise refused("malformed", faults[0].message, 422, faults)
     request: Data = {kind: document_of(draft[kind], kind) for kind in KINDS}
-    return request | question_options_of(options_given(draft, words)) | {"top": draft["top"]}
+    return request | question_options_of(options_given(draft, axes)) | {"top": draft["top"]}
 
 
 def document_of(draft: Mapping[str, Any], kind: Kind) -> Any:

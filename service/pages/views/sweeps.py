@@ -200,8 +200,8 @@ async def sweeps_page(visit: Visit) -> str:
 async def _form(
     visit: Visit, draft: Data, problem: Problem | None = None, checked: Data | None = None
 ) -> str:
-    found, _ = await visit.engine.list_jobs(visit.caller, limit=LISTED)
-    own = [job for job in found if job.call == "sweep"]
+    page, _ = await visit.engine.list_jobs(visit.caller, limit=LISTED)
+    own = [job for job in page if job.call == "sweep"]
     return render_page(
         visit,
         "sweeps.html.j2",
