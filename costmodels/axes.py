@@ -107,6 +107,8 @@ class Axis:
     has_field: bool = True
     """Whether `Layout` has a field (or property) of its name; the others lie in
     `Layout.switches`."""
+    is_searched: bool = True
+    """Whether a search looks at its values unless they are named; the others stay off."""
     is_stepped: bool = True
     """Whether neighbours of a plan change it."""
     meaning: str = ""
@@ -170,6 +172,7 @@ _RECORDS = (
         "ranks that share a second copy of the weights",
         "sharding",
         is_always_written=False,
+        is_searched=False,
         meaning="ranks that share a second copy of the weights (1: there is none)",
     ),
     Axis("sp", "activations between the layers cut over tp", "mode", False, (), 0, 1),
@@ -191,6 +194,7 @@ _RECORDS = (
         False,
         SWITCH,
         is_always_written=False,
+        is_searched=False,
         label="offload",
     ),
     Axis(
@@ -200,6 +204,7 @@ _RECORDS = (
         False,
         SWITCH,
         is_always_written=False,
+        is_searched=False,
         is_stepped=False,
     ),
     Axis(
@@ -210,6 +215,7 @@ _RECORDS = (
         (),
         0,
         is_always_written=False,
+        is_searched=False,
         label="activation offload",
     ),
     Axis(
@@ -227,6 +233,7 @@ _RECORDS = (
         False,
         SWITCH,
         is_always_written=False,
+        is_searched=False,
     ),
     Axis(
         "rank_order", "the order in which ranks are numbered", "shape", RANK_ORDERS[0], RANK_ORDERS

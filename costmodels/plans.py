@@ -1,17 +1,21 @@
 """Layouts: one as an object at the edges, many as a struct of numpy arrays in the core."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.axes import (
-    CP_COMMS,
+    AXES,
+    NO_SWITCHES,
     RANK_ORDERS,
     RECOMPUTE_MODULES,
-    RECOMPUTES,
     SCHEDULES,
+    SwitchTable,
+    Value,
+    axis_names,
     modules_code,
     modules_of,
 )
@@ -84,6 +88,9 @@ class Layout:
     hpz: int = 1
     """Ranks of one group that keeps a second copy of the weights between its members, neighbours
     in the data-parallel group (hpZ of ZeRO++, with ZeRO-3); 1 is off."""
+    switches: tuple[tuple[str, Value], ...] = ()
+    """Axes without a field of their own that are not off, with their values, in the order of
+    `AXES`."""
 
     def __post_init__(self) -> None:
         named = self.recompute_modules or RECOMPUTE_MODULES[:1]
@@ -101,10 +108,22 @@ class Layout:
         """Whether stored activations of some layers lie on the host."""
         return self.activation_offload_layers > 0
 
+    def value(self, axis: str) -> Value:
+        """Return the value of an axis by its name."""
+        if AXES[axis].has_field:
+            value: Value = getattr(self, axis)
+            return value
+        return dict(self.switches).get(axis, AXES[axis].off)
+
     @property
-    def switches(self) -> dict[str, bool]:
-        """The switches that are not as usual, by name: one at rest changes no plan's id."""
-        return {n: getattr(self, n) for n, usual in SWITCHES.items() if getattr(self, n) != usual}
+    def in_use(self) -> dict[str, Value]:
+        """The axes that are not off, of those that are written only then, with their values."""
+        names = (axis.name for axis in AXES.values() if not axis.is_always_written)
+        return {name: self.value(name) for name in names if self.value(name) != AXES[name].off}
+
+    def code(self, axis: str) -> int:
+        """Return the number by which tables keep the value of an axis."""
+        return AXES[axis].code(self.value(axis))
 
     @property
     def sp_code(self) -> int:
@@ -158,8 +177,12 @@ class Layout:
         return self.shard or self.dp * self.cp
 
 
-SWITCHES = {"optimizer_offload": False, "dp_overlap": True, "tp_overlap": False}
-"""Switches of a layout with their usual position."""
+SWITCHES = {
+    name: bool(axis.off)
+    for name, axis in AXES.items()
+    if axis.is_switch and axis.has_field and axis.table != "derived"
+}
+"""Switches with a field of `Layout`, with their usual position."""
 SP_OVERLAPPED = 2
 """Value of the `sp` column of a plan with `tp_overlap`, which there is beside sp alone."""
 
@@ -187,10 +210,10 @@ class ShapeTable:
     split: Ints
     """Index into `splits`."""
     cp: Ints
-    ep: Ints
-    etp: Ints
     cp_comm: Ints
     """Index into `CP_COMMS`."""
+    ep: Ints
+    etp: Ints
     schedule: Ints
     """Index into `SCHEDULES`."""
     rank_order: Ints
@@ -227,49 +250,31 @@ class ShapeTable:
 
     def take(self, rows: NDArray[np.intp]) -> "ShapeTable":
         """Return the shapes at `rows`."""
-        return ShapeTable(
-            self.n_devices,
-            self.tp[rows],
-            self.pp[rows],
-            self.dp[rows],
-            self.vpp[rows],
-            self.split[rows],
-            self.cp[rows],
-            self.ep[rows],
-            self.etp[rows],
-            self.cp_comm[rows],
-            self.schedule[rows],
-            self.rank_order[rows],
-            self.splits,
-        )
+        return replace(self, **{name: getattr(self, name)[rows] for name in SHAPE_AXES})
 
     @staticmethod
-    def from_tuples(
-        n_devices: int,
-        rows: Sequence[tuple[int, int, int, int, int]],
-        splits: tuple[str, ...] = SPLITS,
-        cp: Sequence[int] = (),
-        ep: Sequence[int] = (),
-        etp: Sequence[int] = (),
-        cp_comm: Sequence[int] = (),
-        schedule: Sequence[int] = (),
-        rank_order: Sequence[int] = (),
+    def of_columns(
+        n_devices: int, columns: Mapping[str, Iterable[int]], splits: tuple[str, ...] = SPLITS
     ) -> "ShapeTable":
-        """Build a table from (tp, pp, dp, vpp, split) tuples.
+        """Build a table from the table values of some axes, each `(n_shapes,)`.
 
-        Where not given, `cp_comm` and `rank_order` are 0, `schedule` the usual one, the others 1.
+        An axis that is left out is off, the schedule the usual one; tp is always there.
         """
-        block = np.array(rows, dtype=np.int32).reshape(len(rows), 5)
-        tp, pp, dp, vpp, split = (np.ascontiguousarray(block[:, i]) for i in range(5))
+        block = {name: np.array(list(values), np.int32) for name, values in columns.items()}
+        n = len(block["tp"])
+        off = {
+            name: np.full(n, AXES[name].code(AXES[name].off), dtype=np.int32)
+            for name in SHAPE_AXES
+            if name not in block
+        }
+        block |= off
+        if "schedule" in off:
+            block["schedule"] = usual_schedule(block["pp"], block["vpp"])
+        return ShapeTable(n_devices, splits=splits, **block)
 
-        def column(values: Sequence[int], default: Ints) -> Ints:
-            return np.array(values, dtype=np.int32) if len(values) else default
 
-        one = np.ones_like(dp)
-        degrees = (column(cp, one), column(ep, one), column(etp, one))
-        kind, run = column(cp_comm, 0 * dp), column(schedule, usual_schedule(pp, vpp))
-        order = column(rank_order, 0 * dp)
-        return ShapeTable(n_devices, tp, pp, dp, vpp, split, *degrees, kind, run, order, splits)
+SHAPE_AXES = tuple(column.name for column in fields(ShapeTable) if column.name in AXES)
+"""Columns of a `ShapeTable`, in the order in which shapes are sorted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,6 +363,9 @@ class PlanTable:
     recompute_modules: Ints
     """Sets of `RECOMPUTE_MODULES` as numbers; 0 unless selective."""
     activation_offload_layers: Ints
+    switch: Ints | None = None
+    """Row of `switches`; the first without it."""
+    switches: SwitchTable = NO_SWITCHES
 
     def __len__(self) -> int:
         return len(self.shape)
@@ -379,53 +387,36 @@ class PlanTable:
 
     def take(self, rows: NDArray[np.intp] | slice) -> "PlanTable":
         """Return the plans at `rows`, over the same shapes."""
-        columns = (
-            self.shape,
-            self.mbs,
-            self.sharding,
-            self.sp,
-            self.recompute,
-            self.recompute_layers,
-            self.recompute_modules,
-            self.activation_offload_layers,
-        )
-        taken = (column[rows] for column in columns)
-        return PlanTable(self.shapes, self.shardings, self.gbs, *taken)
+        columns = {name: getattr(self, name)[rows] for name in PLAN_COLUMNS}
+        switch = None if self.switch is None else self.switch[rows]
+        return replace(self, switch=switch, **columns)
 
     def layout(self, row: int, layers: int) -> Layout:
         """Return plan `row` as an object, for a model of `layers` layers."""
-        k = int(self.shape[row])
-        shapes = self.shapes
-        pp, vpp, split = int(shapes.pp[k]), int(shapes.vpp[k]), shapes.splits[int(shapes.split[k])]
-        dp, cp, z = int(shapes.dp[k]), int(shapes.cp[k]), int(self.sharding[row])
+        shapes, k = self.shapes, int(self.shape[row])
+        shape = {name: int(getattr(shapes, name)[k]) for name in SHAPE_AXES}
+        split, z = shapes.splits[shape.pop("split")], int(self.sharding[row])
+        values: dict[str, Any] = {name: AXES[name].value(code) for name, code in shape.items()}
+        values |= {
+            name: AXES[name].value(int(getattr(self, name)[row])) for name in RECOMPUTE_AXES
+        }
         copies = int(self.shardings.copies[z])
+        ranks = values["dp"] * values["cp"]
         return Layout(
             n_devices=shapes.n_devices,
-            tp=int(shapes.tp[k]),
-            pp=pp,
-            dp=dp,
-            vpp=vpp,
+            **values,
             split=split,
+            stage_layers=stage_layers(layers, values["pp"], values["vpp"], split),
             mbs=int(self.mbs[row]),
             gbs=self.gbs,
             zero=int(self.shardings.zero[z]),
-            sp=bool(self.sp[row]),
-            schedule=SCHEDULES[int(shapes.schedule[k])],
-            recompute=RECOMPUTES[int(self.recompute[row])],
-            recompute_layers=int(self.recompute_layers[row]),
-            stage_layers=stage_layers(layers, pp, vpp, split),
-            cp=cp,
-            ep=int(shapes.ep[k]),
-            etp=int(shapes.etp[k]),
-            shard=dp * cp // copies if copies > 1 else 0,
-            cp_comm=CP_COMMS[int(shapes.cp_comm[k])],
+            shard=ranks // copies if copies > 1 else 0,
             optimizer_offload=bool(self.shardings.optimizer_offload[z]),
             dp_overlap=not self.shardings.dp_blocking[z],
-            tp_overlap=bool(self.sp[row] == SP_OVERLAPPED),
-            recompute_modules=modules_of(int(self.recompute_modules[row])),
-            rank_order=RANK_ORDERS[int(shapes.rank_order[k])],
-            activation_offload_layers=int(self.activation_offload_layers[row]),
             hpz=int(self.shardings.hpz[z]),
+            sp=bool(self.sp[row]),
+            tp_overlap=bool(self.sp[row] == SP_OVERLAPPED),
+            switches=self.switches.row(0 if self.switch is None else int(self.switch[row])),
         )
 
     @staticmethod
@@ -434,17 +425,9 @@ class PlanTable:
         rows = list(layouts)
         named = dict.fromkeys(x.split for x in rows if x.split not in SPLITS)
         splits = (*SPLITS, *named)
-        shapes = ShapeTable.from_tuples(
-            rows[0].n_devices,
-            [(x.tp, x.pp, x.dp, x.vpp, splits.index(x.split)) for x in rows],
-            splits,
-            [x.cp for x in rows],
-            [x.ep for x in rows],
-            [x.etp for x in rows],
-            [CP_COMMS.index(x.cp_comm) for x in rows],
-            [SCHEDULES.index(x.schedule) for x in rows],
-            [RANK_ORDERS.index(x.rank_order) if x.rank_order in RANK_ORDERS else 0 for x in rows],
-        )
+        coded = {name: [x.code(name) for x in rows] for name in SHAPE_AXES if name != "split"}
+        coded["split"] = [splits.index(x.split) for x in rows]
+        shapes = ShapeTable.of_columns(rows[0].n_devices, coded, splits)
 
         def column(values: Iterable[int]) -> Ints:
             return np.fromiter(values, dtype=np.int32, count=len(rows))
@@ -460,19 +443,25 @@ class PlanTable:
             for x in rows
         ]
         distinct = sorted(set(options))
+        switches = list(dict.fromkeys(x.switches for x in rows))
         return PlanTable(
             shapes,
             ShardingTable.from_tuples(distinct),
             rows[0].gbs,
-            np.arange(len(rows), dtype=np.int32),
-            column(x.mbs for x in rows),
-            column(distinct.index(option) for option in options),
-            column(x.sp_code for x in rows),
-            column(RECOMPUTES.index(x.recompute) for x in rows),
-            column(x.recompute_layers for x in rows),
-            column(modules_code(x.recompute_modules) for x in rows),
-            column(x.activation_offload_layers for x in rows),
+            shape=np.arange(len(rows), dtype=np.int32),
+            mbs=column(x.mbs for x in rows),
+            sharding=column(distinct.index(option) for option in options),
+            sp=column(x.sp_code for x in rows),
+            **{name: column(x.code(name) for x in rows) for name in RECOMPUTE_AXES},
+            switch=column(switches.index(x.switches) for x in rows),
+            switches=SwitchTable.of_rows(switches),
         )
+
+
+RECOMPUTE_AXES = axis_names("recompute")
+"""Columns of a `PlanTable` that a recompute option fixes."""
+PLAN_COLUMNS = ("shape", "mbs", "sharding", "sp", *RECOMPUTE_AXES)
+"""Columns of a `PlanTable` and a `PlanBlock`, the row of the switches aside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -496,6 +485,9 @@ class PlanBlock:
     recompute_layers: Ints
     recompute_modules: Ints
     activation_offload_layers: Ints
+    switch: Ints
+    """Row of `switches`, of the batch."""
+    switches: SwitchTable = NO_SWITCHES
 
     @property
     def n_micro(self) -> Ints:
@@ -517,18 +509,10 @@ class PlanBlock:
         """Shardings, recompute options and batches."""
         return len(self.sharding), len(self.recompute), self.shape.shape[-1]
 
-    def of_batches(self, kept: NDArray[np.intp]) -> "PlanBlock":
+    def of_batches(self, batches: NDArray[np.intp]) -> "PlanBlock":
         """Return the block of some of the batches."""
-        return replace(
-            self,
-            shape=self.shape[..., kept],
-            mbs=self.mbs[..., kept],
-            sp=self.sp[..., kept],
-            recompute=self.recompute[..., kept],
-            recompute_layers=self.recompute_layers[..., kept],
-            recompute_modules=self.recompute_modules[..., kept],
-            activation_offload_layers=self.activation_offload_layers[..., kept],
-        )
+        names = ("shape", "mbs", "sp", "switch", *RECOMPUTE_AXES)
+        return replace(self, **{name: getattr(self, name)[..., batches] for name in names})
 
     def rows(self, cells: NDArray[np.intp]) -> PlanTable:
         """Return the plans at flat positions of the whole as a table."""
@@ -537,12 +521,11 @@ class PlanBlock:
             self.shapes,
             self.shardings,
             self.gbs,
-            self.shape[0, 0, batch],
-            self.mbs[0, 0, batch],
-            self.sharding[row, 0, 0],
-            self.sp[0, 0, batch],
-            self.recompute[option, batch],
-            self.recompute_layers[option, batch],
-            self.recompute_modules[option, batch],
-            self.activation_offload_layers[option, batch],
+            shape=self.shape[0, 0, batch],
+            mbs=self.mbs[0, 0, batch],
+            sharding=self.sharding[row, 0, 0],
+            sp=self.sp[0, 0, batch],
+            **{name: getattr(self, name)[option, batch] for name in RECOMPUTE_AXES},
+            switch=self.switch[0, 0, batch],
+            switches=self.switches,
         )

@@ -3,7 +3,7 @@
     python docs/generate.py
 
 `rules.md` whole; the tables between markers in `architecture.md`, `errors.md`, `stacks.md`,
-`files.md`, `frameworks.md`, `index.md`, `sweeps.md`, `terms/collectives.md` and the pages of terms.
+`files.md`, `frameworks.md`, `index.md`, `sweeps.md`, `terms/collectives.md` and pages of terms.
 `tests/test_docs.py` fails when they are not current.
 """
 

@@ -18,10 +18,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.plans import ShapeTable
+from costmodels.axes import AXES
+from costmodels.plans import SHAPE_AXES, ShapeTable
 from searches import cp_sat
 from searches.options import MAX_VPP
-from searches.rules import SHAPE_AXES, SHAPE_RULES, Context
+from searches.rules import SHAPE_RULES, Context
 from searches.space.free_axes import free_axes, recompute_options
 from searches.space.plan_rules import pinned_columns, plan_rules
 from searches.space.shape_space import candidates, divisors, largest_named, usual_cp_limit
@@ -125,16 +126,8 @@ def _open(context: Context) -> Context:
     Kept are pinned depths and modules, which say which values there are, and switches, of which
     the search may not have what nobody names.
     """
-    named = (
-        "recompute_layers",
-        "recompute_modules",
-        "optimizer_offload",
-        "activation_offload",
-        "activation_offload_layers",
-        "dp_overlap",
-        "tp_overlap",
-        "hpz",
-    )
+    named = {axis.name for axis in AXES.values() if not axis.is_searched}
+    named |= {"recompute_layers", "recompute_modules", "dp_overlap"}
     kept = {a: v for a, v in context.options.only.items() if a in named}
     return replace(context, options=replace(context.options, only=kept, at_most={}))
 
@@ -200,7 +193,7 @@ def _free_groups(
     of_mbs += [(Condition(r.code), r.mask) for r in rules if r.of_batches]
     of_rest += [(Condition(r.code), r.mask) for r in rules if not r.of_batches]
     batches = _broken(bits, of_mbs, (len(shapes), len(axes.mbs)))
-    n_rest = options.n_sp, len(axes.shardings), len(axes.recompute)
+    n_rest = len(options.modes[0]), len(axes.shardings), len(axes.recompute)
     rest = _broken(bits, of_rest, (len(shapes), *n_rest))
     exists = recompute_options(opened, shapes, axes)
     grouped = axes.exists

@@ -32,7 +32,7 @@ from costmodels.layers.layer_terms import LayerTerms
 from costmodels.memory import param_bytes_kept
 from costmodels.parameters import expert_params as expert_params_of
 from costmodels.parameters import total_params
-from costmodels.plans import ZERO_BUBBLE, ShapeTable
+from costmodels.plans import SHAPE_AXES, ZERO_BUBBLE, ShapeTable
 from costmodels.problem import Problem
 from costmodels.schedule.stages import SPLITS
 from costmodels.step import straggler_factor
@@ -45,7 +45,6 @@ from searches.pricing.limits import Limits
 from searches.pricing.shard_prices import search_shard
 from searches.pricing.shared_work import SharedWork, options_key, rates_key, shared
 from searches.rules import (
-    SHAPE_AXES,
     SHAPE_RULES,
     Context,
     fully_sharded_fits,

@@ -3,6 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
 from costmodels import axes
 
 AXES = axes.axis_names()
@@ -69,6 +72,19 @@ class SearchOptions:
         """Return the largest micro-batch to look at: the user's, else `usual_most_mbs`."""
         pinned = self.only.get("mbs", frozenset())
         return self.at_most.get("mbs", max(usual_most_mbs(seq_len), *pinned, 1))
+
+    @property
+    def switches(self) -> axes.SwitchTable:
+        """Combinations of the axes in `Layout.switches`: of named values; off where none is."""
+        values = {axis.name: self.only.get(axis.name) for axis in axes.switch_axes()}
+        named = {name: codes for name, codes in values.items() if codes is not None}
+        return axes.SwitchTable.of_product(named) if named else axes.NO_SWITCHES
+
+    @property
+    def modes(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """Value of `sp`, and row of `switches`, of each way in which a layer may run."""
+        rows, sp = np.indices((len(self.switches), self.n_sp), dtype=np.int32)
+        return sp.ravel(), rows.ravel()
 
     @property
     def n_sp(self) -> int:

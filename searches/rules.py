@@ -22,6 +22,7 @@ from costmodels.offload.optimizer import HOST_USABLE_FRAC, gradients_leave
 from costmodels.parameters import total_params
 from costmodels.plans import (
     PIPELINES_INSIDE,
+    SHAPE_AXES,
     ZERO_BUBBLE,
     Layout,
     PlanTable,
@@ -425,20 +426,6 @@ RULES: dict[str, Rule] = {
 """All rules by code, in the order in which they are applied."""
 
 ShapePredicate = Callable[[Context, ShapeTable], Bools]
-SHAPE_AXES = (
-    "tp",
-    "pp",
-    "dp",
-    "vpp",
-    "split",
-    "cp",
-    "cp_comm",
-    "ep",
-    "etp",
-    "schedule",
-    "rank_order",
-)
-"""The coupled axes: columns of a `ShapeTable`, in the order in which shapes are sorted."""
 
 
 def _pinned(c: Context, axis: str, values: Ints) -> Bools:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from costmodels.axes import switch_axes
 from costmodels.breakdown import break_down
 from costmodels.plans import Layout
 from costmodels.problem import Problem
@@ -40,7 +41,7 @@ from planner.specs.inputs import ClusterInput, Content, FileOrContent, ModelInpu
 from planner.specs.loader import cluster_from_dict, load_cluster, load_model, model_from_dict
 from planner.specs.model import sizes_as_stated
 from planner.specs.search.axis_values import layout_to_json
-from searches.frameworks.case import Case
+from searches.frameworks.case import LAYOUT_FIELDS, Case
 from searches.frameworks.registry import framework_rules
 from searches.frameworks.rule import Broken, FrameworkRule
 from searches.frameworks.table import broken_rules
@@ -530,35 +531,7 @@ def _holds_for_forks(rule: FrameworkRule) -> bool:
     return rule.level == "layout" or rule.code.startswith("MLM2")
 
 
-CASE_FIELDS = frozenset(
-    (
-        "n_devices",
-        "tp",
-        "pp",
-        "dp",
-        "cp",
-        "ep",
-        "etp",
-        "vpp",
-        "mbs",
-        "gbs",
-        "n_micro",
-        "zero",
-        "dp_shard",
-        "hpz",
-        "optimizer_offload",
-        "dp_overlap",
-        "sp",
-        "schedule",
-        "cp_comm",
-        "recompute",
-        "recompute_layers",
-        "recompute_modules",
-        "activation_offload_layers",
-        "rank_order",
-        "counts",
-    )
-)
+CASE_FIELDS = frozenset((*LAYOUT_FIELDS, *(axis.name for axis in switch_axes()), "counts"))
 """Fields of a run's layout that framework rules read."""
 
 

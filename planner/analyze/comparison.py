@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from costmodels.axes import AXES
 from costmodels.breakdown import break_down
 from costmodels.plans import Layout
 from costmodels.problem import Problem
@@ -139,56 +140,60 @@ def _short(value: Any) -> str:
     return text if len(text) <= 24 else f"{text[:21]}..."
 
 
+TOLD_APART = ("split", "activation_offload", "recompute", "recompute_layers", "recompute_modules")
+"""Axes whose differences are one line together with others."""
+
+
 def _layout_differences(first: Opened, second: Opened) -> list[tuple[str, str, str, str]]:
     """Return the axes that differ, with what the difference means."""
     a, b = first[3].layout, second[3].layout
     sharded = "nothing", "optimizer states", "optimizer states and gradients", "all states"
     tokens = first[2].job.seq_len, second[2].job.seq_len
     experts = first[2].shape.n_experts, second[2].shape.n_experts
-    message = {
-        "n_devices": ("devices", "devices in use"),
-        "tp": ("tp", f"a layer is cut over {a.tp} -> {b.tp} devices"),
-        "pp": ("pp", f"{a.pp} -> {b.pp} pipeline stages of {_held(a)} -> {_held(b)} layers"),
-        "dp": ("dp", f"{a.dp} -> {b.dp} copies of the model share the batch"),
-        "cp": (
-            "cp",
-            f"{tokens[0] // a.cp:,} -> {tokens[1] // b.cp:,} tokens of a sequence a rank",
-        ),
-        "cp_comm": ("cp_comm", "how keys and values are exchanged"),
-        "ep": ("ep", f"{experts[0] // a.ep} -> {experts[1] // b.ep} experts on a rank"),
-        "etp": ("etp", f"an expert is cut over {a.etp} -> {b.etp} devices"),
-        "vpp": ("vpp", f"{a.vpp} -> {b.vpp} chunks a stage"),
-        "schedule": ("schedule", "order of forwards and backwards"),
+    tokens_of = tuple(n // x.cp for n, x in zip(tokens, (a, b), strict=True))
+    experts_of = tuple(n // x.ep for n, x in zip(experts, (a, b), strict=True))
+    copies = tuple(x.dp * x.cp // x.dp_shard for x in (a, b))
+    # What a difference means where the values of both plans say more than the axis.
+    of_parallelism = {
+        "tp": f"a layer is cut over {a.tp} -> {b.tp} devices",
+        "pp": f"{a.pp} -> {b.pp} pipeline stages of {_held(a)} -> {_held(b)} layers",
+        "dp": f"{a.dp} -> {b.dp} copies of the model share the batch",
+        "cp": f"{tokens_of[0]:,} -> {tokens_of[1]:,} tokens of a sequence a rank",
+        "ep": f"{experts_of[0]} -> {experts_of[1]} experts on a rank",
+        "etp": f"an expert is cut over {a.etp} -> {b.etp} devices",
+        "vpp": f"{a.vpp} -> {b.vpp} chunks a stage",
+    }
+    of_ranks = {
         "rank_order": (
-            "rank_order",
-            f"the next stage of a pipeline is {a.stage_stride} -> {b.stage_stride} ranks away",
+            f"the next stage of a pipeline is {a.stage_stride} -> {b.stage_stride} ranks away"
         ),
-        "mbs": ("mbs", "sequences in a micro-batch"),
-        "gbs": ("gbs", "sequences in a step"),
-        "n_micro": ("n_micro", f"{a.n_micro} -> {b.n_micro} micro-batches through a pipeline"),
-        "zero": ("zero", f"{sharded[a.zero]} -> {sharded[b.zero]} sharded"),
+        "zero": f"{sharded[a.zero]} -> {sharded[b.zero]} sharded",
         "dp_shard": (
-            "dp_shard",
-            f"ranks over which ZeRO shards, {a.dp * a.cp // a.dp_shard} ->"
-            f" {b.dp * b.cp // b.dp_shard} copies of what it shards",
-        ),
-        "hpz": ("hpz", "ranks that share a second copy of the weights (1: there is none)"),
-        "sp": ("sp", "activations between the layers cut over tp"),
-        "dp_overlap": ("dp_overlap", "data-parallel traffic beside compute"),
-        "tp_overlap": ("tp_overlap", "tensor-parallel traffic in pieces beside the GEMMs"),
-        "optimizer_offload": ("offload", "where the optimizer states are, and the update runs"),
-        "activation_offload_layers": (
-            "activation offload",
-            "layers whose stored activations are on the host",
+            f"ranks over which ZeRO shards, {copies[0]} -> {copies[1]} copies of what it shards"
         ),
     }
+    special = of_parallelism | of_ranks
+    message = {"n_devices": ("devices", "devices in use")}
+    for axis in AXES.values():
+        message[axis.name] = (
+            axis.label or axis.name,
+            special.get(axis.name) or axis.meaning or axis.title,
+        )
+        if axis.name == "mbs":
+            message["gbs"] = ("gbs", "sequences in a step")
+            message["n_micro"] = (
+                "n_micro",
+                f"{a.n_micro} -> {b.n_micro} micro-batches through a pipeline",
+            )
+    for name in TOLD_APART:
+        del message[name]
     out = []
     recipes = first[2].job.recipe, second[2].job.recipe
     if recipes[0] != recipes[1]:
         names = first[3].precision, second[3].precision
         out.append(("precision", *names, f"{recipes[0].name} -> {recipes[1].name}"))
-    for axis, (name, meaning) in message.items():
-        values = getattr(a, axis), getattr(b, axis)
+    for field, (name, meaning) in message.items():
+        values = tuple(x.value(field) if field in AXES else getattr(x, field) for x in (a, b))
         if values[0] != values[1]:
             out.append((name, _word(values[0]), _word(values[1]), meaning))
     if a.stage_layers != b.stage_layers and len(a.stage_layers) == len(b.stage_layers):

@@ -10,7 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from costmodels.axes import CP_COMMS, MODULE_SETS, RANK_ORDERS, SCHEDULES, modules_code, modules_of
+from costmodels.axes import AXES as RECORDS
+from costmodels.axes import (
+    CP_COMMS,
+    MODULE_SETS,
+    RANK_ORDERS,
+    SCHEDULES,
+    modules_code,
+    modules_of,
+    switch_axes,
+)
 from costmodels.offload.activations import RESIDENT_LAYERS
 from costmodels.plans import Layout, PlanTable
 from costmodels.problem import Problem
@@ -25,29 +34,7 @@ from searches.pricing.layout_prices import exact_step_s
 from searches.rules import Context, module_sets, rules_that_break
 from searches.space.shape_space import divisors
 
-AXES = (
-    "tp",
-    "pp",
-    "cp",
-    "ep",
-    "etp",
-    "vpp",
-    "split",
-    "mbs",
-    "zero",
-    "dp_shard",
-    "hpz",
-    "sp",
-    "cp_comm",
-    "recompute",
-    "recompute_layers",
-    "recompute_modules",
-    "optimizer_offload",
-    "activation_offload_layers",
-    "dp_overlap",
-    "tp_overlap",
-    "rank_order",
-)
+AXES = tuple(name for name, axis in RECORDS.items() if axis.is_stepped)
 """Axes that a neighbour may change, in the order in which changes are named."""
 HELPS: Mapping[str, tuple[str, ...]] = {
     "BAT001": ("mbs",),
@@ -189,6 +176,8 @@ def _values(problem: Problem, x: Layout, axis: str) -> list[Any]:
     if axis == "recompute_modules":
         now = modules_code(x.recompute_modules)
         return [MODULE_SETS[c] for c in module_sets(shape) if (c ^ now).bit_count() == 1]
+    if not RECORDS[axis].has_field:
+        return [RECORDS[axis].value(code) for code in range(len(RECORDS[axis].words))]
     longest = max(x.stage_layers)
     if axis == "activation_offload_layers":
         return _offloads(problem, x)
@@ -218,7 +207,7 @@ def axis_value(layout: Layout, axis: str) -> Any:
     """Return the value of an axis of `AXES`; a set of modules as its word."""
     if axis == "recompute_modules":
         return MODULE_SETS[modules_code(layout.recompute_modules)]
-    return getattr(layout, axis)
+    return layout.value(axis)
 
 
 def derived(problem: Problem, layout: Layout, changes: Mapping[str, Any]) -> Layout | None:
@@ -232,7 +221,6 @@ def derived(problem: Problem, layout: Layout, changes: Mapping[str, Any]) -> Lay
     split, counts = _split(shape.layers, pp, vpp, x, str(changes.get("split", "")))
     if not counts:
         return None
-    mbs = int(changes.get("mbs", x.mbs))
     zero = int(changes.get("zero", x.zero)) if dp * cp > 1 else 0
     group = int(changes.get("dp_shard", x.shard))
     replicated = zero and 0 < group < dp * cp and dp * cp % group == 0
@@ -243,7 +231,9 @@ def derived(problem: Problem, layout: Layout, changes: Mapping[str, Any]) -> Lay
     if "recompute_modules" in changes:
         kind, modules = "selective", modules_of(MODULE_SETS.index(changes["recompute_modules"]))
     again = _recomputed(kind, counts, x, changes)
-    return replace(
+    etp = int(changes.get("etp", x.etp))
+    values = {axis.name: changes.get(axis.name, x.value(axis.name)) for axis in switch_axes()}
+    near = replace(
         x,
         tp=tp,
         pp=pp,
@@ -252,23 +242,28 @@ def derived(problem: Problem, layout: Layout, changes: Mapping[str, Any]) -> Lay
         vpp=vpp,
         split=split,
         stage_layers=counts,
-        mbs=mbs,
-        zero=zero,
-        shard=group if replicated else 0,
-        sp=sp and tp > 1,
         schedule=_schedule(pp, vpp, x),
+        switches=tuple((name, v) for name, v in values.items() if v != RECORDS[name].off),
+    )
+    near = replace(
+        near,
         cp_comm=str(changes.get("cp_comm", x.cp_comm or "p2p")) if cp > 1 else "",
         ep=int(changes.get("ep", x.ep)),
-        etp=min(int(changes.get("etp", x.etp)), tp)
-        if "tp" in changes
-        else int(changes.get("etp", x.etp)),
+        etp=min(etp, tp) if "tp" in changes else etp,
+        mbs=int(changes.get("mbs", x.mbs)),
         recompute=kind,
         recompute_layers=again,
         recompute_modules=modules,
         rank_order=str(changes.get("rank_order", x.rank_order)),
+        activation_offload_layers=_offloaded(shape.layers, pp, kind, again, x, changes),
+    )
+    return replace(
+        near,
+        zero=zero,
+        shard=group if replicated else 0,
+        sp=sp and tp > 1,
         optimizer_offload=bool(changes.get("optimizer_offload", x.optimizer_offload)),
         dp_overlap=bool(changes.get("dp_overlap", x.dp_overlap)) or dp * cp == 1,
-        activation_offload_layers=_offloaded(shape.layers, pp, kind, again, x, changes),
         tp_overlap=bool(changes.get("tp_overlap", x.tp_overlap)) and sp and tp > 1,
         hpz=hpz if tp * pp == 1 and (dp * cp) % hpz == 0 else 1,
     )

@@ -5,7 +5,8 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
-from costmodels.plans import SWITCHES, Layout
+from costmodels.axes import AXES
+from costmodels.plans import Layout
 from costmodels.shapes import ModelShape, TrainingJob
 from hardware.parts import Pool
 from planner.frameworks.emit_request import EmitRequest
@@ -28,11 +29,10 @@ def fact_lines(
     n_nodes, per_node = nodes(layout, pool)
     plain = asdict(layout)
     # An axis that is off is not named.
-    off = SWITCHES.keys() - layout.switches.keys() | ({"cp_comm"} if layout.cp == 1 else set())
-    off |= set() if layout.activation_offload else {"activation_offload_layers"}
-    off |= set() if layout.hpz > 1 else {"hpz"}
-    for name in off:
-        del plain[name]
+    plain |= plain.pop("switches")
+    for axis in AXES.values():
+        if not axis.is_always_written and axis.name not in layout.in_use:
+            plain.pop(axis.name, None)
     if layout.recompute_text == layout.recompute:
         del plain["recompute_modules"]  # the kind says which
     return plain | {

@@ -5,6 +5,7 @@ import io
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from costmodels.axes import AXES
 from costmodels.plans import Layout
 from costmodels.precision import PRECISIONS
 from costmodels.schedule.stages import SPLITS
@@ -523,59 +524,39 @@ def _relaxation_lines(relaxation: Relaxation) -> list[str]:
     return [*wrapped(" ", relaxation.change + best), f"    {relaxation.command}"]
 
 
+FIGURES = (
+    "step_time_s",
+    "step_time_p10_s",
+    "step_time_p90_s",
+    "tokens_per_s",
+    "mfu",
+    "peak_bytes",
+    "usable_bytes",
+    "tie",
+    "group",
+    "runs_on",
+    "idle_devices",
+    "goodput_frac",
+    "expected_s",
+    "energy_j",
+    "cost_usd",
+    "usd_per_million_tokens",
+)
+"""Figures of a plan in CSV."""
+
+
 def plans_csv(result: Result) -> str:
     """Return the plans as CSV in base units (seconds, bytes, fractions)."""
     out = io.StringIO()
-    fields = [
-        "rank",
-        "plan_id",
-        "pool",
-        "precision",
-        "n_devices",
-        "tp",
-        "pp",
-        "dp",
-        "cp",
-        "cp_comm",
-        "ep",
-        "etp",
-        "rank_order",
-        "vpp",
-        "zero",
-        "mbs",
-        "n_micro",
-        "sp",
-        "recompute",
-        "recompute_layers",
-        "recompute_modules",
-        "activation_offload_layers",
-        "split",
-        "step_time_s",
-        "step_time_p10_s",
-        "step_time_p90_s",
-        "tokens_per_s",
-        "mfu",
-        "peak_bytes",
-        "usable_bytes",
-        "tie",
-        "group",
-        "runs_on",
-        "idle_devices",
-        "goodput_frac",
-        "expected_s",
-        "energy_j",
-        "cost_usd",
-        "usd_per_million_tokens",
-    ]
-    if any(plan.layout.hpz > 1 for plan in result.plans):
-        fields.insert(fields.index("mbs"), "hpz")
+    axes = [axis for axis in AXES.values() if axis.table != "derived"]
+    fields = ["rank", "plan_id", "pool", "precision", "n_devices"]
+    fields += [*(axis.name for axis in axes), "n_micro", *FIGURES]
     writer = csv.DictWriter(out, fields, lineterminator="\n", extrasaction="ignore")
     writer.writeheader()
     for plan in result.plans:
-        row = {**plan.row_json(), "runs_on": " ".join(plan.runs_on)}
+        values = {x.name: plan.layout.value(x.name) for x in axes}
+        row = {**values, **plan.row_json(), "runs_on": " ".join(plan.runs_on)}
         row["recompute_modules"] = "+".join(plan.layout.recompute_modules)
-        row["hpz"] = plan.layout.hpz
-        row["activation_offload_layers"] = plan.layout.activation_offload_layers
         writer.writerow(row)
     return out.getvalue()
 

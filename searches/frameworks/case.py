@@ -12,7 +12,18 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.axes import CP_COMMS, RANK_ORDERS, RECOMPUTES, SCHEDULES, modules_code
+from costmodels.axes import (
+    AXES,
+    CP_COMMS,
+    NO_SWITCHES,
+    RANK_ORDERS,
+    RECOMPUTES,
+    SCHEDULES,
+    SwitchTable,
+    axis_names,
+    modules_code,
+    switch_axes,
+)
 from costmodels.plans import Layout, ShapeTable, ShardingTable
 from costmodels.precision import RECIPES
 from costmodels.problem import Problem
@@ -53,6 +64,25 @@ class Unknown:
 
 UNKNOWN: Any = Unknown()
 """Stands for every field, and every setting, that is not stated."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlanKinds:
+    """Values of the free axes besides the micro-batch: modes, shardings, recompute options."""
+
+    shardings: ShardingTable
+    recompute: Ints
+    """Kind of each recompute option, `(n_options,)`."""
+    recompute_layers: Ints
+    recompute_modules: Ints | None = None
+    """Set of modules of each option; without it the attention core of those that are selective."""
+    activation_offload_layers: Ints | None = None
+    """None of any option where not given."""
+    sp: Ints = field(default_factory=lambda: np.arange(2, dtype=np.int32))
+    """Value of sp of each mode, `(n_modes,)`."""
+    switch: Ints = field(default_factory=lambda: np.zeros(2, dtype=np.int32))
+    """Row of `switches` of each mode."""
+    switches: SwitchTable = NO_SWITCHES
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,6 +127,9 @@ class Case:
     """Layers whose stored activations lie on the host."""
     rank_order: Any = RANK_ORDER
     """The order of ranks as a word, or an array of them."""
+    switches: Any = field(default_factory=dict)
+    """Table values, or arrays of them, of the axes in `Layout.switches`, by name; off where it
+    holds none."""
     counts: Any = UNKNOWN
     """Layers of each virtual stage in model order; of arrays one tuple a shape."""
     model: ModelShape = UNKNOWN
@@ -116,30 +149,8 @@ class Case:
     def of_layout(layout: Layout, shape: ModelShape, job: TrainingJob | None = None) -> "Case":
         """Return the case of one plan; without `job` its rules cannot be decided."""
         return Case(
-            n_devices=layout.n_devices,
-            tp=layout.tp,
-            pp=layout.pp,
-            dp=layout.dp,
-            cp=layout.cp,
-            ep=layout.ep,
-            etp=layout.etp,
-            vpp=layout.vpp,
-            mbs=layout.mbs,
-            gbs=layout.gbs,
-            n_micro=layout.n_micro,
-            zero=layout.zero,
-            dp_shard=layout.dp_shard,
-            hpz=layout.hpz,
-            optimizer_offload=layout.optimizer_offload,
-            dp_overlap=layout.dp_overlap,
-            sp=layout.sp,
-            schedule=SCHEDULES.index(layout.schedule),
-            cp_comm=CP_COMMS.index(layout.cp_comm),
-            recompute=RECOMPUTES.index(layout.recompute),
-            recompute_layers=layout.recompute_layers,
-            recompute_modules=modules_code(layout.recompute_modules),
-            activation_offload_layers=layout.activation_offload_layers,
-            rank_order=layout.rank_order,
+            **{name: _coded(name, layout) for name in LAYOUT_FIELDS},
+            switches={name: AXES[name].code(value) for name, value in layout.switches},
             counts=layout.stage_layers,
             model=shape,
             job=UNKNOWN if job is None else job,
@@ -150,94 +161,54 @@ class Case:
         layouts: Sequence[Layout], shape: ModelShape, job: TrainingJob | None = None
     ) -> "Case":
         """Return the case of many plans of one job, every field `(n_plans,)`."""
-
-        def column(value: Callable[[Layout], int]) -> NDArray[np.int64]:
-            return np.fromiter(map(value, layouts), dtype=np.int64, count=len(layouts))
-
+        columns: dict[str, Any] = {
+            name: np.array([_coded(name, x) for x in layouts]) for name in LAYOUT_FIELDS
+        }
+        switches = {
+            axis.name: np.array([x.code(axis.name) for x in layouts]) for axis in switch_axes()
+        }
         return Case(
-            n_devices=column(lambda x: x.n_devices),
-            tp=column(lambda x: x.tp),
-            pp=column(lambda x: x.pp),
-            dp=column(lambda x: x.dp),
-            cp=column(lambda x: x.cp),
-            ep=column(lambda x: x.ep),
-            etp=column(lambda x: x.etp),
-            vpp=column(lambda x: x.vpp),
-            mbs=column(lambda x: x.mbs),
-            gbs=column(lambda x: x.gbs),
-            n_micro=column(lambda x: x.n_micro),
-            zero=column(lambda x: x.zero),
-            dp_shard=column(lambda x: x.dp_shard),
-            hpz=column(lambda x: x.hpz),
-            optimizer_offload=column(lambda x: x.optimizer_offload) > 0,
-            dp_overlap=column(lambda x: x.dp_overlap) > 0,
-            sp=column(lambda x: x.sp) > 0,
-            schedule=column(lambda x: SCHEDULES.index(x.schedule)),
-            cp_comm=column(lambda x: CP_COMMS.index(x.cp_comm)),
-            recompute=column(lambda x: RECOMPUTES.index(x.recompute)),
-            recompute_layers=column(lambda x: x.recompute_layers),
-            recompute_modules=column(lambda x: modules_code(x.recompute_modules)),
-            activation_offload_layers=column(lambda x: x.activation_offload_layers),
-            rank_order=np.array([x.rank_order for x in layouts]),
+            **columns,
+            switches=switches,
             counts=[x.stage_layers for x in layouts],
             model=shape,
             job=UNKNOWN if job is None else job,
         )
 
     @staticmethod
-    def of_shapes(
-        problem: Problem,
-        shapes: ShapeTable,
-        shardings: ShardingTable,
-        recompute: Ints,
-        recompute_layers: Ints,
-        recompute_modules: Ints | None = None,
-        activation_offload_layers: Ints | None = None,
-        n_sp: int = 2,
-    ) -> "Case":
-        """Return the case of all plans of some shapes: shapes x sp x sharding x recompute options.
+    def of_shapes(problem: Problem, shapes: ShapeTable, kinds: "PlanKinds") -> "Case":
+        """Return the case of all plans of some shapes: shapes x mode x sharding x recompute.
 
-        `recompute_modules` holds a set for each option; without it the attention core of those
-        that are selective. `activation_offload_layers` are none where not given, `n_sp` is 3 with
-        plans that have `tp_overlap`. Micro-batches are another axis and not stated here
-        (`of_batches`).
+        Micro-batches are another axis and not stated here (`of_batches`).
         """
-        if recompute_modules is None:
-            recompute_modules = np.where(recompute == RECOMPUTES.index("selective"), 1, 0)
-        if activation_offload_layers is None:
-            activation_offload_layers = np.zeros_like(recompute)
-        splits, layers = shapes.splits, problem.shape.layers
-        rows = zip(shapes.pp.tolist(), shapes.vpp.tolist(), shapes.split.tolist(), strict=True)
-
-        def column(values: Ints) -> NDArray[np.int64]:
-            return values.astype(np.int64)[:, None, None, None]
-
+        shardings, n_options = kinds.shardings, len(kinds.recompute)
+        modules, away = kinds.recompute_modules, kinds.activation_offload_layers
+        if modules is None:
+            modules = np.where(kinds.recompute == RECOMPUTES.index("selective"), 1, 0)
+        of_mode: dict[str, Any] = {"sp": kinds.sp > 0}
+        switches = {
+            axis.name: kinds.switches.column(axis.name)[kinds.switch][None, :, None, None]
+            for axis in switch_axes()
+        }
+        of_sharding: dict[str, Any] = {
+            "zero": shardings.zero.astype(np.int64)[None],
+            "dp_shard": shardings.shard(shapes.replicas).astype(np.int64).T,
+            "hpz": shardings.hpz.astype(np.int64)[None],
+            "optimizer_offload": (shardings.optimizer_offload > 0)[None],
+            "dp_overlap": (shardings.dp_blocking == 0)[None],
+        }
+        of_option: dict[str, Any] = {
+            "recompute": kinds.recompute,
+            "recompute_layers": kinds.recompute_layers,
+            "recompute_modules": modules,
+            "activation_offload_layers": np.zeros(n_options, np.int32) if away is None else away,
+        }
         return Case(
-            n_devices=shapes.n_devices,
-            tp=column(shapes.tp),
-            pp=column(shapes.pp),
-            dp=column(shapes.dp),
-            cp=column(shapes.cp),
-            ep=column(shapes.ep),
-            etp=column(shapes.etp),
-            vpp=column(shapes.vpp),
-            gbs=problem.job.global_batch,
-            zero=shardings.zero.astype(np.int64)[None, None, :, None],
-            dp_shard=shardings.shard(shapes.replicas).astype(np.int64).T[:, None, :, None],
-            hpz=shardings.hpz.astype(np.int64)[None, None, :, None],
-            optimizer_offload=(shardings.optimizer_offload > 0)[None, None, :, None],
-            dp_overlap=(shardings.dp_blocking == 0)[None, None, :, None],
-            sp=np.arange(n_sp)[None, :, None, None] > 0,
-            schedule=column(shapes.schedule),
-            cp_comm=column(shapes.cp_comm),
-            recompute=recompute[None, None, None, :],
-            recompute_layers=recompute_layers[None, None, None, :],
-            recompute_modules=recompute_modules[None, None, None, :],
-            activation_offload_layers=activation_offload_layers[None, None, None, :],
-            rank_order=_order_names(shapes)[:, None, None, None],
-            counts=[stage_layers(layers, pp, vpp, splits[split]) for pp, vpp, split in rows],
-            model=problem.shape,
-            job=problem.job,
+            **_shape_fields(problem, shapes, 3),
+            **{name: column[None, :, None, None] for name, column in of_mode.items()},
+            **{name: column[:, None, :, None] for name, column in of_sharding.items()},
+            **{name: column[None, None, None, :] for name, column in of_option.items()},
+            switches=switches,
         )
 
     @staticmethod
@@ -246,42 +217,10 @@ class Case:
 
         Two-dimensional: the axes of `of_shapes` after the first are left out, mbs is the second.
         """
-        splits, layers = shapes.splits, problem.shape.layers
-        rows = zip(shapes.pp.tolist(), shapes.vpp.tolist(), shapes.split.tolist(), strict=True)
-
-        def column(values: Ints) -> NDArray[np.int64]:
-            return values.astype(np.int64)[:, None]
-
-        dp, sizes = column(shapes.dp), mbs.astype(np.int64)[None, :]
-        return Case(
-            n_devices=shapes.n_devices,
-            tp=column(shapes.tp),
-            pp=column(shapes.pp),
-            dp=dp,
-            cp=column(shapes.cp),
-            ep=column(shapes.ep),
-            etp=column(shapes.etp),
-            vpp=column(shapes.vpp),
-            mbs=sizes,
-            gbs=problem.job.global_batch,
-            n_micro=problem.job.global_batch // (dp * sizes),
-            zero=UNKNOWN,
-            dp_shard=UNKNOWN,
-            hpz=UNKNOWN,
-            optimizer_offload=UNKNOWN,
-            dp_overlap=UNKNOWN,
-            sp=UNKNOWN,
-            schedule=column(shapes.schedule),
-            cp_comm=column(shapes.cp_comm),
-            recompute=UNKNOWN,
-            recompute_layers=UNKNOWN,
-            recompute_modules=UNKNOWN,
-            activation_offload_layers=UNKNOWN,
-            rank_order=_order_names(shapes)[:, None],
-            counts=[stage_layers(layers, pp, vpp, splits[split]) for pp, vpp, split in rows],
-            model=problem.shape,
-            job=problem.job,
-        )
+        fields, sizes = _shape_fields(problem, shapes, 1), mbs.astype(np.int64)[None, :]
+        fields |= dict.fromkeys(axis_names("sharding", "recompute"), UNKNOWN)
+        n_micro = problem.job.global_batch // (fields["dp"] * sizes)
+        return Case(**fields, mbs=sizes, n_micro=n_micro, sp=UNKNOWN, switches=UNKNOWN)
 
     @staticmethod
     def of_run(
@@ -301,15 +240,16 @@ class Case:
         words of `Layout`; a field that is left out is not stated, and no rule may need it. So a
         run whose degrees do not multiply to its devices simply has no `dp`.
         """
-        known = dict.fromkeys(_LAYOUT, UNKNOWN) | dict(layout or {})
-        words = {"schedule": SCHEDULES, "cp_comm": CP_COMMS, "recompute": RECOMPUTES}
-        for name, values in words.items():
-            if known[name] is not UNKNOWN:
-                known[name] = values.index(str(known[name]))
-        if known["recompute_modules"] is not UNKNOWN:
-            known["recompute_modules"] = modules_code(known["recompute_modules"])
+        stated = dict(layout or {})
+        own = {axis.name for axis in switch_axes()} & stated.keys()
+        switches = {name: AXES[name].code(stated.pop(name)) for name in sorted(own)}
+        fields: dict[str, Any] = dict.fromkeys((*LAYOUT_FIELDS, "counts"), UNKNOWN) | stated
+        for name in ("schedule", "cp_comm", "recompute", "recompute_modules"):
+            if fields[name] is not UNKNOWN:
+                fields[name] = AXES[name].code(fields[name])
         return Case(
-            **known,
+            **fields,
+            switches=switches,
             model=UNKNOWN if model is None else model,
             job=UNKNOWN if job is None else job,
             settings=settings,
@@ -318,6 +258,10 @@ class Case:
             unknown=tuple(unknown),
             refused=tuple(refused),
         )
+
+    def switch(self, name: str) -> Any:
+        """Return the table value of an axis without a field of its own."""
+        return self.switches.get(name, AXES[name].code(AXES[name].off))
 
     def setting(self, name: str, default: Any = None) -> Any:
         """Return a flag or key of the run under the framework's own name, else `default`."""
@@ -385,34 +329,42 @@ class Case:
         return recipe.fp8_recipe
 
 
-_LAYOUT = (
-    "n_devices",
-    "tp",
-    "pp",
-    "dp",
-    "cp",
-    "ep",
-    "etp",
-    "vpp",
-    "mbs",
-    "gbs",
-    "n_micro",
-    "zero",
-    "dp_shard",
-    "hpz",
-    "optimizer_offload",
-    "dp_overlap",
-    "sp",
-    "schedule",
-    "cp_comm",
-    "recompute",
-    "recompute_layers",
-    "recompute_modules",
-    "activation_offload_layers",
-    "rank_order",
-    "counts",
+LAYOUT_FIELDS = (
+    *("n_devices", "gbs", "n_micro"),
+    *(
+        axis.name
+        for axis in AXES.values()
+        if axis.has_field and axis.table != "derived" and axis.name not in ("split", "tp_overlap")
+    ),
 )
-"""Fields of a case that describe its layout."""
+"""Fields of a case that a layout gives; the layers of its stages are `counts`."""
+
+
+def _coded(name: str, layout: Layout) -> Any:
+    """Return a field of a layout as rules read it: words as positions, ranks' order as a word."""
+    value = getattr(layout, name)
+    if name not in AXES or name == "rank_order" or isinstance(value, bool):
+        return value
+    return AXES[name].code(value)
+
+
+def _shape_fields(problem: Problem, shapes: ShapeTable, n_free: int) -> dict[str, Any]:
+    """Return the fields of some shapes, each with `n_free` axes of length 1 behind its own."""
+    splits, layers = shapes.splits, problem.shape.layers
+    rows = zip(shapes.pp.tolist(), shapes.vpp.tolist(), shapes.split.tolist(), strict=True)
+    size = (len(shapes), *[1] * n_free)
+    names = (name for name in axis_names("shape") if name != "split")
+    fields: dict[str, Any] = {
+        name: getattr(shapes, name).astype(np.int64).reshape(size) for name in names
+    }
+    return fields | {
+        "n_devices": shapes.n_devices,
+        "rank_order": _order_names(shapes).reshape(size),
+        "gbs": problem.job.global_batch,
+        "counts": [stage_layers(layers, pp, vpp, splits[split]) for pp, vpp, split in rows],
+        "model": problem.shape,
+        "job": problem.job,
+    }
 
 
 def _order_names(shapes: ShapeTable) -> NDArray[np.str_]:

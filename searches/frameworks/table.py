@@ -6,15 +6,14 @@
 
 from collections.abc import Iterable, Sequence
 from functools import cache, lru_cache, reduce
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.plans import Layout, ShapeTable, ShardingTable
+from costmodels.plans import Layout, ShapeTable
 from costmodels.problem import Problem
 from costmodels.shapes import ModelShape, TrainingJob
-from searches.frameworks.case import Case, NotStatedError
+from searches.frameworks.case import Case, NotStatedError, PlanKinds
 from searches.frameworks.registry import (
     framework_names,
     framework_rules,
@@ -148,22 +147,14 @@ def runnable_layouts(
 
 
 def framework_mask(
-    framework: str,
-    problem: Problem,
-    shapes: ShapeTable,
-    shardings: ShardingTable,
-    recompute: Ints,
-    recompute_layers: Ints,
-    recompute_modules: Ints | None = None,
-    activation_offload_layers: Ints | None = None,
+    framework: str, problem: Problem, shapes: ShapeTable, kinds: PlanKinds
 ) -> Bools:
-    """Return which plans a framework can run, `(n_shapes, sp, sharding, recompute options)`.
+    """Return which plans a framework can run, `(n_shapes, n_modes, n_shardings, n_options)`.
 
     `refusals` over arrays (tests compare the two). Rules about the micro-batches are apart, in
     `framework_batches`; no rule couples them with the other free axes.
     """
-    options = (recompute, recompute_layers, recompute_modules, activation_offload_layers)
-    return _mask((framework,), problem, shapes, shardings, *options)
+    return _mask((framework,), problem, shapes, kinds)
 
 
 def framework_batches(framework: str, problem: Problem, shapes: ShapeTable, mbs: Ints) -> Bools:
@@ -171,23 +162,12 @@ def framework_batches(framework: str, problem: Problem, shapes: ShapeTable, mbs:
     return _batches((framework,), problem, shapes, mbs)
 
 
-def runnable(
-    framework: str,
-    problem: Problem,
-    shapes: ShapeTable,
-    shardings: ShardingTable,
-    recompute: Ints,
-    recompute_layers: Ints,
-    recompute_modules: Ints | None = None,
-    activation_offload_layers: Ints | None = None,
-    n_sp: int = 2,
-) -> Bools:
+def runnable(framework: str, problem: Problem, shapes: ShapeTable, kinds: PlanKinds) -> Bools:
     """Return the plans of a framework's space: `default` is what Megatron-LM or DeepSpeed runs.
 
-    `(n_shapes, n_sp, n_shardings, n_options)`.
+    `(n_shapes, n_modes, n_shardings, n_options)`.
     """
-    options = (recompute, recompute_layers, recompute_modules, activation_offload_layers, n_sp)
-    return _mask(searched_frameworks(framework), problem, shapes, shardings, *options)
+    return _mask(searched_frameworks(framework), problem, shapes, kinds)
 
 
 def runnable_batches(framework: str, problem: Problem, shapes: ShapeTable, mbs: Ints) -> Bools:
@@ -196,20 +176,16 @@ def runnable_batches(framework: str, problem: Problem, shapes: ShapeTable, mbs: 
 
 
 def runnable_kinds(
-    framework: str,
-    problem: Problem,
-    shapes: ShapeTable,
-    shardings: ShardingTable,
-    *options: Any,
+    framework: str, problem: Problem, shapes: ShapeTable, kinds: PlanKinds
 ) -> tuple[Bools, NDArray[np.intp]]:
     """Return `runnable` once for each kind of shape, and the kind of each shape.
 
-    `(n_kinds, n_sp, n_shardings, n_options)` and `(n_shapes,)`; shapes of a kind break the same
+    `(n_kinds, n_modes, n_shardings, n_options)` and `(n_shapes,)`; shapes of a kind break the same
     rules with the same free axes. There are few kinds, and the whole mask would be large.
     """
-    case = Case.of_shapes(problem, shapes, shardings, *options)
+    case = Case.of_shapes(problem, shapes, kinds)
     broken = [_hits(name, case, of_batches=False) for name in searched_frameworks(framework)]
-    n, n_sp, size = len(shapes), np.asarray(case.sp).shape[1], len(np.ravel(case.recompute))
+    n, size = len(shapes), (len(kinds.sp), len(kinds.shardings), len(kinds.recompute))
     columns = [
         hits.reshape(n, -1)
         for masks in broken
@@ -218,7 +194,7 @@ def runnable_kinds(
     ]
     total = np.concatenate(columns, axis=1) if columns else np.zeros((n, 0), dtype=bool)
     firsts, of = alike_rows(total)
-    kept = np.zeros((len(firsts), n_sp, len(shardings), size), dtype=bool)
+    kept = np.zeros((len(firsts), *size), dtype=bool)
     for masks in broken:
         if masks is None:
             continue
@@ -226,21 +202,11 @@ def runnable_kinds(
     return kept, of
 
 
-def _mask(
-    names: tuple[str, ...],
-    problem: Problem,
-    shapes: ShapeTable,
-    shardings: ShardingTable,
-    recompute: Ints,
-    recompute_layers: Ints,
-    recompute_modules: Ints | None = None,
-    activation_offload_layers: Ints | None = None,
-    n_sp: int = 2,
-) -> Bools:
-    options = (recompute, recompute_layers, recompute_modules, activation_offload_layers, n_sp)
-    case = Case.of_shapes(problem, shapes, shardings, *options)
-    kept = reduce(np.logical_or, (_kept(name, case, of_batches=False) for name in names))
-    return np.broadcast_to(kept, (len(shapes), n_sp, len(shardings), len(recompute)))
+def _mask(names: tuple[str, ...], problem: Problem, shapes: ShapeTable, kinds: PlanKinds) -> Bools:
+    case = Case.of_shapes(problem, shapes, kinds)
+    runs = reduce(np.logical_or, (_kept(name, case, of_batches=False) for name in names))
+    size = (len(shapes), len(kinds.sp), len(kinds.shardings), len(kinds.recompute))
+    return np.broadcast_to(runs, size)
 
 
 def _batches(names: tuple[str, ...], problem: Problem, shapes: ShapeTable, mbs: Ints) -> Bools:

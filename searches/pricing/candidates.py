@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from costmodels.axes import CP_COMMS, SCHEDULES, modules_code
+from costmodels.axes import CP_COMMS, SCHEDULES, modules_code, switch_axes
 from costmodels.plans import Layout
 
 
@@ -44,6 +44,7 @@ def layout_key(layout: Layout) -> tuple[object, ...]:
         layout.activation_offload_layers,
         layout.tp_overlap,
         layout.hpz,
+        *(layout.code(axis.name) for axis in switch_axes()),
     )
 
 

@@ -110,7 +110,7 @@ def search_shard(shard: Shard) -> ShardAnswer:
             None if shard.nearest else may_fit,
         ):
             found = price_block(context.problem, terms, layers, block, n, limits, front)
-            batch = rows[block.block.shape[0, 0]], block.mbs, block.block.sp[0, 0]
+            batch = rows[block.block.shape[0, 0]], block.mbs, block.mode
             np.add.at(n_fit, batch, found.n_fit)
             n_faster += found.n_faster
             best = sorted(best + found.best, key=closed_form_order)[:n]

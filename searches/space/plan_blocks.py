@@ -25,10 +25,13 @@ class LegalBlock:
     """Of the size of the block."""
     mbs: NDArray[np.intp]
     """Position of each batch's size in `FreeAxes.mbs`, `(n_batches,)`."""
+    mode: NDArray[np.intp]
+    """Position of each batch in `SearchOptions.modes`, `(n_batches,)`."""
 
-    def of_batches(self, kept: Rows) -> "LegalBlock":
+    def of_batches(self, batches: Rows) -> "LegalBlock":
         """Return the block of some of the batches."""
-        return LegalBlock(self.block.of_batches(kept), self.legal[..., kept], self.mbs[kept])
+        block = self.block.of_batches(batches)
+        return LegalBlock(block, self.legal[..., batches], self.mbs[batches], self.mode[batches])
 
 
 def plan_blocks(
@@ -43,20 +46,21 @@ def plan_blocks(
 ) -> Iterator[LegalBlock]:
     """Yield the legal plans as blocks of about `n_cells` cells, every plan in exactly one.
 
-    With `least_s`, a lower bound by shape, mbs and sp, batches come in the order of their bounds,
-    and those above what `limit_s` says when it is their turn are left out. So are those of which
-    `may_fit` says no, which is asked of whole batches: a block, and which of its shardings and
-    options each batch has, `(n_shardings, n_batches)` and `(n_options, n_batches)`. ZeRO stages
-    that move traffic once per step stand in blocks of their own, apart from those that move it per
-    micro-batch: the formulas of the two differ.
+    With `least_s`, a lower bound by shape, mbs and mode, batches come in the order of their
+    bounds, and those above what `limit_s` says when it is their turn are left out. So are those
+    of which `may_fit` says no, which is asked of whole batches: a block, and which of its
+    shardings and options each batch has, `(n_shardings, n_batches)` and `(n_options, n_batches)`.
+    ZeRO stages that move traffic once per step stand in blocks of their own, apart from those that
+    move it per micro-batch: the formulas of the two differ.
     """
     used_rows = masks.shardings_used
+    sp_of, switch_of = context.options.modes
     for stages in ((0, 1), (2, 3)):
         rows = np.flatnonzero(np.isin(axes.shardings.zero, stages) & used_rows)
         if not len(rows):
             continue
-        with_sp, offered = masks.of_stages(rows)
-        of, mbs, sp = np.nonzero(masks.batches[:, :, None] & with_sp[:, None, :])
+        with_mode, offered = masks.of_stages(rows)
+        of, mbs, mode = np.nonzero(masks.batches[:, :, None] & with_mode[:, None, :])
         options, exists = _options_of(offered)
         n_options, bounds = exists.sum(axis=1), np.zeros(len(of))
         if least_s is None:
@@ -64,9 +68,9 @@ def plan_blocks(
             n_shardings = np.count_nonzero(masks.sharding[:, rows], axis=1)
             order = np.lexsort((n_shardings[of], n_options[of]))
         else:
-            order = np.argsort(least_s[of, mbs, sp], kind="stable")
-            bounds = least_s[of, mbs, sp][order]
-        of, mbs, sp = of[order], mbs[order], sp[order]
+            order = np.argsort(least_s[of, mbs, mode], kind="stable")
+            bounds = least_s[of, mbs, mode][order]
+        of, mbs, mode = of[order], mbs[order], mode[order]
         size = max(1, n_cells // (len(rows) * options.shape[1]))
         # Whole batches are looked at many at a time: that takes no cell for each plan.
         step = size if may_fit is None else max(size, n_cells // (len(rows) + options.shape[1]))
@@ -81,11 +85,13 @@ def plan_blocks(
                 shape=s.astype(np.int32)[None, None],
                 mbs=axes.mbs[mbs[at]][None, None],  # noqa: B023
                 sharding=used.astype(np.int32)[:, None, None],
-                sp=sp[at].astype(np.int32)[None, None],  # noqa: B023
+                sp=sp_of[mode[at]][None, None],  # noqa: B023
+                switch=switch_of[mode[at]][None, None],  # noqa: B023
                 recompute=axes.recompute[option],
                 recompute_layers=axes.recompute_layers[option],
                 recompute_modules=axes.recompute_modules[option],
                 activation_offload_layers=axes.activation_offload_layers[option],
+                switches=context.options.switches,
             )
 
         waiting = np.zeros(0, dtype=np.intp)
@@ -101,14 +107,14 @@ def plan_blocks(
             while len(waiting) >= size or (last and len(waiting)):
                 now, waiting = waiting[:size], waiting[size:]
                 s = of[now]
-                legal = masks.of_batches(s, sp[now], rows)
+                legal = masks.of_batches(s, mode[now], rows)
                 used = np.flatnonzero(legal.any(axis=(0, 2)))
                 legal = legal[:, used].transpose(1, 2, 0)
                 block = block_of(now, rows[used])
                 maximum = n_options[s].max()
                 at = options[s, :maximum].T[None]
                 value = np.take_along_axis(legal, at, axis=1) & exists[s, :maximum].T[None]
-                yield LegalBlock(block, value, mbs[now])
+                yield LegalBlock(block, value, mbs[now], mode[now])
             if last:
                 break
 

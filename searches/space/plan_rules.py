@@ -3,9 +3,10 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.axes import SCHEDULES
+from costmodels.axes import SCHEDULES, switch_axes
 from costmodels.offload.optimizer import gradients_leave
-from costmodels.plans import SP_OVERLAPPED, ShapeTable
+from costmodels.plans import RECOMPUTE_AXES, SP_OVERLAPPED, ShapeTable
+from searches.frameworks.case import PlanKinds
 from searches.frameworks.table import runnable_batches, runnable_kinds
 from searches.rules import (
     MODULE_RULES,
@@ -71,7 +72,7 @@ def kind_rules(context: Context, shapes: ShapeTable, axes: FreeAxes) -> list[Pla
     job, problem = context.problem.job, context.problem
     column = (slice(None), None, None, None)
     tp, pp, cp, dp = (x[column] for x in (shapes.tp, shapes.pp, shapes.cp, shapes.dp))
-    sp = np.arange(context.options.n_sp)[None, :, None, None]
+    sp = context.options.modes[0][None, :, None, None]
     zero = axes.shardings.zero[None, None, :, None]
     rules = [
         PlanRule("SP001", (sp == 0) | ((tp > 1) & (job.seq_len % (tp * cp) == 0))),
@@ -95,14 +96,18 @@ def kind_rules(context: Context, shapes: ShapeTable, axes: FreeAxes) -> list[Pla
     rules += _host_rules(context, shapes, axes)
     if emitted:
         framework = context.options.framework
-        options = (
+        modes, rows = context.options.modes
+        kinds = PlanKinds(
+            axes.shardings,
             axes.recompute,
             axes.recompute_layers,
             axes.recompute_modules,
             axes.activation_offload_layers,
+            modes,
+            rows,
+            context.options.switches,
         )
-        n_sp = context.options.n_sp
-        result = runnable_kinds(framework, problem, shapes, axes.shardings, *options, n_sp)
+        result = runnable_kinds(framework, problem, shapes, kinds)
         rules.append(PlanRule("FRM001", Coupled(*result)))
     return rules
 
@@ -154,22 +159,23 @@ def pin_rules(context: Context, shapes: ShapeTable, axes: FreeAxes) -> list[Plan
 
 def pinned_columns(context: Context, shapes: ShapeTable, axes: FreeAxes) -> dict[str, Ints]:
     """Return the values of the axes besides mbs, over shapes x sp x sharding x recompute."""
-    sp = np.arange(context.options.n_sp, dtype=np.int32)[None, :, None, None]
+    options, shardings = context.options, axes.shardings
+    sp, rows = options.modes
+    of_mode = {"sp": np.minimum(sp, 1), "tp_overlap": (sp == SP_OVERLAPPED).astype(np.int32)}
+    of_mode |= {axis.name: options.switches.column(axis.name)[rows] for axis in switch_axes()}
+    of_sharding = {
+        "zero": shardings.zero[None],
+        "dp_shard": shardings.shard(shapes.replicas).T,
+        "hpz": shardings.hpz[None],
+        "optimizer_offload": shardings.optimizer_offload[None],
+        "dp_overlap": 1 - shardings.dp_blocking[None],
+    }
+    of_option = {name: getattr(axes, name) for name in RECOMPUTE_AXES}
+    of_option["activation_offload"] = (axes.activation_offload_layers > 0).astype(np.int32)
     return {
-        "sp": np.minimum(sp, 1),
-        "tp_overlap": (sp == SP_OVERLAPPED).astype(np.int32),
-        "zero": axes.shardings.zero[None, None, :, None],
-        "dp_shard": axes.shardings.shard(shapes.replicas).T[:, None, :, None],
-        "hpz": axes.shardings.hpz[None, None, :, None],
-        "optimizer_offload": axes.shardings.optimizer_offload[None, None, :, None],
-        "activation_offload": (axes.activation_offload_layers > 0)[None, None, None, :].astype(
-            np.int32
-        ),
-        "activation_offload_layers": axes.activation_offload_layers[None, None, None, :],
-        "dp_overlap": 1 - axes.shardings.dp_blocking[None, None, :, None],
-        "recompute": axes.recompute[None, None, None, :],
-        "recompute_layers": axes.recompute_layers[None, None, None, :],
-        "recompute_modules": axes.recompute_modules[None, None, None, :],
+        **{name: column[None, :, None, None] for name, column in of_mode.items()},
+        **{name: column[:, None, :, None] for name, column in of_sharding.items()},
+        **{name: column[None, None, None, :] for name, column in of_option.items()},
     }
 
 

@@ -140,7 +140,7 @@ def _legal_kinds(context: Context, shapes: ShapeTable, axes: FreeAxes) -> LegalK
     """Return what the rules leave, those of batches aside, and what each of them leaves."""
     masks = Masks(
         np.ones((len(shapes), 1), dtype=bool),
-        np.ones((len(shapes), context.options.n_sp), dtype=bool),
+        np.ones((len(shapes), len(context.options.modes[0])), dtype=bool),
         axes.exists,
         recompute_options(context, shapes, axes),
     )

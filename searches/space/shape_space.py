@@ -27,14 +27,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.axes import CP_COMMS, RANK_ORDERS, SCHEDULES
-from costmodels.plans import PIPELINES_INSIDE, ShapeTable
+from costmodels.plans import PIPELINES_INSIDE, SHAPE_AXES, ShapeTable
 from costmodels.schedule.stages import SPLITS
 from searches import cp_sat
 from searches.frameworks.table import order_runs
 from searches.options import MAX_VPP, TOKENS_PER_CP
 from searches.pricing.shared_work import job_key, options_key, shared
 from searches.rules import (
-    SHAPE_AXES,
     SHAPE_RULES,
     Context,
     fully_sharded_fits,
@@ -106,11 +105,9 @@ class ShapeSpace:
 def table_of(context: Context, rows: Sequence[Sequence[int]] | Ints) -> ShapeTable:
     """Return shapes given as tuples of `SHAPE_AXES`, or as an array of them."""
     block = np.asarray(rows, dtype=np.int32).reshape(len(rows), len(SHAPE_AXES))
-    tp, pp, dp, vpp, split, cp, kind, ep, etp, schedule, order = map(np.ascontiguousarray, block.T)
-    columns = (tp, pp, dp, vpp, split, cp, ep, etp)
-    return ShapeTable(
-        context.n_devices, *columns, cp_comm=kind, schedule=schedule, rank_order=order
-    )
+    columns = zip(SHAPE_AXES, map(np.ascontiguousarray, block.T), strict=True)
+    named: dict[str, Any] = dict(columns)
+    return ShapeTable(context.n_devices, **named)
 
 
 def candidates(

@@ -198,16 +198,16 @@ def _promising(shapes: ShapeTable, lowest_s: Floats) -> Bools:
 
 
 def batch_bounds_s(context: Context, shapes: ShapeTable, grid: LayerGrid | None = None) -> Floats:
-    """Return what plans of each shape, mbs and sp take at least, `(n_shapes, n_mbs, n_sp)`.
+    """Return what plans of each shape, mbs and mode take at least, `(n_shapes, n_mbs, n_modes)`.
 
     inf where no plan has these micro-batches: an empty batch would seem quick, and its shape the
     most promising one.
     """
-    mbs, n_sp = batch_sizes(context), context.options.n_sp
+    mbs, (sp, _) = batch_sizes(context), context.options.modes
     if not len(mbs):
-        return np.zeros((len(shapes), 0, n_sp))
-    grid = grid or layer_grid(context.problem, shapes, mbs, n_sp)
+        return np.zeros((len(shapes), 0, len(sp)))
+    grid = grid or layer_grid(context.problem, shapes, mbs, context.options.n_sp)
     layers = grid.table(shapes, np.zeros(1, dtype=np.int32))
-    least_s = least_batch_times(context.problem, shapes, layers, mbs)
+    least_s = least_batch_times(context.problem, shapes, layers, mbs)[..., sp]
     legal = legal_batches(batch_rules(context, shapes, mbs))
     return np.where(legal[:, :, None], least_s, np.inf)

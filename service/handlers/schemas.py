@@ -5,9 +5,11 @@ of a packaged example, the mapping that its file holds, or the text of the file.
 request names a file or an address.
 """
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
+
+from costmodels.axes import AXES, Axis
 
 
 class Request(BaseModel):
@@ -253,30 +255,27 @@ class CheckSpecRequest(Request):
     document: Document
 
 
-class Layout(Answer):
-    """How one training job is split over the devices."""
+def _axis_type(axis: Axis) -> tuple[Any, Any]:
+    """Return type and field of an axis in JSON; one that is written only in use is optional."""
+    kind: Any = type(axis.off) if not isinstance(axis.off, tuple) else list[str]
+    if axis.is_always_written:
+        return kind, Field(description=axis.title)
+    return kind | None, Field(default=None, description=axis.title)
 
-    n_devices: int
-    tp: int
-    pp: int
-    dp: int
-    cp: int
-    ep: int
-    etp: int
-    vpp: int
-    zero: int
-    dp_shard: int
-    mbs: int
-    gbs: int
-    n_micro: int
-    schedule: str
-    sp: bool
-    recompute: str
-    recompute_modules: list[str]
-    recompute_layers: int
-    split: str
-    stage_layers: list[int]
-    rank_order: str
+
+if TYPE_CHECKING:
+    Layout = Answer
+else:
+    Layout = create_model(
+        "Layout",
+        __base__=Answer,
+        __doc__="How one training job is split over the devices.",
+        n_devices=(int, ...),
+        gbs=(int, ...),
+        n_micro=(int, ...),
+        stage_layers=(list[int], ...),
+        **{axis.name: _axis_type(axis) for axis in AXES.values() if axis.table != "derived"},
+    )
 
 
 class Memory(Answer):

@@ -103,7 +103,9 @@ def test_learned_positions_cover_the_longer_of_sequence_and_table():
 
 
 def sum_over_ranks(problem, tp: int, pp: int, vpp: int, split: str) -> float:
-    shapes = ShapeTable.from_tuples(tp * pp, [(tp, pp, 1, vpp, SPLITS.index(split))])
+    shapes = ShapeTable.of_columns(
+        tp * pp, {"tp": [tp], "pp": [pp], "vpp": [vpp], "split": [SPLITS.index(split)]}
+    )
     terms = shape_terms(problem, shapes, WHOLE)
     return tp * float((terms.kinds.n_ranks * terms.params).sum())
 

@@ -117,8 +117,9 @@ def test_shared_shapes_give_the_bits_of_shapes_of_their_own(problems):
     ]
     distinct = sorted(set(keys))
     assert len(distinct) < len(keys)
-    rows = [key[:5] for key in distinct]
-    shapes = ShapeTable.from_tuples(N_DEVICES, rows, schedule=[key[5] for key in distinct])
+    names = ("tp", "pp", "dp", "vpp", "split", "schedule")
+    columns = dict(zip(names, zip(*distinct, strict=True), strict=True))
+    shapes = ShapeTable.of_columns(N_DEVICES, columns)
     shared = replace(
         own, shapes=shapes, shape=np.array([distinct.index(k) for k in keys], dtype=np.int32)
     )

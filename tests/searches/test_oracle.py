@@ -182,7 +182,7 @@ REPLAYED = (
     "norm_keeps",
     "grad_copies",
 )
-"""Switches of FSDP2 and torchtitan, which the oracle does not know: tests/costmodels/comm/test_fsdp.py
+"""Switches of FSDP2 and torchtitan, which the oracle does not know: comm/test_fsdp.py
 and test_memory.py have numbers counted by hand, tests/searches/test_replayed_switches.py searches
 them."""
 

@@ -515,4 +515,4 @@ def test_an_interrupt_after_the_last_shard_is_not_lost(monkeypatch):
 
 
 def test_an_empty_table_of_shapes_takes_no_rows():
-    assert len(ShapeTable.from_tuples(8, [])) == 0
+    assert len(ShapeTable.of_columns(8, {"tp": []})) == 0

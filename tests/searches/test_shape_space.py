@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from costmodels.axes import RANK_ORDERS, SCHEDULES
 from costmodels.examples import GPT3_175B, LLAMA3_8B, LLAMA3_70B, LLAMA3_405B
-from costmodels.plans import PIPELINES_INSIDE, ShapeTable
+from costmodels.plans import PIPELINES_INSIDE, SHAPE_AXES, ShapeTable
 from hardware.parts import Fabric, Tier
 from searches import rules
 from searches.options import SearchOptions
-from searches.rules import SHAPE_AXES, SHAPE_RULES, Context, least_model_parallel
+from searches.rules import SHAPE_RULES, Context, least_model_parallel
 from searches.search import search
 from searches.space import shape_space
 from searches.space.shape_space import candidates, divisors, legal_shapes, prime_exponents

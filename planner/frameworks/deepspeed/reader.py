@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from costmodels.axes import off_values
 from costmodels.schedule.stages import balanced_layers, spelled, stage_layers
 from planner.errors import Problem, SpecError
 from planner.frameworks.runs.existing_run import ExistingRun
@@ -182,13 +183,9 @@ def _degrees(read: Reader, arguments: Mapping[str, Any], n_devices: int | None) 
         "tp": tp,
         "pp": pp,
         "cp": cp,
-        "ep": 1,
-        "etp": 1,
-        "sp": False,
         "cp_comm": "a2a" if cp > 1 else "",
-        "rank_order": "tp-cp-ep-dp-pp",
-        "vpp": 1,
         "schedule": "1f1b" if pp > 1 else "none",
+        **off_values("ep", "etp", "sp", "rank_order", "vpp"),
     }
     if n_devices:
         entries["n_devices"] = n_devices

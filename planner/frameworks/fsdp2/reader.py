@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
+from costmodels.axes import off_values
 from planner.errors import Problem, SpecError
 from planner.frameworks.deepspeed.reader import deepspeed_run, load_config, whole_batch
 from planner.frameworks.runs.existing_run import ExistingRun
@@ -182,16 +183,10 @@ def _degrees(read: Reader, sharded: bool, n_devices: int | None) -> dict[str, An
     cp = cp * sp
     entries: dict[str, Any] = {
         "tp": tp,
-        "pp": 1,
         "cp": cp,
-        "ep": 1,
-        "etp": 1,
-        "sp": False,
         "cp_comm": exchange,
-        "rank_order": "tp-cp-ep-dp-pp",
-        "optimizer_offload": False,
-        "activation_offload_layers": 0,
-        "dp_overlap": True,
+        **off_values("pp", "ep", "etp", "sp", "rank_order"),
+        **off_values("optimizer_offload", "activation_offload_layers", "dp_overlap"),
     }
     if n_devices:
         entries["n_devices"] = n_devices

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from costmodels.axes import RANK_ORDERS, modules_code, modules_of
+from costmodels.axes import RANK_ORDERS, modules_code, modules_of, switch_axes
 from costmodels.offload.activations import RESIDENT_LAYERS
 from costmodels.plans import PIPELINES_INSIDE, Layout
 from costmodels.problem import Problem
@@ -78,12 +78,11 @@ def nearest_layout(
     kind = "none" if kind == "selective" and not modules else kind
     again = int(stated.get("recompute_layers") or max(counts)) if kind == "full" else 0
     again = max(min(again, max(counts)), int(kind == "full"))
+    values: dict[str, Any] = {"tp": tp, "pp": pp, "dp": dp, "cp": cp, "ep": ep, "etp": etp}
+    own = ((axis.name, stated.get(axis.name, axis.off), axis.off) for axis in switch_axes())
     layout = Layout(
+        **values | {"vpp": vpp},
         n_devices=n,
-        tp=tp,
-        pp=pp,
-        dp=dp,
-        vpp=vpp,
         split=next(named, spelled(counts)),
         mbs=max(1, int(stated.get("mbs", 1))),
         gbs=batch,
@@ -92,14 +91,15 @@ def nearest_layout(
         schedule=_schedule(stated, pp, vpp),
         recompute=kind,
         recompute_layers=again,
+        recompute_modules=modules,
         stage_layers=counts,
-        cp=cp,
-        ep=ep,
-        etp=etp,
+        switches=tuple((name, value) for name, value, off in own if value != off),
+    )
+    layout = replace(
+        layout,
         rank_order=str(stated.get("rank_order", RANK_ORDERS[0])),
         shard=_shard(stated, dp * cp, zero, repairs),
         cp_comm=_exchange(stated, tp, cp, shape, repairs),
-        recompute_modules=modules,
         optimizer_offload=bool(stated.get("optimizer_offload")),
         dp_overlap=bool(stated.get("dp_overlap", True)) or dp * cp == 1,
         activation_offload_layers=_offloaded(stated, pp, kind, again, shape.layers, repairs),

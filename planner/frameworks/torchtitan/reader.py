@@ -15,6 +15,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from costmodels.axes import off_values
 from costmodels.schedule.stages import spelled, stage_layers
 from planner.errors import Problem, SpecError
 from planner.frameworks.runs.existing_run import Doubt, ExistingRun, Switch
@@ -619,10 +620,8 @@ def _degrees(read: Reader, n_devices: int | None) -> dict[str, Any]:
         "etp": read.number("parallelism.expert_tensor_parallel_degree", 1) if ep > 1 else 1,
         "sp": tp > 1 and read.switch("parallelism.enable_sequence_parallel", True),
         "cp_comm": "" if cp == 1 else "p2p" if rotate == "alltoall" else "all-gather",
-        "rank_order": "tp-cp-ep-dp-pp",
-        "optimizer_offload": False,
-        "activation_offload_layers": 0,
-        "dp_overlap": True,
+        **off_values("rank_order", "optimizer_offload"),
+        **off_values("activation_offload_layers", "dp_overlap"),
     }
     entries["tp_overlap"] = entries["sp"] and any(read.switch(key) for key in ASYNC_TP)
     rest = tp * pp * cp * max(1, replicate)

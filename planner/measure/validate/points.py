@@ -17,8 +17,24 @@ REQUIRED = ("id", "model", "hardware", "n_gpus")
 """Columns that every file must have; another column that is absent counts as empty."""
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredPoint:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredDegrees:
+    """Degrees of a measured run, None where the source does not say."""
+
+    tp: int | None = None
+    pp: int | None = None
+    cp: int | None = None
+    ep: int | None = None
+    etp: int | None = None
+    dp: int | None = None
+    vpp: int | None = None
+
+
+DEGREES = tuple(field.name for field in fields(MeasuredDegrees))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredPoint(MeasuredDegrees):
     """One measured run. None or an empty text means that the source does not say."""
 
     id: str
@@ -34,13 +50,6 @@ class MeasuredPoint:
     """Sequences per step over all devices."""
     mbs: int | None = None
     """Sequences per micro-batch and data-parallel rank."""
-    tp: int | None = None
-    pp: int | None = None
-    cp: int | None = None
-    ep: int | None = None
-    etp: int | None = None
-    dp: int | None = None
-    vpp: int | None = None
     zero: int | None = None
     sp: bool | None = None
     oom: bool | None = None

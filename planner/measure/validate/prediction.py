@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -223,12 +224,12 @@ def _layout(
     assert point.gbs is not None
     zero, shard = _zero(point, defaults, dp * cp, said)
     ep, etp = _expert_degrees(point, shape, point.n_gpus // pp, said)
+    exchange = _cp_comm(point, defaults, cp, shape.heads, shape.kv_heads, said)
+    degrees: dict[str, Any] = {"tp": tp, "pp": pp, "dp": dp, "cp": cp, "cp_comm": exchange}
+    degrees |= {"ep": ep, "etp": etp, "vpp": vpp}
     return layers, Layout(
+        **degrees,
         n_devices=point.n_gpus,
-        tp=tp,
-        pp=pp,
-        dp=dp,
-        vpp=vpp,
         split=split,
         mbs=point.mbs,
         gbs=point.gbs,
@@ -239,11 +240,7 @@ def _layout(
         recompute_layers=again,
         recompute_modules=modules,
         stage_layers=held,
-        cp=cp,
         shard=shard,
-        ep=ep,
-        etp=etp,
-        cp_comm=_cp_comm(point, defaults, cp, shape.heads, shape.kv_heads, said),
     )
 
 

@@ -6,7 +6,7 @@ from statistics import median
 
 from planner.measure.validate.described import Entry, Skip
 from planner.measure.validate.metrics import beyond_their_bubble, slow_runs, slower_than_more_work
-from planner.measure.validate.points import MeasuredPoint
+from planner.measure.validate.points import DEGREES, MeasuredPoint
 from planner.measure.validate.prediction import Prediction, PricedCase, case_of, price
 from planner.solver.calibration.file import Calibration
 
@@ -33,7 +33,7 @@ _KERNELS = (
     "stack",
 )
 _JOB = ("source", "model", "hardware", "n_gpus", "seq_len", "gbs")
-_DEGREES = ("mbs", "tp", "pp", "cp", "ep", "etp", "dp", "vpp", "schedule", "zero", "hsdp")
+_DEGREES = ("mbs", *DEGREES, "schedule", "zero", "hsdp")
 _FIXED = ("attention", "norm_kernel", "sp", "recompute", "precision", "stack")
 _SLOT = ("source", "model", "hardware", "seq_len", "tp", "pp", "cp", "ep", "vpp", "mbs")
 _CHUNKED = tuple(name for name in _SLOT if name != "vpp")

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from costmodels.axes import modules_code
+from costmodels.axes import axis_names, modules_code
 from costmodels.plans import Layout, PlanTable
 from costmodels.problem import Problem
 from planner.measure.validate.metrics import mean
@@ -24,20 +24,7 @@ from searches.space.shape_space import ShapeSpace
 
 EQUAL = 1e-9
 """Relative difference below which two predicted steps count as equal."""
-FREE_AXES = (
-    "mbs",
-    "zero",
-    "dp_shard",
-    "hpz",
-    "sp",
-    "recompute",
-    "recompute_layers",
-    "recompute_modules",
-    "optimizer_offload",
-    "dp_overlap",
-    "tp_overlap",
-    "activation_offload_layers",
-)
+FREE_AXES = axis_names("batch", "sharding", "mode", "recompute")
 """Axes besides those of a shape."""
 N_FINALISTS = 8
 """Plans that an unrestricted search ranks: the first is proven with any number."""

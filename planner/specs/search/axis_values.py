@@ -5,13 +5,16 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from costmodels.axes import AXES as RECORDS
 from costmodels.axes import (
     CP_COMMS,
+    MAX_VALUE,
     MODULE_SETS,
-    RANK_ORDERS,
     RECOMPUTE_MODULES,
+    SWITCH,
     modules_code,
     modules_of,
+    switch_axes,
 )
 from costmodels.offload.activations import RESIDENT_LAYERS
 from costmodels.plans import PLACEMENT_OF, Layout
@@ -35,55 +38,31 @@ WORDS: Mapping[str, tuple[str, ...]] = {**TEXT_AXES, PRECISION: PRECISIONS}
 def layout_to_json(layout: Layout) -> dict[str, Any]:
     """Return a layout with the field names of the result schema.
 
-    `cp_comm` stands there only with cp above 1, a switch only where it is not as usual: an axis
-    that is off changes no plan's id.
+    An axis that came later stands there only where it is in use: off, it changes no plan's id.
     """
-    exchange = {"cp_comm": layout.cp_comm} if layout.cp > 1 else {}
-    named: dict[str, Any] = {**exchange, **layout.switches}
-    if layout.activation_offload:
-        named["activation_offload_layers"] = layout.activation_offload_layers
-    if layout.hpz > 1:
-        named["hpz"] = layout.hpz
-    return named | {
-        "n_devices": layout.n_devices,
-        "tp": layout.tp,
-        "pp": layout.pp,
-        "dp": layout.dp,
-        "cp": layout.cp,
-        "ep": layout.ep,
-        "etp": layout.etp,
-        "vpp": layout.vpp,
-        "zero": layout.zero,
-        "dp_shard": layout.dp_shard,
-        "mbs": layout.mbs,
+    names = dict.fromkeys(axis.name for axis in RECORDS.values() if axis.is_always_written)
+    values = {name: layout.value(name) for name in names}
+    in_use = {k: v for k, v in layout.in_use.items() if k != "activation_offload"}
+    derived: dict[str, Any] = {
         "gbs": layout.gbs,
         "n_micro": layout.n_micro,
-        "schedule": layout.schedule,
-        "sp": layout.sp,
-        "recompute": layout.recompute,
         "recompute_modules": list(layout.recompute_modules),
-        "recompute_layers": layout.recompute_layers,
-        "split": layout.split,
         "stage_layers": list(layout.stage_layers),
-        "rank_order": layout.rank_order,
     }
+    return {"n_devices": layout.n_devices} | values | in_use | derived
 
 
 def layout_from_json(data: Mapping[str, Any]) -> Layout:
     """Return the layout that `layout_to_json` wrote."""
-    derived = {"dp_shard", "n_micro"}
-    fields = {name: value for name, value in data.items() if name not in derived}
+    fields = {name: value for name, value in data.items() if name not in ("dp_shard", "n_micro")}
     for name in ("stage_layers", "recompute_modules"):
         fields[name] = tuple(fields.get(name, ()))
-    is_whole = data["dp_shard"] == data["dp"] * data["cp"]
-    return Layout(**fields, shard=0 if is_whole else data["dp_shard"])
+    own = [axis.name for axis in switch_axes() if axis.name in fields]
+    switches = tuple((name, fields.pop(name)) for name in own)
+    is_full_group = data["dp_shard"] == data["dp"] * data["cp"]
+    return Layout(**fields, switches=switches, shard=0 if is_full_group else data["dp_shard"])
 
 
-LARGEST = {"zero": 3, "sp": 1, "vpp": 256}
-"""Largest value of an axis; every vpp up to a bound is looked at."""
-MOST_VALUE = 10_000_000
-"""Largest value of the other axes, which the tables of plans can hold."""
-SWITCH_WORDS = ("off", "on")
 SWITCH_FORMS = {"false": 0, "true": 1, "0": 0, "1": 1}
 """Other ways to write them."""
 
@@ -105,14 +84,14 @@ def axis_values(axis: str, text: str, flag: str) -> int:
     if axis == "split" and flag == "--pin" and re.fullmatch(r"[\dx-]*\d[\dx-]*", text):
         return _split_code(text)
     words = WORDS.get(axis)
-    if words == SWITCH_WORDS and text.lower() in SWITCH_FORMS:
+    if words == SWITCH and text.lower() in SWITCH_FORMS:
         return SWITCH_FORMS[text.lower()]
     if words:
         if text not in words:
             message = option_or_section(flag) + f": {axis} cannot be {text!r}"
             raise UsageError(message, f"one of {', '.join(words)}", code="bad-value")
         return words.index(text)
-    if axis == "sp" and text.lower() in ("true", "false", *SWITCH_WORDS):
+    if axis == "sp" and text.lower() in ("true", "false", *SWITCH):
         return int(text.lower() in ("true", "on"))
     try:
         value = int(text)
@@ -122,15 +101,14 @@ def axis_values(axis: str, text: str, flag: str) -> int:
             "for example " + option_or_section(flag, f"{axis}=1"),
             code="bad-form",
         ) from None
-    counts = ("zero", "sp", "recompute_layers", "activation_offload_layers")
-    least = 0 if axis in counts else 1
+    record = RECORDS.get(axis)
+    least, maximum = (record.least, record.most) if record else (1, MAX_VALUE)
     if value < least:
         raise UsageError(
             option_or_section(flag) + f": {axis} must be at least {least}, not {value}",
             "for example " + option_or_section(flag, f"{axis}={least}"),
             code="out-of-range",
         )
-    maximum = LARGEST.get(axis, MOST_VALUE)
     if value > maximum:
         raise UsageError(
             option_or_section(flag) + f": {axis} is at most {maximum}, not {text}",
@@ -225,7 +203,7 @@ def _activation_offload(pins: Mapping[str, int], layers: int, recomputed: int) -
     on = pins.get("activation_offload", int(n > 0))
     if "activation_offload_layers" in pins and on != (n > 0):
         raise SearchError(
-            f"activation_offload_layers {n} contradicts activation_offload {SWITCH_WORDS[on]}",
+            f"activation_offload_layers {n} contradicts activation_offload {SWITCH[on]}",
             "name one of them, or both alike",
             code="contradiction",
         )
@@ -343,33 +321,32 @@ def layout_from_pins(context: Context, pins: Mapping[str, int]) -> Layout:
     hpz = pins.get("hpz", 1)
     zero = pins.get("zero", 3 if hpz > 1 else 1 if dp * cp > 1 else 0)
     implied = "none" if pp == 1 else "interleaved" if vpp > 1 else "1f1b"
+    values: dict[str, Any] = {
+        axis.name: axis.value(pins[axis.name]) if axis.name in pins else axis.off
+        for axis in RECORDS.values()
+        if axis.has_field and axis.table != "derived" and axis.name not in ("split", "dp_shard")
+    }
+    degrees = {"tp": tp, "pp": pp, "dp": dp, "cp": cp, "vpp": vpp}
+    own = [axis for axis in switch_axes() if axis.name in pins]
+    switches = ((axis.name, axis.value(pins[axis.name])) for axis in own)
+    values |= degrees | {
+        "split": split,
+        "mbs": mbs,
+        "zero": zero,
+        "sp": bool(pins.get("sp", int(tp > 1))),
+        "schedule": named or implied,
+        "recompute": recompute,
+        "recompute_layers": recompute_layers,
+        "recompute_modules": modules_of(modules),
+        "activation_offload_layers": _activation_offload(pins, shape.layers, recompute_layers),
+    }
     layout = Layout(
+        **values | {"cp_comm": cp_comm},
         n_devices=context.n_devices,
-        tp=tp,
-        pp=pp,
-        dp=dp,
-        vpp=vpp,
-        split=split,
-        mbs=mbs,
         gbs=job.global_batch,
-        zero=zero,
-        sp=bool(pins.get("sp", int(tp > 1))),
-        schedule=named or implied,
-        recompute=recompute,
-        recompute_layers=recompute_layers,
         stage_layers=counts,
-        cp=cp,
-        ep=pins.get("ep", 1),
-        etp=pins.get("etp", 1),
-        cp_comm=cp_comm,
         shard=_shard(pins, zero, dp * cp),
-        recompute_modules=modules_of(modules),
-        rank_order=RANK_ORDERS[pins.get("rank_order", 0)],
-        optimizer_offload=bool(pins.get("optimizer_offload", 0)),
-        dp_overlap=bool(pins.get("dp_overlap", 1)),
-        activation_offload_layers=_activation_offload(pins, shape.layers, recompute_layers),
-        tp_overlap=bool(pins.get("tp_overlap", 0)),
-        hpz=hpz,
+        switches=tuple((n, value) for n, value in switches if value != RECORDS[n].off),
     )
     broken = first_broken_rule(context, layout)
     if broken:

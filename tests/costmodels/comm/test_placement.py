@@ -62,8 +62,8 @@ def test_one_run_is_a_plain_group() -> None:
 
 def inside(tp: int, pp: int, cp: int, dp: int) -> ShapeTable:
     """One shape whose pipelines lie inside."""
-    row = (tp, pp, dp, 1, 0)
-    table = ShapeTable.from_tuples(tp * pp * cp * dp, [row], cp=[cp], rank_order=[1])
+    columns = {"tp": [tp], "pp": [pp], "dp": [dp], "cp": [cp], "rank_order": [1]}
+    table = ShapeTable.of_columns(tp * pp * cp * dp, columns)
     assert PIPELINES_INSIDE == 1
     return table
 

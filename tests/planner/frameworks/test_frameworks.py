@@ -15,6 +15,7 @@ from planner.render.text import plan_details
 from planner.solver.options import SolveOptions
 from planner.solver.problem import make_problem
 from planner.specs.loader import load_cluster, load_model, model_from_dict
+from searches.frameworks.case import PlanKinds
 from searches.frameworks.registry import framework_names, framework_spaces
 from searches.frameworks.table import framework_batches, framework_mask, refusals
 from searches.rules import Context
@@ -50,7 +51,7 @@ def test_array_and_scalar_form_agree_on_legal_plans(
     masks, _, _ = legal_masks(context, shapes, axes)
     for framework in framework_names():
         options = (axes.recompute, axes.recompute_layers, axes.recompute_modules)
-        runs = framework_mask(framework, problem, shapes, axes.shardings, *options)
+        runs = framework_mask(framework, problem, shapes, PlanKinds(axes.shardings, *options))
         fits = framework_batches(framework, problem, shapes, axes.mbs)
         for wanted in (True, False):
             fit = masks.batches & fits if wanted else masks.batches

@@ -12,7 +12,7 @@ from costmodels.problem import Problem
 from costmodels.schedule.stages import SPLITS, stage_layers
 from costmodels.shapes import TrainingJob
 from costmodels.stacks import STACKS
-from searches.frameworks.case import Case, NotStatedError
+from searches.frameworks.case import Case, NotStatedError, PlanKinds
 from searches.frameworks.registry import framework_names, searched_frameworks
 from searches.frameworks.table import (
     framework_batches,
@@ -62,16 +62,8 @@ def random_shapes(rng: np.random.Generator, layers: int) -> ShapeTable:
         order = int(rng.choice([0, 0, 1]))
         rows.append((tp, pp, dp, vpp, split, cp, kind, ep, etp, order))
     block = np.array(rows)
-    return ShapeTable.from_tuples(
-        DEVICES,
-        [tuple(row[:5]) for row in block.tolist()],
-        SPLITS,
-        block[:, 5],
-        block[:, 7],
-        block[:, 8],
-        block[:, 6],
-        rank_order=block[:, 9],
-    )
+    names = ("tp", "pp", "dp", "vpp", "split", "cp", "cp_comm", "ep", "etp", "rank_order")
+    return ShapeTable.of_columns(DEVICES, dict(zip(names, block.T, strict=True)))
 
 
 def random_schedules(rng: np.random.Generator, shapes: ShapeTable) -> np.ndarray:
@@ -106,8 +98,8 @@ def test_scalar_and_array_form_agree_on_random_plans(framework: str, seed: int) 
         asked = Context(problem, SearchOptions(), DEVICES)
         shardings = sharding_options(asked, shapes)
         exists = existing_shardings(shapes, shardings)
-        kinds = (recompute, layers, modules)
-        runs = framework_mask(framework, problem, shapes, shardings, *kinds)
+        kinds = PlanKinds(shardings, recompute, layers, modules)
+        runs = framework_mask(framework, problem, shapes, kinds)
         fits = framework_batches(framework, problem, shapes, mbs)
         picked = [
             rng.integers(n, size=N_PLANS) for n in (N_SHAPES, 2, len(shardings), 6, len(mbs))
@@ -145,7 +137,7 @@ def test_every_framework_runs_some_random_plan(framework: str) -> None:
     problem = context().problem
     shapes = legal_shapes(context()).shapes
     kinds = np.array([0, 2], dtype=np.int32), np.array([0, 6], dtype=np.int32)
-    assert framework_mask(framework, problem, shapes, WHOLE, *kinds).any()
+    assert framework_mask(framework, problem, shapes, PlanKinds(WHOLE, *kinds)).any()
 
 
 @pytest.mark.parametrize(
@@ -155,7 +147,7 @@ def test_every_layout_rule_can_be_decided_where_the_search_asks_it(code: str) ->
     c = context()
     shapes = table_of(c, [(1, 1, 8, 1, 0, 1, 0, 1, 1, 0, 0), (2, 2, 2, 1, 0, 1, 0, 1, 1, 2, 1)])
     kinds = np.array([0], dtype=np.int32)
-    held = Case.of_shapes(c.problem, shapes, WHOLE, kinds, kinds)
+    held = Case.of_shapes(c.problem, shapes, PlanKinds(WHOLE, kinds, kinds))
     batches = Case.of_batches(c.problem, shapes, np.array([1, 2], dtype=np.int32))
     rule = rules_by_code()[code]
     found = np.asarray(rule.broken(batches if rule.batches else held))
@@ -175,11 +167,11 @@ def test_the_default_space_is_what_one_of_its_frameworks_runs() -> None:
         axes = free_axes(c, shapes)
         if not (len(shapes) and len(axes.mbs)):
             continue
-        kinds = (axes.shardings, axes.recompute, axes.recompute_layers, axes.recompute_modules)
-        masks = [
-            framework_mask(n, c.problem, shapes, *kinds) for n in searched_frameworks("default")
-        ]
-        either = runnable("default", c.problem, shapes, *kinds)
+        options = (axes.recompute, axes.recompute_layers, axes.recompute_modules)
+        kinds = PlanKinds(axes.shardings, *options)
+        names = searched_frameworks("default")
+        masks = [framework_mask(n, c.problem, shapes, kinds) for n in names]
+        either = runnable("default", c.problem, shapes, kinds)
         np.testing.assert_array_equal(either, masks[0] | masks[1])
         anything = dataclasses.replace(c, options=SearchOptions(framework="any"))
         legal, _, _ = legal_masks(anything, shapes, axes)

@@ -133,7 +133,7 @@ def test_the_same_input_gives_the_same_fit(pool):
     assert fit_links(sweeps, pool, FLAT, PRIORS) == fit_links(sweeps, pool, FLAT, PRIORS)
 
 
-# Published nccl-tests results (the tables and sources of tests/costmodels/comm/test_collectives.py).
+# Published nccl-tests results: tables and sources in tests/costmodels/comm/test_collectives.py.
 MIB = 2.0**20
 B200_SIZES = [MIB / 4, 2 * MIB, 8 * MIB, 32 * MIB, 128 * MIB, 512 * MIB]
 B200 = {

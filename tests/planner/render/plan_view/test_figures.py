@@ -9,8 +9,8 @@ import pytest
 from costmodels.breakdown import break_down, virtual_stage_times
 from costmodels.comm.placement import tier_names
 from costmodels.step import data_parallel_exposed, stage_times
-from planner.analyze.elasticities import elasticities
 from costmodels.terms import groups
+from planner.analyze.elasticities import elasticities
 from planner.analyze.trace.chrome_trace import HIDDEN, THREADS, trace_events
 from planner.frameworks.launchers.placement import place_plan
 from planner.render.plan_view.cards import Deck, Shown
