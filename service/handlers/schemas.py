@@ -12,6 +12,13 @@ from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 from costmodels.axes import AXES, Axis
 
 
+def _name_frameworks(schema: dict[str, Any]) -> None:
+    """Name the frameworks in a schema; imported here, as most calls read no such field."""
+    from searches.frameworks.registry import framework_spaces
+
+    schema["examples"] = list(framework_spaces())
+
+
 class Request(BaseModel):
     """Base of all requests: unknown fields are errors, and no text becomes a number."""
 
@@ -29,6 +36,8 @@ Limit = Annotated[float, Field(ge=0.0)]
 Factor = Annotated[float, Field(json_schema_extra={"minimum": 0})]
 Count = Annotated[int, Field(json_schema_extra={"minimum": 0})]
 """What is below is refused by the library, in words of its own."""
+Framework = Annotated[str, Field(json_schema_extra=_name_frameworks)]
+"""A framework, `default` or `any`; its schema names all that are installed."""
 
 
 class Text(Request):
@@ -85,7 +94,7 @@ class SolveRequest(Priced):
     """Largest values by axis."""
     top: Annotated[int, Field(json_schema_extra={"minimum": 1})] | None = None
     """Plans in the answer (10)."""
-    framework: str = ""
+    framework: Framework = ""
     objective: str = ""
     within: Factor = 0.0
     """For the objective memory: how much slower than the fastest, a factor."""
@@ -103,7 +112,7 @@ class EvaluateRequest(Priced):
     """Price one layout, whether or not it fits."""
 
     pins: dict[str, Value]
-    framework: str = "default"
+    framework: Framework = "default"
 
 
 class PlanOf(Request):
@@ -144,7 +153,7 @@ class EmitRequest(PlanOf):
     """Write the framework configuration that runs one plan, and the files that launch it."""
 
     for_: list[str] = Field(default=["megatron"], alias="for")
-    """Frameworks: megatron, deepspeed, torchtitan, fsdp2, bridge."""
+    """Frameworks by the names that `solve` takes."""
     launcher: list[str] = ["torchrun"]
     """torchrun, slurm, jobset, pytorchjob."""
     hosts: str | None = None
@@ -192,7 +201,7 @@ class ScaleRequest(Priced):
     pins: dict[str, Value] = {}
     only: dict[str, list[Value]] = {}
     max: dict[str, int] = {}
-    framework: str = ""
+    framework: Framework = ""
     time_limit_s: Limit = 0.0
     """As in solve, over the whole call."""
 
@@ -225,7 +234,7 @@ class CheckRequest(Shown):
     """Where the run does not say the model."""
     files: dict[str, str] = {}
     """Texts of the files that the run names, by name."""
-    framework: str = ""
+    framework: Framework = ""
     version: str = ""
     env: dict[str, str] = {}
     """Variables that the shell of the run sets."""
