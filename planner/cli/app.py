@@ -13,6 +13,7 @@ from planner.cli.commands.catalog import catalog_app
 from planner.cli.commands.importing import import_app
 from planner.cli.commands.measurement import calibrate, measure, validate
 from planner.cli.options import (
+    FRAMEWORKS,
     Allow,
     CalibrationFile,
     ClusterArg,
@@ -73,8 +74,7 @@ def solve(
     emit: Annotated[
         str,
         typer.Option(
-            help="Write files: megatron, deepspeed, torchtitan, fsdp2, bridge; with commas. One"
-            " alone is the --framework too."
+            help=f"Write files: {FRAMEWORKS}; with commas. One alone is the --framework too."
         ),
     ] = "",
     out: Annotated[str, typer.Option(help="Folder for the written configurations.")] = "",
@@ -685,7 +685,7 @@ def emit(
     plan: PlanArg,
     for_: Annotated[
         str,
-        typer.Option("--for", help="megatron, deepspeed, torchtitan, fsdp2, bridge; with commas."),
+        typer.Option("--for", help=f"{FRAMEWORKS}; with commas."),
     ] = "megatron",
     out: Annotated[
         str, typer.Option(help="Folder to write to; without it the files are printed.")

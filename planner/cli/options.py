@@ -4,6 +4,8 @@ from typing import Annotated
 
 import typer
 
+from searches.frameworks.registry import ANY, BUILT_IN, DEFAULT
+
 Model = Annotated[
     str,
     typer.Argument(
@@ -43,9 +45,9 @@ SetOption = Annotated[
     list[str],
     typer.Option("--set", metavar="PATH=VALUE", help="Change a field: pools.0.nodes=16."),
 ]
-Framework = Annotated[
-    str, typer.Option(help="default, megatron, deepspeed, torchtitan, fsdp2, bridge, or any.")
-]
+FRAMEWORKS = ", ".join(BUILT_IN)
+"""Frameworks as help names them: those of other packages would have to be looked for."""
+Framework = Annotated[str, typer.Option(help=f"{DEFAULT}, {FRAMEWORKS}, or {ANY}.")]
 Stack = Annotated[
     str, typer.Option(help="Software profile to price with; the framework's own by default.")
 ]
