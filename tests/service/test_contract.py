@@ -20,8 +20,8 @@ from service.handlers.limits import RequestLimits
 from service.proto.planner.v1 import planner_pb2 as pb
 from tests.planner.command import run_here
 from tests.service.conftest import STORES
+from tests.service.handlers.test_calls import JOB, SCRIPT
 from tests.service.inline import SETTINGS
-from tests.service.test_calls import JOB, SCRIPT
 from tests.service.transports import (
     ALL_CALLS,
     TOKENS,
@@ -456,7 +456,7 @@ ASKED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         {**JOB, "to": 16, "points": 2},
         ("scale", *JOB.values(), "--to", "16", "--points", "2"),
     ),
-    # What the command line prints as text or writes to files: tests/service/test_calls.py.
+    # Text, or files: tests/service/handlers/test_calls.py.
     "explain": ({"evaluate": {**JOB, "pins": PINS}, "plan": 1, "term": "bubble"}, ()),
     "emit": (
         {

@@ -384,7 +384,7 @@ def test_a_path_begins_no_line_of_a_text_log():
 
 
 def test_what_a_database_says_is_for_the_log_alone(tmp_path, caplog):
-    from tests.service.test_store import sqlite_error
+    from tests.service.jobs.test_store import sqlite_error
 
     store = Store(
         f"sqlite:///{tmp_path}/secret-place.sqlite",

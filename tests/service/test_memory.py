@@ -23,6 +23,8 @@ FEW = {
     "planner/frameworks/torchtitan/reader.py:known_fields": "releases that are packaged",
     "planner/specs/schema.py:field_meaning": "fields of our schemas",
     "planner/frameworks/releases.py:option_tables": "frameworks that we know",
+    "planner/frameworks/registry.py:_built_in": "frameworks that we know",
+    "searches/frameworks/table.py:_all_rules": "frameworks that we know",
     "searches/frameworks/table.py:order_runs": "frameworks and rank orders that we know",
     "searches/frameworks/table.py:schedule_runs": "frameworks and schedules that we know",
     "service/handlers/documents.py:_names": "model, cluster",

@@ -16,7 +16,7 @@ from service.access.auth import Auth, read_tokens
 from tests.service.serving import served
 
 TOKEN = "schema-0123456789abcdef"
-FILE = Path(__file__).parents[2] / "docs" / "openapi.json"
+FILE = Path(__file__).parents[3] / "docs" / "openapi.json"
 N_REQUESTS = 30
 """Of each operation, and as many again that the document does not allow."""
 
@@ -53,7 +53,7 @@ def test_generated_requests_are_answered_as_the_document_says(address):
     for result in document.get_all_operations():
         operation = result.ok()
         if operation.label.endswith("/events"):
-            continue  # streams: tests/service/test_rest.py reads them
+            continue  # streams: tests/service/rest/test_application.py reads them
         for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE):
             ask(operation, mode, checks, statuses)
     assert sum(statuses.values()) >= 1_000, statuses

@@ -38,14 +38,14 @@ from service.rpc.status import MOST_BYTES, status_details, status_of
 from service.settings.serving import Serving
 from service.telemetry import logs
 from service.telemetry.metrics import Metrics
+from tests.service.handlers.test_calls import JOB
 from tests.service.inline import SETTINGS
-from tests.service.test_calls import JOB
-from tests.service.test_serve import ask as ask_http
-from tests.service.test_serve import started
+from tests.service.process.test_serve import ask as ask_http
+from tests.service.process.test_serve import started
 from tests.service.transports import SUE, OverGrpc, Refused, Service, typed
 from tests.service.waiting import PATIENCE_S, until
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(scope="module")

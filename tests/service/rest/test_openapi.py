@@ -13,7 +13,7 @@ from service.rest.compatibility import breaking_changes
 from service.rest.openapi import openapi_document, openapi_text
 from service.rest.operations import OPERATIONS, TAGS
 
-FILE = Path(__file__).parents[2] / "docs" / "openapi.json"
+FILE = Path(__file__).parents[3] / "docs" / "openapi.json"
 
 
 @pytest.fixture(scope="module")

@@ -33,7 +33,7 @@ from service.process.serve import (
 )
 from tests.service.waiting import PATIENCE_S, wait_until
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture

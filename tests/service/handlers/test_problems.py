@@ -14,8 +14,8 @@ from planner.option_names import REQUEST_FIELDS, SWEEP_FIELDS
 from service.handlers.calls import call
 from service.handlers.problems import Problem
 from tests.planner.command import run_here
+from tests.service.handlers.test_calls import JOB
 from tests.service.live import live_service
-from tests.service.test_calls import JOB
 from tests.service.transports import OverGrpc, OverRest, Refused, Service
 
 MIXED = {**JOB, "cluster": "mixed-h100-a100"}

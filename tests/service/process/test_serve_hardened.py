@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from planner.errors import SpecError
 from service.command import app
 from service.proto.planner.v1 import planner_pb2, planner_pb2_grpc
-from tests.service.test_serve import ROOT, ask, started, state_of
+from tests.service.process.test_serve import ROOT, ask, started, state_of
 from tests.service.waiting import PATIENCE_S, wait_until
 
 

@@ -616,7 +616,7 @@ def test_logs_are_json_with_ids_and_without_secrets(service):
 
 
 def test_the_document_is_served_as_it_is_committed(service):
-    from tests.service.test_openapi import FILE
+    from tests.service.rest.test_openapi import FILE
 
     found = service.ask("GET", "/openapi.json", token="")
     assert found.text == FILE.read_text()

@@ -18,7 +18,7 @@ from service.settings.limits_file import (
 )
 from service.settings.options import Options
 
-DOCS = Path(__file__).parents[2] / "docs" / "service.md"
+DOCS = Path(__file__).parents[3] / "docs" / "service.md"
 
 
 def test_limits_are_set_by_name_and_the_others_stay(tmp_path):
