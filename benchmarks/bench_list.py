@@ -19,7 +19,7 @@ from planner import solve
 from planner.render.text import plans_csv, solve_table
 from planner.solver.answer.plans import plan_of_layout
 from planner.solver.answer.result import Result
-from planner.solver.request import solve_options
+from planner.solver.request import SolveRequest
 from planner.solver.sources import read_inputs
 from planner.specs.json_text import indented
 from service.pages.listing import listing
@@ -44,7 +44,7 @@ def cpu_s(run) -> tuple[float, object]:
 def one_by_one_s(names: tuple[str, str], result: Result) -> float:
     """Return what all plans of a list would take alone, from a sample of them."""
     given = read_inputs(*names)
-    options = solve_options(1, None, None, None, "default", "", ())
+    options = SolveRequest.of(top=1).options()
     some = result.plans[:: max(1, len(result.plans) // SAMPLE)]
 
     def run() -> None:

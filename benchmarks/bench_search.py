@@ -47,7 +47,7 @@ from costmodels.plans import Layout
 from costmodels.problem import Problem
 from costmodels.shape_terms import shape_terms
 from costmodels.step import score
-from planner.solver.options import SolveOptions, parse_max, parse_only
+from planner.solver.options import SolveOptions, axis_items, limit_codes, list_codes
 from planner.solver.problem import make_problem
 from planner.solver.sources import read_inputs
 from searches.executors.executor import n_cpus
@@ -192,13 +192,13 @@ def scoring(model: str, cluster: str) -> dict[str, Any]:
 
 CALL = """
 import json, sys, time, resource
-import planner.cli.app, planner.cli.output, planner
+import planner.cli.app, planner.cli.commands.plans, planner
 import ortools.sat.python.cp_model
-from planner.solver.options import parse_max
+from planner.solver.options import axis_items
 args = json.loads(sys.argv[1])
 pairs = list(zip(args[2::2], args[3::2]))
 options = dict(pairs)
-more = {"at_most": parse_max(options["--max"].split(","))} if "--max" in options else {}
+more = {"at_most": axis_items([options["--max"]], "--max")} if "--max" in options else {}
 opened = [value.split("=") for name, value in pairs if name == "--only"]
 more["only"] = {axis: values.split(",") for axis, values in opened}
 if "--pin" in options:
@@ -271,10 +271,12 @@ def solve(name: str, pin: str = "", repeat: int = 3) -> dict[str, Any]:
 
 def calculon() -> dict[str, Any]:
     """Enumerate and price every legal plan of Calculon's dimensions; CPU time of all of it."""
-    only = parse_only([item for item in CALCULON["only"].split(";") for item in _items(item)])
+    only = list_codes(
+        axis_items([x for item in CALCULON["only"].split(";") for x in _items(item)], "--only")
+    )
     options = SolveOptions(
         only=only,
-        at_most=parse_max([f"{axis}={most}" for axis, most in CALCULON["at_most"].items()]),
+        at_most=limit_codes(CALCULON["at_most"]),
     )
     context = context_of("gpt3-175b", "a100-x1024", options, n_nodes=64)
     counted = []

@@ -27,7 +27,8 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from planner.solver.answer.result import Result
-from planner.solver.request import solve_options
+from planner.solver.execution import Execution
+from planner.solver.request import SolveRequest
 from planner.solver.solve import solve_inputs
 from planner.solver.sources import read_inputs
 from searches.executors.executor import SerialExecutor
@@ -77,9 +78,9 @@ def search_point(point: Point, framework: str, shared: SharedWork | None) -> tup
             ("pools.0.nics_per_node", point.ports),
         ),
     )
-    options = solve_options(2, None, None, None, framework, "", ())
+    options = SolveRequest.of(top=2, framework=framework).options()
     start = time.process_time()
-    result = solve_inputs(model, cluster, options, SerialExecutor(), shared=shared)
+    result = solve_inputs(model, cluster, options, Execution(SerialExecutor(), shared=shared))
     return result, time.process_time() - start
 
 

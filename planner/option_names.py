@@ -10,81 +10,190 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-REQUEST_FIELDS: Mapping[str, str] = {
-    **{
-        name: name
-        for name in (
+
+@dataclass(frozen=True, slots=True)
+class SearchField:
+    """One option of a search: what it means, and what each interface calls it."""
+
+    keyword: str
+    """Argument of `planner.solve`, and field of `planner.SolveRequest`."""
+    meaning: str
+    """As the schema of the service and the documentation say it."""
+    help: str
+    """As `planner solve --help` says it."""
+    metavar: str = ""
+    option: str = ""
+    """On the command line, without its dashes; empty: the keyword."""
+    field: str = ""
+    """In requests of a service; empty: the keyword."""
+    section: str = ""
+    """Key of the `search:` section of a model or sweep file; empty: none."""
+
+    @property
+    def option_name(self) -> str:
+        """Its name on the command line, without dashes."""
+        return self.option or self.keyword
+
+    @property
+    def field_name(self) -> str:
+        """Its name in requests of a service."""
+        return self.field or self.keyword
+
+
+SEARCH_FIELDS: Mapping[str, SearchField] = {
+    field.keyword: field
+    for field in (
+        SearchField(
+            "pins",
+            'Fix axes: `{"tp": 8}`.',
+            "Fix axes: tp=8,pp=4,devices=512; a wrong one lists them all.",
+            "AXIS=V,...",
+            option="pin",
+            section="pin",
+        ),
+        SearchField(
             "only",
-            "max",
-            "set",
-            "top",
+            'Allowed values by axis: `{"tp": [4, 8]}`.',
+            "Allowed values: tp=4,8.",
+            "AXIS=A,B",
+            section="only",
+        ),
+        SearchField(
+            "at_most",
+            'Largest values by axis: `{"pp": 16}`.',
+            "Largest values: pp=16.",
+            "AXIS=N",
+            option="max",
+            field="max",
+            section="max",
+        ),
+        SearchField(
             "framework",
+            "Plans that this framework runs: one by its name, `any` of them, or the `default`.",
+            "One by its name, any, or default.",
+            section="framework",
+        ),
+        SearchField(
             "stack",
-            "pool",
+            "Software profile to price with; the framework's own by default.",
+            "Software profile to price with; the framework's own by default.",
+        ),
+        SearchField(
             "allow",
+            "`tp-across-domains`: accepted, always on.",
+            "tp-across-domains: accepted, always on; --max tp=8 closes it.",
+            section="allow",
+        ),
+        SearchField(
+            "overrides",
+            'Fields to change, by path: `{"pools.0.nodes": 16}`.',
+            "Change a field: pools.0.nodes=16.",
+            "PATH=VALUE",
+            option="set",
+            field="set",
+        ),
+        SearchField(
+            "pool",
+            "Plan for this pool of the cluster only.",
+            "Plan for this pool of the cluster only.",
+            "NAME",
+            section="pool",
+        ),
+        SearchField(
             "objective",
+            "What is to be best: step_time, tokens_per_s, cost, energy, devices, memory or"
+            " goodput.",
+            "step_time, tokens_per_s, cost, energy, devices, memory or goodput.",
+            "X",
+            section="objective",
+        ),
+        SearchField(
             "within",
+            "For the objective memory: how much slower than the fastest, a factor.",
+            "--objective memory: at most F times the fastest (1.05).",
+            "F",
+            section="within",
+        ),
+        SearchField(
             "deadline",
+            "Longest run, failures included: `30d`, or a number of days.",
+            "Longest run, failures included: 30d, 36h.",
+            "TIME",
+            section="deadline",
+        ),
+        SearchField(
+            "step_limit_s",
+            "Longest step, seconds; 0: any.",
+            "Longest step, seconds.",
+            "S",
+            option="step-limit",
+            section="step_limit_s",
+        ),
+        SearchField(
             "pareto",
+            "Two or three objectives whose front is wanted instead of a ranking.",
+            "The front of two or three objectives instead, such as step_time,memory.",
+            "X,Y[,Z]",
+            section="pareto",
+        ),
+        SearchField(
+            "time_limit_s",
+            "Stop the search after so many seconds with the best so far; 0: no limit of its own.",
+            "Stop after S seconds, best so far.",
+            "S",
+            option="time-limit",
+            section="time_limit_s",
+        ),
+        SearchField("top", "Plans in the answer (10).", "Plans to show (10).", section="top"),
+        SearchField(
             "calibration",
+            "Numbers to price with; those that ship without it.",
+            "Numbers to price with; those that ship without it.",
+            "FILE",
+        ),
+        SearchField(
             "reference",
-            "from",
-            "to",
-            "points",
-            "over",
-            "scaling",
-            "via",
-            "lost",
-            "gained",
-            "hosts",
-            "launcher",
-            "for",
-            "term",
-            "model",
-            "version",
-            "env",
-        )
-    },
-    "pin": "pins",
-    "step-limit": "step_limit_s",
-    "time-limit": "time_limit_s",
-    "point-limit": "point_limit_s",
+            "One to three measured runs of one's own that set the scale.",
+            "One to three measured steps that set the scale.",
+            "RUN.yaml",
+        ),
+    )
+}
+"""By keyword."""
+_SAME = (
+    "from",
+    "to",
+    "points",
+    "over",
+    "scaling",
+    "via",
+    "lost",
+    "gained",
+    "hosts",
+    "launcher",
+    "for",
+    "term",
+    "model",
+    "version",
+    "env",
+)
+_SWEEP_SAME = ("vary", "design", "samples", "seed", "where", "let", "set", "stack")
+_POINT_LIMIT = {"point-limit": "point_limit_s"}
+REQUEST_FIELDS: Mapping[str, str] = {
+    **{field.option_name: field.field_name for field in SEARCH_FIELDS.values()},
+    **{name: name for name in _SAME},
+    **_POINT_LIMIT,
 }
 """Fields of a service's requests by the options of the command line that say the same."""
 SWEEP_FIELDS: Mapping[str, str] = {
-    **{
-        name: name
-        for name in (
-            "only",
-            "max",
-            "set",
-            "framework",
-            "stack",
-            "pool",
-            "allow",
-            "objective",
-            "within",
-            "deadline",
-            "vary",
-            "design",
-            "samples",
-            "seed",
-            "where",
-            "let",
-            "pin",
-            "top",
-            "pareto",
-        )
-    },
-    "step-limit": "step_limit_s",
-    "time-limit": "time_limit_s",
-    "point-limit": "point_limit_s",
+    **{field.option_name: field.section for field in SEARCH_FIELDS.values() if field.section},
+    **{name: name for name in _SWEEP_SAME},
+    **_POINT_LIMIT,
 }
 """Keys of a sweep's `spec`, its section `search` included, by the same options."""
 KEYWORDS: Mapping[str, str] = {
     **REQUEST_FIELDS,
-    "max": "at_most",
-    "set": "overrides",
+    **{field.option_name: field.keyword for field in SEARCH_FIELDS.values()},
     "from": "least",
     "to": "most",
 }

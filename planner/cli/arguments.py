@@ -40,3 +40,10 @@ def size(value: int | None, option: str) -> int:
             code="out-of-range",
         )
     return value or 0
+
+
+def check_format(form: str, choices: Sequence[str] = ("table", "json")) -> None:
+    """Raise `UsageError` for a form that an answer is not printed in."""
+    if form not in choices:
+        several = " or ".join(choices) if len(choices) < 3 else f"one of {', '.join(choices)}"
+        raise UsageError(f"--format: unknown {form!r}", several, code="unknown-name")

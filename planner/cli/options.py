@@ -1,10 +1,20 @@
 """Options and arguments that several commands of the command line share."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from planner.option_names import SEARCH_FIELDS
 from searches.frameworks.registry import ANY, BUILT_IN, DEFAULT
+
+
+def _option(keyword: str, **more: Any) -> Any:
+    """Return an option of a search as `planner.option_names` describes it."""
+    field = SEARCH_FIELDS[keyword]
+    return typer.Option(
+        f"--{field.option_name}", metavar=field.metavar or None, help=field.help, **more
+    )
+
 
 Model = Annotated[
     str,
@@ -25,35 +35,25 @@ ClusterArg = Annotated[
 PlanArg = Annotated[
     str, typer.Argument(metavar="PLAN", help="RESULT.json#RANK_OR_ID, or last#RANK_OR_ID.")
 ]
-Pin = Annotated[
-    list[str],
-    typer.Option(
-        "--pin",
-        metavar="AXIS=V,...",
-        help="Fix axes: tp=8,pp=4,devices=512; a wrong one lists them all.",
-    ),
-]
-Only = Annotated[
-    list[str], typer.Option("--only", metavar="AXIS=A,B", help="Allowed values: tp=4,8.")
-]
-Max = Annotated[list[str], typer.Option("--max", metavar="AXIS=N", help="Largest values: pp=16.")]
-Allow = Annotated[
-    list[str],
-    typer.Option("--allow", help="tp-across-domains: accepted, always on; --max tp=8 closes it."),
-]
-SetOption = Annotated[
-    list[str],
-    typer.Option("--set", metavar="PATH=VALUE", help="Change a field: pools.0.nodes=16."),
-]
+Pin = Annotated[list[str], _option("pins")]
+Only = Annotated[list[str], _option("only")]
+Max = Annotated[list[str], _option("at_most")]
+Allow = Annotated[list[str], _option("allow")]
+SetOption = Annotated[list[str], _option("overrides")]
 FRAMEWORKS = ", ".join(BUILT_IN)
 """Frameworks as help names them: those of other packages would have to be looked for."""
 Framework = Annotated[str, typer.Option(help=f"{DEFAULT}, {FRAMEWORKS}, or {ANY}.")]
-Stack = Annotated[
-    str, typer.Option(help="Software profile to price with; the framework's own by default.")
-]
-PoolName = Annotated[
-    str, typer.Option("--pool", metavar="NAME", help="Plan for this pool of the cluster only.")
-]
+Stack = Annotated[str, _option("stack")]
+PoolName = Annotated[str, _option("pool")]
+Objective = Annotated[str, _option("objective")]
+Deadline = Annotated[str, _option("deadline")]
+StepLimit = Annotated[float | None, _option("step_limit_s", show_default=False)]
+Within = Annotated[float | None, _option("within", show_default=False)]
+Pareto = Annotated[str, _option("pareto")]
+TimeLimit = Annotated[float | None, _option("time_limit_s", show_default=False)]
+Top = Annotated[int | None, _option("top")]
+CalibrationFile = Annotated[str, _option("calibration")]
+Reference = Annotated[str, _option("reference")]
 Hosts = Annotated[
     str | None,
     typer.Option(
@@ -61,44 +61,6 @@ Hosts = Annotated[
     ),
 ]
 Launcher = Annotated[str, typer.Option(metavar="L,...", help="torchrun,slurm,jobset,pytorchjob.")]
-Objective = Annotated[
-    str,
-    typer.Option(
-        metavar="X", help="step_time, tokens_per_s, cost, energy, devices, memory or goodput."
-    ),
-]
-Deadline = Annotated[
-    str, typer.Option(metavar="TIME", help="Longest run, failures included: 30d, 36h.")
-]
-StepLimit = Annotated[
-    float | None,
-    typer.Option("--step-limit", metavar="S", help="Longest step, seconds.", show_default=False),
-]
-Within = Annotated[
-    float | None,
-    typer.Option(
-        metavar="F",
-        help="--objective memory: at most F times the fastest (1.05).",
-        show_default=False,
-    ),
-]
-Pareto = Annotated[
-    str,
-    typer.Option(
-        metavar="X,Y[,Z]",
-        help="The front of two or three objectives instead, such as step_time,memory.",
-    ),
-]
 Format = Annotated[str, typer.Option("--format", help="table, json, csv or md.")]
-CalibrationFile = Annotated[
-    str,
-    typer.Option(
-        "--calibration", metavar="FILE", help="Numbers to price with; those that ship without it."
-    ),
-]
-Reference = Annotated[
-    str,
-    typer.Option(
-        "--reference", metavar="RUN.yaml", help="One to three measured steps that set the scale."
-    ),
-]
+TableOrJson = Annotated[str, typer.Option("--format", help="table or json.")]
+Cache = Annotated[bool, typer.Option("--cache/--no-cache", help="Keep the result for last#...")]

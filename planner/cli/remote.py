@@ -17,7 +17,15 @@ from typing import Any, TypeVar
 
 import typer
 
-from planner.cli.arguments import overrides_of, positive, size
+from planner.cli.arguments import check_format, overrides_of, positive, size
+from planner.cli.command_arguments import (
+    EvaluateArguments,
+    ReplanArguments,
+    ScaleArguments,
+    SearchArguments,
+    SolveArguments,
+    SweepArguments,
+)
 from planner.client import (
     TOKEN,
     Client,
@@ -31,7 +39,7 @@ from planner.client import (
 from planner.errors import FileError, UsageError
 
 Made = TypeVar("Made")
-Given = Mapping[str, Any]
+Params = Mapping[str, Any]
 """Options and arguments of a command, by the names of its parameters."""
 
 
@@ -39,13 +47,13 @@ Given = Mapping[str, Any]
 class Served:
     """How a service answers a command."""
 
-    run: Callable[[Client, Given], int]
+    run: Callable[[Client, Params], int]
     """Asks, prints, and returns the exit code."""
     local: Mapping[str, str] = field(default_factory=dict)
     """Parameters that make sense on this machine alone, and what to do in their place."""
 
 
-def over_server(command: Any, name: str, server: Given, required: bool) -> Any:
+def over_server(command: Any, name: str, server: Params, required: bool) -> Any:
     """Return a command as the service of the root options `server` answers it.
 
     Where none does, it stays as it is, or is refused if `required`. `name` is how it is called:
@@ -76,7 +84,7 @@ def over_server(command: Any, name: str, server: Given, required: bool) -> Any:
 
 
 def _check_options(served: Served, ctx: Any) -> None:
-    """Raise `UsageError` for an option that was given and that no service has a use for."""
+    """Raise `UsageError` for an option on the command line that no service has a use for."""
     for parameter in ctx.command.params:
         source = ctx.get_parameter_source(parameter.name)
         if parameter.name in served.local and getattr(source, "name", "") == "COMMANDLINE":
@@ -87,7 +95,7 @@ def _check_options(served: Served, ctx: Any) -> None:
             )
 
 
-def client_of(server: Given) -> Client:
+def client_of(server: Params) -> Client:
     """Return a client for the root options: the address, a token, certificates."""
     pair = server.get("server_cert") or "", server.get("server_key") or ""
     if bool(pair[0]) != bool(pair[1]):
@@ -118,48 +126,34 @@ def _token(path: str) -> str:
 # ---- requests out of options
 
 
-def _priced(given: Given) -> Data:
-    """Return the fields that every call which prices plans has."""
-    return _without_empty(
-        model=document(given["model"], "model"),
-        cluster=document(given["cluster"], "cluster"),
-        set=_sets(given),
-        pool=given["pool"],
-        stack=given.get("stack"),
-        allow=list(given.get("allow") or ()),
-        framework=given["framework"],
-        pins=_pins(given),
-        calibration=_calibration(given),
-        **_reference(given),
+def _searched(params: Params, arguments: SearchArguments) -> Data:
+    """Return a request of a call that searches: both files, and what its options say."""
+    request = arguments.request()
+    return (
+        _without_empty(
+            model=document(params["model"], "model"),
+            cluster=document(params["cluster"], "cluster"),
+            calibration=_calibration(params),
+            **_reference(params),
+        )
+        | request.to_json()
     )
 
 
-def _searched(given: Given) -> Data:
-    """Return the fields that bound a search."""
-    from planner.cli.search_options import lists_in_words
-    from planner.solver.options import parse_max
-
-    return _without_empty(
-        only=lists_in_words(list(given["only"] or ())),
-        max=parse_max(list(given["max_"] or ())),
-        time_limit_s=positive(given["time_limit"], "--time-limit", "2.5"),
-    )
+def _sets(params: Params) -> Data:
+    return dict(overrides_of(list(params["set_"] or ())))
 
 
-def _sets(given: Given) -> Data:
-    return dict(overrides_of(list(given["set_"] or ())))
-
-
-def _calibration(given: Given) -> Any:
+def _calibration(params: Params) -> Any:
     from planner.client import calibration_text
 
-    return calibration_text(given["calibration"]) if given["calibration"] else None
+    return calibration_text(params["calibration"]) if params["calibration"] else None
 
 
-def _reference(given: Given) -> Data:
+def _reference(params: Params) -> Data:
     from planner.client import reference_of
 
-    return reference_of(given["reference"]) if given["reference"] else {}
+    return reference_of(params["reference"]) if params["reference"] else {}
 
 
 def _without_empty(**fields: Any) -> Data:
@@ -175,10 +169,10 @@ def _plan(reference: str) -> Data:
     return plan_of(result, pick_plan(result["plans"], which, source)["plan_id"])
 
 
-def _hosts(given: Given) -> Data:
+def _hosts(params: Params) -> Data:
     from planner.analyze.placement.hosts import read_hosts
 
-    return {} if given["hosts"] is None else {"hosts": "\n".join(read_hosts(given["hosts"]))}
+    return {} if params["hosts"] is None else {"hosts": "\n".join(read_hosts(params["hosts"]))}
 
 
 # ---- answers
@@ -207,8 +201,8 @@ class _Shown:
             self._show(int(event["done"]), int(event["total"]))
 
     def _show(self, done: int, total: int) -> None:
+        from planner.cli.commands.plans import show_progress
         from planner.cli.commands.scale import show_sizes
-        from planner.cli.output import show_progress
 
         self._done, self._total = done, total
         (show_sizes if self._phase == "sizes" else show_progress)(done, total)
@@ -239,17 +233,12 @@ def _show(data: Data, form: str) -> None:
     sys.stdout.write(indented if form == "json" else text)
 
 
-def _check_format(form: str) -> None:
-    if form not in ("table", "json"):
-        raise UsageError(f"--format: unknown {form!r}", "table or json")
-
-
-def _named_here(data: Data, given: Given) -> Data:
+def _named_here(data: Data, params: Params) -> Data:
     """Return an answer that calls model and cluster what the user did.
 
     The service knows the names of files, not their paths.
     """
-    inputs, here = _check_ids(data)["inputs"], (str(given["model"]), str(given["cluster"]))
+    inputs, here = _check_ids(data)["inputs"], (str(params["model"]), str(params["cluster"]))
     there = inputs["model_source"], inputs["cluster_source"]
     beginning = f"planner solve {' '.join(there)}"
     inputs["model_source"], inputs["cluster_source"] = map(os.path.basename, here)
@@ -258,8 +247,8 @@ def _named_here(data: Data, given: Given) -> Data:
         if rest != relaxation["command"]:
             words = shlex.split(rest)
             for option in ("calibration", "reference"):
-                if given[option] and f"--{option}" in words:
-                    words[words.index(f"--{option}") + 1] = given[option]
+                if params[option] and f"--{option}" in words:
+                    words[words.index(f"--{option}") + 1] = params[option]
             relaxation["command"] = " ".join(["planner solve", *here, *map(shlex.quote, words)])
     return data
 
@@ -267,45 +256,26 @@ def _named_here(data: Data, given: Given) -> Data:
 # ---- commands
 
 
-def _solve(service: Client, given: Given) -> int:
-    from planner.cli.output import implied_framework, solve_output
+def _solve(service: Client, params: Params) -> int:
+    from planner.cli.commands.plans import solve_output
     from planner.solver.answer.result import Result
 
-    given = {**given, "framework": implied_framework(given["framework"], given["emit"])}
-    show = solve_output(
-        given["form"],
-        given["emit"],
-        given["out"],
-        given["launcher"],
-        given["framework"],
-        given["cache"],
-    )
-    request = _priced(given) | _searched(given)
-    request |= _without_empty(
-        top=given["top"],
-        objective=given["objective"],
-        deadline=given["deadline"],
-        step_limit_s=positive(given["step_limit"], "--step-limit", "12.5"),
-        within=positive(given["within"], "--within", "1.05"),
-        pareto=[x.strip() for x in given["pareto"].split(",") if x.strip()],
-    )
-    if given["top"] == 0:
-        request["top"] = 0  # refused as here
-    data = _named_here(_ask(service, "solve", request), given)
+    arguments, show = solve_output(SolveArguments.of_params(params))
+    request = _searched(params, arguments)
+    data = _named_here(_ask(service, "solve", request), params)
     return show(_made(Result.from_json, data, service))
 
 
-def _evaluate(service: Client, given: Given) -> int:
-    from planner.cli.output import show_evaluated
+def _evaluate(service: Client, params: Params) -> int:
+    from planner.cli.commands.plans import show_evaluated
     from planner.solver.answer.result import Result
 
-    request = _priced(given)
-    request.setdefault("pins", {})
-    data = _named_here(_ask(service, "evaluate", request), given)
+    request = {"pins": {}, **_searched(params, EvaluateArguments.of_params(params))}
+    data = _named_here(_ask(service, "evaluate", request), params)
     result = _made(Result.from_json, data, service)
-    if given["form"] == "table":
+    if params["form"] == "table":
         result = _with_rows(result, data)
-    return show_evaluated(result, given["form"], given["cache"])
+    return show_evaluated(result, params["form"], params["cache"])
 
 
 def _with_rows(result: Any, data: Data) -> Any:
@@ -321,30 +291,30 @@ def _with_rows(result: Any, data: Data) -> Any:
     )
 
 
-def _explain(service: Client, given: Given) -> int:
-    from planner.cli.output import check_explained, show_explained
+def _explain(service: Client, params: Params) -> int:
+    from planner.cli.commands.plans import show_explained
 
-    check_explained(given["form"])
-    data = _ask(service, "explain", {**_plan(given["plan"]), "term": given["term"]})
-    show_explained(data, given["form"])
+    check_format(params["form"])
+    data = _ask(service, "explain", {**_plan(params["plan"]), "term": params["term"]})
+    show_explained(data, params["form"])
     return 0
 
 
-def _emit(service: Client, given: Given) -> int:
+def _emit(service: Client, params: Params) -> int:
     from planner.analyze.plan_files import chosen_targets
-    from planner.cli.output import show_files
+    from planner.cli.commands.plans import show_files
     from planner.frameworks.launchers.files import parse_launchers
 
-    targets = chosen_targets(given["for_"])
-    launchers = parse_launchers(given["launcher"])
-    plan = _plan(given["plan"])
-    request = {**plan, "for": targets, "launcher": list(launchers), **_hosts(given)}
+    targets = chosen_targets(params["for_"])
+    launchers = parse_launchers(params["launcher"])
+    plan = _plan(params["plan"])
+    request = {**plan, "for": targets, "launcher": list(launchers), **_hosts(params)}
     data = _ask(service, "emit", request)
     folder = None
-    if given["out"]:
+    if params["out"]:
         saved = plan["result"]["plans"]
         rank = next(x["rank"] for x in saved if x["plan_id"] == plan["plan"])
-        folder = Path(given["out"]) / f"{rank}-{plan['plan']}"
+        folder = Path(params["out"]) / f"{rank}-{plan['plan']}"
     show_files(_plain(data["files"]), targets, folder)
     return 0
 
@@ -378,80 +348,80 @@ def _check_ids(result: Data) -> Data:
     return result
 
 
-def _place(service: Client, given: Given) -> int:
-    _check_format(given["form"])
-    request = {**_plan(given["plan"]), **_hosts(given)}
-    if given["form"] == "table":
+def _place(service: Client, params: Params) -> int:
+    check_format(params["form"])
+    request = {**_plan(params["plan"]), **_hosts(params)}
+    if params["form"] == "table":
         sys.stdout.write(_ask(service, "place", {**request, "with_text": True})["text"])
     else:
         sys.stdout.write(json.dumps(_ask(service, "place", request)) + "\n")
     return 0
 
 
-def _replan(service: Client, given: Given) -> int:
+def _replan(service: Client, params: Params) -> int:
     from planner.analyze.replan.replan import lost_of_text
+    from planner.cli.commands.plans import check_replan
     from planner.solver.answer.result_store import save_text
 
-    _check_format(given["form"])
-    if given["via"] not in ("checkpoint", "network"):
-        raise UsageError(f"--via: unknown {given['via']!r}", "checkpoint or network")
-    lost = lost_of_text(given["lost"])
+    check_replan(ReplanArguments(**{x: y for x, y in params.items() if x != "plan"}))
+    lost = lost_of_text(params["lost"])
     request = {
-        **_plan(given["plan"]),
+        **_plan(params["plan"]),
         "lost": lost if isinstance(lost, int) else list(lost),
-        "gained": given["gained"],
-        "via": given["via"],
+        "gained": params["gained"],
+        "via": params["via"],
         "with_text": True,
         **_without_empty(
-            time_limit_s=positive(given["time_limit"], "--time-limit", "2.5"),
+            time_limit_s=positive(params["time_limit"], "--time-limit", "2.5"),
         ),
     }
     data = _ask(service, "replan", request)
-    if given["cache"]:
+    if params["cache"]:
         result = _check_ids(data["result"])
         save_text(result["result_id"], json.dumps(result, indent=1, allow_nan=False) + "\n")
     stopped = bool(data["stopped"])
-    _show(data, given["form"])
+    _show(data, params["form"])
     return 3 if data["verdict"] == "nothing fits" else 4 if stopped else 0
 
 
-def _diff(service: Client, given: Given) -> int:
-    _check_format(given["form"])
-    request = {"a": _plan(given["first"]), "b": _plan(given["second"]), "with_text": True}
-    _show(_ask(service, "diff", request), given["form"])
+def _diff(service: Client, params: Params) -> int:
+    check_format(params["form"])
+    request = {"a": _plan(params["first"]), "b": _plan(params["second"]), "with_text": True}
+    _show(_ask(service, "diff", request), params["form"])
     return 0
 
 
-def _check(service: Client, given: Given) -> int:
-    from planner.cli.output import check_variables, command_line
+def _check(service: Client, params: Params) -> int:
+    from planner.cli.commands.plans import check_variables, command_line
     from planner.render.check_report import heading_lines
+    from planner.solver.options import axis_pins
 
-    _check_format(given["form"])
+    check_format(params["form"])
+    cluster = params["file"] if params["command"] else params["cluster"]
     run: Data
-    cluster = given["file"] if given["command"] else given["cluster"]
-    if given["command"]:
-        script, files = command_line([given["cluster"], *given["command"]])
+    if params["command"]:
+        script, files = command_line([params["cluster"], *params["command"]])
         run = {"run": FileText(str(script.content), script.name), "files": files}
     else:
-        run = run_of(given["file"])
+        run = run_of(params["file"])
     request = {
         **run,
         **_without_empty(
             cluster=document(cluster, "cluster"),
-            model=document(given["model"], "model") if given["model"] else None,
-            framework=given["framework"],
-            version=given["version"],
-            env=check_variables(list(given["env"] or ())),
-            pins=_pins(given),
-            set=_sets(given),
-            pool=given["pool"],
-            calibration=_calibration(given),
+            model=document(params["model"], "model") if params["model"] else None,
+            framework=params["framework"],
+            version=params["version"],
+            env=check_variables(list(params["env"] or ())),
+            pins=axis_pins(params["pin"] or ()),
+            set=_sets(params),
+            pool=params["pool"],
+            calibration=_calibration(params),
         ),
         "with_text": True,
     }
     data = _ask(service, "check", request)
     # The service knows the name of the file, not its path.
-    if given["command"]:
+    if params["command"]:
         data["source"] = run["run"].path
     messages = data["format"], data["framework"], data["release"]
     rest = data["text"].splitlines()[
@@ -459,94 +429,52 @@ def _check(service: Client, given: Given) -> int:
     ]
     data["text"] = "\n".join([*heading_lines(run["run"].path, *messages), *rest]) + "\n"
     good = data["accepted"] and data["fits"]
-    _show(data, given["form"])
+    _show(data, params["form"])
     return 0 if good else 3
 
 
-def _pins(given: Given) -> Data:
-    from planner.cli.search_options import pins_in_words
-
-    return pins_in_words(list(given["pin"] or ()))
-
-
-def _scale(service: Client, given: Given) -> int:
+def _scale(service: Client, params: Params) -> int:
     from planner.cli.commands.scale import check_output, show_scaling
     from planner.sweeps.scaling.curve import Scaling
 
-    check_output(given["form"], given["html"])
-    bounds = {"from": size(given["from_"], "--from"), "to": size(given["to"], "--to")}
+    check_output(params["form"], params["html"])
+    bounds = {"from": size(params["from_"], "--from"), "to": size(params["to"], "--to")}
     request = {
-        **_priced(given),
-        **_searched(given),
+        **_searched(params, ScaleArguments.of_params(params)),
         **_without_empty(**bounds),
-        "scaling": given["scaling"],
-        "over": given["over"],
-        "points": given["points"],
+        "scaling": params["scaling"],
+        "over": params["over"],
+        "points": params["points"],
     }
-    data = _named_here(_ask(service, "scale", request), given)
-    return show_scaling(_made(Scaling.from_json, data, service), given["form"], given["html"])
+    data = _named_here(_ask(service, "scale", request), params)
+    return show_scaling(_made(Scaling.from_json, data, service), params["form"], params["html"])
 
 
-def _sweep(service: Client, given: Given) -> int:
+def _sweep(service: Client, params: Params) -> int:
     from planner.cli.commands.sweep import run_sweep_command
-    from planner.cli.search_options import Stated
 
-    def ask(spec: Mapping[str, Any], limit_s: float) -> Any:
-        named = {"calibration": "", "reference": "", **spec}
+    def remote_rows(spec: Mapping[str, Any], limit_s: float) -> Any:
+        files = {"calibration": "", "reference": "", **spec}
         request = {
             "spec": {x: y for x, y in spec.items() if x not in ("calibration", "reference")},
             **_without_empty(
-                point_limit_s=limit_s, calibration=_calibration(named), **_reference(named)
+                point_limit_s=limit_s, calibration=_calibration(files), **_reference(files)
             ),
         }
         return service.rows("sweep", request)
 
-    stated = Stated(
-        pin=list(given["pin"] or ()),
-        only=list(given["only"] or ()),
-        at_most=list(given["max_"] or ()),
-        overrides=overrides_of(list(given["set_"] or ())),
-        framework=given["framework"],
-        stack=given["stack"],
-        calibration=given["calibration"],
-        reference=given["reference"],
-    )
-    lists: Data = {name: list(given[name] or ()) for name in ("vary", "where", "let")}
-    same = (
-        "design",
-        "samples",
-        "seed",
-        "pool",
-        "objective",
-        "deadline",
-        "out",
-        "form",
-        "executor",
-        "ray_address",
-        "dry_run",
-        "quiet",
-    )
-    return run_sweep_command(
-        list(given["files"]),
-        stated,
-        **lists,
-        **{name: given[name] for name in same},
-        step_limit_s=positive(given["step_limit"], "--step-limit", "12.5"),
-        within=positive(given["within"], "--within", "1.05"),
-        point_limit_s=positive(given["point_limit"], "--point-limit", "60"),
-        ask=ask,
-    )
+    return run_sweep_command(list(params["files"]), SweepArguments.of_params(params), remote_rows)
 
 
-def _check_spec(service: Client, given: Given) -> int:
+def _check_spec(service: Client, params: Params) -> int:
     from planner.cli.spec_check import check_spec
     from planner.specs.loader import file_content, is_sweep_file
 
-    if file_content(given["file"], "model") is not None and is_sweep_file(given["file"]):
+    if file_content(params["file"], "model") is not None and is_sweep_file(params["file"]):
         # It names files that lie here, and its call takes what they hold.
-        sys.stdout.write(check_spec(given["file"]).rstrip("\n") + "\n")
+        sys.stdout.write(check_spec(params["file"]).rstrip("\n") + "\n")
         return 0
-    file = document(given["file"], "model")
+    file = document(params["file"], "model")
     data = _ask(service, "check-spec", {"document": file})
     sys.stdout.write(_about(data["summary"].rstrip("\n") + "\n", file))
     return 0
@@ -558,15 +486,15 @@ def _about(text: str, file: Any) -> str:
     return file.path + text.removeprefix(file["name"]) if named else text
 
 
-def _rule(service: Client, given: Given) -> int:
-    from planner.cli.output import rule_text, rules_list
+def _rule(service: Client, params: Params) -> int:
+    from planner.cli.commands.plans import rule_text, rules_list
 
-    rules = service.rules(given["code"])["rules"]
-    sys.stdout.write(rule_text(rules[0]) if given["code"] else rules_list(rules))
+    rules = service.rules(params["code"])["rules"]
+    sys.stdout.write(rule_text(rules[0]) if params["code"] else rules_list(rules))
     return 0
 
 
-def _catalog_list(service: Client, given: Given) -> int:
+def _catalog_list(service: Client, params: Params) -> int:
     from planner.analyze.catalog_json import catalogue_of_json
     from planner.render.catalog_text import catalog_list
 
@@ -574,12 +502,12 @@ def _catalog_list(service: Client, given: Given) -> int:
     return 0
 
 
-def _catalog_show(service: Client, given: Given) -> int:
+def _catalog_show(service: Client, params: Params) -> int:
     from planner.analyze.catalog_json import catalogue_of_json
     from planner.render.catalog_text import sheet
 
     catalogue = _made(catalogue_of_json, service.catalogue(), service)
-    sys.stdout.write(sheet(given["name"], catalogue))
+    sys.stdout.write(sheet(params["name"], catalogue))
     return 0
 
 

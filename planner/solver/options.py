@@ -1,7 +1,7 @@
 """Options of a solve, as the command line, Python and the service give them."""
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,10 +14,11 @@ from planner.specs.search.axis_values import (
     PROBLEM_AXES,
     WORDS,
     axis_text,
+    axis_value,
     axis_values,
     pinned_stages,
 )
-from planner.specs.search.objectives import WITHIN, parse_duration, parse_objective, parse_pareto
+from planner.specs.search.objectives import WITHIN, parse_duration, parse_objective
 from searches.options import AXES, SearchOptions
 
 SPLIT_SHAPES = 6
@@ -48,7 +49,7 @@ class SolveOptions:
     step_limit_s: float | None = None
     """Longest step."""
     pareto: tuple[str, ...] = ()
-    """Axes of a front that is asked for in place of a ranking."""
+    """Axes of a front that is wanted in place of a ranking."""
     own_calibration: Calibration | None = None
     """The numbers that price the plans; None for those that ship."""
 
@@ -95,13 +96,13 @@ class SolveOptions:
 
     def check_bounds(self) -> None:
         """Raise `UsageError` where a bound leaves nothing of what is pinned or listed."""
-        for axis, most in self.at_most.items():
+        for axis, limit in self.at_most.items():
             listed = self.only.get(axis, frozenset())
             named = ("pin", [self.pins[axis]]) if axis in self.pins else ("only", listed)
-            if named[1] and min(named[1]) > most:
+            if named[1] and min(named[1]) > limit:
                 values = ",".join(map(str, sorted(named[1])))
                 both = option(named[0], f"{axis}={values}") + " and "
-                both += option("max", f"{axis}={most}")
+                both += option("max", f"{axis}={limit}")
                 raise UsageError(
                     both + " contradict each other", "drop one of them", code="contradiction"
                 )
@@ -149,19 +150,19 @@ class SolveOptions:
     def _goals_json(self) -> dict[str, object]:
         """Return what is asked besides the fastest plans; nothing where nothing is."""
         memory = "memory" in self.goals and not self.pareto
-        stated: dict[str, object] = {
+        goals: dict[str, object] = {
             "objective": self.objective if self.objective != "step_time" else None,
             "within": self.within if memory else None,
             "deadline_s": self.deadline_s,
             "step_limit_s": self.step_limit_s,
             "pareto": list(self.pareto) or None,
         }
-        return {name: value for name, value in stated.items() if value is not None}
+        return {name: value for name, value in goals.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What the user called things, to write commands that repeat the question."""
+class SolveCommand:
+    """The `planner solve` command of a search: its files as the user names them, and changes."""
 
     model: str
     cluster: str
@@ -170,47 +171,47 @@ class Asked:
     reference: str = ""
     """File of the measured runs that anchor the calibration."""
 
-    def command(self, options: SolveOptions, changes: Mapping[str, object]) -> str:
-        """Return the `planner solve` command with the user's restrictions and changed fields."""
-        words = ["planner", "solve", self.model, self.cluster]
+    def text(self, options: SolveOptions, changes: Mapping[str, object]) -> str:
+        """Return the command with the user's restrictions and changed fields."""
+        parts = ["planner", "solve", self.model, self.cluster]
         if self.pool:
-            words += ["--pool", self.pool]
+            parts += ["--pool", self.pool]
         for axis, value in options.pins.items():
-            words += ["--pin", f"{axis}={axis_text(axis, value)}"]
+            parts += ["--pin", f"{axis}={axis_text(axis, value)}"]
         for axis, values in options.only.items():
-            words += ["--only", f"{axis}={','.join(axis_text(axis, v) for v in sorted(values))}"]
+            parts += ["--only", f"{axis}={','.join(axis_text(axis, v) for v in sorted(values))}"]
         for axis, value in options.at_most.items():
-            words += ["--max", f"{axis}={value}"]
+            parts += ["--max", f"{axis}={value}"]
         if options.framework != "default":
-            words += ["--framework", options.framework]
+            parts += ["--framework", options.framework]
         if options.stack:
-            words += ["--stack", options.stack]
+            parts += ["--stack", options.stack]
         for name in sorted(options.allow):
-            words += ["--allow", name]
+            parts += ["--allow", name]
         if options.own_calibration and options.own_calibration.source:
-            words += ["--calibration", options.own_calibration.source]
+            parts += ["--calibration", options.own_calibration.source]
         if self.reference:
-            words += ["--reference", self.reference]
-        words += _goal_words(options)
+            parts += ["--reference", self.reference]
+        parts += _goal_parts(options)
         for path, field_value in {**dict(self.overrides), **changes}.items():
-            words += ["--set", f"{path}={field_value}"]
-        return shlex.join(words)
+            parts += ["--set", f"{path}={field_value}"]
+        return shlex.join(parts)
 
 
-def _goal_words(options: SolveOptions) -> list[str]:
-    """Return the options that say what is asked for."""
-    words = []
+def _goal_parts(options: SolveOptions) -> list[str]:
+    """Return the options that say what is wanted."""
+    parts = []
     if options.objective != "step_time":
-        words += ["--objective", options.objective]
+        parts += ["--objective", options.objective]
     if options.within != WITHIN:
-        words += ["--within", f"{options.within:g}"]
+        parts += ["--within", f"{options.within:g}"]
     if options.deadline_s is not None:
-        words += ["--deadline", f"{options.deadline_s / 86400.0:g}d"]
+        parts += ["--deadline", f"{options.deadline_s / 86400.0:g}d"]
     if options.step_limit_s is not None:
-        words += ["--step-limit", f"{options.step_limit_s:g}"]
+        parts += ["--step-limit", f"{options.step_limit_s:g}"]
     if options.pareto:
-        words += ["--pareto", ",".join(options.pareto)]
-    return words
+        parts += ["--pareto", ",".join(options.pareto)]
+    return parts
 
 
 def parse_goals(
@@ -218,11 +219,10 @@ def parse_goals(
     within: float,
     deadline: object,
     step_limit_s: float,
-    pareto: str | Sequence[str],
+    pareto: tuple[str, ...],
 ) -> dict[str, Any]:
-    """Return the fields of `SolveOptions` that say what is asked for; 0 and "" are not given."""
-    axes = parse_pareto(pareto)
-    if axes and objective not in ("", "step_time"):
+    """Return the fields of `SolveOptions` that say what is wanted; 0 and "" are not given."""
+    if pareto and objective not in ("", "step_time"):
         raise UsageError(
             option("pareto") + " and " + option("objective", objective) + " ask for two answers",
             "keep one of them",
@@ -248,40 +248,49 @@ def parse_goals(
         "within": within or WITHIN,
         "deadline_s": None if deadline in ("", None) else parse_duration(deadline, "--deadline"),
         "step_limit_s": step_limit_s or None,
-        "pareto": axes,
+        "pareto": pareto,
     }
 
 
-def _pairs(items: Iterable[str], flag: str) -> list[tuple[str, str]]:
-    """Split `axis=value` items; one item may hold several, parted by commas."""
-    results: list[tuple[str, str]] = []
-    for item in items:
-        for part in item.split(","):
-            axis, equals, value = part.partition("=")
-            if not equals and results and flag == "--only":
-                results.append((results[-1][0], part.strip()))
-                continue
-            if not equals or not value:
-                raise UsageError(
-                    option(flag) + f": {part!r} is not of the form axis=value",
-                    "for example " + option(flag, "tp=8"),
-                    code="bad-form",
-                )
-            results.append((axis.strip(), value.strip()))
-    return results
+def axis_items(texts: Iterable[str], flag: str) -> dict[str, list[str]]:
+    """Return the values of options such as `--pin tp=8,pp=4` and `--only tp=4,8`, by axis."""
+    items: dict[str, list[str]] = {}
+    axis = ""
+    for part in (part for text in texts for part in text.split(",")):
+        name, equals, value = part.partition("=")
+        if equals and value:
+            axis = name.strip()
+        elif equals or not axis or flag != "--only":
+            raise UsageError(
+                option(flag) + f": {part!r} is not of the form axis=value",
+                "for example " + option(flag, "tp=8"),
+                code="bad-form",
+            )
+        items.setdefault(axis, []).append((value if equals else part).strip())
+    return items
 
 
-def parse_pins(items: Iterable[str]) -> dict[str, int]:
-    """Return pins from items such as `tp=8,pp=4`."""
+def axis_pins(texts: Iterable[str]) -> dict[str, int | str]:
+    """Return the pins of `--pin tp=8,recompute=full` as requests and files hold them."""
+    pins = pin_codes(axis_items(texts, "--pin"))
+    return {axis: axis_value(axis, code) for axis, code in pins.items()}
+
+
+def _listed(values: object) -> list[object]:
+    return list(values) if isinstance(values, list | tuple | set | frozenset) else [values]
+
+
+def pin_codes(values: Mapping[str, object]) -> dict[str, int]:
+    """Return pins in the numbers of the search from values as users write them."""
     pins: dict[str, int] = {}
-    for axis, value in _pairs(items, "--pin"):
+    for axis, value in ((axis, x) for axis, several in values.items() for x in _listed(several)):
         number = axis_values(axis, value, "--pin")
         if pins.get(axis, number) != number:
             both = [axis_text(axis, x) for x in (pins[axis], number)]
             several = not any(axis == "split" and pinned_stages(x) for x in (pins[axis], number))
             raise UsageError(
                 option("pin") + f": {axis} is pinned to {' and to '.join(both)}",
-                "use " + option("only", axis + "=" + ",".join(both)) + " for several values"
+                "use " + option("only", f"{axis}={','.join(both)}") + " for several values"
                 if several
                 else "keep one of them",
                 code="contradiction",
@@ -290,24 +299,26 @@ def parse_pins(items: Iterable[str]) -> dict[str, int]:
     return pins
 
 
-def parse_only(items: Iterable[str]) -> dict[str, frozenset[int]]:
-    """Return allowed values from items such as `tp=4,8` or `recompute=none`."""
-    allowed: dict[str, set[int]] = {}
-    for axis, value in _pairs(items, "--only"):
-        allowed.setdefault(axis, set()).add(axis_values(axis, value, "--only"))
-    return {axis: frozenset(values) for axis, values in allowed.items()}
+def list_codes(values: Mapping[str, object]) -> dict[str, frozenset[int]]:
+    """Return allowed values in the numbers of the search from values as users write them."""
+    codes: dict[str, frozenset[int]] = {}
+    for axis, several in values.items():
+        items = several.split(",") if isinstance(several, str) else _listed(several)
+        if not items:
+            message = option("only") + f": {axis} may have no value at all"
+            hint = "name its values, or leave the axis out"
+            raise UsageError(message, hint, code="out-of-range")
+        codes[axis] = frozenset(axis_values(axis, x, "--only") for x in items)
+    return codes
 
 
-def parse_max(items: Iterable[str]) -> dict[str, int]:
-    """Return limits from items such as `pp=16`."""
+def limit_codes(values: Mapping[str, object]) -> dict[str, int]:
+    """Return largest values in the numbers of the search from values as users write them."""
     limits: dict[str, int] = {}
-    for axis, value in _pairs(items, "--max"):
+    for axis, value in ((axis, x) for axis, several in values.items() for x in _listed(several)):
         if axis in WORDS:
             usable = ", ".join(a for a in AXES if a not in WORDS)
-            raise UsageError(
-                option("max") + f": {axis} has no order",
-                f"axes with one: {usable}",
-                code="bad-value",
-            )
+            message = option("max") + f": {axis} has no order"
+            raise UsageError(message, f"axes with one: {usable}", code="bad-value")
         limits[axis] = axis_values(axis, value, "--max")
     return limits

@@ -1,60 +1,189 @@
-"""From what is asked, in Python's words, to inputs and options: `UsageError` for what is wrong."""
+"""What a search is told: one record that every interface makes and `solve` reads."""
 
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-from typing import Any, TypedDict
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from costmodels.stacks import STACKS
 from planner.errors import UsageError
-from planner.option_names import option
+from planner.option_names import SEARCH_FIELDS, option
 from planner.solver.calibration.file import Calibration, load_calibration
 from planner.solver.calibration.reference import Reference, with_reference
-from planner.solver.options import SolveOptions, parse_goals, parse_max, parse_only, parse_pins
+from planner.solver.options import SolveOptions, limit_codes, list_codes, parse_goals, pin_codes
 from planner.solver.sources import Overrides
+from planner.specs.schema import SearchSpec
+from planner.specs.search.axis_values import axis_value
+from planner.specs.search.objectives import parse_pareto
 from planner.specs.search.section import ALLOWANCES
-from searches.executors.executor import NAMES as EXECUTORS
 from searches.frameworks.registry import framework_spaces
 
 Calibrations = Calibration | str | os.PathLike[str] | None
 """A calibration, the path of its file, or nothing for the one that ships."""
+GOALS = ("objective", "within", "deadline", "step_limit_s", "pareto", "top")
+"""Fields that say what is wanted of the plans; the others say which plans there are."""
 
 
-class PricingArguments(TypedDict):
-    """Arguments of the library that say how plans are priced, the same in all its questions."""
-
-    pins: Mapping[str, object]
-    framework: str
-    stack: str
-    allow: tuple[str, ...]
-    overrides: Overrides
-    calibration: Calibrations
-    reference: Reference
+def _field(keyword: str, default: Any) -> Any:
+    return Field(default, description=SEARCH_FIELDS[keyword].meaning)
 
 
-class SearchArguments(PricingArguments):
-    """And those that bound a search."""
+class SolveRequest(BaseModel):
+    """What a search is told besides its model and its cluster; what is empty is left open.
 
-    only: Mapping[str, object] | None
-    at_most: Mapping[str, int] | None
+    Values of axes may be given as users write them (`{"recompute": "full"}`, `{"sp": True}`); they
+    are kept as the search has them, numbers. Raises `UsageError` for one that does not exist.
+    """
 
+    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
 
-def asked_options(
-    told: Mapping[str, Any], stack: str, calibration: Calibrations = None
-) -> SolveOptions:
-    """Return the options that arguments of `solve`, by name, make; `UsageError` for a bad one."""
-    options = solve_options(
-        told["top"],
-        told["pins"],
-        told["only"],
-        told["at_most"],
-        told["framework"] or "default",
-        stack,
-        told["allow"],
-        calibration,
-    )
-    goals = ("objective", "within", "deadline", "step_limit_s", "pareto")
-    return replace(options, **parse_goals(*(told[key] for key in goals)))
+    pins: Annotated[Mapping[str, int], BeforeValidator(pin_codes)] = _field("pins", {})
+    only: Annotated[Mapping[str, frozenset[int]], BeforeValidator(list_codes)] = _field("only", {})
+    at_most: Annotated[Mapping[str, int], BeforeValidator(limit_codes)] = _field("at_most", {})
+    framework: str = _field("framework", "")
+    stack: str = _field("stack", "")
+    allow: tuple[str, ...] = _field("allow", ())
+    overrides: Overrides = _field("overrides", ())
+    pool: str = _field("pool", "")
+    objective: str = _field("objective", "")
+    within: float = _field("within", 0.0)
+    deadline: str | float = _field("deadline", "")
+    step_limit_s: float = _field("step_limit_s", 0.0)
+    pareto: Annotated[tuple[str, ...], BeforeValidator(parse_pareto)] = _field("pareto", ())
+    time_limit_s: float = _field("time_limit_s", 0.0)
+    top: int | None = _field("top", None)
+    calibration: Any = _field("calibration", None)
+    """One of `Calibrations`."""
+    reference: Any = _field("reference", "")
+    """A `planner.solver.calibration.reference.Reference`."""
+
+    @classmethod
+    def of(cls, **fields: Any) -> "SolveRequest":
+        """Return a request; None and what is left out are its defaults, `UsageError` if wrong."""
+        try:
+            return cls(**{name: value for name, value in fields.items() if value is not None})
+        except ValidationError as error:
+            wrong = error.errors()[0]
+            name = str(wrong["loc"][0])
+            message = f"{name}: {wrong['msg']}, not {wrong['input']!r}"
+            raise UsageError(message, SEARCH_FIELDS[name].meaning, name, "bad-value") from None
+
+    @classmethod
+    def of_json(cls, fields: Mapping[str, Any]) -> "SolveRequest":
+        """Return the request whose fields are called as in requests of a service."""
+        values = {
+            x.keyword: fields[x.field_name]
+            for x in SEARCH_FIELDS.values()
+            if x.field_name in fields
+        }
+        values["overrides"] = tuple(
+            (path.strip(), str(value).lower() if isinstance(value, bool) else value)
+            for path, value in values.get("overrides", {}).items()
+        )
+        return cls.of(**values)
+
+    @classmethod
+    def of_section(cls, section: SearchSpec | None) -> "SolveRequest":
+        """Return what the `search:` section of a file says, which is checked."""
+        values = section.model_dump(exclude_defaults=True) if section else {}
+        return cls(
+            **{
+                field.keyword: values[field.section]
+                for field in SEARCH_FIELDS.values()
+                if field.section in values
+            }
+        )
+
+    def over(self, other: "SolveRequest") -> "SolveRequest":
+        """Return the request with what it leaves open taken from another one.
+
+        An axis that is pinned, listed or bounded takes nothing from there; neither do objective
+        and front, which exclude each other.
+        """
+        taken = {*self.pins, *self.only, *self.at_most}
+        update: dict[str, Any] = {}
+        for name in ("pins", "only", "at_most"):
+            more = {axis: x for axis, x in getattr(other, name).items() if axis not in taken}
+            update[name] = {**more, **getattr(self, name)}
+        closed = ("objective", "pareto", "within") if self.objective or self.pareto else ()
+        for name in SEARCH_FIELDS.keys() - update.keys() - set(closed):
+            if not getattr(self, name) and getattr(other, name):
+                update[name] = getattr(other, name)
+        return self.model_copy(update=update)
+
+    def without_goals(self) -> "SolveRequest":
+        """Return the request with what is wanted of the plans left open."""
+        return self.model_copy(
+            update={name: type(self).model_fields[name].default for name in GOALS}
+        )
+
+    def options(self, default_top: int = 10) -> SolveOptions:
+        """Return the options that it makes, checked; `UsageError` for a bad one."""
+        top = default_top if self.top is None else self.top
+        if top < 1:
+            message = option("top") + f" must be at least 1, not {top}"
+            raise UsageError(message, "for example " + option("top", "5"), code="out-of-range")
+        framework = self.framework or "default"
+        if framework not in framework_spaces():
+            choices = f"one of {', '.join(framework_spaces())}"
+            raise UsageError(
+                f"unknown framework {framework!r}", choices, "framework", "unknown-name"
+            )
+        if self.stack and self.stack not in STACKS:
+            choices = f"one of {', '.join(sorted(STACKS))}"
+            raise UsageError(f"unknown stack {self.stack!r}", choices, "stack", "unknown-name")
+        for name in self.allow:
+            if name not in ALLOWANCES:
+                message = option("allow") + f": unknown {name!r}"
+                raise UsageError(message, f"one of {', '.join(ALLOWANCES)}", code="unknown-name")
+        options = SolveOptions(
+            top=top,
+            pins=self.pins,
+            only=self.only,
+            at_most=self.at_most,
+            framework=framework,
+            stack=self.stack,
+            allow=frozenset(self.allow),
+            own_calibration=own_calibration(self.calibration),
+            **parse_goals(
+                self.objective, self.within, self.deadline, self.step_limit_s, self.pareto
+            ),
+        )
+        options.check_bounds()
+        return options
+
+    def anchored_options(self, default_top: int = 10) -> tuple[SolveOptions, tuple[str, ...]]:
+        """Return the options, anchored by measured runs if there are any, and notes on them."""
+        return anchored_options(self.options(default_top), self.reference)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as requests of a service hold it, what is empty and documents left out."""
+        fields = {x.keyword: x.field_name for x in SEARCH_FIELDS.values()}
+        del fields["calibration"], fields["reference"]
+        return self._written(fields)
+
+    def to_section(self) -> dict[str, Any]:
+        """Return it as a `search:` section holds it, what is empty left out."""
+        return self._written({x.keyword: x.section for x in SEARCH_FIELDS.values() if x.section})
+
+    def _written(self, names: Mapping[str, str]) -> dict[str, Any]:
+        """Return its fields as users write them, under other names; what is empty left out."""
+        values = {
+            "pins": {axis: axis_value(axis, code) for axis, code in self.pins.items()},
+            "only": {
+                axis: [axis_value(axis, code) for code in sorted(codes)]
+                for axis, codes in self.only.items()
+            },
+            "at_most": dict(self.at_most),
+            "overrides": dict(self.overrides),
+        }
+        out = {name: values.get(key, getattr(self, key)) for key, name in names.items()}
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in out.items()
+            if value or (name == "top" and value is not None)
+        }
 
 
 def anchored_options(
@@ -64,78 +193,8 @@ def anchored_options(
     return with_reference(options, reference) if reference else (options, ())
 
 
-def either(first: Callable[[], bool] | None, second: Callable[[], bool]) -> Callable[[], bool]:
-    """Return a question that is true where one of two is."""
-    return second if first is None else lambda: first() or second()
-
-
-def check_executor(name: str, ray_address: str) -> None:
-    """Raise `UsageError` for an executor that does not exist or has no use for an address."""
-    if name not in EXECUTORS:
-        known = f"{', '.join(EXECUTORS[:-1])} or {EXECUTORS[-1]}"
-        raise UsageError(f"--executor: unknown {name!r}", known, code="unknown-name")
-    if ray_address and name not in ("automatic", "ray"):
-        raise UsageError(
-            f"--ray-address does not go with --executor {name}",
-            "--executor ray, or drop one",
-            code="belongs-to",
-        )
-
-
-def _texts(values: Mapping[str, object] | None) -> list[str]:
-    """Return axis=value items from the Python form of pins and lists."""
-    items = []
-    for axis, value in (values or {}).items():
-        several = value if isinstance(value, (list, tuple, set, frozenset)) else [value]
-        if not several:
-            message = option("only") + f": {axis} may have no value at all"
-            raise UsageError(
-                message, "name its values, or leave the axis out", code="out-of-range"
-            )
-        items += [f"{axis}={str(v).lower() if isinstance(v, bool) else v}" for v in several]
-    return items
-
-
-def solve_options(
-    top: int,
-    pins: Mapping[str, object] | None,
-    only: Mapping[str, object] | None,
-    at_most: Mapping[str, int] | None,
-    framework: str,
-    stack: str,
-    allow: tuple[str, ...],
-    calibration: Calibrations = None,
-) -> SolveOptions:
-    """Check and convert the Python form of the options."""
-    if top < 1:
-        message = option("top") + f" must be at least 1, not {top}"
-        raise UsageError(message, "for example " + option("top", "5"), code="out-of-range")
-    if framework not in framework_spaces():
-        fix = f"one of {', '.join(framework_spaces())}"
-        raise UsageError(f"unknown framework {framework!r}", fix, "framework", code="unknown-name")
-    if stack and stack not in STACKS:
-        fix = f"one of {', '.join(sorted(STACKS))}"
-        raise UsageError(f"unknown stack {stack!r}", fix, "stack", code="unknown-name")
-    for name in allow:
-        if name not in ALLOWANCES:
-            message = option("allow") + f": unknown {name!r}"
-            raise UsageError(message, f"one of {', '.join(ALLOWANCES)}", code="unknown-name")
-    options = SolveOptions(
-        top=top,
-        pins=parse_pins(_texts(pins)),
-        only=parse_only(_texts(only)),
-        at_most=parse_max(_texts(at_most)),
-        framework=framework,
-        stack=stack,
-        allow=frozenset(allow),
-        own_calibration=own_calibration(calibration),
-    )
-    options.check_bounds()
-    return options
-
-
-def own_calibration(given: Calibrations) -> Calibration | None:
-    """Return the calibration that was asked for; None for the one that ships."""
-    if isinstance(given, Calibration):
-        return given
-    return load_calibration(given) if given else None
+def own_calibration(calibration: Calibrations) -> Calibration | None:
+    """Return the calibration that prices plans; None for the one that ships."""
+    if isinstance(calibration, Calibration):
+        return calibration
+    return load_calibration(calibration) if calibration else None

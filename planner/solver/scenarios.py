@@ -14,13 +14,13 @@ from costmodels.problem import Problem
 from planner.errors import SearchError, UsageError
 from planner.option_names import joined, option
 from planner.solver.answer.result import DeviceCounts
+from planner.solver.execution import Execution
 from planner.solver.options import SolveOptions
 from planner.specs.inputs import ClusterInput, ModelInput
-from planner.specs.progress import Part, Progress, pieces_of, whole_of
+from planner.specs.progress import Part, pieces_of, whole_of
 from planner.specs.search.axis_values import DEVICES
 from planner.specs.search.objectives import OVER_COUNTS, check_inputs, step_limit_s, value_per_s
 from searches.device_counts import StepBounds, device_counts, flops_bound_s
-from searches.executors.executor import Executor
 from searches.pricing.candidates import Candidate
 from searches.pricing.fronts import Point, dominated, non_dominated
 from searches.pricing.layout_prices import exact_step_s
@@ -31,7 +31,6 @@ from searches.search import search
 
 MOST_TRIED = 64
 """Numbers of devices searched in vain, those of the least bound, while none holds any plan."""
-Stop = Callable[[], bool] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,42 +209,40 @@ def search_counts(
     variants: list[Variant],
     notes: list[str],
     options: SolveOptions,
-    executor: Executor,
-    stop: Stop = None,
-    progress: Progress = None,
+    execution: Execution,
     fewer: bool = True,
 ) -> Searches:
     """Search the variants; `fewer` also on fewer devices than allowed where they may be better.
 
-    `progress` is told one share of it all, which never falls (`planner.specs.progress`).
+    The progress is told as one share of it all, which never falls (`planner.specs.progress`).
     """
     searches = Searches([], [variant.tally for variant in variants], notes)
-    total = whole_of(progress)
+    total = whole_of(execution.progress)
     if options.pareto:
         try:
-            _search_front(variants, searches, options, executor, stop, total, fewer)
+            _search_front(variants, searches, execution, total, fewer)
         except KeyboardInterrupt:
             if not searches.front:
                 raise
             searches.stopped = "interrupted"
     elif options.objective == "devices" and fewer and not options.names_devices:
         first, rest = pieces_of(total, 2)
-        best = _search_fewer(variants, searches, None, stop, first, executor)
+        best = _search_fewer(variants, searches, None, execution, first)
         if best is None and not searches.stopped:
-            _search_whole(variants, searches, executor, stop, rest)
+            _search_whole(variants, searches, execution, rest)
     else:
         also_fewer = fewer and not options.names_devices
         first, *rest_of = pieces_of(total, 1 + also_fewer)
-        _search_whole(variants, searches, executor, stop, first)
+        _search_whole(variants, searches, execution, first)
         if also_fewer:
             if searches.stopped:
                 _bound_fewer(variants, searches)
             else:
                 best = _best_key(variants, searches)
-                _search_fewer(variants, searches, best, stop, rest_of[0], executor)
+                _search_fewer(variants, searches, best, execution, rest_of[0])
     limited = options.deadline_s is not None or options.step_limit_s is not None
     if limited and fewer and not searches.stopped and _best_key(variants, searches) is None:
-        _search_unlimited(variants, searches, options, executor, stop)
+        _search_unlimited(variants, searches, options, execution)
     if searches.stopped:
         for variant in variants:
             variant.tally.n_left = _n_counts(variant) - _n_known(variant.tally)
@@ -254,8 +251,13 @@ def search_counts(
     return searches
 
 
+def _is_over(execution: Execution) -> bool:
+    """Tell whether the search is to end with the best so far."""
+    return execution.stop is not None and execution.stop()
+
+
 def _search_unlimited(
-    variants: list[Variant], found: Searches, options: SolveOptions, executor: Executor, stop: Stop
+    variants: list[Variant], searches: Searches, options: SolveOptions, execution: Execution
 ) -> None:
     """List the number of devices that comes closest to the limits, to say by how much they fail.
 
@@ -282,29 +284,29 @@ def _search_unlimited(
             )
             for variant in variants
         ]
-        best = _search_fewer(free, found, _best_key(free, found), stop, None, executor)
+        best = _search_fewer(free, searches, _best_key(free, searches), execution, None)
         if best is not None:
             break
 
 
-def _bound_fewer(variants: list[Variant], found: Searches) -> None:
+def _bound_fewer(variants: list[Variant], searches: Searches) -> None:
     """Note the bounds of the smaller numbers of devices that a stopped search did not reach."""
     for variant in variants:
         for n in reversed(device_counts(variant.bounds.problem.pool)):
             if n in variant.tally.searched or not variant.options.allows_devices(n):
                 continue
-            least = min(found.left, default=math.inf)
+            least = min(searches.left, default=math.inf)
             floor = flops_bound_s(variant.bounds.context(n))
             if variant.key(n, floor)[0] < least:
-                found.left.append(variant.key(n, variant.bounds.least_s(n))[0])
+                searches.left.append(variant.key(n, variant.bounds.least_s(n))[0])
 
 
-def _bound_by_flops(variants: list[Variant], found: Searches) -> None:
+def _bound_by_flops(variants: list[Variant], searches: Searches) -> None:
     """Note what the FLOPs alone take on the numbers of devices not searched: takes no time."""
     for variant in variants:
         for n in device_counts(variant.bounds.problem.pool):
             if n not in variant.tally.searched and variant.options.allows_devices(n):
-                found.left.append(variant.key(n, flops_bound_s(variant.bounds.context(n)))[0])
+                searches.left.append(variant.key(n, flops_bound_s(variant.bounds.context(n)))[0])
 
 
 def _n_counts(variant: Variant) -> int:
@@ -326,46 +328,45 @@ def _whole_counts(variant: Variant) -> list[int]:
 
 
 def _search_whole(
-    variants: list[Variant], found: Searches, executor: Executor, stop: Stop, part: Part | None
+    variants: list[Variant], searches: Searches, execution: Execution, part: Part | None
 ) -> None:
     entries = [(variant, n) for variant in variants for n in _whole_counts(variant)]
     for (variant, n), piece in zip(entries, pieces_of(part, len(entries)), strict=True):
-        if found.stopped and (found.stopped == "interrupted" or (stop and stop())):
-            found.left.append(variant.key(n, variant.bounds.least_s(n))[0])
+        if searches.stopped and (searches.stopped == "interrupted" or _is_over(execution)):
+            searches.left.append(variant.key(n, variant.bounds.least_s(n))[0])
             continue
-        _search_one(variant, n, found, executor, stop, piece)
+        _search_one(variant, n, searches, execution, piece)
 
 
 def _search_one(
     variant: Variant,
     n_devices: int,
-    found: Searches,
-    executor: Executor,
-    stop: Stop,
+    searches: Searches,
+    execution: Execution,
     progress: Part | None,
 ) -> Searched:
     """Search one number of devices in full and list it."""
     context = variant.bounds.context(n_devices)
     if {"memory"} & set(variant.options.goals):
         context = replace(context, options=replace(context.options, front=True))
-    outcome = search(context, executor, stop, progress)
+    outcome = search(context, execution.executor, execution.stop, progress)
     one = Searched(variant.model, variant.cluster, context, outcome)
-    found.listed.append(one)
+    searches.listed.append(one)
     if n_devices not in variant.tally.searched:
         variant.tally.searched.append(n_devices)
     if outcome.stopped:
-        found.stopped = found.stopped or outcome.stopped
+        searches.stopped = searches.stopped or outcome.stopped
         bounds = [variant.bounds.of_shapes(context, shapes).min() for shapes in outcome.unsearched]
         if bounds:
-            found.left.append(variant.per_s(n_devices) * float(min(bounds)))
+            searches.left.append(variant.per_s(n_devices) * float(min(bounds)))
     return one
 
 
-def _best_key(variants: list[Variant], found: Searches) -> Point | None:
+def _best_key(variants: list[Variant], searches: Searches) -> Point | None:
     """Return the best key among the listed plans that keep the limits."""
-    of, keys = by_name(variants), []
-    for one in found.listed:
-        variant, n = of[one.name], one.n_devices
+    named, keys = by_name(variants), []
+    for one in searches.listed:
+        variant, n = named[one.name], one.n_devices
         steps = [c.step_s for c in one.outcome.finalists if c.step_s <= variant.limit_s(n)]
         if steps:
             keys.append(variant.key(n, min(steps)))
@@ -400,11 +401,10 @@ def _entries(
 
 def _search_fewer(
     variants: list[Variant],
-    found: Searches,
+    searches: Searches,
     best: Point | None,
-    stop: Stop,
+    execution: Execution,
     progress: Part | None,
-    executor: Executor,
 ) -> Point | None:
     """Search smaller numbers of devices, the least bound first; list the best if it beats `best`.
 
@@ -423,9 +423,9 @@ def _search_fewer(
             if best is None and tried >= MOST_TRIED:
                 variant.tally.n_left += 1
                 continue
-            if stop is not None and stop():
-                found.stopped = found.stopped or "time limit"
-                found.left += [x[0][0] for x in entries[i:]]
+            if _is_over(execution):
+                searches.stopped = searches.stopped or "time limit"
+                searches.left += [x[0][0] for x in entries[i:]]
                 break
             if progress is not None:
                 progress(i, len(entries))
@@ -440,23 +440,23 @@ def _search_fewer(
     except KeyboardInterrupt:
         if best is None:
             raise
-        found.stopped = "interrupted"
-        found.left += [x[0][0] for x in entries if -x[1] not in x[3].tally.searched]
+        searches.stopped = "interrupted"
+        searches.left += [x[0][0] for x in entries if -x[1] not in x[3].tally.searched]
         if not entries:
-            _bound_by_flops(variants, found)
+            _bound_by_flops(variants, searches)
     if progress is not None and entries:
         progress(len(entries), len(entries))
     if winner:
         variant, n = winner
-        _search_one(variant, n, found, executor, None, None)
+        _search_one(variant, n, searches, replace(execution, stop=None), None)
     return best
 
 
-def repriced(context: Context, found: Sequence[Candidate]) -> list[Candidate]:
+def repriced(context: Context, candidates: Sequence[Candidate]) -> list[Candidate]:
     """Return candidates with the step time of the exact recurrence."""
-    layouts = [c.layout for c in found]
+    layouts = [c.layout for c in candidates]
     exact = exact_step_s(context.problem, layouts, context.layer_grid)
-    return [replace(c, step_s=t) for c, t in zip(found, exact, strict=True)]
+    return [replace(c, step_s=t) for c, t in zip(candidates, exact, strict=True)]
 
 
 def goal_point(
@@ -491,14 +491,13 @@ def undominated_below_s(
 
 def _search_front(
     variants: list[Variant],
-    found: Searches,
-    options: SolveOptions,
-    executor: Executor,
-    stop: Stop,
-    whole: Part | None,
+    searches: Searches,
+    execution: Execution,
+    total: Part | None,
     fewer: bool,
 ) -> None:
     """Find the front: over every number of devices where an axis depends on it."""
+    options = variants[0].options
     goals, with_memory = options.pareto, "memory" in options.pareto
     points: list[tuple[Point, tuple[Candidate, Searched]]] = []
 
@@ -514,27 +513,29 @@ def _search_front(
             for c in plans
             if c.step_s <= limit
         ]
-        found.front = points = non_dominated([*points, *new])
+        searches.front = points = non_dominated([*points, *new])
 
     def search_all(variant: Variant, n: int, part: Part | None) -> None:
-        one = _search_one(variant, n, found, executor, stop, part)
+        one = _search_one(variant, n, searches, execution, part)
         plans = list(one.outcome.finalists)
         if with_memory:
-            known = {c.layout for c in plans}
-            plans += repriced(one.context, [c for c in one.outcome.front if c.layout not in known])
+            listed = {c.layout for c in plans}
+            plans += repriced(
+                one.context, [c for c in one.outcome.front if c.layout not in listed]
+            )
         take(variant, one, plans)
 
-    first, rest = pieces_of(whole, 2)
+    first, rest = pieces_of(total, 2)
     largest = [(variant, n) for variant in variants for n in _whole_counts(variant)]
     for (variant, n), part in zip(largest, pieces_of(first, len(largest)), strict=True):
         search_all(variant, n, part)
     over_counts = set(goals) & set(OVER_COUNTS)
-    if fewer and not options.names_devices and not found.stopped:
+    if fewer and not options.names_devices and not searches.stopped:
         if not over_counts:
-            before = len(found.listed)
+            before = len(searches.listed)
             replaced = replace_objective(variants, "step_time")
-            _search_fewer(replaced, found, _best_key(replaced, found), stop, rest, executor)
-            for one in found.listed[before:]:
+            _search_fewer(replaced, searches, _best_key(replaced, searches), execution, rest)
+            for one in searches.listed[before:]:
                 variant = by_name(variants)[one.name]
                 more = list(one.outcome.finalists)
                 if with_memory:
@@ -548,8 +549,8 @@ def _search_front(
                 if n not in variant.tally.searched and options.allows_devices(n)
             ]
             for (variant, n), part in zip(entries, pieces_of(rest, len(entries)), strict=True):
-                if stop is not None and stop():
-                    found.stopped = "time limit"
+                if _is_over(execution):
+                    searches.stopped = "time limit"
                     break
                 if part is not None:
                     part(0, 1)

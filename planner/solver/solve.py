@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from costmodels.breakdown import break_down
 from planner.errors import SearchError, UsageError
@@ -27,12 +27,13 @@ from planner.solver.answer.result_parts import (
     uneven_tried,
 )
 from planner.solver.calibration.reference import Reference, reference_name
+from planner.solver.execution import Execution, either, named_executor
 from planner.solver.infeasible.causes import (
     nearest_miss,
     recipes_without_plans,
     too_late,
 )
-from planner.solver.options import Asked, SolveOptions
+from planner.solver.options import SolveCommand, SolveOptions
 from planner.solver.problem import make_problem, searched_problem
 from planner.solver.ranking import Found, gap_frac, ranked_candidates, tie_groups
 from planner.solver.recipes import (
@@ -42,22 +43,14 @@ from planner.solver.recipes import (
     with_open_recipes,
     with_recipe,
 )
-from planner.solver.request import (
-    Calibrations,
-    anchored_options,
-    asked_options,
-    check_executor,
-    either,
-    solve_options,
-)
+from planner.solver.request import Calibrations, SolveRequest, anchored_options
 from planner.solver.scenarios import Searched, search_counts, variants_of
 from planner.solver.sources import Overrides, Source, read_inputs, source_names
 from planner.solver.unsupported import check_options
 from planner.specs.inputs import ClusterInput, ModelInput
 from planner.specs.search.axis_values import layout_from_pins
 from planner.specs.search.objectives import BEST
-from planner.specs.search.section import with_section
-from searches.executors.executor import Executor, ExecutorError, make_executor
+from searches.executors.executor import ExecutorError
 from searches.feasibility import StoppedError
 from searches.pricing.shared_work import SharedWork
 from searches.rules import Context
@@ -66,6 +59,7 @@ from searches.rules import Context
 def solve(
     model: Source,
     cluster: Source,
+    request: SolveRequest | None = None,
     *,
     top: int | None = None,
     pins: Mapping[str, object] | None = None,
@@ -82,12 +76,12 @@ def solve(
     step_limit_s: float = 0.0,
     pareto: str | Sequence[str] = (),
     time_limit_s: float = 0.0,
+    calibration: Calibrations = None,
+    reference: Reference = "",
     executor: str = "automatic",
     ray_address: str = "",
     stop: Callable[[], bool] | None = None,
     progress: Callable[[int, int], None] | None = None,
-    calibration: Calibrations = None,
-    reference: Reference = "",
     shared: SharedWork | None = None,
 ) -> Result:
     """Return the ranked plans of a training job on a cluster.
@@ -99,49 +93,58 @@ def solve(
     those of all recipes where `precision` is left open: a list in the job or in `only`.
     `objective` is one of `planner.specs.search.objectives.OBJECTIVES`; `deadline` the longest run
     (`"30d"`), `step_limit_s` the longest step; `pareto` two or three objectives whose front is
-    wanted instead. What is not given is taken from the `search:` section of the model file, if it
-    has one. `executor` is `automatic`, `serial`, `processes` or `ray` (on the cluster at
-    `ray_address`, else on this machine); the answer does not depend on it. `calibration` is a
-    calibration or the path of its file, the shipped one without it; `reference` the path of a file
-    of measured runs that anchor it, or what it holds (`planner.solver.calibration.reference`).
-    Callers that ask again and again pass the same `shared`, see `solve_inputs`. When nothing fits
-    the result holds no plans but the counted reasons and the smallest changes that would help.
-    Raises `SpecError` for a bad input and `UsageError` for a bad option.
+    wanted instead. A `request` holds all of these in one; with it they stay out. What is not given
+    is taken from the `search:` section of the model file, if it has one. `executor` is
+    `automatic`, `serial`, `processes` or `ray` (on the cluster at `ray_address`, else on this
+    machine); the answer does not depend on it. `calibration` is a calibration or the path of its
+    file, the shipped one without it; `reference` the path of a file of measured runs that anchor
+    it, or what it holds (`planner.solver.calibration.reference`). Callers that ask again and again
+    pass the same `shared`, see `Execution`. When nothing fits the result holds no plans but the
+    counted reasons and the smallest changes that would help. Raises `SpecError` for a bad input
+    and `UsageError` for a bad option.
     """
+    request = request or SolveRequest.of(
+        top=top,
+        pins=pins,
+        only=only,
+        at_most=at_most,
+        framework=framework,
+        stack=stack,
+        allow=allow,
+        overrides=overrides,
+        pool=pool,
+        objective=objective,
+        within=within,
+        deadline=deadline,
+        step_limit_s=step_limit_s,
+        pareto=pareto,
+        time_limit_s=time_limit_s,
+        calibration=calibration,
+        reference=reference,
+    )
     start = time.monotonic()
-    inputs = read_inputs(model, cluster, overrides)
-    stated = {
-        "pins": pins,
-        "only": only,
-        "at_most": at_most,
-        "framework": framework,
-        "allow": allow,
-        "pool": pool,
-        "objective": objective,
-        "within": within,
-        "deadline": deadline,
-        "step_limit_s": step_limit_s,
-        "pareto": pareto,
-        "time_limit_s": time_limit_s,
-        "top": top,
-    }
-    told = with_section(stated, inputs[0].search)
-    top, pool, limit = told["top"], told["pool"], told["time_limit_s"]
-    options = asked_options({**told, "top": 10 if top is None else top}, stack, calibration)
+    inputs = read_inputs(model, cluster, request.overrides)
+    request = request.over(SolveRequest.of_section(inputs[0].search))
+    options = request.options()
     check_options(options)
-    if limit:
-        stop = either(stop, lambda: time.monotonic() - start > limit)
-    if pool:
-        inputs = inputs[0], inputs[1].pool(pool)
-    options, said = anchored_options(options, reference)
-    asked = Asked(*source_names(model, cluster), tuple(overrides), pool, reference_name(reference))
-    check_executor(executor, ray_address)
-    chosen = make_executor(executor, ray_address or None)
+    limit_s = request.time_limit_s
+    if limit_s:
+        stop = either(stop, lambda: time.monotonic() - start > limit_s)
+    if request.pool:
+        inputs = inputs[0], inputs[1].pool(request.pool)
+    options, notes = anchored_options(options, request.reference)
+    command = SolveCommand(
+        *source_names(model, cluster),
+        request.overrides,
+        request.pool,
+        reference_name(request.reference),
+    )
+    execution = Execution(named_executor(executor, ray_address), stop, progress, shared)
     try:
-        result = solve_inputs(*inputs, options, chosen, stop, progress, asked, shared=shared)
+        result = solve_inputs(*inputs, options, execution, command)
     except ExecutorError as error:
         raise SearchError(str(error), error.fix) from error
-    return replace(result, notes=(*said, *result.notes))
+    return replace(result, notes=(*notes, *result.notes))
 
 
 def evaluate(
@@ -162,9 +165,23 @@ def evaluate(
     Axes that `pins` does not name take their plainest value, see `layouts.layout_from_pins`; a
     cluster with several pools needs `pool`. Raises `SearchError` when the layout breaks a rule.
     """
-    options = solve_options(1, pins, None, None, framework, stack, allow, calibration)
-    options, said = anchored_options(options, reference)
-    read = read_inputs(model, cluster, overrides, pool)
+    request = SolveRequest.of(
+        pins=pins,
+        framework=framework,
+        stack=stack,
+        allow=allow,
+        overrides=overrides,
+        pool=pool,
+        calibration=calibration,
+        reference=reference,
+    )
+    return evaluate_request(model, cluster, request)
+
+
+def evaluate_request(model: Source, cluster: Source, request: SolveRequest) -> Result:
+    """Return the one layout that a request pins, as `evaluate` does."""
+    options, notes = request.anchored_options(default_top=1)
+    read = read_inputs(model, cluster, request.overrides, request.pool)
     inputs = one_recipe(read[0], options, "one layout is priced in one recipe"), read[1]
     names = [pool.name for pool in inputs[1].cluster.pools]
     if len(names) > 1:
@@ -192,35 +209,45 @@ def evaluate(
         counts=counts,
         rejected=(),
         plans=(plan,),
-        notes=(*said, *input_notes(*inputs)),
+        notes=(*notes, *input_notes(*inputs)),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How far an answer goes beyond the best plans on all devices."""
+
+    fewer_devices: bool = True
+    """Also look at fewer devices than are given, where they may be better."""
+    reasons: bool = True
+    """Say why the first plan is first, and look for the smallest changes that would help where
+    nothing fits."""
 
 
 def solve_inputs(
     model: ModelInput,
     cluster: ClusterInput,
     options: SolveOptions,
-    executor: Executor,
-    stop: Callable[[], bool] | None = None,
-    progress: Callable[[int, int], None] | None = None,
-    asked: Asked = Asked("MODEL", "CLUSTER"),
-    fewer: bool = True,
-    shared: SharedWork | None = None,
-    reasons: bool = True,
+    execution: Execution,
+    command: SolveCommand = SolveCommand("MODEL", "CLUSTER"),
+    extent: Extent = Extent(),
 ) -> Result:
     """Return the result for inputs that are already read.
 
-    `fewer` also looks at fewer devices than are given, where they may be better. Callers that ask
-    again and again, of neighbouring models and clusters, pass the same `shared`: the answer is the
-    same, sooner. `reasons` says why the first plan is first, and looks for the smallest changes
-    that would help where nothing fits.
+    Callers that ask again and again, of neighbouring models and clusters, share tables in
+    `execution`: the answer is the same, sooner.
     """
+    stop = execution.stop
     options, cluster = with_open_recipes(model, options), cluster.with_other_uses()
     models = [with_recipe(model, name) for name in asked_recipes(model, options)]
     variants, left_out = variants_of(
-        models, cluster, options, lambda mine, one: searched_problem(mine, one, options), shared
+        models,
+        cluster,
+        options,
+        lambda variant, pool: searched_problem(variant, pool, options),
+        execution.shared,
     )
-    counts = search_counts(variants, left_out, options, executor, stop, progress, fewer)
+    counts = search_counts(variants, left_out, options, execution, extent.fewer_devices)
     ranked, searched = ranked_candidates(counts, variants, options), counts.listed
     shown = ranked if options.pareto else ranked[: options.top]
     opened = open_candidates([(c, one) for c, one, _ in shown])
@@ -248,21 +275,21 @@ def solve_inputs(
         from planner.solver.infeasible.relaxations import find_relaxations
 
         conflicts = conflicts_of(nearest.context, nearest.outcome.n_legal)
-        if reasons:
+        if extent.reasons:
             pinned = pinned_to(options, nearest.model.job.precision)
             try:
                 relaxations = find_relaxations(
-                    nearest.model, nearest.cluster, pinned, closest, asked, stop
+                    nearest.model, nearest.cluster, pinned, closest, command, stop
                 )
             except StoppedError:
                 complete, counts.stopped = False, "time limit"
                 counts.notes.append("stopped: what would help was not looked for to the end")
     why: tuple[str, ...] = ()
-    if reasons and not options.pareto:
+    if extent.reasons and not options.pareto:
         why = _why_first(plans, ranked, searched, options.objective)
     return Result(
         result_id=result_id(model, cluster, options, "solve"),
-        inputs=inputs_json(model, cluster, options, (asked.model, asked.cluster)),
+        inputs=inputs_json(model, cluster, options, (command.model, command.cluster)),
         calibration=calibration_json(options.calibration),
         counts=result_counts(outcomes),
         certificate=certificate(outcomes),
@@ -299,7 +326,7 @@ def _why_first(
     pools, recipes, counts = [], [], []
     several = len({one.name[1] for one in searched}) > 1
     for one in searched:
-        rival = next((c for c, mine, _ in ranked if mine is one), None)
+        rival = next((c for c, searched_one, _ in ranked if searched_one is one), None)
         pool, precision = one.name
         if pool != winner.name[0]:
             pools.append((f"{pool} in {precision}" if several else pool, rival))

@@ -20,8 +20,8 @@ from pathlib import Path
 from planner.errors import PlannerError, SearchError, SweepFileError, UsageError
 from planner.option_names import option
 from planner.solver.answer.result import Result
-from planner.solver.request import check_executor
-from planner.solver.solve import solve_inputs
+from planner.solver.execution import Execution, check_executor
+from planner.solver.solve import Extent, solve_inputs
 from planner.sweeps.points import Point
 from planner.sweeps.reader import read_header
 from planner.sweeps.rows import FAILED, STOPPED, Inputs, Row, failed_row, solved_row, twin_row
@@ -152,10 +152,8 @@ class PointSolver:
             model,
             cluster,
             options,
-            SerialExecutor(),
-            stop,
-            shared=self._shared,
-            reasons=False,
+            Execution(SerialExecutor(), stop, shared=self._shared),
+            extent=Extent(reasons=False),
         )
         if result.stopped == "interrupted":
             raise KeyboardInterrupt  # a search keeps it, to answer with the best so far

@@ -8,7 +8,7 @@ from typing import Any
 from planner.errors import PlannerError, Problem, SpecError, UsageError
 from planner.solver.answer.result_parts import calibration_json
 from planner.solver.options import SolveOptions
-from planner.solver.request import asked_options
+from planner.solver.request import SolveRequest
 from planner.solver.unsupported import check_options
 from planner.specs.inputs import ClusterInput, ModelInput
 from planner.specs.loader import cluster_of_document, model_of_document
@@ -413,20 +413,14 @@ def search_options(search: SearchSpec, stack: str, base: SolveOptions | None) ->
     if search.pareto:
         fix = "give one objective, and vary what should make the front"
         raise UsageError("a point of a sweep has one best plan", fix)
-    stated = {
-        "pins": search.pin,
-        "only": search.only,
-        "at_most": search.max,
-        "framework": search.framework,
-        "allow": tuple(search.allow),
-        "objective": search.objective,
-        "within": search.within or 0.0,
-        "deadline": search.deadline,
-        "step_limit_s": search.step_limit_s or 0.0,
-        "pareto": (),
-        "top": max(PLANS, search.top or PLANS),
-    }
-    result = asked_options(stated, stack, base.own_calibration if base else None)
+    request = SolveRequest.of_section(search).model_copy(
+        update={
+            "stack": stack,
+            "top": max(PLANS, search.top or PLANS),
+            "calibration": base.own_calibration if base else None,
+        }
+    )
+    result = request.options()
     check_options(result)
     return result
 

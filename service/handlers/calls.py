@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ValidationError
 
@@ -44,6 +44,9 @@ from service.handlers.partial_results import KeptRow, Rows
 from service.handlers.problems import Fault, Problem, problem_of, refused
 from service.handlers.requests import place_of, request_id, request_options_of, schema_problem
 from service.handlers.schemas import Request
+
+if TYPE_CHECKING:
+    from planner.solver.request import SolveRequest
 
 log = logging.getLogger("planner.service")
 
@@ -197,7 +200,7 @@ def _measured(asked: CallRequest, settings: RequestLimits) -> RequestSize:
     n_devices = max(pool.n_devices for pool in cluster.cluster.pools)
     if not isinstance(request, schemas.SolveRequest):
         return RequestSize(n_devices, 0, large)
-    space = space_estimate(model, cluster, _solve_options(request))
+    space = space_estimate(model, cluster, search_of(request).without_goals().options())
     if space > settings.space:
         fix = "pin or bound axes, such as max: {pp: 16}, or plan for another number of nodes"
         raise too_much("candidate plans (estimate)", space, settings.space, "", fix)
@@ -267,11 +270,11 @@ def dumps(answer: Mapping[str, Any], name: str = "") -> str:
 # ---- calls ------------------------------------------------------------------------------------
 
 
-def sets_of_request(given: Mapping[str, Any]) -> tuple[tuple[str, object], ...]:
-    """Return fields to change as the library takes them."""
-    return tuple(
-        (path.strip(), str(v).lower() if isinstance(v, bool) else v) for path, v in given.items()
-    )
+def changes_of(fields: Mapping[str, Any]) -> tuple[tuple[str, object], ...]:
+    """Return the fields to change of a request as the library takes them."""
+    from planner.solver.request import SolveRequest
+
+    return SolveRequest.of_json({"set": fields}).overrides
 
 
 def contents_of(request: schemas.Priced, settings: RequestLimits) -> tuple[Any, Any]:
@@ -285,7 +288,8 @@ def _read_inputs(request: schemas.Priced, settings: RequestLimits) -> tuple[Any,
     from planner.solver.sources import read_inputs
 
     contents = contents_of(request, settings)
-    inputs = read_inputs(*contents, sets_of_request(request.set), request.pool)
+    overrides = changes_of(request.set)
+    inputs = read_inputs(*contents, overrides, request.pool)
     check_input_limits(*inputs, settings)
     return inputs
 
@@ -301,19 +305,16 @@ def _inside(field: str) -> Iterator[None]:
         raise problem.inside(field) if field else problem from None
 
 
-def _solve_options(request: schemas.SolveRequest) -> Any:
-    """Return the options that bound the space of a request."""
-    from planner.solver.request import solve_options
+def search_of(request: schemas.Priced, settings: RequestLimits | None = None) -> "SolveRequest":
+    """Return what a request searches for; without its documents where there are no settings."""
+    from planner.solver.request import SolveRequest
 
-    return solve_options(
-        request.top or 10,
-        request.pins,
-        request.only,
-        request.max,
-        request.framework or "default",
-        request.stack,
-        tuple(request.allow),
-    )
+    fields: Data = {name: getattr(request, name) for name in type(request).model_fields}
+    del fields["calibration"], fields["reference"]
+    if settings is not None:
+        fields["calibration"] = calibration_in(request.calibration, settings)
+        fields["reference"] = reference_in(request.reference, request.files, settings)
+    return SolveRequest.of_json(fields)
 
 
 SHORT_LIMIT_S = 10.0
@@ -370,48 +371,21 @@ def solved_result(request: schemas.SolveRequest, running: RunningCall) -> Any:
     return solve(
         model,
         cluster,
-        top=request.top,
-        pins=request.pins,
-        only=request.only,
-        at_most=request.max,
-        framework=request.framework,
-        stack=request.stack,
-        allow=tuple(request.allow),
-        overrides=sets_of_request(request.set),
-        pool=request.pool,
-        objective=request.objective,
-        within=request.within,
-        deadline=request.deadline,
-        step_limit_s=request.step_limit_s,
-        pareto=request.pareto,
-        time_limit_s=request.time_limit_s,
+        search_of(request, settings),
         executor=running.executor,
         ray_address=running.ray_address,
         stop=_stop(running),
         progress=_progress(running, "search"),
-        calibration=calibration_in(request.calibration, settings),
-        reference=reference_in(request.reference, request.files, settings),
         shared=running.shared,
     )
 
 
 def _evaluated(request: schemas.EvaluateRequest, running: RunningCall) -> Any:
-    from planner.solver.solve import evaluate
+    from planner.solver.solve import evaluate_request
 
     settings = running.settings
     model, cluster = contents_of(request, settings)
-    return evaluate(
-        model,
-        cluster,
-        pins=request.pins,
-        framework=request.framework,
-        stack=request.stack,
-        allow=tuple(request.allow),
-        overrides=sets_of_request(request.set),
-        pool=request.pool,
-        calibration=calibration_in(request.calibration, settings),
-        reference=reference_in(request.reference, request.files, settings),
-    )
+    return evaluate_request(model, cluster, search_of(request, settings))
 
 
 def _solve(request: schemas.SolveRequest, running: RunningCall) -> Data:
@@ -594,8 +568,11 @@ def _diff(request: schemas.DiffRequest, running: RunningCall) -> Data:
     return second.with_state(first.with_state(data))
 
 
-def _scale_arguments(request: schemas.ScaleRequest, settings: RequestLimits) -> Data:
-    """Return what the library's `scale` takes, within the limits."""
+def _scale_task(request: schemas.ScaleRequest, settings: RequestLimits) -> Any:
+    """Return the curve of a request, within the limits, checked and not computed."""
+    from planner.sweeps.scaling.curve import scale_task
+    from planner.sweeps.scaling.sizes import Range
+
     if request.points > settings.sizes:
         what, fix = "sizes", "ask for fewer points"
         raise too_much(what, request.points, settings.sizes, "points", fix)
@@ -603,33 +580,8 @@ def _scale_arguments(request: schemas.ScaleRequest, settings: RequestLimits) -> 
         maximum = settings.devices
         raise too_much("devices", max(request.to, request.from_), maximum, "to", "name fewer")
     model, cluster = contents_of(request, settings)
-    return {
-        "model": model,
-        "cluster": cluster,
-        "scaling": request.scaling,
-        "over": request.over,
-        "least": request.from_,
-        "most": request.to,
-        "points": request.points,
-        "pins": request.pins,
-        "only": request.only,
-        "at_most": request.max,
-        "framework": request.framework,
-        "stack": request.stack,
-        "allow": tuple(request.allow),
-        "overrides": sets_of_request(request.set),
-        "pool": request.pool,
-        "time_limit_s": request.time_limit_s,
-        "calibration": calibration_in(request.calibration, settings),
-        "reference": reference_in(request.reference, request.files, settings),
-    }
-
-
-def _scale_task(request: schemas.ScaleRequest, settings: RequestLimits) -> Any:
-    """Return the curve of a request, checked and not computed."""
-    from planner.sweeps.scaling.curve import scale_task
-
-    return scale_task(**_scale_arguments(request, settings))
+    sizes = Range(request.over, request.scaling, request.from_, request.to, request.points)
+    return scale_task(model, cluster, sizes, search_of(request, settings))
 
 
 def _scale(request: schemas.ScaleRequest, running: RunningCall) -> Data:
@@ -775,7 +727,7 @@ def _check(request: schemas.CheckRequest, running: RunningCall) -> Data:
         version=request.version,
         env=request.env,
         pins=request.pins,
-        overrides=sets_of_request(request.set),
+        overrides=changes_of(request.set),
         pool=request.pool,
         calibration=calibration_in(request.calibration, settings),
         stop=_stop(running),

@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field
 
 from planner.errors import PlannerError, SpecError
 from service.handlers import schemas
-from service.handlers.calls import PAGE_PREFIX, RunningCall, ServiceCall, sets_of_request
+from service.handlers.calls import PAGE_PREFIX, RunningCall, ServiceCall, changes_of
 from service.handlers.documents import content_of
 from service.handlers.limits import check_input_limits
 from service.handlers.problems import Fault, Problem
@@ -106,30 +106,19 @@ def _check_form(request: FormRequest, running: RunningCall) -> Data:
 
 def _alone(fields: Mapping[str, str], axes: list[AxisWord]) -> list[Fault]:
     """Return what is wrong with fields whatever stands in the others."""
-    from planner.solver.options import parse_goals
-    from planner.solver.request import solve_options
+    from planner.solver.request import SolveRequest
 
     def goal(name: str) -> None:
-        question_options = question_options_of({name: (fields[name],)})
-        parse_goals(
-            "memory" if name == "within" else question_options.get("objective", ""),
-            question_options.get("within", 0.0),
-            question_options.get("deadline", ""),
-            question_options.get("step_limit_s", 0.0),
-            question_options.get("pareto", ()),
-        )
+        goals = question_options_of({name: (fields[name],)})
+        if name == "within":
+            goals["objective"] = "memory"
+        SolveRequest.of_json(goals).options()
 
-    def axis(axis_word: AxisWord) -> None:
-        question_options = question_options_of({axis_word.option: (axis_word.pair,)})
-        solve_options(
-            1,
-            question_options.get("pins"),
-            question_options.get("only"),
-            question_options.get("max"),
-            "default",
-            "",
-            (),
-        )
+    def axis(word: AxisWord) -> None:
+        SolveRequest.of_json(question_options_of({word.option: (word.pair,)})).options()
+
+    def software(name: str) -> None:
+        SolveRequest.of(**{name: fields[name]}).options()
 
     def change(line: str) -> None:
         question_options_of({"set": (line,)})
@@ -137,12 +126,7 @@ def _alone(fields: Mapping[str, str], axes: list[AxisWord]) -> list[Fault]:
     looks: list[tuple[str, Callable[[], object]]] = [
         (axis_word.field, partial(axis, axis_word)) for axis_word in axes
     ]
-    if fields["framework"]:
-        name = fields["framework"]
-        looks.append(("framework", partial(solve_options, 1, None, None, None, name, "", ())))
-    if fields["stack"]:
-        name = fields["stack"]
-        looks.append(("stack", partial(solve_options, 1, None, None, None, "default", name, ())))
+    looks += [(x, partial(software, x)) for x in ("framework", "stack") if fields[x]]
     looks += [(name, partial(goal, name)) for name in GOALS if fields[name]]
     looks += [("set", partial(change, line)) for line in fields["set"].splitlines()]
     return [fault for field, look in looks for fault in _tried(look, [], field)]
@@ -174,7 +158,7 @@ def _inputs(request: FormRequest, running: RunningCall) -> tuple[Any, list[Fault
     if not lines:
         return inputs, []
     try:
-        changes = sets_of_request(question_options_of({"set": lines})["set"])
+        changes = changes_of(question_options_of({"set": lines})["set"])
         return read_inputs(read[0], read[1], changes), []
     except (PlannerError, Problem) as error:
         return None, _faults_of(error, [], "set")
@@ -184,34 +168,19 @@ def _begin(inputs: Any, request: Data, running: RunningCall) -> None:
     """Do what a search does before it searches; without inputs what it does with options."""
     from planner.solver.problem import searched_problem
     from planner.solver.recipes import asked_recipes, with_open_recipes, with_recipe
-    from planner.solver.request import asked_options
+    from planner.solver.request import SolveRequest
     from planner.solver.scenarios import variants_of
     from planner.solver.unsupported import check_options
-    from planner.specs.search.section import with_section
 
-    fields = {
-        "pins": request.get("pins"),
-        "only": request.get("only"),
-        "at_most": request.get("max"),
-        "framework": request.get("framework", ""),
-        "allow": (),
-        "pool": request.get("pool", ""),
-        "objective": request.get("objective", ""),
-        "within": request.get("within", 0.0),
-        "deadline": request.get("deadline", ""),
-        "step_limit_s": request.get("step_limit_s", 0.0),
-        "pareto": request.get("pareto", ()),
-        "time_limit_s": 0.0,
-        "top": None,
-    }
-    section = with_section(fields, inputs[0].search if inputs else None)
-    options = asked_options({**section, "top": 10}, request.get("stack", ""))
+    section = SolveRequest.of_section(inputs[0].search if inputs else None)
+    search = SolveRequest.of_json(request).over(section)
+    options = search.options()
     check_options(options)
     if inputs is None:
         return
     model, cluster = inputs
     check_input_limits(model, cluster, running.settings)
-    cluster = cluster.pool(section["pool"]) if section["pool"] else cluster
+    cluster = cluster.pool(search.pool) if search.pool else cluster
     options = with_open_recipes(model, options)
     variants_of(
         [with_recipe(model, name) for name in asked_recipes(model, options)],

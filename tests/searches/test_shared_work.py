@@ -9,8 +9,9 @@ from random import Random
 import numpy as np
 import pytest
 
+from planner.solver.execution import Execution
 from planner.solver.problem import make_problem
-from planner.solver.request import solve_options
+from planner.solver.request import SolveRequest
 from planner.solver.solve import solve_inputs
 from planner.solver.sources import read_inputs
 from searches.executors.executor import SerialExecutor
@@ -24,13 +25,13 @@ AXES = {
         {"like": "h100-sxm-80gb", "memory": memory} for memory in ("24 GiB", "60 GiB", "200 GiB")
     ),
 }
-OPTIONS = solve_options(2, None, {"vpp": (1,)}, {"mbs": 2}, "default", "", ())
+OPTIONS = SolveRequest.of(top=2, only={"vpp": (1,)}, at_most={"mbs": 2}).options()
 
 
 def answer(point: dict[str, object], work: SharedWork | None) -> str:
     model, cluster = read_inputs("llama3-8b", "h100-x512", tuple(point.items()))
     return json.dumps(
-        solve_inputs(model, cluster, OPTIONS, SerialExecutor(), shared=work).to_json()
+        solve_inputs(model, cluster, OPTIONS, Execution(SerialExecutor(), shared=work)).to_json()
     )
 
 

@@ -12,7 +12,7 @@ from costmodels.schedule.stages import SPLITS, spelled
 from costmodels.shape_terms import shape_terms
 from costmodels.step import join, peak_bytes
 from planner.solver.problem import make_problem
-from planner.solver.request import solve_options
+from planner.solver.request import SolveRequest
 from planner.solver.sources import read_inputs
 from searches.frameworks.table import refusals
 from searches.options import TEXT_AXES, SearchOptions
@@ -23,7 +23,7 @@ from searches.splits.uneven import LEAST_GAIN, SplitPlan, improve_splits
 
 
 def context_of(model="llama3-70b", cluster="h100-x512", fields=(), **options) -> Context:
-    chosen = solve_options(1, None, None, None, "default", "", ())
+    chosen = SolveRequest.of(top=1).options()
     problem = make_problem(*read_inputs(model, cluster, tuple(fields)), chosen)
     wanted = SearchOptions(**{"split_shapes": 6, "n_finalists": 32, **options})
     return Context(problem, wanted, problem.pool.n_devices)

@@ -13,7 +13,7 @@ from costmodels.step import join, peak_bytes
 from planner.render.text import solve_table
 from planner.solver.answer.result import UnevenTried
 from planner.solver.problem import make_problem
-from planner.solver.request import solve_options
+from planner.solver.request import SolveRequest
 from planner.solver.sources import read_inputs
 from searches.options import SearchOptions
 from searches.pricing.layout_prices import exact_step_s
@@ -57,7 +57,7 @@ def searched(memory_gib: float, **only: tuple[int, ...]) -> Outcome:
     """Return what the search alone finds, without what would help."""
     pins = {**{axis: (n,) for axis, n in PINS.items() if axis != "devices"}, **only}
     given = read_inputs(MODEL, cluster(memory_gib))
-    problem = make_problem(*given, solve_options(1, None, None, None, "default", "", ()))
+    problem = make_problem(*given, SolveRequest.of(top=1).options())
     options = SearchOptions(only={a: frozenset(x) for a, x in pins.items()}, split_shapes=6)
     return search(Context(problem, options, PP))
 

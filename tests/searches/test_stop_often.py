@@ -6,7 +6,7 @@ from itertools import count
 import pytest
 
 from planner.solver.problem import make_problem
-from planner.solver.request import solve_options
+from planner.solver.request import SolveRequest
 from planner.solver.sources import read_inputs
 from searches.executors.executor import ProcessExecutor, SerialExecutor
 from searches.options import SearchOptions
@@ -17,7 +17,7 @@ from searches.space.shards import STOPPABLE_SHAPES
 
 
 def context_of() -> Context:
-    chosen = solve_options(1, None, None, None, "default", "", ())
+    chosen = SolveRequest.of(top=1).options()
     problem = make_problem(*read_inputs("llama3-70b", "h100-x512"), chosen)
     at_most = {"mbs": 1}
     only = {"zero": frozenset([1])}

@@ -23,11 +23,12 @@ from planner.errors import SearchError, SpecError, UsageError
 from planner.solver.answer.result import Plan, Result
 from planner.solver.answer.result_parts import calibration_json, inputs_json
 from planner.solver.calibration.reference import Reference, reference_name
-from planner.solver.options import Asked, SolveOptions
+from planner.solver.execution import Execution
+from planner.solver.options import SolveCommand, SolveOptions
 from planner.solver.problem import make_problem
 from planner.solver.recipes import one_recipe
-from planner.solver.request import Calibrations, anchored_options, solve_options
-from planner.solver.solve import solve_inputs
+from planner.solver.request import Calibrations, SolveRequest, anchored_options
+from planner.solver.solve import Extent, solve_inputs
 from planner.solver.sources import Overrides, Source, read_inputs, source_names
 from planner.solver.unsupported import check_options
 from planner.specs.identity import content_id
@@ -70,11 +71,11 @@ class _Question:
     model: ModelInput
     cluster: ClusterInput
     options: SolveOptions
-    asked: Asked
+    command: SolveCommand
     n_tried: int = 0
     fields: dict[str, object] = field(default_factory=dict)
     """Changed fields of the two files at the answer, by path."""
-    said: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     """Notes on the measured runs that anchor the calibration."""
 
     def problem(self) -> Problem:
@@ -106,9 +107,9 @@ class _Question:
             changed.model,
             changed.cluster,
             replace(self.options, top=1),
-            SerialExecutor(),
-            asked=self.asked,
-            fewer=False,
+            Execution(SerialExecutor()),
+            self.command,
+            Extent(fewer_devices=False),
         )
         return changed, result
 
@@ -117,7 +118,7 @@ class _Question:
     ) -> Recommendation:
         """Return the recommendation with its identity and its command."""
         inputs = (self.model, self.cluster, self.options)
-        command = self.asked.command(self.options, self.fields) if plan else ""
+        command = self.command.text(self.options, self.fields) if plan else ""
         return Recommendation(
             question=name,
             result_id=content_id(
@@ -128,14 +129,14 @@ class _Question:
                 self.options.to_json(),
                 calibration_json(self.options.calibration),
             ),
-            inputs=inputs_json(*inputs, (self.asked.model, self.asked.cluster)),
+            inputs=inputs_json(*inputs, (self.command.model, self.command.cluster)),
             calibration=calibration_json(self.options.calibration),
             answer=answer,
             scope=scope,
             n_tried=self.n_tried,
             plan=plan,
             command=command,
-            notes=self.said
+            notes=self.notes
             + tuple(
                 note
                 for note in self.model.notes
@@ -148,6 +149,7 @@ def recommend(
     question: str,
     model: Source,
     cluster: Source,
+    request: SolveRequest | None = None,
     *,
     pins: Mapping[str, object] | None = None,
     only: Mapping[str, object] | None = None,
@@ -170,23 +172,31 @@ def recommend(
     multiples of `step` tokens. `micro-batch`: the largest that fits. `bandwidth`: for each axis
     the least on its link at which the first plan waits at most `tolerance_frac` of its compute
     time. `layout`: the decision walked axis by axis, and where that ends. The other arguments are
-    those of `solve`. Raises `SpecError` for a bad input and `UsageError` for a bad option.
+    those of `solve`, or one `request` of them. Raises `SpecError` for a bad input and `UsageError`
+    for a bad option.
     """
     if question not in QUESTIONS:
         raise UsageError(f"unknown question {question!r}", f"one of {', '.join(QUESTIONS)}")
     _check_own_options(question, most, by, step, tolerance_frac)
-    options = solve_options(1, pins, only, at_most, framework, stack, allow, calibration)
-    check_options(options)
-    options, said = anchored_options(options, reference)
-    read = read_inputs(model, cluster, overrides)
-    inputs = one_recipe(read[0], options, "this question is answered for one recipe"), read[1]
-    names = source_names(model, cluster)
-    requested = _Question(
-        *inputs,
-        options,
-        Asked(*names, tuple(overrides), reference=reference_name(reference)),
-        said=said,
+    request = request or SolveRequest.of(
+        pins=pins,
+        only=only,
+        at_most=at_most,
+        framework=framework,
+        stack=stack,
+        allow=allow,
+        overrides=overrides,
+        calibration=calibration,
+        reference=reference,
     )
+    options = request.options(default_top=1)
+    check_options(options)
+    options, notes = anchored_options(options, request.reference)
+    read = read_inputs(model, cluster, request.overrides)
+    inputs = one_recipe(read[0], options, "this question is answered for one recipe"), read[1]
+    names, run_names = source_names(model, cluster), reference_name(request.reference)
+    command = SolveCommand(*names, request.overrides, reference=run_names)
+    requested = _Question(*inputs, options, command, notes=notes)
     if question == "devices":
         return _fewest_devices(requested, most or MAX_NODES)
     if question == "size":
@@ -520,7 +530,7 @@ def _least_bandwidth(asked: _Question, tolerance_frac: float) -> Recommendation:
     if not result.plans:
         raise SearchError(
             "nothing fits, so there is no plan whose traffic could hide",
-            f"see {asked.asked.command(asked.options, {})}",
+            f"see {asked.command.text(asked.options, {})}",
         )
     plan = result.best
     present, allowed_s = plan.breakdown, tolerance_frac * waited_compute_s(plan.breakdown)

@@ -38,7 +38,8 @@ from planner.errors import BadValue, EmitError, SearchError, SpecError, UsageErr
 from planner.option_names import option
 from planner.solver.answer.reasons import shown_layout
 from planner.solver.answer.result import Plan, Result
-from planner.solver.options import Asked, SolveOptions
+from planner.solver.execution import Execution
+from planner.solver.options import SolveOptions
 from planner.specs.importers.hostlist import compress_hosts, expand_hosts
 from planner.specs.inputs import ClusterInput, ModelInput
 from planner.specs.loader import cluster_from_dict
@@ -240,9 +241,7 @@ def replan(
         raise UsageError("no node is left", "there is nothing to plan for", "lost")
     changed = with_nodes(cluster, len(nodes), [] if gained else left)
     free = open_options(options)
-    result = solve_inputs(
-        model, changed, free, executor, stop, progress, Asked("MODEL", "CLUSTER")
-    )
+    result = solve_inputs(model, changed, free, Execution(executor, stop, progress))
     n_used = -(-plan.layout.n_devices // pool.devices_per_node)
     state = _State(opened, nodes, bool(gone & set(range(n_used))), via)
     best = result.plans[0] if result.plans else None
@@ -528,7 +527,7 @@ def _nearest_batch(
     Of the batches that the data-parallel degrees of the old and the best plan's replicas on all
     devices divide, the nearest ones are searched.
     """
-    from planner.solver.solve import solve_inputs
+    from planner.solver.solve import Extent, solve_inputs
 
     n, batch = cluster.cluster.pools[0].n_devices, old.layout.gbs
     if best is not None and best.n_idle == 0:
@@ -540,8 +539,9 @@ def _nearest_batch(
         changed = with_batch(model, other)
         pinned = replace(options, pins={DEVICES: n}, top=1)
         try:
+            extent = Extent(fewer_devices=False, reasons=False)
             result = solve_inputs(
-                changed, cluster, pinned, executor, stop, None, fewer=False, reasons=False
+                changed, cluster, pinned, Execution(executor, stop), extent=extent
             )
         except (SearchError, UsageError, EmitError):
             continue

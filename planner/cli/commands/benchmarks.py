@@ -3,11 +3,13 @@
 import json
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 
+from planner.cli.arguments import check_format
+from planner.cli.command_arguments import CalibrateArguments
 from planner.cli.commands.calibrate import write_calibration
 from planner.errors import EmitError, UsageError
 from planner.measure.benchmarks.device_fit import DeviceFit, fit_device
@@ -82,35 +84,28 @@ def _start_lines(cluster: str, per_node: int, nodes: int, out: str) -> list[str]
     return lines
 
 
-def run_calibrate_measured(
-    logs: Sequence[str],
-    measured: Sequence[str],
-    more: Sequence[str] = (),
-    *,
-    cluster: str,
-    pool: str,
-    link: str,
-    start: str,
-    out: str,
-    name: str,
-    form: str,
-    only_runs: Mapping[str, str],
-) -> int:
+def run_calibrate_measured(more: Sequence[str], arguments: CalibrateArguments) -> int:
     """Fit links and rates to logs of nccl-tests and files of measure.py; return the exit code.
 
-    `more` are the logs that a shell put behind `--nccl-tests`, `only_runs` options that say
-    something about a file of runs and so are refused here.
+    `more` are the logs that a shell put behind `--nccl-tests`.
     """
-    if form not in FORMATS:
-        raise UsageError(f"--format: unknown {form!r}", f"one of {', '.join(FORMATS)}")
+    form, out, name = arguments.form, arguments.out, arguments.name
+    check_format(form, FORMATS)
     check_name(name)
+    logs = arguments.nccl_tests
+    only_runs = {
+        "--models": arguments.models,
+        "--hardware": arguments.hardware,
+        "--fit": arguments.fit,
+        **arguments.options_of_fit(),
+    }
     stray = next((option for option, value in only_runs.items() if value), "")
     runs = next((file for file in more if file.endswith(".csv") or not logs), "")
     if stray or runs:
         message = f"{stray or runs} is about measured runs, and these are benchmarks"
         raise UsageError(message, "calibrate one after the other, the second --from the first")
     tables = read_nccl_tests([*logs, *more])
-    files = [read_measured(file) for file in measured]
+    files = [read_measured(file) for file in arguments.measured]
     on_cpu = next((one for one in files if one.on_cpu), None)
     if on_cpu:
         message = f"{on_cpu.file} was measured on a CPU, which trains nothing here"
@@ -120,8 +115,9 @@ def run_calibrate_measured(
         message = f"measured on different accelerators: {', '.join(sorted(devices))}"
         raise UsageError(message, "calibrate one kind at a time, each --from the one before")
     sweeps = [table.sweep() for table in tables] + [s for f in files for s in f.sweeps]
-    where = find_pool(devices.pop() if devices else "", sweeps, cluster, pool, link)
-    begin = load_start(start)
+    part = devices.pop() if devices else ""
+    where = find_pool(part, sweeps, arguments.cluster, arguments.pool, arguments.link)
+    begin = load_start(arguments.start)
     base = begin.without_anchors()
     notes = [ANCHORS_LEFT_OUT] if base is not begin else []
     links = fit_links(sweeps, where.pool, where.fabric, base) if sweeps else None

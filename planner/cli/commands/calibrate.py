@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from planner.cli.command_arguments import CalibrateArguments
 from planner.errors import FileError, SearchError, UsageError
 from planner.solver.calibration.file import (
     ANCHORS_LEFT_OUT,
@@ -19,23 +20,14 @@ from planner.solver.calibration.parameters import known_parameters
 FORMATS = ("table", "json")
 
 
-def run_calibrate(
-    points: str = "",
-    *,
-    models: str = "",
-    hardware: str = "",
-    fit: str = "",
-    start: str = "",
-    out: str = "",
-    name: str = "",
-    cross_validate: bool = True,
-    processes: int = 1,
-    form: str = "table",
-) -> int:
+def run_calibrate(files: Sequence[str], arguments: CalibrateArguments) -> int:
     """Run `planner calibrate`: fit, cross-validate, print, write; return the exit code.
 
-    Without `points` the runs that ship; without `start` the fit begins at the shipped calibration.
+    Without a file the runs that ship; without `start` the fit begins at the shipped calibration.
     """
+    points = one_runs_file(files, arguments.options_of_benchmarks())
+    form, start, out = arguments.form, arguments.start, arguments.out
+    processes = 1 if arguments.processes is None else arguments.processes
     from planner.measure.calibrate.cross_validation import (
         leave_one_model_out,
         leave_one_source_out,
@@ -47,20 +39,19 @@ def run_calibrate(
     from planner.measure.validate.points import read_measured_points
     from planner.measure.validate.report import DATA, read_entries
 
-    if form not in FORMATS:
-        raise UsageError(f"--format: unknown {form!r}", f"one of {', '.join(FORMATS)}")
+    _check_form(form)
     if not 1 <= processes <= 1024:
         raise UsageError(f"--processes must be 1 to 1024, not {processes}", "--processes 4")
     _check_scipy()
-    names = tuple(part.strip() for part in fit.split(",") if part.strip())
+    names = tuple(part.strip() for part in arguments.fit.split(",") if part.strip())
     check_names(names)
     begin = load_start(start).without_anchors()
-    check_name(name)
+    check_name(arguments.name)
     _check_out(out)
     inputs = (
         read_measured_points(points or DATA / "points.csv"),
-        read_entries(models or DATA / "models.yaml"),
-        read_entries(hardware or DATA / "hardware.yaml"),
+        read_entries(arguments.models or DATA / "models.yaml"),
+        read_entries(arguments.hardware or DATA / "hardware.yaml"),
     )
     runs = fit_runs_of(*inputs)
     if not runs.runs:
@@ -68,11 +59,11 @@ def run_calibrate(
             "no run of the file can be priced", "planner validate FILE says why for each"
         )
     stem = Path(out or points).stem[:MAX_NAME]
-    title = name or stem or "fitted"
+    title = arguments.name or stem or "fitted"
     before = runs.all_log_errors(begin)
     fitted = fit_runs(runs, names, begin, title, _progress, processes)
     by_source, by_model = {}, {}
-    if cross_validate:
+    if arguments.cross_validate:
         _progress("cross-validation")
         by_source = leave_one_source_out(runs, fitted, processes)
         by_model = leave_one_model_out(runs, fitted, processes)
@@ -91,15 +82,20 @@ def run_calibrate(
     return 0
 
 
-def one_runs_file(given: Sequence[str], of_benchmarks: Mapping[str, str]) -> str:
+def _check_form(form: str) -> None:
+    if form not in FORMATS:
+        raise UsageError(f"--format: unknown {form!r}", f"one of {', '.join(FORMATS)}")
+
+
+def one_runs_file(files: Sequence[str], of_benchmarks: Mapping[str, str]) -> str:
     """Return the file of runs among the arguments, empty without one; `UsageError` for more."""
     stray = next((option for option, value in of_benchmarks.items() if value), "")
     if stray:
         fix = "--nccl-tests LOG... or --measured FILE beside it"
         raise UsageError(f"{stray} says where benchmarks ran, and there are none", fix)
-    if len(given) > 1:
-        raise UsageError(f"{len(given)} files of runs", "one RUNS.csv; logs go to --nccl-tests")
-    return given[0] if given else ""
+    if len(files) > 1:
+        raise UsageError(f"{len(files)} files of runs", "one RUNS.csv; logs go to --nccl-tests")
+    return files[0] if files else ""
 
 
 def write_calibration(path: str | os.PathLike[str], calibration: Calibration) -> None:
@@ -112,9 +108,8 @@ def write_calibration(path: str | os.PathLike[str], calibration: Calibration) ->
 
 def run_list(form: str = "table") -> int:
     """Run `planner calibrate --list`: print every parameter."""
-    if form not in FORMATS:
-        raise UsageError(f"--format: unknown {form!r}", f"one of {', '.join(FORMATS)}")
-    known = known_parameters()
+    _check_form(form)
+    parameters = known_parameters()
     if form == "json":
         entries: Mapping[str, object] = {
             name: {
@@ -125,11 +120,11 @@ def run_list(form: str = "table") -> int:
                 "meaning": p.meaning,
                 "source": p.source,
             }
-            for name, p in known.items()
+            for name, p in parameters.items()
         }
         sys.stdout.write(json.dumps(entries, indent=1) + "\n")
         return 0
-    for name, p in known.items():
+    for name, p in parameters.items():
         unit = f" {p.unit}" * bool(p.unit)
         sys.stdout.write(f"{name}  {p.prior:g}{unit} ({p.low:g} to {p.high:g}): {p.meaning}\n")
     return 0

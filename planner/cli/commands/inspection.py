@@ -1,10 +1,12 @@
-"""The commands that look at plans from outside: `trace`, `compare`, `diff`, `neighbours`."""
+"""Commands on one plan or two: `trace`, `compare`, `diff`, `neighbours`, `show --html`."""
 
 import sys
 from pathlib import Path
 
+from planner.cli.arguments import check_format
 from planner.errors import EmitError, UsageError
-from planner.solver.answer.result_store import opened_plan
+from planner.render.report.files import check_folder, require_extra, write_text
+from planner.solver.answer.result_store import opened_plan, options_of
 from searches.frameworks.registry import ANY, framework_names
 
 
@@ -40,22 +42,16 @@ def run_compare(
         "json": TraceComparison.dumps,
         "md": comparison_markdown,
     }
-    if form not in formats:
-        raise UsageError(f"--format: unknown {form!r}", f"one of {', '.join(formats)}")
+    check_format(form, list(formats))
     _, _, problem, plan = opened_plan(reference)
     sys.stdout.write(formats[form](compare_traces(traces, problem, plan, steps, rank)))
-
-
-def _check_format(form: str) -> None:
-    if form not in ("table", "json"):
-        raise UsageError(f"--format: unknown {form!r}", "table or json")
 
 
 def run_diff(first: str, second: str, form: str) -> None:
     """Run `planner diff`."""
     from planner.analyze.comparison import compare, comparison_text
 
-    _check_format(form)
+    check_format(form)
     result = compare(opened_plan(first), opened_plan(second))
     sys.stdout.write(result.dumps() if form == "json" else comparison_text(result))
 
@@ -65,7 +61,7 @@ def run_neighbours(reference: str, framework: str, form: str) -> None:
     from planner.analyze.neighborhood import single_changes
     from planner.analyze.neighborhood_text import changes_json, changes_text
 
-    _check_format(form)
+    check_format(form)
     names = (*framework_names(), ANY)
     if framework not in names:
         raise UsageError(f"--framework: unknown {framework!r}", f"one of {', '.join(names)}")
@@ -73,3 +69,24 @@ def run_neighbours(reference: str, framework: str, form: str) -> None:
     result = single_changes(problem, plan.layout, framework, model.precisions)
     shown = changes_json if form == "json" else changes_text
     sys.stdout.write(shown(plan, result, framework))
+
+
+def run_show_html(reference: str, out: str) -> None:
+    """Write the view of a plan to a file, or print it where it is named -."""
+    require_extra()
+    check_folder(out)
+    from planner.render.plan_view.data import plan_view, trace_file
+    from planner.render.plan_view.page import plan_html
+
+    model, cluster, problem, plan = opened_plan(reference)
+    options = options_of(reference)
+    view = plan_view(
+        model,
+        cluster,
+        problem,
+        plan,
+        calibration=options.calibration,
+        reference=reference,
+        framework=options.framework if options.framework != "default" else "any",
+    )
+    write_text(out, plan_html(view, trace_file(problem, plan)))

@@ -2,10 +2,12 @@
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from planner.cli.arguments import check_format
+from planner.cli.command_arguments import CalibrateArguments
 from planner.errors import EmitError, UsageError
 from planner.solver.calibration.file import check_name, load_start
 from planner.solver.calibration.parameters import ANCHORS
@@ -14,22 +16,27 @@ from planner.solver.options import SolveOptions
 from planner.text_lines import REFERENCE, wrapped
 
 
-def run_calibrate_reference(
-    reference: str, start: str, out: str, name: str, form: str, for_fit: Mapping[str, str]
-) -> int:
-    """Run `planner calibrate --reference`: print or write the anchored calibration; return 0.
-
-    `for_fit` are the options of a fit to runs or benchmarks, which have no meaning here.
-    """
-    for option, value in for_fit.items():
+def run_calibrate_reference(files: Sequence[str], arguments: CalibrateArguments) -> int:
+    """Run `planner calibrate --reference`: print or write the anchored calibration; return 0."""
+    form, out, name = arguments.form, arguments.out, arguments.name
+    of_fit = {
+        "[RUNS.csv]": " ".join(files),
+        "--fit": arguments.fit,
+        "--models": arguments.models,
+        "--hardware": arguments.hardware,
+        "--nccl-tests": " ".join(arguments.nccl_tests),
+        "--measured": " ".join(arguments.measured),
+        **arguments.options_of_benchmarks(),
+        **arguments.options_of_fit(),
+    }
+    for option, value in of_fit.items():
         if value:
             raise UsageError(f"{option} does not go with --reference", "fit first, then anchor")
-    if form not in ("table", "json"):
-        raise UsageError(f"--format: unknown {form!r}", "table or json")
+    check_format(form)
     check_name(name)
-    base = load_start(start)
+    base = load_start(arguments.start)
     options = SolveOptions(own_calibration=base)
-    runs = read_reference(reference, options)
+    runs = read_reference(arguments.reference, options)
     result = anchored(base, runs)
     calibration = replace(result.calibration, name=name) if name else result.calibration
     if out:

@@ -3,8 +3,8 @@
 import sys
 from typing import TYPE_CHECKING
 
-from planner.cli.search_options import Stated
-from planner.errors import UsageError
+from planner.cli.arguments import check_format, size
+from planner.cli.command_arguments import ScaleArguments
 from planner.render.report.files import check_folder, require_extra, write_text
 
 if TYPE_CHECKING:
@@ -13,63 +13,47 @@ if TYPE_CHECKING:
 FORMATS = ("table", "json", "csv")
 
 
-def run_scale(
-    model: str,
-    cluster: str,
-    stated: Stated,
-    *,
-    scaling: str,
-    over: str,
-    least: int,
-    most: int,
-    points: int,
-    pool: str,
-    form: str,
-    html: str,
-    time_limit_s: float,
-) -> int:
+def run_scale(model: str, cluster: str, arguments: ScaleArguments) -> int:
     """Run `planner scale`; return the exit code."""
     from planner.sweeps.scaling.curve import scale
 
-    check_output(form, html)
+    least, largest = size(arguments.from_, "--from"), size(arguments.to, "--to")
+    check_output(arguments.form, arguments.html)
     result = scale(
         model,
         cluster,
-        **stated.searching(),
-        scaling=scaling,
-        over=over,
+        arguments.request(),
+        scaling=arguments.scaling,
+        over=arguments.over,
         least=least,
-        most=most,
-        points=points,
-        pool=pool,
-        time_limit_s=time_limit_s,
+        most=largest,
+        points=arguments.points,
         progress=show_sizes,
     )
-    return show_scaling(result, form, html)
+    return show_scaling(result, arguments.form, arguments.html)
 
 
 def check_output(form: str, html: str) -> None:
     """Raise `UsageError` for output that cannot be had, before anything is computed."""
-    if form not in FORMATS:
-        raise UsageError(f"--format: unknown {form!r}", f"one of {', '.join(FORMATS)}")
+    check_format(form, FORMATS)
     if html:
         require_extra()
         check_folder(html)
 
 
-def show_scaling(found: "Scaling", form: str, html: str) -> int:
+def show_scaling(curve: "Scaling", form: str, html: str) -> int:
     """Print a curve, and write its page where one is named; return the exit code."""
     from planner.sweeps.scaling.text import scaling_text
 
     if form == "table":
-        sys.stdout.write(scaling_text(found))
+        sys.stdout.write(scaling_text(curve))
     else:
-        sys.stdout.write(found.dumps() if form == "json" else found.csv())
+        sys.stdout.write(curve.dumps() if form == "json" else curve.csv())
     if html:
         from planner.render.report.scaling_page import scale_page
 
-        write_text(html, scale_page(found))
-    return found.exit_code
+        write_text(html, scale_page(curve))
+    return curve.exit_code
 
 
 def show_sizes(done: int, total: int) -> None:

@@ -8,9 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
-from planner.cli.search_options import Stated
+from planner.cli.arguments import overrides_of, positive
+from planner.cli.command_arguments import SweepArguments
 from planner.errors import UsageError
-from planner.solver.request import check_executor
+from planner.solver.execution import check_executor
 from planner.sweeps.estimate import ROW_BYTES, Estimate, estimate, no_point
 from planner.sweeps.rows import Row
 from planner.sweeps.run import POINT_LIMIT_S, SweepProgress, SweepRun, run_sweep
@@ -28,58 +29,44 @@ BAR_WIDTH = 24
 
 def run_sweep_command(
     files: Sequence[str],
-    stated: Stated,
-    *,
-    vary: Sequence[str],
-    design: str,
-    samples: int | None,
-    seed: int | None,
-    where: Sequence[str],
-    let: Sequence[str],
-    pool: str,
-    objective: str,
-    deadline: str,
-    step_limit_s: float,
-    within: float,
-    out: str,
-    form: str,
-    executor: str,
-    ray_address: str,
-    point_limit_s: float,
-    dry_run: bool,
-    quiet: bool,
-    ask: Callable[[Mapping[str, Any], float], Iterable[Row]] | None = None,
+    arguments: SweepArguments,
+    remote_rows: Callable[[Mapping[str, Any], float], Iterable[Row]] | None = None,
 ) -> int:
     """Run `planner sweep`; return the exit code.
 
-    `ask` lets a service search: it is given what `sweep_content` returns and the longest search of
-    a point, 0 for the usual one, and returns the rows.
+    `remote_rows` lets a service search: it is given what `sweep_content` returns and the longest
+    search of a point, 0 for the usual one, and returns the rows.
     """
-    search = _search(stated, pool, objective, deadline, step_limit_s, within)
-    more = _sections(
-        vary=list(vary),
-        design=design,
-        samples=samples,
-        seed=seed,
-        where=list(where),
-        let=_named(let),
-        set=list(stated.overrides),
-        search=search,
-        stack=stated.stack,
-        calibration=stated.calibration,
-        reference=stated.reference,
-    )
+    overrides = overrides_of(arguments.set_)
+    own_limit_s = positive(arguments.point_limit, "--point-limit", "60")
+    sections = {
+        "vary": list(arguments.vary),
+        "design": arguments.design,
+        "samples": arguments.samples,
+        "seed": arguments.seed,
+        "where": list(arguments.where),
+        "let": _named(arguments.let),
+        "set": list(overrides),
+        "search": arguments.request().to_section(),
+        "stack": arguments.stack,
+        "calibration": arguments.calibration,
+        "reference": arguments.reference,
+    }
+    more = {key: value for key, value in sections.items() if value not in (None, "", [], {})}
     sweep = _read(files, more)
-    limit_s = point_limit_s or sweep.time_limit_s or POINT_LIMIT_S
-    check_executor(executor, ray_address)
-    if dry_run:
+    limit_s = own_limit_s or sweep.time_limit_s or POINT_LIMIT_S
+    executor, form, quiet = arguments.executor, arguments.form, arguments.quiet
+    check_executor(executor, arguments.ray_address)
+    if arguments.dry_run:
         result = estimate(
             sweep, executor=executor, point_limit_s=limit_s, tell=None if quiet else _tell
         )
         sys.stdout.write(estimate_text(sweep, result))
         return 0
-    elsewhere = partial(ask, sweep_content(files, more), point_limit_s) if ask else None
-    path = Path(out or f"{sweep.name}.{_ending(form)}")
+    elsewhere = (
+        partial(remote_rows, sweep_content(files, more), own_limit_s) if remote_rows else None
+    )
+    path = Path(arguments.out or f"{sweep.name}.{_ending(form)}")
     format_of(path, form)
     if next(sweep.points(), None) is None:
         raise no_point(sweep)
@@ -92,7 +79,7 @@ def run_sweep_command(
             path,
             form=form,
             executor=executor,
-            ray_address=ray_address,
+            ray_address=arguments.ray_address,
             point_limit_s=limit_s,
             progress=shown,
             elsewhere=elsewhere,
@@ -122,28 +109,6 @@ def _read(files: Sequence[str], more: Mapping[str, Any]) -> Sweep:
 
 def _ending(form: str) -> str:
     return form if form in FORMATS else "parquet"
-
-
-def _sections(**given: Any) -> dict[str, Any]:
-    return {key: value for key, value in given.items() if value not in (None, "", [], {}, ())}
-
-
-def _search(
-    stated: Stated, pool: str, objective: str, deadline: str, step_limit_s: float, within: float
-) -> dict[str, Any]:
-    """Return the options of the search as a `search:` section."""
-    requested = stated.searching()
-    return _sections(
-        pin=requested["pins"],
-        only=requested["only"],
-        max=requested["at_most"],
-        framework=stated.framework,
-        pool=pool,
-        objective=objective,
-        deadline=deadline,
-        step_limit_s=step_limit_s or None,
-        within=within or None,
-    )
 
 
 def _named(items: Sequence[str]) -> dict[str, str]:

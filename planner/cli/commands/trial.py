@@ -4,7 +4,7 @@ import json
 import shlex
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,8 @@ import yaml
 from costmodels.stacks import STACKS
 from planner.analyze.placement.hosts import write_files
 from planner.analyze.plan_files import header_lines
-from planner.cli.search_options import Stated
+from planner.cli.arguments import check_format
+from planner.cli.command_arguments import TrialArguments
 from planner.errors import EmitError, FileError, SearchError, UsageError
 from planner.frameworks.emitted_text import nodes
 from planner.frameworks.launchers.files import parse_launchers
@@ -49,7 +50,7 @@ from planner.solver.answer.result import Plan, Result
 from planner.solver.answer.result_parts import calibration_json
 from planner.solver.answer.result_store import open_plan, read_options, save_result
 from planner.solver.calibration.reference import reference_json
-from planner.solver.options import Asked, SolveOptions
+from planner.solver.options import SolveCommand, SolveOptions
 from planner.solver.recipes import with_recipe
 from planner.solver.solve import solve
 from planner.specs.loader import cluster_from_dict, model_from_dict
@@ -67,45 +68,29 @@ SHOWN = 10
 """Plans of the ranking after a trial that are printed."""
 
 
-def run_trial(
-    model: str,
-    cluster: str,
-    stated: Stated,
-    *,
-    pool: str,
-    steps: int,
-    out: str,
-    launcher: str,
-    log: list[str],
-    time_limit_s: float,
-    form: str,
-    words: Sequence[str],
-) -> int:
+def run_trial(model: str, cluster: str, arguments: TrialArguments, typed: Sequence[str]) -> int:
     """Run `planner trial MODEL CLUSTER`; return the exit code.
 
-    `words` are the command as the user wrote it.
+    `typed` is the command as the user wrote it.
     """
-    _check_format(form)
+    form, out = arguments.form, arguments.out
+    steps = STEPS if arguments.steps is None else arguments.steps
+    check_format(form)
     if not model or not cluster:
         fix = "planner trial MODEL CLUSTER --out DIR; planner trial --read DIR reads the logs"
         raise UsageError("trial needs MODEL and CLUSTER, or --read DIR", fix)
-    if log:
+    if arguments.log:
         raise UsageError("--log belongs to --read DIR", "drop it")
-    framework = stated.framework
+    framework = arguments.framework or "megatron"
     check_framework(framework)
     if not MIN_STEPS_ASKED <= steps <= MAX_STEPS:
         message = f"--steps must be {MIN_STEPS_ASKED} to {MAX_STEPS}, not {steps}"
         raise UsageError(message, f"--steps {STEPS}")
-    launchers = parse_launchers(launcher)
-    result = solve(
-        model,
-        cluster,
-        top=N_RANKED,
-        **stated.searching(),
-        pool=pool,
-        objective="step_time",
-        time_limit_s=time_limit_s,
+    launchers = parse_launchers(arguments.launcher or "torchrun")
+    request = arguments.request().model_copy(
+        update={"framework": framework, "top": N_RANKED, "objective": "step_time"}
     )
+    result = solve(model, cluster, request)
     save_result(result)
     candidates = _runnable(result, framework)
     if result.plans and not candidates:
@@ -121,7 +106,7 @@ def run_trial(
     chosen = [candidates[i] for i in outcome.chosen]
     written: list[str] = []
     if out:
-        question = shlex.join(["planner", *words])
+        question = shlex.join(["planner", *typed])
         written = _write(Path(out), result, chosen, outcome, framework, steps, launchers, question)
     data = _trial_json(result, chosen, outcome, framework, steps)
     if form == "json":
@@ -129,11 +114,6 @@ def run_trial(
     else:
         sys.stdout.write(_trial_text(result, chosen, outcome, framework, out, written))
     return result.exit_code
-
-
-def _check_format(form: str) -> None:
-    if form not in ("table", "json"):
-        raise UsageError(f"--format: unknown {form!r}", "table or json")
 
 
 def _runnable(result: Result, framework: str) -> list[Plan]:
@@ -243,21 +223,17 @@ def _trial_text(
     return "\n".join(lines) + "\n"
 
 
-def run_trial_read(
-    folder: str, logs: Sequence[str], form: str, given: Mapping[str, object]
-) -> int:
-    """Run `planner trial --read DIR`; return the exit code (3 where no log says anything).
-
-    `given` are the arguments of the other form of the command: with --read they have no meaning.
-    """
-    _check_format(form)
-    for name, value in given.items():
+def run_trial_read(model: str, cluster: str, arguments: TrialArguments) -> int:
+    """Run `planner trial --read DIR`; return the exit code (3 where no log says anything)."""
+    folder, form = arguments.read, arguments.form
+    check_format(form)
+    for name, value in _options_of_search(model, cluster, arguments).items():
         if value:
             raise UsageError(f"{name} does not go with --read", "the folder holds the question")
     place = Path(folder)
     data, result = _read_trial(place)
     options = read_options(result["inputs"]["options"])
-    named = _named_logs(logs, [one["plan_id"] for one in data["plans"]])
+    named = _named_logs(arguments.log, [one["plan_id"] for one in data["plans"]])
     n_steps = int(data.get("steps", 0))
     trialled = [_trialled(place, one, named, n_steps) for one in data["plans"]]
     software = data["framework"], _own_stack(options.stack, data["framework"])
@@ -279,6 +255,28 @@ def run_trial_read(
             reranked_text(outcome, folder, data["framework"], replace(options, stack=software[1]))
         )
     return 0 if runs else 3
+
+
+def _options_of_search(model: str, cluster: str, arguments: TrialArguments) -> dict[str, object]:
+    """Return what the other form of the command takes: with --read it has no meaning."""
+    return {
+        "MODEL": model,
+        "CLUSTER": cluster,
+        "--pin": arguments.pin,
+        "--only": arguments.only,
+        "--max": arguments.max_,
+        "--set": arguments.set_,
+        "--framework": arguments.framework,
+        "--stack": arguments.stack,
+        "--pool": arguments.pool,
+        "--out": arguments.out,
+        "--calibration": arguments.calibration,
+        "--reference": arguments.reference,
+        "--allow": arguments.allow,
+        "--steps": arguments.steps is not None,
+        "--launcher": arguments.launcher,
+        "--time-limit": arguments.time_limit is not None,
+    }
 
 
 def _own_stack(stack: str, framework: str) -> str:
@@ -401,8 +399,10 @@ def reranked_text(found: Reranked, folder: str, framework: str, options: SolveOp
     if best:
         plan = best.plan.plan_id
         lines.append(f"next: planner emit {folder}/{RESULT}#{plan} --for {framework} --out DIR")
-    asked = Asked(f"{folder}/{MODEL}", f"{folder}/{CLUSTER}", reference=f"{folder}/{REFERENCE}")
-    lines.append(f"      {asked.command(options, {})}")
+    command = SolveCommand(
+        f"{folder}/{MODEL}", f"{folder}/{CLUSTER}", reference=f"{folder}/{REFERENCE}"
+    )
+    lines.append(f"      {command.text(options, {})}")
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 

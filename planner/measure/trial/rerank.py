@@ -15,6 +15,7 @@ from planner.solver.answer.result import Plan, Result
 from planner.solver.answer.result_parts import calibration_json
 from planner.solver.calibration.file import Calibration, rounded
 from planner.solver.calibration.reference import DIGITS, Anchored, MeasuredRun, anchored
+from planner.solver.execution import Execution
 from planner.solver.options import SolveOptions
 from planner.solver.solve import solve_inputs
 from planner.specs.inputs import ClusterInput, ModelInput
@@ -262,7 +263,7 @@ def rerank(
     outcome = anchored(base, runs) if runs else None
     options = replace(options, own_calibration=outcome.calibration) if outcome else options
     model, cluster = model_from_dict(inputs["model"]), cluster_from_dict(inputs["cluster"])
-    result: Result = solve_inputs(model, cluster, options, executor)
+    result: Result = solve_inputs(model, cluster, options, Execution(executor))
     plans = {plan.plan_id: plan for plan in result.plans}
     times = {one.plan.plan_id: one.step_s for one in trialled if one.step_s}
     gone = {one.plan.plan_id for one in trialled if one.ran_out}

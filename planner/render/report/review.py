@@ -37,7 +37,7 @@ from planner.solver.answer.result_store import (
 from planner.solver.answer.uncertainty import HEADROOM_STEP
 from planner.solver.answer.utilization import hfu
 from planner.solver.calibration.intervals import regime_words
-from planner.solver.options import Asked, SolveOptions
+from planner.solver.options import SolveCommand, SolveOptions
 from planner.specs.inputs import ClusterInput, ModelInput
 from planner.specs.loader import cluster_from_dict
 from planner.specs.search.axis_values import axis_text
@@ -418,8 +418,8 @@ def _commands(data: Mapping[str, Any], options: SolveOptions, plan: Plan) -> Ite
     yield Heading(2, "Commands")
     inputs = data["inputs"]
     own = options.stack == stack_of(options.framework)
-    asked = Asked(_name_of(inputs, "model"), _name_of(inputs, "cluster"))
-    solve = asked.command(replace(options, stack="") if own else options, {})
+    command = SolveCommand(_name_of(inputs, "model"), _name_of(inputs, "cluster"))
+    solve = command.text(replace(options, stack="") if own else options, {})
     target = next((name for name in plan.runs_on), "megatron")
     yield Code(
         (

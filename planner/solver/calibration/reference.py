@@ -38,7 +38,7 @@ from planner.solver.calibration.file import (
     rounded,
 )
 from planner.solver.calibration.parameters import HELD
-from planner.solver.options import SolveOptions, parse_pins
+from planner.solver.options import SolveOptions, axis_items, pin_codes
 from planner.solver.problem import make_problem
 from planner.solver.recipes import one_recipe
 from planner.solver.sources import read_inputs
@@ -512,11 +512,8 @@ def _layout(
             pins = {"precision": given["precision"]} if "precision" in given else {}
         else:
             pins = given
-        if isinstance(pins, dict):
-            items = [f"{axis}={_plain(value)}" for axis, value in pins.items()]
-        else:
-            items = [str(pins)]
-        options = SolveOptions(pins=parse_pins(items), framework=framework, stack=stack)
+        values = pins if isinstance(pins, dict) else axis_items([str(pins)], "--pin")
+        options = SolveOptions(pins=pin_codes(values), framework=framework, stack=stack)
         model = one_recipe(model, options, "one run has one recipe")
         problem = make_problem(model, cluster, options)
         if is_whole:
@@ -528,10 +525,6 @@ def _layout(
     except (KeyError, TypeError) as error:
         fix = "axes and their values: {tp: 8, pp: 4, mbs: 1}"
         raise wrong("layout", f"is no layout: {error}", fix) from None
-
-
-def _plain(value: object) -> str:
-    return str(int(value)) if isinstance(value, bool) else str(value)
 
 
 def _peak(data: Mapping[str, Any], wrong: Any) -> tuple[float | None, str]:

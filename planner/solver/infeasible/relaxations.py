@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from planner.errors import SpecError
 from planner.solver.answer.result import Relaxation
-from planner.solver.options import Asked, SolveOptions
+from planner.solver.options import SolveCommand, SolveOptions
 from planner.solver.recipes import pinned_to
 from planner.specs.inputs import ClusterInput, ModelInput
 from planner.specs.loader import cluster_from_dict, model_from_dict
@@ -65,7 +65,7 @@ def find_relaxations(
     cluster: ClusterInput,
     options: SolveOptions,
     closest: Candidate | None,
-    asked: Asked,
+    command: SolveCommand,
     stop: Callable[[], bool] | None = None,
 ) -> tuple[Relaxation, ...]:
     """Return the changes that make the job fit, those that change least first.
@@ -86,7 +86,7 @@ def find_relaxations(
         more = _more_nodes(_opened(start, axes))
         results += [more] if more else []
     results.sort(key=lambda a: (KINDS.index(a.kind), abs(math.log2(a.factor))))
-    return tuple(_relaxation(attempt, asked) for attempt in results)
+    return tuple(_relaxation(attempt, command) for attempt in results)
 
 
 def _context(attempt: Attempt) -> Context:
@@ -100,15 +100,19 @@ def _fits(attempt: Attempt) -> bool:
     return any_fits(_context(attempt), attempt.stop)
 
 
-def _relaxation(attempt: Attempt, asked: Asked) -> Relaxation:
+def _relaxation(attempt: Attempt, command: SolveCommand) -> Relaxation:
     """Return the change with its best plan and its command."""
     outcome = search(_context(attempt), SerialExecutor(), attempt.stop)
     if outcome.stopped:
         raise StoppedError
     best = outcome.finalists[0]
-    command = asked.command(attempt.options, attempt.fields)
     return Relaxation(
-        attempt.change, attempt.kind, attempt.factor, command, best.layout, best.step_s
+        attempt.change,
+        attempt.kind,
+        attempt.factor,
+        command.text(attempt.options, attempt.fields),
+        best.layout,
+        best.step_s,
     )
 
 

@@ -67,11 +67,12 @@ SWITCH_FORMS = {"false": 0, "true": 1, "0": 0, "1": 1}
 """Other ways to write them."""
 
 
-def axis_values(axis: str, text: str, flag: str) -> int:
-    """Return the table value of one axis given as text, such as `recompute=full`.
+def axis_values(axis: str, value: object, flag: str) -> int:
+    """Return the table value of one axis as users write it: `full`, `8`, "8", true.
 
     `flag` is the option that gives it, `--pin`.
     """
+    text = str(value).lower() if isinstance(value, bool) else str(value).strip()
     if axis not in (*AXES, *PROBLEM_AXES):
         known = ", ".join((*AXES, *PROBLEM_AXES))
         raise UsageError(
@@ -94,7 +95,7 @@ def axis_values(axis: str, text: str, flag: str) -> int:
     if axis == "sp" and text.lower() in ("true", "false", *SWITCH):
         return int(text.lower() in ("true", "on"))
     try:
-        value = int(text)
+        number = int(text)
     except ValueError:
         raise UsageError(
             option_or_section(flag) + f": {axis} needs a whole number, not {text!r}",
@@ -103,19 +104,19 @@ def axis_values(axis: str, text: str, flag: str) -> int:
         ) from None
     record = RECORDS.get(axis)
     least, maximum = (record.least, record.most) if record else (1, MAX_VALUE)
-    if value < least:
+    if number < least:
         raise UsageError(
-            option_or_section(flag) + f": {axis} must be at least {least}, not {value}",
+            option_or_section(flag) + f": {axis} must be at least {least}, not {number}",
             "for example " + option_or_section(flag, f"{axis}={least}"),
             code="out-of-range",
         )
-    if value > maximum:
+    if number > maximum:
         raise UsageError(
             option_or_section(flag) + f": {axis} is at most {maximum}, not {text}",
             "for example " + option_or_section(flag, f"{axis}={min(maximum, 8)}"),
             code="out-of-range",
         )
-    return value
+    return number
 
 
 MOST_STAGES, COUNT_BITS = 512, 16
@@ -161,6 +162,11 @@ def axis_text(axis: str, value: int) -> str:
     if axis == "split" and pinned_stages(value):
         return spelled(pinned_stages(value))
     return WORDS[axis][value] if axis in WORDS else str(value)
+
+
+def axis_value(axis: str, code: int) -> int | str:
+    """Return the value of an axis as files and JSON hold it: a number, or a word."""
+    return axis_text(axis, code) if axis in WORDS else code
 
 
 def _modules(text: str, flag: str) -> int:

@@ -1,6 +1,5 @@
 """The `search:` section of a model file, used where the command line says nothing."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from planner.errors import UsageError
@@ -20,7 +19,9 @@ def section_faults(spec: SearchSpec) -> list[SpecFault]:
     for key in ("pin", "only", "max"):
         for axis, value in getattr(spec, key).items():
             several = value if isinstance(value, list) and key == "only" else [value]
-            checks += [((key, axis), lambda a=axis, v=v: _value(a, v)) for v in several]
+            checks += [
+                ((key, axis), lambda a=axis, v=v: axis_values(a, v, "search")) for v in several
+            ]
             if key == "max" and axis in WORDS:
                 checks.append(((key, axis), _no_order))
     for name, parse in (
@@ -54,14 +55,6 @@ def _contradictions(spec: SearchSpec) -> list[SpecFault]:
     return faults
 
 
-def _value(axis: str, value: object) -> int:
-    return axis_values(axis, _text(value), "search")
-
-
-def _text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
 def _no_order() -> None:
     raise UsageError("search: its values have no order", "list them under `only:`")
 
@@ -73,26 +66,3 @@ def _one_of(value: str, known: tuple[str, ...]) -> None:
             f"one of {', '.join(filter(None, known))}",
             code="unknown-name",
         )
-
-
-def with_section(given: Mapping[str, Any], section: SearchSpec | None) -> dict[str, Any]:
-    """Return arguments of `solve` with those that are empty taken from the section.
-
-    What is not among them, as in questions that have an objective of their own, stays out. An axis
-    that is pinned, listed or bounded by the arguments takes nothing from the section; so do
-    objective and front, which exclude each other.
-    """
-    out = dict(given)
-    if section is None:
-        return out
-    named = {axis for key in ("pins", "only", "at_most") for axis in out[key] or {}}
-    for key, of in (("pins", section.pin), ("only", section.only), ("at_most", section.max)):
-        more = {axis: value for axis, value in of.items() if axis not in named}
-        out[key] = {**more, **(out[key] or {})}
-    goal = out.get("objective") or out.get("pareto")
-    plain = ("framework", "deadline", "step_limit_s", "time_limit_s", "top", "allow", "pool")
-    for key in (*plain, *(() if goal else ("objective", "pareto", "within"))):
-        stated = getattr(section, key)
-        if key in out and not out[key] and stated:
-            out[key] = tuple(stated) if isinstance(stated, list) else stated
-    return out

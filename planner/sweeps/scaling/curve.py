@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, NotRequired, Unpack
+from typing import Any
 
 from costmodels.terms import NETWORK_TERMS
 from planner.errors import UsageError
@@ -15,21 +15,15 @@ from planner.option_names import option
 from planner.solver.answer.result import Result
 from planner.solver.answer.result_parts import calibration_json, inputs_json
 from planner.solver.calibration.reference import Reference, reference_name
-from planner.solver.options import Asked, SolveOptions
+from planner.solver.execution import Execution, either
+from planner.solver.options import SolveCommand, SolveOptions
 from planner.solver.recipes import one_recipe
-from planner.solver.request import (
-    Calibrations,
-    SearchArguments,
-    anchored_options,
-    either,
-    solve_options,
-)
-from planner.solver.solve import solve_inputs
+from planner.solver.request import Calibrations, SolveRequest, anchored_options
+from planner.solver.solve import Extent, solve_inputs
 from planner.solver.sources import Overrides, Source, read_inputs, source_names
 from planner.solver.unsupported import check_options
 from planner.specs.identity import content_id
 from planner.specs.search.axis_values import DEVICES
-from planner.specs.search.section import with_section
 from planner.sweeps.points import Point, point_names
 from planner.sweeps.rows import COLUMNS, COMPUTING, FLOAT, INT, Row, RowColumn, solved_row
 from planner.sweeps.scaling.marks import marks
@@ -139,40 +133,17 @@ class ScaleTask:
 
     range: Range
     job: Job
-    asking: Asked
+    command: SolveCommand
     notes: tuple[str, ...]
     time_limit_s: float
     """0: none."""
 
 
-class ScaleArguments(SearchArguments):
-    """Arguments of `scale`, by name."""
-
-    scaling: str
-    over: str
-    least: int
-    most: int
-    points: int
-    pool: str
-    time_limit_s: NotRequired[float]
-
-
-def scale_task(model: Source, cluster: Source, **given: Unpack[ScaleArguments]) -> ScaleTask:
-    """Return what `scale` computes for the same arguments; errors as there, without any search."""
-    asked = Range(given["over"], given["scaling"], given["least"], given["most"], given["points"])
-    overrides, reference = given["overrides"], given["reference"]
-    read = read_inputs(model, cluster, overrides)
-    told = with_section({"time_limit_s": 0.0, **given}, read[0].search)
-    options = solve_options(
-        2,
-        told["pins"],
-        told["only"],
-        told["at_most"],
-        told["framework"] or "default",
-        given["stack"],
-        told["allow"],
-        given["calibration"],
-    )
+def scale_task(model: Source, cluster: Source, sizes: Range, request: SolveRequest) -> ScaleTask:
+    """Return what `scale` computes, errors as there, without any search."""
+    read = read_inputs(model, cluster, request.overrides)
+    request = request.over(SolveRequest.of_section(read[0].search).without_goals())
+    options = request.options(default_top=2)
     check_options(options)
     for named in (options.pins, options.only, options.at_most):
         if DEVICES in named:
@@ -180,11 +151,11 @@ def scale_task(model: Source, cluster: Source, **given: Unpack[ScaleArguments]) 
                 "a curve chooses the numbers of devices itself",
                 option("from") + " and " + option("to") + " in place of it",
             )
-    options, said = anchored_options(options, reference)
+    options, notes = anchored_options(options, request.reference)
     model_input = one_recipe(read[0], options, "a curve is of one recipe")
     cluster_input = read[1]
-    if told["pool"]:
-        cluster_input = cluster_input.pool(told["pool"])
+    if request.pool:
+        cluster_input = cluster_input.pool(request.pool)
     names = [one.name for one in cluster_input.cluster.pools]
     if len(names) > 1:
         raise UsageError(
@@ -192,17 +163,20 @@ def scale_task(model: Source, cluster: Source, **given: Unpack[ScaleArguments]) 
             "name it with " + option("pool") + f": {', '.join(names)}",
             code="several",
         )
-    asking = Asked(
-        *source_names(model, cluster), tuple(overrides), given["pool"], reference_name(reference)
+    command = SolveCommand(
+        *source_names(model, cluster),
+        request.overrides,
+        request.pool,
+        reference_name(request.reference),
     )
-    limit_s = float(told["time_limit_s"] or 0.0)
     job = Job(model_input, cluster_input, options)
-    return ScaleTask(asked, job, asking, tuple(said), limit_s)
+    return ScaleTask(sizes, job, command, notes, request.time_limit_s)
 
 
 def scale(
     model: Source,
     cluster: Source,
+    request: SolveRequest | None = None,
     *,
     scaling: str = "strong",
     over: str = "devices",
@@ -229,19 +203,13 @@ def scale(
     same kind; `seq_len` and `layers`: on the whole cluster, until nothing fits. `scaling` strong:
     the tokens of a step stay; weak: they grow with the size, from those of the model file on the
     cluster's own devices. `points` is the most numbers of devices. `progress` is told how many
-    sizes are done, of how many. The other arguments are those of `solve`; the best plan of a size
-    is the fastest. Raises `SpecError` for a bad input and `UsageError` for a bad option.
+    sizes are done, of how many. The other arguments are those of `solve`, or one `request` of
+    them; the best plan of a size is the fastest. Raises `SpecError` for a bad input and
+    `UsageError` for a bad option.
     """
     start = time.monotonic()
-    task = scale_task(
-        model,
-        cluster,
-        scaling=scaling,
-        over=over,
-        least=least,
-        most=most,
-        points=points,
-        pins=pins or {},
+    request = request or SolveRequest.of(
+        pins=pins,
         only=only,
         at_most=at_most,
         framework=framework,
@@ -253,6 +221,7 @@ def scale(
         calibration=calibration,
         reference=reference,
     )
+    task = scale_task(model, cluster, Range(over, scaling, least, most, points), request)
     if task.time_limit_s:
         stop = either(stop, lambda: time.monotonic() - start > task.time_limit_s)
     return curve(task, stop, progress)
@@ -270,9 +239,9 @@ def curve(
     Sizes that are `there`, from 0, are taken as they are and not searched; `came` is given the
     others as they are found. The curve is the same, whichever are there.
     """
-    requested, job, asking = task.range, task.job, task.asking
+    requested, job, command = task.range, task.job, task.command
     inputs, options = (job.model, job.cluster), job.options
-    rows, notes, stopped = _rows(sizes_of(job, requested), asking, stop, progress, there, came)
+    rows, notes, stopped = _rows(sizes_of(job, requested), command, stop, progress, there, came)
     return Scaling(
         result_id=content_id(
             "scale",
@@ -286,7 +255,7 @@ def curve(
             options.to_json(),
             calibration_json(options.calibration),
         ),
-        inputs=inputs_json(*inputs, options, (asking.model, asking.cluster)),
+        inputs=inputs_json(*inputs, options, (command.model, command.cluster)),
         calibration=calibration_json(options.calibration),
         asked=requested,
         rows=tuple(rows),
@@ -298,14 +267,15 @@ def curve(
 
 def _rows(
     sizes: Sequence[CurveSize],
-    asking: Asked,
+    command: SolveCommand,
     stop: Callable[[], bool] | None,
     progress: Callable[[int, int], None] | None,
     there: Mapping[int, SizeRow],
     came: Callable[[int, SizeRow], None] | None,
 ) -> tuple[list[Row], list[str], str]:
     """Return a row for every size that was searched, their notes, and why some are missing."""
-    executor, shared = SerialExecutor(), SharedWork()
+    execution = Execution(SerialExecutor(), stop, shared=SharedWork())
+    extent = Extent(fewer_devices=False, reasons=False)
     rows: list[Row] = []
     notes: list[str] = []
     first: Row | None = None
@@ -313,16 +283,7 @@ def _rows(
         outcome = there.get(i)
         if outcome is None:
             result = solve_inputs(
-                size.model,
-                size.cluster,
-                size.options,
-                executor,
-                stop,
-                None,
-                asking,
-                fewer=False,
-                shared=shared,
-                reasons=False,
+                size.model, size.cluster, size.options, execution, command, extent
             )
             if result.stopped:
                 return rows, notes, result.stopped

@@ -9,9 +9,8 @@ from service.handlers.calls import (
     RunningCall,
     ServiceCall,
     contents_of,
-    sets_of_request,
+    search_of,
 )
-from service.handlers.documents import calibration_in, reference_in
 from service.pages.question import query_of, title_of
 from service.pages.render import render_page
 from service.pages.views.plans import option_words
@@ -38,15 +37,7 @@ def _walk(request: WalkRequest, running: RunningCall) -> Data:
     result = recommend(
         "layout",
         *contents_of(request, settings),
-        pins=request.pins,
-        only=request.only,
-        at_most=request.max,
-        framework=request.framework or "default",
-        stack=request.stack,
-        allow=tuple(request.allow),
-        overrides=sets_of_request(request.set),
-        calibration=calibration_in(request.calibration, settings),
-        reference=reference_in(request.reference, request.files, settings),
+        search_of(request, settings).without_goals(),
     )
     answer = dict(result.answer) if result.answer else None
     return {

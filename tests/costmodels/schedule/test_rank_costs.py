@@ -11,13 +11,13 @@ from costmodels.plans import Layout
 from costmodels.schedule.rank_costs import rank_costs
 from costmodels.schedule.stages import spelled
 from planner.solver.problem import make_problem
-from planner.solver.request import solve_options
+from planner.solver.request import SolveRequest
 from planner.solver.sources import read_inputs
 
 
 def problem_of(model: str, cluster: str, **fields):
     overrides = tuple((name.replace("__", "."), value) for name, value in fields.items())
-    options = solve_options(1, None, None, None, "any", "", ())
+    options = SolveRequest.of(top=1, framework="any").options()
     return make_problem(*read_inputs(model, cluster, overrides), options)
 
 

@@ -29,7 +29,7 @@ from costmodels.stacks import STACKS
 from hardware.parts import Cluster, Fabric, Pool
 from planner.analyze.placement.hosts import read_hosts, run_place
 from planner.analyze.placement.text import placement_files, placement_json, placement_table
-from planner.cli.output import run_emit
+from planner.cli.commands.plans import run_emit
 from planner.errors import EmitError, UsageError
 from planner.frameworks.launchers.placement import (
     MEANINGS,

@@ -32,7 +32,7 @@ from planner.errors import SearchError, SpecError, UsageError
 from planner.render.recommendation_text import recommendation_text
 from planner.solver.options import SolveOptions
 from planner.solver.problem import make_problem
-from planner.solver.request import solve_options
+from planner.solver.request import SolveRequest
 from planner.solver.sources import read_inputs
 from searches.feasibility import any_fits, states_can_fit
 from searches.rules import Context
@@ -67,15 +67,12 @@ def problem_of(model: Any, cluster: Any, *overrides: tuple[str, object]) -> Any:
 
 def plans(model: Any, cluster: Any, *overrides: tuple[str, object], **options: Any) -> bool:
     """Tell whether the search prices a plan that fits: not through `any_fits`."""
-    asked = solve_options(
-        1,
-        options.pop("pins", None),
-        options.pop("only", None),
-        None,
-        options.pop("framework", "default"),
-        "",
-        (),
-    )
+    asked = SolveRequest.of(
+        top=1,
+        pins=options.pop("pins", None),
+        only=options.pop("only", None),
+        framework=options.pop("framework", "default"),
+    ).options()
     assert not options
     problem = make_problem(*read_inputs(model, cluster, overrides), asked)
     wanted = replace(asked.search_options(), n_finalists=1)

@@ -17,7 +17,7 @@ from planner.analyze.replan.resharding import (
     survives,
 )
 from planner.solver.problem import make_problem
-from planner.solver.request import solve_options
+from planner.solver.request import SolveRequest
 from planner.solver.sources import read_inputs
 from planner.specs.loader import load_model
 
@@ -154,7 +154,7 @@ def test_a_lost_expert_is_missed() -> None:
 
 def test_bandwidth_is_that_of_the_level_that_all_share() -> None:
     model, cluster = read_inputs("llama3-8b", "h100-x16384")
-    problem = make_problem(model, cluster, solve_options(1, {}, {}, {}, "default", "", ()))
+    problem = make_problem(model, cluster, SolveRequest.of(top=1).options())
     pool = problem.pool
     assert port_bytes_per_s(problem, 1) == pool.accelerator.ring_bytes_per_s
     assert port_bytes_per_s(problem, 2) == pool.nic_bytes_per_s

@@ -17,7 +17,7 @@ from costmodels.plans import Layout
 from costmodels.schedule.stages import stage_layers
 from costmodels.shapes import ModelShape
 from hardware.parts import Fabric, Pool, Tier
-from planner.cli.output import run_emit
+from planner.cli.commands.plans import run_emit
 from planner.errors import UsageError
 from planner.frameworks.emit import emit_plan, why_not
 from planner.frameworks.emit_request import EmitRequest

@@ -13,7 +13,7 @@ from planner.render.text import plans_csv, solve_table
 from planner.solver.answer.plans import plan_of_layout
 from planner.solver.answer.result import Plan, Result
 from planner.solver.problem import make_problem
-from planner.solver.request import solve_options
+from planner.solver.request import SolveRequest
 from planner.solver.sources import read_inputs
 
 SWITCHES = ("optimizer_offload", "activation_offload", "dp_overlap")
@@ -62,7 +62,7 @@ def some(plans: tuple[Plan, ...]) -> list[Plan]:
 def test_every_plan_is_that_of_its_layout_alone(listed) -> None:
     names, result = listed
     given = read_inputs(*names)
-    options = solve_options(1, None, None, None, result.inputs["options"]["framework"], "", ())
+    options = SolveRequest.of(top=1, framework=result.inputs["options"]["framework"]).options()
     for plan in some(result.plans):
         _, alone = plan_of_layout(*given, options, plan.layout, plan.rank)
         of_list = {"tie": plan.tie, "group": plan.group}
@@ -112,7 +112,7 @@ def test_tables_make_no_transfers(monkeypatch) -> None:
 
 def test_a_plan_opened_with_others_survives_a_pipe() -> None:
     given = read_inputs("llama3-8b", "h100-x8")
-    options = solve_options(40, None, None, None, "default", "", ())
+    options = SolveRequest.of(top=40).options()
     problem = make_problem(*given, options)
     layouts = [plan.layout for plan in solve("llama3-8b", "h100-x8", top=40).plans]
     opened = break_downs(problem, layouts)[17]

@@ -17,7 +17,7 @@ from planner.render.text import plans_csv, solve_table
 from planner.solver import scenarios as variants
 from planner.solver.answer.result import Result
 from planner.solver.answer.result_store import open_plan
-from planner.solver.options import SolveOptions, parse_only
+from planner.solver.options import SolveOptions, list_codes
 from planner.solver.problem import make_problem
 from planner.solver.recipes import asked_recipes, with_recipe
 from planner.specs.loader import cluster_from_dict, model_from_dict
@@ -374,7 +374,7 @@ def test_recipes_are_asked_for_in_one_order() -> None:
     given = model_from_dict(model(OPEN[::-1]))
     assert given.precisions == tuple(OPEN)
     assert asked_recipes(given, SolveOptions()) == tuple(OPEN)
-    listed = SolveOptions(only=parse_only(["precision=fp16,bf16"]))
+    listed = SolveOptions(only=list_codes({"precision": ["fp16", "bf16"]}))
     assert asked_recipes(given, listed) == ("bf16", "fp16")
     assert tuple(sorted(PRECISIONS, key=PRECISIONS.index)) == PRECISIONS
     other = with_recipe(given, "fp16")

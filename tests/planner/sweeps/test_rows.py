@@ -9,8 +9,9 @@ import pytest
 import planner
 from planner.solver.answer.result import Result
 from planner.solver.answer.result_parts import calibration_json
+from planner.solver.execution import Execution
 from planner.solver.options import SolveOptions
-from planner.solver.request import solve_options
+from planner.solver.request import SolveRequest
 from planner.solver.solve import solve_inputs
 from planner.solver.sources import read_inputs
 from planner.sweeps.points import Point, point_names
@@ -46,12 +47,12 @@ COST_COLUMNS = (
 
 
 def options() -> SolveOptions:
-    return solve_options(2, None, ONLY, None, "default", "", ())
+    return SolveRequest.of(top=2, only=ONLY).options()
 
 
 def solved(changes: Changes, model: str = "llama3-8b") -> tuple[Row, Result, Point]:
     inputs = read_inputs(model, "h100-x8", (("training.tokens", "1T"), *changes))
-    result = solve_inputs(*inputs, options(), make_executor("serial"))
+    result = solve_inputs(*inputs, options(), Execution(make_executor("serial")))
     point = Point(
         3, changes, *point_names(*inputs, options(), calibration_json(options().calibration))[:2]
     )
@@ -113,7 +114,7 @@ def test_nothing_fits_is_a_row_with_its_reason() -> None:
 def test_a_missed_deadline_is_not_that_nothing_fits() -> None:
     inputs = read_inputs("llama3-8b", "h100-x8", (("training.tokens", "1T"),))
     late = replace(options(), step_limit_s=1e-3)
-    result = solve_inputs(*inputs, late, make_executor("serial"))
+    result = solve_inputs(*inputs, late, Execution(make_executor("serial")))
     row = solved_row(Point(0, (), "abc", "abc"), (), *inputs, late, result)
     assert row["status"] == "late"
     assert str(row["reason"]).startswith("no plan keeps the limits: the fastest plan on 8 devices")

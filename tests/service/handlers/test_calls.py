@@ -358,14 +358,14 @@ def test_searches_after_the_first_end_in_time_as_well() -> None:
     from planner.solver.infeasible.relaxations import Attempt, _relaxation
     from planner.solver.options import Asked
     from planner.solver.problem import make_problem
-    from planner.solver.request import solve_options
+    from planner.solver.request import SolveRequest
     from planner.solver.sources import read_inputs
     from searches.feasibility import StoppedError
     from searches.rules import Context
     from service.handlers.calls import RunningCall, _stop
 
     model, cluster = read_inputs("llama3-8b", "h100-x8", ())
-    options = solve_options(1, {}, {}, {}, "default", "", ())
+    options = SolveRequest.of(top=1).options()
     problem = make_problem(model, cluster, options)
     context = Context(problem, options.search_options(), problem.pool.n_devices)
     assert closest_miss(context, lambda: False) == closest_miss(context)

@@ -291,9 +291,13 @@ def test_the_report_holds_every_family_and_value(two_families: Runs) -> None:
 @pytest.mark.fit
 def test_the_shipped_values_come_out_again(tmp_path: Path) -> None:
     """The fit to the shipped runs ends at the shipped values, to four digits."""
+    from planner.cli.command_arguments import CalibrateArguments
     from planner.cli.commands.calibrate import run_calibrate
 
     out = tmp_path / "again.yaml"
-    assert run_calibrate(start="priors", out=str(out), name="shipped", cross_validate=False) == 0
+    arguments = CalibrateArguments(
+        start="priors", out=str(out), name="shipped", cross_validate=False
+    )
+    assert run_calibrate([], arguments) == 0
     again, shipped = load_calibration(out), load_calibration()
     assert again.values == shipped.values

@@ -321,9 +321,9 @@ def test_of_a_large_cluster_representative_nodes_are_drawn():
 
 
 def plans_options():
-    from planner.solver.request import solve_options
+    from planner.solver.request import SolveRequest
 
-    return solve_options(1, None, None, None, "default", "", ())
+    return SolveRequest.of(top=1).options()
 
 
 @pytest.mark.parametrize("name", ["zero3", "experts"])

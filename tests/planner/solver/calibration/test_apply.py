@@ -11,7 +11,7 @@ from costmodels.stacks import STACKS
 from planner.solver.calibration.apply import calibrated, calibrated_stack
 from planner.solver.calibration.file import Calibration
 from planner.solver.calibration.parameters import known_parameters
-from planner.solver.options import SolveOptions, parse_pins
+from planner.solver.options import SolveOptions, axis_items, pin_codes
 from planner.solver.problem import make_problem
 from planner.solver.sources import read_inputs
 from planner.specs.search.axis_values import layout_from_pins
@@ -28,7 +28,7 @@ def problem_and_layout(
     """Return an example problem without any calibration, and a layout on it."""
     batch = {"training.global_batch": 16384 * 9}
     given = read_inputs(model, cluster, tuple({**batch, **changes}.items()))
-    fixed = parse_pins([pins])
+    fixed = pin_codes(axis_items([pins], "--pin"))
     options = SolveOptions(pins=fixed, stack=stack, own_calibration=NOTHING)
     problem = make_problem(*given, options)
     context = Context(problem, options.search_options(), problem.pool.n_devices)

@@ -10,7 +10,7 @@ import pytest
 
 import planner
 from planner.errors import UsageError
-from planner.solver.request import solve_options
+from planner.solver.request import SolveRequest
 from planner.solver.sources import read_inputs
 from planner.specs.examples import example_content
 from planner.sweeps.rows import COLUMNS
@@ -120,7 +120,7 @@ def test_the_wall_is_the_deepest_of_the_grid_that_fits() -> None:
     assert "needs" in str(by_size[fails[0]]["reason"])
     step = max(n for n in by_size if n < wall) // 8
     inputs = read_inputs("llama3-8b", "h100-x8", SMALL)
-    mine = Job(*inputs, solve_options(1, None, only, None, "default", "", ()))
+    mine = Job(*inputs, SolveRequest.of(top=1, only=only).options())
     asked = Range("layers", "strong")
     fits = [
         any_fits(mine.context(size))
@@ -164,7 +164,7 @@ def test_a_stopped_curve_keeps_what_it_has() -> None:
 
 def job() -> Job:
     inputs = read_inputs("llama3-70b", "h100-x512")
-    return Job(*inputs, solve_options(1, None, None, None, "default", "", ()))
+    return Job(*inputs, SolveRequest.of(top=1).options())
 
 
 def test_sizes_are_spread_and_keep_both_ends() -> None:

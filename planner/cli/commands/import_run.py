@@ -4,6 +4,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from planner.cli.command_arguments import ImportArguments
 from planner.errors import EmitError, UsageError
 from planner.specs.importers.clusters.accelerators import ALL
 from planner.specs.importers.clusters.options import ImportOptions
@@ -17,29 +18,18 @@ from planner.text_lines import assumed_lines, note_lines
 
 def run_import_model(file: str, out: str, name: str, as_type: str) -> None:
     """Run `planner import model`."""
-    imported, given = import_model(file, name=name, as_type=as_type)
-    write_imported(imported, given.notes, out, model_size(given))
+    imported, model = import_model(file, name=name, as_type=as_type)
+    write_imported(imported, model.notes, out, model_size(model))
 
 
-def run_import_cluster(
-    files: Sequence[str],
-    *,
-    accelerators: Sequence[str],
-    nic: str,
-    nics: int,
-    devices: int,
-    partition: str | None,
-    nodes: str | None,
-    selector: Sequence[str],
-    tolerate: Sequence[str],
-    everything: bool,
-    partial: bool,
-    most: int,
-    name: str,
-    out: str,
-) -> None:
+def run_import_cluster(files: Sequence[str], arguments: ImportArguments) -> None:
     """Run `planner import cluster`."""
-    bounds = (("--nics", nics, 1024), ("--devices", devices, 1024), ("--most", most, 1_000_000))
+    partition, nodes, most_nodes = arguments.partition, arguments.nodes, arguments.most
+    bounds = (
+        ("--nics", arguments.nics, 1024),
+        ("--devices", arguments.devices, 1024),
+        ("--most", most_nodes, 1_000_000),
+    )
     for option, number, limit in bounds:
         if not 0 <= number <= limit:
             raise UsageError(f"{option} must be 1 to {limit}, not {number}", f"{option} 8")
@@ -47,26 +37,26 @@ def run_import_cluster(
         if value is not None and not value.strip():
             message = f"{option.split()[0]} is empty"
             raise UsageError(message, f"{option}, or leave it out for all nodes")
-    if most and partial:
+    if most_nodes and arguments.partial:
         raise UsageError("--most counts whole nodes, and --partial uses parts", "drop one of them")
     options = ImportOptions(
-        accelerators=_answers(accelerators),
-        nic=nic,
-        nics=nics,
-        devices=devices,
+        accelerators=_answers(arguments.accelerator),
+        nic=arguments.nic,
+        nics=arguments.nics,
+        devices=arguments.devices,
         partition=partition or "",
         nodes=nodes or "",
-        selector=_pairs(selector, "--selector", "KEY=VALUE"),
-        tolerated=tuple(tolerate),
-        everything=everything,
-        partial=partial,
-        most_nodes=most,
-        name=name,
+        selector=_pairs(arguments.selector, "--selector", "KEY=VALUE"),
+        tolerated=tuple(arguments.tolerate),
+        everything=arguments.all_,
+        partial=arguments.partial,
+        most_nodes=most_nodes,
+        name=arguments.name,
     )
     if len(set(files)) < len(files):
         raise UsageError("a file is named twice", "name every file once")
     result = import_cluster([(_shown(file), read_dump(file)) for file in files], options)
-    write_imported(result, cluster_of_import(result).notes, out)
+    write_imported(result, cluster_of_import(result).notes, arguments.out)
 
 
 def _shown(file: str) -> str:

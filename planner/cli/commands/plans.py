@@ -1,4 +1,4 @@
-"""What the commands do: call the library, print, write files, return exit codes."""
+"""What commands about plans do: call the library, print, write files, return exit codes."""
 
 import json
 import shlex
@@ -13,7 +13,14 @@ from typing import Any
 from planner.analyze.catalog_json import rules_json
 from planner.analyze.placement.hosts import read_hosts, write_files
 from planner.analyze.plan_files import chosen_targets, plan_files
-from planner.cli.search_options import Stated, pins_in_words
+from planner.cli.arguments import check_format, overrides_of, positive, size
+from planner.cli.command_arguments import (
+    CheckArguments,
+    EvaluateArguments,
+    RecommendArguments,
+    ReplanArguments,
+    SolveArguments,
+)
 from planner.errors import EmitError, UsageError
 from planner.frameworks.launchers.files import parse_launchers
 from planner.frameworks.programs import is_program
@@ -21,9 +28,10 @@ from planner.frameworks.registry import check_framework
 from planner.render import text as tables
 from planner.solver.answer.result import Plan, Result
 from planner.solver.answer.result_store import opened_plan, options_of, read_options, save_result
+from planner.solver.options import axis_pins
 from planner.solver.problem import make_problem
 from planner.solver.recipes import with_recipe
-from planner.solver.solve import evaluate, solve
+from planner.solver.solve import evaluate_request, solve
 from planner.specs.inputs import Content
 from planner.specs.loader import cluster_from_dict, is_sweep_file, load_spec, model_from_dict
 from planner.specs.summary import spec_json
@@ -39,57 +47,27 @@ FORMATS: Mapping[str, Callable[[Result], str]] = {
 
 
 def _formatter(name: str) -> Callable[[Result], str]:
-    if name not in FORMATS:
-        raise UsageError(f"--format: unknown {name!r}", f"one of {', '.join(FORMATS)}")
+    check_format(name, list(FORMATS))
     return FORMATS[name]
 
 
-def show_progress(done: int, of: int) -> None:
+def show_progress(done: int, total: int) -> None:
     """Show one line of progress on a terminal; nothing when stderr is a file."""
     if sys.stderr.isatty():
-        sys.stderr.write(f"\rsearching {done}/{of}" + ("\r\x1b[K" if done == of else ""))
+        sys.stderr.write(f"\rsearching {done}/{total}" + ("\r\x1b[K" if done == total else ""))
         sys.stderr.flush()
 
 
-def run_solve(
-    model: str,
-    cluster: str,
-    stated: Stated,
-    *,
-    top: int | None,
-    objective: str,
-    deadline: str,
-    step_limit_s: float,
-    within: float,
-    pareto: str,
-    form: str,
-    emit: str,
-    out: str,
-    launcher: str,
-    pool: str,
-    executor: str,
-    ray_address: str,
-    time_limit_s: float,
-    cache: bool,
-) -> int:
+def run_solve(model: str, cluster: str, arguments: SolveArguments) -> int:
     """Run `planner solve`; return the exit code."""
-    stated = replace(stated, framework=implied_framework(stated.framework, emit))
-    show = solve_output(form, emit, out, launcher, stated.framework, cache)
+    arguments, show = solve_output(arguments)
     result = solve(
         model,
         cluster,
-        **stated.searching(),
-        top=top,
-        pool=pool,
-        objective=objective,
-        deadline=deadline,
-        step_limit_s=step_limit_s,
-        within=within,
-        pareto=pareto,
-        executor=executor,
-        ray_address=ray_address,
+        arguments.request(),
+        executor=arguments.executor,
+        ray_address=arguments.ray_address,
         progress=show_progress,
-        time_limit_s=time_limit_s,
     )
     return show(result)
 
@@ -104,13 +82,17 @@ def implied_framework(framework: str, emit: str) -> str:
 
 
 def solve_output(
-    form: str, emit: str, out: str, launcher: str, framework: str, cache: bool
-) -> Callable[[Result], int]:
+    arguments: SolveArguments,
+) -> tuple[SolveArguments, Callable[[Result], int]]:
     """Return what `planner solve` does with an answer: keep it, print it, write files for it.
 
-    It returns the exit code. Raises `UsageError` for options that do not go together.
+    It returns the exit code. The arguments come back with the framework that is meant. Raises
+    `UsageError` for options that do not go together.
     """
-    text, targets, launchers = _formatter(form), chosen_targets(emit), parse_launchers(launcher)
+    emit, out, launcher = arguments.emit, arguments.out, arguments.launcher
+    framework = implied_framework(arguments.framework, emit)
+    text, targets = _formatter(arguments.form), chosen_targets(emit)
+    launchers = parse_launchers(launcher)
     if bool(targets) != bool(out):
         raise UsageError("--emit and --out go together", "--emit megatron --out DIR")
     if not targets and set(launchers) - {"torchrun"}:
@@ -120,7 +102,7 @@ def solve_output(
         _make_folder(Path(out))
 
     def show(result: Result) -> int:
-        if cache:
+        if arguments.cache:
             save_result(result)
         sys.stdout.write(text(result))
         sys.stdout.flush()
@@ -128,7 +110,7 @@ def solve_output(
             _emit_plans(result, targets, launchers, out, framework)
         return result.exit_code
 
-    return show
+    return replace(arguments, framework=framework), show
 
 
 def _emit_plans(
@@ -166,23 +148,15 @@ def _make_folder(folder: Path) -> None:
         raise EmitError(f"cannot write to {folder}: {error.strerror}", fix) from None
 
 
-def run_evaluate(
-    model: str,
-    cluster: str,
-    stated: Stated,
-    *,
-    pool: str,
-    form: str,
-    cache: bool,
-) -> int:
+def run_evaluate(model: str, cluster: str, arguments: EvaluateArguments) -> int:
     """Run `planner evaluate`; return the exit code (3 when the plan does not fit)."""
-    _formatter(form)
-    result = evaluate(model, cluster, **stated.pricing(), pool=pool)
-    return show_evaluated(result, form, cache)
+    _formatter(arguments.form)
+    result = evaluate_request(model, cluster, arguments.request())
+    return show_evaluated(result, arguments.form, arguments.cache)
 
 
 def show_evaluated(result: Result, form: str, cache: bool) -> int:
-    """Keep and print what `planner evaluate` found; return the exit code."""
+    """Keep and print the result of `planner evaluate`; return the exit code."""
     text = _formatter(form)
     if cache:
         save_result(result)
@@ -202,85 +176,62 @@ def show_evaluated(result: Result, form: str, cache: bool) -> int:
     return 0 if result.plans[0].headroom_frac >= 0 else 3
 
 
-def run_recommend(
-    question: str,
-    model: str,
-    cluster: str,
-    stated: Stated,
-    *,
-    most: int,
-    by: str,
-    step: int,
-    tolerance: float,
-    form: str,
-) -> int:
+def run_recommend(question: str, model: str, cluster: str, arguments: RecommendArguments) -> int:
     """Run `planner recommend`; return the exit code (3 when there is no answer)."""
     from planner.analyze.recommend.devices import recommend
     from planner.render.recommendation_text import recommendation_text
 
-    if form not in ("table", "json"):
-        raise UsageError(f"--format: unknown {form!r}", "table or json")
+    most_nodes, step = size(arguments.most, "--most"), size(arguments.step, "--step")
+    check_format(arguments.form)
     result = recommend(
         question,
         model,
         cluster,
-        **stated.searching(),
-        most=most,
-        by=by,
+        arguments.request(),
+        most=most_nodes,
+        by=arguments.by,
         step=step,
-        tolerance_frac=tolerance,
+        tolerance_frac=arguments.tolerance,
     )
-    sys.stdout.write(result.dumps() if form == "json" else recommendation_text(result))
+    is_json = arguments.form == "json"
+    sys.stdout.write(result.dumps() if is_json else recommendation_text(result))
     return result.exit_code
 
 
-def run_check(
-    file: str,
-    cluster: str,
-    command: list[str],
-    *,
-    model: str,
-    framework: str,
-    version: str,
-    env: list[str],
-    pin: list[str],
-    overrides: tuple[tuple[str, object], ...],
-    pool: str,
-    form: str,
-    calibration: str,
-) -> int:
+def run_check(file: str, cluster: str, command: list[str], arguments: CheckArguments) -> int:
     """Run `planner check`; return the exit code (3 when it is refused or does not fit)."""
     from planner.analyze.check import check
     from planner.render.check_report import check_report_json, check_report_text
 
-    if form not in ("table", "json"):
-        raise UsageError(f"--format: unknown {form!r}", "table or json")
+    overrides, framework = overrides_of(arguments.set_), arguments.framework
+    check_format(arguments.form)
     if framework:
         check_framework(framework)
-    variables = check_variables(env)
+    variables = check_variables(arguments.env)
     checked, files = (file, None) if not command else command_line([cluster, *command])
     report = check(
         checked,
         file if command else cluster,
         files=files,
-        model=model or None,
+        model=arguments.model or None,
         framework=framework,
-        version=version,
+        version=arguments.version,
         env=variables,
-        pins=pins_in_words(pin),
+        pins=axis_pins(arguments.pin),
         overrides=overrides,
-        pool=pool,
-        calibration=calibration,
+        pool=arguments.pool,
+        calibration=arguments.calibration,
     )
-    sys.stdout.write(check_report_json(report) if form == "json" else check_report_text(report))
+    is_json = arguments.form == "json"
+    sys.stdout.write(check_report_json(report) if is_json else check_report_text(report))
     return report.exit_code
 
 
-def command_line(words: list[str]) -> tuple[Content, dict[str, str]]:
+def command_line(arguments: list[str]) -> tuple[Content, dict[str, str]]:
     """Return a command line as a script of one line, and the files that it names."""
     from planner.frameworks.runs.companions import files_beside
 
-    text = f"#!/bin/bash\n{shlex.join(words)}\n"
+    text = f"#!/bin/bash\n{shlex.join(arguments)}\n"
     return Content(text, "command line"), files_beside("command", text)
 
 
@@ -298,35 +249,27 @@ def check_variables(items: list[str]) -> dict[str, str]:
 def run_show(reference: str, form: str) -> None:
     """Run `planner show`."""
     _, _, _, plan = opened_plan(reference)
-    if form == "json":
-        sys.stdout.write(json.dumps(plan.to_json(), indent=1) + "\n")
-    elif form == "table":
-        sys.stdout.write(tables.plan_details(plan))
-    else:
-        raise UsageError(f"--format: unknown {form!r}", "table or json")
+    check_format(form)
+    is_json = form == "json"
+    text = json.dumps(plan.to_json(), indent=1) + "\n" if is_json else tables.plan_details(plan)
+    sys.stdout.write(text)
 
 
 def run_explain(reference: str, term: str, form: str = "table") -> None:
     """Run `planner explain`."""
-    check_explained(form)
+    check_format(form)
     from planner.analyze.explain import explanation
 
     _, _, problem, plan = opened_plan(reference)
     show_explained(explanation(problem, plan, options_of(reference), term), form)
 
 
-def check_explained(form: str) -> None:
-    """Raise `UsageError` for a form in which plans are not explained."""
-    if form not in ("table", "json"):
-        raise UsageError(f"--format: unknown {form!r}", "table or json")
-
-
-def show_explained(found: dict[str, Any], form: str) -> None:
-    """Print what `planner.analyze.explain.explanation` returned."""
+def show_explained(answer: dict[str, Any], form: str) -> None:
+    """Print the answer of `planner.analyze.explain.explanation`."""
     if form == "json":
-        sys.stdout.write(json.dumps(found, indent=1, allow_nan=False) + "\n")
+        sys.stdout.write(json.dumps(answer, indent=1, allow_nan=False) + "\n")
     else:
-        sys.stdout.write(found["text"])
+        sys.stdout.write(answer["text"])
 
 
 def _plan_folder(out: str, plan: Plan) -> Path:
@@ -361,35 +304,38 @@ def show_files(files: dict[str, str], targets: list[str], folder: Path | None) -
         sys.stdout.write(f"# ---- {name}\n{text}" if len(shown) > 1 else text)
 
 
-def run_replan(
-    reference: str, lost: str, gained: int, via: str, time_limit_s: float, form: str, cache: bool
-) -> int:
+def run_replan(reference: str, arguments: ReplanArguments) -> int:
     """Run `planner replan`; return the exit code (3 when nothing fits)."""
     from planner.analyze.replan.replan import lost_of_text, replan, replan_text
     from searches.executors.executor import make_executor
 
-    if form not in ("table", "json"):
-        raise UsageError(f"--format: unknown {form!r}", "table or json")
-    if via not in ("checkpoint", "network"):
-        raise UsageError(f"--via: unknown {via!r}", "checkpoint or network")
+    limit_s = positive(arguments.time_limit, "--time-limit", "2.5")
+    check_replan(arguments)
     start = time.monotonic()
     result = replan(
         opened_plan(reference),
         options_of(reference),
-        lost=lost_of_text(lost),
-        gained=gained,
-        via="network" if via == "network" else "checkpoint",
+        lost=lost_of_text(arguments.lost),
+        gained=arguments.gained,
+        via="network" if arguments.via == "network" else "checkpoint",
         executor=make_executor("automatic", None),
-        stop=(lambda: time.monotonic() - start > time_limit_s) if time_limit_s else None,
+        stop=(lambda: time.monotonic() - start > limit_s) if limit_s else None,
         progress=show_progress,
     )
-    if cache:
+    if arguments.cache:
         save_result(result.result)
-    sys.stdout.write(result.dumps() if form == "json" else replan_text(result))
+    sys.stdout.write(result.dumps() if arguments.form == "json" else replan_text(result))
     return result.exit_code
 
 
-_SAID = {
+def check_replan(arguments: ReplanArguments) -> None:
+    """Raise `UsageError` for a form or a way to move the state that does not exist."""
+    check_format(arguments.form)
+    if arguments.via not in ("checkpoint", "network"):
+        raise UsageError(f"--via: unknown {arguments.via!r}", "checkpoint or network")
+
+
+_WHEN = {
     "parse": "{} says so when it reads its configuration.",
     "start": "{} says so when it builds its groups and the model.",
     "first step": "{} fails in the first step.",
@@ -409,7 +355,7 @@ def rule_text(rule: Mapping[str, str]) -> str:
     lines, change = [f"{rule['code']}: {rule['title']}"], "  to change:"
     if rule["framework"]:
         name = f"{framework_rules(rule['framework']).title} {rule['versions']}".strip()
-        lines += wrapped("  ", _SAID[rule["when"]].format(name))
+        lines += wrapped("  ", _WHEN[rule["when"]].format(name))
         change = "  closest:"
     else:
         lines += wrapped("  ", rule["why"])
