@@ -24,7 +24,7 @@ LARGER = ("llama3-405b", "h100-x16384", "--framework", "any", "--pin", "tp=2", "
 INTERRUPT = """
 import os, signal, sys
 from planner.cli import app as cli
-from planner.cli import output as commands
+from planner.cli.commands import plans as commands
 left = [1]
 def interrupt(*args):
     if left:

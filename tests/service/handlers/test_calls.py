@@ -356,7 +356,7 @@ def test_a_time_limit_reaches_the_search_of_a_check() -> None:
 def test_searches_after_the_first_end_in_time_as_well() -> None:
     from planner.solver.infeasible.causes import closest_miss
     from planner.solver.infeasible.relaxations import Attempt, _relaxation
-    from planner.solver.options import Asked
+    from planner.solver.options import SolveCommand
     from planner.solver.problem import make_problem
     from planner.solver.request import SolveRequest
     from planner.solver.sources import read_inputs
@@ -373,7 +373,7 @@ def test_searches_after_the_first_end_in_time_as_well() -> None:
         closest_miss(context, lambda: True)
     attempt = Attempt("", model, cluster, options, stop=lambda: True)
     with pytest.raises(StoppedError):
-        _relaxation(attempt, Asked("llama3-8b", "h100-x8", (), "", ""))
+        _relaxation(attempt, SolveCommand("llama3-8b", "h100-x8"))
     over = RunningCall(end_s=0.0)
     assert _stop(over)()  # of whichever search of the call, and whatever it asks for itself
     assert _stop(over, 100.0)()
