@@ -73,10 +73,10 @@ def shown_details(details: DetailsSpec, width: int = 96) -> list[str]:
     """Return the details that are set as comment lines of at most `width`, without their `#`."""
     if not details.stated():
         return []
-    words = [
+    phrases = [
         f"{name} {json.dumps(value).strip(chr(34))}" for name, value in details.stated().items()
     ]
-    text = f"The model file states: {', '.join(words)}."
+    text = f"The model file states: {', '.join(phrases)}."
     return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
 
 
@@ -103,9 +103,16 @@ def guarded(settings: str, missing: Sequence[str]) -> list[str]:
     lines = settings.splitlines()
     if not (match := differences(missing)):
         return lines
-    at = lines.index(_STRICT) + 1
+    line_idx = lines.index(_STRICT) + 1
     names = [f"#   {line}" for line in match]
-    return [*lines[: at - 1], *_DIFFERENT, *names, *lines[at - 1 : at], *_GUARD, *lines[at:]]
+    return [
+        *lines[: line_idx - 1],
+        *_DIFFERENT,
+        *names,
+        *lines[line_idx - 1 : line_idx],
+        *_GUARD,
+        *lines[line_idx:],
+    ]
 
 
 def accepted(script: str) -> str:
@@ -188,10 +195,10 @@ def keywords(values: Mapping[str, object], indent: int) -> str:
     )
 
 
-def wrap(words: Sequence[str], width: int = 96) -> list[str]:
+def wrap(tokens: Sequence[str], width: int = 96) -> list[str]:
     """Return options on lines of at most `width`, an option never apart from its values."""
     lines: list[str] = []
-    for option in _options(words):
+    for option in _options(tokens):
         if lines and len(lines[-1]) + 1 + len(option) <= width:
             lines[-1] += " " + option
         else:
@@ -199,9 +206,9 @@ def wrap(words: Sequence[str], width: int = 96) -> list[str]:
     return lines
 
 
-def _options(words: Sequence[str]) -> list[str]:
+def _options(tokens: Sequence[str]) -> list[str]:
     options: list[str] = []
-    for word in words:
+    for word in tokens:
         if word.startswith("--") or not options:
             options.append(word)
         else:

@@ -116,8 +116,8 @@ def _rope(details: DetailsSpec) -> dict[str, object]:
     if details.rope_scaling == "longrope":
         raise EmitError("longrope has factors for each frequency, which a model file lacks")
     if details.rope_scaling:
-        stated = {name: value for name, value in names.items() if value is not None}
-        entries["rope_scaling"] = {"rope_type": details.rope_scaling, **stated}
+        fields = {name: value for name, value in names.items() if value is not None}
+        entries["rope_scaling"] = {"rope_type": details.rope_scaling, **fields}
     return entries
 
 

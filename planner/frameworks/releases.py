@@ -95,9 +95,9 @@ def compared_install(framework: str, python: str, old: str = "") -> Changes:
     old = old or framework_rules(framework).release
     tables = option_tables(framework)[0]
     if old not in tables:
-        known = ", ".join(known_releases(framework))
+        releases = ", ".join(known_releases(framework))
         raise UsageError(
-            f"no table of {framework_rules(framework).title} {old}", f"one of {known}"
+            f"no table of {framework_rules(framework).title} {old}", f"one of {releases}"
         )
     release, options = installed_options(framework, python)
     return changes(framework, (old, tables[old]), (release, options))
@@ -182,24 +182,24 @@ def _renamed(
     return pairs
 
 
-def release_changes_text(found: Changes) -> str:
+def release_comparisontext(comparison: Changes) -> str:
     """Return the changes as lines for a terminal."""
-    title = framework_rules(found.framework).title
-    lines = [f"{title} {found.new} beside {found.old}"]
+    title = framework_rules(comparison.framework).title
+    lines = [f"{title} {comparison.new} beside {comparison.old}"]
     sections = (
-        ("added", found.added),
-        ("dropped", found.dropped),
-        ("renamed, by the look of it", [f"{a} -> {b}" for a, b in found.renamed]),
-        ("changed", [f"{n}: {fact} {a} -> {b}" for n, fact, a, b in found.changed]),
+        ("added", comparison.added),
+        ("dropped", comparison.dropped),
+        ("renamed, by the look of it", [f"{a} -> {b}" for a, b in comparison.renamed]),
+        ("changed", [f"{n}: {fact} {a} -> {b}" for n, fact, a, b in comparison.changed]),
     )
     for name, rows in sections:
         lines += [f"{name}: {len(rows)}", *(f"  {row}" for row in rows)]
-    if found.missing:
-        lines += [f"planner writes these, which {found.new} does not know:"]
-        lines += [f"  {name}" for name in found.missing]
+    if comparison.missing:
+        lines += [f"planner writes these, which {comparison.new} does not know:"]
+        lines += [f"  {name}" for name in comparison.missing]
     else:
-        n_written = len(option_tables(found.framework)[1])
-        lines += [f"all {n_written} that planner writes are known to {found.new}"]
+        n_written = len(option_tables(comparison.framework)[1])
+        lines += [f"all {n_written} that planner writes are known to {comparison.new}"]
     return "\n".join(lines) + "\n"
 
 
@@ -211,15 +211,15 @@ def run_check_flags(framework: str, python: str, between: str, form: str) -> int
     if between:
         old, comma, new = between.partition(",")
         if not comma:
-            known = ",".join(known_releases(framework))
-            raise UsageError(f"--between {between}: two releases are due", f"--between {known}")
+            releases = ",".join(known_releases(framework))
+            raise UsageError(f"--between {between}: two releases are due", f"--between {releases}")
         result = compared_tables(framework, old.strip(), new.strip())
     else:
         result = compared_install(framework, python)
     text = (
         json.dumps(result.to_json(), indent=1) + "\n"
         if form == "json"
-        else release_changes_text(result)
+        else release_comparisontext(result)
     )
     sys.stdout.write(text)
     return 1 if result.missing else 0

@@ -364,21 +364,21 @@ def _strange_top(c: Case) -> list[str]:
 
 def _unread(c: Case) -> list[str]:
     results = []
-    for block, known in BLOCKS.items():
+    for block, names in BLOCKS.items():
         inside = [x[len(block) + 1 :] for x in c.settings if x.startswith(f"{block}.")]
         full = {x: x if x.startswith("fsdp") else f"fsdp_{x}" for x in inside}
         wanted = full if block == "fsdp_config" else {x: x for x in inside}
-        results += [f"{block}.{x}" for x, name in wanted.items() if name not in known]
+        results += [f"{block}.{x}" for x, name in wanted.items() if name not in names]
     return results
 
 
 def _odd_words(c: Case) -> list[str]:
     """Return the keys whose word is not known, with it; words are read without their case."""
     results = []
-    for name, words in WORDS.items():
+    for name, choices in WORDS.items():
         value = c.setting(name)
         value = "no" if value is False and name == "mixed_precision" else value
-        if value is not None and str(value).lower() not in [word.lower() for word in words]:
+        if value is not None and str(value).lower() not in [word.lower() for word in choices]:
             results.append(f"{name} {value}")
     return results
 
@@ -476,8 +476,8 @@ SETTINGS_RULES: tuple[FrameworkRule, ...] = (
         lambda c: bool(_odd_words(c)),
         lambda c: f"unknown: {', '.join(_odd_words(c))}",
         lambda c: "; ".join(
-            f"{name} {'|'.join(words)}"
-            for name, words in WORDS.items()
+            f"{name} {'|'.join(choices)}"
+            for name, choices in WORDS.items()
             if any(odd.startswith(f"{name} ") for odd in _odd_words(c))
         ),
         f"{PLUGIN}; {PARALLELISM}",

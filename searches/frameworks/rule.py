@@ -57,9 +57,9 @@ class Broken:
         return f"{self.reason}; closest: {self.closest}" if self.closest else self.reason
 
 
-def spoken(words: Words, case: Case) -> str:
+def spoken(sentence: Words, case: Case) -> str:
     """Return a reason, or what comes closest, for one case."""
-    return words if isinstance(words, str) else words(case)
+    return sentence if isinstance(sentence, str) else sentence(case)
 
 
 def setting_rule(

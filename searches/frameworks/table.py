@@ -193,13 +193,13 @@ def runnable_kinds(
         if n and len(hits) == n
     ]
     total = np.concatenate(columns, axis=1) if columns else np.zeros((n, 0), dtype=bool)
-    firsts, of = alike_rows(total)
-    kept = np.zeros((len(firsts), *size), dtype=bool)
+    firsts, kind_of = alike_rows(total)
+    runs = np.zeros((len(firsts), *size), dtype=bool)
     for masks in broken:
         if masks is None:
             continue
-        kept |= _none_broken(hits[firsts] if len(hits) == n else hits for hits in masks.values())
-    return kept, of
+        runs |= _none_broken(hits[firsts] if len(hits) == n else hits for hits in masks.values())
+    return runs, kind_of
 
 
 def _mask(names: tuple[str, ...], problem: Problem, shapes: ShapeTable, kinds: PlanKinds) -> Bools:
@@ -211,8 +211,8 @@ def _mask(names: tuple[str, ...], problem: Problem, shapes: ShapeTable, kinds: P
 
 def _batches(names: tuple[str, ...], problem: Problem, shapes: ShapeTable, mbs: Ints) -> Bools:
     case = Case.of_batches(problem, shapes, mbs)
-    kept = reduce(np.logical_or, (_kept(name, case, of_batches=True) for name in names))
-    return np.broadcast_to(kept, (len(shapes), len(mbs)))
+    runs = reduce(np.logical_or, (_kept(name, case, of_batches=True) for name in names))
+    return np.broadcast_to(runs, (len(shapes), len(mbs)))
 
 
 def _kept(framework: str, case: Case, *, of_batches: bool) -> Bools:
@@ -246,6 +246,6 @@ def _hits(framework: str, case: Case, *, of_batches: bool) -> dict[tuple[int, ..
             if hits:
                 return None
             continue
-        known = broken.get(hits.shape)
-        broken[hits.shape] = hits if known is None else known | hits
+        others = broken.get(hits.shape)
+        broken[hits.shape] = hits if others is None else others | hits
     return broken

@@ -57,15 +57,15 @@ def model_fields(
 ) -> dict[str, object]:
     """Return the fields of the model provider."""
     of_core = core_details(details, layout, shape, job)
-    stated = {_renamed(dest, shape): value for dest, value in of_core.model.items()}
-    if stated.pop("quick_geglu", False):
-        stated["activation_func"] = EmittedCode("quick_gelu")
-    if stated.pop("squared_relu", False):
-        stated["activation_func"] = EmittedCode("squared_relu")
+    detail_fields = {_renamed(dest, shape): value for dest, value in of_core.model.items()}
+    if detail_fields.pop("quick_geglu", False):
+        detail_fields["activation_func"] = EmittedCode("quick_gelu")
+    if detail_fields.pop("squared_relu", False):
+        detail_fields["activation_func"] = EmittedCode("squared_relu")
     experts = dict(of_core.experts) if shape.n_experts else {}
     return {
         **_size_fields(layout, shape, job, of_core.model),
-        **stated,
+        **detail_fields,
         **_expert_fields(layout, shape, flex),
         **experts,
         **_layout_fields(layout, shape),
@@ -166,8 +166,8 @@ def _layout_fields(layout: Layout, shape: ModelShape) -> dict[str, object]:
         fields["account_for_embedding_in_pipeline_split"] = True
         fields["account_for_loss_in_pipeline_split"] = True
     elif layout.pp > 1 and split == "layout":
-        words = stage_layout(layout.stage_layers, shape.mtp_layers)
-        fields["pipeline_model_parallel_layout"] = words
+        layout_string = stage_layout(layout.stage_layers, shape.mtp_layers)
+        fields["pipeline_model_parallel_layout"] = layout_string
     return fields
 
 
@@ -211,8 +211,8 @@ def _fusion_fields(shape: ModelShape, details: DetailsSpec) -> dict[str, object]
 def precision_fields(job: TrainingJob) -> dict[str, object]:
     """Return the fields of the mixed precision, which Megatron-Bridge copies to all parts."""
     recipe = job.recipe
-    words = {"bf16": "bfloat16", "fp16": "float16", "tf32": "float32"}
-    dtype = EmittedCode(f"torch.{words[recipe.gemm_precision]}")
+    dtypes = {"bf16": "bfloat16", "fp16": "float16", "tf32": "float32"}
+    dtype = EmittedCode(f"torch.{dtypes[recipe.gemm_precision]}")
     name = "fp32" if recipe.gemm_precision == "tf32" else recipe.gemm_precision
     fields: dict[str, object] = {
         name: True,

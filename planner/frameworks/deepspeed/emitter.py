@@ -147,7 +147,7 @@ def _zero(layout: Layout, shape: ModelShape) -> dict[str, object]:
 def _launcher(request: EmitRequest, no_model: str) -> str:
     layout, shape, job, details = request.layout, request.shape, request.job, request.details
     n_nodes, per_node = nodes(layout, request.pool)
-    words = _script_words(layout, job)
+    options = _script_words(layout, job)
     settings = {
         "SCRIPT": script_setting(PROGRAM, lacks(layout, shape)),
         "ATTENTION": "sdpa" if shape.flash_attention else "eager",
@@ -168,7 +168,7 @@ def _launcher(request: EmitRequest, no_model: str) -> str:
         '  --master_port "${MASTER_PORT}" \\',
         '  "${TRAIN_SCRIPT}" \\',
         '  --deepspeed --deepspeed_config "${HERE}/deepspeed.json" \\',
-        *(f"  {line} \\" for line in wrap(words)),
+        *(f"  {line} \\" for line in wrap(options)),
         '  "$@"',
     ]
     return "\n".join(lines) + "\n"
@@ -176,15 +176,15 @@ def _launcher(request: EmitRequest, no_model: str) -> str:
 
 def _script_words(layout: Layout, job: TrainingJob) -> list[str]:
     """Return what the training script must be told, because the JSON cannot say it."""
-    words = ["--seq-length", str(job.seq_len), "--train-steps", str(train_steps(job))]
+    options = ["--seq-length", str(job.seq_len), "--train-steps", str(train_steps(job))]
     if layout.pp > 1:
-        words += ["--pipeline-stages", str(layout.pp)]
-        words += ["--partition-method", pipeline_partition(layout)]
+        options += ["--pipeline-stages", str(layout.pp)]
+        options += ["--partition-method", pipeline_partition(layout)]
     if layout.recompute != "none":
-        words += ["--recompute", layout.recompute]
+        options += ["--recompute", layout.recompute]
     if layout.recompute == "full":
-        words += ["--recompute-layers", str(layout.recompute_layers)]
-    return words
+        options += ["--recompute-layers", str(layout.recompute_layers)]
+    return options
 
 
 def _notes(layout: Layout, shape: ModelShape, job: TrainingJob) -> list[str]:

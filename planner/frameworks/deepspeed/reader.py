@@ -95,8 +95,8 @@ def deepspeed_run(
     if "dp" in layout and zero:
         layout["dp_shard"] = layout["dp"] * layout["cp"]
     layout["optimizer_offload"] = _offload(read, notes)
-    away = read.switch("activation_checkpointing.cpu_checkpointing")
-    layout["activation_offload_layers"] = layout["recompute_layers"] if away else 0
+    is_offloaded = read.switch("activation_checkpointing.cpu_checkpointing")
+    layout["activation_offload_layers"] = layout["recompute_layers"] if is_offloaded else 0
     layout["dp_overlap"] = _overlaps(read, layout)
     hpz = read.number("zero_optimization.zero_hpz_partition_size", 1)
     # DeepSpeed cuts what is larger down to all ranks; below ZeRO-3 the key does nothing.
@@ -268,15 +268,15 @@ def _recompute(
     layers: int,
     assumed: list[str],
 ) -> dict[str, Any]:
-    whole = max(layout.get("counts") or (layers,))
+    n_layers = max(layout.get("counts") or (layers,))
     message = arguments.get("recompute")
     if message == "full":
-        n = int(arguments.get("recompute_layers") or whole)
-        return {"recompute": "full", "recompute_layers": min(n, whole)}
+        n = int(arguments.get("recompute_layers") or n_layers)
+        return {"recompute": "full", "recompute_layers": min(n, n_layers)}
     if message == "selective":
         return {"recompute": "selective", "recompute_layers": 0}
     if arguments.get("gradient_checkpointing") is True:
-        return {"recompute": "full", "recompute_layers": whole}
+        return {"recompute": "full", "recompute_layers": n_layers}
     if message == "none" or arguments.get("gradient_checkpointing") is False:
         return {"recompute": "none", "recompute_layers": 0}
     if any(key.startswith("activation_checkpointing.") for key in read.settings):
@@ -284,7 +284,7 @@ def _recompute(
             "recompute = full: the file has an activation_checkpointing block; the"
             " script decides, --pin recompute=none if it does not"
         )
-        return {"recompute": "full", "recompute_layers": whole}
+        return {"recompute": "full", "recompute_layers": n_layers}
     assumed.append(
         "recompute = none: the file has no activation_checkpointing block; the script"
         " decides, --pin recompute=full if it does"
@@ -327,16 +327,16 @@ def _offload(read: Reader, notes: list[str]) -> bool:
 
 def _precision(
     read: Reader,
-    given: Mapping[str, Any],
+    settings: Mapping[str, Any],
     arguments: Mapping[str, Any],
     model: ModelInput,
     assumed: list[str],
 ) -> str:
     """Return the numeric recipe: gradients are summed as `grad_accum_dtype` says."""
-    fp16, bf16 = (_enabled(read, given, arguments, name) for name in ("fp16", "bf16"))
+    fp16, bf16 = (_enabled(read, settings, arguments, name) for name in ("fp16", "bf16"))
     accumulate = read.text("data_types.grad_accum_dtype")
     if not fp16 and not bf16:
-        auto = any(given.get(f"{name}.enabled") == "auto" for name in ("bf16", "fp16"))
+        auto = any(settings.get(f"{name}.enabled") == "auto" for name in ("bf16", "fp16"))
         if not auto:
             return "fp32"
         assumed.append(f"precision = {model.job.precision}: the model file's; the file says auto")
@@ -346,9 +346,9 @@ def _precision(
 
 
 def _enabled(
-    read: Reader, given: Mapping[str, Any], arguments: Mapping[str, Any], name: str
+    read: Reader, settings: Mapping[str, Any], arguments: Mapping[str, Any], name: str
 ) -> bool:
-    value = given.get(f"{name}.enabled", given.get(name))
+    value = settings.get(f"{name}.enabled", settings.get(name))
     if value == "auto":
         return arguments.get(name) is True
     return read.switch(f"{name}.enabled") or value is True

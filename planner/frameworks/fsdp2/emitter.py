@@ -73,14 +73,14 @@ def launch_config(layout: Layout, job: TrainingJob, pool: Pool) -> dict[str, obj
 
 def _fsdp(layout: Layout) -> dict[str, object]:
     """Return the FSDP block; ZeRO-3 frees gathered weights after the forward pass, ZeRO-2 not."""
-    away = {"fsdp_activation_checkpointing_offload": True} if layout.activation_offload else {}
+    offload = {"fsdp_activation_checkpointing_offload": True} if layout.activation_offload else {}
     return {
         "fsdp_version": 2,
         "fsdp_reshard_after_forward": layout.zero == 3,
         "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
         "fsdp_activation_checkpointing": layout.recompute == "full"
         and layout.recompute_layers > 0,
-        **away,
+        **offload,
         # With tensor parallelism Accelerate hands the slices out as if they were whole.
         "fsdp_cpu_ram_efficient_loading": layout.tp == 1,
         "fsdp_offload_params": False,
@@ -124,8 +124,8 @@ def trainer_args(layout: Layout, job: TrainingJob) -> dict[str, object]:
     if job.precision == "fp32":
         args["tf32"] = True  # the plan prices fp32 GEMMs at TF32 rates
     if layout.n_micro > 1:
-        whole = {"gradient_accumulation_kwargs": {"sync_each_batch": True}}
-        args["accelerator_config"] = whole
+        every_batch = {"gradient_accumulation_kwargs": {"sync_each_batch": True}}
+        args["accelerator_config"] = every_batch
     return args
 
 

@@ -142,8 +142,8 @@ def _fsdp(settings: dict[str, Any], source: str, query: RunQuery, kind: str) -> 
     full = read.switch("fsdp_config.fsdp_activation_checkpointing")
     full = full or arguments.get("gradient_checkpointing") is True
     layout |= {"recompute": "full" if full else "none", "recompute_layers": layers if full else 0}
-    away = full and read.switch("fsdp_config.fsdp_activation_checkpointing_offload")
-    layout["activation_offload_layers"] = layers if away else 0
+    is_offloaded = full and read.switch("fsdp_config.fsdp_activation_checkpointing_offload")
+    layout["activation_offload_layers"] = layers if is_offloaded else 0
     if read.switch("fsdp_config.fsdp_offload_params"):
         notes.append(
             "fsdp_offload_params: states on the CPU are not modelled: memory is"
@@ -214,12 +214,12 @@ def _zero(read: Reader) -> int:
     """Return the ZeRO stage: 3 where weights are dropped after the forward, 2 where they stay."""
     value = read.settings.get("fsdp_config.fsdp_reshard_after_forward")
     strategy = read.settings.get("fsdp_config.fsdp_sharding_strategy")
-    for given in (value, strategy):
-        if given is None:
+    for setting in (value, strategy):
+        if setting is None:
             continue
-        if str(given).upper() in STRATEGIES and not isinstance(given, bool):
-            return STRATEGIES[str(given).upper()]
-        if given is value:
+        if str(setting).upper() in STRATEGIES and not isinstance(setting, bool):
+            return STRATEGIES[str(setting).upper()]
+        if setting is value:
             return 3 if read.switch("fsdp_config.fsdp_reshard_after_forward") else 2
     return 3
 

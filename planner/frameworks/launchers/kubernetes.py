@@ -59,9 +59,9 @@ def jobset_yaml(launch: Launch) -> str:
     elif block is None or n_nodes <= block.n_nodes:
         parts = [("node", 1, n_nodes, 0, ())]
     else:
-        whole, rest = divmod(n_nodes, block.n_nodes)
-        parts = [("block", whole, block.n_nodes, 0, ())]
-        parts += [("rest", 1, rest, whole * block.n_nodes, ())] * (rest > 0)
+        n_full, rest = divmod(n_nodes, block.n_nodes)
+        parts = [("block", n_full, block.n_nodes, 0, ())]
+        parts += [("rest", 1, rest, n_full * block.n_nodes, ())] * (rest > 0)
         annotations = {_EXCLUSIVE: _block_label(launch)}
     near = {} if launch.hosts or annotations or block is None else _near(launch, _JOBSET_NAME)
     jobs = [

@@ -136,7 +136,7 @@ def megatron_run(
     notes += more
     flags = dict(parsed.settings)
     faults = (*parsed.faults, *(t for d, t in parsed.odd_words.items() if d not in CHOICES))
-    stack, stack_name, switches, told = _stack(settings, layout)
+    stack, stack_name, switches, stack_notes = _stack(settings, layout)
     return ExistingRun(
         framework="megatron",
         source=source,
@@ -153,7 +153,7 @@ def megatron_run(
         stack_name=stack_name,
         switches=switches,
         assumed=assumed,
-        notes=tuple(dict.fromkeys([*notes, *told])),
+        notes=tuple(dict.fromkeys([*notes, *stack_notes])),
         unknown=parsed.unknown,
         refused=faults,
         written=parsed.written,
@@ -391,8 +391,8 @@ def layout_counts(text: str) -> tuple[int, ...]:
     return tuple(stage.count("t") for stage in plain.split("|"))
 
 
-def _repeated(found: re.Match[str]) -> str:
-    return found.group(1) * min(int(found.group(2)), 10_000)
+def _repeated(match: re.Match[str]) -> str:
+    return match.group(1) * min(int(match.group(2)), 10_000)
 
 
 def _no_empty_stage(counts: Sequence[int]) -> tuple[int, ...]:
@@ -422,24 +422,24 @@ def _recompute(s: MegatronSettings, layout: dict[str, Any], notes: list[str]) ->
             f"recomputed modules {' '.join(other)} are not modelled: memory is"
             " overestimated, the step underestimated"
         )
-    known = tuple(m for m in RECOMPUTE_MODULES if m in modules)
-    kind = "selective" if known else "none"
-    return {"recompute": kind, "recompute_layers": 0, "recompute_modules": known}
+    priced_modules = tuple(m for m in RECOMPUTE_MODULES if m in modules)
+    kind = "selective" if priced_modules else "none"
+    return {"recompute": kind, "recompute_layers": 0, "recompute_modules": priced_modules}
 
 
 def _full_recompute(
     s: MegatronSettings, layout: dict[str, Any], notes: list[str]
 ) -> dict[str, Any]:
     counts = layout.get("counts") or (0,)
-    n, whole = s.number("recompute_num_layers"), max(counts)
+    n, n_layers = s.number("recompute_num_layers"), max(counts)
     if s.get("recompute_method") == "block" and n:
-        return {"recompute": "full", "recompute_layers": min(n, whole) if whole else n}
+        return {"recompute": "full", "recompute_layers": min(n, n_layers) if n_layers else n}
     if n > 1:
         notes.append(
             f"--recompute-num-layers {n} uniform: priced with the input of every layer kept;"
             " memory is overestimated"
         )
-    return {"recompute": "full", "recompute_layers": whole}
+    return {"recompute": "full", "recompute_layers": n_layers}
 
 
 def _stack(

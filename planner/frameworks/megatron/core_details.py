@@ -53,9 +53,9 @@ def core_details(
     details: DetailsSpec, layout: Layout, shape: ModelShape, job: TrainingJob
 ) -> CoreDetails:
     """Return the settings that details mean for one plan."""
-    stated, yours = details.stated(), []
+    fields, yours = details.stated(), []
     model: dict[str, object] = {
-        dest: stated[name] for name, dest in _PLAIN.items() if name in stated
+        dest: fields[name] for name, dest in _PLAIN.items() if name in fields
     }
     base = details.rotary_base
     if base is not None and not base.is_integer():
@@ -98,11 +98,11 @@ def _scaling(details: DetailsSpec, shape: ModelShape) -> Written:
     if kind == "yarn":
         return result | _yarn(details, shape), []
     if kind == "llama3" and not shape.latent:
-        stated = details.stated()
+        fields = details.stated()
         odd = [
-            f"{name} {stated[name]!r}: megatron-core has {constant!r}"
+            f"{name} {fields[name]!r}: megatron-core has {constant!r}"
             for name, constant in LLAMA3_SCALING.items()
-            if stated.get(name, constant) != constant
+            if fields.get(name, constant) != constant
         ]
         return result | {"use_rope_scaling": True, "rope_scaling_factor": factor}, odd
     if kind == "linear" and factor and factor.is_integer() and not shape.latent:
@@ -211,11 +211,11 @@ def _other_parts(details: DetailsSpec, shape: ModelShape, job: TrainingJob) -> W
     entries: dict[str, object] = {}
     if details.norm_one_plus:
         entries["layernorm_zero_centered_gamma"] = True
-    stated = details.stated()
+    fields = details.stated()
     if details.attention_scale is not None:
         entries["softmax_scale"] = details.attention_scale
     return entries, [
-        f"{name} {setting_text(stated[name])}: {_WHY.get(name, _NONE)}"
+        f"{name} {setting_text(fields[name])}: {_WHY.get(name, _NONE)}"
         for name in needed_parts(details, job)
         if name not in ("norm_one_plus", "attention_scale")
     ]
@@ -223,13 +223,13 @@ def _other_parts(details: DetailsSpec, shape: ModelShape, job: TrainingJob) -> W
 
 def needed_parts(details: DetailsSpec, job: TrainingJob) -> list[str]:
     """Return the parts that are set and at work in sequences of a job's length."""
-    stated = details.stated()
+    fields = details.stated()
     idle = {
         "attention_chunk": (details.attention_chunk or 0) >= job.seq_len,
         "attention_temperature_from": (details.attention_temperature_from or 0) >= job.seq_len,
         "local_rotary_base": details.local_rotary_base == details.rotary_base,
     }
-    return [name for name in OTHER_MODEL if stated.get(name) and not idle.get(name)]
+    return [name for name in OTHER_MODEL if fields.get(name) and not idle.get(name)]
 
 
 def setting_text(value: object) -> str:
@@ -241,9 +241,9 @@ def _experts(details: DetailsSpec, shape: ModelShape) -> Written:
     """Return the router and the balance of experts."""
     if not shape.n_experts:
         return {}, []
-    stated = details.stated()
+    fields = details.stated()
     entries: dict[str, object] = {
-        dest: stated[name] for name, dest in _EXPERTS.items() if stated.get(name)
+        dest: fields[name] for name, dest in _EXPERTS.items() if fields.get(name)
     }
     yours = []
     sigmoid = details.router_scores == "sigmoid"

@@ -65,7 +65,7 @@ def megatron_script(request: EmitRequest) -> str:
     n_nodes, per_node = nodes(layout, request.pool)
     title = f"Megatron-LM launch script; flags as of Megatron-LM (megatron-core) {RELEASE}."
     groups = flag_groups(layout, shape, job, details, request.flex)
-    lines = [line for _, words in groups for line in wrap(words)]
+    lines = [line for _, flags in groups for line in wrap(flags)]
     launch = [
         f'torchrun --nnodes {n_nodes} --nproc-per-node {per_node} --node-rank "${{NODE_RANK}}" \\',
         '  --master-addr "${MASTER_ADDR}" --master-port "${MASTER_PORT}" \\',
@@ -73,7 +73,7 @@ def megatron_script(request: EmitRequest) -> str:
         *(f"  {line} \\" for line in lines[:-1]),
         f"  {lines[-1]}",
     ]
-    rest = _unsaid_details([word for _, words in groups for word in words], details)
+    rest = _unsaid_details([word for _, flags in groups for word in flags], details)
     has_details, missing = bool(details.stated()), _yours(layout, shape, job, details)
     parts = [
         *head(title, request.header, fact_lines(request, rest if has_details else None)),
@@ -89,12 +89,12 @@ def megatron_script(request: EmitRequest) -> str:
     return "\n".join(parts) + "\n"
 
 
-def _unsaid_details(words: Sequence[str], details: DetailsSpec) -> dict[str, object]:
+def _unsaid_details(flags: Sequence[str], details: DetailsSpec) -> dict[str, object]:
     """Return the details that the flags do not give back; null: those that they alone have."""
-    result = stated_details(parse_flags([word.strip("'") for word in words]).settings)
-    back, stated = {name: value for name, value, _ in result}, details.stated()
-    lost = {name: value for name, value in stated.items() if back.get(name) != value}
-    return lost | {name: None for name in back if name not in stated}
+    result = stated_details(parse_flags([word.strip("'") for word in flags]).settings)
+    back, fields = {name: value for name, value, _ in result}, details.stated()
+    lost = {name: value for name, value in fields.items() if back.get(name) != value}
+    return lost | {name: None for name in back if name not in fields}
 
 
 def _yours(
@@ -156,7 +156,7 @@ def flag_groups(
         ("evaluation", EVALUATION),
         ("data", ["--mock-data", "--tokenizer-type", "NullTokenizer"]),
     ]
-    return [(name, words) for name, words in groups if words]
+    return [(name, flags) for name, flags in groups if flags]
 
 
 def attention_backend(shape: ModelShape, settings: Mapping[str, object]) -> str:

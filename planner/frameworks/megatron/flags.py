@@ -87,7 +87,7 @@ def default_of(dest: str) -> Any:
     return flag.default if flag else None
 
 
-def parse_flags(words: Sequence[str]) -> Parsed:
+def parse_flags(tokens: Sequence[str]) -> Parsed:
     """Read the words after the training script.
 
     Abbreviations are not taken, as in Megatron-LM. A word that is nothing but a variable that the
@@ -102,8 +102,8 @@ def parse_flags(words: Sequence[str]) -> Parsed:
     odd_words: dict[str, str] = {}
     open_words: dict[str, None] = {}
     i = 0
-    while i < len(words):
-        word = words[i]
+    while i < len(tokens):
+        word = tokens[i]
         i += 1
         name, equals, inline = word.partition("=")
         flag = by_name.get(name)
@@ -114,7 +114,7 @@ def parse_flags(words: Sequence[str]) -> Parsed:
                     faults.append(f"{unmarked(word)!r} belongs to no flag")
                 continue
             unknown.append(unmarked(name))
-            while i < len(words) and not _is_flag(words[i]):
+            while i < len(tokens) and not _is_flag(tokens[i]):
                 i += 1
             continue
         if flag.is_switch:
@@ -124,10 +124,10 @@ def parse_flags(words: Sequence[str]) -> Parsed:
                 faults.append(f"{name} takes no value")
             continue
         values = [inline] if equals else []
-        while not equals and i < len(words) and not _is_flag(words[i]):
+        while not equals and i < len(tokens) and not _is_flag(tokens[i]):
             if (flag.nargs is None and values) or len(values) == flag.nargs:
                 break
-            values.append(words[i])
+            values.append(tokens[i])
             i += 1
         fault = _count_fault(flag, name, values)
         if fault:
@@ -149,9 +149,9 @@ def parse_flags(words: Sequence[str]) -> Parsed:
         odd = [value for value in read if flag.choices and value not in flag.choices]
         if odd:
             odd_words[flag.dest] = f"{name}: {odd[0]!r} is not one of {_listed(flag.choices)}"
-    known = tuple(dict.fromkeys(unknown))
+    unknown_flags = tuple(dict.fromkeys(unknown))
     return Parsed(
-        settings, written, known, tuple(faults), open_values, odd_words, tuple(open_words)
+        settings, written, unknown_flags, tuple(faults), open_values, odd_words, tuple(open_words)
     )
 
 
@@ -163,12 +163,12 @@ def set_flags(parsed: Parsed, changes: Iterable[tuple[str, object]]) -> Parsed:
     _, by_name, by_dest = flag_table()
     settings, written = dict(parsed.settings), dict(parsed.written)
     open_values, odd_words = dict(parsed.open_values), dict(parsed.odd_words)
-    for path, given in changes:
-        key, text = path.strip().lstrip("-"), str(given).strip()
+    for path, change in changes:
+        key, text = path.strip().lstrip("-"), str(change).strip()
         flag = by_dest.get(key.replace("-", "_")) or by_name.get(f"--{key}")
         if flag is None:
-            known = [*by_dest, "model.<field>", "training.<field>", "pools.0.<field>"]
-            close = close_names(key.replace("-", "_"), known, 1)
+            flag_names = [*by_dest, "model.<field>", "training.<field>", "pools.0.<field>"]
+            close = close_names(key.replace("-", "_"), flag_names, 1)
             guess = f"did you mean {close[0]}? " if close else ""
             raise UsageError(
                 option("set") + f" {path}: Megatron-LM has no such flag",
@@ -176,7 +176,7 @@ def set_flags(parsed: Parsed, changes: Iterable[tuple[str, object]]) -> Parsed:
             )
         open_values.pop(flag.dest, None)
         odd_words.pop(flag.dest, None)
-        if given is None:
+        if change is None:
             settings.pop(flag.dest, None)
             written.pop(flag.dest, None)
             continue

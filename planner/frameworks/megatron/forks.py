@@ -122,24 +122,24 @@ def forks() -> Mapping[str, frozenset[str]]:
 
 def fork_of(flags: Sequence[str]) -> str:
     """Return the fork that knows most of the flags; "" where none knows one."""
-    counts = {name: sum(f in known for f in flags) for name, known in forks().items()}
+    counts = {name: sum(f in names for f in flags) for name, names in forks().items()}
     best = max(counts, key=counts.__getitem__)  # the first of those that know as many
     return best if counts[best] else ""
 
 
 def understood(
-    words: Sequence[str], line_of: Callable[[str], int] = lambda flag: 0, hint: str = ""
+    tokens: Sequence[str], line_of: Callable[[str], int] = lambda flag: 0, hint: str = ""
 ) -> Understood:
     """Return what the words after a training script say.
 
     `line_of` tells in which line a flag stands; `hint` is the fork where something else says it.
     """
-    first = parse_flags(words)
+    first = parse_flags(tokens)
     old = [name for name in OLD_SPELLINGS if first.settings.get(name)]
     fork = hint or fork_of(first.unknown) or (OLDEST if old else "")
     if not first.unknown and not fork:
         return Understood(_with_rotary(_without_stray(first)), "", (), _stray(first), "")
-    parsed = _with_rotary(parse_flags(_in_our_words(words, fork)))
+    parsed = _with_rotary(parse_flags(_in_our_words(tokens, fork)))
     left = [flag for flag in parsed.unknown if not _NO_MATTER.match(flag)]
     passed = [flag for flag in parsed.unknown if _NO_MATTER.match(flag)]
     notes = list(_stray(parsed))
@@ -170,7 +170,7 @@ def _doubts(flags: Sequence[str], line_of: Callable[[str], int]) -> list[Doubt]:
     release = flag_table()[0]
     results = []
     for flag in flags:
-        owners = [name for name, known in forks().items() if flag in known]
+        owners = [name for name, names in forks().items() if flag in names]
         why = (
             f"a flag of {' and '.join(owners[:2])}"
             if owners
@@ -180,19 +180,19 @@ def _doubts(flags: Sequence[str], line_of: Callable[[str], int]) -> list[Doubt]:
     return results
 
 
-def _in_our_words(words: Sequence[str], fork: str) -> list[str]:
+def _in_our_words(tokens: Sequence[str], fork: str) -> list[str]:
     """Return the words with flags and values of forks under Megatron-LM's names."""
     by_name = flag_table()[1]
     made: list[str] = []
     i = 0
-    while i < len(words):
-        word = words[i]
+    while i < len(tokens):
+        word = tokens[i]
         i += 1
         name, equals, inline = word.partition("=")
         if name.startswith("--") and name not in by_name:
             dashed = name.replace("_", "-")
             name = dashed if dashed in by_name or dashed in RENAMED else name
-        value = inline if equals else words[i] if i < len(words) else ""
+        value = inline if equals else tokens[i] if i < len(tokens) else ""
         flag = by_name.get(name)
         if name in RENAMED and (flag is None or flag.dest in OLD_SPELLINGS):
             made += [part.format(value) for part in RENAMED[name]]
@@ -214,7 +214,7 @@ def _in_our_words(words: Sequence[str], fork: str) -> list[str]:
             i += 0 if equals else 1
         else:
             made.append(f"{name}={inline}" if equals else name)
-    if fork.startswith("Megatron-LLM") and not {"--use_bias", "--use-bias"} & set(words):
+    if fork.startswith("Megatron-LLM") and not {"--use_bias", "--use-bias"} & set(tokens):
         made.append("--disable-bias-linear")  # its default, unlike Megatron-LM's
     return made
 
@@ -244,8 +244,8 @@ def _stray(parsed: Parsed) -> tuple[str, ...]:
 def _without_stray(parsed: Parsed) -> Parsed:
     """Return the flags without the faults that words of a placeholder make."""
     tokens = _stray_words(parsed)
-    kept = tuple(f for f in parsed.faults if f not in {f"{w!r} {STRAY}" for w in tokens})
-    return replace(parsed, faults=kept)
+    faults = tuple(f for f in parsed.faults if f not in {f"{w!r} {STRAY}" for w in tokens})
+    return replace(parsed, faults=faults)
 
 
 def line_in(text: str) -> Callable[[str], int]:

@@ -18,9 +18,9 @@ from planner.specs.importers.formats import looks_like_megatron
 
 
 def _model_args(file: RunFile) -> ExistingRun:
-    words, env = read_model_args(file.text, file.name)
-    launch = LaunchCommand.of_words(words, env)
-    parsed = set_flags(parse_flags(words), file.query.sets)
+    flags, env = read_model_args(file.text, file.name)
+    launch = LaunchCommand.of_words(flags, env)
+    parsed = set_flags(parse_flags(flags), file.query.sets)
     return megatron_run(parsed, launch, file.name, file.query, "Megatron-LM MODEL_ARGS")
 
 

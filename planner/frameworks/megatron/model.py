@@ -90,8 +90,8 @@ def read_megatron_model(
     `overrides` are not looked at: every field that the flags leave open has a default.
     """
     if looks_like_model_args(text):
-        words, _ = read_model_args(text, source)
-        return megatron_model(MegatronSettings(parse_flags(words), source))
+        flags, _ = read_model_args(text, source)
+        return megatron_model(MegatronSettings(parse_flags(flags), source))
     launch = read_launch(text, source)
     settings = MegatronSettings(understood(launch.words).parsed, source)
     return megatron_model(settings, script=launch.script, n_devices=launch.n_devices or 0)
@@ -192,7 +192,7 @@ def ask_for_open_values(settings: MegatronSettings, dests: Sequence[str] = ()) -
     hit = {d: n for d, n in settings.parsed.open_values.items() if d in wanted}
     if not hit:
         return
-    names = list(dict.fromkeys(name for found in hit.values() for name in found))
+    names = list(dict.fromkeys(name for values in hit.values() for name in values))
     first = next(iter(hit))
     more = f" (and {len(hit) - 1} more flags)" if len(hit) > 1 else ""
     message = f"{settings.flag(first)}{more} depends on {', '.join(names)}, which nothing sets"

@@ -21,9 +21,9 @@ from planner.frameworks.shell.marks import unmarked
 from planner.option_names import option
 
 
-def has_megatron_flags(launch: LaunchCommand, words: Sequence[str]) -> bool:
+def has_megatron_flags(launch: LaunchCommand, tokens: Sequence[str]) -> bool:
     """Tell whether a command is for Megatron-LM, also where it lacks one of the needed flags."""
-    values = {word.partition("=")[0].replace("_", "-") for word in words}
+    values = {word.partition("=")[0].replace("_", "-") for word in tokens}
     sizes = {"--num-layers", "--hidden-size", "--num-attention-heads"} & values
     return "--num-layers" in sizes or (len(sizes) > 1 and "pretrain_" in launch.script)
 
@@ -96,18 +96,17 @@ def megatron_deepspeed_script(script: LaunchedRun) -> ExistingRun:
         "deepspeed_activation_checkpointing"
     )
     if recompute:
-        whole = max(layout.get("counts") or (1,))
-        away = whole if arguments.get("checkpoint_in_cpu") else 0
-        layout |= {"recompute": "full", "recompute_layers": whole}
-        layout |= {"activation_offload_layers": away}
+        n_layers = max(layout.get("counts") or (1,))
+        layout |= {"recompute": "full", "recompute_layers": n_layers}
+        layout["activation_offload_layers"] = n_layers if arguments.get("checkpoint_in_cpu") else 0
     notes = [note for note in base.notes if "overlap" not in note]
-    away = {
+    devices = {
         what: settings.get(f"zero_optimization.offload_{what}.device", "none")
         for what in ("optimizer", "param")
     }
-    layout |= {"optimizer_offload": away["optimizer"] not in ("none", ""), "dp_overlap": True}
-    if away["param"] not in ("none", ""):
-        notes.append(f"offload_param to {away['param']}: not modelled; memory is overestimated")
+    layout |= {"optimizer_offload": devices["optimizer"] not in ("none", ""), "dp_overlap": True}
+    if devices["param"] not in ("none", ""):
+        notes.append(f"offload_param to {devices['param']}: not modelled; memory is overestimated")
     return replace(
         base,
         framework="deepspeed",
@@ -133,14 +132,14 @@ def _precision(base: ExistingRun, settings: Mapping[str, Any]) -> dict[str, Any]
     return {"precision": "fp16-grads"} if training.get("precision") == "fp16" and not wide else {}
 
 
-def _of_deepspeed(parsed: Parsed, words: Sequence[str]) -> Parsed:
+def _of_deepspeed(parsed: Parsed, tokens: Sequence[str]) -> Parsed:
     """Return the flags as Megatron-DeepSpeed means them: it has experts in every second layer."""
     settings = dict(parsed.settings)
     if (settings.get("num_experts") or 0) <= 1:
         settings.pop("num_experts", None)
     else:
-        _refuse_pyramids(words)
-        value = trainer_arguments(words)
+        _refuse_pyramids(tokens)
+        value = trainer_arguments(tokens)
         every, layers = value.get("expert_interval", 2), settings.get("num_layers")
         settings.setdefault("moe_router_topk", 1)
         if isinstance(every, int) and isinstance(layers, int) and every > 0:
@@ -148,10 +147,10 @@ def _of_deepspeed(parsed: Parsed, words: Sequence[str]) -> Parsed:
     return replace(parsed, settings=settings, unknown=(), faults=(), odd_words={}, open_words=())
 
 
-def _refuse_pyramids(words: Sequence[str]) -> None:
+def _refuse_pyramids(tokens: Sequence[str]) -> None:
     """Raise `SpecError` for experts of several numbers (PR-MoE)."""
-    at = words.index("--num-experts") + 1 if "--num-experts" in words else len(words)
-    named = set(itertools.takewhile(str.isdecimal, words[at:]))
+    begin = tokens.index("--num-experts") + 1 if "--num-experts" in tokens else len(tokens)
+    named = set(itertools.takewhile(str.isdecimal, tokens[begin:]))
     if len(named) > 1:
         listed = " and ".join(sorted(named, key=int))
         message = f"--num-experts of {listed}: layers with several numbers are not modelled"
@@ -206,6 +205,6 @@ def swift_script(script: LaunchedRun) -> ExistingRun:
         for key in ("train_type", "tuner_type")
         if "lora" in str(arguments.get(key, ""))
     )
-    known = tuple(d for d in result.doubts if "parallel" in d.what or "recompute" in d.what)
+    doubts = tuple(d for d in result.doubts if "parallel" in d.what or "recompute" in d.what)
     run = replace(run, notes=(*run.notes, *notes))
-    return _with_doubts(run, replace(result, doubts=known, notes=()))
+    return _with_doubts(run, replace(result, doubts=doubts, notes=()))

@@ -55,8 +55,8 @@ def changed_flags(
 def _same(run: ExistingRun, new: Layout, name: str) -> bool:
     """Tell whether a run states a field of a layout as it is."""
     if name == "stage_layers":
-        stated = run.layout.get("counts", new.stage_layers if new.pp == 1 else None)
-        return stated is not None and tuple(stated) == new.stage_layers
+        run_layers = run.layout.get("counts", new.stage_layers if new.pp == 1 else None)
+        return run_layers is not None and tuple(run_layers) == new.stage_layers
     if name in ("zero", "dp_shard") and new.dp * new.cp == 1:
         return True
     value = getattr(new, name)
@@ -81,10 +81,12 @@ def _is_implied(dest: str, new: Layout) -> bool:
     )
 
 
-def _says(given: Any, name: str, value: str) -> bool:
-    if isinstance(given, bool):
-        return bool(given != name.startswith("--no-"))
-    text = " ".join(map(str, given)) if isinstance(given, (list, tuple)) else str(given)
+def _says(run_value: Any, name: str, value: str) -> bool:
+    if isinstance(run_value, bool):
+        return bool(run_value != name.startswith("--no-"))
+    text = (
+        " ".join(map(str, run_value)) if isinstance(run_value, (list, tuple)) else str(run_value)
+    )
     return text == value.strip("'")
 
 

@@ -27,20 +27,20 @@ def read_model_args(text: str, source: str) -> tuple[list[str], dict[str, str]]:
     if not isinstance(section, dict):
         raise SpecError(Problem(f"{SECTION} is not a mapping of flags", "", source))
     _, by_name, _ = flag_table()
-    words: list[str] = []
+    flags: list[str] = []
     for key, value in section.items():
         name = key if key.startswith("--") else f"--{key}"
         if value is False or value is None:
             continue
-        words.append(name)
+        flags.append(name)
         if value is True:
             continue
         flag = by_name.get(name)
         several = flag is not None and flag.nargs is not None
-        words += _values(value, several)
+        flags += _values(value, several)
     env = data.get("ENV_VARS")
-    known = {str(k): str(v) for k, v in env.items()} if isinstance(env, dict) else {}
-    return words, known
+    variables = {str(k): str(v) for k, v in env.items()} if isinstance(env, dict) else {}
+    return flags, variables
 
 
 def _values(value: Any, several: bool) -> list[str]:

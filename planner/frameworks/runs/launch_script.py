@@ -94,9 +94,9 @@ class LaunchCommand:
     notes: tuple[str, ...]
 
     @staticmethod
-    def of_words(words: Sequence[str], env: Mapping[str, str]) -> "LaunchCommand":
+    def of_words(tokens: Sequence[str], env: Mapping[str, str]) -> "LaunchCommand":
         """Return the launch of flags that stand in no script."""
-        return LaunchCommand("", "", tuple(words), {}, env, {}, 1, None, None, None, ())
+        return LaunchCommand("", "", tuple(tokens), {}, env, {}, 1, None, None, None, ())
 
 
 def looks_like_script(text: str) -> bool:
@@ -124,8 +124,8 @@ def read_launch(
     that it sources. Raises `SpecError` where there is no training command.
     """
     header = sbatch_header(text)
-    known = {**_slurm_variables(header), **(env or {})}
-    script = read_script(text, known, read_file)
+    variables = {**_slurm_variables(header), **(env or {})}
+    script = read_script(text, variables, read_file)
     header = {**sbatch_header("\n".join(script.texts)), **header}
     training_command = _training_command(script)
     notes = [f"{file}: {note}" for note in script.notes]
@@ -136,17 +136,17 @@ def read_launch(
     ]
     if training_command is None:
         return _only_flags(script, file, notes)
-    command, at, several = training_command
+    command, script_idx, several = training_command
     if several:
         notes.append(f"{file}: of {several} training commands the one of line {command.line}")
-    before, after = command.words[:at], command.words[at:]
+    before, after = command.words[:script_idx], command.words[script_idx:]
     module = before[-1:] == ("-m",)
     options = _options(before[:-1] if module else before)
     launcher = _launcher(before)
     arguments = {**command.env, **_given_env(before)}
     n_nodes, per_node, n_devices, unknown = _world(launcher, options, header, arguments)
     own = launcher not in ("torchrun", "accelerate", "megatron")
-    if own and n_devices is None and (name := _named_world(script, known)):
+    if own and n_devices is None and (name := _named_world(script, variables)):
         n_devices = int(str(script.variables[name]))
         unknown = [f"{name}={n_devices} is taken for the number of devices that it starts on"]
     notes += [f"{file}: {note}" for note in unknown]
@@ -178,19 +178,19 @@ def _slurm_variables(header: Mapping[str, str]) -> dict[str, str]:
     """Return what Slurm would set from the header."""
     nodes, per = header.get("nodes", ""), header.get("ntasks-per-node", "")
     gpus = _gpus_per_node(header)
-    known: dict[str, str] = {}
+    variables: dict[str, str] = {}
     if nodes.isdecimal():
-        known |= {"SLURM_NNODES": nodes, "SLURM_JOB_NUM_NODES": nodes}
+        variables |= {"SLURM_NNODES": nodes, "SLURM_JOB_NUM_NODES": nodes}
     if per.isdecimal():
-        known["SLURM_NTASKS_PER_NODE"] = per
+        variables["SLURM_NTASKS_PER_NODE"] = per
     if gpus:
-        known |= {"SLURM_GPUS_ON_NODE": str(gpus), "SLURM_GPUS_PER_NODE": str(gpus)}
+        variables |= {"SLURM_GPUS_ON_NODE": str(gpus), "SLURM_GPUS_PER_NODE": str(gpus)}
     tasks = header.get("ntasks", "")
     if not tasks and nodes.isdecimal() and per.isdecimal():
         tasks = str(int(nodes) * int(per))
     if tasks.isdecimal():
-        known |= {"SLURM_NTASKS": tasks, "SLURM_NPROCS": tasks}
-    return known
+        variables |= {"SLURM_NTASKS": tasks, "SLURM_NPROCS": tasks}
+    return variables
 
 
 def _gpus_per_node(header: Mapping[str, str]) -> int | None:
@@ -209,25 +209,25 @@ def _training_command(script: Script) -> tuple[Command, int, int] | None:
     """Return the command that trains, where its script stands in it, and how many look so."""
     results = []
     for command in script.commands:
-        at = _script_index(command.words)
-        if at is not None:
-            results.append((_weight(command, at), command, at))
+        script_idx = _script_index(command.words)
+        if script_idx is not None:
+            results.append((_weight(command, script_idx), command, script_idx))
     if not results:
         return None
     best = max(weight for weight, _, _ in results)
-    same = [(command, at) for weight, command, at in results if weight == best]
-    command, at = same[-1]
-    return command, at, len(same) if len(same) > 1 else 0
+    same = [(command, script_idx) for weight, command, script_idx in results if weight == best]
+    command, script_idx = same[-1]
+    return command, script_idx, len(same) if len(same) > 1 else 0
 
 
-def _script_index(words: Sequence[str]) -> int | None:
+def _script_index(tokens: Sequence[str]) -> int | None:
     """Return where the training script or module stands, None for another command."""
-    starts = any(_is_launcher(w) for w in words[:12]) or words[0].endswith(".py")
-    starts = starts or (_base(words[0]) in WRAPPERS and any(_is_launcher(w) for w in words))
+    starts = any(_is_launcher(w) for w in tokens[:12]) or tokens[0].endswith(".py")
+    starts = starts or (_base(tokens[0]) in WRAPPERS and any(_is_launcher(w) for w in tokens))
     if not starts:
         return None
-    for i, word in enumerate(words):
-        before = words[i - 1] if i else ""
+    for i, word in enumerate(tokens):
+        before = tokens[i - 1] if i else ""
         if word.endswith(".py") and not word.startswith("-") and " " not in word.strip():
             return i
         if _base(before) == "megatron" and word in SWIFT_TASKS:
@@ -235,12 +235,12 @@ def _script_index(words: Sequence[str]) -> int | None:
         if before == "-m" and not _DISTRIBUTED.search(word) and "accelerate" not in word:
             return i
     # A launcher whose script is a variable that the script does not set.
-    launcher = next((i for i, w in enumerate(words) if _is_launcher(w)), None)
+    launcher = next((i for i, w in enumerate(tokens) if _is_launcher(w)), None)
     if launcher is None:
         return None
-    for i in range(launcher + 1, len(words)):
-        plain = unresolved(words[i]) and not re.search(r"[\s=]|^-", words[i])
-        if plain and not words[i - 1].startswith("-"):
+    for i in range(launcher + 1, len(tokens)):
+        plain = unresolved(tokens[i]) and not re.search(r"[\s=]|^-", tokens[i])
+        if plain and not tokens[i - 1].startswith("-"):
             return i
     return None
 
@@ -265,15 +265,16 @@ def _base(word: str) -> str:
     return word.rsplit("/", 1)[-1]
 
 
-def _weight(command: Command, at: int) -> tuple[int, int]:
+def _weight(command: Command, script_idx: int) -> tuple[int, int]:
     """Return how much a command looks like training: its launcher, its script, its flags."""
     tokens = command.words
     launched = any(
-        w.rsplit("/", 1)[-1] in LAUNCHERS[:-1] or _DISTRIBUTED.search(w) for w in tokens[:at]
+        w.rsplit("/", 1)[-1] in LAUNCHERS[:-1] or _DISTRIBUTED.search(w)
+        for w in tokens[:script_idx]
     )
-    trains = bool(re.search(r"train|finetune|sft|main|run_clm", tokens[at]))
-    tools = bool(re.search(r"preprocess|convert|download|tokeniz|eval|test", tokens[at]))
-    flags = sum(word.startswith("--") for word in tokens[at:])
+    trains = bool(re.search(r"train|finetune|sft|main|run_clm", tokens[script_idx]))
+    tools = bool(re.search(r"preprocess|convert|download|tokeniz|eval|test", tokens[script_idx]))
+    flags = sum(word.startswith("--") for word in tokens[script_idx:])
     return 2 * launched + trains - 2 * tools, min(flags, 8)
 
 
@@ -289,10 +290,10 @@ def _launcher(before: Sequence[str]) -> str:
     return "python"
 
 
-def _options(words: Sequence[str]) -> dict[str, str]:
+def _options(tokens: Sequence[str]) -> dict[str, str]:
     """Return `--name value`, `--name=value` and `-n value` by name."""
     entries: dict[str, str] = {}
-    for i, word in enumerate(words):
+    for i, word in enumerate(tokens):
         if not re.match(r"--?[A-Za-z]", word):
             continue
         name, equals, value = word.lstrip("-").partition("=")
@@ -300,8 +301,8 @@ def _options(words: Sequence[str]) -> dict[str, str]:
         short = re.fullmatch(r"([Nn])(\d+)", name)
         if short and not word.startswith("--"):
             name, value = short.groups()
-        elif not equals and name not in _SWITCHES and i + 1 < len(words):
-            following = words[i + 1]
+        elif not equals and name not in _SWITCHES and i + 1 < len(tokens):
+            following = tokens[i + 1]
             value = "" if re.match(r"--?[A-Za-z]", following) else following
         entries[name] = value
     return entries
@@ -324,10 +325,10 @@ def _world(
 ) -> tuple[int | None, int | None, int | None, list[str]]:
     """Return nodes, processes of a node, processes in all (None where not said), and notes."""
     unknown: list[str] = []
-    stated = next((options[name] for name in _NODES if name in options), "")
-    stated = stated or options.get("N", "") * (launcher in ("srun", "python"))
-    n_nodes = _number(stated, "the number of nodes", unknown)
-    if n_nodes is None and not stated:
+    count = next((options[name] for name in _NODES if name in options), "")
+    count = count or options.get("N", "") * (launcher in ("srun", "python"))
+    n_nodes = _number(count, "the number of nodes", unknown)
+    if n_nodes is None and not count:
         if launcher == "torchrun" and "nodes" not in header:
             n_nodes = 1
         else:
@@ -349,7 +350,7 @@ def _world(
     if launcher in ("srun", "mpirun", "python"):
         return _tasks(options, header, env, n_nodes, per_node, unknown)
     if launcher == "deepspeed" and n_nodes is None and not {"hostfile", "H"} & set(options):
-        n_nodes = 1 if per_node and not stated else None  # then it looks at its own node alone
+        n_nodes = 1 if per_node and not count else None  # then it looks at its own node alone
     total = n_nodes * per_node if n_nodes and per_node else None
     return n_nodes, per_node, total, unknown
 
@@ -358,13 +359,13 @@ WORLDS = ("WORLD_SIZE", "NUM_GPUS", "NGPUS", "N_GPUS", "TOTAL_GPUS", "TOTAL_NUM_
 """Variables in which scripts count the devices of all nodes."""
 
 
-def _named_world(script: Script, given: Mapping[str, str]) -> str:
+def _named_world(script: Script, outside: Mapping[str, str]) -> str:
     """Return the variable in which a script counts its devices, "" where none does.
 
     What is given from outside may count nodes.
     """
     for name in WORLDS:
-        if name in given:
+        if name in outside:
             continue
         value = script.variables.get(name, "")
         if isinstance(value, str) and re.fullmatch(r"[1-9]\d{0,6}", value):
@@ -381,9 +382,9 @@ def _tasks(
     unknown: list[str],
 ) -> tuple[int | None, int | None, int | None, list[str]]:
     """Return the world of programs of which the scheduler starts one per device."""
-    stated = options.get("ntasks") or options.get("n") or options.get("np") or ""
+    count = options.get("ntasks") or options.get("n") or options.get("np") or ""
     each = options.get("ntasks-per-node") or header.get("ntasks-per-node", "")
-    total = _number(stated or header.get("ntasks", ""), "the number of tasks", unknown)
+    total = _number(count or header.get("ntasks", ""), "the number of tasks", unknown)
     tasks = _number(each, "the number of tasks of a node", unknown)
     if total is None and tasks and n_nodes:
         total = n_nodes * tasks
@@ -397,14 +398,14 @@ def _tasks(
     return n_nodes, per_node, total, unknown
 
 
-def _until_shell_ends(words: Sequence[str]) -> tuple[str, ...]:
+def _until_shell_ends(tokens: Sequence[str]) -> tuple[str, ...]:
     """Return the words up to a `;` or `2>&1` that a quoted command line left in."""
-    kept = []
-    for word in words:
+    before_end = []
+    for word in tokens:
         if word in (";", "&&", "||", "|", "&"):
             break
-        kept.append(word)
-    return tuple(kept)
+        before_end.append(word)
+    return tuple(before_end)
 
 
 FOREIGN = {

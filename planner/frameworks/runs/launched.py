@@ -24,16 +24,16 @@ def of_script(run: ExistingRun, script: LaunchedRun) -> ExistingRun:
     )
 
 
-def dotted_options(words: Sequence[str]) -> list[tuple[str, object]]:
+def dotted_options(tokens: Sequence[str]) -> list[tuple[str, object]]:
     """Return overrides such as `--parallelism.tensor_parallel_degree 2`."""
     pairs: list[tuple[str, object]] = []
-    for i, word in enumerate(words):
+    for i, word in enumerate(tokens):
         match = re.fullmatch(r"--([a-z_]+\.[a-z_.]+)(?:=(.*))?", word)
         if not match or match.group(1).startswith("job."):
             continue
         value = match.group(2)
-        if value is None and i + 1 < len(words) and not words[i + 1].startswith("--"):
-            value = words[i + 1]
+        if value is None and i + 1 < len(tokens) and not tokens[i + 1].startswith("--"):
+            value = tokens[i + 1]
         if value is None or not unresolved(value):
             pairs.append((match.group(1), "true" if value is None else value))
     return pairs

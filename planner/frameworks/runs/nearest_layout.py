@@ -36,14 +36,14 @@ class Nearest:
 
 
 def nearest_layout(
-    stated: Mapping[str, Any], shape: ModelShape, seq_len: int, n_devices: int, per_node: int
+    run_layout: Mapping[str, Any], shape: ModelShape, seq_len: int, n_devices: int, per_node: int
 ) -> Nearest:
     """Return the layout of stated fields on `n_devices` devices in nodes of `per_node`.
 
     Fields as in `ExistingRun.layout`; degrees default to 1, the batch is needed.
     """
     repairs: list[str] = []
-    tp, pp, cp = (max(1, int(stated.get(axis, 1))) for axis in ("tp", "pp", "cp"))
+    tp, pp, cp = (max(1, int(run_layout.get(axis, 1))) for axis in ("tp", "pp", "cp"))
     n = _devices(n_devices, tp * pp * cp, per_node)
     if not n:
         degrees = f"tp {tp} x pp {pp} x cp {cp}"
@@ -52,66 +52,68 @@ def nearest_layout(
     if n != n_devices:
         repairs.append(f"{n} devices, not {n_devices}: a multiple of tp {tp} x pp {pp} x cp {cp}")
     dp = n // (tp * pp * cp)
-    vpp = max(1, int(stated.get("vpp") or 1)) if pp > 1 else 1
+    vpp = max(1, int(run_layout.get("vpp") or 1)) if pp > 1 else 1
     if pp * vpp > shape.layers:
         return Nearest(None, (), f"{pp * vpp} stages for {shape.layers} layers")
-    counts = _counts(stated, shape.layers, pp, vpp, repairs)
-    batch = _batch(stated, dp, pp, vpp, repairs)
-    ep, etp = (max(1, int(stated.get(axis, 1))) for axis in ("ep", "etp"))
+    counts = _counts(run_layout, shape.layers, pp, vpp, repairs)
+    batch = _batch(run_layout, dp, pp, vpp, repairs)
+    ep, etp = (max(1, int(run_layout.get(axis, 1))) for axis in ("ep", "etp"))
     if not shape.n_experts and ep * etp > 1:
         repairs.append(f"ep 1, not {ep}: the model is dense")
         ep = etp = 1
     elif shape.n_experts:
         ep, etp = _expert_grid(ep, etp, tp * cp * dp, shape, repairs)
-    sp = bool(stated.get("sp")) and tp > 1
+    sp = bool(run_layout.get("sp")) and tp > 1
     if sp and seq_len % (tp * cp):
         repairs.append(
             f"without sequence parallelism: {seq_len} tokens do not divide by {tp * cp}"
         )
         sp = False
-    zero = int(stated.get("zero", 0)) if dp * cp > 1 else 0
+    zero = int(run_layout.get("zero", 0)) if dp * cp > 1 else 0
     named = (
         name for name in ("even", "ends") if stage_layers(shape.layers, pp, vpp, name) == counts
     )
-    kind = str(stated.get("recompute", "none"))
-    modules = _modules(stated, kind, shape, repairs)
+    kind = str(run_layout.get("recompute", "none"))
+    modules = _modules(run_layout, kind, shape, repairs)
     kind = "none" if kind == "selective" and not modules else kind
-    again = int(stated.get("recompute_layers") or max(counts)) if kind == "full" else 0
-    again = max(min(again, max(counts)), int(kind == "full"))
+    n_recomputed = int(run_layout.get("recompute_layers") or max(counts)) if kind == "full" else 0
+    n_recomputed = max(min(n_recomputed, max(counts)), int(kind == "full"))
     values: dict[str, Any] = {"tp": tp, "pp": pp, "dp": dp, "cp": cp, "ep": ep, "etp": etp}
-    own = ((axis.name, stated.get(axis.name, axis.off), axis.off) for axis in switch_axes())
+    own = ((axis.name, run_layout.get(axis.name, axis.off), axis.off) for axis in switch_axes())
     layout = Layout(
         **values | {"vpp": vpp},
         n_devices=n,
         split=next(named, spelled(counts)),
-        mbs=max(1, int(stated.get("mbs", 1))),
+        mbs=max(1, int(run_layout.get("mbs", 1))),
         gbs=batch,
         zero=zero,
         sp=sp,
-        schedule=_schedule(stated, pp, vpp),
+        schedule=_schedule(run_layout, pp, vpp),
         recompute=kind,
-        recompute_layers=again,
+        recompute_layers=n_recomputed,
         recompute_modules=modules,
         stage_layers=counts,
         switches=tuple((name, value) for name, value, off in own if value != off),
     )
     layout = replace(
         layout,
-        rank_order=str(stated.get("rank_order", RANK_ORDERS[0])),
-        shard=_shard(stated, dp * cp, zero, repairs),
-        cp_comm=_exchange(stated, tp, cp, shape, repairs),
-        optimizer_offload=bool(stated.get("optimizer_offload")),
-        dp_overlap=bool(stated.get("dp_overlap", True)) or dp * cp == 1,
-        activation_offload_layers=_offloaded(stated, pp, kind, again, shape.layers, repairs),
-        tp_overlap=bool(stated.get("tp_overlap")) and sp,
+        rank_order=str(run_layout.get("rank_order", RANK_ORDERS[0])),
+        shard=_shard(run_layout, dp * cp, zero, repairs),
+        cp_comm=_exchange(run_layout, tp, cp, shape, repairs),
+        optimizer_offload=bool(run_layout.get("optimizer_offload")),
+        dp_overlap=bool(run_layout.get("dp_overlap", True)) or dp * cp == 1,
+        activation_offload_layers=_offloaded(
+            run_layout, pp, kind, n_recomputed, shape.layers, repairs
+        ),
+        tp_overlap=bool(run_layout.get("tp_overlap")) and sp,
     )
-    layout = replace(layout, hpz=_second_copy(stated, layout, repairs))
+    layout = replace(layout, hpz=_second_copy(run_layout, layout, repairs))
     return Nearest(layout, tuple(repairs))
 
 
-def _second_copy(stated: Mapping[str, Any], layout: Layout, repairs: list[str]) -> int:
+def _second_copy(run_layout: Mapping[str, Any], layout: Layout, repairs: list[str]) -> int:
     """Return the ranks that share a second copy of the weights, as far as that has a price."""
-    hpz = int(stated.get("hpz") or 1)
+    hpz = int(run_layout.get("hpz") or 1)
     other = max(layout.tp, layout.pp, layout.ep, layout.etp) > 1
     if hpz == 1 or layout.zero != 3:
         return 1
@@ -125,7 +127,7 @@ def _second_copy(stated: Mapping[str, Any], layout: Layout, repairs: list[str]) 
 
 
 def _offloaded(
-    stated: Mapping[str, Any],
+    run_layout: Mapping[str, Any],
     pp: int,
     kind: str,
     recomputed: int,
@@ -133,7 +135,7 @@ def _offloaded(
     repairs: list[str],
 ) -> int:
     """Return the layers whose stored activations are on the host, as far as that has a price."""
-    n = int(stated.get("activation_offload_layers") or 0)
+    n = int(run_layout.get("activation_offload_layers") or 0)
     maximum = recomputed if kind == "full" else max(0, layers - RESIDENT_LAYERS)
     if n and (pp > 1 or kind == "selective"):
         why = "beside selective recompute" if pp == 1 else "in a pipeline"
@@ -145,12 +147,12 @@ def _offloaded(
 
 
 def _modules(
-    stated: Mapping[str, Any], kind: str, shape: ModelShape, repairs: list[str]
+    run_layout: Mapping[str, Any], kind: str, shape: ModelShape, repairs: list[str]
 ) -> tuple[str, ...]:
     """Return the recomputed modules of a run that change something, each once."""
     if kind != "selective":
         return ()
-    named = modules_code(stated.get("recompute_modules") or ("core_attn",))
+    named = modules_code(run_layout.get("recompute_modules") or ("core_attn",))
     if missing := named & ~modules_in(shape):
         repairs.append(
             f"without recompute of {' and '.join(modules_of(missing))}: the model has"
@@ -163,10 +165,10 @@ def _modules(
 
 
 def _exchange(
-    stated: Mapping[str, Any], tp: int, cp: int, shape: ModelShape, repairs: list[str]
+    run_layout: Mapping[str, Any], tp: int, cp: int, shape: ModelShape, repairs: list[str]
 ) -> str:
     """Return the exchange over the context, one that needs no whole heads where they are none."""
-    named = str(stated.get("cp_comm") or "p2p") if cp > 1 else ""
+    named = str(run_layout.get("cp_comm") or "p2p") if cp > 1 else ""
     if named == "a2a" and (shape.heads % (tp * cp) or shape.kv_heads % (tp * cp)):
         repairs.append(f"cp_comm p2p, not a2a: heads do not divide by tp {tp} x cp {cp}")
         return "p2p"
@@ -182,8 +184,10 @@ def why_not_priced(problem: Problem, layout: Layout) -> str:
     requested = {"rank_order": frozenset({PIPELINES_INSIDE})}  # whether or not it changes anything
     options = SearchOptions(only=requested, framework="any")
     context = Context(problem, options, layout.n_devices)
-    away = min(layout.activation_offload_layers, 1)  # whether there is a host
-    plain = replace(layout, recompute="none", recompute_layers=0, activation_offload_layers=away)
+    n_offloaded = min(layout.activation_offload_layers, 1)  # whether there is a host
+    plain = replace(
+        layout, recompute="none", recompute_layers=0, activation_offload_layers=n_offloaded
+    )
     code = first_broken_rule(context, plain)
     return f"{code} {RULES[code].title}: {RULES[code].why}" if code else ""
 
@@ -219,9 +223,9 @@ def _devices(n: int, degrees: int, per_node: int) -> int:
 
 
 def _counts(
-    stated: Mapping[str, Any], layers: int, pp: int, vpp: int, repairs: list[str]
+    run_layout: Mapping[str, Any], layers: int, pp: int, vpp: int, repairs: list[str]
 ) -> tuple[int, ...]:
-    counts = tuple(stated.get("counts") or ())
+    counts = tuple(run_layout.get("counts") or ())
     if len(counts) == pp * vpp and sum(counts) == layers and min(counts) > 0:
         return counts
     share, rest = divmod(layers, pp * vpp)
@@ -234,10 +238,10 @@ def _counts(
     return spread
 
 
-def _batch(stated: Mapping[str, Any], dp: int, pp: int, vpp: int, repairs: list[str]) -> int:
+def _batch(run_layout: Mapping[str, Any], dp: int, pp: int, vpp: int, repairs: list[str]) -> int:
     """Return the global batch, or the nearest that gives every rank whole micro-batches."""
-    mbs = max(1, int(stated.get("mbs", 1)))
-    requested = int(stated.get("gbs") or mbs * dp)
+    mbs = max(1, int(run_layout.get("mbs", 1)))
+    requested = int(run_layout.get("gbs") or mbs * dp)
     unit = mbs * dp * (pp if vpp > 1 else 1)
     if requested % unit == 0:
         return requested
@@ -247,20 +251,20 @@ def _batch(stated: Mapping[str, Any], dp: int, pp: int, vpp: int, repairs: list[
     return nearest
 
 
-def _schedule(stated: Mapping[str, Any], pp: int, vpp: int) -> str:
+def _schedule(run_layout: Mapping[str, Any], pp: int, vpp: int) -> str:
     if pp == 1:
         return "none"
-    named = str(stated.get("schedule") or "")
+    named = str(run_layout.get("schedule") or "")
     usual = "interleaved" if vpp > 1 else "1f1b"
     return named if named not in ("", "none") else usual
 
 
-def _shard(stated: Mapping[str, Any], whole: int, zero: int, repairs: list[str]) -> int:
+def _shard(run_layout: Mapping[str, Any], n_ranks: int, zero: int, repairs: list[str]) -> int:
     """Return the ranks of a ZeRO group, 0 for all of them."""
-    group = int(stated.get("dp_shard") or whole)
-    if not zero or group == whole:
+    group = int(run_layout.get("dp_shard") or n_ranks)
+    if not zero or group == n_ranks:
         return 0
-    if whole % group:
-        repairs.append(f"ZeRO over all {whole} ranks: groups of {group} do not divide them")
+    if n_ranks % group:
+        repairs.append(f"ZeRO over all {n_ranks} ranks: groups of {group} do not divide them")
         return 0
     return group

@@ -107,13 +107,13 @@ def _of_megatron(
 ) -> ExistingRun:
     """Return the run of settings; `own` are those that the file itself states."""
     _, _, by_dest = flag_table()
-    known = {
+    flags = {
         key: str(value).split() if isinstance(value, str) and by_dest[key].nargs else _value(value)
         for key, value in settings.items()
         if key in by_dest and value is not None
     }
-    written = {key: f"{key}: {value}" for key, value in known.items()}
-    parsed = set_flags(Parsed(known, written, (), (), {}), query.sets)
+    written = {key: f"{key}: {value}" for key, value in flags.items()}
+    parsed = set_flags(Parsed(flags, written, (), (), {}), query.sets)
     run = megatron_run(
         parsed,
         LaunchCommand.of_words((), query.env or {}),
@@ -183,9 +183,9 @@ def _merged(*layers: Mapping[str, Any]) -> dict[str, Any]:
     made: dict[str, Any] = {}
     for layer in layers:
         for key, value in layer.items():
-            held = made.get(key)
-            if isinstance(held, dict) and isinstance(value, dict):
-                value = _merged(held, value)
+            section = made.get(key)
+            if isinstance(section, dict) and isinstance(value, dict):
+                value = _merged(section, value)
             made[key] = value
     return made
 

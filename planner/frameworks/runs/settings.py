@@ -31,11 +31,11 @@ def with_set(settings: Mapping[str, Any], changes: Iterable[tuple[str, object]])
     from planner.specs.yaml.document import parse_yaml
 
     changed = dict(settings)
-    for key, given in changes:
-        if given is None:
+    for key, value in changes:
+        if value is None:
             changed.pop(key, None)
             continue
-        text = str(given)
+        text = str(value)
         given_by = option("set", f"{key}={text}")
         changed[key] = parse_yaml(text, given_by).data if text.strip() else None
     return changed

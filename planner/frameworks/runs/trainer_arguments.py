@@ -39,18 +39,18 @@ LENGTHS = (
 """Names under which scripts state the length of a sequence."""
 
 
-def trainer_arguments(words: Sequence[str]) -> dict[str, Any]:
+def trainer_arguments(tokens: Sequence[str]) -> dict[str, Any]:
     """Return `--name value` and `--name=value` by name with underscores; a bare flag is true."""
     entries: dict[str, Any] = {}
     i = 0
-    while i < len(words):
-        word = words[i]
+    while i < len(tokens):
+        word = tokens[i]
         i += 1
         if not re.match(r"--[A-Za-z]", word):
             continue
         name, equals, value = word[2:].partition("=")
-        if not equals and i < len(words) and not re.match(r"--[A-Za-z]", words[i]):
-            value, equals = words[i], "="
+        if not equals and i < len(tokens) and not re.match(r"--[A-Za-z]", tokens[i]):
+            value, equals = tokens[i], "="
             i += 1
         if equals and unresolved(value) and not re.search(r"\.\w+$", value):
             continue  # a file is looked for by its name, wherever its folder is

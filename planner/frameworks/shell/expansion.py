@@ -127,14 +127,14 @@ class Words:
     def _string(self, node: Node) -> Iterator[tuple[str, str]]:
         """Yield the parts between double quotes; gaps between the nodes are literal text."""
         start, end = node.start_byte, node.end_byte - 1
-        at = start + self.source[start:end].find(b'"') + 1
+        begin = start + self.source[start:end].find(b'"') + 1
         for child in node.named_children:
             if child.type == "string_content":
                 continue
-            yield self._quoted_text(at, self._begin(child)), "quoted"
+            yield self._quoted_text(begin, self._begin(child)), "quoted"
             yield from self._pieces(child, quoted=True)
-            at = child.end_byte
-        yield self._quoted_text(at, end), "quoted"
+            begin = child.end_byte
+        yield self._quoted_text(begin, end), "quoted"
 
     def _begin(self, node: Node) -> int:
         """Return where an expansion begins: its node may take in the blanks before it."""
@@ -149,14 +149,14 @@ class Words:
 
     def _joined(self, node: Node) -> str:
         """Return a heredoc's text with its expansions."""
-        out, at = "", node.start_byte
+        out, begin = "", node.start_byte
         for child in node.named_children:
             if child.type == "heredoc_content":
                 continue
-            out += self._quoted_text(at, self._begin(child))
+            out += self._quoted_text(begin, self._begin(child))
             out += "".join(text for text, _ in self._pieces(child, quoted=True))
-            at = child.end_byte
-        return out + self._quoted_text(at, node.end_byte)
+            begin = child.end_byte
+        return out + self._quoted_text(begin, node.end_byte)
 
     def _expanded(self, node: Node, quoted: bool) -> Iterator[tuple[str, str]]:
         kind = "quoted" if quoted else "split"
@@ -188,12 +188,12 @@ class Words:
     def value(self, name: str) -> str:
         """Return the text of a variable; its mark when the script does not set it."""
         if name.isdecimal() and name != "0":
-            given = self.arguments or []
-            if int(name) <= len(given):
-                return given[int(name) - 1]
+            arguments = self.arguments or []
+            if int(name) <= len(arguments):
+                return arguments[int(name) - 1]
             if name in self.variables:  # given from outside
-                held = self.variables[name]
-                return held if isinstance(held, str) else " ".join(held)
+                value = self.variables[name]
+                return value if isinstance(value, str) else " ".join(value)
             return mark(name)
         if name == "#":
             return str(len(self.arguments or []))
@@ -208,9 +208,9 @@ class Words:
         name = self.text_of(node.children[0])
         inner = node.named_children[1] if len(node.named_children) > 1 else None
         index = "@" if inner is None else self.text(inner)
-        held = self.variables.get(index)
-        if isinstance(held, str) and held.isdecimal():
-            index = held
+        value = self.variables.get(index)
+        if isinstance(value, str) and value.isdecimal():
+            index = value
         return name, index
 
     def _parameter(self, node: Node) -> Value:
@@ -222,29 +222,29 @@ class Words:
         if not children:
             return ""
         target, rest = children[0], children[1:]
-        held: Value | None
+        value: Value | None
         if target.type == "subscript":
             name, index = self._subscript(target)
-            held = self._item(name, index)
+            value = self._item(name, index)
         else:
             name = self.text_of(target)
             if name in ("@", "*"):
-                held = self._positional()
+                value = self._positional()
             elif name.isdecimal() or name in self.variables:
-                held = self.value(name)
-                held = None if held == mark(name) else held
+                value = self.value(name)
+                value = None if value == mark(name) else value
             else:
-                held = None
-        if indirect and isinstance(held, str):
-            name, held = held, self.variables.get(held)
+                value = None
+        if indirect and isinstance(value, str):
+            name, value = value, self.variables.get(value)
         if length:
-            return str(len(held)) if held is not None else "0"
+            return str(len(value)) if value is not None else "0"
         operator = rest[0].type if rest else ""
-        if operator.startswith("/") and held is not None:
-            return self._replaced(held, node)
-        return self._applied(name, held, operator, rest[1:])
+        if operator.startswith("/") and value is not None:
+            return self._replaced(value, node)
+        return self._applied(name, value, operator, rest[1:])
 
-    def _replaced(self, held: Value, node: Node) -> Value:
+    def _replaced(self, value: Value, node: Node) -> Value:
         """Return `${X/p/new}` and its kin; a slash in the pattern is escaped."""
         inner = re.sub(r"^\s*\$\{!?[\w@*]+(\[[^\]]*\])?", "", self.text_of(node))[:-1]
         parts = [re.sub(r"\\(.)", r"\1", x) for x in re.findall(r"((?:\\.|[^/\\])*)/?", inner)]
@@ -256,62 +256,64 @@ class Words:
             parts[1] = parts[1][1:]
         pattern, new = (*parts[1:], "", "")[:2]
         new = self._under_variables(new)
-        if isinstance(held, list):
-            return [_substitute(item, operator, pattern, new) for item in held]
-        return _substitute(held, operator, pattern, new)
+        if isinstance(value, list):
+            return [_substitute(item, operator, pattern, new) for item in value]
+        return _substitute(value, operator, pattern, new)
 
     def _under_variables(self, text: str) -> str:
         """Return a text with plain `$X` and `${X}` in it expanded."""
         return re.sub(r"\$\{?(\w+)\}?", lambda m: self.value(m.group(1)), text)
 
     def _item(self, name: str, index: str) -> Value | None:
-        held = self.variables.get(name)
+        value = self.variables.get(name)
         if index in ("@", "*"):
-            if held is None:
+            if value is None:
                 return []
-            return list(held) if isinstance(held, list) else [held]
-        items = held if isinstance(held, list) else [held] if held is not None else []
+            return list(value) if isinstance(value, list) else [value]
+        items = value if isinstance(value, list) else [value] if value is not None else []
         if index.lstrip("-").isdecimal() and -len(items) <= int(index) < len(items):
             return items[int(index)]
         return None
 
-    def _applied(self, name: str, held: Value | None, operator: str, operand: list[Node]) -> Value:
-        empty = held is None or not held
+    def _applied(
+        self, name: str, value: Value | None, operator: str, operand: list[Node]
+    ) -> Value:
+        empty = value is None or not value
         if operator in (":-", "-", ":=", "="):
-            if empty if operator.startswith(":") else held is None:
+            if empty if operator.startswith(":") else value is None:
                 default = "".join(self.text(c) for c in operand)
                 kinds = {c.type for c in operand}
                 self.quoted_default = bool(kinds) and kinds <= {"string", "raw_string"}
                 if "=" in operator:
                     self.put(name, default)
                 return default
-            return held if held is not None else ""
+            return value if value is not None else ""
         if operator in (":+", "+"):
-            absent = empty if operator.startswith(":") else held is None
+            absent = empty if operator.startswith(":") else value is None
             return "" if absent else "".join(self.text(c) for c in operand)
-        if held is None:
+        if value is None:
             return mark(name)
         if operator in (":?", "?", ""):
-            return held
-        if isinstance(held, list):
-            return [self._changed(item, operator, operand) for item in held]
-        return self._changed(held, operator, operand)
+            return value
+        if isinstance(value, list):
+            return [self._changed(item, operator, operand) for item in value]
+        return self._changed(value, operator, operand)
 
-    def _changed(self, held: str, operator: str, operand: list[Node]) -> str:
+    def _changed(self, value: str, operator: str, operand: list[Node]) -> str:
         """Return a text cut, replaced or put into another case, as `${X%.py}` does."""
         if operator in ("#", "##", "%", "%%"):
-            return _trimmed(held, operator, self.text(operand[0]) if operand else "")
+            return _trimmed(value, operator, self.text(operand[0]) if operand else "")
         if operator in ("^^", ",,"):
-            return held.upper() if operator == "^^" else held.lower()
+            return value.upper() if operator == "^^" else value.lower()
         if operator == ":":
             numbers = [
                 int(p) for p in (self.text(c) for c in operand) if p.lstrip("-").isdecimal()
             ]
             begin = numbers[0] if numbers else 0
-            return held[begin : begin + numbers[1]] if len(numbers) > 1 else held[begin:]
-        return held
+            return value[begin : begin + numbers[1]] if len(numbers) > 1 else value[begin:]
+        return value
 
-    def printed(self, words: list[str]) -> str | None:
+    def printed(self, tokens: list[str]) -> str | None:
         """Return what a function of the script prints; None where there is none."""
         return None
 
@@ -431,8 +433,8 @@ class Words:
         return _calculated(self.arithmetic(left), sign, self.arithmetic(right))
 
 
-def _bare_escape(found: re.Match[str]) -> str:
-    return "" if found.group(1).endswith("\n") else found.group(1)
+def _bare_escape(match: re.Match[str]) -> str:
+    return "" if match.group(1).endswith("\n") else match.group(1)
 
 
 def _unescaped(text: str) -> str:

@@ -19,15 +19,15 @@ def mark(name: str) -> str:
 
 def unresolved(text: str) -> tuple[str, ...]:
     """Return the names that a text still depends on, each once, in order."""
-    names = [name for found in _MARK.findall(text) for name in _name(found).split(",")]
+    names = [name for match in _MARK.findall(text) for name in _name(match).split(",")]
     return tuple(dict.fromkeys(names))
 
 
 def unmarked(text: str) -> str:
     """Return a text with its marks as bash would write them: `${TP}`, `$(hostname)`."""
 
-    def plain(found: re.Match[str]) -> str:
-        name = _name(found.group(1))
+    def plain(match: re.Match[str]) -> str:
+        name = _name(match.group(1))
         if name.startswith((COMMAND_OUTPUT, "<")):
             return name
         return f"$(({name.replace(',', ', ')}))" if "," in name else f"${{{name}}}"

@@ -199,8 +199,8 @@ class _Reader(Words):
 
     def _assign_item(self, target: Node, value: str) -> None:
         name, index = self._subscript(target)
-        held = self.variables.get(name, [])
-        items = list(held) if isinstance(held, list) else [held]
+        current = self.variables.get(name, [])
+        items = list(current) if isinstance(current, list) else [current]
         if index.isdecimal() and int(index) <= len(items):
             items[int(index) : int(index) + 1] = [value]
             self.put(name, items)
@@ -243,9 +243,9 @@ class _Reader(Words):
     def _list(self, node: Node) -> bool | None:
         left, operator, right = node.children[0], node.children[1].type, node.children[-1]
         status = self.run(left)
-        known = status is not None or left.type not in ("test_command", "list")
+        is_known = status is not None or left.type not in ("test_command", "list")
         if operator == "&&" and status is not False:
-            return self.run(right) if known else None
+            return self.run(right) if is_known else None
         if operator == "||" and status is False:
             return self.run(right)
         return status
@@ -401,30 +401,37 @@ class _Reader(Words):
         return self.start(tokens, prefix, self.line(node), heredoc)
 
     def start(
-        self, words: list[str], prefix: dict[str, str], line: int, heredoc: str | None
+        self, tokens: list[str], prefix: dict[str, str], line: int, heredoc: str | None
     ) -> bool | None:
         """Read one command: a builtin, a function of the script, or a program."""
-        name = {".": "source", ":": "true"}.get(words[0], words[0])
+        name = {".": "source", ":": "true"}.get(tokens[0], tokens[0])
         builtin = getattr(self, f"builtin_{name}", None)
         if builtin is not None:
-            return builtin(words[1:], line, heredoc)  # type: ignore[no-any-return]
-        launches = words[0] in ("torchrun", "srun", "deepspeed", "accelerate", "python", "python3")
-        if words[0] in self.functions and not launches:
-            return self._call(words)
+            return builtin(tokens[1:], line, heredoc)  # type: ignore[no-any-return]
+        launches = tokens[0] in (
+            "torchrun",
+            "srun",
+            "deepspeed",
+            "accelerate",
+            "python",
+            "python3",
+        )
+        if tokens[0] in self.functions and not launches:
+            return self._call(tokens)
         env = {
             name: value
             for name in sorted(self.exported)
             if isinstance(value := self.variables.get(name), str)
         }
-        command = Command((*self.wrappers, *words), {**env, **prefix}, line)
-        inner = inner_script(words)
-        if heredoc and reads_its_input(words):
+        command = Command((*self.wrappers, *tokens), {**env, **prefix}, line)
+        inner = inner_script(tokens)
+        if heredoc and reads_its_input(tokens):
             inner = Inner((), heredoc, (), is_file=False)
         if inner is not None:
             self._inner(inner, prefix, command)
             return None
         self.script.commands.append(command)
-        for word in words[1:]:
+        for word in tokens[1:]:
             if _is_script(word):
                 before = dict(self.variables)
                 self.variables.update(prefix)
@@ -456,12 +463,12 @@ class _Reader(Words):
         if len(self.script.commands) == n:
             self.script.commands.append(outer)
 
-    def _call(self, words: list[str]) -> bool:
-        body, source = self.functions[words[0]]
+    def _call(self, tokens: list[str]) -> bool:
+        body, source = self.functions[tokens[0]]
         if self.depth >= MAX_DEPTH:
             return True
         before = self.source, self.arguments
-        self.source, self.arguments = source, words[1:]
+        self.source, self.arguments = source, tokens[1:]
         self.depth += 1
         try:
             self.run(body)
@@ -472,18 +479,18 @@ class _Reader(Words):
             self.source, self.arguments = before
         return True
 
-    def printed(self, words: list[str]) -> str | None:
+    def printed(self, tokens: list[str]) -> str | None:
         """Return what a function of the script prints, None where that cannot be told."""
-        if words[0] not in self.functions or self.depth >= MAX_DEPTH:
+        if tokens[0] not in self.functions or self.depth >= MAX_DEPTH:
             return None
         before = self.script.commands, dict(self.variables), self.prints
         self.script.commands, self.prints = [], []
         try:
-            self._call(words)
-            known, text = not self.script.commands, "\n".join(self.prints)
+            self._call(tokens)
+            is_known, text = not self.script.commands, "\n".join(self.prints)
         finally:
             self.script.commands, self.variables, self.prints = before
-        return text if known else None
+        return text if is_known else None
 
     def _redirected_statement(self, node: Node) -> bool | None:
         body = node.children[0]
@@ -540,21 +547,21 @@ class _Reader(Words):
 
     # ---- builtins
 
-    def builtin_echo(self, words: list[str], line: int, heredoc: str | None) -> bool:
+    def builtin_echo(self, arguments: list[str], line: int, heredoc: str | None) -> bool:
         """Print: kept for a function whose output is used."""
-        self.prints.append(" ".join(w for w in words if not re.fullmatch(r"-[neE]+", w)))
+        self.prints.append(" ".join(w for w in arguments if not re.fullmatch(r"-[neE]+", w)))
         return True
 
-    def builtin_printf(self, words: list[str], line: int, heredoc: str | None) -> bool:
+    def builtin_printf(self, arguments: list[str], line: int, heredoc: str | None) -> bool:
         """Print; a format with more than `%s` is not followed."""
-        form, *rest = words or [""]
+        form, *rest = arguments or [""]
         text = form.replace("\\n", "\n")
         for word in rest if "%" in text else []:
             text = text.replace("%s", word, 1)
         self.prints.append(mark("$(printf)") if re.search(r"%(?!%)", text) else text)
         return True
 
-    def builtin_true(self, words: list[str], line: int, heredoc: str | None) -> bool:
+    def builtin_true(self, arguments: list[str], line: int, heredoc: str | None) -> bool:
         """Succeed."""
         return True
 
@@ -563,67 +570,69 @@ class _Reader(Words):
     builtin_mkdir = builtin_true
     builtin_pwd = builtin_true
 
-    def builtin_false(self, words: list[str], line: int, heredoc: str | None) -> bool:
+    def builtin_false(self, arguments: list[str], line: int, heredoc: str | None) -> bool:
         """Fail."""
         return False
 
-    def builtin_exit(self, words: list[str], line: int, heredoc: str | None) -> bool:
+    def builtin_exit(self, arguments: list[str], line: int, heredoc: str | None) -> bool:
         """End the script."""
-        if words and words[0] not in ("0", "$?") and not unresolved(words[0]):
-            self.script.notes.append(f"line {line}: it ends there, with status {words[0]}")
+        if arguments and arguments[0] not in ("0", "$?") and not unresolved(arguments[0]):
+            self.script.notes.append(f"line {line}: it ends there, with status {arguments[0]}")
         raise _Stop
 
-    def builtin_return(self, words: list[str], line: int, heredoc: str | None) -> bool:
+    def builtin_return(self, arguments: list[str], line: int, heredoc: str | None) -> bool:
         """End the function."""
         raise _Return
 
-    def builtin_eval(self, words: list[str], line: int, heredoc: str | None) -> bool:
+    def builtin_eval(self, arguments: list[str], line: int, heredoc: str | None) -> bool:
         """Read the words as a script."""
-        self.run_text(" ".join(words), line)
+        self.run_text(" ".join(arguments), line)
         return True
 
-    def builtin_exec(self, words: list[str], line: int, heredoc: str | None) -> bool | None:
+    def builtin_exec(self, arguments: list[str], line: int, heredoc: str | None) -> bool | None:
         """Start the rest as a command."""
-        return self.start(words, {}, line, heredoc) if words else True
+        return self.start(arguments, {}, line, heredoc) if arguments else True
 
-    def builtin_let(self, words: list[str], line: int, heredoc: str | None) -> bool:
+    def builtin_let(self, arguments: list[str], line: int, heredoc: str | None) -> bool:
         """Compute."""
-        for word in words:
+        for word in arguments:
             self.run_text(f"(({word}))", line)
         return True
 
-    def builtin_set(self, words: list[str], line: int, heredoc: str | None) -> bool:
+    def builtin_set(self, arguments: list[str], line: int, heredoc: str | None) -> bool:
         """`set -- words` replaces the positional arguments."""
-        if "--" in words:
-            self.arguments = words[words.index("--") + 1 :]
+        if "--" in arguments:
+            self.arguments = arguments[arguments.index("--") + 1 :]
         return True
 
-    def builtin_shift(self, words: list[str], line: int, heredoc: str | None) -> bool:
+    def builtin_shift(self, arguments: list[str], line: int, heredoc: str | None) -> bool:
         """Drop positional arguments."""
-        n = int(words[0]) if words and words[0].isdecimal() else 1
+        n = int(arguments[0]) if arguments and arguments[0].isdecimal() else 1
         self.arguments = (self.arguments or [])[n:]
         return True
 
-    def builtin_source(self, words: list[str], line: int, heredoc: str | None) -> bool:
+    def builtin_source(self, arguments: list[str], line: int, heredoc: str | None) -> bool:
         """Read another file in place."""
         text = (
-            self.read_file(unmarked(words[0])) if words and written_file_name(words[0]) else None
+            self.read_file(unmarked(arguments[0]))
+            if arguments and written_file_name(arguments[0])
+            else None
         )
         if text is None:
-            name = unmarked(words[0]) if words else ""
+            name = unmarked(arguments[0]) if arguments else ""
             self.script.notes.append(
                 f"line {line}: `source {name}` is not followed: no such file beside it"
             )
         else:
             before = self.arguments
-            self.arguments = words[1:] or before
+            self.arguments = arguments[1:] or before
             self.run_text(with_placeholders(text))
             self.arguments = before
         return True
 
-    def builtin_read(self, words: list[str], line: int, heredoc: str | None) -> bool:
+    def builtin_read(self, arguments: list[str], line: int, heredoc: str | None) -> bool:
         """`read -r -d '' NAME <<EOF` sets NAME."""
-        names = [w for w in words if re.fullmatch(r"[A-Za-z_]\w*", w)]
+        names = [w for w in arguments if re.fullmatch(r"[A-Za-z_]\w*", w)]
         if names:
             text = mark(names[-1]) if heredoc is None else heredoc
             self.put(names[-1], text.strip())

@@ -33,29 +33,31 @@ class Inner:
     is_file: bool
 
 
-def inner_script(words: Sequence[str]) -> Inner | None:
+def inner_script(tokens: Sequence[str]) -> Inner | None:
     """Return the script of `bash -c TEXT`, `bash FILE ARGS`, `sbatch FILE ARGS`, `./FILE ARGS`."""
-    first = next((i for i, word in enumerate(words) if _base(word) in SHELLS), None)
+    first = next((i for i, word in enumerate(tokens) if _base(word) in SHELLS), None)
     if first is not None:
-        for i in range(first + 1, len(words) - 1):
-            if re.fullmatch(r"-\w*c", words[i]):
-                rest = tuple(words[i + 3 :])
-                return Inner(tuple(words[:first]), words[i + 1], rest, is_file=False)
-    file = next((i for i, w in enumerate(words) if unmarked(w).endswith(SCRIPT_ENDINGS)), None)
-    if file is None or words[file].startswith("-"):
+        for i in range(first + 1, len(tokens) - 1):
+            if re.fullmatch(r"-\w*c", tokens[i]):
+                rest = tuple(tokens[i + 3 :])
+                return Inner(tuple(tokens[:first]), tokens[i + 1], rest, is_file=False)
+    file = next((i for i, w in enumerate(tokens) if unmarked(w).endswith(SCRIPT_ENDINGS)), None)
+    if file is None or tokens[file].startswith("-"):
         return None
-    before = words[:file]
+    before = tokens[:file]
     if any(_base(word) in SUBMITTERS for word in before[:1]):
-        return Inner(tuple(before), words[file], tuple(words[file + 1 :]), is_file=True)
-    starts = not before or first is not None or _base(words[0]) in ("srun", "mpirun", "nohup")
-    wrappers = tuple(before if first is None else words[:first])
-    return Inner(wrappers, words[file], tuple(words[file + 1 :]), is_file=True) if starts else None
+        return Inner(tuple(before), tokens[file], tuple(tokens[file + 1 :]), is_file=True)
+    starts = not before or first is not None or _base(tokens[0]) in ("srun", "mpirun", "nohup")
+    wrappers = tuple(before if first is None else tokens[:first])
+    return (
+        Inner(wrappers, tokens[file], tuple(tokens[file + 1 :]), is_file=True) if starts else None
+    )
 
 
-def reads_its_input(words: Sequence[str]) -> bool:
+def reads_its_input(tokens: Sequence[str]) -> bool:
     """Tell whether a command runs the script that comes as its input: `sbatch <<EOF`."""
-    name = _base(words[0]) if words else ""
-    plain = all(word.startswith("-") for word in words[1:])
+    name = _base(tokens[0]) if tokens else ""
+    plain = all(word.startswith("-") for word in tokens[1:])
     return name in SUBMITTERS or (name in SHELLS and plain)
 
 
@@ -83,13 +85,13 @@ def written_file_name(word: str) -> str:
 
 
 def filtered(
-    words: Sequence[str], text: str | None, read: Callable[[str], str | None]
+    tokens: Sequence[str], text: str | None, read: Callable[[str], str | None]
 ) -> str | None:
     """Return what `cat FILE` or `sed s/A/B/ FILE` prints; None where that cannot be told.
 
     `text` is what comes through the pipe.
     """
-    name, rest = _base(words[0]) if words else "", list(words[1:])
+    name, rest = _base(tokens[0]) if tokens else "", list(tokens[1:])
     if name == "cat":
         named = [word for word in rest if not word.startswith("-")]
         return read(named[0]) if len(named) == 1 else text

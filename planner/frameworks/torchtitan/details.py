@@ -36,14 +36,14 @@ _ROUTER = ("router_scores", "router_norm_topk", "router_scale")
 
 def constants(details: DetailsSpec, shape: ModelShape, family: str) -> dict[str, object]:
     """Return the details that a recipe states, under the names of the model file in capitals."""
-    stated = details.stated()
+    fields = details.stated()
     names = ["rotary_base", "norm_epsilon", "init_std"]
     if (family, details.rope_scaling) in _SCALINGS:
         names += _scaling(details, family)[1]
         names += ["rope_mscale"] * _one_mscale(details, family)
     if shape.n_experts:
         names += _ROUTER
-    return {name.upper(): stated[name] for name in names if name in stated}
+    return {name.upper(): fields[name] for name in names if name in fields}
 
 
 def _scaling(details: DetailsSpec, family: str) -> tuple[str, dict[str, str]]:
@@ -116,7 +116,7 @@ def not_said(
     details: DetailsSpec, shape: ModelShape, job: TrainingJob, family: str
 ) -> tuple[str, ...]:
     """Return the details that torchtitan's classes do not have, a line each."""
-    stated, own = details.stated(), family == "gpt_oss"
+    fields, own = details.stated(), family == "gpt_oss"
     scaled = details.rope_scaling is None or (family, details.rope_scaling) in _SCALINGS
     mscale = details.rope_mscale == details.rope_mscale_all_dim
     norms = {"head": family in ("qwen3", "deepseek_v3")}
@@ -140,8 +140,8 @@ def not_said(
     checks |= dict.fromkeys(needed_parts(details, job), False)
     why = {"aux_loss": "torchtitan balances experts by a bias alone"}
     return tuple(
-        f"{name} {setting_text(stated[name])}: "
+        f"{name} {setting_text(fields[name])}: "
         f"{why.get(name, f'the classes of {family} have none')}"
-        for name, said in checks.items()
-        if not said
+        for name, lines in checks.items()
+        if not lines
     )

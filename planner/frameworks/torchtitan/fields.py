@@ -22,7 +22,7 @@ def parallelism(layout: Layout) -> dict[str, object]:
     the backward; in a pipeline PyTorch reduces gradients once a step, which is ZeRO-1.
     """
     shard = layout.dp_shard // layout.cp if layout.zero else 1
-    words: dict[str, object] = {
+    fields: dict[str, object] = {
         "data_parallel_replicate_degree": layout.dp // shard,
         "data_parallel_shard_degree": shard,
         "fsdp_reshard_after_forward": "always" if layout.zero == 3 else "never",
@@ -32,7 +32,7 @@ def parallelism(layout: Layout) -> dict[str, object]:
         "expert_parallel_degree": layout.ep,
         "pipeline_parallel_degree": layout.pp,
     }
-    return words | (pipeline(layout, "lm_head") if layout.pp > 1 else {})
+    return fields | (pipeline(layout, "lm_head") if layout.pp > 1 else {})
 
 
 def compiler(layout: Layout) -> dict[str, object]:

@@ -107,10 +107,10 @@ def model_sizes(shape: ModelShape, vocab_rows: int, seq_len: int, details: Detai
         lines += [f"{name} = {value}"]
     family = model_family(shape, details)
     if family == "qwen3":
-        known = "qwen3" in shape.name.lower().replace("-", "")
-        known = known if details.qk_norm is None else details.qk_norm == "head"
+        imports = "qwen3" in shape.name.lower().replace("-", "")
+        imports = imports if details.qk_norm is None else details.qk_norm == "head"
         lines += ["# Qwen3 normalises queries and keys; the plan does not count it."]
-        lines += [f"QK_NORM = {known}"]
+        lines += [f"QK_NORM = {imports}"]
     if family == "gpt_oss":
         lines += [
             "# Every second layer of gpt-oss looks back this far; the plan counts all tokens."

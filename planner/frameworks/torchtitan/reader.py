@@ -486,16 +486,16 @@ def _unknown(settings: Mapping[str, Any], release: str) -> tuple[str, ...]:
 
     What stands below a known field is that field's value.
     """
-    known = known_fields(release)
-    sections = {name.partition(".")[0] for name in known}
+    fields = known_fields(release)
+    sections = {name.partition(".")[0] for name in fields}
     if release != TOML_RELEASE:  # a recipe's other parts are Python of any kind
         sections &= {"training", "parallelism", "compile"}
     results = []
     for name in settings:
         parts = name.split(".")
-        held = any(".".join(parts[: i + 1]) in known for i in range(len(parts)))
-        inside = any(field.startswith(f"{name}.") for field in known)
-        if not held and not inside and (parts[0] in sections or release == TOML_RELEASE):
+        is_known = any(".".join(parts[: i + 1]) in fields for i in range(len(parts)))
+        inside = any(field.startswith(f"{name}.") for field in fields)
+        if not is_known and not inside and (parts[0] in sections or release == TOML_RELEASE):
             results.append(name)
     return tuple(results)
 
@@ -577,9 +577,9 @@ def described_model(read: Reader, job: Mapping[str, Any], sizes: Mapping[str, An
         family = flavors().get(name.removesuffix("_ft"))
         plain = re.sub(r"_(flex|varlen)(_attn)?$|_irope$", "", flavor)
         if family is None or plain not in family:
-            known = ", ".join(family) if family else ", ".join(flavors())
+            names = ", ".join(family) if family else ", ".join(flavors())
             what = f"flavor {flavor!r} of {name}" if family else f"model {name!r}"
-            fix = f"known: {known}; or give the sizes with " + option("model", "FILE")
+            fix = f"known: {names}; or give the sizes with " + option("model", "FILE")
             raise SpecError(Problem(f"{what} is not in the table of sizes", fix, read.source))
         section, why = dict(family[plain]), f"torchtitan's {name} {flavor}"
         title = re.sub(r"[^A-Za-z0-9._+-]", "-", f"{name}-{plain}".lower())
@@ -753,21 +753,21 @@ def _recompute(
 ) -> dict[str, Any]:
     mode = read.text("activation_checkpoint.mode", "selective")
     policy = read.text("activation_checkpoint.policy", mode)
-    whole = max(layout.get("counts") or (layers,))
+    n_layers = max(layout.get("counts") or (layers,))
     if policy == "full":
-        return {"recompute": "full", "recompute_layers": whole}
+        return {"recompute": "full", "recompute_layers": n_layers}
     if policy == "first-layers":
-        n = read.number("activation_checkpoint.layers", whole)
-        return {"recompute": "full", "recompute_layers": min(n, whole)}
+        n = read.number("activation_checkpoint.layers", n_layers)
+        return {"recompute": "full", "recompute_layers": min(n, n_layers)}
     if policy == "attention-core":
         return {"recompute": "selective", "recompute_layers": 0}
     if mode == "selective":
         option = read.text("activation_checkpoint.selective_ac_option", "2")
         if option.isdecimal() and int(option) > 0:
-            every = -(-whole // int(option))
+            every = -(-n_layers // int(option))
             return {"recompute": "full", "recompute_layers": every}
         notes.append("selective recomputation by operator: priced as full for half of the layers")
-        return {"recompute": "full", "recompute_layers": -(-whole // 2)}
+        return {"recompute": "full", "recompute_layers": -(-n_layers // 2)}
     if mode == "memory_budget":
         notes.append("recomputation by a memory budget is not modelled: priced without any")
     return {"recompute": "none", "recompute_layers": 0}

@@ -162,19 +162,19 @@ def _layer_step(layout: Layout) -> int:
 def _job_file(request: EmitRequest) -> str:
     layout, shape, job, details = request.layout, request.shape, request.job, request.details
     name, flavor = registered(shape) or ("", "")
-    words = parallelism(layout)
-    del words["enable_sequence_parallel"]
+    fields = parallelism(layout)
+    del fields["enable_sequence_parallel"]
     if layout.pp > 1:
-        words |= pipeline(layout, "output")
+        fields |= pipeline(layout, "output")
     if layout.ep > 1:
-        words["expert_tensor_parallel_degree"] = layout.etp
+        fields["expert_tensor_parallel_degree"] = layout.etp
     if layout.cp > 1:
-        words["context_parallel_rotate_method"] = _ROTATE[layout.cp_comm]
+        fields["context_parallel_rotate_method"] = _ROTATE[layout.cp_comm]
     if layout.schedule == "dualpipe-v" and layout.recompute != "none":
-        words["pipeline_parallel_expert_parallel_overlap"] = False
+        fields["pipeline_parallel_expert_parallel_overlap"] = False
     asynchronous = compiler(layout)
     if asynchronous:
-        words["enable_async_tensor_parallel"] = asynchronous.pop("enable_async_tensor_parallel")
+        fields["enable_async_tensor_parallel"] = asynchronous.pop("enable_async_tensor_parallel")
     title = f"torchtitan job file; keys as of torchtitan {TOML_RELEASE}."
     precision = "float32" if job.precision == "fp32" else "bfloat16"
     sections: dict[str, dict[str, object]] = {
@@ -187,7 +187,7 @@ def _job_file(request: EmitRequest) -> str:
             "steps": train_steps(job),
             "mixed_precision_param": precision,
         },
-        "parallelism": words,
+        "parallelism": fields,
         "activation_checkpoint": recompute_keys(layout),
         "metrics": {"log_freq": 1},
     }

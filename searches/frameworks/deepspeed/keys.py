@@ -257,7 +257,7 @@ def key(c: Case, name: str, default: Any = None) -> Any:
 
 def has(c: Case, name: str) -> bool:
     """Tell whether a key or a block of that name is in the file."""
-    return any(given == name or given.startswith(f"{name}.") for given in c.settings)
+    return any(one == name or one.startswith(f"{name}.") for one in c.settings)
 
 
 def _top(c: Case) -> list[str]:
@@ -272,10 +272,10 @@ def _unread(c: Case) -> list[str]:
 def _strange(c: Case) -> list[str]:
     """Return the keys that their block refuses."""
     results = []
-    for block, known in BLOCKS.items():
+    for block, names in BLOCKS.items():
         inside = [x[len(block) + 1 :] for x in c.settings if x.startswith(f"{block}.")]
-        names = dict.fromkeys(x.partition(".")[0] for x in inside)
-        results += [f"{block}.{x}" for x in names if x not in known]
+        keys = dict.fromkeys(x.partition(".")[0] for x in inside)
+        results += [f"{block}.{x}" for x in keys if x not in names]
     return [name for name in results if name not in REMOVED]
 
 

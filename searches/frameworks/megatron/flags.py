@@ -62,8 +62,8 @@ def _missing(c: Case) -> list[str]:
 def _odd_words(c: Case) -> list[str]:
     return [
         f"{flag_value(name)} {c.settings[name]}"
-        for name, words in CHOICES.items()
-        if c.setting(name) is not None and c.setting(name) not in words
+        for name, choices in CHOICES.items()
+        if c.setting(name) is not None and c.setting(name) not in choices
     ]
 
 
@@ -179,9 +179,9 @@ _SIZES = (
         "word that a flag does not take",
         lambda c: [f"unknown: {', '.join(_odd_words(c))}"] * bool(_odd_words(c)),
         lambda c: "; ".join(
-            f"{flag_value(name)} {'|'.join(words)}"
-            for name, words in CHOICES.items()
-            if c.setting(name) is not None and c.setting(name) not in words
+            f"{flag_value(name)} {'|'.join(choices)}"
+            for name, choices in CHOICES.items()
+            if c.setting(name) is not None and c.setting(name) not in choices
         ),
         PARSER,
     ),
@@ -428,11 +428,11 @@ def layout_stages(text: str) -> list[str]:
     """
     plain, n_left = text.replace(",", "").replace(" ", ""), MOST_LAYERS
 
-    def repeated(found: re.Match[str]) -> str:
+    def repeated(match: re.Match[str]) -> str:
         nonlocal n_left
-        n = min(int(found[2][:9]), max(1, n_left // max(1, len(found[1]))))
-        n_left -= n * len(found[1])
-        return found[1] * n
+        n = min(int(match[2][:9]), max(1, n_left // max(1, len(match[1]))))
+        n_left -= n * len(match[1])
+        return match[1] * n
 
     for group in (r"\(([^()]*)\)\*(\d+)", r"([^()|*])\*(\d+)"):
         plain = re.sub(group, repeated, plain)

@@ -159,8 +159,8 @@ def _stages(c: Case) -> list[str]:
     if c.pp == 1:
         return []
     if _schedule(c) not in SCHEDULES:
-        known = config_field(c, "parallelism.pipeline_parallel_schedule")
-        return [f"parallelism.pipeline_parallel_schedule {known} is not known"]
+        schedule = config_field(c, "parallelism.pipeline_parallel_schedule")
+        return [f"parallelism.pipeline_parallel_schedule {schedule} is not known"]
     parts, cut = config_field(c, "parallelism.module_fqns_per_model_part"), _cut_stages(c)
     faults = [] if cut is None else _of_a_rank(c, cut, SCHEDULES[_schedule(c)])
     if parts is not None:
@@ -218,8 +218,8 @@ def _model(c: Case) -> tuple[str, str]:
 def _odd_words(c: Case) -> list[str]:
     return [
         f"{name} {c.settings[name] or repr('')}"
-        for name, words in WORDS.items()
-        if c.setting(name) is not None and c.setting(name) not in words
+        for name, choices in WORDS.items()
+        if c.setting(name) is not None and c.setting(name) not in choices
     ]
 
 
@@ -238,8 +238,8 @@ RULES: tuple[FrameworkRule, ...] = (
         lambda c: bool(_odd_words(c)),
         lambda c: f"unknown: {', '.join(_odd_words(c))}",
         lambda c: "; ".join(
-            f"{name} {'|'.join(words)}"
-            for name, words in WORDS.items()
+            f"{name} {'|'.join(choices)}"
+            for name, choices in WORDS.items()
             if any(odd.startswith(f"{name} ") for odd in _odd_words(c))
         ),
         f"{MANAGER}; {CONFIGS}",
