@@ -182,7 +182,7 @@ def _renamed(
     return pairs
 
 
-def release_comparisontext(comparison: Changes) -> str:
+def release_changes_text(comparison: Changes) -> str:
     """Return the changes as lines for a terminal."""
     title = framework_rules(comparison.framework).title
     lines = [f"{title} {comparison.new} beside {comparison.old}"]
@@ -219,7 +219,7 @@ def run_check_flags(framework: str, python: str, between: str, form: str) -> int
     text = (
         json.dumps(result.to_json(), indent=1) + "\n"
         if form == "json"
-        else release_comparisontext(result)
+        else release_changes_text(result)
     )
     sys.stdout.write(text)
     return 1 if result.missing else 0
