@@ -16,7 +16,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from planner import solve
-from planner.render.text import plans_csv, solve_table
+from planner.render.answers.plan_table import plans_csv
+from planner.render.document import text_of
 from planner.solver.answer.plans import plan_of_layout
 from planner.solver.answer.result import Result
 from planner.solver.request import SolveRequest
@@ -66,7 +67,7 @@ def measure(model: str, cluster: str, n_plans: int) -> None:
     # Before what JSON asks for of each plan is made.
     shown = {
         name: cpu_s(lambda run=run: run(result))[0]
-        for name, run in (("table", solve_table), ("csv", plans_csv), ("page", listing))
+        for name, run in (("table", text_of), ("csv", plans_csv), ("page", listing))
     }
     data_s, data = cpu_s(result.to_json)
     text_s, text = cpu_s(lambda: indented(data))

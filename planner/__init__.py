@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from planner.analyze.check import Report, check
     from planner.analyze.recommend.answer import Recommendation
     from planner.analyze.recommend.devices import recommend
-    from planner.render.report.files import report
     from planner.render.report.review import review
+    from planner.render.report.sweep_report import report
     from planner.solver.answer.result import Plan, Result
     from planner.solver.solve import evaluate, solve
     from planner.sweeps.library import sweep
@@ -50,7 +50,7 @@ _HOMES = {
     "solve": "planner.solver.solve",
     "evaluate": "planner.solver.solve",
     "recommend": "planner.analyze.recommend.devices",
-    "report": "planner.render.report.files",
+    "report": "planner.render.report.sweep_report",
     "review": "planner.render.report.review",
     "scale": "planner.sweeps.scaling.curve",
     "sweep": "planner.sweeps.library",

@@ -1,15 +1,11 @@
-"""Short documents as plain parts, written as Markdown or HTML: notebooks and design reviews.
+"""Documents as plain parts: the one form in which people read answers.
 
-Every text is escaped in both: names in inputs may hold anything.
+`planner.render` makes the parts of an answer and writes them as text of a terminal, HTML or
+Markdown (`planner.render.terminal`, `html`, `markdown`).
 """
 
-import re
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from html import escape
 from importlib import import_module
-
-Cell = str | int | float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +23,10 @@ class Paragraph:
     text: str
     strong: bool = False
     """Whether it is what the document says first of all."""
+    label: str = ""
+    """What stands before the text, blanks before it included: how deep it stands."""
+    indent: int = 2
+    """Blanks before further lines in a terminal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +34,32 @@ class Bullets:
     """A list."""
 
     items: tuple[str, ...]
+    label: str = ""
+    """What stands before each item in a terminal."""
+    indent: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Spacing:
+    """How a terminal sets a table."""
+
+    widths: tuple[int, ...] = ()
+    """Characters of each column, more where a cell is longer; none: those of the longest cells."""
+    gaps: int | tuple[int, ...] = 2
+    """Blanks before each column but the first."""
+    indent: int = 0
+    hang: int | None = None
+    """Blanks before further lines of a last cell that is wrapped; None where none is."""
+    captioned: bool = False
+    """Whether the caption stands above the table: in HTML it always does."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """A table; cells are texts, or numbers that are already texts."""
+    """A table; cells are texts, or numbers that are already texts.
+
+    The last cell of a row that has fewer than others goes on over the rest of the columns.
+    """
 
     heads: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -47,113 +68,27 @@ class Grid:
     """Columns that hold numbers."""
     bars: tuple[float, ...] = field(default=())
     """Shares of 1 drawn beside the rows, where there are any (HTML alone)."""
+    units: tuple[str, ...] = ()
+    """Below the heads."""
+    spacing: Spacing = Spacing()
 
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """Lines as they are typed."""
+    """Lines as they are: typed, or drawn."""
 
     lines: tuple[str, ...]
 
 
-Part = Heading | Paragraph | Bullets | Grid | Code
-
-_MARKDOWN = re.compile(r"([\\`*_\[\]|#~])")
-
-
-def markdown_text(text: str) -> str:
-    r"""Return text that Markdown shows as it is, on one line.
-
-    >>> markdown_text("a|b <i> *x*")
-    'a\\|b &lt;i&gt; \\*x\\*'
-    """
-    line = " ".join(text.split())
-    line = line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return _MARKDOWN.sub(r"\\\1", line)
+@dataclass(frozen=True, slots=True)
+class Blank:
+    """A blank line of a terminal; other forms set parts apart themselves."""
 
 
-def markdown(parts: Iterable[Part]) -> str:
-    """Return the document as Markdown."""
-    return "\n\n".join(_markdown(part) for part in parts) + "\n"
+Part = Heading | Paragraph | Bullets | Grid | Code | Blank
 
-
-def _markdown(part: Part) -> str:
-    if isinstance(part, Heading):
-        return f"{'#' * part.level} {markdown_text(part.text)}"
-    if isinstance(part, Paragraph):
-        text = markdown_text(part.text)
-        return f"**{text}**" if part.strong else text
-    if isinstance(part, Bullets):
-        return "\n".join(f"- {markdown_text(item)}" for item in part.items)
-    if isinstance(part, Code):
-        longest = max((len(run) for run in re.findall("`+", "\n".join(part.lines))), default=0)
-        fence = "`" * max(3, longest + 1)
-        return "\n".join([f"{fence}text", *part.lines, fence])
-    rule = ["---:" if i in part.numeric else "---" for i in range(len(part.heads))]
-    lines = [part.heads, rule, *part.rows]
-    shown = [_row(line) if line is not rule else "|" + "|".join(rule) + "|" for line in lines]
-    return "\n".join(shown)
-
-
-def _row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(markdown_text(cell) for cell in cells) + " |"
-
-
-def coded(text: str) -> str:
-    """Return a text as HTML, what stands between backticks as code.
-
-    >>> coded("did you mean `nodes`, <b>?")
-    'did you mean <code>nodes</code>, &lt;b&gt;?'
-    """
-    return re.sub(r"`([^`\n]+)`", r"<code>\1</code>", escape(text))
-
-
-def html(parts: Iterable[Part]) -> str:
-    """Return the document as HTML, for the inside of a page."""
-    return "\n".join(_html(part) for part in parts) + "\n"
-
-
-def _html(part: Part) -> str:
-    if isinstance(part, Heading):
-        key = re.sub(r"[^a-z0-9]+", "-", part.text.lower()).strip("-")
-        return f'<h{part.level} id="{key}">{escape(part.text)}</h{part.level}>'
-    if isinstance(part, Paragraph):
-        kind = ' class="headline"' if part.strong else ""
-        return f"<p{kind}>{escape(part.text)}</p>"
-    if isinstance(part, Bullets):
-        items = "\n".join(f"<li>{escape(item)}</li>" for item in part.items)
-        return f"<ul>\n{items}\n</ul>"
-    if isinstance(part, Code):
-        return f"<pre><code>{escape(chr(10).join(part.lines))}</code></pre>"
-    heads = "".join(
-        f'<th scope="col"{_class(part, i)}>{escape(head)}</th>'
-        for i, head in enumerate(part.heads)
-    )
-    rows = "\n".join(_html_row(part, k) for k in range(len(part.rows)))
-    shares = '<th scope="col">Share</th>' if part.bars else ""
-    return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(part.caption)}">'
-        f"<table>\n<caption>{escape(part.caption)}</caption>\n"
-        f"<thead><tr>{heads}{shares}</tr></thead>\n<tbody>\n{rows}\n</tbody>\n</table></div>"
-    )
-
-
-def _html_row(part: Grid, k: int) -> str:
-    cells = "".join(
-        f"<td{_class(part, i)}>{escape(cell)}</td>" for i, cell in enumerate(part.rows[k])
-    )
-    if part.bars:
-        width = f"{min(1.0, max(0.0, part.bars[k])) * 100:.1f}"
-        cells += f'<td><span class="bar" style="width: {width}%"></span></td>'
-    return f"<tr>{cells}</tr>"
-
-
-def _class(part: Grid, column: int) -> str:
-    return ' class="n"' if column in part.numeric else ""
-
-
-RENDERER = "planner.render.notebook"
-"""The module whose `parts_of` turns an answer of the library into parts; imported on first use."""
+RENDERER = "planner.render.document"
+"""The module whose `document` turns an answer of the library into parts; imported on first use."""
 
 
 class Answer:
@@ -162,7 +97,9 @@ class Answer:
     __slots__ = ()
 
     def _repr_html_(self) -> str:
-        return html(import_module(RENDERER).parts_of(self))
+        renderer = import_module(RENDERER)
+        return str(renderer.html(renderer.document(self)))
 
     def _repr_markdown_(self) -> str:
-        return markdown(import_module(RENDERER).parts_of(self))
+        renderer = import_module(RENDERER)
+        return str(renderer.markdown(renderer.document(self)))

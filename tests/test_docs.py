@@ -3,7 +3,6 @@
 import doctest
 import importlib
 import importlib.util
-import json
 import pkgutil
 import re
 from pathlib import Path
@@ -135,8 +134,7 @@ def test_every_field_of_a_result_is_described():
 
 def test_every_field_of_a_comparison_and_of_neighbours_is_described(tmp_path):
     from planner.analyze.comparison import compare
-    from planner.analyze.neighborhood import single_changes
-    from planner.analyze.neighborhood_text import changes_json
+    from planner.analyze.single_changes import changes_of
     from planner.solver.answer.result_store import open_plan
 
     text = (DOCS / "looking.md").read_text(encoding="utf-8")
@@ -144,7 +142,7 @@ def test_every_field_of_a_comparison_and_of_neighbours_is_described(tmp_path):
     path.write_text(planner.solve("llama3-8b", "h100-x8", top=2).dumps(), encoding="utf-8")
     one, two = open_plan(f"{path}#1"), open_plan(f"{path}#2")
     keys = set(compare(one, two).to_json())
-    found = json.loads(changes_json(one[3], single_changes(one[2], one[3].layout), "any"))
+    found = changes_of(one[2], one[3]).to_json()
     keys |= set(found).union(*found["changes"])
     assert not [key for key in sorted(keys) if f"`{key}`" not in text]
 

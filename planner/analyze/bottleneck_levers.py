@@ -25,7 +25,7 @@ from planner.analyze.bottleneck import (
 )
 from planner.analyze.elasticities import FIGURES, RATE, MoreMemory, after_changes, more_memory
 from planner.analyze.neighborhood import Neighbour, SingleChange, single_changes
-from planner.analyze.neighborhood_text import CLOSED
+from planner.analyze.single_changes import CLOSED
 from planner.solver.answer.result import Plan
 
 FACTOR = 2.0
@@ -232,12 +232,12 @@ def binding_now(problem: Problem, plan: Plan) -> Bound:
 
 
 def bound_of(
-    problem: Problem, plan: Plan, framework: str = "any", *, in_words: bool = False
+    problem: Problem, plan: Plan, framework: str = "any", *, is_brief: bool = False
 ) -> Bound:
     """Return what binds a plan, every change that relaxes it, and the next bottleneck.
 
-    `framework` leaves out changes of the layout that it does not run. `in_words` leaves out the
-    levers that `planner.analyze.bottleneck_text` does not name, which takes half as long: changes
+    `framework` leaves out changes of the layout that it does not run. `is_brief` leaves out the
+    levers that texts do not name, which takes half as long: changes
     of the layout that save less than those that it names, and such as fit and save nothing, but
     for the best that relaxes what binds where nothing else does.
     """
@@ -250,7 +250,7 @@ def bound_of(
     levers = [*_of_hardware(problem, plan, now), *_of_job(problem, plan, now)]
     levers += _of_layouts(problem, plan, now, too_large, opened)
     of_fitting = _of_layouts(problem, plan, now, fitting, opened)
-    levers += _named(of_fitting, levers, binds) if in_words else of_fitting
+    levers += _named(of_fitting, levers, binds) if is_brief else of_fitting
     levers.sort(key=lambda x: (-x.gain_frac, x.kind, x.change))
     kept = tuple(levers)
     after = _next(problem, plan, now, roomier, kept, binds)

@@ -107,6 +107,12 @@ def rules_json(code: str = "") -> dict[str, Any]:
     return {"rules": [_rule_json(rule) for rule in chosen]}
 
 
+def rule_title(code: str) -> str:
+    """Return what a rule of the search or of a framework says, in a few words."""
+    rule = RULES.get(code) or rules_by_code().get(code)
+    return rule.title if rule else code
+
+
 def _rule_json(rule: Rule | FrameworkRule) -> dict[str, Any]:
     if isinstance(rule, Rule):
         return {

@@ -5,6 +5,7 @@ are worth most.
 """
 
 import dataclasses
+import json
 import math
 import os
 import re
@@ -18,6 +19,7 @@ from costmodels.plans import Layout
 from costmodels.problem import Problem
 from costmodels.stacks import StackProfile, compiled
 from planner.analyze.neighborhood import Neighbour, neighbours
+from planner.documents import Answer
 from planner.errors import PlannerError, SpecError, UsageError
 from planner.frameworks.deepspeed.reader import MICRO, STEPS, TOTAL
 from planner.frameworks.runs.changes import Settings, changed_settings, changed_words
@@ -65,8 +67,8 @@ class Change:
 
     text: str
     """In our words: `pp 8 -> 4`."""
-    words: tuple[str, ...]
-    """In the framework's words, one flag or key each."""
+    settings: tuple[str, ...]
+    """What to write in the run, one flag or key each."""
     step_s: float
     gain_frac: float
     """Share of the present step that it saves; negative where it costs time."""
@@ -80,7 +82,7 @@ class Change:
         """Return the change with the field names of the report's schema."""
         return {
             "change": self.text,
-            "words": list(self.words),
+            "words": list(self.settings),
             "step_time_s": self.step_s,
             "gain_frac": self.gain_frac,
             "peak_bytes": round(self.peak_bytes),
@@ -118,7 +120,7 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class Report(Answer):
     """Everything that `planner check` says of one run."""
 
     run: ExistingRun
@@ -176,6 +178,16 @@ class Report:
         priced = self.plan is not None and self.fits is not False
         return 0 if self.accepted and priced else 3
 
+    @property
+    def assumed(self) -> tuple[str, ...]:
+        """What the files leave open and was assumed."""
+        model = self.run.model
+        return (*self.run.assumed, *(model.assumptions if model else ()))
+
+    def dumps(self) -> str:
+        """Return the JSON text: the same bytes for the same inputs."""
+        return json.dumps(self.to_json(), indent=1, allow_nan=False) + "\n"
+
     def to_json(self) -> dict[str, Any]:
         """Return the report with the field names of docs/check.md."""
         run = self.run
@@ -202,7 +214,7 @@ class Report:
             "not_priced": self.not_priced,
             "standing": self.standing.to_json() if self.standing else None,
             "changes": [change.to_json() for change in self.changes],
-            "assumed": list(_assumed(run)),
+            "assumed": list(self.assumed),
             "notes": list(self.notes),
             "calibration": calibration_json(self.calibration),
             "inputs": {
@@ -226,10 +238,6 @@ def _broken_json(broken: Broken) -> dict[str, Any]:
         "closest": broken.closest,
         "source": rule.source,
     }
-
-
-def _assumed(run: ExistingRun) -> tuple[str, ...]:
-    return (*run.assumed, *(run.model.assumptions if run.model else ()))
 
 
 def check(
@@ -644,7 +652,7 @@ class _Judged:
     asserted: bool = False
     """The user says which release runs."""
 
-    def words(
+    def settings(
         self, base: Report, problem: Problem, old: Layout, new: Layout
     ) -> tuple[str, ...] | None:
         """Return what to write to come from the layout of a run to another.
@@ -754,12 +762,12 @@ def _changes(
     usable = problem.pool.usable_bytes
 
     def of_layout(near: Neighbour) -> Change | None:
-        words = judged.words(base, problem, plan.layout, near.layout)
-        if words is None:
+        settings = judged.settings(base, problem, plan.layout, near.layout)
+        if settings is None:
             return None
         return Change(
             text=", ".join(f"{axis} {_word(a)} -> {_word(b)}" for axis, a, b in near.changes),
-            words=words,
+            settings=settings,
             step_s=near.step_s,
             gain_frac=1.0 - near.step_s / plan.step_time_s,
             peak_bytes=near.peak_bytes,
@@ -815,7 +823,7 @@ def _switched(
         changes.append(
             Change(
                 text=switch.change,
-                words=(),
+                settings=(),
                 step_s=breakdown.step_s,
                 gain_frac=1.0 - breakdown.step_s / plan.step_time_s,
                 peak_bytes=breakdown.peak_bytes,

@@ -1,7 +1,6 @@
 """Two plans term by term: why one beats the other, and what would turn it round."""
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,12 +12,10 @@ from costmodels.terms import TIME_TERMS
 from planner.analyze.neighborhood import single_changes
 from planner.analyze.recommend.devices import with_bandwidth
 from planner.documents import Answer
-from planner.solver.answer.reasons import MIN_SHARE, shown_layout
+from planner.solver.answer.reasons import shown_layout
 from planner.solver.answer.result import Plan
-from planner.solver.answer.uncertainty import TIE_FRAC
 from planner.specs.inputs import ClusterInput, ModelInput
-from planner.text_lines import wrapped
-from planner.units import GIB, format_percent
+from planner.units import GIB
 
 Opened = tuple[ModelInput, ClusterInput, Problem, Plan]
 """What `planner.solver.answer.result_store.open_plan` returns."""
@@ -68,11 +65,11 @@ class Comparison(Answer):
                 {"axis": axis, "a": x, "b": y, "meaning": meaning}
                 for axis, x, y, meaning in self.layout
             ],
-            "time": {term: _pair(*of, a.step_time_s) for term, of in _times(a, b).items()},
-            "memory": {term: _pair(*of) for term, of in _memory(a, b).items()},
+            "time": {term: _pair(*x, a.step_time_s) for term, x in time_terms(a, b).items()},
+            "memory": {term: _pair(*x) for term, x in memory_terms(a, b).items()},
             "traffic": {
-                axis: {name: _pair(*of) for name, of in values.items()}
-                for axis, values in _traffic(a, b).items()
+                axis: {name: _pair(*x) for name, x in values.items()}
+                for axis, values in traffic_terms(a, b).items()
             },
             "turns": list(self.turns),
         }
@@ -82,9 +79,9 @@ class Comparison(Answer):
         return json.dumps(self.to_json(), indent=1, allow_nan=False) + "\n"
 
 
-def _pair(a: float, b: float, whole: float = 0.0) -> dict[str, float]:
+def _pair(a: float, b: float, total: float = 0.0) -> dict[str, float]:
     out = {"a": a, "b": b, "difference": b - a}
-    return out | {"share_of_a": (b - a) / whole} if whole else out
+    return out | {"share_of_a": (b - a) / total} if total else out
 
 
 def _side_json(plan: Plan) -> dict[str, Any]:
@@ -140,7 +137,13 @@ def _short(value: Any) -> str:
     return text if len(text) <= 24 else f"{text[:21]}..."
 
 
-TOLD_APART = ("split", "activation_offload", "recompute", "recompute_layers", "recompute_modules")
+GROUPED_AXES = (
+    "split",
+    "activation_offload",
+    "recompute",
+    "recompute_layers",
+    "recompute_modules",
+)
 """Axes whose differences are one line together with others."""
 
 
@@ -156,7 +159,7 @@ def _layout_differences(first: Opened, second: Opened) -> list[tuple[str, str, s
     # What a difference means where the values of both plans say more than the axis.
     of_parallelism = {
         "tp": f"a layer is cut over {a.tp} -> {b.tp} devices",
-        "pp": f"{a.pp} -> {b.pp} pipeline stages of {_held(a)} -> {_held(b)} layers",
+        "pp": f"{a.pp} -> {b.pp} pipeline stages of {_stage_range(a)} -> {_stage_range(b)} layers",
         "dp": f"{a.dp} -> {b.dp} copies of the model share the batch",
         "cp": f"{tokens_of[0]:,} -> {tokens_of[1]:,} tokens of a sequence a rank",
         "ep": f"{experts_of[0]} -> {experts_of[1]} experts on a rank",
@@ -185,7 +188,7 @@ def _layout_differences(first: Opened, second: Opened) -> list[tuple[str, str, s
                 "n_micro",
                 f"{a.n_micro} -> {b.n_micro} micro-batches through a pipeline",
             )
-    for name in TOLD_APART:
+    for name in GROUPED_AXES:
         del message[name]
     out = []
     recipes = first[2].job.recipe, second[2].job.recipe
@@ -195,43 +198,42 @@ def _layout_differences(first: Opened, second: Opened) -> list[tuple[str, str, s
     for field, (name, meaning) in message.items():
         values = tuple(x.value(field) if field in AXES else getattr(x, field) for x in (a, b))
         if values[0] != values[1]:
-            out.append((name, _word(values[0]), _word(values[1]), meaning))
+            out.append((name, _value_text(values[0]), _value_text(values[1]), meaning))
     if a.stage_layers != b.stage_layers and len(a.stage_layers) == len(b.stage_layers):
         out.append(("split", a.split, b.split, "layers of the stages"))
-    again = tuple(f"{x.recompute_text} {x.recompute_layers or ''}".strip() for x in (a, b))
-    if again[0] != again[1]:
-        out.append(
-            ("recompute", again[0], again[1], "what runs forward twice, layers of a virtual stage")
-        )
+    recomputed = [f"{x.recompute_text} {x.recompute_layers or ''}".strip() for x in (a, b)]
+    if recomputed[0] != recomputed[1]:
+        what = "what runs forward twice, layers of a virtual stage"
+        out.append(("recompute", recomputed[0], recomputed[1], what))
     return out
 
 
-def _held(layout: Layout) -> str:
-    held = [sum(layout.chunks_of(rank)) for rank in range(layout.pp)]
-    low, high = min(held), max(held)
+def _stage_range(layout: Layout) -> str:
+    counts = [sum(layout.chunks_of(rank)) for rank in range(layout.pp)]
+    low, high = min(counts), max(counts)
     return str(low) if low == high else f"{low} to {high}"
 
 
-def _word(value: Any) -> str:
+def _value_text(value: Any) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
     return str(value) or "none"
 
 
-def _times(a: Plan, b: Plan) -> dict[str, tuple[float, float]]:
+def time_terms(a: Plan, b: Plan) -> dict[str, tuple[float, float]]:
     """Return the time terms of both, seconds, the largest difference first."""
     both = {t: (a.breakdown.time_s[t], b.breakdown.time_s[t]) for t in TIME_TERMS}
     ordered = sorted(both.items(), key=lambda x: (-abs(x[1][1] - x[1][0]), x[0]))
-    return {term: of for term, of in ordered if max(of) > 0.0}
+    return {term: pair for term, pair in ordered if max(pair) > 0.0}
 
 
-def _memory(a: Plan, b: Plan) -> dict[str, tuple[float, float]]:
+def memory_terms(a: Plan, b: Plan) -> dict[str, tuple[float, float]]:
     """Return the memory terms of both worst stages, bytes."""
     sides = [plan.breakdown.stages[plan.breakdown.peak_stage] for plan in (a, b)]
     return {term: (sides[0][term], sides[1][term]) for term in sides[0]}
 
 
-def _traffic(a: Plan, b: Plan) -> dict[str, dict[str, tuple[float, float]]]:
+def traffic_terms(a: Plan, b: Plan) -> dict[str, dict[str, tuple[float, float]]]:
     """Return by axis what a device sends, how long that takes and is waited for."""
     out: dict[str, dict[str, tuple[float, float]]] = {}
     for axis in ("tp", "cp", "ep", "pp", "dp", "host"):
@@ -259,7 +261,7 @@ def _turns(lost: Opened, won: Opened, names: tuple[str, str]) -> list[str]:
     if slow.headroom_frac < 0:
         over = slow.breakdown.peak_bytes - slow.usable_bytes
         out.append(f"{loser} does not fit: {over / GIB:.1f} GiB too many")
-    worse = [(t, x - y) for t, (y, x) in _times(fast, slow).items() if x > y]
+    worse = [(t, x - y) for t, (y, x) in time_terms(fast, slow).items() if x > y]
     chosen: list[str] = []
     total = 0.0
     for term, loss in sorted(worse, key=lambda x: (-x[1], x[0])):
@@ -285,7 +287,7 @@ def _one_change(problem: Problem, slow: Plan, fast: Plan, names: tuple[str, str]
     if not fitting:
         return [f"no single change makes {names[0]} fit"]
     step_s, change = min(fitting, key=lambda x: (x[0], x[1].axis))
-    what = f"{change.axis} {_word(change.old)} -> {_word(change.new)}"
+    what = f"{change.axis} {_value_text(change.old)} -> {_value_text(change.new)}"
     if step_s >= fast.step_time_s:
         return [f"no single change of {names[0]} is enough; the best is {what}, {step_s:.4f} s"]
     return [f"{names[0]} wins with {what}: {step_s:.4f} s"]
@@ -325,116 +327,3 @@ def _beats(slow: tuple[Problem, Layout], fast: tuple[Problem, Layout]) -> bool:
 
 def _ms(seconds: float) -> str:
     return f"{seconds * 1e3:,.2f}"
-
-
-def comparison_text(found: Comparison) -> str:
-    """Return the comparison as a terminal shows it."""
-    a, b = found.plans
-    lines = [*_side_lines("A", a), *_side_lines("B", b), ""]
-    if found.inputs:
-        lines.append("not the same problem (A -> B): the terms below differ for that too")
-        lines += [line for text in found.inputs for line in wrapped(" ", text, indent=4)]
-    lines += wrapped("", verdict(found))
-    lines.append("")
-    if found.layout:
-        lines.append("layout, A -> B")
-        for axis, x, y, meaning in found.layout:
-            lines += wrapped(f"  {axis:<10}", f"{_cut(x)} -> {_cut(y)}: {meaning}", indent=12)
-    else:
-        lines.append("the layouts are the same")
-    lines += ["", *_time_lines(a, b), "", *_memory_lines(a, b), "", *_traffic_lines(a, b)]
-    if found.turns:
-        lines += ["", f"what would make {'B' if found.winner == 'A' else 'A'} win"]
-        lines += [line for text in found.turns for line in wrapped(" ", text, indent=4)]
-    return "\n".join(lines) + "\n"
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= 30 else f"{text[:27]}..."
-
-
-def _side_lines(name: str, plan: Plan) -> list[str]:
-    peak, usable = plan.breakdown.peak_bytes, plan.usable_bytes
-    return [
-        *wrapped(f"{name} {plan.plan_id}:", shown_layout(plan.layout), indent=4),
-        f"    {plan.step_time_s:.4f} s a step,"
-        f" {plan.tokens_per_s_per_device:,.0f} tokens/s/device,"
-        f" MFU {format_percent(plan.mfu)}, {peak / GIB:.2f} of {usable / GIB:.2f} GiB"
-        + ("" if peak <= usable else ", does not fit"),
-    ]
-
-
-def verdict(found: Comparison) -> str:
-    """Return who wins by how much, with the terms that decide."""
-    a, b = found.plans
-    if not found.winner:
-        return "both train the same number of tokens a second"
-    won, lost = (a, b) if found.winner == "A" else (b, a)
-    more = won.tokens_per_s / lost.tokens_per_s - 1.0
-    lead = f"{found.winner} trains {more:.1%} more tokens a second"
-    devices = won.layout.n_devices, lost.layout.n_devices
-    if devices[0] != devices[1]:
-        each = won.tokens_per_s_per_device / lost.tokens_per_s_per_device - 1.0
-        lead += f" on {devices[0]:,} devices against {devices[1]:,} ({each:+.1%} a device)"
-    if won.headroom_frac < 0:
-        lead += ", but does not fit"
-    if found.inputs:
-        return lead
-    if more < TIE_FRAC:
-        lead += " (within model error)"
-    gaps = {t: y - x for t, (x, y) in _times(won, lost).items()}
-    least = MIN_SHARE * won.step_time_s
-    saved = [f"{t} -{_ms(gap)}" for t, gap in gaps.items() if gap > least]
-    paid = [f"{t} +{_ms(-gap)}" for t, gap in gaps.items() if -gap > least]
-    price = f"; at the price of {', '.join(paid)}" if paid else ""
-    return f"{lead}: {', '.join(saved) or 'many small differences'} ms{price}"
-
-
-def _time_lines(a: Plan, b: Plan) -> list[str]:
-    stages = a.breakdown.critical_stage, b.breakdown.critical_stage
-    lines = [
-        f"time by term of the slowest stage ({stages[0]} of A, {stages[1]} of B)",
-        f"  {'term':<13}{'A ms':>13}{'B ms':>13}{'B - A ms':>13}{'of A':>9}",
-    ]
-    rows: Mapping[str, tuple[float, float]] = {
-        **_times(a, b),
-        "step": (a.step_time_s, b.step_time_s),
-    }
-    for term, (x, y) in rows.items():
-        share = f"{(y - x) / a.step_time_s:+.2%}"
-        lines.append(f"  {term:<13}{_ms(x):>13}{_ms(y):>13}{(y - x) * 1e3:>+13,.2f}{share:>9}")
-    return lines
-
-
-def _memory_lines(a: Plan, b: Plan) -> list[str]:
-    stages = a.breakdown.peak_stage, b.breakdown.peak_stage
-    lines = [
-        f"memory of the fullest stage ({stages[0]} of A, {stages[1]} of B)",
-        f"  {'term':<13}{'A GiB':>13}{'B GiB':>13}{'B - A GiB':>13}",
-    ]
-    rows: Mapping[str, tuple[float, float]] = {
-        **_memory(a, b),
-        "peak": (a.breakdown.peak_bytes, b.breakdown.peak_bytes),
-    }
-    for term, (x, y) in rows.items():
-        lines.append(f"  {term:<13}{x / GIB:>13.2f}{y / GIB:>13.2f}{(y - x) / GIB:>+13.2f}")
-    return lines
-
-
-def _traffic_lines(a: Plan, b: Plan) -> list[str]:
-    traffic = _traffic(a, b)
-    if not traffic:
-        return ["neither sends anything"]
-    lines = [
-        "traffic of a device per step",
-        f"  {'axis':<5}{'sent GB, A':>12}{'B':>10}{'on the wire ms, A':>20}{'B':>11}"
-        f"{'waited ms, A':>15}{'B':>11}",
-    ]
-    for axis, of in traffic.items():
-        sent, wire, waits = of["sent_bytes"], of["time_s"], of["exposed_s"]
-        lines.append(
-            f"  {axis:<5}{sent[0] / 1e9:>12.2f}{sent[1] / 1e9:>10.2f}"
-            f"{wire[0] * 1e3:>20,.1f}{wire[1] * 1e3:>11,.1f}"
-            f"{waits[0] * 1e3:>15,.1f}{waits[1] * 1e3:>11,.1f}"
-        )
-    return lines

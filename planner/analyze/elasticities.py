@@ -297,21 +297,6 @@ def _memory_s(rows: Rows, layout: Layout, row: int) -> float:
     return total * layout.n_passes / layout.pp + float(optimizer_s)
 
 
-SHOWN_PERCENT = 0.0005
-"""What buys less than this share of a per cent is left out of texts."""
-
-
-def percent_words(found: Mapping[str, float]) -> list[tuple[str, str]]:
-    """Return what a per cent of each figure takes off the step, the most first, in words."""
-
-    def words(names: tuple[str, ...]) -> str:
-        gains = sorted(((abs(found[name]), name) for name in names), reverse=True)
-        return ", ".join(f"{x} {gain:.3f}%" for gain, x in gains if gain >= SHOWN_PERCENT)
-
-    lines = [("1% more takes off the step:", words(RATES)), ("1% less:", words(TIMES))]
-    return [(title, text) for title, text in lines if text]
-
-
 @dataclass(frozen=True, slots=True)
 class MoreMemory:
     """A faster plan that more memory is known to allow."""

@@ -3,10 +3,10 @@
 from costmodels.breakdown import Breakdown
 from costmodels.problem import Problem
 from planner import __version__
-from planner.analyze.placement.hosts import chosen_hosts
 from planner.frameworks.emit import emit_plan, why_not
 from planner.frameworks.emit_request import EmitRequest
 from planner.frameworks.launchers.files import launcher_files
+from planner.frameworks.launchers.hosts import chosen_hosts
 from planner.frameworks.launchers.placement import place_plan
 from planner.frameworks.registry import check_framework
 from planner.solver.answer.plans import under_framework
@@ -54,8 +54,8 @@ def plan_files(
 ) -> dict[str, str]:
     """Return the files of one plan; a framework that it does not fit gets a reason instead.
 
-    `hosts` are a list or a file of `planner.analyze.placement.hosts.read_hosts`, or names that are
-    read already.
+    `hosts` are a list or a file (`planner.frameworks.launchers.hosts.read_hosts`), or names that
+    are read already.
     """
     model, cluster = given
     pool, fabric, files = problem.pool, problem.fabric, {}

@@ -307,7 +307,7 @@ def place(
     form: TableOrJson = "table",
 ) -> None:
     """Show the process groups of a plan as ranks on hosts, and write rank files."""
-    from planner.analyze.placement.hosts import run_place
+    from planner.cli.commands.inspection import run_place
 
     run_place(plan, hosts, out, form)
 
@@ -350,7 +350,7 @@ def report(
     ] = "html",
 ) -> None:
     """Write a sweep as one HTML page with figures, or a result as a design review."""
-    from planner.render.report.files import run_report
+    from planner.cli.report import run_report
 
     raise typer.Exit(run_report(sweep_file, out, x, y, image, form))
 

@@ -170,7 +170,7 @@ def _plan(reference: str) -> Data:
 
 
 def _hosts(params: Params) -> Data:
-    from planner.analyze.placement.hosts import read_hosts
+    from planner.frameworks.launchers.hosts import read_hosts
 
     return {} if params["hosts"] is None else {"hosts": "\n".join(read_hosts(params["hosts"]))}
 
@@ -393,7 +393,8 @@ def _diff(service: Client, params: Params) -> int:
 
 def _check(service: Client, params: Params) -> int:
     from planner.cli.commands.plans import check_variables, command_line
-    from planner.render.check_report import heading_lines
+    from planner.render.answers.check import source_parts
+    from planner.render.terminal import lines_of
     from planner.solver.options import axis_pins
 
     check_format(params["form"])
@@ -424,10 +425,10 @@ def _check(service: Client, params: Params) -> int:
     if params["command"]:
         data["source"] = run["run"].path
     messages = data["format"], data["framework"], data["release"]
-    rest = data["text"].splitlines()[
-        len(heading_lines(run["run"]["name"].partition("#")[0], *messages)) :
-    ]
-    data["text"] = "\n".join([*heading_lines(run["run"].path, *messages), *rest]) + "\n"
+    name = run["run"]["name"].partition("#")[0]
+    rest = data["text"].splitlines()[len(lines_of(source_parts(name, *messages))) :]
+    heading = lines_of(source_parts(run["run"].path, *messages))
+    data["text"] = "\n".join([*heading, *rest]) + "\n"
     good = data["accepted"] and data["fits"]
     _show(data, params["form"])
     return 0 if good else 3
@@ -496,18 +497,22 @@ def _rule(service: Client, params: Params) -> int:
 
 def _catalog_list(service: Client, params: Params) -> int:
     from planner.analyze.catalog_json import catalogue_of_json
-    from planner.render.catalog_text import catalog_list
+    from planner.render.catalog import catalog_document
+    from planner.render.terminal import terminal_text, terminal_width
 
-    sys.stdout.write(catalog_list(_made(catalogue_of_json, service.catalogue(), service)))
+    catalogue = _made(catalogue_of_json, service.catalogue(), service)
+    sys.stdout.write(terminal_text(catalog_document(catalogue), terminal_width()))
     return 0
 
 
 def _catalog_show(service: Client, params: Params) -> int:
     from planner.analyze.catalog_json import catalogue_of_json
-    from planner.render.catalog_text import sheet
+    from planner.render.catalog import sheet_document, sheet_of
+    from planner.render.terminal import terminal_text, terminal_width
 
     catalogue = _made(catalogue_of_json, service.catalogue(), service)
-    sys.stdout.write(sheet(params["name"], catalogue))
+    parts = sheet_document(sheet_of(params["name"], catalogue))
+    sys.stdout.write(terminal_text(parts, terminal_width()))
     return 0
 
 

@@ -104,7 +104,7 @@ def hosts_of(hosts: str | os.PathLike[str] | None) -> Data:
     """Return the field `hosts`: a list, or what the file of this name holds."""
     if hosts is None:
         return {}
-    from planner.analyze.placement.hosts import read_hosts
+    from planner.frameworks.launchers.hosts import read_hosts
 
     return {"hosts": "\n".join(read_hosts(os.fspath(hosts)))}
 

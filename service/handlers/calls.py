@@ -469,11 +469,13 @@ def _check_result(data: Data, settings: RequestLimits) -> None:
 
 
 def _explain(request: schemas.ExplainRequest, running: RunningCall) -> Data:
-    from planner.analyze.explain import explanation
+    from planner.analyze.explain import explain
+    from planner.render.answers.explanation import explanation_json
 
     request_plan = open_request_plan(request, running)
     _, _, problem, plan = request_plan.opened
-    return request_plan.with_state(explanation(problem, plan, request_plan.options, request.term))
+    explanation = explain(problem, plan, request_plan.options, request.term)
+    return request_plan.with_state(explanation_json(explanation))
 
 
 def _emit(request: schemas.EmitRequest, running: RunningCall) -> Data:
@@ -500,9 +502,11 @@ def _emit(request: schemas.EmitRequest, running: RunningCall) -> Data:
 
 
 def _place(request: schemas.PlaceRequest, running: RunningCall) -> Data:
-    from planner.analyze.placement.hosts import chosen_hosts
-    from planner.analyze.placement.text import placement_document, placement_table
+    from planner.frameworks.launchers.hosts import chosen_hosts
     from planner.frameworks.launchers.placement import place_plan
+    from planner.frameworks.launchers.rank_files import placement_json
+    from planner.render.answers.placement import placement_document
+    from planner.render.terminal import terminal_text
 
     value = hosts_in(request.hosts)
     maximum = running.settings.hosts
@@ -514,9 +518,9 @@ def _place(request: schemas.PlaceRequest, running: RunningCall) -> Data:
     fabric = cluster.cluster.fabric
     placement = place_plan(plan.layout, model.shape, problem.pool, fabric, names)
     heading = f"plan {plan.plan_id}, model {model.shape.name}, cluster {cluster.cluster.name}"
-    data = placement_document(placement, plan.plan_id)
+    data = placement_json(placement, plan.plan_id)
     return request_plan.with_state(
-        _shown(request, data, lambda: placement_table(placement, [heading]))
+        _shown(request, data, lambda: terminal_text(placement_document(placement, heading)))
     )
 
 
@@ -526,7 +530,8 @@ def _shown(request: schemas.Shown, data: Data, text: Callable[[], str]) -> Data:
 
 
 def _replan(request: schemas.ReplanRequest, running: RunningCall) -> Data:
-    from planner.analyze.replan.replan import replan, replan_text
+    from planner.analyze.replan.replan import replan
+    from planner.render.document import text_of
     from searches.executors.executor import SerialExecutor
 
     request_plan = open_request_plan(request, running)
@@ -553,18 +558,19 @@ def _replan(request: schemas.ReplanRequest, running: RunningCall) -> Data:
         stop=_stop(running, request.time_limit_s),
         progress=_progress(running, "search"),
     )
-    return request_plan.with_state(_shown(request, answer.to_json(), lambda: replan_text(answer)))
+    return request_plan.with_state(_shown(request, answer.to_json(), lambda: text_of(answer)))
 
 
 def _diff(request: schemas.DiffRequest, running: RunningCall) -> Data:
-    from planner.analyze.comparison import compare, comparison_text
+    from planner.analyze.comparison import compare
+    from planner.render.document import text_of
 
     with _inside("a"):
         first = open_request_plan(request.a, running)
     with _inside("b"):
         second = open_request_plan(request.b, running)
     result = compare(first.opened, second.opened)
-    data = _shown(request, result.to_json(), lambda: comparison_text(result))
+    data = _shown(request, result.to_json(), lambda: text_of(result))
     return second.with_state(first.with_state(data))
 
 
@@ -702,7 +708,7 @@ def _sweep(request: schemas.SweepRequest, running: RunningCall) -> Data:
 def _check(request: schemas.CheckRequest, running: RunningCall) -> Data:
     from planner.analyze.check import check
     from planner.frameworks.registry import check_framework
-    from planner.render.check_report import check_report_text
+    from planner.render.document import text_of
     from planner.specs.loader import load_cluster, load_model
 
     settings = running.settings
@@ -734,7 +740,7 @@ def _check(request: schemas.CheckRequest, running: RunningCall) -> Data:
     )
     stopped = report.standing.stopped if report.standing else ""
     data = report.to_json() | ({"complete": False, "stopped": stopped} if stopped else {})
-    return _shown(request, data, lambda: check_report_text(report))
+    return _shown(request, data, lambda: text_of(report))
 
 
 def _catalogue(request: schemas.CatalogueRequest, running: RunningCall) -> Data:

@@ -185,7 +185,7 @@ def reference_in(given: Any, files: Mapping[str, str], settings: RequestLimits) 
 
 def hosts_in(text: str | None) -> tuple[str, ...] | None:
     """Return the host names of a request, None where it names none."""
-    from planner.analyze.placement.hosts import hosts_of_text
+    from planner.frameworks.launchers.hosts import hosts_of_text
 
     if text is None:
         return None

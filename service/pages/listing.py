@@ -56,17 +56,22 @@ class ListColumn:
 
 def listing(result: "Result") -> Data:
     """Return the page of a result as plain data, its request and downloads aside."""
-    from planner.render.text import proof_line, result_heading
-    from planner.text_lines import assumed_lines, note_lines
+    from planner.render.answers.inputs import assumed_parts, note_parts
+    from planner.render.answers.result import heading_parts, proof_text
+    from planner.render.terminal import lines_of
 
     certificate = result.certificate
     proven = certificate and (certificate.proven or (certificate.only_uneven and result.complete))
     columns = list_columns_of(result)
     chart = scatter(result) if result.plans else None
     return {
-        "heading": _unwrapped(result_heading(result)),
-        "assumed": _unwrapped(assumed_lines(result.notes, "a field of the form changes one")),
-        "notes": [line.removeprefix("note: ") for line in _unwrapped(note_lines(result.notes))],
+        "heading": _unwrapped(lines_of(heading_parts(result))),
+        "assumed": _unwrapped(
+            lines_of(assumed_parts(result.notes, "a field of the form changes one"))
+        ),
+        "notes": [
+            line.removeprefix("note: ") for line in _unwrapped(lines_of(note_parts(result.notes)))
+        ],
         "complete": result.complete,
         "stopped": result.stopped,
         "gap": result.gap,
@@ -83,7 +88,7 @@ def listing(result: "Result") -> Data:
         if result.plans
         else [],
         "first": figures_of(result.plans[0]) if result.plans else [],
-        "proof": proof_line(result) if proven and result.plans else "",
+        "proof": proof_text(result) if proven and result.plans else "",
         "rejected": rejection_rows(result),
         "nothing": nothing_fits_view(result) if not result.plans else None,
         "figure": _figure(chart) if chart else None,
@@ -283,7 +288,7 @@ def _time(seconds: float) -> str:
 
 def rejection_rows(result: "Result") -> list[Data]:
     """Return how many candidates each rule excluded, the most first."""
-    from planner.render.text import DUPLICATES
+    from planner.render.answers.result import DUPLICATES
     from searches.rules import RULES
 
     counted = sorted(

@@ -38,7 +38,7 @@ def page_environment() -> Any:
     import jinja2
     from markupsafe import Markup
 
-    from planner.documents import coded
+    from planner.render.html import coded
     from planner.render.report.quantities import short_number
 
     environment = jinja2.Environment(

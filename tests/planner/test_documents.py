@@ -2,7 +2,9 @@
 
 from html.parser import HTMLParser
 
-from planner.documents import Bullets, Code, Grid, Heading, Paragraph, Part, coded, html, markdown
+from planner.documents import Bullets, Code, Grid, Heading, Paragraph, Part
+from planner.render.html import coded, html
+from planner.render.markdown import markdown
 
 EVIL = "</script><script>alert(1)</script>|a`b`*c*[x](javascript:1)\n# head\u202e\"'"
 PARTS: list[Part] = [

@@ -10,7 +10,7 @@ from costmodels.plans import Layout, PlanTable
 from costmodels.schedule.stages import SPLITS, spelled
 from costmodels.shape_terms import shape_terms
 from costmodels.step import join, peak_bytes
-from planner.render.text import solve_table
+from planner.render.document import text_of
 from planner.solver.answer.result import UnevenTried
 from planner.solver.problem import make_problem
 from planner.solver.request import SolveRequest
@@ -117,7 +117,7 @@ def test_the_certificate_claims_no_more_than_was_looked_at() -> None:
     assert known.only_uneven
     assert not known.proven
     assert known.uneven_shapes == known.uneven_proven == 1
-    text = " ".join(solve_table(found).split())
+    text = " ".join(text_of(found).split())
     assert "not proven to be the fastest: none of" in text
     assert "proven: none of" not in text
     data = found.to_json()
@@ -133,4 +133,4 @@ def test_where_nothing_at_all_fits_the_answer_says_that_splits_were_tried() -> N
     assert found.certificate is None
     assert found.uneven_tried == UnevenTried(1, 1)
     assert found.relaxations
-    assert "proven that no split of its layers fits" in " ".join(solve_table(found).split())
+    assert "proven that no split of its layers fits" in " ".join(text_of(found).split())

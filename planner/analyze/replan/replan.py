@@ -34,9 +34,9 @@ from costmodels.plans import Layout
 from costmodels.problem import Problem
 from costmodels.run.goodput import checkpoint_time_s, goodput, saved_bytes
 from planner.analyze.replan.resharding import holdings, lacking_bytes, port_bytes_per_s, survives
+from planner.documents import Answer
 from planner.errors import BadValue, EmitError, SearchError, SpecError, UsageError
 from planner.option_names import option
-from planner.solver.answer.reasons import shown_layout
 from planner.solver.answer.result import Plan, Result
 from planner.solver.execution import Execution
 from planner.solver.options import SolveOptions
@@ -44,8 +44,7 @@ from planner.specs.importers.hostlist import compress_hosts, expand_hosts
 from planner.specs.inputs import ClusterInput, ModelInput
 from planner.specs.loader import cluster_from_dict
 from planner.specs.search.axis_values import DEVICES, PRECISION
-from planner.text_lines import wrapped
-from planner.units import GIB, format_time
+from planner.units import GIB
 from searches.device_counts import device_counts
 from searches.executors.executor import Executor
 from searches.rules import RULES, Context, first_broken_rule
@@ -63,7 +62,7 @@ class Move:
 
     total_bytes: float
     """Weights and optimizer state that devices lack, all together."""
-    most_bytes: float
+    max_bytes: float
     """Of the device that lacks most."""
     port_bytes_per_s: float
     """Bandwidth of one device to the others."""
@@ -85,7 +84,7 @@ class Move:
         """Return the figures under their names, bytes as whole numbers."""
         return {
             "total_bytes": round(self.total_bytes),
-            "most_bytes_per_device": round(self.most_bytes),
+            "most_bytes_per_device": round(self.max_bytes),
             "port_bytes_per_s": self.port_bytes_per_s,
             "network_s": self.network_s,
             "checkpoint_bytes": round(self.checkpoint_bytes),
@@ -128,7 +127,7 @@ class CarryOn:
 
 
 @dataclass(frozen=True, slots=True)
-class Replan:
+class Replan(Answer):
     """The answer of `replan`."""
 
     old: Plan
@@ -606,119 +605,3 @@ def _notes(state: _State, lost: int | Sequence[str]) -> tuple[str, ...]:
             " (planner explain PLAN --term goodput shows it)"
         )
     return tuple(notes)
-
-
-def replan_text(found: Replan) -> str:
-    """Return the answer as a terminal shows it."""
-    old, best, kept = found.old, found.best, found.carry_on
-    lines = [
-        *wrapped(f"plan {old.plan_id}:", shown_layout(old.layout), indent=4),
-        *wrapped(
-            "nodes", f"{found.n_nodes[0]} -> {found.n_nodes[1]}: {_changes(found)}", indent=4
-        ),
-        "",
-        *wrapped("", _verdict_words(found)),
-        "",
-    ]
-    rows = [("running", old, None), ("best now", best, found.move)]
-    rows.append(("carry on", kept.plan, kept.move))
-    lines.append(
-        f"{'':<10}{'plan':<14}{'devices':>8}{'idle':>6}{'batch':>8}{'step s':>10}"
-        f"{'tokens/s':>12}{'stop':>12}"
-    )
-    for name, plan, move in rows:
-        if plan is None:
-            lines.append(f"{name:<10}none" + (f": {kept.reason}" if name == "carry on" else ""))
-            continue
-        stop = "" if move is None else format_time(move.stop_s, 1) if move.stop_s else "none"
-        lines.append(
-            f"{name:<10}{plan.plan_id:<14}{plan.layout.n_devices:>8}{plan.n_idle:>6}"
-            f"{plan.layout.gbs:>8}{plan.step_time_s:>10.3f}{plan.tokens_per_s:>12,.0f}{stop:>12}"
-        )
-    if best:
-        lines += ["", *wrapped("best now:", shown_layout(best.layout), indent=4)]
-    if kept.plan:
-        what = f"{kept.reason}, {shown_layout(kept.plan.layout)}"
-        lines += wrapped("carry on:", what, indent=4)
-    for name, move in (("moving to the best plan", found.move), ("carrying on", kept.move)):
-        if move is not None and move.stop_s:
-            lines += ["", *_move_lines(name, move)]
-    lines += ["", *wrapped("batch:", _batch_words(found), indent=4)]
-    for note in (*found.notes, *found.result.notes):
-        lines += wrapped("note:", note, indent=4)
-    return "\n".join(lines) + "\n"
-
-
-def _changes(found: Replan) -> str:
-    words = []
-    if found.lost:
-        shown = ", ".join(found.lost[:8]) + (", ..." if len(found.lost) > 8 else "")
-        words.append(f"{len(found.lost)} lost ({shown})")
-    if found.gained:
-        words.append(f"{found.gained} gained")
-    return ", ".join(words)
-
-
-def _verdict_words(found: Replan) -> str:
-    best, kept, after = found.best, found.carry_on.plan, found.break_even_s
-    stopped = f" (the search was stopped: {found.result.stopped})" * bool(found.result.stopped)
-    if found.verdict == "nothing fits":
-        return "nothing fits on these nodes: planner solve says why"
-    if found.verdict == "carry on" or best is None:
-        return f"carry on with the old layout: no plan is faster{stopped}"
-    if kept is None or after is None:
-        return f"move to plan {best.plan_id}: the old layout cannot go on{stopped}"
-    gain = best.tokens_per_s / kept.tokens_per_s - 1.0
-    return (
-        f"move to plan {best.plan_id}: {gain:.1%} more tokens a second than the old layout on"
-        f" these nodes; it pays where the run goes on for more than {format_time(after, 1)}"
-        f"{stopped}"
-    )
-
-
-def _move_lines(name: str, move: Move) -> list[str]:
-    network = "not possible: what the lost nodes held is nowhere else"
-    if move.network_s is not None:
-        network = (
-            f"{format_time(move.network_s, 1)} at {move.port_bytes_per_s / 1e9:.1f} GB/s a device"
-        )
-    redo = f", {format_time(move.redo_s, 1)} of work done again" if move.redo_s else ""
-    write = f", {format_time(move.write_s, 1)} to write it before" if move.write_s else ""
-    way = "a checkpoint" if move.via == "checkpoint" else "the network"
-    return [
-        f"{name}, stops training for {format_time(move.stop_s, 1)} (through {way})",
-        *wrapped(
-            "  devices lack",
-            f"{move.total_bytes / GIB:,.1f} GiB in all, {move.most_bytes / GIB:.2f} GiB at most",
-            indent=4,
-        ),
-        *wrapped("  between the devices:", network, indent=4),
-        *wrapped(
-            "  through a checkpoint:",
-            f"{move.checkpoint_bytes / GIB:,.1f} GiB read in {format_time(move.read_s, 1)}"
-            f"{write}{redo}; a restart takes {format_time(move.restart_s, 1)}",
-            indent=4,
-        ),
-    ]
-
-
-def _batch_words(found: Replan) -> str:
-    batch, best, nearest = found.old.layout.gbs, found.best, found.nearest
-    more = found.carry_on.nearest
-    if best is None:
-        text = f"{batch:,} sequences cannot be kept"
-    else:
-        idle = f", {best.n_idle} devices idle" if best.n_idle else ", all devices in use"
-        text = f"{batch:,} sequences a step are kept{idle}"
-    if nearest:
-        rate, change = nearest.plan.tokens_per_s, nearest.global_batch / batch - 1.0
-        text += (
-            f"; with {nearest.global_batch:,} ({change:+.1%}) plans use all devices:"
-            f" {rate:,.0f} tokens/s"
-        )
-    if more:
-        text += (
-            f"; the old layout with dp {more.plan.layout.dp} takes {more.global_batch:,}"
-            f" ({more.global_batch / batch - 1.0:+.1%}): {more.plan.tokens_per_s:,.0f} tokens/s"
-        )
-    return text

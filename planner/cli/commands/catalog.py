@@ -18,9 +18,10 @@ catalog_app = typer.Typer(
 @catalog_app.command("list")
 def catalog_list_command() -> None:
     """List accelerators, links, servers and cloud machines."""
-    from planner.render.catalog_text import catalog_list
+    from planner.render.catalog import catalog_document
+    from planner.render.terminal import terminal_text, terminal_width
 
-    sys.stdout.write(catalog_list())
+    sys.stdout.write(terminal_text(catalog_document(), terminal_width()))
 
 
 @catalog_app.command("show")
@@ -30,6 +31,7 @@ def catalog_show(
     ],
 ) -> None:
     """Show every figure of a part with its source and date, and its ridge points."""
-    from planner.render.catalog_text import sheet
+    from planner.render.catalog import sheet_document, sheet_of
+    from planner.render.terminal import terminal_text, terminal_width
 
-    sys.stdout.write(sheet(name))
+    sys.stdout.write(terminal_text(sheet_document(sheet_of(name)), terminal_width()))

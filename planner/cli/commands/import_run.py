@@ -6,6 +6,8 @@ from pathlib import Path
 
 from planner.cli.command_arguments import ImportArguments
 from planner.errors import EmitError, UsageError
+from planner.render.answers.inputs import assumed_parts, note_parts
+from planner.render.terminal import lines_of
 from planner.specs.importers.clusters.accelerators import ALL
 from planner.specs.importers.clusters.options import ImportOptions
 from planner.specs.importers.clusters.reader import import_cluster
@@ -13,7 +15,6 @@ from planner.specs.importers.dump_text import STANDARD_INPUT, read_dump
 from planner.specs.importers.imported import Imported
 from planner.specs.loader import cluster_of_import, import_model
 from planner.specs.summary import model_size
-from planner.text_lines import assumed_lines, note_lines
 
 
 def run_import_model(file: str, out: str, name: str, as_type: str) -> None:
@@ -101,6 +102,6 @@ def write_imported(imported: Imported, notes: tuple[str, ...], out: str, size: s
         sys.stdout.flush()
     lines = [f"{imported.source}: {imported.format}" + (f" -> {out}" if out else "")]
     lines += [f"  {size}"] * bool(size)
-    lines += assumed_lines(notes, f"edit {out or 'the file'} to change one")
-    lines += note_lines(notes)
+    lines += lines_of(assumed_parts(notes, f"edit {out or 'the file'} to change one"))
+    lines += lines_of(note_parts(notes))
     sys.stderr.write("\n".join(lines) + "\n")

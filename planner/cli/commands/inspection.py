@@ -1,11 +1,14 @@
-"""Commands on one plan or two: `trace`, `compare`, `diff`, `neighbours`, `show --html`."""
+"""Commands on plans: `trace`, `compare`, `diff`, `neighbours`, `place`, `show --html`."""
 
+import json
 import sys
 from pathlib import Path
 
 from planner.cli.arguments import check_format
+from planner.cli.commands.plans import printed
+from planner.cli.files import check_folder, write_text
 from planner.errors import EmitError, UsageError
-from planner.render.report.files import check_folder, require_extra, write_text
+from planner.render.report.sweep_report import require_extra
 from planner.solver.answer.result_store import opened_plan, options_of
 from searches.frameworks.registry import ANY, framework_names
 
@@ -34,41 +37,63 @@ def run_compare(
     traces: list[str], reference: str, form: str, steps: str, rank: int | None
 ) -> None:
     """Run `planner compare`: print measured steps beside a plan."""
-    from planner.analyze.trace.comparison import TraceComparison, compare_traces
-    from planner.render.trace_text import comparison_markdown, trace_comparison_text
+    from planner.analyze.trace.comparison import compare_traces
+    from planner.render.document import document, markdown
 
-    formats = {
-        "table": trace_comparison_text,
-        "json": TraceComparison.dumps,
-        "md": comparison_markdown,
-    }
-    check_format(form, list(formats))
+    check_format(form, ["table", "json", "md"])
     _, _, problem, plan = opened_plan(reference)
-    sys.stdout.write(formats[form](compare_traces(traces, problem, plan, steps, rank)))
+    comparison = compare_traces(traces, problem, plan, steps, rank)
+    text = markdown(document(comparison)) if form == "md" else printed(comparison, form)
+    sys.stdout.write(text)
 
 
 def run_diff(first: str, second: str, form: str) -> None:
     """Run `planner diff`."""
-    from planner.analyze.comparison import compare, comparison_text
+    from planner.analyze.comparison import compare
 
     check_format(form)
     result = compare(opened_plan(first), opened_plan(second))
-    sys.stdout.write(result.dumps() if form == "json" else comparison_text(result))
+    sys.stdout.write(printed(result, form))
 
 
 def run_neighbours(reference: str, framework: str, form: str) -> None:
     """Run `planner neighbours`."""
-    from planner.analyze.neighborhood import single_changes
-    from planner.analyze.neighborhood_text import changes_json, changes_text
+    from planner.analyze.single_changes import changes_of
 
     check_format(form)
     names = (*framework_names(), ANY)
     if framework not in names:
         raise UsageError(f"--framework: unknown {framework!r}", f"one of {', '.join(names)}")
     model, _, problem, plan = opened_plan(reference)
-    result = single_changes(problem, plan.layout, framework, model.precisions)
-    shown = changes_json if form == "json" else changes_text
-    sys.stdout.write(shown(plan, result, framework))
+    result = changes_of(problem, plan, framework, model.precisions)
+    sys.stdout.write(printed(result, form))
+
+
+def run_place(reference: str, hosts: str | None, out: str, form: str) -> None:
+    """Run `planner place`: print where the ranks of a plan run, write the files for launchers."""
+    from planner import __version__
+    from planner.cli.files import write_files
+    from planner.frameworks.launchers.hosts import chosen_hosts
+    from planner.frameworks.launchers.placement import place_plan
+    from planner.frameworks.launchers.rank_files import placement_files, placement_json
+    from planner.render.answers.placement import placement_document
+    from planner.render.terminal import terminal_text, terminal_width
+
+    check_format(form)
+    model, cluster, problem, plan = opened_plan(reference)
+    names = chosen_hosts(hosts, cluster)
+    fabric = cluster.cluster.fabric
+    placement = place_plan(plan.layout, model.shape, problem.pool, fabric, names)
+    heading = f"plan {plan.plan_id}, model {model.shape.name}, cluster {cluster.cluster.name}"
+    if out:
+        header = [heading, f"written by planner {__version__}"]
+        write_files(Path(out), placement_files(placement, header))
+        sys.stderr.write(f"wrote {out}\n")
+    if form == "json":
+        sys.stdout.write(json.dumps(placement_json(placement, plan.plan_id)) + "\n")
+    else:
+        parts = placement_document(placement, heading)
+        sys.stdout.write(terminal_text(parts, terminal_width()))
 
 
 def run_show_html(reference: str, out: str) -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from planner.analyze.catalog_json import rules_json
-from planner.analyze.placement.hosts import read_hosts, write_files
 from planner.analyze.plan_files import chosen_targets, plan_files
 from planner.cli.arguments import check_format, overrides_of, positive, size
 from planner.cli.command_arguments import (
@@ -21,11 +20,16 @@ from planner.cli.command_arguments import (
     ReplanArguments,
     SolveArguments,
 )
+from planner.cli.files import write_files
 from planner.errors import EmitError, UsageError
 from planner.frameworks.launchers.files import parse_launchers
+from planner.frameworks.launchers.hosts import read_hosts
 from planner.frameworks.programs import is_program
 from planner.frameworks.registry import check_framework
-from planner.render import text as tables
+from planner.render.answers.plan import evaluated_document
+from planner.render.answers.plan_table import plans_csv, plans_markdown
+from planner.render.document import text_of
+from planner.render.terminal import terminal_text, terminal_width
 from planner.solver.answer.result import Plan, Result
 from planner.solver.answer.result_store import opened_plan, options_of, read_options, save_result
 from planner.solver.options import axis_pins
@@ -35,20 +39,25 @@ from planner.solver.solve import evaluate_request, solve
 from planner.specs.inputs import Content
 from planner.specs.loader import cluster_from_dict, is_sweep_file, load_spec, model_from_dict
 from planner.specs.summary import spec_json
-from planner.text_lines import assumed_lines, wrapped
+from planner.text_lines import wrapped
 from searches.frameworks.registry import framework_names, framework_rules
 
 FORMATS: Mapping[str, Callable[[Result], str]] = {
-    "table": tables.solve_table,
+    "table": lambda result: text_of(result, terminal_width()),
     "json": Result.dumps,
-    "csv": tables.plans_csv,
-    "md": tables.plans_markdown,
+    "csv": plans_csv,
+    "md": plans_markdown,
 }
 
 
 def _formatter(name: str) -> Callable[[Result], str]:
     check_format(name, list(FORMATS))
     return FORMATS[name]
+
+
+def printed(answer: Any, form: str) -> str:
+    """Return an answer as it is printed: `table` for people, else JSON."""
+    return str(answer.dumps()) if form == "json" else text_of(answer, terminal_width())
 
 
 def show_progress(done: int, total: int) -> None:
@@ -161,16 +170,7 @@ def show_evaluated(result: Result, form: str, cache: bool) -> int:
     if cache:
         save_result(result)
     if form == "table":
-        heading = "\n".join(
-            [
-                tables.result_heading(result)[0],
-                *tables.calibration_lines(
-                    result.inputs["options"], result.calibration, result.notes
-                ),
-                *assumed_lines(result.notes),
-            ]
-        )
-        sys.stdout.write(heading + "\n\n" + tables.plan_details(result.plans[0]))
+        sys.stdout.write(terminal_text(evaluated_document(result), terminal_width()))
     else:
         sys.stdout.write(text(result))
     return 0 if result.plans[0].headroom_frac >= 0 else 3
@@ -179,7 +179,6 @@ def show_evaluated(result: Result, form: str, cache: bool) -> int:
 def run_recommend(question: str, model: str, cluster: str, arguments: RecommendArguments) -> int:
     """Run `planner recommend`; return the exit code (3 when there is no answer)."""
     from planner.analyze.recommend.devices import recommend
-    from planner.render.recommendation_text import recommendation_text
 
     most_nodes, step = size(arguments.most, "--most"), size(arguments.step, "--step")
     check_format(arguments.form)
@@ -193,15 +192,13 @@ def run_recommend(question: str, model: str, cluster: str, arguments: RecommendA
         step=step,
         tolerance_frac=arguments.tolerance,
     )
-    is_json = arguments.form == "json"
-    sys.stdout.write(result.dumps() if is_json else recommendation_text(result))
+    sys.stdout.write(printed(result, arguments.form))
     return result.exit_code
 
 
 def run_check(file: str, cluster: str, command: list[str], arguments: CheckArguments) -> int:
     """Run `planner check`; return the exit code (3 when it is refused or does not fit)."""
     from planner.analyze.check import check
-    from planner.render.check_report import check_report_json, check_report_text
 
     overrides, framework = overrides_of(arguments.set_), arguments.framework
     check_format(arguments.form)
@@ -222,8 +219,7 @@ def run_check(file: str, cluster: str, command: list[str], arguments: CheckArgum
         pool=arguments.pool,
         calibration=arguments.calibration,
     )
-    is_json = arguments.form == "json"
-    sys.stdout.write(check_report_json(report) if is_json else check_report_text(report))
+    sys.stdout.write(printed(report, arguments.form))
     return report.exit_code
 
 
@@ -251,21 +247,23 @@ def run_show(reference: str, form: str) -> None:
     _, _, _, plan = opened_plan(reference)
     check_format(form)
     is_json = form == "json"
-    text = json.dumps(plan.to_json(), indent=1) + "\n" if is_json else tables.plan_details(plan)
+    text = json.dumps(plan.to_json(), indent=1) + "\n" if is_json else printed(plan, form)
     sys.stdout.write(text)
 
 
 def run_explain(reference: str, term: str, form: str = "table") -> None:
     """Run `planner explain`."""
     check_format(form)
-    from planner.analyze.explain import explanation
+    from planner.analyze.explain import explain
+    from planner.render.answers.explanation import explanation_json
 
     _, _, problem, plan = opened_plan(reference)
-    show_explained(explanation(problem, plan, options_of(reference), term), form)
+    explanation = explain(problem, plan, options_of(reference), term)
+    show_explained(explanation_json(explanation, terminal_width()), form)
 
 
 def show_explained(answer: dict[str, Any], form: str) -> None:
-    """Print the answer of `planner.analyze.explain.explanation`."""
+    """Print an explanation: its data, or the text of it."""
     if form == "json":
         sys.stdout.write(json.dumps(answer, indent=1, allow_nan=False) + "\n")
     else:
@@ -306,7 +304,7 @@ def show_files(files: dict[str, str], targets: list[str], folder: Path | None) -
 
 def run_replan(reference: str, arguments: ReplanArguments) -> int:
     """Run `planner replan`; return the exit code (3 when nothing fits)."""
-    from planner.analyze.replan.replan import lost_of_text, replan, replan_text
+    from planner.analyze.replan.replan import lost_of_text, replan
     from searches.executors.executor import make_executor
 
     limit_s = positive(arguments.time_limit, "--time-limit", "2.5")
@@ -324,7 +322,7 @@ def run_replan(reference: str, arguments: ReplanArguments) -> int:
     )
     if arguments.cache:
         save_result(result.result)
-    sys.stdout.write(result.dumps() if arguments.form == "json" else replan_text(result))
+    sys.stdout.write(printed(result, arguments.form))
     return result.exit_code
 
 

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 
 from planner.cli.arguments import check_format, size
 from planner.cli.command_arguments import ScaleArguments
-from planner.render.report.files import check_folder, require_extra, write_text
+from planner.cli.files import check_folder, write_text
+from planner.render.report.sweep_report import require_extra
 
 if TYPE_CHECKING:
     from planner.sweeps.scaling.curve import Scaling
@@ -43,10 +44,11 @@ def check_output(form: str, html: str) -> None:
 
 def show_scaling(curve: "Scaling", form: str, html: str) -> int:
     """Print a curve, and write its page where one is named; return the exit code."""
-    from planner.sweeps.scaling.text import scaling_text
+    from planner.render.document import text_of
+    from planner.render.terminal import terminal_width
 
     if form == "table":
-        sys.stdout.write(scaling_text(curve))
+        sys.stdout.write(text_of(curve, terminal_width()))
     else:
         sys.stdout.write(curve.dumps() if form == "json" else curve.csv())
     if html:

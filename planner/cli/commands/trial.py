@@ -12,10 +12,10 @@ from typing import Any
 import yaml
 
 from costmodels.stacks import STACKS
-from planner.analyze.placement.hosts import write_files
 from planner.analyze.plan_files import header_lines
 from planner.cli.arguments import check_format
 from planner.cli.command_arguments import TrialArguments
+from planner.cli.files import write_files
 from planner.errors import EmitError, FileError, SearchError, UsageError
 from planner.frameworks.emitted_text import nodes
 from planner.frameworks.launchers.files import parse_launchers
@@ -38,13 +38,11 @@ from planner.measure.trial.shortlist import (
     distinct_layouts,
     shortlist,
 )
-from planner.render.text import (
-    MAX_WIDTH,
-    calibration_lines,
-    plan_rows,
-    result_heading,
-    solve_table,
-)
+from planner.render.answers.inputs import calibration_parts
+from planner.render.answers.plan_table import plan_grid
+from planner.render.answers.result import heading_parts
+from planner.render.document import text_of
+from planner.render.terminal import lines_of
 from planner.solver.answer.reasons import shown_layout
 from planner.solver.answer.result import Plan, Result
 from planner.solver.answer.result_parts import calibration_json
@@ -54,7 +52,7 @@ from planner.solver.options import SolveCommand, SolveOptions
 from planner.solver.recipes import with_recipe
 from planner.solver.solve import solve
 from planner.specs.loader import cluster_from_dict, model_from_dict
-from planner.text_lines import wrapped
+from planner.text_lines import WIDTH, wrapped
 from planner.units import GIB
 from searches.executors.executor import ExecutorError, make_executor
 from searches.frameworks.registry import framework_names, framework_rules
@@ -97,7 +95,7 @@ def run_trial(model: str, cluster: str, arguments: TrialArguments, typed: Sequen
         message = f"{framework} runs none of the {len(result.plans)} plans"
         raise SearchError(message, "name another --framework")
     if not candidates:
-        sys.stdout.write(result.dumps() if form == "json" else solve_table(result))
+        sys.stdout.write(result.dumps() if form == "json" else text_of(result))
         return result.exit_code
     candidates = [candidates[i] for i in distinct_layouts([plan.layout for plan in candidates])]
     outcome = shortlist(
@@ -211,8 +209,12 @@ def _trial_text(
     out: str,
     written: Sequence[str],
 ) -> str:
-    lines = [*result_heading(result), ""]
-    lines += [f"worth timing with {framework_rules(framework).title}:", *plan_rows(chosen), ""]
+    lines = [*lines_of(heading_parts(result)), ""]
+    lines += [
+        f"worth timing with {framework_rules(framework).title}:",
+        *lines_of([plan_grid(chosen)]),
+        "",
+    ]
     for sentence in promise(found):
         lines += wrapped("", sentence)
     if out:
@@ -386,7 +388,7 @@ def reranked_text(found: Reranked, folder: str, framework: str, options: SolveOp
         )
         return "\n".join(lines) + "\n"
     used = calibration_json(found.anchored.calibration)
-    lines += calibration_lines({"calibration": True}, used, found.anchored.notes)
+    lines += lines_of(calibration_parts({"calibration": True}, used, found.anchored.notes))
     lines += ["", *_ranking_rows(found)]
     if any(row.measured for row in found.rows):
         lines += wrapped(
@@ -479,7 +481,7 @@ def _ranking_rows(found: Reranked) -> list[str]:
         for line in lines
         for part in textwrap.wrap(
             line,
-            MAX_WIDTH,
+            WIDTH,
             subsequent_indent=indent,
             drop_whitespace=True,
             replace_whitespace=False,

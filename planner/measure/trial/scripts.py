@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from costmodels.shapes import TrainingJob
-from planner.analyze.placement.hosts import chosen_hosts
 from planner.frameworks.emit import emit_plan
 from planner.frameworks.emit_request import EmitRequest
 from planner.frameworks.emitted_text import accepted
 from planner.frameworks.launchers.files import launcher_files
+from planner.frameworks.launchers.hosts import chosen_hosts
 from planner.frameworks.launchers.placement import place_plan
 from planner.frameworks.registry import framework as framework_record
 from planner.solver.answer.reasons import shown_layout

@@ -189,7 +189,7 @@ def plan_view(
     facts = add_headline(deck, problem, plan, cluster.operations[0], known)
     wire = communication_roofline(deck, problem, plan)
     rooflines = (compute_roofline(deck, problem, plan), *((wire,) if wire else ()))
-    bound = bound_of(problem, plan, framework, in_words=True)
+    bound = bound_of(problem, plan, framework, is_brief=True)
     words, table = next_steps(deck, problem, plan, bound)
     view = PlanView(
         plan_id=plan.plan_id,

@@ -10,8 +10,8 @@ from importlib.resources import files
 from typing import Any
 from urllib.parse import quote
 
-from planner.documents import coded
 from planner.render.charts.chart import Chart
+from planner.render.html import coded
 from planner.render.plan_view.cards import Part, Words
 from planner.render.plan_view.data import PlanView
 from planner.render.report.page import (

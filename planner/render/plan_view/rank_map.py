@@ -9,9 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from costmodels.problem import Problem
-from planner.analyze.placement.hosts import chosen_hosts
-from planner.analyze.placement.text import rank_formula
 from planner.errors import EmitError
+from planner.frameworks.launchers.hosts import chosen_hosts
 from planner.frameworks.launchers.placement import (
     MEANINGS,
     Placement,
@@ -19,6 +18,7 @@ from planner.frameworks.launchers.placement import (
     dense_grid,
     place_plan,
 )
+from planner.render.answers.placement import rank_formula
 from planner.render.plan_view.cards import Cell, Deck, Label, NumberTable, Words
 from planner.solver.answer.result import Plan
 from planner.specs.inputs import ClusterInput

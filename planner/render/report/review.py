@@ -13,19 +13,23 @@ from costmodels.terms import TERMS, TIME_TERMS
 from hardware.parts import Pool
 from planner.analyze.bottleneck import MEANING
 from planner.analyze.bottleneck_levers import Bound, bound_of
-from planner.analyze.bottleneck_text import (
-    bottleneck_headline,
-    compute_words,
-    lever_words,
-    memory_words,
-    next_words,
-    percent_text,
-)
 from planner.analyze.elasticities import FIGURES, elasticities
-from planner.analyze.explain import plan_words, run_stack
-from planner.documents import Bullets, Code, Grid, Heading, Paragraph, Part, html, markdown
+from planner.analyze.explain import run_stack
+from planner.documents import Bullets, Code, Grid, Heading, Paragraph, Part
 from planner.errors import PlannerError, UsageError
 from planner.frameworks.registry import stack_of
+from planner.render.answers.bottleneck import (
+    bottleneck_headline,
+    compute_sentence,
+    lever_sentence,
+    memory_sentence,
+    next_sentence,
+    percent_text,
+    plain_text,
+)
+from planner.render.answers.plan import layout_sentences
+from planner.render.html import html
+from planner.render.markdown import markdown
 from planner.solver.answer.reasons import shown_layout
 from planner.solver.answer.result import Plan
 from planner.solver.answer.result_store import (
@@ -173,7 +177,7 @@ def _decision(plan: Plan, note: str) -> Iterator[Part]:
 def _why(data: Mapping[str, Any], plan: Plan, bound: Bound) -> Iterator[Part]:
     yield Heading(2, "Why this plan")
     problem = plan.breakdown.rows.problem
-    yield Bullets(tuple(plan_words(problem, plan)))
+    yield Bullets(tuple(layout_sentences(problem, plan)))
     if plan.rank == 1 and data.get("why_first"):
         yield Heading(3, "Against the others")
         yield Bullets(tuple(str(line) for line in data["why_first"]))
@@ -188,9 +192,9 @@ def _why(data: Mapping[str, Any], plan: Plan, bound: Bound) -> Iterator[Part]:
     yield Heading(3, "What binds")
     messages = [
         bottleneck_headline(bound),
-        compute_words(bound),
-        next_words(bound),
-        memory_words(bound),
+        plain_text(compute_sentence(bound)),
+        plain_text(next_sentence(bound)),
+        plain_text(memory_sentence(bound)),
     ]
     yield Bullets(tuple(f"{text}." for text in messages if text))
 
@@ -344,7 +348,7 @@ def _levers(bound: Bound) -> Iterator[Part]:
                 x.relaxes,
                 f"{x.after.step_s:.3f}",
                 percent_text(-x.gain_frac, True),
-                lever_words(bound, x),
+                plain_text(lever_sentence(bound, x)),
             )
             for x in shown
         ),

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+from planner.documents import Paragraph, Part
+from planner.render.answers.scaling import marks_parts, scaling_heading
 from planner.render.charts.axis import axis_chart
 from planner.render.charts.chart import Chart
 from planner.render.charts.elasticity import tornado
@@ -17,7 +19,6 @@ from planner.render.report.page import points_page
 from planner.render.report.points import SweepPoints
 from planner.render.report.sweep_charts import Section
 from planner.sweeps.scaling.curve import Scaling
-from planner.sweeps.scaling.text import marks_lines, scaling_text
 
 _AXES = {
     "devices": ("n_devices", "devices"),
@@ -27,68 +28,67 @@ _AXES = {
 """By what a curve is over: the path and the title of its axis."""
 
 
-def points_of(found: Scaling) -> SweepPoints:
+def points_of(scaling: Scaling) -> SweepPoints:
     """Return the rows of a curve as the points of a sweep over its size."""
-    path, title = _AXES[found.asked.over]
-    names = list(found.rows[0]) if found.rows else []
-    columns: dict[str, list[Any]] = {name: [row[name] for row in found.rows] for name in names}
+    path, title = _AXES[scaling.asked.over]
+    names = list(scaling.rows[0]) if scaling.rows else []
+    columns: dict[str, list[Any]] = {name: [row[name] for row in scaling.rows] for name in names}
     columns[f"in.{path}"] = columns.get("scale.size", [])
     header = {
         "axes": [{"path": path, "label": title, "unit": ""}],
-        "result_id": found.result_id,
-        **found.inputs,
-        "calibration": found.calibration,
+        "result_id": scaling.result_id,
+        **scaling.inputs,
+        "calibration": scaling.calibration,
     }
     return SweepPoints(columns, header)
 
 
-def scale_page(found: Scaling) -> str:
+def scale_page(scaling: Scaling) -> str:
     """Return the page of a scaling curve as HTML."""
-    points = points_of(found)
-    heading = scaling_text(found).split("\n", 1)[0]
+    points = points_of(scaling)
+    heading = scaling_heading(scaling)
     message = sweep_answer(points, effects(points))
-    stopped = (f"Stopped ({found.stopped}): larger sizes are missing.",) if found.stopped else ()
+    stopped = [f"Stopped ({scaling.stopped}): larger sizes are missing."] * bool(scaling.stopped)
     # The notes of the curve name what is assumed.
-    doubts = [text for text in message.doubts if not (found.notes and text.startswith("Assumed"))]
+    doubts = [
+        text for text in message.doubts if not (scaling.notes and text.startswith("Assumed"))
+    ]
     message = SweepFindings(
         message.headline,
         (f"{heading}.",),
         message.points,
         message.best,
-        _joined(marks_lines(found)),
+        _sentences(marks_parts(scaling)),
         AnswerTable((), ()),
-        (*stopped, *found.notes, *doubts),
+        (*stopped, *scaling.notes, *doubts),
         "What the curve says",
     )
-    return points_page(f"Scaling: {heading}", points, message, scaling_sections(found, points), "")
+    return points_page(
+        f"Scaling: {heading}", points, message, scaling_sections(scaling, points), ""
+    )
 
 
-def _joined(lines: Sequence[str]) -> tuple[str, ...]:
-    """Return lines with those that go on behind blanks joined to the one before, capitalised."""
-    whole: list[str] = []
-    for line in lines:
-        if line.startswith(" ") and whole:
-            whole[-1] += f" {line.strip()}"
-        else:
-            whole.append(line.strip())
-    return tuple(f"{text[:1].upper()}{text[1:]}." for text in whole)
+def _sentences(parts: Sequence[Part]) -> tuple[str, ...]:
+    """Return labelled paragraphs as sentences."""
+    texts = (f"{x.label} {x.text}".strip() for x in parts if isinstance(x, Paragraph))
+    return tuple(f"{text[:1].upper()}{text[1:]}." for text in texts)
 
 
-def scaling_sections(found: Scaling, points: SweepPoints) -> list[Section]:
+def scaling_sections(scaling: Scaling, points: SweepPoints) -> list[Section]:
     """Return the sections that the curve can fill."""
     if not points.axes or not points.solved.any():
         return []
     axis = points.axes[0]
-    weak = found.asked.scaling == "weak"
+    weak = scaling.asked.scaling == "weak"
     rows = [
         {
             "n_devices": row["n_devices"],
             "tokens_per_s": row["best.tokens_per_s"],
             "layout": row["best.layout"],
         }
-        for row in found.rows
+        for row in scaling.rows
     ]
-    over_devices = found.asked.over == "devices"
+    over_devices = scaling.asked.over == "devices"
     scaled = scaling_chart([curve_of_rows(rows, "best plan")], weak) if over_devices else None
     charts: list[Chart | None] = [
         scaled,

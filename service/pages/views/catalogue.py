@@ -9,7 +9,7 @@ from service.pages.rows import matches
 from service.pages.visit import Visit
 
 if TYPE_CHECKING:
-    from planner.render.catalog_text import Sheet
+    from planner.render.catalog import Sheet
 
 KINDS = (
     (
@@ -32,7 +32,7 @@ MOST_FILTER_CHARS = 200
 def parts() -> dict[str, tuple[tuple[str, ...], ...]]:
     """Return the rows of every section: what is shown, then the words that a filter looks at."""
     from hardware.catalogue import load_catalogue
-    from planner.render.catalog_text import port_bytes_per_device_s
+    from planner.render.catalog import port_bytes_per_device_s
     from planner.units import format_bandwidth, format_rate, format_size
 
     catalogue = load_catalogue()
@@ -125,7 +125,7 @@ STATUS = (
 async def part(visit: Visit) -> str:
     """Show every figure of one part."""
     from planner.errors import CatalogError
-    from planner.render.catalog_text import sheet_of
+    from planner.render.catalog import sheet_of
 
     name = visit.parts["name"]
     try:

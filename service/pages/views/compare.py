@@ -41,8 +41,9 @@ class CompareAnswer(schemas.Answer):
 
 def _compare(request: CompareRequest, running: RunningCall) -> Data:
     from planner.analyze.bottleneck_levers import binding_now
-    from planner.analyze.bottleneck_text import bottleneck_headline
-    from planner.analyze.comparison import compare, verdict
+    from planner.analyze.comparison import compare
+    from planner.render.answers.bottleneck import bottleneck_headline
+    from planner.render.answers.comparison import verdict
     from planner.render.charts.pairs import two_steps_chart
     from planner.solver.answer.result_store import pick_plan, plan_of_result
 

@@ -33,7 +33,7 @@ class PlansAnswer(schemas.Answer):
 
 
 def _plans(request: PlansRequest, running: RunningCall) -> Data:
-    from planner.render.text import plans_csv
+    from planner.render.answers.plan_table import plans_csv
 
     result = solved_result(request, running)
     requested = request.model_dump(mode="json", by_alias=True, exclude_unset=True)

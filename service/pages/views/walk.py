@@ -31,7 +31,7 @@ class WalkAnswer(schemas.Answer):
 
 def _walk(request: WalkRequest, running: RunningCall) -> Data:
     from planner.analyze.recommend.devices import recommend
-    from planner.render.walk_text import conclusion, walk_end
+    from planner.render.answers.recommendation import conclusion, walk_end
 
     settings = running.settings
     result = recommend(

@@ -13,10 +13,16 @@ from costmodels.breakdown import Breakdown, break_down
 from costmodels.terms import TIME_TERMS
 from planner.analyze.bottleneck import MEMORY, PARTS, binding_part, is_wall, largest, parts_s
 from planner.analyze.bottleneck_levers import Bound, Lever, bound_of, state_of
-from planner.analyze.bottleneck_text import binding_text, bottleneck_headline, relaxing
 from planner.analyze.elasticities import RATES, TIMES, MoreMemory, elasticities
-from planner.analyze.explain import explanation
+from planner.analyze.explain import explain
 from planner.analyze.recommend.devices import with_bandwidth
+from planner.render.answers.bottleneck import (
+    bottleneck_headline,
+    bottleneck_parts,
+    relaxing,
+)
+from planner.render.answers.explanation import explanation_json
+from planner.render.terminal import terminal_text
 from planner.solver.answer.result import Plan
 from planner.solver.options import SolveOptions
 
@@ -214,7 +220,7 @@ def test_a_wall_names_recomputation() -> None:
     full = bound("full")
     assert full.binds == (MEMORY if full.roomier else full.now.largest)
     assert full.roomier is not None
-    text = binding_text(full)
+    text = terminal_text(bottleneck_parts(full))
     assert "without recomputation a step takes" in text
     assert full.next.state.step_s == pytest.approx(full.roomier.step_s)
 
@@ -231,10 +237,13 @@ def test_no_gain_is_not_promised() -> None:
 def test_explanation_is_plain_data() -> None:
     plan = plan_of("dense")
     problem = plan.breakdown.rows.problem
-    data: dict[str, Any] = explanation(problem, plan, SolveOptions())
+    data: dict[str, Any] = explanation_json(explain(problem, plan, SolveOptions()))
     text = json.dumps(data, allow_nan=False)
     assert data["binding"]["binds"] == "compute"
     assert sum(p["time_s"] for p in data["binding"]["parts"]) == pytest.approx(plan.step_time_s)
-    assert json.dumps(explanation(problem, plan, SolveOptions()), allow_nan=False) == text
-    assert explanation(problem, plan, SolveOptions(), "tp")["binding"] is None
+    assert (
+        json.dumps(explanation_json(explain(problem, plan, SolveOptions())), allow_nan=False)
+        == text
+    )
+    assert explanation_json(explain(problem, plan, SolveOptions(), "tp"))["binding"] is None
     assert all(len(line) <= 100 for line in data["text"].splitlines())

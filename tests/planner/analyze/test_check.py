@@ -10,7 +10,7 @@ import pytest
 
 from planner.analyze.check import Report, check
 from planner.errors import PlannerError, SpecError, UsageError
-from planner.render.check_report import check_report_json, check_report_text
+from planner.render.document import text_of
 from planner.solver.solve import evaluate, solve
 from tests.searches.instances import one_in
 
@@ -120,16 +120,18 @@ def test_changes_are_worth_what_they_say(checked: Check) -> None:
     ).best
     assert same.plan_id == first.plan_id
     assert first.step_s == pytest.approx(same.step_time_s, rel=1e-9)
-    assert any(word.startswith("--") for word in first.words)
+    assert any(word.startswith("--") for word in first.settings)
 
 
 def test_the_words_of_a_change_make_it(checked: Check, tmp_path: Path) -> None:
     """Writing what a change says gives its plan."""
     report = checked("--tensor-model-parallel-size 8 --micro-batch-size 1 --global-batch-size 128")
-    change = next(c for c in report.changes if c.layout and not any("drop" in w for w in c.words))
+    change = next(
+        c for c in report.changes if c.layout and not any("drop" in w for w in c.settings)
+    )
     again = checked(
         "--tensor-model-parallel-size 8 --micro-batch-size 1 --global-batch-size 128 "
-        + " ".join(change.words)
+        + " ".join(change.settings)
     )
     assert again.plan is not None
     assert again.plan.plan_id == change.plan_id
@@ -157,8 +159,8 @@ def test_changes_are_whole_and_accepted(checked: Check, flags: str) -> None:
     with_layout = [change for change in report.changes if change.layout]
     assert with_layout
     for change in with_layout:
-        text = f"{base} {' '.join(w for w in change.words if not w.startswith('drop'))}"
-        for word in change.words:
+        text = f"{base} {' '.join(w for w in change.settings if not w.startswith('drop'))}"
+        for word in change.settings:
             if word.startswith("drop "):
                 text = re.sub(rf"{word[5:]}\b( [\w.]+)?(?= --|$)", "", text)
         again = checked(text)
@@ -175,7 +177,7 @@ def test_uniform_recompute_becomes_block_and_recompute_is_changed_once(checked: 
     of_recompute = [c for c in report.changes if "recompute" in c.text]
     assert len(of_recompute) == 1
     if "recompute_layers" in of_recompute[0].text:
-        assert "--recompute-method block" in of_recompute[0].words
+        assert "--recompute-method block" in of_recompute[0].settings
 
 
 def test_a_first_degree_over_one_comes_with_its_environment(tmp_path: Path) -> None:
@@ -186,7 +188,7 @@ def test_a_first_degree_over_one_comes_with_its_environment(tmp_path: Path) -> N
     named = [c for c in report.changes if c.layout and c.layout.tp * c.layout.cp > 1]
     assert named
     for change in named:
-        assert "export CUDA_DEVICE_MAX_CONNECTIONS=1" in change.words
+        assert "export CUDA_DEVICE_MAX_CONNECTIONS=1" in change.settings
 
 
 def test_missing_overlap_is_named_with_its_flag(tmp_path: Path) -> None:
@@ -204,7 +206,7 @@ def test_missing_overlap_is_named_with_its_flag(tmp_path: Path) -> None:
     assert report.plan is not None
     assert with_flags.plan is not None
     named = [c for c in report.changes if c.text == "dp_overlap off -> on"]
-    assert {"--overlap-grad-reduce", "--overlap-param-gather"} <= set(named[0].words)
+    assert {"--overlap-grad-reduce", "--overlap-param-gather"} <= set(named[0].settings)
     assert named[0].step_s == pytest.approx(with_flags.plan.step_time_s)
 
 
@@ -246,7 +248,7 @@ def test_what_does_not_fit_and_what_would_make_it(checked: Check) -> None:
     assert all(change.fits and change.peak_bytes <= usable for change in report.changes)
     times = [change.step_s for change in report.changes]
     assert times == sorted(times)
-    assert "what would make it fit:" in check_report_text(report)
+    assert "what would make it fit:" in text_of(report)
 
 
 @pytest.mark.parametrize(
@@ -277,7 +279,7 @@ def test_refused_runs_are_priced_as_the_nearest(
         return  # heads do not divide either: there is no nearest
     assert report.plan is not None, report.not_priced
     assert repair in " ".join(report.repairs)
-    assert "priced as the nearest that divides:" in check_report_text(report)
+    assert "priced as the nearest that divides:" in text_of(report)
 
 
 def test_what_cannot_be_priced_says_why(checked: Check) -> None:
@@ -389,7 +391,7 @@ def test_a_model_file_fills_what_the_flags_do_not_say(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("standing")
 def test_the_same_bytes_each_time(checked: Check) -> None:
-    first, second = (check_report_json(checked(GOOD)) for _ in range(2))
+    first, second = (checked(GOOD).dumps() for _ in range(2))
     assert first == second
     data = json.loads(first)
     assert set(data) == {
@@ -435,7 +437,7 @@ def test_the_same_bytes_each_time(checked: Check) -> None:
 @pytest.mark.usefixtures("standing")
 def test_the_table_is_readable_at_100_columns(checked: Check) -> None:
     for flags in (GOOD, "--micro-batch-size 3 --global-batch-size 100 --nope 1"):
-        text = check_report_text(checked(flags))
+        text = text_of(checked(flags))
         assert max(len(line) for line in text.splitlines()) <= 100
     assert "not understood: --nope" in text
     assert "(when it reads its configuration)" in text
@@ -483,7 +485,7 @@ def test_a_key_that_is_passed_over_is_a_warning(
     assert [broken.rule.code for broken in report.ignored] == [code]
     (told,) = report.to_json()["ignored"]
     assert (told["code"], told["when"]) == (code, "ignored")
-    assert f"\nwarning {code}: " in check_report_text(report)
+    assert f"\nwarning {code}: " in text_of(report)
 
 
 def test_a_file_whose_batch_sizes_are_for_fewer_devices_is_judged_on_those(

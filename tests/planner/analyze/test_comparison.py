@@ -8,9 +8,10 @@ import pytest
 
 import planner
 from costmodels.breakdown import break_down
-from planner.analyze.comparison import Opened, compare, comparison_text
+from planner.analyze.comparison import Opened, compare
 from planner.analyze.recommend.devices import with_bandwidth
 from planner.cli.commands.inspection import run_diff
+from planner.render.document import text_of
 from planner.solver.answer.result import Result
 from planner.solver.answer.result_store import open_plan
 from planner.specs.loader import cluster_from_dict, model_from_dict
@@ -88,7 +89,7 @@ def test_every_axis_that_changes_is_named_in_words(axis: str, tmp_path: Path) ->
     ]
     found = compare(*(opened(tmp_path, f"{i}", side) for i, side in enumerate(sides)))
     assert [row[0] for row in found.layout] == [axis]
-    text = " ".join(comparison_text(found).split())
+    text = " ".join(text_of(found).split())
     assert words in text
     assert found.inputs == ()
 
@@ -107,7 +108,7 @@ def test_a_plan_against_itself(tmp_path: Path) -> None:
     one = evaluated(tmp_path)
     found = compare(one, one)
     assert (found.winner, found.layout, found.inputs, found.turns) == ("", (), (), ())
-    text = comparison_text(found)
+    text = text_of(found)
     assert "the layouts are the same" in text
     assert "same number of tokens" in text
 
@@ -181,7 +182,7 @@ def test_plans_of_different_problems_say_what_differs(tmp_path: Path) -> None:
     one = evaluated(tmp_path)
     two = evaluated(tmp_path, model="llama2-7b", cluster="h100-x512")
     found = compare(one, two)
-    text = comparison_text(found)
+    text = text_of(found)
     assert "not the same problem" in text
     assert any(
         x.startswith("model: ") and "name llama3-8b -> llama2-7b" in x for x in found.inputs
@@ -209,7 +210,7 @@ def test_a_plan_that_does_not_fit_is_told(tmp_path: Path) -> None:
         for tp, mbs in ((2, 1), (1, 16))
     )
     assert too_large[3].headroom_frac < 0 <= fits[3].headroom_frac
-    text = comparison_text(compare(fits, too_large))
+    text = text_of(compare(fits, too_large))
     assert "does not fit" in text
 
 

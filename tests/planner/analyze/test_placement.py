@@ -27,10 +27,10 @@ from costmodels.shape_terms import boundary_hops, data_groups, end_pair, expert_
 from costmodels.shapes import ModelShape, TrainingJob
 from costmodels.stacks import STACKS
 from hardware.parts import Cluster, Fabric, Pool
-from planner.analyze.placement.hosts import read_hosts, run_place
-from planner.analyze.placement.text import placement_files, placement_json, placement_table
+from planner.cli.commands.inspection import run_place
 from planner.cli.commands.plans import run_emit
 from planner.errors import EmitError, UsageError
+from planner.frameworks.launchers.hosts import read_hosts
 from planner.frameworks.launchers.placement import (
     MEANINGS,
     Placement,
@@ -39,7 +39,10 @@ from planner.frameworks.launchers.placement import (
     place_plan,
     process_groups,
 )
+from planner.frameworks.launchers.rank_files import placement_files, placement_json
 from planner.frameworks.registry import framework as framework_record
+from planner.render.answers.placement import placement_document
+from planner.render.terminal import terminal_text
 from planner.solver.answer.result_store import save_result
 from planner.specs.examples import example_names
 from planner.specs.loader import load_cluster
@@ -462,7 +465,7 @@ def test_a_domain_larger_than_a_node_is_shown() -> None:
     assert placed.nodes_per_domain == 18
     experts = placed.group("ep")
     assert (experts.n_nodes, experts.n_domains, experts.tier) == (18, 1, "scale-up")
-    text = placement_table(placed)
+    text = terminal_text(placement_document(placed))
     assert "domains" in text
     assert "node0007: ranks 28-31, domain 0" in text
     assert "node0143: ranks 572-575, domain 7" in text
@@ -506,7 +509,9 @@ def test_host_files(tmp_path: Path) -> None:
 def test_large_jobs_stay_small_on_the_screen() -> None:
     cluster = load_cluster("h100-x16384").cluster
     plan = spread_layout(16384, tp=8, pp=16, zero=1)
-    text = placement_table(place_plan(plan, LLAMA3_405B, cluster.pools[0], cluster.fabric))
+    text = terminal_text(
+        placement_document(place_plan(plan, LLAMA3_405B, cluster.pools[0], cluster.fabric))
+    )
     lines = text.splitlines()
     assert len(lines) < 40
     assert max(map(len, lines)) <= 100
@@ -521,12 +526,12 @@ def test_irregular_groups_are_listed() -> None:
     plan = spread_layout(32, tp=2, pp=2, cp=2, rank_order=INSIDE)
     placed = place_plan(plan, LLAMA3_8B, pool(), Fabric())
     assert placed.group("dp-cp").stride == 0
-    assert "0+2+8+10+16+18+...+26" in placement_table(placed)
+    assert "0+2+8+10+16+18+...+26" in terminal_text(placement_document(placed))
 
 
 def test_json_has_every_rank_and_every_group() -> None:
     placed = small(("b", "a"), shape=MIXTRAL_8X7B)
-    read = json.loads(placement_json(placed, "0123456789ab"))
+    read = placement_json(placed, "0123456789ab")
     assert read["plan_id"] == "0123456789ab"
     assert [rank["rank"] for rank in read["ranks"]] == list(range(16))
     assert read["ranks"][13] == {

@@ -29,7 +29,7 @@ from planner.analyze.recommend.devices import (
     with_bandwidth,
 )
 from planner.errors import SearchError, SpecError, UsageError
-from planner.render.recommendation_text import recommendation_text
+from planner.render.document import text_of
 from planner.solver.options import SolveOptions
 from planner.solver.problem import make_problem
 from planner.solver.request import SolveRequest
@@ -371,7 +371,7 @@ def test_latency_is_not_hidden_by_bandwidth() -> None:
     row = next(r for r in found.answer["axes"] if r["axis"] == "tp")
     assert row["least_bytes_per_s"] is None
     assert row["floor_s"] > row["allowed_s"]
-    assert "no bandwidth hides it" in recommendation_text(found)
+    assert "no bandwidth hides it" in text_of(found)
 
 
 def test_a_plan_on_one_device_sends_nothing() -> None:
@@ -379,7 +379,7 @@ def test_a_plan_on_one_device_sends_nothing() -> None:
     found = planner.recommend("bandwidth", SMALL, cluster)
     assert found.answer is not None
     assert found.answer["axes"] == []
-    assert "sends nothing" in recommendation_text(found)
+    assert "sends nothing" in text_of(found)
 
 
 # All of them -------------------------------------------------------------------------------------
@@ -418,7 +418,7 @@ def test_same_question_same_bytes(question: str) -> None:
 
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_text_is_at_most_100_columns(question: str) -> None:
-    lines = recommendation_text(answer(question)).splitlines()
+    lines = text_of(answer(question)).splitlines()
     assert all(len(line) <= 100 for line in lines if not line.startswith("next:"))
     assert not lines[0].startswith(" ")
 
@@ -459,7 +459,7 @@ def test_nothing_fits_is_an_answer_of_each_question() -> None:
         found = planner.recommend(question, "llama3-405b", "h100-x8", overrides=huge, **options)  # type: ignore[arg-type]
         assert found.answer is None
         assert found.exit_code == 3
-        assert "No answer" in recommendation_text(found)
+        assert "No answer" in text_of(found)
     tight = (("pools.0.memory_margin", "79 GiB"),)
     assert planner.recommend("sequence", SMALL, "h100-x8", overrides=tight).answer is None
 

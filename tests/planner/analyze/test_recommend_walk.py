@@ -7,8 +7,10 @@ import pytest
 
 import planner
 from planner.analyze.recommend.answer import Recommendation
-from planner.render.recommendation_text import recommendation_text
-from planner.render.walk_text import WIDTH, conclusion, walk_end, walk_lines
+from planner.render.answers.recommendation import conclusion, walk_end, walk_parts
+from planner.render.document import text_of
+from planner.render.terminal import lines_of
+from planner.text_lines import WIDTH
 
 SMALL = {
     "model": {
@@ -138,7 +140,7 @@ def test_a_long_layout_is_shown_to_its_end() -> None:
         "costs_s": 0.0,
         "best_step_time_s": 16.0,
     }
-    lines = walk_lines({"steps": [step], "usable_bytes": 75 * 2**30})
+    lines = lines_of(walk_parts({"steps": [step], "usable_bytes": 75 * 2**30}))
     assert " ".join(" ".join(lines[1:3]).split()).endswith(layout)
     assert max(map(len, lines)) <= WIDTH
     assert lines[3].index("tp1") == lines[1].index("tp1")
@@ -147,7 +149,7 @@ def test_a_long_layout_is_shown_to_its_end() -> None:
 def test_words() -> None:
     found = walked()
     assert found.answer is not None
-    text = recommendation_text(found)
+    text = text_of(found)
     for number, step in enumerate(found.answer["steps"], start=1):
         assert f"{number}. {step['question']}" in text
     dear = dict(steps(found)["tp"], costs_s=1.0, best_step_time_s=4.0)

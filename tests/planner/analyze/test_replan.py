@@ -17,10 +17,10 @@ from planner.analyze.replan.replan import (
     nearest_batches,
     open_options,
     replan,
-    replan_text,
     with_nodes,
 )
 from planner.errors import UsageError
+from planner.render.document import text_of
 from planner.solver.answer.result_store import plan_of_result, read_options
 from planner.solver.options import SolveOptions
 from planner.specs.loader import cluster_from_dict
@@ -99,7 +99,7 @@ def test_a_planned_change_writes_a_checkpoint_and_loses_nothing() -> None:
     weights, state = 2 * N / 8, 12 * N / 8 / 8
     want = 8 * (0 + state + state + state + 4 * (weights + state))
     assert move.total_bytes == pytest.approx(want, rel=5e-3)
-    assert move.most_bytes == pytest.approx(weights + state, rel=5e-3)
+    assert move.max_bytes == pytest.approx(weights + state, rel=5e-3)
     # The new nodes receive most: 8 devices of a node through 8 ports.
     rate = found.move.port_bytes_per_s  # type: ignore[union-attr]
     through, senders = (weights + state) / rate, want / (4 * 8 * rate)
@@ -166,7 +166,7 @@ def test_no_plan_is_an_answer() -> None:
     assert found.carry_on.plan is None
     assert "does not fit" in found.carry_on.reason or "breaks" in found.carry_on.reason
     assert (found.verdict, found.exit_code) == ("nothing fits", 3)
-    assert "nothing fits" in replan_text(found)
+    assert "nothing fits" in text_of(found)
     assert found.to_json()["batch"]["kept"] is False
 
 

@@ -9,9 +9,10 @@ import pytest
 import planner
 from costmodels.breakdown import break_down
 from planner.analyze.neighborhood import AXES, neighbours, single_changes
-from planner.analyze.neighborhood_text import changes_json, changes_text
+from planner.analyze.single_changes import SingleChanges
 from planner.cli.commands.inspection import run_neighbours
 from planner.errors import UsageError
+from planner.render.document import text_of
 from searches.options import SearchOptions
 from searches.rules import RULES, Context, first_broken_rule
 from tests.costmodels.timelines import CASES, case
@@ -77,7 +78,7 @@ def test_the_text_names_values_rules_and_the_best() -> None:
     plan = found.plans[0]
     problem = plan.breakdown.rows.problem
     changes = single_changes(problem, plan.layout)
-    text = changes_text(plan, changes, "any")
+    text = text_of(SingleChanges(plan, changes, "any"))
     assert max(len(line) for line in text.splitlines()) <= 100
     assert "PP001 more virtual stages than layers" in text or "PP002" in text
     fitting = [c for c in changes if c.near and c.near.peak_bytes <= plan.usable_bytes]
@@ -85,7 +86,7 @@ def test_the_text_names_values_rules_and_the_best() -> None:
     best = min((c for c in fitting if c.axis not in closed), key=lambda c: c.near.step_s)
     (marked,) = [line for line in text.splitlines() if line.startswith("*")]
     assert marked.split()[1] == best.axis
-    data = json.loads(changes_json(plan, changes, "any"))
+    data = SingleChanges(plan, changes, "any").to_json()
     assert len(data["changes"]) == len(changes)
     for row in data["changes"]:
         if row["legal"]:
@@ -93,14 +94,14 @@ def test_the_text_names_values_rules_and_the_best() -> None:
         else:
             assert row["why_not"]
     # One value of an axis under one rule, all of them in a line.
-    assert changes_text(plan, changes, "any") == text
+    assert text_of(SingleChanges(plan, changes, "any")) == text
     # An axis that the search keeps closed is no proposal, and is named.
     alone = [c for c in changes if c.axis == "tp_overlap"]
-    lines = changes_text(plan, alone, "any").splitlines()
+    lines = text_of(SingleChanges(plan, alone, "any")).splitlines()
     assert not any(line.startswith("*") for line in lines)
     assert "none is faster and fits. Faster still, but searched only where it" in " ".join(lines)
     tight = replace(plan, usable_bytes=1.0)
-    assert "none makes it fit" in changes_text(tight, changes, "any")
+    assert "none makes it fit" in text_of(SingleChanges(tight, changes, "any"))
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

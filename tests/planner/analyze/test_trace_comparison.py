@@ -17,7 +17,7 @@ from planner.analyze.trace.comparison import (
 )
 from planner.analyze.trace.findings import findings, suggestion
 from planner.errors import UsageError
-from planner.render.trace_text import comparison_markdown, trace_comparison_text
+from planner.render.document import document, markdown, text_of
 from planner.solver.answer.result import Plan
 from planner.solver.answer.result_store import open_plan
 from tests.costmodels.timelines import CASES, case
@@ -313,7 +313,7 @@ def test_ranks_are_averaged_and_the_slowest_named(small, tmp_path):
     gemm = found.rows[0]
     assert (gemm.measured_s, gemm.slowest_s) == (pytest.approx(200e-6), pytest.approx(300e-6))
     assert found.slowest == 1
-    assert "rank 1 computes longest" in trace_comparison_text(found)
+    assert "rank 1 computes longest" in text_of(found)
 
 
 @pytest.mark.slow
@@ -387,7 +387,7 @@ def test_calls_that_say_nothing_go_with_their_stream(small, tmp_path):
     found = compare_traces([out.write(tmp_path / "t.json")], *small)
     dp = next(row for row in found.rows if row.name == "dp")
     assert dp.measured_s * 1e6 == pytest.approx(HAND_US["dp"] + 15 / 2)
-    assert "of stream 24, which names no group: dp (stream)" in trace_comparison_text(found)
+    assert "of stream 24, which names no group: dp (stream)" in text_of(found)
 
 
 def test_calls_that_say_nothing_on_a_stream_of_their_own(tmp_path):
@@ -406,7 +406,7 @@ def test_calls_that_say_nothing_on_a_stream_of_their_own(tmp_path):
     found = compare_traces([out.write(tmp_path / "t.json")], problem, plan)
     parts = {row.name: row.measured_s * 1e6 for row in found.rows}
     assert (parts["ep"], parts["pipeline"]) == (pytest.approx(50), pytest.approx(50))
-    assert "of stream 30, which names no group: pp (elimination)" in trace_comparison_text(found)
+    assert "of stream 30, which names no group: pp (elimination)" in text_of(found)
 
 
 def test_an_ambiguous_group_is_said_to_be(small, tmp_path):
@@ -419,9 +419,7 @@ def test_an_ambiguous_group_is_said_to_be(small, tmp_path):
     out.step(1, 1000.0, 200.0)
     found = compare_traces([out.write(tmp_path / "t.json")], problem, plan)
     assert next(r for r in found.rows if r.name == "ambiguous").measured_s == pytest.approx(50e-6)
-    assert "ambiguous: group 1 of 4 ranks serve dp or tp" in trace_comparison_text(found).replace(
-        "\n  ", " "
-    )
+    assert "ambiguous: group 1 of 4 ranks serve dp or tp" in text_of(found).replace("\n  ", " ")
 
 
 def test_all_formats_hold_the_same(small, tmp_path):
@@ -433,12 +431,12 @@ def test_all_formats_hold_the_same(small, tmp_path):
     assert sum(row["predicted_s"] for row in data["terms"]) == pytest.approx(
         data["predicted_step_s"]
     )
-    text, markdown = trace_comparison_text(found), comparison_markdown(found)
+    text, shown = text_of(found), markdown(document(found))
     for row in found.rows:
         assert f"\n{row.name} " in text
-        assert f"\n| {row.name} |" in markdown
+        assert f"\n| {row.name} |" in shown
     for line in data["findings"]:
-        assert f"- {line}" in markdown
+        assert f"- {line}" in shown
     assert max(len(line) for line in text.splitlines()) <= 100
     assert TraceComparison.dumps(compare_traces([path], *small)) == found.dumps()
 

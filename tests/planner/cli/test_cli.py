@@ -62,13 +62,15 @@ def test_solve_show_explain_emit_in_one_sitting(folder: Path) -> None:
 
 def test_every_term_opens(folder: Path) -> None:
     from costmodels.terms import TERMS
-    from planner.analyze.explain import explain_term
+    from planner.analyze.explain import explain
+    from planner.render.document import text_of
     from planner.solver.answer.result_store import open_plan
+    from planner.solver.options import SolveOptions
 
     run("evaluate", "gpt3-175b", "a100-x1024", "--pin", "tp=8,pp=8,vpp=3,recompute=full")
     _, _, problem, plan = open_plan("last#1")
     for name in TERMS:
-        text = explain_term(problem, plan, name)
+        text = text_of(explain(problem, plan, SolveOptions(), name))
         assert "with this plan's numbers:" in text
         assert "costmodels." in text
 

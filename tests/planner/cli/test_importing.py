@@ -11,7 +11,7 @@ import planner
 from planner.cli.app import app
 from planner.cli.spec_check import check_spec
 from planner.errors import EmitError, SpecError
-from planner.render.text import solve_table
+from planner.render.document import text_of
 from planner.solver.solve import solve
 from planner.specs.loader import import_model, load_model
 
@@ -95,7 +95,7 @@ class TestImportModel:
 class TestInPlaceOfAModelFile:
     def test_solve_lists_the_assumptions(self, folder):
         result = solve("config.json", "h100-x8", top=1, pins={"tp": 8})
-        lines = solve_table(result).splitlines()
+        lines = text_of(result).splitlines()
         assert lines[1].startswith("assumed training.seq_len = 8192 (max_position_embeddings); ")
         assert "--set PATH=VALUE changes one" in " ".join(lines[1:4])
         assert max(len(line) for line in lines if not line.startswith("next:")) <= 100

@@ -11,7 +11,7 @@ from costmodels.stacks import STACKS
 from planner.frameworks.emit import emit_plan, runs_on
 from planner.frameworks.emit_request import EmitRequest
 from planner.frameworks.registry import stack_of
-from planner.render.text import plan_details
+from planner.render.document import text_of
 from planner.solver.options import SolveOptions
 from planner.solver.problem import make_problem
 from planner.specs.loader import load_cluster, load_model, model_from_dict
@@ -104,10 +104,10 @@ def test_every_framework_writes_its_plan(framework: str) -> None:
 def test_a_plan_that_no_framework_holds_in_memory_says_so() -> None:
     large = planner.evaluate("llama3-8b", "h100-x8", pins={"zero": 1}).plans[0]
     assert large.runs_on == ()
-    assert "  runs on: nothing within this memory (megatron, " in plan_details(large)
+    assert "  runs on: nothing within this memory (megatron, " in text_of(large)
     strange = planner.evaluate("llama3-70b", "h100-x512", pins={"pp": 4, "schedule": "zb-h1"})
     assert strange.plans[0].too_large_for == ()
-    assert "  runs on: no framework that can be written" in plan_details(strange.plans[0])
+    assert "  runs on: no framework that can be written" in text_of(strange.plans[0])
 
 
 def test_one_plan_more_or_less_does_not_change_its_neighbours() -> None:

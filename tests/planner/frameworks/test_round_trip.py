@@ -11,7 +11,7 @@ from planner.analyze.plan_files import header_lines
 from planner.errors import SpecError
 from planner.frameworks.emit import emit_plan
 from planner.frameworks.emit_request import EmitRequest
-from planner.render.text import solve_table
+from planner.render.document import text_of
 from planner.solver.answer.reasons import stage_words
 from planner.solver.answer.result import Plan
 from planner.solver.solve import evaluate, solve
@@ -282,7 +282,7 @@ def test_uneven_stages_of_a_solved_plan(name: str, tmp_path: Path) -> None:
     assert report.plan.plan_id == plan.plan_id
     assert report.plan.step_time_s == plan.step_time_s
     # The words for people: the table says uneven, a line below which layers.
-    shown = solve_table(result)
+    shown = text_of(result)
     assert "uneven" in shown
     assert stage_words(plan.layout.stage_layers) in shown
 

@@ -9,7 +9,8 @@ from costmodels.breakdown import break_down, break_downs
 from costmodels.traffic import PlanTraffic
 from planner import solve
 from planner.frameworks.emit import runs_on, runs_on_each
-from planner.render.text import plans_csv, solve_table
+from planner.render.answers.plan_table import plans_csv
+from planner.render.document import text_of
 from planner.solver.answer.plans import plan_of_layout
 from planner.solver.answer.result import Plan, Result
 from planner.solver.problem import make_problem
@@ -104,7 +105,7 @@ def test_tables_make_no_transfers(monkeypatch) -> None:
 
     monkeypatch.setattr(PlanTraffic, "transfers", refuse)
     result = solve("llama3-8b", "h100-x8", top=200)
-    assert len(solve_table(result).splitlines()) > 200
+    assert len(text_of(result).splitlines()) > 200
     assert len(plans_csv(result).splitlines()) == 201
     with pytest.raises(AssertionError, match="asked for"):
         result.dumps()

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import planner
-from planner.render.text import solve_table
+from planner.render.document import text_of
 from planner.specs.search.objectives import parse_duration, shown_duration
 
 MODEL: dict[str, Any] = {
@@ -39,7 +39,7 @@ def named(option: str, **limits: Any) -> str:
     found = planner.solve(MODEL, cluster(), **limits)
     assert not found.plans
     assert found.exit_code == 3
-    text = " ".join(solve_table(found).split())
+    text = " ".join(text_of(found).split())
     assert "No plan keeps the limits." in text
     shown = re.search(rf"{option} (\S+) \(on 4 devices of small\)", text)
     assert shown, text
@@ -69,7 +69,7 @@ def test_of_two_limits_the_one_that_cannot_be_kept_is_named() -> None:
     step_s = planner.solve(MODEL, cluster(), top=1).best.step_time_s
     assert named("--deadline", deadline="1h", step_limit_s=2 * step_s).endswith("d")
     found = planner.solve(MODEL, cluster(), deadline="1h", step_limit_s=step_s / 2)
-    text = " ".join(solve_table(found).split())
+    text = " ".join(text_of(found).split())
     assert "the shortest step that can be kept: --step-limit" in text
     assert "no deadline can be kept within this step limit" in text
 
@@ -79,7 +79,7 @@ def test_where_no_run_ends_no_deadline_is_named() -> None:
     given = cluster(device_mtbf="1 min", checkpoint_time="1 h")
     found = planner.solve(MODEL, given, deadline="1000d")
     assert not found.plans
-    text = " ".join(solve_table(found).split())
+    text = " ".join(text_of(found).split())
     assert "no deadline can be kept: the devices fail sooner than a checkpoint is written" in text
 
 

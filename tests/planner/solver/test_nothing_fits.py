@@ -12,7 +12,7 @@ import planner
 from costmodels.parameters import total_params
 from costmodels.shapes import ModelShape
 from planner.errors import PlannerError
-from planner.render.text import solve_table
+from planner.render.document import text_of
 from planner.solver.infeasible.conflicts import _TEXTS, condition_text
 from planner.solver.infeasible.relaxations import KINDS
 from searches.conflicts import Condition
@@ -194,7 +194,7 @@ def test_the_conflict_is_named_with_the_numbers_of_the_job(
     assert result.conflicts
     if result.counts.space:
         assert [c.parts[-1].code for c in result.conflicts] == ["MEM001"]
-    text = solve_table(result)
+    text = text_of(result)
     for conflict in result.conflicts:
         for part in conflict.parts:
             assert part.code in RULES

@@ -6,7 +6,7 @@ import pytest
 
 import planner
 from planner.errors import SearchError, UsageError
-from planner.render.text import solve_table
+from planner.render.document import text_of
 from planner.solver.answer.reasons import stage_words
 from planner.solver.answer.result_store import open_plan
 from planner.specs.search.axis_values import axis_text, axis_values, layout_to_json, pinned_stages
@@ -20,7 +20,7 @@ def test_a_split_that_solve_found_is_priced_again_as_the_same_plan() -> None:
     found = planner.solve(*JOB, pins=PINS, top=3)
     plan = next(p for p in found.plans if p.layout.split not in ("even", "ends"))
     x = plan.layout
-    assert f"{stage_words(x.stage_layers)} in {plan.plan_id}" in solve_table(found)
+    assert f"{stage_words(x.stage_layers)} in {plan.plan_id}" in text_of(found)
     same = {axis: getattr(x, axis) for axis in ("zero", "vpp", "recompute_layers")}
     for text in (x.split, stage_words(x.stage_layers), layout_to_json(x)["split"]):
         pins = {**PINS, **same, "dp_shard": x.dp_shard, "split": text}

@@ -13,7 +13,8 @@ from planner.analyze.comparison import compare
 from planner.analyze.neighborhood import single_changes
 from planner.analyze.recommend.devices import recommend
 from planner.errors import SearchError, SpecError, UsageError
-from planner.render.text import plans_csv, solve_table
+from planner.render.answers.plan_table import plans_csv
+from planner.render.document import text_of
 from planner.solver import scenarios as variants
 from planner.solver.answer.result import Result
 from planner.solver.answer.result_store import open_plan
@@ -162,7 +163,7 @@ def test_a_recipe_without_peak_is_left_out_with_its_reason() -> None:
     [note] = [note for note in result.notes if "left out" in note]
     assert note.startswith("pool a100-sxm-80gb in fp8-delayed is left out")
     assert "no fp8 matrix units" in note
-    assert "fp8-delayed" in solve_table(result)
+    assert "fp8-delayed" in text_of(result)
 
 
 def test_it_is_an_error_only_where_none_remains() -> None:
@@ -308,7 +309,7 @@ def test_two_recipes_of_one_job_are_compared_as_plans(together: Result, saved: s
 
 
 def test_the_table_names_the_recipes(together: Result) -> None:
-    text = solve_table(together)
+    text = text_of(together)
     assert "bf16 or fp8-delayed or fp8-tensorwise" in text.replace("\n ", "")
     assert "recipe" in text
     assert max(map(len, text.splitlines())) <= 100

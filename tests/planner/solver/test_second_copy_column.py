@@ -4,7 +4,8 @@ import csv
 import io
 
 import planner
-from planner.render.text import plans_csv, plans_markdown, solve_table
+from planner.render.answers.plan_table import plans_csv, plans_markdown
+from planner.render.document import text_of
 
 PINS = {"tp": 1, "pp": 1, "zero": 3, "mbs": 1, "cp": 1, "dp_shard": 64, "devices": 64}
 
@@ -17,9 +18,9 @@ def test_hpz_has_a_column_where_a_plan_uses_it() -> None:
     assert 8 in sizes
     rows = list(csv.DictReader(io.StringIO(plans_csv(found))))
     assert [int(row["hpz"]) for row in rows] == sizes
-    heading = next(x for x in solve_table(found).splitlines() if x.split()[:1] == ["plan"])
+    heading = next(x for x in text_of(found).splitlines() if x.split()[:1] == ["plan"])
     at = heading.split().index("hpz")
-    table = [x.lstrip("*=~ ").split() for x in solve_table(found).splitlines()]
+    table = [x.lstrip("*=~ ").split() for x in text_of(found).splitlines()]
     shown = {
         row[0]: row[at] for row in table if row and row[0] in {p.plan_id for p in found.plans}
     }
@@ -30,4 +31,4 @@ def test_hpz_has_a_column_where_a_plan_uses_it() -> None:
 def test_hpz_has_none_where_no_plan_does() -> None:
     found = planner.solve("llama3-8b", "h100-x512", pins=PINS, framework="deepspeed")
     assert found.plans
-    assert "hpz" not in plans_csv(found) + solve_table(found)
+    assert "hpz" not in plans_csv(found) + text_of(found)

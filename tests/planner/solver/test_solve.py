@@ -10,8 +10,7 @@ import pytest
 
 import planner
 from planner.errors import InfeasibleError, SearchError, SpecError, UsageError
-from planner.render.recommendation_text import recommendation_text
-from planner.render.text import plan_details, solve_table
+from planner.render.document import text_of
 from planner.solver.answer.result import SCHEMA_VERSION
 from planner.solver.calibration.file import load_calibration
 from planner.specs.examples import example_names
@@ -141,7 +140,7 @@ def test_a_pinned_order_of_ranks_is_searched_and_priced() -> None:
     assert hops[0].tier == "scale-up"  # 2 x 4 ranks: a pipeline fills a node
     assert hops[1].tier != "scale-up"
     assert hops[0].time_s < hops[1].time_s
-    text = plan_details(inside)
+    text = text_of(inside)
     assert "placement: rank = tp + 2 pp + 8 dp (tp-cp-ep-pp-dp)" in text
     assert re.search(r"^  pp +4 +128 +2 +1 +scale-up$", text, re.MULTILINE)
 
@@ -168,7 +167,7 @@ def test_ties_are_in_the_first_group_and_marks_say_so(llama70: planner.Result) -
         assert plan.group == 1 or not plan.tie
         assert plan.group <= seen + 1  # the next group starts where none of those before holds
         seen = max(seen, plan.group)
-    text = solve_table(llama70)
+    text = text_of(llama70)
     for plan in llama70.plans[1:]:
         mark = "=" if plan.tie else "~" if plan.group == 1 else " "
         assert f"\n{mark} {plan.plan_id} " in text
@@ -655,7 +654,7 @@ def test_a_recommended_plan_shows_the_axes_that_it_uses() -> None:
     )
     assert found.answer is not None
     assert found.answer["compute_s"] == pytest.approx(compute)
-    heading = next(x for x in recommendation_text(found).splitlines() if " tp pp " in x)
+    heading = next(x for x in text_of(found).splitlines() if " tp pp " in x)
     assert " ep " in heading
 
 

@@ -10,15 +10,16 @@ import planner
 from costmodels.plans import Layout
 from planner.analyze.check import check
 from planner.analyze.comparison import compare
-from planner.analyze.explain import explain_plan, explain_term
+from planner.analyze.explain import explain
 from planner.analyze.neighborhood import single_changes
 from planner.errors import SearchError
 from planner.frameworks.emit import emit_plan
 from planner.frameworks.emit_request import EmitRequest
 from planner.frameworks.programs import is_program
-from planner.render.text import solve_table
+from planner.render.document import text_of
 from planner.solver.answer.result import Plan, Result
 from planner.solver.answer.result_store import open_plan
+from planner.solver.options import SolveOptions
 from planner.specs.loader import load_cluster, load_model
 from planner.specs.search.axis_values import layout_from_json, layout_to_json
 
@@ -69,7 +70,7 @@ def test_open_takes_the_better_of_both(opened: Result) -> None:
     assert opened.counts.space == sum(one.counts.space for one in alone)
     assert opened.best.plan_id == min((x.best for x in alone), key=lambda p: p.step_time_s).plan_id
     assert opened.best.layout.tp_overlap
-    assert "ovl" in solve_table(opened)
+    assert "ovl" in text_of(opened)
 
 
 def test_the_default_search_has_it_off() -> None:
@@ -82,8 +83,8 @@ def test_commands_about_plans_know_it(opened: Result, tmp_path: Path) -> None:
     file.write_text(opened.dumps())
     _, _, problem, plan = open_plan(f"{file}#1")
     assert plan.step_time_s == opened.best.step_time_s
-    assert "tp overlap on" in explain_plan(problem, plan)
-    assert "userbuffers" in explain_term(problem, plan, "tp")
+    assert "tp overlap on" in text_of(explain(problem, plan, SolveOptions()))
+    assert "userbuffers" in text_of(explain(problem, plan, SolveOptions(), "tp"))
     [change] = [c for c in single_changes(problem, plan.layout) if c.axis == "tp_overlap"]
     assert (change.old, change.new) == (True, False)
     assert change.near is not None
@@ -136,7 +137,7 @@ def test_check_names_the_switch_for_a_run_without_it(tmp_path: Path) -> None:
     report = check(script, "h100-x8")
     assert report.plan is not None
     [change] = [c for c in report.changes if c.text == "tp_overlap off -> on"]
-    assert change.words == ("--tp-comm-overlap",)
+    assert change.settings == ("--tp-comm-overlap",)
     assert change.gain_frac > 0
     again = tmp_path / "again.sh"
     text = script.read_text()

@@ -15,7 +15,8 @@ from hardware.parts import Fabric
 from planner.analyze.elasticities import FIGURES
 from planner.cli.spec_check import check_spec
 from planner.errors import SpecError
-from planner.render.catalog_text import sheet
+from planner.render.catalog import sheet_document, sheet_of
+from planner.render.terminal import lines_of
 from planner.specs.loader import cluster_from_dict, load_cluster
 
 US, GB = 1e-6, 1e9
@@ -199,9 +200,9 @@ def test_a_plan_is_another_one_with_another_latency():
 
 @pytest.mark.parametrize("name", ["rubin-ultra", "uec-800"])
 def test_the_sheet_of_an_announced_part_says_so(name):
-    first = sheet(name).splitlines()[0]
+    first = lines_of(sheet_document(sheet_of(name)))[0]
     assert first.endswith("announced: nobody has measured it")
-    assert "announced" not in sheet("h100")
+    assert not sheet_of("h100").announced
 
 
 def test_plans_on_announced_parts_say_so():

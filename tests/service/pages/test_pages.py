@@ -72,7 +72,7 @@ def test_plans_without_a_question_say_how_to_ask():
 
 
 def test_the_answer_as_files_is_that_of_the_command_line():
-    from planner.render.text import plans_csv
+    from planner.render.answers.plan_table import plans_csv
     from planner.solver.solve import solve
 
     pins = {"tp": 1, "zero": 1, "mbs": 1}

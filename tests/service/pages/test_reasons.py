@@ -316,7 +316,7 @@ def test_figures_are_data_that_scripts_may_hold() -> None:
 
 
 def test_the_walk_shows_every_step_and_its_end() -> None:
-    from planner.render.walk_text import conclusion, walk_end
+    from planner.render.answers.recommendation import conclusion, walk_end
 
     asked = "model=llama3-8b&cluster=h100-x8&pin=tp%3D1&max=pp%3D1,cp%3D1,mbs%3D2"
     answer = shown(f"/ui/walk?{asked}")

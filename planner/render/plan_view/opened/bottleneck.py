@@ -8,15 +8,15 @@ from costmodels.problem import Problem
 from costmodels.terms import COMPUTE_TERMS
 from planner.analyze.bottleneck import CUT_BY, MEANING
 from planner.analyze.bottleneck_levers import Bound, Lever, LeverState
-from planner.analyze.bottleneck_text import (
+from planner.render.answers.bottleneck import (
     Name,
-    Said,
+    Sentence,
     StatedNumber,
-    compute_said,
-    headline_said,
-    lever_said,
-    memory_said,
-    next_said,
+    compute_sentence,
+    headline_sentence,
+    lever_sentence,
+    memory_sentence,
+    next_sentence,
     others,
     percent_text,
     relaxing,
@@ -55,18 +55,18 @@ def binding(deck: Deck, problem: Problem, bound: Bound) -> Binding:
     def lever(x: Lever) -> Words:
         gain = StatedNumber(percent_text(-x.gain_frac, True), "change", lever=x)
         step = StatedNumber(f"{x.after.step_s:.4f} s", "step", lever=x)
-        more = lever_said(bound, x)
+        more = lever_sentence(bound, x)
         return cards.words(
             (Name(x.change), ": ", step, " a step, ", gain, *(("; ", *more) if more else ()))
         )
 
     return Binding(
-        says=cards.words(headline_said(bound)),
-        compute=cards.words(compute_said(bound)),
+        says=cards.words(headline_sentence(bound)),
+        compute=cards.words(compute_sentence(bound)),
         relaxing=tuple(lever(x) for x in relaxing(bound)),
-        next=cards.words(next_said(bound)),
+        next=cards.words(next_sentence(bound)),
         others=tuple(lever(x) for x in others(bound)),
-        memory=cards.words(memory_said(bound)),
+        memory=cards.words(memory_sentence(bound)),
     )
 
 
@@ -77,9 +77,9 @@ class _Cards:
         self.deck, self.problem, self.bound = deck, problem, bound
         self.places = {id(x): i for i, x in enumerate(bound.levers)}
 
-    def words(self, said: Said) -> Words:
+    def words(self, sentence: Sentence) -> Words:
         """Return a sentence with its numbers opened."""
-        return tuple(self._part(one) for one in said)
+        return tuple(self._part(one) for one in sentence)
 
     def _part(self, one: str | StatedNumber | Name) -> str | Shown | Label:
         if isinstance(one, str):
@@ -105,7 +105,7 @@ class _Cards:
             "grows": self._grows,
             "over": self._over,
         }
-        return makers[one.of](one)
+        return makers[one.quantity](one)
 
     def _share(self, one: StatedNumber) -> Shown:
         now = self.bound.now
@@ -222,13 +222,13 @@ class _Cards:
     def _free(self, one: StatedNumber) -> Shown:
         plan = self.bound.plan
         usable, peak = plan.usable_bytes, plan.breakdown.peak_bytes
-        first, second = (usable, peak) if one.of == "free" else (peak, usable)
+        first, second = (usable, peak) if one.quantity == "free" else (peak, usable)
         return self.deck.add(
-            f"binding-{one.of}",
-            f"memory of the fullest stage that is {one.of}",
+            f"binding-{one.quantity}",
+            f"memory of the fullest stage that is {one.quantity}",
             first - second,
             "B",
-            "usable − peak" if one.of == "free" else "peak − usable",
+            "usable − peak" if one.quantity == "free" else "peak − usable",
             f"{round(first):,} B − {round(second):,} B",
             "memory of the stage that needs most, see there",
             text=one.text,
@@ -262,9 +262,9 @@ class _Cards:
     def _gain(self, one: StatedNumber) -> Shown:
         key, lever = self._key(one)
         after, now = f"{lever.after.step_s:.10g} s", f"{self.bound.now.step_s:.10g} s"
-        change = one.of == "change"
+        change = one.quantity == "change"
         return self.deck.add(
-            f"{key}-{one.of}",
+            f"{key}-{one.quantity}",
             f"what {lever.change} changes of the step",
             -lever.gain_frac if change else lever.gain_frac,
             "%",

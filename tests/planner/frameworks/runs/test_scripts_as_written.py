@@ -297,10 +297,10 @@ def test_memory_is_not_judged_where_weights_are_off_the_device(name: str, tmp_pa
 
 @pytest.mark.usefixtures("quick")
 def test_the_report_says_that_memory_is_not_judged(tmp_path: Path) -> None:
-    from planner.render.check_report import check_report_text
+    from planner.render.document import text_of
 
     (tmp_path / "ds.json").write_text(offloaded()["ds.json"])
-    text = check_report_text(check(tmp_path / "ds.json", cluster(1), model="llama3-70b"))
+    text = text_of(check(tmp_path / "ds.json", cluster(1), model="llama3-70b"))
     assert "memory not judged: priced without offload_param to cpu" in text
     assert "does not fit" not in text
 

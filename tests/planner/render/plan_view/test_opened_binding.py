@@ -2,8 +2,8 @@
 
 import pytest
 
-from planner.analyze import bottleneck_text as text
 from planner.analyze.bottleneck_levers import bound_of
+from planner.render.answers import bottleneck as text
 from planner.render.plan_view.cards import plain_words
 from tests.planner.render.plan_view import plans
 
@@ -14,23 +14,23 @@ SOME = ["zero3", *(pytest.param(n, marks=pytest.mark.slow) for n in plans.SPECS 
 def test_it_says_what_explain_says(name):
     found, view = plans.opened(name), plans.viewed(name).binding
     bound = bound_of(found.problem, found.plan)
-    few = bound_of(found.problem, found.plan, in_words=True)
-    assert text.binding_text(few) == text.binding_text(bound)
+    few = bound_of(found.problem, found.plan, is_brief=True)
+    assert text.bottleneck_parts(few) == text.bottleneck_parts(bound)
     assert all(lever in bound.levers for lever in few.levers)
 
     def said(words):
         return plain_words(words).replace("−", "-")
 
     assert said(view.says) == text.bottleneck_headline(bound)
-    assert said(view.compute) == text.compute_words(bound)
-    assert said(view.next) == text.next_words(bound)
-    assert said(view.memory) == text.memory_words(bound)
+    assert said(view.compute) == text.plain_text(text.compute_sentence(bound))
+    assert said(view.next) == text.plain_text(text.next_sentence(bound))
+    assert said(view.memory) == text.plain_text(text.memory_sentence(bound))
     for shown, levers in (
         (view.relaxing, text.relaxing(bound)),
         (view.others, text.others(bound)),
     ):
         for words, x in zip(shown, levers, strict=True):
-            more = text.lever_words(bound, x)
+            more = text.plain_text(text.lever_sentence(bound, x))
             price = f"{x.after.step_s:.4f} s a step, {text.percent_text(-x.gain_frac, True)}"
             assert said(words) == f"{x.change}: {price}" + (f"; {more}" if more else "")
 
@@ -56,7 +56,7 @@ def test_its_numbers_are_those_of_the_plan(name):
 def test_computing_is_cut_by_hand():
     """C e / (e_matmul + e_hbm + e_kernel), with the fixed time of a step where it belongs."""
     view, found = plans.viewed("zero3"), plans.opened("zero3")
-    bound = bound_of(found.problem, found.plan, in_words=True)
+    bound = bound_of(found.problem, found.plan, is_brief=True)
     time, e = found.plan.breakdown.time_s, bound.now.elasticity
     computing = sum(
         time[t]

@@ -212,7 +212,7 @@ def test_bad_files(tmp_path: Path, content: bytes | None) -> None:
 
 
 def test_missing_extra_is_one_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("planner.render.report.files.find_spec", lambda name: None)
+    monkeypatch.setattr("planner.render.report.sweep_report.find_spec", lambda name: None)
     done = run_here("report", str(sweep_file(tmp_path)))
     assert done.returncode == 2
     assert "pip install 'parallelism-planner[report]'" in done.stderr

@@ -12,7 +12,7 @@ import yaml
 import planner
 from planner.cli.spec_check import check_spec
 from planner.errors import PlannerError, SpecError, UsageError
-from planner.render.text import solve_table
+from planner.render.document import text_of
 from planner.specs.importers.clusters.reader import import_cluster, looks_like_dump
 from planner.specs.importers.dump_text import clean, decode, read_dump
 from planner.specs.importers.hostlist import expand_hosts
@@ -267,7 +267,7 @@ def test_a_dump_is_a_cluster_argument(tmp_path):
         "assumed pools.0.accelerator = h100-sxm-80gb (h100; the form that comes in nodes of 8)"
     )
     assert assumed in notes
-    assert "note: left out: n003 drained" in solve_table(result)
+    assert "note: left out: n003 drained" in text_of(result)
     hosts = "n[001-002,004-005,010-011,013,016-020,006,008]"
     assert result.inputs["cluster"]["pools"][0]["hosts"] == hosts
     assert "18 x 8" not in check_spec(path)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 import planner
-from planner.render.text import solve_table
+from planner.render.document import text_of
 from tests.planner.command import run_here
 
 MODEL: dict[str, Any] = {
@@ -34,9 +34,9 @@ CLUSTER: dict[str, Any] = {
 }
 
 
-def text_of(**options: Any) -> tuple[planner.Result, str]:
+def answer_text(**options: Any) -> tuple[planner.Result, str]:
     found = planner.solve(MODEL, CLUSTER, **options)
-    return found, " ".join(solve_table(found).split())
+    return found, " ".join(text_of(found).split())
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def text_of(**options: Any) -> tuple[planner.Result, str]:
     ],
 )
 def test_proof_and_legend_name_the_objective(objective: str, best: str, proof: str) -> None:
-    found, text = text_of(objective=objective)
+    found, text = answer_text(objective=objective)
     assert proof in text
     if sum(plan.tie for plan in found.plans) > 1:
         assert f"= within model error of {best}" in text
@@ -71,19 +71,19 @@ def test_proof_and_legend_name_the_objective(objective: str, best: str, proof: s
 
 def test_a_tie_is_listed_for_some_objective() -> None:
     # What the words above are about does occur.
-    found, _ = text_of(objective="cost")
+    found, _ = answer_text(objective="cost")
     assert sum(plan.tie for plan in found.plans) > 1
 
 
 def test_the_first_costs_no_more_than_its_ties_allow() -> None:
-    found, _ = text_of(objective="cost", top=50)
+    found, _ = answer_text(objective="cost", top=50)
     every = [planner.solve(MODEL, CLUSTER, pins={"devices": n}).plans for n in (1, 2, 4)]
     least = min(p.run.usd_per_million_tokens for plans in every for p in plans)
     assert found.best.run.usd_per_million_tokens <= least * 1.01
 
 
 def test_a_front_is_proven_of_the_step_time_alone() -> None:
-    _, text = text_of(pareto=["cost", "step_time"])
+    _, text = answer_text(pareto=["cost", "step_time"])
     assert "proven of the step time alone, not of cost, step_time: none of" in text
 
 

@@ -12,11 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import planner
-from planner.analyze.explain import explain_term
+from planner.analyze.explain import explain
 from planner.errors import SpecError, UsageError
-from planner.render import text as tables
+from planner.render.answers import plan_table as tables
+from planner.render.document import text_of
 from planner.solver.answer.result import Plan, Result
 from planner.solver.answer.result_store import open_plan
+from planner.solver.options import SolveOptions
 from planner.solver.scenarios import undominated_below_s
 from planner.specs.identity import content_id
 from planner.specs.loader import cluster_from_dict, model_from_dict
@@ -169,7 +171,7 @@ def test_a_deadline_leaves_out_what_takes_longer(by_count: Any) -> None:
     late = solve(deadline=f"{days[0] / 2}d")
     assert (late.exit_code, late.plans) == (3, ())
     assert any("times too slow" in note for note in late.notes if note.startswith("limit: "))
-    assert "No plan keeps the limits" in tables.solve_table(late)
+    assert "No plan keeps the limits" in text_of(late)
 
 
 @pytest.mark.slow
@@ -223,7 +225,7 @@ def test_no_plan_of_a_front_with_memory_beats_another(goals: str) -> None:
 
 def test_the_front_is_in_every_form() -> None:
     found = solve(pareto="step_time,devices")
-    table = tables.solve_table(found)
+    table = text_of(found)
     assert "the front of step_time, devices" in table
     assert all(p.plan_id in table for p in found.plans)
     assert [p["plan_id"] for p in json.loads(found.dumps())["plans"]] == [
@@ -302,7 +304,7 @@ def test_figures_open_to_formula_and_source(term: str, part: str, tmp_path: Any)
     path = tmp_path / "result.json"
     path.write_text(on(4, top=1).dumps(), encoding="utf-8")
     _, _, problem, plan = open_plan(f"{path}#1")
-    text = explain_term(problem, plan, term)
+    text = text_of(explain(problem, plan, SolveOptions(), term))
     assert part in text
     assert "with this plan's numbers:" in text
 
@@ -438,7 +440,7 @@ def test_a_stopped_search_states_its_gap(monkeypatch: pytest.MonkeyPatch) -> Non
             found = fastest(list(stopped.plans[:1]))
             assert found / (1 + stopped.gap) <= best * (1 + 1e-9)
             assert json.loads(stopped.dumps())["gap"] == stopped.gap
-            assert "from the best there is" in tables.solve_table(stopped)
+            assert "from the best there is" in text_of(stopped)
             gaps.append(stopped.gap)
     assert gaps
 

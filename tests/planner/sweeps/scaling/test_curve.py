@@ -10,13 +10,13 @@ import pytest
 
 import planner
 from planner.errors import UsageError
+from planner.render.document import text_of
 from planner.solver.request import SolveRequest
 from planner.solver.sources import read_inputs
 from planner.specs.examples import example_content
 from planner.sweeps.rows import COLUMNS
 from planner.sweeps.scaling.curve import SCALE_COLUMNS, Scaling, scale
 from planner.sweeps.scaling.sizes import POINTS, Job, Range, device_sizes, grown, job_size, thinned
-from planner.sweeps.scaling.text import scaling_text
 from searches.feasibility import any_fits
 
 ONLY = {"tp": [2, 4], "pp": [1, 2], "cp": [1], "mbs": [1], "recompute": ["none"]}
@@ -97,7 +97,7 @@ def test_a_batch_that_is_small_has_a_knee() -> None:
     knee, sizes = found.marks["knee"], [row["scale.size"] for row in found.rows]
     assert knee in sizes[:-1]
     assert found.marks["break_even_cost"] <= knee
-    assert f"knee: {knee} devices" in scaling_text(found)
+    assert f"knee: {knee} devices" in text_of(found)
 
 
 def test_tokens_of_a_step_stay_over_sequence_lengths() -> None:
@@ -128,7 +128,7 @@ def test_the_wall_is_the_deepest_of_the_grid_that_fits() -> None:
         if size is not None
     ]
     assert fits == [True, False]
-    assert "wall:" in scaling_text(found)
+    assert "wall:" in text_of(found)
 
 
 def test_text_json_and_csv_are_of_the_same_rows(found: Scaling) -> None:
@@ -141,7 +141,7 @@ def test_text_json_and_csv_are_of_the_same_rows(found: Scaling) -> None:
     assert [float(x["best.step_time_s"]) for x in cells] == [
         row["best.step_time_s"] for row in data["rows"]
     ]
-    lines = scaling_text(found).splitlines()
+    lines = text_of(found).splitlines()
     assert re.match(r"llama3-8b on h100-x8: strong scaling over devices, 64 sequences", lines[0])
     assert [int(line.split()[0]) for line in lines[2:4]] == [4, 8]
 
@@ -149,7 +149,7 @@ def test_text_json_and_csv_are_of_the_same_rows(found: Scaling) -> None:
 def test_nothing_fits_says_why() -> None:
     found = scale("llama3-405b", "h100-x8")
     assert found.exit_code == 3
-    assert "MEM000" in scaling_text(found)
+    assert "MEM000" in text_of(found)
 
 
 def test_a_stopped_curve_keeps_what_it_has() -> None:
@@ -159,7 +159,7 @@ def test_a_stopped_curve_keeps_what_it_has() -> None:
     assert found.stopped == "time limit"
     assert found.exit_code == 4
     assert [row["scale.size"] for row in found.rows] == [4]
-    assert "stopped (time limit)" in scaling_text(found)
+    assert "stopped (time limit)" in text_of(found)
 
 
 def job() -> Job:

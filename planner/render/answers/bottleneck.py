@@ -1,11 +1,11 @@
-"""What binds a plan, in words: for terminals, reports and pages."""
+"""What binds a plan, what relaxes it and what comes next: for terminals, reports and pages."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from planner.analyze.bottleneck import MEANING, MEMORY
 from planner.analyze.bottleneck_levers import MOST_SHOWN, Bound, Lever
-from planner.text_lines import wrapped
+from planner.documents import Grid, Paragraph, Part, Spacing
 from planner.units import GIB
 
 SHOWN_SHARE = 0.005
@@ -19,10 +19,10 @@ def percent_text(share: float, sign: bool = False) -> str:
 
 @dataclass(frozen=True, slots=True)
 class StatedNumber:
-    """A number of a sentence: as it is said, and which one it is."""
+    """A number of a sentence: its text, and which one it is."""
 
     text: str
-    of: str
+    quantity: str
     """`share` and `part` of the step, `saved` by a plan without recomputation, `peak` time of the
     model's FLOPs, `uneven` stages, `next step`, `next share`, `free`, `lacking`, `usable` and
     `roomier` memory; of a lever its `step`, `gain`, `before` and `after` of the part that it
@@ -38,82 +38,72 @@ class Name:
     text: str
 
 
-Said = tuple[str | StatedNumber | Name, ...]
+Sentence = tuple[str | StatedNumber | Name, ...]
 """A sentence as texts, numbers and names: pages let its numbers be opened."""
 
 
-def plain_text(said: Said) -> str:
+def plain_text(sentence: Sentence) -> str:
     """Return a sentence as text."""
-    return "".join(part if isinstance(part, str) else part.text for part in said)
+    return "".join(part if isinstance(part, str) else part.text for part in sentence)
 
 
-def _share(found: Bound, part: str) -> StatedNumber:
-    return StatedNumber(percent_text(found.now.share(part)), "share", part)
+def _share(bound: Bound, part: str) -> StatedNumber:
+    return StatedNumber(percent_text(bound.now.share(part)), "share", part)
 
 
-def bottleneck_headline(found: Bound) -> str:
+def bottleneck_headline(bound: Bound) -> str:
     """Return what binds in one sentence."""
-    return plain_text(headline_said(found))
+    return plain_text(headline_sentence(bound))
 
 
-def headline_said(found: Bound) -> Said:
+def headline_sentence(bound: Bound) -> Sentence:
     """Return what binds in one sentence, numbers apart."""
-    now, binds = found.now, found.binds
-    rest = [p for p in found.ordered if p != binds and now.share(p) >= SHOWN_SHARE]
-    others: Said = ()
+    now, binds = bound.now, bound.binds
+    rest = [p for p in bound.ordered if p != binds and now.share(p) >= SHOWN_SHARE]
+    others: Sentence = ()
     for p in rest[:4]:
-        others += (", " if others else "", f"{p} ", _share(found, p))
-    if binds == MEMORY and found.roomier is not None:
-        saved = StatedNumber(percent_text(1.0 - found.roomier.step_s / now.step_s), "saved")
+        others += (", " if others else "", f"{p} ", _share(bound, p))
+    if binds == MEMORY and bound.roomier is not None:
+        saved = StatedNumber(percent_text(1.0 - bound.roomier.step_s / now.step_s), "saved")
         lead = "memory: without recomputation a step takes "
         return (lead, saved, " less; of the step as it is, ", *others)
-    if not found.dominates:
-        first = (f"nothing dominates: the largest part is {binds} ", _share(found, binds))
+    if not bound.dominates:
+        first = (f"nothing dominates: the largest part is {binds} ", _share(bound, binds))
         return (*first, ", then ", *others)
     then = ("; then ", *others) if others else ()
-    return (f"{binds}, ", _share(found, binds), f" of the step ({MEANING[binds]})", *then)
+    return (f"{binds}, ", _share(bound, binds), f" of the step ({MEANING[binds]})", *then)
 
 
 UNEVEN = 1.05
 """Stages are called uneven where the slowest works so many times as long as the mean."""
 
 
-def compute_words(found: Bound) -> str:
-    """Return how far computing is from the data sheet; empty where it does not bind."""
-    return plain_text(compute_said(found))
-
-
-def compute_said(found: Bound) -> Said:
+def compute_sentence(bound: Bound) -> Sentence:
     """Return how far computing is from the data sheet, numbers apart."""
-    compute_s = found.now.parts["compute"]
-    if found.binds != "compute" or found.peak_s >= compute_s:
+    compute_s = bound.now.parts["compute"]
+    if bound.binds != "compute" or bound.peak_s >= compute_s:
         return ()
-    rest: Said = ("what kernels do not reach",)
-    if found.slowest_over_mean >= UNEVEN:
-        times = StatedNumber(f"{found.slowest_over_mean:.2f}", "uneven")
+    rest: Sentence = ("what kernels do not reach",)
+    if bound.slowest_over_mean >= UNEVEN:
+        times = StatedNumber(f"{bound.slowest_over_mean:.2f}", "uneven")
         rest += (", and uneven stages: the slowest works ", times, " times as long as the mean")
     return (
         "Of these ",
         StatedNumber(f"{compute_s:.2f} s", "part", "compute"),
         ", ",
-        StatedNumber(f"{found.peak_s:.2f} s", "peak"),
+        StatedNumber(f"{bound.peak_s:.2f} s", "peak"),
         " are the model's FLOPs at the peak of the data sheet; the rest is ",
         *rest,
     )
 
 
-def lever_words(found: Bound, lever: Lever) -> str:
-    """Return one change with its price, without its gain."""
-    return plain_text(lever_said(found, lever))
-
-
-def lever_said(found: Bound, lever: Lever) -> Said:
+def lever_sentence(bound: Bound, lever: Lever) -> Sentence:
     """Return one change with its price, without its gain, numbers apart."""
-    now, after = found.now, lever.after
+    now, after = bound.now, lever.after
     part = lever.relaxes
-    messages: list[Said] = []
+    messages: list[Sentence] = []
     if lever.kind == "memory":
-        over = after.peak_bytes - found.plan.usable_bytes
+        over = after.peak_bytes - bound.plan.usable_bytes
         number = StatedNumber(f"{over / GIB:.1f} GiB", "over", lever=lever)
         messages.append(("needs ", number, " more than there are"))
     elif now.parts[part] > after.parts[part]:
@@ -129,14 +119,9 @@ def lever_said(found: Bound, lever: Lever) -> Said:
     return tuple(x for i, one in enumerate(messages) for x in ((", ",) if i else ()) + one)
 
 
-def next_words(found: Bound) -> str:
-    """Return the next bottleneck in one sentence."""
-    return plain_text(next_said(found))
-
-
-def next_said(found: Bound) -> Said:
+def next_sentence(bound: Bound) -> Sentence:
     """Return the next bottleneck in one sentence, numbers apart."""
-    x = found.next
+    x = bound.next
     share = StatedNumber(percent_text(x.state.share(x.part)), "next share", x.part)
     if not x.after:
         lead = f"Nothing that was priced relaxes it; the next part is {x.part}, "
@@ -155,21 +140,21 @@ def next_said(found: Bound) -> Said:
     )
 
 
-def relaxing(found: Bound) -> tuple[Lever, ...]:
+def relaxing(bound: Bound) -> tuple[Lever, ...]:
     """Return what to name of the changes that relax what binds.
 
     Those that save time, the best of each axis; where none does, the one that costs least.
     """
-    own = found.relaxing(found.binds)
+    own = bound.relaxing(bound.binds)
     return _best_of_each(x for x in own if x.gain_frac > 0) or own[:1]
 
 
-def others(found: Bound) -> tuple[Lever, ...]:
+def others(bound: Bound) -> tuple[Lever, ...]:
     """Return what to name of the changes that relax other parts, fit and save time."""
     return _best_of_each(
         x
-        for x in found.levers
-        if x.relaxes != found.binds and x.kind != MEMORY and x.gain_frac > 0
+        for x in bound.levers
+        if x.relaxes != bound.binds and x.kind != MEMORY and x.gain_frac > 0
     )
 
 
@@ -181,17 +166,12 @@ def _best_of_each(levers: Iterable[Lever]) -> tuple[Lever, ...]:
     return tuple(entries.values())[:MOST_SHOWN]
 
 
-def memory_words(found: Bound) -> str:
-    """Return what more memory would give, in one sentence."""
-    return plain_text(memory_said(found))
-
-
-def memory_said(found: Bound) -> Said:
+def memory_sentence(bound: Bound) -> Sentence:
     """Return what more memory would give, in one sentence, numbers apart."""
-    plan = found.plan
+    plan = bound.plan
     free = plan.usable_bytes - plan.breakdown.peak_bytes
     text = f"{plan.usable_bytes / GIB:.1f}"
-    lead: Said = (
+    lead: Sentence = (
         "Memory: ",
         StatedNumber(f"{free / GIB:.1f}", "free"),
         " of ",
@@ -206,14 +186,14 @@ def memory_said(found: Bound) -> Said:
             StatedNumber(text, "usable"),
             " usable",
         )
-    own = found.relaxing(MEMORY)
+    own = bound.relaxing(MEMORY)
     part = plan.breakdown.rows.problem.pool.accelerator
-    if found.roomier is not None and found.roomier.memory_bytes > part.memory_bytes:
-        saved = 1.0 - found.roomier.step_s / found.now.step_s
+    if bound.roomier is not None and bound.roomier.memory_bytes > part.memory_bytes:
+        saved = 1.0 - bound.roomier.step_s / bound.now.step_s
         return (
             *lead,
             "; a device of ",
-            StatedNumber(f"{found.roomier.memory_bytes / GIB:.1f} GiB", "roomier"),
+            StatedNumber(f"{bound.roomier.memory_bytes / GIB:.1f} GiB", "roomier"),
             " would do without recomputation, ",
             StatedNumber(percent_text(-saved, True), "saved"),
         )
@@ -233,26 +213,31 @@ def memory_said(found: Bound) -> Said:
     )
 
 
-def _lever_lines(found: Bound, levers: Iterable[Lever]) -> list[str]:
-    lines = []
-    for x in levers:
-        lead = f"  {x.change:<32} {x.after.step_s:>9.4f} s {percent_text(-x.gain_frac, True):>7} "
-        lines += wrapped(lead, lever_words(found, x), indent=54)
-    return lines
+def _lever_grid(bound: Bound, levers: Iterable[Lever], caption: str) -> Part:
+    rows = [
+        (
+            *(x.change, f"{x.after.step_s:.4f} s", percent_text(-x.gain_frac, True)),
+            plain_text(lever_sentence(bound, x)),
+        )
+        for x in levers
+    ]
+    if not rows:
+        return Paragraph("  nothing that was tried")
+    spacing = Spacing((32, 11, 7, 0), gaps=(0, 1, 1, 2), indent=2, hang=54)
+    return Grid(("",) * 4, tuple(rows), caption, (1, 2), spacing=spacing)
 
 
-def binding_text(found: Bound) -> str:
+def bottleneck_parts(bound: Bound) -> list[Part]:
     """Return what binds, what relaxes it, what comes next, what else helps."""
-    lines = wrapped("what binds:", bottleneck_headline(found))
-    words = compute_words(found)
-    if words:
-        lines += wrapped(" ", f"{words}.")
-    own, rest = relaxing(found), others(found)
-    lines.append("what relaxes it, each change alone and priced anew:")
-    lines += _lever_lines(found, own) or ["  nothing that was tried"]
-    lines += wrapped("next:", f"{next_words(found)}.")
+    compute, rest = compute_sentence(bound), others(bound)
+    relaxed, helped = "what relaxes it, each change alone and priced anew", "what else would help"
+    parts: list[Part] = [Paragraph(bottleneck_headline(bound), label="what binds:")]
+    if compute:
+        parts.append(Paragraph(f"{plain_text(compute)}.", label=" "))
+    parts.append(Paragraph(f"{relaxed}:"))
+    parts.append(_lever_grid(bound, relaxing(bound), relaxed))
+    parts.append(Paragraph(f"{plain_text(next_sentence(bound))}.", label="next:"))
     if rest:
-        lines.append("what else would help:")
-        lines += _lever_lines(found, rest)
-    lines += wrapped(" ", f"{memory_words(found)}.")
-    return "\n".join(line.rstrip() for line in lines) + "\n"
+        parts.append(Paragraph(f"{helped}:"))
+        parts.append(_lever_grid(bound, rest, helped))
+    return [*parts, Paragraph(f"{plain_text(memory_sentence(bound))}.", label=" ")]

@@ -1,4 +1,4 @@
-"""The catalogue as text."""
+"""The catalogue: all parts, and every figure of one with its source."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,43 +11,67 @@ from hardware.catalogue import (
     ridge_points,
 )
 from hardware.parts import Accelerator, Link, Platform, Provenance
+from planner.documents import Blank, Code, Grid, Paragraph, Part, Spacing
 from planner.errors import NoPartError
-from planner.text_lines import wrapped
 from planner.units import format_bandwidth, format_link_speed, format_rate, format_size
 
 
-def catalog_list(catalogue: Catalogue | None = None) -> str:
-    """Return all accelerators, links and platforms, one line each; of the installed catalogue."""
+def catalog_document(catalogue: Catalogue | None = None) -> list[Part]:
+    """Return all accelerators, links and platforms, a row each; of the installed catalogue."""
     catalogue = catalogue or load_catalogue()
-    lines = [
-        f"{'accelerator':<28} {'memory':>10} {'HBM':>11} {'bf16 dense':>13} "
-        f"{'scale-up':>11}  domain"
+    return [
+        _accelerator_grid(catalogue),
+        Blank(),
+        _link_grid(catalogue),
+        Blank(),
+        _platform_grid(catalogue),
+        Paragraph("each: of the ports' speed, one way, per device"),
     ]
+
+
+def _accelerator_grid(catalogue: Catalogue) -> Grid:
+    rows = []
     for part in catalogue.accelerators.values():
         bf16 = part.peak_flops_per_s.get("bf16")
-        lines.append(
-            f"{part.name:<28} {format_size(part.memory_bytes):>10} "
-            f"{format_bandwidth(part.hbm_bytes_per_s):>11} "
-            f"{format_rate(bf16) if bf16 else '-':>13} "
-            f"{format_bandwidth(part.scale_up_bytes_per_s):>11}  {part.scale_up_domain}"
+        rows.append(
+            (
+                part.name,
+                format_size(part.memory_bytes),
+                format_bandwidth(part.hbm_bytes_per_s),
+                format_rate(bf16) if bf16 else "-",
+                format_bandwidth(part.scale_up_bytes_per_s),
+                str(part.scale_up_domain),
+            )
         )
-    lines += ["", f"{'link':<28} {'kind':<10} {'per port, one way':>18}"]
-    for link in catalogue.links.values():
-        speed = format_bandwidth(link.bytes_per_s) if link.bytes_per_s else "by accelerator"
-        lines.append(f"{link.name:<28} {link.kind:<10} {speed:>18}")
-    lines += [
-        "",
-        f"{'instance or platform':<28} {'of':<13} {'node':<22} {'ports':<17} {'each':>9}",
-    ]
-    for platform in catalogue.platforms.values():
-        ports = f"{platform.nics_per_node} x {platform.nic}"
-        node = f"{platform.devices_per_node} x {platform.accelerator}"
-        share = format_bandwidth(port_bytes_per_device_s(catalogue, platform))
-        lines.append(
-            f"{platform.name:<28} {platform.provider:<13} {node:<22} {ports:<17} {share:>9}"
+    heads = ("accelerator", "memory", "HBM", "bf16 dense", "scale-up", "domain")
+    spacing = Spacing((28, 10, 11, 13, 11, 0), (0, 1, 1, 1, 1, 2))
+    return Grid(heads, tuple(rows), "Accelerators", (1, 2, 3, 4), spacing=spacing)
+
+
+def _link_grid(catalogue: Catalogue) -> Grid:
+    rows = tuple(
+        (
+            *(link.name, link.kind),
+            format_bandwidth(link.bytes_per_s) if link.bytes_per_s else "by accelerator",
         )
-    lines.append("each: of the ports' speed, one way, per device")
-    return "\n".join(lines) + "\n"
+        for link in catalogue.links.values()
+    )
+    heads = ("link", "kind", "per port, one way")
+    return Grid(heads, rows, "Links", (2,), spacing=Spacing((28, 10, 18), 1))
+
+
+def _platform_grid(catalogue: Catalogue) -> Grid:
+    rows = tuple(
+        (
+            *(platform.name, platform.provider),
+            f"{platform.devices_per_node} x {platform.accelerator}",
+            f"{platform.nics_per_node} x {platform.nic}",
+            format_bandwidth(port_bytes_per_device_s(catalogue, platform)),
+        )
+        for platform in catalogue.platforms.values()
+    )
+    heads = ("instance or platform", "of", "node", "ports", "each")
+    return Grid(heads, rows, "Platforms", (4,), spacing=Spacing((28, 13, 22, 17, 9), 1))
 
 
 def port_bytes_per_device_s(catalogue: Catalogue, platform: Platform) -> float:
@@ -63,7 +87,7 @@ class Sheet:
     name: str
     kind: str
     """`accelerator`, `link` or `platform`."""
-    of: str
+    family: str
     """Vendor and generation, kind of link, or provider."""
     aliases: tuple[str, ...]
     announced: bool
@@ -93,38 +117,45 @@ def sheet_of(name: str, catalogue: Catalogue | None = None) -> Sheet:
     raise NoPartError(f"no part called {name!r}", f"{hint}planner catalog list")
 
 
-def sheet(name: str, catalogue: Catalogue | None = None) -> str:
-    """Return every figure of one part with its source and date, as `catalog_list`."""
-    found = sheet_of(name, catalogue)
-    announced = ", announced: nobody has measured it" if found.announced else ""
-    lines = [f"{found.name} ({found.of}){announced}"]
-    if found.aliases:
-        lines += wrapped("  also called", ", ".join(found.aliases))
-    lines += _figures(found)
-    if found.ridge:
-        lines.append("  ridge points (FLOP per byte above which compute is the limit):")
-    for point in found.ridge:
-        label = f"{point.level} {point.link}".strip()
-        lines.append(f"    {label:<24} {point.flops_per_byte:>9,.0f}  ({point.precision})")
-    return "\n".join(lines) + "\n"
+def sheet_document(sheet: Sheet) -> list[Part]:
+    """Return every figure of one part with its source and date."""
+    announced = ", announced: nobody has measured it" if sheet.announced else ""
+    parts: list[Part] = [Code((f"{sheet.name} ({sheet.family}){announced}",))]
+    if sheet.aliases:
+        parts.append(Paragraph(", ".join(sheet.aliases), label="  also called"))
+    parts += _figure_parts(sheet)
+    if sheet.ridge:
+        rows = tuple(
+            (
+                f"{point.level} {point.link}".strip(),
+                f"{point.flops_per_byte:,.0f}",
+                f"({point.precision})",
+            )
+            for point in sheet.ridge
+        )
+        caption = "  ridge points (FLOP per byte above which compute is the limit):"
+        spacing = Spacing((24, 9, 0), (0, 1, 2), 4, captioned=True)
+        parts.append(Grid(("",) * 3, rows, caption, (1,), spacing=spacing))
+    return parts
 
 
-def _figures(found: Sheet) -> list[str]:
-    """Return the lines of named figures, then the sources that they refer to by number."""
-    width = max(len(label) for label, _, _ in found.figures)
-    values = max(len(value) for _, value, _ in found.figures)
+def _figure_parts(sheet: Sheet) -> list[Part]:
+    """Return the named figures, then the sources that they refer to by number."""
     sources: dict[str, int] = {}
-    lines = []
-    for label, value, origin in found.figures:
+    rows = []
+    for label, value, provenance in sheet.figures:
         note = ""
-        if origin:
-            number = sources.setdefault(f"{origin.source} ({origin.date})", len(sources) + 1)
-            note = f"  [{number}]" + ("" if origin.status == "confirmed" else f" {origin.status}")
-        lines.append(f"  {label:<{width}}  {value:<{values}}{note}".rstrip())
-    lines.append("  sources:")
-    for source, number in sources.items():
-        lines += wrapped(f"    [{number}]", source)
-    return lines
+        if provenance:
+            source = f"{provenance.source} ({provenance.date})"
+            number = sources.setdefault(source, len(sources) + 1)
+            status = "" if provenance.status == "confirmed" else f" {provenance.status}"
+            note = f"[{number}]{status}"
+        rows.append((label, value, note))
+    return [
+        Grid(("",) * 3, tuple(rows), "Figures", spacing=Spacing(indent=2)),
+        Paragraph("  sources:"),
+        *(Paragraph(source, label=f"    [{number}]") for source, number in sources.items()),
+    ]
 
 
 Rows = list[tuple[str, str, str]]
