@@ -10,12 +10,20 @@ from numpy.typing import NDArray
 
 from costmodels.layers.compute import ForwardBackward
 from costmodels.layers.layer_grid import LayerGrid
-from costmodels.layers.layer_terms import LayerTerms, SplitDegrees, layer_terms, sets_of
+from costmodels.layers.layer_kind import ExpertLayerTerms, SplitDegrees
+from costmodels.layers.layer_terms import layer_terms, sets_of
 from costmodels.plans import ZERO_BUBBLE, Layout, PlanTable
 from costmodels.problem import Problem
 from costmodels.schedule import pipeline
+from costmodels.schedule.in_flight import UnequalChunks, unequal_chunks
 from costmodels.schedule.rank_costs import with_kinds
-from costmodels.schedule.stages import expert_prefix
+from costmodels.schedule.stages import (
+    LOOPED,
+    StageKinds,
+    interleaved_chunks,
+    layer_prefix,
+    other_kinds,
+)
 from costmodels.shape_terms import ShapeTerms, shape_terms
 from costmodels.step import (
     Rows,
@@ -149,21 +157,20 @@ def _virtual_stages(
     recomputed = np.minimum(held, np.array([[x.recompute_layers] for x in layouts]))
     again = recomputed * terms.recompute_full_s[at] + held * modules.again_s.take(of_set)
     forward, backward = held * one_forward, held * one_backward + again
-    if terms.experts:
-        more, experts = terms.experts, rows.problem.shape.expert_layers
-        prefixes = [_stage_prefixes(x.stage_layers, experts) for x in layouts]
-        routed = np.array([[stage[-1] for stage in stages] for stages in prefixes])
-        routed_again = np.array(
+    flags = other_kinds(rows.problem.shape.layer_sequence)
+    for more, more_again, of_kind in zip(terms.others, modules.other_again_s, flags, strict=True):
+        prefixes = [_stage_prefixes(x.stage_layers, tuple(of_kind)) for x in layouts]
+        count = np.array([[stage[-1] for stage in stages] for stages in prefixes])
+        count_again = np.array(
             [
                 [stage[min(x.recompute_layers, len(stage) - 1)] for stage in stages]
                 for x, stages in zip(layouts, prefixes, strict=True)
             ]
         )
-        forward = forward + routed * (more.layer.forward_s - terms.layer.forward_s)[at]
-        backward = backward + routed * (more.layer.backward_s - terms.layer.backward_s)[at]
-        backward = backward + routed_again * (more.recompute_full_s - terms.recompute_full_s)[at]
-        if modules.expert_again_s is not None:
-            backward = backward + routed * modules.expert_again_s.take(of_set)
+        forward = forward + count * (more.layer.forward_s - terms.layer.forward_s)[at]
+        backward = backward + count * (more.layer.backward_s - terms.layer.backward_s)[at]
+        backward = backward + count_again * (more.recompute_full_s - terms.recompute_full_s)[at]
+        backward = backward + count * more_again.take(of_set)
     alone = at[:, 0]
     forward[:, 0] += terms.embedding.forward_s[alone]
     backward[:, 0] += terms.embedding.backward_s[alone]
@@ -178,11 +185,11 @@ def _virtual_stages(
 
 @lru_cache(maxsize=4096)
 def _stage_prefixes(
-    counts: tuple[int, ...], experts: tuple[bool, ...]
+    counts: tuple[int, ...], flags: tuple[bool, ...]
 ) -> tuple[tuple[float, ...], ...]:
-    """Return the expert layers among the first 0, 1, ... layers of each virtual stage."""
+    """Return the flagged layers among the first 0, 1, ... layers of each virtual stage."""
     longest = max(counts)
-    return tuple(expert_prefix(counts, (j,), experts, longest) for j in range(len(counts)))
+    return tuple(layer_prefix(counts, (j,), flags, longest) for j in range(len(counts)))
 
 
 def _mtp_again_s(rows: Rows, at: NDArray[np.intp]) -> Floats:
@@ -191,8 +198,8 @@ def _mtp_again_s(rows: Rows, at: NDArray[np.intp]) -> Floats:
     Of some positions in `rows.sets`.
     """
     shape, recomputed = rows.problem.shape, rows.sets.again_s.take(at)
-    if rows.sets.expert_again_s is not None and shape.expert_layers[-1]:
-        recomputed = recomputed + rows.sets.expert_again_s.take(at)
+    if last_kind := shape.layer_sequence[-1]:
+        recomputed = recomputed + rows.sets.other_again_s[last_kind - 1].take(at)
     return np.asarray(shape.mtp_layers * recomputed)
 
 
@@ -269,12 +276,6 @@ def _with_the_rest(rows: Rows, runs: Sequence[pipeline.PipelineRun]) -> list[flo
     straggle = straggler_factor(rows.problem, rows.table.shapes.n_devices)
     flush = pipeline.flush_times_s(runs)
     return [straggle * one + float(rest[i]) for i, one in enumerate(flush)]
-
-
-def _expert_layers(rows: Rows, layout: Layout, chunks: Sequence[int], first: int) -> float:
-    """Return the expert layers among the first `first` layers of some virtual stages."""
-    routing = rows.problem.shape.expert_layers
-    return expert_prefix(layout.stage_layers, chunks, routing, first)[-1]
 
 
 def break_down(
@@ -429,14 +430,9 @@ def _time_terms(
     again_cp = (full + core) * layers.cp_forward.exposed_s[at]
     cp_exposed = layers.cp_forward.exposed_s[at] + layers.cp_backward.exposed_s[at]
     recomputed = full * layers.recompute_full_s[at] + forward_s
-    routed, routed_again = np.zeros(len(layouts)), np.zeros(len(layouts))
-    if layers.experts:
-        for i, (x, r) in enumerate(both):
-            ranks = x.stages_of(r)
-            routed[i] = _expert_layers(rows, x, ranks, max(x.stage_layers))
-            routed_again[i] = _expert_layers(rows, x, ranks, x.recompute_layers)
-    more = _expert_terms(layers, at, routed, routed_again)
+    more = _other_kind_terms(rows, both)
     again_tp, recomputed = again_tp + more["again_tp"] + tp_s, recomputed + more["again"]
+    again_cp = again_cp + more["again_cp"]
     again_ep = more["again_ep"] + exchange_s
     exposed, hidden = traffic.data_parallel
     kind, each = np.array(traffic.slowest_kind), np.arange(len(layouts))
@@ -451,7 +447,7 @@ def _time_terms(
         offloaded = offloaded + m * traffic.activation_waits.total_s[0]
     entries = {
         "linear": m * held * layers.linear.total_s[at] + m * more["linear"],
-        "attention": m * held * layers.attention.total_s[at],
+        "attention": m * held * layers.attention.total_s[at] + m * more["attention"],
         "elementwise": m * held * layers.elementwise.total_s[at] + m * more["elementwise"],
         "experts": m * more["experts"],
         "head": m * (head - head_tp - head_cp - head_ep) * last,
@@ -459,7 +455,7 @@ def _time_terms(
         "recompute": m * (recomputed - again_tp - again_cp - again_ep),
         "host": m * held * (layers.host.total_s[at] + stalled(rows).total_s) + m * more["host"],
         "tp": m * (held * tp_exposed + again_tp + ends_tp + more["tp"]),
-        "cp": m * (held * cp_exposed + again_cp + head_cp * last),
+        "cp": m * (held * cp_exposed + again_cp + head_cp * last + more["cp"]),
         "ep": m * (more["ep"] + again_ep + head_ep * last),
         "overlap": m * held * layers.tax.total_s[at]
         + m * more["tax"]
@@ -472,31 +468,50 @@ def _time_terms(
     return columns | {"fixed": [problem.stack.fixed_step_s] * len(layouts)}
 
 
-def _expert_terms(
-    layers: LayerTerms, at: NDArray[np.intp], routed: Floats, again: Floats
-) -> dict[str, Floats]:
-    """Return what expert layers add to each term over dense ones, seconds per micro-batch.
+def _other_kind_terms(rows: Rows, plans: Sequence[tuple[Layout, int]]) -> dict[str, Floats]:
+    """Return what layers of other kinds add to each term over the first kind's, s per micro-batch.
 
-    `routed` layers of each plan's rank have experts, `again` of them are recomputed in full.
+    `plans` are layouts and pipeline ranks, one for each row.
     """
-    names = ("linear", "elementwise", "host", "tax")
-    others = ("tp", "experts", "ep", "again", "again_tp", "again_ep")
-    result = layers.experts
-    if result is None:
-        return dict.fromkeys((*names, *others), np.zeros(len(routed)))
-    adds = {
-        name: (getattr(result, name).total_s - getattr(layers, name).total_s)[at] for name in names
-    }
-    ahead = (result.tp_forward.exposed_s - layers.tp_forward.exposed_s)[at]
-    after = (result.tp_backward.exposed_s - layers.tp_backward.exposed_s)[at]
-    adds |= {"tp": ahead + after, "experts": result.routed.total_s[at]}
-    out = {name: routed * value for name, value in adds.items()}
-    out["ep"] = routed * result.exchange.total_s[at]
-    out["again"] = again * (result.recompute_full_s - layers.recompute_full_s)[at]
-    out["again_tp"] = again * ahead
-    out["again_ep"] = again * result.exchange.forward_s[at]
-    # A rank without expert layers pays nothing for them, not even what is negative.
-    return {name: np.where(routed > 0.0, value, 0.0) for name, value in out.items()}
+    first, row_idx = rows.layers, rows.index
+    core_again = np.array(["core_attn" in x.recompute_modules for x, _ in plans], dtype=np.float64)
+    names = ("linear", "attention", "elementwise", "host", "tax")
+    others = ("tp", "cp", "experts", "ep", "again", "again_tp", "again_cp", "again_ep")
+    total = {name: np.zeros(len(plans)) for name in (*names, *others)}
+    flags = other_kinds(rows.problem.shape.layer_sequence)
+    for kind, of_kind in zip(first.others, flags, strict=True):
+        prefixes = [
+            layer_prefix(x.stage_layers, x.stages_of(r), of_kind, max(x.stage_layers))
+            for x, r in plans
+        ]
+        count = np.array([prefix[-1] for prefix in prefixes])
+        again = np.array(
+            [
+                prefix[min(x.recompute_layers, len(prefix) - 1)]
+                for (x, _), prefix in zip(plans, prefixes, strict=True)
+            ]
+        )
+        adds = {
+            name: count * (getattr(kind, name).total_s - getattr(first, name).total_s)[row_idx]
+            for name in names
+        }
+        for axis in ("tp", "cp"):
+            ahead, after = (
+                (getattr(kind, name).exposed_s - getattr(first, name).exposed_s)[row_idx]
+                for name in (f"{axis}_forward", f"{axis}_backward")
+            )
+            adds[axis] = count * (ahead + after)
+            core = count * core_again if axis == "cp" else 0.0
+            adds[f"again_{axis}"] = (again + core) * ahead
+        adds["again"] = again * (kind.recompute_full_s - first.recompute_full_s)[row_idx]
+        if isinstance(kind, ExpertLayerTerms):
+            adds["experts"] = count * kind.routed.total_s[row_idx]
+            adds["ep"] = count * kind.exchange.total_s[row_idx]
+            adds["again_ep"] = again * kind.exchange.forward_s[row_idx]
+        for name, value in adds.items():
+            # A rank without such layers pays nothing for them, not even what is negative.
+            total[name] = total[name] + np.where(count > 0.0, value, 0.0)
+    return total
 
 
 def _memory_by_stage(rows: Rows, layouts: Sequence[Layout]) -> list[tuple[dict[str, float], ...]]:
@@ -517,8 +532,22 @@ def _memory_by_stage(rows: Rows, layouts: Sequence[Layout]) -> list[tuple[dict[s
             for x, chunks in zip(layouts, held, strict=True)
         ]
     )
-    these = replace(
-        kinds,
+    sequence = problem.shape.layer_sequence
+    prefix, others_again = None, None
+    if kinds.prefix is not None:
+        longest = max(max(x.stage_layers) for x in layouts)
+        prefix = np.array(
+            [
+                [
+                    [layer_prefix(x.stage_layers, x.stages_of(r), flags, longest) for r in members]
+                    for x, members in zip(layouts, ranks, strict=True)
+                ]
+                for flags in other_kinds(sequence)
+            ]
+        )
+        depth = np.array([[[min(x.recompute_layers, longest)]] for x in layouts])
+        others_again = np.take_along_axis(prefix, depth[None], axis=3)[..., 0].transpose(0, 2, 1)
+    these = StageKinds(
         rank=np.array(ranks, dtype=np.int32),
         late_rank=np.array(ranks, dtype=np.int32),
         n_ranks=np.ones(layers.shape),
@@ -527,23 +556,26 @@ def _memory_by_stage(rows: Rows, layouts: Sequence[Layout]) -> list[tuple[dict[s
         has_head=column(Layout.has_head),
         chunk_layers=layers[..., None],
         chunk_counts=np.ones((*layers.shape, 1)),
+        prefix=prefix,
+        unequal=None if kinds.unequal is None else _unequal_chunks(layouts, ranks, sequence),
     )
-    routed_again = None
-    if kinds.expert_prefix is not None:
-        longest, experts = max(max(x.stage_layers) for x in layouts), problem.shape.expert_layers
-        prefix = np.array(
-            [
-                [expert_prefix(x.stage_layers, x.stages_of(r), experts, longest) for r in mine]
-                for x, mine in zip(layouts, ranks, strict=True)
-            ]
-        )
-        these = replace(these, expert_prefix=prefix)
-        depth = np.array([[[min(x.recompute_layers, longest)]] for x in layouts])
-        routed_again = np.take_along_axis(prefix, depth, axis=2)[..., 0].T
-    priced = memory_terms(with_kinds(rows, these, recomputed.T, routed_again))
+    priced = memory_terms(with_kinds(rows, these, recomputed.T, others_again))
     names = list(priced)
     result = np.stack(list(priced.values()), axis=-1).transpose(1, 0, 2).tolist()
     return [
         tuple(dict(zip(names, terms, strict=True)) for terms in mine[: x.pp])
         for x, mine in zip(layouts, result, strict=True)
     ]
+
+
+def _unequal_chunks(
+    layouts: Sequence[Layout], ranks: Sequence[Sequence[int]], sequence: Sequence[int]
+) -> UnequalChunks | None:
+    """Return what the unequal interleaved chunks of some ranks of each layout hold."""
+    rows = []
+    for x, members in zip(layouts, ranks, strict=True):
+        looped = x.vpp > 1 and x.placement == LOOPED
+        stages = [x.stages_of(r) if looped else () for r in members]
+        chunks = [interleaved_chunks(x.stage_layers, js, sequence) for js in stages]
+        rows.append([(r, x.pp, one) for r, one in zip(members, chunks, strict=True)])
+    return unequal_chunks(rows, max(sequence))

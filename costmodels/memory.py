@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from costmodels.parameters import kv_heads_per_rank, latent_params, padded_vocab
+from costmodels.layers.params import kv_heads_per_rank, latent_params, padded_vocab
 from costmodels.precision import Recipe
 from costmodels.schedule import zero_bubble
 from costmodels.shapes import ModelShape

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, reduce
 from math import gcd
 from typing import Any
 
@@ -21,18 +21,14 @@ from costmodels.comm.fsdp import alone_positions
 from costmodels.comm.placement import NON_RAIL_HOP_S, Group, Spacing, place, place_group
 from costmodels.layers.compute import optimizer_s
 from costmodels.layers.factor import distinct
+from costmodels.layers.kinds import kinds_of
+from costmodels.layers.params import expert_params, padded_vocab
 from costmodels.offload.optimizer import HostUpdate, gradients_leave, host_state_bytes, host_update
-from costmodels.parameters import (
-    embedding_params,
-    expert_layer_params,
-    expert_params,
-    head_params,
-    layer_params,
-    padded_vocab,
-)
+from costmodels.parameters import embedding_params, head_params
 from costmodels.plans import ShapeTable, ShardingTable
 from costmodels.problem import Problem, Problems, over_kinds
-from costmodels.schedule.stages import BOTH_WAYS, FOLDED, StageKinds, stage_kinds
+from costmodels.schedule.stages import BOTH_WAYS, FOLDED, StageKinds, StageSplits, stage_kinds
+from costmodels.shapes import ModelShape
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
@@ -146,15 +142,24 @@ def kind_params(problem: Problem, shapes: ShapeTable, kinds: StageKinds) -> Floa
     Without routed experts (`kind_expert_params`).
     """
     shape = problem.shape
-    layer = layer_params(shape, shapes.tp)[:, None]
     first = embedding_params(shape, problem.job.seq_len, shapes.tp)[:, None]
     last = head_params(shape, shapes.tp, shapes.pp)[:, None]
-    routed = kinds.expert_layers
-    if routed is not None:
-        beside = expert_layer_params(shape, shapes.tp)[:, None]
-        held = (kinds.layers - routed) * layer + routed * beside
-        return held + kinds.has_embedding * first + kinds.has_head * last
-    return kinds.layers * layer + kinds.has_embedding * first + kinds.has_head * last
+    layer, *others = (kind.params(shape, shapes.tp)[:, None] for kind in kinds_of(shape))
+    params = kinds.layers * layer
+    counts = kinds.of_other_kinds
+    if counts is not None:
+        params = (kinds.layers - reduce(np.add, counts)) * layer
+        for count, one in zip(counts, others, strict=True):
+            params = params + count * one
+    return np.asarray(params + kinds.has_embedding * first + kinds.has_head * last)
+
+
+def routed_layers(problem: Problem, kinds: StageKinds) -> Floats | None:
+    """Return the layers with routed experts of each kind of rank; None without any."""
+    if kinds.of_other_kinds is None or not problem.shape.n_experts:
+        return None
+    others = zip(kinds_of(problem.shape)[1:], kinds.of_other_kinds, strict=True)
+    return np.asarray(reduce(np.add, [count for kind, count in others if kind.is_routed]))
 
 
 def kind_expert_params(problem: Problem, shapes: ShapeTable, kinds: StageKinds) -> Floats:
@@ -162,7 +167,7 @@ def kind_expert_params(problem: Problem, shapes: ShapeTable, kinds: StageKinds) 
 
     Those of multi-token prediction are on the last stage.
     """
-    shape, layers = problem.shape, kinds.expert_layers
+    shape, layers = problem.shape, routed_layers(problem, kinds)
     if layers is None:
         return np.zeros_like(kinds.layers)
     more = shape.mtp_layers * shape.expert_layers[-1]
@@ -176,7 +181,8 @@ def expert_shape_terms(
 
     Gradients are reduced, and ZeRO shards, over `expert_data_groups`. Pieces as for the rest.
     """
-    if kinds.expert_layers is None:
+    routed = routed_layers(problem, kinds)
+    if routed is None:
         return None
     params, copies = kind_expert_params(problem, shapes, kinds), expert_copies(shapes)
     shard, groups = shardings.shard(copies), expert_data_groups(problem, shapes, shardings)
@@ -185,7 +191,7 @@ def expert_shape_terms(
     blocking = shardings.dp_blocking[:, None, None]
     pieces = n_pieces(problem, params, copies.astype(np.float64)[:, None], stage, blocking)
     often = (stage >= 2) | bool(problem.stack.sharded_units)
-    by_layer = np.where(often, np.maximum(1.0, kinds.expert_layers), pieces)
+    by_layer = np.where(often, np.maximum(1.0, routed), pieces)
     per_param = _state_bytes_per_param(problem, shardings, shard)
     return ExpertShapeTerms(
         params=params,
@@ -279,8 +285,8 @@ def _distinct_ranks(shapes: ShapeTable, kinds: StageKinds) -> tuple[Rows, Rows]:
     degrees = (shapes.tp, shapes.pp, shapes.dp, shapes.cp, shapes.ep, shapes.etp)
     columns = [np.repeat(x, kinds.layers.shape[1]) for x in (*degrees, shapes.rank_order)]
     held = [kinds.layers, kinds.has_embedding, kinds.has_head]
-    if kinds.expert_layers is not None:
-        held.append(kinds.expert_layers)
+    if kinds.of_other_kinds is not None:
+        held += list(kinds.of_other_kinds)
     of = distinct([*columns, *(x.reshape(-1).astype(np.int32) for x in held)]).index
     _, firsts = np.unique(of, return_index=True)
     return firsts, of.reshape(kinds.layers.shape)
@@ -317,6 +323,23 @@ def _once_a_step_times(
         dense.gather_s + more.gather_s,
         np.maximum(dense.gather_piece_s, more.gather_piece_s),
     )
+
+
+def largest_layer_params(shape: ModelShape, shapes: ShapeTable) -> Floats:
+    """Return the parameters on one device of the layer that has most, `(n_shapes,)`.
+
+    Kinds of which the model has no layer do not count, nor a first kind behind expert layers.
+    """
+    largest: Floats | None = None
+    first_routed = bool(shape.n_experts) and shape.expert_layers[0]
+    for i, kind in enumerate(kinds_of(shape)):
+        params = kind.params(shape, shapes.tp)
+        if kind.is_routed:
+            params = params + expert_params(shape, shapes.ep, shapes.etp)
+        if i or not first_routed:
+            largest = params if largest is None else np.maximum(largest, params)
+    assert largest is not None  # there is a layer
+    return largest
 
 
 def _state_bytes_per_param(problem: Problem, shardings: ShardingTable, shard: Ints) -> Floats:
@@ -371,10 +394,8 @@ def host_bytes(problem: Problem, shapes: ShapeTable, shardings: ShardingTable) -
 
     Of the rank that updates most parameters; 0 where nothing is offloaded.
     """
-    routing = problem.shape.expert_layers if problem.shape.n_experts else ()
-    columns = (shapes.pp, shapes.vpp, shapes.split, shapes.splits, shapes.placement)
-    kinds = stage_kinds(problem.shape.layers, *columns, routing)
-    routed = kind_expert_params(problem, shapes, kinds) if routing else None
+    kinds = kinds_of_stages(problem, shapes)
+    routed = kind_expert_params(problem, shapes, kinds) if problem.shape.n_experts else None
     params = kind_params(problem, shapes, kinds)
     held = _held_params(shapes, shardings, params, routed).max(axis=-1)
     return np.where(shardings.optimizer_offload[:, None] > 0, host_state_bytes(held), 0.0)
@@ -728,9 +749,9 @@ def _layers_again(kinds: StageKinds) -> Floats:
 
 def kinds_of_stages(problem: Problem, shapes: ShapeTable) -> StageKinds:
     """Return the kinds of rank of each shape."""
-    routing = problem.shape.expert_layers if problem.shape.n_experts else ()
     columns = (shapes.pp, shapes.vpp, shapes.split, shapes.splits, shapes.placement)
-    return stage_kinds(problem.shape.layers, *columns, routing)
+    splits, shape = StageSplits(*columns), problem.shape
+    return stage_kinds(shape.layers, splits, shape.layer_sequence)
 
 
 def unsharded_terms(problem: Problem, shapes: ShapeTable) -> ShapeTerms:
@@ -762,9 +783,7 @@ def unsharded_terms(problem: Problem, shapes: ShapeTable) -> ShapeTerms:
 def shape_terms(problem: Problem, shapes: ShapeTable, shardings: ShardingTable) -> ShapeTerms:
     """Return the terms of each shape with each sharding; cost is one pass over both."""
     recipe, stack = problem.job.recipe, problem.stack
-    routing = problem.shape.expert_layers if problem.shape.n_experts else ()
-    columns = (shapes.pp, shapes.vpp, shapes.split, shapes.splits, shapes.placement)
-    kinds = stage_kinds(problem.shape.layers, *columns, routing)
+    kinds = kinds_of_stages(problem, shapes)
     params = kind_params(problem, shapes, kinds)
     held = _held(problem, shapes, kinds, params)
     maximum = params.max(axis=1)
@@ -772,13 +791,9 @@ def shape_terms(problem: Problem, shapes: ShapeTable, shardings: ShardingTable) 
     groups = data_groups(problem, shapes, shardings)
     shards = shardings.shard(shapes.replicas).astype(np.float64)
     per_param = _state_bytes_per_param(problem, shardings, shardings.shard(shapes.replicas))
-    layer = layer_params(problem.shape, shapes.tp)
     routed = expert_shape_terms(problem, shapes, shardings, kinds)
     once = _optimizer_s(problem, maximum, shardings, shards)
     if routed:
-        beside = expert_layer_params(problem.shape, shapes.tp)
-        unit = beside + expert_params(problem.shape, shapes.ep, shapes.etp)
-        layer = unit if problem.shape.expert_layers[0] else np.maximum(layer, unit)
         wide = over_kinds(problem)
         both = _optimizer_s(wide, params, shardings, shards[..., None])
         copies = routed.data_groups.shard.n_ranks[..., None]
@@ -798,7 +813,9 @@ def shape_terms(problem: Problem, shapes: ShapeTable, shardings: ShardingTable) 
         kinds=kinds,
         params=params,
         state_bytes=per_param[..., None] * params,
-        zero_working_bytes=memory.zero3_working_bytes(recipe, layer, ends, zero[:, None]),
+        zero_working_bytes=memory.zero3_working_bytes(
+            recipe, largest_layer_params(problem.shape, shapes), ends, zero[:, None]
+        ),
         data_parallel=_dense_traffic(problem, shapes, shardings, held, groups),
         data_groups=groups,
         optimizer_s=once,

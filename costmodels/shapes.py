@@ -5,6 +5,20 @@ from functools import lru_cache
 
 from costmodels.precision import RECIPES, Recipe
 
+DENSE, MOE = "dense", "moe"
+"""The kinds of layers of a model that states no others."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerRun:
+    """Some layers of one kind, one after the other."""
+
+    kind: str
+    """Its name in `costmodels.layers.kinds`."""
+    count: int
+    routed: bool = False
+    """They have routed experts."""
+
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
@@ -74,6 +88,8 @@ class ModelShape:
     """Latent attention: width of a value head."""
     mtp_layers: int = 0
     """Multi-token prediction: further layers with a projection and the head again."""
+    layer_runs: tuple[LayerRun, ...] = ()
+    """The kinds of layers in model order; empty where `dense_layers` and `moe_every` say it."""
 
     @property
     def q_width(self) -> int:
@@ -106,7 +122,42 @@ class ModelShape:
         """
         if not self.n_experts:
             return (False,) * self.layers
+        if self.layer_runs:
+            return _routed_layers(self.layer_runs)
         return _expert_layers(self.layers, self.dense_layers, self.moe_every)
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of layers, the first one without routed experts first.
+
+        `dense` stands there where every layer has experts.
+        """
+        return self._kinds_and_sequence[0]
+
+    @property
+    def layer_sequence(self) -> tuple[int, ...]:
+        """The kind of each layer as its position in `kinds`, in model order.
+
+        >>> from dataclasses import replace
+        >>> from costmodels.examples import LLAMA3_8B
+        >>> replace(LLAMA3_8B, layers=5, n_experts=8, dense_layers=1, moe_every=2).layer_sequence
+        (0, 0, 1, 0, 1)
+        """
+        return self._kinds_and_sequence[1]
+
+    @property
+    def kind_counts(self) -> tuple[int, ...]:
+        """How many layers are of each of `kinds`."""
+        sequence = self.layer_sequence
+        return tuple(sequence.count(i) for i in range(len(self.kinds)))
+
+    @property
+    def _kinds_and_sequence(self) -> tuple[tuple[str, ...], tuple[int, ...]]:
+        if self.layer_runs:
+            return _kinds_of_runs(self.layer_runs)
+        if not self.n_experts:
+            return (DENSE,), (0,) * self.layers
+        return (DENSE, MOE), tuple(map(int, self.expert_layers))
 
     @property
     def n_expert_layers(self) -> int:
@@ -115,7 +166,21 @@ class ModelShape:
 
     def without_experts(self) -> "ModelShape":
         """Return what an expert layer computes for every token: its shared experts as the MLP."""
-        return replace(self, ffn=self.shared_ffn, n_experts=0, shared_ffn=0)
+        return replace(self, ffn=self.shared_ffn, n_experts=0, shared_ffn=0, layer_runs=())
+
+
+@lru_cache(maxsize=256)
+def _kinds_of_runs(runs: tuple[LayerRun, ...]) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """Return the kinds of a model, the first without experts first, and the kind of each layer."""
+    plain = [run.kind for run in runs if not run.routed]
+    kinds = tuple(dict.fromkeys([*(plain[:1] or [DENSE]), *(run.kind for run in runs)]))
+    return kinds, tuple(kinds.index(run.kind) for run in runs for _ in range(run.count))
+
+
+@lru_cache(maxsize=256)
+def _routed_layers(runs: tuple[LayerRun, ...]) -> tuple[bool, ...]:
+    """Return which layers have routed experts."""
+    return tuple(run.routed for run in runs for _ in range(run.count))
 
 
 @lru_cache(maxsize=256)

@@ -1,5 +1,6 @@
 """Step time and peak memory of a table of plans."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Any
@@ -11,7 +12,8 @@ from costmodels.axes import RECOMPUTES, modules_code
 from costmodels.comm.data_parallel import DataParallelTimes, exposed_each_s, exposed_once_s
 from costmodels.comm.tensor_parallel import tensor_parallel_group
 from costmodels.layers.compute import ForwardBackward
-from costmodels.layers.layer_terms import HOST_FORWARD_SHARE, LayerTable, LayerTerms, layer_table
+from costmodels.layers.layer_kind import HOST_FORWARD_SHARE
+from costmodels.layers.layer_terms import LayerTable, LayerTerms, layer_table
 from costmodels.layers.recompute import SetTerms
 from costmodels.memory import in_flight_chunks, queue_is_full
 from costmodels.offload.activations import INPUTS_AT_ONCE, copy_bytes_per_s, waits
@@ -75,8 +77,9 @@ class Rows:
     """Position of each plan in the flattened arrays of `sets`."""
     recomputed: Floats
     """Fully recomputed layers by kind of rank."""
-    recomputed_experts: Floats | None = None
-    """Those of them that have experts; None for a dense model."""
+    recomputed_others: Floats | None = None
+    """Those of them of each other kind than the model's first, the kinds of layers first; None
+    where all layers are of one kind."""
 
 
 def join(
@@ -105,13 +108,13 @@ def join_at(
     index: NDArray[np.intp],
 ) -> Rows:
     """Return `table` joined with terms of its layers; `index` says where each plan has its own."""
-    of, kinds = table.shape, shapes.kinds
+    prefix = shapes.kinds.prefix
     k = np.where(table.recompute == FULL, table.recompute_layers, 0)
-    recomputed, routed = _of_depth(shapes.layers_again, of, k), None
-    if kinds.expert_prefix is not None:
-        routed = _of_depth(kinds.expert_prefix, of, k)
+    recomputed, others = _of_depth(shapes.layers_again, table.shape, k), None
+    if prefix is not None:
+        others = np.array([_of_depth(of_kind, table.shape, k) for of_kind in prefix])
     of_sets = sets.index(table.recompute_modules, index)
-    return Rows(problem, table, shapes, layers, index, sets, of_sets, recomputed, routed)
+    return Rows(problem, table, shapes, layers, index, sets, of_sets, recomputed, others)
 
 
 def _by_rank(values: NDArray[Any], at: NDArray[Any]) -> Floats:
@@ -186,10 +189,9 @@ def _plain_stage_times(rows: Rows) -> tuple[Floats, Floats]:
 
     forward = held * layers.layer.forward_s[index] + ends("forward_s")
     backward = held * layers.layer.backward_s[index] + ends("backward_s")
-    if layers.experts:
-        routed, more = _routed(rows), _expert_layer_adds(layers)
-        forward = forward + routed * more.forward_s[index]
-        backward = backward + routed * more.backward_s[index]
+    for count, more in _other_layers(rows):
+        forward = forward + count * more.forward_s[index]
+        backward = backward + count * more.backward_s[index]
     if rows.problem.stack.blocking_p2p:
         late = stalled(rows)
         forward, backward = forward + held * late.forward_s, backward + held * late.backward_s
@@ -207,10 +209,8 @@ def stage_times(rows: Rows) -> StageTimes:
     kinds = rows.shapes.kinds
     held, last = _by_rank(kinds.layers, table.shape), _by_rank(kinds.has_head, table.shape)
     backward = backward + rows.recomputed * layers.recompute_full_s[index]
-    if layers.experts:
-        assert rows.recomputed_experts is not None  # they come with `layers.experts`
-        recomputed = layers.experts.recompute_full_s - layers.recompute_full_s
-        backward = backward + rows.recomputed_experts * recomputed[index]
+    for count, again_s in _other_layers_again(rows):
+        backward = backward + count * again_s[index]
     if len(rows.sets.codes) > 1:
         backward = backward + _modules_again_s(rows, held, last)
     if rows.table.activation_offload_layers.any():
@@ -230,15 +230,16 @@ def _modules_again_s(rows: Rows, held: Floats, last: Floats) -> Floats:
     `held` layers, and on the last stage those of multi-token prediction, which are like the last
     layer of the model.
     """
-    sets, at, shape = rows.sets, rows.set_index, rows.problem.shape
+    sets, set_idx, shape = rows.sets, rows.set_index, rows.problem.shape
     layers = held + last * shape.mtp_layers if shape.mtp_layers else held
-    recomputed = layers * sets.again_s.take(at)
-    if sets.expert_again_s is not None:
-        routed = _routed(rows)
-        if shape.mtp_layers and shape.expert_layers[-1]:
-            routed = routed + last * shape.mtp_layers
-        recomputed = recomputed + routed * sets.expert_again_s.take(at)
-    return np.asarray(recomputed)
+    again_s = layers * sets.again_s.take(set_idx)
+    for i, (count, more_s) in enumerate(
+        zip(_of_other_kinds(rows), sets.other_again_s, strict=True), start=1
+    ):
+        if shape.mtp_layers and shape.layer_sequence[-1] == i:
+            count = count + last * shape.mtp_layers
+        again_s = again_s + count * more_s.take(set_idx)
+    return np.asarray(again_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,8 +248,8 @@ class _Away:
 
     whole: Floats
     """Those with all that they keep."""
-    expert: Floats | float
-    """Those of them that have experts."""
+    others: tuple[Floats, ...]
+    """Those of them of each other kind than the model's first."""
     inputs: Floats
     """Those of which only the input is kept: they are recomputed."""
 
@@ -260,14 +261,10 @@ def _away(rows: Rows) -> _Away:
     first = np.where(full, 0, n)
     total = np.minimum(_by_rank(kinds.layers, table.shape), first)
     inputs = np.where(full & (n > 0), rows.recomputed, 0.0)
-    routed: Floats | float = 0.0
-    if kinds.expert_prefix is not None:
-        prefix = kinds.expert_prefix
-        maximum = prefix.shape[-1] - 1
-        at = table.shape.astype(np.intp) * (maximum + 1) + np.minimum(first, maximum)
-        by_shape = prefix.transpose(0, 2, 1).reshape(-1, prefix.shape[1])
-        routed = _by_rank(by_shape, at)
-    return _Away(total, routed, inputs)
+    others: tuple[Floats, ...] = ()
+    if kinds.prefix is not None:
+        others = tuple(_of_depth(prefix, table.shape, first) for prefix in kinds.prefix)
+    return _Away(total, others, inputs)
 
 
 def offloaded_activation_bytes(rows: Rows) -> Floats:
@@ -279,8 +276,8 @@ def offloaded_activation_bytes(rows: Rows) -> Floats:
     away = _away(rows)
     kept = rows.sets.kept_bytes.take(rows.set_index)
     value = away.whole * kept + away.inputs * rows.layers.checkpoint_bytes[rows.index]
-    if rows.sets.expert_kept_bytes is not None:
-        value = value + away.expert * rows.sets.expert_kept_bytes.take(rows.set_index)
+    for count, more in zip(away.others, rows.sets.other_kept_bytes, strict=True):
+        value = value + count * more.take(rows.set_index)
     return np.asarray(value)
 
 
@@ -294,12 +291,11 @@ def activation_waits(rows: Rows) -> ForwardBackward:
     forward = held * layers.layer.forward_s[index]
     backward = held * layers.layer.backward_s[index]
     backward = backward + rows.recomputed * layers.recompute_full_s[index]
-    if layers.experts:
-        routed, more = _routed(rows), _expert_layer_adds(layers)
-        recomputed = layers.experts.recompute_full_s - layers.recompute_full_s
-        forward = forward + routed * more.forward_s[index]
-        backward = backward + routed * more.backward_s[index]
-        backward = backward + np.asarray(rows.recomputed_experts) * recomputed[index]
+    for count, more in _other_layers(rows):
+        forward = forward + count * more.forward_s[index]
+        backward = backward + count * more.backward_s[index]
+    for count, again_s in _other_layers_again(rows):
+        backward = backward + count * again_s[index]
     copy = offloaded_activation_bytes(rows) / copy_bytes_per_s(host)
     result = waits(rows.problem.stack, copy, forward, backward, held)
     off = rows.table.activation_offload_layers == 0
@@ -317,20 +313,27 @@ def needed_host_bytes(rows: Rows) -> Floats:
     return np.asarray(result + _greatest(offloaded_activation_bytes(rows)))
 
 
-def _routed(rows: Rows) -> Floats:
-    """Return the expert layers of each kind of rank."""
-    layers = rows.shapes.kinds.expert_layers
-    assert layers is not None  # asked for models with experts only
-    return _by_rank(layers, rows.table.shape)
+def _of_other_kinds(rows: Rows) -> list[Floats]:
+    """Return the layers of each other kind than the model's first, by kind of rank."""
+    counts = rows.shapes.kinds.of_other_kinds
+    return [] if counts is None else [_by_rank(count, rows.table.shape) for count in counts]
 
 
-def _expert_layer_adds(layers: LayerTerms) -> ForwardBackward:
-    """Return what an expert layer takes beyond a dense one."""
-    assert layers.experts is not None  # asked for models with experts only
-    routed, dense = layers.experts.layer, layers.layer
-    return ForwardBackward(
-        routed.forward_s - dense.forward_s, routed.backward_s - dense.backward_s
-    )
+def _other_layers(rows: Rows) -> Iterator[tuple[Floats, ForwardBackward]]:
+    """Yield the layers of each other kind, and what one takes beyond one of the first kind."""
+    first = rows.layers.layer
+    for count, terms in zip(_of_other_kinds(rows), rows.layers.others, strict=True):
+        more = ForwardBackward(
+            terms.layer.forward_s - first.forward_s, terms.layer.backward_s - first.backward_s
+        )
+        yield count, more
+
+
+def _other_layers_again(rows: Rows) -> Iterator[tuple[Floats, Floats]]:
+    """Yield the recomputed layers of each other kind, and what one takes beyond the first kind."""
+    if rows.recomputed_others is not None:
+        for count, terms in zip(rows.recomputed_others, rows.layers.others, strict=True):
+            yield count, terms.recompute_full_s - rows.layers.recompute_full_s
 
 
 def weight_grad_times(rows: Rows) -> Floats:
@@ -620,8 +623,8 @@ def least_flush_times(rows: Rows, times: StageTimes) -> Floats:
     """
     table, kinds, of = rows.table, rows.shapes.kinds, rows.table.shape
     layer = rows.layers.layer.total_s
-    if rows.layers.experts:
-        layer = np.minimum(layer, rows.layers.experts.layer.total_s)
+    for other in rows.layers.others:
+        layer = np.minimum(layer, other.layer.total_s)
     held = np.where(kinds.chunk_counts > 0, kinds.chunk_layers, np.inf).min(axis=(1, 2))
     passed = np.where(splits_backward(rows), 0.0, held[of] * layer[rows.index])
     busy = table.n_micro * (times.forward_s + times.backward_s)
@@ -772,12 +775,14 @@ def _memory(rows: Rows) -> _Memory:
     activations *= in_flight
     if splits_backward(rows).any():
         activations = np.maximum(activations, _late_activations(rows, total, kept))
-    if layers.experts:
-        on_host = away.expert if away else 0.0
-        activations = activations + in_flight * _expert_activations(rows, on_host)
+    for resident, more in _other_resident_layers(rows, away):
+        activations = activations + in_flight * np.asarray(resident * more)
+    if kinds.unequal is not None:
+        _add_unequal_chunks(rows, activations)
     if rows.problem.shape.mtp_layers:
-        kept_module, more = kept, rows.sets.expert_kept_bytes
-        if rows.problem.shape.expert_layers[-1] and more is not None:
+        kept_module, last_kind = kept, rows.problem.shape.layer_sequence[-1]
+        if last_kind:
+            more = rows.sets.other_kept_bytes[last_kind - 1]
             kept_module = kept + more.take(rows.set_index)
         last = _by_rank(kinds.has_head, of) * in_flight
         activations = activations + last * rows.problem.shape.mtp_layers * kept_module
@@ -785,10 +790,9 @@ def _memory(rows: Rows) -> _Memory:
     activations = activations + ids
     # While a recomputed layer runs backward, what it had dropped exists once.
     dropped = rows.sets.passing_bytes.take(rows.set_index)
-    one = layers.kept_bytes
-    if layers.experts:
-        every = rows.problem.shape.n_expert_layers == rows.problem.shape.layers
-        one = layers.experts.kept_bytes if every else np.maximum(one, layers.experts.kept_bytes)
+    one = layers.kept_bytes if rows.problem.shape.kind_counts[0] else layers.others[0].kept_bytes
+    for other in layers.others:
+        one = np.maximum(one, other.kept_bytes)
     recomputed = np.where(rows.recomputed > 0, one[index], dropped)
     messages = np.where(pp > 1, 2.0, 0.0) * layers.message_bytes[index]
     logits = _by_rank(kinds.has_head, of) * layers.logits_bytes[index]
@@ -846,16 +850,58 @@ def memory_terms(rows: Rows) -> dict[str, Floats]:
     return {term: np.broadcast_to(part, total) for term, part in parts.items()}
 
 
-def _expert_activations(rows: Rows, on_host: Floats | float) -> Floats:
-    """Return what the expert layers of a rank keep beyond dense ones, bytes, by kind of rank.
+def _other_resident_layers(rows: Rows, away: _Away | None) -> Iterator[tuple[Floats, Floats]]:
+    """Yield the layers of each other kind that keep all on the device, and what one keeps more.
 
-    But for those whose activations lie on the host.
+    By kind of rank; bytes beyond a layer of the first kind.
     """
-    more = rows.sets.expert_kept_bytes
-    assert more is not None  # asked for models with experts only
-    assert rows.recomputed_experts is not None
-    stay = _routed(rows) - rows.recomputed_experts - on_host
-    return np.asarray(stay * more.take(rows.set_index))
+    recomputed = rows.recomputed_others
+    for i, (count, more) in enumerate(
+        zip(_of_other_kinds(rows), rows.sets.other_kept_bytes, strict=True)
+    ):
+        assert recomputed is not None  # they come with layers of other kinds
+        on_host = away.others[i] if away else 0.0
+        yield count - recomputed[i] - on_host, more.take(rows.set_index)
+
+
+def _add_unequal_chunks(rows: Rows, activations: Floats) -> None:
+    """Add what ranks with unequal interleaved chunks hold beyond chunks of mean size, bytes.
+
+    The largest over the moments that may be the peak of  kept x layers + input x recomputed layers
+    + (kept by another kind beyond the first) x its layers, layers counted as `UnequalChunks` does.
+    """
+    unequal, table = rows.shapes.kinds.unequal, rows.table
+    assert unequal is not None
+    shape = table.shape.reshape(-1)
+    columns = np.flatnonzero(np.asarray(unequal.row.any(axis=1))[shape])
+    if not len(columns):
+        return
+
+    def cut(values: NDArray[Any]) -> NDArray[Any]:
+        return values[..., columns] if values.shape[-1] == len(shape) else values
+
+    n_rounds, n_moments, n_kinds, n_depths = unequal.layers.shape[1:]
+    pp = table.shapes.pp[shape[columns]]
+    rounds = np.clip(cut(table.n_micro) // pp, 1, n_rounds) - 1
+    k = np.where(cut(table.recompute) == FULL, cut(table.recompute_layers), 0)
+    depth = np.minimum(k, n_depths - 1)
+    row = unequal.row.T[:, shape[columns]]
+    row = row.reshape(len(row), *(1,) * (activations.ndim - 2), len(columns))
+    start = (row * n_rounds + rounds) * (n_moments * n_kinds * n_depths)
+    flat, set_idx = unequal.layers.reshape(-1), cut(rows.set_index)
+    kept = rows.sets.kept_bytes.take(set_idx)
+    others = [more.take(set_idx) for more in rows.sets.other_kept_bytes]
+    inputs = rows.layers.checkpoint_bytes[cut(rows.index)]
+    largest: Floats = np.full(1, -np.inf)
+    for moment in range(n_moments):
+        of_kind = [start + (moment * n_kinds + kind) * n_depths for kind in range(n_kinds)]
+        again = flat.take(of_kind[0] + depth)
+        size = kept * (flat.take(of_kind[0] + n_depths - 1) - again) + inputs * again
+        for position, more in zip(of_kind[1:], others, strict=True):
+            resident = flat.take(position + n_depths - 1) - flat.take(position + depth)
+            size = size + more * resident
+        largest = np.maximum(largest, size)
+    activations[..., columns] += largest
 
 
 def _late_activations(rows: Rows, whole: Floats, kept: Floats) -> Floats:

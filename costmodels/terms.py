@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from costmodels import memory, step
 from costmodels.comm import collectives, context_parallel, data_parallel, tensor_parallel
 from costmodels.documentation import FunctionText, function_text
-from costmodels.layers import compute, experts, gemm, layer_terms, recompute
+from costmodels.layers import compute, dense, experts, gemm, layer_kind, moe, recompute
 from costmodels.offload import activations, optimizer
 from costmodels.run import cost_energy, goodput
 from costmodels.schedule import pipeline
@@ -144,8 +144,8 @@ _TERMS = (
         "launch recomputed modules (with `full` it is in); fp8 copies that go with a "
         "module",
         functions=(
-            layer_terms.layer_terms,
-            layer_terms.expert_layer_terms,
+            dense.dense_terms,
+            moe.expert_layer_terms,
             recompute.module_terms,
         ),
     ),
@@ -155,11 +155,11 @@ _TERMS = (
         group="device",
         title="waiting for kernel launches",
         equation="m L (launch − device time of a layer)",
-        source="costmodels.layers.layer_terms.host_s: launch time of a layer, fitted for each "
+        source="costmodels.layers.layer_kind.host_s: launch time of a layer, fitted for each "
         "stack",
         left_out="CUDA graphs and compiled graphs (they would lower H), differences between "
         "hosts, garbage collection pauses",
-        functions=(layer_terms.layer_terms,),
+        functions=(layer_kind.host_waits,),
     ),
     Term(
         name="tp",

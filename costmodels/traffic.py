@@ -29,13 +29,13 @@ from costmodels.layers.experts import (
     sent_copies,
     token_exchange,
 )
+from costmodels.layers.params import kv_heads_per_rank, padded_vocab, replicated_params
 from costmodels.layers.recompute import RunAgain, latent_bytes, repeated_blocks, run_again
 from costmodels.offload.activations import copy_bytes_per_s
 from costmodels.offload.optimizer import COPY_BYTES, gradients_leave
-from costmodels.parameters import kv_heads_per_rank, padded_vocab, replicated_params
 from costmodels.plans import Layout
 from costmodels.problem import Problem
-from costmodels.schedule.stages import BOTH_WAYS, expert_prefix
+from costmodels.schedule.stages import BOTH_WAYS, layer_prefix, other_kinds
 from costmodels.shape_terms import end_pair, shared_params
 from costmodels.step import (
     Rows,
@@ -272,14 +272,14 @@ class PlanTraffic:
 
     def kind_of(self, rank: int) -> int:
         """Return the kind of a pipeline rank: that with the same layers and ends."""
-        layout, experts = self.layout, self.rows.problem.shape.expert_layers
-        longest = max(layout.stage_layers)
+        layout, longest = self.layout, max(self.layout.stage_layers)
+        kinds = other_kinds(self.rows.problem.shape.layer_sequence)
 
         def what(r: int) -> tuple[object, ...]:
             held = layout.stages_of(r)
-            routed = expert_prefix(layout.stage_layers, held, experts, longest)
+            others = [layer_prefix(layout.stage_layers, held, x, longest) for x in kinds]
             ends = layout.has_embedding(r), layout.has_head(r)
-            return sorted(layout.chunks_of(r)), routed, ends
+            return sorted(layout.chunks_of(r)), others, ends
 
         firsts = self.rows.shapes.kinds.rank[self.rows.table.shape.item(self.row)].tolist()
         return next(k for k, first in enumerate(firsts) if what(first) == what(rank))
@@ -498,15 +498,17 @@ def selective_again(
 
     `layout` is row `row` of the joined table.
     """
-    layers, shape = rows.layers, rows.problem.shape
+    shape, counts = rows.problem.shape, layout.stage_layers
     more = shape.mtp_layers * (layout.has_head(rank) and with_mtp)
-    routed, of_experts = 0.0, None
-    if layers.experts:
-        routed = _routed_layers(rows, layout, rank)[0] + more * shape.expert_layers[-1]
-        of_experts = layers.experts.modules
-    held = sum(layout.chunks_of(rank)) + more
-    at = rows.index.item(row)
-    return run_again(layout.recompute_modules, layers.modules, of_experts, held, routed, at)
+    others = [
+        layer_prefix(counts, layout.stages_of(rank), flags, max(counts))[-1]
+        for flags in other_kinds(shape.layer_sequence)
+    ]
+    by_kind = [sum(layout.chunks_of(rank)) - sum(others), *others]
+    by_kind[shape.layer_sequence[-1]] += more
+    modules = (kind.modules for kind in rows.layers.of_kinds)
+    pairs = list(zip(modules, by_kind, strict=True))
+    return run_again(layout.recompute_modules, pairs, rows.index.item(row))
 
 
 def _latent_gathers(plan: PlanTraffic, n_layers: int) -> list[Transfer]:
@@ -579,8 +581,8 @@ def _routed_layers(rows: Rows, layout: Layout, rank: int) -> tuple[float, float]
         return 0.0, 0.0
     chunks, counts = layout.stages_of(rank), layout.stage_layers
     experts = rows.problem.shape.expert_layers
-    total = expert_prefix(counts, chunks, experts, max(counts))[-1]
-    return total, expert_prefix(counts, chunks, experts, layout.recompute_layers)[-1]
+    total = layer_prefix(counts, chunks, experts, max(counts))[-1]
+    return total, layer_prefix(counts, chunks, experts, layout.recompute_layers)[-1]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from pathlib import Path
 from pydantic_core import PydanticUndefined
 
 from costmodels.comm.collectives import ALGORITHMS
+from costmodels.layers.kinds import LAYER_KINDS
 from costmodels.stacks import EAGER, FUSED, NUMBERS, STACKS, StackProfile
 from costmodels.terms import TERMS, Term
 from planner import errors
@@ -85,6 +86,7 @@ SECTIONS = (
     ("model", schemas.ModelSpec),
     ("moe", schemas.MoeSpec),
     ("mla", schemas.MlaSpec),
+    ("layer_kinds", schemas.LayerRunSpec),
     ("details", schemas.DetailsSpec),
     ("training", schemas.TrainingSpec),
     ("search", schemas.SearchSpec),
@@ -365,12 +367,28 @@ def term_pages() -> dict[Path, str]:
     return pages
 
 
+def layer_kinds_table() -> str:
+    """Return the kinds of layers of a model file."""
+    rows = [
+        [
+            f"`{kind.name}`",
+            _one_line(kind.title),
+            f"`{kind.equation}`",
+            ", ".join(f"`{name}`" for name in kind.frameworks) or "-",
+            _one_line(kind.source),
+        ]
+        for kind in LAYER_KINDS.values()
+    ]
+    return _table(("kind", "what", "computes", "frameworks", "source"), rows)
+
+
 def pages() -> dict[Path, str]:
     """Return every page with generated parts, as it should be."""
     stacks = _between((DOCS / "stacks.md").read_text(encoding="utf-8"), "stacks", stacks_table())
     files = (DOCS / "files.md").read_text(encoding="utf-8")
     for name, spec in SECTIONS:
         files = _between(files, name, fields_table(spec))
+    files = _between(files, "kinds", layer_kinds_table())
     runs = (DOCS / "frameworks.md").read_text(encoding="utf-8")
     for framework in framework_names():
         if framework != "bridge":  # the rules of Megatron-LM under other codes

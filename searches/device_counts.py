@@ -29,8 +29,8 @@ from costmodels.axes import SCHEDULES
 from costmodels.layers.flops import model_flops_per_step
 from costmodels.layers.layer_grid import LayerGrid, layer_grid
 from costmodels.layers.layer_terms import LayerTerms
+from costmodels.layers.params import expert_params as expert_params_of
 from costmodels.memory import param_bytes_kept
-from costmodels.parameters import expert_params as expert_params_of
 from costmodels.parameters import total_params
 from costmodels.plans import SHAPE_AXES, ZERO_BUBBLE, ShapeTable
 from costmodels.problem import Problem

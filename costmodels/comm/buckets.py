@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from costmodels.parameters import kv_heads_per_rank, padded_vocab
+from costmodels.layers.params import kv_heads_per_rank, padded_vocab
 from costmodels.plans import Layout
 from costmodels.shapes import ModelShape, TrainingJob
 from costmodels.stacks import StackProfile

@@ -21,7 +21,7 @@ from costmodels.comm.collectives import collective_s, point_to_point_s
 from costmodels.comm.exposure import Exposure
 from costmodels.comm.placement import Group, place_group
 from costmodels.layers.compute import AttentionKernels, ForwardBackward
-from costmodels.parameters import kv_heads_per_rank
+from costmodels.layers.params import kv_heads_per_rank
 from costmodels.problem import Problem
 
 Floats = NDArray[np.float64]

@@ -22,7 +22,7 @@ from costmodels.breakdown import Breakdown, virtual_stage_times, virtual_weight_
 from costmodels.comm.data_parallel import exposed_each_s
 from costmodels.plans import ZERO_BUBBLE, Layout
 from costmodels.schedule.pipeline import TimedBlock, Timeline
-from costmodels.schedule.stages import expert_prefix
+from costmodels.schedule.stages import layer_prefix, other_kinds
 from costmodels.schedule.zero_bubble import BACKWARD, FORWARD, INPUT_GRAD, WEIGHT_GRAD, Part
 from costmodels.step import (
     Rows,
@@ -253,9 +253,9 @@ def _kind_of(rows: Rows, layout: Layout, rank: int) -> int:
 
     def held(r: int) -> tuple[object, ...]:
         stages, counts = layout.stages_of(r), layout.stage_layers
-        experts = rows.problem.shape.expert_layers
-        prefix = expert_prefix(counts, stages, experts, max(counts)) if experts else ()
-        return (sorted(layout.chunks_of(r)), prefix, layout.has_embedding(r), layout.has_head(r))
+        kinds = other_kinds(rows.problem.shape.layer_sequence)
+        others = [layer_prefix(counts, stages, x, max(counts)) for x in kinds]
+        return (sorted(layout.chunks_of(r)), others, layout.has_embedding(r), layout.has_head(r))
 
     own = held(rank)
     firsts = rows.shapes.kinds.rank[0].tolist()

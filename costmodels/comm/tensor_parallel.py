@@ -7,7 +7,7 @@ from costmodels.comm.collectives import collective_s
 from costmodels.comm.exposure import Exposure
 from costmodels.comm.placement import Group, place_group
 from costmodels.layers.compute import LinearTimes
-from costmodels.parameters import padded_vocab
+from costmodels.layers.params import padded_vocab
 from costmodels.plans import SP_OVERLAPPED
 from costmodels.problem import Problem
 from costmodels.stacks import StackProfile

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from costmodels.layers.gemm import gemm_s
-from costmodels.parameters import kv_heads_per_rank, padded_vocab
+from costmodels.layers.params import kv_heads_per_rank, padded_vocab
 from costmodels.shapes import ModelShape, TrainingJob
 from costmodels.stacks import StackProfile
 from hardware.parts import Accelerator

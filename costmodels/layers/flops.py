@@ -1,8 +1,6 @@
 """Model FLOPs of a training step, as Megatron counts them (the MFU numerator)."""
 
-import numpy as np
-
-from costmodels.parameters import latent_params
+from costmodels.layers.kinds import kinds_of
 from costmodels.shapes import ModelShape, TrainingJob
 
 
@@ -24,20 +22,14 @@ def model_flops_per_token(shape: ModelShape, seq_len: int) -> float:
     >>> round(model_flops_per_token(LLAMA3_8B, 8192) / (6 * 8.030e9), 3)
     1.068
     """
-    h, q, kv = shape.hidden, shape.q_width, shape.kv_heads * shape.head_dim
+    h, modules = shape.hidden, shape.mtp_layers
     vocab = shape.padded_vocab or -(-shape.vocab // shape.vocab_multiple) * shape.vocab_multiple
-    projections, core, per_width = h * (q + 2 * kv) + q * h, q, (3 if shape.gated else 2) * h
-    if shape.latent:
-        projections = round(float(latent_params(shape, np.ones(1, dtype=np.int32))[0]))
-        core = (q + shape.v_width) // 2
-    modules, layers = shape.mtp_layers, shape.layers + shape.mtp_layers
-    n_routed = shape.n_expert_layers
-    if modules and shape.expert_layers[-1]:
-        n_routed += modules
-    width = shape.top_k * shape.expert_ffn + shape.shared_ffn
-    mlps = (layers - n_routed) * per_width * shape.ffn + n_routed * per_width * width
-    body = layers * projections + mlps + modules * (2 * h * h + 3 * h)
-    return 6.0 * (body + (1 + modules) * h * vocab) + 6.0 * layers * core * seq_len
+    body, core, last = modules * (2 * h * h + 3 * h), 0, shape.layer_sequence[-1]
+    for i, (kind, count) in enumerate(zip(kinds_of(shape), shape.kind_counts, strict=True)):
+        macs, n = kind.macs(shape), count + modules * (i == last)
+        body += n * (macs.projections + macs.mlp)
+        core += n * macs.core
+    return 6.0 * (body + (1 + modules) * h * vocab) + 6.0 * core * seq_len
 
 
 def model_flops_per_step(shape: ModelShape, job: TrainingJob) -> float:

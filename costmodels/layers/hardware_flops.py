@@ -2,12 +2,10 @@
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from costmodels.layers.flops import model_flops_per_step
-from costmodels.parameters import latent_params
+from costmodels.layers.kinds import present_kinds
 from costmodels.plans import Layout
-from costmodels.schedule.stages import expert_prefix
+from costmodels.schedule.stages import layer_prefix
 from costmodels.shapes import ModelShape, TrainingJob
 
 
@@ -16,7 +14,7 @@ class RecomputedPart:
     """One kind of work that the backward runs forward again."""
 
     name: str
-    """`dense layer`, `expert layer`, or a module of `plans.RECOMPUTE_MODULES`."""
+    """The title of a kind of layer, or a module of `axes.RECOMPUTE_MODULES`."""
     n_layers: int
     """Layers of the model that run it again."""
     flops_per_token: float
@@ -44,28 +42,21 @@ def recomputed_parts(
     Source: Korthikanti et al. 2022, appendix A (model and hardware FLOPs); Chowdhery et al. 2022
     (PaLM), appendix B.
     """
-    (dense, routed), (of_dense, of_expert) = _layers(shape, layout), _forward(shape)
-    projections, core = _attention(shape, seq_len)
-    parts: list[tuple[str, int, float]] = []
-    if layout.recompute == "full":
-        parts = [
-            ("dense layer", dense, projections + core + of_dense),
-            ("expert layer", routed, projections + core + of_expert),
-        ]
-    per_width = 2.0 * (3 if shape.gated else 2) * shape.hidden
-    up = (shape.q_rank or shape.hidden) * shape.q_width
-    up += shape.kv_rank * shape.heads * (shape.qk_nope + shape.v_head)
-    modules = {
-        "core_attn": (dense + routed, core),
-        "mla_up_proj": (dense + routed, 2.0 * up if shape.latent else 0.0),
-        "mlp": (dense, of_dense),
-        "moe": (routed, of_expert),
-        "shared_experts": (routed, per_width * shape.shared_ffn),
-    }
-    for name in layout.recompute_modules:
-        if name in modules:
-            parts.append((name, *modules[name]))
-    return tuple(RecomputedPart(name, n, flops) for name, n, flops in parts if n and flops)
+    parts: dict[tuple[str, float], int] = {}
+    for (kind, _), n in zip(present_kinds(shape), _layers(shape, layout), strict=True):
+        macs = kind.macs(shape)
+        core = 2.0 * macs.core * seq_len
+        flops = {name: 2.0 * each for name, each in macs.modules.items()} | {"core_attn": core}
+        if layout.recompute == "full":
+            names = {kind.title: 2.0 * macs.projections + core + 2.0 * macs.mlp}
+        else:
+            names = {name: flops.get(name, 0.0) for name in layout.recompute_modules}
+        for part in names.items():
+            parts[part] = parts.get(part, 0) + n
+    modules = list(layout.recompute_modules)
+    named = [(modules.index(x[0]) if x[0] in modules else 0, *x, n) for x, n in parts.items()]
+    named.sort(key=lambda x: x[0])
+    return tuple(RecomputedPart(name, n, flops) for _, name, flops, n in named if n and flops)
 
 
 def recomputed_flops_per_token(shape: ModelShape, seq_len: int, layout: Layout) -> float:
@@ -86,35 +77,14 @@ def hardware_flops_per_step(shape: ModelShape, job: TrainingJob, layout: Layout)
     return model_flops_per_step(shape, job) + recomputed
 
 
-def _layers(shape: ModelShape, layout: Layout) -> tuple[int, int]:
-    """Return the dense layers and the expert layers that run, wholly or in part, again."""
+def _layers(shape: ModelShape, layout: Layout) -> list[int]:
+    """Return how many layers of each kind of the model run, wholly or in part, again."""
+    sequence = shape.layer_sequence
+    present = [i for i, count in enumerate(shape.kind_counts) if count]
     if layout.recompute == "full":
         counts = layout.stage_layers
-        recomputed = sum(min(count, layout.recompute_layers) for count in counts)
-        routed = 0
-        if shape.n_experts:
-            every = range(len(counts))
-            depth = min(layout.recompute_layers, max(counts))
-            routed = round(expert_prefix(counts, every, shape.expert_layers, depth)[-1])
-        return recomputed - routed, routed
-    routed = shape.n_expert_layers
+        depth, every = min(layout.recompute_layers, max(counts)), range(len(counts))
+        flags = ([one == i for one in sequence] for i in present)
+        return [round(layer_prefix(counts, every, x, depth)[-1]) for x in flags]
     more = shape.mtp_layers
-    last = bool(shape.n_experts) and shape.expert_layers[-1]
-    return shape.layers - routed + more * (not last), routed + more * last
-
-
-def _forward(shape: ModelShape) -> tuple[float, float]:
-    """Return the forward FLOPs of a token in the MLP of a dense layer, and in the experts."""
-    per_width = 2.0 * (3 if shape.gated else 2) * shape.hidden
-    width = shape.top_k * shape.expert_ffn + shape.shared_ffn
-    return per_width * shape.ffn, per_width * width
-
-
-def _attention(shape: ModelShape, seq_len: int) -> tuple[float, float]:
-    """Return the forward FLOPs of a token in the projections and the core of attention."""
-    h, q, kv = shape.hidden, shape.q_width, shape.kv_heads * shape.head_dim
-    projections, core = h * (q + 2 * kv) + q * h, q
-    if shape.latent:
-        projections = round(float(latent_params(shape, np.ones(1, dtype=np.int32))[0]))
-        core = (q + shape.v_width) // 2
-    return 2.0 * projections, 2.0 * core * seq_len
+    return [shape.kind_counts[i] + more * (i == sequence[-1]) for i in present]

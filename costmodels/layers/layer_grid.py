@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.layers.factor import distinct
+from costmodels.layers.layer_kind import SplitDegrees
 from costmodels.layers.layer_terms import (
     LayerTable,
     LayerTerms,
-    SplitDegrees,
     layer_terms,
     sets_of,
 )

@@ -1,6 +1,6 @@
 """Selective recomputation: what each module of a layer no longer keeps, and what it takes again.
 
-Modules are those of Megatron-LM's `--recompute-modules` (`plans.RECOMPUTE_MODULES`). `core_attn`,
+Modules are those of Megatron-LM's `--recompute-modules` (`axes.RECOMPUTE_MODULES`). `core_attn`,
 `mlp`, `moe` and `shared_experts` are ordinary checkpoints: their input stays, which is kept for
 other reasons anyway (queries, keys and values; the input of a norm; the output of the norm before
 routed experts), and all of their forward runs again, collectives included. `layernorm`, `moe_act`
@@ -10,7 +10,7 @@ reader's backward; nothing is kept in its place.
 Arrays are `(n,)`, one entry for each way of splitting a layer, or `(n_modules, n)`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
@@ -236,54 +236,62 @@ def _up_projection(problem: Problem, tokens: Floats, tp: Ints, sp: Ints) -> _Mod
 
 
 @dataclass(frozen=True, slots=True)
+class KeptByKind:
+    """The modules of one kind of layer, and what a layer of it keeps that recomputes nothing."""
+
+    modules: ModuleTerms
+    kept_bytes: Floats
+
+
+@dataclass(frozen=True, slots=True)
 class SetTerms:
     """Terms of whole sets of modules, in the order of `codes`; `(n_sets, n)` each."""
 
     codes: Ints
     """The sets, ascending, the empty one first."""
     again_s: Floats
-    """What a dense layer runs again."""
+    """What a layer of the model's first kind runs again."""
     kept_bytes: Floats
     """What it keeps."""
     passing_bytes: Floats
     """What the layer that needs most had dropped, while it runs backward."""
-    expert_again_s: Floats | None
-    """What an expert layer runs again beyond a dense one; None for a dense model."""
-    expert_kept_bytes: Floats | None
-    """What it keeps beyond a dense one."""
+    other_again_s: tuple[Floats, ...] = ()
+    """What a layer of each other kind runs again beyond one of the first."""
+    other_kept_bytes: tuple[Floats, ...] = ()
+    """What it keeps beyond one of the first."""
 
-    def index(self, codes: Ints, at: NDArray[np.intp]) -> NDArray[np.intp]:
+    def index(self, codes: Ints, positions: NDArray[np.intp]) -> NDArray[np.intp]:
         """Return where each (set, layer) stands in the flattened arrays."""
         if len(self.codes) == 1:
-            return at
+            return positions
         place = np.zeros(int(self.codes[-1]) + 1, dtype=np.intp)
         place[self.codes] = np.arange(len(self.codes)) * self.again_s.shape[1]
-        return np.asarray(place[codes] + at)
+        return np.asarray(place[codes] + positions)
 
 
-def set_terms(
-    codes: Ints,
-    dense: ModuleTerms,
-    kept_bytes: Floats,
-    routed: ModuleTerms | None,
-    routed_kept_bytes: Floats | None,
-    all_routed: bool,
-) -> SetTerms:
-    """Return the terms of some sets, from those of the modules and of a layer that keeps all.
+def set_terms(codes: Ints, kinds: Sequence[KeptByKind], *, is_first_present: bool) -> SetTerms:
+    """Return the terms of some sets, from those of the modules and of layers that keep all.
 
     A layer's backward goes through the MLP first and frees it: of what was dropped, the MLP's part
-    and attention's exist one after the other, and the larger counts. `all_routed`: no layer is
-    dense.
+    and attention's exist one after the other, and the larger counts. `is_first_present`: the model
+    has layers of the first kind.
     """
     codes = np.unique(np.append(codes, 0)).astype(np.int32)
     chosen = (codes[:, None] >> np.arange(len(RECOMPUTE_MODULES)) & 1).astype(np.float64)
-    again, kept, passing = _of_sets(chosen, dense, kept_bytes)
-    more_again, more_kept = None, None
-    if routed is not None and routed_kept_bytes is not None:
-        expert_again, expert_kept, expert_passing = _of_sets(chosen, routed, routed_kept_bytes)
-        more_again, more_kept = expert_again - again, expert_kept - kept
-        passing = expert_passing if all_routed else np.maximum(passing, expert_passing)
-    return SetTerms(codes, again, kept, passing, more_again, more_kept)
+    first, *others = (_of_sets(chosen, x.modules, x.kept_bytes) for x in kinds)
+    again, kept, passing = first
+    if not is_first_present:
+        passing = others[0][2]
+    for _, _, of_other in others:
+        passing = np.maximum(passing, of_other)
+    return SetTerms(
+        codes,
+        again,
+        kept,
+        passing,
+        tuple(other_again - again for other_again, _, _ in others),
+        tuple(other_kept - kept for _, other_kept, _ in others),
+    )
 
 
 def _of_sets(
@@ -314,34 +322,27 @@ class RunAgain:
 
 
 def run_again(
-    names: Sequence[str],
-    dense: ModuleTerms,
-    routed: ModuleTerms | None,
-    n_layers: float,
-    n_routed: float,
-    row: int = 0,
+    names: Sequence[str], kinds: Sequence[tuple[ModuleTerms, float]], row: int = 0
 ) -> RunAgain:
-    """Return what a set of modules takes in `n_layers` layers of which `n_routed` have experts.
+    """Return what a set of modules takes in layers of some kinds: modules and number of each.
 
     Of the terms at `row`.
     """
     places = [RECOMPUTE_MODULES.index(name) for name in names]
 
-    def total(terms: ModuleTerms, each: str) -> float:
-        values = {
-            "forward": terms.forward_s,
-            "tp": terms.tp.total_s,
-            "exposed": terms.tp.exposed_s,
-            "exchange": terms.exchange_s,
-        }[each]
-        return float(sum(values[i].item(row) for i in places))
+    def total(values: Callable[[ModuleTerms], Floats]) -> float:
+        first, *others = (
+            n_layers * float(sum(values(terms)[i].item(row) for i in places))
+            for terms, n_layers in kinds
+        )
+        return sum(others, first)
 
-    entries = {}
-    for each in ("forward", "tp", "exposed", "exchange"):
-        entries[each] = (n_layers - n_routed) * total(dense, each)
-        if routed is not None:
-            entries[each] += n_routed * total(routed, each)
-    return RunAgain(entries["forward"], entries["tp"], entries["exposed"], entries["exchange"])
+    return RunAgain(
+        total(lambda x: x.forward_s),
+        total(lambda x: x.tp.total_s),
+        total(lambda x: x.tp.exposed_s),
+        total(lambda x: x.exchange_s),
+    )
 
 
 def repeated_blocks(names: Sequence[str], shape: ModelShape) -> tuple[float, float]:

@@ -1,9 +1,12 @@
 """Time and memory of pipeline ranks as functions of the layers that their chunks hold.
 
-Under one shape and one choice of the free axes both are linear in four counts of a rank: layers,
-expert layers, recomputed layers, recomputed expert layers. The coefficients are the differences of
-the model's own figures (`stage_times`, `memory_terms`) for ranks that hold one layer more of a
-kind, so no formula stands here twice. For schedules that keep the backward whole.
+Under one shape and one choice of the free axes both are linear in a few counts of a rank: layers,
+those of each other kind than the model's first, recomputed layers, recomputed ones of each other
+kind. The coefficients are the differences of the model's own figures (`stage_times`,
+`memory_terms`) for ranks that hold one layer more of a kind, so no formula stands here twice.
+Interleaved ranks hold more micro-batches of some chunks than of others (`schedule.in_flight`): the
+peak is the largest of several such sums over the chunks. For schedules that keep the backward
+whole.
 """
 
 from collections.abc import Sequence
@@ -13,11 +16,15 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodels.axes import SCHEDULES as PLAN_SCHEDULES
 from costmodels.layers.layer_terms import LayerTable
+from costmodels.memory import in_flight_chunks
 from costmodels.plans import Layout, PlanTable
 from costmodels.problem import Problem
-from costmodels.schedule.stages import LOOPED, StageKinds
+from costmodels.schedule.in_flight import ROUNDS, beyond_mean
+from costmodels.schedule.stages import LOOPED, StageKinds, other_kinds
 from costmodels.shape_terms import kind_expert_params, kind_params, shape_terms
+from costmodels.shapes import ModelShape
 from costmodels.step import Rows, join, memory_terms, stage_times
 
 Floats = NDArray[np.float64]
@@ -25,18 +32,31 @@ Floats = NDArray[np.float64]
 SCHEDULES = ("gpipe", "1f1b", "interleaved")
 """Schedules whose ranks have these costs."""
 
-_HELD = ((1, 0, 0, 0), (2, 0, 0, 0), (2, 1, 0, 0), (2, 0, 1, 0), (2, 0, 2, 0), (2, 1, 2, 1))
-"""What ranks hold whose differences give the coefficients: layers, expert layers, recomputed
-layers, recomputed expert layers."""
+
+def _held_rows(n_others: int) -> list[tuple[int, ...]]:
+    """Return what ranks hold whose differences give the coefficients.
+
+    Layers, those of each other kind, recomputed layers, recomputed ones of each other kind.
+    """
+    none = (0,) * n_others
+    units = [tuple(int(i == j) for j in range(n_others)) for i in range(n_others)]
+    return [
+        (1, *none, 0, *none),
+        (2, *none, 0, *none),
+        (2, *none, 1, *none),
+        (2, *none, 2, *none),
+        *((2, *unit, 0, *none) for unit in units),
+        *((2, *unit, 2, *unit) for unit in units),
+    ]
 
 
 def with_kinds(
-    rows: Rows, kinds: StageKinds, recomputed: Floats, recomputed_experts: Floats | None
+    rows: Rows, kinds: StageKinds, recomputed: Floats, recomputed_others: Floats | None
 ) -> Rows:
     """Return joined plans whose kinds of rank are others: `kinds` is `(n_shapes, n_kinds)`.
 
-    `recomputed` and `recomputed_experts` are `(n_kinds, n)`. For memory and stage times; terms of
-    the data-parallel traffic stay those of the old kinds.
+    `recomputed` is `(n_kinds, n)`, `recomputed_others` `(n_other_kinds, n_kinds, n)`. For memory
+    and stage times; terms of the data-parallel traffic stay those of the old kinds.
     """
     problem, terms, shapes = rows.problem, rows.shapes, rows.table.shapes
     params = kind_params(problem, shapes, kinds)
@@ -52,9 +72,7 @@ def with_kinds(
         per_param = np.take_along_axis(states, at, axis=-1) / maximum
         more = replace(terms.experts, params=routed, state_bytes=per_param * routed)
         result = replace(result, experts=more)
-    return replace(
-        rows, shapes=result, recomputed=recomputed, recomputed_experts=recomputed_experts
-    )
+    return replace(rows, shapes=result, recomputed=recomputed, recomputed_others=recomputed_others)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,16 +80,15 @@ class RankCosts:
     """What the ranks of one pipeline cost, whatever layers they hold.
 
     Seconds are of forward and backward of one micro-batch, bytes the peak of a rank, `(pp,)`
-    each. Expert layers cost what dense ones do and the expert figure more.
+    each. Coefficients are in the order of `held`; those of other kinds are what a layer of them
+    costs more than one of the model's first kind, those of recomputed layers what one costs more
+    than a layer that is kept.
     """
 
     pp: int
     vpp: int
     n_micro: int
-    layer_s: float
-    expert_s: float
-    recompute_s: float
-    recompute_expert_s: float
+    each_s: tuple[float, ...]
     embedding_s: float
     head_s: float
     """Head, loss and multi-token prediction."""
@@ -79,35 +96,42 @@ class RankCosts:
     """Of a rank without layers and recomputation."""
     fixed_recompute_bytes: Floats
     """Of a rank without layers that recomputes: one layer is rebuilt at a time."""
-    layer_bytes: Floats
-    expert_bytes: Floats
-    recompute_bytes: Floats
-    """Of a recomputed layer beyond one that is kept: negative."""
-    recompute_expert_bytes: Floats
-    n_experts_before: tuple[int, ...]
-    """Expert layers among the first 0, 1, ... layers of the model."""
+    each_bytes: Floats
+    """`(n_counts, pp)`; activations by the mean of the chunks in flight."""
+    others_before: tuple[tuple[int, ...], ...]
+    """By other kind, its layers among the first 0, 1, ... layers of the model."""
+    n_layers: int
+    in_flight_bytes: Floats
+    """What one micro-batch in flight keeps, `(n_counts,)`."""
+    beyond_mean: tuple[Floats, ...]
+    """By rank, the micro-batches in flight of each chunk beyond the mean at the moments that may
+    be the peak, `(n_moments, vpp)` each (`in_flight.beyond_mean`); empty without chunks."""
 
     @property
-    def n_layers(self) -> int:
-        """Layers of the model."""
-        return len(self.n_experts_before) - 1
+    def layer_s(self) -> float:
+        """Time of a layer of the model's first kind."""
+        return self.each_s[0]
 
     def held(self, counts: Sequence[int], recompute_layers: int) -> NDArray[np.int64]:
-        """Return layers, expert, recomputed and recomputed expert layers by virtual stage.
+        """Return layers, those of other kinds, recomputed ones, recomputed ones of other kinds.
 
-        `counts` are the layers of each virtual stage in model order, of which the first
-        `recompute_layers` are recomputed; `(4, n_stages)`.
+        By virtual stage, `(n_counts, n_stages)`. `counts` are the layers of each virtual stage in
+        model order, of which the first `recompute_layers` are recomputed.
         """
-        sizes, before = np.array(counts), np.array(self.n_experts_before)
+        sizes = np.array(counts)
         ends = np.cumsum(sizes)
         starts, recomputed = ends - sizes, np.minimum(sizes, recompute_layers)
-        routed, routed_again = (before[starts + n] - before[starts] for n in (sizes, recomputed))
-        return np.array([sizes, routed, recomputed, routed_again])
+        rows = []
+        for n in (sizes, recomputed):
+            rows.append(n)
+            for other in self.others_before:
+                before = np.array(other)
+                rows.append(before[starts + n] - before[starts])
+        return np.array(rows)
 
     def stage_s(self, counts: Sequence[int], recompute_layers: int) -> Floats:
         """Return forward and backward of each virtual stage, seconds per micro-batch."""
-        each = (self.layer_s, self.expert_s, self.recompute_s, self.recompute_expert_s)
-        times = np.array(each) @ self.held(counts, recompute_layers)
+        times = np.array(self.each_s) @ self.held(counts, recompute_layers)
         times[0] += self.embedding_s
         times[-1] += self.head_s
         return np.asarray(times)
@@ -119,17 +143,17 @@ class RankCosts:
 
     def rank_bytes(self, counts: Sequence[int], recompute_layers: int) -> Floats:
         """Return the peak memory of each rank, bytes, `(pp,)`."""
-        held = self.held(counts, recompute_layers).reshape(4, self.vpp, self.pp).sum(axis=1)
+        held = self.held(counts, recompute_layers)
+        by_chunk = held.reshape(len(held), self.vpp, self.pp)
         fixed = self.fixed_recompute_bytes if recompute_layers else self.fixed_bytes
-        each = np.stack(
-            [
-                self.layer_bytes,
-                self.expert_bytes,
-                self.recompute_bytes,
-                self.recompute_expert_bytes,
+        total = fixed + (self.each_bytes * by_chunk.sum(axis=1)).sum(axis=0)
+        if self.beyond_mean:
+            chunk_bytes = np.tensordot(self.in_flight_bytes, by_chunk, axes=1)
+            total = total + [
+                float((more @ chunk_bytes[:, rank]).max())
+                for rank, more in enumerate(self.beyond_mean)
             ]
-        )
-        return np.asarray(fixed + (each * held).sum(axis=0))
+        return np.asarray(total)
 
     def pipeline_s(self, counts: Sequence[int], recompute_layers: int) -> float:
         """Return the closed-form pipeline time without messages (`pipeline.compute_s`), s."""
@@ -151,19 +175,20 @@ def rank_costs(
             raise ValueError(f"schedule {layout.schedule}: its ranks have no linear costs")
     table = PlanTable.from_layouts(layouts)
     rows = join(problem, shape_terms(problem, table.shapes, table.shardings), table, layers)
-    held = np.array(_HELD, dtype=np.float64)
-    routed = bool(rows.layers.experts)
+    n_others = len(rows.layers.others)
+    held = np.array(_held_rows(n_others), dtype=np.float64)
     largest, n = max(x.pp for x in layouts), len(layouts)
     # Kinds: every rank with everything that it may hold; ranks beyond pp repeat the last.
     ranks = np.minimum(np.arange(largest)[None], table.shapes.pp[:, None] - 1)
-    size = (n, largest, len(_HELD))
-    shape = (n, largest * len(_HELD))
+    size = (n, largest, len(held))
+    shape = (n, largest * len(held))
 
     def column(values: NDArray[np.float64] | NDArray[np.int32]) -> Floats:
         return np.broadcast_to(values, size).reshape(shape).astype(np.float64)
 
     every = column(ranks[..., None]).astype(np.int32)
-    layer_counts, expert_counts, again, again_experts = (column(held[:, i]) for i in range(4))
+    layer_counts, *others, recomputed = (column(held[:, i]) for i in range(2 + n_others))
+    others_again = np.array([column(held[:, 2 + n_others + i]).T for i in range(n_others)])
     last = column((ranks == table.shapes.pp[:, None] - 1)[..., None].astype(np.float64))
     kinds = StageKinds(
         rank=every,
@@ -174,48 +199,67 @@ def rank_costs(
         has_head=last,
         chunk_layers=layer_counts[..., None],
         chunk_counts=np.ones((*shape, 1)),
-        expert_prefix=expert_counts[..., None] if routed else None,
+        prefix=np.array(others)[..., None] if others else None,
     )
-    priced = with_kinds(rows, kinds, again.T, again_experts.T if routed else None)
+    priced = with_kinds(rows, kinds, recomputed.T, others_again if others else None)
     times = stage_times(priced)
     by_rank = (times.forward_s + times.backward_s).T.reshape(size)
-    memory = np.asarray(sum(memory_terms(priced).values())).T.reshape(size)
-    sequence = problem.shape.expert_layers if problem.shape.n_experts else ()
-    flags = sequence or (False,) * problem.shape.layers
-    before = tuple(accumulate((int(x) for x in flags), initial=0))
-    return [
-        _costs(x, by_rank[i, : x.pp], memory[i, : x.pp], before) for i, x in enumerate(layouts)
-    ]
+    terms = memory_terms(priced)
+    memory = np.asarray(sum(terms.values())).T.reshape(size)
+    kept = (terms["activations"] + terms["fragmentation"]).T.reshape(size)
+    figures = (
+        _RankFigures(*(y[i, : x.pp] for y in (by_rank, memory, kept)))
+        for i, x in enumerate(layouts)
+    )
+    return [_costs(x, one, problem.shape) for x, one in zip(layouts, figures, strict=True)]
 
 
-def _costs(layout: Layout, times: Floats, memory: Floats, before: tuple[int, ...]) -> RankCosts:
-    """Return the coefficients from the figures of ranks that hold what `_HELD` says."""
-    layer_s, expert_s, again_s, again_expert_s = _differences(times)
-    layer, expert, again, again_expert = _differences(memory)
+@dataclass(frozen=True, slots=True)
+class _RankFigures:
+    """Figures of the ranks of one layout that hold what `_held_rows` says, `(pp, n_rows)`."""
+
+    times_s: Floats
+    memory_bytes: Floats
+    activation_bytes: Floats
+
+
+def _costs(layout: Layout, figures: _RankFigures, shape: ModelShape) -> RankCosts:
+    """Return the coefficients from the figures of ranks that hold what `_held_rows` says."""
+    flags = other_kinds(shape.layer_sequence)
+    before = tuple(tuple(accumulate(map(int, x), initial=0)) for x in flags)
+    times, memory = figures.times_s, figures.memory_bytes
+    each_s, each_bytes = _differences(times), _differences(memory)
     # Without layers; interior ranks of the same layers leave the ends' own times.
-    empty_s = times[:, 0] - layer_s
+    empty_s = times[:, 0] - each_s[0]
+    code = PLAN_SCHEDULES.index(layout.schedule)
+    args = (layout.pp, layout.vpp, layout.n_micro)
+    in_flight = in_flight_chunks(code, 0, *args) / layout.vpp
+    n_rounds = min(ROUNDS, max(1, layout.n_micro // layout.pp))
+    chunked = range(layout.pp) if layout.vpp > 1 else ()
     return RankCosts(
         pp=layout.pp,
         vpp=layout.vpp,
         n_micro=layout.n_micro,
-        layer_s=float(layer_s[0]),
-        expert_s=float(expert_s[0]),
-        recompute_s=float(again_s[0]),
-        recompute_expert_s=float(again_expert_s[0]),
+        each_s=tuple(float(x[0]) for x in each_s),
         embedding_s=float(empty_s[0]),
         head_s=float(empty_s[-1]),
-        fixed_bytes=memory[:, 0] - layer,
-        fixed_recompute_bytes=memory[:, 3] - 2 * layer - again,
-        layer_bytes=layer,
-        expert_bytes=expert,
-        recompute_bytes=again,
-        recompute_expert_bytes=again_expert,
-        n_experts_before=before,
+        fixed_bytes=memory[:, 0] - each_bytes[0],
+        fixed_recompute_bytes=memory[:, 2] - 2 * each_bytes[0] - each_bytes[1 + len(before)],
+        each_bytes=np.array(each_bytes),
+        others_before=before,
+        n_layers=shape.layers,
+        in_flight_bytes=np.array([x[0] for x in _differences(figures.activation_bytes)])
+        / in_flight,
+        beyond_mean=tuple(beyond_mean(r, layout.pp, layout.vpp, n_rounds) for r in chunked),
     )
 
 
-def _differences(figures: Floats) -> tuple[Floats, Floats, Floats, Floats]:
-    """Return what one layer more of each kind adds, `(pp,)` each; `figures` is `(pp, 6)`."""
-    one, two, expert, again, again_two, again_expert = figures.T
-    layer, more, recomputed = two - one, expert - two, again_two - again
-    return layer, more, recomputed, again_expert - again_two - more
+def _differences(figures: Floats) -> list[Floats]:
+    """Return what one layer more of each count adds, `(pp,)` each; `figures` is `(pp, n_rows)`."""
+    one, two, again, again_two, *of_others = figures.T
+    n_others = len(of_others) // 2
+    layer, recomputed = two - one, again_two - again
+    others = [other - two for other in of_others[:n_others]]
+    pairs = zip(of_others[n_others:], others, strict=True)
+    others_again = [figure - again_two - more for figure, more in pairs]
+    return [layer, *others, recomputed, *others_again]

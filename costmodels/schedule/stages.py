@@ -1,15 +1,20 @@
 """How layers go to pipeline stages, and the few stages that decide time and memory."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from itertools import accumulate
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.layers.factor import distinct
+from costmodels.schedule.in_flight import Chunk, UnequalChunks, unequal_chunks
 from costmodels.shapes import ModelShape
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int32]
 
 SPLITS = ("even", "ends")
 """`even`: every virtual stage holds layers / (pp vpp). `ends`: the embedding and the loss count
@@ -76,6 +81,19 @@ def stage_layers(layers: int, pp: int, vpp: int, split: str) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True, slots=True)
+class StageSplits:
+    """Over how many stages each shape's layers go, and how; columns of one length."""
+
+    pp: Ints
+    vpp: Ints
+    split: Ints
+    """Index into `names`."""
+    names: tuple[str, ...] = SPLITS
+    placement: Ints | None = None
+    """None where all are looped."""
+
+
+@dataclass(frozen=True, slots=True)
 class StageKinds:
     """The distinct kinds of pipeline rank of each shape; arrays are `(n_shapes, n_kinds)`.
 
@@ -88,73 +106,79 @@ class StageKinds:
     3 under `SPLITS`.
     """
 
-    rank: NDArray[np.int32]
-    late_rank: NDArray[np.int32]
+    rank: Ints
+    late_rank: Ints
     """The rank of the kind furthest from the first stage (`BOTH_WAYS`: from either end)."""
-    n_ranks: NDArray[np.float64]
+    n_ranks: Floats
     """Ranks of this kind; 0 in unused places."""
-    layers: NDArray[np.float64]
-    has_embedding: NDArray[np.float64]
-    has_head: NDArray[np.float64]
-    chunk_layers: NDArray[np.float64]
-    chunk_counts: NDArray[np.float64]
-    expert_prefix: NDArray[np.float64] | None = None
-    """Expert layers among the first i of each of the rank's chunks, summed over its chunks,
-    `(n_shapes, n_kinds, 1 + layers of the longest chunk)`; None without expert layers."""
+    layers: Floats
+    has_embedding: Floats
+    has_head: Floats
+    chunk_layers: Floats
+    chunk_counts: Floats
+    prefix: Floats | None = None
+    """Layers of each other kind than the model's first (`ModelShape.kinds`) among the first i of
+    each of the rank's chunks, summed over its chunks, `(n_other_kinds, n_shapes, n_kinds, 1 +
+    layers of the longest chunk)`; None where all layers are of one kind."""
+    unequal: UnequalChunks | None = None
+    """What ranks with unequal interleaved chunks hold beyond mean ones; None without such."""
 
     def take(self, rows: NDArray[np.intp]) -> "StageKinds":
         """Return the kinds of the shapes at `rows`."""
-        prefix = self.expert_prefix
-        return StageKinds(
-            rank=self.rank[rows],
-            late_rank=self.late_rank[rows],
-            n_ranks=self.n_ranks[rows],
-            layers=self.layers[rows],
-            has_embedding=self.has_embedding[rows],
-            has_head=self.has_head[rows],
-            chunk_layers=self.chunk_layers[rows],
-            chunk_counts=self.chunk_counts[rows],
-            expert_prefix=None if prefix is None else prefix[rows],
-        )
+        columns = {name: getattr(self, name)[rows] for name in _BY_SHAPE}
+        prefix = None if self.prefix is None else self.prefix[:, rows]
+        unequal = None if self.unequal is None else self.unequal.take(rows)
+        return StageKinds(**columns, prefix=prefix, unequal=unequal)
 
-    def each(self, at: NDArray[np.intp]) -> "StageKinds":
-        """Return kinds as those of shapes of their own; `at` counts them shape by shape."""
+    def each(self, positions: NDArray[np.intp]) -> "StageKinds":
+        """Return kinds as those of shapes of their own; `positions` count them shape by shape.
 
-        def one(values: NDArray[np.float64]) -> NDArray[np.float64]:
-            return values.reshape(-1, 1, *values.shape[2:])[at]
+        For traffic: `unequal` is left out.
+        """
 
-        prefix = self.expert_prefix
-        return StageKinds(
-            rank=self.rank.reshape(-1, 1)[at],
-            late_rank=self.late_rank.reshape(-1, 1)[at],
-            n_ranks=one(self.n_ranks),
-            layers=one(self.layers),
-            has_embedding=one(self.has_embedding),
-            has_head=one(self.has_head),
-            chunk_layers=one(self.chunk_layers),
-            chunk_counts=one(self.chunk_counts),
-            expert_prefix=None if prefix is None else one(prefix),
-        )
+        def alone(values: NDArray[Any]) -> NDArray[Any]:
+            return values.reshape(-1, 1, *values.shape[2:])[positions]
+
+        columns = {name: alone(getattr(self, name)) for name in _BY_SHAPE}
+        prefix = None if self.prefix is None else np.array([alone(x) for x in self.prefix])
+        return StageKinds(**columns, prefix=prefix, unequal=None)
 
     @property
-    def expert_layers(self) -> NDArray[np.float64] | None:
-        """Expert layers of the rank, `(n_shapes, n_kinds)`; None without any."""
-        return None if self.expert_prefix is None else self.expert_prefix[..., -1]
+    def of_other_kinds(self) -> Floats | None:
+        """Layers of each other kind than the model's first, `(n_other_kinds, n_shapes, n_kinds)`.
+
+        None where all layers are of one kind.
+        """
+        return None if self.prefix is None else self.prefix[..., -1]
 
 
-def expert_prefix(
-    counts: Sequence[int], chunks: Sequence[int], experts: Sequence[bool], longest: int
+_BY_SHAPE = tuple(
+    field.name for field in fields(StageKinds) if field.name not in ("prefix", "unequal")
+)
+
+
+def other_kinds(sequence: Sequence[int]) -> list[list[bool]]:
+    """Return for each kind but the model's first which layers are of it.
+
+    >>> other_kinds((0, 2, 1))
+    [[False, False, True], [False, True, False]]
+    """
+    return [[kind == i for kind in sequence] for i in range(1, 1 + max(sequence, default=0))]
+
+
+def layer_prefix(
+    counts: Sequence[int], chunks: Sequence[int], flags: Sequence[bool], longest: int
 ) -> tuple[float, ...]:
-    """Return the expert layers among the first 0, 1, ... `longest` layers of some chunks, summed.
+    """Return the flagged layers among the first 0, 1, ... `longest` ones of some chunks, summed.
 
     Virtual stage j holds the next `counts[j]` layers in model order, `chunks` lists those of one
-    rank; `experts` says of each layer whether it has experts.
+    rank; `flags` says of each layer whether it is of some kind.
 
-    >>> expert_prefix((3, 3), (0, 1), (False, True, True, True, False, True), 3)
+    >>> layer_prefix((3, 3), (0, 1), (False, True, True, True, False, True), 3)
     (0.0, 1.0, 2.0, 4.0)
     """
     starts = [0, *accumulate(counts)]
-    before = [0, *accumulate(experts)]
+    before = [0, *accumulate(flags)]
     return tuple(
         float(sum(before[starts[j] + min(i, counts[j])] - before[starts[j]] for j in chunks))
         for i in range(longest + 1)
@@ -170,118 +194,138 @@ def n_sizes(counts: Sequence[int]) -> int:
     return max(3, max(counts) - min(counts) + 1)
 
 
+class _Pipeline(NamedTuple):
+    """How the layers of one shape go to stages."""
+
+    pp: int
+    vpp: int
+    split: str
+    placement: int
+
+
+class _RankKind(NamedTuple):
+    """One kind of rank of one shape."""
+
+    numbers: tuple[float, ...]
+    """Rank, late rank, layers, ends, chunks of each size, the least size, ranks of the kind."""
+    prefixes: tuple[tuple[float, ...], ...]
+    """By other kind of layer, as `StageKinds.prefix`."""
+    chunks: tuple[Chunk, ...]
+    """The rank's chunks in model order where they are interleaved and unequal; else empty."""
+
+
+def interleaved_chunks(
+    counts: Sequence[int], stages: Sequence[int], sequence: Sequence[int]
+) -> tuple[Chunk, ...]:
+    """Return the chunks of one rank where they are not all alike; else nothing."""
+    starts = [0, *accumulate(counts)]
+    chunks = tuple(tuple(sequence[starts[j] : starts[j] + counts[j]]) for j in stages)
+    return chunks if len(set(chunks)) > 1 else ()
+
+
 @lru_cache(maxsize=8192)
 def _kinds_of(
-    layers: int,
-    pp: int,
-    vpp: int,
-    split: str,
-    placement: int,
-    sizes: int,
-    experts: tuple[bool, ...] = (),
-) -> tuple[tuple[float, ...], ...]:
-    """Return the row of each kind of rank; with expert layers their prefix stands first."""
+    layers: int, pipeline: _Pipeline, sizes: int, sequence: tuple[int, ...] = ()
+) -> tuple[_RankKind, ...]:
+    """Return each kind of rank; with layers of several kinds those of other kinds are counted."""
+    pp, vpp, split, placement = pipeline
     counts = stage_layers(layers, pp, vpp, split)
-    low = min(counts)
-    ranks: dict[tuple[tuple[int, ...], tuple[float, ...], bool, bool], list[int]] = {}
+    low, longest = min(counts), max(counts)
+    flags = other_kinds(sequence)
+    interleaved = vpp > 1 and placement == LOOPED
+    ranks: dict[tuple[Any, ...], list[int]] = {}
     for rank in range(pp):
-        held = rank_stages(rank, pp, len(counts), placement)
-        chunks = tuple(sorted(counts[j] for j in held))
-        prefix = expert_prefix(counts, held, experts, max(counts)) if experts else ()
-        ends = (0 in held, len(counts) - 1 in held)
-        ranks.setdefault((chunks, prefix, *ends), []).append(rank)
-    rows = [
-        (
-            *prefix,
-            who[0],
-            max(who, key=lambda r: min(r, pp - 1 - r) if placement == BOTH_WAYS else r),
-            sum(chunks),
+        stages = rank_stages(rank, pp, len(counts), placement)
+        sorted_counts = tuple(sorted(counts[j] for j in stages))
+        prefixes = tuple(layer_prefix(counts, stages, x, longest) for x in flags)
+        ends = (0 in stages, len(counts) - 1 in stages)
+        chunks: tuple[Chunk, ...] = ()
+        if interleaved:
+            chunks = interleaved_chunks(counts, stages, sequence or (0,) * layers)
+        ranks.setdefault((sorted_counts, prefixes, *ends, chunks), []).append(rank)
+    kinds = []
+    for (sorted_counts, prefixes, first, last, chunks), members in ranks.items():
+        furthest = max(members, key=lambda r: min(r, pp - 1 - r) if placement == BOTH_WAYS else r)
+        numbers = (
+            members[0],
+            furthest,
+            sum(sorted_counts),
             first,
             last,
-            *(chunks.count(low + i) for i in range(sizes)),
+            *(sorted_counts.count(low + i) for i in range(sizes)),
             low,
-            len(who),
+            len(members),
         )
-        for (chunks, prefix, first, last), who in ranks.items()
-    ]
-    return tuple(tuple(float(x) for x in row) for row in rows)
+        kinds.append(_RankKind(tuple(float(x) for x in numbers), prefixes, chunks))
+    return tuple(kinds)
 
 
-def _found(
-    layers: int,
-    pp: NDArray[np.int32],
-    vpp: NDArray[np.int32],
-    split: NDArray[np.int32],
-    names: tuple[str, ...],
-    placement: NDArray[np.int32] | None,
-    experts: tuple[bool, ...] = (),
-) -> tuple[list[tuple[tuple[float, ...], ...]], int]:
+def _kinds_of_shapes(
+    layers: int, splits: StageSplits, sequence: tuple[int, ...] = ()
+) -> tuple[list[tuple[_RankKind, ...]], int]:
     """Return the kinds of each shape, and how many chunk sizes their rows count."""
-    rows = [(int(p), int(v), names[int(c)]) for p, v, c in zip(pp, vpp, split, strict=True)]
-    places = [LOOPED] * len(rows) if placement is None else placement.tolist()
+    names, columns = splits.names, (splits.pp, splits.vpp, splits.split)
+    rows = [(int(p), int(v), names[int(c)]) for p, v, c in zip(*columns, strict=True)]
+    placements = [LOOPED] * len(rows) if splits.placement is None else splits.placement.tolist()
     sizes = 3
     if names != SPLITS:
         sizes = max(n_sizes(stage_layers(layers, *row)) for row in rows)
-    result = zip(rows, places, strict=True)
-    return [_kinds_of(layers, *row, at, sizes, experts) for row, at in result], sizes
+    pairs = zip(rows, placements, strict=True)
+    return [
+        _kinds_of(layers, _Pipeline(*row, placement), sizes, sequence) for row, placement in pairs
+    ], sizes
 
 
-def n_kinds(
-    layers: int,
-    pp: NDArray[np.int32],
-    vpp: NDArray[np.int32],
-    split: NDArray[np.int32],
-    placement: NDArray[np.int32] | None = None,
-    names: tuple[str, ...] = SPLITS,
-) -> NDArray[np.int64]:
+def n_kinds(layers: int, splits: StageSplits) -> NDArray[np.int64]:
     """Return how many distinct kinds of rank each shape has, `(n_shapes,)`."""
-    found, _ = _found(layers, pp, vpp, split, names, placement)
-    return np.array([len(rows) for rows in found], dtype=np.int64)
+    kinds, _ = _kinds_of_shapes(layers, splits)
+    return np.array([len(rows) for rows in kinds], dtype=np.int64)
 
 
-def stage_kinds(
-    layers: int,
-    pp: NDArray[np.int32],
-    vpp: NDArray[np.int32],
-    split: NDArray[np.int32],
-    names: tuple[str, ...] = SPLITS,
-    placement: NDArray[np.int32] | None = None,
-    experts: tuple[bool, ...] = (),
-) -> StageKinds:
-    """Return the kinds of rank of each shape (pp, vpp, index into `names`, looped placement).
+def stage_kinds(layers: int, splits: StageSplits, sequence: tuple[int, ...] = ()) -> StageKinds:
+    """Return the kinds of rank of each shape.
 
-    `experts` says of each layer whether it has experts; empty where none has. Ranks that differ in
-    their expert layers are of different kinds then.
+    `sequence` says of each layer which of the model's kinds it is, 0 the first; empty where all
+    are of one kind. Ranks that differ in their layers of other kinds are of different kinds then.
     """
     # Many shapes are the same but for their other degrees.
-    several = distinct((pp, vpp, split, np.zeros_like(pp) if placement is None else placement))
+    pp, placement = splits.pp, splits.placement
+    columns = (pp, splits.vpp, splits.split, np.zeros_like(pp) if placement is None else placement)
+    several = distinct(columns)
     pp, vpp, split, places = several.columns
-    placement = None if placement is None else places
-    found, sizes = _found(layers, pp, vpp, split, names, placement)
-    if any(experts):
-        found, _ = _found(layers, pp, vpp, split, names, placement, experts)
-        return _kinds_with_experts(found, sizes).take(several.index)
-    return _as_kinds(found, sizes).take(several.index)
+    few = StageSplits(pp, vpp, split, splits.names, None if placement is None else places)
+    kinds, sizes = _kinds_of_shapes(layers, few, sequence if any(sequence) else ())
+    return _as_kinds(kinds, sizes, pp.tolist()).take(several.index)
 
 
-def _kinds_with_experts(found: list[tuple[tuple[float, ...], ...]], sizes: int) -> StageKinds:
-    lengths = [len(kinds[0]) - 7 - sizes for kinds in found]
-    plain = [tuple(kind[n:] for kind in kinds) for kinds, n in zip(found, lengths, strict=True)]
-    kinds = _as_kinds(plain, sizes)
-    prefix = np.zeros((*kinds.layers.shape, max(lengths, default=1)))
-    for i, (rank_kinds, n) in enumerate(zip(found, lengths, strict=True)):
-        for j in range(prefix.shape[1]):
-            values = rank_kinds[j if j < len(rank_kinds) else 0][:n]
-            prefix[i, j, :n], prefix[i, j, n:] = values, values[-1]
-    return replace(kinds, expert_prefix=prefix)
-
-
-def _as_kinds(found: list[tuple[tuple[float, ...], ...]], sizes: int) -> StageKinds:
-    largest = max((len(rows) for rows in found), default=1)
-    padded = [rows + ((*rows[0][:-1], 0.0),) * (largest - len(rows)) for rows in found]
-    block = np.array(padded, dtype=np.float64).reshape(len(found), largest, 7 + sizes)
+def _as_kinds(shapes: list[tuple[_RankKind, ...]], sizes: int, pps: Sequence[int]) -> StageKinds:
+    """Return the arrays of the kinds of each shape, unused places repeating the first kind."""
+    largest = max((len(rows) for rows in shapes), default=1)
+    padded = [
+        [*(x.numbers for x in rows), *[(*rows[0].numbers[:-1], 0.0)] * (largest - len(rows))]
+        for rows in shapes
+    ]
+    block = np.array(padded, dtype=np.float64).reshape(len(shapes), largest, 7 + sizes)
+    everywhere = [[*rows, *(rows[:1] * (largest - len(rows)))] for rows in shapes]
+    ranks = block[..., 0].astype(np.int32)
+    prefix = None
+    if shapes and shapes[0][0].prefixes:
+        longest = max(len(rows[0].prefixes[0]) for rows in shapes)
+        prefix = np.zeros((len(shapes[0][0].prefixes), len(shapes), largest, longest))
+        for i, rows in enumerate(everywhere):
+            for j, kind in enumerate(rows):
+                for other, values in enumerate(kind.prefixes):
+                    n = len(values)
+                    prefix[other, i, j, :n], prefix[other, i, j, n:] = values, values[-1]
+    unequal = unequal_chunks(
+        [
+            [(int(rank), pp, kind.chunks) for rank, kind in zip(row, kinds, strict=True)]
+            for row, pp, kinds in zip(ranks, pps, everywhere, strict=True)
+        ],
+        0 if prefix is None else len(prefix),
+    )
     return StageKinds(
-        rank=block[..., 0].astype(np.int32),
+        rank=ranks,
         late_rank=block[..., 1].astype(np.int32),
         n_ranks=np.ascontiguousarray(block[..., -1]),
         layers=np.ascontiguousarray(block[..., 2]),
@@ -289,6 +333,8 @@ def _as_kinds(found: list[tuple[tuple[float, ...], ...]], sizes: int) -> StageKi
         has_head=np.ascontiguousarray(block[..., 4]),
         chunk_layers=block[..., -2, None] + np.arange(float(sizes)),
         chunk_counts=np.ascontiguousarray(block[..., 5:-2]),
+        prefix=prefix,
+        unequal=unequal,
     )
 
 

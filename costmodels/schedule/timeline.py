@@ -6,17 +6,19 @@ block, what follows the pipeline, and what each pipeline rank holds in memory.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import mul
 
 from costmodels.axes import SCHEDULES
 from costmodels.breakdown import Breakdown, virtual_stage_times, virtual_weight_grad_times
 from costmodels.comm.exposure import Exposure
 from costmodels.comm.hidden_traffic import RankTraffic, hidden_traffic
+from costmodels.layers.layer_kind import ExpertLayerTerms
 from costmodels.layers.recompute import run_again
 from costmodels.memory import in_flight_chunks
 from costmodels.plans import ZERO_BUBBLE, Layout
 from costmodels.schedule import pipeline
 from costmodels.schedule.pipeline import TimedBlock, Timeline
-from costmodels.schedule.stages import expert_prefix
+from costmodels.schedule.stages import LOOPED, interleaved_chunks, layer_prefix, other_kinds
 from costmodels.schedule.zero_bubble import BACKWARD, FORWARD, INPUT_GRAD, WEIGHT_GRAD
 from costmodels.step import (
     Rows,
@@ -62,10 +64,13 @@ class RankMemory:
     """States and overhead."""
     backward_bytes: float
     """What comes on top while a backward runs: logits and temporaries."""
-    chunk_bytes: float
-    """Activations of one chunk and micro-batch from its forward to its backward."""
+    chunk_bytes: tuple[float, ...]
+    """Activations of one micro-batch of each chunk from its forward to its backward; one figure
+    where all chunks are alike."""
     late_bytes: float
     """The same from the gradient of its input to its weight gradient: nothing of it is dropped."""
+    pp: int
+    """Virtual stage j is chunk j // pp of a rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,37 +127,40 @@ def stage_wires(rows: Rows, layout: Layout) -> tuple[StageWires, ...]:
     layers, layout_of = rows.layers, layout.stage_layers
     tp_f, tp_b = _one(layers.tp_forward), _one(layers.tp_backward)
     cp_f, cp_b = _one(layers.cp_forward), _one(layers.cp_backward)
-    more = layers.experts
+    shape, longest = rows.problem.shape, max(layout_of)
+    kinds = list(zip(layers.others, other_kinds(shape.layer_sequence), strict=True))
     out = []
     for j, held in enumerate(layout_of):
         full = min(held, layout.recompute_layers)
         core = held if "core_attn" in layout.recompute_modules else 0
-        more_layers = rows.problem.shape.mtp_layers * (j == len(layout_of) - 1)
+        more_layers = shape.mtp_layers * (j == len(layout_of) - 1)
         core += more_layers if core else 0
-        n_routed = 0.0
         tp, tp_back = tp_f * held, tp_b * held + tp_f * full
+        cp, cp_back = cp_f * held, cp_b * held + cp_f * (full + core)
         ep, ep_back = NOTHING, NOTHING
-        if more:
-            routing, longest = rows.problem.shape.expert_layers, max(layout_of)
-            prefix = expert_prefix(layout_of, (j,), routing, longest)
-            n_routed = prefix[longest] + more_layers * routing[-1]
-            routed, recomputed = prefix[longest], prefix[min(longest, layout.recompute_layers)]
-            ahead = _one(more.tp_forward) + tp_f * -1.0
-            after = _one(more.tp_backward) + tp_b * -1.0
-            tp, tp_back = tp + ahead * routed, tp_back + after * routed + ahead * recomputed
-            exchange_f = Wire(more.exchange.forward_s.item(), 0.0)
-            exchange_b = Wire(more.exchange.backward_s.item(), 0.0)
-            ep, ep_back = exchange_f * routed, exchange_b * routed + exchange_f * recomputed
-        modules = run_again(
-            layout.recompute_modules,
-            layers.modules,
-            more.modules if more else None,
-            held + more_layers,
-            n_routed,
-        )
+        of_kinds = [float(held)]
+        for kind, flags in kinds:
+            prefix = layer_prefix(layout_of, (j,), flags, longest)
+            count, again = prefix[longest], prefix[min(longest, layout.recompute_layers)]
+            of_kinds.append(count)
+            of_kinds[0] -= count
+            ahead = _one(kind.tp_forward) + tp_f * -1.0
+            after = _one(kind.tp_backward) + tp_b * -1.0
+            tp, tp_back = tp + ahead * count, tp_back + after * count + ahead * again
+            ahead = _one(kind.cp_forward) + cp_f * -1.0
+            after = _one(kind.cp_backward) + cp_b * -1.0
+            core_again = again + (count if core else 0.0)
+            cp, cp_back = cp + ahead * count, cp_back + after * count + ahead * core_again
+            if isinstance(kind, ExpertLayerTerms):
+                exchange_f = Wire(kind.exchange.forward_s.item(), 0.0)
+                exchange_b = Wire(kind.exchange.backward_s.item(), 0.0)
+                ep += exchange_f * count
+                ep_back += exchange_b * count + exchange_f * again
+        of_kinds[shape.layer_sequence[-1]] += more_layers
+        pairs = zip((x.modules for x in layers.of_kinds), of_kinds, strict=True)
+        modules = run_again(layout.recompute_modules, list(pairs))
         tp_back += Wire(modules.tp_exposed_s, modules.tp_s - modules.tp_exposed_s)
         ep_back += Wire(modules.exchange_s, 0.0)
-        cp, cp_back = cp_f * held, cp_b * held + cp_f * (full + core)
         if j == 0:
             tp += Wire(layers.embedding_tp.forward_s.item(), 0.0)
             tp_back += Wire(layers.embedding_tp.backward_s.item(), 0.0)
@@ -199,17 +207,47 @@ def _rank_memory(found: Breakdown, rank: int) -> RankMemory:
     rows, layout, terms = found.rows, found.layout, found.stages[rank]
     code = SCHEDULES.index(layout.schedule)
     args = (code, rank, layout.pp, layout.vpp, layout.n_micro)
-    chunk = late = terms["activations"] / in_flight_chunks(*args).item()
+    late = terms["activations"] / in_flight_chunks(*args).item()
+    chunks = unequal_chunk_bytes(rows, layout, rank) or (late,)
     if layout.schedule in ZERO_BUBBLE:
         chunk, late = _split_chunk_bytes(rows, layout, rank)
+        chunks = (chunk,)
     # Lost to the allocator in proportion.
     total = 1.0 + rows.problem.stack.fragmentation_frac
     return RankMemory(
         always_bytes=terms["states"] + terms["overhead"],
         backward_bytes=terms["logits"] + terms["working"],
-        chunk_bytes=total * chunk,
+        chunk_bytes=tuple(total * chunk for chunk in chunks),
         late_bytes=total * late,
+        pp=layout.pp,
     )
+
+
+def unequal_chunk_bytes(rows: Rows, layout: Layout, rank: int) -> tuple[float, ...]:
+    """Return the activations of a micro-batch in each chunk; empty where all chunks are alike.
+
+    What the ends of the model keep is shared out evenly, as the memory model does.
+    """
+    counts, stages, shape = layout.stage_layers, layout.stages_of(rank), rows.problem.shape
+    looped = layout.vpp > 1 and layout.placement == LOOPED
+    if not (looped and interleaved_chunks(counts, stages, shape.layer_sequence)):
+        return ()
+    sets, depth = rows.sets, layout.recompute_layers
+    kept = sets.kept_bytes.take(rows.set_index).item()
+    more = [other.take(rows.set_index).item() for other in sets.other_kept_bytes]
+    ends = rows.layers.embedding_bytes.item() * layout.has_embedding(rank)
+    last = shape.layer_sequence[-1]
+    module = kept + (more[last - 1] if last else 0.0)
+    ends += shape.mtp_layers * layout.has_head(rank) * module
+    sizes = []
+    for j in stages:
+        again = min(counts[j], depth)
+        size = again * rows.layers.checkpoint_bytes.item() + (counts[j] - again) * kept
+        for flags, extra in zip(other_kinds(shape.layer_sequence), more, strict=True):
+            prefix = layer_prefix(counts, (j,), flags, counts[j])
+            size += (prefix[-1] - prefix[again]) * extra
+        sizes.append(size + ends / len(stages))
+    return tuple(sizes)
 
 
 def _split_chunk_bytes(rows: Rows, layout: Layout, rank: int) -> tuple[float, float]:
@@ -231,11 +269,11 @@ def memory_levels(memory: RankMemory, blocks: tuple[TimedBlock, ...]) -> list[tu
     the backward is split, its weight gradient frees it as it starts, which is how the memory
     model counts (`zero_bubble.late_chunks`). The maximum is the rank's predicted peak.
     """
-    before = late = 0
+    before, late = [0] * len(memory.chunk_bytes), 0
     out = [(0.0, memory.always_bytes)]
 
     def note(at_s: float, running: bool) -> None:
-        kept = before * memory.chunk_bytes + late * memory.late_bytes
+        kept = sum(map(mul, before, memory.chunk_bytes)) + late * memory.late_bytes
         level = memory.always_bytes + kept + (memory.backward_bytes if running else 0.0)
         if out[-1][0] == at_s:
             out.pop()
@@ -243,10 +281,13 @@ def memory_levels(memory: RankMemory, blocks: tuple[TimedBlock, ...]) -> list[tu
 
     for block in blocks:
         kinds = [kind for _, _, kind in block.parts]
-        before += kinds.count(FORWARD)
+        chunks = [stage // memory.pp % len(before) for stage, _, _ in block.parts]
+        for chunk, kind in zip(chunks, kinds, strict=True):
+            before[chunk] += kind == FORWARD
         late -= kinds.count(WEIGHT_GRAD)
         note(block.start_s, BACKWARD in kinds or INPUT_GRAD in kinds)
-        before -= kinds.count(BACKWARD) + kinds.count(INPUT_GRAD)
+        for chunk, kind in zip(chunks, kinds, strict=True):
+            before[chunk] -= kind in (BACKWARD, INPUT_GRAD)
         late += kinds.count(INPUT_GRAD)
         note(block.end_s, running=False)
     return out

@@ -11,11 +11,11 @@ from costmodels.comm import collectives, context_parallel
 from costmodels.comm.context_parallel import ContextSplit
 from costmodels.comm.placement import Group, place_group
 from costmodels.layers import compute, experts
-from costmodels.layers.layer_terms import host_s
+from costmodels.layers.layer_kind import host_s
+from costmodels.layers.params import kv_heads_per_rank
 from costmodels.memory import param_bytes_kept
 from costmodels.offload import activations as activation_offload
 from costmodels.offload import optimizer as offload
-from costmodels.parameters import kv_heads_per_rank
 from costmodels.problem import Problem
 from costmodels.schedule import pipeline
 from costmodels.shape_terms import host_bytes

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from costmodels.layers.kinds import LAYER_KINDS
 from costmodels.precision import RECIPES
 from planner.specs.schema import (
     EXPERT_DETAILS,
@@ -57,6 +58,7 @@ def model_faults(spec: ModelFile) -> list[SpecFault]:
     results = [fault for failed, fault in checks if failed]
     return [
         *results,
+        *_layer_kind_faults(model),
         *_moe_faults(model),
         *_mla_faults(model),
         *_detail_faults(model),
@@ -67,7 +69,45 @@ def model_faults(spec: ModelFile) -> list[SpecFault]:
 def _needs_ffn(model: ModelSpec) -> bool:
     """Tell whether some layer has an MLP, or experts, of width `ffn`."""
     moe = model.moe
+    if model.layer_kinds and any(not LAYER_KINDS[x.kind].is_routed for x in model.layer_kinds):
+        return True
     return moe is None or moe.moe_ffn is None or moe.dense_layers > 0 or moe.every > 1
+
+
+def _layer_kind_faults(model: ModelSpec) -> list[SpecFault]:
+    """Return what is wrong between the kinds of layers and the rest."""
+    if model.layer_kinds is None:
+        return []
+    moe, total = model.moe, sum(run.count for run in model.layer_kinds)
+    routed = [i for i, x in enumerate(model.layer_kinds) if LAYER_KINDS[x.kind].is_routed]
+    section = ("model", "layer_kinds")
+    checks = (
+        (
+            total != model.layers,
+            section,
+            f"the counts add up to {total}, `layers` is {model.layers}",
+            f"set model.layers to {total}, or change a count",
+        ),
+        (
+            bool(routed) and moe is None,
+            (*section, routed[0] if routed else 0, "kind"),
+            "layers with routed experts need a `moe` section",
+            "add `moe:` with `experts` and `topk`, or name another kind",
+        ),
+        (
+            not routed and moe is not None,
+            section,
+            "no layer has routed experts, which `moe` describes",
+            "name a kind with experts, or leave `moe` out",
+        ),
+        (
+            moe is not None and (moe.dense_layers > 0 or moe.every > 1),
+            ("model", "moe", "dense_layers" if moe and moe.dense_layers else "every"),
+            "stands beside `layer_kinds`, which says where the expert layers are",
+            "keep one of them",
+        ),
+    )
+    return [SpecFault(path, message, fix) for failed, path, message, fix in checks if failed]
 
 
 def _moe_faults(model: ModelSpec) -> list[SpecFault]:
@@ -85,7 +125,7 @@ def _moe_faults(model: ModelSpec) -> list[SpecFault]:
             f"give at most {moe.experts}",
         ),
         (
-            first > model.layers,
+            first > model.layers and not model.layer_kinds,
             "dense_layers" if moe.dense_layers >= model.layers else "every",
             f"no layer has experts: the first would be layer {first} of {model.layers}",
             "lower it, or leave `moe` out",

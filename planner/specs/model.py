@@ -1,10 +1,12 @@
 """From the document of a model to its shape and job, every default filled in."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
-from costmodels.shapes import ModelShape, TrainingJob
+from costmodels.layers.kinds import layer_run
+from costmodels.shapes import DENSE, MOE, LayerRun, ModelShape, TrainingJob
 from planner.errors import SpecError
 from planner.specs.contradictions import model_faults
 from planner.specs.inputs import ModelInput, default_name, import_notes
@@ -74,7 +76,28 @@ def _shape(model: ModelSpec, name: str) -> ModelShape:
         plain |= {"expert_ffn": width, "shared_ffn": shared}
         plain["ffn"] = model.ffn or width
         plain["top_groups"] = moe.top_groups or moe.routing_groups
+    if model.layer_kinds:
+        plain |= _stated_kinds([layer_run(x.kind, x.count) for x in model.layer_kinds])
     return ModelShape(**plain)
+
+
+def _stated_kinds(runs: Sequence[LayerRun]) -> dict[str, Any]:
+    """Return the fields of a shape that say the kinds of its layers.
+
+    Dense layers alone, and expert layers that come every n-th after the first dense ones, are said
+    as without `layer_kinds`: the same model is the same document.
+    """
+    kinds = [run.kind for run in runs for _ in range(run.count)]
+    if set(kinds) <= {DENSE}:
+        return {}
+    first = kinds.index(MOE) if MOE in kinds else len(kinds)
+    for every in range(1, first + 2) if set(kinds) <= {DENSE, MOE} else ():
+        dense = first + 1 - every
+        pattern = [i >= dense and (i - dense + 1) % every == 0 for i in range(len(kinds))]
+        if pattern == [kind == MOE for kind in kinds]:
+            return {"dense_layers": dense, "moe_every": every}
+    merged = [(kind, len(list(same))) for kind, same in groupby(kinds)]
+    return {"layer_runs": tuple(layer_run(kind, count) for kind, count in merged)}
 
 
 _MLA_FIELDS = ("q_rank", "kv_rank", "qk_nope", "qk_rope", "v_head")
@@ -98,7 +121,7 @@ _MOE_FIELDS = {
 _PLAIN_FIELDS = tuple(
     field.name
     for field in dataclasses.fields(ModelShape)
-    if field.name not in {*_MLA_FIELDS, *_MOE_FIELDS, "pads_vocab"}  # of the software
+    if field.name not in {*_MLA_FIELDS, *_MOE_FIELDS, "layer_runs", "pads_vocab"}
 )
 
 
@@ -113,6 +136,8 @@ def canonical_model(shape: ModelShape, details: DetailsSpec) -> dict[str, Any]:
         out["mla"] = {key: getattr(shape, key) for key in _MLA_FIELDS}
     if shape.n_experts:
         out["moe"] = {name: getattr(shape, key) for key, name in _MOE_FIELDS.items()}
+    if shape.layer_runs:
+        out["layer_kinds"] = [{"kind": run.kind, "count": run.count} for run in shape.layer_runs]
     if stated := details.stated():
         out["details"] = stated
     return out

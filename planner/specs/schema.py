@@ -13,8 +13,17 @@ from itertools import pairwise
 from threading import Lock
 from typing import Annotated, NamedTuple
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    model_validator,
+)
 
+from costmodels.layers.kinds import LAYER_KINDS
 from costmodels.precision import PRECISIONS, RECIPES
 from planner import units
 from planner.errors import BadValue
@@ -265,6 +274,26 @@ class MlaSpec(_Spec):
     """Width of a value head."""
 
 
+def _layer_kind(value: object) -> str:
+    """Accept the name of a registered kind of layer."""
+    return _one_of(*LAYER_KINDS)(value)
+
+
+class LayerRunSpec(_Spec):
+    """One entry of `model.layer_kinds:`: some layers of one kind, one after the other."""
+
+    kind: Annotated[str, BeforeValidator(_layer_kind)]
+    """Kind of layer: `dense`, `moe`, or another registered one (docs/extending.md)."""
+    count: Layers
+    """Layers of it."""
+
+
+def _count_of(run: object) -> int:
+    """Return the count of an entry of `layer_kinds`, 0 where it has none that counts."""
+    count = run.get("count") if isinstance(run, Mapping) else None
+    return count if isinstance(count, int) and not isinstance(count, bool) and count > 0 else 0
+
+
 class DetailsSpec(_Spec):
     """The `model.details:` section: what makes the model and changes no figure of a plan.
 
@@ -422,6 +451,17 @@ EXPERT_DETAILS = (
 class ModelSpec(_Spec):
     """The `model:` section: a decoder-only transformer."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _counted_layers(cls, value: object) -> object:
+        """Take the sum of `layer_kinds` for `layers` where that is left out."""
+        if isinstance(value, Mapping) and "layers" not in value:
+            runs = value.get("layer_kinds")
+            counts = [_count_of(run) for run in runs] if isinstance(runs, list) else []
+            if counts and all(counts):
+                return {**value, "layers": sum(counts)}
+        return value
+
     name: Name | None = None
     """Name in tables and file names; default: the name of the file."""
     layers: Layers
@@ -464,6 +504,9 @@ class ModelSpec(_Spec):
     """Multi-head latent attention, in place of `kv_heads` and `head_dim`."""
     mtp_layers: LayersOr0 = 0
     """Modules of multi-token prediction: further layers, each with the head again."""
+    layer_kinds: list[LayerRunSpec] | None = None
+    """Kinds of layers in model order, `[{kind: dense, count: 3}, {kind: moe, count: 58}]`;
+    default: dense layers, and expert layers where `moe` says so. They add up to `layers`."""
     details: DetailsSpec = NO_DETAILS
     """What changes the model and no figure of a plan: rotary base, epsilon, router."""
 

@@ -4,16 +4,18 @@ A switch that only moves time costs nothing to leave out where its other positio
 no slower in any plan; memory is the same in both.
 """
 
+from functools import reduce
+
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.comm.data_parallel import DataParallelTimes
 from costmodels.layers.factor import distinct
-from costmodels.parameters import kv_heads_per_rank
+from costmodels.layers.kinds import kinds_of
 from costmodels.plans import ShapeTable, ShardingTable
-from costmodels.schedule.stages import StageKinds, stage_kinds
+from costmodels.schedule.stages import StageKinds
 from costmodels.schedule.zero_bubble import FIRST_CODE
-from costmodels.shape_terms import once_a_step_times
+from costmodels.shape_terms import kinds_of_stages, once_a_step_times
 from searches.rules import Context
 
 Bools = NDArray[np.bool_]
@@ -62,9 +64,7 @@ def _once_never_slower(
 ) -> Bools:
     """Return `overlap_never_slower` for shardings of ZeRO 0 and 1 alone."""
     problem, stack = context.problem, context.problem.stack
-    routing = problem.shape.expert_layers if problem.shape.n_experts else ()
-    columns = (shapes.pp, shapes.vpp, shapes.split, shapes.splits, shapes.placement)
-    kinds = stage_kinds(problem.shape.layers, *columns, routing)
+    kinds = kinds_of_stages(problem, shapes)
     both = rows.with_blocking(0).followed_by(rows.with_blocking(1))
     times, n = once_a_step_times(problem, shapes, both, kinds), len(rows)
     cut, total = times.take(np.arange(n)), times.take(np.arange(n, 2 * n))
@@ -95,16 +95,11 @@ def _least_forward_s(
 ) -> Floats:
     """Return a bound from below on the forward of a micro-batch by shape and kind, seconds.
 
-    The linear layers of attention, and of the MLP where every layer is dense, at the peak rate.
+    The linear layers that every token meets in the lightest kind of layer, at the peak rate.
     """
     problem, shape = context.problem, context.problem.shape
-    t, h = shapes.tp.astype(np.float64), float(shape.hidden)
-    weights = h * shape.v_width / t
-    if not shape.latent:
-        kv = kv_heads_per_rank(shape, shapes.tp) * shape.head_dim
-        weights = weights + h * (shape.q_width / t + 2.0 * kv)
-    if not shape.n_experts:
-        weights = weights + (3.0 if shape.gated else 2.0) * h * shape.ffn / t
+    by_kind = [kind.matrix_params(shape, shapes.tp) for kind in kinds_of(shape)]
+    weights = reduce(np.minimum, by_kind)
     tokens = least_mbs * problem.job.seq_len / shapes.cp
     peaks = problem.pool.accelerator.peak_flops_per_s
     one = 2.0 * weights * tokens / peaks[problem.job.recipe.linear]

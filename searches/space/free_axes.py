@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from costmodels.axes import RECOMPUTES
 from costmodels.offload.activations import INPUTS_AT_ONCE, RESIDENT_LAYERS
 from costmodels.plans import ShapeTable, ShardingTable
-from costmodels.schedule.stages import stage_kinds
+from costmodels.schedule.stages import StageSplits, stage_kinds
 from searches.options import MAX_RECOMPUTE_STEPS
 from searches.pricing.shared_work import rates_key, shapes_key, shardings_key, shared
 from searches.rules import CORE, Context, module_sets, offers_activation_offload, offers_offload
@@ -166,8 +166,8 @@ def module_sets_of(context: Context) -> list[int]:
 
 def longest_chunks(context: Context, shapes: ShapeTable) -> Ints:
     """Return the layers of the largest virtual stage of each shape."""
-    columns = (shapes.pp, shapes.vpp, shapes.split, shapes.splits)
-    kinds = stage_kinds(context.problem.shape.layers, *columns)
+    splits = StageSplits(shapes.pp, shapes.vpp, shapes.split, shapes.splits)
+    kinds = stage_kinds(context.problem.shape.layers, splits)
     held = np.where(kinds.chunk_counts > 0, kinds.chunk_layers, 0.0)
     return np.asarray(held.max(axis=(1, 2)).astype(np.int32))
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from costmodels.layers.layer_grid import LayerGrid, layer_grid
 from costmodels.plans import ShapeTable
-from costmodels.schedule.stages import n_kinds
+from costmodels.schedule.stages import StageSplits, n_kinds
 from costmodels.step import least_batch_times
 from searches.pricing.limits import Limits
 from searches.pricing.shared_work import options_key, rates_key, shapes_key, shared
@@ -95,8 +95,8 @@ class Prepared:
         together = [rows]
         if len(rows) > FIRST_SHAPES and self.lowest_s[rows].min() <= limits.least_s:
             some = shapes.take(rows)
-            columns = (some.pp, some.vpp, some.split, some.placement, some.splits)
-            kinds = n_kinds(layers, *columns)
+            columns = (some.pp, some.vpp, some.split, some.splits, some.placement)
+            kinds = n_kinds(layers, StageSplits(*columns))
             together = [rows[kinds == count] for count in np.unique(kinds)]
         shards = []
         for alike in together:

@@ -1,12 +1,12 @@
 """The layers of one shape split over its virtual stages, of least closed-form time: CP-SAT.
 
-With the layers n_j and their expert layers e_j of each virtual stage j, of which the first
-q_j = min(n_j, k) are recomputed (g_j of them with experts), per micro-batch and rank r
+With the layers n_j of each virtual stage j and those of another kind e_j, of which the first
+q_j = min(n_j, k) are recomputed (g_j of them of the other kind), per micro-batch and rank r
 
-    t_r = sum over its stages of  layer n_j + expert e_j + again q_j + again_expert g_j  (+ ends)
+    t_r = sum over its stages of  layer n_j + other e_j + again q_j + again_other g_j  (+ ends)
     minimise  (m v - 1) max_r t_r + sum_r t_r              (v times `pipeline.compute_s`)
     with      the same sum in bytes (`costmodels.schedule.rank_costs`) <= usable memory, for every
-    rank
+    rank and, interleaved, every moment that may be its peak
               n_j >= 1,  sum_j n_j = layers,  k among the values allowed
               interleaved: n_j within `SPREAD` of layers / (p v), rounded down and up, besides
               that the first and the last stage may hold fewer
@@ -26,7 +26,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
-from typing import Any
+from operator import mul
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +36,7 @@ from costmodels.schedule.rank_costs import RankCosts
 from searches import cp_sat
 
 Ints = NDArray[np.int64]
+Cost = TypeVar("Cost", int, float)
 
 RESOLUTION = 1 << 20
 """Parts that a mean rank's time is counted in."""
@@ -91,16 +93,38 @@ class _Whole:
     def unit_s(self) -> float:
         """Seconds of one."""
         c = self.costs
-        work = c.n_layers * c.layer_s + c.n_experts_before[-1] * c.expert_s
+        work = c.n_layers * c.layer_s
+        work += sum(before[-1] * c.each_s[1 + i] for i, before in enumerate(c.others_before))
         return (work + c.embedding_s + c.head_s) / c.pp / RESOLUTION
 
     @cached_property
-    def each(self) -> tuple[int, int, int, int]:
-        """Time of a layer, and what experts, recomputation and that of experts add."""
-        c = self.costs
-        times = (c.layer_s, c.expert_s, c.recompute_s, c.recompute_expert_s)
-        layer, expert, again, more = (round(x / self.unit_s) for x in times)
-        return layer, expert, again, more
+    def each(self) -> tuple[int, ...]:
+        """Times in the order of `RankCosts.held`."""
+        return tuple(round(x / self.unit_s) for x in self.costs.each_s)
+
+    @cached_property
+    def least_each(self) -> tuple[int, int, int, int]:
+        """Time of a layer, and what another kind, recomputation and both add, for bounds."""
+        return self._at_least(self.each)
+
+    def _at_least(self, each: Sequence[Cost]) -> tuple[Cost, Cost, Cost, Cost]:
+        """Return figures of layers of at most two kinds; a bound from below where there are more.
+
+        All layers then cost what the cheapest kind does.
+        """
+        n_others = len(self.costs.others_before)
+        layer, *others = each[: 1 + n_others]
+        again, *others_again = each[1 + n_others :]
+        none = layer - layer
+        if n_others == 1:
+            return layer, others[0], again, others_again[0]
+        return layer + min(none, none, *others), none, again + min(none, none, *others_again), none
+
+    @cached_property
+    def before(self) -> tuple[int, ...]:
+        """Layers of the one other kind among the first 0, 1, ...; none where there are more."""
+        before = self.costs.others_before
+        return before[0] if len(before) == 1 else (0,) * (self.costs.n_layers + 1)
 
     @cached_property
     def ends(self) -> Ints:
@@ -129,9 +153,10 @@ class _Whole:
     @cached_property
     def work(self) -> int:
         """Time of all ranks without recomputation."""
-        layer, expert, _, _ = self.each
-        routed = expert * self.costs.n_experts_before[-1]
-        return layer * self.costs.n_layers + routed + int(self.ends.sum())
+        layer, *others = self.each[: 1 + len(self.costs.others_before)]
+        pairs = zip(others, self.costs.others_before, strict=True)
+        more = sum(other * before[-1] for other, before in pairs)
+        return layer * self.costs.n_layers + more + int(self.ends.sum())
 
     @property
     def mean(self) -> int:
@@ -164,16 +189,16 @@ class _Whole:
 
         `most` is a time that no rank of a better split exceeds.
         """
-        costs, (_, _, again, more) = self.costs, self.each
+        costs, (_, _, again, more) = self.costs, self.least_each
         recomputed = sum(self._all_recomputed(k))
         if most is not None and k and costs.vpp == 1:
             caps = self._layers_in_time(k, most)
             least = (max(costs.n_layers - sum(caps) + cap, 1) for cap in caps)
             recomputed = sum(min(n, k) for n in least)
-        n_dense = costs.n_layers - costs.n_experts_before[-1]
-        routed = max(0, recomputed - n_dense) if more >= 0 else recomputed
-        routed = min(routed, costs.n_experts_before[-1])
-        return self.passes * slowest + self.work + again * recomputed + more * routed
+        n_others = self.before[-1]
+        others = max(0, recomputed - (costs.n_layers - n_others)) if more >= 0 else recomputed
+        others = min(others, n_others)
+        return self.passes * slowest + self.work + again * recomputed + more * others
 
     def most_slowest(self, objective: int) -> int:
         """Return a time that no rank of a split with a lower objective exceeds."""
@@ -206,8 +231,8 @@ class _Whole:
 
     @cached_property
     def _dense(self) -> list[int]:
-        """Most dense layers of each rank: they come first, and no stage is empty."""
-        before, p = self.costs.n_experts_before, self.costs.pp
+        """Most layers of the first kind of each rank: they come first, and no stage is empty."""
+        before, p = self.before, self.costs.pp
         first = before.index(1) - 1 if before[-1] else self.costs.n_layers
         if all(count == max(0, i - first) for i, count in enumerate(before)):
             return [max(0, first - rank) for rank in range(p)]
@@ -228,7 +253,7 @@ class _Whole:
 
         The time of its ends, its dense layers, what a recomputed one adds, how many there are.
         """
-        _, expert, again, more = self.each
+        _, expert, again, more = self.least_each
         maximum, fewest = self.costs.vpp - 1 + k, self._all_recomputed(k)
         results: list[tuple[int, ...]] = []
         for end, dense, few in zip(self._ends, self._dense, fewest, strict=True):
@@ -241,26 +266,38 @@ class _Whole:
 
     def _most_in_time(self, row: tuple[int, ...], limit: int) -> int:
         end, dense, again, recomputed = row
-        layer, expert = self.each[:2]
+        layer, expert = self.least_each[:2]
         return _most_layers(limit - end, layer, expert, dense, again, recomputed)
 
     def _layers_in_memory(self, k: int) -> list[int]:
         """Return an upper bound of each rank's layers: as many as may be are recomputed."""
         c = self.costs
         room = self.room_bytes - (c.fixed_recompute_bytes if k else c.fixed_bytes)
-        columns = (
-            room,
-            c.layer_bytes,
-            c.expert_bytes,
-            c.recompute_bytes,
-            c.recompute_expert_bytes,
-        )
         results = []
-        rows = zip(*(column.tolist() for column in columns), self._dense, strict=True)
-        for left, layer, expert, again, more, dense in rows:
-            each = again + (min(0.0, more) if dense else more) if k else 0.0
-            results.append(_most_layers(left, layer, expert, dense, each, c.vpp * k))
+        for rank, (left, dense) in enumerate(zip(room.tolist(), self._dense, strict=True)):
+            spared, each = self._least_bytes(rank)
+            layer, expert, again, more = self._at_least(each)
+            recomputed = again + (min(0.0, more) if dense else more) if k else 0.0
+            room_left = left - spared
+            results.append(_most_layers(room_left, layer, expert, dense, recomputed, c.vpp * k))
         return results
+
+    def _least_bytes(self, rank: int) -> tuple[float, list[float]]:
+        """Return what a rank holds at least whatever its layers, and of each of `RankCosts.held`.
+
+        Interleaved: at the moment at which its least chunks would be the peak, every layer beyond
+        them in the chunk of which it holds fewest, recomputed ones where it holds most.
+        """
+        c = self.costs
+        each: list[float] = c.each_bytes[:, rank].tolist()
+        if not c.beyond_mean:
+            return 0.0, each
+        least = np.array([few for few, _ in self.stage_bounds[rank :: c.pp]])
+        more = c.beyond_mean[rank][(c.beyond_mean[rank] @ least).argmax()]
+        kept, lowest, highest = c.in_flight_bytes, float(more.min()), float(more.max())
+        bounds = [min(x * lowest, x * highest) for x in kept.tolist()]
+        spared = max(0.0, float(kept[0])) * float(least @ (more - lowest))
+        return spared, [x + y for x, y in zip(each, bounds, strict=True)]
 
     def least_slowest(self, k: int, *, memory: bool = True) -> int | None:
         """Return a lower bound of the slowest rank's time, None if no split can fit.
@@ -419,8 +456,8 @@ def _rounds(whole: _Whole, longer_first: bool) -> tuple[int, ...]:
     share, longer = divmod(total, v)
     chunks = [share + (c < longer if longer_first else c >= v - longer) for c in range(v)]
     counts = [size for size in chunks for _ in range(p)]
-    # As if all layers were alike: which are the expert layers is not settled yet.
-    layer = sum(whole.each[:2])
+    # As if all layers were alike: which are of another kind is not settled yet.
+    layer = sum(whole.least_each[:2])
     times = [layer * total + end for end in whole.ends.tolist()]
     for _ in range(p * total - n_layers):
         rank = max(range(p), key=lambda r: (times[r], r))
@@ -441,7 +478,8 @@ def _filled(whole: _Whole, k: int, low: int) -> tuple[tuple[int, ...], int]:
 
     Nothing, where no limit lets the ranks take all. With one chunk a rank, no limit below that
     under which filling succeeds is enough for any split: a rank that starts later reaches further,
-    as a layer takes longer than what experts add to recomputation. `low` is no more than needed.
+    as a layer takes longer than what other kinds add to recomputation. `low` is no more than
+    needed.
     """
     best = _fill(whole, k, low)
     if best:
@@ -459,7 +497,10 @@ def _filled(whole: _Whole, k: int, low: int) -> tuple[tuple[int, ...], int]:
             low = middle + 1
     while low < high and (counts := _fill(whole, k, high - 1)):
         best, high = counts, max(whole.rank_times(Split(counts, k)))
-    return best, high if whole.each[0] >= whole.each[3] else low
+    n_others = len(whole.costs.others_before)
+    least = min(0, *whole.each[: 1 + n_others]) + whole.each[0]
+    again = (0, *whole.each[2 + n_others :])
+    return best, high if least >= max(again) - min(again) else low
 
 
 def _fill(whole: _Whole, k: int, limit: int, *, back: bool = False) -> tuple[int, ...]:
@@ -467,25 +508,24 @@ def _fill(whole: _Whole, k: int, limit: int, *, back: bool = False) -> tuple[int
 
     A rank takes no longer than `limit` and leaves a layer for each rank to come.
     """
-    costs, before, p = whole.costs, whole.costs.n_experts_before, whole.costs.pp
-    layer, expert, again, more = whole.each
+    costs, p = whole.costs, whole.costs.pp
     fixed = costs.fixed_recompute_bytes if k else costs.fixed_bytes
-    columns = (costs.layer_bytes, costs.expert_bytes, costs.recompute_bytes)
-    coefficients = np.stack([fixed, *columns, costs.recompute_expert_bytes], axis=1).tolist()
+    bases, each_bytes = fixed.tolist(), costs.each_bytes.T.tolist()
     ends = whole.ends.tolist()
     counts, left = [0] * p, costs.n_layers
     for i in range(p):
         rank, other = p - 1 - i if back else i, costs.n_layers - left
-        base, of_layer, of_expert, of_again, of_more = coefficients[rank]
         size = 0
         while size < left - (p - 1 - i):
             n = size + 1
             start = left - n if back else other
-            q, e = min(n, k), before[start + n] - before[start]
-            g = before[start + q] - before[start]
-            time = ends[rank] + layer * n + expert * e + again * q + more * g
-            held = base + of_layer * n + of_expert * e + of_again * q + of_more * g
-            if time > limit or held > whole.room_bytes:
+            held = []
+            for end in (n, min(n, k)):
+                held.append(end)
+                held += [before[start + end] - before[start] for before in costs.others_before]
+            time = ends[rank] + sum(map(mul, whole.each, held))
+            size_bytes = bases[rank] + sum(map(mul, each_bytes[rank], held))
+            if time > limit or size_bytes > whole.room_bytes:
                 break
             size = n
         if not size:
@@ -529,6 +569,7 @@ class _Model:
         self._whole, self._costs = whole, whole.costs
         self.model = cp_model.CpModel()
         self._n_stages = whole.costs.pp * whole.costs.vpp
+        self._none: list[Any] = [0] * self._n_stages
         self._longest = max(most for _, most in whole.stage_bounds)
         values = sorted(allowed)
         self.counts = [self.model.new_int_var(*bounds, "") for bounds in whole.stage_bounds]
@@ -540,20 +581,29 @@ class _Model:
 
     def _add_held(self, values: Sequence[int]) -> list[list[Any]]:
         """Add and return, by virtual stage, what `RankCosts.held` counts, as expressions."""
-        model, before = self.model, self._costs.n_experts_before
-        none: list[Any] = [0] * self._n_stages
-        again = none
+        model, others = self.model, self._costs.others_before
+        again = none = self._none
         if values[-1]:
             again = [model.new_int_var(0, self._longest, "") for _ in self.counts]
             for n, q in zip(self.counts, again, strict=True):
                 model.add_min_equality(q, [n, self.k])
+        starts = [0, *(sum(self.counts[:j]) for j in range(1, self._n_stages))]
+        pairs = [self._add_others(before, starts, again) for before in others]
+        held = [list(self.counts), *(of_kind for of_kind, _ in pairs), again]
+        return held + [of_kind_again if values[-1] else none for _, of_kind_again in pairs]
+
+    def _add_others(
+        self, before: Sequence[int], starts: Sequence[Any], again: Sequence[Any]
+    ) -> tuple[list[Any], list[Any]]:
+        """Add and return the layers of another kind, and the recomputed ones, by virtual stage."""
+        model, none = self.model, self._none
         if not before[-1]:
-            return [list(self.counts), none, again, none]
+            return none, none
         dense = before.index(1) - 1
         prefix = all(count == max(0, i - dense) for i, count in enumerate(before))
 
-        def experts_before(layer: Any, least: int) -> Any:
-            """Return the expert layers among the first `layer`, which is at least `least`."""
+        def others_before(layer: Any, least: int) -> Any:
+            """Return the layers of the kind among the first `layer`, at least `least`."""
             if prefix and least >= dense:
                 return layer - dense
             result = model.new_int_var(0, before[-1], "")
@@ -563,17 +613,15 @@ class _Model:
                 model.add_element(layer, list(before), result)
             return result
 
-        starts = [0, *(sum(self.counts[:j]) for j in range(1, self._n_stages))]
-        edges = [0, *(experts_before(starts[j], j) for j in range(1, self._n_stages)), before[-1]]
-        routed = [edges[j + 1] - edges[j] for j in range(self._n_stages)]
-        routed_again = none
-        if values[-1]:
-            pairs = list(enumerate(zip(starts, again, strict=True)))
-            routed_again = [
-                q if prefix and j >= dense else experts_before(start + q, j) - edges[j]
-                for j, (start, q) in pairs
-            ]
-        return [list(self.counts), routed, again, routed_again]
+        edges = [0, *(others_before(starts[j], j) for j in range(1, self._n_stages)), before[-1]]
+        of_stage = [edges[j + 1] - edges[j] for j in range(self._n_stages)]
+        if again is self._none:
+            return of_stage, none
+        pairs = list(enumerate(zip(starts, again, strict=True)))
+        return of_stage, [
+            q if prefix and j >= dense else others_before(start + q, j) - edges[j]
+            for j, (start, q) in pairs
+        ]
 
     def _of_stage(self, stage: int, each: Sequence[int]) -> Any:
         """Return the sum of `each` times what a virtual stage holds."""
@@ -588,20 +636,16 @@ class _Model:
             model.add(self.k >= 1).only_enforce_if(recomputes)
             model.add(self.k == 0).only_enforce_if(~recomputes)
         for rank in range(costs.pp):
-            each = [
-                math.ceil(of[rank])
-                for of in (
-                    costs.layer_bytes,
-                    costs.expert_bytes,
-                    costs.recompute_bytes,
-                    costs.recompute_expert_bytes,
-                )
-            ]
             fixed = math.ceil(costs.fixed_bytes[rank])
             more = math.ceil(costs.fixed_recompute_bytes[rank]) - fixed
             stages = range(rank, self._n_stages, costs.pp)
-            held = sum(self._of_stage(j, each) for j in stages)
-            model.add(fixed + more * recomputes + held <= math.floor(usable_bytes))
+            mean = costs.each_bytes[:, rank]
+            moments = costs.beyond_mean[rank] if costs.beyond_mean else np.zeros((1, costs.vpp))
+            for beyond in moments.tolist():
+                by_chunk = (mean + x * costs.in_flight_bytes for x in beyond)
+                each = [[math.ceil(size) for size in sizes.tolist()] for sizes in by_chunk]
+                held = sum(map(self._of_stage, stages, each))
+                model.add(fixed + more * recomputes + held <= math.floor(usable_bytes))
 
     def _add_objective(self, values: Sequence[int], start: Split | None, bound: int) -> None:
         costs, model, total = self._costs, self.model, self._whole

@@ -6,15 +6,14 @@ import numpy as np
 import pytest
 
 from costmodels.examples import DEEPSEEK_V3, LLAMA3_8B, MIXTRAL_8X7B
-from costmodels.parameters import (
-    active_params,
+from costmodels.layers.params import (
     expert_layer_params,
     expert_params,
     latent_params,
     layer_params,
     mtp_params,
-    total_params,
 )
+from costmodels.parameters import active_params, total_params
 from planner.specs.loader import load_model
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from costmodels.axes import SCHEDULES
 from costmodels.breakdown import break_down, join_one
 from costmodels.examples import GPT3_175B, LLAMA3_8B
+from costmodels.layers.params import layer_params
 from costmodels.memory import (
     checkpoint_bytes,
     gathered_bytes,
@@ -22,8 +23,9 @@ from costmodels.memory import (
     working_bytes,
     zero3_working_bytes,
 )
-from costmodels.parameters import embedding_params, head_params, layer_params
+from costmodels.parameters import embedding_params, head_params
 from costmodels.precision import RECIPES
+from costmodels.schedule.pipeline import rank_program
 from costmodels.shapes import ModelShape
 from costmodels.stacks import EAGER, FUSED, STACKS
 from costmodels.step import memory_terms, peak_bytes
@@ -396,6 +398,17 @@ def test_peak_memory_of_the_measured_dense_rows(read_rows, real_pool, toy_proble
     assert np.max(np.abs(errors)) < WORST_TOLERANCE
 
 
+def replayed_peak(layout, rank: int, chunks: list[float]) -> float:
+    """The most that a rank holds over its program, given what each chunk keeps."""
+    held = most = 0.0
+    for stage, _, backward in rank_program(
+        layout.schedule, rank, layout.pp, layout.vpp, layout.n_micro
+    ):
+        held += -chunks[stage // layout.pp] if backward else chunks[stage // layout.pp]
+        most = max(most, held)
+    return most
+
+
 def scalar_states_and_activations(problem, layout, rank: int) -> tuple[float, float]:
     """What one pipeline rank holds, written out for a rank instead of a kind of rank."""
     held = sum(layout.stage_layers[rank :: layout.pp])
@@ -409,7 +422,15 @@ def scalar_states_and_activations(problem, layout, rank: int) -> tuple[float, fl
     chunks = in_flight_chunks(code, rank, layout.pp, layout.vpp, layout.n_micro)
     flying = float(chunks) / layout.vpp
     size = (held - again) * kept[at] + again * layers.checkpoint_bytes[at]
-    size += (rank == 0) * layers.embedding_bytes[at]
+    by_chunk = [
+        (n - min(n, layout.recompute_layers)) * kept[at]
+        + min(n, layout.recompute_layers) * layers.checkpoint_bytes[at]
+        for n in layout.stage_layers[rank :: layout.pp]
+    ]
+    activations = flying * size
+    if layout.schedule == "interleaved":
+        activations = replayed_peak(layout, rank, by_chunk)
+    activations += flying * (rank == 0) * layers.embedding_bytes[at]
     tp, pp = np.array([layout.tp], dtype=np.int32), np.array([layout.pp], dtype=np.int32)
     params = held * layer_params(problem.shape, tp).item()
     if rank == 0:
@@ -417,7 +438,7 @@ def scalar_states_and_activations(problem, layout, rank: int) -> tuple[float, fl
     if rank == layout.pp - 1:
         params += head_params(problem.shape, tp, pp).item()
     per_param = state_bytes_per_param(problem.job.recipe, layout.zero, layout.dp)
-    return params * float(per_param), flying * size
+    return params * float(per_param), activations
 
 
 @given(

@@ -8,14 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.examples import GPT3_175B, LLAMA3_8B, LLAMA3_70B, LLAMA3_405B
-from costmodels.parameters import (
-    embedding_params,
-    head_params,
-    kv_heads_per_rank,
-    layer_params,
-    padded_vocab,
-    total_params,
-)
+from costmodels.layers.params import kv_heads_per_rank, layer_params, padded_vocab
+from costmodels.parameters import embedding_params, head_params, total_params
 from costmodels.plans import WHOLE, ShapeTable
 from costmodels.schedule.stages import SPLITS
 from costmodels.shape_terms import shape_terms

@@ -1060,10 +1060,21 @@ def rank_bytes(problem: Problem, layout: Layout, one: Micro, rank: int) -> float
     whole = [one.layers[routed].left(names) for routed, again in held if not again]
     n_again = sum(again for _, again in held)
     per_micro = n_again * one.checkpoint + sum(whole)
+    modules = 0.0
     if has_head(layout, rank):
-        per_micro += shape.mtp_layers * one.layers[routed_layers(problem.shape)[-1]].left(names)
+        modules = shape.mtp_layers * one.layers[routed_layers(problem.shape)[-1]].left(names)
     ids = one.embedding_bytes if has_embedding(layout, rank) else 0.0
+    per_micro += modules
     activations = in_flight(layout, rank) * per_micro
+    if layout.schedule == "interleaved":
+        chunks, left = [], list(held)
+        for n in layout.stage_layers[rank :: layout.pp]:
+            these, left = left[:n], left[n:]
+            chunks.append(
+                sum(one.checkpoint if again else one.layers[r].left(names) for r, again in these)
+            )
+        activations = physics.held_at_peak(layout, rank, chunks)
+        activations += in_flight(layout, rank) * modules
     if layout.schedule in SPLIT:
         kind = one.layers[False]
         core = kind.modules["core_attn"][1] if "core_attn" in names else 0.0

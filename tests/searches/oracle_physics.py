@@ -927,6 +927,25 @@ def in_flight(layout: Layout, rank: int) -> float:
     return min(m, p - rank)
 
 
+def held_at_peak(layout: Layout, rank: int, chunks: list[float]) -> float:
+    """Return the activations of a rank at its peak, bytes; `chunks` are those of a micro-batch.
+
+    Interleaved ranks are stepped through, forward and backward in turn.
+    """
+    p, v, m = layout.pp, layout.vpp, layout.n_micro
+    if layout.schedule != "interleaved" or len(set(chunks)) == 1:
+        return in_flight(layout, rank) * sum(chunks)
+    order = [chunk for _ in range(m // p) for chunk in range(v) for _ in range(p)]
+    warm_up = min(len(order), 2 * (p - rank - 1) + (v - 1) * p)
+    held = most = sum(chunks[c] for c in order[:warm_up])
+    for k, done in enumerate(order):
+        if warm_up + k < len(order):
+            held += chunks[order[warm_up + k]]
+        most = max(most, held)
+        held -= chunks[v - 1 - done]
+    return most
+
+
 def queued_bytes(problem: Problem, layout: Layout, rank: int) -> float:
     """Return the full-width tensors that collectives hold while the launch queue is full."""
     stack, p, v = problem.stack, layout.pp, layout.vpp
@@ -980,11 +999,14 @@ def rank_memory(problem: Problem, layout: Layout, one: MicroBatch, rank: int) ->
     scores = one.scores if "core_attn" in layout.recompute_modules else 0.0
     of_mlp = one.of_mlp if "mlp" in layout.recompute_modules else 0.0
     kept = one.kept - scores - of_mlp
-    per_micro = (rank_layers(layout, rank) - again - whole_away) * kept
-    per_micro += (again - inputs_away + min(2, inputs_away)) * one.checkpoint
+    chunks = []
+    for n in layout.stage_layers[rank :: layout.pp]:
+        inputs = min(n, layout.recompute_layers)
+        chunks.append((n - inputs) * kept + inputs * one.checkpoint)
+    chunks[0] -= whole_away * kept + (inputs_away - min(2, inputs_away)) * one.checkpoint
+    activations = held_at_peak(layout, rank, chunks)
     if rank == 0:
-        per_micro += one.embedding_bytes
-    activations = in_flight(layout, rank) * per_micro
+        activations += in_flight(layout, rank) * one.embedding_bytes
     passing = one.temporaries
     if again:
         passing += one.kept

@@ -6,7 +6,9 @@ from functools import partial
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
+from costmodels.schedule.in_flight import beyond_mean
 from costmodels.schedule.rank_costs import RankCosts
 from searches.splits import model as split_model
 from searches.splits.model import (
@@ -17,6 +19,7 @@ from searches.splits.model import (
     unlimited_pipeline_s,
 )
 
+Floats = NDArray[np.float64]
 GIB = 2.0**30
 
 
@@ -32,36 +35,37 @@ def random_costs(chance: random.Random, *, layers, pp, vpp=1, dense=None) -> Ran
     fixed = np.full(pp, chance.uniform(1.0, 3.0) * GIB)
     fixed[0] += chance.uniform(0.0, 2.0) * GIB
     fixed[-1] += chance.uniform(0.0, 4.0) * GIB
+    seconds = [chance.uniform(1.0, 2.0), chance.uniform(0.1, 1.5) if experts else 0.0]
+    seconds += [chance.uniform(0.3, 0.6), chance.uniform(0.0, 0.5) if experts else 0.0]
+    n_micro = pp * chance.randint(1, 12)
+    ends = chance.uniform(0.0, 0.3), chance.uniform(0.0, 4.0)
+    more = np.full(pp, chance.uniform(0.0, 1.0) * GIB if experts else 0.0)
+    more_again = -0.01 * flying if experts else np.zeros(pp)
     return RankCosts(
         pp=pp,
         vpp=vpp,
-        n_micro=pp * chance.randint(1, 12),
-        layer_s=chance.uniform(1.0, 2.0),
-        expert_s=chance.uniform(0.1, 1.5) if experts else 0.0,
-        recompute_s=chance.uniform(0.3, 0.6),
-        recompute_expert_s=chance.uniform(0.0, 0.5) if experts else 0.0,
-        embedding_s=chance.uniform(0.0, 0.3),
-        head_s=chance.uniform(0.0, 4.0),
+        n_micro=n_micro,
+        each_s=tuple(seconds),
+        embedding_s=ends[0],
+        head_s=ends[1],
         fixed_bytes=fixed,
         fixed_recompute_bytes=fixed + chance.uniform(0.0, 0.3) * GIB,
-        layer_bytes=layer + flying,
-        expert_bytes=np.full(pp, chance.uniform(0.0, 1.0) * GIB if experts else 0.0),
-        recompute_bytes=-0.8 * flying,
-        recompute_expert_bytes=-0.01 * flying if experts else np.zeros(pp),
-        n_experts_before=tuple(before),
+        each_bytes=np.stack([layer + flying, more, -0.8 * flying, more_again]),
+        others_before=(tuple(before),),
+        n_layers=layers,
+        in_flight_bytes=flying[-1] * np.array([1.0, 0.1, -0.8, -0.01]),
+        beyond_mean=tuple(beyond_mean(r, pp, vpp, 3) for r in range(pp if vpp > 1 else 0)),
     )
 
 
-def stage_cost(costs: RankCosts, rank: int, first: int, n: int, k: int) -> tuple[float, float]:
-    """Seconds and bytes of `n` layers from `first` on as one of the rank's stages, ends aside."""
+def stage_cost(costs: RankCosts, stage: int, first: int, n: int, k: int) -> tuple[float, Floats]:
+    """Seconds of `n` layers from `first` on as a virtual stage, and bytes at each moment."""
+    (before,), rank, chunk = costs.others_before, stage % costs.pp, stage // costs.pp
     q = min(n, k)
-    e = costs.n_experts_before[first + n] - costs.n_experts_before[first]
-    g = costs.n_experts_before[first + q] - costs.n_experts_before[first]
-    seconds = n * costs.layer_s + e * costs.expert_s
-    seconds += q * costs.recompute_s + g * costs.recompute_expert_s
-    held = n * costs.layer_bytes[rank] + e * costs.expert_bytes[rank]
-    held += q * costs.recompute_bytes[rank] + g * costs.recompute_expert_bytes[rank]
-    return seconds, held
+    held = np.array([n, before[first + n] - before[first], q, before[first + q] - before[first]])
+    size = held @ costs.each_bytes[:, rank]
+    more = costs.beyond_mean[rank][:, chunk] if costs.beyond_mean else np.zeros(1)
+    return float(held @ np.array(costs.each_s)), size + more * (held @ costs.in_flight_bytes)
 
 
 def dynamic_program_s(costs: RankCosts, usable: float, ks) -> float | None:
@@ -79,7 +83,7 @@ def dynamic_program_s(costs: RankCosts, usable: float, ks) -> float | None:
             for first in range(n):
                 for size in range(1, n - first + 1):
                     seconds, held = stage_cost(costs, rank, first, size, k)
-                    if held + fixed <= usable:
+                    if held.max() + fixed <= usable:
                         cost[rank, first, size] = seconds + end
         for limit in sorted(set(cost.values())):
             sums = {0: 0.0}
@@ -110,17 +114,18 @@ def enumerated_s(costs: RankCosts, usable: float, ks, least: int, most: int) -> 
         if sum(counts) != costs.n_layers:
             continue
         for k in ks:
-            seconds, held = [0.0] * costs.pp, [0.0] * costs.pp
+            seconds = [0.0] * costs.pp
+            held: list[Floats] = [np.zeros(1)] * costs.pp
             first = 0
             for j, n in enumerate(counts):
-                s, b = stage_cost(costs, j % costs.pp, first, n, k)
+                s, b = stage_cost(costs, j, first, n, k)
                 seconds[j % costs.pp] += s
-                held[j % costs.pp] += b
+                held[j % costs.pp] = held[j % costs.pp] + b
                 first += n
             fixed = costs.fixed_recompute_bytes if k else costs.fixed_bytes
             seconds[0] += costs.embedding_s
             seconds[-1] += costs.head_s
-            if max(b + f for b, f in zip(held, fixed, strict=True)) <= usable:
+            if max(b.max() + f for b, f in zip(held, fixed, strict=True)) <= usable:
                 slowest = max(seconds)
                 time = costs.n_micro * slowest + (sum(seconds) - slowest) / costs.vpp
                 best = time if best is None else min(best, time)
@@ -209,7 +214,7 @@ def test_experts_in_every_second_layer_are_counted_where_they_are(monkeypatch):
     for _ in range(6):
         costs = random_costs(chance, layers=12, pp=4, dense=0)
         fields = {name: getattr(costs, name) for name in costs.__slots__}
-        costs = RankCosts(**fields | {"n_experts_before": before})
+        costs = RankCosts(**fields | {"others_before": (before,)})
         usable = costs.rank_bytes((3, 3, 3, 3), 1).max()
         checked(costs, usable, range(13), dynamic_program_s)
 
@@ -221,19 +226,16 @@ def test_a_heavy_head_by_hand():
         pp=4,
         vpp=1,
         n_micro=8,
-        layer_s=1.0,
-        expert_s=0.0,
-        recompute_s=0.4,
-        recompute_expert_s=0.0,
+        each_s=(1.0, 0.4),
         embedding_s=0.0,
         head_s=3.0,
         fixed_bytes=flat,
         fixed_recompute_bytes=flat,
-        layer_bytes=flat + 1.0,
-        expert_bytes=flat,
-        recompute_bytes=flat - 0.5,
-        recompute_expert_bytes=flat,
-        n_experts_before=(0,) * 14,
+        each_bytes=np.stack([flat + 1.0, flat - 0.5]),
+        others_before=(),
+        n_layers=13,
+        in_flight_bytes=np.zeros(2),
+        beyond_mean=(),
     )
     answer = best_splits(costs, 100.0)
     assert answer.best == Split((4, 4, 4, 1), 0)

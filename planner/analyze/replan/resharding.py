@@ -19,13 +19,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.parameters import (
-    embedding_params,
-    expert_layer_params,
-    expert_params,
-    head_params,
-    layer_params,
-)
+from costmodels.layers.params import expert_layer_params, expert_params, layer_params
+from costmodels.parameters import embedding_params, head_params
 from costmodels.plans import Layout
 from costmodels.problem import Problem
 from costmodels.shapes import ModelShape

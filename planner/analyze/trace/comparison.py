@@ -10,7 +10,7 @@ import numpy as np
 
 from costmodels.axes import RECOMPUTE_MODULES
 from costmodels.breakdown import Breakdown, break_down
-from costmodels.parameters import padded_vocab
+from costmodels.layers.params import padded_vocab
 from costmodels.problem import Problem
 from costmodels.traffic import Transfer
 from planner.analyze.kineto.communicators import AMBIGUOUS, OTHER, plan_groups

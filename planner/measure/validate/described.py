@@ -79,6 +79,7 @@ def model_shape(
         flash_attention=flash,
         dropout=dropout,
         pads_vocab=True,
+        layer_runs=(),
         mtp_layers=entry.get("mtp_layers") or 0,
         **latent,
         **_experts(entry),

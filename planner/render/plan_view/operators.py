@@ -28,7 +28,7 @@ from costmodels.layers.compute import (
     product_times,
 )
 from costmodels.layers.gemm import TILE_HALVING_LOSS, TILES, element_bytes, gemm_s
-from costmodels.parameters import kv_heads_per_rank, padded_vocab
+from costmodels.layers.params import kv_heads_per_rank, padded_vocab
 from costmodels.problem import Problem
 from costmodels.shapes import ModelShape
 from hardware.parts import Accelerator

@@ -6,8 +6,8 @@ MLM4xx data parallelism and optimizer, MLM5xx recompute and precision.
 
 import numpy as np
 
-from costmodels import parameters
 from costmodels.axes import RANK_ORDERS
+from costmodels.layers import params
 from costmodels.plans import PIPELINES_INSIDE, ZERO_BUBBLE
 from costmodels.shapes import ModelShape
 from searches.frameworks.case import RANK_ORDER, Bools, Case
@@ -42,7 +42,7 @@ PP_BEFORE_DP = RANK_ORDERS[PIPELINES_INSIDE]
 
 def megatron_vocab(shape: ModelShape, tp: int) -> int:
     """Return the rows of the vocabulary matrices over all tp ranks."""
-    return int(parameters.padded_vocab(shape, np.array([tp], dtype=np.int32))[0])
+    return int(params.padded_vocab(shape, np.array([tp], dtype=np.int32))[0])
 
 
 def _asks_for_flash(c: Case) -> bool:

@@ -8,7 +8,8 @@ import pytest
 from costmodels.comm.collectives import collective_s
 from costmodels.comm.tensor_parallel import end_times, layer_exposures, tensor_parallel_group
 from costmodels.layers.compute import embedding_times, head_times, linear_times
-from costmodels.layers.layer_terms import SplitDegrees, layer_terms
+from costmodels.layers.layer_kind import SplitDegrees
+from costmodels.layers.layer_terms import layer_terms
 from costmodels.problem import Problem
 from costmodels.stacks import STACKS
 

@@ -16,9 +16,10 @@ from costmodels.examples import DEEPSEEK_V3, LLAMA3_8B, MIXTRAL_8X7B
 from costmodels.layers import experts
 from costmodels.layers.flops import model_flops_per_token
 from costmodels.layers.gemm import gemm_s
-from costmodels.parameters import active_params, expert_params
+from costmodels.layers.params import expert_params
+from costmodels.parameters import active_params
 from costmodels.plans import PlanTable
-from costmodels.schedule.stages import stage_kinds
+from costmodels.schedule.stages import StageSplits, stage_kinds
 from costmodels.shape_terms import shape_terms
 from costmodels.shapes import ModelShape
 from costmodels.stacks import STACKS
@@ -302,12 +303,14 @@ def test_more_expert_parallelism_holds_fewer_parameters(toy_problem, plain_layou
 def test_kinds_of_rank_know_their_expert_layers():
     pattern = MIXED.expert_layers
     assert pattern == (False, False, True, False, True, False, True, False)
-    kinds = stage_kinds(8, ranks(4), ranks(1), ranks(0), experts=pattern)
-    assert (kinds.expert_layers * kinds.n_ranks).sum() == 3
-    prefix = {tuple(row) for row in kinds.expert_prefix[0]}
+    kinds = stage_kinds(8, StageSplits(ranks(4), ranks(1), ranks(0)), MIXED.layer_sequence)
+    assert kinds.of_other_kinds is not None
+    assert kinds.prefix is not None
+    assert (kinds.of_other_kinds * kinds.n_ranks).sum() == 3
+    prefix = {tuple(row) for row in kinds.prefix[0, 0]}
     assert prefix == {(0, 0, 0), (0, 1, 1)}
-    dense = stage_kinds(8, ranks(4), ranks(1), ranks(0))
-    assert dense.expert_prefix is None
+    dense = stage_kinds(8, StageSplits(ranks(4), ranks(1), ranks(0)))
+    assert dense.prefix is None
 
 
 @pytest.mark.parametrize("recompute", ["none", "full", "selective"])

@@ -11,6 +11,7 @@ from costmodels.examples import LLAMA3_8B
 from costmodels.schedule.stages import (
     N_KINDS,
     SPLITS,
+    StageSplits,
     balanced_layers,
     end_weights,
     n_sizes,
@@ -62,7 +63,7 @@ def test_kinds_stand_for_every_rank(layers, pp, vpp, split):
     held = stage_layers(layers, pp, vpp, SPLITS[split])
     assume(held)
     one = np.array([1], dtype=np.int32)
-    kinds = stage_kinds(layers, pp * one, vpp * one, split * one)
+    kinds = stage_kinds(layers, StageSplits(pp * one, vpp * one, split * one))
     assert kinds.rank.shape[1] <= N_KINDS
     assert kinds.n_ranks.sum() == pp
     assert (kinds.n_ranks * kinds.layers).sum() == layers
@@ -83,7 +84,7 @@ def test_kinds_stand_for_every_rank(layers, pp, vpp, split):
 def test_unused_places_repeat_the_first_kind():
     # One rank beside three kinds of a pipeline: first, interior, last.
     pp, vpp = np.array([1, 4], dtype=np.int32), np.array([1, 1], dtype=np.int32)
-    kinds = stage_kinds(8, pp, vpp, 0 * pp)
+    kinds = stage_kinds(8, StageSplits(pp, vpp, 0 * pp))
     assert kinds.n_ranks.tolist() == [[1, 0, 0], [1, 2, 1]]
     assert kinds.rank.tolist() == [[0, 0, 0], [0, 1, 3]]
     assert kinds.layers.tolist() == [[8, 8, 8], [2, 2, 2]]
@@ -98,7 +99,7 @@ def test_a_split_that_is_spelled_out():
     assert stage_layers(40, 2, 1, "9-11-11-9") == ()
     # As two ranks of two chunks: rank 0 has 9 + 11, rank 1 has 11 + 9.
     one = np.array([1], dtype=np.int32)
-    kinds = stage_kinds(40, 2 * one, 2 * one, 2 * one, (*SPLITS, "9-11-11-9"))
+    kinds = stage_kinds(40, StageSplits(2 * one, 2 * one, 2 * one, (*SPLITS, "9-11-11-9")))
     assert kinds.layers.tolist() == [[20.0, 20.0]]
     assert kinds.chunk_layers[0, 0].tolist() == [9.0, 10.0, 11.0]
     assert kinds.chunk_counts[0].tolist() == [[1.0, 0.0, 1.0], [1.0, 0.0, 1.0]]
@@ -106,7 +107,7 @@ def test_a_split_that_is_spelled_out():
 
 def test_a_very_uneven_split_has_room_for_all_its_sizes():
     one = np.array([1], dtype=np.int32)
-    kinds = stage_kinds(16, 4 * one, one, 2 * one, (*SPLITS, "5-5-5-1"))
+    kinds = stage_kinds(16, StageSplits(4 * one, one, 2 * one, (*SPLITS, "5-5-5-1")))
     assert n_sizes((5, 5, 5, 1)) == kinds.chunk_layers.shape[-1] == 5
     assert (kinds.layers * kinds.n_ranks).sum() == 16
 

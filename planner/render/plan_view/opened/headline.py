@@ -6,7 +6,8 @@ import numpy as np
 
 from costmodels.layers.flops import model_flops_per_step, model_flops_per_token
 from costmodels.layers.hardware_flops import hardware_flops_per_step, recomputed_parts
-from costmodels.parameters import active_params, latent_params, total_params
+from costmodels.layers.params import latent_params
+from costmodels.parameters import active_params, total_params
 from costmodels.problem import Problem
 from costmodels.terms import NETWORK_TERMS
 from hardware.parts import Operations

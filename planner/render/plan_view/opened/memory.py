@@ -8,6 +8,7 @@ import numpy as np
 from costmodels.axes import SCHEDULES
 from costmodels.breakdown import Breakdown
 from costmodels.comm.tensor_parallel import tensor_parallel_group
+from costmodels.layers.params import expert_layer_params, expert_params, layer_params
 from costmodels.memory import (
     in_flight_chunks,
     param_bytes_kept,
@@ -16,17 +17,13 @@ from costmodels.memory import (
 )
 from costmodels.offload.activations import INPUTS_AT_ONCE
 from costmodels.offload.optimizer import gradients_leave
-from costmodels.parameters import (
-    embedding_params,
-    expert_layer_params,
-    expert_params,
-    head_params,
-    layer_params,
-)
+from costmodels.parameters import embedding_params, head_params
 from costmodels.plans import ZERO_BUBBLE
 from costmodels.problem import Problem
 from costmodels.schedule import zero_bubble
-from costmodels.schedule.stages import BOTH_WAYS, expert_prefix
+from costmodels.schedule.in_flight import ROUNDS, chunks_in_flight
+from costmodels.schedule.stages import BOTH_WAYS, layer_prefix, other_kinds
+from costmodels.schedule.timeline import unequal_chunk_bytes
 from costmodels.terms import TERMS
 from planner.analyze.terms import term_numbers
 from planner.render.plan_view.cards import Deck, Shown
@@ -62,7 +59,7 @@ def stage_parts(found: Breakdown, rank: int) -> StageParts:
     routed = routed_full = 0.0
     if problem.shape.n_experts:
         longest = max(x.stage_layers)
-        prefix = expert_prefix(x.stage_layers, stages, problem.shape.expert_layers, longest)
+        prefix = layer_prefix(x.stage_layers, stages, problem.shape.expert_layers, longest)
         routed, routed_full = prefix[-1], prefix[min(longest, x.recompute_layers)]
     code = SCHEDULES.index(x.schedule)
     return StageParts(
@@ -197,31 +194,37 @@ def _activations(p: StageParts) -> Formula:
     layers, sets = rows.layers, rows.sets
     kept = sets.kept_bytes.take(rows.set_index).item()
     full_total, inputs = float(p.held - p.full), float(p.full)
-    on_host = 0.0
+    kinds = other_kinds(shape.layer_sequence)
+    on_host = [0.0] * len(kinds)
     if x.activation_offload:
         if x.recompute == "full":
             inputs = min(inputs, INPUTS_AT_ONCE)
         else:
             away = min(p.held, x.activation_offload_layers)
             full_total -= away
-            if shape.n_experts:
-                prefix = expert_prefix(
-                    x.stage_layers, x.stages_of(p.rank), shape.expert_layers, max(x.stage_layers)
-                )
-                on_host = prefix[min(away, len(prefix) - 1)]
+            longest = max(x.stage_layers)
+            on_host = [
+                layer_prefix(x.stage_layers, x.stages_of(p.rank), flags, longest)[
+                    min(away, longest)
+                ]
+                for flags in kinds
+            ]
     sums = []
     if full_total:
         sums.append(f"{exact(full_total)} × {_b(kept)}")
     if inputs:
         sums.append(f"{exact(inputs)} × {_b(layers.checkpoint_bytes.item())}")
-    more = sets.expert_kept_bytes
-    extra = more.take(rows.set_index).item() if more is not None else 0.0
-    stay = p.routed - p.routed_full - on_host
-    after = []
-    if layers.experts and stay:
-        after.append(f"{exact(stay)} × ({_b(extra)})")
+    if chunks := unequal_chunk_bytes(rows, x, p.rank):
+        return _unequal_activations(p, chunks)
+    after, extras = [], [more.take(rows.set_index).item() for more in sets.other_kept_bytes]
+    for flags, extra, left in zip(kinds, extras, on_host, strict=True):
+        prefix = layer_prefix(x.stage_layers, x.stages_of(p.rank), flags, max(x.stage_layers))
+        stay = prefix[-1] - prefix[min(x.recompute_layers, len(prefix) - 1)] - left
+        if stay:
+            after.append(f"{exact(stay)} × ({_b(extra)})")
     if p.last and shape.mtp_layers:
-        one = kept + (extra if shape.n_experts and shape.expert_layers[-1] else 0.0)
+        last_kind = shape.layer_sequence[-1]
+        one = kept + (extras[last_kind - 1] if last_kind else 0.0)
         after.append(f"{shape.mtp_layers} × {_b(one)}")
     if p.first:
         after.append(_b(layers.embedding_bytes.item()))
@@ -238,6 +241,16 @@ def _activations(p: StageParts) -> Formula:
         " gradients wait)" + (" + ends" if after else ""),
         f"max({early}, {late}){rest}",
     )
+
+
+def _unequal_activations(p: StageParts, chunks: tuple[float, ...]) -> Formula:
+    """Return the activations of unequal interleaved chunks at the moment that holds most."""
+    x = p.found.layout
+    n_rounds = min(ROUNDS, max(1, x.n_micro // x.pp))
+    moments = chunks_in_flight(p.rank, x.pp, x.vpp, n_rounds)
+    peak = moments[(moments @ np.array(chunks)).argmax()]
+    sums = [f"{n} × {_b(size)}" for n, size in zip(peak.tolist(), chunks, strict=True)]
+    return "Σ over chunks of micro-batches in flight × what the chunk keeps", total(sums)
 
 
 def _late(p: StageParts, whole: float, kept: float) -> str:

@@ -5,11 +5,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from costmodels.breakdown import Breakdown, pipeline_run, virtual_stage_times
-from costmodels.layers.layer_terms import ExpertLayerTerms, LayerTerms
+from costmodels.layers.layer_kind import ExpertLayerTerms
+from costmodels.layers.layer_terms import LayerTerms
 from costmodels.plans import Layout
 from costmodels.problem import Problem
 from costmodels.schedule import pipeline
-from costmodels.schedule.stages import expert_prefix
+from costmodels.schedule.stages import layer_prefix
 from costmodels.step import (
     activation_waits,
     data_parallel_exposed,
@@ -78,7 +79,7 @@ def opened_parts(problem: Problem, found: Breakdown) -> OpenedParts:
     routed = routed_full = 0.0
     if rows.layers.experts:
         routing, longest = problem.shape.expert_layers, max(x.stage_layers)
-        prefix = expert_prefix(x.stage_layers, stages, routing, longest)
+        prefix = layer_prefix(x.stage_layers, stages, routing, longest)
         routed, routed_full = prefix[-1], prefix[min(longest, x.recompute_layers)]
     return OpenedParts(
         problem,

@@ -1,0 +1,221 @@
+"""What a kind of layer is to the planner: one record each, and what its terms are made of.
+
+`costmodels.layers.kinds` lists the records; docs/extending.md says how to add one.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels import memory
+from costmodels.comm import context_parallel
+from costmodels.comm.context_parallel import ContextSplit
+from costmodels.comm.exposure import Exposure
+from costmodels.layers.compute import ForwardBackward, attention_times
+from costmodels.layers.recompute import Core, ModuleTerms
+from costmodels.plans import ShapeTable
+from costmodels.problem import Problem
+from costmodels.shapes import ModelShape
+from costmodels.stacks import StackProfile
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int32]
+
+HOST_FORWARD_SHARE = 1 / 3
+"""Share of a layer's launch time that falls on the forward: it has half the kernels."""
+
+
+@dataclass(frozen=True, slots=True)
+class SplitDegrees:
+    """Over how many ranks one layer is split; arrays of one length."""
+
+    tp: Ints
+    cp: Ints
+    ep: Ints
+    etp: Ints
+    cp_comm: Ints
+    """Index into `CP_COMMS`."""
+
+    @property
+    def context(self) -> ContextSplit:
+        """The part of it that context parallelism depends on."""
+        return ContextSplit(self.tp, self.cp, self.cp_comm)
+
+    @staticmethod
+    def of_shapes(shapes: ShapeTable) -> "SplitDegrees":
+        """Return the split of every shape."""
+        return SplitDegrees(shapes.tp, shapes.cp, shapes.ep, shapes.etp, shapes.cp_comm)
+
+    @staticmethod
+    def of_tp(tp: Ints) -> "SplitDegrees":
+        """Return splits by tensor parallelism alone."""
+        one = np.ones_like(tp)
+        return SplitDegrees(tp, one, one, one, 0 * one)
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionBlock:
+    """What the model's own attention costs in any layer that has it; arrays of one length."""
+
+    compute: ForwardBackward
+    cp_forward: Exposure
+    cp_backward: Exposure
+    kept_bytes: Floats
+    """What the exchange keeps for the backward."""
+    buffer_bytes: Floats
+    core: Core
+
+
+@dataclass(frozen=True)
+class LayerInputs:
+    """What the terms of a layer depend on; arrays of one length."""
+
+    problem: Problem
+    split: SplitDegrees
+    tokens: Floats
+    """Of one micro-batch on one device."""
+    sp: Ints
+
+    @cached_property
+    def attention(self) -> AttentionBlock:
+        """The model's own attention, computed once for all kinds of layers that have it."""
+        problem, context, tokens = self.problem, self.split.context, self.tokens
+        shape, job, stack, tp = problem.shape, problem.job, problem.stack, self.split.tp
+        kernels = context_parallel.attention_kernels(context)
+        accelerator = problem.pool.accelerator
+        compute = attention_times(shape, job, accelerator, stack, tokens, tp, kernels)
+        forward, backward = context_parallel.exchange_times(problem, context, tokens, compute)
+        compute = compute + context_parallel.merge_times(problem, context, tokens)
+        activations = (shape, stack, tokens, job.seq_len, tp, self.sp)
+        with_scores = memory.layer_activation_bytes(*activations, np.ones_like(tokens))
+        without = memory.layer_activation_bytes(*activations, np.zeros_like(tokens))
+        return AttentionBlock(
+            compute,
+            forward,
+            backward,
+            context_parallel.kept_bytes(problem, context, tokens),
+            context_parallel.buffer_bytes(problem, context, tokens),
+            Core(compute.forward_s + forward.exposed_s, with_scores - without),
+        )
+
+    @cached_property
+    def launch_s(self) -> Floats:
+        """The least time in which the host gets one layer launched, both directions, seconds."""
+        return host_s(self.problem, self.split.tp)
+
+
+@dataclass(frozen=True, slots=True)
+class KindTerms:
+    """One layer of a kind, per micro-batch and device; arrays `(n_distinct,)`."""
+
+    linear: ForwardBackward
+    attention: ForwardBackward
+    elementwise: ForwardBackward
+    tp_forward: Exposure
+    tp_backward: Exposure
+    cp_forward: Exposure
+    cp_backward: Exposure
+    tax: ForwardBackward
+    """Slowdown of compute beside hidden tensor- and context-parallel traffic."""
+    host: ForwardBackward
+    """What the host adds when it launches more slowly than the device computes."""
+    layer: ForwardBackward
+    """All of one layer: the sum of the terms above it, and of routed experts."""
+    weight_grad_s: Floats
+    """The part of its backward that can wait: the weight gradients of its linear layers."""
+    recompute_full_s: Floats
+    """Its forward again, with its collectives, at least the host's time for it."""
+    modules: ModuleTerms
+    """What recomputing each module alone takes and leaves out."""
+    kept_bytes: Floats
+    """Its activations, scores included where they are stored."""
+    working_bytes: Floats
+    """Temporaries of its backward."""
+    scratch_bytes: Floats
+    """Scratch weight gradients, held for good: all of a model's first kind, of another kind those
+    beyond that one's."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertLayerTerms(KindTerms):
+    """A layer with routed experts; `linear` and `elementwise` are attention and shared experts."""
+
+    routed: ForwardBackward
+    """Router, permutation, products and activation of the routed experts."""
+    exchange: ForwardBackward
+    """All-to-alls over ep and collectives over etp."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerMacs:
+    """Multiply-adds of one token in the forward of one layer, as model FLOPs count them."""
+
+    projections: int
+    """Linear layers of attention, or of what stands in its place."""
+    core: int
+    """Attention core, per position of the sequence: the causal half."""
+    mlp: int
+    """MLP or experts."""
+    modules: Mapping[str, float]
+    """Those that each recompute group runs again, besides `core_attn`."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerKind:
+    """One kind of layer. A model is a sequence of runs of kinds (`ModelShape.layer_runs`).
+
+    Every function takes the model's shape, whose sizes it reads, and prices one layer.
+    """
+
+    name: str
+    """As the model file says it: `layer_kinds: [{kind: NAME, count: N}]`."""
+    title: str
+    """A few words for tables and pages: `dense layer`."""
+    equation: str
+    """What one layer computes."""
+    source: str
+    params: Callable[[ModelShape, Ints], Floats]
+    """Parameters on one tensor-parallel rank, without routed experts."""
+    replicated_params: Callable[[ModelShape], int]
+    """Those of them that every tensor-parallel rank holds whole."""
+    matrix_params: Callable[[ModelShape, Ints], Floats]
+    """A lower bound of the weights that every token meets on one tensor-parallel rank."""
+    macs: Callable[[ModelShape], LayerMacs]
+    terms: Callable[[LayerInputs], KindTerms]
+    """Times, traffic that shows, kept bytes by recompute group, temporaries."""
+    modules: Callable[[ModelShape], tuple[str, ...]]
+    """Recompute groups that it has, of `axes.RECOMPUTE_MODULES`."""
+    is_routed: bool = False
+    """It has routed experts, as `model.moe` gives them."""
+    frameworks: tuple[str, ...] = ()
+    """Those whose files say such a layer (`searches.options.FRAMEWORKS`); the others refuse it."""
+
+
+def host_s(problem: Problem, tp: Ints) -> Floats:
+    """Return the least time in which the host gets one layer launched, both directions, seconds.
+
+    The stack's time per layer, `host_share_without_tp` of it where there is no collective to
+    launch and launching them counts.
+    """
+    stack = problem.stack
+    alone = stack.host_share_without_tp if stack.launches_collectives else 1.0
+    return np.where(np.asarray(tp) > 1, 1.0, alone) * stack.host_s_per_layer
+
+
+def waits_and_tax(
+    stack: StackProfile, ahead: tuple[Exposure, Exposure], after: tuple[Exposure, Exposure]
+) -> tuple[ForwardBackward, ForwardBackward]:
+    """Return what a layer waits for tp and cp, and how the hidden rest slows its compute."""
+    exposed = ForwardBackward(*(tp.exposed_s + cp.exposed_s for tp, cp in (ahead, after)))
+    slowdown = stack.overlap_slowdown
+    tax = ForwardBackward(*(slowdown * (tp.hidden_s + cp.hidden_s) for tp, cp in (ahead, after)))
+    return exposed, tax
+
+
+def host_waits(launch_s: Floats, device: ForwardBackward) -> ForwardBackward:
+    """Return what the host adds to a layer that the device finishes before it is launched."""
+    missing = np.maximum(0.0, launch_s - device.total_s)
+    return ForwardBackward(HOST_FORWARD_SHARE * missing, (1 - HOST_FORWARD_SHARE) * missing)

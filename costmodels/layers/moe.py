@@ -1,0 +1,117 @@
+"""The expert layer: attention, and routed experts beside shared ones in place of the MLP."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from costmodels import memory
+from costmodels.comm.tensor_parallel import layer_exposures
+from costmodels.layers import experts, params
+from costmodels.layers.compute import elementwise_times, linear_times
+from costmodels.layers.dense import (
+    DENSE,
+    attention_macs,
+    attention_matrix_params,
+    up_projection_macs,
+)
+from costmodels.layers.layer_kind import (
+    HOST_FORWARD_SHARE,
+    ExpertLayerTerms,
+    LayerInputs,
+    LayerKind,
+    LayerMacs,
+    host_waits,
+    waits_and_tax,
+)
+from costmodels.layers.recompute import module_terms, routed_terms
+from costmodels.shapes import ModelShape
+
+
+def expert_layer_terms(inputs: LayerInputs) -> ExpertLayerTerms:
+    """Return the terms of a layer with experts.
+
+    A layer whose MLP is the shared experts (or that has none), and the routed experts; nothing of
+    the exchange runs beside compute.
+    """
+    problem, split, tokens, sp = inputs.problem, inputs.split, inputs.tokens, inputs.sp
+    shape, job, stack = problem.shape.without_experts(), problem.job, problem.stack
+    tp, degrees = split.tp, (split.tp, sp, split.ep, split.etp)
+    accelerator, attention = problem.pool.accelerator, inputs.attention
+    gemms = linear_times(shape, job, accelerator, stack, tokens, tp)
+    elementwise = elementwise_times(shape, accelerator, stack, tokens, tp, sp)
+    blocks = 2 if shape.ffn else 1
+    forward, backward = layer_exposures(problem, tokens, tp, sp, gemms, blocks)
+    routed = experts.expert_times(problem, tokens, *degrees)
+    waits = ((forward, attention.cp_forward), (backward, attention.cp_backward))
+    exposed, tax = waits_and_tax(stack, *waits)
+    device = gemms.both + attention.compute + elementwise + exposed + tax
+    device = device + routed.compute + routed.exchange
+    launch_s = inputs.launch_s + experts.expert_host_s(problem)
+    host = host_waits(launch_s, device)
+    ones = np.ones_like(tokens)
+    of_experts = experts.expert_kept_bytes(problem, tokens, *degrees)
+    alone = replace(shape, ffn=0)
+    shared = memory.scratch_bytes(shape, stack, tp) - memory.scratch_bytes(alone, stack, tp)
+    again_s = device.forward_s - tax.forward_s
+    of_routed = routed_terms(problem, tokens, degrees, routed, of_experts)
+    return ExpertLayerTerms(
+        linear=gemms.both,
+        attention=attention.compute,
+        elementwise=elementwise,
+        tp_forward=forward,
+        tp_backward=backward,
+        cp_forward=attention.cp_forward,
+        cp_backward=attention.cp_backward,
+        tax=tax,
+        host=host,
+        layer=device + host,
+        weight_grad_s=gemms.column_wgrad_s + gemms.row_wgrad_s,
+        recompute_full_s=np.maximum(again_s, HOST_FORWARD_SHARE * launch_s),
+        modules=module_terms(problem, tokens, tp, sp, attention.core, of_routed),
+        kept_bytes=of_experts
+        + attention.kept_bytes
+        + memory.layer_activation_bytes(shape, stack, tokens, job.seq_len, tp, sp, ones),
+        working_bytes=memory.working_bytes(shape, tokens, tp, attention.buffer_bytes)
+        + experts.expert_working_bytes(problem, tokens, *degrees),
+        scratch_bytes=shared + experts.expert_scratch_bytes(problem, split.etp),
+        routed=routed.compute,
+        exchange=routed.exchange,
+    )
+
+
+def moe_macs(shape: ModelShape) -> LayerMacs:
+    """Return the multiply-adds of a token in an expert layer.
+
+    As in a dense layer, with c h (k f_e + f_s) in place of the MLP; the router is not counted.
+    """
+    projections, core = attention_macs(shape)
+    per_width = (3 if shape.gated else 2) * shape.hidden
+    mlp = per_width * (shape.top_k * shape.expert_ffn + shape.shared_ffn)
+    modules = {"moe": mlp, "shared_experts": per_width * shape.shared_ffn}
+    return LayerMacs(projections, core, mlp, {**modules, **up_projection_macs(shape)})
+
+
+def _modules(shape: ModelShape) -> tuple[str, ...]:
+    latent = ("mla_up_proj",) if shape.latent else ()
+    shared = ("shared_experts",) if shape.shared_ffn else ()
+    return ("core_attn", "layernorm", *latent, "moe", "moe_act", *shared)
+
+
+def _replicated(shape: ModelShape) -> int:
+    return params.replicated_params(shape, routed=True)
+
+
+MOE = LayerKind(
+    name="moe",
+    title="expert layer",
+    equation="x + attention(norm(x)), then x + sum over k experts of p expert(norm(x)) + shared",
+    source="Shazeer et al. 2017; Megatron-LM core/transformer/moe",
+    params=params.expert_layer_params,
+    replicated_params=_replicated,
+    matrix_params=attention_matrix_params,
+    macs=moe_macs,
+    terms=expert_layer_terms,
+    modules=_modules,
+    is_routed=True,
+    frameworks=DENSE.frameworks,
+)
