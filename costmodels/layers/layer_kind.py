@@ -191,7 +191,7 @@ class LayerKind:
     is_routed: bool = False
     """It has routed experts, as `model.moe` gives them."""
     frameworks: tuple[str, ...] = ()
-    """Those whose files say such a layer (`searches.options.FRAMEWORKS`); the others refuse it."""
+    """Names of those whose files can say such a layer; listed in docs/files.md."""
 
 
 def host_s(problem: Problem, tp: Ints) -> Floats:

@@ -1,0 +1,85 @@
+"""Kinds of layers in model files: a registered twin of the dense layer, and what is refused."""
+
+import importlib.util
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from costmodels.layers.dense import DENSE
+from costmodels.layers.kinds import LAYER_KINDS, register
+from planner.errors import SpecError
+from planner.solver.problem import make_problem
+from planner.solver.request import SolveRequest
+from planner.specs.loader import load_cluster, load_model, model_from_dict
+from searches.rules import Context
+from searches.search import search
+
+
+@pytest.fixture
+def twin() -> Iterator[None]:
+    """A kind of layer that equals the dense one but in its name."""
+    register(replace(DENSE, name="twin", title="twin of the dense layer"))
+    yield
+    del LAYER_KINDS["twin"]
+
+
+def document(model: str, **changes: object) -> dict:
+    """The document of an example with some fields of its model exchanged, None: left out."""
+    whole = load_model(model).document
+    fields = {k: v for k, v in {**whole["model"], **changes}.items() if v is not None}
+    job = {k: v for k, v in whole["training"].items() if v is not None}
+    return {"model": fields, "training": job}
+
+
+def finalists(model, cluster: str = "h100-x512"):
+    options = SolveRequest.of(top=3, framework="any").options()
+    problem = make_problem(model, load_cluster(cluster), options)
+    context = Context(problem, options.search_options(), problem.pool.n_devices)
+    return search(context).finalists
+
+
+def test_a_registered_kind_is_searched_and_priced_as_the_dense_layer_that_it_is(twin):
+    runs = [{"kind": "twin", "count": 32}]
+    model = model_from_dict(document("llama3-8b", layer_kinds=runs, layers=None))
+    assert model.shape.kinds == ("twin",)
+    assert model.document["model"]["layer_kinds"] == runs  # in JSON answers too
+    dense, found = finalists(load_model("llama3-8b")), finalists(model)
+    assert len(found) > 3
+    assert [(x.layout, x.peak_bytes) for x in found] == [(x.layout, x.peak_bytes) for x in dense]
+
+
+def test_a_registered_kind_stands_in_the_docs(twin):
+    path = Path(__file__).parents[3] / "docs" / "generate.py"
+    spec = importlib.util.spec_from_file_location("generate_docs", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert "| `twin` | twin of the dense layer |" in module.layer_kinds_table()
+
+
+def test_kinds_that_moe_could_say_are_the_same_document():
+    plain = load_model("deepseek-v3")
+    n = plain.shape.layers
+    moe = {**plain.document["model"]["moe"], "dense_layers": 0}
+    runs = [{"kind": "dense", "count": 3}, {"kind": "moe", "count": n - 3}]
+    stated = model_from_dict(document("deepseek-v3", moe=moe, layer_kinds=runs))
+    assert stated.shape == plain.shape
+    assert stated.document == plain.document
+
+
+@pytest.mark.parametrize(
+    ("changes", "path"),
+    [
+        ({"layer_kinds": [{"kind": "dense", "count": 31}]}, "layer_kinds"),
+        ({"layer_kinds": [{"kind": "moe", "count": 32}]}, "kind"),
+        ({"layer_kinds": [{"kind": "mamba", "count": 32}]}, "kind"),
+        ({"layer_kinds": [{"kind": "dense"}]}, "count"),
+    ],
+)
+def test_kinds_that_contradict_the_rest_are_named(changes, path):
+    with pytest.raises(SpecError) as caught:
+        model_from_dict(document("llama3-8b", **changes))
+    assert path in str(caught.value)
