@@ -528,7 +528,7 @@ def test_the_command(tmp_path, monkeypatch):
         run_here("compare", path, "last#1", "--format", "json", "--steps", "4").stdout
     )
     assert data["traces"][0]["steps"] == [4]
-    assert run_here("compare", path, "last#1", "--format", "md").stdout.startswith("plan ")
+    assert run_here("compare", path, "last#1", "--format", "md").stdout.startswith("**plan ")
     for words, code, says in (
         ((path,), 2, "needs a trace and a plan"),
         ((path, "last#1", "--format", "csv"), 2, "--format: unknown 'csv'"),

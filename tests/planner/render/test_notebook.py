@@ -43,9 +43,10 @@ def test_a_result_shows_its_plans() -> None:
 
 def test_a_result_without_plans_says_why() -> None:
     text = without_plans(result())._repr_markdown_()
-    assert "nothing fits" in text
-    assert "cannot all hold: MEM000 too little" in text
-    assert "would help: a smaller margin: 6.500 s a step" in text
+    assert "MEM000" in text
+    assert "too little" in text
+    assert "a smaller margin" in text
+    assert "planner solve again" in text
 
 
 def test_a_plan_shows_time_and_memory() -> None:
