@@ -6,20 +6,26 @@ from typing import Any
 
 from planner.render.plan_view.quantities import quantity_text
 
-Inputs = tuple[tuple[str, str], ...]
+Inputs = Sequence[tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
-    """What stands behind one number."""
+class Amount:
+    """A number with its unit."""
 
-    key: str
-    """Letters, digits and `-`: an anchor on the page."""
-    name: str
     value: float
     """In base units: seconds, bytes, FLOP, fractions, counts."""
-    text: str
-    """As it is shown, with its unit."""
+    kind: str
+    """One of `quantities`."""
+    text: str = ""
+    """How it is shown, where its kind and digits do not say it."""
+    digits: int = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Derivation:
+    """How a number comes about."""
+
     formula: str
     """In symbols."""
     substituted: str
@@ -32,18 +38,41 @@ class Card:
     """Derivation on the page that holds it (`methods`); empty where the formula is all there is.
     """
 
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """What stands behind one number."""
+
+    key: str
+    """Letters, digits and `-`: an anchor on the page."""
+    name: str
+    amount: Amount
+    derivation: Derivation
+
+    @property
+    def value(self) -> float:
+        """The number in base units."""
+        return float(self.amount.value)
+
+    @property
+    def text(self) -> str:
+        """The number as it is shown, with its unit."""
+        amount = self.amount
+        return amount.text or quantity_text(amount.value, amount.kind, amount.digits)
+
     def to_json(self) -> dict[str, Any]:
         """Return the card as plain data."""
+        derivation = self.derivation
         return {
             "key": self.key,
             "name": self.name,
             "value": self.value,
             "text": self.text,
-            "formula": self.formula,
-            "substituted": self.substituted,
-            "source": self.source,
-            "inputs": [list(pair) for pair in self.inputs],
-            "method": self.method,
+            "formula": derivation.formula,
+            "substituted": derivation.substituted,
+            "source": derivation.source,
+            "inputs": [list(pair) for pair in derivation.inputs],
+            "method": derivation.method,
         }
 
 
@@ -95,31 +124,11 @@ class Deck:
 
     cards: dict[str, Card] = field(default_factory=dict)
 
-    def add(
-        self,
-        key: str,
-        name: str,
-        value: float,
-        kind: str,
-        formula: str,
-        substituted: str,
-        source: str,
-        *,
-        text: str = "",
-        digits: int = 4,
-        inputs: Sequence[tuple[str, str]] = (),
-        method: str = "",
-    ) -> Shown:
-        """Add a card; the number that opens it. A key that is there already keeps its card.
-
-        `kind` is one of `quantities`; `text` how the number is shown where that is not enough.
-        """
+    def add(self, key: str, name: str, amount: Amount, derivation: Derivation) -> Shown:
+        """Add a card; the number that opens it. A key that is there already keeps its card."""
         if key not in self.cards:
-            label = text or quantity_text(value, kind, digits)
-            self.cards[key] = Card(
-                key, name, float(value), label, formula, substituted, source, tuple(inputs), method
-            )
-        return Shown(key, text or self.cards[key].text)
+            self.cards[key] = Card(key, name, amount, derivation)
+        return Shown(key, amount.text or self.cards[key].text)
 
     def see(self, key: str, text: str = "") -> Shown:
         """Return the number of a card that is there."""

@@ -10,7 +10,15 @@ from costmodels.problem import Problem
 from planner.analyze.bottleneck_levers import bound_of
 from planner.analyze.plan_files import plan_files
 from planner.analyze.trace.chrome_trace import trace_json
-from planner.render.plan_view.cards import Deck, Label, NumberTable, Shown, Words
+from planner.render.plan_view.cards import (
+    Amount,
+    Deck,
+    Derivation,
+    Label,
+    NumberTable,
+    Shown,
+    Words,
+)
 from planner.render.plan_view.figures import ViewFigure
 from planner.render.plan_view.memory_figures import memory_by_stage
 from planner.render.plan_view.methods import Method, methods
@@ -215,7 +223,7 @@ def plan_view(
             *network_figures(problem),
             ("calibration", f"{known.name}, {known.content_hash[:12]}"),
         ),
-        methods=methods({card.method for card in deck.cards.values()}),
+        methods=methods({card.derivation.method for card in deck.cards.values()}),
         deck=deck,
     )
     return view
@@ -255,13 +263,13 @@ def _warnings(deck: Deck, plan: Plan) -> tuple[tuple[str, Shown], ...]:
         number = deck.add(
             f"warning-{warning.code.lower()}",
             f"warning {warning.code}",
-            card.value,
-            "",
-            f"{card.name}: {card.formula}",
-            card.substituted,
-            f"planner.solver.answer.advice.plan_warnings; {card.source}",
-            text=warning.text,
-            inputs=(("pipeline rank of the terms", str(result.critical_stage)),),
+            Amount(card.value, "", text=warning.text),
+            Derivation(
+                f"{card.name}: {card.derivation.formula}",
+                card.derivation.substituted,
+                f"planner.solver.answer.advice.plan_warnings; {card.derivation.source}",
+                inputs=(("pipeline rank of the terms", str(result.critical_stage)),),
+            ),
         )
         out.append((warning.code, number))
     return tuple(out)

@@ -3,7 +3,16 @@
 from costmodels.problem import Problem
 from costmodels.terms import TERMS
 from planner.render.charts.chart import Frame
-from planner.render.plan_view.cards import Cell, Deck, Label, NumberTable, Shown, Words
+from planner.render.plan_view.cards import (
+    Amount,
+    Cell,
+    Deck,
+    Derivation,
+    Label,
+    NumberTable,
+    Shown,
+    Words,
+)
 from planner.render.plan_view.figures import ViewFigure, view_figure
 from planner.render.report.theme import CATEGORIES
 from planner.solver.answer.result import Plan
@@ -37,20 +46,18 @@ def memory_by_stage(
     total = deck.add(
         "device-memory",
         "memory of a device",
-        capacity,
-        "B",
-        "as the driver reports it",
-        f"{round(capacity):,} B",
-        _memory_source(problem),
+        Amount(capacity, "B"),
+        Derivation("as the driver reports it", f"{round(capacity):,} B", _memory_source(problem)),
     )
     reserve = deck.add(
         "memory-reserve",
         "memory that a plan must leave free",
-        problem.pool.memory_margin_bytes,
-        "B",
-        "reserve of the pool",
-        f"{round(problem.pool.memory_margin_bytes):,} B",
-        "memory_margin of the pool in the cluster file, with its default",
+        Amount(problem.pool.memory_margin_bytes, "B"),
+        Derivation(
+            "reserve of the pool",
+            f"{round(problem.pool.memory_margin_bytes):,} B",
+            "memory_margin of the pool in the cluster file, with its default",
+        ),
     )
     lines = [
         {

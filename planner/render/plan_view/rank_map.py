@@ -19,7 +19,15 @@ from planner.frameworks.launchers.placement import (
     place_plan,
 )
 from planner.render.answers.placement import rank_formula
-from planner.render.plan_view.cards import Cell, Deck, Label, NumberTable, Words
+from planner.render.plan_view.cards import (
+    Amount,
+    Cell,
+    Deck,
+    Derivation,
+    Label,
+    NumberTable,
+    Words,
+)
 from planner.solver.answer.result import Plan
 from planner.specs.inputs import ClusterInput
 
@@ -137,23 +145,23 @@ def _says(deck: Deck, plan: Plan, placed: Placement, n_drawn: int) -> Words:
     nodes = deck.add(
         "map-nodes",
         "nodes in use",
-        len(placed.hosts),
-        "",
-        "devices / devices of a node",
-        f"{x.n_devices:,} / {per_node}",
-        "planner.frameworks.launchers.placement.place_plan",
-        text=f"{len(placed.hosts):,}",
+        Amount(len(placed.hosts), "", text=f"{len(placed.hosts):,}"),
+        Derivation(
+            "devices / devices of a node",
+            f"{x.n_devices:,} / {per_node}",
+            "planner.frameworks.launchers.placement.place_plan",
+        ),
     )
     stage = x.tp * x.cp * x.dp
     of_stage = deck.add(
         "map-stage",
         "ranks of a pipeline stage",
-        stage,
-        "",
-        "tp × cp × dp",
-        f"{x.tp} × {x.cp} × {x.dp}",
-        "planner.frameworks.launchers.placement.dense_grid",
-        text=f"{stage:,}",
+        Amount(stage, "", text=f"{stage:,}"),
+        Derivation(
+            "tp × cp × dp",
+            f"{x.tp} × {x.cp} × {x.dp}",
+            "planner.frameworks.launchers.placement.dense_grid",
+        ),
     )
     formula = rank_formula(dense_grid(x))
     words: Words = (
@@ -171,12 +179,12 @@ def _says(deck: Deck, plan: Plan, placed: Placement, n_drawn: int) -> Words:
         left_out = deck.add(
             "map-left-out",
             "nodes that are not drawn",
-            left,
-            "",
-            "nodes − those drawn",
-            f"{len(placed.hosts):,} − {n_drawn}",
-            "planner.render.plan_view.rank_map",
-            text=f"{left:,}",
+            Amount(left, "", text=f"{left:,}"),
+            Derivation(
+                "nodes − those drawn",
+                f"{len(placed.hosts):,} − {n_drawn}",
+                "planner.render.plan_view.rank_map",
+            ),
         )
         words += (
             left_out,
@@ -195,36 +203,32 @@ def _table(deck: Deck, placed: Placement) -> NumberTable:
         members = deck.add(
             f"{key}-ranks",
             f"ranks of a {group.name} group",
-            group.n_members,
-            "",
-            "ranks of all groups / groups",
-            f"{group.ranks.size:,} / {len(group.ranks):,}",
-            source,
-            text=f"{group.n_members:,}",
-            inputs=(("what they do together", MEANINGS[group.name]),),
+            Amount(group.n_members, "", text=f"{group.n_members:,}"),
+            Derivation(
+                "ranks of all groups / groups",
+                f"{group.ranks.size:,} / {len(group.ranks):,}",
+                source,
+                inputs=(("what they do together", MEANINGS[group.name]),),
+            ),
         )
         groups = deck.add(
             f"{key}-groups",
             f"{group.name} groups",
-            len(group.ranks),
-            "",
-            "ranks in such groups / ranks of one",
-            f"{group.ranks.size:,} / {group.n_members:,}",
-            source,
-            text=f"{len(group.ranks):,}",
-            inputs=(("ranks of the plan", f"{n:,}"),),
+            Amount(len(group.ranks), "", text=f"{len(group.ranks):,}"),
+            Derivation(
+                "ranks in such groups / ranks of one",
+                f"{group.ranks.size:,} / {group.n_members:,}",
+                source,
+                inputs=(("ranks of the plan", f"{n:,}"),),
+            ),
         )
         first = group.ranks[0].tolist()
         stride = (
             deck.add(
                 f"{key}-stride",
                 f"distance of neighbours in a {group.name} group",
-                group.stride,
-                "",
-                "second rank − first rank",
-                f"{first[1]:,} − {first[0]:,}",
-                source,
-                text=f"{group.stride:,}",
+                Amount(group.stride, "", text=f"{group.stride:,}"),
+                Derivation("second rank − first rank", f"{first[1]:,} − {first[0]:,}", source),
             )
             if group.stride
             else None
@@ -232,22 +236,22 @@ def _table(deck: Deck, placed: Placement) -> NumberTable:
         nodes = deck.add(
             f"{key}-nodes",
             f"nodes that the widest {group.name} group touches",
-            group.n_nodes,
-            "",
-            "nodes with a member",
-            str(group.n_nodes),
-            "planner.frameworks.launchers.placement.units_touched",
-            text=f"{group.n_nodes:,}",
+            Amount(group.n_nodes, "", text=f"{group.n_nodes:,}"),
+            Derivation(
+                "nodes with a member",
+                str(group.n_nodes),
+                "planner.frameworks.launchers.placement.units_touched",
+            ),
         )
         domains = deck.add(
             f"{key}-domains",
             f"scale-up domains that the widest {group.name} group touches",
-            group.n_domains,
-            "",
-            "domains with a member",
-            str(group.n_domains),
-            "planner.frameworks.launchers.placement.units_touched",
-            text=f"{group.n_domains:,}",
+            Amount(group.n_domains, "", text=f"{group.n_domains:,}"),
+            Derivation(
+                "domains with a member",
+                str(group.n_domains),
+                "planner.frameworks.launchers.placement.units_touched",
+            ),
         )
         rows.append(
             (

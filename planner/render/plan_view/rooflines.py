@@ -15,7 +15,16 @@ from costmodels.problem import Problem
 from costmodels.terms import TERMS
 from costmodels.traffic import Transfer
 from planner.render.charts.chart import Frame
-from planner.render.plan_view.cards import Cell, Deck, Label, NumberTable, Shown, Words
+from planner.render.plan_view.cards import (
+    Amount,
+    Cell,
+    Deck,
+    Derivation,
+    Label,
+    NumberTable,
+    Shown,
+    Words,
+)
 from planner.render.plan_view.figures import ViewFigure, view_figure
 from planner.render.plan_view.opened.time import opened_parts
 from planner.render.plan_view.operators import BACKWARD, DGRAD, FORWARD, WGRAD, Operator, operators
@@ -184,77 +193,64 @@ def _operator_row(
     calls = deck.add(
         f"{key}-calls",
         f"calls of {name}, in a step",
-        o.n_calls,
-        "",
-        "micro-batches × layers of the slowest rank that have it"
-        if o.n_calls > 1
-        else "once a step",
-        _calls_text(plan, o),
-        "costmodels.breakdown: terms of the slowest rank",
-        text=f"{o.n_calls:,.0f}",
+        Amount(o.n_calls, "", text=f"{o.n_calls:,.0f}"),
+        Derivation(
+            "micro-batches × layers of the slowest rank that have it"
+            if o.n_calls > 1
+            else "once a step",
+            _calls_text(plan, o),
+            "costmodels.breakdown: terms of the slowest rank",
+        ),
     )
     flops: Shown | None = None
     if o.flops:
         flops = deck.add(
             f"{key}-flops",
             f"FLOPs of {name}",
-            o.flops,
-            "FLOP",
-            *o.flops_text,
-            source,
-            method=o.term,
+            Amount(o.flops, "FLOP"),
+            Derivation(*o.flops_text, source, method=o.term),
         )
     moved = deck.add(
         f"{key}-bytes",
         f"HBM traffic of {name}",
-        o.moved_bytes,
-        "B",
-        *o.bytes_text,
-        source,
-        method=o.term,
+        Amount(o.moved_bytes, "B"),
+        Derivation(*o.bytes_text, source, method=o.term),
     )
     one = deck.add(
         f"{key}-time",
         f"time of {name}",
-        o.time_s,
-        "s",
-        *o.time_text,
-        source,
-        method=o.term,
-        inputs=compute_figures(problem),
+        Amount(o.time_s, "s"),
+        Derivation(*o.time_text, source, inputs=compute_figures(problem), method=o.term),
     )
     step = deck.add(
         f"{key}-step",
         f"time of {name} in a step",
-        o.time_s * o.n_calls,
-        "s",
-        "calls × time of one",
-        f"{o.n_calls:g} × {exact(o.time_s, 's')}",
-        source,
-        method=o.term,
+        Amount(o.time_s * o.n_calls, "s"),
+        Derivation(
+            "calls × time of one", f"{o.n_calls:g} × {exact(o.time_s, 's')}", source, method=o.term
+        ),
     )
     ridge = o.peak_flops_per_s / part.hbm_bytes_per_s
     if not o.flops:
         reached = deck.add(
             f"{key}-rate",
             f"HBM bandwidth that {name} reaches",
-            o.moved_bytes / o.time_s,
-            "B/s",
-            "bytes / time",
-            f"{exact(o.moved_bytes, 'B')} / {exact(o.time_s, 's')}",
-            numbers,
+            Amount(o.moved_bytes / o.time_s, "B/s"),
+            Derivation(
+                "bytes / time", f"{exact(o.moved_bytes, 'B')} / {exact(o.time_s, 's')}", numbers
+            ),
         )
         share = o.moved_bytes / o.time_s / part.hbm_bytes_per_s
         of_peak = deck.add(
             f"{key}-share",
             f"share of the HBM bandwidth that {name} reaches",
-            share,
-            "%",
-            "bytes / time / B_hbm",
-            f"{exact(o.moved_bytes, 'B')} / {exact(o.time_s, 's')} /"
-            f" {exact(part.hbm_bytes_per_s, 'B/s')}",
-            roof,
-            text=f"{100 * share:.0f} %",
+            Amount(share, "%", text=f"{100 * share:.0f} %"),
+            Derivation(
+                "bytes / time / B_hbm",
+                f"{exact(o.moved_bytes, 'B')} / {exact(o.time_s, 's')} /"
+                f" {exact(part.hbm_bytes_per_s, 'B/s')}",
+                roof,
+            ),
         )
         return (
             name_cell(o),
@@ -272,35 +268,32 @@ def _operator_row(
     intensity = deck.add(
         f"{key}-intensity",
         f"FLOPs per byte of {name}",
-        o.intensity,
-        "FLOP/B",
-        "FLOPs / bytes",
-        f"{exact(o.flops, 'FLOP')} / {exact(o.moved_bytes, 'B')}",
-        numbers,
-        text=f"{o.intensity:,.0f}",
-        inputs=(("ridge, P / B_hbm", f"{ridge:,.0f}"),),
+        Amount(o.intensity, "FLOP/B", text=f"{o.intensity:,.0f}"),
+        Derivation(
+            "FLOPs / bytes",
+            f"{exact(o.flops, 'FLOP')} / {exact(o.moved_bytes, 'B')}",
+            numbers,
+            inputs=(("ridge, P / B_hbm", f"{ridge:,.0f}"),),
+        ),
     )
     rate = deck.add(
         f"{key}-rate",
         f"what {name} reaches",
-        o.rate,
-        "FLOP/s",
-        "FLOPs / time",
-        f"{exact(o.flops, 'FLOP')} / {exact(o.time_s, 's')}",
-        numbers,
+        Amount(o.rate, "FLOP/s"),
+        Derivation("FLOPs / time", f"{exact(o.flops, 'FLOP')} / {exact(o.time_s, 's')}", numbers),
     )
     share = o.rate / o.peak_flops_per_s
     of_peak = deck.add(
         f"{key}-share",
         f"share of the peak that {name} reaches",
-        share,
-        "%",
-        "FLOPs / time / P",
-        f"{exact(o.flops, 'FLOP')} / {exact(o.time_s, 's')} /"
-        f" {exact(o.peak_flops_per_s, 'FLOP/s')}",
-        roof,
-        text=f"{100 * share:.0f} %",
-        inputs=compute_figures(problem),
+        Amount(share, "%", text=f"{100 * share:.0f} %"),
+        Derivation(
+            "FLOPs / time / P",
+            f"{exact(o.flops, 'FLOP')} / {exact(o.time_s, 's')} /"
+            f" {exact(o.peak_flops_per_s, 'FLOP/s')}",
+            roof,
+            inputs=compute_figures(problem),
+        ),
     )
     bound = "compute" if o.intensity >= ridge else "HBM bandwidth"
     return (
@@ -338,21 +331,23 @@ def communication_roofline(deck: Deck, problem: Problem, plan: Plan) -> ViewFigu
     device = deck.add(
         "device-flops",
         "model FLOPs of a device in a step",
-        flops,
-        "FLOP",
-        "model FLOPs of a step / devices",
-        f"{exact(flops * n, 'FLOP')} / {n:,}",
-        "costmodels.layers.flops.model_flops_per_step",
+        Amount(flops, "FLOP"),
+        Derivation(
+            "model FLOPs of a step / devices",
+            f"{exact(flops * n, 'FLOP')} / {n:,}",
+            "costmodels.layers.flops.model_flops_per_step",
+        ),
     )
     reached = flops / plan.step_time_s
     rate = deck.add(
         "device-rate",
         "model FLOP/s of a device in the step",
-        reached,
-        "FLOP/s",
-        "model FLOPs of a device / step time",
-        f"{exact(flops, 'FLOP')} / {exact(plan.step_time_s, 's')}",
-        "costmodels.layers.flops.model_flops_per_step and costmodels.breakdown.break_down",
+        Amount(reached, "FLOP/s"),
+        Derivation(
+            "model FLOPs of a device / step time",
+            f"{exact(flops, 'FLOP')} / {exact(plan.step_time_s, 's')}",
+            "costmodels.layers.flops.model_flops_per_step and costmodels.breakdown.break_down",
+        ),
     )
     rows, xs, ys, traces = [], [], [], []
     colours = {axis: CATEGORIES[i] for i, axis in enumerate(AXES)}
@@ -527,100 +522,107 @@ def _transfer_row(
     size = deck.add(
         f"{key}-ranks",
         f"ranks of a group of {name}",
-        ranks,
-        "",
-        "degree of the axis",
-        str(ranks),
-        "costmodels.comm.placement.place_group",
-        text=str(ranks),
-        inputs=(("widest level of the network", one.tier), ("algorithm", one.algorithm)),
+        Amount(ranks, "", text=str(ranks)),
+        Derivation(
+            "degree of the axis",
+            str(ranks),
+            "costmodels.comm.placement.place_group",
+            inputs=(("widest level of the network", one.tier), ("algorithm", one.algorithm)),
+        ),
     )
     every = one.n_calls % m == 0 and one.n_calls >= m
     calls = deck.add(
         f"{key}-calls",
         f"calls of {name}, in a step",
-        one.n_calls,
-        "",
-        "calls of a micro-batch × micro-batches" if every else "pieces of a pass, once a step",
-        f"{one.n_calls // m} × {m}" if every else str(one.n_calls),
-        f"{TRANSFERS}; {source}",
-        text=f"{one.n_calls:,}",
-        method=method,
+        Amount(one.n_calls, "", text=f"{one.n_calls:,}"),
+        Derivation(
+            "calls of a micro-batch × micro-batches" if every else "pieces of a pass, once a step",
+            f"{one.n_calls // m} × {m}" if every else str(one.n_calls),
+            f"{TRANSFERS}; {source}",
+            method=method,
+        ),
     )
     message = deck.add(
         f"{key}-message",
         f"logical tensor of a call of {name}",
-        one.message_bytes,
-        "B",
-        "sent bytes / (calls × share that a rank sends)" if one.n_calls else "nothing",
-        f"{exact(one.sent_bytes, 'B')} / ({one.n_calls:,} × {_sent_share(one)})",
-        f"{TRANSFERS}; {source}",
-        inputs=(("type", one.dtype),),
-        method=method,
+        Amount(one.message_bytes, "B"),
+        Derivation(
+            "sent bytes / (calls × share that a rank sends)" if one.n_calls else "nothing",
+            f"{exact(one.sent_bytes, 'B')} / ({one.n_calls:,} × {_sent_share(one)})",
+            f"{TRANSFERS}; {source}",
+            inputs=(("type", one.dtype),),
+            method=method,
+        ),
     )
     sent = deck.add(
         f"{key}-sent",
         f"bytes that a device sends by {name}",
-        one.sent_bytes,
-        "B",
-        "calls × message × share that a rank sends",
-        f"{one.n_calls:,} × {exact(one.message_bytes, 'B')} × {_sent_share(one)}",
-        "costmodels.traffic: ring volumes",
-        inputs=(("of that out of the scale-up domain", quantity_text(one.scale_out_bytes, "B")),),
+        Amount(one.sent_bytes, "B"),
+        Derivation(
+            "calls × message × share that a rank sends",
+            f"{one.n_calls:,} × {exact(one.message_bytes, 'B')} × {_sent_share(one)}",
+            "costmodels.traffic: ring volumes",
+            inputs=(
+                ("of that out of the scale-up domain", quantity_text(one.scale_out_bytes, "B")),
+            ),
+        ),
     )
     wire = deck.add(
         f"{key}-time",
         f"time of {name} on the wire",
-        one.time_s,
-        "s",
-        "calls × time of one",
-        f"{one.n_calls:,} × {exact(one.time_s / max(1, one.n_calls), 's')}",
-        f"costmodels.comm.collectives: NCCL src/graph/tuning.cc; {source}",
-        inputs=(("algorithm", one.algorithm),),
-        method=method,
+        Amount(one.time_s, "s"),
+        Derivation(
+            "calls × time of one",
+            f"{one.n_calls:,} × {exact(one.time_s / max(1, one.n_calls), 's')}",
+            f"costmodels.comm.collectives: NCCL src/graph/tuning.cc; {source}",
+            inputs=(("algorithm", one.algorithm),),
+            method=method,
+        ),
     )
     waited = deck.add(
         f"{key}-exposed",
         f"time that compute waits for {name}",
-        one.exposed_s,
-        "s",
-        "time on the wire − what runs beside compute",
-        f"{one.time_s:.9g} s − ({one.time_s - one.exposed_s:.9g} s)".replace("e-", "e−").replace(
-            "(-", "(−"
+        Amount(one.exposed_s, "s"),
+        Derivation(
+            "time on the wire − what runs beside compute",
+            f"{one.time_s:.9g} s − ({one.time_s - one.exposed_s:.9g} s)".replace(
+                "e-", "e−"
+            ).replace("(-", "(−"),
+            f"{TRANSFERS}; {source}",
+            method=method,
         ),
-        f"{TRANSFERS}; {source}",
-        method=method,
     )
     intensity = deck.add(
         f"{key}-intensity",
         f"model FLOPs per byte over the link that binds {name}",
-        flops / on_link,
-        "FLOP/B",
-        "model FLOPs of a device / bytes over the link",
-        f"{exact(flops, 'FLOP')} / {exact(on_link, 'B')}",
-        numbers,
-        text=f"{flops / on_link:,.0f}",
+        Amount(flops / on_link, "FLOP/B", text=f"{flops / on_link:,.0f}"),
+        Derivation(
+            "model FLOPs of a device / bytes over the link",
+            f"{exact(flops, 'FLOP')} / {exact(on_link, 'B')}",
+            numbers,
+        ),
     )
     reached = on_link / one.time_s
     rate = deck.add(
         f"{key}-rate",
         f"bandwidth that {name} reaches on the link that binds",
-        reached,
-        "B/s",
-        "bytes over the link / time on the wire",
-        f"{exact(on_link, 'B')} / {exact(one.time_s, 's')}",
-        numbers,
+        Amount(reached, "B/s"),
+        Derivation(
+            "bytes over the link / time on the wire",
+            f"{exact(on_link, 'B')} / {exact(one.time_s, 's')}",
+            numbers,
+        ),
     )
     share = reached / rates[link]
     of_link = deck.add(
         f"{key}-share",
         f"share of the link that {name} reaches",
-        share,
-        "%",
-        "reached / bandwidth of the link",
-        f"{exact(reached, 'B/s')} / {exact(rates[link], 'B/s')}",
-        "catalogue and calibration: ring bandwidth inside, ports × their efficiency outside",
-        text=f"{100 * share:.0f} %",
+        Amount(share, "%", text=f"{100 * share:.0f} %"),
+        Derivation(
+            "reached / bandwidth of the link",
+            f"{exact(reached, 'B/s')} / {exact(rates[link], 'B/s')}",
+            "catalogue and calibration: ring bandwidth inside, ports × their efficiency outside",
+        ),
     )
     text = f"{link} bandwidth" if share >= 0.5 else "latency or protocol"
     return (

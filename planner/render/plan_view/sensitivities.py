@@ -8,7 +8,16 @@ from planner.analyze.bottleneck_levers import Bound
 from planner.analyze.elasticities import FIGURES, RATE, sensitivity
 from planner.analyze.neighborhood import Neighbour, single_neighbours
 from planner.render.charts.chart import Frame
-from planner.render.plan_view.cards import Cell, Deck, Label, NumberTable, Shown, Words
+from planner.render.plan_view.cards import (
+    Amount,
+    Cell,
+    Deck,
+    Derivation,
+    Label,
+    NumberTable,
+    Shown,
+    Words,
+)
 from planner.render.plan_view.figures import ViewFigure, view_figure
 from planner.render.plan_view.quantities import exact, total
 from planner.solver.answer.result import Plan
@@ -34,14 +43,14 @@ def elasticity_figure(deck: Deck, problem: Problem, plan: Plan) -> ViewFigure:
         number = deck.add(
             f"elasticity-{f.name.replace('_', '-')}",
             f"elasticity of the step to {f.meaning}",
-            value,
-            "",
-            "(log t(x e^h) − log t(x e^−h)) / (2 h), h small",
-            f"(log({more:.15g}) − log({less:.15g})) / (2 × 2^(−12))",
-            "planner.analyze.elasticities: central difference of the exact step time; by "
-            "the envelope"
-            " theorem that of the best plan too",
-            text=f"{value:+.3f}".replace("-", "−"),
+            Amount(value, "", text=f"{value:+.3f}".replace("-", "−")),
+            Derivation(
+                "(log t(x e^h) − log t(x e^−h)) / (2 h), h small",
+                f"(log({more:.15g}) − log({less:.15g})) / (2 × 2^(−12))",
+                "planner.analyze.elasticities: central difference of the exact step time; by "
+                "the envelope"
+                " theorem that of the best plan too",
+            ),
         )
         gain = abs(value) / 100.0
         gains.append(gain * plan.step_time_s)
@@ -49,11 +58,12 @@ def elasticity_figure(deck: Deck, problem: Problem, plan: Plan) -> ViewFigure:
             f"gain-{f.name.replace('_', '-')}",
             f"what one per cent {'more' if f.kind == RATE else 'less'} of {f.meaning} takes off"
             " the step",
-            gain * plan.step_time_s,
-            "s",
-            "elasticity × one per cent × step time",
-            f"{abs(value):.8g} × 0.01 × {exact(plan.step_time_s, 's')}".replace("e-", "e−"),
-            "planner.analyze.elasticities, to first order",
+            Amount(gain * plan.step_time_s, "s"),
+            Derivation(
+                "elasticity × one per cent × step time",
+                f"{abs(value):.8g} × 0.01 × {exact(plan.step_time_s, 's')}".replace("e-", "e−"),
+                "planner.analyze.elasticities, to first order",
+            ),
         )
         numbers.append(of_step)
         direction = "1 % more" if f.kind == RATE else "1 % less"
@@ -158,31 +168,33 @@ def _next_row(deck: Deck, plan: Plan, n: Neighbour, found: Breakdown, i: int) ->
     step = deck.add(
         f"{key}-step",
         f"step time with {text}",
-        n.step_s,
-        "s",
-        "sum of its terms",
-        total(exact(v, "s") for v in terms),
-        "planner.analyze.neighborhood: the plan priced with the exact pipeline",
+        Amount(n.step_s, "s"),
+        Derivation(
+            "sum of its terms",
+            total(exact(v, "s") for v in terms),
+            "planner.analyze.neighborhood: the plan priced with the exact pipeline",
+        ),
     )
     change = n.step_s / plan.step_time_s - 1.0
     against = deck.add(
         f"{key}-change",
         f"step time with {text} against this plan",
-        change,
-        "%",
-        "its step time / this plan's − 1",
-        f"{n.step_s:.10g} s / {plan.step_time_s:.10g} s − 1".replace("e-", "e−"),
-        "planner.analyze.neighborhood: both priced with the exact pipeline",
-        text=f"{100 * change:+.1f} %".replace("-", "−"),
+        Amount(change, "%", text=f"{100 * change:+.1f} %".replace("-", "−")),
+        Derivation(
+            "its step time / this plan's − 1",
+            f"{n.step_s:.10g} s / {plan.step_time_s:.10g} s − 1".replace("e-", "e−"),
+            "planner.analyze.neighborhood: both priced with the exact pipeline",
+        ),
     )
     peak = deck.add(
         f"{key}-peak",
         f"peak memory with {text}",
-        n.peak_bytes,
-        "B",
-        "sum of the terms of its fullest stage",
-        total(exact(v, "B") for v in found.stages[found.peak_stage].values() if v > 0.0),
-        "planner.analyze.neighborhood: costmodels.step.memory_terms",
+        Amount(n.peak_bytes, "B"),
+        Derivation(
+            "sum of the terms of its fullest stage",
+            total(exact(v, "B") for v in found.stages[found.peak_stage].values() if v > 0.0),
+            "planner.analyze.neighborhood: costmodels.step.memory_terms",
+        ),
     )
     fits = "yes" if n.peak_bytes <= plan.usable_bytes else "no"
     return (Label(text), fits, step, against, peak)

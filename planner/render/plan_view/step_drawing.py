@@ -16,7 +16,16 @@ from costmodels.schedule.timeline import StepTimeline, step_timeline
 from costmodels.schedule.zero_bubble import WEIGHT_GRAD
 from planner.analyze.trace.chrome_trace import HIDDEN, HIDDEN_NOTE, P2P, THREADS, drawn_events
 from planner.render.charts.chart import Frame
-from planner.render.plan_view.cards import Cell, Deck, Label, NumberTable, Shown, Words
+from planner.render.plan_view.cards import (
+    Amount,
+    Cell,
+    Deck,
+    Derivation,
+    Label,
+    NumberTable,
+    Shown,
+    Words,
+)
 from planner.render.plan_view.figures import ViewFigure, view_figure
 from planner.render.plan_view.quantities import exact, quantity_text
 from planner.solver.answer.result import Plan
@@ -371,31 +380,32 @@ def _table(
             "busy": deck.add(
                 f"timeline-{rank}-busy",
                 f"blocks of stage {rank}",
-                busy,
-                "s",
-                "sum of its forwards, backwards and weight gradients",
-                f"{len(blocks):,} × {_mean(busy, len(blocks))}",
-                source,
+                Amount(busy, "s"),
+                Derivation(
+                    "sum of its forwards, backwards and weight gradients",
+                    f"{len(blocks):,} × {_mean(busy, len(blocks))}",
+                    source,
+                ),
             ),
             "idle": deck.add(
                 f"timeline-{rank}-idle",
                 f"stage {rank} without a block in the pipeline",
-                pipeline_s - busy,
-                "s",
-                "end of the pipeline − blocks",
-                f"{_full(pipeline_s)} − {_full(busy)}",
-                source,
+                Amount(pipeline_s - busy, "s"),
+                Derivation(
+                    "end of the pipeline − blocks", f"{_full(pipeline_s)} − {_full(busy)}", source
+                ),
             ),
         }
         for axis, (value, n, mean) in waits.items():
             numbers[axis] = deck.add(
                 f"timeline-{rank}-{axis}",
                 f"{axis} traffic that stage {rank} waits for",
-                value,
-                "s",
-                "blocks × what one waits for, mean",
-                f"{n:,} × {mean:.9g} s".replace("e-", "e−"),
-                source,
+                Amount(value, "s"),
+                Derivation(
+                    "blocks × what one waits for, mean",
+                    f"{n:,} × {mean:.9g} s".replace("e-", "e−"),
+                    source,
+                ),
             )
         if hides:
             numbers["dp"] = _hidden_card(deck, drawing, rank)
@@ -452,12 +462,12 @@ def _stands_for(deck: Deck, plan: Plan, drawing: Drawing) -> Words:
     drawn = deck.add(
         "timeline-micro-batches",
         "micro-batches of the step that is drawn",
-        n,
-        "",
-        "whole rounds of the pipeline, as many as are quickly laid out",
-        str(n),
-        "planner.render.plan_view.step_drawing",
-        text=f"{n:,}",
+        Amount(n, "", text=f"{n:,}"),
+        Derivation(
+            "whole rounds of the pipeline, as many as are quickly laid out",
+            str(n),
+            "planner.render.plan_view.step_drawing",
+        ),
     )
     return (
         "All but the start and the end of the step repeats itself: one of ",
@@ -482,13 +492,14 @@ def _hidden_card(deck: Deck, drawing: Drawing, rank: int) -> Shown:
     return deck.add(
         f"timeline-{rank}-dp-hidden",
         f"dp traffic of stage {rank} that hides beside compute",
-        result.hidden_s,
-        "s",
-        "time on the wire in a step − what is waited for",
-        f"{_full(result.time_s)} − {_full(result.exposed_s)}",
-        "costmodels.comm.hidden_traffic: the parts of "
-        "costmodels.step.data_parallel_exposed for a rank"
-        " that holds what this one holds",
+        Amount(result.hidden_s, "s"),
+        Derivation(
+            "time on the wire in a step − what is waited for",
+            f"{_full(result.time_s)} − {_full(result.exposed_s)}",
+            "costmodels.comm.hidden_traffic: the parts of "
+            "costmodels.step.data_parallel_exposed for a rank"
+            " that holds what this one holds",
+        ),
     )
 
 
@@ -498,17 +509,18 @@ def _caption(
     end = deck.add(
         "timeline-end",
         "end of the step as it is drawn",
-        drawing.end_s,
-        "s",
-        "end of the pipeline + what follows it",
-        " + ".join(
-            [
-                exact(drawing.step.pipeline.end_s, "s"),
-                *(exact(seconds, "s") for _, _, seconds in drawing.step.after),
-            ]
+        Amount(drawing.end_s, "s"),
+        Derivation(
+            "end of the pipeline + what follows it",
+            " + ".join(
+                [
+                    exact(drawing.step.pipeline.end_s, "s"),
+                    *(exact(seconds, "s") for _, _, seconds in drawing.step.after),
+                ]
+            ),
+            "planner.analyze.trace.chrome_trace.trace_events",
+            inputs=tuple((name, exact(seconds, "s")) for name, _, seconds in drawing.step.after),
         ),
-        "planner.analyze.trace.chrome_trace.trace_events",
-        inputs=tuple((name, exact(seconds, "s")) for name, _, seconds in drawing.step.after),
     )
     laziest = max(drawing.ranks, key=lambda rank: deck.cards[cells[rank]["idle"].key].value)
     words: Words = ("The step ends after ", end, ". ")
@@ -525,11 +537,12 @@ def _caption(
         left = deck.add(
             "timeline-left-out",
             "time of the step that is not drawn",
-            drawing.left_out_s,
-            "s",
-            "end of the step − its windows",
-            f"{_full(drawing.end_s)} − {' − '.join(drawn)}",
-            "planner.render.plan_view.step_drawing",
+            Amount(drawing.left_out_s, "s"),
+            Derivation(
+                "end of the step − its windows",
+                f"{_full(drawing.end_s)} − {' − '.join(drawn)}",
+                "planner.render.plan_view.step_drawing",
+            ),
         )
         words += (
             "Drawn are its start, a while in the middle and its end, each with its own time axis;"

@@ -6,7 +6,15 @@ from costmodels.breakdown import Breakdown
 from costmodels.problem import Problem
 from costmodels.terms import TERMS, groups
 from planner.render.charts.chart import Frame
-from planner.render.plan_view.cards import Cell, Deck, NumberTable, Shown, Words
+from planner.render.plan_view.cards import (
+    Amount,
+    Cell,
+    Deck,
+    Derivation,
+    NumberTable,
+    Shown,
+    Words,
+)
 from planner.render.plan_view.figures import GROUP_COLOURS, ViewFigure, view_figure
 from planner.render.plan_view.quantities import exact, quantity_text, total
 from planner.solver.answer.result import Plan
@@ -33,20 +41,18 @@ def waterfall(deck: Deck, problem: Problem, plan: Plan, numbers: dict[str, Shown
             add = deck.add(
                 "hidden-traffic",
                 "traffic that runs beside compute",
-                hidden,
-                "s",
-                "sum over tp, cp, ep and dp of time on the wire − time waited for",
-                total(sums),
-                source,
+                Amount(hidden, "s"),
+                Derivation(
+                    "sum over tp, cp, ep and dp of time on the wire − time waited for",
+                    total(sums),
+                    source,
+                ),
             )
             credit = deck.add(
                 "overlap-credit",
                 "overlap credit: traffic that nothing waits for",
-                -hidden,
-                "s",
-                "− hidden traffic",
-                f"−{exact(hidden, 's')}",
-                source,
+                Amount(-hidden, "s"),
+                Derivation("− hidden traffic", f"−{exact(hidden, 's')}", source),
             )
             bars.append(("hidden traffic", group, hidden, add, "on the wire beside compute"))
             bars.append(("overlap credit", group, -hidden, credit, "nothing waits for it"))
@@ -60,14 +66,18 @@ def waterfall(deck: Deck, problem: Problem, plan: Plan, numbers: dict[str, Shown
         share = deck.add(
             f"share-{name.replace(' ', '-')}",
             f"share of {name} in the step",
-            value / plan.step_time_s,
-            "%",
-            f"{name} / step time",
-            f"{exact(abs(value), 's')} / {exact(plan.step_time_s, 's')}"
-            if value > 0
-            else f"−{exact(-value, 's')} / {exact(plan.step_time_s, 's')}",
-            "costmodels.breakdown.break_down: both are terms of it",
-            text=f"{100 * value / plan.step_time_s:.1f} %".replace("-", "−"),
+            Amount(
+                value / plan.step_time_s,
+                "%",
+                text=f"{100 * value / plan.step_time_s:.1f} %".replace("-", "−"),
+            ),
+            Derivation(
+                f"{name} / step time",
+                f"{exact(abs(value), 's')} / {exact(plan.step_time_s, 's')}"
+                if value > 0
+                else f"−{exact(-value, 's')} / {exact(plan.step_time_s, 's')}",
+                "costmodels.breakdown.break_down: both are terms of it",
+            ),
         )
         rows.append((name, group, title, number, share))
         at += value

@@ -21,7 +21,7 @@ from planner.render.answers.bottleneck import (
     percent_text,
     relaxing,
 )
-from planner.render.plan_view.cards import Deck, Label, Shown, Words
+from planner.render.plan_view.cards import Amount, Deck, Derivation, Label, Shown, Words
 from planner.render.plan_view.quantities import exact, total
 
 PRICED = "planner.analyze.bottleneck_levers: the plan priced anew with this change alone"
@@ -112,13 +112,13 @@ class _Cards:
         return self.deck.add(
             f"binding-share-{one.part}",
             f"share of the step: {MEANING[one.part]}",
-            now.share(one.part),
-            "%",
-            f"{one.part} / step time",
-            f"{exact(now.parts[one.part], 's')} / {exact(now.step_s, 's')}",
-            CUT,
-            text=one.text,
-            inputs=((one.part, part_formula(now, one.part)[1]),),
+            Amount(now.share(one.part), "%", text=one.text),
+            Derivation(
+                f"{one.part} / step time",
+                f"{exact(now.parts[one.part], 's')} / {exact(now.step_s, 's')}",
+                CUT,
+                inputs=((one.part, part_formula(now, one.part)[1]),),
+            ),
         )
 
     def _now(self, one: StatedNumber) -> Shown:
@@ -130,11 +130,8 @@ class _Cards:
         shown = self.deck.add(
             key,
             f"{one.part}: {MEANING[one.part]}",
-            state.parts[one.part],
-            "s",
-            formula,
-            substituted,
-            source,
+            Amount(state.parts[one.part], "s"),
+            Derivation(formula, substituted, source),
         )
         return Shown(shown.key, one.text)
 
@@ -147,15 +144,15 @@ class _Cards:
         return self.deck.add(
             "binding-saved" + ("-change" if down else ""),
             "what the step takes less without recomputation",
-            -value if down else value,
-            "%",
-            "step without recomputation / step − 1"
-            if down
-            else "1 − step without recomputation / step",
-            f"{a} / {b} − 1" if down else f"1 − {a} / {b}",
-            "planner.analyze.elasticities.more_memory: the same layout without "
-            "recomputation, priced anew",
-            text=one.text.replace("-", "−"),
+            Amount(-value if down else value, "%", text=one.text.replace("-", "−")),
+            Derivation(
+                "step without recomputation / step − 1"
+                if down
+                else "1 − step without recomputation / step",
+                f"{a} / {b} − 1" if down else f"1 − {a} / {b}",
+                "planner.analyze.elasticities.more_memory: the same layout without "
+                "recomputation, priced anew",
+            ),
         )
 
     def _peak(self, one: StatedNumber) -> Shown:
@@ -165,26 +162,27 @@ class _Cards:
         return self.deck.add(
             "binding-peak",
             "model FLOPs of a step at the peak of the data sheet",
-            self.bound.peak_s,
-            "s",
-            "F / (N P): model FLOPs over devices and dense peak",
-            f"{exact(flops, 'FLOP')} / ({plan.layout.n_devices:,} × {exact(peak, 'FLOP/s')})",
-            "costmodels.layers.flops.model_flops_per_step; catalogue, peak rates of the "
-            "accelerator",
-            text=one.text,
+            Amount(self.bound.peak_s, "s", text=one.text),
+            Derivation(
+                "F / (N P): model FLOPs over devices and dense peak",
+                f"{exact(flops, 'FLOP')} / ({plan.layout.n_devices:,} × {exact(peak, 'FLOP/s')})",
+                "costmodels.layers.flops.model_flops_per_step; catalogue, peak rates of the "
+                "accelerator",
+            ),
         )
 
     def _uneven(self, one: StatedNumber) -> Shown:
         works = self.bound.works_s
+        sums = total(exact(work, "s") for work in works)
         return self.deck.add(
             "binding-uneven",
             "work of the slowest pipeline stage over the mean",
-            self.bound.slowest_over_mean,
-            "",
-            "slowest × stages / sum of all",
-            f"{exact(max(works), 's')} × {len(works)} / ({total(exact(w, 's') for w in works)})",
-            "costmodels.breakdown.virtual_stage_times: forward and backward of a micro-batch",
-            text=one.text,
+            Amount(self.bound.slowest_over_mean, "", text=one.text),
+            Derivation(
+                "slowest × stages / sum of all",
+                f"{exact(max(works), 's')} × {len(works)} / ({sums})",
+                "costmodels.breakdown.virtual_stage_times: forward and backward of a micro-batch",
+            ),
         )
 
     def _next_step(self, one: StatedNumber) -> Shown:
@@ -197,12 +195,12 @@ class _Cards:
         return self.deck.add(
             key,
             name,
-            state.step_s,
-            "s",
-            "sum of its terms",
-            total(exact(v, "s") for v in state.terms_s.values() if v > 0.0),
-            f"{PRICED}; of a larger batch for the tokens of this one",
-            text=one.text,
+            Amount(state.step_s, "s", text=one.text),
+            Derivation(
+                "sum of its terms",
+                total(exact(v, "s") for v in state.terms_s.values() if v > 0.0),
+                f"{PRICED}; of a larger batch for the tokens of this one",
+            ),
         )
 
     def _next_share(self, one: StatedNumber) -> Shown:
@@ -210,13 +208,13 @@ class _Cards:
         return self.deck.add(
             "binding-next-share",
             f"share of {one.part} in the step then",
-            state.share(one.part),
-            "%",
-            f"{one.part} / step time",
-            f"{exact(state.parts[one.part], 's')} / {exact(state.step_s, 's')}",
-            f"{PRICED}; {CUT}",
-            text=one.text,
-            inputs=((one.part, part_formula(state, one.part)[1]),),
+            Amount(state.share(one.part), "%", text=one.text),
+            Derivation(
+                f"{one.part} / step time",
+                f"{exact(state.parts[one.part], 's')} / {exact(state.step_s, 's')}",
+                f"{PRICED}; {CUT}",
+                inputs=((one.part, part_formula(state, one.part)[1]),),
+            ),
         )
 
     def _free(self, one: StatedNumber) -> Shown:
@@ -226,12 +224,12 @@ class _Cards:
         return self.deck.add(
             f"binding-{one.quantity}",
             f"memory of the fullest stage that is {one.quantity}",
-            first - second,
-            "B",
-            "usable − peak" if one.quantity == "free" else "peak − usable",
-            f"{round(first):,} B − {round(second):,} B",
-            "memory of the stage that needs most, see there",
-            text=one.text,
+            Amount(first - second, "B", text=one.text),
+            Derivation(
+                "usable − peak" if one.quantity == "free" else "peak − usable",
+                f"{round(first):,} B − {round(second):,} B",
+                "memory of the stage that needs most, see there",
+            ),
         )
 
     def _usable(self, one: StatedNumber) -> Shown:
@@ -243,12 +241,12 @@ class _Cards:
         return self.deck.add(
             "binding-roomier",
             "memory of a device in which the layout fits without recomputation",
-            roomier.memory_bytes,
-            "B",
-            "its peak + reserve of the pool",
-            f"{round(roomier.memory_bytes - margin):,} B + {round(margin):,} B",
-            "planner.analyze.elasticities.more_memory: costmodels.step.peak_bytes",
-            text=one.text,
+            Amount(roomier.memory_bytes, "B", text=one.text),
+            Derivation(
+                "its peak + reserve of the pool",
+                f"{round(roomier.memory_bytes - margin):,} B + {round(margin):,} B",
+                "planner.analyze.elasticities.more_memory: costmodels.step.peak_bytes",
+            ),
         )
 
     def _key(self, one: StatedNumber) -> tuple[str, Lever]:
@@ -266,12 +264,16 @@ class _Cards:
         return self.deck.add(
             f"{key}-{one.quantity}",
             f"what {lever.change} changes of the step",
-            -lever.gain_frac if change else lever.gain_frac,
-            "%",
-            "its step time / this plan's − 1" if change else "1 − its step time / this plan's",
-            f"{after} / {now} − 1" if change else f"1 − {after} / {now}",
-            "planner.analyze.bottleneck_levers: both priced with the exact pipeline",
-            text=one.text.replace("-", "−"),
+            Amount(
+                -lever.gain_frac if change else lever.gain_frac,
+                "%",
+                text=one.text.replace("-", "−"),
+            ),
+            Derivation(
+                "its step time / this plan's − 1" if change else "1 − its step time / this plan's",
+                f"{after} / {now} − 1" if change else f"1 − {after} / {now}",
+                "planner.analyze.bottleneck_levers: both priced with the exact pipeline",
+            ),
         )
 
     def _after(self, one: StatedNumber) -> Shown:
@@ -284,12 +286,12 @@ class _Cards:
         return self.deck.add(
             f"{key}-grows",
             f"what {one.part} grows by with {lever.change}",
-            after - now,
-            "s",
-            f"{one.part} then − {one.part} now",
-            f"{after:.10g} s − {now:.10g} s".replace("e-", "e−"),
-            f"{PRICED}; {CUT}",
-            text=one.text,
+            Amount(after - now, "s", text=one.text),
+            Derivation(
+                f"{one.part} then − {one.part} now",
+                f"{after:.10g} s − {now:.10g} s".replace("e-", "e−"),
+                f"{PRICED}; {CUT}",
+            ),
         )
 
     def _over(self, one: StatedNumber) -> Shown:
@@ -298,12 +300,12 @@ class _Cards:
         return self.deck.add(
             f"{key}-over",
             f"memory that {lever.change} needs beyond what is usable",
-            peak - usable,
-            "B",
-            "its peak − usable",
-            f"{round(peak):,} B − {round(usable):,} B",
-            f"{PRICED}: costmodels.step.memory_terms",
-            text=one.text,
+            Amount(peak - usable, "B", text=one.text),
+            Derivation(
+                "its peak − usable",
+                f"{round(peak):,} B − {round(usable):,} B",
+                f"{PRICED}: costmodels.step.memory_terms",
+            ),
         )
 
 

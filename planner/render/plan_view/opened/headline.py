@@ -11,7 +11,7 @@ from costmodels.parameters import active_params, total_params
 from costmodels.problem import Problem
 from costmodels.terms import NETWORK_TERMS
 from hardware.parts import Operations
-from planner.render.plan_view.cards import Deck, Label, Words
+from planner.render.plan_view.cards import Amount, Deck, Derivation, Label, Words
 from planner.render.plan_view.quantities import exact, quantity_text, total
 from planner.render.plan_view.sources import calibration_words, compute_figures
 from planner.solver.answer.result import Plan
@@ -56,15 +56,16 @@ def _speed(deck: Deck, problem: Problem, plan: Plan, calibration: Calibration) -
     step = deck.add(
         "step-time",
         "step time",
-        plan.step_time_s,
-        "s",
-        " + ".join(name for name, _ in terms),
-        total(exact(value, "s") for _, value in terms),
-        "costmodels.breakdown.break_down: the exact pipeline and the terms of its slowest rank;"
-        f" constants of {calibration_words(calibration)}",
-        inputs=(
-            ("pipeline rank of the terms", str(result.critical_stage)),
-            ("closed form, which ranks all plans", exact(result.closed_form_step_s, "s")),
+        Amount(plan.step_time_s, "s"),
+        Derivation(
+            " + ".join(name for name, _ in terms),
+            total(exact(value, "s") for _, value in terms),
+            "costmodels.breakdown.break_down: the exact pipeline and the terms of its slowest"
+            f" rank; constants of {calibration_words(calibration)}",
+            inputs=(
+                ("pipeline rank of the terms", str(result.critical_stage)),
+                ("closed form, which ranks all plans", exact(result.closed_form_step_s, "s")),
+            ),
         ),
     )
     low, high = interval_of(plan.interval_regime, calibration)
@@ -77,11 +78,12 @@ def _speed(deck: Deck, problem: Problem, plan: Plan, calibration: Calibration) -
         deck.add(
             f"step-{name}",
             f"{percent} percentile of the step time",
-            value,
-            "s",
-            f"step time × {name} of measured over predicted",
-            f"{exact(plan.step_time_s, 's')} × {factor:g}",
-            source,
+            Amount(value, "s"),
+            Derivation(
+                f"step time × {name} of measured over predicted",
+                f"{exact(plan.step_time_s, 's')} × {factor:g}",
+                source,
+            ),
         )
         for name, percent, value, factor in (
             ("p10", "10th", plan.step_time_p10_s, low),
@@ -92,60 +94,60 @@ def _speed(deck: Deck, problem: Problem, plan: Plan, calibration: Calibration) -
     rate = deck.add(
         "tokens-per-s",
         "tokens per second",
-        plan.tokens_per_s,
-        "tokens/s",
-        "sequences × their length / step time",
-        f"{batch} / {exact(plan.step_time_s, 's')}",
-        "planner.solver.solve.make_plan",
-        digits=5,
+        Amount(plan.tokens_per_s, "tokens/s", digits=5),
+        Derivation(
+            "sequences × their length / step time",
+            f"{batch} / {exact(plan.step_time_s, 's')}",
+            "planner.solver.solve.make_plan",
+        ),
     )
     each = deck.add(
         "tokens-per-s-per-device",
         "tokens per second and device",
-        plan.tokens_per_s_per_device,
-        "tokens/s",
-        "sequences × their length / (step time × devices)",
-        f"{batch} / ({exact(plan.step_time_s, 's')} × {x.n_devices:,})",
-        "planner.solver.solve.make_plan",
-        digits=5,
+        Amount(plan.tokens_per_s_per_device, "tokens/s", digits=5),
+        Derivation(
+            "sequences × their length / (step time × devices)",
+            f"{batch} / ({exact(plan.step_time_s, 's')} × {x.n_devices:,})",
+            "planner.solver.solve.make_plan",
+        ),
     )
     peak = problem.pool.accelerator.peak_flops_per_s[job.recipe.linear]
     flops = model_flops_per_step(problem.shape, job)
     mfu = deck.add(
         "mfu",
         "model FLOPs utilization (MFU)",
-        plan.mfu,
-        "%",
-        "F / (T N P): model FLOPs of a step over step time, devices and the dense peak of the"
-        " matrix products",
-        f"{exact(flops, 'FLOP')} / ({exact(plan.step_time_s, 's')} × {x.n_devices:,} ×"
-        f" {exact(peak, 'FLOP/s')})",
-        "Chowdhery et al. 2022 (PaLM), appendix B; F as Megatron-LM counts it, without recomputed"
-        " work",
-        text=f"{plan.mfu * 100:.1f} %",
-        inputs=compute_figures(problem),
+        Amount(plan.mfu, "%", text=f"{plan.mfu * 100:.1f} %"),
+        Derivation(
+            "F / (T N P): model FLOPs of a step over step time, devices and the dense peak of the"
+            " matrix products",
+            f"{exact(flops, 'FLOP')} / ({exact(plan.step_time_s, 's')} × {x.n_devices:,} ×"
+            f" {exact(peak, 'FLOP/s')})",
+            "Chowdhery et al. 2022 (PaLM), appendix B; F as Megatron-LM counts it, without"
+            " recomputed work",
+            inputs=compute_figures(problem),
+        ),
     )
     hardware = _hfu(deck, problem, plan)
     idle = deck.add(
         "bubble-share",
         "idle share of the step",
-        result.bubble_frac,
-        "%",
-        "bubble / step time",
-        f"{exact(result.time_s['bubble'], 's')} / {exact(result.step_s, 's')}",
-        "costmodels.breakdown.Breakdown.bubble_frac",
-        text=f"{result.bubble_frac * 100:.1f} %",
+        Amount(result.bubble_frac, "%", text=f"{result.bubble_frac * 100:.1f} %"),
+        Derivation(
+            "bubble / step time",
+            f"{exact(result.time_s['bubble'], 's')} / {exact(result.step_s, 's')}",
+            "costmodels.breakdown.Breakdown.bubble_frac",
+        ),
     )
+    waited = [result.time_s[name] for name in NETWORK_TERMS if result.time_s[name] > 0.0]
     waits = deck.add(
         "network-share",
         "share of the step that waits for the network",
-        result.exposed_comm_frac,
-        "%",
-        " + ".join(NETWORK_TERMS) + ", over the step time",
-        f"({total(exact(result.time_s[t], 's') for t in NETWORK_TERMS if result.time_s[t] > 0.0)})"
-        f" / {exact(result.step_s, 's')}",
-        "costmodels.breakdown.Breakdown.exposed_comm_frac",
-        text=f"{result.exposed_comm_frac * 100:.1f} %",
+        Amount(result.exposed_comm_frac, "%", text=f"{result.exposed_comm_frac * 100:.1f} %"),
+        Derivation(
+            " + ".join(NETWORK_TERMS) + ", over the step time",
+            f"({total(exact(wait, 's') for wait in waited)}) / {exact(result.step_s, 's')}",
+            "costmodels.breakdown.Breakdown.exposed_comm_frac",
+        ),
     )
     return (
         Fact("Step time", (step, ", in most cases between ", p10, " and ", p90)),
@@ -170,33 +172,34 @@ def _hfu(deck: Deck, problem: Problem, plan: Plan) -> Words:
         again = deck.add(
             "recomputed-flops",
             "FLOPs of a step that are computed again",
-            all_flops - model,
-            "FLOP",
-            "tokens of a step × layers × forward FLOPs of a token in what runs again ("
-            + ", ".join(p.name.replace("_", " ") for p in parts)
-            + ")",
-            f"{round(job.tokens_per_step):,} × ({total(sums)})",
-            "costmodels.layers.hardware_flops.recomputed_parts: forwards as Megatron-LM "
-            "counts them;"
-            " Korthikanti et al. 2022, appendix A",
-            inputs=_sizes(problem),
+            Amount(all_flops - model, "FLOP"),
+            Derivation(
+                "tokens of a step × layers × forward FLOPs of a token in what runs again ("
+                + ", ".join(p.name.replace("_", " ") for p in parts)
+                + ")",
+                f"{round(job.tokens_per_step):,} × ({total(sums)})",
+                "costmodels.layers.hardware_flops.recomputed_parts: forwards as Megatron-LM "
+                "counts them;"
+                " Korthikanti et al. 2022, appendix A",
+                inputs=_sizes(problem),
+            ),
         )
         words = (", ", again, " of a step are recomputed")
     value = hfu(plan)
     number = deck.add(
         "hfu",
         "hardware FLOPs utilization (HFU), recomputed work included",
-        value,
-        "%",
-        "(F + F_again) / (T N P): model FLOPs and recomputed FLOPs of a step over step time,"
-        " devices and the dense peak of the matrix products",
-        f"({exact(model, 'FLOP')} + {exact(all_flops - model, 'FLOP')}) /"
-        f" ({exact(plan.step_time_s, 's')} × {x.n_devices:,} × {exact(peak, 'FLOP/s')})",
-        "Korthikanti et al. 2022, appendix A; Chowdhery et al. 2022 (PaLM), appendix B: what the"
-        " hardware computes, what it computes twice counted twice. Left out: scores that a flash"
-        " kernel forms again",
-        text=f"{value * 100:.1f} %",
-        inputs=compute_figures(problem),
+        Amount(value, "%", text=f"{value * 100:.1f} %"),
+        Derivation(
+            "(F + F_again) / (T N P): model FLOPs and recomputed FLOPs of a step over step time,"
+            " devices and the dense peak of the matrix products",
+            f"({exact(model, 'FLOP')} + {exact(all_flops - model, 'FLOP')}) /"
+            f" ({exact(plan.step_time_s, 's')} × {x.n_devices:,} × {exact(peak, 'FLOP/s')})",
+            "Korthikanti et al. 2022, appendix A; Chowdhery et al. 2022 (PaLM), appendix B: what"
+            " the hardware computes, what it computes twice counted twice. Left out: scores that a"
+            " flash kernel forms again",
+            inputs=compute_figures(problem),
+        ),
     )
     return (number, *words)
 
@@ -206,75 +209,73 @@ def _work(deck: Deck, problem: Problem, plan: Plan) -> tuple[Fact, ...]:
     batch = deck.add(
         "global-batch",
         "sequences of a step",
-        job.global_batch,
-        "",
-        "micro-batches × sequences of one × dp",
-        f"{x.n_micro} × {x.mbs} × {x.dp}",
-        "given in the model file (training.global_batch)",
-        text=f"{job.global_batch:,}",
+        Amount(job.global_batch, "", text=f"{job.global_batch:,}"),
+        Derivation(
+            "micro-batches × sequences of one × dp",
+            f"{x.n_micro} × {x.mbs} × {x.dp}",
+            "given in the model file (training.global_batch)",
+        ),
     )
     length = deck.add(
         "sequence-length",
         "tokens of a sequence",
-        job.seq_len,
-        "",
-        "s",
-        f"{job.seq_len:,}",
-        "given in the model file (training.seq_len)",
-        text=f"{job.seq_len:,}",
+        Amount(job.seq_len, "", text=f"{job.seq_len:,}"),
+        Derivation("s", f"{job.seq_len:,}", "given in the model file (training.seq_len)"),
     )
     tokens = deck.add(
         "tokens-per-step",
         "tokens of a step",
-        job.tokens_per_step,
-        "tokens",
-        "sequences × their length",
-        f"{job.global_batch:,} × {job.seq_len:,}",
-        "costmodels.shapes.TrainingJob",
-        text=f"{round(job.tokens_per_step):,}",
+        Amount(job.tokens_per_step, "tokens", text=f"{round(job.tokens_per_step):,}"),
+        Derivation(
+            "sequences × their length",
+            f"{job.global_batch:,} × {job.seq_len:,}",
+            "costmodels.shapes.TrainingJob",
+        ),
     )
     micro = deck.add(
         "micro-batches",
         "micro-batches of a step and pipeline",
-        x.n_micro,
-        "",
-        "global batch / (sequences of a micro-batch × dp)",
-        f"{x.gbs:,} / ({x.mbs} × {x.dp})",
-        "costmodels.plans.Layout.n_micro",
-        text=f"{x.n_micro:,}",
+        Amount(x.n_micro, "", text=f"{x.n_micro:,}"),
+        Derivation(
+            "global batch / (sequences of a micro-batch × dp)",
+            f"{x.gbs:,} / ({x.mbs} × {x.dp})",
+            "costmodels.plans.Layout.n_micro",
+        ),
     )
     formula, text = _flops_formula(problem)
     of_token = deck.add(
         "flops-per-token",
         "model FLOPs of a token",
-        model_flops_per_token(shape, job.seq_len),
-        "FLOP",
-        formula,
-        text,
-        "costmodels.layers.flops.model_flops_per_token: Megatron-LM training/training.py,"
-        " num_floating_point_operations",
+        Amount(model_flops_per_token(shape, job.seq_len), "FLOP"),
+        Derivation(
+            formula,
+            text,
+            "costmodels.layers.flops.model_flops_per_token: Megatron-LM training/training.py,"
+            " num_floating_point_operations",
+        ),
     )
     flops = deck.add(
         "flops-per-step",
         "model FLOPs of a step",
-        model_flops_per_step(shape, job),
-        "FLOP",
-        "model FLOPs of a token × tokens of a step",
-        f"{exact(model_flops_per_token(shape, job.seq_len), 'FLOP')} × {job.global_batch:,} ×"
-        f" {job.seq_len:,}",
-        "costmodels.layers.flops.model_flops_per_step",
+        Amount(model_flops_per_step(shape, job), "FLOP"),
+        Derivation(
+            "model FLOPs of a token × tokens of a step",
+            f"{exact(model_flops_per_token(shape, job.seq_len), 'FLOP')} × {job.global_batch:,} ×"
+            f" {job.seq_len:,}",
+            "costmodels.layers.flops.model_flops_per_step",
+        ),
     )
     params = total_params(shape, job.seq_len)
     held = deck.add(
         "parameters",
         "parameters of the model",
-        params,
-        "",
-        "layers, embedding, head and final norm with the true vocabulary",
-        f"{round(params):,}",
-        "costmodels.parameters.total_params",
-        text=f"{params / 1e9:.4g} billion",
-        inputs=_sizes(problem),
+        Amount(params, "", text=f"{params / 1e9:.4g} billion"),
+        Derivation(
+            "layers, embedding, head and final norm with the true vocabulary",
+            f"{round(params):,}",
+            "costmodels.parameters.total_params",
+            inputs=_sizes(problem),
+        ),
     )
     words: Words = (held, " parameters")
     if shape.n_experts:
@@ -284,13 +285,13 @@ def _work(deck: Deck, problem: Problem, plan: Plan) -> tuple[Fact, ...]:
             deck.add(
                 "active-parameters",
                 "parameters that a token meets",
-                active,
-                "",
-                "as above, with the experts of one token in place of all",
-                f"{round(active):,}",
-                "costmodels.parameters.active_params",
-                text=f"{active / 1e9:.4g} billion",
-                inputs=_sizes(problem),
+                Amount(active, "", text=f"{active / 1e9:.4g} billion"),
+                Derivation(
+                    "as above, with the experts of one token in place of all",
+                    f"{round(active):,}",
+                    "costmodels.parameters.active_params",
+                    inputs=_sizes(problem),
+                ),
             ),
         )
     return (
@@ -353,23 +354,26 @@ def _memory(deck: Deck, problem: Problem, plan: Plan) -> tuple[Fact, ...]:
     usable = deck.add(
         "usable-memory",
         "usable memory of a device",
-        plan.usable_bytes,
-        "B",
-        "memory of the device − reserve of the pool",
-        f"{round(pool.accelerator.memory_bytes):,} B − {round(pool.memory_margin_bytes):,} B",
-        "catalogue, memory_bytes of the accelerator; memory_margin of the pool in the cluster"
-        " file",
+        Amount(plan.usable_bytes, "B"),
+        Derivation(
+            "memory of the device − reserve of the pool",
+            f"{round(pool.accelerator.memory_bytes):,} B − {round(pool.memory_margin_bytes):,} B",
+            "catalogue, memory_bytes of the accelerator; memory_margin of the pool in the cluster"
+            " file",
+        ),
     )
     peak = plan.breakdown.peak_bytes
     free = deck.add(
         "headroom-share",
         "share of the usable memory that is free",
-        plan.headroom_frac,
-        "%",
-        "1 − peak / usable",
-        f"1 − {round(peak):,} B / {round(plan.usable_bytes):,} B",
-        "planner.solver.answer.result.Plan.headroom_frac",
-        text=f"{plan.headroom_frac * 100:.1f} %".replace("-", "−"),
+        Amount(
+            plan.headroom_frac, "%", text=f"{plan.headroom_frac * 100:.1f} %".replace("-", "−")
+        ),
+        Derivation(
+            "1 − peak / usable",
+            f"1 − {round(peak):,} B / {round(plan.usable_bytes):,} B",
+            "planner.solver.answer.result.Plan.headroom_frac",
+        ),
     )
     return (
         Fact("Peak", (deck.see(f"memory-{at}-peak"), " on ", Label(f"stage {at}"))),
@@ -382,24 +386,22 @@ def _run(deck: Deck, problem: Problem, plan: Plan, operations: Operations) -> tu
     devices = deck.add(
         "devices",
         "devices in use",
-        x.n_devices,
-        "",
-        "tp × pp × cp × dp",
-        f"{x.tp} × {x.pp} × {x.cp} × {x.dp}",
-        "costmodels.plans.Layout",
-        text=f"{x.n_devices:,}",
+        Amount(x.n_devices, "", text=f"{x.n_devices:,}"),
+        Derivation(
+            "tp × pp × cp × dp", f"{x.tp} × {x.pp} × {x.cp} × {x.dp}", "costmodels.plans.Layout"
+        ),
     )
     words: Words = (devices, " ", Label(problem.pool.accelerator.name))
     if plan.n_idle:
         idle = deck.add(
             "idle-devices",
             "devices of the pool that the plan leaves idle",
-            plan.n_idle,
-            "",
-            "devices of the pool − devices in use",
-            f"{x.n_devices + plan.n_idle:,} − {x.n_devices:,}",
-            "planner.solver.solve.make_plan",
-            text=f"{plan.n_idle:,}",
+            Amount(plan.n_idle, "", text=f"{plan.n_idle:,}"),
+            Derivation(
+                "devices of the pool − devices in use",
+                f"{x.n_devices + plan.n_idle:,} − {x.n_devices:,}",
+                "planner.solver.solve.make_plan",
+            ),
         )
         words += (", ", idle, " idle")
     facts = [Fact("Devices", words)]
@@ -408,11 +410,12 @@ def _run(deck: Deck, problem: Problem, plan: Plan, operations: Operations) -> tu
         length = deck.add(
             "training-time",
             "time of the run without failures",
-            plan.training_s,
-            "s",
-            "tokens of the run / tokens per second",
-            f"{exact(job.tokens)} / {exact(plan.tokens_per_s, 'tokens/s')}",
-            "planner.solver.solve.make_plan; tokens of the run from the model file",
+            Amount(plan.training_s, "s"),
+            Derivation(
+                "tokens of the run / tokens per second",
+                f"{exact(job.tokens)} / {exact(plan.tokens_per_s, 'tokens/s')}",
+                "planner.solver.solve.make_plan; tokens of the run from the model file",
+            ),
         )
         facts.append(Fact("Run without failures", (length,)))
     if run is not None:
@@ -422,12 +425,18 @@ def _run(deck: Deck, problem: Problem, plan: Plan, operations: Operations) -> tu
         hours = deck.add(
             "gpu-hours",
             "GPU-hours of the run",
-            x.n_devices * hours_of / SECONDS_PER_HOUR,
-            "",
-            "devices × time of the run" + (", failures included" if run else "") + " / one hour",
-            f"{x.n_devices:,} × {exact(hours_of, 's')} / 3,600 s",
-            "devices times hours",
-            text=f"{x.n_devices * hours_of / SECONDS_PER_HOUR:,.0f}",
+            Amount(
+                x.n_devices * hours_of / SECONDS_PER_HOUR,
+                "",
+                text=f"{x.n_devices * hours_of / SECONDS_PER_HOUR:,.0f}",
+            ),
+            Derivation(
+                "devices × time of the run"
+                + (", failures included" if run else "")
+                + " / one hour",
+                f"{x.n_devices:,} × {exact(hours_of, 's')} / 3,600 s",
+                "devices times hours",
+            ),
         )
         facts.append(Fact("GPU-hours", (hours,)))
     return tuple(facts)
@@ -442,13 +451,14 @@ def _run_with_failures(
     mtbf = deck.add(
         "mtbf",
         "mean time between failures of the job",
-        g.mtbf_s,
-        "s",
-        "that of one device / devices",
-        f"{exact(operations.device_mtbf_s, 's')} / {x.n_devices:,}",
-        "costmodels.run.goodput.job_mtbf_s: Llama 3 (arXiv 2407.21783), section 3.3.4, unless the"
-        " cluster file states it",
-        method="goodput",
+        Amount(g.mtbf_s, "s"),
+        Derivation(
+            "that of one device / devices",
+            f"{exact(operations.device_mtbf_s, 's')} / {x.n_devices:,}",
+            "costmodels.run.goodput.job_mtbf_s: Llama 3 (arXiv 2407.21783), section 3.3.4, unless"
+            " the cluster file states it",
+            method="goodput",
+        ),
     )
     m, r = exact(g.mtbf_s, "s"), exact(g.restart_s, "s")
     tau, delta = exact(g.interval_s, "s"), exact(g.checkpoint_s, "s")
@@ -456,17 +466,17 @@ def _run_with_failures(
     share = deck.add(
         "goodput",
         "share of the time that trains",
-        g.goodput_frac,
-        "%",
-        "tau / (M exp(R / M) (exp((tau + delta) / M) − 1))",
-        text if g.interval_s > 0.0 else f"exp(−{r} / {m})",
-        "costmodels.run.goodput.goodput_frac: Daly 2006, equation 20",
-        text=f"{g.goodput_frac * 100:.2f} %",
-        method="goodput",
-        inputs=(
-            ("tau, between checkpoints", quantity_text(g.interval_s, "s")),
-            ("delta, one stops training", quantity_text(g.checkpoint_s, "s")),
-            ("R, failure to next step", quantity_text(g.restart_s, "s")),
+        Amount(g.goodput_frac, "%", text=f"{g.goodput_frac * 100:.2f} %"),
+        Derivation(
+            "tau / (M exp(R / M) (exp((tau + delta) / M) − 1))",
+            text if g.interval_s > 0.0 else f"exp(−{r} / {m})",
+            "costmodels.run.goodput.goodput_frac: Daly 2006, equation 20",
+            inputs=(
+                ("tau, between checkpoints", quantity_text(g.interval_s, "s")),
+                ("delta, one stops training", quantity_text(g.checkpoint_s, "s")),
+                ("R, failure to next step", quantity_text(g.restart_s, "s")),
+            ),
+            method="goodput",
         ),
     )
     facts = [Fact("Failures", ("one in ", mtbf, ", ", share, " of the time trains"))]
@@ -474,12 +484,13 @@ def _run_with_failures(
         length = deck.add(
             "expected-time",
             "time of the run with failures",
-            run.expected_s,
-            "s",
-            "time without failures / share that trains",
-            f"{exact(plan.training_s, 's')} / {g.goodput_frac:.8g}",
-            "planner.specs.search.objectives.run_figures",
-            method="goodput",
+            Amount(run.expected_s, "s"),
+            Derivation(
+                "time without failures / share that trains",
+                f"{exact(plan.training_s, 's')} / {g.goodput_frac:.8g}",
+                "planner.specs.search.objectives.run_figures",
+                method="goodput",
+            ),
         )
         facts.append(Fact("Run with failures", (length,)))
     if run.power_w is not None and run.energy_j_per_token is not None:
@@ -487,36 +498,39 @@ def _run_with_failures(
         power = deck.add(
             "power",
             "power at the meter",
-            run.power_w,
-            "W",
-            "power limit × overhead of the node × PUE × devices",
-            f"{exact(limit, 'W')} × {operations.power_overhead:g} × {operations.pue:g} ×"
-            f" {x.n_devices:,}",
-            "costmodels.run.cost_energy.device_power_w: catalogue; MLPerf Training power logs",
-            method="energy",
+            Amount(run.power_w, "W"),
+            Derivation(
+                "power limit × overhead of the node × PUE × devices",
+                f"{exact(limit, 'W')} × {operations.power_overhead:g} × {operations.pue:g} ×"
+                f" {x.n_devices:,}",
+                "costmodels.run.cost_energy.device_power_w: catalogue; MLPerf Training power logs",
+                method="energy",
+            ),
         )
         token = deck.add(
             "energy-per-token",
             "energy of a token",
-            run.energy_j_per_token,
-            "J",
-            "power × step time / (share that trains × tokens of a step)",
-            f"{exact(run.power_w, 'W')} × {exact(plan.step_time_s, 's')} /"
-            f" ({g.goodput_frac:.8g} × {round(job.tokens_per_step):,})",
-            "costmodels.run.cost_energy.energy_j",
-            method="energy",
+            Amount(run.energy_j_per_token, "J"),
+            Derivation(
+                "power × step time / (share that trains × tokens of a step)",
+                f"{exact(run.power_w, 'W')} × {exact(plan.step_time_s, 's')} /"
+                f" ({g.goodput_frac:.8g} × {round(job.tokens_per_step):,})",
+                "costmodels.run.cost_energy.energy_j",
+                method="energy",
+            ),
         )
         words: Words = (power, ", ", token, " a token")
         if run.energy_j is not None and run.expected_s is not None:
             energy = deck.add(
                 "energy",
                 "energy of the run",
-                run.energy_j,
-                "J",
-                "power × time with failures",
-                f"{exact(run.power_w, 'W')} × {exact(run.expected_s, 's')}",
-                "costmodels.run.cost_energy.energy_j",
-                method="energy",
+                Amount(run.energy_j, "J"),
+                Derivation(
+                    "power × time with failures",
+                    f"{exact(run.power_w, 'W')} × {exact(run.expected_s, 's')}",
+                    "costmodels.run.cost_energy.energy_j",
+                    method="energy",
+                ),
             )
             words += (", ", energy, " the run")
         facts.append(Fact("Energy", words))
@@ -525,26 +539,27 @@ def _run_with_failures(
         cost = deck.add(
             "cost-per-million-tokens",
             "price of a million tokens",
-            run.usd_per_million_tokens,
-            "USD",
-            "price of a device and hour × devices × step time with failures / tokens",
-            f"{price:g} × {x.n_devices:,} × {exact(plan.step_time_s, 's')} /"
-            f" ({g.goodput_frac:.8g} × 3,600 s × {round(job.tokens_per_step):,}) × 1,000,000",
-            "costmodels.run.cost_energy.cost_usd; price of the cluster file",
-            method="cost",
+            Amount(run.usd_per_million_tokens, "USD"),
+            Derivation(
+                "price of a device and hour × devices × step time with failures / tokens",
+                f"{price:g} × {x.n_devices:,} × {exact(plan.step_time_s, 's')} /"
+                f" ({g.goodput_frac:.8g} × 3,600 s × {round(job.tokens_per_step):,}) × 1,000,000",
+                "costmodels.run.cost_energy.cost_usd; price of the cluster file",
+                method="cost",
+            ),
         )
         words = (cost, " a million tokens")
         if run.cost_usd is not None and run.expected_s is not None:
             run_card = deck.add(
                 "cost",
                 "price of the run",
-                run.cost_usd,
-                "USD",
-                "price of a device and hour × devices × time with failures",
-                f"{price:g} × {x.n_devices:,} × {exact(run.expected_s, 's')} / 3,600 s",
-                "costmodels.run.cost_energy.cost_usd; price of the cluster file",
-                text=f"{run.cost_usd:,.0f} USD",
-                method="cost",
+                Amount(run.cost_usd, "USD", text=f"{run.cost_usd:,.0f} USD"),
+                Derivation(
+                    "price of a device and hour × devices × time with failures",
+                    f"{price:g} × {x.n_devices:,} × {exact(run.expected_s, 's')} / 3,600 s",
+                    "costmodels.run.cost_energy.cost_usd; price of the cluster file",
+                    method="cost",
+                ),
             )
             words += (", ", run_card, " the run")
         facts.append(Fact("Cost", words))
@@ -593,23 +608,15 @@ def _layout(deck: Deck, problem: Problem, plan: Plan) -> tuple[Fact, ...]:
         number = deck.add(
             f"layout-{axis}",
             f"{axis}: {meaning}",
-            value,
-            "",
-            formula,
-            text,
-            chosen,
-            text=str(value),
+            Amount(value, "", text=str(value)),
+            Derivation(formula, text, chosen),
         )
         facts.append(Fact(axis, (number, f" {meaning}")))
     shard = deck.add(
         "layout-dp-shard",
         "ranks of one ZeRO group",
-        x.dp_shard,
-        "",
-        "dp × cp / replicas",
-        f"{x.dp} × {x.cp} / {x.dp * x.cp // x.dp_shard}",
-        chosen,
-        text=str(x.dp_shard),
+        Amount(x.dp_shard, "", text=str(x.dp_shard)),
+        Derivation("dp × cp / replicas", f"{x.dp} × {x.cp} / {x.dp * x.cp // x.dp_shard}", chosen),
     )
     sharded = {
         0: "nothing is sharded",
@@ -625,12 +632,8 @@ def _layout(deck: Deck, problem: Problem, plan: Plan) -> tuple[Fact, ...]:
         layers = deck.add(
             "layout-recompute-layers",
             "layers of each virtual stage that run forward twice",
-            x.recompute_layers,
-            "",
-            "chosen",
-            str(x.recompute_layers),
-            chosen,
-            text=str(x.recompute_layers),
+            Amount(x.recompute_layers, "", text=str(x.recompute_layers)),
+            Derivation("chosen", str(x.recompute_layers), chosen),
         )
         words += (", ", layers, " layers of each virtual stage")
     facts.append(Fact("Recomputation", words))
@@ -638,24 +641,16 @@ def _layout(deck: Deck, problem: Problem, plan: Plan) -> tuple[Fact, ...]:
         number = deck.add(
             "layout-hpz",
             "ranks that keep a second copy of the weights",
-            x.hpz,
-            "",
-            "chosen",
-            str(x.hpz),
-            chosen,
-            text=str(x.hpz),
+            Amount(x.hpz, "", text=str(x.hpz)),
+            Derivation("chosen", str(x.hpz), chosen),
         )
         facts.append(Fact("hpz", (number, " ranks share a second copy of the weights")))
     if x.activation_offload:
         number = deck.add(
             "layout-activation-offload",
             "layers whose activations lie on the host",
-            x.activation_offload_layers,
-            "",
-            "chosen",
-            str(x.activation_offload_layers),
-            chosen,
-            text=str(x.activation_offload_layers),
+            Amount(x.activation_offload_layers, "", text=str(x.activation_offload_layers)),
+            Derivation("chosen", str(x.activation_offload_layers), chosen),
         )
         facts.append(Fact("Activation offload", (number, " layers")))
     switches = [

@@ -26,7 +26,7 @@ from costmodels.schedule.stages import BOTH_WAYS, layer_prefix, other_kinds
 from costmodels.schedule.timeline import unequal_chunk_bytes
 from costmodels.terms import TERMS
 from planner.analyze.terms import term_numbers
-from planner.render.plan_view.cards import Deck, Shown
+from planner.render.plan_view.cards import Amount, Deck, Derivation, Shown
 from planner.render.plan_view.opened.time import Formula, Substituted, in_symbols
 from planner.render.plan_view.quantities import exact, quantity_text, total
 from planner.solver.answer.result import Plan
@@ -91,38 +91,40 @@ def add_memory_cards(deck: Deck, problem: Problem, plan: Plan) -> list[dict[str,
             numbers[name] = deck.add(
                 f"memory-{rank}-{name}",
                 f"{name} of stage {rank}: {term.title}",
-                value,
-                "B",
-                formula,
-                substituted,
-                term.source,
-                inputs=term_numbers(term, problem, plan)
-                if rank == plan.breakdown.peak_stage
-                else (),
-                method=name,
+                Amount(value, "B"),
+                Derivation(
+                    formula,
+                    substituted,
+                    term.source,
+                    inputs=term_numbers(term, problem, plan)
+                    if rank == plan.breakdown.peak_stage
+                    else (),
+                    method=name,
+                ),
             )
         peak = sum(terms.values())
         numbers["peak"] = deck.add(
             f"memory-{rank}-peak",
             f"peak of stage {rank}",
-            peak,
-            "B",
-            "sum of its terms",
-            total(exact(value, "B") for value in terms.values()),
-            "costmodels.step.memory_terms: a backward starts while all micro-batches of the rank"
-            " are in flight",
+            Amount(peak, "B"),
+            Derivation(
+                "sum of its terms",
+                total(exact(value, "B") for value in terms.values()),
+                "costmodels.step.memory_terms: a backward starts while all micro-batches of the"
+                " rank are in flight",
+            ),
         )
         numbers["headroom"] = deck.add(
             f"memory-{rank}-headroom",
             f"free on stage {rank}",
-            usable - peak,
-            "B",
-            "usable memory − peak",
-            f"{_whole(usable)} − {_whole(peak)}",
-            "planner.solver.answer.result.Plan: usable memory is that of the device less "
-            "the reserve of the"
-            " pool",
-            text=quantity_text(usable - peak, "B"),
+            Amount(usable - peak, "B", text=quantity_text(usable - peak, "B")),
+            Derivation(
+                "usable memory − peak",
+                f"{_whole(usable)} − {_whole(peak)}",
+                "planner.solver.answer.result.Plan: usable memory is that of the device less "
+                "the reserve of the"
+                " pool",
+            ),
         )
         out.append(numbers)
     return out

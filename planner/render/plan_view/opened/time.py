@@ -22,7 +22,7 @@ from costmodels.step import (
 from costmodels.terms import TERMS, Term
 from costmodels.traffic import selective_again
 from planner.analyze.terms import term_numbers
-from planner.render.plan_view.cards import Deck, Shown
+from planner.render.plan_view.cards import Amount, Deck, Derivation, Shown
 from planner.render.plan_view.quantities import exact, quantity_text, total
 from planner.solver.answer.result import Plan
 
@@ -112,13 +112,14 @@ def add_time_cards(deck: Deck, problem: Problem, plan: Plan) -> dict[str, Shown]
         numbers[name] = deck.add(
             f"time-{name}",
             f"{name}: {term.title}",
-            value,
-            "s",
-            formula,
-            substituted,
-            term.source,
-            inputs=term_numbers(term, problem, plan),
-            method=name,
+            Amount(value, "s"),
+            Derivation(
+                formula,
+                substituted,
+                term.source,
+                inputs=term_numbers(term, problem, plan),
+                method=name,
+            ),
         )
     return numbers
 

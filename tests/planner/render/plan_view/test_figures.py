@@ -13,7 +13,7 @@ from costmodels.terms import groups
 from planner.analyze.elasticities import elasticities
 from planner.analyze.trace.chrome_trace import HIDDEN, THREADS, trace_events
 from planner.frameworks.launchers.placement import place_plan
-from planner.render.plan_view.cards import Deck, Shown
+from planner.render.plan_view.cards import Amount, Deck, Derivation, Shown
 from planner.render.plan_view.data import plan_view
 from planner.render.plan_view.opened.time import opened_parts
 from planner.render.plan_view.operators import operators
@@ -242,7 +242,7 @@ def test_a_small_step_by_hand():
     }
     assert order == {0: ["F0", "F1", "B0", "B1"], 1: ["F0", "B0", "F1", "B1"]}
     deck = Deck()
-    deck.add("step-time", "step", plan.step_time_s, "s", "T", "1", "x")
+    deck.add("step-time", "step", Amount(plan.step_time_s, "s"), Derivation("T", "1", "x"))
     figure = drawn_timeline(deck, found.problem, plan)
     kinds = {t["name"] for t in traces(figure, fill="toself")}
     assert {"forward", "backward", "tp traffic", "messages between stages"} <= kinds
@@ -372,7 +372,7 @@ def test_of_a_very_long_step_a_shorter_one_is_drawn():
     assert first.end_s - first.start_s == pytest.approx(forward[3])
     assert last.end_s - last.start_s == pytest.approx(backward[3])
     deck = Deck()
-    deck.add("micro-batches", "m", plan.layout.n_micro, "", "m", "1", "x")
+    deck.add("micro-batches", "m", Amount(plan.layout.n_micro, ""), Derivation("m", "1", "x"))
     figure = drawn_timeline(deck, plan.breakdown.rows.problem, plan)
     drawn = deck.cards["timeline-micro-batches"].value
     assert 3 * 16 <= drawn < plan.layout.n_micro

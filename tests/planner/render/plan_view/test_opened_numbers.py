@@ -118,7 +118,7 @@ def test_every_number_opens(name):
 @pytest.mark.parametrize("name", plans.all_plans())
 def test_every_formula_gives_its_number(name):
     for card in plans.viewed(name).deck.cards.values():
-        value = evaluated(card.substituted)
+        value = evaluated(card.derivation.substituted)
         assert math.isclose(value, card.value, rel_tol=2e-4, abs_tol=1e-9), card
 
 
@@ -127,8 +127,8 @@ def test_every_derivation_that_a_card_names_is_there(name):
     view, text = plans.viewed(name), plans.shown(name)
     known = {method.key for method in view.methods}
     for card in view.deck.cards.values():
-        assert not card.method or card.method in known
-        assert not card.method or f'id="method-{card.method}"' in text
+        assert not card.derivation.method or card.derivation.method in known
+        assert not card.derivation.method or f'id="method-{card.derivation.method}"' in text
 
 
 def test_the_headline_numbers_are_there_and_right():
