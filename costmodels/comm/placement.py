@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -133,6 +133,16 @@ def spread_runs(
     )
 
 
+class _PoolFigures(NamedTuple):
+    """What of a pool and its fabric places groups; the rates may be columns."""
+
+    scale_up_domain: int
+    devices_per_node: int
+    n_devices: int
+    nic_bytes_per_s: Any
+    extra_hop_s: Any
+
+
 def place_group(n_ranks: ArrayLike, stride: ArrayLike, pool: Pool, fabric: Fabric) -> Group:
     """Return where a group of `n_ranks` ranks, `stride` apart in rank order, ends up."""
     return place(Spacing(n_ranks, stride), pool, fabric)
@@ -154,7 +164,7 @@ def place(spacing: Spacing, pool: Pool, fabric: Fabric) -> Group:
         for column in (spacing.n_ranks, spacing.stride, spacing.copies, spacing.apart)
     ]
     extra = 0.0 if fabric.rail_optimized else pool.nic.latency_factor * NON_RAIL_HOP_S
-    figures = (
+    figures = _PoolFigures(
         pool.scale_up_domain,
         pool.devices_per_node,
         pool.n_devices,
@@ -164,10 +174,10 @@ def place(spacing: Spacing, pool: Pool, fabric: Fabric) -> Group:
     tiers = used_tiers(fabric, pool)
     few = sum(column.size for column in columns) <= MOST_KNOWN
     if not few or any(isinstance(figure, np.ndarray) for figure in figures):
-        return _placed(columns, tiers, *figures)
+        return _placed(columns, tiers, figures)
     # The same few groups are asked for again and again.
     texts = tuple((column.shape, column.tobytes()) for column in columns)
-    return _placed_once(texts, tiers, *figures)
+    return _placed_once(texts, tiers, figures)
 
 
 MOST_KNOWN = 64
@@ -178,41 +188,34 @@ MOST_KNOWN = 64
 def _placed_once(
     texts: tuple[tuple[tuple[int, ...], bytes], ...],
     tiers: tuple[Tier, ...],
-    *figures: Any,
+    figures: _PoolFigures,
 ) -> Group:
     columns = [np.frombuffer(raw, dtype=np.float64).reshape(shape) for shape, raw in texts]
-    return _placed(columns, tiers, *figures)
+    return _placed(columns, tiers, figures)
 
 
-def _placed(
-    columns: list[Floats],
-    tiers: tuple[Tier, ...],
-    domain: int,
-    devices_per_node: int,
-    n_devices: int,
-    nic_bytes_per_s: Any,
-    extra_hop_s: Any,
-) -> Group:
+def _placed(columns: list[Floats], tiers: tuple[Tier, ...], pool: _PoolFigures) -> Group:
     """Return `place` of a spacing's columns; the rates may be columns too."""
     run, step, copies, apart = np.broadcast_arrays(*columns)
     several = bool((copies > 1).any())
 
     def over(unit: int) -> tuple[Floats, Floats]:
-        one = spread(run, step, unit, n_devices)
+        one = spread(run, step, unit, pool.n_devices)
         if not several:
             return one
-        more = spread_runs((run, step), copies, apart, unit, n_devices, one)
+        more = spread_runs((run, step), copies, apart, unit, pool.n_devices, one)
         return np.where(copies > 1, more[0], one[0]), np.where(copies > 1, more[1], one[1])
 
-    per_domain, n_domains = over(domain)
-    wire = per_domain * nic_bytes_per_s
+    per_domain, n_domains = over(pool.scale_up_domain)
+    wire = per_domain * pool.nic_bytes_per_s
     tier = np.where(n_domains > 1, 1, 0)
     oversubscription = 1.0
     for level, entry in enumerate(tiers):
-        inside, units = over(entry.n_nodes * devices_per_node)
+        inside, units = over(entry.n_nodes * pool.devices_per_node)
         oversubscription *= entry.oversubscription
-        share = inside * nic_bytes_per_s / oversubscription
+        share = inside * pool.nic_bytes_per_s / oversubscription
         climbs = (units > 1) & (n_domains > 1)
         wire = np.where(climbs, np.minimum(wire, share), wire)
         tier = np.where(climbs, level + 2, tier)
-    return Group(run * copies, per_domain, n_domains, wire, tier.astype(np.int32), extra_hop_s)
+    tiers_climbed = tier.astype(np.int32)
+    return Group(run * copies, per_domain, n_domains, wire, tiers_climbed, pool.extra_hop_s)

@@ -21,23 +21,37 @@ class Line:
     values: Sequence[float]
 
 
-def lines_chart(
-    key: str,
-    title: str,
-    says: str,
-    x: tuple[str, Sequence[float]],
-    y: str,
-    lines: Sequence[Line],
-    *,
-    log_x: bool = True,
-    log_y: bool = False,
-    here: float | None = None,
-    level: tuple[str, float] | None = None,
-) -> Chart:
-    """Return lines over one axis; `here` marks the inputs at hand, `level` a limit.
+@dataclass(frozen=True)
+class ChartText:
+    """What a figure is called."""
+
+    key: str
+    title: str
+    says: str
+    """One sentence below the title."""
+
+
+@dataclass(frozen=True)
+class Axes:
+    """The axes of a figure of lines, and what is marked on them."""
+
+    x: tuple[str, Sequence[float]]
+    """Title and places."""
+    y: str
+    log_x: bool = True
+    log_y: bool = False
+    here: float | None = None
+    """Where the inputs at hand stand."""
+    level: tuple[str, float] | None = None
+    """A limit, with its name."""
+
+
+def lines_chart(text: ChartText, axes: Axes, lines: Sequence[Line]) -> Chart:
+    """Return lines over one axis.
 
     Lines differ in dashes and not in colour alone. Values that are not finite are left out.
     """
+    x, y, log_y, here, level = axes.x, axes.y, axes.log_y, axes.here, axes.level
     places = [float(value) for value in x[1]]
     traces = [
         {
@@ -51,7 +65,7 @@ def lines_chart(
         }
         for number, line in enumerate(lines)
     ]
-    known = [v for line in lines for v in line.values if math.isfinite(v)]
+    shown = [v for line in lines for v in line.values if math.isfinite(v)]
     shapes, notes = [], []
     if level is not None:
         traces.append(
@@ -65,7 +79,7 @@ def lines_chart(
                 "hoverinfo": "name",
             }
         )
-        known.append(level[1])
+        shown.append(level[1])
     if here is not None and places[0] <= here <= places[-1]:
         shapes.append(
             {
@@ -80,8 +94,8 @@ def lines_chart(
             }
         )
         notes.append("The dotted upright line is where the inputs stand.")
-    x_axis = log_ticks(places) if log_x else {"type": "linear"}
-    y_axis = log_ticks(known) if log_y else {"type": "linear", "rangemode": "tozero"}
+    x_axis = log_ticks(places) if axes.log_x else {"type": "linear"}
+    y_axis = log_ticks(shown) if log_y else {"type": "linear", "rangemode": "tozero"}
     layout = {
         "xaxis": {"title": {"text": plain_figure(x[0])}} | x_axis,
         "yaxis": {"title": {"text": plain_figure(y)}} | y_axis,
@@ -95,13 +109,11 @@ def lines_chart(
             for row, place in enumerate(places)
         ),
     )
-    return Chart(key, title, says, figure, table, tuple(notes))
+    return Chart(text.key, text.title, text.says, figure, table, tuple(notes))
 
 
 def bars_chart(
-    key: str,
-    title: str,
-    says: str,
+    text: ChartText,
     y: str,
     bars: Sequence[tuple[str, float]],
     *,
@@ -124,7 +136,7 @@ def bars_chart(
             "showlegend": False,
         }
     ]
-    known = [value for value in values if math.isfinite(value)]
+    shown = [value for value in values if math.isfinite(value)]
     if level is not None:
         traces.append(
             {
@@ -136,11 +148,11 @@ def bars_chart(
                 "line": {"color": "#d55e00", "width": 2, "dash": "dot"},
             }
         )
-        known.append(level[1])
+        shown.append(level[1])
     y_axis: dict[str, Any] = (
-        log_ticks(known) if log_y else {"type": "linear", "rangemode": "tozero"}
+        log_ticks(shown) if log_y else {"type": "linear", "rangemode": "tozero"}
     )
-    if log_y and (drawn := [value for value in known if value > 0]):  # the least is seen, too
+    if log_y and (drawn := [value for value in shown if value > 0]):  # the least is seen, too
         low, high = min(drawn) / 3, max(drawn) * 1.5
         y_axis["range"] = [math.log10(low), math.log10(high)]
     layout = {
@@ -148,7 +160,7 @@ def bars_chart(
         "yaxis": {"title": {"text": plain_figure(y)}} | y_axis,
     }
     table = AnswerTable(("", y), tuple((name, _finite(value)) for name, value in bars))
-    return Chart(key, title, says, Frame(HEIGHT, layout).figure(traces), table)
+    return Chart(text.key, text.title, text.says, Frame(HEIGHT, layout).figure(traces), table)
 
 
 def log_spread(low: float, high: float, n: int = 41) -> list[float]:

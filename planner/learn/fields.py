@@ -10,7 +10,7 @@ takes its value from them (the peak of the chosen device, the width of the chose
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Generic, TypeVar
 
 from planner import units
@@ -63,17 +63,23 @@ class BadInput(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Range:
+    """Smallest and largest value of an input, in its unit."""
+
+    lowest: float
+    highest: float
+    unit: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Input:
     """One input of a calculator."""
 
     label: str
     kind: str
     """`count` (whole), `number`, `size`, `bandwidth`, `time`, `rate`, `percent` or `choice`."""
-    unit: str
-    """Unit of a number without one, and of the box that shows it."""
-    least: float
-    """Smallest and largest value, base units (bytes, bytes/s, s, FLOP/s)."""
-    most: float
+    span: Range
+    """Its unit is that of a number without one, and of the box that shows it."""
     default: Any = None
     """Base units; None where it follows others."""
     choices: tuple[tuple[str, str], ...] = ()
@@ -86,9 +92,24 @@ class Input:
     """Heading of the fieldset that it stands in."""
 
     @property
+    def unit(self) -> str:
+        """Unit of a number without one."""
+        return self.span.unit
+
+    @property
     def factor(self) -> float:
         """Base units in one unit of the field."""
         return _UNITS[self.unit]
+
+    @property
+    def lowest(self) -> float:
+        """Smallest value, base units (bytes, bytes/s, s, FLOP/s)."""
+        return self.span.lowest * self.factor
+
+    @property
+    def highest(self) -> float:
+        """Largest value, base units."""
+        return self.span.highest * self.factor
 
     def text(self, value: Any) -> str:
         """Return a value as the field shows it: a number in its unit, no unit behind it."""
@@ -102,11 +123,11 @@ class Input:
         if self.kind == "choice":
             return []
         if self.kind == "percent":
-            low, high = self.least / 0.01, self.most / 0.01
+            low, high = self.lowest / 0.01, self.highest / 0.01
             stride = 5 if high - low > 40 else 1
             inner = [float(x) for x in range(0, int(high) + 1, stride) if low < x < high]
             return [f"{x:.7g}" for x in (low, *inner, high)]
-        low, high = self.least / self.factor, self.most / self.factor
+        low, high = self.lowest / self.factor, self.highest / self.factor
         start = math.floor(math.log10(low)) if low > 0 else -3
         if self.kind == "count":
             nice = [float(base * 2**k) for k in range(41) for base in (1, 1.5) if k or base == 1]
@@ -126,59 +147,54 @@ def _declared(spec: Input) -> Any:
 def count_field(
     label: str,
     default: int | Follow,
-    least: float,
-    most: float,
+    span: Range,
     *,
-    unit: str = "",
     note: str = "",
     follows: str = "",
     group: str = "",
 ) -> Any:
-    """Declare a whole number; `least` and `most` in its unit."""
-    return _quantity("count", label, unit, default, least, most, note, follows, group)
+    """Declare a whole number."""
+    return _quantity(Input(label, "count", span, note=note, follows=follows, group=group), default)
 
 
 def number_field(
     label: str,
     default: float | Follow,
-    least: float,
-    most: float,
+    span: Range,
     *,
-    unit: str = "",
     note: str = "",
     follows: str = "",
     group: str = "",
 ) -> Any:
     """Declare a plain number."""
-    return _quantity("number", label, unit, default, least, most, note, follows, group)
+    return _quantity(
+        Input(label, "number", span, note=note, follows=follows, group=group), default
+    )
 
 
 def percent_field(
     label: str,
     default: float,
-    least: float = 1,
-    most: float = 100,
+    span: Range = Range(1, 100, "%"),
     *,
     note: str = "",
     group: str = "",
 ) -> Any:
     """Declare a share in per cent; its value is a fraction."""
-    return _quantity("percent", label, "%", default, least, most, note, "", group)
+    return _quantity(Input(label, "percent", span, note=note, group=group), default)
 
 
 def size_field(
     label: str,
     default: float | Follow,
-    unit: str,
-    least: float,
-    most: float,
+    span: Range,
     *,
     note: str = "",
     follows: str = "",
     group: str = "",
 ) -> Any:
     """Declare a number of bytes."""
-    return _quantity("size", label, unit, default, least, most, note, follows, group)
+    return _quantity(Input(label, "size", span, note=note, follows=follows, group=group), default)
 
 
 def bandwidth(
@@ -190,29 +206,30 @@ def bandwidth(
     group: str = "",
 ) -> Any:
     """Declare a bandwidth in GB/s, from 0.01 to 100,000."""
-    return _quantity("bandwidth", label, "GB/s", default, 0.01, 1e5, note, follows, group)
+    span = Range(0.01, 1e5, "GB/s")
+    spec = Input(label, "bandwidth", span, note=note, follows=follows, group=group)
+    return _quantity(spec, default)
 
 
 def time(
     label: str,
     default: float | Follow,
-    unit: str,
-    least: float,
-    most: float,
+    span: Range,
     *,
     note: str = "",
     follows: str = "",
     group: str = "",
 ) -> Any:
     """Declare a time."""
-    return _quantity("time", label, unit, default, least, most, note, follows, group)
+    return _quantity(Input(label, "time", span, note=note, follows=follows, group=group), default)
 
 
 def rate(
     label: str, default: float | Follow, *, note: str = "", follows: str = "", group: str = ""
 ) -> Any:
     """Declare a compute rate in TFLOP/s, from 0.1 to 1,000,000."""
-    return _quantity("rate", label, "TFLOP/s", default, 0.1, 1e6, note, follows, group)
+    span = Range(0.1, 1e6, "TFLOP/s")
+    return _quantity(Input(label, "rate", span, note=note, follows=follows, group=group), default)
 
 
 def choice(
@@ -224,40 +241,16 @@ def choice(
     group: str = "",
 ) -> Any:
     """Declare a choice of names."""
-    return _declared(Input(label, "choice", "", 0, 0, default, choices, note, group=group))
+    spec = Input(label, "choice", Range(0, 0), default=default, choices=choices, note=note)
+    return _declared(replace(spec, group=group))
 
 
-def _quantity(
-    kind: str,
-    label: str,
-    unit: str,
-    default: float | Follow,
-    least: float,
-    most: float,
-    note: str,
-    follows: str,
-    group: str,
-) -> Any:
-    factor = _UNITS[unit]
-    follow = default if callable(default) else None
-    value: Any = None if callable(default) else default * factor
-    if kind == "count" and value is not None:
-        value = round(value)
-    return _declared(
-        Input(
-            label,
-            kind,
-            unit,
-            least * factor,
-            most * factor,
-            value,
-            (),
-            note,
-            follow,
-            follows,
-            group,
-        )
-    )
+def _quantity(spec: Input, default: float | Follow) -> Any:
+    """Declare an input that takes its value from a number in its unit, or from others."""
+    if callable(default):
+        return _declared(replace(spec, follow=default))
+    value = default * spec.factor
+    return _declared(replace(spec, default=round(value) if spec.kind == "count" else value))
 
 
 def calculator_inputs(kind: type) -> dict[str, Input]:
@@ -282,7 +275,7 @@ class Read(Generic[T]):
     """By name: the value of every input that has one, base units."""
 
 
-def read_fields(kind: type[T], given: Mapping[str, str]) -> Read[T]:
+def read_fields(kind: type[T], inputs: Mapping[str, str]) -> Read[T]:
     """Return the inputs of a calculator from texts by name.
 
     Never raises for what stands in them. A name that is none of the inputs is a problem of its
@@ -293,13 +286,13 @@ def read_fields(kind: type[T], given: Mapping[str, str]) -> Read[T]:
     problems: dict[str, str] = {}
     resolved: dict[str, Any] = {}
     texts: dict[str, str] = {}
-    for name in given:
+    for name in inputs:
         if name not in specs:
             near = close_names(name, list(specs))
             hint = f"did you mean {' or '.join(near)}?" if near else f"one of {', '.join(specs)}"
             problems[shortened_title(name)] = f"no such input; {hint}"
     for name, spec in specs.items():
-        text = str(given.get(name, "")).strip()
+        text = str(inputs.get(name, "")).strip()
         texts[name] = shortened_title(text) if text else ""
         try:
             value = _value(spec, text, resolved)
@@ -346,7 +339,7 @@ def _value(spec: Input, text: str, resolved: Mapping[str, Any]) -> Any:
             raise BadValue(f"{units.shown_value(text)} is not one of them", fix)
         return text
     value = _parsed(spec, text)
-    if not spec.least * (1 - 1e-9) <= value <= spec.most * (1 + 1e-9):
+    if not spec.lowest * (1 - 1e-9) <= value <= spec.highest * (1 + 1e-9):
         low, high = _bounds(spec)
         raise BadValue(f"{shortened_title(text)} is out of range", f"from {low} to {high}")
     if spec.kind == "count":
@@ -361,7 +354,7 @@ def _value(spec: Input, text: str, resolved: Mapping[str, Any]) -> Any:
 
 def _bounds(spec: Input) -> tuple[str, str]:
     unit = f" {spec.unit}" if spec.unit else ""
-    low, high = (x / spec.factor for x in (spec.least, spec.most))
+    low, high = (x / spec.factor for x in (spec.lowest, spec.highest))
     return f"{low:,.10g}".rstrip(), f"{high:,.10g}{unit}"
 
 
@@ -379,7 +372,7 @@ def _parsed(spec: Input, text: str) -> float:
             return units.parse_count(text)  # 7B, 4k
     except BadValue:
         pass
-    example = spec.text(spec.default if spec.default is not None else spec.least)
+    example = spec.text(spec.default if spec.default is not None else spec.lowest)
     unit = f" {spec.unit}" if spec.unit else ""
     fix = "write a point for decimals" if "," in text else f"write one such as {example}{unit}"
     raise BadValue(f"{units.shown_value(text)} is not a number", fix)

@@ -242,7 +242,7 @@ class Calculator(Generic[T]):
                     **(
                         {"choices": [x for x, _ in spec.choices]}
                         if spec.choices
-                        else {"least": spec.least, "most": spec.most}
+                        else {"least": spec.lowest, "most": spec.highest}
                     ),
                 }
                 for name, spec in self.specs.items()

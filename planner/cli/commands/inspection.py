@@ -100,7 +100,7 @@ def run_show_html(reference: str, out: str) -> None:
     """Write the view of a plan to a file, or print it where it is named -."""
     require_extra()
     check_folder(out)
-    from planner.render.plan_view.data import plan_view, trace_file
+    from planner.render.plan_view.data import ViewOptions, plan_view, trace_file
     from planner.render.plan_view.page import plan_html
 
     model, cluster, problem, plan = opened_plan(reference)
@@ -110,8 +110,10 @@ def run_show_html(reference: str, out: str) -> None:
         cluster,
         problem,
         plan,
-        calibration=options.calibration,
-        reference=reference,
-        framework=options.framework if options.framework != "default" else "any",
+        ViewOptions(
+            calibration=options.calibration,
+            reference=reference,
+            framework=options.framework if options.framework != "default" else "any",
+        ),
     )
     write_text(out, plan_html(view, trace_file(problem, plan)))

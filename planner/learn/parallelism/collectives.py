@@ -59,22 +59,28 @@ class CollectivesInputs:
     size_bytes: float = fields.size_field(
         "Size",
         64,
-        "MB",
-        1e-6,
-        1e8,
+        fields.Range(1e-6, 1e8, "MB"),
         note="n: the whole tensor; of an all-to-all what a rank holds",
         group="Collective",
     )
-    ranks: int = fields.count_field("Ranks", 8, 2, 100_000, note="P", group="Collective")
-    per_node: int = fields.count_field("Ranks of a node", 8, 1, 1024, note="g", group="Collective")
+    ranks: int = fields.count_field(
+        "Ranks", 8, fields.Range(2, 100_000), note="P", group="Collective"
+    )
+    per_node: int = fields.count_field(
+        "Ranks of a node", 8, fields.Range(1, 1024), note="g", group="Collective"
+    )
     latency_s: float = fields.time(
-        "Latency of a step", 1, "us", 1e-3, 1e5, note="alpha, in a node", group="Textbook links"
+        "Latency of a step",
+        1,
+        fields.Range(1e-3, 1e5, "us"),
+        note="alpha, in a node",
+        group="Textbook links",
     )
     link_bytes_per_s: float = fields.bandwidth(
         "Bandwidth", 450, note="1/beta, in a node, one way", group="Textbook links"
     )
     far_latency_s: float = fields.time(
-        "Latency between nodes", 5, "us", 1e-3, 1e5, group="Textbook links"
+        "Latency between nodes", 5, fields.Range(1e-3, 1e5, "us"), group="Textbook links"
     )
     far_bytes_per_s: float = fields.bandwidth(
         "Bandwidth between nodes", 50, group="Textbook links"
@@ -537,7 +543,7 @@ def over_ranks(x: CollectivesInputs) -> tuple[list[int], list[tuple[str, list[fl
 
 def collectives_charts(x: CollectivesInputs) -> "tuple[Chart, ...]":
     """Return time by algorithm over size and ranks, and the cost model's bandwidth over size."""
-    from planner.learn.drawing import Line, lines_chart, log_spread
+    from planner.learn.drawing import Axes, ChartText, Line, lines_chart, log_spread
 
     sizes = log_spread(SMALL, 16e9, 43)
     results = []
@@ -554,34 +560,34 @@ def collectives_charts(x: CollectivesInputs) -> "tuple[Chart, ...]":
     line = [n / (floor_s + n * per_byte_s) * factor for n in sizes]
     return (
         lines_chart(
-            "time",
-            f"{x.collective} over {x.ranks} ranks by algorithm",
-            "Flat on the left, where steps count; rising on the right, where bytes do.",
-            ("Size (MB)", [n / 1e6 for n in sizes]),
-            "ms",
+            ChartText(
+                "time",
+                f"{x.collective} over {x.ranks} ranks by algorithm",
+                "Flat on the left, where steps count; rising on the right, where bytes do.",
+            ),
+            Axes(
+                ("Size (MB)", [n / 1e6 for n in sizes]), "ms", log_y=True, here=x.size_bytes / 1e6
+            ),
             results,
-            log_y=True,
-            here=x.size_bytes / 1e6,
         ),
         lines_chart(
-            "ranks",
-            f"{x.collective} of {shown(x.size_bytes, 'bytes')} over the ranks",
-            f"Beyond {x.per_node} ranks the network between nodes takes part.",
-            ("Ranks", ranks),
-            "ms",
+            ChartText(
+                "ranks",
+                f"{x.collective} of {shown(x.size_bytes, 'bytes')} over the ranks",
+                f"Beyond {x.per_node} ranks the network between nodes takes part.",
+            ),
+            Axes(("Ranks", ranks), "ms", log_y=True, here=x.ranks),
             [Line(name, [value * 1e3 for value in values]) for name, values in by_ranks],
-            log_y=True,
-            here=x.ranks,
         ),
         lines_chart(
-            "bandwidth",
-            "Bus bandwidth over the size",
-            f"What {x.ranks} x {x.device} are expected to reach, beside one straight line of "
-            "floor and plateau: protocols and algorithms change on the way.",
-            ("Size (MB)", [n / 1e6 for n in sizes]),
-            "GB/s",
+            ChartText(
+                "bandwidth",
+                "Bus bandwidth over the size",
+                f"What {x.ranks} x {x.device} are expected to reach, beside one straight line of "
+                "floor and plateau: protocols and algorithms change on the way.",
+            ),
+            Axes(("Size (MB)", [n / 1e6 for n in sizes]), "GB/s", here=x.size_bytes / 1e6),
             [Line("cost model", bus), Line("floor + n / plateau", line)],
-            here=x.size_bytes / 1e6,
         ),
     )
 

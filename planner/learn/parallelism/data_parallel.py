@@ -35,22 +35,28 @@ class DataParallelInputs:
     params: float = fields.number_field(
         "Parameters",
         of_model("params", 7e9),
-        1e-4,
-        1e6,
-        unit="billion",
+        fields.Range(1e-4, 1e6, "billion"),
         follows="the model, 7 billion without one",
         group="Model",
     )
-    tp: int = fields.count_field("Tensor-parallel size", 1, 1, 1024, note="t", group="Model")
-    pp: int = fields.count_field("Pipeline stages", 1, 1, 1024, note="p", group="Model")
+    tp: int = fields.count_field(
+        "Tensor-parallel size", 1, fields.Range(1, 1024), note="t", group="Model"
+    )
+    pp: int = fields.count_field(
+        "Pipeline stages", 1, fields.Range(1, 1024), note="p", group="Model"
+    )
     gradient_bytes: float = fields.number_field(
-        "Bytes of a gradient on the wire", 2, 0.03, 8, note="2 bf16, 4 fp32", group="Model"
+        "Bytes of a gradient on the wire",
+        2,
+        fields.Range(0.03, 8),
+        note="2 bf16, 4 fp32",
+        group="Model",
     )
     weight_bytes: float = fields.number_field(
-        "Bytes of a gathered weight", 2, 0.25, 8, group="Model"
+        "Bytes of a gathered weight", 2, fields.Range(0.25, 8), group="Model"
     )
     ranks: int = fields.count_field(
-        "Data-parallel devices", 1024, 1, 1_000_000, note="D", group="Machine"
+        "Data-parallel devices", 1024, fields.Range(1, 1_000_000), note="D", group="Machine"
     )
     zero: str = fields.choice(
         "ZeRO stage",
@@ -59,10 +65,14 @@ class DataParallelInputs:
         group="Layout",
     )
     micro_batches: int = fields.count_field(
-        "Micro-batches of a step", 1, 1, 100_000, note="m", group="Layout"
+        "Micro-batches of a step", 1, fields.Range(1, 100_000), note="m", group="Layout"
     )
     tokens: int = fields.count_field(
-        "Tokens of a micro-batch", 8192, 1, 100_000_000, note="on one device", group="Layout"
+        "Tokens of a micro-batch",
+        8192,
+        fields.Range(1, 100_000_000),
+        note="on one device",
+        group="Layout",
     )
     device: str = fields.choice("Device", DEFAULT_DEVICE, devices(), group="Machine")
     peak_flops_per_s: float = fields.rate(
@@ -369,7 +379,7 @@ def _differences(
 
 def data_parallel_charts(x: DataParallelInputs) -> "tuple[Chart, ...]":
     """Return what the stages send over micro-batches, and waiting over tokens."""
-    from planner.learn.drawing import Line, lines_chart
+    from planner.learn.drawing import Axes, ChartText, Line, lines_chart
 
     counts = [1, 2, 4, 8, 16, 32, 64]
     stages = [
@@ -387,25 +397,24 @@ def data_parallel_charts(x: DataParallelInputs) -> "tuple[Chart, ...]":
     ]
     return (
         lines_chart(
-            "window",
-            "Traffic and its window over the tokens of a device",
-            "The traffic does not depend on the tokens, its window grows with them.",
-            ("Tokens of a micro-batch on a device", tokens),
-            "ms",
+            ChartText(
+                "window",
+                "Traffic and its window over the tokens of a device",
+                "The traffic does not depend on the tokens, its window grows with them.",
+            ),
+            Axes(("Tokens of a micro-batch on a device", tokens), "ms", log_y=True, here=x.tokens),
             both,
-            log_y=True,
-            here=x.tokens,
         ),
         lines_chart(
-            "stages",
-            "What each stage sends over micro-batches",
-            "Stages 0 and 1 send once a step, stage 2 its gradients and stage 3 everything for "
-            "each micro-batch.",
-            ("Micro-batches of a step", counts),
-            "GB",
+            ChartText(
+                "stages",
+                "What each stage sends over micro-batches",
+                "Stages 0 and 1 send once a step, stage 2 its gradients and"
+                " stage 3 everything for "
+                "each micro-batch.",
+            ),
+            Axes(("Micro-batches of a step", counts), "GB", log_y=True, here=x.micro_batches),
             stages,
-            log_y=True,
-            here=x.micro_batches,
         ),
     )
 

@@ -40,32 +40,40 @@ class RingAttentionInputs:
     hidden: int = fields.count_field(
         "Width of the queries",
         of_model("q_width", 8192),
-        16,
-        1_000_000,
+        fields.Range(16, 1_000_000),
         note="h_q: heads times their width",
         follows="the model",
         group="Model",
     )
     heads: int = fields.count_field(
-        "Attention heads", of_model("heads", 64), 1, 100_000, follows="the model", group="Model"
+        "Attention heads",
+        of_model("heads", 64),
+        fields.Range(1, 100_000),
+        follows="the model",
+        group="Model",
     )
     kv_heads: int = fields.count_field(
         "KV heads",
         of_model("kv_heads", 64),
-        1,
-        100_000,
+        fields.Range(1, 100_000),
         note="grouped queries have fewer",
         follows="the model",
         group="Model",
     )
-    sequences: int = fields.count_field("Sequences", 1, 1, 10_000, note="b", group="Job")
-    tokens: int = fields.count_field(
-        "Tokens of a sequence", 131072, 1, 1_000_000_000, note="s", group="Job"
+    sequences: int = fields.count_field(
+        "Sequences", 1, fields.Range(1, 10_000), note="b", group="Job"
     )
-    ranks: int = fields.count_field("Ranks of the ring", 64, 2, 100_000, note="c", group="Layout")
-    tp: int = fields.count_field("Tensor-parallel size", 1, 1, 1024, note="t", group="Layout")
+    tokens: int = fields.count_field(
+        "Tokens of a sequence", 131072, fields.Range(1, 1_000_000_000), note="s", group="Job"
+    )
+    ranks: int = fields.count_field(
+        "Ranks of the ring", 64, fields.Range(2, 100_000), note="c", group="Layout"
+    )
+    tp: int = fields.count_field(
+        "Tensor-parallel size", 1, fields.Range(1, 1024), note="t", group="Layout"
+    )
     element_bytes: float = fields.number_field(
-        "Bytes of a key or value", 2, 0.5, 8, note="2 bf16, 1 fp8", group="Job"
+        "Bytes of a key or value", 2, fields.Range(0.5, 8), note="2 bf16, 1 fp8", group="Job"
     )
     rate_flops_per_s: float = fields.rate("Attention kernel reaches", 400, group="Machine")
     link_bytes_per_s: float = fields.bandwidth("Link to the next rank", 50, group="Machine")
@@ -308,32 +316,33 @@ def _table(x: RingAttentionInputs) -> NamedTable:
 
 def ring_attention_charts(x: RingAttentionInputs) -> "tuple[Chart, ...]":
     """Return sending and attending over the tokens of a rank, and blocks over ranks."""
-    from planner.learn.drawing import Line, lines_chart
+    from planner.learn.drawing import Axes, ChartText, Line, lines_chart
 
     places = [128 * 2**k for k in range(12)]
     both = [block_s(replace(x, tokens=n * x.ranks)) for n in places]
     ranks = [2**k for k in range(1, 11) if 2**k <= x.tokens]
     return (
         lines_chart(
-            "overlap",
-            "A block over the tokens of a rank",
-            "Attention grows with the square of the tokens, the message in proportion: the ring "
-            "hides right of where they meet.",
-            ("Tokens of a rank", places),
-            "ms",
+            ChartText(
+                "overlap",
+                "A block over the tokens of a rank",
+                "Attention grows with the square of the tokens, the message in"
+                " proportion: the ring "
+                "hides right of where they meet.",
+            ),
+            Axes(("Tokens of a rank", places), "ms", log_y=True, here=x.tokens / x.ranks),
             [
                 Line("sending", [s * 1e3 for s, _ in both]),
                 Line("attention beside it", [a * 1e3 for _, a in both]),
             ],
-            log_y=True,
-            here=x.tokens / x.ranks,
         ),
         lines_chart(
-            "buffers",
-            "Keys and values of a rank over the ranks",
-            "Grouped queries divide the block by heads over KV heads.",
-            ("Ranks of the ring", ranks),
-            "MiB",
+            ChartText(
+                "buffers",
+                "Keys and values of a rank over the ranks",
+                "Grouped queries divide the block by heads over KV heads.",
+            ),
+            Axes(("Ranks of the ring", ranks), "MiB", log_y=True, here=x.ranks),
             [
                 Line("at the KV width", [replace(x, ranks=c).block_bytes / 2**20 for c in ranks]),
                 Line(
@@ -344,8 +353,6 @@ def ring_attention_charts(x: RingAttentionInputs) -> "tuple[Chart, ...]":
                     ],
                 ),
             ],
-            log_y=True,
-            here=x.ranks,
         ),
     )
 

@@ -28,12 +28,14 @@ all-reduce counts as two)."""
 class SequenceParallelInputs:
     """One layer's activation and the link that moves it."""
 
-    sequences: int = fields.count_field("Sequences", 1, 1, 10_000, note="b")
-    tokens: int = fields.count_field("Tokens of a sequence", 2048, 1, 100_000_000, note="s")
-    hidden: int = fields.count_field("Hidden width", 8192, 16, 1_000_000, note="h")
-    element_bytes: float = fields.number_field("Bytes of an activation", 2, 0.5, 8)
-    tp: int = fields.count_field("Tensor-parallel size", 8, 2, 1024, note="t")
-    layers: int = fields.count_field("Layers", 80, 1, 10_000)
+    sequences: int = fields.count_field("Sequences", 1, fields.Range(1, 10_000), note="b")
+    tokens: int = fields.count_field(
+        "Tokens of a sequence", 2048, fields.Range(1, 100_000_000), note="s"
+    )
+    hidden: int = fields.count_field("Hidden width", 8192, fields.Range(16, 1_000_000), note="h")
+    element_bytes: float = fields.number_field("Bytes of an activation", 2, fields.Range(0.5, 8))
+    tp: int = fields.count_field("Tensor-parallel size", 8, fields.Range(2, 1024), note="t")
+    layers: int = fields.count_field("Layers", 80, fields.Range(1, 10_000))
     link_bytes_per_s: float = fields.bandwidth("Link between the ranks", 100)
 
 
@@ -148,24 +150,23 @@ def sequence_parallel_result(x: SequenceParallelInputs) -> CalculatorResult:
 
 def sequence_parallel_charts(x: SequenceParallelInputs) -> "tuple[Chart, ...]":
     """Return the time over the sequence length."""
-    from planner.learn.drawing import Line, lines_chart
+    from planner.learn.drawing import Axes, ChartText, Line, lines_chart
 
     places = [1024 * 2**k for k in range(11)]
     per_token = 2 * x.element_bytes * x.sequences * x.hidden / x.link_bytes_per_s * 1e3
     share = ring_share(x.tp)
     return (
         lines_chart(
-            "time",
-            "Time over the sequence length",
-            f"{per_token * 131072:.3g} ms for a gather and a scatter of 131,072 tokens.",
-            ("Tokens of a sequence", places),
-            "ms",
+            ChartText(
+                "time",
+                "Time over the sequence length",
+                f"{per_token * 131072:.3g} ms for a gather and a scatter of 131,072 tokens.",
+            ),
+            Axes(("Tokens of a sequence", places), "ms", log_y=True, here=x.tokens),
             [
                 Line("a gather and a scatter", [per_token * n for n in places]),
                 Line("a whole layer", [per_token * n * share * TRANSFERS / 2 for n in places]),
             ],
-            log_y=True,
-            here=x.tokens,
         ),
     )
 

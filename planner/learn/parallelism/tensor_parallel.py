@@ -29,15 +29,21 @@ ACCEPTABLE_TAX = 0.1
 class TensorParallelInputs:
     """A layer of 12 h^2 weights on tensor-parallel devices."""
 
-    sequences: int = fields.count_field("Sequences", 1, 1, 10_000, note="b", group="Micro-batch")
-    tokens: int = fields.count_field(
-        "Tokens of a sequence", 2048, 1, 10_000_000, note="s", group="Micro-batch"
+    sequences: int = fields.count_field(
+        "Sequences", 1, fields.Range(1, 10_000), note="b", group="Micro-batch"
     )
-    hidden: int = fields.count_field("Hidden width", 12288, 16, 1_000_000, note="h", group="Model")
-    layers: int = fields.count_field("Layers", 96, 1, 10_000, group="Model")
-    tp: int = fields.count_field("Tensor-parallel size", 8, 1, 1024, note="t", group="Layout")
+    tokens: int = fields.count_field(
+        "Tokens of a sequence", 2048, fields.Range(1, 10_000_000), note="s", group="Micro-batch"
+    )
+    hidden: int = fields.count_field(
+        "Hidden width", 12288, fields.Range(16, 1_000_000), note="h", group="Model"
+    )
+    layers: int = fields.count_field("Layers", 96, fields.Range(1, 10_000), group="Model")
+    tp: int = fields.count_field(
+        "Tensor-parallel size", 8, fields.Range(1, 1024), note="t", group="Layout"
+    )
     element_bytes: float = fields.number_field(
-        "Bytes of an activation", 2, 0.5, 8, note="2 in bf16", group="Model"
+        "Bytes of an activation", 2, fields.Range(0.5, 8), note="2 in bf16", group="Model"
     )
     device: str = fields.choice("Device", DEFAULT_DEVICE, devices(), group="Machine")
     peak_flops_per_s: float = fields.rate(
@@ -284,7 +290,7 @@ def _differences(
 
 def tensor_parallel_charts(x: TensorParallelInputs) -> "tuple[Chart, ...]":
     """Return the tax over t for the link at hand and for the network port."""
-    from planner.learn.drawing import Line, lines_chart
+    from planner.learn.drawing import Axes, ChartText, Line, lines_chart
     from planner.learn.machines import device, device_port_bytes_per_s, port
 
     part = device(x.device)
@@ -307,25 +313,28 @@ def tensor_parallel_charts(x: TensorParallelInputs) -> "tuple[Chart, ...]":
     ]
     return (
         lines_chart(
-            "tax",
-            "Tax over the tensor-parallel size",
-            "The tax grows with t - 1; over the network it is larger than the compute.",
-            ("Tensor-parallel size", sizes),
-            "Traffic over compute (%)",
+            ChartText(
+                "tax",
+                "Tax over the tensor-parallel size",
+                "The tax grows with t - 1; over the network it is larger than the compute.",
+            ),
+            Axes(
+                ("Tensor-parallel size", sizes),
+                "Traffic over compute (%)",
+                log_y=True,
+                here=x.tp,
+                level=("10 %", 10.0),
+            ),
             results,
-            log_y=True,
-            here=x.tp,
-            level=("10 %", 10.0),
         ),
         lines_chart(
-            "width",
-            "Tax over the hidden width",
-            "Wider models pay less: the tax falls with 1/h.",
-            ("Hidden width", widths),
-            "Traffic over compute (%)",
+            ChartText(
+                "width",
+                "Tax over the hidden width",
+                "Wider models pay less: the tax falls with 1/h.",
+            ),
+            Axes(("Hidden width", widths), "Traffic over compute (%)", log_y=True, here=x.hidden),
             by_width,
-            log_y=True,
-            here=x.hidden,
         ),
     )
 

@@ -30,39 +30,52 @@ class VolumesInputs:
     params: float = fields.number_field(
         "Parameters",
         of_model("params", 175e9),
-        1e-3,
-        1e6,
-        unit="billion",
+        fields.Range(1e-3, 1e6, "billion"),
         follows="the model, 175 billion without one",
         group="Model",
     )
     layers: int = fields.count_field(
-        "Layers", of_model("layers", 96), 1, 10_000, follows="the model", group="Model"
+        "Layers",
+        of_model("layers", 96),
+        fields.Range(1, 10_000),
+        follows="the model",
+        group="Model",
     )
     hidden: int = fields.count_field(
         "Hidden width",
         of_model("hidden", 12288),
-        16,
-        1_000_000,
+        fields.Range(16, 1_000_000),
         note="h",
         follows="the model",
         group="Model",
     )
     sequences: int = fields.count_field(
-        "Sequences of a micro-batch", 1, 1, 10_000, note="b", group="Job"
+        "Sequences of a micro-batch", 1, fields.Range(1, 10_000), note="b", group="Job"
     )
     tokens: int = fields.count_field(
-        "Tokens of a sequence", 2048, 1, 100_000_000, note="s", group="Job"
+        "Tokens of a sequence", 2048, fields.Range(1, 100_000_000), note="s", group="Job"
     )
-    element_bytes: float = fields.number_field("Bytes of an activation", 2, 0.5, 8, group="Job")
+    element_bytes: float = fields.number_field(
+        "Bytes of an activation", 2, fields.Range(0.5, 8), group="Job"
+    )
     gradient_bytes: float = fields.number_field(
-        "Bytes of a gradient on the wire", 2, 0.03, 8, note="2 bf16, 4 fp32", group="Job"
+        "Bytes of a gradient on the wire",
+        2,
+        fields.Range(0.03, 8),
+        note="2 bf16, 4 fp32",
+        group="Job",
     )
-    tp: int = fields.count_field("Tensor-parallel size", 8, 1, 1024, note="t", group="Layout")
-    pp: int = fields.count_field("Pipeline stages", 8, 1, 1024, note="p", group="Layout")
-    dp: int = fields.count_field("Data-parallel size", 16, 1, 100_000, note="d", group="Layout")
+    tp: int = fields.count_field(
+        "Tensor-parallel size", 8, fields.Range(1, 1024), note="t", group="Layout"
+    )
+    pp: int = fields.count_field(
+        "Pipeline stages", 8, fields.Range(1, 1024), note="p", group="Layout"
+    )
+    dp: int = fields.count_field(
+        "Data-parallel size", 16, fields.Range(1, 100_000), note="d", group="Layout"
+    )
     micro_batches: int = fields.count_field(
-        "Micro-batches", 64, 1, 100_000, note="m", group="Layout"
+        "Micro-batches", 64, fields.Range(1, 100_000), note="m", group="Layout"
     )
 
     def check(self) -> None:
@@ -250,7 +263,7 @@ def volumes_result(x: VolumesInputs) -> CalculatorResult:
 
 def volumes_charts(x: VolumesInputs) -> "tuple[Chart, ...]":
     """Return the volume of every axis in a step."""
-    from planner.learn.drawing import bars_chart
+    from planner.learn.drawing import ChartText, bars_chart
 
     result = volumes_result(x)
     bars = [
@@ -260,9 +273,11 @@ def volumes_charts(x: VolumesInputs) -> "tuple[Chart, ...]":
     largest = max(bars, key=lambda bar: bar[1])[0]
     return (
         bars_chart(
-            "volumes",
-            "Sent by a device in a step",
-            f"Most for {largest}, which is hatched; the scale is logarithmic.",
+            ChartText(
+                "volumes",
+                "Sent by a device in a step",
+                f"Most for {largest}, which is hatched; the scale is logarithmic.",
+            ),
             "GB",
             [bar for bar in bars if bar[1] > 0] or bars,
             log_y=True,

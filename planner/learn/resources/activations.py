@@ -33,13 +33,16 @@ class ActivationsInputs:
 
     model: str = fields.choice("Model", "gpt3-175b", models(), group="Model")
     layers: int = fields.count_field(
-        "Layers", of_model("layers", 96), 1, 10_000, follows="the model", group="Model"
+        "Layers",
+        of_model("layers", 96),
+        fields.Range(1, 10_000),
+        follows="the model",
+        group="Model",
     )
     hidden: int = fields.count_field(
         "Hidden width",
         of_model("hidden", 12288),
-        16,
-        1_000_000,
+        fields.Range(16, 1_000_000),
         note="h",
         follows="the model",
         group="Model",
@@ -47,20 +50,22 @@ class ActivationsInputs:
     heads: int = fields.count_field(
         "Attention heads",
         of_model("heads", 96),
-        1,
-        100_000,
+        fields.Range(1, 100_000),
         note="a",
         follows="the model",
         group="Model",
     )
     kv_heads: int = fields.count_field(
-        "KV heads", of_model("kv_heads", 96), 1, 100_000, follows="the model", group="Model"
+        "KV heads",
+        of_model("kv_heads", 96),
+        fields.Range(1, 100_000),
+        follows="the model",
+        group="Model",
     )
     ffn: int = fields.count_field(
         "MLP width",
         of_model("ffn", 49152),
-        1,
-        10_000_000,
+        fields.Range(1, 10_000_000),
         note="f",
         follows="the model",
         group="Model",
@@ -69,9 +74,11 @@ class ActivationsInputs:
     dropout: str = fields.choice(
         "Dropout", "yes", YES_NO, note="its masks are kept", group="Model"
     )
-    sequences: int = fields.count_field("Sequences", 1, 1, 10_000, note="b", group="Micro-batch")
+    sequences: int = fields.count_field(
+        "Sequences", 1, fields.Range(1, 10_000), note="b", group="Micro-batch"
+    )
     tokens: int = fields.count_field(
-        "Tokens of a sequence", 2048, 1, 100_000_000, note="s", group="Micro-batch"
+        "Tokens of a sequence", 2048, fields.Range(1, 100_000_000), note="s", group="Micro-batch"
     )
     flash: str = fields.choice(
         "Flash attention", "no", YES_NO, note="keeps no scores", group="Layout"
@@ -82,13 +89,14 @@ class ActivationsInputs:
         (("none", "none"), ("selective", "attention scores"), ("full", "whole layers")),
         group="Layout",
     )
-    tp: int = fields.count_field("Tensor-parallel size", 1, 1, 1024, note="t", group="Layout")
+    tp: int = fields.count_field(
+        "Tensor-parallel size", 1, fields.Range(1, 1024), note="t", group="Layout"
+    )
     sp: str = fields.choice("Sequence parallelism", "no", YES_NO, group="Layout")
     held: int = fields.count_field(
         "Micro-batches held",
         1,
-        1,
-        100_000,
+        fields.Range(1, 100_000),
         note="those in flight, see the pipeline modeler",
         group="Layout",
     )
@@ -277,7 +285,7 @@ def activations_charts(x: ActivationsInputs) -> "tuple[Chart, ...]":
     """Return what a layer keeps over the sequence length."""
     from dataclasses import replace
 
-    from planner.learn.drawing import Line, lines_chart
+    from planner.learn.drawing import Axes, ChartText, Line, lines_chart
 
     places = [512 * 2**k for k in range(9)]
     ways = (
@@ -291,14 +299,13 @@ def activations_charts(x: ActivationsInputs) -> "tuple[Chart, ...]":
     ]
     return (
         lines_chart(
-            "layer",
-            "Activations of a layer over the sequence length",
-            "Scores grow with the square of the sequence; everything else in proportion.",
-            ("Tokens of a sequence", places),
-            "GB",
+            ChartText(
+                "layer",
+                "Activations of a layer over the sequence length",
+                "Scores grow with the square of the sequence; everything else in proportion.",
+            ),
+            Axes(("Tokens of a sequence", places), "GB", log_y=True, here=x.tokens),
             results,
-            log_y=True,
-            here=x.tokens,
         ),
     )
 

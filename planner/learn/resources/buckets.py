@@ -35,16 +35,16 @@ class BucketsInputs:
     """Gradients, the devices that average them, and the backward beside it."""
 
     gradients_bytes: float = fields.size_field(
-        "Gradients", 500, "MB", 1e-3, 1e9, note="of one device"
+        "Gradients", 500, fields.Range(1e-3, 1e9, "MB"), note="of one device"
     )
-    gradient_bytes: float = fields.number_field("Bytes of a gradient", 2, 0.25, 8)
-    ranks: int = fields.count_field("Devices", 8, 2, 1_000_000, note="P")
+    gradient_bytes: float = fields.number_field("Bytes of a gradient", 2, fields.Range(0.25, 8))
+    ranks: int = fields.count_field("Devices", 8, fields.Range(2, 1_000_000), note="P")
     link_bytes_per_s: float = fields.bandwidth("Link of a device", 300)
     latency_s: float = fields.time(
-        "Fixed time of a bucket", 5, "us", 0, 1e5, note="40 us and more in practice"
+        "Fixed time of a bucket", 5, fields.Range(0, 1e5, "us"), note="40 us and more in practice"
     )
-    buckets: int = fields.count_field("Buckets", 16, 1, 1_000_000, note="k")
-    window_s: float = fields.time("Backward", 200, "ms", 1e-3, 1e7)
+    buckets: int = fields.count_field("Buckets", 16, fields.Range(1, 1_000_000), note="k")
+    window_s: float = fields.time("Backward", 200, fields.Range(1e-3, 1e7, "ms"))
 
 
 def bucket_s(x: BucketsInputs, k: int) -> float:
@@ -289,22 +289,21 @@ def buckets_result(x: BucketsInputs) -> CalculatorResult:
 
 def buckets_charts(x: BucketsInputs) -> "tuple[Chart, ...]":
     """Return waiting and total time over the number of buckets."""
-    from planner.learn.drawing import Line, lines_chart
+    from planner.learn.drawing import Axes, ChartText, Line, lines_chart
 
     places = sorted({2**k for k in range(15)} | {x.buckets})
     return (
         lines_chart(
-            "exposed",
-            "Time over the number of buckets",
-            "Few buckets leave a long last one; many cost their fixed time.",
-            ("Buckets", places),
-            "ms",
+            ChartText(
+                "exposed",
+                "Time over the number of buckets",
+                "Few buckets leave a long last one; many cost their fixed time.",
+            ),
+            Axes(("Buckets", places), "ms", log_y=True, here=x.buckets),
             [
                 Line("waited for", [exposed_s(x, k) * 1e3 for k in places]),
                 Line("all buckets on the wire", [k * bucket_s(x, k) * 1e3 for k in places]),
             ],
-            log_y=True,
-            here=x.buckets,
         ),
     )
 

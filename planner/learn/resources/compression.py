@@ -61,27 +61,28 @@ class CompressionInputs:
     params: float = fields.number_field(
         "Parameters",
         of_model("params", 7e9),
-        1e-4,
-        1e6,
-        unit="billion",
+        fields.Range(1e-4, 1e6, "billion"),
         follows="the model, 7 billion without one",
         group="Job",
     )
     width: int = fields.count_field(
         "Side of its matrices",
         of_model("hidden", 4096),
-        16,
-        1_000_000,
+        fields.Range(16, 1_000_000),
         note="PowerSGD: taken as square",
         follows="the model",
         group="Job",
     )
     gradient_bytes: float = fields.number_field(
-        "Bytes of a plain gradient", 2, 0.5, 8, group="Job"
+        "Bytes of a plain gradient", 2, fields.Range(0.5, 8), group="Job"
     )
-    step_s: float = fields.time("Compute of a step", 1, "s", 1e-4, 1e5, group="Job")
-    ranks: int = fields.count_field("Replicas", 64, 2, 1_000_000, note="D", group="Machine")
-    per_node: int = fields.count_field("Devices of a node", 8, 1, 1024, note="g", group="Machine")
+    step_s: float = fields.time("Compute of a step", 1, fields.Range(1e-4, 1e5, "s"), group="Job")
+    ranks: int = fields.count_field(
+        "Replicas", 64, fields.Range(2, 1_000_000), note="D", group="Machine"
+    )
+    per_node: int = fields.count_field(
+        "Devices of a node", 8, fields.Range(1, 1024), note="g", group="Machine"
+    )
     far_bytes_per_s: float = fields.bandwidth("Network of a device", 50, group="Machine")
     device: str = fields.choice("Device", DEFAULT_DEVICE, devices(), group="Machine")
     near_bytes_per_s: float = fields.bandwidth(
@@ -93,10 +94,14 @@ class CompressionInputs:
     peak_flops_per_s: float = fields.rate(
         "Dense peak", of_device("peak"), follows="the device", group="Machine"
     )
-    rank: int = fields.count_field("Rank of PowerSGD", 4, 1, 10_000, note="r", group="Method")
-    kept: float = fields.percent_field("Entries that top-k keeps", 1, 0.01, 100, group="Method")
+    rank: int = fields.count_field(
+        "Rank of PowerSGD", 4, fields.Range(1, 10_000), note="r", group="Method"
+    )
+    kept: float = fields.percent_field(
+        "Entries that top-k keeps", 1, fields.Range(0.01, 100, "%"), group="Method"
+    )
     inner_steps: int = fields.count_field(
-        "Inner steps of local updates", 100, 1, 1_000_000, note="H", group="Method"
+        "Inner steps of local updates", 100, fields.Range(1, 1_000_000), note="H", group="Method"
     )
 
 
@@ -466,7 +471,7 @@ def _table(x: CompressionInputs) -> NamedTable:
 
 def compression_charts(x: CompressionInputs) -> "tuple[Chart, ...]":
     """Return what all methods send, and the step over the bandwidth."""
-    from planner.learn.drawing import Line, bars_chart, lines_chart, log_spread
+    from planner.learn.drawing import Axes, ChartText, Line, bars_chart, lines_chart, log_spread
 
     bars = [(method, cost(x, method).sent_bytes / 1e9) for method, _ in METHODS]
     speeds = log_spread(0.1e9, 400e9, 37)
@@ -477,23 +482,25 @@ def compression_charts(x: CompressionInputs) -> "tuple[Chart, ...]":
     ]
     return (
         bars_chart(
-            "sent",
-            "Sent over the network in a step",
-            "Hatched: the method looked at.",
+            ChartText("sent", "Sent over the network in a step", "Hatched: the method looked at."),
             "GB",
             [bar for bar in bars if bar[1] > 0],
             log_y=True,
             marked=x.method,
         ),
         lines_chart(
-            "step",
-            "Step over the network's bandwidth",
-            "Compression pays left of where its line crosses that of the plain reduction.",
-            ("Network of a device (GB/s)", [b / 1e9 for b in speeds]),
-            "s",
+            ChartText(
+                "step",
+                "Step over the network's bandwidth",
+                "Compression pays left of where its line crosses that of the plain reduction.",
+            ),
+            Axes(
+                ("Network of a device (GB/s)", [b / 1e9 for b in speeds]),
+                "s",
+                log_y=True,
+                here=x.far_bytes_per_s / 1e9,
+            ),
             lines,
-            log_y=True,
-            here=x.far_bytes_per_s / 1e9,
         ),
     )
 

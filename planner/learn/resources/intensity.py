@@ -42,20 +42,22 @@ class IntensityInputs:
     params: float = fields.number_field(
         "Parameters",
         of_model("params", 175e9),
-        1e-4,
-        1e6,
-        unit="billion",
+        fields.Range(1e-4, 1e6, "billion"),
         follows="the model, 175 billion without one",
         group="Job",
     )
     tokens: int = fields.count_field(
-        "Tokens of a sequence", 2048, 1, 100_000_000, note="s", group="Job"
+        "Tokens of a sequence", 2048, fields.Range(1, 100_000_000), note="s", group="Job"
     )
     batch: int = fields.count_field(
-        "Sequences of a replica", 1, 1, 1_000_000, note="b, between two all-reduces", group="Job"
+        "Sequences of a replica",
+        1,
+        fields.Range(1, 1_000_000),
+        note="b, between two all-reduces",
+        group="Job",
     )
     gradient_bytes: float = fields.number_field(
-        "Bytes of a gradient on the wire", 2, 0.03, 8, group="Job"
+        "Bytes of a gradient on the wire", 2, fields.Range(0.03, 8), group="Job"
     )
     device: str = fields.choice("Device", DEFAULT_DEVICE, devices(), group="Machine")
     port: str = fields.choice(
@@ -262,7 +264,7 @@ def _differences(
 
 def intensity_charts(x: IntensityInputs) -> "tuple[Chart, ...]":
     """Return the communication roofline with the batches."""
-    from planner.learn.drawing import Line, lines_chart, log_spread
+    from planner.learn.drawing import Axes, ChartText, Line, lines_chart, log_spread
 
     link = load_catalogue().link(x.port)
     places = log_spread(100.0, 1e6)
@@ -282,25 +284,29 @@ def intensity_charts(x: IntensityInputs) -> "tuple[Chart, ...]":
     ]
     return (
         lines_chart(
-            "roofline",
-            "Communication roofline",
-            f"{precision(device(x.device))} rate that a device can keep up over FLOPs per byte "
-            "sent; flat where compute is the limit.",
-            ("FLOP per byte sent", places),
-            "TFLOP/s",
+            ChartText(
+                "roofline",
+                "Communication roofline",
+                f"{precision(device(x.device))} rate that a device can keep up"
+                f" over FLOPs per byte "
+                "sent; flat where compute is the limit.",
+            ),
+            Axes(
+                ("FLOP per byte sent", places),
+                "TFLOP/s",
+                log_y=True,
+                here=ratio(x.batch * x.tokens, x.gradient_bytes),
+            ),
             results,
-            log_y=True,
-            here=ratio(x.batch * x.tokens, x.gradient_bytes),
         ),
         lines_chart(
-            "batch",
-            "Ratio over the sequences of a replica",
-            "Where the rising line is above a ridge, compute is the limit on that link.",
-            ("Sequences of a replica", batches),
-            "FLOP/byte",
+            ChartText(
+                "batch",
+                "Ratio over the sequences of a replica",
+                "Where the rising line is above a ridge, compute is the limit on that link.",
+            ),
+            Axes(("Sequences of a replica", batches), "FLOP/byte", log_y=True, here=x.batch),
             by_batch,
-            log_y=True,
-            here=x.batch,
         ),
     )
 

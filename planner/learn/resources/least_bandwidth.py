@@ -44,13 +44,16 @@ class LeastBandwidthInputs:
 
     model: str = fields.choice("Model", DEFAULT_MODEL, models(), group="Model")
     layers: int = fields.count_field(
-        "Layers", of_model("layers", 80), 1, 10_000, follows="the model", group="Model"
+        "Layers",
+        of_model("layers", 80),
+        fields.Range(1, 10_000),
+        follows="the model",
+        group="Model",
     )
     hidden: int = fields.count_field(
         "Hidden width",
         of_model("hidden", 8192),
-        16,
-        1_000_000,
+        fields.Range(16, 1_000_000),
         note="h",
         follows="the model",
         group="Model",
@@ -58,41 +61,51 @@ class LeastBandwidthInputs:
     layer_weights: float = fields.number_field(
         "Weights of a layer",
         layer_weights_of,
-        1e-3,
-        1e7,
-        unit="million",
+        fields.Range(1e-3, 1e7, "million"),
         note="those that a token meets",
         follows="the model, 12 h^2 without one",
         group="Model",
     )
     kv_share: float = fields.percent_field(
-        "Width of keys over queries", 12.5, 0.1, 100, note="KV heads over heads", group="Model"
+        "Width of keys over queries",
+        12.5,
+        fields.Range(0.1, 100, "%"),
+        note="KV heads over heads",
+        group="Model",
     )
     expert_ffn: int = fields.count_field(
         "Width of an expert",
         lambda v: 2048 if v["model"] == OWN else max(shape(v["model"]).expert_ffn, 0) or 2048,
-        1,
-        10_000_000,
+        fields.Range(1, 10_000_000),
         follows="the model, 2048 without experts",
         group="Model",
     )
     tokens: int = fields.count_field(
         "Tokens of a micro-batch",
         8192,
-        1,
-        100_000_000,
+        fields.Range(1, 100_000_000),
         note="n = b s / c on a rank",
         group="Layout",
     )
-    tp: int = fields.count_field("Tensor-parallel size", 8, 1, 1024, note="t", group="Layout")
-    pp: int = fields.count_field("Pipeline stages", 4, 1, 256, note="p", group="Layout")
-    vpp: int = fields.count_field("Chunks of a stage", 1, 1, 64, note="v", group="Layout")
-    ep: int = fields.count_field("Expert-parallel size", 8, 1, 4096, group="Layout")
+    tp: int = fields.count_field(
+        "Tensor-parallel size", 8, fields.Range(1, 1024), note="t", group="Layout"
+    )
+    pp: int = fields.count_field(
+        "Pipeline stages", 4, fields.Range(1, 256), note="p", group="Layout"
+    )
+    vpp: int = fields.count_field(
+        "Chunks of a stage", 1, fields.Range(1, 64), note="v", group="Layout"
+    )
+    ep: int = fields.count_field("Expert-parallel size", 8, fields.Range(1, 4096), group="Layout")
     gradient_bytes: float = fields.number_field(
-        "Bytes of a gradient on the wire", 4, 0.03, 8, group="Layout"
+        "Bytes of a gradient on the wire", 4, fields.Range(0.03, 8), group="Layout"
     )
     tax: float = fields.percent_field(
-        "Acceptable tax of tensor parallelism", 10, 1, 100, note="of the forward", group="Layout"
+        "Acceptable tax of tensor parallelism",
+        10,
+        fields.Range(1, 100, "%"),
+        note="of the forward",
+        group="Layout",
     )
     device: str = fields.choice("Device", DEFAULT_DEVICE, devices(), group="Machine")
     peak_flops_per_s: float = fields.rate(
@@ -264,23 +277,28 @@ def _table(x: LeastBandwidthInputs) -> NamedTable:
 
 def least_bandwidth_charts(x: LeastBandwidthInputs) -> "tuple[Chart, ...]":
     """Return the need of every axis over the tokens of a micro-batch."""
-    from planner.learn.drawing import Line, lines_chart
+    from planner.learn.drawing import Axes, ChartText, Line, lines_chart
 
     tokens = [256 * 2**k for k in range(11)]
     each = [least(replace(x, tokens=n)) for n in tokens]
     results = [Line(key, [one[key] / 1e9 for one in each]) for key in each[0] if each[0][key] > 0]
     return (
         lines_chart(
-            "need",
-            "Least bandwidth over the tokens of a rank",
-            "Tensor, expert and pipeline traffic need the same whatever the tokens; the others "
-            "need less with more of them.",
-            ("Tokens of a micro-batch on a rank", tokens),
-            "GB/s one way",
+            ChartText(
+                "need",
+                "Least bandwidth over the tokens of a rank",
+                "Tensor, expert and pipeline traffic need the same whatever the"
+                " tokens; the others "
+                "need less with more of them.",
+            ),
+            Axes(
+                ("Tokens of a micro-batch on a rank", tokens),
+                "GB/s one way",
+                log_y=True,
+                here=x.tokens,
+                level=("network port", x.far_bytes_per_s / 1e9),
+            ),
             results,
-            log_y=True,
-            here=x.tokens,
-            level=("network port", x.far_bytes_per_s / 1e9),
         ),
     )
 

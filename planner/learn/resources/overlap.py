@@ -94,13 +94,16 @@ class OverlapInputs:
 
     model: str = fields.choice("Model", DEFAULT_MODEL, models(), group="Model")
     layers: int = fields.count_field(
-        "Layers", of_model("layers", 80), 1, 10_000, follows="the model", group="Model"
+        "Layers",
+        of_model("layers", 80),
+        fields.Range(1, 10_000),
+        follows="the model",
+        group="Model",
     )
     hidden: int = fields.count_field(
         "Hidden width",
         of_model("hidden", 8192),
-        16,
-        1_000_000,
+        fields.Range(16, 1_000_000),
         note="h",
         follows="the model",
         group="Model",
@@ -108,51 +111,72 @@ class OverlapInputs:
     layer_weights: float = fields.number_field(
         "Weights of a layer",
         layer_weights_of,
-        1e-3,
-        1e7,
-        unit="million",
+        fields.Range(1e-3, 1e7, "million"),
         note="those that a token meets",
         follows="the model, 12 h^2 without one",
         group="Model",
     )
     kv_share: float = fields.percent_field(
-        "Width of keys over queries", 12.5, 0.1, 100, note="KV heads over heads", group="Model"
+        "Width of keys over queries",
+        12.5,
+        fields.Range(0.1, 100, "%"),
+        note="KV heads over heads",
+        group="Model",
     )
     n_experts: int = fields.count_field(
-        "Experts", _experts("n_experts"), 0, 100_000, follows="the model", group="Model"
+        "Experts",
+        _experts("n_experts"),
+        fields.Range(0, 100_000),
+        follows="the model",
+        group="Model",
     )
     top_k: int = fields.count_field(
-        "Experts of a token", _top_k, 1, 1000, note="k", follows="the model", group="Model"
+        "Experts of a token",
+        _top_k,
+        fields.Range(1, 1000),
+        note="k",
+        follows="the model",
+        group="Model",
     )
     tokens: int = fields.count_field(
         "Tokens of a sequence",
         of_model("seq_len", 8192),
-        1,
-        100_000_000,
+        fields.Range(1, 100_000_000),
         note="s",
         follows="the model",
         group="Layout",
     )
     sequences: int = fields.count_field(
-        "Sequences of a micro-batch", 1, 1, 10_000, note="b", group="Layout"
+        "Sequences of a micro-batch", 1, fields.Range(1, 10_000), note="b", group="Layout"
     )
     micro_batches: int = fields.count_field(
-        "Micro-batches", 16, 1, 100_000, note="m", group="Layout"
+        "Micro-batches", 16, fields.Range(1, 100_000), note="m", group="Layout"
     )
-    tp: int = fields.count_field("Tensor-parallel size", 8, 1, 1024, note="t", group="Layout")
-    cp: int = fields.count_field("Context-parallel size", 1, 1, 1024, note="c", group="Layout")
-    ep: int = fields.count_field("Expert-parallel size", 1, 1, 4096, group="Layout")
-    pp: int = fields.count_field("Pipeline stages", 4, 1, 256, note="p", group="Layout")
-    dp: int = fields.count_field("Data-parallel size", 16, 1, 100_000, note="D", group="Layout")
+    tp: int = fields.count_field(
+        "Tensor-parallel size", 8, fields.Range(1, 1024), note="t", group="Layout"
+    )
+    cp: int = fields.count_field(
+        "Context-parallel size", 1, fields.Range(1, 1024), note="c", group="Layout"
+    )
+    ep: int = fields.count_field("Expert-parallel size", 1, fields.Range(1, 4096), group="Layout")
+    pp: int = fields.count_field(
+        "Pipeline stages", 4, fields.Range(1, 256), note="p", group="Layout"
+    )
+    dp: int = fields.count_field(
+        "Data-parallel size", 16, fields.Range(1, 100_000), note="D", group="Layout"
+    )
     gradient_bytes: float = fields.number_field(
-        "Bytes of a gradient on the wire", 4, 0.03, 8, note="2 bf16, 4 fp32", group="Layout"
+        "Bytes of a gradient on the wire",
+        4,
+        fields.Range(0.03, 8),
+        note="2 bf16, 4 fp32",
+        group="Layout",
     )
     device: str = fields.choice("Device", DEFAULT_DEVICE, devices(), group="Machine")
     domain: int = fields.count_field(
         "Scale-up domain",
         of_device("domain"),
-        1,
-        100_000,
+        fields.Range(1, 100_000),
         note="devices on one NVLink or the like",
         follows="the device",
         group="Machine",
@@ -552,7 +576,7 @@ def _differences(
 
 def overlap_charts(x: OverlapInputs) -> "tuple[Chart, ...]":
     """Return the traffic of every axis, and its times over the tokens of a micro-batch."""
-    from planner.learn.drawing import Line, bars_chart, lines_chart
+    from planner.learn.drawing import Axes, ChartText, Line, bars_chart, lines_chart
 
     result = axes(x)
     used = [axis for axis in result.values() if axis.size > 1]
@@ -573,9 +597,11 @@ def overlap_charts(x: OverlapInputs) -> "tuple[Chart, ...]":
     ]
     return (
         bars_chart(
-            "axes",
-            "Traffic of every axis in a step",
-            f"The hatched bar is waited for longest: {marked or 'none'}.",
+            ChartText(
+                "axes",
+                "Traffic of every axis in a step",
+                f"The hatched bar is waited for longest: {marked or 'none'}.",
+            ),
             "Time on the wire (ms)",
             bars,
             log_y=True,
@@ -583,15 +609,17 @@ def overlap_charts(x: OverlapInputs) -> "tuple[Chart, ...]":
             marked=marked,
         ),
         lines_chart(
-            "tokens",
-            "Traffic and compute over the tokens of a micro-batch",
-            "Gradients do not depend on the tokens; all other traffic grows with them, as compute "
-            "does.",
-            ("Tokens of a micro-batch", tokens),
-            "ms",
+            ChartText(
+                "tokens",
+                "Traffic and compute over the tokens of a micro-batch",
+                "Gradients do not depend on the tokens; all other traffic grows"
+                " with them, as compute "
+                "does.",
+            ),
+            Axes(
+                ("Tokens of a micro-batch", tokens), "ms", log_y=True, here=x.sequences * x.tokens
+            ),
             lines,
-            log_y=True,
-            here=x.sequences * x.tokens,
         ),
     )
 

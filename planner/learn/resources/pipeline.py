@@ -41,12 +41,18 @@ NARAYANAN = "Narayanan et al. 2021 (Megatron-LM), section 2.2"
 class PipelineInputs:
     """What a pipeline is made of; times and sizes of one micro-batch on one stage."""
 
-    layers: int = fields.count_field("Layers of the model", 80, 1, 10_000, group="Pipeline")
+    layers: int = fields.count_field(
+        "Layers of the model", 80, fields.Range(1, 10_000), group="Pipeline"
+    )
     stages: int = fields.count_field(
-        "Stages", 4, 1, 256, note="p, pipeline ranks", group="Pipeline"
+        "Stages", 4, fields.Range(1, 256), note="p, pipeline ranks", group="Pipeline"
     )
     micro_batches: int = fields.count_field(
-        "Micro-batches", 8, 1, 100_000, note="m, of one step and pipeline", group="Pipeline"
+        "Micro-batches",
+        8,
+        fields.Range(1, 100_000),
+        note="m, of one step and pipeline",
+        group="Pipeline",
     )
     schedule: str = fields.choice(
         "Schedule",
@@ -56,32 +62,30 @@ class PipelineInputs:
         group="Pipeline",
     )
     vpp: int = fields.count_field(
-        "Chunks of a stage", 1, 1, 32, note="v, virtual stages; interleaved only", group="Pipeline"
+        "Chunks of a stage",
+        1,
+        fields.Range(1, 32),
+        note="v, virtual stages; interleaved only",
+        group="Pipeline",
     )
     stage_s: float = fields.time(
         "Compute of a stage",
         10.24,
-        "ms",
-        1e-4,
-        1e6,
+        fields.Range(1e-4, 1e6, "ms"),
         note="forward and backward, one micro-batch",
         group="One micro-batch on one stage",
     )
     activation_bytes: float = fields.size_field(
         "Activations kept",
         64,
-        "MB",
-        1e-6,
-        1e9,
+        fields.Range(1e-6, 1e9, "MB"),
         note="for the backward",
         group="One micro-batch on one stage",
     )
     message_bytes: float = fields.size_field(
         "Message",
         64,
-        "MB",
-        1e-6,
-        1e9,
+        fields.Range(1e-6, 1e9, "MB"),
         note="to the next stage: 2 s b h bytes in bf16",
         group="One micro-batch on one stage",
     )
@@ -551,7 +555,7 @@ def _differences(
 
 def pipeline_charts(x: PipelineInputs) -> "tuple[Chart, ...]":
     """Return efficiency and activations over the number of micro-batches."""
-    from planner.learn.drawing import Line, lines_chart
+    from planner.learn.drawing import Axes, ChartText, Line, lines_chart
 
     p = x.stages
     largest = max(64, 8 * p, 2 * x.micro_batches)
@@ -581,24 +585,28 @@ def pipeline_charts(x: PipelineInputs) -> "tuple[Chart, ...]":
     ]
     return (
         lines_chart(
-            "efficiency",
-            "Efficiency over micro-batches",
-            f"With {p} stages, {4 * (p - 1)} micro-batches reach 80 % without interleaving.",
-            ("Micro-batches", places),
-            "Efficiency",
+            ChartText(
+                "efficiency",
+                "Efficiency over micro-batches",
+                f"With {p} stages, {4 * (p - 1)} micro-batches reach 80 % without interleaving.",
+            ),
+            Axes(
+                ("Micro-batches", places),
+                "Efficiency",
+                here=x.micro_batches,
+                level=("80 %", GOOD_EFFICIENCY),
+            ),
             efficiency,
-            here=x.micro_batches,
-            level=("80 %", GOOD_EFFICIENCY),
         ),
         lines_chart(
-            "activations",
-            "Peak activations over micro-batches",
-            "GPipe holds all micro-batches, the others as many as there are stages or a few more.",
-            ("Micro-batches", places),
-            "GB",
+            ChartText(
+                "activations",
+                "Peak activations over micro-batches",
+                "GPipe holds all micro-batches, the others as many as there are"
+                " stages or a few more.",
+            ),
+            Axes(("Micro-batches", places), "GB", log_y=True, here=x.micro_batches),
             held,
-            here=x.micro_batches,
-            log_y=True,
         ),
     )
 

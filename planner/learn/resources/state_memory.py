@@ -51,9 +51,7 @@ class StateMemoryInputs:
     params: float = fields.number_field(
         "Parameters",
         of_model("params", 7e9),
-        1e-3,
-        1e6,
-        unit="billion",
+        fields.Range(1e-3, 1e6, "billion"),
         follows="the model, 7 billion without one",
         group="Model",
     )
@@ -63,16 +61,14 @@ class StateMemoryInputs:
     ranks: int = fields.count_field(
         "Data-parallel devices",
         8,
-        1,
-        1_000_000,
+        fields.Range(1, 1_000_000),
         note="D, among which ZeRO shards",
         group="Machine",
     )
     model_parallel: int = fields.count_field(
         "Devices that split the model",
         1,
-        1,
-        100_000,
+        fields.Range(1, 100_000),
         note="t p: tensor times pipeline",
         group="Machine",
     )
@@ -80,21 +76,21 @@ class StateMemoryInputs:
     memory_bytes: float = fields.size_field(
         "Memory of a device",
         of_device("memory"),
-        "GB",
-        0.1,
-        1e5,
+        fields.Range(0.1, 1e5, "GB"),
         follows="the device",
         group="Machine",
     )
     reserve: float = fields.percent_field(
-        "Kept for activations and the rest", 30, 0, 95, note="of the memory", group="Machine"
+        "Kept for activations and the rest",
+        30,
+        fields.Range(0, 95, "%"),
+        note="of the memory",
+        group="Machine",
     )
     unit_params: float = fields.number_field(
         "Largest unit that FSDP gathers",
         0,
-        0,
-        1e5,
-        unit="million",
+        fields.Range(0, 1e5, "million"),
         note="two of them stand beside the shards",
         group="Model",
     )
@@ -318,7 +314,7 @@ def _differences(x: StateMemoryInputs) -> list[Difference]:
 
 def state_memory_charts(x: StateMemoryInputs) -> "tuple[Chart, ...]":
     """Return states and the largest model over the number of devices."""
-    from planner.learn.drawing import Line, doubled, lines_chart
+    from planner.learn.drawing import Axes, ChartText, Line, doubled, lines_chart
 
     recipe = RECIPES[x.recipe, "adam"]
     places = doubled(1, max(1024, 2 ** math.ceil(math.log2(x.ranks))))
@@ -341,26 +337,34 @@ def state_memory_charts(x: StateMemoryInputs) -> "tuple[Chart, ...]":
     ]
     return (
         lines_chart(
-            "states",
-            "States of a device over the devices that share them",
-            "Stage 1 falls to weights and gradients, stage 2 to weights, stage 3 without end.",
-            ("Data-parallel devices", places),
-            "GB",
+            ChartText(
+                "states",
+                "States of a device over the devices that share them",
+                "Stage 1 falls to weights and gradients, stage 2 to weights, stage 3 without end.",
+            ),
+            Axes(
+                ("Data-parallel devices", places),
+                "GB",
+                log_y=True,
+                here=x.ranks,
+                level=("what states may take", x.usable_bytes / 1e9),
+            ),
             states,
-            log_y=True,
-            here=x.ranks,
-            level=("what states may take", x.usable_bytes / 1e9),
         ),
         lines_chart(
-            "largest",
-            "Largest model over the devices that share it",
-            "Stages 1 and 2 run into a wall; stage 3 grows with the devices.",
-            ("Data-parallel devices", places),
-            "billion parameters",
+            ChartText(
+                "largest",
+                "Largest model over the devices that share it",
+                "Stages 1 and 2 run into a wall; stage 3 grows with the devices.",
+            ),
+            Axes(
+                ("Data-parallel devices", places),
+                "billion parameters",
+                log_y=True,
+                here=x.ranks,
+                level=("the model", x.params / 1e9),
+            ),
             models_,
-            log_y=True,
-            here=x.ranks,
-            level=("the model", x.params / 1e9),
         ),
     )
 

@@ -31,22 +31,22 @@ class StrongScalingInputs:
     params: float = fields.number_field(
         "Parameters",
         of_model("params", 7e9),
-        1e-4,
-        1e6,
-        unit="billion",
+        fields.Range(1e-4, 1e6, "billion"),
         follows="the model, 7 billion without one",
         group="Job",
     )
     batch: int = fields.count_field(
-        "Global batch", 2048, 1, 100_000_000, note="sequences of a step", group="Job"
+        "Global batch", 2048, fields.Range(1, 100_000_000), note="sequences of a step", group="Job"
     )
     tokens: int = fields.count_field(
-        "Tokens of a sequence", 2048, 1, 100_000_000, note="s", group="Job"
+        "Tokens of a sequence", 2048, fields.Range(1, 100_000_000), note="s", group="Job"
     )
     gradient_bytes: float = fields.number_field(
-        "Bytes of a gradient on the wire", 2, 0.03, 8, group="Job"
+        "Bytes of a gradient on the wire", 2, fields.Range(0.03, 8), group="Job"
     )
-    workers: int = fields.count_field("Workers", 64, 1, 10_000_000, note="K", group="Machine")
+    workers: int = fields.count_field(
+        "Workers", 64, fields.Range(1, 10_000_000), note="K", group="Machine"
+    )
     rate_flops_per_s: float = fields.rate("Rate of a worker", 312, group="Machine")
     link_bytes_per_s: float = fields.bandwidth("Link of a worker", 600, group="Machine")
 
@@ -216,23 +216,22 @@ def strong_scaling_result(x: StrongScalingInputs) -> CalculatorResult:
 
 def strong_scaling_charts(x: StrongScalingInputs) -> "tuple[Chart, ...]":
     """Return both times over the workers."""
-    from planner.learn.drawing import Line, doubled, lines_chart
+    from planner.learn.drawing import Axes, ChartText, Line, doubled, lines_chart
 
     workers = doubled(1, max(16384, x.workers))
     each = [times_s(replace(x, workers=k)) for k in workers]
     return (
         lines_chart(
-            "times",
-            "Compute and all-reduce over the workers",
-            "Compute falls with the workers, the all-reduce nears a constant.",
-            ("Workers", workers),
-            "ms",
+            ChartText(
+                "times",
+                "Compute and all-reduce over the workers",
+                "Compute falls with the workers, the all-reduce nears a constant.",
+            ),
+            Axes(("Workers", workers), "ms", log_y=True, here=x.workers),
             [
                 Line("compute", [a * 1e3 for a, _ in each]),
                 Line("all-reduce", [b * 1e3 if b else float("nan") for _, b in each]),
             ],
-            log_y=True,
-            here=x.workers,
         ),
     )
 

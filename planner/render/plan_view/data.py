@@ -173,32 +173,38 @@ def figure_data(one: ViewFigure) -> dict[str, Any]:
     }
 
 
+@dataclass(frozen=True, slots=True)
+class ViewOptions:
+    """How a plan came about, as far as its view tells it."""
+
+    calibration: Calibration | None = None
+    """What priced it; the shipped one without it."""
+    reference: str = ""
+    """How the commands on the view name the plan: `RESULT.json#ID`, without it `last#ID`, the last
+    result of `solve_command`."""
+    framework: str = "any"
+    """What the nearest other plans must run on."""
+    solve_command: str = ""
+
+
 def plan_view(
     model: ModelInput,
     cluster: ClusterInput,
     problem: Problem,
     plan: Plan,
-    *,
-    calibration: Calibration | None = None,
-    reference: str = "",
-    framework: str = "any",
-    solve_command: str = "",
+    options: ViewOptions = ViewOptions(),
 ) -> PlanView:
-    """Return the view of one plan; the arguments are those of `result_store.open_plan`.
-
-    `calibration` is what priced it, the shipped one without it; `reference` how the commands on
-    the view name the plan (`RESULT.json#ID`, without it `last#ID`, the last result of
-    `solve_command`); `framework` what the nearest other plans must run on.
-    """
-    known = calibration or load_calibration()
+    """Return the view of one plan; the first arguments are those of `result_store.open_plan`."""
+    calibration = options.calibration or load_calibration()
+    reference = options.reference or f"last#{plan.plan_id}"
     deck = Deck()
     times = add_time_cards(deck, problem, plan)
-    held = add_memory_cards(deck, problem, plan)
-    facts = add_headline(deck, problem, plan, cluster.operations[0], known)
+    memory = add_memory_cards(deck, problem, plan)
+    facts = add_headline(deck, problem, plan, cluster.operations[0], calibration)
     wire = communication_roofline(deck, problem, plan)
     rooflines = (compute_roofline(deck, problem, plan), *((wire,) if wire else ()))
-    bound = bound_of(problem, plan, framework, is_brief=True)
-    words, table = next_steps(deck, problem, plan, bound)
+    bound = bound_of(problem, plan, options.framework, is_brief=True)
+    next_words, table = next_steps(deck, problem, plan, bound)
     view = PlanView(
         plan_id=plan.plan_id,
         model=problem.shape.name,
@@ -209,19 +215,19 @@ def plan_view(
         binding=binding(deck, problem, bound),
         warnings=_warnings(deck, plan),
         waterfall=waterfall(deck, problem, plan, times),
-        memory=memory_by_stage(deck, problem, plan, held),
+        memory=memory_by_stage(deck, problem, plan, memory),
         timeline=drawn_timeline(deck, problem, plan),
         ranks=rank_map(deck, problem, plan, cluster),
         rooflines=rooflines,
         elasticities=elasticity_figure(deck, problem, plan),
-        next_words=words,
+        next_words=next_words,
         next_table=table,
-        frameworks=framework_files(model, cluster, problem, plan, known),
-        commands=commands(reference or f"last#{plan.plan_id}", plan, solve_command),
+        frameworks=framework_files(model, cluster, problem, plan, calibration),
+        commands=commands(reference, plan, options.solve_command),
         basis=(
             *compute_figures(problem),
             *network_figures(problem),
-            ("calibration", f"{known.name}, {known.content_hash[:12]}"),
+            ("calibration", f"{calibration.name}, {calibration.content_hash[:12]}"),
         ),
         methods=methods({card.derivation.method for card in deck.cards.values()}),
         deck=deck,

@@ -31,19 +31,22 @@ class ViewFigure:
     buttons: dict[str, Any] = field(default_factory=dict)
 
 
-def view_figure(
-    deck: Deck,
-    key: str,
-    title: str,
-    caption: Words,
-    drawn: go.Figure,
-    table: NumberTable,
-    notes: tuple[str, ...] = (),
-) -> ViewFigure:
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """What stands above and below a figure."""
+
+    key: str
+    title: str
+    caption: Words
+    notes: tuple[str, ...] = ()
+
+
+def view_figure(deck: Deck, heading: Heading, drawn: go.Figure, table: NumberTable) -> ViewFigure:
     """Return a figure; the chart's sentence and data are those of the caption and the table."""
     rows = tuple(tuple(_value(deck, cell) for cell in row) for row in table.rows)
-    chart = Chart(key, title, plain_words(caption), drawn, AnswerTable(table.heads, rows), notes)
-    return ViewFigure(chart, caption, table)
+    says, answer = plain_words(heading.caption), AnswerTable(table.heads, rows)
+    chart = Chart(heading.key, heading.title, says, drawn, answer, heading.notes)
+    return ViewFigure(chart, heading.caption, table)
 
 
 def _value(deck: Deck, cell: Cell) -> str | float | None:

@@ -13,7 +13,7 @@ from planner.render.plan_view.cards import (
     Shown,
     Words,
 )
-from planner.render.plan_view.figures import ViewFigure, view_figure
+from planner.render.plan_view.figures import Heading, ViewFigure, view_figure
 from planner.render.report.theme import CATEGORIES
 from planner.solver.answer.result import Plan
 from planner.units import GIB
@@ -121,16 +121,18 @@ def memory_by_stage(
     drawn = frame.figure(traces, checked=False)
     return view_figure(
         deck,
-        "memory",
-        "Memory of every stage",
-        caption,
+        Heading(
+            "memory",
+            "Memory of every stage",
+            caption,
+            (
+                "The peak of a stage is reached where a backward starts while all its "
+                "micro-batches are"
+                " in flight.",
+            ),
+        ),
         drawn,
         table,
-        (
-            "The peak of a stage is reached where a backward starts while all its "
-            "micro-batches are"
-            " in flight.",
-        ),
     )
 
 

@@ -299,19 +299,23 @@ class _Moved:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class _Stream:
+    """The memory traffic of operators, both ways."""
+
+    both: tuple[_Moved, _Moved]
+    launches: int
+    frac: float = 1.0
+    """Share of the sustained bandwidth that they reach."""
+
+
 def _memory_bound(
-    p: OpenedParts,
-    name: str,
-    term: str,
-    both: tuple[_Moved, _Moved],
-    launches: int,
-    n: float,
-    frac: float = 1.0,
+    p: OpenedParts, name: str, term: str, stream: _Stream, n: float
 ) -> Iterator[Operator]:
     """Yield operators whose time is their traffic, at a share of HBM, and their launches."""
     part = p.problem.pool.accelerator
-    eff = part.efficiency
-    for moved in both:
+    eff, launches, frac = part.efficiency, stream.launches, stream.frac
+    for moved in stream.both:
         time_s = moved.n_bytes / (part.hbm_bytes_per_s * eff.hbm_frac) / frac
         time_s += launches * eff.kernel_latency_s
         slower = f" / {frac:g}" if frac != 1.0 else ""
@@ -376,7 +380,7 @@ def _elementwise(p: OpenedParts, name: str, shape: ModelShape, n: float) -> Iter
                 f"{_n(tokens)} × ({' + '.join(sums)}) × {stack.elementwise_factor:g} B",
             )
         )
-    yield from _memory_bound(p, name, "elementwise", (both[0], both[1]), 6, n)
+    yield from _memory_bound(p, name, "elementwise", _Stream((both[0], both[1]), 6), n)
 
 
 def _embedding(p: OpenedParts) -> Iterator[Operator]:
@@ -392,7 +396,9 @@ def _embedding(p: OpenedParts) -> Iterator[Operator]:
         )
         for direction, width in ((FORWARD, 4.0), (BACKWARD, 8.0))
     )
-    yield from _memory_bound(p, "embedding", "embedding", (both[0], both[1]), 1, float(p.m))
+    yield from _memory_bound(
+        p, "embedding", "embedding", _Stream((both[0], both[1]), 1), float(p.m)
+    )
 
 
 def _plain_product(
@@ -436,7 +442,9 @@ def _head(p: OpenedParts) -> Iterator[Operator]:
         )
         for direction in (FORWARD, BACKWARD)
     )
-    yield from _memory_bound(p, "loss and final norm", "head", (both[0], both[1]), 4, calls)
+    yield from _memory_bound(
+        p, "loss and final norm", "head", _Stream((both[0], both[1]), 4), calls
+    )
 
 
 def _experts(p: OpenedParts) -> Iterator[Operator]:
@@ -461,7 +469,9 @@ def _experts(p: OpenedParts) -> Iterator[Operator]:
             )
             for way in ways
         ]
-        yield from _memory_bound(p, "routing", "experts", (scores[0], scores[1]), kernels, calls)
+        yield from _memory_bound(
+            p, "routing", "experts", _Stream((scores[0], scores[1]), kernels), calls
+        )
         again = rows if local > 1 and x.ep * x.etp > 1 else 0.0
         moved = [
             _Moved(
@@ -474,7 +484,7 @@ def _experts(p: OpenedParts) -> Iterator[Operator]:
         ]
         share = routed_experts.PERMUTE_FRAC
         yield from _memory_bound(
-            p, "permutation", "experts", (moved[0], moved[1]), 4, calls, share
+            p, "permutation", "experts", _Stream((moved[0], moved[1]), 4, share), calls
         )
     width = shape.expert_ffn / x.etp
     fracs = routed_experts.rows_fracs(np.array(rows / local), part, problem.job.recipe.grad_bytes)
@@ -492,7 +502,9 @@ def _experts(p: OpenedParts) -> Iterator[Operator]:
         )
         for way, each in zip(ways, (6.0, 10.0) if shape.gated else (4.0, 6.0), strict=True)
     ]
-    yield from _memory_bound(p, "experts' activation", "experts", (both[0], both[1]), 0, calls)
+    yield from _memory_bound(
+        p, "experts' activation", "experts", _Stream((both[0], both[1]), 0), calls
+    )
 
 
 def _grouped(

@@ -25,11 +25,11 @@ from planner.render.plan_view.cards import (
     Shown,
     Words,
 )
-from planner.render.plan_view.figures import ViewFigure, view_figure
+from planner.render.plan_view.figures import Heading, ViewFigure, view_figure
 from planner.render.plan_view.opened.time import opened_parts
 from planner.render.plan_view.operators import BACKWARD, DGRAD, FORWARD, WGRAD, Operator, operators
 from planner.render.plan_view.quantities import exact, quantity_text
-from planner.render.plan_view.sources import compute_figures, network_figures
+from planner.render.plan_view.sources import compute_figures
 from planner.render.report.theme import CATEGORIES
 from planner.solver.answer.result import Plan
 
@@ -126,12 +126,9 @@ def compute_roofline(deck: Deck, problem: Problem, plan: Plan) -> ViewFigure:
     )
     return view_figure(
         deck,
-        "compute-roofline",
-        "Roofline of every operator group",
-        caption,
+        Heading("compute-roofline", "Roofline of every operator group", caption, tuple(notes)),
         frame.figure(traces, checked=False),
         NumberTable(heads, rows),
-        tuple(notes),
     )
 
 
@@ -356,7 +353,7 @@ def communication_roofline(deck: Deck, problem: Problem, plan: Plan) -> ViewFigu
     for i, one in enumerate(result):
         link, on_link = binding_link(one, rates)
         x, y = flops / on_link, flops / one.time_s
-        rows.append(_transfer_row(deck, plan, one, i, flops, (link, on_link), rates))
+        rows.append(_transfer_row(deck, plan, one, i, flops, rates))
         text = (
             f"{one.axis} {one.collective}, {one.group_size} ranks, {one.tier}"
             f"<br>{quantity_text(one.sent_bytes, 'B')} in "
@@ -455,12 +452,11 @@ def communication_roofline(deck: Deck, problem: Problem, plan: Plan) -> ViewFigu
     )
     return view_figure(
         deck,
-        "communication-roofline",
-        "Communication roofline of every collective",
-        caption,
+        Heading(
+            "communication-roofline", "Communication roofline of every collective", caption, notes
+        ),
         frame.figure(traces, checked=False),
         NumberTable(heads, tuple(rows)),
-        notes,
     )
 
 
@@ -510,10 +506,9 @@ def _transfer_row(
     one: Transfer,
     i: int,
     flops: float,
-    bound: tuple[str, float],
     rates: dict[str, float],
 ) -> tuple[Cell, ...]:
-    link, on_link = bound
+    link, on_link = binding_link(one, rates)
     key, source = f"transfer-{i}", TERMS.get(one.axis, TERMS["offload"]).source
     name = f"{one.axis} {one.collective} over {one.group_size} ranks"
     m, ranks = plan.layout.n_passes, one.group_size
@@ -649,8 +644,3 @@ def _sent_share(one: Transfer) -> str:
     if one.collective in ("point-to-point", "broadcast") or one.axis == "host":
         return "1"
     return f"({ranks} − 1) / {ranks}"
-
-
-def network_inputs(problem: Problem) -> tuple[tuple[str, str], ...]:
-    """Return the figures of the networks with their sources."""
-    return network_figures(problem)

@@ -18,7 +18,7 @@ from planner.render.plan_view.cards import (
     Shown,
     Words,
 )
-from planner.render.plan_view.figures import ViewFigure, view_figure
+from planner.render.plan_view.figures import Heading, ViewFigure, view_figure
 from planner.render.plan_view.quantities import exact, total
 from planner.solver.answer.result import Plan
 
@@ -103,12 +103,17 @@ def elasticity_figure(deck: Deck, problem: Problem, plan: Plan) -> ViewFigure:
     drawn = frame.figure([trace], checked=False)
     return view_figure(
         deck,
-        "elasticities",
-        "What one per cent buys",
-        caption,
+        Heading(
+            "elasticities",
+            "What one per cent buys",
+            caption,
+            (
+                "Blue are rates, of which more is better; orange are times, of which less is"
+                " better.",
+            ),
+        ),
         drawn,
         table,
-        ("Blue are rates, of which more is better; orange are times, of which less is better.",),
     )
 
 

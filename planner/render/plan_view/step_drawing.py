@@ -26,7 +26,7 @@ from planner.render.plan_view.cards import (
     Shown,
     Words,
 )
-from planner.render.plan_view.figures import ViewFigure, view_figure
+from planner.render.plan_view.figures import Heading, ViewFigure, view_figure
 from planner.render.plan_view.quantities import exact, quantity_text
 from planner.solver.answer.result import Plan
 
@@ -175,7 +175,9 @@ def drawn_timeline(deck: Deck, problem: Problem, plan: Plan) -> ViewFigure:
     drawn = Frame(
         _height(drawing, lanes), _layout(drawing, lanes, unit, factor), legend_lines=2
     ).figure(traces, checked=False)
-    return view_figure(deck, "timeline", "One step in time", caption, drawn, table, tuple(notes))
+    return view_figure(
+        deck, Heading("timeline", "One step in time", caption, tuple(notes)), drawn, table
+    )
 
 
 def _height(drawing: Drawing, lanes: Sequence[str]) -> int:

@@ -15,7 +15,7 @@ from planner.render.plan_view.cards import (
     Shown,
     Words,
 )
-from planner.render.plan_view.figures import GROUP_COLOURS, ViewFigure, view_figure
+from planner.render.plan_view.figures import GROUP_COLOURS, Heading, ViewFigure, view_figure
 from planner.render.plan_view.quantities import exact, quantity_text, total
 from planner.solver.answer.result import Plan
 
@@ -140,7 +140,9 @@ def waterfall(deck: Deck, problem: Problem, plan: Plan, numbers: dict[str, Shown
     notes = (f"Terms that take no time here: {', '.join(nothing)}.",) if nothing else ()
     table = NumberTable(("Term", "Kind", "What", "Time", "Share"), tuple(rows))
     drawn = frame.figure(traces, checked=False)
-    return view_figure(deck, "waterfall", "Where the step time goes", caption, drawn, table, notes)
+    return view_figure(
+        deck, Heading("waterfall", "Where the step time goes", caption, notes), drawn, table
+    )
 
 
 def hidden_traffic_figure(found: Breakdown) -> tuple[float, list[str]]:

@@ -77,16 +77,18 @@ def _opened(request: schemas.PlanOf, running: RunningCall) -> OpenedPlan:
 
 def _plan_page(request: PlanPageRequest, running: RunningCall) -> Data:
     """Return title and body of the page; all of it is computed and written here, in a worker."""
-    from planner.render.plan_view.data import plan_view
+    from planner.render.plan_view.data import ViewOptions, plan_view
     from planner.render.plan_view.page import plan_body
 
     opened = _opened(request, running)
     framework = opened.options.framework
     view = plan_view(
         *opened.opened,
-        calibration=opened.options.calibration,
-        framework="any" if framework == "default" else framework,
-        solve_command=request.solve_command,
+        ViewOptions(
+            calibration=opened.options.calibration,
+            framework="any" if framework == "default" else framework,
+            solve_command=request.solve_command,
+        ),
     )
     title = f"Plan {view.plan_id}: {view.model} on {view.cluster}"
     body = plan_body(view, request.trace_link)

@@ -470,7 +470,7 @@ def drawn_freely(one: Any, chance: random.Random) -> dict[str, str]:
             if spec.choices:
                 texts[key] = chance.choice(spec.choices)[0]
                 continue
-            low, high = spec.least / spec.factor, spec.most / spec.factor
+            low, high = spec.lowest / spec.factor, spec.highest / spec.factor
             at = chance.choice(
                 (
                     low,

@@ -127,8 +127,8 @@ def test_sliders_hold_their_range_and_their_default(name: str) -> None:
         steps = [float(step) for step in spec.steps()]
         assert steps == sorted(steps)
         assert 2 <= len(steps) <= 120, key
-        assert math.isclose(steps[0] * spec.factor, spec.least, rel_tol=1e-6, abs_tol=1e-30)
-        assert math.isclose(steps[-1] * spec.factor, spec.most, rel_tol=1e-6)
+        assert math.isclose(steps[0] * spec.factor, spec.lowest, rel_tol=1e-6, abs_tol=1e-30)
+        assert math.isclose(steps[-1] * spec.factor, spec.highest, rel_tol=1e-6)
         for end in (spec.steps()[0], spec.steps()[-1]):  # both are in range
             problem = one.read({key: end}).problems.get(key, "")
             assert "out of range" not in problem
