@@ -84,7 +84,7 @@ def _plan_page(request: PlanPageRequest, running: RunningCall) -> Data:
     framework = opened.options.framework
     view = plan_view(
         *opened.opened,
-        ViewOptions(
+        options=ViewOptions(
             calibration=opened.options.calibration,
             framework="any" if framework == "default" else framework,
             solve_command=request.solve_command,
