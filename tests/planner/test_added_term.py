@@ -67,7 +67,11 @@ def test_explain_shows_it_in_its_group_and_opens_it(opened):
 def test_the_plan_view_has_its_card_its_bar_and_its_derivation(opened):
     view = plan_view(*opened)
     card = view.deck.cards["time-jitter"]
-    assert (card.value, card.derivation.formula, card.derivation.source) == (JITTER_S, "J, a constant", "made up")
+    assert (card.value, card.derivation.formula, card.derivation.source) == (
+        JITTER_S,
+        "J, a constant",
+        "made up",
+    )
     assert "jitter" in [row[0] for row in view.waterfall.table.rows]
     assert [method.title for method in view.methods if method.key == "jitter"] == [JITTER.title]
 

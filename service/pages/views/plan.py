@@ -82,9 +82,13 @@ def _plan_page(request: PlanPageRequest, running: RunningCall) -> Data:
 
     opened = _opened(request, running)
     framework = opened.options.framework
+    model, cluster, problem, plan = opened.opened
     view = plan_view(
-        *opened.opened,
-        options=ViewOptions(
+        model,
+        cluster,
+        problem,
+        plan,
+        ViewOptions(
             calibration=opened.options.calibration,
             framework="any" if framework == "default" else framework,
             solve_command=request.solve_command,
