@@ -13,8 +13,9 @@ from costmodels.comm.collectives import (
     registered,
 )
 from costmodels.comm.placement import place_group
-from planner.analyze.explain import explain_term
+from planner.analyze.explain import Explanation
 from planner.learn import calculators
+from planner.render.answers.explanation import explanation_json
 from planner.solver.answer.result_store import open_plan
 from planner.specs.loader import load_cluster
 from tests.test_docs import docs_generator
@@ -54,7 +55,7 @@ def test_a_new_all_to_all_changes_plans_with_experts(mixtral):
     _, usual = mixtral()
     with registered(quick()):
         problem, plan = mixtral()
-        text = explain_term(problem, plan, "ep")
+        text = explanation_json(Explanation(problem, plan, "ep", None))["text"]
     exchanges = [x for x in plan.breakdown.transfers if x.collective == "all-to-all"]
     assert {x.algorithm for x in exchanges} == {"quick"}
     before, after = (x.breakdown.time_s["ep"] for x in (usual, plan))

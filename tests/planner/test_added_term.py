@@ -6,7 +6,8 @@ import pytest
 
 import planner
 from costmodels.terms import TERMS, Term
-from planner.analyze.explain import explain_plan, explain_term
+from planner.analyze.explain import Explanation
+from planner.render.answers.explanation import explanation_json
 from planner.render.plan_view.data import plan_view
 from planner.solver.answer.result_store import open_plan
 from tests.test_docs import docs_generator
@@ -57,9 +58,13 @@ def jitter(monkeypatch):
 
 def test_explain_shows_it_in_its_group_and_opens_it(opened):
     _, _, problem, plan = opened
-    (line,) = [x for x in explain_plan(problem, plan).splitlines() if "unluckiest" in x]
+
+    def text_of(term):
+        return explanation_json(Explanation(problem, plan, term, None))["text"]
+
+    (line,) = [x for x in text_of("").splitlines() if "unluckiest" in x]
     assert line.split()[2:5] == ["jitter", "0.1250", "s"]
-    text = explain_term(problem, plan, "jitter")
+    text = text_of("jitter")
     assert "t = J" in text
     assert "0.1250 s" in text
 
