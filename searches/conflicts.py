@@ -90,11 +90,11 @@ def _keeps(context: Context, pin: Condition, values: NDArray[np.int32]) -> NDArr
 
 def _minimal(sets: Iterable[int]) -> frozenset[int]:
     """Return the sets of bits that contain no other one: the rest is never the easier choice."""
-    kept: list[int] = []
+    minimal: list[int] = []
     for bits in sorted({int(b) for b in sets}, key=lambda b: (b.bit_count(), b)):
-        if not any(other & bits == other for other in kept):
-            kept.append(bits)
-    return frozenset(kept)
+        if not any(other & bits == other for other in minimal):
+            minimal.append(bits)
+    return frozenset(minimal)
 
 
 class _Bits:
@@ -128,8 +128,8 @@ def _open(context: Context) -> Context:
     """
     named = {axis.name for axis in AXES.values() if not axis.is_searched}
     named |= {"recompute_layers", "recompute_modules", "dp_overlap"}
-    kept = {a: v for a, v in context.options.only.items() if a in named}
-    return replace(context, options=replace(context.options, only=kept, at_most={}))
+    only = {a: v for a, v in context.options.only.items() if a in named}
+    return replace(context, options=replace(context.options, only=only, at_most={}))
 
 
 def choices(context: Context) -> Choices:
@@ -207,17 +207,17 @@ def _free_groups(
 class _Solver:
     """The model of one search; asked again and again with fewer conditions."""
 
-    def __init__(self, found: Choices) -> None:
+    def __init__(self, options: Choices) -> None:
         self._cp = cp_sat.cp_model()
         self._model: Any = self._cp.CpModel()
-        self._conditions = found.conditions
+        self._conditions = options.conditions
         self._holds = [
-            self._model.new_bool_var(f"{c.code} {c.axis}".strip()) for c in found.conditions
+            self._model.new_bool_var(f"{c.code} {c.axis}".strip()) for c in options.conditions
         ]
         chosen = []
         of_batch: dict[int, Any] = {}
         of_rest: dict[int, Any] = {}
-        for i, (shape_bits, batches, rest) in enumerate(found.groups):
+        for i, (shape_bits, batches, rest) in enumerate(options.groups):
             group = self._choice(f"shapes {i}", shape_bits)
             chosen.append(group)
             for sets, variables, name in ((batches, of_batch, "mbs"), (rest, of_rest, "other")):

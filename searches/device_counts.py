@@ -203,12 +203,12 @@ class StepBounds:
         context, space = self.context(n_devices), self.promising(n_devices, limit_s)
         # The bounds hold for the exact times too: what they place above the limit stays there.
         slowest_s = limit_s * (1.0 + CLOSED_FORM_GAP)
-        known = Limits(last_s=slowest_s, first_s=0.0, exact_s=limit_s)
+        limits = Limits(last_s=slowest_s, first_s=0.0, exact_s=limit_s)
         results: list[Candidate] = []
         for shard in make_shards(context, space.shapes, limit_s, self._grid(context)):
-            results += search_shard(replace(shard, known=known)).best
+            results += search_shard(replace(shard, limits=limits)).best
             results = sorted(results, key=closed_form_order)[:MOST_EXACT]
-            known = known.after(results, MOST_EXACT)
+            limits = limits.after(results, MOST_EXACT)
         results = [c for c in results if c.closed_form_s < slowest_s]
         priced: list[Candidate] = []
         for start in range(0, len(results), EXACT_AT_ONCE):
@@ -235,10 +235,10 @@ class StepBounds:
                 alike.setdefault(self._layers_key(self.context(n)), []).append(n)
         for some in alike.values():
             degrees = [list(shape_degrees(self.context(n))) for n in some]
-            every = [one for mine in degrees for one in mine]
+            every = [one for own_degrees in degrees for one in own_degrees]
             result, end = self._of_plain_degrees(self.context(some[0]), every), 0
-            for n, mine in zip(some, degrees, strict=True):
-                start, end = end, end + len(mine)
+            for n, own_degrees in zip(some, degrees, strict=True):
+                start, end = end, end + len(own_degrees)
                 least = float(result[start:end].min(initial=math.inf))
                 self._least[n] = straggler_factor(self.context(n).problem, n) * least
 
@@ -248,8 +248,8 @@ class StepBounds:
         Less what the host takes where optimizers may be offloaded.
         """
         params = total_params(self.problem.shape, self.problem.job.seq_len)
-        away = offers_offload(self.context(n_devices))
-        return least_state_bytes(self.problem, n_devices, away) * params
+        offload = offers_offload(self.context(n_devices))
+        return least_state_bytes(self.problem, n_devices, offload) * params
 
     def of_shapes(self, context: Context, shapes: ShapeTable) -> Floats:
         """Return the lower bound on the step time of each shape, seconds."""
@@ -265,20 +265,23 @@ class StepBounds:
         """Return `_of_degrees` as if no node was slow: that hangs on the number of devices."""
         if not degrees:
             return np.zeros(0)
-        found, of = self._layers_of(context, [(tp, cp) for tp, _, cp, _ in degrees])
+        minima, pair_idx = self._layers_of(context, [(tp, cp) for tp, _, cp, _ in degrees])
         tp, pp, _, dp = np.array(degrees, dtype=np.int64).T[:, :, None, None]
         layers, split = context.problem.shape.layers, _splits_backward(context.options)
         sequences = context.problem.job.global_batch // dp
-        layer_s, held = found.layer_s[of], found.expert_params[of][..., None]
-        possible = self._holds_experts(context, held, tp, pp) & np.isfinite(layer_s)
-        possible = possible & (sequences % found.mbs == 0)
+        layer_s, expert_params = (
+            minima.layer_s[pair_idx],
+            minima.expert_params[pair_idx][..., None],
+        )
+        possible = self._holds_experts(context, expert_params, tp, pp) & np.isfinite(layer_s)
+        possible = possible & (sequences % minima.mbs == 0)
         fullest = np.ceil(2 * layers / pp) / 2 * layer_s
-        mean = (layers * found.mean_layer_s[of] + found.ends_s[of]) / pp
+        mean = (layers * minima.mean_layer_s[pair_idx] + minima.ends_s[pair_idx]) / pp
         wait = 0.0 if split else (pp - 1) * (pp - 2) / (2 * pp)
-        head = found.head_s[of] * (0.5 if split else 1.0)
+        head = minima.head_s[pair_idx] * (0.5 if split else 1.0)
         fullest = np.maximum(np.maximum(fullest, mean), head)
         with np.errstate(invalid="ignore"):  # inf times no wait, where nothing is possible
-            step = sequences / found.mbs * fullest + wait * layer_s
+            step = sequences / minima.mbs * fullest + wait * layer_s
         return np.asarray(np.where(possible, step, math.inf).min(axis=(1, 2), initial=math.inf))
 
     def _holds_experts(self, context: Context, expert_params: Floats, tp: Ints, pp: Ints) -> Bools:
@@ -295,12 +298,12 @@ class StepBounds:
             one = np.ones(1, dtype=np.int32)
             routed = shape.n_expert_layers * float(expert_params_of(shape, one, one)[0])
             self._rest_params = total_params(shape, problem.job.seq_len) - routed
-        held = (shape.n_expert_layers * expert_params + self._rest_params / tp) / pp
+        params = (shape.n_expert_layers * expert_params + self._rest_params / tp) / pp
         recipe, usable = problem.job.recipe, problem.pool.usable_bytes
-        kept = param_bytes_kept(recipe, problem.stack)
-        ok = (kept.weights + kept.grads) * held <= usable
+        bytes_of = param_bytes_kept(recipe, problem.stack)
+        ok = (bytes_of.weights + bytes_of.grads) * params <= usable
         sharded = (pp == 1) | (context.options.framework == "any")
-        states = recipe.param_bytes * held <= usable
+        states = recipe.param_bytes * params <= usable
         return np.asarray(
             ok | (sharded & (states | (2.0 * recipe.param_bytes * expert_params <= usable)))
         )
@@ -316,12 +319,12 @@ class StepBounds:
         """Return the least times of layers, and where each (tp, cp) finds its own."""
         key = self._layers_key(context)
         grids: tuple[int, ...] = key[0]
-        known = self._layers.get(key)
-        if known is None or any(pair not in known.pairs for pair in pairs):
-            wanted = sorted({*(known.pairs if known else ()), *pairs})
-            known = _least_layers(context, wanted, grids, self._grid(context))
-            self._layers[key] = known
-        return known, np.array([known.pairs[pair] for pair in pairs], dtype=np.intp)
+        minima = self._layers.get(key)
+        if minima is None or any(pair not in minima.pairs for pair in pairs):
+            wanted = sorted({*(minima.pairs if minima else ()), *pairs})
+            minima = _least_layers(context, wanted, grids, self._grid(context))
+            self._layers[key] = minima
+        return minima, np.array([minima.pairs[pair] for pair in pairs], dtype=np.intp)
 
     def _are_of(self, context: Context) -> bool:
         """Tell whether a search is of the job and the pins of these bounds."""
@@ -449,7 +452,7 @@ def _least_layers(
     job = context.problem.job
     mbs = mbs[job.global_batch % mbs == 0]
     columns: list[tuple[int, ...]] = []
-    held: list[list[tuple[int, int]]] = []
+    expert_grids: list[list[tuple[int, int]]] = []
     for i, (tp, cp) in enumerate(pairs):
         offered = [
             (ep, etp)
@@ -458,21 +461,21 @@ def _least_layers(
             for etp in expert_tensor_degrees(context, tp)
             if options.allows("etp", etp)
         ]
-        held.append(offered)
+        expert_grids.append(offered)
         kinds = [kind for kind in exchanges(cp) if options.allows("cp_comm", kind)]
         columns += [
             (i, j, tp, cp, kind, *pair) for j, pair in enumerate(offered) for kind in kinds
         ]
-    size = len(pairs), max(map(len, held), default=0), len(mbs)
+    size = len(pairs), max(map(len, expert_grids), default=0), len(mbs)
     params = np.zeros(size[:2])
-    for i, offered in enumerate(held):
+    for i, offered in enumerate(expert_grids):
         if offered:
             ep, etp = np.array(offered, dtype=np.int32).T
             params[i, : len(offered)] = expert_params_of(context.problem.shape, ep, etp)
     entries = {name: np.full(size, math.inf) for name in ("layer_s", "mean_layer_s")}
     entries |= {name: np.full(size, math.inf) for name in ("ends_s", "head_s")}
-    known = {pair: i for i, pair in enumerate(pairs)}
-    minima = LayerMinima(known, mbs.astype(np.float64), params, **entries)
+    row_of = {pair: i for i, pair in enumerate(pairs)}
+    minima = LayerMinima(row_of, mbs.astype(np.float64), params, **entries)
     if not columns or not len(mbs):
         return minima
     rows = np.array(columns, dtype=np.int32)
@@ -490,21 +493,21 @@ def _least_layers(
     rows, splits = rows[ok], splits.take(np.flatnonzero(ok))
     grid = grid or layer_grid(context.problem, splits, mbs, n_sp)
     table = grid.table(splits, np.zeros(1, dtype=np.int32))
-    of, size_of, sp = (
+    split_idx, size_of, sp = (
         x.ravel().astype(np.int32)
         for x in np.meshgrid(np.arange(len(splits)), mbs, np.arange(n_sp), indexing="ij")
     )
-    at = table.index(of, size_of, sp).reshape(len(splits), len(mbs), n_sp)
+    term_idx = table.index(split_idx, size_of, sp).reshape(len(splits), len(mbs), n_sp)
 
     def least(times: Floats) -> Floats:
         best = np.full(size, math.inf)
-        np.minimum.at(best, (rows[:, 0], rows[:, 1]), times[at].min(axis=-1))
+        np.minimum.at(best, (rows[:, 0], rows[:, 1]), times[term_idx].min(axis=-1))
         return best
 
     layer_s, mean_s = _layers(context, table.terms, least)
     ends_s = least(table.terms.embedding.total_s + table.terms.head.total_s)
     head_s = least(table.terms.head.total_s)
-    return LayerMinima(known, minima.mbs, params, layer_s, mean_s, ends_s, head_s)
+    return LayerMinima(row_of, minima.mbs, params, layer_s, mean_s, ends_s, head_s)
 
 
 def _layers(

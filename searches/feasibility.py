@@ -41,10 +41,10 @@ def any_fits(context: Context, stop: Callable[[], bool] | None = None) -> bool:
         layers = layer_table(
             context.problem, shard.shapes, axes.mbs, axes.recompute_modules, context.options.n_sp
         )
-        for found in plan_blocks(context, shard.shapes, axes, masks, BLOCK_CELLS):
-            rows = join(context.problem, terms, found.block, layers)
-            fits = found.legal & (peak_bytes(rows) <= context.problem.pool.usable_bytes)
-            if found.block.activation_offload_layers.any():
+        for block in plan_blocks(context, shard.shapes, axes, masks, BLOCK_CELLS):
+            rows = join(context.problem, terms, block.block, layers)
+            fits = block.legal & (peak_bytes(rows) <= context.problem.pool.usable_bytes)
+            if block.block.activation_offload_layers.any():
                 fits &= fits_host_with_activations(rows)
             if fits.any():
                 return True

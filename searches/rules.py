@@ -503,8 +503,8 @@ def _splits(c: Context, s: ShapeTable) -> Bools:
 
     def exists(p: int, v: int, i: int) -> bool:
         name = s.splits[i]
-        held = stage_layers(layers, p, v, name)
-        return bool(held) and (name == "even" or held != stage_layers(layers, p, v, "even"))
+        counts = stage_layers(layers, p, v, name)
+        return bool(counts) and (name == "even" or counts != stage_layers(layers, p, v, "even"))
 
     rows = zip(*(column.tolist() for column in result.columns), strict=True)
     return np.array([exists(*row) for row in rows], dtype=bool)[result.index]
@@ -574,9 +574,9 @@ def least_model_parallel(context: Context) -> float:
     if sharded or not context.options.memory_bound:
         return 0.0
     problem, pool = context.problem, context.problem.pool
-    kept = param_bytes_kept(problem.job.recipe, problem.stack)
-    held = (kept.weights + kept.grads) * _params(context)
-    return held / max(pool.usable_bytes, 1.0)
+    per_param = param_bytes_kept(problem.job.recipe, problem.stack)
+    least_bytes = (per_param.weights + per_param.grads) * _params(context)
+    return least_bytes / max(pool.usable_bytes, 1.0)
 
 
 def fully_sharded_bytes(context: Context) -> float:
@@ -617,15 +617,17 @@ def offers_activation_offload(context: Context) -> bool:
     return bool(named or only.get("activation_offload_layers", frozenset()) - {0})
 
 
-def offloads_whole_layers(shape: ModelShape, kind: Ints, recomputed: Ints, away: Ints) -> Bools:
+def offloads_whole_layers(
+    shape: ModelShape, kind: Ints, recomputed: Ints, offloaded: Ints
+) -> Bools:
     """Tell whether the layers whose activations are on the host are some that can be.
 
     None; without recomputation the first of all, with `RESIDENT_LAYERS` left; with full
     recomputation the recomputed ones. `kind` is a position in `RECOMPUTES`.
     """
     none, full = (RECOMPUTES.index(name) for name in ("none", "full"))
-    first = (kind == none) & (away <= shape.layers - RESIDENT_LAYERS)
-    return np.asarray((away == 0) | first | ((kind == full) & (away == recomputed)))
+    first = (kind == none) & (offloaded <= shape.layers - RESIDENT_LAYERS)
+    return np.asarray((offloaded == 0) | first | ((kind == full) & (offloaded == recomputed)))
 
 
 def usable_host_bytes(problem: Problem) -> float:

@@ -52,7 +52,7 @@ def leave_for_neighbours(prepared: Prepared, answers: list[ShardAnswer]) -> None
         context.shared.keep(_neighbours_key(context), layouts, size_bytes)
 
 
-def neighbours_limits(prepared: Prepared, known: Limits) -> Limits:
+def neighbours_limits(prepared: Prepared, limits: Limits) -> Limits:
     """Return the limits that the best plans of a neighbouring problem leave, priced here.
 
     The space is the same, so those that fit are plans of this search, each of another pipeline:
@@ -61,17 +61,17 @@ def neighbours_limits(prepared: Prepared, known: Limits) -> Limits:
     """
     context = prepared.context
     bounded = context.options.bound and not context.options.front
-    away = offers_offload(context) or offers_activation_offload(context)
-    if context.shared is None or not bounded or away:
-        return known
+    offload = offers_offload(context) or offers_activation_offload(context)
+    if context.shared is None or not bounded or offload:
+        return limits
     layouts = context.shared.look(_neighbours_key(context))
     if not layouts:
-        return known
+        return limits
     usable = context.problem.pool.usable_bytes
     priced = price_layouts(context.problem, layouts, prepared.grid)
     fits = [c for c in priced if c.peak_bytes * (1.0 + NEIGHBOURS_MARGIN) <= usable]
     raised = [replace(c, closed_form_s=c.closed_form_s * (1.0 + NEIGHBOURS_MARGIN)) for c in fits]
-    return known.after(sorted(raised, key=closed_form_order), context.options.n_finalists)
+    return limits.after(sorted(raised, key=closed_form_order), context.options.n_finalists)
 
 
 def search(
@@ -99,14 +99,14 @@ def search(
     n_shapes, size = SHARD_SHAPES, SHARDS_PER_TASK
     if stop is not None and not isinstance(stop, Seldom):
         n_shapes, size = STOPPABLE_SHAPES, 1
-    n, stopped, known = context.options.n_finalists, "", Limits(rival_s=context.options.rival_s)
+    n, stopped, limits = context.options.n_finalists, "", Limits(rival_s=context.options.rival_s)
     prepared = prepare(context, space.shapes)
     if is_whole and len(space.shapes):
-        known = neighbours_limits(prepared, known)
-    if np.isfinite(known.last_s):  # as if the first were searched
+        limits = neighbours_limits(prepared, limits)
+    if np.isfinite(limits.last_s):  # as if the first were searched
         prepared = replace(prepared, first=np.zeros_like(prepared.first))
-    first = prepared.shards(np.flatnonzero(prepared.first), n_shapes, known)
-    shards, nearest, requested = first + prepared.rest(n_shapes, known), False, False
+    first = prepared.shards(np.flatnonzero(prepared.first), n_shapes, limits)
+    shards, nearest, requested = first + prepared.rest(n_shapes, limits), False, False
     answers: list[ShardAnswer] = []
     round_before: tuple[list[ShardAnswer], Limits] | None = None
 
@@ -115,7 +115,7 @@ def search(
         bounded = context.options.bound and not context.options.front
         share, n_plans = PRICED_SHARE if bounded else 1.0, 0
         for shard in shards[len(first) :]:
-            n_plans += count_plans(replace(shard, known=known))
+            n_plans += count_plans(replace(shard, limits=limits))
             if n_plans * share >= enough or (stop is not None and stop()):
                 break
         return int(n_plans * share)
@@ -128,32 +128,32 @@ def search(
                 if stop is not None and answers and stop():
                     stopped = "time limit"
                     break
-                at = len(answers)
-                if at == len(first):
-                    shards = first + prepared.rest(n_shapes, known)
-                if at < len(first):
-                    known_now = replace(shards[at], known=known, nearest=nearest)
+                n_answered = len(answers)
+                if n_answered == len(first):
+                    shards = first + prepared.rest(n_shapes, limits)
+                if n_answered < len(first):
+                    known_now = replace(shards[n_answered], limits=limits, nearest=nearest)
                     results = [search_shard(known_now)]
                 else:
                     if not requested:
                         executor.prepare(left)
                         requested = True
                     n_group = max(1, executor.group_size * size // SHARDS_PER_TASK)
-                    group = shards[at : at + n_group]
+                    group = shards[n_answered : n_answered + n_group]
                     results = executor.map(
-                        search_shard, [replace(x, known=known, nearest=nearest) for x in group]
+                        search_shard, [replace(x, limits=limits, nearest=nearest) for x in group]
                     )
                 answers.extend(results)
                 best = sorted(
                     (c for x in (best, *(a.best for a in results)) for c in x),
                     key=closed_form_order,
                 )
-                known = known.after(best[:n], n)
+                limits = limits.after(best[:n], n)
                 if best and tell_best is not None:
                     tell_best(best[0].closed_form_s)
                 if progress is not None:
                     progress(len(answers), len(shards))
-            merged = merged_answers(context, space, answers, known)
+            merged = merged_answers(context, space, answers, limits)
             nothing = merged.n_legal and not merged.n_fit
             if nothing and not stopped and not nearest:
                 nearest = True
@@ -161,25 +161,25 @@ def search(
             if is_whole and not stopped:
                 leave_for_neighbours(prepared, answers)
             first_s = merged.finalists[0].step_s if merged.finalists else 0.0
-            if stopped or first_s <= known.rivals_s:
+            if stopped or first_s <= limits.rivals_s:
                 break
             # The exact time of the first lies further above its closed form than was looked at.
-            round_before = answers.copy(), known
-            known = replace(known, settled_s=first_s)
+            round_before = answers.copy(), limits
+            limits = replace(limits, settled_s=first_s)
     except KeyboardInterrupt:
         if not round_before and not any(answer.best for answer in answers):
             raise
         stopped = "interrupted"
-        merged = merged_answers(context, space, answers, known)
+        merged = merged_answers(context, space, answers, limits)
     finally:
         executor.close()
     unseen = [float(shard.least_s.min(initial=np.inf)) for shard in shards[len(answers) :]]
     if stopped and round_before:
         # It priced all that can be the first but for what its own bound left out.
-        answers, known = round_before
-        merged, unseen = merged_answers(context, space, answers, known), [known.least_s]
+        answers, limits = round_before
+        merged, unseen = merged_answers(context, space, answers, limits), [limits.least_s]
     try:
-        merged = with_uneven_splits(context, merged, space.shapes, whole=not stopped)
+        merged = with_uneven_splits(context, merged, space.shapes, is_whole_space=not stopped)
     except KeyboardInterrupt:
         stopped = "interrupted"
     return replace(

@@ -230,7 +230,7 @@ def derived(problem: Problem, layout: Layout, changes: Mapping[str, Any]) -> Lay
     modules = x.recompute_modules
     if "recompute_modules" in changes:
         kind, modules = "selective", modules_of(MODULE_SETS.index(changes["recompute_modules"]))
-    again = _recomputed(kind, counts, x, changes)
+    recompute_layers = _recomputed(kind, counts, x, changes)
     etp = int(changes.get("etp", x.etp))
     values = {axis.name: changes.get(axis.name, x.value(axis.name)) for axis in switch_axes()}
     near = replace(
@@ -252,10 +252,10 @@ def derived(problem: Problem, layout: Layout, changes: Mapping[str, Any]) -> Lay
         etp=min(etp, tp) if "tp" in changes else etp,
         mbs=int(changes.get("mbs", x.mbs)),
         recompute=kind,
-        recompute_layers=again,
+        recompute_layers=recompute_layers,
         recompute_modules=modules,
         rank_order=str(changes.get("rank_order", x.rank_order)),
-        activation_offload_layers=_offloaded(shape.layers, pp, kind, again, x, changes),
+        activation_offload_layers=_offloaded(shape.layers, pp, kind, recompute_layers, x, changes),
     )
     return replace(
         near,
@@ -313,9 +313,9 @@ def _recomputed(kind: str, counts: tuple[int, ...], x: Layout, changes: Mapping[
 
 
 def _priced(
-    problem: Problem, layout: Layout, found: Mapping[Layout, tuple[str, ...]]
+    problem: Problem, layout: Layout, axes_of: Mapping[Layout, tuple[str, ...]]
 ) -> tuple[Neighbour, ...]:
-    layouts = list(found)
+    layouts = list(axes_of)
     if not layouts:
         return ()
     table = PlanTable.from_layouts(layouts)
@@ -328,7 +328,7 @@ def _priced(
     out = [
         Neighbour(
             near,
-            _changes(layout, near, found[near]),
+            _changes(layout, near, axes_of[near]),
             exact.get(i, float(rough[i])),
             float(peaks[i]),
         )
@@ -424,13 +424,13 @@ def _each_once(tried: Sequence[Tried]) -> list[Tried]:
     One chunk of an interleaved schedule is 1F1B, whether vpp or the schedule says so.
     """
     seen: set[Layout] = set()
-    kept = []
+    distinct = []
     for axis, value, near in tried:
         if near is None or near not in seen:
-            kept.append((axis, value, near))
+            distinct.append((axis, value, near))
         if near is not None:
             seen.add(near)
-    return kept
+    return distinct
 
 
 def _recipe_steps(

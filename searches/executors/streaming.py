@@ -118,14 +118,14 @@ class SerialStream:
         """Yield the items in their order with their answers (`Stream.answers`)."""
         run = make_run()
         for item in (item for chunk in chunks for item in chunk):
-            found: Answer | Lost
+            answer: Answer | Lost
             try:
                 with _alarm(limit_s):
-                    found = run(item)
+                    answer = run(item)
             except _OverLimit:
-                found = Lost(_late(limit_s), over_limit=True)
+                answer = Lost(_late(limit_s), over_limit=True)
                 run = make_run()  # what items share may be half made
-            yield item, found
+            yield item, answer
 
 
 def _late(limit_s: float) -> str:
@@ -393,10 +393,10 @@ class _Processes:
     def start(self) -> _Process:
         link, its_link = self._context.Pipe()
         its_life, life = self._context.Pipe(duplex=False)
-        held = [end for x in self._workers for end in (x.link, x.life)] + [link, life]
+        inherited = [end for x in self._workers for end in (x.link, x.life)] + [link, life]
         process = self._context.Process(
             target=_work,
-            args=(its_link, its_life, held if self._forks else [], self._make_run),
+            args=(its_link, its_life, inherited if self._forks else [], self._make_run),
             daemon=True,
         )
         with warnings.catch_warnings():

@@ -182,7 +182,7 @@ class Case:
         Micro-batches are another axis and not stated here (`of_batches`).
         """
         shardings, n_options = kinds.shardings, len(kinds.recompute)
-        modules, away = kinds.recompute_modules, kinds.activation_offload_layers
+        modules, offloaded_layers = kinds.recompute_modules, kinds.activation_offload_layers
         if modules is None:
             modules = np.where(kinds.recompute == RECOMPUTES.index("selective"), 1, 0)
         of_mode: dict[str, Any] = {"sp": kinds.sp > 0}
@@ -201,7 +201,9 @@ class Case:
             "recompute": kinds.recompute,
             "recompute_layers": kinds.recompute_layers,
             "recompute_modules": modules,
-            "activation_offload_layers": np.zeros(n_options, np.int32) if away is None else away,
+            "activation_offload_layers": np.zeros(n_options, np.int32)
+            if offloaded_layers is None
+            else offloaded_layers,
         }
         return Case(
             **_shape_fields(problem, shapes, 3),
@@ -240,10 +242,10 @@ class Case:
         words of `Layout`; a field that is left out is not stated, and no rule may need it. So a
         run whose degrees do not multiply to its devices simply has no `dp`.
         """
-        stated = dict(layout or {})
-        own = {axis.name for axis in switch_axes()} & stated.keys()
-        switches = {name: AXES[name].code(stated.pop(name)) for name in sorted(own)}
-        fields: dict[str, Any] = dict.fromkeys((*LAYOUT_FIELDS, "counts"), UNKNOWN) | stated
+        entries = dict(layout or {})
+        own = {axis.name for axis in switch_axes()} & entries.keys()
+        switches = {name: AXES[name].code(entries.pop(name)) for name in sorted(own)}
+        fields: dict[str, Any] = dict.fromkeys((*LAYOUT_FIELDS, "counts"), UNKNOWN) | entries
         for name in ("schedule", "cp_comm", "recompute", "recompute_modules"):
             if fields[name] is not UNKNOWN:
                 fields[name] = AXES[name].code(fields[name])
@@ -371,8 +373,8 @@ def _order_names(shapes: ShapeTable) -> NDArray[np.str_]:
     return np.array(RANK_ORDERS)[shapes.rank_order]
 
 
-def _one_of(values: Any, words: Sequence[str], names: Sequence[str]) -> Bools:
-    result: Bools = values == words.index(names[0])
+def _one_of(values: Any, choices: Sequence[str], names: Sequence[str]) -> Bools:
+    result: Bools = values == choices.index(names[0])
     for name in names[1:]:
-        result = result | (values == words.index(name))
+        result = result | (values == choices.index(name))
     return result

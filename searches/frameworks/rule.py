@@ -94,20 +94,20 @@ def conditions_rule(
     framework: str,
     code: str,
     title: str,
-    found: Callable[[Case], list[str]],
+    broken_conditions: Callable[[Case], list[str]],
     closest: Words,
     source: str,
     when: When = "parse",
     versions: str = "",
     covers: tuple[str, ...] = (),
 ) -> FrameworkRule:
-    """Return a rule of several conditions over settings; `found` names those that are broken."""
+    """Return a rule of several conditions on settings; `broken_conditions` names broken ones."""
     return setting_rule(
         framework,
         code,
         title,
-        lambda c: bool(found(c)),
-        lambda c: "; ".join(found(c)),
+        lambda c: bool(broken_conditions(c)),
+        lambda c: "; ".join(broken_conditions(c)),
         closest,
         source,
         when,

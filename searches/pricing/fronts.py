@@ -20,11 +20,11 @@ def staircase(candidates: Iterable[Candidate]) -> list[Candidate]:
     Fastest first, so memory falls along the list. Of plans with equal numbers the first by
     `layout_key` stays, so the answer does not depend on the order of the candidates.
     """
-    kept: list[Candidate] = []
+    steps: list[Candidate] = []
     for c in sorted(candidates, key=closed_form_order):
-        if not kept or c.peak_bytes < kept[-1].peak_bytes:
-            kept.append(c)
-    return kept
+        if not steps or c.peak_bytes < steps[-1].peak_bytes:
+            steps.append(c)
+    return steps
 
 
 def merged_front(parts: Iterable[Sequence[Candidate]]) -> list[Candidate]:
@@ -78,8 +78,8 @@ def _undominated(times: Floats, peaks: Floats) -> NDArray[np.intp]:
     first = p < before
     # A row equal to the one before it in both numbers is as good as that one.
     group = np.concatenate(([True], (t[1:] != t[:-1]) | (p[1:] != p[:-1]))) if len(p) else first
-    of = np.maximum.accumulate(np.where(group, np.arange(len(p)), 0))
-    return np.asarray(order[first[of]])
+    first_idx = np.maximum.accumulate(np.where(group, np.arange(len(p)), 0))
+    return np.asarray(order[first[first_idx]])
 
 
 def non_dominated(items: Sequence[tuple[Point, Item]]) -> list[tuple[Point, Item]]:
@@ -90,11 +90,11 @@ def non_dominated(items: Sequence[tuple[Point, Item]]) -> list[tuple[Point, Item
     >>> non_dominated([((1, 3), "a"), ((2, 2), "b"), ((2, 3), "c"), ((1, 3), "d")])
     [((1, 3), 'a'), ((2, 2), 'b')]
     """
-    kept: list[tuple[Point, Item]] = []
+    front: list[tuple[Point, Item]] = []
     for point, item in sorted(items, key=_point):
-        if not dominated(point, [p for p, _ in kept]):
-            kept.append((point, item))
-    return kept
+        if not dominated(point, [p for p, _ in front]):
+            front.append((point, item))
+    return front
 
 
 def _point(entry: tuple[Point, Any]) -> Point:

@@ -77,7 +77,7 @@ class Outcome:
 
 
 def merged_answers(
-    context: Context, space: ShapeSpace, answers: list[ShardAnswer], known: Limits
+    context: Context, space: ShapeSpace, answers: list[ShardAnswer], limits: Limits
 ) -> Outcome:
     """Merge shard answers in shard order and re-price the best with the exact recurrence."""
     best = sorted((c for answer in answers for c in answer.best), key=closed_form_order)
@@ -93,7 +93,7 @@ def merged_answers(
         for code, count in answer.rejected.items():
             rejected[code] = rejected.get(code, 0) + count
     bounded = context.options.bound and not context.options.front
-    bound_s = known.least_s if bounded else float("inf")
+    bound_s = limits.least_s if bounded else float("inf")
     n_legal = sum(int(a.batches.n_legal.sum()) for a in answers)
     counts = [a.batches.priced(bound_s) for a in answers]
     n_priced, n_fit = (sum(column) for column in zip(*counts, strict=True)) if counts else (0, 0)
@@ -120,31 +120,32 @@ def merged_answers(
 
 
 def with_uneven_splits(
-    context: Context, found: Outcome, shapes: ShapeTable, *, whole: bool
+    context: Context, outcome: Outcome, shapes: ShapeTable, *, is_whole_space: bool
 ) -> Outcome:
     """Return the outcome with the layers of its most promising shapes split unevenly as well.
 
-    Where nothing fits after a `whole` search, those of the shapes that miss the memory by least.
+    Where nothing fits after a search of the whole space, those of the shapes that miss the memory
+    by least.
     """
-    if found.finalists or not whole:
+    if outcome.finalists or not is_whole_space:
         priced = [
-            SplitPlan(c.layout, c.closed_form_s, c.peak_bytes, c.step_s) for c in found.finalists
+            SplitPlan(c.layout, c.closed_form_s, c.peak_bytes, c.step_s) for c in outcome.finalists
         ]
         improved = improve_splits(context, priced)
-    elif found.n_legal and splits_wanted(context.options):
+    elif outcome.n_legal and splits_wanted(context.options):
         misses = nearest_misses(context, shapes, MAX_MISSES)
         improved = splits_that_fit(context, [c.layout for c in misses])
     else:
         improved = Improved()
     more = (Candidate(x.layout, x.closed_form_s, x.peak_bytes, x.step_s) for x in improved.plans)
-    finalists = tuple(sorted([*found.finalists, *more], key=_exact_order))
+    finalists = tuple(sorted([*outcome.finalists, *more], key=_exact_order))
     return replace(
-        found,
+        outcome,
         finalists=finalists,
         split_shapes=improved.shapes,
         n_misses=improved.n_misses,
         n_hopeless=improved.n_hopeless,
-        closest=None if finalists else found.closest,
+        closest=None if finalists else outcome.closest,
     )
 
 

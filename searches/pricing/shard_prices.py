@@ -48,8 +48,8 @@ class Batches:
 
     def priced(self, limit_s: float) -> tuple[int, int]:
         """Return (legal, fitting) plans of the batches whose bound is no higher than a limit."""
-        kept = self.least_s <= limit_s
-        return int(self.n_legal[kept].sum()), int(self.n_fit[kept].sum())
+        is_priced = self.least_s <= limit_s
+        return int(self.n_legal[is_priced].sum()), int(self.n_fit[is_priced].sum())
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def search_shard(shard: Shard) -> ShardAnswer:
     rivals: list[Candidate] = []
     closest: Candidate | None = None
     front = Front() if context.options.front else None
-    n, n_faster, limits = context.options.n_finalists, 0, shard.known
+    n, n_faster, limits = context.options.n_finalists, 0, shard.limits
     bounded = context.options.bound and front is None
     # Of shapes whose bounds are all too high nothing but the counts is needed.
     rows = np.flatnonzero(open_batches(replace(shard, plans=plans)).any(axis=(1, 2)))
@@ -109,19 +109,19 @@ def search_shard(shard: Shard) -> ShardAnswer:
             limit_s,
             None if shard.nearest else may_fit,
         ):
-            found = price_block(context.problem, terms, layers, block, n, limits, front)
+            answer = price_block(context.problem, terms, layers, block, n, limits, front)
             batch = rows[block.block.shape[0, 0]], block.mbs, block.mode
-            np.add.at(n_fit, batch, found.n_fit)
-            n_faster += found.n_faster
-            best = sorted(best + found.best, key=closed_form_order)[:n]
+            np.add.at(n_fit, batch, answer.n_fit)
+            n_faster += answer.n_faster
+            best = sorted(best + answer.best, key=closed_form_order)[:n]
             limits = limits.after(best, n)
-            rivals = [c for c in rivals + found.rivals if c.least_s < limits.rivals_s]
-            miss = found.closest
+            rivals = [c for c in rivals + answer.rivals if c.least_s < limits.rivals_s]
+            miss = answer.closest
             if miss and (closest is None or miss.peak_bytes < closest.peak_bytes):
                 closest = miss
     members = tuple(front.members) if front is not None else ()
-    kept = n_legal > 0
-    batches = Batches(shard.least_s[kept], n_legal[kept], n_fit[kept])
+    is_legal = n_legal > 0
+    batches = Batches(shard.least_s[is_legal], n_legal[is_legal], n_fit[is_legal])
     counts = {code: int(count.sum()) for code, count in plans.rejected.items()}
     return ShardAnswer(
         tuple(best),
@@ -151,7 +151,7 @@ def price_block(
     problem: Problem,
     terms: ShapeTerms,
     layers: LayerTable,
-    found: LegalBlock,
+    block: LegalBlock,
     n: int,
     limits: Limits = Limits(),
     front: Front | None = None,
@@ -163,35 +163,35 @@ def price_block(
     The best are the n with the least closed form, the rivals those whose lower bound is below that
     of `limits`.
     """
-    rows, n_layers = join(problem, terms, found.block, layers), problem.shape.layers
+    rows, n_layers = join(problem, terms, block.block, layers), problem.shape.layers
     peaks = peak_bytes(rows)
-    legal = found.legal
-    if found.block.activation_offload_layers.any():
+    legal = block.legal
+    if block.block.activation_offload_layers.any():
         legal = legal & fits_host_with_activations(rows)
     fits = legal & (peaks <= problem.pool.usable_bytes)
     n_fit = np.asarray(np.count_nonzero(fits, axis=(0, 1)), dtype=np.int64)
     if not n_fit.any():
-        cell = int(np.argmin(np.where(legal if legal.any() else found.legal, peaks, np.inf)))
-        table = found.block.rows(np.array([cell]))
+        cell = int(np.argmin(np.where(legal if legal.any() else block.legal, peaks, np.inf)))
+        table = block.block.rows(np.array([cell]))
         closest = Candidate(table.layout(0, n_layers), 0.0, float(peaks.flat[cell]))
         return BlockAnswer([], [], closest, n_fit, 0)
     pipeline = pipeline_parts(rows)
     if front is None:
-        kept = _batches_in_time(pipeline, fits, limits)
-        if not len(kept):
+        in_time = _batches_in_time(pipeline, fits, limits)
+        if not len(in_time):
             return BlockAnswer([], [], None, n_fit, 0)
-        if len(kept) < MOST_KEPT * len(n_fit):
-            found, peaks, fits = found.of_batches(kept), peaks[..., kept], fits[..., kept]
-            rows = join(problem, terms, found.block, layers)
+        if len(in_time) < MOST_KEPT * len(n_fit):
+            block, peaks, fits = block.of_batches(in_time), peaks[..., in_time], fits[..., in_time]
+            rows = join(problem, terms, block.block, layers)
             pipeline = pipeline_parts(rows)
     parts = step_parts(rows, pipeline)
     outside = np.where(fits, parts.outside_s, np.inf)
     if front is not None:
-        front.add(found.block, n_layers, (parts.flush_s + outside).ravel(), peaks.ravel())
+        front.add(block.block, n_layers, (parts.flush_s + outside).ravel(), peaks.ravel())
     n_faster = 0
     if limits.rival_s:
         n_faster = int(np.count_nonzero(parts.flush_s + outside < limits.rival_s))
-    sharding, outside = _fastest_shardings(found.block, outside)
+    sharding, outside = _fastest_shardings(block.block, outside)
     closed = (parts.flush_s + outside).ravel()
     least = (parts.least_flush_s + outside).ravel()
     quick = np.flatnonzero(closed <= limits.last_s)
@@ -201,9 +201,9 @@ def price_block(
     rivals = np.flatnonzero(least < replace(limits, first_s=first_s).rivals_s)
     cells = np.unique(np.concatenate([best, rivals]))
     cells = cells[np.isfinite(closed[cells])]
-    at = np.unravel_index(cells, outside.shape)
-    chosen = np.ravel_multi_index((sharding[at], at[1], at[2]), found.block.size)
-    table = found.block.rows(chosen)
+    cell_idx = np.unravel_index(cells, outside.shape)
+    chosen = np.ravel_multi_index((sharding[cell_idx], cell_idx[1], cell_idx[2]), block.block.size)
+    table = block.block.rows(chosen)
     priced = {
         cell: Candidate(
             table.layout(i, n_layers),

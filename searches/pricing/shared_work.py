@@ -132,13 +132,13 @@ def rates_key(problem: Problem, batch: bool = True) -> bytes:
 
     Without `batch`, neither the batch: for tables of micro-batches.
     """
-    known = _RATES.get((id(problem), batch))
-    if known is None or known[0] is not problem:
-        known = problem, _rates_key(problem, batch)
-        _RATES[id(problem), batch] = known  # which keeps the problem, and so its id
+    cached = _RATES.get((id(problem), batch))
+    if cached is None or cached[0] is not problem:
+        cached = problem, _rates_key(problem, batch)
+        _RATES[id(problem), batch] = cached  # which keeps the problem, and so its id
         if len(_RATES) > MOST_RATES:
             _RATES.popitem(last=False)
-    return known[1]
+    return cached[1]
 
 
 def _rates_key(problem: Problem, batch: bool) -> bytes:

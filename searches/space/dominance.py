@@ -53,10 +53,12 @@ def overlap_never_slower(
 
 def _alike(shapes: ShapeTable) -> NDArray[np.intp]:
     """Return a number for each shape, the same where nothing here tells two shapes apart."""
-    late = (shapes.schedule >= FIRST_CODE).astype(np.int32)
+    is_deferred = (shapes.schedule >= FIRST_CODE).astype(np.int32)
     order = shapes.rank_order
     degrees = (shapes.tp, shapes.pp, shapes.dp, shapes.cp, shapes.ep, shapes.etp)
-    return distinct((*degrees, shapes.vpp, shapes.split, shapes.placement, late, order)).index
+    return distinct(
+        (*degrees, shapes.vpp, shapes.split, shapes.placement, is_deferred, order)
+    ).index
 
 
 def _once_never_slower(

@@ -58,7 +58,7 @@ def free_axes(context: Context, shapes: ShapeTable) -> FreeAxes:
     layers, modules = [0] * (1 + len(sets)) + [*depths], [0, *sets] + [0] * len(depths)
     plain = list(zip(kinds, layers, modules, [0] * len(kinds), strict=True))
     options = np.array(plain + _offload_options(context, plain), dtype=np.int32)
-    kind, depth, named, away = (np.ascontiguousarray(column) for column in options.T)
+    kind, depth, named, offloaded = (np.ascontiguousarray(column) for column in options.T)
     least = int(mbs[0]) if len(mbs) else 1
     shardings, proven = with_overlap_off(context, shapes, sharding_options(context, shapes), least)
     exists = existing_shardings(shapes, shardings)
@@ -68,7 +68,7 @@ def free_axes(context: Context, shapes: ShapeTable) -> FreeAxes:
         overlaps, apart = shardings.dp_blocking == 0, shapes.replicas[:, None] > 1
         exists &= overlaps | (~proven & apart)
         dominates = exists & overlaps & proven & apart
-    return FreeAxes(mbs, shardings, kind, depth, named, away, exists, dominates)
+    return FreeAxes(mbs, shardings, kind, depth, named, offloaded, exists, dominates)
 
 
 def _offload_options(
@@ -168,8 +168,8 @@ def longest_chunks(context: Context, shapes: ShapeTable) -> Ints:
     """Return the layers of the largest virtual stage of each shape."""
     splits = StageSplits(shapes.pp, shapes.vpp, shapes.split, shapes.splits)
     kinds = stage_kinds(context.problem.shape.layers, splits)
-    held = np.where(kinds.chunk_counts > 0, kinds.chunk_layers, 0.0)
-    return np.asarray(held.max(axis=(1, 2)).astype(np.int32))
+    layers = np.where(kinds.chunk_counts > 0, kinds.chunk_layers, 0.0)
+    return np.asarray(layers.max(axis=(1, 2)).astype(np.int32))
 
 
 def recompute_options(context: Context, shapes: ShapeTable, axes: FreeAxes) -> Bools:
@@ -197,5 +197,5 @@ def _offload_exists(context: Context, axes: FreeAxes) -> Bools:
     if "activation_offload_layers" in context.options.only:
         return np.ones(len(n), dtype=bool)
     step = max(1, -(-maximum // MAX_RECOMPUTE_STEPS))
-    kept = (n == 0) | (n == 1) | ((maximum - n) % step == 0)
-    return np.asarray(kept | (axes.recompute != RECOMPUTES.index("none")))
+    on_grid = (n == 0) | (n == 1) | ((maximum - n) % step == 0)
+    return np.asarray(on_grid | (axes.recompute != RECOMPUTES.index("none")))

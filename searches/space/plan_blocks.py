@@ -60,33 +60,33 @@ def plan_blocks(
         if not len(rows):
             continue
         with_mode, offered = masks.of_stages(rows)
-        of, mbs, mode = np.nonzero(masks.batches[:, :, None] & with_mode[:, None, :])
+        shape_idx, mbs, mode = np.nonzero(masks.batches[:, :, None] & with_mode[:, None, :])
         options, exists = _options_of(offered)
-        n_options, bounds = exists.sum(axis=1), np.zeros(len(of))
+        n_options, bounds = exists.sum(axis=1), np.zeros(len(shape_idx))
         if least_s is None:
             # Batches with equally many plans side by side leave few places of a block empty.
             n_shardings = np.count_nonzero(masks.sharding[:, rows], axis=1)
-            order = np.lexsort((n_shardings[of], n_options[of]))
+            order = np.lexsort((n_shardings[shape_idx], n_options[shape_idx]))
         else:
-            order = np.argsort(least_s[of, mbs, mode], kind="stable")
-            bounds = least_s[of, mbs, mode][order]
-        of, mbs, mode = of[order], mbs[order], mode[order]
+            order = np.argsort(least_s[shape_idx, mbs, mode], kind="stable")
+            bounds = least_s[shape_idx, mbs, mode][order]
+        shape_idx, mbs, mode = shape_idx[order], mbs[order], mode[order]
         size = max(1, n_cells // (len(rows) * options.shape[1]))
         # Whole batches are looked at many at a time: that takes no cell for each plan.
         step = size if may_fit is None else max(size, n_cells // (len(rows) + options.shape[1]))
 
-        def block_of(at: NDArray[np.intp], used: NDArray[np.intp]) -> PlanBlock:
-            s = of[at]  # noqa: B023  # used up within the round
+        def block_of(option_idx: NDArray[np.intp], used: NDArray[np.intp]) -> PlanBlock:
+            s = shape_idx[option_idx]  # noqa: B023  # used up within the round
             option = options[s, : n_options[s].max()].T  # noqa: B023
             return PlanBlock(
                 shapes=shapes,
                 shardings=axes.shardings,
                 gbs=context.problem.job.global_batch,
                 shape=s.astype(np.int32)[None, None],
-                mbs=axes.mbs[mbs[at]][None, None],  # noqa: B023
+                mbs=axes.mbs[mbs[option_idx]][None, None],  # noqa: B023
                 sharding=used.astype(np.int32)[:, None, None],
-                sp=sp_of[mode[at]][None, None],  # noqa: B023
-                switch=switch_of[mode[at]][None, None],  # noqa: B023
+                sp=sp_of[mode[option_idx]][None, None],  # noqa: B023
+                switch=switch_of[mode[option_idx]][None, None],  # noqa: B023
                 recompute=axes.recompute[option],
                 recompute_layers=axes.recompute_layers[option],
                 recompute_modules=axes.recompute_modules[option],
@@ -95,25 +95,25 @@ def plan_blocks(
             )
 
         waiting = np.zeros(0, dtype=np.intp)
-        for start in range(0, len(of), step):
+        for start in range(0, len(shape_idx), step):
             end = start + int(np.searchsorted(bounds[start : start + step], limit_s(), "right"))
             more = np.arange(start, end)
             if may_fit is not None and len(more):
-                has = masks.sharding[of[more]][:, rows].T
-                existing = exists[of[more], : n_options[of[more]].max()].T
+                has = masks.sharding[shape_idx[more]][:, rows].T
+                existing = exists[shape_idx[more], : n_options[shape_idx[more]].max()].T
                 more = more[may_fit(block_of(more, rows), has, existing)]
             waiting = np.concatenate((waiting, more))
-            last = end < min(start + step, len(of)) or end == len(of)
+            last = end < min(start + step, len(shape_idx)) or end == len(shape_idx)
             while len(waiting) >= size or (last and len(waiting)):
                 now, waiting = waiting[:size], waiting[size:]
-                s = of[now]
+                s = shape_idx[now]
                 legal = masks.of_batches(s, mode[now], rows)
                 used = np.flatnonzero(legal.any(axis=(0, 2)))
                 legal = legal[:, used].transpose(1, 2, 0)
                 block = block_of(now, rows[used])
                 maximum = n_options[s].max()
-                at = options[s, :maximum].T[None]
-                value = np.take_along_axis(legal, at, axis=1) & exists[s, :maximum].T[None]
+                option_idx = options[s, :maximum].T[None]
+                value = np.take_along_axis(legal, option_idx, axis=1) & exists[s, :maximum].T[None]
                 yield LegalBlock(block, value, mbs[now], mode[now])
             if last:
                 break

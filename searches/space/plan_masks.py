@@ -16,8 +16,8 @@ def alike_rows(mask: Bools) -> tuple[Rows, Rows]:
         return np.zeros(min(len(mask), 1), dtype=np.intp), np.zeros(len(mask), dtype=np.intp)
     packed = np.packbits(mask.reshape(len(mask), -1), axis=1)
     keys = np.ascontiguousarray(packed).view(np.dtype((np.void, packed.shape[1]))).ravel()
-    _, firsts, of = np.unique(keys, return_index=True, return_inverse=True)
-    return firsts, of.reshape(-1)
+    _, firsts, kind_idx = np.unique(keys, return_index=True, return_inverse=True)
+    return firsts, kind_idx.reshape(-1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,23 +26,23 @@ class Coupled:
 
     patterns: Bools
     """`(n_patterns, n_sp, n_shardings, n_options)`."""
-    of: Rows
+    pattern_idx: Rows
     """Pattern of each shape, `(n_shapes,)`."""
-    whole: bool = False
+    is_complete: bool = False
     """Whether the masks of the single axes are in the patterns already."""
 
     @staticmethod
     def of_shapes(legal: Bools) -> "Coupled":
         """Return the patterns of a mask over shapes x sp x sharding x recompute."""
-        firsts, of = alike_rows(legal)
-        return Coupled(legal[firsts], of)
+        firsts, pattern_idx = alike_rows(legal)
+        return Coupled(legal[firsts], pattern_idx)
 
     def both(self, other: "Coupled") -> "Coupled":
         """Return what both leave."""
-        pairs = self.of * len(other.patterns) + other.of
-        found, of = np.unique(pairs, return_inverse=True)
-        mine, others = np.divmod(found, len(other.patterns))
-        return Coupled(self.patterns[mine] & other.patterns[others], of.reshape(-1))
+        pairs = self.pattern_idx * len(other.patterns) + other.pattern_idx
+        distinct, pair_idx = np.unique(pairs, return_inverse=True)
+        own, others = np.divmod(distinct, len(other.patterns))
+        return Coupled(self.patterns[own] & other.patterns[others], pair_idx.reshape(-1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,45 +78,49 @@ class Masks:
         if self.coupled is None:
             n = self.sharding.sum(axis=1, dtype=np.int64) * self.recompute.sum(axis=1)
             return np.asarray(self.sp * n[:, None])
-        patterns, of = self._patterns()
-        return np.asarray(np.count_nonzero(patterns, axis=(2, 3))[of], dtype=np.int64)
+        patterns, pattern_idx = self._patterns()
+        return np.asarray(np.count_nonzero(patterns, axis=(2, 3))[pattern_idx], dtype=np.int64)
 
     def _patterns(self) -> tuple[Bools, Rows]:
         """Return what goes together, once for all shapes that are alike, and where each is."""
         result = self.compact().coupled
         assert result is not None  # `compact` leaves one
-        return result.patterns, result.of
+        return result.patterns, result.pattern_idx
 
     def compact(self) -> "Masks":
         """Return the same masks with everything but the batches in the coupled ones.
 
         For masks that are coupled: the product of the single axes needs no array of all.
         """
-        if self.coupled is not None and self.coupled.whole:
+        if self.coupled is not None and self.coupled.is_complete:
             return self
         columns = [self.sp, self.sharding, self.recompute]
         if self.coupled is not None:
             bits = np.arange(max(1, len(self.coupled.patterns).bit_length()))
-            columns.append((self.coupled.of[:, None] >> bits & 1).astype(bool))
-        firsts, of = alike_rows(np.concatenate(columns, axis=1))
-        return replace(self, coupled=Coupled(self.take(firsts).rest, of, whole=True))
+            columns.append((self.coupled.pattern_idx[:, None] >> bits & 1).astype(bool))
+        firsts, kind_idx = alike_rows(np.concatenate(columns, axis=1))
+        return replace(self, coupled=Coupled(self.take(firsts).rest, kind_idx, is_complete=True))
 
     def count_of(self, shardings: Bools) -> Counts:
         """Return the legal plans with some of each shape's shardings, `(n_shapes,)`."""
         if self.coupled is None:
             return replace(self, sharding=self.sharding & shardings).shape_plans
-        patterns, of = self._patterns()
-        by_sharding = np.count_nonzero(patterns, axis=3).sum(axis=1)[of]
+        patterns, pattern_idx = self._patterns()
+        by_sharding = np.count_nonzero(patterns, axis=3).sum(axis=1)[pattern_idx]
         return np.asarray(self.batches.sum(axis=1) * (by_sharding * shardings).sum(axis=1))
 
     @property
     def rest(self) -> Bools:
         """Over shapes x sp x sharding x recompute."""
-        if self.coupled is not None and self.coupled.whole:
-            return self.coupled.patterns[self.coupled.of]
+        if self.coupled is not None and self.coupled.is_complete:
+            return self.coupled.patterns[self.coupled.pattern_idx]
         total = self.sharding[:, None, :, None] & self.recompute[:, None, None, :]
         total = self.sp[:, :, None, None] & total
-        return total if self.coupled is None else total & self.coupled.patterns[self.coupled.of]
+        return (
+            total
+            if self.coupled is None
+            else total & self.coupled.patterns[self.coupled.pattern_idx]
+        )
 
     @property
     def shardings_used(self) -> Bools:
@@ -124,8 +128,8 @@ class Masks:
         if self.coupled is None:
             some = np.asarray(self.sp.any(axis=1) & self.recompute.any(axis=1))
             return np.asarray((self.sharding & some[:, None]).any(axis=0))
-        patterns, of = self._patterns()
-        return np.asarray(patterns[np.unique(of)].any(axis=(0, 1, 3)))
+        patterns, pattern_idx = self._patterns()
+        return np.asarray(patterns[np.unique(pattern_idx)].any(axis=(0, 1, 3)))
 
     def of_stages(self, rows: NDArray[np.intp]) -> tuple[Bools, Bools]:
         """Return which sp and which recompute options go with some of `rows` of the shardings.
@@ -133,10 +137,10 @@ class Masks:
         `(n_shapes, n_sp)` and `(n_shapes, n_options)`.
         """
         if self.coupled is not None:
-            patterns, of = self._patterns()
+            patterns, pattern_idx = self._patterns()
             own = np.asarray(patterns[:, :, rows].any(axis=2))
             with_sp, offered = np.asarray(own.any(axis=2)), np.asarray(own.any(axis=1))
-            return with_sp[of], offered[of]
+            return with_sp[pattern_idx], offered[pattern_idx]
         some = np.any(self.sharding[:, rows], axis=1)
         of_sp = np.asarray(some & self.recompute.any(axis=1))
         of_option = np.asarray(some & self.sp.any(axis=1))
@@ -146,19 +150,21 @@ class Masks:
         self, shape: NDArray[np.intp], sp: NDArray[np.intp], rows: NDArray[np.intp]
     ) -> Bools:
         """Return what is legal for batches of a shape and sp, over batches x `rows` x options."""
-        if self.coupled is not None and self.coupled.whole:
-            return np.asarray(self.coupled.patterns[:, :, rows][self.coupled.of[shape], sp])
+        if self.coupled is not None and self.coupled.is_complete:
+            return np.asarray(
+                self.coupled.patterns[:, :, rows][self.coupled.pattern_idx[shape], sp]
+            )
         total = self.sharding[shape][:, rows, None] & self.recompute[shape][:, None, :]
         total &= self.sp[shape, sp][:, None, None]
         if self.coupled is not None:
-            total &= self.coupled.patterns[:, :, rows][self.coupled.of[shape], sp]
+            total &= self.coupled.patterns[:, :, rows][self.coupled.pattern_idx[shape], sp]
         return total
 
     def take(self, rows: NDArray[np.intp]) -> "Masks":
         """Return the masks of some shapes."""
         coupled = self.coupled
         if coupled is not None:
-            coupled = replace(coupled, of=coupled.of[rows])
+            coupled = replace(coupled, pattern_idx=coupled.pattern_idx[rows])
         batches, sp = self.batches[rows], self.sp[rows]
         return Masks(batches, sp, self.sharding[rows], self.recompute[rows], coupled)
 
@@ -177,14 +183,16 @@ class Masks:
             return replace(self, coupled=both)
         if rule.of_batches:
             return replace(self, batches=self.batches & legal)
-        if self.coupled is not None and self.coupled.whole:
+        if self.coupled is not None and self.coupled.is_complete:
             raise ValueError(f"{rule.code}: compact masks take rules of batches alone")
         for axis, name in ((1, "sp"), (2, "sharding"), (3, "recompute")):
             if max(1, *(n for i, n in enumerate(legal.shape[1:], 1) if i != axis)) == 1:
                 of_axis = legal.reshape(legal.shape[0], legal.shape[axis])
                 return replace(self, **{name: getattr(self, name) & of_axis})
-        whole = (*self.sp.shape, self.sharding.shape[1], self.recompute.shape[1])
-        return self.keeping(replace(rule, legal=Coupled.of_shapes(np.broadcast_to(legal, whole))))
+        full_size = (*self.sp.shape, self.sharding.shape[1], self.recompute.shape[1])
+        return self.keeping(
+            replace(rule, legal=Coupled.of_shapes(np.broadcast_to(legal, full_size)))
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,4 +208,4 @@ class PlanRule:
     def mask(self) -> Bools:
         """What it allows, as one array."""
         legal = self.legal
-        return legal.patterns[legal.of] if isinstance(legal, Coupled) else legal
+        return legal.patterns[legal.pattern_idx] if isinstance(legal, Coupled) else legal

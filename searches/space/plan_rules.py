@@ -135,13 +135,13 @@ def _host_rules(context: Context, shapes: ShapeTable, axes: FreeAxes) -> list[Pl
         columns = (axes.recompute, axes.recompute_layers, n_away)
         total = offloads_whole_layers(context.problem.shape, *columns)
         rules.append(PlanRule("OFF005", total[None, None, None, :]))
-    away = axes.shardings.optimizer_offload > 0
-    if not away.any():
+    offloaded = axes.shardings.optimizer_offload > 0
+    if not offloaded.any():
         return rules
     if host is None:
-        return [*rules, PlanRule("OFF001", ~away[None, None, :, None])]
+        return [*rules, PlanRule("OFF001", ~offloaded[None, None, :, None])]
     if not gradients_leave(context.problem.stack):
-        total = ~away | (axes.shardings.zero <= 1)
+        total = ~offloaded | (axes.shardings.zero <= 1)
         rules.append(PlanRule("OFF003", total[None, None, :, None]))
     fits = fits_host(context.problem, shapes, axes.shardings)
     return [*rules, PlanRule("OFF002", fits.T[:, None, :, None])]

@@ -88,9 +88,9 @@ def _legal(
         return ("kinds", *model, domain, shapes_key(shapes), result, rows)
 
     # What the host holds of optimizers and activations is not in the key.
-    away = offers_offload(context) or offers_activation_offload(context)
+    offload = offers_offload(context) or offers_activation_offload(context)
     kinds = shared(
-        None if away else context.shared, key, lambda: _legal_kinds(context, shapes, axes)
+        None if offload else context.shared, key, lambda: _legal_kinds(context, shapes, axes)
     )
     batches = np.ones((len(shapes), len(axes.mbs)), dtype=bool)
     n_batches = np.full(len(shapes), len(axes.mbs), dtype=np.int64)

@@ -393,8 +393,8 @@ def _enumerate(model: Any, variables: list[Any]) -> Rows:
     """Return every solution, in the order in which the solver finds them."""
     results: list[tuple[int, ...]] = []
 
-    def collect(at: Any) -> None:
-        results.append(tuple(at.value(v) for v in variables))
+    def collect(solution: Any) -> None:
+        results.append(tuple(solution.value(v) for v in variables))
 
     solver = cp_sat.make_solver()
     solver.parameters.enumerate_all_solutions = True

@@ -37,7 +37,7 @@ class Shard:
     shapes: ShapeTable
     least_s: Floats
     """What the plans of each shape, mbs and sp take at least, `(n_shapes, n_mbs, 2)`."""
-    known: Limits
+    limits: Limits
     nearest: bool = False
     """Whether the plan that misses the memory by least is asked for: then none is left out for
     its memory before it is priced."""
@@ -47,7 +47,7 @@ class Shard:
     """The legal plans of the shapes, where they are known. Not sent along either."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Shard, (self.context, self.shapes, self.least_s, self.known, self.nearest)
+        return Shard, (self.context, self.shapes, self.least_s, self.limits, self.nearest)
 
 
 def open_batches(shard: Shard) -> Bools:
@@ -56,7 +56,7 @@ def open_batches(shard: Shard) -> Bools:
     legal = (plans or plan_space(shard.context, shard.shapes)).n_legal > 0
     if not options.bound or options.front:
         return legal
-    return np.asarray(legal & (shard.least_s <= shard.known.least_s))
+    return np.asarray(legal & (shard.least_s <= shard.limits.least_s))
 
 
 def count_plans(shard: Shard) -> int:
@@ -177,10 +177,10 @@ def make_shards(
     """
     if not len(shapes):
         return []
-    known, n_shapes = Limits(rival_s=context.options.rival_s), n_shapes or SHARD_SHAPES
+    limits, n_shapes = Limits(rival_s=context.options.rival_s), n_shapes or SHARD_SHAPES
     result = prepare(context, shapes, grid, below_s)
     parts = (np.flatnonzero(result.first), np.flatnonzero(~result.first))
-    return [shard for rows in parts for shard in result.shards(rows, n_shapes, known)]
+    return [shard for rows in parts for shard in result.shards(rows, n_shapes, limits)]
 
 
 def _promising(shapes: ShapeTable, lowest_s: Floats) -> Bools:

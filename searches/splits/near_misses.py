@@ -57,8 +57,8 @@ def _without_split(shapes: ShapeTable) -> NDArray[np.intp]:
         shapes.schedule,
         shapes.rank_order,
     )
-    _, found = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
-    return np.asarray(found).reshape(-1)
+    _, group_idx = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
+    return np.asarray(group_idx).reshape(-1)
 
 
 def _least(

@@ -100,8 +100,8 @@ def improve_splits(context: Context, finalists: Sequence[SplitPlan]) -> Improved
     answers = []
     for one, costs in promising[: options.split_shapes]:
         allowed = _recompute_values(context, one.layout)
-        known = Split(one.layout.stage_layers, one.layout.recompute_layers)
-        answers.append((one, best_splits(costs, usable, allowed, [known])))
+        present = Split(one.layout.stage_layers, one.layout.recompute_layers)
+        answers.append((one, best_splits(costs, usable, allowed, [present])))
     layouts = [_split_layout(one.layout, x) for one, answer in answers for x in answer.others]
     priced = _priced(context, list(dict.fromkeys(layouts)))
     for one, answer in answers:
@@ -124,14 +124,14 @@ def splits_that_fit(context: Context, misses: Sequence[Layout]) -> Improved:
     until `split_shapes` of them fit.
     """
     options, problem = context.options, context.problem
-    kept = [x for x in misses if problem.shape.layers >= x.pp * x.vpp][:MAX_MISSES]
-    if not splits_wanted(options) or not kept:
+    tried = [x for x in misses if problem.shape.layers >= x.pp * x.vpp][:MAX_MISSES]
+    if not splits_wanted(options) or not tried:
         return Improved()
     usable = problem.pool.usable_bytes
     plans: list[SplitPlan] = []
     shapes: list[ShapeSplit] = []
     n_misses = n_hopeless = 0
-    for one, costs in zip(kept, rank_costs(problem, kept), strict=True):
+    for one, costs in zip(tried, rank_costs(problem, tried), strict=True):
         if len(plans) == options.split_shapes:
             break
         n_misses += 1
@@ -146,8 +146,8 @@ def splits_that_fit(context: Context, misses: Sequence[Layout]) -> Improved:
         if priced:
             best = min(priced.values(), key=lambda x: (x.step_s, x.peak_bytes, x.layout.split))
             plans.append(best)
-            known = (answer.proven, answer.gap_frac)
-            shapes.append(ShapeSplit(best.layout, math.inf, best.step_s, *known))
+            bound = (answer.proven, answer.gap_frac)
+            shapes.append(ShapeSplit(best.layout, math.inf, best.step_s, *bound))
     return Improved(tuple(plans), tuple(shapes), n_misses, n_hopeless)
 
 
@@ -166,20 +166,20 @@ def _promising(
     layers = known_layers(context.layer_grid, PlanTable.from_layouts(layouts))
     costs = rank_costs(problem, layouts, layers)
     results = []
-    for one, mine in zip(finalists, costs, strict=True):
+    for one, own_costs in zip(finalists, costs, strict=True):
         x = one.layout
         allowed = _recompute_values(context, x)
-        now_s = mine.pipeline_s(x.stage_layers, x.recompute_layers)
+        now_s = own_costs.pipeline_s(x.stage_layers, x.recompute_layers)
         enough_s = min(one.step_s * (1.0 - LEAST_GAIN), fastest_s * RIVAL)
-        bound_s = unlimited_pipeline_s(mine, allowed)
+        bound_s = unlimited_pipeline_s(own_costs, allowed)
         if one.closed_form_s - factor * (now_s - bound_s) >= enough_s:
             continue
-        least_s = least_pipeline_s(mine, problem.pool.usable_bytes, allowed)
+        least_s = least_pipeline_s(own_costs, problem.pool.usable_bytes, allowed)
         ideal_s = one.closed_form_s - factor * (now_s - least_s)
         if ideal_s < enough_s and _takes_any_split(context, x):
-            results.append((ideal_s, one, mine))
+            results.append((ideal_s, one, own_costs))
     results.sort(key=lambda x: x[0])
-    return [(one, mine) for _, one, mine in results]
+    return [(one, own_costs) for _, one, own_costs in results]
 
 
 def _takes_any_split(context: Context, layout: Layout) -> bool:

@@ -132,21 +132,23 @@ def _refuse_run(point: MeasuredPoint) -> None:
         (nothing and point.only_rate, "only a FLOP rate"),
         (nothing, "no step time"),
     )
-    for found, reason in checks:
-        if found:
+    for is_refused, reason in checks:
+        if is_refused:
             raise Skip(reason)
 
 
-def _flash(point: MeasuredPoint, defaults: Defaults, said: list[str]) -> bool:
+def _flash(point: MeasuredPoint, defaults: Defaults, assumptions: list[str]) -> bool:
     if not point.attention:
         named = "a fused kernel" if defaults.flash_attention else "unfused"
-        said.append(f"attention not stated: {named}")
+        assumptions.append(f"attention not stated: {named}")
         return defaults.flash_attention
     named = point.attention.lower()
     if named not in _ATTENTION:
-        said.append(f"attention {point.attention!r}: the stack's own fused kernel")
+        assumptions.append(f"attention {point.attention!r}: the stack's own fused kernel")
     if named == "fused" and defaults.kind == "eager":
-        said.append("attention 'fused' in an eager stack: a fused softmax that stores its scores")
+        assumptions.append(
+            "attention 'fused' in an eager stack: a fused softmax that stores its scores"
+        )
         return False
     return named not in _UNFUSED
 
@@ -154,14 +156,14 @@ def _flash(point: MeasuredPoint, defaults: Defaults, said: list[str]) -> bool:
 def _with_kernel(stack: StackProfile, attention: str, catalogue: Catalogue) -> StackProfile:
     """Return the profile with the row's attention kernel first, where the cell names one."""
     key = {"flash": "flash1", "flash-v1": "flash1"}.get(attention.lower(), attention.lower())
-    known = {k for a in catalogue.accelerators.values() for k in a.efficiency.attention_frac}
-    if key not in known or key in _UNFUSED or stack.attention_kernels[:1] == (key,):
+    kernels = {k for a in catalogue.accelerators.values() for k in a.efficiency.attention_frac}
+    if key not in kernels or key in _UNFUSED or stack.attention_kernels[:1] == (key,):
         return stack
     return replace(stack, attention_kernels=(key, *stack.attention_kernels))
 
 
 def _precision(
-    point: MeasuredPoint, defaults: Defaults, part: Accelerator, said: list[str]
+    point: MeasuredPoint, defaults: Defaults, part: Accelerator, assumptions: list[str]
 ) -> str:
     """Return the key of the numeric recipe."""
     named = point.precision.lower()
@@ -169,13 +171,13 @@ def _precision(
         named = defaults.precision
         if named == "bf16" and "bf16" not in part.peak_flops_per_s:
             named = "fp16"
-        said.append(f"precision not stated: {named}")
+        assumptions.append(f"precision not stated: {named}")
     if named in ("bf16", "fp16"):
-        stated, named = named, {"bf16": defaults.bf16, "fp16": defaults.fp16}[named]
-        if named != stated:
-            said.append(f"gradients not stated: {RECIPES[named, 'adam'].name}")
+        printed, named = named, {"bf16": defaults.bf16, "fp16": defaults.fp16}[named]
+        if named != printed:
+            assumptions.append(f"gradients not stated: {RECIPES[named, 'adam'].name}")
     if named in ("fp8", "mxfp8"):
-        named = _fp8_recipe(point, defaults, said)
+        named = _fp8_recipe(point, defaults, assumptions)
     key = (named, "adam")
     if key not in RECIPES or RECIPES[key].linear not in part.peak_flops_per_s:
         raise Skip("precision not modelled")
@@ -195,36 +197,36 @@ _FP8_RECIPES = {
 }
 
 
-def _fp8_recipe(point: MeasuredPoint, defaults: Defaults, said: list[str]) -> str:
+def _fp8_recipe(point: MeasuredPoint, defaults: Defaults, assumptions: list[str]) -> str:
     """Return the key of the numeric recipe of an fp8 run."""
     named = point.fp8_recipe.lower() or ("mxfp8" if "mx" in point.precision.lower() else "")
     if named in _FP8_RECIPES:
         return _FP8_RECIPES[named]
     what = f"fp8 scaling {point.fp8_recipe!r} not known" if named else "fp8 scaling not stated"
-    said.append(f"{what}: {defaults.fp8}")
+    assumptions.append(f"{what}: {defaults.fp8}")
     return f"fp8-{defaults.fp8}"
 
 
 def _layout(
-    point: MeasuredPoint, stack: Stack, shape: ModelShape, said: list[str]
+    point: MeasuredPoint, stack: Stack, shape: ModelShape, assumptions: list[str]
 ) -> tuple[int, Layout]:
     """Return the layers to price and the layout."""
     defaults = stack.defaults
     tp, pp, cp, dp, n_micro = _degrees(point)
-    vpp, schedule = _pipeline(point, shape, pp, n_micro, said)
-    layers, split = _split(shape, stack.profile.balancer, pp, vpp, said)
-    held = stage_layers(layers, pp, vpp, split)
-    kind, again, modules = _recompute(point, defaults, shape, max(held), said)
+    vpp, schedule = _pipeline(point, shape, pp, n_micro, assumptions)
+    layers, split = _split(shape, stack.profile.balancer, pp, vpp, assumptions)
+    counts = stage_layers(layers, pp, vpp, split)
+    kind, recompute_layers, modules = _recompute(point, defaults, shape, max(counts), assumptions)
     sp = point.sp
     if sp is None:
         sp = defaults.sp
         if tp > 1:
-            said.append(f"sp not stated: {'on' if sp else 'off'}")
+            assumptions.append(f"sp not stated: {'on' if sp else 'off'}")
     assert point.mbs is not None  # _degrees has seen to both
     assert point.gbs is not None
-    zero, shard = _zero(point, defaults, dp * cp, said)
-    ep, etp = _expert_degrees(point, shape, point.n_gpus // pp, said)
-    exchange = _cp_comm(point, defaults, cp, shape.heads, shape.kv_heads, said)
+    zero, shard = _zero(point, defaults, dp * cp, assumptions)
+    ep, etp = _expert_degrees(point, shape, point.n_gpus // pp, assumptions)
+    exchange = _cp_comm(point, defaults, cp, shape.heads, shape.kv_heads, assumptions)
     degrees: dict[str, Any] = {"tp": tp, "pp": pp, "dp": dp, "cp": cp, "cp_comm": exchange}
     degrees |= {"ep": ep, "etp": etp, "vpp": vpp}
     return layers, Layout(
@@ -237,15 +239,15 @@ def _layout(
         sp=bool(sp) and tp > 1,
         schedule=schedule,
         recompute=kind,
-        recompute_layers=again,
+        recompute_layers=recompute_layers,
         recompute_modules=modules,
-        stage_layers=held,
+        stage_layers=counts,
         shard=shard,
     )
 
 
 def _expert_degrees(
-    point: MeasuredPoint, shape: ModelShape, n_stage_ranks: int, said: list[str]
+    point: MeasuredPoint, shape: ModelShape, n_stage_ranks: int, assumptions: list[str]
 ) -> tuple[int, int]:
     """Return ep and etp; experts must fold into the ranks of a pipeline stage."""
     ep, etp = point.ep or 1, point.etp or 1
@@ -255,23 +257,28 @@ def _expert_degrees(
         return 1, 1
     if point.etp is None and (point.tp or 1) > 1:
         etp = point.tp or 1
-        said.append(f"etp not stated: {etp} (as tp)")
+        assumptions.append(f"etp not stated: {etp} (as tp)")
     if shape.n_experts % ep or shape.expert_ffn % etp or n_stage_ranks % (ep * etp):
         raise Skip("experts do not fold into the ranks")
     return ep, etp
 
 
 def _cp_comm(
-    point: MeasuredPoint, defaults: Defaults, cp: int, heads: int, kv_heads: int, said: list[str]
+    point: MeasuredPoint,
+    defaults: Defaults,
+    cp: int,
+    heads: int,
+    kv_heads: int,
+    assumptions: list[str],
 ) -> str:
     """Return how the context-parallel ranks exchange keys and values."""
     if cp == 1:
         return ""
     assert point.seq_len is not None  # _refuse_run has seen to it
     text = f"{point.overlap} {point.notes}".lower()
-    named = [kind for kind, words in _CP_COMMS.items() if any(word in text for word in words)]
+    named = [kind for kind, names in _CP_COMMS.items() if any(word in text for word in names)]
     if not named:
-        said.append(f"cp exchange not stated: {defaults.cp_comm}")
+        assumptions.append(f"cp exchange not stated: {defaults.cp_comm}")
     kind, tp = (named or [defaults.cp_comm])[0], point.tp or 1
     if point.seq_len % (2 * cp):
         raise Skip("sequence does not divide by 2 cp")
@@ -305,7 +312,7 @@ def _degrees(point: MeasuredPoint) -> tuple[int, int, int, int, int]:
 
 
 def _pipeline(
-    point: MeasuredPoint, shape: ModelShape, pp: int, n_micro: int, said: list[str]
+    point: MeasuredPoint, shape: ModelShape, pp: int, n_micro: int, assumptions: list[str]
 ) -> tuple[int, str]:
     """Return vpp and the schedule."""
     if pp == 1:
@@ -319,11 +326,11 @@ def _pipeline(
         raise Skip("schedule not modelled")
     vpp = point.vpp or 1
     if not point.vpp:
-        said.append("vpp not stated: 1")
+        assumptions.append("vpp not stated: 1")
     if named == "gpipe" and vpp == 1:
         return 1, "gpipe"
     if named in ("", "none"):
-        said.append(f"schedule not stated: {'interleaved' if vpp > 1 else '1f1b'}")
+        assumptions.append(f"schedule not stated: {'interleaved' if vpp > 1 else '1f1b'}")
     if vpp > 1 and n_micro % pp:
         raise Skip("interleaved with an uneven number of micro-batches")
     return vpp, "interleaved" if vpp > 1 else "1f1b"
@@ -341,7 +348,7 @@ def _split_backward(point: MeasuredPoint, schedule: str, pp: int, n_micro: int) 
 
 
 def _split(
-    shape: ModelShape, balancer: str, pp: int, vpp: int, said: list[str]
+    shape: ModelShape, balancer: str, pp: int, vpp: int, assumptions: list[str]
 ) -> tuple[int, str]:
     """Return the layers to price and the split.
 
@@ -354,29 +361,31 @@ def _split(
         first, last = end_weights(shape, balancer)
         counts = balanced_layers(layers, pp, first, last, balancer)
         if len(set(counts)) > 1:
-            said.append(f"stages not stated: {spelled(counts)} (the stack balances by {balancer})")
+            assumptions.append(
+                f"stages not stated: {spelled(counts)} (the stack balances by {balancer})"
+            )
             return layers, spelled(counts)
     for split in ("even", "ends"):
         if stage_layers(layers, pp, vpp, split):
             if split == "ends":
-                said.append("layers do not divide over the stages: the ends hold fewer")
+                assumptions.append("layers do not divide over the stages: the ends hold fewer")
             return layers, split
     if pp * vpp > 2 * layers:
         raise Skip("more stages than layers")
     padded = -(-layers // (pp * vpp)) * pp * vpp
-    said.append(f"layers do not divide over the stages: priced as {padded}")
+    assumptions.append(f"layers do not divide over the stages: priced as {padded}")
     return padded, "even"
 
 
 def _zero(
-    point: MeasuredPoint, defaults: Defaults, ranks: int, said: list[str]
+    point: MeasuredPoint, defaults: Defaults, ranks: int, assumptions: list[str]
 ) -> tuple[int, int]:
     """Return the ZeRO stage and the ranks of one ZeRO group (0: all `ranks`, dp cp)."""
     zero = point.zero
     if zero is None:
         zero = defaults.zero
         if ranks > 1:
-            said.append(f"zero not stated: {zero}")
+            assumptions.append(f"zero not stated: {zero}")
     if point.hsdp:
         group = re.search(r"x\s*(\d+)|over\s+(\d+)\s+rank", point.hsdp.lower())
         shard = int(group[1] or group[2]) if group else 0
@@ -389,13 +398,13 @@ def _zero(
 
 
 def _recompute(
-    point: MeasuredPoint, defaults: Defaults, shape: ModelShape, chunk: int, said: list[str]
+    point: MeasuredPoint, defaults: Defaults, shape: ModelShape, chunk: int, assumptions: list[str]
 ) -> tuple[str, int, tuple[str, ...]]:
     """Return kind, recomputed layers of each virtual stage, which holds `chunk`, and modules."""
     text = point.recompute.lower()
     if not text:
         text = defaults.recompute
-        said.append(f"recompute not stated: {text}")
+        assumptions.append(f"recompute not stated: {text}")
     if text == "none":
         return "none", 0, ()
     if text.startswith("full"):
@@ -406,9 +415,9 @@ def _recompute(
     if text.startswith("selective:") and named <= set(RECOMPUTE_MODULES):
         return _modules(named, shape)
     if text.startswith("saves "):
-        return _with_saved(frozenset(re.findall(r"\w+", text)[1:]), shape, chunk, said)
+        return _with_saved(frozenset(re.findall(r"\w+", text)[1:]), shape, chunk, assumptions)
     if re.match(r"selective\W+(per )?(op|layer|every)", text):
-        said.append(f"recompute {point.recompute!r}: priced as full for half of the layers")
+        assumptions.append(f"recompute {point.recompute!r}: priced as full for half of the layers")
         return "full", -(-chunk // 2), ()
     raise Skip("recompute policy not modelled")
 
@@ -418,7 +427,7 @@ _SAVED = ("qkv", "out", "up", "down", "dots")
 
 
 def _with_saved(
-    saved: frozenset[str], shape: ModelShape, chunk: int, said: list[str]
+    saved: frozenset[str], shape: ModelShape, chunk: int, assumptions: list[str]
 ) -> tuple[str, int, tuple[str, ...]]:
     """Return what comes nearest to keeping the outputs of some products and nothing else.
 
@@ -432,11 +441,13 @@ def _with_saved(
     h, q, kv = shape.hidden, shape.q_width, shape.kv_heads * shape.head_dim
     width = h * shape.ffn
     flops = {"qkv": h * (q + 2 * kv), "out": q * h, "up": width * (2 if shape.gated else 1)}
-    again = 0 if "dots" in saved else sum(n for name, n in flops.items() if name not in saved)
-    layers = round(chunk * again / (sum(flops.values()) + width))
-    kept = "all products" if "dots" in saved else " and ".join(x for x in _SAVED if x in saved)
+    recompute_flops = (
+        0 if "dots" in saved else sum(n for name, n in flops.items() if name not in saved)
+    )
+    layers = round(chunk * recompute_flops / (sum(flops.values()) + width))
+    outputs = "all products" if "dots" in saved else " and ".join(x for x in _SAVED if x in saved)
     text = f"full for {layers} of {chunk} layers" if layers else "the attention core again"
-    said.append(f"recompute keeps {kept} alone: priced as {text}")
+    assumptions.append(f"recompute keeps {outputs} alone: priced as {text}")
     return ("full", layers, ()) if layers else ("selective", 0, ())
 
 
@@ -450,7 +461,7 @@ def _modules(named: set[str], shape: ModelShape) -> tuple[str, int, tuple[str, .
     return "selective" if code else "none", 0, modules_of(code)
 
 
-def _with_facts(stack: StackProfile, point: MeasuredPoint, said: list[str]) -> StackProfile:
+def _with_facts(stack: StackProfile, point: MeasuredPoint, assumptions: list[str]) -> StackProfile:
     """Return the profile with what the row says about norm kernel, compiler and overlap."""
     if point.norm_kernel in ("fused", "unfused"):
         stack = replace(stack, fused_norms=point.norm_kernel == "fused")
@@ -460,7 +471,7 @@ def _with_facts(stack: StackProfile, point: MeasuredPoint, said: list[str]) -> S
         stack = compiled(stack)
     text = point.overlap.lower()
     if not text and point.framework.lower().startswith(USER_BUFFERS):
-        said.append("overlap not stated: user buffers, as its recipes set them")
+        assumptions.append("overlap not stated: user buffers, as its recipes set them")
         text = "tp (userbuffers)"
     if not text:
         return stack
@@ -477,13 +488,13 @@ def _with_facts(stack: StackProfile, point: MeasuredPoint, said: list[str]) -> S
     if reduce or gather:
         kind = "both" if reduce and gather else "reduce" if reduce else "none"
         stack = replace(stack, dp_overlap=kind, zero1_overlap=kind)
-    elif not any(words in text for words in ("tp", "limit_all_gathers")):
-        said.append(f"overlap {point.overlap!r}: the stack's own")
+    elif not any(phrase in text for phrase in ("tp", "limit_all_gathers")):
+        assumptions.append(f"overlap {point.overlap!r}: the stack's own")
     return stack
 
 
 def _with_softmax(
-    stack: StackProfile, shape: ModelShape, point: MeasuredPoint, said: list[str]
+    stack: StackProfile, shape: ModelShape, point: MeasuredPoint, assumptions: list[str]
 ) -> StackProfile:
     """Return the profile with eager operators for stored scores, where nothing speaks for fusion.
 
@@ -500,19 +511,19 @@ def _with_softmax(
     if shape.flash_attention or stack.kind != "eager" or point.attention or point.precision:
         return stack
     if stack.fused_softmax:
-        said.append("softmax not stated, nor the precision: eager operators")
+        assumptions.append("softmax not stated, nor the precision: eager operators")
     return replace(stack, fused_softmax=False)
 
 
 def _memory_kind(point: MeasuredPoint, defaults: Defaults) -> tuple[str, str]:
     """Return what the memory figure counts, from the row's notes or the stack's default."""
     notes = point.notes.lower()
-    for words, kind in (
+    for phrases, kind in (
         (("nvidia-smi", "device memory"), "device"),
         (("max allocated", "max_memory_allocated"), "allocated"),
         (("reserved",), "reserved"),
     ):
-        if any(word in notes for word in words):
+        if any(word in notes for word in phrases):
             return kind, defaults.memory_rank
     return defaults.memory, defaults.memory_rank
 
@@ -525,12 +536,12 @@ def price(case: PricedCase) -> tuple[Prediction, Breakdown]:
     def counted(stage: Mapping[str, float], kind: str) -> float:
         return sum(value for term, value in stage.items() if term not in outside[kind])
 
-    of = breakdown.stages[:1] if case.memory_rank == "first" else breakdown.stages
+    stages = breakdown.stages[:1] if case.memory_rank == "first" else breakdown.stages
     return Prediction(
         step_s=breakdown.step_s,
         peak_bytes=breakdown.peak_bytes,
         allocated_bytes=max(counted(stage, "allocated") for stage in breakdown.stages),
-        memory_bytes=max(counted(stage, case.memory) for stage in of),
+        memory_bytes=max(counted(stage, case.memory) for stage in stages),
         capacity_bytes=case.problem.pool.usable_bytes,
         time_s=breakdown.time_s,
         assumptions=case.assumptions,

@@ -94,7 +94,7 @@ def price_points(
 ) -> tuple[Row, ...]:
     """Return every run with its prediction; repeats of a layout are priced once."""
     unfit = _unfit_lines(points)
-    known: dict[tuple[Key, Key], tuple[PricedCase, Prediction]] = {}
+    priced: dict[tuple[Key, Key], tuple[PricedCase, Prediction]] = {}
     rows = []
     for point in points:
         try:
@@ -106,9 +106,9 @@ def price_points(
             rows.append(Row(point, unfit[point.line]))
             continue
         same = (run_layout_key(point), (case.memory, case.memory_rank, case.assumptions))
-        if same not in known:
-            known[same] = case, price(case)[0]
-        rows.append(Row(point, "", *known[same]))
+        if same not in priced:
+            priced[same] = case, price(case)[0]
+        rows.append(Row(point, "", *priced[same]))
     return tuple(rows)
 
 
@@ -221,8 +221,8 @@ def measured_sweeps(used: Iterable[Used], mode: str) -> tuple[MeasuredSweep, ...
 
 def _shown(key: Key) -> str:
     """Return a key as text, `-` for what is not stated."""
-    words = {None: "-", True: "1", False: "0", "": "-"}
+    labels = {None: "-", True: "1", False: "0", "": "-"}
     return "/".join(
-        words[part] if part is None or isinstance(part, bool) or part == "" else str(part)
+        labels[part] if part is None or isinstance(part, bool) or part == "" else str(part)
         for part in key
     )

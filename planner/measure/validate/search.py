@@ -173,7 +173,7 @@ def search_sweeps(sweeps: Sequence[MeasuredSweep]) -> list[SearchedSweep]:
     return results
 
 
-def searched_json(found: Sequence[SearchedSweep]) -> dict[str, Any]:
+def searched_json(sweeps: Sequence[SearchedSweep]) -> dict[str, Any]:
     """Return the sweeps and how many hold, in seconds."""
     return {
         "schema_version": 1,
@@ -190,21 +190,21 @@ def searched_json(found: Sequence[SearchedSweep]) -> dict[str, Any]:
                 "best_s": one.best_s if one.best else None,
                 "covers": one.covers,
             }
-            for one in found
+            for one in sweeps
         ],
-        "n_agree": sum(one.agrees for one in found),
-        "n_cover": sum(one.covers for one in found),
+        "n_agree": sum(one.agrees for one in sweeps),
+        "n_cover": sum(one.covers for one in sweeps),
     }
 
 
-def searched_text(found: Sequence[SearchedSweep]) -> str:
+def searched_text(sweeps: Sequence[SearchedSweep]) -> str:
     """Return the same as lines, with what the best plan gains on the fastest measured layout."""
     lines = [
         "Every sweep searched. Restricted to the measured layouts: is the pick that of ranking",
         "them one by one? Unrestricted: what the first gains on the best of them, both predicted.",
         "",
     ]
-    for one in found:
+    for one in sweeps:
         lines.append(f"{one.sweep.key}, {len(one.sweep.plans)} layouts")
         same = "the same" if one.agrees else "ANOTHER"
         lines += wrapped(
@@ -214,10 +214,10 @@ def searched_text(found: Sequence[SearchedSweep]) -> str:
         gain = 1.0 - one.best_s / one.ranked_s
         best = f"{shown_layout(one.best)}, {gain:.1%} less" if one.best else "nothing fits"
         lines += wrapped("  open:", best + ("" if one.covers else ", LONGER"), indent=12)
-    gains = [1.0 - one.best_s / one.ranked_s for one in found if one.best]
+    gains = [1.0 - one.best_s / one.ranked_s for one in sweeps if one.best]
     lines += [
         "",
-        f"{len(found)} sweeps: the same pick in {sum(one.agrees for one in found)}, no longer step"
-        f" in {sum(one.covers for one in found)}, {mean(gains) or 0.0:.1%} less on average",
+        f"{len(sweeps)} sweeps: the same pick in {sum(x.agrees for x in sweeps)}, no longer step"
+        f" in {sum(one.covers for one in sweeps)}, {mean(gains) or 0.0:.1%} less on average",
     ]
     return "\n".join(lines) + "\n"

@@ -74,24 +74,24 @@ def axis_values(axis: str, value: object, flag: str) -> int:
     """
     text = str(value).lower() if isinstance(value, bool) else str(value).strip()
     if axis not in (*AXES, *PROBLEM_AXES):
-        known = ", ".join((*AXES, *PROBLEM_AXES))
+        names = ", ".join((*AXES, *PROBLEM_AXES))
         raise UsageError(
             option_or_section(flag) + f": unknown axis {axis!r}",
-            f"axes: {known}",
+            f"axes: {names}",
             code="unknown-name",
         )
     if axis == "recompute_modules":
         return _modules(text, flag)
     if axis == "split" and flag == "--pin" and re.fullmatch(r"[\dx-]*\d[\dx-]*", text):
         return _split_code(text)
-    words = WORDS.get(axis)
-    if words == SWITCH and text.lower() in SWITCH_FORMS:
+    labels = WORDS.get(axis)
+    if labels == SWITCH and text.lower() in SWITCH_FORMS:
         return SWITCH_FORMS[text.lower()]
-    if words:
-        if text not in words:
+    if labels:
+        if text not in labels:
             message = option_or_section(flag) + f": {axis} cannot be {text!r}"
-            raise UsageError(message, f"one of {', '.join(words)}", code="bad-value")
-        return words.index(text)
+            raise UsageError(message, f"one of {', '.join(labels)}", code="bad-value")
+        return labels.index(text)
     if axis == "sp" and text.lower() in ("true", "false", *SWITCH):
         return int(text.lower() in ("true", "on"))
     try:
@@ -222,17 +222,17 @@ def _data_parallel(context: Context, pins: Mapping[str, int]) -> int:
     n, named = context.n_devices, {axis: pins.get(axis, 1) for axis in ("tp", "pp", "cp")}
     if pins.get("cp", 1) == 1:
         del named["cp"]
-    words = [f"{axis} {value}" for axis, value in named.items()]
+    factors = [f"{axis} {value}" for axis, value in named.items()]
     product = math.prod(named.values())
     if n % product:
         raise SearchError(
-            f"{n} devices are not a multiple of {' x '.join(words)}",
+            f"{n} devices are not a multiple of {' x '.join(factors)}",
             f"pin {' and '.join(named)} so that their product divides {n}",
         )
     dp = n // product
     if pins.get("dp", dp) != dp:
         raise SearchError(
-            f"dp {pins['dp']} contradicts {' and '.join(words)} on {n} devices",
+            f"dp {pins['dp']} contradicts {' and '.join(factors)} on {n} devices",
             f"drop dp, or change {' and '.join(named)}: "
             f"dp is devices / ({' '.join(named)}) = {dp}",
             code="contradiction",

@@ -61,7 +61,7 @@ class RunFigures:
     def to_json(self) -> dict[str, Any]:
         """Return the figures that are known, in base units."""
         g = self.goodput
-        known = {
+        figures = {
             "goodput_frac": g.goodput_frac,
             "expected_s": self.expected_s,
             "mtbf_s": g.mtbf_s,
@@ -75,7 +75,7 @@ class RunFigures:
             "usd_per_million_tokens": self.usd_per_million_tokens,
             "cost_usd": self.cost_usd,
         }
-        return {name: value for name, value in known.items() if value is not None}
+        return {name: value for name, value in figures.items() if value is not None}
 
 
 def run_figures(

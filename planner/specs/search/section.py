@@ -45,12 +45,12 @@ def section_faults(spec: SearchSpec) -> list[SpecFault]:
 def _contradictions(spec: SearchSpec) -> list[SpecFault]:
     """Return the bounds that leave nothing of what is pinned or listed."""
     faults = []
-    for axis, most in spec.max.items():
+    for axis, limit in spec.max.items():
         for key, named in (("pin", [spec.pin.get(axis)]), ("only", spec.only.get(axis, []))):
             numbers = [x for x in named if isinstance(x, int)]
-            if numbers and isinstance(most, int) and min(numbers) > most:
+            if numbers and isinstance(limit, int) and min(numbers) > limit:
                 shown = ", ".join(map(str, numbers))
-                message = f"{most} leaves nothing of {key}: {axis} {shown}"
+                message = f"{limit} leaves nothing of {key}: {axis} {shown}"
                 faults.append(SpecFault(("search", "max", axis), message, "drop one of them"))
     return faults
 
@@ -59,10 +59,10 @@ def _no_order() -> None:
     raise UsageError("search: its values have no order", "list them under `only:`")
 
 
-def _one_of(value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
+def _one_of(value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
         raise UsageError(
             f"search: unknown {value!r}",
-            f"one of {', '.join(filter(None, known))}",
+            f"one of {', '.join(filter(None, choices))}",
             code="unknown-name",
         )

@@ -50,12 +50,12 @@ HARDWARE = {
     "v100": {"gpu": "v100-sxm-16gb", "gpus_per_node": 4},
 }
 POINT = MeasuredPoint(
-    "x-1",
-    "m",
-    "h",
-    16,
-    2,
-    {},
+    id="x-1",
+    model="m",
+    hardware="h",
+    n_gpus=16,
+    line=2,
+    cells={},
     seq_len=2048,
     gbs=32,
     mbs=1,

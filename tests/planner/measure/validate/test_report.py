@@ -30,12 +30,12 @@ MODEL = {
 MODELS = {"m": MODEL}
 HARDWARE = {"h": {"gpu": "h100-sxm-80gb", "gpus_per_node": 8}, "null": {"gpu": None}}
 BASE = MeasuredPoint(
-    "x-0",
-    "m",
-    "h",
-    8,
-    2,
-    {},
+    id="x-0",
+    model="m",
+    hardware="h",
+    n_gpus=8,
+    line=2,
+    cells={},
     seq_len=2048,
     gbs=64,
     mbs=1,
