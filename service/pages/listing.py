@@ -27,7 +27,6 @@ MOST_DRAWN = 1_500
 """Plans that the scatter draws one by one."""
 MOST_BARS = 60
 """Plans whose interval the scatter draws."""
-MOST_REJECTIONS = 8
 
 
 @dataclass(frozen=True, slots=True)
