@@ -125,6 +125,8 @@ class Axis:
         """Return the number by which tables keep a value."""
         if self.name == "recompute_modules":
             return modules_code(value) if not isinstance(value, str) else MODULE_SETS.index(value)
+        if self.name == "rank_order" and value not in self.words:
+            return 0  # an existing run may have another order, which is priced as the usual one
         if self.words and isinstance(value, str):
             return self.words.index(value or self.words[0])
         return int(value)

@@ -315,8 +315,10 @@ def needed_host_bytes(rows: Rows) -> Floats:
 
 def _of_other_kinds(rows: Rows) -> list[Floats]:
     """Return the layers of each other kind than the model's first, by kind of rank."""
-    counts = rows.shapes.kinds.of_other_kinds
-    return [] if counts is None else [_by_rank(count, rows.table.shape) for count in counts]
+    counts, shape_idx = rows.shapes.kinds.of_other_kinds, rows.table.shape
+    if counts is None:  # none of the stages, as of a table without shapes, has them
+        return [0.0 * _by_rank(rows.shapes.kinds.layers, shape_idx)] * len(rows.layers.others)
+    return [_by_rank(count, shape_idx) for count in counts]
 
 
 def _other_layers(rows: Rows) -> Iterator[tuple[Floats, ForwardBackward]]:

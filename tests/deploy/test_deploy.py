@@ -16,8 +16,9 @@ import typer
 import yaml
 
 from service.command import app
-from service.process.serve import GRPC_PORT, LAST_ANSWERS_S, PORT
+from service.process.serve import LAST_ANSWERS_S
 from service.settings.options import Options
+from service.settings.serving import GRPC_PORT, PORT
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"

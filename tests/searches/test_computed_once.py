@@ -42,6 +42,9 @@ def assert_same(one: object, other: object, where: str = "") -> None:
             assert_same(*values, f"{where}.{field.name}")
     elif isinstance(one, np.ndarray):
         assert np.array_equal(one, other), where
+    elif isinstance(one, tuple):
+        for i, values in enumerate(zip(one, other, strict=True)):  # type: ignore[call-overload]
+            assert_same(*values, f"{where}[{i}]")
     else:
         assert one == other, where
 

@@ -249,7 +249,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 LIBRARY = Path(planner.__file__).parent
 HERE_ALONE = (
-    "analyze/placement/hosts.py",
+    "frameworks/launchers/hosts.py",
     "analyze/recommend/devices.py",
     "analyze/trace/chrome_trace.py",
     "analyze/trace/comparison.py",

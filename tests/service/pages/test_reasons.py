@@ -45,7 +45,8 @@ def compared(address: str = "") -> str:
 
 
 def test_compare_says_what_the_library_says() -> None:
-    from planner.analyze.comparison import compare, verdict
+    from planner.analyze.comparison import compare
+    from planner.render.answers.comparison import verdict
     from planner.solver.answer.result_store import plan_of_result
 
     data = result().to_json()
@@ -63,7 +64,8 @@ def test_compare_says_what_the_library_says() -> None:
 
 
 def test_compare_shows_up_to_four_plans_in_their_order_each_against_the_first() -> None:
-    from planner.analyze.comparison import compare, verdict
+    from planner.analyze.comparison import compare
+    from planner.render.answers.comparison import verdict
     from planner.solver.answer.result_store import plan_of_result
 
     found = plans()[:5]
