@@ -57,20 +57,24 @@ class BodyReader:
         return body
 
     async def _received(self, exchange: HttpExchange, receive: Receive, maximum: int) -> bytes:
+        part, is_last = await _next_part(receive)
+        if is_last and len(part) <= min(LARGE_BODY, maximum):
+            return part  # nearly all bodies: no slot, no joining
         caller = exchange.caller.name if exchange.caller else exchange.address
-        parts: list[bytes] = []
-        n_bytes, is_last = 0, False
+        parts, n_bytes = [part], len(part)
         with ExitStack() as slot:
-            while not is_last:
-                part, is_last = await _next_part(receive)
-                was_small = n_bytes <= LARGE_BODY
-                n_bytes += len(part)
+            has_slot = False
+            while True:
                 if n_bytes > maximum:
                     raise _too_large(f"more than {maximum:,}")
-                if was_small and n_bytes > LARGE_BODY:
+                if n_bytes > LARGE_BODY and not has_slot:
                     slot.enter_context(self._large(caller))
+                    has_slot = True
+                if is_last:
+                    return b"".join(parts)
+                part, is_last = await _next_part(receive)
                 parts.append(part)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+                n_bytes += len(part)
 
     @contextmanager
     def _large(self, caller: str) -> Iterator[None]:
