@@ -33,6 +33,8 @@ class FrameworkRules:
     """Where its rules stand, `module:attribute`, each a sequence of `FrameworkRule`."""
     in_default: bool = False
     """Whether `default` searches its plans."""
+    switches: tuple[str, ...] = ()
+    """Axes of `Layout.switches` that its files carry; plans that use others are not its own."""
 
 
 _MEGATRON, _DEEPSPEED, _TORCHTITAN = (
