@@ -195,11 +195,11 @@ def _unknown_unit(
             f"'{number} {unit}' is in bits, and memory is counted in bytes",
             f"write {number} {bytes_unit} (decimal) or {number} {unit[:-1]}iB (binary)",
         )
-    alike = [known for known in units if known.lower() == unit.lower()]
+    alike = [name for name in units if name.lower() == unit.lower()]
     if units is _BANDWIDTH_UNITS:
-        alike = alike or [known for known in units if known.lower() == f"{unit.lower()}/s"]
+        alike = alike or [name for name in units if name.lower() == f"{unit.lower()}/s"]
     if len(alike) > 1 or (alike and units is _BANDWIDTH_UNITS):
-        meanings = " or ".join(f"{number} {known} ({_meaning(known)})" for known in sorted(alike))
+        meanings = " or ".join(f"{number} {name} ({_meaning(name)})" for name in sorted(alike))
         return f"'{number} {unit}' is unclear: case matters", f"write {meanings}"
     if alike:
         return f"unknown unit {unit!r}: case matters", f"write {number} {alike[0]}"

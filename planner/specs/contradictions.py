@@ -206,7 +206,7 @@ def _mla_faults(model: ModelSpec) -> list[SpecFault]:
 
 def _detail_faults(model: ModelSpec) -> list[SpecFault]:
     """Return what is wrong between the details, and between them and the sizes."""
-    details, stated = model.details, model.details.stated()
+    details, own_details = model.details, model.details.stated()
     checks = [
         (
             details.rope_scaling not in (None, "longrope") and not details.rope_scaling_factor,
@@ -229,10 +229,10 @@ def _detail_faults(model: ModelSpec) -> list[SpecFault]:
     ]
     if model.moe is None:
         text, fix = "stands in a model without experts", "leave it out, or add `moe`"
-        checks += [(name in stated, name, text, fix) for name in EXPERT_DETAILS]
+        checks += [(name in own_details, name, text, fix) for name in EXPERT_DETAILS]
     if model.positions != "rope":
         text, fix = "stands beside learned positions", "leave it out"
-        rotary = [name for name in stated if name.startswith(("rotary_", "rope_"))]
+        rotary = [name for name in own_details if name.startswith(("rotary_", "rope_"))]
         checks += [(True, name, text, fix) for name in rotary]
     return [
         SpecFault(("model", "details", key), message, fix)
@@ -251,9 +251,9 @@ _FFN_FAULT = SpecFault(
 def _job_faults(job: TrainingSpec) -> list[SpecFault]:
     faults = []
     for name in (x for x in job.precisions if (x, job.optimizer) not in RECIPES):
-        known = ", ".join("+".join(key) for key in RECIPES)
+        recipes = ", ".join("+".join(key) for key in RECIPES)
         message = f"no recipe for {name} with {job.optimizer}"
-        faults.append(SpecFault(("training", "optimizer"), message, f"known: {known}"))
+        faults.append(SpecFault(("training", "optimizer"), message, f"known: {recipes}"))
     step = job.seq_len * job.global_batch
     if job.tokens is not None and job.tokens < step:
         message = f"{job.tokens:g} tokens are less than one step ({step} tokens)"

@@ -94,7 +94,7 @@ class PoolSource:
     """Latencies and in-switch sums where the file replaces the catalogue's, in base units."""
     announced: tuple[str, ...] = ()
     """Accelerators and links that are announced and that nobody has measured."""
-    stated: tuple[tuple[str, Any], ...] = ()
+    file_fields: tuple[tuple[str, Any], ...] = ()
     """What a document says of the pool where that is not what plans use of it."""
     others: tuple["OtherUse", ...] = ()
     """Other ways to use its nodes, which `solve` tries beside this one."""

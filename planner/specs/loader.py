@@ -140,15 +140,15 @@ def _load(path: FileOrContent, kind: Kind, overrides: Overrides = ()) -> Documen
     folder = examples_folder()
     other: Kind = "cluster" if kind == "model" else "model"
     if bare and folder and not Path(name).is_file():
-        for found in (kind, other):
-            if name in example_names(found):
-                return load_yaml(folder / f"{found}s" / f"{name}.yaml")
+        for other_kind in (kind, other):
+            if name in example_names(other_kind):
+                return load_yaml(folder / f"{other_kind}s" / f"{name}.yaml")
         if not Path(name).exists():
-            known = example_names(kind)
-            close = close_names(name, [*known, *example_names(other)], 2)
+            examples = example_names(kind)
+            close = close_names(name, [*examples, *example_names(other)], 2)
             guess = f"did you mean {' or '.join(close)}? " if close else ""
             message = f"no file and no example called {name!r}"
-            raise SpecError(Problem(message, f"{guess}{kind} examples: {', '.join(known)}"))
+            raise SpecError(Problem(message, f"{guess}{kind} examples: {', '.join(examples)}"))
     name = _file_meant(name, kind)
     return _of_text(_text_of_file(name), name, overrides)
 
@@ -208,9 +208,9 @@ _HUB_NAME = r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(?<!\.json)(?<!\.yaml)(?<!\.y
 
 def _of_text(text: str, file: str, overrides: Overrides) -> Document:
     """Return one of our files, or what a file of another format says in the words of ours."""
-    if known := find_format(text):
+    if form := find_format(text):
         refuse_long_numbers(text, file)
-        return _of_import(known.read(text, file, dict(overrides)), file)
+        return _of_import(form.read(text, file, dict(overrides)), file)
     return parse_yaml(text, file)
 
 
@@ -225,8 +225,8 @@ def _from_dict(
     """Return Python data as a document, whatever format it has the structure of."""
     if isinstance(data, Mapping) and not any(key in data for key in KEYS[kind]):
         text = text_of(data)
-        if known := find_format(text):
-            return _of_import(known.read(text, file, dict(overrides)), file)
+        if form := find_format(text):
+            return _of_import(form.read(text, file, dict(overrides)), file)
     return Document(data, file)
 
 
@@ -240,12 +240,12 @@ def import_model(
     """
     file = _file_meant(os.fspath(path), "model")
     text = read_text(file)
-    known = find_format(text)
-    if known is None or known.kind != "model":
-        what = f"is a {known.title}, no model" if known else "is of no format that says a model"
+    form = find_format(text)
+    if form is None or form.kind != "model":
+        what = f"is a {form.title}, no model" if form else "is of no format that says a model"
         titles = ", ".join(x.title for x in FORMATS if x.kind == "model")
         raise SpecError(Problem(what, f"formats: {titles}; `planner check-spec` reads ours", file))
-    imported = read_as(text, file, as_type) if as_type else known.read(text, file, {})
+    imported = read_as(text, file, as_type) if as_type else form.read(text, file, {})
     if name:
         imported = imported.changed(("model", "name"), name, "--name")
     return imported, read_model(_of_import(imported, file))
@@ -264,8 +264,8 @@ def _prepare(document: Document, kind: Kind, overrides: Overrides) -> Document:
         if any(path.startswith(f"{section}.") for path, _ in pairs):
             document = dataclasses.replace(document, data={section: {}, **document.data})
     if any(path.startswith("search.") for path, _ in pairs) and kind == "model":
-        stated = document.data.get("search")
-        inner = {"pin": {}, "only": {}, "max": {}, **(stated if isinstance(stated, dict) else {})}
+        search = document.data.get("search")
+        inner = {"pin": {}, "only": {}, "max": {}, **(search if isinstance(search, dict) else {})}
         document = dataclasses.replace(document, data={**document.data, "search": inner})
     section = document.data.get("model")
     if any(path.startswith("model.details.") for path, _ in pairs) and isinstance(section, dict):

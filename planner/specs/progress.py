@@ -29,9 +29,9 @@ class Share:
 class Part:
     """A part of a search, from one share of the whole to another; a listener of its own."""
 
-    def __init__(self, whole: Share, start: float = 0.0, end: float = 1.0) -> None:
-        self._whole, self._start, self._end = whole, start, end
-        self.found = whole.found
+    def __init__(self, share: Share, start: float = 0.0, end: float = 1.0) -> None:
+        self._whole, self._start, self._end = share, start, end
+        self.found = share.found
 
     def __call__(self, done: int, total: int) -> None:
         """Tell that so many of the part's own steps are done."""

@@ -65,7 +65,7 @@ class Span:
     unit: str
     """As written; empty for plain numbers."""
     log: bool
-    whole: bool
+    is_integer: bool
 
     def at(self, u: float) -> object:
         """Return the value at a share `u` (0 to 1, 1 excluded) of the span, as one would write it.
@@ -73,13 +73,13 @@ class Span:
         Whole numbers from low to high are equally likely, or by the width of their logarithms.
         """
         low, high = self.low, self.high
-        if self.whole:
+        if self.is_integer:
             low, high = low - (0.5 if self.log else 0.0), high + (0.5 if self.log else 1.0)
         if self.log:
             x = math.exp(math.log(low) + u * (math.log(high) - math.log(low)))
         else:
             x = low + u * (high - low)
-        if self.whole:
+        if self.is_integer:
             n = round(x) if self.log else math.floor(x)
             return min(max(n, int(self.low)), int(self.high))
         x = min(max(float(f"{x:.{DIGITS}g}"), self.low), self.high)
@@ -182,29 +182,29 @@ def label_of(path: str) -> str:
     ('accelerator HBM bandwidth', 'pool 1 nodes')
     """
     parts = path.split(".")
-    words: list[str] = []
+    labels: list[str] = []
     for i, part in enumerate(parts):
         if part.isdecimal():
             if part != "0":
-                words += [parts[i - 1].rstrip("s"), part]
+                labels += [parts[i - 1].rstrip("s"), part]
         elif i == len(parts) - 1 or part not in _PLAIN_PARENTS:
-            words += [_WORDS.get(word, word) for word in part.replace("-", "_").split("_")]
-    return " ".join(words)
+            labels += [_WORDS.get(word, word) for word in part.replace("-", "_").split("_")]
+    return " ".join(labels)
 
 
 def _written(number: float, span: Span) -> object:
     return f"{number:.15g} {span.unit}" if span.unit else number
 
 
-def field_axis(path: str, given: object) -> Axis:
+def field_axis(path: str, value: object) -> Axis:
     """Return the axis of one field from what a sweep file or an option says of it.
 
     Raises `BadValue`, and `BadItem` where one item of a list is wrong.
     """
     field = field_at(path)
-    if isinstance(given, Mapping) and _is_range(given):
-        return _ranged(field, _range_text(given))
-    items: Sequence[object] = given if isinstance(given, list) else [given]
+    if isinstance(value, Mapping) and _is_range(value):
+        return _ranged(field, _range_text(value))
+    items: Sequence[object] = value if isinstance(value, list) else [value]
     if not items:
         raise BadValue("has no values", "list at least one, such as [1, 2]")
     values: list[object] = []
@@ -223,7 +223,7 @@ def field_axis(path: str, given: object) -> Axis:
                 field.check(item)
                 values.append(item)
         except BadValue as error:
-            raise BadItem(error, place if isinstance(given, list) else None) from None
+            raise BadItem(error, place if isinstance(value, list) else None) from None
     return Axis(path, _choices(field, values), field=field)
 
 
@@ -253,31 +253,31 @@ def column_axis(name: str, groups: Mapping[str, Mapping[str, object]]) -> Axis:
     return Axis(name, tuple(choices))
 
 
-def _is_range(given: Mapping[Any, Any]) -> bool:
-    return "from" in given or "to" in given
+def _is_range(fields: Mapping[Any, Any]) -> bool:
+    return "from" in fields or "to" in fields
 
 
-def _range_text(given: Mapping[Any, Any]) -> str:
+def _range_text(fields: Mapping[Any, Any]) -> str:
     """Return a range that is written as a mapping in one line."""
-    for key in given:
+    for key in fields:
         if key not in RANGE_KEYS:
             raise BadValue(
                 f"unknown key {shown_value(key)}", f"keys of a range: {', '.join(RANGE_KEYS)}"
             )
     for key in ("from", "to"):
-        if key not in given:
+        if key not in fields:
             raise BadValue(f"the range has no `{key}:`", "such as {from: 80 GiB, to: 320 GiB}")
-    ways = [key for key in ("times", "plus", "scale") if key in given]
+    ways = [key for key in ("times", "plus", "scale") if key in fields]
     if len(ways) > 1:
         raise BadValue(f"`{ways[0]}:` and `{ways[1]}:` stand beside each other", "keep one")
     tail = ""
-    if "times" in given:
-        tail = f" * {given['times']}"
-    elif "plus" in given:
-        tail = f" + {given['plus']}"
-    elif "scale" in given:
-        tail = f" {given['scale']}"
-    return f"{given['from']} .. {given['to']}{tail}"
+    if "times" in fields:
+        tail = f" * {fields['times']}"
+    elif "plus" in fields:
+        tail = f" + {fields['plus']}"
+    elif "scale" in fields:
+        tail = f" {fields['scale']}"
+    return f"{fields['from']} .. {fields['to']}{tail}"
 
 
 def looks_like_range(field: Field, item: object) -> bool:
@@ -321,7 +321,7 @@ def _end(field: Field, number: str, unit: str) -> float:
     """Return one end of a range in base units."""
     assert field.parse is not None
     plain = float(number.replace("_", ""))
-    if field.whole:
+    if field.is_integer:
         if unit or not plain.is_integer():
             raise BadValue(f"{number}{unit} is not a whole number", "give whole numbers")
         return plain
@@ -341,9 +341,9 @@ def _span(
         raise BadValue(
             f"{shown_value(text)}: a logarithmic range begins above 0", "or write linear"
         )
-    span = Span(low, high, unit if field.unit else "", log, field.whole)
+    span = Span(low, high, unit if field.unit else "", log, field.is_integer)
     for end in (low, high):
-        field.check(int(end) if field.whole else _written(end, span))
+        field.check(int(end) if field.is_integer else _written(end, span))
     return span
 
 
@@ -378,7 +378,7 @@ def _check_many(n: int, text: str) -> None:
 
 
 def _as_written(field: Field, number: float, one: float, unit: str) -> object:
-    if field.whole:
+    if field.is_integer:
         if abs(number - round(number)) > 1e-6:
             raise BadValue(f"{number:g} is not a whole number", "choose a step that keeps them so")
         return round(number)

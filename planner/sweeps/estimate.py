@@ -213,10 +213,10 @@ def work_s(sizes: Sequence[float], timings: Sequence[Timing], n_twins: float) ->
     return total
 
 
-def _between(x: float, known: Sequence[tuple[float, float]]) -> float:
+def _between(x: float, points: Sequence[tuple[float, float]]) -> float:
     """Return the value at `x` on the line through known places, the nearest outside of them."""
-    before = [point for point in known if point[0] <= x]
-    after = [point for point in known if point[0] >= x]
+    before = [point for point in points if point[0] <= x]
+    after = [point for point in points if point[0] >= x]
     if not before or not after:
         return (after or before)[0 if after else -1][1]
     (x0, y0), (x1, y1) = before[-1], after[0]

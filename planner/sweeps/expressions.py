@@ -205,8 +205,8 @@ def _refuse_unknown(tree: ast.AST, text: str) -> None:
                 f"{shown_value(text)}: {shown_value(node.value)} cannot stand in an expression"
             )
         if isinstance(node, ast.Call):
-            known = isinstance(node.func, ast.Name) and node.func.id in _FUNCTIONS
-            if not known or node.keywords:
+            is_function = isinstance(node.func, ast.Name) and node.func.id in _FUNCTIONS
+            if not is_function or node.keywords:
                 functions = ", ".join(_FUNCTIONS)
                 raise BadValue(
                     f"{shown_value(text)} calls what is no function", f"known: {functions}"
@@ -359,8 +359,8 @@ def _power(base: Value, exponent: Value) -> Value:
     if base.content < 0 and exponent.content != int(exponent.content):
         raise UnknownValue(f"a root of {base.content:g}, which is below 0")
     powers = tuple((unit, p * exponent.content) for unit, p in base.dimension)
-    kept = tuple((unit, p) for unit, p in powers if p)
-    return Value(float(base.content) ** exponent.content, kept)
+    nonzero = tuple((unit, p) for unit, p in powers if p)
+    return Value(float(base.content) ** exponent.content, nonzero)
 
 
 def _times(left: Dimension, right: Dimension, sign: float) -> Dimension:
@@ -439,16 +439,16 @@ def dimension_of_name(name: str) -> Dimension:
     if len(parts) == 1 and (close := close_names(name, _FIGURES, 1)):
         raise BadValue(f"unknown name {name!r}", f"did you mean {close[0]}?")
     try:
-        known = field_at(name)
+        field = field_at(name)
     except BadValue as error:
         figures = ", ".join(_FIGURES)
         fix = error.hint if len(parts) > 1 else f"a field, a value of `let:`, or one of {figures}"
         raise BadValue(error.message.replace("field", "name", 1), fix) from None
     if parts[0] == "search":
         raise BadValue(f"{name} is an option of the search", "constrain fields of the two files")
-    if known.parse is None:
+    if field.parse is None:
         return TEXT if _is_text(name) else TRUTH
-    return known.dimension
+    return field.dimension
 
 
 def _is_text(path: str) -> bool:
@@ -510,7 +510,7 @@ def _inside(data: Any, parts: list[str]) -> Any:
 
 def _pool_figure(parts: list[str], index: int, cluster: ClusterInput) -> Any:
     """Return a figure of a pool, from the catalogue where the file does not state it."""
-    pool, stated = cluster.cluster.pools[index], cluster.document["pools"][index]
+    pool, pool_fields = cluster.cluster.pools[index], cluster.document["pools"][index]
     part, key = pool.accelerator, parts[0]
     if key == "accelerator":
         inner = parts[1] if len(parts) > 1 else ""
@@ -518,9 +518,9 @@ def _pool_figure(parts: list[str], index: int, cluster: ClusterInput) -> Any:
             return getattr(part, _OF_PART[inner][0]) or None
         if inner == "peaks":
             return part.peak_flops_per_s.get(parts[2]) if len(parts) > 2 else None
-        return _part_name(stated["accelerator"], inner)
+        return _part_name(pool_fields["accelerator"], inner)
     host = pool.host
-    known: dict[str, Any] = {
+    figures: dict[str, Any] = {
         "devices": pool.n_devices,
         "nodes": pool.n_nodes,
         "nic_speed": pool.nic.bytes_per_s,
@@ -533,9 +533,9 @@ def _pool_figure(parts: list[str], index: int, cluster: ClusterInput) -> Any:
         "host_memory_bandwidth": host and host.memory_bytes_per_s * pool.devices_per_node,
         "host_link": host and host.link_bytes_per_s,
     }
-    if key in known:
-        return known[key]
-    result = stated.get(key)
+    if key in figures:
+        return figures[key]
+    result = pool_fields.get(key)
     known_field = field_at(f"pools.{index}.{key}")
     return known_field.base(result) if result is not None else None
 

@@ -97,8 +97,8 @@ class Family:
 
     def _nearest(self, n_params: float) -> int:
         """Return which given model is nearest by the ratio of parameters; the smaller of two."""
-        away = [abs(math.log(n_params / x)) for x in self.params]
-        return away.index(min(away))
+        distances = [abs(math.log(n_params / x)) for x in self.params]
+        return distances.index(min(distances))
 
     def _law(self, n_params: float, values: Sequence[float]) -> float:
         """Return a size at `n_params`: a power law through the two given points around it.
@@ -112,9 +112,9 @@ class Family:
         (n0, n1), (s0, s1) = self.params[i - 1 : i + 1], values[i - 1 : i + 1]
         return float(s0 * (n_params / n0) ** (math.log(s1 / s0) / math.log(n1 / n0)))
 
-    def _size(self, n_params: float, of: Callable[[Sizes], float], multiple: int) -> int:
+    def _size(self, n_params: float, size_of: Callable[[Sizes], float], multiple: int) -> int:
         """Return a size of the models, as it is where they share it, else rounded."""
-        values = [of(model.document["model"]) for model in self.models]
+        values = [size_of(model.document["model"]) for model in self.models]
         if len(set(values)) == 1:
             return int(values[0])
         if not all(values):
@@ -148,8 +148,8 @@ class Family:
         return model
 
     def _experts(self, n_params: float, nearest: Sizes) -> Sizes:
-        stated = math.gcd(*(model.shape.n_experts for model in self.models))
-        step = math.lcm(TP_RANKS, stated, nearest["routing_groups"])
+        divisor = math.gcd(*(model.shape.n_experts for model in self.models))
+        step = math.lcm(TP_RANKS, divisor, nearest["routing_groups"])
         return {
             **nearest,
             "experts": self._size(n_params, lambda m: m["moe"]["experts"], step),

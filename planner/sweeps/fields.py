@@ -85,7 +85,7 @@ class Field:
     """What may stand at one path."""
 
     path: str
-    whole: bool
+    is_integer: bool
     """Whole numbers only."""
     parse: Callable[[object], float] | None
     """Reads a number or a quantity into base units; None where the value is none."""
@@ -94,7 +94,7 @@ class Field:
     """Base unit of numbers; empty for plain ones and for words."""
     schema: Any
     """Type that pydantic checks a value against; None where files are named."""
-    words: bool = False
+    allows_text: bool = False
     """Words may stand in place of numbers."""
 
     @property
@@ -121,11 +121,11 @@ class Field:
         """Return a value as a table holds it: a number in base units, else text."""
         if value is None or isinstance(value, bool):
             return value
-        if isinstance(value, str) and self.words:
+        if isinstance(value, str) and self.allows_text:
             return value
         if self.parse is not None and not isinstance(value, list | Mapping):
             number = self.parse(value)
-            return int(number) if self.whole else float(number)
+            return int(number) if self.is_integer else float(number)
         return field_text(value)
 
 
@@ -176,24 +176,24 @@ DEVICES_PATH = f"pools.0.{DEVICES}"
 def _paths(section: type[BaseModel], prefix: str) -> Iterator[str]:
     for name, info in section.model_fields.items():
         inner = next(_models_in(info.annotation), None)
-        at = f"{prefix}{name}"
-        yield at
+        path = f"{prefix}{name}"
+        yield path
         item = _list_item(info.annotation)
         if isinstance(item, type) and issubclass(item, BaseModel):
-            yield f"{at}.0"
-            yield from _paths(item, f"{at}.0.")
+            yield f"{path}.0"
+            yield from _paths(item, f"{path}.0.")
         elif inner is not None:
-            yield from _paths(inner, f"{at}.")
+            yield from _paths(inner, f"{path}.")
 
 
 def _step(schema: Any, part: str, here: list[str], path: str) -> Any:
     """Return the type of what is called `part` inside a type."""
-    at = ".".join(here) or "the top level"
+    owner = ".".join(here) or "the top level"
     item = _list_item(schema)
     if item is not None and (part.isdecimal() or not _key_type(schema)):
         if not (part.isascii() and part.isdecimal() and len(part) < 6):
             fix = f"number its items from 0, such as {'.'.join([*here, '0', part])}"
-            raise BadValue(f"unknown field {path!r}: {at} is a list", fix)
+            raise BadValue(f"unknown field {path!r}: {owner} is a list", fix)
         return item
     section = next(_models_in(schema), None)
     if section is not None:
@@ -211,7 +211,7 @@ def _step(schema: Any, part: str, here: list[str], path: str) -> Any:
             message = f"unknown field {path!r}: {bad.message if bad else part}"
             raise BadValue(message, bad.hint if bad else "") from None
         return inner
-    raise BadValue(f"unknown field {path!r}: {at} has nothing inside", f"vary {at} itself")
+    raise BadValue(f"unknown field {path!r}: {owner} has nothing inside", f"vary {owner} itself")
 
 
 def _guess(section: type[BaseModel], part: str, here: list[str], path: str) -> str:
@@ -231,8 +231,8 @@ def _guess(section: type[BaseModel], part: str, here: list[str], path: str) -> s
         return f"did you mean {'.'.join([*here, near[0]])}?"
     if close:
         return f"did you mean {' or '.join(close[:3])}?"
-    known = list(section.model_fields)
-    return f"fields of {'.'.join(here) or 'a cluster file'}: {', '.join(known)}"
+    names = list(section.model_fields)
+    return f"fields of {'.'.join(here) or 'a cluster file'}: {', '.join(names)}"
 
 
 _COUNTS = ("devices", "n_devices", "gpus", "n_gpus", "accelerators", "world_size")
@@ -257,14 +257,14 @@ def _bad_value(schema: Any, error: Mapping[str, Any]) -> BadValue:
         return BadValue(head + bad.message, bad.hint)
     value = shown_value(error["input"])
     if kind in _BOUNDS:
-        words, key = _BOUNDS[kind]
-        return BadValue(f"{head}must be {words} {context[key]}, got {value}")
+        comparison, key = _BOUNDS[kind]
+        return BadValue(f"{head}must be {comparison} {context[key]}, got {value}")
     if kind == "extra_forbidden":
         section = next(_models_in(schema), None)
-        known = list(section.model_fields) if section else []
+        names = list(section.model_fields) if section else []
         name = meant_key(str(loc[-1]), section) if section else None
-        close = [name] if name else close_names(str(loc[-1]), known, 1)
-        fix = f"did you mean {close[0]}?" if close else f"keys here: {', '.join(known)}"
+        close = [name] if name else close_names(str(loc[-1]), names, 1)
+        fix = f"did you mean {close[0]}?" if close else f"keys here: {', '.join(names)}"
         return BadValue(f"unknown key {shown_value(loc[-1])}", fix)
     if kind == "missing":
         return BadValue(f"{path_text(loc)} is missing", "")
@@ -332,16 +332,16 @@ def _field(path: str, schema: Any) -> Field:
     """Return a field from its type, by what its validator reads."""
     bases = {_plain(m) for m in _members(schema) if isinstance(_plain(m), type)}
     if bases == {int, str}:  # values of search axes
-        return Field(path, True, _number, PLAIN, "", schema, words=True)
+        return Field(path, True, _number, PLAIN, "", schema, allows_text=True)
     if not bases & {int, float} or bases - {int, float, type(None)}:
         return Field(path, False, None, PLAIN, "", schema)
     if bases & {int}:
         return Field(path, True, _number, PLAIN, "", schema)
     for validator in _validators(schema):
         parse = inspect.getclosurevars(validator.func).nonlocals.get("parse")
-        for known, dimension, unit in QUANTITIES:
-            if parse is known:
-                return Field(path, False, known, dimension, unit, schema)
+        for quantity, dimension, unit in QUANTITIES:
+            if parse is quantity:
+                return Field(path, False, quantity, dimension, unit, schema)
         if parse in _PLAIN_PARSERS:
             return Field(path, False, parse, PLAIN, "", schema)
     return Field(path, False, _number, PLAIN, "", schema)

@@ -49,14 +49,14 @@ def point_names(
     `priced` is what `calibration_json` says of the options, where that is known already.
     """
     priced = calibration_json(options.calibration) if priced is None else priced
-    stated = options.to_json()
+    options_json = options.to_json()
     job = {**model.document, "listed": list(model.precisions)}
     bare = cluster.document if _orders_by_cost(options) else without_costs(cluster.document)
     devices = [pool.n_devices for pool in cluster.cluster.pools]
     return (
-        content_id("point", job, cluster.document, stated, priced),
-        content_id("costless", job, bare, stated, priced),
-        content_id("shared", job, stated) + "".join(f"-{n:08d}" for n in devices),
+        content_id("point", job, cluster.document, options_json, priced),
+        content_id("costless", job, bare, options_json, priced),
+        content_id("shared", job, options_json) + "".join(f"-{n:08d}" for n in devices),
     )
 
 
@@ -76,10 +76,10 @@ def without_costs(cluster: Mapping[str, Any]) -> dict[str, Any]:
     """Return a canonical cluster without prices, power limits, failures and host names."""
     pools = []
     for pool in cluster["pools"]:
-        kept = {k: v for k, v in pool.items() if k not in ("hosts", "price_per_hour")}
-        part = kept["accelerator"]
+        fields = {k: v for k, v in pool.items() if k not in ("hosts", "price_per_hour")}
+        part = fields["accelerator"]
         if isinstance(part, Mapping):
             figures = {k: v for k, v in part.items() if k not in ("name", "power")}
-            kept["accelerator"] = figures if len(figures) > 1 else figures["like"]
-        pools.append(kept)
+            fields["accelerator"] = figures if len(figures) > 1 else figures["like"]
+        pools.append(fields)
     return {**{k: v for k, v in cluster.items() if k != "operations"}, "pools": pools}

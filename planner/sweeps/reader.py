@@ -197,9 +197,9 @@ def _read_csv(
             cells = [list(x) for x in zip(*lines, strict=True)] or [[] for _ in names]
     except (OSError, ValueError, csv.Error) as error:
         raise _no_sweep(path, error) from None
-    known = {column.name: column for column in (*COLUMNS, *columns)}
+    columns_by_name = {column.name: column for column in (*COLUMNS, *columns)}
     results = [
-        known.get(name) or RowColumn(name, _kind_of(texts), "", "varied")
+        columns_by_name.get(name) or RowColumn(name, _kind_of(texts), "", "varied")
         for name, texts in zip(names, cells, strict=True)
     ]
     try:

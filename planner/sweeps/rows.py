@@ -230,23 +230,30 @@ def failed_row(point: Point, status: str, reason: str, inputs: Inputs = ()) -> R
     return _row(point, inputs, status, reason, {})
 
 
+@dataclass(frozen=True, slots=True)
+class SolvedPoint:
+    """What the search of a point gave."""
+
+    row: Row
+    result: Result
+
+
 def twin_row(
-    row: Mapping[str, Value],
+    solved: SolvedPoint,
     point: Point,
     inputs: Inputs,
     model: ModelInput,
     cluster: ClusterInput,
     options: SolveOptions,
-    result: Result,
 ) -> Row:
     """Return the row of a point that differs from a solved one in price, power or failures alone.
 
-    `row` and `result` are those of the solved point (equal `Point.costless_key`), the rest is the
-    point's own. No plan is searched or priced.
+    Both have the same `Point.costless_key`. No plan is searched or priced.
     """
+    row = solved.row
     if row["status"] == FAILED:
         return failed_row(point, FAILED, str(row["reason"]), inputs)
-    twin = with_costs(result, model, cluster)
+    twin = with_costs(solved.result, model, cluster)
     value = dict(row) | _facts(model, cluster, options, twin)
     if twin.plans:
         value |= _costs(twin.best) | {"best.plan_id": twin.best.plan_id}
@@ -273,7 +280,7 @@ def with_costs(result: Result, model: ModelInput, cluster: ClusterInput) -> Resu
 
 
 def _row(
-    point: Point, inputs: Inputs, status: str, reason: str, found: Mapping[str, Value]
+    point: Point, inputs: Inputs, status: str, reason: str, figures: Mapping[str, Value]
 ) -> Row:
     """Return all columns in order; those that are not found are missing."""
     head: Row = {
@@ -283,7 +290,7 @@ def _row(
         "reason": reason or None,
     }
     row: Row = {**head, **{name: _plain(value) for name, value in inputs}}
-    return row | {c.name: _plain(found.get(c.name), c.kind) for c in COLUMNS[len(head) :]}
+    return row | {c.name: _plain(figures.get(c.name), c.kind) for c in COLUMNS[len(head) :]}
 
 
 def _plain(value: Any, kind: str = "") -> Value:

@@ -19,12 +19,20 @@ from pathlib import Path
 
 from planner.errors import PlannerError, SearchError, SweepFileError, UsageError
 from planner.option_names import option
-from planner.solver.answer.result import Result
 from planner.solver.execution import Execution, check_executor
 from planner.solver.solve import Extent, solve_inputs
 from planner.sweeps.points import Point
 from planner.sweeps.reader import read_header
-from planner.sweeps.rows import FAILED, STOPPED, Inputs, Row, failed_row, solved_row, twin_row
+from planner.sweeps.rows import (
+    FAILED,
+    STOPPED,
+    Inputs,
+    Row,
+    SolvedPoint,
+    failed_row,
+    solved_row,
+    twin_row,
+)
 from planner.sweeps.storage import (
     PartialSweep,
     check_same_sweep,
@@ -119,7 +127,7 @@ class PointSolver:
     def __call__(self, twins: Twins) -> Rows:
         """Return the rows of points that one search answers; no error of a point comes through."""
         rows: Rows = []
-        first: tuple[Row, Result] | None = None
+        first: SolvedPoint | None = None
         for point in twins.points:
             try:
                 row, first = self._row(point, first)
@@ -133,15 +141,13 @@ class PointSolver:
             rows.append((point.index, str(row["status"]), text))
         return rows
 
-    def _row(
-        self, point: Point, first: tuple[Row, Result] | None
-    ) -> tuple[Row, tuple[Row, Result]]:
+    def _row(self, point: Point, first: SolvedPoint | None) -> tuple[Row, SolvedPoint]:
         """Return the row of a point, and the row and result that its twins are derived from."""
         sweep = self._sweep
         model, cluster = sweep.inputs(point)
         options, columns = sweep.options_of(point), sweep.columns(point)
         if first is not None:
-            return twin_row(first[0], point, columns, model, cluster, options, first[1]), first
+            return twin_row(first, point, columns, model, cluster, options), first
         until = time.monotonic() + self._limit_s
 
         def late() -> bool:
@@ -158,7 +164,7 @@ class PointSolver:
         if result.stopped == "interrupted":
             raise KeyboardInterrupt  # a search keeps it, to answer with the best so far
         row = solved_row(point, columns, model, cluster, options, result)
-        return row, (row, result)
+        return row, SolvedPoint(row, result)
 
     def _failed(self, point: Point, reason: str) -> Row:
         return failed_row(point, FAILED, reason, columns_of_point(self._sweep, point))
@@ -260,15 +266,15 @@ def run_sweep(
     header, limit_s = sweep.header(), point_limit_s or sweep.time_limit_s or POINT_LIMIT_S
     if path.exists():
         return _finished_before(path, header)
-    with closing(PartialSweep(path, header)) as kept:
+    with closing(PartialSweep(path, header)) as partial_sweep:
         if path.exists():  # finished by another process since
-            kept.close()
+            partial_sweep.close()
             return _finished_before(path, header)
         try:
             points = list(sweep.points())
-            run = _Run(sweep, points, path, kept, progress)
+            run = _Run(sweep, points, path, partial_sweep, progress)
             stream = make_stream(executor, ray_address or None)
-            done = kept.done
+            done = partial_sweep.done
             left = [point for point in points if point.index not in done]
             if elsewhere is not None:
                 run.keep_all(_rows_of(elsewhere, {point.index for point in left}))
@@ -283,8 +289,8 @@ def run_sweep(
             if points and not run.interrupted:
                 run.finish(form, header)
         finally:
-            if not kept.n_done and not path.exists():
-                kept.remove()
+            if not partial_sweep.n_done and not path.exists():
+                partial_sweep.remove()
     return run.ended()
 
 
@@ -308,17 +314,17 @@ def _finished_before(path: Path, header: dict[str, object]) -> SweepRun:
     """Return that there is nothing to do; `SweepFileError` where the file is another one."""
     if path.is_dir():
         raise SweepFileError(f"{path} is a folder", f"name a file: {path / 'sweep.parquet'}")
-    found = read_header(path)
-    if found is None or "n_rows" not in found:
+    own_header = read_header(path)
+    if own_header is None or "n_rows" not in own_header:
         raise SweepFileError(
             f"{path} exists and is no sweep", "name another file with --out, or remove that one"
         )
-    check_same_sweep(path, found, header)
+    check_same_sweep(path, own_header, header)
     # Of a crash between the last two steps; one of another sweep, or in use, is let alone.
     if partial_path(path).exists():
         with suppress(SweepFileError):
             PartialSweep(path, header).remove()
-    n = int(found["n_rows"])
+    n = int(own_header["n_rows"])
     return SweepRun(path, n, n, n, was_finished=True)
 
 
@@ -330,15 +336,15 @@ class _Run:
         sweep: Sweep,
         points: Sequence[Point],
         out: Path,
-        kept: PartialSweep,
+        partial_sweep: PartialSweep,
         progress: Progress | None,
     ) -> None:
         self._sweep = sweep
         self._out = out
-        self._kept = kept
+        self._kept = partial_sweep
         self._progress = progress
         self._n_points = len(points)
-        self._n_before = kept.n_done
+        self._n_before = partial_sweep.n_done
         self._statuses: Counter[str] = Counter()
         self._began = time.monotonic()
         self._first: tuple[float, int] | None = None
@@ -349,8 +355,9 @@ class _Run:
         """Keep the rows that come; an interrupt ends it, with what there is on the disk."""
         try:
             self._tell()
-            for twins, found in answers:
-                rows = lost_rows(self._sweep, twins, found) if isinstance(found, Lost) else found
+            for twins, rows in answers:
+                if isinstance(rows, Lost):
+                    rows = lost_rows(self._sweep, twins, rows)
                 self._kept.append([(index, text) for index, _, text in rows])
                 self._statuses.update(status for _, status, _ in rows)
                 self._tell()
@@ -376,9 +383,9 @@ class _Run:
     def _unkept(self, error: OSError) -> SweepFileError:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
         what = "the disk is full" if full else f"cannot write: {error.strerror or error}"
-        again = "give the same command again: it goes on where it stopped"
+        repeat = "give the same command again: it goes on where it stopped"
         return SweepFileError(
-            f"{what}; {self._so_far()}", f"free space and {again}" if full else again
+            f"{what}; {self._so_far()}", f"free space and {repeat}" if full else repeat
         )
 
     def _tell(self) -> None:
@@ -405,8 +412,8 @@ class _Run:
     def finish(self, form: str, header: dict[str, object]) -> None:
         """Write the finished file, then remove the partial one."""
         try:
-            whole = {**header, "n_rows": self._n_points}
-            write_finished(self._out, form, whole, self._kept.rows)
+            final_header = {**header, "n_rows": self._n_points}
+            write_finished(self._out, form, final_header, self._kept.rows)
         except OSError as error:
             raise self._unkept(error) from error
         self._kept.remove()

@@ -146,15 +146,15 @@ def partial_row(line: bytes) -> bytes | None:
     return _content(_ROW, line)
 
 
-def check_same_sweep(path: Path, found: Header, header: Header) -> None:
+def check_same_sweep(path: Path, own_header: Header, header: Header) -> None:
     """Raise `SweepFileError` where a file is of another sweep than the one that is asked for."""
-    if found.get("sweep_id") != header["sweep_id"]:
-        asked, there = (
+    if own_header.get("sweep_id") != header["sweep_id"]:
+        requested, there = (
             " ".join(str(x[key]) for key in ("name", "sweep_id") if x.get(key))
-            for x in (header, found)
+            for x in (header, own_header)
         )
         raise SweepFileError(
-            f"{path} holds another sweep ({there or 'unknown'}), not this one ({asked})",
+            f"{path} holds another sweep ({there or 'unknown'}), not this one ({requested})",
             "name another file with --out, or remove that one; a sweep is another one too when an"
             " input, the calibration, the catalogue or the version has changed",
         )
@@ -348,17 +348,17 @@ def _replacing(path: Path) -> Iterator[BinaryIO]:
 
 def stored_columns_of(rows: Iterable[Row], header: Header) -> list[RowColumn]:
     """Return the columns of a sweep: its varied inputs as they occur, and those of all rows."""
-    known = {column.name for column in COLUMNS}
+    shared = {column.name for column in COLUMNS}
     kinds: dict[str, set[str]] = {}
     for row in rows:
         for name, value in row.items():
-            if name not in known:
+            if name not in shared:
                 kinds.setdefault(name, set()).update([_kind(value)] if value is not None else [])
     of_name = {column.name: column for column in COLUMNS}
     units = {item.get("column"): item.get("unit", "") for item in header.get("inputs", ())}
-    for name, found in kinds.items():
+    for name, value_kinds in kinds.items():
         meaning = "derived" if name.startswith("let.") else "varied"
-        of_name[name] = RowColumn(name, _one_kind(found), units.get(name) or "", meaning)
+        of_name[name] = RowColumn(name, _one_kind(value_kinds), units.get(name) or "", meaning)
     return [of_name[name] for name in column_names(kinds)]
 
 
@@ -392,12 +392,12 @@ def write_finished(out: Path, form: str, header: Header, rows: Rows) -> None:
     Besides what the sweep is it says which columns there are, with units and meanings.
     """
     columns = stored_columns_of(rows(), header)
-    whole = {**header, "columns": [asdict(column) for column in columns]}
+    final_header = {**header, "columns": [asdict(column) for column in columns]}
     if form != "parquet":
         with _replacing(header_path(out)) as file:
-            file.write((json.dumps(whole, indent=1, ensure_ascii=False) + "\n").encode())
+            file.write((json.dumps(final_header, indent=1, ensure_ascii=False) + "\n").encode())
     with _replacing(out) as file:
-        _WRITERS[form](file, columns, whole, rows())
+        _WRITERS[form](file, columns, final_header, rows())
 
 
 def _write_csv(
@@ -416,8 +416,8 @@ def _write_jsonl(
     file: BinaryIO, columns: Sequence[RowColumn], header: Header, rows: Iterator[Row]
 ) -> None:
     for row in rows:
-        whole = {column.name: cell(column.kind, row.get(column.name)) for column in columns}
-        file.write(row_text(whole).encode() + b"\n")
+        cells = {column.name: cell(column.kind, row.get(column.name)) for column in columns}
+        file.write(row_text(cells).encode() + b"\n")
 
 
 def _write_parquet(

@@ -215,17 +215,17 @@ class Sweep:
         """Return the fields that a combination sets, with those that are the same for all."""
         axes = {axis.name: axis for axis in self.axes}
         own = [
-            (path, given, f"vary {path}={field_text(given)}")
+            (path, field_value, f"vary {path}={field_text(field_value)}")
             for name, value in values
-            for path, given in axes[name].sets(value)
+            for path, field_value in axes[name].sets(value)
         ]
         varied = {path for path, _, _ in own}
         return [change for change in self.fixed if change[0] not in varied] + own
 
     def document(self, kind: str, changes: Sequence[Change]) -> Document:
         """Return the model or the cluster with changes; `SpecError` for a missing item."""
-        whole = [field_text(value) for path, value, _ in changes if path == kind]
-        base = self.files[kind, whole[-1] if whole else ""]
+        files = [field_text(value) for path, value, _ in changes if path == kind]
+        base = self.files[kind, files[-1] if files else ""]
         base = self._sized(base, changes) if kind == "model" else base
         inside = [c for c in of_section(changes, kind) if c[0] not in (kind, PARAMS)]
         return changed(base, [c for c in inside if not c[0].startswith("search")])
@@ -301,26 +301,26 @@ class Sweep:
     # ---- constraints and derived values --------------------------------------------------------
 
     def lookup(
-        self, values: Values, given: tuple[ModelInput, ClusterInput] | None
+        self, values: Values, inputs: tuple[ModelInput, ClusterInput] | None
     ) -> Callable[[str], Value]:
         """Return what finds the value of a name at a point; `Unknown` where there is none.
 
         Without inputs only the varied fields and what follows from them is known.
         """
         axes = {axis.name: axis for axis in self.axes}
-        stated = dict(values)
+        set_values = dict(values)
 
         def find(name: str) -> Value:
             if name in self.derived:
-                return self._value(self.derived[name], find, stated)
-            if name in stated and axes[name].field is None:
-                return Value(field_text(stated[name]), TEXT)
-            if given is not None and name not in WHOLE_FILES:
-                return value_of_name(name, *given)
-            if name in stated:
-                return Value(axes[name].base(stated[name]), dimension_of_name(name))
-            if given is not None:
-                return value_of_name(name, *given)
+                return self._value(self.derived[name], find, set_values)
+            if name in set_values and axes[name].field is None:
+                return Value(field_text(set_values[name]), TEXT)
+            if inputs is not None and name not in WHOLE_FILES:
+                return value_of_name(name, *inputs)
+            if name in set_values:
+                return Value(axes[name].base(set_values[name]), dimension_of_name(name))
+            if inputs is not None:
+                return value_of_name(name, *inputs)
             raise UnknownValue(f"{name} is not known")
 
         return find
@@ -329,12 +329,12 @@ class Sweep:
         self,
         rule: Expression | Table,
         find: Callable[[str], Value],
-        stated: Mapping[str, object],
+        set_values: Mapping[str, object],
     ) -> Value:
         """Return a derived value; a table is read by a value as written, then by what it means."""
         if isinstance(rule, Expression):
             return rule.value(find)
-        key = field_text(stated.get(rule.by))
+        key = field_text(set_values.get(rule.by))
         if key not in rule.rows:
             key = str(find(rule.by).content)
         result = rule.rows.get(key, rule.default)
@@ -429,10 +429,10 @@ def dimensions_of(
     derived: Mapping[str, Expression | Table], axes: Sequence[Axis]
 ) -> Iterator[tuple[str, Any]]:
     """Yield the dimension of each derived value; `BadValue` for units that do not match."""
-    known: dict[str, Any] = {axis.name: TEXT for axis in axes if axis.field is None}
+    dimensions: dict[str, Any] = {axis.name: TEXT for axis in axes if axis.field is None}
 
     def find(name: str) -> Value:
-        return sample_value(known[name] if name in known else dimension_of_name(name))
+        return sample_value(dimensions[name] if name in dimensions else dimension_of_name(name))
 
     for name, rule in derived.items():
         if isinstance(rule, Table):
@@ -443,5 +443,5 @@ def dimensions_of(
                 dimension = rule.value(find).dimension
             except UnknownValue:
                 dimension = ()
-        known[name] = dimension
+        dimensions[name] = dimension
         yield name, dimension

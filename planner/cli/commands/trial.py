@@ -30,7 +30,7 @@ from planner.measure.trial.rerank import (
     trial_runs_of,
     without_absurd,
 )
-from planner.measure.trial.scripts import STEPS, readme, trial_files
+from planner.measure.trial.scripts import STEPS, ShortRuns, readme, trial_files
 from planner.measure.trial.shortlist import (
     N_RANKED,
     NEAR_FRAC,
@@ -178,11 +178,12 @@ def _write(
     model = model_from_dict(result.inputs["model"])
     cluster = cluster_from_dict(result.inputs["cluster"])
     dispatch = STACKS[read_options(result.inputs["options"]).stack_name].expert_dispatch
+    short_runs = ShortRuns(framework, steps, launchers, dispatch)
     runs = []
     for plan in chosen:
         own, pool = with_recipe(model, plan.precision), cluster.pool(plan.pool)
         header = header_lines((own, pool), plan, plan.breakdown, result.result_id)
-        files = trial_files(own, pool, plan, framework, header, steps, launchers, dispatch)
+        files = trial_files(own, pool, plan, header, short_runs)
         write_files(folder / _folder(plan), files)
         runs.append((_folder(plan), plan))
     data = _trial_json(result, chosen, found, framework, steps)

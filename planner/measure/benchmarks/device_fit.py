@@ -55,7 +55,7 @@ class FittedItem:
 
     kind: str
     """`product`, `memory`, `attention forward` or `attention backward`."""
-    words: str
+    label: str
     measured_s: float
     before_s: float
     after_s: float
@@ -75,7 +75,7 @@ class _Item:
     """One timed item and how the model prices it."""
 
     kind: str
-    words: str
+    label: str
     time_s: float
     error: float
     price_s: Callable[[Accelerator], float]
@@ -142,10 +142,10 @@ def fit_device(measured: MeasuredSizes, pool: Pool, base: Calibration) -> Device
         for p in passes
         if p.bytes / p.time_s <= PEAK_MARGIN * part.hbm_bytes_per_s or p.bytes <= LATENCY_BYTES
     ]
-    for kept, given, what in ((possible, products, "product"), (steady, passes, "memory pass")):
-        if len(kept) < len(given):
+    for usable, timed, what in ((possible, products, "product"), (steady, passes, "memory pass")):
+        if len(usable) < len(timed):
             notes.append(
-                f"{len(given) - len(kept)} {what} times are beyond the peak of {part.name}, and "
+                f"{len(timed) - len(usable)} {what} times are beyond the peak of {part.name}, and "
                 "left out: another part, or its clock was not waited for"
             )
     products, passes = possible, steady
@@ -180,7 +180,7 @@ def fit_device(measured: MeasuredSizes, pool: Pool, base: Calibration) -> Device
     after = base.with_values(carried_value(estimates), "measured")
     fitted = calibrated_pool(pool, after).accelerator
     items = tuple(
-        FittedItem(item.kind, item.words, item.time_s, item.price_s(before), item.price_s(fitted))
+        FittedItem(item.kind, item.label, item.time_s, item.price_s(before), item.price_s(fitted))
         for item in (*work, *attention)
     )
     return DeviceFit(tuple(estimates), items, tuple(notes))
@@ -196,22 +196,27 @@ def _peak(row: MeasuredProduct, part: Accelerator) -> float:
 
 def _kernel_of(name: str, part: Accelerator) -> str:
     """Return the catalogue's kernel for a measured one; empty where it lists none."""
-    known = part.efficiency.attention_frac
-    if name in known:
+    by_kernel = part.efficiency.attention_frac
+    if name in by_kernel:
         return name
-    return BEST_KERNEL if name == "cudnn" and BEST_KERNEL in known else ""
+    return BEST_KERNEL if name == "cudnn" and BEST_KERNEL in by_kernel else ""
 
 
 def _fit(
     items: Sequence[_Item], pool: Pool, base: Calibration, fields: Sequence[tuple[str, float]]
 ) -> list[PulledEstimate]:
-    known, of = known_parameters(), f"generation.{pool.accelerator.generation}"
+    parameters, owner = known_parameters(), f"generation.{pool.accelerator.generation}"
     quantities = [
         Quantity(
-            name, known[name].meaning, base.value(name), sigma, known[name].low, known[name].high
+            name,
+            parameters[name].meaning,
+            base.value(name),
+            sigma,
+            parameters[name].low,
+            parameters[name].high,
         )
-        for name, sigma in ((f"{of}.{field}", sigma) for field, sigma in fields)
-        if name in known
+        for name, sigma in ((f"{owner}.{field}", sigma) for field, sigma in fields)
+        if name in parameters
     ]
     log_s = np.log([item.time_s for item in items])
     error = np.array([item.error for item in items])

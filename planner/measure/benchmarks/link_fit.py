@@ -76,19 +76,19 @@ def link_quantities(link: Link, base: Calibration) -> list[Quantity]:
 
     The fixed latency of a collective is the scale-up link's, also where it leaves the domain.
     """
-    known = known_parameters()
+    parameters = known_parameters()
     names = {field: f"link.{link.name}.{field}" for field in SIGMAS}
     return [
         Quantity(
             name,
-            known[name].meaning,
+            parameters[name].meaning,
             base.value(name),
             SIGMAS[field],
-            known[name].low,
-            known[name].high,
+            parameters[name].low,
+            parameters[name].high,
         )
         for field, name in names.items()
-        if name in known and not (field == "base_scale" and link.kind == "scale-out")
+        if name in parameters and not (field == "base_scale" and link.kind == "scale-out")
     ]
 
 
@@ -126,8 +126,8 @@ def fit_links(
         if error > POOR_ERROR
     )
     if far and not near:
-        kept = pool.scale_up.name
-        notes += (f"no times inside a node: {kept} stays, and what it limits is not fitted",)
+        link_name = pool.scale_up.name
+        notes += (f"no times inside a node: {link_name} stays, and what it limits is not fitted",)
     return LinkFit(tuple(estimates), compared, notes)
 
 

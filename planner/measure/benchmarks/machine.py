@@ -62,15 +62,15 @@ def _part(device: str) -> str:
     return identify(Evidence(name=device), 8, load_catalogue(), {}).part
 
 
-def _of_cluster(given: ClusterInput, name: str, pool: str, part: str) -> Where:
+def _of_cluster(cluster: ClusterInput, name: str, pool: str, part: str) -> Where:
     if pool:
-        given = given.pool(pool)
-    pools = given.cluster.pools
+        cluster = cluster.pool(pool)
+    pools = cluster.cluster.pools
     fitting = [one for one in pools if one.accelerator.name == part] if len(pools) > 1 else pools
     if len(fitting) != 1:
         names = ", ".join(one.name for one in pools)
         raise UsageError(f"{name} has several pools that may be meant", f"--pool, one of {names}")
-    return Where(fitting[0], given.cluster.fabric)
+    return Where(fitting[0], cluster.cluster.fabric)
 
 
 def _usual(part: str, busy: int, n_nodes: int, link: str) -> Where:

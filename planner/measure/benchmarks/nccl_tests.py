@@ -68,8 +68,8 @@ class SizeTiming:
     @property
     def time_s(self) -> float:
         """Mean of the two times, or the one that there is."""
-        known = [t for t in (self.out_of_place_s, self.in_place_s) if t]
-        return sum(known) / len(known)
+        times_s = [t for t in (self.out_of_place_s, self.in_place_s) if t]
+        return sum(times_s) / len(times_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,8 +174,8 @@ def parse_nccl_tests(text: str, file: str) -> list[TimesTable]:
             run.notes.append(f"{file}:{last}: the log ends before the program did")
         tables.append(_table(run, file))
     if failed and tables:
-        line_of, words = failed
-        note = f"{file}:{line_of}: the run failed there ({words})"
+        line_of, failure_text = failed
+        note = f"{file}:{line_of}: the run failed there ({failure_text})"
         tables[-1] = _noted(tables[-1], note)
     if not tables:
         if failed:
@@ -189,9 +189,9 @@ def _noted(table: TimesTable, note: str) -> TimesTable:
     return replace(table, notes=(*table.notes, note))
 
 
-def _read_row(run: _Run, found: re.Match[str], file: str, number: int, last: int) -> None:
+def _read_row(run: _Run, match: re.Match[str], file: str, number: int, last: int) -> None:
     """Add one row to the run; one whose results were wrong is left out and noted."""
-    size, fields = int(found[1]), found[4].split()
+    size, fields = int(match[1]), match[4].split()
     labels, figures = fields[: max(0, len(fields) - 8)], fields[-8:]
     if len(fields) < 8 or len(labels) > 2 or any(_is_figure(word) for word in labels[:1]):
         if number == last and len(fields) < 10:
@@ -201,8 +201,8 @@ def _read_row(run: _Run, found: re.Match[str], file: str, number: int, last: int
         fix = "give the output as it was printed; remove the line if it is damaged"
         raise bad_dump(file, message, fix, number)
     figures_of = []
-    for at in (0, 4):
-        time, algbw, busbw, wrong = figures[at : at + 4]
+    for start in (0, 4):
+        time, algbw, busbw, wrong = figures[start : start + 4]
         for word in (time, algbw, busbw):
             if word != "N/A" and not _NUMBER.match(word):
                 fix = "times are in us and rates in GB/s, as the program prints them"
@@ -269,10 +269,10 @@ def _table(run: _Run, file: str) -> TimesTable:
     )
 
 
-def _same(counts: Iterable[int], of: str, file: str, line: int) -> None:
+def _same(counts: Iterable[int], unit: str, file: str, line: int) -> None:
     result = sorted(set(counts))
     if len(result) > 1:
-        message = f"{of} of {result[0]} and of {result[-1]} ranks in one test"
+        message = f"{unit} of {result[0]} and of {result[-1]} ranks in one test"
         raise bad_dump(file, message, "run the test with the same number of ranks on each", line)
 
 
@@ -282,8 +282,8 @@ def _collective(run: _Run, n_ranks: int, file: str, line: int) -> str:
     if not name and (match := _IN_NAMES.search(os.path.basename(file).lower())):
         name, from_where = _BY_NAME[re.sub("[-_]", "", match[0])], "the name of the file"
     if name and name not in COLLECTIVES:
-        known = ", ".join(f"{known}_perf" for known in COLLECTIVES)
-        raise bad_dump(file, f"{name}_perf times nothing that the model has", known, line)
+        names = ", ".join(f"{names}_perf" for names in COLLECTIVES)
+        raise bad_dump(file, f"{name}_perf times nothing that the model has", names, line)
     ratio = _ratio(run.rates)
     if name:
         collective = COLLECTIVES[name]
@@ -312,9 +312,9 @@ def _ratio(rates: Sequence[tuple[int, float, float]]) -> tuple[float, float] | N
 
 
 def _agrees(collective: str, n_ranks: int, ratio: tuple[float, float]) -> bool:
-    found, rounding = ratio
+    measured, rounding = ratio
     factor = bus_bandwidth_factor(collective, n_ranks)
-    return abs(found - factor) <= TOLERANCE * factor + rounding
+    return abs(measured - factor) <= TOLERANCE * factor + rounding
 
 
 def _fitting(run: _Run, n_ranks: int, ratio: tuple[float, float] | None) -> list[str]:

@@ -135,8 +135,8 @@ def curve_lines(sweeps: Sequence[FittedSweep]) -> list[str]:
             row += [_us(min(times)), f"{factor * rate:.1f}", _size(half) if half else "-"]
         rows.append(row)
     titles = ["collective", "ranks"]
-    for words in ("measured", "before", "fitted"):
-        titles += [f"{words} us", "GB/s", "half at"]
+    for title in ("measured", "before", "fitted"):
+        titles += [f"{title} us", "GB/s", "half at"]
     return benchmark_table(titles, rows, left=(0, 1))
 
 
@@ -145,7 +145,7 @@ def item_lines(items: Sequence[FittedItem]) -> list[str]:
     rows = [
         [
             item.kind,
-            item.words,
+            item.label,
             _us(item.measured_s),
             _us(item.before_s),
             _error(item.before_s, item.measured_s),
@@ -234,7 +234,7 @@ def benchmark_report_json(
         "items": [
             {
                 "kind": item.kind,
-                "what": item.words,
+                "what": item.label,
                 "measured_s": item.measured_s,
                 "before_s": item.before_s,
                 "fitted_s": item.after_s,

@@ -58,46 +58,48 @@ def leave_one_model_out(runs: Runs, fitted: Fitted, processes: int = 1) -> dict[
     several = [(source, model) for source, model in pairs if n_models[source] > 1]
 
     def without(pair: tuple[str, str]) -> HeldOut:
-        held = runs.where(lambda run: (run.source, run.point.model) == pair)
-        return leave_out(runs, fitted, held)
+        is_held_out = runs.where(lambda run: (run.source, run.point.model) == pair)
+        return leave_out(runs, fitted, is_held_out)
 
     parts: dict[str, list[HeldOut]] = {}
     for (source, _), part in zip(several, mapped(without, several, processes), strict=True):
         parts.setdefault(source, []).append(part)
     return {
         source: HeldOut(
-            np.concatenate([part.rows for part in mine]),
-            np.concatenate([part.log_errors for part in mine]),
+            np.concatenate([part.rows for part in parts_of_source]),
+            np.concatenate([part.log_errors for part in parts_of_source]),
         )
-        for source, mine in parts.items()
+        for source, parts_of_source in parts.items()
     }
 
 
-def leave_out(runs: Runs, fitted: Fitted, held: Bools, corrected: bool = False) -> HeldOut:
-    """Return the errors of the `held` runs under a fit to the others.
+def leave_out(runs: Runs, fitted: Fitted, is_held_out: Bools, corrected: bool = False) -> HeldOut:
+    """Return the errors of the `is_held_out` runs under a fit to the others.
 
     `corrected` prices the others once more and solves again from there.
     """
-    weight = np.where(held, 0.0, runs.weight)
+    weight = np.where(is_held_out, 0.0, runs.weight)
     free, pull = fitted.free, Pull.of(fitted.free)
     bounds = _bounds(free)
 
     def errors_at(u: Floats, groups: Sequence[int] | None) -> tuple[Ints, Floats]:
-        return runs.log_errors(_calibration(runs, fitted, u, held), groups)
+        return runs.log_errors(_calibration(runs, fitted, u, is_held_out), groups)
 
     u = solve_linear(fitted.jacobian, fitted.log_errors, weight, pull, fitted.u, bounds)
     if corrected:
         errors = fitted.log_errors.copy()
-        at, found = errors_at(u, None)
-        errors[at] = found
+        idx, errors_there = errors_at(u, None)
+        errors[idx] = errors_there
         u = solve_linear(fitted.jacobian, errors, weight, pull, u, bounds)
     groups = [
-        g for g, group in enumerate(runs.batch.groups) if any(held[row] for row, _ in group.rows)
+        g
+        for g, group in enumerate(runs.batch.groups)
+        if any(is_held_out[row] for row, _ in group.rows)
     ]
-    at, found = errors_at(u, groups)
-    own = held[at]
-    order = np.argsort(at[own], kind="stable")
-    return HeldOut(at[own][order], found[own][order])
+    idx, errors_there = errors_at(u, groups)
+    own = is_held_out[idx]
+    order = np.argsort(idx[own], kind="stable")
+    return HeldOut(idx[own][order], errors_there[own][order])
 
 
 def _bounds(free: Sequence[Free]) -> tuple[Floats, Floats]:
@@ -106,11 +108,11 @@ def _bounds(free: Sequence[Free]) -> tuple[Floats, Floats]:
     return low, high
 
 
-def _calibration(runs: Runs, fitted: Fitted, u: Floats, held: Bools) -> Calibration:
+def _calibration(runs: Runs, fitted: Fitted, u: Floats, is_held_out: Bools) -> Calibration:
     """Return the calibration of a fold: stacks that only held runs have get their class's."""
     values = {one.name: one.value(x) for one, x in zip(fitted.free, u, strict=True)}
     values = {**fitted.start.values, **values}
-    seen = {run.stack for run, out in zip(runs.runs, held, strict=True) if not out}
+    seen = {run.stack for run, out in zip(runs.runs, is_held_out, strict=True) if not out}
     for stack in sorted({run.stack for run in runs.runs} - seen):
         base = STACKS[CLASSES[STACKS[stack].kind]]
         for name in STACK_FIELDS:
@@ -119,16 +121,16 @@ def _calibration(runs: Runs, fitted: Fitted, u: Floats, held: Bools) -> Calibrat
     return Calibration("fold", values)
 
 
-def settings_of(runs: Runs, held: HeldOut) -> list[list[int]]:
-    """Return the positions in `held` of the runs of each setting (family, stack, hardware)."""
+def settings_of(runs: Runs, held_out: HeldOut) -> list[list[int]]:
+    """Return the positions in `held_out` of the runs of each setting (family, stack, hardware)."""
     settings: dict[tuple[str, str, str], list[int]] = {}
-    for k, row in enumerate(held.rows):
+    for k, row in enumerate(held_out.rows):
         settings.setdefault(runs.runs[row].setting, []).append(k)
     return list(settings.values())
 
 
 def after_references(
-    runs: Runs, held: HeldOut, n_references: int
+    runs: Runs, held_out: HeldOut, n_references: int
 ) -> tuple[int, float | None, float | None]:
     """Return how many runs are judged, and median and 90th percentile of |error| over them.
 
@@ -136,7 +138,7 @@ def after_references(
     are scaled by the geometric mean of measured over predicted, and the other runs are judged. The
     medians over `DRAWS` draws; settings without a run left to judge are left out.
     """
-    usable = [members for members in settings_of(runs, held) if len(members) > n_references]
+    usable = [members for members in settings_of(runs, held_out) if len(members) > n_references]
     if not usable:
         return 0, None, None
     draw = np.random.default_rng(0)
@@ -145,8 +147,8 @@ def after_references(
         errors = []
         for members in usable:
             mixed = draw.permutation(len(members))
-            of = held.log_errors[members][mixed]
-            errors.append(of[n_references:] - of[:n_references].mean())
+            own_errors = held_out.log_errors[members][mixed]
+            errors.append(own_errors[n_references:] - own_errors[:n_references].mean())
         size = np.abs(np.expm1(np.concatenate(errors)))
         medians.append(float(np.median(size)))
         tails.append(float(np.quantile(size, 0.9)))

@@ -175,7 +175,8 @@ def fit(
     refused: dict[str, float] = {}
     first = {one.name: one.log(start.value(one.name)) for one in free}
     while True:
-        result = _minimise(runs, free, start, first, progress, processes)
+        problem = FitProblem(runs, free, start)
+        result = _minimise(problem, first, progress, processes)
         at_bound = [i for i, one in enumerate(free) if _at_bound(one, result.u[i])]
         if not at_bound:
             break
@@ -183,9 +184,9 @@ def fit(
         first = {one.name: u for one, u in zip(free, result.u, strict=True)}
         free = _without(free, {free[i].name for i in at_bound})
     seen = (np.abs(result.jacobian) > 1e-3).sum(axis=0)
-    kept = {one.toward for one, n in zip(free, seen, strict=True) if n}
-    kept |= {one.name for one, n in zip(free, seen, strict=True) if n}
-    values = {key: rounded(x) for key, x in _values(free, result.u).items() if key in kept}
+    moved_names = {one.toward for one, n in zip(free, seen, strict=True) if n}
+    moved_names |= {one.name for one, n in zip(free, seen, strict=True) if n}
+    values = {key: rounded(x) for key, x in _values(free, result.u).items() if key in moved_names}
     calibration = start.with_values(values, "fitted", name)
     return Fitted(
         calibration=calibration,
@@ -203,11 +204,11 @@ def fit(
 
 def free_values(runs: Runs, names: Iterable[str] = ()) -> tuple[Free, ...]:
     """Return the parameters that the runs see, with what each is pulled to and how strongly."""
-    wanted, known = tuple(names), known_parameters()
+    wanted, parameters = tuple(names), known_parameters()
     check_names(wanted)
     generations = _generations_of(runs)
     results: list[Free] = []
-    for name, parameter in known.items():
+    for name, parameter in parameters.items():
         # Figures that only benchmarks show have no entry in KNOWN.
         sees = _sees(parameter) if parameter.field in KNOWN else None
         if sees is None or (wanted and not any(_named(name, one) for one in wanted)):
@@ -225,10 +226,10 @@ def free_values(runs: Runs, names: Iterable[str] = ()) -> tuple[Free, ...]:
 
 def check_names(wanted: Iterable[str]) -> None:
     """Raise `UsageError` for a name that is neither a parameter nor a beginning of some."""
-    known = known_parameters()
+    parameters = known_parameters()
     for one in wanted:
-        if not any(_named(name, one) for name in known):
-            close = close_names(one, known)
+        if not any(_named(name, one) for name in parameters):
+            close = close_names(one, parameters)
             fix = (
                 f"did you mean {' or '.join(close)}?"
                 if close
@@ -267,11 +268,11 @@ def _sigma(
     sees: Callable[[Run], bool],
     generations: Mapping[str, Mapping[str, set[str]]],
 ) -> float:
-    sigma, of = KNOWN[parameter.field], parameter.of
-    if parameter.kind == "stack" and of not in CLASSES.values():
-        run = next(run for run in runs.runs if run.stack == of)
+    sigma, owner = KNOWN[parameter.field], parameter.of
+    if parameter.kind == "stack" and owner not in CLASSES.values():
+        run = next(run for run in runs.runs if run.stack == owner)
         behind = len(generations["class"][CLASSES[run.case.problem.stack.kind]])
-        return sigma * float(np.sqrt(len(generations["stack"][of]) / (1 + behind)))
+        return sigma * float(np.sqrt(len(generations["stack"][owner]) / (1 + behind)))
     if parameter.kind == "shared":
         k = len({run.generation for run in runs.runs if sees(run)})
         return sigma * float(np.sqrt(k / (1 + k)))
@@ -280,30 +281,32 @@ def _sigma(
 
 def _sees(parameter: Parameter) -> Callable[[Run], bool] | None:
     """Return for which runs a parameter may matter; None for what moves no step time."""
-    of, field_name = parameter.of, parameter.field
+    owner, field_name = parameter.of, parameter.field
     if parameter.kind == "generation":
         if field_name == "fp8_gain":
-            return lambda run: run.generation == of and run.case.problem.job.recipe.linear == "fp8"
-        return lambda run: run.generation == of
+            return lambda run: (
+                run.generation == owner and run.case.problem.job.recipe.linear == "fp8"
+            )
+        return lambda run: run.generation == owner
     if parameter.kind == "link":
         if field_name == "base_scale":
             return None
-        return _sees_link(of, field_name)
+        return _sees_link(owner, field_name)
     if parameter.kind == "stack":
-        return (lambda run: run.stack == of) if field_name in STACK_FIELDS else None
+        return (lambda run: run.stack == owner) if field_name in STACK_FIELDS else None
     if parameter.kind == "shared" and field_name in SHARED_FIELDS:
         return _SHARED_SEEN.get(field_name, _always)
     return None
 
 
-def _sees_link(of: str, field_name: str) -> Callable[[Run], bool]:
+def _sees_link(link_name: str, field_name: str) -> Callable[[Run], bool]:
     """Return which runs a link matters for; a latency inside a node is the stack's `tp_hop_s`."""
 
     def seen(run: Run) -> bool:
         pool = run.case.problem.pool
-        if pool.scale_up.name == of:
+        if pool.scale_up.name == link_name:
             return field_name == "efficiency" and pool.n_devices > 1
-        return pool.nic.name == of and pool.n_nodes > 1
+        return pool.nic.name == link_name and pool.n_nodes > 1
 
     return seen
 
@@ -364,12 +367,12 @@ class Pull:
     @staticmethod
     def of(free: Sequence[Free]) -> "Pull":
         """Return the pull of some values."""
-        at = {one.name: i for i, one in enumerate(free)}
+        idx_of = {one.name: i for i, one in enumerate(free)}
         matrix, target = np.zeros((len(free), len(free))), np.zeros(len(free))
         for i, one in enumerate(free):
             matrix[i, i] = 1.0 / one.sigma
             if one.toward:
-                matrix[i, at[one.toward]] = -1.0 / one.sigma
+                matrix[i, idx_of[one.toward]] = -1.0 / one.sigma
             else:
                 target[i] = one.log(one.parameter.prior) / one.sigma
         return Pull(matrix, target)
@@ -422,37 +425,41 @@ def solve_linear(
     return np.asarray(x, dtype=np.float64)
 
 
-def jacobian_of(
-    runs: Runs,
-    free: Sequence[Free],
-    u: Floats,
-    start: Calibration,
-    log_errors: Floats,
-    looked_at: Sequence[int],
-    processes: int = 1,
-) -> Floats:
-    """Return d ln(predicted) / du, `(runs, values)`; 0 for values not `looked_at`.
+@dataclass(frozen=True, slots=True)
+class FitProblem:
+    """What is fitted: values of a calibration to runs."""
 
-    Each value prices only the groups that see it.
-    """
-    out = np.zeros((len(runs.runs), len(free)))
-    base = _values(free, u)
+    runs: Runs
+    free: Sequence[Free]
+    start: Calibration
+    """The calibration whose values are free, and which keeps the others."""
 
-    def column(i: int) -> tuple[Ints, Floats]:
-        """Return runs and their derivatives by one value."""
-        one = free[i]
-        # Away from the nearer bound, so that the step is whole.
-        low, high = one.log(one.parameter.low), one.log(one.parameter.high)
-        step = STEP if u[i] + STEP <= high or u[i] - STEP < low else -STEP
-        moved = {**base, one.name: one.value(u[i] + step)}
-        at, errors = runs.log_errors(_priced(start, moved), one.groups)
-        return at, (errors - log_errors[at]) / step
+    def jacobian(
+        self, u: Floats, log_errors: Floats, looked_at: Sequence[int], processes: int = 1
+    ) -> Floats:
+        """Return d ln(predicted) / du, `(runs, values)`; 0 for values not `looked_at`.
 
-    # The costliest first, so that no process is left with it at the end.
-    seen = sorted((i for i in looked_at if free[i].groups), key=lambda i: -len(free[i].groups))
-    for i, (at, slopes) in zip(seen, mapped(column, seen, processes), strict=True):
-        out[at, i] = slopes
-    return out
+        Each value prices only the groups that see it.
+        """
+        out = np.zeros((len(self.runs.runs), len(self.free)))
+        base = _values(self.free, u)
+
+        def column(i: int) -> tuple[Ints, Floats]:
+            """Return runs and their derivatives by one value."""
+            one = self.free[i]
+            # Away from the nearer bound, so that the step is whole.
+            low, high = one.log(one.parameter.low), one.log(one.parameter.high)
+            step = STEP if u[i] + STEP <= high or u[i] - STEP < low else -STEP
+            moved = {**base, one.name: one.value(u[i] + step)}
+            idx, errors = self.runs.log_errors(_priced(self.start, moved), one.groups)
+            return idx, (errors - log_errors[idx]) / step
+
+        # The costliest first, so that no process is left with it at the end.
+        seen = [i for i in looked_at if self.free[i].groups]
+        seen.sort(key=lambda i: -len(self.free[i].groups))
+        for i, (row_idx, slopes) in zip(seen, mapped(column, seen, processes), strict=True):
+            out[row_idx, i] = slopes
+        return out
 
 
 def _priced(start: Calibration, values: Mapping[str, float]) -> Calibration:
@@ -460,14 +467,13 @@ def _priced(start: Calibration, values: Mapping[str, float]) -> Calibration:
 
 
 def _minimise(
-    runs: Runs,
-    free: Sequence[Free],
-    start: Calibration,
+    problem: FitProblem,
     first: Mapping[str, float],
     progress: Callable[[str], None] | None,
     processes: int,
 ) -> _Minimum:
     """Return the coordinates that minimise the sum, from `first` on."""
+    runs, free, start = problem.runs, problem.free, problem.start
     pull = Pull.of(free)
     low = np.array([one.log(one.parameter.low) for one in free])
     high = np.array([one.log(one.parameter.high) for one in free])
@@ -483,7 +489,7 @@ def _minimise(
     for n_rounds in range(1, ROUNDS + 1):
         if progress:
             progress(f"round {n_rounds}: {cost:.3f}")
-        jacobian = jacobian_of(runs, free, u, start, errors, looked_at, processes)
+        jacobian = problem.jacobian(u, errors, looked_at, processes)
         looked_at = tuple(i for i in looked_at if _matters(free[i], jacobian[:, i], runs.weight))
         before, trust, chords = cost, TRUST, 0
         centre = u

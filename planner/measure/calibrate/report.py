@@ -105,7 +105,7 @@ def _family_json(family: FamilyReport) -> dict[str, Any]:
         "before": asdict(family.before),
         "after": asdict(family.after),
         "left_out": asdict(family.left_out) if family.left_out else None,
-        "referenced": {str(n): asdict(found) for n, found in family.referenced.items()},
+        "referenced": {str(n): asdict(errors) for n, errors in family.referenced.items()},
         "model_left_out": asdict(family.model_left_out) if family.model_left_out else None,
     }
 
@@ -123,10 +123,10 @@ def report_of(
     for (name, source, kind), mask in parts.items():
         left_out, referenced = None, {}
         if source in by_source:
-            held = _part_of(by_source[source], mask)
-            left_out = FitErrors.of(held.log_errors)
+            held_out = _part_of(by_source[source], mask)
+            left_out = FitErrors.of(held_out.log_errors)
             for n in REFERENCES:
-                referenced[n] = FitErrors(*after_references(runs, held, n))
+                referenced[n] = FitErrors(*after_references(runs, held_out, n))
         model = _part_of(by_model[source], mask) if source in by_model else None
         families.append(
             FamilyReport(
@@ -168,9 +168,9 @@ def _parts(runs: Runs) -> dict[tuple[str, str, str], Bools]:
     return {one: np.array([k == one for k in keys]) for one in sorted(set(keys))}
 
 
-def _part_of(held: HeldOut, mask: Bools) -> HeldOut:
-    own = mask[held.rows]
-    return HeldOut(held.rows[own], held.log_errors[own])
+def _part_of(held_out: HeldOut, mask: Bools) -> HeldOut:
+    own = mask[held_out.rows]
+    return HeldOut(held_out.rows[own], held_out.log_errors[own])
 
 
 def _percent(value: float | None) -> str:
@@ -208,9 +208,10 @@ def _value_rows(fitted: Fitted) -> list[list[str]]:
 
 def _refusals(fitted: Fitted) -> list[str]:
     """Return a sentence on every value that is not carried."""
-    known = known_parameters()
+    parameters = known_parameters()
     return [
-        f"{name} ended at a bound ({value:.4g}): not carried, its prior is {known[name].prior:g}"
+        f"{name} ended at a bound ({value:.4g}): not carried,"
+        f" its prior is {parameters[name].prior:g}"
         for name, value in fitted.refused.items()
     ]
 
@@ -244,10 +245,10 @@ FAMILY_TITLES = (
 
 def _family_rows(report: CalibrationReport) -> list[list[str]]:
 
-    def both(found: FitErrors | None) -> str:
-        if found is None or found.median is None:
+    def both(errors: FitErrors | None) -> str:
+        if errors is None or errors.median is None:
             return "-"
-        return f"{_percent(found.median)} / {_percent(found.p90)}"
+        return f"{_percent(errors.median)} / {_percent(errors.p90)}"
 
     rows = []
     for family in report.families:

@@ -40,9 +40,11 @@ def fitted_residuals(used: Sequence[Used]) -> Residuals:
     )
 
 
-def left_out_residuals(runs: Runs, used: Sequence[Used], held: Mapping[str, HeldOut]) -> Residuals:
+def left_out_residuals(
+    runs: Runs, used: Sequence[Used], held_out: Mapping[str, HeldOut]
+) -> Residuals:
     """Return the residuals of families under fits that have not seen them."""
-    rows, errors = _joined(held)
+    rows, errors = _joined(held_out)
     kinds = _kinds(runs, used)
     return Residuals.of(
         [runs.runs[row].source for row in rows], [kinds[row] for row in rows], -errors
@@ -50,7 +52,7 @@ def left_out_residuals(runs: Runs, used: Sequence[Used], held: Mapping[str, Held
 
 
 def anchored_residuals(
-    runs: Runs, used: Sequence[Used], held: Mapping[str, HeldOut], n_references: int
+    runs: Runs, used: Sequence[Used], held_out: Mapping[str, HeldOut], n_references: int
 ) -> Residuals:
     """Return the same after reference runs of the same family, stack, hardware and kind of step.
 
@@ -61,8 +63,8 @@ def anchored_residuals(
     kinds, draw = _kinds(runs, used), np.random.default_rng(0)
     results: list[tuple[int, float]] = []
     n_draws: dict[int, int] = {}
-    for source in sorted(held):
-        one = held[source]
+    for source in sorted(held_out):
+        one = held_out[source]
         alike: dict[tuple[int, str], list[int]] = {}
         for i, members in enumerate(settings_of(runs, one)):
             for k in members:
@@ -89,14 +91,14 @@ def anchored_residuals(
 
 
 def learn_intervals(
-    used: Sequence[Used], runs: Runs | None = None, held: Mapping[str, HeldOut] | None = None
+    used: Sequence[Used], runs: Runs | None = None, held_out: Mapping[str, HeldOut] | None = None
 ) -> dict[str, Interval]:
-    """Return the intervals by regime; those of unseen stacks and of anchors need `held`."""
+    """Return the intervals by regime; those of unseen stacks and of anchors need `held_out`."""
     by_evidence = {FITTED: fitted_residuals(used)}
-    if runs is not None and held:
-        by_evidence[NEW] = left_out_residuals(runs, used, held)
-        by_evidence[ANCHORED] = anchored_residuals(runs, used, held, 1)
-        by_evidence[ANCHORED_WELL] = anchored_residuals(runs, used, held, 3)
+    if runs is not None and held_out:
+        by_evidence[NEW] = left_out_residuals(runs, used, held_out)
+        by_evidence[ANCHORED] = anchored_residuals(runs, used, held_out, 1)
+        by_evidence[ANCHORED_WELL] = anchored_residuals(runs, used, held_out, 3)
     return {
         f"{evidence}.{kind}": bounds
         for evidence, residuals in by_evidence.items()
@@ -117,11 +119,11 @@ def resolution_from(used: Sequence[Used]) -> dict[str, float]:
     )
 
 
-def _joined(held: Mapping[str, HeldOut]) -> tuple[list[int], np.ndarray]:
-    rows = [int(row) for source in sorted(held) for row in held[source].rows]
-    return rows, np.concatenate([held[source].log_errors for source in sorted(held)])
+def _joined(held_out: Mapping[str, HeldOut]) -> tuple[list[int], np.ndarray]:
+    rows = [int(row) for source in sorted(held_out) for row in held_out[source].rows]
+    return rows, np.concatenate([held_out[source].log_errors for source in sorted(held_out)])
 
 
 def _kinds(runs: Runs, used: Sequence[Used]) -> list[str]:
-    known = {plan.point.id: kind_of_used(plan) for plan in used}
-    return [known[run.point.id] for run in runs.runs]
+    kind_by_point = {plan.point.id: kind_of_used(plan) for plan in used}
+    return [kind_by_point[run.point.id] for run in runs.runs]

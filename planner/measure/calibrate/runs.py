@@ -92,14 +92,14 @@ class Runs:
         self, calibration: Calibration, groups: Sequence[int] | None = None
     ) -> tuple[NDArray[np.intp], Floats]:
         """Return runs and ln(predicted / measured) of some groups, or of all, in any order."""
-        at, steps = self.batch.step_times(calibration, groups)
-        return at, np.log(steps) - self.log_measured[at]
+        idx, steps = self.batch.step_times(calibration, groups)
+        return idx, np.log(steps) - self.log_measured[idx]
 
     def all_log_errors(self, calibration: Calibration) -> Floats:
         """Return ln(predicted / measured) of every run, `(n,)`."""
-        at, found = self.log_errors(calibration)
+        idx, errors_there = self.log_errors(calibration)
         errors = np.empty(len(self.runs))
-        errors[at] = found
+        errors[idx] = errors_there
         return errors
 
 
@@ -117,7 +117,7 @@ def fit_runs_of(
     never more than it has. `thinned` says of which families every so many sweeps are looked at;
     without it large ones are.
     """
-    every = [Run(*given) for given in measured_layouts(points, models, hardware)]
+    every = [Run(*layout) for layout in measured_layouts(points, models, hardware)]
     if thinned is None:
         sizes = Counter(run.source for run in every)
         thinned = {x: n // KEPT_OF_LARGE for x, n in sizes.items() if n > LARGE_FAMILY}

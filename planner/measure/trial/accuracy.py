@@ -123,13 +123,15 @@ def _sets(n: int, size: int) -> list[tuple[int, ...]]:
     return results
 
 
-def anchoring_table(found: Sequence[Situation]) -> dict[tuple[str, bool], tuple[int, list[float]]]:
+def anchoring_table(
+    situations: Sequence[Situation],
+) -> dict[tuple[str, bool], tuple[int, list[float]]]:
     """Return layouts, and the median error after 0, 1, 2 and 3 runs, by source and kind of model.
 
     The median over sets of runs, averaged over the situations of a source by their layouts.
     """
     rows: dict[tuple[str, bool], list[tuple[int, list[float]]]] = {}
-    for one in found:
+    for one in situations:
         medians = [float(np.median(errors_after(one, n))) for n in range(4)]
         rows.setdefault((one.source, one.moe), []).append((len(one.measured_s), medians))
     out = {}
@@ -148,7 +150,7 @@ class Promise:
     n_plans: int
     probability: float
     expected_regret: float
-    kept: bool
+    is_kept: bool
     """Whether a plan of the shortlist is as good as the best measured."""
     regret: float
     """The best measured of the shortlist over the best of all, less 1."""
@@ -157,9 +159,9 @@ class Promise:
     """The same for the first three of the ranking."""
 
 
-def promises(found: Sequence[MeasuredSweep]) -> list[Promise]:
+def promises(sweeps: Sequence[MeasuredSweep]) -> list[Promise]:
     """Return a promise for every sweep: the ranking of its plans alone stands for the search."""
-    return [_promise(sweep) for sweep in found]
+    return [_promise(sweep) for sweep in sweeps]
 
 
 def _promise(sweep: MeasuredSweep) -> Promise:
@@ -176,7 +178,7 @@ def _promise(sweep: MeasuredSweep) -> Promise:
         n_plans=len(plans),
         probability=message.probability,
         expected_regret=message.expected_regret,
-        kept=own <= NEAR_FRAC,
+        is_kept=own <= NEAR_FRAC,
         regret=own,
         regret_of_first=_regret(sweep, 1),
         regret_of_top=_regret(sweep, 3),

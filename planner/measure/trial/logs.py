@@ -176,15 +176,15 @@ def read_log(text: str, tokens_per_step: float, gbs: int, n_devices: int) -> Rea
     lines = _ANSI.sub("", text).splitlines()
     for line in lines:
         facts |= _stated(line)
-        found = _step(
+        timed_step = _step(
             line,
             tokens_per_step,
             facts.get("train_batch_size", gbs),
             n_devices,
             last.get("deepspeed", 0),
         )
-        if found is not None and 0.0 < found[2] < math.inf:
-            name, step, seconds = found
+        if timed_step is not None and 0.0 < timed_step[2] < math.inf:
+            name, step, seconds = timed_step
             family = name.split(" ")[0]
             before = last.get(family, 0)
             if step < before - 1:  # ranks print a step or two apart
@@ -306,15 +306,15 @@ def _number(text: str) -> float:
     return float(text.replace(",", "").rstrip("."))
 
 
-def _by_step(found: list[tuple[int, float]]) -> tuple[float, ...]:
+def _by_step(steps: list[tuple[int, float]]) -> tuple[float, ...]:
     """Return the seconds of every step in order, the median where several ranks print one.
 
     Lines without a number of their own (all of one step) count one by one.
     """
-    if len({step for step, _ in found}) == 1:
-        return tuple(seconds for _, seconds in found)
+    if len({step for step, _ in steps}) == 1:
+        return tuple(seconds for _, seconds in steps)
     groups: dict[int, list[float]] = {}
-    for step, seconds in found:
+    for step, seconds in steps:
         groups.setdefault(step, []).append(seconds)
     return tuple(float(np.median(groups[step])) for step in sorted(groups))
 

@@ -227,19 +227,19 @@ def _rows(
     plans: Sequence[Plan], times: Mapping[str, float], before: Mapping[str, int]
 ) -> list[TrialRow]:
     """Return a row for every plan, `times` being the measured step times by plan id."""
-    known = {i: times[plan.plan_id] for i, plan in enumerate(plans) if plan.plan_id in times}
+    measured_s = {i: times[plan.plan_id] for i, plan in enumerate(plans) if plan.plan_id in times}
     more = carried_rank(
-        [plan.breakdown.time_s for plan in plans], [plan.layout for plan in plans], known
+        [plan.breakdown.time_s for plan in plans], [plan.layout for plan in plans], measured_s
     )
-    best = min(known.values(), default=None)
+    best = min(measured_s.values(), default=None)
     rows = []
     for i, plan in enumerate(plans):
-        step_s = known.get(i, plan.step_time_s * float(more.factor[i]))
+        step_s = measured_s.get(i, plan.step_time_s * float(more.factor[i]))
         better = None
-        if best is not None and i not in known:
+        if best is not None and i not in measured_s:
             ahead = math.log(best / (1.0 + NEAR_FRAC) / step_s)
             better = NormalDist().cdf(ahead / max(float(more.spread[i]), 1e-9))
-        rows.append(TrialRow(plan, step_s, i in known, better, before.get(plan.plan_id)))
+        rows.append(TrialRow(plan, step_s, i in measured_s, better, before.get(plan.plan_id)))
     return rows
 
 
@@ -272,8 +272,8 @@ def rerank(
             _, plans[one.plan.plan_id] = plan_of_layout(
                 one.model, one.cluster, options, one.plan.layout, one.plan.rank
             )
-    kept = [plan for name, plan in plans.items() if name not in gone]
-    rows = _rows(kept, times, before)
+    remaining = [plan for name, plan in plans.items() if name not in gone]
+    rows = _rows(remaining, times, before)
     # Within equals the measured first, then the order of the search, which knows ties.
     order = {name: i for i, name in enumerate(plans)}
     rows.sort(key=lambda row: (row.step_s, not row.measured, order[row.plan.plan_id]))

@@ -1,7 +1,7 @@
 """The files of a trial: a short run of every plan of the shortlist, and how to time them."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from costmodels.shapes import TrainingJob
 from planner.frameworks.emit import emit_plan
@@ -26,31 +26,38 @@ def short_job(job: TrainingJob, steps: int = STEPS) -> TrainingJob:
     return replace(job, tokens=float(steps * job.tokens_per_step))
 
 
+@dataclass(frozen=True, slots=True)
+class ShortRuns:
+    """How the short runs of a trial are written."""
+
+    framework: str
+    steps: int = STEPS
+    launchers: tuple[str, ...] = ("torchrun",)
+    dispatch: str = "all-to-all"
+    """As `emit_plan` takes it."""
+
+
 def trial_files(
-    model: ModelInput,
-    cluster: ClusterInput,
-    plan: Plan,
-    framework: str,
-    header: Sequence[str],
-    steps: int,
-    launchers: tuple[str, ...] = ("torchrun",),
-    dispatch: str = "all-to-all",
+    model: ModelInput, cluster: ClusterInput, plan: Plan, header: Sequence[str], runs: ShortRuns
 ) -> dict[str, str]:
     """Return the files of the short run of one plan, by name.
 
-    No checkpoints are written, every step is logged. `dispatch` as `emit_plan` takes it.
+    No checkpoints are written, every step is logged.
     """
     pool = cluster.cluster.pools[0].first_devices(plan.layout.n_devices)
-    shape, job = model.shape, short_job(model.job, steps)
-    lines = [*header, f"a trial of {steps} steps; keep what it prints as {LOG} in this folder"]
+    shape, job = model.shape, short_job(model.job, runs.steps)
+    lines = [
+        *header,
+        f"a trial of {runs.steps} steps; keep what it prints as {LOG} in this folder",
+    ]
     request = EmitRequest(plan.layout, shape, job, pool, lines, model.details)
-    files = emit_plan(framework, request, dispatch)
+    files = emit_plan(runs.framework, request, runs.dispatch)
     # No figure depends on the parts that a framework leaves out.
     files = {name: accepted(text) for name, text in files.items()}
-    if set(launchers) - {"torchrun"}:
+    if set(runs.launchers) - {"torchrun"}:
         fabric = cluster.cluster.fabric
         placed = place_plan(plan.layout, shape, pool, fabric, chosen_hosts(None, cluster))
-        files |= launcher_files(launchers, files, request, placed, fabric, plan.plan_id)
+        files |= launcher_files(runs.launchers, files, request, placed, fabric, plan.plan_id)
     return files
 
 
@@ -59,11 +66,11 @@ def readme(
     framework: str,
     steps: int,
     question: str,
-    said: Sequence[str],
+    remarks: Sequence[str],
 ) -> str:
     """Return the README of a trial: what to run, and what to do with the logs.
 
-    `folders` are the plans by the name of their folder, `said` what the shortlist promises.
+    `folders` are the plans by the name of their folder, `remarks` what the shortlist promises.
     """
     record = framework_record(framework)
     start = record.start_command
@@ -72,7 +79,7 @@ def readme(
         "",
         f"Written by `{question}`.",
         "",
-        *said,
+        *remarks,
         "",
         f"1. Run each for {steps} steps, one after another, on the same nodes, with nothing else",
         "   on them; on several nodes start it on each of them as its script says.",

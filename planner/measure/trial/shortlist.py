@@ -157,8 +157,8 @@ def draws(times_s: Sequence[Mapping[str, float]], layouts: Sequence[Layout]) -> 
     )
     apart, spread_of = _differences(layouts)
     normal = normals(1 + len(groups) + apart.shape[1])
-    known, of_groups, of_plans = np.split(normal, [1, 1 + len(groups)], axis=1)
-    scale = np.where(known < NormalDist().inv_cdf(WELL_KNOWN), *SCALES)
+    of_all, of_groups, of_plans = np.split(normal, [1, 1 + len(groups)], axis=1)
+    scale = np.where(of_all < NormalDist().inv_cdf(WELL_KNOWN), *SCALES)
     spread = np.array([s for s, _ in groups])
     shared = np.exp(of_groups * spread) @ by_group.T
     return np.asarray(shared * np.exp((of_plans * spread_of * scale) @ apart.T))
@@ -196,14 +196,14 @@ def carried_rank(
     apart, spread = _differences(layouts)
     scale = WELL_KNOWN * SCALES[0] ** 2 + (1.0 - WELL_KNOWN) * SCALES[1] ** 2
     joint = parts @ parts.T + scale * (apart * spread**2) @ apart.T
-    known = sorted(measured_s)
-    if not known:
+    ranks = sorted(measured_s)
+    if not ranks:
         return Carried(np.ones(len(total)), np.sqrt(np.diag(joint)))
-    off = np.log([measured_s[i] for i in known]) - np.log(total[known])
+    off = np.log([measured_s[i] for i in ranks]) - np.log(total[ranks])
     off = np.clip(off, -SURPRISE, SURPRISE)
-    among = joint[np.ix_(known, known)] + MEASURED_SPREAD**2 * np.eye(len(known))
-    weights = np.linalg.solve(among, joint[known]).T
-    left = np.diag(joint) - (weights * joint[:, known]).sum(axis=1)
+    among = joint[np.ix_(ranks, ranks)] + MEASURED_SPREAD**2 * np.eye(len(ranks))
+    weights = np.linalg.solve(among, joint[ranks]).T
+    left = np.diag(joint) - (weights * joint[:, ranks]).sum(axis=1)
     return Carried(np.exp(weights @ off), np.sqrt(np.maximum(left, 0.0)))
 
 

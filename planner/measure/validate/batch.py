@@ -61,8 +61,8 @@ class Batch:
         groups = []
         for members in entries.values():
             layouts = tuple(dict.fromkeys(runs[i][1].layout for i in members))
-            at = {layout: k for k, layout in enumerate(layouts)}
-            rows = tuple((i, at[runs[i][1].layout]) for i in members)
+            idx_of = {layout: k for k, layout in enumerate(layouts)}
+            rows = tuple((i, idx_of[runs[i][1].layout]) for i in members)
             table = PlanTable.from_layouts(layouts)
             groups.append(RunGroup(runs[members[0]][0], layouts, table, rows))
         return Batch(tuple(groups), len(runs), models, hardware)
@@ -75,14 +75,14 @@ class Batch:
         parts = [self._parts(self.groups[g], calibration) for g in chosen]
         runs = [run for part in parts for run in part.runs]
         flush: Iterator[float] = iter(pipeline.flush_times_s(runs))
-        at, results = [], []
+        idx, results = [], []
         for g, part in zip(chosen, parts, strict=True):
             own = [next(flush) for _ in part.runs]
             steps = [part.straggle * x + y for x, y in zip(own, part.rest_s, strict=True)]
             for row, layout in self.groups[g].rows:
-                at.append(row)
+                idx.append(row)
                 results.append(steps[layout])
-        return np.array(at, dtype=np.intp), np.array(results, dtype=np.float64)
+        return np.array(idx, dtype=np.intp), np.array(results, dtype=np.float64)
 
     def _parts(self, group: RunGroup, calibration: Calibration) -> "_Parts":
         problem = case_of(group.point, self.models, self.hardware, calibration).problem

@@ -94,10 +94,10 @@ auxiliary loss."""
 
 def _latent(entry: Entry) -> dict[str, int]:
     """Return the fields of latent attention, none without it."""
-    given = entry.get("mla") or {}
-    if given and any(given.get(key) is None for key in _LATENT[1:]):
+    latent = entry.get("mla") or {}
+    if latent and any(latent.get(key) is None for key in _LATENT[1:]):
         raise Skip("latent attention not stated")
-    return {key: given.get(key) or 0 for key in _LATENT} if given else {}
+    return {key: latent.get(key) or 0 for key in _LATENT} if latent else {}
 
 
 def _experts(entry: Entry) -> dict[str, int]:
@@ -153,8 +153,8 @@ def accelerator_of(entry: Entry, catalogue: Catalogue) -> Accelerator:
         raise Skip("accelerator not in the catalogue") from None
     peaks = dict(part.peak_flops_per_s)
     half = entry.get("bf16_peak_tflops")
-    stated = {"bf16": half, "fp16": half, "fp8": entry.get("fp8_peak_tflops")}
-    peaks |= {p: v * 1e12 for p, v in stated.items() if v and p in peaks}
+    peaks_tflops = {"bf16": half, "fp16": half, "fp8": entry.get("fp8_peak_tflops")}
+    peaks |= {p: v * 1e12 for p, v in peaks_tflops.items() if v and p in peaks}
     part = replace(part, peak_flops_per_s=peaks)
     memory = (entry.get("mem_gb") or 0) * GIB
     if memory and abs(memory / part.memory_bytes - 1) > SAME_MEMORY_FRAC:
@@ -164,13 +164,13 @@ def accelerator_of(entry: Entry, catalogue: Catalogue) -> Accelerator:
     return part
 
 
-def _stated(entry: Entry, key: str, said: list[str]) -> Any:
+def _stated(entry: Entry, key: str, notes: list[str]) -> Any:
     """Return a value of the entry, or the assumed one (which is then listed), or None."""
     if entry.get(key) is not None:
         return entry[key]
     value = (entry.get("assumed") or {}).get(key)
     if value is not None:
-        said.append(f"{key} not stated: {value:g} (reference platform)")
+        notes.append(f"{key} not stated: {value:g} (reference platform)")
     return value
 
 
@@ -213,7 +213,7 @@ def _with_scale_up(part: Accelerator, bytes_per_s: float) -> Accelerator:
 
 
 def _nic(
-    entry: Entry, part: Accelerator, node: int, catalogue: Catalogue, said: list[str]
+    entry: Entry, part: Accelerator, node: int, catalogue: Catalogue, notes: list[str]
 ) -> tuple[Link, int]:
     """Return the network card and how many a node has; `inter_gbs` counts per accelerator.
 
@@ -224,14 +224,14 @@ def _nic(
     """
     usual = catalogue.typical_nics[part.name]
     text = f" {entry.get('inter') or ''}".lower()
-    family = next((name for name, words in _FAMILIES if any(w in text for w in words)), "")
-    share = (_stated(entry, "inter_gbs", said) or 0) * 1e9
+    family = next((name for name, names in _FAMILIES if any(w in text for w in names)), "")
+    share = (_stated(entry, "inter_gbs", notes) or 0) * 1e9
     if not share:
         share = catalogue.link(usual.link).bytes_per_s * usual.n_per_device
-        said.append(f"inter_gbs not stated: {share / 1e9:g} (reference platform)")
+        notes.append(f"inter_gbs not stated: {share / 1e9:g} (reference platform)")
     if not family:
         family = usual.link.split("-")[0]
-        said.append(f"network not stated: {family} (reference platform)")
+        notes.append(f"network not stated: {family} (reference platform)")
     ports = [x for x in catalogue.links.values() if x.name.startswith(f"{family}-")]
     named = re.search(r"(\d+)\s*gb(?![\w/ ]* (?:a|per) node)", text)
     wanted = float(named[1]) / 8 * 1e9 if named else share

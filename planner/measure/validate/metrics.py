@@ -140,8 +140,8 @@ def slow_runs(
     """
     best: dict[Hashable, dict[int, float]] = {}
     for group, size, time_s in zip(groups, sizes, per_slot_s, strict=True):
-        of = best.setdefault(group, {})
-        of[size] = min(time_s, of.get(size, time_s))
+        times_by_size = best.setdefault(group, {})
+        times_by_size[size] = min(time_s, times_by_size.get(size, time_s))
     results = []
     for group, size, time_s in zip(groups, sizes, per_slot_s, strict=True):
         others = [least for other, least in best[group].items() if other != size]
@@ -197,8 +197,8 @@ def beyond_their_bubble(
     """
     rows = list(zip(groups, chunks, per_slot_s, strict=True))
 
-    def least_of_more(group: Hashable, of: int) -> float:
-        more = (time_s for other, n, time_s in rows if other == group and n > of)
+    def least_of_more(group: Hashable, n_members: int) -> float:
+        more = (time_s for other, n, time_s in rows if other == group and n > n_members)
         return min(more, default=0.0)
 
     return [INTERLEAVED_SLOT_FACTOR * t < least_of_more(group, n) for group, n, t in rows]
@@ -206,8 +206,8 @@ def beyond_their_bubble(
 
 def mean(values: Sequence[float | None]) -> float | None:
     """Return the mean of the values that exist."""
-    known = [value for value in values if value is not None]
-    return float(np.mean(known)) if known else None
+    numbers = [value for value in values if value is not None]
+    return float(np.mean(numbers)) if numbers else None
 
 
 def weighted_mean(values: Sequence[float], weights: Sequence[int]) -> float | None:

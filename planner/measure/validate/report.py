@@ -107,8 +107,8 @@ class ValidationReport:
             "baselines": {
                 name: {
                     "step_time": {
-                        source: asdict(found)
-                        for source, found in self.baselines.get(name, {}).items()
+                        source: asdict(errors)
+                        for source, errors in self.baselines.get(name, {}).items()
                     },
                     "sweeps": ranking(self.sweeps[name]),
                 }
@@ -273,12 +273,12 @@ def _spread(values: Sequence[float]) -> dict[str, float | None]:
     }
 
 
-def ranking(found: Sequence[SweepReport]) -> dict[str, dict[str, dict[str, Any]]]:
+def ranking(sweeps: Sequence[SweepReport]) -> dict[str, dict[str, dict[str, Any]]]:
     """Return tau (weighted by plans) and the spread of the regrets, by mode and source."""
     out: dict[str, dict[str, dict[str, Any]]] = {}
     for mode in MODES:
-        for source in sorted({sweep.source for sweep in found}):
-            own = [s for s in found if (s.mode, s.source) == (mode, source)]
+        for source in sorted({sweep.source for sweep in sweeps}):
+            own = [s for s in sweeps if (s.mode, s.source) == (mode, source)]
             if own:
                 out.setdefault(mode, {})[source] = {
                     "n_sweeps": len(own),
@@ -318,12 +318,12 @@ def totals(report: ValidationReport) -> dict[str, Any]:
 def _family_means(report: ValidationReport, sources: Sequence[SourceReport]) -> dict[str, Any]:
     """Return means over families: of medians, 90th percentiles and biases."""
 
-    def means(found: Sequence[Errors]) -> dict[str, Any]:
+    def means(errors: Sequence[Errors]) -> dict[str, Any]:
         return {
-            "n_families": sum(one.n > 0 for one in found),
-            "median_ape": mean([one.median_ape for one in found]),
-            "p90_ape": mean([one.p90_ape for one in found]),
-            "bias": mean([one.bias for one in found]),
+            "n_families": sum(one.n > 0 for one in errors),
+            "median_ape": mean([one.median_ape for one in errors]),
+            "p90_ape": mean([one.p90_ape for one in errors]),
+            "bias": mean([one.bias for one in errors]),
         }
 
     names = [source.source for source in sources]
@@ -333,8 +333,8 @@ def _family_means(report: ValidationReport, sources: Sequence[SourceReport]) -> 
         "memory": means([source.memory for source in sources]),
         "oom": {"balanced_accuracy": mean([s.oom.balanced_accuracy for s in sources])},
         "baselines": {
-            name: means([found[source] for source in names])
-            for name, found in report.baselines.items()
+            name: means([errors[source] for source in names])
+            for name, errors in report.baselines.items()
         },
     }
 

@@ -31,12 +31,12 @@ def _aligned(header: Cells, rows: Iterable[Cells], n_left: int = 1, gap: str = "
     ]
 
 
-def _errors(found: Errors) -> list[str]:
+def _errors(errors: Errors) -> list[str]:
     return [
-        str(found.n),
-        _percent(found.median_ape),
-        _percent(found.p90_ape),
-        _percent(found.bias, sign=True),
+        str(errors.n),
+        _percent(errors.median_ape),
+        _percent(errors.p90_ape),
+        _percent(errors.bias, sign=True),
     ]
 
 
@@ -72,12 +72,12 @@ def _step_table(report: ValidationReport) -> list[str]:
     return _aligned(header, lines)
 
 
-def coverage_table(found: Sequence[Coverage]) -> list[str]:
+def coverage_table(coverages: Sequence[Coverage]) -> list[str]:
     """Return the share of rows inside their 80 % intervals, by regime."""
     header = ("80 % interval", "layouts", "inside", "below", "above")
     lines = [
         [x.regime, str(x.n), _percent(x.inside), _percent(x.below), _percent(x.above)]
-        for x in found
+        for x in coverages
     ]
     return _aligned(header, lines) if lines else ["No step time was measured."]
 

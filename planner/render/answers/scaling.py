@@ -52,7 +52,7 @@ def scaling_document(scaling: Scaling) -> list[Part]:
 
 
 def _size_grid(scaling: Scaling) -> Grid:
-    rows, over = scaling.rows, scaling.asked.over
+    rows, over = scaling.rows, scaling.range.over
     columns = [(over, _cell("scale.size", ",.0f")), *_SHARED]
     columns += _OVER_DEVICES if over == "devices" else ()
     columns += _MORE
@@ -81,17 +81,17 @@ def scaling_heading(scaling: Scaling) -> str:
         ("seq_len", "strong"): "the tokens of a step stay",
         ("seq_len", "weak"): f"{job['global_batch']:,} sequences a step",
         ("layers", "strong"): "all else as it is",
-    }[scaling.asked.over, scaling.asked.scaling]
+    }[scaling.range.over, scaling.range.scaling]
     over = {"devices": "devices", "seq_len": "sequence length", "layers": "depth"}
     return (
         f"{model['model'].get('name', 'model')} on {cluster.get('name', 'cluster')}:"
-        f" {scaling.asked.scaling} scaling over {over[scaling.asked.over]}, {fixed}"
+        f" {scaling.range.scaling} scaling over {over[scaling.range.over]}, {fixed}"
     )
 
 
 def marks_parts(scaling: Scaling) -> list[Part]:
     """Return what the curve says."""
-    requested, marks = scaling.asked, scaling.marks
+    requested, marks = scaling.range, scaling.marks
     solved = [row for row in scaling.rows if row["best.step_time_s"] is not None]
     if len(solved) < 2:
         return []

@@ -30,7 +30,7 @@ _AXES = {
 
 def points_of(scaling: Scaling) -> SweepPoints:
     """Return the rows of a curve as the points of a sweep over its size."""
-    path, title = _AXES[scaling.asked.over]
+    path, title = _AXES[scaling.range.over]
     names = list(scaling.rows[0]) if scaling.rows else []
     columns: dict[str, list[Any]] = {name: [row[name] for row in scaling.rows] for name in names}
     columns[f"in.{path}"] = columns.get("scale.size", [])
@@ -79,7 +79,7 @@ def scaling_sections(scaling: Scaling, points: SweepPoints) -> list[Section]:
     if not points.axes or not points.solved.any():
         return []
     axis = points.axes[0]
-    weak = scaling.asked.scaling == "weak"
+    weak = scaling.range.scaling == "weak"
     rows = [
         {
             "n_devices": row["n_devices"],
@@ -88,7 +88,7 @@ def scaling_sections(scaling: Scaling, points: SweepPoints) -> list[Section]:
         }
         for row in scaling.rows
     ]
-    over_devices = scaling.asked.over == "devices"
+    over_devices = scaling.range.over == "devices"
     scaled = scaling_chart([curve_of_rows(rows, "best plan")], weak) if over_devices else None
     charts: list[Chart | None] = [
         scaled,

@@ -24,8 +24,8 @@ def settable(document: Document, path: str, text: str, origin: str) -> tuple[Doc
     head, _, below = path.partition(".")
     index, _, names = below.partition(".")
     pools = document.data.get("pools")
-    known = head == "pools" and names and isinstance(pools, list) and index.isdecimal()
-    if not known or int(index) >= len(pools) or not isinstance(pools[int(index)], Mapping):
+    is_pool = head == "pools" and names and isinstance(pools, list) and index.isdecimal()
+    if not is_pool or int(index) >= len(pools) or not isinstance(pools[int(index)], Mapping):
         return document, path, text
     pool, (name, *inside) = dict(pools[int(index)]), names.split(".")
     if name == "accelerator" and inside:
@@ -49,21 +49,21 @@ def drop_rival(pool: dict[str, Any], key: str | int) -> None:
         pool.pop(rivals[str(key)], None)
 
 
-def spelled_out(pool: dict[str, Any], given: object) -> object:
+def spelled_out(pool: dict[str, Any], value: object) -> object:
     """Return an accelerator as a mapping whose figures can be replaced.
 
     Where the pool names an instance, what the instance says of the node is written out beside it.
     """
-    if isinstance(given, str):
-        return {"like": given}
-    if given is not None or not isinstance(pool.get("instance"), str):
-        return given
+    if isinstance(value, str):
+        return {"like": value}
+    if value is not None or not isinstance(pool.get("instance"), str):
+        return value
     from hardware.catalogue import UnknownPartError, load_catalogue
 
     try:
         platform = load_catalogue().platform(pool["instance"])
     except UnknownPartError:
-        return given  # the reader says so, with the place in the file
+        return value  # the reader says so, with the place in the file
     del pool["instance"]
     pool.setdefault("accelerators_per_node", platform.devices_per_node)
     pool.setdefault("nic", platform.nic)
@@ -89,9 +89,9 @@ def devices_per_node(pool: Mapping[str, Any]) -> int:
     """Return the devices in a node of a pool as its document says; 0 where it does not."""
     from hardware.catalogue import UnknownPartError, load_catalogue
 
-    stated = pool.get("accelerators_per_node")
-    if isinstance(stated, int):
-        return stated
+    n_devices = pool.get("accelerators_per_node")
+    if isinstance(n_devices, int):
+        return n_devices
     part = pool.get("accelerator")
     name = part.get("like") if isinstance(part, Mapping) else part
     catalogue = load_catalogue()

@@ -54,89 +54,92 @@ HOST_KEYS = ("host_link", "host_memory", "host_memory_bandwidth")
 
 
 def read_pool(
-    given: PoolSpec, index: int, fabric: Fabric, catalogue: "Catalogue", document: Document
+    spec: PoolSpec, index: int, fabric: Fabric, catalogue: "Catalogue", document: Document
 ) -> tuple[Pool, Any, PoolSource]:
     """Return one pool, its accelerator as the canonical document names it, and its source."""
     path: KeyPath = ("pools", index)
-    platform = _platform(given, path, catalogue, document)
-    accelerator, base_name = _accelerator(given, platform, path, catalogue, document)
+    platform = _platform(spec, path, catalogue, document)
+    accelerator, base_name = _accelerator(spec, platform, path, catalogue, document)
     usual = platform.devices_per_node if platform else accelerator.devices_per_node
-    devices_per_node = given.accelerators_per_node or usual
-    nic, n_nics = _nics(given, platform, path, devices_per_node, base_name, catalogue, document)
-    n_nodes, per_node = _free(given, devices_per_node, path, document)
-    domain = given.scale_up_domain or default_domain(
-        accelerator, given.nodes * devices_per_node, devices_per_node
+    devices_per_node = spec.accelerators_per_node or usual
+    nic, n_nics = _nics(spec, platform, path, devices_per_node, base_name, catalogue, document)
+    n_nodes, per_node = _free(spec, devices_per_node, path, document)
+    domain = spec.scale_up_domain or default_domain(
+        accelerator, spec.nodes * devices_per_node, devices_per_node
     )
     if (
         accelerator.scale_up_domain > accelerator.devices_per_node
         and domain % devices_per_node == 0
     ):
-        domain = min(domain, given.nodes * devices_per_node)  # a part of a rack
+        domain = min(domain, spec.nodes * devices_per_node)  # a part of a rack
     raise_faults(
         document,
         [
-            domain_fault((*path, "scale_up_domain"), domain, given.nodes, devices_per_node),
-            segment_fault((*path, "segment"), given.segment, domain, devices_per_node),
+            domain_fault((*path, "scale_up_domain"), domain, spec.nodes, devices_per_node),
+            segment_fault((*path, "segment"), spec.segment, domain, devices_per_node),
             _sharp_fault(fabric, nic),
             _tier_inside_domain_fault(fabric, domain // devices_per_node),
         ],
     )
     scale_up = catalogue.link(accelerator.scale_up_link)
-    network = _replaced_network(given, accelerator, scale_up, nic)
+    network = _replaced_network(spec, accelerator, scale_up, nic)
     pool = Pool(
-        name=given.name or accelerator.name,
-        accelerator=_summing(given, accelerator, path, document),
+        name=spec.name or accelerator.name,
+        accelerator=_summing(spec, accelerator, path, document),
         n_nodes=n_nodes,
         devices_per_node=per_node,
         scale_up_domain=_free_domain(domain, devices_per_node, n_nodes, per_node),
-        scale_up=_with_hop(scale_up, given.scale_up_latency),
+        scale_up=_with_hop(scale_up, spec.scale_up_latency),
         nics_per_node=max(1, n_nics * per_node // devices_per_node),
-        nic=_with_hop(nic, given.nic_latency),
-        memory_margin_bytes=given.memory_margin,
+        nic=_with_hop(nic, spec.nic_latency),
+        memory_margin_bytes=spec.memory_margin,
         n_summing_tiers=fabric.n_summing_tiers,
-        host=_host(given, accelerator, devices_per_node, path, document),
+        host=_host(spec, accelerator, devices_per_node, path, document),
     )
     full = pool
-    stated: tuple[tuple[str, Any], ...] = ()
-    if given.segment and given.segment < domain and given.free_devices is None:
-        pool = in_segments(full, given.segment)
-        stated = segment_keys(full, given.segment)
+    replaced_keys: tuple[tuple[str, Any], ...] = ()
+    if spec.segment and spec.segment < domain and spec.free_devices is None:
+        pool = in_segments(full, spec.segment)
+        replaced_keys = segment_keys(full, spec.segment)
     raise_faults(document, [_margin_fault(pool, path)])
-    named = _canonical_accelerator(accelerator.name, given.accelerator, base_name)
-    hosts = _hosts(given, n_nodes, per_node, path, document)
-    own_ports = given.nic is not None or given.nics_per_node is not None
-    keys = ("nodes",) if given.free_nodes is None else ("nodes", "free_nodes")
+    named = _canonical_accelerator(accelerator.name, spec.accelerator, base_name)
+    hosts = _hosts(spec, n_nodes, per_node, path, document)
+    own_ports = spec.nic is not None or spec.nics_per_node is not None
+    keys = ("nodes",) if spec.free_nodes is None else ("nodes", "free_nodes")
     # A rack that grows with its nodes may outgrow the lowest tier, which then has to grow too.
-    grows = given.scale_up_domain is None and domain < default_domain(
+    grows = spec.scale_up_domain is None and domain < default_domain(
         accelerator, accelerator.scale_up_domain, devices_per_node
     )
     source = PoolSource(
         index=index,
         assumed=_assumed(pool, None if own_ports else platform),
-        node_keys=() if given.free_devices or (grows and fabric.tiers) else keys,
-        own_domain=given.scale_up_domain is not None,
-        hosts=hosts_in_segments(hosts, full, pool) if stated else hosts,
-        host=_stated_host(given),
+        node_keys=() if spec.free_devices or (grows and fabric.tiers) else keys,
+        own_domain=spec.scale_up_domain is not None,
+        hosts=hosts_in_segments(hosts, full, pool) if replaced_keys else hosts,
+        host=_stated_host(spec),
         network=network,
         announced=_announced(base_name, pool, catalogue),
-        stated=(*stated, *((("hosts", compress_hosts(hosts)),) if stated and hosts else ())),
+        file_fields=(
+            *replaced_keys,
+            *((("hosts", compress_hosts(hosts)),) if replaced_keys and hosts else ()),
+        ),
     )
     return pool, named, source
 
 
 def other_uses(
-    given: PoolSpec, pool: Pool, entry: Mapping[str, Any], path: KeyPath, document: Document
+    spec: PoolSpec, pool: Pool, entry: Mapping[str, Any], path: KeyPath, document: Document
 ) -> tuple[OtherUse, ...]:
     """Return the other ways to use the nodes of a pool that was read, whose document is `entry`.
 
     Every other number of devices of a node where nodes may be used in part; of racks the devices
     into which groups of powers of two fit.
     """
-    if given.partial_nodes and given.free_devices:
-        return _other_shares(given, pool, entry, path, document)
-    if given.segment or given.free_devices:
+    if spec.partial_nodes and spec.free_devices:
+        return _other_shares(spec, pool, entry, path, document)
+    if spec.segment or spec.free_devices:
         return ()
-    hosts = _hosts(given, pool.n_nodes, pool.devices_per_node, path, document)
+    hosts = _hosts(spec, pool.n_nodes, pool.devices_per_node, path, document)
     results = []
     for size in segments(pool):
         used = dataclasses.replace(
@@ -148,22 +151,22 @@ def other_uses(
 
 
 def _other_shares(
-    given: PoolSpec, pool: Pool, entry: Mapping[str, Any], path: KeyPath, document: Document
+    spec: PoolSpec, pool: Pool, entry: Mapping[str, Any], path: KeyPath, document: Document
 ) -> tuple[OtherUse, ...]:
-    free, results = given.free_devices or [], []
+    free, results = spec.free_devices or [], []
     for share in sorted({*range(1, max(free) + 1)} - {pool.devices_per_node}, reverse=True):
         n_nodes = sum(n >= share for n in free)
-        devices_per_node = given.accelerators_per_node or pool.accelerator.devices_per_node
+        devices_per_node = spec.accelerators_per_node or pool.accelerator.devices_per_node
         n_nics = round(pool.nics_per_node * devices_per_node / pool.devices_per_node)
         nics = max(1, n_nics * share // devices_per_node)
         domain = share
         if pool.scale_up_domain > pool.devices_per_node:  # racks
             nodes_inside = (
-                given.scale_up_domain or pool.accelerator.scale_up_domain
+                spec.scale_up_domain or pool.accelerator.scale_up_domain
             ) // devices_per_node
             domain = min(nodes_inside, n_nodes) * share
-        elif given.scale_up_domain:
-            domain = min(given.scale_up_domain, share)
+        elif spec.scale_up_domain:
+            domain = min(spec.scale_up_domain, share)
         name = f"{pool.name}-{share}-a-node"
         used = dataclasses.replace(
             pool,
@@ -173,7 +176,7 @@ def _other_shares(
             scale_up_domain=domain,
             nics_per_node=nics,
         )
-        hosts = _hosts(given, n_nodes, share, path, document)
+        hosts = _hosts(spec, n_nodes, share, path, document)
         message = {
             **entry,
             "name": name,
@@ -220,14 +223,14 @@ def _with_hop(link: Link, hop_s: float | None) -> Link:
     return dataclasses.replace(link, **changes)
 
 
-def _summing(given: PoolSpec, part: Accelerator, path: KeyPath, document: Document) -> Accelerator:
+def _summing(spec: PoolSpec, part: Accelerator, path: KeyPath, document: Document) -> Accelerator:
     """Return the accelerator with in-switch sums switched off where the pool says so."""
     rate = part.in_switch_all_reduce_bytes_per_s
-    if given.sums_in_switch and not rate:
+    if spec.sums_in_switch and not rate:
         message = f"no rate is known at which switches of {part.name} sum"
         fix = "state `in_switch_bandwidth` in a mapping under `accelerator`, or leave this key out"
         raise SpecError(document.problem((*path, "sums_in_switch"), message, fix))
-    if given.sums_in_switch is not False or not rate:
+    if spec.sums_in_switch is not False or not rate:
         return part
     return dataclasses.replace(
         part,
@@ -238,17 +241,17 @@ def _summing(given: PoolSpec, part: Accelerator, path: KeyPath, document: Docume
 
 
 def _replaced_network(
-    given: PoolSpec, part: Accelerator, scale_up: Link, nic: Link
+    spec: PoolSpec, part: Accelerator, scale_up: Link, nic: Link
 ) -> tuple[tuple[str, str | bool], ...]:
     """Return the latencies and the switch that the file replaces, as it would state them."""
     results: list[tuple[str, str | bool]] = []
     for key, hop_s, link in (
-        ("scale_up_latency", given.scale_up_latency, scale_up),
-        ("nic_latency", given.nic_latency, nic),
+        ("scale_up_latency", spec.scale_up_latency, scale_up),
+        ("nic_latency", spec.nic_latency, nic),
     ):
         if _replaces_hop(link, hop_s):
             results.append((key, units.exact_time(hop_s or 0.0)))
-    if given.sums_in_switch is False and part.in_switch_all_reduce_bytes_per_s:
+    if spec.sums_in_switch is False and part.in_switch_all_reduce_bytes_per_s:
         results.append(("sums_in_switch", False))
     return tuple(results)
 
@@ -260,20 +263,20 @@ def _announced(base_name: str, pool: Pool, catalogue: "Catalogue") -> tuple[str,
 
 
 def _host(
-    given: PoolSpec, part: Accelerator, per_node: int, path: KeyPath, document: Document
+    spec: PoolSpec, part: Accelerator, per_node: int, path: KeyPath, document: Document
 ) -> Host | None:
     """Return a device's share of its host: what the file says, else the usual platform's."""
     usual = part.host
-    stated = [getattr(given, key) for key in HOST_KEYS]
-    if not any(stated):
+    figures = [getattr(spec, key) for key in HOST_KEYS]
+    if not any(figures):
         return usual
-    missing = [key for key, value in zip(HOST_KEYS, stated, strict=True) if not value]
+    missing = [key for key, value in zip(HOST_KEYS, figures, strict=True) if not value]
     if missing and usual is None:
         message = f"the host of {part.name} is not in the catalogue, and {missing[0]} is missing"
-        key = next(key for key, value in zip(HOST_KEYS, stated, strict=True) if value)
+        key = next(key for key, value in zip(HOST_KEYS, figures, strict=True) if value)
         fix = f"give all of {', '.join(HOST_KEYS)}, or none"
         raise SpecError(document.problem((*path, key), message, fix))
-    link, memory, bandwidth = stated
+    link, memory, bandwidth = figures
     base = usual or Host(0.0, 0.0, 0.0)
     return Host(
         link or base.link_bytes_per_s,
@@ -283,26 +286,26 @@ def _host(
 
 
 def _platform(
-    given: PoolSpec, path: KeyPath, catalogue: "Catalogue", document: Document
+    spec: PoolSpec, path: KeyPath, catalogue: "Catalogue", document: Document
 ) -> Platform | None:
-    if given.instance is None:
+    if spec.instance is None:
         return None
     key = (*path, "instance")
-    return _part(catalogue.platform, given.instance, "instance", document, key)
+    return _part(catalogue.platform, spec.instance, "instance", document, key)
 
 
-def _free(given: PoolSpec, per_node: int, path: KeyPath, document: Document) -> tuple[int, int]:
+def _free(spec: PoolSpec, per_node: int, path: KeyPath, document: Document) -> tuple[int, int]:
     """Return the nodes that plans may use, and how many devices of each."""
-    free = given.free_devices
+    free = spec.free_devices
     if free is None:
-        return given.free_nodes or given.nodes, per_node
+        return spec.free_nodes or spec.nodes, per_node
     key = (*path, "free_devices")
     for i, n in enumerate(free):
         if n > per_node:
             message = f"{n} free devices in a node of {per_node}"
             raise SpecError(document.problem((*key, i), message, f"give at most {per_node}"))
     # Most devices in use; of equal totals the fuller nodes, which have fewer neighbours.
-    shares = range(1, per_node + 1) if given.partial_nodes else (per_node,)
+    shares = range(1, per_node + 1) if spec.partial_nodes else (per_node,)
     total, share = max((n * sum(x >= n for x in free), n) for n in shares)
     if not total:
         fix = "wait for one, or set `partial_nodes: true`" if any(free) else "wait for one"
@@ -311,12 +314,12 @@ def _free(given: PoolSpec, per_node: int, path: KeyPath, document: Document) -> 
 
 
 def _hosts(
-    given: PoolSpec, n_nodes: int, per_node: int, path: KeyPath, document: Document
+    spec: PoolSpec, n_nodes: int, per_node: int, path: KeyPath, document: Document
 ) -> tuple[str, ...]:
     """Return the names of the nodes that plans use."""
-    if given.hosts is None:
+    if spec.hosts is None:
         return ()
-    names, free = expand_hosts(given.hosts), given.free_devices
+    names, free = expand_hosts(spec.hosts), spec.free_devices
     n_named = n_nodes if free is None else len(free)
     if len(names) != n_named:
         # With --set another number is meant: the first of the list, or nodes without known names.
@@ -330,14 +333,14 @@ def _hosts(
     return tuple(name for name, n in zip(names, free, strict=True) if n >= per_node)
 
 
-def _free_domain(domain: int, whole: int, n_nodes: int, per_node: int) -> int:
+def _free_domain(domain: int, n_devices: int, n_nodes: int, per_node: int) -> int:
     """Return the devices of a scale-up domain that a plan may use.
 
     Free nodes are taken to fill racks from the first on.
     """
-    if domain <= whole:
+    if domain <= n_devices:
         return min(domain, per_node)
-    return min(domain // whole, n_nodes) * per_node
+    return min(domain // n_devices, n_nodes) * per_node
 
 
 def _tier_inside_domain_fault(fabric: Fabric, domain_nodes: int) -> SpecFault | None:
@@ -365,7 +368,7 @@ def default_domain(part: Accelerator, n_devices: int, per_node: int) -> int:
 
 
 def _accelerator(
-    given: PoolSpec,
+    spec: PoolSpec,
     platform: Platform | None,
     pool_path: KeyPath,
     catalogue: "Catalogue",
@@ -373,7 +376,7 @@ def _accelerator(
 ) -> tuple[Accelerator, str]:
     """Return the accelerator with the figures that the file replaces, and its catalogue name."""
     path: KeyPath = (*pool_path, "accelerator")
-    inline = platform.accelerator if platform else given.accelerator
+    inline = platform.accelerator if platform else spec.accelerator
     if inline is None or isinstance(inline, str):  # None was refused before
         part = _part(catalogue.accelerator, inline or "", "accelerator", document, path)
         return part, part.name
@@ -393,18 +396,18 @@ def _accelerator(
         replaced["in_switch_min_ranks"] = base.in_switch_min_ranks or IN_SWITCH_MIN_RANKS
     if inline.power:
         replaced["tdp_w"] = inline.power
-    stated = {*replaced, *(f"peak_flops_per_s.{precision}" for precision in inline.peaks)}
+    inline_figures = {*replaced, *(f"peak_flops_per_s.{precision}" for precision in inline.peaks)}
     changes: dict[str, Any] = {
         **replaced,
         "name": inline.name or f"{base.name}-custom",
         "peak_flops_per_s": {**base.peak_flops_per_s, **inline.peaks},
-        "provenance": {k: v for k, v in base.provenance.items() if k not in stated},
+        "provenance": {k: v for k, v in base.provenance.items() if k not in inline_figures},
     }
     return dataclasses.replace(base, **changes), base.name
 
 
 def _nics(
-    given: PoolSpec,
+    spec: PoolSpec,
     platform: Platform | None,
     pool_path: KeyPath,
     per_node: int,
@@ -419,24 +422,24 @@ def _nics(
     """
     path: KeyPath = (*pool_path, "nic")
     usual = catalogue.typical_nics.get(base_name)
-    if platform and given.nic is None:
+    if platform and spec.nic is None:
         share = per_node / platform.devices_per_node
         name, n_usual = platform.nic, max(1, round(platform.nics_per_node * share))
-    elif given.nic is None and usual is None:
+    elif spec.nic is None and usual is None:
         message = f"is missing, and no usual network port is known for {base_name}"
         raise SpecError(document.problem(path, message, "add `nic:`, such as ib-ndr-400"))
-    elif given.nic is None and usual is not None:
+    elif spec.nic is None and usual is not None:
         name, n_usual = usual.link, max(1, round(usual.n_per_device * per_node))
     else:
-        name, n_usual = given.nic or "", per_node
+        name, n_usual = spec.nic or "", per_node
     nic = _part(catalogue.link, name, "link", document, path)
     if nic.kind != "scale-out":
         message = f"{nic.name} is a link inside a node, not a network port"
         raise SpecError(document.problem(path, message, "name a link such as ib-ndr-400"))
-    if given.nic_speed and given.nic_speed != nic.bytes_per_s:
+    if spec.nic_speed and spec.nic_speed != nic.bytes_per_s:
         sources = {k: v for k, v in nic.provenance.items() if k != "bytes_per_s"}
-        nic = dataclasses.replace(nic, bytes_per_s=given.nic_speed, provenance=sources)
-    return nic, given.nics_per_node or n_usual
+        nic = dataclasses.replace(nic, bytes_per_s=spec.nic_speed, provenance=sources)
+    return nic, spec.nics_per_node or n_usual
 
 
 def _part(
@@ -463,29 +466,33 @@ def _margin_fault(pool: Pool, path: KeyPath) -> SpecFault | None:
     return SpecFault((*path, "memory_margin"), message, "lower it; the default is 4 GiB")
 
 
-def _stated_host(given: PoolSpec) -> tuple[tuple[str, str], ...]:
+def _stated_host(spec: PoolSpec) -> tuple[tuple[str, str], ...]:
     """Return what the file says about the host, as it would be stated there."""
     results = []
     for key in HOST_KEYS:
-        value = getattr(given, key)
+        value = getattr(spec, key)
         exact = units.exact_size if key == "host_memory" else units.exact_bandwidth
         results += [(key, exact(value))] if value else []
     return tuple(results)
 
 
-def _canonical_accelerator(name: str, given: str | AcceleratorSpec | None, base_name: str) -> Any:
-    if not isinstance(given, AcceleratorSpec):
+def _canonical_accelerator(
+    name: str, accelerator: str | AcceleratorSpec | None, base_name: str
+) -> Any:
+    if not isinstance(accelerator, AcceleratorSpec):
         return base_name
     exact: dict[str, Any] = {"like": base_name, "name": name}
-    if given.memory:
-        exact["memory"] = units.exact_size(given.memory)
+    if accelerator.memory:
+        exact["memory"] = units.exact_size(accelerator.memory)
     for key in ("hbm_bandwidth", "scale_up_bandwidth", "in_switch_bandwidth"):
-        if value := getattr(given, key):
+        if value := getattr(accelerator, key):
             exact[key] = units.exact_bandwidth(value)
-    if given.power:
-        exact["power"] = f"{given.power!r} W"
-    if given.peaks:
-        exact["peaks"] = {k: units.exact_rate(given.peaks[k]) for k in sorted(given.peaks)}
+    if accelerator.power:
+        exact["power"] = f"{accelerator.power!r} W"
+    if accelerator.peaks:
+        exact["peaks"] = {
+            k: units.exact_rate(accelerator.peaks[k]) for k in sorted(accelerator.peaks)
+        }
     return exact
 
 
@@ -496,10 +503,10 @@ def _assumed(pool: Pool, platform: Platform | None) -> tuple[str, ...]:
     """
     parts: list[tuple[str, Mapping[str, Provenance]]] = []
     for part in (pool.accelerator, pool.scale_up, pool.nic):
-        stated = part.provenance
+        origins = part.provenance
         if part.status == "assumed":
-            stated = {EVERY_FIGURE: Provenance("", "", "assumed")}
-        parts.append((part.name, stated))
+            origins = {EVERY_FIGURE: Provenance("", "", "assumed")}
+        parts.append((part.name, origins))
     if platform:
         ports = {k: v for k, v in platform.provenance.items() if k == "nics_per_node"}
         parts.append((platform.name, ports))

@@ -26,32 +26,35 @@ def read_cluster(document: Document) -> ClusterInput:
     catalogue = _catalogue()
     tiers = tuple(Tier(t.name, t.nodes, t.oversubscription, t.sharp) for t in spec.fabric.tiers)
     fabric = Fabric(tiers, spec.fabric.rail_optimized, spec.fabric.sharp)
-    read = [read_pool(given, i, fabric, catalogue, document) for i, given in enumerate(spec.pools)]
+    read = [
+        read_pool(pool_spec, i, fabric, catalogue, document)
+        for i, pool_spec in enumerate(spec.pools)
+    ]
     pools = tuple(pool for pool, _, _ in read)
     raise_faults(document, [name_fault(i, [p.name for p in pools]) for i in range(len(pools))])
     cluster = Cluster(spec.name or default_name(document, "cluster"), pools, fabric)
     sources = tuple(source for _, _, source in read)
     canonical = _canonical_cluster(cluster, [accelerator for _, accelerator, _ in read], sources)
-    for pool, given in zip(canonical["pools"], spec.pools, strict=True):
-        if given.price_per_hour is not None:
-            pool["price_per_hour"] = given.price_per_hour
+    for pool, pool_spec in zip(canonical["pools"], spec.pools, strict=True):
+        if pool_spec.price_per_hour is not None:
+            pool["price_per_hour"] = pool_spec.price_per_hour
     sources = tuple(
-        dataclasses.replace(source, others=other_uses(given, pool, entry, path, document))
-        for i, (source, given, pool, entry) in enumerate(
+        dataclasses.replace(source, others=other_uses(pool_spec, pool, entry, path, document))
+        for i, (source, pool_spec, pool, entry) in enumerate(
             zip(sources, spec.pools, pools, canonical["pools"], strict=True)
         )
         if (path := ("pools", i))
     )
-    if stated := _canonical_operations(spec.operations):
-        canonical["operations"] = stated
+    if operations := _canonical_operations(spec.operations):
+        canonical["operations"] = operations
     return ClusterInput(
         cluster=cluster,
         document=canonical,
         path=document.file,
         sources=sources,
         operations=tuple(
-            _operations(catalogue.operations, spec.operations, given.price_per_hour)
-            for given in spec.pools
+            _operations(catalogue.operations, spec.operations, pool_spec.price_per_hour)
+            for pool_spec in spec.pools
         ),
         notes=import_notes(document),
         from_dump=document.imported is not None and not sets_nodes(document),
@@ -73,34 +76,34 @@ def _catalogue() -> "Catalogue":
 
 
 def _operations(
-    defaults: Operations, given: OperationsSpec, price_per_hour: float | None
+    defaults: Operations, spec: OperationsSpec, price_per_hour: float | None
 ) -> Operations:
     """Return the defaults with what the file states in their place."""
-    stated = {
-        "power_overhead": given.power_overhead,
-        "pue": given.pue,
-        "device_mtbf_s": given.device_mtbf,
-        "restart_s": given.restart,
-        "checkpoint_bytes_per_s": given.checkpoint_bandwidth,
-        "checkpoint_s": given.checkpoint_time,
+    fields = {
+        "power_overhead": spec.power_overhead,
+        "pue": spec.pue,
+        "device_mtbf_s": spec.device_mtbf,
+        "restart_s": spec.restart,
+        "checkpoint_bytes_per_s": spec.checkpoint_bandwidth,
+        "checkpoint_s": spec.checkpoint_time,
         "price_per_device_hour": price_per_hour,
     }
-    changed: dict[str, Any] = {key: value for key, value in stated.items() if value is not None}
-    if given.checkpoint_bandwidth is not None:
+    changed: dict[str, Any] = {key: value for key, value in fields.items() if value is not None}
+    if spec.checkpoint_bandwidth is not None:
         changed["bandwidth_is_per_device"] = False
     sources = {k: v for k, v in defaults.provenance.items() if k not in changed}
     return dataclasses.replace(defaults, **changed, provenance=sources)
 
 
-def _canonical_operations(given: OperationsSpec) -> dict[str, Any]:
+def _canonical_operations(operations: OperationsSpec) -> dict[str, Any]:
     """Return what the file states under `operations`, in base units."""
-    stated = given.model_dump(exclude_none=True)
+    fields = operations.model_dump(exclude_none=True)
     for key in ("device_mtbf", "restart", "checkpoint_time"):
-        if key in stated:
-            stated[key] = units.exact_time(stated[key])
-    if "checkpoint_bandwidth" in stated:
-        stated["checkpoint_bandwidth"] = units.exact_bandwidth(stated["checkpoint_bandwidth"])
-    return stated
+        if key in fields:
+            fields[key] = units.exact_time(fields[key])
+    if "checkpoint_bandwidth" in fields:
+        fields["checkpoint_bandwidth"] = units.exact_bandwidth(fields["checkpoint_bandwidth"])
+    return fields
 
 
 def _canonical_cluster(
@@ -124,7 +127,7 @@ def _canonical_cluster(
             | dict(source.network)
             | dict(source.host)
             | ({"hosts": compress_hosts(source.hosts)} if source.hosts else {})
-            | dict(source.stated)
+            | dict(source.file_fields)
             for pool, accelerator, source in zip(cluster.pools, accelerators, sources, strict=True)
         ],
         "fabric": {

@@ -48,7 +48,7 @@ def _is_dump(text: str) -> bool:
     return looks_like_dump(text)
 
 
-def _read_dump(text: str, file: str, stated: Mapping[str, object]) -> Imported:
+def _read_dump(text: str, file: str, own_fields: Mapping[str, object]) -> Imported:
     from planner.specs.importers.clusters.reader import import_cluster
 
     return import_cluster([(file, text)])
@@ -61,8 +61,8 @@ def looks_like_megatron(text: str) -> bool:
     return all(re.search(rf"^[^#\n]*{flag}\b", text, re.MULTILINE) for flag in flags)
 
 
-def _read_megatron(text: str, file: str, stated: Mapping[str, object]) -> Imported:
-    return reader("megatron")(text, file, stated)
+def _read_megatron(text: str, file: str, own_fields: Mapping[str, object]) -> Imported:
+    return reader("megatron")(text, file, own_fields)
 
 
 def reader(name: str) -> Reader:
@@ -110,7 +110,7 @@ FORMATS: tuple[Format, ...] = (
 
 def find_format(text: str) -> Format | None:
     """Return the format of a text; None when it is none of them, such as one of our own files."""
-    return next((known for known in FORMATS if known.looks_like(text)), None)
+    return next((form for form in FORMATS if form.looks_like(text)), None)
 
 
 def text_of(data: Mapping[str, Any]) -> str:

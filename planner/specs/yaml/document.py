@@ -107,8 +107,8 @@ def parse_yaml(text: str, file: str = "") -> Document:
     """Read one YAML document from text; `file` is the name that messages give."""
     if len(text) > MOST_KEPT:
         return _parsed(text, file)
-    known = _known(text, file)
-    return replace(known, data=copy.deepcopy(known.data))  # the reader may change it
+    document = _known(text, file)
+    return replace(document, data=copy.deepcopy(document.data))  # the reader may change it
 
 
 MOST_KEPT = 10_000
@@ -130,58 +130,58 @@ def _parsed(text: str, file: str) -> Document:
     return Document(data, file, builder.key_marks, builder.value_marks)
 
 
-def set_path(document: Document, path: str, text: str, given: str = "") -> Document:
+def set_path(document: Document, path: str, text: str, origin: str = "") -> Document:
     """Return a copy of the document with the value at a dotted path replaced (`--set PATH=VALUE`).
 
     The value is read as YAML, so `16` is a number. Every part of the path but the last must exist;
     whether the last is a known key is left to the schema, since optional keys may be absent.
-    `given` is the option for messages, where it is not this path and text.
+    `origin` is the option for messages, where it is not this path and text.
     """
-    given = given or option("set", f"{path}={text}")
-    value = parse_yaml(text, given).data if text.strip() else None
+    origin = origin or option("set", f"{path}={text}")
+    value = parse_yaml(text, origin).data if text.strip() else None
     data = copy.deepcopy(document.data)
     parts: list[str | int] = []
     target = data
     names = path.split(".")
     for i, name in enumerate(names):
         last = i == len(names) - 1
-        key = _step(target, name, parts, given, may_be_new=last)
+        key = _step(target, name, parts, origin, may_be_new=last)
         parts.append(key)
         if last:
             target[key] = value
         else:
             target = target[key]
-    overrides = {**document.overrides, tuple(parts): given}
+    overrides = {**document.overrides, tuple(parts): origin}
     return replace(document, data=data, overrides=overrides)
 
 
-def close_names(name: str, known: Iterable[str], n: int = 3) -> list[str]:
+def close_names(name: str, names: Iterable[str], n: int = 3) -> list[str]:
     """Return the known names that look like the given one, best first."""
-    by_lower = {candidate.lower(): candidate for candidate in known}
+    by_lower = {candidate.lower(): candidate for candidate in names}
     return [by_lower[hit] for hit in difflib.get_close_matches(name.lower(), by_lower, n, 0.6)]
 
 
 def _step(
-    target: Any, name: str, parts: list[str | int], given: str, *, may_be_new: bool
+    target: Any, name: str, parts: list[str | int], origin: str, *, may_be_new: bool
 ) -> str | int:
     """Return the key or index that `name` means in `target`, or raise saying what exists there."""
     here = path_text(parts) or "the top level"
     if isinstance(target, dict):
         if name in target or (may_be_new and name):
             return name
-        known = ", ".join(str(key) for key in target) or "none"
+        keys = ", ".join(str(key) for key in target) or "none"
         close = close_names(name, [str(key) for key in target], 1)
         fix = f"did you mean {close[0]}?" if close else "use one of these, or add it to the file"
-        raise SpecError(Problem(f"no key {name!r} in {here}; keys there: {known}", fix, given))
+        raise SpecError(Problem(f"no key {name!r} in {here}; keys there: {keys}", fix, origin))
     if isinstance(target, list):
         if name.isascii() and name.isdigit() and len(name) < 6 and int(name) < len(target):
             return int(name)
         fix = f"use an index from 0 to {len(target) - 1}" if target else "add items in the file"
         message = f"no item {name!r} in {here}, a list of {len(target)}"
-        raise SpecError(Problem(message, fix, given))
+        raise SpecError(Problem(message, fix, origin))
     fix = f"set {here} as a whole"
     raise SpecError(
-        Problem(f"{here} is {shown_value(target)}, and has no {name!r} inside", fix, given)
+        Problem(f"{here} is {shown_value(target)}, and has no {name!r} inside", fix, origin)
     )
 
 
@@ -219,10 +219,10 @@ MAX_DIGITS = 1_000
 
 def refuse_long_numbers(text: str, file: str = "") -> None:
     """Raise `SpecError` with the line for a text with more digits in a row than any number has."""
-    for found in re.finditer(r"\d+", text):
-        if found.end() - found.start() > MAX_DIGITS:
-            line = text.count("\n", 0, found.start()) + 1
-            message = f"a number of {found.end() - found.start():,} digits"
+    for match in re.finditer(r"\d+", text):
+        if match.end() - match.start() > MAX_DIGITS:
+            line = text.count("\n", 0, match.start()) + 1
+            message = f"a number of {match.end() - match.start():,} digits"
             raise SpecError(Problem(message, "is it meant?", file, line))
 
 

@@ -226,9 +226,9 @@ def _problem(
         return 2, document.problem(path, bad.message, bad.hint, at_key=path[-1:] == ("[key]",))
     bounds = {"greater_than_equal": "ge", "greater_than": "gt", "less_than_equal": "le"}
     if kind in bounds:
-        words = {"ge": "at least", "gt": "more than", "le": "at most"}[bounds[kind]]
+        comparison = {"ge": "at least", "gt": "more than", "le": "at most"}[bounds[kind]]
         limit = context[bounds[kind]]
-        return 2, document.problem(path, f"must be {words} {_limit(limit)}, got {value}")
+        return 2, document.problem(path, f"must be {comparison} {_limit(limit)}, got {value}")
     if kind in _WRONG_TYPE:
         return 2, document.problem(path, f"expected {_WRONG_TYPE[kind]}, got {value}")
     if kind in ("too_short", "too_long"):
@@ -264,10 +264,10 @@ def _has(data: Any, path: KeyPath) -> bool:
 def _unknown_key(schema: type[BaseModel], path: KeyPath) -> tuple[str, str]:
     """Return the message and the proposal for a key that the schema does not know."""
     key, model = str(path[-1]), _schema_at(schema, path[:-1])
-    known = list(model.model_fields) if model else []
-    allowed = f"keys here: {', '.join(known)}"
+    fields = list(model.model_fields) if model else []
+    allowed = f"keys here: {', '.join(fields)}"
     message = f"unknown key {shown_value(key)}"
-    if len(path) == 1 and key in _ELSEWHERE and key not in known:
+    if len(path) == 1 and key in _ELSEWHERE and key not in fields:
         return f"{key!r} belongs in {_ELSEWHERE[key]}", "keep one kind per file"
     if model and (name := meant_key(key, model)):
         return message, f"did you mean `{name}`?"
@@ -277,7 +277,7 @@ def _unknown_key(schema: type[BaseModel], path: KeyPath) -> tuple[str, str]:
     for section, other in _sections(schema):
         if section != path[0] and (name := meant_key(key, other)):
             return message, f"`{name}` belongs under `{section}:`"
-    close = close_names(key, known, 1)
+    close = close_names(key, fields, 1)
     return message, f"did you mean `{close[0]}`?" if close else allowed
 
 

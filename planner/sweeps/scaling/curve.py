@@ -58,7 +58,7 @@ class Scaling(Answer):
     result_id: str
     inputs: Mapping[str, Any]
     calibration: Mapping[str, Any]
-    asked: Range
+    range: Range
     rows: tuple[Row, ...]
     """By column: `SCALE_COLUMNS`, then those of a sweep's rows."""
     marks: Mapping[str, Any]
@@ -81,8 +81,8 @@ class Scaling(Answer):
             "result_id": self.result_id,
             "inputs": dict(self.inputs),
             "calibration": dict(self.calibration),
-            "over": self.asked.over,
-            "scaling": self.asked.scaling,
+            "over": self.range.over,
+            "scaling": self.range.scaling,
             "stopped": self.stopped,
             "marks": dict(self.marks),
             "columns": [
@@ -99,7 +99,7 @@ class Scaling(Answer):
         same = ("result_id", "inputs", "calibration", "marks", "stopped")
         return cls(
             **{name: data[name] for name in same},
-            asked=Range(data["over"], data["scaling"]),
+            range=Range(data["over"], data["scaling"]),
             rows=tuple(data["rows"]),
             notes=tuple(data["notes"]),
         )
@@ -258,7 +258,7 @@ def curve(
         ),
         inputs=inputs_json(*inputs, options, (command.model, command.cluster)),
         calibration=calibration_json(options.calibration),
-        asked=requested,
+        range=requested,
         rows=tuple(rows),
         marks=marks(rows, requested.over, requested.scaling),
         notes=tuple(dict.fromkeys((*task.notes, *notes))),

@@ -141,21 +141,21 @@ def grown(cluster: ClusterInput, n_devices: int) -> ClusterInput:
     return replace(result, notes=cluster.notes)
 
 
-def device_sizes(job: Job, asked: Range) -> list[CurveSize]:
+def device_sizes(job: Job, sizes: Range) -> list[CurveSize]:
     """Return the sizes of a curve over devices, ascending.
 
     Numbers without a legal layout are left out, and without `--from` those on which nothing fits
     before the first on which something does. Where that leaves none: the largest, for its reasons.
     """
     own = job.cluster.cluster.pools[0].n_devices
-    maximum = asked.most or own
+    maximum = sizes.most or own
     cluster = grown(job.cluster, maximum)
     problem = make_problem(job.model, cluster, job.options)
     batch = job.model.job.global_batch
 
     def size(n: int) -> CurveSize | None:
         fields = {}
-        if asked.scaling == WEAK:
+        if sizes.scaling == WEAK:
             if batch * n % own:
                 return None
             fields = {"training.global_batch": batch * n // own}
@@ -163,10 +163,10 @@ def device_sizes(job: Job, asked: Range) -> list[CurveSize]:
         model = job.model if n == own else job.with_model(fields)
         return CurveSize(n, model, cluster, pinned)
 
-    results, fits = [], bool(asked.least)
+    results, fits = [], bool(sizes.least)
     counts = [n for n in device_counts(problem.pool) if n <= maximum]
     for n in counts:
-        if n < asked.least or not (fits or states_can_fit(problem, n)):
+        if n < sizes.least or not (fits or states_can_fit(problem, n)):
             continue
         one = size(n)
         if one is None or next(shape_degrees(job.context(one)), None) is None:
@@ -175,16 +175,16 @@ def device_sizes(job: Job, asked: Range) -> list[CurveSize]:
         if fits:
             results.append(one)
     if not results:
-        asked_for = [n for n in counts[::-1] if n >= asked.least]
+        asked_for = [n for n in counts[::-1] if n >= sizes.least]
         results = [x for x in map(size, asked_for) if x is not None][:1]
     if not results:
         near = ", ".join(f"{n:,}" for n in sorted(counts, key=lambda n: abs(n - maximum))[:3])
         raise UsageError(
-            f"no number of devices from {asked.least or 1:,} to {maximum:,} makes whole nodes or"
+            f"no number of devices from {sizes.least or 1:,} to {maximum:,} makes whole nodes or"
             " equal parts of one, and whole sequences a step",
             f"numbers near it: {near}" if near else "a larger " + option("to"),
         )
-    return thinned(results, asked.points, keep=own)
+    return thinned(results, sizes.points, keep=own)
 
 
 def thinned(sizes: Sequence[CurveSize], points: int, keep: int) -> list[CurveSize]:
@@ -196,36 +196,36 @@ def thinned(sizes: Sequence[CurveSize], points: int, keep: int) -> list[CurveSiz
     if len(sizes) <= points:
         return list(sizes)
     low, high = math.log(sizes[0].value), math.log(sizes[-1].value)
-    kept = {i for i, x in enumerate(sizes) if x.value == keep} | {0, len(sizes) - 1}
-    n_bins = max(1, points - len(kept))
+    chosen = {i for i, x in enumerate(sizes) if x.value == keep} | {0, len(sizes) - 1}
+    n_bins = max(1, points - len(chosen))
     bins: dict[int, list[int]] = {}
     for i, x in enumerate(sizes):
-        at = int((math.log(x.value) - low) / (high - low) * n_bins)
-        bins.setdefault(min(at, n_bins - 1), []).append(i)
-    for at, mine in bins.items():
-        middle = low + (at + 0.5) * (high - low) / n_bins
+        bin_idx = int((math.log(x.value) - low) / (high - low) * n_bins)
+        bins.setdefault(min(bin_idx, n_bins - 1), []).append(i)
+    for bin_idx, members in bins.items():
+        middle = low + (bin_idx + 0.5) * (high - low) / n_bins
 
         def order(i: int, middle: float = middle) -> tuple[int, float]:
             n = sizes[i].value
             return -(n & -n), abs(math.log(n) - middle)
 
-        if not kept & set(mine) or len(mine) > 2:
-            kept.add(min(mine, key=order))
-    return [sizes[i] for i in sorted(kept)]
+        if not chosen & set(members) or len(members) > 2:
+            chosen.add(min(members, key=order))
+    return [sizes[i] for i in sorted(chosen)]
 
 
-def job_sizes(job: Job, asked: Range) -> list[CurveSize]:
+def job_sizes(job: Job, sizes: Range) -> list[CurveSize]:
     """Return the sizes of a curve over `seq_len` or `layers`, ascending, on the whole pool.
 
     Doublings from the first size on to `--to`, or to the first that does not fit, which is in the
     list. Below it the largest that fits of the steps of 1 / `PARTS` of the last doubling is added:
     the wall.
     """
-    stated = job.model.job.seq_len if asked.over == "seq_len" else job.model.shape.layers
-    value, maximum = asked.least or stated, asked.most or LIMITS[asked.over]
+    own_size = job.model.job.seq_len if sizes.over == "seq_len" else job.model.shape.layers
+    value, maximum = sizes.least or own_size, sizes.most or LIMITS[sizes.over]
     results: list[CurveSize] = []
     while value <= maximum:
-        one = job_size(job, asked, value)
+        one = job_size(job, sizes, value)
         if one is None and not results:
             tokens = job.model.job.global_batch * job.model.job.seq_len
             raise UsageError(
@@ -241,31 +241,31 @@ def job_sizes(job: Job, asked: Range) -> list[CurveSize]:
         results.append(one)
         if not any_fits(job.context(one)):
             if len(results) > 1:
-                wall = _wall(job, asked, results[-2].value, value)
+                wall = _wall(job, sizes, results[-2].value, value)
                 results[-1:] = [*wall, results[-1]]
             return results
         last, value = value, value * 2
-        if last < maximum < value and asked.most:
+        if last < maximum < value and sizes.most:
             value = maximum
     return results
 
 
-def _wall(job: Job, asked: Range, fits: int, fails: int) -> list[CurveSize]:
+def _wall(job: Job, sizes: Range, fits: int, fails: int) -> list[CurveSize]:
     """Return the largest size between two that fits, on a grid of parts of the smaller one."""
     step = max(1, fits // PARTS)
     for value in range(fits + (fails - fits - 1) // step * step, fits, -step):
-        one = job_size(job, asked, value)
+        one = job_size(job, sizes, value)
         if one is not None and any_fits(job.context(one)):
             return [one]
     return []
 
 
-def job_size(job: Job, asked: Range, value: int) -> CurveSize | None:
+def job_size(job: Job, sizes: Range, value: int) -> CurveSize | None:
     """Return one size of `seq_len` or `layers`; None where the model or batch has no such size."""
     fields: dict[str, int] = {"model.layers": value}
-    if asked.over == "seq_len":
+    if sizes.over == "seq_len":
         fields = {"training.seq_len": value}
-        if asked.scaling == STRONG:
+        if sizes.scaling == STRONG:
             tokens = job.model.job.global_batch * job.model.job.seq_len
             if tokens % value:
                 return None
@@ -275,7 +275,7 @@ def job_size(job: Job, asked: Range, value: int) -> CurveSize | None:
     try:
         return CurveSize(value, job.with_model(fields), job.cluster, pinned)
     except SpecError:
-        if value == asked.least:  # what the user named has to be said
+        if value == sizes.least:  # what the user named has to be said
             raise
         return None
 
@@ -283,7 +283,7 @@ def job_size(job: Job, asked: Range, value: int) -> CurveSize | None:
 Sizes = Callable[[Job, Range], list[CurveSize]]
 
 
-def sizes_of(job: Job, asked: Range) -> list[CurveSize]:
+def sizes_of(job: Job, sizes: Range) -> list[CurveSize]:
     """Return the sizes of the curve that is asked for."""
-    chosen: Sizes = device_sizes if asked.over == "devices" else job_sizes
-    return chosen(job, asked)
+    chosen: Sizes = device_sizes if sizes.over == "devices" else job_sizes
+    return chosen(job, sizes)

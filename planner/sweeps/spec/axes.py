@@ -25,10 +25,10 @@ OF_ALL_POINTS = {
 def read_axes(spec: SweepFile, faults: Faults) -> tuple[tuple[Axis, ...], tuple[Values, ...]]:
     """Return what is varied, and the points where they are listed; `SpecError` for a bad one."""
     axes: list[Axis] = []
-    for path, given in spec.vary.items():
+    for path, values in spec.vary.items():
         place: KeyPath = ("vary", path)
         try:
-            axis = field_axis(path, given)
+            axis = field_axis(path, values)
         except BadItem as error:
             inner = place if error.place is None else (*place, error.place)
             raise faults.fail(inner, error) from None
@@ -84,9 +84,9 @@ def _listed(spec: SweepFile, columns: Sequence[Axis], faults: Faults) -> tuple[V
                 else:
                     field_at(name).check(value)
             except StopIteration:
-                known = ", ".join(map(str, named[name].values))
+                names = ", ".join(map(str, named[name].values))
                 message = f"{name} has no value {shown_value(value)}"
-                raise faults.say(("points", i, name), message, f"known: {known}") from None
+                raise faults.say(("points", i, name), message, f"known: {names}") from None
             except BadValue as error:
                 raise faults.fail(("points", i, name), error, at_key=True) from None
         results.append(tuple(point.items()))
@@ -111,10 +111,10 @@ def _axes_of_list(listed: Sequence[Values], columns: Sequence[Axis]) -> list[Axi
         if name in named:
             results.append(named[name])
             continue
-        known = field_at(name)
+        field = field_at(name)
         unlike: dict[object, object] = {}
         for item in items:
-            unlike.setdefault(known.base(item), item)
+            unlike.setdefault(field.base(item), item)
         axis = field_axis(name, list(unlike.values()))
         results.append(axis)
     return results

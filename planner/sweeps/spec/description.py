@@ -61,13 +61,13 @@ def stays(sweep: Sweep) -> list[str]:
                 continue
             pool, key = path.rpartition(".")[::2]
             values = {field_text(v) for c in axis.choices for p, v in c.sets if p == path}
-            stated = cluster.data["pools"][int(pool.partition(".")[2])]
-            kept = [k for k in _OF_A_PART if k in stated and f"{pool}.{k}" not in decided]
-            if key in ("accelerator", "instance") and len(values) > 1 and kept:
-                shown = ", ".join(f"{k} {stated[k]}" for k in kept)
+            pool_fields = cluster.data["pools"][int(pool.partition(".")[2])]
+            own_keys = [k for k in _OF_A_PART if k in pool_fields and f"{pool}.{k}" not in decided]
+            if key in ("accelerator", "instance") and len(values) > 1 and own_keys:
+                shown = ", ".join(f"{k} {pool_fields[k]}" for k in own_keys)
                 results.append(
                     f"{pool} keeps {shown} for every {key}, as its file says; `set:` them to null"
-                    f" (--set {pool}.{kept[0]}=null) for each part's own"
+                    f" (--set {pool}.{own_keys[0]}=null) for each part's own"
                 )
     return results
 

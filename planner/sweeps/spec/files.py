@@ -25,14 +25,14 @@ def read_files(
     entries: dict[tuple[str, str], Document] = {}
     varied = {path: axis for axis in axes for path in axis.paths if path in WHOLE_FILES}
     for kind in WHOLE_FILES:
-        stated = getattr(spec, kind)
+        default = getattr(spec, kind)
         if kind == "model" and spec.family is not None:
             continue
-        if stated is None and kind not in varied:
+        if default is None and kind not in varied:
             fix = f"name a {kind} file or an example, such as {example_names(kind)[0]}"  # type: ignore[arg-type]
             raise faults.say((kind,), f"no `{kind}:`", fix)
-        if stated is not None:
-            entries[kind, ""] = _document(kind, stated, (kind,), faults, folder)
+        if default is not None:
+            entries[kind, ""] = _document(kind, default, (kind,), faults, folder)
         if kind in varied:
             axis = varied[kind]
             for i, choice in enumerate(axis.choices):
@@ -41,7 +41,7 @@ def read_files(
                 if axis.field is None:
                     place = ("together", axis.name, str(choice.value), kind)
                 entries[kind, field_text(value)] = _document(kind, value, place, faults, folder)
-            if stated is None and _some_point_lacks(spec, kind):
+            if default is None and _some_point_lacks(spec, kind):
                 raise faults.say((kind,), f"no `{kind}:`, and not every point names one")
     return entries
 

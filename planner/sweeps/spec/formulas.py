@@ -27,23 +27,23 @@ def read_derived(
 ) -> dict[str, Expression | Table]:
     """Return the derived values by name, in the order in which they use each other."""
     entries: dict[str, Expression | Table] = {}
-    for name, given in spec.let.items():
+    for name, definition in spec.let.items():
         place: KeyPath = ("let", name)
         try:
             if not name.isidentifier() or not name.isascii():
                 raise BadValue(f"{name!r} is no name", "letters, digits and _")
             if name in (*(axis.name for axis in axes), *WHOLE_FILES) or _is_known(name):
                 raise BadValue(f"{name!r} is a field or column already", "choose another name")
-            if isinstance(given, Mapping):
-                entries[name] = _table(name, given, axes)
+            if isinstance(definition, Mapping):
+                entries[name] = _table(name, definition, axes)
             else:
-                entries[name] = read_expression(given)
-            known = {axis.name for axis in axes if axis.field is None} | set(entries)
+                entries[name] = read_expression(definition)
+            names = {axis.name for axis in axes if axis.field is None} | set(entries)
             used = entries[name]
             for other in used.names if isinstance(used, Expression) else (used.by,):
                 if other == name or (other in spec.let and other not in entries):
                     raise BadValue(f"{name} uses {other}, which comes after it", "move it up")
-                if other not in known:
+                if other not in names:
                     dimension_of_name(other)
             dict(dimensions_of(entries, axes))
         except BadValue as error:
@@ -51,26 +51,26 @@ def read_derived(
     return entries
 
 
-def _table(name: str, given: Mapping[str, Any], axes: Sequence[Axis]) -> Table:
-    by = given.get("by")
+def _table(name: str, fields: Mapping[str, Any], axes: Sequence[Axis]) -> Table:
+    by = fields.get("by")
     if not isinstance(by, str):
         fix = "{by: pools.0.accelerator, h100-sxm-80gb: 814}"
         raise BadValue(f"a table by what? {name} has no `by:`", fix)
     rows = {}
-    for key, text in given.items():
+    for key, text in fields.items():
         if key != "by":
             rows[key] = read_expression(text).value(_no_names)
     default = rows.pop("default", None)
     if by.endswith(".accelerator"):
         written = {field_text(v) for a in axes for c in a.choices for p, v in c.sets if p == by}
         for key, value in tuple(rows.items()):
-            known = _catalogue_name(key)
-            if written and key not in written and known is None:
+            part_name = _catalogue_name(key)
+            if written and key not in written and part_name is None:
                 message = (
                     f"{shown_value(key)} is no accelerator of the sweep, nor of the catalogue"
                 )
                 raise BadValue(message, "`" + command("catalog list") + "` shows all names")
-            rows[known or key] = value
+            rows[part_name or key] = value
     if not rows:
         raise BadValue("the table is empty", "give a number for every value")
     dimensions = {value.dimension for value in (*rows.values(), *filter(None, [default]))}
@@ -95,8 +95,8 @@ def read_constraints(
     dimensions |= {axis.name: TEXT for axis in axes if axis.field is None}
 
     def find(name: str) -> Value:
-        known = dimensions.get(name)
-        return sample_value(dimension_of_name(name) if known is None else known)
+        dimension = dimensions.get(name)
+        return sample_value(dimension_of_name(name) if dimension is None else dimension)
 
     results = []
     for i, text in enumerate(spec.where):

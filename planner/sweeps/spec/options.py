@@ -12,10 +12,10 @@ from planner.units import shown_value
 def with_options(document: Document, more: Mapping[str, Any]) -> Document:
     """Return a sweep with what options say in the place of what the file says."""
     data, overrides = dict(document.data), dict(document.overrides)
-    for key, given in more.items():
+    for key, option_value in more.items():
         if key == "vary":
             axes = dict(data.get("vary") or {})
-            for text in given:
+            for text in option_value:
                 path, values = parse_vary(text)
                 if ("vary", path) in overrides:
                     fix = "list all values behind one --vary"
@@ -26,29 +26,31 @@ def with_options(document: Document, more: Mapping[str, Any]) -> Document:
                 data["vary"] = axes
         elif key == "set":
             data["set"] = dict(data.get("set") or {})
-            for path, text in given:
+            for path, text in option_value:
                 data["set"][path] = _scalar(str(text), f"--set {path}={text}")
                 overrides["set", path] = f"--set {path}={text}"
         elif key == "search":
             own = dict(data.get("search") or {})
-            for name, value in given.items():
+            for name, value in option_value.items():
                 inner = isinstance(value, Mapping) and isinstance(own.get(name), Mapping)
                 own[name] = {**own[name], **value} if inner else value
                 overrides["search", name] = f"--{name.replace('_', '-').removesuffix('-s')}"
             data["search"] = own
         elif key == "let":
-            data["let"] = {**(data.get("let") or {}), **given}
-            for name, text in given.items():
+            data["let"] = {**(data.get("let") or {}), **option_value}
+            for name, text in option_value.items():
                 overrides["let", name] = f"--let {name}={text}"
         elif key == "where":
-            stated = data.get("where") or []
-            stated = stated if isinstance(stated, list) else [stated]
-            data["where"] = [*stated, *given]
-            for i, text in enumerate(given):
-                overrides["where", len(stated) + i] = f"--where {shown_value(text)}"
+            constraints = data.get("where") or []
+            constraints = constraints if isinstance(constraints, list) else [constraints]
+            data["where"] = [*constraints, *option_value]
+            for i, text in enumerate(option_value):
+                overrides["where", len(constraints) + i] = f"--where {shown_value(text)}"
         else:
-            data[key] = given
-            overrides[(key,)] = f"--{key} {given}" if isinstance(given, str | int) else f"--{key}"
+            data[key] = option_value
+            overrides[(key,)] = (
+                f"--{key} {option_value}" if isinstance(option_value, str | int) else f"--{key}"
+            )
     return replace(document, data=data, overrides=overrides)
 
 
@@ -88,5 +90,5 @@ def _parts(text: str) -> list[str]:
     return parts
 
 
-def _scalar(text: str, given: str) -> object:
-    return parse_yaml(text, given).data if text.strip() else None
+def _scalar(text: str, origin: str) -> object:
+    return parse_yaml(text, origin).data if text.strip() else None

@@ -145,8 +145,8 @@ def sweep_content(files: Sequence[str], more: Mapping[str, Any]) -> dict[str, An
     family = data.get("family") or {}
     named = [name for kind, name in sweep.files if name]
     named += [x for x in family.get("models", ()) if isinstance(x, str)]
-    known = {*example_names("model"), *example_names("cluster")}
-    others = [name for name in named if name not in known]
+    examples = {*example_names("model"), *example_names("cluster")}
+    others = [name for name in named if name not in examples]
     if others:
         fix = "vary the examples, or fields of one model and one cluster"
         raise UsageError(f"a service does not read the file {others[0]}", fix)
@@ -225,11 +225,11 @@ class _Reader:
             if path in varied:
                 raise self.faults.say(place, "is set and varied", "keep one of them")
             try:
-                known = field_at(path)
+                field = field_at(path)
                 if path in WHOLE_FILES or path.startswith("search"):
                     section = path.split(".")[0]
                     raise BadValue(f"{path} is not set here", f"state it under `{section}:`")
-                known.check(value)
+                field.check(value)
             except BadValue as error:
                 raise self.faults.fail(place, error, at_key=True) from None
             check_part(place, path, value, self.faults)

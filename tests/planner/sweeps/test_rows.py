@@ -18,6 +18,7 @@ from planner.sweeps.points import Point, point_names
 from planner.sweeps.rows import (
     COLUMNS,
     Row,
+    SolvedPoint,
     column_names,
     columns_table,
     failed_row,
@@ -84,7 +85,7 @@ def test_a_twin_is_what_its_own_search_gives() -> None:
     other, _, twin = solved(DEARER)
     assert point.costless_key == twin.costless_key
     inputs = read_inputs("llama3-8b", "h100-x8", (("training.tokens", "1T"), *DEARER))
-    assert twin_row(row, twin, [("in.x", 1.5)], *inputs, options(), result) == other
+    assert twin_row(SolvedPoint(row, result), twin, [("in.x", 1.5)], *inputs, options()) == other
     changed = {name for name in row if row[name] != other[name]}
     named = {
         "point_id",

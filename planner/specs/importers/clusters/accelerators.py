@@ -102,8 +102,8 @@ def identify(
             if p.devices_per_node == n_devices and p.accelerator in _parts(left)
         }
         if len(parts) == 1:
-            said = _reason(why, evidence, left)
-            reason = f"{said}; the form that comes in nodes of {n_devices}"
+            evidence_text = _reason(why, evidence, left)
+            reason = f"{evidence_text}; the form that comes in nodes of {n_devices}"
             return Match(parts.pop(), reason, assumed=True)
     return Match(candidates=_parts(left))
 
@@ -131,19 +131,19 @@ def _named(
     if exact := _exact(plain, names):
         return exact, evidence.name, True
     if family := _family(plain, names):
-        for word in evidence.words:
+        for word in evidence.labels:
             if exact := _exact(plain_name(word), names):
                 same = exact if exact[0].family == family else ()
                 return same, f"{evidence.name}, {word}", True
-        forms, sized = _narrowed(names.family(family), plain, evidence.words)
+        forms, sized = _narrowed(names.family(family), plain, evidence.labels)
         return forms, evidence.name, sized
-    in_words = {f: w for w in evidence.words if (f := _family(plain_name(w), names))}
+    in_words = {f: w for w in evidence.labels if (f := _family(plain_name(w), names))}
     if len(in_words) != 1 or (plain and _is_elsewhere(evidence.name, names)):
         return None, "", False
     (family, word), *_ = in_words.items()
     if exact := _exact(plain_name(word), names):
         return exact, word, True
-    forms, sized = _narrowed(names.family(family), plain, evidence.words)
+    forms, sized = _narrowed(names.family(family), plain, evidence.labels)
     return forms, word, sized
 
 
@@ -165,10 +165,10 @@ def _family(plain: str, names: DeviceNames) -> str:
 
 
 def _narrowed(
-    forms: tuple[DeviceForm, ...], plain: str, words: Iterable[str]
+    forms: tuple[DeviceForm, ...], plain: str, labels: Iterable[str]
 ) -> tuple[tuple[DeviceForm, ...], bool]:
     """Return the forms that the other words leave, and whether the words give a memory size."""
-    texts = [plain, *(plain_name(word) for word in words)]
+    texts = [plain, *(plain_name(word) for word in labels)]
     kinds = {kind for kind, word in _FORM_WORDS.items() if any(word.search(t) for t in texts)}
     if kinds:
         forms = tuple(form for form in forms if form.form in {*kinds, "superchip"})
@@ -241,8 +241,8 @@ def _as_seen(
 
 def _says_more_than_a_generation(evidence: Evidence) -> bool:
     """Tell whether figures alone may decide: memory beside links or the capability."""
-    known = evidence.capability and evidence.capability not in ANY_OF_MAKER
-    return bool(evidence.memory_bytes and (evidence.n_links or known))
+    has_capability = evidence.capability and evidence.capability not in ANY_OF_MAKER
+    return bool(evidence.memory_bytes and (evidence.n_links or has_capability))
 
 
 def _reason(name: str, evidence: Evidence, left: Iterable[DeviceForm]) -> str:

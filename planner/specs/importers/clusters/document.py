@@ -37,20 +37,19 @@ class _Draft:
         self,
         entry: dict[str, Any],
         path: Path,
-        key: str,
         value: Any,
         why: str,
         assumed: bool = False,
     ) -> None:
-        """Set a field and say where it came from."""
-        entry[key] = value
-        self.origins.append(Origin((*path, key), why, assumed))
+        """Set the field of `entry` that `path` ends in, and say where it came from."""
+        entry[path[-1]] = value
+        self.origins.append(Origin(path, why, assumed))
 
     def assume(self, path: Path, key: str, text: str) -> None:
         """Mark a field that is set as assumed, and say more of where it came from."""
-        at = (*path, key)
+        field_path = (*path, key)
         self.origins = [
-            replace(x, text=f"{x.text}; {text}", assumed=True) if x.path == at else x
+            replace(x, text=f"{x.text}; {text}", assumed=True) if x.path == field_path else x
             for x in self.origins
         ]
 
@@ -83,7 +82,7 @@ def build_cluster_file(nodes: Sequence[Node], context: ImportContext) -> Importe
     draft = _Draft()
     document: dict[str, Any] = {}
     name, why = _name(context)
-    draft.put(document, (), "name", name, why)
+    draft.put(document, ("name",), name, why)
     pools: list[dict[str, Any]] = []
     document["pools"] = pools
     levels: list[tuple[Level, ...]] = []
@@ -189,26 +188,25 @@ def _chosen(group: NodeGroup, context: ImportContext) -> _Chosen:
     return _Chosen(arrangement, free, share, joined, f"NVLink joins {joined} devices")
 
 
-def _first_nodes(found: Arrangement, context: ImportContext) -> Arrangement:
+def _first_nodes(arrangement: Arrangement, context: ImportContext) -> Arrangement:
     """Return the first nodes of the order, as many as the user wants."""
     maximum = context.options.most_nodes
-    if not 0 < maximum < len(found.order):
-        return found
-    context.notes.append(
-        f"not used: {len(found.order) - maximum} of {len(found.order)} usable nodes (--most)"
-    )
-    levels = tuple(level for level in found.levels if level.n_nodes < maximum)
-    return replace(found, order=found.order[:maximum], levels=levels)
+    if not 0 < maximum < len(arrangement.order):
+        return arrangement
+    n_usable = len(arrangement.order)
+    context.notes.append(f"not used: {n_usable - maximum} of {n_usable} usable nodes (--most)")
+    levels = tuple(level for level in arrangement.levels if level.n_nodes < maximum)
+    return replace(arrangement, order=arrangement.order[:maximum], levels=levels)
 
 
-def _n_free(member: Member, whole: int, context: ImportContext) -> int:
+def _n_free(member: Member, n_devices: int, context: ImportContext) -> int:
     """Return the devices of a node that a plan may use now."""
     devices = member.devices
     if context.options.everything:
-        return whole - devices.n_broken
+        return n_devices - devices.n_broken
     if member.node.busy:
         return 0
-    return whole if devices.n_free == devices.n else devices.n_free
+    return n_devices if devices.n_free == devices.n else devices.n_free
 
 
 def _in_network_order(used: Sequence[Member], context: ImportContext) -> Arrangement:
@@ -256,31 +254,31 @@ def _pool(
     match = max((m.match for m in group.members), key=lambda match: match.assumed)
     if network.instance:
         why = network.why_link
-        draft.put(entry, path, "instance", network.instance, why, network.link_assumed)
+        draft.put(entry, (*path, "instance"), network.instance, why, network.link_assumed)
     else:
-        draft.put(entry, path, "accelerator", group.part, match.why, match.assumed)
+        draft.put(entry, (*path, "accelerator"), group.part, match.why, match.assumed)
     n_listed = len(group.members)
     why = "nodes of this kind" if len(free) == n_listed else f"healthy ones of {n_listed} nodes"
-    draft.put(entry, path, "nodes", len(free), why)
+    draft.put(entry, (*path, "nodes"), len(free), why)
     hosts = _put_free(entry, path, group, chosen, draft, context)
     if text := _cpu_work(group, chosen, context):
         draft.assume(path, "free_nodes" if "free_nodes" in entry else "nodes", text)
     if not network.instance:
         why = "given with --devices" if context.options.devices else "devices of a node"
-        draft.put(entry, path, "accelerators_per_node", group.n_devices, why)
+        draft.put(entry, (*path, "accelerators_per_node"), group.n_devices, why)
     if chosen.domain:
         why, assumed = chosen.why_domain, chosen.domain_assumed
-        draft.put(entry, path, "scale_up_domain", chosen.domain, why, assumed)
+        draft.put(entry, (*path, "scale_up_domain"), chosen.domain, why, assumed)
     if network.link:
-        draft.put(entry, path, "nics_per_node", network.n, network.why_n, network.n_assumed)
-        draft.put(entry, path, "nic", network.link, network.why_link, network.link_assumed)
+        draft.put(entry, (*path, "nics_per_node"), network.n, network.why_n, network.n_assumed)
+        draft.put(entry, (*path, "nic"), network.link, network.why_link, network.link_assumed)
         if network.bytes_per_s:
             speed = units.format_link_speed(network.bytes_per_s)
-            draft.put(entry, path, "nic_speed", speed, network.why_link)
+            draft.put(entry, (*path, "nic_speed"), speed, network.why_link)
     if ANONYMOUS not in hosts:
         placed = any(m.node.position.path or m.node.position.domain for m in group.members)
         why = "in network order" if placed else "in the order of names: no topology was given"
-        draft.put(entry, path, "hosts", compress_hosts(hosts), why)
+        draft.put(entry, (*path, "hosts"), compress_hosts(hosts), why)
     return entry
 
 
@@ -317,13 +315,13 @@ def _put_free(
     if any(0 < n < group.n_devices for n in free.values()) and not left_free:
         hosts = [*order, *rest]
         why = "what nobody uses now, in the order of hosts"
-        draft.put(entry, path, "free_devices", [free[name] for name in hosts], why)
+        draft.put(entry, (*path, "free_devices"), [free[name] for name in hosts], why)
         if context.options.partial and chosen.share < group.n_devices:
-            draft.put(entry, path, "partial_nodes", True, "given with --partial")
+            draft.put(entry, (*path, "partial_nodes"), True, "given with --partial")
         return hosts
     if rest:
         why = "nodes that plans use" if left_free else "nodes that nobody uses now"
-        draft.put(entry, path, "free_nodes", len(order), why)
+        draft.put(entry, (*path, "free_nodes"), len(order), why)
     return list(order)
 
 
@@ -337,15 +335,13 @@ def _fabric(
     fabric: dict[str, Any] = {}
     railed = all(_is_railed(pool, context) for pool in pools)
     why = "usual with a port for every device" if railed else "usual with such ports"
-    draft.put(
-        fabric, ("fabric",), "rail_optimized", railed, f"{why}; the input does not say", True
-    )
+    draft.put(fabric, ("fabric", "rail_optimized"), railed, f"{why}; the input does not say", True)
     tiers = _tiers(pools, levels, context)
     for i, level in enumerate(tiers):
         tier: dict[str, Any] = {"name": level.name}
         path: Path = ("fabric", "tiers", i)
-        draft.put(tier, path, "nodes", level.n_nodes, "usable nodes of one group")
-        draft.put(tier, path, "oversubscription", 1, "the input does not say", True)
+        draft.put(tier, (*path, "nodes"), level.n_nodes, "usable nodes of one group")
+        draft.put(tier, (*path, "oversubscription"), 1, "the input does not say", True)
         fabric.setdefault("tiers", []).append(tier)
     return fabric
 
@@ -378,10 +374,10 @@ def _tiers(
         )
         tiers = (lowest,)
     inside = max(pool.get("scale_up_domain", 1) // _per_node(pool, context) or 1 for pool in pools)
-    kept = tuple(level for level in tiers if level.n_nodes >= inside)
-    if len(kept) < len(tiers):
+    outer = tuple(level for level in tiers if level.n_nodes >= inside)
+    if len(outer) < len(tiers):
         context.notes.append(f"groups smaller than an NVLink domain of {inside} nodes: left out")
-    return kept
+    return outer
 
 
 def _per_node(pool: Mapping[str, Any], context: ImportContext) -> int:
@@ -403,7 +399,7 @@ def _name_pools(pools: Sequence[dict[str, Any]], draft: _Draft, context: ImportC
         if name in taken:
             name = f"{name}-{i + 1}"
         taken.add(name)
-        draft.put(pool, ("pools", i), "name", name, "after the accelerator")
+        draft.put(pool, ("pools", i, "name"), name, "after the accelerator")
 
 
 def _family(pool: Mapping[str, Any], context: ImportContext) -> str:

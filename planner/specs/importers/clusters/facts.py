@@ -10,7 +10,7 @@ class Evidence:
 
     name: str = ""
     """What the input calls them; empty where it names none."""
-    words: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
     """Other words that may name the part or its form: features, labels."""
     memory_bytes: float = 0.0
     """Memory of one device as the driver reports it; 0: not said."""

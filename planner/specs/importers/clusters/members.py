@@ -13,9 +13,9 @@ from functools import cache
 from hardware.catalogue import Catalogue, load_catalogue
 from planner.errors import SpecError, UsageError
 from planner.specs.importers.clusters.accelerators import ALL, NONE, UNNAMED, Match, identify
-from planner.specs.importers.clusters.facts import Devices, Evidence, Facts, Node, Ports
+from planner.specs.importers.clusters.facts import Devices, Evidence, Facts, Node
 from planner.specs.importers.clusters.options import ImportOptions
-from planner.specs.importers.clusters.ports import Network, port_network_of
+from planner.specs.importers.clusters.ports import Network, NodeKind, port_network_of
 from planner.specs.importers.dump_text import STANDARD_INPUT, bad_dump
 from planner.specs.importers.hostlist import compress_hosts, natural_key
 
@@ -93,18 +93,20 @@ def groups_of(nodes: Sequence[Node], context: ImportContext) -> list[NodeGroup]:
     """Return the pools of a cluster, the largest first; raise with what has to be asked."""
     _check_answers(nodes, context.options)
     members = _members(nodes, context)
-    grouped: dict[tuple[str, int, str, Ports], list[Member]] = {}
+    grouped: dict[NodeKind, list[Member]] = {}
     for member in members:
         n = _devices_of_node(member, context)
         ports = replace(member.node.ports, why="", why_n="")
         machine = _machine(member.node, member.devices)
-        grouped.setdefault((member.match.part, n, machine, ports), []).append(member)
+        kind = NodeKind(member.match.part, n, machine, ports)
+        grouped.setdefault(kind, []).append(member)
     groups: dict[tuple[str | float, ...], NodeGroup] = {}
     unknown: list[tuple[str, int, int, str]] = []
     requested = context.options.nic, context.options.nics
-    for (part, n, machine, _), same in grouped.items():
-        ports = same[0].node.ports
-        network = port_network_of(part, n, len(same), machine, ports, requested, context.catalogue)
+    for kind, same in grouped.items():
+        part, n = kind.part, kind.n_devices
+        explained = replace(kind, ports=same[0].node.ports)
+        network = port_network_of(explained, len(same), requested, context.catalogue)
         if not network.link and not network.instance:
             healthy = [member for member in same if not member.node.unhealthy]
             if healthy:
@@ -135,10 +137,10 @@ def _check_answers(nodes: Sequence[Node], options: ImportOptions) -> None:
     from hardware.device_names import plain_name
 
     named = {d.evidence.name for node in nodes for d in node.devices if not d.shared}
-    known = {key for x in named for key in (x.lower() or UNNAMED, plain_name(x))}
+    names = {key for x in named for key in (x.lower() or UNNAMED, plain_name(x))}
     shown = ", ".join(sorted(x or UNNAMED for x in named)) or "no GPU"
     for key in options.accelerators:
-        if key != ALL and key not in known:
+        if key != ALL and key not in names:
             raise UsageError(f"--accelerator: no device is called {key!r}", f"there: {shown}")
     if ALL in options.accelerators and len(named) > 1:
         raise UsageError(f"--accelerator: for which of {shown}?", "write TYPE=NAME")
@@ -220,8 +222,8 @@ def _machine_names() -> Mapping[str, str]:
 def _machine(node: Node, devices: Devices) -> str:
     """Return the catalogue machine that the node, or one of its features, names."""
     # A short feature such as `p5` may as well be the name of a rack.
-    words = [w for w in devices.evidence.words if re.search(r"[0-9].*[.-]|[.-].*[0-9]", w)]
-    named = (_machine_names().get(w.lower().replace("_", "-")) for w in (node.instance, *words))
+    labels = [w for w in devices.evidence.labels if re.search(r"[0-9].*[.-]|[.-].*[0-9]", w)]
+    named = (_machine_names().get(w.lower().replace("_", "-")) for w in (node.instance, *labels))
     return next(filter(None, named), "")
 
 
@@ -258,7 +260,7 @@ def _command(answers: str, context: ImportContext) -> str:
 
 def _said(evidence: Evidence) -> str:
     """Return all that inputs say of a device, for a message about a contradiction."""
-    parts = [evidence.name, *evidence.words[-1:]]
+    parts = [evidence.name, *evidence.labels[-1:]]
     parts += [f"PCI device {evidence.pci_id}"] if evidence.pci_id else []
     parts += [f"{evidence.memory_bytes / 2**20:.0f} MiB"] if evidence.memory_bytes else []
     parts += [f"NVLinks {max(evidence.n_links)}"] if evidence.n_links else []

@@ -83,16 +83,16 @@ def arrange(positions: Sequence[tuple[str, Position]], size: int = 0) -> Arrange
 
     `size` fixes the size of the lowest groups; without it `common_size` chooses.
     """
-    placed = [(name, at) for name, at in positions if at.path]
-    unplaced = sorted((name for name, at in positions if not at.path), key=natural_key)
+    placed = [(name, position) for name, position in positions if position.path]
+    unplaced = sorted((name for name, position in positions if not position.path), key=natural_key)
     if not placed:
         return Arrangement(tuple(unplaced), ())
-    depth = max(len(at.path) for _, at in placed)
-    names = max((at.levels for _, at in placed), key=len)
+    depth = max(len(position.path) for _, position in placed)
+    names = max((position.levels for _, position in placed), key=len)
     groups: dict[tuple[str, ...], list[str]] = {}
-    for name, at in placed:
+    for name, position in placed:
         # Branches of a tree may differ in depth: levels are counted from the leaves.
-        path = ("",) * (depth - len(at.path)) + at.path
+        path = ("",) * (depth - len(position.path)) + position.path
         groups.setdefault(path, []).append(name)
     keys = sorted(groups, key=lambda path: [natural_key(part) for part in path])
     units = [(key, [[n] for n in sorted(groups[key], key=natural_key)]) for key in keys]

@@ -49,13 +49,13 @@ def checked_answers(answers: Mapping[str, str], catalogue: "Catalogue") -> dict[
     entries = {}
     for key, name in answers.items():
         try:
-            known = NONE if name == NONE else catalogue.accelerator(name).name
+            part_name = NONE if name == NONE else catalogue.accelerator(name).name
         except UnknownPartError as error:
             close = " or ".join(error.suggestions)
             guess = f"did you mean {close}? " if close else ""
             fix = f"{guess}`planner catalog list` shows all names"
             raise UsageError(f"--accelerator: unknown accelerator {name!r}", fix) from None
-        entries[key if key == ALL else key.lower().removeprefix("gpu:")] = known
+        entries[key if key == ALL else key.lower().removeprefix("gpu:")] = part_name
     return entries
 
 
@@ -70,6 +70,6 @@ def checked_link(name: str, catalogue: "Catalogue") -> str:
     except UnknownPartError:
         link = None
     if link is None or link.kind != "scale-out":
-        known = [x.name for x in catalogue.links.values() if x.kind == "scale-out"]
-        raise UsageError(f"--nic: {name!r} is no network port", f"one of {', '.join(known)}")
+        links = [x.name for x in catalogue.links.values() if x.kind == "scale-out"]
+        raise UsageError(f"--nic: {name!r} is no network port", f"one of {', '.join(links)}")
     return link.name

@@ -48,14 +48,14 @@ class Network:
     """What is known of a link that has to be asked for: `InfiniBand`."""
 
 
-def ports_in_words(words: Iterable[str]) -> Ports:
+def ports_in_words(labels: Iterable[str]) -> Ports:
     """Return what features or labels say of the ports: `ndr`, `hdr100`, `roce400`, `ib`.
 
     >>> ports_in_words(["h100", "ib_ndr"]).link
     'ib-ndr-400'
     """
     kind = Ports()
-    for word in words:
+    for word in labels:
         low = word.lower()
         if match := _WORD.search(low):
             link = _GENERATIONS[match[1]]
@@ -70,31 +70,38 @@ def ports_in_words(words: Iterable[str]) -> Ports:
     return kind
 
 
-def port_network_of(
-    part: str,
-    n_devices: int,
-    n_nodes: int,
-    instance: str,
-    ports: Ports,
-    asked: tuple[str, int],
-    catalogue: "Catalogue",
-) -> Network:
-    """Return the network of nodes with `n_devices` of a catalogue accelerator.
+@dataclass(frozen=True, slots=True)
+class NodeKind:
+    """Nodes that are alike: their devices and what an input says of their ports."""
 
-    `asked` are the user's link and number of ports, empty and 0 where not given. Without a word in
-    the input the ports are those of the reference server of the accelerator, marked as assumed; a
-    link that stays unknown is empty.
+    part: str
+    """Catalogue name of the accelerator."""
+    n_devices: int
+    instance: str
+    """Name of the cloud machine; empty where the input names none."""
+    ports: Ports
+
+
+def port_network_of(
+    kind: NodeKind, n_nodes: int, requested: tuple[str, int], catalogue: "Catalogue"
+) -> Network:
+    """Return the network of so many nodes of a kind.
+
+    `requested` are the user's link and number of ports, empty and 0 where not given. Without a
+    word in the input the ports are those of the reference server of the accelerator, marked as
+    assumed; a link that stays unknown is empty.
     """
     from hardware.catalogue import UnknownPartError
 
-    link, n = asked
-    if instance and not (link or n):
+    link, n = requested
+    part, n_devices, ports = kind.part, kind.n_devices, kind.ports
+    if kind.instance and not (link or n):
         try:
-            machine = catalogue.platform(instance)
+            machine = catalogue.platform(kind.instance)
         except UnknownPartError:
             machine = None
         if machine and machine.accelerator == part and machine.devices_per_node == n_devices:
-            return Network(instance=machine.name, why_link=instance)
+            return Network(instance=machine.name, why_link=kind.instance)
     if ports.kind == "EFA" and not (link or n):
         machine = _amazon_machine(part, n_devices, ports.n, catalogue)
         if machine:
@@ -132,12 +139,12 @@ def _known_link(
     part: str,
     n_nodes: int,
     ports: Ports,
-    asked: str,
+    nic: str,
     reference: "Platform | None",
     catalogue: "Catalogue",
 ) -> Network:
-    if asked:
-        return Network(link=catalogue.link(asked).name, why_link="given with --nic")
+    if nic:
+        return Network(link=catalogue.link(nic).name, why_link="given with --nic")
     if ports.link:
         return Network(link=ports.link, bytes_per_s=ports.bytes_per_s, why_link=ports.why)
     same_number = reference and ports.n in (0, reference.nics_per_node)
@@ -152,22 +159,22 @@ def _known_link(
 
 
 def _with_number(
-    found: Network, asked: int, n_devices: int, ports: Ports, reference: "Platform | None"
+    network: Network, n_nics: int, n_devices: int, ports: Ports, reference: "Platform | None"
 ) -> Network:
     n, why, assumed = n_devices, "the input does not say; one for every device", True
-    if asked:
-        n, why, assumed = asked, "given with --nics", False
+    if n_nics:
+        n, why, assumed = n_nics, "given with --nics", False
     elif ports.n:
         n, why, assumed = ports.n, ports.why_n, False
     elif reference:
         n, why = reference.nics_per_node, f"the input does not say; as in {reference.name}"
     return Network(
-        link=found.link,
+        link=network.link,
         n=n,
-        bytes_per_s=found.bytes_per_s,
-        why_link=found.why_link,
+        bytes_per_s=network.bytes_per_s,
+        why_link=network.why_link,
         why_n=why,
-        link_assumed=found.link_assumed,
+        link_assumed=network.link_assumed,
         n_assumed=assumed,
     )
 

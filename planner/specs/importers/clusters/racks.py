@@ -81,12 +81,12 @@ def _positions_of_racks(
         rack = racks.get(member.name)
         if rack is None:
             continue
-        at = member.node.position
-        path = at.path[:-1] if at.path[-1:] == (rack,) else at.path
+        position = member.node.position
+        path = position.path[:-1] if position.path[-1:] == (rack,) else position.path
         if rack in entries:
             pairs = zip(path, entries[rack].path[:-1], strict=False)
             path = tuple(name for name, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-        entries[rack] = Position((*path, rack), (*at.levels[: len(path)], "rack"))
+        entries[rack] = Position((*path, rack), (*position.levels[: len(path)], "rack"))
     return entries
 
 

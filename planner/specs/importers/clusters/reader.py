@@ -79,7 +79,7 @@ def import_cluster(
     text that cannot be read, and with all questions at once for parts that the user has to name.
     """
     cleaned = [(name, clean(text)) for name, text in files]
-    facts = [found for name, text in cleaned for found in _read(name, text, options)]
+    facts = [part for name, text in cleaned for part in _read(name, text, options)]
     notes = list(dict.fromkeys(note for one in facts for note in one.notes))
     catalogue = load_catalogue()
     answers = checked_answers(options.accelerators, catalogue)
@@ -132,7 +132,7 @@ def _listed_nodes(facts: Sequence[Facts]) -> list[Node]:
 
 def _with_positions(nodes: list[Node], facts: Sequence[Facts]) -> list[Node]:
     """Return the nodes with their places in the topology of another file."""
-    positions = {name: at for one in facts for name, at in one.positions.items()}
+    positions = {name: position for one in facts for name, position in one.positions.items()}
     if not positions:
         return nodes
     with_devices = [node.name for node in nodes if node.devices]
@@ -184,11 +184,11 @@ def _free_of(node: Node, devices: Devices) -> list[int]:
 
 def _less_pods(node: Node, in_use: Iterable[Mapping[str, Mapping[str, int]]]) -> Node:
     """Return the node without the devices that pods hold."""
-    held: Counter[str] = Counter()
+    devices_of_pods: Counter[str] = Counter()
     for use in in_use:
-        held.update(use.get(node.name, {}))
+        devices_of_pods.update(use.get(node.name, {}))
     devices = tuple(
-        d if d.shared else replace(d, n_free=max(0, d.n_free - held[d.resource]))
+        d if d.shared else replace(d, n_free=max(0, d.n_free - devices_of_pods[d.resource]))
         for d in node.devices
     )
     return replace(node, devices=devices)
@@ -217,8 +217,8 @@ def _one_inside(dumps: Sequence[Facts]) -> Hardware:
     kinds = max((sharing or insides), key=lambda h: len(h.devices)).devices
     if len(kinds) == 1:
         only = kinds[0]
-        whole = [h for h in insides if not h.may_hide_devices]
-        counts = {sum(d.n for d in h.devices) for h in whole}
+        complete = [h for h in insides if not h.may_hide_devices]
+        counts = {sum(d.n for d in h.devices) for h in complete}
         if len(counts) > 1:
             message = f"the dumps of one node show {' and '.join(map(str, sorted(counts)))} GPUs"
             raise bad_dump(sources_of(dumps), message, "give dumps of the same node")
@@ -236,11 +236,11 @@ def _one_inside(dumps: Sequence[Facts]) -> Hardware:
 
 
 def _both(first: Evidence, second: Evidence) -> Evidence:
-    words = [*first.words, *second.words]
-    words += [second.name] if second.name and second.name != first.name and first.name else []
+    labels = [*first.labels, *second.labels]
+    labels += [second.name] if second.name and second.name != first.name and first.name else []
     return Evidence(
         name=first.name or second.name,
-        words=tuple(dict.fromkeys(words)),
+        labels=tuple(dict.fromkeys(labels)),
         memory_bytes=second.memory_bytes or first.memory_bytes,
         n_links=second.n_links or first.n_links,
         bridged=first.bridged if second.bridged is None else second.bridged,
@@ -330,9 +330,13 @@ def _selected(nodes: list[Node], options: ImportOptions) -> list[Node]:
     """Return the nodes that --partition, --nodes and --selector leave."""
     partition = options.partition.rstrip("*")  # marks the default in what sinfo prints
     if partition:
-        known = sorted({p for node in nodes for p in node.partitions})
-        if partition not in known:
-            fix = f"partitions: {', '.join(known)}" if known else "the dump names no partition"
+        partitions = sorted({p for node in nodes for p in node.partitions})
+        if partition not in partitions:
+            fix = (
+                f"partitions: {', '.join(partitions)}"
+                if partitions
+                else "the dump names no partition"
+            )
             raise UsageError(f"--partition: no node is in {partition!r}", fix)
         nodes = [node for node in nodes if partition in node.partitions]
     if options.nodes:

@@ -197,9 +197,9 @@ def _conditions(status: Mapping[str, Any]) -> Iterable[str]:
     }
     if states.get("Ready", "True") != "True":
         yield "not ready"
-    for kind, words in _PRESSURES.items():
+    for kind, reason in _PRESSURES.items():
         if states.get(kind) == "True":
-            yield words
+            yield reason
 
 
 def _taint(taint: Mapping[str, Any], tolerated: frozenset[str]) -> tuple[str, bool]:
@@ -241,7 +241,7 @@ def _product(resource: str, labels: Mapping[str, str]) -> str:
 def _evidence(resource: str, labels: Mapping[str, str]) -> Evidence:
     return Evidence(
         name=_SUFFIX.sub("", _product(resource, labels)),
-        words=tuple(labels[x] for x in _WORDS if labels.get(x)),
+        labels=tuple(labels[x] for x in _WORDS if labels.get(x)),
         memory_bytes=_memory(resource, labels),
         capability=_capability(resource, labels),
     )
@@ -302,9 +302,9 @@ def _ports(status: Mapping[str, Any], labels: Mapping[str, str], instance: str) 
     if n_efa:
         efa = "vpc.amazonaws.com/efa"
         return Ports(n=n_efa, kind="EFA", why=efa, why_n=efa)
-    words = [labels[x] for x in _WORDS if labels.get(x)]
+    values = [labels[x] for x in _WORDS if labels.get(x)]
     rdma = [key for key in capacity if re.match(r"(?:rdma|openshift\.io|nvidia\.com)/", key)]
-    return ports_in_words([*words, *(key for key in rdma if "gpu" not in key), instance])
+    return ports_in_words([*values, *(key for key in rdma if "gpu" not in key), instance])
 
 
 def _in_use(pods: Iterable[Mapping[str, Any]]) -> Mapping[str, Mapping[str, int]]:

@@ -121,9 +121,9 @@ def _query(text: str, source: str) -> Hardware:
         mode = re.search(r"MIG Mode\s*\n\s+Current\s*: (\w+)", part)
         sliced += bool(mode and mode[1] == "Enabled")
         virtual |= _value(part, "Virtualization Mode") == "VGPU"
-    stated = re.search(r"^Attached GPUs\s*: ([0-9]+)", text, re.MULTILINE)
-    if stated and int(stated[1]) != len(parts):
-        message = f"{stated[1]} GPUs are attached, but {len(parts)} are listed"
+    attached = re.search(r"^Attached GPUs\s*: ([0-9]+)", text, re.MULTILINE)
+    if attached and int(attached[1]) != len(parts):
+        message = f"{attached[1]} GPUs are attached, but {len(parts)} are listed"
         raise bad_dump(source, message, "is the file cut off? give the whole output")
     devices = _devices(names, evidence, sliced)
     if virtual:
@@ -142,14 +142,14 @@ def _csv_columns(text: str) -> dict[str, int]:
     if not rows or len({len(row) for row in rows}) != 1:
         return {}
     head = [cell.lower().split(" [")[0] for cell in rows[0]]
-    known = {
+    column_names = {
         "name": "name",
         "gpu_name": "name",
         "memory.total": "memory",
         "compute_cap": "capability",
         "mig.mode.current": "mig",
     }
-    titled = {known[cell]: i for i, cell in enumerate(head) if cell in known}
+    titled = {column_names[cell]: i for i, cell in enumerate(head) if cell in column_names}
     if titled:
         names = [row[titled["name"]] for row in rows[1:]] if "name" in titled else ["NVIDIA"]
         ours = "name" not in titled and "memory" in titled
@@ -182,26 +182,30 @@ def _csv_rows(text: str) -> list[list[str]]:
 
 
 def _csv(text: str, source: str) -> Hardware:
-    at, rows = _csv_columns(text), _csv_rows(text)
-    if "name" not in at:
+    columns, rows = _csv_columns(text), _csv_rows(text)
+    if "name" not in columns:
         raise bad_dump(
             source,
             "the CSV of nvidia-smi has no column name",
             "nvidia-smi --query-gpu=index,name,memory.total --format=csv",
         )
-    titled = rows[0][at["name"]].lower() in ("name", "gpu_name")
-    units = rows[0][at["memory"]].lower() if titled and "memory" in at else ""
+    titled = rows[0][columns["name"]].lower() in ("name", "gpu_name")
+    units = rows[0][columns["memory"]].lower() if titled and "memory" in columns else ""
     names, sliced = [], 0
     evidence: dict[str, Evidence] = {}
     for row in rows[1:] if titled else rows:
-        name = row[at["name"]]
+        name = row[columns["name"]]
         names.append(name)
-        size = re.match(r"([0-9]+)(?: (MiB))?", row[at["memory"]]) if "memory" in at else None
-        known = size is not None and (size[2] or "mib" in units)
-        capability = row[at["capability"]] if "capability" in at else ""
-        bytes_ = int(size[1]) * 2.0**20 if size and known else 0.0
+        size = (
+            re.match(r"([0-9]+)(?: (MiB))?", row[columns["memory"]])
+            if "memory" in columns
+            else None
+        )
+        has_unit = size is not None and (size[2] or "mib" in units)
+        capability = row[columns["capability"]] if "capability" in columns else ""
+        bytes_ = int(size[1]) * 2.0**20 if size and has_unit else 0.0
         evidence.setdefault(name, Evidence(name, memory_bytes=bytes_, capability=capability))
-        sliced += "mig" in at and row[at["mig"]] == "Enabled"
+        sliced += "mig" in columns and row[columns["mig"]] == "Enabled"
     return Hardware(tuple(_devices(names, evidence, sliced)))
 
 

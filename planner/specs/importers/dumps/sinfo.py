@@ -75,9 +75,9 @@ def looks_like_sinfo(text: str) -> bool:
         return False
     if _title_columns(lines[0]):
         return True
-    words = [_cells(line) for line in lines]
+    rows = [_cells(line) for line in lines]
     return any(_GPU.search(line) for line in lines) and all(
-        len(row) > 1 and any(is_state(word) or word.isdigit() for word in row) for row in words
+        len(row) > 1 and any(is_state(word) or word.isdigit() for word in row) for row in rows
     )
 
 
@@ -121,11 +121,11 @@ def _title_columns(line: str) -> list[tuple[str, int]]:
     titles = [x.strip() for x in line.split("|")] if "|" in line else line.split()
     if not titles or not all(title.upper() in _TITLES for title in titles):
         return []
-    starts, at = [], 0
+    starts, column = [], 0
     for title in titles:
-        at = line.index(title, at)
-        starts.append((title.upper(), at))
-        at += len(title)
+        column = line.index(title, column)
+        starts.append((title.upper(), column))
+        column += len(title)
     return starts
 
 
@@ -169,8 +169,8 @@ def _without_titles(lines: Sequence[str], source: str) -> Iterator[Mapping[str, 
     """Yield the cells of lines without a header by role, told apart by what they look like."""
     table = [_cells(line) for line in lines]
     width = max(len(row) for row in table)
-    whole = [row for row in table if len(row) == width]
-    columns = list(zip(*whole, strict=True))
+    complete = [row for row in table if len(row) == width]
+    columns = list(zip(*complete, strict=True))
     roles: dict[str, int] = {}
     for i, column in enumerate(columns):
         if "gres" not in roles and any(_GPU.match(cell) for cell in column):

@@ -169,9 +169,9 @@ def facts_of_rows(rows: Iterable[NodeRow], source: str, form: str) -> Facts:
         by_name.setdefault(row.name, []).append(row)
     nodes, unclear = [], []
     for same in by_name.values():
-        node, known = _node(same)
+        node, is_use_known = _node(same)
         nodes.append(node)
-        if not known:
+        if not is_use_known:
             unclear.append(node.name)
     notes = []
     if unclear:
@@ -189,30 +189,30 @@ def _node(same: list[NodeRow]) -> tuple[Node, bool]:
     unhealthy, busy = _state(row.state)
     features = tuple(dict.fromkeys(f for x in same for f in x.features))
     gres = parse_gres(row.gres) or _tres_gres(row.cfg_tres)
-    used, known = _in_use(row, gres, busy)
+    used, is_use_known = _in_use(row, gres, busy)
     # What `shard` or `mps` hold is a share of a GPU that no other job gets whole.
     if re.search(r"gres/(?:shard|mps)\b[^,]*=[1-9]", row.alloc_tres or ""):
-        known = False
+        is_use_known = False
     devices = []
     for kind in gres:
         shared = (
             "MIG slices" if is_mig(kind.type) else "virtual GPUs" if is_vgpu(kind.type) else ""
         )
-        free = max(0, kind.n - used.get(kind.type, 0)) if known else 0
-        evidence = Evidence(name=kind.type, words=features)
+        free = max(0, kind.n - used.get(kind.type, 0)) if is_use_known else 0
+        evidence = Evidence(name=kind.type, labels=features)
         devices.append(Devices(evidence, kind.n, 0 if busy else free, shared))
     node = Node(
         name=row.name,
         devices=tuple(devices),
         unhealthy=unhealthy,
         busy=busy,
-        cpu_work=known and "MIX" in row.state.upper() and not any(used.values()),
+        cpu_work=is_use_known and "MIX" in row.state.upper() and not any(used.values()),
         partitions=partitions,
         instance=row.instance,
         position=_position(row.topology),
         ports=ports_in_words(features),
     )
-    return node, known or bool(unhealthy or busy or not gres)
+    return node, is_use_known or bool(unhealthy or busy or not gres)
 
 
 def _state(text: str) -> tuple[str, str]:
@@ -382,8 +382,8 @@ def _text_rows(record: str, source: str) -> Iterator[NodeRow]:
 def _list(value: Any) -> tuple[str, ...]:
     """Return the words of a list, as JSON or separated by commas; `*` marks a default."""
     items = value if isinstance(value, list) else as_text(value).split(",")
-    words = (as_text(item).strip().rstrip("*") for item in items)
-    return tuple(word for word in words if word not in _EMPTY)
+    names = (as_text(item).strip().rstrip("*") for item in items)
+    return tuple(word for word in names if word not in _EMPTY)
 
 
 def _plain(text: str) -> str:

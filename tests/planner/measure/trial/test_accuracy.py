@@ -86,12 +86,12 @@ def test_a_promise_is_held_against_the_measurements() -> None:
         plan.prediction.step_s for plan in sweeps_of(sweep_of([1.0] * 7), *given)[0].plans
     ]
     right = promises(sweeps_of(sweep_of(predicted), *given))[0]
-    assert right.kept
+    assert right.is_kept
     assert right.regret == right.regret_of_first == right.regret_of_top == 0.0
     wrong = promises(sweeps_of(sweep_of([1 / x for x in predicted]), *given))[0]
     assert wrong.regret_of_first == pytest.approx(max(predicted) / min(predicted) - 1.0)
     assert wrong.regret <= wrong.regret_of_first
-    assert wrong.kept == (wrong.regret <= 0.01)
+    assert wrong.is_kept == (wrong.regret <= 0.01)
 
 
 def test_situations_are_priced_by_kind_of_time() -> None:

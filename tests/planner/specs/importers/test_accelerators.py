@@ -127,12 +127,12 @@ def test_accelerators_that_the_catalogue_does_not_hold(name):
 @pytest.mark.parametrize(
     ("evidence", "n", "part", "assumed"),
     [
-        (Evidence("", words=("h100", "ib")), 8, "h100-sxm-80gb", True),
-        (Evidence("", words=("nvidia_h100_80gb_hbm3",)), 4, "h100-sxm-80gb", False),
-        (Evidence("h100", words=("pcie",)), 8, "h100-pcie-80gb", False),
-        (Evidence("h100", words=("80gb", "nvlink")), 4, "h100-sxm-80gb", False),
-        (Evidence("a100", words=("sxm4", "40gb")), 8, "a100-sxm-40gb", False),
-        (Evidence("a100", words=("NVIDIA A100-SXM4-80GB",)), 8, "a100-sxm-80gb", False),
+        (Evidence("", labels=("h100", "ib")), 8, "h100-sxm-80gb", True),
+        (Evidence("", labels=("nvidia_h100_80gb_hbm3",)), 4, "h100-sxm-80gb", False),
+        (Evidence("h100", labels=("pcie",)), 8, "h100-pcie-80gb", False),
+        (Evidence("h100", labels=("80gb", "nvlink")), 4, "h100-sxm-80gb", False),
+        (Evidence("a100", labels=("sxm4", "40gb")), 8, "a100-sxm-40gb", False),
+        (Evidence("a100", labels=("NVIDIA A100-SXM4-80GB",)), 8, "a100-sxm-80gb", False),
         (Evidence("h100", n_links=frozenset({18, 126})), 4, "h100-sxm-80gb", False),
         (Evidence("h100", memory_bytes=95830 * MIB), 4, "h100-nvl-94gb", False),
         (
@@ -161,7 +161,7 @@ def test_other_words_and_figures_decide(evidence, n, part, assumed):
     "evidence",
     [
         Evidence("nvidia_h100_80gb_hbm3", memory_bytes=143771 * MIB),
-        Evidence("a100", words=("NVIDIA H100 80GB HBM3",)),
+        Evidence("a100", labels=("NVIDIA H100 80GB HBM3",)),
         Evidence("NVIDIA H100 PCIe", n_links=frozenset({18})),
         Evidence("h100", pci_id="2330", capability="8.0"),
     ],
@@ -172,7 +172,7 @@ def test_contradictions_are_not_resolved(evidence):
 
 
 def test_features_with_two_families_decide_nothing():
-    assert match(Evidence("", words=("a100", "h100"))).part == ""
+    assert match(Evidence("", labels=("a100", "h100"))).part == ""
 
 
 @pytest.mark.parametrize("name", ["nvidia_a100_1g.5gb", "h100_2g.20gb", "nvidia_b200_2g.45gb"])
