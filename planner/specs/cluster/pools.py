@@ -62,7 +62,9 @@ def read_pool(
     accelerator, base_name = _accelerator(spec, platform, path, catalogue, document)
     usual = platform.devices_per_node if platform else accelerator.devices_per_node
     devices_per_node = spec.accelerators_per_node or usual
-    nic, n_nics = _nics(spec, platform, path, devices_per_node, base_name, catalogue, document)
+    nic_name, n_usual = _nic_name(spec, platform, base_name, devices_per_node, catalogue)
+    nic = _nic(spec, nic_name, base_name, path, catalogue, document)
+    n_nics = spec.nics_per_node or n_usual
     n_nodes, per_node = _free(spec, devices_per_node, path, document)
     domain = spec.scale_up_domain or default_domain(
         accelerator, spec.nodes * devices_per_node, devices_per_node
@@ -406,32 +408,40 @@ def _accelerator(
     return dataclasses.replace(base, **changes), base.name
 
 
-def _nics(
+def _nic_name(
     spec: PoolSpec,
     platform: Platform | None,
-    pool_path: KeyPath,
-    per_node: int,
     base_name: str,
+    per_node: int,
     catalogue: "Catalogue",
-    document: Document,
-) -> tuple[Link, int]:
-    """Return the network port and the number of them in a node.
+) -> tuple[str | None, int]:
+    """Return the name of the network port, None for an unknown one, and the number in a node.
 
     Without `nic:` both come from the instance, else from the usual platform of the accelerator;
     otherwise the number defaults to one per device.
     """
-    path: KeyPath = (*pool_path, "nic")
-    usual = catalogue.typical_nics.get(base_name)
-    if platform and spec.nic is None:
+    if spec.nic is not None:
+        return spec.nic, per_node
+    if platform:
         share = per_node / platform.devices_per_node
-        name, n_usual = platform.nic, max(1, round(platform.nics_per_node * share))
-    elif spec.nic is None and usual is None:
+        return platform.nic, max(1, round(platform.nics_per_node * share))
+    usual = catalogue.typical_nics.get(base_name)
+    return (usual.link, max(1, round(usual.n_per_device * per_node))) if usual else (None, 0)
+
+
+def _nic(
+    spec: PoolSpec,
+    name: str | None,
+    base_name: str,
+    pool_path: KeyPath,
+    catalogue: "Catalogue",
+    document: Document,
+) -> Link:
+    """Return the network port, at the speed that the file gives it."""
+    path: KeyPath = (*pool_path, "nic")
+    if name is None:
         message = f"is missing, and no usual network port is known for {base_name}"
         raise SpecError(document.problem(path, message, "add `nic:`, such as ib-ndr-400"))
-    elif spec.nic is None and usual is not None:
-        name, n_usual = usual.link, max(1, round(usual.n_per_device * per_node))
-    else:
-        name, n_usual = spec.nic or "", per_node
     nic = _part(catalogue.link, name, "link", document, path)
     if nic.kind != "scale-out":
         message = f"{nic.name} is a link inside a node, not a network port"
@@ -439,7 +449,7 @@ def _nics(
     if spec.nic_speed and spec.nic_speed != nic.bytes_per_s:
         sources = {k: v for k, v in nic.provenance.items() if k != "bytes_per_s"}
         nic = dataclasses.replace(nic, bytes_per_s=spec.nic_speed, provenance=sources)
-    return nic, spec.nics_per_node or n_usual
+    return nic
 
 
 def _part(

@@ -42,7 +42,7 @@ class _Draft:
         assumed: bool = False,
     ) -> None:
         """Set the field of `entry` that `path` ends in, and say where it came from."""
-        entry[path[-1]] = value
+        entry[str(path[-1])] = value
         self.origins.append(Origin(path, why, assumed))
 
     def assume(self, path: Path, key: str, text: str) -> None:

@@ -56,7 +56,7 @@ def test_known_rates_are_found_again(pool, data, read):
     for item in fit.items:
         assert item.after_s == pytest.approx(item.measured_s, rel=0.03)
     # 32 MiB fit a cache: neither the latency nor the memory.
-    assert [i.words for i in fit.items if i.kind == "memory"] == [
+    assert [i.label for i in fit.items if i.kind == "memory"] == [
         "0.03125 MiB read and written",
         "2048 MiB read and written",
     ]
