@@ -6,10 +6,10 @@ import typer
 
 from planner.cli.command_arguments import CalibrateArguments
 from planner.cli.options import CalibrationFile, PoolName
-from planner.cli.signatures import with_options
+from planner.cli.signatures import records_as_options
 
 
-def validate(
+def validate_command(
     points: Annotated[
         str,
         typer.Argument(
@@ -30,7 +30,7 @@ def validate(
     raise typer.Exit(run_validate(points, models, hardware, form, by, calibration))
 
 
-def measure(
+def measure_command(
     cluster: Annotated[
         str,
         typer.Argument(metavar="[CLUSTER]", help="Says how to start the script there."),
@@ -49,8 +49,8 @@ def measure(
     raise typer.Exit(run_measure(cluster, out, nodes, pool))
 
 
-@with_options
-def calibrate(
+@records_as_options
+def calibrate_command(
     given: Annotated[
         list[str],
         typer.Argument(
