@@ -19,7 +19,7 @@ from planner.cli.files import write_files
 from planner.errors import EmitError, FileError, SearchError, UsageError
 from planner.frameworks.emitted_text import nodes
 from planner.frameworks.launchers.files import parse_launchers
-from planner.frameworks.registry import check_framework, stack_of
+from planner.frameworks.registry import check_framework, default_stack
 from planner.measure.trial.logs import MAX_BYTES, read_log
 from planner.measure.trial.rerank import (
     Reranked,
@@ -284,7 +284,7 @@ def _options_of_search(model: str, cluster: str, arguments: TrialArguments) -> d
 
 def _own_stack(stack: str, framework: str) -> str:
     """Return the stack that was chosen by hand; empty where it is the framework's."""
-    return "" if stack == stack_of(framework) else stack
+    return "" if stack == default_stack(framework) else stack
 
 
 def _read_trial(place: Path) -> tuple[dict[str, Any], dict[str, Any]]:

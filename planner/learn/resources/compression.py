@@ -61,27 +61,29 @@ class CompressionInputs:
     params: float = fields.number_field(
         "Parameters",
         of_model("params", 7e9),
-        fields.Range(1e-4, 1e6, "billion"),
+        fields.InputRange(1e-4, 1e6, "billion"),
         follows="the model, 7 billion without one",
         group="Job",
     )
     width: int = fields.count_field(
         "Side of its matrices",
         of_model("hidden", 4096),
-        fields.Range(16, 1_000_000),
+        fields.InputRange(16, 1_000_000),
         note="PowerSGD: taken as square",
         follows="the model",
         group="Job",
     )
     gradient_bytes: float = fields.number_field(
-        "Bytes of a plain gradient", 2, fields.Range(0.5, 8), group="Job"
+        "Bytes of a plain gradient", 2, fields.InputRange(0.5, 8), group="Job"
     )
-    step_s: float = fields.time("Compute of a step", 1, fields.Range(1e-4, 1e5, "s"), group="Job")
+    step_s: float = fields.time(
+        "Compute of a step", 1, fields.InputRange(1e-4, 1e5, "s"), group="Job"
+    )
     ranks: int = fields.count_field(
-        "Replicas", 64, fields.Range(2, 1_000_000), note="D", group="Machine"
+        "Replicas", 64, fields.InputRange(2, 1_000_000), note="D", group="Machine"
     )
     per_node: int = fields.count_field(
-        "Devices of a node", 8, fields.Range(1, 1024), note="g", group="Machine"
+        "Devices of a node", 8, fields.InputRange(1, 1024), note="g", group="Machine"
     )
     far_bytes_per_s: float = fields.bandwidth("Network of a device", 50, group="Machine")
     device: str = fields.choice("Device", DEFAULT_DEVICE, devices(), group="Machine")
@@ -95,13 +97,17 @@ class CompressionInputs:
         "Dense peak", of_device("peak"), follows="the device", group="Machine"
     )
     rank: int = fields.count_field(
-        "Rank of PowerSGD", 4, fields.Range(1, 10_000), note="r", group="Method"
+        "Rank of PowerSGD", 4, fields.InputRange(1, 10_000), note="r", group="Method"
     )
     kept: float = fields.percent_field(
-        "Entries that top-k keeps", 1, fields.Range(0.01, 100, "%"), group="Method"
+        "Entries that top-k keeps", 1, fields.InputRange(0.01, 100, "%"), group="Method"
     )
     inner_steps: int = fields.count_field(
-        "Inner steps of local updates", 100, fields.Range(1, 1_000_000), note="H", group="Method"
+        "Inner steps of local updates",
+        100,
+        fields.InputRange(1, 1_000_000),
+        note="H",
+        group="Method",
     )
 
 

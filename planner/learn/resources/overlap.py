@@ -96,14 +96,14 @@ class OverlapInputs:
     layers: int = fields.count_field(
         "Layers",
         of_model("layers", 80),
-        fields.Range(1, 10_000),
+        fields.InputRange(1, 10_000),
         follows="the model",
         group="Model",
     )
     hidden: int = fields.count_field(
         "Hidden width",
         of_model("hidden", 8192),
-        fields.Range(16, 1_000_000),
+        fields.InputRange(16, 1_000_000),
         note="h",
         follows="the model",
         group="Model",
@@ -111,7 +111,7 @@ class OverlapInputs:
     layer_weights: float = fields.number_field(
         "Weights of a layer",
         layer_weights_of,
-        fields.Range(1e-3, 1e7, "million"),
+        fields.InputRange(1e-3, 1e7, "million"),
         note="those that a token meets",
         follows="the model, 12 h^2 without one",
         group="Model",
@@ -119,21 +119,21 @@ class OverlapInputs:
     kv_share: float = fields.percent_field(
         "Width of keys over queries",
         12.5,
-        fields.Range(0.1, 100, "%"),
+        fields.InputRange(0.1, 100, "%"),
         note="KV heads over heads",
         group="Model",
     )
     n_experts: int = fields.count_field(
         "Experts",
         _experts("n_experts"),
-        fields.Range(0, 100_000),
+        fields.InputRange(0, 100_000),
         follows="the model",
         group="Model",
     )
     top_k: int = fields.count_field(
         "Experts of a token",
         _top_k,
-        fields.Range(1, 1000),
+        fields.InputRange(1, 1000),
         note="k",
         follows="the model",
         group="Model",
@@ -141,34 +141,36 @@ class OverlapInputs:
     tokens: int = fields.count_field(
         "Tokens of a sequence",
         of_model("seq_len", 8192),
-        fields.Range(1, 100_000_000),
+        fields.InputRange(1, 100_000_000),
         note="s",
         follows="the model",
         group="Layout",
     )
     sequences: int = fields.count_field(
-        "Sequences of a micro-batch", 1, fields.Range(1, 10_000), note="b", group="Layout"
+        "Sequences of a micro-batch", 1, fields.InputRange(1, 10_000), note="b", group="Layout"
     )
     micro_batches: int = fields.count_field(
-        "Micro-batches", 16, fields.Range(1, 100_000), note="m", group="Layout"
+        "Micro-batches", 16, fields.InputRange(1, 100_000), note="m", group="Layout"
     )
     tp: int = fields.count_field(
-        "Tensor-parallel size", 8, fields.Range(1, 1024), note="t", group="Layout"
+        "Tensor-parallel size", 8, fields.InputRange(1, 1024), note="t", group="Layout"
     )
     cp: int = fields.count_field(
-        "Context-parallel size", 1, fields.Range(1, 1024), note="c", group="Layout"
+        "Context-parallel size", 1, fields.InputRange(1, 1024), note="c", group="Layout"
     )
-    ep: int = fields.count_field("Expert-parallel size", 1, fields.Range(1, 4096), group="Layout")
+    ep: int = fields.count_field(
+        "Expert-parallel size", 1, fields.InputRange(1, 4096), group="Layout"
+    )
     pp: int = fields.count_field(
-        "Pipeline stages", 4, fields.Range(1, 256), note="p", group="Layout"
+        "Pipeline stages", 4, fields.InputRange(1, 256), note="p", group="Layout"
     )
     dp: int = fields.count_field(
-        "Data-parallel size", 16, fields.Range(1, 100_000), note="D", group="Layout"
+        "Data-parallel size", 16, fields.InputRange(1, 100_000), note="D", group="Layout"
     )
     gradient_bytes: float = fields.number_field(
         "Bytes of a gradient on the wire",
         4,
-        fields.Range(0.03, 8),
+        fields.InputRange(0.03, 8),
         note="2 bf16, 4 fp32",
         group="Layout",
     )
@@ -176,7 +178,7 @@ class OverlapInputs:
     domain: int = fields.count_field(
         "Scale-up domain",
         of_device("domain"),
-        fields.Range(1, 100_000),
+        fields.InputRange(1, 100_000),
         note="devices on one NVLink or the like",
         follows="the device",
         group="Machine",

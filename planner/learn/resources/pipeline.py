@@ -42,15 +42,15 @@ class PipelineInputs:
     """What a pipeline is made of; times and sizes of one micro-batch on one stage."""
 
     layers: int = fields.count_field(
-        "Layers of the model", 80, fields.Range(1, 10_000), group="Pipeline"
+        "Layers of the model", 80, fields.InputRange(1, 10_000), group="Pipeline"
     )
     stages: int = fields.count_field(
-        "Stages", 4, fields.Range(1, 256), note="p, pipeline ranks", group="Pipeline"
+        "Stages", 4, fields.InputRange(1, 256), note="p, pipeline ranks", group="Pipeline"
     )
     micro_batches: int = fields.count_field(
         "Micro-batches",
         8,
-        fields.Range(1, 100_000),
+        fields.InputRange(1, 100_000),
         note="m, of one step and pipeline",
         group="Pipeline",
     )
@@ -64,28 +64,28 @@ class PipelineInputs:
     vpp: int = fields.count_field(
         "Chunks of a stage",
         1,
-        fields.Range(1, 32),
+        fields.InputRange(1, 32),
         note="v, virtual stages; interleaved only",
         group="Pipeline",
     )
     stage_s: float = fields.time(
         "Compute of a stage",
         10.24,
-        fields.Range(1e-4, 1e6, "ms"),
+        fields.InputRange(1e-4, 1e6, "ms"),
         note="forward and backward, one micro-batch",
         group="One micro-batch on one stage",
     )
     activation_bytes: float = fields.size_field(
         "Activations kept",
         64,
-        fields.Range(1e-6, 1e9, "MB"),
+        fields.InputRange(1e-6, 1e9, "MB"),
         note="for the backward",
         group="One micro-batch on one stage",
     )
     message_bytes: float = fields.size_field(
         "Message",
         64,
-        fields.Range(1e-6, 1e9, "MB"),
+        fields.InputRange(1e-6, 1e9, "MB"),
         note="to the next stage: 2 s b h bytes in bf16",
         group="One micro-batch on one stage",
     )

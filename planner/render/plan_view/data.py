@@ -12,11 +12,11 @@ from planner.analyze.plan_files import plan_files
 from planner.analyze.trace.chrome_trace import trace_json
 from planner.render.plan_view.cards import (
     Amount,
+    CardNumber,
     Deck,
     Derivation,
     Label,
     NumberTable,
-    Shown,
     Words,
 )
 from planner.render.plan_view.figures import ViewFigure
@@ -60,12 +60,12 @@ class PlanView:
     model: str
     cluster: str
     layout: str
-    tiles: tuple[tuple[str, Shown], ...]
+    tiles: tuple[tuple[str, CardNumber], ...]
     """The numbers that come first, each with what it is."""
     facts: tuple[tuple[str, tuple[Fact, ...]], ...]
     binding: Binding
     """What binds the plan, what relaxes it and what comes next."""
-    warnings: tuple[tuple[str, Shown], ...]
+    warnings: tuple[tuple[str, CardNumber], ...]
     """Code of a warning and its text, which opens what it rests on."""
     waterfall: ViewFigure
     memory: ViewFigure
@@ -147,7 +147,7 @@ def words_json(words: Words) -> list[Any]:
 
 
 def _part_json(part: Any) -> Any:
-    if isinstance(part, Shown):
+    if isinstance(part, CardNumber):
         return {"number": part.key, "text": part.text}
     return {"name": part.text} if isinstance(part, Label) else part
 
@@ -235,7 +235,7 @@ def plan_view(
     return view
 
 
-def _tiles(deck: Deck, plan: Plan) -> tuple[tuple[str, Shown], ...]:
+def _tiles(deck: Deck, plan: Plan) -> tuple[tuple[str, CardNumber], ...]:
     """Return the numbers that come first."""
     names = {
         "step-time": "step time",
@@ -250,7 +250,7 @@ def _tiles(deck: Deck, plan: Plan) -> tuple[tuple[str, Shown], ...]:
     return tuple((name, deck.see(key)) for key, name in names.items() if key in deck.cards)
 
 
-def _warnings(deck: Deck, plan: Plan) -> tuple[tuple[str, Shown], ...]:
+def _warnings(deck: Deck, plan: Plan) -> tuple[tuple[str, CardNumber], ...]:
     """Return the warnings of a plan; the text of each opens the figure that it goes by."""
     result, out = plan.breakdown, []
     causes: Mapping[str, str] = {

@@ -5,15 +5,15 @@ from costmodels.terms import TERMS
 from planner.render.charts.chart import Frame
 from planner.render.plan_view.cards import (
     Amount,
+    CardNumber,
     Cell,
     Deck,
     Derivation,
     Label,
     NumberTable,
-    Shown,
     Words,
 )
-from planner.render.plan_view.figures import Heading, ViewFigure, view_figure
+from planner.render.plan_view.figures import FigureHeading, ViewFigure, view_figure
 from planner.render.report.theme import CATEGORIES
 from planner.solver.answer.result import Plan
 from planner.units import GIB
@@ -23,7 +23,7 @@ BAR, MOST_BARS_HEIGHT = 24, 1500
 
 
 def memory_by_stage(
-    deck: Deck, problem: Problem, plan: Plan, numbers: list[dict[str, Shown]]
+    deck: Deck, problem: Problem, plan: Plan, numbers: list[dict[str, CardNumber]]
 ) -> ViewFigure:
     """Return the memory of every stage; `numbers` are those of `add_memory_cards`."""
     result, part = plan.breakdown, problem.pool.accelerator
@@ -121,7 +121,7 @@ def memory_by_stage(
     drawn = frame.figure(traces, checked=False)
     return view_figure(
         deck,
-        Heading(
+        FigureHeading(
             "memory",
             "Memory of every stage",
             caption,
@@ -136,7 +136,7 @@ def memory_by_stage(
     )
 
 
-def _cells(numbers: dict[str, Shown], terms: list[str]) -> tuple[Cell, ...]:
+def _cells(numbers: dict[str, CardNumber], terms: list[str]) -> tuple[Cell, ...]:
     return (*(numbers[term] for term in terms), numbers["peak"], numbers["headroom"])
 
 

@@ -17,15 +17,15 @@ from costmodels.traffic import Transfer
 from planner.render.charts.chart import Frame
 from planner.render.plan_view.cards import (
     Amount,
+    CardNumber,
     Cell,
     Deck,
     Derivation,
     Label,
     NumberTable,
-    Shown,
     Words,
 )
-from planner.render.plan_view.figures import Heading, ViewFigure, view_figure
+from planner.render.plan_view.figures import FigureHeading, ViewFigure, view_figure
 from planner.render.plan_view.opened.time import opened_parts
 from planner.render.plan_view.operators import BACKWARD, DGRAD, FORWARD, WGRAD, Operator, operators
 from planner.render.plan_view.quantities import exact, quantity_text
@@ -126,7 +126,9 @@ def compute_roofline(deck: Deck, problem: Problem, plan: Plan) -> ViewFigure:
     )
     return view_figure(
         deck,
-        Heading("compute-roofline", "Roofline of every operator group", caption, tuple(notes)),
+        FigureHeading(
+            "compute-roofline", "Roofline of every operator group", caption, tuple(notes)
+        ),
         frame.figure(traces, checked=False),
         NumberTable(heads, rows),
     )
@@ -199,7 +201,7 @@ def _operator_row(
             "costmodels.breakdown: terms of the slowest rank",
         ),
     )
-    flops: Shown | None = None
+    flops: CardNumber | None = None
     if o.flops:
         flops = deck.add(
             f"{key}-flops",
@@ -452,7 +454,7 @@ def communication_roofline(deck: Deck, problem: Problem, plan: Plan) -> ViewFigu
     )
     return view_figure(
         deck,
-        Heading(
+        FigureHeading(
             "communication-roofline", "Communication roofline of every collective", caption, notes
         ),
         frame.figure(traces, checked=False),

@@ -10,15 +10,15 @@ from planner.analyze.neighborhood import Neighbour, single_neighbours
 from planner.render.charts.chart import Frame
 from planner.render.plan_view.cards import (
     Amount,
+    CardNumber,
     Cell,
     Deck,
     Derivation,
     Label,
     NumberTable,
-    Shown,
     Words,
 )
-from planner.render.plan_view.figures import Heading, ViewFigure, view_figure
+from planner.render.plan_view.figures import FigureHeading, ViewFigure, view_figure
 from planner.render.plan_view.quantities import exact, total
 from planner.solver.answer.result import Plan
 
@@ -103,7 +103,7 @@ def elasticity_figure(deck: Deck, problem: Problem, plan: Plan) -> ViewFigure:
     drawn = frame.figure([trace], checked=False)
     return view_figure(
         deck,
-        Heading(
+        FigureHeading(
             "elasticities",
             "What one per cent buys",
             caption,
@@ -156,8 +156,8 @@ def next_steps(
     return words, NumberTable(heads, rows)
 
 
-def _number(cell: Cell) -> Shown:
-    assert isinstance(cell, Shown)  # columns of numbers
+def _number(cell: Cell) -> CardNumber:
+    assert isinstance(cell, CardNumber)  # columns of numbers
     return cell
 
 

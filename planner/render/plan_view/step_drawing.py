@@ -18,15 +18,15 @@ from planner.analyze.trace.chrome_trace import HIDDEN, HIDDEN_NOTE, P2P, THREADS
 from planner.render.charts.chart import Frame
 from planner.render.plan_view.cards import (
     Amount,
+    CardNumber,
     Cell,
     Deck,
     Derivation,
     Label,
     NumberTable,
-    Shown,
     Words,
 )
-from planner.render.plan_view.figures import Heading, ViewFigure, view_figure
+from planner.render.plan_view.figures import FigureHeading, ViewFigure, view_figure
 from planner.render.plan_view.quantities import exact, quantity_text
 from planner.solver.answer.result import Plan
 
@@ -176,7 +176,7 @@ def drawn_timeline(deck: Deck, problem: Problem, plan: Plan) -> ViewFigure:
         _height(drawing, lanes), _layout(drawing, lanes, unit, factor), legend_lines=2
     ).figure(traces, checked=False)
     return view_figure(
-        deck, Heading("timeline", "One step in time", caption, tuple(notes)), drawn, table
+        deck, FigureHeading("timeline", "One step in time", caption, tuple(notes)), drawn, table
     )
 
 
@@ -364,7 +364,7 @@ def _layout(drawing: Drawing, lanes: Sequence[str], unit: str, factor: float) ->
 
 def _table(
     deck: Deck, plan: Plan, drawing: Drawing
-) -> tuple[NumberTable, dict[int, dict[str, Shown]]]:
+) -> tuple[NumberTable, dict[int, dict[str, CardNumber]]]:
     """Return what every drawn rank does in the step, and the numbers by rank and column."""
     pipeline_s, out, cells = drawing.step.pipeline.end_s, [], {}
     source = (
@@ -480,7 +480,7 @@ def _stands_for(deck: Deck, plan: Plan, drawing: Drawing) -> Words:
     )
 
 
-def _hides(deck: Deck, plan: Plan, drawing: Drawing) -> Shown:
+def _hides(deck: Deck, plan: Plan, drawing: Drawing) -> CardNumber:
     """Return what hides on the stage whose dp traffic costs most, which is that of the term."""
     slow = plan.breakdown.rows.problem.stack.overlap_slowdown
     ranks = drawing.step.data_parallel
@@ -488,7 +488,7 @@ def _hides(deck: Deck, plan: Plan, drawing: Drawing) -> Shown:
     return _hidden_card(deck, drawing, costs.index(max(costs)))
 
 
-def _hidden_card(deck: Deck, drawing: Drawing, rank: int) -> Shown:
+def _hidden_card(deck: Deck, drawing: Drawing, rank: int) -> CardNumber:
     """Return what hides of the dp traffic of a stage."""
     result = drawing.step.data_parallel[rank]
     return deck.add(
@@ -506,7 +506,7 @@ def _hidden_card(deck: Deck, drawing: Drawing, rank: int) -> Shown:
 
 
 def _caption(
-    deck: Deck, plan: Plan, drawing: Drawing, cells: dict[int, dict[str, Shown]]
+    deck: Deck, plan: Plan, drawing: Drawing, cells: dict[int, dict[str, CardNumber]]
 ) -> Words:
     end = deck.add(
         "timeline-end",

@@ -8,14 +8,14 @@ from costmodels.terms import TERMS, groups
 from planner.render.charts.chart import Frame
 from planner.render.plan_view.cards import (
     Amount,
+    CardNumber,
     Cell,
     Deck,
     Derivation,
     NumberTable,
-    Shown,
     Words,
 )
-from planner.render.plan_view.figures import GROUP_COLOURS, Heading, ViewFigure, view_figure
+from planner.render.plan_view.figures import GROUP_COLOURS, FigureHeading, ViewFigure, view_figure
 from planner.render.plan_view.quantities import exact, quantity_text, total
 from planner.solver.answer.result import Plan
 
@@ -23,7 +23,9 @@ HIDDEN_AXES = ("tp", "cp", "ep", "dp")
 """Axes whose traffic may run beside compute."""
 
 
-def waterfall(deck: Deck, problem: Problem, plan: Plan, numbers: dict[str, Shown]) -> ViewFigure:
+def waterfall(
+    deck: Deck, problem: Problem, plan: Plan, numbers: dict[str, CardNumber]
+) -> ViewFigure:
     """Return the waterfall of the step time; `numbers` are the terms' (`add_time_cards`).
 
     Traffic that runs beside compute stands in it and is credited at once, so that the bars end at
@@ -141,7 +143,7 @@ def waterfall(deck: Deck, problem: Problem, plan: Plan, numbers: dict[str, Shown
     table = NumberTable(("Term", "Kind", "What", "Time", "Share"), tuple(rows))
     drawn = frame.figure(traces, checked=False)
     return view_figure(
-        deck, Heading("waterfall", "Where the step time goes", caption, notes), drawn, table
+        deck, FigureHeading("waterfall", "Where the step time goes", caption, notes), drawn, table
     )
 
 
@@ -158,7 +160,7 @@ def hidden_traffic_figure(found: Breakdown) -> tuple[float, list[str]]:
 
 GAP = "\N{NO-BREAK SPACE}"
 """Between a bar and its time."""
-Bar = tuple[str, str, float, Shown, str]
+Bar = tuple[str, str, float, CardNumber, str]
 """Name, group, seconds, the number, what it is."""
 
 

@@ -26,7 +26,7 @@ from costmodels.schedule.stages import BOTH_WAYS, layer_prefix, other_kinds
 from costmodels.schedule.timeline import unequal_chunk_bytes
 from costmodels.terms import TERMS
 from planner.analyze.terms import term_numbers
-from planner.render.plan_view.cards import Amount, Deck, Derivation, Shown
+from planner.render.plan_view.cards import Amount, CardNumber, Deck, Derivation
 from planner.render.plan_view.opened.time import Formula, Substituted, in_symbols
 from planner.render.plan_view.quantities import exact, quantity_text, total
 from planner.solver.answer.result import Plan
@@ -52,7 +52,7 @@ class StageParts:
     """Chunks in flight, each 1 / v of the rank."""
 
 
-def stage_parts(found: Breakdown, rank: int) -> StageParts:
+def rank_memory(found: Breakdown, rank: int) -> StageParts:
     """Return what a pipeline rank of a plan holds."""
     x, problem = found.layout, found.rows.problem
     stages, counts = x.stages_of(rank), x.chunks_of(rank)
@@ -76,14 +76,14 @@ def stage_parts(found: Breakdown, rank: int) -> StageParts:
     )
 
 
-def add_memory_cards(deck: Deck, problem: Problem, plan: Plan) -> list[dict[str, Shown]]:
+def add_memory_cards(deck: Deck, problem: Problem, plan: Plan) -> list[dict[str, CardNumber]]:
     """Add the card of every term of memory on every pipeline rank; the numbers by rank and term.
 
     The sum of a rank stands under `peak`, what it leaves free under `headroom`.
     """
     out, usable = [], plan.usable_bytes
     for rank, terms in enumerate(plan.breakdown.stages):
-        parts, numbers = stage_parts(plan.breakdown, rank), {}
+        parts, numbers = rank_memory(plan.breakdown, rank), {}
         for name, value in terms.items():
             term = TERMS[name]
             opened = FORMULAS[name](parts) if name in FORMULAS else exact(value, "B")

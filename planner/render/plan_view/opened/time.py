@@ -22,7 +22,7 @@ from costmodels.step import (
 from costmodels.terms import TERMS, Term
 from costmodels.traffic import selective_again
 from planner.analyze.terms import term_numbers
-from planner.render.plan_view.cards import Amount, Deck, Derivation, Shown
+from planner.render.plan_view.cards import Amount, CardNumber, Deck, Derivation
 from planner.render.plan_view.quantities import exact, quantity_text, total
 from planner.solver.answer.result import Plan
 
@@ -99,7 +99,7 @@ def opened_parts(problem: Problem, found: Breakdown) -> OpenedParts:
     )
 
 
-def add_time_cards(deck: Deck, problem: Problem, plan: Plan) -> dict[str, Shown]:
+def add_time_cards(deck: Deck, problem: Problem, plan: Plan) -> dict[str, CardNumber]:
     """Add the card of every term of the step that takes time; the numbers by name of the term."""
     parts, result = opened_parts(problem, plan.breakdown), plan.breakdown
     numbers = {}
