@@ -51,7 +51,7 @@ def measure_command(
 
 @records_as_options
 def calibrate_command(
-    given: Annotated[
+    files: Annotated[
         list[str],
         typer.Argument(
             metavar="[RUNS.csv | LOG...]",
@@ -68,9 +68,9 @@ def calibrate_command(
     if arguments.reference:
         from planner.cli.commands.reference import run_calibrate_reference
 
-        raise typer.Exit(run_calibrate_reference(given, arguments))
+        raise typer.Exit(run_calibrate_reference(files, arguments))
     if arguments.nccl_tests or arguments.measured:
         from planner.cli.commands.benchmarks import run_calibrate_measured
 
-        raise typer.Exit(run_calibrate_measured(given, arguments))
-    raise typer.Exit(run_calibrate(given, arguments))
+        raise typer.Exit(run_calibrate_measured(files, arguments))
+    raise typer.Exit(run_calibrate(files, arguments))

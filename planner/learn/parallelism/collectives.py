@@ -233,9 +233,9 @@ def _hierarchical(x: CollectivesInputs, n: float, p: int, g: int, k: int) -> Alg
 def best_way(x: CollectivesInputs, size: float | None = None) -> tuple[str, float]:
     """Return the fastest textbook algorithm and its time, seconds."""
     times = {way: algorithm_cost(x, way, size) for way in WAYS}
-    known = {way: one.seconds(x) for way, one in times.items() if one is not None}
-    way = min(known, key=lambda name: (known[name], WAYS.index(name)))
-    return way, known[way]
+    time_of_way_s = {way: one.seconds(x) for way, one in times.items() if one is not None}
+    way = min(time_of_way_s, key=lambda name: (time_of_way_s[name], WAYS.index(name)))
+    return way, time_of_way_s[way]
 
 
 def modelled_s(x: CollectivesInputs, size: float) -> float:

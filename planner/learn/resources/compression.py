@@ -127,7 +127,7 @@ class Cost:
     hides: bool
     """May travel beside the backward."""
     formula: str
-    held: str
+    memory_formula: str
 
 
 def cost(x: CompressionInputs, method: str) -> Cost:
@@ -149,7 +149,7 @@ def cost(x: CompressionInputs, method: str) -> Cost:
     """
     n, d, g = x.params, x.ranks, x.gradient_bytes
     share = 2 * ring_share(d)
-    away = (d - x.per_node) / d if d > x.per_node else 0.0
+    outside_node_share = (d - x.per_node) / d if d > x.per_node else 0.0
     if method == "plain":
         return Cost(share * g * n, 0, 0, 0, 0, True, "2 (D-1)/D g N", "nothing")
     if method == "int8":
@@ -203,7 +203,7 @@ def cost(x: CompressionInputs, method: str) -> Cost:
         return Cost((4 + g) * n * ring_share(d), 0, 0, 0, 0, True, "(D-1)/D (4 + g) N", "nothing")
     if method == "zero++":
         return Cost(
-            1.5 * n * away,
+            1.5 * n * outside_node_share,
             2 * n * ring_share(x.per_node),
             (4 * g + 8) * n,
             0,
@@ -261,8 +261,8 @@ def pays_below(x: CompressionInputs, method: str) -> float:
     base = baseline(method)
 
     def saves(speed: float) -> float:
-        at = replace(x, far_bytes_per_s=speed)
-        return step_s(at, base) - step_s(at, method)
+        at_speed = replace(x, far_bytes_per_s=speed)
+        return step_s(at_speed, base) - step_s(at_speed, method)
 
     low, high = 1e3, 1e15
     if method == base or saves(low) <= 0:
@@ -346,7 +346,7 @@ def compression_result(x: CompressionInputs) -> CalculatorResult:
             "Further memory",
             one.held_bytes,
             "memory",
-            one.held,
+            one.memory_formula,
             f"N = {sig(x.params)}, D = {x.ranks}",
             source,
         ),

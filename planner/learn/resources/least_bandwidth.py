@@ -255,12 +255,12 @@ def _reach(x: LeastBandwidthInputs, need: float) -> str:
 
 def _links(need: float) -> str:
     """Return which ports of the catalogue reach a bandwidth."""
-    known = [
+    links = [
         x
         for x in load_catalogue().links.values()
         if x.kind == "scale-out" and x.status == "confirmed"
     ]
-    enough = [x for x in known if x.bytes_per_s >= need]
+    enough = [x for x in links if x.bytes_per_s >= need]
     if not enough:
         return f"no single port reaches {shown(need, 'bytes_per_s')}"
     slowest = min(enough, key=lambda x: (x.bytes_per_s, x.name))

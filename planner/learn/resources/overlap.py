@@ -287,25 +287,31 @@ def links(x: OverlapInputs) -> dict[str, tuple[float, bool]]:
 
 def axes(x: OverlapInputs) -> dict[str, OverlapAxis]:
     """Return the traffic of every axis, per step of one device."""
-    m, at, n = x.micro_batches, links(x), x.local
+    m, link_of_axis, n = x.micro_batches, links(x), x.local
     layers = x.stage_layers
     step = m * (x.forward_s + x.backward_s)
     entries = {}
 
     def put(name: str, sent: float, window: float, exposed: float, how: str) -> None:
-        speed, inside = at[name]
+        speed, inside = link_of_axis[name]
         entries[name] = OverlapAxis(
             name, getattr(x, name), sent, speed, inside, window, exposed, how
         )
 
     tensor = m * layers * tensor_layer_bytes(ACTIVATION_BYTES * n * x.hidden, x.tp)
-    put("tp", tensor, 0.0, tensor / at["tp"][0], "all of it: nothing overlapped by default")
+    put(
+        "tp",
+        tensor,
+        0.0,
+        tensor / link_of_axis["tp"][0],
+        "all of it: nothing overlapped by default",
+    )
 
     kv = x.hidden / x.tp * x.kv_share
     block = 2 * ACTIVATION_BYTES * n * kv
     ring_sent, ring_waits = 0.0, 0.0
     if x.cp > 1:
-        one = block / at["cp"][0]
+        one = block / link_of_axis["cp"][0]
         core = x.core_flops / x.cp / x.rate
         beside = ForwardBackward(np.array(core), np.array(BACKWARD_ATTENTION * core))
         ahead, after = ring_times(np.array(float(x.cp)), np.array(one), np.array(2 * one), beside)
@@ -316,17 +322,17 @@ def axes(x: OverlapInputs) -> dict[str, OverlapAxis]:
 
     each = expert_exchange_bytes(n / x.tp, x.hidden, x.top_k, x.ep, ACTIVATION_BYTES)
     routed = m * layers * 4 * each if x.ep > 1 else 0.0
-    put("ep", routed, 0.0, routed / at["ep"][0], "dispatch and combine, both ways")
+    put("ep", routed, 0.0, routed / link_of_axis["ep"][0], "dispatch and combine, both ways")
 
     message = ACTIVATION_BYTES * n * x.hidden / x.tp
-    crossings = p2p_s(2, x.pp, 1, m, message / at["pp"][0]).item()
+    crossings = p2p_s(2, x.pp, 1, m, message / link_of_axis["pp"][0]).item()
     sent = 2 * m * message if x.pp > 1 else 0.0
     put("pp", sent, step if x.pp > 1 else 0.0, crossings, "1F1B neighbours wait for each other")
 
     replicas = x.dp * x.cp
     grads = data_parallel_bytes(x.params, replicas, 1, m, WEIGHT_BYTES, x.gradient_bytes)
     window = x.forward_s + x.backward_s
-    time_s = grads / at["dp"][0]
+    time_s = grads / link_of_axis["dp"][0]
     put("dp", grads, window, max(0.0, time_s - window), "what outlasts the last backward")
     return entries
 
@@ -465,7 +471,7 @@ def _advice(x: OverlapInputs, waits: dict[str, float], binds: str, work: float) 
     return tuple(results)
 
 
-def _table(found: dict[str, OverlapAxis], work: float) -> NamedTable:
+def _table(axes_by_name: dict[str, OverlapAxis], work: float) -> NamedTable:
     rows = tuple(
         (
             f"{axis.name} {axis.size}",
@@ -477,7 +483,7 @@ def _table(found: dict[str, OverlapAxis], work: float) -> NamedTable:
             shown(axis.window_s, "seconds"),
             shown(axis.exposed_s, "seconds"),
         )
-        for axis in found.values()
+        for axis in axes_by_name.values()
     )
     heads = (
         "Axis",
@@ -493,13 +499,13 @@ def _table(found: dict[str, OverlapAxis], work: float) -> NamedTable:
 
 
 def _differences(
-    x: OverlapInputs, found: dict[str, OverlapAxis], least_dp: float
+    x: OverlapInputs, axes_by_name: dict[str, OverlapAxis], least_dp: float
 ) -> list[Difference]:
     at_peak = x.peak_flops_per_s / (3 * 2 * x.near_bytes_per_s * x.hidden)
     tax = tensor_tax(
         x.tp, x.rate, links(x)["tp"][0], x.hidden, x.layer_weights / (12 * x.hidden**2)
     )
-    dp = found["dp"]
+    dp = axes_by_name["dp"]
     listed = [
         Difference(
             "tokens",

@@ -141,8 +141,8 @@ def state_memory_result(x: StateMemoryInputs) -> CalculatorResult:
     ]
     fits = []
     for zero, name, formula in STAGES:
-        held = device_bytes(recipe, zero, d, n, x.unit_params)
-        ok = held <= x.usable_bytes
+        resident_bytes = device_bytes(recipe, zero, d, n, x.unit_params)
+        ok = resident_bytes <= x.usable_bytes
         fits += [zero] if ok else []
         put = {
             0: f"({w:g} + {g:g} + {k:g})",
@@ -154,7 +154,7 @@ def state_memory_result(x: StateMemoryInputs) -> CalculatorResult:
             Number(
                 f"zero{zero}",
                 f"A device with stage {name}",
-                held,
+                resident_bytes,
                 "memory",
                 f"({formula}) N",
                 f"{put} * {sig(n)}",
@@ -274,14 +274,14 @@ def _differences(x: StateMemoryInputs) -> list[Difference]:
     results = [
         Difference(
             f"double{zero}",
-            f"stage {zero}: {words}",
+            f"stage {zero}: {formula}",
             GUIDE,
             theirs[zero],
             device_bytes(recipe, zero, d, n),
             "bytes",
             why,
         )
-        for zero, words in (
+        for zero, formula in (
             (0, "2N + 2N + 16N"),
             (1, "2N + 2N + 16N/P"),
             (2, "2N + (2N + 16N)/P"),

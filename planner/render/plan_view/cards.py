@@ -97,9 +97,9 @@ Words = tuple[Part, ...]
 Cell = Part | None
 
 
-def plain_words(words: Words) -> str:
+def plain_words(sentence: Words) -> str:
     """Return a sentence as text."""
-    return "".join(part if isinstance(part, str) else part.text for part in words)
+    return "".join(part if isinstance(part, str) else part.text for part in sentence)
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,16 +99,16 @@ class PlanView:
             "facts": [
                 {
                     "title": title,
-                    "facts": [{"name": f.name, "words": words_json(f.words)} for f in facts],
+                    "facts": [{"name": f.name, "words": words_json(f.sentence)} for f in facts],
                 }
                 for title, facts in self.facts
             ],
             "binding": {
                 "says": words_json(self.binding.says),
                 "compute": words_json(self.binding.compute),
-                "relaxing": [words_json(words) for words in self.binding.relaxing],
+                "relaxing": [words_json(sentence) for sentence in self.binding.relaxing],
                 "next": words_json(self.binding.next),
-                "others": [words_json(words) for words in self.binding.others],
+                "others": [words_json(sentence) for sentence in self.binding.others],
                 "memory": words_json(self.binding.memory),
             },
             "warnings": [
@@ -141,9 +141,9 @@ class PlanView:
         return json.dumps(self.to_json(), indent=1, allow_nan=False) + "\n"
 
 
-def words_json(words: Words) -> list[Any]:
+def words_json(sentence: Words) -> list[Any]:
     """Return a sentence as plain data: texts, names, numbers with the key of their card."""
-    return [_part_json(part) for part in words]
+    return [_part_json(part) for part in sentence]
 
 
 def _part_json(part: Any) -> Any:

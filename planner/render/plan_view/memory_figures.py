@@ -64,19 +64,22 @@ def memory_by_stage(
             "type": "line",
             "xref": "x",
             "yref": "paper",
-            "x0": at / GIB,
-            "x1": at / GIB,
+            "x0": limit_bytes / GIB,
+            "x1": limit_bytes / GIB,
             "y0": 0,
             "y1": 1,
             "line": {"color": colour, "width": 2, "dash": dash},
         }
-        for at, colour, dash in ((usable, "#d55e00", "dash"), (capacity, "#7f8c8d", "solid"))
+        for limit_bytes, colour, dash in (
+            (usable, "#d55e00", "dash"),
+            (capacity, "#7f8c8d", "solid"),
+        )
     ]
     labels = [
         {
             "xref": "x",
             "yref": "paper",
-            "x": at / GIB,
+            "x": limit_bytes / GIB,
             "y": 1,
             "yanchor": "bottom",
             "text": text,
@@ -84,7 +87,10 @@ def memory_by_stage(
             "xanchor": anchor,
             "font": {"size": 12},
         }
-        for at, text, anchor in ((usable, "usable", "right"), (capacity, "device", "left"))
+        for limit_bytes, text, anchor in (
+            (usable, "usable", "right"),
+            (capacity, "device", "left"),
+        )
     ]
     largest = max(max(sum(stage.values()) for stage in result.stages), capacity)
     frame = Frame(
@@ -99,16 +105,16 @@ def memory_by_stage(
             "legend": {"traceorder": "normal"},
         },
     )
-    at = result.peak_stage
-    binds = Label(f"Stage {at}")
+    binding_stage = result.peak_stage
+    binds = Label(f"Stage {binding_stage}")
     caption: Words = (
         binds,
         " binds: it needs ",
-        numbers[at]["peak"],
+        numbers[binding_stage]["peak"],
         " of ",
         deck.see("usable-memory"),
         " usable, and leaves ",
-        numbers[at]["headroom"],
+        numbers[binding_stage]["headroom"],
         ". A device has ",
         total,
         ", of which the plan must leave ",
@@ -117,7 +123,7 @@ def memory_by_stage(
     )
     heads = ("Stage", *terms, "peak", "free")
     rows = tuple((Label(names[rank]), *_cells(numbers[rank], terms)) for rank in range(len(names)))
-    table = NumberTable(heads, rows, marked=(at,))
+    table = NumberTable(heads, rows, marked=(binding_stage,))
     drawn = frame.figure(traces, checked=False)
     return view_figure(
         deck,

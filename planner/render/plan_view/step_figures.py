@@ -59,7 +59,7 @@ def waterfall(
             bars.append(("hidden traffic", group, hidden, add, "on the wire beside compute"))
             bars.append(("overlap credit", group, -hidden, credit, "nothing waits for it"))
     rows: list[tuple[Cell, ...]] = []
-    traces, at = [], 0.0
+    traces, end_s = [], 0.0
     for group, colour in GROUP_COLOURS.items():
         own = [bar for bar in bars if bar[1] == group]
         if group != "total" and own:
@@ -82,7 +82,7 @@ def waterfall(
             ),
         )
         rows.append((name, group, title, number, share))
-        at += value
+        end_s += value
     step = deck.see("step-time")
     traces.append(
         {
@@ -147,13 +147,13 @@ def waterfall(
     )
 
 
-def hidden_traffic_figure(found: Breakdown) -> tuple[float, list[str]]:
+def hidden_traffic_figure(breakdown: Breakdown) -> tuple[float, list[str]]:
     """Return what runs beside compute, seconds, and the sums that it is made of."""
     value, sums = 0.0, []
-    for one in found.transfers:
-        away = one.time_s - one.exposed_s
-        if one.axis in HIDDEN_AXES and away > 1e-9 * found.step_s:
-            value += away
+    for one in breakdown.transfers:
+        hidden_s = one.time_s - one.exposed_s
+        if one.axis in HIDDEN_AXES and hidden_s > 1e-9 * breakdown.step_s:
+            value += hidden_s
             sums.append(f"({one.time_s:.9g} s − {one.exposed_s:.9g} s)".replace("e-", "e−"))
     return value, sums
 
@@ -166,20 +166,20 @@ Bar = tuple[str, str, float, CardNumber, str]
 
 def _starts(bars: list[Bar]) -> dict[str, float]:
     """Return where each bar begins: where the one before it ended."""
-    starts, at = {}, 0.0
+    starts, start_s = {}, 0.0
     for name, _, value, _, _ in bars:
-        starts[name] = at
-        at += value
+        starts[name] = start_s
+        start_s += value
     return starts
 
 
-def _labels(group: str, mine: list[Bar], bars: list[Bar]) -> dict[str, Any]:
+def _labels(group: str, group_bars: list[Bar], bars: list[Bar]) -> dict[str, Any]:
     """Return the times beside the bars of a group: right of early ones, left of late ones.
 
     On either side there is room in narrow windows, too.
     """
     starts, end_of_step = _starts(bars), sum(bar[2] for bar in bars)
-    ends = [sorted((starts[bar[0]], starts[bar[0]] + bar[2])) for bar in mine]
+    ends = [sorted((starts[bar[0]], starts[bar[0]] + bar[2])) for bar in group_bars]
     early = [low < 0.4 * end_of_step for low, _ in ends]
     return {
         "type": "scatter",
@@ -188,8 +188,8 @@ def _labels(group: str, mine: list[Bar], bars: list[Bar]) -> dict[str, Any]:
         "showlegend": False,
         "hoverinfo": "skip",
         "cliponaxis": False,
-        "y": [bar[0] for bar in mine],
-        "text": [f"{GAP}{bar[3].text}{GAP}" for bar in mine],
+        "y": [bar[0] for bar in group_bars],
+        "text": [f"{GAP}{bar[3].text}{GAP}" for bar in group_bars],
         "x": [
             high if is_early else low for (low, high), is_early in zip(ends, early, strict=True)
         ],
@@ -197,7 +197,7 @@ def _labels(group: str, mine: list[Bar], bars: list[Bar]) -> dict[str, Any]:
     }
 
 
-def _bars(group: str, colour: str, mine: list[Bar], bars: list[Bar]) -> dict[str, Any]:
+def _bars(group: str, colour: str, group_bars: list[Bar], bars: list[Bar]) -> dict[str, Any]:
     """Return the bars of a group."""
     starts = _starts(bars)
     return {
@@ -205,16 +205,18 @@ def _bars(group: str, colour: str, mine: list[Bar], bars: list[Bar]) -> dict[str
         "orientation": "h",
         "name": group,
         "legendgroup": group,
-        "y": [bar[0] for bar in mine],
-        "x": [bar[2] for bar in mine],
-        "base": [starts[bar[0]] for bar in mine],
+        "y": [bar[0] for bar in group_bars],
+        "x": [bar[2] for bar in group_bars],
+        "base": [starts[bar[0]] for bar in group_bars],
         "marker": {
             "color": colour,
             "pattern": {
-                "shape": ["/" if "hidden" in bar[0] or "credit" in bar[0] else "" for bar in mine]
+                "shape": [
+                    "/" if "hidden" in bar[0] or "credit" in bar[0] else "" for bar in group_bars
+                ]
             },
         },
-        "customdata": [[bar[3].text, bar[4]] for bar in mine],
+        "customdata": [[bar[3].text, bar[4]] for bar in group_bars],
         "hovertemplate": "%{customdata[0]}: %{customdata[1]}<extra>%{y}</extra>",
     }
 

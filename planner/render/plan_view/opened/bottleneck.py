@@ -331,6 +331,6 @@ def part_formula(state: LeverState, part: str) -> tuple[str, str]:
             return f"{formula}, + fixed", f"{text} + {exact(terms['fixed'], 's')}"
         return formula, text
     if part == "memory":
-        of = ["recompute", "offload", *(("optimizer",) if state.on_host else ())]
-        return " + ".join(of), total(exact(terms[t], "s") for t in of)
+        names = ["recompute", "offload", *(("optimizer",) if state.on_host else ())]
+        return " + ".join(names), total(exact(terms[t], "s") for t in names)
     return f"term {part} of the step", exact(terms[part], "s")

@@ -76,7 +76,9 @@ def test_words_of_a_small_sweep() -> None:
         "Doubling nodes shortens the step time by 40 %; the run costs 20 % more.",
     )
     assert said.points == ("4 points (grid): 4 with a plan.",)
-    assert "Varied: accelerator HBM bandwidth (2 values, 1 TB/s to 2 TB/s); nodes" in said.asked[0]
+    assert (
+        "Varied: accelerator HBM bandwidth (2 values, 1 TB/s to 2 TB/s); nodes" in said.question[0]
+    )
     assert [cells[0] for cells in said.best.rows] == ["Fastest", "Cheapest, fewest devices"]
     assert said.worth_table.rows[0][:5] == (
         "accelerator HBM bandwidth",
