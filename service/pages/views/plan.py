@@ -48,7 +48,7 @@ class PlanPageRequest(schemas.PlanOf):
 
     trace_link: str = ""
     """Where its trace file is."""
-    question_command: str = ""
+    solve_command: str = ""
     """What asks the question on a command line; empty where it holds whole documents."""
 
 
