@@ -40,7 +40,7 @@ class Bullets:
 
 
 @dataclass(frozen=True, slots=True)
-class Spacing:
+class GridSpacing:
     """How a terminal sets a table."""
 
     widths: tuple[int, ...] = ()
@@ -70,7 +70,7 @@ class Grid:
     """Shares of 1 drawn beside the rows, where there are any (HTML alone)."""
     units: tuple[str, ...] = ()
     """Below the heads."""
-    spacing: Spacing = Spacing()
+    spacing: GridSpacing = GridSpacing()
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,18 +88,18 @@ class Blank:
 Part = Heading | Paragraph | Bullets | Grid | Code | Blank
 
 RENDERER = "planner.render.document"
-"""The module whose `document` turns an answer of the library into parts; imported on first use."""
+"""The module whose `answer_document` makes the parts of an answer; imported on first use."""
 
 
-class Answer:
+class LibraryAnswer:
     """An answer of the library, which notebooks show as HTML or Markdown."""
 
     __slots__ = ()
 
     def _repr_html_(self) -> str:
         renderer = import_module(RENDERER)
-        return str(renderer.html(renderer.document(self)))
+        return str(renderer.html(renderer.answer_document(self)))
 
     def _repr_markdown_(self) -> str:
         renderer = import_module(RENDERER)
-        return str(renderer.markdown(renderer.document(self)))
+        return str(renderer.markdown(renderer.answer_document(self)))

@@ -26,7 +26,7 @@ codes of errors.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from planner.option_names import KEYWORDS, Message
+from planner.option_names import KEYWORDS, OptionMessage
 
 MAX_PROBLEMS_SHOWN = 10
 """Problems of one file that a message lists; the rest is counted."""
@@ -83,7 +83,7 @@ class PlannerError(Exception):
     """Base class of all errors meant for the user: what is wrong, and what to change.
 
     `message` and `hint` have the names of the command line where they are read as texts; a
-    `planner.option_names.Message` is rendered with those of another interface.
+    `planner.option_names.OptionMessage` is rendered with those of another interface.
     """
 
     exit_code = 1
@@ -112,7 +112,7 @@ class PlannerError(Exception):
         """What is wrong, by its name in the library: `pins`; empty where it is not known."""
         if self.about:
             return KEYWORDS.get(self.about, self.about)
-        options = self.message.options if isinstance(self.message, Message) else ()
+        options = self.message.options if isinstance(self.message, OptionMessage) else ()
         return next((KEYWORDS[name] for name in options if name in KEYWORDS), "")
 
     @property
@@ -125,7 +125,7 @@ class PlannerError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class InputProblem:
     """One thing wrong in an input."""
 
     message: str
@@ -156,8 +156,8 @@ class SpecError(PlannerError):
 
     kind = "bad-specification"
 
-    def __init__(self, problems: Problem | Sequence[Problem]) -> None:
-        self.problems = (problems,) if isinstance(problems, Problem) else tuple(problems)
+    def __init__(self, problems: InputProblem | Sequence[InputProblem]) -> None:
+        self.problems = (problems,) if isinstance(problems, InputProblem) else tuple(problems)
         super().__init__(self.problems[0].message, self.problems[0].hint)
 
     @property

@@ -1,8 +1,8 @@
 """Options as messages name them: `--pin tp=8`, `"pins": {"tp": 8}` in a request of a service.
 
 Who writes a message joins texts and references: `option("pin", "tp=8") + ": ..."`, and for a
-command that tells more `command("catalog list")`. The result is a `Message`: a text with the names
-of the command line, which each interface renders with its own.
+command that tells more `command("catalog list")`. The result is an `OptionMessage`: a text with
+the names of the command line, which each interface renders with its own.
 """
 
 import json
@@ -265,7 +265,7 @@ class CommandRef:
 Part = str | OptionRef | CommandRef
 
 
-class Message(str):
+class OptionMessage(str):
     """A text with the names of the command line, which knows where it names options.
 
     Joined with `+` it stays one; inside an f-string only its text is left.
@@ -280,7 +280,7 @@ class Message(str):
     __slots__ = ("parts",)
     parts: tuple[Part, ...]
 
-    def __new__(cls, *parts: Part) -> "Message":
+    def __new__(cls, *parts: Part) -> "OptionMessage":
         """Join texts and references."""
         message = super().__new__(
             cls, "".join(x if isinstance(x, str) else x.on_command_line() for x in parts)
@@ -292,13 +292,13 @@ class Message(str):
         """Return what makes a copy."""
         return self.parts
 
-    def __add__(self, other: str) -> "Message":
+    def __add__(self, other: str) -> "OptionMessage":
         """Return the text followed by another."""
-        return Message(*self.parts, *_parts(other))
+        return OptionMessage(*self.parts, *_parts(other))
 
-    def __radd__(self, other: str) -> "Message":
+    def __radd__(self, other: str) -> "OptionMessage":
         """Return the text after a plain one."""
-        return Message(other, *self.parts)
+        return OptionMessage(other, *self.parts)
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -310,14 +310,14 @@ class Message(str):
         return "".join(x if isinstance(x, str) else x.in_request(fields) for x in self.parts)
 
 
-def option(name: str, value: str = "") -> Message:
+def option(name: str, value: str = "") -> OptionMessage:
     """Return an option for a message, as the command line writes its value."""
-    return Message(OptionRef(name.removeprefix("--"), value))
+    return OptionMessage(OptionRef(name.removeprefix("--"), value))
 
 
-def command(text: str) -> Message:
+def command(text: str) -> OptionMessage:
     """Return a command for a message: one of `CALLS`, `rule TP002`."""
-    return Message(CommandRef(text))
+    return OptionMessage(CommandRef(text))
 
 
 def option_or_section(place: str, value: str = "") -> str:
@@ -327,7 +327,7 @@ def option_or_section(place: str, value: str = "") -> str:
     return f"{place} {value}" if value else place
 
 
-def joined(separator: str, texts: Iterable[str]) -> Message:
+def joined(separator: str, texts: Iterable[str]) -> OptionMessage:
     """Return texts and messages in one, parted by a separator.
 
     >>> joined(" or ", [option("pin"), option("only")]).in_request(REQUEST_FIELDS)
@@ -337,16 +337,16 @@ def joined(separator: str, texts: Iterable[str]) -> Message:
     for text in texts:
         parts += [separator] if parts else []
         parts += _parts(text)
-    return Message(*parts)
+    return OptionMessage(*parts)
 
 
 def in_request(text: str, fields: Mapping[str, str]) -> str:
     """Return a text with fields in the place of the options that it names."""
-    return text.in_request(fields) if isinstance(text, Message) else text
+    return text.in_request(fields) if isinstance(text, OptionMessage) else text
 
 
 def _parts(text: str) -> tuple[Part, ...]:
-    return text.parts if isinstance(text, Message) else (text,)
+    return text.parts if isinstance(text, OptionMessage) else (text,)
 
 
 def _scalar(text: str) -> str:

@@ -1,11 +1,17 @@
 """Settings of all tests.
 
-`pytest --hypothesis-profile=thorough` draws ten times as many examples for every property.
+`pytest --hypothesis-profile=thorough` draws ten times as many examples for every property,
+`pytest --renew` writes the texts that tests keep in files anew (`tests.snapshots`).
 """
 
+import os
 import signal
+from collections.abc import Callable
 
+import pytest
 from hypothesis import settings
+
+from tests.snapshots import RENEW, check_snapshot
 
 # Python keeps Ctrl-C ignored where whoever started it ignores it: nohup, a job in the background.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -16,3 +22,21 @@ settings.register_profile(
 )
 settings.register_profile("thorough", settings.get_profile("steady"), max_examples=400)
 settings.load_profile("steady")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--renew", action="store_true", help="write snapshots and goldens anew")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--renew"):
+        os.environ[RENEW] = "1"
+
+
+@pytest.fixture
+def snapshot(request: pytest.FixtureRequest) -> Callable[[str], None]:
+    """Return what compares a text with the file of this test, in `snapshots/` beside it."""
+    path = request.path
+    folder = path.parent / "snapshots" / path.stem.removeprefix("test_")
+    file = folder / f"{request.node.name.removeprefix('test_')}.txt"
+    return lambda text: check_snapshot(file, text)

@@ -19,7 +19,7 @@ from costmodels.plans import Layout
 from costmodels.problem import Problem
 from costmodels.stacks import StackProfile, compiled
 from planner.analyze.neighborhood import Neighbour, neighbours
-from planner.documents import Answer
+from planner.documents import LibraryAnswer
 from planner.errors import PlannerError, SpecError, UsageError
 from planner.frameworks.deepspeed.reader import MICRO, STEPS, TOTAL
 from planner.frameworks.runs.changes import Settings, changed_settings, changed_words
@@ -120,7 +120,7 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class Report(Answer):
+class Report(LibraryAnswer):
     """Everything that `planner check` says of one run."""
 
     run: ExistingRun

@@ -11,7 +11,7 @@ from costmodels.problem import Problem
 from costmodels.terms import TIME_TERMS
 from planner.analyze.neighborhood import single_changes
 from planner.analyze.recommend.devices import with_bandwidth
-from planner.documents import Answer
+from planner.documents import LibraryAnswer
 from planner.solver.answer.reasons import shown_layout
 from planner.solver.answer.result import Plan
 from planner.specs.inputs import ClusterInput, ModelInput
@@ -27,7 +27,7 @@ BATCH_RATIOS = (2, 4, 8, 16)
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison(Answer):
+class Comparison(LibraryAnswer):
     """Two plans side by side. Differences are B less A, in seconds and bytes."""
 
     first: Opened

@@ -10,7 +10,7 @@ from planner.analyze.bottleneck_levers import Bound, bound_of
 from planner.analyze.elasticities import elasticities
 from planner.analyze.run_terms import RUN_NUMBERS
 from planner.analyze.terms import Numbers, term_numbers
-from planner.documents import Answer
+from planner.documents import LibraryAnswer
 from planner.errors import UsageError
 from planner.solver.answer.result import Plan
 from planner.solver.calibration.file import Calibration
@@ -19,7 +19,7 @@ from planner.specs.yaml.document import close_names
 
 
 @dataclass(frozen=True)
-class Explanation(Answer):
+class Explanation(LibraryAnswer):
     """A plan with what explains it; one term of it where `term` names one."""
 
     problem: Problem

@@ -8,7 +8,7 @@ from typing import Any
 from costmodels.problem import Problem
 from planner.analyze.catalog_json import rule_title
 from planner.analyze.neighborhood import SingleChange, single_changes
-from planner.documents import Answer
+from planner.documents import LibraryAnswer
 from planner.solver.answer.result import Plan
 from planner.specs.search.axis_values import layout_to_json
 
@@ -23,7 +23,7 @@ CLOSED: Mapping[str, object] = {
 
 
 @dataclass(frozen=True, slots=True)
-class SingleChanges(Answer):
+class SingleChanges(LibraryAnswer):
     """The changes of a plan, legal or not, axis by axis."""
 
     plan: Plan

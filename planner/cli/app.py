@@ -21,7 +21,11 @@ from planner.cli.command_arguments import (
 )
 from planner.cli.commands.catalog import catalog_app
 from planner.cli.commands.import_app import import_app
-from planner.cli.commands.measurement import calibrate, measure, validate
+from planner.cli.commands.measurement import (
+    calibrate_command,
+    measure_command,
+    validate_command,
+)
 from planner.cli.options import (
     FRAMEWORKS,
     ClusterArg,
@@ -32,7 +36,7 @@ from planner.cli.options import (
     TableOrJson,
 )
 from planner.cli.plugins import Commands
-from planner.cli.signatures import with_options
+from planner.cli.signatures import records_as_options
 from planner.errors import PlannerError
 
 app = typer.Typer(
@@ -48,27 +52,27 @@ app.add_typer(catalog_app, name="catalog")
 app.add_typer(import_app, name="import")
 
 
-@app.command()
-@with_options
-def solve(model: Model, cluster: ClusterArg, arguments: SolveArguments) -> None:
+@app.command("solve")
+@records_as_options
+def solve_command(model: Model, cluster: ClusterArg, arguments: SolveArguments) -> None:
     """Rank the layouts of a training job on a cluster."""
     from planner.cli.commands.plans import run_solve
 
     raise typer.Exit(run_solve(model, cluster, arguments))
 
 
-@app.command()
-@with_options
-def evaluate(model: Model, cluster: ClusterArg, arguments: EvaluateArguments) -> None:
+@app.command("evaluate")
+@records_as_options
+def evaluate_command(model: Model, cluster: ClusterArg, arguments: EvaluateArguments) -> None:
     """Price one layout, given with --pin, whether or not it fits."""
     from planner.cli.commands.plans import run_evaluate
 
     raise typer.Exit(run_evaluate(model, cluster, arguments))
 
 
-@app.command()
-@with_options
-def check(
+@app.command("check")
+@records_as_options
+def check_command(
     file: Annotated[
         str,
         typer.Argument(
@@ -92,9 +96,9 @@ def check(
     raise typer.Exit(run_check(file, cluster, command or [], arguments))
 
 
-@app.command()
-@with_options
-def trial(
+@app.command("trial")
+@records_as_options
+def trial_command(
     model: Annotated[str, typer.Argument(metavar="[MODEL]", help="As in solve.")] = "",
     cluster: Annotated[str, typer.Argument(metavar="[CLUSTER]", help="As in solve.")] = "",
     arguments: TrialArguments = TrialArguments(),
@@ -107,9 +111,9 @@ def trial(
     raise typer.Exit(run_trial(model, cluster, arguments, sys.argv[1:]))
 
 
-@app.command()
-@with_options
-def recommend(
+@app.command("recommend")
+@records_as_options
+def recommend_command(
     question: Annotated[
         str,
         typer.Argument(
@@ -128,8 +132,8 @@ def recommend(
     raise typer.Exit(run_recommend(question, model, cluster, arguments))
 
 
-@app.command()
-def show(
+@app.command("show")
+def show_command(
     plan: PlanArg,
     form: TableOrJson = "table",
     html: Annotated[
@@ -151,8 +155,8 @@ def show(
     run_show(plan, form)
 
 
-@app.command()
-def explain(
+@app.command("explain")
+def explain_command(
     plan: PlanArg,
     term: Annotated[
         str, typer.Option(help="Open one term: its formula, numbers and source.")
@@ -165,8 +169,8 @@ def explain(
     run_explain(plan, term, form)
 
 
-@app.command()
-def trace(
+@app.command("trace")
+def trace_command(
     plan: PlanArg,
     out: Annotated[
         str, typer.Option("--out", "-o", metavar="FILE", help="File to write; - is stdout.")
@@ -182,9 +186,9 @@ def trace(
     run_trace(plan, out, int(positive(micro_batches, "--micro-batches", "4")))
 
 
-@app.command()
-@with_options
-def scale(
+@app.command("scale")
+@records_as_options
+def scale_command(
     model: Model,
     cluster: ClusterArg,
     arguments: ScaleArguments = ScaleArguments(),
@@ -195,9 +199,9 @@ def scale(
     raise typer.Exit(run_scale(model, cluster, arguments))
 
 
-@app.command()
-@with_options
-def sweep(
+@app.command("sweep")
+@records_as_options
+def sweep_command(
     files: Annotated[
         list[str],
         typer.Argument(
@@ -213,8 +217,8 @@ def sweep(
     raise typer.Exit(run_sweep_command(files, arguments))
 
 
-@app.command()
-def compare(
+@app.command("compare")
+def compare_command(
     traces: Annotated[
         list[str],
         typer.Argument(
@@ -240,8 +244,8 @@ def compare(
     run_compare(traces[:-1], traces[-1], form, steps, rank)
 
 
-@app.command()
-def diff(
+@app.command("diff")
+def diff_command(
     first: Annotated[str, typer.Argument(metavar="A", help="A plan, as in explain.")],
     second: Annotated[str, typer.Argument(metavar="B", help="The other one.")],
     form: TableOrJson = "table",
@@ -252,8 +256,8 @@ def diff(
     run_diff(first, second, form)
 
 
-@app.command()
-def neighbours(
+@app.command("neighbours")
+def neighbours_command(
     plan: PlanArg,
     framework: Annotated[
         str, typer.Option(help="Leave out what megatron, deepspeed, ... does not run; any.")
@@ -266,8 +270,8 @@ def neighbours(
     run_neighbours(plan, framework, form)
 
 
-@app.command()
-def emit(
+@app.command("emit")
+def emit_command(
     plan: PlanArg,
     for_: Annotated[
         str,
@@ -285,9 +289,9 @@ def emit(
     run_emit(plan, for_, out, launcher, hosts)
 
 
-@app.command()
-@with_options
-def replan(
+@app.command("replan")
+@records_as_options
+def replan_command(
     plan: PlanArg,
     arguments: ReplanArguments = ReplanArguments(),
 ) -> None:
@@ -297,8 +301,8 @@ def replan(
     raise typer.Exit(run_replan(plan, arguments))
 
 
-@app.command()
-def place(
+@app.command("place")
+def place_command(
     plan: PlanArg,
     hosts: Hosts = None,
     out: Annotated[
@@ -312,12 +316,13 @@ def place(
     run_place(plan, hosts, out, form)
 
 
-for of_measurements in (validate, measure, calibrate):
-    app.command()(of_measurements)
+app.command("validate")(validate_command)
+app.command("measure")(measure_command)
+app.command("calibrate")(calibrate_command)
 
 
-@app.command()
-def report(
+@app.command("report")
+def report_command(
     sweep_file: Annotated[
         str,
         typer.Argument(
@@ -355,8 +360,8 @@ def report(
     raise typer.Exit(run_report(sweep_file, out, x, y, image, form))
 
 
-@app.command()
-def learn(
+@app.command("learn")
+def learn_command(
     name: Annotated[
         str, typer.Argument(metavar="[NAME]", help="A calculator; all are listed without it.")
     ] = "",
@@ -373,7 +378,7 @@ def learn(
 
 
 @app.command("check-spec")
-def check_spec(
+def check_spec_command(
     file: Annotated[str, typer.Argument(help="A model or cluster file.")],
     form: TableOrJson = "table",
 ) -> None:
@@ -384,7 +389,7 @@ def check_spec(
 
 
 @app.command("check-flags")
-def check_flags(
+def check_flags_command(
     framework: Annotated[
         str, typer.Argument(help="megatron, bridge, deepspeed, torchtitan, fsdp2.")
     ],
@@ -402,8 +407,8 @@ def check_flags(
     raise typer.Exit(run_check_flags(framework, python, between, form))
 
 
-@app.command()
-def rule(
+@app.command("rule")
+def rule_command(
     code: Annotated[str, typer.Argument(help="A code such as TP002; all codes without it.")] = "",
 ) -> None:
     """Explain a rule that rejects layouts or settings of a framework, or list them all."""

@@ -227,8 +227,9 @@ class RecommendArguments(SearchArguments):
     set_: SetOption = field(default_factory=list)
     framework: Framework = "default"
     stack: Stack = ""
-    most: Annotated[
-        int | None, typer.Option(metavar="NODES", help="devices: most nodes to try (1024).")
+    most_nodes: Annotated[
+        int | None,
+        typer.Option("--most", metavar="NODES", help="devices: most nodes to try (1024)."),
     ] = None
     by: Annotated[str, typer.Option(help="size: grow both (the default), width or depth.")] = ""
     step: Annotated[
@@ -409,8 +410,11 @@ class ImportArguments:
     partial: Annotated[
         bool, typer.Option("--partial", help="Use nodes in part where that uses more devices.")
     ] = False
-    most: Annotated[
-        int, typer.Option(metavar="NODES", help="Use at most so many, the first in the network.")
+    most_nodes: Annotated[
+        int,
+        typer.Option(
+            "--most", metavar="NODES", help="Use at most so many, the first in the network."
+        ),
     ] = 0
     name: Annotated[str, typer.Option(help="Name of the cluster.")] = ""
     out: Annotated[

@@ -63,10 +63,10 @@ def over_server(command: Any, name: str, server: Params, required: bool) -> Any:
     if served is None:
         if not required:
             return command
-        known = ", ".join(SERVED)
+        names = ", ".join(SERVED)
         raise UsageError(
             f"planner {name} works on this machine and asks no service",
-            f"leave out --server; a service answers {known}",
+            f"leave out --server; a service answers {names}",
         )
 
     def invoke(ctx: Any) -> None:
@@ -113,14 +113,14 @@ def _token(path: str) -> str:
     if not path:
         return os.environ.get(TOKEN, "").strip()
     try:
-        words = Path(path).read_text(encoding="utf-8").split()
+        tokens = Path(path).read_text(encoding="utf-8").split()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "is not UTF-8 text"
         raise FileError(f"--token-file {path}: {reason}", "a file that holds the token") from None
-    if len(words) != 1:
+    if len(tokens) != 1:
         fix = "the token alone; the service's own file has other columns"
-        raise FileError(f"--token-file {path} holds {len(words)} words", fix)
-    return words[0]
+        raise FileError(f"--token-file {path} holds {len(tokens)} words", fix)
+    return tokens[0]
 
 
 # ---- requests out of options
@@ -245,11 +245,11 @@ def _named_here(data: Data, params: Params) -> Data:
     for relaxation in data.get("relaxations", ()):
         rest = relaxation["command"].removeprefix(beginning)
         if rest != relaxation["command"]:
-            words = shlex.split(rest)
+            argv = shlex.split(rest)
             for option in ("calibration", "reference"):
-                if params[option] and f"--{option}" in words:
-                    words[words.index(f"--{option}") + 1] = params[option]
-            relaxation["command"] = " ".join(["planner solve", *here, *map(shlex.quote, words)])
+                if params[option] and f"--{option}" in argv:
+                    argv[argv.index(f"--{option}") + 1] = params[option]
+            relaxation["command"] = " ".join(["planner solve", *here, *map(shlex.quote, argv)])
     return data
 
 

@@ -7,7 +7,7 @@ from functools import wraps
 from typing import Any, get_type_hints
 
 
-def with_options(function: Callable[..., None]) -> Callable[..., None]:
+def records_as_options(function: Callable[..., None]) -> Callable[..., None]:
     """Return a command for typer: parameters that are dataclasses give way to their fields.
 
     The fields are annotated as options of typer are, and stand in the help in their order.

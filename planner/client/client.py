@@ -37,7 +37,15 @@ from planner.client.requests import (
     reference_of,
     run_of,
 )
-from planner.client.transport import LOST, RETRIES, HttpReply, PathLike, Transport, parsed, pause
+from planner.client.transport import (
+    LOST,
+    RETRIES,
+    HttpReply,
+    PathLike,
+    Transport,
+    pause,
+    reply_object,
+)
 from planner.errors import UsageError
 
 Progress = Callable[[Mapping[str, Any]], None]
@@ -218,7 +226,7 @@ class Client:
 
     def version(self) -> Data:
         """Return the version of the service and its calls."""
-        return parsed(self._transport.send("GET", "/v1/version").payload)
+        return reply_object(self._transport.send("GET", "/v1/version").payload)
 
     def is_ready(self) -> bool:
         """Tell whether the service would answer a question now."""
@@ -235,7 +243,7 @@ class Client:
         if more.get("reference") is not None:
             more |= reference_of(more["reference"], more.get("files"))
         answer = self.ask(call, {**request, **more}, wait_s=wait_s, progress=progress)
-        return parsed(answer.payload)
+        return reply_object(answer.payload)
 
     def ask(
         self,
@@ -275,7 +283,7 @@ class Client:
         reply = self._posted(call, request, headers)
         if reply.status != 202:
             return ServiceAnswer(reply.payload, reply.etag)
-        job_id = str(parsed(reply.payload)["job_id"])
+        job_id = str(reply_object(reply.payload)["job_id"])
         if wait_s is not None and call not in TAKES_TIME_LIMIT:
             # A job of its own, which ends with the best so far in time.
             self.cancel(job_id)
@@ -312,7 +320,7 @@ class Client:
             raise
 
     def _rows(self, call: str, request: Data, progress: Progress | None) -> Iterator[Data]:
-        job_id = str(parsed(self._posted(call, request, {}).payload)["job_id"])
+        job_id = str(reply_object(self._posted(call, request, {}).payload)["job_id"])
         seen: set[int] = set()
 
         def new(page: Data) -> Iterator[Data]:
@@ -365,11 +373,13 @@ class Client:
         if not key.isascii() or not key.isprintable():
             raise UsageError(f"idempotency_key {key!r} is not plain ASCII", "leave it out")
         headers = {"Idempotency-Key": key}
-        return parsed(self._transport.send("POST", "/v1/jobs", _body(arguments), headers).payload)
+        return reply_object(
+            self._transport.send("POST", "/v1/jobs", _body(arguments), headers).payload
+        )
 
     def job(self, job_id: str) -> Data:
         """Return a job."""
-        return parsed(self._transport.send("GET", _job_path(job_id)).payload)
+        return reply_object(self._transport.send("GET", _job_path(job_id)).payload)
 
     def jobs(self, state: str = "", *, page: int = 100) -> Iterator[Data]:
         """Yield one's own jobs, the newest first; all of them for an admin."""
@@ -378,7 +388,7 @@ class Client:
         while True:
             more = {"cursor": cursor} if cursor else {}
             path = f"/v1/jobs?{urlencode({**query, **more})}"
-            answer = parsed(self._transport.send("GET", path).payload)
+            answer = reply_object(self._transport.send("GET", path).payload)
             yield from answer["jobs"]
             cursor = answer["next_cursor"]
             if not cursor:
@@ -386,7 +396,7 @@ class Client:
 
     def cancel(self, job_id: str) -> Data:
         """Cancel a job and return it; one that has ended stays as it is."""
-        return parsed(self._transport.send("POST", f"{_job_path(job_id)}:cancel").payload)
+        return reply_object(self._transport.send("POST", f"{_job_path(job_id)}:cancel").payload)
 
     def watch(self, job_id: str, after: int = 0) -> Iterator[Data]:
         """Yield the events of a job until it has ended: each with its number `n`.
@@ -447,7 +457,7 @@ class Client:
             more = {"cursor": cursor} if cursor else {}
             more |= {"so_far": "true"} if so_far else {}
             path, query = f"{_job_path(job_id)}/result", urlencode({"limit": limit, **more})
-            page = parsed(self._transport.send("GET", f"{path}?{query}").payload)
+            page = reply_object(self._transport.send("GET", f"{path}?{query}").payload)
             yield page
             cursor = page["next_cursor"]
             if not cursor or (so_far and len(page["items"]) < limit):

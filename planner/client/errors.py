@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from planner.errors import MAX_PROBLEMS_SHOWN, PlannerError, Problem
+from planner.errors import MAX_PROBLEMS_SHOWN, InputProblem, PlannerError
 from planner.option_names import REQUEST_FIELDS
 
 _EXIT_CODES = {"bad-option": 2, "malformed": 2, "unknown-part": 2, "no-plan": 3}
@@ -20,10 +20,10 @@ class ServiceError(PlannerError):
     of the request; `in_options` gives the error with options of the command line in their place.
     """
 
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[InputProblem, ...] = ()
     request_id = ""
     retry_after_s: float | None = None
-    _option_problems: tuple[Problem, ...] = ()
+    _option_problems: tuple[InputProblem, ...] = ()
     """The problems with options of the command line in the place of fields."""
 
     def __init__(self, code: str, detail: str, hint: str = "", *, status: int = 0) -> None:
@@ -87,13 +87,13 @@ def problem_error(data: Mapping[str, Any], status: int) -> ServiceError:
     return error
 
 
-def _fault(data: Mapping[str, Any]) -> Problem:
+def _fault(data: Mapping[str, Any]) -> InputProblem:
     message, place = str(data.get("message", "")), str(data.get("field", ""))
     if message.startswith(f"{place}:") or "message" in (data.get("in_options") or ()):
         place = ""  # said already
     line, column = (int(data.get(name) or 0) for name in ("line", "column"))
     fix, source = str(data.get("fix", "")), str(data.get("source", ""))
-    return Problem(message, fix, source, line, column, place)
+    return InputProblem(message, fix, source, line, column, place)
 
 
 def _in_options(fault: Mapping[str, Any]) -> dict[str, Any]:

@@ -280,7 +280,7 @@ def _object(text: str | bytes) -> Data:
     return result
 
 
-def parsed(payload: bytes) -> Data:
+def reply_object(payload: bytes) -> Data:
     """Return what a service answered; `ServiceError` where that is no JSON object."""
     try:
         return _object(payload)

@@ -35,7 +35,7 @@ def check_framework(name: str, field: str = "") -> None:
         raise UsageError(f"unknown framework {name!r}", fix, field, code="unknown-name")
 
 
-def stack_of(space: str) -> str:
+def default_stack(space: str) -> str:
     """Return the profile that prices plans of `default`, `any` or a framework."""
     return _USUAL_STACK if space in (DEFAULT, ANY) else framework(space).stack
 

@@ -63,7 +63,7 @@ class BadInput(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class InputRange:
     """Smallest and largest value of an input, in its unit."""
 
     lowest: float
@@ -78,7 +78,7 @@ class Input:
     label: str
     kind: str
     """`count` (whole), `number`, `size`, `bandwidth`, `time`, `rate`, `percent` or `choice`."""
-    span: Range
+    span: InputRange
     """Its unit is that of a number without one, and of the box that shows it."""
     default: Any = None
     """Base units; None where it follows others."""
@@ -147,7 +147,7 @@ def _declared(spec: Input) -> Any:
 def count_field(
     label: str,
     default: int | Follow,
-    span: Range,
+    span: InputRange,
     *,
     note: str = "",
     follows: str = "",
@@ -160,7 +160,7 @@ def count_field(
 def number_field(
     label: str,
     default: float | Follow,
-    span: Range,
+    span: InputRange,
     *,
     note: str = "",
     follows: str = "",
@@ -175,7 +175,7 @@ def number_field(
 def percent_field(
     label: str,
     default: float,
-    span: Range = Range(1, 100, "%"),
+    span: InputRange = InputRange(1, 100, "%"),
     *,
     note: str = "",
     group: str = "",
@@ -187,7 +187,7 @@ def percent_field(
 def size_field(
     label: str,
     default: float | Follow,
-    span: Range,
+    span: InputRange,
     *,
     note: str = "",
     follows: str = "",
@@ -206,7 +206,7 @@ def bandwidth(
     group: str = "",
 ) -> Any:
     """Declare a bandwidth in GB/s, from 0.01 to 100,000."""
-    span = Range(0.01, 1e5, "GB/s")
+    span = InputRange(0.01, 1e5, "GB/s")
     spec = Input(label, "bandwidth", span, note=note, follows=follows, group=group)
     return _quantity(spec, default)
 
@@ -214,7 +214,7 @@ def bandwidth(
 def time(
     label: str,
     default: float | Follow,
-    span: Range,
+    span: InputRange,
     *,
     note: str = "",
     follows: str = "",
@@ -228,7 +228,7 @@ def rate(
     label: str, default: float | Follow, *, note: str = "", follows: str = "", group: str = ""
 ) -> Any:
     """Declare a compute rate in TFLOP/s, from 0.1 to 1,000,000."""
-    span = Range(0.1, 1e6, "TFLOP/s")
+    span = InputRange(0.1, 1e6, "TFLOP/s")
     return _quantity(Input(label, "rate", span, note=note, follows=follows, group=group), default)
 
 
@@ -241,7 +241,7 @@ def choice(
     group: str = "",
 ) -> Any:
     """Declare a choice of names."""
-    spec = Input(label, "choice", Range(0, 0), default=default, choices=choices, note=note)
+    spec = Input(label, "choice", InputRange(0, 0), default=default, choices=choices, note=note)
     return _declared(replace(spec, group=group))
 
 

@@ -210,13 +210,13 @@ class Calculator(Generic[T]):
         """The inputs by name."""
         return calculator_inputs(self.inputs)
 
-    def read(self, given: dict[str, str]) -> Read[T]:
+    def read(self, texts: dict[str, str]) -> Read[T]:
         """Return what texts by name say (`read_fields`)."""
-        return read_fields(self.inputs, given)
+        return read_fields(self.inputs, texts)
 
-    def answer(self, given: dict[str, str]) -> CalculatorResult:
+    def answer(self, texts: dict[str, str]) -> CalculatorResult:
         """Return the answer to texts by name; `UsageError` names every input that is wrong."""
-        result = self.read(given)
+        result = self.read(texts)
         if result.values is None:
             lines = [f"{name}: {message}" for name, message in result.problems.items()]
             raise UsageError(
@@ -225,9 +225,9 @@ class Calculator(Generic[T]):
             )
         return self.compute(result.values)
 
-    def to_json(self, given: dict[str, str]) -> dict[str, Any]:
+    def to_json(self, texts: dict[str, str]) -> dict[str, Any]:
         """Return inputs and answer as plain data, base units."""
-        result, outcome = self.answer(given), self.read(given)
+        result, outcome = self.answer(texts), self.read(texts)
         return {
             "calculator": self.name,
             "title": self.title,

@@ -21,14 +21,14 @@ def calculator_list(calculators: dict[str, Calculator[Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def result_text(one: Calculator[Any], given: dict[str, str]) -> str:
+def result_text(one: Calculator[Any], texts: dict[str, str]) -> str:
     """Return an answer as lines of at most 100 columns."""
-    result, outcome = one.answer(given), one.read(given)
+    result, outcome = one.answer(texts), one.read(texts)
     lines = [*_wrapped(f"{one.title}: {one.question}", 0), "", "inputs"]
     width = max(len(name) for name in one.specs)
     for name, spec in one.specs.items():
         value = f"{spec.text(outcome.resolved[name])} {spec.unit}".rstrip()
-        own = "" if given.get(name) else f", {spec.follows}" if spec.follow else ""
+        own = "" if texts.get(name) else f", {spec.follows}" if spec.follow else ""
         note = f" ({spec.note})" if spec.note else ""
         lines += _wrapped(f"  {name:<{width}}  {value}  {spec.label}{note}{own}", width + 4)
     lines += ["", *_wrapped(result.headline, 0), ""]
@@ -50,8 +50,8 @@ def result_text(one: Calculator[Any], given: dict[str, str]) -> str:
         for each in result.differences:
             theirs, ours = each.texts
             lines += _wrapped(f"  - {each.claim} ({each.where})", 4)
-            told = f"the same here: {ours}" if each.agrees else f"{theirs} there, {ours} here"
-            lines += _wrapped(f"    {told}. {each.why}", 4)
+            verdict = f"the same here: {ours}" if each.agrees else f"{theirs} there, {ours} here"
+            lines += _wrapped(f"    {verdict}. {each.why}", 4)
     lines += ["", "left out", *(line for x in result.left_out for line in _wrapped(f"  - {x}", 4))]
     return "\n".join(lines) + "\n"
 
@@ -95,9 +95,9 @@ def _cell(value: object) -> str:
     return "-" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def as_markdown(one: Calculator[Any], given: dict[str, str]) -> str:
+def as_markdown(one: Calculator[Any], texts: dict[str, str]) -> str:
     """Return an answer as Markdown."""
-    result, outcome = one.answer(given), one.read(given)
+    result, outcome = one.answer(texts), one.read(texts)
     rows = [
         (spec.label, f"{spec.text(outcome.resolved[name])} {spec.unit}".strip(), f"`{name}`")
         for name, spec in one.specs.items()

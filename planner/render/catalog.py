@@ -11,7 +11,7 @@ from hardware.catalogue import (
     ridge_points,
 )
 from hardware.parts import Accelerator, Link, Platform, Provenance
-from planner.documents import Blank, Code, Grid, Paragraph, Part, Spacing
+from planner.documents import Blank, Code, Grid, GridSpacing, Paragraph, Part
 from planner.errors import NoPartError
 from planner.units import format_bandwidth, format_link_speed, format_rate, format_size
 
@@ -44,7 +44,7 @@ def _accelerator_grid(catalogue: Catalogue) -> Grid:
             )
         )
     heads = ("accelerator", "memory", "HBM", "bf16 dense", "scale-up", "domain")
-    spacing = Spacing((28, 10, 11, 13, 11, 0), (0, 1, 1, 1, 1, 2))
+    spacing = GridSpacing((28, 10, 11, 13, 11, 0), (0, 1, 1, 1, 1, 2))
     return Grid(heads, tuple(rows), "Accelerators", (1, 2, 3, 4), spacing=spacing)
 
 
@@ -57,7 +57,7 @@ def _link_grid(catalogue: Catalogue) -> Grid:
         for link in catalogue.links.values()
     )
     heads = ("link", "kind", "per port, one way")
-    return Grid(heads, rows, "Links", (2,), spacing=Spacing((28, 10, 18), 1))
+    return Grid(heads, rows, "Links", (2,), spacing=GridSpacing((28, 10, 18), 1))
 
 
 def _platform_grid(catalogue: Catalogue) -> Grid:
@@ -71,7 +71,7 @@ def _platform_grid(catalogue: Catalogue) -> Grid:
         for platform in catalogue.platforms.values()
     )
     heads = ("instance or platform", "of", "node", "ports", "each")
-    return Grid(heads, rows, "Platforms", (4,), spacing=Spacing((28, 13, 22, 17, 9), 1))
+    return Grid(heads, rows, "Platforms", (4,), spacing=GridSpacing((28, 13, 22, 17, 9), 1))
 
 
 def port_bytes_per_device_s(catalogue: Catalogue, platform: Platform) -> float:
@@ -134,7 +134,7 @@ def sheet_document(sheet: Sheet) -> list[Part]:
             for point in sheet.ridge
         )
         caption = "  ridge points (FLOP per byte above which compute is the limit):"
-        spacing = Spacing((24, 9, 0), (0, 1, 2), 4, captioned=True)
+        spacing = GridSpacing((24, 9, 0), (0, 1, 2), 4, captioned=True)
         parts.append(Grid(("",) * 3, rows, caption, (1,), spacing=spacing))
     return parts
 
@@ -152,7 +152,7 @@ def _figure_parts(sheet: Sheet) -> list[Part]:
             note = f"[{number}]{status}"
         rows.append((label, value, note))
     return [
-        Grid(("",) * 3, tuple(rows), "Figures", spacing=Spacing(indent=2)),
+        Grid(("",) * 3, tuple(rows), "Figures", spacing=GridSpacing(indent=2)),
         Paragraph("  sources:"),
         *(Paragraph(source, label=f"    [{number}]") for source, number in sources.items()),
     ]

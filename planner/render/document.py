@@ -2,13 +2,13 @@
 
 from importlib import import_module
 
-from planner.documents import Answer, Part
+from planner.documents import LibraryAnswer, Part
 from planner.render.html import html
 from planner.render.markdown import markdown
 from planner.render.terminal import terminal_text
 from planner.text_lines import WIDTH
 
-__all__ = ["document", "html", "markdown", "text_of"]
+__all__ = ["answer_document", "html", "markdown", "text_of"]
 
 DOCUMENTS = {
     "Comparison": ("comparison", "comparison_document"),
@@ -28,7 +28,7 @@ Modules are imported when an answer of their kind is shown: together they take 3
 """
 
 
-def document(answer: Answer) -> list[Part]:
+def answer_document(answer: LibraryAnswer) -> list[Part]:
     """Return what people read of an answer."""
     module, function = DOCUMENTS[type(answer).__name__]
     answers = import_module(f"planner.render.answers.{module}")
@@ -36,6 +36,6 @@ def document(answer: Answer) -> list[Part]:
     return parts
 
 
-def text_of(answer: Answer, width: int = WIDTH) -> str:
+def text_of(answer: LibraryAnswer, width: int = WIDTH) -> str:
     """Return an answer as text of at most `width` columns, commands and tables apart."""
-    return terminal_text(document(answer), width)
+    return terminal_text(answer_document(answer), width)

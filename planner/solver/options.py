@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from planner.errors import UsageError
-from planner.frameworks.registry import stack_of
+from planner.frameworks.registry import default_stack
 from planner.option_names import option
 from planner.solver.calibration.file import Calibration, load_calibration
 from planner.specs.search.axis_values import (
@@ -76,7 +76,7 @@ class SolveOptions:
     @property
     def stack_name(self) -> str:
         """The profile that prices the plans."""
-        return self.stack or stack_of(self.framework)
+        return self.stack or default_stack(self.framework)
 
     def restricted(self) -> dict[str, frozenset[int]]:
         """Return the values that pins and lists leave, by axis; `UsageError` where none."""

@@ -2,7 +2,7 @@
 
 from costmodels.problem import Problem, run_by
 from costmodels.stacks import STACKS
-from planner.frameworks.registry import own_stacks, stack_of
+from planner.frameworks.registry import default_stack, own_stacks
 from planner.solver.calibration.apply import calibrated, calibrated_stack
 from planner.solver.calibration.file import Calibration
 from planner.solver.options import SolveOptions
@@ -44,7 +44,7 @@ def as_framework(problem: Problem, framework: str, calibration: Calibration) -> 
 
     A stack that the user chose by hand is taken to describe every framework.
     """
-    own = stack_of(framework)
+    own = default_stack(framework)
     chosen = problem.stack.name not in own_stacks()
     if chosen:
         return problem

@@ -13,13 +13,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from planner.errors import Problem, SpecError
+from planner.errors import InputProblem, SpecError
 from planner.option_names import option
 from planner.specs.cluster.pool_fields import settable
 from planner.specs.cluster.reader import read_cluster
 from planner.specs.examples import example_content, example_names, examples_folder
 from planner.specs.importers.dump_text import read_dump
-from planner.specs.importers.formats import FORMATS, find_format, text_of
+from planner.specs.importers.formats import FORMATS, find_format, reader_text
 from planner.specs.importers.huggingface.files import config_in_folder, mistaken_name
 from planner.specs.importers.huggingface.reader import read_as
 from planner.specs.importers.imported import Imported
@@ -135,7 +135,7 @@ def _load(path: FileOrContent, kind: Kind, overrides: Overrides = ()) -> Documen
         return _from_dict(path.content, kind, overrides, path.name)
     name = os.fspath(path)
     if not name:
-        raise SpecError(Problem(f"the name of the {kind} file is empty", "name a file"))
+        raise SpecError(InputProblem(f"the name of the {kind} file is empty", "name a file"))
     bare = _is_bare(name)
     folder = examples_folder()
     other: Kind = "cluster" if kind == "model" else "model"
@@ -148,7 +148,9 @@ def _load(path: FileOrContent, kind: Kind, overrides: Overrides = ()) -> Documen
             close = close_names(name, [*examples, *example_names(other)], 2)
             guess = f"did you mean {' or '.join(close)}? " if close else ""
             message = f"no file and no example called {name!r}"
-            raise SpecError(Problem(message, f"{guess}{kind} examples: {', '.join(examples)}"))
+            raise SpecError(
+                InputProblem(message, f"{guess}{kind} examples: {', '.join(examples)}")
+            )
     name = _file_meant(name, kind)
     return _of_text(_text_of_file(name), name, overrides)
 
@@ -161,7 +163,7 @@ def file_content(path: str | os.PathLike[str], kind: Kind) -> Content | None:
     """
     name = os.fspath(path)
     if not name:
-        raise SpecError(Problem(f"the name of the {kind} file is empty", "name a file"))
+        raise SpecError(InputProblem(f"the name of the {kind} file is empty", "name a file"))
     if _is_bare(name) and not Path(name).is_file():
         model_folder = kind == "model" and Path(name).is_dir()
         if not model_folder or name in example_names(kind):
@@ -199,7 +201,7 @@ def _file_meant(name: str, kind: Kind) -> str:
         raise error
     if not path.exists() and not path.parent.is_dir() and re.fullmatch(_HUB_NAME, name):
         fix = f"a model of the Hugging Face Hub? Fetch its file: hf download {name} config.json"
-        raise SpecError(Problem("no such file", fix, name))
+        raise SpecError(InputProblem("no such file", fix, name))
     return name
 
 
@@ -224,7 +226,7 @@ def _from_dict(
 ) -> Document:
     """Return Python data as a document, whatever format it has the structure of."""
     if isinstance(data, Mapping) and not any(key in data for key in KEYS[kind]):
-        text = text_of(data)
+        text = reader_text(data)
         if form := find_format(text):
             return _of_import(form.read(text, file, dict(overrides)), file)
     return Document(data, file)
@@ -244,7 +246,9 @@ def import_model(
     if form is None or form.kind != "model":
         what = f"is a {form.title}, no model" if form else "is of no format that says a model"
         titles = ", ".join(x.title for x in FORMATS if x.kind == "model")
-        raise SpecError(Problem(what, f"formats: {titles}; `planner check-spec` reads ours", file))
+        raise SpecError(
+            InputProblem(what, f"formats: {titles}; `planner check-spec` reads ours", file)
+        )
     imported = read_as(text, file, as_type) if as_type else form.read(text, file, {})
     if name:
         imported = imported.changed(("model", "name"), name, "--name")

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from planner.errors import Problem, SpecError
+from planner.errors import InputProblem, SpecError
 from planner.specs.cluster.pool_fields import DEVICES, drop_rival, nodes_of, spelled_out
 from planner.specs.yaml.document import Document, KeyPath, path_text
 from planner.sweeps.fields import section_of
@@ -66,7 +66,7 @@ def _put(
     if not isinstance(inner, dict | list):
         here = path_text(parts)
         message = f"{here} is {shown_value(inner)}, and has no {rest[0]!r} inside"
-        raise SpecError(Problem(message, "", origin))
+        raise SpecError(InputProblem(message, "", origin))
     target[key] = inner = inner.copy()
     _put(inner, rest, value, parts, origin)
 
@@ -79,4 +79,4 @@ def _key(target: Any, name: str, parts: KeyPath | list[str | int], origin: str) 
     here = path_text(parts)
     message = f"no item {name!r} in {here}, a list of {len(target)}"
     fix = f"use an index from 0 to {len(target) - 1}" if target else "add items in the file"
-    raise SpecError(Problem(message, fix, origin))
+    raise SpecError(InputProblem(message, fix, origin))

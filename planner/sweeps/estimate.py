@@ -143,10 +143,10 @@ def points_of_a_search(sweep: Sweep) -> float:
 
 def no_point(sweep: Sweep) -> SpecError:
     """Return what to say where the constraints leave nothing."""
-    from planner.errors import Problem
+    from planner.errors import InputProblem
 
     message = f"no point keeps the constraints: {sweep.why_empty()}"
-    return SpecError(Problem(message, "loosen a constraint of `where:`, or widen an axis"))
+    return SpecError(InputProblem(message, "loosen a constraint of `where:`, or widen an axis"))
 
 
 def _processors() -> int:

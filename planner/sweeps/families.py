@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from costmodels.parameters import total_params
-from planner.errors import Problem, SpecError
+from planner.errors import InputProblem, SpecError
 from planner.specs.inputs import ModelInput
 from planner.specs.loader import load_model, model_from_dict
 from planner.units import format_count
@@ -89,7 +89,7 @@ class Family:
         low, high = self.params[0] / REACH, self.params[-1] * REACH
         if not low <= n_params <= high:
             raise SpecError(
-                Problem(
+                InputProblem(
                     f"{format_count(n_params)} parameters are beyond the family {self.name}",
                     f"ask for {format_count(low)} to {format_count(high)}, or give a model nearer",
                 )
@@ -185,7 +185,7 @@ class Family:
         if not fitting:
             wanted = format_count(n_params)
             raise SpecError(
-                Problem(
+                InputProblem(
                     f"no sizes of the family {self.name} give {wanted} parameters within"
                     f" {FITTED_WITHIN:.0%}",
                     "ask for another number, or give a model nearer to it",
@@ -231,14 +231,14 @@ def family_of(models: Sequence[ModelInput]) -> Family:
     """Return the family of models that are read; see `load_family`."""
     if len(models) < 2:
         fix = "name two or more, such as [llama3-8b, llama3-70b, llama3-405b]"
-        raise SpecError(Problem(f"a family needs two models, and has {len(models)}", fix))
+        raise SpecError(InputProblem(f"a family needs two models, and has {len(models)}", fix))
     sized = sorted(models, key=lambda x: total_params(x.shape, x.job.seq_len))
     params = [total_params(x.shape, x.job.seq_len) for x in sized]
     names = [x.shape.name for x in sized]
     for i in range(1, len(sized)):
         if params[i] <= params[i - 1] * (1 + GIVEN_WITHIN):
             what = f"{names[i - 1]} and {names[i]} have about the same parameters"
-            raise SpecError(Problem(what, "leave one of them out"))
+            raise SpecError(InputProblem(what, "leave one of them out"))
     for key in AGREEING:
         _check_alike(names, [getattr(x.shape, key) for x in sized], key)
     _check_alike(names, ["moe" in x.document["model"] for x in sized], "moe")
@@ -250,7 +250,7 @@ def _check_alike(names: Sequence[str], values: Sequence[object], key: str) -> No
     for name, value in zip(names, values, strict=True):
         if value != values[0]:
             what = f"{names[0]} and {name} differ in `{key}`: {values[0]} and {value}"
-            raise SpecError(Problem(what, "give models of one family"))
+            raise SpecError(InputProblem(what, "give models of one family"))
 
 
 def _as_file(model: ModelInput) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from planner.errors import PlannerError, Problem, SpecError, UsageError
+from planner.errors import InputProblem, PlannerError, SpecError, UsageError
 from planner.solver.answer.result_parts import calibration_json
 from planner.solver.options import SolveOptions
 from planner.solver.request import SolveRequest
@@ -143,7 +143,7 @@ class Sweep:
         """Return the inputs of a point; `PlannerError` where its values make none."""
         result = self.inputs_at(point.values)
         if point.fault:
-            raise SpecError(Problem(point.fault))
+            raise SpecError(InputProblem(point.fault))
         return result
 
     def options_of(self, point: Point) -> SolveOptions:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from planner.errors import Location, PlannerError, SpecError
-from planner.option_names import REQUEST_FIELDS, Message, in_request
+from planner.option_names import REQUEST_FIELDS, OptionMessage, in_request
 
 TYPE = "urn:parallelism-planner:problem:"
 """Beginning of the `type` of every problem; the code follows."""
@@ -191,7 +191,7 @@ def _fault(
     of_options = {"message": message, "fix": fix, "source": source}
     of_fields: dict[str, Any] = {key: in_request(text, fields) for key, text in of_options.items()}
     rule = _RULE.search(message)
-    if isinstance(message, Message) and not where.get("field"):
+    if isinstance(message, OptionMessage) and not where.get("field"):
         where["field"] = next((fields[x] for x in message.options if x in fields), "")
     in_options = {key: str(x) for key, x in of_options.items() if of_fields[key] != x}
     return Fault(**of_fields, **where, rule=rule[0] if rule else "", in_options=in_options or None)

@@ -17,7 +17,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from planner.errors import Problem as Wrong
+from planner.errors import InputProblem as Wrong
 from planner.errors import SpecError
 from planner.specs.yaml.document import Document, close_names, parse_yaml, read_text
 from service.handlers.limits import RequestLimits

@@ -1,7 +1,6 @@
 """What the tests of the emitters share: a pool, a layout, golden files, a reader of recipes."""
 
 import ast
-import os
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ from costmodels.plans import Layout
 from costmodels.shapes import ModelShape, TrainingJob
 from costmodels.testing import toy_accelerator
 from hardware.parts import Link, Pool
+from tests.snapshots import check_snapshot
 
 GOLDENS = Path(__file__).parents[1] / "goldens" / "emit"
 HEADER = ["plan 0123456789ab of result ba9876543210", "planner 0.1.0"]
@@ -46,12 +46,8 @@ def layout(shape: ModelShape = LLAMA3_8B, **changes: Any) -> Layout:
 
 
 def golden(name: str, text: str) -> None:
-    """Compare with the stored text; UPDATE_GOLDENS=1 stores it anew."""
-    file = GOLDENS / name
-    if os.environ.get("UPDATE_GOLDENS") == "1":
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
-    assert text == file.read_text(), f"{file} differs; UPDATE_GOLDENS=1 stores the new text"
+    """Compare with the stored text; `pytest --renew` stores it anew."""
+    check_snapshot(GOLDENS / name, text)
 
 
 def keywords_of(recipe: str, call: str) -> dict[str, Any]:

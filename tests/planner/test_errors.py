@@ -7,7 +7,7 @@ import pytest
 
 import planner
 from planner import errors
-from planner.errors import DETAILS, BadValue, PlannerError, Problem, SpecError, UsageError
+from planner.errors import DETAILS, BadValue, InputProblem, PlannerError, SpecError, UsageError
 from planner.option_names import option
 
 
@@ -31,19 +31,19 @@ def test_every_error_is_in_the_tree_and_has_an_exit_code(name, code):
 
 
 def test_a_problem_reads_as_one_block():
-    problem = Problem(
+    problem = InputProblem(
         "unknown accelerator 'h1000'", "did you mean h100?", "c.yaml", 7, 12, "pools.0"
     )
     assert str(problem) == (
         "c.yaml:7:12: pools.0: unknown accelerator 'h1000'\n  fix: did you mean h100?"
     )
-    assert str(Problem("is empty", file="c.yaml")) == "c.yaml: is empty"
-    assert str(Problem("bad", file="c.yaml", line=3)) == "c.yaml:3: bad"
-    assert str(Problem("bad", path="a.b")) == "a.b: bad"
+    assert str(InputProblem("is empty", file="c.yaml")) == "c.yaml: is empty"
+    assert str(InputProblem("bad", file="c.yaml", line=3)) == "c.yaml:3: bad"
+    assert str(InputProblem("bad", path="a.b")) == "a.b: bad"
 
 
 def test_a_spec_error_lists_ten_problems_and_counts_the_rest():
-    error = SpecError([Problem(f"p{i}") for i in range(13)])
+    error = SpecError([InputProblem(f"p{i}") for i in range(13)])
     assert len(error.problems) == 13
     lines = str(error).splitlines()
     assert lines[0] == "p0"
@@ -70,7 +70,7 @@ class TestCodes:
         refused = UsageError(option("max") + ": recompute has no order", "", code="bad-value")
         assert (refused.code, refused.field) == ("bad-option.bad-value", "at_most")
         assert refused.location is None
-        wrong = SpecError(Problem("is wrong", "", "c.yaml", 7, 18, "pools.0.nodes"))
+        wrong = SpecError(InputProblem("is wrong", "", "c.yaml", 7, 18, "pools.0.nodes"))
         assert (wrong.code, wrong.field) == ("bad-specification", "pools.0.nodes")
         assert str(wrong.location) == "c.yaml:7:18"
 

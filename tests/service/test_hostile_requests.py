@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.errors import Problem as Wrong
+from planner.errors import InputProblem as Wrong
 from planner.errors import SearchError, SpecError, UsageError
 from service.handlers.calls import CALLS, RunningCall, answer, call, measure, read_request
 from service.handlers.documents import looks_like_path

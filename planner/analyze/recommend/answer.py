@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from planner.documents import Answer
+from planner.documents import LibraryAnswer
 from planner.solver.answer.result import SCHEMA_VERSION, Plan
 
 
 @dataclass(frozen=True, slots=True)
-class Recommendation(Answer):
+class Recommendation(LibraryAnswer):
     """What was asked, what the answer is, how it was found, and the plan that shows it."""
 
     question: str

@@ -34,7 +34,7 @@ from costmodels.plans import Layout
 from costmodels.problem import Problem
 from costmodels.run.goodput import checkpoint_time_s, goodput, saved_bytes
 from planner.analyze.replan.resharding import holdings, lacking_bytes, port_bytes_per_s, survives
-from planner.documents import Answer
+from planner.documents import LibraryAnswer
 from planner.errors import BadValue, EmitError, SearchError, SpecError, UsageError
 from planner.option_names import option
 from planner.solver.answer.result import Plan, Result
@@ -127,7 +127,7 @@ class CarryOn:
 
 
 @dataclass(frozen=True, slots=True)
-class Replan(Answer):
+class Replan(LibraryAnswer):
     """The answer of `replan`."""
 
     old: Plan

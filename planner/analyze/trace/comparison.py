@@ -36,7 +36,7 @@ from planner.analyze.kineto.measurement import (
 from planner.analyze.kineto.reader import events_of, header_of, ranks_of_job, read_kineto
 from planner.analyze.trace.findings import findings
 from planner.analyze.trace.summary import is_drawn, measure_drawn
-from planner.documents import Answer
+from planner.documents import LibraryAnswer
 from planner.errors import UsageError
 from planner.frameworks.launchers.placement import dense_grid
 from planner.solver.answer.result import Plan
@@ -181,7 +181,7 @@ class TrafficRow:
 
 
 @dataclass(frozen=True, slots=True)
-class TraceComparison(Answer):
+class TraceComparison(LibraryAnswer):
     """Traces of one or more ranks beside one plan."""
 
     plan: Plan

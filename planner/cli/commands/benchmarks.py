@@ -45,14 +45,14 @@ def run_measure(cluster: str, out: str, nodes: int, pool: str) -> int:
     """Write the script and say how to start it on a cluster; return the exit code."""
     lines = []
     if cluster:
-        given = load_cluster(cluster)
-        here = (given.pool(pool) if pool else given).cluster.pools[0]
+        cluster_input = load_cluster(cluster)
+        here = (cluster_input.pool(pool) if pool else cluster_input).cluster.pools[0]
         if nodes > here.n_nodes:
             raise UsageError(f"--nodes {nodes}, and {here.name} has {here.n_nodes}")
         lines = _start_lines(
             cluster, here.devices_per_node, nodes or min(USUAL_NODES, here.n_nodes), out
         )
-        if len(given.cluster.pools) > 1 and not pool:
+        if len(cluster_input.cluster.pools) > 1 and not pool:
             lines.append(f"pool {here.name}, the first; --pool names another")
     elif pool:
         raise UsageError("--pool names a pool of a cluster", "planner measure CLUSTER --pool NAME")

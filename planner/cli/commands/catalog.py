@@ -25,7 +25,7 @@ def catalog_list_command() -> None:
 
 
 @catalog_app.command("show")
-def catalog_show(
+def catalog_show_command(
     name: Annotated[
         str, typer.Argument(help="An accelerator, a link, a server or a cloud machine.")
     ],

@@ -6,7 +6,7 @@ import typer
 
 from planner.cli.command_arguments import ImportArguments
 from planner.cli.plugins import Subcommands
-from planner.cli.signatures import with_options
+from planner.cli.signatures import records_as_options
 
 import_app = typer.Typer(
     cls=Subcommands,
@@ -38,7 +38,7 @@ def import_model_command(
 
 
 @import_app.command("cluster")
-@with_options
+@records_as_options
 def import_cluster_command(
     files: Annotated[
         list[str],

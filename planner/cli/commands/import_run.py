@@ -25,7 +25,7 @@ def run_import_model(file: str, out: str, name: str, as_type: str) -> None:
 
 def run_import_cluster(files: Sequence[str], arguments: ImportArguments) -> None:
     """Run `planner import cluster`."""
-    partition, nodes, most_nodes = arguments.partition, arguments.nodes, arguments.most
+    partition, nodes, most_nodes = arguments.partition, arguments.nodes, arguments.most_nodes
     bounds = (
         ("--nics", arguments.nics, 1024),
         ("--devices", arguments.devices, 1024),

@@ -38,12 +38,12 @@ def run_compare(
 ) -> None:
     """Run `planner compare`: print measured steps beside a plan."""
     from planner.analyze.trace.comparison import compare_traces
-    from planner.render.document import document, markdown
+    from planner.render.document import answer_document, markdown
 
     check_format(form, ["table", "json", "md"])
     _, _, problem, plan = opened_plan(reference)
     comparison = compare_traces(traces, problem, plan, steps, rank)
-    text = markdown(document(comparison)) if form == "md" else printed(comparison, form)
+    text = markdown(answer_document(comparison)) if form == "md" else printed(comparison, form)
     sys.stdout.write(text)
 
 

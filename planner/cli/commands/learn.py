@@ -16,24 +16,24 @@ def run_learn(name: str, settings: list[str], form: str) -> int:
 
     if form not in FORMATS:
         raise UsageError(f"--format: unknown {form!r}", f"one of {', '.join(FORMATS)}")
-    known = calculators()
+    by_name = calculators()
     if not name:
         if settings:
             raise UsageError("--set needs a calculator", "planner learn NAME --set key=value")
         if form == "json":
             data = [
                 {"name": x.name, "title": x.title, "question": x.question, "inputs": list(x.specs)}
-                for x in known.values()
+                for x in by_name.values()
             ]
             sys.stdout.write(json.dumps({"calculators": data}, indent=1) + "\n")
         else:
-            sys.stdout.write(calculator_list(known))
+            sys.stdout.write(calculator_list(by_name))
         return 0
-    if name not in known:
-        near = close_names(name, list(known))
-        fix = f"did you mean {' or '.join(near)}?" if near else f"one of {', '.join(known)}"
+    if name not in by_name:
+        near = close_names(name, list(by_name))
+        fix = f"did you mean {' or '.join(near)}?" if near else f"one of {', '.join(by_name)}"
         raise UsageError(f"no calculator called {name!r}", fix)
-    one = known[name]
+    one = by_name[name]
     arguments = {}
     for item in settings:
         key, equals, value = item.partition("=")

@@ -6,10 +6,10 @@ import typer
 
 from planner.cli.command_arguments import CalibrateArguments
 from planner.cli.options import CalibrationFile, PoolName
-from planner.cli.signatures import with_options
+from planner.cli.signatures import records_as_options
 
 
-def validate(
+def validate_command(
     points: Annotated[
         str,
         typer.Argument(
@@ -30,7 +30,7 @@ def validate(
     raise typer.Exit(run_validate(points, models, hardware, form, by, calibration))
 
 
-def measure(
+def measure_command(
     cluster: Annotated[
         str,
         typer.Argument(metavar="[CLUSTER]", help="Says how to start the script there."),
@@ -49,9 +49,9 @@ def measure(
     raise typer.Exit(run_measure(cluster, out, nodes, pool))
 
 
-@with_options
-def calibrate(
-    given: Annotated[
+@records_as_options
+def calibrate_command(
+    files: Annotated[
         list[str],
         typer.Argument(
             metavar="[RUNS.csv | LOG...]",
@@ -68,9 +68,9 @@ def calibrate(
     if arguments.reference:
         from planner.cli.commands.reference import run_calibrate_reference
 
-        raise typer.Exit(run_calibrate_reference(given, arguments))
+        raise typer.Exit(run_calibrate_reference(files, arguments))
     if arguments.nccl_tests or arguments.measured:
         from planner.cli.commands.benchmarks import run_calibrate_measured
 
-        raise typer.Exit(run_calibrate_measured(given, arguments))
-    raise typer.Exit(run_calibrate(given, arguments))
+        raise typer.Exit(run_calibrate_measured(files, arguments))
+    raise typer.Exit(run_calibrate(files, arguments))

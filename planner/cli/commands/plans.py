@@ -180,7 +180,7 @@ def run_recommend(question: str, model: str, cluster: str, arguments: RecommendA
     """Run `planner recommend`; return the exit code (3 when there is no answer)."""
     from planner.analyze.recommend.devices import recommend
 
-    most_nodes, step = size(arguments.most, "--most"), size(arguments.step, "--step")
+    most_nodes, step = size(arguments.most_nodes, "--most"), size(arguments.step, "--step")
     check_format(arguments.form)
     result = recommend(
         question,

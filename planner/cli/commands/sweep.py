@@ -132,10 +132,10 @@ def _say_start(sweep: Sweep, path: Path) -> None:
     there = path.exists()
     left = partial_path(path)
     if not there:
-        again = f", going on with {left}" if left.exists() else ""
+        continuation = f", going on with {left}" if left.exists() else ""
         n = f"{sweep.n_points:,} point{'s' * (sweep.n_points != 1)}"
         less = " before constraints" if sweep.constraints else ""
-        sys.stderr.write(f"sweep {sweep.name}: {n}{less}, to {path}{again}\n")
+        sys.stderr.write(f"sweep {sweep.name}: {n}{less}, to {path}{continuation}\n")
         sys.stderr.writelines(f"  note: {note}\n" for note in remarks(sweep))
 
 
@@ -210,10 +210,10 @@ def short_time(time_s: float) -> str:
         (60, "min", 1, "s"),
     ):
         if total >= size:
-            whole, rest = divmod(total, size)
-            unit = "day" if unit == "days" and whole == 1 else unit
+            count, rest = divmod(total, size)
+            unit = "day" if unit == "days" and count == 1 else unit
             part = rest // small
-            return f"{whole} {unit} {part} {small_unit}" if part else f"{whole} {unit}"
+            return f"{count} {unit} {part} {small_unit}" if part else f"{count} {unit}"
     return f"{total} s"
 
 
@@ -240,45 +240,46 @@ def sweep_run_text(run: SweepRun) -> str:
     return "\n".join(lines) + "\n"
 
 
-def estimate_text(sweep: Sweep, found: Estimate) -> str:
+def estimate_text(sweep: Sweep, forecast: Estimate) -> str:
     """Return what a sweep would take, and how that is known."""
     lines = described_sweep(sweep)
-    about = "" if found.exact else "about "
-    if sweep.constraints or found.n_points != found.n_combinations:
+    about = "" if forecast.exact else "about "
+    if sweep.constraints or forecast.n_points != forecast.n_combinations:
         lines.append(
-            f"points: {found.n_combinations:,} before constraints, {about}{found.n_points:,} after"
+            f"points: {forecast.n_combinations:,} before constraints,"
+            f" {about}{forecast.n_points:,} after"
         )
     else:
-        lines.append(f"points: {found.n_points:,}")
-    if found.n_invalid:
+        lines.append(f"points: {forecast.n_points:,}")
+    if forecast.n_invalid:
         lines.append(
-            f"  {about}{found.n_invalid:,} make no valid inputs and become rows that say"
-            f" so, such as: {' '.join(found.first_fault.split())}"
+            f"  {about}{forecast.n_invalid:,} make no valid inputs and become rows that say"
+            f" so, such as: {' '.join(forecast.first_fault.split())}"
         )
-    n_valid = found.n_points - found.n_invalid
-    if found.n_searches < n_valid:
+    n_valid = forecast.n_points - forecast.n_invalid
+    if forecast.n_searches < n_valid:
         lines.append(
-            f"  {about}{n_valid - found.n_searches:,} differ from others in price, power"
+            f"  {about}{n_valid - forecast.n_searches:,} differ from others in price, power"
             " or failures alone and need no search"
         )
-    lines += _time_lines(found)
-    size = found.n_points * ROW_BYTES
+    lines += _time_lines(forecast)
+    size = forecast.n_points * ROW_BYTES
     lines.append(f"size: about {max(1, round(size / 1e6)):,} MB on the disk while it runs")
     return "\n".join(lines) + "\n"
 
 
-def _time_lines(found: Estimate) -> list[str]:
-    if found.time_s is None or found.work_s is None:
+def _time_lines(forecast: Estimate) -> list[str]:
+    if forecast.time_s is None or forecast.work_s is None:
         return ["time: nothing to search"]
-    on = f"{found.n_workers} processors" if found.n_workers > 1 else "one processor"
+    on = f"{forecast.n_workers} processors" if forecast.n_workers > 1 else "one processor"
     busy = "of this machine, as busy as it is now"
-    lines = [f"time: about {short_time(found.time_s)} on {on} {busy}"]
-    firsts = [t.first_s for t in found.timings]
-    nexts = [time_s for timing in found.timings for time_s in timing.next_s]
+    lines = [f"time: about {short_time(forecast.time_s)} on {on} {busy}"]
+    firsts = [t.first_s for t in forecast.timings]
+    nexts = [time_s for timing in forecast.timings for time_s in timing.next_s]
     n_timed = len(firsts) + len(nexts)
     lines.append(
         f"  timed: {n_timed} point{'s' * (n_timed != 1)} of {len(firsts)} of"
-        f" {found.n_groups:,} groups"
+        f" {forecast.n_groups:,} groups"
         " (one model on one number of devices each); the first of a group took"
         f" {_span(firsts)}" + (f", the next {_span(nexts)}" if nexts else "")
     )

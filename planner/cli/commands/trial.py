@@ -5,7 +5,7 @@ import shlex
 import sys
 import textwrap
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from planner.cli.files import write_files
 from planner.errors import EmitError, FileError, SearchError, UsageError
 from planner.frameworks.emitted_text import nodes
 from planner.frameworks.launchers.files import parse_launchers
-from planner.frameworks.registry import check_framework, stack_of
+from planner.frameworks.registry import check_framework, default_stack
 from planner.measure.trial.logs import MAX_BYTES, read_log
 from planner.measure.trial.rerank import (
     Reranked,
@@ -102,16 +102,46 @@ def run_trial(model: str, cluster: str, arguments: TrialArguments, typed: Sequen
         [plan.breakdown.time_s for plan in candidates], [plan.layout for plan in candidates]
     )
     chosen = [candidates[i] for i in outcome.chosen]
+    trial = _Trial(result, chosen, outcome, framework, steps)
     written: list[str] = []
     if out:
         question = shlex.join(["planner", *typed])
-        written = _write(Path(out), result, chosen, outcome, framework, steps, launchers, question)
-    data = _trial_json(result, chosen, outcome, framework, steps)
+        written = _write(Path(out), trial, launchers, question)
     if form == "json":
-        sys.stdout.write(json.dumps(data, indent=1) + "\n")
+        sys.stdout.write(json.dumps(trial.to_json(), indent=1) + "\n")
     else:
-        sys.stdout.write(_trial_text(result, chosen, outcome, framework, out, written))
+        sys.stdout.write(_trial_text(trial, out, written))
     return result.exit_code
+
+
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """Plans worth timing, and how they are run."""
+
+    result: Result
+    plans: Sequence[Plan]
+    shortlist: Shortlist
+    framework: str
+    steps: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what trial.json holds."""
+        return {
+            "schema_version": "1.0",
+            "result_id": self.result.result_id,
+            "framework": self.framework,
+            "steps": self.steps,
+            "shortlist": self.shortlist.to_json(),
+            "plans": [
+                {
+                    "plan_id": plan.plan_id,
+                    "rank": plan.rank,
+                    "folder": _folder(plan),
+                    "predicted_s": plan.step_time_s,
+                }
+                for plan in self.plans
+            ],
+        }
 
 
 def _runnable(result: Result, framework: str) -> list[Plan]:
@@ -129,68 +159,39 @@ def _folder(plan: Plan) -> str:
     return f"{plan.rank}-{plan.plan_id}"
 
 
-def promise(found: Shortlist) -> list[str]:
+def promise(choice: Shortlist) -> list[str]:
     """Return what a shortlist promises, in sentences."""
-    n = len(found.chosen)
-    if n == found.n_candidates:
+    n = len(choice.chosen)
+    if n == choice.n_candidates:
         return [f"These are all {n} plans that run."]
     return [
-        f"One of these {n} of {found.n_candidates} is the fastest, or within {NEAR_FRAC:.0%} of "
-        f"it, with probability {found.probability:.2f}; the first alone with "
-        f"{found.probability_of_first:.2f}.",
-        f"Expected regret: {found.expected_regret:.1%} after timing all {n}, "
-        f"{found.regret_of_first:.1%} with the first alone.",
+        f"One of these {n} of {choice.n_candidates} is the fastest, or within {NEAR_FRAC:.0%} of "
+        f"it, with probability {choice.probability:.2f}; the first alone with "
+        f"{choice.probability_of_first:.2f}.",
+        f"Expected regret: {choice.expected_regret:.1%} after timing all {n}, "
+        f"{choice.regret_of_first:.1%} with the first alone.",
     ]
 
 
-def _trial_json(
-    result: Result, chosen: Sequence[Plan], found: Shortlist, framework: str, steps: int
-) -> dict[str, Any]:
-    return {
-        "schema_version": "1.0",
-        "result_id": result.result_id,
-        "framework": framework,
-        "steps": steps,
-        "shortlist": found.to_json(),
-        "plans": [
-            {
-                "plan_id": plan.plan_id,
-                "rank": plan.rank,
-                "folder": _folder(plan),
-                "predicted_s": plan.step_time_s,
-            }
-            for plan in chosen
-        ],
-    }
-
-
-def _write(
-    folder: Path,
-    result: Result,
-    chosen: Sequence[Plan],
-    found: Shortlist,
-    framework: str,
-    steps: int,
-    launchers: tuple[str, ...],
-    question: str,
-) -> list[str]:
+def _write(folder: Path, trial: _Trial, launchers: tuple[str, ...], question: str) -> list[str]:
     """Write the folder of a trial; return the names of what is in it."""
+    result = trial.result
     model = model_from_dict(result.inputs["model"])
     cluster = cluster_from_dict(result.inputs["cluster"])
     dispatch = STACKS[read_options(result.inputs["options"]).stack_name].expert_dispatch
-    short_runs = ShortRuns(framework, steps, launchers, dispatch)
+    short_runs = ShortRuns(trial.framework, trial.steps, launchers, dispatch)
     runs = []
-    for plan in chosen:
+    for plan in trial.plans:
         own, pool = with_recipe(model, plan.precision), cluster.pool(plan.pool)
         header = header_lines((own, pool), plan, plan.breakdown, result.result_id)
         files = trial_files(own, pool, plan, header, short_runs)
         write_files(folder / _folder(plan), files)
         runs.append((_folder(plan), plan))
-    data = _trial_json(result, chosen, found, framework, steps)
+    remarks = promise(trial.shortlist)
     top = {
-        "README.md": readme(runs, framework, steps, question, promise(found)),
+        "README.md": readme(runs, trial.framework, trial.steps, question, remarks),
         RESULT: result.dumps(),
-        TRIAL: json.dumps(data, indent=1) + "\n",
+        TRIAL: json.dumps(trial.to_json(), indent=1) + "\n",
         MODEL: _yaml(result.inputs["model"]),
         CLUSTER: _yaml(result.inputs["cluster"]),
     }
@@ -202,21 +203,14 @@ def _yaml(data: Any) -> str:
     return str(yaml.safe_dump(data, sort_keys=False, allow_unicode=True))
 
 
-def _trial_text(
-    result: Result,
-    chosen: Sequence[Plan],
-    found: Shortlist,
-    framework: str,
-    out: str,
-    written: Sequence[str],
-) -> str:
-    lines = [*lines_of(heading_parts(result)), ""]
+def _trial_text(trial: _Trial, out: str, written: Sequence[str]) -> str:
+    lines = [*lines_of(heading_parts(trial.result)), ""]
     lines += [
-        f"worth timing with {framework_rules(framework).title}:",
-        *lines_of([plan_grid(chosen)]),
+        f"worth timing with {framework_rules(trial.framework).title}:",
+        *lines_of([plan_grid(trial.plans)]),
         "",
     ]
-    for sentence in promise(found):
+    for sentence in promise(trial.shortlist):
         lines += wrapped("", sentence)
     if out:
         lines += wrapped("wrote", f"{out}: {', '.join(written)}")
@@ -284,7 +278,7 @@ def _options_of_search(model: str, cluster: str, arguments: TrialArguments) -> d
 
 def _own_stack(stack: str, framework: str) -> str:
     """Return the stack that was chosen by hand; empty where it is the framework's."""
-    return "" if stack == stack_of(framework) else stack
+    return "" if stack == default_stack(framework) else stack
 
 
 def _read_trial(place: Path) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -304,27 +298,27 @@ def _read_trial(place: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     return results[0], results[1]
 
 
-def _named_logs(logs: Sequence[str], known: Sequence[str]) -> dict[str, list[Path]]:
+def _named_logs(logs: Sequence[str], plan_ids: Sequence[str]) -> dict[str, list[Path]]:
     """Return the files of `--log PLAN=FILE` by plan id."""
     arguments: dict[str, list[Path]] = {}
     for item in logs:
         plan, equals, file = item.partition("=")
-        matches = [name for name in known if plan and name.startswith(plan)]
+        matches = [name for name in plan_ids if plan and name.startswith(plan)]
         if not equals or len(matches) != 1:
             raise UsageError(
                 f"--log: {item!r} names no plan of the trial",
-                f"--log PLAN=FILE with one of {', '.join(known)}",
+                f"--log PLAN=FILE with one of {', '.join(plan_ids)}",
             )
         arguments.setdefault(matches[0], []).append(Path(file))
     return arguments
 
 
 def _trialled(
-    place: Path, one: dict[str, Any], given: dict[str, list[Path]], n_steps: int
+    place: Path, one: dict[str, Any], logs_by_plan: dict[str, list[Path]], n_steps: int
 ) -> Trialled:
     """Return a plan of the shortlist with what its logs say."""
     model, cluster, problem, plan = open_plan(f"{place / RESULT}#{one['plan_id']}")
-    files = given.get(one["plan_id"])
+    files = logs_by_plan.get(one["plan_id"])
     if files is None:
         files = _logs_in(place / str(one["folder"]))
     if not files:
@@ -368,14 +362,14 @@ def _tail(file: Path) -> str:
         raise EmitError(f"cannot read {file}: {error.strerror}", "--log PLAN=FILE") from None
 
 
-def reranked_text(found: Reranked, folder: str, framework: str, options: SolveOptions) -> str:
+def reranked_text(reranked: Reranked, folder: str, framework: str, options: SolveOptions) -> str:
     """Return the answer of `planner trial --read` as text of at most 100 columns, commands apart.
 
     `options` are those of the trial, to write the command that asks the same again.
     """
     lines = [f"trial in {folder} with {framework_rules(framework).title}", ""]
-    lines += _log_rows(found.trialled)
-    for one in found.trialled:
+    lines += _log_rows(reranked.trialled)
+    for one in reranked.trialled:
         message = [one.refused] * bool(one.refused)
         message += [
             note for note in (one.reading.notes if one.reading else ()) if note not in message
@@ -383,22 +377,22 @@ def reranked_text(found: Reranked, folder: str, framework: str, options: SolveOp
         for text in message:
             lines += wrapped(f"  {one.plan.plan_id}:", text)
     lines.append("")
-    if found.anchored is None:
+    if reranked.anchored is None:
         lines += wrapped(
             "", "No log gives a step time or says that memory ran out: nothing to go by."
         )
         return "\n".join(lines) + "\n"
-    used = calibration_json(found.anchored.calibration)
-    lines += lines_of(calibration_parts({"calibration": True}, used, found.anchored.notes))
-    lines += ["", *_ranking_rows(found)]
-    if any(row.measured for row in found.rows):
+    used = calibration_json(reranked.anchored.calibration)
+    lines += lines_of(calibration_parts({"calibration": True}, used, reranked.anchored.notes))
+    lines += ["", *_ranking_rows(reranked)]
+    if any(row.measured for row in reranked.rows):
         lines += wrapped(
             "",
             f"better: probability that it beats the best measured by {NEAR_FRAC:.0%}; predictions "
             "carry what measured plans like them were off by",
         )
-    lines += ["", *_changes(found)]
-    best = next((row for row in found.rows if row.measured), None)
+    lines += ["", *_changes(reranked)]
+    best = next((row for row in reranked.rows if row.measured), None)
     if best:
         plan = best.plan.plan_id
         lines.append(f"next: planner emit {folder}/{RESULT}#{plan} --for {framework} --out DIR")
@@ -455,11 +449,11 @@ def _log_rows(trialled: Sequence[Trialled]) -> list[str]:
     return _table(titles, [row(one) for one in trialled], (0, 7))
 
 
-def _ranking_rows(found: Reranked) -> list[str]:
-    last = max((i for i, row in enumerate(found.rows) if row.measured), default=0)
+def _ranking_rows(reranked: Reranked) -> list[str]:
+    last = max((i for i, row in enumerate(reranked.rows) if row.measured), default=0)
     shown = [
         (rank, row)
-        for rank, row in enumerate(found.rows, start=1)
+        for rank, row in enumerate(reranked.rows, start=1)
         if rank <= SHOWN or (row.measured and rank <= last + 1)
     ]
     rows = [
@@ -492,23 +486,23 @@ def _ranking_rows(found: Reranked) -> list[str]:
     ]
 
 
-def _changes(found: Reranked) -> list[str]:
+def _changes(reranked: Reranked) -> list[str]:
     """Return what the trial changed, in sentences."""
     lines: list[str] = []
-    for plan in found.out:
+    for plan in reranked.out:
         lines += wrapped(
             "out:",
             f"{plan.plan_id} ran out of memory; {plan.breakdown.peak_bytes / GIB:.1f} of "
             f"{plan.usable_bytes / GIB:.1f} GiB were predicted",
         )
-    if not found.rows:
+    if not reranked.rows:
         return [*lines, "Nothing fits any more."]
-    first = found.rows[0]
-    best = next((row for row in found.rows if row.measured), None)
-    if first.plan.plan_id == found.first_before:
-        lines.append(f"{found.first_before} stays first.")
+    first = reranked.rows[0]
+    best = next((row for row in reranked.rows if row.measured), None)
+    if first.plan.plan_id == reranked.first_before:
+        lines.append(f"{reranked.first_before} stays first.")
     else:
-        lines.append(f"{first.plan.plan_id} is first now; {found.first_before} was.")
+        lines.append(f"{first.plan.plan_id} is first now; {reranked.first_before} was.")
     if best is None:
         lines += wrapped("", "No plan has a measured time: all times above are predictions.")
     elif not first.measured:
@@ -520,7 +514,7 @@ def _changes(found: Reranked) -> list[str]:
             f"{best.plan.plan_id}.",
         )
     else:
-        rivals = [row for row in found.rows if row.measured and row is not best]
+        rivals = [row for row in reranked.rows if row.measured and row is not best]
         if rivals:
             lead = rivals[0].step_s / best.step_s - 1.0
             lines.append(

@@ -1,6 +1,6 @@
 """Recipes of Megatron-Bridge, which are recognised and not read."""
 
-from planner.errors import Problem, SpecError
+from planner.errors import InputProblem, SpecError
 from planner.frameworks.runs.existing_run import ExistingRun
 from planner.frameworks.runs.format import LaunchedRun, RunFile, RunFormat, ScriptFormat
 
@@ -13,7 +13,7 @@ def _is_recipe(text: str) -> bool:
 def _refuse(source: RunFile | LaunchedRun) -> ExistingRun:
     name = source.name if isinstance(source, RunFile) else source.file.name
     fix = "check the flags of Megatron-LM that it stands for (planner emit --for megatron)"
-    raise SpecError(Problem("a recipe of Megatron-Bridge, which is not read", fix, name))
+    raise SpecError(InputProblem("a recipe of Megatron-Bridge, which is not read", fix, name))
 
 
 def _starts_recipe(run: LaunchedRun) -> bool:

@@ -9,7 +9,7 @@ FRAMEWORK = Framework(
     stack="deepspeed",
     run_formats="planner.frameworks.deepspeed.formats:RUN_FORMATS",
     script_formats="planner.frameworks.deepspeed.formats:SCRIPT_FORMATS",
-    settings={"": "planner.frameworks.deepspeed.settings:plan_settings"},
+    settings={"": "planner.frameworks.deepspeed.settings:deepspeed_settings"},
     joint=": ",
     grid=FrameworkGrid(
         "pipe data sequence model",

@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from planner.errors import Problem, SpecError
+from planner.errors import InputProblem, SpecError
 from planner.frameworks.deepspeed.reader import MICRO, looks_like_deepspeed, read_deepspeed
 from planner.frameworks.runs.existing_run import Doubt, ExistingRun
 from planner.frameworks.runs.format import LaunchedRun, RunFile, RunFormat, ScriptFormat
@@ -23,14 +23,14 @@ def _json(file: RunFile) -> ExistingRun:
         data = {"zero_optimization": None}  # its reader says where the JSON is wrong
     if isinstance(data, dict) and "model_type" in data and "zero_optimization" not in data:
         fix: str = "name the run first, and this file with " + option("model")
-        raise SpecError(Problem("is a model (config.json), not a run", fix, file.name))
+        raise SpecError(InputProblem("is a model (config.json), not a run", fix, file.name))
     if isinstance(data, dict) and BATCH in data and "zero_optimization" not in data:
         fix = "name the launch script, or the Accelerate or DeepSpeed file that goes with it"
         message = "arguments of the Hugging Face Trainer, not a run"
-        raise SpecError(Problem(message, fix, file.name))
+        raise SpecError(InputProblem(message, fix, file.name))
     if not looks_like_deepspeed(data):
         fix = f"expected {known_formats()}"
-        raise SpecError(Problem("is not a DeepSpeed configuration", fix, file.name))
+        raise SpecError(InputProblem("is not a DeepSpeed configuration", fix, file.name))
     return read_deepspeed(file.text, file.name, file.query)
 
 

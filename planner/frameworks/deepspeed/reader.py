@@ -11,7 +11,7 @@ from typing import Any
 
 from costmodels.axes import off_values
 from costmodels.schedule.stages import balanced_layers, spelled, stage_layers
-from planner.errors import Problem, SpecError
+from planner.errors import InputProblem, SpecError
 from planner.frameworks.runs.existing_run import ExistingRun
 from planner.frameworks.runs.query import RunQuery
 from planner.frameworks.runs.settings import Reader, flattened, with_set
@@ -54,9 +54,9 @@ def load_config(text: str, source: str) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         message = f"not valid JSON: {error.msg}"
         fix = "check quotes, commas and brackets near here"
-        raise SpecError(Problem(message, fix, source, error.lineno, error.colno)) from None
+        raise SpecError(InputProblem(message, fix, source, error.lineno, error.colno)) from None
     if not isinstance(data, dict):
-        raise SpecError(Problem("a DeepSpeed configuration is one JSON object", "", source))
+        raise SpecError(InputProblem("a DeepSpeed configuration is one JSON object", "", source))
     data.update({REPEATED: sorted(set(repeated))} if repeated else {})
     return data
 
@@ -80,7 +80,9 @@ def deepspeed_run(
             + option("model", "llama3-8b")
             + ", a YAML file or a config.json"
         )
-        raise SpecError(Problem("a DeepSpeed configuration does not say the model", fix, source))
+        raise SpecError(
+            InputProblem("a DeepSpeed configuration does not say the model", fix, source)
+        )
     repeated = settings.pop(REPEATED, ())
     all_settings = dict(settings)
     read = Reader({k: v for k, v in settings.items() if v != "auto"}, source)
@@ -163,7 +165,7 @@ def _sizes(read: Reader, arguments: Mapping[str, Any]) -> tuple[int, int, int]:
     for key in (MICRO, STEPS, TOTAL):
         if read.number(key) < 0:
             message = f"{key}: must be at least 1, got {read.number(key)}"
-            raise SpecError(Problem(message, "", read.source))
+            raise SpecError(InputProblem(message, "", read.source))
     micro = read.number(MICRO) or int(arguments.get(BATCH) or 0)
     steps = read.number(STEPS) or int(arguments.get(ACCUMULATION) or 0)
     return micro, steps, read.number(TOTAL)

@@ -8,7 +8,7 @@ from planner.frameworks.deepspeed.emitter import deepspeed_config
 from planner.frameworks.runs.settings import flattened
 
 
-def plan_settings(layout: Layout, problem: Problem) -> dict[str, str]:
+def deepspeed_settings(layout: Layout, problem: Problem) -> dict[str, str]:
     """Return the keys of a plan with their values, and what the training script is told."""
     config = deepspeed_config(layout, problem.shape, problem.job)
     settings = {key: json.dumps(value) for key, value in flattened(config).items()}

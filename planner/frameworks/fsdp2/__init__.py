@@ -9,7 +9,7 @@ FRAMEWORK = Framework(
     stack="hf-fsdp2",
     run_formats="planner.frameworks.fsdp2.formats:RUN_FORMATS",
     script_formats="planner.frameworks.fsdp2.formats:SCRIPT_FORMATS",
-    settings={"": "planner.frameworks.fsdp2.settings:plan_settings"},
+    settings={"": "planner.frameworks.fsdp2.settings:fsdp2_settings"},
     joint=": ",
     grid=FrameworkGrid(
         "dp_replicate dp_shard cp sp tp",

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from planner.errors import Problem, SpecError
+from planner.errors import InputProblem, SpecError
 from planner.frameworks.fsdp2.reader import looks_like_accelerate, read_accelerate
 from planner.frameworks.runs.existing_run import ExistingRun
 from planner.frameworks.runs.format import LaunchedRun, RunFile, RunFormat, ScriptFormat
@@ -26,7 +26,7 @@ def _launched(run: LaunchedRun) -> ExistingRun:
     text = run.find(unmarked(config)) if config else ""
     if text is None:
         fix = f"put it beside {name}, or check that file itself"
-        raise SpecError(Problem(f"names {unmarked(config)}, which cannot be read", fix, name))
+        raise SpecError(InputProblem(f"names {unmarked(config)}, which cannot be read", fix, name))
     if not text:
         text = _launch_options(launch.options)
     query = replace(run.launched_query, script_arguments=_with_file(run))

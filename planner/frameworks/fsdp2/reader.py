@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from costmodels.axes import off_values
-from planner.errors import Problem, SpecError
+from planner.errors import InputProblem, SpecError
 from planner.frameworks.deepspeed.reader import deepspeed_run, load_config, whole_batch
 from planner.frameworks.runs.existing_run import ExistingRun
 from planner.frameworks.runs.query import RunQuery
@@ -59,14 +59,14 @@ def read_accelerate(
     """Return the run of a launch configuration; `find` reads the DeepSpeed file it names."""
     data = parse_yaml(text, source).data
     if not isinstance(data, dict):
-        raise SpecError(Problem("an Accelerate configuration is a mapping", "", source))
+        raise SpecError(InputProblem("an Accelerate configuration is a mapping", "", source))
     if query.model is None:
         fix = (
             "name its model file: "
             + option("model", "llama3-8b")
             + ", a YAML file or a config.json"
         )
-        raise SpecError(Problem("an Accelerate file does not say the model", fix, source))
+        raise SpecError(InputProblem("an Accelerate file does not say the model", fix, source))
     settings = with_set(flattened(data), query.sets)
     arguments = query.arguments
     for name in (BATCH, ACCUMULATION):
@@ -102,7 +102,7 @@ def _deepspeed(
     text = find(name) if name and find else None
     if name and text is None:
         fix = "put it beside this file, or check that file itself"
-        raise SpecError(Problem(f"names {name}, which cannot be read", fix, source))
+        raise SpecError(InputProblem(f"names {name}, which cannot be read", fix, source))
     if text is not None:
         inner = flattened(load_config(text, name))
     else:

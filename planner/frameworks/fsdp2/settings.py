@@ -8,7 +8,7 @@ from planner.frameworks.fsdp2.emitter import launch_config, trainer_args
 from planner.frameworks.runs.settings import flattened
 
 
-def plan_settings(layout: Layout, problem: Problem) -> dict[str, str]:
+def fsdp2_settings(layout: Layout, problem: Problem) -> dict[str, str]:
     """Return the keys of a plan with their values."""
     config = launch_config(layout, problem.job, problem.pool)
     settings = {key: json.dumps(value) for key, value in flattened(config).items()}

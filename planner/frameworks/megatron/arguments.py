@@ -12,7 +12,7 @@ from typing import Any
 
 from costmodels.axes import RECOMPUTE_MODULES
 from costmodels.schedule.stages import spelled, stage_layers
-from planner.errors import Problem, SpecError
+from planner.errors import InputProblem, SpecError
 from planner.frameworks.megatron.flags import Parsed
 from planner.frameworks.megatron.model import (
     MODEL_DESTS,
@@ -220,7 +220,7 @@ def _layout(
     for dest, least in _LEAST.items():
         if s.get(dest) is not None and s.number(dest) < least:
             message = f"{s.flag(dest)}: expected a whole number from {least} on"
-            raise SpecError(Problem(message, "", s.source))
+            raise SpecError(InputProblem(message, "", s.source))
     experts = bool(s.get("num_experts"))
     tp, pp, cp = (
         s.number(f"{axis}_parallel_size") for axis in ("tensor_model", "pipeline_model", "context")

@@ -1,6 +1,6 @@
 """What is read as a run of Megatron-LM: launch scripts, MODEL_ARGS, flat YAML of its settings."""
 
-from planner.errors import Problem, SpecError
+from planner.errors import InputProblem, SpecError
 from planner.frameworks.megatron.arguments import megatron_run
 from planner.frameworks.megatron.flags import parse_flags, set_flags
 from planner.frameworks.megatron.scripts import (
@@ -34,7 +34,7 @@ def _without_sizes(run: LaunchedRun) -> ExistingRun:
     if run.query.model is None:
         fix = "name its model file: " + option("model", "llama3-8b") + ", or a config.json"
         message = "takes the sizes of its model from a checkpoint: the script does not say them"
-        raise SpecError(Problem(message, fix, run.file.name, run.launch.line))
+        raise SpecError(InputProblem(message, fix, run.file.name, run.launch.line))
     return script_around_megatron(run)
 
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from planner.errors import Problem, SpecError
+from planner.errors import InputProblem, SpecError
 from planner.frameworks.megatron.details import stated_details
 from planner.frameworks.megatron.flags import Parsed, default_of, parse_flags, pattern_value
 from planner.frameworks.megatron.forks import understood
@@ -109,12 +109,12 @@ def megatron_model(
         ask_for_open_words(settings, missing)
         named = (flag.removeprefix("--").replace("-", "_") for flag in missing)
         fix = "add them, or " + joined(" ", [option("set", f"{dest}=...") for dest in named])
-        raise SpecError(Problem(f"no {', '.join(missing)}", fix, settings.source))
+        raise SpecError(InputProblem(f"no {', '.join(missing)}", fix, settings.source))
     ask_for_open_values(settings)
     for dest in NEEDED:
         if size_of(settings, dest) < 1:
             message = f"{settings.flag(dest)}: expected a whole number from 1 on"
-            raise SpecError(Problem(message, "", settings.source))
+            raise SpecError(InputProblem(message, "", settings.source))
     builder = _Builder(settings)
     builder.model(name)
     builder.training(n_devices)
@@ -183,7 +183,7 @@ def ask_for_open_words(settings: MegatronSettings, missing: Sequence[str]) -> No
         joined(" ", [option("env", f"{name}='...'") for name in plain])
         or "write its flags into the script"
     )
-    raise SpecError(Problem(message, fix, settings.source))
+    raise SpecError(InputProblem(message, fix, settings.source))
 
 
 def ask_for_open_values(settings: MegatronSettings, dests: Sequence[str] = ()) -> None:
@@ -201,7 +201,7 @@ def ask_for_open_values(settings: MegatronSettings, dests: Sequence[str] = ()) -
     fix: str = variables or option("set", f"{first}=...")
     if any(name.isdecimal() for name in names):
         fix = with_arguments(settings.source)
-    raise SpecError(Problem(message, fix, settings.source))
+    raise SpecError(InputProblem(message, fix, settings.source))
 
 
 def with_arguments(source: str) -> str:
@@ -266,12 +266,12 @@ def _refuse_unmodelled(settings: MegatronSettings, script: str) -> None:
     for word, why in OTHER_SCRIPTS.items():
         if re.search(rf"(^|[_\-]){word}([_\-.]|$)", stem):
             fix = "planner prices decoder-only GPT models: pretrain_gpt.py"
-            raise SpecError(Problem(f"{script}: not modelled, {why}", fix, settings.source))
+            raise SpecError(InputProblem(f"{script}: not modelled, {why}", fix, settings.source))
     for dest, what in NOT_MODELLED.items():
         if settings.get(dest):
             message = f"{settings.flag(dest)}: {what} are not modelled in this version"
             fix = "planner prices decoder-only GPT models, dense or with experts"
-            raise SpecError(Problem(message, fix, settings.source))
+            raise SpecError(InputProblem(message, fix, settings.source))
 
 
 class _Builder:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from planner.errors import Problem, SpecError
+from planner.errors import InputProblem, SpecError
 from planner.frameworks.deepspeed.reader import pipeline_stages
 from planner.frameworks.megatron.arguments import megatron_run
 from planner.frameworks.megatron.flags import Parsed, parse_flags, set_flags
@@ -64,11 +64,11 @@ def _json_object(text: str, file: str) -> dict[str, Any]:
     try:
         data: dict[str, Any] = json.loads(text)
     except RecursionError:
-        raise SpecError(Problem("is nested too deeply", "", file)) from None
+        raise SpecError(InputProblem("is nested too deeply", "", file)) from None
     except ValueError as error:
         line = getattr(error, "lineno", 0)
         message = f"is no JSON: {getattr(error, 'msg', error)}"
-        raise SpecError(Problem(message, "correct it near here", file, line)) from None
+        raise SpecError(InputProblem(message, "correct it near here", file, line)) from None
     return data
 
 
@@ -154,7 +154,9 @@ def _refuse_pyramids(tokens: Sequence[str]) -> None:
     if len(named) > 1:
         listed = " and ".join(sorted(named, key=int))
         message = f"--num-experts of {listed}: layers with several numbers are not modelled"
-        raise SpecError(Problem(message, "planner prices the same number in every expert layer"))
+        raise SpecError(
+            InputProblem(message, "planner prices the same number in every expert layer")
+        )
 
 
 def _unsaid_deepspeed(
@@ -193,7 +195,7 @@ def swift_script(script: LaunchedRun) -> ExistingRun:
             + ", a YAML file or a config.json"
         )
         message = "ms-swift takes the sizes from a checkpoint: the script does not say the model"
-        raise SpecError(Problem(message, fix, name, launch.line))
+        raise SpecError(InputProblem(message, fix, name, launch.line))
     lines = line_in(script.file.text)
     result = understood((*SWIFT, *launch.words), lines, "ms-swift")
     parsed = set_flags(replace(result.parsed, unknown=()), query.sets)

@@ -10,7 +10,7 @@ from planner.frameworks.megatron.flags import flag_table
 from planner.frameworks.runs.existing_run import ExistingRun
 
 
-def plan_settings(layout: Layout, problem: Problem) -> dict[str, str]:
+def megatron_settings(layout: Layout, problem: Problem) -> dict[str, str]:
     """Return the flags of a plan with their values; a flag without one has an empty text."""
     flags: dict[str, str] = {}
     last = ""

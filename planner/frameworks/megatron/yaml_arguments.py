@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from planner.errors import Problem, SpecError
+from planner.errors import InputProblem, SpecError
 from planner.frameworks.megatron.flags import flag_table
 from planner.frameworks.shell.script import read_script
 from planner.specs.yaml.document import parse_yaml
@@ -25,7 +25,7 @@ def read_model_args(text: str, source: str) -> tuple[list[str], dict[str, str]]:
     data = parse_yaml(text, source).data
     section = data.get(SECTION) if isinstance(data, dict) else None
     if not isinstance(section, dict):
-        raise SpecError(Problem(f"{SECTION} is not a mapping of flags", "", source))
+        raise SpecError(InputProblem(f"{SECTION} is not a mapping of flags", "", source))
     _, by_name, _ = flag_table()
     flags: list[str] = []
     for key, value in section.items():

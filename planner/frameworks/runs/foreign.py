@@ -2,7 +2,7 @@
 
 import re
 
-from planner.errors import Problem, SpecError
+from planner.errors import InputProblem, SpecError
 
 KINDS: tuple[tuple[str, tuple[tuple[str, ...], ...], str], ...] = (
     (
@@ -93,7 +93,7 @@ def refuse_foreign(text: str, source: str) -> None:
     if name:
         article = "an" if name[0] in "aeiou" else "a"
         message = f"is {article} {name} file, which planner does not read yet"
-        raise SpecError(Problem(message, instead, source))
+        raise SpecError(InputProblem(message, instead, source))
 
 
 def _keys(text: str) -> set[str]:

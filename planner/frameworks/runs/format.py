@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from planner.errors import Problem, SpecError
+from planner.errors import InputProblem, SpecError
 from planner.frameworks.runs.existing_run import ExistingRun
 from planner.frameworks.runs.launch_script import LaunchCommand, looks_like_script
 from planner.frameworks.runs.query import RunQuery
@@ -76,7 +76,9 @@ class LaunchedRun:
         text = self.find(name)
         if text is None:
             fix = f"put it beside {self.file.name}, or check that file itself"
-            raise SpecError(Problem(f"names {name}, which cannot be read", fix, self.file.name))
+            raise SpecError(
+                InputProblem(f"names {name}, which cannot be read", fix, self.file.name)
+            )
         return text
 
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from planner.errors import Problem, SpecError
+from planner.errors import InputProblem, SpecError
 from planner.frameworks.shell.marks import unmarked, unresolved
 from planner.frameworks.shell.script import Command, Script, read_script
 
@@ -450,7 +450,7 @@ def _only_flags(script: Script, file: str, notes: list[str]) -> LaunchCommand:
         if ends:
             message = f"no training command: {ends}"
             fix = f"give its arguments: planner check CLUSTER -- bash {file} ARGUMENTS"
-        raise SpecError(Problem(message, fix, file))
+        raise SpecError(InputProblem(message, fix, file))
     tokens = [part for word in tokens for part in (word.split() if " " in word else [word])]
     exported = {k: v for k, v in script.variables.items() if isinstance(v, str)}
     return LaunchCommand(

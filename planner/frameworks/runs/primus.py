@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from planner.errors import Problem, SpecError
+from planner.errors import InputProblem, SpecError
 from planner.frameworks.megatron.arguments import megatron_run
 from planner.frameworks.megatron.flags import Parsed, flag_table, set_flags
 from planner.frameworks.runs.existing_run import Doubt, ExistingRun
@@ -65,7 +65,7 @@ def read_primus(file: RunFile) -> ExistingRun:
         theirs = ", ".join(str(m.get("framework")) for m in modules)
         fix = "expected megatron or torchtitan under framework:"
         raise SpecError(
-            Problem(f"an experiment of Primus for {theirs}: not modelled", fix, source)
+            InputProblem(f"an experiment of Primus for {theirs}: not modelled", fix, source)
         )
     framework = str(module["framework"])
     find = _in_folders_above(source, framework, find) if query.beside is None else find
@@ -75,7 +75,7 @@ def read_primus(file: RunFile) -> ExistingRun:
     if not model and query.model is None:
         fix = f"put it beside {source}, or name its model file: " + option("model", "llama3-8b")
         message = f"names the model {module.get('model')}, which does not lie beside it"
-        raise SpecError(Problem(message, fix, source))
+        raise SpecError(InputProblem(message, fix, source))
     overrides = module.get("overrides")
     overrides = overrides if isinstance(overrides, dict) else {}
     if framework == "torchtitan":
@@ -92,7 +92,7 @@ def read_settings(file: RunFile) -> ExistingRun:
     settings = _mapping(_resolved(file.text, query.env or {}), source)
     if not {"seq_length", "micro_batch_size", "global_batch_size"} & set(settings):
         fix = "name the experiment that runs it"
-        raise SpecError(Problem("is the model of an experiment, not a run", fix, source))
+        raise SpecError(InputProblem("is the model of an experiment, not a run", fix, source))
     kind = "YAML file of Megatron-LM's settings"
     return _of_megatron(settings, source, query, kind, [], settings)
 
@@ -155,7 +155,7 @@ def _resolved(text: str, env: Mapping[str, str]) -> str:
 def _mapping(text: str, source: str) -> dict[str, Any]:
     data = parse_yaml(text, source).data
     if not isinstance(data, dict):
-        raise SpecError(Problem("is no mapping of keys", "expected a YAML file", source))
+        raise SpecError(InputProblem("is no mapping of keys", "expected a YAML file", source))
     return data
 
 

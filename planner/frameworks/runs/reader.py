@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from planner.errors import Problem, SpecError, UsageError
+from planner.errors import InputProblem, SpecError, UsageError
 from planner.frameworks.registry import frameworks
 from planner.frameworks.runs.existing_run import ExistingRun
 from planner.frameworks.runs.foreign import refuse_foreign
@@ -75,7 +75,7 @@ def run_text(file: str) -> tuple[str, str, str]:
         inside = [p.name for p in sorted(Path(name).iterdir()) if p.suffix in SUFFIXES]
         fix = "name one of its files: " + ", ".join(inside[:8])
         fix = fix if inside else f"name {format_titles()[0]}"
-        raise SpecError(Problem("is a folder, not a run", fix, name))
+        raise SpecError(InputProblem("is a folder, not a run", fix, name))
     return name, part, read_text(name)
 
 
@@ -105,7 +105,7 @@ def _overestimated(run: ExistingRun) -> str:
 def _read(file: RunFile) -> ExistingRun:
     text, name = file.text, file.name
     if not text.strip():
-        raise SpecError(Problem("the file is empty", f"expected {format_titles()[0]}", name))
+        raise SpecError(InputProblem("the file is empty", f"expected {format_titles()[0]}", name))
     refuse_long_numbers(text, name)
     formats = run_formats()
     for one in formats:
@@ -120,9 +120,9 @@ def _read(file: RunFile) -> ExistingRun:
         return _script(file)
     if re.search(r"^(model|pools):", text, re.MULTILINE):
         fix = "name the run first, then the cluster; a model goes to " + option("model")
-        raise SpecError(Problem("is a model or cluster file, not a run", fix, name))
+        raise SpecError(InputProblem("is a model or cluster file, not a run", fix, name))
     expected = f"expected {known_formats()}"
-    raise SpecError(Problem("is not a run that is known here", expected, name))
+    raise SpecError(InputProblem("is not a run that is known here", expected, name))
 
 
 def known_formats() -> str:
@@ -172,4 +172,4 @@ def _script(file: RunFile) -> ExistingRun:
     script = unmarked(launch.script).rsplit("/", 1)[-1]
     message = f"{script}: no flags of Megatron-LM, no file of DeepSpeed or Accelerate"
     fix = f"expected {known_formats()}"
-    raise SpecError(Problem(message, fix, file.name, launch.line))
+    raise SpecError(InputProblem(message, fix, file.name, launch.line))

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from planner.errors import Problem, SpecError
+from planner.errors import InputProblem, SpecError
 
 
 def flattened(data: Mapping[str, Any], above: str = "") -> dict[str, Any]:
@@ -59,11 +59,13 @@ class Reader:
             return default
         if isinstance(value, bool) or not _whole(value):
             raise SpecError(
-                Problem(f"{key}: expected a whole number, got {value!r}", "", self.source)
+                InputProblem(f"{key}: expected a whole number, got {value!r}", "", self.source)
             )
         too_long = isinstance(value, str) and len(value) > 40
         if too_long or abs(number := int(value)) > MOST_NUMBER:
-            raise SpecError(Problem(f"{key} is beyond 1e18: no size or count", "", self.source))
+            raise SpecError(
+                InputProblem(f"{key} is beyond 1e18: no size or count", "", self.source)
+            )
         return number
 
     def text(self, key: str, default: str = "") -> str:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from planner.errors import Problem, SpecError
+from planner.errors import InputProblem, SpecError
 from planner.frameworks.shell.marks import mark, unresolved
 
 Value = str | list[str]
@@ -21,7 +21,7 @@ MAX_TRIMMED = 20_000
 
 def _grows() -> SpecError:
     message = f"its variables expand to more than {MAX_EXPANDED:,} characters"
-    return SpecError(Problem(message, "write the command out"))
+    return SpecError(InputProblem(message, "write the command out"))
 
 
 def parser() -> Any:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from planner.errors import Problem, SpecError
+from planner.errors import InputProblem, SpecError
 from planner.frameworks.runs.existing_run import ExistingRun
 from planner.frameworks.runs.format import LaunchedRun, RunFile, RunFormat, ScriptFormat
 from planner.frameworks.runs.launched import dotted_options, of_script
@@ -51,7 +51,7 @@ def _launched_recipe(run: LaunchedRun) -> ExistingRun:
         path = path if "/" in path else f"torchtitan/models/{path}"
         fix = f"check the file with it: {path}/config_registry.py#{recipe}"
         message = f"names the recipe {recipe} of {module}, which does not lie beside it"
-        raise SpecError(Problem(message, fix, run.file.name, run.launch.line))
+        raise SpecError(InputProblem(message, fix, run.file.name, run.launch.line))
     launched = bool(run.launch.n_devices)
     result = read_recipe(text, f"{path}.py", _query(run), recipe, launched=launched)
     return with_unsaid(of_script(result, run), text, run.query.model)

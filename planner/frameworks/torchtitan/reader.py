@@ -17,7 +17,7 @@ from typing import Any
 
 from costmodels.axes import off_values
 from costmodels.schedule.stages import spelled, stage_layers
-from planner.errors import Problem, SpecError
+from planner.errors import InputProblem, SpecError
 from planner.frameworks.runs.existing_run import Doubt, ExistingRun, Switch
 from planner.frameworks.runs.query import RunQuery
 from planner.frameworks.runs.settings import Reader, flattened, with_set
@@ -214,7 +214,7 @@ def read_toml(text: str, source: str, query: RunQuery, *, launched: bool = False
         line, column = (int(x) for x in match.groups()) if match else (0, 0)
         tokens = re.sub(r"\s*\(at line.*\)", "", str(error))
         raise SpecError(
-            Problem(f"not valid TOML: {tokens}", "check the line", source, line, column)
+            InputProblem(f"not valid TOML: {tokens}", "check the line", source, line, column)
         ) from None
     settings = with_set(flattened(data), query.sets)
     return job_file_run(settings, source, query, launched=launched)
@@ -275,16 +275,18 @@ def read_recipe(
         tree = ast.parse(text)
     except SyntaxError as error:
         where = error.lineno or 0, error.offset or 0
-        raise SpecError(Problem(f"not valid Python: {error.msg}", "", source, *where)) from None
+        raise SpecError(
+            InputProblem(f"not valid Python: {error.msg}", "", source, *where)
+        ) from None
     recipes = _recipes(tree)
     if not recipes:
         message = "no function that returns Trainer.Config"
-        raise SpecError(Problem(message, "name a torchtitan recipe", source))
+        raise SpecError(InputProblem(message, "name a torchtitan recipe", source))
     name = function or (next(iter(recipes)) if len(recipes) == 1 else "")
     if name not in recipes:
         listed = ", ".join(recipes)
         message = f"no recipe {name!r}" if name else f"{len(recipes)} recipes in one file"
-        raise SpecError(Problem(message, f"name one: {source}#NAME with {listed}", source))
+        raise SpecError(InputProblem(message, f"name one: {source}#NAME with {listed}", source))
     evaluator = _Evaluator(tree)
     config = evaluator.call(name, 0)
     settings = with_sizes_in_sequences(with_set(flattened(_sections(config)), query.sets))
@@ -580,7 +582,7 @@ def described_model(read: Reader, job: Mapping[str, Any], sizes: Mapping[str, An
             names = ", ".join(family) if family else ", ".join(flavors())
             what = f"flavor {flavor!r} of {name}" if family else f"model {name!r}"
             fix = f"known: {names}; or give the sizes with " + option("model", "FILE")
-            raise SpecError(Problem(f"{what} is not in the table of sizes", fix, read.source))
+            raise SpecError(InputProblem(f"{what} is not in the table of sizes", fix, read.source))
         section, why = dict(family[plain]), f"torchtitan's {name} {flavor}"
         title = re.sub(r"[^A-Za-z0-9._+-]", "-", f"{name}-{plain}".lower())
         section = {"name": title, **section}

@@ -59,20 +59,20 @@ class CollectivesInputs:
     size_bytes: float = fields.size_field(
         "Size",
         64,
-        fields.Range(1e-6, 1e8, "MB"),
+        fields.InputRange(1e-6, 1e8, "MB"),
         note="n: the whole tensor; of an all-to-all what a rank holds",
         group="Collective",
     )
     ranks: int = fields.count_field(
-        "Ranks", 8, fields.Range(2, 100_000), note="P", group="Collective"
+        "Ranks", 8, fields.InputRange(2, 100_000), note="P", group="Collective"
     )
     per_node: int = fields.count_field(
-        "Ranks of a node", 8, fields.Range(1, 1024), note="g", group="Collective"
+        "Ranks of a node", 8, fields.InputRange(1, 1024), note="g", group="Collective"
     )
     latency_s: float = fields.time(
         "Latency of a step",
         1,
-        fields.Range(1e-3, 1e5, "us"),
+        fields.InputRange(1e-3, 1e5, "us"),
         note="alpha, in a node",
         group="Textbook links",
     )
@@ -80,7 +80,7 @@ class CollectivesInputs:
         "Bandwidth", 450, note="1/beta, in a node, one way", group="Textbook links"
     )
     far_latency_s: float = fields.time(
-        "Latency between nodes", 5, fields.Range(1e-3, 1e5, "us"), group="Textbook links"
+        "Latency between nodes", 5, fields.InputRange(1e-3, 1e5, "us"), group="Textbook links"
     )
     far_bytes_per_s: float = fields.bandwidth(
         "Bandwidth between nodes", 50, group="Textbook links"
@@ -233,9 +233,9 @@ def _hierarchical(x: CollectivesInputs, n: float, p: int, g: int, k: int) -> Alg
 def best_way(x: CollectivesInputs, size: float | None = None) -> tuple[str, float]:
     """Return the fastest textbook algorithm and its time, seconds."""
     times = {way: algorithm_cost(x, way, size) for way in WAYS}
-    known = {way: one.seconds(x) for way, one in times.items() if one is not None}
-    way = min(known, key=lambda name: (known[name], WAYS.index(name)))
-    return way, known[way]
+    time_of_way_s = {way: one.seconds(x) for way, one in times.items() if one is not None}
+    way = min(time_of_way_s, key=lambda name: (time_of_way_s[name], WAYS.index(name)))
+    return way, time_of_way_s[way]
 
 
 def modelled_s(x: CollectivesInputs, size: float) -> float:

@@ -35,28 +35,28 @@ class DataParallelInputs:
     params: float = fields.number_field(
         "Parameters",
         of_model("params", 7e9),
-        fields.Range(1e-4, 1e6, "billion"),
+        fields.InputRange(1e-4, 1e6, "billion"),
         follows="the model, 7 billion without one",
         group="Model",
     )
     tp: int = fields.count_field(
-        "Tensor-parallel size", 1, fields.Range(1, 1024), note="t", group="Model"
+        "Tensor-parallel size", 1, fields.InputRange(1, 1024), note="t", group="Model"
     )
     pp: int = fields.count_field(
-        "Pipeline stages", 1, fields.Range(1, 1024), note="p", group="Model"
+        "Pipeline stages", 1, fields.InputRange(1, 1024), note="p", group="Model"
     )
     gradient_bytes: float = fields.number_field(
         "Bytes of a gradient on the wire",
         2,
-        fields.Range(0.03, 8),
+        fields.InputRange(0.03, 8),
         note="2 bf16, 4 fp32",
         group="Model",
     )
     weight_bytes: float = fields.number_field(
-        "Bytes of a gathered weight", 2, fields.Range(0.25, 8), group="Model"
+        "Bytes of a gathered weight", 2, fields.InputRange(0.25, 8), group="Model"
     )
     ranks: int = fields.count_field(
-        "Data-parallel devices", 1024, fields.Range(1, 1_000_000), note="D", group="Machine"
+        "Data-parallel devices", 1024, fields.InputRange(1, 1_000_000), note="D", group="Machine"
     )
     zero: str = fields.choice(
         "ZeRO stage",
@@ -65,12 +65,12 @@ class DataParallelInputs:
         group="Layout",
     )
     micro_batches: int = fields.count_field(
-        "Micro-batches of a step", 1, fields.Range(1, 100_000), note="m", group="Layout"
+        "Micro-batches of a step", 1, fields.InputRange(1, 100_000), note="m", group="Layout"
     )
     tokens: int = fields.count_field(
         "Tokens of a micro-batch",
         8192,
-        fields.Range(1, 100_000_000),
+        fields.InputRange(1, 100_000_000),
         note="on one device",
         group="Layout",
     )

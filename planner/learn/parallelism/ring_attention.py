@@ -40,7 +40,7 @@ class RingAttentionInputs:
     hidden: int = fields.count_field(
         "Width of the queries",
         of_model("q_width", 8192),
-        fields.Range(16, 1_000_000),
+        fields.InputRange(16, 1_000_000),
         note="h_q: heads times their width",
         follows="the model",
         group="Model",
@@ -48,32 +48,32 @@ class RingAttentionInputs:
     heads: int = fields.count_field(
         "Attention heads",
         of_model("heads", 64),
-        fields.Range(1, 100_000),
+        fields.InputRange(1, 100_000),
         follows="the model",
         group="Model",
     )
     kv_heads: int = fields.count_field(
         "KV heads",
         of_model("kv_heads", 64),
-        fields.Range(1, 100_000),
+        fields.InputRange(1, 100_000),
         note="grouped queries have fewer",
         follows="the model",
         group="Model",
     )
     sequences: int = fields.count_field(
-        "Sequences", 1, fields.Range(1, 10_000), note="b", group="Job"
+        "Sequences", 1, fields.InputRange(1, 10_000), note="b", group="Job"
     )
     tokens: int = fields.count_field(
-        "Tokens of a sequence", 131072, fields.Range(1, 1_000_000_000), note="s", group="Job"
+        "Tokens of a sequence", 131072, fields.InputRange(1, 1_000_000_000), note="s", group="Job"
     )
     ranks: int = fields.count_field(
-        "Ranks of the ring", 64, fields.Range(2, 100_000), note="c", group="Layout"
+        "Ranks of the ring", 64, fields.InputRange(2, 100_000), note="c", group="Layout"
     )
     tp: int = fields.count_field(
-        "Tensor-parallel size", 1, fields.Range(1, 1024), note="t", group="Layout"
+        "Tensor-parallel size", 1, fields.InputRange(1, 1024), note="t", group="Layout"
     )
     element_bytes: float = fields.number_field(
-        "Bytes of a key or value", 2, fields.Range(0.5, 8), note="2 bf16, 1 fp8", group="Job"
+        "Bytes of a key or value", 2, fields.InputRange(0.5, 8), note="2 bf16, 1 fp8", group="Job"
     )
     rate_flops_per_s: float = fields.rate("Attention kernel reaches", 400, group="Machine")
     link_bytes_per_s: float = fields.bandwidth("Link to the next rank", 50, group="Machine")

@@ -28,14 +28,18 @@ all-reduce counts as two)."""
 class SequenceParallelInputs:
     """One layer's activation and the link that moves it."""
 
-    sequences: int = fields.count_field("Sequences", 1, fields.Range(1, 10_000), note="b")
+    sequences: int = fields.count_field("Sequences", 1, fields.InputRange(1, 10_000), note="b")
     tokens: int = fields.count_field(
-        "Tokens of a sequence", 2048, fields.Range(1, 100_000_000), note="s"
+        "Tokens of a sequence", 2048, fields.InputRange(1, 100_000_000), note="s"
     )
-    hidden: int = fields.count_field("Hidden width", 8192, fields.Range(16, 1_000_000), note="h")
-    element_bytes: float = fields.number_field("Bytes of an activation", 2, fields.Range(0.5, 8))
-    tp: int = fields.count_field("Tensor-parallel size", 8, fields.Range(2, 1024), note="t")
-    layers: int = fields.count_field("Layers", 80, fields.Range(1, 10_000))
+    hidden: int = fields.count_field(
+        "Hidden width", 8192, fields.InputRange(16, 1_000_000), note="h"
+    )
+    element_bytes: float = fields.number_field(
+        "Bytes of an activation", 2, fields.InputRange(0.5, 8)
+    )
+    tp: int = fields.count_field("Tensor-parallel size", 8, fields.InputRange(2, 1024), note="t")
+    layers: int = fields.count_field("Layers", 80, fields.InputRange(1, 10_000))
     link_bytes_per_s: float = fields.bandwidth("Link between the ranks", 100)
 
 

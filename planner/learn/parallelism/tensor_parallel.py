@@ -30,20 +30,24 @@ class TensorParallelInputs:
     """A layer of 12 h^2 weights on tensor-parallel devices."""
 
     sequences: int = fields.count_field(
-        "Sequences", 1, fields.Range(1, 10_000), note="b", group="Micro-batch"
+        "Sequences", 1, fields.InputRange(1, 10_000), note="b", group="Micro-batch"
     )
     tokens: int = fields.count_field(
-        "Tokens of a sequence", 2048, fields.Range(1, 10_000_000), note="s", group="Micro-batch"
+        "Tokens of a sequence",
+        2048,
+        fields.InputRange(1, 10_000_000),
+        note="s",
+        group="Micro-batch",
     )
     hidden: int = fields.count_field(
-        "Hidden width", 12288, fields.Range(16, 1_000_000), note="h", group="Model"
+        "Hidden width", 12288, fields.InputRange(16, 1_000_000), note="h", group="Model"
     )
-    layers: int = fields.count_field("Layers", 96, fields.Range(1, 10_000), group="Model")
+    layers: int = fields.count_field("Layers", 96, fields.InputRange(1, 10_000), group="Model")
     tp: int = fields.count_field(
-        "Tensor-parallel size", 8, fields.Range(1, 1024), note="t", group="Layout"
+        "Tensor-parallel size", 8, fields.InputRange(1, 1024), note="t", group="Layout"
     )
     element_bytes: float = fields.number_field(
-        "Bytes of an activation", 2, fields.Range(0.5, 8), note="2 in bf16", group="Model"
+        "Bytes of an activation", 2, fields.InputRange(0.5, 8), note="2 in bf16", group="Model"
     )
     device: str = fields.choice("Device", DEFAULT_DEVICE, devices(), group="Machine")
     peak_flops_per_s: float = fields.rate(

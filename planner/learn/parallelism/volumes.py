@@ -30,52 +30,52 @@ class VolumesInputs:
     params: float = fields.number_field(
         "Parameters",
         of_model("params", 175e9),
-        fields.Range(1e-3, 1e6, "billion"),
+        fields.InputRange(1e-3, 1e6, "billion"),
         follows="the model, 175 billion without one",
         group="Model",
     )
     layers: int = fields.count_field(
         "Layers",
         of_model("layers", 96),
-        fields.Range(1, 10_000),
+        fields.InputRange(1, 10_000),
         follows="the model",
         group="Model",
     )
     hidden: int = fields.count_field(
         "Hidden width",
         of_model("hidden", 12288),
-        fields.Range(16, 1_000_000),
+        fields.InputRange(16, 1_000_000),
         note="h",
         follows="the model",
         group="Model",
     )
     sequences: int = fields.count_field(
-        "Sequences of a micro-batch", 1, fields.Range(1, 10_000), note="b", group="Job"
+        "Sequences of a micro-batch", 1, fields.InputRange(1, 10_000), note="b", group="Job"
     )
     tokens: int = fields.count_field(
-        "Tokens of a sequence", 2048, fields.Range(1, 100_000_000), note="s", group="Job"
+        "Tokens of a sequence", 2048, fields.InputRange(1, 100_000_000), note="s", group="Job"
     )
     element_bytes: float = fields.number_field(
-        "Bytes of an activation", 2, fields.Range(0.5, 8), group="Job"
+        "Bytes of an activation", 2, fields.InputRange(0.5, 8), group="Job"
     )
     gradient_bytes: float = fields.number_field(
         "Bytes of a gradient on the wire",
         2,
-        fields.Range(0.03, 8),
+        fields.InputRange(0.03, 8),
         note="2 bf16, 4 fp32",
         group="Job",
     )
     tp: int = fields.count_field(
-        "Tensor-parallel size", 8, fields.Range(1, 1024), note="t", group="Layout"
+        "Tensor-parallel size", 8, fields.InputRange(1, 1024), note="t", group="Layout"
     )
     pp: int = fields.count_field(
-        "Pipeline stages", 8, fields.Range(1, 1024), note="p", group="Layout"
+        "Pipeline stages", 8, fields.InputRange(1, 1024), note="p", group="Layout"
     )
     dp: int = fields.count_field(
-        "Data-parallel size", 16, fields.Range(1, 100_000), note="d", group="Layout"
+        "Data-parallel size", 16, fields.InputRange(1, 100_000), note="d", group="Layout"
     )
     micro_batches: int = fields.count_field(
-        "Micro-batches", 64, fields.Range(1, 100_000), note="m", group="Layout"
+        "Micro-batches", 64, fields.InputRange(1, 100_000), note="m", group="Layout"
     )
 
     def check(self) -> None:

@@ -35,14 +35,14 @@ class ActivationsInputs:
     layers: int = fields.count_field(
         "Layers",
         of_model("layers", 96),
-        fields.Range(1, 10_000),
+        fields.InputRange(1, 10_000),
         follows="the model",
         group="Model",
     )
     hidden: int = fields.count_field(
         "Hidden width",
         of_model("hidden", 12288),
-        fields.Range(16, 1_000_000),
+        fields.InputRange(16, 1_000_000),
         note="h",
         follows="the model",
         group="Model",
@@ -50,7 +50,7 @@ class ActivationsInputs:
     heads: int = fields.count_field(
         "Attention heads",
         of_model("heads", 96),
-        fields.Range(1, 100_000),
+        fields.InputRange(1, 100_000),
         note="a",
         follows="the model",
         group="Model",
@@ -58,14 +58,14 @@ class ActivationsInputs:
     kv_heads: int = fields.count_field(
         "KV heads",
         of_model("kv_heads", 96),
-        fields.Range(1, 100_000),
+        fields.InputRange(1, 100_000),
         follows="the model",
         group="Model",
     )
     ffn: int = fields.count_field(
         "MLP width",
         of_model("ffn", 49152),
-        fields.Range(1, 10_000_000),
+        fields.InputRange(1, 10_000_000),
         note="f",
         follows="the model",
         group="Model",
@@ -75,10 +75,14 @@ class ActivationsInputs:
         "Dropout", "yes", YES_NO, note="its masks are kept", group="Model"
     )
     sequences: int = fields.count_field(
-        "Sequences", 1, fields.Range(1, 10_000), note="b", group="Micro-batch"
+        "Sequences", 1, fields.InputRange(1, 10_000), note="b", group="Micro-batch"
     )
     tokens: int = fields.count_field(
-        "Tokens of a sequence", 2048, fields.Range(1, 100_000_000), note="s", group="Micro-batch"
+        "Tokens of a sequence",
+        2048,
+        fields.InputRange(1, 100_000_000),
+        note="s",
+        group="Micro-batch",
     )
     flash: str = fields.choice(
         "Flash attention", "no", YES_NO, note="keeps no scores", group="Layout"
@@ -90,13 +94,13 @@ class ActivationsInputs:
         group="Layout",
     )
     tp: int = fields.count_field(
-        "Tensor-parallel size", 1, fields.Range(1, 1024), note="t", group="Layout"
+        "Tensor-parallel size", 1, fields.InputRange(1, 1024), note="t", group="Layout"
     )
     sp: str = fields.choice("Sequence parallelism", "no", YES_NO, group="Layout")
     held: int = fields.count_field(
         "Micro-batches held",
         1,
-        fields.Range(1, 100_000),
+        fields.InputRange(1, 100_000),
         note="those in flight, see the pipeline modeler",
         group="Layout",
     )

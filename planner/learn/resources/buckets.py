@@ -35,16 +35,21 @@ class BucketsInputs:
     """Gradients, the devices that average them, and the backward beside it."""
 
     gradients_bytes: float = fields.size_field(
-        "Gradients", 500, fields.Range(1e-3, 1e9, "MB"), note="of one device"
+        "Gradients", 500, fields.InputRange(1e-3, 1e9, "MB"), note="of one device"
     )
-    gradient_bytes: float = fields.number_field("Bytes of a gradient", 2, fields.Range(0.25, 8))
-    ranks: int = fields.count_field("Devices", 8, fields.Range(2, 1_000_000), note="P")
+    gradient_bytes: float = fields.number_field(
+        "Bytes of a gradient", 2, fields.InputRange(0.25, 8)
+    )
+    ranks: int = fields.count_field("Devices", 8, fields.InputRange(2, 1_000_000), note="P")
     link_bytes_per_s: float = fields.bandwidth("Link of a device", 300)
     latency_s: float = fields.time(
-        "Fixed time of a bucket", 5, fields.Range(0, 1e5, "us"), note="40 us and more in practice"
+        "Fixed time of a bucket",
+        5,
+        fields.InputRange(0, 1e5, "us"),
+        note="40 us and more in practice",
     )
-    buckets: int = fields.count_field("Buckets", 16, fields.Range(1, 1_000_000), note="k")
-    window_s: float = fields.time("Backward", 200, fields.Range(1e-3, 1e7, "ms"))
+    buckets: int = fields.count_field("Buckets", 16, fields.InputRange(1, 1_000_000), note="k")
+    window_s: float = fields.time("Backward", 200, fields.InputRange(1e-3, 1e7, "ms"))
 
 
 def bucket_s(x: BucketsInputs, k: int) -> float:

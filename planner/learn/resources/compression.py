@@ -61,27 +61,29 @@ class CompressionInputs:
     params: float = fields.number_field(
         "Parameters",
         of_model("params", 7e9),
-        fields.Range(1e-4, 1e6, "billion"),
+        fields.InputRange(1e-4, 1e6, "billion"),
         follows="the model, 7 billion without one",
         group="Job",
     )
     width: int = fields.count_field(
         "Side of its matrices",
         of_model("hidden", 4096),
-        fields.Range(16, 1_000_000),
+        fields.InputRange(16, 1_000_000),
         note="PowerSGD: taken as square",
         follows="the model",
         group="Job",
     )
     gradient_bytes: float = fields.number_field(
-        "Bytes of a plain gradient", 2, fields.Range(0.5, 8), group="Job"
+        "Bytes of a plain gradient", 2, fields.InputRange(0.5, 8), group="Job"
     )
-    step_s: float = fields.time("Compute of a step", 1, fields.Range(1e-4, 1e5, "s"), group="Job")
+    step_s: float = fields.time(
+        "Compute of a step", 1, fields.InputRange(1e-4, 1e5, "s"), group="Job"
+    )
     ranks: int = fields.count_field(
-        "Replicas", 64, fields.Range(2, 1_000_000), note="D", group="Machine"
+        "Replicas", 64, fields.InputRange(2, 1_000_000), note="D", group="Machine"
     )
     per_node: int = fields.count_field(
-        "Devices of a node", 8, fields.Range(1, 1024), note="g", group="Machine"
+        "Devices of a node", 8, fields.InputRange(1, 1024), note="g", group="Machine"
     )
     far_bytes_per_s: float = fields.bandwidth("Network of a device", 50, group="Machine")
     device: str = fields.choice("Device", DEFAULT_DEVICE, devices(), group="Machine")
@@ -95,13 +97,17 @@ class CompressionInputs:
         "Dense peak", of_device("peak"), follows="the device", group="Machine"
     )
     rank: int = fields.count_field(
-        "Rank of PowerSGD", 4, fields.Range(1, 10_000), note="r", group="Method"
+        "Rank of PowerSGD", 4, fields.InputRange(1, 10_000), note="r", group="Method"
     )
     kept: float = fields.percent_field(
-        "Entries that top-k keeps", 1, fields.Range(0.01, 100, "%"), group="Method"
+        "Entries that top-k keeps", 1, fields.InputRange(0.01, 100, "%"), group="Method"
     )
     inner_steps: int = fields.count_field(
-        "Inner steps of local updates", 100, fields.Range(1, 1_000_000), note="H", group="Method"
+        "Inner steps of local updates",
+        100,
+        fields.InputRange(1, 1_000_000),
+        note="H",
+        group="Method",
     )
 
 
@@ -121,7 +127,7 @@ class Cost:
     hides: bool
     """May travel beside the backward."""
     formula: str
-    held: str
+    memory_formula: str
 
 
 def cost(x: CompressionInputs, method: str) -> Cost:
@@ -143,7 +149,7 @@ def cost(x: CompressionInputs, method: str) -> Cost:
     """
     n, d, g = x.params, x.ranks, x.gradient_bytes
     share = 2 * ring_share(d)
-    away = (d - x.per_node) / d if d > x.per_node else 0.0
+    outside_node_share = (d - x.per_node) / d if d > x.per_node else 0.0
     if method == "plain":
         return Cost(share * g * n, 0, 0, 0, 0, True, "2 (D-1)/D g N", "nothing")
     if method == "int8":
@@ -197,7 +203,7 @@ def cost(x: CompressionInputs, method: str) -> Cost:
         return Cost((4 + g) * n * ring_share(d), 0, 0, 0, 0, True, "(D-1)/D (4 + g) N", "nothing")
     if method == "zero++":
         return Cost(
-            1.5 * n * away,
+            1.5 * n * outside_node_share,
             2 * n * ring_share(x.per_node),
             (4 * g + 8) * n,
             0,
@@ -255,8 +261,8 @@ def pays_below(x: CompressionInputs, method: str) -> float:
     base = baseline(method)
 
     def saves(speed: float) -> float:
-        at = replace(x, far_bytes_per_s=speed)
-        return step_s(at, base) - step_s(at, method)
+        at_speed = replace(x, far_bytes_per_s=speed)
+        return step_s(at_speed, base) - step_s(at_speed, method)
 
     low, high = 1e3, 1e15
     if method == base or saves(low) <= 0:
@@ -340,7 +346,7 @@ def compression_result(x: CompressionInputs) -> CalculatorResult:
             "Further memory",
             one.held_bytes,
             "memory",
-            one.held,
+            one.memory_formula,
             f"N = {sig(x.params)}, D = {x.ranks}",
             source,
         ),

@@ -42,22 +42,22 @@ class IntensityInputs:
     params: float = fields.number_field(
         "Parameters",
         of_model("params", 175e9),
-        fields.Range(1e-4, 1e6, "billion"),
+        fields.InputRange(1e-4, 1e6, "billion"),
         follows="the model, 175 billion without one",
         group="Job",
     )
     tokens: int = fields.count_field(
-        "Tokens of a sequence", 2048, fields.Range(1, 100_000_000), note="s", group="Job"
+        "Tokens of a sequence", 2048, fields.InputRange(1, 100_000_000), note="s", group="Job"
     )
     batch: int = fields.count_field(
         "Sequences of a replica",
         1,
-        fields.Range(1, 1_000_000),
+        fields.InputRange(1, 1_000_000),
         note="b, between two all-reduces",
         group="Job",
     )
     gradient_bytes: float = fields.number_field(
-        "Bytes of a gradient on the wire", 2, fields.Range(0.03, 8), group="Job"
+        "Bytes of a gradient on the wire", 2, fields.InputRange(0.03, 8), group="Job"
     )
     device: str = fields.choice("Device", DEFAULT_DEVICE, devices(), group="Machine")
     port: str = fields.choice(

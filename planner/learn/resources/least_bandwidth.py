@@ -46,14 +46,14 @@ class LeastBandwidthInputs:
     layers: int = fields.count_field(
         "Layers",
         of_model("layers", 80),
-        fields.Range(1, 10_000),
+        fields.InputRange(1, 10_000),
         follows="the model",
         group="Model",
     )
     hidden: int = fields.count_field(
         "Hidden width",
         of_model("hidden", 8192),
-        fields.Range(16, 1_000_000),
+        fields.InputRange(16, 1_000_000),
         note="h",
         follows="the model",
         group="Model",
@@ -61,7 +61,7 @@ class LeastBandwidthInputs:
     layer_weights: float = fields.number_field(
         "Weights of a layer",
         layer_weights_of,
-        fields.Range(1e-3, 1e7, "million"),
+        fields.InputRange(1e-3, 1e7, "million"),
         note="those that a token meets",
         follows="the model, 12 h^2 without one",
         group="Model",
@@ -69,41 +69,43 @@ class LeastBandwidthInputs:
     kv_share: float = fields.percent_field(
         "Width of keys over queries",
         12.5,
-        fields.Range(0.1, 100, "%"),
+        fields.InputRange(0.1, 100, "%"),
         note="KV heads over heads",
         group="Model",
     )
     expert_ffn: int = fields.count_field(
         "Width of an expert",
         lambda v: 2048 if v["model"] == OWN else max(shape(v["model"]).expert_ffn, 0) or 2048,
-        fields.Range(1, 10_000_000),
+        fields.InputRange(1, 10_000_000),
         follows="the model, 2048 without experts",
         group="Model",
     )
     tokens: int = fields.count_field(
         "Tokens of a micro-batch",
         8192,
-        fields.Range(1, 100_000_000),
+        fields.InputRange(1, 100_000_000),
         note="n = b s / c on a rank",
         group="Layout",
     )
     tp: int = fields.count_field(
-        "Tensor-parallel size", 8, fields.Range(1, 1024), note="t", group="Layout"
+        "Tensor-parallel size", 8, fields.InputRange(1, 1024), note="t", group="Layout"
     )
     pp: int = fields.count_field(
-        "Pipeline stages", 4, fields.Range(1, 256), note="p", group="Layout"
+        "Pipeline stages", 4, fields.InputRange(1, 256), note="p", group="Layout"
     )
     vpp: int = fields.count_field(
-        "Chunks of a stage", 1, fields.Range(1, 64), note="v", group="Layout"
+        "Chunks of a stage", 1, fields.InputRange(1, 64), note="v", group="Layout"
     )
-    ep: int = fields.count_field("Expert-parallel size", 8, fields.Range(1, 4096), group="Layout")
+    ep: int = fields.count_field(
+        "Expert-parallel size", 8, fields.InputRange(1, 4096), group="Layout"
+    )
     gradient_bytes: float = fields.number_field(
-        "Bytes of a gradient on the wire", 4, fields.Range(0.03, 8), group="Layout"
+        "Bytes of a gradient on the wire", 4, fields.InputRange(0.03, 8), group="Layout"
     )
     tax: float = fields.percent_field(
         "Acceptable tax of tensor parallelism",
         10,
-        fields.Range(1, 100, "%"),
+        fields.InputRange(1, 100, "%"),
         note="of the forward",
         group="Layout",
     )
@@ -253,12 +255,12 @@ def _reach(x: LeastBandwidthInputs, need: float) -> str:
 
 def _links(need: float) -> str:
     """Return which ports of the catalogue reach a bandwidth."""
-    known = [
+    links = [
         x
         for x in load_catalogue().links.values()
         if x.kind == "scale-out" and x.status == "confirmed"
     ]
-    enough = [x for x in known if x.bytes_per_s >= need]
+    enough = [x for x in links if x.bytes_per_s >= need]
     if not enough:
         return f"no single port reaches {shown(need, 'bytes_per_s')}"
     slowest = min(enough, key=lambda x: (x.bytes_per_s, x.name))

@@ -96,14 +96,14 @@ class OverlapInputs:
     layers: int = fields.count_field(
         "Layers",
         of_model("layers", 80),
-        fields.Range(1, 10_000),
+        fields.InputRange(1, 10_000),
         follows="the model",
         group="Model",
     )
     hidden: int = fields.count_field(
         "Hidden width",
         of_model("hidden", 8192),
-        fields.Range(16, 1_000_000),
+        fields.InputRange(16, 1_000_000),
         note="h",
         follows="the model",
         group="Model",
@@ -111,7 +111,7 @@ class OverlapInputs:
     layer_weights: float = fields.number_field(
         "Weights of a layer",
         layer_weights_of,
-        fields.Range(1e-3, 1e7, "million"),
+        fields.InputRange(1e-3, 1e7, "million"),
         note="those that a token meets",
         follows="the model, 12 h^2 without one",
         group="Model",
@@ -119,21 +119,21 @@ class OverlapInputs:
     kv_share: float = fields.percent_field(
         "Width of keys over queries",
         12.5,
-        fields.Range(0.1, 100, "%"),
+        fields.InputRange(0.1, 100, "%"),
         note="KV heads over heads",
         group="Model",
     )
     n_experts: int = fields.count_field(
         "Experts",
         _experts("n_experts"),
-        fields.Range(0, 100_000),
+        fields.InputRange(0, 100_000),
         follows="the model",
         group="Model",
     )
     top_k: int = fields.count_field(
         "Experts of a token",
         _top_k,
-        fields.Range(1, 1000),
+        fields.InputRange(1, 1000),
         note="k",
         follows="the model",
         group="Model",
@@ -141,34 +141,36 @@ class OverlapInputs:
     tokens: int = fields.count_field(
         "Tokens of a sequence",
         of_model("seq_len", 8192),
-        fields.Range(1, 100_000_000),
+        fields.InputRange(1, 100_000_000),
         note="s",
         follows="the model",
         group="Layout",
     )
     sequences: int = fields.count_field(
-        "Sequences of a micro-batch", 1, fields.Range(1, 10_000), note="b", group="Layout"
+        "Sequences of a micro-batch", 1, fields.InputRange(1, 10_000), note="b", group="Layout"
     )
     micro_batches: int = fields.count_field(
-        "Micro-batches", 16, fields.Range(1, 100_000), note="m", group="Layout"
+        "Micro-batches", 16, fields.InputRange(1, 100_000), note="m", group="Layout"
     )
     tp: int = fields.count_field(
-        "Tensor-parallel size", 8, fields.Range(1, 1024), note="t", group="Layout"
+        "Tensor-parallel size", 8, fields.InputRange(1, 1024), note="t", group="Layout"
     )
     cp: int = fields.count_field(
-        "Context-parallel size", 1, fields.Range(1, 1024), note="c", group="Layout"
+        "Context-parallel size", 1, fields.InputRange(1, 1024), note="c", group="Layout"
     )
-    ep: int = fields.count_field("Expert-parallel size", 1, fields.Range(1, 4096), group="Layout")
+    ep: int = fields.count_field(
+        "Expert-parallel size", 1, fields.InputRange(1, 4096), group="Layout"
+    )
     pp: int = fields.count_field(
-        "Pipeline stages", 4, fields.Range(1, 256), note="p", group="Layout"
+        "Pipeline stages", 4, fields.InputRange(1, 256), note="p", group="Layout"
     )
     dp: int = fields.count_field(
-        "Data-parallel size", 16, fields.Range(1, 100_000), note="D", group="Layout"
+        "Data-parallel size", 16, fields.InputRange(1, 100_000), note="D", group="Layout"
     )
     gradient_bytes: float = fields.number_field(
         "Bytes of a gradient on the wire",
         4,
-        fields.Range(0.03, 8),
+        fields.InputRange(0.03, 8),
         note="2 bf16, 4 fp32",
         group="Layout",
     )
@@ -176,7 +178,7 @@ class OverlapInputs:
     domain: int = fields.count_field(
         "Scale-up domain",
         of_device("domain"),
-        fields.Range(1, 100_000),
+        fields.InputRange(1, 100_000),
         note="devices on one NVLink or the like",
         follows="the device",
         group="Machine",
@@ -285,25 +287,31 @@ def links(x: OverlapInputs) -> dict[str, tuple[float, bool]]:
 
 def axes(x: OverlapInputs) -> dict[str, OverlapAxis]:
     """Return the traffic of every axis, per step of one device."""
-    m, at, n = x.micro_batches, links(x), x.local
+    m, link_of_axis, n = x.micro_batches, links(x), x.local
     layers = x.stage_layers
     step = m * (x.forward_s + x.backward_s)
     entries = {}
 
     def put(name: str, sent: float, window: float, exposed: float, how: str) -> None:
-        speed, inside = at[name]
+        speed, inside = link_of_axis[name]
         entries[name] = OverlapAxis(
             name, getattr(x, name), sent, speed, inside, window, exposed, how
         )
 
     tensor = m * layers * tensor_layer_bytes(ACTIVATION_BYTES * n * x.hidden, x.tp)
-    put("tp", tensor, 0.0, tensor / at["tp"][0], "all of it: nothing overlapped by default")
+    put(
+        "tp",
+        tensor,
+        0.0,
+        tensor / link_of_axis["tp"][0],
+        "all of it: nothing overlapped by default",
+    )
 
     kv = x.hidden / x.tp * x.kv_share
     block = 2 * ACTIVATION_BYTES * n * kv
     ring_sent, ring_waits = 0.0, 0.0
     if x.cp > 1:
-        one = block / at["cp"][0]
+        one = block / link_of_axis["cp"][0]
         core = x.core_flops / x.cp / x.rate
         beside = ForwardBackward(np.array(core), np.array(BACKWARD_ATTENTION * core))
         ahead, after = ring_times(np.array(float(x.cp)), np.array(one), np.array(2 * one), beside)
@@ -314,17 +322,17 @@ def axes(x: OverlapInputs) -> dict[str, OverlapAxis]:
 
     each = expert_exchange_bytes(n / x.tp, x.hidden, x.top_k, x.ep, ACTIVATION_BYTES)
     routed = m * layers * 4 * each if x.ep > 1 else 0.0
-    put("ep", routed, 0.0, routed / at["ep"][0], "dispatch and combine, both ways")
+    put("ep", routed, 0.0, routed / link_of_axis["ep"][0], "dispatch and combine, both ways")
 
     message = ACTIVATION_BYTES * n * x.hidden / x.tp
-    crossings = p2p_s(2, x.pp, 1, m, message / at["pp"][0]).item()
+    crossings = p2p_s(2, x.pp, 1, m, message / link_of_axis["pp"][0]).item()
     sent = 2 * m * message if x.pp > 1 else 0.0
     put("pp", sent, step if x.pp > 1 else 0.0, crossings, "1F1B neighbours wait for each other")
 
     replicas = x.dp * x.cp
     grads = data_parallel_bytes(x.params, replicas, 1, m, WEIGHT_BYTES, x.gradient_bytes)
     window = x.forward_s + x.backward_s
-    time_s = grads / at["dp"][0]
+    time_s = grads / link_of_axis["dp"][0]
     put("dp", grads, window, max(0.0, time_s - window), "what outlasts the last backward")
     return entries
 
@@ -463,7 +471,7 @@ def _advice(x: OverlapInputs, waits: dict[str, float], binds: str, work: float) 
     return tuple(results)
 
 
-def _table(found: dict[str, OverlapAxis], work: float) -> NamedTable:
+def _table(axes_by_name: dict[str, OverlapAxis], work: float) -> NamedTable:
     rows = tuple(
         (
             f"{axis.name} {axis.size}",
@@ -475,7 +483,7 @@ def _table(found: dict[str, OverlapAxis], work: float) -> NamedTable:
             shown(axis.window_s, "seconds"),
             shown(axis.exposed_s, "seconds"),
         )
-        for axis in found.values()
+        for axis in axes_by_name.values()
     )
     heads = (
         "Axis",
@@ -491,13 +499,13 @@ def _table(found: dict[str, OverlapAxis], work: float) -> NamedTable:
 
 
 def _differences(
-    x: OverlapInputs, found: dict[str, OverlapAxis], least_dp: float
+    x: OverlapInputs, axes_by_name: dict[str, OverlapAxis], least_dp: float
 ) -> list[Difference]:
     at_peak = x.peak_flops_per_s / (3 * 2 * x.near_bytes_per_s * x.hidden)
     tax = tensor_tax(
         x.tp, x.rate, links(x)["tp"][0], x.hidden, x.layer_weights / (12 * x.hidden**2)
     )
-    dp = found["dp"]
+    dp = axes_by_name["dp"]
     listed = [
         Difference(
             "tokens",

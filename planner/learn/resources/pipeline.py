@@ -42,15 +42,15 @@ class PipelineInputs:
     """What a pipeline is made of; times and sizes of one micro-batch on one stage."""
 
     layers: int = fields.count_field(
-        "Layers of the model", 80, fields.Range(1, 10_000), group="Pipeline"
+        "Layers of the model", 80, fields.InputRange(1, 10_000), group="Pipeline"
     )
     stages: int = fields.count_field(
-        "Stages", 4, fields.Range(1, 256), note="p, pipeline ranks", group="Pipeline"
+        "Stages", 4, fields.InputRange(1, 256), note="p, pipeline ranks", group="Pipeline"
     )
     micro_batches: int = fields.count_field(
         "Micro-batches",
         8,
-        fields.Range(1, 100_000),
+        fields.InputRange(1, 100_000),
         note="m, of one step and pipeline",
         group="Pipeline",
     )
@@ -64,28 +64,28 @@ class PipelineInputs:
     vpp: int = fields.count_field(
         "Chunks of a stage",
         1,
-        fields.Range(1, 32),
+        fields.InputRange(1, 32),
         note="v, virtual stages; interleaved only",
         group="Pipeline",
     )
     stage_s: float = fields.time(
         "Compute of a stage",
         10.24,
-        fields.Range(1e-4, 1e6, "ms"),
+        fields.InputRange(1e-4, 1e6, "ms"),
         note="forward and backward, one micro-batch",
         group="One micro-batch on one stage",
     )
     activation_bytes: float = fields.size_field(
         "Activations kept",
         64,
-        fields.Range(1e-6, 1e9, "MB"),
+        fields.InputRange(1e-6, 1e9, "MB"),
         note="for the backward",
         group="One micro-batch on one stage",
     )
     message_bytes: float = fields.size_field(
         "Message",
         64,
-        fields.Range(1e-6, 1e9, "MB"),
+        fields.InputRange(1e-6, 1e9, "MB"),
         note="to the next stage: 2 s b h bytes in bf16",
         group="One micro-batch on one stage",
     )
@@ -173,8 +173,8 @@ def waited_s(x: PipelineInputs, hop_s: float) -> float:
 def held_stage_units(code: int, p: int, v: int, m: int) -> float:
     """Return the activations that the fullest rank holds, in micro-batches of its whole stage."""
     halves = {"zb-v": 2.0, "dualpipe-v": 2.0}.get(SCHEDULES[code], 1.0)
-    held = max(in_flight_chunks(code, r, p, v, m).item() for r in range(min(p, 1) or 1))
-    return float(held / (v if SCHEDULES[code] == "interleaved" else halves))
+    peak_chunks = max(in_flight_chunks(code, r, p, v, m).item() for r in range(min(p, 1) or 1))
+    return float(peak_chunks / (v if SCHEDULES[code] == "interleaved" else halves))
 
 
 def message_s(x: PipelineInputs) -> float:
@@ -190,7 +190,7 @@ def pipeline_result(x: PipelineInputs) -> CalculatorResult:
     work = m * t
     idle = 1 - work / step if split else bubble_frac(p, v, m)
     closed = compute_s(t, p * t, v, m).item()
-    held = held_stage_units(x.code, p, v, m)
+    resident = held_stage_units(x.code, p, v, m)
     with_messages, p2p = pipeline_step_s(x, tau), waited_s(x, tau)
     crossings = m * v * (2 if x.schedule in ("zb-v", "dualpipe-v") else 1)
     both_ways = 2 * crossings * x.message_bytes if p > 1 else 0.0
@@ -279,20 +279,20 @@ def pipeline_result(x: PipelineInputs) -> CalculatorResult:
         Number(
             "held",
             "Micro-batches held at the peak",
-            held,
+            resident,
             "count",
             _held_formula(x.schedule),
-            _held_numbers(x, held),
+            _held_numbers(x, resident),
             "Megatron-LM schedules.py (warm-up counts); costmodels.memory.in_flight_chunks",
             "of the whole stage, on the rank that holds most",
         ),
         Number(
             "activations",
             "Peak activations of a device",
-            held * x.activation_bytes,
+            resident * x.activation_bytes,
             "memory",
             "held A",
-            f"{sig(held)} * {shown(x.activation_bytes, 'bytes')}",
+            f"{sig(resident)} * {shown(x.activation_bytes, 'bytes')}",
             "costmodels.memory.in_flight_chunks",
         ),
         Number(
@@ -355,7 +355,7 @@ def pipeline_result(x: PipelineInputs) -> CalculatorResult:
         tuple(numbers),
         _advice(x, efficiency, least),
         (_schedules_table(x),),
-        tuple(_differences(x, idle, held, both_ways, least)),
+        tuple(_differences(x, idle, resident, both_ways, least)),
         (
             "Uneven stages: the embedding and above all head and loss make the ends longer; "
             "`planner solve` prices them.",
@@ -377,15 +377,15 @@ def _held_formula(schedule: str) -> str:
     }[schedule]
 
 
-def _held_numbers(x: PipelineInputs, held: float) -> str:
+def _held_numbers(x: PipelineInputs, resident: float) -> str:
     p, v, m = x.stages, x.vpp, x.micro_batches
     inside = f"2 * {p - 1} + {v - 1} * {p} + 1"
     texts = {
         "gpipe": f"{m}",
         "1f1b": f"min({m}, {p})",
-        "interleaved": f"min({m} * {v}, {inside}) / {v} = {sig(held)}",
+        "interleaved": f"min({m} * {v}, {inside}) / {v} = {sig(resident)}",
     }
-    return texts.get(x.schedule, f"p = {p}, m = {m}: {sig(held)}")
+    return texts.get(x.schedule, f"p = {p}, m = {m}: {sig(resident)}")
 
 
 def _p2p_words(x: PipelineInputs) -> tuple[str, str]:
@@ -453,14 +453,14 @@ def _schedules_table(x: PipelineInputs) -> NamedTable:
         if name == "interleaved" and (m % p or p < 2 or p * v > x.layers):
             continue
         one = replace(x, schedule=name, vpp=v)
-        held = held_stage_units(one.code, p, v, m)
+        resident = held_stage_units(one.code, p, v, m)
         rows.append(
             (
                 name if v == 1 else f"{name}, {v} chunks",
                 shown(bubble_frac(p, v, m), "fraction"),
                 shown(pipeline_step_s(one), "seconds"),
-                shown(held, "count"),
-                shown(held * x.activation_bytes, "bytes"),
+                shown(resident, "count"),
+                shown(resident * x.activation_bytes, "bytes"),
                 shown(waited_s(one, tau), "seconds")
                 + ("" if simulated(one) else " (closed form)"),
             )
@@ -477,7 +477,7 @@ def _schedules_table(x: PipelineInputs) -> NamedTable:
 
 
 def _differences(
-    x: PipelineInputs, idle: float, held: float, both_ways: float, least: float
+    x: PipelineInputs, idle: float, resident: float, both_ways: float, least: float
 ) -> list[Difference]:
     p, v, m, t = x.stages, x.vpp, x.micro_batches, x.stage_s
     results = [
@@ -507,7 +507,7 @@ def _differences(
             "peak activation = m A, whatever the schedule",
             MODELER,
             m * x.activation_bytes,
-            held * x.activation_bytes,
+            resident * x.activation_bytes,
             "bytes",
             "True of GPipe only. 1F1B starts backwards early and holds min(m, p - r) on rank r, "
             "so more micro-batches cost no memory.",
@@ -564,11 +564,11 @@ def pipeline_charts(x: PipelineInputs) -> "tuple[Chart, ...]":
     for v in (2, 4):
         if p > 1 and p * v <= x.layers:
             values = [1 - bubble_frac(p, v, m) if m % p == 0 else np.nan for m in places]
-            kept = [value for value in values if value == value]
-            if len(kept) > 2:
+            interleavable = [value for value in values if value == value]
+            if len(interleavable) > 2:
                 filled = [1 - bubble_frac(p, v, m) for m in places]
                 efficiency.append(Line(f"interleaved, {v} chunks", filled))
-    held = [
+    activations = [
         Line(
             name,
             [
@@ -606,7 +606,7 @@ def pipeline_charts(x: PipelineInputs) -> "tuple[Chart, ...]":
                 " stages or a few more.",
             ),
             Axes(("Micro-batches", places), "GB", log_y=True, here=x.micro_batches),
-            held,
+            activations,
         ),
     )
 

@@ -51,7 +51,7 @@ class StateMemoryInputs:
     params: float = fields.number_field(
         "Parameters",
         of_model("params", 7e9),
-        fields.Range(1e-3, 1e6, "billion"),
+        fields.InputRange(1e-3, 1e6, "billion"),
         follows="the model, 7 billion without one",
         group="Model",
     )
@@ -61,14 +61,14 @@ class StateMemoryInputs:
     ranks: int = fields.count_field(
         "Data-parallel devices",
         8,
-        fields.Range(1, 1_000_000),
+        fields.InputRange(1, 1_000_000),
         note="D, among which ZeRO shards",
         group="Machine",
     )
     model_parallel: int = fields.count_field(
         "Devices that split the model",
         1,
-        fields.Range(1, 100_000),
+        fields.InputRange(1, 100_000),
         note="t p: tensor times pipeline",
         group="Machine",
     )
@@ -76,21 +76,21 @@ class StateMemoryInputs:
     memory_bytes: float = fields.size_field(
         "Memory of a device",
         of_device("memory"),
-        fields.Range(0.1, 1e5, "GB"),
+        fields.InputRange(0.1, 1e5, "GB"),
         follows="the device",
         group="Machine",
     )
     reserve: float = fields.percent_field(
         "Kept for activations and the rest",
         30,
-        fields.Range(0, 95, "%"),
+        fields.InputRange(0, 95, "%"),
         note="of the memory",
         group="Machine",
     )
     unit_params: float = fields.number_field(
         "Largest unit that FSDP gathers",
         0,
-        fields.Range(0, 1e5, "million"),
+        fields.InputRange(0, 1e5, "million"),
         note="two of them stand beside the shards",
         group="Model",
     )
@@ -141,8 +141,8 @@ def state_memory_result(x: StateMemoryInputs) -> CalculatorResult:
     ]
     fits = []
     for zero, name, formula in STAGES:
-        held = device_bytes(recipe, zero, d, n, x.unit_params)
-        ok = held <= x.usable_bytes
+        resident_bytes = device_bytes(recipe, zero, d, n, x.unit_params)
+        ok = resident_bytes <= x.usable_bytes
         fits += [zero] if ok else []
         put = {
             0: f"({w:g} + {g:g} + {k:g})",
@@ -154,7 +154,7 @@ def state_memory_result(x: StateMemoryInputs) -> CalculatorResult:
             Number(
                 f"zero{zero}",
                 f"A device with stage {name}",
-                held,
+                resident_bytes,
                 "memory",
                 f"({formula}) N",
                 f"{put} * {sig(n)}",
@@ -274,14 +274,14 @@ def _differences(x: StateMemoryInputs) -> list[Difference]:
     results = [
         Difference(
             f"double{zero}",
-            f"stage {zero}: {words}",
+            f"stage {zero}: {formula}",
             GUIDE,
             theirs[zero],
             device_bytes(recipe, zero, d, n),
             "bytes",
             why,
         )
-        for zero, words in (
+        for zero, formula in (
             (0, "2N + 2N + 16N"),
             (1, "2N + 2N + 16N/P"),
             (2, "2N + (2N + 16N)/P"),

@@ -31,21 +31,25 @@ class StrongScalingInputs:
     params: float = fields.number_field(
         "Parameters",
         of_model("params", 7e9),
-        fields.Range(1e-4, 1e6, "billion"),
+        fields.InputRange(1e-4, 1e6, "billion"),
         follows="the model, 7 billion without one",
         group="Job",
     )
     batch: int = fields.count_field(
-        "Global batch", 2048, fields.Range(1, 100_000_000), note="sequences of a step", group="Job"
+        "Global batch",
+        2048,
+        fields.InputRange(1, 100_000_000),
+        note="sequences of a step",
+        group="Job",
     )
     tokens: int = fields.count_field(
-        "Tokens of a sequence", 2048, fields.Range(1, 100_000_000), note="s", group="Job"
+        "Tokens of a sequence", 2048, fields.InputRange(1, 100_000_000), note="s", group="Job"
     )
     gradient_bytes: float = fields.number_field(
-        "Bytes of a gradient on the wire", 2, fields.Range(0.03, 8), group="Job"
+        "Bytes of a gradient on the wire", 2, fields.InputRange(0.03, 8), group="Job"
     )
     workers: int = fields.count_field(
-        "Workers", 64, fields.Range(1, 10_000_000), note="K", group="Machine"
+        "Workers", 64, fields.InputRange(1, 10_000_000), note="K", group="Machine"
     )
     rate_flops_per_s: float = fields.rate("Rate of a worker", 312, group="Machine")
     link_bytes_per_s: float = fields.bandwidth("Link of a worker", 600, group="Machine")

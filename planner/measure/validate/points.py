@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from planner.errors import Problem, SpecError
+from planner.errors import InputProblem, SpecError
 from planner.units import GIB, shown_value
 
 GB = 1e9
@@ -164,7 +164,7 @@ def read_measured_points(path: str | os.PathLike[str]) -> tuple[MeasuredPoint, .
     """
     name = os.fspath(path)
     results: list[MeasuredPoint] = []
-    problems: list[Problem] = []
+    problems: list[InputProblem] = []
     for line, row in _rows(Path(path), name):
         point = _point(line, row, name, problems)
         if point is not None:
@@ -172,7 +172,7 @@ def read_measured_points(path: str | os.PathLike[str]) -> tuple[MeasuredPoint, .
     if problems:
         raise SpecError(problems)
     if not results:
-        raise SpecError(Problem("no measured run in the file", "add a row", name))
+        raise SpecError(InputProblem("no measured run in the file", "add a row", name))
     return tuple(results)
 
 
@@ -191,33 +191,35 @@ def _rows(path: Path, name: str) -> Iterator[tuple[int, dict[str, str]]]:
                 if len(row) != len(header):
                     message = f"{len(row)} cells in a table of {len(header)} columns"
                     fix = "quote cells that hold commas, one cell a column"
-                    raise SpecError(Problem(message, fix, name, line))
+                    raise SpecError(InputProblem(message, fix, name, line))
                 yield line, {t: cell.strip() for t, cell in zip(header, row, strict=True)}
     except OSError as error:
         reason = error.strerror or str(error)
-        raise SpecError(Problem(f"cannot be read: {reason}", "name a CSV file", name)) from error
+        raise SpecError(
+            InputProblem(f"cannot be read: {reason}", "name a CSV file", name)
+        ) from error
     except (UnicodeDecodeError, csv.Error) as error:
-        raise SpecError(Problem(f"is no CSV text in UTF-8: {error}", "", name)) from error
+        raise SpecError(InputProblem(f"is no CSV text in UTF-8: {error}", "", name)) from error
 
 
 def _check_header(header: list[str], name: str) -> None:
     missing = [title for title in REQUIRED if title not in header]
     if missing:
         fix = "the first line names the columns; see the README beside the shipped points.csv"
-        raise SpecError(Problem(f"column {', '.join(missing)} is missing", fix, name, 1))
+        raise SpecError(InputProblem(f"column {', '.join(missing)} is missing", fix, name, 1))
     twice = sorted({title for title in header if title and header.count(title) > 1})
     if twice:
-        raise SpecError(Problem(f"column {twice[0]} appears twice", "keep one", name, 1))
+        raise SpecError(InputProblem(f"column {twice[0]} appears twice", "keep one", name, 1))
 
 
 def _point(
-    line: int, row: Mapping[str, str], name: str, problems: list[Problem]
+    line: int, row: Mapping[str, str], name: str, problems: list[InputProblem]
 ) -> MeasuredPoint | None:
     """Return the typed row, or add what is wrong with it to `problems`."""
     before = len(problems)
     for title in REQUIRED:
         if not row[title]:
-            problems.append(Problem("is empty", "fill it in", name, line, path=title))
+            problems.append(InputProblem("is empty", "fill it in", name, line, path=title))
     values: dict[str, Any] = {}
     for title, (read, what) in _TYPED.items():
         text = row.get(title, "")
@@ -228,7 +230,7 @@ def _point(
         except ValueError:
             message = f"{shown_value(text)} is not {what}"
             fix = "leave the cell empty when the source does not say"
-            problems.append(Problem(message, fix, name, line, path=title))
+            problems.append(InputProblem(message, fix, name, line, path=title))
     if len(problems) > before:
         return None
     texts: dict[str, Any] = {title: row.get(title, "") for title in _TEXTS}

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.errors import Problem, SpecError
+from planner.errors import InputProblem, SpecError
 from planner.measure.validate import baselines
 from planner.measure.validate.described import Entry
 from planner.measure.validate.metrics import (
@@ -345,5 +345,5 @@ def read_entries(path: str | os.PathLike[str]) -> dict[str, Entry]:
     data = document.data
     if not isinstance(data, dict) or not all(isinstance(entry, dict) for entry in data.values()):
         fix = "write `name:` and under it the keys of models.yaml or hardware.yaml that ships"
-        raise SpecError(Problem("is no mapping of names to entries", fix, os.fspath(path)))
+        raise SpecError(InputProblem("is no mapping of names to entries", fix, os.fspath(path)))
     return data

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from planner.analyze.bottleneck import MEANING, MEMORY
 from planner.analyze.bottleneck_levers import MOST_SHOWN, Bound, Lever
-from planner.documents import Grid, Paragraph, Part, Spacing
+from planner.documents import Grid, GridSpacing, Paragraph, Part
 from planner.units import GIB
 
 SHOWN_SHARE = 0.005
@@ -223,7 +223,7 @@ def _lever_grid(bound: Bound, levers: Iterable[Lever], caption: str) -> Part:
     ]
     if not rows:
         return Paragraph("  nothing that was tried")
-    spacing = Spacing((32, 11, 7, 0), gaps=(0, 1, 1, 2), indent=2, hang=54)
+    spacing = GridSpacing((32, 11, 7, 0), gaps=(0, 1, 1, 2), indent=2, hang=54)
     return Grid(("",) * 4, tuple(rows), caption, (1, 2), spacing=spacing)
 
 

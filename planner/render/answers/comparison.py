@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from planner.analyze.comparison import Comparison, memory_terms, time_terms, traffic_terms
-from planner.documents import Blank, Bullets, Grid, Paragraph, Part, Spacing
+from planner.documents import Blank, Bullets, Grid, GridSpacing, Paragraph, Part
 from planner.solver.answer.reasons import MIN_SHARE, shown_layout
 from planner.solver.answer.result import Plan
 from planner.solver.answer.uncertainty import TIE_FRAC
@@ -80,7 +80,7 @@ def _layout_grid(comparison: Comparison) -> Grid:
         (axis, f"{_shortened(x)} -> {_shortened(y)}: {meaning}")
         for axis, x, y, meaning in comparison.layout
     )
-    spacing = Spacing((10, 0), 1, 2, hang=12, captioned=True)
+    spacing = GridSpacing((10, 0), 1, 2, hang=12, captioned=True)
     return Grid(("", ""), rows, "layout, A -> B", spacing=spacing)
 
 
@@ -100,7 +100,7 @@ def _time_grid(a: Plan, b: Plan) -> Grid:
         rows,
         f"time by term of the slowest stage ({stages[0]} of A, {stages[1]} of B)",
         (1, 2, 3, 4),
-        spacing=Spacing((13, 13, 13, 13, 9), 0, 2, captioned=True),
+        spacing=GridSpacing((13, 13, 13, 13, 9), 0, 2, captioned=True),
     )
 
 
@@ -117,7 +117,7 @@ def _memory_grid(a: Plan, b: Plan) -> Grid:
         rows,
         f"memory of the fullest stage ({stages[0]} of A, {stages[1]} of B)",
         (1, 2, 3),
-        spacing=Spacing((13, 13, 13, 13), 0, 2, captioned=True),
+        spacing=GridSpacing((13, 13, 13, 13), 0, 2, captioned=True),
     )
 
 
@@ -135,5 +135,5 @@ def _traffic_part(a: Plan, b: Plan) -> Part:
         tuple(rows),
         "traffic of a device per step",
         (1, 2, 3, 4, 5, 6),
-        spacing=Spacing((5, 12, 10, 20, 11, 15, 11), 0, 2, captioned=True),
+        spacing=GridSpacing((5, 12, 10, 20, 11, 15, 11), 0, 2, captioned=True),
     )

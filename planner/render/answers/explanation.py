@@ -6,7 +6,7 @@ from typing import Any
 from costmodels.terms import RUN_TERMS, TERMS, Term, groups
 from planner.analyze.elasticities import RATES, TIMES
 from planner.analyze.explain import Explanation
-from planner.documents import Blank, Bullets, Code, Grid, Paragraph, Part, Spacing
+from planner.documents import Blank, Bullets, Code, Grid, GridSpacing, Paragraph, Part
 from planner.render.answers.bottleneck import bottleneck_parts
 from planner.render.answers.plan import layout_sentences
 from planner.render.terminal import terminal_text
@@ -117,7 +117,7 @@ def _term_parts(explanation: Explanation, term: Term) -> list[Part]:
         lines = (f"  {line}" for line in text.text.splitlines())
         parts += [Paragraph(text.home), Code(tuple(lines)), Blank()]
     rows = explanation.numbers(term)
-    spacing = Spacing(gaps=2, indent=2)
+    spacing = GridSpacing(gaps=2, indent=2)
     return [
         *parts,
         Paragraph("with this plan's numbers:"),

@@ -5,7 +5,7 @@ from typing import Any
 from planner.analyze.catalog_json import rule_title
 from planner.analyze.neighborhood import SingleChange
 from planner.analyze.single_changes import SingleChanges
-from planner.documents import Blank, Grid, Paragraph, Part, Spacing
+from planner.documents import Blank, Grid, GridSpacing, Paragraph, Part
 from planner.solver.answer.reasons import shown_layout
 from planner.units import GIB
 
@@ -36,7 +36,7 @@ def _changes_grid(changes: SingleChanges) -> Grid:
         for code in dict.fromkeys(change.rule for change in on_axis if change.rule):
             values = ", ".join(_value(x.new) for x in on_axis if x.rule == code)
             rows.append(("", axis, f"{values}: {code} {rule_title(code)}"))
-    spacing = Spacing((2, 26, 26, 9, 9, 8, 0), (0, 0, 0, 0, 0, 0, 2), hang=28)
+    spacing = GridSpacing((2, 26, 26, 9, 9, 8, 0), (0, 0, 0, 0, 0, 0, 2), hang=28)
     heads = ("", "axis", "change", "step s", "delta", "GiB", "")
     return Grid(heads, tuple(rows), "One change at a time", (3, 4, 5), spacing=spacing)
 

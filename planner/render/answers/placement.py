@@ -7,7 +7,7 @@ import numpy as np
 from costmodels.plans import Layout
 from costmodels.shapes import ModelShape
 from hardware.parts import Fabric, Pool
-from planner.documents import Blank, Code, Grid, Paragraph, Part, Spacing
+from planner.documents import Blank, Code, Grid, GridSpacing, Paragraph, Part
 from planner.errors import EmitError
 from planner.frameworks.launchers.placement import (
     MEANINGS,
@@ -68,7 +68,7 @@ def _group_grid(
         rows.append((group.name, *map(str, counts), group.tier, *ranks))
     numeric = tuple(range(1, len(heads) - 1))
     heads = (*heads, *["ranks"] * has_ranks)
-    return Grid(heads, tuple(rows), "Process groups", numeric, spacing=Spacing(indent=indent))
+    return Grid(heads, tuple(rows), "Process groups", numeric, spacing=GridSpacing(indent=indent))
 
 
 def _order_parts(placement: Placement) -> list[Part]:

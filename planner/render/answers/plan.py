@@ -7,7 +7,7 @@ from costmodels.plans import Layout
 from costmodels.problem import Problem
 from costmodels.shape_terms import host_bytes
 from costmodels.step import offloaded_activation_bytes
-from planner.documents import Blank, Grid, Paragraph, Part, Spacing
+from planner.documents import Blank, Grid, GridSpacing, Paragraph, Part
 from planner.render.answers.inputs import assumed_parts, calibration_parts, job_text
 from planner.render.answers.placement import tier_parts
 from planner.solver.answer.reasons import shown_layout
@@ -118,7 +118,7 @@ def _time_grid(plan: Plan) -> Grid:
         for term, seconds in plan.breakdown.time_s.items()
         if seconds > 0.0
     ]
-    spacing = Spacing((12, 12, 2, 6, 1), gaps=1, indent=2)
+    spacing = GridSpacing((12, 12, 2, 6, 1), gaps=1, indent=2)
     return Grid(("",) * 5, tuple(rows), "Where the step goes", (1, 3), spacing=spacing)
 
 
@@ -140,7 +140,7 @@ def _memory_grid(plan: Plan) -> Grid:
         tuple(rows),
         "Memory by stage, GiB",
         tuple(range(1, len(names) + 2)),
-        spacing=Spacing((7, *[12] * len(names), 9), gaps=1, indent=2),
+        spacing=GridSpacing((7, *[12] * len(names), 9), gaps=1, indent=2),
     )
 
 
@@ -174,7 +174,7 @@ def _traffic_parts(plan: Plan) -> list[Part]:
         for t in plan.breakdown.transfers
     ]
     heads, widths = zip(*_TRAFFIC_HEADS, strict=True)
-    spacing = Spacing(widths, gaps=1, indent=2)
+    spacing = GridSpacing(widths, gaps=1, indent=2)
     caption = "Traffic of the busiest device, per step"
     return [lead, Grid(heads, tuple(rows), caption, tuple(range(4, 10)), spacing=spacing)]
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from costmodels.axes import AXES
 from costmodels.plans import Layout
 from costmodels.schedule.stages import SPLITS
-from planner.documents import Grid, Paragraph, Part, Spacing
+from planner.documents import Grid, GridSpacing, Paragraph, Part
 from planner.render.markdown import markdown
 from planner.solver.answer.reasons import stage_words
 from planner.solver.answer.result import Plan, Result
@@ -189,7 +189,7 @@ def plan_grid(
         "Plans, the best first",
         tuple(i for i, title in enumerate(titles) if title not in ("", "plan")),
         units=(*([""] * is_marked), *(column.unit for column in columns)),
-        spacing=Spacing(gaps=1),
+        spacing=GridSpacing(gaps=1),
     )
 
 

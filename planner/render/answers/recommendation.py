@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from planner.analyze.recommend.answer import Recommendation
-from planner.documents import Blank, Code, Grid, Paragraph, Part, Spacing
+from planner.documents import Blank, Code, Grid, GridSpacing, Paragraph, Part
 from planner.render.answers.inputs import assumed_parts, calibration_parts
 from planner.render.answers.plan_table import plan_grid
 from planner.solver.answer.uncertainty import TIE_FRAC
@@ -105,7 +105,7 @@ def _choice_grid(step: Data, usable_bytes: float) -> Grid:
         )
     longest = max(*(len(row[1]) for row in rows), len(f"{name} 1"))
     widths = (1, longest, 10, 21, 0)
-    spacing = Spacing(widths, gaps=1, indent=2, hang=sum(widths) + 6)
+    spacing = GridSpacing(widths, gaps=1, indent=2, hang=sum(widths) + 6)
     heads = ("",) * 5
     return Grid(heads, tuple(rows), step["question"], (2,), spacing=spacing)
 

@@ -1,7 +1,7 @@
 """What to do with a running plan on other nodes: move or carry on, and what each costs."""
 
 from planner.analyze.replan.replan import Move, Replan
-from planner.documents import Blank, Grid, Paragraph, Part, Spacing
+from planner.documents import Blank, Grid, GridSpacing, Paragraph, Part
 from planner.solver.answer.reasons import shown_layout
 from planner.solver.answer.result import Plan
 from planner.units import GIB, format_time
@@ -71,7 +71,7 @@ def _plan_grid(replan: Replan) -> Grid:
         tuple(rows),
         "Plans",
         (2, 3, 4, 5, 6, 7),
-        spacing=Spacing((10, 14, 8, 6, 8, 10, 12, 12), 0),
+        spacing=GridSpacing((10, 14, 8, 6, 8, 10, 12, 12), 0),
     )
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from planner.documents import Blank, Code, Grid, Paragraph, Part, Spacing
+from planner.documents import Blank, Code, Grid, GridSpacing, Paragraph, Part
 from planner.render.answers.inputs import note_parts
 from planner.sweeps.scaling.curve import Scaling
 from planner.units import GIB
@@ -67,7 +67,7 @@ def _size_grid(scaling: Scaling) -> Grid:
     heads = (*(title for title, _ in columns), "best plan")
     numeric = tuple(range(len(columns)))
     return Grid(
-        heads, tuple(cells), "The best plan at each size", numeric, (), (), Spacing(indent=2)
+        heads, tuple(cells), "The best plan at each size", numeric, (), (), GridSpacing(indent=2)
     )
 
 

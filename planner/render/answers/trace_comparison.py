@@ -8,7 +8,7 @@ from planner.analyze.trace.comparison import (
     meaning_of,
 )
 from planner.analyze.trace.findings import findings
-from planner.documents import Blank, Bullets, Grid, Paragraph, Part, Spacing
+from planner.documents import Blank, Bullets, Grid, GridSpacing, Paragraph, Part
 from planner.solver.answer.reasons import shown_layout
 
 MAX_UNKNOWN = 5
@@ -35,7 +35,7 @@ def trace_document(comparison: TraceComparison) -> list[Part]:
     traffic = [_traffic_row(row) for row in comparison.traffic]
     if traffic:
         caption = "traffic per step, trace beside plan"
-        spacing = Spacing(captioned=True)
+        spacing = GridSpacing(captioned=True)
         numeric = tuple(range(2, len(TRAFFIC_TITLES)))
         parts += [
             Blank(),

@@ -137,7 +137,9 @@ def tick_texts(labels: Sequence[str], panels: int = 1) -> tuple[dict[str, Any], 
         return {"ticktext": [plain_figure(label) for label in labels], "tickangle": 0}, 1
     if room >= MIN_TICK_CHARACTERS:
         lines = [textwrap.wrap(label, room)[:4] for label in labels]
-        broken = ["<br>".join(plain_figure(line, room) for line in found) for found in lines]
+        broken = [
+            "<br>".join(plain_figure(line, room) for line in label_lines) for label_lines in lines
+        ]
         return {"ticktext": broken, "tickangle": 0}, max(map(len, lines), default=1)
     texts = [plain_figure(label, MAX_TURNED_CHARACTERS) for label in labels]
     # Turned by 40 degrees, three characters (of 7 pixels each) reach a line further down.
@@ -145,16 +147,16 @@ def tick_texts(labels: Sequence[str], panels: int = 1) -> tuple[dict[str, Any], 
     return {"ticktext": texts, "tickangle": -40}, lines_down
 
 
-def axis_layout(axis: PointAxis, found: Bins, panels: int = 1) -> tuple[dict[str, Any], int]:
+def axis_layout(axis: PointAxis, axis_bins: Bins, panels: int = 1) -> tuple[dict[str, Any], int]:
     """Return the Plotly settings of an axis that shows a swept one in its units, and its lines."""
     title = {"text": plain_figure(axis.label)}
     if not axis.numeric:
-        places = list(range(len(found.labels)))
-        texts, lines = tick_texts(found.labels, panels)
+        places = list(range(len(axis_bins.labels)))
+        texts, lines = tick_texts(axis_bins.labels, panels)
         return {"title": title, "tickmode": "array", "tickvals": places, **texts}, lines
     layout: dict[str, Any] = {"title": title, "type": "log" if is_log(axis) else "linear"}
-    if not found.binned:
-        apart = spaced(found.centres, is_log(axis), panels)
+    if not axis_bins.binned:
+        apart = spaced(axis_bins.centres, is_log(axis), panels)
         layout |= {
             "tickmode": "array",
             "tickvals": [axis.scale.shown(centre) for centre in apart],
@@ -172,20 +174,20 @@ def spaced(values: Sequence[float], log: bool, panels: int = 1) -> list[float]:
         return list(values)
     places = [math.log(value) if log else value for value in values]
     least = (places[-1] - places[0]) * LEAST_TICK_FRAC * panels
-    kept = [0]
+    chosen = [0]
     for number in range(1, len(values) - 1):
-        if min(places[number] - places[kept[-1]], places[-1] - places[number]) >= least:
-            kept.append(number)
-    return [values[number] for number in (*kept, len(values) - 1)]
+        if min(places[number] - places[chosen[-1]], places[-1] - places[number]) >= least:
+            chosen.append(number)
+    return [values[number] for number in (*chosen, len(values) - 1)]
 
 
 def drawn_rows(rows: Sequence[int], keep: Iterable[int] = ()) -> tuple[list[int], tuple[str, ...]]:
     """Return at most `MAX_DRAWN` rows, evenly spaced, with those to keep; and a note if fewer."""
     if len(rows) <= MAX_DRAWN:
         return list(rows), ()
-    kept = set(keep)
-    stride = -(-len(rows) // max(1, MAX_DRAWN - len(kept)))
-    chosen = sorted(set(rows[::stride]) | kept)
+    always = set(keep)
+    stride = -(-len(rows) // max(1, MAX_DRAWN - len(always)))
+    chosen = sorted(set(rows[::stride]) | always)
     return chosen, (f"{len(chosen):,} of {len(rows):,} points are drawn, evenly chosen.",)
 
 
@@ -203,8 +205,8 @@ def least_by(measure: Measure, keys: Sequence[object | None]) -> dict[object, in
 
 def log_ticks(values: Iterable[float]) -> dict[str, Any]:
     """Return the settings of a logarithmic axis over positive values, its ticks 1, 2, 5, 10."""
-    known = [value for value in values if value > 0 and math.isfinite(value)]
-    low, high = min(known, default=1.0), max(known, default=1.0)
+    positive = [value for value in values if value > 0 and math.isfinite(value)]
+    low, high = min(positive, default=1.0), max(positive, default=1.0)
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     n_decades = math.log10(high / low)
     steps = (1, 2, 5) if n_decades < 3 else (1,)

@@ -39,9 +39,9 @@ def tornado(points: SweepPoints) -> Chart | None:
     results = []
     for name in names:
         values = points.numbers(name)
-        known = values[points.solved & np.isfinite(values)]
-        if len(known) and math.isfinite(values[row]):
-            low, middle, high = (float(np.quantile(known, q)) for q in (0.1, 0.5, 0.9))
+        finite = values[points.solved & np.isfinite(values)]
+        if len(finite) and math.isfinite(values[row]):
+            low, middle, high = (float(np.quantile(finite, q)) for q in (0.1, 0.5, 0.9))
             title = figure_title(name.removeprefix(PREFIX))
             results.append((title, float(values[row]), low, middle, high))
     if not results:

@@ -61,10 +61,10 @@ def status_chart(points: SweepPoints, axis: PointAxis) -> Chart:
     lost = Counter(
         {p: sum(counts[s, p] for s in ("late", "infeasible", "failed")) for p in places}
     )
-    most, number = lost.most_common(1)[0]
+    worst, number = lost.most_common(1)[0]
     total = sum(lost.values())
     says = f"{total:,} of {points.n:,} points have no plan"
-    says += f"; most of them ({number:,}) at {axis.at(result.labels[most])}." if number else "."
+    says += f"; most of them ({number:,}) at {axis.at(result.labels[worst])}." if number else "."
     return Chart(
         "status-by-axis",
         f"Points with and without a plan over {axis.title}",
@@ -103,19 +103,19 @@ def reasons(points: SweepPoints) -> AnswerTable:
             groups.setdefault(key, []).append(row)
     ordered = sorted(groups.items(), key=lambda item: (-len(item[1]), item[0]))
     rows: list[tuple[str | float | int | None, ...]] = []
-    for (status, _), found in ordered[:MAX_REASONS]:
-        first = found[0]
+    for (status, _), group in ordered[:MAX_REASONS]:
+        first = group[0]
         rows.append(
             (
                 STATUS_WORDS.get(status, shortened_name(status)),
-                len(found),
+                len(group),
                 shortened_name(points.texts("reason")[first] or "no reason given", 300),
                 points.number(first),
                 points.where(first) or "-",
             )
         )
     if len(ordered) > MAX_REASONS:
-        rest = sum(len(found) for _, found in ordered[MAX_REASONS:])
+        rest = sum(len(group) for _, group in ordered[MAX_REASONS:])
         rows.append(("others", rest, f"{len(ordered) - MAX_REASONS:,} other reasons", None, "-"))
     return AnswerTable(
         ("What", "Points", "Reason (of the first)", "First point", "Where"), tuple(rows)

@@ -128,14 +128,14 @@ def heat_map(
             "thickness": 14,
         },
     }
-    known = [value for line in grid for value in line if value is not None]
-    if known and min(known) > 0 and max(known) / min(known) >= LOG_COLOURS_FROM:
-        ticks = log_ticks(known)
+    numbers = [value for line in grid for value in line if value is not None]
+    if numbers and min(numbers) > 0 and max(numbers) / min(numbers) >= LOG_COLOURS_FROM:
+        ticks = log_ticks(numbers)
         trace["z"] = [[None if v is None else math.log10(v) for v in line] for line in grid]
         inside = [
             (math.log10(value), text)
             for value, text in zip(ticks["tickvals"], ticks["ticktext"], strict=True)
-            if min(known) <= value <= max(known)
+            if min(numbers) <= value <= max(numbers)
         ]
         trace["colorbar"] |= {
             "tickmode": "array",
@@ -273,5 +273,5 @@ def _changes(
         ]
         more = f"; and {len(changes) - 4} more changes" if len(changes) > 4 else ""
         return f"{text}. It changes from {'; '.join(changes[:4])}{more}."
-    most, count = Counter(names.values()).most_common(1)[0]
-    return f"{text}; the most frequent, {most}, on {count} of {len(best)} cells."
+    commonest, count = Counter(names.values()).most_common(1)[0]
+    return f"{text}; the most frequent, {commonest}, on {count} of {len(best)} cells."

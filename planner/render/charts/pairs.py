@@ -23,13 +23,13 @@ def two_steps_chart(
     key: str, title: str, names: Sequence[str], steps: Sequence[Mapping[str, float]]
 ) -> Chart:
     """Return the terms of several steps as bars beside each other, seconds by term each."""
-    whole = [sum(step.values()) for step in steps]
+    totals_s = [sum(step.values()) for step in steps]
     terms = [
         term
         for term in TIME_TERMS
-        if any(s.get(term, 0.0) >= LEAST_SHARE * w for s, w in zip(steps, whole, strict=True))
+        if any(s.get(term, 0.0) >= LEAST_SHARE * w for s, w in zip(steps, totals_s, strict=True))
     ]
-    scale, unit = (1.0, "s") if max(whole, default=0.0) >= 2.0 else (1e3, "ms")
+    scale, unit = (1.0, "s") if max(totals_s, default=0.0) >= 2.0 else (1e3, "ms")
     traces = [
         {
             "type": "bar",
@@ -53,7 +53,8 @@ def two_steps_chart(
         (term, *(step.get(term, 0.0) * scale for step in steps)) for term in terms
     )
     message = ", ".join(
-        f"{name} {short_number(w * scale, 4)} {unit}" for name, w in zip(names, whole, strict=True)
+        f"{name} {short_number(w * scale, 4)} {unit}"
+        for name, w in zip(names, totals_s, strict=True)
     )
     return Chart(
         key,

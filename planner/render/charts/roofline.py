@@ -111,24 +111,26 @@ def _roofline(
     points: SweepPoints, kinds: tuple[RooflineTraffic, ...], key: str, title: str
 ) -> Chart | None:
     by_kind = {traffic: _dots(points, traffic) for traffic in kinds}
-    dots = [dot for found in by_kind.values() for dot in found]
+    dots = [dot for traffic_dots in by_kind.values() for dot in traffic_dots]
     if not dots:
         return None
     roofs = Counter(
-        (traffic, dot.peak, dot.bandwidth) for traffic, found in by_kind.items() for dot in found
+        (traffic, dot.peak, dot.bandwidth)
+        for traffic, traffic_dots in by_kind.items()
+        for dot in traffic_dots
     )
     relative = len(roofs) > MAX_ROOFS
     traces = _relative_roof(dots) if relative else _absolute_roofs(roofs, dots)
     rows: list[tuple[str | float | int | None, ...]] = []
     notes: list[str] = []
     binding = points.texts("best.binding")
-    told = sorted({binding[dot.row].replace("_", " ") or "not told" for dot in dots})
-    colours = {regime: CATEGORIES[k % len(CATEGORIES)] for k, regime in enumerate(told)}
-    for traffic, found in by_kind.items():
+    regime_names = sorted({binding[dot.row].replace("_", " ") or "not told" for dot in dots})
+    colours = {regime: CATEGORIES[k % len(CATEGORIES)] for k, regime in enumerate(regime_names)}
+    for traffic, traffic_dots in by_kind.items():
         regimes: dict[str, list[_Dot]] = {}
-        shown, note = drawn_rows(list(range(len(found))))
+        shown, note = drawn_rows(list(range(len(traffic_dots))))
         notes += note
-        for dot in (found[place] for place in shown):
+        for dot in (traffic_dots[place] for place in shown):
             regime = binding[dot.row].replace("_", " ") or "not told"
             regimes.setdefault(regime, []).append(dot)
         for regime, group in sorted(regimes.items()):

@@ -207,15 +207,15 @@ def _pair_colours(traces: list[dict[str, Any]]) -> None:
 
 def curve_of_rows(rows: Sequence[Mapping[str, Any]], name: str) -> Curve:
     """Return the curve of rows with `n_devices`, `tokens_per_s` and `layout`, one a size."""
-    kept = sorted(
+    ordered = sorted(
         (row for row in rows if row.get("n_devices") and row.get("tokens_per_s")),
         key=lambda row: row["n_devices"],
     )
     return Curve(
         name,
-        tuple(int(row["n_devices"]) for row in kept),
-        tuple(float(row["tokens_per_s"]) for row in kept),
-        tuple(str(row.get("layout") or "") for row in kept),
+        tuple(int(row["n_devices"]) for row in ordered),
+        tuple(float(row["tokens_per_s"]) for row in ordered),
+        tuple(str(row.get("layout") or "") for row in ordered),
     )
 
 

@@ -77,7 +77,7 @@ class Card:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class CardNumber:
     """A number on the page that opens a card."""
 
     key: str
@@ -91,15 +91,15 @@ class Label:
     text: str
 
 
-Part = str | Shown | Label
+Part = str | CardNumber | Label
 Words = tuple[Part, ...]
 """A sentence: texts without digits, numbers, names."""
 Cell = Part | None
 
 
-def plain_words(words: Words) -> str:
+def plain_words(sentence: Words) -> str:
     """Return a sentence as text."""
-    return "".join(part if isinstance(part, str) else part.text for part in words)
+    return "".join(part if isinstance(part, str) else part.text for part in sentence)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ class NumberTable:
     def numeric(self) -> tuple[bool, ...]:
         """Which columns hold numbers."""
         columns = range(len(self.heads))
-        return tuple(any(isinstance(row[i], Shown) for row in self.rows) for i in columns)
+        return tuple(any(isinstance(row[i], CardNumber) for row in self.rows) for i in columns)
 
 
 @dataclass(slots=True)
@@ -124,12 +124,12 @@ class Deck:
 
     cards: dict[str, Card] = field(default_factory=dict)
 
-    def add(self, key: str, name: str, amount: Amount, derivation: Derivation) -> Shown:
+    def add(self, key: str, name: str, amount: Amount, derivation: Derivation) -> CardNumber:
         """Add a card; the number that opens it. A key that is there already keeps its card."""
         if key not in self.cards:
             self.cards[key] = Card(key, name, amount, derivation)
-        return Shown(key, amount.text or self.cards[key].text)
+        return CardNumber(key, amount.text or self.cards[key].text)
 
-    def see(self, key: str, text: str = "") -> Shown:
+    def see(self, key: str, text: str = "") -> CardNumber:
         """Return the number of a card that is there."""
-        return Shown(key, text or self.cards[key].text)
+        return CardNumber(key, text or self.cards[key].text)

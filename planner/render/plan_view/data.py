@@ -12,11 +12,11 @@ from planner.analyze.plan_files import plan_files
 from planner.analyze.trace.chrome_trace import trace_json
 from planner.render.plan_view.cards import (
     Amount,
+    CardNumber,
     Deck,
     Derivation,
     Label,
     NumberTable,
-    Shown,
     Words,
 )
 from planner.render.plan_view.figures import ViewFigure
@@ -60,12 +60,12 @@ class PlanView:
     model: str
     cluster: str
     layout: str
-    tiles: tuple[tuple[str, Shown], ...]
+    tiles: tuple[tuple[str, CardNumber], ...]
     """The numbers that come first, each with what it is."""
     facts: tuple[tuple[str, tuple[Fact, ...]], ...]
     binding: Binding
     """What binds the plan, what relaxes it and what comes next."""
-    warnings: tuple[tuple[str, Shown], ...]
+    warnings: tuple[tuple[str, CardNumber], ...]
     """Code of a warning and its text, which opens what it rests on."""
     waterfall: ViewFigure
     memory: ViewFigure
@@ -99,16 +99,16 @@ class PlanView:
             "facts": [
                 {
                     "title": title,
-                    "facts": [{"name": f.name, "words": words_json(f.words)} for f in facts],
+                    "facts": [{"name": f.name, "words": words_json(f.sentence)} for f in facts],
                 }
                 for title, facts in self.facts
             ],
             "binding": {
                 "says": words_json(self.binding.says),
                 "compute": words_json(self.binding.compute),
-                "relaxing": [words_json(words) for words in self.binding.relaxing],
+                "relaxing": [words_json(sentence) for sentence in self.binding.relaxing],
                 "next": words_json(self.binding.next),
-                "others": [words_json(words) for words in self.binding.others],
+                "others": [words_json(sentence) for sentence in self.binding.others],
                 "memory": words_json(self.binding.memory),
             },
             "warnings": [
@@ -141,13 +141,13 @@ class PlanView:
         return json.dumps(self.to_json(), indent=1, allow_nan=False) + "\n"
 
 
-def words_json(words: Words) -> list[Any]:
+def words_json(sentence: Words) -> list[Any]:
     """Return a sentence as plain data: texts, names, numbers with the key of their card."""
-    return [_part_json(part) for part in words]
+    return [_part_json(part) for part in sentence]
 
 
 def _part_json(part: Any) -> Any:
-    if isinstance(part, Shown):
+    if isinstance(part, CardNumber):
         return {"number": part.key, "text": part.text}
     return {"name": part.text} if isinstance(part, Label) else part
 
@@ -235,7 +235,7 @@ def plan_view(
     return view
 
 
-def _tiles(deck: Deck, plan: Plan) -> tuple[tuple[str, Shown], ...]:
+def _tiles(deck: Deck, plan: Plan) -> tuple[tuple[str, CardNumber], ...]:
     """Return the numbers that come first."""
     names = {
         "step-time": "step time",
@@ -250,7 +250,7 @@ def _tiles(deck: Deck, plan: Plan) -> tuple[tuple[str, Shown], ...]:
     return tuple((name, deck.see(key)) for key, name in names.items() if key in deck.cards)
 
 
-def _warnings(deck: Deck, plan: Plan) -> tuple[tuple[str, Shown], ...]:
+def _warnings(deck: Deck, plan: Plan) -> tuple[tuple[str, CardNumber], ...]:
     """Return the warnings of a plan; the text of each opens the figure that it goes by."""
     result, out = plan.breakdown, []
     causes: Mapping[str, str] = {

@@ -6,7 +6,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from planner.render.charts.chart import Chart
-from planner.render.plan_view.cards import Cell, Deck, NumberTable, Shown, Words, plain_words
+from planner.render.plan_view.cards import CardNumber, Cell, Deck, NumberTable, Words, plain_words
 from planner.render.report.answers import AnswerTable
 
 GROUP_COLOURS = {
@@ -32,7 +32,7 @@ class ViewFigure:
 
 
 @dataclass(frozen=True, slots=True)
-class Heading:
+class FigureHeading:
     """What stands above and below a figure."""
 
     key: str
@@ -41,7 +41,9 @@ class Heading:
     notes: tuple[str, ...] = ()
 
 
-def view_figure(deck: Deck, heading: Heading, drawn: go.Figure, table: NumberTable) -> ViewFigure:
+def view_figure(
+    deck: Deck, heading: FigureHeading, drawn: go.Figure, table: NumberTable
+) -> ViewFigure:
     """Return a figure; the chart's sentence and data are those of the caption and the table."""
     rows = tuple(tuple(_value(deck, cell) for cell in row) for row in table.rows)
     says, answer = plain_words(heading.caption), AnswerTable(table.heads, rows)
@@ -51,6 +53,6 @@ def view_figure(deck: Deck, heading: Heading, drawn: go.Figure, table: NumberTab
 
 def _value(deck: Deck, cell: Cell) -> str | float | None:
     """Return what a cell holds in the CSV file: numbers in base units."""
-    if isinstance(cell, Shown):
+    if isinstance(cell, CardNumber):
         return deck.cards[cell.key].value
     return cell if cell is None or isinstance(cell, str) else cell.text

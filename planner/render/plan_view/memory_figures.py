@@ -5,15 +5,15 @@ from costmodels.terms import TERMS
 from planner.render.charts.chart import Frame
 from planner.render.plan_view.cards import (
     Amount,
+    CardNumber,
     Cell,
     Deck,
     Derivation,
     Label,
     NumberTable,
-    Shown,
     Words,
 )
-from planner.render.plan_view.figures import Heading, ViewFigure, view_figure
+from planner.render.plan_view.figures import FigureHeading, ViewFigure, view_figure
 from planner.render.report.theme import CATEGORIES
 from planner.solver.answer.result import Plan
 from planner.units import GIB
@@ -23,7 +23,7 @@ BAR, MOST_BARS_HEIGHT = 24, 1500
 
 
 def memory_by_stage(
-    deck: Deck, problem: Problem, plan: Plan, numbers: list[dict[str, Shown]]
+    deck: Deck, problem: Problem, plan: Plan, numbers: list[dict[str, CardNumber]]
 ) -> ViewFigure:
     """Return the memory of every stage; `numbers` are those of `add_memory_cards`."""
     result, part = plan.breakdown, problem.pool.accelerator
@@ -64,19 +64,22 @@ def memory_by_stage(
             "type": "line",
             "xref": "x",
             "yref": "paper",
-            "x0": at / GIB,
-            "x1": at / GIB,
+            "x0": limit_bytes / GIB,
+            "x1": limit_bytes / GIB,
             "y0": 0,
             "y1": 1,
             "line": {"color": colour, "width": 2, "dash": dash},
         }
-        for at, colour, dash in ((usable, "#d55e00", "dash"), (capacity, "#7f8c8d", "solid"))
+        for limit_bytes, colour, dash in (
+            (usable, "#d55e00", "dash"),
+            (capacity, "#7f8c8d", "solid"),
+        )
     ]
     labels = [
         {
             "xref": "x",
             "yref": "paper",
-            "x": at / GIB,
+            "x": limit_bytes / GIB,
             "y": 1,
             "yanchor": "bottom",
             "text": text,
@@ -84,7 +87,10 @@ def memory_by_stage(
             "xanchor": anchor,
             "font": {"size": 12},
         }
-        for at, text, anchor in ((usable, "usable", "right"), (capacity, "device", "left"))
+        for limit_bytes, text, anchor in (
+            (usable, "usable", "right"),
+            (capacity, "device", "left"),
+        )
     ]
     largest = max(max(sum(stage.values()) for stage in result.stages), capacity)
     frame = Frame(
@@ -99,16 +105,16 @@ def memory_by_stage(
             "legend": {"traceorder": "normal"},
         },
     )
-    at = result.peak_stage
-    binds = Label(f"Stage {at}")
+    binding_stage = result.peak_stage
+    binds = Label(f"Stage {binding_stage}")
     caption: Words = (
         binds,
         " binds: it needs ",
-        numbers[at]["peak"],
+        numbers[binding_stage]["peak"],
         " of ",
         deck.see("usable-memory"),
         " usable, and leaves ",
-        numbers[at]["headroom"],
+        numbers[binding_stage]["headroom"],
         ". A device has ",
         total,
         ", of which the plan must leave ",
@@ -117,11 +123,11 @@ def memory_by_stage(
     )
     heads = ("Stage", *terms, "peak", "free")
     rows = tuple((Label(names[rank]), *_cells(numbers[rank], terms)) for rank in range(len(names)))
-    table = NumberTable(heads, rows, marked=(at,))
+    table = NumberTable(heads, rows, marked=(binding_stage,))
     drawn = frame.figure(traces, checked=False)
     return view_figure(
         deck,
-        Heading(
+        FigureHeading(
             "memory",
             "Memory of every stage",
             caption,
@@ -136,7 +142,7 @@ def memory_by_stage(
     )
 
 
-def _cells(numbers: dict[str, Shown], terms: list[str]) -> tuple[Cell, ...]:
+def _cells(numbers: dict[str, CardNumber], terms: list[str]) -> tuple[Cell, ...]:
     return (*(numbers[term] for term in terms), numbers["peak"], numbers["headroom"])
 
 

@@ -86,15 +86,15 @@ class Operator:
 
 def operators(p: OpenedParts) -> tuple[Operator, ...]:
     """Return the operator groups of a plan, in the order of the model."""
-    dense, routed = p.held - p.routed, p.routed
+    dense, routed = p.n_layers - p.routed, p.routed
     result = [*_embedding(p)] if p.first else []
     shape = p.problem.shape
     if dense:
         result += _linear(p, p.problem, NAMES, p.m * dense, "of a dense layer" * bool(routed))
     if routed:
         beside = replace(p.problem, shape=shape.without_experts())
-        words = "of an expert layer" * bool(dense)
-        result += _linear(p, beside, NAMES | SHARED, p.m * routed, words)
+        suffix = "of an expert layer" * bool(dense)
+        result += _linear(p, beside, NAMES | SHARED, p.m * routed, suffix)
     result += _attention(p)
     if dense:
         result += _elementwise(p, "elementwise", shape, p.m * dense)
@@ -211,19 +211,19 @@ def _attention(p: OpenedParts) -> Iterator[Operator]:
     shape, job, part, x = p.problem.shape, p.problem.job, p.problem.pool.accelerator, p.layout
     n, s, t, eff = _tokens(p), float(job.seq_len), x.tp, part.efficiency
     kv = kv_heads_per_rank(shape, np.array(t, dtype=np.int32)).item() * shape.head_dim
-    ahead, again = 2.0 * s * shape.q_width / t * n, BACKWARD_OVER_FORWARD
+    ahead, backward_ratio = 2.0 * s * shape.q_width / t * n, BACKWARD_OVER_FORWARD
     text = f"2 × {_n(s)} × {_n(shape.q_width)} / {t} × {_n(n)}"
     message = "2 s h_q / t a token: the causal half"
     queries, keys = (shape.q_width + shape.v_width) / t, 2.0 * kv
     if shape.latent:
         qk, v = shape.qk_nope + shape.qk_rope, shape.v_head
-        ahead, again = s * shape.heads * (qk + v) / t * n, (3.0 * qk + 2.0 * v) / (qk + v)
+        ahead, backward_ratio = s * shape.heads * (qk + v) / t * n, (3.0 * qk + 2.0 * v) / (qk + v)
         text = f"{_n(s)} × {shape.heads} × {qk + v} / {t} × {_n(n)}"
         message = "s a (d_k + d_v) / t a token"
         keys = shape.heads * (qk + v) / t
     flash = shape.flash_attention
     if not flash:
-        ahead, again = 2.0 * ahead, 2.0
+        ahead, backward_ratio = 2.0 * ahead, 2.0
         text, message = f"2 × {text}", "the full square: 4 s h_q / t a token"
     precision = "fp16" if job.recipe.gemm_precision == "fp16" else "bf16"
     peaks = part.peak_flops_per_s
@@ -241,7 +241,7 @@ def _attention(p: OpenedParts) -> Iterator[Operator]:
     core = p.layers.attention
     rows = (
         (FORWARD, 1.0, core.forward_s.item(), 1.0, 0, merges.forward_s.item()),
-        (BACKWARD, again, core.backward_s.item(), 2.0, 1, merges.backward_s.item()),
+        (BACKWARD, backward_ratio, core.backward_s.item(), 2.0, 1, merges.backward_s.item()),
     )
     for direction, times, time_s, passes, way, merge_s in rows:
         flops = text if times == 1.0 else f"{_n(times)} × {text}"
@@ -281,7 +281,7 @@ def _attention(p: OpenedParts) -> Iterator[Operator]:
             times * ahead,
             moved,
             time_s,
-            p.m * p.held,
+            p.m * p.n_layers,
             peak,
             (message, flops),
             traffic,
@@ -472,13 +472,13 @@ def _experts(p: OpenedParts) -> Iterator[Operator]:
         yield from _memory_bound(
             p, "routing", "experts", _Stream((scores[0], scores[1]), kernels), calls
         )
-        again = rows if local > 1 and x.ep * x.etp > 1 else 0.0
+        permuted_rows = rows if local > 1 and x.ep * x.etp > 1 else 0.0
         moved = [
             _Moved(
                 way,
-                2 * 4.0 * h * (n * shape.top_k + again),
+                2 * 4.0 * h * (n * shape.top_k + permuted_rows),
                 "2 × 4 h × (copies of the tokens + rows where they are put in order by expert)",
-                f"2 × 4 B × {_n(h)} × ({_n(n)} × {shape.top_k} + {_n(again)})",
+                f"2 × 4 B × {_n(h)} × ({_n(n)} × {shape.top_k} + {_n(permuted_rows)})",
             )
             for way in ways
         ]
@@ -598,7 +598,7 @@ def _optimizer(p: OpenedParts) -> Iterator[Operator]:
         "update",
         0.0,
         sum(moved),
-        p.found.time_s["optimizer"],
+        p.breakdown.time_s["optimizer"],
         1.0,
         _peak(p),
         UNCOUNTED,

@@ -31,8 +31,8 @@ _LEAD, _TAIL = re.compile(r"\S*$"), re.compile(r"^\S*")
 
 def plan_body(view: PlanView, trace_link: str = "") -> str:
     """Return the inside of the element `main` for a plan; `trace_link` leads to its trace file."""
-    found = _environment().get_template("plan_body.html.j2")
-    text: str = found.render(
+    template = _environment().get_template("plan_body.html.j2")
+    text: str = template.render(
         view=view,
         trace_link=trace_link,
         figure_json=figure_json,
@@ -90,7 +90,7 @@ def _environment() -> Any:
     return environment
 
 
-def unparted(words: Words, end: str = "") -> list[tuple[str, Part | None, str]]:
+def unparted(sentence: Words, end: str = "") -> list[tuple[str, Part | None, str]]:
     """Return a sentence as texts, and as numbers with what no line may part from them.
 
     A text is `(text, None, "")`, a number `(before, number, after)`. Browsers break lines on both
@@ -101,7 +101,7 @@ def unparted(words: Words, end: str = "") -> list[tuple[str, Part | None, str]]:
     """
     texts: list[str] = [""]
     numbers: list[Part] = []
-    for item in (*words, end):
+    for item in (*sentence, end):
         if isinstance(item, str):
             texts[-1] += item
         else:
@@ -116,11 +116,11 @@ def unparted(words: Words, end: str = "") -> list[tuple[str, Part | None, str]]:
     return [each for each in (*results, (rest, None, "")) if each != ("", None, "")]
 
 
-def _parted(text: str, at: re.Pattern[str]) -> tuple[str, str]:
+def _parted(text: str, pattern: re.Pattern[str]) -> tuple[str, str]:
     """Return a text in two parts, cut where a pattern is found; it may be empty."""
-    match = at.search(text)
+    match = pattern.search(text)
     assert match is not None
-    place = match.start() if at is _LEAD else match.end()
+    place = match.start() if pattern is _LEAD else match.end()
     return text[:place], text[place:]
 
 

@@ -125,9 +125,9 @@ def evaluated(text: str) -> float:
     plain = re.sub(r"(?<=\d),\s", " , ", text)
     plain = _NUMBER.sub(number, plain)
     plain = plain.replace("×", "*").replace("−", "-").replace("^", "**")
-    words = set(re.findall(r"(?<![\d.])[A-Za-z_]\w*", plain))
-    if words - set(_FUNCTIONS) or not re.fullmatch(r"[\w\s.,()+*/-]+", plain):
-        raise ValueError(f"no arithmetic: {text!r} ({sorted(words - set(_FUNCTIONS))})")
+    names = set(re.findall(r"(?<![\d.])[A-Za-z_]\w*", plain))
+    if names - set(_FUNCTIONS) or not re.fullmatch(r"[\w\s.,()+*/-]+", plain):
+        raise ValueError(f"no arithmetic: {text!r} ({sorted(names - set(_FUNCTIONS))})")
     try:
         return float(eval(plain, {"__builtins__": {}}, dict(_FUNCTIONS)))  # checked above
     except (SyntaxError, TypeError, ZeroDivisionError) as error:

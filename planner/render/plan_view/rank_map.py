@@ -164,7 +164,7 @@ def _says(deck: Deck, plan: Plan, placed: Placement, n_drawn: int) -> Words:
         ),
     )
     formula = rank_formula(dense_grid(x))
-    words: Words = (
+    sentence: Words = (
         nodes,
         " node" + "s" * (len(placed.hosts) > 1) + "; ranks are numbered ",
         Label(formula),
@@ -186,12 +186,12 @@ def _says(deck: Deck, plan: Plan, placed: Placement, n_drawn: int) -> Words:
                 "planner.render.plan_view.rank_map",
             ),
         )
-        words += (
+        sentence += (
             left_out,
             " nodes are not drawn: they repeat these. Drawn are those that the groups of the first"
             " rank reach first, second and last, the second node and the last.",
         )
-    return words
+    return sentence
 
 
 def _table(deck: Deck, placed: Placement) -> NumberTable:

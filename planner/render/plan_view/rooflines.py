@@ -17,15 +17,15 @@ from costmodels.traffic import Transfer
 from planner.render.charts.chart import Frame
 from planner.render.plan_view.cards import (
     Amount,
+    CardNumber,
     Cell,
     Deck,
     Derivation,
     Label,
     NumberTable,
-    Shown,
     Words,
 )
-from planner.render.plan_view.figures import Heading, ViewFigure, view_figure
+from planner.render.plan_view.figures import FigureHeading, ViewFigure, view_figure
 from planner.render.plan_view.opened.time import opened_parts
 from planner.render.plan_view.operators import BACKWARD, DGRAD, FORWARD, WGRAD, Operator, operators
 from planner.render.plan_view.quantities import exact, quantity_text
@@ -126,7 +126,9 @@ def compute_roofline(deck: Deck, problem: Problem, plan: Plan) -> ViewFigure:
     )
     return view_figure(
         deck,
-        Heading("compute-roofline", "Roofline of every operator group", caption, tuple(notes)),
+        FigureHeading(
+            "compute-roofline", "Roofline of every operator group", caption, tuple(notes)
+        ),
         frame.figure(traces, checked=False),
         NumberTable(heads, rows),
     )
@@ -140,12 +142,12 @@ def _place(o: Operator) -> tuple[float, float]:
 
 
 def _roofs(
-    found: tuple[Operator, ...], bandwidth: float, share: float, frac: float
+    groups: tuple[Operator, ...], bandwidth: float, share: float, frac: float
 ) -> list[dict[str, Any]]:
-    places = [_place(o)[0] for o in found]
+    places = [_place(o)[0] for o in groups]
     low, high = min(places) / 2, max(places) * 2
     traces = []
-    for peak in sorted({o.peak_flops_per_s for o in found}):
+    for peak in sorted({o.peak_flops_per_s for o in groups}):
         for name, p, b, dash in (
             ("data sheet", peak, bandwidth, "solid"),
             ("sustained", peak * frac, bandwidth * share, "dash"),
@@ -199,7 +201,7 @@ def _operator_row(
             "costmodels.breakdown: terms of the slowest rank",
         ),
     )
-    flops: Shown | None = None
+    flops: CardNumber | None = None
     if o.flops:
         flops = deck.add(
             f"{key}-flops",
@@ -387,20 +389,20 @@ def communication_roofline(deck: Deck, problem: Problem, plan: Plan) -> ViewFigu
                 "line": {"width": 2, "color": "#d55e00", "dash": dash},
             }
         )
-    for axis, mine in dots.items():
+    for axis, axis_dots in dots.items():
         traces.append(
             {
                 "type": "scatter",
                 "mode": "markers",
                 "name": axis,
-                "x": [d[0] for d in mine],
-                "y": [d[1] for d in mine],
-                "text": [d[2] for d in mine],
+                "x": [d[0] for d in axis_dots],
+                "y": [d[1] for d in axis_dots],
+                "text": [d[2] for d in axis_dots],
                 "hovertemplate": "%{text}<extra></extra>",
                 "marker": {
                     "size": 12,
                     "color": colours[axis],
-                    "symbol": [d[3] for d in mine],
+                    "symbol": [d[3] for d in axis_dots],
                     "line": {"width": 1, "color": "#1f2328"},
                 },
             }
@@ -452,7 +454,7 @@ def communication_roofline(deck: Deck, problem: Problem, plan: Plan) -> ViewFigu
     )
     return view_figure(
         deck,
-        Heading(
+        FigureHeading(
             "communication-roofline", "Communication roofline of every collective", caption, notes
         ),
         frame.figure(traces, checked=False),
@@ -464,12 +466,12 @@ def _log_axis(title: str, values: list[float]) -> dict[str, Any]:
     """Return a logarithmic axis of whole decades, written short: it fits a narrow window."""
     low, high = min(values), max(values)
     decades = range(math.ceil(math.log10(low)), math.floor(math.log10(high)) + 1)
-    words = {3: "k", 6: "M", 9: "G", 12: "T"}
+    prefixes = {3: "k", 6: "M", 9: "G", 12: "T"}
     texts = []
     for power in decades:
         step = 3 * (power // 3)
         texts.append(
-            f"{10 ** (power - step)}{words[step]}" if step in words else f"{10.0**power:g}"
+            f"{10 ** (power - step)}{prefixes[step]}" if step in prefixes else f"{10.0**power:g}"
         )
     return {
         "type": "log",

@@ -10,15 +10,15 @@ from planner.analyze.neighborhood import Neighbour, single_neighbours
 from planner.render.charts.chart import Frame
 from planner.render.plan_view.cards import (
     Amount,
+    CardNumber,
     Cell,
     Deck,
     Derivation,
     Label,
     NumberTable,
-    Shown,
     Words,
 )
-from planner.render.plan_view.figures import Heading, ViewFigure, view_figure
+from planner.render.plan_view.figures import FigureHeading, ViewFigure, view_figure
 from planner.render.plan_view.quantities import exact, total
 from planner.solver.answer.result import Plan
 
@@ -30,8 +30,8 @@ MOST_NEXT = 8
 
 def elasticity_figure(deck: Deck, problem: Problem, plan: Plan) -> ViewFigure:
     """Return what one per cent of every hardware figure takes off the step."""
-    known = sensitivity(problem, plan.layout)
-    result = known.elasticity
+    sensitivities = sensitivity(problem, plan.layout)
+    result = sensitivities.elasticity
     shown_ones = sorted(
         (f for f in FIGURES if abs(result[f.name]) >= LEAST), key=lambda f: -abs(result[f.name])
     )
@@ -39,7 +39,7 @@ def elasticity_figure(deck: Deck, problem: Problem, plan: Plan) -> ViewFigure:
     gains, numbers = [], []
     for f in shown_ones:
         value = result[f.name]
-        more, less = known.sides_s[f.name]
+        more, less = sensitivities.sides_s[f.name]
         number = deck.add(
             f"elasticity-{f.name.replace('_', '-')}",
             f"elasticity of the step to {f.meaning}",
@@ -103,7 +103,7 @@ def elasticity_figure(deck: Deck, problem: Problem, plan: Plan) -> ViewFigure:
     drawn = frame.figure([trace], checked=False)
     return view_figure(
         deck,
-        Heading(
+        FigureHeading(
             "elasticities",
             "What one per cent buys",
             caption,
@@ -138,26 +138,26 @@ def next_steps(
     )
     best = fit[0] if fit else None
     if best is not None and best.step_s < plan.step_time_s:
-        words: Words = ("The fastest step away that fits takes ", _number(rows[0][2]), ".")
+        sentence: Words = ("The fastest step away that fits takes ", _number(rows[0][2]), ".")
     else:
-        words = ("No single change that fits is faster.",)
+        sentence = ("No single change that fits is faster.",)
     if too_large:
-        at = len(chosen) - min(3, len(too_large))
-        words += (
+        too_large_row = len(chosen) - min(3, len(too_large))
+        sentence += (
             " With more memory ",
             Label(_changes(too_large[0])),
             " would take ",
-            _number(rows[at][2]),
+            _number(rows[too_large_row][2]),
             " and ",
-            _number(rows[at][4]),
+            _number(rows[too_large_row][4]),
             ".",
         )
     heads = ("Change", "Fits", "Step time", "Against this plan", "Peak memory")
-    return words, NumberTable(heads, rows)
+    return sentence, NumberTable(heads, rows)
 
 
-def _number(cell: Cell) -> Shown:
-    assert isinstance(cell, Shown)  # columns of numbers
+def _number(cell: Cell) -> CardNumber:
+    assert isinstance(cell, CardNumber)  # columns of numbers
     return cell
 
 
@@ -166,10 +166,12 @@ def _changes(n: Neighbour) -> str:
     return " and ".join(f"{axis.replace('_', ' ')} {_shown(new)}" for axis, _, new in n.changes)
 
 
-def _next_row(deck: Deck, plan: Plan, n: Neighbour, found: Breakdown, i: int) -> tuple[Cell, ...]:
+def _next_row(
+    deck: Deck, plan: Plan, n: Neighbour, breakdown: Breakdown, i: int
+) -> tuple[Cell, ...]:
     key = f"next-{i}"
     text = ", ".join(f"{axis} {_shown(old)} → {_shown(new)}" for axis, old, new in n.changes)
-    terms = [v for v in found.time_s.values() if v > 0.0]
+    terms = [v for v in breakdown.time_s.values() if v > 0.0]
     step = deck.add(
         f"{key}-step",
         f"step time with {text}",
@@ -197,7 +199,9 @@ def _next_row(deck: Deck, plan: Plan, n: Neighbour, found: Breakdown, i: int) ->
         Amount(n.peak_bytes, "B"),
         Derivation(
             "sum of the terms of its fullest stage",
-            total(exact(v, "B") for v in found.stages[found.peak_stage].values() if v > 0.0),
+            total(
+                exact(v, "B") for v in breakdown.stages[breakdown.peak_stage].values() if v > 0.0
+            ),
             "planner.analyze.neighborhood: costmodels.step.memory_terms",
         ),
     )

@@ -7,28 +7,28 @@ from planner.render.plan_view.quantities import quantity_text
 from planner.solver.calibration.file import Calibration
 
 
-def _figure(name: str, text: str, found: Provenance | None) -> tuple[str, str]:
-    if found is None:
+def _figure(name: str, text: str, provenance: Provenance | None) -> tuple[str, str]:
+    if provenance is None:
         return name, text
-    mark = f", {found.status}" if found.status != "confirmed" else ""
-    return name, f"{text} ({found.source}, {found.date}{mark})"
+    mark = f", {provenance.status}" if provenance.status != "confirmed" else ""
+    return name, f"{text} ({provenance.source}, {provenance.date}{mark})"
 
 
 def compute_figures(problem: Problem) -> Inputs:
     """Return the rates of the device that compute goes by, with their sources."""
     part, precision = problem.pool.accelerator, problem.job.recipe.linear
-    eff, known = part.efficiency, part.provenance
+    eff, provenance = part.efficiency, part.provenance
     return (
         _figure(
             f"P, dense {precision} peak",
             quantity_text(part.peak_flops_per_s[precision], "FLOP/s"),
-            known.get(f"peak_flops_per_s.{precision}") or known.get("peak_flops_per_s"),
+            provenance.get(f"peak_flops_per_s.{precision}") or provenance.get("peak_flops_per_s"),
         ),
         ("eta, sustained share of large products", f"{eff.gemm_frac:.3f} (calibration)"),
         _figure(
             "B, HBM bandwidth",
             quantity_text(part.hbm_bytes_per_s, "B/s"),
-            known.get("hbm_bytes_per_s"),
+            provenance.get("hbm_bytes_per_s"),
         ),
         ("sustained share of it", f"{eff.hbm_frac:.3f} (calibration)"),
     )

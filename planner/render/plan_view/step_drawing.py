@@ -18,15 +18,15 @@ from planner.analyze.trace.chrome_trace import HIDDEN, HIDDEN_NOTE, P2P, THREADS
 from planner.render.charts.chart import Frame
 from planner.render.plan_view.cards import (
     Amount,
+    CardNumber,
     Cell,
     Deck,
     Derivation,
     Label,
     NumberTable,
-    Shown,
     Words,
 )
-from planner.render.plan_view.figures import Heading, ViewFigure, view_figure
+from planner.render.plan_view.figures import FigureHeading, ViewFigure, view_figure
 from planner.render.plan_view.quantities import exact, quantity_text
 from planner.solver.answer.result import Plan
 
@@ -97,8 +97,8 @@ class Drawing:
 
 def draw_step(plan: Plan) -> Drawing:
     """Return the step of a plan, cut so that it can be drawn."""
-    found, shortened = _short_enough(plan.breakdown)
-    step, ranks = step_timeline(found), _shown_ranks(found.layout.pp)
+    breakdown, shortened = _short_enough(plan.breakdown)
+    step, ranks = step_timeline(breakdown), _shown_ranks(breakdown.layout.pp)
     blocks = [block for rank in ranks for block in step.pipeline.blocks[rank]]
     end_s = step.pipeline.end_s + sum(seconds for _, _, seconds in step.after)
     windows = _windows(blocks, end_s)
@@ -108,27 +108,27 @@ def draw_step(plan: Plan) -> Drawing:
         if _overlaps(block.start_s, block.end_s, windows)
         for _, micro, _ in block.parts
     }
-    events, _ = drawn_events(step, found.layout, micros)
+    events, _ = drawn_events(step, breakdown.layout, micros)
     chosen = set(ranks)
-    kept = tuple(
+    drawn = tuple(
         e
         for e in events
         if e["ph"] == "X"
         and e["pid"] in chosen
         and _overlaps(e["ts"] * 1e-6, (e["ts"] + e["dur"]) * 1e-6, windows)
     )
-    return Drawing(kept, windows, ranks, end_s, shortened, step)
+    return Drawing(drawn, windows, ranks, end_s, shortened, step)
 
 
-def _short_enough(found: Breakdown) -> tuple[Breakdown, bool]:
+def _short_enough(breakdown: Breakdown) -> tuple[Breakdown, bool]:
     """Return the breakdown, of a very long step with fewer micro-batches; whether it has."""
-    x = found.layout
+    x = breakdown.layout
     blocks = len(x.stage_layers) * 3
     if blocks * x.n_micro <= MAX_SIMULATED:
-        return found, False
+        return breakdown, False
     period = 2 * x.pp
     n = min(x.n_micro, max(3 * x.pp, MAX_SIMULATED // blocks) // period * period)
-    return replace(found, layout=replace(x, gbs=n * x.mbs * x.dp)), True
+    return replace(breakdown, layout=replace(x, gbs=n * x.mbs * x.dp)), True
 
 
 def _shown_ranks(pp: int) -> tuple[int, ...]:
@@ -176,7 +176,7 @@ def drawn_timeline(deck: Deck, problem: Problem, plan: Plan) -> ViewFigure:
         _height(drawing, lanes), _layout(drawing, lanes, unit, factor), legend_lines=2
     ).figure(traces, checked=False)
     return view_figure(
-        deck, Heading("timeline", "One step in time", caption, tuple(notes)), drawn, table
+        deck, FigureHeading("timeline", "One step in time", caption, tuple(notes)), drawn, table
     )
 
 
@@ -364,7 +364,7 @@ def _layout(drawing: Drawing, lanes: Sequence[str], unit: str, factor: float) ->
 
 def _table(
     deck: Deck, plan: Plan, drawing: Drawing
-) -> tuple[NumberTable, dict[int, dict[str, Shown]]]:
+) -> tuple[NumberTable, dict[int, dict[str, CardNumber]]]:
     """Return what every drawn rank does in the step, and the numbers by rank and column."""
     pipeline_s, out, cells = drawing.step.pipeline.end_s, [], {}
     source = (
@@ -480,7 +480,7 @@ def _stands_for(deck: Deck, plan: Plan, drawing: Drawing) -> Words:
     )
 
 
-def _hides(deck: Deck, plan: Plan, drawing: Drawing) -> Shown:
+def _hides(deck: Deck, plan: Plan, drawing: Drawing) -> CardNumber:
     """Return what hides on the stage whose dp traffic costs most, which is that of the term."""
     slow = plan.breakdown.rows.problem.stack.overlap_slowdown
     ranks = drawing.step.data_parallel
@@ -488,7 +488,7 @@ def _hides(deck: Deck, plan: Plan, drawing: Drawing) -> Shown:
     return _hidden_card(deck, drawing, costs.index(max(costs)))
 
 
-def _hidden_card(deck: Deck, drawing: Drawing, rank: int) -> Shown:
+def _hidden_card(deck: Deck, drawing: Drawing, rank: int) -> CardNumber:
     """Return what hides of the dp traffic of a stage."""
     result = drawing.step.data_parallel[rank]
     return deck.add(
@@ -506,7 +506,7 @@ def _hidden_card(deck: Deck, drawing: Drawing, rank: int) -> Shown:
 
 
 def _caption(
-    deck: Deck, plan: Plan, drawing: Drawing, cells: dict[int, dict[str, Shown]]
+    deck: Deck, plan: Plan, drawing: Drawing, cells: dict[int, dict[str, CardNumber]]
 ) -> Words:
     end = deck.add(
         "timeline-end",
@@ -525,15 +525,15 @@ def _caption(
         ),
     )
     laziest = max(drawing.ranks, key=lambda rank: deck.cards[cells[rank]["idle"].key].value)
-    words: Words = ("The step ends after ", end, ". ")
+    sentence: Words = ("The step ends after ", end, ". ")
     if drawing.shortened:
-        words = (*_stands_for(deck, plan, drawing), " it ends after ", end, ". ")
+        sentence = (*_stands_for(deck, plan, drawing), " it ends after ", end, ". ")
     if len(drawing.ranks) > 1:
-        words += (Label(f"Stage {laziest}"), " is idle longest: ", cells[laziest]["idle"], ". ")
+        sentence += (Label(f"Stage {laziest}"), " is idle longest: ", cells[laziest]["idle"], ". ")
     if any(one.hidden for one in drawing.step.data_parallel):
-        words += ("Of the dp traffic ", _hides(deck, plan, drawing), " hide beside compute")
+        sentence += ("Of the dp traffic ", _hides(deck, plan, drawing), " hide beside compute")
         waits = "time-dp" in deck.cards
-        words += (", ", deck.see("time-dp"), " are waited for. ") if waits else (". ",)
+        sentence += (", ", deck.see("time-dp"), " are waited for. ") if waits else (". ",)
     if len(drawing.windows) > 1:
         drawn = [f"{w.end_s - w.start_s:.9g} s".replace("e-", "e−") for w in drawing.windows]
         left = deck.add(
@@ -546,12 +546,12 @@ def _caption(
                 "planner.render.plan_view.step_drawing",
             ),
         )
-        words += (
+        sentence += (
             "Drawn are its start, a while in the middle and its end, each with its own time axis;"
             " ",
             left,
             " in between are not. ",
         )
     if len(drawing.ranks) < plan.layout.pp:
-        words += ("Of the stages the first and the last are drawn. ",)
-    return words
+        sentence += ("Of the stages the first and the last are drawn. ",)
+    return sentence

@@ -8,14 +8,14 @@ from costmodels.terms import TERMS, groups
 from planner.render.charts.chart import Frame
 from planner.render.plan_view.cards import (
     Amount,
+    CardNumber,
     Cell,
     Deck,
     Derivation,
     NumberTable,
-    Shown,
     Words,
 )
-from planner.render.plan_view.figures import GROUP_COLOURS, Heading, ViewFigure, view_figure
+from planner.render.plan_view.figures import GROUP_COLOURS, FigureHeading, ViewFigure, view_figure
 from planner.render.plan_view.quantities import exact, quantity_text, total
 from planner.solver.answer.result import Plan
 
@@ -23,7 +23,9 @@ HIDDEN_AXES = ("tp", "cp", "ep", "dp")
 """Axes whose traffic may run beside compute."""
 
 
-def waterfall(deck: Deck, problem: Problem, plan: Plan, numbers: dict[str, Shown]) -> ViewFigure:
+def waterfall(
+    deck: Deck, problem: Problem, plan: Plan, numbers: dict[str, CardNumber]
+) -> ViewFigure:
     """Return the waterfall of the step time; `numbers` are the terms' (`add_time_cards`).
 
     Traffic that runs beside compute stands in it and is credited at once, so that the bars end at
@@ -57,7 +59,7 @@ def waterfall(deck: Deck, problem: Problem, plan: Plan, numbers: dict[str, Shown
             bars.append(("hidden traffic", group, hidden, add, "on the wire beside compute"))
             bars.append(("overlap credit", group, -hidden, credit, "nothing waits for it"))
     rows: list[tuple[Cell, ...]] = []
-    traces, at = [], 0.0
+    traces, end_s = [], 0.0
     for group, colour in GROUP_COLOURS.items():
         own = [bar for bar in bars if bar[1] == group]
         if group != "total" and own:
@@ -80,7 +82,7 @@ def waterfall(deck: Deck, problem: Problem, plan: Plan, numbers: dict[str, Shown
             ),
         )
         rows.append((name, group, title, number, share))
-        at += value
+        end_s += value
     step = deck.see("step-time")
     traces.append(
         {
@@ -141,43 +143,43 @@ def waterfall(deck: Deck, problem: Problem, plan: Plan, numbers: dict[str, Shown
     table = NumberTable(("Term", "Kind", "What", "Time", "Share"), tuple(rows))
     drawn = frame.figure(traces, checked=False)
     return view_figure(
-        deck, Heading("waterfall", "Where the step time goes", caption, notes), drawn, table
+        deck, FigureHeading("waterfall", "Where the step time goes", caption, notes), drawn, table
     )
 
 
-def hidden_traffic_figure(found: Breakdown) -> tuple[float, list[str]]:
+def hidden_traffic_figure(breakdown: Breakdown) -> tuple[float, list[str]]:
     """Return what runs beside compute, seconds, and the sums that it is made of."""
     value, sums = 0.0, []
-    for one in found.transfers:
-        away = one.time_s - one.exposed_s
-        if one.axis in HIDDEN_AXES and away > 1e-9 * found.step_s:
-            value += away
+    for one in breakdown.transfers:
+        hidden_s = one.time_s - one.exposed_s
+        if one.axis in HIDDEN_AXES and hidden_s > 1e-9 * breakdown.step_s:
+            value += hidden_s
             sums.append(f"({one.time_s:.9g} s − {one.exposed_s:.9g} s)".replace("e-", "e−"))
     return value, sums
 
 
 GAP = "\N{NO-BREAK SPACE}"
 """Between a bar and its time."""
-Bar = tuple[str, str, float, Shown, str]
+Bar = tuple[str, str, float, CardNumber, str]
 """Name, group, seconds, the number, what it is."""
 
 
 def _starts(bars: list[Bar]) -> dict[str, float]:
     """Return where each bar begins: where the one before it ended."""
-    starts, at = {}, 0.0
+    starts, start_s = {}, 0.0
     for name, _, value, _, _ in bars:
-        starts[name] = at
-        at += value
+        starts[name] = start_s
+        start_s += value
     return starts
 
 
-def _labels(group: str, mine: list[Bar], bars: list[Bar]) -> dict[str, Any]:
+def _labels(group: str, group_bars: list[Bar], bars: list[Bar]) -> dict[str, Any]:
     """Return the times beside the bars of a group: right of early ones, left of late ones.
 
     On either side there is room in narrow windows, too.
     """
     starts, end_of_step = _starts(bars), sum(bar[2] for bar in bars)
-    ends = [sorted((starts[bar[0]], starts[bar[0]] + bar[2])) for bar in mine]
+    ends = [sorted((starts[bar[0]], starts[bar[0]] + bar[2])) for bar in group_bars]
     early = [low < 0.4 * end_of_step for low, _ in ends]
     return {
         "type": "scatter",
@@ -186,8 +188,8 @@ def _labels(group: str, mine: list[Bar], bars: list[Bar]) -> dict[str, Any]:
         "showlegend": False,
         "hoverinfo": "skip",
         "cliponaxis": False,
-        "y": [bar[0] for bar in mine],
-        "text": [f"{GAP}{bar[3].text}{GAP}" for bar in mine],
+        "y": [bar[0] for bar in group_bars],
+        "text": [f"{GAP}{bar[3].text}{GAP}" for bar in group_bars],
         "x": [
             high if is_early else low for (low, high), is_early in zip(ends, early, strict=True)
         ],
@@ -195,7 +197,7 @@ def _labels(group: str, mine: list[Bar], bars: list[Bar]) -> dict[str, Any]:
     }
 
 
-def _bars(group: str, colour: str, mine: list[Bar], bars: list[Bar]) -> dict[str, Any]:
+def _bars(group: str, colour: str, group_bars: list[Bar], bars: list[Bar]) -> dict[str, Any]:
     """Return the bars of a group."""
     starts = _starts(bars)
     return {
@@ -203,16 +205,18 @@ def _bars(group: str, colour: str, mine: list[Bar], bars: list[Bar]) -> dict[str
         "orientation": "h",
         "name": group,
         "legendgroup": group,
-        "y": [bar[0] for bar in mine],
-        "x": [bar[2] for bar in mine],
-        "base": [starts[bar[0]] for bar in mine],
+        "y": [bar[0] for bar in group_bars],
+        "x": [bar[2] for bar in group_bars],
+        "base": [starts[bar[0]] for bar in group_bars],
         "marker": {
             "color": colour,
             "pattern": {
-                "shape": ["/" if "hidden" in bar[0] or "credit" in bar[0] else "" for bar in mine]
+                "shape": [
+                    "/" if "hidden" in bar[0] or "credit" in bar[0] else "" for bar in group_bars
+                ]
             },
         },
-        "customdata": [[bar[3].text, bar[4]] for bar in mine],
+        "customdata": [[bar[3].text, bar[4]] for bar in group_bars],
         "hovertemplate": "%{customdata[0]}: %{customdata[1]}<extra>%{y}</extra>",
     }
 

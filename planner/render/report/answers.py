@@ -35,7 +35,7 @@ class SweepFindings:
     """What the head of a report says."""
 
     headline: str
-    asked: tuple[str, ...]
+    question: tuple[str, ...]
     points: tuple[str, ...]
     best: AnswerTable
     worth: tuple[str, ...]
@@ -44,16 +44,16 @@ class SweepFindings:
     worth_title: str = "What each axis buys"
 
 
-def sweep_answer(points: SweepPoints, found: Sequence[Effect]) -> SweepFindings:
+def sweep_answer(points: SweepPoints, axis_effects: Sequence[Effect]) -> SweepFindings:
     """Return the answer in words; every number in it comes from the rows."""
     return SweepFindings(
         _headline(points),
         _asked(points),
         _counts(points),
         _best(points),
-        _worth(points, found),
-        _worth_table(points, found),
-        _doubts(points, found),
+        _worth(points, axis_effects),
+        _worth_table(points, axis_effects),
+        _doubts(points, axis_effects),
     )
 
 
@@ -106,18 +106,18 @@ def _best_words(points: SweepPoints, rows: Sequence[int], n: int = 2) -> str:
     for measure in measures:
         row = points.best(measure, rows)
         if row is not None and row not in message and len(message) < n:
-            message[row] = _best_sentence(points, measure, row, whole=not message)
+            message[row] = _best_sentence(points, measure, row, is_first=not message)
     return " ".join(message.values())
 
 
 _SUPERLATIVES = {"cost": "Cheapest", "energy": "Least energy", "devices": "Fewest devices"}
 
 
-def _best_sentence(points: SweepPoints, measure: Measure, row: int, whole: bool) -> str:
+def _best_sentence(points: SweepPoints, measure: Measure, row: int, is_first: bool) -> str:
     """Return machines, time, length and cost of the best point by a measure."""
     time, cost = points.time, points.cost
     parts = []
-    if whole or measure is time:
+    if is_first or measure is time:
         parts.append(f"{time.title.lower()} {time.scale.text(time.values[row])}")
     run = points.numbers("best.run_s")[row]
     if math.isfinite(run):
@@ -295,9 +295,9 @@ def _best(points: SweepPoints) -> AnswerTable:
         for title, measure in wanted:
             row = points.best(measure) if measure is not None else None
             if row is not None:
-                known = titles.setdefault(row, [])
-                known.append(title.lower() if known else title)
-        picks = [(", ".join(found), row) for row, found in titles.items()]
+                row_titles = titles.setdefault(row, [])
+                row_titles.append(title.lower() if row_titles else title)
+        picks = [(", ".join(row_titles), row) for row, row_titles in titles.items()]
     heads = ["", "Machines", time.label]
     heads += [f"Run ({run_scale.unit})"] if with_run else []
     heads += [measure.label for measure in (cost, energy) if measure is not None]
@@ -330,13 +330,13 @@ def _faster(ratio: float, what: str) -> str:
     return f"lengthens the {what} by {short_number((ratio - 1) * 100, 3)} %"
 
 
-def _worth(points: SweepPoints, found: Sequence[Effect]) -> tuple[str, ...]:
+def _worth(points: SweepPoints, axis_effects: Sequence[Effect]) -> tuple[str, ...]:
     """Return a sentence an axis; for each job its own where jobs differ and are few."""
     jobs = list(dict.fromkeys(points.jobs[row] for row in range(points.n) if points.solved[row]))
     own = {axis.path for axis in points.job_axes}
-    others = [effect for effect in found if effect.axis.path not in own]
+    others = [effect for effect in axis_effects if effect.axis.path not in own]
     if not points.job_axes or not others or not 1 < len(jobs) <= MAX_JOBS_APART:
-        return _worth_of(points, found, own)
+        return _worth_of(points, axis_effects, own)
     messages = []
     for job in jobs:
         alike = points.only([row for row in range(points.n) if points.jobs[row] == job])
@@ -350,12 +350,12 @@ def _worth(points: SweepPoints, found: Sequence[Effect]) -> tuple[str, ...]:
 
 
 def _worth_of(
-    points: SweepPoints, found: Sequence[Effect], jobs: Collection[str]
+    points: SweepPoints, axis_effects: Sequence[Effect], jobs: Collection[str]
 ) -> tuple[str, ...]:
     """Return a sentence an axis: the hardware first, the strongest first, sizes and jobs last."""
     what = points.time.title.lower()
-    told = [e for e in found if e.method and not e.axis.is_money_or_power]
-    told.sort(
+    measured = [e for e in axis_effects if e.method and not e.axis.is_money_or_power]
+    measured.sort(
         key=lambda e: (
             e.axis.path in jobs,
             not e.axis.is_hardware,
@@ -367,7 +367,7 @@ def _worth_of(
     messages = []
     doubled = [
         e
-        for e in told
+        for e in measured
         if e.axis.is_hardware and not e.axis.is_size and math.isfinite(e.per_doubling)
     ]
     gains = [e for e in doubled if e.is_told and e.per_doubling < 1 - NO_CHANGE]
@@ -380,8 +380,8 @@ def _worth_of(
             text += f"twice as much of nothing else varied shortens the {what}."
         messages.append(text)
     by_cost = points.aim is points.cost
-    messages += [_effect_sentence(effect, what, by_cost) for effect in told]
-    for effect in found:
+    messages += [_effect_sentence(effect, what, by_cost) for effect in measured]
+    for effect in axis_effects:
         if effect.axis.is_money_or_power:
             messages.append(
                 f"{_capital(effect.axis.title)} changes cost or energy, not the {what}."
@@ -462,19 +462,19 @@ def _effect_sentence(effect: Effect, what: str, by_cost: bool) -> str:
 def _names_sentence(effect: Effect, what: str, by_cost: bool) -> str:
     """Return each value of an axis of names against the first, the best first."""
     axis = effect.axis
-    known = [step for step in effect.steps if math.isfinite(step.time_ratio)]
-    if by_cost and all(math.isfinite(step.cost_ratio) for step in known):
-        known.sort(key=lambda step: step.cost_ratio)
+    finite = [step for step in effect.steps if math.isfinite(step.time_ratio)]
+    if by_cost and all(math.isfinite(step.cost_ratio) for step in finite):
+        finite.sort(key=lambda step: step.cost_ratio)
     else:
-        known.sort(key=lambda step: step.time_ratio)
+        finite.sort(key=lambda step: step.time_ratio)
         by_cost = False
     parts = []
-    for step in known[:MAX_NAMES]:
+    for step in finite[:MAX_NAMES]:
         name = axis.text(step.high)
         spread = ""
-        if step.n_pairs > 1 and step.most - step.least > 2e-3:
+        if step.n_pairs > 1 and step.largest - step.least > 2e-3:
             spread = (
-                f" ({_signed(step.least)} to {_signed(step.most)} over {step.n_pairs:,} pairs)"
+                f" ({_signed(step.least)} to {_signed(step.largest)} over {step.n_pairs:,} pairs)"
             )
         if by_cost:
             text = f"{name} costs {percent_change(step.cost_ratio)}"
@@ -487,8 +487,8 @@ def _names_sentence(effect: Effect, what: str, by_cost: bool) -> str:
             ):
                 text += f" (the run costs {percent_change(step.cost_ratio)})"
         parts.append(text)
-    if len(known) > MAX_NAMES:
-        parts.append(f"{len(known) - MAX_NAMES} more stand in the table of steps")
+    if len(finite) > MAX_NAMES:
+        parts.append(f"{len(finite) - MAX_NAMES} more stand in the table of steps")
     gained = [axis.text(step.high) for step in effect.steps if step.n_gained]
     if gained:
         parts.append(f"points that have a plan only with {_any_of(gained)} are not counted")
@@ -513,11 +513,11 @@ def _signed(ratio: float) -> str:
     return f"{'−' if change < 0 and text != '0' else '+'}{text} %"
 
 
-def _worth_table(points: SweepPoints, found: Sequence[Effect]) -> AnswerTable:
+def _worth_table(points: SweepPoints, axis_effects: Sequence[Effect]) -> AnswerTable:
     """Return every step of every axis, jobs aside, with its change of time and cost."""
     rows: list[tuple[str | float | int | None, ...]] = []
     jobs = {axis.path for axis in points.job_axes}
-    for effect in (effect for effect in found if effect.axis.path not in jobs):
+    for effect in (effect for effect in axis_effects if effect.axis.path not in jobs):
         for step in effect.steps:
             rows.append(
                 (
@@ -527,7 +527,7 @@ def _worth_table(points: SweepPoints, found: Sequence[Effect]) -> AnswerTable:
                     step.n_pairs,
                     _cell(step.time_ratio),
                     _cell(step.least),
-                    _cell(step.most),
+                    _cell(step.largest),
                     _cell(step.cost_ratio),
                     step.n_gained,
                     step.n_lost,
@@ -566,15 +566,15 @@ def _worth_table(points: SweepPoints, found: Sequence[Effect]) -> AnswerTable:
     )
 
 
-def _r_squared(known: Sequence[Effect]) -> float:
-    return next(effect.r_squared for effect in known if effect.method == "fit")
+def _r_squared(axis_effects: Sequence[Effect]) -> float:
+    return next(effect.r_squared for effect in axis_effects if effect.method == "fit")
 
 
 def _cell(ratio: float) -> float | None:
     return round((ratio - 1) * 100, 2) + 0.0 if math.isfinite(ratio) else None
 
 
-def _doubts(points: SweepPoints, known: Sequence[Effect]) -> tuple[str, ...]:
+def _doubts(points: SweepPoints, axis_effects: Sequence[Effect]) -> tuple[str, ...]:
     """Return what the reader should know before believing: assumptions, intervals, limits."""
     notes = points.header.get("notes")
     result = (
@@ -586,10 +586,12 @@ def _doubts(points: SweepPoints, known: Sequence[Effect]) -> tuple[str, ...]:
             part, _, figure = name.partition(".")
             parts.setdefault(part, {})[figure] = None
     for part, figures in list(parts.items())[:MAX_ASSUMED]:
-        of = ", ".join(figure.replace("_", " ").replace(".", " ") for figure in figures if figure)
+        figure_names = ", ".join(
+            figure.replace("_", " ").replace(".", " ") for figure in figures if figure
+        )
         result.append(
             f"Assumed, without a second source: {shortened_name(part)}"
-            f"{': ' + shortened_name(of, 300) if of else ''}."
+            f"{': ' + shortened_name(figure_names, 300) if figure_names else ''}."
         )
     if len(parts) > MAX_ASSUMED:
         result.append(
@@ -606,10 +608,11 @@ def _doubts(points: SweepPoints, known: Sequence[Effect]) -> tuple[str, ...]:
                 f"A step of the fastest point lies between {scale.text(low)} and"
                 f" {scale.text(high)} in 8 of 10 cases."
             )
-    if any(effect.method == "fit" for effect in known):
+    if any(effect.method == "fit" for effect in axis_effects):
         result.append(
             "The points are samples: effects by a fit assume that each doubling is alike; their"
-            f" ranges are two standard errors wide on both sides; R² is {_r_squared(known):.2f}."
+            " ranges are two standard errors wide on both sides; R² is"
+            f" {_r_squared(axis_effects):.2f}."
         )
     if not points.same_work and not points.job_axes:
         result.append(

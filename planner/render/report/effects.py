@@ -39,7 +39,7 @@ class Step:
     time_ratio: float
     """Geometric mean over the pairs, NaN without any; below 1 is faster."""
     least: float
-    most: float
+    largest: float
     cost_ratio: float
     n_gained: int
     """Pairs with a plan at the later value only."""
@@ -149,8 +149,8 @@ def _by_pairs(points: SweepPoints, axis: PointAxis) -> Effect:
             n_compared += len(planned)
     steps = []
     place = {value: number for number, value in enumerate(axis.values)}
-    for (low_value, high_value), found in pairs.items():
-        both = [pair for pair in found if solved[pair[0]] and solved[pair[1]]]
+    for (low_value, high_value), neighbours in pairs.items():
+        both = [pair for pair in neighbours if solved[pair[0]] and solved[pair[1]]]
         ratios = [float(time[high] / time[low]) for low, high in both]
         steps.append(
             Step(
@@ -161,8 +161,8 @@ def _by_pairs(points: SweepPoints, axis: PointAxis) -> Effect:
                 min(ratios, default=math.nan),
                 max(ratios, default=math.nan),
                 _geometric_mean([float(cost[high] / cost[low]) for low, high in both]),
-                sum(bool(solved[high] and not solved[low]) for low, high in found),
-                sum(bool(solved[low] and not solved[high]) for low, high in found),
+                sum(bool(solved[high] and not solved[low]) for low, high in neighbours),
+                sum(bool(solved[low] and not solved[high]) for low, high in neighbours),
             )
         )
     steps.sort(key=lambda s: (place.get(s.low, 0), place.get(s.high, 0)))
@@ -233,7 +233,7 @@ def _by_fit(
         nan = math.nan
         one, error = float(solution[start]), float(errors[start])
         doubled = [one, one - SURE * error, one + SURE * error]
-        per_doubling, least, most = [
+        per_doubling, least, largest = [
             math.exp(value) if _has_ratio(axis) else nan for value in doubled
         ]
         if axis.numeric:
@@ -250,7 +250,7 @@ def _by_fit(
             ratio,
             per_doubling,
             least,
-            most,
+            largest,
             nan,
             nan,
             nan if axis.is_size else 1.0,

@@ -76,7 +76,7 @@ def sweep_page(
 
 
 def points_page(
-    title: str, points: SweepPoints, said: SweepFindings, parts: Sequence[Section], source: str
+    title: str, points: SweepPoints, findings: SweepFindings, parts: Sequence[Section], source: str
 ) -> str:
     """Return the page of points: an answer in words, sections of charts, all points."""
     shown = [
@@ -97,11 +97,11 @@ def points_page(
     points_file, left_out = points_csv(points)
     return render(
         title=title,
-        said=said,
+        findings=findings,
         sections=shown,
         source=shortened_name(source),
-        best=shown_table(said.best, "best"),
-        worth=shown_table(said.worth_table, "worth") if said.worth_table.rows else None,
+        best=shown_table(findings.best, "best"),
+        worth=shown_table(findings.worth_table, "worth") if findings.worth_table.rows else None,
         reasons=shown_table(why, "reasons") if why else None,
         points=shown_table(points_table(points), "points", points_file),
         columns_left_out=left_out,

@@ -328,8 +328,8 @@ def _axes(
 
     Other columns `in.*` beside those of the header are derived from them.
     """
-    given = [entry for entry in header.get("axes") or () if isinstance(entry, Mapping)]
-    described = {str(entry["path"]): entry for entry in given if entry.get("path")}
+    entries = [entry for entry in header.get("axes") or () if isinstance(entry, Mapping)]
+    described = {str(entry["path"]): entry for entry in entries if entry.get("path")}
     paths = [path for path in described if f"in.{path}" in columns]
     if not paths:
         paths = [name.removeprefix("in.") for name in columns if name.startswith("in.")]
@@ -361,12 +361,12 @@ def _titles(paths: Sequence[str]) -> dict[str, str]:
     pools = {path.split(".")[1] for path in paths if path.startswith("pools.") and "." in path}
     titles = {}
     for path in paths:
-        words = path.split(".")
-        if words[0] == "pools" and len(words) > 2:
-            words = words[2:] if len(pools) == 1 else [f"pool {words[1]}", *words[2:]]
-        elif words[0] in ("training", "together", "fabric", "model") and len(words) > 1:
-            words = words[1:]
-        titles[path] = " ".join(words).replace("_", " ")
+        keys = path.split(".")
+        if keys[0] == "pools" and len(keys) > 2:
+            keys = keys[2:] if len(pools) == 1 else [f"pool {keys[1]}", *keys[2:]]
+        elif keys[0] in ("training", "together", "fabric", "model") and len(keys) > 1:
+            keys = keys[1:]
+        titles[path] = " ".join(keys).replace("_", " ")
     if len(set(titles.values())) < len(titles):
         return {path: path for path in paths}
     return titles

@@ -131,21 +131,21 @@ def kind_of_axis(path: str, unit: str | None) -> str:
     kind = _UNIT_KINDS.get((unit or "").strip().lower(), "")
     if unit and not kind:
         return f"unit:{unit}"
-    words = path.lower().split(".")
-    if not unit and "price" in words[-1]:
+    keys = path.lower().split(".")
+    if not unit and "price" in keys[-1]:
         return "usd"
-    if kind == "seconds" and words[-1] in ("deadline", "mtbf"):
+    if kind == "seconds" and keys[-1] in ("deadline", "mtbf"):
         return "run_seconds"
     if unit is None:
-        for endings, known in _PATH_KINDS:
+        for endings, path_kind in _PATH_KINDS:
             if any(
-                words[-1].endswith(ending) if ending.startswith("_") else ending in words[-1]
+                keys[-1].endswith(ending) if ending.startswith("_") else ending in keys[-1]
                 for ending in endings
             ):
-                kind = known
+                kind = path_kind
                 break
     if kind == "bytes_per_s" and any(
-        word in part for part in words for word in ("nic", "port", "link")
+        word in part for part in keys for word in ("nic", "port", "link")
     ):
         return "link_bytes_per_s"
     return kind

@@ -17,7 +17,7 @@ from planner.analyze.elasticities import FIGURES, elasticities
 from planner.analyze.explain import run_stack
 from planner.documents import Bullets, Code, Grid, Heading, Paragraph, Part
 from planner.errors import PlannerError, UsageError
-from planner.frameworks.registry import stack_of
+from planner.frameworks.registry import default_stack
 from planner.render.answers.bottleneck import (
     bottleneck_headline,
     compute_sentence,
@@ -421,7 +421,7 @@ def _assumed_rows(cluster: ClusterInput, problem: Any) -> Iterator[tuple[str, st
 def _commands(data: Mapping[str, Any], options: SolveOptions, plan: Plan) -> Iterator[Part]:
     yield Heading(2, "Commands")
     inputs = data["inputs"]
-    own = options.stack == stack_of(options.framework)
+    own = options.stack == default_stack(options.framework)
     command = SolveCommand(_name_of(inputs, "model"), _name_of(inputs, "cluster"))
     solve = command.text(replace(options, stack="") if own else options, {})
     target = next((name for name in plan.runs_on), "megatron")

@@ -9,7 +9,7 @@ from costmodels.plans import Layout
 from costmodels.run.goodput import Goodput
 from costmodels.step import Rows
 from costmodels.traffic import Transfer
-from planner.documents import Answer
+from planner.documents import LibraryAnswer
 from planner.errors import InfeasibleError
 from planner.specs.json_text import indented
 from planner.specs.search.axis_values import layout_from_json, layout_to_json
@@ -28,7 +28,7 @@ class PlanWarning:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan(Answer):
+class Plan(LibraryAnswer):
     """One priced layout."""
 
     rank: int
@@ -348,7 +348,7 @@ class Relaxation:
 
 
 @dataclass(frozen=True, slots=True)
-class Result(Answer):
+class Result(LibraryAnswer):
     """The answer to one question. Without plans, the rejections and relaxations say why."""
 
     result_id: str

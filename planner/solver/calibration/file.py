@@ -26,7 +26,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from planner.errors import Problem, SpecError, UsageError
+from planner.errors import InputProblem, SpecError, UsageError
 from planner.solver.calibration.parameters import ANCHORS, known_parameters
 from planner.specs.identity import content_id
 from planner.specs.yaml.document import Document, close_names, load_yaml
@@ -100,7 +100,9 @@ class Calibration:
         for key, value in values.items():
             wrong = _wrong(key, value)
             if wrong:
-                raise SpecError(Problem(wrong[0], wrong[1], self.source, path=f"values.{key}"))
+                raise SpecError(
+                    InputProblem(wrong[0], wrong[1], self.source, path=f"values.{key}")
+                )
         return replace(
             self,
             name=name or self.name,
@@ -287,7 +289,7 @@ def calibration_of(document: Document, source: str) -> Calibration:
     )
 
 
-def _mapping(document: Document, key: str, wrong: list[Problem]) -> dict[str, Any]:
+def _mapping(document: Document, key: str, wrong: list[InputProblem]) -> dict[str, Any]:
     result = document.data.get(key)
     if result is None:
         return {}

@@ -27,9 +27,9 @@ import numpy as np
 from costmodels.breakdown import Breakdown, break_down
 from costmodels.layers.flops import model_flops_per_step
 from costmodels.plans import Layout
-from costmodels.problem import Problem as PricedProblem
+from costmodels.problem import Problem
 from costmodels.stacks import SHARED, STACKS
-from planner.errors import BadValue, PlannerError, Problem, SpecError
+from planner.errors import BadValue, InputProblem, PlannerError, SpecError
 from planner.solver.calibration.anchors import REACH, Floats, Peak, fit_factors, fit_slack
 from planner.solver.calibration.file import (
     MAX_NAME,
@@ -137,7 +137,7 @@ class MeasuredRun:
             return f"{name}, {shown_layout(self.layout)}: out of memory"
         return f"{name}, {shown_layout(self.layout)}: {self.step_s:.4g} s"
 
-    def problem(self, calibration: Calibration) -> PricedProblem:
+    def problem(self, calibration: Calibration) -> Problem:
         """Return what the run is priced against with a calibration."""
         from planner.solver.options import SolveOptions
         from planner.solver.problem import make_problem
@@ -208,7 +208,7 @@ def _about(run: MeasuredRun, ratio: float) -> list[str]:
     mfu = rate / ((run.step_s or 0.0) * run.layout.n_devices * peak)
     if mfu > 1.0:
         message = f"{run.step_s:.4g} s a step are {mfu:.2f} times the peak of the devices"
-        raise SpecError(Problem(message, f"check {_suspects(0.0)}", run.file, run.line))
+        raise SpecError(InputProblem(message, f"check {_suspects(0.0)}", run.file, run.line))
     if 1.0 / FAR < ratio < FAR:
         return []
     if not REACH[0] <= ratio <= REACH[1]:
@@ -217,7 +217,7 @@ def _about(run: MeasuredRun, ratio: float) -> list[str]:
             f"{run.step_s:.4g} s a step, and {predicted:.4g} s are predicted: {_times(ratio)}, "
             f"beyond the factors' range of {REACH[0]:g} to {REACH[1]:g}"
         )
-        raise SpecError(Problem(message, _suspects(ratio), run.file, run.line))
+        raise SpecError(InputProblem(message, _suspects(ratio), run.file, run.line))
     return [f"reference: {run.words} is {_times(ratio)} than predicted; check {_suspects(ratio)}"]
 
 

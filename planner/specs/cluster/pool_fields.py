@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from planner.errors import Problem, SpecError
+from planner.errors import InputProblem, SpecError
 from planner.specs.yaml.document import Document
 
 DEVICES = "devices"
@@ -33,7 +33,7 @@ def settable(document: Document, path: str, text: str, origin: str) -> tuple[Doc
     elif name == DEVICES and not inside:
         if not text.strip().isdecimal():
             message = f"{text!r} is no whole number of devices"
-            raise SpecError(Problem(message, "such as 64", origin))
+            raise SpecError(InputProblem(message, "such as 64", origin))
         path, nodes = nodes_of(document.data, path, int(text), origin)
         text = str(nodes)
     elif not inside:
@@ -81,7 +81,7 @@ def nodes_of(
     per_node = devices_per_node(result) if isinstance(result, Mapping) else 0
     if per_node and isinstance(n_devices, int) and n_devices % per_node:
         message = f"{n_devices} devices are no whole nodes of {per_node}"
-        raise SpecError(Problem(message, f"give a multiple of {per_node}", origin, path=path))
+        raise SpecError(InputProblem(message, f"give a multiple of {per_node}", origin, path=path))
     return f"{head}.{index}.nodes", int(str(n_devices)) // (per_node or 1)
 
 

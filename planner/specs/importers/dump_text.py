@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from planner.errors import Problem, SpecError
+from planner.errors import InputProblem, SpecError
 
 MAX_BYTES = 256_000_000
 """Largest dump that is read: `kubectl get nodes,pods -A -o json` of thousands of nodes."""
@@ -20,7 +20,7 @@ _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\([AB0]")
 
 def bad_dump(source: str, message: str, fix: str = "", line: int = 0) -> SpecError:
     """Return the error for a dump that cannot be used."""
-    return SpecError(Problem(message, fix, source, line))
+    return SpecError(InputProblem(message, fix, source, line))
 
 
 def read_dump(name: str) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import Any
 
-from planner.errors import Problem, SpecError
+from planner.errors import InputProblem, SpecError
 from planner.specs.importers import huggingface
 from planner.specs.importers.imported import Imported, Kind
 
@@ -73,7 +73,7 @@ def reader(name: str) -> Reader:
     points = entry_points(group=READERS, name=name)
     if not points:
         raise SpecError(
-            Problem(
+            InputProblem(
                 f"the reader of {name} files is not declared by the installed package",
                 "install planner again with pip: the installation is older than the code",
             )
@@ -113,7 +113,7 @@ def find_format(text: str) -> Format | None:
     return next((form for form in FORMATS if form.looks_like(text)), None)
 
 
-def text_of(data: Mapping[str, Any]) -> str:
+def reader_text(data: Mapping[str, Any]) -> str:
     """Return Python data as the text that a reader takes; empty where it is not JSON's."""
     try:
         return json.dumps(data)

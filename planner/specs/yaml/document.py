@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from planner.errors import Problem, SpecError
+from planner.errors import InputProblem, SpecError
 from planner.option_names import option
 from planner.units import shown_value
 
@@ -78,18 +78,18 @@ class Document:
 
     def problem(
         self, path: KeyPath, message: str, fix: str = "", *, at_key: bool = False
-    ) -> Problem:
+    ) -> InputProblem:
         """Return a problem at a path, placed at the nearest part that stands in the file."""
         text = path_text(path)
         for n in range(len(path), -1, -1):
             if path[:n] in self.overrides:
-                return Problem(message, fix, self.overrides[path[:n]], path=text)
+                return InputProblem(message, fix, self.overrides[path[:n]], path=text)
             # A key that is missing has no mark: its parent's key is the place to add it.
             marks = self.key_marks if at_key or n < len(path) else self.value_marks
             if path[:n] in marks:
                 line, column = marks[path[:n]]
-                return Problem(message, fix, self.file, line, column, text)
-        return Problem(message, fix, self.file, path=text)
+                return InputProblem(message, fix, self.file, line, column, text)
+        return InputProblem(message, fix, self.file, path=text)
 
 
 def path_text(path: Iterable[str | int]) -> str:
@@ -123,7 +123,9 @@ def _known(text: str, file: str) -> Document:
 def _parsed(text: str, file: str) -> Document:
     node = _compose(text, file)
     if node is None:
-        raise SpecError(Problem("the file is empty", "see examples/ for a complete one", file))
+        raise SpecError(
+            InputProblem("the file is empty", "see examples/ for a complete one", file)
+        )
     builder = _Builder(file)
     builder.key_marks[()] = _mark(node)
     data = builder.build(node, (), 0)
@@ -172,16 +174,18 @@ def _step(
         keys = ", ".join(str(key) for key in target) or "none"
         close = close_names(name, [str(key) for key in target], 1)
         fix = f"did you mean {close[0]}?" if close else "use one of these, or add it to the file"
-        raise SpecError(Problem(f"no key {name!r} in {here}; keys there: {keys}", fix, origin))
+        raise SpecError(
+            InputProblem(f"no key {name!r} in {here}; keys there: {keys}", fix, origin)
+        )
     if isinstance(target, list):
         if name.isascii() and name.isdigit() and len(name) < 6 and int(name) < len(target):
             return int(name)
         fix = f"use an index from 0 to {len(target) - 1}" if target else "add items in the file"
         message = f"no item {name!r} in {here}, a list of {len(target)}"
-        raise SpecError(Problem(message, fix, origin))
+        raise SpecError(InputProblem(message, fix, origin))
     fix = f"set {here} as a whole"
     raise SpecError(
-        Problem(f"{here} is {shown_value(target)}, and has no {name!r} inside", fix, origin)
+        InputProblem(f"{here} is {shown_value(target)}, and has no {name!r} inside", fix, origin)
     )
 
 
@@ -191,25 +195,25 @@ def read_text(name: str) -> str:
     if path.is_dir():
         files = sorted(p.name for p in path.iterdir() if p.suffix in (".yaml", ".yml"))
         fix = "name one of its files: " + ", ".join(files[:8]) if files else "name a YAML file"
-        raise SpecError(Problem("is a directory, not a file", fix, name))
+        raise SpecError(InputProblem("is a directory, not a file", fix, name))
     try:
         with open(path, "rb") as stream:
             raw = stream.read(MAX_BYTES + 1)
     except FileNotFoundError:
-        raise SpecError(Problem("no such file", _missing_file_fix(path), name)) from None
+        raise SpecError(InputProblem("no such file", _missing_file_fix(path), name)) from None
     except (OSError, ValueError) as error:  # ValueError: a NUL byte in the name
         reason = getattr(error, "strerror", None) or str(error)
-        raise SpecError(Problem(f"cannot be read: {reason}", "", name)) from None
+        raise SpecError(InputProblem(f"cannot be read: {reason}", "", name)) from None
     if len(raw) > MAX_BYTES:
         message = f"is larger than {MAX_BYTES // 1_000_000} MB, too large for a specification"
-        raise SpecError(Problem(message, "is it the right file?", name))
+        raise SpecError(InputProblem(message, "is it the right file?", name))
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw[: error.start].count(b"\n") + 1
         utf16 = raw[:2] in (b"\xff\xfe", b"\xfe\xff")
         message = "is UTF-16, not UTF-8" if utf16 else "is not UTF-8 text"
-        raise SpecError(Problem(message, "save it as UTF-8", name, line)) from None
+        raise SpecError(InputProblem(message, "save it as UTF-8", name, line)) from None
 
 
 MAX_DIGITS = 1_000
@@ -223,7 +227,7 @@ def refuse_long_numbers(text: str, file: str = "") -> None:
         if match.end() - match.start() > MAX_DIGITS:
             line = text.count("\n", 0, match.start()) + 1
             message = f"a number of {match.end() - match.start():,} digits"
-            raise SpecError(Problem(message, "is it meant?", file, line))
+            raise SpecError(InputProblem(message, "is it meant?", file, line))
 
 
 def _missing_file_fix(path: Path) -> str:
@@ -244,14 +248,14 @@ def _compose(text: str, file: str) -> yaml.Node | None:
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         message = f"has a control character (code {error.character!r})"
-        raise SpecError(Problem(message, "remove it", file, line)) from None
+        raise SpecError(InputProblem(message, "remove it", file, line)) from None
     except yaml.MarkedYAMLError as error:
         raise SpecError(_syntax_problem(error, text, file)) from None
     except RecursionError:
-        raise SpecError(Problem("is nested too deeply", "", file)) from None
+        raise SpecError(InputProblem("is nested too deeply", "", file)) from None
 
 
-def _syntax_problem(error: yaml.MarkedYAMLError, text: str, file: str) -> Problem:
+def _syntax_problem(error: yaml.MarkedYAMLError, text: str, file: str) -> InputProblem:
     """Return a YAML error in our words, where we know better words."""
     mark = error.problem_mark or error.context_mark
     line, column = (mark.line + 1, mark.column + 1) if mark else (0, 0)
@@ -269,7 +273,7 @@ def _syntax_problem(error: yaml.MarkedYAMLError, text: str, file: str) -> Proble
         fix = "give the keys of one block the same indentation"
     elif "undefined alias" in problem:
         fix = "a value that begins with * must be quoted"
-    return Problem(f"not valid YAML: {problem}", fix, file, line, column)
+    return InputProblem(f"not valid YAML: {problem}", fix, file, line, column)
 
 
 class _Builder:
@@ -347,7 +351,7 @@ class _Builder:
         raise self._error(node, path, f"the tag {_tag(node)} is not supported", "remove it")
 
     def _error(self, node: yaml.Node, path: KeyPath, message: str, fix: str) -> SpecError:
-        return SpecError(Problem(message, fix, self.file, *_mark(node), path_text(path)))
+        return SpecError(InputProblem(message, fix, self.file, *_mark(node), path_text(path)))
 
 
 def _mark(node: yaml.Node) -> tuple[int, int]:

@@ -5,7 +5,7 @@ from typing import Any, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from planner.errors import BadValue, Problem, SpecError
+from planner.errors import BadValue, InputProblem, SpecError
 from planner.specs.schema import ModelSpec, PoolSpec, SpecFault, field_meaning
 from planner.specs.yaml.document import Document, KeyPath, close_names
 from planner.units import shown_value
@@ -181,7 +181,7 @@ def validated(schema: type[Spec], document: Document) -> Spec:
 
 def _problems(
     schema: type[BaseModel], document: Document, error: ValidationError
-) -> list[tuple[int, Problem]]:
+) -> list[tuple[int, InputProblem]]:
     """Return each problem with its rank: unknown keys, then missing ones, then wrong values."""
     items = error.errors(include_url=False)
     # A key under a wrong name is one mistake, not an unknown key and a missing one.
@@ -209,7 +209,7 @@ def meant_key(key: str, section: type[BaseModel]) -> str | None:
 
 def _problem(
     schema: type[BaseModel], document: Document, error: Mapping[str, Any]
-) -> tuple[int, Problem]:
+) -> tuple[int, InputProblem]:
     path, kind = _real_path(error["loc"], document.data), error["type"]
     context = error.get("ctx", {})
     if kind == "extra_forbidden":

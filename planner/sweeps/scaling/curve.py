@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from costmodels.terms import NETWORK_TERMS
-from planner.documents import Answer
+from planner.documents import LibraryAnswer
 from planner.errors import UsageError
 from planner.option_names import option
 from planner.solver.answer.result import Result
@@ -52,7 +52,7 @@ SCALE_COLUMNS: tuple[RowColumn, ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Scaling(Answer):
+class Scaling(LibraryAnswer):
     """A curve: one row a size, and what it says."""
 
     result_id: str

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from planner.errors import BadValue, Problem, SpecError, UsageError
+from planner.errors import BadValue, InputProblem, SpecError, UsageError
 from planner.option_names import option
 from planner.solver.calibration.file import Calibration
 from planner.solver.calibration.reference import Reference
@@ -55,13 +55,13 @@ def _sweep_document(
         fix = f"planner sweep {name} CLUSTER --vary PATH=VALUES"
         if name in example_names("cluster"):
             fix = f"planner sweep MODEL {name} --vary PATH=VALUES"
-        raise SpecError(Problem(message, fix))
+        raise SpecError(InputProblem(message, fix))
     packaged = example_sweeps()
     bare = name == os.path.basename(name) and not name.endswith((".yaml", ".yml"))
     if bare and not Path(name).exists():
         if name not in packaged:
             message = f"no file and no example sweep called {name!r}"
-            raise SpecError(Problem(message, f"example sweeps: {', '.join(packaged)}"))
+            raise SpecError(InputProblem(message, f"example sweeps: {', '.join(packaged)}"))
         path = packaged[name]
     document = _expect_sections(load_yaml(path))
     if more:

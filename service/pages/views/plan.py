@@ -119,10 +119,10 @@ def _named(visit: Visit) -> Data | None:
     return {"solve": question, "plan": which}
 
 
-def solve_command(question: Data) -> str:
+def question_command(question: Data) -> str:
     """Return the command that asks a question; empty where it holds more than names.
 
-    >>> solve_command({"model": "llama3-8b", "cluster": "h100-x8", "pins": {"tp": 2}})
+    >>> question_command({"model": "llama3-8b", "cluster": "h100-x8", "pins": {"tp": 2}})
     'planner solve llama3-8b h100-x8 --pin tp=2 --top 64'
     """
     model, cluster = question["model"], question["cluster"]
@@ -160,7 +160,7 @@ async def plan(visit: Visit) -> str:
         return render_page(visit, "plan_none.html.j2")
     more = {
         "trace_link": visit.url("/ui/plan/trace", visit.query),
-        "solve_command": solve_command(named["solve"]),
+        "solve_command": question_command(named["solve"]),
     }
     result = await visit.ask_patiently("page-plan", {**named, **more})
     return render_page(visit, "plan.html.j2", found=result)

@@ -129,7 +129,7 @@ def _report(request: SweepReportRequest, running: RunningCall) -> Data:
         "title": shortened_name(header.get("name") or "sweep"),
         "stopped": str(result.get("stopped", "")),
         "headline": message.headline,
-        "asked": [*message.asked, *message.points],
+        "asked": [*message.question, *message.points],
         "worth_title": message.worth_title,
         "worth": list(message.worth),
         "doubts": list(message.doubts),

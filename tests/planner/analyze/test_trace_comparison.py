@@ -17,7 +17,7 @@ from planner.analyze.trace.comparison import (
 )
 from planner.analyze.trace.findings import findings, suggestion
 from planner.errors import UsageError
-from planner.render.document import document, markdown, text_of
+from planner.render.document import answer_document, markdown, text_of
 from planner.solver.answer.result import Plan
 from planner.solver.answer.result_store import open_plan
 from tests.costmodels.timelines import CASES, case
@@ -431,7 +431,7 @@ def test_all_formats_hold_the_same(small, tmp_path):
     assert sum(row["predicted_s"] for row in data["terms"]) == pytest.approx(
         data["predicted_step_s"]
     )
-    text, shown = text_of(found), markdown(document(found))
+    text, shown = text_of(found), markdown(answer_document(found))
     for row in found.rows:
         assert f"\n{row.name} " in text
         assert f"\n| {row.name} |" in shown

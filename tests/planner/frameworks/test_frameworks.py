@@ -10,7 +10,7 @@ from costmodels.plans import PlanTable
 from costmodels.stacks import STACKS
 from planner.frameworks.emit import emit_plan, runs_on
 from planner.frameworks.emit_request import EmitRequest
-from planner.frameworks.registry import stack_of
+from planner.frameworks.registry import default_stack
 from planner.render.document import text_of
 from planner.solver.options import SolveOptions
 from planner.solver.problem import make_problem
@@ -90,7 +90,7 @@ def test_zero_groups_are_made_whole_only_where_the_framework_runs_that() -> None
 
 def test_every_framework_can_be_asked_for_and_has_a_stack() -> None:
     assert framework_spaces() == ("default", *framework_names(), "any")
-    assert all(stack_of(space) in STACKS for space in framework_spaces())
+    assert all(default_stack(space) in STACKS for space in framework_spaces())
 
 
 @pytest.mark.parametrize("framework", framework_names())

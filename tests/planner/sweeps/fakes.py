@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from planner.errors import Problem, SpecError
+from planner.errors import InputProblem, SpecError
 from planner.solver.options import SolveOptions
 from planner.sweeps.points import Point
 
@@ -56,7 +56,9 @@ class FakeSweep:
             raise RuntimeError(f"two lines\nabout {object()}")
         if deed == "memory":
             raise MemoryError
-        raise SpecError(Problem(f"no inputs at {point.index}", "change é", path="pools.0.nodes"))
+        raise SpecError(
+            InputProblem(f"no inputs at {point.index}", "change é", path="pools.0.nodes")
+        )
 
     def options_of(self, point: Point) -> SolveOptions:
         return SolveOptions()

@@ -21,7 +21,7 @@ FIGURES = (
 
 
 def test_the_question_as_a_command():
-    from service.pages.views.plan import solve_command
+    from service.pages.views.plan import question_command
 
     question = {
         "model": "llama3-8b",
@@ -35,14 +35,14 @@ def test_the_question_as_a_command():
         "pareto": ["step_time", "memory"],
         "top": 5,
     }
-    assert solve_command(question) == (
+    assert question_command(question) == (
         "planner solve llama3-8b h100-x8 --pin tp=2 --max pp=4 --set pools.0.nodes=2"
         " --only zero=1,3 --objective cost --step-limit 2.5 --pareto step_time,memory --top 5"
     )
-    plain = solve_command({"model": "llama3-8b", "cluster": "h100-x8", "pins": {"sp": True}})
+    plain = question_command({"model": "llama3-8b", "cluster": "h100-x8", "pins": {"sp": True}})
     assert plain == "planner solve llama3-8b h100-x8 --pin sp=true --top 64"
-    assert solve_command({**question, "model": {"text": "..."}}) == ""
-    assert "'a; rm -r'" in solve_command({"model": "a; rm -r", "cluster": "c"})
+    assert question_command({**question, "model": {"text": "..."}}) == ""
+    assert "'a; rm -r'" in question_command({"model": "a; rm -r", "cluster": "c"})
 
 
 def test_the_page_is_written_by_a_worker():
@@ -71,7 +71,7 @@ def test_the_page_is_written_by_a_worker():
 def test_the_commands_of_the_page_work_for_a_plan_that_the_command_alone_does_not_list(
     tmp_path, monkeypatch
 ):
-    from service.pages.views.plan import solve_command
+    from service.pages.views.plan import question_command
     from tests.planner.command import run_here
     from tests.service.pages.inline import page, text
 
@@ -81,7 +81,7 @@ def test_the_commands_of_the_page_work_for_a_plan_that_the_command_alone_does_no
     found = html.unescape(text(page(f"/ui/plan?{address}&plan=30")))
     printed = re.findall(r'<code id="command-\d+">([^<]+)</code>', found)
     question = {"model": "llama3-8b", "cluster": "h100-x8", "pins": {"zero": "1", "mbs": "1"}}
-    assert printed[0] == solve_command(question)
+    assert printed[0] == question_command(question)
     named = {command.split()[1] for command in printed if "last#" in command}
     assert named >= {"show", "explain", "emit", "place", "trace"}
     plan_id = re.search(r"last#(\w+)", found)[1]

@@ -21,7 +21,7 @@ from planner.render.answers.bottleneck import (
     percent_text,
     relaxing,
 )
-from planner.render.plan_view.cards import Amount, Deck, Derivation, Label, Shown, Words
+from planner.render.plan_view.cards import Amount, CardNumber, Deck, Derivation, Label, Words
 from planner.render.plan_view.quantities import exact, total
 
 PRICED = "planner.analyze.bottleneck_levers: the plan priced anew with this change alone"
@@ -81,12 +81,12 @@ class _Cards:
         """Return a sentence with its numbers opened."""
         return tuple(self._part(one) for one in sentence)
 
-    def _part(self, one: str | StatedNumber | Name) -> str | Shown | Label:
+    def _part(self, one: str | StatedNumber | Name) -> str | CardNumber | Label:
         if isinstance(one, str):
             return one
         if isinstance(one, Name):
             return Label(one.text)
-        makers: dict[str, Callable[[StatedNumber], Shown]] = {
+        makers: dict[str, Callable[[StatedNumber], CardNumber]] = {
             "share": self._share,
             "part": self._now,
             "saved": self._saved,
@@ -107,7 +107,7 @@ class _Cards:
         }
         return makers[one.quantity](one)
 
-    def _share(self, one: StatedNumber) -> Shown:
+    def _share(self, one: StatedNumber) -> CardNumber:
         now = self.bound.now
         return self.deck.add(
             f"binding-share-{one.part}",
@@ -121,11 +121,13 @@ class _Cards:
             ),
         )
 
-    def _now(self, one: StatedNumber) -> Shown:
+    def _now(self, one: StatedNumber) -> CardNumber:
         now = self.bound.now
         return self._state_part(f"binding-part-{one.part}", now, one, CUT)
 
-    def _state_part(self, key: str, state: LeverState, one: StatedNumber, source: str) -> Shown:
+    def _state_part(
+        self, key: str, state: LeverState, one: StatedNumber, source: str
+    ) -> CardNumber:
         formula, substituted = part_formula(state, one.part)
         shown = self.deck.add(
             key,
@@ -133,9 +135,9 @@ class _Cards:
             Amount(state.parts[one.part], "s"),
             Derivation(formula, substituted, source),
         )
-        return Shown(shown.key, one.text)
+        return CardNumber(shown.key, one.text)
 
-    def _saved(self, one: StatedNumber) -> Shown:
+    def _saved(self, one: StatedNumber) -> CardNumber:
         roomier, now = self.bound.roomier, self.bound.now
         assert roomier is not None  # it is what the sentence is about
         down = one.text.startswith("-")
@@ -155,7 +157,7 @@ class _Cards:
             ),
         )
 
-    def _peak(self, one: StatedNumber) -> Shown:
+    def _peak(self, one: StatedNumber) -> CardNumber:
         part, job, plan = self.problem.pool.accelerator, self.problem.job, self.bound.plan
         flops = model_flops_per_step(self.problem.shape, job)
         peak = part.peak_flops_per_s[job.recipe.linear]
@@ -171,7 +173,7 @@ class _Cards:
             ),
         )
 
-    def _uneven(self, one: StatedNumber) -> Shown:
+    def _uneven(self, one: StatedNumber) -> CardNumber:
         works = self.bound.works_s
         sums = total(exact(work, "s") for work in works)
         return self.deck.add(
@@ -185,13 +187,13 @@ class _Cards:
             ),
         )
 
-    def _next_step(self, one: StatedNumber) -> Shown:
+    def _next_step(self, one: StatedNumber) -> CardNumber:
         state = self.bound.next.state
         return self._of_step(
             "binding-next-step", f"step time with {self.bound.next.after}", state, one
         )
 
-    def _of_step(self, key: str, name: str, state: LeverState, one: StatedNumber) -> Shown:
+    def _of_step(self, key: str, name: str, state: LeverState, one: StatedNumber) -> CardNumber:
         return self.deck.add(
             key,
             name,
@@ -203,7 +205,7 @@ class _Cards:
             ),
         )
 
-    def _next_share(self, one: StatedNumber) -> Shown:
+    def _next_share(self, one: StatedNumber) -> CardNumber:
         state = self.bound.next.state
         return self.deck.add(
             "binding-next-share",
@@ -217,7 +219,7 @@ class _Cards:
             ),
         )
 
-    def _free(self, one: StatedNumber) -> Shown:
+    def _free(self, one: StatedNumber) -> CardNumber:
         plan = self.bound.plan
         usable, peak = plan.usable_bytes, plan.breakdown.peak_bytes
         first, second = (usable, peak) if one.quantity == "free" else (peak, usable)
@@ -232,10 +234,10 @@ class _Cards:
             ),
         )
 
-    def _usable(self, one: StatedNumber) -> Shown:
+    def _usable(self, one: StatedNumber) -> CardNumber:
         return self.deck.see("usable-memory", one.text)
 
-    def _roomier(self, one: StatedNumber) -> Shown:
+    def _roomier(self, one: StatedNumber) -> CardNumber:
         roomier, margin = self.bound.roomier, self.problem.pool.memory_margin_bytes
         assert roomier is not None  # it is what the sentence is about
         return self.deck.add(
@@ -253,11 +255,11 @@ class _Cards:
         assert one.lever is not None  # these numbers are of levers
         return f"lever-{self.places[id(one.lever)]}", one.lever
 
-    def _step(self, one: StatedNumber) -> Shown:
+    def _step(self, one: StatedNumber) -> CardNumber:
         key, lever = self._key(one)
         return self._of_step(f"{key}-step", f"step time with {lever.change}", lever.after, one)
 
-    def _gain(self, one: StatedNumber) -> Shown:
+    def _gain(self, one: StatedNumber) -> CardNumber:
         key, lever = self._key(one)
         after, now = f"{lever.after.step_s:.10g} s", f"{self.bound.now.step_s:.10g} s"
         change = one.quantity == "change"
@@ -276,11 +278,11 @@ class _Cards:
             ),
         )
 
-    def _after(self, one: StatedNumber) -> Shown:
+    def _after(self, one: StatedNumber) -> CardNumber:
         key, lever = self._key(one)
         return self._state_part(f"{key}-{one.part}", lever.after, one, f"{PRICED}; {CUT}")
 
-    def _grows(self, one: StatedNumber) -> Shown:
+    def _grows(self, one: StatedNumber) -> CardNumber:
         key, lever = self._key(one)
         after, now = lever.after.parts[one.part], self.bound.now.parts[one.part]
         return self.deck.add(
@@ -294,7 +296,7 @@ class _Cards:
             ),
         )
 
-    def _over(self, one: StatedNumber) -> Shown:
+    def _over(self, one: StatedNumber) -> CardNumber:
         key, lever = self._key(one)
         peak, usable = lever.after.peak_bytes, self.bound.plan.usable_bytes
         return self.deck.add(
@@ -329,6 +331,6 @@ def part_formula(state: LeverState, part: str) -> tuple[str, str]:
             return f"{formula}, + fixed", f"{text} + {exact(terms['fixed'], 's')}"
         return formula, text
     if part == "memory":
-        of = ["recompute", "offload", *(("optimizer",) if state.on_host else ())]
-        return " + ".join(of), total(exact(terms[t], "s") for t in of)
+        names = ["recompute", "offload", *(("optimizer",) if state.on_host else ())]
+        return " + ".join(names), total(exact(terms[t], "s") for t in names)
     return f"term {part} of the step", exact(terms[part], "s")

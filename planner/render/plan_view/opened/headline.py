@@ -27,7 +27,7 @@ class Fact:
     """One line of a list of facts."""
 
     name: str
-    words: Words
+    sentence: Words
 
 
 def add_headline(
@@ -69,10 +69,10 @@ def _speed(deck: Deck, problem: Problem, plan: Plan, calibration: Calibration) -
         ),
     )
     low, high = interval_of(plan.interval_regime, calibration)
-    words = regime_words(plan.interval_regime)
+    regime = regime_words(plan.interval_regime)
     source = (
         "planner.solver.calibration.intervals: quantiles of measured over predicted steps of runs"
-        f" {words}; {calibration_words(calibration)}"
+        f" {regime}; {calibration_words(calibration)}"
     )
     p10, p90 = (
         deck.add(
@@ -151,7 +151,7 @@ def _speed(deck: Deck, problem: Problem, plan: Plan, calibration: Calibration) -
     )
     return (
         Fact("Step time", (step, ", in most cases between ", p10, " and ", p90)),
-        Fact("How sure", (Label("8 of 10"), f" measured plans {words} lie in that range")),
+        Fact("How sure", (Label("8 of 10"), f" measured plans {regime} lie in that range")),
         Fact("Throughput", (rate, ", ", each, " a device")),
         Fact("Model FLOPs utilization", (mfu,)),
         Fact("Hardware FLOPs utilization", hardware),
@@ -165,11 +165,11 @@ def _hfu(deck: Deck, problem: Problem, plan: Plan) -> Words:
     model = model_flops_per_step(shape, job)
     all_flops = hardware_flops_per_step(shape, job, x)
     peak = problem.pool.accelerator.peak_flops_per_s[job.recipe.linear]
-    words: Words = (", nothing is recomputed",)
+    remark: Words = (", nothing is recomputed",)
     if all_flops > model:
         parts = recomputed_parts(shape, job.seq_len, x)
         sums = (f"{p.n_layers} × {exact(p.flops_per_token, 'FLOP')}" for p in parts)
-        again = deck.add(
+        recomputed = deck.add(
             "recomputed-flops",
             "FLOPs of a step that are computed again",
             Amount(all_flops - model, "FLOP"),
@@ -184,7 +184,7 @@ def _hfu(deck: Deck, problem: Problem, plan: Plan) -> Words:
                 inputs=_sizes(problem),
             ),
         )
-        words = (", ", again, " of a step are recomputed")
+        remark = (", ", recomputed, " of a step are recomputed")
     value = hfu(plan)
     number = deck.add(
         "hfu",
@@ -201,7 +201,7 @@ def _hfu(deck: Deck, problem: Problem, plan: Plan) -> Words:
             inputs=compute_figures(problem),
         ),
     )
-    return (number, *words)
+    return (number, *remark)
 
 
 def _work(deck: Deck, problem: Problem, plan: Plan) -> tuple[Fact, ...]:
@@ -266,7 +266,7 @@ def _work(deck: Deck, problem: Problem, plan: Plan) -> tuple[Fact, ...]:
         ),
     )
     params = total_params(shape, job.seq_len)
-    held = deck.add(
+    params_number = deck.add(
         "parameters",
         "parameters of the model",
         Amount(params, "", text=f"{params / 1e9:.4g} billion"),
@@ -277,10 +277,10 @@ def _work(deck: Deck, problem: Problem, plan: Plan) -> tuple[Fact, ...]:
             inputs=_sizes(problem),
         ),
     )
-    words: Words = (held, " parameters")
+    sentence: Words = (params_number, " parameters")
     if shape.n_experts:
         active = active_params(shape, job.seq_len)
-        words += (
+        sentence += (
             ", of which a token meets ",
             deck.add(
                 "active-parameters",
@@ -298,7 +298,7 @@ def _work(deck: Deck, problem: Problem, plan: Plan) -> tuple[Fact, ...]:
         Fact("Global batch", (batch, " sequences of ", length, ", ", tokens, " tokens")),
         Fact("Micro-batches", (micro, " a pipeline")),
         Fact("Model FLOPs", (of_token, " a token, ", flops, " a step")),
-        Fact("Model", words),
+        Fact("Model", sentence),
     )
 
 
@@ -350,7 +350,7 @@ def _flops_formula(problem: Problem) -> tuple[str, str]:
 
 
 def _memory(deck: Deck, problem: Problem, plan: Plan) -> tuple[Fact, ...]:
-    pool, at = problem.pool, plan.breakdown.peak_stage
+    pool, peak_stage = problem.pool, plan.breakdown.peak_stage
     usable = deck.add(
         "usable-memory",
         "usable memory of a device",
@@ -376,7 +376,9 @@ def _memory(deck: Deck, problem: Problem, plan: Plan) -> tuple[Fact, ...]:
         ),
     )
     return (
-        Fact("Peak", (deck.see(f"memory-{at}-peak"), " on ", Label(f"stage {at}"))),
+        Fact(
+            "Peak", (deck.see(f"memory-{peak_stage}-peak"), " on ", Label(f"stage {peak_stage}"))
+        ),
         Fact("Usable", (usable, " a device, of which ", free, " stays free")),
     )
 
@@ -391,7 +393,7 @@ def _run(deck: Deck, problem: Problem, plan: Plan, operations: Operations) -> tu
             "tp × pp × cp × dp", f"{x.tp} × {x.pp} × {x.cp} × {x.dp}", "costmodels.plans.Layout"
         ),
     )
-    words: Words = (devices, " ", Label(problem.pool.accelerator.name))
+    sentence: Words = (devices, " ", Label(problem.pool.accelerator.name))
     if plan.n_idle:
         idle = deck.add(
             "idle-devices",
@@ -403,8 +405,8 @@ def _run(deck: Deck, problem: Problem, plan: Plan, operations: Operations) -> tu
                 "planner.solver.solve.make_plan",
             ),
         )
-        words += (", ", idle, " idle")
-    facts = [Fact("Devices", words)]
+        sentence += (", ", idle, " idle")
+    facts = [Fact("Devices", sentence)]
     hours_of = plan.training_s
     if plan.training_s is not None:
         length = deck.add(
@@ -519,7 +521,7 @@ def _run_with_failures(
                 method="energy",
             ),
         )
-        words: Words = (power, ", ", token, " a token")
+        sentence: Words = (power, ", ", token, " a token")
         if run.energy_j is not None and run.expected_s is not None:
             energy = deck.add(
                 "energy",
@@ -532,8 +534,8 @@ def _run_with_failures(
                     method="energy",
                 ),
             )
-            words += (", ", energy, " the run")
-        facts.append(Fact("Energy", words))
+            sentence += (", ", energy, " the run")
+        facts.append(Fact("Energy", sentence))
     price = operations.price_per_device_hour
     if run.usd_per_million_tokens is not None and price is not None:
         cost = deck.add(
@@ -548,7 +550,7 @@ def _run_with_failures(
                 method="cost",
             ),
         )
-        words = (cost, " a million tokens")
+        sentence = (cost, " a million tokens")
         if run.cost_usd is not None and run.expected_s is not None:
             run_card = deck.add(
                 "cost",
@@ -561,8 +563,8 @@ def _run_with_failures(
                     method="cost",
                 ),
             )
-            words += (", ", run_card, " the run")
-        facts.append(Fact("Cost", words))
+            sentence += (", ", run_card, " the run")
+        facts.append(Fact("Cost", sentence))
     return facts
 
 
@@ -626,8 +628,8 @@ def _layout(deck: Deck, problem: Problem, plan: Plan) -> tuple[Fact, ...]:
     }[x.zero]
     facts.append(Fact("ZeRO", (Label(f"stage {x.zero}"), f": {sharded} over ", shard, " ranks")))
     facts.append(Fact("Schedule", (Label(x.schedule),)))
-    again = x.recompute_text
-    words: Words = (Label(again),)
+    recompute_text = x.recompute_text
+    sentence: Words = (Label(recompute_text),)
     if x.recompute == "full":
         layers = deck.add(
             "layout-recompute-layers",
@@ -635,8 +637,8 @@ def _layout(deck: Deck, problem: Problem, plan: Plan) -> tuple[Fact, ...]:
             Amount(x.recompute_layers, "", text=str(x.recompute_layers)),
             Derivation("chosen", str(x.recompute_layers), chosen),
         )
-        words += (", ", layers, " layers of each virtual stage")
-    facts.append(Fact("Recomputation", words))
+        sentence += (", ", layers, " layers of each virtual stage")
+    facts.append(Fact("Recomputation", sentence))
     if x.hpz > 1:
         number = deck.add(
             "layout-hpz",

@@ -26,7 +26,7 @@ from costmodels.schedule.stages import BOTH_WAYS, layer_prefix, other_kinds
 from costmodels.schedule.timeline import unequal_chunk_bytes
 from costmodels.terms import TERMS
 from planner.analyze.terms import term_numbers
-from planner.render.plan_view.cards import Amount, Deck, Derivation, Shown
+from planner.render.plan_view.cards import Amount, CardNumber, Deck, Derivation
 from planner.render.plan_view.opened.time import Formula, Substituted, in_symbols
 from planner.render.plan_view.quantities import exact, quantity_text, total
 from planner.solver.answer.result import Plan
@@ -37,9 +37,9 @@ class StageParts:
     """What a pipeline rank holds."""
 
     problem: Problem
-    found: Breakdown
+    breakdown: Breakdown
     rank: int
-    held: int
+    n_layers: int
     """Its layers."""
     routed: float
     """Those of them with experts."""
@@ -52,9 +52,9 @@ class StageParts:
     """Chunks in flight, each 1 / v of the rank."""
 
 
-def stage_parts(found: Breakdown, rank: int) -> StageParts:
+def rank_memory(breakdown: Breakdown, rank: int) -> StageParts:
     """Return what a pipeline rank of a plan holds."""
-    x, problem = found.layout, found.rows.problem
+    x, problem = breakdown.layout, breakdown.rows.problem
     stages, counts = x.stages_of(rank), x.chunks_of(rank)
     routed = routed_full = 0.0
     if problem.shape.n_experts:
@@ -64,7 +64,7 @@ def stage_parts(found: Breakdown, rank: int) -> StageParts:
     code = SCHEDULES.index(x.schedule)
     return StageParts(
         problem,
-        found,
+        breakdown,
         rank,
         sum(counts),
         routed,
@@ -76,14 +76,14 @@ def stage_parts(found: Breakdown, rank: int) -> StageParts:
     )
 
 
-def add_memory_cards(deck: Deck, problem: Problem, plan: Plan) -> list[dict[str, Shown]]:
+def add_memory_cards(deck: Deck, problem: Problem, plan: Plan) -> list[dict[str, CardNumber]]:
     """Add the card of every term of memory on every pipeline rank; the numbers by rank and term.
 
     The sum of a rank stands under `peak`, what it leaves free under `headroom`.
     """
     out, usable = [], plan.usable_bytes
     for rank, terms in enumerate(plan.breakdown.stages):
-        parts, numbers = stage_parts(plan.breakdown, rank), {}
+        parts, numbers = rank_memory(plan.breakdown, rank), {}
         for name, value in terms.items():
             term = TERMS[name]
             opened = FORMULAS[name](parts) if name in FORMULAS else exact(value, "B")
@@ -140,15 +140,15 @@ def _b(value: float) -> str:
 
 
 def _states(p: StageParts) -> Formula:
-    problem, x = p.problem, p.found.layout
+    problem, x = p.problem, p.breakdown.layout
     shape, recipe, tp = problem.shape, problem.job.recipe, np.array([x.tp], dtype=np.int32)
 
     def per_param(shard: float) -> str:
-        kept = param_bytes_kept(recipe, problem.stack)
-        weight = kept.shard_weights if x.zero >= 3 else kept.weights
+        per_param_bytes = param_bytes_kept(recipe, problem.stack)
+        weight = per_param_bytes.shard_weights if x.zero >= 3 else per_param_bytes.weights
         weights = f"{weight:g} B" + (f" / {shard:g}" if x.zero >= 3 else "")
-        grads = f"{kept.grads:g} B" + (f" / {shard:g}" if x.zero >= 2 else "")
-        states = f"{kept.states:g} B" + (f" / {shard:g}" if x.zero >= 1 else "")
+        grads = f"{per_param_bytes.grads:g} B" + (f" / {shard:g}" if x.zero >= 2 else "")
+        states = f"{per_param_bytes.states:g} B" + (f" / {shard:g}" if x.zero >= 1 else "")
         parts = [weights] if weight else []
         if x.zero >= 3 and x.hpz > 1:
             parts.append(f"{recipe.param_bytes:g} B / {x.hpz}")
@@ -158,7 +158,7 @@ def _states(p: StageParts) -> Formula:
             parts.append(states)
         text = total(parts)
         # Written as the model counts it, or not at all.
-        known = state_bytes_per_param(
+        has_states = state_bytes_per_param(
             recipe,
             x.zero,
             shard,
@@ -167,19 +167,19 @@ def _states(p: StageParts) -> Formula:
             hpz=x.hpz,
             stack=problem.stack,
         ).item()
-        return f"({text})" if known else "0 B"
+        return f"({text})" if has_states else "0 B"
 
-    dense, held = p.held - p.routed, []
+    dense, params = p.n_layers - p.routed, []
     if dense:
-        held.append(f"{exact(dense)} × {exact(layer_params(shape, tp).item())}")
+        params.append(f"{exact(dense)} × {exact(layer_params(shape, tp).item())}")
     if p.routed:
-        held.append(f"{exact(p.routed)} × {exact(expert_layer_params(shape, tp).item())}")
+        params.append(f"{exact(p.routed)} × {exact(expert_layer_params(shape, tp).item())}")
     if p.first:
-        held.append(exact(embedding_params(shape, problem.job.seq_len, tp).item()))
+        params.append(exact(embedding_params(shape, problem.job.seq_len, tp).item()))
     if p.last:
-        held.append(exact(head_params(shape, tp, np.array([x.pp])).item()))
-    text = f"{per_param(x.dp_shard)} × ({total(held)})"
-    routed = p.found.rows.shapes.experts
+        params.append(exact(head_params(shape, tp, np.array([x.pp])).item()))
+    text = f"{per_param(x.dp_shard)} × ({total(params)})"
+    routed = p.breakdown.rows.shapes.experts
     n_routed = p.routed + p.last * shape.mtp_layers * (shape.n_experts and shape.expert_layers[-1])
     if routed is not None and n_routed:
         shard = routed.data_groups.shard.n_ranks.item()
@@ -192,28 +192,28 @@ def _states(p: StageParts) -> Formula:
 
 
 def _activations(p: StageParts) -> Formula:
-    x, rows, shape = p.found.layout, p.found.rows, p.problem.shape
+    x, rows, shape = p.breakdown.layout, p.breakdown.rows, p.problem.shape
     layers, sets = rows.layers, rows.sets
-    kept = sets.kept_bytes.take(rows.set_index).item()
-    full_total, inputs = float(p.held - p.full), float(p.full)
+    layer_bytes = sets.kept_bytes.take(rows.set_index).item()
+    full_total, inputs = float(p.n_layers - p.full), float(p.full)
     kinds = other_kinds(shape.layer_sequence)
     on_host = [0.0] * len(kinds)
     if x.activation_offload:
         if x.recompute == "full":
             inputs = min(inputs, INPUTS_AT_ONCE)
         else:
-            away = min(p.held, x.activation_offload_layers)
-            full_total -= away
+            offloaded = min(p.n_layers, x.activation_offload_layers)
+            full_total -= offloaded
             longest = max(x.stage_layers)
             on_host = [
                 layer_prefix(x.stage_layers, x.stages_of(p.rank), flags, longest)[
-                    min(away, longest)
+                    min(offloaded, longest)
                 ]
                 for flags in kinds
             ]
     sums = []
     if full_total:
-        sums.append(f"{exact(full_total)} × {_b(kept)}")
+        sums.append(f"{exact(full_total)} × {_b(layer_bytes)}")
     if inputs:
         sums.append(f"{exact(inputs)} × {_b(layers.checkpoint_bytes.item())}")
     if chunks := unequal_chunk_bytes(rows, x, p.rank):
@@ -226,7 +226,7 @@ def _activations(p: StageParts) -> Formula:
             after.append(f"{exact(stay)} × ({_b(extra)})")
     if p.last and shape.mtp_layers:
         last_kind = shape.layer_sequence[-1]
-        one = kept + (extras[last_kind - 1] if last_kind else 0.0)
+        one = layer_bytes + (extras[last_kind - 1] if last_kind else 0.0)
         after.append(f"{shape.mtp_layers} × {_b(one)}")
     if p.first:
         after.append(_b(layers.embedding_bytes.item()))
@@ -236,18 +236,18 @@ def _activations(p: StageParts) -> Formula:
     text = f"{text[:-1]} + ends)" if after else text
     if x.schedule not in ZERO_BUBBLE:
         return text, f"{flight} × ({total([*sums, *after])})"
-    early, late = f"{flight} × ({total(sums)})", _late(p, full_total, kept)
+    early, deferred = f"{flight} × ({total(sums)})", _deferred_wgrad(p, full_total, layer_bytes)
     rest = f" + {flight} × ({total(after)})" if after else ""
     return (
         f"max({text[: -len(' + ends)')] if after else text[:-1]}), the same while weight"
         " gradients wait)" + (" + ends" if after else ""),
-        f"max({early}, {late}){rest}",
+        f"max({early}, {deferred}){rest}",
     )
 
 
 def _unequal_activations(p: StageParts, chunks: tuple[float, ...]) -> Formula:
     """Return the activations of unequal interleaved chunks at the moment that holds most."""
-    x = p.found.layout
+    x = p.breakdown.layout
     n_rounds = min(ROUNDS, max(1, x.n_micro // x.pp))
     moments = chunks_in_flight(p.rank, x.pp, x.vpp, n_rounds)
     peak = moments[(moments @ np.array(chunks)).argmax()]
@@ -255,59 +255,59 @@ def _unequal_activations(p: StageParts, chunks: tuple[float, ...]) -> Formula:
     return "Σ over chunks of micro-batches in flight × what the chunk keeps", total(sums)
 
 
-def _late(p: StageParts, whole: float, kept: float) -> str:
+def _deferred_wgrad(p: StageParts, full_layers: float, layer_bytes: float) -> str:
     """Return the activations while most weight gradients wait (`costmodels.step`)."""
-    x, rows = p.found.layout, p.found.rows
+    x, rows = p.breakdown.layout, p.breakdown.rows
     layers, code = rows.layers, SCHEDULES.index(x.schedule)
     core = layers.modules.attention_bytes[0].item() * ("core_attn" in x.recompute_modules)
     before, waiting = zero_bubble.late_chunks(code, p.rank, x.pp, x.n_micro)
     one = layers.kept_bytes.item() - core
     share = 1.0 if code == zero_bubble.ZB_H1 else 0.5
     return (
-        f"{share:g} × ({exact(before.item())} × ({exact(whole)} × {_b(kept)} + {p.full} ×"
-        f" {_b(layers.checkpoint_bytes.item())}) + {exact(waiting.item())} ×"
-        f" {exact(whole + p.full)} × {_b(one)})"
+        f"{share:g} × ({exact(before.item())} × ({exact(full_layers)} × {_b(layer_bytes)} +"
+        f" {p.full} × {_b(layers.checkpoint_bytes.item())}) + {exact(waiting.item())} ×"
+        f" {exact(full_layers + p.full)} × {_b(one)})"
     )
 
 
 def _logits(p: StageParts) -> str:
-    value = p.found.rows.layers.logits_bytes.item()
+    value = p.breakdown.rows.layers.logits_bytes.item()
     return f"{int(p.last)} × {_b(value)}"
 
 
 def _working(p: StageParts) -> Formula:
-    x, rows, problem = p.found.layout, p.found.rows, p.problem
+    x, rows, problem = p.breakdown.layout, p.breakdown.rows, p.problem
     layers = rows.layers
     if p.full:
-        again = layers.kept_bytes.item()
+        recompute_bytes = layers.kept_bytes.item()
         if layers.experts:
             of_expert = layers.experts.kept_bytes.item()
             every = problem.shape.n_expert_layers == problem.shape.layers
-            again = of_expert if every else max(again, of_expert)
+            recompute_bytes = of_expert if every else max(recompute_bytes, of_expert)
     else:
-        again = rows.sets.passing_bytes.take(rows.set_index).item()
+        recompute_bytes = rows.sets.passing_bytes.take(rows.set_index).item()
     gone = 0.0
     if p.last:
         sharded = problem.stack.logits_sharded
         gone = (layers.logits_bytes if sharded else layers.gathered_bytes).item()
-    text = f"max(0, {_b(again)} + {_b(layers.working_bytes.item())} − {_b(gone)})"
+    text = f"max(0, {_b(recompute_bytes)} + {_b(layers.working_bytes.item())} − {_b(gone)})"
     sums = [text, _b(layers.scratch_bytes.item())]
-    words = [TERMS["working"].equation]
+    symbols = [TERMS["working"].equation]
     if x.pp > 1:
         sums.append(f"2 × {_b(layers.message_bytes.item())}")
-        words.append("messages")
+        symbols.append("messages")
     if problem.stack.queued_tensors and _queue_is_full(p):
         sums.append(_b(layers.queued_bytes.item()))
-        words.append("collectives not yet free")
+        symbols.append("collectives not yet free")
     units = rows.shapes.zero_working_bytes[rows.table.sharding, rows.table.shape].item()
     if units:
         sums.append(_b(units))
-        words.append("unsharded units of ZeRO")
-    return " + ".join(words), total(sums)
+        symbols.append("unsharded units of ZeRO")
+    return " + ".join(symbols), total(sums)
 
 
 def _queue_is_full(p: StageParts) -> bool:
-    x, problem = p.found.layout, p.problem
+    x, problem = p.breakdown.layout, p.problem
     domains = tensor_parallel_group(problem, np.array([x.tp], dtype=np.int32)).n_domains
     pp, vpp = np.array([x.pp], dtype=np.int32), np.array([x.vpp], dtype=np.int32)
     return bool(
@@ -324,13 +324,13 @@ def _queue_is_full(p: StageParts) -> bool:
 
 def _fragmentation(p: StageParts) -> str:
     share = p.problem.stack.fragmentation_frac
-    value = p.found.stages[p.rank]["activations"]
+    value = p.breakdown.stages[p.rank]["activations"]
     return f"{share:g} × {_b(value)}"
 
 
 def _overhead(p: StageParts) -> str:
     stack = p.problem.stack
-    value = p.found.stages[p.rank]["overhead"]
+    value = p.breakdown.stages[p.rank]["overhead"]
     n = round((value - stack.context_bytes) / stack.communicator_bytes)
     return f"{_b(stack.context_bytes)} + {n} × {_b(stack.communicator_bytes)}"
 

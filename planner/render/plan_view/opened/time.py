@@ -22,7 +22,7 @@ from costmodels.step import (
 from costmodels.terms import TERMS, Term
 from costmodels.traffic import selective_again
 from planner.analyze.terms import term_numbers
-from planner.render.plan_view.cards import Amount, Deck, Derivation, Shown
+from planner.render.plan_view.cards import Amount, CardNumber, Deck, Derivation
 from planner.render.plan_view.quantities import exact, quantity_text, total
 from planner.solver.answer.result import Plan
 
@@ -42,12 +42,12 @@ class OpenedParts:
     """What the terms of the slowest rank are made of."""
 
     problem: Problem
-    found: Breakdown
+    breakdown: Breakdown
     layers: LayerTerms
     experts: ExpertLayerTerms | None
     m: int
     """Micro-batches that the rank runs."""
-    held: int
+    n_layers: int
     """Its layers."""
     routed: float
     """Those of them with experts."""
@@ -66,12 +66,12 @@ class OpenedParts:
     @property
     def layout(self) -> Layout:
         """The plan's layout."""
-        return self.found.layout
+        return self.breakdown.layout
 
 
-def opened_parts(problem: Problem, found: Breakdown) -> OpenedParts:
+def opened_parts(problem: Problem, breakdown: Breakdown) -> OpenedParts:
     """Return what the terms of a breakdown are made of."""
-    rows, x, rank = found.rows, found.layout, found.critical_stage
+    rows, x, rank = breakdown.rows, breakdown.layout, breakdown.critical_stage
     chunks, stages = x.chunks_of(rank), x.stages_of(rank)
     run = pipeline_run(rows, x)
     flush_s, at_once_s = pipeline.flush_times_s([run, replace(run, hop_s=(0.0,) * x.pp)])
@@ -83,7 +83,7 @@ def opened_parts(problem: Problem, found: Breakdown) -> OpenedParts:
         routed, routed_full = prefix[-1], prefix[min(longest, x.recompute_layers)]
     return OpenedParts(
         problem,
-        found,
+        breakdown,
         rows.layers,
         rows.layers.experts,
         x.n_passes,
@@ -99,7 +99,7 @@ def opened_parts(problem: Problem, found: Breakdown) -> OpenedParts:
     )
 
 
-def add_time_cards(deck: Deck, problem: Problem, plan: Plan) -> dict[str, Shown]:
+def add_time_cards(deck: Deck, problem: Problem, plan: Plan) -> dict[str, CardNumber]:
     """Add the card of every term of the step that takes time; the numbers by name of the term."""
     parts, result = opened_parts(problem, plan.breakdown), plan.breakdown
     numbers = {}
@@ -139,10 +139,10 @@ def _in_layers(name: str) -> Callable[[OpenedParts], Substituted]:
     def formula(p: OpenedParts) -> Substituted:
         dense = getattr(p.layers, name)
         if p.experts is None or not p.routed or not hasattr(p.experts, name):
-            return f"{p.m} × {p.held} × {_both(dense)}"
+            return f"{p.m} × {p.n_layers} × {_both(dense)}"
         return (
             "m (L_d (forward + backward) + L_e (forward + backward)), dense and expert layers",
-            f"{p.m} × ({exact(p.held - p.routed)} × {_both(dense)} + {exact(p.routed)} ×"
+            f"{p.m} × ({exact(p.n_layers - p.routed)} × {_both(dense)} + {exact(p.routed)} ×"
             f" {_both(getattr(p.experts, name))})",
         )
 
@@ -169,34 +169,34 @@ def _embedding(p: OpenedParts) -> str:
 
 def _recompute(p: OpenedParts) -> str:
     layers, x = p.layers, p.layout
-    again, waits = [], []
-    modules = selective_again(p.found.rows, x, p.found.critical_stage)
+    passes, waits = [], []
+    modules = selective_again(p.breakdown.rows, x, p.breakdown.critical_stage)
     if p.full:
-        again.append(f"{p.full} × {_s(layers.recompute_full_s)}")
+        passes.append(f"{p.full} × {_s(layers.recompute_full_s)}")
     if p.routed_full and p.experts:
         more = p.experts.recompute_full_s - layers.recompute_full_s
-        again.append(f"{exact(p.routed_full)} × ({_s(more)})")
+        passes.append(f"{exact(p.routed_full)} × ({_s(more)})")
     if modules.forward_s:
-        again.append(_s(modules.forward_s))
+        passes.append(_s(modules.forward_s))
     for value in (_again_tp(p), _again_cp(p), _again_ep(p)):
         if value:
             waits.append(f" − {_s(value)}")
-    return f"{p.m} × ({total(again)}{''.join(waits)})"
+    return f"{p.m} × ({total(passes)}{''.join(waits)})"
 
 
 def _again_tp(p: OpenedParts) -> float:
     """Return the tp waits of what runs again, seconds per micro-batch."""
     ahead = p.layers.tp_forward.exposed_s.item()
-    modules = selective_again(p.found.rows, p.layout, p.found.critical_stage)
-    again: float = p.full * ahead + modules.tp_exposed_s
+    modules = selective_again(p.breakdown.rows, p.layout, p.breakdown.critical_stage)
+    recompute_s: float = p.full * ahead + modules.tp_exposed_s
     if p.experts:
-        again += p.routed_full * (p.experts.tp_forward.exposed_s.item() - ahead)
-    return again
+        recompute_s += p.routed_full * (p.experts.tp_forward.exposed_s.item() - ahead)
+    return recompute_s
 
 
 def _again_cp(p: OpenedParts) -> float:
     """Return the cp waits of what runs again, seconds per micro-batch."""
-    core = p.held if "core_attn" in p.layout.recompute_modules else 0
+    core = p.n_layers if "core_attn" in p.layout.recompute_modules else 0
     core += p.problem.shape.mtp_layers * p.last if core else 0
     value: float = (p.full + core) * p.layers.cp_forward.exposed_s.item()
     return value
@@ -204,34 +204,36 @@ def _again_cp(p: OpenedParts) -> float:
 
 def _again_ep(p: OpenedParts) -> float:
     """Return the exchange of tokens in what runs again, seconds per micro-batch."""
-    modules = selective_again(p.found.rows, p.layout, p.found.critical_stage)
+    modules = selective_again(p.breakdown.rows, p.layout, p.breakdown.critical_stage)
     once = p.experts.exchange.forward_s.item() if p.experts else 0.0
     value: float = p.routed_full * once + modules.exchange_s
     return value
 
 
 def _host(p: OpenedParts) -> Formula:
-    late = stalled(p.found.rows).total_s.item()
+    stalls_s = stalled(p.breakdown.rows).total_s.item()
     dense, text = _s(p.layers.host.total_s), TERMS["host"].equation
     if p.experts is None or not p.routed:
-        inner = f"{p.held} × ({dense} + {_s(late)})" if late else f"{p.held} × {dense}"
-        return text + (" + stalls" if late else ""), f"{p.m} × {inner}"
-    sums = [f"{exact(p.held - p.routed)} × {dense}"]
+        inner = (
+            f"{p.n_layers} × ({dense} + {_s(stalls_s)})" if stalls_s else f"{p.n_layers} × {dense}"
+        )
+        return text + (" + stalls" if stalls_s else ""), f"{p.m} × {inner}"
+    sums = [f"{exact(p.n_layers - p.routed)} × {dense}"]
     sums += [f"{exact(p.routed)} × {_s(p.experts.host.total_s)}"]
-    sums += [f"{p.held} × {_s(late)}"] if late else []
+    sums += [f"{p.n_layers} × {_s(stalls_s)}"] if stalls_s else []
     return text + ", dense and expert layers", f"{p.m} × ({total(sums)})"
 
 
 def _tp(p: OpenedParts) -> str:
-    layers, x, rank = p.layers, p.layout, p.found.critical_stage
+    layers, x, rank = p.layers, p.layout, p.breakdown.critical_stage
     ahead, after = layers.tp_forward.exposed_s.item(), layers.tp_backward.exposed_s.item()
-    sums = [f"{exact(p.held - p.routed)} × ({_s(ahead)} + {_s(after)})"]
+    sums = [f"{exact(p.n_layers - p.routed)} × ({_s(ahead)} + {_s(after)})"]
     if p.experts and p.routed:
         more = p.experts
         waits = f"{_s(more.tp_forward.exposed_s)} + {_s(more.tp_backward.exposed_s)}"
         sums.append(f"{exact(p.routed)} × ({waits})")
-    again = _again_tp(p)
-    sums += [_s(again)] if again else []
+    recompute_s = _again_tp(p)
+    sums += [_s(recompute_s)] if recompute_s else []
     if x.has_embedding(rank) and layers.embedding_tp.total_s.item():
         sums.append(_s(layers.embedding_tp.total_s))
     if x.has_head(rank) and layers.head_tp.total_s.item():
@@ -241,9 +243,9 @@ def _tp(p: OpenedParts) -> str:
 
 def _cp(p: OpenedParts) -> str:
     ahead, after = p.layers.cp_forward.exposed_s.item(), p.layers.cp_backward.exposed_s.item()
-    sums = [f"{p.held} × ({_s(ahead)} + {_s(after)})"]
-    again = _again_cp(p)
-    sums += [_s(again)] if again else []
+    sums = [f"{p.n_layers} × ({_s(ahead)} + {_s(after)})"]
+    recompute_s = _again_cp(p)
+    sums += [_s(recompute_s)] if recompute_s else []
     sums += [_s(p.layers.head_cp.total_s)] if p.last and p.layers.head_cp.total_s.item() else []
     return f"{p.m} × ({total(sums)})"
 
@@ -251,20 +253,20 @@ def _cp(p: OpenedParts) -> str:
 def _ep(p: OpenedParts) -> str:
     assert p.experts is not None  # the term is not zero
     sums = [f"{exact(p.routed)} × {_both(p.experts.exchange)}"]
-    again = _again_ep(p)
-    sums += [_s(again)] if again else []
+    recompute_s = _again_ep(p)
+    sums += [_s(recompute_s)] if recompute_s else []
     sums += [_s(p.layers.head_ep.total_s)] if p.last and p.layers.head_ep.total_s.item() else []
     return f"{p.m} × ({total(sums)})"
 
 
 def _overlap(p: OpenedParts) -> str:
-    rows, slow = p.found.rows, p.problem.stack.overlap_slowdown
+    rows, slow = p.breakdown.rows, p.problem.stack.overlap_slowdown
     exposed, hidden = data_parallel_exposed(rows, stage_times(rows))
     kind = int((exposed + slow * hidden)[:, 0].argmax())
     sums = []
     dense = p.layers.tax.total_s.item()
-    if dense and p.held - p.routed:
-        sums.append(f"{p.m} × {exact(p.held - p.routed)} × {_s(dense)}")
+    if dense and p.n_layers - p.routed:
+        sums.append(f"{p.m} × {exact(p.n_layers - p.routed)} × {_s(dense)}")
     if p.experts and p.routed and p.experts.tax.total_s.item():
         sums.append(f"{p.m} × {exact(p.routed)} × {_s(p.experts.tax.total_s)}")
     if hidden[kind, 0].item():
@@ -273,7 +275,7 @@ def _overlap(p: OpenedParts) -> str:
 
 
 def _pp(p: OpenedParts) -> Formula:
-    tied = p.found.rows.shapes.embedding_sync_s.item()
+    tied = p.breakdown.rows.shapes.embedding_sync_s.item()
     more = f" + {_s(tied)}" if tied else ""
     return (
         TERMS["pp"].equation + (" + sum of shared gradients" if tied else ""),
@@ -291,12 +293,12 @@ def _precise(seconds: float) -> str:
 
 
 def _dp(p: OpenedParts) -> str:
-    rows = p.found.rows
+    rows = p.breakdown.rows
     exposed, hidden = data_parallel_exposed(rows, stage_times(rows))
     kind = int((exposed + rows.problem.stack.overlap_slowdown * hidden)[:, 0].argmax())
-    away = hidden[kind, 0].item()
-    wire = exposed[kind, 0].item() + away
-    return f"{_precise(wire)} − {_precise(away)}" if away else _s(wire)
+    hidden_s = hidden[kind, 0].item()
+    wire = exposed[kind, 0].item() + hidden_s
+    return f"{_precise(wire)} − {_precise(hidden_s)}" if hidden_s else _s(wire)
 
 
 def _optimizer(p: OpenedParts) -> Formula:
@@ -312,15 +314,15 @@ def optimizer_bytes(p: OpenedParts) -> tuple[list[float], list[str]]:
     """Return what the optimizer moves on the slowest kind of rank, bytes: values and sums."""
     from costmodels.offload.optimizer import gradients_leave
 
-    rows, x, grad = p.found.rows, p.layout, p.problem.job.recipe.grad_bytes
-    away = (grad + 24.0 + (2.0 * grad if gradients_leave(p.problem.stack) else 0.0)) * (
+    rows, x, grad = p.breakdown.rows, p.layout, p.problem.job.recipe.grad_bytes
+    offloaded_bytes = (grad + 24.0 + (2.0 * grad if gradients_leave(p.problem.stack) else 0.0)) * (
         x.optimizer_offload
     )
 
     def part(params: float, shard: float) -> tuple[float, str]:
         of_grads, of_states = (shard if x.zero >= stage else 1.0 for stage in (2, 1))
-        value = params * (grad / of_grads + (4.0 * grad + 30.0 - away) / of_states)
-        less = f" − {away:g}" if away else ""
+        value = params * (grad / of_grads + (4.0 * grad + 30.0 - offloaded_bytes) / of_states)
+        less = f" − {offloaded_bytes:g}" if offloaded_bytes else ""
         text = (
             f"{exact(round(params))} × ({grad:g} B / {of_grads:g} + (4 × {grad:g} B + 30 B"
             f"{less}) / {of_states:g})"
@@ -342,18 +344,18 @@ def optimizer_bytes(p: OpenedParts) -> tuple[list[float], list[str]]:
 
 
 def _offload(p: OpenedParts) -> Formula:
-    rows = p.found.rows
-    sums, words = [], []
+    rows = p.breakdown.rows
+    sums, symbols = [], []
     update = offload_exposed(rows, stage_times(rows)).max().item()
     if update:
         sums.append(_s(update))
-        words.append("update on the host − what runs beside compute")
+        symbols.append("update on the host − what runs beside compute")
     if p.layout.activation_offload:
-        late = activation_waits(rows)
-        waits = f"{_s(late.forward_s[0].item())} + {_s(late.backward_s[0].item())}"
+        copy_waits = activation_waits(rows)
+        waits = f"{_s(copy_waits.forward_s[0].item())} + {_s(copy_waits.backward_s[0].item())}"
         sums.append(f"{p.m} × ({waits})")
-        words.append("m (waits for copies of activations, forward + backward)")
-    return total(words), total(sums)
+        symbols.append("m (waits for copies of activations, forward + backward)")
+    return total(symbols), total(sums)
 
 
 def _straggler(p: OpenedParts) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from planner.errors import Problem, SpecError
+from planner.errors import InputProblem, SpecError
 from planner.specs.importers.huggingface.files import TEXT_SECTIONS, has_sizes
 from planner.specs.importers.huggingface.model_types import ALIASES, TYPES
 from planner.specs.importers.huggingface.refused_types import REFUSED
@@ -140,7 +140,7 @@ class Config:
             raise SpecError(self.problem(result.path, message))
         return list(result.value)
 
-    def problem(self, path: KeyPath | None, message: str, fix: str = "") -> Problem:
+    def problem(self, path: KeyPath | None, message: str, fix: str = "") -> InputProblem:
         """Return a problem at a place of the file; at the section where there is no place."""
         return self.document.problem(self.path if path is None else path, message, fix)
 
@@ -160,7 +160,7 @@ def open_config(document: Document, as_type: str = "") -> Config:
         raise SpecError(document.problem((*path, "model_type"), message))
     if as_type and as_type not in TYPES:
         known = ", ".join(close_names(as_type, TYPES) or TYPES)
-        raise SpecError(Problem(f"--as: no type {as_type!r}", f"one of {known}"))
+        raise SpecError(InputProblem(f"--as: no type {as_type!r}", f"one of {known}"))
     if as_type:
         nothing: Mapping[str, object] = dict.fromkeys(SIZES)
         name, others, borrowed = as_type, nothing, True

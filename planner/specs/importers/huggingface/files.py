@@ -7,7 +7,7 @@ from fnmatch import fnmatch
 from pathlib import Path, PurePath
 from typing import Any
 
-from planner.errors import Problem, SpecError
+from planner.errors import InputProblem, SpecError
 from planner.specs.importers.huggingface.model_types import TYPES
 from planner.specs.importers.huggingface.rules import KEYS
 from planner.specs.yaml.document import Document, parse_yaml
@@ -94,10 +94,10 @@ def mistaken_name(file: str) -> SpecError | None:
     return None
 
 
-def _mistaken(what: str, file: str) -> Problem:
+def _mistaken(what: str, file: str) -> InputProblem:
     sibling = Path(file).parent / "config.json"
     there = str(sibling) if file and sibling.is_file() else "the config.json beside it"
-    return Problem(f"is {what}, not of a model", f"give {there}", file)
+    return InputProblem(f"is {what}, not of a model", f"give {there}", file)
 
 
 def config_in_folder(folder: Path) -> Path | None:
@@ -133,6 +133,6 @@ def _parse_json(text: str, file: str) -> Document:
             if text.lstrip().startswith("{"):
                 message = f"not valid JSON: {broken.msg[:1].lower()}{broken.msg[1:]}"
                 fix = "check commas, quotes and brackets near here"
-                problem = Problem(message, fix, file, broken.lineno, broken.colno)
+                problem = InputProblem(message, fix, file, broken.lineno, broken.colno)
                 raise SpecError(problem) from None
         raise error from None

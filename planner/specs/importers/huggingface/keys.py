@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from planner.errors import Problem
+from planner.errors import InputProblem
 from planner.specs.importers.huggingface.config import Config
 from planner.specs.importers.huggingface.harmless import HARMLESS_NAMES, HARMLESS_PATTERN
 from planner.specs.importers.huggingface.model_types import TYPES
@@ -149,9 +149,9 @@ _PAIRS: Mapping[str, tuple[str, ...]] = {
 """Other names of sizes: a key that says again what the reader found is no surprise."""
 
 
-def key_refusals(config: Config) -> list[Problem]:
+def key_refusals(config: Config) -> list[InputProblem]:
     """Return a problem for each key that may change the model and is not read."""
-    results: list[Problem] = []
+    results: list[InputProblem] = []
     for name, value in _flat(config):
         if why := _why_not(config, name, value):
             path: KeyPath = (*config.path, *name.split("."))

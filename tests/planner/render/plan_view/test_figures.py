@@ -13,7 +13,7 @@ from costmodels.terms import groups
 from planner.analyze.elasticities import elasticities
 from planner.analyze.trace.chrome_trace import HIDDEN, THREADS, trace_events
 from planner.frameworks.launchers.placement import place_plan
-from planner.render.plan_view.cards import Amount, Deck, Derivation, Shown
+from planner.render.plan_view.cards import Amount, CardNumber, Deck, Derivation
 from planner.render.plan_view.data import plan_view
 from planner.render.plan_view.opened.time import opened_parts
 from planner.render.plan_view.operators import operators
@@ -25,7 +25,7 @@ from tests.planner.render.plan_view import plans
 
 def value(view, number):
     """The number behind a cell."""
-    assert isinstance(number, Shown)
+    assert isinstance(number, CardNumber)
     return view.deck.cards[number.key].value
 
 
@@ -144,7 +144,9 @@ def test_every_collective_stands_on_the_communication_roofline(name):
     for row, one in zip(table.rows, wires, strict=True):
         assert row[0].text == one.axis
         assert row[1] == one.collective
-        shown = {h: value(view, row[i]) for h, i in columns.items() if isinstance(row[i], Shown)}
+        shown = {
+            h: value(view, row[i]) for h, i in columns.items() if isinstance(row[i], CardNumber)
+        }
         assert shown["Ranks"] == one.group_size
         assert shown["Calls"] == one.n_calls
         assert shown["Message"] == one.message_bytes
