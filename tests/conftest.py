@@ -3,8 +3,11 @@
 `pytest --hypothesis-profile=thorough` draws ten times as many examples for every property.
 """
 
+import logging
 import signal
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import settings
 
 # Python keeps Ctrl-C ignored where whoever started it ignores it: nohup, a job in the background.
@@ -16,3 +19,17 @@ settings.register_profile(
 )
 settings.register_profile("thorough", settings.get_profile("steady"), max_examples=400)
 settings.load_profile("steady")
+
+
+@pytest.fixture(autouse=True)
+def _own_logging() -> Iterator[None]:
+    """Undo what a test, or a command that it runs in this process, makes of the logging.
+
+    A handler that stays would write to the standard error that pytest has captured and closed.
+    """
+    loggers = [logging.getLogger(name) for name in (None, "uvicorn", "grpc._cython.cygrpc")]
+    before = [(each.handlers[:], each.filters[:], each.level) for each in loggers]
+    yield
+    for each, (handlers, filters, level) in zip(loggers, before, strict=True):
+        each.handlers[:], each.filters[:] = handlers, filters
+        each.setLevel(level)

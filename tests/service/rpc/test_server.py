@@ -3,7 +3,6 @@
 import asyncio
 import io
 import json
-import logging
 import re
 import signal
 import socket
@@ -395,23 +394,17 @@ def test_a_watcher_that_leaves_is_forgotten(ask):
 
 def test_a_request_id_comes_back_and_stands_in_the_logs(ask):
     stream = io.StringIO()
-    root = logging.getLogger()
-    before, level = root.handlers[:], root.level
-    try:
-        logs.configure("info", "json", stream)
-        _, told = ask.service(
-            ask.ask(
-                "Solve",
-                pb.SolveRequest(json='{"n": 4006, "s": "secret"}'),
-                more={"x-request-id": "mine-1"},
-            )
+    logs.configure("info", "json", stream)
+    _, told = ask.service(
+        ask.ask(
+            "Solve",
+            pb.SolveRequest(json='{"n": 4006, "s": "secret"}'),
+            more={"x-request-id": "mine-1"},
         )
-        refused(ask, "GetJob", pb.GetJobRequest(job_id="none"), more={"x-request-id": "a b"})
-        # A line is written once the refusal is on its way, which may be there before it.
-        ask.service(until(lambda: stream.getvalue().count("planner.access") >= 2))
-    finally:
-        root.handlers[:] = before
-        root.setLevel(level)
+    )
+    refused(ask, "GetJob", pb.GetJobRequest(job_id="none"), more={"x-request-id": "a b"})
+    # A line is written once the refusal is on its way, which may be there before it.
+    ask.service(until(lambda: stream.getvalue().count("planner.access") >= 2))
     assert told["x-request-id"] == "mine-1"
     lines = [json.loads(line) for line in stream.getvalue().splitlines()]
     lines = [line for line in lines if line["logger"] == "planner.access"]
