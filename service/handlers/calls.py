@@ -12,15 +12,16 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ValidationError
 
 from planner.errors import PlannerError
 from planner.option_names import REQUEST_FIELDS, SWEEP_FIELDS
+from planner.solver.request import SolveRequest, override_pairs
 from planner.specs.json_text import indented
 from searches.pricing.shared_work import SharedWork
-from service.handlers import schemas
+from service.handlers import answers, schemas
 from service.handlers.documents import (
     calibration_in,
     content_of,
@@ -44,9 +45,6 @@ from service.handlers.partial_results import KeptRow, Rows
 from service.handlers.problems import Fault, Problem, problem_of, refused
 from service.handlers.requests import place_of, request_id, request_options_of, schema_problem
 from service.handlers.schemas import Request
-
-if TYPE_CHECKING:
-    from planner.solver.request import SolveRequest
 
 log = logging.getLogger("planner.service")
 
@@ -185,9 +183,9 @@ def measure(asked: CallRequest, settings: RequestLimits = DEFAULTS) -> RequestSi
 def _measured(asked: CallRequest, settings: RequestLimits) -> RequestSize:
     request = asked.request
     large = asked.large
-    if isinstance(request, schemas.SweepRequest):
+    if isinstance(request, schemas.SweepBody):
         _sweep_of(request, settings)
-    if isinstance(request, schemas.ScaleRequest):
+    if isinstance(request, schemas.ScaleBody):
         _scale_task(request, settings)
     inner = ""
     if isinstance(request, schemas.PlanOf):
@@ -198,7 +196,7 @@ def _measured(asked: CallRequest, settings: RequestLimits) -> RequestSize:
     with _inside(inner):
         model, cluster = _read_inputs(request, settings)
     n_devices = max(pool.n_devices for pool in cluster.cluster.pools)
-    if not isinstance(request, schemas.SolveRequest):
+    if not isinstance(request, schemas.SolveBody):
         return RequestSize(n_devices, 0, large)
     space = space_estimate(model, cluster, search_of(request).without_goals().options())
     if space > settings.space:
@@ -270,13 +268,6 @@ def dumps(answer: Mapping[str, Any], name: str = "") -> str:
 # ---- calls ------------------------------------------------------------------------------------
 
 
-def changes_of(fields: Mapping[str, Any]) -> tuple[tuple[str, object], ...]:
-    """Return the fields to change of a request as the library takes them."""
-    from planner.solver.request import SolveRequest
-
-    return SolveRequest.of_json({"set": fields}).overrides
-
-
 def contents_of(request: schemas.Priced, settings: RequestLimits) -> tuple[Any, Any]:
     """Return model and cluster as the library takes them, within the limits of documents."""
     model = content_of(request.model, "model", "model", settings)
@@ -288,8 +279,8 @@ def _read_inputs(request: schemas.Priced, settings: RequestLimits) -> tuple[Any,
     from planner.solver.sources import read_inputs
 
     contents = contents_of(request, settings)
-    overrides = changes_of(request.set)
-    inputs = read_inputs(*contents, overrides, request.pool)
+    fields = dict(request)
+    inputs = read_inputs(*contents, override_pairs(fields["set"]), fields["pool"])
     check_input_limits(*inputs, settings)
     return inputs
 
@@ -305,10 +296,8 @@ def _inside(field: str) -> Iterator[None]:
         raise problem.inside(field) if field else problem from None
 
 
-def search_of(request: schemas.Priced, settings: RequestLimits | None = None) -> "SolveRequest":
+def search_of(request: schemas.Priced, settings: RequestLimits | None = None) -> SolveRequest:
     """Return what a request searches for; without its documents where there are no settings."""
-    from planner.solver.request import SolveRequest
-
     fields: Data = {name: getattr(request, name) for name in type(request).model_fields}
     del fields["calibration"], fields["reference"]
     if settings is not None:
@@ -362,7 +351,7 @@ def _progress(running: RunningCall, phase: str) -> _Progress | None:
     return _Progress(running.progress, phase) if running.progress else None
 
 
-def solved_result(request: schemas.SolveRequest, running: RunningCall) -> Any:
+def solved_result(request: schemas.SolveBody, running: RunningCall) -> Any:
     """Return the library's result of a request to solve."""
     from planner.solver.solve import solve
 
@@ -380,7 +369,7 @@ def solved_result(request: schemas.SolveRequest, running: RunningCall) -> Any:
     )
 
 
-def _evaluated(request: schemas.EvaluateRequest, running: RunningCall) -> Any:
+def _evaluated(request: schemas.EvaluateBody, running: RunningCall) -> Any:
     from planner.solver.solve import evaluate_request
 
     settings = running.settings
@@ -388,12 +377,12 @@ def _evaluated(request: schemas.EvaluateRequest, running: RunningCall) -> Any:
     return evaluate_request(model, cluster, search_of(request, settings))
 
 
-def _solve(request: schemas.SolveRequest, running: RunningCall) -> Data:
+def _solve(request: schemas.SolveBody, running: RunningCall) -> Data:
     result: Data = solved_result(request, running).to_json()
     return result
 
 
-def _evaluate(request: schemas.EvaluateRequest, running: RunningCall) -> Data:
+def _evaluate(request: schemas.EvaluateBody, running: RunningCall) -> Data:
     result: Data = _evaluated(request, running).to_json()
     return result
 
@@ -468,7 +457,7 @@ def _check_result(data: Data, settings: RequestLimits) -> None:
     check_input_limits(model_from_dict(model), cluster_from_dict(cluster), settings)
 
 
-def _explain(request: schemas.ExplainRequest, running: RunningCall) -> Data:
+def _explain(request: schemas.ExplainBody, running: RunningCall) -> Data:
     from planner.analyze.explain import explain
     from planner.render.answers.explanation import explanation_json
 
@@ -478,7 +467,7 @@ def _explain(request: schemas.ExplainRequest, running: RunningCall) -> Data:
     return request_plan.with_state(explanation_json(explanation))
 
 
-def _emit(request: schemas.EmitRequest, running: RunningCall) -> Data:
+def _emit(request: schemas.EmitBody, running: RunningCall) -> Data:
     from planner.analyze.plan_files import chosen_targets, plan_files
     from planner.frameworks.launchers.files import parse_launchers
 
@@ -501,7 +490,7 @@ def _emit(request: schemas.EmitRequest, running: RunningCall) -> Data:
     return request_plan.with_state({"plan_id": plan.plan_id, "files": files, "refused": reasons})
 
 
-def _place(request: schemas.PlaceRequest, running: RunningCall) -> Data:
+def _place(request: schemas.PlaceBody, running: RunningCall) -> Data:
     from planner.frameworks.launchers.hosts import chosen_hosts
     from planner.frameworks.launchers.placement import place_plan
     from planner.frameworks.launchers.rank_files import placement_json
@@ -524,12 +513,12 @@ def _place(request: schemas.PlaceRequest, running: RunningCall) -> Data:
     )
 
 
-def _shown(request: schemas.Shown, data: Data, text: Callable[[], str]) -> Data:
+def _shown(request: schemas.TextBody, data: Data, text: Callable[[], str]) -> Data:
     """Return an answer with its text, where that is asked for."""
     return {**data, "text": text()} if request.with_text else data
 
 
-def _replan(request: schemas.ReplanRequest, running: RunningCall) -> Data:
+def _replan(request: schemas.ReplanBody, running: RunningCall) -> Data:
     from planner.analyze.replan.replan import replan
     from planner.render.document import text_of
     from searches.executors.executor import SerialExecutor
@@ -561,7 +550,7 @@ def _replan(request: schemas.ReplanRequest, running: RunningCall) -> Data:
     return request_plan.with_state(_shown(request, answer.to_json(), lambda: text_of(answer)))
 
 
-def _diff(request: schemas.DiffRequest, running: RunningCall) -> Data:
+def _diff(request: schemas.DiffBody, running: RunningCall) -> Data:
     from planner.analyze.comparison import compare
     from planner.render.document import text_of
 
@@ -574,7 +563,7 @@ def _diff(request: schemas.DiffRequest, running: RunningCall) -> Data:
     return second.with_state(first.with_state(data))
 
 
-def _scale_task(request: schemas.ScaleRequest, settings: RequestLimits) -> Any:
+def _scale_task(request: schemas.ScaleBody, settings: RequestLimits) -> Any:
     """Return the curve of a request, within the limits, checked and not computed."""
     from planner.sweeps.scaling.curve import scale_task
     from planner.sweeps.scaling.sizes import Range
@@ -590,7 +579,7 @@ def _scale_task(request: schemas.ScaleRequest, settings: RequestLimits) -> Any:
     return scale_task(model, cluster, sizes, search_of(request, settings))
 
 
-def _scale(request: schemas.ScaleRequest, running: RunningCall) -> Data:
+def _scale(request: schemas.ScaleBody, running: RunningCall) -> Data:
     from planner.sweeps.scaling.curve import SizeRow, curve
     from planner.sweeps.storage import row_text
 
@@ -633,7 +622,7 @@ def _searched(sweep: Any, chunks: Any, limit_s: float, running: RunningCall) -> 
         raise SearchError(str(error), error.fix) from error
 
 
-def _sweep_of(request: schemas.SweepRequest, settings: RequestLimits) -> Any:
+def _sweep_of(request: schemas.SweepBody, settings: RequestLimits) -> Any:
     """Return the sweep of a request, within the limits; its points are not looked at."""
     from planner.sweeps.spec.spec import sweep_from_dict
 
@@ -652,7 +641,7 @@ def _sweep_of(request: schemas.SweepRequest, settings: RequestLimits) -> Any:
     return sweep
 
 
-def _sweep(request: schemas.SweepRequest, running: RunningCall) -> Data:
+def _sweep(request: schemas.SweepBody, running: RunningCall) -> Data:
     from planner.sweeps.run import POINT_LIMIT_S, chunks_of
 
     settings, stop = running.settings, _stop(running, request.time_limit_s)
@@ -705,7 +694,7 @@ def _sweep(request: schemas.SweepRequest, running: RunningCall) -> Data:
     }
 
 
-def _check(request: schemas.CheckRequest, running: RunningCall) -> Data:
+def _check(request: schemas.CheckBody, running: RunningCall) -> Data:
     from planner.analyze.check import check
     from planner.frameworks.registry import check_framework
     from planner.render.document import text_of
@@ -733,7 +722,7 @@ def _check(request: schemas.CheckRequest, running: RunningCall) -> Data:
         version=request.version,
         env=request.env,
         pins=request.pins,
-        overrides=changes_of(request.set),
+        overrides=override_pairs(request.set),
         pool=request.pool,
         calibration=calibration_in(request.calibration, settings),
         stop=_stop(running),
@@ -743,19 +732,19 @@ def _check(request: schemas.CheckRequest, running: RunningCall) -> Data:
     return _shown(request, data, lambda: text_of(report))
 
 
-def _catalogue(request: schemas.CatalogueRequest, running: RunningCall) -> Data:
+def _catalogue(request: schemas.CatalogueBody, running: RunningCall) -> Data:
     from planner.analyze.catalog_json import catalogue_json
 
     return catalogue_json(request.name)
 
 
-def _rules(request: schemas.RulesRequest, running: RunningCall) -> Data:
+def _rules(request: schemas.RulesBody, running: RunningCall) -> Data:
     from planner.analyze.catalog_json import rules_json
 
     return rules_json(request.code)
 
 
-def _check_spec(request: schemas.CheckSpecRequest, running: RunningCall) -> Data:
+def _check_spec(request: schemas.CheckSpecBody, running: RunningCall) -> Data:
     from planner.specs.inputs import ModelInput
     from planner.specs.loader import load_spec
     from planner.specs.summary import spec_summary
@@ -776,8 +765,8 @@ CALLS: dict[str, ServiceCall] = {
     for call in (
         ServiceCall(
             "solve",
-            schemas.SolveRequest,
-            schemas.SolveAnswer,
+            schemas.SolveBody,
+            answers.SolveAnswer,
             "solve",
             "small",
             _solve,
@@ -785,8 +774,8 @@ CALLS: dict[str, ServiceCall] = {
         ),
         ServiceCall(
             "evaluate",
-            schemas.EvaluateRequest,
-            schemas.SolveAnswer,
+            schemas.EvaluateBody,
+            answers.SolveAnswer,
             "solve",
             "small",
             _evaluate,
@@ -794,8 +783,8 @@ CALLS: dict[str, ServiceCall] = {
         ),
         ServiceCall(
             "explain",
-            schemas.ExplainRequest,
-            schemas.ExplainAnswer,
+            schemas.ExplainBody,
+            answers.ExplainAnswer,
             "solve",
             "small",
             _explain,
@@ -803,8 +792,8 @@ CALLS: dict[str, ServiceCall] = {
         ),
         ServiceCall(
             "emit",
-            schemas.EmitRequest,
-            schemas.EmitAnswer,
+            schemas.EmitBody,
+            answers.EmitAnswer,
             "solve",
             "small",
             _emit,
@@ -812,8 +801,8 @@ CALLS: dict[str, ServiceCall] = {
         ),
         ServiceCall(
             "check",
-            schemas.CheckRequest,
-            schemas.CheckAnswer,
+            schemas.CheckBody,
+            answers.CheckAnswer,
             "solve",
             "small",
             _check,
@@ -821,8 +810,8 @@ CALLS: dict[str, ServiceCall] = {
         ),
         ServiceCall(
             "diff",
-            schemas.DiffRequest,
-            schemas.DiffAnswer,
+            schemas.DiffBody,
+            answers.DiffAnswer,
             "solve",
             "small",
             _diff,
@@ -830,8 +819,8 @@ CALLS: dict[str, ServiceCall] = {
         ),
         ServiceCall(
             "scale",
-            schemas.ScaleRequest,
-            schemas.ScaleAnswer,
+            schemas.ScaleBody,
+            answers.ScaleAnswer,
             "solve",
             "large",
             _scale,
@@ -840,8 +829,8 @@ CALLS: dict[str, ServiceCall] = {
         ),
         ServiceCall(
             "sweep",
-            schemas.SweepRequest,
-            schemas.SweepAnswer,
+            schemas.SweepBody,
+            answers.SweepAnswer,
             "solve",
             "large",
             _sweep,
@@ -850,8 +839,8 @@ CALLS: dict[str, ServiceCall] = {
         ),
         ServiceCall(
             "replan",
-            schemas.ReplanRequest,
-            schemas.ReplanAnswer,
+            schemas.ReplanBody,
+            answers.ReplanAnswer,
             "solve",
             "small",
             _replan,
@@ -859,8 +848,8 @@ CALLS: dict[str, ServiceCall] = {
         ),
         ServiceCall(
             "place",
-            schemas.PlaceRequest,
-            schemas.PlaceAnswer,
+            schemas.PlaceBody,
+            answers.PlaceAnswer,
             "solve",
             "small",
             _place,
@@ -869,8 +858,8 @@ CALLS: dict[str, ServiceCall] = {
         ),
         ServiceCall(
             "catalogue",
-            schemas.CatalogueRequest,
-            schemas.CatalogueAnswer,
+            schemas.CatalogueBody,
+            answers.CatalogueAnswer,
             "read",
             "small",
             _catalogue,
@@ -878,8 +867,8 @@ CALLS: dict[str, ServiceCall] = {
         ),
         ServiceCall(
             "rules",
-            schemas.RulesRequest,
-            schemas.RulesAnswer,
+            schemas.RulesBody,
+            answers.RulesAnswer,
             "read",
             "small",
             _rules,
@@ -887,8 +876,8 @@ CALLS: dict[str, ServiceCall] = {
         ),
         ServiceCall(
             "check-spec",
-            schemas.CheckSpecRequest,
-            schemas.CheckSpecAnswer,
+            schemas.CheckSpecBody,
+            answers.CheckSpecAnswer,
             "read",
             "small",
             _check_spec,

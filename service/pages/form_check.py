@@ -11,8 +11,9 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from planner.errors import PlannerError, SpecError
+from planner.solver.request import SolveRequest, override_pairs
 from service.handlers import schemas
-from service.handlers.calls import PAGE_PREFIX, RunningCall, ServiceCall, changes_of
+from service.handlers.calls import PAGE_PREFIX, RunningCall, ServiceCall
 from service.handlers.documents import content_of
 from service.handlers.limits import check_input_limits
 from service.handlers.problems import Fault, Problem
@@ -42,7 +43,7 @@ _AXIS_OPTION = re.compile(r"--(pin|only|max|set) (\S+)")
 _OPTION = re.compile(r"--([a-z-]+)")
 
 
-class FormRequest(schemas.Request):
+class FormBody(schemas.Request):
     """Fields of the form, as they were typed, with the documents that they are about."""
 
     model: schemas.Document | None = None
@@ -78,7 +79,7 @@ def form_words(text: str) -> str:
     return _OPTION.sub(lambda match: LABELS.get(match[1], match[0]), text)
 
 
-def _check_form(request: FormRequest, running: RunningCall) -> Data:
+def _check_form(request: FormBody, running: RunningCall) -> Data:
     fields = {name: request.fields.get(name, "").strip() for name in OPTION_FIELDS}
     fields["set"] = "\n".join(request.changes)
     axes, faults = axis_words(fields)
@@ -106,7 +107,6 @@ def _check_form(request: FormRequest, running: RunningCall) -> Data:
 
 def _alone(fields: Mapping[str, str], axes: list[AxisWord]) -> list[Fault]:
     """Return what is wrong with fields whatever stands in the others."""
-    from planner.solver.request import SolveRequest
 
     def goal(name: str) -> None:
         goals = question_options_of({name: (fields[name],)})
@@ -132,7 +132,7 @@ def _alone(fields: Mapping[str, str], axes: list[AxisWord]) -> list[Fault]:
     return [fault for field, look in looks for fault in _tried(look, [], field)]
 
 
-def _inputs(request: FormRequest, running: RunningCall) -> tuple[Any, list[Fault]]:
+def _inputs(request: FormBody, running: RunningCall) -> tuple[Any, list[Fault]]:
     """Return model and cluster with their changed fields, None without both, and what is wrong.
 
     Of documents that are wrong themselves nothing is said: their own check does. Lines that are
@@ -158,7 +158,7 @@ def _inputs(request: FormRequest, running: RunningCall) -> tuple[Any, list[Fault
     if not lines:
         return inputs, []
     try:
-        changes = changes_of(question_options_of({"set": lines})["set"])
+        changes = override_pairs(question_options_of({"set": lines})["set"])
         return read_inputs(read[0], read[1], changes), []
     except (PlannerError, Problem) as error:
         return None, _faults_of(error, [], "set")
@@ -168,7 +168,6 @@ def _begin(inputs: Any, request: Data, running: RunningCall) -> None:
     """Do what a search does before it searches; without inputs what it does with options."""
     from planner.solver.problem import searched_problem
     from planner.solver.recipes import asked_recipes, with_open_recipes, with_recipe
-    from planner.solver.request import SolveRequest
     from planner.solver.scenarios import variants_of
     from planner.solver.unsupported import check_options
 
@@ -238,7 +237,7 @@ def _field_of(message: str, name: str, axes: list[AxisWord]) -> str:
 PAGE_CALLS = {
     FORM_CALL: ServiceCall(
         FORM_CALL,
-        FormRequest,
+        FormBody,
         FormAnswer,
         "read",
         "small",

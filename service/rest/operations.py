@@ -6,7 +6,7 @@ The routes and the OpenAPI document are made of this table.
 import re
 from collections.abc import Iterator, Mapping
 
-from service.handlers import schemas
+from service.handlers import answers, schemas
 from service.handlers.calls import CALLS, ServiceCall
 from service.handlers.problems import Problem
 from service.http.exchange import JSON, SSE, TEXT, Operation, Parameter
@@ -54,7 +54,7 @@ SO_FAR = Parameter(
 STATE = Parameter(
     "state",
     "query",
-    {"type": "string", "enum": list(schemas.JobAnswer.model_fields["state"].annotation.__args__)},  # type: ignore[union-attr]  # a Literal
+    {"type": "string", "enum": list(answers.JobAnswer.model_fields["state"].annotation.__args__)},  # type: ignore[union-attr]  # a Literal
     "Only jobs in this state.",
 )
 LAST_EVENT = Parameter(
@@ -82,7 +82,7 @@ def _of_call(name: str, call: ServiceCall) -> Operation:
     about = (call.request.__doc__ or "").partition("\n\n")[0].strip()
     tag = "facts" if name in FACTS or name == "check-spec" else "plans"
     answer = {200: (JSON, call.answer)}
-    job = {202: (JSON, schemas.JobAnswer)}
+    job = {202: (JSON, answers.JobAnswer)}
     if name in FACTS:
         parameter = Parameter(FACTS[name], "query", _STRING, "One of them.")
         return Operation(
@@ -117,7 +117,7 @@ def _of_call(name: str, call: ServiceCall) -> Operation:
 
 
 def _job_operations() -> Iterator[Operation]:
-    job_answer = (JSON, schemas.JobAnswer)
+    job_answer = (JSON, answers.JobAnswer)
     yield Operation(
         "submitJob",
         "POST",
@@ -128,7 +128,7 @@ def _job_operations() -> Iterator[Operation]:
         " submit it either.",
         {202: job_answer},
         (*_SUBMIT, 404),
-        schemas.JobRequest,
+        schemas.JobBody,
         parameters=(KEY,),
     )
     yield Operation(
@@ -138,7 +138,7 @@ def _job_operations() -> Iterator[Operation]:
         "One's own jobs, the newest first",
         "jobs",
         "A page of the caller's jobs; of all jobs for the role admin.",
-        {200: (JSON, schemas.JobsAnswer)},
+        {200: (JSON, answers.JobsAnswer)},
         _READ,
         parameters=(STATE, LIMIT, CURSOR),
     )
@@ -199,7 +199,7 @@ def _service_operations() -> Iterator[Operation]:
         "What answers",
         "service",
         "Version of the service and of the interface, and the names of its calls.",
-        {200: (JSON, schemas.VersionAnswer)},
+        {200: (JSON, answers.VersionAnswer)},
         _READ,
     )
     yield Operation(

@@ -19,7 +19,7 @@ import planner
 from planner.analyze.neighborhood import AXES
 from planner.solver.answer.result import Plan
 from searches.frameworks.table import refusals
-from service.handlers.schemas import Layout
+from service.handlers.answers import Layout
 
 def plans(**options):
     return planner.solve("llama3-8b", "h100-x8", top=2, framework="any", **options).plans

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from service.handlers import schemas
+from service.handlers import answers, schemas
 from service.handlers.calls import PAGE_PREFIX, RunningCall, ServiceCall, solved_result
 from service.pages.figures import chart_data
 from service.pages.listing import best_words, tie_of
@@ -23,14 +23,14 @@ NAMES = "ABCD"
 """Of the plans, in the order in which they were chosen: as many as stand side by side."""
 
 
-class CompareRequest(schemas.SolveRequest):
+class CompareBody(schemas.SolveBody):
     """A solve, some plans of which are compared."""
 
     plans: list[str]
     """Ranks or beginnings of plan ids, two to four; the first is what the others stand against."""
 
 
-class CompareAnswer(schemas.Answer):
+class CompareAnswer(answers.AnswerBody):
     """Plans side by side as data."""
 
     complete: bool
@@ -39,7 +39,7 @@ class CompareAnswer(schemas.Answer):
     """Each of the other plans against the first, in words."""
 
 
-def _compare(request: CompareRequest, running: RunningCall) -> Data:
+def _compare(request: CompareBody, running: RunningCall) -> Data:
     from planner.analyze.bottleneck_levers import binding_now
     from planner.analyze.comparison import compare
     from planner.render.answers.bottleneck import bottleneck_headline
@@ -160,7 +160,7 @@ def _traffic_rows(comparisons: "Sequence[Comparison]") -> list[Data]:
 PAGE_CALLS = {
     COMPARE_CALL: ServiceCall(
         COMPARE_CALL,
-        CompareRequest,
+        CompareBody,
         CompareAnswer,
         "solve",
         "small",

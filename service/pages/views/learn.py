@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from service.handlers import schemas
+from service.handlers import answers, schemas
 from service.handlers.calls import PAGE_PREFIX, RunningCall, ServiceCall
 from service.handlers.problems import Problem, refused
 from service.pages.figures import chart_data
@@ -33,14 +33,14 @@ PART = "part"
 """Parameter of an address that asks for the parts that change alone."""
 
 
-class LearnRequest(schemas.Request):
+class LearnBody(schemas.Request):
     """A calculator and its inputs, as they stand in the address."""
 
     name: str
     inputs: dict[str, str]
 
 
-class LearnAnswer(schemas.Answer):
+class LearnAnswer(answers.AnswerBody):
     """Fields, results and figures as data."""
 
     name: str
@@ -52,7 +52,7 @@ class LearnAnswer(schemas.Answer):
     presets: list[dict[str, Any]]
 
 
-def _learn(request: LearnRequest, running: RunningCall) -> Data:
+def _learn(request: LearnBody, running: RunningCall) -> Data:
     """Return what a page of a calculator shows; wrong inputs are part of it."""
     from planner.learn import calculators
 
@@ -180,7 +180,7 @@ def unbroken(cell: Any) -> Any:
 PAGE_CALLS = {
     LEARN_CALL: ServiceCall(
         LEARN_CALL,
-        LearnRequest,
+        LearnBody,
         LearnAnswer,
         "read",
         "small",

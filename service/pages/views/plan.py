@@ -32,7 +32,7 @@ class PlanPage(BaseModel):
     """HTML of the inside of the element `main`."""
 
 
-class TraceRequest(schemas.PlanOf):
+class TraceBody(schemas.PlanOf):
     """The trace of a step of one plan."""
 
 
@@ -43,7 +43,7 @@ class TraceFile(BaseModel):
     text: str
 
 
-class PlanPageRequest(schemas.PlanOf):
+class PlanPageBody(schemas.PlanOf):
     """The view of one plan."""
 
     trace_link: str = ""
@@ -75,7 +75,7 @@ def _opened(request: schemas.PlanOf, running: RunningCall) -> OpenedPlan:
     return replace(request_plan, stopped=data["stopped"])
 
 
-def _plan_page(request: PlanPageRequest, running: RunningCall) -> Data:
+def _plan_page(request: PlanPageBody, running: RunningCall) -> Data:
     """Return title and body of the page; all of it is computed and written here, in a worker."""
     from planner.render.plan_view.data import ViewOptions, plan_view
     from planner.render.plan_view.page import plan_body
@@ -99,7 +99,7 @@ def _plan_page(request: PlanPageRequest, running: RunningCall) -> Data:
     return opened.with_state({"title": title, "body": body, "plan_id": view.plan_id})
 
 
-def _trace(request: TraceRequest, running: RunningCall) -> Data:
+def _trace(request: TraceBody, running: RunningCall) -> Data:
     from planner.render.plan_view.data import trace_file
 
     opened = _opened(request, running)
@@ -190,7 +190,7 @@ PAGE_CALLS: dict[str, ServiceCall] = {
     for call in (
         ServiceCall(
             "page-plan",
-            PlanPageRequest,
+            PlanPageBody,
             PlanPage,
             "solve",
             "small",
@@ -199,7 +199,7 @@ PAGE_CALLS: dict[str, ServiceCall] = {
         ),
         ServiceCall(
             "page-plan-trace",
-            TraceRequest,
+            TraceBody,
             TraceFile,
             "solve",
             "small",

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from service.handlers import schemas
+from service.handlers import answers, schemas
 from service.handlers.calls import PAGE_PREFIX, RunningCall, ServiceCall, solved_result
 from service.pages import listing
 from service.pages.question import MOST_TOP, TOP, query_of, title_of
@@ -17,11 +17,11 @@ MOST_JSON = 200
 TOPS = (TOP, 200, 1_000, MOST_TOP)
 
 
-class PlansRequest(schemas.SolveRequest):
+class PlansBody(schemas.SolveBody):
     """A solve, of which a page shows a row a plan."""
 
 
-class PlansAnswer(schemas.Answer):
+class PlansAnswer(answers.AnswerBody):
     """The page of a result as data."""
 
     complete: bool
@@ -32,7 +32,7 @@ class PlansAnswer(schemas.Answer):
     """As `planner solve --format csv`."""
 
 
-def _plans(request: PlansRequest, running: RunningCall) -> Data:
+def _plans(request: PlansBody, running: RunningCall) -> Data:
     from planner.render.answers.plan_table import plans_csv
 
     result = solved_result(request, running)
@@ -48,7 +48,7 @@ def _plans(request: PlansRequest, running: RunningCall) -> Data:
 PAGE_CALLS = {
     PLANS_CALL: ServiceCall(
         PLANS_CALL,
-        PlansRequest,
+        PlansBody,
         PlansAnswer,
         "solve",
         "small",

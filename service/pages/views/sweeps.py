@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from service.engine import request_body
-from service.handlers import schemas
+from service.handlers import answers, schemas
 from service.handlers.calls import PAGE_PREFIX, RunningCall, ServiceCall
 from service.handlers.limits import check_document_text, too_much
 from service.handlers.problems import Fault, Problem, refused
@@ -48,13 +48,13 @@ NOTED = (
 """Fields of the header of a sweep that say what its points are, without models and clusters."""
 
 
-class SweepTextRequest(schemas.Request):
+class SweepTextBody(schemas.Request):
     """The text of a sweep file."""
 
     document: schemas.Text
 
 
-class SweepTextAnswer(schemas.Answer):
+class SweepTextAnswer(answers.AnswerBody):
     """What a sweep file asks."""
 
     summary: str
@@ -65,20 +65,20 @@ class SweepTextAnswer(schemas.Answer):
     """`NOTED` fields of the header of its answer; empty where they are many characters."""
 
 
-class SweepReportRequest(schemas.Request):
+class SweepReportBody(schemas.Request):
     """The answer of a sweep, to be drawn."""
 
     result: dict[str, Any]
 
 
-class SweepReportAnswer(schemas.Answer):
+class SweepReportAnswer(answers.AnswerBody):
     """The report of a sweep as data."""
 
     title: str
     headline: str
 
 
-def _check(request: SweepTextRequest, running: RunningCall) -> Data:
+def _check(request: SweepTextBody, running: RunningCall) -> Data:
     from planner.sweeps.spec.description import described_sweep as lines_of
     from planner.sweeps.spec.spec import sweep_from_text
 
@@ -100,7 +100,7 @@ def _check(request: SweepTextRequest, running: RunningCall) -> Data:
     return {"summary": summary, "n_points": sweep.n_points, "spec": spec, "header": header}
 
 
-def _report(request: SweepReportRequest, running: RunningCall) -> Data:
+def _report(request: SweepReportBody, running: RunningCall) -> Data:
     """Return the report of an answer of `sweep`: the charts of `planner report`."""
     from planner.render.charts.failure import reasons
     from planner.render.report import page
@@ -160,7 +160,7 @@ def _table(table: "AnswerTable") -> Data:
 PAGE_CALLS = {
     CHECK_CALL: ServiceCall(
         CHECK_CALL,
-        SweepTextRequest,
+        SweepTextBody,
         SweepTextAnswer,
         "read",
         "small",
@@ -170,7 +170,7 @@ PAGE_CALLS = {
     ),
     REPORT_CALL: ServiceCall(
         REPORT_CALL,
-        SweepReportRequest,
+        SweepReportBody,
         SweepReportAnswer,
         "read",
         "small",

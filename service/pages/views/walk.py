@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from service.handlers import schemas
+from service.handlers import answers, schemas
 from service.handlers.calls import (
     PAGE_PREFIX,
     RunningCall,
@@ -19,17 +19,17 @@ from service.pages.visit import Data, Visit
 WALK_CALL = f"{PAGE_PREFIX}walk"
 
 
-class WalkRequest(schemas.SolveRequest):
+class WalkBody(schemas.SolveBody):
     """A solve, of which the decision is walked; its objective is the step time."""
 
 
-class WalkAnswer(schemas.Answer):
+class WalkAnswer(answers.AnswerBody):
     """The walk as data."""
 
     answer: dict[str, Any] | None
 
 
-def _walk(request: WalkRequest, running: RunningCall) -> Data:
+def _walk(request: WalkBody, running: RunningCall) -> Data:
     from planner.analyze.recommend.devices import recommend
     from planner.render.answers.recommendation import conclusion, walk_end
 
@@ -52,7 +52,7 @@ def _walk(request: WalkRequest, running: RunningCall) -> Data:
 PAGE_CALLS = {
     WALK_CALL: ServiceCall(
         WALK_CALL,
-        WalkRequest,
+        WalkBody,
         WalkAnswer,
         "solve",
         "small",

@@ -16,7 +16,7 @@ from searches.frameworks import registry
 from searches.frameworks.table import refusals, rules_by_code
 from service.handlers.calls import call
 from service.handlers.problems import Problem
-from service.handlers.schemas import SolveRequest
+from service.handlers.schemas import SolveBody
 from tests.planner.command import run_here
 
 DOCS = Path(__file__).parents[3] / "docs" / "extending.md"
@@ -125,7 +125,7 @@ def test_the_service_has_it(installed: Path, answer: dict[str, Any]) -> None:
     with pytest.raises(Problem) as refused:
         call("solve", {**JOB, "framework": "plainer"})
     assert "plain" in refused.value.detail
-    fields = SolveRequest.model_json_schema()["properties"]["framework"]
+    fields = SolveBody.model_json_schema()["properties"]["framework"]
     assert fields["examples"] == list(registry.framework_spaces())
 
 
