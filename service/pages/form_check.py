@@ -13,10 +13,11 @@ from pydantic import BaseModel, Field
 from planner.errors import PlannerError, SpecError
 from planner.solver.request import SolveRequest, override_pairs
 from service.handlers import schemas
-from service.handlers.calls import PAGE_PREFIX, RunningCall, ServiceCall
+from service.handlers.calls import PAGE_PREFIX, ServiceCall
 from service.handlers.documents import content_of
 from service.handlers.limits import check_input_limits
 from service.handlers.problems import Fault, Problem
+from service.handlers.running_call import RunningCall
 from service.pages.form_fields import OPTION_FIELDS, AxisWord, axis_words, options_given
 from service.pages.question import question_options_of
 

@@ -38,7 +38,7 @@ Kept = Callable[[str, Rows], None]
 """Takes the content hash of a request and rows of it, as they come."""
 
 CALLS_MODULE = "service.pages.calls"
-"""Module whose `read_request`, `measure`, `answer`, `is_complete`, `dumps` workers call."""
+"""Module whose `read_request`, `request_size`, `answer`, `is_complete`, `dumps` workers call."""
 PAGED = ("plans", "rows", "points")
 """Lists of answers that are read by page."""
 WARM = "service.process.preload"
@@ -233,7 +233,7 @@ class _Worker:
         request = calls.read_request(task.name, task.body, self._settings)
         # A job may be large; to measure it here is to refuse it before it is accepted.
         measured = task.what == "read" or not (task.large or request.large)
-        size_is_large = measured and calls.measure(request, self._settings).large
+        size_is_large = measured and calls.request_size(request, self._settings).large
         large = request.large or size_is_large
         payload, complete = None, True
         if task.what == "answer" and (task.large or not large):

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from service.handlers.calls import RunningCall as RunningCall
 from service.handlers.partial_results import KeptRow
 from service.handlers.problems import Problem, refused
+from service.handlers.running_call import RunningCall as RunningCall
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def read_request(name: str, body: bytes, settings: Any = None) -> Asked:
     return Asked(name, request, hashlib.sha256(text.encode()).hexdigest(), name == "sweep")
 
 
-def measure(asked: Asked, settings: Any = None) -> Asked:
+def request_size(asked: Asked, settings: Any = None) -> Asked:
     return asked
 
 

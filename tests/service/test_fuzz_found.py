@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from service.handlers.calls import RunningCall, call
+from service.handlers.calls import call
 from service.handlers.limits import RequestLimits
 from service.handlers.problems import Problem
+from service.handlers.running_call import RunningCall
 
 HUGE = "9" * 5_000
 FLAGS = {

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 from planner.errors import Problem as Wrong
 from planner.errors import SearchError, SpecError, UsageError
-from service.handlers.calls import CALLS, RunningCall, answer, call, measure, read_request
+from service.handlers.calls import CALLS, answer, call, read_request, request_size
 from service.handlers.documents import looks_like_path
 from service.handlers.limits import RequestLimits, check_document_text, json_body
 from service.handlers.problems import Problem, problem_of
+from service.handlers.running_call import RunningCall
 
 JOB = {"model": "llama3-8b", "cluster": "h100-x8"}
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
@@ -191,7 +192,7 @@ def test_limits_are_those_of_the_settings() -> None:
     assert (problem.status, problem.code) == (422, "too-much-work")
     assert "candidate plans" in problem.detail
     with pytest.raises(Problem, match="candidate plans"):
-        measure(read_request("solve", JOB), few)
+        request_size(read_request("solve", JOB), few)
     vary = {"training.global_batch": [8, 16, 32]}
     few = replace(RequestLimits(), points=2)
     assert "points: 3" in refused("sweep", {"spec": {**JOB, "vary": vary}}, few).detail

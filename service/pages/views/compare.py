@@ -7,7 +7,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from service.handlers import answers, schemas
-from service.handlers.calls import PAGE_PREFIX, RunningCall, ServiceCall, solved_result
+from service.handlers.calls import PAGE_PREFIX, ServiceCall
+from service.handlers.plan_calls import solved_result
+from service.handlers.running_call import RunningCall
 from service.pages.figures import chart_data
 from service.pages.listing import best_words, tie_of
 from service.pages.question import query_of, title_of

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from service.handlers import answers, schemas
-from service.handlers.calls import PAGE_PREFIX, RunningCall, ServiceCall
+from service.handlers.calls import PAGE_PREFIX, ServiceCall
 from service.handlers.problems import Problem, refused
+from service.handlers.running_call import RunningCall
 from service.pages.figures import chart_data
 from service.pages.render import page_environment, render_page
 from service.pages.static import file

@@ -7,14 +7,10 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from service.handlers import schemas
-from service.handlers.calls import (
-    CALLS,
-    OpenedPlan,
-    RunningCall,
-    ServiceCall,
-    open_request_plan,
-)
+from service.handlers.calls import CALLS, ServiceCall
+from service.handlers.plan_calls import OpenedPlan, open_request_plan
 from service.handlers.problems import Fault, Problem, refused
+from service.handlers.running_call import RunningCall
 from service.pages.question import TOP
 from service.pages.render import render_page
 from service.pages.visit import Page, Visit

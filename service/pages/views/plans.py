@@ -4,7 +4,9 @@ import asyncio
 from typing import Any
 
 from service.handlers import answers, schemas
-from service.handlers.calls import PAGE_PREFIX, RunningCall, ServiceCall, solved_result
+from service.handlers.calls import PAGE_PREFIX, ServiceCall
+from service.handlers.plan_calls import solved_result
+from service.handlers.running_call import RunningCall
 from service.pages import listing
 from service.pages.question import MOST_TOP, TOP, query_of, title_of
 from service.pages.render import render_page

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from service.engine import request_body
 from service.handlers import answers, schemas
-from service.handlers.calls import PAGE_PREFIX, RunningCall, ServiceCall
+from service.handlers.calls import PAGE_PREFIX, ServiceCall
 from service.handlers.limits import check_document_text, too_much
 from service.handlers.problems import Fault, Problem, refused
+from service.handlers.running_call import RunningCall
 from service.jobs.records import JobView, State
 from service.pages.examples import sweep_text, sweeps
 from service.pages.render import render_page

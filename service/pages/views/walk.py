@@ -4,13 +4,9 @@ import asyncio
 from typing import Any
 
 from service.handlers import answers, schemas
-from service.handlers.calls import (
-    PAGE_PREFIX,
-    RunningCall,
-    ServiceCall,
-    contents_of,
-    search_of,
-)
+from service.handlers.calls import PAGE_PREFIX, ServiceCall
+from service.handlers.request_contents import contents_of, search_of
+from service.handlers.running_call import RunningCall
 from service.pages.question import query_of, title_of
 from service.pages.render import render_page
 from service.pages.views.plans import option_words

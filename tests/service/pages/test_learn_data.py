@@ -7,8 +7,8 @@ import pytest
 import yaml
 
 from planner.learn import calculators
-from service.handlers.calls import RunningCall
 from service.handlers.problems import Problem
+from service.handlers.running_call import RunningCall
 from service.pages.views.learn import LearnAnswer, LearnBody, _learn, unbroken
 
 ROOT = Path(__file__).resolve().parents[3]

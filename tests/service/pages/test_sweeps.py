@@ -11,10 +11,11 @@ import pytest
 
 from service.access.caller import Caller
 from service.engine import Engine
-from service.handlers.calls import RunningCall, call
+from service.handlers.calls import call
 from service.handlers.limits import DEFAULTS
 from service.handlers.partial_results import KeptRow
 from service.handlers.problems import Problem
+from service.handlers.running_call import RunningCall
 from service.jobs.records import JobView, State
 from service.pages import calls
 from service.pages.routes import find
