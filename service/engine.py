@@ -6,7 +6,7 @@
             -> lease -> worker -> result in the store
 
 Nothing is computed on the event loop: it hands requests over and waits. Everything refused is a
-`Problem`, which the transports translate.
+`Refusal`, which the transports translate.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from service.access.admission import Cache, Rates, Turns, overloaded
 from service.access.caller import Caller, not_allowed
 from service.handlers.calls import PAGE_PREFIX
 from service.handlers.limits import DEFAULTS, SMALL_BODY, RequestLimits
-from service.handlers.problems import Problem
+from service.handlers.problems import Refusal
 from service.jobs.leases import new_claim
 from service.jobs.queue import Jobs, cursor_number
 from service.jobs.records import Bounds, Event, JobQueueFull, JobView, NewJob, Reply, State
@@ -79,9 +79,9 @@ class CallAnswer:
     """Wall-clock time by phase: `queue`, `work`."""
 
 
-def too_late_problem(deadline_s: float) -> Problem:
+def too_late_problem(deadline_s: float) -> Refusal:
     """Return the problem of a deadline that passed before the work began."""
-    return Problem(
+    return Refusal(
         504,
         "out-of-time",
         "there is no answer in time",
@@ -90,9 +90,9 @@ def too_late_problem(deadline_s: float) -> Problem:
     )
 
 
-def needs_job(name: str) -> Problem:
+def needs_job(name: str) -> Refusal:
     """Return the problem of a request that is too large for an answer at once."""
-    return Problem(
+    return Refusal(
         413,
         "needs-job",
         "the request is one for a job",
@@ -171,10 +171,10 @@ class Engine:
         self._job_work.start(self._job_pool, self._calls)
 
     async def ready(self) -> None:
-        """Raise `Problem` 503 unless requests would be answered now."""
+        """Raise `Refusal` 503 unless requests would be answered now."""
         self._check_open()
         if not self._pool.n_alive:
-            raise Problem(503, "no-workers", "the service has no workers", "they are starting")
+            raise Refusal(503, "no-workers", "the service has no workers", "they are starting")
         await self._in_store(self._store.ping)
 
     @property
@@ -246,7 +246,7 @@ class Engine:
 
     def _check_open(self) -> None:
         if self._draining:
-            raise Problem(
+            raise Refusal(
                 503,
                 "draining",
                 "the service stops",
@@ -254,9 +254,9 @@ class Engine:
                 retry_after_s=5.0,
             )
 
-    def _no_such_call(self, name: str) -> Problem:
+    def _no_such_call(self, name: str) -> Refusal:
         known = sorted(each for each in self._calls if not each.startswith(PAGE_PREFIX))
-        return Problem(
+        return Refusal(
             404,
             "unknown-call",
             "there is no such call",
@@ -272,7 +272,7 @@ class Engine:
 
     @contextlib.contextmanager
     def _admitted(self, caller: Caller) -> Any:
-        """Hold one of the places of a caller; `Problem` 429 where there is none."""
+        """Hold one of the places of a caller; `Refusal` 429 where there is none."""
         self._rates.take(caller.name)
         if self._active[caller.name] >= self.settings.per_caller:
             raise overloaded(
@@ -291,7 +291,7 @@ class Engine:
     def _counted(self) -> Any:
         try:
             yield
-        except Problem as problem:
+        except Refusal as problem:
             self._counts["refused"] += 1
             self._refused[problem.code] += 1
             raise
@@ -301,7 +301,7 @@ class Engine:
     def cached(self, name: str, body: bytes, caller: Caller) -> CallAnswer | None:
         """Return the answer to this very body where memory has it; nothing is parsed or awaited.
 
-        Raises `Problem` for a caller who may not ask.
+        Raises `Refusal` for a caller who may not ask.
         """
         with self._counted():
             self._check_call(name, caller)
@@ -310,7 +310,7 @@ class Engine:
     def repeated(self, name: str, caller: Caller) -> None:
         """Count an answer that a transport has kept for the very bytes of a request.
 
-        Raises `Problem` for a caller who may not ask.
+        Raises `Refusal` for a caller who may not ask.
         """
         with self._counted():
             self._check_call(name, caller)
@@ -336,7 +336,7 @@ class Engine:
         """Return the answer of a call, from memory where it was given before.
 
         With a `deadline_s` (from now) the best so far is returned when it is over. `progress` is
-        told how far the work is, on the event loop. Raises `Problem` for everything refused;
+        told how far the work is, on the event loop. Raises `Refusal` for everything refused;
         `needs-job` for what is too large to be answered at once.
         """
         with self._counted():
@@ -388,7 +388,7 @@ class Engine:
             except BaseException:
                 # Not awaited by one who has left: the key must be free again all the same.
                 releasing = asyncio.ensure_future(self._released(claiming, own, claim))
-                with contextlib.suppress(Problem):
+                with contextlib.suppress(Refusal):
                     await asyncio.shield(releasing)
                 raise
             return answer
@@ -397,7 +397,7 @@ class Engine:
         self, claiming: "asyncio.Future[Reply | None]", mine: tuple[str, str], claim: str
     ) -> None:
         """Free an idempotency key, once it is known to be taken: a thread may be at it still."""
-        with contextlib.suppress(Problem):
+        with contextlib.suppress(Refusal):
             if await claiming is None:
                 await self._in_store(self.jobs.release, *mine, claim)
 
@@ -516,7 +516,7 @@ class Engine:
         """Accept a job and return it: its row is committed, and it will end exactly once.
 
         A request that cannot be read is refused here. A repeated one is answered from the store.
-        Raises `Problem`.
+        Raises `Refusal`.
         """
         with self._counted():
             self._check_call(name, caller)
@@ -561,7 +561,7 @@ class Engine:
         return await self.submit(read.call, request, caller, idempotency_key, read.time_limit_s)
 
     async def get_job(self, job_id: str, caller: Caller) -> JobView:
-        """Return a job of the caller's; `Problem` 404."""
+        """Return a job of the caller's; `Refusal` 404."""
         with self._counted():
             self._rates.take(caller.name)
             return await self._read(caller, self.jobs.get, job_id, caller.sees)
@@ -621,7 +621,7 @@ class Engine:
                     del self._n_watchers[caller.name]
 
     async def result(self, job_id: str, caller: Caller) -> CallAnswer:
-        """Return the whole answer of a job; `Problem` 404, 409 not ended, 410 expired, its own."""
+        """Return the whole answer of a job; `Refusal` 404, 409 not ended, 410 expired, its own."""
         with self._counted():
             self._rates.take(caller.name)
             job, payload = await self._read(caller, self.jobs.result, job_id, caller.sees)
@@ -664,10 +664,10 @@ class Engine:
         }
         return job, Task("page", job.call, b"", first=kept.skip, n_items=n, options=options)
 
-    def _without_rows(self, job: JobView) -> Problem:
+    def _without_rows(self, job: JobView) -> Refusal:
         """Return the problem of a job of which nothing is there before its answer."""
         known = " and ".join(sorted(name for name, call in self._calls.items() if call.rows))
-        return Problem(
+        return Refusal(
             409,
             "no-rows",
             "the job has no rows",
@@ -693,9 +693,9 @@ PARTIAL = "partial-"
 
 
 def check_key(key: str) -> None:
-    """Raise `Problem` 400 for an idempotency key that cannot be one."""
+    """Raise `Refusal` 400 for an idempotency key that cannot be one."""
     if len(key) > MAX_KEY_CHARS or not key.isprintable():
-        raise Problem(
+        raise Refusal(
             400,
             "bad-key",
             "the idempotency key cannot be one",

@@ -26,7 +26,7 @@ def _axis_type(axis: Axis) -> tuple[Any, Any]:
 
 
 @with_fields(**{axis.name: _axis_type(axis) for axis in AXES.values() if axis.table != "derived"})
-class Layout(AnswerBody):
+class LayoutBody(AnswerBody, title="Layout"):
     """How one training job is split over the devices."""
 
     n_devices: int
@@ -74,7 +74,7 @@ class PlanBody(AnswerBody, title="Plan"):
     plan_id: str
     pool: str
     precision: str
-    layout: Layout
+    layout: LayoutBody
     step_time_s: float
     step_time_p10_s: float
     step_time_p90_s: float
@@ -107,7 +107,7 @@ class Rejected(AnswerBody):
 class Closest(AnswerBody):
     """The plan that comes closest to fitting when none does."""
 
-    layout: Layout
+    layout: LayoutBody
     peak_bytes: int
     usable_bytes: int
 
@@ -119,7 +119,7 @@ class Relaxed(AnswerBody):
     kind: str
     factor: float
     command: str
-    layout: Layout | None
+    layout: LayoutBody | None
     step_time_s: float | None
 
 

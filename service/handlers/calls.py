@@ -37,7 +37,7 @@ from service.handlers.plan_calls import (
     replan_answer,
     solve_answer,
 )
-from service.handlers.problems import Fault, Problem, problem_of, refused
+from service.handlers.problems import Fault, Refusal, problem_of, refused
 from service.handlers.request_contents import (
     errors_inside,
     limited_curve,
@@ -105,7 +105,7 @@ class RequestSize:
 def read_request(
     name: str, body: bytes | str | Mapping[str, Any], settings: RequestLimits = DEFAULTS
 ) -> CallRequest:
-    """Return a request that was read and is within the limits; `Problem` where it is not.
+    """Return a request that was read and is within the limits; `Refusal` where it is not.
 
     No document in it is read yet: its time is that of reading JSON.
     """
@@ -150,7 +150,7 @@ def find_call(name: str) -> ServiceCall | None:
 
 
 def request_size(call_request: CallRequest, settings: RequestLimits = DEFAULTS) -> RequestSize:
-    """Return how much work a request is; `Problem` where it is more than the limits allow.
+    """Return how much work a request is; `Refusal` where it is more than the limits allow.
 
     It reads the model and the cluster, which may take seconds for a large text: for a worker.
     """
@@ -186,7 +186,7 @@ def _measured(call_request: CallRequest, settings: RequestLimits) -> RequestSize
 
 
 def answer(call_request: CallRequest, running: RunningCall = RunningCall()) -> Data:
-    """Return the answer of a call; `Problem` for everything refused, never another exception."""
+    """Return the answer of a call; `Refusal` for everything refused, never another exception."""
     call = find_call(call_request.name)
     assert call is not None
     running = replace(running, end_s=time.monotonic() + time_left_s(running))
@@ -202,17 +202,17 @@ def answer(call_request: CallRequest, running: RunningCall = RunningCall()) -> D
 def call(
     name: str, body: bytes | str | Mapping[str, Any], running: RunningCall = RunningCall()
 ) -> Data:
-    """Return the answer to a body; `Problem` for everything refused, never another exception."""
+    """Return the answer to a body; `Refusal` for everything refused, never another exception."""
     return answer(read_request(name, body, running.settings), running)
 
 
 def _translated(name: str, work: Callable[[], Any], request: Request) -> Any:
-    """Return what some work returns, with every exception translated into `Problem`."""
+    """Return what some work returns, with every exception translated into `Refusal`."""
     try:
         return work()
     except KeyboardInterrupt:
         raise
-    except Problem as problem:
+    except Refusal as problem:
         raise problem.at(lambda source: place_of(source, request)) from None
     except PlannerError as error:
         fields = SWEEP_FIELDS if name == "sweep" else REQUEST_FIELDS

@@ -16,7 +16,7 @@ from service.handlers.limits import (
     check_input_limits,
     too_large,
 )
-from service.handlers.problems import Fault, Problem, refused
+from service.handlers.problems import Fault, Refusal, refused
 from service.handlers.schemas import Text
 
 Kind = Literal["model", "cluster"]
@@ -55,7 +55,7 @@ def looks_like_path(text: str) -> bool:
     return leads or line.lower().endswith(_ENDINGS)
 
 
-def path_refused(field: str, text: str) -> Problem:
+def path_refused(field: str, text: str) -> Refusal:
     """Return the refusal of a file or an address."""
     shown = text.strip()[:80]
     detail = f"{field}: {shown!r} names a file or an address, and none is ever opened"
@@ -64,7 +64,7 @@ def path_refused(field: str, text: str) -> Problem:
 
 
 def content_of(given: Any, kind: Kind, field: str, settings: RequestLimits) -> Content:
-    """Return a document of a request; `Problem` where it is none.
+    """Return a document of a request; `Refusal` where it is none.
 
     A text of one word is the name of a packaged example, else the text of a file.
     """

@@ -75,7 +75,7 @@ class OpenedPlan:
 
 
 def open_request_plan(request: schemas.PlanOf, running: RunningCall) -> OpenedPlan:
-    """Return the plan that a request names; `Problem` where its result has none such."""
+    """Return the plan that a request names; `Refusal` where its result has none such."""
     from planner.solver.answer.result_store import (
         checked_result,
         plan_of_result,

@@ -9,7 +9,7 @@ from planner.solver.request import SolveRequest, override_pairs
 from service.handlers import schemas
 from service.handlers.documents import calibration_in, content_of, reference_in
 from service.handlers.limits import RequestLimits, check_input_limits, too_much
-from service.handlers.problems import Problem, problem_of
+from service.handlers.problems import Refusal, problem_of
 
 
 def contents_of(request: schemas.Priced, settings: RequestLimits) -> tuple[Any, Any]:
@@ -36,7 +36,7 @@ def errors_inside(field: str) -> Iterator[None]:
         yield
     except PlannerError as error:
         raise problem_of(error).inside(field) if field else error from None
-    except Problem as problem:
+    except Refusal as problem:
         raise problem.inside(field) if field else problem from None
 
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ValidationError
 
-from service.handlers.problems import Fault, Problem, refused
+from service.handlers.problems import Fault, Refusal, refused
 from service.handlers.schemas import Request
 
 Data = dict[str, Any]
@@ -70,7 +70,7 @@ _KINDS = {
 
 def schema_problem(
     call: str, request: type[Request], error: ValidationError, data: Mapping[str, Any]
-) -> Problem:
+) -> Refusal:
     """Return what is wrong with a request, the fields named."""
     entries: dict[str, list[tuple[str, Any]]] = {}
     for item in error.errors(include_url=False)[:40]:

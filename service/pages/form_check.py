@@ -16,7 +16,7 @@ from service.handlers import schemas
 from service.handlers.calls import PAGE_PREFIX, ServiceCall
 from service.handlers.documents import content_of
 from service.handlers.limits import check_input_limits
-from service.handlers.problems import Fault, Problem
+from service.handlers.problems import Fault, Refusal
 from service.handlers.running_call import RunningCall
 from service.pages.form_fields import OPTION_FIELDS, AxisWord, axis_words, options_given
 from service.pages.question import question_options_of
@@ -150,7 +150,7 @@ def _inputs(request: FormBody, running: RunningCall) -> tuple[Any, list[Fault]]:
             return None, []
         try:
             read.append(content_of(document, kind, kind, running.settings))  # type: ignore[arg-type]
-        except (Problem, PlannerError):
+        except (Refusal, PlannerError):
             return None, []
     try:
         inputs = read_inputs(read[0], read[1])
@@ -161,7 +161,7 @@ def _inputs(request: FormBody, running: RunningCall) -> tuple[Any, list[Fault]]:
     try:
         changes = override_pairs(question_options_of({"set": lines})["set"])
         return read_inputs(read[0], read[1], changes), []
-    except (PlannerError, Problem) as error:
+    except (PlannerError, Refusal) as error:
         return None, _faults_of(error, [], "set")
 
 
@@ -194,15 +194,15 @@ def _tried(work: Callable[[], object], axes: list[AxisWord], field: str = "") ->
     """Return the faults that some work ends with; of no named field, by what they say."""
     try:
         work()
-    except (Problem, PlannerError) as error:
+    except (Refusal, PlannerError) as error:
         return _faults_of(error, axes, field)
     return []
 
 
 def _faults_of(
-    error: "Problem | PlannerError", axes: list[AxisWord], field: str = ""
+    error: Refusal | PlannerError, axes: list[AxisWord], field: str = ""
 ) -> list[Fault]:
-    if isinstance(error, Problem):
+    if isinstance(error, Refusal):
         faults = error.errors or (Fault(error.detail),)
         return [
             Fault(x.message, x.fix, field or _field_of(x.message, x.field, axes)) for x in faults

@@ -25,11 +25,11 @@ from service.access.caller import Caller
 from service.engine import CallAnswer, Engine
 from service.handlers.calls import CALLS
 from service.handlers.limits import RequestLimits
-from service.handlers.problems import Problem, malformed, refused
+from service.handlers.problems import Refusal, malformed, refused
 from service.jobs.records import Event, JobView, State
 from service.proto.planner.v1 import planner_pb2 as pb
 from service.rpc.convert import body_of, fill, message_of
-from service.rpc.gate import CALL_OF, NAME, SERVICE, Exchange, Gate, Streamed, Unary, knows
+from service.rpc.gate import CALL_OF, NAME, SERVICE, Gate, GrpcExchange, Streamed, Unary, knows
 from service.telemetry.metrics import Metrics
 
 Found = TypeVar("Found")
@@ -90,7 +90,7 @@ class Grpc(Gate):
 
     # Calls
 
-    async def _call(self, request: bytes, exchange: Exchange) -> bytes:
+    async def _call(self, request: bytes, exchange: GrpcExchange) -> bytes:
         """Answer a call, or accept it as a job where it is large or is to be one."""
         assert exchange.caller is not None
         name = CALL_OF[exchange.method]
@@ -113,7 +113,7 @@ class Grpc(Gate):
             answer = await self.engine.call(
                 name, body, exchange.caller, exchange.deadline_s(self.settings), key
             )
-        except Problem as problem:
+        except Refusal as problem:
             if problem.code != "needs-job":
                 raise
             return _job_response(response, await self._submit(name, body, exchange, key))
@@ -123,7 +123,7 @@ class Grpc(Gate):
             self._kept.put(kept_under, again, len(kept.message))
         return self._sent(name, kept, exchange)
 
-    def _sent(self, name: str, kept: _Kept, exchange: Exchange) -> bytes:
+    def _sent(self, name: str, kept: _Kept, exchange: GrpcExchange) -> bytes:
         answer = kept.answer
         exchange.told = [
             ("etag", f'"{answer.etag}"'),
@@ -133,7 +133,7 @@ class Grpc(Gate):
         known = exchange.metadata.get("if-none-match")
         return kept.unchanged if known and knows(str(known), answer.etag) else kept.message
 
-    async def _solve_stream(self, request: bytes, exchange: Exchange) -> AsyncIterator[bytes]:
+    async def _solve_stream(self, request: bytes, exchange: GrpcExchange) -> AsyncIterator[bytes]:
         """Tell progress, then the answer; a large question goes on as a job."""
         assert exchange.caller is not None
         name, caller = "solve", exchange.caller
@@ -151,7 +151,7 @@ class Grpc(Gate):
                 while (data := await news.get()) is not None:
                     yield _bytes(pb.SolveStreamResponse(progress=message_of(data, pb.Progress)))
                 answer = work.result()
-            except Problem as problem:
+            except Refusal as problem:
                 if problem.code != "needs-job":
                     raise
             else:
@@ -175,14 +175,14 @@ class Grpc(Gate):
     # Jobs
 
     async def _submit(
-        self, name: str, body: bytes, exchange: Exchange, key: str, time_limit_s: float = 0.0
+        self, name: str, body: bytes, exchange: GrpcExchange, key: str, time_limit_s: float = 0.0
     ) -> JobView:
         assert exchange.caller is not None
         job = await self.engine.submit(name, body, exchange.caller, key, time_limit_s)
         exchange.fields["job_id"] = job.job_id
         return job
 
-    async def _submit_job(self, request: bytes, exchange: Exchange) -> bytes:
+    async def _submit_job(self, request: bytes, exchange: GrpcExchange) -> bytes:
         message = _read(exchange.method, request)
         which = message.WhichOneof("request")
         if which is None:
@@ -199,15 +199,15 @@ class Grpc(Gate):
         key, name = exchange.header("idempotency-key"), which.replace("_", "-")
         return _bytes(_job(await self._submit(name, body, exchange, key, limit_s)))
 
-    async def _get_job(self, request: bytes, exchange: Exchange) -> bytes:
+    async def _get_job(self, request: bytes, exchange: GrpcExchange) -> bytes:
         job_id, caller = _job_of(_read(exchange.method, request), exchange)
         return _bytes(_job(await self.engine.get_job(job_id, caller)))
 
-    async def _cancel_job(self, request: bytes, exchange: Exchange) -> bytes:
+    async def _cancel_job(self, request: bytes, exchange: GrpcExchange) -> bytes:
         job_id, caller = _job_of(_read(exchange.method, request), exchange)
         return _bytes(_job(await self.engine.cancel(job_id, caller)))
 
-    async def _list_jobs(self, request: bytes, exchange: Exchange) -> bytes:
+    async def _list_jobs(self, request: bytes, exchange: GrpcExchange) -> bytes:
         assert exchange.caller is not None
         message = _read(exchange.method, request)
         if message.state not in pb.Job.State.values():
@@ -218,7 +218,7 @@ class Grpc(Gate):
         )
         return _bytes(pb.ListJobsResponse(jobs=map(_job, jobs), next_cursor=cursor))
 
-    async def _watch(self, request: bytes, exchange: Exchange) -> AsyncIterator[bytes]:
+    async def _watch(self, request: bytes, exchange: GrpcExchange) -> AsyncIterator[bytes]:
         message = _read(exchange.method, request)
         job_id, caller = _job_of(message, exchange)
         if message.after < 0:
@@ -228,7 +228,7 @@ class Grpc(Gate):
             async for event in events:
                 yield _bytes(_event(event))
 
-    async def _result(self, request: bytes, exchange: Exchange) -> bytes:
+    async def _result(self, request: bytes, exchange: GrpcExchange) -> bytes:
         message = _read(exchange.method, request)
         job_id, caller = _job_of(message, exchange)
         by_page = bool(message.limit or message.cursor or message.so_far)
@@ -249,7 +249,7 @@ class Grpc(Gate):
             return _bytes(response)
         return await _soon(len(answer.payload), _filled, response, kind, answer, message.form)
 
-    async def _version(self, request: bytes, exchange: Exchange) -> bytes:
+    async def _version(self, request: bytes, exchange: GrpcExchange) -> bytes:
         _read(exchange.method, request)
         return _bytes(
             pb.GetVersionResponse(version=planner.__version__, api="v1", calls=list(CALLS))
@@ -268,7 +268,7 @@ _RESPONSES = {method.name: _message_class(method.output_type.name) for method in
 
 
 def _read(method: str, request: bytes) -> Any:
-    """Return the message of a request; `Problem` 400 where the bytes are none."""
+    """Return the message of a request; `Refusal` 400 where the bytes are none."""
     kind = _REQUESTS[method]
     try:
         return kind.FromString(request)
@@ -339,7 +339,7 @@ def _event(event: Event) -> pb.JobEvent:
     return told
 
 
-def _job_of(message: Any, exchange: Exchange) -> tuple[str, Caller]:
+def _job_of(message: Any, exchange: GrpcExchange) -> tuple[str, Caller]:
     assert exchange.caller is not None
     exchange.fields["job_id"] = message.job_id[:64]
     return message.job_id, exchange.caller

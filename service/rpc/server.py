@@ -21,7 +21,7 @@ from service.access.admission import overloaded
 from service.access.auth import Auth
 from service.engine import Engine
 from service.handlers.limits import RequestLimits
-from service.handlers.problems import Problem
+from service.handlers.problems import Refusal
 from service.rpc.gate import MOST_CALLS, NAME, Gate
 from service.rpc.methods import Grpc
 from service.rpc.receiving import Receiver
@@ -104,16 +104,16 @@ class StreamGate(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # it is not
                 name = self._auth.caller(metadata.get("authorization")).name
                 if self._open[name] >= self._most:
                     raise overloaded(f"{self._most} streams of yours are open", 5.0)
-            except Problem as problem:
+            except Refusal as problem:
                 return _refusing(problem)
         return _reading(result, self._receiver, name, self._open)
 
 
-async def _refused(problem: Problem, context: Any) -> None:
+async def _refused(problem: Refusal, context: Any) -> None:
     await context.abort(status_of(problem), f"{problem.title}: {problem.detail}"[:MOST_CHARS])
 
 
-def _refusing(problem: Problem) -> Any:
+def _refusing(problem: Refusal) -> Any:
     async def refuse(_: Any, context: Any) -> None:
         await _refused(problem, context)
 
@@ -146,7 +146,7 @@ def _reading(handler: Any, receiver: Receiver, caller: str, n_open: Counter[str]
     async def one(_: Any, context: Any) -> Any:
         try:
             data = await receiver.message(context, caller)
-        except Problem as problem:
+        except Refusal as problem:
             return await _refused(problem, context)
         work = handler.unary_stream if handler.response_streaming else handler.unary_unary
         with _counted(n_open, caller):
@@ -234,7 +234,7 @@ class GrpcServer:
         status = health_pb2.HealthCheckResponse.SERVING
         try:
             await self._engine.ready()
-        except Problem:
+        except Refusal:
             status = health_pb2.HealthCheckResponse.NOT_SERVING
         for name in ("", NAME):
             await self._health.set(name, status)

@@ -682,7 +682,7 @@ def ask_in_process(found: Found, name: str, body: Any) -> dict[str, Any] | None:
 
     from service.handlers.calls import call, dumps
     from service.handlers.limits import DEFAULTS
-    from service.handlers.problems import Problem
+    from service.handlers.problems import Refusal
     from service.handlers.running_call import RunningCall
 
     settings = replace(DEFAULTS, solve_s=SEARCH_S)
@@ -694,7 +694,7 @@ def ask_in_process(found: Found, name: str, body: Any) -> dict[str, Any] | None:
         answer = in_time(lambda: call(name, body, RunningCall(settings)))
         dumps(answer, name)
         status = "200"
-    except Problem as problem:
+    except Refusal as problem:
         status = str(problem.status)
         said = json.dumps(problem.to_json("id"), allow_nan=False)
         if problem.status >= 500:

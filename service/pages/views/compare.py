@@ -12,7 +12,7 @@ from service.handlers.plan_calls import solved_result
 from service.handlers.running_call import RunningCall
 from service.pages.figures import chart_data
 from service.pages.listing import best_words, tie_of
-from service.pages.question import query_of, title_of
+from service.pages.question import question_query, title_of
 from service.pages.render import render_page
 from service.pages.views.plans import option_words
 from service.pages.visit import Data, Visit
@@ -185,7 +185,7 @@ async def compare_page(visit: Visit) -> str:
     )
     if len(visit.query.get("plan", ())) > 1 and len(plans) == 1:
         plans *= 2
-    query = query_of(request)
+    query = question_query(request)
     if len(plans) < 2:
         return render_page(
             visit,
@@ -200,7 +200,7 @@ async def compare_page(visit: Visit) -> str:
 
 
 def _page(visit: Visit, request: Data, answer: Data, plans: list[str]) -> str:
-    query, shown = query_of(request), plans[: len(NAMES)]
+    query, shown = question_query(request), plans[: len(NAMES)]
     return render_page(
         visit,
         "compare.html.j2",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from service.handlers import answers, schemas
 from service.handlers.calls import PAGE_PREFIX, ServiceCall
-from service.handlers.problems import Problem, refused
+from service.handlers.problems import Refusal, refused
 from service.handlers.running_call import RunningCall
 from service.pages.figures import chart_data
 from service.pages.render import page_environment, render_page
@@ -60,7 +60,7 @@ def _learn(request: LearnBody, running: RunningCall) -> Data:
     one = calculators().get(request.name)
     if one is None:
         detail = f"no calculator is called {request.name[:60]!r}"
-        raise Problem(404, "unknown-path", "there is no such page", detail)
+        raise Refusal(404, "unknown-path", "there is no such page", detail)
     arguments = {key: value for key, value in request.inputs.items() if value != ""}
     outcome = one.read(arguments)
     groups: dict[str, list[Data]] = {}

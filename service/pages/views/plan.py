@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 from service.handlers import schemas
 from service.handlers.calls import CALLS, ServiceCall
 from service.handlers.plan_calls import OpenedPlan, open_request_plan
-from service.handlers.problems import Fault, Problem, refused
+from service.handlers.problems import Fault, Refusal, refused
 from service.handlers.running_call import RunningCall
 from service.pages.question import TOP
 from service.pages.render import render_page
@@ -172,7 +172,7 @@ async def trace_download(visit: Visit) -> Page:
         raise refused("malformed", "the address names no plan: model, cluster and plan", 422)
     try:
         result = await visit.ask("page-plan-trace", named)
-    except Problem as problem:
+    except Refusal as problem:
         if problem.code != "needs-job":
             raise
         result = await visit.ask_patiently("page-plan-trace", named)

@@ -8,7 +8,7 @@ from service.handlers.calls import PAGE_PREFIX, ServiceCall
 from service.handlers.plan_calls import solved_result
 from service.handlers.running_call import RunningCall
 from service.pages import listing
-from service.pages.question import MOST_TOP, TOP, query_of, title_of
+from service.pages.question import MOST_TOP, TOP, question_query, title_of
 from service.pages.render import render_page
 from service.pages.rows import rows_shown
 from service.pages.visit import Data, Page, Visit
@@ -74,11 +74,11 @@ async def plans(visit: Visit) -> str:
 
 def _page(visit: Visit, request: Data, answer: Data) -> str:
     result = answer["listing"]
-    query = query_of(request)
+    query = question_query(request)
     nothing = result["nothing"]
     for each in (nothing or {}).get("relaxations", ()):
         requested = listing.asked_by(each["command"], request)
-        each["href"] = visit.url("/ui/plans", query_of(requested)) if requested else ""
+        each["href"] = visit.url("/ui/plans", question_query(requested)) if requested else ""
     names = {name: values[-1] for name, values in visit.query.items()}
     n_plans = len(result["rows"])
     return render_page(

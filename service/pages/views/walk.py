@@ -7,7 +7,7 @@ from service.handlers import answers, schemas
 from service.handlers.calls import PAGE_PREFIX, ServiceCall
 from service.handlers.request_contents import contents_of, search_of
 from service.handlers.running_call import RunningCall
-from service.pages.question import query_of, title_of
+from service.pages.question import question_query, title_of
 from service.pages.render import render_page
 from service.pages.views.plans import option_words
 from service.pages.visit import Data, Visit
@@ -85,7 +85,7 @@ def _page(visit: Visit, request: Data, answer: Data) -> str:
         end=answer["end"],
         scope=answer["scope"],
         name=title_of(request),
-        query=query_of(request),
+        query=question_query(request),
         options=option_words(request),
     )
 

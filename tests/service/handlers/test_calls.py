@@ -13,7 +13,7 @@ from planner.specs.examples import example_content
 from service.handlers import calls
 from service.handlers.calls import CALLS, call, dumps, read_request
 from service.handlers.limits import RequestLimits
-from service.handlers.problems import Problem
+from service.handlers.problems import Refusal
 from service.handlers.requests import request_id
 from service.handlers.running_call import RunningCall
 from tests.planner.command import run_here
@@ -57,8 +57,8 @@ def printed(*words: str) -> str:
     return done.stdout
 
 
-def refused(name: str, body: Any, settings: RequestLimits = RequestLimits()) -> Problem:
-    with pytest.raises(Problem) as caught:
+def refused(name: str, body: Any, settings: RequestLimits = RequestLimits()) -> Refusal:
+    with pytest.raises(Refusal) as caught:
         call(name, body, RunningCall(settings))
     json.dumps(caught.value.to_json(), allow_nan=False)
     assert caught.value.detail
@@ -319,14 +319,14 @@ def test_the_size_is_known_before_the_work() -> None:
 def test_every_packaged_example_is_answered_at_once() -> None:
     from planner.specs.examples import example_names
     from service.handlers.calls import read_request, request_size
-    from service.handlers.problems import Problem
+    from service.handlers.problems import Refusal
 
     n = 0
     for model in example_names("model"):
         for cluster in example_names("cluster"):
             try:
                 size = request_size(read_request("solve", {"model": model, "cluster": cluster}))
-            except Problem:
+            except Refusal:
                 continue  # no such precision there
             assert not size.large, (model, cluster, size)
             n += 1
@@ -412,7 +412,7 @@ def test_a_sweep_is_priced_with_the_calibration_that_is_sent() -> None:
 def test_a_field_of_a_wrong_type_says_what_to_write(
     wrong: dict[str, Any], detail: str, fix: str
 ) -> None:
-    with pytest.raises(Problem) as caught:
+    with pytest.raises(Refusal) as caught:
         read_request("solve", {"model": "llama3-8b", "cluster": "h100-x8", **wrong})
     assert (caught.value.status, caught.value.detail) == (422, detail)
     (fault,) = caught.value.errors
@@ -420,7 +420,7 @@ def test_a_field_of_a_wrong_type_says_what_to_write(
 
 
 def test_a_field_that_is_missing_is_named() -> None:
-    with pytest.raises(Problem, match="cluster: is missing"):
+    with pytest.raises(Refusal, match="cluster: is missing"):
         read_request("solve", {"model": "llama3-8b"})
 
 
@@ -444,7 +444,7 @@ SWEEP = {**JOB, "vary": {"pools.0.nodes": [1, 2]}}
 def test_a_large_question_is_checked_before_it_is_accepted(name, body, field):
     asked = read_request(name, body)
     assert asked.large
-    with pytest.raises(Problem) as caught:
+    with pytest.raises(Refusal) as caught:
         calls.request_size(asked)
     assert caught.value.status == 422
     assert caught.value.errors[0].field == field

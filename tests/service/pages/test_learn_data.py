@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from planner.learn import calculators
-from service.handlers.problems import Problem
+from service.handlers.problems import Refusal
 from service.handlers.running_call import RunningCall
 from service.pages.views.learn import LearnAnswer, LearnBody, _learn, unbroken
 
@@ -71,7 +71,7 @@ def test_every_example_of_other_pages_can_be_entered(place: int) -> None:
 
 
 def test_an_unknown_calculator_is_no_page() -> None:
-    with pytest.raises(Problem) as refused:
+    with pytest.raises(Refusal) as refused:
         page("pipelin")
     assert refused.value.status == 404
 

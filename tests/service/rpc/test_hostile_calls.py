@@ -293,7 +293,7 @@ def test_a_path_that_is_no_utf_8_does_not_end_the_server(tmp_path):
 def test_a_stream_that_is_left_while_its_question_is_refused_logs_no_defect(tmp_path):
     from service.handlers.problems import refused
     from service.proto.planner.v1 import planner_pb2 as pb
-    from service.rpc.gate import Exchange
+    from service.rpc.gate import GrpcExchange
     from service.rpc.methods import Grpc
 
     said: list[str] = []
@@ -312,7 +312,7 @@ def test_a_stream_that_is_left_while_its_question_is_refused_logs_no_defect(tmp_
 
             engine.call = call  # type: ignore[assignment,method-assign]  # as far as asked
             context: Any = fuzzing.Context((), None)
-            exchange = Exchange("SolveStream", context, {}, "id", 0.0, Caller("ann"))
+            exchange = GrpcExchange("SolveStream", context, {}, "id", 0.0, Caller("ann"))
             stream = methods._solve_stream(pb.SolveRequest().SerializeToString(), exchange)
             readers.append(asyncio.ensure_future(anext(stream)))
             with pytest.raises(asyncio.CancelledError):

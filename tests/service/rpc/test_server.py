@@ -23,7 +23,7 @@ from planner.errors import UsageError
 from service.access.auth import Auth
 from service.handlers.calls import call
 from service.handlers.limits import RequestLimits
-from service.handlers.problems import Fault, Problem
+from service.handlers.problems import Fault, Refusal
 from service.process.serve import check_setup
 from service.proto.planner.v1 import planner_pb2 as pb
 from service.proto.planner.v1 import planner_pb2_grpc
@@ -121,8 +121,8 @@ def test_whatever_an_answer_holds_comes_back(answer):
 
 
 def test_problems_leave_out_what_is_not_known():
-    problem = Problem(422, "bad-option", "no", "why", errors=[Fault("m", field="tp", line=3)])
-    for each in (problem, Problem(429, "overloaded", "busy", "x", retry_after_s=0.5)):
+    problem = Refusal(422, "bad-option", "no", "why", errors=[Fault("m", field="tp", line=3)])
+    for each in (problem, Refusal(429, "overloaded", "busy", "x", retry_after_s=0.5)):
         assert to_dict(message_of(each.to_json("id"), pb.Problem)) == each.to_json("id")
 
 
@@ -179,7 +179,7 @@ def number(value: float) -> struct_pb2.Value:
     ],
 )
 def test_what_is_no_request_is_refused(message, said):
-    with pytest.raises(Problem, match=said):
+    with pytest.raises(Refusal, match=said):
         body_of(message, RequestLimits(nodes=20))
 
 
@@ -193,9 +193,9 @@ def test_large_numbers_stay_what_they_are():
 
 def test_details_fit_into_the_metadata_that_clients_take():
     faults = [Fault("wrong " * 50, "change it " * 50, f"field{i}") for i in range(20)]
-    problem = Problem(422, "malformed", "t" * 5_000, "d" * 50_000, 1.0, faults)
+    problem = Refusal(422, "malformed", "t" * 5_000, "d" * 50_000, 1.0, faults)
     assert len(status_details(problem, "id")) <= MOST_BYTES
-    few = Problem(422, "malformed", "t", "d", 1.0, faults[:3])
+    few = Refusal(422, "malformed", "t", "d", 1.0, faults[:3])
     assert status_details(few, "id").count(b"change it") >= 3 * 50
 
 
@@ -219,7 +219,7 @@ def test_details_fit_into_the_metadata_that_clients_take():
     ],
 )
 def test_every_refusal_has_its_status(status, code, expected):
-    assert status_of(Problem(status, code, "", "")).name == expected
+    assert status_of(Refusal(status, code, "", "")).name == expected
 
 
 def test_bytes_that_are_no_message_are_refused(ask):
@@ -509,7 +509,7 @@ def test_streams_that_stay_open_ask_for_a_token(ask):
 
 
 async def _not_ready() -> None:
-    raise Problem(503, "draining", "", "")
+    raise Refusal(503, "draining", "", "")
 
 
 def test_the_example_of_the_docs_solves_through_reflection(ask):
