@@ -48,7 +48,7 @@ from service.handlers.request_contents import (
 from service.handlers.requests import place_of, request_id, request_options_of, schema_problem
 from service.handlers.running_call import RunningCall, time_left_s
 from service.handlers.schemas import Request
-from service.handlers.sweep_calls import scale_answer, sweep_answer
+from service.handlers.sweep_calls import scale_answer, sweep_points_answer
 
 log = logging.getLogger("planner.service")
 
@@ -346,7 +346,7 @@ CALLS: dict[str, ServiceCall] = {
             answers.SweepAnswer,
             "solve",
             "large",
-            sweep_answer,
+            sweep_points_answer,
             "Search every point of a design over models, jobs and clusters",
             rows=True,
         ),

@@ -63,6 +63,7 @@ class Fault:
         return {name: value for name, value in data.items() if value or name == "message"}
 
 
+@dataclass(eq=False, repr=False)
 class Refusal(Exception):
     """A request that is refused: never a trace, always what to change.
 
@@ -70,22 +71,16 @@ class Refusal(Exception):
     (with `retry_after_s`).
     """
 
-    def __init__(
-        self,
-        status: int,
-        code: str,
-        title: str,
-        detail: str,
-        retry_after_s: float | None = None,
-        errors: Sequence[Fault] = (),
-    ) -> None:
-        super().__init__(detail)
-        self.status = status
-        self.code = code
-        self.title = title
-        self.detail = detail
-        self.retry_after_s = retry_after_s
-        self.errors = tuple(errors)
+    status: int
+    code: str
+    title: str
+    detail: str
+    retry_after_s: float | None = None
+    errors: Sequence[Fault] = ()
+
+    def __post_init__(self) -> None:
+        super().__init__(self.detail)
+        self.errors = tuple(self.errors)
 
     def __reduce__(self) -> tuple[Any, ...]:
         inputs = (self.status, self.code, self.title, self.detail, self.retry_after_s, self.errors)

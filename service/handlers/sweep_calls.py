@@ -59,7 +59,7 @@ def _searched(sweep: Any, chunks: Any, limit_s: float, running: RunningCall) -> 
         raise SearchError(str(error), error.fix) from error
 
 
-def sweep_answer(request: schemas.SweepBody, running: RunningCall) -> Data:
+def sweep_points_answer(request: schemas.SweepBody, running: RunningCall) -> Data:
     """Return the rows of a sweep."""
     from planner.sweeps.run import POINT_LIMIT_S, chunks_of
 

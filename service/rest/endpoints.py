@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 import planner
 from service.access.caller import CallerLeft
-from service.engine import CallAnswer, Engine
+from service.engine import CallAnswer, CallTerms, Engine
 from service.handlers.calls import CALLS
 from service.handlers.problems import Refusal, malformed, refused
 from service.http.events import watch_job
@@ -82,7 +82,7 @@ class Endpoints:
         may_be_job = 202 in exchange.operation.answers
         if may_be_job and (CALLS[name].size == "large" or wants_job(prefer)):
             return self._accepted(exchange, await self._engine.submit(name, body, caller, key))
-        work = self._engine.call(name, body, caller, wait_s(prefer), key)
+        work = self._engine.call(name, body, caller, CallTerms(wait_s(prefer), key))
         try:
             answer = await while_connected(request, work)
         except Refusal as problem:

@@ -106,8 +106,8 @@ class _Reader:
             if source is None:
                 detail = "a document without content: name, text or content"
                 raise refused("malformed", detail, 422, [Fault(detail)])
-            stated_value = getattr(message, source)
-            return stated_value if source == "name" else self.value(stated_value)
+            document = getattr(message, source)
+            return document if source == "name" else self.value(document)
         if name == "planner.v1.Text":
             named = {"name": message.name} if message.name else {}
             return {"text": message.text, **named}
@@ -167,10 +167,10 @@ def fill(message: Any, data: Mapping[str, Any]) -> None:
     if message.DESCRIPTOR.full_name == _STRUCT:
         message.update(data)
         return
-    known = message.DESCRIPTOR.fields_by_name
+    names = message.DESCRIPTOR.fields_by_name
     more: Data = {}
     for name, value in data.items():
-        field = known.get(name)
+        field = names.get(name)
         if field is None or name == MORE or not _set(message, field, value):
             more[name] = value
     if more:

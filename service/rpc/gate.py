@@ -61,9 +61,9 @@ def time_left(given_s: float | None, settings: RequestLimits) -> float | None:
     return float(2.0 ** (math.floor(math.log2(left_s) * STEPS_PER_OCTAVE) / STEPS_PER_OCTAVE))
 
 
-def knows(known: str, etag: str) -> bool:
+def knows(etags: str, etag: str) -> bool:
     """Tell whether the metadata if-none-match names an answer, quoted as in HTTP or not."""
-    names = (name.strip().removeprefix("W/").strip('"') for name in known.split(","))
+    names = (name.strip().removeprefix("W/").strip('"') for name in etags.split(","))
     return bool(etag) and any(name in ("*", etag) for name in names)
 
 
@@ -80,7 +80,7 @@ class GrpcExchange:
     code: grpc.StatusCode = grpc.StatusCode.OK
     n_bytes: int = 0
     fast: bool = False
-    told: list[tuple[str, str]] = field(default_factory=list)
+    trailers: list[tuple[str, str]] = field(default_factory=list)
     """Metadata of the answer."""
     fields: dict[str, Any] = field(default_factory=dict)
     """More for the log."""
@@ -201,13 +201,13 @@ class Gate:
             logs.REQUEST.reset(token)
 
     def _tell(self, exchange: GrpcExchange) -> None:
-        exchange.context.set_trailing_metadata((*exchange.told, ("x-request-id", exchange.id)))
+        exchange.context.set_trailing_metadata((*exchange.trailers, ("x-request-id", exchange.id)))
 
     async def _refuse(self, exchange: GrpcExchange, problem: Refusal) -> None:
         exchange.fields["code"] = problem.code
-        told = [("x-request-id", exchange.id), (DETAILS, status_details(problem, exchange.id))]
+        details = [("x-request-id", exchange.id), (DETAILS, status_details(problem, exchange.id))]
         text = f"{problem.title}: {problem.detail}"[:MOST_CHARS]
-        await exchange.context.abort(status_of(problem), text, tuple(told))
+        await exchange.context.abort(status_of(problem), text, tuple(details))
 
     @contextlib.contextmanager
     def _span(self, exchange: GrpcExchange) -> Any:

@@ -70,7 +70,7 @@ def _shortened(problem: Refusal) -> Refusal:
 
 
 def _packed(problem: Refusal, faults: list[Fault], request_id: str) -> bytes:
-    told = Refusal(
+    bounded = Refusal(
         problem.status,
         problem.code,
         problem.title,
@@ -83,7 +83,7 @@ def _packed(problem: Refusal, faults: list[Fault], request_id: str) -> bytes:
         domain=DOMAIN,
         metadata={"code": problem.code, "http_status": str(problem.status)},
     )
-    details: list[Any] = [problem_message(told, request_id), info]
+    details: list[Any] = [problem_message(bounded, request_id), info]
     if problem.retry_after_s is not None:
         retry = error_details_pb2.RetryInfo()
         retry.retry_delay.FromNanoseconds(int(problem.retry_after_s * 1e9))

@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import event, func, select
 
 from service.access.caller import Caller
-from service.engine import CallAnswer, Engine
+from service.engine import CallAnswer, CallTerms, Engine
 from service.handlers.limits import RequestLimits
 from service.handlers.problems import Refusal
 from service.jobs.records import JobView, State
@@ -58,8 +58,8 @@ class Runs:
 
         return self.runner.run(limited())
 
-    def call(self, request: dict[str, Any], caller: Caller = ANN, **given: Any) -> CallAnswer:
-        return self(lambda engine: engine.call("solve", request, caller, **given))
+    def call(self, request: dict[str, Any], caller: Caller = ANN, **terms: Any) -> CallAnswer:
+        return self(lambda engine: engine.call("solve", request, caller, CallTerms(**terms)))
 
     def close(self) -> None:
         self.runner.run(self._context.__aexit__(None, None, None))
@@ -240,7 +240,7 @@ def test_an_idempotency_key_gives_the_first_answer_again(engine, log, tmp_path):
     async def twice(it: Engine) -> list[Any]:
         slow = {"n": 13, "go": str(tmp_path / "go")}
         asked = [
-            asyncio.ensure_future(it.call("solve", slow, ANN, idempotency_key="key-2"))
+            asyncio.ensure_future(it.call("solve", slow, ANN, CallTerms(idempotency_key="key-2")))
             for _ in range(2)
         ]
         await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)

@@ -257,7 +257,7 @@ def test_a_key_is_free_again_where_its_caller_left_while_it_was_taken(tmp_path, 
             return found
 
         monkeypatch.setattr(engine.jobs, "claim", slow)
-        asked = asyncio.ensure_future(engine.call("solve", {"n": 5}, ANN, idempotency_key="k"))
+        asked = asyncio.ensure_future(engine.call("solve", {"n": 5}, ANN, terms))
         await asyncio.to_thread(taking.wait, 60.0)
         asked.cancel()
         asyncio.get_running_loop().call_later(0.05, go.set)
@@ -265,7 +265,7 @@ def test_a_key_is_free_again_where_its_caller_left_while_it_was_taken(tmp_path, 
             await asked
         await asyncio.to_thread(taken.wait, 60.0)
         monkeypatch.undo()
-        answer = await engine.call("solve", {"n": 5}, ANN, idempotency_key="k")
+        answer = await engine.call("solve", {"n": 5}, ANN, terms)
         return answer.status
 
     assert in_engine(tmp_path, work) == 200

@@ -32,7 +32,7 @@ from service.rpc import methods as grpc_methods
 from service.rpc import server as grpc_server
 from service.rpc.convert import body_of, message_of, to_dict
 from service.rpc.gate import address_of, time_left
-from service.rpc.server import bound, credentials_of, start_server
+from service.rpc.server import GrpcEndpoint, bound, credentials_of, start_server
 from service.rpc.status import MOST_BYTES, status_details, status_of
 from service.settings.serving import Serving
 from service.telemetry import logs
@@ -454,7 +454,7 @@ def test_a_configured_tracer_gets_a_span_for_every_call(ask, monkeypatch):
     engine = ask.service.engine
 
     async def asked() -> None:
-        server = bound(engine, Auth(), SETTINGS, Metrics(engine), "127.0.0.1:0")
+        server = bound(engine, Auth(), SETTINGS, Metrics(engine), GrpcEndpoint("127.0.0.1:0"))
         await server.start()
         async with grpc.aio.insecure_channel(server.address) as channel:
             await planner_pb2_grpc.PlannerStub(channel).GetVersion(pb.GetVersionRequest())
@@ -520,7 +520,7 @@ def test_the_example_of_the_docs_solves_through_reflection(ask):
     engine = ask.service.engine
 
     async def served() -> str:
-        server = bound(engine, Auth(), SETTINGS, Metrics(engine), "127.0.0.1:0")
+        server = bound(engine, Auth(), SETTINGS, Metrics(engine), GrpcEndpoint("127.0.0.1:0"))
         await server.start()
         code = "\n".join(lines).replace("127.0.0.1:8643", server.address)
         code = code.replace("print(", "shown.append(").replace(".answer.plans[0].plan_id", "")
@@ -539,7 +539,13 @@ def test_the_example_of_the_docs_solves_through_reflection(ask):
 def test_a_port_in_use_is_said(service):
     async def again() -> None:
         with pytest.raises(UsageError, match="cannot listen"):
-            bound(service.engine, Auth(), SETTINGS, service.metrics, service.server.address)
+            bound(
+                service.engine,
+                Auth(),
+                SETTINGS,
+                service.metrics,
+                GrpcEndpoint(service.server.address),
+            )
 
     service(again())
 
@@ -583,8 +589,7 @@ def test_tls_asks_for_certificates_of_the_given_authority(service, tmp_path):
                 Auth(),
                 SETTINGS,
                 service.metrics,
-                "127.0.0.1:0",
-                credentials_of(serving),
+                GrpcEndpoint("127.0.0.1:0", credentials_of(serving)),
             )
             await server.start()
             known = grpc.ssl_channel_credentials(authority, secret, authority)
