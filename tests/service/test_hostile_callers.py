@@ -257,6 +257,7 @@ def test_a_key_is_free_again_where_its_caller_left_while_it_was_taken(tmp_path, 
             return found
 
         monkeypatch.setattr(engine.jobs, "claim", slow)
+        terms = CallTerms(idempotency_key="k")
         asked = asyncio.ensure_future(engine.call("solve", {"n": 5}, ANN, terms))
         await asyncio.to_thread(taking.wait, 60.0)
         asked.cancel()
