@@ -14,7 +14,7 @@ import pytest
 
 from service.access.auth import Auth, address_network, read_tokens, tokens_of
 from service.access.caller import Caller
-from service.engine import Engine
+from service.engine import CallTerms, Engine
 from service.handlers.limits import job_request
 from service.handlers.problems import Refusal
 from service.jobs.queue import Jobs
