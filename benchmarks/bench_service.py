@@ -266,7 +266,8 @@ def in_process(asked: Sequence[dict[str, Any]]) -> dict[str, Any]:
     import gc
 
     from searches.pricing.shared_work import SharedWork
-    from service.handlers.calls import RunningCall, call, dumps
+    from service.handlers.calls import call, dumps
+    from service.handlers.running_call import RunningCall
     from service.worker_pool.pool import COLLECTED_AFTER
 
     running = RunningCall(shared=SharedWork())

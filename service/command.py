@@ -2,11 +2,14 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from planner.cli.signatures import with_options
 
 app = typer.Typer(
     name="serve",
@@ -70,11 +73,13 @@ def ui(
     ui_main(address, Serving(port=port, grpc_port=0, data=data), browser)
 
 
-@app.command(name="serve")
-def serve_command(
-    host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="HTTP; 0 for any.")] = 8642,
-    grpc_port: Annotated[int, typer.Option(min=0, max=65535, help="gRPC; 0 for none.")] = 8643,
+@dataclass(frozen=True, slots=True)
+class ServeOptions:
+    """Options of `planner serve`, in the order of its help."""
+
+    host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1"
+    port: Annotated[int, typer.Option(min=0, max=65535, help="HTTP; 0 for any.")] = 8642
+    grpc_port: Annotated[int, typer.Option(min=0, max=65535, help="gRPC; 0 for none.")] = 8643
     database: Annotated[
         str,
         typer.Option(
@@ -83,46 +88,50 @@ def serve_command(
             show_envvar=False,
             help="postgresql://USER@HOST/NAME or sqlite:///FILE; or PLANNER_DATABASE.",
         ),
-    ] = "",
+    ] = ""
     data: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder of the SQLite file.")
-    ] = None,
+    ] = None
     token_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="NAME ROLE TOKEN a line.")
-    ] = None,
-    tls_cert: Annotated[Path | None, typer.Option(metavar="FILE", help="Certificate.")] = None,
-    tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="Its key.")] = None,
+    ] = None
+    tls_cert: Annotated[Path | None, typer.Option(metavar="FILE", help="Certificate.")] = None
+    tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="Its key.")] = None
     tls_client_ca: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Callers need a certificate of it.")
-    ] = None,
+    ] = None
     workers: Annotated[
         int, typer.Option(min=0, max=1024, help="Processes for questions; 0: one a core.")
-    ] = 0,
+    ] = 0
     job_workers: Annotated[
         int, typer.Option(min=-1, max=1024, help="Processes for jobs; -1: half the cores.")
-    ] = -1,
+    ] = -1
     executor: Annotated[str, typer.Option(help="serial or ray, for the searches of jobs.")] = (
         "serial"
-    ),
-    ray_address: Annotated[str, typer.Option(metavar="ADDRESS", help="Ray cluster.")] = "",
+    )
+    ray_address: Annotated[str, typer.Option(metavar="ADDRESS", help="Ray cluster.")] = ""
     insecure: Annotated[
         bool, typer.Option("--insecure", help="No tokens though others can reach it.")
-    ] = False,
+    ] = False
     root_path: Annotated[
         str, typer.Option(metavar="/PATH", help="Prefix of all paths, behind a proxy.")
-    ] = "",
+    ] = ""
     share_port: Annotated[
         bool, typer.Option("--share-port", help="Let other processes listen at the ports too.")
-    ] = False,
+    ] = False
     limits: Annotated[
         Path | None, typer.Option(metavar="FILE.yaml", help="Limits by name: docs/service.md.")
-    ] = None,
-    log_level: Annotated[str, typer.Option(help="debug, info, warning, error.")] = "info",
-    log_format: Annotated[str, typer.Option(help="json or text.")] = "json",
-    check: Annotated[
-        bool, typer.Option("--check", help="Try what a start needs, and end.")
-    ] = False,
-) -> None:
+    ] = None
+    log_level: Annotated[str, typer.Option(help="debug, info, warning, error.")] = "info"
+    log_format: Annotated[str, typer.Option(help="json or text.")] = "json"
+    check: Annotated[bool, typer.Option("--check", help="Try what a start needs, and end.")] = (
+        False
+    )
+
+
+@app.command(name="serve")
+@with_options
+def serve_command(options: ServeOptions) -> None:
     """Answer questions over HTTP and gRPC, and work on jobs."""
     from planner.errors import UsageError
 
@@ -134,39 +143,26 @@ def serve_command(
         from service.settings.options import Options
         from service.settings.serving import Serving
         from service.telemetry import logs
-    if log_level not in logs.LEVELS or log_format not in ("json", "text"):
+    if options.log_level not in logs.LEVELS or options.log_format not in ("json", "text"):
         raise UsageError(
-            f"--log-level {log_level} --log-format {log_format}",
+            f"--log-level {options.log_level} --log-format {options.log_format}",
             f"one of {', '.join(logs.LEVELS)}; json or text",
         )
-    if executor not in ("serial", "ray"):
-        raise UsageError(f"--executor {executor}", "serial or ray")
-    if not is_root_path(root_path):
-        raise UsageError(f"--root-path {root_path}", "such as /planner: no slash at its end")
-    arguments: dict[str, int] = {}
-    if workers:
-        arguments["workers"] = workers
-    if job_workers >= 0:
-        arguments["job_workers"] = job_workers
-    logs.configure(log_level, log_format)
-    settings = RequestLimits()
-    options = Options(executor=executor, ray_address=ray_address, **arguments)  # type: ignore[arg-type]  # looked at above
-    if limits is not None:
-        settings, options = read_limits(limits, settings, options)
-    serving = Serving(
-        host,
-        port,
-        grpc_port,
-        database,
-        data,
-        token_file,
-        tls_cert,
-        tls_key,
-        tls_client_ca,
-        insecure,
-        share_port,
-        root_path,
-        settings,
-        options,
-    )
-    serve_main(serving, check)
+    if options.executor not in ("serial", "ray"):
+        raise UsageError(f"--executor {options.executor}", "serial or ray")
+    if not is_root_path(options.root_path):
+        raise UsageError(
+            f"--root-path {options.root_path}", "such as /planner: no slash at its end"
+        )
+    logs.configure(options.log_level, options.log_format)
+    setup = Options(executor=options.executor, ray_address=options.ray_address)  # type: ignore[arg-type]  # looked at above
+    if options.workers:
+        setup = replace(setup, workers=options.workers)
+    if options.job_workers >= 0:
+        setup = replace(setup, job_workers=options.job_workers)
+    limits = RequestLimits()
+    if options.limits is not None:
+        limits, setup = read_limits(options.limits, limits, setup)
+    names = {x.name for x in fields(Serving)} - {"limits", "options"}
+    values = {name: getattr(options, name) for name in names}
+    serve_main(Serving(**values, limits=limits, options=setup), options.check)

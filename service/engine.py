@@ -6,7 +6,7 @@
             -> lease -> worker -> result in the store
 
 Nothing is computed on the event loop: it hands requests over and waits. Everything refused is a
-`Problem`, which the transports translate.
+`Refusal`, which the transports translate.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from service.access.admission import Cache, Rates, Turns, overloaded
 from service.access.caller import Caller, not_allowed
 from service.handlers.calls import PAGE_PREFIX
 from service.handlers.limits import DEFAULTS, SMALL_BODY, RequestLimits
-from service.handlers.problems import Problem
+from service.handlers.problems import Refusal
 from service.jobs.leases import new_claim
 from service.jobs.queue import Jobs, cursor_number
 from service.jobs.records import Bounds, Event, JobQueueFull, JobView, NewJob, Reply, State
@@ -47,6 +47,7 @@ from service.worker_pool.pool import (
 __all__ = [
     "MAX_KEY_CHARS",
     "CallAnswer",
+    "CallTerms",
     "Engine",
     "cache_key",
     "request_body",
@@ -79,9 +80,33 @@ class CallAnswer:
     """Wall-clock time by phase: `queue`, `work`."""
 
 
-def too_late_problem(deadline_s: float) -> Problem:
+@dataclass(frozen=True, slots=True)
+class CallTerms:
+    """How a caller wants a call to be answered."""
+
+    deadline_s: float | None = None
+    """From now on: when it is over the best so far is returned."""
+    idempotency_key: str = ""
+    """A call that is repeated under it gets the bytes of the first."""
+    progress: Progress | None = None
+    """Told how far the work is, on the event loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class _PendingCall:
+    """A call that is not answered yet."""
+
+    name: str
+    body: bytes
+    key: bytes
+    """Of the answer in memory."""
+    caller: Caller
+    terms: CallTerms
+
+
+def too_late_problem(deadline_s: float) -> Refusal:
     """Return the problem of a deadline that passed before the work began."""
-    return Problem(
+    return Refusal(
         504,
         "out-of-time",
         "there is no answer in time",
@@ -90,9 +115,9 @@ def too_late_problem(deadline_s: float) -> Problem:
     )
 
 
-def needs_job(name: str) -> Problem:
+def needs_job(name: str) -> Refusal:
     """Return the problem of a request that is too large for an answer at once."""
-    return Problem(
+    return Refusal(
         413,
         "needs-job",
         "the request is one for a job",
@@ -171,10 +196,10 @@ class Engine:
         self._job_work.start(self._job_pool, self._calls)
 
     async def ready(self) -> None:
-        """Raise `Problem` 503 unless requests would be answered now."""
+        """Raise `Refusal` 503 unless requests would be answered now."""
         self._check_open()
         if not self._pool.n_alive:
-            raise Problem(503, "no-workers", "the service has no workers", "they are starting")
+            raise Refusal(503, "no-workers", "the service has no workers", "they are starting")
         await self._in_store(self._store.ping)
 
     @property
@@ -246,7 +271,7 @@ class Engine:
 
     def _check_open(self) -> None:
         if self._draining:
-            raise Problem(
+            raise Refusal(
                 503,
                 "draining",
                 "the service stops",
@@ -254,13 +279,13 @@ class Engine:
                 retry_after_s=5.0,
             )
 
-    def _no_such_call(self, name: str) -> Problem:
-        known = sorted(each for each in self._calls if not each.startswith(PAGE_PREFIX))
-        return Problem(
+    def _no_such_call(self, name: str) -> Refusal:
+        names = sorted(each for each in self._calls if not each.startswith(PAGE_PREFIX))
+        return Refusal(
             404,
             "unknown-call",
             "there is no such call",
-            f"no call {name[:40]!r}: {', '.join(known)}",
+            f"no call {name[:40]!r}: {', '.join(names)}",
         )
 
     def _check_call(self, name: str, caller: Caller) -> None:
@@ -272,7 +297,7 @@ class Engine:
 
     @contextlib.contextmanager
     def _admitted(self, caller: Caller) -> Any:
-        """Hold one of the places of a caller; `Problem` 429 where there is none."""
+        """Hold one of the places of a caller; `Refusal` 429 where there is none."""
         self._rates.take(caller.name)
         if self._active[caller.name] >= self.settings.per_caller:
             raise overloaded(
@@ -291,7 +316,7 @@ class Engine:
     def _counted(self) -> Any:
         try:
             yield
-        except Problem as problem:
+        except Refusal as problem:
             self._counts["refused"] += 1
             self._refused[problem.code] += 1
             raise
@@ -301,7 +326,7 @@ class Engine:
     def cached(self, name: str, body: bytes, caller: Caller) -> CallAnswer | None:
         """Return the answer to this very body where memory has it; nothing is parsed or awaited.
 
-        Raises `Problem` for a caller who may not ask.
+        Raises `Refusal` for a caller who may not ask.
         """
         with self._counted():
             self._check_call(name, caller)
@@ -310,7 +335,7 @@ class Engine:
     def repeated(self, name: str, caller: Caller) -> None:
         """Count an answer that a transport has kept for the very bytes of a request.
 
-        Raises `Problem` for a caller who may not ask.
+        Raises `Refusal` for a caller who may not ask.
         """
         with self._counted():
             self._check_call(name, caller)
@@ -329,96 +354,72 @@ class Engine:
         name: str,
         body: bytes | Mapping[str, Any],
         caller: Caller,
-        deadline_s: float | None = None,
-        idempotency_key: str = "",
-        progress: Progress | None = None,
+        terms: CallTerms = CallTerms(),
     ) -> CallAnswer:
         """Return the answer of a call, from memory where it was given before.
 
-        With a `deadline_s` (from now) the best so far is returned when it is over. `progress` is
-        told how far the work is, on the event loop. Raises `Problem` for everything refused;
-        `needs-job` for what is too large to be answered at once.
+        Raises `Refusal` for everything refused; `needs-job` for what is too large to be answered
+        at once.
         """
         with self._counted():
             self._check_call(name, caller)
             body = request_body(body)
             key = cache_key(name, body)
-            if idempotency_key:
-                return await self._once(
-                    name, body, key, caller, deadline_s, idempotency_key, progress
-                )
+            pending = _PendingCall(name, body, key, caller, terms)
+            if terms.idempotency_key:
+                return await self._once(pending)
             remembered = self._remembered(key)
             if remembered is not None:
                 return remembered
             self._check_open()
             with self._admitted(caller):
-                return await self._joined(name, body, key, caller, deadline_s, progress)
+                return await self._joined(pending)
 
-    async def _once(
-        self,
-        name: str,
-        body: bytes,
-        key: bytes,
-        caller: Caller,
-        deadline_s: float | None,
-        idempotency_key: str,
-        progress: Progress | None,
-    ) -> CallAnswer:
+    async def _once(self, pending: _PendingCall) -> CallAnswer:
         """Answer a call with an idempotency key: a repeated one gets the bytes of the first."""
-        check_key(idempotency_key)
+        check_key(pending.terms.idempotency_key)
         self._check_open()
         claim = new_claim()
-        own = (caller.name, idempotency_key)
-        with self._admitted(caller):
+        own = (pending.caller.name, pending.terms.idempotency_key)
+        with self._admitted(pending.caller):
             claiming = asyncio.ensure_future(
-                self._in_store(self.jobs.claim, *own, key.hex(), claim)
+                self._in_store(self.jobs.claim, *own, pending.key.hex(), claim)
             )
             try:
-                known = await asyncio.shield(claiming)
-                if known:
+                first = await asyncio.shield(claiming)
+                if first:
                     self._counts["answered"] += 1
                     self._counts["cached"] += 1
-                    complete = not known.etag.startswith(PARTIAL)
-                    return CallAnswer(200, known.payload, known.etag, True, complete)
-                answer = self._cache.get(key) or await self._joined(
-                    name, body, key, caller, deadline_s, progress
-                )
+                    complete = not first.etag.startswith(PARTIAL)
+                    return CallAnswer(200, first.payload, first.etag, True, complete)
+                answer = self._cache.get(pending.key) or await self._joined(pending)
                 reply = Reply(answer.payload, answer.etag)
                 await self._in_store(self.jobs.reply, *own, claim, reply)
             except BaseException:
                 # Not awaited by one who has left: the key must be free again all the same.
                 releasing = asyncio.ensure_future(self._released(claiming, own, claim))
-                with contextlib.suppress(Problem):
+                with contextlib.suppress(Refusal):
                     await asyncio.shield(releasing)
                 raise
             return answer
 
     async def _released(
-        self, claiming: "asyncio.Future[Reply | None]", mine: tuple[str, str], claim: str
+        self, claiming: "asyncio.Future[Reply | None]", own: tuple[str, str], claim: str
     ) -> None:
         """Free an idempotency key, once it is known to be taken: a thread may be at it still."""
-        with contextlib.suppress(Problem):
+        with contextlib.suppress(Refusal):
             if await claiming is None:
-                await self._in_store(self.jobs.release, *mine, claim)
+                await self._in_store(self.jobs.release, *own, claim)
 
-    async def _joined(
-        self,
-        name: str,
-        body: bytes,
-        key: bytes,
-        caller: Caller,
-        deadline_s: float | None,
-        progress: Progress | None = None,
-    ) -> CallAnswer:
+    async def _joined(self, pending: _PendingCall) -> CallAnswer:
         """Return the answer of the same request in flight, or of this one."""
         # Who has more time must not get what another's deadline has cut short.
-        which = (key, deadline_s or 0.0)
+        progress = pending.terms.progress
+        which = (pending.key, pending.terms.deadline_s or 0.0)
         flight = self._flights.get(which)
         if flight is None:
             listeners: list[Progress] = []
-            task = asyncio.create_task(
-                self._computed(name, body, key, caller, deadline_s, listeners)
-            )
+            task = asyncio.create_task(self._computed(pending, listeners))
             flight = self._flights[which] = _Flight(task, listeners)
             task.add_done_callback(lambda _: self._landed(which, task))
         else:
@@ -448,17 +449,10 @@ class Engine:
         if outcome is not None and outcome.task is task:
             del self._flights[which]
 
-    async def _computed(
-        self,
-        name: str,
-        body: bytes,
-        key: bytes,
-        caller: Caller,
-        deadline_s: float | None,
-        listeners: list[Progress],
-    ) -> CallAnswer:
+    async def _computed(self, pending: _PendingCall, listeners: list[Progress]) -> CallAnswer:
+        deadline_s = pending.terms.deadline_s
         begun_s = time.monotonic()
-        await self._turn(caller, deadline_s)
+        await self._turn(pending.caller, deadline_s)
         taken_s = time.monotonic()
         try:
             left_s, hard_s = 0.0, self.settings.hard_s
@@ -467,12 +461,12 @@ class Engine:
                 if left_s <= 0:
                     raise too_late_problem(deadline_s)
                 hard_s = min(hard_s, left_s + self.options.grace_s)
-            task = Task("answer", name, body, time_limit_s=in_time(left_s))
+            task = Task("answer", pending.name, pending.body, time_limit_s=in_time(left_s))
             outcome = await self._tried_twice(task, hard_s, _told(listeners))
         finally:
-            self._turns.give(time.monotonic() - taken_s, caller.name)
+            self._turns.give(time.monotonic() - taken_s, pending.caller.name)
         if outcome.payload is None:
-            raise needs_job(name)
+            raise needs_job(pending.name)
         self._counts["computed"] += 1
         self._counts["stopped"] += not outcome.complete
         seconds = {"queue": taken_s - begun_s, "work": outcome.seconds}
@@ -481,8 +475,8 @@ class Engine:
             etag = PARTIAL + hashlib.sha256(outcome.payload).hexdigest()[: 64 - len(PARTIAL)]
         answer = CallAnswer(200, outcome.payload, etag, False, outcome.complete, seconds)
         if outcome.complete:
-            kept = CallAnswer(200, outcome.payload, etag, True, True)
-            self._cache.put(key, kept, len(outcome.payload))
+            repeated = CallAnswer(200, outcome.payload, etag, True, True)
+            self._cache.put(pending.key, repeated, len(outcome.payload))
         return answer
 
     async def _turn(self, caller: Caller, deadline_s: float | None) -> None:
@@ -516,7 +510,7 @@ class Engine:
         """Accept a job and return it: its row is committed, and it will end exactly once.
 
         A request that cannot be read is refused here. A repeated one is answered from the store.
-        Raises `Problem`.
+        Raises `Refusal`.
         """
         with self._counted():
             self._check_call(name, caller)
@@ -561,7 +555,7 @@ class Engine:
         return await self.submit(read.call, request, caller, idempotency_key, read.time_limit_s)
 
     async def get_job(self, job_id: str, caller: Caller) -> JobView:
-        """Return a job of the caller's; `Problem` 404."""
+        """Return a job of the caller's; `Refusal` 404."""
         with self._counted():
             self._rates.take(caller.name)
             return await self._read(caller, self.jobs.get, job_id, caller.sees)
@@ -621,7 +615,7 @@ class Engine:
                     del self._n_watchers[caller.name]
 
     async def result(self, job_id: str, caller: Caller) -> CallAnswer:
-        """Return the whole answer of a job; `Problem` 404, 409 not ended, 410 expired, its own."""
+        """Return the whole answer of a job; `Refusal` 404, 409 not ended, 410 expired, its own."""
         with self._counted():
             self._rates.take(caller.name)
             job, payload = await self._read(caller, self.jobs.result, job_id, caller.sees)
@@ -651,27 +645,27 @@ class Engine:
         self, job_id: str, caller: Caller, first: int, limit: int
     ) -> tuple[JobView, Task]:
         """Return a job and what cuts a page of its rows so far."""
-        job, kept = await self._in_store(self.jobs.rows_so_far, job_id, caller.sees, first, limit)
+        job, rows = await self._in_store(self.jobs.rows_so_far, job_id, caller.sees, first, limit)
         call = self._calls.get(job.call)
         if call is None or not call.rows:
             raise self._without_rows(job)
-        n = max(0, min(limit, kept.total - first))
-        more = not job.is_final or first + n < kept.total
+        n = max(0, min(limit, rows.total - first))
+        more = not job.is_final or first + n < rows.total
         options = {
-            "rows": kept.payloads,
-            "total": kept.total,
+            "rows": rows.payloads,
+            "total": rows.total,
             "next_cursor": str(first + n) if more else "",
         }
-        return job, Task("page", job.call, b"", first=kept.skip, n_items=n, options=options)
+        return job, Task("page", job.call, b"", first=rows.skip, n_items=n, options=options)
 
-    def _without_rows(self, job: JobView) -> Problem:
+    def _without_rows(self, job: JobView) -> Refusal:
         """Return the problem of a job of which nothing is there before its answer."""
-        known = " and ".join(sorted(name for name, call in self._calls.items() if call.rows))
-        return Problem(
+        names = " and ".join(sorted(name for name, call in self._calls.items() if call.rows))
+        return Refusal(
             409,
             "no-rows",
             "the job has no rows",
-            f"{job.call} has its answer at the end; rows before have {known}",
+            f"{job.call} has its answer at the end; rows before have {names}",
         )
 
     async def _soon(self, task: Task, caller: Caller) -> WorkOutcome:
@@ -693,9 +687,9 @@ PARTIAL = "partial-"
 
 
 def check_key(key: str) -> None:
-    """Raise `Problem` 400 for an idempotency key that cannot be one."""
+    """Raise `Refusal` 400 for an idempotency key that cannot be one."""
     if len(key) > MAX_KEY_CHARS or not key.isprintable():
-        raise Problem(
+        raise Refusal(
             400,
             "bad-key",
             "the idempotency key cannot be one",

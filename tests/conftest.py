@@ -4,9 +4,10 @@
 `pytest --renew` writes the texts that tests keep in files anew (`tests.snapshots`).
 """
 
+import logging
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import settings
@@ -40,3 +41,17 @@ def snapshot(request: pytest.FixtureRequest) -> Callable[[str], None]:
     folder = path.parent / "snapshots" / path.stem.removeprefix("test_")
     file = folder / f"{request.node.name.removeprefix('test_')}.txt"
     return lambda text: check_snapshot(file, text)
+
+
+@pytest.fixture(autouse=True)
+def _own_logging() -> Iterator[None]:
+    """Undo what a test, or a command that it runs in this process, makes of the logging.
+
+    A handler that stays would write to the standard error that pytest has captured and closed.
+    """
+    loggers = [logging.getLogger(name) for name in (None, "uvicorn", "grpc._cython.cygrpc")]
+    before = [(each.handlers[:], each.filters[:], each.level) for each in loggers]
+    yield
+    for each, (handlers, filters, level) in zip(loggers, before, strict=True):
+        each.handlers[:], each.filters[:] = handlers, filters
+        each.setLevel(level)

@@ -25,6 +25,31 @@ GOALS = ("objective", "within", "deadline", "step_limit_s", "pareto", "top")
 """Fields that say what is wanted of the plans; the others say which plans there are."""
 
 
+FieldValue = bool | int | float | str
+"""A value of an axis or of a field as users write it: a number, a switch or a word."""
+
+
+def _name_frameworks(schema: dict[str, Any]) -> None:
+    """Name the frameworks in a schema: all that are installed when it is asked for."""
+    schema["examples"] = list(framework_spaces())
+
+
+Framework = Annotated[str, Field(json_schema_extra=_name_frameworks)]
+"""A framework, `default` or `any`."""
+Factor = Annotated[float, Field(json_schema_extra={"minimum": 0})]
+"""A number that is refused below 0 where it is read, in words of its own."""
+
+
+def override_pairs(overrides: Any) -> Any:
+    """Return fields to change as a search keeps them, where they come by path as in JSON."""
+    if not isinstance(overrides, Mapping):
+        return overrides
+    return tuple(
+        (path.strip(), str(value).lower() if isinstance(value, bool) else value)
+        for path, value in overrides.items()
+    )
+
+
 def _field(keyword: str, default: Any) -> Any:
     return Field(default, description=SEARCH_FIELDS[keyword].meaning)
 
@@ -38,21 +63,33 @@ class SolveRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
 
-    pins: Annotated[Mapping[str, int], BeforeValidator(pin_codes)] = _field("pins", {})
-    only: Annotated[Mapping[str, frozenset[int]], BeforeValidator(list_codes)] = _field("only", {})
-    at_most: Annotated[Mapping[str, int], BeforeValidator(limit_codes)] = _field("at_most", {})
-    framework: str = _field("framework", "")
+    pins: Annotated[
+        Mapping[str, int],
+        BeforeValidator(pin_codes, json_schema_input_type=dict[str, FieldValue]),
+    ] = _field("pins", {})
+    only: Annotated[
+        Mapping[str, frozenset[int]],
+        BeforeValidator(list_codes, json_schema_input_type=dict[str, list[FieldValue]]),
+    ] = _field("only", {})
+    at_most: Annotated[
+        Mapping[str, int], BeforeValidator(limit_codes, json_schema_input_type=dict[str, int])
+    ] = _field("at_most", {})
+    framework: Framework = _field("framework", "")
     stack: str = _field("stack", "")
     allow: tuple[str, ...] = _field("allow", ())
-    overrides: Overrides = _field("overrides", ())
+    overrides: Annotated[
+        Overrides, BeforeValidator(override_pairs, json_schema_input_type=dict[str, FieldValue])
+    ] = _field("overrides", ())
     pool: str = _field("pool", "")
     objective: str = _field("objective", "")
-    within: float = _field("within", 0.0)
+    within: Factor = _field("within", 0.0)
     deadline: str | float = _field("deadline", "")
-    step_limit_s: float = _field("step_limit_s", 0.0)
-    pareto: Annotated[tuple[str, ...], BeforeValidator(parse_pareto)] = _field("pareto", ())
+    step_limit_s: Factor = _field("step_limit_s", 0.0)
+    pareto: Annotated[
+        tuple[str, ...], BeforeValidator(parse_pareto, json_schema_input_type=list[str])
+    ] = _field("pareto", ())
     time_limit_s: float = _field("time_limit_s", 0.0)
-    top: int | None = _field("top", None)
+    top: Annotated[int, Field(json_schema_extra={"minimum": 1})] | None = _field("top", None)
     calibration: Any = _field("calibration", None)
     """One of `Calibrations`."""
     reference: Any = _field("reference", "")
@@ -77,10 +114,6 @@ class SolveRequest(BaseModel):
             for x in SEARCH_FIELDS.values()
             if x.field_name in fields
         }
-        values["overrides"] = tuple(
-            (path.strip(), str(value).lower() if isinstance(value, bool) else value)
-            for path, value in values.get("overrides", {}).items()
-        )
         return cls.of(**values)
 
     @classmethod

@@ -6,7 +6,7 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from service.handlers.problems import Problem
+from service.handlers.problems import Refusal
 
 Value = TypeVar("Value")
 
@@ -18,9 +18,9 @@ ENTRY_BYTES = 1_000
 """Memory of an entry of the cache besides its answer."""
 
 
-def overloaded(detail: str, retry_after_s: float) -> Problem:
+def overloaded(detail: str, retry_after_s: float) -> Refusal:
     """Return the polite refusal of a service that is busy."""
-    return Problem(
+    return Refusal(
         429, "overloaded", "the service is busy", detail, retry_after_s=max(0.1, retry_after_s)
     )
 
@@ -65,7 +65,7 @@ class Rates:
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def take(self, caller: str) -> None:
-        """Take a token; `Problem` 429 with the time until there is one."""
+        """Take a token; `Refusal` 429 with the time until there is one."""
         now_s = self._monotonic()
         tokens, then_s = self._buckets.pop(caller, (self._burst, now_s))
         tokens = min(self._burst, tokens + (now_s - then_s) * self._per_s)
@@ -116,7 +116,7 @@ class Turns:
         return n_held < self._n_slots + n_spare
 
     async def take(self, caller: str) -> None:
-        """Wait for a slot; `Problem` 429 where too many wait already."""
+        """Wait for a slot; `Refusal` 429 where too many wait already."""
         if self._may(caller):
             self._held[caller] += 1
             return

@@ -22,7 +22,7 @@ from pathlib import Path
 from planner.errors import UsageError
 from service.access.admission import Rates
 from service.access.caller import ROLES, Caller
-from service.handlers.problems import Problem
+from service.handlers.problems import Refusal
 
 log = logging.getLogger("planner.service")
 
@@ -138,9 +138,9 @@ def check_exposure(host: str, has_tokens: bool, insecure: bool) -> None:
     )
 
 
-def unauthenticated(detail: str) -> Problem:
+def unauthenticated(detail: str) -> Refusal:
     """Return the problem of a caller who is not known."""
-    return Problem(401, "unauthenticated", "a token is needed", detail)
+    return Refusal(401, "unauthenticated", "a token is needed", detail)
 
 
 class Auth:
@@ -166,7 +166,7 @@ class Auth:
             self._tokens = tuple(tokens)
 
     def caller(self, authorization: bytes | str | None, address: str = "") -> Caller:
-        """Return who sent a header `Authorization`; `Problem` 401 where nobody known did.
+        """Return who sent a header `Authorization`; `Refusal` 401 where nobody known did.
 
         The time that it takes does not depend on which token was sent or how much of one is right:
         hashes are compared, in constant time, and with all tokens.
@@ -189,11 +189,11 @@ class Auth:
         return Caller(token_of_caller.name, token_of_caller.role, address)  # type: ignore[arg-type]  # one of ROLES
 
     def _failed(self, address: str) -> None:
-        """Raise `Problem` 429 for an address that fails too often."""
+        """Raise `Refusal` 429 for an address that fails too often."""
         try:
             self._failures.take(address_network(address))
-        except Problem as problem:
-            raise Problem(
+        except Refusal as problem:
+            raise Refusal(
                 429,
                 "too-many-failures",
                 "too many requests without a known token",

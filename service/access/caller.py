@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from service.handlers.problems import Problem
+from service.handlers.problems import Refusal
 
 ROLES = ("read", "solve", "admin")
 """Each may do what those before it may."""
@@ -28,9 +28,13 @@ class Caller:
         return None if self.role == "admin" else self.name
 
 
-def not_allowed(caller: Caller, role: str) -> Problem:
+class CallerLeft(Exception):
+    """Nobody waits for the answer any more."""
+
+
+def not_allowed(caller: Caller, role: str) -> Refusal:
     """Return the problem of a caller whose role does not reach."""
-    return Problem(
+    return Refusal(
         403,
         "not-allowed",
         "your role does not allow this",

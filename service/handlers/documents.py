@@ -16,7 +16,7 @@ from service.handlers.limits import (
     check_input_limits,
     too_large,
 )
-from service.handlers.problems import Fault, Problem, refused
+from service.handlers.problems import Fault, Refusal, refused
 from service.handlers.schemas import Text
 
 Kind = Literal["model", "cluster"]
@@ -55,7 +55,7 @@ def looks_like_path(text: str) -> bool:
     return leads or line.lower().endswith(_ENDINGS)
 
 
-def path_refused(field: str, text: str) -> Problem:
+def path_refused(field: str, text: str) -> Refusal:
     """Return the refusal of a file or an address."""
     shown = text.strip()[:80]
     detail = f"{field}: {shown!r} names a file or an address, and none is ever opened"
@@ -63,21 +63,23 @@ def path_refused(field: str, text: str) -> Problem:
     return refused("path-or-url", detail, 422, [Fault(detail, fix, field=field)])
 
 
-def content_of(given: Any, kind: Kind, field: str, settings: RequestLimits) -> Content:
-    """Return a document of a request; `Problem` where it is none.
+def content_of(document: Any, kind: Kind, field: str, settings: RequestLimits) -> Content:
+    """Return a document of a request; `Refusal` where it is none.
 
     A text of one word is the name of a packaged example, else the text of a file.
     """
-    if isinstance(given, Mapping):
-        return Content(given, label=field)
-    if isinstance(given, Text):
-        return Content(_text(given.text, field, settings), document_name(given, field), field)
-    if looks_like_path(given):
-        raise path_refused(field, given)
-    word = given.strip()
+    if isinstance(document, Mapping):
+        return Content(document, label=field)
+    if isinstance(document, Text):
+        return Content(
+            _text(document.text, field, settings), document_name(document, field), field
+        )
+    if looks_like_path(document):
+        raise path_refused(field, document)
+    word = document.strip()
     if "\n" not in word and ":" not in word and not word.startswith("{"):
         return _example(word, kind, field)
-    return Content(_text(given, field, settings), label=field)
+    return Content(_text(document, field, settings), label=field)
 
 
 def _example(name: str, kind: Kind, field: str) -> Content:
@@ -85,11 +87,11 @@ def _example(name: str, kind: Kind, field: str) -> Content:
     for one in others:
         if name in _names(one):
             return example_content(one, name)
-    known = _names(kind)
-    close = close_names(name, known, 2)
+    names = _names(kind)
+    close = close_names(name, names, 2)
     guess = f"did you mean {' or '.join(close)}? " if close else ""
     detail = f"{field}: no example called {name[:80]!r}"
-    fix = f"{guess}{kind} examples: {', '.join(known)}; or send what the file holds"
+    fix = f"{guess}{kind} examples: {', '.join(names)}; or send what the file holds"
     raise refused("bad-specification", detail, 422, [Fault(detail, fix, field=field)])
 
 
@@ -107,22 +109,22 @@ def _text(text: str, field: str, settings: RequestLimits) -> str:
     return text.removeprefix("\ufeff")
 
 
-def document_name(given: Text, field: str) -> str:
+def document_name(text: Text, field: str) -> str:
     """Return what a text is called; a name that leads into folders is refused."""
-    if given.name and (not _FILE_NAME.fullmatch(given.name) or given.name.startswith(".")):
-        detail = f"{field}.name: {given.name[:80]!r} is no plain file name"
+    if text.name and (not _FILE_NAME.fullmatch(text.name) or text.name.startswith(".")):
+        detail = f"{field}.name: {text.name[:80]!r} is no plain file name"
         fix = "letters, digits and . _ + # @ -, such as job.yaml; it names the text in messages"
         raise refused("path-or-url", detail, 422, [Fault(detail, fix, field=f"{field}.name")])
-    return given.name
+    return text.name
 
 
-def run_document(given: Any, settings: RequestLimits) -> Content:
+def run_document(document: Any, settings: RequestLimits) -> Content:
     """Return the launch script or configuration of a request."""
-    if isinstance(given, Text):
-        return Content(_run_text(given.text, settings), document_name(given, "run"), "run")
-    if looks_like_path(given):
-        raise path_refused("run", given)
-    return Content(_run_text(given, settings), label="run")
+    if isinstance(document, Text):
+        return Content(_run_text(document.text, settings), document_name(document, "run"), "run")
+    if looks_like_path(document):
+        raise path_refused("run", document)
+    return Content(_run_text(document, settings), label="run")
 
 
 def _run_text(text: str, settings: RequestLimits, field: str = "run") -> str:
@@ -138,49 +140,46 @@ def _run_text(text: str, settings: RequestLimits, field: str = "run") -> str:
     return text.removeprefix("\ufeff")
 
 
-def files_of(given: Mapping[str, str], settings: RequestLimits) -> dict[str, str]:
+def files_of(files: Mapping[str, str], settings: RequestLimits) -> dict[str, str]:
     """Return the texts of the files that a run names."""
-    return {name: _run_text(text, settings, f"files.{name}") for name, text in given.items()}
+    return {name: _run_text(text, settings, f"files.{name}") for name, text in files.items()}
 
 
-def calibration_in(given: Any, settings: RequestLimits) -> Calibration | None:
+def calibration_in(document: Any, settings: RequestLimits) -> Calibration | None:
     """Return the calibration of a request, read from its content; None for the one that ships."""
-    if given is None:
+    if document is None:
         return None
-    field, name = "calibration", ""
-    if isinstance(given, Text):
-        name, given = document_name(given, field), given.text
-    elif isinstance(given, str) and looks_like_path(given):
-        raise path_refused(field, given)
-    if isinstance(given, Mapping):
-        return calibration_of(YamlDocument(dict(given), field), "")
-    return calibration_of(parse_yaml(_text(given, field, settings), name or field), name)
+    return calibration_of(*_yaml_document(document, "calibration", settings))
 
 
-def reference_in(given: Any, files: Mapping[str, str], settings: RequestLimits) -> Any:
+def reference_in(document: Any, files: Mapping[str, str], settings: RequestLimits) -> Any:
     """Return the measured runs of a request as the library takes them; empty where it has none."""
     from planner.solver.calibration.reference import ReferenceContent
 
-    if given is None:
+    if document is None:
         if files:
             detail = "files: texts of the files that a reference names, and there is no reference"
             raise refused("malformed", detail, 422, [Fault(detail, "leave them out", "files")])
         return ""
-    field, name = "reference", ""
-    if isinstance(given, Text):
-        name, given = document_name(given, field), given.text
-    elif isinstance(given, str) and looks_like_path(given):
-        raise path_refused(field, given)
-    if isinstance(given, Mapping):
-        document = YamlDocument(dict(given), field)
-    else:
-        document = parse_yaml(_text(given, field, settings), name or field)
+    content, name = _yaml_document(document, "reference", settings)
     texts = {
         key: Content(_text(text, f"files.{key}", settings), key, f"files.{key}")
         for key, text in files.items()
     }
     check = partial(check_input_limits, settings=settings)
-    return ReferenceContent(document, texts, name, check)
+    return ReferenceContent(content, texts, name, check)
+
+
+def _yaml_document(document: Any, field: str, settings: RequestLimits) -> tuple[YamlDocument, str]:
+    """Return what a field holds, read, and what its text is called; `Refusal` for a path."""
+    name = ""
+    if isinstance(document, Text):
+        name, document = document_name(document, field), document.text
+    elif isinstance(document, str) and looks_like_path(document):
+        raise path_refused(field, document)
+    if isinstance(document, Mapping):
+        return YamlDocument(dict(document), field), name
+    return parse_yaml(_text(document, field, settings), name or field), name
 
 
 def hosts_in(text: str | None) -> tuple[str, ...] | None:

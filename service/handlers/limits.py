@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from service.handlers.problems import Fault, Problem, malformed, refused
+from service.handlers.problems import Fault, Refusal, malformed, refused
 
 if TYPE_CHECKING:
     from planner.solver.options import SolveOptions
@@ -89,20 +89,20 @@ MOST_NUMBER = 10**18
 _ALIAS = re.compile(r"(?:^|[\s,\[{:-])\*[A-Za-z0-9_]", re.MULTILINE)
 
 
-def too_large(what: str, value: float, limit: float, setting: str, fix: str) -> Problem:
+def too_large(what: str, value: float, limit: float, setting: str, fix: str) -> Refusal:
     """Return the refusal of a body or a text: 413."""
     detail = f"{what}: {value:,} is more than {limit:,}"
     return refused("too-large", detail, 413, [Fault(detail, fix, rule="", field=setting)])
 
 
-def too_much(what: str, value: float, limit: float, setting: str, fix: str) -> Problem:
+def too_much(what: str, value: float, limit: float, setting: str, fix: str) -> Refusal:
     """Return the refusal of a question that is too large: 422."""
     detail = f"{what}: {value:,} is more than {limit:,}"
     return refused("too-much-work", detail, 422, [Fault(detail, fix, field=setting)])
 
 
 def json_body(body: bytes | str, settings: RequestLimits = DEFAULTS) -> Any:
-    """Return the JSON value of a body; `Problem` 413 for a large one, 400 for what is no JSON.
+    """Return the JSON value of a body; `Refusal` 413 for a large one, 400 for what is no JSON.
 
     Numbers that are none (NaN, Infinity) and keys that stand twice are refused.
     """
@@ -129,7 +129,7 @@ SMALL_BODY = 16_384
 
 
 def job_request(body: bytes, settings: RequestLimits = DEFAULTS) -> tuple[str, bytes, float]:
-    """Return call, request and time limit (s) of a body for /v1/jobs; `Problem` 400, 413, 422."""
+    """Return call, request and time limit (s) of a body for /v1/jobs; `Refusal` 400, 413, 422."""
     data = json_body(body, settings)
     if not isinstance(data, dict):
         raise refused("malformed", "the body is no JSON object", 400)
@@ -164,7 +164,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def check_data(data: Any, settings: RequestLimits = DEFAULTS) -> None:
-    """Raise `Problem` for plain data that is too deep or large, or holds what JSON has not."""
+    """Raise `Refusal` for plain data that is too deep or large, or holds what JSON has not."""
     n_nodes, waiting = 0, [(data, 0)]
     while waiting:
         value, depth = waiting.pop()
@@ -206,7 +206,7 @@ def _check_text(text: str) -> None:
 
 
 def check_document_text(text: str, field: str, settings: RequestLimits = DEFAULTS) -> None:
-    """Raise `Problem` for the text of a document that is too large, too deep, or all aliases.
+    """Raise `Refusal` for the text of a document that is too large, too deep, or all aliases.
 
     What a reader of another format takes (inventories) may be as large as the body; what is read
     as YAML, which is slow, may not.
@@ -241,7 +241,7 @@ def _is_other_format(text: str) -> bool:
 
 
 def check_option_limits(request: Mapping[str, Any], settings: RequestLimits = DEFAULTS) -> None:
-    """Raise `Problem` for options of a request, documents aside, that are too long or too many."""
+    """Raise `Refusal` for options of a request, documents aside, that are too long or too many."""
     for name, value in request.items():
         if isinstance(value, str) and len(value) > settings.text_chars:
             raise too_large(
@@ -262,7 +262,7 @@ def check_option_limits(request: Mapping[str, Any], settings: RequestLimits = DE
 def check_input_limits(
     model: "ModelInput", cluster: "ClusterInput", settings: RequestLimits = DEFAULTS
 ) -> None:
-    """Raise `Problem` for a model or a cluster beyond what is computed."""
+    """Raise `Refusal` for a model or a cluster beyond what is computed."""
     for pool in cluster.cluster.pools:
         if pool.n_devices > settings.devices:
             fix = "plan for fewer nodes; several pools may each have as many"
@@ -272,7 +272,7 @@ def check_input_limits(
 
 
 def check_model(model: "ModelInput", settings: RequestLimits = DEFAULTS) -> None:
-    """Raise `Problem` for a model or a job beyond what is computed."""
+    """Raise `Refusal` for a model or a job beyond what is computed."""
     shape, job, fix = model.shape, model.job, "is it meant? lower it"
     if job.global_batch > settings.micro_batches:
         raise too_much(

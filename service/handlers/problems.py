@@ -1,6 +1,6 @@
 """What a request is refused with: the exception, and its document after RFC 9457.
 
-Both transports translate `Problem`: REST into `application/problem+json`, gRPC into a status with
+Both transports translate `Refusal`: REST into `application/problem+json`, gRPC into a status with
 details. "Nothing fits" is no problem but an answer with reasons.
 """
 
@@ -63,43 +63,38 @@ class Fault:
         return {name: value for name, value in data.items() if value or name == "message"}
 
 
-class Problem(Exception):
+@dataclass(eq=False, repr=False)
+class Refusal(Exception):
     """A request that is refused: never a trace, always what to change.
 
     `status` is HTTP's: 400 not readable, 413 too large, 422 wrong content, 429 too much at once
     (with `retry_after_s`).
     """
 
-    def __init__(
-        self,
-        status: int,
-        code: str,
-        title: str,
-        detail: str,
-        retry_after_s: float | None = None,
-        errors: Sequence[Fault] = (),
-    ) -> None:
-        super().__init__(detail)
-        self.status = status
-        self.code = code
-        self.title = title
-        self.detail = detail
-        self.retry_after_s = retry_after_s
-        self.errors = tuple(errors)
+    status: int
+    code: str
+    title: str
+    detail: str
+    retry_after_s: float | None = None
+    errors: Sequence[Fault] = ()
+
+    def __post_init__(self) -> None:
+        super().__init__(self.detail)
+        self.errors = tuple(self.errors)
 
     def __reduce__(self) -> tuple[Any, ...]:
         inputs = (self.status, self.code, self.title, self.detail, self.retry_after_s, self.errors)
-        return Problem, inputs  # worker processes send problems back
+        return Refusal, inputs  # worker processes send problems back
 
-    def inside(self, place: str) -> "Problem":
+    def inside(self, place: str) -> "Refusal":
         """Return the problem of a request that holds this one at a field, such as `solve`."""
         errors = [
             x if x.source else replace(x, field=f"{place}.{x.field}" if x.field else place)
             for x in self.errors
         ]
-        return Problem(self.status, self.code, self.title, self.detail, self.retry_after_s, errors)
+        return Refusal(self.status, self.code, self.title, self.detail, self.retry_after_s, errors)
 
-    def at(self, place: Callable[[str], str]) -> "Problem":
+    def at(self, place: Callable[[str], str]) -> "Refusal":
         """Return the problem with the fields of documents that are wrong as a whole.
 
         `place` gives the field of a document by the name that messages have for it.
@@ -110,7 +105,7 @@ class Problem(Exception):
             else x
             for x in self.errors
         ]
-        return Problem(self.status, self.code, self.title, self.detail, self.retry_after_s, errors)
+        return Refusal(self.status, self.code, self.title, self.detail, self.retry_after_s, errors)
 
     def to_json(self, instance: str = "") -> dict[str, Any]:
         """Return the document of RFC 9457; `instance` is the id of the request."""
@@ -130,12 +125,12 @@ class Problem(Exception):
         return out
 
 
-def refused(code: str, detail: str, status: int = 422, errors: Sequence[Fault] = ()) -> Problem:
+def refused(code: str, detail: str, status: int = 422, errors: Sequence[Fault] = ()) -> Refusal:
     """Return a problem with the title of its code."""
-    return Problem(status, code, TITLES[code], detail, errors=errors)
+    return Refusal(status, code, TITLES[code], detail, errors=errors)
 
 
-def malformed(field: str, detail: str, status: int = 400) -> Problem:
+def malformed(field: str, detail: str, status: int = 400) -> Refusal:
     """Return the problem of a field that cannot be read: of a query, a header or a message."""
     return refused("malformed", detail, status, [Fault(detail, field=field)])
 
@@ -144,7 +139,7 @@ MAX_FAULTS = 20
 """Faults that a problem lists; the detail counts the others."""
 
 
-def problem_of(error: PlannerError, fields: Mapping[str, str] = REQUEST_FIELDS) -> Problem:
+def problem_of(error: PlannerError, fields: Mapping[str, str] = REQUEST_FIELDS) -> Refusal:
     """Return the problem that an error of the library is.
 
     `fields` are the fields of the request by the options that say the same: messages name those.

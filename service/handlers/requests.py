@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ValidationError
 
-from service.handlers.problems import Fault, Problem, refused
+from service.handlers.problems import Fault, Refusal, refused
 from service.handlers.schemas import Request
 
 Data = dict[str, Any]
@@ -70,7 +70,7 @@ _KINDS = {
 
 def schema_problem(
     call: str, request: type[Request], error: ValidationError, data: Mapping[str, Any]
-) -> Problem:
+) -> Refusal:
     """Return what is wrong with a request, the fields named."""
     entries: dict[str, list[tuple[str, Any]]] = {}
     for item in error.errors(include_url=False)[:40]:
@@ -116,8 +116,8 @@ def _schema_fault(
         text = f"{', '.join(allowed[:-1])} or {allowed[-1]}"
         return Fault(f"is not {text}", text, field)
     if item["type"] == "extra_forbidden":
-        known = ", ".join(f.alias or n for n, f in request.model_fields.items())
-        return Fault("unknown field", f"fields of {call}: {known}", field)
+        names = ", ".join(f.alias or n for n, f in request.model_fields.items())
+        return Fault("unknown field", f"fields of {call}: {names}", field)
     text = item["msg"].removeprefix("Value error, ")
     message, fix = _WRONG_TYPE.get(item["type"], (text, ""))
     return Fault(message.format(given=item["input"]), fix.format(**item.get("ctx") or {}), field)
@@ -129,7 +129,7 @@ def place_of(source: str, request: BaseModel) -> str:
     Empty where none does: some documents name others, and options are no documents.
     """
 
-    def found(value: Any, path: str) -> str:
+    def path_in(value: Any, path: str) -> str:
         if isinstance(value, BaseModel):
             value = {name: getattr(value, name) for name in type(value).model_fields}
         if not isinstance(value, Mapping):
@@ -139,10 +139,10 @@ def place_of(source: str, request: BaseModel) -> str:
         inner = {key: f"{path}.{key}" if path else str(key) for key in value}
         if source in DOCUMENTS and value.get(source) is not None:
             return inner[source]
-        within = (found(value[k], inner[k]) for k in value if k not in ("result", "spec"))
+        within = (path_in(value[k], inner[k]) for k in value if k not in ("result", "spec"))
         return next(filter(None, within), "")
 
-    return found(request, "")
+    return path_in(request, "")
 
 
 def request_id(name: str, request: Request) -> str:

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 from service.access.admission import overloaded
+from service.access.caller import CallerLeft
 from service.handlers.limits import RequestLimits
-from service.handlers.problems import Problem, refused
-from service.http.exchange import JSON, CallerLeft, HttpExchange, Receive
+from service.handlers.problems import Refusal, refused
+from service.http.exchange import JSON, HttpExchange, Receive
 
 BODY_S = 30.0
 """How long a body may take to arrive."""
@@ -29,7 +30,7 @@ class BodyReader:
     ) -> bytes:
         """Return the body, of `limit_bytes` where less than usual.
 
-        `Problem` 413, 415, 408 or 429 for one that cannot be taken.
+        `Refusal` 413, 415, 408 or 429 for one that cannot be taken.
         """
         operation = exchange.operation
         is_json = operation is not None and operation.request is not None
@@ -39,7 +40,7 @@ class BodyReader:
         coding = exchange.header(b"content-encoding").lower()
         if coding not in ("", "identity"):
             detail = f"Content-Encoding: {coding[:60]!r}; send it as it is"
-            raise Problem(415, "wrong-media-type", "the body is compressed", detail)
+            raise Refusal(415, "wrong-media-type", "the body is compressed", detail)
         maximum = min(limit_bytes or self._settings.body_bytes, self._settings.body_bytes)
         length = exchange.header(b"content-length")
         if length.isdigit() and int(length) > maximum:
@@ -50,7 +51,7 @@ class BodyReader:
                 body = await self._received(exchange, receive, maximum)
         except TimeoutError:
             detail = f"it was not complete after {BODY_S:g} s"
-            raise Problem(408, "slow-body", "the body did not arrive", detail) from None
+            raise Refusal(408, "slow-body", "the body did not arrive", detail) from None
         exchange.cut = False
         if body and is_json and not media:
             raise _no_json(f"send the header Content-Type: {JSON}")
@@ -99,9 +100,9 @@ async def _next_part(receive: Receive) -> tuple[bytes, bool]:
     return message.get("body", b""), not message.get("more_body")
 
 
-def _no_json(detail: str) -> Problem:
-    return Problem(415, "wrong-media-type", "the body is not JSON", detail)
+def _no_json(detail: str) -> Refusal:
+    return Refusal(415, "wrong-media-type", "the body is not JSON", detail)
 
 
-def _too_large(detail: str) -> Problem:
+def _too_large(detail: str) -> Refusal:
     return refused("too-large", f"bytes of the body: {detail}", 413)

@@ -13,7 +13,7 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from service.handlers.limits import DEFAULTS, RequestLimits
-from service.handlers.problems import Problem
+from service.handlers.problems import Refusal
 from service.http.exchange import PROBLEM
 
 HEAD_S = 10.0
@@ -26,9 +26,9 @@ REFUSED_FACTOR = 2
 """Connections that are still answered, with a refusal, as a multiple of those that are served."""
 
 
-def too_many_connections(maximum: int) -> Problem:
+def too_many_connections(maximum: int) -> Refusal:
     """Return the refusal of a request on a connection too many."""
-    return Problem(
+    return Refusal(
         503,
         "too-many-connections",
         "the service has too many connections",
@@ -37,9 +37,9 @@ def too_many_connections(maximum: int) -> Problem:
     )
 
 
-def head_too_large() -> Problem:
+def head_too_large() -> Refusal:
     """Return the refusal of endless headers."""
-    return Problem(
+    return Refusal(
         431,
         "headers-too-large",
         "the headers are too large",
@@ -47,7 +47,7 @@ def head_too_large() -> Problem:
     )
 
 
-def _document(problem: Problem) -> tuple[str, bytes]:
+def _document(problem: Refusal) -> tuple[str, bytes]:
     id = secrets.token_hex(8)
     return id, json.dumps(problem.to_json(id)).encode()
 
@@ -134,7 +134,7 @@ class Connection(HttpToolsProtocol):
         if not self.transport.is_closing():
             self.transport.abort()
 
-    def _refuse(self, problem: Problem) -> None:
+    def _refuse(self, problem: Refusal) -> None:
         """Answer what never became a request, and end the connection."""
         id, content = _document(problem)
         head = (
@@ -151,7 +151,7 @@ class Connection(HttpToolsProtocol):
         await _send(send, head_too_large())
 
 
-async def _send(send: Any, problem: Problem) -> None:
+async def _send(send: Any, problem: Refusal) -> None:
     id, content = _document(problem)
     headers = [
         (b"content-type", PROBLEM.encode()),

@@ -9,7 +9,7 @@ from starlette.responses import Response, StreamingResponse
 
 from service.access.caller import Caller
 from service.engine import Engine
-from service.handlers.problems import Problem, malformed
+from service.handlers.problems import Refusal, malformed
 from service.http.exchange import SSE, HttpExchange
 from service.jobs.records import Event
 
@@ -56,14 +56,14 @@ async def _event_stream(
                 yield b": still here\n\n"
             try:
                 event = waiting.result()
-            except Problem as problem:
+            except Refusal as problem:
                 text = json.dumps(problem.to_json(request_id))
                 yield f"event: problem\ndata: {text}\n\n".encode()
                 return
     finally:
         if waiting is not None and not waiting.done():
             waiting.cancel()
-            with contextlib.suppress(asyncio.CancelledError, Problem):
+            with contextlib.suppress(asyncio.CancelledError, Refusal):
                 await waiting
         if hasattr(events, "aclose"):
             await events.aclose()

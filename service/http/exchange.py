@@ -26,7 +26,7 @@ _SECONDS = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,6})?")
 
 
 @dataclass(frozen=True, slots=True)
-class Parameter:
+class OperationParameter:
     """A parameter of an operation."""
 
     name: str
@@ -54,11 +54,7 @@ class Operation:
     """The call that it makes, where it makes one."""
     role: str = "read"
     """What a caller must be allowed at least; empty where no token is asked for."""
-    parameters: tuple[Parameter, ...] = ()
-
-
-class CallerLeft(Exception):
-    """Nobody waits for the answer any more."""
+    parameters: tuple[OperationParameter, ...] = ()
 
 
 @dataclass(slots=True)

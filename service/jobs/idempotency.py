@@ -4,15 +4,15 @@ from typing import Any
 
 from sqlalchemy import Connection, delete, select, update
 
-from service.handlers.problems import Problem
+from service.handlers.problems import Refusal
 from service.jobs.leases import is_abandoned
 from service.jobs.records import Bounds, Reply
 from service.jobs.store import Store, elapsed_s, has_as_many, insert_once, keep, kept, keys
 
 
-def key_conflict(key: str) -> Problem:
+def key_conflict(key: str) -> Refusal:
     """Return the problem of an idempotency key that came with another body."""
-    return Problem(
+    return Refusal(
         422,
         "key-reused",
         "an idempotency key came with another request",
@@ -20,9 +20,9 @@ def key_conflict(key: str) -> Problem:
     )
 
 
-def key_in_use(key: str) -> Problem:
+def key_in_use(key: str) -> Refusal:
     """Return the problem of an idempotency key whose first request is not answered yet."""
-    return Problem(
+    return Refusal(
         409,
         "key-in-use",
         "the first request with this idempotency key is not answered yet",
@@ -43,7 +43,7 @@ class Keys:
     def claim(self, owner: str, key: str, fingerprint: str, claim: str) -> Reply | None:
         """Take an idempotency key for a call; return the reply where it was answered before.
 
-        `claim` is a `new_claim` of this call. Raises `Problem`: 422 where the key came with
+        `claim` is a `new_claim` of this call. Raises `Refusal`: 422 where the key came with
         another body, 409 while the first request with it is worked on.
         """
 
@@ -78,12 +78,12 @@ class Keys:
         return self.store.write(work)
 
     def _check_keys(self, connection: Connection, owner: str, key: str) -> None:
-        """Raise `Problem` 429 for a new key of an owner who has as many as there may be."""
+        """Raise `Refusal` 429 for a new key of an owner who has as many as there may be."""
         if not has_as_many(connection, keys, owner, self.bounds.keys_per_owner):
             return
         own = select(keys.c.key).where(keys.c.owner == owner, keys.c.key == key)
         if connection.execute(own).first() is None:
-            raise Problem(
+            raise Refusal(
                 429,
                 "too-many-keys",
                 "too many idempotency keys",

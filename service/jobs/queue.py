@@ -29,7 +29,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, Select, delete, func, insert, or_, select, update
 
-from service.handlers.problems import Fault, Problem
+from service.handlers.problems import Fault, Refusal
 from service.jobs.idempotency import Keys, key_conflict, key_in_use
 from service.jobs.leases import Watcher, is_abandoned, is_gone, new_claim, this_process
 from service.jobs.records import (
@@ -122,7 +122,7 @@ class Jobs(Keys):
 
         A request with a complete answer in the store becomes a job that has SUCCEEDED. With a
         `key` that its owner has used for the same `fingerprint`, the job of the first time comes
-        back. Raises `Problem`: 422 for a key used otherwise, 409 for one in use, `JobQueueFull`,
+        back. Raises `Refusal`: 422 for a key used otherwise, 409 for one in use, `JobQueueFull`,
         `StoreFull`, `StoreUnavailable`.
         """
         self.store.check_space()
@@ -339,7 +339,7 @@ class Jobs(Keys):
         payload: bytes | None,
         *,
         complete: bool = True,
-        problem: Problem | None = None,
+        problem: Refusal | None = None,
         unsent: Sequence[Mapping[str, Any]] = (),
     ) -> bool:
         """End a job with its answer, or with the problem that kept it from having one.
@@ -464,7 +464,7 @@ class Jobs(Keys):
             tried, maximum = in_vain, bounds.max_leases
             if tried < maximum:
                 tried, maximum = row.attempts, bounds.max_attempts
-            problem = Problem(
+            problem = Refusal(
                 500,
                 "gave-up",
                 "the job was tried as often as it may be",
@@ -529,7 +529,7 @@ class Jobs(Keys):
     # Reading
 
     def get(self, job_id: str, owner: str | None) -> JobView:
-        """Return a job; `Problem` 404 where it is unknown or another owner's."""
+        """Return a job; `Refusal` 404 where it is unknown or another owner's."""
         return self.store.read(lambda connection: self._view_of(connection, job_id, owner))
 
     def _view_of(self, connection: Connection, job_id: str, owner: str | None) -> JobView:
@@ -591,7 +591,7 @@ class Jobs(Keys):
     def result(self, job_id: str, owner: str | None) -> tuple[JobView, bytes]:
         """Return a job and the bytes of its answer.
 
-        Raises `Problem`: 404 unknown, 409 not finished or cancelled, 410 expired, and the job's
+        Raises `Refusal`: 404 unknown, 409 not finished or cancelled, 410 expired, and the job's
         own problem where it failed.
         """
 
@@ -606,7 +606,7 @@ class Jobs(Keys):
             raise problem_from_json(view.problem)
         if view.is_final and view.state is not State.CANCELLED:
             raise _expired()
-        raise Problem(
+        raise Refusal(
             409,
             "no-result",
             "the job has no result",
@@ -619,7 +619,7 @@ class Jobs(Keys):
     ) -> tuple[JobView, KeptRows]:
         """Return a job without an answer, and its kept rows from number `first` on.
 
-        They stand in the order in which they came, so that more only follow. Raises `Problem`:
+        They stand in the order in which they came, so that more only follow. Raises `Refusal`:
         404 unknown, 409 has its answer, 410 expired.
         """
 
@@ -628,7 +628,7 @@ class Jobs(Keys):
             if view.state is State.EXPIRED:
                 raise _expired()
             if view.state is State.SUCCEEDED:
-                raise Problem(
+                raise Refusal(
                     409,
                     "has-result",
                     "the job has its answer",
@@ -715,16 +715,16 @@ class Jobs(Keys):
 
 
 def cursor_number(cursor: str) -> int:
-    """Return the number in a cursor; `Problem` 400 for one that this service did not give."""
+    """Return the number in a cursor; `Refusal` 400 for one that this service did not give."""
     if not (cursor.isascii() and cursor.isdigit() and len(cursor) < 19):
         detail = "pass the cursor that came with the page before, or none"
         fault = Fault("is the cursor of no page", detail, "cursor")
-        raise Problem(400, "bad-cursor", "there is no such page", detail, errors=[fault])
+        raise Refusal(400, "bad-cursor", "there is no such page", detail, errors=[fault])
     return int(cursor)
 
 
-def _expired() -> Problem:
-    return Problem(410, "expired", "the result has expired", "submit the request again")
+def _expired() -> Refusal:
+    return Refusal(410, "expired", "the result has expired", "submit the request again")
 
 
 def _held(lease: Lease) -> tuple[Any, ...]:

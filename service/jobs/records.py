@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from service.handlers.problems import Fault, Problem
+from service.handlers.problems import Fault, Refusal
 
 
 class State(StrEnum):
@@ -182,7 +182,7 @@ class Reply:
     etag: str
 
 
-class JobQueueFull(Problem):
+class JobQueueFull(Refusal):
     """Too many jobs wait; the engine adds when to come back."""
 
     def __init__(self, detail: str) -> None:
@@ -192,15 +192,15 @@ class JobQueueFull(Problem):
         return JobQueueFull, (self.detail,)
 
 
-def no_such_job(job_id: str) -> Problem:
+def no_such_job(job_id: str) -> Refusal:
     """Return the problem of an id that is unknown, or another owner's."""
-    return Problem(404, "unknown-job", "there is no such job", f"no job {job_id[:40]!r} of yours")
+    return Refusal(404, "unknown-job", "there is no such job", f"no job {job_id[:40]!r} of yours")
 
 
-def problem_from_json(data: Mapping[str, Any]) -> Problem:
-    """Return the problem that `Problem.to_json` wrote."""
+def problem_from_json(data: Mapping[str, Any]) -> Refusal:
+    """Return the problem that `Refusal.to_json` wrote."""
     errors = [Fault(**fault) for fault in data.get("errors", ())]
-    return Problem(
+    return Refusal(
         data["status"],
         data["code"],
         data["title"],

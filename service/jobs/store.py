@@ -48,7 +48,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from service.handlers.problems import Problem
+from service.handlers.problems import Refusal
 
 Found = TypeVar("Found")
 
@@ -183,7 +183,7 @@ class StoreError(RuntimeError):
         self.fix = fix
 
 
-class StoreFull(Problem):
+class StoreFull(Refusal):
     """There is no space left to write."""
 
     def __init__(self, detail: str) -> None:
@@ -199,7 +199,7 @@ class StoreFull(Problem):
         return StoreFull, (self.detail.removesuffix("; nothing was accepted"),)
 
 
-class StoreUnavailable(Problem):
+class StoreUnavailable(Refusal):
     """The database does not answer."""
 
     def __init__(self, detail: str) -> None:

@@ -21,7 +21,7 @@ from typing import Any, Protocol, TypeVar
 from service.access.admission import SMOOTHING
 from service.handlers.limits import RequestLimits
 from service.handlers.partial_results import KeptRow, Rows, packed_rows
-from service.handlers.problems import Problem
+from service.handlers.problems import Refusal
 from service.jobs.queue import Jobs
 from service.jobs.records import Lease, RowBatch
 from service.jobs.store import StoreFull, StoreUnavailable
@@ -74,7 +74,7 @@ class RowKeeper:
         return bool(self._came or self._batches)
 
     def store(self) -> bool:
-        """Store what has come; tell whether the lease still holds. `Problem` of the store."""
+        """Store what has come; tell whether the lease still holds. `Refusal` of the store."""
         with self._storing:
             self._pack()
             while self._batches:
@@ -204,7 +204,7 @@ class JobWork:
                     self._tell_watchers()
                     await self._work_on(lease)
                     continue
-            except Problem as problem:
+            except Refusal as problem:
                 log.warning("the job loop waits: %s", problem.detail)
             except Exception:
                 log.exception("a defect in the job loop")
@@ -230,7 +230,7 @@ class JobWork:
                 return
             failure = None if task.cancelled() else task.exception()
             if task.cancelled() or failure:
-                with contextlib.suppress(Problem):  # else they are computed again
+                with contextlib.suppress(Refusal):  # else they are computed again
                     await self._in_store(rows.store)
             if task.cancelled():
                 await self._in_store(self._jobs.give_back, lease)
@@ -242,12 +242,12 @@ class JobWork:
             if failure is None:
                 outcome = task.result()
                 payload, complete = outcome.payload, outcome.complete
-            elif isinstance(failure, Problem):
+            elif isinstance(failure, Refusal):
                 problem = failure
             else:
                 log.error("a defect in a job", exc_info=failure)
                 detail = f"{type(failure).__name__}: please report it"
-                problem = Problem(500, "defect", "a defect of planner", detail)
+                problem = Refusal(500, "defect", "a defect of planner", detail)
             unsent, run.progress = [run.progress] if run.progress else [], None
             won = await self._stored(
                 run,
@@ -315,7 +315,7 @@ class JobWork:
             due = self._due(time.monotonic())
             try:
                 still_leased = await self._in_store(self._jobs.beat, due)
-            except Problem as problem:
+            except Refusal as problem:
                 log.warning("heartbeats are late: %s", problem.detail)
                 for run in self._runs.values():
                     run.beaten_s = 0.0
@@ -354,7 +354,7 @@ class JobWork:
             for run in [run for run in self._runs.values() if run.rows.waits and not run.lost]:
                 try:
                     await self._in_store(run.rows.store)
-                except Problem as problem:
+                except Refusal as problem:
                     log.warning("rows of a job wait for the store: %s", problem.detail)
                     await asyncio.sleep(self._options.lease_s / 3)
                 except Exception:
@@ -372,7 +372,7 @@ class JobWork:
                 if time.monotonic() - cleaned_s >= self._options.clean_up_s:
                     cleaned_s = time.monotonic()
                     await self._in_store(self._jobs.clean_up)
-            except Problem as problem:
+            except Refusal as problem:
                 log.warning("the store is not looked after: %s", problem.detail)
             except Exception:
                 log.exception("a defect in looking after the store")

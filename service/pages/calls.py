@@ -7,14 +7,14 @@ package states them as `PAGE_CALLS`.
 from service.handlers.calls import CALLS as PUBLIC
 from service.handlers.calls import (
     PAGE_CALLS,
-    RunningCall,
     ServiceCall,
     answer,
     dumps,
     is_complete,
-    measure,
     read_request,
+    request_size,
 )
+from service.handlers.running_call import RunningCall
 from service.pages.routes import modules
 
 __all__ = [
@@ -25,8 +25,8 @@ __all__ = [
     "answer",
     "dumps",
     "is_complete",
-    "measure",
     "read_request",
+    "request_size",
 ]
 
 PAGE_CALLS.update(

@@ -11,11 +11,13 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from planner.errors import PlannerError, SpecError
+from planner.solver.request import SolveRequest, override_pairs
 from service.handlers import schemas
-from service.handlers.calls import PAGE_PREFIX, RunningCall, ServiceCall, changes_of
+from service.handlers.calls import PAGE_PREFIX, ServiceCall
 from service.handlers.documents import content_of
 from service.handlers.limits import check_input_limits
-from service.handlers.problems import Fault, Problem
+from service.handlers.problems import Fault, Refusal
+from service.handlers.running_call import RunningCall
 from service.pages.form_fields import OPTION_FIELDS, AxisWord, axis_words, options_given
 from service.pages.question import question_options_of
 
@@ -42,7 +44,7 @@ _AXIS_OPTION = re.compile(r"--(pin|only|max|set) (\S+)")
 _OPTION = re.compile(r"--([a-z-]+)")
 
 
-class FormRequest(schemas.Request):
+class FormBody(schemas.Request):
     """Fields of the form, as they were typed, with the documents that they are about."""
 
     model: schemas.Document | None = None
@@ -78,7 +80,7 @@ def form_words(text: str) -> str:
     return _OPTION.sub(lambda match: LABELS.get(match[1], match[0]), text)
 
 
-def _check_form(request: FormRequest, running: RunningCall) -> Data:
+def _check_form(request: FormBody, running: RunningCall) -> Data:
     fields = {name: request.fields.get(name, "").strip() for name in OPTION_FIELDS}
     fields["set"] = "\n".join(request.changes)
     axes, faults = axis_words(fields)
@@ -106,7 +108,6 @@ def _check_form(request: FormRequest, running: RunningCall) -> Data:
 
 def _alone(fields: Mapping[str, str], axes: list[AxisWord]) -> list[Fault]:
     """Return what is wrong with fields whatever stands in the others."""
-    from planner.solver.request import SolveRequest
 
     def goal(name: str) -> None:
         goals = question_options_of({name: (fields[name],)})
@@ -132,7 +133,7 @@ def _alone(fields: Mapping[str, str], axes: list[AxisWord]) -> list[Fault]:
     return [fault for field, look in looks for fault in _tried(look, [], field)]
 
 
-def _inputs(request: FormRequest, running: RunningCall) -> tuple[Any, list[Fault]]:
+def _inputs(request: FormBody, running: RunningCall) -> tuple[Any, list[Fault]]:
     """Return model and cluster with their changed fields, None without both, and what is wrong.
 
     Of documents that are wrong themselves nothing is said: their own check does. Lines that are
@@ -149,7 +150,7 @@ def _inputs(request: FormRequest, running: RunningCall) -> tuple[Any, list[Fault
             return None, []
         try:
             read.append(content_of(document, kind, kind, running.settings))  # type: ignore[arg-type]
-        except (Problem, PlannerError):
+        except (Refusal, PlannerError):
             return None, []
     try:
         inputs = read_inputs(read[0], read[1])
@@ -158,9 +159,9 @@ def _inputs(request: FormRequest, running: RunningCall) -> tuple[Any, list[Fault
     if not lines:
         return inputs, []
     try:
-        changes = changes_of(question_options_of({"set": lines})["set"])
+        changes = override_pairs(question_options_of({"set": lines})["set"])
         return read_inputs(read[0], read[1], changes), []
-    except (PlannerError, Problem) as error:
+    except (PlannerError, Refusal) as error:
         return None, _faults_of(error, [], "set")
 
 
@@ -168,7 +169,6 @@ def _begin(inputs: Any, request: Data, running: RunningCall) -> None:
     """Do what a search does before it searches; without inputs what it does with options."""
     from planner.solver.problem import searched_problem
     from planner.solver.recipes import asked_recipes, with_open_recipes, with_recipe
-    from planner.solver.request import SolveRequest
     from planner.solver.scenarios import variants_of
     from planner.solver.unsupported import check_options
 
@@ -194,15 +194,15 @@ def _tried(work: Callable[[], object], axes: list[AxisWord], field: str = "") ->
     """Return the faults that some work ends with; of no named field, by what they say."""
     try:
         work()
-    except (Problem, PlannerError) as error:
+    except (Refusal, PlannerError) as error:
         return _faults_of(error, axes, field)
     return []
 
 
 def _faults_of(
-    error: "Problem | PlannerError", axes: list[AxisWord], field: str = ""
+    error: Refusal | PlannerError, axes: list[AxisWord], field: str = ""
 ) -> list[Fault]:
-    if isinstance(error, Problem):
+    if isinstance(error, Refusal):
         faults = error.errors or (Fault(error.detail),)
         return [
             Fault(x.message, x.fix, field or _field_of(x.message, x.field, axes)) for x in faults
@@ -238,7 +238,7 @@ def _field_of(message: str, name: str, axes: list[AxisWord]) -> str:
 PAGE_CALLS = {
     FORM_CALL: ServiceCall(
         FORM_CALL,
-        FormRequest,
+        FormBody,
         FormAnswer,
         "read",
         "small",

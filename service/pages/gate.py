@@ -23,7 +23,7 @@ from service.access.auth import Auth, unauthenticated
 from service.access.caller import Caller
 from service.engine import Engine
 from service.handlers.limits import RequestLimits
-from service.handlers.problems import Problem, refused
+from service.handlers.problems import Refusal, refused
 from service.http.bodies import BodyReader
 from service.http.events import watch_job
 from service.http.exchange import HttpExchange, Receive, Scope, Send
@@ -111,7 +111,7 @@ class Pages:
     async def answer(
         self, exchange: HttpExchange, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        """Answer a request for a page; raises `Problem`."""
+        """Answer a request for a page; raises `Refusal`."""
         method, path = scope["method"], scope["path"]
         if path in ("/", "/ui/") and method in ("GET", "HEAD"):
             return await _redirect(f"{self.root}/ui", 307)(scope, receive, send)
@@ -139,21 +139,21 @@ class Pages:
         content = page.content.encode() if isinstance(page.content, str) else page.content
         await Response(content, page.status, headers, page.media)(scope, receive, send)
 
-    def problem(self, problem: Problem, exchange: HttpExchange, path: str) -> Page:
+    def problem(self, problem: Refusal, exchange: HttpExchange, path: str) -> Page:
         """Return a refusal as a page; for 401 it asks for the token."""
         visit = self._visit(exchange, path, {}, exchange.caller or Caller("", "read"))
         status = problem.status
         if status == 401:
             target = exchange.next or "/ui"
             return Page(render_page(visit, "login.html.j2", problem=problem, next=target), status)
-        with contextlib.suppress(Problem):  # so that the question can be changed
+        with contextlib.suppress(Refusal):  # so that the question can be changed
             visit.query = read_query((exchange.next or "").partition("?")[2].encode("latin-1"))
         return Page(render_page(visit, "problem.html.j2", problem=problem), status)
 
     # Who asks
 
     def _is_of_another_site(self, exchange: HttpExchange, method: str) -> bool:
-        """Tell whether a link of another site was followed; `Problem` 403 for what is worse."""
+        """Tell whether a link of another site was followed; `Refusal` 403 for what is worse."""
         if exchange.header(b"sec-fetch-site") not in ("cross-site", "same-site"):
             return False
         opened = exchange.header(b"sec-fetch-mode") == "navigate"
@@ -163,7 +163,7 @@ class Pages:
             and (exchange.header(b"sec-fetch-dest") == "document")
         ):
             return True
-        raise Problem(
+        raise Refusal(
             403,
             "cross-origin",
             "pages of other origins may not ask",
@@ -184,7 +184,7 @@ class Pages:
         if method in ("GET", "HEAD") or exchange.header(b"origin"):
             return  # the gate has compared the origin
         if exchange.header(b"sec-fetch-site") != "same-origin":
-            raise Problem(
+            raise Refusal(
                 403,
                 "cross-origin",
                 "this form came from nowhere",
@@ -251,7 +251,7 @@ class Pages:
         elif kind == "application/json":
             visit.body = body
         else:
-            raise Problem(
+            raise Refusal(
                 415, "wrong-media-type", "the body is no form", f"Content-Type: {kind[:60]!r}"
             )
         return await self._run("POST", visit)
@@ -298,16 +298,16 @@ def wants_html(headers: Mapping[bytes, bytes]) -> bool:
     return b"text/html" in headers.get(b"accept", b"")
 
 
-def no_such_page(path: str) -> Problem:
+def no_such_page(path: str) -> Refusal:
     """Return the problem of an address without a page."""
-    return Problem(404, "unknown-path", "there is no such page", f"nothing is at {path[:80]}")
+    return Refusal(404, "unknown-path", "there is no such page", f"nothing is at {path[:80]}")
 
 
-def wrong_method(method: str, path: str) -> Problem:
+def wrong_method(method: str, path: str) -> Refusal:
     """Return the problem of a method that a page does not answer."""
     methods = routes.methods_of(path) or ["GET"]
     detail = f"{method[:20]} is not for {path[:80]}: {', '.join(methods)}"
-    return Problem(405, "wrong-method", "the method is not for this page", detail)
+    return Refusal(405, "wrong-method", "the method is not for this page", detail)
 
 
 def cookies(exchange: HttpExchange) -> dict[str, str]:
@@ -331,7 +331,7 @@ async def _soon(n_bytes: int, work: Callable[..., Found], *args: Any) -> Found:
 
 
 def multipart(body: bytes, media: str) -> tuple[dict[str, tuple[str, ...]], dict[str, Upload]]:
-    """Return fields and files of a form; `Problem` 400.
+    """Return fields and files of a form; `Refusal` 400.
 
     The body is cut at its boundary (RFC 7578), in a time in proportion to its size. A parser of
     mail reads line by line, and follows forms in forms as deep as a caller likes.
@@ -399,7 +399,7 @@ def working_page(visit: Visit, working: Working) -> Page:
     status = 200 if job.state in (State.PENDING, State.RUNNING) else 409
     try:
         request = visit.question()
-    except Problem:
+    except Refusal:
         request = None
     name = " on ".join(title_of(request)) if request else ""
     text = render_page(

@@ -17,7 +17,7 @@ from typing import Any
 
 from service.handlers.calls import MOST_PAGE_TOP, read_request
 from service.handlers.limits import RequestLimits, json_body
-from service.handlers.problems import Fault, Problem, refused
+from service.handlers.problems import Fault, Refusal, refused
 
 Data = dict[str, Any]
 Query = Mapping[str, tuple[str, ...]]
@@ -51,7 +51,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 def question_of(query: Query, settings: RequestLimits) -> Data | None:
     """Return the solve request of an address, `top` included; None where it asks nothing.
 
-    Raises `Problem` for what is no question. Names and values are looked at by the call.
+    Raises `Refusal` for what is no question. Names and values are looked at by the call.
     """
     if "q" in query:
         request = unpacked(query["q"][-1], settings)
@@ -113,10 +113,10 @@ def question_options_of(query: Query) -> Data:
     return request
 
 
-def query_of(request: Mapping[str, Any]) -> dict[str, list[str]]:
+def question_query(request: Mapping[str, Any]) -> dict[str, list[str]]:
     """Return the parameters of a solve request: names where it holds only those, else `q`.
 
-    The inverse of `question_of`; `Problem` 413 for texts that no address holds.
+    The inverse of `question_of`; `Refusal` 413 for texts that no address holds.
     """
     rest = {key: value for key, value in request.items() if value not in (None, "", 0, [], {})}
     top = rest.pop("top", TOP)
@@ -143,7 +143,7 @@ def query_of(request: Mapping[str, Any]) -> dict[str, list[str]]:
 
 
 def packed_question(request: Mapping[str, Any]) -> str:
-    """Return a request as a word that addresses may hold; `Problem` 413 where it is too long."""
+    """Return a request as a word that addresses may hold; `Refusal` 413 where it is too long."""
     data = json.dumps(request, separators=(",", ":"), ensure_ascii=False).encode()
     text = base64.urlsafe_b64encode(zlib.compress(data, 9)).decode().rstrip("=")
     if len(text) > MOST_PACKED_CHARS or len(data) > MOST_UNPACKED_BYTES:
@@ -154,7 +154,7 @@ def packed_question(request: Mapping[str, Any]) -> str:
 
 
 def unpacked(text: str, settings: RequestLimits) -> Data:
-    """Return the request of a word; `Problem` 400, 422 where it holds none, 413."""
+    """Return the request of a word; `Refusal` 400, 422 where it holds none, 413."""
     if len(text) > MOST_PACKED_CHARS:
         raise refused("too-large", f"q: more than {MOST_PACKED_CHARS:,} characters", 413)
     try:
@@ -191,7 +191,7 @@ def pairs_of(items: tuple[str, ...], name: str) -> list[tuple[str, str]]:
 
 
 def _once(pairs: list[tuple[str, str]], name: str, verb: str, by: str) -> dict[str, str]:
-    """Return pairs by axis; `Problem` 422 where an axis has two values."""
+    """Return pairs by axis; `Refusal` 422 where an axis has two values."""
     entries: dict[str, str] = {}
     for axis, value in pairs:
         if entries.setdefault(axis, value) != value:
@@ -218,7 +218,7 @@ def name_of(document: Any, kind: str) -> str:
     return text if "\n" not in text and len(text) <= 100 else f"your {kind}"
 
 
-def _wrong(name: str, text: str, form: str) -> Problem:
+def _wrong(name: str, text: str, form: str) -> Refusal:
     detail = f"{name}: {text[:80]!r} is not {form}"
     return refused("malformed", detail, 422, [Fault(detail, "", name)])
 

@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, urlencode
 from service.access.caller import Caller
 from service.engine import Engine, cache_key, request_body
 from service.handlers.limits import RequestLimits, check_data, json_body
-from service.handlers.problems import Problem, refused
+from service.handlers.problems import Refusal, refused
 from service.jobs.records import JobView, State
 from service.pages.question import question_of, title_of
 
@@ -53,7 +53,7 @@ class Working(Exception):
 
 
 def read_query(raw: bytes) -> dict[str, tuple[str, ...]]:
-    """Return the parameters of an address in order; `Problem` 400."""
+    """Return the parameters of an address in order; `Refusal` 400."""
     if len(raw) > MOST_ADDRESS_CHARS:
         detail = f"the address has more than {MOST_ADDRESS_CHARS:,} characters"
         raise refused("malformed", detail, 400)
@@ -61,7 +61,7 @@ def read_query(raw: bytes) -> dict[str, tuple[str, ...]]:
 
 
 def fields_of(raw: bytes) -> dict[str, tuple[str, ...]]:
-    """Return urlencoded fields by name, the values of each in order; `Problem` 400."""
+    """Return urlencoded fields by name, the values of each in order; `Refusal` 400."""
     try:
         pairs = parse_qsl(
             raw.decode("ascii"),
@@ -132,11 +132,11 @@ class Visit:
         return self.url(self.path, {**self.query, **changed})
 
     def question(self) -> Data | None:
-        """Return the solve request of the address, None where it has none; `Problem` 400, 422."""
+        """Return the solve request of the address, None where it has none; `Refusal` 400, 422."""
         return question_of(self.query, self.settings)
 
     async def json(self) -> Data:
-        """Return the object that a script has sent; `Problem` 400, 413.
+        """Return the object that a script has sent; `Refusal` 400, 413.
 
         Much of it is read beside the event loop.
         """
@@ -145,9 +145,9 @@ class Visit:
         return await asyncio.to_thread(object_of, self.body, self.settings)
 
     async def ask(self, name: str, request: Mapping[str, Any]) -> Data:
-        """Return the answer of a call, however long it takes; `Problem` for everything refused."""
+        """Return the answer of a call, however long it takes; `Refusal` for everything refused."""
         answer = await self.engine.call(name, request_body(request), self.caller)
-        return await parsed(answer.payload)
+        return await answer_data(answer.payload)
 
     async def ask_patiently(self, name: str, request: Mapping[str, Any]) -> Data:
         """Return the answer of a call; where it takes long, `Working` with a job that finds it.
@@ -158,16 +158,16 @@ class Visit:
         body = request_body(request)
         result = self.engine.cached(name, body, self.caller)
         if result is not None:
-            return await parsed(result.payload)
+            return await answer_data(result.payload)
         key = f"page-{cache_key(name, body).hex()}-{self.get('try')[:9]}"
         if key not in self.waiting:
             try:
                 async with asyncio.timeout(PATIENCE_S):
                     answer = await self.engine.call(name, body, self.caller)
-                return await parsed(answer.payload)
+                return await answer_data(answer.payload)
             except TimeoutError:
                 pass
-            except Problem as problem:
+            except Refusal as problem:
                 if problem.code != "needs-job":
                     raise
         job = await self.engine.submit(name, body, self.caller, key)
@@ -181,11 +181,11 @@ class Visit:
                 self.waiting.pop(next(iter(self.waiting)))
             raise Working(job)
         answer = await self.engine.result(job.job_id, self.caller)
-        return await parsed(answer.payload)
+        return await answer_data(answer.payload)
 
 
 def object_of(body: bytes, settings: RequestLimits) -> Data:
-    """Return the JSON object of a body, within the limits; `Problem` 400, 413."""
+    """Return the JSON object of a body, within the limits; `Refusal` 400, 413."""
     data = json_body(body or b"{}", settings)
     if not isinstance(data, dict):
         raise refused("malformed", "the body is no JSON object", 400)
@@ -193,7 +193,7 @@ def object_of(body: bytes, settings: RequestLimits) -> Data:
     return data
 
 
-async def parsed(payload: bytes) -> Data:
+async def answer_data(payload: bytes) -> Data:
     """Return an answer of the engine as data; a large one is read beside the event loop."""
     if len(payload) < LARGE_BYTES:
         result: Data = json.loads(payload)

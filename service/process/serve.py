@@ -22,7 +22,7 @@ import uvicorn
 from planner.errors import UsageError
 from service.access.auth import Auth, check_exposure, is_loopback, tokens_of
 from service.engine import Engine
-from service.handlers.problems import Problem
+from service.handlers.problems import Refusal
 from service.http.connections import connection_class
 from service.jobs.store import Store, StoreError, data_folder, database_url
 from service.rest.application import Rest
@@ -111,7 +111,7 @@ def open_store(serving: Serving) -> Store:
         return Store(url, reserve_bytes=RESERVE_BYTES)
     except StoreError as error:
         raise UsageError(str(error), error.fix) from None
-    except Problem as problem:
+    except Refusal as problem:
         reason = str(getattr(problem.__cause__, "orig", "") or problem.detail).splitlines()[0]
         raise UsageError(reason, "start the database, or name another one") from None
 
@@ -350,7 +350,7 @@ async def check_setup(serving: Serving, say: Callable[[str], None]) -> None:
         say(f"store: {store.name}")
         await _check_worker(serving, store)
         say(f"workers: {serving.options.workers}, one has answered a question")
-    except Problem as problem:
+    except Refusal as problem:
         raise UsageError(f"{problem.title}: {problem.detail}", "see the logs above") from None
     finally:
         store.close()

@@ -23,13 +23,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from service.access.auth import Auth
+from service.access.caller import CallerLeft
 from service.engine import Engine
 from service.handlers.limits import DEFAULTS, RequestLimits
-from service.handlers.problems import Problem, refused
+from service.handlers.problems import Refusal, refused
 from service.http.bodies import BodyReader
 from service.http.exchange import (
     PROBLEM,
-    CallerLeft,
     HttpExchange,
     Message,
     Receive,
@@ -148,7 +148,7 @@ class Rest:
 
         try:
             await self._admitted(exchange, scope, receive, counted)
-        except Problem as problem:
+        except Refusal as problem:
             await self._refuse(exchange, problem, scope, receive, counted)
         except CallerLeft:
             exchange.fields["code"] = "caller-left"
@@ -159,7 +159,7 @@ class Rest:
             await self._refuse(exchange, defect(error), scope, receive, counted)
 
     async def _refuse(
-        self, exchange: HttpExchange, problem: Problem, scope: Scope, receive: Receive, send: Send
+        self, exchange: HttpExchange, problem: Refusal, scope: Scope, receive: Receive, send: Send
     ) -> None:
         if exchange.status:
             log.warning("refused after the answer had begun: %s", problem.detail)
@@ -200,11 +200,11 @@ class Rest:
             name = re.sub(r":\d*$", "", host).lower()
             if name not in self._only_hosts:
                 detail = f"Host: {host[:60]!r} is none of {', '.join(sorted(self._only_hosts))}"
-                raise Problem(421, "wrong-host", "this service is not called so", detail)
+                raise Refusal(421, "wrong-host", "this service is not called so", detail)
         origin = exchange.header(b"origin")
         if origin and method not in ("GET", "HEAD") and origin.partition("://")[2] != host:
             detail = f"Origin: {origin[:60]!r} is not this service"
-            raise Problem(403, "cross-origin", "pages of other origins may not ask", detail)
+            raise Refusal(403, "cross-origin", "pages of other origins may not ask", detail)
 
     async def _from_memory(self, exchange: HttpExchange, call: str, send: Send) -> bool:
         """Answer a question whose very bytes were answered before; tell whether that was so."""
@@ -258,7 +258,7 @@ class Rest:
                 **exchange.fields,
             )
 
-    def _problem(self, problem: Problem, exchange: HttpExchange, path: str) -> Response:
+    def _problem(self, problem: Refusal, exchange: HttpExchange, path: str) -> Response:
         headers = {"cache-control": "no-store"}
         if problem.retry_after_s is not None:
             headers["retry-after"] = str(max(1, math.ceil(problem.retry_after_s)))
@@ -278,7 +278,7 @@ class Rest:
         """Return the routes of all operations."""
 
         async def refused_by_endpoint(request: Request, error: Exception) -> Response:
-            assert isinstance(error, Problem)
+            assert isinstance(error, Refusal)
             exchange: HttpExchange = request.scope["planner"]
             exchange.fields["code"] = error.code
             return self._problem(error, exchange, request.scope["path"])
@@ -293,7 +293,7 @@ class Rest:
         ]
         app = Starlette(
             routes=routes,
-            exception_handlers={Problem: refused_by_endpoint, HTTPException: unrouted},
+            exception_handlers={Refusal: refused_by_endpoint, HTTPException: unrouted},
         )
         app.router.redirect_slashes = False
         return app

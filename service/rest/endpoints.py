@@ -12,11 +12,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 import planner
-from service.engine import CallAnswer, Engine
+from service.access.caller import CallerLeft
+from service.engine import CallAnswer, CallTerms, Engine
 from service.handlers.calls import CALLS
-from service.handlers.problems import Problem, malformed, refused
+from service.handlers.problems import Refusal, malformed, refused
 from service.http.events import watch_job
-from service.http.exchange import CallerLeft, HttpExchange, Operation, wait_s, wants_job
+from service.http.exchange import HttpExchange, Operation, wait_s, wants_job
 from service.jobs.records import JobView, State
 from service.rest.openapi import openapi_text
 from service.rest.operations import FACTS
@@ -28,7 +29,7 @@ from service.rest.responses import (
     json_response,
     query_flag,
     query_limit,
-    query_of,
+    request_query,
     while_connected,
 )
 from service.telemetry.metrics import CONTENT_TYPE, Metrics
@@ -47,7 +48,7 @@ class Endpoints:
 
     def __init__(self, engine: Engine, metrics: Metrics, root: str) -> None:
         self._engine, self._metrics, self._root = engine, metrics, root
-        self._ready: tuple[float, Problem | None] = (-math.inf, None)
+        self._ready: tuple[float, Refusal | None] = (-math.inf, None)
         self._readiness: asyncio.Task[None] | None = None
         self._functions: Mapping[str, Endpoint] = {
             "submitJob": self._submit_job,
@@ -74,17 +75,17 @@ class Endpoints:
         name = exchange.operation.call
         body: bytes | dict[str, str] = exchange.body
         if name in FACTS:
-            value = query_of(request).get(FACTS[name], "")
+            value = request_query(request).get(FACTS[name], "")
             body = {FACTS[name]: value} if value else {}
         key = exchange.header(b"idempotency-key")
         prefer = exchange.header(b"prefer")
         may_be_job = 202 in exchange.operation.answers
         if may_be_job and (CALLS[name].size == "large" or wants_job(prefer)):
             return self._accepted(exchange, await self._engine.submit(name, body, caller, key))
-        work = self._engine.call(name, body, caller, wait_s(prefer), key)
+        work = self._engine.call(name, body, caller, CallTerms(wait_s(prefer), key))
         try:
             answer = await while_connected(request, work)
-        except Problem as problem:
+        except Refusal as problem:
             if problem.code != "needs-job" or not may_be_job:
                 raise
             return self._accepted(exchange, await self._engine.submit(name, body, caller, key))
@@ -109,7 +110,7 @@ class Endpoints:
     async def _list_jobs(self, request: Request) -> Response:
         """Return a page of the caller's jobs."""
         _, caller = exchange_of(request)
-        query = query_of(request)
+        query = request_query(request)
         state = query.get("state", "")
         if state and state not in State.__members__:
             raise malformed("state", f"state: one of {', '.join(State)}")
@@ -132,7 +133,7 @@ class Endpoints:
         """Return the answer of a job, or a page of it."""
         exchange, _ = exchange_of(request)
         job_id, caller = job_of(request)
-        query = query_of(request)
+        query = request_query(request)
         so_far = query_flag(query, "so_far")
         if so_far or "limit" in query or "cursor" in query:
             answer = await self._engine.result_page(
@@ -172,7 +173,7 @@ class Endpoints:
         problem = None
         try:
             await self._engine.ready()
-        except Problem as refusal:
+        except Refusal as refusal:
             problem = refusal
         finally:
             self._readiness = None
@@ -187,7 +188,7 @@ class Endpoints:
         return answer_response(request.scope["planner"], self._document)
 
 
-def defect(error: Exception) -> Problem:
+def defect(error: Exception) -> Refusal:
     """Return the problem that a defect is, without its trace."""
     detail = f"{type(error).__name__}: please report it with the request id"
     return refused("defect", detail, 500)
@@ -199,7 +200,7 @@ def _guarded(function: Endpoint) -> Endpoint:
     async def endpoint(request: Request) -> Response:
         try:
             return await function(request)
-        except Problem:
+        except Refusal:
             raise
         except CallerLeft:
             return Response(None, CLIENT_LEFT)

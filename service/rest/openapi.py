@@ -1,7 +1,8 @@
 """The OpenAPI 3.1 document of the REST transport.
 
 It is made of `service.rest.operations.OPERATIONS`, from which the routes come too, and of the
-pydantic models of `service.handlers.schemas`. `scripts/openapi` writes it to docs/openapi.json.
+pydantic models of `service.handlers.schemas` and `service.handlers.answers`. `scripts/openapi`
+writes it to docs/openapi.json.
 """
 
 import json
@@ -9,9 +10,9 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import BaseModel
-from pydantic.json_schema import models_json_schema
+from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
-from service.handlers import schemas
+from service.handlers import answers, schemas
 from service.http.exchange import JSON, PROBLEM, SSE, TEXT, Operation
 from service.rest.operations import OPERATIONS, TAGS
 
@@ -51,6 +52,22 @@ _PROBLEMS = {
 _RETRIED = (429, 503)
 
 
+_TITLES = {
+    model.__name__: str(model.model_config["title"])
+    for model in (*vars(schemas).values(), *vars(answers).values())
+    if isinstance(model, type) and issubclass(model, BaseModel) and "title" in model.model_config
+}
+"""Names of components by those of their models, where they differ."""
+
+
+class _TitledSchemas(GenerateJsonSchema):
+    """Calls a component what its model's title says."""
+
+    def normalize_name(self, name: str) -> str:
+        """Return the key of a component."""
+        return super().normalize_name(_TITLES.get(name, name))
+
+
 def _header(meaning: str, kind: str = "string") -> Data:
     return {"description": meaning, "schema": {"type": kind}}
 
@@ -67,10 +84,13 @@ def openapi_document(root_path: str = "") -> Data:
         if each.request:
             models.append((each.request, "validation"))
         models += [(model, "serialization") for _, model in each.answers.values() if model]
-    others = (schemas.ProblemAnswer, schemas.PageAnswer, schemas.SweepAnswer)
+    others = (answers.ProblemAnswer, answers.PageAnswer, answers.SweepAnswer)
     models += [(model, "serialization") for model in others]
     refs, defined = models_json_schema(
-        list(dict.fromkeys(models)), by_alias=True, ref_template="#/components/schemas/{model}"
+        list(dict.fromkeys(models)),
+        by_alias=True,
+        ref_template="#/components/schemas/{model}",
+        schema_generator=_TitledSchemas,
     )
     paths: Data = {}
     for each in OPERATIONS:
@@ -110,7 +130,7 @@ def openapi_document(root_path: str = "") -> Data:
 
 
 def _problem(status: int, text: str, refs: Refs) -> Data:
-    schema = refs[schemas.ProblemAnswer, "serialization"]
+    schema = refs[answers.ProblemAnswer, "serialization"]
     out: Data = {"description": text, "content": {PROBLEM: {"schema": schema}}}
     return out | ({"headers": _RETRY_AFTER} if status in _RETRIED else {})
 
@@ -144,7 +164,7 @@ def _operation(each: Operation, refs: Refs) -> Data:
     }
     out["responses"]["default"] = {
         "description": "Refused: see `code`, `detail` and `errors`.",
-        "content": {PROBLEM: {"schema": refs[schemas.ProblemAnswer, "serialization"]}},
+        "content": {PROBLEM: {"schema": refs[answers.ProblemAnswer, "serialization"]}},
     }
     if each.role:
         out["x-role"] = each.role
@@ -175,7 +195,7 @@ def _schema(each: Operation, media: str, refs: Refs) -> Mapping[str, Any]:
     if each.id == "getOpenapi":
         return {"type": "object"}
     models = [x.answers[200][1] for x in OPERATIONS if x.call and 200 in x.answers]
-    choices = [schemas.PageAnswer, schemas.SweepAnswer, *models]
+    choices = [answers.PageAnswer, answers.SweepAnswer, *models]
     return {"anyOf": [refs[model, "serialization"] for model in dict.fromkeys(choices) if model]}
 
 

@@ -6,10 +6,10 @@ The routes and the OpenAPI document are made of this table.
 import re
 from collections.abc import Iterator, Mapping
 
-from service.handlers import schemas
+from service.handlers import answers, schemas
 from service.handlers.calls import CALLS, ServiceCall
-from service.handlers.problems import Problem
-from service.http.exchange import JSON, SSE, TEXT, Operation, Parameter
+from service.handlers.problems import Refusal
+from service.http.exchange import JSON, SSE, TEXT, Operation, OperationParameter
 
 PATHS = {"sweep": "/v1/sweeps", "check-spec": "/v1/specs:check"}
 """Paths of the calls that are not /v1/plans:NAME."""
@@ -23,41 +23,43 @@ TAGS = {
 }
 
 _STRING = {"type": "string"}
-KEY = Parameter(
+KEY = OperationParameter(
     "Idempotency-Key",
     "header",
     {"type": "string", "maxLength": 200},
     "A repeated request with the same key and body gets the first answer or job.",
 )
-PREFER = Parameter(
+PREFER = OperationParameter(
     "Prefer",
     "header",
     _STRING,
     "`wait=SECONDS`: the best so far when they are over; `respond-async`: a job (RFC 7240).",
 )
-IF_NONE_MATCH = Parameter(
+IF_NONE_MATCH = OperationParameter(
     "If-None-Match", "header", _STRING, "ETags of answers that the caller has: 304 for those."
 )
-JOB_ID = Parameter("job_id", "path", {**_STRING, "pattern": "^[A-Za-z0-9]{1,64}$"}, "A job.")
-CURSOR = Parameter(
+JOB_ID = OperationParameter(
+    "job_id", "path", {**_STRING, "pattern": "^[A-Za-z0-9]{1,64}$"}, "A job."
+)
+CURSOR = OperationParameter(
     "cursor", "query", {"type": "string", "maxLength": 100}, "`next_cursor` of the page before."
 )
-LIMIT = Parameter(
+LIMIT = OperationParameter(
     "limit", "query", {"type": "integer", "minimum": 1, "maximum": 1000}, "Most items of the page."
 )
-SO_FAR = Parameter(
+SO_FAR = OperationParameter(
     "so_far",
     "query",
     {"type": "boolean"},
     "A page of the rows that a sweep or scale has before its answer, in the order they came.",
 )
-STATE = Parameter(
+STATE = OperationParameter(
     "state",
     "query",
-    {"type": "string", "enum": list(schemas.JobAnswer.model_fields["state"].annotation.__args__)},  # type: ignore[union-attr]  # a Literal
+    {"type": "string", "enum": list(answers.JobAnswer.model_fields["state"].annotation.__args__)},  # type: ignore[union-attr]  # a Literal
     "Only jobs in this state.",
 )
-LAST_EVENT = Parameter(
+LAST_EVENT = OperationParameter(
     "Last-Event-ID", "header", {"type": "integer", "minimum": 0}, "Events up to it are left out."
 )
 
@@ -82,9 +84,9 @@ def _of_call(name: str, call: ServiceCall) -> Operation:
     about = (call.request.__doc__ or "").partition("\n\n")[0].strip()
     tag = "facts" if name in FACTS or name == "check-spec" else "plans"
     answer = {200: (JSON, call.answer)}
-    job = {202: (JSON, schemas.JobAnswer)}
+    job = {202: (JSON, answers.JobAnswer)}
     if name in FACTS:
-        parameter = Parameter(FACTS[name], "query", _STRING, "One of them.")
+        parameter = OperationParameter(FACTS[name], "query", _STRING, "One of them.")
         return Operation(
             id,
             "GET",
@@ -117,7 +119,7 @@ def _of_call(name: str, call: ServiceCall) -> Operation:
 
 
 def _job_operations() -> Iterator[Operation]:
-    job_answer = (JSON, schemas.JobAnswer)
+    job_answer = (JSON, answers.JobAnswer)
     yield Operation(
         "submitJob",
         "POST",
@@ -128,7 +130,7 @@ def _job_operations() -> Iterator[Operation]:
         " submit it either.",
         {202: job_answer},
         (*_SUBMIT, 404),
-        schemas.JobRequest,
+        schemas.JobBody,
         parameters=(KEY,),
     )
     yield Operation(
@@ -138,7 +140,7 @@ def _job_operations() -> Iterator[Operation]:
         "One's own jobs, the newest first",
         "jobs",
         "A page of the caller's jobs; of all jobs for the role admin.",
-        {200: (JSON, schemas.JobsAnswer)},
+        {200: (JSON, answers.JobsAnswer)},
         _READ,
         parameters=(STATE, LIMIT, CURSOR),
     )
@@ -199,7 +201,7 @@ def _service_operations() -> Iterator[Operation]:
         "What answers",
         "service",
         "Version of the service and of the interface, and the names of its calls.",
-        {200: (JSON, schemas.VersionAnswer)},
+        {200: (JSON, answers.VersionAnswer)},
         _READ,
     )
     yield Operation(
@@ -288,11 +290,11 @@ def allowed_methods(path: str) -> list[str]:
     return sorted({each.method for pattern, each in _PATTERNS if pattern.fullmatch(path)})
 
 
-def no_such_path(method: str, path: str) -> Problem:
+def no_such_path(method: str, path: str) -> Refusal:
     """Return the problem of a request for nothing that is here: 404, or 405 for its method."""
     methods = allowed_methods(path)
     if methods:
         detail = f"{method[:20]} is not for {path[:80]}: {', '.join(methods)}"
-        return Problem(405, "wrong-method", "the method is not for this path", detail)
+        return Refusal(405, "wrong-method", "the method is not for this path", detail)
     detail = f"nothing is at {path[:80]}; /openapi.json lists what there is"
-    return Problem(404, "unknown-path", "there is no such path", detail)
+    return Refusal(404, "unknown-path", "there is no such path", detail)

@@ -9,10 +9,10 @@ from urllib.parse import parse_qs
 from starlette.requests import Request
 from starlette.responses import Response
 
-from service.access.caller import Caller
+from service.access.caller import Caller, CallerLeft
 from service.engine import CallAnswer
 from service.handlers.problems import malformed, refused
-from service.http.exchange import JSON, CallerLeft, HttpExchange, etag_matches, wait_s
+from service.http.exchange import JSON, HttpExchange, etag_matches, wait_s
 from service.jobs.records import JobView
 
 Done = TypeVar("Done")
@@ -32,8 +32,8 @@ def job_of(request: Request) -> tuple[str, Caller]:
     return request.path_params["job_id"], caller
 
 
-def query_of(request: Request) -> dict[str, str]:
-    """Return the parameters of a query, each once; `Problem` 400."""
+def request_query(request: Request) -> dict[str, str]:
+    """Return the parameters of a query, each once; `Refusal` 400."""
     raw: bytes = request.scope.get("query_string", b"")
     try:
         result = parse_qs(

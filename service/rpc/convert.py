@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from google.protobuf.message import Message
 
 from service.handlers.limits import DEFAULTS, RequestLimits, too_large
-from service.handlers.problems import Fault, Problem, refused
+from service.handlers.problems import Fault, Refusal, refused
 from service.proto.planner.v1 import planner_pb2 as pb
 
 Data = dict[str, Any]
@@ -35,7 +35,7 @@ _STRUCT, _LIST, _VALUE = (
 
 
 def body_of(message: Any, settings: RequestLimits = DEFAULTS) -> bytes:
-    """Return the JSON body that a request message stands for; `Problem` where it is none.
+    """Return the JSON body that a request message stands for; `Refusal` where it is none.
 
     `delivery` is not part of it. Maps have no order, so their keys come in that of their names.
     """
@@ -106,8 +106,8 @@ class _Reader:
             if source is None:
                 detail = "a document without content: name, text or content"
                 raise refused("malformed", detail, 422, [Fault(detail)])
-            stated_value = getattr(message, source)
-            return stated_value if source == "name" else self.value(stated_value)
+            document = getattr(message, source)
+            return document if source == "name" else self.value(document)
         if name == "planner.v1.Text":
             named = {"name": message.name} if message.name else {}
             return {"text": message.text, **named}
@@ -167,10 +167,10 @@ def fill(message: Any, data: Mapping[str, Any]) -> None:
     if message.DESCRIPTOR.full_name == _STRUCT:
         message.update(data)
         return
-    known = message.DESCRIPTOR.fields_by_name
+    names = message.DESCRIPTOR.fields_by_name
     more: Data = {}
     for name, value in data.items():
-        field = known.get(name)
+        field = names.get(name)
         if field is None or name == MORE or not _set(message, field, value):
             more[name] = value
     if more:
@@ -271,6 +271,6 @@ _SPARSE_SCALARS = frozenset({"planner.v1.Problem", "planner.v1.Fault"})
 _UNBOUNDED = RequestLimits(nodes=2**62)
 
 
-def problem_message(problem: Problem, instance: str = "") -> pb.Problem:
+def problem_message(problem: Refusal, instance: str = "") -> pb.Problem:
     """Return the document of a problem as a message."""
     return message_of(problem.to_json(instance), pb.Problem)

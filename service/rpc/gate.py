@@ -15,11 +15,11 @@ import grpc
 
 from service.access.admission import overloaded
 from service.access.auth import Auth
-from service.access.caller import Caller
+from service.access.caller import Caller, CallerLeft
 from service.engine import Engine
 from service.handlers.calls import CALLS
 from service.handlers.limits import RequestLimits
-from service.handlers.problems import Problem, refused
+from service.handlers.problems import Refusal, refused
 from service.proto.planner.v1 import planner_pb2 as pb
 from service.rpc.receiving import Receiver
 from service.rpc.status import DETAILS, MOST_CHARS, status_details, status_of
@@ -61,14 +61,14 @@ def time_left(given_s: float | None, settings: RequestLimits) -> float | None:
     return float(2.0 ** (math.floor(math.log2(left_s) * STEPS_PER_OCTAVE) / STEPS_PER_OCTAVE))
 
 
-def knows(known: str, etag: str) -> bool:
+def knows(etags: str, etag: str) -> bool:
     """Tell whether the metadata if-none-match names an answer, quoted as in HTTP or not."""
-    names = (name.strip().removeprefix("W/").strip('"') for name in known.split(","))
+    names = (name.strip().removeprefix("W/").strip('"') for name in etags.split(","))
     return bool(etag) and any(name in ("*", etag) for name in names)
 
 
 @dataclass(slots=True)
-class Exchange:
+class GrpcExchange:
     """One call and what is known of its answer."""
 
     method: str
@@ -80,7 +80,7 @@ class Exchange:
     code: grpc.StatusCode = grpc.StatusCode.OK
     n_bytes: int = 0
     fast: bool = False
-    told: list[tuple[str, str]] = field(default_factory=list)
+    trailers: list[tuple[str, str]] = field(default_factory=list)
     """Metadata of the answer."""
     fields: dict[str, Any] = field(default_factory=dict)
     """More for the log."""
@@ -95,12 +95,8 @@ class Exchange:
         return time_left(self.context.time_remaining(), settings)
 
 
-Unary = Callable[[bytes, Exchange], Awaitable[bytes]]
-Streamed = Callable[[bytes, Exchange], AsyncIterator[bytes]]
-
-
-class CallerLeft(Exception):
-    """Nobody reads the answer any more."""
+Unary = Callable[[bytes, GrpcExchange], Awaitable[bytes]]
+Streamed = Callable[[bytes, GrpcExchange], AsyncIterator[bytes]]
 
 
 async def _write(context: Any, part: bytes) -> None:
@@ -135,14 +131,14 @@ class Gate:
         """Calls that are served now."""
         return self._n_calls
 
-    def _begun(self, method: str, context: Any) -> Exchange:
+    def _begun(self, method: str, context: Any) -> GrpcExchange:
         metadata = dict(context.invocation_metadata() or ())
         value = metadata.get("x-request-id", "")
         is_valid = isinstance(value, str) and _REQUEST_ID.fullmatch(value)
         id = value if is_valid else secrets.token_hex(8)
-        return Exchange(method, context, metadata, id, time.monotonic())
+        return GrpcExchange(method, context, metadata, id, time.monotonic())
 
-    def _admit(self, exchange: Exchange) -> Caller:
+    def _admit(self, exchange: GrpcExchange) -> Caller:
         if self._n_calls > MOST_CALLS:
             raise overloaded(f"{MOST_CALLS} calls are served at the same time", 1.0)
         exchange.caller = self.auth.caller(
@@ -161,7 +157,7 @@ class Gate:
     def streamed(self, method: str, work: Streamed) -> Any:
         """Return what sends what `work` yields, and takes the message itself."""
 
-        async def send(request: bytes, exchange: Exchange) -> bytes:
+        async def send(request: bytes, exchange: GrpcExchange) -> bytes:
             async with contextlib.aclosing(work(request, exchange)) as parts:  # type: ignore[type-var]  # they are generators
                 async for part in parts:
                     exchange.n_bytes += len(part)
@@ -186,7 +182,7 @@ class Gate:
                     exchange.n_bytes += len(answer)
                     self._tell(exchange)
                     return answer
-                except Problem as problem:
+                except Refusal as problem:
                     refusal = problem
                 except CallerLeft:
                     exchange.code = grpc.StatusCode.CANCELLED
@@ -204,17 +200,17 @@ class Gate:
             self._noted(exchange)
             logs.REQUEST.reset(token)
 
-    def _tell(self, exchange: Exchange) -> None:
-        exchange.context.set_trailing_metadata((*exchange.told, ("x-request-id", exchange.id)))
+    def _tell(self, exchange: GrpcExchange) -> None:
+        exchange.context.set_trailing_metadata((*exchange.trailers, ("x-request-id", exchange.id)))
 
-    async def _refuse(self, exchange: Exchange, problem: Problem) -> None:
+    async def _refuse(self, exchange: GrpcExchange, problem: Refusal) -> None:
         exchange.fields["code"] = problem.code
-        told = [("x-request-id", exchange.id), (DETAILS, status_details(problem, exchange.id))]
+        details = [("x-request-id", exchange.id), (DETAILS, status_details(problem, exchange.id))]
         text = f"{problem.title}: {problem.detail}"[:MOST_CHARS]
-        await exchange.context.abort(status_of(problem), text, tuple(told))
+        await exchange.context.abort(status_of(problem), text, tuple(details))
 
     @contextlib.contextmanager
-    def _span(self, exchange: Exchange) -> Any:
+    def _span(self, exchange: GrpcExchange) -> Any:
         if self._tracer is None:
             yield
             return
@@ -227,7 +223,7 @@ class Gate:
             span.set_attribute("rpc.grpc.status_code", exchange.code.value[0])
             span.set_attribute("planner.request_id", exchange.id)
 
-    def _noted(self, exchange: Exchange) -> None:
+    def _noted(self, exchange: GrpcExchange) -> None:
         """Count and log a call that is over."""
         name = OPERATIONS[exchange.method]
         code = exchange.code
@@ -248,7 +244,7 @@ class Gate:
             )
 
 
-def _defect(error: Exception) -> Problem:
+def _defect(error: Exception) -> Refusal:
     log.exception("a defect while answering")
     detail = f"{type(error).__name__}: please report it with the request id"
     return refused("defect", detail, 500)

@@ -22,14 +22,14 @@ import planner
 from service.access.admission import Cache
 from service.access.auth import Auth
 from service.access.caller import Caller
-from service.engine import CallAnswer, Engine
+from service.engine import CallAnswer, CallTerms, Engine
 from service.handlers.calls import CALLS
 from service.handlers.limits import RequestLimits
-from service.handlers.problems import Problem, malformed, refused
+from service.handlers.problems import Refusal, malformed, refused
 from service.jobs.records import Event, JobView, State
 from service.proto.planner.v1 import planner_pb2 as pb
 from service.rpc.convert import body_of, fill, message_of
-from service.rpc.gate import CALL_OF, NAME, SERVICE, Exchange, Gate, Streamed, Unary, knows
+from service.rpc.gate import CALL_OF, NAME, SERVICE, Gate, GrpcExchange, Streamed, Unary, knows
 from service.telemetry.metrics import Metrics
 
 Found = TypeVar("Found")
@@ -39,7 +39,7 @@ LARGE_BYTES = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _Written:
     """An answer to the bytes of a request: what is sent, and what is to who has it already."""
 
     answer: CallAnswer
@@ -60,7 +60,7 @@ class Grpc(Gate):
         tracer: Any = None,
     ) -> None:
         super().__init__(engine, auth, settings, metrics, tracer)
-        self._kept: Cache[_Kept] = Cache(engine.options.cache_bytes)
+        self._written: Cache[_Written] = Cache(engine.options.cache_bytes)
 
     def handler(self) -> Any:
         """Return what gRPC routes the calls of the service to."""
@@ -90,18 +90,18 @@ class Grpc(Gate):
 
     # Calls
 
-    async def _call(self, request: bytes, exchange: Exchange) -> bytes:
+    async def _call(self, request: bytes, exchange: GrpcExchange) -> bytes:
         """Answer a call, or accept it as a job where it is large or is to be one."""
         assert exchange.caller is not None
         name = CALL_OF[exchange.method]
         key = exchange.header("idempotency-key")
-        kept_under = hashlib.sha256(exchange.method.encode() + b"\0" + request).digest()
+        request_key = hashlib.sha256(exchange.method.encode() + b"\0" + request).digest()
         if not key:
-            kept = self._kept.get(kept_under)
-            if kept is not None:
+            written = self._written.get(request_key)
+            if written is not None:
                 self.engine.repeated(name, exchange.caller)
                 exchange.fast = True
-                return self._sent(name, kept, exchange)
+                return self._sent(name, written, exchange)
         message = _read(exchange.method, request)
         body = await _soon(len(request), body_of, message, self.settings)
         if CALLS[name].size == "large":
@@ -110,30 +110,30 @@ class Grpc(Gate):
         if message.delivery.job:
             return _job_response(response, await self._submit(name, body, exchange, key))
         try:
-            answer = await self.engine.call(
-                name, body, exchange.caller, exchange.deadline_s(self.settings), key
-            )
-        except Problem as problem:
+            terms = CallTerms(exchange.deadline_s(self.settings), key)
+            answer = await self.engine.call(name, body, exchange.caller, terms)
+        except Refusal as problem:
             if problem.code != "needs-job":
                 raise
             return _job_response(response, await self._submit(name, body, exchange, key))
-        kept = await _soon(len(answer.payload), _written, response, answer, message.delivery.form)
+        written = await _soon(len(answer.payload), _write, response, answer, message.delivery.form)
         if answer.complete and not key:
-            again = _Kept(_cached(answer), kept.message, kept.unchanged)
-            self._kept.put(kept_under, again, len(kept.message))
-        return self._sent(name, kept, exchange)
+            repeated = _Written(_cached(answer), written.message, written.unchanged)
+            self._written.put(request_key, repeated, len(written.message))
+        return self._sent(name, written, exchange)
 
-    def _sent(self, name: str, kept: _Kept, exchange: Exchange) -> bytes:
-        answer = kept.answer
-        exchange.told = [
+    def _sent(self, name: str, written: _Written, exchange: GrpcExchange) -> bytes:
+        answer = written.answer
+        exchange.trailers = [
             ("etag", f'"{answer.etag}"'),
             ("cache-status", "planner; hit" if answer.cached else "planner; fwd=miss"),
         ]
         self.metrics.answered(name, answer, time.monotonic() - exchange.begun_s)
-        known = exchange.metadata.get("if-none-match")
-        return kept.unchanged if known and knows(str(known), answer.etag) else kept.message
+        etags = exchange.metadata.get("if-none-match")
+        is_current = etags and knows(str(etags), answer.etag)
+        return written.unchanged if is_current else written.message
 
-    async def _solve_stream(self, request: bytes, exchange: Exchange) -> AsyncIterator[bytes]:
+    async def _solve_stream(self, request: bytes, exchange: GrpcExchange) -> AsyncIterator[bytes]:
         """Tell progress, then the answer; a large question goes on as a job."""
         assert exchange.caller is not None
         name, caller = "solve", exchange.caller
@@ -143,15 +143,14 @@ class Grpc(Gate):
         deadline_s = exchange.deadline_s(self.settings)
         if not message.delivery.job:
             news: asyncio.Queue[Mapping[str, Any] | None] = asyncio.Queue()
-            work = asyncio.ensure_future(
-                self.engine.call(name, body, caller, deadline_s, key, news.put_nowait)
-            )
+            terms = CallTerms(deadline_s, key, news.put_nowait)
+            work = asyncio.ensure_future(self.engine.call(name, body, caller, terms))
             work.add_done_callback(lambda _: news.put_nowait(None))
             try:
                 while (data := await news.get()) is not None:
                     yield _bytes(pb.SolveStreamResponse(progress=message_of(data, pb.Progress)))
                 answer = work.result()
-            except Problem as problem:
+            except Refusal as problem:
                 if problem.code != "needs-job":
                     raise
             else:
@@ -167,22 +166,22 @@ class Grpc(Gate):
         async with contextlib.aclosing(self.engine.watch(job.job_id, caller)) as events:  # type: ignore[type-var]  # a generator
             async for event in events:
                 if "phase" in event.data:
-                    told = message_of(event.data, pb.Progress)
-                    yield _bytes(pb.SolveStreamResponse(progress=told))
+                    progress = message_of(event.data, pb.Progress)
+                    yield _bytes(pb.SolveStreamResponse(progress=progress))
         answer = await self.engine.result(job.job_id, caller)
         yield await _last(answer, message.delivery.form)
 
     # Jobs
 
     async def _submit(
-        self, name: str, body: bytes, exchange: Exchange, key: str, time_limit_s: float = 0.0
+        self, name: str, body: bytes, exchange: GrpcExchange, key: str, time_limit_s: float = 0.0
     ) -> JobView:
         assert exchange.caller is not None
         job = await self.engine.submit(name, body, exchange.caller, key, time_limit_s)
         exchange.fields["job_id"] = job.job_id
         return job
 
-    async def _submit_job(self, request: bytes, exchange: Exchange) -> bytes:
+    async def _submit_job(self, request: bytes, exchange: GrpcExchange) -> bytes:
         message = _read(exchange.method, request)
         which = message.WhichOneof("request")
         if which is None:
@@ -199,15 +198,15 @@ class Grpc(Gate):
         key, name = exchange.header("idempotency-key"), which.replace("_", "-")
         return _bytes(_job(await self._submit(name, body, exchange, key, limit_s)))
 
-    async def _get_job(self, request: bytes, exchange: Exchange) -> bytes:
+    async def _get_job(self, request: bytes, exchange: GrpcExchange) -> bytes:
         job_id, caller = _job_of(_read(exchange.method, request), exchange)
         return _bytes(_job(await self.engine.get_job(job_id, caller)))
 
-    async def _cancel_job(self, request: bytes, exchange: Exchange) -> bytes:
+    async def _cancel_job(self, request: bytes, exchange: GrpcExchange) -> bytes:
         job_id, caller = _job_of(_read(exchange.method, request), exchange)
         return _bytes(_job(await self.engine.cancel(job_id, caller)))
 
-    async def _list_jobs(self, request: bytes, exchange: Exchange) -> bytes:
+    async def _list_jobs(self, request: bytes, exchange: GrpcExchange) -> bytes:
         assert exchange.caller is not None
         message = _read(exchange.method, request)
         if message.state not in pb.Job.State.values():
@@ -218,7 +217,7 @@ class Grpc(Gate):
         )
         return _bytes(pb.ListJobsResponse(jobs=map(_job, jobs), next_cursor=cursor))
 
-    async def _watch(self, request: bytes, exchange: Exchange) -> AsyncIterator[bytes]:
+    async def _watch(self, request: bytes, exchange: GrpcExchange) -> AsyncIterator[bytes]:
         message = _read(exchange.method, request)
         job_id, caller = _job_of(message, exchange)
         if message.after < 0:
@@ -228,7 +227,7 @@ class Grpc(Gate):
             async for event in events:
                 yield _bytes(_event(event))
 
-    async def _result(self, request: bytes, exchange: Exchange) -> bytes:
+    async def _result(self, request: bytes, exchange: GrpcExchange) -> bytes:
         message = _read(exchange.method, request)
         job_id, caller = _job_of(message, exchange)
         by_page = bool(message.limit or message.cursor or message.so_far)
@@ -242,14 +241,14 @@ class Grpc(Gate):
             answer = await self.engine.result(job_id, caller)
             job = await self.engine.get_job(job_id, caller)
             kind = "solve" if job.call in ("solve", "evaluate") else "answer"
-        exchange.told = [("etag", f'"{answer.etag}"')] if answer.etag else []
-        known = exchange.header("if-none-match")
+        exchange.trailers = [("etag", f'"{answer.etag}"')] if answer.etag else []
+        etags = exchange.header("if-none-match")
         response = pb.GetResultResponse(etag=answer.etag, complete=answer.complete)
-        if known and knows(known, answer.etag):
+        if etags and knows(etags, answer.etag):
             return _bytes(response)
         return await _soon(len(answer.payload), _filled, response, kind, answer, message.form)
 
-    async def _version(self, request: bytes, exchange: Exchange) -> bytes:
+    async def _version(self, request: bytes, exchange: GrpcExchange) -> bytes:
         _read(exchange.method, request)
         return _bytes(
             pb.GetVersionResponse(version=planner.__version__, api="v1", calls=list(CALLS))
@@ -268,7 +267,7 @@ _RESPONSES = {method.name: _message_class(method.output_type.name) for method in
 
 
 def _read(method: str, request: bytes) -> Any:
-    """Return the message of a request; `Problem` 400 where the bytes are none."""
+    """Return the message of a request; `Refusal` 400 where the bytes are none."""
     kind = _REQUESTS[method]
     try:
         return kind.FromString(request)
@@ -303,10 +302,10 @@ def _filled(response: Any, kind: str, answer: CallAnswer, form: int) -> bytes:
     return _bytes(response)
 
 
-def _written(response: Any, answer: CallAnswer, form: int) -> _Kept:
+def _write(response: Any, answer: CallAnswer, form: int) -> _Written:
     response.etag = answer.etag
     unchanged = _bytes(response)
-    return _Kept(answer, _filled(response, "answer", answer, form), unchanged)
+    return _Written(answer, _filled(response, "answer", answer, form), unchanged)
 
 
 def _cached(answer: CallAnswer) -> CallAnswer:
@@ -331,21 +330,21 @@ def _job_response(response: Any, job: JobView) -> bytes:
 
 
 def _event(event: Event) -> pb.JobEvent:
-    told = pb.JobEvent(n=event.n)
+    message = pb.JobEvent(n=event.n)
     if "state" in event.data:
-        fill(told, event.data)
+        fill(message, event.data)
     else:
-        fill(told.progress, event.data)
-    return told
+        fill(message.progress, event.data)
+    return message
 
 
-def _job_of(message: Any, exchange: Exchange) -> tuple[str, Caller]:
+def _job_of(message: Any, exchange: GrpcExchange) -> tuple[str, Caller]:
     assert exchange.caller is not None
     exchange.fields["job_id"] = message.job_id[:64]
     return message.job_id, exchange.caller
 
 
-def _limit(given: int, default: int) -> int:
-    if not 0 <= given <= 1_000:
-        raise malformed("limit", f"limit: {given} is no number from 1 to 1000")
-    return given or default
+def _limit(limit: int, default: int) -> int:
+    if not 0 <= limit <= 1_000:
+        raise malformed("limit", f"limit: {limit} is no number from 1 to 1000")
+    return limit or default

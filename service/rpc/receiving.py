@@ -12,7 +12,7 @@ import grpc
 
 from service.access.admission import overloaded
 from service.handlers.limits import RequestLimits
-from service.handlers.problems import Problem, refused
+from service.handlers.problems import Refusal, refused
 
 MESSAGE_S = 30.0
 """How long a message may take to arrive."""
@@ -28,7 +28,7 @@ class Receiver:
         self._slow: Counter[str] = Counter()
 
     async def message(self, context: Any, caller: str) -> bytes:
-        """Return the only message of a call; `Problem` 400 without one, 408 late, 429 too many."""
+        """Return the only message of a call; `Refusal` 400 without one, 408 late, 429 too many."""
         is_slow = False
 
         def note() -> None:
@@ -56,8 +56,8 @@ class Receiver:
         data: bytes = result
         return data
 
-    def _late(self, was_slow: bool) -> Problem:
+    def _late(self, was_slow: bool) -> Refusal:
         if was_slow:
             detail = f"it was not complete after {MESSAGE_S:g} s"
-            return Problem(408, "slow-body", "the message did not arrive", detail)
+            return Refusal(408, "slow-body", "the message did not arrive", detail)
         return overloaded(f"{self._most} messages of yours are on their way, large or slow", 1.0)

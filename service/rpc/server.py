@@ -9,6 +9,7 @@ import contextlib
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -21,7 +22,7 @@ from service.access.admission import overloaded
 from service.access.auth import Auth
 from service.engine import Engine
 from service.handlers.limits import RequestLimits
-from service.handlers.problems import Problem
+from service.handlers.problems import Refusal
 from service.rpc.gate import MOST_CALLS, NAME, Gate
 from service.rpc.methods import Grpc
 from service.rpc.receiving import Receiver
@@ -44,7 +45,7 @@ LEAVING_S = 3_600.0
 """How long calls in flight may go on at a port that is left; the service stops long before."""
 PENDING = 8_192
 """Calls that wait to be taken, of all connections: more than those have streams in practice."""
-AGAIN_S = 0.02
+RETRY_S = 0.02
 """Time between two tries to listen at a port again."""
 READY_S = 1.0
 """Time between two looks at whether the service is ready, for its health."""
@@ -104,16 +105,16 @@ class StreamGate(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # it is not
                 name = self._auth.caller(metadata.get("authorization")).name
                 if self._open[name] >= self._most:
                     raise overloaded(f"{self._most} streams of yours are open", 5.0)
-            except Problem as problem:
+            except Refusal as problem:
                 return _refusing(problem)
         return _reading(result, self._receiver, name, self._open)
 
 
-async def _refused(problem: Problem, context: Any) -> None:
+async def _refused(problem: Refusal, context: Any) -> None:
     await context.abort(status_of(problem), f"{problem.title}: {problem.detail}"[:MOST_CHARS])
 
 
-def _refusing(problem: Problem) -> Any:
+def _refusing(problem: Refusal) -> Any:
     async def refuse(_: Any, context: Any) -> None:
         await _refused(problem, context)
 
@@ -146,7 +147,7 @@ def _reading(handler: Any, receiver: Receiver, caller: str, n_open: Counter[str]
     async def one(_: Any, context: Any) -> Any:
         try:
             data = await receiver.message(context, caller)
-        except Problem as problem:
+        except Refusal as problem:
             return await _refused(problem, context)
         work = handler.unary_stream if handler.response_streaming else handler.unary_unary
         with _counted(n_open, caller):
@@ -169,25 +170,35 @@ def _reading(handler: Any, receiver: Receiver, caller: str, n_open: Counter[str]
     return grpc.stream_unary_rpc_method_handler(one, None, write)
 
 
+@dataclass(frozen=True, slots=True)
+class GrpcEndpoint:
+    """Where a server listens, and how."""
+
+    address: str
+    """HOST:PORT; port 0 for any that is free."""
+    credentials: Any = None
+    """Of TLS; None without it."""
+    share_port: bool = False
+
+
 class GrpcServer:
     """A gRPC server that runs."""
 
     def __init__(
         self,
         server: Any,
-        again: Callable[[], Any],
+        rebind: Callable[[], Any],
         engine: Engine,
         gate: Gate,
-        port: int,
         address: str,
     ) -> None:
         self.gate = gate
         """What its calls go through."""
-        self.port = port
+        self.port = int(address.rpartition(":")[2])
         self.address = address
         """HOST:PORT."""
         self._server = server
-        self._again = again
+        self._rebind = rebind
         """Returns another server at the same port, `UsageError` while it is in use."""
         self._engine = engine
         self._health = health.aio.HealthServicer()
@@ -219,10 +230,10 @@ class GrpcServer:
                 log.error("gRPC has ended its server (%s): it is started again", error)
             while not self._stopping:
                 try:
-                    server = self._again()
+                    server = self._rebind()
                     break
                 except UsageError:  # the port is still held
-                    await asyncio.sleep(AGAIN_S)
+                    await asyncio.sleep(RETRY_S)
             else:
                 return
             health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
@@ -234,7 +245,7 @@ class GrpcServer:
         status = health_pb2.HealthCheckResponse.SERVING
         try:
             await self._engine.ready()
-        except Problem:
+        except Refusal:
             status = health_pb2.HealthCheckResponse.NOT_SERVING
         for name in ("", NAME):
             await self._health.set(name, status)
@@ -275,11 +286,9 @@ def bound(
     auth: Auth,
     settings: RequestLimits,
     metrics: Metrics,
-    address: str,
-    credentials: Any = None,
-    share_port: bool = False,
+    endpoint: GrpcEndpoint,
 ) -> GrpcServer:
-    """Return a server that listens at HOST:PORT (0: any that is free) and is to be started.
+    """Return a server that listens at an endpoint and is to be started.
 
     `UsageError` where it cannot listen there.
     """
@@ -287,10 +296,10 @@ def bound(
     methods = Grpc(engine, auth, settings, metrics, configured_tracer())
     gate = StreamGate(auth, settings, engine.options.watchers_per_caller)
 
-    def made(at: str) -> tuple[Any, int]:
+    def made(address: str) -> tuple[Any, int]:
         server = grpc.aio.server(
             interceptors=[gate],
-            options=options(settings, share_port),
+            options=options(settings, endpoint.share_port),
             maximum_concurrent_rpcs=REFUSED_FACTOR * MOST_CALLS,
         )
         server.add_generic_rpc_handlers((methods.handler(),))
@@ -298,23 +307,23 @@ def bound(
             (NAME, health.SERVICE_NAME, reflection.SERVICE_NAME), server
         )
         try:
-            if credentials is None:
-                port = server.add_insecure_port(at)
+            if endpoint.credentials is None:
+                port = server.add_insecure_port(address)
             else:
-                port = server.add_secure_port(at, credentials)
+                port = server.add_secure_port(address, endpoint.credentials)
         except RuntimeError:
             port = 0
         if not port:
             del server  # as when it stops: not with the traceback, after the event loop
             raise UsageError(
-                f"gRPC cannot listen at {at}: the port is in use, or the host is not here",
+                f"gRPC cannot listen at {address}: the port is in use, or the host is not here",
                 "another --grpc-port, or --grpc-port 0 for none",
             )
         return server, port
 
-    server, port = made(address)
-    text = f"{address.rpartition(':')[0]}:{port}"
-    return GrpcServer(server, lambda: made(text)[0], engine, methods, port, text)
+    server, port = made(endpoint.address)
+    text = f"{endpoint.address.rpartition(':')[0]}:{port}"
+    return GrpcServer(server, lambda: made(text)[0], engine, methods, text)
 
 
 def credentials_of(serving: "Serving") -> Any:
@@ -338,14 +347,9 @@ async def start_server(
     engine: Engine, serving: "Serving", auth: Auth, metrics: Metrics
 ) -> GrpcServer:
     """Start the transport; `UsageError` where it cannot listen."""
-    server = bound(
-        engine,
-        auth,
-        serving.limits,
-        metrics,
-        address_to_listen(serving),
-        credentials_of(serving),
-        serving.share_port,
+    endpoint = GrpcEndpoint(
+        address_to_listen(serving), credentials_of(serving), serving.share_port
     )
+    server = bound(engine, auth, serving.limits, metrics, endpoint)
     await server.start()
     return server

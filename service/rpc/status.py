@@ -10,7 +10,7 @@ import grpc
 from google.protobuf import any_pb2
 from google.rpc import error_details_pb2, status_pb2
 
-from service.handlers.problems import Fault, Problem
+from service.handlers.problems import Fault, Refusal
 from service.rpc.convert import problem_message
 
 DETAILS = "grpc-status-details-bin"
@@ -42,12 +42,12 @@ _BY_CODE = {"key-in-use": _C.ABORTED, "key-reused": _C.INVALID_ARGUMENT}
 """Where the code of a problem tells more: ABORTED asks to try the same again."""
 
 
-def status_of(problem: Problem) -> grpc.StatusCode:
+def status_of(problem: Refusal) -> grpc.StatusCode:
     """Return the status of a problem."""
     return _BY_CODE.get(problem.code) or _STATUS.get(problem.status, _C.UNKNOWN)
 
 
-def status_details(problem: Problem, request_id: str) -> bytes:
+def status_details(problem: Refusal, request_id: str) -> bytes:
     """Return the google.rpc.Status of a problem, at most `MOST_BYTES` long."""
     faults = list(problem.errors)
     while True:
@@ -59,8 +59,8 @@ def status_details(problem: Problem, request_id: str) -> bytes:
         faults.pop()
 
 
-def _shortened(problem: Problem) -> Problem:
-    return Problem(
+def _shortened(problem: Refusal) -> Refusal:
+    return Refusal(
         problem.status,
         problem.code,
         problem.title[:200],
@@ -69,8 +69,8 @@ def _shortened(problem: Problem) -> Problem:
     )
 
 
-def _packed(problem: Problem, faults: list[Fault], request_id: str) -> bytes:
-    told = Problem(
+def _packed(problem: Refusal, faults: list[Fault], request_id: str) -> bytes:
+    bounded = Refusal(
         problem.status,
         problem.code,
         problem.title,
@@ -83,7 +83,7 @@ def _packed(problem: Problem, faults: list[Fault], request_id: str) -> bytes:
         domain=DOMAIN,
         metadata={"code": problem.code, "http_status": str(problem.status)},
     )
-    details: list[Any] = [problem_message(told, request_id), info]
+    details: list[Any] = [problem_message(bounded, request_id), info]
     if problem.retry_after_s is not None:
         retry = error_details_pb2.RetryInfo()
         retry.retry_delay.FromNanoseconds(int(problem.retry_after_s * 1e9))

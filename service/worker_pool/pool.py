@@ -3,7 +3,7 @@
 A worker is forked from a server process that has already imported everything and read the
 packaged examples (`multiprocessing`'s forkserver), so that a new one is there in milliseconds. It
 handles one task at a time. It is killed where it does not keep to its time, ends by itself where
-its memory has grown, and is replaced either way; the task then ends with a `Problem`.
+its memory has grown, and is replaced either way; the task then ends with a `Refusal`.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from typing import Any, Literal
 from searches.pricing.shared_work import LIMIT_BYTES, SharedWork
 from service.handlers.limits import DEFAULTS, RequestLimits, job_request
 from service.handlers.partial_results import Rows, rows_of, rows_page
-from service.handlers.problems import Problem, refused
+from service.handlers.problems import Refusal, refused
 from service.telemetry import logs
 from service.worker_pool.process_memory import Tidy, resident_bytes
 
@@ -38,7 +38,7 @@ Kept = Callable[[str, Rows], None]
 """Takes the content hash of a request and rows of it, as they come."""
 
 CALLS_MODULE = "service.pages.calls"
-"""Module whose `read_request`, `measure`, `answer`, `is_complete`, `dumps` workers call."""
+"""Module whose `read_request`, `request_size`, `answer`, `is_complete`, `dumps` workers call."""
 PAGED = ("plans", "rows", "points")
 """Lists of answers that are read by page."""
 WARM = "service.process.preload"
@@ -108,7 +108,7 @@ class WorkOutcome:
     """The same."""
 
 
-class WorkerDied(Problem):
+class WorkerDied(Refusal):
     """A worker ended in the middle of a task, and nobody here ended it."""
 
     def __init__(self, detail: str) -> None:
@@ -118,7 +118,7 @@ class WorkerDied(Problem):
         return WorkerDied, (self.detail,)
 
 
-class Lagging(Problem):
+class Lagging(Refusal):
     """A worker did not stop when its time was over, and was killed."""
 
     def __init__(self, seconds: float) -> None:
@@ -139,7 +139,7 @@ def in_time(left_s: float) -> float:
     return left_s - min(WRITING_S, WRITING * left_s)
 
 
-def out_of_memory(limit_bytes: int) -> Problem:
+def out_of_memory(limit_bytes: int) -> Refusal:
     """Return the problem of a request that needs more memory than a worker has."""
     return refused(
         "too-much-work",
@@ -208,7 +208,7 @@ class _Worker:
             except MemoryError:
                 self._shared = self._new_shared()
                 kind, content = "problem", None
-            except Problem as problem:
+            except Refusal as problem:
                 kind, content = "problem", problem
             except Exception as error:
                 log.exception("a defect in the call %s", task.name)
@@ -233,7 +233,7 @@ class _Worker:
         request = calls.read_request(task.name, task.body, self._settings)
         # A job may be large; to measure it here is to refuse it before it is accepted.
         measured = task.what == "read" or not (task.large or request.large)
-        size_is_large = measured and calls.measure(request, self._settings).large
+        size_is_large = measured and calls.request_size(request, self._settings).large
         large = request.large or size_is_large
         payload, complete = None, True
         if task.what == "answer" and (task.large or not large):
@@ -341,7 +341,7 @@ class _Process:
     def run(
         self, task: Task, hard_s: float, progress: Progress | None, keep_rows: Kept | None
     ) -> WorkOutcome:
-        """Return the outcome of a task; `Problem` where there is none within `hard_s`."""
+        """Return the outcome of a task; `Refusal` where there is none within `hard_s`."""
         n = self._n
         try:
             with self._sending:
@@ -363,7 +363,7 @@ class _Process:
                 continue
             self._n += 1
             self.is_spent = kind == "last"
-            if isinstance(content, Problem):
+            if isinstance(content, Refusal):
                 raise content
             outcome: WorkOutcome = content
             return outcome
@@ -464,7 +464,7 @@ class WorkerPool:
         """Return the outcome of a task.
 
         `progress` and `keep_rows` are called from another thread. A cancelled task is asked to
-        stop and killed after `grace_s`. Raises `Problem`: `Lagging` after `hard_s`, `WorkerDied`,
+        stop and killed after `grace_s`. Raises `Refusal`: `Lagging` after `hard_s`, `WorkerDied`,
         and what the call refuses.
         """
         worker = await self._taken()
@@ -520,7 +520,7 @@ class WorkerPool:
                 old.close()
             try:
                 return self._new()
-            except (OSError, Problem):
+            except (OSError, Refusal):
                 return None
 
         renewing = asyncio.get_running_loop().run_in_executor(self._threads, renew)

@@ -19,7 +19,7 @@ import planner
 from planner.analyze.neighborhood import AXES
 from planner.solver.answer.result import Plan
 from searches.frameworks.table import refusals
-from service.handlers.schemas import Layout
+from service.handlers.answers import LayoutBody
 
 def plans(**options):
     return planner.solve("llama3-8b", "h100-x8", top=2, framework="any", **options).plans
@@ -33,7 +33,7 @@ assert Plan.from_json(on[0].to_json()).layout == on[0].layout
 assert on[0].layout.value("probe") is True
 assert plans(only={"probe": ["off", "on"]})[0].plan_id == off[0].plan_id
 assert "probe" in AXES
-assert Layout.model_fields["probe"].description == "a switch of the test"
+assert LayoutBody.model_fields["probe"].description == "a switch of the test"
 
 # No framework carries it, so none runs it.
 priced = planner.evaluate("llama3-8b", "h100-x8", pins={"probe": "on", "zero": 2}).plans[0]

@@ -15,8 +15,8 @@ from service.pages.calls import RunningCall as RunningCall
 from service.pages.calls import answer as answer
 from service.pages.calls import dumps as dumps
 from service.pages.calls import is_complete as is_complete
-from service.pages.calls import measure as measure
 from service.pages.calls import read_request as read_request
+from service.pages.calls import request_size as request_size
 
 ROW_S = 0.15
 """How long a row takes at least, so that a test can kill in the middle of a job."""

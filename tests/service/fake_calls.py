@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from service.handlers.calls import RunningCall as RunningCall
 from service.handlers.partial_results import KeptRow
-from service.handlers.problems import Problem, refused
+from service.handlers.problems import Refusal, refused
+from service.handlers.running_call import RunningCall as RunningCall
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def read_request(name: str, body: bytes, settings: Any = None) -> Asked:
     return Asked(name, request, hashlib.sha256(text.encode()).hexdigest(), name == "sweep")
 
 
-def measure(asked: Asked, settings: Any = None) -> Asked:
+def request_size(asked: Asked, settings: Any = None) -> Asked:
     return asked
 
 
@@ -59,7 +59,7 @@ def answer(asked: Asked, running: RunningCall) -> dict[str, Any]:
         with Path(do["log"]).open("a") as log:
             log.write(f"{os.getpid()}\n")
     if "refuse" in do:
-        raise Problem(422, "bad-option", "no", do["refuse"])
+        raise Refusal(422, "bad-option", "no", do["refuse"])
     if "bytes" in do:
         bytearray(do["bytes"])
     if "die_once" in do and not Path(do["die_once"]).exists():
@@ -104,7 +104,7 @@ def swept(do: Mapping[str, Any], running: RunningCall) -> dict[str, Any]:
         if running.stop and running.stop():
             break
         if i == do.get("refuse_at"):
-            raise Problem(422, "bad-option", "no", "a point is refused")
+            raise Refusal(422, "bad-option", "no", "a point is refused")
         time.sleep(do.get("step_s", 0.0))
         if "counted" in do:
             with Path(do["counted"]).open("a") as counted:

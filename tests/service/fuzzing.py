@@ -680,9 +680,10 @@ def ask_in_process(found: Found, name: str, body: Any) -> dict[str, Any] | None:
     """Ask a call in this process and note what must not be; return its answer if there is one."""
     from dataclasses import replace
 
-    from service.handlers.calls import RunningCall, call, dumps
+    from service.handlers.calls import call, dumps
     from service.handlers.limits import DEFAULTS
-    from service.handlers.problems import Problem
+    from service.handlers.problems import Refusal
+    from service.handlers.running_call import RunningCall
 
     settings = replace(DEFAULTS, solve_s=SEARCH_S)
     begun_s = time.process_time()
@@ -693,7 +694,7 @@ def ask_in_process(found: Found, name: str, body: Any) -> dict[str, Any] | None:
         answer = in_time(lambda: call(name, body, RunningCall(settings)))
         dumps(answer, name)
         status = "200"
-    except Problem as problem:
+    except Refusal as problem:
         status = str(problem.status)
         said = json.dumps(problem.to_json("id"), allow_nan=False)
         if problem.status >= 500:

@@ -450,7 +450,7 @@ async def _wire(
     import grpc
 
     from service.access.auth import Auth, read_tokens
-    from service.rpc.server import bound
+    from service.rpc.server import GrpcEndpoint, bound
     from service.telemetry.metrics import Metrics
     from tests.service import serving
 
@@ -465,7 +465,9 @@ async def _wire(
     )
     async with contextlib.AsyncExitStack() as stack:
         engine, pids = await stack.enter_async_context(fuzzing._engine(found, folder, workers))
-        server = bound(engine, auth, serving.SETTINGS, Metrics(engine), "127.0.0.1:0")
+        server = bound(
+            engine, auth, serving.SETTINGS, Metrics(engine), GrpcEndpoint("127.0.0.1:0")
+        )
         await server.start()
         stack.push_async_callback(server.stop, 0.5)
         stack.enter_context(errors_logged(found))

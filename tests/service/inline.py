@@ -46,7 +46,7 @@ class InlinePool:
         calls = self._calls
         asked = calls.read_request(task.name, task.body, self._settings)
         measured = task.what == "read" or not (task.large or asked.large)
-        large = asked.large or (measured and calls.measure(asked, self._settings).large)
+        large = asked.large or (measured and calls.request_size(asked, self._settings).large)
         payload, complete = None, True
         if task.what == "answer" and (task.large or not large):
             await self.held.wait()

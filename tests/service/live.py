@@ -43,7 +43,7 @@ class InProcess:
         if task.what == "page":
             return WorkOutcome("", False, slice_of(task), True, 0.0)
         asked = calls.read_request(task.name, task.body, self._settings)
-        large = asked.large or calls.measure(asked, self._settings).large
+        large = asked.large or calls.request_size(asked, self._settings).large
         payload, complete = None, True
         if task.what == "answer" and (task.large or not large):
             running = calls.RunningCall(

@@ -12,7 +12,7 @@ import sys
 from service.access.caller import Caller
 from service.engine import Engine
 from service.handlers.limits import RequestLimits
-from service.handlers.problems import Problem
+from service.handlers.problems import Refusal
 from service.jobs.store import Store
 from service.settings.options import Options
 
@@ -33,7 +33,7 @@ async def run(database: str, module: str = "tests.service.fake_calls") -> None:
         try:
             job = await engine.submit(call, request.encode(), CALLER, f"key-{n}")
             print(n, job.job_id, flush=True)
-        except Problem as problem:
+        except Refusal as problem:
             print(n, "!" + problem.code, flush=True)
     await engine.close()
 

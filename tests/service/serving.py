@@ -15,7 +15,7 @@ from typing import Any
 from service.access.auth import Auth
 from service.engine import Engine
 from service.handlers.limits import DEFAULTS, RequestLimits
-from service.handlers.problems import Problem, refused
+from service.handlers.problems import Refusal, refused
 from service.jobs.store import Store
 from service.process.serve import http_server, listening
 from service.rest.application import Rest
@@ -73,7 +73,7 @@ class CallsPool:
     def _done(self, task: Task) -> WorkOutcome:
         try:
             return self._worker._done(0, task, time.monotonic())
-        except Problem as problem:
+        except Refusal as problem:
             if problem.status >= 500:
                 self._note(problem)
             raise

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from service.handlers.problems import Problem
+from service.handlers.problems import Refusal
 from service.jobs.queue import Jobs
 from service.jobs.records import NewJob, State
 from service.jobs.store import Store
@@ -204,7 +204,7 @@ def test_accepted_jobs_outlive_a_restart_of_the_database(tmp_path):
         server.stop()
         impatient = Jobs(jobs.store)
         impatient.store.patience_s = 0.2
-        with pytest.raises(Problem) as caught:
+        with pytest.raises(Refusal) as caught:
             impatient.submit(NewJob("ann", "solve", "r" * 64, b"{}"))
         assert (caught.value.status, caught.value.code) == (503, "store-unavailable")
         assert caught.value.detail == "the database does not answer"  # not where it is
@@ -222,7 +222,7 @@ def _fill(database: str, limit_bytes: int) -> None:
     try:
         for n in range(2000):
             found.append(jobs.submit(NewJob("ann", "solve", f"{n:064d}", os.urandom(3000))).job_id)
-    except Problem as problem:
+    except Refusal as problem:
         print(json.dumps({"status": problem.status, "code": problem.code, "accepted": found}))
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     print(jobs.submit(NewJob("ann", "solve", "f" * 64, b"{}")).job_id)

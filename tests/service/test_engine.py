@@ -13,9 +13,9 @@ import pytest
 from sqlalchemy import event, func, select
 
 from service.access.caller import Caller
-from service.engine import CallAnswer, Engine
+from service.engine import CallAnswer, CallTerms, Engine
 from service.handlers.limits import RequestLimits
-from service.handlers.problems import Problem
+from service.handlers.problems import Refusal
 from service.jobs.records import JobView, State
 from service.jobs.store import Store, StoreFull, job_rows
 from service.settings.options import Options
@@ -58,8 +58,8 @@ class Runs:
 
         return self.runner.run(limited())
 
-    def call(self, request: dict[str, Any], caller: Caller = ANN, **given: Any) -> CallAnswer:
-        return self(lambda engine: engine.call("solve", request, caller, **given))
+    def call(self, request: dict[str, Any], caller: Caller = ANN, **terms: Any) -> CallAnswer:
+        return self(lambda engine: engine.call("solve", request, caller, CallTerms(**terms)))
 
     def close(self) -> None:
         self.runner.run(self._context.__aexit__(None, None, None))
@@ -84,8 +84,8 @@ def n_lines(log: Path) -> int:
     return len(log.read_text().splitlines()) if log.exists() else 0
 
 
-def refusal(work: Callable[[], Any]) -> Problem:
-    with pytest.raises(Problem) as caught:
+def refusal(work: Callable[[], Any]) -> Refusal:
+    with pytest.raises(Refusal) as caught:
         work()
     return caught.value
 
@@ -196,7 +196,7 @@ def test_too_many_requests_are_refused_with_a_time_to_come_back(engine):
         return await asyncio.gather(*asked, return_exceptions=True)
 
     answers = engine(flood)
-    refused = [each for each in answers if isinstance(each, Problem)]
+    refused = [each for each in answers if isinstance(each, Refusal)]
     served = [each for each in answers if isinstance(each, CallAnswer)]
     assert (len(refused), len(served)) == (2, 4)  # one is worked on, one by the spare, two wait
     assert {(p.status, p.code) for p in refused} == {(429, "overloaded")}
@@ -210,7 +210,7 @@ def test_one_caller_holds_so_many_places(engine):
         asked = (it.call("solve", same, ANN) for _ in range(6))
         return await asyncio.gather(*asked, return_exceptions=True)
 
-    refused = [each for each in engine(flood) if isinstance(each, Problem)]
+    refused = [each for each in engine(flood) if isinstance(each, Refusal)]
     assert len(refused) == 2
     assert "of yours" in refused[0].detail
 
@@ -240,7 +240,7 @@ def test_an_idempotency_key_gives_the_first_answer_again(engine, log, tmp_path):
     async def twice(it: Engine) -> list[Any]:
         slow = {"n": 13, "go": str(tmp_path / "go")}
         asked = [
-            asyncio.ensure_future(it.call("solve", slow, ANN, idempotency_key="key-2"))
+            asyncio.ensure_future(it.call("solve", slow, ANN, CallTerms(idempotency_key="key-2")))
             for _ in range(2)
         ]
         await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
@@ -300,7 +300,7 @@ def test_a_job_is_accepted_watched_and_its_result_read_by_page(engine, tmp_path)
             if not cursor:
                 break
         assert (items, n_pages) == ([0, 1, 2, 3, 4], 3)
-        with pytest.raises(Problem, match="no job"):
+        with pytest.raises(Refusal, match="no job"):
             await it.result(job.job_id, BOB)
 
     engine(work)
@@ -309,7 +309,7 @@ def test_a_job_is_accepted_watched_and_its_result_read_by_page(engine, tmp_path)
 def test_a_job_that_cannot_be_read_is_refused_and_leaves_no_row(engine):
     async def work(it: Engine) -> None:
         before = it.jobs.counts()
-        with pytest.raises(Problem) as caught:
+        with pytest.raises(Refusal) as caught:
             await it.submit("sweep", b"{", ANN)
         assert caught.value.status == 400
         assert it.jobs.counts() == before
@@ -325,7 +325,7 @@ def test_jobs_fail_with_the_problem_of_their_request(engine):
         ):
             job = await ended(it, await it.submit("sweep", request, ANN))
             assert (job.state, job.attempts) == (State.FAILED, 1)
-            with pytest.raises(Problem) as caught:
+            with pytest.raises(Refusal) as caught:
                 await it.result(job.job_id, ANN)
             assert (caught.value.status, caught.value.code) == (422, code)
 
@@ -401,7 +401,7 @@ def test_rows_of_a_sweep_are_read_while_it_runs_and_when_it_was_cancelled(engine
             items, cursor = items + page["items"], page["next_cursor"]
         assert items == [{"index": i, "square": i * i} for i in range(len(items))]
         assert page["total"] == len(items)
-        with pytest.raises(Problem, match="no job"):
+        with pytest.raises(Refusal, match="no job"):
             await it.result_page(job.job_id, BOB, so_far=True)
 
     engine(work)
@@ -438,7 +438,7 @@ def test_so_many_watch_at_once(engine):
         watches = [it.watch(job.job_id, ANN) for _ in range(5)]
         for watch in watches[:4]:
             await anext(watch)
-        with pytest.raises(Problem) as caught:
+        with pytest.raises(Refusal) as caught:
             await anext(watches[4])
         assert caught.value.status == 429
         for watch in watches:
@@ -464,10 +464,10 @@ def test_a_service_that_stops_gives_its_jobs_back_and_another_ends_them(tmp_path
             )
             await until(lambda: first.snapshot().in_flight)
             await first.close()
-            with pytest.raises(Problem) as caught:
+            with pytest.raises(Refusal) as caught:
                 await waits
             assert (caught.value.status, caught.value.code) == (503, "draining")
-            with pytest.raises(Problem, match="another process"):
+            with pytest.raises(Refusal, match="another process"):
                 await first.ready()
         view = Store(f"sqlite:///{tmp_path}/service.sqlite")
         async with running(view) as second:

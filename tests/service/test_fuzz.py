@@ -27,12 +27,12 @@ def test_the_same_seed_makes_the_same_requests():
 
 def test_faults_are_found(monkeypatch):
     """A defect, a trace in an answer and growth are what the fuzzer is there to see."""
-    from service.handlers import calls
+    from service.handlers import request_contents
 
     def broken(*given: object) -> None:
         raise ZeroDivisionError("nobody thought of this")
 
-    monkeypatch.setattr(calls, "check_input_limits", broken)
+    monkeypatch.setattr(request_contents, "check_input_limits", broken)
     found = fuzzing.Found()
     fuzzing.ask_in_process(
         found, "evaluate", {"model": "llama3-8b", "cluster": "h100-x8", "pins": {}}

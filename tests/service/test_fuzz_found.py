@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from service.handlers.calls import RunningCall, call
+from service.handlers.calls import call
 from service.handlers.limits import RequestLimits
-from service.handlers.problems import Problem
+from service.handlers.problems import Refusal
+from service.handlers.running_call import RunningCall
 
 HUGE = "9" * 5_000
 FLAGS = {
@@ -114,7 +115,7 @@ def test_it_is_answered_or_refused_soon(asked):
     status = 200
     try:
         json.dumps(call(name, body))
-    except Problem as problem:
+    except Refusal as problem:
         status = problem.status
     assert status < 500
     assert time.process_time() - begun_s < 10.0  # it was minutes
@@ -132,7 +133,7 @@ def test_the_points_of_a_sweep_are_read_within_its_time():
     try:
         answer = call("sweep", {"spec": spec}, RunningCall(RequestLimits(job_s=0.5, solve_s=0.5)))
         complete = answer["complete"]
-    except Problem:
+    except Refusal:
         pass  # refused is as well
     assert not complete
     assert time.process_time() - begun_s < 20.0
@@ -147,7 +148,7 @@ def test_a_defect_says_its_kind_and_no_more(monkeypatch):
         raise FileNotFoundError("/srv/secret/place")
 
     monkeypatch.setitem(CALLS, "rules", replace(CALLS["rules"], function=broken))
-    with pytest.raises(Problem) as caught:
+    with pytest.raises(Refusal) as caught:
         call("rules", {})
     said = json.dumps(caught.value.to_json())
     assert "FileNotFoundError" in said

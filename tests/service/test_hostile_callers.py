@@ -14,9 +14,9 @@ import pytest
 
 from service.access.auth import Auth, address_network, read_tokens, tokens_of
 from service.access.caller import Caller
-from service.engine import Engine
+from service.engine import CallTerms, Engine
 from service.handlers.limits import job_request
-from service.handlers.problems import Problem
+from service.handlers.problems import Refusal
 from service.jobs.queue import Jobs
 from service.jobs.records import Bounds, NewJob
 from service.jobs.store import Clock, Store, StoreUnavailable
@@ -64,7 +64,7 @@ def test_a_large_body_of_a_job_is_read_by_a_worker(tmp_path, monkeypatch):
             body = json.dumps({"call": "sweep", "request": request, "time_limit_s": 2}).encode()
             job = await engine.submit_body(body, ANN)
             assert job.call == "sweep"
-        with pytest.raises(Problem, match="unknown field"):
+        with pytest.raises(Refusal, match="unknown field"):
             await engine.submit_body(
                 b'{"call": "solve", "request": {}, "x": "%s"}' % (b"y" * SMALL), ANN
             )
@@ -77,7 +77,7 @@ def test_a_large_body_of_a_job_is_read_by_a_worker(tmp_path, monkeypatch):
 def test_a_role_is_asked_for_before_a_job_is_accepted(tmp_path):
     async def work(engine: Engine) -> int:
         body = json.dumps({"call": "solve", "request": {"text": "x" * SMALL}}).encode()
-        with pytest.raises(Problem) as caught:
+        with pytest.raises(Refusal) as caught:
             await engine.submit_body(body, Caller("bob", "read"))
         return caught.value.status
 
@@ -90,12 +90,12 @@ def test_an_owner_keeps_no_more_jobs_and_keys_than_there_may_be(tmp_path):
     for n in range(3):
         job = jobs.submit(NewJob("ann", "solve", f"{n}", b"{}"))
         jobs.cancel(job.job_id, "ann")
-    with pytest.raises(Problem, match="as many as one caller may have"):
+    with pytest.raises(Refusal, match="as many as one caller may have"):
         jobs.submit(NewJob("ann", "solve", "4", b"{}"))
     jobs.submit(NewJob("bob", "solve", "4", b"{}"))
     assert jobs.claim("ann", "k1", "f", "c1") is None
     assert jobs.claim("ann", "k2", "f", "c2") is None
-    with pytest.raises(Problem) as caught:
+    with pytest.raises(Refusal) as caught:
         jobs.claim("ann", "k3", "f", "c3")
     assert (caught.value.status, caught.value.code) == (429, "too-many-keys")
     assert jobs.claim("ann", "k1", "f", "c1") is None  # a known one goes on
@@ -140,7 +140,7 @@ def test_bodies_go_when_jobs_end_and_are_not_read_to_show_them(tmp_path):
 def test_no_database_is_asked_for_what_is_no_id(tmp_path, job_id):
     store = Store(f"sqlite:///{tmp_path}/service.sqlite")
     store.read = store.read  # type: ignore[method-assign]
-    with pytest.raises(Problem) as caught:
+    with pytest.raises(Refusal) as caught:
         Jobs(store).get(job_id, "ann")
     assert caught.value.status == 404
     json.dumps(caught.value.to_json()).encode()
@@ -155,11 +155,11 @@ def test_a_caller_opens_no_more_streams_than_its_share(tmp_path):
         streams = [engine.watch(job.job_id, ANN) for _ in range(3)]
         for each in streams[:2]:
             await anext(each)
-        with pytest.raises(Problem) as mine:
+        with pytest.raises(Refusal) as mine:
             await anext(streams[2])
         other = engine.watch(bobs.job_id, Caller("bob", "solve"))
         await anext(other)
-        with pytest.raises(Problem) as all_of_them:
+        with pytest.raises(Refusal) as all_of_them:
             await anext(engine.watch(bobs.job_id, Caller("bob", "solve")))
         for each in (*streams, other):
             await each.aclose()
@@ -257,7 +257,8 @@ def test_a_key_is_free_again_where_its_caller_left_while_it_was_taken(tmp_path, 
             return found
 
         monkeypatch.setattr(engine.jobs, "claim", slow)
-        asked = asyncio.ensure_future(engine.call("solve", {"n": 5}, ANN, idempotency_key="k"))
+        terms = CallTerms(idempotency_key="k")
+        asked = asyncio.ensure_future(engine.call("solve", {"n": 5}, ANN, terms))
         await asyncio.to_thread(taking.wait, 60.0)
         asked.cancel()
         asyncio.get_running_loop().call_later(0.05, go.set)
@@ -265,7 +266,7 @@ def test_a_key_is_free_again_where_its_caller_left_while_it_was_taken(tmp_path, 
             await asked
         await asyncio.to_thread(taken.wait, 60.0)
         monkeypatch.undo()
-        answer = await engine.call("solve", {"n": 5}, ANN, idempotency_key="k")
+        answer = await engine.call("solve", {"n": 5}, ANN, terms)
         return answer.status
 
     assert in_engine(tmp_path, work) == 200
@@ -312,14 +313,14 @@ def test_jobs_are_counted_by_state_for_metrics(tmp_path):
 def test_an_address_that_fails_too_often_is_refused_and_others_are_not():
     auth = Auth(read_tokens(f"ann solve {TOKEN}", "tokens"), failed_logins=3)
     for _ in range(3):
-        with pytest.raises(Problem) as caught:
+        with pytest.raises(Refusal) as caught:
             auth.caller("Bearer wrong", "10.0.0.1")
         assert caught.value.status == 401
-    with pytest.raises(Problem) as caught:
+    with pytest.raises(Refusal) as caught:
         auth.caller(None, "10.0.0.1")
     assert (caught.value.status, caught.value.code) == (429, "too-many-failures")
     assert caught.value.retry_after_s
-    with pytest.raises(Problem) as caught:
+    with pytest.raises(Refusal) as caught:
         auth.caller("Bearer wrong", "10.0.0.2")
     assert caught.value.status == 401
     assert auth.caller(f"Bearer {TOKEN}", "10.0.0.1").name == "ann"  # behind the same proxy
@@ -368,16 +369,8 @@ def test_a_token_file_that_others_may_write_is_refused(tmp_path, caplog):
 
 def test_a_path_begins_no_line_of_a_text_log():
     stream = io.StringIO()
-    root = logging.getLogger()
-    before, level = root.handlers[:], root.level
-    try:
-        logs.configure("info", "text", stream)
-        logs.log_access(
-            logging.INFO, "GET /v1/jobs/\n12:00:00 INFO forged\x1b[31m", job_id="\r\nx"
-        )
-    finally:
-        root.handlers[:] = before
-        root.setLevel(level)
+    logs.configure("info", "text", stream)
+    logs.log_access(logging.INFO, "GET /v1/jobs/\n12:00:00 INFO forged\x1b[31m", job_id="\r\nx")
     (line,) = stream.getvalue().splitlines()
     assert r"\n12:00:00 INFO forged\x1b[31m" in line
     assert r"job_id=\r\nx" in line

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 from planner.errors import InputProblem as Wrong
 from planner.errors import SearchError, SpecError, UsageError
-from service.handlers.calls import CALLS, RunningCall, answer, call, measure, read_request
+from service.handlers.calls import CALLS, answer, call, read_request, request_size
 from service.handlers.documents import looks_like_path
 from service.handlers.limits import RequestLimits, check_document_text, json_body
-from service.handlers.problems import Problem, problem_of
+from service.handlers.problems import Refusal, problem_of
+from service.handlers.running_call import RunningCall
 
 JOB = {"model": "llama3-8b", "cluster": "h100-x8"}
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
@@ -25,8 +26,8 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
 )
 
 
-def refused(name: str, body: Any, limits: RequestLimits = RequestLimits()) -> Problem:
-    with pytest.raises(Problem) as caught:
+def refused(name: str, body: Any, limits: RequestLimits = RequestLimits()) -> Refusal:
+    with pytest.raises(Refusal) as caught:
         call(name, body, RunningCall(limits))
     problem = caught.value
     document = problem.to_json("id")
@@ -100,7 +101,7 @@ def test_nothing_is_opened_while_calls_are_answered(
     for text in texts:
         try:
             said = json.dumps(text())
-        except Problem as problem:
+        except Refusal as problem:
             said = json.dumps(problem.to_json())
         assert "THE TRAP" not in said
 
@@ -190,21 +191,21 @@ def test_limits_are_those_of_the_settings() -> None:
     problem = refused("solve", JOB, few)
     assert (problem.status, problem.code) == (422, "too-much-work")
     assert "candidate plans" in problem.detail
-    with pytest.raises(Problem, match="candidate plans"):
-        measure(read_request("solve", JOB), few)
+    with pytest.raises(Refusal, match="candidate plans"):
+        request_size(read_request("solve", JOB), few)
     vary = {"training.global_batch": [8, 16, 32]}
     few = replace(RequestLimits(), points=2)
     assert "points: 3" in refused("sweep", {"spec": {**JOB, "vary": vary}}, few).detail
-    with pytest.raises(Problem, match="aliases"):
+    with pytest.raises(Refusal, match="aliases"):
         check_document_text("model:\n- &a 1\n" + "- *a\n" * 101, "model")
-    with pytest.raises(Problem, match="bytes of the body"):
+    with pytest.raises(Refusal, match="bytes of the body"):
         json_body(b"{}", replace(RequestLimits(), body_bytes=1))
 
 
 def test_many_keys_are_looked_through_once():
     keys = [f'"{n}":0' for n in range(300_000)]  # in a time that grows with n^2: an hour
     body = "{" + ",".join([*keys, keys[-1]]) + "}"
-    with pytest.raises(Problem, match="stands twice"):
+    with pytest.raises(Refusal, match="stands twice"):
         json_body(body.encode())
 
 
@@ -352,7 +353,7 @@ def test_a_defect_is_a_problem_without_a_trace(monkeypatch: pytest.MonkeyPatch) 
         raise ZeroDivisionError("nobody thought of this")
 
     monkeypatch.setitem(CALLS, "rules", replace(CALLS["rules"], function=broken))
-    with pytest.raises(Problem) as caught:
+    with pytest.raises(Refusal) as caught:
         answer(read_request("rules", {}))
     assert (caught.value.status, caught.value.code) == (500, "defect")
     assert "Traceback" not in json.dumps(caught.value.to_json())
@@ -397,7 +398,7 @@ def answered_or_refused(name: str, body: dict[str, Any]) -> None:
     status = 200
     try:
         call(name, body)
-    except Problem as problem:
+    except Refusal as problem:
         status = problem.status
     assert status < 500
 

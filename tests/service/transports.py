@@ -22,7 +22,7 @@ from service.rest.application import Rest
 from service.rest.operations import FACTS, OPERATIONS
 from service.rpc.convert import to_dict
 from service.rpc.gate import CALL_OF
-from service.rpc.server import GrpcServer, bound
+from service.rpc.server import GrpcEndpoint, GrpcServer, bound
 from service.rpc.status import DETAILS
 from service.telemetry.metrics import Metrics
 from tests.service import fake_calls
@@ -91,7 +91,7 @@ class Service:
         self.channel: Any = self.runner.run(self._connect())
 
     async def _listen(self, settings: RequestLimits) -> GrpcServer:
-        server = bound(self.engine, self.auth, settings, self.metrics, "127.0.0.1:0")
+        server = bound(self.engine, self.auth, settings, self.metrics, GrpcEndpoint("127.0.0.1:0"))
         await server.start()
         return server
 

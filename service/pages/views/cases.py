@@ -5,7 +5,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from service.pages.figures import chart_data
-from service.pages.question import query_of
+from service.pages.question import question_query
 from service.pages.render import render_page
 from service.pages.shown_data import shown_data
 from service.pages.visit import Visit
@@ -128,7 +128,7 @@ def _question(visit: Visit, case: dict[str, Any]) -> str:
         "set": case["overrides"],
         "stack": case.get("stack", ""),
     }
-    return visit.url("/ui/plans", query_of(request))
+    return visit.url("/ui/plans", question_query(request))
 
 
 PAGES = {"/ui/cases": cases}

@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from service.handlers import schemas
-from service.handlers.calls import PAGE_PREFIX, RunningCall, ServiceCall, solved_result
+from service.handlers import answers, schemas
+from service.handlers.calls import PAGE_PREFIX, ServiceCall
+from service.handlers.plan_calls import solved_result
+from service.handlers.running_call import RunningCall
 from service.pages.figures import chart_data
 from service.pages.listing import best_words, tie_of
-from service.pages.question import query_of, title_of
+from service.pages.question import question_query, title_of
 from service.pages.render import render_page
 from service.pages.views.plans import option_words
 from service.pages.visit import Data, Visit
@@ -23,14 +25,14 @@ NAMES = "ABCD"
 """Of the plans, in the order in which they were chosen: as many as stand side by side."""
 
 
-class CompareRequest(schemas.SolveRequest):
+class CompareBody(schemas.SolveBody):
     """A solve, some plans of which are compared."""
 
     plans: list[str]
     """Ranks or beginnings of plan ids, two to four; the first is what the others stand against."""
 
 
-class CompareAnswer(schemas.Answer):
+class CompareAnswer(answers.AnswerBody):
     """Plans side by side as data."""
 
     complete: bool
@@ -39,7 +41,7 @@ class CompareAnswer(schemas.Answer):
     """Each of the other plans against the first, in words."""
 
 
-def _compare(request: CompareRequest, running: RunningCall) -> Data:
+def _compare(request: CompareBody, running: RunningCall) -> Data:
     from planner.analyze.bottleneck_levers import binding_now
     from planner.analyze.comparison import compare
     from planner.render.answers.bottleneck import bottleneck_headline
@@ -160,7 +162,7 @@ def _traffic_rows(comparisons: "Sequence[Comparison]") -> list[Data]:
 PAGE_CALLS = {
     COMPARE_CALL: ServiceCall(
         COMPARE_CALL,
-        CompareRequest,
+        CompareBody,
         CompareAnswer,
         "solve",
         "small",
@@ -183,7 +185,7 @@ async def compare_page(visit: Visit) -> str:
     )
     if len(visit.query.get("plan", ())) > 1 and len(plans) == 1:
         plans *= 2
-    query = query_of(request)
+    query = question_query(request)
     if len(plans) < 2:
         return render_page(
             visit,
@@ -198,7 +200,7 @@ async def compare_page(visit: Visit) -> str:
 
 
 def _page(visit: Visit, request: Data, answer: Data, plans: list[str]) -> str:
-    query, shown = query_of(request), plans[: len(NAMES)]
+    query, shown = question_query(request), plans[: len(NAMES)]
     return render_page(
         visit,
         "compare.html.j2",

@@ -52,7 +52,7 @@ def _described(visit: Visit, job: JobView, note: Data) -> Data:
 
 
 def job_id_of(visit: Visit) -> str:
-    """Return the job of an address; `Problem` 404 for what can be none."""
+    """Return the job of an address; `Refusal` 404 for what can be none."""
     if not _ID.fullmatch(visit.parts["job_id"]):
         raise no_such_job(visit.parts["job_id"])
     return visit.parts["job_id"]

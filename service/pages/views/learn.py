@@ -9,9 +9,10 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from service.handlers import schemas
-from service.handlers.calls import PAGE_PREFIX, RunningCall, ServiceCall
-from service.handlers.problems import Problem, refused
+from service.handlers import answers, schemas
+from service.handlers.calls import PAGE_PREFIX, ServiceCall
+from service.handlers.problems import Refusal, refused
+from service.handlers.running_call import RunningCall
 from service.pages.figures import chart_data
 from service.pages.render import page_environment, render_page
 from service.pages.static import file
@@ -33,14 +34,14 @@ PART = "part"
 """Parameter of an address that asks for the parts that change alone."""
 
 
-class LearnRequest(schemas.Request):
+class LearnBody(schemas.Request):
     """A calculator and its inputs, as they stand in the address."""
 
     name: str
     inputs: dict[str, str]
 
 
-class LearnAnswer(schemas.Answer):
+class LearnAnswer(answers.AnswerBody):
     """Fields, results and figures as data."""
 
     name: str
@@ -52,14 +53,14 @@ class LearnAnswer(schemas.Answer):
     presets: list[dict[str, Any]]
 
 
-def _learn(request: LearnRequest, running: RunningCall) -> Data:
+def _learn(request: LearnBody, running: RunningCall) -> Data:
     """Return what a page of a calculator shows; wrong inputs are part of it."""
     from planner.learn import calculators
 
     one = calculators().get(request.name)
     if one is None:
         detail = f"no calculator is called {request.name[:60]!r}"
-        raise Problem(404, "unknown-path", "there is no such page", detail)
+        raise Refusal(404, "unknown-path", "there is no such page", detail)
     arguments = {key: value for key, value in request.inputs.items() if value != ""}
     outcome = one.read(arguments)
     groups: dict[str, list[Data]] = {}
@@ -180,7 +181,7 @@ def unbroken(cell: Any) -> Any:
 PAGE_CALLS = {
     LEARN_CALL: ServiceCall(
         LEARN_CALL,
-        LearnRequest,
+        LearnBody,
         LearnAnswer,
         "read",
         "small",

@@ -7,14 +7,10 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from service.handlers import schemas
-from service.handlers.calls import (
-    CALLS,
-    OpenedPlan,
-    RunningCall,
-    ServiceCall,
-    open_request_plan,
-)
-from service.handlers.problems import Fault, Problem, refused
+from service.handlers.calls import CALLS, ServiceCall
+from service.handlers.plan_calls import OpenedPlan, open_request_plan
+from service.handlers.problems import Fault, Refusal, refused
+from service.handlers.running_call import RunningCall
 from service.pages.question import TOP
 from service.pages.render import render_page
 from service.pages.visit import Page, Visit
@@ -32,7 +28,7 @@ class PlanPage(BaseModel):
     """HTML of the inside of the element `main`."""
 
 
-class TraceRequest(schemas.PlanOf):
+class TraceBody(schemas.PlanOf):
     """The trace of a step of one plan."""
 
 
@@ -43,7 +39,7 @@ class TraceFile(BaseModel):
     text: str
 
 
-class PlanPageRequest(schemas.PlanOf):
+class PlanPageBody(schemas.PlanOf):
     """The view of one plan."""
 
     trace_link: str = ""
@@ -75,7 +71,7 @@ def _opened(request: schemas.PlanOf, running: RunningCall) -> OpenedPlan:
     return replace(request_plan, stopped=data["stopped"])
 
 
-def _plan_page(request: PlanPageRequest, running: RunningCall) -> Data:
+def _plan_page(request: PlanPageBody, running: RunningCall) -> Data:
     """Return title and body of the page; all of it is computed and written here, in a worker."""
     from planner.render.plan_view.data import ViewOptions, plan_view
     from planner.render.plan_view.page import plan_body
@@ -99,7 +95,7 @@ def _plan_page(request: PlanPageRequest, running: RunningCall) -> Data:
     return opened.with_state({"title": title, "body": body, "plan_id": view.plan_id})
 
 
-def _trace(request: TraceRequest, running: RunningCall) -> Data:
+def _trace(request: TraceBody, running: RunningCall) -> Data:
     from planner.render.plan_view.data import trace_file
 
     opened = _opened(request, running)
@@ -176,7 +172,7 @@ async def trace_download(visit: Visit) -> Page:
         raise refused("malformed", "the address names no plan: model, cluster and plan", 422)
     try:
         result = await visit.ask("page-plan-trace", named)
-    except Problem as problem:
+    except Refusal as problem:
         if problem.code != "needs-job":
             raise
         result = await visit.ask_patiently("page-plan-trace", named)
@@ -190,7 +186,7 @@ PAGE_CALLS: dict[str, ServiceCall] = {
     for call in (
         ServiceCall(
             "page-plan",
-            PlanPageRequest,
+            PlanPageBody,
             PlanPage,
             "solve",
             "small",
@@ -199,7 +195,7 @@ PAGE_CALLS: dict[str, ServiceCall] = {
         ),
         ServiceCall(
             "page-plan-trace",
-            TraceRequest,
+            TraceBody,
             TraceFile,
             "solve",
             "small",

@@ -3,10 +3,12 @@
 import asyncio
 from typing import Any
 
-from service.handlers import schemas
-from service.handlers.calls import PAGE_PREFIX, RunningCall, ServiceCall, solved_result
+from service.handlers import answers, schemas
+from service.handlers.calls import PAGE_PREFIX, ServiceCall
+from service.handlers.plan_calls import solved_result
+from service.handlers.running_call import RunningCall
 from service.pages import listing
-from service.pages.question import MOST_TOP, TOP, query_of, title_of
+from service.pages.question import MOST_TOP, TOP, question_query, title_of
 from service.pages.render import render_page
 from service.pages.rows import rows_shown
 from service.pages.visit import Data, Page, Visit
@@ -17,11 +19,11 @@ MOST_JSON = 200
 TOPS = (TOP, 200, 1_000, MOST_TOP)
 
 
-class PlansRequest(schemas.SolveRequest):
+class PlansBody(schemas.SolveBody):
     """A solve, of which a page shows a row a plan."""
 
 
-class PlansAnswer(schemas.Answer):
+class PlansAnswer(answers.AnswerBody):
     """The page of a result as data."""
 
     complete: bool
@@ -32,7 +34,7 @@ class PlansAnswer(schemas.Answer):
     """As `planner solve --format csv`."""
 
 
-def _plans(request: PlansRequest, running: RunningCall) -> Data:
+def _plans(request: PlansBody, running: RunningCall) -> Data:
     from planner.render.answers.plan_table import plans_csv
 
     result = solved_result(request, running)
@@ -48,7 +50,7 @@ def _plans(request: PlansRequest, running: RunningCall) -> Data:
 PAGE_CALLS = {
     PLANS_CALL: ServiceCall(
         PLANS_CALL,
-        PlansRequest,
+        PlansBody,
         PlansAnswer,
         "solve",
         "small",
@@ -72,11 +74,11 @@ async def plans(visit: Visit) -> str:
 
 def _page(visit: Visit, request: Data, answer: Data) -> str:
     result = answer["listing"]
-    query = query_of(request)
+    query = question_query(request)
     nothing = result["nothing"]
     for each in (nothing or {}).get("relaxations", ()):
         requested = listing.asked_by(each["command"], request)
-        each["href"] = visit.url("/ui/plans", query_of(requested)) if requested else ""
+        each["href"] = visit.url("/ui/plans", question_query(requested)) if requested else ""
     names = {name: values[-1] for name, values in visit.query.items()}
     n_plans = len(result["rows"])
     return render_page(

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Literal
 
-from service.handlers.problems import Fault, Problem, refused
+from service.handlers.problems import Fault, Refusal, refused
 from service.pages.examples import example_text, examples
 from service.pages.form_check import FORM_CALL
 from service.pages.form_fields import (
@@ -17,7 +17,7 @@ from service.pages.form_fields import (
     axis_words,
     options_given,
 )
-from service.pages.question import TOP, Query, query_of, question_of, question_options_of
+from service.pages.question import TOP, Query, question_of, question_options_of, question_query
 from service.pages.render import render_page
 from service.pages.views.plans import TOPS
 from service.pages.visit import Data, Page, Upload, Visit
@@ -159,7 +159,7 @@ def upload_name(text: str) -> str:
 
 
 def request_of(draft: Mapping[str, Any]) -> Data:
-    """Return the solve request of a form; `Problem` 422 for a field that cannot be read."""
+    """Return the solve request of a form; `Refusal` 422 for a field that cannot be read."""
     axes, faults = axis_words(draft)
     if faults:
         raise refused("malformed", faults[0].message, 422, faults)
@@ -168,7 +168,7 @@ def request_of(draft: Mapping[str, Any]) -> Data:
 
 
 def document_of(draft: Mapping[str, Any], kind: Kind) -> Any:
-    """Return the document of a part of the form; `Problem` 422 where there is none."""
+    """Return the document of a part of the form; `Refusal` 422 where there is none."""
     if draft["source"] == "example":
         return draft["example"]
     if not draft["text"].strip():
@@ -189,7 +189,7 @@ async def solve_page(visit: Visit) -> str:
         value |= {kind: (both[kind],) for kind in KINDS}
     try:
         draft = draft_of(question_of(value, visit.settings) or both)
-    except Problem:
+    except Refusal:
         if "q" in value:
             raise
         draft = draft_of_query(value, both)  # its fields say what is wrong
@@ -212,7 +212,7 @@ def edited(kind: Kind, example: str) -> Data:
 def _form(
     visit: Visit,
     draft: Data,
-    problem: Problem | None = None,
+    problem: Refusal | None = None,
     checked: Mapping[str, Any] | None = None,
     faults: Sequence[Data] | None = None,
     looked: bool = False,
@@ -256,8 +256,8 @@ async def asked(visit: Visit) -> Page:
         if wrong or visit.posted("do") == "check":
             page = _form(visit, draft, None, checked, faults, looked=not faults)
             return Page(page, 422 if wrong else 200)
-        query = query_of(request_of(draft))
-    except Problem as problem:
+        query = question_query(request_of(draft))
+    except Refusal as problem:
         if problem.status in (401, 403):
             raise
         return Page(_form(visit, draft, problem, checked), problem.status)
@@ -271,7 +271,7 @@ async def form_faults(visit: Visit, draft: Mapping[str, Any]) -> list[Data]:
         "changes": [line for line in draft["set"].splitlines() if line.strip()],
     }
     for kind in KINDS:
-        with suppress(Problem):  # there is no text yet
+        with suppress(Refusal):  # there is no text yet
             request[kind] = document_of(draft[kind], kind)
     result = await visit.ask(FORM_CALL, request)
     faults: list[Data] = result["faults"]
@@ -283,7 +283,7 @@ async def checked_document(visit: Visit, draft: Mapping[str, Any], kind: Kind) -
     try:
         document = document_of(draft, kind)
         result = await visit.ask("check-spec", {"document": document})
-    except Problem as problem:
+    except Refusal as problem:
         if problem.status >= 500 or problem.status == 429:
             raise
         return {"problem": problem, "summary": "", "notes": []}

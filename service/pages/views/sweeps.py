@@ -11,16 +11,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from service.engine import request_body
-from service.handlers import schemas
-from service.handlers.calls import PAGE_PREFIX, RunningCall, ServiceCall
+from service.handlers import answers, schemas
+from service.handlers.calls import PAGE_PREFIX, ServiceCall
 from service.handlers.limits import check_document_text, too_much
-from service.handlers.problems import Fault, Problem, refused
+from service.handlers.problems import Fault, Refusal, refused
+from service.handlers.running_call import RunningCall
 from service.jobs.records import JobView, State
 from service.pages.examples import sweep_text, sweeps
 from service.pages.render import render_page
 from service.pages.views.jobs import LISTED, described_job, job_id_of
 from service.pages.views.solve import upload_name
-from service.pages.visit import Data, Page, Visit, parsed
+from service.pages.visit import Data, Page, Visit, answer_data
 
 if TYPE_CHECKING:
     from planner.render.report.answers import AnswerTable
@@ -48,13 +49,13 @@ NOTED = (
 """Fields of the header of a sweep that say what its points are, without models and clusters."""
 
 
-class SweepTextRequest(schemas.Request):
+class SweepTextBody(schemas.Request):
     """The text of a sweep file."""
 
     document: schemas.Text
 
 
-class SweepTextAnswer(schemas.Answer):
+class SweepTextAnswer(answers.AnswerBody):
     """What a sweep file asks."""
 
     summary: str
@@ -65,20 +66,20 @@ class SweepTextAnswer(schemas.Answer):
     """`NOTED` fields of the header of its answer; empty where they are many characters."""
 
 
-class SweepReportRequest(schemas.Request):
+class SweepReportBody(schemas.Request):
     """The answer of a sweep, to be drawn."""
 
     result: dict[str, Any]
 
 
-class SweepReportAnswer(schemas.Answer):
+class SweepReportAnswer(answers.AnswerBody):
     """The report of a sweep as data."""
 
     title: str
     headline: str
 
 
-def _check(request: SweepTextRequest, running: RunningCall) -> Data:
+def _check(request: SweepTextBody, running: RunningCall) -> Data:
     from planner.sweeps.spec.description import described_sweep as lines_of
     from planner.sweeps.spec.spec import sweep_from_text
 
@@ -100,7 +101,7 @@ def _check(request: SweepTextRequest, running: RunningCall) -> Data:
     return {"summary": summary, "n_points": sweep.n_points, "spec": spec, "header": header}
 
 
-def _report(request: SweepReportRequest, running: RunningCall) -> Data:
+def _report(request: SweepReportBody, running: RunningCall) -> Data:
     """Return the report of an answer of `sweep`: the charts of `planner report`."""
     from planner.render.charts.failure import reasons
     from planner.render.report import page
@@ -160,7 +161,7 @@ def _table(table: "AnswerTable") -> Data:
 PAGE_CALLS = {
     CHECK_CALL: ServiceCall(
         CHECK_CALL,
-        SweepTextRequest,
+        SweepTextBody,
         SweepTextAnswer,
         "read",
         "small",
@@ -170,7 +171,7 @@ PAGE_CALLS = {
     ),
     REPORT_CALL: ServiceCall(
         REPORT_CALL,
-        SweepReportRequest,
+        SweepReportBody,
         SweepReportAnswer,
         "read",
         "small",
@@ -198,7 +199,7 @@ async def sweeps_page(visit: Visit) -> str:
 
 
 async def _form(
-    visit: Visit, draft: Data, problem: Problem | None = None, checked: Data | None = None
+    visit: Visit, draft: Data, problem: Refusal | None = None, checked: Data | None = None
 ) -> str:
     page, _ = await visit.engine.list_jobs(visit.caller, limit=LISTED)
     own = [job for job in page if job.call == "sweep"]
@@ -239,7 +240,7 @@ async def submitted(visit: Visit) -> Page:
         return Page(await _form(visit, draft))
     try:
         checked = await visit.ask(CHECK_CALL, {"document": _text_of(draft)})
-    except Problem as problem:
+    except Refusal as problem:
         if problem.status >= 500 or problem.status == 429:
             raise
         return Page(await _form(visit, draft, problem), problem.status)
@@ -260,7 +261,7 @@ async def check_sweep_form(visit: Visit) -> Page:
     try:
         result = await visit.ask(CHECK_CALL, {"document": _text_of(draft)})
         answer: Data = {"problem": None, "summary": result["summary"], "notes": []}
-    except Problem as problem:
+    except Refusal as problem:
         if problem.status >= 500 or problem.status == 429:
             raise
         answer = {"problem": problem.to_json(), "summary": "", "notes": []}
@@ -300,7 +301,7 @@ async def sweep_view(visit: Visit) -> str:
 
 
 async def _looked_at(visit: Visit) -> Looked:
-    """Return the sweep of an address; `Problem` 404 where there is none."""
+    """Return the sweep of an address; `Refusal` 404 where there is none."""
     job_id = job_id_of(visit)
     job = await visit.engine.get_job(job_id, visit.caller)
     if job.call != "sweep":
@@ -310,7 +311,7 @@ async def _looked_at(visit: Visit) -> Looked:
     if job.state is not State.SUCCEEDED:
         try:
             return await _so_far(visit, job)
-        except Problem as problem:
+        except Refusal as problem:
             if problem.code != "has-result":
                 raise
         job = await visit.engine.get_job(job_id, visit.caller)  # it has its answer meanwhile
@@ -330,7 +331,7 @@ async def _so_far(visit: Visit, job: JobView) -> Looked:
 
 
 async def _drawn(visit: Visit, body: bytes) -> Data:
-    return await parsed((await visit.engine.call(REPORT_CALL, body, visit.caller)).payload)
+    return await answer_data((await visit.engine.call(REPORT_CALL, body, visit.caller)).payload)
 
 
 async def _rows_so_far(visit: Visit, job_id: str) -> tuple[list[Mapping[str, Any]], int]:
@@ -341,7 +342,7 @@ async def _rows_so_far(visit: Visit, job_id: str) -> tuple[list[Mapping[str, Any
         answer = await visit.engine.result_page(
             job_id, visit.caller, cursor, MOST_SO_FAR - len(results), so_far=True
         )
-        page = await parsed(answer.payload)
+        page = await answer_data(answer.payload)
         results += page["items"]
         cursor, total = page["next_cursor"], page["total"]
         if not page["items"] or not cursor or len(results) >= total:
@@ -354,7 +355,7 @@ async def sweep_csv(visit: Visit) -> Page:
     result = await _looked_at(visit)
     if result.report is None:
         detail = f"no point of sweep {result.job.job_id} is finished"
-        raise Problem(409, "no-result", "the sweep has no points", detail)
+        raise Refusal(409, "no-result", "the sweep has no points", detail)
     name = "points.csv" if result.job.state is State.SUCCEEDED else "points-so-far.csv"
     headers = {"content-disposition": f'attachment; filename="{name}"'}
     return Page(result.report["csv"], 200, "text/csv; charset=utf-8", headers)

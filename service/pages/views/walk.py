@@ -3,15 +3,11 @@
 import asyncio
 from typing import Any
 
-from service.handlers import schemas
-from service.handlers.calls import (
-    PAGE_PREFIX,
-    RunningCall,
-    ServiceCall,
-    contents_of,
-    search_of,
-)
-from service.pages.question import query_of, title_of
+from service.handlers import answers, schemas
+from service.handlers.calls import PAGE_PREFIX, ServiceCall
+from service.handlers.request_contents import contents_of, search_of
+from service.handlers.running_call import RunningCall
+from service.pages.question import question_query, title_of
 from service.pages.render import render_page
 from service.pages.views.plans import option_words
 from service.pages.visit import Data, Visit
@@ -19,17 +15,17 @@ from service.pages.visit import Data, Visit
 WALK_CALL = f"{PAGE_PREFIX}walk"
 
 
-class WalkRequest(schemas.SolveRequest):
+class WalkBody(schemas.SolveBody):
     """A solve, of which the decision is walked; its objective is the step time."""
 
 
-class WalkAnswer(schemas.Answer):
+class WalkAnswer(answers.AnswerBody):
     """The walk as data."""
 
     answer: dict[str, Any] | None
 
 
-def _walk(request: WalkRequest, running: RunningCall) -> Data:
+def _walk(request: WalkBody, running: RunningCall) -> Data:
     from planner.analyze.recommend.devices import recommend
     from planner.render.answers.recommendation import conclusion, walk_end
 
@@ -52,7 +48,7 @@ def _walk(request: WalkRequest, running: RunningCall) -> Data:
 PAGE_CALLS = {
     WALK_CALL: ServiceCall(
         WALK_CALL,
-        WalkRequest,
+        WalkBody,
         WalkAnswer,
         "solve",
         "small",
@@ -89,7 +85,7 @@ def _page(visit: Visit, request: Data, answer: Data) -> str:
         end=answer["end"],
         scope=answer["scope"],
         name=title_of(request),
-        query=query_of(request),
+        query=question_query(request),
         options=option_words(request),
     )
 

@@ -15,8 +15,8 @@ from planner.specs.loader import load_model
 from searches.frameworks import registry
 from searches.frameworks.table import refusals, rules_by_code
 from service.handlers.calls import call
-from service.handlers.problems import Problem
-from service.handlers.schemas import SolveRequest
+from service.handlers.problems import Refusal
+from service.handlers.schemas import SolveBody
 from tests.planner.command import run_here
 
 DOCS = Path(__file__).parents[3] / "docs" / "extending.md"
@@ -122,10 +122,10 @@ def test_the_service_has_it(installed: Path, answer: dict[str, Any]) -> None:
     ]
     files = call("emit", {"result": found, "plan": 1, "for": ["plain"]})["files"]
     assert json.loads(files["plain.json"])["trainer"] == "plain"
-    with pytest.raises(Problem) as refused:
+    with pytest.raises(Refusal) as refused:
         call("solve", {**JOB, "framework": "plainer"})
     assert "plain" in refused.value.detail
-    fields = SolveRequest.model_json_schema()["properties"]["framework"]
+    fields = SolveBody.model_json_schema()["properties"]["framework"]
     assert fields["examples"] == list(registry.framework_spaces())
 
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from service.access.admission import ENTRY_BYTES, Cache, Rates, Turns
-from service.handlers.problems import Problem
+from service.handlers.problems import Refusal
 from tests.service.clocks import Clocks
 
 
@@ -26,7 +26,7 @@ def test_a_caller_has_a_burst_and_then_a_rate_of_its_own():
     rates = Rates(per_s=2.0, burst=3, monotonic=clocks.monotonic)
     for _ in range(3):
         rates.take("ann")
-    with pytest.raises(Problem) as caught:
+    with pytest.raises(Refusal) as caught:
         rates.take("ann")
     assert (caught.value.status, caught.value.retry_after_s) == (429, 0.5)
     rates.take("bob")
@@ -35,7 +35,7 @@ def test_a_caller_has_a_burst_and_then_a_rate_of_its_own():
     clocks.pass_(3600.0)
     for _ in range(3):
         rates.take("ann")
-    with pytest.raises(Problem):
+    with pytest.raises(Refusal):
         rates.take("ann")
 
 
@@ -61,7 +61,7 @@ def test_turns_go_round_the_callers():
 
 
 def test_a_full_line_is_refused_with_the_time_that_it_takes():
-    async def run() -> Problem:
+    async def run() -> Refusal:
         turns = Turns(2, 3)
         await turns.take("x")
         turns.give(0.5, "x")  # measured: half a second each
@@ -69,7 +69,7 @@ def test_a_full_line_is_refused_with_the_time_that_it_takes():
         await turns.take("x")
         asked = [asyncio.create_task(turns.take("a")) for _ in range(3)]
         await asyncio.sleep(0)
-        with pytest.raises(Problem) as caught:
+        with pytest.raises(Refusal) as caught:
             await turns.take("b")
         for task in asked:
             task.cancel()

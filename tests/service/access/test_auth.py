@@ -6,7 +6,7 @@ import pytest
 
 from planner.errors import UsageError
 from service.access.auth import Auth, check_exposure, read_tokens, tokens_of
-from service.handlers.problems import Problem
+from service.handlers.problems import Refusal
 
 TOKEN = "0123456789abcdef"
 HASHED = hashlib.sha256(b"another-long-token").hexdigest()
@@ -38,7 +38,7 @@ def test_a_token_names_its_caller_and_the_file_may_hold_hashes():
     ],
 )
 def test_nothing_else_is_let_in(sent):
-    with pytest.raises(Problem) as caught:
+    with pytest.raises(Refusal) as caught:
         Auth(read_tokens(FILE, "tokens")).caller(sent)
     assert caught.value.status == 401
     assert TOKEN not in caught.value.detail
@@ -75,11 +75,11 @@ def test_a_file_without_tokens_lets_nobody_in_by_mistake(tmp_path):
 def test_other_tokens_take_over_but_never_none():
     auth = Auth(read_tokens(FILE, "tokens"))
     auth.replace(())
-    with pytest.raises(Problem):
+    with pytest.raises(Refusal):
         auth.caller(None)
     auth.replace(read_tokens("eve read eve-knows-no-limits", "tokens"))
     assert auth.caller("Bearer eve-knows-no-limits").name == "eve"
-    with pytest.raises(Problem):
+    with pytest.raises(Refusal):
         auth.caller(f"Bearer {TOKEN}")
 
 

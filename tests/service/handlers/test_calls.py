@@ -11,10 +11,11 @@ import planner
 from hardware.catalogue import load_catalogue
 from planner.specs.examples import example_content
 from service.handlers import calls
-from service.handlers.calls import CALLS, RunningCall, call, dumps, read_request
+from service.handlers.calls import CALLS, call, dumps, read_request
 from service.handlers.limits import RequestLimits
-from service.handlers.problems import Problem
+from service.handlers.problems import Refusal
 from service.handlers.requests import request_id
+from service.handlers.running_call import RunningCall
 from tests.planner.command import run_here
 
 JOB = {"model": "llama3-8b", "cluster": "h100-x8"}
@@ -56,8 +57,8 @@ def printed(*words: str) -> str:
     return done.stdout
 
 
-def refused(name: str, body: Any, settings: RequestLimits = RequestLimits()) -> Problem:
-    with pytest.raises(Problem) as caught:
+def refused(name: str, body: Any, settings: RequestLimits = RequestLimits()) -> Refusal:
+    with pytest.raises(Refusal) as caught:
         call(name, body, RunningCall(settings))
     json.dumps(caught.value.to_json(), allow_nan=False)
     assert caught.value.detail
@@ -305,25 +306,27 @@ def test_the_id_is_that_of_the_content() -> None:
 
 
 def test_the_size_is_known_before_the_work() -> None:
-    small = calls.measure(read_request("solve", JOB))
-    large = calls.measure(read_request("solve", {"model": "deepseek-v3", "cluster": "h800-x2048"}))
+    small = calls.request_size(read_request("solve", JOB))
+    large = calls.request_size(
+        read_request("solve", {"model": "deepseek-v3", "cluster": "h800-x2048"})
+    )
     assert (small.n_devices, small.large, large.n_devices) == (8, False, 2048)
     assert large.space > 50 * small.space
     pinned = {**JOB, "pins": {"tp": 2, "pp": 1, "cp": 1, "mbs": 1}}
-    assert calls.measure(read_request("solve", pinned)).space < small.space
+    assert calls.request_size(read_request("solve", pinned)).space < small.space
 
 
 def test_every_packaged_example_is_answered_at_once() -> None:
     from planner.specs.examples import example_names
-    from service.handlers.calls import measure, read_request
-    from service.handlers.problems import Problem
+    from service.handlers.calls import read_request, request_size
+    from service.handlers.problems import Refusal
 
     n = 0
     for model in example_names("model"):
         for cluster in example_names("cluster"):
             try:
-                size = measure(read_request("solve", {"model": model, "cluster": cluster}))
-            except Problem:
+                size = request_size(read_request("solve", {"model": model, "cluster": cluster}))
+            except Refusal:
                 continue  # no such precision there
             assert not size.large, (model, cluster, size)
             n += 1
@@ -333,8 +336,9 @@ def test_every_packaged_example_is_answered_at_once() -> None:
 def test_a_time_limit_reaches_the_search_of_a_check() -> None:
     from dataclasses import replace
 
-    from service.handlers.calls import RunningCall, call
+    from service.handlers.calls import call
     from service.handlers.limits import DEFAULTS
+    from service.handlers.running_call import RunningCall
 
     script = (
         "torchrun --nproc_per_node 8 --nnodes 64 pretrain_gpt.py --num-layers 80"
@@ -362,7 +366,7 @@ def test_searches_after_the_first_end_in_time_as_well() -> None:
     from planner.solver.sources import read_inputs
     from searches.feasibility import StoppedError
     from searches.rules import Context
-    from service.handlers.calls import RunningCall, _stop
+    from service.handlers.running_call import RunningCall, stop_of
 
     model, cluster = read_inputs("llama3-8b", "h100-x8", ())
     options = SolveRequest.of(top=1).options()
@@ -375,8 +379,8 @@ def test_searches_after_the_first_end_in_time_as_well() -> None:
     with pytest.raises(StoppedError):
         _relaxation(attempt, SolveCommand("llama3-8b", "h100-x8"))
     over = RunningCall(end_s=0.0)
-    assert _stop(over)()  # of whichever search of the call, and whatever it asks for itself
-    assert _stop(over, 100.0)()
+    assert stop_of(over)()  # of whichever search of the call, and whatever it asks for itself
+    assert stop_of(over, 100.0)()
 
 
 def test_a_sweep_is_priced_with_the_calibration_that_is_sent() -> None:
@@ -408,7 +412,7 @@ def test_a_sweep_is_priced_with_the_calibration_that_is_sent() -> None:
 def test_a_field_of_a_wrong_type_says_what_to_write(
     wrong: dict[str, Any], detail: str, fix: str
 ) -> None:
-    with pytest.raises(Problem) as caught:
+    with pytest.raises(Refusal) as caught:
         read_request("solve", {"model": "llama3-8b", "cluster": "h100-x8", **wrong})
     assert (caught.value.status, caught.value.detail) == (422, detail)
     (fault,) = caught.value.errors
@@ -416,7 +420,7 @@ def test_a_field_of_a_wrong_type_says_what_to_write(
 
 
 def test_a_field_that_is_missing_is_named() -> None:
-    with pytest.raises(Problem, match="cluster: is missing"):
+    with pytest.raises(Refusal, match="cluster: is missing"):
         read_request("solve", {"model": "llama3-8b"})
 
 
@@ -440,8 +444,8 @@ SWEEP = {**JOB, "vary": {"pools.0.nodes": [1, 2]}}
 def test_a_large_question_is_checked_before_it_is_accepted(name, body, field):
     asked = read_request(name, body)
     assert asked.large
-    with pytest.raises(Problem) as caught:
-        calls.measure(asked)
+    with pytest.raises(Refusal) as caught:
+        calls.request_size(asked)
     assert caught.value.status == 422
     assert caught.value.errors[0].field == field
 

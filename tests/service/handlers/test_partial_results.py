@@ -10,8 +10,9 @@ from sqlalchemy import select
 
 from planner.sweeps.run import PointSolver
 from planner.sweeps.scaling import curve
-from service.handlers.calls import CALLS, RunningCall, answer, dumps, read_request
+from service.handlers.calls import CALLS, answer, dumps, read_request
 from service.handlers.partial_results import KeptRow, Rows, packed_rows, rows_of
+from service.handlers.running_call import RunningCall
 from service.jobs.queue import Jobs
 from service.jobs.records import NewJob, State
 from service.jobs.store import Store, job_rows

@@ -12,7 +12,7 @@ import pytest
 import planner
 from planner.option_names import REQUEST_FIELDS, SWEEP_FIELDS
 from service.handlers.calls import call
-from service.handlers.problems import Problem
+from service.handlers.problems import Refusal
 from tests.planner.command import run_here
 from tests.service.handlers.test_calls import JOB
 from tests.service.live import live_service
@@ -174,7 +174,7 @@ def said(problem: dict[str, Any]) -> str:
 def test_a_refusal_names_fields_of_the_request(
     name: str, request_: dict[str, Any], words: str
 ) -> None:
-    with pytest.raises(Problem) as caught:
+    with pytest.raises(Refusal) as caught:
         call(name, request_)
     text = said(caught.value.to_json())
     assert words in text
@@ -185,7 +185,7 @@ def test_a_refusal_names_fields_of_the_request(
 def test_a_refusal_has_the_field_that_is_wrong(
     name: str, request_: dict[str, Any], words: str, field: str
 ) -> None:
-    with pytest.raises(Problem) as caught:
+    with pytest.raises(Refusal) as caught:
         call(name, request_)
     text = said(caught.value.to_json())
     assert words in text

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from sqlalchemy import func, insert, select, update
 
-from service.handlers.problems import Problem
+from service.handlers.problems import Refusal
 from service.jobs.leases import new_claim, this_process
 from service.jobs.queue import Jobs
 from service.jobs.records import Bounds, JobQueueFull, Lease, NewJob, Reply, RowBatch, State
@@ -93,7 +93,7 @@ def states(process: Jobs, job_id: str) -> list[str]:
 
 
 def refusal(work: Callable[[], Any]) -> tuple[int, str]:
-    with pytest.raises(Problem) as caught:
+    with pytest.raises(Refusal) as caught:
         work()
     return caught.value.status, caught.value.code
 
@@ -154,7 +154,7 @@ def test_processes_at_the_same_time_share_the_jobs(service):
 def test_a_problem_is_an_end_too(service):
     process = service.process("a")
     job_id = submit(process)
-    process.finish(leased(process), None, problem=Problem(422, "bad-option", "no", "not so"))
+    process.finish(leased(process), None, problem=Refusal(422, "bad-option", "no", "not so"))
     assert process.get(job_id, "ann").state is State.FAILED
     assert refusal(lambda: process.result(job_id, "ann")) == (422, "bad-option")
 
@@ -336,7 +336,7 @@ def test_rows_outlive_a_cancelled_and_a_failed_job_until_these_expire(service):
     for n, end in enumerate(
         (
             lambda lease: process.cancel(lease.job_id, None),
-            lambda lease: process.finish(lease, None, problem=Problem(504, "late", "no", "late")),
+            lambda lease: process.finish(lease, None, problem=Refusal(504, "late", "no", "late")),
         )
     ):
         submit(process, n)

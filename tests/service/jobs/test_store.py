@@ -9,7 +9,7 @@ from sqlalchemy import event, insert, select
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from service.handlers.problems import Problem
+from service.handlers.problems import Refusal
 from service.jobs.queue import Jobs
 from service.jobs.records import NewJob, RowBatch, State
 from service.jobs.store import (
@@ -104,7 +104,7 @@ def test_problems_of_the_store_come_through_from_other_processes():
 
     for problem in (StoreFull("disk"), StoreUnavailable("gone")):
         again = pickle.loads(pickle.dumps(problem))
-        assert isinstance(again, Problem)
+        assert isinstance(again, Refusal)
         assert again.to_json() == problem.to_json()
 
 

@@ -16,7 +16,7 @@ import pytest
 from service.access.caller import Caller
 from service.handlers.limits import DEFAULTS
 from service.pages.gate import CSP
-from service.pages.question import query_of
+from service.pages.question import question_query
 from service.pages.views.plans import _page
 from service.pages.visit import Visit, fields_of
 from tests.service.pages.conftest import ANSWERED, READY, Served, proxy, service
@@ -364,7 +364,7 @@ def test_names_of_users_run_no_script(page_at):
         "accelerators_per_node: 8, nic: ib-ndr-400, nics_per_node: 8}\n"
     )
     request = {"model": "llama3-8b", "cluster": {"text": cluster}, "pins": {"tp": "1"}}
-    query = urlencode({**query_of(request), "filter": hostile}, doseq=True)
+    query = urlencode({**question_query(request), "filter": hostile}, doseq=True)
     for path in ("/ui/solve", "/ui/plans"):
         screen = page_at(f"{path}?{query}")
         screen.page.wait_for_load_state("networkidle")  # whatever would run has run

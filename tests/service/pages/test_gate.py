@@ -10,7 +10,7 @@ import pytest
 
 from service.access.auth import Auth, read_tokens
 from service.engine import Engine
-from service.handlers.problems import Problem
+from service.handlers.problems import Refusal
 from service.pages import static
 from service.pages.gate import CSP, is_root_path, multipart
 from service.pages.question import packed_question
@@ -316,7 +316,7 @@ def test_forms_with_files_are_read():
     ],
 )
 def test_forms_that_cannot_be_read_are_refused(body):
-    with pytest.raises(Problem) as refused:
+    with pytest.raises(Refusal) as refused:
         multipart(body, "multipart/form-data; boundary=B")
     assert refused.value.status == 400
 
@@ -325,7 +325,7 @@ def test_forms_that_cannot_be_read_are_refused(body):
     "raw", [b"a=%00", b"a=%ff", "a=\xe9".encode("latin-1"), b"&".join(b"a=1" for _ in range(300))]
 )
 def test_fields_that_cannot_be_read_are_refused(raw):
-    with pytest.raises(Problem):
+    with pytest.raises(Refusal):
         fields_of(raw)
 
 
@@ -377,7 +377,7 @@ def test_failed_sign_ins_are_counted_by_address(service):
     form = {"data": {"token": "wrong-0123456789abcdef"}, "headers": HTML | OWN}
     found = [service.ask("POST", "/ui/login", app, **form).status_code for _ in range(3)]
     assert found == [401, 401, 429]
-    with pytest.raises(Problem) as elsewhere:
+    with pytest.raises(Refusal) as elsewhere:
         auth.caller("Bearer wrong-0123456789abcdef", "10.0.0.9")
     assert elsewhere.value.status == 401
 
@@ -418,7 +418,7 @@ NAMED = b'--B\r\nContent-Disposition: form-data; name="a"\r\n'
     ],
 )
 def test_forms_made_to_be_slow_or_deep_are_refused(body, media):
-    with pytest.raises(Problem) as refused:
+    with pytest.raises(Refusal) as refused:
         multipart(body, media)
     assert refused.value.status == 400
 

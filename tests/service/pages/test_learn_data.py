@@ -7,9 +7,9 @@ import pytest
 import yaml
 
 from planner.learn import calculators
-from service.handlers.calls import RunningCall
-from service.handlers.problems import Problem
-from service.pages.views.learn import LearnAnswer, LearnRequest, _learn, unbroken
+from service.handlers.problems import Refusal
+from service.handlers.running_call import RunningCall
+from service.pages.views.learn import LearnAnswer, LearnBody, _learn, unbroken
 
 ROOT = Path(__file__).resolve().parents[3]
 TABLE = ROOT / "tests" / "planner" / "learn" / "writeups.yaml"
@@ -17,7 +17,7 @@ CASES = [case for row in yaml.safe_load(TABLE.read_text("utf-8")) for case in ro
 
 
 def page(name: str, **inputs: str) -> dict[str, Any]:
-    return _learn(LearnRequest(name=name, inputs=inputs), RunningCall())
+    return _learn(LearnBody(name=name, inputs=inputs), RunningCall())
 
 
 def fields(data: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -71,7 +71,7 @@ def test_every_example_of_other_pages_can_be_entered(place: int) -> None:
 
 
 def test_an_unknown_calculator_is_no_page() -> None:
-    with pytest.raises(Problem) as refused:
+    with pytest.raises(Refusal) as refused:
         page("pipelin")
     assert refused.value.status == 404
 

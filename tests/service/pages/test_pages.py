@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from service.handlers.problems import Problem
+from service.handlers.problems import Refusal
 from service.pages.examples import examples, said_first, sweeps
-from service.pages.question import name_of, query_of
+from service.pages.question import name_of, question_query
 from service.pages.render import json_in_script
 from service.pages.views.solve import draft_of, request_of, upload_name
 from service.pages.views.sweeps import REPORT_CALL
@@ -215,7 +215,7 @@ def test_contradicting_pins_are_said_and_none_is_dropped():
         ("pin=tp%3D8&pin=tp%3D4", "tp is pinned to 8 and to 4"),
         ("max=pp%3D8,pp%3D4", "pp is bounded by 8 and by 4"),
     ):
-        with pytest.raises(Problem, match=words):
+        with pytest.raises(Refusal, match=words):
             page(f"/ui/plans?model=llama3-8b&cluster=h100-x8&{address}")
         shown = text(page(f"/ui/solve?model=llama3-8b&cluster=h100-x8&{address}"))
         assert words in shown  # and the form holds both, to be changed
@@ -345,7 +345,7 @@ def test_the_check_while_typing():
         body=json.dumps({"kind": "model", "source": "text", "text": "model:\n\tx: 1"}).encode(),
     )
     assert json.loads(text(bad))["problem"]["errors"][0]["line"] == 2
-    with pytest.raises(Problem):
+    with pytest.raises(Refusal):
         page("/ui/check", "POST", body=b'{"kind": "other"}')
 
 
@@ -377,7 +377,7 @@ def test_names_of_users_are_text(path):
         f"name: {json.dumps(HOSTILE)}\npools:\n- {{name: {json.dumps(HOSTILE)}, accelerator: "
         "h100-sxm-80gb, nodes: 1, accelerators_per_node: 8, nic: ib-ndr-400, nics_per_node: 8}\n"
     )
-    query = query_of(
+    query = question_query(
         {
             "model": "llama3-8b",
             "cluster": {"text": cluster},
@@ -388,7 +388,7 @@ def test_names_of_users_are_text(path):
     address = f"{path}?" + "&".join(f"{key}={value}" for key, (value, *_) in query.items())
     try:
         found = text(page(address))
-    except Problem as problem:
+    except Refusal as problem:
         from service.pages.render import render_page
 
         found = render_page(visit(address), "problem.html.j2", problem=problem)
@@ -465,7 +465,7 @@ def test_a_sweep_is_drawn_with_the_charts_of_reports():
     assert report["points"]["n_rows"] == 3
     assert report["csv"].count("\n") == 4
     json.dumps(report, allow_nan=False)
-    with pytest.raises(Problem):
+    with pytest.raises(Refusal):
         call(REPORT_CALL, {"result": {"rows": [1]}})
 
 

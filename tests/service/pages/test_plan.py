@@ -46,7 +46,7 @@ def test_the_question_as_a_command():
 
 
 def test_the_page_is_written_by_a_worker():
-    from service.handlers.calls import RunningCall
+    from service.handlers.running_call import RunningCall
     from service.pages.calls import CALLS
     from service.pages.views.plan import PAGE_CALLS
 

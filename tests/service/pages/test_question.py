@@ -9,8 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.handlers.limits import DEFAULTS
-from service.handlers.problems import Problem
-from service.pages.question import MOST_TOP, TOP, packed_question, query_of, question_of, unpacked
+from service.handlers.problems import Refusal
+from service.pages.question import (
+    MOST_TOP,
+    TOP,
+    packed_question,
+    question_of,
+    question_query,
+    unpacked,
+)
 
 NAMES = st.sampled_from(["llama3-70b", "h100-x512", "a.b_c-d"])
 WORD = st.text("abcdefghij0123456789._-", min_size=1, max_size=8)
@@ -38,20 +45,21 @@ DOCUMENTS = NAMES | st.builds(
     )
 )
 def test_an_address_asks_what_was_asked(request_):
-    query = {key: tuple(values) for key, values in query_of(request_).items()}
+    query = {key: tuple(values) for key, values in question_query(request_).items()}
     assert question_of(query, DEFAULTS) == request_
 
 
 def test_names_stand_plainly_and_texts_are_packed():
-    plain = query_of({"model": "llama3-8b", "cluster": "h100-x8", "pins": {"tp": "8"}, "top": TOP})
+    named = {"model": "llama3-8b", "cluster": "h100-x8", "pins": {"tp": "8"}, "top": TOP}
+    plain = question_query(named)
     assert plain == {"model": ["llama3-8b"], "cluster": ["h100-x8"], "pin": ["tp=8"]}
-    texts = query_of({"model": {"text": "model: {}\n"}, "cluster": "h100-x8", "top": 200})
+    texts = question_query({"model": {"text": "model: {}\n"}, "cluster": "h100-x8", "top": 200})
     assert set(texts) == {"q", "top"}
 
 
 def test_no_question_is_none_and_half_a_question_is_refused():
     assert question_of({"sort": ("step",)}, DEFAULTS) is None
-    with pytest.raises(Problem, match="cluster"):
+    with pytest.raises(Refusal, match="cluster"):
         question_of({"model": ("llama3-8b",)}, DEFAULTS)
 
 
@@ -71,7 +79,7 @@ def test_no_question_is_none_and_half_a_question_is_refused():
 )
 def test_nonsense_is_refused_with_its_name(name, value):
     query = {"model": ("a",), "cluster": ("b",), name: (value,)}
-    with pytest.raises(Problem, match=name) as refused:
+    with pytest.raises(Refusal, match=name) as refused:
         question_of(query, DEFAULTS)
     assert refused.value.status == 422
 
@@ -87,7 +95,7 @@ def test_words_that_are_no_questions_are_refused():
         ("a" * 50_000, 413),
         (packed_question({"model": "x"})[:-4], 413),
     ):
-        with pytest.raises(Problem) as refused:
+        with pytest.raises(Refusal) as refused:
             unpacked(text, DEFAULTS)
         assert refused.value.status == status, text[:20]
 
@@ -95,7 +103,7 @@ def test_words_that_are_no_questions_are_refused():
 def test_a_short_word_holds_few_values():
     word = packed_question({"model": "a", "cluster": "b", "allow": ["x"] * 200_000})
     assert len(word) < 2_000
-    with pytest.raises(Problem) as refused:
+    with pytest.raises(Refusal) as refused:
         unpacked(word, DEFAULTS)
     assert (refused.value.status, refused.value.code) == (413, "too-large")
 
@@ -104,7 +112,7 @@ def test_texts_too_long_for_an_address_are_refused():
     import random
 
     noise = "".join(random.Random(1).choices("abcdefghijklmnopqrstuvwxyz0123456789", k=80_000))
-    with pytest.raises(Problem) as refused:
-        query_of({"model": {"text": noise}, "cluster": "x"})
+    with pytest.raises(Refusal) as refused:
+        question_query({"model": {"text": noise}, "cluster": "x"})
     assert refused.value.status == 413
     assert json.dumps(refused.value.to_json())

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import planner
-from service.handlers.problems import Problem
+from service.handlers.problems import Refusal
 from service.pages.shown_data import shown_data
 from service.pages.views.accuracy import accuracy_figure, measured_rows_of, worst
 from service.pages.views.cases import case_figures, curve_figures, series_figures
@@ -108,7 +108,7 @@ def test_compare_shows_up_to_four_plans_in_their_order_each_against_the_first() 
 def test_compare_asks_for_what_is_missing() -> None:
     assert "It needs a question first" in shown("/ui/compare")
     assert 'name="plan" value="2"' in shown(f"/ui/compare?{QUESTION}")
-    with pytest.raises(Problem) as refused:
+    with pytest.raises(Refusal) as refused:
         page(f"/ui/compare?{QUESTION}&plan=1&plan={HOSTILE}")
     assert "no plan" in refused.value.detail
 
@@ -159,7 +159,7 @@ def test_a_source_alone() -> None:
     drawn = accuracy_figure("sc21", "step")
     assert drawn is not None
     assert len(drawn["table"]["rows"]) == len(measured_rows_of("sc21", "step"))
-    with pytest.raises(Problem) as refused:
+    with pytest.raises(Refusal) as refused:
         page(f"/ui/accuracy?source={HOSTILE}")
     assert refused.value.status == 404
 
@@ -241,7 +241,7 @@ def test_the_filter_looks_at_all_words() -> None:
 
 
 def test_an_unknown_part_is_not_found() -> None:
-    with pytest.raises(Problem) as refused:
+    with pytest.raises(Refusal) as refused:
         page("/ui/catalogue/h100-sxm-80g")
     assert refused.value.status == 404
     assert "did you mean h100-sxm-80gb" in refused.value.errors[0].fix

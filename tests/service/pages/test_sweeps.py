@@ -11,14 +11,15 @@ import pytest
 
 from service.access.caller import Caller
 from service.engine import Engine
-from service.handlers.calls import RunningCall, call
+from service.handlers.calls import call
 from service.handlers.limits import DEFAULTS
 from service.handlers.partial_results import KeptRow
-from service.handlers.problems import Problem
+from service.handlers.problems import Refusal
+from service.handlers.running_call import RunningCall
 from service.jobs.records import JobView, State
 from service.pages import calls
 from service.pages.routes import find
-from service.pages.views.sweeps import SweepTextRequest, _check
+from service.pages.views.sweeps import SweepTextBody, _check
 from service.pages.visit import Page, Visit
 from tests.service.inline import inline_engine
 from tests.service.pages.inline import text
@@ -57,7 +58,7 @@ class Slow:
             return await self._run(task, hard_s, progress, kept)
         self.kept = kept
         await self.ends.wait()
-        raise Problem(500, "broken", "it broke", "on purpose")
+        raise Refusal(500, "broken", "it broke", "on purpose")
 
     def come(self, *numbers: int) -> None:
         rows = [swept()["rows"][n] for n in numbers]
@@ -104,7 +105,7 @@ def test_points_are_shown_as_they_come_and_stay_after_a_cancellation(tmp_path, n
             first = text(await slow.page(path))
             assert "No point is finished yet" in first
             assert 'data-rows-so-far="0"' in first
-            with pytest.raises(Problem, match="no point of sweep"):
+            with pytest.raises(Refusal, match="no point of sweep"):
                 await slow.page(f"{path}/csv")
             slow.come(2)
             shown = await slow.until(path, "1 point so far")
@@ -171,7 +172,7 @@ def test_a_sweep_that_ends_while_its_points_are_read_is_shown_whole(tmp_path, mo
 
 
 def test_what_a_sweep_varies_is_noted_unless_it_is_long(monkeypatch):
-    request = SweepTextRequest.model_validate({"document": {"text": json.dumps(SPEC)}})
+    request = SweepTextBody.model_validate({"document": {"text": json.dumps(SPEC)}})
     header = _check(request, RunningCall())["header"]
     assert [axis["path"] for axis in header["axes"]] == list(SPEC["vary"])
     assert not {"model", "cluster"} & set(header)

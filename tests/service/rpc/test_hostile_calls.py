@@ -16,12 +16,14 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from service.access.auth import Auth, read_tokens
 from service.access.caller import Caller
 from service.handlers.limits import RequestLimits
-from service.rpc.server import bound
+from service.rpc.server import GrpcEndpoint, bound
 from service.telemetry import logs
 from service.telemetry.metrics import Metrics
 from tests.service import fuzzing, fuzzing_wire
 from tests.service.inline import inline_engine
 from tests.service.waiting import PATIENCE_S
+
+ANY_PORT = GrpcEndpoint("127.0.0.1:0")
 
 TOKEN = "hostile-0123456789"
 
@@ -29,7 +31,7 @@ TOKEN = "hostile-0123456789"
 async def statuses(folder: Path, auth: Auth, metadata: Any) -> tuple[str, str, str]:
     """Return how `Check`, `Watch` and reflection end."""
     async with inline_engine(folder) as engine:
-        server = bound(engine, auth, RequestLimits(), Metrics(engine), "127.0.0.1:0")
+        server = bound(engine, auth, RequestLimits(), Metrics(engine), ANY_PORT)
         await server.start()
         try:
             async with grpc.aio.insecure_channel(server.address) as channel:
@@ -84,7 +86,7 @@ def test_streams_ask_for_a_token_where_there_are_some(tmp_path, asks, metadata, 
 def test_bytes_that_are_no_message_are_refused_without_a_trace_in_the_log(tmp_path, caplog, path):
     async def run() -> str:
         async with inline_engine(tmp_path) as engine:
-            server = bound(engine, Auth(), RequestLimits(), Metrics(engine), "127.0.0.1:0")
+            server = bound(engine, Auth(), RequestLimits(), Metrics(engine), ANY_PORT)
             await server.start()
             try:
                 async with grpc.aio.insecure_channel(server.address) as channel:
@@ -107,7 +109,7 @@ def test_no_byte_of_a_token_that_is_no_utf_8_is_logged(tmp_path, caplog):
     async def run() -> None:
         async with inline_engine(tmp_path) as engine:
             auth = Auth(read_tokens(f"ann read {TOKEN}", "tokens"))
-            server = bound(engine, auth, RequestLimits(), Metrics(engine), "127.0.0.1:0")
+            server = bound(engine, auth, RequestLimits(), Metrics(engine), ANY_PORT)
             await server.start()
             try:
                 fields = [*fuzzing_wire.fields_of("/planner.v1.Planner/GetVersion"), *spoilt]
@@ -134,7 +136,7 @@ def test_no_byte_of_a_token_that_is_no_utf_8_is_logged(tmp_path, caplog):
 async def asked_of(folder: Path, settings: RequestLimits, **auth: Any) -> AsyncIterator[Any]:
     """Yield a server, and what calls a method without ever sending a message."""
     async with inline_engine(folder) as engine:
-        server = bound(engine, Auth(**auth), settings, Metrics(engine), "127.0.0.1:0")
+        server = bound(engine, Auth(**auth), settings, Metrics(engine), ANY_PORT)
         await server.start()
         silent = asyncio.Event()
 
@@ -184,7 +186,7 @@ def test_a_caller_holds_no_more_streams_open_than_its_share(tmp_path):
     async def run() -> list[str]:
         async with inline_engine(tmp_path) as engine:
             engine.options = replace(engine.options, watchers_per_caller=2)
-            server = bound(engine, Auth(), RequestLimits(), Metrics(engine), "127.0.0.1:0")
+            server = bound(engine, Auth(), RequestLimits(), Metrics(engine), ANY_PORT)
             await server.start()
             try:
                 async with grpc.aio.insecure_channel(server.address) as channel:
@@ -263,7 +265,7 @@ def test_a_path_that_is_no_utf_8_does_not_end_the_server(tmp_path):
 
     async def run() -> list[bytes]:
         async with inline_engine(tmp_path) as engine:
-            server = bound(engine, Auth(), RequestLimits(), Metrics(engine), "127.0.0.1:0")
+            server = bound(engine, Auth(), RequestLimits(), Metrics(engine), ANY_PORT)
             await server.start()
             fields = fuzzing_wire.fields_of("/planner.v1.Planner/GetVersion")
             fields[3] = (b":path", b"/planner.v1.Planner/\xb4")
@@ -293,7 +295,7 @@ def test_a_path_that_is_no_utf_8_does_not_end_the_server(tmp_path):
 def test_a_stream_that_is_left_while_its_question_is_refused_logs_no_defect(tmp_path):
     from service.handlers.problems import refused
     from service.proto.planner.v1 import planner_pb2 as pb
-    from service.rpc.gate import Exchange
+    from service.rpc.gate import GrpcExchange
     from service.rpc.methods import Grpc
 
     said: list[str] = []
@@ -312,7 +314,7 @@ def test_a_stream_that_is_left_while_its_question_is_refused_logs_no_defect(tmp_
 
             engine.call = call  # type: ignore[assignment,method-assign]  # as far as asked
             context: Any = fuzzing.Context((), None)
-            exchange = Exchange("SolveStream", context, {}, "id", 0.0, Caller("ann"))
+            exchange = GrpcExchange("SolveStream", context, {}, "id", 0.0, Caller("ann"))
             stream = methods._solve_stream(pb.SolveRequest().SerializeToString(), exchange)
             readers.append(asyncio.ensure_future(anext(stream)))
             with pytest.raises(asyncio.CancelledError):

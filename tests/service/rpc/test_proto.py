@@ -9,7 +9,7 @@ from google.protobuf import descriptor_pb2, json_format
 from pydantic import BaseModel
 
 from costmodels.axes import AXES
-from service.handlers import schemas
+from service.handlers import answers, schemas
 from service.handlers.calls import CALLS
 from service.proto.generate import BASELINE, FOLDER, generated, proto_breaking_changes
 from service.proto.planner.v1 import planner_pb2 as pb
@@ -180,33 +180,33 @@ def test_requests_have_the_fields_of_the_schemas(model, message):
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (schemas.SolveAnswer, pb.SolveAnswer),
-        (schemas.Plan, pb.Plan),
-        (schemas.Layout, pb.Layout),
-        (schemas.Memory, pb.Memory),
-        (schemas.Transfer, pb.Transfer),
-        (schemas.Warned, pb.Warned),
-        (schemas.Rejected, pb.Rejected),
-        (schemas.Closest, pb.Closest),
-        (schemas.Relaxed, pb.Relaxed),
-        (schemas.JobAnswer, pb.Job),
-        (schemas.JobsAnswer, pb.ListJobsResponse),
-        (schemas.PageAnswer, pb.Page),
-        (schemas.VersionAnswer, pb.GetVersionResponse),
-        (schemas.ProblemAnswer, pb.Problem),
+        (answers.SolveAnswer, pb.SolveAnswer),
+        (answers.PlanBody, pb.Plan),
+        (answers.LayoutBody, pb.Layout),
+        (answers.Memory, pb.Memory),
+        (answers.TransferBody, pb.Transfer),
+        (answers.Warned, pb.Warned),
+        (answers.Rejected, pb.Rejected),
+        (answers.Closest, pb.Closest),
+        (answers.Relaxed, pb.Relaxed),
+        (answers.JobAnswer, pb.Job),
+        (answers.JobsAnswer, pb.ListJobsResponse),
+        (answers.PageAnswer, pb.Page),
+        (answers.VersionAnswer, pb.GetVersionResponse),
+        (answers.ProblemAnswer, pb.Problem),
     ],
     ids=lambda each: each.__name__,
 )
 def test_answers_have_the_fields_of_the_schemas(model, message):
     own = names(model)
-    if model is schemas.Layout:  # axes that are off in most layouts are in `more`
+    if model is answers.LayoutBody:  # axes that are off in most layouts are in `more`
         own -= {axis.name for axis in AXES.values() if not axis.is_always_written}
     assert set(message.DESCRIPTOR.fields_by_name) - {"more"} == own
 
 
 def test_states_are_those_of_the_schema():
     states = set(pb.Job.State.keys()) - {"STATE_UNSPECIFIED"}
-    assert states == set(schemas.JobAnswer.model_fields["state"].annotation.__args__)  # type: ignore[union-attr]  # a Literal
+    assert states == set(answers.JobAnswer.model_fields["state"].annotation.__args__)  # type: ignore[union-attr]  # a Literal
 
 
 def test_every_operation_over_http_has_a_method_of_its_name_and_the_other_way_round():

@@ -3,7 +3,6 @@
 import asyncio
 import io
 import json
-import logging
 import re
 import signal
 import socket
@@ -24,7 +23,7 @@ from planner.errors import UsageError
 from service.access.auth import Auth
 from service.handlers.calls import call
 from service.handlers.limits import RequestLimits
-from service.handlers.problems import Fault, Problem
+from service.handlers.problems import Fault, Refusal
 from service.process.serve import check_setup
 from service.proto.planner.v1 import planner_pb2 as pb
 from service.proto.planner.v1 import planner_pb2_grpc
@@ -33,7 +32,7 @@ from service.rpc import methods as grpc_methods
 from service.rpc import server as grpc_server
 from service.rpc.convert import body_of, message_of, to_dict
 from service.rpc.gate import address_of, time_left
-from service.rpc.server import bound, credentials_of, start_server
+from service.rpc.server import GrpcEndpoint, bound, credentials_of, start_server
 from service.rpc.status import MOST_BYTES, status_details, status_of
 from service.settings.serving import Serving
 from service.telemetry import logs
@@ -122,8 +121,8 @@ def test_whatever_an_answer_holds_comes_back(answer):
 
 
 def test_problems_leave_out_what_is_not_known():
-    problem = Problem(422, "bad-option", "no", "why", errors=[Fault("m", field="tp", line=3)])
-    for each in (problem, Problem(429, "overloaded", "busy", "x", retry_after_s=0.5)):
+    problem = Refusal(422, "bad-option", "no", "why", errors=[Fault("m", field="tp", line=3)])
+    for each in (problem, Refusal(429, "overloaded", "busy", "x", retry_after_s=0.5)):
         assert to_dict(message_of(each.to_json("id"), pb.Problem)) == each.to_json("id")
 
 
@@ -180,7 +179,7 @@ def number(value: float) -> struct_pb2.Value:
     ],
 )
 def test_what_is_no_request_is_refused(message, said):
-    with pytest.raises(Problem, match=said):
+    with pytest.raises(Refusal, match=said):
         body_of(message, RequestLimits(nodes=20))
 
 
@@ -194,9 +193,9 @@ def test_large_numbers_stay_what_they_are():
 
 def test_details_fit_into_the_metadata_that_clients_take():
     faults = [Fault("wrong " * 50, "change it " * 50, f"field{i}") for i in range(20)]
-    problem = Problem(422, "malformed", "t" * 5_000, "d" * 50_000, 1.0, faults)
+    problem = Refusal(422, "malformed", "t" * 5_000, "d" * 50_000, 1.0, faults)
     assert len(status_details(problem, "id")) <= MOST_BYTES
-    few = Problem(422, "malformed", "t", "d", 1.0, faults[:3])
+    few = Refusal(422, "malformed", "t", "d", 1.0, faults[:3])
     assert status_details(few, "id").count(b"change it") >= 3 * 50
 
 
@@ -220,7 +219,7 @@ def test_details_fit_into_the_metadata_that_clients_take():
     ],
 )
 def test_every_refusal_has_its_status(status, code, expected):
-    assert status_of(Problem(status, code, "", "")).name == expected
+    assert status_of(Refusal(status, code, "", "")).name == expected
 
 
 def test_bytes_that_are_no_message_are_refused(ask):
@@ -395,23 +394,17 @@ def test_a_watcher_that_leaves_is_forgotten(ask):
 
 def test_a_request_id_comes_back_and_stands_in_the_logs(ask):
     stream = io.StringIO()
-    root = logging.getLogger()
-    before, level = root.handlers[:], root.level
-    try:
-        logs.configure("info", "json", stream)
-        _, told = ask.service(
-            ask.ask(
-                "Solve",
-                pb.SolveRequest(json='{"n": 4006, "s": "secret"}'),
-                more={"x-request-id": "mine-1"},
-            )
+    logs.configure("info", "json", stream)
+    _, told = ask.service(
+        ask.ask(
+            "Solve",
+            pb.SolveRequest(json='{"n": 4006, "s": "secret"}'),
+            more={"x-request-id": "mine-1"},
         )
-        refused(ask, "GetJob", pb.GetJobRequest(job_id="none"), more={"x-request-id": "a b"})
-        # A line is written once the refusal is on its way, which may be there before it.
-        ask.service(until(lambda: stream.getvalue().count("planner.access") >= 2))
-    finally:
-        root.handlers[:] = before
-        root.setLevel(level)
+    )
+    refused(ask, "GetJob", pb.GetJobRequest(job_id="none"), more={"x-request-id": "a b"})
+    # A line is written once the refusal is on its way, which may be there before it.
+    ask.service(until(lambda: stream.getvalue().count("planner.access") >= 2))
     assert told["x-request-id"] == "mine-1"
     lines = [json.loads(line) for line in stream.getvalue().splitlines()]
     lines = [line for line in lines if line["logger"] == "planner.access"]
@@ -461,7 +454,7 @@ def test_a_configured_tracer_gets_a_span_for_every_call(ask, monkeypatch):
     engine = ask.service.engine
 
     async def asked() -> None:
-        server = bound(engine, Auth(), SETTINGS, Metrics(engine), "127.0.0.1:0")
+        server = bound(engine, Auth(), SETTINGS, Metrics(engine), GrpcEndpoint("127.0.0.1:0"))
         await server.start()
         async with grpc.aio.insecure_channel(server.address) as channel:
             await planner_pb2_grpc.PlannerStub(channel).GetVersion(pb.GetVersionRequest())
@@ -516,7 +509,7 @@ def test_streams_that_stay_open_ask_for_a_token(ask):
 
 
 async def _not_ready() -> None:
-    raise Problem(503, "draining", "", "")
+    raise Refusal(503, "draining", "", "")
 
 
 def test_the_example_of_the_docs_solves_through_reflection(ask):
@@ -527,7 +520,7 @@ def test_the_example_of_the_docs_solves_through_reflection(ask):
     engine = ask.service.engine
 
     async def served() -> str:
-        server = bound(engine, Auth(), SETTINGS, Metrics(engine), "127.0.0.1:0")
+        server = bound(engine, Auth(), SETTINGS, Metrics(engine), GrpcEndpoint("127.0.0.1:0"))
         await server.start()
         code = "\n".join(lines).replace("127.0.0.1:8643", server.address)
         code = code.replace("print(", "shown.append(").replace(".answer.plans[0].plan_id", "")
@@ -546,7 +539,13 @@ def test_the_example_of_the_docs_solves_through_reflection(ask):
 def test_a_port_in_use_is_said(service):
     async def again() -> None:
         with pytest.raises(UsageError, match="cannot listen"):
-            bound(service.engine, Auth(), SETTINGS, service.metrics, service.server.address)
+            bound(
+                service.engine,
+                Auth(),
+                SETTINGS,
+                service.metrics,
+                GrpcEndpoint(service.server.address),
+            )
 
     service(again())
 
@@ -590,8 +589,7 @@ def test_tls_asks_for_certificates_of_the_given_authority(service, tmp_path):
                 Auth(),
                 SETTINGS,
                 service.metrics,
-                "127.0.0.1:0",
-                credentials_of(serving),
+                GrpcEndpoint("127.0.0.1:0", credentials_of(serving)),
             )
             await server.start()
             known = grpc.ssl_channel_credentials(authority, secret, authority)

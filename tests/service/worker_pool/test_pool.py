@@ -8,8 +8,9 @@ import pytest
 
 from service.access.caller import Caller
 from service.engine import Engine
-from service.handlers.calls import RunningCall, answer, dumps, read_request
+from service.handlers.calls import answer, dumps, read_request
 from service.handlers.limits import RequestLimits
+from service.handlers.running_call import RunningCall
 from service.jobs.store import Store
 from service.settings.options import Options
 from service.worker_pool.pool import Lagging, Task, WorkerDied, WorkerPool, WorkOutcome, cut_page

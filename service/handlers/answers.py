@@ -1,0 +1,366 @@
+"""Answers of every call: the one set of their schemas for all transports.
+
+Names and units are those of the command line's JSON.
+"""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from costmodels.axes import AXES, Axis
+from service.handlers.derived_fields import with_fields
+
+
+class AnswerBody(BaseModel):
+    """Base of all answers: fields may be added, and are then read as they come."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, ser_json_inf_nan="null")
+
+
+def _axis_type(axis: Axis) -> tuple[Any, Any]:
+    """Return type and field of an axis in JSON; one that is written only in use is optional."""
+    kind: Any = type(axis.off) if not isinstance(axis.off, tuple) else list[str]
+    if axis.is_always_written:
+        return kind, Field(description=axis.title)
+    return kind | None, Field(default=None, description=axis.title)
+
+
+@with_fields(**{axis.name: _axis_type(axis) for axis in AXES.values() if axis.table != "derived"})
+class LayoutBody(AnswerBody, title="Layout"):
+    """How one training job is split over the devices."""
+
+    n_devices: int
+    gbs: int
+    n_micro: int
+    stage_layers: list[int]
+
+
+class Memory(AnswerBody):
+    """Bytes of a device, by pipeline stage and term."""
+
+    peak_bytes: int
+    peak_stage: int
+    usable_bytes: int
+    stages: list[dict[str, int]]
+
+
+class TransferBody(AnswerBody, title="Transfer"):
+    """One kind of collective of a step."""
+
+    axis: str
+    collective: str
+    algorithm: str
+    tier: str
+    group_size: int
+    n_calls: float
+    message_bytes: int
+    bytes: int
+    time_s: float
+    exposed_s: float
+    dtype: str
+
+
+class Warned(AnswerBody):
+    """Something that the owner of a plan should know."""
+
+    code: str
+    text: str
+
+
+class PlanBody(AnswerBody, title="Plan"):
+    """One priced layout: seconds, bytes, fractions."""
+
+    rank: int
+    plan_id: str
+    pool: str
+    precision: str
+    layout: LayoutBody
+    step_time_s: float
+    step_time_p10_s: float
+    step_time_p90_s: float
+    interval_regime: str
+    tokens_per_s: float
+    tokens_per_s_per_device: float
+    mfu: float
+    training_s: float | None
+    """Of the whole run, without failures, restarts and checkpoints; `run.expected_s` has them."""
+    tie: bool
+    group: int | None
+    closed_form_step_time_s: float
+    time: dict[str, float]
+    memory: Memory
+    comm: list[TransferBody]
+    warnings: list[Warned]
+    runs_on: list[str]
+    idle_devices: int
+    run: dict[str, float] | None
+
+
+class Rejected(AnswerBody):
+    """How many candidates a rule excluded first."""
+
+    code: str
+    n: int
+    of: str
+
+
+class Closest(AnswerBody):
+    """The plan that comes closest to fitting when none does."""
+
+    layout: LayoutBody
+    peak_bytes: int
+    usable_bytes: int
+
+
+class Relaxed(AnswerBody):
+    """A change after which a plan exists."""
+
+    change: str
+    kind: str
+    factor: float
+    command: str
+    layout: LayoutBody | None
+    step_time_s: float | None
+
+
+class SolveAnswer(AnswerBody):
+    """Ranked plans, counts and reasons; without plans, what would help."""
+
+    schema_version: str
+    result_id: str
+    inputs: dict[str, Any]
+    calibration: dict[str, Any]
+    complete: bool
+    stopped: str
+    """`time limit` where the search was stopped: the best so far."""
+    gap: float | None
+    devices: list[dict[str, Any]]
+    counts: dict[str, int]
+    certificate: dict[str, Any] | None
+    rejected: list[Rejected]
+    why_first: list[str]
+    plans: list[PlanBody]
+    closest: Closest | None
+    uneven_tried: dict[str, int] | None
+    conflicts: list[list[Warned]]
+    relaxations: list[Relaxed]
+    notes: list[str]
+
+
+class ExplainAnswer(AnswerBody):
+    """A plan in words."""
+
+    plan_id: str
+    term: str
+    text: str
+    plan: PlanBody
+    binding: dict[str, Any] | None = None
+    """What binds the plan, what would relax that and by how much, and what binds next; null where
+    a term is opened."""
+
+
+class EmitAnswer(AnswerBody):
+    """Files of one plan."""
+
+    plan_id: str
+    files: dict[str, str]
+    """Text by name; `*.sh` and `*.sbatch` are meant to be executable."""
+    refused: dict[str, str]
+    """Why a framework runs no such plan, by framework."""
+
+
+class PlaceAnswer(AnswerBody):
+    """Ranks on hosts, and the process groups."""
+
+    plan_id: str
+    n_ranks: int
+    rank_order: str
+    grids: dict[str, dict[str, int]]
+    devices_per_node: int
+    nodes_per_domain: int
+    hosts_known: bool
+    hosts: list[str]
+    ranks: list[dict[str, Any]]
+    groups: dict[str, dict[str, Any]]
+
+
+class DiffAnswer(AnswerBody):
+    """Two plans side by side; differences are B less A."""
+
+    a: dict[str, Any]
+    b: dict[str, Any]
+    winner: str
+    tokens_per_s_ratio: float
+    inputs: list[str]
+    layout: list[dict[str, Any]]
+    time: dict[str, dict[str, float]]
+    memory: dict[str, dict[str, float]]
+    traffic: dict[str, dict[str, dict[str, float]]]
+    turns: list[str]
+
+
+class CheckAnswer(AnswerBody):
+    """An existing run, judged."""
+
+    schema_version: str
+    source: str
+    framework: str
+    release: str
+    accepted: bool
+    fits: bool | None
+    refusals: list[dict[str, Any]]
+    n_devices: int | None
+    """On which the run starts, where it says that."""
+    plan: PlanBody | None
+    standing: dict[str, Any] | None
+    changes: list[dict[str, Any]]
+    notes: list[str]
+
+
+class CatalogueAnswer(AnswerBody):
+    """Figures with their sources: bytes, bytes per second, FLOP/s, seconds, watts."""
+
+    hash: str
+    accelerators: list[dict[str, Any]]
+    links: list[dict[str, Any]]
+    platforms: list[dict[str, Any]]
+
+
+class RuleBody(AnswerBody, title="Rule"):
+    """Why a layout, or a setting of a framework, is rejected."""
+
+    code: str
+    title: str
+    why: str
+    to_change: str
+    source: str
+    framework: str
+    versions: str
+    when: str
+
+
+class RulesAnswer(AnswerBody):
+    """Rules by code."""
+
+    rules: list[RuleBody]
+
+
+class CheckSpecAnswer(AnswerBody):
+    """What a model or cluster file describes."""
+
+    kind: Literal["model", "cluster"]
+    summary: str
+    notes: list[str]
+    document: dict[str, Any]
+    """Every default filled in."""
+
+
+class ScaleAnswer(AnswerBody):
+    """A curve: one row a size."""
+
+    schema_version: str
+    result_id: str
+    inputs: dict[str, Any]
+    calibration: dict[str, Any]
+    over: str
+    scaling: str
+    stopped: str
+    marks: dict[str, Any]
+    """Knee, break-even, wall, takeover."""
+    columns: list[dict[str, str]]
+    rows: list[dict[str, Any]]
+    notes: list[str]
+
+
+class SweepAnswer(AnswerBody):
+    """Points of a sweep, a row each, in order."""
+
+    sweep: dict[str, Any]
+    """What the sweep is, as the head of its file says."""
+    n_points: int
+    complete: bool
+    stopped: str
+    rows: list[dict[str, Any]]
+
+
+class ReplanAnswer(AnswerBody):
+    """What to do with a running plan on the nodes that are there."""
+
+    schema_version: str
+    plan_id: str
+    nodes: dict[str, Any]
+    verdict: Literal["move", "carry on", "nothing fits"]
+    break_even_s: float | None
+    batch: dict[str, Any]
+    move: dict[str, Any] | None
+    carry_on: dict[str, Any]
+    complete: bool
+    stopped: str
+    result: SolveAnswer
+    """Of the search on the nodes that are there: name its plans to other calls."""
+    notes: list[str]
+
+
+class ProblemAnswer(AnswerBody):
+    """Why a request was refused, after RFC 9457."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    code: str
+    """The same for the same reason, for programs."""
+    instance: str = ""
+    """Id of the request, as in the logs."""
+    errors: list[dict[str, Any]] = []
+    """Each with its `message`; `hint`, `field`, `location`, `code` and `rule` where known. `fix`
+    is the hint; `source`, `line` and `column` are the location."""
+    retry_after_s: float | None = None
+
+
+class JobAnswer(AnswerBody):
+    """A job; times of day in seconds since 1970."""
+
+    job_id: str
+    owner: str
+    call: str
+    request_id: str
+    state: Literal["PENDING", "RUNNING", "SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED"]
+    attempts: int
+    n_events: int
+    created_at: float
+    started_at: float | None
+    finished_at: float | None
+    complete: bool | None
+    """False where the answer is the best so far; null while there is none."""
+    etag: str
+    problem: dict[str, Any] | None
+    """Why it failed."""
+
+
+class JobsAnswer(AnswerBody):
+    """A page of jobs, the newest first."""
+
+    jobs: list[JobAnswer]
+    next_cursor: str
+    """Empty after the last page."""
+
+
+class PageAnswer(AnswerBody):
+    """A page of a job's answer: a part of its longest list."""
+
+    items: list[Any]
+    total: int
+    next_cursor: str
+    list_: str = Field(alias="list")
+    """Name of the list in the answer."""
+    answer: dict[str, Any] | None = None
+    """With the first page: the other fields of the answer."""
+
+
+class VersionAnswer(AnswerBody):
+    """What answers."""
+
+    version: str
+    api: str
+    calls: list[str]
