@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from planner.cli.signatures import with_options
+from planner.cli.signatures import records_as_options
 
 app = typer.Typer(
     name="serve",
@@ -130,7 +130,7 @@ class ServeOptions:
 
 
 @app.command(name="serve")
-@with_options
+@records_as_options
 def serve_command(options: ServeOptions) -> None:
     """Answer questions over HTTP and gRPC, and work on jobs."""
     from planner.errors import UsageError
