@@ -134,7 +134,7 @@ def _steps(
     """Yield the values that each axis may take besides its own."""
     for axis in axes:
         for value in _values(problem, layout, axis):
-            if value != axis_value(layout, axis):
+            if value != layout_value(layout, axis):
                 yield axis, value
 
 
@@ -203,7 +203,7 @@ def _thinned(longest: int) -> list[int]:
     return sorted({*range(longest, 0, -step), 1})
 
 
-def axis_value(layout: Layout, axis: str) -> Any:
+def layout_value(layout: Layout, axis: str) -> Any:
     """Return the value of an axis of `AXES`; a set of modules as its word."""
     if axis == "recompute_modules":
         return MODULE_SETS[modules_code(layout.recompute_modules)]
@@ -344,7 +344,7 @@ MAX_EXACT = 256
 def _changes(old: Layout, new: Layout, axes: tuple[str, ...]) -> tuple[tuple[str, Any, Any], ...]:
     """Return what was changed, in the order of `AXES`; what follows from it is not named."""
     return tuple(
-        (axis, axis_value(old, axis), axis_value(new, axis)) for axis in AXES if axis in axes
+        (axis, layout_value(old, axis), layout_value(new, axis)) for axis in AXES if axis in axes
     )
 
 
@@ -400,7 +400,7 @@ def single_changes(
     priced = {found.layout: found for found in _priced(problem, layout, legal)}
     of_layout = tuple(
         SingleChange(
-            axis, axis_value(layout, axis), value, code, priced.get(near) if near else None
+            axis, layout_value(layout, axis), value, code, priced.get(near) if near else None
         )
         for (axis, value, near), code in zip(tried, codes, strict=True)
         if near != layout

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 
 from planner.solver.answer.uncertainty import (
-    groups,
     rank_key,
+    resolution_groups,
     tie_limit,
     with_plain_groups,
     without_pointless_recompute,
@@ -118,7 +118,7 @@ def tie_groups(
         (c.layout, named[one.name].per_s(one.n_devices) * step_s)
         for step_s, (c, one, _) in zip(steps_s, ranked, strict=True)
     ]
-    return groups(valued, options.calibration)
+    return resolution_groups(valued, options.calibration)
 
 
 def gap_frac(

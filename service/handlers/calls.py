@@ -381,11 +381,11 @@ def solved_result(request: schemas.SolveRequest, running: RunningCall) -> Any:
 
 
 def _evaluated(request: schemas.EvaluateRequest, running: RunningCall) -> Any:
-    from planner.solver.solve import evaluate_request
+    from planner.solver.solve import evaluate
 
     settings = running.settings
     model, cluster = contents_of(request, settings)
-    return evaluate_request(model, cluster, search_of(request, settings))
+    return evaluate(model, cluster, search_of(request, settings))
 
 
 def _solve(request: schemas.SolveRequest, running: RunningCall) -> Data:
@@ -479,26 +479,18 @@ def _explain(request: schemas.ExplainRequest, running: RunningCall) -> Data:
 
 
 def _emit(request: schemas.EmitRequest, running: RunningCall) -> Data:
-    from planner.analyze.plan_files import chosen_targets, plan_files
+    from planner.analyze.plan_files import FileTargets, chosen_targets, plan_files
     from planner.frameworks.launchers.files import parse_launchers
 
     targets = chosen_targets(",".join(request.for_))
     launchers = parse_launchers(",".join(request.launcher))
     hosts = hosts_in(request.hosts)
     request_plan = open_request_plan(request, running)
-    model, cluster, problem, plan = request_plan.opened
-    files = plan_files(
-        (model, cluster),
-        problem,
-        plan,
-        "",
-        targets,
-        launchers,
-        request_plan.options.calibration,
-        hosts,
-    )
+    file_targets = FileTargets(targets, launchers, hosts)
+    files = plan_files(request_plan.opened, request_plan.options.calibration, file_targets)
     reasons = {name: files[f"{name}.txt"] for name in targets if f"{name}.txt" in files}
-    return request_plan.with_state({"plan_id": plan.plan_id, "files": files, "refused": reasons})
+    plan_id = request_plan.opened[3].plan_id
+    return request_plan.with_state({"plan_id": plan_id, "files": files, "refused": reasons})
 
 
 def _place(request: schemas.PlaceRequest, running: RunningCall) -> Data:
@@ -532,6 +524,7 @@ def _shown(request: schemas.Shown, data: Data, text: Callable[[], str]) -> Data:
 def _replan(request: schemas.ReplanRequest, running: RunningCall) -> Data:
     from planner.analyze.replan.replan import replan
     from planner.render.document import text_of
+    from planner.solver.execution import Execution
     from searches.executors.executor import SerialExecutor
 
     request_plan = open_request_plan(request, running)
@@ -548,15 +541,16 @@ def _replan(request: schemas.ReplanRequest, running: RunningCall) -> Data:
         lost = tuple(name for text in texts for name in hosts_in(text) or ())
         if len(lost) > settings.hosts:
             raise too_much("hosts", len(lost), settings.hosts, "lost", "name fewer nodes")
+    execution = Execution(
+        SerialExecutor(), _stop(running, request.time_limit_s), _progress(running, "search")
+    )
     answer = replan(
         request_plan.opened,
         request_plan.options,
+        execution,
         lost=lost,
         gained=request.gained,
         via=request.via,
-        executor=SerialExecutor(),
-        stop=_stop(running, request.time_limit_s),
-        progress=_progress(running, "search"),
     )
     return request_plan.with_state(_shown(request, answer.to_json(), lambda: text_of(answer)))
 
@@ -577,7 +571,7 @@ def _diff(request: schemas.DiffRequest, running: RunningCall) -> Data:
 def _scale_task(request: schemas.ScaleRequest, settings: RequestLimits) -> Any:
     """Return the curve of a request, within the limits, checked and not computed."""
     from planner.sweeps.scaling.curve import scale_task
-    from planner.sweeps.scaling.sizes import Range
+    from planner.sweeps.scaling.sizes import SizeRange
 
     if request.points > settings.sizes:
         what, fix = "sizes", "ask for fewer points"
@@ -586,7 +580,7 @@ def _scale_task(request: schemas.ScaleRequest, settings: RequestLimits) -> Any:
         maximum = settings.devices
         raise too_much("devices", max(request.to, request.from_), maximum, "to", "name fewer")
     model, cluster = contents_of(request, settings)
-    sizes = Range(request.over, request.scaling, request.from_, request.to, request.points)
+    sizes = SizeRange(request.over, request.scaling, request.from_, request.to, request.points)
     return scale_task(model, cluster, sizes, search_of(request, settings))
 
 
@@ -706,7 +700,7 @@ def _sweep(request: schemas.SweepRequest, running: RunningCall) -> Data:
 
 
 def _check(request: schemas.CheckRequest, running: RunningCall) -> Data:
-    from planner.analyze.check import check
+    from planner.analyze.check.check import check
     from planner.frameworks.registry import check_framework
     from planner.render.document import text_of
     from planner.specs.loader import load_cluster, load_model
@@ -744,13 +738,13 @@ def _check(request: schemas.CheckRequest, running: RunningCall) -> Data:
 
 
 def _catalogue(request: schemas.CatalogueRequest, running: RunningCall) -> Data:
-    from planner.analyze.catalog_json import catalogue_json
+    from planner.analyze.catalogue import catalogue_json
 
     return catalogue_json(request.name)
 
 
 def _rules(request: schemas.RulesRequest, running: RunningCall) -> Data:
-    from planner.analyze.catalog_json import rules_json
+    from planner.analyze.catalogue import rules_json
 
     return rules_json(request.code)
 

@@ -16,7 +16,7 @@ from math import prod
 from typing import Any
 
 from costmodels.parameters import total_params
-from planner.analyze.catalog_json import rule_title
+from planner.analyze.catalogue import rule_title
 from planner.errors import SearchError, SpecError
 from planner.solver.answer.plans import plan_of_layout
 from planner.solver.answer.reasons import shown_layout

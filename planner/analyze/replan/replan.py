@@ -23,7 +23,7 @@ the time of the person who decides.
 """
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -31,13 +31,13 @@ import numpy as np
 
 from costmodels.breakdown import break_down
 from costmodels.plans import Layout
-from costmodels.problem import Problem
 from costmodels.run.goodput import checkpoint_time_s, goodput, saved_bytes
 from planner.analyze.replan.resharding import holdings, lacking_bytes, port_bytes_per_s, survives
 from planner.documents import Answer
 from planner.errors import BadValue, EmitError, SearchError, SpecError, UsageError
 from planner.option_names import option
 from planner.solver.answer.result import Plan, Result
+from planner.solver.answer.result_store import Opened
 from planner.solver.execution import Execution
 from planner.solver.options import SolveOptions
 from planner.specs.importers.hostlist import compress_hosts, expand_hosts
@@ -46,11 +46,8 @@ from planner.specs.loader import cluster_from_dict
 from planner.specs.search.axis_values import DEVICES, PRECISION
 from planner.units import GIB
 from searches.device_counts import device_counts
-from searches.executors.executor import Executor
 from searches.rules import RULES, Context, first_broken_rule
 
-Opened = tuple[ModelInput, ClusterInput, Problem, Plan]
-"""What `planner.solver.answer.result_store.open_plan` returns."""
 Via = Literal["checkpoint", "network"]
 BATCHES_TRIED = 4
 """Global batches nearest to that of the job that are searched for a plan on all devices."""
@@ -208,13 +205,11 @@ class Replan(Answer):
 def replan(
     opened: Opened,
     options: SolveOptions,
+    execution: Execution,
     *,
     lost: int | Sequence[str] = 0,
     gained: int = 0,
     via: Via = "checkpoint",
-    executor: Executor,
-    stop: Callable[[], bool] | None = None,
-    progress: Callable[[int, int], None] | None = None,
 ) -> Replan:
     """Return what to do with a running plan after its pool lost or gained nodes.
 
@@ -240,7 +235,7 @@ def replan(
         raise UsageError("no node is left", "there is nothing to plan for", "lost")
     changed = with_nodes(cluster, len(nodes), [] if gained else left)
     free = open_options(options)
-    result = solve_inputs(model, changed, free, Execution(executor, stop, progress))
+    result = solve_inputs(model, changed, free, execution)
     n_used = -(-plan.layout.n_devices // pool.devices_per_node)
     state = _State(opened, nodes, bool(gone & set(range(n_used))), via)
     best = result.plans[0] if result.plans else None
@@ -254,7 +249,7 @@ def replan(
         result=result,
         move=move,
         carry_on=carry_on,
-        nearest=_nearest_batch(plan, best, model, changed, free, executor, stop),
+        nearest=_nearest_batch(plan, best, (model, changed), free, execution),
         break_even_s=_break_even(best, move, carry_on),
         notes=_notes(state, lost),
     )
@@ -471,7 +466,7 @@ def _priced(
     over = breakdown.peak_bytes - problem.pool.usable_bytes
     if over > 0:
         return None, f"with dp {layout.dp} it does not fit: {over / GIB:.1f} GiB too many"
-    return make_plan(1, problem, breakdown, model, cluster, True, options.calibration), ""
+    return make_plan(problem, breakdown, (model, cluster), options.calibration), ""
 
 
 def with_batch(model: ModelInput, global_batch: int) -> ModelInput:
@@ -515,11 +510,9 @@ def fewer_replicas(
 def _nearest_batch(
     old: Plan,
     best: Plan | None,
-    model: ModelInput,
-    cluster: ClusterInput,
+    inputs: tuple[ModelInput, ClusterInput],
     options: SolveOptions,
-    executor: Executor,
-    stop: Callable[[], bool] | None,
+    execution: Execution,
 ) -> NearestBatch | None:
     """Return the nearest batch with a plan on all devices, where the job's leaves some idle.
 
@@ -528,20 +521,20 @@ def _nearest_batch(
     """
     from planner.solver.solve import Extent, solve_inputs
 
+    model, cluster = inputs
     n, batch = cluster.cluster.pools[0].n_devices, old.layout.gbs
+    searches = replace(execution, progress=None)
     if best is not None and best.n_idle == 0:
         return None
     replicas = {x.layout.tp * x.layout.pp * x.layout.cp for x in (old, best) if x}
     for other in nearest_batches(batch, n, replicas)[:BATCHES_TRIED]:
-        if stop is not None and stop():
+        if execution.stop is not None and execution.stop():
             return None
         changed = with_batch(model, other)
         pinned = replace(options, pins={DEVICES: n}, top=1)
         try:
             extent = Extent(fewer_devices=False, reasons=False)
-            result = solve_inputs(
-                changed, cluster, pinned, Execution(executor, stop), extent=extent
-            )
+            result = solve_inputs(changed, cluster, pinned, searches, extent=extent)
         except (SearchError, UsageError, EmitError):
             continue
         if result.plans:

@@ -25,6 +25,9 @@ from planner.units import GIB, shown_value
 MAX_SAVED = 20
 """Results kept in the user's cache folder; older ones are dropped."""
 
+Opened = tuple[ModelInput, ClusterInput, Problem, Plan]
+"""A plan of a saved result, priced again, with its inputs; the cluster is its pool alone."""
+
 
 def cache_folder() -> Path:
     """Return the folder of the last results (XDG)."""
@@ -143,7 +146,7 @@ def options_of(reference: str) -> SolveOptions:
     return read_options(read_result(plan_named(reference)[0])["inputs"]["options"])
 
 
-def open_plan(reference: str) -> tuple[ModelInput, ClusterInput, Problem, Plan]:
+def open_plan(reference: str) -> Opened:
     """Return the inputs and the re-priced plan of a PLAN argument.
 
     The plan is priced again from the inputs that the result holds; a plan id that no longer
@@ -153,9 +156,7 @@ def open_plan(reference: str) -> tuple[ModelInput, ClusterInput, Problem, Plan]:
     return plan_of_result(read_result(source), which, source)
 
 
-def plan_of_result(
-    data: Mapping[str, Any], which: str, source: str
-) -> tuple[ModelInput, ClusterInput, Problem, Plan]:
+def plan_of_result(data: Mapping[str, Any], which: str, source: str) -> Opened:
     """Return the inputs and the re-priced plan of a result that is read, as `open_plan`."""
     from planner.solver.answer.plans import plan_of_layout
 
@@ -222,7 +223,7 @@ def layout_fault(layout: Layout, model: ModelInput, cluster: ClusterInput) -> st
     return ""
 
 
-def opened_plan(reference: str) -> tuple[ModelInput, ClusterInput, Problem, Plan]:
+def opened_plan(reference: str) -> Opened:
     """Return `open_plan` for a command: a note on stderr where the saved figures differ."""
     found = open_plan(reference)
     note = repriced_note(reference, found[3])

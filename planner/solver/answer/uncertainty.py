@@ -90,7 +90,9 @@ def with_plain_groups(
     return out
 
 
-def groups(plans: Sequence[tuple[Layout, float]], calibration: Calibration) -> tuple[int, ...]:
+def resolution_groups(
+    plans: Sequence[tuple[Layout, float]], calibration: Calibration
+) -> tuple[int, ...]:
     """Return the group of each plan, from 1; plans are layouts with their values, best first.
 
     A group is led by its first plan. A plan belongs to the first group whose leader the model

@@ -30,7 +30,7 @@ class WalkAnswer(schemas.Answer):
 
 
 def _walk(request: WalkRequest, running: RunningCall) -> Data:
-    from planner.analyze.recommend.devices import recommend
+    from planner.analyze.recommend.questions import recommend
     from planner.render.answers.recommendation import conclusion, walk_end
 
     settings = running.settings

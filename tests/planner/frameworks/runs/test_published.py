@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from planner.analyze.check import Report, check
+from planner.analyze.check.check import check
+from planner.analyze.check.report import Report
 from planner.frameworks.megatron.flags import parse_flags
 from searches.frameworks.megatron import run_flags as megatron_run_flags
 from searches.frameworks.registry import framework_rules
@@ -57,7 +58,7 @@ def cluster(n_devices: int, architecture: int) -> dict[str, Any]:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out the search for the best plan, which other tests look at."""
-    monkeypatch.setattr("planner.analyze.check.standing_of", lambda *_: None)
+    monkeypatch.setattr("planner.analyze.check.check.standing_of", lambda *_: None)
 
 
 @pytest.mark.usefixtures("quick")

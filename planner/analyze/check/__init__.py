@@ -1,0 +1,1 @@
+"""An existing run, judged."""
