@@ -269,11 +269,11 @@ def derived(problem: Problem, layout: Layout, changes: Mapping[str, Any]) -> Lay
     )
 
 
-def _split(layers: int, pp: int, vpp: int, x: Layout, asked: str) -> tuple[str, tuple[int, ...]]:
+def _split(layers: int, pp: int, vpp: int, x: Layout, split: str) -> tuple[str, tuple[int, ...]]:
     """Return a split and its layers: the one asked for, the present one, or one that exists."""
-    if not asked and (pp, vpp) == (x.pp, x.vpp):
+    if not split and (pp, vpp) == (x.pp, x.vpp):
         return x.split, x.stage_layers
-    for name in (asked,) if asked else (x.split, "even", "ends"):
+    for name in (split,) if split else (x.split, "even", "ends"):
         if name in ("even", "ends"):
             counts = stage_layers(layers, pp, vpp, name)
             if counts:
@@ -397,7 +397,7 @@ def single_changes(
         for (axis, _, near), code in zip(tried, codes, strict=True)
         if near and not code
     }
-    priced = {found.layout: found for found in _priced(problem, layout, legal)}
+    priced = {near_plan.layout: near_plan for near_plan in _priced(problem, layout, legal)}
     of_layout = tuple(
         SingleChange(
             axis, layout_value(layout, axis), value, code, priced.get(near) if near else None

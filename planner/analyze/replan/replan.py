@@ -151,10 +151,10 @@ class Replan(Answer):
     @property
     def verdict(self) -> str:
         """What to do: `move`, `carry on` or `nothing fits`."""
-        best, kept = self.best, self.carry_on.plan
+        best, carried_on = self.best, self.carry_on.plan
         if best is None:
-            return "carry on" if kept else "nothing fits"
-        if kept is None or self.break_even_s is not None:
+            return "carry on" if carried_on else "nothing fits"
+        if carried_on is None or self.break_even_s is not None:
             return "move"
         return "carry on"
 
@@ -165,7 +165,7 @@ class Replan(Answer):
 
     def to_json(self) -> dict[str, Any]:
         """Return the answer with the field names of docs/replan.md."""
-        kept, nearest = self.carry_on, self.nearest
+        carried_on, nearest = self.carry_on, self.nearest
         old_batch = self.old.layout.gbs
         return {
             "schema_version": "1.0",
@@ -186,10 +186,10 @@ class Replan(Answer):
             },
             "move": self.move and self.move.to_json(),
             "carry_on": {
-                "plan": kept.plan and kept.plan.to_json(),
-                "reason": kept.reason,
-                "move": kept.move and kept.move.to_json(),
-                "nearest": kept.nearest and kept.nearest.to_json(old_batch),
+                "plan": carried_on.plan and carried_on.plan.to_json(),
+                "reason": carried_on.reason,
+                "move": carried_on.move and carried_on.move.to_json(),
+                "nearest": carried_on.nearest and carried_on.nearest.to_json(old_batch),
             },
             "complete": self.result.complete,
             "stopped": self.result.stopped,
@@ -386,7 +386,7 @@ class _State:
         return self._stop(float(lacking.sum()), float(lacking.max()), rate, network_s, layout)
 
     def _stop(
-        self, total: float, most: float, rate: float, network_s: float | None, layout: Layout
+        self, total: float, max_bytes: float, rate: float, network_s: float | None, layout: Layout
     ) -> Move:
         _, cluster, problem, _ = self.opened
         operations, n_bytes = cluster.operations[0], saved_bytes(problem)
@@ -408,7 +408,7 @@ class _State:
             stop_s = write_s + max(restart_s, read_s) + redo_s
         return Move(
             total,
-            most,
+            max_bytes,
             rate,
             network_s,
             n_bytes,
@@ -564,13 +564,15 @@ def nearest_batches(batch: int, n_devices: int, replicas: set[int]) -> list[int]
 
 def _break_even(best: Plan | None, move: Move | None, carry_on: CarryOn) -> float | None:
     """Return after how many seconds from the change moving is ahead; None where it never is."""
-    kept = carry_on.plan
-    if best is None or move is None or kept is None or carry_on.move is None:
+    old_plan = carry_on.plan
+    if best is None or move is None or old_plan is None or carry_on.move is None:
         return None
-    return crossing_s((best.tokens_per_s, move.stop_s), (kept.tokens_per_s, carry_on.move.stop_s))
+    return crossing_s(
+        (best.tokens_per_s, move.stop_s), (old_plan.tokens_per_s, carry_on.move.stop_s)
+    )
 
 
-def crossing_s(moved: tuple[float, float], kept: tuple[float, float]) -> float | None:
+def crossing_s(moved: tuple[float, float], carried_on: tuple[float, float]) -> float | None:
     """Return when the first has done as much as the second; None where it never has.
 
     Each is (tokens per second, seconds of stop before them).
@@ -579,7 +581,7 @@ def crossing_s(moved: tuple[float, float], kept: tuple[float, float]) -> float |
     >>> crossing_s((120.0, 600.0), (100.0, 0.0))  # 120 (t - 600) = 100 t
     3600.0
     """
-    (fast, stop_s), (slow, other_s) = moved, kept
+    (fast, stop_s), (slow, other_s) = moved, carried_on
     if fast <= slow:
         return None
     return max((fast * stop_s - slow * other_s) / (fast - slow), stop_s)

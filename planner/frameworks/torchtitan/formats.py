@@ -27,7 +27,7 @@ def _job_file(file: RunFile) -> ExistingRun:
 
 def _query(run: LaunchedRun) -> RunQuery:
     """Return the query of a file that a script names: its options win over the file."""
-    query = run.query.with_sets(*dotted_options(run.launch.words))
+    query = run.query.with_sets(*dotted_options(run.launch.argv))
     return replace(query, n_devices=run.launch.n_devices or query.n_devices)
 
 

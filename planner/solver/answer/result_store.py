@@ -188,24 +188,24 @@ def layout_fault(layout: Layout, model: ModelInput, cluster: ClusterInput) -> st
         value = getattr(layout, name)
         if type(value) is not int or value < (name in degrees):
             return f"{name} is {shown_value(value)}"
-    words = {
+    choices = {
         "schedule": SCHEDULES,
         "recompute": RECOMPUTES,
         "cp_comm": CP_COMMS,
         "rank_order": RANK_ORDERS,
         "zero": range(4),
     }
-    for name, known in words.items():
-        if getattr(layout, name) not in known:
+    for name, names in choices.items():
+        if getattr(layout, name) not in names:
             return f"{name} is {shown_value(getattr(layout, name))}"
     for name in ("sp", *SWITCHES):
         if type(getattr(layout, name)) is not bool:
             return f"{name} is {shown_value(getattr(layout, name))}"
-    held, job = layout.stage_layers, model.job
-    if any(type(n) is not int or n < 0 for n in held) or sum(held) != model.shape.layers:
+    layers, job = layout.stage_layers, model.job
+    if any(type(n) is not int or n < 0 for n in layers) or sum(layers) != model.shape.layers:
         return f"its stages do not hold the {model.shape.layers} layers of the model"
-    if len(held) != layout.pp * layout.vpp:
-        return f"it has {len(held)} virtual stages, and pp {layout.pp} x vpp {layout.vpp}"
+    if len(layers) != layout.pp * layout.vpp:
+        return f"it has {len(layers)} virtual stages, and pp {layout.pp} x vpp {layout.vpp}"
     if layout.tp * layout.pp * layout.cp * layout.dp != layout.n_devices:
         return f"tp x pp x cp x dp is not {layout.n_devices}"
     if layout.gbs != job.global_batch or layout.gbs != layout.n_micro * layout.mbs * layout.dp:
@@ -225,11 +225,11 @@ def layout_fault(layout: Layout, model: ModelInput, cluster: ClusterInput) -> st
 
 def opened_plan(reference: str) -> Opened:
     """Return `open_plan` for a command: a note on stderr where the saved figures differ."""
-    found = open_plan(reference)
-    note = repriced_note(reference, found[3])
+    opened = open_plan(reference)
+    note = repriced_note(reference, opened[3])
     if note:
         sys.stderr.write(f"note: {note}\n")
-    return found
+    return opened
 
 
 def repriced_note(reference: str, plan: Plan) -> str:
@@ -268,7 +268,7 @@ def pick_plan(plans: list[dict[str, Any]], which: str, source: str) -> dict[str,
     else:
         results = [plan for plan in plans if which and plan["plan_id"].startswith(which)]
     if len(results) != 1:
-        known = ", ".join(f"{plan['rank']} {plan['plan_id']}" for plan in plans[:5])
+        choices = ", ".join(f"{plan['rank']} {plan['plan_id']}" for plan in plans[:5])
         problem = "several plans" if results else "no plan"
-        raise UsageError(f"{problem} {which!r} in {source}", f"ranks and ids: {known}", "plan")
+        raise UsageError(f"{problem} {which!r} in {source}", f"ranks and ids: {choices}", "plan")
     return results[0]

@@ -173,5 +173,5 @@ def test_no_flag_of_the_scripts_is_unknown() -> None:
         found = read_launch(
             path.read_text(), path.name, None, lambda n: (DATA / "megatron" / n).read_text()
         )
-        parsed = parse_flags(found.words)
+        parsed = parse_flags(found.argv)
         assert (parsed.unknown, parsed.faults) == ((), ()), path.name
