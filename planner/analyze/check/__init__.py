@@ -1,1 +1,1 @@
-"""An existing run, judged."""
+"""Existing runs, judged: verdict of the framework, price, standing, best changes."""

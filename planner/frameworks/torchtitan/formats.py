@@ -8,12 +8,8 @@ from planner.frameworks.runs.format import LaunchedRun, RunFile, RunFormat, Scri
 from planner.frameworks.runs.launched import dotted_options, of_script
 from planner.frameworks.runs.query import RunQuery
 from planner.frameworks.runs.written_facts import with_constants, with_unsaid
-from planner.frameworks.torchtitan.reader import (
-    looks_like_recipe,
-    looks_like_toml,
-    read_recipe,
-    read_toml,
-)
+from planner.frameworks.torchtitan.reader import looks_like_toml, read_toml
+from planner.frameworks.torchtitan.recipe import looks_like_recipe, read_recipe
 
 
 def _recipe(file: RunFile) -> ExistingRun:
