@@ -299,7 +299,7 @@ def rejection_rows(result: "Result") -> list[Data]:
             "title": RULES[r.code].title,
             "why": RULES[r.code].why,
             "n": r.n,
-            "of": r.counted,
+            "of": r.of,
         }
         for r in counted
     ]

@@ -225,7 +225,7 @@ def infeasible_parts(result: Result) -> list[Part]:
     for r in sorted(result.rejected, key=lambda r: (*_weight(r.code), -r.n)):
         rule = RULES[r.code]
         if r.code not in DUPLICATES:
-            label = f"  {r.code} {rule.title}: {r.n:,} {r.counted}."
+            label = f"  {r.code} {rule.title}: {r.n:,} {r.of}."
             parts.append(Paragraph(rule.why, label=label))
     if result.closest:
         miss = result.closest

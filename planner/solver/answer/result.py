@@ -216,7 +216,7 @@ class Rejection:
 
     code: str
     n: int
-    counted: str
+    of: str
     """`shapes` (combinations of the coupled axes) or `plans`."""
 
 
@@ -423,7 +423,7 @@ class Result(Answer):
                 "excluded": c.excluded,
             },
             "certificate": self.certificate and self.certificate.to_json(),
-            "rejected": [{"code": r.code, "n": r.n, "of": r.counted} for r in self.rejected],
+            "rejected": [{"code": r.code, "n": r.n, "of": r.of} for r in self.rejected],
             "why_first": list(self.why_first),
             "plans": [plan.to_json() for plan in self.plans],
             "closest": self.closest
@@ -465,7 +465,7 @@ class Result(Answer):
                 for x in ("result_id", "inputs", "calibration", "complete", "stopped", "gap")
             },
             counts=Counts(**data["counts"]),
-            rejected=tuple(Rejection(x["code"], x["n"], x["of"]) for x in data["rejected"]),
+            rejected=tuple(Rejection(**x) for x in data["rejected"]),
             plans=tuple(Plan.from_json(x) for x in data["plans"]),
             conflicts=tuple(
                 Conflict(tuple(ConflictPart(**part) for part in parts))

@@ -100,7 +100,7 @@ def rejections(outcomes: list[Outcome]) -> tuple[Rejection, ...]:
         plans.update(outcome.rejected_plans)
     results = [Rejection(code, n, "shapes") for code, n in shapes.items()]
     results += [Rejection(code, n, "plans") for code, n in plans.items()]
-    return tuple(sorted(results, key=lambda r: (r.counted != "shapes", -r.n, r.code)))
+    return tuple(sorted(results, key=lambda r: (r.of != "shapes", -r.n, r.code)))
 
 
 def uneven_tried(outcomes: list[Outcome]) -> UnevenTried | None:

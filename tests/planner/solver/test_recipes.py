@@ -109,11 +109,9 @@ def test_counts_and_certificate_add_up(apart: dict[str, Result], together: Resul
     assert together.certificate.simulated == sum(proof.simulated for proof in proofs)
     bounds = [proof.bound_s for proof in proofs if proof.bound_s is not None]
     assert together.certificate.bound_s == min(bounds, default=None)
-    rejected = {(r.code, r.counted): r.n for r in together.rejected}
+    rejected = {(r.code, r.of): r.n for r in together.rejected}
     for code, of in rejected:
-        parts = [
-            r.n for x in apart.values() for r in x.rejected if (r.code, r.counted) == (code, of)
-        ]
+        parts = [r.n for x in apart.values() for r in x.rejected if (r.code, r.of) == (code, of)]
         assert rejected[code, of] == sum(parts)
     assert [(d.pool, d.precision) for d in together.devices] == [
         ("h100-sxm-80gb", x) for x in OPEN
