@@ -35,9 +35,10 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from planner.analyze.check import Report, check
+    from planner.analyze.check.check import check
+    from planner.analyze.check.report import Report
     from planner.analyze.recommend.answer import Recommendation
-    from planner.analyze.recommend.devices import recommend
+    from planner.analyze.recommend.questions import recommend
     from planner.render.report.review import review
     from planner.render.report.sweep_report import report
     from planner.solver.answer.result import Plan, Result
@@ -46,16 +47,16 @@ if TYPE_CHECKING:
     from planner.sweeps.scaling.curve import scale
 
 _HOMES = {
-    "check": "planner.analyze.check",
+    "check": "planner.analyze.check.check",
     "solve": "planner.solver.solve",
     "evaluate": "planner.solver.solve",
-    "recommend": "planner.analyze.recommend.devices",
+    "recommend": "planner.analyze.recommend.questions",
     "report": "planner.render.report.sweep_report",
     "review": "planner.render.report.review",
     "scale": "planner.sweeps.scaling.curve",
     "sweep": "planner.sweeps.library",
     "Recommendation": "planner.analyze.recommend.answer",
-    "Report": "planner.analyze.check",
+    "Report": "planner.analyze.check.report",
     "Result": "planner.solver.answer.result",
     "Plan": "planner.solver.answer.result",
 }

@@ -12,7 +12,7 @@ import yaml
 
 import planner
 from costmodels.terms import TERMS
-from planner.analyze.recommend.devices import QUESTIONS
+from planner.analyze.recommend.questions import QUESTIONS
 from planner.specs.loader import cluster_from_dict, model_from_dict
 from searches.rules import RULES
 from tests.planner.analyze.test_recommend import answer
@@ -134,7 +134,7 @@ def test_every_field_of_a_result_is_described():
 
 def test_every_field_of_a_comparison_and_of_neighbours_is_described(tmp_path):
     from planner.analyze.comparison import compare
-    from planner.analyze.single_changes import changes_of
+    from planner.analyze.single_changes import plan_changes
     from planner.solver.answer.result_store import open_plan
 
     text = (DOCS / "looking.md").read_text(encoding="utf-8")
@@ -142,7 +142,7 @@ def test_every_field_of_a_comparison_and_of_neighbours_is_described(tmp_path):
     path.write_text(planner.solve("llama3-8b", "h100-x8", top=2).dumps(), encoding="utf-8")
     one, two = open_plan(f"{path}#1"), open_plan(f"{path}#2")
     keys = set(compare(one, two).to_json())
-    found = changes_of(one[2], one[3]).to_json()
+    found = plan_changes(one[2], one[3]).to_json()
     keys |= set(found).union(*found["changes"])
     assert not [key for key in sorted(keys) if f"`{key}`" not in text]
 

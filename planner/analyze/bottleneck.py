@@ -36,8 +36,8 @@ PARTS = tuple(MEANING)
 MEMORY = "memory"
 
 
-def parts_s(found: Breakdown, elasticity: Mapping[str, float]) -> dict[str, float]:
-    """Return the seconds of every part of `PARTS`; they sum to `found.step_s`.
+def parts_s(breakdown: Breakdown, elasticity: Mapping[str, float]) -> dict[str, float]:
+    """Return the seconds of every part of `PARTS`; they sum to `breakdown.step_s`.
 
     `elasticity` is that of the plan (`planner.analyze.elasticities.elasticities`). Computing time
     C is cut in the proportion of the elasticities of its three figures (`CUT_BY`):
@@ -46,8 +46,8 @@ def parts_s(found: Breakdown, elasticity: Mapping[str, float]) -> dict[str, floa
 
     The optimizer counts as computing, on the host as memory.
     """
-    time = found.time_s
-    on_host = found.layout.optimizer_offload
+    time = breakdown.time_s
+    on_host = breakdown.layout.optimizer_offload
     computing = sum(time[term] for term in COMPUTE_TERMS) + (0.0 if on_host else time["optimizer"])
     rates = {
         "compute": max(0.0, -elasticity["matmul_flops"]),

@@ -204,20 +204,20 @@ def state_of(problem: Problem, layout: Layout, per: float = 1.0) -> LeverState:
 
 def _elasticity(problem: Problem, layout: Layout) -> dict[str, float]:
     """Return the elasticities of a step to the figures of `CUT_BY`."""
-    ((_, found),) = after_changes(problem, layout, [(CUT_BY[0], 1.0)], CUT_BY)
-    return found
+    ((_, elasticity),) = after_changes(problem, layout, [(CUT_BY[0], 1.0)], CUT_BY)
+    return elasticity
 
 
-def _state(found: Breakdown, elasticity: Mapping[str, float], per: float = 1.0) -> LeverState:
-    parts = {part: s / per for part, s in parts_s(found, elasticity).items()}
-    terms = {term: s / per for term, s in found.time_s.items()}
+def _state(breakdown: Breakdown, elasticity: Mapping[str, float], per: float = 1.0) -> LeverState:
+    parts = {part: s / per for part, s in parts_s(breakdown, elasticity).items()}
+    terms = {term: s / per for term, s in breakdown.time_s.items()}
     return LeverState(
-        found.step_s / per,
+        breakdown.step_s / per,
         parts,
-        found.peak_bytes,
+        breakdown.peak_bytes,
         terms,
         elasticity,
-        found.layout.optimizer_offload,
+        breakdown.layout.optimizer_offload,
     )
 
 
@@ -252,10 +252,10 @@ def bound_of(
     of_fitting = _of_layouts(problem, plan, now, fitting, opened)
     levers += _named(of_fitting, levers, binds) if is_brief else of_fitting
     levers.sort(key=lambda x: (-x.gain_frac, x.kind, x.change))
-    kept = tuple(levers)
-    after = _next(problem, plan, now, roomier, kept, binds)
+    ranked = tuple(levers)
+    after = _next(problem, plan, now, roomier, ranked, binds)
     peak_s = plan.mfu * plan.step_time_s
-    return Bound(plan, now, roomier, kept, peak_s, _works_s(plan), after, tried, opened)
+    return Bound(plan, now, roomier, ranked, peak_s, _works_s(plan), after, tried, opened)
 
 
 def _works_s(plan: Plan) -> tuple[float, ...]:
@@ -353,7 +353,7 @@ def _legal(
     return fitting[:MOST_LAYOUTS], _too_large(legal, plan, now)
 
 
-def _named(found: Iterable[Lever], others: Sequence[Lever], binds: str) -> Iterator[Lever]:
+def _named(chosen: Iterable[Lever], others: Sequence[Lever], binds: str) -> Iterator[Lever]:
     """Yield of changes of the layout, those that save most first, what texts may name.
 
     `others` are the changes of other kinds. None is opened once both lists of a text are full of
@@ -371,7 +371,7 @@ def _named(found: Iterable[Lever], others: Sequence[Lever], binds: str) -> Itera
         }
         return len(named)
 
-    for lever in found:
+    for lever in chosen:
         seen.append(lever)
         yield lever
         full = n_named(True, lever.gain_frac) >= MOST_SHOWN
@@ -461,11 +461,11 @@ def _next(
         return Next(second, "", now)
     if best.kind == "cluster":
         return Next(best.after.largest, best.change, best.after, best.after.largest == binds)
-    state, words, k = best.after, best.change, 1
+    state, change, k = best.after, best.change, 1
     while state.largest == binds and k < MOST_DOUBLINGS:
         k += 1
-        state, words = _repeated(problem, plan.layout, best, k)
-    return Next(state.largest, words, state, state.largest == binds)
+        state, change = _repeated(problem, plan.layout, best, k)
+    return Next(state.largest, change, state, state.largest == binds)
 
 
 _REPEATED = ("hardware", "job", "cluster")

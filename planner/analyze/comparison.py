@@ -10,15 +10,12 @@ from costmodels.plans import Layout
 from costmodels.problem import Problem
 from costmodels.terms import TIME_TERMS
 from planner.analyze.neighborhood import single_changes
-from planner.analyze.recommend.devices import with_bandwidth
+from planner.analyze.recommend.questions import with_bandwidth
 from planner.documents import LibraryAnswer
 from planner.solver.answer.reasons import shown_layout
 from planner.solver.answer.result import Plan
-from planner.specs.inputs import ClusterInput, ModelInput
+from planner.solver.answer.result_store import Opened
 from planner.units import GIB
-
-Opened = tuple[ModelInput, ClusterInput, Problem, Plan]
-"""What `planner.solver.answer.result_store.open_plan` returns."""
 
 LINK_RATIOS = (1.5, 2.0, 4.0, 8.0, 1 / 1.5, 0.5, 0.25, 0.125)
 """Multiples of a link's bandwidth that are tried, the mildest first in either direction."""
@@ -66,7 +63,7 @@ class Comparison(LibraryAnswer):
                 for axis, x, y, meaning in self.layout
             ],
             "time": {term: _pair(*x, a.step_time_s) for term, x in time_terms(a, b).items()},
-            "memory": {term: _pair(*x) for term, x in memory_terms(a, b).items()},
+            "memory": {term: _pair(*x) for term, x in worst_stage_memory(a, b).items()},
             "traffic": {
                 axis: {name: _pair(*x) for name, x in values.items()}
                 for axis, values in traffic_terms(a, b).items()
@@ -227,7 +224,7 @@ def time_terms(a: Plan, b: Plan) -> dict[str, tuple[float, float]]:
     return {term: pair for term, pair in ordered if max(pair) > 0.0}
 
 
-def memory_terms(a: Plan, b: Plan) -> dict[str, tuple[float, float]]:
+def worst_stage_memory(a: Plan, b: Plan) -> dict[str, tuple[float, float]]:
     """Return the memory terms of both worst stages, bytes."""
     sides = [plan.breakdown.stages[plan.breakdown.peak_stage] for plan in (a, b)]
     return {term: (sides[0][term], sides[1][term]) for term in sides[0]}

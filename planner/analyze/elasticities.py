@@ -250,17 +250,20 @@ def after_changes(
     columns = {figure.name: np.ones(each * len(changes)) for figure in FIGURES}
     for i, (name, factor) in enumerate(changes):
         columns[name][i * each : (i + 1) * each] *= factor
-        for k, of in enumerate(names):
-            at = i * each + 2 * k
-            columns[of][at : at + 2] *= exp(LOG_STEP), exp(-LOG_STEP)
+        for k, figure_name in enumerate(names):
+            first_row = i * each + 2 * k
+            columns[figure_name][first_row : first_row + 2] *= exp(LOG_STEP), exp(-LOG_STEP)
     changed = problem
     for figure in FIGURES:
         changed = figure.changed(changed, columns[figure.name])
     rows = join_layouts(in_columns(changed), [layout] * (each * len(changes)))
     times, out = same_layout_times(rows, layout), []
-    for at in range(0, len(times), each):
-        entries = {of: _slope(*times[at + 2 * k : at + 2 * k + 2]) for k, of in enumerate(names)}
-        out.append((times[at + each - 1], entries))
+    for first_row in range(0, len(times), each):
+        entries = {
+            figure_name: _slope(*times[first_row + 2 * k : first_row + 2 * k + 2])
+            for k, figure_name in enumerate(names)
+        }
+        out.append((times[first_row + each - 1], entries))
     return out
 
 
@@ -290,9 +293,9 @@ def _memory_s(rows: Rows, layout: Layout, row: int) -> float:
     total = float(forward.sum() + backward.sum())
     if rows.layers.experts:
         shape, routed = rows.problem.shape, rows.layers.experts.routed
-        at = rows.index[row]
+        shape_row = rows.index[row]
         n_layers = shape.n_expert_layers + shape.mtp_layers * shape.expert_layers[-1]
-        total -= n_layers * float(routed.backward_s[at] - 2.0 * routed.forward_s[at])
+        total -= n_layers * float(routed.backward_s[shape_row] - 2.0 * routed.forward_s[shape_row])
     optimizer_s = rows.shapes.optimizer_s[rows.table.sharding[row], rows.table.shape[row]]
     return total * layout.n_passes / layout.pp + float(optimizer_s)
 

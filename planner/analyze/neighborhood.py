@@ -134,7 +134,7 @@ def _steps(
     """Yield the values that each axis may take besides its own."""
     for axis in axes:
         for value in _values(problem, layout, axis):
-            if value != axis_value(layout, axis):
+            if value != layout_value(layout, axis):
                 yield axis, value
 
 
@@ -203,7 +203,7 @@ def _thinned(longest: int) -> list[int]:
     return sorted({*range(longest, 0, -step), 1})
 
 
-def axis_value(layout: Layout, axis: str) -> Any:
+def layout_value(layout: Layout, axis: str) -> Any:
     """Return the value of an axis of `AXES`; a set of modules as its word."""
     if axis == "recompute_modules":
         return MODULE_SETS[modules_code(layout.recompute_modules)]
@@ -269,11 +269,11 @@ def derived(problem: Problem, layout: Layout, changes: Mapping[str, Any]) -> Lay
     )
 
 
-def _split(layers: int, pp: int, vpp: int, x: Layout, asked: str) -> tuple[str, tuple[int, ...]]:
+def _split(layers: int, pp: int, vpp: int, x: Layout, split: str) -> tuple[str, tuple[int, ...]]:
     """Return a split and its layers: the one asked for, the present one, or one that exists."""
-    if not asked and (pp, vpp) == (x.pp, x.vpp):
+    if not split and (pp, vpp) == (x.pp, x.vpp):
         return x.split, x.stage_layers
-    for name in (asked,) if asked else (x.split, "even", "ends"):
+    for name in (split,) if split else (x.split, "even", "ends"):
         if name in ("even", "ends"):
             counts = stage_layers(layers, pp, vpp, name)
             if counts:
@@ -344,7 +344,7 @@ MAX_EXACT = 256
 def _changes(old: Layout, new: Layout, axes: tuple[str, ...]) -> tuple[tuple[str, Any, Any], ...]:
     """Return what was changed, in the order of `AXES`; what follows from it is not named."""
     return tuple(
-        (axis, axis_value(old, axis), axis_value(new, axis)) for axis in AXES if axis in axes
+        (axis, layout_value(old, axis), layout_value(new, axis)) for axis in AXES if axis in axes
     )
 
 
@@ -397,10 +397,10 @@ def single_changes(
         for (axis, _, near), code in zip(tried, codes, strict=True)
         if near and not code
     }
-    priced = {found.layout: found for found in _priced(problem, layout, legal)}
+    priced = {near_plan.layout: near_plan for near_plan in _priced(problem, layout, legal)}
     of_layout = tuple(
         SingleChange(
-            axis, axis_value(layout, axis), value, code, priced.get(near) if near else None
+            axis, layout_value(layout, axis), value, code, priced.get(near) if near else None
         )
         for (axis, value, near), code in zip(tried, codes, strict=True)
         if near != layout

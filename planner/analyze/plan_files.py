@@ -1,7 +1,8 @@
 """The files that run one plan: those of its frameworks, and what launches them."""
 
+from dataclasses import dataclass
+
 from costmodels.breakdown import Breakdown
-from costmodels.problem import Problem
 from planner import __version__
 from planner.frameworks.emit import emit_plan, why_not
 from planner.frameworks.emit_request import EmitRequest
@@ -11,9 +12,23 @@ from planner.frameworks.launchers.placement import place_plan
 from planner.frameworks.registry import check_framework
 from planner.solver.answer.plans import under_framework
 from planner.solver.answer.result import Plan
+from planner.solver.answer.result_store import Opened
 from planner.solver.calibration.file import Calibration
 from planner.specs.identity import content_id
 from planner.specs.inputs import ClusterInput, ModelInput
+
+
+@dataclass(frozen=True, slots=True)
+class FileTargets:
+    """What the files of a plan are for."""
+
+    frameworks: list[str]
+    launchers: tuple[str, ...] = ("torchrun",)
+    hosts: str | tuple[str, ...] | None = None
+    """A list or a file (`planner.frameworks.launchers.hosts.read_hosts`), or names that are read
+    already; None: those that the cluster names."""
+    result_id: str = ""
+    """Of the result that the plan is of, for its files to name; empty: none."""
 
 
 def chosen_targets(text: str) -> list[str]:
@@ -25,47 +40,36 @@ def chosen_targets(text: str) -> list[str]:
 
 
 def header_lines(
-    given: tuple[ModelInput, ClusterInput], plan: Plan, found: Breakdown, result_id: str
+    inputs: tuple[ModelInput, ClusterInput], plan: Plan, breakdown: Breakdown, result_id: str
 ) -> list[str]:
     """Return the comment lines that name a plan in the files written for it.
 
-    `found` is the plan priced as the framework of the file runs it.
+    `breakdown` is the plan priced as the framework of the file runs it.
     """
-    model, cluster = given
-    of = f" of result {result_id}" if result_id else ""
+    model, cluster = inputs
+    source = f" of result {result_id}" if result_id else ""
     return [
-        f"plan {plan.plan_id}, rank {plan.rank}{of}",
+        f"plan {plan.plan_id}, rank {plan.rank}{source}",
         f"model {model.shape.name}, cluster {cluster.cluster.name},"
         f" inputs {content_id(model.document, cluster.document)}",
-        f"predicted step {found.step_s:.3f} s, {found.peak_bytes / 2**30:.1f} GiB per device",
+        f"predicted step {breakdown.step_s:.3f} s,"
+        f" {breakdown.peak_bytes / 2**30:.1f} GiB per device",
         f"written by planner {__version__}",
     ]
 
 
-def plan_files(
-    given: tuple[ModelInput, ClusterInput],
-    problem: Problem,
-    plan: Plan,
-    result_id: str,
-    targets: list[str],
-    launchers: tuple[str, ...],
-    calibration: Calibration,
-    hosts: str | tuple[str, ...] | None = None,
-) -> dict[str, str]:
-    """Return the files of one plan; a framework that it does not fit gets a reason instead.
-
-    `hosts` are a list or a file (`planner.frameworks.launchers.hosts.read_hosts`), or names that
-    are read already.
-    """
-    model, cluster = given
+def plan_files(opened: Opened, calibration: Calibration, targets: FileTargets) -> dict[str, str]:
+    """Return the files of one plan; a framework that it does not fit gets a reason instead."""
+    model, cluster, problem, plan = opened
     pool, fabric, files = problem.pool, problem.fabric, {}
     placed = None
-    if set(launchers) - {"torchrun"}:
+    if set(targets.launchers) - {"torchrun"}:
+        hosts = targets.hosts
         names = hosts if isinstance(hosts, tuple) else chosen_hosts(hosts, cluster)
         placed = place_plan(plan.layout, model.shape, pool, fabric, names)
-    for target in targets:
+    for target in targets.frameworks:
         result = under_framework(problem, plan.layout, target, calibration)
-        header = header_lines(given, plan, result or plan.breakdown, result_id)
+        header = header_lines((model, cluster), plan, result or plan.breakdown, targets.result_id)
         if result is None and why_not(target, plan.layout, model.shape, model.job) is None:
             lines = [*header[:2], f"as {target} runs it, the plan does not fit into memory"]
             files[f"{target}.txt"] = "\n".join(lines) + "\n"
@@ -74,5 +78,5 @@ def plan_files(
         own = emit_plan(target, request, problem.stack.expert_dispatch)
         files |= own
         if placed:
-            files |= launcher_files(launchers, own, request, placed, fabric, plan.plan_id)
+            files |= launcher_files(targets.launchers, own, request, placed, fabric, plan.plan_id)
     return files

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from costmodels.problem import Problem
-from planner.analyze.catalog_json import rule_title
+from planner.analyze.catalogue import rule_title
 from planner.analyze.neighborhood import SingleChange, single_changes
 from planner.documents import LibraryAnswer
 from planner.solver.answer.result import Plan
@@ -78,7 +78,7 @@ class SingleChanges(LibraryAnswer):
         return json.dumps(self.to_json(), indent=1, allow_nan=False) + "\n"
 
 
-def changes_of(
+def plan_changes(
     problem: Problem, plan: Plan, framework: str = "any", recipes: Sequence[str] = ()
 ) -> SingleChanges:
     """Return the changes of a plan; the arguments as in `neighborhood.single_changes`."""

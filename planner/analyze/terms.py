@@ -86,10 +86,10 @@ def _attention(problem: Problem, plan: Plan) -> Numbers:
 def _recompute(problem: Problem, plan: Plan) -> Numbers:
     x, layers = plan.layout, plan.breakdown.rows.layers
     chunks = x.chunks_of(plan.breakdown.critical_stage)
-    again = sum(min(c, x.recompute_layers) for c in chunks)
+    n_recomputed = sum(min(c, x.recompute_layers) for c in chunks)
     return [
         ("kind, layers per virtual stage", f"{x.recompute_text}, {x.recompute_layers}"),
-        ("recomputed layers of the slowest rank", f"{again} of {sum(chunks)}"),
+        ("recomputed layers of the slowest rank", f"{n_recomputed} of {sum(chunks)}"),
         ("one layer's forward again", f"{layers.recompute_full_s.item() * 1e3:.3f} ms"),
         *_modules(plan),
         ("term", f"{plan.breakdown.time_s['recompute']:.4f} s"),
@@ -103,10 +103,10 @@ def _modules(plan: Plan) -> Numbers:
     for name in plan.layout.recompute_modules:
         i = RECOMPUTE_MODULES.index(name)
         for kind, terms in (("layer", layers.modules), *kinds):
-            again = terms.forward_s[i].item()
+            forward_s = terms.forward_s[i].item()
             dropped = (terms.attention_bytes[i] + terms.mlp_bytes[i]).item()
-            if again:
-                text = f"{again * 1e3:.3f} ms, {dropped / GIB:.4f} GiB less"
+            if forward_s:
+                text = f"{forward_s * 1e3:.3f} ms, {dropped / GIB:.4f} GiB less"
                 rows.append((f"{name} of one {kind} again", text))
     return rows
 
@@ -262,9 +262,14 @@ def _host(problem: Problem, plan: Plan) -> Numbers:
 def _idle_share(plan: Plan) -> Numbers:
     """Return the idle share for equal stages, or what can wait where the backward is split."""
     x = plan.layout
-    late = virtual_weight_grad_times(plan.breakdown.rows, x)
-    if late:
-        return [("its weight gradients, which can wait", f"{max(late) * 1e3:.3f} ms at most")]
+    deferred_wgrad_s = virtual_weight_grad_times(plan.breakdown.rows, x)
+    if deferred_wgrad_s:
+        return [
+            (
+                "its weight gradients, which can wait",
+                f"{max(deferred_wgrad_s) * 1e3:.3f} ms at most",
+            )
+        ]
     return [("idle share for equal stages", f"{pipeline.bubble_frac(x.pp, x.vpp, x.n_micro):.1%}")]
 
 
@@ -327,10 +332,10 @@ def _dp(problem: Problem, plan: Plan) -> Numbers:
 def _second_copy(plan: Plan) -> Numbers:
     """Return the gathers of a step from a second copy of the weights, where there is one."""
     x, shapes = plan.layout, plan.breakdown.rows.shapes
-    again = shapes.data_parallel.again_s
-    if x.hpz == 1 or again is None:
+    secondary_gather_s = shapes.data_parallel.again_s
+    if x.hpz == 1 or secondary_gather_s is None:
         return []
-    gathers = f"1, {2 * x.n_micro - 1} of {again.max() * 1e3:.1f} ms"
+    gathers = f"1, {2 * x.n_micro - 1} of {secondary_gather_s.max() * 1e3:.1f} ms"
     return [(f"gathers of a step over all ranks, over hpz {x.hpz}", gathers)]
 
 
@@ -372,14 +377,20 @@ def _optimizer_away(
 ) -> Numbers:
     """Return the numbers of an optimizer on the host."""
     table = plan.breakdown.rows.table
-    held = float(host_bytes(problem, table.shapes, table.shardings).max())
+    offloaded_bytes = float(host_bytes(problem, table.shapes, table.shardings).max())
     usable = offload.HOST_USABLE_FRAC * host.memory_bytes
     parts = (update.down_s, update.adam_s, update.up_s)
     down, adam, up = (f"{part.max():.4f}" for part in parts)
     return [
         ("what overlaps what", problem.stack.offload_overlap),
-        ("n (parameters that one device offloads)", f"{held / offload.HOST_STATE_BYTES:,.0f}"),
-        ("on the host, of the share of a device", f"{held / GIB:.2f} of {usable / GIB:.2f} GiB"),
+        (
+            "n (parameters that one device offloads)",
+            f"{offloaded_bytes / offload.HOST_STATE_BYTES:,.0f}",
+        ),
+        (
+            "on the host, of the share of a device",
+            f"{offloaded_bytes / GIB:.2f} of {usable / GIB:.2f} GiB",
+        ),
         *_host_figures(problem, host),
         ("down, Adam, up", f"{down}, {adam}, {up} s"),
         ("pieces", f"{update.n_pieces.max():.0f}"),
@@ -400,15 +411,21 @@ def _host_figures(problem: Problem, host: Host) -> Numbers:
 def _activations_away(problem: Problem, plan: Plan, host: Host) -> Numbers:
     """Return the numbers of stored activations on the host."""
     x, rows = plan.layout, plan.breakdown.rows
-    held = step.offloaded_activation_bytes(rows).max()
-    copy_s, late = held / activation_offload.copy_bytes_per_s(host), step.activation_waits(rows)
-    waited = f"{late.forward_s.max() * 1e3:.3f}, {late.backward_s.max() * 1e3:.3f} ms"
+    offloaded_bytes = step.offloaded_activation_bytes(rows).max()
+    copy_s, wait_s = (
+        offloaded_bytes / activation_offload.copy_bytes_per_s(host),
+        step.activation_waits(rows),
+    )
+    waited = f"{wait_s.forward_s.max() * 1e3:.3f}, {wait_s.backward_s.max() * 1e3:.3f} ms"
     usable = offload.HOST_USABLE_FRAC * host.memory_bytes
     return [
         ("copies of activations", problem.stack.activation_copies),
         ("layers on the host, L", f"{x.activation_offload_layers}, {problem.shape.layers}"),
         *_host_figures(problem, host),
-        ("activations on the host, of the share", f"{held / GIB:.2f} of {usable / GIB:.2f} GiB"),
+        (
+            "activations on the host, of the share",
+            f"{offloaded_bytes / GIB:.2f} of {usable / GIB:.2f} GiB",
+        ),
         ("C (all copies of a micro-batch one way)", f"{copy_s * 1e3:.3f} ms"),
         ("waited for, forward and backward", waited),
     ]
@@ -430,11 +447,11 @@ def _fixed(problem: Problem, plan: Plan) -> Numbers:
 
 def _states(problem: Problem, plan: Plan) -> Numbers:
     recipe, x, params = problem.job.recipe, plan.layout, _held_params(plan)
-    kept = param_bytes_kept(recipe, problem.stack)
-    weights = kept.shard_weights if x.zero >= 3 else kept.weights
+    param_bytes = param_bytes_kept(recipe, problem.stack)
+    weights = param_bytes.shard_weights if x.zero >= 3 else param_bytes.weights
     return [
         ("recipe", f"{recipe.name} ({recipe.note})"),
-        ("W + G + K", f"{weights:g} + {kept.grads:g} + {kept.states:g} bytes"),
+        ("W + G + K", f"{weights:g} + {param_bytes.grads:g} + {param_bytes.states:g} bytes"),
         ("ZeRO stage, D", f"{x.zero}, {x.dp_shard}"),
         *([("second copy, W / hpz", f"{recipe.param_bytes / x.hpz:g} bytes")] * (x.hpz > 1)),
         ("N (most parameters on one device)", f"{params / 1e9:.3f} B"),
@@ -445,8 +462,8 @@ def _states(problem: Problem, plan: Plan) -> Numbers:
 def _held_params(plan: Plan) -> float:
     """Return the most parameters on one device, routed experts included."""
     shapes = plan.breakdown.rows.shapes
-    held = shapes.params[0] + (shapes.experts.params[0] if shapes.experts else 0.0)
-    return float(held.max())
+    params = shapes.params[0] + (shapes.experts.params[0] if shapes.experts else 0.0)
+    return float(params.max())
 
 
 def _routed_params(plan: Plan) -> Numbers:
@@ -462,7 +479,7 @@ def _routed_params(plan: Plan) -> Numbers:
 def _activations(problem: Problem, plan: Plan) -> Numbers:
     x, result = plan.layout, plan.breakdown
     layers = result.rows.layers
-    at = result.peak_stage
+    stage = result.peak_stage
     routed = []
     if layers.experts:
         routed = [
@@ -472,7 +489,7 @@ def _activations(problem: Problem, plan: Plan) -> Numbers:
             )
         ]
     schedule = SCHEDULES.index(x.schedule)
-    chunks = memory.in_flight_chunks(schedule, at, x.pp, x.vpp, x.n_micro).item()
+    chunks = memory.in_flight_chunks(schedule, stage, x.pp, x.vpp, x.n_micro).item()
     dense = [("one layer, one micro-batch", f"{layers.kept_bytes.item() / GIB:.3f} GiB")]
     if all(problem.shape.expert_layers):
         dense = []
@@ -481,8 +498,11 @@ def _activations(problem: Problem, plan: Plan) -> Numbers:
         *routed,
         ("the same, fully recomputed", f"{layers.checkpoint_bytes.item() / GIB:.3f} GiB"),
         *_modules(plan),
-        (f"layers of stage {at}", str(sum(x.chunks_of(at)))),
-        ("chunks in flight, each 1/v of the stage", f"{chunks:g} of v = {len(x.chunks_of(at))}"),
+        (f"layers of stage {stage}", str(sum(x.chunks_of(stage)))),
+        (
+            "chunks in flight, each 1/v of the stage",
+            f"{chunks:g} of v = {len(x.chunks_of(stage))}",
+        ),
     ]
 
 
@@ -493,9 +513,9 @@ def _memory_term(name: str) -> Callable[[Problem, Plan], Numbers]:
         rows = by_name[name](problem, plan) if name in by_name else []
         if name == "fragmentation":
             rows = [("share of activations", f"{problem.stack.fragmentation_frac:.2f}")]
-        at = plan.breakdown.peak_stage
-        value = plan.breakdown.stages[at][name] / GIB
-        return [*rows, (f"term, stage {at}", f"{value:.3f} GiB")]
+        stage = plan.breakdown.peak_stage
+        value = plan.breakdown.stages[stage][name] / GIB
+        return [*rows, (f"term, stage {stage}", f"{value:.3f} GiB")]
 
     return numbers
 

@@ -496,7 +496,7 @@ def _rule(service: Client, params: Params) -> int:
 
 
 def _catalog_list(service: Client, params: Params) -> int:
-    from planner.analyze.catalog_json import catalogue_of_json
+    from planner.analyze.catalogue import catalogue_of_json
     from planner.render.catalog import catalog_document
     from planner.render.terminal import terminal_text, terminal_width
 
@@ -506,7 +506,7 @@ def _catalog_list(service: Client, params: Params) -> int:
 
 
 def _catalog_show(service: Client, params: Params) -> int:
-    from planner.analyze.catalog_json import catalogue_of_json
+    from planner.analyze.catalogue import catalogue_of_json
     from planner.render.catalog import sheet_document, sheet_of
     from planner.render.terminal import terminal_text, terminal_width
 

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 
 from planner.solver.answer.uncertainty import (
-    groups,
     rank_key,
+    resolution_groups,
     tie_limit,
     with_plain_groups,
     without_pointless_recompute,
@@ -49,11 +49,11 @@ def rank_over_pools(
 
 
 def ranked_candidates(
-    found: Searches, variants: list[Variant], options: SolveOptions
+    searches: Searches, variants: list[Variant], options: SolveOptions
 ) -> list[Found]:
     """Return the plans of the answer, best first."""
     if options.pareto:
-        return [(c, one, False) for _, (c, one) in found.front]
+        return [(c, one, False) for _, (c, one) in searches.front]
     named = by_name(variants)
 
     def of(one: Searched) -> Variant:
@@ -63,12 +63,12 @@ def ranked_candidates(
         return of(one).limit_s(one.n_devices)
 
     if options.objective == "memory":
-        return _roomiest(found.listed, options.within, limit_s)
-    listed = found.listed
+        return _roomiest(searches.listed, options.within, limit_s)
+    listed = searches.listed
     if options.objective == "devices":
-        kept = [one for one in listed if best_step_s(one) <= limit_s(one)]
-        fewest = min((one.n_devices for one in kept), default=0)
-        listed = [one for one in kept if one.n_devices == fewest]
+        quick = [one for one in listed if best_step_s(one) <= limit_s(one)]
+        fewest = min((one.n_devices for one in quick), default=0)
+        listed = [one for one in quick if one.n_devices == fewest]
         return rank_over_pools(listed, limit_s=limit_s)
 
     def value(c: Candidate, one: Searched) -> float:
@@ -89,11 +89,11 @@ def _roomiest(
     fastest = min(map(best_step_s, searched), default=float("inf"))
     results: list[Found] = []
     for one in searched:
-        known = {c.layout: c for c in one.outcome.finalists}
+        finalists = {c.layout: c for c in one.outcome.finalists}
         near = [c for c in one.outcome.front if c.closed_form_s <= fastest * within * FRONT_SLACK]
-        more = repriced(one.context, [c for c in near if c.layout not in known])
-        kept = [c for c in (*known.values(), *more) if c.step_s <= fastest * within]
-        results += [(c, one, False) for c in kept if c.step_s <= limit_s(one)]
+        more = repriced(one.context, [c for c in near if c.layout not in finalists])
+        roomy = [c for c in (*finalists.values(), *more) if c.step_s <= fastest * within]
+        results += [(c, one, False) for c in roomy if c.step_s <= limit_s(one)]
     return sorted(results, key=lambda x: (x[0].peak_bytes, x[0].step_s, layout_key(x[0].layout)))
 
 
@@ -118,11 +118,11 @@ def tie_groups(
         (c.layout, named[one.name].per_s(one.n_devices) * step_s)
         for step_s, (c, one, _) in zip(steps_s, ranked, strict=True)
     ]
-    return groups(valued, options.calibration)
+    return resolution_groups(valued, options.calibration)
 
 
 def gap_frac(
-    found: Searches, ranked: list[Found], variants: list[Variant], options: SolveOptions
+    searches: Searches, ranked: list[Found], variants: list[Variant], options: SolveOptions
 ) -> float | None:
     """Return by how much, as a share, what was not searched may be better than the first plan.
 
@@ -130,8 +130,8 @@ def gap_frac(
     a front, and where devices or memory are to be small.
     """
     ordered = not options.pareto and options.objective not in ("devices", "memory")
-    if not (found.stopped and found.left and ranked and ordered):
+    if not (searches.stopped and searches.left and ranked and ordered):
         return None
     first, one, _ = ranked[0]
     value = by_name(variants)[one.name].per_s(one.n_devices) * first.step_s
-    return max(0.0, value / min(found.left) - 1.0)
+    return max(0.0, value / min(searches.left) - 1.0)

@@ -104,7 +104,8 @@ class SolveRequest(BaseModel):
             wrong = error.errors()[0]
             name = str(wrong["loc"][0])
             message = f"{name}: {wrong['msg']}, not {wrong['input']!r}"
-            raise UsageError(message, SEARCH_FIELDS[name].meaning, name, "bad-value") from None
+            meaning = SEARCH_FIELDS[name].meaning if name in SEARCH_FIELDS else ""
+            raise UsageError(message, meaning, name, "bad-value") from None
 
     @classmethod
     def of_json(cls, fields: Mapping[str, Any]) -> "SolveRequest":

@@ -1,8 +1,8 @@
 """`solve` and `evaluate`: from two files (or dicts) to a result."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Unpack
 
 from costmodels.breakdown import break_down
 from planner.errors import SearchError, UsageError
@@ -26,13 +26,14 @@ from planner.solver.answer.result_parts import (
     segment_notes,
     uneven_tried,
 )
-from planner.solver.calibration.reference import Reference, reference_name
+from planner.solver.calibration.reference import reference_name
 from planner.solver.execution import Execution, either, named_executor
 from planner.solver.infeasible.causes import (
     nearest_miss,
     recipes_without_plans,
     too_late,
 )
+from planner.solver.keywords import EvaluateKeywords, SolveKeywords, request_of_keywords
 from planner.solver.options import SolveCommand, SolveOptions
 from planner.solver.problem import make_problem, searched_problem
 from planner.solver.ranking import Found, gap_frac, ranked_candidates, tie_groups
@@ -43,16 +44,15 @@ from planner.solver.recipes import (
     with_open_recipes,
     with_recipe,
 )
-from planner.solver.request import Calibrations, SolveRequest, anchored_options
+from planner.solver.request import SolveRequest, anchored_options
 from planner.solver.scenarios import Searched, search_counts, variants_of
-from planner.solver.sources import Overrides, Source, read_inputs, source_names
+from planner.solver.sources import Source, read_inputs, source_names
 from planner.solver.unsupported import check_options
 from planner.specs.inputs import ClusterInput, ModelInput
 from planner.specs.search.axis_values import layout_from_pins
 from planner.specs.search.objectives import BEST
 from searches.executors.executor import ExecutorError
 from searches.feasibility import StoppedError
-from searches.pricing.shared_work import SharedWork
 from searches.rules import Context
 
 
@@ -60,29 +60,7 @@ def solve(
     model: Source,
     cluster: Source,
     request: SolveRequest | None = None,
-    *,
-    top: int | None = None,
-    pins: Mapping[str, object] | None = None,
-    only: Mapping[str, object] | None = None,
-    at_most: Mapping[str, int] | None = None,
-    framework: str = "",
-    stack: str = "",
-    allow: tuple[str, ...] = (),
-    overrides: Overrides = (),
-    pool: str = "",
-    objective: str = "",
-    within: float = 0.0,
-    deadline: str | float = "",
-    step_limit_s: float = 0.0,
-    pareto: str | Sequence[str] = (),
-    time_limit_s: float = 0.0,
-    calibration: Calibrations = None,
-    reference: Reference = "",
-    executor: str = "automatic",
-    ray_address: str = "",
-    stop: Callable[[], bool] | None = None,
-    progress: Callable[[int, int], None] | None = None,
-    shared: SharedWork | None = None,
+    **keywords: Unpack[SolveKeywords],
 ) -> Result:
     """Return the ranked plans of a training job on a cluster.
 
@@ -93,7 +71,7 @@ def solve(
     those of all recipes where `precision` is left open: a list in the job or in `only`.
     `objective` is one of `planner.specs.search.objectives.OBJECTIVES`; `deadline` the longest run
     (`"30d"`), `step_limit_s` the longest step; `pareto` two or three objectives whose front is
-    wanted instead. A `request` holds all of these in one; with it they stay out. What is not given
+    wanted instead. A `request` holds all of these in one; with it they stay out. What is left open
     is taken from the `search:` section of the model file, if it has one. `executor` is
     `automatic`, `serial`, `processes` or `ray` (on the cluster at `ray_address`, else on this
     machine); the answer does not depend on it. `calibration` is a calibration or the path of its
@@ -103,31 +81,13 @@ def solve(
     counted reasons and the smallest changes that would help. Raises `SpecError` for a bad input
     and `UsageError` for a bad option.
     """
-    request = request or SolveRequest.of(
-        top=top,
-        pins=pins,
-        only=only,
-        at_most=at_most,
-        framework=framework,
-        stack=stack,
-        allow=allow,
-        overrides=overrides,
-        pool=pool,
-        objective=objective,
-        within=within,
-        deadline=deadline,
-        step_limit_s=step_limit_s,
-        pareto=pareto,
-        time_limit_s=time_limit_s,
-        calibration=calibration,
-        reference=reference,
-    )
     start = time.monotonic()
+    request = request_of_keywords(SolveKeywords, request, keywords)
     inputs = read_inputs(model, cluster, request.overrides)
     request = request.over(SolveRequest.of_section(inputs[0].search))
     options = request.options()
     check_options(options)
-    limit_s = request.time_limit_s
+    limit_s, stop = request.time_limit_s, keywords.get("stop")
     if limit_s:
         stop = either(stop, lambda: time.monotonic() - start > limit_s)
     if request.pool:
@@ -139,7 +99,10 @@ def solve(
         request.pool,
         reference_name(request.reference),
     )
-    execution = Execution(named_executor(executor, ray_address), stop, progress, shared)
+    executor = named_executor(
+        keywords.get("executor", "automatic"), keywords.get("ray_address", "")
+    )
+    execution = Execution(executor, stop, keywords.get("progress"), keywords.get("shared"))
     try:
         result = solve_inputs(*inputs, options, execution, command)
     except ExecutorError as error:
@@ -150,36 +113,16 @@ def solve(
 def evaluate(
     model: Source,
     cluster: Source,
-    *,
-    pins: Mapping[str, object],
-    framework: str = "default",
-    stack: str = "",
-    allow: tuple[str, ...] = (),
-    overrides: Overrides = (),
-    pool: str = "",
-    calibration: Calibrations = None,
-    reference: Reference = "",
+    request: SolveRequest | None = None,
+    **keywords: Unpack[EvaluateKeywords],
 ) -> Result:
     """Return one layout priced, whether or not it fits into memory.
 
     Axes that `pins` does not name take their plainest value, see `layouts.layout_from_pins`; a
-    cluster with several pools needs `pool`. Raises `SearchError` when the layout breaks a rule.
+    cluster with several pools needs `pool`. The keywords are those of `solve` that say what a
+    layout costs, or one `request` holds them. Raises `SearchError` when the layout breaks a rule.
     """
-    request = SolveRequest.of(
-        pins=pins,
-        framework=framework,
-        stack=stack,
-        allow=allow,
-        overrides=overrides,
-        pool=pool,
-        calibration=calibration,
-        reference=reference,
-    )
-    return evaluate_request(model, cluster, request)
-
-
-def evaluate_request(model: Source, cluster: Source, request: SolveRequest) -> Result:
-    """Return the one layout that a request pins, as `evaluate` does."""
+    request = request_of_keywords(EvaluateKeywords, request, keywords)
     options, notes = request.anchored_options(default_top=1)
     read = read_inputs(model, cluster, request.overrides, request.pool)
     inputs = one_recipe(read[0], options, "one layout is priced in one recipe"), read[1]
@@ -199,7 +142,7 @@ def evaluate_request(model: Source, cluster: Source, request: SolveRequest) -> R
         error.about = error.about or "pin"
         raise
     breakdown = break_down(problem, layout)
-    plan = make_plan(1, problem, breakdown, *inputs, True, options.calibration)
+    plan = make_plan(problem, breakdown, inputs, options.calibration)
     fits = breakdown.peak_bytes <= problem.pool.usable_bytes
     counts = Counts(1, 1, 1, int(not fits), int(fits), 1, 0)
     return Result(

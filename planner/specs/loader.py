@@ -19,7 +19,7 @@ from planner.specs.cluster.pool_fields import settable
 from planner.specs.cluster.reader import read_cluster
 from planner.specs.examples import example_content, example_names, examples_folder
 from planner.specs.importers.dump_text import read_dump
-from planner.specs.importers.formats import FORMATS, find_format, reader_text
+from planner.specs.importers.formats import FORMATS, document_text, find_format
 from planner.specs.importers.huggingface.files import config_in_folder, mistaken_name
 from planner.specs.importers.huggingface.reader import read_as
 from planner.specs.importers.imported import Imported
@@ -226,7 +226,7 @@ def _from_dict(
 ) -> Document:
     """Return Python data as a document, whatever format it has the structure of."""
     if isinstance(data, Mapping) and not any(key in data for key in KEYS[kind]):
-        text = reader_text(data)
+        text = document_text(data)
         if form := find_format(text):
             return _of_import(form.read(text, file, dict(overrides)), file)
     return Document(data, file)

@@ -138,6 +138,6 @@ def canonical_model(shape: ModelShape, details: DetailsSpec) -> dict[str, Any]:
         out["moe"] = {name: getattr(shape, key) for key, name in _MOE_FIELDS.items()}
     if shape.layer_runs:
         out["layer_kinds"] = [{"kind": run.kind, "count": run.count} for run in shape.layer_runs]
-    if stated := details.stated():
-        out["details"] = stated
+    if section := details.stated():
+        out["details"] = section
     return out

@@ -222,9 +222,9 @@ def field_meaning(section: type[BaseModel], field: str) -> str | None:
         if field not in vars(owner).get("__annotations__", {}):
             continue
         with _PARSING:
-            (found,) = ast.parse(getsource(owner)).body
-        assert isinstance(found, ast.ClassDef)
-        for one, below in pairwise(found.body):
+            (definition,) = ast.parse(getsource(owner)).body
+        assert isinstance(definition, ast.ClassDef)
+        for one, below in pairwise(definition.body):
             named = isinstance(one, ast.AnnAssign) and ast.unparse(one.target) == field
             if named and isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
                 return cleandoc(str(below.value.value))

@@ -8,26 +8,26 @@ from planner import units
 from planner.specs.inputs import ClusterInput, ModelInput
 
 
-def spec_summary(given: ModelInput | ClusterInput) -> str:
+def spec_summary(spec: ModelInput | ClusterInput) -> str:
     """Return what a model or a cluster describes, in a few lines."""
-    if isinstance(given, ModelInput):
-        return _model_summary(given)
-    return _cluster_summary(given)
+    if isinstance(spec, ModelInput):
+        return _model_summary(spec)
+    return _cluster_summary(spec)
 
 
-def model_size(given: ModelInput) -> str:
+def model_size(model: ModelInput) -> str:
     """Return the parameters of a model, and with experts those that a token meets.
 
     `70.55 B parameters`, `46.70 B parameters, 12.9 B active`; below a tenth of a billion in M.
     """
-    total, active = parameter_counts(given)
+    total, active = parameter_counts(model)
     text = f"{_billions(total, 2)} parameters"
-    return text + (f", {_billions(active, 1)} active" if given.shape.n_experts else "")
+    return text + (f", {_billions(active, 1)} active" if model.shape.n_experts else "")
 
 
-def parameter_counts(given: ModelInput) -> tuple[int, int]:
+def parameter_counts(model: ModelInput) -> tuple[int, int]:
     """Return all parameters, and those that one token meets; the same without experts."""
-    shape, seq_len = given.shape, given.job.seq_len
+    shape, seq_len = model.shape, model.job.seq_len
     return round(total_params(shape, seq_len)), round(active_params(shape, seq_len))
 
 
@@ -35,42 +35,42 @@ def _billions(count: int, digits: int) -> str:
     return f"{count / 1e9:.{digits}f} B" if count >= 1e8 else f"{count / 1e6:.{digits}f} M"
 
 
-def spec_json(given: ModelInput | ClusterInput) -> dict[str, Any]:
+def spec_json(spec: ModelInput | ClusterInput) -> dict[str, Any]:
     """Return what a model or a cluster describes as plain values."""
-    if not isinstance(given, ModelInput):
-        return {"kind": "cluster", "notes": list(given.notes), "document": given.document}
-    total, active = parameter_counts(given)
+    if not isinstance(spec, ModelInput):
+        return {"kind": "cluster", "notes": list(spec.notes), "document": spec.document}
+    total, active = parameter_counts(spec)
     return {
         "kind": "model",
         "parameters": total,
         "active_parameters": active,
-        "notes": list(given.notes),
-        "document": given.document,
+        "notes": list(spec.notes),
+        "document": spec.document,
     }
 
 
-def _model_summary(given: ModelInput) -> str:
-    shape, job = given.shape, given.job
+def _model_summary(model: ModelInput) -> str:
+    shape, job = model.shape, model.job
     run = f", {units.format_count(job.tokens)} tokens in all" if job.tokens else ""
-    notes = "".join(f"\n  {note}" for note in given.notes)
+    notes = "".join(f"\n  {note}" for note in model.notes)
     return (
-        f"{given.path or 'model'}: {given.format}, no problems found\n"
+        f"{model.path or 'model'}: {model.format}, no problems found\n"
         f"  {shape.name}: {shape.layers} layers, hidden {shape.hidden}, {shape.heads} heads"
         f" ({shape.kv_heads} kv) of {shape.head_dim}, ffn {shape.ffn}"
         f" {'gated' if shape.gated else 'plain'}, vocab {shape.vocab}"
         f" {'tied' if shape.tied else 'untied'}\n"
-        f"  {model_size(given)}\n"
-        f"{_expert_summary(given)}"
+        f"  {model_size(model)}\n"
+        f"{_expert_summary(model)}"
         f"  seq {job.seq_len}, global batch {job.global_batch}"
         f" ({units.format_count(job.tokens_per_step)} tokens per step),"
-        f" {' or '.join(given.precisions)},"
+        f" {' or '.join(model.precisions)},"
         f" {job.optimizer}{run}{notes}"
     )
 
 
-def _expert_summary(given: ModelInput) -> str:
+def _expert_summary(model: ModelInput) -> str:
     """Return a line each on experts, latent attention and multi-token prediction, where used."""
-    shape, text = given.shape, ""
+    shape, text = model.shape, ""
     if shape.n_experts:
         text += (
             f"  experts: {shape.n_experts} of width {shape.expert_ffn}, {shape.top_k} a token,"
@@ -86,34 +86,34 @@ def _expert_summary(given: ModelInput) -> str:
     return text
 
 
-def _cluster_summary(given: ClusterInput) -> str:
-    cluster = given.cluster
+def _cluster_summary(spec: ClusterInput) -> str:
+    cluster = spec.cluster
     tiers = ", ".join(
         f"{t.name} of {t.n_nodes} nodes ({t.oversubscription:g}:1 above)"
         for t in cluster.fabric.tiers
     )
     rails = "rail-optimized" if cluster.fabric.rail_optimized else "not rail-optimized"
-    what = "a dump of a cluster" if given.from_dump else "a cluster file"
-    lines = [f"{given.path or 'cluster'}: {what}, no problems found"]
+    what = "a dump of a cluster" if spec.from_dump else "a cluster file"
+    lines = [f"{spec.path or 'cluster'}: {what}, no problems found"]
     for pool in cluster.pools:
         lines += _pool_summary(cluster.name if len(cluster.pools) == 1 else pool.name, pool)
     sums = f"; the lowest {n} level(s) sum" if (n := cluster.fabric.n_summing_tiers) else ""
     lines.append(f"  fabric {rails}{sums}; tiers: {tiers or 'one non-blocking switch'}")
-    if replaced := _replaced_figures(given):
+    if replaced := _replaced_figures(spec):
         lines.append("  replaced figures: " + ", ".join(replaced))
-    if given.announced:
-        names = ", ".join(given.announced)
+    if spec.announced:
+        names = ", ".join(spec.announced)
         lines.append(f"  announced, not measured: {names}")
-    if given.assumed:
-        lines.append("  assumed figures: " + ", ".join(given.assumed))
-    lines += [f"  {note}" for note in given.notes]
+    if spec.assumed:
+        lines.append("  assumed figures: " + ", ".join(spec.assumed))
+    lines += [f"  {note}" for note in spec.notes]
     return "\n".join(lines)
 
 
-def _replaced_figures(given: ClusterInput) -> list[str]:
+def _replaced_figures(cluster: ClusterInput) -> list[str]:
     """Return the catalogue figures that the file replaces, with their new values."""
     results = []
-    for pool, source in zip(given.document["pools"], given.sources, strict=True):
+    for pool, source in zip(cluster.document["pools"], cluster.sources, strict=True):
         figures = dict(source.network)
         if isinstance(pool["accelerator"], dict):
             own = {k: v for k, v in pool["accelerator"].items() if k not in ("like", "name")}

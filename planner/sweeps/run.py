@@ -234,36 +234,50 @@ def chunks_of(points: Iterable[Point]) -> list[list[Twins]]:
     return [[one for _, one in chunk] for _, chunk in groupby(searches, key=lambda x: x[0])]
 
 
+@dataclass(frozen=True, slots=True)
+class SweepExecution:
+    """How the searches of a sweep run; no row depends on it, unless its limit stops one."""
+
+    executor: str = "automatic"
+    """`automatic` (processes where there are several processors), `serial`, `processes` or `ray`.
+    """
+    ray_address: str = ""
+    """Cluster of Ray; this machine without it."""
+    point_limit_s: float = 0.0
+    """Longest search of a point; 0: what the sweep says, else `POINT_LIMIT_S`. One that does not
+    keep to it is killed with its worker."""
+    progress: Progress | None = None
+    """Told how far the sweep has come."""
+    elsewhere: Elsewhere | None = None
+    """Returns the rows where another service searches the points."""
+
+    def check(self) -> None:
+        """Raise `UsageError` for an executor that does not exist, or a limit below 0."""
+        check_executor(self.executor, self.ray_address)
+        if self.point_limit_s < 0:
+            message = option("point-limit") + f" must be above 0 s, not {self.point_limit_s:g}"
+            raise UsageError(message, "such as 60")
+
+
 def run_sweep(
     sweep: Sweep,
     out: str | os.PathLike[str],
+    execution: SweepExecution = SweepExecution(),
     *,
     form: str = "",
-    executor: str = "automatic",
-    ray_address: str = "",
-    point_limit_s: float = 0.0,
-    progress: Progress | None = None,
-    elsewhere: Elsewhere | None = None,
 ) -> SweepRun:
     """Search the points of a sweep that have no row yet; write `out` when all have one.
 
-    `form` is `parquet`, `csv` or `jsonl`, by the ending of `out` without it. `executor` is
-    `automatic` (processes where there are several processors), `serial`, `processes` or `ray`, on
-    the cluster at `ray_address` or on this machine. Where `out` is this sweep already, nothing is
-    done. Ctrl-C ends the run early; the same call goes on where it stopped. The search of a point
-    takes `point_limit_s` at most, without it what the sweep says, else `POINT_LIMIT_S`; one that
-    does not keep to that is killed with its worker. `elsewhere` returns the rows where another
-    service searches the points.
-    Raises `SweepFileError` where rows cannot be kept, `UsageError` for bad options, `SearchError`
-    when no worker can be had; the rows that there are stay in any case.
+    `form` is `parquet`, `csv` or `jsonl`, by the ending of `out` without it. Where `out` is this
+    sweep already, nothing is done. Ctrl-C ends the run early; the same call goes on where it
+    stopped. Raises `SweepFileError` where rows cannot be kept, `UsageError` for bad options,
+    `SearchError` when no worker can be had; the rows that there are stay in any case.
     """
     path = Path(out)
     form = format_of(path, form)
-    check_executor(executor, ray_address)
-    if point_limit_s < 0:
-        message = option("point-limit") + f" must be above 0 s, not {point_limit_s:g}"
-        raise UsageError(message, "such as 60")
-    header, limit_s = sweep.header(), point_limit_s or sweep.time_limit_s or POINT_LIMIT_S
+    execution.check()
+    header = sweep.header()
+    limit_s = execution.point_limit_s or sweep.time_limit_s or POINT_LIMIT_S
     if path.exists():
         return _finished_before(path, header)
     with closing(PartialSweep(path, header)) as partial_sweep:
@@ -272,12 +286,12 @@ def run_sweep(
             return _finished_before(path, header)
         try:
             points = list(sweep.points())
-            run = _Run(sweep, points, path, partial_sweep, progress)
-            stream = make_stream(executor, ray_address or None)
+            run = _Run(sweep, points, path, partial_sweep, execution.progress)
+            stream = make_stream(execution.executor, execution.ray_address or None)
             done = partial_sweep.done
             left = [point for point in points if point.index not in done]
-            if elsewhere is not None:
-                run.keep_all(_rows_of(elsewhere, {point.index for point in left}))
+            if execution.elsewhere is not None:
+                run.keep_all(_rows_of(execution.elsewhere, {point.index for point in left}))
             else:
                 run.keep_all(
                     stream.answers(

@@ -246,13 +246,13 @@ def dumps(answer: Mapping[str, Any], name: str = "") -> str:
 
 
 def _catalogue(request: schemas.CatalogueBody, running: RunningCall) -> Data:
-    from planner.analyze.catalog_json import catalogue_json
+    from planner.analyze.catalogue import catalogue_json
 
     return catalogue_json(request.name)
 
 
 def _rules(request: schemas.RulesBody, running: RunningCall) -> Data:
-    from planner.analyze.catalog_json import rules_json
+    from planner.analyze.catalogue import rules_json
 
     return rules_json(request.code)
 

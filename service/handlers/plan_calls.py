@@ -35,11 +35,11 @@ def solved_result(request: schemas.SolveBody, running: RunningCall) -> Any:
 
 
 def _evaluated(request: schemas.EvaluateBody, running: RunningCall) -> Any:
-    from planner.solver.solve import evaluate_request
+    from planner.solver.solve import evaluate
 
     settings = running.settings
     model, cluster = contents_of(request, settings)
-    return evaluate_request(model, cluster, search_of(request, settings))
+    return evaluate(model, cluster, search_of(request, settings))
 
 
 def solve_answer(request: schemas.SolveBody, running: RunningCall) -> Data:
@@ -137,26 +137,18 @@ def explain_answer(request: schemas.ExplainBody, running: RunningCall) -> Data:
 
 def emit_answer(request: schemas.EmitBody, running: RunningCall) -> Data:
     """Return the files that run a plan."""
-    from planner.analyze.plan_files import chosen_targets, plan_files
+    from planner.analyze.plan_files import FileTargets, chosen_targets, plan_files
     from planner.frameworks.launchers.files import parse_launchers
 
     targets = chosen_targets(",".join(request.for_))
     launchers = parse_launchers(",".join(request.launcher))
     hosts = hosts_in(request.hosts)
     request_plan = open_request_plan(request, running)
-    model, cluster, problem, plan = request_plan.opened
-    files = plan_files(
-        (model, cluster),
-        problem,
-        plan,
-        "",
-        targets,
-        launchers,
-        request_plan.options.calibration,
-        hosts,
-    )
+    file_targets = FileTargets(targets, launchers, hosts)
+    files = plan_files(request_plan.opened, request_plan.options.calibration, file_targets)
     reasons = {name: files[f"{name}.txt"] for name in targets if f"{name}.txt" in files}
-    return request_plan.with_state({"plan_id": plan.plan_id, "files": files, "refused": reasons})
+    plan_id = request_plan.opened[3].plan_id
+    return request_plan.with_state({"plan_id": plan_id, "files": files, "refused": reasons})
 
 
 def place_answer(request: schemas.PlaceBody, running: RunningCall) -> Data:
@@ -192,6 +184,7 @@ def replan_answer(request: schemas.ReplanBody, running: RunningCall) -> Data:
     """Return what to do with a plan after nodes were lost or gained."""
     from planner.analyze.replan.replan import replan
     from planner.render.document import text_of
+    from planner.solver.execution import Execution
     from searches.executors.executor import SerialExecutor
 
     request_plan = open_request_plan(request, running)
@@ -208,15 +201,18 @@ def replan_answer(request: schemas.ReplanBody, running: RunningCall) -> Data:
         lost = tuple(name for text in texts for name in hosts_in(text) or ())
         if len(lost) > settings.hosts:
             raise too_much("hosts", len(lost), settings.hosts, "lost", "name fewer nodes")
+    execution = Execution(
+        SerialExecutor(),
+        stop_of(running, request.time_limit_s),
+        search_progress(running, "search"),
+    )
     answer = replan(
         request_plan.opened,
         request_plan.options,
+        execution,
         lost=lost,
         gained=request.gained,
         via=request.via,
-        executor=SerialExecutor(),
-        stop=stop_of(running, request.time_limit_s),
-        progress=search_progress(running, "search"),
     )
     return request_plan.with_state(_shown(request, answer.to_json(), lambda: text_of(answer)))
 
@@ -237,7 +233,7 @@ def diff_answer(request: schemas.DiffBody, running: RunningCall) -> Data:
 
 def check_answer(request: schemas.CheckBody, running: RunningCall) -> Data:
     """Return the judgement of an existing run."""
-    from planner.analyze.check import check
+    from planner.analyze.check.check import check
     from planner.frameworks.registry import check_framework
     from planner.render.document import text_of
     from planner.specs.loader import load_cluster, load_model

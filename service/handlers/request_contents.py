@@ -53,7 +53,7 @@ def search_of(request: schemas.Priced, settings: RequestLimits | None = None) ->
 def limited_curve(request: schemas.ScaleBody, settings: RequestLimits) -> Any:
     """Return the curve of a request, within the limits, checked and not computed."""
     from planner.sweeps.scaling.curve import scale_task
-    from planner.sweeps.scaling.sizes import Range
+    from planner.sweeps.scaling.sizes import SizeRange
 
     if request.points > settings.sizes:
         what, fix = "sizes", "ask for fewer points"
@@ -62,7 +62,7 @@ def limited_curve(request: schemas.ScaleBody, settings: RequestLimits) -> Any:
         maximum = settings.devices
         raise too_much("devices", max(request.to, request.from_), maximum, "to", "name fewer")
     model, cluster = contents_of(request, settings)
-    sizes = Range(request.over, request.scaling, request.from_, request.to, request.points)
+    sizes = SizeRange(request.over, request.scaling, request.from_, request.to, request.points)
     return scale_task(model, cluster, sizes, search_of(request, settings))
 
 

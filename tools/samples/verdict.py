@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from planner.analyze.check import describe, judge
+from planner.analyze.check.verdict import describe, judge
 from planner.errors import PlannerError
 from planner.frameworks.runs.query import RunQuery
 from planner.frameworks.runs.reader import read_run

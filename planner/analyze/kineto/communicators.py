@@ -110,8 +110,8 @@ def plan_groups(
         if one.axis == "pp" and one.collective == "all-reduce":
             sizes.setdefault("pp", set()).add(one.group_size)
     return PlanGroups(
-        sizes={axis: frozenset(found) for axis, found in sizes.items()},
-        ranks={axis: tuple(dict.fromkeys(found)) for axis, found in own.items()},
+        sizes={axis: frozenset(values) for axis, values in sizes.items()},
+        ranks={axis: tuple(dict.fromkeys(values)) for axis, values in own.items()},
         transfers=tuple(transfers),
     )
 

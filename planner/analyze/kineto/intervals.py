@@ -48,17 +48,17 @@ def occupancy(work: Iterable[Work], start_ns: int, end_ns: int) -> Occupancy:
     active: tuple[Counter[str], ...] = (Counter(), Counter(), Counter())
     shared: Counter[tuple[str, ...]] = Counter()
     gaps: list[tuple[int, int]] = []
-    at = start_ns
+    now_ns = start_ns
     for time, change, layer, label in [*changes, (end_ns, 0, COPY, "")]:
-        if time > at:
+        if time > now_ns:
             running = next((tuple(sorted(labels)) for labels in active if labels), ())
             if running:
-                shared[running] += time - at
-            elif gaps and gaps[-1][1] == at:
+                shared[running] += time - now_ns
+            elif gaps and gaps[-1][1] == now_ns:
                 gaps[-1] = gaps[-1][0], time
             else:
-                gaps.append((at, time))
-            at = time
+                gaps.append((now_ns, time))
+            now_ns = time
         if change:
             active[layer][label] += change
             if not active[layer][label]:

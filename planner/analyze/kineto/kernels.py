@@ -102,7 +102,9 @@ def collective_of(kernel: str, named: str = "") -> str:
     'all-gather'
     """
     for text in (named.lower(), kernel.lower()):
-        for found, pattern in _COLLECTIVES:
+        for collective, pattern in _COLLECTIVES:
             if text and re.search(pattern, text):
-                return "send-receive" if found == "point-to-point" and not named else found
+                return (
+                    "send-receive" if collective == "point-to-point" and not named else collective
+                )
     return "other"

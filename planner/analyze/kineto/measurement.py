@@ -107,24 +107,24 @@ def chosen_windows(
             "call prof.step() after each step, with schedule=torch.profiler.schedule(wait=1,"
             " warmup=1, active=3)",
         )
-    whole = []
+    full_steps = []
     for i, step in enumerate(steps):
         following = steps[i + 1] if i + 1 < len(steps) else None
         follows = following is not None and following.number == step.number + 1
         end = following.start_ns if following is not None and follows else step.end_ns
-        whole.append(ProfiledStep(step.number, step.start_ns, end))
+        full_steps.append(ProfiledStep(step.number, step.start_ns, end))
     if wanted is None:
-        chosen = whole[1:] if len(whole) > 1 else whole
+        chosen = full_steps[1:] if len(full_steps) > 1 else full_steps
     else:
-        chosen = [step for step in whole if wanted[0] <= step.number <= wanted[1]]
+        chosen = [step for step in full_steps if wanted[0] <= step.number <= wanted[1]]
     if not chosen or any(step.end_ns <= step.start_ns for step in chosen):
-        known = f"{whole[0].number} to {whole[-1].number}"
+        recorded = f"{full_steps[0].number} to {full_steps[-1].number}"
         problem = "is not in" if not chosen else "has a step without length in"
         raise UsageError(
             f"--steps {wanted[0]}-{wanted[1]} {problem} {path}"
             if wanted
             else f"{path} has a step without length",
-            f"its steps are {known}",
+            f"its steps are {recorded}",
         )
     return tuple(chosen)
 
@@ -198,9 +198,9 @@ def _launched(trace: KinetoTrace) -> dict[int, int]:
     """Return by start of some work when the first launch of what starts there had returned."""
     out: dict[int, int] = {}
     for row in trace.rows:
-        at = trace.launched_ns.get(row.correlation)
-        if at is not None:
-            out[row.start_ns] = min(at, out.get(row.start_ns, at))
+        launched_ns = trace.launched_ns.get(row.correlation)
+        if launched_ns is not None:
+            out[row.start_ns] = min(launched_ns, out.get(row.start_ns, launched_ns))
     return out
 
 
@@ -322,7 +322,7 @@ def _communicators(
             name = call.description or f"group {call.group}"
             text = f"{name} of {call.group_size} ranks" if call.group_size else name
         out.setdefault((text, assigned.axis, assigned.by), (text, assigned))
-    return tuple(found for _, found in sorted(out.items()))
+    return tuple(measurement for _, measurement in sorted(out.items()))
 
 
 def size_conflicts(rows: Iterable[GpuRow], plan: PlanGroups) -> tuple[str, ...]:
@@ -333,10 +333,10 @@ def size_conflicts(rows: Iterable[GpuRow], plan: PlanGroups) -> tuple[str, ...]:
         axis, size = assigned.axis, call.group_size
         if assigned.by != "description" or axis == OTHER or size < 2:
             continue
-        known = plan.sizes.get(axis, frozenset())
-        if axis == "dp" or size in known:
+        sizes = plan.sizes.get(axis, frozenset())
+        if axis == "dp" or size in sizes:
             continue
-        planned = " or ".join(map(str, sorted(known))) or "1"
+        planned = " or ".join(map(str, sorted(sizes))) or "1"
         text = f"{axis} has {size} ranks in the trace ({call.description}), {planned} in the plan"
         out[text] = None
     return tuple(out)

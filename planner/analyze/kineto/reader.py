@@ -266,9 +266,9 @@ def _groups(header: Mapping[str, Any]) -> dict[str, tuple[str, tuple[int, ...]]]
         if isinstance(one, dict) and "pg_name" in one:
             ranks = one.get("ranks")
             ranks = ranks if isinstance(ranks, list) else []
-            known = all(_whole(rank) is not None for rank in ranks)
+            numbered = all(_whole(rank) is not None for rank in ranks)
             name = str(one["pg_name"])
-            out[name] = (str(one.get("pg_desc", "")), tuple(ranks) if known else ())
+            out[name] = (str(one.get("pg_desc", "")), tuple(ranks) if numbered else ())
     return out
 
 
@@ -293,7 +293,7 @@ def _nanoseconds(us: float) -> int:
 def _take(
     path: str,
     event: Mapping[str, Any],
-    found: _Found,
+    contents: _Found,
     groups: Mapping[str, tuple[str, tuple[int, ...]]],
     head_sizes: frozenset[int],
 ) -> None:
@@ -309,29 +309,29 @@ def _take(
         row = GpuRow(
             start_ns=start,
             end_ns=end,
-            name=found.names.setdefault(name, name),
+            name=contents.names.setdefault(name, name),
             category=category,
             stream=stream if stream is not None else _whole(event.get("tid")) or 0,
             correlation=_whole(args.get("correlation")) or 0,
             operator=_whole(args.get("External id")) or 0,
-            call=None if call is None else found.calls.setdefault(call, call),
+            call=None if call is None else contents.calls.setdefault(call, call),
         )
         key = device if device is not None else _whole(event.get("pid")) or 0
-        found.rows.setdefault(key, []).append(row)
+        contents.rows.setdefault(key, []).append(row)
     elif category in LAUNCH_CATEGORIES:
         if correlation := _whole(args.get("correlation")):
-            found.launched_ns[correlation] = _span(path, event)[1]
+            contents.launched_ns[correlation] = _span(path, event)[1]
     elif category in ("user_annotation", "gpu_user_annotation"):
         if step := STEP.match(name):
             start, end = _span(path, event)
             # On the device a step has a row for each stream.
-            where = found.on_device if category.startswith("gpu") else found.on_host
+            where = contents.on_device if category.startswith("gpu") else contents.on_host
             old = where.get(int(step[1]), (start, end))
             where[int(step[1])] = min(old[0], start), max(old[1], end)
     elif category == "cpu_op":
         hint = _hint(name, args, head_sizes)
         if hint and (operator := _whole(args.get("External id"))):
-            found.hints[operator] = hint
+            contents.hints[operator] = hint
 
 
 def _hint(name: str, args: Mapping[str, Any], head_sizes: frozenset[int]) -> str:
@@ -379,15 +379,15 @@ def _listed(ranks: object) -> tuple[int, ...]:
     return tuple(int(x) for x in text[1:-1].split(","))
 
 
-def _steps(found: _Found) -> tuple[ProfiledStep, ...]:
+def _steps(contents: _Found) -> tuple[ProfiledStep, ...]:
     """Return the steps by number.
 
     The host runs ahead of the device: a step starts with its first work on the device where the
     trace marks that, and ends when both are done.
     """
     out = []
-    for number in sorted(found.on_host.keys() | found.on_device.keys()):
-        host, device = found.on_host.get(number), found.on_device.get(number)
+    for number in sorted(contents.on_host.keys() | contents.on_device.keys()):
+        host, device = contents.on_host.get(number), contents.on_device.get(number)
         start = (device or host or (0, 0))[0]
         end = max(span[1] for span in (host, device) if span)
         out.append(ProfiledStep(number, start, end))

@@ -14,7 +14,7 @@ class Recommendation(LibraryAnswer):
     """What was asked, what the answer is, how it was found, and the plan that shows it."""
 
     question: str
-    """One of `planner.analyze.recommend.devices.QUESTIONS`."""
+    """One of `planner.analyze.recommend.questions.QUESTIONS`."""
     result_id: str
     inputs: Mapping[str, Any]
     calibration: Mapping[str, Any]

@@ -16,7 +16,7 @@ from math import prod
 from typing import Any
 
 from costmodels.parameters import total_params
-from planner.analyze.catalog_json import rule_title
+from planner.analyze.catalogue import rule_title
 from planner.errors import SearchError, SpecError
 from planner.solver.answer.plans import plan_of_layout
 from planner.solver.answer.reasons import shown_layout
@@ -186,7 +186,7 @@ class _Walking:
     decided: dict[str, int] = field(default_factory=dict)
     best_s: float | None = None
     n_tried: int = 0
-    found: dict[tuple[tuple[str, int], ...], _Found] = field(default_factory=dict)
+    results: dict[tuple[tuple[str, int], ...], _Found] = field(default_factory=dict)
 
     def context(self) -> Context:
         problem = make_problem(self.model, self.cluster, self.options)
@@ -195,11 +195,11 @@ class _Walking:
     def searched(self, fixed: Mapping[str, int]) -> _Found:
         """Return the best plan with some axes fixed besides what the user restricts."""
         key = tuple(sorted(fixed.items()))
-        if key not in self.found:
+        if key not in self.results:
             self.n_tried += 1
             options = _fixed(self.options, fixed)
-            self.found[key] = _search(self.model, self.cluster, options, self.shared)
-        return self.found[key]
+            self.results[key] = _search(self.model, self.cluster, options, self.shared)
+        return self.results[key]
 
     def choice(self, axis: str, value: int, fixed: Mapping[str, int]) -> Choice:
         """Return one value of an axis, searched."""
@@ -262,9 +262,9 @@ def walk_to_layout(
     model: ModelInput, cluster: ClusterInput, options: SolveOptions, best: Result
 ) -> Walk:
     """Return the walk to a layout; `best` is what `solve` says on all devices, with a plan."""
-    first, at = best.best, best.certificate
-    assert at is not None  # there is a plan
-    walking = _Walking(model, cluster.pool(first.pool), options, best_s=at.fastest_s)
+    first, certificate = best.best, best.certificate
+    assert certificate is not None  # there is a plan
+    walking = _Walking(model, cluster.pool(first.pool), options, best_s=certificate.fastest_s)
     problem = make_problem(model, walking.cluster, options)
     steps = [_on_one(walking), _zero_alone(walking)]
     degrees = ("tp", "pp", "vpp", "cp", "ep")
@@ -279,7 +279,7 @@ def walk_to_layout(
         end=last.plan,
         end_s=last.step_s,
         best=first,
-        best_s=at.fastest_s,
+        best_s=certificate.fastest_s,
         n_tried=walking.n_tried,
     )
 
@@ -366,8 +366,8 @@ def _values(walking: _Walking, axis: str) -> list[int]:
         values = range(4)
     elif axis == "mbs":
         job, n = walking.model.job, walking.context().n_devices
-        known = {**walking.options.pins, **walking.decided}
-        ranks = n // prod(known.get(axis, 1) for axis in ("tp", "pp", "cp"))
+        fixed = {**walking.options.pins, **walking.decided}
+        ranks = n // prod(fixed.get(axis, 1) for axis in ("tp", "pp", "cp"))
         divides = divisors(max(1, job.global_batch // ranks))
         values = [m for m in divides if m <= usual_most_mbs(job.seq_len)]
     return [v for v in values if _allows(walking, axis, v)]

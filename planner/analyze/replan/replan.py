@@ -23,7 +23,7 @@ the time of the person who decides.
 """
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -31,13 +31,13 @@ import numpy as np
 
 from costmodels.breakdown import break_down
 from costmodels.plans import Layout
-from costmodels.problem import Problem
 from costmodels.run.goodput import checkpoint_time_s, goodput, saved_bytes
 from planner.analyze.replan.resharding import holdings, lacking_bytes, port_bytes_per_s, survives
 from planner.documents import LibraryAnswer
 from planner.errors import BadValue, EmitError, SearchError, SpecError, UsageError
 from planner.option_names import option
 from planner.solver.answer.result import Plan, Result
+from planner.solver.answer.result_store import Opened
 from planner.solver.execution import Execution
 from planner.solver.options import SolveOptions
 from planner.specs.importers.hostlist import compress_hosts, expand_hosts
@@ -46,11 +46,8 @@ from planner.specs.loader import cluster_from_dict
 from planner.specs.search.axis_values import DEVICES, PRECISION
 from planner.units import GIB
 from searches.device_counts import device_counts
-from searches.executors.executor import Executor
 from searches.rules import RULES, Context, first_broken_rule
 
-Opened = tuple[ModelInput, ClusterInput, Problem, Plan]
-"""What `planner.solver.answer.result_store.open_plan` returns."""
 Via = Literal["checkpoint", "network"]
 BATCHES_TRIED = 4
 """Global batches nearest to that of the job that are searched for a plan on all devices."""
@@ -154,10 +151,10 @@ class Replan(LibraryAnswer):
     @property
     def verdict(self) -> str:
         """What to do: `move`, `carry on` or `nothing fits`."""
-        best, kept = self.best, self.carry_on.plan
+        best, carried_on = self.best, self.carry_on.plan
         if best is None:
-            return "carry on" if kept else "nothing fits"
-        if kept is None or self.break_even_s is not None:
+            return "carry on" if carried_on else "nothing fits"
+        if carried_on is None or self.break_even_s is not None:
             return "move"
         return "carry on"
 
@@ -168,7 +165,7 @@ class Replan(LibraryAnswer):
 
     def to_json(self) -> dict[str, Any]:
         """Return the answer with the field names of docs/replan.md."""
-        kept, nearest = self.carry_on, self.nearest
+        carried_on, nearest = self.carry_on, self.nearest
         old_batch = self.old.layout.gbs
         return {
             "schema_version": "1.0",
@@ -189,10 +186,10 @@ class Replan(LibraryAnswer):
             },
             "move": self.move and self.move.to_json(),
             "carry_on": {
-                "plan": kept.plan and kept.plan.to_json(),
-                "reason": kept.reason,
-                "move": kept.move and kept.move.to_json(),
-                "nearest": kept.nearest and kept.nearest.to_json(old_batch),
+                "plan": carried_on.plan and carried_on.plan.to_json(),
+                "reason": carried_on.reason,
+                "move": carried_on.move and carried_on.move.to_json(),
+                "nearest": carried_on.nearest and carried_on.nearest.to_json(old_batch),
             },
             "complete": self.result.complete,
             "stopped": self.result.stopped,
@@ -208,13 +205,11 @@ class Replan(LibraryAnswer):
 def replan(
     opened: Opened,
     options: SolveOptions,
+    execution: Execution,
     *,
     lost: int | Sequence[str] = 0,
     gained: int = 0,
     via: Via = "checkpoint",
-    executor: Executor,
-    stop: Callable[[], bool] | None = None,
-    progress: Callable[[int, int], None] | None = None,
 ) -> Replan:
     """Return what to do with a running plan after its pool lost or gained nodes.
 
@@ -240,7 +235,7 @@ def replan(
         raise UsageError("no node is left", "there is nothing to plan for", "lost")
     changed = with_nodes(cluster, len(nodes), [] if gained else left)
     free = open_options(options)
-    result = solve_inputs(model, changed, free, Execution(executor, stop, progress))
+    result = solve_inputs(model, changed, free, execution)
     n_used = -(-plan.layout.n_devices // pool.devices_per_node)
     state = _State(opened, nodes, bool(gone & set(range(n_used))), via)
     best = result.plans[0] if result.plans else None
@@ -254,7 +249,7 @@ def replan(
         result=result,
         move=move,
         carry_on=carry_on,
-        nearest=_nearest_batch(plan, best, model, changed, free, executor, stop),
+        nearest=_nearest_batch(plan, best, (model, changed), free, execution),
         break_even_s=_break_even(best, move, carry_on),
         notes=_notes(state, lost),
     )
@@ -391,7 +386,7 @@ class _State:
         return self._stop(float(lacking.sum()), float(lacking.max()), rate, network_s, layout)
 
     def _stop(
-        self, total: float, most: float, rate: float, network_s: float | None, layout: Layout
+        self, total: float, max_bytes: float, rate: float, network_s: float | None, layout: Layout
     ) -> Move:
         _, cluster, problem, _ = self.opened
         operations, n_bytes = cluster.operations[0], saved_bytes(problem)
@@ -413,7 +408,7 @@ class _State:
             stop_s = write_s + max(restart_s, read_s) + redo_s
         return Move(
             total,
-            most,
+            max_bytes,
             rate,
             network_s,
             n_bytes,
@@ -471,7 +466,7 @@ def _priced(
     over = breakdown.peak_bytes - problem.pool.usable_bytes
     if over > 0:
         return None, f"with dp {layout.dp} it does not fit: {over / GIB:.1f} GiB too many"
-    return make_plan(1, problem, breakdown, model, cluster, True, options.calibration), ""
+    return make_plan(problem, breakdown, (model, cluster), options.calibration), ""
 
 
 def with_batch(model: ModelInput, global_batch: int) -> ModelInput:
@@ -515,11 +510,9 @@ def fewer_replicas(
 def _nearest_batch(
     old: Plan,
     best: Plan | None,
-    model: ModelInput,
-    cluster: ClusterInput,
+    inputs: tuple[ModelInput, ClusterInput],
     options: SolveOptions,
-    executor: Executor,
-    stop: Callable[[], bool] | None,
+    execution: Execution,
 ) -> NearestBatch | None:
     """Return the nearest batch with a plan on all devices, where the job's leaves some idle.
 
@@ -528,20 +521,20 @@ def _nearest_batch(
     """
     from planner.solver.solve import Extent, solve_inputs
 
+    model, cluster = inputs
     n, batch = cluster.cluster.pools[0].n_devices, old.layout.gbs
+    searches = replace(execution, progress=None)
     if best is not None and best.n_idle == 0:
         return None
     replicas = {x.layout.tp * x.layout.pp * x.layout.cp for x in (old, best) if x}
     for other in nearest_batches(batch, n, replicas)[:BATCHES_TRIED]:
-        if stop is not None and stop():
+        if execution.stop is not None and execution.stop():
             return None
         changed = with_batch(model, other)
         pinned = replace(options, pins={DEVICES: n}, top=1)
         try:
             extent = Extent(fewer_devices=False, reasons=False)
-            result = solve_inputs(
-                changed, cluster, pinned, Execution(executor, stop), extent=extent
-            )
+            result = solve_inputs(changed, cluster, pinned, searches, extent=extent)
         except (SearchError, UsageError, EmitError):
             continue
         if result.plans:
@@ -571,13 +564,15 @@ def nearest_batches(batch: int, n_devices: int, replicas: set[int]) -> list[int]
 
 def _break_even(best: Plan | None, move: Move | None, carry_on: CarryOn) -> float | None:
     """Return after how many seconds from the change moving is ahead; None where it never is."""
-    kept = carry_on.plan
-    if best is None or move is None or kept is None or carry_on.move is None:
+    old_plan = carry_on.plan
+    if best is None or move is None or old_plan is None or carry_on.move is None:
         return None
-    return crossing_s((best.tokens_per_s, move.stop_s), (kept.tokens_per_s, carry_on.move.stop_s))
+    return crossing_s(
+        (best.tokens_per_s, move.stop_s), (old_plan.tokens_per_s, carry_on.move.stop_s)
+    )
 
 
-def crossing_s(moved: tuple[float, float], kept: tuple[float, float]) -> float | None:
+def crossing_s(moved: tuple[float, float], carried_on: tuple[float, float]) -> float | None:
     """Return when the first has done as much as the second; None where it never has.
 
     Each is (tokens per second, seconds of stop before them).
@@ -586,7 +581,7 @@ def crossing_s(moved: tuple[float, float], kept: tuple[float, float]) -> float |
     >>> crossing_s((120.0, 600.0), (100.0, 0.0))  # 120 (t - 600) = 100 t
     3600.0
     """
-    (fast, stop_s), (slow, other_s) = moved, kept
+    (fast, stop_s), (slow, other_s) = moved, carried_on
     if fast <= slow:
         return None
     return max((fast * stop_s - slow * other_s) / (fast - slow), stop_s)

@@ -85,8 +85,8 @@ def holdings(layout: Layout, shape: ModelShape, seq_len: int) -> Holdings:
     expert_weights, expert_cut = weights, cut
     if shape.n_experts:
         grid, inner = expert_grid(layout), layout.ep * layout.etp
-        at = grid.coordinate("ep") * layout.etp + grid.coordinate("etp")
-        expert_weights = Slices(at / inner, np.full(grid.n_ranks, 1.0 / inner))
+        inner_rank = grid.coordinate("ep") * layout.etp + grid.coordinate("etp")
+        expert_weights = Slices(inner_rank / inner, np.full(grid.n_ranks, 1.0 / inner))
         n_same = layout.tp * layout.cp * layout.dp // inner
         n_shards = max(1, n_same // (copies // layout.dp_shard))
         expert_cut = _cut(expert_weights, grid.coordinate("edp") % n_shards, n_shards)
@@ -103,10 +103,10 @@ def holdings(layout: Layout, shape: ModelShape, seq_len: int) -> Holdings:
     )
 
 
-def _cut(whole: Slices, shard: Ints, n_shards: int) -> Slices:
+def _cut(slices: Slices, shard: Ints, n_shards: int) -> Slices:
     """Return the pieces that ZeRO leaves to each rank."""
-    width = whole.width / n_shards
-    return Slices(whole.start + shard * width, width)
+    width = slices.width / n_shards
+    return Slices(slices.start + shard * width, width)
 
 
 def _units(layout: Layout, shape: ModelShape, seq_len: int) -> tuple[Floats, Floats]:
@@ -117,18 +117,18 @@ def _units(layout: Layout, shape: ModelShape, seq_len: int) -> tuple[Floats, Flo
     if shape.n_experts:
         of_layer[routed] = expert_layer_params(shape, one)[0]
     starts = np.concatenate([[0], np.cumsum(layout.stage_layers)])
-    held = np.zeros((pp, shape.layers), dtype=bool)
+    has_layer = np.zeros((pp, shape.layers), dtype=bool)
     ends = np.zeros((pp, 2))
     depth = np.full(1, pp, dtype=np.int32)
     for rank in range(pp):
         for stage in layout.stages_of(rank):
-            held[rank, starts[stage] : starts[stage + 1]] = True
+            has_layer[rank, starts[stage] : starts[stage + 1]] = True
         ends[rank, 0] = layout.has_embedding(rank) * embedding_params(shape, seq_len, one)[0]
         ends[rank, 1] = layout.has_head(rank) * head_params(shape, one, depth)[0]
     experts = np.zeros((pp, shape.layers))
     if shape.n_experts:
-        experts = held * routed * expert_params(shape, one, one)[0]
-    return np.concatenate([held * of_layer, ends], axis=1), experts
+        experts = has_layer * routed * expert_params(shape, one, one)[0]
+    return np.concatenate([has_layer * of_layer, ends], axis=1), experts
 
 
 def common_bytes(
@@ -150,8 +150,8 @@ def common_bytes(
         # (pp, pp'): parameters of the units that both pipeline ranks hold.
         both = np.minimum(own[:, None, :], theirs[None, :, :]).sum(axis=2)[stages]
         for name, n_bytes in ((weights, weight_bytes), (states, state_bytes)):
-            held: Slices = getattr(old, name).take(old_ranks)
-            total += n_bytes * both * held.overlap(getattr(new, name).take(new_ranks))
+            old_slices: Slices = getattr(old, name).take(old_ranks)
+            total += n_bytes * both * old_slices.overlap(getattr(new, name).take(new_ranks))
     return total
 
 
@@ -164,8 +164,8 @@ def lacking_bytes(
     """
     needed = new.bytes_held(weight_bytes, state_bytes)
     there = np.flatnonzero(was >= 0)
-    kept = common_bytes(old, new, was[there], there, weight_bytes, state_bytes)
-    needed[there] -= kept
+    common = common_bytes(old, new, was[there], there, weight_bytes, state_bytes)
+    needed[there] -= common
     return np.maximum(needed, 0.0)
 
 
@@ -176,10 +176,10 @@ def survives(old: Holdings, alive: NDArray[np.bool_]) -> bool:
         ("experts", ("expert_weights", "expert_states")),
     ):
         # Pipeline ranks that hold the same units stand in for one another (DualPipe).
-        held = getattr(old, params) > 0
-        if not held.any():
+        has_unit = getattr(old, params) > 0
+        if not has_unit.any():
             continue
-        _, kind = np.unique(held, axis=0, return_inverse=True)
+        _, kind = np.unique(has_unit, axis=0, return_inverse=True)
         of_rank = kind.reshape(-1)[old.stage]
         for name in names:
             pieces: Slices = getattr(old, name)

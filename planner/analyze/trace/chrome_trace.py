@@ -51,15 +51,15 @@ def trace_events(problem: Problem, plan: Plan, micro_batches: int = 0) -> list[E
     kept ones stay where they are. Raises `UsageError` beyond `MAX_BLOCKS`.
     """
     breakdown = break_down(problem, plan.layout)
-    step, kept = _drawn(breakdown, micro_batches)
-    return drawn_events(step, breakdown.layout, kept)[0]
+    step, shown = _drawn(breakdown, micro_batches)
+    return drawn_events(step, breakdown.layout, shown)[0]
 
 
 def trace_json(problem: Problem, plan: Plan, micro_batches: int = 0) -> str:
     """Return the trace file of one step: the same bytes for the same plan. Errors as above."""
     breakdown = break_down(problem, plan.layout)
-    step, kept = _drawn(breakdown, micro_batches)
-    events, end_s = drawn_events(step, breakdown.layout, kept)
+    step, shown = _drawn(breakdown, micro_batches)
+    events, end_s = drawn_events(step, breakdown.layout, shown)
     about = {
         "plan": plan.plan_id,
         "layout": shown_layout(plan.layout),
@@ -75,7 +75,9 @@ def trace_json(problem: Problem, plan: Plan, micro_batches: int = 0) -> str:
     return f'{head},\n "traceEvents": [\n{lines}\n]}}\n'
 
 
-def _notes(found: Breakdown, step: StepTimeline, end_s: float, micro_batches: int) -> list[str]:
+def _notes(
+    breakdown: Breakdown, step: StepTimeline, end_s: float, micro_batches: int
+) -> list[str]:
     """Return what a reader of the trace should know."""
     notes = [
         "traffic of tp, cp and ep is drawn from the start of its block, all calls in one",
@@ -83,16 +85,16 @@ def _notes(found: Breakdown, step: StepTimeline, end_s: float, micro_batches: in
         *([HIDDEN_NOTE] if any(rank.hidden for rank in step.data_parallel) else []),
         "memory: a chunk counts from the start of its forward to the end of its backward",
     ]
-    n = found.layout.n_passes
+    n = breakdown.layout.n_passes
     if 0 < micro_batches < n:
         notes.append(
             f"cut: micro-batches {_first_kept(micro_batches)} to"
             f" {n - micro_batches // 2 - 1} of {n} are not drawn; all were simulated"
         )
-    if abs(end_s / found.step_s - 1.0) > 1e-9:
+    if abs(end_s / breakdown.step_s - 1.0) > 1e-9:
         notes.append(
             "this pipeline does not become periodic: the prediction extrapolates from part of the"
-            f" step, the trace is the whole ({end_s / found.step_s - 1.0:+.1e})"
+            f" step, the trace is the whole ({end_s / breakdown.step_s - 1.0:+.1e})"
         )
     return notes
 
@@ -101,9 +103,9 @@ def _first_kept(micro_batches: int) -> int:
     return micro_batches - micro_batches // 2
 
 
-def _drawn(found: Breakdown, micro_batches: int) -> tuple[StepTimeline, set[int]]:
+def _drawn(breakdown: Breakdown, micro_batches: int) -> tuple[StepTimeline, set[int]]:
     """Return the step in time, and the micro-batches that are drawn."""
-    layout = found.layout
+    layout = breakdown.layout
     n = layout.n_passes
     if micro_batches < 0:
         raise UsageError("--micro-batches must not be negative", "--micro-batches 32")
@@ -116,11 +118,11 @@ def _drawn(found: Breakdown, micro_batches: int) -> tuple[StepTimeline, set[int]
             f"{MAX_BLOCKS:,} of one trace",
             f"--micro-batches {min(32, MAX_BLOCKS // blocks_each)} draws the first and the last",
         )
-    return step_timeline(found), {*range(_first_kept(drawn)), *range(n - drawn // 2, n)}
+    return step_timeline(breakdown), {*range(_first_kept(drawn)), *range(n - drawn // 2, n)}
 
 
 def drawn_events(
-    step: StepTimeline, layout: Layout, kept: Collection[int]
+    step: StepTimeline, layout: Layout, micro_batches: Collection[int]
 ) -> tuple[list[Event], float]:
     """Return the events of some micro-batches of a step, where they are; its end in seconds.
 
@@ -129,13 +131,13 @@ def drawn_events(
     end_s = step.pipeline.end_s + sum(seconds for _, _, seconds in step.after)
     named: list[Event] = []
     timed: list[Event] = []
-    lanes = _lanes(step.pipeline.messages, kept)
+    lanes = _lanes(step.pipeline.messages, micro_batches)
     for rank, blocks in enumerate(step.pipeline.blocks):
-        shown = [b for b in blocks if any(micro in kept for _, micro, _ in b.parts)]
+        shown = [b for b in blocks if any(micro in micro_batches for _, micro, _ in b.parts)]
         own = [
             *_block_events(step, layout.pp, rank, shown),
-            *_hidden_events(step, rank, kept),
-            *_counter_events(step, rank, shown, len(kept) < layout.n_passes),
+            *_hidden_events(step, rank, micro_batches),
+            *_counter_events(step, rank, shown, len(micro_batches) < layout.n_passes),
             *_after_events(step, rank),
         ]
         used = {event["tid"] for event in own if event["ph"] == "X"}
@@ -217,8 +219,8 @@ def _wire(step: StepTimeline, block: TimedBlock, axis: str) -> Wire:
     wire = Wire(0.0, 0.0)
     for stage, _, kind in block.parts:
         if kind != WEIGHT_GRAD:
-            of = step.wires[stage]
-            wire = wire + (of.forward if kind == FORWARD else of.backward)[axis]
+            times = step.wires[stage]
+            wire = wire + (times.forward if kind == FORWARD else times.backward)[axis]
     return wire
 
 
@@ -229,7 +231,7 @@ def _counter_events(
     levels = memory_levels(step.memory[rank], step.pipeline.blocks[rank])
     if cut:
         peak = max(levels, key=lambda x: (x[1], -x[0]))
-        drawn = {0.0, peak[0]} | {at for b in shown for at in (b.start_s, b.end_s)}
+        drawn = {0.0, peak[0]} | {time_s for b in shown for time_s in (b.start_s, b.end_s)}
         levels = [level for level in levels if level[0] in drawn]
     # Of several changes within a tick the last one stays.
     for at_us, level in {_us(at_s): level for at_s, level in levels}.items():
@@ -243,31 +245,35 @@ def _counter_events(
         }
 
 
-def _hidden_events(step: StepTimeline, rank: int, kept: Collection[int]) -> Iterable[Event]:
+def _hidden_events(
+    step: StepTimeline, rank: int, micro_batches: Collection[int]
+) -> Iterable[Event]:
     """Yield the data-parallel traffic that runs beside compute."""
     for span in step.data_parallel[rank].hidden:
-        if span.micros and not any(micro in kept for micro in span.micros):
+        if span.micros and not any(micro in micro_batches for micro in span.micros):
             continue
-        at = _us(span.start_s), _us(span.end_s)
-        if at[1] > at[0]:
+        interval = _us(span.start_s), _us(span.end_s)
+        if interval[1] > interval[0]:
             args = {"waits_ms": 0.0, "hidden_ms": (span.end_s - span.start_s) * 1e3}
-            yield _complete(rank, DP, f"dp {span.what} (hidden)", HIDDEN, at, args)
+            yield _complete(rank, DP, f"dp {span.what} (hidden)", HIDDEN, interval, args)
 
 
 def _after_events(step: StepTimeline, rank: int) -> Iterable[Event]:
     """Yield what follows the pipeline; the end of the last is the step, not on the grid."""
-    at = step.pipeline.end_s
+    start_s = step.pipeline.end_s
     for i, (name, thread, seconds) in enumerate(step.after):
         last = i == len(step.after) - 1
-        span = _us(at), (at + seconds) * 1e6 if last else _us(at + seconds)
-        at += seconds
+        span = _us(start_s), (start_s + seconds) * 1e6 if last else _us(start_s + seconds)
+        start_s += seconds
         args = {"what": TERMS[name].title} if name in TERMS else {}
         yield _complete(rank, THREADS[thread], name, "after the pipeline", span, args)
 
 
-def _lanes(messages: Sequence[Message], kept: Collection[int]) -> list[tuple[Message, int]]:
+def _lanes(
+    messages: Sequence[Message], micro_batches: Collection[int]
+) -> list[tuple[Message, int]]:
     """Return the messages by time, each with the first thread of its sender that is free."""
-    shown = [m for m in messages if m.micro in kept]
+    shown = [m for m in messages if m.micro in micro_batches]
     shown.sort(key=lambda m: (m.start_s, m.sender, m.kind, m.stage, m.micro))
     free: dict[int, list[float]] = {}
     out = []
@@ -299,16 +305,16 @@ def _message_events(step: StepTimeline, lanes: list[tuple[Message, int]]) -> Ite
         needs = starts[message.stage + (1 if ahead else -1), message.micro, ahead]
         flow = {"id": number, "name": what, "cat": "pp"}
         yield {"ph": "s", "pid": message.sender, "tid": tid, "ts": span[0]} | flow
-        at = {"pid": message.receiver, "tid": COMPUTE, "ts": needs, "bp": "e"}
-        yield {"ph": "f"} | at | flow
+        arrival = {"pid": message.receiver, "tid": COMPUTE, "ts": needs, "bp": "e"}
+        yield {"ph": "f"} | arrival | flow
 
 
 def _names(
     rank: int, stages: Sequence[int], layers: Sequence[int], used: Sequence[int]
 ) -> Iterable[Event]:
     """Yield the names of a process and of the threads that it uses."""
-    held = sum(layers[j] for j in stages)
-    label = f"stage {rank}, {held} layers"
+    n_layers = sum(layers[j] for j in stages)
+    label = f"stage {rank}, {n_layers} layers"
     yield _meta(rank, COMPUTE, "process_name", {"name": label})
     yield _meta(rank, COMPUTE, "process_sort_index", {"sort_index": rank})
     names = {tid: name for name, tid in THREADS.items()}

@@ -251,12 +251,12 @@ class TraceComparison(LibraryAnswer):
                 {
                     "file": x.path,
                     "rank": x.rank,
-                    "pipeline_rank": found.critical_stage,
+                    "pipeline_rank": breakdown.critical_stage,
                     "steps": list(x.steps),
                     "step_times_s": list(times),
                     "parts_s": dict(x.parts_s),
                 }
-                for x, found, times in zip(self.measured, self.breakdowns, steps, strict=True)
+                for x, breakdown, times in zip(self.measured, self.breakdowns, steps, strict=True)
             ],
             "terms": [row.to_json() for row in self.rows],
             "traffic": [row.to_json() for row in self.traffic],
@@ -265,8 +265,8 @@ class TraceComparison(LibraryAnswer):
             "unmatched_frac": self.unmatched_frac,
             "unknown_kernels_s": self.unknown_s,
             "communicators": [
-                {"group": words, "axis": a.axis, "by": a.by, "candidates": list(a.candidates)}
-                for words, a in communicators(self.measured)
+                {"group": text, "axis": a.axis, "by": a.by, "candidates": list(a.candidates)}
+                for text, a in communicators(self.measured)
             ],
             "warnings": list(self.warnings),
             "notes": list(self.notes),
@@ -321,9 +321,9 @@ def compare_traces(
         raise UsageError("--rank says the rank of one trace", "leave it out, or name one file")
     measured, breakdowns, warnings = [], [], dict[str, None]()
     for path, header in zip(files, headers, strict=True):
-        one, found, doubts = _measure_kineto(path, header, problem, plan, wanted, rank)
+        one, breakdown, doubts = _measure_kineto(path, header, problem, plan, wanted, rank)
         measured.append(one)
-        breakdowns.append(found)
+        breakdowns.append(breakdown)
         warnings.update(dict.fromkeys(doubts))
     _check_ranks(measured)
     return _compared(plan, problem, measured, breakdowns, tuple(warnings))
@@ -423,19 +423,19 @@ def _measure_kineto(
     doubts = []
     if rank is not None and trace.rank is not None and rank != trace.rank:
         raise UsageError(f"--rank {rank}: {path} is of rank {trace.rank}", "leave --rank out")
-    known = rank if rank is not None else trace.rank
-    if known is None and layout.pp > 1:
+    own_rank = rank if rank is not None else trace.rank
+    if own_rank is None and layout.pp > 1:
         doubts.append(
             f"{path} does not say its rank: it is read as one of the slowest pipeline"
             " rank (--rank R names it)"
         )
     if n_ranks is None:
         doubts.append(f"{path} does not say how many ranks ran: is it of this plan?")
-    breakdown = break_down(problem, layout, _pipeline_rank(plan, known))
-    groups = plan_groups(layout, problem.shape, breakdown.transfers, known)
+    breakdown = break_down(problem, layout, _pipeline_rank(plan, own_rank))
+    groups = plan_groups(layout, problem.shape, breakdown.transfers, own_rank)
     doubts += [f"another layout: {text}" for text in size_conflicts(trace.rows, groups)]
     one = measure_trace(trace, groups, with_experts=problem.shape.n_experts > 0, wanted=wanted)
-    return replace(one, rank=known), breakdown, doubts
+    return replace(one, rank=own_rank), breakdown, doubts
 
 
 def _check_ranks(measured: Sequence[MeasuredTrace]) -> None:
@@ -447,7 +447,7 @@ def _check_ranks(measured: Sequence[MeasuredTrace]) -> None:
         raise UsageError("the traces hold different steps", "choose common ones with --steps A-B")
 
 
-def predicted_rows(found: Breakdown) -> dict[str, float]:
+def predicted_rows(breakdown: Breakdown) -> dict[str, float]:
     """Return the prediction by row of the comparison, seconds; the sum is the step.
 
     `recompute` goes to the operators that run again: fully recomputed layers in proportion to
@@ -456,19 +456,19 @@ def predicted_rows(found: Breakdown) -> dict[str, float]:
     a trace holds it in the length of the kernels. `straggler` stands with the pipeline, without
     one with dp, without either with idle.
     """
-    out = {row: sum(found.time_s[t] for t in terms) for row, terms in _ordered(TERMS_OF)}
-    weights = _recompute_weights(found)
+    out = {row: sum(breakdown.time_s[t] for t in terms) for row, terms in _ordered(TERMS_OF)}
+    weights = _recompute_weights(breakdown)
     total = sum(weights.values())
     for row, weight in weights.items():
-        out[row] += found.time_s["recompute"] * weight / total if total else 0.0
+        out[row] += breakdown.time_s["recompute"] * weight / total if total else 0.0
     if not total:
-        out[GEMM] += found.time_s["recompute"]
+        out[GEMM] += breakdown.time_s["recompute"]
     computed = sum(out[row] for row in COMPUTE_ROWS)
     for row in COMPUTE_ROWS:
-        out[row] *= 1.0 + (found.time_s["overlap"] / computed if computed else 0.0)
-    layout = found.layout
+        out[row] *= 1.0 + (breakdown.time_s["overlap"] / computed if computed else 0.0)
+    layout = breakdown.layout
     waits = "pipeline" if layout.pp > 1 else "dp" if layout.dp * layout.cp > 1 else IDLE
-    out[waits] = out.get(waits, 0.0) + found.time_s["straggler"]
+    out[waits] = out.get(waits, 0.0) + breakdown.time_s["straggler"]
     return out
 
 
@@ -484,10 +484,10 @@ MODULE_ROWS = {
 """Where a recomputed module counts."""
 
 
-def _recompute_weights(found: Breakdown) -> dict[str, float]:
+def _recompute_weights(breakdown: Breakdown) -> dict[str, float]:
     """Return what runs again by row, in seconds of a micro-batch before what it waits for."""
-    layers, layout = found.rows.layers, found.layout
-    chunks = layout.chunks_of(found.critical_stage)
+    layers, layout = breakdown.rows.layers, breakdown.layout
+    chunks = layout.chunks_of(breakdown.critical_stage)
     full = sum(min(n, layout.recompute_layers) for n in chunks)
     parts = {GEMM: layers.linear, "attention": layers.attention, ELEMENTWISE: layers.elementwise}
     out = {row: full * term.forward_s.item() for row, term in parts.items()}
@@ -495,9 +495,9 @@ def _recompute_weights(found: Breakdown) -> dict[str, float]:
         out[EXPERTS] = full * layers.experts.routed.forward_s.item()
     modules = [layers.modules, *([layers.experts.modules] if layers.experts else [])]
     for name in layout.recompute_modules:
-        at, row = RECOMPUTE_MODULES.index(name), MODULE_ROWS[name]
-        again = max(terms.forward_s[at].item() for terms in modules)
-        out[row] = out.get(row, 0.0) + sum(chunks) * again
+        index, row = RECOMPUTE_MODULES.index(name), MODULE_ROWS[name]
+        forward_s = max(terms.forward_s[index].item() for terms in modules)
+        out[row] = out.get(row, 0.0) + sum(chunks) * forward_s
     return out
 
 
@@ -521,20 +521,20 @@ def _compared(
     warnings: tuple[str, ...],
 ) -> TraceComparison:
     pp, n = plan.layout.pp, len(measured)
-    predicted = [predicted_rows(found) for found in breakdowns]
+    predicted = [predicted_rows(breakdown) for breakdown in breakdowns]
     sides = [measured_rows(one, pp) for one in measured]
     joined, notes = _joined(predicted, measured)
     compute = [sum(side[row] for row in _BUSY) for side in sides]
     slowest = max(range(n), key=lambda i: (compute[i], -i))
     rows = []
     for name in joined:
-        of = name.split("+")
+        parts = name.split("+")
         rows.append(
             TermRow(
                 name,
-                sum(p.get(part, 0.0) for p in predicted for part in of) / n,
-                sum(side[part] for side in sides for part in of) / n,
-                sum(sides[slowest][part] for part in of),
+                sum(p.get(part, 0.0) for p in predicted for part in parts) / n,
+                sum(side[part] for side in sides for part in parts) / n,
+                sum(sides[slowest][part] for part in parts),
             )
         )
     notes += [note for one in measured for note in one.notes]
@@ -573,11 +573,11 @@ def _joined(
         ),
     ):
         # Ranks without this part of the model show none either.
-        told = all(
+        is_measured = all(
             p.get(row, 0.0) <= 0.0 or any(one.parts_s.get(kind, 0.0) > 0.0 for kind in told_by)
             for p, one in zip(predicted, measured, strict=True)
         )
-        if not told:
+        if not is_measured:
             names.remove(row)
             with_gemm.append(row)
             notes.append(why)
@@ -592,8 +592,8 @@ def _traffic_rows(
     n = len(measured)
     planned: dict[tuple[str, str], list[Transfer]] = {}
     seen: dict[tuple[str, str], list[MeasuredTraffic]] = {}
-    for found in breakdowns:
-        for transfer in found.transfers:
+    for breakdown in breakdowns:
+        for transfer in breakdown.transfers:
             if transfer.axis != "host":
                 planned.setdefault((transfer.axis, transfer.collective), []).append(transfer)
     for one in measured:
@@ -602,8 +602,8 @@ def _traffic_rows(
             if traffic.collective == "send-receive":
                 # The plan says what it is, where its axis has one of the two alone.
                 likely = [(traffic.axis, c) for c in ("point-to-point", "all-to-all")]
-                known = [k for k in likely if k in planned]
-                key = known[0] if len(known) == 1 else key
+                possible = [k for k in likely if k in planned]
+                key = possible[0] if len(possible) == 1 else key
             seen.setdefault(key, []).append(traffic)
     order = {axis: i for i, axis in enumerate(("tp", "cp", "ep", "pp", "dp", OTHER, AMBIGUOUS))}
     out = []

@@ -25,21 +25,21 @@ NCCL_TESTS = {
 """Programs of NVIDIA/nccl-tests by collective."""
 
 
-def findings(found: TraceComparison) -> list[str]:
+def findings(comparison: TraceComparison) -> list[str]:
     """Return sentences: the term that is off most and what that suggests, then the next ones.
 
     Terms that are off by 2 % of the measured step or more are named, at most three.
     """
-    worst = found.worst
+    worst = comparison.worst
     if worst is None:
         return ["every term is as predicted, to a microsecond"]
-    least = 0.02 * found.measured_step_s
-    rows = sorted(found.rows, key=lambda r: (-abs(r.difference_s), r.name))
+    least = 0.02 * comparison.measured_step_s
+    rows = sorted(comparison.rows, key=lambda r: (-abs(r.difference_s), r.name))
     named = [row for row in rows if abs(row.difference_s) >= least][:3] or [worst]
     out = []
     for i, row in enumerate(named):
         head = "most off" if i == 0 else "then"
-        hint = suggestion(found, row)
+        hint = suggestion(comparison, row)
         out.append(f"{head}: {_off(row)}" + (f"; {hint}" if hint else ""))
     return out
 
@@ -53,33 +53,33 @@ def _times(factor: float) -> str:
     return f"{factor:.2f}x" if factor < 100 else f"{factor:,.0f}x"
 
 
-def suggestion(found: TraceComparison, row: TermRow) -> str:
+def suggestion(comparison: TraceComparison, row: TermRow) -> str:
     """Return what a difference suggests; empty where nothing can be said."""
-    if found.drawn:
+    if comparison.drawn:
         return "the file is not the one that planner trace writes for this plan today"
     name = row.name.split("+")[0]
     if name in ("tp", "cp", "ep", "dp", "pipeline"):
-        return _communication(found, row, "pp" if name == "pipeline" else name)
-    words = _WORDS.get(name)
-    return words(found, row) if words else ""
+        return _communication(comparison, row, "pp" if name == "pipeline" else name)
+    explain_row = _WORDS.get(name)
+    return explain_row(comparison, row) if explain_row else ""
 
 
-def _communication(found: TraceComparison, row: TermRow, axis: str) -> str:
+def _communication(comparison: TraceComparison, row: TermRow, axis: str) -> str:
     """Return which collective is off, and whether by count, size, speed or overlap."""
-    own = [x for x in found.traffic if x.axis == axis]
+    own = [x for x in comparison.traffic if x.axis == axis]
     if axis == "pp":
-        pp = found.plan.layout.pp
+        pp = comparison.plan.layout.pp
         text = (
             "a receive runs from its launch until the message is there: it holds the idle"
             " pipeline and every delay of another stage"
         )
         if pp == 1:
             return "the plan has no pipeline"
-        if len(found.measured) == 1:
+        if len(comparison.measured) == 1:
             return text + "; compare the compute of all stages (one trace a stage)"
-        slow = found.slowest
-        predicted, measured = found.compute_s(slow)
-        name = found.measured[slow].path
+        slow = comparison.slowest
+        predicted, measured = comparison.compute_s(slow)
+        name = comparison.measured[slow].path
         return (
             f"{text}; the stage that computes longest ({name}) takes {measured * 1e3:,.2f} ms"
             f" against {predicted * 1e3:,.2f} predicted"
@@ -93,8 +93,8 @@ def _communication(found: TraceComparison, row: TermRow, axis: str) -> str:
     # Where the wire time is right, or off the other way, it is what hides it.
     if abs(wire[1] - wire[0]) < 0.5 * abs(off) or (wire[1] - wire[0]) * off < 0:
         hidden = [
-            1.0 - min(1.0, part / whole) if whole else 0.0
-            for part, whole in ((row.predicted_s, wire[0]), (row.measured_s, wire[1]))
+            1.0 - min(1.0, part / total) if total else 0.0
+            for part, total in ((row.predicted_s, wire[0]), (row.measured_s, wire[1]))
         ]
         collective = (
             f"on the wire {wire[1] * 1e3:,.2f} ms against {wire[0] * 1e3:,.2f} predicted, but"
@@ -140,8 +140,8 @@ def _collective(axis: str, one: TrafficRow) -> str:
     return text
 
 
-def _gemm(found: TraceComparison, row: TermRow) -> str:
-    share = found.problem.pool.accelerator.efficiency.gemm_frac
+def _gemm(comparison: TraceComparison, row: TermRow) -> str:
+    share = comparison.problem.pool.accelerator.efficiency.gemm_frac
     if row.factor is None or row.measured_s <= 0.0:
         return ""
     fits = share / row.factor
@@ -153,19 +153,19 @@ def _gemm(found: TraceComparison, row: TermRow) -> str:
     return f"{message}; look at clocks, power limits and the shapes of the products"
 
 
-def _attention(found: TraceComparison, row: TermRow) -> str:
+def _attention(comparison: TraceComparison, row: TermRow) -> str:
     if row.measured_s <= 0.0:
         return "no attention kernel was found: unfused attention counts as products and softmax"
     return "look at which attention kernel runs"
 
 
-def _elementwise(found: TraceComparison, row: TermRow) -> str:
+def _elementwise(comparison: TraceComparison, row: TermRow) -> str:
     if row.difference_s > 0:
         return "operators that the plan takes as fused may run one by one (--stack says which)"
     return "more is fused than the software profile says (--stack)"
 
 
-def _host(found: TraceComparison, row: TermRow) -> str:
+def _host(comparison: TraceComparison, row: TermRow) -> str:
     if row.difference_s > 0:
         return (
             "the device waits for the host: larger micro-batches, CUDA graphs or a compiled model"
@@ -174,12 +174,12 @@ def _host(found: TraceComparison, row: TermRow) -> str:
     return "the host keeps up better than assumed"
 
 
-def _unknown(found: TraceComparison, row: TermRow) -> str:
-    names = [name[:60] for name in found.unknown_s][:2]
+def _unknown(comparison: TraceComparison, row: TermRow) -> str:
+    names = [name[:60] for name in comparison.unknown_s][:2]
     return f"kernels that no pattern knows: {', '.join(names)}"
 
 
-def _ambiguous(found: TraceComparison, row: TermRow) -> str:
+def _ambiguous(comparison: TraceComparison, row: TermRow) -> str:
     return "the listed communicators serve one of several axes; name the groups (group_desc)"
 
 

@@ -58,14 +58,14 @@ def run_diff(first: str, second: str, form: str) -> None:
 
 def run_neighbours(reference: str, framework: str, form: str) -> None:
     """Run `planner neighbours`."""
-    from planner.analyze.single_changes import changes_of
+    from planner.analyze.single_changes import plan_changes
 
     check_format(form)
     names = (*framework_names(), ANY)
     if framework not in names:
         raise UsageError(f"--framework: unknown {framework!r}", f"one of {', '.join(names)}")
     model, _, problem, plan = opened_plan(reference)
-    result = changes_of(problem, plan, framework, model.precisions)
+    result = plan_changes(problem, plan, framework, model.precisions)
     sys.stdout.write(printed(result, form))
 
 

@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from planner.analyze.catalog_json import rules_json
-from planner.analyze.plan_files import chosen_targets, plan_files
+from planner.analyze.catalogue import rules_json
+from planner.analyze.plan_files import FileTargets, chosen_targets, plan_files
 from planner.cli.arguments import check_format, overrides_of, positive, size
 from planner.cli.command_arguments import (
     CheckArguments,
@@ -32,10 +32,11 @@ from planner.render.document import text_of
 from planner.render.terminal import terminal_text, terminal_width
 from planner.solver.answer.result import Plan, Result
 from planner.solver.answer.result_store import opened_plan, options_of, read_options, save_result
+from planner.solver.execution import Execution
 from planner.solver.options import axis_pins
 from planner.solver.problem import make_problem
 from planner.solver.recipes import with_recipe
-from planner.solver.solve import evaluate_request, solve
+from planner.solver.solve import evaluate, solve
 from planner.specs.inputs import Content
 from planner.specs.loader import cluster_from_dict, is_sweep_file, load_spec, model_from_dict
 from planner.specs.summary import spec_json
@@ -130,13 +131,12 @@ def _emit_plans(
     read_model = model_from_dict(result.inputs["model"])
     read_cluster = cluster_from_dict(result.inputs["cluster"])
     refused: Counter[str] = Counter()
+    file_targets = FileTargets(targets, launchers, result_id=result.result_id)
     for plan in result.plans:
         inputs = with_recipe(read_model, plan.precision), read_cluster.pool(plan.pool)
         options = read_options(result.inputs["options"])
         problem = make_problem(*inputs, options, plan.layout.n_devices)
-        files = plan_files(
-            inputs, problem, plan, result.result_id, targets, launchers, options.calibration
-        )
+        files = plan_files((*inputs, problem, plan), options.calibration, file_targets)
         write_files(_plan_folder(out, plan), files)
         refused.update(target for target in targets if f"{target}.txt" in files)
     n = len(result.plans)
@@ -160,7 +160,7 @@ def _make_folder(folder: Path) -> None:
 def run_evaluate(model: str, cluster: str, arguments: EvaluateArguments) -> int:
     """Run `planner evaluate`; return the exit code (3 when the plan does not fit)."""
     _formatter(arguments.form)
-    result = evaluate_request(model, cluster, arguments.request())
+    result = evaluate(model, cluster, arguments.request())
     return show_evaluated(result, arguments.form, arguments.cache)
 
 
@@ -178,7 +178,7 @@ def show_evaluated(result: Result, form: str, cache: bool) -> int:
 
 def run_recommend(question: str, model: str, cluster: str, arguments: RecommendArguments) -> int:
     """Run `planner recommend`; return the exit code (3 when there is no answer)."""
-    from planner.analyze.recommend.devices import recommend
+    from planner.analyze.recommend.questions import recommend
 
     most_nodes, step = size(arguments.most_nodes, "--most"), size(arguments.step, "--step")
     check_format(arguments.form)
@@ -198,7 +198,7 @@ def run_recommend(question: str, model: str, cluster: str, arguments: RecommendA
 
 def run_check(file: str, cluster: str, command: list[str], arguments: CheckArguments) -> int:
     """Run `planner check`; return the exit code (3 when it is refused or does not fit)."""
-    from planner.analyze.check import check
+    from planner.analyze.check.check import check
 
     overrides, framework = overrides_of(arguments.set_), arguments.framework
     check_format(arguments.form)
@@ -281,10 +281,9 @@ def run_emit(reference: str, for_: str, out: str, launcher: str, hosts: str | No
         read_hosts(hosts)  # a list that is none is an error also where no file needs it
     if not targets:
         raise UsageError("--for names no framework", f"one of {', '.join(framework_names())}")
-    model, cluster, problem, plan = opened_plan(reference)
-    priced = options_of(reference).calibration
-    files = plan_files((model, cluster), problem, plan, "", targets, launchers, priced, hosts)
-    show_files(files, targets, _plan_folder(out, plan) if out else None)
+    opened, calibration = opened_plan(reference), options_of(reference).calibration
+    files = plan_files(opened, calibration, FileTargets(targets, launchers, hosts))
+    show_files(files, targets, _plan_folder(out, opened[3]) if out else None)
 
 
 def show_files(files: dict[str, str], targets: list[str], folder: Path | None) -> None:
@@ -310,15 +309,18 @@ def run_replan(reference: str, arguments: ReplanArguments) -> int:
     limit_s = positive(arguments.time_limit, "--time-limit", "2.5")
     check_replan(arguments)
     start = time.monotonic()
+    execution = Execution(
+        make_executor("automatic", None),
+        (lambda: time.monotonic() - start > limit_s) if limit_s else None,
+        show_progress,
+    )
     result = replan(
         opened_plan(reference),
         options_of(reference),
+        execution,
         lost=lost_of_text(arguments.lost),
         gained=arguments.gained,
         via="network" if arguments.via == "network" else "checkpoint",
-        executor=make_executor("automatic", None),
-        stop=(lambda: time.monotonic() - start > limit_s) if limit_s else None,
-        progress=show_progress,
     )
     if arguments.cache:
         save_result(result.result)
@@ -344,7 +346,7 @@ _WHEN = {
 
 
 def rules_list(rules: Sequence[Mapping[str, str]]) -> str:
-    """Return rules, as `planner.analyze.catalog_json.rules_json` has them, a line each."""
+    """Return rules, as `planner.analyze.catalogue.rules_json` has them, a line each."""
     return "".join(f"{rule['code']}  {rule['title']}\n" for rule in rules)
 
 

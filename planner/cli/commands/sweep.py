@@ -14,7 +14,7 @@ from planner.errors import UsageError
 from planner.solver.execution import check_executor
 from planner.sweeps.estimate import ROW_BYTES, Estimate, estimate, no_point
 from planner.sweeps.rows import Row
-from planner.sweeps.run import POINT_LIMIT_S, SweepProgress, SweepRun, run_sweep
+from planner.sweeps.run import POINT_LIMIT_S, SweepExecution, SweepProgress, SweepRun, run_sweep
 from planner.sweeps.spec.description import described_sweep, remarks
 from planner.sweeps.spec.spec import load_sweep, sweep_content, sweep_from_options
 from planner.sweeps.storage import FORMATS, format_of, partial_path
@@ -74,16 +74,8 @@ def run_sweep_command(
         _say_start(sweep, path)
     shown = ProgressLine(sys.stderr) if not quiet else None
     try:
-        run = run_sweep(
-            sweep,
-            path,
-            form=form,
-            executor=executor,
-            ray_address=arguments.ray_address,
-            point_limit_s=limit_s,
-            progress=shown,
-            elsewhere=elsewhere,
-        )
+        execution = SweepExecution(executor, arguments.ray_address, limit_s, shown, elsewhere)
+        run = run_sweep(sweep, path, execution, form=form)
     finally:
         if shown:
             shown.close()

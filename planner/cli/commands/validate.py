@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from planner.errors import UsageError
 from planner.measure.validate.points import read_measured_points
-from planner.measure.validate.report import DATA, FORMATS, VIEWS, read_entries, validate
+from planner.measure.validate.report import DATA, FORMATS, VIEWS, read_entries, validation_report
 from planner.measure.validate.rows import Used, measured_sweeps, price_points, use
 from planner.measure.validate.search import search_sweeps, searched_json, searched_text
 from planner.measure.validate.text import report_text
@@ -38,7 +38,7 @@ def run_validate(
     if by == "search":
         sys.stdout.write(_search_text(use(price_points(*inputs)), form))
         return 0
-    result = validate(*inputs)
+    result = validation_report(*inputs)
     text = (
         json.dumps(result.to_json(by), indent=2, allow_nan=False) + "\n"
         if form == "json"

@@ -53,7 +53,7 @@ SCRIPT_FORMATS = (
         "a Megatron-LM launch script or its flags",
         precedence=10,
     ),
-    ScriptFormat(lambda run: has_megatron_flags(run.launch, run.words), _by_flags, precedence=10),
+    ScriptFormat(lambda run: has_megatron_flags(run.launch, run.argv), _by_flags, precedence=10),
     ScriptFormat(
         lambda run: "tensor_model_parallel_size" in run.arguments and bool(run.launch.script),
         _without_sizes,

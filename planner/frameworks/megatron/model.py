@@ -93,7 +93,7 @@ def read_megatron_model(
         flags, _ = read_model_args(text, source)
         return megatron_model(MegatronSettings(parse_flags(flags), source))
     launch = read_launch(text, source)
-    settings = MegatronSettings(understood(launch.words).parsed, source)
+    settings = MegatronSettings(understood(launch.argv).parsed, source)
     return megatron_model(settings, script=launch.script, n_devices=launch.n_devices or 0)
 
 

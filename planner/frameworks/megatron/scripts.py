@@ -32,9 +32,9 @@ def script_around_megatron(script: LaunchedRun) -> ExistingRun:
     """Return the run of Megatron-LM, or of a fork that its flags tell."""
     text, launch, query = script.file.text, script.launch, script.query
     if query.version:
-        reading = Understood(parse_flags(launch.words), "", (), (), "")
+        reading = Understood(parse_flags(launch.argv), "", (), (), "")
     else:
-        reading = understood(launch.words, line_in(text), "")
+        reading = understood(launch.argv, line_in(text), "")
     title = reading.fork or "Megatron-LM"
     run = megatron_run(
         set_flags(reading.parsed, query.sets),
@@ -75,8 +75,8 @@ def _json_object(text: str, file: str) -> dict[str, Any]:
 def megatron_deepspeed_script(script: LaunchedRun) -> ExistingRun:
     """Return the run of Megatron-DeepSpeed: Megatron-LM's flags with DeepSpeed's engine."""
     launch, arguments = script.launch, script.arguments
-    result = understood(launch.words, line_in(script.file.text), "Megatron-DeepSpeed")
-    parsed = set_flags(_of_deepspeed(result.parsed, launch.words), script.query.sets)
+    result = understood(launch.argv, line_in(script.file.text), "Megatron-DeepSpeed")
+    parsed = set_flags(_of_deepspeed(result.parsed, launch.argv), script.query.sets)
     base = megatron_run(parsed, launch, script.file.name, script.query)
     file = arguments.get("deepspeed_config")
     text = script.find(str(file)) if file else None
@@ -197,10 +197,10 @@ def swift_script(script: LaunchedRun) -> ExistingRun:
         message = "ms-swift takes the sizes from a checkpoint: the script does not say the model"
         raise SpecError(InputProblem(message, fix, name, launch.line))
     lines = line_in(script.file.text)
-    result = understood((*SWIFT, *launch.words), lines, "ms-swift")
+    result = understood((*SWIFT, *launch.argv), lines, "ms-swift")
     parsed = set_flags(replace(result.parsed, unknown=()), query.sets)
     run = megatron_run(parsed, launch, name, query, "ms-swift (Megatron) launch script")
-    arguments = trainer_arguments(launch.words)
+    arguments = trainer_arguments(launch.argv)
     notes = tuple(
         f"--{key.replace('_', '-')} {arguments[key]}: adapters are not modelled, priced"
         " as training all weights"

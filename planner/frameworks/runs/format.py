@@ -57,9 +57,9 @@ class LaunchedRun:
     """Finds files that the script writes, and files beside it."""
 
     @cached_property
-    def words(self) -> list[str]:
+    def argv(self) -> list[str]:
         """What follows the training script, without marks."""
-        return [unmarked(word) for word in self.launch.words]
+        return [unmarked(word) for word in self.launch.argv]
 
     @property
     def query(self) -> RunQuery:

@@ -78,7 +78,7 @@ class LaunchCommand:
     """One of `LAUNCHERS`; empty where the text holds only flags."""
     script: str
     """Training script or module as written; empty where the text holds only flags."""
-    words: tuple[str, ...]
+    argv: tuple[str, ...]
     """What follows the training script; may hold marks (`shell.unresolved`)."""
     options: Mapping[str, str]
     """Options of the launcher, dashes for underscores, without leading dashes."""
@@ -139,7 +139,7 @@ def read_launch(
     command, script_idx, several = training_command
     if several:
         notes.append(f"{file}: of {several} training commands the one of line {command.line}")
-    before, after = command.words[:script_idx], command.words[script_idx:]
+    before, after = command.argv[:script_idx], command.argv[script_idx:]
     module = before[-1:] == ("-m",)
     options = _options(before[:-1] if module else before)
     launcher = _launcher(before)
@@ -153,7 +153,7 @@ def read_launch(
     return LaunchCommand(
         launcher=launcher,
         script=unmarked(after[0]),
-        words=_until_shell_ends(after[1:]),
+        argv=_until_shell_ends(after[1:]),
         options=options,
         env=arguments,
         files={unmarked(file): content for file, content in script.files.items()},
@@ -209,7 +209,7 @@ def _training_command(script: Script) -> tuple[Command, int, int] | None:
     """Return the command that trains, where its script stands in it, and how many look so."""
     results = []
     for command in script.commands:
-        script_idx = _script_index(command.words)
+        script_idx = _script_index(command.argv)
         if script_idx is not None:
             results.append((_weight(command, script_idx), command, script_idx))
     if not results:
@@ -267,7 +267,7 @@ def _base(word: str) -> str:
 
 def _weight(command: Command, script_idx: int) -> tuple[int, int]:
     """Return how much a command looks like training: its launcher, its script, its flags."""
-    tokens = command.words
+    tokens = command.argv
     launched = any(
         w.rsplit("/", 1)[-1] in LAUNCHERS[:-1] or _DISTRIBUTED.search(w)
         for w in tokens[:script_idx]
@@ -425,9 +425,9 @@ def _only_flags(script: Script, file: str, notes: list[str]) -> LaunchCommand:
     tokens: list[str] = []
     line, env = 1, {}
     for command in script.commands:
-        if command.words[0].startswith("--"):
+        if command.argv[0].startswith("--"):
             line, env = line if tokens else command.line, dict(command.env)
-            tokens += command.words
+            tokens += command.argv
     if not tokens:
         lists = [
             value if isinstance(value, list) else value.split()
@@ -440,7 +440,7 @@ def _only_flags(script: Script, file: str, notes: list[str]) -> LaunchCommand:
         message = "no training command and no flags"
         fix = "expected torchrun, deepspeed, accelerate launch, srun or python with a script"
         started = next(
-            (FOREIGN[_base(c.words[0])] for c in script.commands if _base(c.words[0]) in FOREIGN),
+            (FOREIGN[_base(c.argv[0])] for c in script.commands if _base(c.argv[0]) in FOREIGN),
             "",
         )
         if started:

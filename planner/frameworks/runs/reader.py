@@ -157,7 +157,7 @@ def _files_beside(
 
 def _script(file: RunFile) -> ExistingRun:
     launch = read_launch(file.text, file.name, file.query.env, file.find)
-    arguments = trainer_arguments(launch.words)
+    arguments = trainer_arguments(launch.argv)
     for size in (BATCH, ACCUMULATION):
         if not isinstance(arguments.get(size, 1), int):
             del arguments[size]

@@ -64,7 +64,7 @@ STATEMENTS = frozenset(
 class Command:
     """One command as it would be started."""
 
-    words: tuple[str, ...]
+    argv: tuple[str, ...]
     """Expanded and split; may hold marks."""
     env: Mapping[str, str]
     """Variables that are exported at this point or set in front of the command."""

@@ -8,12 +8,8 @@ from planner.frameworks.runs.format import LaunchedRun, RunFile, RunFormat, Scri
 from planner.frameworks.runs.launched import dotted_options, of_script
 from planner.frameworks.runs.query import RunQuery
 from planner.frameworks.runs.written_facts import with_constants, with_unsaid
-from planner.frameworks.torchtitan.reader import (
-    looks_like_recipe,
-    looks_like_toml,
-    read_recipe,
-    read_toml,
-)
+from planner.frameworks.torchtitan.reader import looks_like_toml, read_toml
+from planner.frameworks.torchtitan.recipe import looks_like_recipe, read_recipe
 
 
 def _recipe(file: RunFile) -> ExistingRun:
@@ -27,7 +23,7 @@ def _job_file(file: RunFile) -> ExistingRun:
 
 def _query(run: LaunchedRun) -> RunQuery:
     """Return the query of a file that a script names: its options win over the file."""
-    query = run.query.with_sets(*dotted_options(run.launch.words))
+    query = run.query.with_sets(*dotted_options(run.launch.argv))
     return replace(query, n_devices=run.launch.n_devices or query.n_devices)
 
 

@@ -1,10 +1,5 @@
-"""torchtitan's job files (TOML, releases up to 0.2) and recipes (Python, from 0.3) to a run.
+"""torchtitan's settings to a run: of its job files (TOML, releases up to 0.2) and its recipes."""
 
-A recipe is read from its syntax tree and never executed: calls of functions in the same file are
-followed, configuration classes become sections, everything else is passed over.
-"""
-
-import ast
 import json
 import math
 import re
@@ -21,8 +16,8 @@ from planner.errors import InputProblem, SpecError
 from planner.frameworks.runs.existing_run import Doubt, ExistingRun, Switch
 from planner.frameworks.runs.query import RunQuery
 from planner.frameworks.runs.settings import Reader, flattened, with_set
+from planner.frameworks.torchtitan.flavors import flavors, model_section
 from planner.frameworks.torchtitan.releases import (
-    OLD_MODELS,
     SPLIT_POINTS,
     TOML_RELEASE,
     old_fields,
@@ -30,7 +25,6 @@ from planner.frameworks.torchtitan.releases import (
     split_counts,
     unknown_in,
     with_present_names,
-    with_sizes_in_sequences,
 )
 from planner.option_names import option
 from planner.specs.importers.imported import Imported, Origin
@@ -49,140 +43,6 @@ SCHEDULES = {
 """Schedule of a plan by lower-case name in torch.distributed.pipelining."""
 ONE_STAGE = ("1f1b", "gpipe")
 """Names (lower case) of schedules with one stage a rank; the others have two unless told."""
-_CLASS_SECTIONS = {
-    "TrainingConfig": "training",
-    "ParallelismConfig": "parallelism",
-    "CompileConfig": "compile",
-    "Training": "training",
-    "Parallelism": "parallelism",
-    "Compile": "compile",
-}
-_AC_CLASSES = {
-    "SelectiveAC": {"mode": "selective"},
-    "FullAC": {"mode": "full"},
-    "MemoryBudgetAC": {"mode": "memory_budget"},
-    "FirstLayersAC": {"mode": "full", "policy": "first-layers"},
-    "AttentionCoreAC": {"mode": "selective", "policy": "attention-core"},
-}
-"""Policies by class; the last two are those that recipes of the planner bring along."""
-MAX_DEPTH = 10
-"""Deepest chain of functions in a recipe."""
-
-
-SMALL = {
-    ("llama3", "1B"): {
-        "layers": 16,
-        "hidden": 2048,
-        "heads": 32,
-        "kv_heads": 8,
-        "ffn": 8192,
-        "vocab": 128256,
-        "tied": True,
-    },
-    ("llama3", "3B"): {
-        "layers": 28,
-        "hidden": 3072,
-        "heads": 24,
-        "kv_heads": 8,
-        "ffn": 8192,
-        "vocab": 128256,
-        "tied": True,
-    },
-    ("llama4", "debugmodel"): {
-        "layers": 6,
-        "hidden": 256,
-        "heads": 16,
-        "ffn": 768,
-        "vocab": 2048,
-        "n_experts": 8,
-        "top_k": 1,
-        "expert_ffn": 512,
-        "shared_ffn": 512,
-        "moe_every": 2,
-    },
-    ("qwen3", "debugmodel"): {
-        "layers": 8,
-        "hidden": 256,
-        "heads": 16,
-        "kv_heads": 8,
-        "head_dim": 128,
-        "ffn": 3072,
-        "vocab": 2048,
-        "tied": True,
-    },
-    ("qwen3", "debugmodel_moe"): {
-        "layers": 8,
-        "hidden": 256,
-        "heads": 16,
-        "kv_heads": 8,
-        "head_dim": 128,
-        "vocab": 2048,
-        "n_experts": 64,
-        "top_k": 8,
-        "expert_ffn": 768,
-    },
-    ("gpt_oss", "debugmodel"): {
-        "layers": 4,
-        "hidden": 256,
-        "heads": 64,
-        "kv_heads": 8,
-        "head_dim": 64,
-        "vocab": 201088,
-        "bias": True,
-        "n_experts": 8,
-        "top_k": 4,
-        "expert_ffn": 2880,
-    },
-}
-"""Registered models that job files are not written for, as in torchtitan 0.2.2 and 0.3.0."""
-GROUPS = {("deepseek_v3", "236B"): (8, 3), ("deepseek_v3", "671B"): (8, 4)}
-"""Groups of experts, and those that a token may use (torchtitan/models/deepseek_v3)."""
-_MOE = {
-    "n_experts": "experts",
-    "top_k": "topk",
-    "expert_ffn": "moe_ffn",
-    "shared_ffn": "shared_ffn",
-    "dense_layers": "dense_layers",
-    "moe_every": "every",
-    "n_groups": "routing_groups",
-    "top_groups": "top_groups",
-}
-_MLA = ("q_rank", "kv_rank", "qk_nope", "qk_rope", "v_head")
-
-
-@cache
-def flavors() -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
-    """Return the `model:` sections of torchtitan's models by name and flavor."""
-    from planner.frameworks.torchtitan.toml import FLAVORS
-
-    entries: dict[str, dict[str, Mapping[str, Any]]] = {}
-    for (family, flavor), sizes in {**SMALL, **OLD_MODELS, **FLAVORS}.items():
-        groups = GROUPS.get((family, flavor))
-        more = {"n_groups": groups[0], "top_groups": groups[1]} if groups else {}
-        entries.setdefault(family, {})[flavor] = model_section({**sizes, **more})
-    return entries
-
-
-def model_section(sizes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the `model:` section of sizes under the names of a `ModelShape`.
-
-    Norms are RMS norms, positions rotary and MLPs gated in every model of torchtitan.
-    """
-    latent, experts = bool(sizes.get("kv_rank")), bool(sizes.get("n_experts"))
-    plain = ("layers", "hidden", "heads", "vocab", "bias")
-    section = {key: sizes[key] for key in plain if key in sizes}
-    if not latent:
-        section |= {key: sizes[key] for key in ("kv_heads", "head_dim") if sizes.get(key)}
-    if sizes.get("ffn"):
-        section["ffn"] = sizes["ffn"]
-    if latent:
-        section["mla"] = {key: sizes.get(key, 0) for key in _MLA}
-        section.pop("bias", None)
-    if experts:
-        section["moe"] = {name: sizes[key] for key, name in _MOE.items() if sizes.get(key)}
-    if sizes.get("mtp_layers"):
-        section["mtp_layers"] = sizes["mtp_layers"]
-    return section | {"gated": True, "tied": bool(sizes.get("tied", False))}
 
 
 def looks_like_toml(text: str) -> bool:
@@ -190,14 +50,6 @@ def looks_like_toml(text: str) -> bool:
     return bool(
         re.search(r"^\s*\[(parallelism|training|activation_checkpoint)\]", text, re.M)
         and "=" in text
-    )
-
-
-def looks_like_recipe(text: str) -> bool:
-    """Tell whether a text is a torchtitan recipe."""
-    return "Trainer.Config" in text or bool(
-        re.search(r"from torchtitan\b.* import|import torchtitan\b", text)
-        and re.search(r"^def ", text, re.M)
     )
 
 
@@ -230,10 +82,10 @@ def job_file_run(
     kind = "torchtitan job file (TOML)"
     older = "" if query.version else release_of(_unknown(settings, TOML_RELEASE), settings)
     if not older:
-        run = _run(settings, source, kind, query, launched=launched)
+        run = run_of_settings(settings, source, kind, query, launched=launched)
         return _with_own_fields(run) if any(settings.get(key) for key in OWN_FIELDS) else run
     strange = unknown_in(old_fields()[older], settings)
-    run = _run(with_present_names(settings), source, kind, query, launched=launched)
+    run = run_of_settings(with_present_names(settings), source, kind, query, launched=launched)
     note = f"its keys are those of release {older}; changes are named by those of {TOML_RELEASE}"
     return replace(
         run,
@@ -257,223 +109,6 @@ def _with_own_fields(run: ExistingRun) -> ExistingRun:
     why = "no field of torchtitan's; the module that the file names may have it"
     doubts = tuple(Doubt(key, why, "judged and priced as without it") for key in run.unknown)
     return replace(run, unknown=(), doubts=doubts)
-
-
-def read_recipe(
-    text: str,
-    source: str,
-    query: RunQuery,
-    function: str = "",
-    *,
-    launched: bool = False,
-) -> ExistingRun:
-    """Return the run of a recipe; `function` names it where the file has several.
-
-    `launched`: a launcher says on how many devices it starts.
-    """
-    try:
-        tree = ast.parse(text)
-    except SyntaxError as error:
-        where = error.lineno or 0, error.offset or 0
-        raise SpecError(
-            InputProblem(f"not valid Python: {error.msg}", "", source, *where)
-        ) from None
-    recipes = _recipes(tree)
-    if not recipes:
-        message = "no function that returns Trainer.Config"
-        raise SpecError(InputProblem(message, "name a torchtitan recipe", source))
-    name = function or (next(iter(recipes)) if len(recipes) == 1 else "")
-    if name not in recipes:
-        listed = ", ".join(recipes)
-        message = f"no recipe {name!r}" if name else f"{len(recipes)} recipes in one file"
-        raise SpecError(InputProblem(message, f"name one: {source}#NAME with {listed}", source))
-    evaluator = _Evaluator(tree)
-    config = evaluator.call(name, 0)
-    settings = with_sizes_in_sequences(with_set(flattened(_sections(config)), query.sets))
-    settings.setdefault("model.name", _family(text, name))
-    if backend := re.search(r"(?:get_attention_config\(|attn_backend=)\"(\w+)\"", text):
-        settings.setdefault("model.attn_backend", backend[1])
-    constants = {key.lower(): value for key, value in evaluator.names.items()}
-    kind = f"torchtitan recipe ({name})"
-    sizes = _written_sizes(constants, text)
-    return _run(settings, source, kind, query, sizes, launched=launched)
-
-
-def _written_sizes(constants: Mapping[str, Any], text: str) -> dict[str, Any]:
-    """Return the sizes that a recipe of the planner states as constants; {} in other recipes."""
-    if not all(isinstance(constants.get(k), int) for k in ("layers", "hidden", "heads", "vocab")):
-        return {}
-    biased = "GptOss" in text
-    return {**constants, "tied": "enable_weight_tying=True" in text, "bias": biased}
-
-
-# ---- recipes
-
-
-def _recipes(tree: ast.Module) -> dict[str, ast.FunctionDef]:
-    """Return the functions of a file that return a Trainer.Config, directly or from another."""
-    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
-    entries: dict[str, ast.FunctionDef] = {}
-    for _ in range(MAX_DEPTH):
-        for name, node in functions.items():
-            text = ast.unparse(node)
-            calls = any(re.search(rf"= {other}\(|return {other}\(", text) for other in entries)
-            if "Trainer.Config(" in text or calls:
-                entries.setdefault(name, node)
-    public = {name: node for name, node in entries.items() if not name.startswith("_")}
-    return {name: node for name, node in functions.items() if name in (public or entries)}
-
-
-def _family(text: str, name: str) -> str:
-    """Return the model family from the import of the registry, else from the function's name."""
-    imported = re.search(r"torchtitan\.models\.(\w+)", text)
-    if imported and imported.group(1) in flavors():
-        return imported.group(1)
-    return next((family for family in flavors() if name.startswith(family)), "")
-
-
-class _Evaluator:
-    """Follows the assignments of recipe functions."""
-
-    def __init__(self, tree: ast.Module) -> None:
-        self.functions = {
-            node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)
-        }
-        self.names: dict[str, Any] = {}
-        for node in tree.body:
-            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-                self.names[node.targets[0].id] = self.value(node.value, {}, 0)
-
-    def call(self, name: str, depth: int) -> Any:
-        """Return what a function of the file returns, as nested dicts."""
-        if depth > MAX_DEPTH:
-            return {}
-        node, scope = self.functions[name], {}
-        for argument, default in zip(
-            reversed(node.args.args), reversed(node.args.defaults), strict=False
-        ):
-            scope[argument.arg] = self.value(default, {}, depth)
-        for statement in node.body:
-            if isinstance(statement, ast.Return) and statement.value is not None:
-                return self.value(statement.value, scope, depth)
-            self.statement(statement, scope, depth)
-        return {}
-
-    def statement(self, node: ast.stmt, scope: dict[str, Any], depth: int) -> None:
-        """Follow one assignment: `x = ...` or `config.section.key = ...`."""
-        targets: list[ast.expr]
-        if isinstance(node, ast.AnnAssign) and node.value is not None:
-            targets, value = [node.target], node.value
-        elif isinstance(node, ast.Assign):
-            targets, value = node.targets, node.value
-        else:
-            return
-        result = self.value(value, scope, depth)
-        for target in targets:
-            if isinstance(target, ast.Name):
-                scope[target.id] = result
-            elif isinstance(target, ast.Attribute):
-                self._put(target, result, scope)
-
-    def _put(self, target: ast.Attribute, result: Any, scope: dict[str, Any]) -> None:
-        keys: list[str] = [target.attr]
-        node = target.value
-        while isinstance(node, ast.Attribute):
-            keys.insert(0, node.attr)
-            node = node.value
-        place = scope.get(node.id) if isinstance(node, ast.Name) else None
-        for key in keys[:-1]:
-            if not isinstance(place, dict):
-                return
-            if not isinstance(place.get(key), dict):
-                place[key] = {}
-            place = place[key]
-        if isinstance(place, dict):
-            place[keys[-1]] = result
-
-    def value(self, node: ast.expr, scope: dict[str, Any], depth: int) -> Any:
-        """Return a literal, a section as a dict, a number; None for everything else."""
-        if isinstance(node, ast.Constant):
-            return node.value
-        if isinstance(node, ast.Name):
-            return scope.get(node.id, self.names.get(node.id))
-        if isinstance(node, (ast.List, ast.Tuple)):
-            return [self.value(item, scope, depth) for item in node.elts]
-        if isinstance(node, ast.Dict):
-            keys = [self.value(k, scope, depth) if k else None for k in node.keys]
-            values = [self.value(v, scope, depth) for v in node.values]
-            return {str(k): v for k, v in zip(keys, values, strict=True)}
-        if isinstance(node, ast.Call):
-            return self._called(node, scope, depth)
-        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-            inner = self.value(node.operand, scope, depth)
-            return -inner if isinstance(inner, (int, float)) else None
-        if isinstance(node, ast.BinOp):
-            return self._computed(node, scope, depth)
-        if isinstance(node, ast.Attribute):
-            inner = self.value(node.value, scope, depth)
-            return inner.get(node.attr) if isinstance(inner, dict) else None
-        return None
-
-    def _computed(self, node: ast.BinOp, scope: dict[str, Any], depth: int) -> Any:
-        left, right = (self.value(x, scope, depth) for x in (node.left, node.right))
-        if not all(isinstance(x, (int, float)) and abs(x) < 1e15 for x in (left, right)):
-            return None
-        if isinstance(node.op, ast.Mult):
-            return left * right
-        if isinstance(node.op, ast.Add):
-            return left + right
-        if isinstance(node.op, ast.Sub):
-            return left - right
-        if isinstance(node.op, ast.FloorDiv) and right:
-            return left // right
-        return None
-
-    def _called(self, node: ast.Call, scope: dict[str, Any], depth: int) -> Any:
-        name = ast.unparse(node.func)
-        keywords: dict[str, Any] = {}
-        for keyword in node.keywords:
-            if keyword.arg is not None:
-                keywords[keyword.arg] = self.value(keyword.value, scope, depth)
-        if name in self.functions and not node.args and not keywords:
-            return self.call(name, depth + 1)
-        if name in ("cast", "typing.cast") and len(node.args) == 2:
-            return self.value(node.args[1], scope, depth)
-        arguments = [self.value(a, scope, depth) for a in node.args]
-        return {"__class__": name, "__arguments__": arguments, **keywords}
-
-
-def _sections(config: Any) -> dict[str, Any]:
-    """Return the sections of a job file that a recipe's configuration stands for."""
-    if not isinstance(config, dict):
-        return {}
-    out: dict[str, Any] = {}
-    for key, value in config.items():
-        if not isinstance(value, dict):
-            continue
-        kind = str(value.get("__class__", "")).removesuffix(".Config").rsplit(".", 1)[-1]
-        plain = {k: v for k, v in value.items() if not k.startswith("__")}
-        if kind == "model_registry" or key == "model_spec":
-            arguments = value.get("__arguments__", [])
-            out["model"] = {"flavor": arguments[0] if arguments else plain.get("flavor", "")}
-            converters = [
-                str(c.get("__class__", ""))
-                for c in plain.get("converters") or []
-                if isinstance(c, dict)
-            ]
-            out["model"]["converters"] = converters
-        elif kind in _AC_CLASSES or key == "activation_checkpoint":
-            out["activation_checkpoint"] = {**_AC_CLASSES.get(kind, {"mode": "none"}), **plain}
-            if kind == "SelectiveAC":
-                out["activation_checkpoint"].setdefault("selective_ac_option", "op")
-        elif kind in _CLASS_SECTIONS or key in ("training", "parallelism", "compile"):
-            out[_CLASS_SECTIONS[kind] if kind in _CLASS_SECTIONS else str(key)] = plain
-    if config.get("activation_checkpoint", 0) is None or "activation_checkpoint" not in config:
-        out["activation_checkpoint"] = {"mode": "none"}
-    return out
-
-
-# ---- from settings to a run
 
 
 @cache
@@ -502,7 +137,7 @@ def _unknown(settings: Mapping[str, Any], release: str) -> tuple[str, ...]:
     return tuple(results)
 
 
-def _run(
+def run_of_settings(
     settings: dict[str, Any],
     source: str,
     kind: str,
@@ -511,6 +146,10 @@ def _run(
     *,
     launched: bool = False,
 ) -> ExistingRun:
+    """Return the run of dotted settings; `sizes` are those that a recipe states as constants.
+
+    `launched`: a launcher says on how many devices it starts.
+    """
     model = query.model
     read = Reader(settings, source)
     notes: list[str] = []

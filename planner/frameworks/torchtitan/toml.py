@@ -103,7 +103,7 @@ _ROTATE = {"all-gather": "allgather", "p2p": "alltoall"}
 """`context_parallel_rotate_method`: gather all keys, or pass them on by all-to-alls."""
 
 
-def registered(shape: ModelShape) -> tuple[str, str] | None:
+def registered_model(shape: ModelShape) -> tuple[str, str] | None:
     """Return (name, flavor) of the registered model with these sizes, None when there is none."""
     rotary = shape.gated and shape.norm == "rmsnorm" and shape.positions == "rope"
     for key, sizes in FLAVORS.items():
@@ -127,7 +127,7 @@ def toml_files(request: EmitRequest) -> dict[str, str]:
 
 def _why_not(layout: Layout, shape: ModelShape, job: TrainingJob) -> Iterator[str]:
     """Yield what keeps torchtitan 0.2.2 from a plan that the recipe holds."""
-    result = registered(shape)
+    result = registered_model(shape)
     if result is None:
         yield "model: a job file can only name a registered model, and none has these sizes"
     if layout.tp > 1 and not layout.sp:
@@ -161,7 +161,7 @@ def _layer_step(layout: Layout) -> int:
 
 def _job_file(request: EmitRequest) -> str:
     layout, shape, job, details = request.layout, request.shape, request.job, request.details
-    name, flavor = registered(shape) or ("", "")
+    name, flavor = registered_model(shape) or ("", "")
     fields = parallelism(layout)
     del fields["enable_sequence_parallel"]
     if layout.pp > 1:

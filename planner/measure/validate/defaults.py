@@ -81,10 +81,10 @@ class Stack:
     assumptions: tuple[str, ...]
 
 
-def stack_of(cell: str) -> Stack:
+def stack_of_cell(cell: str) -> Stack:
     """Return what stands for a canonical stack key; an unknown one is taken as eager.
 
-    >>> stack_of("never-heard-of").assumptions
+    >>> stack_of_cell("never-heard-of").assumptions
     ("stack 'never-heard-of' has no profile: class eager",)
     """
     key = cell.strip().lower()

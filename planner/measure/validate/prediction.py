@@ -17,7 +17,7 @@ from costmodels.shapes import ModelShape, TrainingJob
 from costmodels.stacks import StackProfile, compiled
 from hardware.catalogue import Catalogue, load_catalogue
 from hardware.parts import Accelerator, Fabric
-from planner.measure.validate.defaults import Defaults, Stack, stack_of
+from planner.measure.validate.defaults import Defaults, Stack, stack_of_cell
 from planner.measure.validate.described import Entry, Skip, model_shape, pool_of, routed_as
 from planner.measure.validate.points import MeasuredPoint
 from planner.solver.calibration.apply import calibrated_pool, calibrated_stack
@@ -93,7 +93,7 @@ def case_of(
         raise Skip("model not described")
     if point.hardware not in hardware:
         raise Skip("hardware not described")
-    stack = stack_of(point.stack)
+    stack = stack_of_cell(point.stack)
     defaults, message = stack.defaults, list(stack.assumptions)
     _refuse_run(point)
     flash = _flash(point, defaults, message)

@@ -144,7 +144,7 @@ def _row_json(row: Row) -> dict[str, Any]:
     }
 
 
-def validate(
+def validation_report(
     points: Sequence[MeasuredPoint],
     models: Mapping[str, Entry],
     hardware: Mapping[str, Entry],

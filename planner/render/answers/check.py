@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from planner.analyze.check import Change, Report
+from planner.analyze.check.report import Change, Report
 from planner.documents import Blank, Paragraph, Part
 from planner.frameworks.runs.existing_run import Doubt
 from planner.solver.answer.reasons import shown_layout

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from planner.analyze.catalog_json import rule_title
+from planner.analyze.catalogue import rule_title
 from planner.analyze.neighborhood import SingleChange
 from planner.analyze.single_changes import SingleChanges
 from planner.documents import Blank, Grid, GridSpacing, Paragraph, Part

@@ -8,7 +8,7 @@ from typing import Any
 
 from costmodels.problem import Problem
 from planner.analyze.bottleneck_levers import bound_of
-from planner.analyze.plan_files import plan_files
+from planner.analyze.plan_files import FileTargets, plan_files
 from planner.analyze.trace.chrome_trace import trace_json
 from planner.render.plan_view.cards import (
     Amount,
@@ -291,9 +291,8 @@ def framework_files(
     """Return the files of every framework that runs the plan, and why the others cannot."""
     out = []
     for name in framework_names():
-        files = plan_files(
-            (model, cluster), problem, plan, "", [name], ("torchrun",), calibration, ()
-        )
+        targets = FileTargets([name], hosts=())
+        files = plan_files((model, cluster, problem, plan), calibration, targets)
         runs = f"{name}.txt" not in files
         out.append(FrameworkFiles(name, framework_rules(name).title, tuple(files.items()), runs))
     return tuple(sorted(out, key=lambda f: (not f.runs, framework_names().index(f.name))))

@@ -13,26 +13,26 @@ MIN_HEADROOM_FRAC = 0.05
 DIM_MULTIPLE = 64
 
 
-def plan_warnings(problem: Problem, found: Breakdown) -> tuple[PlanWarning, ...]:
+def plan_warnings(problem: Problem, breakdown: Breakdown) -> tuple[PlanWarning, ...]:
     """Return the warnings of one plan, in a fixed order."""
     checks = (
-        _memory(problem, found),
-        _bubble(found),
-        _few_micro_batches(found),
-        _communication(found),
-        _wide_tensor_parallelism(problem, found),
-        _narrow_gemms(problem, found),
-        _host_bound(found),
+        _memory(problem, breakdown),
+        _bubble(breakdown),
+        _few_micro_batches(breakdown),
+        _communication(breakdown),
+        _wide_tensor_parallelism(problem, breakdown),
+        _narrow_gemms(problem, breakdown),
+        _host_bound(breakdown),
     )
-    return tuple(warning for warning in (*checks, _balance(problem, found)) if warning)
+    return tuple(warning for warning in (*checks, _balance(problem, breakdown)) if warning)
 
 
-def _memory(problem: Problem, found: Breakdown) -> PlanWarning | None:
-    usable, peak = problem.pool.usable_bytes, found.peak_bytes
+def _memory(problem: Problem, breakdown: Breakdown) -> PlanWarning | None:
+    usable, peak = problem.pool.usable_bytes, breakdown.peak_bytes
     if peak > usable:
         return PlanWarning(
             "MEM001",
-            f"does not fit: stage {found.peak_stage} needs {peak / GIB:.1f} GiB of "
+            f"does not fit: stage {breakdown.peak_stage} needs {peak / GIB:.1f} GiB of "
             f"{usable / GIB:.1f} usable; more recompute, a smaller mbs or larger tp or pp",
         )
     if peak > (1.0 - MIN_HEADROOM_FRAC) * usable:
@@ -44,18 +44,18 @@ def _memory(problem: Problem, found: Breakdown) -> PlanWarning | None:
     return None
 
 
-def _bubble(found: Breakdown) -> PlanWarning | None:
-    if found.bubble_frac <= MAX_BUBBLE_FRAC:
+def _bubble(breakdown: Breakdown) -> PlanWarning | None:
+    if breakdown.bubble_frac <= MAX_BUBBLE_FRAC:
         return None
     return PlanWarning(
         "BUB101",
-        f"pipeline idle for {found.bubble_frac:.0%} of the step: a larger global batch, a larger "
-        "vpp or a smaller pp relaxes it",
+        f"pipeline idle for {breakdown.bubble_frac:.0%} of the step: a larger global batch, a"
+        " larger vpp or a smaller pp relaxes it",
     )
 
 
-def _few_micro_batches(found: Breakdown) -> PlanWarning | None:
-    layout = found.layout
+def _few_micro_batches(breakdown: Breakdown) -> PlanWarning | None:
+    layout = breakdown.layout
     if layout.pp == 1 or layout.n_micro >= MIN_MICRO_PER_STAGE * layout.pp:
         return None
     return PlanWarning(
@@ -65,20 +65,20 @@ def _few_micro_batches(found: Breakdown) -> PlanWarning | None:
     )
 
 
-def _communication(found: Breakdown) -> PlanWarning | None:
-    if found.exposed_comm_frac <= MAX_EXPOSED_FRAC:
+def _communication(breakdown: Breakdown) -> PlanWarning | None:
+    if breakdown.exposed_comm_frac <= MAX_EXPOSED_FRAC:
         return None
-    parts = {axis: found.time_s[axis] for axis in NETWORK_TERMS}
+    parts = {axis: breakdown.time_s[axis] for axis in NETWORK_TERMS}
     worst = max(parts, key=lambda axis: parts[axis])
     return PlanWarning(
         "COM101",
-        f"waits for the network {found.exposed_comm_frac:.0%} of the step, most of it {worst}: a "
-        f"smaller {worst} group, larger micro-batches or faster links relax it",
+        f"waits for the network {breakdown.exposed_comm_frac:.0%} of the step, most of it {worst}:"
+        f" a smaller {worst} group, larger micro-batches or faster links relax it",
     )
 
 
-def _wide_tensor_parallelism(problem: Problem, found: Breakdown) -> PlanWarning | None:
-    tp, domain = found.layout.tp, problem.pool.scale_up_domain
+def _wide_tensor_parallelism(problem: Problem, breakdown: Breakdown) -> PlanWarning | None:
+    tp, domain = breakdown.layout.tp, problem.pool.scale_up_domain
     if tp <= domain:
         return None
     return PlanWarning(
@@ -89,13 +89,13 @@ def _wide_tensor_parallelism(problem: Problem, found: Breakdown) -> PlanWarning 
     )
 
 
-def _narrow_gemms(problem: Problem, found: Breakdown) -> PlanWarning | None:
-    shape, tp = problem.shape, found.layout.tp
+def _narrow_gemms(problem: Problem, breakdown: Breakdown) -> PlanWarning | None:
+    shape, tp = problem.shape, breakdown.layout.tp
     widths = {"hidden": shape.hidden, "heads*head_dim/tp": shape.q_width // tp}
     if shape.n_expert_layers < shape.layers:
         widths["ffn/tp"] = shape.ffn // tp
     if shape.n_experts:
-        widths["moe_ffn/etp"] = shape.expert_ffn // found.layout.etp
+        widths["moe_ffn/etp"] = shape.expert_ffn // breakdown.layout.etp
     odd = [f"{name} = {width}" for name, width in widths.items() if width % DIM_MULTIPLE]
     if not odd:
         return None
@@ -106,20 +106,20 @@ def _narrow_gemms(problem: Problem, found: Breakdown) -> PlanWarning | None:
     )
 
 
-def _host_bound(found: Breakdown) -> PlanWarning | None:
-    if found.time_s["host"] <= 0.0:
+def _host_bound(breakdown: Breakdown) -> PlanWarning | None:
+    if breakdown.time_s["host"] <= 0.0:
         return None
     return PlanWarning(
         "HOST101",
-        f"layers are too short for the host to launch in time ({found.time_s['host']:.3g} s of "
-        "the step): a larger mbs, a smaller tp, CUDA graphs or a compiler relax it",
+        f"layers are too short for the host to launch in time ({breakdown.time_s['host']:.3g} s"
+        " of the step): a larger mbs, a smaller tp, CUDA graphs or a compiler relax it",
     )
 
 
-def _balance(problem: Problem, found: Breakdown) -> PlanWarning | None:
+def _balance(problem: Problem, breakdown: Breakdown) -> PlanWarning | None:
     shape = problem.shape
     assumed = shape.imbalance == 1.0 and not shape.capacity_factor
-    if found.layout.ep == 1 or shape.n_experts <= 1 or not assumed:
+    if breakdown.layout.ep == 1 or shape.n_experts <= 1 or not assumed:
         return None
     return PlanWarning(
         "MOE101",

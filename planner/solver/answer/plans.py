@@ -1,6 +1,7 @@
 """Plans of layouts: opened up, with rates, interval, warnings, and what frameworks hold them."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from costmodels.breakdown import Breakdown, break_down, break_downs, join_one
 from costmodels.layers.flops import model_flops_per_step
@@ -31,21 +32,32 @@ Peaks = Mapping[StackProfile, float]
 NO_PEAKS: Peaks = {}
 
 
-def open_candidates(found: Sequence[tuple[Candidate, Searched]]) -> list[Breakdown]:
+def open_candidates(candidates: Sequence[tuple[Candidate, Searched]]) -> list[Breakdown]:
     """Return plans opened up, those of one search together."""
     opened: dict[int, Breakdown] = {}
-    for rows in _by_search([one for _, one in found]):
-        one, layouts = found[rows[0]][1], [found[i][0].layout for i in rows]
+    for rows in _by_search([one for _, one in candidates]):
+        one, layouts = candidates[rows[0]][1], [candidates[i][0].layout for i in rows]
         opened |= zip(rows, break_downs(one.problem, layouts, one.context.layer_grid), strict=True)
-    return [opened[i] for i in range(len(found))]
+    return [opened[i] for i in range(len(candidates))]
 
 
 def _by_search(searches: Sequence[Searched]) -> list[list[int]]:
     """Return the places of each search in a list."""
-    of: dict[int, list[int]] = {}
+    places: dict[int, list[int]] = {}
     for i, one in enumerate(searches):
-        of.setdefault(id(one), []).append(i)
-    return list(of.values())
+        places.setdefault(id(one), []).append(i)
+    return list(places.values())
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRank:
+    """Where a plan stands in a ranking."""
+
+    rank: int = 1
+    tie: bool = True
+    """It ties with the best of all."""
+    group: int | None = None
+    """Of plans between which the model cannot tell."""
 
 
 class PlanMaker:
@@ -95,82 +107,77 @@ class PlanMaker:
         return results
 
     def fitting(
-        self, found: Breakdown, able: tuple[str, ...], known: Peaks = NO_PEAKS
+        self, breakdown: Breakdown, able: tuple[str, ...], priced: Peaks = NO_PEAKS
     ) -> tuple[str, ...]:
         """Return which of the frameworks that can run a plan hold it, each with its own habits.
 
-        `known` holds its peak memory under some stacks.
+        `priced` holds its peak memory under some stacks.
         """
         problem = self._problem
-        usable, peaks = problem.pool.usable_bytes, {**known, problem.stack: found.peak_bytes}
+        usable, peaks = problem.pool.usable_bytes, {**priced, problem.stack: breakdown.peak_bytes}
         stacks = {name: self.as_framework(name).stack for name in able}
         for name, stack in stacks.items():
             if stack not in peaks:
                 own = self.as_framework(name)
-                peaks[stack] = peak_bytes(join_one(own, found.layout)).item()
+                peaks[stack] = peak_bytes(join_one(own, breakdown.layout)).item()
         return tuple(name for name, stack in stacks.items() if peaks[stack] <= usable)
 
     def make(
         self,
-        rank: int,
-        found: Breakdown,
-        *,
-        tie: bool,
+        breakdown: Breakdown,
+        rank: PlanRank,
         able: tuple[str, ...],
         peaks: Peaks = NO_PEAKS,
-        group: int | None = None,
     ) -> Plan:
         """Return one plan with its rates, its interval and its warnings.
 
         `able` are the frameworks that can run it, `peaks` its peak memory under some stacks.
         """
-        problem, layout, n = self._problem, found.layout, found.layout.n_devices
+        problem, layout, n = self._problem, breakdown.layout, breakdown.layout.n_devices
         job = problem.job
-        kind = regime_kind_of(problem, layout, found.time_s, found.step_s)
+        kind = regime_kind_of(problem, layout, breakdown.time_s, breakdown.step_s)
         regime = f"{self._evidence}.{kind}"
         low, high = interval_of(regime, self._calibration)
-        fitting = self.fitting(found, able, peaks)
-        rate = job.tokens_per_step / found.step_s
+        fitting = self.fitting(breakdown, able, peaks)
+        rate = job.tokens_per_step / breakdown.step_s
         if n not in self._goodput:
             self._goodput[n] = goodput(problem, self._operations, n)
         return Plan(
-            rank=rank,
+            rank=rank.rank,
             plan_id=self._ids.of(layout_to_json(layout)),
             pool=problem.pool.name,
             precision=job.precision,
             layout=layout,
-            breakdown=found,
-            step_time_s=found.step_s,
-            step_time_p10_s=found.step_s * low,
-            step_time_p90_s=found.step_s * high,
+            breakdown=breakdown,
+            step_time_s=breakdown.step_s,
+            step_time_p10_s=breakdown.step_s * low,
+            step_time_p90_s=breakdown.step_s * high,
             interval_regime=regime,
             tokens_per_s=rate,
             tokens_per_s_per_device=rate / n,
-            mfu=self._flops / (found.step_s * n * self._peak_flops),
+            mfu=self._flops / (breakdown.step_s * n * self._peak_flops),
             usable_bytes=problem.pool.usable_bytes,
-            tie=tie,
+            tie=rank.tie,
             training_s=job.tokens / rate if job.tokens else None,
-            warnings=plan_warnings(problem, found),
+            warnings=plan_warnings(problem, breakdown),
             runs_on=fitting,
             too_large_for=tuple(name for name in able if name not in fitting),
             n_idle=self._n_given - n,
-            run=run_figures(problem, self._operations, n, found.step_s, self._goodput[n]),
-            group=group,
+            run=run_figures(problem, self._operations, n, breakdown.step_s, self._goodput[n]),
+            group=rank.group,
         )
 
 
 def make_plan(
-    rank: int,
     problem: Problem,
-    found: Breakdown,
-    model: ModelInput,
-    cluster: ClusterInput,
-    tie: bool,
+    breakdown: Breakdown,
+    inputs: tuple[ModelInput, ClusterInput],
     calibration: Calibration,
+    rank: PlanRank = PlanRank(),
 ) -> Plan:
     """Return one plan with its rates, its interval and its warnings."""
-    able = runs_on(found.layout, problem.shape, problem.job)
-    return PlanMaker(problem, model, cluster, calibration).make(rank, found, tie=tie, able=able)
+    able = runs_on(breakdown.layout, problem.shape, problem.job)
+    return PlanMaker(problem, *inputs, calibration).make(breakdown, rank, able)
 
 
 def make_plans(
@@ -188,9 +195,8 @@ def make_plans(
         layouts = [opened[i].layout for i in rows]
         able = runs_on_each(layouts, one.problem.shape, one.problem.job)
         for i, names, peaks in zip(rows, able, maker.peaks(layouts, able), strict=True):
-            made[i] = maker.make(
-                i + 1, opened[i], tie=ties[i], able=names, peaks=peaks, group=groups[i]
-            )
+            rank = PlanRank(i + 1, ties[i], groups[i])
+            made[i] = maker.make(opened[i], rank, names, peaks)
     return tuple(made[i] for i in range(len(searches)))
 
 
@@ -208,4 +214,4 @@ def plan_of_layout(
     """Price a layout again on the first pool: how `show`, `explain` and `emit` reopen a plan."""
     problem = make_problem(model, cluster, options, layout.n_devices)
     breakdown, calibration = break_down(problem, layout), options.calibration
-    return problem, make_plan(rank, problem, breakdown, model, cluster, True, calibration)
+    return problem, make_plan(problem, breakdown, (model, cluster), calibration, PlanRank(rank))

@@ -31,38 +31,38 @@ def stage_words(counts: Sequence[int]) -> str:
 def shown_layout(layout: Layout) -> str:
     """Return a layout in a few words: `tp8 pp4 dp16 vpp5 zero1 mbs1`."""
     x = layout
-    words = [f"tp{x.tp}", f"pp{x.pp}", f"dp{x.dp}", f"vpp{x.vpp}", f"zero{x.zero}", f"mbs{x.mbs}"]
+    axes = [f"tp{x.tp}", f"pp{x.pp}", f"dp{x.dp}", f"vpp{x.vpp}", f"zero{x.zero}", f"mbs{x.mbs}"]
     if x.cp > 1:
-        words.insert(3, f"cp{x.cp} {x.cp_comm}")
+        axes.insert(3, f"cp{x.cp} {x.cp_comm}")
     if x.ep > 1:
-        words.append(f"ep{x.ep}")
+        axes.append(f"ep{x.ep}")
     if x.etp > 1:
-        words.append(f"etp{x.etp}")
+        axes.append(f"etp{x.etp}")
     if x.shard:
-        words.append(f"groups of {x.dp_shard}")
+        axes.append(f"groups of {x.dp_shard}")
     if x.schedule not in ("none", "1f1b", "interleaved"):
-        words.append(x.schedule)
+        axes.append(x.schedule)
     if x.split == "ends":
-        words.append("ends split")
+        axes.append("ends split")
     elif x.split != "even":
-        words.append(f"layers {stage_words(x.stage_layers)}")
+        axes.append(f"layers {stage_words(x.stage_layers)}")
     if x.pipelines_inside:
-        words.append("pipelines inside")
+        axes.append("pipelines inside")
     if not x.sp and x.tp > 1:
-        words.append("no sp")
+        axes.append("no sp")
     if x.recompute != "none":
-        words.append(f"recompute {x.recompute_text} {x.recompute_layers or ''}".strip())
+        axes.append(f"recompute {x.recompute_text} {x.recompute_layers or ''}".strip())
     if x.hpz > 1:
-        words.append(f"hpz{x.hpz}")
+        axes.append(f"hpz{x.hpz}")
     if x.optimizer_offload:
-        words.append("optimizer offload")
+        axes.append("optimizer offload")
     if x.activation_offload:
-        words.append(f"activation offload {x.activation_offload_layers}")
+        axes.append(f"activation offload {x.activation_offload_layers}")
     if not x.dp_overlap:
-        words.append("no dp overlap")
+        axes.append("no dp overlap")
     if x.tp_overlap:
-        words.append("tp overlap")
-    return " ".join(words)
+        axes.append("tp overlap")
+    return " ".join(axes)
 
 
 def _grouped(terms: Mapping[str, float]) -> dict[str, float]:
@@ -136,8 +136,8 @@ def why_first(
     if rival is None:
         return tuple(lines)
     alike = (x.breakdown for x in plans if (x.pool, x.precision) == (first.pool, first.precision))
-    known = next((found for found in alike if found.layout == rival.layout), None)
-    other = _grouped((known or break_down(problem, rival.layout, grid=grid)).time_s)
+    opened = next((breakdown for breakdown in alike if breakdown.layout == rival.layout), None)
+    other = _grouped((opened or break_down(problem, rival.layout, grid=grid)).time_s)
     gaps = {t: other[t] - terms[t] for t in terms}
     ordered = sorted(gaps.items(), key=lambda x: (-x[1], x[0]))
     saved = [f"{t} -{_shown_s(gap, first)}" for t, gap in ordered if gap > least]

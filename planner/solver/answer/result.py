@@ -154,7 +154,7 @@ class Plan(LibraryAnswer):
             )
             for t in data["comm"]
         )
-        found = Breakdown(
+        breakdown = Breakdown(
             layout=layout,
             step_s=data["step_time_s"],
             closed_form_step_s=data["closed_form_step_time_s"],
@@ -186,7 +186,7 @@ class Plan(LibraryAnswer):
         return cls(
             **{name: data[name] for name in same},
             layout=layout,
-            breakdown=found,
+            breakdown=breakdown,
             usable_bytes=memory["usable_bytes"],
             warnings=tuple(PlanWarning(w["code"], w["text"]) for w in data["warnings"]),
             runs_on=tuple(data["runs_on"]),

@@ -25,6 +25,9 @@ from planner.units import GIB, shown_value
 MAX_SAVED = 20
 """Results kept in the user's cache folder; older ones are dropped."""
 
+Opened = tuple[ModelInput, ClusterInput, Problem, Plan]
+"""A plan of a saved result, priced again, with its inputs; the cluster is its pool alone."""
+
 
 def cache_folder() -> Path:
     """Return the folder of the last results (XDG)."""
@@ -143,7 +146,7 @@ def options_of(reference: str) -> SolveOptions:
     return read_options(read_result(plan_named(reference)[0])["inputs"]["options"])
 
 
-def open_plan(reference: str) -> tuple[ModelInput, ClusterInput, Problem, Plan]:
+def open_plan(reference: str) -> Opened:
     """Return the inputs and the re-priced plan of a PLAN argument.
 
     The plan is priced again from the inputs that the result holds; a plan id that no longer
@@ -153,9 +156,7 @@ def open_plan(reference: str) -> tuple[ModelInput, ClusterInput, Problem, Plan]:
     return plan_of_result(read_result(source), which, source)
 
 
-def plan_of_result(
-    data: Mapping[str, Any], which: str, source: str
-) -> tuple[ModelInput, ClusterInput, Problem, Plan]:
+def plan_of_result(data: Mapping[str, Any], which: str, source: str) -> Opened:
     """Return the inputs and the re-priced plan of a result that is read, as `open_plan`."""
     from planner.solver.answer.plans import plan_of_layout
 
@@ -187,24 +188,24 @@ def layout_fault(layout: Layout, model: ModelInput, cluster: ClusterInput) -> st
         value = getattr(layout, name)
         if type(value) is not int or value < (name in degrees):
             return f"{name} is {shown_value(value)}"
-    words = {
+    choices = {
         "schedule": SCHEDULES,
         "recompute": RECOMPUTES,
         "cp_comm": CP_COMMS,
         "rank_order": RANK_ORDERS,
         "zero": range(4),
     }
-    for name, known in words.items():
-        if getattr(layout, name) not in known:
+    for name, names in choices.items():
+        if getattr(layout, name) not in names:
             return f"{name} is {shown_value(getattr(layout, name))}"
     for name in ("sp", *SWITCHES):
         if type(getattr(layout, name)) is not bool:
             return f"{name} is {shown_value(getattr(layout, name))}"
-    held, job = layout.stage_layers, model.job
-    if any(type(n) is not int or n < 0 for n in held) or sum(held) != model.shape.layers:
+    layers, job = layout.stage_layers, model.job
+    if any(type(n) is not int or n < 0 for n in layers) or sum(layers) != model.shape.layers:
         return f"its stages do not hold the {model.shape.layers} layers of the model"
-    if len(held) != layout.pp * layout.vpp:
-        return f"it has {len(held)} virtual stages, and pp {layout.pp} x vpp {layout.vpp}"
+    if len(layers) != layout.pp * layout.vpp:
+        return f"it has {len(layers)} virtual stages, and pp {layout.pp} x vpp {layout.vpp}"
     if layout.tp * layout.pp * layout.cp * layout.dp != layout.n_devices:
         return f"tp x pp x cp x dp is not {layout.n_devices}"
     if layout.gbs != job.global_batch or layout.gbs != layout.n_micro * layout.mbs * layout.dp:
@@ -222,13 +223,13 @@ def layout_fault(layout: Layout, model: ModelInput, cluster: ClusterInput) -> st
     return ""
 
 
-def opened_plan(reference: str) -> tuple[ModelInput, ClusterInput, Problem, Plan]:
+def opened_plan(reference: str) -> Opened:
     """Return `open_plan` for a command: a note on stderr where the saved figures differ."""
-    found = open_plan(reference)
-    note = repriced_note(reference, found[3])
+    opened = open_plan(reference)
+    note = repriced_note(reference, opened[3])
     if note:
         sys.stderr.write(f"note: {note}\n")
-    return found
+    return opened
 
 
 def repriced_note(reference: str, plan: Plan) -> str:
@@ -267,7 +268,7 @@ def pick_plan(plans: list[dict[str, Any]], which: str, source: str) -> dict[str,
     else:
         results = [plan for plan in plans if which and plan["plan_id"].startswith(which)]
     if len(results) != 1:
-        known = ", ".join(f"{plan['rank']} {plan['plan_id']}" for plan in plans[:5])
+        choices = ", ".join(f"{plan['rank']} {plan['plan_id']}" for plan in plans[:5])
         problem = "several plans" if results else "no plan"
-        raise UsageError(f"{problem} {which!r} in {source}", f"ranks and ids: {known}", "plan")
+        raise UsageError(f"{problem} {which!r} in {source}", f"ranks and ids: {choices}", "plan")
     return results[0]

@@ -42,10 +42,10 @@ def without_pointless_recompute(candidates: Sequence[Candidate]) -> list[Candida
         switches = (x.optimizer_offload, x.activation_offload, x.dp_overlap, x.hpz)
         return (*split, x.vpp, x.split, x.mbs, x.zero, x.sp_code, *switches)
 
-    kept: dict[tuple[object, ...], list[Candidate]] = {}
+    undominated: dict[tuple[object, ...], list[Candidate]] = {}
     out = []
     for c in sorted(candidates, key=lambda c: (c.step_s, c.peak_bytes, ByDegrees(c.layout))):
-        rivals = kept.setdefault(degrees(c), [])
+        rivals = undominated.setdefault(degrees(c), [])
         if all(c.peak_bytes * SAME_MEMORY < faster.peak_bytes for faster in rivals):
             rivals.append(c)
             out.append(c)
@@ -90,7 +90,9 @@ def with_plain_groups(
     return out
 
 
-def groups(plans: Sequence[tuple[Layout, float]], calibration: Calibration) -> tuple[int, ...]:
+def resolution_groups(
+    plans: Sequence[tuple[Layout, float]], calibration: Calibration
+) -> tuple[int, ...]:
     """Return the group of each plan, from 1; plans are layouts with their values, best first.
 
     A group is led by its first plan. A plan belongs to the first group whose leader the model
@@ -125,8 +127,8 @@ def simplicity(candidate: Candidate) -> tuple[int, int, int]:
         x.tp_overlap,
         x.hpz > 1,
     )
-    again = x.recompute_layers + len(x.recompute_modules)
-    return sum(axes) + (x.split != "even"), x.vpp, again + x.activation_offload_layers
+    n_recomputed = x.recompute_layers + len(x.recompute_modules)
+    return sum(axes) + (x.split != "even"), x.vpp, n_recomputed + x.activation_offload_layers
 
 
 def tie_limit(values: Sequence[float]) -> float:
@@ -144,5 +146,5 @@ def rank_key(c: Candidate, usable_bytes: float, value: float, limit: float) -> t
     if value > limit:
         return (1, value, c.step_s, c.peak_bytes, ByDegrees(c.layout))
     headroom = int((1.0 - c.peak_bytes / usable_bytes) / HEADROOM_STEP)
-    away = c.layout.optimizer_offload + c.layout.activation_offload
-    return (0, away, -headroom, *simplicity(c), c.step_s, ByDegrees(c.layout))
+    offloaded = c.layout.optimizer_offload + c.layout.activation_offload
+    return (0, offloaded, -headroom, *simplicity(c), c.step_s, ByDegrees(c.layout))

@@ -93,15 +93,15 @@ def ridge_step(missing: Floats, shares: Floats, x: Floats, ridge: float) -> Floa
 
 def _linearised(steps_s: Steps, x: Floats) -> tuple[Floats, Floats]:
     """Return log step times at `x` and their shares by factor."""
-    at = np.log(steps_s(np.exp(x)))
+    log_s = np.log(steps_s(np.exp(x)))
     nudge = np.log1p(NUDGE)
     columns = []
     for k in range(3):
         up = x.copy()
         up[k] += nudge
-        columns.append((np.log(steps_s(np.exp(up))) - at) / nudge)
+        columns.append((np.log(steps_s(np.exp(up))) - log_s) / nudge)
     shares = np.stack(columns, axis=1)
-    return at, shares / shares.sum(axis=1, keepdims=True)
+    return log_s, shares / shares.sum(axis=1, keepdims=True)
 
 
 PEAK_SPREAD_BYTES = 0.25 * GIB
@@ -172,12 +172,12 @@ def fit_slack(
     frac = min(max(fragmentation[0] + change[1], 0.0), fragmentation[1])
 
     def short() -> float:
-        held = [
+        explained = [
             (bytes_ - context[0]) * (p.sees_context or bytes_ > context[0])
             + (frac - fragmentation[0]) * p.activations
             for p in peaks
         ]
-        return float(max(gap - more for gap, more in zip(missing, held, strict=True)))
+        return float(max(gap - more for gap, more in zip(missing, explained, strict=True)))
 
     if short() > 1.0:
         # What the run has on top of its activations first: it grows with the plan.

@@ -101,19 +101,19 @@ def _accelerator(part: Accelerator, link: Link, calibration: Calibration) -> Acc
 
 def _efficiency(part: Accelerator, calibration: Calibration, compute: float) -> Efficiency:
     eff, values = part.efficiency, calibration.values
-    of = f"generation.{part.generation}"
+    prefix = f"generation.{part.generation}"
     fields = ("gemm_frac", "hbm_frac", "kernel_latency_s", "fp8_gain", "gemm_k_half")
-    named = {field: f"{of}.{field}" for field in (*fields, "attention_seq_half")}
-    stated: dict[str, Any] = {f: values[name] for f, name in named.items() if name in values}
+    named = {field: f"{prefix}.{field}" for field in (*fields, "attention_seq_half")}
+    fitted: dict[str, Any] = {f: values[name] for f, name in named.items() if name in values}
     kernels = {
         kernel: (
-            values.get(f"{of}.{kernel}_forward", forward),
-            values.get(f"{of}.{kernel}_backward", backward),
+            values.get(f"{prefix}.{kernel}_forward", forward),
+            values.get(f"{prefix}.{kernel}_backward", backward),
         )
         for kernel, (forward, backward) in eff.attention_frac.items()
     }
-    eff = replace(eff, attention_frac=kernels, **stated)
-    scale = values.get(f"{of}.attention_scale", 1.0) / compute
+    eff = replace(eff, attention_frac=kernels, **fitted)
+    scale = values.get(f"{prefix}.attention_scale", 1.0) / compute
     return replace(
         eff,
         gemm_frac=eff.gemm_frac / compute,

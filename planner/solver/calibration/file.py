@@ -133,16 +133,16 @@ class Calibration:
 
     def to_json(self) -> dict[str, Any]:
         """Return the document of the file, names in order."""
-        known = list(known_parameters())
-        order = {name: i for i, name in enumerate(known)}
-        names = sorted(self.values, key=lambda name: order.get(name, len(known)))
+        parameter_names = list(known_parameters())
+        order = {name: i for i, name in enumerate(parameter_names)}
+        names = sorted(self.values, key=lambda name: order.get(name, len(parameter_names)))
         entries: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "name": self.name}
         if self.note:
             entries["note"] = self.note
         entries["values"] = {name: self.values[name] for name in names}
-        stated = {n: self.provenance[n] for n in names if n in self.provenance}
-        if stated:
-            entries["provenance"] = stated
+        provenance = {n: self.provenance[n] for n in names if n in self.provenance}
+        if provenance:
+            entries["provenance"] = provenance
         if self.intervals:
             entries["intervals"] = dict(sorted(self._intervals_json().items()))
         if self.resolution:
@@ -243,9 +243,9 @@ def calibration_of(document: Document, source: str) -> Calibration:
         wrong.append(document.problem(("note",), f"note is {shown_value(note)}", "write a text"))
     values = _mapping(document, "values", wrong)
     for key, value in values.items():
-        found = _wrong(key, value)
-        if found:
-            wrong.append(document.problem(("values", key), *found))
+        fault = _wrong(key, value)
+        if fault:
+            wrong.append(document.problem(("values", key), *fault))
     provenance = _mapping(document, "provenance", wrong)
     for key, value in provenance.items():
         if value not in PROVENANCES:
@@ -311,16 +311,16 @@ def _is_interval(value: Any) -> bool:
 
 def _wrong(name: str, value: Any) -> tuple[str, str] | None:
     """Return what is wrong with a value and what to change; None where nothing is."""
-    known = known_parameters()
-    if name not in known:
-        close = close_names(name, known)
+    parameters = known_parameters()
+    if name not in parameters:
+        close = close_names(name, parameters)
         fix = (
             f"did you mean {' or '.join(close)}?"
             if close
             else "planner calibrate --list shows all"
         )
         return f"no parameter {name!r}", fix
-    result = known[name]
+    result = parameters[name]
     if not _is_number(value):
         return f"{shown_value(value)} is no number", f"from {result.low:g} to {result.high:g}"
     if not result.low <= value <= result.high:

@@ -149,26 +149,26 @@ class Residuals:
         )
 
 
-def learnt_intervals(found: Residuals) -> dict[str, Interval]:
+def learnt_intervals(residuals: Residuals) -> dict[str, Interval]:
     """Return the interval of every kind.
 
     Families weigh alike up to `FAMILY_ROWS`; where that leaves too many or too few of the rows
     of a kind inside, the bounds move towards those of its rows, in tenths. All kinds together
     stand for `PARENT_ROWS` rows of each. An interval holds its prediction.
     """
-    if not found.log_ratio.size:
+    if not residuals.log_ratio.size:
         return {}
-    everywhere = _shares(found)
+    everywhere = _shares(residuals)
     out = {}
     for kind in KINDS:
-        own = found.kinds == kind
-        rows = float(found.weight[own].sum())
+        own = residuals.kinds == kind
+        rows = float(residuals.weight[own].sum())
         mixed = everywhere * PARENT_ROWS / (rows + PARENT_ROWS)
         if rows:
-            mixed[own] += _shares(found.where(own)) * rows / (rows + PARENT_ROWS)
-        bounds = _quantiles(found.log_ratio, mixed)
+            mixed[own] += _shares(residuals.where(own)) * rows / (rows + PARENT_ROWS)
+        bounds = _quantiles(residuals.log_ratio, mixed)
         if rows >= MANY_ROWS:
-            bounds = _held(bounds, found.log_ratio[own], found.weight[own])
+            bounds = _held(bounds, residuals.log_ratio[own], residuals.weight[own])
         low, high = np.exp(bounds)
         out[kind] = (
             rounded(min(float(low), 1.0 - NARROWEST), 3),
@@ -177,13 +177,13 @@ def learnt_intervals(found: Residuals) -> dict[str, Interval]:
     return out
 
 
-def _shares(found: Residuals) -> Floats:
+def _shares(residuals: Residuals) -> Floats:
     """Return the share of each residual, families alike up to `FAMILY_ROWS`; their sum is 1."""
     rows: Counter[str] = Counter()
-    for family, weight in zip(found.families.tolist(), found.weight.tolist(), strict=True):
+    for family, weight in zip(residuals.families.tolist(), residuals.weight.tolist(), strict=True):
         rows[family] += weight
     scale = {family: min(1.0, FAMILY_ROWS / n) for family, n in rows.items()}
-    weight = found.weight * [scale[family] for family in found.families.tolist()]
+    weight = residuals.weight * [scale[family] for family in residuals.families.tolist()]
     return np.asarray(weight / weight.sum())
 
 
@@ -226,29 +226,32 @@ def coverage(regimes: Sequence[str], log_ratio: Floats, bounds: Floats) -> tuple
     ratio, names = np.exp(log_ratio), np.array(regimes)
     below, above = ratio < bounds[:, 0], ratio > bounds[:, 1]
 
-    def of(name: str, mine: NDArray[np.bool_]) -> Coverage:
-        low, high = float(below[mine].mean()), float(above[mine].mean())
-        inside = float((~below & ~above)[mine].mean())
-        return Coverage(name, int(mine.sum()), inside, low, high)
+    def coverage_of(name: str, rows: NDArray[np.bool_]) -> Coverage:
+        low, high = float(below[rows].mean()), float(above[rows].mean())
+        inside = float((~below & ~above)[rows].mean())
+        return Coverage(name, int(rows.sum()), inside, low, high)
 
     order = [f"{evidence}.{kind}" for evidence in EVIDENCE for kind in KINDS]
-    known = sorted(set(regimes), key=order.index)
-    return (of("all", np.ones(len(names), bool)), *(of(name, names == name) for name in known))
+    present = sorted(set(regimes), key=order.index)
+    return (
+        coverage_of("all", np.ones(len(names), bool)),
+        *(coverage_of(name, names == name) for name in present),
+    )
 
 
-def left_out_coverage(found: Residuals) -> tuple[Coverage, ...]:
+def left_out_coverage(residuals: Residuals) -> tuple[Coverage, ...]:
     """Return the coverage of each family by the intervals that the other families give."""
     out = []
-    for family in sorted(set(found.families.tolist())):
-        own = found.families == family
-        learnt = learnt_intervals(found.where(~own))
+    for family in sorted(set(residuals.families.tolist())):
+        own = residuals.families == family
+        learnt = learnt_intervals(residuals.where(~own))
         if not learnt:
             continue
-        held = found.where(own)
-        ratio = np.exp(held.log_ratio)
-        low, high = np.array([learnt[kind] for kind in held.kinds.tolist()]).T
-        share = held.weight / held.weight.sum()
+        left_out = residuals.where(own)
+        ratio = np.exp(left_out.log_ratio)
+        low, high = np.array([learnt[kind] for kind in left_out.kinds.tolist()]).T
+        share = left_out.weight / left_out.weight.sum()
         below, above = float(share[ratio < low].sum()), float(share[ratio > high].sum())
-        n = round(float(held.weight.sum()))
+        n = round(float(left_out.weight.sum()))
         out.append(Coverage(family, n, 1.0 - below - above, below, above))
     return tuple(out)

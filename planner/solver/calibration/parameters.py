@@ -126,8 +126,8 @@ def parameters(catalogue: Catalogue) -> dict[str, Parameter]:
         prior = float(getattr(STACKS["fused"], field))
         name = f"shared.{field}"
         results.append(Parameter(name, unit, prior, low, high, meaning, "docs/stacks.md"))
-    held = "memory that measured runs hold beyond what slack explains"
-    results.append(Parameter(HELD, "bytes", 0.0, 0.0, 1e12, held, "no reference run"))
+    held_meaning = "memory that measured runs hold beyond what slack explains"
+    results.append(Parameter(HELD, "bytes", 0.0, 0.0, 1e12, held_meaning, "no reference run"))
     for field, meaning in _ANCHOR.items():
         name = f"anchor.{field}"
         results.append(Parameter(name, "", 1.0, 0.1, 10.0, meaning, "no reference run"))

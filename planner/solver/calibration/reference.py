@@ -240,9 +240,9 @@ def _suspects(ratio: float) -> str:
     )
 
 
-def _disagreement(runs: Sequence[MeasuredRun], found: Calibration) -> list[str]:
+def _disagreement(runs: Sequence[MeasuredRun], calibration: Calibration) -> list[str]:
     """Return a note where runs contradict each other by more than the model resolves."""
-    off = [(run.step_s or 0.0) / run.priced(found).step_s for run in runs]
+    off = [(run.step_s or 0.0) / run.priced(calibration).step_s for run in runs]
     if max(off) / min(off) < 1.25:
         return []
     shown = ", ".join(f"{x:.2f}" for x in off)
@@ -252,30 +252,32 @@ def _disagreement(runs: Sequence[MeasuredRun], found: Calibration) -> list[str]:
     ]
 
 
-def counted_bytes(found: Breakdown, memory: str) -> tuple[float, float]:
+def counted_bytes(breakdown: Breakdown, memory: str) -> tuple[float, float]:
     """Return the peak as `memory` counts it, and the activations of that device, bytes."""
     out = _NOT_COUNTED[memory]
-    totals = [sum(v for term, v in stage.items() if term not in out) for stage in found.stages]
-    at = int(np.argmax(totals))
-    return totals[at], found.stages[at]["activations"]
+    totals = [sum(v for term, v in stage.items() if term not in out) for stage in breakdown.stages]
+    peak_stage = int(np.argmax(totals))
+    return totals[peak_stage], breakdown.stages[peak_stage]["activations"]
 
 
-def _with_memory(found: Calibration, runs: Sequence[MeasuredRun]) -> tuple[Calibration, list[str]]:
+def _with_memory(
+    calibration: Calibration, runs: Sequence[MeasuredRun]
+) -> tuple[Calibration, list[str]]:
     """Return the calibration with the slack that measured peaks ask for, and notes."""
-    context = found.value("shared.context_bytes")
-    frac = found.value("shared.fragmentation_frac")
+    context = calibration.value("shared.context_bytes")
+    frac = calibration.value("shared.fragmentation_frac")
     peaks = []
     for run in runs:
         usable = run.cluster.cluster.pools[0].accelerator.memory_bytes
         if run.ran_out:
-            predicted, stored = counted_bytes(run.priced(found), "device")
+            predicted, stored = counted_bytes(run.priced(calibration), "device")
             peaks.append(Peak(usable, predicted, stored, True, at_least=True))
         elif run.peak_bytes is not None:
-            predicted, stored = counted_bytes(run.priced(found), run.memory)
+            predicted, stored = counted_bytes(run.priced(calibration), run.memory)
             device = run.memory == "device"
             peaks.append(Peak(run.peak_bytes, predicted, stored, device, not run.fullest))
     if not peaks:
-        return found, []
+        return calibration, []
     limits = SHARED["context_bytes"][1], SHARED["fragmentation_frac"][1]
     slack = fit_slack(peaks, (context, limits[0]), (frac, limits[1]))
     values = {
@@ -283,21 +285,23 @@ def _with_memory(found: Calibration, runs: Sequence[MeasuredRun]) -> tuple[Calib
         "shared.fragmentation_frac": min(rounded(slack.fragmentation_frac, DIGITS), limits[1]),
     }
     notes = []
-    if values != {name: rounded(found.value(name), DIGITS) for name in values}:
+    if values != {name: rounded(calibration.value(name), DIGITS) for name in values}:
         notes = [
             f"reference: measured peaks set what lies beside counted tensors to "
             f"{slack.context_bytes / GIB:.2f} GiB and {format_percent(slack.fragmentation_frac)} "
             f"of the activations (before: {context / GIB:.2f} GiB, {format_percent(frac)})"
         ]
-        found = found.with_values(values, "measured")
+        calibration = calibration.with_values(values, "measured")
     if slack.unexplained_bytes > 0:
-        found = found.with_values({HELD: float(round(slack.unexplained_bytes))}, "measured")
+        calibration = calibration.with_values(
+            {HELD: float(round(slack.unexplained_bytes))}, "measured"
+        )
         notes.append(
             f"reference: a run took {slack.unexplained_bytes / GIB:.2f} GiB more than even the "
             "largest slack explains, and every plan is charged for it; check ZeRO, recomputation, "
             "precision and batch of the run"
         )
-    return found, notes
+    return calibration, notes
 
 
 def with_reference(
@@ -329,7 +333,7 @@ def read_reference(reference: Reference, options: SolveOptions) -> list[Measured
     """Return the runs of a reference; `SpecError` with file and line for what is wrong."""
     value = reference if isinstance(reference, ReferenceContent) else None
     document = value.document if value else load_yaml(reference)  # type: ignore[arg-type]  # a path
-    return [_run(document, at, one, options, value) for at, one in runs_of(document)]
+    return [_run(document, path, one, options, value) for path, one in runs_of(document)]
 
 
 def runs_of(document: Document) -> list[tuple[KeyPath, dict[str, Any]]]:
@@ -356,15 +360,15 @@ def file_of_run(file: str, value: str) -> str:
 
 def _run(
     document: Document,
-    at: KeyPath,
+    path: KeyPath,
     data: Mapping[str, Any],
     options: SolveOptions,
-    given: ReferenceContent | None,
+    content: ReferenceContent | None,
 ) -> MeasuredRun:
     """Return one run of the file."""
 
     def wrong(key: str, message: str, fix: str = "", at_key: bool = False) -> SpecError:
-        return SpecError(document.problem((*at, key), message, fix, at_key=at_key))
+        return SpecError(document.problem((*path, key), message, fix, at_key=at_key))
 
     for key in data:
         if key not in _KEYS:
@@ -383,9 +387,9 @@ def _run(
         raise wrong("step_time_s", "a run out of memory has no step time", "drop one of the two")
     if step is not None and not _is_positive(step):
         raise wrong("step_time_s", f"{shown_value(step)} is no time", "seconds of one step: 12.3")
-    model, cluster = _inputs(document, at, data, given)
-    if given and given.check:
-        given.check(model, cluster)
+    model, cluster = _inputs(document, path, data, content)
+    if content and content.check:
+        content.check(model, cluster)
     framework, stack = _software(data, options, wrong)
     layout, model = _layout(data["layout"], model, cluster, framework, stack, wrong)
     peak, kind = _peak(data, wrong)
@@ -393,7 +397,7 @@ def _run(
     if peak is not None and peak > memory_bytes * 1.02:
         message = f"{peak / GIB:.1f} GiB, and the device has {memory_bytes / GIB:.1f} GiB"
         raise wrong("peak_memory", message, "GiB or GB of one device, not of a node")
-    where = document.problem((*at, "step_time_s"), "")
+    where = document.problem((*path, "step_time_s"), "")
     return MeasuredRun(
         model=model,
         cluster=cluster,
@@ -431,49 +435,49 @@ def _is_positive(value: object) -> bool:
 
 
 def _inputs(
-    document: Document, at: KeyPath, data: Mapping[str, Any], given: ReferenceContent | None
+    document: Document, path: KeyPath, data: Mapping[str, Any], content: ReferenceContent | None
 ) -> tuple[ModelInput, ClusterInput]:
     """Return model and cluster of a run, its overrides applied."""
     changes = data.get("set") or {}
     if not isinstance(changes, dict):
         fix = "write `PATH: VALUE` lines, such as `pools.0.nodes: 8`"
-        raise SpecError(document.problem((*at, "set"), f"set is {shown_value(changes)}", fix))
+        raise SpecError(document.problem((*path, "set"), f"set is {shown_value(changes)}", fix))
 
     def source(name: Literal["model", "cluster"]) -> Any:
         value = data[name]
         if not isinstance(value, str | dict):
             fix = "a file, the name of an example, or the file's contents"
-            raise SpecError(document.problem((*at, name), f"is {shown_value(value)}", fix))
+            raise SpecError(document.problem((*path, name), f"is {shown_value(value)}", fix))
         if isinstance(value, dict):
             return value
-        if given is None:
+        if content is None:
             return file_of_run(document.file, value)
-        if value in given.files:
-            return given.files[value]
+        if value in content.files:
+            return content.files[value]
         if value not in example_names(name):
             fix = "the name of an example, what the file holds, or its text in `files`"
             message = f"{shown_value(value)} is no example, and no file is opened"
-            raise SpecError(document.problem((*at, name), message, fix))
+            raise SpecError(document.problem((*path, name), message, fix))
         return example_content(name, value)
 
     pool = str(data.get("pool") or "")
-    overrides = tuple((str(path), value) for path, value in changes.items())
+    overrides = tuple((str(field), value) for field, value in changes.items())
     try:
         model, cluster = read_inputs(source("model"), source("cluster"), overrides, pool)
     except SpecError as error:
         if all(problem.file for problem in error.problems):
             raise
-        here = document.problem((*at, "model"), "").file
+        here = document.problem((*path, "model"), "").file
         raise SpecError(
             [one if one.file else replace(one, file=here) for one in error.problems]
         ) from None
     except PlannerError as error:
-        raise SpecError(document.problem((*at, "model"), error.message, error.hint)) from None
+        raise SpecError(document.problem((*path, "model"), error.message, error.hint)) from None
     names = [one.name for one in cluster.cluster.pools]
     if len(names) > 1:
         message = f"the cluster has {len(names)} pools, and a run used one of them"
         raise SpecError(
-            document.problem((*at, "cluster"), message, f"pool: one of {', '.join(names)}")
+            document.problem((*path, "cluster"), message, f"pool: one of {', '.join(names)}")
         )
     return model, cluster
 
@@ -497,7 +501,7 @@ def _software(data: Mapping[str, Any], options: SolveOptions, wrong: Any) -> tup
 
 
 def _layout(
-    given: Any,
+    written: Any,
     model: ModelInput,
     cluster: ClusterInput,
     framework: str,
@@ -505,13 +509,13 @@ def _layout(
     wrong: Any,
 ) -> tuple[Layout, ModelInput]:
     """Return the layout of a run, from pins or as a result writes it, and its recipe's model."""
-    is_whole = isinstance(given, dict) and "stage_layers" in given
+    is_whole = isinstance(written, dict) and "stage_layers" in written
     try:
         if is_whole:
-            named = {k: v for k, v in given.items() if k != "precision"}
-            pins = {"precision": given["precision"]} if "precision" in given else {}
+            named = {k: v for k, v in written.items() if k != "precision"}
+            pins = {"precision": written["precision"]} if "precision" in written else {}
         else:
-            pins = given
+            pins = written
         values = pins if isinstance(pins, dict) else axis_items([str(pins)], "--pin")
         options = SolveOptions(pins=pin_codes(values), framework=framework, stack=stack)
         model = one_recipe(model, options, "one run has one recipe")

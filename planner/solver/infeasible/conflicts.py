@@ -35,17 +35,17 @@ def _memory_conflict(context: Context) -> tuple[Condition, ...]:
     pins = user_conditions(context, AXES)
     if not any_fits(without(context, pins)):
         return memory
-    kept = list(pins)
+    needed = list(pins)
     for pin in pins:
-        fewer = [p for p in kept if p != pin]
+        fewer = [p for p in needed if p != pin]
         if not any_fits(without(context, [p for p in pins if p not in fewer])):
-            kept = fewer
-    return (*kept, *memory)
+            needed = fewer
+    return (*needed, *memory)
 
 
 def _listed(values: Iterable[str]) -> str:
-    words = list(values)
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
+    texts = list(values)
+    return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} or {texts[-1]}"
 
 
 def _pin_text(context: Context, pin: Condition) -> str:
@@ -81,12 +81,12 @@ def _states_text(context: Context) -> str:
     least = math.ceil(need)
     ways = [f"tp * pp of {least} or more"] if least <= n else []
     ways += ["ZeRO 3 and pp 1"] if fits else []
-    told = f"weights and gradients fit into {usable} GiB"
+    condition = f"weights and gradients fit into {usable} GiB"
     if ways:
-        return f"{told}: {', or '.join(ways)}"
+        return f"{condition}: {', or '.join(ways)}"
     return (
-        f"{told}: that takes tp * pp of {least} or more, and there are {n} devices; ZeRO 3 over "
-        f"all of them takes {sharded} GiB of each"
+        f"{condition}: that takes tp * pp of {least} or more, and there are {n} devices; ZeRO 3"
+        f" over all of them takes {sharded} GiB of each"
     )
 
 

@@ -113,7 +113,7 @@ def find_format(text: str) -> Format | None:
     return next((form for form in FORMATS if form.looks_like(text)), None)
 
 
-def reader_text(data: Mapping[str, Any]) -> str:
+def document_text(data: Mapping[str, Any]) -> str:
     """Return Python data as the text that a reader takes; empty where it is not JSON's."""
     try:
         return json.dumps(data)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Unpack
 
 from costmodels.terms import NETWORK_TERMS
 from planner.documents import LibraryAnswer
@@ -15,20 +15,21 @@ from planner.errors import UsageError
 from planner.option_names import option
 from planner.solver.answer.result import Result
 from planner.solver.answer.result_parts import calibration_json, inputs_json
-from planner.solver.calibration.reference import Reference, reference_name
+from planner.solver.calibration.reference import reference_name
 from planner.solver.execution import Execution, either
+from planner.solver.keywords import RestrictKeywords, request_of_keywords
 from planner.solver.options import SolveCommand, SolveOptions
 from planner.solver.recipes import one_recipe
-from planner.solver.request import Calibrations, SolveRequest, anchored_options
+from planner.solver.request import SolveRequest, anchored_options
 from planner.solver.solve import Extent, solve_inputs
-from planner.solver.sources import Overrides, Source, read_inputs, source_names
+from planner.solver.sources import Source, read_inputs, source_names
 from planner.solver.unsupported import check_options
 from planner.specs.identity import content_id
 from planner.specs.search.axis_values import DEVICES
 from planner.sweeps.points import Point, point_names
 from planner.sweeps.rows import COLUMNS, COMPUTING, FLOAT, INT, Row, RowColumn, solved_row
 from planner.sweeps.scaling.marks import marks
-from planner.sweeps.scaling.sizes import POINTS, CurveSize, Job, Range, sizes_of
+from planner.sweeps.scaling.sizes import POINTS, CurveSize, Job, SizeRange, sizes_of
 from searches.executors.executor import SerialExecutor
 from searches.pricing.shared_work import SharedWork
 
@@ -58,7 +59,7 @@ class Scaling(LibraryAnswer):
     result_id: str
     inputs: Mapping[str, Any]
     calibration: Mapping[str, Any]
-    range: Range
+    range: SizeRange
     rows: tuple[Row, ...]
     """By column: `SCALE_COLUMNS`, then those of a sweep's rows."""
     marks: Mapping[str, Any]
@@ -99,7 +100,7 @@ class Scaling(LibraryAnswer):
         same = ("result_id", "inputs", "calibration", "marks", "stopped")
         return cls(
             **{name: data[name] for name in same},
-            range=Range(data["over"], data["scaling"]),
+            range=SizeRange(data["over"], data["scaling"]),
             rows=tuple(data["rows"]),
             notes=tuple(data["notes"]),
         )
@@ -132,7 +133,7 @@ class SizeRow:
 class ScaleTask:
     """A curve that was read and checked, and not yet computed."""
 
-    range: Range
+    range: SizeRange
     job: Job
     command: SolveCommand
     notes: tuple[str, ...]
@@ -140,7 +141,9 @@ class ScaleTask:
     """0: none."""
 
 
-def scale_task(model: Source, cluster: Source, sizes: Range, request: SolveRequest) -> ScaleTask:
+def scale_task(
+    model: Source, cluster: Source, sizes: SizeRange, request: SolveRequest
+) -> ScaleTask:
     """Return what `scale` computes, errors as there, without any search."""
     read = read_inputs(model, cluster, request.overrides)
     request = request.over(SolveRequest.of_section(read[0].search).without_goals())
@@ -174,29 +177,25 @@ def scale_task(model: Source, cluster: Source, sizes: Range, request: SolveReque
     return ScaleTask(sizes, job, command, notes, request.time_limit_s)
 
 
+class ScaleKeywords(RestrictKeywords, total=False):
+    """Keywords of `planner.scale`: those of its sizes, then those of `planner.solve`."""
+
+    scaling: str
+    over: str
+    least: int
+    most: int
+    points: int
+    pool: str
+    time_limit_s: float
+    stop: Callable[[], bool] | None
+    progress: Callable[[int, int], None] | None
+
+
 def scale(
     model: Source,
     cluster: Source,
     request: SolveRequest | None = None,
-    *,
-    scaling: str = "strong",
-    over: str = "devices",
-    least: int = 0,
-    most: int = 0,
-    points: int = POINTS,
-    pins: Mapping[str, object] | None = None,
-    only: Mapping[str, object] | None = None,
-    at_most: Mapping[str, int] | None = None,
-    framework: str = "",
-    stack: str = "",
-    allow: tuple[str, ...] = (),
-    overrides: Overrides = (),
-    pool: str = "",
-    time_limit_s: float = 0.0,
-    calibration: Calibrations = None,
-    reference: Reference = "",
-    stop: Callable[[], bool] | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    **keywords: Unpack[ScaleKeywords],
 ) -> Scaling:
     """Return the best plan at each size, and where adding devices stops paying.
 
@@ -204,28 +203,23 @@ def scale(
     same kind; `seq_len` and `layers`: on the whole cluster, until nothing fits. `scaling` strong:
     the tokens of a step stay; weak: they grow with the size, from those of the model file on the
     cluster's own devices. `points` is the most numbers of devices. `progress` is told how many
-    sizes are done, of how many. The other arguments are those of `solve`, or one `request` of
+    sizes are done, of how many. The other keywords are those of `solve`, or one `request` of
     them; the best plan of a size is the fastest. Raises `SpecError` for a bad input and
     `UsageError` for a bad option.
     """
     start = time.monotonic()
-    request = request or SolveRequest.of(
-        pins=pins,
-        only=only,
-        at_most=at_most,
-        framework=framework,
-        stack=stack,
-        allow=allow,
-        overrides=overrides,
-        pool=pool,
-        time_limit_s=time_limit_s,
-        calibration=calibration,
-        reference=reference,
+    request = request_of_keywords(ScaleKeywords, request, keywords)
+    sizes = SizeRange(
+        keywords.get("over", "devices"),
+        keywords.get("scaling", "strong"),
+        keywords.get("least", 0),
+        keywords.get("most", 0),
+        keywords.get("points", POINTS),
     )
-    task = scale_task(model, cluster, Range(over, scaling, least, most, points), request)
+    task, stop = scale_task(model, cluster, sizes, request), keywords.get("stop")
     if task.time_limit_s:
         stop = either(stop, lambda: time.monotonic() - start > task.time_limit_s)
-    return curve(task, stop, progress)
+    return curve(task, stop, keywords.get("progress"))
 
 
 def curve(

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from planner.analyze.recommend.devices import MAX_LAYERS, MAX_SEQ_LEN
+from planner.analyze.recommend.questions import MAX_LAYERS, MAX_SEQ_LEN
 from planner.errors import SpecError, UsageError
 from planner.option_names import option
 from planner.solver.options import SolveOptions
@@ -44,7 +44,7 @@ class CurveSize:
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class SizeRange:
     """What is asked: over which axis, how the batch goes with it, from where to where."""
 
     over: str
@@ -141,7 +141,7 @@ def grown(cluster: ClusterInput, n_devices: int) -> ClusterInput:
     return replace(result, notes=cluster.notes)
 
 
-def device_sizes(job: Job, sizes: Range) -> list[CurveSize]:
+def device_sizes(job: Job, sizes: SizeRange) -> list[CurveSize]:
     """Return the sizes of a curve over devices, ascending.
 
     Numbers without a legal layout are left out, and without `--from` those on which nothing fits
@@ -214,7 +214,7 @@ def thinned(sizes: Sequence[CurveSize], points: int, keep: int) -> list[CurveSiz
     return [sizes[i] for i in sorted(chosen)]
 
 
-def job_sizes(job: Job, sizes: Range) -> list[CurveSize]:
+def job_sizes(job: Job, sizes: SizeRange) -> list[CurveSize]:
     """Return the sizes of a curve over `seq_len` or `layers`, ascending, on the whole pool.
 
     Doublings from the first size on to `--to`, or to the first that does not fit, which is in the
@@ -250,7 +250,7 @@ def job_sizes(job: Job, sizes: Range) -> list[CurveSize]:
     return results
 
 
-def _wall(job: Job, sizes: Range, fits: int, fails: int) -> list[CurveSize]:
+def _wall(job: Job, sizes: SizeRange, fits: int, fails: int) -> list[CurveSize]:
     """Return the largest size between two that fits, on a grid of parts of the smaller one."""
     step = max(1, fits // PARTS)
     for value in range(fits + (fails - fits - 1) // step * step, fits, -step):
@@ -260,7 +260,7 @@ def _wall(job: Job, sizes: Range, fits: int, fails: int) -> list[CurveSize]:
     return []
 
 
-def job_size(job: Job, sizes: Range, value: int) -> CurveSize | None:
+def job_size(job: Job, sizes: SizeRange, value: int) -> CurveSize | None:
     """Return one size of `seq_len` or `layers`; None where the model or batch has no such size."""
     fields: dict[str, int] = {"model.layers": value}
     if sizes.over == "seq_len":
@@ -280,10 +280,10 @@ def job_size(job: Job, sizes: Range, value: int) -> CurveSize | None:
         return None
 
 
-Sizes = Callable[[Job, Range], list[CurveSize]]
+Sizes = Callable[[Job, SizeRange], list[CurveSize]]
 
 
-def sizes_of(job: Job, sizes: Range) -> list[CurveSize]:
+def sizes_of(job: Job, sizes: SizeRange) -> list[CurveSize]:
     """Return the sizes of the curve that is asked for."""
     chosen: Sizes = device_sizes if sizes.over == "devices" else job_sizes
     return chosen(job, sizes)

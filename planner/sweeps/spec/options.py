@@ -9,7 +9,7 @@ from planner.specs.yaml.document import Document, parse_yaml
 from planner.units import shown_value
 
 
-def with_options(document: Document, more: Mapping[str, Any]) -> Document:
+def with_command_options(document: Document, more: Mapping[str, Any]) -> Document:
     """Return a sweep with what options say in the place of what the file says."""
     data, overrides = dict(document.data), dict(document.overrides)
     for key, option_value in more.items():

@@ -19,7 +19,7 @@ from planner.specs.examples import example_names, example_sweeps
 from planner.specs.schema import SearchSpec
 from planner.specs.search.section import section_faults
 from planner.specs.yaml.document import Document, KeyPath, load_yaml, parse_yaml
-from planner.sweeps.axes import Axis
+from planner.sweeps.axes import SweepAxis
 from planner.sweeps.changes import Change
 from planner.sweeps.designs import Values, check_size, grid_size
 from planner.sweeps.fields import WHOLE_FILES, field_at
@@ -27,9 +27,9 @@ from planner.sweeps.spec.axes import check_part, read_axes
 from planner.sweeps.spec.faults import Faults
 from planner.sweeps.spec.files import read_family, read_files
 from planner.sweeps.spec.formulas import read_constraints, read_derived
-from planner.sweeps.spec.options import with_options
+from planner.sweeps.spec.options import with_command_options
+from planner.sweeps.spec.point_faults import check_points
 from planner.sweeps.spec.schema import SweepFile
-from planner.sweeps.spec.trial import try_sweep
 from planner.sweeps.sweep import Sweep, search_options
 from planner.units import shown_value
 
@@ -65,7 +65,7 @@ def _sweep_document(
         path = packaged[name]
     document = _expect_sections(load_yaml(path))
     if more:
-        document = with_options(document, more)
+        document = with_command_options(document, more)
     return document, Path(os.fspath(path)).parent
 
 
@@ -119,7 +119,7 @@ def _options_document(
     model: object, cluster: object, vary: Sequence[str], more: Mapping[str, Any] | None
 ) -> Document:
     data: dict[str, Any] = {"model": model, "cluster": cluster}
-    return with_options(Document(data), {**(more or {}), "vary": vary})
+    return with_command_options(Document(data), {**(more or {}), "vary": vary})
 
 
 def sweep_content(files: Sequence[str], more: Mapping[str, Any]) -> dict[str, Any]:
@@ -206,7 +206,7 @@ class _Reader:
             stack=spec.stack,
             notes=tuple(spec.notes),
         )
-        try_sweep(sweep, self.faults)
+        check_points(sweep, self.faults)
         return replace(sweep, sweep_id=_sweep_id(sweep))
 
     def _expect(self) -> None:
@@ -218,7 +218,7 @@ class _Reader:
                 fix += option("vary", "PATH=VALUES")
                 raise self.faults.say((), message, fix)
 
-    def _fixed(self, spec: SweepFile, axes: Sequence[Axis]) -> tuple[Change, ...]:
+    def _fixed(self, spec: SweepFile, axes: Sequence[SweepAxis]) -> tuple[Change, ...]:
         varied = {path for axis in axes for path in axis.paths} if spec.points is None else set()
         for path, value in spec.set.items():
             place: KeyPath = ("set", path)
@@ -239,7 +239,7 @@ class _Reader:
             for path, value in spec.set.items()
         )
 
-    def _design(self, spec: SweepFile, axes: Sequence[Axis]) -> str:
+    def _design(self, spec: SweepFile, axes: Sequence[SweepAxis]) -> str:
         default = "list" if spec.points is not None else "grid"
         if spec.design is None and spec.points is None and spec.samples is not None:
             default = "latin"
@@ -271,7 +271,7 @@ class _Reader:
         return design
 
     def _size(
-        self, spec: SweepFile, design: str, axes: Sequence[Axis], listed: Sequence[Values]
+        self, spec: SweepFile, design: str, axes: Sequence[SweepAxis], listed: Sequence[Values]
     ) -> int:
         n_points = {"latin": spec.samples or 0, "list": len(listed)}.get(design, grid_size(axes))
         try:

@@ -26,7 +26,7 @@ class WalkAnswer(answers.AnswerBody):
 
 
 def _walk(request: WalkBody, running: RunningCall) -> Data:
-    from planner.analyze.recommend.devices import recommend
+    from planner.analyze.recommend.questions import recommend
     from planner.render.answers.recommendation import conclusion, walk_end
 
     settings = running.settings

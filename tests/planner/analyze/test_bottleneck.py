@@ -15,7 +15,7 @@ from planner.analyze.bottleneck import MEMORY, PARTS, binding_part, is_wall, lar
 from planner.analyze.bottleneck_levers import Bound, Lever, bound_of, state_of
 from planner.analyze.elasticities import RATES, TIMES, MoreMemory, elasticities
 from planner.analyze.explain import explain
-from planner.analyze.recommend.devices import with_bandwidth
+from planner.analyze.recommend.questions import with_bandwidth
 from planner.render.answers.bottleneck import (
     bottleneck_headline,
     bottleneck_parts,

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from planner.analyze.check import Report, check
+from planner.analyze.check.check import check
+from planner.analyze.check.report import Report
 from planner.errors import PlannerError, SpecError, UsageError
 from planner.render.document import text_of
 from planner.solver.solve import evaluate, solve
@@ -36,7 +37,7 @@ def standing() -> None:
 def _quick(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave that search out where a test does not look at what it finds."""
     if "standing" not in request.fixturenames:
-        monkeypatch.setattr("planner.analyze.check.standing_of", lambda *_: None)
+        monkeypatch.setattr("planner.analyze.check.check.standing_of", lambda *_: None)
 
 
 @pytest.fixture

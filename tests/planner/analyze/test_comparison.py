@@ -9,7 +9,7 @@ import pytest
 import planner
 from costmodels.breakdown import break_down
 from planner.analyze.comparison import Opened, compare
-from planner.analyze.recommend.devices import with_bandwidth
+from planner.analyze.recommend.questions import with_bandwidth
 from planner.cli.commands.inspection import run_diff
 from planner.render.document import text_of
 from planner.solver.answer.result import Result

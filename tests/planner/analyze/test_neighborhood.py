@@ -9,7 +9,7 @@ from costmodels.problem import Problem
 from costmodels.schedule.stages import stage_layers
 from costmodels.shapes import ModelShape, TrainingJob
 from costmodels.stacks import STACKS
-from planner.analyze.neighborhood import AXES, axis_value, derived, neighbours
+from planner.analyze.neighborhood import AXES, derived, layout_value, neighbours
 from planner.specs.loader import cluster_from_dict
 from searches.frameworks.table import refusals
 from searches.options import SearchOptions
@@ -75,7 +75,7 @@ def test_neighbours_keep_the_job_and_the_rules(shape: ModelShape, start: Layout)
         assert 1 <= len(changed) <= 2
         assert all(old != new or len(changed) == 2 for _, old, new in near.changes)
         for axis, old, new in near.changes:
-            assert (axis_value(start, axis), axis_value(x, axis)) == (old, new)
+            assert (layout_value(start, axis), layout_value(x, axis)) == (old, new)
     assert len({near.layout for near in found}) == len(found)
     assert [near.step_s for near in found] == sorted(near.step_s for near in found)
 

@@ -16,7 +16,7 @@ from costmodels.parameters import total_params
 from costmodels.shape_terms import shape_terms
 from costmodels.step import join, peak_bytes
 from planner.analyze.recommend.answer import Recommendation
-from planner.analyze.recommend.devices import (
+from planner.analyze.recommend.questions import (
     BANDWIDTH_STEP,
     BANDWIDTH_STEPS,
     FAMILIES,

@@ -22,6 +22,7 @@ from planner.analyze.replan.replan import (
 from planner.errors import UsageError
 from planner.render.document import text_of
 from planner.solver.answer.result_store import plan_of_result, read_options
+from planner.solver.execution import Execution
 from planner.solver.options import SolveOptions
 from planner.specs.loader import cluster_from_dict
 from searches.executors.executor import SerialExecutor
@@ -49,7 +50,7 @@ def changed(
     # A small space: only the old degrees, so that the search takes no time.
     narrow = {axis: frozenset({v}) for axis, v in (("tp", 8), ("pp", 1), ("cp", 1), ("mbs", 1))}
     options = replace(options, only=narrow)
-    return replan(opened, options, executor=SerialExecutor(), **asked)
+    return replan(opened, options, Execution(SerialExecutor()), **asked)
 
 
 @pytest.fixture(scope="module")

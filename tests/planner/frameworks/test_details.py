@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from planner.analyze.check import check
+from planner.analyze.check.check import check
 from planner.analyze.plan_files import header_lines
 from planner.errors import SpecError
 from planner.frameworks.emit import emit_plan
@@ -48,7 +48,7 @@ OTHERS = {"deepseek-v2-lite": {"ep": 8, "zero": 3}}
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("planner.analyze.check.standing_of", lambda *_: None)
+    monkeypatch.setattr("planner.analyze.check.check.standing_of", lambda *_: None)
 
 
 def of(name: str) -> DetailsSpec:

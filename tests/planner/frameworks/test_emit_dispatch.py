@@ -8,7 +8,7 @@ import pytest
 from costmodels.examples import LLAMA3_8B, MIXTRAL_8X7B
 from costmodels.shapes import ModelShape
 from hardware.parts import Pool
-from planner.analyze.check import check
+from planner.analyze.check.check import check
 from planner.frameworks.emit import emit_plan
 from planner.frameworks.emit_request import EmitRequest
 from planner.frameworks.megatron.flags import parse_flags
@@ -106,7 +106,7 @@ def test_what_cannot_be_asked_for(target, where, shape, changes, reason):
 
 
 def test_the_script_is_read_back_as_priced(tmp_path, monkeypatch):
-    monkeypatch.setattr("planner.analyze.check.standing_of", lambda *_: None)
+    monkeypatch.setattr("planner.analyze.check.check.standing_of", lambda *_: None)
     cluster = {"pools": [{"accelerator": "h100", "nodes": 8}]}
     where = cluster_from_dict(cluster).cluster.pools[0]
     steps = {}

@@ -14,7 +14,7 @@ from planner.frameworks.emit_request import EmitRequest
 from planner.frameworks.torchtitan.emitter import torchtitan_files
 from planner.frameworks.torchtitan.fields import even_stages
 from planner.frameworks.torchtitan.model import model_family
-from planner.frameworks.torchtitan.toml import FLAVORS, registered
+from planner.frameworks.torchtitan.toml import FLAVORS, registered_model
 from tests.planner.emitting import HEADER, JOB, constants_of, golden, keywords_of, layout, pool
 
 QWEN3_30B = replace(
@@ -309,10 +309,10 @@ def test_why_there_is_no_job_file(changes: dict[str, Any], reason: str) -> None:
 def test_flavors_are_told_apart_and_found() -> None:
     for key, sizes in FLAVORS.items():
         fields = {"ffn": 1024} | {k: v for k, v in sizes.items() if k != "ffn" or v}
-        assert registered(replace(LLAMA3_8B, name="any", **fields)) == key  # type: ignore[arg-type]
-    assert registered(replace(DEEPSEEK_V3, mtp_layers=0)) == ("deepseek_v3", "671B")
-    assert registered(DEEPSEEK_V3) is None
-    assert registered(replace(LLAMA3_8B, gated=False)) is None
+        assert registered_model(replace(LLAMA3_8B, name="any", **fields)) == key  # type: ignore[arg-type]
+    assert registered_model(replace(DEEPSEEK_V3, mtp_layers=0)) == ("deepseek_v3", "671B")
+    assert registered_model(DEEPSEEK_V3) is None
+    assert registered_model(replace(LLAMA3_8B, gated=False)) is None
 
 
 def test_models_small_enough_for_a_cpu_have_a_job_file_too() -> None:

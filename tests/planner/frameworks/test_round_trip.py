@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from costmodels.schedule.stages import SPLITS
-from planner.analyze.check import check
+from planner.analyze.check.check import check
 from planner.analyze.plan_files import header_lines
 from planner.errors import SpecError
 from planner.frameworks.emit import emit_plan
@@ -25,7 +25,7 @@ Case = tuple[str, str, dict[str, Any]]
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("planner.analyze.check.standing_of", lambda *_: None)
+    monkeypatch.setattr("planner.analyze.check.check.standing_of", lambda *_: None)
 
 
 def priced(

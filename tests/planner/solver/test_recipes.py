@@ -11,7 +11,7 @@ import planner
 from costmodels.precision import PRECISIONS
 from planner.analyze.comparison import compare
 from planner.analyze.neighborhood import single_changes
-from planner.analyze.recommend.devices import recommend
+from planner.analyze.recommend.questions import recommend
 from planner.errors import SearchError, SpecError, UsageError
 from planner.render.answers.plan_table import plans_csv
 from planner.render.document import text_of

@@ -8,7 +8,7 @@ import pytest
 
 import planner
 from costmodels.plans import Layout
-from planner.analyze.check import check
+from planner.analyze.check.check import check
 from planner.analyze.comparison import compare
 from planner.analyze.explain import explain
 from planner.analyze.neighborhood import single_changes

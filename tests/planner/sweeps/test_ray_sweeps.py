@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 import planner
-from planner.sweeps.run import SweepProgress, run_sweep
+from planner.sweeps import run as running
+from planner.sweeps.run import SweepExecution, SweepProgress, SweepRun
 from planner.sweeps.spec.spec import sweep_from_dict
 from tests.planner.sweeps.fakes import FakeSweep
 
@@ -30,6 +31,10 @@ pytestmark = [
     pytest.mark.ray,
     pytest.mark.filterwarnings("default"),  # Ray's own: unclosed files and sockets at shutdown
 ]
+
+
+def run_sweep(sweep: FakeSweep, out: Path, **options: Any) -> SweepRun:
+    return running.run_sweep(sweep, out, SweepExecution(**options))
 
 
 @pytest.fixture

@@ -16,7 +16,14 @@ from planner.errors import SearchError, SweepFileError, UsageError
 from planner.sweeps import run as running
 from planner.sweeps import storage
 from planner.sweeps.reader import read_sweep
-from planner.sweeps.run import SweepProgress, SweepRun, Twins, chunks_of, solver_of_worker
+from planner.sweeps.run import (
+    SweepExecution,
+    SweepProgress,
+    SweepRun,
+    Twins,
+    chunks_of,
+    solver_of_worker,
+)
 from planner.sweeps.storage import header_path, partial_path
 from searches.executors.executor import ExecutorError
 from tests.planner.sweeps.fakes import FakeSweep
@@ -24,8 +31,9 @@ from tests.planner.sweeps.fakes import FakeSweep
 N = 12
 
 
-def run_sweep(sweep: Any, out: Path, **options: Any) -> SweepRun:
-    return running.run_sweep(sweep, out, **{"executor": "serial", **options})
+def run_sweep(sweep: Any, out: Path, form: str = "", **options: Any) -> SweepRun:
+    execution = SweepExecution(**{"executor": "serial", **options})
+    return running.run_sweep(sweep, out, execution, form=form)
 
 
 @pytest.fixture

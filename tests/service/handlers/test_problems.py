@@ -250,7 +250,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 LIBRARY = Path(planner.__file__).parent
 HERE_ALONE = (
     "frameworks/launchers/hosts.py",
-    "analyze/recommend/devices.py",
+    "analyze/recommend/questions.py",
     "analyze/trace/chrome_trace.py",
     "analyze/trace/comparison.py",
     "analyze/trace/summary.py",

@@ -65,18 +65,18 @@ class Config:
         names = self.rules.keys.get(name, KEYS[name])
         section = {key: value for key, value in self._values(names) if value is not _ABSENT}
         values = [key for key in names if key in section]
-        told = [key for key in values if section[key] is not None]
-        for key in told[1:]:
-            if section[key] != section[told[0]]:
+        present = [key for key in values if section[key] is not None]
+        for key in present[1:]:
+            if section[key] != section[present[0]]:
                 message = (
-                    f"is {shown_value(section[key])}, and {told[0]} is "
-                    f"{shown_value(section[told[0]])}:"
+                    f"is {shown_value(section[key])}, and {present[0]} is "
+                    f"{shown_value(section[present[0]])}:"
                     " they mean the same"
                 )
                 path = (*self.path, *key.split("."))
                 raise SpecError(self.problem(path, message, "keep the right one"))
         if values:
-            key = (told or values)[0]
+            key = (present or values)[0]
             path = (*self.path, *key.split("."))
             return Found(section[key], path_text(path), path)
         missing = f": no {names[0]} in the file" if names else ""
@@ -154,24 +154,24 @@ def open_config(document: Document, as_type: str = "") -> Config:
     inner = next((name for name in TEXT_SECTIONS if isinstance(data.get(name), Mapping)), None)
     path: KeyPath = (inner,) if inner else ()
     section = data[inner] if inner else data
-    stated = section.get("model_type", data.get("model_type"))
-    if stated is not None and not isinstance(stated, str):
-        message = f"expected a name, got {shown_value(stated)}"
+    type_name = section.get("model_type", data.get("model_type"))
+    if type_name is not None and not isinstance(type_name, str):
+        message = f"expected a name, got {shown_value(type_name)}"
         raise SpecError(document.problem((*path, "model_type"), message))
     if as_type and as_type not in TYPES:
-        known = ", ".join(close_names(as_type, TYPES) or TYPES)
-        raise SpecError(InputProblem(f"--as: no type {as_type!r}", f"one of {known}"))
+        choices = ", ".join(close_names(as_type, TYPES) or TYPES)
+        raise SpecError(InputProblem(f"--as: no type {as_type!r}", f"one of {choices}"))
     if as_type:
         nothing: Mapping[str, object] = dict.fromkeys(SIZES)
         name, others, borrowed = as_type, nothing, True
     else:
-        name, others, borrowed = _type(document, path, section, stated)
-    rules, notes = TYPES[name], _notes(data, stated, name)
+        name, others, borrowed = _type(document, path, section, type_name)
+    rules, notes = TYPES[name], _notes(data, type_name, name)
     defaults = {**rules.defaults, **others}
     return Config(document, path, name, rules, defaults, notes, borrowed)
 
 
-def _notes(data: Mapping[str, Any], stated: str | None, name: str) -> tuple[str, ...]:
+def _notes(data: Mapping[str, Any], type_name: str | None, name: str) -> tuple[str, ...]:
     """Return what is left out of the file, and that it is read as another type than it says."""
     notes = []
     if towers := [key for key in _OTHER_TOWERS if data.get(key)]:
@@ -179,14 +179,14 @@ def _notes(data: Mapping[str, Any], stated: str | None, name: str) -> tuple[str,
             f"{' and '.join(towers)} left out: this is the language model alone, without the"
             " time and the memory of the other towers"
         )
-    if stated and name not in (stated, f"{stated}_text"):
+    if type_name and name not in (type_name, f"{type_name}_text"):
         code = ", without the code that auto_map names" if "auto_map" in data else ""
-        notes.append(f"model_type {stated} is read as {name}{code}")
+        notes.append(f"model_type {type_name} is read as {name}{code}")
     return tuple(notes)
 
 
 def _type(
-    document: Document, path: KeyPath, section: Mapping[str, Any], stated: str | None
+    document: Document, path: KeyPath, section: Mapping[str, Any], type_name: str | None
 ) -> tuple[str, Mapping[str, object], bool]:
     """Return the type to read a file as, the defaults in which it differs, and if it is borrowed.
 
@@ -194,25 +194,25 @@ def _type(
     """
     where = (*path, "model_type")
     _refuse_by_key(document, path, section)
-    if stated is not None and stated in TYPES:
-        return stated, {}, False
-    if stated is not None and stated in ALIASES:
-        return *ALIASES[stated], False
-    if stated is not None and stated.lower() in REFUSED:
-        message = f"model_type {stated}: {REFUSED[stated.lower()]}, which is not priced"
+    if type_name is not None and type_name in TYPES:
+        return type_name, {}, False
+    if type_name is not None and type_name in ALIASES:
+        return *ALIASES[type_name], False
+    if type_name is not None and type_name.lower() in REFUSED:
+        message = f"model_type {type_name}: {REFUSED[type_name.lower()]}, which is not priced"
         raise SpecError(document.problem(where, message, _NO_OTHER))
     by_class = {name.replace("_", ""): name for name in TYPES}
-    for given in (section.get("architectures"), document.data.get("architectures")):
-        for architecture in given if isinstance(given, list) else ():
+    for architectures in (section.get("architectures"), document.data.get("architectures")):
+        for architecture in architectures if isinstance(architectures, list) else ():
             plain = re.sub(r"(For\w+|LMHeadModel|Model)$", "", str(architecture)).lower()
             if plain in by_class:
                 return by_class[plain], dict.fromkeys(SIZES), True
-    if stated is None and not has_sizes(section):
+    if type_name is None and not has_sizes(section):
         message = "none of the keys that say a model's size, such as model_type and hidden_size"
         raise SpecError(document.problem((), message, "is it the config.json of the model?"))
-    close = close_names(stated, TYPES, 2) if stated else []
+    close = close_names(type_name, TYPES, 2) if type_name else []
     fix = f"did you mean {' or '.join(close)}? " if close else ""
-    message = f"unknown model_type {stated}" if stated else "model_type is missing"
+    message = f"unknown model_type {type_name}" if type_name else "model_type is missing"
     raise UnknownTypeError(document.problem(where, message, fix))
 
 

@@ -156,7 +156,7 @@ class Detail:
 
     name: str
     value: bool | float | int | str
-    found: Found
+    source: Found
 
 
 def details_of(config: Config, model: Mapping[str, Any], local: list[bool]) -> Iterator[Detail]:
@@ -252,9 +252,9 @@ def _rotary(config: Config, model: Mapping[str, Any]) -> Iterator[Detail]:
     every = config.section.get("no_rope_layer_interval", 4)
     if config.name in ("smollm3", "llama4_text") and type(every) is int and every > 0:
         text = "no_rope_layer_interval"
-        stated = text in config.section
-        found = Found(every, text if stated else f"default of {config.name}: no {text}", None)
-        yield Detail("no_rope_every", every, found)
+        in_file = text in config.section
+        interval = Found(every, text if in_file else f"default of {config.name}: no {text}", None)
+        yield Detail("no_rope_every", every, interval)
     yield from _scaling(config)
 
 
@@ -295,15 +295,17 @@ def _value_of(
 def _activation(config: Config, model: Mapping[str, Any]) -> Iterator[Detail]:
     """Yield the activation where it is none of the usual ones."""
     usual = "silu" if model["gated"] else "gelu"
-    found = Found(_TYPE_ACTIVATIONS.get(config.name, usual), f"as in every {config.name}", None)
+    activation = Found(
+        _TYPE_ACTIVATIONS.get(config.name, usual), f"as in every {config.name}", None
+    )
     if config.name not in _OWN_ACTIVATION:
         for key in _ACTIVATION_KEYS:
             word = config.section.get(key)
             if isinstance(word, str) and word in _ACTIVATIONS:
-                found = Found(_ACTIVATIONS[word], key, (*config.path, key))
+                activation = Found(_ACTIVATIONS[word], key, (*config.path, key))
                 break
-    if found.value != usual:
-        yield Detail("activation", found.value, found)
+    if activation.value != usual:
+        yield Detail("activation", activation.value, activation)
 
 
 def full_attention_every(local: list[bool]) -> int | None:
@@ -338,10 +340,10 @@ def _router(config: Config, model: Mapping[str, Any], every: Found) -> Iterator[
         yield Detail("router_scores", "sigmoid" if name in _SIGMOID else "softmax", every)
     norm = section.get("norm_topk_prob", _NORM_TOPK.get(name))
     if isinstance(norm, bool) and model["moe"]["topk"] > 1:
-        stated = "norm_topk_prob" in section
-        text = "norm_topk_prob" if stated else every.text
-        at = (*config.path, text) if stated else None
-        yield Detail("router_norm_topk", norm, Found(norm, text, at))
+        in_file = "norm_topk_prob" in section
+        text = "norm_topk_prob" if in_file else every.text
+        norm_path = (*config.path, text) if in_file else None
+        yield Detail("router_norm_topk", norm, Found(norm, text, norm_path))
     for detail in _number(config, "router_scale", None):
         if detail.value != 1:
             yield detail

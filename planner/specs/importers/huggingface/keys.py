@@ -156,8 +156,8 @@ def key_refusals(config: Config) -> list[InputProblem]:
         if why := _why_not(config, name, value):
             path: KeyPath = (*config.path, *name.split("."))
             message = f"{shown_value(value)}: {why}"
-            known = name in _ALL_NAMES or _meaning(name) in _LARGE
-            fix = "" if results else _FIX if known else _STRAY_FIX
+            has_size = name in _ALL_NAMES or _meaning(name) in _LARGE
+            fix = "" if results else _FIX if has_size else _STRAY_FIX
             results.append(config.document.problem(path, message, fix))
     return results
 
@@ -168,11 +168,11 @@ _STRAY_FIX = "if it changes neither layers nor sizes, take it out of a copy; els
 
 def passed_over(config: Config) -> list[str]:
     """Return the keys that nobody knows and that by name and value can change no size."""
-    known = _read_names(config) | HARMLESS_NAMES
+    names = _read_names(config) | HARMLESS_NAMES
     return [
         name
         for name, value in _flat(config)
-        if name not in known
+        if name not in names
         and name not in (_ALL_NAMES | _SWITCHES.keys() | _WORDS.keys())
         and name not in (*config.rules.ignored, "rotary_dim", "rope_dim", "expansion_ratio")
         and value not in (*_NOTHING, False)
@@ -236,10 +236,10 @@ def _why_not(config: Config, name: str, value: Any) -> str:
         on = "has" if meant else "has no"
         return f"a {config.name} {on} {_SWITCH_MEANINGS.get(name, _meaning(name))}"
     if name in _WORDS:
-        told = _WORDS[name](config)
-        if value is None or str(value).lower().replace("-", "_") in told:
+        meanings = _WORDS[name](config)
+        if value is None or str(value).lower().replace("-", "_") in meanings:
             return ""
-        return f"a {config.name} has {told[0]}"
+        return f"a {config.name} has {meanings[0]}"
     if name in ("rotary_dim", "rope_dim") and config.rules.positions == "rope":
         return ""
     if (
@@ -352,8 +352,8 @@ _ONES = (
 """Keys of which one means that nothing is divided or repeated."""
 
 
-def _bias(at: int) -> Any:
-    return lambda config: bool(config.switch(config.rules.biases[at]).value)
+def _bias(index: int) -> Any:
+    return lambda config: bool(config.switch(config.rules.biases[index]).value)
 
 
 def _any_bias(config: Config) -> bool:

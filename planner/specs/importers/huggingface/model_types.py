@@ -13,6 +13,7 @@ from planner.specs.importers.huggingface.rules import (
     POST_NORMS,
     QKV_O,
     ModelType,
+    Sizes,
     Switch,
     sizes,
 )
@@ -32,32 +33,31 @@ _ALTERNATING = [[["global", "local"], 12]]
 
 TYPES: Mapping[str, ModelType] = {
     "llama": ModelType(
-        defaults=sizes(32000, 4096, 11008, 32, 32, None, 2048),
+        defaults=sizes(Sizes(32000, 4096, 11008, 32, 32, None, 2048)),
         biases=("attention_bias", "attention_bias", "mlp_bias"),
     ),
     "mistral": ModelType(
-        defaults=sizes(32000, 4096, 14336, 32, 32, 8, 131072, window=4096),
+        defaults=sizes(Sizes(32000, 4096, 14336, 32, 32, 8, 131072), window=4096),
     ),
     "mixtral": ModelType(
-        defaults=sizes(32000, 4096, None, 32, 32, 8, 131072, moe_ffn=14336, experts=8, topk=2),
+        defaults=sizes(
+            Sizes(32000, 4096, None, 32, 32, 8, 131072), moe_ffn=14336, experts=8, topk=2
+        ),
         keys=EXPERT_WIDTH_ONLY,
         experts=True,
     ),
     "qwen2": ModelType(
         defaults=sizes(
-            151936, 4096, 22016, 32, 32, 32, 32768, window=4096, window_on=False, window_from=28
+            Sizes(151936, 4096, 22016, 32, 32, 32, 32768),
+            window=4096,
+            window_on=False,
+            window_from=28,
         ),
         biases=_QKV_ONLY,
     ),
     "qwen2_moe": ModelType(
         defaults=sizes(
-            151936,
-            2048,
-            5632,
-            24,
-            16,
-            16,
-            32768,
+            Sizes(151936, 2048, 5632, 24, 16, 16, 32768),
             moe_ffn=1408,
             experts=60,
             topk=4,
@@ -76,13 +76,7 @@ TYPES: Mapping[str, ModelType] = {
     ),
     "qwen3": ModelType(
         defaults=sizes(
-            151936,
-            4096,
-            22016,
-            32,
-            32,
-            32,
-            32768,
+            Sizes(151936, 4096, 22016, 32, 32, 32, 32768),
             head_dim=128,
             window=4096,
             window_on=False,
@@ -93,13 +87,7 @@ TYPES: Mapping[str, ModelType] = {
     ),
     "qwen3_moe": ModelType(
         defaults=sizes(
-            151936,
-            2048,
-            6144,
-            24,
-            32,
-            4,
-            32768,
+            Sizes(151936, 2048, 6144, 24, 32, 4, 32768),
             moe_ffn=768,
             experts=128,
             topk=8,
@@ -115,13 +103,7 @@ TYPES: Mapping[str, ModelType] = {
     ),
     "deepseek_v2": ModelType(
         defaults=sizes(
-            102400,
-            4096,
-            11008,
-            32,
-            32,
-            None,
-            2048,
+            Sizes(102400, 4096, 11008, 32, 32, None, 2048),
             moe_ffn=1407,
             experts=64,
             shared_experts=2,
@@ -139,13 +121,7 @@ TYPES: Mapping[str, ModelType] = {
     ),
     "deepseek_v3": ModelType(
         defaults=sizes(
-            129280,
-            7168,
-            18432,
-            61,
-            128,
-            128,
-            4096,
+            Sizes(129280, 7168, 18432, 61, 128, 128, 4096),
             moe_ffn=2048,
             experts=256,
             topk=8,
@@ -164,7 +140,7 @@ TYPES: Mapping[str, ModelType] = {
         latent=True,
     ),
     "gpt2": ModelType(
-        defaults=sizes(50257, 768, None, 12, 12, None, 1024, tied=True),
+        defaults=sizes(Sizes(50257, 768, None, 12, 12, None, 1024), tied=True),
         keys=_GPT2_KEYS,
         gated=False,
         norm="layernorm",
@@ -173,7 +149,7 @@ TYPES: Mapping[str, ModelType] = {
         dropout=0.1,
     ),
     "gpt_bigcode": ModelType(
-        defaults=sizes(50257, 768, None, 12, 12, None, 1024, tied=True, multi_query=True),
+        defaults=sizes(Sizes(50257, 768, None, 12, 12, None, 1024), tied=True, multi_query=True),
         keys=_GPT2_KEYS,
         gated=False,
         norm="layernorm",
@@ -182,7 +158,7 @@ TYPES: Mapping[str, ModelType] = {
         dropout=0.1,
     ),
     "gptj": ModelType(
-        defaults=sizes(50400, 4096, None, 28, 16, None, 2048),
+        defaults=sizes(Sizes(50400, 4096, None, 28, 16, None, 2048)),
         keys=_GPT2_KEYS,
         gated=False,
         norm="layernorm",
@@ -192,13 +168,7 @@ TYPES: Mapping[str, ModelType] = {
     ),
     "gpt_neo": ModelType(
         defaults=sizes(
-            50257,
-            2048,
-            None,
-            24,
-            16,
-            None,
-            2048,
+            Sizes(50257, 2048, None, 24, 16, None, 2048),
             tied=True,
             window=256,
             attention_types=_ALTERNATING,
@@ -217,7 +187,9 @@ TYPES: Mapping[str, ModelType] = {
         biases=(False, True, True),
     ),
     "gpt_neox": ModelType(
-        defaults=sizes(50432, 6144, 24576, 44, 64, None, 2048, attention_bias=True, parallel=True),
+        defaults=sizes(
+            Sizes(50432, 6144, 24576, 44, 64, None, 2048), attention_bias=True, parallel=True
+        ),
         keys={"kv_heads": (), "head_dim": ()},
         gated=False,
         norm="layernorm",
@@ -226,13 +198,7 @@ TYPES: Mapping[str, ModelType] = {
     ),
     "falcon": ModelType(
         defaults=sizes(
-            65024,
-            4544,
-            None,
-            32,
-            71,
-            None,
-            2048,
+            Sizes(65024, 4544, None, 32, 71, None, 2048),
             tied=True,
             multi_query=True,
             new_decoder=False,
@@ -256,7 +222,7 @@ TYPES: Mapping[str, ModelType] = {
         parallel="parallel",
     ),
     "opt": ModelType(
-        defaults=sizes(50272, 768, 3072, 12, 12, None, 2048, tied=True, mlp_bias=True),
+        defaults=sizes(Sizes(50272, 768, 3072, 12, 12, None, 2048), tied=True, mlp_bias=True),
         keys={
             "kv_heads": (),
             "head_dim": (),
@@ -270,7 +236,7 @@ TYPES: Mapping[str, ModelType] = {
         dropout=0.1,
     ),
     "bloom": ModelType(
-        defaults=sizes(250880, 64, None, 2, 8, None, 2048, tied=True, alibi=True),
+        defaults=sizes(Sizes(250880, 64, None, 2, 8, None, 2048), tied=True, alibi=True),
         keys={
             "layers": ("n_layer", "num_hidden_layers"),
             "hidden": ("hidden_size", "n_embed"),
@@ -288,13 +254,7 @@ TYPES: Mapping[str, ModelType] = {
     ),
     "gpt_oss": ModelType(
         defaults=sizes(
-            201088,
-            2880,
-            None,
-            36,
-            64,
-            8,
-            131072,
+            Sizes(201088, 2880, None, 36, 64, 8, 131072),
             head_dim=64,
             moe_ffn=2880,
             experts=128,
@@ -310,13 +270,7 @@ TYPES: Mapping[str, ModelType] = {
     ),
     "llama4_text": ModelType(
         defaults=sizes(
-            202048,
-            5120,
-            16384,
-            48,
-            40,
-            8,
-            131072,
+            Sizes(202048, 5120, 16384, 48, 40, 8, 131072),
             head_dim=128,
             moe_ffn=8192,
             shared_ffn=8192,
@@ -339,18 +293,12 @@ TYPES: Mapping[str, ModelType] = {
         qk_norm="qk_norm",
     ),
     "gemma": ModelType(
-        defaults=sizes(256000, 3072, 24576, 28, 16, 16, 8192, tied=True, head_dim=256),
+        defaults=sizes(Sizes(256000, 3072, 24576, 28, 16, 16, 8192), tied=True, head_dim=256),
         biases=QKV_O,
     ),
     "gemma2": ModelType(
         defaults=sizes(
-            256000,
-            2304,
-            9216,
-            26,
-            8,
-            4,
-            8192,
+            Sizes(256000, 2304, 9216, 26, 8, 4, 8192),
             tied=True,
             head_dim=256,
             window=4096,
@@ -362,13 +310,7 @@ TYPES: Mapping[str, ModelType] = {
     ),
     "gemma3_text": ModelType(
         defaults=sizes(
-            262208,
-            2304,
-            9216,
-            26,
-            8,
-            4,
-            131072,
+            Sizes(262208, 2304, 9216, 26, 8, 4, 131072),
             tied=True,
             head_dim=256,
             window=4096,
@@ -379,7 +321,7 @@ TYPES: Mapping[str, ModelType] = {
         extra=(POST_NORMS,),
     ),
     "phi": ModelType(
-        defaults=sizes(51200, 2048, 8192, 24, 32, None, 2048, qk_norm=False),
+        defaults=sizes(Sizes(51200, 2048, 8192, 24, 32, None, 2048), qk_norm=False),
         keys={"head_dim": ()},
         gated=False,
         norm="layernorm",
@@ -389,10 +331,12 @@ TYPES: Mapping[str, ModelType] = {
         extra=("bias of the head",),
     ),
     "phi3": ModelType(
-        defaults=sizes(32064, 3072, 8192, 32, 32, None, 4096),
+        defaults=sizes(Sizes(32064, 3072, 8192, 32, 32, None, 4096)),
     ),
     "phimoe": ModelType(
-        defaults=sizes(32064, 4096, None, 32, 32, 8, 131072, moe_ffn=6400, experts=16, topk=2),
+        defaults=sizes(
+            Sizes(32064, 4096, None, 32, 32, 8, 131072), moe_ffn=6400, experts=16, topk=2
+        ),
         keys=EXPERT_WIDTH_ONLY,
         norm="layernorm",
         biases=QKV_O,
@@ -400,19 +344,15 @@ TYPES: Mapping[str, ModelType] = {
         extra=("bias of the head",),
     ),
     "glm4": ModelType(
-        defaults=sizes(151552, 4096, 13696, 40, 32, 2, 131072, head_dim=128, attention_bias=True),
+        defaults=sizes(
+            Sizes(151552, 4096, 13696, 40, 32, 2, 131072), head_dim=128, attention_bias=True
+        ),
         biases=("attention_bias", False, False),
         extra=(POST_NORMS,),
     ),
     "glm4_moe": ModelType(
         defaults=sizes(
-            151552,
-            4096,
-            10944,
-            46,
-            96,
-            8,
-            131072,
+            Sizes(151552, 4096, 10944, 46, 96, 8, 131072),
             moe_ffn=1408,
             experts=128,
             topk=8,
@@ -427,46 +367,50 @@ TYPES: Mapping[str, ModelType] = {
         qk_norm="qk_norm",
     ),
     "olmo2": ModelType(
-        defaults=sizes(50304, 4096, 11008, 32, 32, None, 2048),
+        defaults=sizes(Sizes(50304, 4096, 11008, 32, 32, None, 2048)),
         biases=QKV_O,
         qk_norm=True,
     ),
     "olmoe": ModelType(
-        defaults=sizes(50304, 2048, None, 16, 16, None, 4096, moe_ffn=2048, experts=64, topk=8),
+        defaults=sizes(
+            Sizes(50304, 2048, None, 16, 16, None, 4096), moe_ffn=2048, experts=64, topk=8
+        ),
         keys=EXPERT_WIDTH_ONLY,
         biases=QKV_O,
         experts=True,
         qk_norm=True,
     ),
     "cohere": ModelType(
-        defaults=sizes(256000, 8192, 22528, 40, 64, None, 8192, tied=True, qk_norm=False),
+        defaults=sizes(Sizes(256000, 8192, 22528, 40, 64, None, 8192), tied=True, qk_norm=False),
         norm="layernorm",
         biases=QKV_O,
         parallel=True,
         qk_norm="qk_norm",
     ),
     "starcoder2": ModelType(
-        defaults=sizes(49152, 3072, 12288, 30, 24, 2, 4096, tied=True, mlp_bias=True),
+        defaults=sizes(Sizes(49152, 3072, 12288, 30, 24, 2, 4096), tied=True, mlp_bias=True),
         keys={"mlp_bias": ("use_bias",)},
         gated=False,
         norm="layernorm",
         biases=("mlp_bias", "mlp_bias", "mlp_bias"),
     ),
     "granite": ModelType(
-        defaults=sizes(32000, 4096, 11008, 32, 32, None, 2048),
+        defaults=sizes(Sizes(32000, 4096, 11008, 32, 32, None, 2048)),
         biases=("attention_bias", "attention_bias", "mlp_bias"),
     ),
     "smollm3": ModelType(
-        defaults=sizes(128256, 2048, 11008, 36, 16, 4, 32768, tied=True, window_on=False),
+        defaults=sizes(Sizes(128256, 2048, 11008, 36, 16, 4, 32768), tied=True, window_on=False),
         biases=("attention_bias", "attention_bias", "mlp_bias"),
     ),
     "seed_oss": ModelType(
-        defaults=sizes(155136, 4096, 27648, 64, 80, 8, 524288, head_dim=128, attention_bias=True),
+        defaults=sizes(
+            Sizes(155136, 4096, 27648, 64, 80, 8, 524288), head_dim=128, attention_bias=True
+        ),
         biases=("attention_bias", "attention_out_bias", "mlp_bias"),
         dropout=0.1,
     ),
     "nemotron": ModelType(
-        defaults=sizes(256000, 6144, 24576, 32, 48, None, 4096),
+        defaults=sizes(Sizes(256000, 6144, 24576, 32, 48, None, 4096)),
         gated=False,
         norm="layernorm",
         biases=("attention_bias", "attention_bias", "mlp_bias"),

@@ -11,6 +11,7 @@ from planner.specs.importers.huggingface.rules import (
     POST_NORMS,
     QKV_O,
     ModelType,
+    Sizes,
     Switch,
     sizes,
 )
@@ -48,18 +49,14 @@ _NO_MODEL: Mapping[str, object] = {
 
 _TYPES: Mapping[str, ModelType] = {
     "glm": ModelType(
-        defaults=sizes(151552, 4096, 13696, 40, 32, 2, 131072, head_dim=128, attention_bias=True),
+        defaults=sizes(
+            Sizes(151552, 4096, 13696, 40, 32, 2, 131072), head_dim=128, attention_bias=True
+        ),
         biases=("attention_bias", False, False),
     ),
     "glm4_moe_lite": ModelType(
         defaults=sizes(
-            154880,
-            2048,
-            10240,
-            47,
-            20,
-            20,
-            202752,
+            Sizes(154880, 2048, 10240, 47, 20, 20, 202752),
             moe_ffn=1536,
             experts=64,
             topk=4,
@@ -78,12 +75,14 @@ _TYPES: Mapping[str, ModelType] = {
         latent=True,
     ),
     "olmo": ModelType(
-        defaults=sizes(50304, 4096, 11008, 32, 32, None, 2048),
+        defaults=sizes(Sizes(50304, 4096, 11008, 32, 32, None, 2048)),
         biases=QKV_O,
         extra=("norms, which have no weights",),
     ),
     "flex_olmo": ModelType(
-        defaults=sizes(100352, 4096, None, 32, 32, None, 4096, moe_ffn=11008, experts=7, topk=5),
+        defaults=sizes(
+            Sizes(100352, 4096, None, 32, 32, None, 4096), moe_ffn=11008, experts=7, topk=5
+        ),
         keys=EXPERT_WIDTH_ONLY,
         biases=QKV_O,
         experts=True,
@@ -91,13 +90,7 @@ _TYPES: Mapping[str, ModelType] = {
     ),
     "stablelm": ModelType(
         defaults=sizes(
-            50304,
-            2560,
-            6912,
-            32,
-            32,
-            32,
-            4096,
+            Sizes(50304, 2560, 6912, 32, 32, 32, 4096),
             attention_bias=False,
             qk_norm=False,
             parallel=False,
@@ -109,7 +102,7 @@ _TYPES: Mapping[str, ModelType] = {
         qk_norm="qk_norm",
     ),
     "codegen": ModelType(
-        defaults=sizes(50400, 4096, None, 28, 16, None, 2048),
+        defaults=sizes(Sizes(50400, 4096, None, 28, 16, None, 2048)),
         keys={
             "layers": ("n_layer", "num_hidden_layers"),
             "hidden": ("n_embd", "hidden_size"),
@@ -126,21 +119,27 @@ _TYPES: Mapping[str, ModelType] = {
         extra=("bias of the head",),
     ),
     "granitemoe": ModelType(
-        defaults=sizes(32000, 4096, None, 32, 32, None, 2048, moe_ffn=11008, experts=8, topk=2),
+        defaults=sizes(
+            Sizes(32000, 4096, None, 32, 32, None, 2048), moe_ffn=11008, experts=8, topk=2
+        ),
         keys=EXPERT_WIDTH_ONLY,
         biases=QKV_O,
         experts=True,
     ),
     "granitemoeshared": ModelType(
         defaults=sizes(
-            32000, 4096, None, 32, 32, None, 2048, moe_ffn=11008, experts=8, topk=2, shared_ffn=0
+            Sizes(32000, 4096, None, 32, 32, None, 2048),
+            moe_ffn=11008,
+            experts=8,
+            topk=2,
+            shared_ffn=0,
         ),
         keys={**EXPERT_WIDTH_ONLY, "shared_ffn": ("shared_intermediate_size",)},
         biases=QKV_O,
         experts=True,
     ),
     "granitemoehybrid": ModelType(
-        defaults=sizes(32000, 4096, 1024, 32, 32, None, 2048),
+        defaults=sizes(Sizes(32000, 4096, 1024, 32, 32, None, 2048)),
         keys={
             "ffn": ("shared_intermediate_size",),
             "layer_types": ("layer_types", "layers_block_type"),
@@ -150,7 +149,9 @@ _TYPES: Mapping[str, ModelType] = {
         ignored=("intermediate_size", "num_experts_per_tok", *_MAMBA),
     ),
     "minimax": ModelType(
-        defaults=sizes(32000, 4096, None, 32, 32, 8, 131072, moe_ffn=14336, experts=8, topk=2),
+        defaults=sizes(
+            Sizes(32000, 4096, None, 32, 32, 8, 131072), moe_ffn=14336, experts=8, topk=2
+        ),
         keys={**EXPERT_WIDTH_ONLY, "layer_types": _MINIMAX_ATTENTION},
         experts=True,
         hybrid=True,
@@ -158,7 +159,11 @@ _TYPES: Mapping[str, ModelType] = {
     ),
     "minimax_m2": ModelType(
         defaults=sizes(
-            200064, 3072, None, 62, 48, 8, 196608, moe_ffn=1536, experts=256, topk=8, head_dim=128
+            Sizes(200064, 3072, None, 62, 48, 8, 196608),
+            moe_ffn=1536,
+            experts=256,
+            topk=8,
+            head_dim=128,
         ),
         keys={
             **EXPERT_WIDTH_ONLY,
@@ -171,20 +176,14 @@ _TYPES: Mapping[str, ModelType] = {
     ),
     "ernie4_5": ModelType(
         defaults=sizes(
-            103424, 1024, 3072, 18, 16, 2, 131072, tied=True, head_dim=128, mlp_bias=False
+            Sizes(103424, 1024, 3072, 18, 16, 2, 131072), tied=True, head_dim=128, mlp_bias=False
         ),
         keys={"mlp_bias": ("use_bias",)},
         biases=_USE_BIAS,
     ),
     "ernie4_5_moe": ModelType(
         defaults=sizes(
-            103424,
-            2560,
-            12288,
-            28,
-            20,
-            4,
-            131072,
+            Sizes(103424, 2560, 12288, 28, 20, 4, 131072),
             tied=True,
             mlp_bias=False,
             moe_ffn=1536,
@@ -209,19 +208,13 @@ _TYPES: Mapping[str, ModelType] = {
         experts=True,
     ),
     "hunyuan_v1_dense": ModelType(
-        defaults=sizes(290943, 4096, 11008, 32, 32, 32, 2048),
+        defaults=sizes(Sizes(290943, 4096, 11008, 32, 32, 32, 2048)),
         biases=QKV_O,
         qk_norm=True,
     ),
     "hunyuan_v1_moe": ModelType(
         defaults=sizes(
-            290943,
-            4096,
-            None,
-            32,
-            32,
-            32,
-            2048,
+            Sizes(290943, 4096, None, 32, 32, 32, 2048),
             moe_ffn=11008,
             shared_ffn=11008,
             experts=1,
@@ -238,13 +231,7 @@ _TYPES: Mapping[str, ModelType] = {
     ),
     "dots1": ModelType(
         defaults=sizes(
-            152064,
-            4608,
-            10944,
-            62,
-            32,
-            32,
-            2048,
+            Sizes(152064, 4608, 10944, 62, 32, 32, 2048),
             moe_ffn=1408,
             shared_experts=None,
             experts=None,
@@ -260,18 +247,18 @@ _TYPES: Mapping[str, ModelType] = {
     ),
     "exaone4": ModelType(
         defaults=sizes(
-            102400, 4096, 16384, 32, 32, 32, 2048, tied=False, window=4096, window_pattern=4
+            Sizes(102400, 4096, 16384, 32, 32, 32, 2048), tied=False, window=4096, window_pattern=4
         ),
         qk_norm=True,
         extra=(POST_NORMS,),
     ),
     "bitnet": ModelType(
-        defaults=sizes(128256, 2560, 6912, 30, 20, 5, 2048),
+        defaults=sizes(Sizes(128256, 2560, 6912, 30, 20, 5, 2048)),
         biases=QKV_O,
         extra=("norms inside attention and MLP",),
     ),
     "persimmon": ModelType(
-        defaults=sizes(262144, 4096, 16384, 36, 64, None, 16384, qk_norm=True),
+        defaults=sizes(Sizes(262144, 4096, 16384, 36, 64, None, 16384), qk_norm=True),
         keys={"kv_heads": (), "head_dim": ()},
         gated=False,
         norm="layernorm",
@@ -279,26 +266,26 @@ _TYPES: Mapping[str, ModelType] = {
         qk_norm="qk_norm",
     ),
     "apertus": ModelType(
-        defaults=sizes(131072, 4096, 14336, 32, 32, None, 65536),
+        defaults=sizes(Sizes(131072, 4096, 14336, 32, 32, None, 65536)),
         gated=False,
         biases=QKV_O,
         qk_norm=True,
     ),
     "arcee": ModelType(
-        defaults=sizes(32000, 2560, 18432, 32, 32, None, 4096),
+        defaults=sizes(Sizes(32000, 2560, 18432, 32, 32, None, 4096)),
         gated=False,
         biases=_ALL,
     ),
     "jais2": ModelType(
         defaults=sizes(
-            150272, 3328, 26624, 32, 26, None, 8192, attention_bias=True, mlp_bias=True
+            Sizes(150272, 3328, 26624, 32, 26, None, 8192), attention_bias=True, mlp_bias=True
         ),
         gated=False,
         norm="layernorm",
         biases=_ALL,
     ),
     "internlm3": ModelType(
-        defaults=sizes(128512, 4096, 10240, 48, 32, 2, 32768, head_dim=128),
+        defaults=sizes(Sizes(128512, 4096, 10240, 48, 32, 2, 32768), head_dim=128),
         keys={
             "attention_bias": ("qkv_bias", "attention_bias"),
             "mlp_bias": ("bias", "mlp_bias"),
@@ -307,13 +294,7 @@ _TYPES: Mapping[str, ModelType] = {
     ),
     "solar_open": ModelType(
         defaults=sizes(
-            196608,
-            4096,
-            None,
-            48,
-            64,
-            8,
-            131072,
+            Sizes(196608, 4096, None, 48, 64, 8, 131072),
             head_dim=128,
             moe_ffn=1280,
             experts=128,
@@ -327,7 +308,7 @@ _TYPES: Mapping[str, ModelType] = {
         experts=True,
     ),
     "mpt": ModelType(
-        defaults=sizes(50368, 2048, None, 24, 16, None, 2048, tied=True, alibi=True),
+        defaults=sizes(Sizes(50368, 2048, None, 24, 16, None, 2048), tied=True, alibi=True),
         keys={
             "layers": ("n_layers",),
             "hidden": ("d_model",),
@@ -344,7 +325,7 @@ _TYPES: Mapping[str, ModelType] = {
         extra=("norms, which have no biases",),
     ),
     "dbrx": ModelType(
-        defaults=sizes(32000, 2048, None, 24, 16, 1, 2048, moe_ffn=3584, experts=4, topk=1),
+        defaults=sizes(Sizes(32000, 2048, None, 24, 16, 1, 2048), moe_ffn=3584, experts=4, topk=1),
         keys={
             "layers": ("n_layers",),
             "hidden": ("d_model",),

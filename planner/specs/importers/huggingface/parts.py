@@ -82,12 +82,12 @@ def _given(config: Config, default: float | None, *keys: str) -> Found | None:
     return Found(default, f"default of {config.name}", None)
 
 
-def _changed(found: Found | None, change: Callable[[float], float]) -> Found | None:
+def _changed(number: Found | None, change: Callable[[float], float]) -> Found | None:
     """Return a number that is computed from one of the file; None for one that says nothing."""
-    if found is None or not found.value:
+    if number is None or not number.value:
         return None
-    value = change(found.value)
-    return None if value == 1.0 else Found(value, found.text, found.path)
+    value = change(number.value)
+    return None if value == 1.0 else Found(value, number.text, number.path)
 
 
 def _same(value: float) -> float:
@@ -109,15 +109,15 @@ def _minicpm(config: Config) -> bool:
 
 def _attention_scale(config: Config, model: Mapping[str, Any]) -> Found | None:
     if config.name in ("gemma2", "gemma3_text"):
-        given = _given(config, 256.0, "query_pre_attn_scalar")
-        if given is None or given.value == model["head_dim"] or given.value <= 0:
+        number = _given(config, 256.0, "query_pre_attn_scalar")
+        if number is None or number.value == model["head_dim"] or number.value <= 0:
             return None
-        return Found(given.value**-0.5, given.text, given.path)
+        return Found(number.value**-0.5, number.text, number.path)
     if config.name in _GRANITE:
-        given = _given(config, 1.0, "attention_multiplier")
+        number = _given(config, 1.0, "attention_multiplier")
         usual = model["head_dim"] ** -0.5
-        same = given is None or math.isclose(given.value, usual, rel_tol=1e-6)
-        return None if same else given
+        same = number is None or math.isclose(number.value, usual, rel_tol=1e-6)
+        return None if same else number
     return Found(1.0, "in every gpt_neo", None) if config.name == "gpt_neo" else None
 
 
@@ -177,10 +177,10 @@ def _temperature(config: Config, _: Mapping[str, Any]) -> Found | None:
     tuned = config.section.get("attn_temperature_tuning", True)
     if config.name != "llama4_text" or not tuned:
         return None
-    given = _given(config, 8192.0, "floor_scale")
-    if given is None or not given.value.is_integer() or given.value < 1:
+    number = _given(config, 8192.0, "floor_scale")
+    if number is None or not number.value.is_integer() or number.value < 1:
         return None
-    return Found(int(given.value), given.text, given.path)
+    return Found(int(number.value), number.text, number.path)
 
 
 def _clip(config: Config, _: Mapping[str, Any]) -> Found | None:

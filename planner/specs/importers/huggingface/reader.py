@@ -58,10 +58,10 @@ _CORE = ("layers", "hidden", "heads", "vocab")
 """Fields that files nearly always say: a default in their place is an assumption."""
 
 
-def read_config(text: str, file: str, stated: Mapping[str, object]) -> Imported:
+def read_config(text: str, file: str, overrides: Mapping[str, object]) -> Imported:
     """Return the model file that a config.json makes.
 
-    `stated` are values that the user sets by path; assumptions follow them. Raises `SpecError`
+    `overrides` are values that the user sets by path; assumptions follow them. Raises `SpecError`
     with the line.
     """
     document = parse_config(text, file)
@@ -69,7 +69,7 @@ def read_config(text: str, file: str, stated: Mapping[str, object]) -> Imported:
         config = open_config(document)
     except UnknownTypeError as error:
         raise SpecError(replace(error.problems[0], hint=_advice(document, error))) from None
-    return _checked(config, stated)
+    return _checked(config, overrides)
 
 
 def read_as(text: str, file: str, as_type: str) -> Imported:
@@ -81,7 +81,7 @@ def read_as(text: str, file: str, as_type: str) -> Imported:
     return _checked(open_config(parse_config(text, file), as_type), {})
 
 
-def _checked(config: Config, stated: Mapping[str, object]) -> Imported:
+def _checked(config: Config, overrides: Mapping[str, object]) -> Imported:
     """Read a configuration whose every key is understood."""
     if match := key_refusals(config):
         raise SpecError(match)
@@ -92,7 +92,7 @@ def _checked(config: Config, stated: Mapping[str, object]) -> Imported:
             " copy of the file"
         )
         raise SpecError(config.problem(None, message, fix))
-    return _Reader(config, stated).imported()
+    return _Reader(config, overrides).imported()
 
 
 ADVISED = (
@@ -113,9 +113,9 @@ ADVISED = (
 def _advice(document: Document, error: UnknownTypeError) -> str:
     """Return what to do with a file of an unknown type: which types have all of its keys."""
     shown, close = 10, error.problems[0].hint
-    known = f"known: {', '.join(list(TYPES)[:shown])} and {len(TYPES) - shown} more"
+    types = f"known: {', '.join(list(TYPES)[:shown])} and {len(TYPES) - shown} more"
     if not has_sizes(document.data):
-        return close + known
+        return close + types
     fits, obstacles = [], []
     for name in ADVISED:
         config = open_config(document, name)
@@ -129,14 +129,14 @@ def _advice(document: Document, error: UnknownTypeError) -> str:
         file = document.file or "config.json"
         others = f" (or {', '.join(name for name, _ in fits[1:3])})" if fits[1:] else ""
         return (
-            f"{close}{known}; if its layers are those of one of them, read it as that one:"
+            f"{close}{types}; if its layers are those of one of them, read it as that one:"
             f" planner import model {file} --as {fits[0][0]} --out model.yaml{others}"
         )
     _, name, results, keys = min(obstacles)
     what = [f"{', '.join(results)} would be left out"] * bool(results)
     what += [f"the file does not say {', '.join(keys)}"] * bool(keys)
     why = f"; read as {name}, {' and '.join(what)}" if what else "; several types fit and differ"
-    return f"{close}no known type has all of its keys{why}; {known}"
+    return f"{close}no known type has all of its keys{why}; {types}"
 
 
 SAME = 1e-3
@@ -157,7 +157,7 @@ class _Reader:
     """One configuration on its way to a model file."""
 
     config: Config
-    stated: Mapping[str, object]
+    overrides: Mapping[str, object]
     model: dict[str, Any] = field(default_factory=dict)
     training: dict[str, Any] = field(default_factory=dict)
     origins: list[Origin] = field(default_factory=list)
@@ -202,7 +202,7 @@ class _Reader:
         path: tuple[str, ...],
         value: object,
         text: str,
-        at: KeyPath | None = None,
+        file_path: KeyPath | None = None,
         *,
         assumed: bool = False,
     ) -> None:
@@ -213,8 +213,8 @@ class _Reader:
         section[path[-1]] = value
         self.origins.append(Origin(path, text, assumed))
         document = self.config.document
-        if at is not None and at in document.value_marks:
-            self.marks[path] = document.value_marks[at]
+        if file_path is not None and file_path in document.value_marks:
+            self.marks[path] = document.value_marks[file_path]
 
     def _take(self, name: str, *path: str) -> int:
         """Copy a whole number that must be there."""
@@ -370,7 +370,7 @@ class _Reader:
         local = which_are_local(self.config, int(self.model["layers"]))
         for detail in details_of(self.config, self.model, local):
             path = ("model", "details", detail.name)
-            self._put(path, detail.value, detail.found.text, detail.found.path)
+            self._put(path, detail.value, detail.source.text, detail.source.path)
 
     def _training(self) -> None:
         """Set the job, which no such file says."""
@@ -392,7 +392,7 @@ class _Reader:
 
     def _seq_len(self) -> tuple[int, str]:
         """Return the tokens of a sequence, stated or assumed, and the reason."""
-        value = str(self.stated.get("training.seq_len", ""))
+        value = str(self.overrides.get("training.seq_len", ""))
         if value.isascii() and value.isdigit() and len(value) < 10 and int(value):
             return int(value), "stated"
         result = self.config.count("max_positions")
@@ -412,10 +412,10 @@ class _Reader:
     def _name(self) -> None:
         """Name the model: by its file, else as the file says, else by its folder or its type."""
         file = PurePath(self.config.document.file)
-        stated = self.config.document.data.get("_name_or_path")
+        full_name = self.config.document.data.get("_name_or_path")
         for name, text in (
             (file.stem if file.stem not in _PLAIN_STEMS else "", "name of the file"),
-            (_folder_name(stated) if isinstance(stated, str) else "", "_name_or_path"),
+            (_folder_name(full_name) if isinstance(full_name, str) else "", "_name_or_path"),
             (_folder_name(str(file.parent)), "folder of the file"),
             (self.config.name, "model_type"),
         ):
@@ -496,11 +496,11 @@ def expert_pattern(layers: Sequence[bool], config: Config) -> tuple[int, int]:
         ):  # none before the first has any, by this pattern too
             return dense, every
     names = ("expert_list", "dense_list", "expert_frequency", "expert_step")
-    at = next((path for name in names if (path := config.look(name).path)), None)
+    pattern_path = next((path for name in names if (path := config.look(name).path)), None)
     kinds = "".join("x" if on else "-" for on in layers[:24]) + "..." * (len(layers) > 24)
     message = (
         f"layers with experts (x) and without (-) follow each other as {kinds}: the cost model has"
         " experts in every n-th layer after the first dense ones"
     )
     fix = "write a model file with the nearest pattern (`dense_layers` and `every` of `model.moe`)"
-    raise SpecError(config.problem(at, message, fix))
+    raise SpecError(config.problem(pattern_path, message, fix))

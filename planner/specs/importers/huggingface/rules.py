@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 KEYS: Mapping[str, tuple[str, ...]] = {
     "layers": ("num_hidden_layers",),
@@ -106,30 +107,21 @@ class ModelType:
     """By how many the width of the file is divided: 2 where it counts both halves of a gate."""
 
 
-def sizes(
-    vocab: int,
-    hidden: int,
-    ffn: int | None,
-    layers: int,
-    heads: int,
-    kv_heads: int | None,
-    max_positions: int,
-    *,
-    tied: bool = False,
-    **others: object,
-) -> dict[str, object]:
+class Sizes(NamedTuple):
+    """Sizes of one model of a type, its defaults; None where the type has no such default."""
+
+    vocab: int
+    hidden: int
+    ffn: int | None
+    layers: int
+    heads: int
+    kv_heads: int | None
+    max_positions: int
+
+
+def sizes(model: Sizes, *, tied: bool = False, **others: object) -> dict[str, object]:
     """Return the defaults of a type by field."""
-    return {
-        "vocab": vocab,
-        "hidden": hidden,
-        "ffn": ffn,
-        "layers": layers,
-        "heads": heads,
-        "kv_heads": kv_heads,
-        "head_dim": None,
-        "max_positions": max_positions,
-        "tied": tied,
-    } | others
+    return {**model._asdict(), "head_dim": None, "tied": tied, **others}
 
 
 QKV_O: tuple[Switch, Switch, Switch] = ("attention_bias", "attention_bias", False)

@@ -100,8 +100,8 @@ def _attention_share(document: Mapping[str, Any]) -> float:
         model = read_model(Document(document))
     except SpecError:
         return math.nan  # sizes that do not go together: whoever loads the document says so
-    rest, whole = (model_flops_per_token(model.shape, n) for n in (0, model.job.seq_len))
-    return 1 - rest / whole
+    rest, full = (model_flops_per_token(model.shape, n) for n in (0, model.job.seq_len))
+    return 1 - rest / full
 
 
 def _parallel(config: Config, _: Mapping[str, Any]) -> str:

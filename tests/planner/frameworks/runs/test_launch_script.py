@@ -87,24 +87,24 @@ def test_the_training_command_among_others() -> None:
     )
     found = launch(text)
     assert (found.script, found.line, found.launcher) == ("pretrain_gpt.py", 2, "torchrun")
-    assert found.words == ("--num-layers", "2")
+    assert found.argv == ("--num-layers", "2")
 
 
 def test_of_several_like_it_the_last_and_it_is_said() -> None:
     text = "torchrun train.py --a 1\ntorchrun train.py --a 2\n"
     found = launch(text)
-    assert found.words == ("--a", "2")
+    assert found.argv == ("--a", "2")
     assert found.notes == ("x.sh: of 2 training commands the one of line 2",)
 
 
 def test_a_module_in_place_of_a_script() -> None:
     found = launch("torchrun --nproc_per_node=8 -m torchtitan.train --job.config_file a.toml")
-    assert (found.script, found.words) == ("torchtitan.train", ("--job.config_file", "a.toml"))
+    assert (found.script, found.argv) == ("torchtitan.train", ("--job.config_file", "a.toml"))
 
 
 def test_redirections_and_pipes_end_the_words() -> None:
-    assert launch("torchrun t.py --a 1 2>&1 | tee log.txt").words == ("--a", "1")
-    assert launch("eval 'torchrun t.py --a 1 > log 2>&1 &'").words == ("--a", "1")
+    assert launch("torchrun t.py --a 1 2>&1 | tee log.txt").argv == ("--a", "1")
+    assert launch("eval 'torchrun t.py --a 1 > log 2>&1 &'").argv == ("--a", "1")
 
 
 def test_variables_that_the_launch_itself_sets() -> None:
@@ -123,14 +123,14 @@ EOF
 other() { echo "--from"; nvidia-smi; }
 torchrun train.py $(size 4) $(more) $(other)
 """
-    words = launch(text).words
+    words = launch(text).argv
     assert words[:4] == ("--layers", "4", "--width", "8")
     assert [unmarked(word) for word in words[4:]] == ["$(other)"]
 
 
 def test_only_flags() -> None:
     text = "--num-layers 2 --hidden-size 8 \\\n  --bf16 # comment\n--lr 1e-4\n"
-    assert launch(text).words == (
+    assert launch(text).argv == (
         "--num-layers",
         "2",
         "--hidden-size",
@@ -140,7 +140,7 @@ def test_only_flags() -> None:
         "1e-4",
     )
     arrays = 'GPT_ARGS=(--num-layers 2)\nOTHER="--bf16 --lr 1"\nNAME=x\n'
-    assert launch(arrays).words == ("--num-layers", "2", "--bf16", "--lr", "1")
+    assert launch(arrays).argv == ("--num-layers", "2", "--bf16", "--lr", "1")
     assert launch("--num-layers 2", A="1").env == {"A": "1"}
 
 
@@ -191,7 +191,7 @@ def test_whole_scripts_give_the_words_of_bash(path: Path, tmp_path: Path) -> Non
     calls = done.stdout.split("\036")[:-1]
     assert len(calls) == 1
     found = read_launch(text, path.name, None, lambda name: (SCRIPTS / name).read_text())
-    ours = [w for w in found.words if not unresolved(w)]
+    ours = [w for w in found.argv if not unresolved(w)]
     # bash knows the folder it stands in; a word with it is not compared.
     theirs = [w for w in calls[0].split("\037")[:-1] if str(tmp_path) not in w]
     assert [w for w in ours if not unmarked(w).startswith("$")] == theirs

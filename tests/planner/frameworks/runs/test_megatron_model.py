@@ -246,4 +246,4 @@ def test_the_question_names_the_variables() -> None:
 def test_which_texts_are_megatron_s() -> None:
     assert looks_like_megatron(SMALL)
     assert not looks_like_megatron("model:\n  layers: 2\n")
-    assert read_launch(SMALL, "x").words[0] == "--num-layers"
+    assert read_launch(SMALL, "x").argv[0] == "--num-layers"

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from planner.analyze.check import Report, check
+from planner.analyze.check.check import check
+from planner.analyze.check.report import Report
 from planner.frameworks.megatron.flags import parse_flags
 from searches.frameworks.megatron import run_flags as megatron_run_flags
 from searches.frameworks.registry import framework_rules
@@ -57,7 +58,7 @@ def cluster(n_devices: int, architecture: int) -> dict[str, Any]:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out the search for the best plan, which other tests look at."""
-    monkeypatch.setattr("planner.analyze.check.standing_of", lambda *_: None)
+    monkeypatch.setattr("planner.analyze.check.check.standing_of", lambda *_: None)
 
 
 @pytest.mark.usefixtures("quick")
@@ -172,5 +173,5 @@ def test_no_flag_of_the_scripts_is_unknown() -> None:
         found = read_launch(
             path.read_text(), path.name, None, lambda n: (DATA / "megatron" / n).read_text()
         )
-        parsed = parse_flags(found.words)
+        parsed = parse_flags(found.argv)
         assert (parsed.unknown, parsed.faults) == ((), ()), path.name

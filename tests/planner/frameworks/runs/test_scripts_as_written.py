@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from planner.analyze.check import Report, check
+from planner.analyze.check.check import check
+from planner.analyze.check.report import Report
 from planner.errors import SpecError
 from planner.frameworks.runs.existing_run import ExistingRun
 from planner.frameworks.runs.query import RunQuery
@@ -28,7 +29,7 @@ def cluster(nodes: int) -> dict[str, Any]:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out the search for the best plan, which other tests look at."""
-    monkeypatch.setattr("planner.analyze.check.standing_of", lambda *_: None)
+    monkeypatch.setattr("planner.analyze.check.check.standing_of", lambda *_: None)
 
 
 def read(tmp_path: Path, files: Mapping[str, str], **asked: Any) -> ExistingRun:

@@ -80,18 +80,18 @@ def words_of_bash(text: str) -> list[list[str]]:
 @pytest.mark.parametrize("name", SNIPPETS)
 def test_words_are_those_of_bash(name: str) -> None:
     text = SNIPPETS[name]
-    found = [list(c.words[1:]) for c in read_script(text).commands if c.words[0] == "show"]
+    found = [list(c.argv[1:]) for c in read_script(text).commands if c.argv[0] == "show"]
     assert found == words_of_bash(text)
 
 
 def commands(text: str, **env: str) -> list[list[str]]:
-    return [[unmarked(w) for w in c.words] for c in read_script(text, env).commands]
+    return [[unmarked(w) for w in c.argv] for c in read_script(text, env).commands]
 
 
 def test_what_the_script_does_not_say_keeps_its_name() -> None:
     text = 'X=$(hostname | head -1)\npython a.py --tp $TP --x "$X" --n $((2*N*M)) $1 ${D}/f'
     (command,) = read_script(text).commands
-    assert [unmarked(w) for w in command.words] == [
+    assert [unmarked(w) for w in command.argv] == [
         "python",
         "a.py",
         "--tp",
@@ -103,7 +103,7 @@ def test_what_the_script_does_not_say_keeps_its_name() -> None:
         "${1}",
         "${D}/f",
     ]
-    assert unresolved(command.words[7]) == ("N", "M")
+    assert unresolved(command.argv[7]) == ("N", "M")
 
 
 def test_marks_survive_eval_and_quotes() -> None:
@@ -115,7 +115,7 @@ def test_marks_survive_eval_and_quotes() -> None:
 def test_given_variables_win_over_defaults_not_over_assignments() -> None:
     text = "A=${A:-1}; B=2; python x.py $A $B"
     script = read_script(text, {"A": "7", "B": "9"})
-    assert script.commands[0].words[2:] == ("7", "2")
+    assert script.commands[0].argv[2:] == ("7", "2")
     assert script.ignored_env == ("B",)
 
 
@@ -123,7 +123,7 @@ def test_conditions_that_cannot_be_known_are_not_met_and_said() -> None:
     script = read_script(
         "if docker ps; then A=1; else A=2; fi\n[ -f x ] && B=1\npython a.py $A $B"
     )
-    assert [unmarked(w) for w in script.commands[-1].words[2:]] == ["2", "${B}"]
+    assert [unmarked(w) for w in script.commands[-1].argv[2:]] == ["2", "${B}"]
     assert script.notes == ["line 1: the condition `docker ps` is taken as not met"]
 
 
@@ -158,13 +158,13 @@ def test_sourced_files_are_those_that_the_caller_reads() -> None:
     files = {"sizes.env": "TP=4\n"}
     text = "source ./sizes.env\n. other.env\npython a.py $TP"
     script = read_script(text, None, lambda name: files.get(name.removeprefix("./")))
-    assert script.commands[0].words == ("python", "a.py", "4")
+    assert script.commands[0].argv == ("python", "a.py", "4")
     assert script.notes == ["line 2: `source other.env` is not followed: no such file beside it"]
 
 
 def test_loops_end() -> None:
     assert len(read_script("while true; do python a.py; done").commands) == MAX_ROUNDS
-    assert read_script("f() { f; }; f; python a.py").commands[-1].words == ("python", "a.py")
+    assert read_script("f() { f; }; f; python a.py").commands[-1].argv == ("python", "a.py")
     endless = "while true; do while true; do while true; do A=1; done; done; done; python a.py"
     assert read_script(endless).commands == []
 

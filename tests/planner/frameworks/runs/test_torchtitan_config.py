@@ -5,13 +5,9 @@ import pytest
 from planner.errors import SpecError
 from planner.frameworks.runs.existing_run import ExistingRun
 from planner.frameworks.runs.query import RunQuery
-from planner.frameworks.torchtitan.reader import (
-    flavors,
-    looks_like_recipe,
-    read_recipe,
-    read_toml,
-    stage_counts,
-)
+from planner.frameworks.torchtitan.flavors import flavors
+from planner.frameworks.torchtitan.reader import read_toml, stage_counts
+from planner.frameworks.torchtitan.recipe import looks_like_recipe, read_recipe
 from planner.specs.loader import model_from_dict
 
 

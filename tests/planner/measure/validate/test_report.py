@@ -13,7 +13,7 @@ from planner.errors import SpecError, UsageError
 from planner.measure.validate import baselines
 from planner.measure.validate.points import MeasuredPoint, read_measured_points
 from planner.measure.validate.prediction import case_of
-from planner.measure.validate.report import DATA, validate
+from planner.measure.validate.report import DATA, validation_report
 from planner.measure.validate.rows import measured_sweeps, price_points, use
 
 MODEL = {
@@ -87,7 +87,7 @@ def test_layout_only_fixes_the_kernels():
 
 def test_slow_runs_are_left_out_with_their_reason():
     big = {"n_gpus": 16, "dp": 16, "gbs": 128}
-    report = validate(
+    report = validation_report(
         points({"step_time_s": 1.0}, big | {"step_time_s": 2.4}, big | {"step_time_s": 2.6}),
         MODELS,
         HARDWARE,
@@ -105,15 +105,15 @@ def test_a_run_too_fast_for_its_printed_bubble_is_left_out_with_its_reason():
         pipe | {"vpp": 1, "step_time_s": 1.5},  # 0.136 s: within a quarter of 0.16 s
     )
     models = {"m": MODEL | {"layers": 16}}
-    report = validate(given, models, HARDWARE)
+    report = validation_report(given, models, HARDWARE)
     assert report.sources[0].skipped == {"vpp contradicted": 1}
     assert [row.skipped for row in report.rows] == ["vpp contradicted", "", ""]
     other = [replace(given[0], precision="fp8"), *given[1:]]
-    assert not validate(other, models, HARDWARE).sources[0].skipped
+    assert not validation_report(other, models, HARDWARE).sources[0].skipped
 
 
 def test_oom_rows_are_labels_and_nothing_else():
-    report = validate(
+    report = validation_report(
         points({"oom": True, "gbs": 8 * 512, "mbs": 512}, {"oom": False, "step_time_s": 1.0}),
         MODELS,
         HARDWARE,
@@ -126,7 +126,7 @@ def test_oom_rows_are_labels_and_nothing_else():
 def test_families_weigh_the_same():
     given = points(*FOUR, {"step_time_s": 0.9})
     given[-1] = replace(given[-1], id="y-1")
-    report = validate(given, MODELS, HARDWARE)
+    report = validation_report(given, MODELS, HARDWARE)
     medians = [source.step_time.median_ape for source in report.sources]
     assert report.to_json()["totals"]["all"]["step_time"]["median_ape"] == np.mean(medians)
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from planner.solver.answer.uncertainty import groups
+from planner.solver.answer.uncertainty import resolution_groups
 from planner.solver.calibration.file import Calibration
 from planner.solver.calibration.resolution import Timed, learn_resolution, likeness, monotone
 
@@ -55,5 +55,5 @@ def test_groups_are_led_by_their_first_plan() -> None:
         (layout(1), 1.045),  # 1.5 % behind the third
         (layout(2), 1.200),
     ]
-    assert groups(plans, found) == (1, 1, 2, 1, 2, 3)
-    assert groups([], found) == ()
+    assert resolution_groups(plans, found) == (1, 1, 2, 1, 2, 3)
+    assert resolution_groups([], found) == ()

@@ -16,7 +16,15 @@ from planner.solver.sources import read_inputs
 from planner.specs.examples import example_content
 from planner.sweeps.rows import COLUMNS
 from planner.sweeps.scaling.curve import SCALE_COLUMNS, Scaling, scale
-from planner.sweeps.scaling.sizes import POINTS, Job, Range, device_sizes, grown, job_size, thinned
+from planner.sweeps.scaling.sizes import (
+    POINTS,
+    Job,
+    SizeRange,
+    device_sizes,
+    grown,
+    job_size,
+    thinned,
+)
 from searches.feasibility import any_fits
 
 ONLY = {"tp": [2, 4], "pp": [1, 2], "cp": [1], "mbs": [1], "recompute": ["none"]}
@@ -121,7 +129,7 @@ def test_the_wall_is_the_deepest_of_the_grid_that_fits() -> None:
     step = max(n for n in by_size if n < wall) // 8
     inputs = read_inputs("llama3-8b", "h100-x8", SMALL)
     mine = Job(*inputs, SolveRequest.of(top=1, only=only).options())
-    asked = Range("layers", "strong")
+    asked = SizeRange("layers", "strong")
     fits = [
         any_fits(mine.context(size))
         for size in (job_size(mine, asked, n) for n in (wall, wall + step))
@@ -168,7 +176,7 @@ def job() -> Job:
 
 
 def test_sizes_are_spread_and_keep_both_ends() -> None:
-    sizes = device_sizes(job(), Range("devices", "strong", least=8, most=512, points=1000))
+    sizes = device_sizes(job(), SizeRange("devices", "strong", least=8, most=512, points=1000))
     assert len(sizes) > 40
     values = [x.value for x in sizes]
     assert values == sorted(set(values))
@@ -177,7 +185,7 @@ def test_sizes_are_spread_and_keep_both_ends() -> None:
     assert (few[0], few[-1]) == (values[0], 512)
     assert {64, 128, 256} <= set(few)
     assert thinned(sizes, 1000, keep=512) == sizes
-    assert Range("devices", "strong").points == POINTS
+    assert SizeRange("devices", "strong").points == POINTS
 
 
 def test_a_cluster_grows_by_whole_domains() -> None:

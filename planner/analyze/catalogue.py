@@ -27,19 +27,19 @@ def catalogue_json(name: str = "") -> dict[str, Any]:
     Bytes, bytes per second, FLOP/s, seconds and watts. Raises `NoPartError` for an unknown name.
     """
     catalogue = load_catalogue()
-    found: list[Accelerator | Link | Platform]
+    parts: list[Accelerator | Link | Platform]
     if name:
-        found = [_part(catalogue, name)]
+        parts = [_part(catalogue, name)]
     else:
-        found = [
+        parts = [
             *catalogue.accelerators.values(),
             *catalogue.links.values(),
             *catalogue.platforms.values(),
         ]
     kinds = {"accelerators": Accelerator, "links": Link, "platforms": Platform}
     return {"hash": catalogue.content_hash[:12]} | {
-        kind: [_part_json(part) for part in found if isinstance(part, of)]
-        for kind, of in kinds.items()
+        kind: [_part_json(part) for part in parts if isinstance(part, part_type)]
+        for kind, part_type in kinds.items()
     }
 
 

@@ -21,7 +21,7 @@ class _NoModel:
 _NO_MODEL: Any = _NoModel()
 
 
-def try_sweep(sweep: Sweep, faults: Faults) -> None:
+def check_points(sweep: Sweep, faults: Faults) -> None:
     """Refuse what is wrong at every point: items of lists that do not exist, options."""
     first = next(sweep.combinations())
     changes = [

@@ -10,7 +10,7 @@ the same; there bisection is exact. So it is where waiting only shrinks with the
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Unpack
 
 from costmodels.breakdown import Breakdown, break_down
 from costmodels.parameters import total_params
@@ -22,14 +22,15 @@ from planner.analyze.recommend.answer import Recommendation
 from planner.errors import SearchError, SpecError, UsageError
 from planner.solver.answer.result import Plan, Result
 from planner.solver.answer.result_parts import calibration_json, inputs_json
-from planner.solver.calibration.reference import Reference, reference_name
+from planner.solver.calibration.reference import reference_name
 from planner.solver.execution import Execution
+from planner.solver.keywords import RestrictKeywords, request_of_keywords
 from planner.solver.options import SolveCommand, SolveOptions
 from planner.solver.problem import make_problem
 from planner.solver.recipes import one_recipe
-from planner.solver.request import Calibrations, SolveRequest, anchored_options
+from planner.solver.request import SolveRequest, anchored_options
 from planner.solver.solve import Extent, solve_inputs
-from planner.solver.sources import Overrides, Source, read_inputs, source_names
+from planner.solver.sources import Source, read_inputs, source_names
 from planner.solver.unsupported import check_options
 from planner.specs.identity import content_id
 from planner.specs.inputs import ClusterInput, ModelInput
@@ -41,7 +42,7 @@ from searches.rules import Context
 from searches.space.shape_space import divisors, largest_named, legal_degrees
 
 QUESTIONS = ("devices", "size", "sequence", "micro-batch", "bandwidth", "layout")
-"""What can be asked."""
+"""What can be question."""
 FAMILIES = ("both", "width", "depth")
 """How a model grows: `both` in proportion, or one of them."""
 
@@ -94,13 +95,15 @@ class _Question:
 
     def best(self, **fields: object) -> tuple["_Question", Result]:
         """Return the question with some fields changed, and what `solve` says to it."""
-        of_model = {p: v for p, v in fields.items() if p.split(".")[0] in ("model", "training")}
-        of_cluster = {p: v for p, v in fields.items() if p not in of_model}
-        model = model_from_dict(self.model.document, list(of_model.items()))
+        model_fields = {
+            p: v for p, v in fields.items() if p.split(".")[0] in ("model", "training")
+        }
+        cluster_fields = {p: v for p, v in fields.items() if p not in model_fields}
+        model = model_from_dict(self.model.document, list(model_fields.items()))
         changed = replace(
             self,
             model=replace(model, notes=self.model.notes),
-            cluster=cluster_from_dict(self.cluster.document, list(of_cluster.items())),
+            cluster=cluster_from_dict(self.cluster.document, list(cluster_fields.items())),
             fields={**self.fields, **fields},
         )
         result = solve_inputs(
@@ -145,25 +148,74 @@ class _Question:
         )
 
 
+class RecommendKeywords(RestrictKeywords, total=False):
+    """Keywords of `planner.recommend`: those of its questions, then those of `planner.solve`."""
+
+    most: int
+    by: str
+    step: int
+    tolerance_frac: float
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionLimits:
+    """How far the questions look, each one's own; 0 and "" are its default."""
+
+    n_nodes: int = 0
+    """`devices`: most nodes tried."""
+    family: str = ""
+    """`size`: one of `FAMILIES`."""
+    step_tokens: int = 0
+    """`sequence`: lengths are multiples of it."""
+    tolerance_frac: float = 0.0
+    """`bandwidth`: waiting that counts as hidden, as a share of the compute time."""
+
+    def check(self, question: str) -> None:
+        """Raise `UsageError` for an option of another question, or out of range."""
+        for name, value, owner in (
+            ("--most", self.n_nodes, "devices"),
+            ("--by", self.family, "size"),
+            ("--step", self.step_tokens, "sequence"),
+            ("--tolerance", self.tolerance_frac, "bandwidth"),
+        ):
+            if value and question != owner:
+                raise UsageError(
+                    f"{name} belongs to the question {owner}, not to {question}",
+                    "drop it",
+                    code="belongs-to",
+                )
+        if self.family and self.family not in FAMILIES:
+            raise UsageError(
+                f"--by: unknown {self.family!r}",
+                f"one of {', '.join(FAMILIES)}",
+                code="unknown-name",
+            )
+        if not 0 <= self.n_nodes <= 1_000_000:
+            raise UsageError(
+                f"--most must be 1 to 1000000 nodes, not {self.n_nodes}",
+                "--most 256",
+                code="out-of-range",
+            )
+        if not 0 <= self.step_tokens <= MAX_SEQ_LEN:
+            raise UsageError(
+                f"--step must be 1 to {MAX_SEQ_LEN} tokens, not {self.step_tokens}",
+                "--step 1024",
+                code="out-of-range",
+            )
+        if not 0 <= self.tolerance_frac < 1:
+            raise UsageError(
+                f"--tolerance must be above 0 and below 1, not {self.tolerance_frac:g}",
+                "a share of the compute time: --tolerance 0.02",
+                code="out-of-range",
+            )
+
+
 def recommend(
     question: str,
     model: Source,
     cluster: Source,
     request: SolveRequest | None = None,
-    *,
-    pins: Mapping[str, object] | None = None,
-    only: Mapping[str, object] | None = None,
-    at_most: Mapping[str, int] | None = None,
-    framework: str = "default",
-    stack: str = "",
-    allow: tuple[str, ...] = (),
-    overrides: Overrides = (),
-    most: int = 0,
-    by: str = "",
-    step: int = 0,
-    tolerance_frac: float = 0.0,
-    calibration: Calibrations = None,
-    reference: Reference = "",
+    **keywords: Unpack[RecommendKeywords],
 ) -> Recommendation:
     """Return the answer to one of `QUESTIONS` about a job on a cluster.
 
@@ -171,24 +223,20 @@ def recommend(
     the family of `model`, grown `by` width, depth or both. `sequence`: the longest that fits, in
     multiples of `step` tokens. `micro-batch`: the largest that fits. `bandwidth`: for each axis
     the least on its link at which the first plan waits at most `tolerance_frac` of its compute
-    time. `layout`: the decision walked axis by axis, and where that ends. The other arguments are
+    time. `layout`: the decision walked axis by axis, and where that ends. The other keywords are
     those of `solve`, or one `request` of them. Raises `SpecError` for a bad input and `UsageError`
     for a bad option.
     """
     if question not in QUESTIONS:
         raise UsageError(f"unknown question {question!r}", f"one of {', '.join(QUESTIONS)}")
-    _check_own_options(question, most, by, step, tolerance_frac)
-    request = request or SolveRequest.of(
-        pins=pins,
-        only=only,
-        at_most=at_most,
-        framework=framework,
-        stack=stack,
-        allow=allow,
-        overrides=overrides,
-        calibration=calibration,
-        reference=reference,
+    limits = QuestionLimits(
+        keywords.get("most", 0),
+        keywords.get("by", ""),
+        keywords.get("step", 0),
+        keywords.get("tolerance_frac", 0.0),
     )
+    limits.check(question)
+    request = request_of_keywords(RecommendKeywords, request, keywords)
     options = request.options(default_top=1)
     check_options(options)
     options, notes = anchored_options(options, request.reference)
@@ -198,51 +246,16 @@ def recommend(
     command = SolveCommand(*names, request.overrides, reference=run_names)
     requested = _Question(*inputs, options, command, notes=notes)
     if question == "devices":
-        return _fewest_devices(requested, most or MAX_NODES)
+        return _fewest_devices(requested, limits.n_nodes or MAX_NODES)
     if question == "size":
-        return _largest_model(requested, by or FAMILIES[0])
+        return _largest_model(requested, limits.family or FAMILIES[0])
     if question == "sequence":
-        return _longest_sequence(requested, step or SEQUENCE_STEP)
+        return _longest_sequence(requested, limits.step_tokens or SEQUENCE_STEP)
     if question == "micro-batch":
         return _largest_micro_batch(requested)
     if question == "layout":
         return _walked(requested)
-    return _least_bandwidth(requested, tolerance_frac or TOLERANCE_FRAC)
-
-
-def _check_own_options(question: str, most: int, by: str, step: int, tolerance: float) -> None:
-    """Raise `UsageError` for an option of another question, or out of range."""
-    for name, value, of in (
-        ("--most", most, "devices"),
-        ("--by", by, "size"),
-        ("--step", step, "sequence"),
-        ("--tolerance", tolerance, "bandwidth"),
-    ):
-        if value and question != of:
-            raise UsageError(
-                f"{name} belongs to the question {of}, not to {question}",
-                "drop it",
-                code="belongs-to",
-            )
-    if by and by not in FAMILIES:
-        raise UsageError(
-            f"--by: unknown {by!r}", f"one of {', '.join(FAMILIES)}", code="unknown-name"
-        )
-    if not 0 <= most <= 1_000_000:
-        raise UsageError(
-            f"--most must be 1 to 1000000 nodes, not {most}", "--most 256", code="out-of-range"
-        )
-    if not 0 <= step <= MAX_SEQ_LEN:
-        raise UsageError(
-            f"--step must be 1 to {MAX_SEQ_LEN} tokens, not {step}",
-            "--step 1024",
-            code="out-of-range",
-        )
-    if not 0 <= tolerance < 1:
-        fix = "a share of the compute time: --tolerance 0.02"
-        raise UsageError(
-            f"--tolerance must be above 0 and below 1, not {tolerance:g}", fix, code="out-of-range"
-        )
+    return _least_bandwidth(requested, limits.tolerance_frac or TOLERANCE_FRAC)
 
 
 def node_counts(pool: Pool, most_nodes: int) -> Iterator[tuple[int, int]]:
@@ -255,13 +268,13 @@ def node_counts(pool: Pool, most_nodes: int) -> Iterator[tuple[int, int]]:
     yield from ((n, pool.devices_per_node) for n in range(1, most_nodes + 1))
 
 
-def _fewest_devices(asked: _Question, most_nodes: int) -> Recommendation:
+def _fewest_devices(question: _Question, most_nodes: int) -> Recommendation:
     """Return the fewest devices: counts are searched upwards from the least that holds the states.
 
     The bound is monotone, so that it is found by passing over counts below it unsearched; whether
     a plan fits is not, so that every count from there on is searched.
     """
-    problem = asked.problem()
+    problem = question.problem()
     pool, full = problem.pool, problem.pool.devices_per_node
     scope = f"every number of devices from 1 to {most_nodes} node(s), parts of a node by divisors"
     for nodes, per_node in node_counts(pool, most_nodes):
@@ -277,14 +290,14 @@ def _fewest_devices(asked: _Question, most_nodes: int) -> Recommendation:
         elif full < nodes * per_node < pool.scale_up_domain:
             fields["pools.0.scale_up_domain"] = nodes * per_node  # part of a rack
         try:
-            changed = cluster_from_dict(asked.cluster.document, list(fields.items()))
+            changed = cluster_from_dict(question.cluster.document, list(fields.items()))
         except SpecError:  # a count that a scale-up domain over several nodes does not divide
             continue
-        if asked.fits(make_problem(asked.model, changed, asked.options)):
-            found, result = asked.best(**fields)
+        if question.fits(make_problem(question.model, changed, question.options)):
+            changed_question, result = question.best(**fields)
             answer = {"nodes": nodes, "n_devices": nodes * per_node}
-            return found.answered("devices", answer, scope, result.best)
-    return asked.answered("devices", None, scope, None)
+            return changed_question.answered("devices", answer, scope, result.best)
+    return question.answered("devices", None, scope, None)
 
 
 def family_parts(problem: Problem) -> int:
@@ -315,13 +328,13 @@ def member(problem: Problem, by: str, k: int, parts: int) -> dict[str, int]:
     }
 
 
-def _largest_model(asked: _Question, by: str) -> Recommendation:
+def _largest_model(question: _Question, by: str) -> Recommendation:
     """Return the largest member: searched downwards from the largest whose states can fit.
 
     Parameters grow with the scale, so that this bound is found by bisection; whether heads and
     layers divide does not, so that every member below it is searched.
     """
-    problem = asked.problem()
+    problem = question.problem()
     if problem.shape.n_experts or problem.shape.latent:
         what = "moe" if problem.shape.n_experts else "mla"
         raise UsageError(
@@ -336,8 +349,8 @@ def _largest_model(asked: _Question, by: str) -> Recommendation:
 
     def possible(k: int) -> bool:
         sizes = member(problem, by, k, parts)
-        stated = sizes["layers"] <= MAX_LAYERS and sizes["heads"] <= MAX_HEADS
-        return stated and states_can_fit(scaled(k), problem.pool.n_devices)
+        loadable = sizes["layers"] <= MAX_LAYERS and sizes["heads"] <= MAX_HEADS
+        return loadable and states_can_fit(scaled(k), problem.pool.n_devices)
 
     top = largest_true(possible, 1, MAX_SCALE * parts)
     grown = {"both": "width and depth", "width": "width", "depth": "depth"}[by]
@@ -347,30 +360,35 @@ def _largest_model(asked: _Question, by: str) -> Recommendation:
         "devices"
     )
     for k in range(top, 0, -1):
-        if asked.fits(scaled(k)):
+        if question.fits(scaled(k)):
             sizes = member(problem, by, k, parts)
-            found, result = asked.best(**{f"model.{name}": v for name, v in sizes.items()})
+            changed_question, result = question.best(
+                **{f"model.{name}": v for name, v in sizes.items()}
+            )
             answer = {
                 "by": grown,
                 "scale": k / parts,
                 "params": round(total_params(scaled(k).shape, problem.job.seq_len)),
                 **sizes,
             }
-            return found.answered("size", answer, scope, result.best)
-    return asked.answered("size", None, scope, None)
+            return changed_question.answered("size", answer, scope, result.best)
+    return question.answered("size", None, scope, None)
 
 
 def _lengths(
-    asked: _Question, problem: Problem, step: int, most: int
+    question: _Question, problem: Problem, step: int, max_seq_len: int
 ) -> list[tuple[int, int, int]]:
     """Return (least, most, grid) of the lengths for which the search tries the same cp, tokens."""
-    context = asked.context(problem)
+    context = question.context(problem)
     degrees = [d for d in divisors(context.n_devices) if context.options.allows("cp", d)]
     starts = [0]
     if not largest_named(context, "cp"):
-        starts = [0, *(d * TOKENS_PER_CP for d in degrees if 1 < d <= most // TOKENS_PER_CP)]
+        starts = [
+            0,
+            *(d * TOKENS_PER_CP for d in degrees if 1 < d <= max_seq_len // TOKENS_PER_CP),
+        ]
     results = []
-    for least, end in zip(starts, [*(s - 1 for s in starts[1:]), most], strict=True):
+    for least, end in zip(starts, [*(s - 1 for s in starts[1:]), max_seq_len], strict=True):
         tried = degrees if len(starts) == 1 else [d for d in degrees if d * TOKENS_PER_CP <= least]
         twice = 2 * math.lcm(*tried) if max(tried, default=1) > 1 else 1
         tp = math.lcm(*legal_degrees(context, "tp"))
@@ -380,7 +398,7 @@ def _lengths(
     return results
 
 
-def _longest_sequence(asked: _Question, step: int) -> Recommendation:
+def _longest_sequence(question: _Question, step: int) -> Recommendation:
     """Return the longest sequence, by bisection over grids on which fitting is monotone.
 
     Lengths are parted where the search begins to try a larger cp. Within a part, the grid is
@@ -388,15 +406,15 @@ def _longest_sequence(asked: _Question, step: int) -> Recommendation:
     memory of each grows with the length. The part of the longest sequences of which the shortest
     fits holds the answer.
     """
-    problem = asked.problem()
+    problem = question.problem()
     maximum = MAX_SEQ_LEN
     if problem.shape.positions == "learned" and problem.shape.max_positions:
         maximum = min(maximum, problem.shape.max_positions)
     grid, k = step, 0
-    for least, end, grid in reversed(_lengths(asked, problem, step, maximum)):
+    for least, end, grid in reversed(_lengths(question, problem, step, maximum)):
 
         def fits(k: int, grid: int = grid) -> bool:
-            return asked.fits(replace(problem, job=replace(problem.job, seq_len=k * grid)))
+            return question.fits(replace(problem, job=replace(problem.job, seq_len=k * grid)))
 
         first = max(1, -(-least // grid))
         k = largest_true(fits, first, end // grid) if fits(first) else 0
@@ -408,48 +426,48 @@ def _longest_sequence(asked: _Question, step: int) -> Recommendation:
         "lengths with the same layouts, and each layout's memory grows with the length"
     )
     if k == 0:
-        return asked.answered("sequence", None, scope, None)
+        return question.answered("sequence", None, scope, None)
     fields: dict[str, object] = {"training.seq_len": k * grid}
     if 0 < problem.job.tokens < k * grid * problem.job.global_batch:
         fields["training.tokens"] = "null"  # less than one step of this length
-    found, result = asked.best(**fields)
-    return found.answered("sequence", {"seq_len": k * grid}, scope, result.best)
+    changed_question, result = question.best(**fields)
+    return changed_question.answered("sequence", {"seq_len": k * grid}, scope, result.best)
 
 
-def _largest_micro_batch(asked: _Question) -> Recommendation:
+def _largest_micro_batch(question: _Question) -> Recommendation:
     """Return the largest micro-batch: all divisors of the global batch, from the largest down."""
-    options = asked.options
+    options = question.options
     if {"mbs"} & {*options.pins, *options.only, *options.at_most}:
         raise UsageError(
             "mbs is what is asked for and cannot be restricted", "drop mbs", code="bad-value"
         )
-    problem = asked.problem()
+    problem = question.problem()
     sizes = divisors(problem.job.global_batch)
     scope = f"every divisor of the global batch of {problem.job.global_batch}, the largest first"
     for mbs in reversed(sizes):
-        pinned = replace(asked, options=replace(options, pins={**options.pins, "mbs": mbs}))
+        pinned = replace(question, options=replace(options, pins={**options.pins, "mbs": mbs}))
         fits = pinned.fits(problem)
-        asked.n_tried = pinned.n_tried
+        question.n_tried = pinned.n_tried
         if fits:
-            found, result = pinned.best()
-            return found.answered("micro-batch", {"mbs": mbs}, scope, result.best)
-    return asked.answered("micro-batch", None, scope, None)
+            changed_question, result = pinned.best()
+            return changed_question.answered("micro-batch", {"mbs": mbs}, scope, result.best)
+    return question.answered("micro-batch", None, scope, None)
 
 
-def _walked(asked: _Question) -> Recommendation:
+def _walked(question: _Question) -> Recommendation:
     """Return the walk to a layout, and the best plan."""
     from planner.analyze.recommend.walk import walk_to_layout
 
-    _, result = asked.best()
+    _, result = question.best()
     scope = (
         "every value searched with what was decided before, later degrees at 1, on all devices; "
         "beside it the best plan of the whole space"
     )
     if not result.plans:
-        return asked.answered("layout", None, scope, None)
-    outcome = walk_to_layout(asked.model, asked.cluster, asked.options, result)
-    asked.n_tried += outcome.n_tried
-    return asked.answered("layout", outcome.to_json(), scope, result.best)
+        return question.answered("layout", None, scope, None)
+    outcome = walk_to_layout(question.model, question.cluster, question.options, result)
+    question.n_tried += outcome.n_tried
+    return question.answered("layout", outcome.to_json(), scope, result.best)
 
 
 def with_bandwidth(problem: Problem, link: str, ratio: float) -> Problem:
@@ -471,9 +489,9 @@ def with_bandwidth(problem: Problem, link: str, ratio: float) -> Problem:
     return replace(problem, pool=replace(pool, accelerator=faster))
 
 
-def waited_compute_s(found: Breakdown) -> float:
+def waited_compute_s(breakdown: Breakdown) -> float:
     """Return the time that a plan computes, seconds per step: what communication can hide in."""
-    return sum(found.time_s[term] for term in (*COMPUTE_TERMS, "recompute"))
+    return sum(breakdown.time_s[term] for term in (*COMPUTE_TERMS, "recompute"))
 
 
 def least_bandwidth_ratio(
@@ -500,10 +518,10 @@ def least_bandwidth_ratio(
     return BANDWIDTH_STEP**step if step <= high else None
 
 
-def _links(found: Breakdown) -> dict[str, str]:
+def _links(breakdown: Breakdown) -> dict[str, str]:
     """Return the slowest link that each axis of a plan crosses."""
     links: dict[str, str] = {}
-    for transfer in found.transfers:
+    for transfer in breakdown.transfers:
         if transfer.tier == "host":
             continue
         if transfer.tier != "scale-up":
@@ -512,7 +530,7 @@ def _links(found: Breakdown) -> dict[str, str]:
     return links
 
 
-def _least_bandwidth(asked: _Question, tolerance_frac: float) -> Recommendation:
+def _least_bandwidth(question: _Question, tolerance_frac: float) -> Recommendation:
     """Return, for each axis of the first plan, the least bandwidth at which it hides.
 
     The plan stays the same. Every collective takes the fastest of algorithms whose times fall
@@ -521,8 +539,8 @@ def _least_bandwidth(asked: _Question, tolerance_frac: float) -> Recommendation:
     traffic hides behind; and dp hides behind the rank that suffers most, which may change. Those
     are priced at every step instead of bisected.
     """
-    problem = asked.problem()
-    _, result = asked.best()
+    problem = question.problem()
+    _, result = question.best()
     scope = (
         f"the plan below at bandwidths in steps of {BANDWIDTH_STEP - 1:.0%}, one link at a time, "
         "latencies as they are"
@@ -530,7 +548,7 @@ def _least_bandwidth(asked: _Question, tolerance_frac: float) -> Recommendation:
     if not result.plans:
         raise SearchError(
             "nothing fits, so there is no plan whose traffic could hide",
-            f"see {asked.command.text(asked.options, {})}",
+            f"see {question.command.text(question.options, {})}",
         )
     plan = result.best
     present, allowed_s = plan.breakdown, tolerance_frac * waited_compute_s(plan.breakdown)
@@ -551,13 +569,13 @@ def _least_bandwidth(asked: _Question, tolerance_frac: float) -> Recommendation:
                 "floor_s": break_down(fastest, plan.layout).time_s[axis],
             }
         )
-    asked.n_tried += 1
+    question.n_tried += 1
     answer = {
         "tolerance_frac": tolerance_frac,
         "compute_s": waited_compute_s(present),
         "axes": rows,
     }
-    return asked.answered("bandwidth", answer, scope, plan)
+    return question.answered("bandwidth", answer, scope, plan)
 
 
 def link_bytes_per_s(pool: Pool, link: str) -> float:

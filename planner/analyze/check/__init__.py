@@ -1,0 +1,1 @@
+"""Existing runs, judged: verdict of the framework, price, standing, best changes."""

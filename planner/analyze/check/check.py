@@ -1,0 +1,234 @@
+"""An existing run, judged: what its framework refuses, whether it fits, what it costs.
+
+Also where it stands against the best plan of the same job on the same devices, and which changes
+are worth most.
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypedDict, Unpack
+
+from costmodels.breakdown import break_down
+from planner.analyze.check.changes import ChangedRuns, PricedRun, best_changes
+from planner.analyze.check.report import Report
+from planner.analyze.check.run_source import (
+    RunSource,
+    model_beside,
+    run_cluster,
+    run_devices,
+    sorted_overrides,
+)
+from planner.analyze.check.standing import stack_as_run, standing_of
+from planner.analyze.check.verdict import describe, judge
+from planner.errors import PlannerError, SpecError, UsageError
+from planner.frameworks.runs.existing_run import ExistingRun
+from planner.frameworks.runs.nearest_layout import nearest_layout, why_not_priced
+from planner.frameworks.runs.query import RunQuery
+from planner.option_names import option
+from planner.solver.answer.plans import PlanRank, make_plan
+from planner.solver.calibration.file import load_calibration
+from planner.solver.keywords import check_keywords
+from planner.solver.options import SolveOptions
+from planner.solver.problem import make_problem
+from planner.solver.request import Calibrations, own_calibration
+from planner.solver.sources import Overrides
+from planner.specs.inputs import ClusterInput, Content, FileOrContent, ModelInput
+from planner.specs.loader import model_from_dict
+from searches.frameworks.registry import framework_rules
+
+NODE_FIELDS = ("nodes", "accelerators_per_node")
+"""Fields of a pool whose change by `--set` says how many devices the run starts on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckOptions:
+    """What a check is told besides the run's file and the cluster."""
+
+    model: FileOrContent | Mapping[str, Any] | None = None
+    """Needed where the file does not say the model."""
+    files: Mapping[str, str] | None = None
+    """Texts of the files that it names; None: those beside it are read."""
+    framework: str = ""
+    version: str = ""
+    """Release of the framework that the run uses."""
+    env: Mapping[str, str] | None = None
+    """Variables that the user's shell sets."""
+    pins: Mapping[str, object] | None = None
+    """Layout axes that the file cannot say."""
+    overrides: Overrides = ()
+    """Changed settings of the run, fields of the model or the cluster."""
+    pool: str = ""
+    calibration: Calibrations = None
+    stop: Callable[[], bool] | None = None
+    """Asked now and then; true ends the search for the best plan with the best so far."""
+
+
+class CheckKeywords(TypedDict, total=False):
+    """Keywords of `planner.check`: fields of `CheckOptions`."""
+
+    model: FileOrContent | Mapping[str, Any] | None
+    files: Mapping[str, str] | None
+    framework: str
+    version: str
+    env: Mapping[str, str] | None
+    pins: Mapping[str, object] | None
+    overrides: Overrides
+    pool: str
+    calibration: Calibrations
+    stop: Callable[[], bool] | None
+
+
+def check(
+    file: FileOrContent,
+    cluster: FileOrContent | Mapping[str, Any],
+    **keywords: Unpack[CheckKeywords],
+) -> Report:
+    """Return what an existing run means on a cluster.
+
+    `file` is a launch script or a framework's configuration
+    (`planner.frameworks.runs.reader.FORMATS`); `model` is needed where it does not say the model.
+    `files` are the texts of the files that it names: without them those beside it are read, none
+    where it is given as content. `version` is the release of the framework that the run uses.
+    `env` are variables that the user's shell sets. The search for the best plan ends with the best
+    so far once `stop` says so. `pins` states layout axes that the file cannot say (`{"pp": 4}` for
+    DeepSpeed). `overrides` change settings of the run (`("tensor_model_parallel_size", 4)`), the
+    model or the cluster. Nothing is executed. Raises `SpecError` for a file that cannot be read,
+    `UsageError` for a bad option.
+    """
+    check_keywords(CheckKeywords, keywords)
+    request = CheckOptions(**keywords)
+    _check_version(request.version)
+    overrides, pins = sorted_overrides(request.overrides), request.pins or {}
+    cluster_input = run_cluster(cluster, overrides.cluster, request.pool)
+    own = model_beside(request.model, overrides.model)
+    query = RunQuery(
+        model=own,
+        sets=overrides.run,
+        env=request.env,
+        pins=pins,
+        beside=(request.files or {}) if isinstance(file, Content) else request.files,
+        version=request.version,
+    )
+    path = file if isinstance(file, Content) else os.fspath(file)
+    source = RunSource(path, request.framework, query)
+    pool = cluster_input.cluster.pools[0]
+    devices, generation = pool.n_devices, pool.accelerator.generation
+    counted = any(field.rsplit(".", 1)[-1] in NODE_FIELDS for field, _ in overrides.cluster)
+    run = _pinned(source.read(devices, all_devices=counted), pins)
+    release = request.version or run.release or framework_rules(run.framework).release
+    described, why = describe(run, own, overrides.model)
+    n_devices = run.n_devices or devices
+    placed, device_notes = run_devices(cluster_input, n_devices)
+    notes = [*run.notes, *device_notes]
+    asserted = bool(request.version)
+    verdict = judge(run, described, generation, release, own, asserted=asserted)
+    if described is None and not verdict.refused:
+        raise why or SpecError([])
+    if verdict.refused and run.n_devices is None and not counted:
+        text = f"judged on the {devices} of the cluster"
+        notes.append(f"the file does not say on how many devices it starts: {text}")
+    base = Report(
+        run=run,
+        release=release,
+        refusals=verdict.refused,
+        ignored=verdict.ignored,
+        unwritten=verdict.unwritten,
+        model=described,
+        cluster=placed or cluster_input,
+        enough=n_devices <= devices,
+        plan=None,
+        repairs=(),
+        not_priced=_first_problem(why) if why else "",
+        standing=None,
+        changes=(),
+        notes=tuple(notes),
+        calibration=own_calibration(request.calibration) or load_calibration(),
+    )
+    if described is None or placed is None:
+        text = base.not_priced or f"{n_devices} devices do not fill whole nodes of this pool"
+        return replace(base, not_priced=text)
+    runs = ChangedRuns(source, n_devices, generation, pool.devices_per_node, overrides.model)
+    return _priced(base, described, placed, runs, request.stop)
+
+
+def _first_problem(error: SpecError) -> str:
+    """Return the first thing wrong, with its place in the model."""
+    first = error.problems[0]
+    return ": ".join(part for part in (first.path, first.message) if part)
+
+
+def _check_version(version: str) -> None:
+    if not version:
+        return
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        Version(version)
+    except InvalidVersion:
+        message = option("version") + f": {version!r} is not a release"
+        raise UsageError(message, option("version", "0.19.2")) from None
+
+
+def _pinned(run: ExistingRun, pins: Mapping[str, object]) -> ExistingRun:
+    """Refuse pins on what the file says itself."""
+    if pins and run.framework in ("megatron", "torchtitan"):
+        raise UsageError(
+            option("pin") + f" {next(iter(pins))}: {run.source} says its whole layout",
+            "change a setting with " + option("set") + ", under the framework's own name",
+        )
+    return run
+
+
+def _priced(
+    base: Report,
+    model: ModelInput,
+    cluster: ClusterInput,
+    runs: ChangedRuns,
+    stop: Callable[[], bool] | None,
+) -> Report:
+    """Return the report with what the run costs, where it stands and what would help."""
+    run, pool = base.run, cluster.cluster.pools[0]
+    near = nearest_layout(
+        run.layout, model.shape, model.job.seq_len, pool.n_devices, pool.devices_per_node
+    )
+    if near.layout is None:
+        return replace(base, not_priced=near.why_not)
+    layout = near.layout
+    if layout.n_devices != pool.n_devices:
+        smaller, _ = run_devices(cluster, layout.n_devices)
+        if smaller is None:
+            return replace(base, not_priced=f"{layout.n_devices} devices are not whole nodes")
+        cluster = smaller
+    if layout.gbs != model.job.global_batch:
+        changed = dict(model.document["training"], global_batch=layout.gbs)
+        model = model_from_dict({**model.document, "training": changed})
+    # A run that has the switch stands among plans that may have it too.
+    open_ = {"tp_overlap": frozenset((0, 1))} if layout.tp_overlap else {}
+    options = SolveOptions(
+        framework=run.framework, stack=run.stack_name, only=open_, own_calibration=base.calibration
+    )
+    try:
+        standard = make_problem(model, cluster, options)
+    except PlannerError as error:
+        return replace(base, not_priced=error.message)
+    problem = replace(standard, stack=stack_as_run(standard.stack, run))
+    why = why_not_priced(problem, layout)
+    if why:
+        return replace(base, not_priced=why)
+    breakdown = break_down(problem, layout)
+    plan = make_plan(problem, breakdown, (model, cluster), base.calibration, PlanRank(tie=False))
+    if run.overestimated:
+        others = tuple(warning for warning in plan.warnings if warning.code != "MEM001")
+        plan = replace(plan, warnings=others)
+    standing = standing_of(model, cluster, options, plan, stop)
+    priced = PricedRun(base, model, cluster, problem, standard.stack, plan)
+    return replace(
+        base,
+        model=model,
+        cluster=cluster,
+        plan=plan,
+        repairs=near.repairs,
+        standing=standing,
+        changes=best_changes(priced, runs),
+    )
