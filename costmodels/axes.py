@@ -246,7 +246,7 @@ AXES: Mapping[str, Axis] = MappingProxyType(_AXES)
 """All axes by name, in the order in which changes are named and neighbours are tried."""
 
 
-def register(axis: Axis) -> None:
+def register_axis(axis: Axis) -> None:
     """Add an axis, before the modules that derive their lists from `AXES` are imported.
 
     A new axis whose physics is in no column of a table yet is a `mode` without a field of

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodels.documentation.terms import NETWORK_TERMS, TIME_TERMS
 from costmodels.layers.compute import ForwardBackward
 from costmodels.layers.layer_grid import LayerGrid
 from costmodels.layers.layer_kind import ExpertLayerTerms, SplitDegrees
@@ -38,8 +39,7 @@ from costmodels.step import (
     step_times,
     straggler_factor,
 )
-from costmodels.terms import NETWORK_TERMS, TIME_TERMS
-from costmodels.traffic import Traffic, Transfer, Wires, selective_again
+from costmodels.traffic import PlanTransfer, Traffic, Wires, selective_again
 
 Floats = NDArray[np.float64]
 
@@ -66,7 +66,7 @@ class Breakdown:
     """Memory by term of every pipeline rank, bytes."""
     peak_bytes: float
     peak_stage: int
-    transfers: tuple[Transfer, ...]
+    transfers: tuple[PlanTransfer, ...]
     critical_stage: int
     """The pipeline rank of `time_s` and `transfers`: the slowest, where none was asked for."""
     n_micro: int
@@ -329,7 +329,7 @@ class _Later:
     grid: LayerGrid | None
     alone: bool
 
-    def transfers(self) -> tuple[Transfer, ...]:
+    def transfers(self) -> tuple[PlanTransfer, ...]:
         """Return `Breakdown.transfers`."""
         of = self.layout, self.critical, self.hops_waited_s, self.alone
         return self.traffic.of(self.row, *of).transfers()

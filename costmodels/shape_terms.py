@@ -18,7 +18,13 @@ from costmodels.comm.data_parallel import (
     n_pieces,
 )
 from costmodels.comm.fsdp import alone_positions
-from costmodels.comm.placement import NON_RAIL_HOP_S, Group, Spacing, place, place_group
+from costmodels.comm.placement import (
+    NON_RAIL_HOP_S,
+    Group,
+    RankSpacing,
+    place_group,
+    place_spaced_group,
+)
 from costmodels.layers.compute import optimizer_s
 from costmodels.layers.factor import distinct
 from costmodels.layers.kinds import kinds_of
@@ -582,12 +588,12 @@ def data_groups(problem: Problem, shapes: ShapeTable, shardings: ShardingTable) 
 
 def _data_groups(problem: Problem, shapes: ShapeTable, shardings: ShardingTable) -> DataGroups:
     pool, fabric = problem.pool, problem.fabric
-    total = place(copy_spacing(shapes, shapes.replicas), pool, fabric)
+    total = place_spaced_group(copy_spacing(shapes, shapes.replicas), pool, fabric)
     recomputed = None
     if (shardings.hpz > 1).any():
         rows, of = _distinct_rows(shardings, ("copies", "hpz"))
         near = shardings.take(rows).second_shard(shapes.replicas)
-        recomputed = place(copy_spacing(shapes, near), pool, fabric).take(of)
+        recomputed = place_spaced_group(copy_spacing(shapes, near), pool, fabric).take(of)
     if (shardings.copies == 1).all():
         alone = place_group(np.ones_like(shapes.dp), 1, pool, fabric)
         return DataGroups(total, total, alone, recomputed)
@@ -595,8 +601,8 @@ def _data_groups(problem: Problem, shapes: ShapeTable, shardings: ShardingTable)
     shard = shardings.take(rows).shard(shapes.replicas)
     return DataGroups(
         total,
-        place(copy_spacing(shapes, shard), pool, fabric).take(of),
-        place(replica_spacing(shapes, shard), pool, fabric).take(of),
+        place_spaced_group(copy_spacing(shapes, shard), pool, fabric).take(of),
+        place_spaced_group(replica_spacing(shapes, shard), pool, fabric).take(of),
         recomputed,
     )
 
@@ -617,7 +623,7 @@ TRAFFIC = ("zero", "copies", "dp_blocking", "hpz")
 """Columns of shardings on which traffic depends: not where the optimizer is."""
 
 
-def copy_spacing(shapes: ShapeTable, n_ranks: Ints) -> Spacing:
+def copy_spacing(shapes: ShapeTable, n_ranks: Ints) -> RankSpacing:
     """Return the spacing of `n_ranks` neighbours among the dp cp ranks with the same weights.
 
     In the usual order they are tp apart. Where pipelines lie inside, the cp ranks of a stage are a
@@ -632,7 +638,7 @@ def copy_spacing(shapes: ShapeTable, n_ranks: Ints) -> Spacing:
     return _spacing(run, shapes.tp, n_ranks // run, apart)
 
 
-def replica_spacing(shapes: ShapeTable, shard: Ints) -> Spacing:
+def replica_spacing(shapes: ShapeTable, shard: Ints) -> RankSpacing:
     """Return the spacing of the ranks that hold the same one of shards over `shard` ranks.
 
     They are every `shard`th of the dp cp ranks with the same weights (`copy_spacing`): one for
@@ -647,10 +653,10 @@ def replica_spacing(shapes: ShapeTable, shard: Ints) -> Spacing:
     return _spacing(run, shapes.tp * shard, copies // run, apart)
 
 
-def _spacing(run: Ints, stride: Ints, copies: Ints, apart: Ints) -> Spacing:
+def _spacing(run: Ints, stride: Ints, copies: Ints, apart: Ints) -> RankSpacing:
     """Return the spacing of runs; runs of one rank, and a single run, as one run."""
     alone = run == 1
-    return Spacing(
+    return RankSpacing(
         np.where(alone, copies, run),
         np.where(alone & (copies > 1), apart, stride),
         np.where(alone, 1, copies),

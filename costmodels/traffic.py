@@ -52,7 +52,7 @@ Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True)
-class Transfer:
+class PlanTransfer:
     """One kind of transfer of the device that sends most, per optimizer step."""
 
     axis: str
@@ -298,7 +298,7 @@ class PlanTraffic:
         """Return the plan's number of a column of layer terms."""
         return float(column.item(self.rows.index.item(self.row)))
 
-    def transfers(self) -> tuple[Transfer, ...]:
+    def transfers(self) -> tuple[PlanTransfer, ...]:
         """Return every kind of transfer of the plan, in the order tp, cp, ep, pp, dp, host.
 
         Tensor-, context- and expert-parallel traffic is that of pipeline rank `critical`, the
@@ -316,7 +316,7 @@ class PlanTraffic:
         exposed_s: float,
         time_s: float | None = None,
         algorithm: str = "",
-    ) -> Transfer:
+    ) -> PlanTransfer:
         """Return one transfer; without a time or an algorithm, those of the wire."""
         wires, place = self.wires, calls.place
         collective, message = calls.collective, calls.message_bytes
@@ -324,7 +324,7 @@ class PlanTraffic:
             time_s = calls.n_calls * wires.collective_s(collective, message, place)
         ranks = int(place.n_ranks)
         sent = calls.n_calls * message * _wire_factor(collective, ranks)
-        return Transfer(
+        return PlanTransfer(
             axis,
             collective,
             wires.tiers[place.tier],
@@ -366,7 +366,7 @@ def _outside_frac(collective: str, place: Place) -> float:
     return 1.0 / max(1.0, float(inside))
 
 
-def _tensor_parallel(plan: PlanTraffic) -> list[Transfer]:
+def _tensor_parallel(plan: PlanTraffic) -> list[PlanTransfer]:
     """Return the tensor-parallel collectives of one pipeline rank.
 
     Embedding: a reduce-scatter forward and an all-gather backward (one all-reduce without SP);
@@ -448,7 +448,7 @@ def _tensor_parallel(plan: PlanTraffic) -> list[Transfer]:
     return results + _replicated(plan, held, routed, group)
 
 
-def _replicated_gradients(plan: PlanTraffic, group: Place) -> list[Transfer]:
+def _replicated_gradients(plan: PlanTraffic, group: Place) -> list[PlanTransfer]:
     """Return the sum of the gradients of what tp ranks hold whole, once a step.
 
     Their inputs are cut over tp with sequence parallelism. Part of `StackProfile.fixed_step_s`.
@@ -469,7 +469,7 @@ def _replicated_gradients(plan: PlanTraffic, group: Place) -> list[Transfer]:
     return [plan.make("tp", Calls("all-reduce", group, 1, wire * n, dtype), 0.0, time_s)]
 
 
-def _replicated(plan: PlanTraffic, held: int, routed: float, group: Place) -> list[Transfer]:
+def _replicated(plan: PlanTraffic, held: int, routed: float, group: Place) -> list[PlanTransfer]:
     """Return the sums of gradients of what tensor parallelism replicates, a call for each tensor.
 
     Routers, the down-projections of latent attention and the norms behind them; with sequence
@@ -511,7 +511,7 @@ def selective_again(
     return run_again(layout.recompute_modules, pairs, rows.index.item(row))
 
 
-def _latent_gathers(plan: PlanTraffic, n_layers: int) -> list[Transfer]:
+def _latent_gathers(plan: PlanTraffic, n_layers: int) -> list[PlanTransfer]:
     """Return the gathers of latents that recomputed up-projections of attention repeat."""
     layout, wires = plan.layout, plan.wires
     if "mla_up_proj" not in layout.recompute_modules or not layout.sp:
@@ -532,8 +532,8 @@ def _latent_gathers(plan: PlanTraffic, n_layers: int) -> list[Transfer]:
 
 
 def _latent_traffic(
-    plan: PlanTraffic, group: Place, found: list[Transfer], n_again: int
-) -> list[Transfer]:
+    plan: PlanTraffic, group: Place, found: list[PlanTransfer], n_again: int
+) -> list[PlanTransfer]:
     """Return the transfers of a rank with those of latent attention as Megatron-Core makes them.
 
     Every rank projects its tokens down with the whole matrix; what is gathered (with sequence
@@ -595,7 +595,7 @@ class _TokenExchange:
     algorithm: str
 
 
-def _expert_parallel(plan: PlanTraffic) -> list[Transfer]:
+def _expert_parallel(plan: PlanTraffic) -> list[PlanTransfer]:
     """Return the exchange of tokens of one pipeline rank: dispatch and combine, both directions.
 
     A message is what a device holds for all ranks, its copies and its own included.
@@ -679,7 +679,7 @@ def _sends_weights(problem: Problem) -> bool:
     return stack.kind == "fused" and stack.expert_dispatch == "all-to-all"
 
 
-def _loss(plan: PlanTraffic, tokens: float, group: Place, width: str) -> Transfer:
+def _loss(plan: PlanTraffic, tokens: float, group: Place, width: str) -> PlanTransfer:
     """Return the collectives of the loss: three numbers a token, or the gathered logits."""
     problem, layout = plan.rows.problem, plan.layout
     per_pass = loss_calls(problem.stack)
@@ -692,7 +692,7 @@ def _loss(plan: PlanTraffic, tokens: float, group: Place, width: str) -> Transfe
     return plan.make("tp", Calls(name, group, calls, size, kind), waits, waits)
 
 
-def _context_parallel(plan: PlanTraffic) -> list[Transfer]:
+def _context_parallel(plan: PlanTraffic) -> list[PlanTransfer]:
     """Return the exchange of keys and values of one pipeline rank, by kind of message.
 
     Exposed time is shared out over the messages by their time.
@@ -755,7 +755,7 @@ def _activation_type(rows: Rows) -> str:
     return rows.problem.job.recipe.gemm_precision
 
 
-def _pipeline(plan: PlanTraffic) -> list[Transfer]:
+def _pipeline(plan: PlanTraffic) -> list[PlanTransfer]:
     """Return the activations and gradients that a rank passes on to other ranks."""
     rows, layout = plan.rows, plan.layout
     if layout.pp == 1:
@@ -797,7 +797,7 @@ class _Copies:
     """Calls of one pass over the parameters; 0: as many as there are pieces."""
 
 
-def _data_parallel(plan: PlanTraffic) -> list[Transfer]:
+def _data_parallel(plan: PlanTraffic) -> list[PlanTransfer]:
     """Return the gradient reductions and the weight gathers of the rank that waits longest.
 
     Of `critical` where a rank is named.
@@ -827,9 +827,9 @@ def _data_parallel(plan: PlanTraffic) -> list[Transfer]:
     return [replace(one, exposed_s=waits * (one.time_s / total)) for one in results]
 
 
-def _in_one_unit(found: list[Transfer]) -> list[Transfer]:
+def _in_one_unit(found: list[PlanTransfer]) -> list[PlanTransfer]:
     """Return transfers with those of experts in the calls of the layers that they belong to."""
-    joined: dict[tuple[str, int], Transfer] = {}
+    joined: dict[tuple[str, int], PlanTransfer] = {}
     for one in found:
         key = one.collective, one.group_size
         if key not in joined:
@@ -853,7 +853,7 @@ def _sharding_of(plan: PlanTraffic) -> tuple[int, int]:
     return table.sharding.item(plan.row), table.shape.item(plan.row)
 
 
-def _copies(plan: PlanTraffic, part: _Copies, kind: int) -> list[Transfer]:
+def _copies(plan: PlanTraffic, part: _Copies, kind: int) -> list[PlanTransfer]:
     """Return the transfers of one group, nothing exposed yet."""
     rows, layout, wires = plan.rows, plan.layout, plan.wires
     zero, recipe, wire, params = layout.zero, rows.problem.job.recipe, part.wire, part.params
@@ -920,7 +920,7 @@ def _units(plan: PlanTraffic, number: int, part: _Copies, kind: int) -> Units:
     return Units(number, part.params, tail)
 
 
-def _tied_embedding(plan: PlanTraffic) -> list[Transfer]:
+def _tied_embedding(plan: PlanTraffic) -> list[PlanTransfer]:
     """Return the sum of the gradients that two pipeline ranks share (`shared_params`)."""
     rows, recipe = plan.rows, plan.rows.problem.job.recipe
     shared = plan.table.shared_params.item(plan.row)
@@ -939,7 +939,7 @@ def _shares(layout: Layout, rank: int) -> bool:
     return both_ways or layout.has_embedding(rank) or layout.has_head(rank)
 
 
-def _activation_copies(plan: PlanTraffic) -> list[Transfer]:
+def _activation_copies(plan: PlanTraffic) -> list[PlanTransfer]:
     """Return the copies of stored activations, a call for each layer and micro-batch."""
     layout, host, row = plan.layout, plan.rows.problem.pool.host, plan.row
     if not layout.activation_offload or host is None:
@@ -948,7 +948,7 @@ def _activation_copies(plan: PlanTraffic) -> list[Transfer]:
     calls, late = layout.n_micro * layout.activation_offload_layers, plan.table.activation_waits
     time_s, width = float(sent / copy_bytes_per_s(host)), _activation_type(plan.rows)
     return [
-        Transfer(
+        PlanTransfer(
             "host",
             name,
             "host",
@@ -968,7 +968,7 @@ def _activation_copies(plan: PlanTraffic) -> list[Transfer]:
     ]
 
 
-def _host_copies(plan: PlanTraffic) -> list[Transfer]:
+def _host_copies(plan: PlanTraffic) -> list[PlanTransfer]:
     """Return what goes to and from the host on the rank whose update takes longest.
 
     What is waited for is shared out by time, Adam's part left out. Sums of gradients on the host
@@ -991,7 +991,7 @@ def _host_copies(plan: PlanTraffic) -> list[Transfer]:
     sent = time_s * host.link_bytes_per_s
     calls = pieces * (1 + recomputed)
     return [
-        Transfer(
+        PlanTransfer(
             "host",
             name,
             "host",

@@ -506,7 +506,7 @@ def optimizer_s(
     optimizer on the host, what Adam reads and writes, G + 24.
     Source: operand list of Megatron-LM's distributed optimizer, as SimuMax (4dcaae5) lists it.
 
-    >>> from costmodels.testing import toy_accelerator
+    >>> from costmodels.examples import toy_accelerator
     >>> n, one = np.array(2e9), np.array(1.0)
     >>> round(float(optimizer_s(n, one, one, 4.0, toy_accelerator())), 4)  # 100 GB over 1.6 TB/s
     0.0625

@@ -12,7 +12,7 @@ from math import comb
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from costmodels.comm.collectives import Exchange, collective_s
+from costmodels.comm.collectives import AllToAllBytes, collective_s
 from costmodels.comm.placement import Group, place_group
 from costmodels.comm.tensor_parallel import tp_collective_s
 from costmodels.layers.compute import ForwardBackward, accumulated_s
@@ -292,7 +292,7 @@ def sent_copies(problem: Problem, group: Group) -> tuple[Floats, Floats]:
     return to_ranks * share, to_domains * (ranks - inside) / ranks
 
 
-def token_exchange(problem: Problem, copy_bytes: Floats, group: Group) -> Exchange:
+def token_exchange(problem: Problem, copy_bytes: Floats, group: Group) -> AllToAllBytes:
     """Return the all-to-all of a dispatch or a combine.
 
     inside = copies inside n at 0.75 of B_ring, outside = copies outside n at 0.9 of B_wire;
@@ -300,7 +300,7 @@ def token_exchange(problem: Problem, copy_bytes: Floats, group: Group) -> Exchan
     Source of the shares: DeepEP on H100 (aiconfigurator's tables), nccl-tests.
     """
     inside, outside = sent_copies(problem, group)
-    return Exchange(inside * copy_bytes, outside * copy_bytes, INSIDE_FRAC, OUTSIDE_FRAC)
+    return AllToAllBytes(inside * copy_bytes, outside * copy_bytes, INSIDE_FRAC, OUTSIDE_FRAC)
 
 
 def expert_host_s(problem: Problem) -> float:

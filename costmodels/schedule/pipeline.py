@@ -286,7 +286,7 @@ class TimedBlock:
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class StageMessage:
     """One activation or gradient on its way between two ranks."""
 
     sender: int
@@ -306,7 +306,7 @@ class Timeline:
 
     blocks: tuple[tuple[TimedBlock, ...], ...]
     """By rank, in the order in which it runs them."""
-    messages: tuple[Message, ...]
+    messages: tuple[StageMessage, ...]
     end_s: float
 
 
@@ -360,8 +360,8 @@ def timeline(
 
 def _message(
     sender: int, receiver: int, stage: int, micro: int, kind: int, start_s: float, tau_s: float
-) -> Message:
-    return Message(sender, receiver, stage, micro, kind, start_s, start_s + tau_s)
+) -> StageMessage:
+    return StageMessage(sender, receiver, stage, micro, kind, start_s, start_s + tau_s)
 
 
 def _steps(schedule: str, rank: int, pp: int, vpp: int, n_micro: int) -> list[Step]:

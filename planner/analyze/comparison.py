@@ -6,9 +6,9 @@ from typing import Any
 
 from costmodels.axes import AXES
 from costmodels.breakdown import break_down
+from costmodels.documentation.terms import TIME_TERMS
 from costmodels.plans import Layout
 from costmodels.problem import Problem
-from costmodels.terms import TIME_TERMS
 from planner.analyze.neighborhood import single_changes
 from planner.analyze.recommend.devices import with_bandwidth
 from planner.documents import Answer
@@ -66,7 +66,7 @@ class Comparison(Answer):
                 for axis, x, y, meaning in self.layout
             ],
             "time": {term: _pair(*x, a.step_time_s) for term, x in time_terms(a, b).items()},
-            "memory": {term: _pair(*x) for term, x in memory_terms(a, b).items()},
+            "memory": {term: _pair(*x) for term, x in memory_term_pairs(a, b).items()},
             "traffic": {
                 axis: {name: _pair(*x) for name, x in values.items()}
                 for axis, values in traffic_terms(a, b).items()
@@ -227,7 +227,7 @@ def time_terms(a: Plan, b: Plan) -> dict[str, tuple[float, float]]:
     return {term: pair for term, pair in ordered if max(pair) > 0.0}
 
 
-def memory_terms(a: Plan, b: Plan) -> dict[str, tuple[float, float]]:
+def memory_term_pairs(a: Plan, b: Plan) -> dict[str, tuple[float, float]]:
     """Return the memory terms of both worst stages, bytes."""
     sides = [plan.breakdown.stages[plan.breakdown.peak_stage] for plan in (a, b)]
     return {term: (sides[0][term], sides[1][term]) for term in sides[0]}

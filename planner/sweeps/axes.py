@@ -87,7 +87,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
+class SweepAxis:
     """A field, or a named column of several fields, and what it takes."""
 
     name: str
@@ -196,7 +196,7 @@ def _written(number: float, span: Span) -> object:
     return f"{number:.15g} {span.unit}" if span.unit else number
 
 
-def field_axis(path: str, value: object) -> Axis:
+def field_axis(path: str, value: object) -> SweepAxis:
     """Return the axis of one field from what a sweep file or an option says of it.
 
     Raises `BadValue`, and `BadItem` where one item of a list is wrong.
@@ -224,7 +224,7 @@ def field_axis(path: str, value: object) -> Axis:
                 values.append(item)
         except BadValue as error:
             raise BadItem(error, place if isinstance(value, list) else None) from None
-    return Axis(path, _choices(field, values), field=field)
+    return SweepAxis(path, _choices(field, values), field=field)
 
 
 def _choices(field: Field, values: Sequence[object]) -> tuple[AxisChoice, ...]:
@@ -243,14 +243,14 @@ def _choices(field: Field, values: Sequence[object]) -> tuple[AxisChoice, ...]:
     return tuple(AxisChoice(value, ((field.path, value),)) for value in values)
 
 
-def column_axis(name: str, groups: Mapping[str, Mapping[str, object]]) -> Axis:
+def column_axis(name: str, groups: Mapping[str, Mapping[str, object]]) -> SweepAxis:
     """Return an axis of several fields: by the name of each value, the fields that it sets."""
     choices = []
     for label, fields in groups.items():
         for path, value in fields.items():
             field_at(path).check(value)
         choices.append(AxisChoice(label, tuple(fields.items())))
-    return Axis(name, tuple(choices))
+    return SweepAxis(name, tuple(choices))
 
 
 def _is_range(fields: Mapping[Any, Any]) -> bool:
@@ -285,7 +285,7 @@ def looks_like_range(field: Field, item: object) -> bool:
     return field.is_number and isinstance(item, str) and ".." in item
 
 
-def _ranged(field: Field, text: str) -> Axis:
+def _ranged(field: Field, text: str) -> SweepAxis:
     """Return the axis of a range."""
     if not field.is_number:
         raise BadValue(
@@ -301,7 +301,7 @@ def _ranged(field: Field, text: str) -> Axis:
     if low > high:
         raise BadValue(f"{shown_value(text)} runs downwards", "write the smaller end first")
     if not match["sign"]:
-        return Axis(
+        return SweepAxis(
             field.path, span=_span(field, text, match, low / one, high / one, unit), field=field
         )
     step_text, step_unit = match["step"], match["step_unit"] or ""
@@ -314,7 +314,7 @@ def _ranged(field: Field, text: str) -> Axis:
     values = [_as_written(field, number, one, unit) for number in numbers]
     for value in values:
         field.check(value)
-    return Axis(field.path, _choices(field, values), field=field)
+    return SweepAxis(field.path, _choices(field, values), field=field)
 
 
 def _end(field: Field, number: str, unit: str) -> float:

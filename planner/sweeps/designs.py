@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from planner.errors import BadValue
 from planner.option_names import option
-from planner.sweeps.axes import Axis
+from planner.sweeps.axes import SweepAxis
 
 DESIGNS = ("grid", "list", "latin")
 MAX_POINTS = 1_000_000
@@ -38,12 +38,12 @@ def _count(n: int) -> str:
     return f"{n:,}" if n < 10**15 else f"{n:.3g}"
 
 
-def grid_size(axes: Sequence[Axis]) -> int:
+def grid_size(axes: Sequence[SweepAxis]) -> int:
     """Return the number of points of a grid."""
     return math.prod(len(axis.choices) for axis in axes)
 
 
-def grid_points(axes: Sequence[Axis]) -> Iterator[Values]:
+def grid_points(axes: Sequence[SweepAxis]) -> Iterator[Values]:
     """Yield every combination, the last axis fastest."""
     sizes = [len(axis.choices) for axis in axes]
     for index in range(grid_size(axes)):
@@ -57,7 +57,7 @@ def grid_points(axes: Sequence[Axis]) -> Iterator[Values]:
         )
 
 
-def latin_points(axes: Sequence[Axis], n_samples: int, seed: int) -> Iterator[Values]:
+def latin_points(axes: Sequence[SweepAxis], n_samples: int, seed: int) -> Iterator[Values]:
     """Yield the points of a Latin hypercube.
 
     Every axis has random numbers of its own, from the seed and its name, so that its values stay

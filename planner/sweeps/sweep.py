@@ -14,7 +14,7 @@ from planner.specs.inputs import ClusterInput, ModelInput
 from planner.specs.loader import cluster_of_document, model_of_document
 from planner.specs.schema import SearchSpec
 from planner.specs.yaml.document import Document
-from planner.sweeps.axes import Axis, label_of
+from planner.sweeps.axes import SweepAxis, label_of
 from planner.sweeps.changes import Change, changed, of_section
 from planner.sweeps.designs import Values, grid_points, latin_points
 from planner.sweeps.expressions import (
@@ -60,7 +60,7 @@ class Sweep:
     sweep_id: str
     """12 hex digits of everything that the rows depend on."""
     name: str
-    axes: tuple[Axis, ...]
+    axes: tuple[SweepAxis, ...]
     options: SolveOptions
     """Of points that vary no option, the model file's `search:` left out; see `options_of`."""
     n_points: int
@@ -426,7 +426,7 @@ def search_options(search: SearchSpec, stack: str, base: SolveOptions | None) ->
 
 
 def dimensions_of(
-    derived: Mapping[str, Expression | Table], axes: Sequence[Axis]
+    derived: Mapping[str, Expression | Table], axes: Sequence[SweepAxis]
 ) -> Iterator[tuple[str, Any]]:
     """Yield the dimension of each derived value; `BadValue` for units that do not match."""
     dimensions: dict[str, Any] = {axis.name: TEXT for axis in axes if axis.field is None}

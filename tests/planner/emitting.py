@@ -5,10 +5,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from costmodels.examples import LLAMA3_8B
+from costmodels.examples import LLAMA3_8B, toy_accelerator
 from costmodels.plans import Layout
 from costmodels.shapes import ModelShape, TrainingJob
-from costmodels.testing import toy_accelerator
 from hardware.parts import Link, Pool
 
 GOLDENS = Path(__file__).parents[1] / "goldens" / "emit"

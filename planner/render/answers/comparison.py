@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from planner.analyze.comparison import Comparison, memory_terms, time_terms, traffic_terms
+from planner.analyze.comparison import Comparison, memory_term_pairs, time_terms, traffic_terms
 from planner.documents import Blank, Bullets, Grid, Paragraph, Part, Spacing
 from planner.solver.answer.reasons import MIN_SHARE, shown_layout
 from planner.solver.answer.result import Plan
@@ -107,7 +107,7 @@ def _time_grid(a: Plan, b: Plan) -> Grid:
 def _memory_grid(a: Plan, b: Plan) -> Grid:
     stages = a.breakdown.peak_stage, b.breakdown.peak_stage
     peaks = a.breakdown.peak_bytes, b.breakdown.peak_bytes
-    terms: Pairs = {**memory_terms(a, b), "peak": peaks}
+    terms: Pairs = {**memory_term_pairs(a, b), "peak": peaks}
     rows = tuple(
         (term, f"{x / GIB:.2f}", f"{y / GIB:.2f}", f"{(y - x) / GIB:+.2f}")
         for term, (x, y) in terms.items()

@@ -6,7 +6,7 @@ from planner.errors import BadValue, SpecError
 from planner.option_names import command, option
 from planner.specs.cluster.pool_fields import DEVICES
 from planner.specs.yaml.document import KeyPath
-from planner.sweeps.axes import Axis, BadItem, column_axis, field_axis
+from planner.sweeps.axes import BadItem, SweepAxis, column_axis, field_axis
 from planner.sweeps.designs import Values
 from planner.sweeps.fields import WHOLE_FILES, field_at, field_text
 from planner.sweeps.spec.faults import Faults
@@ -22,9 +22,9 @@ OF_ALL_POINTS = {
 """Options of a search that are the same for all points, and what to do instead."""
 
 
-def read_axes(spec: SweepFile, faults: Faults) -> tuple[tuple[Axis, ...], tuple[Values, ...]]:
+def read_axes(spec: SweepFile, faults: Faults) -> tuple[tuple[SweepAxis, ...], tuple[Values, ...]]:
     """Return what is varied, and the points where they are listed; `SpecError` for a bad one."""
-    axes: list[Axis] = []
+    axes: list[SweepAxis] = []
     for path, values in spec.vary.items():
         place: KeyPath = ("vary", path)
         try:
@@ -43,7 +43,7 @@ def read_axes(spec: SweepFile, faults: Faults) -> tuple[tuple[Axis, ...], tuple[
     return tuple(axes), listed
 
 
-def _column(name: str, groups: object, faults: Faults) -> Axis:
+def _column(name: str, groups: object, faults: Faults) -> SweepAxis:
     place: KeyPath = ("together", name)
     if "." in name or name in WHOLE_FILES:
         message = f"{name!r} is a field, and names a column of several"
@@ -69,7 +69,7 @@ def _column(name: str, groups: object, faults: Faults) -> Axis:
     return axis
 
 
-def _listed(spec: SweepFile, columns: Sequence[Axis], faults: Faults) -> tuple[Values, ...]:
+def _listed(spec: SweepFile, columns: Sequence[SweepAxis], faults: Faults) -> tuple[Values, ...]:
     named = {axis.name: axis for axis in columns}
     if spec.vary:
         raise faults.say(("points",), "stands beside `vary`", "keep one of them")
@@ -98,7 +98,7 @@ def _listed(spec: SweepFile, columns: Sequence[Axis], faults: Faults) -> tuple[V
     return tuple(results)
 
 
-def _axes_of_list(listed: Sequence[Values], columns: Sequence[Axis]) -> list[Axis]:
+def _axes_of_list(listed: Sequence[Values], columns: Sequence[SweepAxis]) -> list[SweepAxis]:
     """Return an axis for each field that a point of the list names, with the values there."""
     values: dict[str, list[object]] = {}
     for point in listed:
@@ -106,7 +106,7 @@ def _axes_of_list(listed: Sequence[Values], columns: Sequence[Axis]) -> list[Axi
             if value not in values.setdefault(name, []):
                 values[name].append(value)
     named = {axis.name: axis for axis in columns}
-    results: list[Axis] = []
+    results: list[SweepAxis] = []
     for name, items in values.items():
         if name in named:
             results.append(named[name])
@@ -120,7 +120,7 @@ def _axes_of_list(listed: Sequence[Values], columns: Sequence[Axis]) -> list[Axi
     return results
 
 
-def _check_axes(axes: Sequence[Axis], faults: Faults) -> None:
+def _check_axes(axes: Sequence[SweepAxis], faults: Faults) -> None:
     """Refuse a sweep that varies nothing, a field twice, or what no point depends on."""
     if not axes:
         fix = "add `vary:` (" + option("vary", "PATH=VALUES") + "), `together:` or `points:`"

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping
 
-from planner.sweeps.axes import Axis
+from planner.sweeps.axes import SweepAxis
 from planner.sweeps.fields import field_text
 from planner.sweeps.spec.axes import OF_ALL_POINTS
 from planner.sweeps.spec.spec import load_sweep
@@ -78,7 +78,7 @@ def _design(sweep: Sweep) -> str:
     return {"grid": "grid", "list": "list"}[sweep.design]
 
 
-def _values(axis: Axis) -> str:
+def _values(axis: SweepAxis) -> str:
     if axis.span is not None:
         low, high = axis.span.low, axis.span.high
         unit = f" {axis.span.unit}" if axis.span.unit else ""

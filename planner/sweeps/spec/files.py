@@ -10,7 +10,7 @@ from planner.errors import SpecError
 from planner.specs.examples import example_content, example_names
 from planner.specs.loader import model_of_document, read_document
 from planner.specs.yaml.document import Document, KeyPath
-from planner.sweeps.axes import Axis
+from planner.sweeps.axes import SweepAxis
 from planner.sweeps.families import Family, family_of
 from planner.sweeps.fields import PARAMS, WHOLE_FILES, field_text
 from planner.sweeps.spec.faults import Faults
@@ -19,7 +19,7 @@ from planner.units import parse_count, shown_value
 
 
 def read_files(
-    spec: SweepFile, axes: Sequence[Axis], faults: Faults, folder: Path | None
+    spec: SweepFile, axes: Sequence[SweepAxis], faults: Faults, folder: Path | None
 ) -> dict[tuple[str, str], Document]:
     """Return every model and cluster file that the sweep names."""
     entries: dict[tuple[str, str], Document] = {}
@@ -47,7 +47,7 @@ def read_files(
 
 
 def read_family(
-    spec: SweepFile, axes: Sequence[Axis], faults: Faults, folder: Path | None
+    spec: SweepFile, axes: Sequence[SweepAxis], faults: Faults, folder: Path | None
 ) -> tuple[Family | None, dict[tuple[str, str], Document]]:
     """Return the family of the sweep with its documents, and try all sizes that are listed."""
     place: KeyPath = ("family",)

@@ -6,7 +6,7 @@ from typing import Any
 from planner.errors import BadValue
 from planner.option_names import command
 from planner.specs.yaml.document import KeyPath
-from planner.sweeps.axes import Axis
+from planner.sweeps.axes import SweepAxis
 from planner.sweeps.expressions import (
     Expression,
     UnknownValue,
@@ -23,7 +23,7 @@ from planner.units import shown_value
 
 
 def read_derived(
-    spec: SweepFile, axes: Sequence[Axis], faults: Faults
+    spec: SweepFile, axes: Sequence[SweepAxis], faults: Faults
 ) -> dict[str, Expression | Table]:
     """Return the derived values by name, in the order in which they use each other."""
     entries: dict[str, Expression | Table] = {}
@@ -51,7 +51,7 @@ def read_derived(
     return entries
 
 
-def _table(name: str, fields: Mapping[str, Any], axes: Sequence[Axis]) -> Table:
+def _table(name: str, fields: Mapping[str, Any], axes: Sequence[SweepAxis]) -> Table:
     by = fields.get("by")
     if not isinstance(by, str):
         fix = "{by: pools.0.accelerator, h100-sxm-80gb: 814}"
@@ -86,7 +86,7 @@ def _table(name: str, fields: Mapping[str, Any], axes: Sequence[Axis]) -> Table:
 
 def read_constraints(
     spec: SweepFile,
-    axes: Sequence[Axis],
+    axes: Sequence[SweepAxis],
     derived: Mapping[str, Expression | Table],
     faults: Faults,
 ) -> tuple[Expression, ...]:

@@ -19,7 +19,7 @@ from planner.specs.examples import example_names, example_sweeps
 from planner.specs.schema import SearchSpec
 from planner.specs.search.section import section_faults
 from planner.specs.yaml.document import Document, KeyPath, load_yaml, parse_yaml
-from planner.sweeps.axes import Axis
+from planner.sweeps.axes import SweepAxis
 from planner.sweeps.changes import Change
 from planner.sweeps.designs import Values, check_size, grid_size
 from planner.sweeps.fields import WHOLE_FILES, field_at
@@ -218,7 +218,7 @@ class _Reader:
                 fix += option("vary", "PATH=VALUES")
                 raise self.faults.say((), message, fix)
 
-    def _fixed(self, spec: SweepFile, axes: Sequence[Axis]) -> tuple[Change, ...]:
+    def _fixed(self, spec: SweepFile, axes: Sequence[SweepAxis]) -> tuple[Change, ...]:
         varied = {path for axis in axes for path in axis.paths} if spec.points is None else set()
         for path, value in spec.set.items():
             place: KeyPath = ("set", path)
@@ -239,7 +239,7 @@ class _Reader:
             for path, value in spec.set.items()
         )
 
-    def _design(self, spec: SweepFile, axes: Sequence[Axis]) -> str:
+    def _design(self, spec: SweepFile, axes: Sequence[SweepAxis]) -> str:
         default = "list" if spec.points is not None else "grid"
         if spec.design is None and spec.points is None and spec.samples is not None:
             default = "latin"
@@ -271,7 +271,7 @@ class _Reader:
         return design
 
     def _size(
-        self, spec: SweepFile, design: str, axes: Sequence[Axis], listed: Sequence[Values]
+        self, spec: SweepFile, design: str, axes: Sequence[SweepAxis], listed: Sequence[Values]
     ) -> int:
         n_points = {"latin": spec.samples or 0, "list": len(listed)}.get(design, grid_size(axes))
         try:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodels.examples import GPT3_175B
+from costmodels.examples import GPT3_175B, toy_accelerator
 from costmodels.layers.compute import (
     attention_times,
     elementwise_times,
@@ -21,7 +21,6 @@ from costmodels.layers.compute import (
 from costmodels.layers.gemm import gemm_s
 from costmodels.shapes import ModelShape, TrainingJob
 from costmodels.stacks import EAGER, FUSED, STACKS
-from costmodels.testing import toy_accelerator
 
 TOY = toy_accelerator()
 MODEL = ModelShape(

@@ -12,7 +12,7 @@ from costmodels.breakdown import break_down, virtual_stage_times
 from costmodels.comm.collectives import collective_s
 from costmodels.comm.data_parallel import n_pieces
 from costmodels.comm.placement import place_group
-from costmodels.examples import DEEPSEEK_V3, LLAMA3_8B, MIXTRAL_8X7B
+from costmodels.examples import DEEPSEEK_V3, LLAMA3_8B, MIXTRAL_8X7B, toy_accelerator
 from costmodels.layers import experts
 from costmodels.layers.flops import model_flops_per_token
 from costmodels.layers.gemm import gemm_s
@@ -24,7 +24,6 @@ from costmodels.shape_terms import shape_terms
 from costmodels.shapes import ModelShape
 from costmodels.stacks import STACKS
 from costmodels.step import join, peak_bytes, step_times
-from costmodels.testing import toy_accelerator
 
 TOY = ModelShape(
     "toy",

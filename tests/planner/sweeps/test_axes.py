@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from planner.errors import BadValue
 from planner.specs.schema import ClusterFile, ModelFile
-from planner.sweeps.axes import Axis, column_axis, field_axis, label_of
+from planner.sweeps.axes import SweepAxis, column_axis, field_axis, label_of
 from planner.sweeps.fields import field_at, known_paths, section_of
 
 MEMORY = "pools.0.accelerator.memory"
 GIB = 2.0**30
 
 
-def bases(axis: Axis) -> list[object]:
+def bases(axis: SweepAxis) -> list[object]:
     return [axis.base(value) for value in axis.values]
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.errors import BadValue
-from planner.sweeps.axes import Axis, field_axis
+from planner.sweeps.axes import SweepAxis, field_axis
 from planner.sweeps.designs import (
     MAX_POINTS,
     check_size,
@@ -22,7 +22,7 @@ from planner.sweeps.designs import (
 FIELDS = ("pools.0.nodes", "training.seq_len", "training.global_batch")
 
 
-def axes_of(sizes: list[int]) -> list[Axis]:
+def axes_of(sizes: list[int]) -> list[SweepAxis]:
     return [
         field_axis(path, list(range(1, n + 1))) for path, n in zip(FIELDS, sizes, strict=False)
     ]
