@@ -355,7 +355,6 @@ def _state_bytes_per_param(problem: Problem, shardings: ShardingTable, shard: In
         shardings.zero[:, None],
         shard.astype(np.float64),
         shardings.optimizer_offload[:, None],
-        gradients_leave=gradients_leave(problem.stack),
         hpz=shardings.hpz[:, None],
         stack=problem.stack,
     )

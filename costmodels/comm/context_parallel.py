@@ -59,7 +59,7 @@ def attention_kernels(split: ContextSplit) -> AttentionKernels:
     Source: Transformer Engine, attention/dot_product_attention/context_parallel.py.
     """
     kernels = np.select([split.kind == P2P, split.kind == ALL_GATHER], [split.cp, 2], 1)
-    return AttentionKernels(kernels, np.where(split.kind == P2P, split.cp, 1))
+    return AttentionKernels(split.tp, kernels, np.where(split.kind == P2P, split.cp, 1))
 
 
 def _widths(problem: Problem, split: ContextSplit) -> tuple[Floats, Floats]:

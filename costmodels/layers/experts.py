@@ -8,6 +8,7 @@ the next ep hold different ones, and the others hold copies.
 from dataclasses import dataclass
 from functools import lru_cache
 from math import comb
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -58,11 +59,17 @@ class ExpertTimes:
     """All-to-alls over ep and collectives over etp; nothing hides them."""
 
 
+class GroupedProduct(NamedTuple):
+    """Products of one size, (rows x inner) times (inner x columns) elements each."""
+
+    groups: ArrayLike
+    rows: ArrayLike
+    inner: ArrayLike
+    columns: ArrayLike
+
+
 def grouped_gemm_s(
-    groups: ArrayLike,
-    rows: ArrayLike,
-    inner: ArrayLike,
-    columns: ArrayLike,
+    product: GroupedProduct,
     accelerator: Accelerator,
     precision: str,
     rate_frac: float,
@@ -75,7 +82,7 @@ def grouped_gemm_s(
     u = `rows_frac`, the rate over that of one large product. A single product is an ordinary one
     (`costmodels.layers.gemm`). Left out: waves of tiles, which many groups fill.
     """
-    g, m, k, n = (np.asarray(x, dtype=np.float64) for x in (groups, rows, inner, columns))
+    g, m, k, n = (np.asarray(x, dtype=np.float64) for x in product)
     eff = accelerator.efficiency
     rate = accelerator.peak_flops_per_s[precision] * eff.gemm_frac * rate_frac
     work = 2.0 * g * m * n * (k + eff.gemm_k_half) / (rate * np.asarray(rows_frac))
@@ -225,10 +232,13 @@ def _products(problem: Problem, rows: Floats, local: Floats, width: Floats) -> F
     ahead, back, weights = rows_fracs(each, part, recipe.grad_bytes)
 
     def both(inner: ArrayLike, columns: ArrayLike) -> ForwardBackward:
-        forward = grouped_gemm_s(local, each, inner, columns, part, precision, rate, ahead)
-        dgrad = grouped_gemm_s(local, each, columns, inner, part, precision, rate, back)
-        wide = rate * eff.wgrad_frac
-        wgrad = grouped_gemm_s(local, inner, each, columns, part, precision, wide, weights)
+        output, input_grad, weight_grad = (
+            GroupedProduct(local, *sizes)
+            for sizes in ((each, inner, columns), (each, columns, inner), (inner, each, columns))
+        )
+        forward = grouped_gemm_s(output, part, precision, rate, ahead)
+        dgrad = grouped_gemm_s(input_grad, part, precision, rate, back)
+        wgrad = grouped_gemm_s(weight_grad, part, precision, rate * eff.wgrad_frac, weights)
         one = accumulated_s(wgrad, np.asarray(inner) * columns, problem.job, part, problem.stack)
         wgrad = np.where(local > 1, wgrad, one)  # `rows_fracs` of several has the sum
         cast_in, cast_out = cast_s * rows * np.asarray(inner), cast_s * rows * np.asarray(columns)

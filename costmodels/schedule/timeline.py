@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from operator import mul
 
 from costmodels.axes import SCHEDULES
-from costmodels.breakdown import Breakdown, virtual_stage_times, virtual_weight_grad_times
+from costmodels.breakdown import Breakdown, pipeline_run
 from costmodels.comm.exposure import Exposure
 from costmodels.comm.hidden_traffic import RankTraffic, hidden_traffic
 from costmodels.layers.layer_kind import ExpertLayerTerms
@@ -22,7 +22,6 @@ from costmodels.schedule.stages import LOOPED, interleaved_chunks, layer_prefix,
 from costmodels.schedule.zero_bubble import BACKWARD, FORWARD, INPUT_GRAD, WEIGHT_GRAD
 from costmodels.step import (
     Rows,
-    boundary_hops_s,
     data_parallel_exposed,
     offload_exposed,
     stage_times,
@@ -100,13 +99,10 @@ def step_timeline(found: Breakdown) -> StepTimeline:
     """Return the step of a plan in time, from the full recurrence.
 
     Its end, the pipeline's plus all of `after`, is `found.step_s`, but for a pipeline of many
-    micro-batches that never becomes periodic, which `pipeline.flush_s` extrapolates.
+    micro-batches that never becomes periodic, which `pipeline.flush_times_s` extrapolates.
     """
     rows, layout = found.rows, found.layout
-    forward, backward = virtual_stage_times(rows, layout)
-    args = (layout.schedule, layout.pp, layout.vpp, layout.n_micro, forward, backward)
-    hops = boundary_hops_s(rows, layout)
-    run = pipeline.timeline(*args, hops, virtual_weight_grad_times(rows, layout))
+    run = pipeline.timeline(pipeline_run(rows, layout))
     copies = 2 if layout.schedule == "dualpipe" else 1
     wires = stage_wires(rows, layout)
     return StepTimeline(

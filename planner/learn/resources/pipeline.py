@@ -8,7 +8,7 @@ import numpy as np
 from costmodels.axes import SCHEDULES
 from costmodels.memory import in_flight_chunks
 from costmodels.plans import ZERO_BUBBLE
-from costmodels.schedule.pipeline import bubble_frac, compute_s, flush_s, p2p_s
+from costmodels.schedule.pipeline import PipelineRun, bubble_frac, compute_s, flush_times_s, p2p_s
 from planner.learn import fields
 from planner.learn.fields import BadInput
 from planner.learn.results import (
@@ -154,10 +154,11 @@ def pipeline_step_s(x: PipelineInputs, hop_s: float = 0.0) -> float:
     two = x.schedule in ("zb-v", "dualpipe-v")  # two chunks of a rank, half a stage each
     n = p * v * (2 if two else 1)
     each = x.stage_s / (v * (2 if two else 1))
-    forward, backward = [each * FORWARD_SHARE] * n, [each * (1 - FORWARD_SHARE)] * n
-    weight = [each * FORWARD_SHARE] * n if x.schedule in ZERO_BUBBLE else ()
-    result = flush_s(x.schedule, p, v, x.micro_batches, forward, backward, hop_s, weight)
-    return max(result, x.micro_batches * x.stage_s)  # sums of rounded times may fall short of it
+    forward, backward = (each * FORWARD_SHARE,) * n, (each * (1 - FORWARD_SHARE),) * n
+    weight = forward if x.schedule in ZERO_BUBBLE else ()
+    run = PipelineRun(x.schedule, p, v, x.micro_batches, forward, backward, hop_s, weight)
+    # Sums of rounded times may fall short of the work itself.
+    return max(flush_times_s([run])[0], x.micro_batches * x.stage_s)
 
 
 def simulated(x: PipelineInputs) -> bool:

@@ -163,7 +163,6 @@ def _states(p: StageParts) -> Formula:
             x.zero,
             shard,
             int(x.optimizer_offload),
-            gradients_leave=gradients_leave(problem.stack),
             hpz=x.hpz,
             stack=problem.stack,
         ).item()
