@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import lru_cache, reduce
 from math import gcd
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -504,38 +504,46 @@ def boundary_hops(
         units.append(unit)
         costs.append(np.maximum(wire_s, over * wire_s / max(1, unit // stride)))
     stalls = problem.stack.blocking_p2p and tp > STALLING_DOMAINS * pool.scale_up_domain
-    late = problem.stack.stalled_message_s if stalls else 0.0
-    inside = pool.scale_up.p2p_latency_s, 1.0 / pool.accelerator.pair_bytes_per_s
-    outside_s = pool.nic.p2p_latency_s + extra + late
-    place, figures = (stride, pp, blocks, tuple(units)), (*inside, late, outside_s, *costs)
+    stalled_s = problem.stack.stalled_message_s if stalls else 0.0
+    inside_s = pool.scale_up.p2p_latency_s + stalled_s
+    outside_s = pool.nic.p2p_latency_s + extra + stalled_s
+    ranks = _StageRanks(stride, pp, blocks, tuple(units))
+    latencies, per_byte_s = (
+        (inside_s, outside_s),
+        (1.0 / pool.accelerator.pair_bytes_per_s, *costs),
+    )
     if not isinstance(problem, Problems):
-        return _boundary_hops(*place, *figures)
-    columns = np.stack(np.broadcast_arrays(*figures), axis=-1).tolist()
-    latency, per_byte = zip(*(_boundary_hops(*place, *row) for row in columns), strict=True)
+        return _boundary_hops(ranks, latencies, per_byte_s)
+    columns = np.stack(np.broadcast_arrays(*latencies, *per_byte_s), axis=-1).tolist()
+    hops = (_boundary_hops(ranks, tuple(row[:2]), tuple(row[2:])) for row in columns)
+    latency, per_byte = zip(*hops, strict=True)
     return np.array(latency), np.array(per_byte)
+
+
+class _StageRanks(NamedTuple):
+    """Where the stages of pipelines lie among the devices, as `boundary_hops` says."""
+
+    stride: int
+    pp: int
+    blocks: int
+    units: tuple[int, ...]
+    """Devices of a domain, and of a unit of each tier."""
 
 
 @lru_cache(maxsize=4096)
 def _boundary_hops(
-    stride: int,
-    pp: int,
-    blocks: int,
-    units: tuple[int, ...],
-    near_s: float,
-    near_s_per_byte: float,
-    late_s: float,
-    outside_s: float,
-    *costs: float,
+    ranks: _StageRanks, latencies_s: tuple[float, ...], per_byte_s: tuple[float, ...]
 ) -> tuple[Floats, Floats]:
-    """Return `boundary_hops` over units of devices; a byte takes `costs` seconds above each.
+    """Return `boundary_hops`: latencies inside and outside a domain, seconds a byte by level.
 
-    `near_s` and `near_s_per_byte` are those of a message inside a domain. Nobody may write into
-    the result.
+    The first of `per_byte_s` is inside the domain, the others above each unit. Nobody may write
+    into the result.
     """
-    latency, per_byte = np.full(pp, near_s + late_s), np.full(pp, near_s_per_byte)
-    leaves = np.zeros(pp, dtype=bool)
-    for level, (unit, cost) in enumerate(zip(units, costs, strict=True)):
-        crosses, all_cross = _crossings(stride, pp, blocks, unit)
+    inside_s, outside_s = latencies_s
+    latency, per_byte = np.full(ranks.pp, inside_s), np.full(ranks.pp, per_byte_s[0])
+    leaves = np.zeros(ranks.pp, dtype=bool)
+    for level, (unit, cost) in enumerate(zip(ranks.units, per_byte_s[1:], strict=True)):
+        crosses, all_cross = _crossings(ranks, unit)
         inside = np.where(all_cross, 0.0, per_byte) if level == 0 else per_byte
         if level == 0:
             leaves = crosses
@@ -545,10 +553,11 @@ def _boundary_hops(
     return latency, per_byte
 
 
-def _crossings(stride: int, pp: int, blocks: int, unit: int) -> tuple[Bools, Bools]:
+def _crossings(ranks: _StageRanks, unit: int) -> tuple[Bools, Bools]:
     """Return where some pipeline, and where all, cross a border of units of `unit` devices."""
+    stride, pp = ranks.stride, ranks.pp
     # Blocks that start at the same place of a unit are alike.
-    blocks = min(blocks, unit // gcd(pp * stride, unit))
+    blocks = min(ranks.blocks, unit // gcd(pp * stride, unit))
     base = np.arange(blocks)[:, None] * (pp * stride)
     start = base + np.arange(pp) * stride
     crosses = (start + 2 * stride - 1) // unit > start // unit
