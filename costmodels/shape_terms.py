@@ -96,8 +96,8 @@ class ShapeTerms:
 
     def alone(self, shape: int, sharding: int) -> "ShapeTerms":
         """Return the terms of one shape with one sharding, as if there were no others."""
-        of = slice(shape, shape + 1)
-        both = slice(sharding, sharding + 1), of
+        row = slice(shape, shape + 1)
+        both = slice(sharding, sharding + 1), row
 
         def cut(value: Any) -> Any:
             if isinstance(value, np.ndarray):
@@ -106,8 +106,13 @@ class ShapeTerms:
                 return type(value)(*(cut(getattr(value, x.name)) for x in fields(value)))
             return value
 
-        def groups(found: DataGroups) -> DataGroups:
-            parts = (found.whole, found.shard, found.replicas, found.again)
+        def groups(data_groups: DataGroups) -> DataGroups:
+            parts = (
+                data_groups.all_ranks,
+                data_groups.shard,
+                data_groups.replicas,
+                data_groups.second_copy,
+            )
             return DataGroups(*(group(x) for x in parts))  # type: ignore[arg-type]
 
         def group(one: Group | None) -> Group | None:
@@ -119,21 +124,21 @@ class ShapeTerms:
         routed = self.experts
         return ShapeTerms(
             kinds=self.kinds.take(np.array([shape])),
-            params=self.params[of],
+            params=self.params[row],
             state_bytes=self.state_bytes[both],
             zero_working_bytes=self.zero_working_bytes[both],
             data_parallel=cut(self.data_parallel),
             data_groups=groups(self.data_groups),
             optimizer_s=self.optimizer_s[both],
-            embedding_sync_s=self.embedding_sync_s[of],
+            embedding_sync_s=self.embedding_sync_s[row],
             pipeline_group=self.pipeline_group.take(np.array([shape])),
-            hop_latency_s=self.hop_latency_s[of],
-            hop_s_per_byte=self.hop_s_per_byte[of],
-            overhead_bytes=self.overhead_bytes[of],
-            layers_again=self.layers_again[of],
+            hop_latency_s=self.hop_latency_s[row],
+            hop_s_per_byte=self.hop_s_per_byte[row],
+            overhead_bytes=self.overhead_bytes[row],
+            layers_again=self.layers_again[row],
             experts=routed
             and ExpertShapeTerms(
-                routed.params[of],
+                routed.params[row],
                 routed.state_bytes[both],
                 cut(routed.data_parallel),
                 groups(routed.data_groups),
@@ -208,7 +213,7 @@ def expert_shape_terms(
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class _RankParams:
     """What ranks hold whose traffic is priced: all kinds of all shapes, or each of those alike."""
 
     shape: Rows
@@ -216,56 +221,64 @@ class _Held:
     kinds: StageKinds
     params: Floats
     """`(n_rows, 1)`, or all `(n_shapes, n_kinds)`; the rows of `kinds` too."""
-    at: Rows | None = None
+    row_of_kind: Rows | None = None
     """Where each kind of each shape finds its row, `(n_shapes, n_kinds)`; None for all."""
 
 
-def _held(problem: Problem, shapes: ShapeTable, kinds: StageKinds, params: Floats) -> _Held:
+def _rank_params(
+    problem: Problem, shapes: ShapeTable, kinds: StageKinds, params: Floats
+) -> _RankParams:
     """Return what ranks hold, once for those alike where they are many and of one problem."""
     every = np.arange(len(shapes))
     if params.size < MANY_RANKS or isinstance(problem, Problems):
-        return _Held(every, kinds, params)
-    firsts, at = _distinct_ranks(shapes, kinds)
+        return _RankParams(every, kinds, params)
+    firsts, positions = _distinct_ranks(shapes, kinds)
     if 2 * len(firsts) > params.size:
-        return _Held(every, kinds, params)
+        return _RankParams(every, kinds, params)
     alone = params.reshape(-1, 1)[firsts]
-    return _Held(firsts // params.shape[1], kinds.each(firsts), alone, at)
+    return _RankParams(firsts // params.shape[1], kinds.each(firsts), alone, positions)
 
 
 def _dense_traffic(
-    problem: Problem, shapes: ShapeTable, shardings: ShardingTable, held: _Held, groups: DataGroups
+    problem: Problem,
+    shapes: ShapeTable,
+    shardings: ShardingTable,
+    resident: _RankParams,
+    groups: DataGroups,
 ) -> DataParallelTimes:
     """Return the times of all parameters besides routed experts, by sharding, shape and kind."""
     stage, blocking = shardings.zero[:, None, None], shardings.dp_blocking[:, None, None]
-    dp = shapes.replicas.astype(np.float64)[held.shape, None]
-    pieces = n_pieces(problem, held.params, dp, stage, blocking)
+    dp = shapes.replicas.astype(np.float64)[resident.shape, None]
+    pieces = n_pieces(problem, resident.params, dp, stage, blocking)
     # ZeRO 2 and 3 move layer by layer: a piece is one layer (or an end of the model).
-    by_layer = np.where(stage >= 2, held.kinds.layers + 1.0, pieces)
+    by_layer = np.where(stage >= 2, resident.kinds.layers + 1.0, pieces)
     if problem.stack.sharded_units:
-        both = held.kinds.has_embedding * held.kinds.has_head * problem.shape.tied
-        ends = held.kinds.has_embedding + held.kinds.has_head - both
-        ends = ends + held.kinds.has_embedding * alone_positions(problem)
-        by_layer = np.maximum(1.0, held.kinds.layers + ends) + 0.0 * pieces
-    wide = _wide_groups(groups if held.at is None else groups.of_shapes(held.shape))
-    traffic = _traffic(problem, shardings, wide, held.params, by_layer)
-    return traffic if held.at is None else _of_ranks(traffic, held.at)
+        both = resident.kinds.has_embedding * resident.kinds.has_head * problem.shape.tied
+        ends = resident.kinds.has_embedding + resident.kinds.has_head - both
+        ends = ends + resident.kinds.has_embedding * alone_positions(problem)
+        by_layer = np.maximum(1.0, resident.kinds.layers + ends) + 0.0 * pieces
+    wide = _wide_groups(
+        groups if resident.row_of_kind is None else groups.of_shapes(resident.shape)
+    )
+    traffic = _traffic(problem, shardings, wide, resident.params, by_layer)
+    return traffic if resident.row_of_kind is None else _of_ranks(traffic, resident.row_of_kind)
 
 
 def _traffic(
     problem: Problem, shardings: ShardingTable, groups: DataGroups, params: Floats, pieces: Floats
 ) -> DataParallelTimes:
     """Return `data_parallel_times` by sharding, once for all that move the same."""
-    rows, of = _distinct_rows(shardings, TRAFFIC)
+    rows, row_idx = _distinct_rows(shardings, TRAFFIC)
     problem = over_kinds(problem)
     if len(rows) == len(shardings):
         return data_parallel_times(problem, groups, params, pieces, shardings.zero[:, None, None])
     few = groups
     if groups.shard.n_ranks.ndim == params.ndim + 1:
         few = replace(few, shard=groups.shard.take(rows), replicas=groups.replicas.take(rows))
-    if groups.again is not None:
-        few = replace(few, again=groups.again.take(rows))
+    if groups.second_copy is not None:
+        few = replace(few, second_copy=groups.second_copy.take(rows))
     stage = shardings.zero[rows][:, None, None]
-    return data_parallel_times(problem, few, params, pieces[rows], stage).take(of)
+    return data_parallel_times(problem, few, params, pieces[rows], stage).take(row_idx)
 
 
 def once_a_step_times(
@@ -276,10 +289,10 @@ def once_a_step_times(
     Routed experts move after the rest; the larger last piece counts. Computed once for all ranks
     that hold the same and share it with as many, however their layers are chunked.
     """
-    firsts, at = _distinct_ranks(shapes, kinds)
+    firsts, positions = _distinct_ranks(shapes, kinds)
     some = shapes.take(firsts // kinds.layers.shape[1])
     result = _once_a_step_times(problem, some, shardings, kinds.each(firsts))
-    return _of_ranks(result, at)
+    return _of_ranks(result, positions)
 
 
 def _distinct_ranks(shapes: ShapeTable, kinds: StageKinds) -> tuple[Rows, Rows]:
@@ -290,22 +303,29 @@ def _distinct_ranks(shapes: ShapeTable, kinds: StageKinds) -> tuple[Rows, Rows]:
     """
     degrees = (shapes.tp, shapes.pp, shapes.dp, shapes.cp, shapes.ep, shapes.etp)
     columns = [np.repeat(x, kinds.layers.shape[1]) for x in (*degrees, shapes.rank_order)]
-    held = [kinds.layers, kinds.has_embedding, kinds.has_head]
+    contents = [kinds.layers, kinds.has_embedding, kinds.has_head]
     if kinds.of_other_kinds is not None:
-        held += list(kinds.of_other_kinds)
-    of = distinct([*columns, *(x.reshape(-1).astype(np.int32) for x in held)]).index
-    _, firsts = np.unique(of, return_index=True)
-    return firsts, of.reshape(kinds.layers.shape)
+        contents += list(kinds.of_other_kinds)
+    positions = distinct([*columns, *(x.reshape(-1).astype(np.int32) for x in contents)]).index
+    _, firsts = np.unique(positions, return_index=True)
+    return firsts, positions.reshape(kinds.layers.shape)
 
 
-def _of_ranks(found: DataParallelTimes, at: Rows) -> DataParallelTimes:
+def _of_ranks(distinct_times: DataParallelTimes, positions: Rows) -> DataParallelTimes:
     """Return times by sharding, shape and kind from those `(n_shardings, n_distinct, 1)`."""
-    columns = (found.reduce_s, found.reduce_piece_s, found.gather_s, found.gather_piece_s)
-    times = DataParallelTimes(*(column[:, at, 0] for column in columns))
-    if found.again_s is None or found.again_piece_s is None:
+    columns = (
+        distinct_times.reduce_s,
+        distinct_times.reduce_piece_s,
+        distinct_times.gather_s,
+        distinct_times.gather_piece_s,
+    )
+    times = DataParallelTimes(*(column[:, positions, 0] for column in columns))
+    if distinct_times.again_s is None or distinct_times.again_piece_s is None:
         return times
     return replace(
-        times, again_s=found.again_s[:, at, 0], again_piece_s=found.again_piece_s[:, at, 0]
+        times,
+        again_s=distinct_times.again_s[:, positions, 0],
+        again_piece_s=distinct_times.again_piece_s[:, positions, 0],
     )
 
 
@@ -316,7 +336,7 @@ def _once_a_step_times(
     groups = data_groups(problem, shapes, shardings)
     stage, blocking = shardings.zero[:, None, None], shardings.dp_blocking[:, None, None]
     dp = shapes.replicas.astype(np.float64)[:, None]
-    wide = replace(_wide_groups(groups), again=None)
+    wide = replace(_wide_groups(groups), second_copy=None)
     pieces = n_pieces(problem, params, dp, stage, blocking)
     dense = data_parallel_times(problem, wide, params, pieces, stage)
     routed = expert_shape_terms(problem, shapes, shardings, kinds)
@@ -387,11 +407,11 @@ def _held_params(
         of_group = shardings.shard(ranks).astype(np.float64)
         return np.where(shardings.zero[:, None] >= 1, of_group, 1.0)[..., None]
 
-    held = params / shards(shapes.replicas)
+    resident = params / shards(shapes.replicas)
     if routed is None:
-        return held
+        return resident
     copies = np.maximum(1, shapes.stage_ranks // (shapes.ep * shapes.etp))
-    return held + routed / shards(copies)
+    return resident + routed / shards(copies)
 
 
 def host_bytes(problem: Problem, shapes: ShapeTable, shardings: ShardingTable) -> Floats:
@@ -402,8 +422,8 @@ def host_bytes(problem: Problem, shapes: ShapeTable, shardings: ShardingTable) -
     kinds = kinds_of_stages(problem, shapes)
     routed = kind_expert_params(problem, shapes, kinds) if problem.shape.n_experts else None
     params = kind_params(problem, shapes, kinds)
-    held = _held_params(shapes, shardings, params, routed).max(axis=-1)
-    return np.where(shardings.optimizer_offload[:, None] > 0, host_state_bytes(held), 0.0)
+    resident = _held_params(shapes, shardings, params, routed).max(axis=-1)
+    return np.where(shardings.optimizer_offload[:, None] > 0, host_state_bytes(resident), 0.0)
 
 
 def _host_update(
@@ -423,8 +443,8 @@ def _host_update(
     stack, ranks = problem.stack, shapes.replicas.astype(np.float64)[:, None]
     piece = np.maximum(stack.bucket_params, stack.bucket_params_per_rank * ranks)
     pieces = np.maximum(1.0, np.ceil((params if routed is None else params + routed) / piece))
-    held = _held_params(shapes, shardings, params, routed)
-    return host_update(over_kinds(problem), held, np.broadcast_to(pieces, held.shape))
+    resident = _held_params(shapes, shardings, params, routed)
+    return host_update(over_kinds(problem), resident, np.broadcast_to(pieces, resident.shape))
 
 
 def _wide(group: Group) -> Group:
@@ -438,28 +458,32 @@ def _wide(group: Group) -> Group:
 
 def _wide_groups(groups: DataGroups) -> DataGroups:
     """Return `groups` with a trailing axis."""
-    recomputed = None if groups.again is None else _wide(groups.again)
-    return DataGroups(_wide(groups.whole), _wide(groups.shard), _wide(groups.replicas), recomputed)
+    recomputed = None if groups.second_copy is None else _wide(groups.second_copy)
+    return DataGroups(
+        _wide(groups.all_ranks), _wide(groups.shard), _wide(groups.replicas), recomputed
+    )
 
 
-def shared_params(problem: Problem, shapes: ShapeTable, most: Floats) -> Floats:
+def shared_params(problem: Problem, shapes: ShapeTable, rank_params: Floats) -> Floats:
     """Return the parameters of a device whose gradients two pipeline ranks sum, `(n_shapes,)`.
 
     An embedding that first and last stage hold (a tied one, or that of multi-token prediction),
-    none where one rank holds both (folded); with stages held both ways all `most` parameters of a
-    rank.
+    none where one rank holds both (folded); with stages held both ways all parameters of a rank,
+    `rank_params`.
     """
     matrix = np.zeros(len(shapes))
     if problem.shape.tied or problem.shape.mtp_layers:
         matrix = padded_vocab(problem.shape, shapes.tp) * problem.shape.hidden / shapes.tp
     return np.where(
-        shapes.placement == BOTH_WAYS, most, np.where(shapes.placement == FOLDED, 0.0, matrix)
+        shapes.placement == BOTH_WAYS,
+        rank_params,
+        np.where(shapes.placement == FOLDED, 0.0, matrix),
     )
 
 
-def _embedding_sync_s(problem: Problem, shapes: ShapeTable, most: Floats) -> Floats:
+def _embedding_sync_s(problem: Problem, shapes: ShapeTable, rank_params: Floats) -> Floats:
     """Return the all-reduce of what `shared_params` counts, between two pipeline ranks."""
-    shared = shared_params(problem, shapes, most)
+    shared = shared_params(problem, shapes, rank_params)
     if not shared.any():
         return shared
     size = problem.job.recipe.grad_wire_bytes * shared
@@ -572,11 +596,11 @@ def _once_per_degrees(
     """Return the groups of each shape, placed once for all shapes with the same degrees."""
     if len(shapes) < MANY_SHAPES:
         return place_all(shapes)
-    of = distinct([getattr(shapes, name) for name in names]).index
-    _, firsts = np.unique(of, return_index=True)
+    positions = distinct([getattr(shapes, name) for name in names]).index
+    _, firsts = np.unique(positions, return_index=True)
     if 2 * len(firsts) > len(shapes):
         return place_all(shapes)
-    return place_all(shapes.take(firsts)).of_shapes(of)
+    return place_all(shapes.take(firsts)).of_shapes(positions)
 
 
 def data_groups(problem: Problem, shapes: ShapeTable, shardings: ShardingTable) -> DataGroups:
@@ -599,18 +623,18 @@ def _data_groups(problem: Problem, shapes: ShapeTable, shardings: ShardingTable)
     total = place_spaced_group(copy_spacing(shapes, shapes.replicas), pool, fabric)
     recomputed = None
     if (shardings.hpz > 1).any():
-        rows, of = _distinct_rows(shardings, ("copies", "hpz"))
+        rows, row_idx = _distinct_rows(shardings, ("copies", "hpz"))
         near = shardings.take(rows).second_shard(shapes.replicas)
-        recomputed = place_spaced_group(copy_spacing(shapes, near), pool, fabric).take(of)
+        recomputed = place_spaced_group(copy_spacing(shapes, near), pool, fabric).take(row_idx)
     if (shardings.copies == 1).all():
         alone = place_group(np.ones_like(shapes.dp), 1, pool, fabric)
         return DataGroups(total, total, alone, recomputed)
-    rows, of = _distinct_rows(shardings, ("copies",))
+    rows, row_idx = _distinct_rows(shardings, ("copies",))
     shard = shardings.take(rows).shard(shapes.replicas)
     return DataGroups(
         total,
-        place_spaced_group(copy_spacing(shapes, shard), pool, fabric).take(of),
-        place_spaced_group(replica_spacing(shapes, shard), pool, fabric).take(of),
+        place_spaced_group(copy_spacing(shapes, shard), pool, fabric).take(row_idx),
+        place_spaced_group(replica_spacing(shapes, shard), pool, fabric).take(row_idx),
         recomputed,
     )
 
@@ -619,12 +643,12 @@ def _distinct_rows(shardings: ShardingTable, names: Sequence[str]) -> tuple[Rows
     """Return one row for each combination of some columns, and where each row finds its own."""
     entries: dict[tuple[int, ...], int] = {}  # shardings are few: quicker than sorting them
     columns = (getattr(shardings, name).tolist() for name in names)
-    of = np.array(
+    row_idx = np.array(
         [entries.setdefault(row, len(entries)) for row in zip(*columns, strict=True)],
         dtype=np.intp,
     )
-    _, rows = np.unique(of, return_index=True)
-    return rows, of
+    _, rows = np.unique(row_idx, return_index=True)
+    return rows, row_idx
 
 
 TRAFFIC = ("zero", "copies", "dp_blocking", "hpz")
@@ -702,15 +726,15 @@ def _expert_data_groups(
     stride = shapes.ep * shapes.etp * np.where(shapes.pipelines_inside, shapes.pp, 1)
     recomputed = None
     if (shardings.hpz > 1).any():
-        rows, of = _distinct_rows(shardings, ("copies", "hpz"))
+        rows, row_idx = _distinct_rows(shardings, ("copies", "hpz"))
         near = shardings.take(rows).second_shard(copies)
-        recomputed = place_group(near, stride, pool, fabric).take(of)
-    rows, of = _distinct_rows(shardings, ("copies",))
+        recomputed = place_group(near, stride, pool, fabric).take(row_idx)
+    rows, row_idx = _distinct_rows(shardings, ("copies",))
     shard = shardings.take(rows).shard(copies)
     return DataGroups(
         place_group(copies, stride, pool, fabric),
-        place_group(shard, stride, pool, fabric).take(of),
-        place_group(copies // shard, stride * shard, pool, fabric).take(of),
+        place_group(shard, stride, pool, fabric).take(row_idx),
+        place_group(copies // shard, stride * shard, pool, fabric).take(row_idx),
         recomputed,
     )
 
@@ -753,11 +777,11 @@ def _typical_hop(lat: Floats, cost: Floats, vpp: int, folded: bool) -> tuple[flo
 
 
 def _layers_again(kinds: StageKinds) -> Floats:
-    held, counts = kinds.chunk_layers, kinds.chunk_counts
-    depths = np.arange(1.0 + np.where(counts > 0, held, 0.0).max(initial=0.0))
+    n_layers, counts = kinds.chunk_layers, kinds.chunk_counts
+    depths = np.arange(1.0 + np.where(counts > 0, n_layers, 0.0).max(initial=0.0))
     total = np.zeros((*counts.shape[:2], len(depths)))
     for i in range(counts.shape[-1]):
-        total += counts[..., i, None] * np.minimum(held[..., i, None], depths)
+        total += counts[..., i, None] * np.minimum(n_layers[..., i, None], depths)
     return total
 
 
@@ -799,7 +823,7 @@ def shape_terms(problem: Problem, shapes: ShapeTable, shardings: ShardingTable) 
     recipe, stack = problem.job.recipe, problem.stack
     kinds = kinds_of_stages(problem, shapes)
     params = kind_params(problem, shapes, kinds)
-    held = _held(problem, shapes, kinds, params)
+    resident = _rank_params(problem, shapes, kinds, params)
     maximum = params.max(axis=1)
     zero = shardings.zero
     groups = data_groups(problem, shapes, shardings)
@@ -816,12 +840,12 @@ def shape_terms(problem: Problem, shapes: ShapeTable, shardings: ShardingTable) 
     pipeline_group = place_group(shapes.pp, shapes.stage_stride, problem.pool, problem.fabric)
     latency, per_byte = _hop(problem, shapes)
     context = place_group(shapes.cp, shapes.tp, problem.pool, problem.fabric)
-    communicators = (groups.whole.n_domains > 1).astype(float) + (pipeline_group.n_domains > 1)
+    communicators = (groups.all_ranks.n_domains > 1).astype(float) + (pipeline_group.n_domains > 1)
     communicators = communicators + (context.n_domains > 1)
     if routed:
         exchange = place_group(shapes.ep, shapes.etp, problem.pool, problem.fabric)
         communicators = (
-            communicators + (routed.data_groups.whole.n_domains > 1) + (exchange.n_domains > 1)
+            communicators + (routed.data_groups.all_ranks.n_domains > 1) + (exchange.n_domains > 1)
         )
     return ShapeTerms(
         kinds=kinds,
@@ -830,7 +854,7 @@ def shape_terms(problem: Problem, shapes: ShapeTable, shardings: ShardingTable) 
         zero_working_bytes=memory.zero3_working_bytes(
             recipe, largest_layer_params(problem.shape, shapes), ends, zero[:, None]
         ),
-        data_parallel=_dense_traffic(problem, shapes, shardings, held, groups),
+        data_parallel=_dense_traffic(problem, shapes, shardings, resident, groups),
         data_groups=groups,
         optimizer_s=once,
         embedding_sync_s=_embedding_sync_s(problem, shapes, maximum),

@@ -336,15 +336,15 @@ def expert_kept_bytes(
     inner = 6.0 if shape.gated else 4.0
     if shape.gated and not stack.fused_activation:
         inner += 2.0
-    kept = rows * inner * shape.expert_ffn / cut
+    stored = rows * inner * shape.expert_ffn / cut
     if shape.n_experts > 1:
-        kept = kept + rows * 2.0 * shape.hidden + 8.0 * shape.n_experts * n
+        stored = stored + rows * 2.0 * shape.hidden + 8.0 * shape.n_experts * n
         if stack.routed_scores == "after":
-            kept = kept + rows * 4.0 * shape.hidden
+            stored = stored + rows * 4.0 * shape.hidden
         if stack.etp_gathers == "tokens":  # beside the rank's own share, counted with the norm
             shares = shares_of_tokens(stack, sp, etp).astype(np.float64)
-            kept = kept + rows / shape.top_k * 2.0 * shape.hidden * (shares - 1.0) / shares
-    return np.asarray(kept)
+            stored = stored + rows / shape.top_k * 2.0 * shape.hidden * (shares - 1.0) / shares
+    return np.asarray(stored)
 
 
 def expert_working_bytes(

@@ -168,8 +168,8 @@ class LayerTable:
 
     def index(self, shape: Ints, mbs: Ints, sp: Ints) -> NDArray[np.intp]:
         """Return where each (shape, mbs, sp) stands in `terms`, `(n,)`."""
-        at = self.split_code[shape] * self.n_mbs + self.mbs_code[mbs]
-        return np.asarray(at * self.n_sp + sp)
+        batch = self.split_code[shape] * self.n_mbs + self.mbs_code[mbs]
+        return np.asarray(batch * self.n_sp + sp)
 
 
 def sets_of(problem: Problem, terms: LayerTerms, codes: Ints) -> SetTerms:

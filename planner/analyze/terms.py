@@ -305,7 +305,7 @@ def _dp(problem: Problem, plan: Plan) -> Numbers:
     wire = shapes.data_parallel
     params = shapes.params[0].max()
     reduce, gather = wire.reduce_s.max(), wire.gather_s.max()
-    group = shapes.data_groups.whole
+    group = shapes.data_groups.all_ranks
     return [
         ("N (parameters on one device)", f"{params / 1e9:.3f} B"),
         (
