@@ -98,7 +98,7 @@ class StepTimeline:
 def step_timeline(plan: Breakdown) -> StepTimeline:
     """Return the step of a plan in time, from the full recurrence.
 
-    Its end, the pipeline's plus all of `after`, is `found.step_s`, but for a pipeline of many
+    Its end, the pipeline's plus all of `after`, is `plan.step_s`, but for a pipeline of many
     micro-batches that never becomes periodic, which `pipeline.flush_times_s` extrapolates.
     """
     rows, layout = plan.rows, plan.layout

@@ -13,10 +13,11 @@ q_j = min(n_j, k) are recomputed (g_j of them of the other kind), per micro-batc
 
 over all n_j and k. Costs are whole numbers: times in 1/`RESOLUTION` of a mean rank's, bytes
 rounded up. Every k has a lower bound (`_SplitProblem.least_slowest`); splits that are simply built
-often meet it, and the solver is asked for the values of k that are still open. The closed form
-does not see that a slow rank costs less in front, nor that chunks of uneven length which run at
-the same time wait for one another. So an answer holds all splits found within `NEAR` of the
-optimum, some built for the recurrence (`arrangements`), for the recurrence to choose from.
+often meet it, and the solver is asked for the values of k that are still open.
+
+The closed form does not see that a slow rank costs less in front, nor that chunks of uneven length
+which run at the same time wait for one another. So an answer holds all splits found within `NEAR`
+of the optimum, some built for the recurrence (`arrangements`), for the recurrence to choose from.
 """
 
 import math
