@@ -96,11 +96,11 @@ class Axis:
     follows from another axis."""
     off: Value = 1
     """The value of a layout that does without it."""
-    words: tuple[str, ...] = ()
+    choices: tuple[str, ...] = ()
     """Its values where they are words, at their positions in tables."""
     least: int = 1
     """Least number."""
-    most: int = MAX_VALUE
+    largest: int = MAX_VALUE
     """Largest number."""
     is_always_written: bool = True
     """Whether JSON holds it where it is off: a later axis changes the id of no older plan."""
@@ -119,16 +119,16 @@ class Axis:
     @property
     def is_switch(self) -> bool:
         """Whether it is either off or on."""
-        return self.words == SWITCH
+        return self.choices == SWITCH
 
     def code(self, value: Any) -> int:
         """Return the number by which tables keep a value."""
         if self.name == "recompute_modules":
             return modules_code(value) if not isinstance(value, str) else MODULE_SETS.index(value)
-        if self.name == "rank_order" and value not in self.words:
+        if self.name == "rank_order" and value not in self.choices:
             return 0  # an existing run may have another order, which is priced as the usual one
-        if self.words and isinstance(value, str):
-            return self.words.index(value or self.words[0])
+        if self.choices and isinstance(value, str):
+            return self.choices.index(value or self.choices[0])
         return int(value)
 
     def value(self, code: int) -> Value:
@@ -137,8 +137,8 @@ class Axis:
             return modules_of(code)
         if isinstance(self.off, bool):
             return bool(code)
-        if self.words:
-            word = self.words[code]
+        if self.choices:
+            word = self.choices[code]
             return self.off if code == 0 and isinstance(self.off, str) else word
         return int(code)
 
@@ -146,7 +146,7 @@ class Axis:
         """Return a value as it is written in a sentence: a switch as off or on."""
         if self.is_switch:
             return SWITCH[bool(value)]
-        return self.words[self.code(value)] if self.words else str(value)
+        return self.choices[self.code(value)] if self.choices else str(value)
 
 
 _RECORDS = (
@@ -156,7 +156,7 @@ _RECORDS = (
     Axis("cp", "ranks over which a sequence is cut", "shape"),
     Axis("ep", "ranks over which experts are spread", "shape"),
     Axis("etp", "ranks over which an expert is cut", "shape"),
-    Axis("vpp", "model chunks of a pipeline rank", "shape", most=256),
+    Axis("vpp", "model chunks of a pipeline rank", "shape", largest=256),
     Axis("split", "layers of the stages", "shape", "even", SPLITS),
     Axis(
         "schedule",
@@ -246,7 +246,7 @@ AXES: Mapping[str, Axis] = MappingProxyType(_AXES)
 """All axes by name, in the order in which changes are named and neighbours are tried."""
 
 
-def register(axis: Axis) -> None:
+def register_axis(axis: Axis) -> None:
     """Add an axis, before the modules that derive their lists from `AXES` are imported.
 
     A new axis whose physics is in no column of a table yet is a `mode` without a field of

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodels.documentation.terms import NETWORK_TERMS, TIME_TERMS
 from costmodels.layers.compute import ForwardBackward
 from costmodels.layers.layer_grid import LayerGrid
 from costmodels.layers.layer_kind import ExpertLayerTerms, SplitDegrees
@@ -38,8 +39,7 @@ from costmodels.step import (
     step_times,
     straggler_factor,
 )
-from costmodels.terms import NETWORK_TERMS, TIME_TERMS
-from costmodels.traffic import Traffic, Transfer, Wires, selective_again
+from costmodels.traffic import PlanTransfer, Traffic, Wires, selective_again
 
 Floats = NDArray[np.float64]
 
@@ -66,7 +66,7 @@ class Breakdown:
     """Memory by term of every pipeline rank, bytes."""
     peak_bytes: float
     peak_stage: int
-    transfers: tuple[Transfer, ...]
+    transfers: tuple[PlanTransfer, ...]
     critical_stage: int
     """The pipeline rank of `time_s` and `transfers`: the slowest, where none was asked for."""
     n_micro: int
@@ -86,8 +86,8 @@ class Breakdown:
             return getattr(self, name)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        known = (x.name for x in fields(self) if x.name != "_later")
-        return Breakdown, tuple(getattr(self, name) for name in known)
+        names = (x.name for x in fields(self) if x.name != "_later")
+        return Breakdown, tuple(getattr(self, name) for name in names)
 
     @property
     def bubble_frac(self) -> float:
@@ -127,36 +127,38 @@ def _joined(problem: Problem, table: PlanTable, terms: ShapeTerms, grid: LayerGr
 
 
 def virtual_stage_times(
-    rows: Rows, layout: Layout, row: int = 0, late: ForwardBackward | None = None
+    rows: Rows, layout: Layout, row: int = 0, stall_s: ForwardBackward | None = None
 ) -> tuple[list[float], list[float]]:
     """Return forward and backward seconds per micro-batch of each virtual stage in model order.
 
-    `layout` is row `row` of the joined table; `late` is `stalled` of all its rows, if known.
+    `layout` is row `row` of the joined table; `stall_s` is `stalled` of all its rows, if known.
     """
-    forward, backward = virtual_stage_columns(rows, layout, [row], late)
+    forward, backward = virtual_stage_columns(rows, layout, [row], stall_s)
     return forward[0].tolist(), backward[0].tolist()
 
 
 def virtual_stage_columns(
-    rows: Rows, layout: Layout, some: Sequence[int], late: ForwardBackward | None = None
+    rows: Rows, layout: Layout, some: Sequence[int], stall_s: ForwardBackward | None = None
 ) -> tuple[Floats, Floats]:
     """Return the same of several rows that all hold `layout`, `(n_rows, n_stages)` each."""
-    return _virtual_stages(rows, [layout] * len(some), some, late or stalled(rows))
+    return _virtual_stages(rows, [layout] * len(some), some, stall_s or stalled(rows))
 
 
 def _virtual_stages(
-    rows: Rows, layouts: Sequence[Layout], some: Sequence[int], late: ForwardBackward
+    rows: Rows, layouts: Sequence[Layout], some: Sequence[int], stall_s: ForwardBackward
 ) -> tuple[Floats, Floats]:
     """Return `virtual_stage_times` of rows with equally many stages, `(n_rows, n_stages)` each."""
-    of = np.asarray(some, dtype=np.intp)
-    terms, at = rows.layers, rows.index[of][:, None]
-    one_forward = terms.layer.forward_s[at] + late.forward_s[of][:, None]
-    one_backward = terms.layer.backward_s[at] + late.backward_s[of][:, None]
-    modules, of_set = rows.sets, rows.set_index.reshape(-1)[of][:, None]
-    held = np.array([x.stage_layers for x in layouts], dtype=np.float64)
-    recomputed = np.minimum(held, np.array([[x.recompute_layers] for x in layouts]))
-    again = recomputed * terms.recompute_full_s[at] + held * modules.again_s.take(of_set)
-    forward, backward = held * one_forward, held * one_backward + again
+    row_idx = np.asarray(some, dtype=np.intp)
+    terms, layer_idx = rows.layers, rows.index[row_idx][:, None]
+    one_forward = terms.layer.forward_s[layer_idx] + stall_s.forward_s[row_idx][:, None]
+    one_backward = terms.layer.backward_s[layer_idx] + stall_s.backward_s[row_idx][:, None]
+    modules, of_set = rows.sets, rows.set_index.reshape(-1)[row_idx][:, None]
+    n_layers = np.array([x.stage_layers for x in layouts], dtype=np.float64)
+    recomputed = np.minimum(n_layers, np.array([[x.recompute_layers] for x in layouts]))
+    recompute_s = recomputed * terms.recompute_full_s[layer_idx] + n_layers * modules.again_s.take(
+        of_set
+    )
+    forward, backward = n_layers * one_forward, n_layers * one_backward + recompute_s
     flags = other_kinds(rows.problem.shape.layer_sequence)
     for more, more_again, of_kind in zip(terms.others, modules.other_again_s, flags, strict=True):
         prefixes = [_stage_prefixes(x.stage_layers, tuple(of_kind)) for x in layouts]
@@ -167,19 +169,21 @@ def _virtual_stages(
                 for x, stages in zip(layouts, prefixes, strict=True)
             ]
         )
-        forward = forward + count * (more.layer.forward_s - terms.layer.forward_s)[at]
-        backward = backward + count * (more.layer.backward_s - terms.layer.backward_s)[at]
-        backward = backward + count_again * (more.recompute_full_s - terms.recompute_full_s)[at]
+        forward = forward + count * (more.layer.forward_s - terms.layer.forward_s)[layer_idx]
+        backward = backward + count * (more.layer.backward_s - terms.layer.backward_s)[layer_idx]
+        backward = (
+            backward + count_again * (more.recompute_full_s - terms.recompute_full_s)[layer_idx]
+        )
         backward = backward + count * more_again.take(of_set)
-    alone = at[:, 0]
+    alone = layer_idx[:, 0]
     forward[:, 0] += terms.embedding.forward_s[alone]
     backward[:, 0] += terms.embedding.backward_s[alone]
     forward[:, -1] += terms.head.forward_s[alone]
     backward[:, -1] += terms.head.backward_s[alone] + _mtp_again_s(rows, of_set[:, 0])
     if any(x.activation_offload for x in layouts):
         copies = activation_waits(rows)
-        forward[:, 0] += copies.forward_s[0, of]
-        backward[:, 0] += copies.backward_s[0, of]
+        forward[:, 0] += copies.forward_s[0, row_idx]
+        backward[:, 0] += copies.backward_s[0, row_idx]
     return forward, backward
 
 
@@ -192,14 +196,14 @@ def _stage_prefixes(
     return tuple(layer_prefix(counts, (j,), flags, longest) for j in range(len(counts)))
 
 
-def _mtp_again_s(rows: Rows, at: NDArray[np.intp]) -> Floats:
+def _mtp_again_s(rows: Rows, set_idx: NDArray[np.intp]) -> Floats:
     """Return what the modules of multi-token prediction, each like the last layer, run again.
 
     Of some positions in `rows.sets`.
     """
-    shape, recomputed = rows.problem.shape, rows.sets.again_s.take(at)
+    shape, recomputed = rows.problem.shape, rows.sets.again_s.take(set_idx)
     if last_kind := shape.layer_sequence[-1]:
-        recomputed = recomputed + rows.sets.other_again_s[last_kind - 1].take(at)
+        recomputed = recomputed + rows.sets.other_again_s[last_kind - 1].take(set_idx)
     return np.asarray(shape.mtp_layers * recomputed)
 
 
@@ -210,10 +214,12 @@ def virtual_weight_grad_times(rows: Rows, layout: Layout, row: int = 0) -> list[
     """
     if layout.schedule not in ZERO_BUBBLE:
         return []
-    terms, at = rows.layers, rows.index[row]
-    late = np.array(layout.stage_layers, dtype=np.float64) * terms.weight_grad_s[at]
-    late[-1] += terms.head_weight_grad_s[at]
-    return [float(x) for x in late]
+    terms, layer_idx = rows.layers, rows.index[row]
+    weight_grad_s = (
+        np.array(layout.stage_layers, dtype=np.float64) * terms.weight_grad_s[layer_idx]
+    )
+    weight_grad_s[-1] += terms.head_weight_grad_s[layer_idx]
+    return [float(x) for x in weight_grad_s]
 
 
 def same_layout_times(rows: Rows, layout: Layout) -> list[float]:
@@ -226,8 +232,8 @@ def same_layout_times(rows: Rows, layout: Layout) -> list[float]:
     hops = boundary_hops_columns(rows, layout)
     runs = []
     for i in range(n):
-        late = tuple(virtual_weight_grad_times(rows, layout, i))
-        times = (tuple(stages[0][i]), tuple(stages[1][i]), tuple(hops[i]), late)
+        weight_grad_s = tuple(virtual_weight_grad_times(rows, layout, i))
+        times = (tuple(stages[0][i]), tuple(stages[1][i]), tuple(hops[i]), weight_grad_s)
         runs.append(
             pipeline.PipelineRun(layout.schedule, layout.pp, layout.vpp, layout.n_micro, *times)
         )
@@ -235,29 +241,32 @@ def same_layout_times(rows: Rows, layout: Layout) -> list[float]:
 
 
 def pipeline_run(
-    rows: Rows, layout: Layout, row: int = 0, late_s: ForwardBackward | None = None
+    rows: Rows, layout: Layout, row: int = 0, stall_s: ForwardBackward | None = None
 ) -> pipeline.PipelineRun:
     """Return the step through the pipeline of `layout`, which is row `row` of the joined table.
 
-    `late_s` is `stalled` of all rows, if known.
+    `stall_s` is `stalled` of all rows, if known.
     """
-    return _pipeline_runs(rows, [layout], [row], late_s or stalled(rows))[0]
+    return _pipeline_runs(rows, [layout], [row], stall_s or stalled(rows))[0]
 
 
 def _pipeline_runs(
-    rows: Rows, layouts: Sequence[Layout], some: Sequence[int], late_s: ForwardBackward
+    rows: Rows, layouts: Sequence[Layout], some: Sequence[int], stall_s: ForwardBackward
 ) -> list[pipeline.PipelineRun]:
     """Return the steps through the pipelines of some rows."""
     alike: dict[int, list[int]] = {}
     for i, layout in enumerate(layouts):
         alike.setdefault(len(layout.stage_layers), []).append(i)
     entries: dict[int, pipeline.PipelineRun] = {}
-    for mine in alike.values():
-        these, at = [layouts[i] for i in mine], [some[i] for i in mine]
-        both = (x.tolist() for x in _virtual_stages(rows, these, at, late_s))
-        for i, x, row, forward, backward in zip(mine, these, at, *both, strict=True):
-            hops, late = boundary_hops_s(rows, x, row), virtual_weight_grad_times(rows, x, row)
-            times = (tuple(forward), tuple(backward), tuple(hops), tuple(late))
+    for members in alike.values():
+        these, positions = [layouts[i] for i in members], [some[i] for i in members]
+        both = (x.tolist() for x in _virtual_stages(rows, these, positions, stall_s))
+        for i, x, row, forward, backward in zip(members, these, positions, *both, strict=True):
+            hops, weight_grad_s = (
+                boundary_hops_s(rows, x, row),
+                virtual_weight_grad_times(rows, x, row),
+            )
+            times = (tuple(forward), tuple(backward), tuple(hops), tuple(weight_grad_s))
             entries[i] = pipeline.PipelineRun(x.schedule, x.pp, x.vpp, x.n_micro, *times)
     return [entries[i] for i in range(len(layouts))]
 
@@ -329,10 +338,10 @@ class _Later:
     grid: LayerGrid | None
     alone: bool
 
-    def transfers(self) -> tuple[Transfer, ...]:
+    def transfers(self) -> tuple[PlanTransfer, ...]:
         """Return `Breakdown.transfers`."""
-        of = self.layout, self.critical, self.hops_waited_s, self.alone
-        return self.traffic.of(self.row, *of).transfers()
+        plan = self.layout, self.critical, self.hops_waited_s, self.alone
+        return self.traffic.of(self.row, *plan).transfers()
 
     def rows(self) -> Rows:
         """Return `Breakdown.rows`."""
@@ -372,7 +381,7 @@ def _open(
         ordered = {term: time_s[term] for term in TIME_TERMS}
         peaks = [sum(stage.values()) for stage in stages[i]]
         worst = max(range(layout.pp), key=lambda r: (peaks[r], -r))
-        known = {
+        values = {
             "layout": layout,
             "step_s": sum(ordered.values()),
             "closed_form_step_s": closed[i],
@@ -385,7 +394,7 @@ def _open(
             "_later": _Later(traffic, layout, i, critical, waited, grid, of_rank is not None),
         }
         result = object.__new__(Breakdown)
-        for name, value in known.items():
+        for name, value in values.items():
             object.__setattr__(result, name, value)
         out.append(result)
     return out
@@ -395,9 +404,10 @@ def _of_slowest(
     layout: Layout, run: pipeline.PipelineRun, of_rank: int | None
 ) -> tuple[int, float]:
     """Return the slowest pipeline rank, or `of_rank`, and its seconds per micro-batch."""
-    held = [layout.stages_of(r) for r in range(layout.pp)]
+    rank_stages = [layout.stages_of(r) for r in range(layout.pp)]
     per_rank = [
-        sum(run.forward_s[j] for j in js) + sum(run.backward_s[j] for j in js) for js in held
+        sum(run.forward_s[j] for j in js) + sum(run.backward_s[j] for j in js)
+        for js in rank_stages
     ]
     critical = max(range(layout.pp), key=lambda r: (per_rank[r], -r))
     critical = critical if of_rank is None else of_rank
@@ -409,27 +419,27 @@ def _time_terms(
 ) -> dict[str, list[float]]:
     """Return all terms but those of the pipeline, for rank `critical` of each plan, s per step."""
     rows, problem = traffic.rows, traffic.rows.problem
-    layers, at = rows.layers, rows.index
+    layers, layer_idx = rows.layers, rows.index
     both = list(zip(layouts, critical, strict=True))
     m = np.array([x.n_passes for x in layouts])
     chunks = [x.chunks_of(r) for x, r in both]
-    held = np.array([sum(c) for c in chunks])
+    n_layers = np.array([sum(c) for c in chunks])
     full = np.array(
         [sum(min(n, x.recompute_layers) for n in c) for x, c in zip(layouts, chunks, strict=True)]
     )
     last = np.array([x.has_head(r) for x, r in both])
     first = np.array([x.has_embedding(r) for x, r in both])
-    core = np.where(["core_attn" in x.recompute_modules for x in layouts], held, 0)
+    core = np.where(["core_attn" in x.recompute_modules for x in layouts], n_layers, 0)
     core = core + np.where(core > 0, problem.shape.mtp_layers * last, 0)
     modules = [selective_again(rows, x, r, row=i) for i, (x, r) in enumerate(both)]
     forward_s, tp_s, exchange_s = (
         np.array([getattr(x, name) for x in modules])
         for name in ("forward_s", "tp_exposed_s", "exchange_s")
     )
-    again_tp = full * layers.tp_forward.exposed_s[at]
-    again_cp = (full + core) * layers.cp_forward.exposed_s[at]
-    cp_exposed = layers.cp_forward.exposed_s[at] + layers.cp_backward.exposed_s[at]
-    recomputed = full * layers.recompute_full_s[at] + forward_s
+    again_tp = full * layers.tp_forward.exposed_s[layer_idx]
+    again_cp = (full + core) * layers.cp_forward.exposed_s[layer_idx]
+    cp_exposed = layers.cp_forward.exposed_s[layer_idx] + layers.cp_backward.exposed_s[layer_idx]
+    recomputed = full * layers.recompute_full_s[layer_idx] + forward_s
     more = _other_kind_terms(rows, both)
     again_tp, recomputed = again_tp + more["again_tp"] + tp_s, recomputed + more["again"]
     again_cp = again_cp + more["again_cp"]
@@ -437,27 +447,32 @@ def _time_terms(
     exposed, hidden = traffic.data_parallel
     kind, each = np.array(traffic.slowest_kind), np.arange(len(layouts))
     slowdown = problem.stack.overlap_slowdown
-    tp_exposed = layers.tp_forward.exposed_s[at] + layers.tp_backward.exposed_s[at]
-    head, embedding = layers.head.total_s[at], layers.embedding.total_s[at]
-    head_tp, embedding_tp = layers.head_tp.total_s[at], layers.embedding_tp.total_s[at]
-    head_cp, head_ep = layers.head_cp.total_s[at], layers.head_ep.total_s[at]
+    tp_exposed = layers.tp_forward.exposed_s[layer_idx] + layers.tp_backward.exposed_s[layer_idx]
+    head, embedding = layers.head.total_s[layer_idx], layers.embedding.total_s[layer_idx]
+    head_tp, embedding_tp = (
+        layers.head_tp.total_s[layer_idx],
+        layers.embedding_tp.total_s[layer_idx],
+    )
+    head_cp, head_ep = layers.head_cp.total_s[layer_idx], layers.head_ep.total_s[layer_idx]
     ends_tp = head_tp * last + embedding_tp * first
     offloaded = np.broadcast_to(traffic.offloaded.max(axis=0), len(layouts))
     if any(x.activation_offload for x in layouts):
         offloaded = offloaded + m * traffic.activation_waits.total_s[0]
     entries = {
-        "linear": m * held * layers.linear.total_s[at] + m * more["linear"],
-        "attention": m * held * layers.attention.total_s[at] + m * more["attention"],
-        "elementwise": m * held * layers.elementwise.total_s[at] + m * more["elementwise"],
+        "linear": m * n_layers * layers.linear.total_s[layer_idx] + m * more["linear"],
+        "attention": m * n_layers * layers.attention.total_s[layer_idx] + m * more["attention"],
+        "elementwise": m * n_layers * layers.elementwise.total_s[layer_idx]
+        + m * more["elementwise"],
         "experts": m * more["experts"],
         "head": m * (head - head_tp - head_cp - head_ep) * last,
         "embedding": m * (embedding - embedding_tp) * first,
         "recompute": m * (recomputed - again_tp - again_cp - again_ep),
-        "host": m * held * (layers.host.total_s[at] + stalled(rows).total_s) + m * more["host"],
-        "tp": m * (held * tp_exposed + again_tp + ends_tp + more["tp"]),
-        "cp": m * (held * cp_exposed + again_cp + head_cp * last + more["cp"]),
+        "host": m * n_layers * (layers.host.total_s[layer_idx] + stalled(rows).total_s)
+        + m * more["host"],
+        "tp": m * (n_layers * tp_exposed + again_tp + ends_tp + more["tp"]),
+        "cp": m * (n_layers * cp_exposed + again_cp + head_cp * last + more["cp"]),
         "ep": m * (more["ep"] + again_ep + head_ep * last),
-        "overlap": m * held * layers.tax.total_s[at]
+        "overlap": m * n_layers * layers.tax.total_s[layer_idx]
         + m * more["tax"]
         + slowdown * hidden[kind, each],
         "dp": exposed[kind, each],
@@ -485,7 +500,7 @@ def _other_kind_terms(rows: Rows, plans: Sequence[tuple[Layout, int]]) -> dict[s
             for x, r in plans
         ]
         count = np.array([prefix[-1] for prefix in prefixes])
-        again = np.array(
+        n_recomputed = np.array(
             [
                 prefix[min(x.recompute_layers, len(prefix) - 1)]
                 for (x, _), prefix in zip(plans, prefixes, strict=True)
@@ -502,12 +517,12 @@ def _other_kind_terms(rows: Rows, plans: Sequence[tuple[Layout, int]]) -> dict[s
             )
             adds[axis] = count * (ahead + after)
             core = count * core_again if axis == "cp" else 0.0
-            adds[f"again_{axis}"] = (again + core) * ahead
-        adds["again"] = again * (kind.recompute_full_s - first.recompute_full_s)[row_idx]
+            adds[f"again_{axis}"] = (n_recomputed + core) * ahead
+        adds["again"] = n_recomputed * (kind.recompute_full_s - first.recompute_full_s)[row_idx]
         if isinstance(kind, ExpertLayerTerms):
             adds["experts"] = count * kind.routed.total_s[row_idx]
             adds["ep"] = count * kind.exchange.total_s[row_idx]
-            adds["again_ep"] = again * kind.exchange.forward_s[row_idx]
+            adds["again_ep"] = n_recomputed * kind.exchange.forward_s[row_idx]
         for name, value in adds.items():
             # A rank without such layers pays nothing for them, not even what is negative.
             total[name] = total[name] + np.where(count > 0.0, value, 0.0)
@@ -519,17 +534,19 @@ def _memory_by_stage(rows: Rows, layouts: Sequence[Layout]) -> list[tuple[dict[s
     kinds, problem = rows.shapes.kinds, rows.problem
     largest = max(x.pp for x in layouts)
     ranks = [[min(r, x.pp - 1) for r in range(largest)] for x in layouts]
-    held = [[x.chunks_of(r) for r in mine] for x, mine in zip(layouts, ranks, strict=True)]
+    rank_chunks = [
+        [x.chunks_of(r) for r in members] for x, members in zip(layouts, ranks, strict=True)
+    ]
 
     def column(value: Callable[[Layout, int], float]) -> Floats:
         rows = zip(layouts, ranks, strict=True)
-        return np.array([[float(value(x, r)) for r in mine] for x, mine in rows])
+        return np.array([[float(value(x, r)) for r in members] for x, members in rows])
 
-    layers = np.array([[float(sum(c)) for c in chunks] for chunks in held])
+    layers = np.array([[float(sum(c)) for c in chunks] for chunks in rank_chunks])
     recomputed = np.array(
         [
             [float(sum(min(n, x.recompute_layers) for n in c)) for c in chunks]
-            for x, chunks in zip(layouts, held, strict=True)
+            for x, chunks in zip(layouts, rank_chunks, strict=True)
         ]
     )
     sequence = problem.shape.layer_sequence
@@ -563,8 +580,8 @@ def _memory_by_stage(rows: Rows, layouts: Sequence[Layout]) -> list[tuple[dict[s
     names = list(priced)
     result = np.stack(list(priced.values()), axis=-1).transpose(1, 0, 2).tolist()
     return [
-        tuple(dict(zip(names, terms, strict=True)) for terms in mine[: x.pp])
-        for x, mine in zip(layouts, result, strict=True)
+        tuple(dict(zip(names, terms, strict=True)) for terms in members[: x.pp])
+        for x, members in zip(layouts, result, strict=True)
     ]
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from costmodels.layers.params import kv_heads_per_rank, latent_params, padded_vocab
+from costmodels.offload.optimizer import gradients_leave
 from costmodels.precision import Recipe
 from costmodels.schedule import zero_bubble
 from costmodels.shapes import ModelShape
@@ -55,7 +56,6 @@ def state_bytes_per_param(
     n_shard: ArrayLike,
     offload: ArrayLike = 0,
     *,
-    gradients_leave: bool = False,
     hpz: ArrayLike = 1,
     stack: StackProfile = FUSED,
 ) -> Floats:
@@ -78,20 +78,20 @@ def state_bytes_per_param(
     7.5
     """
     stage, d = np.asarray(zero), np.asarray(n_shard, dtype=np.float64)
-    kept = param_bytes_kept(recipe, stack)
-    weights = np.where(stage >= 3, kept.shard_weights / d, kept.weights)
-    grads = kept.grads / np.where(stage >= 2, d, 1.0)
-    states = kept.states / np.where(stage >= 1, d, 1.0)
+    per_param = param_bytes_kept(recipe, stack)
+    weights = np.where(stage >= 3, per_param.shard_weights / d, per_param.weights)
+    grads = per_param.grads / np.where(stage >= 2, d, 1.0)
+    states = per_param.states / np.where(stage >= 1, d, 1.0)
     group = np.asarray(hpz, dtype=np.float64)
     if np.any(group > 1):
         second = (stage >= 3) & (group > 1)
         weights = weights + np.where(second, recipe.param_bytes / group, 0.0)
-    away = np.asarray(offload) > 0
-    if not away.any():
+    offloaded = np.asarray(offload) > 0
+    if not offloaded.any():
         return weights + grads + states
-    if gradients_leave:
-        grads = np.where(away & (stage >= 2), 0.0, grads)
-    return weights + grads + np.where(away, 0.0, states)
+    if gradients_leave(stack):
+        grads = np.where(offloaded & (stage >= 2), 0.0, grads)
+    return weights + grads + np.where(offloaded, 0.0, states)
 
 
 GATHERED_LOGIT_BYTES = 14.0
@@ -132,8 +132,8 @@ def eager_bytes(
     if not stack.fused_activation:
         split = split + (EAGER_GATE_BYTES * shape.ffn / t if shape.gated else 0.0)
     if not (shape.flash_attention or stack.fused_softmax):
-        kept = np.asarray(keep_scores) * EAGER_SCORE_KEPT_BYTES
-        split = split + kept * shape.heads * seq_len / t
+        score_bytes = np.asarray(keep_scores) * EAGER_SCORE_KEPT_BYTES
+        split = split + score_bytes * shape.heads * seq_len / t
     total = np.zeros_like(t)
     if not stack.sp_regather:
         # Counted so that dividing by t under sequence parallelism leaves it.
@@ -143,11 +143,19 @@ def eager_bytes(
     return split, total
 
 
+class MicroBatch(NamedTuple):
+    """One micro-batch on one device."""
+
+    tokens: ArrayLike
+    """Those of the device: its share of the sequences where context is parallel."""
+    seq_len: int
+    """Tokens of a whole sequence."""
+
+
 def layer_activation_bytes(
     shape: ModelShape,
     stack: StackProfile,
-    tokens: ArrayLike,
-    seq_len: int,
+    batch: MicroBatch,
     tp: ArrayLike,
     sp: ArrayLike,
     keep_scores: ArrayLike,
@@ -169,8 +177,8 @@ def layer_activation_bytes(
     >>> from dataclasses import replace
     >>> gpt3 = replace(GPT3_175B, flash_attention=False)
     >>> from costmodels.stacks import FUSED
-    >>> kept = layer_activation_bytes(gpt3, FUSED, 2048, 2048, 1, 0, 1).item()
-    >>> kept / (2048 * 12288)  # 34 + 5 * 96 * 2048 / 12288
+    >>> layer = layer_activation_bytes(gpt3, FUSED, MicroBatch(2048, 2048), 1, 0, 1).item()
+    >>> layer / (2048 * 12288)  # 34 + 5 * 96 * 2048 / 12288
     114.0
     """
     t = np.asarray(tp, dtype=np.float64)
@@ -189,11 +197,11 @@ def layer_activation_bytes(
         scores = 4.0 * shape.heads / t
     else:
         width = 5.0 if shape.dropout else 4.0
-        scores = np.asarray(keep_scores) * width * shape.heads * seq_len / t
-    more_split, more_unsplit = eager_bytes(shape, stack, seq_len, tp, sp, keep_scores)
+        scores = np.asarray(keep_scores) * width * shape.heads * batch.seq_len / t
+    more_split, more_unsplit = eager_bytes(shape, stack, batch.seq_len, tp, sp, keep_scores)
     total = (unsplit + more_unsplit) / np.where(np.asarray(sp) > 0, t, 1.0)
     per_token = total + split + more_split + scores
-    return np.asarray(tokens, dtype=np.float64) * per_token
+    return np.asarray(batch.tokens, dtype=np.float64) * per_token
 
 
 def checkpoint_bytes(shape: ModelShape, tokens: ArrayLike, tp: ArrayLike, sp: ArrayLike) -> Floats:
@@ -221,10 +229,11 @@ def in_flight_chunks(
     p, v, m = (np.asarray(x, dtype=np.float64) for x in (pp, vpp, n_micro))
     one_f_one_b = np.minimum(m, p - r)
     interleaved = np.minimum(m * v, 2 * (p - r - 1) + (v - 1) * p + 1)
-    held = np.where(code == 3, interleaved, np.where(code == 1, m, one_f_one_b))
+    chunks = np.where(code == 3, interleaved, np.where(code == 1, m, one_f_one_b))
     if np.any(code >= zero_bubble.FIRST_CODE):
-        return np.where(code >= zero_bubble.FIRST_CODE, zero_bubble.held_chunks(code, p, m), held)
-    return held
+        split = zero_bubble.held_chunks(code, p, m)
+        return np.where(code >= zero_bubble.FIRST_CODE, split, chunks)
+    return chunks
 
 
 def logits_bytes(

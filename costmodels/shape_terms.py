@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import lru_cache, reduce
 from math import gcd
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,13 @@ from costmodels.comm.data_parallel import (
     n_pieces,
 )
 from costmodels.comm.fsdp import alone_positions
-from costmodels.comm.placement import NON_RAIL_HOP_S, Group, Spacing, place, place_group
+from costmodels.comm.placement import (
+    NON_RAIL_HOP_S,
+    Group,
+    RankSpacing,
+    place_group,
+    place_spaced_group,
+)
 from costmodels.layers.compute import optimizer_s
 from costmodels.layers.factor import distinct
 from costmodels.layers.kinds import kinds_of
@@ -90,8 +96,8 @@ class ShapeTerms:
 
     def alone(self, shape: int, sharding: int) -> "ShapeTerms":
         """Return the terms of one shape with one sharding, as if there were no others."""
-        of = slice(shape, shape + 1)
-        both = slice(sharding, sharding + 1), of
+        row = slice(shape, shape + 1)
+        both = slice(sharding, sharding + 1), row
 
         def cut(value: Any) -> Any:
             if isinstance(value, np.ndarray):
@@ -100,8 +106,13 @@ class ShapeTerms:
                 return type(value)(*(cut(getattr(value, x.name)) for x in fields(value)))
             return value
 
-        def groups(found: DataGroups) -> DataGroups:
-            parts = (found.whole, found.shard, found.replicas, found.again)
+        def groups(data_groups: DataGroups) -> DataGroups:
+            parts = (
+                data_groups.all_ranks,
+                data_groups.shard,
+                data_groups.replicas,
+                data_groups.second_copy,
+            )
             return DataGroups(*(group(x) for x in parts))  # type: ignore[arg-type]
 
         def group(one: Group | None) -> Group | None:
@@ -113,21 +124,21 @@ class ShapeTerms:
         routed = self.experts
         return ShapeTerms(
             kinds=self.kinds.take(np.array([shape])),
-            params=self.params[of],
+            params=self.params[row],
             state_bytes=self.state_bytes[both],
             zero_working_bytes=self.zero_working_bytes[both],
             data_parallel=cut(self.data_parallel),
             data_groups=groups(self.data_groups),
             optimizer_s=self.optimizer_s[both],
-            embedding_sync_s=self.embedding_sync_s[of],
+            embedding_sync_s=self.embedding_sync_s[row],
             pipeline_group=self.pipeline_group.take(np.array([shape])),
-            hop_latency_s=self.hop_latency_s[of],
-            hop_s_per_byte=self.hop_s_per_byte[of],
-            overhead_bytes=self.overhead_bytes[of],
-            layers_again=self.layers_again[of],
+            hop_latency_s=self.hop_latency_s[row],
+            hop_s_per_byte=self.hop_s_per_byte[row],
+            overhead_bytes=self.overhead_bytes[row],
+            layers_again=self.layers_again[row],
             experts=routed
             and ExpertShapeTerms(
-                routed.params[of],
+                routed.params[row],
                 routed.state_bytes[both],
                 cut(routed.data_parallel),
                 groups(routed.data_groups),
@@ -202,7 +213,7 @@ def expert_shape_terms(
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class _RankParams:
     """What ranks hold whose traffic is priced: all kinds of all shapes, or each of those alike."""
 
     shape: Rows
@@ -210,56 +221,64 @@ class _Held:
     kinds: StageKinds
     params: Floats
     """`(n_rows, 1)`, or all `(n_shapes, n_kinds)`; the rows of `kinds` too."""
-    at: Rows | None = None
+    row_of_kind: Rows | None = None
     """Where each kind of each shape finds its row, `(n_shapes, n_kinds)`; None for all."""
 
 
-def _held(problem: Problem, shapes: ShapeTable, kinds: StageKinds, params: Floats) -> _Held:
+def _rank_params(
+    problem: Problem, shapes: ShapeTable, kinds: StageKinds, params: Floats
+) -> _RankParams:
     """Return what ranks hold, once for those alike where they are many and of one problem."""
     every = np.arange(len(shapes))
     if params.size < MANY_RANKS or isinstance(problem, Problems):
-        return _Held(every, kinds, params)
-    firsts, at = _distinct_ranks(shapes, kinds)
+        return _RankParams(every, kinds, params)
+    firsts, positions = _distinct_ranks(shapes, kinds)
     if 2 * len(firsts) > params.size:
-        return _Held(every, kinds, params)
+        return _RankParams(every, kinds, params)
     alone = params.reshape(-1, 1)[firsts]
-    return _Held(firsts // params.shape[1], kinds.each(firsts), alone, at)
+    return _RankParams(firsts // params.shape[1], kinds.each(firsts), alone, positions)
 
 
 def _dense_traffic(
-    problem: Problem, shapes: ShapeTable, shardings: ShardingTable, held: _Held, groups: DataGroups
+    problem: Problem,
+    shapes: ShapeTable,
+    shardings: ShardingTable,
+    resident: _RankParams,
+    groups: DataGroups,
 ) -> DataParallelTimes:
     """Return the times of all parameters besides routed experts, by sharding, shape and kind."""
     stage, blocking = shardings.zero[:, None, None], shardings.dp_blocking[:, None, None]
-    dp = shapes.replicas.astype(np.float64)[held.shape, None]
-    pieces = n_pieces(problem, held.params, dp, stage, blocking)
+    dp = shapes.replicas.astype(np.float64)[resident.shape, None]
+    pieces = n_pieces(problem, resident.params, dp, stage, blocking)
     # ZeRO 2 and 3 move layer by layer: a piece is one layer (or an end of the model).
-    by_layer = np.where(stage >= 2, held.kinds.layers + 1.0, pieces)
+    by_layer = np.where(stage >= 2, resident.kinds.layers + 1.0, pieces)
     if problem.stack.sharded_units:
-        both = held.kinds.has_embedding * held.kinds.has_head * problem.shape.tied
-        ends = held.kinds.has_embedding + held.kinds.has_head - both
-        ends = ends + held.kinds.has_embedding * alone_positions(problem)
-        by_layer = np.maximum(1.0, held.kinds.layers + ends) + 0.0 * pieces
-    wide = _wide_groups(groups if held.at is None else groups.of_shapes(held.shape))
-    traffic = _traffic(problem, shardings, wide, held.params, by_layer)
-    return traffic if held.at is None else _of_ranks(traffic, held.at)
+        both = resident.kinds.has_embedding * resident.kinds.has_head * problem.shape.tied
+        ends = resident.kinds.has_embedding + resident.kinds.has_head - both
+        ends = ends + resident.kinds.has_embedding * alone_positions(problem)
+        by_layer = np.maximum(1.0, resident.kinds.layers + ends) + 0.0 * pieces
+    wide = _wide_groups(
+        groups if resident.row_of_kind is None else groups.of_shapes(resident.shape)
+    )
+    traffic = _traffic(problem, shardings, wide, resident.params, by_layer)
+    return traffic if resident.row_of_kind is None else _of_ranks(traffic, resident.row_of_kind)
 
 
 def _traffic(
     problem: Problem, shardings: ShardingTable, groups: DataGroups, params: Floats, pieces: Floats
 ) -> DataParallelTimes:
     """Return `data_parallel_times` by sharding, once for all that move the same."""
-    rows, of = _distinct_rows(shardings, TRAFFIC)
+    rows, row_idx = _distinct_rows(shardings, TRAFFIC)
     problem = over_kinds(problem)
     if len(rows) == len(shardings):
         return data_parallel_times(problem, groups, params, pieces, shardings.zero[:, None, None])
     few = groups
     if groups.shard.n_ranks.ndim == params.ndim + 1:
         few = replace(few, shard=groups.shard.take(rows), replicas=groups.replicas.take(rows))
-    if groups.again is not None:
-        few = replace(few, again=groups.again.take(rows))
+    if groups.second_copy is not None:
+        few = replace(few, second_copy=groups.second_copy.take(rows))
     stage = shardings.zero[rows][:, None, None]
-    return data_parallel_times(problem, few, params, pieces[rows], stage).take(of)
+    return data_parallel_times(problem, few, params, pieces[rows], stage).take(row_idx)
 
 
 def once_a_step_times(
@@ -270,10 +289,10 @@ def once_a_step_times(
     Routed experts move after the rest; the larger last piece counts. Computed once for all ranks
     that hold the same and share it with as many, however their layers are chunked.
     """
-    firsts, at = _distinct_ranks(shapes, kinds)
+    firsts, positions = _distinct_ranks(shapes, kinds)
     some = shapes.take(firsts // kinds.layers.shape[1])
     result = _once_a_step_times(problem, some, shardings, kinds.each(firsts))
-    return _of_ranks(result, at)
+    return _of_ranks(result, positions)
 
 
 def _distinct_ranks(shapes: ShapeTable, kinds: StageKinds) -> tuple[Rows, Rows]:
@@ -284,22 +303,29 @@ def _distinct_ranks(shapes: ShapeTable, kinds: StageKinds) -> tuple[Rows, Rows]:
     """
     degrees = (shapes.tp, shapes.pp, shapes.dp, shapes.cp, shapes.ep, shapes.etp)
     columns = [np.repeat(x, kinds.layers.shape[1]) for x in (*degrees, shapes.rank_order)]
-    held = [kinds.layers, kinds.has_embedding, kinds.has_head]
+    contents = [kinds.layers, kinds.has_embedding, kinds.has_head]
     if kinds.of_other_kinds is not None:
-        held += list(kinds.of_other_kinds)
-    of = distinct([*columns, *(x.reshape(-1).astype(np.int32) for x in held)]).index
-    _, firsts = np.unique(of, return_index=True)
-    return firsts, of.reshape(kinds.layers.shape)
+        contents += list(kinds.of_other_kinds)
+    positions = distinct([*columns, *(x.reshape(-1).astype(np.int32) for x in contents)]).index
+    _, firsts = np.unique(positions, return_index=True)
+    return firsts, positions.reshape(kinds.layers.shape)
 
 
-def _of_ranks(found: DataParallelTimes, at: Rows) -> DataParallelTimes:
+def _of_ranks(distinct_times: DataParallelTimes, positions: Rows) -> DataParallelTimes:
     """Return times by sharding, shape and kind from those `(n_shardings, n_distinct, 1)`."""
-    columns = (found.reduce_s, found.reduce_piece_s, found.gather_s, found.gather_piece_s)
-    times = DataParallelTimes(*(column[:, at, 0] for column in columns))
-    if found.again_s is None or found.again_piece_s is None:
+    columns = (
+        distinct_times.reduce_s,
+        distinct_times.reduce_piece_s,
+        distinct_times.gather_s,
+        distinct_times.gather_piece_s,
+    )
+    times = DataParallelTimes(*(column[:, positions, 0] for column in columns))
+    if distinct_times.again_s is None or distinct_times.again_piece_s is None:
         return times
     return replace(
-        times, again_s=found.again_s[:, at, 0], again_piece_s=found.again_piece_s[:, at, 0]
+        times,
+        again_s=distinct_times.again_s[:, positions, 0],
+        again_piece_s=distinct_times.again_piece_s[:, positions, 0],
     )
 
 
@@ -310,7 +336,7 @@ def _once_a_step_times(
     groups = data_groups(problem, shapes, shardings)
     stage, blocking = shardings.zero[:, None, None], shardings.dp_blocking[:, None, None]
     dp = shapes.replicas.astype(np.float64)[:, None]
-    wide = replace(_wide_groups(groups), again=None)
+    wide = replace(_wide_groups(groups), second_copy=None)
     pieces = n_pieces(problem, params, dp, stage, blocking)
     dense = data_parallel_times(problem, wide, params, pieces, stage)
     routed = expert_shape_terms(problem, shapes, shardings, kinds)
@@ -349,7 +375,6 @@ def _state_bytes_per_param(problem: Problem, shardings: ShardingTable, shard: In
         shardings.zero[:, None],
         shard.astype(np.float64),
         shardings.optimizer_offload[:, None],
-        gradients_leave=gradients_leave(problem.stack),
         hpz=shardings.hpz[:, None],
         stack=problem.stack,
     )
@@ -382,11 +407,11 @@ def _held_params(
         of_group = shardings.shard(ranks).astype(np.float64)
         return np.where(shardings.zero[:, None] >= 1, of_group, 1.0)[..., None]
 
-    held = params / shards(shapes.replicas)
+    resident = params / shards(shapes.replicas)
     if routed is None:
-        return held
+        return resident
     copies = np.maximum(1, shapes.stage_ranks // (shapes.ep * shapes.etp))
-    return held + routed / shards(copies)
+    return resident + routed / shards(copies)
 
 
 def host_bytes(problem: Problem, shapes: ShapeTable, shardings: ShardingTable) -> Floats:
@@ -397,8 +422,8 @@ def host_bytes(problem: Problem, shapes: ShapeTable, shardings: ShardingTable) -
     kinds = kinds_of_stages(problem, shapes)
     routed = kind_expert_params(problem, shapes, kinds) if problem.shape.n_experts else None
     params = kind_params(problem, shapes, kinds)
-    held = _held_params(shapes, shardings, params, routed).max(axis=-1)
-    return np.where(shardings.optimizer_offload[:, None] > 0, host_state_bytes(held), 0.0)
+    resident = _held_params(shapes, shardings, params, routed).max(axis=-1)
+    return np.where(shardings.optimizer_offload[:, None] > 0, host_state_bytes(resident), 0.0)
 
 
 def _host_update(
@@ -418,8 +443,8 @@ def _host_update(
     stack, ranks = problem.stack, shapes.replicas.astype(np.float64)[:, None]
     piece = np.maximum(stack.bucket_params, stack.bucket_params_per_rank * ranks)
     pieces = np.maximum(1.0, np.ceil((params if routed is None else params + routed) / piece))
-    held = _held_params(shapes, shardings, params, routed)
-    return host_update(over_kinds(problem), held, np.broadcast_to(pieces, held.shape))
+    resident = _held_params(shapes, shardings, params, routed)
+    return host_update(over_kinds(problem), resident, np.broadcast_to(pieces, resident.shape))
 
 
 def _wide(group: Group) -> Group:
@@ -433,28 +458,32 @@ def _wide(group: Group) -> Group:
 
 def _wide_groups(groups: DataGroups) -> DataGroups:
     """Return `groups` with a trailing axis."""
-    recomputed = None if groups.again is None else _wide(groups.again)
-    return DataGroups(_wide(groups.whole), _wide(groups.shard), _wide(groups.replicas), recomputed)
+    recomputed = None if groups.second_copy is None else _wide(groups.second_copy)
+    return DataGroups(
+        _wide(groups.all_ranks), _wide(groups.shard), _wide(groups.replicas), recomputed
+    )
 
 
-def shared_params(problem: Problem, shapes: ShapeTable, most: Floats) -> Floats:
+def shared_params(problem: Problem, shapes: ShapeTable, rank_params: Floats) -> Floats:
     """Return the parameters of a device whose gradients two pipeline ranks sum, `(n_shapes,)`.
 
     An embedding that first and last stage hold (a tied one, or that of multi-token prediction),
-    none where one rank holds both (folded); with stages held both ways all `most` parameters of a
-    rank.
+    none where one rank holds both (folded); with stages held both ways all parameters of a rank,
+    `rank_params`.
     """
     matrix = np.zeros(len(shapes))
     if problem.shape.tied or problem.shape.mtp_layers:
         matrix = padded_vocab(problem.shape, shapes.tp) * problem.shape.hidden / shapes.tp
     return np.where(
-        shapes.placement == BOTH_WAYS, most, np.where(shapes.placement == FOLDED, 0.0, matrix)
+        shapes.placement == BOTH_WAYS,
+        rank_params,
+        np.where(shapes.placement == FOLDED, 0.0, matrix),
     )
 
 
-def _embedding_sync_s(problem: Problem, shapes: ShapeTable, most: Floats) -> Floats:
+def _embedding_sync_s(problem: Problem, shapes: ShapeTable, rank_params: Floats) -> Floats:
     """Return the all-reduce of what `shared_params` counts, between two pipeline ranks."""
-    shared = shared_params(problem, shapes, most)
+    shared = shared_params(problem, shapes, rank_params)
     if not shared.any():
         return shared
     size = problem.job.recipe.grad_wire_bytes * shared
@@ -499,38 +528,46 @@ def boundary_hops(
         units.append(unit)
         costs.append(np.maximum(wire_s, over * wire_s / max(1, unit // stride)))
     stalls = problem.stack.blocking_p2p and tp > STALLING_DOMAINS * pool.scale_up_domain
-    late = problem.stack.stalled_message_s if stalls else 0.0
-    inside = pool.scale_up.p2p_latency_s, 1.0 / pool.accelerator.pair_bytes_per_s
-    outside_s = pool.nic.p2p_latency_s + extra + late
-    place, figures = (stride, pp, blocks, tuple(units)), (*inside, late, outside_s, *costs)
+    stalled_s = problem.stack.stalled_message_s if stalls else 0.0
+    inside_s = pool.scale_up.p2p_latency_s + stalled_s
+    outside_s = pool.nic.p2p_latency_s + extra + stalled_s
+    ranks = _StageRanks(stride, pp, blocks, tuple(units))
+    latencies, per_byte_s = (
+        (inside_s, outside_s),
+        (1.0 / pool.accelerator.pair_bytes_per_s, *costs),
+    )
     if not isinstance(problem, Problems):
-        return _boundary_hops(*place, *figures)
-    columns = np.stack(np.broadcast_arrays(*figures), axis=-1).tolist()
-    latency, per_byte = zip(*(_boundary_hops(*place, *row) for row in columns), strict=True)
+        return _boundary_hops(ranks, latencies, per_byte_s)
+    columns = np.stack(np.broadcast_arrays(*latencies, *per_byte_s), axis=-1).tolist()
+    hops = (_boundary_hops(ranks, tuple(row[:2]), tuple(row[2:])) for row in columns)
+    latency, per_byte = zip(*hops, strict=True)
     return np.array(latency), np.array(per_byte)
+
+
+class _StageRanks(NamedTuple):
+    """Where the stages of pipelines lie among the devices, as `boundary_hops` says."""
+
+    stride: int
+    pp: int
+    blocks: int
+    units: tuple[int, ...]
+    """Devices of a domain, and of a unit of each tier."""
 
 
 @lru_cache(maxsize=4096)
 def _boundary_hops(
-    stride: int,
-    pp: int,
-    blocks: int,
-    units: tuple[int, ...],
-    near_s: float,
-    near_s_per_byte: float,
-    late_s: float,
-    outside_s: float,
-    *costs: float,
+    ranks: _StageRanks, latencies_s: tuple[float, ...], per_byte_s: tuple[float, ...]
 ) -> tuple[Floats, Floats]:
-    """Return `boundary_hops` over units of devices; a byte takes `costs` seconds above each.
+    """Return `boundary_hops`: latencies inside and outside a domain, seconds a byte by level.
 
-    `near_s` and `near_s_per_byte` are those of a message inside a domain. Nobody may write into
-    the result.
+    The first of `per_byte_s` is inside the domain, the others above each unit. Nobody may write
+    into the result.
     """
-    latency, per_byte = np.full(pp, near_s + late_s), np.full(pp, near_s_per_byte)
-    leaves = np.zeros(pp, dtype=bool)
-    for level, (unit, cost) in enumerate(zip(units, costs, strict=True)):
-        crosses, all_cross = _crossings(stride, pp, blocks, unit)
+    inside_s, outside_s = latencies_s
+    latency, per_byte = np.full(ranks.pp, inside_s), np.full(ranks.pp, per_byte_s[0])
+    leaves = np.zeros(ranks.pp, dtype=bool)
+    for level, (unit, cost) in enumerate(zip(ranks.units, per_byte_s[1:], strict=True)):
+        crosses, all_cross = _crossings(ranks, unit)
         inside = np.where(all_cross, 0.0, per_byte) if level == 0 else per_byte
         if level == 0:
             leaves = crosses
@@ -540,10 +577,11 @@ def _boundary_hops(
     return latency, per_byte
 
 
-def _crossings(stride: int, pp: int, blocks: int, unit: int) -> tuple[Bools, Bools]:
+def _crossings(ranks: _StageRanks, unit: int) -> tuple[Bools, Bools]:
     """Return where some pipeline, and where all, cross a border of units of `unit` devices."""
+    stride, pp = ranks.stride, ranks.pp
     # Blocks that start at the same place of a unit are alike.
-    blocks = min(blocks, unit // gcd(pp * stride, unit))
+    blocks = min(ranks.blocks, unit // gcd(pp * stride, unit))
     base = np.arange(blocks)[:, None] * (pp * stride)
     start = base + np.arange(pp) * stride
     crosses = (start + 2 * stride - 1) // unit > start // unit
@@ -558,11 +596,11 @@ def _once_per_degrees(
     """Return the groups of each shape, placed once for all shapes with the same degrees."""
     if len(shapes) < MANY_SHAPES:
         return place_all(shapes)
-    of = distinct([getattr(shapes, name) for name in names]).index
-    _, firsts = np.unique(of, return_index=True)
+    positions = distinct([getattr(shapes, name) for name in names]).index
+    _, firsts = np.unique(positions, return_index=True)
     if 2 * len(firsts) > len(shapes):
         return place_all(shapes)
-    return place_all(shapes.take(firsts)).of_shapes(of)
+    return place_all(shapes.take(firsts)).of_shapes(positions)
 
 
 def data_groups(problem: Problem, shapes: ShapeTable, shardings: ShardingTable) -> DataGroups:
@@ -582,21 +620,21 @@ def data_groups(problem: Problem, shapes: ShapeTable, shardings: ShardingTable) 
 
 def _data_groups(problem: Problem, shapes: ShapeTable, shardings: ShardingTable) -> DataGroups:
     pool, fabric = problem.pool, problem.fabric
-    total = place(copy_spacing(shapes, shapes.replicas), pool, fabric)
+    total = place_spaced_group(copy_spacing(shapes, shapes.replicas), pool, fabric)
     recomputed = None
     if (shardings.hpz > 1).any():
-        rows, of = _distinct_rows(shardings, ("copies", "hpz"))
+        rows, row_idx = _distinct_rows(shardings, ("copies", "hpz"))
         near = shardings.take(rows).second_shard(shapes.replicas)
-        recomputed = place(copy_spacing(shapes, near), pool, fabric).take(of)
+        recomputed = place_spaced_group(copy_spacing(shapes, near), pool, fabric).take(row_idx)
     if (shardings.copies == 1).all():
         alone = place_group(np.ones_like(shapes.dp), 1, pool, fabric)
         return DataGroups(total, total, alone, recomputed)
-    rows, of = _distinct_rows(shardings, ("copies",))
+    rows, row_idx = _distinct_rows(shardings, ("copies",))
     shard = shardings.take(rows).shard(shapes.replicas)
     return DataGroups(
         total,
-        place(copy_spacing(shapes, shard), pool, fabric).take(of),
-        place(replica_spacing(shapes, shard), pool, fabric).take(of),
+        place_spaced_group(copy_spacing(shapes, shard), pool, fabric).take(row_idx),
+        place_spaced_group(replica_spacing(shapes, shard), pool, fabric).take(row_idx),
         recomputed,
     )
 
@@ -605,19 +643,19 @@ def _distinct_rows(shardings: ShardingTable, names: Sequence[str]) -> tuple[Rows
     """Return one row for each combination of some columns, and where each row finds its own."""
     entries: dict[tuple[int, ...], int] = {}  # shardings are few: quicker than sorting them
     columns = (getattr(shardings, name).tolist() for name in names)
-    of = np.array(
+    row_idx = np.array(
         [entries.setdefault(row, len(entries)) for row in zip(*columns, strict=True)],
         dtype=np.intp,
     )
-    _, rows = np.unique(of, return_index=True)
-    return rows, of
+    _, rows = np.unique(row_idx, return_index=True)
+    return rows, row_idx
 
 
 TRAFFIC = ("zero", "copies", "dp_blocking", "hpz")
 """Columns of shardings on which traffic depends: not where the optimizer is."""
 
 
-def copy_spacing(shapes: ShapeTable, n_ranks: Ints) -> Spacing:
+def copy_spacing(shapes: ShapeTable, n_ranks: Ints) -> RankSpacing:
     """Return the spacing of `n_ranks` neighbours among the dp cp ranks with the same weights.
 
     In the usual order they are tp apart. Where pipelines lie inside, the cp ranks of a stage are a
@@ -632,7 +670,7 @@ def copy_spacing(shapes: ShapeTable, n_ranks: Ints) -> Spacing:
     return _spacing(run, shapes.tp, n_ranks // run, apart)
 
 
-def replica_spacing(shapes: ShapeTable, shard: Ints) -> Spacing:
+def replica_spacing(shapes: ShapeTable, shard: Ints) -> RankSpacing:
     """Return the spacing of the ranks that hold the same one of shards over `shard` ranks.
 
     They are every `shard`th of the dp cp ranks with the same weights (`copy_spacing`): one for
@@ -647,10 +685,10 @@ def replica_spacing(shapes: ShapeTable, shard: Ints) -> Spacing:
     return _spacing(run, shapes.tp * shard, copies // run, apart)
 
 
-def _spacing(run: Ints, stride: Ints, copies: Ints, apart: Ints) -> Spacing:
+def _spacing(run: Ints, stride: Ints, copies: Ints, apart: Ints) -> RankSpacing:
     """Return the spacing of runs; runs of one rank, and a single run, as one run."""
     alone = run == 1
-    return Spacing(
+    return RankSpacing(
         np.where(alone, copies, run),
         np.where(alone & (copies > 1), apart, stride),
         np.where(alone, 1, copies),
@@ -688,15 +726,15 @@ def _expert_data_groups(
     stride = shapes.ep * shapes.etp * np.where(shapes.pipelines_inside, shapes.pp, 1)
     recomputed = None
     if (shardings.hpz > 1).any():
-        rows, of = _distinct_rows(shardings, ("copies", "hpz"))
+        rows, row_idx = _distinct_rows(shardings, ("copies", "hpz"))
         near = shardings.take(rows).second_shard(copies)
-        recomputed = place_group(near, stride, pool, fabric).take(of)
-    rows, of = _distinct_rows(shardings, ("copies",))
+        recomputed = place_group(near, stride, pool, fabric).take(row_idx)
+    rows, row_idx = _distinct_rows(shardings, ("copies",))
     shard = shardings.take(rows).shard(copies)
     return DataGroups(
         place_group(copies, stride, pool, fabric),
-        place_group(shard, stride, pool, fabric).take(of),
-        place_group(copies // shard, stride * shard, pool, fabric).take(of),
+        place_group(shard, stride, pool, fabric).take(row_idx),
+        place_group(copies // shard, stride * shard, pool, fabric).take(row_idx),
         recomputed,
     )
 
@@ -739,11 +777,11 @@ def _typical_hop(lat: Floats, cost: Floats, vpp: int, folded: bool) -> tuple[flo
 
 
 def _layers_again(kinds: StageKinds) -> Floats:
-    held, counts = kinds.chunk_layers, kinds.chunk_counts
-    depths = np.arange(1.0 + np.where(counts > 0, held, 0.0).max(initial=0.0))
+    n_layers, counts = kinds.chunk_layers, kinds.chunk_counts
+    depths = np.arange(1.0 + np.where(counts > 0, n_layers, 0.0).max(initial=0.0))
     total = np.zeros((*counts.shape[:2], len(depths)))
     for i in range(counts.shape[-1]):
-        total += counts[..., i, None] * np.minimum(held[..., i, None], depths)
+        total += counts[..., i, None] * np.minimum(n_layers[..., i, None], depths)
     return total
 
 
@@ -785,7 +823,7 @@ def shape_terms(problem: Problem, shapes: ShapeTable, shardings: ShardingTable) 
     recipe, stack = problem.job.recipe, problem.stack
     kinds = kinds_of_stages(problem, shapes)
     params = kind_params(problem, shapes, kinds)
-    held = _held(problem, shapes, kinds, params)
+    resident = _rank_params(problem, shapes, kinds, params)
     maximum = params.max(axis=1)
     zero = shardings.zero
     groups = data_groups(problem, shapes, shardings)
@@ -802,12 +840,12 @@ def shape_terms(problem: Problem, shapes: ShapeTable, shardings: ShardingTable) 
     pipeline_group = place_group(shapes.pp, shapes.stage_stride, problem.pool, problem.fabric)
     latency, per_byte = _hop(problem, shapes)
     context = place_group(shapes.cp, shapes.tp, problem.pool, problem.fabric)
-    communicators = (groups.whole.n_domains > 1).astype(float) + (pipeline_group.n_domains > 1)
+    communicators = (groups.all_ranks.n_domains > 1).astype(float) + (pipeline_group.n_domains > 1)
     communicators = communicators + (context.n_domains > 1)
     if routed:
         exchange = place_group(shapes.ep, shapes.etp, problem.pool, problem.fabric)
         communicators = (
-            communicators + (routed.data_groups.whole.n_domains > 1) + (exchange.n_domains > 1)
+            communicators + (routed.data_groups.all_ranks.n_domains > 1) + (exchange.n_domains > 1)
         )
     return ShapeTerms(
         kinds=kinds,
@@ -816,7 +854,7 @@ def shape_terms(problem: Problem, shapes: ShapeTable, shardings: ShardingTable) 
         zero_working_bytes=memory.zero3_working_bytes(
             recipe, largest_layer_params(problem.shape, shapes), ends, zero[:, None]
         ),
-        data_parallel=_dense_traffic(problem, shapes, shardings, held, groups),
+        data_parallel=_dense_traffic(problem, shapes, shardings, resident, groups),
         data_groups=groups,
         optimizer_s=once,
         embedding_sync_s=_embedding_sync_s(problem, shapes, maximum),

@@ -42,8 +42,8 @@ class StageTimes:
 
     def kind(self, k: int) -> "StageTimes":
         """Return the times of one kind of rank."""
-        late = None if self.weight_grad_s is None else self.weight_grad_s[k]
-        return StageTimes(self.forward_s[k], self.backward_s[k], late)
+        weight_grad_s = None if self.weight_grad_s is None else self.weight_grad_s[k]
+        return StageTimes(self.forward_s[k], self.backward_s[k], weight_grad_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,18 +117,18 @@ def join_at(
     return Rows(problem, table, shapes, layers, index, sets, of_sets, recomputed, others)
 
 
-def _by_rank(values: NDArray[Any], at: NDArray[Any]) -> Floats:
+def _by_rank(values: NDArray[Any], shape_idx: NDArray[Any]) -> Floats:
     """Return `values[at]` of an array `(n, n_kinds)` with the kinds first."""
-    result: Floats = values.T.take(at, axis=1)
+    result: Floats = values.T.take(shape_idx, axis=1)
     return result
 
 
-def _of_depth(values: Floats, of: Ints, k: Ints) -> Floats:
+def _of_depth(values: Floats, shape_idx: Ints, k: Ints) -> Floats:
     """Return what `(n_shapes, n_kinds, 1 + most layers)` says of k layers a chunk, kinds first."""
     n_kinds, n_depths = values.shape[1:]
-    at = of.astype(np.intp) * (n_kinds * n_depths) + np.minimum(k, n_depths - 1)
-    kinds = np.arange(n_kinds).reshape(-1, *(1,) * at.ndim) * n_depths
-    return np.asarray(values.reshape(-1).take(at + kinds))
+    position = shape_idx.astype(np.intp) * (n_kinds * n_depths) + np.minimum(k, n_depths - 1)
+    kinds = np.arange(n_kinds).reshape(-1, *(1,) * position.ndim) * n_depths
+    return np.asarray(values.reshape(-1).take(position + kinds))
 
 
 def _greatest(by_kind: Floats) -> Floats:
@@ -162,11 +162,11 @@ def stalled(rows: Rows) -> ForwardBackward:
     Source: published sweeps of nanotron, whose layers take 8 to 9, 12 to 14, 17 to 21 and 38 to
     46 ms at tp 2, 4, 8 and 16 on nodes of eight whatever the micro-batch, but only then.
     """
-    stack, of, layer = rows.problem.stack, rows.table.shape, rows.layers.layer
+    stack, shape_idx, layer = rows.problem.stack, rows.table.shape, rows.layers.layer
     if rows.layers.experts:
         layer = rows.layers.experts.layer
-    tp = rows.table.shapes.tp[of]
-    held_up = (tp > 1) & (rows.shapes.pipeline_group.n_domains[of] > 1)
+    tp = rows.table.shapes.tp[shape_idx]
+    held_up = (tp > 1) & (rows.shapes.pipeline_group.n_domains[shape_idx] > 1)
     over = tensor_parallel_group(rows.problem, tp).n_domains
     steps = tp + np.where(over > 1, 2.0 * over, 0.0)
     least = stack.host_s_per_layer + STALLED_COLLECTIVES * steps * stack.stalled_hop_s
@@ -179,22 +179,25 @@ def stalled(rows: Rows) -> ForwardBackward:
 def _plain_stage_times(rows: Rows) -> tuple[Floats, Floats]:
     """Return forward and backward of each kind of rank without recomputation, seconds."""
     layers, index = rows.layers, rows.index
-    kinds, of = rows.shapes.kinds, rows.table.shape
-    first, last = _by_rank(kinds.has_embedding, of), _by_rank(kinds.has_head, of)
-    held = _by_rank(kinds.layers, of)
+    kinds, shape_idx = rows.shapes.kinds, rows.table.shape
+    first, last = _by_rank(kinds.has_embedding, shape_idx), _by_rank(kinds.has_head, shape_idx)
+    n_layers = _by_rank(kinds.layers, shape_idx)
 
     def ends(direction: str) -> Floats:
         embedding, head = (getattr(x, direction)[index] for x in (layers.embedding, layers.head))
         return np.asarray(first * embedding + last * head)
 
-    forward = held * layers.layer.forward_s[index] + ends("forward_s")
-    backward = held * layers.layer.backward_s[index] + ends("backward_s")
+    forward = n_layers * layers.layer.forward_s[index] + ends("forward_s")
+    backward = n_layers * layers.layer.backward_s[index] + ends("backward_s")
     for count, more in _other_layers(rows):
         forward = forward + count * more.forward_s[index]
         backward = backward + count * more.backward_s[index]
     if rows.problem.stack.blocking_p2p:
-        late = stalled(rows)
-        forward, backward = forward + held * late.forward_s, backward + held * late.backward_s
+        stall = stalled(rows)
+        forward, backward = (
+            forward + n_layers * stall.forward_s,
+            backward + n_layers * stall.backward_s,
+        )
     return forward, backward
 
 
@@ -207,12 +210,12 @@ def stage_times(rows: Rows) -> StageTimes:
     table, layers, index = rows.table, rows.layers, rows.index
     forward, backward = _plain_stage_times(rows)
     kinds = rows.shapes.kinds
-    held, last = _by_rank(kinds.layers, table.shape), _by_rank(kinds.has_head, table.shape)
+    n_layers, last = _by_rank(kinds.layers, table.shape), _by_rank(kinds.has_head, table.shape)
     backward = backward + rows.recomputed * layers.recompute_full_s[index]
     for count, again_s in _other_layers_again(rows):
         backward = backward + count * again_s[index]
     if len(rows.sets.codes) > 1:
-        backward = backward + _modules_again_s(rows, held, last)
+        backward = backward + _modules_again_s(rows, n_layers, last)
     if rows.table.activation_offload_layers.any():
         more = activation_waits(rows)
         forward, backward = forward + more.forward_s, backward + more.backward_s
@@ -220,18 +223,18 @@ def stage_times(rows: Rows) -> StageTimes:
         # Each stage held both ways runs every second micro-batch.
         share = np.where(table.schedule == zero_bubble.DUALPIPE, 0.5, 1.0)
         forward, backward = share * forward, share * backward
-    late = weight_grad_times(rows) if splits_backward(rows).any() else None
-    return StageTimes(forward, backward, late)
+    weight_grad_s = weight_grad_times(rows) if splits_backward(rows).any() else None
+    return StageTimes(forward, backward, weight_grad_s)
 
 
-def _modules_again_s(rows: Rows, held: Floats, last: Floats) -> Floats:
+def _modules_again_s(rows: Rows, n_layers: Floats, last: Floats) -> Floats:
     """Return what selective recomputation adds to a backward, by kind of rank.
 
-    `held` layers, and on the last stage those of multi-token prediction, which are like the last
-    layer of the model.
+    `n_layers` layers, and on the last stage those of multi-token prediction, which are like the
+    last layer of the model.
     """
     sets, set_idx, shape = rows.sets, rows.set_index, rows.problem.shape
-    layers = held + last * shape.mtp_layers if shape.mtp_layers else held
+    layers = n_layers + last * shape.mtp_layers if shape.mtp_layers else n_layers
     again_s = layers * sets.again_s.take(set_idx)
     for i, (count, more_s) in enumerate(
         zip(_of_other_kinds(rows), sets.other_again_s, strict=True), start=1
@@ -243,10 +246,10 @@ def _modules_again_s(rows: Rows, held: Floats, last: Floats) -> Floats:
 
 
 @dataclass(frozen=True, slots=True)
-class _Away:
+class _OffloadedLayers:
     """Layers whose stored activations lie on the host, by kind of rank."""
 
-    whole: Floats
+    stored: Floats
     """Those with all that they keep."""
     others: tuple[Floats, ...]
     """Those of them of each other kind than the model's first."""
@@ -254,7 +257,7 @@ class _Away:
     """Those of which only the input is kept: they are recomputed."""
 
 
-def _away(rows: Rows) -> _Away:
+def _offloaded_layers(rows: Rows) -> _OffloadedLayers:
     """Return what of each plan lies on the host; one micro-batch of a rank with all layers."""
     table, kinds = rows.table, rows.shapes.kinds
     n, full = table.activation_offload_layers, table.recompute == FULL
@@ -264,7 +267,7 @@ def _away(rows: Rows) -> _Away:
     others: tuple[Floats, ...] = ()
     if kinds.prefix is not None:
         others = tuple(_of_depth(prefix, table.shape, first) for prefix in kinds.prefix)
-    return _Away(total, others, inputs)
+    return _OffloadedLayers(total, others, inputs)
 
 
 def offloaded_activation_bytes(rows: Rows) -> Floats:
@@ -273,10 +276,13 @@ def offloaded_activation_bytes(rows: Rows) -> Floats:
     n k, k what a layer keeps, for the first n layers where nothing is recomputed; the inputs of
     the recomputed layers with full recomputation.
     """
-    away = _away(rows)
-    kept = rows.sets.kept_bytes.take(rows.set_index)
-    value = away.whole * kept + away.inputs * rows.layers.checkpoint_bytes[rows.index]
-    for count, more in zip(away.others, rows.sets.other_kept_bytes, strict=True):
+    offloaded = _offloaded_layers(rows)
+    layer_bytes = rows.sets.kept_bytes.take(rows.set_index)
+    value = (
+        offloaded.stored * layer_bytes
+        + offloaded.inputs * rows.layers.checkpoint_bytes[rows.index]
+    )
+    for count, more in zip(offloaded.others, rows.sets.other_kept_bytes, strict=True):
         value = value + count * more.take(rows.set_index)
     return np.asarray(value)
 
@@ -287,9 +293,9 @@ def activation_waits(rows: Rows) -> ForwardBackward:
     if host is None:  # refused (OFF001), and priced as if it were free where somebody insists
         nothing = np.zeros(np.broadcast(index, rows.table.activation_offload_layers).shape)[None]
         return ForwardBackward(nothing, nothing)
-    held = _by_rank(rows.shapes.kinds.layers, rows.table.shape)
-    forward = held * layers.layer.forward_s[index]
-    backward = held * layers.layer.backward_s[index]
+    n_layers = _by_rank(rows.shapes.kinds.layers, rows.table.shape)
+    forward = n_layers * layers.layer.forward_s[index]
+    backward = n_layers * layers.layer.backward_s[index]
     backward = backward + rows.recomputed * layers.recompute_full_s[index]
     for count, more in _other_layers(rows):
         forward = forward + count * more.forward_s[index]
@@ -297,7 +303,7 @@ def activation_waits(rows: Rows) -> ForwardBackward:
     for count, again_s in _other_layers_again(rows):
         backward = backward + count * again_s[index]
     copy = offloaded_activation_bytes(rows) / copy_bytes_per_s(host)
-    result = waits(rows.problem.stack, copy, forward, backward, held)
+    result = waits(rows.problem.stack, copy, forward, backward, n_layers)
     off = rows.table.activation_offload_layers == 0
     return ForwardBackward(
         np.where(off, 0.0, result.forward_s), np.where(off, 0.0, result.backward_s)
@@ -340,10 +346,10 @@ def _other_layers_again(rows: Rows) -> Iterator[tuple[Floats, Floats]]:
 
 def weight_grad_times(rows: Rows) -> Floats:
     """Return the part of each kind of rank's backward that can wait, seconds."""
-    kinds, of, layers = rows.shapes.kinds, rows.table.shape, rows.layers
+    kinds, shape_idx, layers = rows.shapes.kinds, rows.table.shape, rows.layers
     share = np.where(rows.table.schedule == zero_bubble.DUALPIPE, 0.5, 1.0)
-    layer = _by_rank(kinds.layers, of) * layers.weight_grad_s[rows.index]
-    head = _by_rank(kinds.has_head, of) * layers.head_weight_grad_s[rows.index]
+    layer = _by_rank(kinds.layers, shape_idx) * layers.weight_grad_s[rows.index]
+    head = _by_rank(kinds.has_head, shape_idx) * layers.head_weight_grad_s[rows.index]
     return np.asarray(share * (layer + head))
 
 
@@ -379,14 +385,14 @@ def _sharding_and_shape(rows: Rows) -> NDArray[np.intp]:
     return rows.table.sharding.astype(np.intp) * n_shapes + rows.table.shape
 
 
-def _of_sharding(values: Floats, at: NDArray[np.intp]) -> Floats:
+def _of_sharding(values: Floats, position: NDArray[np.intp]) -> Floats:
     """Return the entries of an array `(n_shardings, n_shapes)` at `_sharding_and_shape`."""
-    return values.reshape(-1).take(at)
+    return values.reshape(-1).take(position)
 
 
-def _by_sharding(values: Floats, at: NDArray[np.intp]) -> Floats:
+def _by_sharding(values: Floats, position: NDArray[np.intp]) -> Floats:
     """Return the entries of an array `(n_shardings, n_shapes, n_kinds)`, the kinds first."""
-    return _by_rank(values.reshape(-1, values.shape[-1]), at)
+    return _by_rank(values.reshape(-1, values.shape[-1]), position)
 
 
 def hop_s(rows: Rows) -> Floats:
@@ -394,9 +400,9 @@ def hop_s(rows: Rows) -> Floats:
 
     Over the slowest boundary (1F1B) or the mean of all (interleaved), see `shape_terms`.
     """
-    of, terms = rows.table.shape, rows.shapes
+    shape_idx, terms = rows.table.shape, rows.shapes
     size = rows.layers.message_bytes[rows.index]
-    return np.asarray(terms.hop_latency_s[of] + size * terms.hop_s_per_byte[of])
+    return np.asarray(terms.hop_latency_s[shape_idx] + size * terms.hop_s_per_byte[shape_idx])
 
 
 def data_parallel_exposed(rows: Rows, times: StageTimes) -> tuple[Floats, Floats]:
@@ -469,36 +475,39 @@ def _overlapped_data_parallel(
 
 def wire_times(rows: Rows) -> DataParallelTimes:
     """Return the wire times of one pass over a rank's parameters, by kind of rank."""
-    at, wire = _sharding_and_shape(rows), rows.shapes.data_parallel
+    position, wire = _sharding_and_shape(rows), rows.shapes.data_parallel
     names = ("reduce_s", "reduce_piece_s", "gather_s", "gather_piece_s")
     reduce, reduce_piece, gather, gather_piece = (
-        _by_sharding(getattr(wire, x), at) for x in names
+        _by_sharding(getattr(wire, x), position) for x in names
     )
     if rows.shapes.experts:
         # One wire for both groups; the last piece is that of the embedding or of an expert layer.
         more = rows.shapes.experts.data_parallel
         reduce, gather = (
-            reduce + _by_sharding(more.reduce_s, at),
-            gather + _by_sharding(more.gather_s, at),
+            reduce + _by_sharding(more.reduce_s, position),
+            gather + _by_sharding(more.gather_s, position),
         )
-        reduce_piece = np.maximum(reduce_piece, _by_sharding(more.reduce_piece_s, at))
-        gather_piece = np.maximum(gather_piece, _by_sharding(more.gather_piece_s, at))
+        reduce_piece = np.maximum(reduce_piece, _by_sharding(more.reduce_piece_s, position))
+        gather_piece = np.maximum(gather_piece, _by_sharding(more.gather_piece_s, position))
     data_parallel_times = DataParallelTimes(reduce, reduce_piece, gather, gather_piece)
     if wire.again_s is None or wire.again_piece_s is None:
         return data_parallel_times
-    recomputed, piece = _by_sharding(wire.again_s, at), _by_sharding(wire.again_piece_s, at)
+    recomputed, piece = (
+        _by_sharding(wire.again_s, position),
+        _by_sharding(wire.again_piece_s, position),
+    )
     if rows.shapes.experts:
         more = rows.shapes.experts.data_parallel
         assert more.again_s is not None  # they come with those of the rest
         assert more.again_piece_s is not None
-        recomputed = recomputed + _by_sharding(more.again_s, at)
-        piece = np.maximum(piece, _by_sharding(more.again_piece_s, at))
+        recomputed = recomputed + _by_sharding(more.again_s, position)
+        piece = np.maximum(piece, _by_sharding(more.again_piece_s, position))
     return replace(data_parallel_times, again_s=recomputed, again_piece_s=piece)
 
 
 def _pp_vpp(rows: Rows) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    shapes, of = rows.table.shapes, rows.table.shape
-    return shapes.pp[of], shapes.vpp[of]
+    shapes, shape_idx = rows.table.shapes, rows.table.shape
+    return shapes.pp[shape_idx], shapes.vpp[shape_idx]
 
 
 def exposed_reduce_once(rows: Rows, times: StageTimes, wire: DataParallelTimes) -> Floats:
@@ -516,11 +525,11 @@ def _last_backward(
 ) -> tuple[Floats, NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]:
     """Return window, pp, chunks and micro-batches of what runs beside the last backward."""
     pp, chunks = _pp_vpp(rows)
-    late, window = splits_backward(rows), times.backward_s
+    is_split, window = splits_backward(rows), times.backward_s
     if times.weight_grad_s is not None:
         # Gradients are whole when the last weight gradients are, all chunks together.
-        window = np.where(late, times.weight_grad_s, window)
-        chunks = np.where(late, 1, chunks)
+        window = np.where(is_split, times.weight_grad_s, window)
+        chunks = np.where(is_split, 1, chunks)
     return window, pp, chunks, rows.table.n_micro
 
 
@@ -533,11 +542,14 @@ def offload_exposed(rows: Rows, times: StageTimes) -> Floats:
     Source: DeepSpeed runtime/zero/stage_1_and_2.py (async_accumulate_grad_in_cpu_via_gpu) and
     stage3.py (partition_grads). Left out: slowdown of compute beside the copies.
     """
-    result, at = rows.shapes.host_update, _sharding_and_shape(rows)
+    result, position = rows.shapes.host_update, _sharding_and_shape(rows)
     if result is None:
-        return np.zeros((1,) * (1 + np.ndim(at)))
+        return np.zeros((1,) * (1 + np.ndim(position)))
     update = HostUpdate(
-        *(_by_sharding(getattr(result, x), at) for x in ("down_s", "adam_s", "up_s", "n_pieces"))
+        *(
+            _by_sharding(getattr(result, x), position)
+            for x in ("down_s", "adam_s", "up_s", "n_pieces")
+        )
     )
     if gradients_leave(rows.problem.stack):
         piece = update.down_s / update.n_pieces
@@ -601,10 +613,10 @@ def straggler_factor(problem: Problem, n_devices: int) -> float:
 
 def flush_times(rows: Rows, times: StageTimes) -> Floats:
     """Return the closed-form pipeline time with its point-to-point part, seconds."""
-    table, of = rows.table, rows.table.shape
+    table, shape_idx = rows.table, rows.table.shape
     both = times.forward_s + times.backward_s
     slowest = _greatest(both)
-    all_ranks = _total(_by_rank(rows.shapes.kinds.n_ranks, of) * both)
+    all_ranks = _total(_by_rank(rows.shapes.kinds.n_ranks, shape_idx) * both)
     m, (pp, vpp) = table.n_micro, _pp_vpp(rows)
     flush = pipeline.compute_s(slowest, all_ranks, vpp, m)
     if splits_backward(rows).any():
@@ -623,14 +635,14 @@ def least_flush_times(rows: Rows, times: StageTimes) -> Floats:
     through the same. Schedules that split the backward or fold the pipeline start and end
     elsewhere: r c is left out. Left out too: messages, recomputation in c, all other idle time.
     """
-    table, kinds, of = rows.table, rows.shapes.kinds, rows.table.shape
+    table, kinds, shape_idx = rows.table, rows.shapes.kinds, rows.table.shape
     layer = rows.layers.layer.total_s
     for other in rows.layers.others:
         layer = np.minimum(layer, other.layer.total_s)
-    held = np.where(kinds.chunk_counts > 0, kinds.chunk_layers, np.inf).min(axis=(1, 2))
-    passed = np.where(splits_backward(rows), 0.0, held[of] * layer[rows.index])
+    least_layers = np.where(kinds.chunk_counts > 0, kinds.chunk_layers, np.inf).min(axis=(1, 2))
+    passed = np.where(splits_backward(rows), 0.0, least_layers[shape_idx] * layer[rows.index])
     busy = table.n_micro * (times.forward_s + times.backward_s)
-    return _greatest(busy + _by_rank(kinds.rank.astype(np.float64), of) * passed)
+    return _greatest(busy + _by_rank(kinds.rank.astype(np.float64), shape_idx) * passed)
 
 
 def _zero_bubble_s(rows: Rows, times: StageTimes) -> Floats:
@@ -638,10 +650,10 @@ def _zero_bubble_s(rows: Rows, times: StageTimes) -> Floats:
 
     `zero_bubble.bubble_s` with the mean times of the ranks besides the slowest.
     """
-    table, of = rows.table, rows.table.shape
-    pp, n_ranks = table.shapes.pp[of], _by_rank(rows.shapes.kinds.n_ranks, of)
-    late = times.weight_grad_s
-    assert late is not None  # some schedule splits the backward
+    table, shape_idx = rows.table, rows.table.shape
+    pp, n_ranks = table.shapes.pp[shape_idx], _by_rank(rows.shapes.kinds.n_ranks, shape_idx)
+    weight_grad_s = times.weight_grad_s
+    assert weight_grad_s is not None  # some schedule splits the backward
     slowest = (times.forward_s + times.backward_s).argmax(axis=0)[None]
 
     def others(by_kind: Floats) -> Floats:
@@ -649,7 +661,11 @@ def _zero_bubble_s(rows: Rows, times: StageTimes) -> Floats:
         own = np.take_along_axis(full, slowest, axis=0)[0]
         return np.asarray((_total(n_ranks * full) - own) / np.maximum(pp - 1, 1))
 
-    parts = (others(times.forward_s), others(times.backward_s - late), others(late))
+    parts = (
+        others(times.forward_s),
+        others(times.backward_s - weight_grad_s),
+        others(weight_grad_s),
+    )
     return zero_bubble.bubble_s(table.schedule, pp, table.n_micro, *parts)
 
 
@@ -694,12 +710,12 @@ def pipeline_parts(rows: Rows) -> PipelineParts:
     return PipelineParts(times, flush_s, least_flush_times(rows, times) * straggle)
 
 
-def step_parts(rows: Rows, known: PipelineParts | None = None) -> StepParts:
+def step_parts(rows: Rows, parts: PipelineParts | None = None) -> StepParts:
     """Return the parts of `step_times`, and the lower bound of what is exact.
 
-    `known` are the `pipeline_parts` of the rows, if they are.
+    `parts` are the `pipeline_parts` of the rows, if they are.
     """
-    result = known or pipeline_parts(rows)
+    result = parts or pipeline_parts(rows)
     outside_s = outside_pipeline(rows, result.times)
     return StepParts(result.flush_s, result.least_flush_s, outside_s)
 
@@ -713,10 +729,10 @@ def least_batch_times(
     that sharding and recomputation add is left out, so it bounds every plan of the batch.
     """
     size = len(shapes), len(mbs), layers.n_sp
-    of, at, sp = (x.reshape(-1) for x in np.indices(size, dtype=np.int32))
-    nothing = np.zeros_like(of)
+    shape_idx, mbs_idx, sp = (x.reshape(-1) for x in np.indices(size, dtype=np.int32))
+    nothing = np.zeros_like(shape_idx)
     unsharded = WHOLE.take([0])
-    columns = (of, mbs[at], nothing, sp, nothing, nothing, nothing, nothing)
+    columns = (shape_idx, mbs[mbs_idx], nothing, sp, nothing, nothing, nothing, nothing)
     table = PlanTable(shapes, unsharded, problem.job.global_batch, *columns)
     rows = join(problem, unsharded_terms(problem, shapes), table, layers)
     least = least_flush_times(rows, stage_times(rows)) * _straggle(rows)
@@ -725,7 +741,7 @@ def least_batch_times(
 
 def outside_pipeline(rows: Rows, times: StageTimes) -> Floats:
     """Return the part of a step outside the pipeline: data parallel, optimizer, fixed; seconds."""
-    of, stack = rows.table.shape, rows.problem.stack
+    shape_idx, stack = rows.table.shape, rows.problem.stack
     wire, data = wire_times(rows), None
     slow = stack.overlap_slowdown
     for k in range(len(times.forward_s)):  # one after the other, so that all stay in the cache
@@ -736,7 +752,7 @@ def outside_pipeline(rows: Rows, times: StageTimes) -> Floats:
         data = exposed if data is None else np.maximum(data, exposed, out=data)
     assert data is not None  # there is a rank
     once = _of_sharding(rows.shapes.optimizer_s, _sharding_and_shape(rows))
-    once = once + rows.shapes.embedding_sync_s[of]
+    once = once + rows.shapes.embedding_sync_s[shape_idx]
     if rows.shapes.host_update is not None and _offloaded(rows).any():
         once = once + _greatest(offload_exposed(rows, times))
     return np.asarray(data + once + stack.fixed_step_s)
@@ -761,34 +777,34 @@ class _Memory:
 
 
 def _memory(rows: Rows) -> _Memory:
-    table, of, layers, terms = rows.table, rows.table.shape, rows.layers, rows.shapes
+    table, shape_idx, layers, terms = rows.table, rows.table.shape, rows.layers, rows.shapes
     kinds, index = terms.kinds, rows.index
     pp, vpp = _pp_vpp(rows)
-    rank = _by_rank(kinds.rank, of)
+    rank = _by_rank(kinds.rank, shape_idx)
     chunks = in_flight_chunks(table.schedule, rank, pp, vpp, table.n_micro)
     in_flight = chunks / np.where(table.schedule == zero_bubble.DUALPIPE, 2, vpp)
-    kept = rows.sets.kept_bytes.take(rows.set_index)
-    total, inputs = _by_rank(kinds.layers, of) - rows.recomputed, rows.recomputed
-    away = _away(rows) if table.activation_offload_layers.any() else None
-    if away:
-        total = total - away.whole
-        inputs = inputs - away.inputs + np.minimum(away.inputs, INPUTS_AT_ONCE)
-    activations = np.asarray(inputs * layers.checkpoint_bytes[index] + total * kept)
+    layer_bytes = rows.sets.kept_bytes.take(rows.set_index)
+    total, inputs = _by_rank(kinds.layers, shape_idx) - rows.recomputed, rows.recomputed
+    offloaded = _offloaded_layers(rows) if table.activation_offload_layers.any() else None
+    if offloaded:
+        total = total - offloaded.stored
+        inputs = inputs - offloaded.inputs + np.minimum(offloaded.inputs, INPUTS_AT_ONCE)
+    activations = np.asarray(inputs * layers.checkpoint_bytes[index] + total * layer_bytes)
     activations *= in_flight
     if splits_backward(rows).any():
-        activations = np.maximum(activations, _late_activations(rows, total, kept))
-    for resident, more in _other_resident_layers(rows, away):
+        activations = np.maximum(activations, _late_activations(rows, total, layer_bytes))
+    for resident, more in _other_resident_layers(rows, offloaded):
         activations = activations + in_flight * np.asarray(resident * more)
     if kinds.unequal is not None:
         _add_unequal_chunks(rows, activations)
     if rows.problem.shape.mtp_layers:
-        kept_module, last_kind = kept, rows.problem.shape.layer_sequence[-1]
+        kept_module, last_kind = layer_bytes, rows.problem.shape.layer_sequence[-1]
         if last_kind:
             more = rows.sets.other_kept_bytes[last_kind - 1]
-            kept_module = kept + more.take(rows.set_index)
-        last = _by_rank(kinds.has_head, of) * in_flight
+            kept_module = layer_bytes + more.take(rows.set_index)
+        last = _by_rank(kinds.has_head, shape_idx) * in_flight
         activations = activations + last * rows.problem.shape.mtp_layers * kept_module
-    ids = _by_rank(kinds.has_embedding, of) * in_flight * layers.embedding_bytes[index]
+    ids = _by_rank(kinds.has_embedding, shape_idx) * in_flight * layers.embedding_bytes[index]
     activations = activations + ids
     # While a recomputed layer runs backward, what it had dropped exists once.
     dropped = rows.sets.passing_bytes.take(rows.set_index)
@@ -797,36 +813,36 @@ def _memory(rows: Rows) -> _Memory:
         one = np.maximum(one, other.kept_bytes)
     recomputed = np.where(rows.recomputed > 0, one[index], dropped)
     messages = np.where(pp > 1, 2.0, 0.0) * layers.message_bytes[index]
-    logits = _by_rank(kinds.has_head, of) * layers.logits_bytes[index]
+    logits = _by_rank(kinds.has_head, shape_idx) * layers.logits_bytes[index]
     # The loss's tensors are gone when the first layer runs backward: the larger of the two counts.
     # Gathered logits are the model's output, which the caller of the loss holds until the end;
     # what the gather itself took is gone.
     gone = logits
     if not rows.problem.stack.logits_sharded:
-        gone = _by_rank(kinds.has_head, of) * layers.gathered_bytes[index]
+        gone = _by_rank(kinds.has_head, shape_idx) * layers.gathered_bytes[index]
     passing = recomputed + (layers.working_bytes[index] - gone)
     np.maximum(0.0, passing, out=passing)
     passing += layers.scratch_bytes[index] + messages
     if rows.problem.stack.queued_tensors:
         passing += np.where(_queue_is_full(rows, chunks), layers.queued_bytes[index], 0.0)
-    at = _sharding_and_shape(rows)
-    states = _by_sharding(terms.state_bytes, at)
+    position = _sharding_and_shape(rows)
+    states = _by_sharding(terms.state_bytes, position)
     if terms.experts:
-        states = states + _by_sharding(terms.experts.state_bytes, at)
+        states = states + _by_sharding(terms.experts.state_bytes, position)
     return _Memory(
         states=states,
         activations=activations,
         logits=logits,
         passing=passing,
-        zero_units=_of_sharding(terms.zero_working_bytes, at),
-        overhead=terms.overhead_bytes[of],
+        zero_units=_of_sharding(terms.zero_working_bytes, position),
+        overhead=terms.overhead_bytes[shape_idx],
     )
 
 
 def _queue_is_full(rows: Rows, chunks: Floats) -> Bools:
     """Return which kinds of rank have a host far ahead; `chunks` are their chunks in flight."""
-    problem, of = rows.problem, rows.table.shape
-    domains = tensor_parallel_group(problem, rows.table.shapes.tp[of]).n_domains
+    problem, shape_idx = rows.problem, rows.table.shape
+    domains = tensor_parallel_group(problem, rows.table.shapes.tp[shape_idx]).n_domains
     blocking = problem.stack.blocking_p2p
     layers = problem.shape.layers
     return queue_is_full(layers, *_pp_vpp(rows), chunks, domains, blocking_p2p=blocking)
@@ -852,7 +868,9 @@ def memory_terms(rows: Rows) -> dict[str, Floats]:
     return {term: np.broadcast_to(part, total) for term, part in parts.items()}
 
 
-def _other_resident_layers(rows: Rows, away: _Away | None) -> Iterator[tuple[Floats, Floats]]:
+def _other_resident_layers(
+    rows: Rows, offloaded: _OffloadedLayers | None
+) -> Iterator[tuple[Floats, Floats]]:
     """Yield the layers of each other kind that keep all on the device, and what one keeps more.
 
     By kind of rank; bytes beyond a layer of the first kind.
@@ -862,7 +880,7 @@ def _other_resident_layers(rows: Rows, away: _Away | None) -> Iterator[tuple[Flo
         zip(_of_other_kinds(rows), rows.sets.other_kept_bytes, strict=True)
     ):
         assert recomputed is not None  # they come with layers of other kinds
-        on_host = away.others[i] if away else 0.0
+        on_host = offloaded.others[i] if offloaded else 0.0
         yield count - recomputed[i] - on_host, more.take(rows.set_index)
 
 
@@ -891,14 +909,17 @@ def _add_unequal_chunks(rows: Rows, activations: Floats) -> None:
     row = row.reshape(len(row), *(1,) * (activations.ndim - 2), len(columns))
     start = (row * n_rounds + rounds) * (n_moments * n_kinds * n_depths)
     flat, set_idx = unequal.layers.reshape(-1), cut(rows.set_index)
-    kept = rows.sets.kept_bytes.take(set_idx)
+    layer_bytes = rows.sets.kept_bytes.take(set_idx)
     others = [more.take(set_idx) for more in rows.sets.other_kept_bytes]
     inputs = rows.layers.checkpoint_bytes[cut(rows.index)]
     largest: Floats = np.full(1, -np.inf)
     for moment in range(n_moments):
         of_kind = [start + (moment * n_kinds + kind) * n_depths for kind in range(n_kinds)]
-        again = flat.take(of_kind[0] + depth)
-        size = kept * (flat.take(of_kind[0] + n_depths - 1) - again) + inputs * again
+        n_recomputed = flat.take(of_kind[0] + depth)
+        size = (
+            layer_bytes * (flat.take(of_kind[0] + n_depths - 1) - n_recomputed)
+            + inputs * n_recomputed
+        )
         for position, more in zip(of_kind[1:], others, strict=True):
             resident = flat.take(position + n_depths - 1) - flat.take(position + depth)
             size = size + more * resident
@@ -906,25 +927,25 @@ def _add_unequal_chunks(rows: Rows, activations: Floats) -> None:
     activations[..., columns] += largest
 
 
-def _late_activations(rows: Rows, whole: Floats, kept: Floats) -> Floats:
+def _late_activations(rows: Rows, n_stored: Floats, layer_bytes: Floats) -> Floats:
     """Return the activations of a rank while most weight gradients wait, bytes; 0 if none can.
 
     Layers that are recomputed are checkpoints before the gradient of their input, and count in
     full from then until their weight gradient; so do recomputed modules, but for the scores, which
     no weight gradient reads.
     """
-    table, of = rows.table, rows.table.shape
+    table, shape_idx = rows.table, rows.table.shape
     layers, index = rows.layers, rows.index
     core = layers.modules.attention_bytes[0][index]
     kept_late = layers.kept_bytes[index] - np.where(table.recompute_modules & CORE, core, 0.0)
-    late_rank = _by_rank(rows.shapes.kinds.late_rank, of)
-    args = (table.schedule, late_rank, table.shapes.pp[of], table.n_micro)
+    late_rank = _by_rank(rows.shapes.kinds.late_rank, shape_idx)
+    args = (table.schedule, late_rank, table.shapes.pp[shape_idx], table.n_micro)
     before, waiting = zero_bubble.late_chunks(*args)
     checkpoints = rows.recomputed * rows.layers.checkpoint_bytes[rows.index]
-    early = before * (whole * kept + checkpoints)
-    late = waiting * (whole + rows.recomputed) * kept_late
+    early = before * (n_stored * layer_bytes + checkpoints)
+    deferred = waiting * (n_stored + rows.recomputed) * kept_late
     share = np.where(table.schedule == zero_bubble.ZB_H1, 1.0, 0.5) * splits_backward(rows)
-    return np.asarray(share * (early + late))
+    return np.asarray(share * (early + deferred))
 
 
 def peak_bytes(rows: Rows) -> Floats:

@@ -52,7 +52,7 @@ Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True)
-class Transfer:
+class PlanTransfer:
     """One kind of transfer of the device that sends most, per optimizer step."""
 
     axis: str
@@ -79,8 +79,8 @@ class Transfer:
 def _wire_factor(collective: str, ranks: int) -> float:
     """Return bytes sent per rank over the size of the logical tensor (ring volumes)."""
     share = (ranks - 1) / ranks
-    whole = {"all-reduce": 2 * share, "point-to-point": 1.0, "broadcast": 1.0}
-    return whole.get(collective, share)
+    factors = {"all-reduce": 2 * share, "point-to-point": 1.0, "broadcast": 1.0}
+    return factors.get(collective, share)
 
 
 def _width(rows: Rows, n_bytes: float) -> str:
@@ -111,9 +111,9 @@ class Place(NamedTuple):
         )
 
 
-def _place(group: Group, *at: int) -> Place:
-    """Return one of the groups of an array, that at `at` (its last numbers, if it has fewer)."""
-    rows = at[len(at) - group.n_ranks.ndim :]
+def _place(group: Group, *index: int) -> Place:
+    """Return one of the groups of an array, that at `index` (or its last numbers)."""
+    rows = index[len(index) - group.n_ranks.ndim :]
     return Place(
         group.n_ranks[rows].item(),
         group.ranks_per_domain[rows].item(),
@@ -276,8 +276,8 @@ class PlanTraffic:
         kinds = other_kinds(self.rows.problem.shape.layer_sequence)
 
         def what(r: int) -> tuple[object, ...]:
-            held = layout.stages_of(r)
-            others = [layer_prefix(layout.stage_layers, held, x, longest) for x in kinds]
+            stages = layout.stages_of(r)
+            others = [layer_prefix(layout.stage_layers, stages, x, longest) for x in kinds]
             ends = layout.has_embedding(r), layout.has_head(r)
             return sorted(layout.chunks_of(r)), others, ends
 
@@ -298,7 +298,7 @@ class PlanTraffic:
         """Return the plan's number of a column of layer terms."""
         return float(column.item(self.rows.index.item(self.row)))
 
-    def transfers(self) -> tuple[Transfer, ...]:
+    def transfers(self) -> tuple[PlanTransfer, ...]:
         """Return every kind of transfer of the plan, in the order tp, cp, ep, pp, dp, host.
 
         Tensor-, context- and expert-parallel traffic is that of pipeline rank `critical`, the
@@ -316,7 +316,7 @@ class PlanTraffic:
         exposed_s: float,
         time_s: float | None = None,
         algorithm: str = "",
-    ) -> Transfer:
+    ) -> PlanTransfer:
         """Return one transfer; without a time or an algorithm, those of the wire."""
         wires, place = self.wires, calls.place
         collective, message = calls.collective, calls.message_bytes
@@ -324,7 +324,7 @@ class PlanTraffic:
             time_s = calls.n_calls * wires.collective_s(collective, message, place)
         ranks = int(place.n_ranks)
         sent = calls.n_calls * message * _wire_factor(collective, ranks)
-        return Transfer(
+        return PlanTransfer(
             axis,
             collective,
             wires.tiers[place.tier],
@@ -366,7 +366,7 @@ def _outside_frac(collective: str, place: Place) -> float:
     return 1.0 / max(1.0, float(inside))
 
 
-def _tensor_parallel(plan: PlanTraffic) -> list[Transfer]:
+def _tensor_parallel(plan: PlanTraffic) -> list[PlanTransfer]:
     """Return the tensor-parallel collectives of one pipeline rank.
 
     Embedding: a reduce-scatter forward and an all-gather backward (one all-reduce without SP);
@@ -387,7 +387,7 @@ def _tensor_parallel(plan: PlanTraffic) -> list[Transfer]:
     backward_s = plan.layer(layers.tp_backward.exposed_s)
     exposed = passes * (forward_s + backward_s)
     exposed += recomputed * forward_s
-    held, routed = sum(chunks), 0.0
+    n_layers, routed = sum(chunks), 0.0
     if more := layers.experts:
         routed, routed_again = _routed_layers(rows, layout, critical)
         n_routed, n_again = layout.n_passes * routed, layout.n_passes * routed_again
@@ -400,9 +400,9 @@ def _tensor_parallel(plan: PlanTraffic) -> list[Transfer]:
         ):  # attention alone: half of the collectives
             passes, recomputed = passes - n_routed / 2, recomputed - n_again / 2
     dense, of_experts = repeated_blocks(layout.recompute_modules, rows.problem.shape)
-    recomputed += layout.n_passes * ((held - routed) * dense + routed * of_experts) / 2
+    recomputed += layout.n_passes * ((n_layers - routed) * dense + routed * of_experts) / 2
     modules = selective_again(rows, layout, critical, row=plan.row, with_mtp=False)
-    latent = _latent_gathers(plan, held)
+    latent = _latent_gathers(plan, n_layers)
     exposed += layout.n_passes * modules.tp_exposed_s - sum(x.exposed_s for x in latent)
     n_ends = layout.has_embedding(critical) + layout.has_head(critical)
     ends = layout.n_passes * n_ends
@@ -445,10 +445,10 @@ def _tensor_parallel(plan: PlanTraffic) -> list[Transfer]:
         results.append(_loss(plan, tokens, group, width))
     if stack.replicated_grads != "each":
         return results + _replicated_gradients(plan, group)
-    return results + _replicated(plan, held, routed, group)
+    return results + _replicated(plan, n_layers, routed, group)
 
 
-def _replicated_gradients(plan: PlanTraffic, group: Place) -> list[Transfer]:
+def _replicated_gradients(plan: PlanTraffic, group: Place) -> list[PlanTransfer]:
     """Return the sum of the gradients of what tp ranks hold whole, once a step.
 
     Their inputs are cut over tp with sequence parallelism. Part of `StackProfile.fixed_step_s`.
@@ -456,10 +456,10 @@ def _replicated_gradients(plan: PlanTraffic, group: Place) -> list[Transfer]:
     layout, problem, rank = plan.layout, plan.rows.problem, plan.critical
     if not layout.sp or problem.stack.kind != "fused":
         return []
-    shape, held = problem.shape, sum(layout.chunks_of(rank))
+    shape, n_layers = problem.shape, sum(layout.chunks_of(rank))
     routed = _routed_layers(plan.rows, layout, rank)[0]
     n = routed * replicated_params(shape, routed=True)
-    n += (held - routed) * replicated_params(shape, routed=False)
+    n += (n_layers - routed) * replicated_params(shape, routed=False)
     n += layout.has_head(rank) * shape.hidden * (1 if shape.norm == "rmsnorm" else 2)
     wire = problem.job.recipe.grad_wire_bytes
     time_s, dtype = (
@@ -469,7 +469,9 @@ def _replicated_gradients(plan: PlanTraffic, group: Place) -> list[Transfer]:
     return [plan.make("tp", Calls("all-reduce", group, 1, wire * n, dtype), 0.0, time_s)]
 
 
-def _replicated(plan: PlanTraffic, held: int, routed: float, group: Place) -> list[Transfer]:
+def _replicated(
+    plan: PlanTraffic, n_layers: int, routed: float, group: Place
+) -> list[PlanTransfer]:
     """Return the sums of gradients of what tensor parallelism replicates, a call for each tensor.
 
     Routers, the down-projections of latent attention and the norms behind them; with sequence
@@ -477,12 +479,15 @@ def _replicated(plan: PlanTraffic, held: int, routed: float, group: Place) -> li
     in a pipeline, else for every micro-batch.
     """
     shape, layout = plan.rows.problem.shape, plan.layout
-    norms = 2 * held + layout.has_head(plan.critical) if layout.sp else 0
+    norms = 2 * n_layers + layout.has_head(plan.critical) if layout.sp else 0
     sizes = [(norms, shape.hidden)]
     sizes.append((round(routed), shape.hidden * shape.n_experts if shape.n_experts > 1 else 0))
     if shape.latent:
-        sizes += [(held, (shape.kv_rank + shape.qk_rope) * shape.hidden), (held, shape.kv_rank)]
-        sizes += [(held, shape.q_rank * shape.hidden), (held, shape.q_rank)]
+        sizes += [
+            (n_layers, (shape.kv_rank + shape.qk_rope) * shape.hidden),
+            (n_layers, shape.kv_rank),
+        ]
+        sizes += [(n_layers, shape.q_rank * shape.hidden), (n_layers, shape.q_rank)]
     times = 1 if layout.pp > 1 else layout.n_passes
     return [
         plan.make("tp", Calls("all-reduce", group, n * times, 4.0 * size, "fp32"), 0.0)
@@ -511,7 +516,7 @@ def selective_again(
     return run_again(layout.recompute_modules, pairs, rows.index.item(row))
 
 
-def _latent_gathers(plan: PlanTraffic, n_layers: int) -> list[Transfer]:
+def _latent_gathers(plan: PlanTraffic, n_layers: int) -> list[PlanTransfer]:
     """Return the gathers of latents that recomputed up-projections of attention repeat."""
     layout, wires = plan.layout, plan.wires
     if "mla_up_proj" not in layout.recompute_modules or not layout.sp:
@@ -532,8 +537,8 @@ def _latent_gathers(plan: PlanTraffic, n_layers: int) -> list[Transfer]:
 
 
 def _latent_traffic(
-    plan: PlanTraffic, group: Place, found: list[Transfer], n_again: int
-) -> list[Transfer]:
+    plan: PlanTraffic, group: Place, transfers: list[PlanTransfer], n_again: int
+) -> list[PlanTransfer]:
     """Return the transfers of a rank with those of latent attention as Megatron-Core makes them.
 
     Every rank projects its tokens down with the whole matrix; what is gathered (with sequence
@@ -544,7 +549,7 @@ def _latent_traffic(
     layout, problem = plan.layout, plan.rows.problem
     shape, width = problem.shape, _activation_type(plan.rows)
     if not shape.latent or problem.stack.kind != "fused":
-        return found
+        return transfers
     passes = layout.n_passes * sum(layout.chunks_of(plan.critical))
     tokens = float(layout.mbs * problem.job.seq_len) / layout.cp
     calls = {
@@ -553,14 +558,14 @@ def _latent_traffic(
         "all-reduce": passes,
     }
     if shape.q_rank:
-        found = [
+        transfers = [
             replace(
                 one,
                 n_calls=one.n_calls - calls[one.collective],
                 sent_bytes=one.sent_bytes * (1 - calls[one.collective] / one.n_calls),
                 scale_out_bytes=one.scale_out_bytes * (1 - calls[one.collective] / one.n_calls),
             )
-            for one in found
+            for one in transfers
         ]
     names = ("all-gather", "reduce-scatter") if layout.sp else ("all-reduce",)
     latents = [rank for rank in (shape.q_rank, shape.kv_rank) if rank]
@@ -571,8 +576,8 @@ def _latent_traffic(
     for name, n, rank in rows:
         message = 2.0 * tokens * rank
         time_s = n * plan.wires.tp_collective_s(name, message, group)
-        found.append(plan.make("tp", Calls(name, group, n, message, width), 0.0, time_s))
-    return found
+        transfers.append(plan.make("tp", Calls(name, group, n, message, width), 0.0, time_s))
+    return transfers
 
 
 def _routed_layers(rows: Rows, layout: Layout, rank: int) -> tuple[float, float]:
@@ -595,7 +600,7 @@ class _TokenExchange:
     algorithm: str
 
 
-def _expert_parallel(plan: PlanTraffic) -> list[Transfer]:
+def _expert_parallel(plan: PlanTraffic) -> list[PlanTransfer]:
     """Return the exchange of tokens of one pipeline rank: dispatch and combine, both directions.
 
     A message is what a device holds for all ranks, its copies and its own included.
@@ -605,11 +610,11 @@ def _expert_parallel(plan: PlanTraffic) -> list[Transfer]:
     if more is None:
         return []
     shape = problem.shape
-    held, again = _routed_layers(rows, layout, plan.critical)
+    n_layers, n_recomputed = _routed_layers(rows, layout, plan.critical)
     modules = shape.mtp_layers * shape.expert_layers[-1] * layout.has_head(plan.critical)
     if "moe" in layout.recompute_modules:
-        again += held + modules
-    passes = int(layout.n_passes * (2 * (held + modules) + again))
+        n_recomputed += n_layers + modules
+    passes = int(layout.n_passes * (2 * (n_layers + modules) + n_recomputed))
     if not passes:
         return []
     tp, ep, etp = (np.array([x], dtype=np.int32) for x in (layout.tp, layout.ep, layout.etp))
@@ -661,7 +666,7 @@ def _expert_parallel(plan: PlanTraffic) -> list[Transfer]:
                 plan.make("ep", Calls(name, inner, passes, message, width), time_s, time_s)
             )
         if _sends_weights(problem):
-            backward = layout.n_passes * int(held + modules)
+            backward = layout.n_passes * int(n_layers + modules)
             share = message / shape.hidden
             for name, n in (("all-gather", passes - backward), ("reduce-scatter", backward)):
                 time_s = n * wires.tp_collective_s(name, share, inner)
@@ -679,7 +684,7 @@ def _sends_weights(problem: Problem) -> bool:
     return stack.kind == "fused" and stack.expert_dispatch == "all-to-all"
 
 
-def _loss(plan: PlanTraffic, tokens: float, group: Place, width: str) -> Transfer:
+def _loss(plan: PlanTraffic, tokens: float, group: Place, width: str) -> PlanTransfer:
     """Return the collectives of the loss: three numbers a token, or the gathered logits."""
     problem, layout = plan.rows.problem, plan.layout
     per_pass = loss_calls(problem.stack)
@@ -692,7 +697,7 @@ def _loss(plan: PlanTraffic, tokens: float, group: Place, width: str) -> Transfe
     return plan.make("tp", Calls(name, group, calls, size, kind), waits, waits)
 
 
-def _context_parallel(plan: PlanTraffic) -> list[Transfer]:
+def _context_parallel(plan: PlanTraffic) -> list[PlanTransfer]:
     """Return the exchange of keys and values of one pipeline rank, by kind of message.
 
     Exposed time is shared out over the messages by their time.
@@ -715,14 +720,14 @@ def _context_parallel(plan: PlanTraffic) -> list[Transfer]:
     kv = kv_heads_per_rank(problem.shape, layout.tp).item() * problem.shape.head_dim
     key_bytes = ELEMENT_BYTES * n_tokens * kv
     query_bytes = ELEMENT_BYTES * n_tokens * problem.shape.q_width / layout.tp
-    kept = problem.stack.cp_gathers == "kept"
+    keeps_gathered = problem.stack.cp_gathers == "kept"
     kinds = {
         "p2p": [
             ("point-to-point", 2 * key_bytes, (c - 1) * forwards + 2 * passes),
             ("point-to-point", 4 * key_bytes, (c - 2) * passes),
         ],
         "all-gather": [
-            ("all-gather", c * key_bytes, 2 * forwards + (0 if kept else 2) * passes),
+            ("all-gather", c * key_bytes, 2 * forwards + (0 if keeps_gathered else 2) * passes),
             ("reduce-scatter", c * key_bytes, 2 * passes),
         ],
         "a2a": [
@@ -755,7 +760,7 @@ def _activation_type(rows: Rows) -> str:
     return rows.problem.job.recipe.gemm_precision
 
 
-def _pipeline(plan: PlanTraffic) -> list[Transfer]:
+def _pipeline(plan: PlanTraffic) -> list[PlanTransfer]:
     """Return the activations and gradients that a rank passes on to other ranks."""
     rows, layout = plan.rows, plan.layout
     if layout.pp == 1:
@@ -777,10 +782,10 @@ def sends_per_pass(layout: Layout, rank: int) -> int:
     """
     value, last = 0, len(layout.stage_layers) - 1
     stages = layout.stages_of(rank)
-    held = () if layout.placement == BOTH_WAYS else stages
+    local = () if layout.placement == BOTH_WAYS else stages
     for j in stages:
-        value += j < last and j + 1 not in held
-        value += j > 0 and j - 1 not in held
+        value += j < last and j + 1 not in local
+        value += j > 0 and j - 1 not in local
     return value
 
 
@@ -797,7 +802,7 @@ class _Copies:
     """Calls of one pass over the parameters; 0: as many as there are pieces."""
 
 
-def _data_parallel(plan: PlanTraffic) -> list[Transfer]:
+def _data_parallel(plan: PlanTraffic) -> list[PlanTransfer]:
     """Return the gradient reductions and the weight gathers of the rank that waits longest.
 
     Of `critical` where a rank is named.
@@ -815,7 +820,7 @@ def _data_parallel(plan: PlanTraffic) -> list[Transfer]:
         params = shapes.params.item(row, kind)
         parts.append(_Copies(params, shapes.data_parallel, shapes.data_groups, True, of_rest))
     if routed := shapes.experts:
-        replicas = _place(routed.data_groups.whole, *_sharding_of(plan))
+        replicas = _place(routed.data_groups.all_ranks, *_sharding_of(plan))
         if replicas.n_ranks > 1 and routed.params.item(row, kind) > 0:
             params = routed.params.item(row, kind)
             found_groups = routed.data_parallel, routed.data_groups
@@ -827,10 +832,10 @@ def _data_parallel(plan: PlanTraffic) -> list[Transfer]:
     return [replace(one, exposed_s=waits * (one.time_s / total)) for one in results]
 
 
-def _in_one_unit(found: list[Transfer]) -> list[Transfer]:
+def _in_one_unit(transfers: list[PlanTransfer]) -> list[PlanTransfer]:
     """Return transfers with those of experts in the calls of the layers that they belong to."""
-    joined: dict[tuple[str, int], Transfer] = {}
-    for one in found:
+    joined: dict[tuple[str, int], PlanTransfer] = {}
+    for one in transfers:
         key = one.collective, one.group_size
         if key not in joined:
             joined[key] = one
@@ -853,23 +858,27 @@ def _sharding_of(plan: PlanTraffic) -> tuple[int, int]:
     return table.sharding.item(plan.row), table.shape.item(plan.row)
 
 
-def _copies(plan: PlanTraffic, part: _Copies, kind: int) -> list[Transfer]:
+def _copies(plan: PlanTraffic, part: _Copies, kind: int) -> list[PlanTransfer]:
     """Return the transfers of one group, nothing exposed yet."""
     rows, layout, wires = plan.rows, plan.layout, plan.wires
     zero, recipe, wire, params = layout.zero, rows.problem.job.recipe, part.wire, part.params
-    of = _sharding_of(plan)
-    at = (*of, kind)
-    reduce, piece = wire.reduce_s.item(*at), wire.reduce_piece_s.item(*at)
+    sharding = _sharding_of(plan)
+    position = (*sharding, kind)
+    reduce, piece = wire.reduce_s.item(*position), wire.reduce_piece_s.item(*position)
     pieces = round(reduce / piece)
-    group = _place(part.groups.shard if zero else part.groups.whole, *of)
+    group = _place(part.groups.shard if zero else part.groups.all_ranks, *sharding)
     units = rows.problem.stack.sharded_units
     often = zero >= 2 or (units and layout.pp == 1)
     reduces = layout.n_micro if often else 1
     gathers = {0: 0, 1: 1, 2: 1, 3: 2 * layout.n_micro}[zero]
-    near = _place(part.groups.again, *of) if layout.hpz > 1 and part.groups.again else None
+    near = (
+        _place(part.groups.second_copy, *sharding)
+        if layout.hpz > 1 and part.groups.second_copy
+        else None
+    )
     gathers = 1 if near else gathers
-    over = _place(part.groups.replicas, *of)
-    shard, replicas = int(_place(part.groups.shard, *of).n_ranks), int(over.n_ranks)
+    over = _place(part.groups.replicas, *sharding)
+    shard, replicas = int(_place(part.groups.shard, *sharding).n_ranks), int(over.n_ranks)
     wide = grad_wire_bytes(recipe, rows.problem.stack)
     grads = wide * params / pieces
     width, copies = _width(rows, wide), 0.0
@@ -888,7 +897,7 @@ def _copies(plan: PlanTraffic, part: _Copies, kind: int) -> list[Transfer]:
         results.append(plan.make("dp", calls_of_sum, 0.0, copies))
     if gathers and shard > 1:
         weights = recipe.param_wire_bytes * params
-        time_s = gathers * wire.gather_s.item(*at)
+        time_s = gathers * wire.gather_s.item(*position)
         kind_of = _width(rows, recipe.param_wire_bytes)
         name, calls, size = "all-gather", gathers * pieces, weights / pieces
         if units:
@@ -902,7 +911,7 @@ def _copies(plan: PlanTraffic, part: _Copies, kind: int) -> list[Transfer]:
         results.append(plan.make("dp", Calls(name, group, calls, size, kind_of), 0.0, time_s))
         if near and wire.again_s is not None:  # all but a step's first are from the second copy
             more = 2 * layout.n_micro - 1
-            time_s = more * wire.again_s.item(*at)
+            time_s = more * wire.again_s.item(*position)
             calls_of_copy = Calls("all-gather", near, more * pieces, size, kind_of)
             results.append(plan.make("dp", calls_of_copy, 0.0, time_s))
     return results
@@ -911,8 +920,8 @@ def _copies(plan: PlanTraffic, part: _Copies, kind: int) -> list[Transfer]:
 def _units(plan: PlanTraffic, number: int, part: _Copies, kind: int) -> Units:
     """Return the units in which FSDP2 gathers a part; routed experts have no tail."""
     problem, kinds, tail = plan.rows.problem, plan.rows.shapes.kinds, 0.0
-    at = plan.rows.table.shape.item(plan.row)
-    if part.params_of_layers and kinds.has_head.item(at, kind):
+    shape_idx = plan.rows.table.shape.item(plan.row)
+    if part.params_of_layers and kinds.has_head.item(shape_idx, kind):
         tp = np.array([plan.layout.tp], dtype=np.int32)
         norm = 1 if problem.shape.norm == "rmsnorm" else 2
         tail = (padded_vocab(problem.shape, tp) / tp).item() * problem.shape.hidden
@@ -920,7 +929,7 @@ def _units(plan: PlanTraffic, number: int, part: _Copies, kind: int) -> Units:
     return Units(number, part.params, tail)
 
 
-def _tied_embedding(plan: PlanTraffic) -> list[Transfer]:
+def _tied_embedding(plan: PlanTraffic) -> list[PlanTransfer]:
     """Return the sum of the gradients that two pipeline ranks share (`shared_params`)."""
     rows, recipe = plan.rows, plan.rows.problem.job.recipe
     shared = plan.table.shared_params.item(plan.row)
@@ -939,16 +948,16 @@ def _shares(layout: Layout, rank: int) -> bool:
     return both_ways or layout.has_embedding(rank) or layout.has_head(rank)
 
 
-def _activation_copies(plan: PlanTraffic) -> list[Transfer]:
+def _activation_copies(plan: PlanTraffic) -> list[PlanTransfer]:
     """Return the copies of stored activations, a call for each layer and micro-batch."""
     layout, host, row = plan.layout, plan.rows.problem.pool.host, plan.row
     if not layout.activation_offload or host is None:
         return []
     sent = layout.n_micro * plan.table.activation_bytes.item(0, row)
-    calls, late = layout.n_micro * layout.activation_offload_layers, plan.table.activation_waits
+    calls, waits = layout.n_micro * layout.activation_offload_layers, plan.table.activation_waits
     time_s, width = float(sent / copy_bytes_per_s(host)), _activation_type(plan.rows)
     return [
-        Transfer(
+        PlanTransfer(
             "host",
             name,
             "host",
@@ -962,13 +971,13 @@ def _activation_copies(plan: PlanTraffic) -> list[Transfer]:
             "copy",
         )
         for name, waited in (
-            ("activations-to-host", late.forward_s),
-            ("activations-to-device", late.backward_s),
+            ("activations-to-host", waits.forward_s),
+            ("activations-to-device", waits.backward_s),
         )
     ]
 
 
-def _host_copies(plan: PlanTraffic) -> list[Transfer]:
+def _host_copies(plan: PlanTraffic) -> list[PlanTransfer]:
     """Return what goes to and from the host on the rank whose update takes longest.
 
     What is waited for is shared out by time, Adam's part left out. Sums of gradients on the host
@@ -980,9 +989,9 @@ def _host_copies(plan: PlanTraffic) -> list[Transfer]:
         return []
     exposed = plan.table.offloaded[:, plan.row]
     kind = int(exposed.argmax())
-    at = (*_sharding_of(plan), kind)
-    once, adam_s = update.down_s.item(*at), update.adam_s.item(*at)
-    pieces, recomputed = round(update.n_pieces.item(*at)), 0
+    position = (*_sharding_of(plan), kind)
+    once, adam_s = update.down_s.item(*position), update.adam_s.item(*position)
+    pieces, recomputed = round(update.n_pieces.item(*position)), 0
     if gradients_leave(rows.problem.stack) and layout.zero >= 2:
         recomputed = layout.n_micro - 1
     width = min(1.0, rows.problem.job.recipe.grad_bytes / COPY_BYTES)
@@ -991,7 +1000,7 @@ def _host_copies(plan: PlanTraffic) -> list[Transfer]:
     sent = time_s * host.link_bytes_per_s
     calls = pieces * (1 + recomputed)
     return [
-        Transfer(
+        PlanTransfer(
             "host",
             name,
             "host",

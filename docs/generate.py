@@ -15,9 +15,9 @@ from pathlib import Path
 from pydantic_core import PydanticUndefined
 
 from costmodels.comm.collectives import ALGORITHMS
+from costmodels.documentation.terms import TERMS, Term
 from costmodels.layers.kinds import LAYER_KINDS
 from costmodels.stacks import EAGER, FUSED, NUMBERS, STACKS, StackProfile
-from costmodels.terms import TERMS, Term
 from planner import errors
 from planner.specs import schema as schemas
 from planner.sweeps.rows import COLUMNS

@@ -68,17 +68,17 @@ class _Entry:
     def source(self, key: str, figure: Raw) -> Provenance:
         """Expand the tag of a figure and apply what the figure says itself."""
         try:
-            known = self.sources[figure["source"]]
+            origin = self.sources[figure["source"]]
         except KeyError:
             raise self.fail(
                 key, f"source {figure.get('source')!r} is not in sources.yaml"
             ) from None
-        status = self._known_status(key, figure.get("status", known.status))
+        status = self._known_status(key, figure.get("status", origin.status))
         if self.status() == "assumed":
             status = "assumed"
         note = figure.get("note")
-        text = f"{known.source}; {note}" if note else known.source
-        return Provenance(text, str(figure.get("date", known.date)), status)
+        text = f"{origin.source}; {note}" if note else origin.source
+        return Provenance(text, str(figure.get("date", origin.date)), status)
 
     def status(self) -> str:
         """Return the status of the entry itself."""

@@ -10,7 +10,7 @@ from costmodels import axes
 
 AXES = axes.axis_names()
 """Axes that can be pinned (`--pin`), listed (`--only`) or bounded (`--max`)."""
-TEXT_AXES = {name: axis.words for name, axis in axes.AXES.items() if axis.words}
+TEXT_AXES = {name: axis.choices for name, axis in axes.AXES.items() if axis.choices}
 """Axes whose values are words; the tables hold the position of the word."""
 
 MAX_VPP = 12

@@ -595,10 +595,8 @@ def fully_sharded_fits(context: Context) -> bool:
 
 def least_state_bytes(problem: Problem, n_devices: int, offload: bool) -> float:
     """Return the least bytes that one parameter takes on a device: everything sharded over all."""
-    stack = problem.stack
     args = (problem.job.recipe, 3, n_devices, int(offload))
-    leave = gradients_leave(stack)
-    return float(state_bytes_per_param(*args, gradients_leave=leave, stack=stack))
+    return float(state_bytes_per_param(*args, stack=problem.stack))
 
 
 def offers_offload(context: Context) -> bool:

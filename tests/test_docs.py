@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 import planner
-from costmodels.terms import TERMS
+from costmodels.documentation.terms import TERMS
 from planner.analyze.recommend.questions import QUESTIONS
 from planner.specs.loader import cluster_from_dict, model_from_dict
 from searches.rules import RULES

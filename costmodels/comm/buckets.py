@@ -42,9 +42,9 @@ def rank_buckets(
     counts, starts = layout.stage_layers, np.cumsum((0, *layout.stage_layers))
     routed = [any(shape.expert_layers[starts[j] : starts[j] + counts[j]]) for j in chunks]
     together = in_one_buffer(layout) and any(routed)
-    whole = len(chunks) if together else sum(routed), len(chunks)
+    by_layer = len(chunks) if together else sum(routed), len(chunks)
     if rank or not layout.dp_overlap or layout.dp * layout.cp == 1:
-        return whole
+        return by_layer
     j = chunks[0]
     experts = shape.expert_layers[starts[j] : starts[j] + counts[j]]
     alone = layout.zero > 0 and shape.tied and layout.pp > 1
@@ -56,10 +56,10 @@ def rank_buckets(
     limit = bucket_limit(stack, layout.dp * layout.cp)
     dense = n_buckets(reversed(tensors), limit) + alone
     if together:
-        return whole[0] - 1 + dense, whole[1] - 1 + dense
+        return by_layer[0] - 1 + dense, by_layer[1] - 1 + dense
     own = [size for on in experts for size in _experts(shape, layout) if on]
     in_experts = n_buckets(reversed(own), limit)
-    return whole[0] - routed[0] + in_experts, whole[1] - 1 + dense
+    return by_layer[0] - routed[0] + in_experts, by_layer[1] - 1 + dense
 
 
 def in_one_buffer(layout: Layout) -> bool:

@@ -1,7 +1,7 @@
 """Time of a collective: latency by steps, bandwidth by protocol, the best algorithm.
 
 `collective_s` is the one price of a collective: the least time of the algorithms of `ALGORITHMS`
-that run on the group. A new one is one record (`register`, docs/extending.md).
+that run on the group. A new one is one record (`register_algorithm`, docs/extending.md).
 
 Every time is base + steps * hop + bytes / bandwidth with the figures of one wire protocol (LL,
 LL128, Simple); the fastest protocol and algorithm wins, which gives the size-dependent bandwidth
@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from costmodels.comm.placement import Group
-from costmodels.documentation import FunctionText, function_text
+from costmodels.documentation.docstrings import FunctionText, function_text
 from hardware.parts import PROTOCOLS, Pool
 
 Floats = NDArray[np.float64]
@@ -52,7 +52,7 @@ PAT_BASE_S, PAT_PER_RANK_S, PAT_HOP_SHARE, PAT_FRAC = 8e-6, 2.8e-6, 1 / 3.5, 0.7
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
+class AllToAllBytes:
     """What each rank sends in an all-to-all, bytes, and what share of its links that reaches."""
 
     inside_bytes: Floats
@@ -65,15 +65,15 @@ class Exchange:
     """Share of what a rank has of its group's way out of the domain."""
 
 
-Message = ArrayLike | Exchange
+Message = ArrayLike | AllToAllBytes
 """Bytes of the whole logical tensor; of an all-to-all what each rank holds, in equal shares for
-all ranks, or an `Exchange`."""
+all ranks, or `AllToAllBytes`."""
 
 
-def even_exchange(size_bytes: ArrayLike, group: Group) -> Exchange:
+def even_exchange(size_bytes: ArrayLike, group: Group) -> AllToAllBytes:
     """Return the all-to-all in which each rank sends 1/P of `size_bytes` to every other."""
     n, ranks, inside = np.asarray(size_bytes, np.float64), group.n_ranks, group.ranks_per_domain
-    return Exchange((inside - 1) / ranks * n, (ranks - inside) / ranks * n)
+    return AllToAllBytes((inside - 1) / ranks * n, (ranks - inside) / ranks * n)
 
 
 def inside_bytes_per_s(group: Group, pool: Pool) -> Floats:
@@ -299,7 +299,7 @@ def _is_summed_in_network(group: Group, pool: Pool) -> Bools:
     return np.asarray((group.n_domains > 1) & (group.tier <= pool.n_summing_tiers))
 
 
-def direct_all_to_all_s(exchange: Exchange, group: Group, pool: Pool) -> Floats:
+def direct_all_to_all_s(exchange: AllToAllBytes, group: Group, pool: Pool) -> Floats:
     """Return the time of a direct all-to-all, seconds: every rank sends to every other.
 
     t = base + hops + max( inside bytes / (f_in B_ring), outside bytes / (f_out B_wire) )
@@ -352,7 +352,7 @@ class CollectiveAlgorithm:
     title: str
     """As sentences call it."""
     seconds: Callable[[Any, Group, Pool], Floats]
-    """Its time from the bytes (of an all-to-all the `Exchange`), where it runs. The docstring
+    """Its time from the bytes (of an all-to-all the `AllToAllBytes`), where it runs. The docstring
     holds equation, source and what is left out."""
     runs_on: Callable[[Group, Pool], Bools] | None = None
     """Where it runs; None: on every group."""
@@ -372,7 +372,7 @@ class CollectiveAlgorithm:
     def times_s(self, message: Message, group: Group, pool: Pool) -> Floats | None:
         """Return the times where it runs, infinite elsewhere; None where it runs on no group.
 
-        `message` is an `Exchange` for an all-to-all; the times of single ranks mean nothing.
+        `message` is `AllToAllBytes` for an all-to-all; the times of single ranks mean nothing.
         """
         if self.runs_on is None:
             return self.seconds(message, group, pool)
@@ -427,10 +427,10 @@ _BUILT_IN = (
 )
 
 ALGORITHMS: dict[str, dict[str, CollectiveAlgorithm]] = {}
-"""The algorithms of each of the eight collectives, by name (`register`)."""
+"""The algorithms of each of the eight collectives, by name (`register_algorithm`)."""
 
 
-def register(algorithm: CollectiveAlgorithm) -> CollectiveAlgorithm:
+def register_algorithm(algorithm: CollectiveAlgorithm) -> CollectiveAlgorithm:
     """Add an algorithm of a collective: from now on it is used where it is the fastest."""
     of_operation = ALGORITHMS.setdefault(algorithm.operation, {})
     if algorithm.name in of_operation:
@@ -440,22 +440,22 @@ def register(algorithm: CollectiveAlgorithm) -> CollectiveAlgorithm:
 
 
 for _algorithm in _BUILT_IN:
-    register(_algorithm)
+    register_algorithm(_algorithm)
 
 
 @contextmanager
-def registered(algorithm: CollectiveAlgorithm) -> Iterator[CollectiveAlgorithm]:
+def temporary_algorithm(algorithm: CollectiveAlgorithm) -> Iterator[CollectiveAlgorithm]:
     """Add an algorithm for the time of a `with` block."""
-    register(algorithm)
+    register_algorithm(algorithm)
     try:
         yield algorithm
     finally:
         del ALGORITHMS[algorithm.operation][algorithm.name]
 
 
-def _message(operation: str, message: Message, group: Group) -> ArrayLike | Exchange:
-    """Return what an algorithm is priced by: an all-to-all by its `Exchange`."""
-    if operation != "all-to-all" or isinstance(message, Exchange):
+def _message(operation: str, message: Message, group: Group) -> ArrayLike | AllToAllBytes:
+    """Return what an algorithm is priced by: an all-to-all by its `AllToAllBytes`."""
+    if operation != "all-to-all" or isinstance(message, AllToAllBytes):
         return message
     return even_exchange(message, group)
 
@@ -468,7 +468,7 @@ def collective_s(collective: str, message: Message, group: Group, pool: Pool) ->
     message = _message(collective, message, group)
     all_times = (x.times_s(message, group, pool) for x in ALGORITHMS[collective].values())
     times = [one for one in all_times if one is not None]
-    if isinstance(message, Exchange):
+    if isinstance(message, AllToAllBytes):
         is_sent = message.inside_bytes + message.outside_bytes > 0
     else:
         is_sent = np.asarray(message) > 0

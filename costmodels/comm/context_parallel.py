@@ -59,7 +59,7 @@ def attention_kernels(split: ContextSplit) -> AttentionKernels:
     Source: Transformer Engine, attention/dot_product_attention/context_parallel.py.
     """
     kernels = np.select([split.kind == P2P, split.kind == ALL_GATHER], [split.cp, 2], 1)
-    return AttentionKernels(kernels, np.where(split.kind == P2P, split.cp, 1))
+    return AttentionKernels(split.tp, kernels, np.where(split.kind == P2P, split.cp, 1))
 
 
 def _widths(problem: Problem, split: ContextSplit) -> tuple[Floats, Floats]:
@@ -125,10 +125,10 @@ def exchange_times(
     one, two = (point_to_point_s(n * block, group, pool) for n in (1, 2))
     beside = ForwardBackward(attention.forward_s / c, attention.backward_s / c)
     ring = ring_times(c, one, two, beside)
-    late = problem.stack.tp_hop_s * (c - 1)
-    gather = collective_s("all-gather", c * block / 2, group, pool) + late
+    hops_s = problem.stack.tp_hop_s * (c - 1)
+    gather = collective_s("all-gather", c * block / 2, group, pool) + hops_s
     sizes = [ELEMENT_BYTES * tokens * width for width in (q, kv)]
-    queries, keys = (collective_s("all-to-all", size, group, pool) + late for size in sizes)
+    queries, keys = (collective_s("all-to-all", size, group, pool) + hops_s for size in sizes)
     moved = 2 * queries + 2 * keys
     kinds = [split.kind == P2P, split.kind == ALL_GATHER, split.kind == A2A]
 
@@ -174,11 +174,11 @@ def kept_bytes(problem: Problem, split: ContextSplit, tokens: Floats) -> Floats:
     4 (c - 1) n k, the keys and values of the other ranks. The others keep nothing.
     """
     q, kv = _widths(problem, split)
-    kept = np.where(split.kind == A2A, ELEMENT_BYTES * tokens * q, 0.0)
+    stored = np.where(split.kind == A2A, ELEMENT_BYTES * tokens * q, 0.0)
     if problem.stack.cp_gathers == "kept":
         others = 2 * ELEMENT_BYTES * tokens * kv * (np.asarray(split.cp, dtype=np.float64) - 1)
-        kept = np.where(split.kind == ALL_GATHER, others, kept)
-    return kept
+        stored = np.where(split.kind == ALL_GATHER, others, stored)
+    return stored
 
 
 def buffer_bytes(problem: Problem, split: ContextSplit, tokens: Floats) -> Floats:

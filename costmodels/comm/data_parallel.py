@@ -37,10 +37,10 @@ class DataParallelTimes:
     def take(self, rows: NDArray[np.intp] | int) -> "DataParallelTimes":
         """Return the times at `rows` of the first axis."""
         columns = (self.reduce_s, self.reduce_piece_s, self.gather_s, self.gather_piece_s)
-        found = DataParallelTimes(*(column[rows] for column in columns))
+        times = DataParallelTimes(*(column[rows] for column in columns))
         if self.again_s is None or self.again_piece_s is None:
-            return found
-        return replace(found, again_s=self.again_s[rows], again_piece_s=self.again_piece_s[rows])
+            return times
+        return replace(times, again_s=self.again_s[rows], again_piece_s=self.again_piece_s[rows])
 
     def kind(self, k: int) -> "DataParallelTimes":
         """Return those of one kind of rank, where the kinds come first."""
@@ -68,23 +68,23 @@ def n_pieces(
 class DataGroups:
     """Placement of the data-parallel groups; arrays of one shape."""
 
-    whole: Group
+    all_ranks: Group
     """All ranks that hold the same part of the model."""
     shard: Group
-    """Those among which ZeRO shards; equal to `whole` without replication."""
+    """Those among which ZeRO shards; equal to `all_ranks` without replication."""
     replicas: Group
     """Ranks that hold the same shard; one rank without replication."""
-    again: Group | None = None
+    second_copy: Group | None = None
     """Those that share a second copy of the weights (hpZ), `shard` where there is none; None where
     no plan has one."""
 
     def of_shapes(self, index: NDArray[np.intp]) -> "DataGroups":
         """Return the groups at `index` of the last axis, that of shapes."""
-        recomputed = None if self.again is None else self.again.of_shapes(index)
-        whole, shard, replicas = (
-            part.of_shapes(index) for part in (self.whole, self.shard, self.replicas)
+        recomputed = None if self.second_copy is None else self.second_copy.of_shapes(index)
+        all_ranks, shard, replicas = (
+            part.of_shapes(index) for part in (self.all_ranks, self.shard, self.replicas)
         )
-        return DataGroups(whole, shard, replicas, recomputed)
+        return DataGroups(all_ranks, shard, replicas, recomputed)
 
 
 def broadcast_gather_s(problem: Problem, weights: Floats, group: Group) -> Floats:
@@ -139,18 +139,18 @@ def data_parallel_times(
         gather = np.where(stage == 1, in_turn, gather)
     gather = np.where(stage >= 1, gather, 0.0)
     recomputed = gather
-    if groups.again is not None:
-        near = collective_s("all-gather", weights, groups.again, pool)
+    if groups.second_copy is not None:
+        near = collective_s("all-gather", weights, groups.second_copy, pool)
         recomputed = np.where(stage >= 3, near, gather)
     if problem.stack.zero3_traffic == "by-tensor":
         slow = np.where(stage >= 2, by_tensor_frac(problem, groups.shard), 1.0)
         reduce, gather = reduce / slow, gather / slow
-        near = slow if groups.again is None else by_tensor_frac(problem, groups.again)
+        near = slow if groups.second_copy is None else by_tensor_frac(problem, groups.second_copy)
         recomputed = recomputed / np.where(stage >= 3, near, slow)
-    found = DataParallelTimes(pieces * reduce, reduce, pieces * gather, gather)
-    if groups.again is None:
-        return found
-    return replace(found, again_s=pieces * recomputed, again_piece_s=recomputed)
+    times = DataParallelTimes(pieces * reduce, reduce, pieces * gather, gather)
+    if groups.second_copy is None:
+        return times
+    return replace(times, again_s=pieces * recomputed, again_piece_s=recomputed)
 
 
 def _all_reduced(
@@ -158,9 +158,9 @@ def _all_reduced(
 ) -> Floats:
     """Return the all-reduce of ZeRO 0; where shardings are an axis, of those that ask for it."""
     if not grads.ndim or stage.shape != (len(grads), *(1,) * (grads.ndim - 1)):
-        return collective_s("all-reduce", grads, groups.whole, pool)
+        return collective_s("all-reduce", grads, groups.all_ranks, pool)
     rows, result = np.flatnonzero(stage.reshape(-1) == 0), np.zeros_like(grads)
-    result[rows] = collective_s("all-reduce", grads[rows], groups.whole, pool)
+    result[rows] = collective_s("all-reduce", grads[rows], groups.all_ranks, pool)
     return result
 
 

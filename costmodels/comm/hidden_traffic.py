@@ -130,12 +130,12 @@ def data_parallel_parts(rows: Rows, times: StageTimes) -> tuple[DataParallelPart
     return tuple(results)
 
 
-def hidden_traffic(found: Breakdown, run: Timeline) -> tuple[RankTraffic, ...]:
+def hidden_traffic(plan: Breakdown, run: Timeline) -> tuple[RankTraffic, ...]:
     """Return the data-parallel traffic of every pipeline rank of a plan, `run` its blocks in time.
 
     `run` may have fewer micro-batches than the plan: what moves in each of them is that of these.
     """
-    rows, layout = found.rows, found.layout
+    rows, layout = plan.rows, plan.layout
     parts = data_parallel_parts(rows, stage_times(rows))
     share = layout.n_micro / rows.table.n_micro.item()
     seconds_of, out = _seconds_of(rows, layout), []
@@ -201,8 +201,8 @@ def _in_blocks(
     def beside(block: TimedBlock) -> float:
         return sum(seconds_of(x) for x in block.parts if x[2] in kinds and _counts(part, x[1]))
 
-    at = [(block, beside(block)) for block in blocks]
-    total = sum(seconds for _, seconds in at)
+    timed = [(block, beside(block)) for block in blocks]
+    total = sum(seconds for _, seconds in timed)
     return [
         HiddenTraffic(
             part.what,
@@ -210,7 +210,7 @@ def _in_blocks(
             block.start_s + hidden_s * (seconds / total),
             tuple(micro for _, micro, _ in block.parts),
         )
-        for block, seconds in at
+        for block, seconds in timed
         if seconds > 0.0
     ]
 
@@ -234,16 +234,16 @@ def _one_behind_the_other(spans: Collection[HiddenTraffic]) -> tuple[HiddenTraff
 def _seconds_of(rows: Rows, layout: Layout) -> Callable[[Part], float]:
     """Return what tells how long a part of a block takes."""
     forward, backward = virtual_stage_times(rows, layout)
-    late = virtual_weight_grad_times(rows, layout)
+    weight_grad_s = virtual_weight_grad_times(rows, layout)
     n = len(layout.stage_layers)
 
     def seconds(part: Part) -> float:
         stage, _, kind = part
         j = stage % n
         if kind == WEIGHT_GRAD:
-            return late[j]
+            return weight_grad_s[j]
         total = forward[j] if kind == FORWARD else backward[j]
-        return total - late[j] if kind == INPUT_GRAD else total
+        return total - weight_grad_s[j] if kind == INPUT_GRAD else total
 
     return seconds
 

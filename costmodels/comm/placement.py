@@ -86,7 +86,7 @@ def spread(n_ranks: Floats, stride: Floats, unit: int, n_devices: int) -> tuple[
 
 
 @dataclass(frozen=True, slots=True)
-class Spacing:
+class RankSpacing:
     """How the ranks of a group follow one another in rank order; numbers, or arrays of one shape.
 
     `copies` runs of `n_ranks` ranks; ranks of a run are `stride` apart, runs begin `apart` ranks
@@ -145,10 +145,10 @@ class _PoolFigures(NamedTuple):
 
 def place_group(n_ranks: ArrayLike, stride: ArrayLike, pool: Pool, fabric: Fabric) -> Group:
     """Return where a group of `n_ranks` ranks, `stride` apart in rank order, ends up."""
-    return place(Spacing(n_ranks, stride), pool, fabric)
+    return place_spaced_group(RankSpacing(n_ranks, stride), pool, fabric)
 
 
-def place(spacing: Spacing, pool: Pool, fabric: Fabric) -> Group:
+def place_spaced_group(spacing: RankSpacing, pool: Pool, fabric: Fabric) -> Group:
     """Return where a group ends up.
 
     The worst-placed of the sibling groups counts (`spread`). Its ring leaves a domain with the
@@ -195,7 +195,7 @@ def _placed_once(
 
 
 def _placed(columns: list[Floats], tiers: tuple[Tier, ...], pool: _PoolFigures) -> Group:
-    """Return `place` of a spacing's columns; the rates may be columns too."""
+    """Return `place_spaced_group` of a spacing's columns; the rates may be columns too."""
     run, step, copies, apart = np.broadcast_arrays(*columns)
     several = bool((copies > 1).any())
 

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from costmodels.layers.gemm import gemm_s
 from costmodels.layers.params import kv_heads_per_rank, padded_vocab
+from costmodels.problem import Problem
 from costmodels.shapes import ModelShape, TrainingJob
 from costmodels.stacks import StackProfile
 from hardware.parts import Accelerator
@@ -249,9 +250,9 @@ def _sum_of(parts: Iterable[Sequence[Floats]]) -> list[Floats]:
 
 def fused_kernel(stack: StackProfile, accelerator: Accelerator) -> str:
     """Return the fused attention kernel that the stack uses on this accelerator."""
-    known = accelerator.efficiency.attention_frac
-    usable = sorted(name for name in known if name != "unfused")
-    preferred = [name for name in stack.attention_kernels if name in known]
+    rates = accelerator.efficiency.attention_frac
+    usable = sorted(name for name in rates if name != "unfused")
+    preferred = [name for name in stack.attention_kernels if name in rates]
     return (preferred + usable + ["unfused"])[0]
 
 
@@ -259,13 +260,12 @@ def fused_kernel(stack: StackProfile, accelerator: Accelerator) -> str:
 class AttentionKernels:
     """How the attention core of one layer is cut; arrays that broadcast."""
 
-    n_kernels: ArrayLike
-    """Kernels one after another, forward; as many backward."""
-    key_blocks: ArrayLike
+    tp: Ints
+    """Ranks that share the heads."""
+    n_kernels: ArrayLike = 1.0
+    """Kernels of a rank one after another, forward; as many backward."""
+    key_blocks: ArrayLike = 1.0
     """Parts into which the keys of a sequence are cut, one to a kernel."""
-
-
-ONE_KERNEL = AttentionKernels(1.0, 1.0)
 
 
 def attention_times(
@@ -274,8 +274,7 @@ def attention_times(
     accelerator: Accelerator,
     stack: StackProfile,
     tokens: Floats,
-    tp: Ints,
-    kernels: AttentionKernels = ONE_KERNEL,
+    kernels: AttentionKernels,
 ) -> ForwardBackward:
     """Return the time of the attention core (scores, softmax, values) of one layer.
 
@@ -288,7 +287,7 @@ def attention_times(
     scores. Sources: FlashAttention-2 and -3 benchmark figures (rates and
     FLOP convention); Korthikanti et al. 2022 (unfused operators).
     """
-    t = np.asarray(tp, dtype=np.float64)
+    t = np.asarray(kernels.tp, dtype=np.float64)
     s, eff = float(job.seq_len), accelerator.efficiency
     n = np.asarray(tokens, dtype=np.float64)
     precision = "fp16" if job.recipe.gemm_precision == "fp16" else "bf16"
@@ -444,25 +443,18 @@ def head_weight_grad_s(
     return gemm_s(float(shape.hidden), n, columns, accelerator, job.recipe.gemm_precision, rate)
 
 
-def mtp_times(
-    shape: ModelShape,
-    job: TrainingJob,
-    accelerator: Accelerator,
-    stack: StackProfile,
-    tokens: Floats,
-    tp: Ints,
-    sp: Ints,
-) -> ForwardBackward:
+def mtp_times(problem: Problem, tokens: Floats, tp: Ints, sp: Ints) -> ForwardBackward:
     """Return what a module of multi-token prediction takes beside its layer and its head.
 
     One product 2 h -> h/t and three norms of h, of which 4 h bytes forward and 6 h backward each,
     over t with SP. Source: DeepSeek-V3 (arXiv 2412.19437), section 2.2. Left out: the second
     lookup in the embedding, the gather of the product.
     """
-    t, h = np.asarray(tp, dtype=np.float64), float(shape.hidden)
-    eff, precision = accelerator.efficiency, job.recipe.linear
-    rate, n = job.recipe.linear_rate_frac, np.asarray(tokens, dtype=np.float64)
-    width = 3.0 * h / np.where(np.asarray(sp) > 0, t, 1.0) * stack.elementwise_factor
+    t, h = np.asarray(tp, dtype=np.float64), float(problem.shape.hidden)
+    accelerator, recipe = problem.pool.accelerator, problem.job.recipe
+    eff, precision = accelerator.efficiency, recipe.linear
+    rate, n = recipe.linear_rate_frac, np.asarray(tokens, dtype=np.float64)
+    width = 3.0 * h / np.where(np.asarray(sp) > 0, t, 1.0) * problem.stack.elementwise_factor
     norms = n * width / (accelerator.hbm_bytes_per_s * eff.hbm_frac)
     dgrad = gemm_s(n, h / t, 2 * h, accelerator, precision, rate)
     wgrad = gemm_s(2 * h, n, h / t, accelerator, precision, rate * eff.wgrad_frac)
@@ -506,7 +498,7 @@ def optimizer_s(
     optimizer on the host, what Adam reads and writes, G + 24.
     Source: operand list of Megatron-LM's distributed optimizer, as SimuMax (4dcaae5) lists it.
 
-    >>> from costmodels.testing import toy_accelerator
+    >>> from costmodels.examples import toy_accelerator
     >>> n, one = np.array(2e9), np.array(1.0)
     >>> round(float(optimizer_s(n, one, one, 4.0, toy_accelerator())), 4)  # 100 GB over 1.6 TB/s
     0.0625

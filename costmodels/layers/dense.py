@@ -35,8 +35,8 @@ def dense_terms(inputs: LayerInputs) -> KindTerms:
     host = host_waits(inputs.launch_s, device)
     again_s = gemms.both.forward_s + attention.compute.forward_s
     again_s = again_s + elementwise.forward_s + exposed.forward_s
-    with_scores = np.ones_like(tokens)
-    kept = memory.layer_activation_bytes(shape, stack, tokens, job.seq_len, tp, sp, with_scores)
+    batch, with_scores = memory.MicroBatch(tokens, job.seq_len), np.ones_like(tokens)
+    stored = memory.layer_activation_bytes(shape, stack, batch, tp, sp, with_scores)
     return KindTerms(
         linear=gemms.both,
         attention=attention.compute,
@@ -51,7 +51,7 @@ def dense_terms(inputs: LayerInputs) -> KindTerms:
         weight_grad_s=gemms.column_wgrad_s + gemms.row_wgrad_s,
         recompute_full_s=np.maximum(again_s, HOST_FORWARD_SHARE * inputs.launch_s),
         modules=module_terms(problem, tokens, tp, sp, attention.core),
-        kept_bytes=kept + attention.kept_bytes,
+        kept_bytes=stored + attention.kept_bytes,
         working_bytes=memory.working_bytes(shape, tokens, tp, attention.buffer_bytes),
         scratch_bytes=memory.scratch_bytes(shape, stack, tp),
     )

@@ -8,11 +8,12 @@ the next ep hold different ones, and the others hold copies.
 from dataclasses import dataclass
 from functools import lru_cache
 from math import comb
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from costmodels.comm.collectives import Exchange, collective_s
+from costmodels.comm.collectives import AllToAllBytes, collective_s
 from costmodels.comm.placement import Group, place_group
 from costmodels.comm.tensor_parallel import tp_collective_s
 from costmodels.layers.compute import ForwardBackward, accumulated_s
@@ -58,11 +59,17 @@ class ExpertTimes:
     """All-to-alls over ep and collectives over etp; nothing hides them."""
 
 
+class GroupedProduct(NamedTuple):
+    """Products of one size, (rows x inner) times (inner x columns) elements each."""
+
+    groups: ArrayLike
+    rows: ArrayLike
+    inner: ArrayLike
+    columns: ArrayLike
+
+
 def grouped_gemm_s(
-    groups: ArrayLike,
-    rows: ArrayLike,
-    inner: ArrayLike,
-    columns: ArrayLike,
+    product: GroupedProduct,
     accelerator: Accelerator,
     precision: str,
     rate_frac: float,
@@ -75,7 +82,7 @@ def grouped_gemm_s(
     u = `rows_frac`, the rate over that of one large product. A single product is an ordinary one
     (`costmodels.layers.gemm`). Left out: waves of tiles, which many groups fill.
     """
-    g, m, k, n = (np.asarray(x, dtype=np.float64) for x in (groups, rows, inner, columns))
+    g, m, k, n = (np.asarray(x, dtype=np.float64) for x in product)
     eff = accelerator.efficiency
     rate = accelerator.peak_flops_per_s[precision] * eff.gemm_frac * rate_frac
     work = 2.0 * g * m * n * (k + eff.gemm_k_half) / (rate * np.asarray(rows_frac))
@@ -225,10 +232,13 @@ def _products(problem: Problem, rows: Floats, local: Floats, width: Floats) -> F
     ahead, back, weights = rows_fracs(each, part, recipe.grad_bytes)
 
     def both(inner: ArrayLike, columns: ArrayLike) -> ForwardBackward:
-        forward = grouped_gemm_s(local, each, inner, columns, part, precision, rate, ahead)
-        dgrad = grouped_gemm_s(local, each, columns, inner, part, precision, rate, back)
-        wide = rate * eff.wgrad_frac
-        wgrad = grouped_gemm_s(local, inner, each, columns, part, precision, wide, weights)
+        output, input_grad, weight_grad = (
+            GroupedProduct(local, *sizes)
+            for sizes in ((each, inner, columns), (each, columns, inner), (inner, each, columns))
+        )
+        forward = grouped_gemm_s(output, part, precision, rate, ahead)
+        dgrad = grouped_gemm_s(input_grad, part, precision, rate, back)
+        wgrad = grouped_gemm_s(weight_grad, part, precision, rate * eff.wgrad_frac, weights)
         one = accumulated_s(wgrad, np.asarray(inner) * columns, problem.job, part, problem.stack)
         wgrad = np.where(local > 1, wgrad, one)  # `rows_fracs` of several has the sum
         cast_in, cast_out = cast_s * rows * np.asarray(inner), cast_s * rows * np.asarray(columns)
@@ -292,7 +302,7 @@ def sent_copies(problem: Problem, group: Group) -> tuple[Floats, Floats]:
     return to_ranks * share, to_domains * (ranks - inside) / ranks
 
 
-def token_exchange(problem: Problem, copy_bytes: Floats, group: Group) -> Exchange:
+def token_exchange(problem: Problem, copy_bytes: Floats, group: Group) -> AllToAllBytes:
     """Return the all-to-all of a dispatch or a combine.
 
     inside = copies inside n at 0.75 of B_ring, outside = copies outside n at 0.9 of B_wire;
@@ -300,7 +310,7 @@ def token_exchange(problem: Problem, copy_bytes: Floats, group: Group) -> Exchan
     Source of the shares: DeepEP on H100 (aiconfigurator's tables), nccl-tests.
     """
     inside, outside = sent_copies(problem, group)
-    return Exchange(inside * copy_bytes, outside * copy_bytes, INSIDE_FRAC, OUTSIDE_FRAC)
+    return AllToAllBytes(inside * copy_bytes, outside * copy_bytes, INSIDE_FRAC, OUTSIDE_FRAC)
 
 
 def expert_host_s(problem: Problem) -> float:
@@ -326,15 +336,15 @@ def expert_kept_bytes(
     inner = 6.0 if shape.gated else 4.0
     if shape.gated and not stack.fused_activation:
         inner += 2.0
-    kept = rows * inner * shape.expert_ffn / cut
+    stored = rows * inner * shape.expert_ffn / cut
     if shape.n_experts > 1:
-        kept = kept + rows * 2.0 * shape.hidden + 8.0 * shape.n_experts * n
+        stored = stored + rows * 2.0 * shape.hidden + 8.0 * shape.n_experts * n
         if stack.routed_scores == "after":
-            kept = kept + rows * 4.0 * shape.hidden
+            stored = stored + rows * 4.0 * shape.hidden
         if stack.etp_gathers == "tokens":  # beside the rank's own share, counted with the norm
             shares = shares_of_tokens(stack, sp, etp).astype(np.float64)
-            kept = kept + rows / shape.top_k * 2.0 * shape.hidden * (shares - 1.0) / shares
-    return np.asarray(kept)
+            stored = stored + rows / shape.top_k * 2.0 * shape.hidden * (shares - 1.0) / shares
+    return np.asarray(stored)
 
 
 def expert_working_bytes(

@@ -39,7 +39,7 @@ def gemm_s(
     error 3.6 % against 5.8 % for one constant share. Left out: split-k, power limits that
     depend on the data, odd sizes that are not multiples of the tile's vector width.
 
-    >>> from costmodels.testing import toy_accelerator
+    >>> from costmodels.examples import toy_accelerator
     >>> round(float(gemm_s(8192, 8192, 8192, toy_accelerator(), "bf16")) * 1e3, 2)  # 21 waves
     5.09
     """

@@ -9,7 +9,7 @@ LAYER_KINDS: dict[str, LayerKind] = {kind.name: kind for kind in (DENSE, MOE)}
 """By name. A new kind is one entry more (docs/extending.md)."""
 
 
-def register(kind: LayerKind) -> None:
+def register_layer_kind(kind: LayerKind) -> None:
     """Add a kind of layer at run time; `ValueError` for a name that another one has."""
     if LAYER_KINDS.get(kind.name, kind) is not kind:
         raise ValueError(f"layer kind {kind.name}: there is one already")

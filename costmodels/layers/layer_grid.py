@@ -61,8 +61,8 @@ class LayerGrid:
 
     def holds(self, table: PlanTable) -> bool:
         """Tell whether the terms of all plans of a table are in the grid."""
-        known = self.covers(table.shapes) and np.isin(table.mbs, self.sizes).all()
-        return bool(known and table.sp.max(initial=0) < self.n_sp)
+        is_covered = self.covers(table.shapes) and np.isin(table.mbs, self.sizes).all()
+        return bool(is_covered and table.sp.max(initial=0) < self.n_sp)
 
     def covers(self, shapes: ShapeTable) -> bool:
         """Tell whether the splits of all shapes are in the grid."""
@@ -72,8 +72,8 @@ class LayerGrid:
     def one(self, table: PlanTable) -> LayerTerms:
         """Return the terms of the only plan of a table, `(1,)` each."""
         keys = _keys(tuple(getattr(table.shapes, name) for name in COLUMNS))
-        at = np.searchsorted(self.keys, keys) * len(self.sizes)
-        rows = (at + np.searchsorted(self.sizes, table.mbs)) * self.n_sp + table.sp
+        first = np.searchsorted(self.keys, keys) * len(self.sizes)
+        rows = (first + np.searchsorted(self.sizes, table.mbs)) * self.n_sp + table.sp
         result: LayerTerms = _taken(self.terms, rows, len(self.keys) * len(self.sizes) * self.n_sp)
         return result
 
@@ -84,8 +84,8 @@ class LayerGrid:
         """
         result = distinct(tuple(getattr(shapes, name) for name in COLUMNS))
         keys = _keys(result.columns)
-        at = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
-        if (self.keys[at] != keys).any():
+        positions = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
+        if (self.keys[positions] != keys).any():
             raise KeyError("a split is not in the grid")
         each = len(self.sizes) * self.n_sp
         codes = np.zeros(int(self.sizes[-1]) + 1, dtype=np.intp)
@@ -93,9 +93,9 @@ class LayerGrid:
         if len(self.keys) * each <= FEW_ROWS:
             # Taking rows of some hundred arrays takes longer than it saves.
             sets = self._sets(modules)
-            of = at[result.index]
-            return LayerTable(self.terms, of, codes, len(self.sizes), self.n_sp, sets)
-        rows = (at[:, None] * each + np.arange(each)).reshape(-1)
+            split_code = positions[result.index]
+            return LayerTable(self.terms, split_code, codes, len(self.sizes), self.n_sp, sets)
+        rows = (positions[:, None] * each + np.arange(each)).reshape(-1)
         terms = _taken(self.terms, rows, len(self.keys) * each)
         sets = sets_of(self.problem, terms, modules)
         return LayerTable(terms, result.index, codes, len(self.sizes), self.n_sp, sets)

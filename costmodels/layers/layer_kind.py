@@ -86,10 +86,10 @@ class LayerInputs:
         shape, job, stack, tp = problem.shape, problem.job, problem.stack, self.split.tp
         kernels = context_parallel.attention_kernels(context)
         accelerator = problem.pool.accelerator
-        compute = attention_times(shape, job, accelerator, stack, tokens, tp, kernels)
+        compute = attention_times(shape, job, accelerator, stack, tokens, kernels)
         forward, backward = context_parallel.exchange_times(problem, context, tokens, compute)
         compute = compute + context_parallel.merge_times(problem, context, tokens)
-        activations = (shape, stack, tokens, job.seq_len, tp, self.sp)
+        activations = (shape, stack, memory.MicroBatch(tokens, job.seq_len), tp, self.sp)
         with_scores = memory.layer_activation_bytes(*activations, np.ones_like(tokens))
         without = memory.layer_activation_bytes(*activations, np.zeros_like(tokens))
         return AttentionBlock(

@@ -98,7 +98,7 @@ def _head(inputs: LayerInputs, collectives: ForwardBackward, last: KindTerms) ->
     if not shape.mtp_layers:
         return _Head(head, collectives, nothing, nothing)
     n_more = float(shape.mtp_layers)
-    module = mtp_times(shape, job, accelerator, stack, tokens, tp, inputs.sp)
+    module = mtp_times(problem, tokens, tp, inputs.sp)
     waits = ForwardBackward(last.tp_forward.exposed_s, last.tp_backward.exposed_s)
     cp = ForwardBackward(last.cp_forward.exposed_s, last.cp_backward.exposed_s)
     exchange = last.exchange if isinstance(last, ExpertLayerTerms) else None
@@ -168,8 +168,8 @@ class LayerTable:
 
     def index(self, shape: Ints, mbs: Ints, sp: Ints) -> NDArray[np.intp]:
         """Return where each (shape, mbs, sp) stands in `terms`, `(n,)`."""
-        at = self.split_code[shape] * self.n_mbs + self.mbs_code[mbs]
-        return np.asarray(at * self.n_sp + sp)
+        batch = self.split_code[shape] * self.n_mbs + self.mbs_code[mbs]
+        return np.asarray(batch * self.n_sp + sp)
 
 
 def sets_of(problem: Problem, terms: LayerTerms, codes: Ints) -> SetTerms:

@@ -230,9 +230,9 @@ def _up_projection(problem: Problem, tokens: Floats, tp: Ints, sp: Ints) -> _Mod
     waits = np.where(np.asarray(sp) > 0, gather, 0.0)
     forward = up_projection_s(shape, problem.job, part, problem.stack, tokens, tp)
     forward = forward + latent_rotary_forward_s(shape, part, problem.stack, tokens, tp)
-    kept = (4.0 * shape.q_width + 2.0 * shape.v_width) / t
-    kept = kept + 2.0 * (shape.q_rank + shape.kv_rank) / t
-    return _Module(forward + waits, tokens * kept, zeros, Exposure(waits, waits), zeros)
+    width_bytes = (4.0 * shape.q_width + 2.0 * shape.v_width) / t
+    width_bytes = width_bytes + 2.0 * (shape.q_rank + shape.kv_rank) / t
+    return _Module(forward + waits, tokens * width_bytes, zeros, Exposure(waits, waits), zeros)
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,18 +279,18 @@ def set_terms(codes: Ints, kinds: Sequence[KeptByKind], *, is_first_present: boo
     codes = np.unique(np.append(codes, 0)).astype(np.int32)
     chosen = (codes[:, None] >> np.arange(len(RECOMPUTE_MODULES)) & 1).astype(np.float64)
     first, *others = (_of_sets(chosen, x.modules, x.kept_bytes) for x in kinds)
-    again, kept, passing = first
+    recompute_s, stored, passing = first
     if not is_first_present:
         passing = others[0][2]
     for _, _, of_other in others:
         passing = np.maximum(passing, of_other)
     return SetTerms(
         codes,
-        again,
-        kept,
+        recompute_s,
+        stored,
         passing,
-        tuple(other_again - again for other_again, _, _ in others),
-        tuple(other_kept - kept for _, other_kept, _ in others),
+        tuple(other_again - recompute_s for other_again, _, _ in others),
+        tuple(other_kept - stored for _, other_kept, _ in others),
     )
 
 

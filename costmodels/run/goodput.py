@@ -86,7 +86,7 @@ def goodput_frac(checkpoint_s: float, mtbf_s: float, restart_s: float, interval_
     for tau -> 0 is exp(-R / M). Left out: planned stops, steps repeated after loss spikes.
 
     >>> round(goodput_frac(60.0, 6 * 3600.0, 600.0, 1570.0), 3)
-    0.903
+    0.902
     """
     if interval_s <= 0.0:
         return math.exp(-restart_s / mtbf_s)

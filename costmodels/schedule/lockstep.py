@@ -120,6 +120,20 @@ def _blocks(order: Order, start: int, stop: int) -> _Blocks:
     return _Blocks(forward, activation, backward, gradient)
 
 
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """The ranks of all pipelines side by side, `(n_columns,)`."""
+
+    before: Ints
+    """Column of the rank before each in its pipeline, and after it, in a ring."""
+    after: Ints
+    clock: Floats
+    """When each ended last."""
+    forward_s: Floats
+    """When the rank before ended its last forward, the rank after its last backward."""
+    backward_s: Floats
+
+
 def flush_and_period_s(
     pipelines: Sequence[Pipeline], lags: Sequence[int]
 ) -> tuple[list[float], list[float]]:
@@ -137,43 +151,42 @@ def flush_and_period_s(
     n_columns = sum(len(x.forward_s) // x.order.vpp for x in rows)
     before, after = np.empty(n_columns, dtype=np.intp), np.empty(n_columns, dtype=np.intp)
     starts: list[int] = []
-    at = 0
+    first = 0
     for order, same in groups:
-        starts.append(at)
+        starts.append(first)
         for _ in same:
             ranks = np.arange(order.pp)
-            before[at : at + order.pp] = at + (ranks - 1) % order.pp
-            after[at : at + order.pp] = at + (ranks + 1) % order.pp
-            at += order.pp
-    clock = np.zeros(n_columns)
+            before[first : first + order.pp] = first + (ranks - 1) % order.pp
+            after[first : first + order.pp] = first + (ranks + 1) % order.pp
+            first += order.pp
+    state = _Columns(before, after, *(np.zeros(n_columns) for _ in range(3)))
     marks: dict[tuple[int, int], Floats] = {}
-    sent = (np.zeros(n_columns), np.zeros(n_columns))
     for start in range(0, groups[0][0].n_ticks if groups else 0, TICKS):
-        running = [(g, at) for g, at in zip(groups, starts, strict=True) if g[0].n_ticks > start]
+        running = [(g, i) for g, i in zip(groups, starts, strict=True) if g[0].n_ticks > start]
         stop = min(start + TICKS, groups[0][0].n_ticks)
         last, width = running[-1][0], running[-1][1]
         width += last[0].pp * len(last[1])
-        ended = _run(start, stop, running, width, clock, sent, (before, after))
-        clock[:width] = ended[1][-1]
-        for (order, same), at in running:
-            columns = slice(at, at + order.pp * len(same))
+        ended = _run(start, stop, running, width, state)
+        state.clock[:width] = ended[1][-1]
+        for (order, same), first in running:
+            columns = slice(first, first + order.pp * len(same))
             for mark in (order.last_forward - lag * order.period for lag in (0, *lags)):
                 if start <= mark < stop:
-                    marks[at, mark] = np.stack([half[mark - start, columns] for half in ended])
+                    marks[first, mark] = np.stack([half[mark - start, columns] for half in ended])
     flush, period = [0.0] * len(rows), [-1.0] * len(rows)
     result = iter(by_length)
-    for (order, same), at in zip(groups, starts, strict=True):
+    for (order, same), first in zip(groups, starts, strict=True):
         shape = (len(same), order.pp)
-        ends = clock[at : at + len(same) * order.pp].reshape(shape).max(axis=1)
+        ends = state.clock[first : first + len(same) * order.pp].reshape(shape).max(axis=1)
         steady = np.full(len(same), -1.0)
         for lag in lags:
             if not order.repeats(lag):
                 continue
-            first, second = (
-                marks[at, order.last_forward - back * order.period].reshape(2, *shape)
+            earlier, later = (
+                marks[first, order.last_forward - back * order.period].reshape(2, *shape)
                 for back in (lag, 0)
             )
-            moved = (second - first).transpose(1, 0, 2).reshape(len(same), -1)
+            moved = (later - earlier).transpose(1, 0, 2).reshape(len(same), -1)
             equal = np.ptp(moved, axis=1) <= SAME * moved[:, 0]
             steady = np.where(equal & (steady < 0.0), moved[:, 0] / lag, steady)
         for one, each in zip(ends.tolist(), steady.tolist(), strict=True):
@@ -191,15 +204,13 @@ def _run(
     stop: int,
     running: Sequence[tuple[tuple[Order, list[Pipeline]], int]],
     width: int,
-    clock: Floats,
-    sent: tuple[Floats, Floats],
-    neighbours: tuple[Ints, Ints],
+    state: _Columns,
 ) -> tuple[Floats, Floats]:
     """Return when each rank ended its forwards and backwards of some ticks, `(n_ticks, width)`."""
     shape = (stop - start, width)
     forward, backward, activation, gradient = (np.empty(shape) for _ in range(4))
-    for (order, same), at in running:
-        columns = slice(at, at + len(same) * order.pp)
+    for (order, same), first in running:
+        columns = slice(first, first + len(same) * order.pp)
         blocks = _blocks(order, start, stop)
         for into, values, index, absent in (
             (forward, [x.forward_s for x in same], blocks.forward, 0.0),
@@ -210,9 +221,9 @@ def _run(
             table = np.array([(*row, absent) for row in values])
             into[:, columns] = table[:, index].transpose(1, 0, 2).reshape(len(index), -1)
     after_forward, after_backward = np.empty(shape), np.empty(shape)
-    before, after = (at[:width] for at in neighbours)
-    from_before, from_after = (arrived[:width] for arrived in sent)
-    now, ready = clock[:width], np.empty(width)
+    before, after = state.before[:width], state.after[:width]
+    from_before, from_after = state.forward_s[:width], state.backward_s[:width]
+    now, ready = state.clock[:width], np.empty(width)
     ticks = zip(
         activation, forward, after_forward, gradient, backward, after_backward, strict=True
     )

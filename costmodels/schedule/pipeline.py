@@ -130,16 +130,28 @@ def _check_rounds(schedule: str, pp: int, n_micro: int) -> None:
         raise ValueError(f"interleaved: {n_micro} micro-batches are no multiple of pp {pp}")
 
 
-def simulate_s(
-    schedule: str,
-    pp: int,
-    vpp: int,
-    n_micro: int,
-    forward_s: Sequence[float],
-    backward_s: Sequence[float],
-    hop_s: float | Sequence[float],
-    weight_grad_s: Sequence[float] = (),
-) -> float:
+@dataclass(frozen=True, slots=True)
+class PipelineRun:
+    """One step through a pipeline: its schedule, and how long its blocks and messages take."""
+
+    schedule: str
+    pp: int
+    vpp: int
+    n_micro: int
+    forward_s: tuple[float, ...]
+    """By virtual stage in model order, per micro-batch; so are the other stage times."""
+    backward_s: tuple[float, ...]
+    hop_s: float | tuple[float, ...]
+    """`(pp,)`: over the boundary after each rank, the last one back to rank 0; or one for all."""
+    weight_grad_s: tuple[float, ...] = ()
+
+    @property
+    def hops_s(self) -> tuple[float, ...]:
+        """Of each boundary, `(pp,)`."""
+        return self.hop_s if isinstance(self.hop_s, tuple) else (self.hop_s,) * self.pp
+
+
+def simulate_s(run: PipelineRun) -> float:
     """Return the exact time of one step through the pipeline, seconds.
 
     end(block) = max( end(previous block of the rank), end(producer) + tau ) + duration
@@ -153,33 +165,24 @@ def simulate_s(
     The schedules of `costmodels.schedule.zero_bubble` also take `weight_grad_s`, the part of
     `backward_s` that can wait; DualPipe takes its p stages once.
 
-    >>> simulate_s("1f1b", 4, 1, 8, [1.0] * 4, [2.0] * 4, 0.0)  # (8 + 3) * 3
+    >>> one, two = (1.0,) * 4, (2.0,) * 4
+    >>> simulate_s(PipelineRun("1f1b", 4, 1, 8, one, two, 0.0))  # (8 + 3) * 3
     33.0
-    >>> simulate_s("zb-h1", 4, 1, 8, [1.0] * 4, [2.0] * 4, 0.0, [1.0] * 4)  # 8 * 3 + 3 * 1
+    >>> simulate_s(PipelineRun("zb-h1", 4, 1, 8, one, two, 0.0, one))  # 8 * 3 + 3 * 1
     27.0
     """
-    return _simulate(schedule, pp, vpp, n_micro, forward_s, backward_s, hop_s, weight_grad_s)[0]
+    return _simulate(run)[0]
 
 
-def _simulate(
-    schedule: str,
-    pp: int,
-    vpp: int,
-    n_micro: int,
-    forward_s: Sequence[float],
-    backward_s: Sequence[float],
-    hop_s: float | Sequence[float],
-    weight_grad_s: Sequence[float] = (),
-) -> tuple[float, Ends, Ends]:
+def _simulate(run: PipelineRun) -> tuple[float, Ends, Ends]:
     """Return what `simulate_s` does, and when every forward and backward ends."""
-    if schedule in ZERO_BUBBLE:
-        times = (forward_s, backward_s, weight_grad_s)
-        return _simulate_split(schedule, pp, n_micro, *times, hop_s)
-    last = pp * vpp - 1
-    taus = [hop_s] * pp if isinstance(hop_s, float | int) else list(hop_s)
+    if run.schedule in ZERO_BUBBLE:
+        return _simulate_split(run)
+    pp, n_micro, forward_s, backward_s = run.pp, run.n_micro, run.forward_s, run.backward_s
+    last, taus = pp * run.vpp - 1, run.hops_s
     forward_end = [[-1.0] * n_micro for _ in range(last + 1)]
     backward_end = [[-1.0] * n_micro for _ in range(last + 1)]
-    programs = [rank_program(schedule, rank, pp, vpp, n_micro) for rank in range(pp)]
+    programs = [rank_program(run.schedule, rank, pp, run.vpp, n_micro) for rank in range(pp)]
     clock, position = [0.0] * pp, [0] * pp
     active = list(range(pp))
     while active:
@@ -209,69 +212,46 @@ def _simulate(
     return max(clock), forward_end, backward_end
 
 
-def _split_times(
-    schedule: str,
-    forward_s: Sequence[float],
-    backward_s: Sequence[float],
-    weight_grad_s: Sequence[float],
-) -> dict[int, list[float]]:
+def _split_times(run: PipelineRun) -> dict[int, list[float]]:
     """Return how long each kind of block takes on each virtual stage, seconds.
 
     The stages of DualPipe come twice, as `zero_bubble.program` counts them.
     """
-    copies = 2 if schedule == "dualpipe" else 1
+    copies = 2 if run.schedule == "dualpipe" else 1
     times = {
-        FORWARD: list(forward_s) * copies,
-        BACKWARD: list(backward_s) * copies,
-        WEIGHT_GRAD: list(weight_grad_s) * copies,
+        FORWARD: list(run.forward_s) * copies,
+        BACKWARD: list(run.backward_s) * copies,
+        WEIGHT_GRAD: list(run.weight_grad_s) * copies,
     }
     halves = zip(times[BACKWARD], times[WEIGHT_GRAD], strict=False)
-    times[INPUT_GRAD] = [whole - part for whole, part in halves]
+    times[INPUT_GRAD] = [backward - weight_grad for backward, weight_grad in halves]
     return times
 
 
-def _boundaries(
-    schedule: str, pp: int, n_stages: int, hop_s: float | Sequence[float]
-) -> list[tuple[int, int, float]]:
+def _boundaries(run: PipelineRun, n_stages: int) -> list[tuple[int, int, float]]:
     """Return (rank, next rank, seconds of a message) after each virtual stage but the last."""
-    taus = [hop_s] * pp if isinstance(hop_s, float | int) else list(hop_s)
-    if schedule not in ZERO_BUBBLE:
+    pp, taus = run.pp, run.hops_s
+    if run.schedule not in ZERO_BUBBLE:
         return [(j % pp, (j + 1) % pp, taus[j % pp]) for j in range(n_stages - 1)]
     rank_of = [r if r < pp else 2 * pp - 1 - r for r in range(n_stages)]
     return [(a, b, 0.0 if a == b else taus[min(a, b)]) for a, b in pairwise(rank_of)]
 
 
-def _simulate_split(
-    schedule: str,
-    pp: int,
-    n_micro: int,
-    forward_s: Sequence[float],
-    backward_s: Sequence[float],
-    weight_grad_s: Sequence[float],
-    hop_s: float | Sequence[float],
-) -> tuple[float, Ends, Ends]:
+def _simulate_split(run: PipelineRun) -> tuple[float, Ends, Ends]:
     """Return time and ends of a step whose programs come from `zero_bubble`, seconds.
 
     The same recurrence; a pair of forward and backward starts when both can and takes as long as
     both, and W needs the B of its own rank, which its program has put before it.
     """
-    times = _round_times(schedule, pp, forward_s, backward_s, weight_grad_s, hop_s)
-    flush, ends = rounds.simulate(schedule, pp, n_micro, [times])
+    flush, ends = rounds.simulate(run.schedule, run.pp, run.n_micro, [_round_times(run)])
     forward, backward = ends[..., 0].tolist()
     return flush.item(), forward, backward
 
 
-def _round_times(
-    schedule: str,
-    pp: int,
-    forward_s: Sequence[float],
-    backward_s: Sequence[float],
-    weight_grad_s: Sequence[float],
-    hop_s: float | Sequence[float],
-) -> rounds.Times:
-    times = _split_times(schedule, forward_s, backward_s, weight_grad_s)
+def _round_times(run: PipelineRun) -> rounds.Times:
+    times = _split_times(run)
     # After stage j: the boundary between two ranks, none where the V turns.
-    hops = [tau for _, _, tau in _boundaries(schedule, pp, len(times[FORWARD]), hop_s)]
+    hops = [tau for _, _, tau in _boundaries(run, len(times[FORWARD]))]
     return rounds.Times([times[kind] for kind in range(rounds.N_KINDS)], hops)
 
 
@@ -286,7 +266,7 @@ class TimedBlock:
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class StageMessage:
     """One activation or gradient on its way between two ranks."""
 
     sender: int
@@ -306,36 +286,26 @@ class Timeline:
 
     blocks: tuple[tuple[TimedBlock, ...], ...]
     """By rank, in the order in which it runs them."""
-    messages: tuple[Message, ...]
+    messages: tuple[StageMessage, ...]
     end_s: float
 
 
-def timeline(
-    schedule: str,
-    pp: int,
-    vpp: int,
-    n_micro: int,
-    forward_s: Sequence[float],
-    backward_s: Sequence[float],
-    hop_s: float | Sequence[float],
-    weight_grad_s: Sequence[float] = (),
-) -> Timeline:
-    """Return when every block of `simulate_s` runs, which takes the same arguments.
+def timeline(run: PipelineRun) -> Timeline:
+    """Return when every block of `simulate_s` runs.
 
     DualPipe: virtual stage p + i is stage i of the way back, as `zero_bubble.program` counts.
 
-    >>> found = timeline("1f1b", 2, 1, 2, [1.0] * 2, [2.0] * 2, 0.5)
-    >>> [(block.start_s, block.end_s) for block in found.blocks[0]]
+    >>> step = timeline(PipelineRun("1f1b", 2, 1, 2, (1.0, 1.0), (2.0, 2.0), 0.5))
+    >>> [(block.start_s, block.end_s) for block in step.blocks[0]]
     [(0.0, 1.0), (1.0, 2.0), (5.0, 7.0), (8.0, 10.0)]
     """
-    args = (schedule, pp, vpp, n_micro, forward_s, backward_s, hop_s, weight_grad_s)
-    total, forward_end, backward_end = _simulate(*args)
-    times = _split_times(schedule, forward_s, backward_s, weight_grad_s)
+    total, forward_end, backward_end = _simulate(run)
+    times = _split_times(run)
     ends = {FORWARD: forward_end, BACKWARD: backward_end, INPUT_GRAD: backward_end}
     blocks = []
-    for rank in range(pp):
+    for rank in range(run.pp):
         now, own = 0.0, []
-        for step in _steps(schedule, rank, pp, vpp, n_micro):
+        for step in _steps(run, rank):
             took = sum(times[kind][stage] for stage, _, kind in step)
             stage, micro, kind = step[0]
             # A weight gradient waits for nothing but its rank.
@@ -344,31 +314,25 @@ def timeline(
             own.append(TimedBlock(end - took if waited else now, end, step))
             now = end
         blocks.append(tuple(own))
-    messages = [
-        message
-        for j, (a, b, tau) in enumerate(_boundaries(schedule, pp, len(forward_end), hop_s))
-        if a != b
-        for micro in range(n_micro)
-        for message in (
-            _message(a, b, j, micro, FORWARD, forward_end[j][micro], tau),
-            _message(b, a, j + 1, micro, BACKWARD, backward_end[j + 1][micro], tau),
-        )
-        if message.start_s >= 0.0
-    ]
+    messages = []
+    for j, (a, b, tau) in enumerate(_boundaries(run, len(forward_end))):
+        if a == b:
+            continue
+        for micro in range(run.n_micro):
+            sent_s, returned_s = forward_end[j][micro], backward_end[j + 1][micro]
+            pair = (
+                StageMessage(a, b, j, micro, FORWARD, sent_s, sent_s + tau),
+                StageMessage(b, a, j + 1, micro, BACKWARD, returned_s, returned_s + tau),
+            )
+            messages += [message for message in pair if message.start_s >= 0.0]
     return Timeline(tuple(blocks), tuple(messages), total)
 
 
-def _message(
-    sender: int, receiver: int, stage: int, micro: int, kind: int, start_s: float, tau_s: float
-) -> Message:
-    return Message(sender, receiver, stage, micro, kind, start_s, start_s + tau_s)
-
-
-def _steps(schedule: str, rank: int, pp: int, vpp: int, n_micro: int) -> list[Step]:
+def _steps(run: PipelineRun, rank: int) -> list[Step]:
     """Return the program of a rank, whatever the schedule, as steps of blocks with their kind."""
-    if schedule in ZERO_BUBBLE:
-        return zero_bubble.program(schedule, rank, pp, n_micro)
-    program = rank_program(schedule, rank, pp, vpp, n_micro)
+    if run.schedule in ZERO_BUBBLE:
+        return zero_bubble.program(run.schedule, rank, run.pp, run.n_micro)
+    program = rank_program(run.schedule, rank, run.pp, run.vpp, run.n_micro)
     return [((j, i, BACKWARD if backward else FORWARD),) for j, i, backward in program]
 
 
@@ -387,22 +351,6 @@ def _period_s(schedule: str, pp: int, n_micro: int, ends: Floats) -> float:
     return period if np.ptp(steps) <= 1e-10 * period else -1.0
 
 
-@dataclass(frozen=True, slots=True)
-class PipelineRun:
-    """One step through a pipeline: the arguments of `simulate_s`."""
-
-    schedule: str
-    pp: int
-    vpp: int
-    n_micro: int
-    forward_s: tuple[float, ...]
-    """By virtual stage in model order, per micro-batch; so are the other stage times."""
-    backward_s: tuple[float, ...]
-    hop_s: tuple[float, ...]
-    """`(pp,)`: over the boundary after each rank, the last one back to rank 0."""
-    weight_grad_s: tuple[float, ...] = ()
-
-
 def flush_times_s(runs: Sequence[PipelineRun]) -> list[float]:
     """Return what `simulate_s` does, of many pipelines, at a cost that does not grow with m.
 
@@ -416,7 +364,7 @@ def flush_times_s(runs: Sequence[PipelineRun]) -> list[float]:
 
     1F1B and interleaved pipelines run together (`costmodels.schedule.lockstep`).
 
-    >>> one = PipelineRun("1f1b", 4, 1, 800, (1.0,) * 4, (2.0,) * 4, (0.0,) * 4)
+    >>> one = PipelineRun("1f1b", 4, 1, 800, (1.0,) * 4, (2.0,) * 4, 0.0)
     >>> flush_times_s([one, replace(one, schedule="gpipe")])  # (800 + 3) * 3 both
     [2409.0, 2409.0]
     """
@@ -440,7 +388,7 @@ def flush_times_s(runs: Sequence[PipelineRun]) -> list[float]:
 def _gpipe_s(run: PipelineRun) -> float:
     recomputed = run.n_micro - 1
     work = (sum(times) + recomputed * max(times) for times in (run.forward_s, run.backward_s))
-    return sum(work) + 2.0 * sum(run.hop_s[:-1])
+    return sum(work) + 2.0 * sum(run.hops_s[:-1])
 
 
 def _flush_together_s(runs: Sequence[PipelineRun]) -> dict[PipelineRun, float]:
@@ -456,8 +404,8 @@ def _flush_together_s(runs: Sequence[PipelineRun]) -> dict[PipelineRun, float]:
             if short[i] is run or period[i] >= 0.0
         }
         unproven = [run for run in unproven if run not in entries]
-    whole = [run for run in unproven if _order(run).n_ticks <= WHOLE_TICKS]
-    entries |= dict(zip(whole, _lockstep(whole, ())[0], strict=True))
+    complete = [run for run in unproven if _order(run).n_ticks <= WHOLE_TICKS]
+    entries |= dict(zip(complete, _lockstep(complete, ())[0], strict=True))
     unproven = [run for run in unproven if run not in entries]
     # What the last periods of the long simulation added, for the rest.
     long = [_shortened(run, LONG_PERIODS, COMMON_PERIODS) for run in unproven]
@@ -477,7 +425,7 @@ def _shortened(run: PipelineRun, n_periods: int, multiple: int) -> PipelineRun:
 
 def _lockstep(runs: Sequence[PipelineRun], lags: Sequence[int]) -> tuple[list[float], list[float]]:
     """Return the step and the period, -1 if none is proven, of each run, seconds."""
-    rows = [lockstep.Pipeline(_order(x), x.forward_s, x.backward_s, x.hop_s) for x in runs]
+    rows = [lockstep.Pipeline(_order(x), x.forward_s, x.backward_s, x.hops_s) for x in runs]
     return lockstep.flush_and_period_s(rows, lags)
 
 
@@ -522,29 +470,10 @@ def _split_together(runs: Sequence[PipelineRun]) -> list[tuple[float, float]]:
     for i, run in enumerate(runs):
         alike.setdefault((run.schedule, run.pp, run.n_micro), []).append(i)
     for (schedule, pp, n_micro), rows in alike.items():
-        times = [
-            _round_times(schedule, pp, x.forward_s, x.backward_s, x.weight_grad_s, x.hop_s)
-            for x in (runs[i] for i in rows)
-        ]
+        times = [_round_times(runs[i]) for i in rows]
         flush, ends = rounds.simulate(schedule, pp, n_micro, times)
         repeats = n_micro // pp >= PROVEN_PERIODS[0]
         for j, i in enumerate(rows):
             period = _period_s(schedule, pp, n_micro, ends[..., j]) if repeats else -1.0
             results[i] = float(flush[j]), period
     return results
-
-
-def flush_s(
-    schedule: str,
-    pp: int,
-    vpp: int,
-    n_micro: int,
-    forward_s: Sequence[float],
-    backward_s: Sequence[float],
-    hop_s: float | Sequence[float],
-    weight_grad_s: Sequence[float] = (),
-) -> float:
-    """Return the time of one step, as `flush_times_s` does; the arguments of `simulate_s`."""
-    taus = [hop_s] * pp if isinstance(hop_s, float | int) else hop_s
-    times = (tuple(forward_s), tuple(backward_s), tuple(taus), tuple(weight_grad_s))
-    return flush_times_s([PipelineRun(schedule, pp, vpp, n_micro, *times)])[0]

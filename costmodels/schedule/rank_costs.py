@@ -68,8 +68,8 @@ def with_kinds(
         fullest = terms.experts.params.argmax(axis=1)[:, None]
         maximum = np.take_along_axis(terms.experts.params, fullest, axis=1)
         states = terms.experts.state_bytes
-        at = np.broadcast_to(fullest, (*states.shape[:-2], *fullest.shape))
-        per_param = np.take_along_axis(states, at, axis=-1) / maximum
+        kind_idx = np.broadcast_to(fullest, (*states.shape[:-2], *fullest.shape))
+        per_param = np.take_along_axis(states, kind_idx, axis=-1) / maximum
         more = replace(terms.experts, params=routed, state_bytes=per_param * routed)
         result = replace(result, experts=more)
     return replace(rows, shapes=result, recomputed=recomputed, recomputed_others=recomputed_others)
@@ -143,8 +143,8 @@ class RankCosts:
 
     def rank_bytes(self, counts: Sequence[int], recompute_layers: int) -> Floats:
         """Return the peak memory of each rank, bytes, `(pp,)`."""
-        held = self.held(counts, recompute_layers)
-        by_chunk = held.reshape(len(held), self.vpp, self.pp)
+        n_layers = self.held(counts, recompute_layers)
+        by_chunk = n_layers.reshape(len(n_layers), self.vpp, self.pp)
         fixed = self.fixed_recompute_bytes if recompute_layers else self.fixed_bytes
         total = fixed + (self.each_bytes * by_chunk.sum(axis=1)).sum(axis=0)
         if self.beyond_mean:
@@ -176,19 +176,19 @@ def rank_costs(
     table = PlanTable.from_layouts(layouts)
     rows = join(problem, shape_terms(problem, table.shapes, table.shardings), table, layers)
     n_others = len(rows.layers.others)
-    held = np.array(_held_rows(n_others), dtype=np.float64)
+    contents = np.array(_held_rows(n_others), dtype=np.float64)
     largest, n = max(x.pp for x in layouts), len(layouts)
     # Kinds: every rank with everything that it may hold; ranks beyond pp repeat the last.
     ranks = np.minimum(np.arange(largest)[None], table.shapes.pp[:, None] - 1)
-    size = (n, largest, len(held))
-    shape = (n, largest * len(held))
+    size = (n, largest, len(contents))
+    shape = (n, largest * len(contents))
 
     def column(values: NDArray[np.float64] | NDArray[np.int32]) -> Floats:
         return np.broadcast_to(values, size).reshape(shape).astype(np.float64)
 
     every = column(ranks[..., None]).astype(np.int32)
-    layer_counts, *others, recomputed = (column(held[:, i]) for i in range(2 + n_others))
-    others_again = np.array([column(held[:, 2 + n_others + i]).T for i in range(n_others)])
+    layer_counts, *others, recomputed = (column(contents[:, i]) for i in range(2 + n_others))
+    others_again = np.array([column(contents[:, 2 + n_others + i]).T for i in range(n_others)])
     last = column((ranks == table.shapes.pp[:, None] - 1)[..., None].astype(np.float64))
     kinds = StageKinds(
         rank=every,
@@ -206,9 +206,9 @@ def rank_costs(
     by_rank = (times.forward_s + times.backward_s).T.reshape(size)
     terms = memory_terms(priced)
     memory = np.asarray(sum(terms.values())).T.reshape(size)
-    kept = (terms["activations"] + terms["fragmentation"]).T.reshape(size)
+    in_flight = (terms["activations"] + terms["fragmentation"]).T.reshape(size)
     figures = (
-        _RankFigures(*(y[i, : x.pp] for y in (by_rank, memory, kept)))
+        _RankFigures(*(y[i, : x.pp] for y in (by_rank, memory, in_flight)))
         for i, x in enumerate(layouts)
     )
     return [_costs(x, one, problem.shape) for x, one in zip(layouts, figures, strict=True)]
@@ -256,10 +256,10 @@ def _costs(layout: Layout, figures: _RankFigures, shape: ModelShape) -> RankCost
 
 def _differences(figures: Floats) -> list[Floats]:
     """Return what one layer more of each count adds, `(pp,)` each; `figures` is `(pp, n_rows)`."""
-    one, two, again, again_two, *of_others = figures.T
+    one, two, recompute, recompute_two, *of_others = figures.T
     n_others = len(of_others) // 2
-    layer, recomputed = two - one, again_two - again
+    layer, recomputed = two - one, recompute_two - recompute
     others = [other - two for other in of_others[:n_others]]
     pairs = zip(of_others[n_others:], others, strict=True)
-    others_again = [figure - again_two - more for figure, more in pairs]
+    others_again = [figure - recompute_two - more for figure, more in pairs]
     return [layer, *others, recomputed, *others_again]

@@ -95,8 +95,8 @@ def _rounds_of(schedule: str, pp: int, n_micro: int) -> Rounds:
     none = np.array([places - 2, n_stages - 1, N_KINDS * n_stages, places - 1])
     table = np.tile(none, (len(n_blocks), 2, 1))
     first, pair = np.cumsum(n_blocks) - n_blocks, np.flatnonzero(n_blocks == 2)
-    found = _blocks(parts, ways, n_stages, n_micro, none)
-    table[:, 0], table[pair, 1] = found[first], found[first[pair] + 1]
+    block_rows = _blocks(parts, ways, n_stages, n_micro, none)
+    table[:, 0], table[pair, 1] = block_rows[first], block_rows[first[pair] + 1]
     lengths = np.array([len(program) for program in programs])
     stop = np.cumsum(lengths)
     ended = np.arange(places) == none[0]
@@ -118,10 +118,10 @@ def _blocks(
     `parts` are (virtual stage, micro-batch, kind); `none` the positions that stand for nothing.
     """
     stage, micro, kind = parts.T
-    forward, late, total = kind == FORWARD, kind == WEIGHT_GRAD, n_stages * n_micro
+    forward, weight_grad, total = kind == FORWARD, kind == WEIGHT_GRAD, n_stages * n_micro
     end = stage * n_micro + micro
     starts, turns = (np.isin(stage, [way[i] for way in ways]) for i in (0, 1))
-    free = late | (forward & starts)
+    free = weight_grad | (forward & starts)
     # The gradient of the last stage needs its own forward, no message.
     alone = free | (~forward & turns)
     waits_for = np.where(forward, end - n_micro, np.where(turns, end, total + end + n_micro))
@@ -130,7 +130,7 @@ def _blocks(
             np.where(free, none[0], waits_for),
             np.where(alone, none[1], np.where(forward, stage - 1, stage)),
             kind * n_stages + stage,
-            np.where(late, none[3], np.where(forward, end, total + end)),
+            np.where(weight_grad, none[3], np.where(forward, end, total + end)),
         ],
         axis=1,
     )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from operator import mul
 
 from costmodels.axes import SCHEDULES
-from costmodels.breakdown import Breakdown, virtual_stage_times, virtual_weight_grad_times
+from costmodels.breakdown import Breakdown, pipeline_run
 from costmodels.comm.exposure import Exposure
 from costmodels.comm.hidden_traffic import RankTraffic, hidden_traffic
 from costmodels.layers.layer_kind import ExpertLayerTerms
@@ -22,7 +22,6 @@ from costmodels.schedule.stages import LOOPED, interleaved_chunks, layer_prefix,
 from costmodels.schedule.zero_bubble import BACKWARD, FORWARD, INPUT_GRAD, WEIGHT_GRAD
 from costmodels.step import (
     Rows,
-    boundary_hops_s,
     data_parallel_exposed,
     offload_exposed,
     stage_times,
@@ -96,26 +95,23 @@ class StepTimeline:
         return len(self.layers)
 
 
-def step_timeline(found: Breakdown) -> StepTimeline:
+def step_timeline(plan: Breakdown) -> StepTimeline:
     """Return the step of a plan in time, from the full recurrence.
 
-    Its end, the pipeline's plus all of `after`, is `found.step_s`, but for a pipeline of many
-    micro-batches that never becomes periodic, which `pipeline.flush_s` extrapolates.
+    Its end, the pipeline's plus all of `after`, is `plan.step_s`, but for a pipeline of many
+    micro-batches that never becomes periodic, which `pipeline.flush_times_s` extrapolates.
     """
-    rows, layout = found.rows, found.layout
-    forward, backward = virtual_stage_times(rows, layout)
-    args = (layout.schedule, layout.pp, layout.vpp, layout.n_micro, forward, backward)
-    hops = boundary_hops_s(rows, layout)
-    run = pipeline.timeline(*args, hops, virtual_weight_grad_times(rows, layout))
+    rows, layout = plan.rows, plan.layout
+    run = pipeline.timeline(pipeline_run(rows, layout))
     copies = 2 if layout.schedule == "dualpipe" else 1
     wires = stage_wires(rows, layout)
     return StepTimeline(
         pipeline=run,
         layers=layout.stage_layers,
         wires=wires * copies,
-        memory=tuple(_rank_memory(found, rank) for rank in range(layout.pp)),
-        data_parallel=hidden_traffic(found, run),
-        after=_after(found, run.end_s),
+        memory=tuple(_rank_memory(plan, rank) for rank in range(layout.pp)),
+        data_parallel=hidden_traffic(plan, run),
+        after=_after(plan, run.end_s),
     )
 
 
@@ -130,32 +126,32 @@ def stage_wires(rows: Rows, layout: Layout) -> tuple[StageWires, ...]:
     shape, longest = rows.problem.shape, max(layout_of)
     kinds = list(zip(layers.others, other_kinds(shape.layer_sequence), strict=True))
     out = []
-    for j, held in enumerate(layout_of):
-        full = min(held, layout.recompute_layers)
-        core = held if "core_attn" in layout.recompute_modules else 0
+    for j, n_layers in enumerate(layout_of):
+        full = min(n_layers, layout.recompute_layers)
+        core = n_layers if "core_attn" in layout.recompute_modules else 0
         more_layers = shape.mtp_layers * (j == len(layout_of) - 1)
         core += more_layers if core else 0
-        tp, tp_back = tp_f * held, tp_b * held + tp_f * full
-        cp, cp_back = cp_f * held, cp_b * held + cp_f * (full + core)
+        tp, tp_back = tp_f * n_layers, tp_b * n_layers + tp_f * full
+        cp, cp_back = cp_f * n_layers, cp_b * n_layers + cp_f * (full + core)
         ep, ep_back = NOTHING, NOTHING
-        of_kinds = [float(held)]
+        of_kinds = [float(n_layers)]
         for kind, flags in kinds:
             prefix = layer_prefix(layout_of, (j,), flags, longest)
-            count, again = prefix[longest], prefix[min(longest, layout.recompute_layers)]
+            count, n_recomputed = prefix[longest], prefix[min(longest, layout.recompute_layers)]
             of_kinds.append(count)
             of_kinds[0] -= count
             ahead = _one(kind.tp_forward) + tp_f * -1.0
             after = _one(kind.tp_backward) + tp_b * -1.0
-            tp, tp_back = tp + ahead * count, tp_back + after * count + ahead * again
+            tp, tp_back = tp + ahead * count, tp_back + after * count + ahead * n_recomputed
             ahead = _one(kind.cp_forward) + cp_f * -1.0
             after = _one(kind.cp_backward) + cp_b * -1.0
-            core_again = again + (count if core else 0.0)
+            core_again = n_recomputed + (count if core else 0.0)
             cp, cp_back = cp + ahead * count, cp_back + after * count + ahead * core_again
             if isinstance(kind, ExpertLayerTerms):
                 exchange_f = Wire(kind.exchange.forward_s.item(), 0.0)
                 exchange_b = Wire(kind.exchange.backward_s.item(), 0.0)
                 ep += exchange_f * count
-                ep_back += exchange_b * count + exchange_f * again
+                ep_back += exchange_b * count + exchange_f * n_recomputed
         of_kinds[shape.layer_sequence[-1]] += more_layers
         pairs = zip((x.modules for x in layers.of_kinds), of_kinds, strict=True)
         modules = run_again(layout.recompute_modules, list(pairs))
@@ -183,34 +179,34 @@ def _one(exposure: Exposure) -> Wire:
     return Wire(exposure.exposed_s.item(), exposure.hidden_s.item())
 
 
-def _after(found: Breakdown, pipeline_s: float) -> tuple[tuple[str, str, float], ...]:
+def _after(plan: Breakdown, pipeline_s: float) -> tuple[tuple[str, str, float], ...]:
     """Return what follows the pipeline, in seconds, without what takes no time."""
-    rows, layout = found.rows, found.layout
+    rows, layout = plan.rows, plan.layout
     exposed, hidden = data_parallel_exposed(rows, stage_times(rows))
     slowed = rows.problem.stack.overlap_slowdown * hidden
     kind = int((exposed + slowed)[:, 0].argmax())
-    late = straggler_factor(rows.problem, layout.n_devices) - 1.0
+    straggle = straggler_factor(rows.problem, layout.n_devices) - 1.0
     parts = (
-        ("straggler", "compute", late * pipeline_s),
+        ("straggler", "compute", straggle * pipeline_s),
         ("tied embedding", "pp", rows.shapes.embedding_sync_s.item()),
         ("dp", "dp", exposed[kind, 0].item()),
         ("overlap", "compute", slowed[kind, 0].item()),
-        ("optimizer", "compute", found.time_s["optimizer"]),
+        ("optimizer", "compute", plan.time_s["optimizer"]),
         ("offload", "compute", offload_exposed(rows, stage_times(rows)).max().item()),
-        ("fixed", "compute", found.time_s["fixed"]),
+        ("fixed", "compute", plan.time_s["fixed"]),
     )
     return tuple(part for part in parts if part[2] > 0.0)
 
 
-def _rank_memory(found: Breakdown, rank: int) -> RankMemory:
+def _rank_memory(plan: Breakdown, rank: int) -> RankMemory:
     """Return the levels between which the memory of a rank moves."""
-    rows, layout, terms = found.rows, found.layout, found.stages[rank]
+    rows, layout, terms = plan.rows, plan.layout, plan.stages[rank]
     code = SCHEDULES.index(layout.schedule)
     args = (code, rank, layout.pp, layout.vpp, layout.n_micro)
-    late = terms["activations"] / in_flight_chunks(*args).item()
-    chunks = unequal_chunk_bytes(rows, layout, rank) or (late,)
+    deferred_bytes = terms["activations"] / in_flight_chunks(*args).item()
+    chunks = unequal_chunk_bytes(rows, layout, rank) or (deferred_bytes,)
     if layout.schedule in ZERO_BUBBLE:
-        chunk, late = _split_chunk_bytes(rows, layout, rank)
+        chunk, deferred_bytes = _split_chunk_bytes(rows, layout, rank)
         chunks = (chunk,)
     # Lost to the allocator in proportion.
     total = 1.0 + rows.problem.stack.fragmentation_frac
@@ -218,7 +214,7 @@ def _rank_memory(found: Breakdown, rank: int) -> RankMemory:
         always_bytes=terms["states"] + terms["overhead"],
         backward_bytes=terms["logits"] + terms["working"],
         chunk_bytes=tuple(total * chunk for chunk in chunks),
-        late_bytes=total * late,
+        late_bytes=total * deferred_bytes,
         pp=layout.pp,
     )
 
@@ -233,19 +229,22 @@ def unequal_chunk_bytes(rows: Rows, layout: Layout, rank: int) -> tuple[float, .
     if not (looped and interleaved_chunks(counts, stages, shape.layer_sequence)):
         return ()
     sets, depth = rows.sets, layout.recompute_layers
-    kept = sets.kept_bytes.take(rows.set_index).item()
+    layer_bytes = sets.kept_bytes.take(rows.set_index).item()
     more = [other.take(rows.set_index).item() for other in sets.other_kept_bytes]
     ends = rows.layers.embedding_bytes.item() * layout.has_embedding(rank)
     last = shape.layer_sequence[-1]
-    module = kept + (more[last - 1] if last else 0.0)
+    module = layer_bytes + (more[last - 1] if last else 0.0)
     ends += shape.mtp_layers * layout.has_head(rank) * module
     sizes = []
     for j in stages:
-        again = min(counts[j], depth)
-        size = again * rows.layers.checkpoint_bytes.item() + (counts[j] - again) * kept
+        n_recomputed = min(counts[j], depth)
+        size = (
+            n_recomputed * rows.layers.checkpoint_bytes.item()
+            + (counts[j] - n_recomputed) * layer_bytes
+        )
         for flags, extra in zip(other_kinds(shape.layer_sequence), more, strict=True):
             prefix = layer_prefix(counts, (j,), flags, counts[j])
-            size += (prefix[-1] - prefix[again]) * extra
+            size += (prefix[-1] - prefix[n_recomputed]) * extra
         sizes.append(size + ends / len(stages))
     return tuple(sizes)
 
@@ -253,13 +252,17 @@ def unequal_chunk_bytes(rows: Rows, layout: Layout, rank: int) -> tuple[float, .
 def _split_chunk_bytes(rows: Rows, layout: Layout, rank: int) -> tuple[float, float]:
     """Return the activations of a mean chunk of a rank before and after its input's gradient."""
     layers, chunks = rows.layers, layout.chunks_of(rank)
-    kept = rows.sets.kept_bytes.take(rows.set_index)
+    layer_bytes = rows.sets.kept_bytes.take(rows.set_index)
     scores = layers.modules.attention_bytes[0] * ("core_attn" in layout.recompute_modules)
     full = sum(min(count, layout.recompute_layers) for count in chunks)
-    held, one, late = sum(chunks), kept.item(), (layers.kept_bytes - scores).item()
+    n_layers, one, deferred_bytes = (
+        sum(chunks),
+        layer_bytes.item(),
+        (layers.kept_bytes - scores).item(),
+    )
     ids = layers.embedding_bytes.item() * layout.has_embedding(rank)
-    before = full * layers.checkpoint_bytes.item() + (held - full) * one
-    return (before + ids) / len(chunks), (held * late + ids) / len(chunks)
+    before = full * layers.checkpoint_bytes.item() + (n_layers - full) * one
+    return (before + ids) / len(chunks), (n_layers * deferred_bytes + ids) / len(chunks)
 
 
 def memory_levels(memory: RankMemory, blocks: tuple[TimedBlock, ...]) -> list[tuple[float, float]]:
@@ -269,12 +272,12 @@ def memory_levels(memory: RankMemory, blocks: tuple[TimedBlock, ...]) -> list[tu
     the backward is split, its weight gradient frees it as it starts, which is how the memory
     model counts (`zero_bubble.late_chunks`). The maximum is the rank's predicted peak.
     """
-    before, late = [0] * len(memory.chunk_bytes), 0
+    before, n_deferred = [0] * len(memory.chunk_bytes), 0
     out = [(0.0, memory.always_bytes)]
 
     def note(at_s: float, running: bool) -> None:
-        kept = sum(map(mul, before, memory.chunk_bytes)) + late * memory.late_bytes
-        level = memory.always_bytes + kept + (memory.backward_bytes if running else 0.0)
+        stored = sum(map(mul, before, memory.chunk_bytes)) + n_deferred * memory.late_bytes
+        level = memory.always_bytes + stored + (memory.backward_bytes if running else 0.0)
         if out[-1][0] == at_s:
             out.pop()
         out.append((at_s, level))
@@ -284,10 +287,10 @@ def memory_levels(memory: RankMemory, blocks: tuple[TimedBlock, ...]) -> list[tu
         chunks = [stage // memory.pp % len(before) for stage, _, _ in block.parts]
         for chunk, kind in zip(chunks, kinds, strict=True):
             before[chunk] += kind == FORWARD
-        late -= kinds.count(WEIGHT_GRAD)
+        n_deferred -= kinds.count(WEIGHT_GRAD)
         note(block.start_s, BACKWARD in kinds or INPUT_GRAD in kinds)
         for chunk, kind in zip(chunks, kinds, strict=True):
             before[chunk] -= kind in (BACKWARD, INPUT_GRAD)
-        late += kinds.count(INPUT_GRAD)
+        n_deferred += kinds.count(INPUT_GRAD)
         note(block.end_s, running=False)
     return out

@@ -73,8 +73,8 @@ def _zb_h1(rank: int, pp: int, n_micro: int) -> list[Step]:
         steps.append(((rank, i, INPUT_GRAD),))
         if i >= rank:
             steps.append(((rank, i - rank, WEIGHT_GRAD),))
-    late = range(max(0, n_micro - rank), n_micro)
-    return steps + [((rank, i, WEIGHT_GRAD),) for i in late]
+    deferred = range(max(0, n_micro - rank), n_micro)
+    return steps + [((rank, i, WEIGHT_GRAD),) for i in deferred]
 
 
 def _zb_v(rank: int, pp: int, n_micro: int) -> list[Step]:

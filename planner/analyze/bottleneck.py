@@ -10,7 +10,7 @@ faster by more than ties are apart, and does not fit.
 from collections.abc import Mapping
 
 from costmodels.breakdown import Breakdown
-from costmodels.terms import COMPUTE_TERMS, NETWORK_TERMS
+from costmodels.documentation.terms import COMPUTE_TERMS, NETWORK_TERMS
 from planner.analyze.elasticities import MoreMemory
 from planner.solver.answer.uncertainty import TIE_FRAC
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from costmodels.axes import AXES
 from costmodels.breakdown import break_down
+from costmodels.documentation.terms import TIME_TERMS
 from costmodels.plans import Layout
 from costmodels.problem import Problem
-from costmodels.terms import TIME_TERMS
 from planner.analyze.neighborhood import single_changes
 from planner.analyze.recommend.questions import with_bandwidth
 from planner.documents import LibraryAnswer

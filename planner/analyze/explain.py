@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from costmodels.documentation.terms import ALIASES, RUN_TERMS, TERMS, Term
 from costmodels.problem import Problem
-from costmodels.terms import ALIASES, RUN_TERMS, TERMS, Term
 from planner.analyze.bottleneck_levers import Bound, bound_of
 from planner.analyze.elasticities import elasticities
 from planner.analyze.run_terms import RUN_NUMBERS

@@ -177,7 +177,7 @@ def _values(problem: Problem, x: Layout, axis: str) -> list[Any]:
         now = modules_code(x.recompute_modules)
         return [MODULE_SETS[c] for c in module_sets(shape) if (c ^ now).bit_count() == 1]
     if not RECORDS[axis].has_field:
-        return [RECORDS[axis].value(code) for code in range(len(RECORDS[axis].words))]
+        return [RECORDS[axis].value(code) for code in range(len(RECORDS[axis].choices))]
     longest = max(x.stage_layers)
     if axis == "activation_offload_layers":
         return _offloads(problem, x)

@@ -1,4 +1,4 @@
-"""This plan's numbers of every term of a prediction (`costmodels.terms`)."""
+"""This plan's numbers of every term of a prediction (`costmodels.documentation.terms`)."""
 
 from collections.abc import Callable
 
@@ -10,6 +10,7 @@ from costmodels.breakdown import virtual_stage_times, virtual_weight_grad_times
 from costmodels.comm import collectives, context_parallel
 from costmodels.comm.context_parallel import ContextSplit
 from costmodels.comm.placement import Group, place_group
+from costmodels.documentation.terms import MEMORY_TERMS, Term
 from costmodels.layers import compute, experts
 from costmodels.layers.layer_kind import host_s
 from costmodels.layers.params import kv_heads_per_rank
@@ -19,7 +20,6 @@ from costmodels.offload import optimizer as offload
 from costmodels.problem import Problem
 from costmodels.schedule import pipeline
 from costmodels.shape_terms import host_bytes
-from costmodels.terms import MEMORY_TERMS, Term
 from hardware.parts import Host, Provenance
 from planner.solver.answer.result import Plan
 from planner.units import GIB
@@ -310,7 +310,7 @@ def _dp(problem: Problem, plan: Plan) -> Numbers:
     wire = shapes.data_parallel
     params = shapes.params[0].max()
     reduce, gather = wire.reduce_s.max(), wire.gather_s.max()
-    group = shapes.data_groups.whole
+    group = shapes.data_groups.all_ranks
     return [
         ("N (parameters on one device)", f"{params / 1e9:.3f} B"),
         (

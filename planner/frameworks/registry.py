@@ -5,7 +5,7 @@ from importlib import import_module
 
 from planner.errors import UsageError
 from planner.frameworks.framework import Framework
-from searches.frameworks.registry import ANY, DEFAULT, framework_names, registered
+from searches.frameworks.registry import ANY, DEFAULT, framework_names, registered_frameworks
 
 _USUAL_STACK = "megatron-core"
 """Profile that prices the plans of no single framework."""
@@ -14,7 +14,7 @@ _USUAL_STACK = "megatron-core"
 def framework(name: str) -> Framework:
     """Return the record of a framework; `UsageError` for an unknown one."""
     check_framework(name)
-    return registered()[name] if name in registered() else _built_in(name)
+    return registered_frameworks()[name] if name in registered_frameworks() else _built_in(name)
 
 
 @cache

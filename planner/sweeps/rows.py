@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from costmodels.documentation.terms import MEMORY_TERMS, TIME_TERMS
 from costmodels.layers.flops import model_flops_per_step
 from costmodels.parameters import total_params
 from costmodels.plans import Layout
-from costmodels.terms import MEMORY_TERMS, TIME_TERMS
 from planner.analyze.bottleneck import PARTS, binding_part, parts_s
 from planner.analyze.elasticities import FIGURES, more_memory, sensitivity
 from planner.solver.answer.reasons import shown_layout

@@ -233,8 +233,6 @@ class Case:
         model: ModelShape | None = None,
         job: TrainingJob | None = None,
         generation: str = "",
-        unknown: Sequence[str] = (),
-        refused: Sequence[str] = (),
     ) -> "Case":
         """Return the case of an existing run.
 
@@ -257,8 +255,6 @@ class Case:
             settings=settings,
             env=env or {},
             generation=generation or UNKNOWN,
-            unknown=tuple(unknown),
-            refused=tuple(refused),
         )
 
     def switch(self, name: str) -> Any:

@@ -23,7 +23,13 @@ from searches.frameworks.common import (
     sequence_chunks,
     usual_rank_order,
 )
-from searches.frameworks.rule import FrameworkRule, conditions_rule, holding, setting_rule
+from searches.frameworks.rule import (
+    Enforcement,
+    FrameworkRule,
+    conditions_rule,
+    holding,
+    setting_rule,
+)
 
 PARALLELISM = "accelerate/parallelism_config.py, ParallelismConfig"
 PLUGIN = "accelerate/utils/dataclasses.py, FullyShardedDataParallelPlugin"
@@ -152,8 +158,7 @@ WORDS: Mapping[str, tuple[str, ...]] = {
 }
 """Words that keys of release 1.15 take."""
 
-_rule = partial(setting_rule, "fsdp2")
-_faults = partial(conditions_rule, "fsdp2")
+_enforced_in = partial(Enforcement, "fsdp2")
 
 
 LAYOUT_RULES: tuple[FrameworkRule, ...] = (
@@ -445,32 +450,31 @@ def _offloaded(c: Case) -> list[str]:
 
 
 SETTINGS_RULES: tuple[FrameworkRule, ...] = (
-    _rule(
+    setting_rule(
         "ACC120",
         "key that a launch file cannot hold",
         lambda c: bool(_strange_top(c)),
         lambda c: f"unknown: {', '.join(_strange_top(c))}",
         "another spelling",
-        FILE,
+        _enforced_in(FILE),
     ),
-    _rule(
+    setting_rule(
         "ACC121",
         "key that Accelerate never reads",
         lambda c: bool(_unread(c)),
         lambda c: f"{', '.join(_unread(c))}: passed over in silence",
         "another spelling",
-        LAUNCH,
-        "ignored",
+        _enforced_in(LAUNCH, "ignored"),
     ),
-    _rule(
+    setting_rule(
         "ACC122",
         "no kind of distribution",
         lambda c: c.setting("distributed_type") is None,
         "distributed_type is needed",
         "distributed_type: FSDP",
-        FILE,
+        _enforced_in(FILE),
     ),
-    _rule(
+    setting_rule(
         "ACC123",
         "word that a key does not take",
         lambda c: bool(_odd_words(c)),
@@ -480,17 +484,16 @@ SETTINGS_RULES: tuple[FrameworkRule, ...] = (
             for name, choices in WORDS.items()
             if any(odd.startswith(f"{name} ") for odd in _odd_words(c))
         ),
-        f"{PLUGIN}; {PARALLELISM}",
+        _enforced_in(f"{PLUGIN}; {PARALLELISM}"),
     ),
-    _faults(
+    conditions_rule(
         "ACC124",
         "sizes of the mesh that do not go together",
         _mesh,
         "sizes whose product is num_processes",
-        PARALLELISM,
-        "start",
+        _enforced_in(PARALLELISM, "start"),
     ),
-    _rule(
+    setting_rule(
         "ACC125",
         "mesh without FSDP2",
         lambda c: (
@@ -500,10 +503,9 @@ SETTINGS_RULES: tuple[FrameworkRule, ...] = (
         ),
         "parallelism_config needs distributed_type FSDP and fsdp_version 2",
         "fsdp_config with fsdp_version 2",
-        f"{LAUNCH}; {PARALLELISM}",
-        "start",
+        _enforced_in(f"{LAUNCH}; {PARALLELISM}", "start"),
     ),
-    _rule(
+    setting_rule(
         "ACC126",
         "processes that do not fill the machines",
         lambda c: (
@@ -518,17 +520,16 @@ SETTINGS_RULES: tuple[FrameworkRule, ...] = (
             f" {c.setting('num_machines', 1)} machines"
         ),
         "a multiple of num_machines",
-        LAUNCH,
+        _enforced_in(LAUNCH),
     ),
-    _faults(
+    conditions_rule(
         "ACC420",
         "values that FSDP2 does not take",
         _second_version,
         "fsdp_reshard_after_forward true or false, SHARDED_STATE_DICT",
-        PLUGIN,
-        "start",
+        _enforced_in(PLUGIN, "start"),
     ),
-    _rule(
+    setting_rule(
         "ACC421",
         "sharding that FSDP1 does not know",
         lambda c: (
@@ -540,18 +541,16 @@ SETTINGS_RULES: tuple[FrameworkRule, ...] = (
         ),
         lambda c: f"fsdp_sharding_strategy {_fsdp(c, 'fsdp_sharding_strategy')}",
         ", ".join(STRATEGIES),
-        PLUGIN,
-        "start",
+        _enforced_in(PLUGIN, "start"),
     ),
-    _faults(
+    conditions_rule(
         "ACC520",
         "offloaded inputs of recomputed layers without what they need",
         _offloaded,
         "fsdp_version 2 with fsdp_activation_checkpointing",
-        PLUGIN,
-        "start",
+        _enforced_in(PLUGIN, "start"),
     ),
-    _rule(
+    setting_rule(
         "ACC521",
         "torchao with loading on one rank",
         lambda c: (
@@ -564,8 +563,7 @@ SETTINGS_RULES: tuple[FrameworkRule, ...] = (
         ),
         "fp8 by torchao excludes fsdp_cpu_ram_efficient_loading",
         "fsdp_cpu_ram_efficient_loading: false",
-        "accelerate/accelerator.py, Accelerator",
-        "start",
+        _enforced_in("accelerate/accelerator.py, Accelerator", "start"),
     ),
 )
 """Rules over the keys of an existing launch file."""

@@ -80,7 +80,7 @@ BUILT_IN: Mapping[str, FrameworkRules] = {
 
 
 @cache
-def registered() -> Mapping[str, Any]:
+def registered_frameworks() -> Mapping[str, Any]:
     """Return the objects that other packages register, by name.
 
     One that cannot be loaded, or whose name is taken, is left out with a warning.
@@ -104,7 +104,7 @@ def registered() -> Mapping[str, Any]:
 
 @cache
 def _by_name() -> Mapping[str, FrameworkRules]:
-    return {**BUILT_IN, **{name: one.rules for name, one in registered().items()}}
+    return {**BUILT_IN, **{name: one.rules for name, one in registered_frameworks().items()}}
 
 
 def framework_names() -> tuple[str, ...]:
@@ -137,5 +137,5 @@ def load(path: str) -> Any:
 
 def refresh() -> None:
     """Look for entry points again: a package was installed, or a test adds one."""
-    registered.cache_clear()
+    registered_frameworks.cache_clear()
     _by_name.cache_clear()

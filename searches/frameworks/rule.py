@@ -62,57 +62,57 @@ def spoken(sentence: Words, case: Case) -> str:
     return sentence if isinstance(sentence, str) else sentence(case)
 
 
+@dataclass(frozen=True, slots=True)
+class Enforcement:
+    """Where, when and in which releases a framework enforces a rule over settings."""
+
+    framework: str
+    source: str
+    """As in `FrameworkRule`; so are the others."""
+    when: When = "parse"
+    versions: str = ""
+    covers: tuple[str, ...] = ()
+
+
 def setting_rule(
-    framework: str,
     code: str,
     title: str,
     broken: Callable[[Case], Bools],
     reason: Words,
     closest: Words,
-    source: str,
-    when: When = "parse",
-    versions: str = "",
-    covers: tuple[str, ...] = (),
+    enforced: Enforcement,
 ) -> FrameworkRule:
     """Return a rule over flags or keys."""
     return FrameworkRule(
         code,
-        framework,
+        enforced.framework,
         title,
-        when,
-        source,
+        enforced.when,
+        enforced.source,
         broken,
         reason,
         closest,
         "settings",
-        versions,
-        covers=covers,
+        enforced.versions,
+        covers=enforced.covers,
     )
 
 
 def conditions_rule(
-    framework: str,
     code: str,
     title: str,
     broken_conditions: Callable[[Case], list[str]],
     closest: Words,
-    source: str,
-    when: When = "parse",
-    versions: str = "",
-    covers: tuple[str, ...] = (),
+    enforced: Enforcement,
 ) -> FrameworkRule:
     """Return a rule of several conditions on settings; `broken_conditions` names broken ones."""
     return setting_rule(
-        framework,
         code,
         title,
         lambda c: bool(broken_conditions(c)),
         lambda c: "; ".join(broken_conditions(c)),
         closest,
-        source,
-        when,
-        versions,
-        covers,
+        enforced,
     )
 
 

@@ -11,6 +11,7 @@ from costmodels.problem import Problem
 from costmodels.shape_terms import ShapeTerms, shape_terms
 from costmodels.step import (
     PipelineParts,
+    Rows,
     join,
     least_peak_bytes,
     peak_bytes,
@@ -21,14 +22,14 @@ from searches.pricing.candidates import Candidate, closed_form_order
 from searches.pricing.fronts import Front
 from searches.pricing.limits import Limits
 from searches.rules import fits_host_with_activations
-from searches.space.plan_blocks import LegalBlock, plan_blocks
+from searches.space.plan_blocks import BatchBounds, LegalBlock, plan_blocks
 from searches.space.plan_space import plan_space
 from searches.space.shards import Shard, open_batches
 
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
 Bools = NDArray[np.bool_]
-Rows = NDArray[np.intp]
+BatchRows = NDArray[np.intp]
 
 BLOCK_CELLS = 131072
 """Plans priced at a time: one kind of rank's columns of them, a megabyte each, stay in the cache,
@@ -90,26 +91,20 @@ def search_shard(shard: Shard) -> ShardAnswer:
         else:
             columns = (axes.mbs, axes.recompute_modules, context.options.n_sp)
             layers = layer_table(context.problem, shapes, *columns)
+        tables = ShapeTables(context.problem, terms, layers)
 
         def may_fit(block: PlanBlock, shardings: Bools, options: Bools) -> Bools:
-            rows = join(context.problem, terms, block, layers)
             usable = context.problem.pool.usable_bytes
-            return least_peak_bytes(rows, shardings, options) <= usable
+            return least_peak_bytes(tables.join(block), shardings, options) <= usable
 
         def limit_s() -> float:
             return limits.least_s if bounded else float("inf")
 
-        for block in plan_blocks(
-            context,
-            shapes,
-            axes,
-            masks,
-            BLOCK_CELLS,
-            least_s if bounded else None,
-            limit_s,
-            None if shard.nearest else may_fit,
-        ):
-            answer = price_block(context.problem, terms, layers, block, n, limits, front)
+        bounds = BatchBounds(
+            least_s if bounded else None, limit_s, None if shard.nearest else may_fit
+        )
+        for block in plan_blocks(context, shapes, axes, masks, BLOCK_CELLS, bounds):
+            answer = price_block(tables, block, n, limits, front)
             batch = rows[block.block.shape[0, 0]], block.mbs, block.mode
             np.add.at(n_fit, batch, answer.n_fit)
             n_faster += answer.n_faster
@@ -136,6 +131,19 @@ def search_shard(shard: Shard) -> ShardAnswer:
 
 
 @dataclass(frozen=True, slots=True)
+class ShapeTables:
+    """The terms from which the plans of some shapes are priced."""
+
+    problem: Problem
+    terms: ShapeTerms
+    layers: LayerTable
+
+    def join(self, block: PlanBlock) -> Rows:
+        """Return the rows of a block of plans."""
+        return join(self.problem, self.terms, block, self.layers)
+
+
+@dataclass(frozen=True, slots=True)
 class BlockAnswer:
     """What one block holds."""
 
@@ -148,9 +156,7 @@ class BlockAnswer:
 
 
 def price_block(
-    problem: Problem,
-    terms: ShapeTerms,
-    layers: LayerTable,
+    tables: ShapeTables,
     block: LegalBlock,
     n: int,
     limits: Limits = Limits(),
@@ -163,7 +169,8 @@ def price_block(
     The best are the n with the least closed form, the rivals those whose lower bound is below that
     of `limits`.
     """
-    rows, n_layers = join(problem, terms, block.block, layers), problem.shape.layers
+    problem = tables.problem
+    rows, n_layers = tables.join(block.block), problem.shape.layers
     peaks = peak_bytes(rows)
     legal = block.legal
     if block.block.activation_offload_layers.any():
@@ -182,7 +189,7 @@ def price_block(
             return BlockAnswer([], [], None, n_fit, 0)
         if len(in_time) < MOST_KEPT * len(n_fit):
             block, peaks, fits = block.of_batches(in_time), peaks[..., in_time], fits[..., in_time]
-            rows = join(problem, terms, block.block, layers)
+            rows = tables.join(block.block)
             pipeline = pipeline_parts(rows)
     parts = step_parts(rows, pipeline)
     outside = np.where(fits, parts.outside_s, np.inf)
@@ -229,7 +236,7 @@ def _best_rows(times: Floats, n: int) -> NDArray[np.intp]:
     return np.flatnonzero(times <= np.partition(times, n - 1)[n - 1])
 
 
-def _batches_in_time(pipeline: PipelineParts, fits: Bools, limits: Limits) -> Rows:
+def _batches_in_time(pipeline: PipelineParts, fits: Bools, limits: Limits) -> BatchRows:
     """Return the batches of a block with a plan that fits and whose pipeline alone is in time.
 
     `fits` is of the size of the block. All other plans are too slow for `limits` whatever their

@@ -34,26 +34,38 @@ class LegalBlock:
         return LegalBlock(block, self.legal[..., batches], self.mbs[batches], self.mode[batches])
 
 
+@dataclass(frozen=True, slots=True)
+class BatchBounds:
+    """Which batches of plans are left out of a search: without bounds none."""
+
+    least_s: Floats | None = None
+    """A lower bound of the step by shape, mbs and mode."""
+    limit_s: Callable[[], float] = lambda: np.inf
+    """The bound from which on batches are left out, asked when it is their turn."""
+    may_fit: Callable[[PlanBlock, Bools, Bools], Bools] | None = None
+    """Whether batches may fit the memory. Asked of whole batches: a block, and which of its
+    shardings and options each has, `(n_shardings, n_batches)` and `(n_options, n_batches)`."""
+
+
+UNBOUNDED = BatchBounds()
+
+
 def plan_blocks(
     context: Context,
     shapes: ShapeTable,
     axes: FreeAxes,
     masks: Masks,
     n_cells: int,
-    least_s: Floats | None = None,
-    limit_s: Callable[[], float] = lambda: np.inf,
-    may_fit: Callable[[PlanBlock, Bools, Bools], Bools] | None = None,
+    bounds: BatchBounds = UNBOUNDED,
 ) -> Iterator[LegalBlock]:
     """Yield the legal plans as blocks of about `n_cells` cells, every plan in exactly one.
 
-    With `least_s`, a lower bound by shape, mbs and mode, batches come in the order of their
-    bounds, and those above what `limit_s` says when it is their turn are left out. So are those
-    of which `may_fit` says no, which is asked of whole batches: a block, and which of its
-    shardings and options each batch has, `(n_shardings, n_batches)` and `(n_options, n_batches)`.
+    With lower bounds batches come in the order of them, and those above the limit are left out; so
+    are those that do not fit (`BatchBounds`).
     ZeRO stages that move traffic once per step stand in blocks of their own, apart from those that
     move it per micro-batch: the formulas of the two differ.
     """
-    used_rows = masks.shardings_used
+    used_rows, may_fit = masks.shardings_used, bounds.may_fit
     sp_of, switch_of = context.options.modes
     for stages in ((0, 1), (2, 3)):
         rows = np.flatnonzero(np.isin(axes.shardings.zero, stages) & used_rows)
@@ -62,14 +74,14 @@ def plan_blocks(
         with_mode, offered = masks.of_stages(rows)
         shape_idx, mbs, mode = np.nonzero(masks.batches[:, :, None] & with_mode[:, None, :])
         options, exists = _options_of(offered)
-        n_options, bounds = exists.sum(axis=1), np.zeros(len(shape_idx))
-        if least_s is None:
+        n_options, least_s = exists.sum(axis=1), np.zeros(len(shape_idx))
+        if bounds.least_s is None:
             # Batches with equally many plans side by side leave few places of a block empty.
             n_shardings = np.count_nonzero(masks.sharding[:, rows], axis=1)
             order = np.lexsort((n_shardings[shape_idx], n_options[shape_idx]))
         else:
-            order = np.argsort(least_s[shape_idx, mbs, mode], kind="stable")
-            bounds = least_s[shape_idx, mbs, mode][order]
+            order = np.argsort(bounds.least_s[shape_idx, mbs, mode], kind="stable")
+            least_s = bounds.least_s[shape_idx, mbs, mode][order]
         shape_idx, mbs, mode = shape_idx[order], mbs[order], mode[order]
         size = max(1, n_cells // (len(rows) * options.shape[1]))
         # Whole batches are looked at many at a time: that takes no cell for each plan.
@@ -96,7 +108,9 @@ def plan_blocks(
 
         waiting = np.zeros(0, dtype=np.intp)
         for start in range(0, len(shape_idx), step):
-            end = start + int(np.searchsorted(bounds[start : start + step], limit_s(), "right"))
+            end = start + int(
+                np.searchsorted(least_s[start : start + step], bounds.limit_s(), "right")
+            )
             more = np.arange(start, end)
             if may_fit is not None and len(more):
                 has = masks.sharding[shape_idx[more]][:, rows].T

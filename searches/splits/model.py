@@ -12,8 +12,8 @@ q_j = min(n_j, k) are recomputed (g_j of them of the other kind), per micro-batc
               that the first and the last stage may hold fewer
 
 over all n_j and k. Costs are whole numbers: times in 1/`RESOLUTION` of a mean rank's, bytes
-rounded up. Every k has a lower bound (`_Whole.least_slowest`); splits that are simply built often
-meet it, and the solver is asked for the values of k that are still open.
+rounded up. Every k has a lower bound (`_SplitProblem.least_slowest`); splits that are simply built
+often meet it, and the solver is asked for the values of k that are still open.
 
 The closed form does not see that a slow rank costs less in front, nor that chunks of uneven length
 which run at the same time wait for one another. So an answer holds all splits found within `NEAR`
@@ -78,7 +78,7 @@ class SplitAnswer:
 
 
 @dataclass(frozen=True)
-class _Whole:
+class _SplitProblem:
     """The costs of a shape's ranks, times as whole numbers."""
 
     costs: RankCosts
@@ -114,11 +114,16 @@ class _Whole:
         """
         n_others = len(self.costs.others_before)
         layer, *others = each[: 1 + n_others]
-        again, *others_again = each[1 + n_others :]
+        recompute, *others_again = each[1 + n_others :]
         none = layer - layer
         if n_others == 1:
-            return layer, others[0], again, others_again[0]
-        return layer + min(none, none, *others), none, again + min(none, none, *others_again), none
+            return layer, others[0], recompute, others_again[0]
+        return (
+            layer + min(none, none, *others),
+            none,
+            recompute + min(none, none, *others_again),
+            none,
+        )
 
     @cached_property
     def before(self) -> tuple[int, ...]:
@@ -165,8 +170,8 @@ class _Whole:
 
     def rank_times(self, split: Split) -> list[int]:
         """Return the time of each rank."""
-        held = self.costs.held(split.counts, split.recompute_layers)
-        stages = np.array(self.each) @ held
+        contents = self.costs.held(split.counts, split.recompute_layers)
+        stages = np.array(self.each) @ contents
         times = stages.reshape(self.costs.vpp, self.costs.pp).sum(axis=0) + self.ends
         results: list[int] = times.tolist()
         return results
@@ -179,26 +184,26 @@ class _Whole:
     def fits(self, split: Split) -> bool:
         """Tell whether every stage is within its bounds and every rank fits."""
         pairs = zip(self.stage_bounds, split.counts, strict=True)
-        if not all(least <= n <= most for (least, most), n in pairs):
+        if not all(least <= n <= largest for (least, largest), n in pairs):
             return False
-        held = self.costs.rank_bytes(split.counts, split.recompute_layers)
-        return bool(held.max() <= self.usable_bytes)
+        peaks = self.costs.rank_bytes(split.counts, split.recompute_layers)
+        return bool(peaks.max() <= self.usable_bytes)
 
-    def least_objective(self, k: int, slowest: int, most: int | None = None) -> int:
+    def least_objective(self, k: int, slowest: int, limit: int | None = None) -> int:
         """Return a lower bound of the objective when the slowest rank takes `slowest` or more.
 
-        `most` is a time that no rank of a better split exceeds.
+        `limit` is a time that no rank of a better split exceeds.
         """
-        costs, (_, _, again, more) = self.costs, self.least_each
+        costs, (_, _, recompute, more) = self.costs, self.least_each
         recomputed = sum(self._all_recomputed(k))
-        if most is not None and k and costs.vpp == 1:
-            caps = self._layers_in_time(k, most)
+        if limit is not None and k and costs.vpp == 1:
+            caps = self._layers_in_time(k, limit)
             least = (max(costs.n_layers - sum(caps) + cap, 1) for cap in caps)
             recomputed = sum(min(n, k) for n in least)
         n_others = self.before[-1]
         others = max(0, recomputed - (costs.n_layers - n_others)) if more >= 0 else recomputed
         others = min(others, n_others)
-        return self.passes * slowest + self.work + again * recomputed + more * others
+        return self.passes * slowest + self.work + recompute * recomputed + more * others
 
     def most_slowest(self, objective: int) -> int:
         """Return a time that no rank of a split with a lower objective exceeds."""
@@ -206,12 +211,12 @@ class _Whole:
 
     def distinct(self, recompute_layers: Sequence[int], objective: int | None) -> list[int]:
         """Return the values of k that make a difference to splits below an objective."""
-        longest = max(most for _, most in self.stage_bounds)
+        longest = max(largest for _, largest in self.stage_bounds)
         if objective is not None and self.costs.vpp == 1:
             longest = min(longest, max(self._layers_in_time(0, self.most_slowest(objective))))
         values = sorted(set(recompute_layers))
-        whole = next((i for i, k in enumerate(values) if k >= longest), len(values))
-        return values[: whole + 1]
+        last = next((i for i, k in enumerate(values) if k >= longest), len(values))
+        return values[: last + 1]
 
     def _all_recomputed(self, k: int) -> list[int]:
         """Return the fewest layers that each rank recomputes."""
@@ -240,12 +245,12 @@ class _Whole:
 
     def _layers_in_time(self, k: int, limit: int) -> list[int]:
         """Return an upper bound of each rank's layers: its chunks recompute some at least."""
-        known: dict[tuple[int, ...], int] = {}  # most ranks are alike
+        by_row: dict[tuple[int, ...], int] = {}  # most ranks are alike
         results = []
         for key in self._time_rows(k):
-            if key not in known:
-                known[key] = self._most_in_time(key, limit)
-            results.append(known[key])
+            if key not in by_row:
+                by_row[key] = self._most_in_time(key, limit)
+            results.append(by_row[key])
         return results
 
     def _time_rows(self, k: int) -> list[tuple[int, ...]]:
@@ -253,21 +258,21 @@ class _Whole:
 
         The time of its ends, its dense layers, what a recomputed one adds, how many there are.
         """
-        _, expert, again, more = self.least_each
+        _, expert, recompute, more = self.least_each
         maximum, fewest = self.costs.vpp - 1 + k, self._all_recomputed(k)
         results: list[tuple[int, ...]] = []
         for end, dense, few in zip(self._ends, self._dense, fewest, strict=True):
             # Of many layers over v chunks most are left when one chunk holds nearly all of them.
             recomputed = max(few, maximum) if k else 0
-            each = again + (min(0, more) if dense else more)
+            each = recompute + (min(0, more) if dense else more)
             # Without experts it makes no difference which layers are dense.
             results.append((end, dense if expert > 0 else 0, each, recomputed))
         return results
 
     def _most_in_time(self, row: tuple[int, ...], limit: int) -> int:
-        end, dense, again, recomputed = row
+        end, dense, recompute, recomputed = row
         layer, expert = self.least_each[:2]
-        return _most_layers(limit - end, layer, expert, dense, again, recomputed)
+        return _most_layers(limit - end, layer, expert, dense, recompute, recomputed)
 
     def _layers_in_memory(self, k: int) -> list[int]:
         """Return an upper bound of each rank's layers: as many as may be are recomputed."""
@@ -276,8 +281,8 @@ class _Whole:
         results = []
         for rank, (left, dense) in enumerate(zip(room.tolist(), self._dense, strict=True)):
             spared, each = self._least_bytes(rank)
-            layer, expert, again, more = self._at_least(each)
-            recomputed = again + (min(0.0, more) if dense else more) if k else 0.0
+            layer, expert, recompute, more = self._at_least(each)
+            recomputed = recompute + (min(0.0, more) if dense else more) if k else 0.0
             room_left = left - spared
             results.append(_most_layers(room_left, layer, expert, dense, recomputed, c.vpp * k))
         return results
@@ -294,9 +299,9 @@ class _Whole:
             return 0.0, each
         least = np.array([few for few, _ in self.stage_bounds[rank :: c.pp]])
         more = c.beyond_mean[rank][(c.beyond_mean[rank] @ least).argmax()]
-        kept, lowest, highest = c.in_flight_bytes, float(more.min()), float(more.max())
-        bounds = [min(x * lowest, x * highest) for x in kept.tolist()]
-        spared = max(0.0, float(kept[0])) * float(least @ (more - lowest))
+        in_flight, lowest, highest = c.in_flight_bytes, float(more.min()), float(more.max())
+        bounds = [min(x * lowest, x * highest) for x in in_flight.tolist()]
+        spared = max(0.0, float(in_flight[0])) * float(least @ (more - lowest))
         return spared, [x + y for x, y in zip(each, bounds, strict=True)]
 
     def least_slowest(self, k: int, *, memory: bool = True) -> int | None:
@@ -311,20 +316,20 @@ class _Whole:
             return None
 
         alike: dict[tuple[int, ...], list[int]] = {}
-        for key, most in zip(self._time_rows(k), room, strict=True):
-            alike.setdefault(key, []).append(most)
+        for key, n_layers in zip(self._time_rows(k), room, strict=True):
+            alike.setdefault(key, []).append(n_layers)
         groups = []
         for key, rooms in alike.items():
             rooms.sort()
             groups.append((key, rooms, [0, *accumulate(rooms)]))
 
         def holds_all(limit: int) -> bool:
-            held = 0
+            total = 0
             for key, rooms, before in groups:
                 largest = max(0, self._most_in_time(key, limit))
                 fuller = bisect_right(rooms, largest)
-                held += before[fuller] + largest * (len(rooms) - fuller)
-            return held >= costs.n_layers
+                total += before[fuller] + largest * (len(rooms) - fuller)
+            return total >= costs.n_layers
 
         low = max(self.mean, -(-self.least_objective(k, 0) // costs.pp))
         high = 2 * low
@@ -337,37 +342,37 @@ class _Whole:
 
 
 def _most_layers(
-    room: float, layer: float, expert: float, dense: int, again: float, recomputed: int
+    room: float, layer: float, expert: float, dense: int, recompute: float, recomputed: int
 ) -> int:
-    """Return the most layers in `room`, the first `recomputed` costing `again` more.
+    """Return the most layers in `room`, the first `recomputed` costing `recompute` more.
 
     All but `dense` of them cost `expert` more; as many may where that is less.
     """
     size = layer + expert
     spared = max(0.0, expert) * dense
-    maximum = int((room + spared - again * recomputed) // size)
+    maximum = int((room + spared - recompute * recomputed) // size)
     if maximum < recomputed:
-        maximum = min(recomputed, int((room + spared) // (size + again)))
+        maximum = min(recomputed, int((room + spared) // (size + recompute)))
     if maximum >= dense or not spared:
         return maximum
-    maximum = int((room - again * recomputed) // layer)
-    return maximum if maximum >= recomputed else min(recomputed, int(room // (layer + again)))
+    maximum = int((room - recompute * recomputed) // layer)
+    return maximum if maximum >= recomputed else min(recomputed, int(room // (layer + recompute)))
 
 
 def best_splits(
     costs: RankCosts,
     usable_bytes: float,
     recompute_layers: Sequence[int] = (0,),
-    known: Iterable[Split] = (),
+    candidates: Iterable[Split] = (),
 ) -> SplitAnswer:
     """Return the split of least closed-form time that fits, and others for the recurrence.
 
-    `recompute_layers` are the values that k may take; `known` are splits to start from.
+    `recompute_layers` are the values that k may take; `candidates` are splits to start from.
     """
     if costs.n_layers < costs.pp * costs.vpp:
         return SplitAnswer(None, (), True, 0.0)
-    total = _Whole(costs, usable_bytes)
-    start = [x for x in known if x.recompute_layers in recompute_layers and total.fits(x)]
+    total = _SplitProblem(costs, usable_bytes)
+    start = [x for x in candidates if x.recompute_layers in recompute_layers and total.fits(x)]
     for k in sorted({x.recompute_layers for x in start}):
         start += [x for x in arrangements(total, k, total.mean)[0] if total.fits(x)]
     entries = {x: total.objective(x) for x in start}
@@ -409,7 +414,7 @@ def unlimited_pipeline_s(costs: RankCosts, recompute_layers: Sequence[int]) -> f
     As if memory had no end: nothing runs again but what must. Less what the two may differ by
     because bounds are closed in on to `TOLERANCE` only.
     """
-    total, k = _Whole(costs, math.inf), min(recompute_layers, default=0)
+    total, k = _SplitProblem(costs, math.inf), min(recompute_layers, default=0)
     slowest = total.least_slowest(k, memory=False)
     if slowest is None:
         return math.inf
@@ -421,7 +426,7 @@ def least_pipeline_s(
     costs: RankCosts, usable_bytes: float, recompute_layers: Sequence[int]
 ) -> float:
     """Return a lower bound of `RankCosts.pipeline_s` over all splits, inf if none can fit, s."""
-    total, least = _Whole(costs, usable_bytes), math.inf
+    total, least = _SplitProblem(costs, usable_bytes), math.inf
     for k in sorted(recompute_layers):
         slowest = total.least_slowest(k, memory=False)
         if slowest is None or total.least_objective(k, slowest) >= least:
@@ -432,7 +437,7 @@ def least_pipeline_s(
     return least * total.unit_s / costs.vpp
 
 
-def arrangements(whole: _Whole, k: int, slowest: int) -> tuple[list[Split], int]:
+def arrangements(problem: _SplitProblem, k: int, slowest: int) -> tuple[list[Split], int]:
     """Return splits that suit the recurrence, whether or not they fit, and a bound.
 
     One chunk: ranks filled up to the least limit on their time under which they take all layers,
@@ -440,25 +445,25 @@ def arrangements(whole: _Whole, k: int, slowest: int) -> tuple[list[Split], int]
     all ranks, the longer ones first or last, then the slowest rank, again and again, a layer less.
     `slowest` is a lower bound of the slowest rank's time; the one returned is no worse.
     """
-    if whole.costs.vpp > 1:
-        both = [_rounds(whole, longer_first) for longer_first in (True, False)]
+    if problem.costs.vpp > 1:
+        both = [_rounds(problem, longer_first) for longer_first in (True, False)]
     else:
-        front, slowest = _filled(whole, k, slowest)
-        limit = max(whole.rank_times(Split(front, k))) if front else 0
-        both = [front, _fill(whole, k, limit, back=True) if front else ()]
+        front, slowest = _filled(problem, k, slowest)
+        limit = max(problem.rank_times(Split(front, k))) if front else 0
+        both = [front, _fill(problem, k, limit, back=True) if front else ()]
     return [Split(x, k) for x in dict.fromkeys(both) if x], slowest
 
 
-def _rounds(whole: _Whole, longer_first: bool) -> tuple[int, ...]:
-    costs = whole.costs
+def _rounds(problem: _SplitProblem, longer_first: bool) -> tuple[int, ...]:
+    costs = problem.costs
     p, v, n_layers = costs.pp, costs.vpp, costs.n_layers
     total = -(-n_layers // p)
     share, longer = divmod(total, v)
     chunks = [share + (c < longer if longer_first else c >= v - longer) for c in range(v)]
     counts = [size for size in chunks for _ in range(p)]
     # As if all layers were alike: which are of another kind is not settled yet.
-    layer = sum(whole.least_each[:2])
-    times = [layer * total + end for end in whole.ends.tolist()]
+    layer = sum(problem.least_each[:2])
+    times = [layer * total + end for end in problem.ends.tolist()]
     for _ in range(p * total - n_layers):
         rank = max(range(p), key=lambda r: (times[r], r))
         times[rank] -= layer
@@ -473,7 +478,7 @@ def _rounds(whole: _Whole, longer_first: bool) -> tuple[int, ...]:
     return tuple(counts)
 
 
-def _filled(whole: _Whole, k: int, low: int) -> tuple[tuple[int, ...], int]:
+def _filled(problem: _SplitProblem, k: int, low: int) -> tuple[tuple[int, ...], int]:
     """Return the layers of each rank filled from the front under the least limit, and a bound.
 
     Nothing, where no limit lets the ranks take all. With one chunk a rank, no limit below that
@@ -481,37 +486,37 @@ def _filled(whole: _Whole, k: int, low: int) -> tuple[tuple[int, ...], int]:
     as a layer takes longer than what other kinds add to recomputation. `low` is no more than
     needed.
     """
-    best = _fill(whole, k, low)
+    best = _fill(problem, k, low)
     if best:
         return best, low
-    best, high = _fill(whole, k, 4 * low), 4 * low
+    best, high = _fill(problem, k, 4 * low), 4 * low
     if not best:
         return (), low
-    high = max(whole.rank_times(Split(best, k)))
+    high = max(problem.rank_times(Split(best, k)))
     for _ in range(LIMITS_TRIED):
         middle = (low + high) // 2
-        counts = _fill(whole, k, middle)
+        counts = _fill(problem, k, middle)
         if counts:
-            best, high = counts, max(whole.rank_times(Split(counts, k)))
+            best, high = counts, max(problem.rank_times(Split(counts, k)))
         else:
             low = middle + 1
-    while low < high and (counts := _fill(whole, k, high - 1)):
-        best, high = counts, max(whole.rank_times(Split(counts, k)))
-    n_others = len(whole.costs.others_before)
-    least = min(0, *whole.each[: 1 + n_others]) + whole.each[0]
-    again = (0, *whole.each[2 + n_others :])
-    return best, high if least >= max(again) - min(again) else low
+    while low < high and (counts := _fill(problem, k, high - 1)):
+        best, high = counts, max(problem.rank_times(Split(counts, k)))
+    n_others = len(problem.costs.others_before)
+    least = min(0, *problem.each[: 1 + n_others]) + problem.each[0]
+    recompute = (0, *problem.each[2 + n_others :])
+    return best, high if least >= max(recompute) - min(recompute) else low
 
 
-def _fill(whole: _Whole, k: int, limit: int, *, back: bool = False) -> tuple[int, ...]:
+def _fill(problem: _SplitProblem, k: int, limit: int, *, back: bool = False) -> tuple[int, ...]:
     """Return the layers of each rank when one after the other takes all it can, () if some stay.
 
     A rank takes no longer than `limit` and leaves a layer for each rank to come.
     """
-    costs, p = whole.costs, whole.costs.pp
+    costs, p = problem.costs, problem.costs.pp
     fixed = costs.fixed_recompute_bytes if k else costs.fixed_bytes
     bases, each_bytes = fixed.tolist(), costs.each_bytes.T.tolist()
-    ends = whole.ends.tolist()
+    ends = problem.ends.tolist()
     counts, left = [0] * p, costs.n_layers
     for i in range(p):
         rank, other = p - 1 - i if back else i, costs.n_layers - left
@@ -519,13 +524,13 @@ def _fill(whole: _Whole, k: int, limit: int, *, back: bool = False) -> tuple[int
         while size < left - (p - 1 - i):
             n = size + 1
             start = left - n if back else other
-            held = []
+            contents = []
             for end in (n, min(n, k)):
-                held.append(end)
-                held += [before[start + end] - before[start] for before in costs.others_before]
-            time = ends[rank] + sum(map(mul, whole.each, held))
-            size_bytes = bases[rank] + sum(map(mul, each_bytes[rank], held))
-            if time > limit or size_bytes > whole.room_bytes:
+                contents.append(end)
+                contents += [before[start + end] - before[start] for before in costs.others_before]
+            time = ends[rank] + sum(map(mul, problem.each, contents))
+            size_bytes = bases[rank] + sum(map(mul, each_bytes[rank], contents))
+            if time > limit or size_bytes > problem.room_bytes:
                 break
             size = n
         if not size:
@@ -535,15 +540,15 @@ def _fill(whole: _Whole, k: int, limit: int, *, back: bool = False) -> tuple[int
 
 
 def _solve(
-    whole: _Whole, allowed: Sequence[int], start: Split | None, bound: int
+    problem: _SplitProblem, allowed: Sequence[int], start: Split | None, bound: int
 ) -> tuple[list[Split], bool, float]:
     """Return the best splits that CP-SAT passed, whether it is done, and its bound."""
-    cp_model, model = cp_sat.cp_model(), _Model(whole, allowed, start, bound)
+    cp_model, model = cp_sat.cp_model(), _Model(problem, allowed, start, bound)
     passed: list[Split] = []
 
-    def collect(at: Any) -> None:
-        counts = tuple(at.value(n) for n in model.counts)
-        passed.insert(0, Split(counts, at.value(model.k)))
+    def collect(solution: Any) -> None:
+        counts = tuple(solution.value(n) for n in model.counts)
+        passed.insert(0, Split(counts, solution.value(model.k)))
 
     solver = cp_sat.make_solver()
     solver.parameters.max_deterministic_time = WORK
@@ -559,41 +564,41 @@ class _Model:
 
     def __init__(
         self,
-        whole: _Whole,
+        problem: _SplitProblem,
         allowed: Sequence[int],
         start: Split | None,
         bound: int,
     ) -> None:
         cp_model = cp_sat.cp_model()
 
-        self._whole, self._costs = whole, whole.costs
+        self._problem, self._costs = problem, problem.costs
         self.model = cp_model.CpModel()
-        self._n_stages = whole.costs.pp * whole.costs.vpp
+        self._n_stages = problem.costs.pp * problem.costs.vpp
         self._none: list[Any] = [0] * self._n_stages
-        self._longest = max(most for _, most in whole.stage_bounds)
+        self._longest = max(largest for _, largest in problem.stage_bounds)
         values = sorted(allowed)
-        self.counts = [self.model.new_int_var(*bounds, "") for bounds in whole.stage_bounds]
+        self.counts = [self.model.new_int_var(*bounds, "") for bounds in problem.stage_bounds]
         self.k = self.model.new_int_var_from_domain(cp_model.Domain.from_values(values), "k")
-        self.model.add(sum(self.counts) == whole.costs.n_layers)
+        self.model.add(sum(self.counts) == problem.costs.n_layers)
         self._held = self._add_held(values)
-        self._add_memory(whole.usable_bytes, values)
+        self._add_memory(problem.usable_bytes, values)
         self._add_objective(values, start, bound)
 
     def _add_held(self, values: Sequence[int]) -> list[list[Any]]:
         """Add and return, by virtual stage, what `RankCosts.held` counts, as expressions."""
         model, others = self.model, self._costs.others_before
-        again = none = self._none
+        recomputed = none = self._none
         if values[-1]:
-            again = [model.new_int_var(0, self._longest, "") for _ in self.counts]
-            for n, q in zip(self.counts, again, strict=True):
+            recomputed = [model.new_int_var(0, self._longest, "") for _ in self.counts]
+            for n, q in zip(self.counts, recomputed, strict=True):
                 model.add_min_equality(q, [n, self.k])
         starts = [0, *(sum(self.counts[:j]) for j in range(1, self._n_stages))]
-        pairs = [self._add_others(before, starts, again) for before in others]
-        held = [list(self.counts), *(of_kind for of_kind, _ in pairs), again]
-        return held + [of_kind_again if values[-1] else none for _, of_kind_again in pairs]
+        pairs = [self._add_others(before, starts, recomputed) for before in others]
+        contents = [list(self.counts), *(of_kind for of_kind, _ in pairs), recomputed]
+        return contents + [of_kind_again if values[-1] else none for _, of_kind_again in pairs]
 
     def _add_others(
-        self, before: Sequence[int], starts: Sequence[Any], again: Sequence[Any]
+        self, before: Sequence[int], starts: Sequence[Any], recomputed: Sequence[Any]
     ) -> tuple[list[Any], list[Any]]:
         """Add and return the layers of another kind, and the recomputed ones, by virtual stage."""
         model, none = self.model, self._none
@@ -615,9 +620,9 @@ class _Model:
 
         edges = [0, *(others_before(starts[j], j) for j in range(1, self._n_stages)), before[-1]]
         of_stage = [edges[j + 1] - edges[j] for j in range(self._n_stages)]
-        if again is self._none:
+        if recomputed is self._none:
             return of_stage, none
-        pairs = list(enumerate(zip(starts, again, strict=True)))
+        pairs = list(enumerate(zip(starts, recomputed, strict=True)))
         return of_stage, [
             q if prefix and j >= dense else others_before(start + q, j) - edges[j]
             for j, (start, q) in pairs
@@ -626,7 +631,7 @@ class _Model:
     def _of_stage(self, stage: int, each: Sequence[int]) -> Any:
         """Return the sum of `each` times what a virtual stage holds."""
         pairs = zip(each, self._held, strict=True)
-        return sum(factor * held[stage] for factor, held in pairs if factor)
+        return sum(factor * contents[stage] for factor, contents in pairs if factor)
 
     def _add_memory(self, usable_bytes: float, values: Sequence[int]) -> None:
         costs, model = self._costs, self.model
@@ -644,11 +649,11 @@ class _Model:
             for beyond in moments.tolist():
                 by_chunk = (mean + x * costs.in_flight_bytes for x in beyond)
                 each = [[math.ceil(size) for size in sizes.tolist()] for sizes in by_chunk]
-                held = sum(map(self._of_stage, stages, each))
-                model.add(fixed + more * recomputes + held <= math.floor(usable_bytes))
+                rank_bytes = sum(map(self._of_stage, stages, each))
+                model.add(fixed + more * recomputes + rank_bytes <= math.floor(usable_bytes))
 
     def _add_objective(self, values: Sequence[int], start: Split | None, bound: int) -> None:
-        costs, model, total = self._costs, self.model, self._whole
+        costs, model, total = self._costs, self.model, self._problem
         times = [self._of_stage(j, total.each) for j in range(self._n_stages)]
         times[0] += int(total.ends[0])
         times[-1] += int(total.ends[-1]) if costs.pp > 1 else 0

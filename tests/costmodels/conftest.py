@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from costmodels.examples import toy_accelerator
 from costmodels.plans import Layout
 from costmodels.problem import Problem
 from costmodels.schedule.stages import stage_layers
 from costmodels.shapes import ModelShape, TrainingJob
 from costmodels.stacks import STACKS, StackProfile
-from costmodels.testing import toy_accelerator
 from hardware.catalogue import Catalogue, load_catalogue
 from hardware.parts import Accelerator, Fabric, Link, Pool
 

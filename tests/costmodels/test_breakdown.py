@@ -13,7 +13,6 @@ from costmodels.breakdown import (
     virtual_weight_grad_times,
 )
 from costmodels.examples import GPT3_175B
-from costmodels.schedule.pipeline import simulate_s
 from costmodels.stacks import STACKS
 from costmodels.step import (
     boundary_hops_s,
@@ -23,6 +22,7 @@ from costmodels.step import (
     straggler_factor,
 )
 from hardware.parts import Fabric, Tier
+from tests.costmodels.pipelines import exact_s
 
 LAYOUTS = [
     {"dp": 8},
@@ -76,7 +76,7 @@ def test_terms_are_the_simulated_pipeline_and_what_lies_outside(opened):
         forward, backward = virtual_stage_times(rows, layout)
         args = (layout.schedule, layout.pp, layout.vpp, layout.n_micro, forward, backward)
         late = virtual_weight_grad_times(rows, layout)
-        flush = simulate_s(*args, boundary_hops_s(rows, layout), late)
+        flush = exact_s(*args, boundary_hops_s(rows, layout), late)
         factor = straggler_factor(problem, layout.n_devices)
         outside = outside_pipeline(rows, stage_times(rows)).item()
         assert found.step_s == pytest.approx(factor * flush + outside, rel=1e-9)
@@ -87,7 +87,7 @@ def test_terms_are_the_simulated_pipeline_and_what_lies_outside(opened):
         )
         assert inside <= (flush + rows.shapes.embedding_sync_s.item()) * (1 + 1e-9)
         sync = rows.shapes.embedding_sync_s.item()
-        waited = flush - simulate_s(*args, 0.0, late)
+        waited = flush - exact_s(*args, 0.0, late)
         assert found.time_s["pp"] == pytest.approx(waited + sync, abs=1e-9)
 
 

@@ -12,6 +12,7 @@ from costmodels.breakdown import break_down, join_one
 from costmodels.examples import GPT3_175B, LLAMA3_8B
 from costmodels.layers.params import layer_params
 from costmodels.memory import (
+    MicroBatch,
     checkpoint_bytes,
     gathered_bytes,
     in_flight_chunks,
@@ -56,7 +57,7 @@ def test_the_activation_formulas_of_korthikanti_et_al_exactly(name, t):
     sbh = s * b * h
 
     def kept(sp: int, scores: int) -> float:
-        return float(layer_activation_bytes(shape, FUSED, s * b, s, t, sp, scores))
+        return float(layer_activation_bytes(shape, FUSED, MicroBatch(s * b, s), t, sp, scores))
 
     exactly = {"rel": 1e-14, "abs": 0}
     # Equation 1 (t = 1), 2 (tensor parallel), 4 (and sequence parallel), section 5 (selective).
@@ -72,7 +73,7 @@ def test_the_activation_formulas_of_korthikanti_et_al_exactly(name, t):
 
 def test_the_activations_of_gpt3_and_its_share_of_scores():
     # 5 a s / h = 80: the scores are 70 % of a layer; all 96 layers 275 GB at b = 1.
-    layer = float(layer_activation_bytes(MODELS["175b"], FUSED, 2048, 2048, 1, 0, 1))
+    layer = float(layer_activation_bytes(MODELS["175b"], FUSED, MicroBatch(2048, 2048), 1, 0, 1))
     assert layer * 96 == pytest.approx(275.4e9, rel=1e-3)
     assert layer == 2048 * 12_288 * 114
 
@@ -90,7 +91,9 @@ def test_the_activations_of_gpt3_and_its_share_of_scores():
 )
 def test_published_activation_totals(name, sp, selective, published_gib):
     shape, (b, t, p, v) = MODELS[name], RUNS[name]
-    layer = layer_activation_bytes(shape, FUSED, 2048 * b, 2048, t, sp, 0 if selective else 1)
+    layer = layer_activation_bytes(
+        shape, FUSED, MicroBatch(2048 * b, 2048), t, sp, 0 if selective else 1
+    )
     code = INTERLEAVED if v > 1 else ONE_F_ONE_B
     in_flight = in_flight_chunks(code, 0, p, v, 64) / v
     assert in_flight == pytest.approx(p * (1 + (p - 1) / (p * v)) if v > 1 else p, rel=1e-15)
@@ -111,18 +114,21 @@ def test_llama_like_activations():
     # 8 h + 4 h_q + 4 h_kv + 4 a + 6 f: 8B: 139,392 B a token and layer, 34.0 h.
     by_hand = 8 * 4096 + 4 * 4096 + 4 * 1024 + 4 * 32 + 6 * 14_336
     assert by_hand == 139_392
-    assert float(layer_activation_bytes(LLAMA3_8B, FUSED, 1, 8192, 1, 0, 1)) == by_hand
-    assert float(layer_activation_bytes(LLAMA3_8B, FUSED, 1, 8192, 8, 1, 1)) == by_hand / 8
+    assert float(layer_activation_bytes(LLAMA3_8B, FUSED, MicroBatch(1, 8192), 1, 0, 1)) == by_hand
+    assert (
+        float(layer_activation_bytes(LLAMA3_8B, FUSED, MicroBatch(1, 8192), 8, 1, 1))
+        == by_hand / 8
+    )
     # Without SP the two norm inputs and outputs stay whole; at t = 16 one KV head a rank.
     unsplit = 8 * 4096 + (by_hand - 8 * 4096) / 8
-    assert float(layer_activation_bytes(LLAMA3_8B, FUSED, 1, 8192, 8, 0, 1)) == unsplit
+    assert float(layer_activation_bytes(LLAMA3_8B, FUSED, MicroBatch(1, 8192), 8, 0, 1)) == unsplit
     whole = (8 * 4096 + 4 * 4096 + 4 * 32 + 6 * 14_336) / 16 + 4 * 128
-    assert float(layer_activation_bytes(LLAMA3_8B, FUSED, 1, 8192, 16, 1, 1)) == whole
+    assert float(layer_activation_bytes(LLAMA3_8B, FUSED, MicroBatch(1, 8192), 16, 1, 1)) == whole
 
 
 def test_without_dropout_no_masks():
     quiet = replace(MODELS["175b"], dropout=False)
-    one = float(layer_activation_bytes(quiet, FUSED, 1, 2048, 1, 0, 1)) / 12_288
+    one = float(layer_activation_bytes(quiet, FUSED, MicroBatch(1, 2048), 1, 0, 1)) / 12_288
     assert one == 32 + 4 * 96 * 2048 / 12_288
 
 
@@ -293,7 +299,7 @@ def test_what_eager_code_keeps_by_hand():
     split = 14_336
     for sp, whole in ((0, 20 * 4096), (1, 20 * 4096 / 2 + 4 * 4096 / 2)):
         fused, eager = (
-            float(layer_activation_bytes(LLAMA3_8B, stack, 1, 8192, 2, sp, 1))
+            float(layer_activation_bytes(LLAMA3_8B, stack, MicroBatch(1, 8192), 2, sp, 1))
             for stack in (FUSED, plain)
         )
         assert eager - fused == split + whole
@@ -302,7 +308,8 @@ def test_what_eager_code_keeps_by_hand():
     shape = replace(LLAMA3_8B, flash_attention=False)
     for keep in (0, 1):
         more = [
-            float(layer_activation_bytes(shape, x, 1, 8192, 2, 0, keep)) for x in (EAGER, naive)
+            float(layer_activation_bytes(shape, x, MicroBatch(1, 8192), 2, 0, keep))
+            for x in (EAGER, naive)
         ]
         assert more[1] - more[0] == keep * 4 * 32 * 8192 / 2
 
@@ -348,7 +355,9 @@ def test_partial_recompute_lies_between(toy_problem, plain_layout):
     kept = [memory_terms(join_one(problem, x))["activations"][0, 0] for x in layouts]
     assert kept == sorted(kept, reverse=True)
     whole, mark = (24 / 4) * 4, 2 * 4096 * 2048
-    layer = float(layer_activation_bytes(problem.shape, problem.stack, 4096, 4096, 1, 0, 1))
+    layer = float(
+        layer_activation_bytes(problem.shape, problem.stack, MicroBatch(4096, 4096), 1, 0, 1)
+    )
     assert kept[0] - kept[2] == pytest.approx(4 * 3 * (layer - mark), rel=1e-12)
     assert kept[0] == pytest.approx(whole * layer + 4 * 8 * 4096, rel=1e-12)
 

@@ -13,7 +13,6 @@ from costmodels.breakdown import break_down, join_one
 from costmodels.layers.flops import model_flops_per_step
 from costmodels.plans import Layout, PlanTable, ShapeTable
 from costmodels.schedule import pipeline
-from costmodels.schedule.pipeline import simulate_s
 from costmodels.schedule.stages import SPLITS, stage_layers
 from costmodels.shape_terms import shape_terms
 from costmodels.stacks import STACKS
@@ -30,6 +29,7 @@ from costmodels.step import (
     straggler_factor,
 )
 from hardware.parts import Fabric, Tier
+from tests.costmodels.pipelines import exact_s
 
 N_DEVICES, GBS, LAYERS = 64, 96, 24
 
@@ -224,8 +224,8 @@ def test_every_boundary_of_the_pipeline_by_itself(toy_problem, plain_layout):
     assert hops == pytest.approx([inside, outside, inside, outside])
     # A simulation with one slow boundary lies between all fast and all slow.
     args = ("1f1b", 4, 1, 8, [1.0] * 4, [2.0] * 4)
-    mixed = simulate_s(*args, [0.0, 0.1, 0.0, 9.0])
-    assert simulate_s(*args, 0.0) < mixed < simulate_s(*args, 0.1)
+    mixed = exact_s(*args, [0.0, 0.1, 0.0, 9.0])
+    assert exact_s(*args, 0.0) < mixed < exact_s(*args, 0.1)
 
 
 def test_chunks_of_one_are_plain_1f1b(toy_problem, plain_layout):

@@ -4,10 +4,9 @@ import ast
 from pathlib import Path
 from typing import Any
 
-from costmodels.examples import LLAMA3_8B
+from costmodels.examples import LLAMA3_8B, toy_accelerator
 from costmodels.plans import Layout
 from costmodels.shapes import ModelShape, TrainingJob
-from costmodels.testing import toy_accelerator
 from hardware.parts import Link, Pool
 from tests.snapshots import check_snapshot
 

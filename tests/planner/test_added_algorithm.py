@@ -9,8 +9,8 @@ from costmodels.comm.collectives import (
     CollectiveAlgorithm,
     collective_s,
     direct_all_to_all_s,
-    register,
-    registered,
+    register_algorithm,
+    temporary_algorithm,
 )
 from costmodels.comm.placement import place_group
 from planner.analyze.explain import Explanation
@@ -53,7 +53,7 @@ def mixtral(tmp_path_factory):
 
 def test_a_new_all_to_all_changes_plans_with_experts(mixtral):
     _, usual = mixtral()
-    with registered(quick()):
+    with temporary_algorithm(quick()):
         problem, plan = mixtral()
         text = explanation_json(Explanation(problem, plan, "ep", None))["text"]
     exchanges = [x for x in plan.breakdown.transfers if x.collective == "all-to-all"]
@@ -68,7 +68,7 @@ def test_a_new_all_to_all_changes_plans_with_experts(mixtral):
 def test_calculators_and_the_documentation_list_it():
     inputs = {"collective": "all-to-all", "ranks": "32"}
     usual = calculators()["collectives"].answer(inputs).number("expected_s")
-    with registered(quick()):
+    with temporary_algorithm(quick()):
         expected = calculators()["collectives"].answer(inputs).number("expected_s")
         table = docs_generator().algorithms_table()
     assert "by magic" in expected.put
@@ -81,11 +81,11 @@ def test_it_runs_only_where_it_can():
     pool = cluster.pools[0]
     groups = [place_group(n, 1, pool, cluster.fabric) for n in (8, 16)]
     before = [collective_s("all-to-all", 1e6, group, pool).item() for group in groups]
-    with registered(quick(runs_on=lambda group, pool: np.asarray(group.n_domains > 1))):
+    with temporary_algorithm(quick(runs_on=lambda group, pool: np.asarray(group.n_domains > 1))):
         after = [collective_s("all-to-all", 1e6, group, pool).item() for group in groups]
     assert after == [before[0], pytest.approx(before[1] / 2)]
 
 
 def test_a_name_is_given_once():
     with pytest.raises(ValueError, match="direct"):
-        register(ALGORITHMS["all-to-all"]["direct"])
+        register_algorithm(ALGORITHMS["all-to-all"]["direct"])

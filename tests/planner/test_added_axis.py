@@ -6,9 +6,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = """
-from costmodels.axes import SWITCH, Axis, register
+from costmodels.axes import SWITCH, Axis, register_axis
 
-register(
+register_axis(
     Axis(
         "probe", "a switch of the test", "mode", False, SWITCH,
         is_always_written=False, has_field=False, is_searched=False,

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 import planner
-from costmodels.terms import TERMS, Term
+from costmodels.documentation.terms import TERMS, Term
 from planner.analyze.explain import Explanation
 from planner.render.answers.explanation import explanation_json
 from planner.render.plan_view.data import plan_view

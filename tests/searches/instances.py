@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from costmodels.axes import SCHEDULES
+from costmodels.examples import toy_accelerator
 from costmodels.problem import Problem
 from costmodels.shapes import ModelShape, TrainingJob
 from costmodels.stacks import STACKS
-from costmodels.testing import toy_accelerator
 from hardware.catalogue import load_catalogue
 from hardware.parts import Fabric, Host, Link, Pool, Tier
 from searches.options import SearchOptions

@@ -6,11 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from costmodels.examples import toy_accelerator
 from costmodels.layers.layer_terms import layer_table
 from costmodels.shape_terms import shape_terms
 from costmodels.shapes import ModelShape
 from costmodels.step import join, peak_bytes, step_times
-from costmodels.testing import toy_accelerator
 from searches.device_counts import StepBounds, device_counts, flops_bound_s, on_devices
 from searches.pricing.candidates import layout_key
 from searches.rules import Context

@@ -13,6 +13,7 @@ from costmodels.axes import SCHEDULES
 from costmodels.breakdown import break_down
 from costmodels.comm.collectives import collective_s
 from costmodels.comm.placement import place_group
+from costmodels.documentation.terms import TIME_TERMS
 from costmodels.plans import Layout, PlanTable
 from costmodels.problem import Problem
 from costmodels.schedule.stages import SPLITS, spelled
@@ -20,7 +21,6 @@ from costmodels.shape_terms import shape_terms
 from costmodels.shapes import ModelShape
 from costmodels.stacks import STACKS, StackProfile
 from costmodels.step import score
-from costmodels.terms import TIME_TERMS
 from hardware.parts import Fabric, Tier
 from searches.rules import Context, first_broken_rule
 from searches.search import search

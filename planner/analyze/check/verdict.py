@@ -96,8 +96,11 @@ def judge(
         model=sizes[0] if sizes else None,
         job=sizes[1] if sizes else None,
         generation=generation,
-        unknown=() if megatron else run.unknown,
-        refused=() if forked else run.refused,
+    )
+    case = replace(
+        case,
+        unknown=() if megatron else tuple(run.unknown),
+        refused=() if forked else tuple(run.refused),
     )
     broken = broken_rules(run.framework, case, version=release)
     if forked:

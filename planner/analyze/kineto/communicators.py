@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from costmodels.plans import Layout
 from costmodels.shapes import ModelShape
-from costmodels.traffic import Transfer
+from costmodels.traffic import PlanTransfer
 from planner.analyze.kineto.kernels import collective_of
 from planner.analyze.kineto.reader import CollectiveCall
 from planner.frameworks.launchers.placement import dense_grid, expert_grid
@@ -63,7 +63,7 @@ class PlanGroups:
     """Group sizes of each axis, those of a single rank left out."""
     ranks: Mapping[str, tuple[frozenset[int], ...]]
     """The groups of each axis that hold the rank of the trace; empty where it is not known."""
-    transfers: Sequence[Transfer]
+    transfers: Sequence[PlanTransfer]
 
     def message_bytes(self, axis: str, collective: str) -> tuple[float, ...]:
         """Return the predicted message sizes of one collective on one axis."""
@@ -82,7 +82,7 @@ def _alike(collective: str) -> tuple[str, ...]:
 
 
 def plan_groups(
-    layout: Layout, shape: ModelShape, transfers: Sequence[Transfer], rank: int | None
+    layout: Layout, shape: ModelShape, transfers: Sequence[PlanTransfer], rank: int | None
 ) -> PlanGroups:
     """Return the groups of a layout, those of one global rank where it is known.
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Unpack
 
 from costmodels.breakdown import Breakdown, break_down
+from costmodels.documentation.terms import COMPUTE_TERMS
 from costmodels.parameters import total_params
 from costmodels.plans import Layout
 from costmodels.problem import Problem
-from costmodels.terms import COMPUTE_TERMS
 from hardware.parts import Pool
 from planner.analyze.recommend.answer import Recommendation
 from planner.errors import SearchError, SpecError, UsageError

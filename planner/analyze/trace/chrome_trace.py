@@ -10,12 +10,12 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from costmodels.breakdown import Breakdown, break_down
+from costmodels.documentation.terms import TERMS
 from costmodels.plans import Layout
 from costmodels.problem import Problem
-from costmodels.schedule.pipeline import Message, TimedBlock
+from costmodels.schedule.pipeline import StageMessage, TimedBlock
 from costmodels.schedule.timeline import StepTimeline, Wire, memory_levels, step_timeline
 from costmodels.schedule.zero_bubble import BACKWARD, FORWARD, INPUT_GRAD, WEIGHT_GRAD, Part
-from costmodels.terms import TERMS
 from planner import __version__
 from planner.errors import UsageError
 from planner.solver.answer.reasons import shown_layout
@@ -270,8 +270,8 @@ def _after_events(step: StepTimeline, rank: int) -> Iterable[Event]:
 
 
 def _lanes(
-    messages: Sequence[Message], micro_batches: Collection[int]
-) -> list[tuple[Message, int]]:
+    messages: Sequence[StageMessage], micro_batches: Collection[int]
+) -> list[tuple[StageMessage, int]]:
     """Return the messages by time, each with the first thread of its sender that is free."""
     shown = [m for m in messages if m.micro in micro_batches]
     shown.sort(key=lambda m: (m.start_s, m.sender, m.kind, m.stage, m.micro))
@@ -286,7 +286,7 @@ def _lanes(
     return out
 
 
-def _message_events(step: StepTimeline, lanes: list[tuple[Message, int]]) -> Iterable[Event]:
+def _message_events(step: StepTimeline, lanes: list[tuple[StageMessage, int]]) -> Iterable[Event]:
     """Yield each message on its sender, and the flow from there to the block that needs it."""
     starts = {
         (stage, micro, kind == FORWARD): _us(block.start_s)

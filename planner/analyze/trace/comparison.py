@@ -12,7 +12,7 @@ from costmodels.axes import RECOMPUTE_MODULES
 from costmodels.breakdown import Breakdown, break_down
 from costmodels.layers.params import padded_vocab
 from costmodels.problem import Problem
-from costmodels.traffic import Transfer
+from costmodels.traffic import PlanTransfer
 from planner.analyze.kineto.communicators import AMBIGUOUS, OTHER, plan_groups
 from planner.analyze.kineto.kernels import (
     COPIES,
@@ -590,7 +590,7 @@ def _traffic_rows(
 ) -> tuple[TrafficRow, ...]:
     """Return calls, messages and time of each collective on each axis, means over the ranks."""
     n = len(measured)
-    planned: dict[tuple[str, str], list[Transfer]] = {}
+    planned: dict[tuple[str, str], list[PlanTransfer]] = {}
     seen: dict[tuple[str, str], list[MeasuredTraffic]] = {}
     for breakdown in breakdowns:
         for transfer in breakdown.transfers:

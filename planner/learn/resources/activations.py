@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from costmodels.memory import checkpoint_bytes, layer_activation_bytes
+from costmodels.memory import MicroBatch, checkpoint_bytes, layer_activation_bytes
 from costmodels.shapes import ModelShape
 from costmodels.stacks import FUSED
 from planner.learn import fields
@@ -140,7 +140,7 @@ def layer_bytes(x: ActivationsInputs, tokens: int | None = None) -> float:
     if x.recompute == "full":
         return float(checkpoint_bytes(x.shape, n, x.tp, sp).item())
     keep = int(x.recompute == "none")
-    return float(layer_activation_bytes(x.shape, FUSED, n, s, x.tp, sp, keep).item())
+    return float(layer_activation_bytes(x.shape, FUSED, MicroBatch(n, s), x.tp, sp, keep).item())
 
 
 def activations_result(x: ActivationsInputs) -> CalculatorResult:

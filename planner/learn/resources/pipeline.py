@@ -8,7 +8,7 @@ import numpy as np
 from costmodels.axes import SCHEDULES
 from costmodels.memory import in_flight_chunks
 from costmodels.plans import ZERO_BUBBLE
-from costmodels.schedule.pipeline import bubble_frac, compute_s, flush_s, p2p_s
+from costmodels.schedule.pipeline import PipelineRun, bubble_frac, compute_s, flush_times_s, p2p_s
 from planner.learn import fields
 from planner.learn.fields import BadInput
 from planner.learn.results import (
@@ -154,10 +154,11 @@ def pipeline_step_s(x: PipelineInputs, hop_s: float = 0.0) -> float:
     two = x.schedule in ("zb-v", "dualpipe-v")  # two chunks of a rank, half a stage each
     n = p * v * (2 if two else 1)
     each = x.stage_s / (v * (2 if two else 1))
-    forward, backward = [each * FORWARD_SHARE] * n, [each * (1 - FORWARD_SHARE)] * n
-    weight = [each * FORWARD_SHARE] * n if x.schedule in ZERO_BUBBLE else ()
-    result = flush_s(x.schedule, p, v, x.micro_batches, forward, backward, hop_s, weight)
-    return max(result, x.micro_batches * x.stage_s)  # sums of rounded times may fall short of it
+    forward, backward = (each * FORWARD_SHARE,) * n, (each * (1 - FORWARD_SHARE),) * n
+    weight = forward if x.schedule in ZERO_BUBBLE else ()
+    run = PipelineRun(x.schedule, p, v, x.micro_batches, forward, backward, hop_s, weight)
+    # Sums of rounded times may fall short of the work itself.
+    return max(flush_times_s([run])[0], x.micro_batches * x.stage_s)
 
 
 def simulated(x: PipelineInputs) -> bool:
@@ -230,7 +231,7 @@ def pipeline_result(x: PipelineInputs) -> CalculatorResult:
             f"1 - {m} * {shown(t, 'seconds')} / {shown(step, 'seconds')}"
             if split
             else f"({p} - 1) / ({m} * {v} + {p} - 1) = {p - 1} / {m * v + p - 1}",
-            "simulated block by block; costmodels.schedule.pipeline.flush_s"
+            "simulated block by block; costmodels.schedule.pipeline.flush_times_s"
             if split
             else bubble_source,
         ),
@@ -274,7 +275,7 @@ def pipeline_result(x: PipelineInputs) -> CalculatorResult:
             f"{shown(closed, 'seconds')}"
             if not split
             else f"{p} ranks, {m} micro-batches",
-            f"{NARAYANAN}; costmodels.schedule.pipeline.flush_s",
+            f"{NARAYANAN}; costmodels.schedule.pipeline.flush_times_s",
         ),
         Number(
             "held",
@@ -333,7 +334,7 @@ def pipeline_result(x: PipelineInputs) -> CalculatorResult:
             if simulated(x)
             else "m t + (p - 1) t / v + 2 (p v - 1) tau",
             f"tau = {shown(tau, 'seconds')}, {p} ranks, {m} micro-batches",
-            "costmodels.schedule.pipeline.flush_s"
+            "costmodels.schedule.pipeline.flush_times_s"
             if simulated(x)
             else "closed form; costmodels.schedule.pipeline.p2p_s",
         ),
@@ -402,7 +403,7 @@ def _p2p_words(x: PipelineInputs) -> tuple[str, str]:
         "ping-pong also in the middle of the step",
         "interleaved": "2 (p v - 1) messages while one is shorter than the forward of a chunk",
     }
-    source = "simulation of the schedule; costmodels.schedule.pipeline.flush_s"
+    source = "simulation of the schedule; costmodels.schedule.pipeline.flush_times_s"
     return source, short.get(x.schedule, "part of them hides behind weight gradients")
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.layers.compute import attention_times
+from costmodels.layers.compute import AttentionKernels, attention_times
 from costmodels.layers.gemm import gemm_s
 from costmodels.precision import FP8_RATE_FRAC
 from costmodels.shapes import ModelShape, TrainingJob
@@ -109,7 +109,7 @@ def price_core(row: MeasuredCore, kernel: str, part: Accelerator, back: bool) ->
     stack = replace(STACKS["megatron-core"], attention_kernels=(kernel,))
     job = TrainingJob(row.length, row.batch)
     tokens, tp = np.array([float(row.batch * row.length)]), np.array([1], dtype=np.int32)
-    result = attention_times(shape, job, part, stack, tokens, tp)
+    result = attention_times(shape, job, part, stack, tokens, AttentionKernels(tp))
     return float((result.backward_s if back else result.forward_s)[0])
 
 

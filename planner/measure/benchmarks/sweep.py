@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from costmodels.comm.collectives import collective_s, point_to_point_s
-from costmodels.comm.placement import Group, Spacing, place
+from costmodels.comm.placement import Group, RankSpacing, place_spaced_group
 from hardware.parts import Fabric, Pool
 
 SEND_RECEIVE = "send-receive"
@@ -74,12 +74,12 @@ def measured_group(sweep: SizeSweep, pool: Pool, fabric: Fabric) -> tuple[Group,
         scale_up_domain=domain,
     )
     stride = max(1, busy // sweep.ranks_per_node)
-    spacing = Spacing(sweep.ranks_per_node, stride, sweep.n_nodes, busy)
+    spacing = RankSpacing(sweep.ranks_per_node, stride, sweep.n_nodes, busy)
     if sweep.ranks_per_node == 1:
-        spacing = Spacing(sweep.n_nodes, busy)
+        spacing = RankSpacing(sweep.n_nodes, busy)
     elif sweep.n_nodes == 1 or stride == 1:
-        spacing = Spacing(sweep.n_ranks, stride)
-    return place(spacing, here, fabric), here
+        spacing = RankSpacing(sweep.n_ranks, stride)
+    return place_spaced_group(spacing, here, fabric), here
 
 
 def predicted_s(sweep: SizeSweep, pool: Pool, fabric: Fabric) -> "list[float]":

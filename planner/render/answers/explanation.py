@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from costmodels.terms import RUN_TERMS, TERMS, Term, groups
+from costmodels.documentation.terms import RUN_TERMS, TERMS, Term, term_groups
 from planner.analyze.elasticities import RATES, TIMES
 from planner.analyze.explain import Explanation
 from planner.documents import Blank, Bullets, Code, Grid, GridSpacing, Paragraph, Part
@@ -69,7 +69,7 @@ def _time_tree(plan: Plan) -> list[str]:
     def share(value: float) -> str:
         return f"{value:>9.4f} s {value / plan.step_time_s * 100:>5.1f} %"
 
-    by_group = groups()
+    by_group = term_groups()
     lines = [f"step time {plan.step_time_s:.4f} s"]
     for branch, (name, terms) in zip(_branches(len(by_group)), by_group.items(), strict=True):
         lines.append(f"{branch} {name:<9} {share(sum(time_s[t] for t in terms))}")

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from costmodels.terms import TIME_TERMS
+from costmodels.documentation.terms import TIME_TERMS
 from planner.render.charts.chart import Chart, Frame, drawn_rows, log_ticks, plain_figure
 from planner.render.report.answers import AnswerTable
 from planner.render.report.quantities import short_number

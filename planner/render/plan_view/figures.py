@@ -16,8 +16,7 @@ GROUP_COLOURS = {
     "per step": "#009e73",
     "total": "#7f8c8d",
 }
-"""Colours of what terms of a step have in common (`costmodels.terms.groups`); fills for light and
-dark."""
+"""Colours of what terms of a step have in common (`term_groups`); fills for light and dark."""
 
 
 @dataclass(frozen=True)

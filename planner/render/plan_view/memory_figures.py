@@ -1,7 +1,7 @@
 """Memory of every pipeline rank by term, against what a device has and what a plan may use."""
 
+from costmodels.documentation.terms import TERMS
 from costmodels.problem import Problem
-from costmodels.terms import TERMS
 from planner.render.charts.chart import Frame
 from planner.render.plan_view.cards import (
     Amount,

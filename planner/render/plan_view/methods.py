@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from costmodels.terms import RUN_TERMS, TERMS
+from costmodels.documentation.terms import RUN_TERMS, TERMS
 
 
 @dataclass(frozen=True, slots=True)

@@ -528,7 +528,8 @@ def _grouped(
     )
     for (direction, (a, b, d), frac, extra, more), u in zip(rows, fracs, strict=True):
         args = (part, recipe.linear, frac)
-        time_s = float(routed_experts.grouped_gemm_s(g, a, b, d, *args, u)) + extra / hbm
+        product = routed_experts.GroupedProduct(g, a, b, d)
+        time_s = float(routed_experts.grouped_gemm_s(product, *args, u)) + extra / hbm
         symbols, taken = GROUPED_TIME, _grouped_text(g, (a, b, d), *args, u)
         if g <= 1:
             symbols, taken = PRODUCT_TIME, _product_text(a, b, d, *args)

@@ -9,11 +9,11 @@ FLOPs of a step over its time on the wire.
 import math
 from typing import Any
 
+from costmodels.documentation.terms import TERMS
 from costmodels.layers.flops import model_flops_per_step
 from costmodels.offload.activations import copy_bytes_per_s
 from costmodels.problem import Problem
-from costmodels.terms import TERMS
-from costmodels.traffic import Transfer
+from costmodels.traffic import PlanTransfer
 from planner.render.charts.chart import Frame
 from planner.render.plan_view.cards import (
     Amount,
@@ -492,7 +492,7 @@ def link_rates(problem: Problem) -> dict[str, float]:
     return rates
 
 
-def binding_link(one: Transfer, rates: dict[str, float]) -> tuple[str, float]:
+def binding_link(one: PlanTransfer, rates: dict[str, float]) -> tuple[str, float]:
     """Return the link that takes longest for a transfer, and the bytes on it."""
     if one.axis == "host":
         return "host", one.sent_bytes
@@ -505,7 +505,7 @@ def binding_link(one: Transfer, rates: dict[str, float]) -> tuple[str, float]:
 def _transfer_row(
     deck: Deck,
     plan: Plan,
-    one: Transfer,
+    one: PlanTransfer,
     i: int,
     flops: float,
     rates: dict[str, float],
@@ -638,7 +638,7 @@ def _transfer_row(
     )
 
 
-def _sent_share(one: Transfer) -> str:
+def _sent_share(one: PlanTransfer) -> str:
     """Return what of the logical tensor a rank sends, as the model counts it."""
     ranks = one.group_size
     if one.collective == "all-reduce":

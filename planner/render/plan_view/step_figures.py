@@ -3,8 +3,8 @@
 from typing import Any
 
 from costmodels.breakdown import Breakdown
+from costmodels.documentation.terms import TERMS, term_groups
 from costmodels.problem import Problem
-from costmodels.terms import TERMS, groups
 from planner.render.charts.chart import Frame
 from planner.render.plan_view.cards import (
     Amount,
@@ -34,7 +34,7 @@ def waterfall(
     result = plan.breakdown
     bars: list[Bar] = []
     hidden, sums = hidden_traffic_figure(result)
-    for group, terms in groups().items():
+    for group, terms in term_groups().items():
         for name in (name for name in terms if name in numbers):
             bars.append((name, group, result.time_s[name], numbers[name], TERMS[name].title))
         if group == "network" and hidden > 0.0:

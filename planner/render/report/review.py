@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from costmodels.terms import TERMS, TIME_TERMS
+from costmodels.documentation.terms import TERMS, TIME_TERMS
 from hardware.parts import Pool
 from planner.analyze.bottleneck import MEANING
 from planner.analyze.bottleneck_levers import Bound, bound_of

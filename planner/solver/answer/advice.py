@@ -1,8 +1,8 @@
 """Warnings about a plan: what is out of the ordinary, and what would relax it."""
 
 from costmodels.breakdown import Breakdown
+from costmodels.documentation.terms import NETWORK_TERMS
 from costmodels.problem import Problem
-from costmodels.terms import NETWORK_TERMS
 from planner.solver.answer.result import PlanWarning
 from planner.units import GIB
 

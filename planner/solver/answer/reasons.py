@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 
 from costmodels.breakdown import break_down
+from costmodels.documentation.terms import COMPUTE_TERMS, TIME_TERMS
 from costmodels.layers.layer_grid import LayerGrid
 from costmodels.plans import Layout
 from costmodels.problem import Problem
-from costmodels.terms import COMPUTE_TERMS, TIME_TERMS
 from planner.solver.answer.result import Plan
 from planner.solver.answer.uncertainty import HEADROOM_STEP, TIE_FRAC
 from searches.pricing.candidates import Candidate

@@ -8,7 +8,7 @@ from costmodels.breakdown import Breakdown
 from costmodels.plans import Layout
 from costmodels.run.goodput import Goodput
 from costmodels.step import Rows
-from costmodels.traffic import Transfer
+from costmodels.traffic import PlanTransfer
 from planner.documents import LibraryAnswer
 from planner.errors import InfeasibleError
 from planner.specs.json_text import indented
@@ -149,7 +149,7 @@ class Plan(LibraryAnswer):
         """
         memory, layout = data["memory"], layout_from_json(data["layout"])
         transfers = tuple(
-            Transfer(
+            PlanTransfer(
                 **{name: x for name, x in t.items() if name != "bytes"}, sent_bytes=t["bytes"]
             )
             for t in data["comm"]

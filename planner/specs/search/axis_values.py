@@ -103,7 +103,7 @@ def axis_values(axis: str, value: object, flag: str) -> int:
             code="bad-form",
         ) from None
     record = RECORDS.get(axis)
-    least, maximum = (record.least, record.most) if record else (1, MAX_VALUE)
+    least, maximum = (record.least, record.largest) if record else (1, MAX_VALUE)
     if number < least:
         raise UsageError(
             option_or_section(flag) + f": {axis} must be at least {least}, not {number}",

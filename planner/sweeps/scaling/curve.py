@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Unpack
 
-from costmodels.terms import NETWORK_TERMS
+from costmodels.documentation.terms import NETWORK_TERMS
 from planner.documents import LibraryAnswer
 from planner.errors import UsageError
 from planner.option_names import option

@@ -12,7 +12,13 @@ from typing import Any
 
 from searches.frameworks.case import Case, NotStatedError
 from searches.frameworks.deepspeed.layouts import AUTO_EP, CONFIG, ENGINE
-from searches.frameworks.rule import FrameworkRule, conditions_rule, holding, setting_rule
+from searches.frameworks.rule import (
+    Enforcement,
+    FrameworkRule,
+    conditions_rule,
+    holding,
+    setting_rule,
+)
 
 ZERO_CONFIG = "deepspeed/runtime/zero/config.py, DeepSpeedZeroConfig"
 STRICT = "deepspeed/runtime/config_utils.py, DeepSpeedConfigModel"
@@ -243,8 +249,7 @@ TESTED_WITH_ZERO = ("adam", "adamw", "adagrad", "lion", "muon")
 """Optimizers that ZeRO takes without `zero_allow_untested_optimizer`."""
 AUTO = "auto"
 
-_rule = partial(setting_rule, "deepspeed")
-_faults = partial(conditions_rule, "deepspeed")
+_enforced_in = partial(Enforcement, "deepspeed")
 
 
 def key(c: Case, name: str, default: Any = None) -> Any:
@@ -424,51 +429,46 @@ def _experts(c: Case) -> list[str]:
 
 
 RULES: tuple[FrameworkRule, ...] = (
-    _rule(
+    setting_rule(
         "DSP120",
         "key of a removed feature",
         lambda c: any(has(c, name) for name in REMOVED),
         lambda c: f"{', '.join(sorted(n for n in REMOVED if has(c, n)))}: removed from DeepSpeed",
         "leave it out",
-        f"{CONFIG}, _reject_removed_config_keys",
-        versions=">=0.19.8",
+        _enforced_in(f"{CONFIG}, _reject_removed_config_keys", versions=">=0.19.8"),
     ),
-    _rule(
+    setting_rule(
         "DSP121",
         "key that its block does not know",
         lambda c: bool(_strange(c)),
         lambda c: f"unknown: {', '.join(_strange(c))}",
         "another spelling",
-        STRICT,
-        versions=">=0.19",
+        _enforced_in(STRICT, versions=">=0.19"),
     ),
-    _rule(
+    setting_rule(
         "DSP122",
         "key that DeepSpeed never reads",
         lambda c: bool(_unread(c)),
         lambda c: f"{', '.join(_unread(c))}: passed over in silence",
         "another spelling",
-        CONFIG,
-        "ignored",
-        versions=">=0.19",
+        _enforced_in(CONFIG, "ignored", versions=">=0.19"),
     ),
-    _rule(
+    setting_rule(
         "DSP119",
         "key that stands twice",
         lambda c: bool(c.refused),
         lambda c: "; ".join(c.refused),
         "one of the two",
-        "deepspeed/runtime/config_utils.py, dict_raise_error_on_duplicate_keys",
+        _enforced_in("deepspeed/runtime/config_utils.py, dict_raise_error_on_duplicate_keys"),
     ),
-    _faults(
+    conditions_rule(
         "DSP123",
         "batch sizes that do not multiply",
         _batch,
         _whole_batch,
-        f"{CONFIG}._batch_assertion",
-        covers=("DSP115",),
+        _enforced_in(f"{CONFIG}._batch_assertion", covers=("DSP115",)),
     ),
-    _rule(
+    setting_rule(
         "DSP124",
         "mesh of other than all ranks",
         lambda c: (
@@ -481,49 +481,49 @@ RULES: tuple[FrameworkRule, ...] = (
             f" {key(c, 'sequence_parallel_size')} are not {c.n_devices} ranks"
         ),
         "leave data_parallel_size out",
-        "deepspeed/__init__.py, initialize",
-        "start",
+        _enforced_in("deepspeed/__init__.py, initialize", "start"),
     ),
-    _rule(
+    setting_rule(
         "DSP125",
         "gradient norm clipped by the optimizer",
         lambda c: has(c, "optimizer.params.max_grad_norm"),
         "optimizer.params.max_grad_norm is refused",
         "gradient_clipping",
-        f"{ENGINE}._configure_basic_optimizer",
-        "start",
+        _enforced_in(f"{ENGINE}._configure_basic_optimizer", "start"),
     ),
-    _faults(
+    conditions_rule(
         "DSP126",
         "batch size below 1",
         _batch_below_1,
         "1 or more",
-        f"{CONFIG}._batch_assertion",
+        _enforced_in(f"{CONFIG}._batch_assertion"),
     ),
-    _faults(
+    conditions_rule(
         "DSP310",
         "AutoEP beside what excludes it",
         _experts,
         "leave the other setting out",
-        f"{AUTO_EP}, validate_folding_global; {ENGINE}._validate_zero3_moe_compatibility",
-        "start",
+        _enforced_in(
+            f"{AUTO_EP}, validate_folding_global; {ENGINE}._validate_zero3_moe_compatibility",
+            "start",
+        ),
     ),
-    _rule(
+    setting_rule(
         "DSP410",
         "ZeRO stage that does not exist",
         lambda c: _stage(c) not in (0, 1, 2, 3),
         lambda c: f"zero_optimization.stage {_stage(c)}",
         "0 to 3",
-        ZERO_CONFIG,
+        _enforced_in(ZERO_CONFIG),
     ),
-    _faults(
+    conditions_rule(
         "DSP411",
         "settings of ZeRO-3 beside another stage",
         _zero_only,
         "zero_optimization.stage 3",
-        f"{ZERO_CONFIG}; {ENGINE}",
+        _enforced_in(f"{ZERO_CONFIG}; {ENGINE}"),
     ),
-    _rule(
+    setting_rule(
         "DSP412",
         "hpZ groups that do not divide the ranks",
         lambda c: (
@@ -538,18 +538,17 @@ RULES: tuple[FrameworkRule, ...] = (
             " ranks"
         ),
         "the devices of a node",
-        "deepspeed/utils/groups.py, _create_zero_param_parallel_group",
-        "start",
+        _enforced_in("deepspeed/utils/groups.py, _create_zero_param_parallel_group", "start"),
     ),
-    _rule(
+    setting_rule(
         "DSP413",
         "summed gradients with ZeRO-3",
         lambda c: str(key(c, "gradient_allreduce_op", "mean")).lower() == "sum" and _stage(c) == 3,
         "gradient_allreduce_op sum with ZeRO-3",
         "gradient_allreduce_op mean",
-        f"{CONFIG}._do_error_check",
+        _enforced_in(f"{CONFIG}._do_error_check"),
     ),
-    _rule(
+    setting_rule(
         "DSP414",
         "no gradient norm outside of ZeRO 1 and 2",
         lambda c: (
@@ -557,10 +556,9 @@ RULES: tuple[FrameworkRule, ...] = (
         ),
         lambda c: f"zero_optimization.compute_grad_norm false with ZeRO-{_stage(c)}",
         "leave it out",
-        ZERO_CONFIG,
-        versions=">=0.19",
+        _enforced_in(ZERO_CONFIG, versions=">=0.19"),
     ),
-    _rule(
+    setting_rule(
         "DSP415",
         "optimizer that ZeRO was not tested with",
         lambda c: (
@@ -571,25 +569,24 @@ RULES: tuple[FrameworkRule, ...] = (
         ),
         lambda c: f"optimizer.type {key(c, 'optimizer.type')} with ZeRO",
         "zero_allow_untested_optimizer true",
-        f"{ENGINE}._do_optimizer_sanity_check",
-        "start",
+        _enforced_in(f"{ENGINE}._do_optimizer_sanity_check", "start"),
     ),
-    _rule(
+    setting_rule(
         "DSP510",
         "bf16 beside fp16",
         lambda c: key(c, "bf16.enabled", False) and key(c, "fp16.enabled", False),
         "bf16.enabled and fp16.enabled exclude each other",
         "one of the two",
-        f"{CONFIG}._initialize_params",
+        _enforced_in(f"{CONFIG}._initialize_params"),
     ),
-    _faults(
+    conditions_rule(
         "DSP511",
         "states in 16 bits without ZeRO",
         _16_bit_states,
         "zero_optimization.stage 1",
-        f"{CONFIG}._do_error_check",
+        _enforced_in(f"{CONFIG}._do_error_check"),
     ),
-    _rule(
+    setting_rule(
         "DSP512",
         "gradients accumulated in another type without ZeRO",
         lambda c: _stage(c) == 0 and _summed_in(c) != _model_type(c),
@@ -597,10 +594,9 @@ RULES: tuple[FrameworkRule, ...] = (
             f"data_types.grad_accum_dtype {_summed_in(c)} with {_model_type(c)} weights and ZeRO-0"
         ),
         "zero_optimization.stage 1",
-        f"{ENGINE}._do_optimizer_sanity_check",
-        "start",
+        _enforced_in(f"{ENGINE}._do_optimizer_sanity_check", "start"),
     ),
-    _rule(
+    setting_rule(
         "DSP513",
         "weights of another type than the precision",
         lambda c: (
@@ -615,9 +611,7 @@ RULES: tuple[FrameworkRule, ...] = (
             f" {_model_type(c)} enabled"
         ),
         "leave it out",
-        ENGINE,
-        "start",
-        versions=">=0.19",
+        _enforced_in(ENGINE, "start", versions=">=0.19"),
     ),
 )
 """Rules over the keys of an existing configuration."""

@@ -13,6 +13,7 @@ from searches.frameworks.megatron.layouts import ARGUMENTS, MICROBATCHES, TRANSF
 from searches.frameworks.megatron.settings import (
     CHOICES,
     SINGLE_QUEUE,
+    enforced_in,
     flag,
     flag_number,
     flag_rule,
@@ -151,7 +152,7 @@ _SIZES = (
             " release may have it"
         ),
         "the full name of a flag: abbreviations are refused as well",
-        PARSER,
+        enforced_in(PARSER),
     ),
     flag_rule(
         "MLM121",
@@ -166,7 +167,7 @@ _SIZES = (
         lambda c: bool(c.refused),
         lambda c: "; ".join(c.refused),
         "a value of the right kind",
-        PARSER,
+        enforced_in(PARSER),
     ),
     flags_rule(
         "MLM122",
@@ -183,7 +184,7 @@ _SIZES = (
             for name, choices in CHOICES.items()
             if c.setting(name) is not None and c.setting(name) not in choices
         ),
-        PARSER,
+        enforced_in(PARSER),
     ),
     flag_rule(
         "MLM124",
@@ -214,7 +215,7 @@ _SIZES = (
         lambda c: flag(c, "multi_latent_attention") and flag(c, "group_query_attention"),
         "--multi-latent-attention excludes --group-query-attention",
         "one of the two",
-        versions=">=0.16",
+        enforced_in(ARGUMENTS, versions=">=0.16"),
     ),
     flag_rule(
         "MLM127",
@@ -252,7 +253,7 @@ _SIZES = (
             f" {flag(c, 'num_layers')} layers"
         ),
         "one for all, or one a layer",
-        TRANSFORMER_CONFIG,
+        enforced_in(TRANSFORMER_CONFIG),
     ),
     flags_rule(
         "MLM130",
@@ -279,7 +280,7 @@ _SIZES = (
         lambda c: not c.generation.startswith(MANY_QUEUES) and _needs_single_queue(c),
         _queue_reason,
         f"export {SINGLE_QUEUE}=1",
-        versions=">=0.13",
+        enforced_in(ARGUMENTS, versions=">=0.13"),
     ),
     flag_rule(
         "MLM132",
@@ -287,7 +288,7 @@ _SIZES = (
         _needs_single_queue,
         _queue_reason,
         f"export {SINGLE_QUEUE}=1",
-        versions="<0.13",
+        enforced_in(ARGUMENTS, versions="<0.13"),
     ),
     flag_rule(
         "MLM133",
@@ -298,7 +299,7 @@ _SIZES = (
         ),
         "--step-batch-size-schedule excludes --global-batch-size",
         "one of the two",
-        versions=">=0.18",
+        enforced_in(ARGUMENTS, versions=">=0.18"),
     ),
     flag_rule(
         "MLM134",
@@ -312,8 +313,7 @@ _SIZES = (
             f" {flag(c, 'tensor_parallel_num_weight_shards')} is no multiple of tp {c.tp}"
         ),
         "leave it out",
-        MODEL_PARALLEL_CONFIG,
-        versions=">=0.19",
+        enforced_in(MODEL_PARALLEL_CONFIG, versions=">=0.19"),
     ),
     flag_rule(
         "MLM135",
@@ -376,22 +376,21 @@ _SIZES = (
             f" divide by {flag(c, 'eval_micro_batch_size') or c.mbs} x dp {c.dp}"
         ),
         "leave both --eval-*-batch-size out",
-        f"{ARGUMENTS}; {MICROBATCHES}",
-        versions=">=0.18",
+        enforced_in(f"{ARGUMENTS}; {MICROBATCHES}", versions=">=0.18"),
     ),
     flags_rule(
         "MLM141",
         "activation that cannot be had so",
         _activation,
         lambda c: "one of the two" if _two_activations(c) else flag_value(f"no_{_fusion(c)}"),
-        f"{TRANSFORMER_CONFIG}; megatron/training/argument_utils.py",
+        enforced_in(f"{TRANSFORMER_CONFIG}; megatron/training/argument_utils.py"),
     ),
     flags_rule(
         "MLM142",
         "layers without rotary positions that do not fit the layers",
         _no_rope,
         "a number that divides them, or a pattern of all of them",
-        TRANSFORMER_CONFIG,
+        enforced_in(TRANSFORMER_CONFIG),
     ),
 )
 
@@ -573,7 +572,7 @@ _PIPELINE = (
         "named end stages that do not add up",
         _bad_ends,
         "sizes that leave the middle stages equal shares",
-        TRANSFORMER_CONFIG,
+        enforced_in(TRANSFORMER_CONFIG),
     ),
     flag_rule(
         "MLM216",
@@ -581,7 +580,7 @@ _PIPELINE = (
         lambda c: any(is_set(c, n) for n in UNEVEN[:2]) and any(is_set(c, n) for n in UNEVEN[2:]),
         "--decoder-*-pipeline-num-layers exclude --account-for-*-in-pipeline-split",
         "one of the two",
-        TRANSFORMER_CONFIG,
+        enforced_in(TRANSFORMER_CONFIG),
     ),
     flag_rule(
         "MLM217",
@@ -594,8 +593,9 @@ _PIPELINE = (
         ),
         lambda c: f"interleaving: {_layers(c)} layers do not divide by pp {c.pp} x vpp {c.vpp}",
         "a vpp that divides the layers of a rank",
-        "megatron/core/transformer/transformer_block.py, get_num_layers_to_build",
-        "start",
+        enforced_in(
+            "megatron/core/transformer/transformer_block.py, get_num_layers_to_build", "start"
+        ),
     ),
     flag_rule(
         "MLM218",
@@ -606,14 +606,14 @@ _PIPELINE = (
             f" {', '.join(flag_value(n) for n in UNEVEN if is_set(c, n))}"
         ),
         "the layout alone",
-        TRANSFORMER_CONFIG,
+        enforced_in(TRANSFORMER_CONFIG),
     ),
     flags_rule(
         "MLM219",
         "layout that does not hold the model",
         lambda c: [f"layout: {fault}" for fault in _layout_faults(c)],
         "E first, t for every layer, L last, stages in multiples of pp",
-        f"{ARGUMENTS}; {LAYER_LAYOUT}",
+        enforced_in(f"{ARGUMENTS}; {LAYER_LAYOUT}"),
     ),
     flags_rule(
         "MLM220",
@@ -634,7 +634,7 @@ _PIPELINE = (
             else []
         ),
         "leave --cpu-offloading-num-layers out",
-        TRANSFORMER_CONFIG,
+        enforced_in(TRANSFORMER_CONFIG),
     ),
     flags_rule(
         "MLM221",
@@ -652,7 +652,7 @@ _PIPELINE = (
             else []
         ),
         "leave it out",
-        MODEL_PARALLEL_CONFIG,
+        enforced_in(MODEL_PARALLEL_CONFIG),
     ),
 )
 

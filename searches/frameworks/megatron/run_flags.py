@@ -4,7 +4,7 @@ Codes go on from those of sizes and training in `flags`.
 """
 
 from searches.frameworks.case import Case
-from searches.frameworks.megatron.settings import flag, flag_rule
+from searches.frameworks.megatron.settings import enforced_in, flag, flag_rule
 
 TRAINING = "megatron/training/training.py"
 TOKENIZER = "megatron/core/tokenizers/utils/build_tokenizer.py, build_tokenizer"
@@ -30,9 +30,7 @@ RULES = (
             else "--eval-interval 0: steps are divided by it"
         ),
         "--eval-interval 1000",
-        f"{TRAINING}, get_train_valid_test_num_samples",
-        "start",
-        versions=">=0.16",
+        enforced_in(f"{TRAINING}, get_train_valid_test_num_samples", "start", versions=">=0.16"),
     ),
     flag_rule(
         "MLM144",
@@ -40,9 +38,7 @@ RULES = (
         lambda c: flag(c, "tokenizer_type") == "NullTokenizer" and not flag(c, "vocab_size"),
         "--tokenizer-type NullTokenizer has no vocabulary of its own",
         "--vocab-size N",
-        TOKENIZER,
-        "start",
-        versions=">=0.15",
+        enforced_in(TOKENIZER, "start", versions=">=0.15"),
     ),
     flag_rule(
         "MLM145",
@@ -54,8 +50,7 @@ RULES = (
         ),
         "--wandb-project writes into --wandb-save-dir or --save, and neither is given",
         "--wandb-save-dir DIR",
-        "megatron/training/global_vars.py, _set_wandb_writer",
-        "start",
+        enforced_in("megatron/training/global_vars.py, _set_wandb_writer", "start"),
     ),
 )
 """Rules over flags that the parser takes and the training loop cannot run with."""

@@ -1,11 +1,18 @@
 """How rules read Megatron-LM's flags: under the names that its argument parser stores them by."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from searches.frameworks.case import Bools, Case, NotStatedError
 from searches.frameworks.megatron.layouts import ARGUMENTS
-from searches.frameworks.rule import FrameworkRule, When, Words, conditions_rule, setting_rule
+from searches.frameworks.rule import (
+    Enforcement,
+    FrameworkRule,
+    Words,
+    conditions_rule,
+    setting_rule,
+)
 
 SINGLE_QUEUE = "CUDA_DEVICE_MAX_CONNECTIONS"
 
@@ -103,31 +110,32 @@ def flag_value(name: str) -> str:
     return "--" + typed.get(name, name).replace("_", "-")
 
 
+enforced_in = partial(Enforcement, "megatron")
+"""From a file of Megatron-LM: where and when it enforces a rule."""
+ENFORCED_BY_PARSER = enforced_in(ARGUMENTS)
+
+
 def flag_rule(
     code: str,
     title: str,
     broken: Callable[[Case], Bools],
     reason: Words,
     closest: Words,
-    source: str = ARGUMENTS,
-    when: When = "parse",
-    versions: str = "",
+    enforced: Enforcement = ENFORCED_BY_PARSER,
 ) -> FrameworkRule:
     """Return a rule of Megatron-LM over flags."""
-    return setting_rule("megatron", code, title, broken, reason, closest, source, when, versions)
+    return setting_rule(code, title, broken, reason, closest, enforced)
 
 
 def flags_rule(
     code: str,
     title: str,
-    found: Callable[[Case], list[str]],
+    broken_conditions: Callable[[Case], list[str]],
     closest: Words,
-    source: str = ARGUMENTS,
-    when: When = "parse",
-    versions: str = "",
+    enforced: Enforcement = ENFORCED_BY_PARSER,
 ) -> FrameworkRule:
-    """Return a rule of several conditions; `found` names those that a case breaks."""
-    return conditions_rule("megatron", code, title, found, closest, source, when, versions)
+    """Return a rule of several conditions on flags; `broken_conditions` names broken ones."""
+    return conditions_rule(code, title, broken_conditions, closest, enforced)
 
 
 def is_set(c: Case, name: str) -> bool:

@@ -10,6 +10,7 @@ from searches.frameworks.case import Case
 from searches.frameworks.megatron.layouts import ARGUMENTS, PARALLEL_STATE, TRANSFORMER_CONFIG
 from searches.frameworks.megatron.settings import (
     SINGLE_QUEUE,
+    enforced_in,
     flag,
     flag_number,
     flag_rule,
@@ -135,14 +136,14 @@ _EXPERTS = (
         ),
         "--moe-router-topk 1: a softmax over one score has no gradient",
         "--moe-router-pre-softmax",
-        TRANSFORMER_CONFIG,
+        enforced_in(TRANSFORMER_CONFIG),
     ),
     flags_rule(
         "MLM322",
         "group-limited routing that does not divide",
         _groups_of_experts,
         "a number of groups that divides the experts",
-        TRANSFORMER_CONFIG,
+        enforced_in(TRANSFORMER_CONFIG),
     ),
     flag_rule(
         "MLM323",
@@ -153,21 +154,21 @@ _EXPERTS = (
         ),
         "--moe-router-enable-expert-bias needs sigmoid or sqrtsoftplus scores",
         "--moe-router-score-function sigmoid",
-        TRANSFORMER_CONFIG,
+        enforced_in(TRANSFORMER_CONFIG),
     ),
     flags_rule(
         "MLM324",
         "token dispatcher and backend that do not go together",
         _dispatcher,
         "--moe-token-dispatcher-type alltoall",
-        TRANSFORMER_CONFIG,
+        enforced_in(TRANSFORMER_CONFIG),
     ),
     flags_rule(
         "MLM325",
         "capacity of the experts without what it needs",
         _capacity,
         "leave the capacity out",
-        TRANSFORMER_CONFIG,
+        enforced_in(TRANSFORMER_CONFIG),
     ),
     flags_rule(
         "MLM326",
@@ -189,14 +190,14 @@ _EXPERTS = (
             else []
         ),
         "--moe-token-dispatcher-type alltoall",
-        TRANSFORMER_CONFIG,
+        enforced_in(TRANSFORMER_CONFIG),
     ),
     flags_rule(
         "MLM327",
         "overlapped exchange of the experts beside what excludes it",
         _overlapped_experts,
         "leave --overlap-moe-expert-parallel-comm out",
-        TRANSFORMER_CONFIG,
+        enforced_in(TRANSFORMER_CONFIG),
     ),
     flags_rule(
         "MLM328",
@@ -215,7 +216,7 @@ _EXPERTS = (
             else []
         ),
         "leave --delay-wgrad-compute out",
-        f"{TRANSFORMER_CONFIG}; {ARGUMENTS}",
+        enforced_in(f"{TRANSFORMER_CONFIG}; {ARGUMENTS}"),
     ),
     flag_rule(
         "MLM329",
@@ -230,8 +231,7 @@ _EXPERTS = (
         lambda c: flag(c, "moe_ffn_hidden_size") is not None and not flag(c, "num_experts"),
         "--moe-ffn-hidden-size without --num-experts",
         "leave it out, or --num-experts",
-        TRANSFORMER_CONFIG,
-        versions=">=0.18",
+        enforced_in(TRANSFORMER_CONFIG, versions=">=0.18"),
     ),
     flag_rule(
         "MLM331",
@@ -246,8 +246,9 @@ _EXPERTS = (
             f" model has {flag(c, 'num_layers')}"
         ),
         "a pattern of all of them",
-        "megatron/core/models/gpt/gpt_layer_specs.py, get_gpt_decoder_layer_specs",
-        "start",
+        enforced_in(
+            "megatron/core/models/gpt/gpt_layer_specs.py, get_gpt_decoder_layer_specs", "start"
+        ),
     ),
 )
 
@@ -369,7 +370,7 @@ _DATA = (
         ),
         "--megatron-fsdp-version 2 excludes --use-distributed-optimizer",
         "leave --use-distributed-optimizer out",
-        versions=">=0.20.dev0",
+        enforced_in(ARGUMENTS, versions=">=0.20.dev0"),
     ),
     flag_rule(
         "MLM415",
@@ -401,7 +402,7 @@ _DATA = (
         lambda c: bool(_low_precision_states(c)) and not flag(c, "use_precision_aware_optimizer"),
         lambda c: f"{', '.join(_low_precision_states(c))} without --use-precision-aware-optimizer",
         "--use-precision-aware-optimizer",
-        OPTIMIZER_CONFIG,
+        enforced_in(OPTIMIZER_CONFIG),
     ),
     flags_rule(
         "MLM418",
@@ -419,7 +420,7 @@ _DATA = (
             else []
         ),
         "--use-distributed-optimizer",
-        OPTIMIZER_CONFIG,
+        enforced_in(OPTIMIZER_CONFIG),
     ),
     flags_rule(
         "MLM419",
@@ -467,7 +468,7 @@ _DATA = (
             else []
         ),
         "one of the two",
-        DDP_CONFIG,
+        enforced_in(DDP_CONFIG),
     ),
     flags_rule(
         "MLM422",
@@ -486,8 +487,7 @@ _DATA = (
             else []
         ),
         "a number that divides both",
-        PARALLEL_STATE,
-        "start",
+        enforced_in(PARALLEL_STATE, "start"),
     ),
     flag_rule(
         "MLM423",
@@ -499,8 +499,7 @@ _DATA = (
         ),
         "--outer-dp-sharding-strategy optim needs optim_grads_params inside",
         "--data-parallel-sharding-strategy optim_grads_params",
-        FSDP_ADAPTER,
-        "start",
+        enforced_in(FSDP_ADAPTER, "start"),
     ),
     flags_rule(
         "MLM424",
@@ -534,7 +533,7 @@ _DATA = (
             else []
         ),
         "--optimizer adam",
-        versions=">=0.18",
+        enforced_in(ARGUMENTS, versions=">=0.18"),
     ),
 )
 
@@ -603,7 +602,7 @@ _RECOMPUTE = (
             else []
         ),
         "--recompute-method block --recompute-num-layers N",
-        TRANSFORMER_CONFIG,
+        enforced_in(TRANSFORMER_CONFIG),
     ),
     flags_rule(
         "MLM511",
@@ -623,14 +622,14 @@ _RECOMPUTE = (
             else []
         ),
         "--recompute-modules",
-        f"{ARGUMENTS}; {TRANSFORMER_CONFIG}",
+        enforced_in(f"{ARGUMENTS}; {TRANSFORMER_CONFIG}"),
     ),
     flags_rule(
         "MLM512",
         "recomputed modules that cannot be",
         _module_faults,
         "--recompute-modules core_attn",
-        TRANSFORMER_CONFIG,
+        enforced_in(TRANSFORMER_CONFIG),
     ),
     flags_rule(
         "MLM513",
@@ -648,7 +647,7 @@ _RECOMPUTE = (
             else []
         ),
         "leave it out",
-        f"{ARGUMENTS}; {TRANSFORMER_CONFIG}",
+        enforced_in(f"{ARGUMENTS}; {TRANSFORMER_CONFIG}"),
     ),
     flag_rule(
         "MLM514",
@@ -675,14 +674,14 @@ _RECOMPUTE = (
             else []
         ),
         "--use-distributed-optimizer",
-        f"{ARGUMENTS}; {TRANSFORMER_CONFIG}",
+        enforced_in(f"{ARGUMENTS}; {TRANSFORMER_CONFIG}"),
     ),
     flags_rule(
         "MLM516",
         "first and last layers in bf16 that cannot be",
         _kept_in_bf16,
         "--fp8-recipe tensorwise",
-        TRANSFORMER_CONFIG,
+        enforced_in(TRANSFORMER_CONFIG),
     ),
     flag_rule(
         "MLM517",
@@ -699,7 +698,7 @@ _RECOMPUTE = (
         ),
         "--cross-entropy-fusion-impl te is refused as unstable",
         "--cross-entropy-fusion-impl native",
-        versions=">=0.19",
+        enforced_in(ARGUMENTS, versions=">=0.19"),
     ),
     flag_rule(
         "MLM519",
@@ -710,8 +709,7 @@ _RECOMPUTE = (
         ),
         lambda c: f"--cuda-graph-impl {flag(c, 'cuda_graph_impl')} excludes full recompute",
         "--cuda-graph-impl full_iteration",
-        TRANSFORMER_CONFIG,
-        versions=">=0.18",
+        enforced_in(TRANSFORMER_CONFIG, versions=">=0.18"),
     ),
     flag_rule(
         "MLM520",
@@ -748,7 +746,7 @@ _RECOMPUTE = (
         ),
         "--reuse-grad-buf-for-mxfp8-param-ag needs --fp8-param-gather",
         "--fp8-param-gather",
-        DDP_CONFIG,
+        enforced_in(DDP_CONFIG),
     ),
 )
 

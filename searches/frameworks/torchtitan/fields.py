@@ -12,7 +12,13 @@ from functools import partial
 from typing import Any
 
 from searches.frameworks.case import Case, NotStatedError
-from searches.frameworks.rule import FrameworkRule, conditions_rule, holding, setting_rule
+from searches.frameworks.rule import (
+    Enforcement,
+    FrameworkRule,
+    conditions_rule,
+    holding,
+    setting_rule,
+)
 from searches.frameworks.torchtitan.layouts import MESH, PIPELINE, SCHEDULES_PY, TRAINER
 
 CONFIGS = "torchtitan/config/configs.py"
@@ -54,8 +60,7 @@ WORDS: Mapping[str, tuple[str, ...]] = {
 }
 """Words that fields take."""
 
-_rule = partial(setting_rule, "torchtitan")
-_faults = partial(conditions_rule, "torchtitan")
+_enforced_in = partial(Enforcement, "torchtitan")
 
 
 def config_field(c: Case, name: str, default: Any = None) -> Any:
@@ -224,15 +229,15 @@ def _odd_words(c: Case) -> list[str]:
 
 
 RULES: tuple[FrameworkRule, ...] = (
-    _rule(
+    setting_rule(
         "TTN120",
         "field that the configuration does not have",
         lambda c: bool(c.unknown),
         lambda c: f"unknown: {', '.join(c.unknown)}",
         "another spelling",
-        MANAGER,
+        _enforced_in(MANAGER),
     ),
-    _rule(
+    setting_rule(
         "TTN121",
         "word that a field does not take",
         lambda c: bool(_odd_words(c)),
@@ -242,36 +247,33 @@ RULES: tuple[FrameworkRule, ...] = (
             for name, choices in WORDS.items()
             if any(odd.startswith(f"{name} ") for odd in _odd_words(c))
         ),
-        f"{MANAGER}; {CONFIGS}",
+        _enforced_in(f"{MANAGER}; {CONFIGS}"),
     ),
-    _faults(
+    conditions_rule(
         "TTN122",
         "degrees that do not make the devices",
         _mesh,
         "data_parallel_shard_degree -1, which takes the rest",
-        f"{MESH}._validate",
-        covers=("TTN100", "TTN101"),
+        _enforced_in(f"{MESH}._validate", covers=("TTN100", "TTN101")),
     ),
-    _faults(
+    conditions_rule(
         "TTN123",
         "global batch that is no multiple of local batch x dp",
         _batch,
         _whole_batch,
-        f"{TRAINER}.__init__",
-        "start",
-        covers=("TTN110",),
+        _enforced_in(f"{TRAINER}.__init__", "start", covers=("TTN110",)),
     ),
-    _rule(
+    setting_rule(
         "TTN124",
         "attention that cannot be split over the context",
         lambda c: c.cp > 1 and c.setting("model.attn_backend") == "varlen",
         lambda c: f"attention backend varlen with context_parallel_degree {c.cp}",
         "attention backend flex",
-        "torchtitan/models/*/model.py, Config.update_from_config",
-        "start",
-        versions=">=0.3",
+        _enforced_in(
+            "torchtitan/models/*/model.py, Config.update_from_config", "start", versions=">=0.3"
+        ),
     ),
-    _rule(
+    setting_rule(
         "TTN125",
         "model whose attention cannot be split over the context",
         lambda c: (
@@ -281,34 +283,34 @@ RULES: tuple[FrameworkRule, ...] = (
         ),
         lambda c: f"attention of {' '.join(_model(c))} with context_parallel_degree {c.cp}",
         "context_parallel_degree 1, or release 0.3",
-        "torchtitan/models, args.py of each, update_from_config",
-        "start",
-        versions=">=0.2,<0.3",
+        _enforced_in(
+            "torchtitan/models, args.py of each, update_from_config",
+            "start",
+            versions=">=0.2,<0.3",
+        ),
     ),
-    _faults(
+    conditions_rule(
         "TTN220",
         "stages that do not go with the schedule",
         _stages,
         "pipeline_parallel_layers_per_stage so that every rank holds one stage, two with a loop",
-        f"{PIPELINE}; {SCHEDULES_PY}",
-        "start",
+        _enforced_in(f"{PIPELINE}; {SCHEDULES_PY}", "start"),
     ),
-    _faults(
+    conditions_rule(
         "TTN221",
         "local batch that does not divide into pipeline micro-batches",
         _micro_batches,
         "a local batch that is a multiple",
-        f"{TRAINER}.Config; {PIPELINE}",
+        _enforced_in(f"{TRAINER}.Config; {PIPELINE}"),
     ),
-    _faults(
+    conditions_rule(
         "TTN222",
         "CUDA graphs beside what excludes them",
         _graphs,
         "training.disable_cuda_graphs true",
-        f"{TRAINER}.Config._validate_cuda_graphs",
-        versions=">=0.3",
+        _enforced_in(f"{TRAINER}.Config._validate_cuda_graphs", versions=">=0.3"),
     ),
-    _rule(
+    setting_rule(
         "TTN320",
         "DeepEP without expert parallelism",
         lambda c: (
@@ -316,11 +318,13 @@ RULES: tuple[FrameworkRule, ...] = (
         ),
         "parallelism.expert_parallel_comm_backend deepep needs expert_parallel_degree above 1",
         "expert_parallel_comm_backend standard",
-        "torchtitan/models/llama4/infra/parallelize.py, parallelize_llama",
-        "start",
-        versions="<0.3",
+        _enforced_in(
+            "torchtitan/models/llama4/infra/parallelize.py, parallelize_llama",
+            "start",
+            versions="<0.3",
+        ),
     ),
-    _rule(
+    setting_rule(
         "TTN420",
         "symmetric memory on an old accelerator",
         lambda c: (
@@ -331,10 +335,9 @@ RULES: tuple[FrameworkRule, ...] = (
             f"parallelism.enable_fsdp_symm_mem needs compute capability 9, {c.generation} has less"
         ),
         "leave it out",
-        f"{CONFIGS}, ParallelismConfig",
-        versions=">=0.3",
+        _enforced_in(f"{CONFIGS}, ParallelismConfig", versions=">=0.3"),
     ),
-    _rule(
+    setting_rule(
         "TTN520",
         "asynchronous tensor parallelism without the compiler",
         lambda c: (
@@ -346,9 +349,9 @@ RULES: tuple[FrameworkRule, ...] = (
         ),
         "enable_async_tensor_parallel needs compile.enable and model in compile.components",
         "compile.enable true",
-        f"{CONFIGS}, CompileConfig",
+        _enforced_in(f"{CONFIGS}, CompileConfig"),
     ),
-    _rule(
+    setting_rule(
         "TTN521",
         "memory budget without the compiler",
         lambda c: (
@@ -357,7 +360,7 @@ RULES: tuple[FrameworkRule, ...] = (
         "activation_checkpoint by a memory budget needs compile.enable and model in"
         " compile.components",
         "compile.enable true",
-        f"{TRAINER}.Config",
+        _enforced_in(f"{TRAINER}.Config"),
     ),
 )
 """Rules over the fields of an existing configuration."""

@@ -22,7 +22,7 @@ from costmodels.comm.collectives import (
     tree_all_reduce_s,
 )
 from costmodels.comm.placement import NON_RAIL_HOP_S, Group, place_group, tier_names
-from costmodels.testing import toy_accelerator
+from costmodels.examples import toy_accelerator
 from hardware.parts import Fabric, Pool, Tier
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30

@@ -18,7 +18,7 @@ from costmodels.comm.context_parallel import (
     merge_times,
     ring_times,
 )
-from costmodels.layers.compute import ForwardBackward, attention_times
+from costmodels.layers.compute import AttentionKernels, ForwardBackward, attention_times
 from costmodels.plans import Layout
 from costmodels.problem import Problem
 
@@ -38,7 +38,6 @@ def core(problem: Problem, at: ContextSplit) -> ForwardBackward:
         problem.pool.accelerator,
         problem.stack,
         tokens(problem, at),
-        at.tp,
         attention_kernels(at),
     )
 
@@ -128,7 +127,12 @@ def test_without_context_parallelism_nothing_is_added(toy_problem, plain_layout)
     problem, at = toy_problem(), split(1, "")
     n = tokens(problem, at)
     alone = attention_times(
-        problem.shape, problem.job, problem.pool.accelerator, problem.stack, n, at.tp
+        problem.shape,
+        problem.job,
+        problem.pool.accelerator,
+        problem.stack,
+        n,
+        AttentionKernels(at.tp),
     )
     assert core(problem, at) == alone
     added = merge_times(problem, at, n)

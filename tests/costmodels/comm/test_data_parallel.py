@@ -116,7 +116,7 @@ def test_replicated_zero_groups_reduce_twice_by_hand(toy_problem):
     assert found.reduce_s == inside + between
     assert found.gather_s == collective_s("all-gather", 2e9, groups.shard, pool)
     alone = data_parallel_times(problem, groups, np.array(1e9), np.array(1.0), 0)
-    assert alone.reduce_s == collective_s("all-reduce", 4e9, groups.whole, pool)
+    assert alone.reduce_s == collective_s("all-reduce", 4e9, groups.all_ranks, pool)
 
 
 def test_broadcasts_in_turn_grow_with_the_ranks(toy_problem):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodels.comm.placement import Spacing, place, place_group, spread_runs
+from costmodels.comm.placement import RankSpacing, place_group, place_spaced_group, spread_runs
 from costmodels.plans import PIPELINES_INSIDE, ShapeTable
 from costmodels.shape_terms import boundary_hops, copy_spacing, end_pair, replica_spacing
 from hardware.parts import Fabric, Pool, Tier
@@ -49,8 +49,8 @@ def test_groups_of_runs_are_never_placed_too_well(
 
 def test_one_run_is_a_plain_group() -> None:
     pool, fabric = toy_pool(96, 8), Fabric((Tier("leaf", 2, 3.0), Tier("pod", 4, 2.0)))
-    several = Spacing(np.array([4, 4]), 2, np.array([1, 2]), np.array([1, 32]))
-    both = place(several, pool, fabric)
+    several = RankSpacing(np.array([4, 4]), 2, np.array([1, 2]), np.array([1, 32]))
+    both = place_spaced_group(several, pool, fabric)
     one = place_group(4, 2, pool, fabric)
     for field in ("n_ranks", "ranks_per_domain", "n_domains", "wire_bytes_per_s", "tier"):
         assert getattr(both, field)[0] == getattr(one, field)
@@ -68,7 +68,7 @@ def inside(tp: int, pp: int, cp: int, dp: int) -> ShapeTable:
     return table
 
 
-def numbers(spacing: Spacing) -> tuple[int, ...]:
+def numbers(spacing: RankSpacing) -> tuple[int, ...]:
     columns = (spacing.n_ranks, spacing.stride, spacing.copies, spacing.apart)
     return tuple(int(np.asarray(column).item()) for column in columns)
 
@@ -112,7 +112,7 @@ def test_whole_pipelines_in_a_node_leave_data_parallelism_between_the_nodes() ->
     pool: Pool = toy_pool(32, 8)
     shapes = inside(2, 4, 1, 4)
     assert shapes.stage_stride.item() == 2
-    data = place(copy_spacing(shapes, shapes.replicas), pool, Fabric())
+    data = place_spaced_group(copy_spacing(shapes, shapes.replicas), pool, Fabric())
     assert (data.ranks_per_domain.item(), data.n_domains.item()) == (1, 4)
 
 

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodels.examples import GPT3_175B
+from costmodels.examples import GPT3_175B, toy_accelerator
 from costmodels.layers.compute import (
+    AttentionKernels,
     attention_times,
     elementwise_times,
     embedding_times,
@@ -21,7 +22,6 @@ from costmodels.layers.compute import (
 from costmodels.layers.gemm import gemm_s
 from costmodels.shapes import ModelShape, TrainingJob
 from costmodels.stacks import EAGER, FUSED, STACKS
-from costmodels.testing import toy_accelerator
 
 TOY = toy_accelerator()
 MODEL = ModelShape(
@@ -77,14 +77,17 @@ def test_flash_attention_by_hand():
     # 2 * 4096 * 2048 FLOPs a token * 4096 tokens = 6.8719e10; rate 300e12 * 4096/4496 * 0.6;
     # 16 heads * 32 tiles = 512 fill 100 multiprocessors.
     flops, rate = 6.8719476736e10, 300e12 * 4096 / 4496
-    times = attention_times(MODEL, JOB, TOY, FUSED, one(4096), degree(1))
+    times = attention_times(MODEL, JOB, TOY, FUSED, one(4096), AttentionKernels(degree(1)))
     assert times.forward_s.item() == pytest.approx(flops / (rate * 0.6) + LAUNCH, rel=1e-12)
     assert times.backward_s.item() == pytest.approx(2.5 * flops / (rate * 0.5) + LAUNCH, rel=1e-12)
 
 
 def test_few_local_heads_leave_multiprocessors_idle():
     # t = 8: 2 heads * 32 tiles = 64 of 100; t = 16: 32 of 100: the time stops falling.
-    at = [attention_times(MODEL, JOB, TOY, FUSED, one(4096), degree(t)) for t in (1, 8, 16)]
+    at = [
+        attention_times(MODEL, JOB, TOY, FUSED, one(4096), AttentionKernels(degree(t)))
+        for t in (1, 8, 16)
+    ]
     first, eighth, sixteenth = (float(x.forward_s.item()) - LAUNCH for x in at)
     assert eighth == pytest.approx(first / 8 / 0.64, rel=1e-12)
     assert sixteenth == pytest.approx(eighth, rel=1e-12)
@@ -95,7 +98,7 @@ def test_unfused_attention_executes_the_square_and_moves_the_scores():
     job = TrainingJob(2048, 64, "fp16")
     scores = 8 * 96 * 2048 * 2048 / HBM
     square = 4 * 2048 * 12_288 * 2048 / (300e12 * 0.75 * 0.5)
-    times = attention_times(GPT, job, TOY, FUSED, one(2048), degree(1))
+    times = attention_times(GPT, job, TOY, FUSED, one(2048), AttentionKernels(degree(1)))
     assert times.forward_s.item() == pytest.approx(square + scores + 4 * LAUNCH, rel=1e-12)
     assert times.backward_s.item() == pytest.approx(2 * square + scores + 4 * LAUNCH, rel=1e-12)
 
@@ -227,8 +230,10 @@ def test_optimizer_by_hand():
 def test_fp16_attention_uses_the_fp16_peak():
     peaks = {"bf16": 300e12, "fp16": 150e12, "tf32": 150e12}
     part = toy_accelerator(peak_flops_per_s=peaks)
-    half = attention_times(MODEL, TrainingJob(4096, 1, "fp16"), part, FUSED, one(4096), degree(1))
-    full = attention_times(MODEL, JOB, part, FUSED, one(4096), degree(1))
+    half = attention_times(
+        MODEL, TrainingJob(4096, 1, "fp16"), part, FUSED, one(4096), AttentionKernels(degree(1))
+    )
+    full = attention_times(MODEL, JOB, part, FUSED, one(4096), AttentionKernels(degree(1)))
     ratio = (half.forward_s.item() - LAUNCH) / (full.forward_s.item() - LAUNCH)
     assert ratio == pytest.approx(2.0)
 
@@ -238,7 +243,7 @@ def layer_seconds(model: ModelShape, part, tokens: float, tp: int, sp: int) -> l
     n, t, s = one(tokens), degree(tp), degree(sp)
     terms = [
         linear_times(model, JOB, part, FUSED, n, t).both,
-        attention_times(model, JOB, part, FUSED, n, t),
+        attention_times(model, JOB, part, FUSED, n, AttentionKernels(t)),
         elementwise_times(model, part, FUSED, n, t, s),
         head_times(model, JOB, part, FUSED, n, t),
         embedding_times(model, part, n, t, s),

@@ -12,7 +12,7 @@ from costmodels.breakdown import break_down, virtual_stage_times
 from costmodels.comm.collectives import collective_s
 from costmodels.comm.data_parallel import n_pieces
 from costmodels.comm.placement import place_group
-from costmodels.examples import DEEPSEEK_V3, LLAMA3_8B, MIXTRAL_8X7B
+from costmodels.examples import DEEPSEEK_V3, LLAMA3_8B, MIXTRAL_8X7B, toy_accelerator
 from costmodels.layers import experts
 from costmodels.layers.flops import model_flops_per_token
 from costmodels.layers.gemm import gemm_s
@@ -24,7 +24,6 @@ from costmodels.shape_terms import shape_terms
 from costmodels.shapes import ModelShape
 from costmodels.stacks import STACKS
 from costmodels.step import join, peak_bytes, step_times
-from costmodels.testing import toy_accelerator
 
 TOY = ModelShape(
     "toy",
@@ -93,19 +92,27 @@ def test_a_grouped_product_by_hand():
     part = toy_accelerator()
     # 4 groups of 512 x 1024 x 2048: 2 * 4 * 512 * 2048 * (1024 + 128) flops at 225 TFLOP/s * 0.8.
     work = 2 * 4 * 512 * 2048 * 1152 / (300e12 * 0.75 * 0.8)
-    found = experts.grouped_gemm_s(4, 512, 1024, 2048, part, "bf16", 1.0, 0.8)
+    found = experts.grouped_gemm_s(
+        experts.GroupedProduct(4, 512, 1024, 2048), part, "bf16", 1.0, 0.8
+    )
     assert found.item() == pytest.approx(work + 4e-6, rel=1e-12)
     # 64 groups of 8 rows read all weights: 2 bytes of 64 (8 k + k n + 8 n) over 1.6 TB/s.
     bytes_ = 2 * 64 * (8 * 1024 + 1024 * 2048 + 8 * 2048)
-    found = experts.grouped_gemm_s(64, 8, 1024, 2048, part, "bf16", 1.0, 1.0)
+    found = experts.grouped_gemm_s(
+        experts.GroupedProduct(64, 8, 1024, 2048), part, "bf16", 1.0, 1.0
+    )
     assert found.item() == pytest.approx(bytes_ / 1.6e12 + 4e-6, rel=1e-12)
 
 
 def test_one_launch_for_all_groups_and_one_group_is_an_ordinary_product():
     part = toy_accelerator()
-    many = experts.grouped_gemm_s(64, 1e-9, 1e-9, 1e-9, part, "bf16", 1.0, 1.0)
+    many = experts.grouped_gemm_s(
+        experts.GroupedProduct(64, 1e-9, 1e-9, 1e-9), part, "bf16", 1.0, 1.0
+    )
     assert many.item() == pytest.approx(4e-6, rel=1e-3)
-    single = experts.grouped_gemm_s(1, 300, 1024, 2048, part, "bf16", 0.9, 0.1)
+    single = experts.grouped_gemm_s(
+        experts.GroupedProduct(1, 300, 1024, 2048), part, "bf16", 0.9, 0.1
+    )
     assert single.item() == gemm_s(300, 1024, 2048, part, "bf16", 0.9).item()
 
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from costmodels.examples import toy_accelerator
 from costmodels.layers.gemm import gemm_s
-from costmodels.testing import toy_accelerator
 
 TOY = toy_accelerator()
 sizes = st.integers(1, 20_000)

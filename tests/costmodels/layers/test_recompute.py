@@ -9,13 +9,12 @@ from costmodels.axes import RECOMPUTE_MODULES, modules_code
 from costmodels.breakdown import break_down, join_one
 from costmodels.comm.collectives import collective_s
 from costmodels.comm.placement import place_group
-from costmodels.examples import DEEPSEEK_V3, GPT3_175B, LLAMA3_70B, MIXTRAL_8X7B
+from costmodels.examples import DEEPSEEK_V3, GPT3_175B, LLAMA3_70B, MIXTRAL_8X7B, toy_accelerator
 from costmodels.layers.gemm import gemm_s
 from costmodels.plans import PlanTable
 from costmodels.schedule.timeline import stage_wires
 from costmodels.shape_terms import shape_terms
 from costmodels.step import join, memory_terms, peak_bytes, stage_times, step_times
-from costmodels.testing import toy_accelerator
 
 HBM = 2e12 * 0.8
 """Sustained bytes per second of the toy accelerator; a launch takes 4 us."""

@@ -11,6 +11,7 @@ from costmodels.offload.optimizer import HostUpdate, host_state_bytes, pipelined
 from costmodels.plans import PlanTable
 from costmodels.precision import RECIPES
 from costmodels.shape_terms import host_bytes, shape_terms
+from costmodels.stacks import FUSED
 from hardware.parts import Host
 
 GB = 1e9
@@ -37,7 +38,8 @@ def test_states_leave_the_device():
     recipe = RECIPES["bf16", "adam"]
     held = state_bytes_per_param(recipe, np.arange(4), 8.0, 1)
     assert held.tolist() == [6.0, 6.0, 2.5, 0.75]
-    left = state_bytes_per_param(recipe, np.arange(4), 8.0, 1, gradients_leave=True)
+    leaving = replace(FUSED, offload_overlap="gradients")
+    left = state_bytes_per_param(recipe, np.arange(4), 8.0, 1, stack=leaving)
     assert left.tolist() == [6.0, 6.0, 2.0, 0.25]
     mixed = state_bytes_per_param(recipe, 1, 8.0, np.array([0, 1]))
     assert mixed.tolist() == [7.5, 6.0]

@@ -14,23 +14,22 @@ from costmodels.schedule.pipeline import (
     LONG_PERIODS,
     PipelineRun,
     compute_s,
-    flush_s,
     flush_times_s,
     rank_program,
     simulate_s,
 )
+from tests.costmodels.pipelines import flush_s
 
 
 def simulated_s(run: PipelineRun) -> float:
-    stages = (run.forward_s, run.backward_s, run.hop_s, run.weight_grad_s)
-    return simulate_s(run.schedule, run.pp, run.vpp, run.n_micro, *stages)
+    return simulate_s(run)
 
 
 def in_lockstep(runs: list[PipelineRun], lags=()) -> tuple[list[float], list[float]]:
     rows = []
     for run in runs:
         order = lockstep.Order(run.schedule, run.pp, run.vpp, run.n_micro)
-        rows.append(lockstep.Pipeline(order, run.forward_s, run.backward_s, run.hop_s))
+        rows.append(lockstep.Pipeline(order, run.forward_s, run.backward_s, run.hops_s))
     return lockstep.flush_and_period_s(rows, lags)
 
 

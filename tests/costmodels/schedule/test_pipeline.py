@@ -15,18 +15,17 @@ from costmodels.schedule.pipeline import (
     STEADY_PERIODS,
     bubble_frac,
     compute_s,
-    flush_s,
     p2p_s,
     rank_program,
-    simulate_s,
 )
+from tests.costmodels.pipelines import exact_s, flush_s
 
 GPIPE, ONE_F_ONE_B, INTERLEAVED = (SCHEDULES.index(x) for x in ("gpipe", "1f1b", "interleaved"))
 
 
 def equal(schedule: str, p: int, v: int, m: int, hop: float = 0.0, f=1.0, b=2.0) -> float:
     """Simulated time of equal stages of f + b seconds, cut into v chunks."""
-    return simulate_s(schedule, p, v, m, [f / v] * (p * v), [b / v] * (p * v), hop)
+    return exact_s(schedule, p, v, m, [f / v] * (p * v), [b / v] * (p * v), hop)
 
 
 # Closed forms of equal stages.
@@ -109,7 +108,7 @@ def sizes(schedule: str) -> st.SearchStrategy[tuple[int, int, int]]:
 def test_the_closed_form_of_messages_is_exact_while_they_are_short(schedule, data, backward):
     p, v, m = data.draw(sizes(schedule))
     times, tau = ([1.0] * (p * v), [backward] * (p * v)), 1e-5
-    exposed = simulate_s(schedule, p, v, m, *times, tau) - simulate_s(schedule, p, v, m, *times, 0)
+    exposed = exact_s(schedule, p, v, m, *times, tau) - exact_s(schedule, p, v, m, *times, 0)
     closed = p2p_s(SCHEDULES.index(schedule), p, v, m, 1.0).item()
     assert exposed / tau == pytest.approx(closed, abs=1e-3)
 
@@ -121,7 +120,7 @@ def test_the_closed_form_of_messages_is_a_lower_bound_of_longer_ones(
 ):
     p, v, m = data.draw(sizes(schedule))
     times = [1.0] * (p * v), [backward] * (p * v)
-    exposed = simulate_s(schedule, p, v, m, *times, tau) - simulate_s(schedule, p, v, m, *times, 0)
+    exposed = exact_s(schedule, p, v, m, *times, tau) - exact_s(schedule, p, v, m, *times, 0)
     closed = p2p_s(SCHEDULES.index(schedule), p, v, m, tau).item()
     assert closed <= exposed + 1e-9 * m * p * (1 + backward + tau)
 
@@ -143,9 +142,9 @@ def slowed(*factors: float) -> tuple[list[float], list[float]]:
 @pytest.mark.parametrize(("slow", "seconds"), [(0, 37.5), (1, 38.4), (2, 39.3), (3, 40.2)])
 def test_one_stage_thirty_percent_slower(slow, seconds):
     factors = [1.3 if i == slow else 1.0 for i in range(4)]
-    assert simulate_s("1f1b", 4, 1, 8, *slowed(*factors), 0.0) == pytest.approx(seconds)
+    assert exact_s("1f1b", 4, 1, 8, *slowed(*factors), 0.0) == pytest.approx(seconds)
     # GPipe: sum of all stages plus (m - 1) of the slowest, wherever it is.
-    gpipe = simulate_s("gpipe", 4, 1, 8, *slowed(*factors), 0.0)
+    gpipe = exact_s("gpipe", 4, 1, 8, *slowed(*factors), 0.0)
     assert gpipe == pytest.approx(3 * 3.0 + 3.9 + 7 * 3.9) == pytest.approx(40.2)
     assert compute_s(3.9, 12.9, 1, 8).item() == pytest.approx(40.2)
 
@@ -164,8 +163,8 @@ def test_one_stage_thirty_percent_slower(slow, seconds):
 def test_two_stages_fifteen_percent_slower(slow, seconds):
     # 37.05 = 2 * 3 + 2 * 3.45 + 7 * 3.45 as on GPipe, if the last stage is one of the two.
     factors = [1.15 if i in slow else 1.0 for i in range(4)]
-    assert simulate_s("1f1b", 4, 1, 8, *slowed(*factors), 0.0) == pytest.approx(seconds)
-    assert simulate_s("gpipe", 4, 1, 8, *slowed(*factors), 0.0) == pytest.approx(37.05)
+    assert exact_s("1f1b", 4, 1, 8, *slowed(*factors), 0.0) == pytest.approx(seconds)
+    assert exact_s("gpipe", 4, 1, 8, *slowed(*factors), 0.0) == pytest.approx(37.05)
 
 
 # Properties against the closed form.
@@ -188,12 +187,12 @@ def uneven(draw, schedules=("gpipe", "1f1b", "interleaved"), most=6):
 @given(case=uneven(), hop=st.floats(0, 1.0))
 def test_no_schedule_beats_its_slowest_rank_or_its_longest_path(case, hop):
     _, p, v, m, forward, backward = case
-    time = simulate_s(*case, hop)
+    time = exact_s(*case, hop)
     per_rank = [sum(forward[r::p]) + sum(backward[r::p]) for r in range(p)]
     crossings = 2 * (p * v - 1) if p > 1 else 0
     assert time >= m * max(per_rank) * (1 - 1e-12)
     assert time >= (sum(forward) + sum(backward) + crossings * hop) * (1 - 1e-12)
-    assert time >= simulate_s(*case, 0.0) * (1 - 1e-12)
+    assert time >= exact_s(*case, 0.0) * (1 - 1e-12)
 
 
 @given(case=uneven(("1f1b",)), ratio=st.floats(1.0, 3.0))
@@ -201,14 +200,14 @@ def test_the_closed_form_bounds_1f1b_whose_backward_is_in_proportion(case, ratio
     schedule, p, v, m, forward, _ = case
     backward = [ratio * f for f in forward]
     closed = compute_s((1 + ratio) * max(forward), (1 + ratio) * sum(forward), v, m).item()
-    assert simulate_s(schedule, p, v, m, forward, backward, 0.0) <= closed * (1 + 1e-12)
+    assert exact_s(schedule, p, v, m, forward, backward, 0.0) <= closed * (1 + 1e-12)
 
 
 def test_the_closed_form_is_no_bound_in_general():
     forward, backward = [1.0, 3.0, 1.0, 1.0, 1.0, 0.5], [1.0, 0.5, 1.0, 1.0, 2.0, 0.5]
     total = [f + b for f, b in zip(forward, backward, strict=True)]
     closed = compute_s(max(total), sum(total), 1, 2).item()
-    assert closed < simulate_s("1f1b", 6, 1, 2, forward, backward, 0.0) < 1.1 * closed
+    assert closed < exact_s("1f1b", 6, 1, 2, forward, backward, 0.0) < 1.1 * closed
 
 
 @given(case=uneven(("gpipe",)))
@@ -216,7 +215,7 @@ def test_gpipe_is_two_flow_shops(case):
     # All forwards, then all backwards: each its sum and (m - 1) of its slowest stage.
     _, _, _, m, forward, backward = case
     by_hand = sum(forward) + (m - 1) * max(forward) + sum(backward) + (m - 1) * max(backward)
-    assert simulate_s(*case, 0.0) == pytest.approx(by_hand, rel=1e-12)
+    assert exact_s(*case, 0.0) == pytest.approx(by_hand, rel=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -228,24 +227,24 @@ def test_the_closed_form_is_exact_when_only_the_last_chunk_is_longer(p, v, m, he
     backward = [2.0 * x for x in forward]
     total = [3.0 * v] * (p - 1) + [3.0 * (v + head)]
     closed = compute_s(max(total), sum(total), v, m).item()
-    assert simulate_s("interleaved", p, v, m, forward, backward, 0.0) == pytest.approx(closed)
+    assert exact_s("interleaved", p, v, m, forward, backward, 0.0) == pytest.approx(closed)
 
 
 def test_interleaving_uneven_chunks_can_exceed_the_closed_form():
     # One rank has its long chunk first, the next its long chunk last: neighbours wait twice.
     forward = [2.0, 1.0, 1.0, 2.0]
     backward = [2.0 * x for x in forward]
-    exact = simulate_s("interleaved", 2, 2, 8, forward, backward, 0.0)
+    exact = exact_s("interleaved", 2, 2, 8, forward, backward, 0.0)
     assert exact > 1.05 * compute_s(9.0, 18.0, 2, 8).item()
 
 
 @given(case=uneven(), which=st.integers(0, 100), more=st.floats(0.0, 2.0))
 def test_a_slower_stage_never_makes_the_step_shorter(case, which, more):
     schedule, p, v, m, forward, backward = case
-    base = simulate_s(*case, 0.1)
+    base = exact_s(*case, 0.1)
     j = which % (p * v)
     longer = [x + more * (i == j) for i, x in enumerate(forward)]
-    assert simulate_s(schedule, p, v, m, longer, backward, 0.1) >= base * (1 - 1e-12)
+    assert exact_s(schedule, p, v, m, longer, backward, 0.1) >= base * (1 - 1e-12)
 
 
 # The oracle: events in a heap. Another order of evaluation, programs from index arithmetic.
@@ -320,7 +319,7 @@ def oracle_s(schedule, p, v, m, forward, backward, hop) -> float:
 
 @given(case=uneven(), hop=st.floats(0, 2.0))
 def test_the_recurrence_agrees_with_an_event_simulator(case, hop):
-    assert simulate_s(*case, hop) == pytest.approx(oracle_s(*case, hop), rel=1e-12)
+    assert exact_s(*case, hop) == pytest.approx(oracle_s(*case, hop), rel=1e-12)
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved"])
@@ -371,14 +370,14 @@ def test_long_steps_are_extrapolated_within_a_tenth_of_a_percent(schedule, p):
         backward = [chance.uniform(1.4, 2.6) for _ in range(p * v)]
         hop = chance.choice([0.0, 0.01, 0.1])
         args = (schedule, p, v, m, forward, backward, hop)
-        assert flush_s(*args) == pytest.approx(simulate_s(*args), rel=1e-3)
+        assert flush_s(*args) == pytest.approx(exact_s(*args), rel=1e-3)
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "interleaved"])
 def test_short_steps_are_simulated(schedule):
     v = 2 if schedule == "interleaved" else 1
     args = (schedule, 4, v, 4 * PROVEN_PERIODS[0], [1.0, 1.3] * 2 * v, [2.0] * 4 * v, 0.05)
-    assert flush_s(*args) == simulate_s(*args)
+    assert flush_s(*args) == exact_s(*args)
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved"])
@@ -388,14 +387,14 @@ def test_steps_of_equal_stages_are_extrapolated_exactly(schedule):
         forward = [1.0] * (p * v - 1) + [last]
         for m in (10 * p, 33 * p):
             args = (schedule, p, v, m, forward, [2.0] * p * v, 0.02)
-            assert flush_s(*args) == pytest.approx(simulate_s(*args), rel=1e-12)
+            assert flush_s(*args) == pytest.approx(exact_s(*args), rel=1e-12)
 
 
 def test_a_step_that_keeps_changing_is_not_called_periodic():
     # A gap of 1e-4 between the two slowest ranks takes thousands of micro-batches to close.
     forward, backward = [1.0, 1.0001, 1.0, 1.0], [2.0] * 4
     args = ("1f1b", 4, 1, 4 * 60, forward, backward, 0.3)
-    assert flush_s(*args) == pytest.approx(simulate_s(*args), rel=1e-3)
+    assert flush_s(*args) == pytest.approx(exact_s(*args), rel=1e-3)
 
 
 @settings(max_examples=25)
@@ -404,4 +403,4 @@ def test_any_uneven_1f1b_becomes_periodic(case, hop, extra):
     schedule, p, v, m, forward, backward = case
     m += extra + p * STEADY_PERIODS[1]
     args = (schedule, p, v, m, forward, backward, hop)
-    assert flush_s(*args) == pytest.approx(simulate_s(*args), rel=1e-3)
+    assert flush_s(*args) == pytest.approx(exact_s(*args), rel=1e-3)

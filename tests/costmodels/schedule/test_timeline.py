@@ -6,6 +6,7 @@ from costmodels.breakdown import break_down
 from costmodels.schedule.pipeline import simulate_s, timeline
 from costmodels.schedule.timeline import memory_levels, step_timeline
 from costmodels.schedule.zero_bubble import BACKWARD, FORWARD, INPUT_GRAD, WEIGHT_GRAD
+from tests.costmodels.pipelines import run_of
 from tests.costmodels.timelines import CASES, case
 
 SCHEDULES = [
@@ -26,9 +27,9 @@ def test_blocks_start_when_rank_and_input_are_there(schedule, chunks, hop_s):
     n = p * chunks
     forward = [1.0 + 0.1 * (j % 3) for j in range(n)]
     backward, late = [2.1 * x for x in forward], [0.8 * x for x in forward]
-    args = (schedule, p, chunks, m, forward, backward, hop_s, late)
-    found = timeline(*args)
-    assert found.end_s == simulate_s(*args)
+    run = run_of(schedule, (p, chunks, m), (forward, backward), hop_s, late)
+    found = timeline(run)
+    assert found.end_s == simulate_s(run)
     assert found.end_s == max(blocks[-1].end_s for blocks in found.blocks)
     arrives = {
         (x.stage + (1 if x.kind == FORWARD else -1), x.micro, x.kind == FORWARD): x.end_s
@@ -70,7 +71,7 @@ def test_blocks_start_when_rank_and_input_are_there(schedule, chunks, hop_s):
 
 def test_by_hand():
     """Two ranks, one micro-batch, F 1 s, B 2 s, messages of half a second."""
-    found = timeline("1f1b", 2, 1, 1, [1.0, 1.0], [2.0, 2.0], 0.5)
+    found = timeline(run_of("1f1b", (2, 1, 1), ([1.0, 1.0], [2.0, 2.0]), 0.5))
     assert [(b.start_s, b.end_s) for b in found.blocks[1]] == [(1.5, 2.5), (2.5, 4.5)]
     assert [(b.start_s, b.end_s) for b in found.blocks[0]] == [(0.0, 1.0), (5.0, 7.0)]
     sent = [(x.sender, x.receiver, x.start_s, x.end_s) for x in found.messages]

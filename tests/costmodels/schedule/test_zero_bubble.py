@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from costmodels.axes import SCHEDULES
 from costmodels.plans import ZERO_BUBBLE
 from costmodels.schedule import zero_bubble
-from costmodels.schedule.pipeline import flush_s, p2p_s, simulate_s
+from costmodels.schedule.pipeline import p2p_s
 from costmodels.schedule.zero_bubble import (
     BACKWARD,
     DUALPIPE,
@@ -25,6 +25,7 @@ from costmodels.schedule.zero_bubble import (
     late_chunks,
     program,
 )
+from tests.costmodels.pipelines import exact_s, flush_s
 
 
 def chunks_of(schedule: str) -> int:
@@ -36,7 +37,7 @@ def equal_s(schedule: str, p: int, m: int, f=1.0, b=1.0, w=1.0, hop=0.0) -> floa
     v = chunks_of(schedule)
     times = ([x / v] * (p * v) for x in (f, b + w, w))
     forward, backward, wgrad = times
-    return simulate_s(schedule, p, v, m, forward, backward, hop, wgrad)
+    return exact_s(schedule, p, v, m, forward, backward, hop, wgrad)
 
 
 def idle_s(schedule: str, p: int, m: int, f=1.0, b=1.0, w=1.0) -> float:
@@ -65,7 +66,7 @@ def test_two_ranks_two_micro_batches_by_hand():
     # Rank 0: F0 0-1, F1 1-2, B0 3-4, W0 4-5, B1 5-6, W1 6-7; rank 1: F0 1-2, B0 2-3, F1 3-4,
     # B1 4-5, W0 5-6, W1 6-7.
     assert equal_s("zb-h1", 2, 2) == 7.0
-    assert simulate_s("1f1b", 2, 1, 2, [1.0] * 2, [2.0] * 2, 0.0) == 9.0
+    assert exact_s("1f1b", 2, 1, 2, [1.0] * 2, [2.0] * 2, 0.0) == 9.0
     assert [step[0] for step in program("zb-h1", 1, 2, 2)] == [
         (1, 0, FORWARD),
         (1, 0, INPUT_GRAD),
@@ -85,7 +86,7 @@ def test_one_micro_batch_is_the_way_through_all_ranks_and_one_weight_gradient():
 def test_a_v_of_two_ranks_and_three_micro_batches_by_hand():
     # Chunks of 1: rank 0 runs 18 without a pause but one: stage 3 starts at 3 and rank 0 has
     # three forwards before it, so only the fill of rank 1, one chunk, is left: 19.
-    step = simulate_s("zb-v", 2, 2, 3, [1.0] * 4, [2.0] * 4, 0.0, [1.0] * 4)
+    step = exact_s("zb-v", 2, 2, 3, [1.0] * 4, [2.0] * 4, 0.0, [1.0] * 4)
     assert step == 19.0
 
 
@@ -133,8 +134,8 @@ def test_zb_v_of_equal_blocks_idles_while_the_first_chunk_goes_down(p):
 @given(p=st.integers(1, 6), more=st.integers(0, 9), f=times, b=times, w=times)
 def test_dualpipe_is_dualpipe_v_folded_open(p, more, f, b, w):
     m = 2 * p + more
-    both = simulate_s("dualpipe", 2 * p, 1, 2 * m, [f] * 2 * p, [b + w] * 2 * p, 0.0, [w] * 2 * p)
-    one = simulate_s("dualpipe-v", p, 2, m, [f] * 2 * p, [b + w] * 2 * p, 0.0, [w] * 2 * p)
+    both = exact_s("dualpipe", 2 * p, 1, 2 * m, [f] * 2 * p, [b + w] * 2 * p, 0.0, [w] * 2 * p)
+    one = exact_s("dualpipe-v", p, 2, m, [f] * 2 * p, [b + w] * 2 * p, 0.0, [w] * 2 * p)
     assert both == pytest.approx(one)
 
 
@@ -157,7 +158,7 @@ def test_closed_forms_agree_with_the_recurrence(data, b, ratio):
 def test_no_schedule_is_slower_than_1f1b_for_equal_stages(data, f, b, w):
     for schedule in ZERO_BUBBLE:
         p, m = data.draw(sizes(schedule))
-        plain = simulate_s("1f1b", p, 1, m, [f] * p, [b + w] * p, 0.0)
+        plain = exact_s("1f1b", p, 1, m, [f] * p, [b + w] * p, 0.0)
         if schedule == "zb-v" and m < p:
             continue
         assert equal_s(schedule, p, m, f, b, w) <= plain * (1 + 1e-9)
@@ -264,7 +265,7 @@ def test_long_steps_are_extrapolated_within_a_tenth_of_a_percent(schedule):
     forward = [1.0 + 0.05 * (i % 3) for i in range(p * v)]
     backward, wgrad = [2.1 * x for x in forward], [0.8 * x for x in forward]
     args = (schedule, p, v, m, forward, backward, 0.02, wgrad)
-    assert flush_s(*args) == pytest.approx(simulate_s(*args), rel=1e-3)
+    assert flush_s(*args) == pytest.approx(exact_s(*args), rel=1e-3)
 
 
 @given(data=st.data(), which=st.integers(0, 50), more=st.floats(0.0, 2.0), hop=st.floats(0, 0.5))
@@ -274,8 +275,8 @@ def test_a_slower_stage_or_wire_never_makes_the_step_shorter(schedule, data, whi
     v = chunks_of(schedule)
     forward, wgrad = [1.0] * (p * v), [0.7] * (p * v)
     longer = [x + more * (i == which % (p * v)) for i, x in enumerate([2.0] * (p * v))]
-    base = simulate_s(schedule, p, v, m, forward, [2.0] * (p * v), 0.0, wgrad)
-    assert simulate_s(schedule, p, v, m, forward, longer, hop, wgrad) >= base * (1 - 1e-12)
+    base = exact_s(schedule, p, v, m, forward, [2.0] * (p * v), 0.0, wgrad)
+    assert exact_s(schedule, p, v, m, forward, longer, hop, wgrad) >= base * (1 - 1e-12)
 
 
 def test_codes_are_the_last_schedules():

@@ -10,7 +10,7 @@ import pytest
 
 import planner
 from costmodels.breakdown import Breakdown, break_down
-from costmodels.terms import TIME_TERMS
+from costmodels.documentation.terms import TIME_TERMS
 from planner.analyze.bottleneck import MEMORY, PARTS, binding_part, is_wall, largest, parts_s
 from planner.analyze.bottleneck_levers import Bound, Lever, bound_of, state_of
 from planner.analyze.elasticities import RATES, TIMES, MoreMemory, elasticities

@@ -62,7 +62,7 @@ def test_solve_show_explain_emit_in_one_sitting(folder: Path) -> None:
 
 
 def test_every_term_opens(folder: Path) -> None:
-    from costmodels.terms import TERMS
+    from costmodels.documentation.terms import TERMS
     from planner.analyze.explain import explain
     from planner.render.document import text_of
     from planner.solver.answer.result_store import open_plan

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from costmodels.comm.collectives import collective_s
-from costmodels.schedule.pipeline import simulate_s
 from planner.learn import calculators, closed_forms, drawing, results
 from planner.learn.machines import group_of
 from planner.learn.parallelism import collectives
 from planner.learn.parallelism.data_parallel import sent_bytes
 from planner.learn.resources import compression, intensity, overlap, strong_scaling
 from planner.learn.results import CalculatorResult, shown
+from tests.costmodels.pipelines import exact_s
 
 NAMES = list(calculators())
 
@@ -71,7 +71,7 @@ def test_pipeline_steps_are_simulated(schedule: str) -> None:
     )
     forward, backward = [1.0 / vpp] * 4 * vpp, [2.0 / vpp] * 4 * vpp
     weights = [1.0] * 4 if schedule == "zb-h1" else ()
-    assert found == approx(simulate_s(schedule, 4, vpp, 8, forward, backward, 0.1, weights))
+    assert found == approx(exact_s(schedule, 4, vpp, 8, forward, backward, 0.1, weights))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from costmodels.layers.dense import DENSE
-from costmodels.layers.kinds import LAYER_KINDS, register
+from costmodels.layers.kinds import LAYER_KINDS, register_layer_kind
 from planner.errors import SpecError
 from planner.solver.problem import make_problem
 from planner.solver.request import SolveRequest
@@ -20,7 +20,7 @@ from searches.search import search
 @pytest.fixture
 def twin() -> Iterator[None]:
     """A kind of layer that equals the dense one but in its name."""
-    register(replace(DENSE, name="twin", title="twin of the dense layer"))
+    register_layer_kind(replace(DENSE, name="twin", title="twin of the dense layer"))
     yield
     del LAYER_KINDS["twin"]
 

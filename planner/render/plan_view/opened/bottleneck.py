@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from costmodels.documentation.terms import COMPUTE_TERMS
 from costmodels.layers.flops import model_flops_per_step
 from costmodels.problem import Problem
-from costmodels.terms import COMPUTE_TERMS
 from planner.analyze.bottleneck import CUT_BY, MEANING
 from planner.analyze.bottleneck_levers import Bound, Lever, LeverState
 from planner.render.answers.bottleneck import (

@@ -4,12 +4,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from costmodels.documentation.terms import NETWORK_TERMS
 from costmodels.layers.flops import model_flops_per_step, model_flops_per_token
 from costmodels.layers.hardware_flops import hardware_flops_per_step, recomputed_parts
 from costmodels.layers.params import latent_params
 from costmodels.parameters import active_params, total_params
 from costmodels.problem import Problem
-from costmodels.terms import NETWORK_TERMS
 from hardware.parts import Operations
 from planner.render.plan_view.cards import Amount, Deck, Derivation, Label, Words
 from planner.render.plan_view.quantities import exact, quantity_text, total

@@ -8,6 +8,7 @@ import numpy as np
 from costmodels.axes import SCHEDULES
 from costmodels.breakdown import Breakdown
 from costmodels.comm.tensor_parallel import tensor_parallel_group
+from costmodels.documentation.terms import TERMS
 from costmodels.layers.params import expert_layer_params, expert_params, layer_params
 from costmodels.memory import (
     in_flight_chunks,
@@ -24,7 +25,6 @@ from costmodels.schedule import zero_bubble
 from costmodels.schedule.in_flight import ROUNDS, chunks_in_flight
 from costmodels.schedule.stages import BOTH_WAYS, layer_prefix, other_kinds
 from costmodels.schedule.timeline import unequal_chunk_bytes
-from costmodels.terms import TERMS
 from planner.analyze.terms import term_numbers
 from planner.render.plan_view.cards import Amount, CardNumber, Deck, Derivation
 from planner.render.plan_view.opened.time import Formula, Substituted, in_symbols
@@ -163,7 +163,6 @@ def _states(p: StageParts) -> Formula:
             x.zero,
             shard,
             int(x.optimizer_offload),
-            gradients_leave=gradients_leave(problem.stack),
             hpz=x.hpz,
             stack=problem.stack,
         ).item()

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from costmodels.breakdown import Breakdown, pipeline_run, virtual_stage_times
+from costmodels.documentation.terms import TERMS, Term
 from costmodels.layers.layer_kind import ExpertLayerTerms
 from costmodels.layers.layer_terms import LayerTerms
 from costmodels.plans import Layout
@@ -19,7 +20,6 @@ from costmodels.step import (
     stalled,
     straggler_factor,
 )
-from costmodels.terms import TERMS, Term
 from costmodels.traffic import selective_again
 from planner.analyze.terms import term_numbers
 from planner.render.plan_view.cards import Amount, CardNumber, Deck, Derivation

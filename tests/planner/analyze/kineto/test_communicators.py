@@ -2,7 +2,7 @@
 
 import pytest
 
-from costmodels.traffic import Transfer
+from costmodels.traffic import PlanTransfer
 from planner.analyze.kineto.communicators import (
     AMBIGUOUS,
     OTHER,
@@ -14,8 +14,10 @@ from planner.analyze.kineto.reader import CollectiveCall
 from tests.planner.analyze.kineto.writing import GATHER, REDUCE, SEND
 
 
-def transfer(axis: str, collective: str, size: int, message: float) -> Transfer:
-    return Transfer(axis, collective, "node", size, 1, message, message, 1.0, 1.0, "bf16", "ring")
+def transfer(axis: str, collective: str, size: int, message: float) -> PlanTransfer:
+    return PlanTransfer(
+        axis, collective, "node", size, 1, message, message, 1.0, 1.0, "bf16", "ring"
+    )
 
 
 # tp 4 and dp 4 on 16 ranks; rank 1.

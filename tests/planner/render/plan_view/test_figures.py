@@ -8,8 +8,8 @@ import pytest
 
 from costmodels.breakdown import break_down, virtual_stage_times
 from costmodels.comm.placement import tier_names
+from costmodels.documentation.terms import term_groups
 from costmodels.step import data_parallel_exposed, stage_times
-from costmodels.terms import groups
 from planner.analyze.elasticities import elasticities
 from planner.analyze.trace.chrome_trace import HIDDEN, THREADS, trace_events
 from planner.frameworks.launchers.placement import place_plan
@@ -68,8 +68,8 @@ def test_the_bars_of_the_waterfall_end_at_the_step(name):
     }
     assert (True, "middle left") not in sides
     # The groups are those of `planner explain`; compute is a word for a part of what binds.
-    assert {row[1] for row in rows} <= {*groups(), "total"}
-    assert "compute" not in groups()
+    assert {row[1] for row in rows} <= {*term_groups(), "total"}
+    assert "compute" not in term_groups()
     assert step["x"] == [plan.step_time_s]
     assert step["error_x"]["array"] == [plan.step_time_p90_s - plan.step_time_s]
     assert step["error_x"]["arrayminus"] == [plan.step_time_s - plan.step_time_p10_s]

@@ -2,7 +2,7 @@
 
 `planner explain`, the plan view, reports, sweeps and the pages of docs/terms read title, equation,
 source and what is left out from here, and the formulas of the functions from their docstrings
-(`costmodels.documentation`). Adding one: docs/extending.md.
+(`costmodels.documentation.docstrings`). Adding one: docs/extending.md.
 """
 
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from costmodels import memory, step
 from costmodels.comm import collectives, context_parallel, data_parallel, tensor_parallel
-from costmodels.documentation import FunctionText, function_text
+from costmodels.documentation.docstrings import FunctionText, function_text
 from costmodels.layers import compute, dense, experts, gemm, layer_kind, moe, recompute
 from costmodels.offload import activations, optimizer
 from costmodels.run import cost_energy, goodput
@@ -473,7 +473,7 @@ NETWORK_TERMS = ("tp", "cp", "ep", "pp", "dp")
 """Terms in which the slowest rank waits for the network, by axis."""
 
 
-def groups() -> dict[str, tuple[str, ...]]:
+def term_groups() -> dict[str, tuple[str, ...]]:
     """Return the terms of a step by what they have in common; network terms of an axis first."""
     by_group: dict[str, list[str]] = {}
     for term in TERMS.values():
