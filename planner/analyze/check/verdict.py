@@ -97,7 +97,7 @@ def judge(
         job=sizes[1] if sizes else None,
         generation=generation,
     )
-    case = replace(
+    case = dataclasses.replace(
         case,
         unknown=() if megatron else tuple(run.unknown),
         refused=() if forked else tuple(run.refused),
