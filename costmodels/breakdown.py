@@ -212,6 +212,10 @@ def virtual_weight_grad_times(rows: Rows, layout: Layout, row: int = 0) -> list[
         return []
     terms, at = rows.layers, rows.index[row]
     late = np.array(layout.stage_layers, dtype=np.float64) * terms.weight_grad_s[at]
+    flags = other_kinds(rows.problem.shape.layer_sequence)
+    for other, of_kind in zip(terms.others, flags, strict=True):
+        count = [stage[-1] for stage in _stage_prefixes(layout.stage_layers, tuple(of_kind))]
+        late = late + np.array(count) * (other.weight_grad_s - terms.weight_grad_s)[at]
     late[-1] += terms.head_weight_grad_s[at]
     return [float(x) for x in late]
 
