@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from costmodels.shapes import DENSE, MOE
+from searches.frameworks.megatron.axis_flags import AXIS_FLAGS
 
 GROUP = "planner.frameworks"
 """Entry points of frameworks that other packages bring along."""
@@ -59,6 +60,7 @@ BUILT_IN: Mapping[str, FrameworkRules] = {
                 f"{_MEGATRON}.run_flags:RULES",
             ),
             in_default=True,
+            switches=tuple(AXIS_FLAGS),
         ),
         FrameworkRules(
             "deepspeed",

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 
+from costmodels.axes import AXES
 from costmodels.breakdown import break_down
 from costmodels.layers.layer_grid import LayerGrid
 from costmodels.plans import Layout
@@ -62,6 +63,8 @@ def shown_layout(layout: Layout) -> str:
         words.append("no dp overlap")
     if x.tp_overlap:
         words.append("tp overlap")
+    for name, value in x.switches:
+        words.append(f"{AXES[name].label or name} {AXES[name].text(value)}")
     return " ".join(words)
 
 
