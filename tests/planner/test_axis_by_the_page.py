@@ -1,77 +1,32 @@
 """The axis of docs/extending.md, added to a copy of the packages, is found in all places."""
 
-import re
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("hardware", "costmodels", "searches", "planner", "service")
+from tests.planner.page_copy import follow, run_in, section_blocks, section_text
+
+SECTION = "Add an axis"
 GENERATED = ("docs/search.md", "docs/openapi.json", "CHANGELOG.md")
 MOST_FILES = 6
-
-
-def blocks() -> list[tuple[str, str, str]]:
-    """Return the file, the list in it and the text of each block of the section."""
-    page = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
-    section = page.partition("## Add an axis")[2].partition("\n## ")[0]
-    assert all(name in section for name in GENERATED)
-    found = re.findall(r"^```python\n# ([\w/.]+)(?:, in (\w+))?\n(.*?)^```$", section, re.M | re.S)
-    assert len({file for file, _, _ in found} | set(GENERATED)) <= MOST_FILES
-    return found
-
-
-def write(file: Path, name: str, text: str) -> None:
-    """Write a block: a new file, or further lines of a list or mapping of that name."""
-    if not name:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text, encoding="utf-8")
-        return
-    whole = file.read_text(encoding="utf-8")
-    start = re.search(rf"^{name}\b.*$", whole, re.M)
-    assert start is not None
-    if start[0].endswith("{}"):
-        line = start[0].removesuffix("}")
-        file.write_text(whole.replace(start[0], f"{line}\n{text}}}", 1), encoding="utf-8")
-        return
-    end = re.compile(r"^[)}]$", re.M).search(whole, start.end())
-    assert end is not None
-    file.write_text(whole[: end.start()] + text + whole[end.start() :], encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("checkout")
-    for name in PACKAGES:
-        ignore = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(ROOT / name, folder / name, ignore=ignore)
-    for name in ("examples", "pyproject.toml"):
-        (folder / name).symlink_to(ROOT / name)
-    (folder / "docs").mkdir()
-    shutil.copy(ROOT / "docs" / "generate.py", folder / "docs")
-    for file, name, text in blocks():
-        write(folder / file, name, text)
+    follow(folder, section_blocks(SECTION))
     return folder
 
 
-def run(folder: Path, *command: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-W", "error", *command],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env={"PYTHONPATH": str(folder), "HOME": str(folder), "PATH": "/usr/bin:/bin"},
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+def test_it_takes_few_files() -> None:
+    assert all(name in section_text(SECTION) for name in GENERATED)
+    files = {block.file for block in section_blocks(SECTION)}
+    assert len(files | set(GENERATED)) <= MOST_FILES
 
 
 def test_the_test_of_the_page_passes(copy: Path) -> None:
     program = "from tests.planner.test_manual_gc import *; test_it_is_found_where_it_is_named()"
-    run(copy, "-c", program)
+    run_in(copy, "-c", program)
 
 
 PROGRAM = """
@@ -160,4 +115,4 @@ assert row in generate.axes_table()
 
 
 def test_it_is_found_in_search_table_files_and_services(copy: Path) -> None:
-    run(copy, "-c", PROGRAM)
+    run_in(copy, "-c", PROGRAM)
