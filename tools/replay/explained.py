@@ -51,10 +51,6 @@ def _many_chunks(x: Drawn) -> bool:
     return x.layout.vpp > 3 and x.layout.zero > 0
 
 
-def _uneven_chunks(x: Drawn) -> bool:
-    return x.layout.vpp > 1 and len(set(x.layout.stage_layers)) > 1
-
-
 EXPLAINED: tuple[Explanation, ...] = (
     Explanation(("fsdp2", "torchtitan"), ACTIVATIONS, _is_fp32, *HALF, "fp32 runs"),
     Explanation(
@@ -120,14 +116,6 @@ EXPLAINED: tuple[Explanation, ...] = (
         -0.05,
         0.06,
         "context parallelism",
-    ),
-    Explanation(
-        ("megatron", "torchtitan"),
-        ("kept activations",),
-        _uneven_chunks,
-        -0.5,
-        0.1,
-        "chunks of unequal layers",
     ),
     Explanation(
         ("megatron",),
