@@ -35,8 +35,10 @@ def dense_terms(inputs: LayerInputs) -> KindTerms:
     host = host_waits(inputs.launch_s, device)
     again_s = gemms.both.forward_s + attention.compute.forward_s
     again_s = again_s + elementwise.forward_s + exposed.forward_s
-    with_scores = np.ones_like(tokens)
-    kept = memory.layer_activation_bytes(shape, stack, tokens, job.seq_len, tp, sp, with_scores)
+    with_scores, width = np.ones_like(tokens), inputs.element_bytes
+    kept = memory.layer_activation_bytes(
+        shape, stack, tokens, job.seq_len, tp, sp, with_scores, width
+    )
     return KindTerms(
         linear=gemms.both,
         attention=attention.compute,
@@ -52,7 +54,7 @@ def dense_terms(inputs: LayerInputs) -> KindTerms:
         recompute_full_s=np.maximum(again_s, HOST_FORWARD_SHARE * inputs.launch_s),
         modules=module_terms(problem, tokens, tp, sp, attention.core),
         kept_bytes=kept + attention.kept_bytes,
-        working_bytes=memory.working_bytes(shape, tokens, tp, attention.buffer_bytes),
+        working_bytes=memory.working_bytes(shape, tokens, tp, attention.buffer_bytes, width),
         scratch_bytes=memory.scratch_bytes(shape, stack, tp),
     )
 

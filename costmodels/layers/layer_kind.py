@@ -89,9 +89,9 @@ class LayerInputs:
         compute = attention_times(shape, job, accelerator, stack, tokens, tp, kernels)
         forward, backward = context_parallel.exchange_times(problem, context, tokens, compute)
         compute = compute + context_parallel.merge_times(problem, context, tokens)
-        activations = (shape, stack, tokens, job.seq_len, tp, self.sp)
-        with_scores = memory.layer_activation_bytes(*activations, np.ones_like(tokens))
-        without = memory.layer_activation_bytes(*activations, np.zeros_like(tokens))
+        activations, width = (shape, stack, tokens, job.seq_len, tp, self.sp), self.element_bytes
+        with_scores = memory.layer_activation_bytes(*activations, np.ones_like(tokens), width)
+        without = memory.layer_activation_bytes(*activations, np.zeros_like(tokens), width)
         return AttentionBlock(
             compute,
             forward,
@@ -100,6 +100,11 @@ class LayerInputs:
             context_parallel.buffer_bytes(problem, context, tokens),
             Core(compute.forward_s + forward.exposed_s, with_scores - without),
         )
+
+    @property
+    def element_bytes(self) -> float:
+        """Width of an activation, bytes."""
+        return self.problem.job.recipe.activation_bytes
 
     @cached_property
     def launch_s(self) -> Floats:

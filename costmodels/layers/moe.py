@@ -70,8 +70,12 @@ def expert_layer_terms(inputs: LayerInputs) -> ExpertLayerTerms:
         modules=module_terms(problem, tokens, tp, sp, attention.core, of_routed),
         kept_bytes=of_experts
         + attention.kept_bytes
-        + memory.layer_activation_bytes(shape, stack, tokens, job.seq_len, tp, sp, ones),
-        working_bytes=memory.working_bytes(shape, tokens, tp, attention.buffer_bytes)
+        + memory.layer_activation_bytes(
+            shape, stack, tokens, job.seq_len, tp, sp, ones, inputs.element_bytes
+        ),
+        working_bytes=memory.working_bytes(
+            shape, tokens, tp, attention.buffer_bytes, inputs.element_bytes
+        )
         + experts.expert_working_bytes(problem, tokens, *degrees),
         scratch_bytes=shared + experts.expert_scratch_bytes(problem, split.etp),
         routed=routed.compute,

@@ -8,9 +8,6 @@ from dataclasses import dataclass
 
 from tools.samples.draw import Drawn
 
-HALF = -0.75, 0.1
-"""Of what is counted at 2 bytes in place of 4, with what else differs."""
-ACTIVATIONS = ("tp ", "cp ", "ep ", "pp ", "kept activations")
 WEIGHTS = ("parameters", "states", "dp ")
 
 
@@ -28,10 +25,6 @@ class Explanation:
     """Between which the plan's figure may lie off, over that of the framework."""
     reason: str
     """As it is written in the pages, in bold letters or as the first cell of a row."""
-
-
-def _is_fp32(x: Drawn) -> bool:
-    return x.job.precision == "fp32"
 
 
 def _other_code(x: Drawn) -> bool:
@@ -52,7 +45,6 @@ def _many_chunks(x: Drawn) -> bool:
 
 
 EXPLAINED: tuple[Explanation, ...] = (
-    Explanation(("fsdp2", "torchtitan"), ACTIVATIONS, _is_fp32, *HALF, "fp32 runs"),
     Explanation(
         ("torchtitan",),
         WEIGHTS,
