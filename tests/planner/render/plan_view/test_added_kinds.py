@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from costmodels.terms import TERMS
 
+from costmodels.documentation.terms import TERMS
 from costmodels.layers.dense import DENSE, dense_macs, dense_terms
 from costmodels.layers.kinds import LAYER_KINDS, register_layer_kind
 from costmodels.layers.layer_kind import KindTerms, LayerInputs, LayerMacs
