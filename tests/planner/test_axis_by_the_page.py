@@ -68,8 +68,8 @@ assert heads and "gc" in heads[0].split()
 assert "gc" not in [line for line in text_of(off).splitlines() if "  plan  " in line][0].split()
 assert "manual_gc" in plans_csv(on).splitlines()[0]
 Path("on.json").write_text(on.dumps())
-told = call("explain", {"result": on.to_json(), "plan": 1})["text"]
-assert "gc on: garbage collected on all ranks at once." in told
+text = call("explain", {"result": on.to_json(), "plan": 1})["text"]
+assert "gc on: garbage collected on all ranks at once." in text
 
 # Refused by the others, in their words.
 model = load_model("llama3-8b")
@@ -87,16 +87,17 @@ report = check("megatron.sh", "h100-x8")
 assert report.accepted, report.refusals
 assert report.plan.layout.value("manual_gc") is True
 assert report.plan.layout == plan.layout
-from planner.frameworks.megatron.settings import changed_flags, plan_settings
+from planner.frameworks.megatron.settings import changed_flags, megatron_settings
 problem = plan.breakdown.rows.problem
 gone = changed_flags(report.run, plan.layout, off.plans[0].layout,
-                     plan_settings(off.plans[0].layout, problem))
+                     megatron_settings(off.plans[0].layout, problem))
 assert gone["--manual-gc"] is None
 
 # REST, gRPC, docs.
-from service.handlers.schemas import Layout
+from service.handlers.answers import LayoutBody
 from service.rest.openapi import openapi_text
-assert Layout.model_fields["manual_gc"].description == "garbage collected on all ranks at once"
+field = LayoutBody.model_fields["manual_gc"]
+assert field.description == "garbage collected on all ranks at once"
 assert '"manual_gc"' in openapi_text()
 from service.proto.planner.v1 import planner_pb2
 from service.rpc.convert import message_of, to_dict
