@@ -218,6 +218,11 @@ def virtual_weight_grad_times(rows: Rows, layout: Layout, row: int = 0) -> list[
     weight_grad_s = (
         np.array(layout.stage_layers, dtype=np.float64) * terms.weight_grad_s[layer_idx]
     )
+    flags = other_kinds(rows.problem.shape.layer_sequence)
+    for other, of_kind in zip(terms.others, flags, strict=True):
+        count = [stage[-1] for stage in _stage_prefixes(layout.stage_layers, tuple(of_kind))]
+        more_s = (other.weight_grad_s - terms.weight_grad_s)[layer_idx]
+        weight_grad_s = weight_grad_s + np.array(count) * more_s
     weight_grad_s[-1] += terms.head_weight_grad_s[layer_idx]
     return [float(x) for x in weight_grad_s]
 

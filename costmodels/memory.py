@@ -114,33 +114,40 @@ EAGER_SCORE_KEPT_BYTES = 4.0
 def eager_bytes(
     shape: ModelShape,
     stack: StackProfile,
-    seq_len: int,
     tp: ArrayLike,
     sp: ArrayLike,
-    keep_scores: ArrayLike,
+    element_bytes: float = 2.0,
 ) -> tuple[Floats, Floats]:
     """Return what a stack's eager operators keep per layer and token, beyond fused kernels.
 
     (split over tp always, split over tp only with sequence parallelism), bytes: the activated gate
-    2 f / t; 20 h for two norms, or 8 h (`EAGER_NORM_BYTES`); 4 a s / t per score. A stack that
+    2 f / t; 20 h for two norms, or 8 h (`eager_norm_bytes`). A stack that
     does not gather the inputs of its column-parallel layers again keeps the gathered ones:
     4 h (t - 1) / t beside the 4 h / t of `layer_activation_bytes`. Rotary embeddings keep nothing:
-    they are linear.
+    they are linear. Activations in fp32 (`element_bytes` 4) have gate and inputs twice as wide.
     """
     t = np.asarray(tp, dtype=np.float64)
     split = np.zeros_like(t)
     if not stack.fused_activation:
-        split = split + (EAGER_GATE_BYTES * shape.ffn / t if shape.gated else 0.0)
-    if not (shape.flash_attention or stack.fused_softmax):
-        score_bytes = np.asarray(keep_scores) * EAGER_SCORE_KEPT_BYTES
-        split = split + score_bytes * shape.heads * seq_len / t
+        gate = element_bytes / 2.0 * EAGER_GATE_BYTES
+        split = split + (gate * shape.ffn / t if shape.gated else 0.0)
     total = np.zeros_like(t)
     if not stack.sp_regather:
         # Counted so that dividing by t under sequence parallelism leaves it.
-        total = total + np.where(np.asarray(sp) > 0, 4.0 * shape.hidden * (t - 1.0), 0.0)
+        inputs = 2.0 * element_bytes * shape.hidden * (t - 1.0)
+        total = total + np.where(np.asarray(sp) > 0, inputs, 0.0)
     if not stack.fused_norms:
-        total = total + 2 * EAGER_NORM_BYTES[stack.norm_keeps] * shape.hidden
+        total = total + 2 * eager_norm_bytes(stack, element_bytes) * shape.hidden
     return split, total
+
+
+def eager_norm_bytes(stack: StackProfile, element_bytes: float = 2.0) -> float:
+    """Return what a norm of fp32 operators keeps beside a fused one, bytes per element.
+
+    `EAGER_NORM_BYTES` of 16-bit activations. Of fp32 ones no cast makes a copy: beside the input,
+    which a fused norm keeps too, there is the scaled input alone, 4.
+    """
+    return EAGER_NORM_BYTES[stack.norm_keeps] if element_bytes == 2.0 else 4.0
 
 
 class MicroBatch(NamedTuple):
@@ -150,6 +157,8 @@ class MicroBatch(NamedTuple):
     """Those of the device: its share of the sequences where context is parallel."""
     seq_len: int
     """Tokens of a whole sequence."""
+    element_bytes: float = 2.0
+    """Width of an activation (`Recipe.activation_bytes`)."""
 
 
 def layer_activation_bytes(
@@ -167,7 +176,9 @@ def layer_activation_bytes(
     (log-sum-exp) with a flash kernel; without one 5 a s / t (4 without dropout) for the scores,
     unless the attention core is recomputed (`keep_scores` = 0). With latent attention 4 a (d_k +
     d_v) / t + (4 (r_q + r_kv) + 2 d_r) / t in place of 4 h_q / t + 4 h_kv. What a stack's eager
-    operators keep beside that comes on top (`eager_bytes`).
+    operators keep beside that comes on top (`eager_bytes`), and 4 a s / t for its scores in fp32
+    without a flash kernel. Activations in fp32 (`element_bytes` 4) take twice that, but for masks,
+    the log-sum-exp and scores that are in fp32 anyway.
 
     With h_q = h_kv = h, f = 4h and dropout this is s b h (10 + 24/t + 5 a s / (h t)) of
     Korthikanti et al. 2022, section 4.1, and s b h / t (34 + 5 a s / h) with sequence parallelism.
@@ -184,7 +195,8 @@ def layer_activation_bytes(
     t = np.asarray(tp, dtype=np.float64)
     h, q = shape.hidden, shape.q_width
     kv = kv_heads_per_rank(shape, tp) * shape.head_dim
-    unsplit = (8.0 + (2.0 if shape.dropout else 0.0)) * h
+    wide = batch.element_bytes / 2.0
+    unsplit = (8.0 * wide + (2.0 if shape.dropout else 0.0)) * h
     inner = (6.0 if shape.gated else 4.0) * shape.ffn / t
     if shape.latent:
         # Queries and keys of one width, values and output of another; latents before and after
@@ -193,24 +205,34 @@ def layer_activation_bytes(
         split = split + (4.0 * (shape.q_rank + shape.kv_rank) + 2.0 * shape.qk_rope) / t
     else:
         split = 4.0 * q / t + 4.0 * kv + inner
+    split = wide * split
     if shape.flash_attention:
         scores = 4.0 * shape.heads / t
     else:
-        width = 5.0 if shape.dropout else 4.0
+        width = 4.0 * wide + (1.0 if shape.dropout else 0.0)
         scores = np.asarray(keep_scores) * width * shape.heads * batch.seq_len / t
-    more_split, more_unsplit = eager_bytes(shape, stack, batch.seq_len, tp, sp, keep_scores)
+    more_split, more_unsplit = eager_bytes(shape, stack, tp, sp, batch.element_bytes)
+    if not (shape.flash_attention or stack.fused_softmax):
+        score_bytes = np.asarray(keep_scores) * EAGER_SCORE_KEPT_BYTES
+        more_split = more_split + score_bytes * shape.heads * batch.seq_len / t
     total = (unsplit + more_unsplit) / np.where(np.asarray(sp) > 0, t, 1.0)
     per_token = total + split + more_split + scores
     return np.asarray(batch.tokens, dtype=np.float64) * per_token
 
 
-def checkpoint_bytes(shape: ModelShape, tokens: ArrayLike, tp: ArrayLike, sp: ArrayLike) -> Floats:
+def checkpoint_bytes(
+    shape: ModelShape,
+    tokens: ArrayLike,
+    tp: ArrayLike,
+    sp: ArrayLike,
+    element_bytes: float = 2.0,
+) -> Floats:
     """Return what a fully recomputed layer keeps: its input, 2 s b h (over t with SP).
 
     Source: Korthikanti et al. 2022, section 5 (full recompute).
     """
     split = np.where(np.asarray(sp) > 0, np.asarray(tp, dtype=np.float64), 1.0)
-    return 2.0 * np.asarray(tokens, dtype=np.float64) * shape.hidden / split
+    return element_bytes * np.asarray(tokens, dtype=np.float64) * shape.hidden / split
 
 
 def in_flight_chunks(
@@ -263,7 +285,11 @@ def gathered_bytes(
 
 
 def working_bytes(
-    shape: ModelShape, tokens: ArrayLike, tp: ArrayLike, exchange_bytes: ArrayLike = 0.0
+    shape: ModelShape,
+    tokens: ArrayLike,
+    tp: ArrayLike,
+    exchange_bytes: ArrayLike = 0.0,
+    element_bytes: float = 2.0,
 ) -> Floats:
     """Return the temporaries of one layer's backward, bytes.
 
@@ -275,10 +301,10 @@ def working_bytes(
     """
     t = np.asarray(tp, dtype=np.float64)
     h, f = shape.hidden, shape.ffn
-    inner = ((4.0 if shape.gated else 2.0) + 2.0) * f / t
+    inner = element_bytes / 2.0 * ((4.0 if shape.gated else 2.0) + 2.0) * f / t
     n = np.asarray(tokens, dtype=np.float64)
-    core = n * 3 * 2.0 * h + np.asarray(exchange_bytes)
-    return np.asarray(np.maximum(n * (inner + 3 * 2.0 * h), core))
+    core = n * 3 * element_bytes * h + np.asarray(exchange_bytes)
+    return np.asarray(np.maximum(n * (inner + 3 * element_bytes * h), core))
 
 
 LAYERS_IN_QUEUE = 19
@@ -287,7 +313,11 @@ of an eager layer."""
 
 
 def queued_bytes(
-    shape: ModelShape, stack: StackProfile, tokens: ArrayLike, tp: ArrayLike
+    shape: ModelShape,
+    stack: StackProfile,
+    tokens: ArrayLike,
+    tp: ArrayLike,
+    element_bytes: float = 2.0,
 ) -> Floats:
     """Return what tensor-parallel collectives hold while the queue of launches is full, bytes.
 
@@ -302,7 +332,7 @@ def queued_bytes(
     >>> queued_bytes(LLAMA3_70B, queued, 4096, np.array([1, 8])).tolist()  # 2 * 4096 * 8192 * 42
     [0.0, 2818572288.0]
     """
-    total = 2.0 * np.asarray(tokens, dtype=np.float64) * shape.hidden
+    total = element_bytes * np.asarray(tokens, dtype=np.float64) * shape.hidden
     return np.where(np.asarray(tp) > 1, stack.queued_tensors * total, 0.0)
 
 

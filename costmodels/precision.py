@@ -44,6 +44,14 @@ class Recipe:
         return self.linear_precision or self.gemm_precision
 
     @property
+    def activation_bytes(self) -> float:
+        """Width of activations, in memory and on the wire: 4 where products take fp32, else 2.
+
+        fp8 recipes quantise copies for the linear layers; what is kept and sent has 16 bits.
+        """
+        return 4.0 if self.gemm_precision in ("fp32", "tf32") else 2.0
+
+    @property
     def has_master_copy(self) -> bool:
         """Whether the optimizer keeps fp32 weights beside narrower ones."""
         return self.param_bytes < 4.0

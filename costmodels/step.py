@@ -345,10 +345,15 @@ def _other_layers_again(rows: Rows) -> Iterator[tuple[Floats, Floats]]:
 
 
 def weight_grad_times(rows: Rows) -> Floats:
-    """Return the part of each kind of rank's backward that can wait, seconds."""
+    """Return the part of each kind of rank's backward that can wait, seconds.
+
+    W_r = sum over kinds of layers n w + the head's on the last rank.
+    """
     kinds, shape_idx, layers = rows.shapes.kinds, rows.table.shape, rows.layers
     share = np.where(rows.table.schedule == zero_bubble.DUALPIPE, 0.5, 1.0)
     layer = _by_rank(kinds.layers, shape_idx) * layers.weight_grad_s[rows.index]
+    for count, other in zip(_of_other_kinds(rows), layers.others, strict=True):
+        layer = layer + count * (other.weight_grad_s - layers.weight_grad_s)[rows.index]
     head = _by_rank(kinds.has_head, shape_idx) * layers.head_weight_grad_s[rows.index]
     return np.asarray(share * (layer + head))
 

@@ -13,7 +13,6 @@ from costmodels.comm.collectives import (
     collective_s,
     point_to_point_s,
 )
-from costmodels.comm.context_parallel import ELEMENT_BYTES
 from costmodels.comm.data_parallel import DataGroups, DataParallelTimes
 from costmodels.comm.fsdp import Units, grad_wire_bytes
 from costmodels.comm.fsdp import gathers as fsdp_gathers
@@ -381,7 +380,8 @@ def _tensor_parallel(plan: PlanTraffic) -> list[PlanTransfer]:
     passes: float = layout.n_passes * sum(chunks)
     recomputed: float = layout.n_passes * sum(min(c, layout.recompute_layers) for c in chunks)
     tokens = float(layout.mbs * rows.problem.job.seq_len) / layout.cp
-    message, width = 2.0 * tokens * rows.problem.shape.hidden, _activation_type(rows)
+    message = rows.problem.job.recipe.activation_bytes * tokens * rows.problem.shape.hidden
+    width = _activation_type(rows)
     group = wires.of_tp(layout.tp)
     forward_s = plan.layer(layers.tp_forward.exposed_s)
     backward_s = plan.layer(layers.tp_backward.exposed_s)
@@ -524,14 +524,17 @@ def _latent_gathers(plan: PlanTraffic, n_layers: int) -> list[PlanTransfer]:
     problem, calls = plan.rows.problem, layout.n_passes * n_layers
     tokens = np.array([float(layout.mbs * problem.job.seq_len) / layout.cp])
     group = wires.of_tp(layout.tp)
-    message = latent_bytes(problem.shape, tokens).item()
+    message = latent_bytes(problem, tokens).item()
     time_s = calls * wires.tp_collective_s("all-gather", message, group)
     width = _activation_type(plan.rows)
     if problem.stack.kind == "fused":  # one call for queries, one for keys and values
         shape = problem.shape
         calls, message = (
             2 * calls,
-            tokens.item() * ((shape.q_rank or shape.hidden) + shape.kv_rank),
+            problem.job.recipe.activation_bytes
+            / 2.0
+            * tokens.item()
+            * ((shape.q_rank or shape.hidden) + shape.kv_rank),
         )
     return [plan.make("tp", Calls("all-gather", group, calls, message, width), time_s, time_s)]
 
@@ -574,7 +577,7 @@ def _latent_traffic(
         rows += [("all-gather", passes + n_again, shape.qk_rope)]
         rows += [("reduce-scatter", passes, shape.qk_rope)]
     for name, n, rank in rows:
-        message = 2.0 * tokens * rank
+        message = problem.job.recipe.activation_bytes * tokens * rank
         time_s = n * plan.wires.tp_collective_s(name, message, group)
         transfers.append(plan.make("tp", Calls(name, group, n, message, width), 0.0, time_s))
     return transfers
@@ -622,13 +625,14 @@ def _expert_parallel(plan: PlanTraffic) -> list[PlanTransfer]:
     total = np.array([layout.mbs * problem.job.seq_len / layout.cp])
     tokens = local_tokens(problem.stack, total, tp, sp, ep)
     width, results = _activation_type(rows), []
+    element = problem.job.recipe.activation_bytes
     if layout.ep > 1:
         key = layout.ep, layout.etp
         place = wires.known(("experts", *key), lambda: _place(expert_group(problem, ep, etp), 0))
 
         def exchange() -> _TokenExchange:
             group, pool = expert_group(problem, ep, etp), problem.pool
-            one_copy = 2.0 * shape.hidden * tokens * load_factor(shape, ep)
+            one_copy = element * shape.hidden * tokens * load_factor(shape, ep)
             sent = token_exchange(problem, one_copy, group)
             inside, outside = sent_copies(problem, group)
             per_call = (inside + outside) * one_copy
@@ -651,14 +655,14 @@ def _expert_parallel(plan: PlanTraffic) -> list[PlanTransfer]:
                 plan.make("ep", Calls("all-to-all", place, passes, share, width), 0.0, time_s)
             )
     if layout.tp > 1 and parts_for_routing(problem.stack, sp, ep).item():
-        row, message = wires.place(layout.tp, 1), (2.0 * shape.hidden * total).item()
+        row, message = wires.place(layout.tp, 1), (element * shape.hidden * total).item()
         time_s = passes * wires.tp_collective_s("all-gather", message, row)
         results.append(
             plan.make("tp", Calls("all-gather", row, passes, message, width), time_s, time_s)
         )
     if layout.etp > 1 and problem.stack.etp_gathers != "tokens":
         inner = wires.place(layout.etp, 1)
-        message = (2.0 * shape.hidden * expert_rows(problem, tokens, sp, ep, etp)).item()
+        message = (element * shape.hidden * expert_rows(problem, tokens, sp, ep, etp)).item()
         one_s = wires.tp_collective_s("all-gather", message, inner)
         for name in ("all-gather", "reduce-scatter"):
             time_s = passes * one_s
@@ -692,7 +696,8 @@ def _loss(plan: PlanTraffic, tokens: float, group: Place, width: str) -> PlanTra
     calls = per_pass * layout.n_passes
     if not problem.stack.logits_sharded:
         vocab = padded_vocab(problem.shape, np.array([layout.tp], dtype=np.int32)).item()
-        name, size, calls, kind = "all-gather", 2.0 * tokens * vocab, layout.n_passes, width
+        size = problem.job.recipe.activation_bytes * tokens * vocab
+        name, calls, kind = "all-gather", layout.n_passes, width
     waits = calls * plan.wires.tp_collective_s(name, size, group)
     return plan.make("tp", Calls(name, group, calls, size, kind), waits, waits)
 
@@ -718,8 +723,9 @@ def _context_parallel(plan: PlanTraffic) -> list[PlanTransfer]:
     width, c = _activation_type(rows), layout.cp
     n_tokens = layout.mbs * problem.job.seq_len / c
     kv = kv_heads_per_rank(problem.shape, layout.tp).item() * problem.shape.head_dim
-    key_bytes = ELEMENT_BYTES * n_tokens * kv
-    query_bytes = ELEMENT_BYTES * n_tokens * problem.shape.q_width / layout.tp
+    element = problem.job.recipe.activation_bytes
+    key_bytes = element * n_tokens * kv
+    query_bytes = element * n_tokens * problem.shape.q_width / layout.tp
     keeps_gathered = problem.stack.cp_gathers == "kept"
     kinds = {
         "p2p": [
@@ -756,8 +762,9 @@ def _one_exchange_s(wires: Wires, name: str, size: float, place: Place) -> float
 
 
 def _activation_type(rows: Rows) -> str:
-    """Return the name of the activations' type: that of the linear layers."""
-    return rows.problem.job.recipe.gemm_precision
+    """Return the name of the activations' type: that of the linear layers, fp32 for TF32."""
+    recipe = rows.problem.job.recipe
+    return "fp32" if recipe.activation_bytes == 4.0 else recipe.gemm_precision
 
 
 def _pipeline(plan: PlanTraffic) -> list[PlanTransfer]:

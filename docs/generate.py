@@ -3,7 +3,8 @@
     python docs/generate.py
 
 `rules.md` whole; the tables between markers in `architecture.md`, `errors.md`, `stacks.md`,
-`files.md`, `frameworks.md`, `index.md`, `sweeps.md`, `terms/collectives.md` and pages of terms.
+`files.md`, `frameworks.md`, `index.md`, `search.md`, `sweeps.md`, `terms/collectives.md` and pages
+of terms.
 `tests/test_docs.py` fails when they are not current.
 """
 
@@ -14,6 +15,7 @@ from pathlib import Path
 
 from pydantic_core import PydanticUndefined
 
+from costmodels.axes import AXES, MAX_VALUE
 from costmodels.comm.collectives import ALGORITHMS
 from costmodels.documentation.terms import TERMS, Term
 from costmodels.layers.kinds import LAYER_KINDS
@@ -22,6 +24,7 @@ from planner import errors
 from planner.specs import schema as schemas
 from planner.sweeps.rows import COLUMNS
 from planner.sweeps.spec.schema import SweepFile
+from searches.frameworks.megatron.axis_flags import AXIS_FLAGS
 from searches.frameworks.registry import framework_names
 from searches.frameworks.rule import FrameworkRule
 from searches.frameworks.table import rules_by_code
@@ -367,6 +370,23 @@ def term_pages() -> dict[Path, str]:
     return pages
 
 
+def axes_table() -> str:
+    """Return the axes of a layout: values, what a layout without it has, Megatron-LM's flag."""
+    rows = []
+    for axis in AXES.values():
+        end = "on" if axis.largest == MAX_VALUE else f"to {axis.largest}"
+        values = ", ".join(axis.choices) or f"from {axis.least} {end}"
+        values = "off, on" if isinstance(axis.off, bool) else values
+        if axis.name == "recompute_modules":
+            values = "sets of modules"
+        at_rest = axis.text(axis.off) if axis.choices else _shown(axis.off)
+        at_rest = ("off", "on")[axis.off] if isinstance(axis.off, bool) else at_rest
+        flag = f"`{AXIS_FLAGS[axis.name]}`" if axis.name in AXIS_FLAGS else "-"
+        rows.append((f"`{axis.name}`", axis.title, values, at_rest, flag))
+    titles = ("axis", "what", "values", "at rest", "nothing but this flag of Megatron-LM")
+    return _table(titles, rows)
+
+
 def layer_kinds_table() -> str:
     """Return the kinds of layers of a model file."""
     rows = [
@@ -393,6 +413,7 @@ def pages() -> dict[Path, str]:
     for framework in framework_names():
         if framework != "bridge":  # the rules of Megatron-LM under other codes
             runs = _between(runs, framework, framework_tables(framework))
+    search = _between((DOCS / "search.md").read_text(encoding="utf-8"), "axes", axes_table())
     sweeps = (DOCS / "sweeps.md").read_text(encoding="utf-8")
     sweeps = _between(sweeps, "sweep", sweep_table())
     sweeps = _between(sweeps, "columns", columns_table())
@@ -406,6 +427,7 @@ def pages() -> dict[Path, str]:
     return {
         DOCS / "errors.md": faults,
         DOCS / "architecture.md": _between(rooms, "rooms", rooms_table()),
+        DOCS / "search.md": search,
         DOCS / "sweeps.md": sweeps,
         collectives: listed,
         **term_pages(),

@@ -168,7 +168,11 @@ def _splittable(context: Context, n_chunks: int) -> Context:
     It says what a shape that cannot be split would break besides, were the stages rounded up.
     """
     shape = context.problem.shape
-    rounded = replace(shape, layers=n_chunks * -(-shape.layers // n_chunks))
+    layers, runs = n_chunks * -(-shape.layers // n_chunks), shape.layer_runs
+    if runs:  # as many more of the last kind
+        last = replace(runs[-1], count=runs[-1].count + layers - shape.layers)
+        runs = (*runs[:-1], last)
+    rounded = replace(shape, layers=layers, layer_runs=runs)
     return replace(context, problem=replace(context.problem, shape=rounded))
 
 

@@ -28,9 +28,6 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
 
 P2P, ALL_GATHER, A2A = (CP_COMMS.index(name) for name in ("p2p", "all-gather", "a2a"))
-ELEMENT_BYTES = 2.0
-"""Queries, keys, values and their gradients travel in 16 bits, also in fp8 recipes, whose
-attention stays in 16 bits."""
 ADD_BYTES, COPY_BYTES = 6.0, 4.0
 """Traffic per element of adding a part to a sum (2 + 2 read, 2 written), and of a copy (2 + 2)."""
 RING_COVER = 0.75
@@ -121,13 +118,15 @@ def exchange_times(
     q, kv = _widths(problem, split)
     c = np.asarray(split.cp, dtype=np.float64)
     group, pool = context_group(problem, split), problem.pool
-    block = 2 * ELEMENT_BYTES * tokens * kv
+    # In 16 bits, also in fp8 recipes, whose attention stays in 16 bits; in fp32 where all is.
+    width = problem.job.recipe.activation_bytes
+    block = 2 * width * tokens * kv
     one, two = (point_to_point_s(n * block, group, pool) for n in (1, 2))
     beside = ForwardBackward(attention.forward_s / c, attention.backward_s / c)
     ring = ring_times(c, one, two, beside)
     hops_s = problem.stack.tp_hop_s * (c - 1)
     gather = collective_s("all-gather", c * block / 2, group, pool) + hops_s
-    sizes = [ELEMENT_BYTES * tokens * width for width in (q, kv)]
+    sizes = [width * tokens * elements for elements in (q, kv)]
     queries, keys = (collective_s("all-to-all", size, group, pool) + hops_s for size in sizes)
     moved = 2 * queries + 2 * keys
     kinds = [split.kind == P2P, split.kind == ALL_GATHER, split.kind == A2A]
@@ -174,9 +173,10 @@ def kept_bytes(problem: Problem, split: ContextSplit, tokens: Floats) -> Floats:
     4 (c - 1) n k, the keys and values of the other ranks. The others keep nothing.
     """
     q, kv = _widths(problem, split)
-    stored = np.where(split.kind == A2A, ELEMENT_BYTES * tokens * q, 0.0)
+    width = problem.job.recipe.activation_bytes
+    stored = np.where(split.kind == A2A, width * tokens * q, 0.0)
     if problem.stack.cp_gathers == "kept":
-        others = 2 * ELEMENT_BYTES * tokens * kv * (np.asarray(split.cp, dtype=np.float64) - 1)
+        others = 2 * width * tokens * kv * (np.asarray(split.cp, dtype=np.float64) - 1)
         stored = np.where(split.kind == ALL_GATHER, others, stored)
     return stored
 
@@ -192,7 +192,8 @@ def buffer_bytes(problem: Problem, split: ContextSplit, tokens: Floats) -> Float
     """
     q, kv = _widths(problem, split)
     c = np.asarray(split.cp, dtype=np.float64)
-    gradients = 2 * ELEMENT_BYTES * (q + 2 * kv)
+    width = problem.job.recipe.activation_bytes
+    gradients = 2 * width * (q + 2 * kv)
     kinds = [split.kind == P2P, split.kind == ALL_GATHER, split.kind == A2A]
-    ring, gathered = 16.0 * kv + gradients, 8.0 * c * kv + ELEMENT_BYTES * q
+    ring, gathered = 8.0 * width * kv + gradients, 4.0 * width * c * kv + width * q
     return np.asarray(tokens * np.select(kinds, [ring, gathered, gradients], 0.0))

@@ -54,15 +54,15 @@ def layer_exposures(
 ) -> tuple[Exposure, Exposure]:
     """Return the forward and backward tensor-parallel time of one layer, and what is exposed.
 
-    x = 2 b s h bytes. Without SP two all-reduces of x each way; with it two all-gathers and two
-    reduce-scatters forward, the same backward, and two more all-gathers where the stack keeps
-    only the shard of its inputs (`sp_regather`). What is hidden depends on the stack:
-    `bulk` runs the input gradient's reduction beside the weight gradient of the column-parallel
-    layers, and the second gather beside their data gradient; `userbuffers` also pipes the
-    others through their own GEMM in tp pieces; `pieces` (PyTorch's async TP) pipes every second
-    one through its own, half of the GEMMs (without SP it is `bulk`); `none` hides nothing. Pieces
-    are written into the memory of peers: a group over several domains has `bulk` instead. These
-    are the `blocks` = 2 of a dense layer, attention and MLP; an expert layer without shared
+    x = 2 b s h bytes, twice that in fp32. Without SP two all-reduces of x each way; with it two
+    all-gathers and two reduce-scatters forward, the same backward, and two more all-gathers where
+    the stack keeps only the shard of its inputs (`sp_regather`). What is hidden depends on the
+    stack: `bulk` runs the input gradient's reduction beside the weight gradient of the
+    column-parallel layers, and the second gather beside their data gradient; `userbuffers` also
+    pipes the others through their own GEMM in tp pieces; `pieces` (PyTorch's async TP) pipes every
+    second one through its own, half of the GEMMs (without SP it is `bulk`); `none` hides nothing.
+    Pieces are written into the memory of peers: a group over several domains has `bulk` instead.
+    These are the `blocks` = 2 of a dense layer, attention and MLP; an expert layer without shared
     experts has one, and half of all that.
 
     Source: Megatron-LM core/tensor_parallel/layers.py (order of operations), Korthikanti et al.
@@ -70,7 +70,7 @@ def layer_exposures(
     """
     stack, t = problem.stack, np.asarray(tp, dtype=np.float64)
     group = tensor_parallel_group(problem, tp)
-    x = 2.0 * tokens * problem.shape.hidden
+    x = problem.job.recipe.activation_bytes * tokens * problem.shape.hidden
     gather = tp_collective_s(problem, "all-gather", x, group)
     reduce = tp_collective_s(problem, "all-reduce", x, group)
     regather = blocks * gather if stack.sp_regather else 0 * gather
@@ -129,14 +129,15 @@ def end_times(
     Source: Megatron-LM core/tensor_parallel/{layers,cross_entropy}.py.
     """
     group = tensor_parallel_group(problem, tp)
-    x = 2.0 * tokens * problem.shape.hidden
+    x = problem.job.recipe.activation_bytes * tokens * problem.shape.hidden
     gather = tp_collective_s(problem, "all-gather", x, group)
     reduce = tp_collective_s(problem, "all-reduce", x, group)
     if problem.stack.logits_sharded:
         calls = loss_calls(problem.stack)
         loss = calls * tp_collective_s(problem, "all-reduce", 12.0 * tokens / calls, group)
     else:
-        logits = 2.0 * tokens * padded_vocab(problem.shape, tp)
+        width = problem.job.recipe.activation_bytes
+        logits = width * tokens * padded_vocab(problem.shape, tp)
         loss = tp_collective_s(problem, "all-gather", logits, group)
     with_sp = np.asarray(sp) > 0
     embedding = np.where(with_sp, 2 * gather, reduce)

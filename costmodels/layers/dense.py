@@ -35,8 +35,9 @@ def dense_terms(inputs: LayerInputs) -> KindTerms:
     host = host_waits(inputs.launch_s, device)
     again_s = gemms.both.forward_s + attention.compute.forward_s
     again_s = again_s + elementwise.forward_s + exposed.forward_s
-    batch, with_scores = memory.MicroBatch(tokens, job.seq_len), np.ones_like(tokens)
-    stored = memory.layer_activation_bytes(shape, stack, batch, tp, sp, with_scores)
+    stored = memory.layer_activation_bytes(
+        shape, stack, inputs.micro_batch, tp, sp, np.ones_like(tokens)
+    )
     return KindTerms(
         linear=gemms.both,
         attention=attention.compute,
@@ -52,7 +53,9 @@ def dense_terms(inputs: LayerInputs) -> KindTerms:
         recompute_full_s=np.maximum(again_s, HOST_FORWARD_SHARE * inputs.launch_s),
         modules=module_terms(problem, tokens, tp, sp, attention.core),
         kept_bytes=stored + attention.kept_bytes,
-        working_bytes=memory.working_bytes(shape, tokens, tp, attention.buffer_bytes),
+        working_bytes=memory.working_bytes(
+            shape, tokens, tp, attention.buffer_bytes, inputs.element_bytes
+        ),
         scratch_bytes=memory.scratch_bytes(shape, stack, tp),
     )
 

@@ -197,16 +197,17 @@ def expert_times(
         compute = compute + _router(problem, n) + ForwardBackward(permute, permute)
         compute = compute + ForwardBackward(scores, scores)
     group = expert_group(problem, ep, etp)
-    tokens_sent = token_exchange(problem, 2.0 * h * n * load_factor(shape, ep), group)
+    element = problem.job.recipe.activation_bytes
+    tokens_sent = token_exchange(problem, element * h * n * load_factor(shape, ep), group)
     one = collective_s("all-to-all", tokens_sent, group, pool)
     inner = place_group(etp, np.ones_like(etp), pool, problem.fabric)
     wide = rows / shape.top_k if stack.etp_gathers == "tokens" else rows
-    gather = tp_collective_s(problem, "all-gather", 2.0 * h * wide, inner)
+    gather = tp_collective_s(problem, "all-gather", element * h * wide, inner)
     parts = parts_for_routing(stack, sp, ep)
     both = 2 * one + 2 * gather
     if parts.any():
         row = place_group(tp, np.ones_like(tp), pool, problem.fabric)
-        recomputed = tp_collective_s(problem, "all-gather", 2.0 * h * tokens, row)
+        recomputed = tp_collective_s(problem, "all-gather", element * h * tokens, row)
         both = both + np.where(parts, recomputed, 0.0)
     return ExpertTimes(compute, ForwardBackward(both, both))
 
@@ -336,14 +337,15 @@ def expert_kept_bytes(
     inner = 6.0 if shape.gated else 4.0
     if shape.gated and not stack.fused_activation:
         inner += 2.0
-    stored = rows * inner * shape.expert_ffn / cut
+    element = problem.job.recipe.activation_bytes
+    stored = rows * (element / 2.0 * inner) * shape.expert_ffn / cut
     if shape.n_experts > 1:
-        stored = stored + rows * 2.0 * shape.hidden + 8.0 * shape.n_experts * n
+        stored = stored + rows * element * shape.hidden + 8.0 * shape.n_experts * n
         if stack.routed_scores == "after":
-            stored = stored + rows * 4.0 * shape.hidden
+            stored = stored + rows * (2.0 * element) * shape.hidden
         if stack.etp_gathers == "tokens":  # beside the rank's own share, counted with the norm
             shares = shares_of_tokens(stack, sp, etp).astype(np.float64)
-            stored = stored + rows / shape.top_k * 2.0 * shape.hidden * (shares - 1.0) / shares
+            stored = stored + rows / shape.top_k * element * shape.hidden * (shares - 1.0) / shares
     return np.asarray(stored)
 
 
@@ -358,7 +360,10 @@ def expert_working_bytes(
     n = local_tokens(problem.stack, tokens, tp, sp, ep)
     shape, rows = problem.shape, expert_rows(problem, n, sp, ep, etp)
     inner = (6.0 if shape.gated else 4.0) * shape.expert_ffn / np.asarray(etp, dtype=np.float64)
-    return np.asarray(rows * (inner + (4.0 * shape.hidden if shape.n_experts > 1 else 0.0)))
+    wide = problem.job.recipe.activation_bytes / 2.0
+    return np.asarray(
+        rows * (wide * inner + (wide * 4.0 * shape.hidden if shape.n_experts > 1 else 0.0))
+    )
 
 
 def expert_scratch_bytes(problem: Problem, etp: Ints) -> Floats:

@@ -27,6 +27,13 @@ def present_kinds(shape: ModelShape) -> tuple[tuple[LayerKind, int], ...]:
     return tuple((kind, count) for kind, count in pairs if count)
 
 
+def added_kinds(shape: ModelShape) -> tuple[LayerKind, ...]:
+    """Return the kinds of which a model has layers, but for dense and expert layers."""
+    return tuple(
+        kind for kind, _ in present_kinds(shape) if kind.name not in (DENSE.name, MOE.name)
+    )
+
+
 def layer_run(name: str, count: int) -> LayerRun:
     """Return a run of layers of a registered kind."""
     return LayerRun(name, count, LAYER_KINDS[name].is_routed)

@@ -89,7 +89,7 @@ class LayerInputs:
         compute = attention_times(shape, job, accelerator, stack, tokens, kernels)
         forward, backward = context_parallel.exchange_times(problem, context, tokens, compute)
         compute = compute + context_parallel.merge_times(problem, context, tokens)
-        activations = (shape, stack, memory.MicroBatch(tokens, job.seq_len), tp, self.sp)
+        activations = (shape, stack, self.micro_batch, tp, self.sp)
         with_scores = memory.layer_activation_bytes(*activations, np.ones_like(tokens))
         without = memory.layer_activation_bytes(*activations, np.zeros_like(tokens))
         return AttentionBlock(
@@ -100,6 +100,16 @@ class LayerInputs:
             context_parallel.buffer_bytes(problem, context, tokens),
             Core(compute.forward_s + forward.exposed_s, with_scores - without),
         )
+
+    @property
+    def element_bytes(self) -> float:
+        """Width of an activation, bytes."""
+        return self.problem.job.recipe.activation_bytes
+
+    @property
+    def micro_batch(self) -> memory.MicroBatch:
+        """One micro-batch of the job on one device."""
+        return memory.MicroBatch(self.tokens, self.problem.job.seq_len, self.element_bytes)
 
     @cached_property
     def launch_s(self) -> Floats:

@@ -130,7 +130,9 @@ def layer_terms(problem: Problem, split: SplitDegrees, mbs: Ints, sp: Ints) -> L
     parts = np.where(np.asarray(sp) > 0, tp, 1).astype(np.float64)
     masks = shape.hidden / parts if shape.dropout else 0.0
     accelerator, n_heads = problem.pool.accelerator, 1.0 + shape.mtp_layers
-    logits = memory.logits_bytes(shape, stack, tokens, tp) + 4.0 * tokens * shape.hidden / parts
+    width = inputs.element_bytes
+    normed = 2.0 * width * tokens * shape.hidden / parts
+    logits = memory.logits_bytes(shape, stack, tokens, tp) + normed
     of_first = {field.name: getattr(first, field.name) for field in fields(KindTerms)}
     return LayerTerms(
         **of_first | {"working_bytes": working, "scratch_bytes": scratch},
@@ -141,12 +143,12 @@ def layer_terms(problem: Problem, split: SplitDegrees, mbs: Ints, sp: Ints) -> L
         head_ep=head.ep,
         head_tp=head.tp,
         head_weight_grad_s=head_weight_grad_s(shape, job, accelerator, tokens, tp),
-        checkpoint_bytes=memory.checkpoint_bytes(shape, tokens, tp, sp),
-        queued_bytes=memory.queued_bytes(shape, stack, tokens, tp),
+        checkpoint_bytes=memory.checkpoint_bytes(shape, tokens, tp, sp, width),
+        queued_bytes=memory.queued_bytes(shape, stack, tokens, tp, width),
         logits_bytes=n_heads * logits,
         gathered_bytes=n_heads * memory.gathered_bytes(shape, stack, tokens, tp),
         embedding_bytes=tokens * (8.0 + masks),
-        message_bytes=2.0 * tokens * shape.hidden / (tp if stack.p2p_scatter else parts),
+        message_bytes=width * tokens * shape.hidden / (tp if stack.p2p_scatter else parts),
         others=tuple(others),
     )
 

@@ -48,7 +48,6 @@ def expert_layer_terms(inputs: LayerInputs) -> ExpertLayerTerms:
     device = device + routed.compute + routed.exchange
     launch_s = inputs.launch_s + experts.expert_host_s(problem)
     host = host_waits(launch_s, device)
-    batch, ones = memory.MicroBatch(tokens, job.seq_len), np.ones_like(tokens)
     of_experts = experts.expert_kept_bytes(problem, tokens, *degrees)
     alone = replace(shape, ffn=0)
     shared = memory.scratch_bytes(shape, stack, tp) - memory.scratch_bytes(alone, stack, tp)
@@ -70,8 +69,12 @@ def expert_layer_terms(inputs: LayerInputs) -> ExpertLayerTerms:
         modules=module_terms(problem, tokens, tp, sp, attention.core, of_routed),
         kept_bytes=of_experts
         + attention.kept_bytes
-        + memory.layer_activation_bytes(shape, stack, batch, tp, sp, ones),
-        working_bytes=memory.working_bytes(shape, tokens, tp, attention.buffer_bytes)
+        + memory.layer_activation_bytes(
+            shape, stack, inputs.micro_batch, tp, sp, np.ones_like(tokens)
+        ),
+        working_bytes=memory.working_bytes(
+            shape, tokens, tp, attention.buffer_bytes, inputs.element_bytes
+        )
         + experts.expert_working_bytes(problem, tokens, *degrees),
         scratch_bytes=shared + experts.expert_scratch_bytes(problem, split.etp),
         routed=routed.compute,

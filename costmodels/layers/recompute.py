@@ -111,12 +111,13 @@ def routed_terms(
     per_byte = stack.elementwise_factor / (part.hbm_bytes_per_s * part.efficiency.hbm_frac)
     moved = (6.0 if shape.gated else 4.0) * width
     eager = memory.EAGER_GATE_BYTES if shape.gated and not stack.fused_activation else 0.0
+    wide = problem.job.recipe.activation_bytes / 2.0
     return Routed(
         forward_s=times.compute.forward_s,
         exchange_s=times.exchange.forward_s,
         kept_bytes=kept_bytes,
         activation_s=moved * per_byte + part.efficiency.kernel_latency_s,
-        activation_bytes=(2.0 + eager) * width,
+        activation_bytes=wide * (2.0 + eager) * width,
     )
 
 
@@ -158,8 +159,9 @@ def module_terms(
     nothing = Exposure(zeros, zeros)
     total = np.where(np.asarray(sp) > 0, np.asarray(tp, dtype=np.float64), 1.0)
     norm_s = norm_forward_s(shape, part, stack, tokens, tp, sp)
-    eager = 0.0 if stack.fused_norms else memory.EAGER_NORM_BYTES[stack.norm_keeps]
-    norm_bytes = tokens * (2.0 + eager) * shape.hidden / total
+    element = problem.job.recipe.activation_bytes
+    eager = 0.0 if stack.fused_norms else memory.eager_norm_bytes(stack, element)
+    norm_bytes = tokens * (element + eager) * shape.hidden / total
     entries = {"core_attn": _Module(core.forward_s, core.dropped_bytes, zeros, nothing, zeros)}
     alone = int(shape.latent) + int(routed is not None)
     if alone:
@@ -213,12 +215,14 @@ def _mlp(problem: Problem, shape: ModelShape, tokens: Floats, tp: Ints, sp: Ints
     if not stack.sp_regather:
         gathered = 2.0 * shape.hidden * (t - 1.0) / t
         inner = inner + np.where(np.asarray(sp) > 0, gathered, 0.0)
+    inner = job.recipe.activation_bytes / 2.0 * inner
     return _Module(forward + waits.exposed_s, zeros, tokens * inner, waits, zeros)
 
 
-def latent_bytes(shape: ModelShape, tokens: Floats) -> Floats:
+def latent_bytes(problem: Problem, tokens: Floats) -> Floats:
     """Return what the up-projections of latent attention gather with sequence parallelism."""
-    return 2.0 * tokens * ((shape.q_rank or shape.hidden) + shape.kv_rank + shape.qk_rope)
+    shape, width = problem.shape, problem.job.recipe.activation_bytes
+    return width * tokens * ((shape.q_rank or shape.hidden) + shape.kv_rank + shape.qk_rope)
 
 
 def _up_projection(problem: Problem, tokens: Floats, tp: Ints, sp: Ints) -> _Module:
@@ -226,12 +230,13 @@ def _up_projection(problem: Problem, tokens: Floats, tp: Ints, sp: Ints) -> _Mod
     shape, part = problem.shape, problem.pool.accelerator
     t, zeros = np.asarray(tp, dtype=np.float64), np.zeros_like(tokens)
     group = tensor_parallel_group(problem, tp)
-    gather = tp_collective_s(problem, "all-gather", latent_bytes(shape, tokens), group)
+    gather = tp_collective_s(problem, "all-gather", latent_bytes(problem, tokens), group)
     waits = np.where(np.asarray(sp) > 0, gather, 0.0)
     forward = up_projection_s(shape, problem.job, part, problem.stack, tokens, tp)
     forward = forward + latent_rotary_forward_s(shape, part, problem.stack, tokens, tp)
     width_bytes = (4.0 * shape.q_width + 2.0 * shape.v_width) / t
     width_bytes = width_bytes + 2.0 * (shape.q_rank + shape.kv_rank) / t
+    width_bytes = problem.job.recipe.activation_bytes / 2.0 * width_bytes
     return _Module(forward + waits, tokens * width_bytes, zeros, Exposure(waits, waits), zeros)
 
 

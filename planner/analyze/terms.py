@@ -12,7 +12,8 @@ from costmodels.comm.context_parallel import ContextSplit
 from costmodels.comm.placement import Group, place_group
 from costmodels.documentation.terms import MEMORY_TERMS, Term
 from costmodels.layers import compute, experts
-from costmodels.layers.layer_kind import host_s
+from costmodels.layers.kinds import added_kinds, kinds_of
+from costmodels.layers.layer_kind import KindTerms, host_s
 from costmodels.layers.params import kv_heads_per_rank
 from costmodels.memory import param_bytes_kept
 from costmodels.offload import activations as activation_offload
@@ -54,16 +55,35 @@ def _rates(problem: Problem) -> Numbers:
     ]
 
 
+def _by_kind(plan: Plan) -> list[tuple[str, KindTerms]]:
+    """Return one layer of each kind that a model has, by its title, with its terms.
+
+    Of dense and expert models one line, of the layer without routed experts.
+    """
+    rows = plan.breakdown.rows
+    shape = rows.problem.shape
+    if not added_kinds(shape):
+        return [("one layer", rows.layers)]
+    kinds = zip(kinds_of(shape), rows.layers.of_kinds, shape.kind_counts, strict=True)
+    return [(f"one {kind.title}", terms) for kind, terms, n in kinds if n]
+
+
 def _per_layer(name: str) -> Callable[[Problem, Plan], Numbers]:
     def numbers(problem: Problem, plan: Plan) -> Numbers:
-        both = getattr(plan.breakdown.rows.layers, name)
-        forward, backward = both.forward_s.item(), both.backward_s.item()
-        unit = "whole" if name in ("head", "embedding") else "one layer"
-        count = "m" if name in ("head", "embedding") else "m x layers"
+        is_end = name in ("head", "embedding")
+        count = "m" if is_end else "m x layers"
+        units = [("whole", plan.breakdown.rows.layers)] if is_end else _by_kind(plan)
+        both_ways = [(unit, getattr(terms, name)) for unit, terms in units]
         return [
             *_common(problem, plan),
             *_rates(problem),
-            (f"{unit}, forward / backward", f"{forward * 1e3:.3f} / {backward * 1e3:.3f} ms"),
+            *(
+                (
+                    f"{unit}, forward / backward",
+                    f"{both.forward_s.item() * 1e3:.3f} / {both.backward_s.item() * 1e3:.3f} ms",
+                )
+                for unit, both in both_ways
+            ),
             (f"term = {count} x both", f"{plan.breakdown.time_s[name]:.4f} s"),
         ]
 
@@ -84,13 +104,16 @@ def _attention(problem: Problem, plan: Plan) -> Numbers:
 
 
 def _recompute(problem: Problem, plan: Plan) -> Numbers:
-    x, layers = plan.layout, plan.breakdown.rows.layers
+    x = plan.layout
     chunks = x.chunks_of(plan.breakdown.critical_stage)
     n_recomputed = sum(min(c, x.recompute_layers) for c in chunks)
     return [
         ("kind, layers per virtual stage", f"{x.recompute_text}, {x.recompute_layers}"),
         ("recomputed layers of the slowest rank", f"{n_recomputed} of {sum(chunks)}"),
-        ("one layer's forward again", f"{layers.recompute_full_s.item() * 1e3:.3f} ms"),
+        *(
+            (f"{unit}'s forward again", f"{terms.recompute_full_s.item() * 1e3:.3f} ms")
+            for unit, terms in _by_kind(plan)
+        ),
         *_modules(plan),
         ("term", f"{plan.breakdown.time_s['recompute']:.4f} s"),
     ]
@@ -99,15 +122,18 @@ def _recompute(problem: Problem, plan: Plan) -> Numbers:
 def _modules(plan: Plan) -> Numbers:
     """Return what each recomputed module takes again, and no longer keeps, in one layer."""
     layers, rows = plan.breakdown.rows.layers, []
-    kinds = [("expert layer", layers.experts.modules)] if layers.experts else []
+    kinds = [("one layer", layers.modules)]
+    kinds += [("one expert layer", layers.experts.modules)] if layers.experts else []
+    if added_kinds(plan.breakdown.rows.problem.shape):
+        kinds = [(unit, terms.modules) for unit, terms in _by_kind(plan)]
     for name in plan.layout.recompute_modules:
         i = RECOMPUTE_MODULES.index(name)
-        for kind, terms in (("layer", layers.modules), *kinds):
+        for kind, terms in kinds:
             forward_s = terms.forward_s[i].item()
             dropped = (terms.attention_bytes[i] + terms.mlp_bytes[i]).item()
             if forward_s:
                 text = f"{forward_s * 1e3:.3f} ms, {dropped / GIB:.4f} GiB less"
-                rows.append((f"{name} of one {kind} again", text))
+                rows.append((f"{name} of {kind} again", text))
     return rows
 
 
@@ -128,18 +154,26 @@ def _tp_kind(problem: Problem, plan: Plan) -> str:
     return stack.tp_overlap_on if plan.layout.tp_overlap else stack.tp_overlap
 
 
+def _on_the_wire(plan: Plan, axis: str) -> Numbers:
+    """Return what one layer sends over tp or cp, and waits for, in both directions."""
+    rows = []
+    for unit, terms in _by_kind(plan):
+        for name in ("forward", "backward"):
+            both = getattr(terms, f"{axis}_{name}")
+            total, waits = both.total_s.item() * 1e3, both.exposed_s.item() * 1e3
+            rows.append(
+                (f"{unit}, {name}: on the wire / waited for", f"{total:.3f} / {waits:.3f} ms")
+            )
+    return rows
+
+
 def _tp(problem: Problem, plan: Plan) -> Numbers:
-    layers = plan.breakdown.rows.layers
     x = 2.0 * plan.layout.mbs * problem.job.seq_len / plan.layout.cp * problem.shape.hidden
     rows = [
         ("x = 2 b s h / c", f"{x / 1e6:.1f} MB"),
         ("overlap of the stack", _tp_kind(problem, plan)),
     ]
-    for name, both in (("forward", layers.tp_forward), ("backward", layers.tp_backward)):
-        total, waits = both.total_s.item() * 1e3, both.exposed_s.item() * 1e3
-        rows.append(
-            (f"one layer, {name}: on the wire / waited for", f"{total:.3f} / {waits:.3f} ms")
-        )
+    rows += _on_the_wire(plan, "tp")
     group = place_group(plan.layout.tp, 1, problem.pool, problem.fabric)
     ring = collectives.inside_bytes_per_s(group, problem.pool).item() / 1e9
     rows.append(("ring bandwidth per device, one way", f"{ring:.0f} GB/s"))
@@ -170,11 +204,7 @@ def _cp(problem: Problem, plan: Plan) -> Numbers:
             f"{core.backward_s.item() / x.cp * 1e3:.3f} ms",
         ),
     ]
-    for name, both in (("forward", layers.cp_forward), ("backward", layers.cp_backward)):
-        total, waits = both.total_s.item() * 1e3, both.exposed_s.item() * 1e3
-        rows.append(
-            (f"one layer, {name}: on the wire / waited for", f"{total:.3f} / {waits:.3f} ms")
-        )
+    rows += _on_the_wire(plan, "cp")
     return [*rows, ("term", f"{plan.breakdown.time_s['cp']:.4f} s")]
 
 
@@ -234,26 +264,33 @@ def _exchange(problem: Problem, plan: Plan) -> Numbers:
 
 
 def _overlap(problem: Problem, plan: Plan) -> Numbers:
-    layers, slow = plan.breakdown.rows.layers, problem.stack.overlap_slowdown
-    hidden = (layers.tp_forward.hidden_s + layers.tp_backward.hidden_s).item()
-    ring = (layers.cp_forward.hidden_s + layers.cp_backward.hidden_s).item()
+    def hidden(axis: str) -> list[tuple[str, float]]:
+        sums = []
+        for unit, terms in _by_kind(plan):
+            ahead, after = (getattr(terms, f"{axis}_{way}") for way in ("forward", "backward"))
+            sums.append((unit, (ahead.hidden_s + after.hidden_s).item()))
+        return sums
+
     return [
-        ("slowdown of compute beside a collective", f"{slow:.2f}"),
-        ("hidden tp traffic of one layer", f"{hidden * 1e3:.3f} ms"),
-        *([("hidden cp traffic of one layer", f"{ring * 1e3:.3f} ms")] if ring else []),
+        ("slowdown of compute beside a collective", f"{problem.stack.overlap_slowdown:.2f}"),
+        *((f"hidden tp traffic of {unit}", f"{s * 1e3:.3f} ms") for unit, s in hidden("tp")),
+        *((f"hidden cp traffic of {unit}", f"{s * 1e3:.3f} ms") for unit, s in hidden("cp") if s),
         ("term, with the hidden dp traffic", f"{plan.breakdown.time_s['overlap']:.4f} s"),
     ]
 
 
 def _host(problem: Problem, plan: Plan) -> Numbers:
     rows = plan.breakdown.rows
-    layers, launch = rows.layers, host_s(problem, rows.table.shapes.tp).item()
+    launch = host_s(problem, rows.table.shapes.tp).item()
     return [
         ("least time of a layer for the host", f"{launch * 1e3:.2f} ms"),
         ("stalled beside blocked messages", f"{step.stalled(rows).total_s.item() * 1e3:.3f} ms"),
-        (
-            "one layer on the device",
-            f"{(layers.layer.total_s - layers.host.total_s).item() * 1e3:.3f} ms",
+        *(
+            (
+                f"{unit} on the device",
+                f"{(terms.layer.total_s - terms.host.total_s).item() * 1e3:.3f} ms",
+            )
+            for unit, terms in _by_kind(plan)
         ),
         ("term = m x layers x what is missing", f"{plan.breakdown.time_s['host']:.4f} s"),
     ]
@@ -493,9 +530,14 @@ def _activations(problem: Problem, plan: Plan) -> Numbers:
     dense = [("one layer, one micro-batch", f"{layers.kept_bytes.item() / GIB:.3f} GiB")]
     if all(problem.shape.expert_layers):
         dense = []
+    kinds = [*dense, *routed]
+    if added_kinds(problem.shape):
+        kinds = [
+            (f"{unit}, one micro-batch", f"{terms.kept_bytes.item() / GIB:.3f} GiB")
+            for unit, terms in _by_kind(plan)
+        ]
     return [
-        *dense,
-        *routed,
+        *kinds,
         ("the same, fully recomputed", f"{layers.checkpoint_bytes.item() / GIB:.3f} GiB"),
         *_modules(plan),
         (f"layers of stage {stage}", str(sum(x.chunks_of(stage)))),

@@ -89,7 +89,7 @@ def check_problem(problem: Problem) -> None:
         )
     if job.precision == "fp32":
         raise SearchError(
-            "precision fp32: activations and messages in fp32 are not modelled in this version",
+            "precision fp32: memory-bound operators in fp32 are not modelled in this version",
             "use bf16 or fp16: " + option("set", "training.precision=bf16"),
             code="not-modelled",
         )

@@ -14,6 +14,9 @@ from importlib.metadata import entry_points
 from types import MappingProxyType
 from typing import Any
 
+from costmodels.shapes import DENSE, MOE
+from searches.frameworks.megatron.axis_flags import AXIS_FLAGS
+
 GROUP = "planner.frameworks"
 """Entry points of frameworks that other packages bring along."""
 DEFAULT, ANY = "default", "any"
@@ -35,6 +38,9 @@ class FrameworkRules:
     """Whether `default` searches its plans."""
     switches: tuple[str, ...] = ()
     """Axes of `Layout.switches` that its files carry; plans that use others are not its own."""
+    layer_kinds: tuple[str, ...] = (DENSE, MOE)
+    """Kinds of layers that its files can say, beside those whose own record names it
+    (`LayerKind.frameworks`); it refuses models that have others."""
 
 
 _MEGATRON, _DEEPSPEED, _TORCHTITAN = (
@@ -54,6 +60,7 @@ BUILT_IN: Mapping[str, FrameworkRules] = {
                 f"{_MEGATRON}.run_flags:RULES",
             ),
             in_default=True,
+            switches=tuple(AXIS_FLAGS),
         ),
         FrameworkRules(
             "deepspeed",

@@ -10,10 +10,10 @@ from functools import cache, lru_cache, reduce
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.axes import Axis, switch_axes
 from costmodels.plans import Layout, ShapeTable
 from costmodels.problem import Problem
 from costmodels.shapes import ModelShape, TrainingJob
+from searches.frameworks.carried import carried_rules, layer_kind_rule
 from searches.frameworks.case import Case, NotStatedError, PlanKinds
 from searches.frameworks.registry import (
     framework_names,
@@ -30,7 +30,11 @@ Ints = NDArray[np.int32]
 
 def rules_by_code() -> dict[str, FrameworkRule]:
     """Return all rules of all frameworks by code."""
-    return {rule.code: rule for name in framework_names() for rule in _all_rules(name)}
+    return {
+        rule.code: rule
+        for name in framework_names()
+        for rule in (*_all_rules(name), layer_kind_rule(framework_rules(name)))
+    }
 
 
 @cache
@@ -46,28 +50,8 @@ def rules_of(
     release = version or framework_rules(framework).release
     return tuple(
         rule
-        for rule in (*_all_rules(framework), *_switch_rules(framework))
+        for rule in (*_all_rules(framework), *carried_rules(framework))
         if level in (None, rule.level) and applies(rule, release)
-    )
-
-
-def _switch_rules(framework: str) -> tuple[FrameworkRule, ...]:
-    """Return a rule for each axis of `Layout.switches` that files of a framework do not carry."""
-    written = framework_rules(framework).switches
-    return tuple(_switch_rule(framework, x) for x in switch_axes() if x.name not in written)
-
-
-def _switch_rule(framework: str, axis: Axis) -> FrameworkRule:
-    at_rest = axis.code(axis.off)
-    return FrameworkRule(
-        f"SWITCH-{axis.name}",
-        framework,
-        f"files for it carry no {axis.name}",
-        "planner",
-        "planner.frameworks",
-        lambda case: case.switch(axis.name) != at_rest,
-        f"{axis.name}: {framework_rules(framework).title} files do not carry it",
-        f"{axis.name} {axis.text(axis.off)}",
     )
 
 

@@ -23,6 +23,11 @@ ELEMENT_BYTES = {"fp8": 1.0, "tf32": 4.0, "fp32": 4.0}
 # Parameters ----------------------------------------------------------------------------------
 
 
+def number_bytes(problem: Problem) -> float:
+    """Return the width of an activation: fp32 jobs have 4 bytes, all others 16 bits."""
+    return 4.0 if problem.job.precision == "fp32" else 2.0
+
+
 def padded_vocab(problem: Problem, tp: int) -> float:
     shape = problem.shape
     unit = shape.vocab_multiple * tp
@@ -505,7 +510,8 @@ def embedding_s(problem: Problem, tokens: float, tp: int, sp: bool) -> End:
     """Return the lookup and its gradient, with the collectives of both, half on each side."""
     shape, latency = problem.shape, problem.pool.accelerator.efficiency.kernel_latency_s
     mask = 3.0 / (tp if sp else 1) if shape.dropout else 0.0
-    unit, x = tokens * shape.hidden / hbm_rate(problem), 2.0 * tokens * shape.hidden
+    unit, x = tokens * shape.hidden / hbm_rate(problem), number_bytes(problem) * tokens
+    x *= shape.hidden
     comm = 2 * tp_gather_s(problem, tp, x) if sp else tp_reduce_s(problem, tp, x)
     return End(
         (4 + mask) * unit + latency + comm / 2, (8 + mask) * unit + latency + comm / 2, comm
@@ -525,13 +531,13 @@ def head_s(problem: Problem, tokens: float, tp: int, sp: bool) -> End:
     backward = gemm_s(problem, precision, tokens, columns, shape.hidden) + loss
     wgrad_frac = part.efficiency.wgrad_frac
     backward += gemm_s(problem, precision, shape.hidden, tokens, columns, wgrad_frac)
-    x = 2.0 * tokens * shape.hidden
+    x = number_bytes(problem) * tokens * shape.hidden
     ahead = tp_gather_s(problem, tp, x) if sp else 0.0
     if stack.logits_sharded:
         calls = 2 if stack.fused_loss else 3  # the last two of three numbers a token in one
         ahead += calls * tp_reduce_s(problem, tp, 12.0 * tokens / calls)
     else:
-        ahead += tp_gather_s(problem, tp, 2.0 * tokens * vocab)
+        ahead += tp_gather_s(problem, tp, number_bytes(problem) * tokens * vocab)
     after = tp_gather_s(problem, tp, x) if sp else tp_reduce_s(problem, tp, x)
     return End(forward + ahead, backward + after, ahead + after)
 
@@ -552,7 +558,7 @@ def tp_traffic_s(
     problem: Problem, tokens: float, tp: int, sp: bool, column: Products, row: Products
 ) -> tuple[tuple[float, float], tuple[float, float]]:
     """Return (all, exposed) of forward and of backward of one layer."""
-    stack, x = problem.stack, 2.0 * tokens * problem.shape.hidden
+    stack, x = problem.stack, number_bytes(problem) * tokens * problem.shape.hidden
     gather, reduce = tp_gather_s(problem, tp, x), tp_reduce_s(problem, tp, x)
     if not sp:
         both = 2 * reduce
@@ -592,7 +598,8 @@ def mlp_products(problem: Problem, tokens: float, tp: int) -> tuple[Products, Pr
 
 def mlp_traffic_s(problem: Problem, tokens: float, tp: int, sp: bool) -> float:
     """Return what one forward of the MLP waits for its collectives: a gather and a reduction."""
-    x, kind = 2.0 * tokens * problem.shape.hidden, problem.stack.tp_overlap
+    x = number_bytes(problem) * tokens * problem.shape.hidden
+    kind = problem.stack.tp_overlap
     if not sp:
         return tp_reduce_s(problem, tp, x)
     gather = tp_gather_s(problem, tp, x)
@@ -670,7 +677,8 @@ def ring(problem: Problem, layout: Layout, tokens: float) -> Context:
     c, (q, k) = layout.cp, widths(problem, layout.tp)
     group = place(problem, c, layout.tp)
     core = attention_s(problem, tokens, layout.tp, c, c)
-    block = 4.0 * tokens * k  # keys and values, 2 bytes each
+    number = number_bytes(problem)
+    block = 2 * number * tokens * k  # keys and values
     ahead = [block] * (c - 1) + [0.0]
     behind = [block] + [2 * block] * (c - 2) + [block]
     spans = []
@@ -683,14 +691,14 @@ def ring(problem: Problem, layout: Layout, tokens: float) -> Context:
         with_memory_traffic(problem, core, moved, (c, 3 * c)),
         (all_ahead, all_behind),
         (late_ahead, late_behind),
-        buffers=2 * 8.0 * tokens * k + 2 * 2.0 * tokens * (q + 2 * k),
+        buffers=2 * 4 * number * tokens * k + 2 * number * tokens * (q + 2 * k),
     )
 
 
 def gathered(problem: Problem, layout: Layout, tokens: float) -> Context:
     c, (q, k) = layout.cp, widths(problem, layout.tp)
     group = place(problem, c, layout.tp)
-    one = all_gather_s(problem, group, c * 2.0 * tokens * k)
+    one = all_gather_s(problem, group, c * number_bytes(problem) * tokens * k)
     one += problem.stack.tp_hop_s * (c - 1)
     pair = 2 * c * tokens * k  # elements of gathered keys and values
     core = attention_s(problem, tokens, layout.tp, kernels=2)
@@ -699,7 +707,7 @@ def gathered(problem: Problem, layout: Layout, tokens: float) -> Context:
         with_memory_traffic(problem, core, (4.0 * pair, (4 + 4 + 6) * pair), (2, 6)),
         total,
         total,
-        buffers=4.0 * pair + 2.0 * tokens * q,
+        buffers=number_bytes(problem) * (2 * pair + tokens * q),
     )
 
 
@@ -707,15 +715,16 @@ def ulysses(problem: Problem, layout: Layout, tokens: float) -> Context:
     c, (q, k) = layout.cp, widths(problem, layout.tp)
     group = place(problem, c, layout.tp)
     hop = problem.stack.tp_hop_s * (c - 1)
-    passes = [all_to_all_s(problem, group, 2.0 * tokens * w) + hop for w in (q, k, k, q)]
+    number = number_bytes(problem)
+    passes = [all_to_all_s(problem, group, number * tokens * w) + hop for w in (q, k, k, q)]
     moved = 2 * 4.0 * tokens * (q + k + k + q)
     core = attention_s(problem, tokens, layout.tp)
     return Context(
         with_memory_traffic(problem, core, (moved, moved), (8, 8)),
         (sum(passes), sum(passes)),
         (sum(passes), sum(passes)),
-        kept=2.0 * tokens * q,
-        buffers=2 * 2.0 * tokens * (q + 2 * k),
+        kept=number * tokens * q,
+        buffers=2 * number * tokens * (q + 2 * k),
     )
 
 
@@ -810,11 +819,11 @@ def micro_batch(problem: Problem, layout: Layout) -> MicroBatch:
         scores=layer_activation_bytes(problem, tokens, tp, sp, scores=True)
         - layer_activation_bytes(problem, tokens, tp, sp, scores=False),
         of_mlp=mlp_activation_bytes(problem, tokens, tp, sp),
-        checkpoint=2.0 * width,
+        checkpoint=number_bytes(problem) * width,
         temporaries=temporary_bytes(problem, tokens, tp, cp.buffers),
-        logits=logit_bytes(problem, tokens, tp) + 4.0 * width,
+        logits=logit_bytes(problem, tokens, tp) + 2 * number_bytes(problem) * width,
         embedding_bytes=tokens * 8.0 + (width if shape.dropout else 0.0),
-        message=2.0 * tokens * shape.hidden / (tp if scattered else 1),
+        message=number_bytes(problem) * tokens * shape.hidden / (tp if scattered else 1),
     )
 
 
@@ -833,20 +842,22 @@ def layer_activation_bytes(
 ) -> float:
     shape, stack, q = problem.shape, problem.stack, problem.shape.heads * problem.shape.head_dim
     kv = kv_width_per_rank(problem, tp)
-    full_width = 10.0 if shape.dropout else 8.0
-    if not stack.fused_norms:
-        full_width += 20.0
+    number = number_bytes(problem)
+    full_width = 4 * number + (2.0 if shape.dropout else 0.0)
+    if not stack.fused_norms:  # in fp32 only the scaled input is a tensor of its own
+        full_width += 20.0 if number == 2.0 else 8.0
     per_token = full_width * shape.hidden / (tp if sp else 1)
     if sp and not stack.sp_regather:  # two gathered inputs, of which a shard is counted above
-        per_token += 4.0 * shape.hidden * (tp - 1) / tp
-    per_token += 4.0 * q / tp + 4.0 * kv
-    per_token += (6.0 if shape.gated else 4.0) * shape.ffn / tp
+        per_token += 2 * number * shape.hidden * (tp - 1) / tp
+    per_token += 2 * number * (q / tp + kv)
+    per_token += (3 if shape.gated else 2) * number * shape.ffn / tp
     if not stack.fused_activation:
-        per_token += 2.0 * shape.ffn / tp if shape.gated else 0.0
+        per_token += number * shape.ffn / tp if shape.gated else 0.0
     if shape.flash_attention:
         per_token += 4.0 * shape.heads / tp
     elif scores:
-        per_score = (5.0 if shape.dropout else 4.0) + (0.0 if stack.fused_softmax else 4.0)
+        per_score = 2 * number + (1.0 if shape.dropout else 0.0)
+        per_score += 0.0 if stack.fused_softmax else 4.0
         per_token += per_score * shape.heads * problem.job.seq_len / tp
     return tokens * per_token
 
@@ -868,8 +879,9 @@ def gathered_bytes(problem: Problem, tokens: float, tp: int) -> float:
 def temporary_bytes(problem: Problem, tokens: float, tp: int, exchange: float) -> float:
     """Return gradients of the MLP or, if larger, the exchange, and three full tensors."""
     shape = problem.shape
-    inner = tokens * (6.0 if shape.gated else 4.0) * shape.ffn / tp
-    return max(inner, exchange) + 6.0 * tokens * shape.hidden
+    number = number_bytes(problem)
+    inner = tokens * (3 if shape.gated else 2) * number * shape.ffn / tp
+    return max(inner, exchange) + 3 * number * tokens * shape.hidden
 
 
 def scratch_bytes(problem: Problem, tp: int) -> float:
@@ -958,7 +970,7 @@ def queued_bytes(problem: Problem, layout: Layout, rank: int) -> float:
         if stack.blocking_p2p and place(problem, layout.tp, 1).n_domains > 2:
             return 0.0
     tokens = layout.mbs * problem.job.seq_len / layout.cp
-    return stack.queued_tensors * 2.0 * tokens * problem.shape.hidden
+    return stack.queued_tensors * number_bytes(problem) * tokens * problem.shape.hidden
 
 
 def recomputed_layers(layout: Layout, rank: int) -> int:
@@ -977,14 +989,15 @@ def overhead_bytes(problem: Problem, layout: Layout) -> float:
 def mlp_activation_bytes(problem: Problem, tokens: float, tp: int, sp: bool) -> float:
     """Return what the MLP keeps but its norm's input: the norm's output, up, the activation."""
     shape, stack, shards = problem.shape, problem.stack, tp if sp else 1
-    per_token = 2.0 * shape.hidden / shards
+    number = number_bytes(problem)
+    per_token = number * shape.hidden / shards
     if not stack.fused_norms:
-        per_token += 10.0 * shape.hidden / shards
+        per_token += (10.0 if number == 2.0 else 4.0) * shape.hidden / shards
     if sp and not stack.sp_regather:
-        per_token += 2.0 * shape.hidden * (tp - 1) / tp
-    per_token += (6.0 if shape.gated else 4.0) * shape.ffn / tp
+        per_token += number * shape.hidden * (tp - 1) / tp
+    per_token += (3 if shape.gated else 2) * number * shape.ffn / tp
     if shape.gated and not stack.fused_activation:
-        per_token += 2.0 * shape.ffn / tp
+        per_token += number * shape.ffn / tp
     return tokens * per_token
 
 

@@ -8,9 +8,6 @@ from dataclasses import dataclass
 
 from tools.samples.draw import Drawn
 
-HALF = -0.75, 0.1
-"""Of what is counted at 2 bytes in place of 4, with what else differs."""
-ACTIVATIONS = ("tp ", "cp ", "ep ", "pp ", "kept activations")
 WEIGHTS = ("parameters", "states", "dp ")
 
 
@@ -30,10 +27,6 @@ class Explanation:
     """As it is written in the pages, in bold letters or as the first cell of a row."""
 
 
-def _is_fp32(x: Drawn) -> bool:
-    return x.job.precision == "fp32"
-
-
 def _other_code(x: Drawn) -> bool:
     return x.shape.latent or x.shape.n_experts > 0 or x.shape.norm == "layernorm"
 
@@ -51,12 +44,7 @@ def _many_chunks(x: Drawn) -> bool:
     return x.layout.vpp > 3 and x.layout.zero > 0
 
 
-def _uneven_chunks(x: Drawn) -> bool:
-    return x.layout.vpp > 1 and len(set(x.layout.stage_layers)) > 1
-
-
 EXPLAINED: tuple[Explanation, ...] = (
-    Explanation(("fsdp2", "torchtitan"), ACTIVATIONS, _is_fp32, *HALF, "fp32 runs"),
     Explanation(
         ("torchtitan",),
         WEIGHTS,
@@ -120,14 +108,6 @@ EXPLAINED: tuple[Explanation, ...] = (
         -0.05,
         0.06,
         "context parallelism",
-    ),
-    Explanation(
-        ("megatron", "torchtitan"),
-        ("kept activations",),
-        _uneven_chunks,
-        -0.5,
-        0.1,
-        "chunks of unequal layers",
     ),
     Explanation(
         ("megatron",),

@@ -13,6 +13,7 @@ from typing import Any
 from costmodels.axes import RECOMPUTE_MODULES
 from costmodels.schedule.stages import spelled, stage_layers
 from planner.errors import InputProblem, SpecError
+from planner.frameworks.megatron.axis_flags import axes_of_settings, axis_dests
 from planner.frameworks.megatron.flags import Parsed
 from planner.frameworks.megatron.model import (
     MODEL_DESTS,
@@ -103,7 +104,7 @@ def megatron_run(
     """
     model = query.imported(source)
     settings = MegatronSettings(parsed, source)
-    ask_for_open_values(settings, tuple(LAYOUT_DESTS | MODEL_DESTS))
+    ask_for_open_values(settings, (*(LAYOUT_DESTS | MODEL_DESTS), *axis_dests().values()))
     world = launch.n_devices or query.n_devices
     if model is None and (missing := missing_flags(settings)):
         ask_for_open_words(settings, missing)
@@ -133,6 +134,7 @@ def megatron_run(
         model_file = replace(model, document={**model.document, "training": {**training, **job}})
     notes = [*launch.notes, *model_file.notes, *_notes(settings)]
     layout, more = _layout(settings, model_file.document, world)
+    layout |= axes_of_settings(parsed.settings)
     notes += more
     flags = dict(parsed.settings)
     faults = (*parsed.faults, *(t for d, t in parsed.odd_words.items() if d not in CHOICES))

@@ -20,6 +20,7 @@ from planner.frameworks.emitted_text import (
     training_only,
     wrap,
 )
+from planner.frameworks.megatron.axis_flags import axis_flags
 from planner.frameworks.megatron.core_details import AUX_LOSS, comment_lines, core_details
 from planner.frameworks.megatron.details import stated_details
 from planner.frameworks.megatron.dispatcher import hybrid_environment
@@ -152,6 +153,7 @@ def flag_groups(
         ("precision and optimizer", _precision_flags(layout, job)),
         ("recompute", _recompute_flags(layout)),
         ("overlap", _overlap_flags(layout)),
+        ("further axes", axis_flags(layout)),
         ("logging", ["--log-interval", "1", "--log-throughput"]),
         ("evaluation", EVALUATION),
         ("data", ["--mock-data", "--tokenizer-type", "NullTokenizer"]),

@@ -3,8 +3,10 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from costmodels.axes import AXES, switch_axes
 from costmodels.plans import SWITCHES, Layout
 from costmodels.problem import Problem
+from planner.frameworks.megatron.axis_flags import axis_dests
 from planner.frameworks.megatron.emitter import flag_groups
 from planner.frameworks.megatron.flags import flag_table
 from planner.frameworks.runs.existing_run import ExistingRun
@@ -34,7 +36,8 @@ def changed_flags(
     by_name, by_dest = flag_table()[1:]
     wanted = {by_name[name].dest: (name, value) for name, value in after.items()}
     entries: dict[str, str | None] = {}
-    for fields, dests in PARTS:
+    further = (((axis,), (dest,)) for axis, dest in axis_dests().items())
+    for fields, dests in (*PARTS, *further):
         if all(_same(run, new, name) for name in fields):
             continue
         for dest in dests:
@@ -59,7 +62,7 @@ def _same(run: ExistingRun, new: Layout, name: str) -> bool:
         return run_layers is not None and tuple(run_layers) == new.stage_layers
     if name in ("zero", "dp_shard") and new.dp * new.cp == 1:
         return True
-    value = getattr(new, name)
+    value = new.value(name) if name in AXES else getattr(new, name)
     if name == "recompute_layers" and run.settings.get("recompute_method") == "uniform":
         return bool(value == max(new.stage_layers))
     usual = {
@@ -70,6 +73,7 @@ def _same(run: ExistingRun, new: Layout, name: str) -> bool:
         "recompute_modules": (),
         "activation_offload_layers": 0,
         **SWITCHES,
+        **{axis.name: axis.off for axis in switch_axes()},
     }.get(name, 1)
     return bool(run.layout.get(name, usual) == value)
 

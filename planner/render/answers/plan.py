@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from itertools import groupby
 
+from costmodels.axes import AXES
 from costmodels.plans import Layout
 from costmodels.problem import Problem
 from costmodels.shape_terms import host_bytes
@@ -282,4 +283,7 @@ def _mode_sentences(problem: Problem, plan: Plan) -> list[str]:
         )
     if x.recompute == "selective":
         sentences.append(f"recompute: {', '.join(x.recompute_modules)} of every layer run twice.")
+    for name, value in x.switches:
+        axis = AXES[name]
+        sentences.append(f"{axis.label or name} {axis.text(value)}: {axis.meaning or axis.title}.")
     return sentences

@@ -5,7 +5,7 @@ import io
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from costmodels.axes import AXES
+from costmodels.axes import AXES, Axis, switch_axes
 from costmodels.plans import Layout
 from costmodels.schedule.stages import SPLITS
 from planner.documents import Grid, GridSpacing, Paragraph, Part
@@ -135,7 +135,21 @@ def _mark(plan: Plan, many_ties: bool) -> str:
 
 def used_axes(plans: Sequence[Plan]) -> list[Column]:
     """Return the optional columns of axes that some plan uses."""
-    return [column for column, on in OPTIONAL if any(on(plan.layout) for plan in plans)]
+    columns = [column for column, on in OPTIONAL if any(on(plan.layout) for plan in plans)]
+    used = {name for plan in plans for name, _ in plan.layout.switches}
+    return [*columns, *(_switch_column(axis) for axis in switch_axes() if axis.name in used)]
+
+
+def _switch_column(axis: Axis) -> Column:
+    """Return the column of an axis without a field of `Layout`: `y`, its value, or `-` off."""
+
+    def text(plan: Plan) -> str:
+        value = plan.layout.value(axis.name)
+        if value == axis.off:
+            return "-"
+        return "y" if axis.is_switch else axis.text(value)
+
+    return Column(axis.label or axis.name, "", text)
 
 
 def columns_of(result: Result) -> tuple[Column, ...]:

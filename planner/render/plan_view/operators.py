@@ -21,6 +21,7 @@ from costmodels.layers.compute import (
     LATENT,
     SCORE_BYTES,
     UNFUSED_RATE_FRAC,
+    ForwardBackward,
     Product,
     accumulated_s,
     fused_kernel,
@@ -28,11 +29,17 @@ from costmodels.layers.compute import (
     product_times,
 )
 from costmodels.layers.gemm import TILE_HALVING_LOSS, TILES, element_bytes, gemm_s
+from costmodels.layers.layer_kind import ExpertLayerTerms
 from costmodels.layers.params import kv_heads_per_rank, padded_vocab
 from costmodels.problem import Problem
-from costmodels.shapes import ModelShape
+from costmodels.shapes import DENSE, MOE, ModelShape
 from hardware.parts import Accelerator
-from planner.render.plan_view.opened.time import Formula, OpenedParts, optimizer_bytes
+from planner.render.plan_view.opened.time import (
+    Formula,
+    KindPart,
+    OpenedParts,
+    optimizer_bytes,
+)
 
 FORWARD, DGRAD, WGRAD, BACKWARD = "forward", "data gradient", "weight gradient", "backward"
 NAMES = {
@@ -85,26 +92,81 @@ class Operator:
 
 
 def operators(p: OpenedParts) -> tuple[Operator, ...]:
-    """Return the operator groups of a plan, in the order of the model."""
-    dense, routed = p.n_layers - p.routed, p.routed
+    """Return the operator groups of a plan, in the order of the model.
+
+    A layer of an added kind, whose operators its record does not list, is one of them.
+    """
+    dense, routed = _part(p, DENSE), _part(p, MOE)
     result = [*_embedding(p)] if p.first else []
-    shape = p.problem.shape
+    shape, several = p.problem.shape, len(p.kinds) > 1
     if dense:
-        result += _linear(p, p.problem, NAMES, p.m * dense, "of a dense layer" * bool(routed))
+        suffix = "of a dense layer" * several
+        result += _linear(p, p.problem, NAMES, p.m * dense.count, suffix)
     if routed:
         beside = replace(p.problem, shape=shape.without_experts())
-        suffix = "of an expert layer" * bool(dense)
-        result += _linear(p, beside, NAMES | SHARED, p.m * routed, suffix)
-    result += _attention(p)
+        suffix = "of an expert layer" * several
+        result += _linear(p, beside, NAMES | SHARED, p.m * routed.count, suffix)
+    usual = [x for x in (dense, routed) if x]
+    if usual:
+        n_calls = p.m * sum(x.count for x in usual)
+        result += _attention(p, usual[0].terms.attention, n_calls)
     if dense:
-        result += _elementwise(p, "elementwise", shape, p.m * dense)
-    if routed and p.experts:
-        name = "elementwise of expert layers" if dense else "elementwise"
-        result += _elementwise(p, name, shape.without_experts(), p.m * routed)
-        result += _experts(p)
+        result += _elementwise(p, "elementwise", shape, p.m * dense.count)
+    if routed:
+        name = "elementwise of expert layers" if several else "elementwise"
+        result += _elementwise(p, name, shape.without_experts(), p.m * routed.count)
+        result += _experts(p, p.m * routed.count)
+    for part in p.kinds:
+        if part not in usual:
+            result += _whole_layer(p, part)
     if p.last:
         result += _head(p)
     return (*result, *_optimizer(p))
+
+
+def _part(p: OpenedParts, name: str) -> KindPart | None:
+    """Return the layers of one kind on the rank, None without any."""
+    return next((x for x in p.kinds if x.kind.name == name), None)
+
+
+def _whole_layer(p: OpenedParts, part: KindPart) -> Iterator[Operator]:
+    """Yield a layer of an added kind in both directions, by its record."""
+    problem, x, kind, terms = p.problem, p.layout, part.kind, part.terms
+    shape, recipe, tp = problem.shape, problem.job.recipe, np.array([x.tp], dtype=np.int32)
+    macs, width = kind.macs(shape), element_bytes(recipe.linear)
+    weights, kept_bytes = kind.matrix_params(shape, tp).item(), terms.kept_bytes.item()
+    each = macs.projections + macs.mlp
+    flops = 2.0 * (each + macs.core * problem.job.seq_len) * _tokens(p) / x.tp
+    each_text = f"{_n(each)} + {_n(macs.core)} × {_n(problem.job.seq_len)}"
+    text = f"2 × ({each_text}) × {_n(_tokens(p))} / {x.tp}"
+    times = [terms.linear, terms.attention, terms.elementwise]
+    names = ["linear", "attention", "elementwise"]
+    if isinstance(terms, ExpertLayerTerms):
+        times, names = [*times, terms.routed], [*names, "experts"]
+    for direction, passes, way in ((FORWARD, 1, "forward_s"), (BACKWARD, 2, "backward_s")):
+        seconds = [getattr(one, way).item() for one in times]
+        yield Operator(
+            kind.title,
+            "linear",
+            direction,
+            passes * flops,
+            passes * (width * weights + kept_bytes),
+            sum(seconds),
+            p.m * part.count,
+            problem.pool.accelerator.peak_flops_per_s[recipe.linear],
+            (
+                f"{passes} × 2 (projections + MLP + core s) a token over tp: {kind.source}",
+                f"{passes} × {text}",
+            ),
+            (
+                "its weights and what it keeps, at least: its record says no more",
+                f"{passes} × ({width:g} B × {_n(weights)} + {_n(kept_bytes)} B)",
+            ),
+            (
+                f"{' + '.join(names)} of one {kind.title}: {kind.equation}",
+                " + ".join(f"{_n(one * 1e3)} ms" for one in seconds),
+            ),
+        )
 
 
 def _tokens(p: OpenedParts) -> float:
@@ -207,7 +269,7 @@ def _linear(
         )
 
 
-def _attention(p: OpenedParts) -> Iterator[Operator]:
+def _attention(p: OpenedParts, core: ForwardBackward, n_calls: float) -> Iterator[Operator]:
     shape, job, part, x = p.problem.shape, p.problem.job, p.problem.pool.accelerator, p.layout
     n, s, t, eff = _tokens(p), float(job.seq_len), x.tp, part.efficiency
     kv = kv_heads_per_rank(shape, np.array(t, dtype=np.int32)).item() * shape.head_dim
@@ -238,7 +300,6 @@ def _attention(p: OpenedParts) -> Iterator[Operator]:
         float(np.asarray(v).item()) for v in (kernels.n_kernels, kernels.key_blocks)
     )
     merges = context_parallel.merge_times(p.problem, split, np.array([n]))
-    core = p.layers.attention
     rows = (
         (FORWARD, 1.0, core.forward_s.item(), 1.0, 0, merges.forward_s.item()),
         (BACKWARD, backward_ratio, core.backward_s.item(), 2.0, 1, merges.backward_s.item()),
@@ -281,7 +342,7 @@ def _attention(p: OpenedParts) -> Iterator[Operator]:
             times * ahead,
             moved,
             time_s,
-            p.m * p.n_layers,
+            n_calls,
             peak,
             (message, flops),
             traffic,
@@ -447,10 +508,10 @@ def _head(p: OpenedParts) -> Iterator[Operator]:
     )
 
 
-def _experts(p: OpenedParts) -> Iterator[Operator]:
+def _experts(p: OpenedParts, calls: float) -> Iterator[Operator]:
     """Yield router, permutation, grouped products and activation of the routed experts."""
     problem, x = p.problem, p.layout
-    shape, part, calls = problem.shape, problem.pool.accelerator, p.m * p.routed
+    shape, part = problem.shape, problem.pool.accelerator
     tp, sp = np.array([x.tp], dtype=np.int32), np.array([int(x.sp)], dtype=np.int32)
     ep, etp = np.array([x.ep], dtype=np.int32), np.array([x.etp], dtype=np.int32)
     tokens = routed_experts.local_tokens(problem.stack, np.array([_tokens(p)]), tp, sp, ep)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 
+from costmodels.axes import AXES
 from costmodels.breakdown import break_down
 from costmodels.documentation.terms import COMPUTE_TERMS, TIME_TERMS
 from costmodels.layers.layer_grid import LayerGrid
@@ -62,6 +63,8 @@ def shown_layout(layout: Layout) -> str:
         axes.append("no dp overlap")
     if x.tp_overlap:
         axes.append("tp overlap")
+    for name, value in x.switches:
+        axes.append(f"{AXES[name].label or name} {AXES[name].text(value)}")
     return " ".join(axes)
 
 

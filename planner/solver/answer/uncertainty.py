@@ -40,7 +40,7 @@ def without_pointless_recompute(candidates: Sequence[Candidate]) -> list[Candida
         x = c.layout
         split = (x.tp, x.pp, x.dp, x.cp, x.cp_comm, x.ep, x.etp)
         switches = (x.optimizer_offload, x.activation_offload, x.dp_overlap, x.hpz)
-        return (*split, x.vpp, x.split, x.mbs, x.zero, x.sp_code, *switches)
+        return (*split, x.vpp, x.split, x.mbs, x.zero, x.sp_code, *switches, x.switches)
 
     undominated: dict[tuple[object, ...], list[Candidate]] = {}
     out = []

@@ -7,6 +7,10 @@ from planner.solver.answer.result import Conflict, ConflictPart
 from planner.units import format_gib
 from searches.conflicts import Condition, find_conflicts, user_conditions, without
 from searches.feasibility import any_fits
+from searches.frameworks.carried import layer_kind_rule
+from searches.frameworks.case import Case
+from searches.frameworks.registry import ANY, framework_rules, searched_frameworks
+from searches.frameworks.rule import spoken
 from searches.options import AXES, TEXT_AXES, TOKENS_PER_CP
 from searches.rules import Context, fully_sharded_bytes, fully_sharded_fits, least_model_parallel
 from searches.space.shape_space import cp_limit, divisors
@@ -104,8 +108,23 @@ def condition_text(context: Context, condition: Condition) -> str:
         framework=context.options.framework
         if context.options.framework != "default"
         else "a framework that plans are written for",
+        foreign=_foreign_text(context),
         n=context.n_devices,
     )
+
+
+def _foreign_text(context: Context) -> str:
+    """Return which kinds of layers no searched framework has, and which one would do, or ""."""
+    case = Case.of_run({}, model=context.problem.shape)
+    rules = [
+        layer_kind_rule(framework_rules(name))
+        for name in searched_frameworks(context.options.framework)
+        if name != ANY
+    ]
+    if not rules or not all(rule.broken(case) for rule in rules):
+        return ""
+    reasons = "; ".join(spoken(rule.reason, case) for rule in rules)
+    return f" ({reasons}; closest: {spoken(rules[0].closest, case)})"
 
 
 _TEXTS = {
@@ -148,7 +167,7 @@ _TEXTS = {
     "OFF005": "of the layers all but two can leave for the host, or all recomputed ones",
     "OVL001": "dp_overlap off needs dp * cp above 1",
     "OVL002": "tp_overlap on needs sp, tp inside a scale-up domain, and a stack that has it",
-    "FRM001": "{framework} can run it",
+    "FRM001": "{framework} can run it{foreign}",
     "DOM001": "data-parallel traffic runs beside compute, which is never slower",
     "MEM001": "the fullest device holds at most {usable} GiB",
 }

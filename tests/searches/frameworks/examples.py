@@ -6,8 +6,9 @@ from typing import Any
 from costmodels.axes import CP_COMMS, RECOMPUTES, SCHEDULES, modules_code
 from costmodels.examples import DEEPSEEK_V3, LLAMA3_8B, MIXTRAL_8X7B
 from costmodels.plans import Layout
-from costmodels.shapes import ModelShape, TrainingJob
+from costmodels.shapes import LayerRun, ModelShape, TrainingJob
 from searches.frameworks.case import Case
+from searches.frameworks.registry import framework_names
 from searches.frameworks.table import rules_by_code
 
 RULES = rules_by_code()
@@ -816,8 +817,15 @@ _OTHERS: dict[str, tuple[Case, Case]] = {
         case({"generation": "ampere"}, {"parallelism.enable_fsdp_symm_mem": True}),
         case({}, {"parallelism.enable_fsdp_symm_mem": True}),
     ),
+    **{
+        f"KIND-{name.upper()}": (
+            case({}, model=replace(DENSE, layer_runs=(LayerRun("retention", 32),))),
+            case({}, model=replace(DENSE, layer_runs=(LayerRun("dense", 32),))),
+        )
+        for name in framework_names()
+    },
 }
-"""Rules over the environment, the accelerator or unknown words."""
+"""Rules over the environment, the accelerator, unknown words or kinds of layers."""
 
 
 def _example(code: str) -> tuple[Case, Case] | None:

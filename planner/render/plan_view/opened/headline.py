@@ -7,11 +7,13 @@ import numpy as np
 from costmodels.documentation.terms import NETWORK_TERMS
 from costmodels.layers.flops import model_flops_per_step, model_flops_per_token
 from costmodels.layers.hardware_flops import hardware_flops_per_step, recomputed_parts
+from costmodels.layers.kinds import added_kinds, kinds_of, present_kinds
 from costmodels.layers.params import latent_params
 from costmodels.parameters import active_params, total_params
 from costmodels.problem import Problem
 from hardware.parts import Operations
 from planner.render.plan_view.cards import Amount, Deck, Derivation, Label, Words
+from planner.render.plan_view.opened.time import added_rows, kinds_text, with_records
 from planner.render.plan_view.quantities import exact, quantity_text, total
 from planner.render.plan_view.sources import calibration_words, compute_figures
 from planner.solver.answer.result import Plan
@@ -250,8 +252,12 @@ def _work(deck: Deck, problem: Problem, plan: Plan) -> tuple[Fact, ...]:
         Derivation(
             formula,
             text,
-            "costmodels.layers.flops.model_flops_per_token: Megatron-LM training/training.py,"
-            " num_floating_point_operations",
+            with_records(
+                "costmodels.layers.flops.model_flops_per_token: Megatron-LM training/training.py,"
+                " num_floating_point_operations",
+                shape,
+            ),
+            inputs=added_rows(shape),
         ),
     )
     flops = deck.add(
@@ -313,11 +319,14 @@ def _sizes(problem: Problem) -> tuple[tuple[str, str], ...]:
         ("heads, of keys, width", f"{shape.heads}, {shape.kv_heads}, {shape.head_dim}"),
         ("MLP width, vocabulary", f"{shape.ffn:,}, {shape.vocab:,}"),
         *more,
+        *added_rows(shape),
     )
 
 
 def _flops_formula(problem: Problem) -> tuple[str, str]:
     """Return the model FLOPs of a token in symbols and with the sizes put in."""
+    if added_kinds(problem.shape):
+        return _flops_by_kind(problem)
     shape, s = problem.shape, problem.job.seq_len
     h, q, kv = shape.hidden, shape.q_width, shape.kv_heads * shape.head_dim
     vocab = shape.padded_vocab or -(-shape.vocab // shape.vocab_multiple) * shape.vocab_multiple
@@ -347,6 +356,25 @@ def _flops_formula(problem: Problem) -> tuple[str, str]:
     if modules:
         formula += ", and the modules of multi-token prediction"
     return formula, f"6 × ({total(sums)}) + 6 × {layers} × {core} × {s:,}"
+
+
+def _flops_by_kind(problem: Problem) -> tuple[str, str]:
+    """Return the model FLOPs of a token where multiply-adds are those of each kind's record."""
+    shape, s, modules = problem.shape, problem.job.seq_len, problem.shape.mtp_layers
+    vocab = shape.padded_vocab or -(-shape.vocab // shape.vocab_multiple) * shape.vocab_multiple
+    h, last, layers, cores = shape.hidden, shape.layer_sequence[-1], [], []
+    for i, (kind, count) in enumerate(zip(kinds_of(shape), shape.kind_counts, strict=True)):
+        macs, n = kind.macs(shape), count + modules * (i == last)
+        if n:
+            layers.append(f"{n} × ({macs.projections:,} + {round(macs.mlp):,})")
+            cores.append(f"{n} × {macs.core:,} × {s:,}")
+    if modules:
+        layers.append(f"{modules} × (2 × {h:,} × {h:,} + 3 × {h:,})")
+    layers.append(f"{1 + modules} × {h:,} × {vocab:,}")
+    titles = kinds_text(kind for kind, _ in present_kinds(shape))
+    formula = "6 (sum of L (projections + MLP) + h V) + 6 sum of L core s"
+    formula += f", multiply-adds by the records of {titles}"
+    return formula, f"6 × ({total(layers)}) + 6 × ({total(cores)})"
 
 
 def _memory(deck: Deck, problem: Problem, plan: Plan) -> tuple[Fact, ...]:

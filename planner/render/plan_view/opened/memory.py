@@ -9,7 +9,7 @@ from costmodels.axes import SCHEDULES
 from costmodels.breakdown import Breakdown
 from costmodels.comm.tensor_parallel import tensor_parallel_group
 from costmodels.documentation.terms import TERMS
-from costmodels.layers.params import expert_layer_params, expert_params, layer_params
+from costmodels.layers.params import expert_params
 from costmodels.memory import (
     in_flight_chunks,
     param_bytes_kept,
@@ -27,7 +27,16 @@ from costmodels.schedule.stages import BOTH_WAYS, layer_prefix, other_kinds
 from costmodels.schedule.timeline import unequal_chunk_bytes
 from planner.analyze.terms import term_numbers
 from planner.render.plan_view.cards import Amount, CardNumber, Deck, Derivation
-from planner.render.plan_view.opened.time import Formula, Substituted, in_symbols
+from planner.render.plan_view.opened.time import (
+    OF_LAYERS,
+    Formula,
+    KindPart,
+    Substituted,
+    added_rows,
+    in_symbols,
+    rank_kinds,
+    with_records,
+)
 from planner.render.plan_view.quantities import exact, quantity_text, total
 from planner.solver.answer.result import Plan
 
@@ -41,11 +50,10 @@ class StageParts:
     rank: int
     n_layers: int
     """Its layers."""
-    routed: float
-    """Those of them with experts."""
+    kinds: tuple[KindPart, ...]
+    """The kinds of layers that it has."""
     full: int
-    """Fully recomputed ones."""
-    routed_full: float
+    """Fully recomputed layers."""
     first: bool
     last: bool
     chunks: float
@@ -55,21 +63,15 @@ class StageParts:
 def rank_memory(breakdown: Breakdown, rank: int) -> StageParts:
     """Return what a pipeline rank of a plan holds."""
     x, problem = breakdown.layout, breakdown.rows.problem
-    stages, counts = x.stages_of(rank), x.chunks_of(rank)
-    routed = routed_full = 0.0
-    if problem.shape.n_experts:
-        longest = max(x.stage_layers)
-        prefix = layer_prefix(x.stage_layers, stages, problem.shape.expert_layers, longest)
-        routed, routed_full = prefix[-1], prefix[min(longest, x.recompute_layers)]
+    counts = x.chunks_of(rank)
     code = SCHEDULES.index(x.schedule)
     return StageParts(
         problem,
         breakdown,
         rank,
         sum(counts),
-        routed,
+        rank_kinds(breakdown, rank),
         sum(min(c, x.recompute_layers) for c in counts),
-        routed_full,
         x.has_embedding(rank),
         x.has_head(rank),
         in_flight_chunks(code, rank, x.pp, x.vpp, x.n_micro).item(),
@@ -88,6 +90,8 @@ def add_memory_cards(deck: Deck, problem: Problem, plan: Plan) -> list[dict[str,
             term = TERMS[name]
             opened = FORMULAS[name](parts) if name in FORMULAS else exact(value, "B")
             formula, substituted = in_symbols(term, opened)
+            of_layers, shape = name in OF_LAYERS, problem.shape
+            inputs = term_numbers(term, problem, plan) if rank == plan.breakdown.peak_stage else ()
             numbers[name] = deck.add(
                 f"memory-{rank}-{name}",
                 f"{name} of stage {rank}: {term.title}",
@@ -95,10 +99,8 @@ def add_memory_cards(deck: Deck, problem: Problem, plan: Plan) -> list[dict[str,
                 Derivation(
                     formula,
                     substituted,
-                    term.source,
-                    inputs=term_numbers(term, problem, plan)
-                    if rank == plan.breakdown.peak_stage
-                    else (),
+                    with_records(term.source, shape) if of_layers else term.source,
+                    inputs=(*inputs, *(added_rows(shape) * of_layers)),
                     method=name,
                 ),
             )
@@ -168,18 +170,15 @@ def _states(p: StageParts) -> Formula:
         ).item()
         return f"({text})" if has_states else "0 B"
 
-    dense, params = p.n_layers - p.routed, []
-    if dense:
-        params.append(f"{exact(dense)} × {exact(layer_params(shape, tp).item())}")
-    if p.routed:
-        params.append(f"{exact(p.routed)} × {exact(expert_layer_params(shape, tp).item())}")
+    params = [f"{exact(k.count)} × {exact(k.kind.params(shape, tp).item())}" for k in p.kinds]
     if p.first:
         params.append(exact(embedding_params(shape, problem.job.seq_len, tp).item()))
     if p.last:
         params.append(exact(head_params(shape, tp, np.array([x.pp])).item()))
     text = f"{per_param(x.dp_shard)} × ({total(params)})"
     routed = p.breakdown.rows.shapes.experts
-    n_routed = p.routed + p.last * shape.mtp_layers * (shape.n_experts and shape.expert_layers[-1])
+    n_routed = sum(k.count for k in p.kinds if k.kind.is_routed)
+    n_routed += p.last * shape.mtp_layers * (shape.n_experts and shape.expert_layers[-1])
     if routed is not None and n_routed:
         shard = routed.data_groups.shard.n_ranks.item()
         one = expert_params(shape, x.ep, x.etp).item()
@@ -278,11 +277,10 @@ def _working(p: StageParts) -> Formula:
     x, rows, problem = p.breakdown.layout, p.breakdown.rows, p.problem
     layers = rows.layers
     if p.full:
-        recompute_bytes = layers.kept_bytes.item()
-        if layers.experts:
-            of_expert = layers.experts.kept_bytes.item()
-            every = problem.shape.n_expert_layers == problem.shape.layers
-            recompute_bytes = of_expert if every else max(recompute_bytes, of_expert)
+        counts = problem.shape.kind_counts
+        recompute_bytes = max(
+            terms.kept_bytes.item() for terms, n in zip(layers.of_kinds, counts, strict=True) if n
+        )
     else:
         recompute_bytes = rows.sets.passing_bytes.take(rows.set_index).item()
     gone = 0.0

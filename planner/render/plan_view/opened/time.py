@@ -1,17 +1,19 @@
 """Cards of the terms of a step: every term of the breakdown as the formula that gives it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from costmodels.breakdown import Breakdown, pipeline_run, virtual_stage_times
 from costmodels.documentation.terms import TERMS, Term
-from costmodels.layers.layer_kind import ExpertLayerTerms
+from costmodels.layers.kinds import added_kinds, kinds_of
+from costmodels.layers.layer_kind import ExpertLayerTerms, KindTerms, LayerKind
 from costmodels.layers.layer_terms import LayerTerms
 from costmodels.plans import Layout
 from costmodels.problem import Problem
 from costmodels.schedule import pipeline
 from costmodels.schedule.stages import layer_prefix
+from costmodels.shapes import ModelShape
 from costmodels.step import (
     activation_waits,
     data_parallel_exposed,
@@ -38,22 +40,30 @@ def in_symbols(term: Term, value: Substituted) -> Formula:
 
 
 @dataclass(frozen=True, slots=True)
+class KindPart:
+    """The layers of one kind on a rank."""
+
+    kind: LayerKind
+    terms: KindTerms
+    count: float
+    """Its layers."""
+    full: float
+    """Fully recomputed ones of them."""
+
+
+@dataclass(frozen=True, slots=True)
 class OpenedParts:
     """What the terms of the slowest rank are made of."""
 
     problem: Problem
     breakdown: Breakdown
     layers: LayerTerms
-    experts: ExpertLayerTerms | None
+    kinds: tuple[KindPart, ...]
+    """The kinds of layers that it has."""
     m: int
     """Micro-batches that the rank runs."""
     n_layers: int
     """Its layers."""
-    routed: float
-    """Those of them with experts."""
-    full: int
-    """Fully recomputed layers of it."""
-    routed_full: float
     first: bool
     last: bool
     flush_s: float
@@ -69,34 +79,63 @@ class OpenedParts:
         return self.breakdown.layout
 
 
+def rank_kinds(breakdown: Breakdown, rank: int) -> tuple[KindPart, ...]:
+    """Return the kinds of layers of which a pipeline rank of a plan has some."""
+    rows, x = breakdown.rows, breakdown.layout
+    shape, longest = rows.problem.shape, max(x.stage_layers)
+    result = []
+    for i, (kind, terms) in enumerate(zip(kinds_of(shape), rows.layers.of_kinds, strict=True)):
+        flags = [one == i for one in shape.layer_sequence]
+        prefix = layer_prefix(x.stage_layers, x.stages_of(rank), flags, longest)
+        if prefix[-1]:
+            n_full = prefix[min(longest, x.recompute_layers)]
+            result.append(KindPart(kind, terms, prefix[-1], n_full))
+    return tuple(result)
+
+
+def kinds_text(kinds: Iterable[LayerKind]) -> str:
+    """Return kinds of layers in words: `dense and expert layers`."""
+    titles = [kind.title.removesuffix(" layer") for kind in kinds]
+    return f"{' and '.join(titles)} layers"
+
+
+def added_rows(shape: ModelShape) -> tuple[tuple[str, str], ...]:
+    """Return what one layer of each added kind of a model computes, by its record."""
+    return tuple((f"one {kind.title}", kind.equation) for kind in added_kinds(shape))
+
+
+def with_records(source: str, shape: ModelShape) -> str:
+    """Return the source of a number of layers, with those of the records of added kinds."""
+    return "; ".join((source, *(f"{x.title}: {x.source}" for x in added_kinds(shape))))
+
+
 def opened_parts(problem: Problem, breakdown: Breakdown) -> OpenedParts:
     """Return what the terms of a breakdown are made of."""
     rows, x, rank = breakdown.rows, breakdown.layout, breakdown.critical_stage
-    chunks, stages = x.chunks_of(rank), x.stages_of(rank)
-    run = pipeline_run(rows, x)
+    stages, run = x.stages_of(rank), pipeline_run(rows, x)
     flush_s, at_once_s = pipeline.flush_times_s([run, replace(run, hop_s=(0.0,) * x.pp)])
     forward, backward = virtual_stage_times(rows, x)
-    routed = routed_full = 0.0
-    if rows.layers.experts:
-        routing, longest = problem.shape.expert_layers, max(x.stage_layers)
-        prefix = layer_prefix(x.stage_layers, stages, routing, longest)
-        routed, routed_full = prefix[-1], prefix[min(longest, x.recompute_layers)]
     return OpenedParts(
         problem,
         breakdown,
         rows.layers,
-        rows.layers.experts,
+        rank_kinds(breakdown, rank),
         x.n_passes,
-        sum(chunks),
-        routed,
-        sum(min(c, x.recompute_layers) for c in chunks),
-        routed_full,
+        sum(x.chunks_of(rank)),
         x.has_embedding(rank),
         x.has_head(rank),
         flush_s,
         at_once_s,
         sum(forward[j] + backward[j] for j in stages),
     )
+
+
+OF_LAYERS = (
+    *("linear", "attention", "elementwise", "experts", "recompute"),
+    *("host", "tp", "cp", "ep", "overlap"),
+    *("states", "activations", "working"),
+)
+"""Terms that depend on what one layer is."""
 
 
 def add_time_cards(deck: Deck, problem: Problem, plan: Plan) -> dict[str, CardNumber]:
@@ -109,6 +148,7 @@ def add_time_cards(deck: Deck, problem: Problem, plan: Plan) -> dict[str, CardNu
         term = TERMS[name]
         opened = FORMULAS[name](parts) if name in FORMULAS else exact(value, "s")
         formula, substituted = in_symbols(term, opened)
+        of_layers, shape = name in OF_LAYERS, problem.shape
         numbers[name] = deck.add(
             f"time-{name}",
             f"{name}: {term.title}",
@@ -116,8 +156,8 @@ def add_time_cards(deck: Deck, problem: Problem, plan: Plan) -> dict[str, CardNu
             Derivation(
                 formula,
                 substituted,
-                term.source,
-                inputs=term_numbers(term, problem, plan),
+                with_records(term.source, shape) if of_layers else term.source,
+                inputs=(*term_numbers(term, problem, plan), *(added_rows(shape) * of_layers)),
                 method=name,
             ),
         )
@@ -133,25 +173,33 @@ def _both(terms: Any) -> str:
     return f"({_s(terms.forward_s)} + {_s(terms.backward_s)})"
 
 
+SYMBOLS = {"dense": "d", "moe": "e"}
+"""Indices of L in formulas, by kind of layer; the others have their names."""
+
+
 def _in_layers(name: str) -> Callable[[OpenedParts], Substituted]:
-    """Return the formula of what every layer takes, dense and expert layers apart."""
+    """Return the formula of what every layer takes, the kinds of layers apart."""
 
     def formula(p: OpenedParts) -> Substituted:
-        dense = getattr(p.layers, name)
-        if p.experts is None or not p.routed or not hasattr(p.experts, name):
-            return f"{p.m} × {p.n_layers} × {_both(dense)}"
-        return (
-            "m (L_d (forward + backward) + L_e (forward + backward)), dense and expert layers",
-            f"{p.m} × ({exact(p.n_layers - p.routed)} × {_both(dense)} + {exact(p.routed)} ×"
-            f" {_both(getattr(p.experts, name))})",
-        )
+        if len(p.kinds) == 1:
+            return f"{p.m} × {p.n_layers} × {_both(getattr(p.kinds[0].terms, name))}"
+        sums = [f"{exact(x.count)} × {_both(getattr(x.terms, name))}" for x in p.kinds]
+        marks = [SYMBOLS.get(x.kind.name, x.kind.name) for x in p.kinds]
+        symbols = " + ".join(f"L_{mark} (forward + backward)" for mark in marks)
+        titles = kinds_text(x.kind for x in p.kinds)
+        return f"m ({symbols}), {titles}", f"{p.m} × ({total(sums)})"
 
     return formula
 
 
+def _with_experts(p: OpenedParts) -> list[tuple[KindPart, ExpertLayerTerms]]:
+    """Return the kinds with routed experts, with their terms."""
+    return [(x, x.terms) for x in p.kinds if isinstance(x.terms, ExpertLayerTerms)]
+
+
 def _routed(p: OpenedParts) -> str:
-    assert p.experts is not None  # the term is not zero
-    return f"{p.m} × {exact(p.routed)} × {_both(p.experts.routed)}"
+    sums = [f"{exact(x.count)} × {_both(terms.routed)}" for x, terms in _with_experts(p)]
+    return f"{p.m} × {sums[0]}" if len(sums) == 1 else f"{p.m} × ({total(sums)})"
 
 
 def _head(p: OpenedParts) -> str:
@@ -168,14 +216,9 @@ def _embedding(p: OpenedParts) -> str:
 
 
 def _recompute(p: OpenedParts) -> str:
-    layers, x = p.layers, p.layout
-    passes, waits = [], []
-    modules = selective_again(p.breakdown.rows, x, p.breakdown.critical_stage)
-    if p.full:
-        passes.append(f"{p.full} × {_s(layers.recompute_full_s)}")
-    if p.routed_full and p.experts:
-        more = p.experts.recompute_full_s - layers.recompute_full_s
-        passes.append(f"{exact(p.routed_full)} × ({_s(more)})")
+    passes = [f"{exact(x.full)} × {_s(x.terms.recompute_full_s)}" for x in p.kinds if x.full]
+    waits = []
+    modules = selective_again(p.breakdown.rows, p.layout, p.breakdown.critical_stage)
     if modules.forward_s:
         passes.append(_s(modules.forward_s))
     for value in (_again_tp(p), _again_cp(p), _again_ep(p)):
@@ -186,52 +229,51 @@ def _recompute(p: OpenedParts) -> str:
 
 def _again_tp(p: OpenedParts) -> float:
     """Return the tp waits of what runs again, seconds per micro-batch."""
-    ahead = p.layers.tp_forward.exposed_s.item()
     modules = selective_again(p.breakdown.rows, p.layout, p.breakdown.critical_stage)
-    recompute_s: float = p.full * ahead + modules.tp_exposed_s
-    if p.experts:
-        recompute_s += p.routed_full * (p.experts.tp_forward.exposed_s.item() - ahead)
-    return recompute_s
+    recompute_s: float = sum(x.full * x.terms.tp_forward.exposed_s.item() for x in p.kinds)
+    return recompute_s + modules.tp_exposed_s
 
 
 def _again_cp(p: OpenedParts) -> float:
     """Return the cp waits of what runs again, seconds per micro-batch."""
-    core = p.n_layers if "core_attn" in p.layout.recompute_modules else 0
-    core += p.problem.shape.mtp_layers * p.last if core else 0
-    value: float = (p.full + core) * p.layers.cp_forward.exposed_s.item()
-    return value
+    core = "core_attn" in p.layout.recompute_modules
+    recompute_s: float = sum(
+        (x.full + core * x.count) * x.terms.cp_forward.exposed_s.item() for x in p.kinds
+    )
+    more = p.problem.shape.mtp_layers * p.last * core
+    return recompute_s + float(more * p.layers.cp_forward.exposed_s.item())
 
 
 def _again_ep(p: OpenedParts) -> float:
     """Return the exchange of tokens in what runs again, seconds per micro-batch."""
     modules = selective_again(p.breakdown.rows, p.layout, p.breakdown.critical_stage)
-    once = p.experts.exchange.forward_s.item() if p.experts else 0.0
-    value: float = p.routed_full * once + modules.exchange_s
-    return value
+    once: float = sum(x.full * terms.exchange.forward_s.item() for x, terms in _with_experts(p))
+    return once + modules.exchange_s
 
 
 def _host(p: OpenedParts) -> Formula:
-    stalls_s = stalled(p.breakdown.rows).total_s.item()
-    dense, text = _s(p.layers.host.total_s), TERMS["host"].equation
-    if p.experts is None or not p.routed:
-        inner = (
-            f"{p.n_layers} × ({dense} + {_s(stalls_s)})" if stalls_s else f"{p.n_layers} × {dense}"
-        )
+    stalls_s, text = stalled(p.breakdown.rows).total_s.item(), TERMS["host"].equation
+    if len(p.kinds) == 1:
+        one = _s(p.kinds[0].terms.host.total_s)
+        inner = f"{p.n_layers} × ({one} + {_s(stalls_s)})" if stalls_s else f"{p.n_layers} × {one}"
         return text + (" + stalls" if stalls_s else ""), f"{p.m} × {inner}"
-    sums = [f"{exact(p.n_layers - p.routed)} × {dense}"]
-    sums += [f"{exact(p.routed)} × {_s(p.experts.host.total_s)}"]
+    sums = [f"{exact(x.count)} × {_s(x.terms.host.total_s)}" for x in p.kinds]
     sums += [f"{p.n_layers} × {_s(stalls_s)}"] if stalls_s else []
-    return text + ", dense and expert layers", f"{p.m} × ({total(sums)})"
+    return f"{text}, {kinds_text(x.kind for x in p.kinds)}", f"{p.m} × ({total(sums)})"
+
+
+def _waits(p: OpenedParts, axis: str) -> list[str]:
+    """Return what the layers of each kind wait for tp or cp, in both directions."""
+    sums = []
+    for x in p.kinds:
+        ahead, after = (getattr(x.terms, f"{axis}_{way}") for way in ("forward", "backward"))
+        sums.append(f"{exact(x.count)} × ({_s(ahead.exposed_s)} + {_s(after.exposed_s)})")
+    return sums
 
 
 def _tp(p: OpenedParts) -> str:
     layers, x, rank = p.layers, p.layout, p.breakdown.critical_stage
-    ahead, after = layers.tp_forward.exposed_s.item(), layers.tp_backward.exposed_s.item()
-    sums = [f"{exact(p.n_layers - p.routed)} × ({_s(ahead)} + {_s(after)})"]
-    if p.experts and p.routed:
-        more = p.experts
-        waits = f"{_s(more.tp_forward.exposed_s)} + {_s(more.tp_backward.exposed_s)}"
-        sums.append(f"{exact(p.routed)} × ({waits})")
+    sums = _waits(p, "tp")
     recompute_s = _again_tp(p)
     sums += [_s(recompute_s)] if recompute_s else []
     if x.has_embedding(rank) and layers.embedding_tp.total_s.item():
@@ -242,8 +284,7 @@ def _tp(p: OpenedParts) -> str:
 
 
 def _cp(p: OpenedParts) -> str:
-    ahead, after = p.layers.cp_forward.exposed_s.item(), p.layers.cp_backward.exposed_s.item()
-    sums = [f"{p.n_layers} × ({_s(ahead)} + {_s(after)})"]
+    sums = _waits(p, "cp")
     recompute_s = _again_cp(p)
     sums += [_s(recompute_s)] if recompute_s else []
     sums += [_s(p.layers.head_cp.total_s)] if p.last and p.layers.head_cp.total_s.item() else []
@@ -251,8 +292,7 @@ def _cp(p: OpenedParts) -> str:
 
 
 def _ep(p: OpenedParts) -> str:
-    assert p.experts is not None  # the term is not zero
-    sums = [f"{exact(p.routed)} × {_both(p.experts.exchange)}"]
+    sums = [f"{exact(x.count)} × {_both(terms.exchange)}" for x, terms in _with_experts(p)]
     recompute_s = _again_ep(p)
     sums += [_s(recompute_s)] if recompute_s else []
     sums += [_s(p.layers.head_ep.total_s)] if p.last and p.layers.head_ep.total_s.item() else []
@@ -263,12 +303,11 @@ def _overlap(p: OpenedParts) -> str:
     rows, slow = p.breakdown.rows, p.problem.stack.overlap_slowdown
     exposed, hidden = data_parallel_exposed(rows, stage_times(rows))
     kind = int((exposed + slow * hidden)[:, 0].argmax())
-    sums = []
-    dense = p.layers.tax.total_s.item()
-    if dense and p.n_layers - p.routed:
-        sums.append(f"{p.m} × {exact(p.n_layers - p.routed)} × {_s(dense)}")
-    if p.experts and p.routed and p.experts.tax.total_s.item():
-        sums.append(f"{p.m} × {exact(p.routed)} × {_s(p.experts.tax.total_s)}")
+    sums = [
+        f"{p.m} × {exact(x.count)} × {_s(x.terms.tax.total_s)}"
+        for x in p.kinds
+        if x.terms.tax.total_s.item()
+    ]
     if hidden[kind, 0].item():
         sums.append(f"{slow:g} × {_s(hidden[kind, 0])}")
     return total(sums)

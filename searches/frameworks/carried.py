@@ -1,0 +1,71 @@
+"""Rules that every framework has by its record: what its files cannot carry is not its own.
+
+Axes without a field of `Layout`, and kinds of layers. They hold for frameworks of other packages
+as for ours.
+"""
+
+from costmodels.axes import Axis, switch_axes
+from costmodels.layers.kinds import LAYER_KINDS
+from costmodels.shapes import ModelShape
+from searches.frameworks.registry import FrameworkRules, framework_names, framework_rules
+from searches.frameworks.rule import FrameworkRule
+
+
+def carried_rules(framework: str) -> tuple[FrameworkRule, ...]:
+    """Return the rules on what files of a framework do not carry: axes, then kinds of layers."""
+    record = framework_rules(framework)
+    axes = (_axis_rule(record, x) for x in switch_axes() if x.name not in record.switches)
+    return (*axes, layer_kind_rule(record))
+
+
+def _axis_rule(record: FrameworkRules, axis: Axis) -> FrameworkRule:
+    at_rest = axis.code(axis.off)
+    return FrameworkRule(
+        f"SWITCH-{axis.name}",
+        record.name,
+        f"files for it carry no {axis.name}",
+        "planner",
+        "planner.frameworks",
+        lambda case: case.switch(axis.name) != at_rest,
+        f"{axis.name}: {record.title} files do not carry it",
+        f"{axis.name} {axis.text(axis.off)}",
+    )
+
+
+def layer_kind_rule(record: FrameworkRules) -> FrameworkRule:
+    """Return the rule on kinds of layers that a framework has not."""
+    return FrameworkRule(
+        f"KIND-{record.name}".upper(),
+        record.name,
+        "a kind of layer that it does not have",
+        "start",
+        "costmodels/layers/layer_kind.py, LayerKind.frameworks",
+        lambda case: bool(foreign_kinds(record, case.model)),
+        lambda case: (
+            f"layers: {record.title} has no {', '.join(foreign_kinds(record, case.model))}"
+        ),
+        lambda case: _able_frameworks(case.model),
+    )
+
+
+def foreign_kinds(record: FrameworkRules, shape: ModelShape) -> tuple[str, ...]:
+    """Return the kinds of a model's layers that files of a framework cannot say, by name."""
+    return tuple(name for name in _kind_names(shape) if not _carries(record, name))
+
+
+def _kind_names(shape: ModelShape) -> list[str]:
+    return [name for name, n in zip(shape.kinds, shape.kind_counts, strict=True) if n]
+
+
+def _carries(record: FrameworkRules, kind: str) -> bool:
+    """Tell whether the record of a kind names the framework, or that of the framework the kind."""
+    layer_kind = LAYER_KINDS.get(kind)
+    return kind in record.layer_kinds or (
+        layer_kind is not None and record.name in layer_kind.frameworks
+    )
+
+
+def _able_frameworks(shape: ModelShape) -> str:
+    """Return which frameworks have every kind of a model's layers, in words."""
+    able = [name for name in framework_names() if not foreign_kinds(framework_rules(name), shape)]
+    return f"framework {' or '.join(able)}" if able else "layers of other kinds, or framework any"
