@@ -17,12 +17,12 @@ def axis_dests() -> dict[str, str]:
 
 def axis_flags(layout: Layout) -> list[str]:
     """Return the flags of the axes that are in use, with their values."""
-    words: list[str] = []
+    argv: list[str] = []
     for name, flag in AXIS_FLAGS.items():
         value, axis = layout.value(name), AXES[name]
         if value != axis.off:
-            words += [flag] if axis.is_switch else [flag, axis.text(value)]
-    return words
+            argv += [flag] if axis.is_switch else [flag, axis.text(value)]
+    return argv
 
 
 def axes_of_settings(settings: Mapping[str, Any]) -> dict[str, Value]:

@@ -100,12 +100,12 @@ def operators(p: OpenedParts) -> tuple[Operator, ...]:
     result = [*_embedding(p)] if p.first else []
     shape, several = p.problem.shape, len(p.kinds) > 1
     if dense:
-        words = "of a dense layer" * several
-        result += _linear(p, p.problem, NAMES, p.m * dense.count, words)
+        suffix = "of a dense layer" * several
+        result += _linear(p, p.problem, NAMES, p.m * dense.count, suffix)
     if routed:
         beside = replace(p.problem, shape=shape.without_experts())
-        words = "of an expert layer" * several
-        result += _linear(p, beside, NAMES | SHARED, p.m * routed.count, words)
+        suffix = "of an expert layer" * several
+        result += _linear(p, beside, NAMES | SHARED, p.m * routed.count, suffix)
     usual = [x for x in (dense, routed) if x]
     if usual:
         n_calls = p.m * sum(x.count for x in usual)
@@ -134,15 +134,15 @@ def _whole_layer(p: OpenedParts, part: KindPart) -> Iterator[Operator]:
     problem, x, kind, terms = p.problem, p.layout, part.kind, part.terms
     shape, recipe, tp = problem.shape, problem.job.recipe, np.array([x.tp], dtype=np.int32)
     macs, width = kind.macs(shape), element_bytes(recipe.linear)
-    weights, kept = kind.matrix_params(shape, tp).item(), terms.kept_bytes.item()
+    weights, kept_bytes = kind.matrix_params(shape, tp).item(), terms.kept_bytes.item()
     each = macs.projections + macs.mlp
     flops = 2.0 * (each + macs.core * problem.job.seq_len) * _tokens(p) / x.tp
     each_text = f"{_n(each)} + {_n(macs.core)} × {_n(problem.job.seq_len)}"
     text = f"2 × ({each_text}) × {_n(_tokens(p))} / {x.tp}"
     times = [terms.linear, terms.attention, terms.elementwise]
-    words = ["linear", "attention", "elementwise"]
+    names = ["linear", "attention", "elementwise"]
     if isinstance(terms, ExpertLayerTerms):
-        times, words = [*times, terms.routed], [*words, "experts"]
+        times, names = [*times, terms.routed], [*names, "experts"]
     for direction, passes, way in ((FORWARD, 1, "forward_s"), (BACKWARD, 2, "backward_s")):
         seconds = [getattr(one, way).item() for one in times]
         yield Operator(
@@ -150,7 +150,7 @@ def _whole_layer(p: OpenedParts, part: KindPart) -> Iterator[Operator]:
             "linear",
             direction,
             passes * flops,
-            passes * (width * weights + kept),
+            passes * (width * weights + kept_bytes),
             sum(seconds),
             p.m * part.count,
             problem.pool.accelerator.peak_flops_per_s[recipe.linear],
@@ -160,10 +160,10 @@ def _whole_layer(p: OpenedParts, part: KindPart) -> Iterator[Operator]:
             ),
             (
                 "its weights and what it keeps, at least: its record says no more",
-                f"{passes} × ({width:g} B × {_n(weights)} + {_n(kept)} B)",
+                f"{passes} × ({width:g} B × {_n(weights)} + {_n(kept_bytes)} B)",
             ),
             (
-                f"{' + '.join(words)} of one {kind.title}: {kind.equation}",
+                f"{' + '.join(names)} of one {kind.title}: {kind.equation}",
                 " + ".join(f"{_n(one * 1e3)} ms" for one in seconds),
             ),
         )

@@ -171,12 +171,12 @@ def _states(p: StageParts) -> Formula:
         ).item()
         return f"({text})" if known else "0 B"
 
-    held = [f"{exact(k.count)} × {exact(k.kind.params(shape, tp).item())}" for k in p.kinds]
+    params = [f"{exact(k.count)} × {exact(k.kind.params(shape, tp).item())}" for k in p.kinds]
     if p.first:
-        held.append(exact(embedding_params(shape, problem.job.seq_len, tp).item()))
+        params.append(exact(embedding_params(shape, problem.job.seq_len, tp).item()))
     if p.last:
-        held.append(exact(head_params(shape, tp, np.array([x.pp])).item()))
-    text = f"{per_param(x.dp_shard)} × ({total(held)})"
+        params.append(exact(head_params(shape, tp, np.array([x.pp])).item()))
+    text = f"{per_param(x.dp_shard)} × ({total(params)})"
     routed = p.found.rows.shapes.experts
     n_routed = sum(k.count for k in p.kinds if k.kind.is_routed)
     n_routed += p.last * shape.mtp_layers * (shape.n_experts and shape.expert_layers[-1])

@@ -88,8 +88,8 @@ def rank_kinds(found: Breakdown, rank: int) -> tuple[KindPart, ...]:
         flags = [one == i for one in shape.layer_sequence]
         prefix = layer_prefix(x.stage_layers, x.stages_of(rank), flags, longest)
         if prefix[-1]:
-            again = prefix[min(longest, x.recompute_layers)]
-            result.append(KindPart(kind, terms, prefix[-1], again))
+            n_full = prefix[min(longest, x.recompute_layers)]
+            result.append(KindPart(kind, terms, prefix[-1], n_full))
     return tuple(result)
 
 
@@ -186,8 +186,8 @@ def _in_layers(name: str) -> Callable[[OpenedParts], Substituted]:
         sums = [f"{exact(x.count)} × {_both(getattr(x.terms, name))}" for x in p.kinds]
         marks = [SYMBOLS.get(x.kind.name, x.kind.name) for x in p.kinds]
         signs = " + ".join(f"L_{mark} (forward + backward)" for mark in marks)
-        words = kinds_text(x.kind for x in p.kinds)
-        return f"m ({signs}), {words}", f"{p.m} × ({total(sums)})"
+        titles = kinds_text(x.kind for x in p.kinds)
+        return f"m ({signs}), {titles}", f"{p.m} × ({total(sums)})"
 
     return formula
 
@@ -216,32 +216,32 @@ def _embedding(p: OpenedParts) -> str:
 
 
 def _recompute(p: OpenedParts) -> str:
-    again = [f"{exact(x.full)} × {_s(x.terms.recompute_full_s)}" for x in p.kinds if x.full]
+    sums = [f"{exact(x.full)} × {_s(x.terms.recompute_full_s)}" for x in p.kinds if x.full]
     waits = []
     modules = selective_again(p.found.rows, p.layout, p.found.critical_stage)
     if modules.forward_s:
-        again.append(_s(modules.forward_s))
+        sums.append(_s(modules.forward_s))
     for value in (_again_tp(p), _again_cp(p), _again_ep(p)):
         if value:
             waits.append(f" − {_s(value)}")
-    return f"{p.m} × ({total(again)}{''.join(waits)})"
+    return f"{p.m} × ({total(sums)}{''.join(waits)})"
 
 
 def _again_tp(p: OpenedParts) -> float:
     """Return the tp waits of what runs again, seconds per micro-batch."""
     modules = selective_again(p.found.rows, p.layout, p.found.critical_stage)
-    again: float = sum(x.full * x.terms.tp_forward.exposed_s.item() for x in p.kinds)
-    return again + modules.tp_exposed_s
+    layers_s: float = sum(x.full * x.terms.tp_forward.exposed_s.item() for x in p.kinds)
+    return layers_s + modules.tp_exposed_s
 
 
 def _again_cp(p: OpenedParts) -> float:
     """Return the cp waits of what runs again, seconds per micro-batch."""
     core = "core_attn" in p.layout.recompute_modules
-    again: float = sum(
+    layers_s: float = sum(
         (x.full + core * x.count) * x.terms.cp_forward.exposed_s.item() for x in p.kinds
     )
     more = p.problem.shape.mtp_layers * p.last * core
-    return again + float(more * p.layers.cp_forward.exposed_s.item())
+    return layers_s + float(more * p.layers.cp_forward.exposed_s.item())
 
 
 def _again_ep(p: OpenedParts) -> float:
