@@ -51,6 +51,7 @@ def steps(found: Recommendation) -> dict[str, Any]:
     return {step["step"]: step for step in found.answer["steps"]}
 
 
+@pytest.mark.slow
 def test_values_are_what_searches_with_pins_say() -> None:
     of = steps(walked())["tp"]
     for choice in of["choices"]:

@@ -59,6 +59,7 @@ class TestPartsOfNodes:
             given = cluster_from_dict(cluster)
             assert given.with_other_uses() is given
 
+    @pytest.mark.slow
     def test_whole_nodes_win_where_they_are_faster(self):
         """Three nodes with seven free devices give 21, of which no degree is a power of two."""
         part, whole = (
@@ -193,6 +194,7 @@ class TestPartsOfDomains:
         placed = place_plan(plan.layout, model.shape, problem.pool, problem.fabric, ())
         assert {group.n_domains for group in placed.groups} == {1}
 
+    @pytest.mark.slow
     def test_a_plan_over_eight_racks(self):
         result = solve("deepseek-v3", "gb200-nvl72-x576", top=1, pins={"ep": 64, "pp": 2})
         model, _, problem, plan = reopened(result)

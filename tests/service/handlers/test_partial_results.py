@@ -82,13 +82,22 @@ def by_index(rows: Rows) -> dict[int, KeptRow]:
 
 
 @pytest.mark.parametrize("call", ASKED)
-def test_the_answer_is_the_same_whichever_rows_are_there(call, computed):
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [slice(1, None, 2)],
+        pytest.param([slice(1), slice(3), slice(2, None), slice(None)], marks=pytest.mark.slow),
+    ],
+    ids=["every-second", "others"],
+)
+def test_the_answer_is_the_same_whichever_rows_are_there(call, parts, computed):
     whole, rows = answered(call)
     every = {row.place for row in rows}
     assert CALLS[call].rows
     assert len(rows) == len(json.loads(whole)["rows"]) > 5
     assert sorted(computed) == sorted(every)
-    for some in (rows[:1], rows[:3], rows[1::2], rows[2:], rows):
+    for part in parts:
+        some = rows[part]
         computed.clear()
         told: list[dict[str, Any]] = []
         again, new = answered(call, rows=by_index(some), progress=told.append)
@@ -107,6 +116,7 @@ def test_progress_of_a_sweep_begins_with_the_points_that_are_there(computed):
     assert told[0]["best_step_time_s"] >= told[-1]["best_step_time_s"]
 
 
+@pytest.mark.slow
 def test_rows_of_a_curve_are_kept_as_its_answer_has_them(computed):
     """What compares a size to the first, and what the curve says of it, are there at once."""
     whole, rows = answered("scale")

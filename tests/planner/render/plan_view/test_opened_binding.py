@@ -10,6 +10,7 @@ from tests.planner.render.plan_view import plans
 SOME = ["zero3", *(pytest.param(n, marks=pytest.mark.slow) for n in plans.SPECS if n != "zero3")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SOME)
 def test_it_says_what_explain_says(name):
     found, view = plans.opened(name), plans.viewed(name).binding

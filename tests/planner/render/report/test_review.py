@@ -97,6 +97,7 @@ def test_another_plan_can_be_reviewed() -> None:
         review(result(), form="pdf")
 
 
+@pytest.mark.slow
 def test_same_bytes() -> None:
     assert review(json.loads(result().dumps()), 1, "html") == text("html")
 

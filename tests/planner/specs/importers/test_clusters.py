@@ -164,6 +164,7 @@ def test_only_a_topology_lists_no_nodes():
         import_cluster([dump("scontrol-tree-topology.txt")])
 
 
+@pytest.mark.slow
 def test_thousands_of_nodes():
     record = (
         "NodeName={0} Gres=gpu:h100:8(S:0-1) State=IDLE CPUAlloc=0 Partitions=gpu"
@@ -287,6 +288,7 @@ def test_a_published_configuration_and_a_dump_are_a_plan(tmp_path):
     assert len(expand_hosts(pool["hosts"])) == pool["nodes"]
 
 
+@pytest.mark.slow
 def test_the_number_of_nodes_of_a_dump_can_be_set(tmp_path):
     path = tmp_path / "nodes.txt"
     path.write_text(dump("scontrol-tree-nodes.txt")[1] + dump("scontrol-tree-topology.txt")[1])

@@ -102,6 +102,7 @@ def value(goal: str, plan: Plan) -> float:
     }[goal]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "goal", one_in(5, ["cost", "tokens_per_s", "energy", "goodput", "step_time"])
 )
