@@ -8,6 +8,7 @@ import functools
 import gc
 import re
 import signal
+from collections.abc import Generator
 
 import pytest
 import typer.main
@@ -54,7 +55,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.slow)
 
 
-def pytest_collection_finish() -> None:
-    """Spare the collector of garbage the thousands of tests that stay till the end."""
-    gc.collect()
-    gc.freeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Spare the collector of garbage the thousands of tests, which stay till the end."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.collect()
+        gc.freeze()

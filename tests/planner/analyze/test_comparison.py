@@ -114,6 +114,7 @@ def test_a_plan_against_itself(tmp_path: Path) -> None:
     assert "same number of tokens" in text
 
 
+@pytest.mark.slow
 def test_what_turns_it_round_does(tmp_path: Path) -> None:
     """What is said of terms and links holds when both plans are priced anew."""
     lost, won = evaluated(tmp_path, tp=8), evaluated(tmp_path, tp=4)

@@ -103,6 +103,7 @@ def test_tp_stays_in_the_domain_and_the_price_of_leaving_is_said() -> None:
     assert all(value <= 16 for value in values)
 
 
+@pytest.mark.slow
 def test_a_pinned_axis_is_no_step() -> None:
     found = walked(tp=4)
     assert "tp" not in steps(found)

@@ -265,7 +265,7 @@ def test_a_script_without_details_gives_none(tmp_path: Path) -> None:
     assert report.model.details == DetailsSpec()
 
 
-@pytest.mark.parametrize("name", one_in(3, ["qwen3-8b", "deepseek-v2-lite", "llama3-8b"]))
+@pytest.mark.parametrize("name", one_in(6, ["qwen3-8b", "deepseek-v2-lite", "llama3-8b"]))
 def test_torchtitan_recipes_give_them_back(name: str, tmp_path: Path) -> None:
     _, given = written(name, "torchtitan", tmp_path)
     text = (tmp_path / "torchtitan_recipe.py").read_text()

@@ -273,6 +273,7 @@ def test_every_rule_has_words() -> None:
     assert {*_TEXTS, "PIN001"} == set(RULES)
 
 
+@pytest.mark.slow
 def test_too_few_micro_batches_for_dualpipe_are_named() -> None:
     result = planner.solve(
         "llama3-8b",

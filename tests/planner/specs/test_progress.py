@@ -51,7 +51,7 @@ def test_nobody_listens_and_a_plain_function_hears_no_best() -> None:
 @pytest.mark.parametrize(
     "options",
     one_in(
-        2,
+        4,
         [
             {},
             {"objective": "devices"},

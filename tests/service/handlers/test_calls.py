@@ -332,6 +332,7 @@ def test_every_packaged_example_is_answered_at_once() -> None:
     assert n > 150
 
 
+@pytest.mark.slow
 def test_a_time_limit_reaches_the_search_of_a_check() -> None:
     from dataclasses import replace
 

@@ -174,6 +174,7 @@ def test_a_time_that_cannot_be_is_not_used(written: Path, folder: Path) -> None:
     assert [one["used"] for one in found["logs"]] == [False, True, False]
 
 
+@pytest.mark.slow
 def test_a_log_elsewhere(written: Path, folder: Path) -> None:
     place, plans = copied(written, folder)
     log(place, plans[2], 1.1)

@@ -143,6 +143,7 @@ def test_a_result_without_plans_is_reviewed_too() -> None:
     assert "cannot all hold: MEM000 too little" in page
 
 
+@pytest.mark.slow
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "result.json").write_text(result().dumps())

@@ -122,6 +122,7 @@ def test_numbers_of_devices_are_all_accounted_for() -> None:
     assert known == len(COUNTS)
 
 
+@pytest.mark.slow
 def test_fewer_devices_win_where_no_good_layout_fills_all(by_count: Any) -> None:
     # 12 sequences over 10 devices: 5 divides neither the batch nor the layers nor the heads.
     assert not by_count[10] or fastest(by_count[10]) > fastest(by_count[8])
