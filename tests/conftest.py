@@ -1,16 +1,21 @@
 """Settings of all tests.
 
-`pytest --hypothesis-profile=thorough` draws ten times as many examples for every property,
-`pytest --renew` writes the texts that tests keep in files anew (`tests.snapshots`).
+Properties are tried on a few examples by default, on more together with the slow tests, and
+`pytest --hypothesis-profile=thorough` draws ten times as many of those. `pytest --renew` writes
+the texts that tests keep in files anew (`tests.snapshots`).
 """
 
+import functools
+import gc
 import logging
 import os
+import re
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 
 import pytest
-from hypothesis import settings
+import typer.main
+from hypothesis import HealthCheck, settings
 
 from tests.snapshots import RENEW, check_snapshot
 
@@ -21,17 +26,56 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.register_profile(
     "steady", derandomize=True, deadline=None, database=None, max_examples=40
 )
+settings.register_profile(
+    "quick",
+    settings.get_profile("steady"),
+    max_examples=10,
+    suppress_health_check=[HealthCheck.filter_too_much],  # looks at as many examples as there are
+)
 settings.register_profile("thorough", settings.get_profile("steady"), max_examples=400)
-settings.load_profile("steady")
+settings.load_profile("quick")
+
+# Typer builds its tree of commands anew for every command line; it is the same each time.
+typer.main.get_command = functools.cache(typer.main.get_command)
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--renew", action="store_true", help="write snapshots and goldens anew")
+def with_slow_tests(config: pytest.Config) -> bool:
+    """Return whether the expression after `-m` asks for the tests that are marked slow."""
+    return bool(re.search(r"(?<!not )\bslow\b", config.option.markexpr))
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--renew"):
         os.environ[RENEW] = "1"
+    if with_slow_tests(config) and not config.getoption("--hypothesis-profile"):
+        settings.load_profile("steady")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Run the properties again, on more examples, with the slow tests."""
+    if not with_slow_tests(config):
+        return
+    for item in items:
+        elsewhere = {"ray", "fit", "service", "page"} & {mark.name for mark in item.iter_markers()}
+        if getattr(getattr(item, "function", None), "is_hypothesis_test", False) and not elsewhere:
+            item.add_marker(pytest.mark.slow)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Spare the collector of garbage the thousands of tests, which stay till the end."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.collect()
+        gc.freeze()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--renew", action="store_true", help="write snapshots and goldens anew")
 
 
 @pytest.fixture

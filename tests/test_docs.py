@@ -89,6 +89,7 @@ def test_pages_name_no_local_paths(page):
     assert not LOCAL.findall(page.read_text(encoding="utf-8"))
 
 
+@pytest.mark.slow
 def test_generated_parts_are_current():
     for path, text in docs_generator().pages().items():
         current = path.read_text(encoding="utf-8")
@@ -122,6 +123,7 @@ def test_the_files_shown_are_read_without_a_problem():
         assert read(data).document
 
 
+@pytest.mark.slow
 def test_every_field_of_a_result_is_described():
     text = (DOCS / "results.md").read_text(encoding="utf-8")
     pins = {"tp": 4, "pp": 2}

@@ -30,6 +30,7 @@ from costmodels.step import (
 )
 from hardware.parts import Fabric, Tier
 from tests.costmodels.pipelines import exact_s
+from tests.searches.instances import one_in
 
 N_DEVICES, GBS, LAYERS = 64, 96, 24
 
@@ -94,7 +95,7 @@ def problems(toy_problem, toy_pool):
 PROBLEMS = ("plain", "tied over pods", "nothing overlaps", "userbuffers", "eager")
 
 
-@pytest.mark.parametrize("name", PROBLEMS)
+@pytest.mark.parametrize("name", one_in(3, PROBLEMS))
 def test_a_table_has_the_bits_of_its_rows_alone(problems, name):
     chance, problem = random.Random(name), problems[name]
     layouts = [random_layout(chance) for _ in range(60)]
@@ -310,6 +311,7 @@ def test_a_step_is_never_shorter_than_its_arithmetic(problems, seed, name):
     assert (scores(problem, layouts).step_s > least).all()
 
 
+@pytest.mark.slow
 def test_the_closed_form_is_near_the_recurrence(problems):
     # Without interleaving the closed form is an upper bound up to hops; with it, uneven chunks
     # may exceed it.

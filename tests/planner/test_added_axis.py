@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = """
 from costmodels.axes import SWITCH, Axis, register_axis
@@ -44,6 +46,7 @@ assert not any("probe" in text for text in refusals("megatron", off[0].layout, S
 """
 
 
+@pytest.mark.slow
 def test_a_registered_axis_is_searched_written_and_refused_by_name() -> None:
     shape = "from costmodels.examples import LLAMA3_8B as SHAPE\n"
     command = [sys.executable, "-W", "error", "-c", shape + PROGRAM]

@@ -56,6 +56,7 @@ def jitter(monkeypatch):
     monkeypatch.setitem(TERMS, "jitter", JITTER)
 
 
+@pytest.mark.slow
 def test_explain_shows_it_in_its_group_and_opens_it(opened):
     _, _, problem, plan = opened
 

@@ -74,6 +74,7 @@ class TestCodes:
         assert (wrong.code, wrong.field) == ("bad-specification", "pools.0.nodes")
         assert str(wrong.location) == "c.yaml:7:18"
 
+    @pytest.mark.slow
     def test_the_second_words_of_all_codes_are_explained(self):
         words = {
             keyword.value.value

@@ -25,6 +25,12 @@ def one_in(n: int, names: Iterable[str]) -> list[Any]:
     return [pytest.param(x, marks=[slow] if i % n else []) for i, x in enumerate(names)]
 
 
+def one_row_in(n: int, rows: Iterable[tuple[Any, ...]]) -> list[Any]:
+    """Return rows of several parameters, of which every n-th runs by default."""
+    slow = pytest.mark.slow
+    return [pytest.param(*row, marks=[slow] if i % n else []) for i, row in enumerate(rows)]
+
+
 TOY_UP = Link(
     "toy-link",
     "scale-up",

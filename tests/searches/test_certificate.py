@@ -75,7 +75,7 @@ def certified(c: Context, n_finalists: int) -> tuple[Outcome, Checked]:
     return outcome, check_certificate(c, outcome)
 
 
-@pytest.mark.parametrize("name", one_in(3, [*SMALL, *WIDER]))
+@pytest.mark.parametrize("name", one_in(9, [*SMALL, *WIDER]))
 def test_no_plan_that_was_left_out_beats_the_first(name):
     c = {**INSTANCES, **FAST}[name]
     _, checked = certified(c, 3)
@@ -85,6 +85,7 @@ def test_no_plan_that_was_left_out_beats_the_first(name):
         assert checked.first_s == pytest.approx(everything.finalists[0].step_s, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_the_walk_meets_plans_left_out_and_plans_that_need_simulation():
     """Or the test above would look at nothing."""
     every = {**INSTANCES, **FAST}

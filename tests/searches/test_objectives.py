@@ -19,7 +19,7 @@ from searches.space.free_axes import free_axes
 from searches.space.plan_blocks import plan_blocks
 from searches.space.plan_space import legal_masks
 from searches.space.shape_space import legal_shapes
-from tests.searches.instances import INSTANCES, with_options
+from tests.searches.instances import INSTANCES, one_in, with_options
 
 NAMES = (
     "toy-4",
@@ -52,7 +52,7 @@ def beaten(point, points) -> bool:
     return any(q != point and q[0] <= point[0] and q[1] <= point[1] for q in points)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", one_in(2, NAMES))
 def test_the_front_is_that_of_brute_force(name):
     context = INSTANCES[name]
     points = all_points(context)
@@ -71,6 +71,7 @@ def test_a_front_changes_no_other_part_of_the_answer():
     assert replace(search(with_options(INSTANCES["toy-8"], front=True)), front=()) == plain
 
 
+@pytest.mark.slow
 def test_the_front_is_the_same_in_worker_processes(monkeypatch):
     monkeypatch.setattr("searches.search.SHARD_SHAPES", 5)
     context = with_options(INSTANCES["toy-24-two-tiers"], front=True)

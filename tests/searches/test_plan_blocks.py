@@ -1,6 +1,7 @@
 """Blocks hold every legal plan once, and are priced like its plans one by one."""
 
 import numpy as np
+import pytest
 
 from costmodels.shape_terms import shape_terms
 from costmodels.step import score
@@ -16,6 +17,7 @@ WHOLE = 10**6
 """Cells of a block that holds all plans."""
 
 
+@pytest.mark.slow
 def test_blocks_hold_about_as_many_cells_as_asked_and_every_plan_once():
     c = INSTANCES["h100-16"]
     shapes = legal_shapes(c).shapes

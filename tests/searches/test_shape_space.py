@@ -80,7 +80,7 @@ def example(model: str, n_devices: int, options: SearchOptions = SearchOptions()
 
 
 @pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("n_devices", one_in(2, N_DEVICES))
+@pytest.mark.parametrize("n_devices", one_in(4, N_DEVICES))
 def test_solver_equals_brute_force_on_the_examples(model, n_devices):
     c = example(model, n_devices)
     space = legal_shapes(c)
@@ -156,7 +156,7 @@ def test_a_memory_bound_just_above_a_legal_product_counts_the_same(product, abov
 
 
 @pytest.mark.parametrize(
-    "name", one_in(2, ["toy-8", "toy-24-tight", "toy-12-odd-batch", "tied-in-one-node"])
+    "name", one_in(4, ["toy-8", "toy-24-tight", "toy-12-odd-batch", "tied-in-one-node"])
 )
 @pytest.mark.parametrize("precision", one_in(2, ["bf16", "fp16"]))
 def test_the_memory_bound_never_removes_a_plan_that_fits(name, precision, monkeypatch):

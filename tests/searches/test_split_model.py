@@ -18,6 +18,7 @@ from searches.splits.model import (
     least_pipeline_s,
     unlimited_pipeline_s,
 )
+from tests.searches.instances import one_in
 
 Floats = NDArray[np.float64]
 GIB = 2.0**30
@@ -158,7 +159,7 @@ def checked(costs: RankCosts, usable: float, ks, oracle) -> str:
     return "recomputed" if found.recompute_layers else "fits"
 
 
-@pytest.mark.parametrize("dense", [None, 0, 1, 3])
+@pytest.mark.parametrize("dense", one_in(2, [None, 0, 1, 3]))
 def test_one_chunk_a_rank_agrees_with_a_dynamic_program(dense, monkeypatch):
     monkeypatch.setattr(split_model, "WORK", 10.0)
     chance = random.Random(f"one chunk {dense}")
@@ -176,6 +177,7 @@ def test_one_chunk_a_rank_agrees_with_a_dynamic_program(dense, monkeypatch):
     assert {"fits", "infeasible"} <= set(seen)
 
 
+@pytest.mark.slow
 def test_limited_memory_is_answered_by_recomputation(monkeypatch):
     monkeypatch.setattr(split_model, "WORK", 10.0)
     chance = random.Random("recompute")
@@ -187,7 +189,7 @@ def test_limited_memory_is_answered_by_recomputation(monkeypatch):
     assert seen.count("recomputed") > 8
 
 
-@pytest.mark.parametrize("dense", [None, 1])
+@pytest.mark.parametrize("dense", one_in(2, [None, 1]))
 def test_interleaved_stages_agree_with_enumeration(dense, monkeypatch):
     monkeypatch.setattr(split_model, "WORK", 10.0)
     chance = random.Random(f"interleaved {dense}")

@@ -24,6 +24,7 @@ def context_of() -> Context:
     return Context(problem, SearchOptions(at_most=at_most, only=only, n_finalists=8), 512)
 
 
+@pytest.mark.slow
 def test_a_search_that_is_not_stopped_finds_what_one_that_cannot_be_finds() -> None:
     context = context_of()
     whole = search(context)

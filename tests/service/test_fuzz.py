@@ -70,6 +70,7 @@ def test_calls_and_frames_over_a_grpc_port(tmp_path):
     assert found.statuses["connection"] > 40  # after each of them a call was answered
 
 
+@pytest.mark.slow
 def test_faults_on_the_wire_are_found():
     """A defect, a trace, a call that the server ends and an error in the log are noted."""
     found, calls = fuzzing.Found(), fuzzing_wire.Calls(8)

@@ -121,6 +121,7 @@ def test_it_is_answered_or_refused_soon(asked):
     assert time.process_time() - begun_s < 10.0  # it was minutes
 
 
+@pytest.mark.slow
 def test_the_points_of_a_sweep_are_read_within_its_time():
     cluster = {"name": "x", "pools": [{"nodes": 1}] * 50}
     spec = {

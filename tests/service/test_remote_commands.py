@@ -301,6 +301,7 @@ def test_rows_of_a_sweep_lie_here_as_they_come(url: str, files: Path, monkeypatc
     assert Path("a.jsonl").read_text() == Path("b.jsonl").read_text()
 
 
+@pytest.mark.slow
 def test_sizes_are_counted_on_a_terminal_as_they_are_here(url: str, monkeypatch: Any) -> None:
     words = ("scale", *SMALL, "--points", "2", "--pin", "tp=1", "--only", "mbs=1,recompute=none")
     told: list[tuple[int, int]] = []

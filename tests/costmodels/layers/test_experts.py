@@ -24,6 +24,7 @@ from costmodels.shape_terms import shape_terms
 from costmodels.shapes import ModelShape
 from costmodels.stacks import STACKS
 from costmodels.step import join, peak_bytes, step_times
+from tests.searches.instances import one_in
 
 TOY = ModelShape(
     "toy",
@@ -322,7 +323,9 @@ def test_kinds_of_rank_know_their_expert_layers():
 
 @pytest.mark.parametrize("recompute", ["none", "full", "selective"])
 @pytest.mark.parametrize(("pp", "vpp"), [(1, 1), (2, 1), (4, 1), (2, 2), (2, 4)])
-@pytest.mark.parametrize("shape", [MIXED, ROUTED, replace(MIXED, dense_layers=3, moe_every=1)])
+@pytest.mark.parametrize(
+    "shape", one_in(3, [MIXED, ROUTED, replace(MIXED, dense_layers=3, moe_every=1)])
+)
 def test_the_table_and_one_plan_alone_agree(toy_problem, plain_layout, shape, pp, vpp, recompute):
     problem = toy_problem(shape)
     layout = plain_layout(

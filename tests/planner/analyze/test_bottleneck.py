@@ -103,6 +103,7 @@ def test_memory_binds_where_it_does_not_fit_and_would_be_faster() -> None:
     assert binding_part(parts, 10.0, 80.0, None) == "bubble"
 
 
+@pytest.mark.slow
 def test_an_idle_pipeline_binds_and_rows_of_sweeps_say_so() -> None:
     from planner.sweeps.rows import _elasticities
 

@@ -390,6 +390,7 @@ def test_a_model_file_fills_what_the_flags_do_not_say(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("standing")
 def test_the_same_bytes_each_time(checked: Check) -> None:
     first, second = (checked(GOOD).dumps() for _ in range(2))

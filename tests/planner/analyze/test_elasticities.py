@@ -17,6 +17,7 @@ from planner.analyze.elasticities import (
     more_memory,
     sensitivity,
 )
+from tests.searches.instances import one_in
 
 TIERED = {
     "name": "tiered",
@@ -86,7 +87,9 @@ def test_sum_is_what_dimensional_analysis_says(name: str) -> None:
     assert all(found[x] >= -1e-9 for x in TIMES)
 
 
-@pytest.mark.parametrize("name", ["dense", "latent", "deepspeed offload", "hybrid fsdp", "ring"])
+@pytest.mark.parametrize(
+    "name", one_in(3, ["dense", "latent", "deepspeed offload", "hybrid fsdp", "ring"])
+)
 def test_one_table_is_one_problem_at_a_time(name: str) -> None:
     problem, layout = priced(name)
     found = elasticities(problem, layout)
@@ -141,7 +144,7 @@ SEARCHED = {
 STEP = 0.002
 
 
-@pytest.mark.parametrize("figure", SEARCHED)
+@pytest.mark.parametrize("figure", one_in(3, SEARCHED))
 def test_envelope_of_full_searches(figure: str) -> None:
     """The best plan of each side is the same, so that its own derivative is that of the best."""
     only = {"tp": [2, 4, 8], "pp": [1, 2, 4], "mbs": [1, 2]}

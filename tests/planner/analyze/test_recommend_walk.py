@@ -51,6 +51,7 @@ def steps(found: Recommendation) -> dict[str, Any]:
     return {step["step"]: step for step in found.answer["steps"]}
 
 
+@pytest.mark.slow
 def test_values_are_what_searches_with_pins_say() -> None:
     of = steps(walked())["tp"]
     for choice in of["choices"]:
@@ -102,6 +103,7 @@ def test_tp_stays_in_the_domain_and_the_price_of_leaving_is_said() -> None:
     assert all(value <= 16 for value in values)
 
 
+@pytest.mark.slow
 def test_a_pinned_axis_is_no_step() -> None:
     found = walked(tp=4)
     assert "tp" not in steps(found)

@@ -94,7 +94,7 @@ def peaks(events: list[dict]) -> dict[int, float]:
 
 
 @pytest.mark.parametrize("drawn", [0, 3])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", one_in(3, CASES))
 def test_every_plan_has_a_valid_trace_that_ends_with_its_step(name: str, drawn: int) -> None:
     problem, plan = of_case(name)
     events = trace_events(problem, plan, drawn)
@@ -105,7 +105,7 @@ def test_every_plan_has_a_valid_trace_that_ends_with_its_step(name: str, drawn: 
     assert peaks(events) == pytest.approx(expected, rel=1e-9)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", one_in(3, CASES))
 def test_every_block_is_drawn_once(name: str) -> None:
     problem, plan = of_case(name)
     layout = plan.layout
@@ -255,7 +255,7 @@ def test_the_command_writes_a_file_or_prints_it(
 
 
 @pytest.mark.parametrize("first", one_in(5, range(5)))
-@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("name", one_in(3, SCHEDULES))
 def test_every_schedule_ends_with_its_step_under_every_other_axis(name: str, first: int) -> None:
     """Optimizer on the host, pipelines inside, uneven stages, recomputed modules and layers."""
     problem, plain = case(name)

@@ -114,6 +114,7 @@ def test_solve_writes_configurations_of_the_top_plans(folder: Path) -> None:
     assert names & {"deepspeed.json", "deepspeed.txt"}
 
 
+@pytest.mark.slow
 def test_one_target_is_the_framework(folder: Path) -> None:
     """A plan that it cannot run is then never first; a framework that is named stays."""
     asked = ("solve", "llama3-8b", "h100-x8", "--top", "1", "--format", "json")
@@ -215,6 +216,7 @@ def test_help_is_light(folder: Path) -> None:
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 
+@pytest.mark.slow
 def test_solve_never_starts_ray(folder: Path) -> None:
     code = (
         "import sys, planner\n"
@@ -232,6 +234,7 @@ def test_executors_give_the_same_bytes(folder: Path) -> None:
     assert json.loads(answers.pop())["plans"]
 
 
+@pytest.mark.slow
 def test_recommend_prints_its_answer(folder: Path) -> None:
     asked = ("recommend", "devices", "llama3-70b", "h100-x512")
     done = run(*asked)
@@ -361,6 +364,7 @@ def test_what_is_not_modelled_is_refused_by_name(
     assert "defect" not in done.stderr
 
 
+@pytest.mark.slow
 def test_a_batch_that_no_micro_batch_divides_is_named(folder: Path) -> None:
     done = run("solve", "llama3-8b", "h100-x8", "--pin", "mbs=3,tp=8,pp=1,zero=1")
     assert done.returncode == 3

@@ -113,6 +113,7 @@ class TestInPlaceOfAModelFile:
         assert of_dict.plans[0].plan_id == of_file.plans[0].plan_id
         assert of_dict.notes == of_file.notes
 
+    @pytest.mark.slow
     def test_evaluate_and_recommend_say_it_too(self, folder, capsys):
         run("evaluate", "config.json", "h100-x8", "--pin", "tp=8")
         assert "\nassumed training.seq_len = 8192" in capsys.readouterr().out

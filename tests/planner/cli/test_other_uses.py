@@ -59,6 +59,7 @@ class TestPartsOfNodes:
             given = cluster_from_dict(cluster)
             assert given.with_other_uses() is given
 
+    @pytest.mark.slow
     def test_whole_nodes_win_where_they_are_faster(self):
         """Three nodes with seven free devices give 21, of which no degree is a power of two."""
         part, whole = (
@@ -82,6 +83,7 @@ class TestPartsOfNodes:
         if found[1]:
             assert found[0][0].step_time_s <= found[1][0].step_time_s * (1 + 1e-9)
 
+    @pytest.mark.slow
     def test_files_and_placement_have_the_devices_of_the_plan(self):
         result = solve("llama3-8b", partial([8, 8, 7], True, hosts="n[1-3]"), top=1)
         model, cluster, problem, plan = reopened(result)
@@ -193,6 +195,7 @@ class TestPartsOfDomains:
         placed = place_plan(plan.layout, model.shape, problem.pool, problem.fabric, ())
         assert {group.n_domains for group in placed.groups} == {1}
 
+    @pytest.mark.slow
     def test_a_plan_over_eight_racks(self):
         result = solve("deepseek-v3", "gb200-nvl72-x576", top=1, pins={"ep": 64, "pp": 2})
         model, _, problem, plan = reopened(result)
@@ -211,6 +214,7 @@ class TestPartsOfDomains:
         assert "#SBATCH --segment=16\n" in written["slurm-megatron.sbatch"]
         assert "replicas: 8\n" in written["jobset-megatron.yaml"]
 
+    @pytest.mark.slow
     def test_the_whole_domains_are_tried_too(self):
         result = solve("llama3-70b", "gb200-nvl72-x576", top=3, pins={"tp": 8})
         assert {count.pool for count in result.devices} == {"gb200", "gb200-64-of-72"}

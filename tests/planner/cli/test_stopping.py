@@ -77,6 +77,7 @@ def test_ctrl_c_among_the_numbers_of_devices_keeps_what_was_found(tmp_path: Path
     assert "stopped (interrupted): best so far, at most" in done.stdout
 
 
+@pytest.mark.slow
 def test_ctrl_c_before_any_plan_says_so(tmp_path: Path) -> None:
     done = run(BEFORE_ALL, "solve", *LARGE, cache=tmp_path)
     assert (done.returncode, done.stdout) == (130, "")

@@ -40,6 +40,7 @@ from tests.planner.launching import (
     run_pods,
     write,
 )
+from tests.searches.instances import one_in
 
 SCHEMAS = Path(__file__).parents[1] / "data" / "kubernetes"
 SCHEMA_OF = {
@@ -162,7 +163,7 @@ def addresses(case: Case) -> dict[str, str]:
     return {host: host for host in case.placed.hosts}
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", one_in(2, CASES))
 def test_slurm_starts_ranks_where_the_placement_says(name: str, tmp_path: Path) -> None:
     case = CASES[name]()
     found, done = run_batch(case.files, case.file("slurm"), tmp_path, addresses(case), "--mine")
@@ -175,7 +176,7 @@ def test_slurm_starts_ranks_where_the_placement_says(name: str, tmp_path: Path) 
     assert "--cpu-bind=none" in found.srun[-1]
 
 
-@pytest.mark.parametrize("target", framework_names())
+@pytest.mark.parametrize("target", one_in(3, framework_names()))
 def test_every_framework_starts_under_slurm(target: str, tmp_path: Path) -> None:
     case = Case(runnable(target), pool(), hosts=SHUFFLED, target=target)
     found, done = run_batch(case.files, case.file("slurm"), tmp_path, addresses(case))
@@ -374,6 +375,7 @@ def test_pods_on_named_hosts_hold_the_ranks_of_the_placement(
         assert found.masters == {pods[case.placed.hosts[0]].address}
 
 
+@pytest.mark.slow
 def test_child_jobs_take_a_rack_each(tmp_path: Path) -> None:
     """Two racks of 18 and one of 4 in the end: ranks of a rack lie together, as placed."""
     case = Case(experts(160, gbs=320), gb200(40), shape=DEEPSEEK_V3)
@@ -435,7 +437,7 @@ def test_pods_ask_for_what_the_pool_has() -> None:
 # All files.
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", one_in(3, CASES))
 def test_schemas_accept_the_kubernetes_files(name: str) -> None:
     case = CASES[name]()
     for file in (case.file("jobset"), case.file("pytorchjob")):

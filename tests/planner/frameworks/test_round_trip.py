@@ -97,7 +97,7 @@ def written(case: Case, framework: str, folder: Path, overrides: Overrides = ())
     return plan
 
 
-@pytest.mark.parametrize("name", one_in(2, MEGATRON))
+@pytest.mark.parametrize("name", one_in(4, MEGATRON))
 def test_megatron(name: str, tmp_path: Path) -> None:
     case = MEGATRON[name]
     plan = written(case, "megatron", tmp_path)
@@ -156,7 +156,7 @@ DEEPSPEED: dict[str, Case] = {
 }
 
 
-@pytest.mark.parametrize("name", one_in(2, DEEPSPEED))
+@pytest.mark.parametrize("name", one_in(4, DEEPSPEED))
 def test_deepspeed_with_its_model(name: str, tmp_path: Path) -> None:
     case = DEEPSPEED[name]
     plan = written(case, "deepspeed", tmp_path)
@@ -188,7 +188,7 @@ TORCHTITAN: dict[str, Case] = {
 }
 
 
-@pytest.mark.parametrize("name", one_in(2, TORCHTITAN))
+@pytest.mark.parametrize("name", one_in(4, TORCHTITAN))
 def test_torchtitan_with_its_model(name: str, tmp_path: Path) -> None:
     case = TORCHTITAN[name]
     plan = written(case, "torchtitan", tmp_path)
@@ -211,7 +211,7 @@ def test_torchtitan_with_its_model(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "pins",
     one_in(
-        2,
+        4,
         [
             {"zero": 3},
             {"zero": 2},
@@ -260,6 +260,7 @@ UNEVEN: dict[str, tuple[str, Case]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", one_in(3, UNEVEN))
 def test_uneven_stages_of_a_solved_plan(name: str, tmp_path: Path) -> None:
     framework, (model, cluster, pins) = UNEVEN[name]

@@ -19,6 +19,7 @@ def evaluated(**pins: object) -> planner.Plan:
     return planner.evaluate("llama3-8b", "h100-x8", pins=pins).plans[0]
 
 
+@pytest.mark.slow
 def test_the_search_looks_at_it_where_it_is_named() -> None:
     host = {"optimizer_offload": ("off", "on")}
     closed = planner.solve("llama3-70b", "h100-x8", only=host)

@@ -35,7 +35,7 @@ QUESTIONS = {
     ),
     "thousands": ("llama3-70b", "h100-x512", {"top": 5000}),
 }
-SLOW = tuple(QUESTIONS)[2:]
+SLOW = tuple(QUESTIONS)[1:]
 
 
 @pytest.fixture(

@@ -252,6 +252,7 @@ def test_an_emitted_plan_is_read_back_to_its_id(
     assert json.loads(run.stdout)["plan"]["plan_id"] == plan.plan_id, run.stdout + run.stderr
 
 
+@pytest.mark.slow
 def test_emitted_by_solve_in_their_recipes(tmp_path: Path) -> None:
     for name, data in (("m.yaml", model(["bf16", "fp8-delayed"])), ("c.yaml", cluster())):
         (tmp_path / name).write_text(json.dumps(data))

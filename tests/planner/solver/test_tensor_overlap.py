@@ -78,6 +78,7 @@ def test_the_default_search_has_it_off() -> None:
     assert not any(plan.layout.tp_overlap for plan in usual.plans)
 
 
+@pytest.mark.slow
 def test_commands_about_plans_know_it(opened: Result, tmp_path: Path) -> None:
     file = tmp_path / "open.json"
     file.write_text(opened.dumps())

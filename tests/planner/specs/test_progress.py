@@ -7,6 +7,7 @@ import pytest
 
 from planner.solver.solve import solve
 from planner.specs.progress import TOTAL, pieces_of, whole_of
+from tests.searches.instances import one_in
 
 
 class Listener:
@@ -49,14 +50,17 @@ def test_nobody_listens_and_a_plain_function_hears_no_best() -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [
-        {},
-        {"objective": "devices"},
-        {"pareto": ("step_time", "memory")},
-        {"pareto": ("step_time", "devices")},
-        {"pareto": ("memory", "devices")},
-        {"pins": {"devices": 8}},
-    ],
+    one_in(
+        4,
+        [
+            {},
+            {"objective": "devices"},
+            {"pareto": ("step_time", "memory")},
+            {"pareto": ("step_time", "devices")},
+            {"pareto": ("memory", "devices")},
+            {"pins": {"devices": 8}},
+        ],
+    ),
     ids=str,
 )
 def test_the_progress_of_a_search_never_falls_and_ends_with_all(options: dict[str, Any]) -> None:

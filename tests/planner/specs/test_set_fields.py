@@ -68,6 +68,7 @@ def test_a_section_that_the_file_does_not_have(tmp_path: Path) -> None:
     assert len(own.plans) == 1
 
 
+@pytest.mark.slow
 def test_all_commands_that_price_take_it() -> None:
     words = ("llama3-8b", "h100-x8", "--set", "pools.0.accelerator.memory=96GiB")
     for command, more in (

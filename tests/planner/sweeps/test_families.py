@@ -78,6 +78,7 @@ def test_the_law_of_the_last_two_models_goes_on(llama):
     assert llama._law(1e12, [4096, 8192, 16384]) == pytest.approx(23_422, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_larger_models_are_larger(llama, deepseek):
     for family, low, high in ((llama, 2e9, 4e12), (deepseek, 30e9, 4e12)):
         asked = [low * (high / low) ** (i / 30) for i in range(31)]

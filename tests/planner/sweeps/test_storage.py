@@ -239,6 +239,7 @@ class TestFullDisk:
         full[0] = 10**6
         assert kept(out) == []
 
+    @pytest.mark.slow
     def test_a_limit_of_the_system_is_met_alike(self, out: Path) -> None:
         """In a process of its own: its files may hold 400 bytes."""
         program = LIMITED.format(header=HEADER, row=text(0))

@@ -154,6 +154,7 @@ def test_explain_is_that_of_the_command_line(evaluated: dict[str, Any], term: st
     CALLS["explain"].answer.model_validate(found)
 
 
+@pytest.mark.slow
 def test_a_plan_of_a_request_is_that_of_its_result(evaluated: dict[str, Any]) -> None:
     asked = {"evaluate": {**JOB, "pins": PINS}, "plan": evaluated["plans"][0]["plan_id"][:6]}
     assert call("explain", asked) == call("explain", {"result": evaluated})
@@ -172,6 +173,7 @@ def test_emit_gives_the_files_of_the_command_line(evaluated: dict[str, Any]) -> 
     assert set(found["refused"]) == {"fsdp2"} & {n.removesuffix(".txt") for n in written}
 
 
+@pytest.mark.slow
 def test_place_and_diff_are_those_of_the_command_line(evaluated: dict[str, Any]) -> None:
     found = call("place", {"result": evaluated, "hosts": "n7"})
     told = printed("place", "result.json#1", "--hosts", "n7", "--format", "json")
@@ -333,6 +335,7 @@ def test_every_packaged_example_is_answered_at_once() -> None:
     assert n > 150
 
 
+@pytest.mark.slow
 def test_a_time_limit_reaches_the_search_of_a_check() -> None:
     from dataclasses import replace
 
@@ -483,6 +486,7 @@ def test_a_fault_of_a_value_that_may_be_several_things_is_one(body, field, said)
     assert [(fault.field, fault.message) for fault in found.errors] == [(field, said)]
 
 
+@pytest.mark.slow
 def test_lost_hosts_are_a_list_or_a_text():
     cluster = yaml.safe_load(example_content("cluster", "h100-x512").content)
     cluster["pools"] = [{**cluster["pools"][0], "nodes": 4, "hosts": "n[001-004]"}]

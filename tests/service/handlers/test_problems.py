@@ -296,6 +296,7 @@ def test_no_error_of_what_a_service_calls_spells_an_option_out() -> None:
     assert not found
 
 
+@pytest.mark.slow
 def test_no_option_of_a_message_is_lost_in_an_f_string() -> None:
     """A message is joined with `+`: of an f-string the text alone is left, with `--pin` in it."""
     lost = [

@@ -664,14 +664,15 @@ def test_nothing_happens_twice_where_a_commit_was_lost_on_the_way(service, loses
     assert lost[0] >= 18
 
 
-def test_any_order_of_events_ends_every_job_once(service):
+@pytest.mark.parametrize("n_steps", [80, pytest.param(250, marks=pytest.mark.slow)])
+def test_any_order_of_events_ends_every_job_once(service, n_steps):
     """A random walk of three processes, with deaths and jumps, against what must hold."""
     random_ = random.Random(7)
     processes = [service.process(name) for name in "abc"]
     held: list[tuple[Jobs, Lease]] = []
     ended: dict[str, bytes | None] = {}
     accepted: list[str] = []
-    for step in range(250):
+    for step in range(n_steps):
         process = random_.choice(processes)
         what = random_.randrange(9)
         if what < 2 and len(accepted) < 30:

@@ -92,6 +92,7 @@ def test_a_front_recommends_none_of_its_plans():
     assert "recommended" not in found["figure"]["says"] + found["order"]
 
 
+@pytest.mark.slow
 def test_where_nothing_fits_the_page_says_why_and_leads_to_what_would():
     request = {"model": "llama3-70b", "cluster": "h100-x8", "top": 64}
     found = listing(solve("llama3-70b", "h100-x8", pins={"pp": 1, "zero": 0}))

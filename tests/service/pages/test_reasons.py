@@ -63,6 +63,7 @@ def test_compare_says_what_the_library_says() -> None:
         assert f"{plan.step_time_s * 1e3:,.2f}" in answer
 
 
+@pytest.mark.slow
 def test_compare_shows_up_to_four_plans_in_their_order_each_against_the_first() -> None:
     from planner.analyze.comparison import compare
     from planner.render.answers.comparison import verdict
@@ -317,6 +318,7 @@ def test_figures_are_data_that_scripts_may_hold() -> None:
 # Step by step
 
 
+@pytest.mark.slow
 def test_the_walk_shows_every_step_and_its_end() -> None:
     from planner.render.answers.recommendation import conclusion, walk_end
 

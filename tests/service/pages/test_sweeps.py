@@ -146,6 +146,7 @@ def test_a_sweep_that_fails_shows_why_and_what_there_is(tmp_path):
     asyncio.run(watched())
 
 
+@pytest.mark.slow
 def test_a_sweep_that_ends_while_its_points_are_read_is_shown_whole(tmp_path, monkeypatch):
     async def watched() -> None:
         async with inline_engine(tmp_path, calls=calls, settings=DEFAULTS) as engine:

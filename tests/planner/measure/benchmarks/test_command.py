@@ -57,6 +57,7 @@ def test_logs_become_a_calibration_that_a_solve_takes(folder, tmp_path):
     assert times[1] > times[0] * 1.02
 
 
+@pytest.mark.slow
 def test_the_file_of_the_script_moves_the_generation_too(folder, tmp_path):
     out = tmp_path / "c.yaml"
     done = run_here(

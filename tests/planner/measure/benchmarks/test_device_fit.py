@@ -82,6 +82,7 @@ def test_kernels_and_precisions_that_the_part_does_not_have(data, read):
     assert any("lists no attention flash3" in note for note in fit.notes)
 
 
+@pytest.mark.slow
 def test_cudnn_is_the_best_kernel_where_no_other_stands_for_it(data, read):
     b200 = load_cluster("b200-x256").cluster.pools[0]
     assert "cudnn" not in b200.accelerator.efficiency.attention_frac
@@ -153,6 +154,7 @@ def test_a_file_that_is_no_json(tmp_path):
         read_measured(str(file))
 
 
+@pytest.mark.slow
 def test_times_beyond_the_peak_are_left_out(pool, data, read):
     fast = copy.deepcopy(data)
     fast["gemm"].append({**fast["gemm"][0], "time_s": 1e-9})

@@ -116,6 +116,7 @@ def test_a_few_wild_times_do_not_spoil_the_fit(pool):
     assert found["link.nvlink4.base_scale"] == pytest.approx(1.8, rel=0.1)
 
 
+@pytest.mark.slow
 def test_a_link_far_below_its_range_is_not_carried(pool):
     # A hundredth of the bandwidth is a wrong network (sockets), no calibration of this one.
     sweeps = [

@@ -51,6 +51,7 @@ def test_from_runs_to_a_calibration_that_prices(runs: Path, tmp_path: Path) -> N
     assert "priced with ours (" in solved.stdout
 
 
+@pytest.mark.slow
 def test_as_json(runs: Path) -> None:
     words = ("calibrate", str(runs), "--fit", FIT, "--format", "json", "--from", "priors")
     found = json.loads(run_here(*words).stdout)
@@ -102,6 +103,7 @@ def test_runs_of_which_none_can_be_priced(tmp_path: Path) -> None:
     assert "no run of the file can be priced" in done.stderr
 
 
+@pytest.mark.slow
 def test_anchors_of_a_reference_run_are_not_carried_on(runs: Path, tmp_path: Path) -> None:
     base, out = tmp_path / "anchored.yaml", tmp_path / "c.yaml"
     base.write_text("name: a\nvalues: {anchor.compute: 1.2, shared.node_spread: 0.03}\n")

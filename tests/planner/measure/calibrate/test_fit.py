@@ -52,6 +52,7 @@ def ie() -> Runs:
     return some(12, "ie")
 
 
+@pytest.mark.slow
 def test_batches_price_what_validate_prices() -> None:
     """Every tenth run of every family, together and one by one."""
     points = ALL[::40]
@@ -103,6 +104,7 @@ TRUTH = {
 }
 
 
+@pytest.mark.slow
 def test_it_finds_the_values_behind_made_up_runs(
     ie: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:

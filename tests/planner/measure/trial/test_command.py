@@ -25,7 +25,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("trial")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(place / "cache"))
-        done = run_here(*QUESTION, "--out", str(place / "t"))
+        done = run_here(*QUESTION, "--pin", "pp=1", "--out", str(place / "t"))
     assert done.returncode == 0, done.stderr
     assert "with probability" in done.stdout
     assert max(map(len, done.stdout.splitlines()[:-1])) <= 100
@@ -174,6 +174,7 @@ def test_a_time_that_cannot_be_is_not_used(written: Path, folder: Path) -> None:
     assert [one["used"] for one in found["logs"]] == [False, True, False]
 
 
+@pytest.mark.slow
 def test_a_log_elsewhere(written: Path, folder: Path) -> None:
     place, plans = copied(written, folder)
     log(place, plans[2], 1.1)

@@ -78,6 +78,7 @@ def test_the_restricted_search_picks_what_ranking_one_by_one_picks(few):
     check_picks(found)
 
 
+@pytest.mark.slow
 def test_the_open_search_is_never_slower_than_a_published_layout(few):
     check_covers(few[::25])
 
@@ -97,6 +98,7 @@ def test_no_shipped_layout_is_predicted_faster_than_what_the_search_finds(every)
     check_covers(every, one_in=8)
 
 
+@pytest.mark.slow
 def test_layouts_have_the_names_of_the_search(few):
     plans = [(plan.case.problem, plan.case.layout) for plan in few]
     alone = [searched_name(*plan) for plan in plans if plan[1].dp * plan[1].cp == 1]
@@ -138,6 +140,7 @@ def test_a_pick_that_differs_is_said(few, monkeypatch):
     assert "2 sweeps: the same pick in 1, no longer step in 1" in text
 
 
+@pytest.mark.slow
 def test_the_command_searches_the_sweeps(tmp_path, capsys):
     lines = (DATA / "points.csv").read_text(encoding="utf-8").splitlines()
     mine = tmp_path / "dlp.csv"

@@ -97,7 +97,7 @@ SPECS: dict[str, Spec] = {
     "both-ways": Spec("llama3-70b", "h100-x512", {"tp": 8, "pp": 4, "schedule": "dualpipe"}),
     "blocking": Spec("llama3-70b", "h100-x512", {"tp": 8, "pp": 4}, stack="nanotron"),
 }
-FAST = ("interleaved", "experts", "cp", "zero3")
+FAST = ("interleaved", "experts")
 """Those that are looked at in every run of the tests."""
 
 

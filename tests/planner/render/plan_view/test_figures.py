@@ -353,6 +353,7 @@ def test_the_nearest_plans_are_priced_as_plans():
         assert change == pytest.approx(value(view, row[2]) / found.plan.step_time_s - 1)
 
 
+@pytest.mark.slow
 def test_the_same_plan_gives_the_same_bytes():
     found = plans.opened("zero3")
     again = plan_view(found.model, found.cluster, found.problem, found.plan)

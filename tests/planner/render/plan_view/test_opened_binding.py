@@ -10,6 +10,7 @@ from tests.planner.render.plan_view import plans
 SOME = ["zero3", *(pytest.param(n, marks=pytest.mark.slow) for n in plans.SPECS if n != "zero3")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SOME)
 def test_it_says_what_explain_says(name):
     found, view = plans.opened(name), plans.viewed(name).binding
@@ -53,6 +54,7 @@ def test_its_numbers_are_those_of_the_plan(name):
             assert step.value / plan.step_time_s - 1 == pytest.approx(card.value, abs=1e-12)
 
 
+@pytest.mark.slow
 def test_computing_is_cut_by_hand():
     """C e / (e_matmul + e_hbm + e_kernel), with the fixed time of a step where it belongs."""
     view, found = plans.viewed("zero3"), plans.opened("zero3")

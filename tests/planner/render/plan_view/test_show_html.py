@@ -85,6 +85,7 @@ def test_a_file_that_cannot_be_written_is_one_clear_error(saved, tmp_path):
 HOSTILE = "</script><script>alert(1)</script>\"'><img src=x onerror=alert(2)>\u202e%{x}"
 
 
+@pytest.mark.slow
 def test_names_are_texts():
     """Files may not hold such names; if one ever did, it would be text."""
     model, cluster = read_inputs("llama3-8b", "h100-x8")

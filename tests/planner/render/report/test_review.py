@@ -97,6 +97,7 @@ def test_another_plan_can_be_reviewed() -> None:
         review(result(), form="pdf")
 
 
+@pytest.mark.slow
 def test_same_bytes() -> None:
     assert review(json.loads(result().dumps()), 1, "html") == text("html")
 
@@ -142,6 +143,7 @@ def test_a_result_without_plans_is_reviewed_too() -> None:
     assert "cannot all hold: MEM000 too little" in page
 
 
+@pytest.mark.slow
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "result.json").write_text(result().dumps())

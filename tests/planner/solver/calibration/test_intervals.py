@@ -179,6 +179,7 @@ def entries() -> tuple[Any, Any]:
     return read_entries(DATA / "models.yaml"), read_entries(DATA / "hardware.yaml")
 
 
+@pytest.mark.slow
 def test_references_take_out_what_a_family_shares(entries: tuple[Any, Any]) -> None:
     points = [p for p in read_measured_points(DATA / "points.csv") if p.source == "ie"]
     runs, used = fit_runs_of(points, *entries), use(price_points(points, *entries))

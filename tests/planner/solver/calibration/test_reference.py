@@ -65,6 +65,7 @@ def test_other_layouts_scale_by_the_same_factor(folder: Path) -> None:
     assert list(found.calibration["anchors"].values()) == pytest.approx([ratio] * 3, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_output_says_that_it_is_anchored(folder: Path) -> None:
     solved = run_here("solve", "llama3-8b", "h100-x8", "--top", "1", "--reference", written(RUN))
     assert solved.returncode == 0

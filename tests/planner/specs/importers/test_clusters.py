@@ -19,6 +19,7 @@ from planner.specs.importers.hostlist import expand_hosts
 from planner.specs.loader import cluster_from_dict, load_cluster
 from tests.planner.command import run_here
 from tests.planner.specs.importers.dumps import FOLDER, dump, imported, loaded, note, pools
+from tests.searches.instances import one_in
 
 ROOT = Path(__file__).resolve().parents[4]
 SAMPLES = sorted(path.name for path in FOLDER.iterdir())
@@ -66,7 +67,7 @@ def test_other_files_are_not_taken_for_dumps(path):
     assert not looks_like_dump(path.read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("name", SAMPLES)
+@pytest.mark.parametrize("name", one_in(3, SAMPLES))
 def test_damaged_files_are_an_error_or_a_cluster(name):
     """Cut off, shuffled or changed: what comes out is a file that loads, or one clear error."""
     text = dump(name)[1]
@@ -164,6 +165,7 @@ def test_only_a_topology_lists_no_nodes():
         import_cluster([dump("scontrol-tree-topology.txt")])
 
 
+@pytest.mark.slow
 def test_thousands_of_nodes():
     record = (
         "NodeName={0} Gres=gpu:h100:8(S:0-1) State=IDLE CPUAlloc=0 Partitions=gpu"
@@ -287,6 +289,7 @@ def test_a_published_configuration_and_a_dump_are_a_plan(tmp_path):
     assert len(expand_hosts(pool["hosts"])) == pool["nodes"]
 
 
+@pytest.mark.slow
 def test_the_number_of_nodes_of_a_dump_can_be_set(tmp_path):
     path = tmp_path / "nodes.txt"
     path.write_text(dump("scontrol-tree-nodes.txt")[1] + dump("scontrol-tree-topology.txt")[1])

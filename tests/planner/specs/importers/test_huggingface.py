@@ -17,6 +17,7 @@ from planner.specs.importers.huggingface.reader import assumed_batch, read_confi
 from planner.specs.importers.huggingface.refused_types import REFUSED
 from planner.specs.loader import import_model, load_model, model_from_dict
 from planner.specs.schema import OTHER_MODEL
+from tests.searches.instances import one_in
 
 DATA = Path(__file__).parent / "data"
 NAMES = sorted(path.stem for path in DATA.glob("*.json"))
@@ -45,7 +46,7 @@ def refusal(data):
 
 
 class TestEveryFile:
-    @pytest.mark.parametrize("name", NAMES)
+    @pytest.mark.parametrize("name", one_in(3, NAMES))
     def test_the_written_file_is_the_same_model(self, name, tmp_path):
         found, given = import_model(DATA / f"{name}.json")
         path = tmp_path / "model.yaml"
@@ -65,7 +66,7 @@ class TestEveryFile:
         assumed = {path for path in paths if path[0] == "training"}
         assert assumed <= {origin.path for origin in found.origins if origin.assumed}
 
-    @pytest.mark.parametrize("name", NAMES)
+    @pytest.mark.parametrize("name", one_in(3, NAMES))
     def test_a_dict_is_the_same_as_the_file(self, name):
         of_file, of_dict = load_model(DATA / f"{name}.json"), model_from_dict(config(name))
         assert of_dict.job == of_file.job

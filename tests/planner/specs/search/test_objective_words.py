@@ -87,6 +87,7 @@ def test_a_front_is_proven_of_the_step_time_alone() -> None:
     assert "proven of the step time alone, not of cost, step_time: none of" in text
 
 
+@pytest.mark.slow
 def test_the_table_says_what_its_days_count() -> None:
     words = ("solve", "llama3-8b", "h100-x8", "--pin", "tp=2", "--top", "1", "--no-cache")
     told = run_here(*words, "--set", "training.tokens=1T").stdout

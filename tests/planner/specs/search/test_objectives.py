@@ -102,6 +102,7 @@ def value(goal: str, plan: Plan) -> float:
     }[goal]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "goal", one_in(5, ["cost", "tokens_per_s", "energy", "goodput", "step_time"])
 )
@@ -121,6 +122,7 @@ def test_numbers_of_devices_are_all_accounted_for() -> None:
     assert known == len(COUNTS)
 
 
+@pytest.mark.slow
 def test_fewer_devices_win_where_no_good_layout_fills_all(by_count: Any) -> None:
     # 12 sequences over 10 devices: 5 divides neither the batch nor the layers nor the heads.
     assert not by_count[10] or fastest(by_count[10]) > fastest(by_count[8])

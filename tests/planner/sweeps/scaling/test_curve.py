@@ -46,6 +46,7 @@ def found() -> Scaling:
     return curve(most=16, least=4)
 
 
+@pytest.mark.slow
 def test_each_size_is_its_own_search(found: Scaling) -> None:
     assert [row["scale.size"] for row in found.rows] == [4, 8, 16]  # two hold no activations
     for row in found.rows:
@@ -108,6 +109,7 @@ def test_a_batch_that_is_small_has_a_knee() -> None:
     assert f"knee: {knee} devices" in text_of(found)
 
 
+@pytest.mark.slow
 def test_tokens_of_a_step_stay_over_sequence_lengths() -> None:
     found = curve(over="seq_len", most=32768)
     sizes = [row["seq_len"] for row in found.rows]
@@ -117,6 +119,7 @@ def test_tokens_of_a_step_stay_over_sequence_lengths() -> None:
     assert {row["global_batch"] for row in weak.rows} == {64}
 
 
+@pytest.mark.slow
 def test_the_wall_is_the_deepest_of_the_grid_that_fits() -> None:
     only = {"tp": [8], "pp": [1], "mbs": [1], "recompute": ["none"]}
     found = curve(over="layers", only=only)
