@@ -411,7 +411,8 @@ def pages() -> dict[Path, str]:
     files = _between(files, "kinds", layer_kinds_table())
     runs = (DOCS / "frameworks.md").read_text(encoding="utf-8")
     for framework in framework_names():
-        if framework != "bridge":  # the rules of Megatron-LM under other codes
+        # Bridge has the rules of Megatron-LM under other codes; an added one may have no section.
+        if framework != "bridge" and f"<!-- generated: {framework} -->" in runs:
             runs = _between(runs, framework, framework_tables(framework))
     search = _between((DOCS / "search.md").read_text(encoding="utf-8"), "axes", axes_table())
     sweeps = (DOCS / "sweeps.md").read_text(encoding="utf-8")
