@@ -59,8 +59,9 @@ def proof_text(result: Result) -> str:
     if not outcome.uneven_shapes:
         return line
     gap = f", the others to {outcome.uneven_gap_frac:.2%}" if outcome.uneven_gap_frac else ""
+    shapes = f"{outcome.uneven_shapes} shape{'s' * (outcome.uneven_shapes > 1)}"
     return (
-        f"{line}. Besides them layers of {outcome.uneven_shapes} shapes were split unevenly, "
+        f"{line}. Besides them layers of {shapes} were split unevenly, "
         f"{outcome.uneven_proven} as well as can be{gap}"
     )
 

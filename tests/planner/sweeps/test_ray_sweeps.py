@@ -83,8 +83,12 @@ def test_workers_that_die_leave_no_trace(cluster: Any, wanted: bytes, tmp_path: 
 
 
 def test_machines_that_die_leave_no_trace(cluster: Any, tmp_path: Path) -> None:
-    """Three times one of the two is lost while it works, and another one joins."""
-    run_sweep(FakeSweep(4 * N), tmp_path / "wanted.jsonl", executor="serial")
+    """Three times one of the two is lost while it works, and another one joins.
+
+    Points are slow until all three are lost: on a busy machine the next one takes long to join.
+    """
+    n_points, hurry = 40 * N, tmp_path / "hurry"
+    run_sweep(FakeSweep(n_points), tmp_path / "wanted.jsonl", executor="serial")
     workers, killed = tmp_path / "workers", []
     workers.mkdir()
 
@@ -95,16 +99,18 @@ def test_machines_that_die_leave_no_trace(cluster: Any, tmp_path: Path) -> None:
             killed.append(at.n_done)
             cluster.remove_node(machine, allow_graceful=False)
             cluster.add_node(num_cpus=1)
+        if len(killed) == 3:
+            hurry.touch()
 
     run_sweep(
-        FakeSweep(4 * N, delay_s=0.2, workers=str(workers)),
+        FakeSweep(n_points, delay_s=0.2, hurry=str(hurry), workers=str(workers)),
         tmp_path / "a.jsonl",
         executor="ray",
         ray_address=cluster.address,
         progress=progress,
     )
     assert len(killed) == 3
-    assert killed[-1] < 4 * N
+    assert killed[-1] < n_points
     assert (tmp_path / "a.jsonl").read_bytes() == (tmp_path / "wanted.jsonl").read_bytes()
 
 
