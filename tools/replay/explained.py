@@ -106,7 +106,7 @@ EXPLAINED: tuple[Explanation, ...] = (
         ("kept activations",),
         lambda x: x.layout.cp > 1,
         -0.05,
-        0.06,
+        0.07,
         "context parallelism",
     ),
     Explanation(
