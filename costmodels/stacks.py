@@ -95,9 +95,8 @@ class StackProfile:
     """Pipeline messages block their stream: tensor-parallel collectives of a rank whose messages
     wait for another node stall with them, see `stalled_hop_s`, and the messages themselves where
     such groups span several nodes, see `stalled_message_s`."""
-    expert_dispatch: str
-    """How tokens reach their experts: `all-to-all` (a copy for each), or `deduplicated` (one for
-    every node and rank that holds one, as DeepEP sends them)."""
+    dispatcher: str
+    """How its runs bring tokens to experts where nothing else is said, one of `DISPATCHERS`."""
     bucket_params: float
     """Parameters per piece of data-parallel traffic, at least; the last piece is never hidden."""
     bucket_params_per_rank: float
@@ -222,7 +221,7 @@ FUSED = StackProfile(
     logits_sharded=True,
     tp_hop_s=12e-6,
     blocking_p2p=False,
-    expert_dispatch="all-to-all",
+    dispatcher="alltoall",
     bucket_params=40e6,
     bucket_params_per_rank=1e6,
     overlap_slowdown=0.15,
@@ -308,7 +307,7 @@ STACKS: dict[str, StackProfile] = {
         FUSED,
         EAGER,
         replace(FUSED, name="megatron-core"),
-        replace(FUSED, name="megatron-core-deepep", expert_dispatch="deduplicated"),
+        replace(FUSED, name="megatron-core-deepep", dispatcher="deepep"),
         replace(EAGER, name="deepspeed", pads_vocab=False),
         _MEGATRON_2021,
         replace(_MEGATRON_2021, name="megatron-lm-2022", elementwise_factor=1.0, logit_bytes=6.0),

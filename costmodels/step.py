@@ -16,6 +16,7 @@ from costmodels.layers.layer_kind import HOST_FORWARD_SHARE
 from costmodels.layers.layer_terms import LayerTable, LayerTerms, layer_table
 from costmodels.layers.recompute import SetTerms
 from costmodels.memory import in_flight_chunks, queue_is_full
+from costmodels.modes import ModeTable
 from costmodels.offload.activations import INPUTS_AT_ONCE, copy_bytes_per_s, waits
 from costmodels.offload.optimizer import COPY_BYTES, HostUpdate, gradients_leave, pipelined_s
 from costmodels.plans import WHOLE, Layout, PlanBlock, PlanTable, ShapeTable
@@ -93,9 +94,9 @@ def join(
     `layers` are those of `table.shapes` computed beforehand, for callers that join many tables.
     """
     if layers is None:
-        n_sp = 1 + max(1, int(table.sp.max(initial=0)))
-        layers = layer_table(problem, table.shapes, table.mbs, table.recompute_modules, n_sp)
-    index = layers.index(table.shape, table.mbs, table.sp)
+        modes = ModeTable.of_rows(table.modes)
+        layers = layer_table(problem, table.shapes, table.mbs, table.recompute_modules, modes)
+    index = layers.index(table.shape, table.mbs, table.modes)
     return join_at(problem, shapes, table, layers.terms, layers.sets, index)
 
 
@@ -728,17 +729,18 @@ def step_parts(rows: Rows, parts: PipelineParts | None = None) -> StepParts:
 def least_batch_times(
     problem: Problem, shapes: ShapeTable, layers: LayerTable, mbs: Ints
 ) -> Floats:
-    """Return what every plan of a shape, micro-batch and sp takes at least, seconds.
+    """Return what every plan of a shape, micro-batch and mode takes at least, seconds.
 
-    `(n_shapes, n_mbs, n_sp)`: `least_flush_times` without recomputation, and the fixed time. All
-    that sharding and recomputation add is left out, so it bounds every plan of the batch.
+    `(n_shapes, n_mbs, n_modes)`: `least_flush_times` without recomputation, and the fixed time.
+    All that sharding and recomputation add is left out, so it bounds every plan of the batch.
     """
-    size = len(shapes), len(mbs), layers.n_sp
-    shape_idx, mbs_idx, sp = (x.reshape(-1) for x in np.indices(size, dtype=np.int32))
-    nothing = np.zeros_like(shape_idx)
+    size = len(shapes), len(mbs), len(layers.modes)
+    shape_idx, mbs_idx, mode = (x.reshape(-1) for x in np.indices(size, dtype=np.int32))
+    nothing, modes = np.zeros_like(shape_idx), layers.modes.rows(mode)
     unsharded = WHOLE.take([0])
-    columns = (shape_idx, mbs[mbs_idx], nothing, sp, nothing, nothing, nothing, nothing)
-    table = PlanTable(shapes, unsharded, problem.job.global_batch, *columns)
+    columns = (shape_idx, mbs[mbs_idx], nothing, modes.sp, nothing, nothing, nothing, nothing)
+    switches = (modes.switch, modes.switches)
+    table = PlanTable(shapes, unsharded, problem.job.global_batch, *columns, *switches)
     rows = join(problem, unsharded_terms(problem, shapes), table, layers)
     least = least_flush_times(rows, stage_times(rows)) * _straggle(rows)
     return (least + problem.stack.fixed_step_s).reshape(size)
@@ -758,9 +760,30 @@ def outside_pipeline(rows: Rows, times: StageTimes) -> Floats:
     assert data is not None  # there is a rank
     once = _of_sharding(rows.shapes.optimizer_s, _sharding_and_shape(rows))
     once = once + rows.shapes.embedding_sync_s[shape_idx]
+    if table_overlaps_experts(rows):
+        once = once + overlap_fill_s(rows)
     if rows.shapes.host_update is not None and _offloaded(rows).any():
         once = once + _greatest(offload_exposed(rows, times))
     return np.asarray(data + once + stack.fixed_step_s)
+
+
+def table_overlaps_experts(rows: Rows) -> bool:
+    """Tell whether some plan hides the exchange of tokens beside another micro-batch."""
+    return rows.layers.experts is not None and rows.table.modes.uses("ep_overlap")
+
+
+def overlap_fill_s(rows: Rows) -> Floats:
+    """Return what a step takes more as nothing hides the exchange at its ends, seconds.
+
+    n_e x f, n_e expert layers of the model and its modules of multi-token prediction, f what one
+    takes more alone than beside another micro-batch, forward and backward: the first forward and
+    the last backward of every virtual stage run alone, and in a pipeline those of all stages
+    follow one another. With one stage this is exact (m + 1 phases, the first and the last alone).
+    """
+    terms, shape = rows.layers.experts, rows.problem.shape
+    assert terms is not None  # asked for only where there are experts
+    n_layers = shape.n_expert_layers + shape.mtp_layers * int(shape.expert_layers[-1])
+    return np.asarray(n_layers * terms.fill_s[rows.index])
 
 
 def _straggle(rows: Rows) -> float:
@@ -787,6 +810,12 @@ def _memory(rows: Rows) -> _Memory:
     pp, vpp = _pp_vpp(rows)
     rank = _by_rank(kinds.rank, shape_idx)
     chunks = in_flight_chunks(table.schedule, rank, pp, vpp, table.n_micro)
+    beside = table_overlaps_experts(rows)
+    if beside:
+        # Combined 1F1B runs one more forward before the first backward (get_pp_rank_microbatches).
+        combined = table.modes.have("ep_overlap", "1f1b")
+        one_more = np.minimum(chunks + 1.0, table.n_micro * vpp)
+        chunks = np.where(combined & (pp > 1), one_more, chunks)
     in_flight = chunks / np.where(table.schedule == zero_bubble.DUALPIPE, 2, vpp)
     layer_bytes = rows.sets.kept_bytes.take(rows.set_index)
     total, inputs = _by_rank(kinds.layers, shape_idx) - rows.recomputed, rows.recomputed
@@ -828,6 +857,9 @@ def _memory(rows: Rows) -> _Memory:
     passing = recomputed + (layers.working_bytes[index] - gone)
     np.maximum(0.0, passing, out=passing)
     passing += layers.scratch_bytes[index] + messages
+    if beside:
+        # Without a pipeline a layer's activations of the next micro-batch fill as others empty.
+        passing += np.where(combined & (pp == 1), one[index], 0.0)
     if rows.problem.stack.queued_tensors:
         passing += np.where(_queue_is_full(rows, chunks), layers.queued_bytes[index], 0.0)
     position = _sharding_and_shape(rows)

@@ -330,7 +330,7 @@ class StepBounds:
         """Tell whether a search is of the job and the pins of these bounds."""
         requested, own = context.options, self.options
         if requested is not own:
-            names = ("only", "at_most", "n_sp")
+            names = ("only", "at_most", "open")
             if any(getattr(requested, name) != getattr(own, name) for name in names):
                 return False
         names = ("shape", "job", "stack")
@@ -393,11 +393,11 @@ def whole_grid(largest: Context, context: Context) -> LayerGrid | None:
         for ep in expert_degrees(largest)
         for etp in expert_tensor_degrees(largest, tp)
     ]
-    n_sp = options.n_sp
-    if not 0 < len(rows) * len(mbs) * n_sp <= MOST_IN_GRID:
+    modes = options.mode_table
+    if not 0 < len(rows) * len(mbs) * len(modes) <= MOST_IN_GRID:
         return None
     shapes = table_of(context, [[row[axis] for axis in SHAPE_AXES] for row in rows])
-    return layer_grid(problem, shapes, mbs, n_sp)
+    return layer_grid(problem, shapes, mbs, modes)
 
 
 def _most_chunks(context: Context, pp: int) -> int:
@@ -448,7 +448,7 @@ def _least_layers(
 
     `grid` holds their terms, if they are known.
     """
-    options, n_sp, mbs = context.options, context.options.n_sp, batch_sizes(context)
+    options, modes, mbs = context.options, context.options.mode_table, batch_sizes(context)
     job = context.problem.job
     mbs = mbs[job.global_batch % mbs == 0]
     columns: list[tuple[int, ...]] = []
@@ -491,13 +491,14 @@ def _least_layers(
     if not ok.any():
         return minima
     rows, splits = rows[ok], splits.take(np.flatnonzero(ok))
-    grid = grid or layer_grid(context.problem, splits, mbs, n_sp)
+    grid = grid or layer_grid(context.problem, splits, mbs, modes)
     table = grid.table(splits, np.zeros(1, dtype=np.int32))
-    split_idx, size_of, sp = (
+    split_idx, size_of, mode = (
         x.ravel().astype(np.int32)
-        for x in np.meshgrid(np.arange(len(splits)), mbs, np.arange(n_sp), indexing="ij")
+        for x in np.meshgrid(np.arange(len(splits)), mbs, np.arange(len(modes)), indexing="ij")
     )
-    term_idx = table.index(split_idx, size_of, sp).reshape(len(splits), len(mbs), n_sp)
+    of_mode = modes.rows(mode)
+    term_idx = table.index(split_idx, size_of, of_mode).reshape(len(splits), len(mbs), -1)
 
     def least(times: Floats) -> Floats:
         best = np.full(size, math.inf)

@@ -35,6 +35,7 @@ from costmodels.shape_terms import host_bytes, shape_terms
 from costmodels.shapes import ModelShape
 from costmodels.step import Rows, join, needed_host_bytes
 from searches.frameworks.table import schedule_runs
+from searches.mode_rules import broken_mode_rules
 from searches.options import SearchOptions
 from searches.pricing.shared_work import SharedWork
 
@@ -396,6 +397,96 @@ RULES: dict[str, Rule] = {
             "that has it. Elsewhere it is the same plan.",
             "sp on and tp inside the domain, or tp_overlap off",
             "docs/terms/tp.md",
+        ),
+        Rule(
+            "DSP001",
+            "the dispatcher's kernels do not run on these devices",
+            "DeepEP and HybridEP are CUDA kernels for Ampere to Rubin; DeepEP knows no NVLink "
+            "that joins nodes.",
+            "dispatcher hybridep on NVL72 racks, alltoall elsewhere",
+            "DeepEP; Megatron-Bridge training/flex_dispatcher_backend.py",
+        ),
+        Rule(
+            "DSP002",
+            "the dispatcher has no setting for such groups",
+            "DeepEP has settings for 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 144 and 160 ranks, "
+            "over nodes of 8. HybridEP needs groups that fill whole NVLink domains or lie in "
+            "one, 4 experts or a multiple in a domain, and a hidden size that 16 divides.",
+            "another ep, or dispatcher alltoall",
+            "DeepEP deep_ep/buffers/legacy.py; branch hybrid-ep, csrc/hybrid_ep/config.cuh",
+        ),
+        Rule(
+            "DSP003",
+            "no tokens to dispatch",
+            "With ep and etp 1 every expert is at home; the plan is that of alltoall.",
+            "ep > 1, or dispatcher alltoall",
+            "definition",
+        ),
+        Rule(
+            "DSP004",
+            "DeepEP does not pad experts to capacity",
+            "A model with a capacity factor drops tokens and pads, which DeepEP cannot.",
+            "dispatcher alltoall",
+            "Megatron-LM core/transformer/transformer_config.py",
+        ),
+        Rule(
+            "EPO001",
+            "no exchange that can hide beside another micro-batch",
+            "ep_overlap hides the exchange over ep; the allgather dispatcher has none that can.",
+            "ep > 1 with dispatcher alltoall, deepep or hybridep; or ep_overlap off",
+            "Megatron-LM core/transformer/transformer_config.py",
+        ),
+        Rule(
+            "EPO002",
+            "the schedule runs no two micro-batches at once",
+            "ep_overlap 1f1b needs pp 1 or an interleaved pipeline, dualpipe a DualPipe schedule.",
+            "vpp > 1 or pp 1, or ep_overlap off",
+            "Megatron-LM core/transformer/transformer_config.py; DeepSeek-V3 report",
+        ),
+        Rule(
+            "EPO003",
+            "recomputation that the overlapped exchange does not allow",
+            "With ep_overlap neither whole layers nor the experts run forward twice.",
+            "recompute none or modules without moe, or ep_overlap off",
+            "Megatron-LM core/transformer/transformer_config.py",
+        ),
+        Rule(
+            "EPO004",
+            "more modules of multi-token prediction than the overlap knows",
+            "Combined 1F1B has at most one module of multi-token prediction.",
+            "mtp_layers 1 or 0, or ep_overlap off",
+            "Megatron-LM core/transformer/transformer_config.py",
+        ),
+        Rule(
+            "CGR001",
+            "the model has no such module to capture, or it cannot be captured",
+            "moe_router needs experts, mlp a dense layer; a whole layer with experts needs tokens "
+            "dropped and padded to a capacity.",
+            "cuda_graph none, attn or attn+moe_router+moe_preprocess",
+            "Megatron-LM core/transformer/transformer_config.py",
+        ),
+        Rule(
+            "CGR002",
+            "experts of which no whole iteration can be captured",
+            "A dropless expert layer has sizes that the host must know. Only paged stash gives it "
+            "fixed ones: hybridep, etp 1, gated experts, Blackwell or later.",
+            "dispatcher hybridep on Blackwell, or cuda_graph attn+moe_router+moe_preprocess",
+            "Megatron-LM docs/cuda_graph.md, core/transformer/moe/paged_stash.py",
+        ),
+        Rule(
+            "CGR003",
+            "recomputation or offload that graphs do not allow",
+            "Whole layers run forward twice only in a graph of the whole iteration; moe is not "
+            "recomputed with moe_router captured; layers on the host are in no graph.",
+            "recompute none, or cuda_graph none",
+            "Megatron-LM core/transformer/transformer_config.py",
+        ),
+        Rule(
+            "CGR004",
+            "graphs that the overlapped exchange does not allow",
+            "With ep_overlap no MLP is captured.",
+            "cuda_graph without mlp, or ep_overlap off",
+            "Megatron-LM core/transformer/transformer_config.py",
         ),
         Rule(
             "FRM001",
@@ -827,3 +918,5 @@ def rules_that_break(context: Context, layout: Layout) -> Iterator[str]:
         "OFF002": context.problem.pool.host is not None and not _fits_host(context.problem, table),
     }
     yield from (code for code, hit in broken.items() if hit)
+    if layout.switches:
+        yield from broken_mode_rules(context.problem, table)

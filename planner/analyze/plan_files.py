@@ -1,8 +1,11 @@
 """The files that run one plan: those of its frameworks, and what launches them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from costmodels.axes import AXES
 from costmodels.breakdown import Breakdown
+from costmodels.plans import Layout
+from costmodels.shapes import ModelShape
 from planner import __version__
 from planner.frameworks.emit import emit_plan, why_not
 from planner.frameworks.emit_request import EmitRequest
@@ -58,6 +61,15 @@ def header_lines(
     ]
 
 
+def as_dispatched(layout: Layout, shape: ModelShape, dispatcher: str) -> Layout:
+    """Return a layout that names the dispatcher of the stack that priced it."""
+    named = dict(layout.switches)
+    if dispatcher == "alltoall" or "dispatcher" in named or shape.n_experts <= 1 or layout.ep == 1:
+        return layout
+    named["dispatcher"] = dispatcher
+    return replace(layout, switches=tuple((name, named[name]) for name in AXES if name in named))
+
+
 def plan_files(opened: Opened, calibration: Calibration, targets: FileTargets) -> dict[str, str]:
     """Return the files of one plan; a framework that it does not fit gets a reason instead."""
     model, cluster, problem, plan = opened
@@ -74,8 +86,9 @@ def plan_files(opened: Opened, calibration: Calibration, targets: FileTargets) -
             lines = [*header[:2], f"as {target} runs it, the plan does not fit into memory"]
             files[f"{target}.txt"] = "\n".join(lines) + "\n"
             continue
-        request = EmitRequest(plan.layout, model.shape, model.job, pool, header, model.details)
-        own = emit_plan(target, request, problem.stack.expert_dispatch)
+        layout = as_dispatched(plan.layout, model.shape, problem.stack.dispatcher)
+        request = EmitRequest(layout, model.shape, model.job, pool, header, model.details)
+        own = emit_plan(target, request)
         files |= own
         if placed:
             files |= launcher_files(targets.launchers, own, request, placed, fabric, plan.plan_id)

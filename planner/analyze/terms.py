@@ -7,7 +7,7 @@ import numpy as np
 from costmodels import memory, step
 from costmodels.axes import CP_COMMS, RECOMPUTE_MODULES, SCHEDULES
 from costmodels.breakdown import virtual_stage_times, virtual_weight_grad_times
-from costmodels.comm import collectives, context_parallel
+from costmodels.comm import collectives, context_parallel, dispatch
 from costmodels.comm.context_parallel import ContextSplit
 from costmodels.comm.placement import Group, place_group
 from costmodels.documentation.terms import MEMORY_TERMS, Term
@@ -250,11 +250,12 @@ def _exchange(problem: Problem, plan: Plan) -> Numbers:
     x = plan.layout
     if one is not None and x.ep > 1:
         ep, etp = (np.array([degree], dtype=np.int32) for degree in (x.ep, x.etp))
-        group = experts.expert_group(problem, ep, etp)
-        inside, outside = (copies.item() for copies in experts.sent_copies(problem, group))
+        group, modes = dispatch.expert_group(problem, ep, etp), plan.breakdown.rows.table.modes
+        copies = dispatch.sent_copies(problem, group, modes.at(0))
+        inside, outside = (one.item() for one in copies)
         sent = next(x for x in plan.breakdown.transfers if x.axis == "ep")
         rows += [
-            ("dispatch of the stack", problem.stack.expert_dispatch),
+            ("dispatcher", str(x.value("dispatcher"))),
             ("ranks, per domain", f"{x.ep}, {group.ranks_per_domain.item():g}"),
             ("copies of a token sent inside / outside", f"{inside:.2f} / {outside:.2f}"),
             ("algorithm", sent.algorithm),

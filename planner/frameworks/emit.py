@@ -5,14 +5,12 @@ plan. `runs_on` and `why_not` answer the same question without files.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from costmodels.plans import Layout
 from costmodels.shapes import ModelShape, TrainingJob
 from planner.errors import EmitError
 from planner.frameworks.emit_request import EmitRequest, EmittedFiles
 from planner.frameworks.emitted_text import nodes
-from planner.frameworks.megatron.dispatcher import flex_backend, is_priced, refused_dispatch
 from planner.frameworks.registry import framework
 from searches.frameworks.registry import framework_names, load
 from searches.frameworks.table import refusals, runnable_layouts
@@ -44,20 +42,15 @@ def runs_on_each(
     return [tuple(name for name, runs in zip(names, each, strict=True) if runs) for each in able]
 
 
-def emit_plan(target: str, request: EmitRequest, dispatch: str = "all-to-all") -> EmittedFiles:
+def emit_plan(target: str, request: EmitRequest) -> EmittedFiles:
     """Return the files of `target` for one plan.
 
-    A framework that cannot run the plan gets `<target>.txt` with the reason instead. `dispatch` of
-    experts' tokens is that of the stack that priced the plan (`StackProfile.expert_dispatch`):
-    files ask for it, or say why not.
+    A framework that cannot run the plan gets `<target>.txt` with the reason instead.
     """
     _check_target(target)
     layout, shape, pool = request.layout, request.shape, request.pool
     _check_layout(layout, shape, request.job)
     reasons = refusals(target, layout, shape, request.job)
-    if is_priced(layout, shape, dispatch):
-        reasons += refused_dispatch(target, layout, shape, pool)
-        request = replace(request, flex=flex_backend(pool))
     if nodes(layout, pool) == (0, 0):
         reasons += (
             f"devices: {layout.n_devices} do not fill whole nodes of {pool.devices_per_node};"

@@ -24,5 +24,3 @@ class EmitRequest:
     """Comment lines that go into every script."""
     details: DetailsSpec = NO_DETAILS
     """Details of the model, on which no figure depends; written as far as a framework has them."""
-    flex: str = ""
-    """Backend of megatron-core's flex dispatcher; empty: tokens go to experts by all-to-all."""

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from costmodels.problem import Problem
 from planner.errors import UsageError
 from planner.frameworks.registry import default_stack
 from planner.option_names import option
@@ -19,6 +20,7 @@ from planner.specs.search.axis_values import (
     pinned_stages,
 )
 from planner.specs.search.objectives import WITHIN, parse_duration, parse_objective
+from searches.mode_rules import with_open_modes
 from searches.options import AXES, SearchOptions
 
 SPLIT_SHAPES = 6
@@ -107,8 +109,12 @@ class SolveOptions:
                     both + " contradict each other", "drop one of them", code="contradiction"
                 )
 
-    def search_options(self) -> SearchOptions:
-        """Return the restrictions of the search; `UsageError` for a split spelled out."""
+    def search_options(self, problem: Problem | None = None) -> SearchOptions:
+        """Return the restrictions of the search; `UsageError` for a split spelled out.
+
+        With the problem, the modes of its layers that nobody named are open
+        (`with_open_modes`).
+        """
         split = self.pins.get("split", 0)
         if pinned_stages(split):
             spelled = axis_text("split", split)
@@ -119,13 +125,14 @@ class SolveOptions:
                 + " or ends, or none",
             )
         only = self.restricted()
-        return SearchOptions(
+        options = SearchOptions(
             only={axis: values for axis, values in only.items() if axis not in PROBLEM_AXES},
             at_most={axis: n for axis, n in self.at_most.items() if axis not in PROBLEM_AXES},
             framework=self.framework,
             n_finalists=max(64, self.top),
             split_shapes=SPLIT_SHAPES,
         )
+        return options if problem is None else with_open_modes(problem, options)
 
     def to_json(self) -> dict[str, object]:
         """Return the options as they enter the result's identity."""

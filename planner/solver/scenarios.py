@@ -191,7 +191,7 @@ def variants_of(
                 notes.append(f"pool {pool.name}{recipe} is left out: {refusal.message}")
                 continue
             check_inputs(options.goals, options.deadline_s, problem, one.operations[0], index)
-            bounds = StepBounds(problem, options.search_options(), shared)
+            bounds = StepBounds(problem, options.search_options(problem), shared)
             tally = Tally(pool.name, model.job.precision, pool.n_devices)
             results.append(Variant(model, one, bounds, tally, options))
     if not results:

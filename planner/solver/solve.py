@@ -135,7 +135,7 @@ def evaluate(
         )
     problem = make_problem(*inputs, options)
     free = replace(options, pins={a: v for a, v in options.pins.items() if a != "split"})
-    context = Context(problem, free.search_options(), problem.pool.n_devices)
+    context = Context(problem, free.search_options(problem), problem.pool.n_devices)
     try:
         layout = layout_from_pins(context, options.pins)
     except SearchError as error:

@@ -19,6 +19,8 @@ from searches.frameworks.megatron.axis_flags import AXIS_FLAGS
 
 GROUP = "planner.frameworks"
 """Entry points of frameworks that other packages bring along."""
+MODE_SWITCHES = ("dispatcher", "ep_overlap", "cuda_graph")
+"""Axes that Megatron-Core's files carry by flags of several names."""
 DEFAULT, ANY = "default", "any"
 """Spaces of no single framework: what one of the usual ones runs, and all plans."""
 
@@ -60,7 +62,7 @@ BUILT_IN: Mapping[str, FrameworkRules] = {
                 f"{_MEGATRON}.run_flags:RULES",
             ),
             in_default=True,
-            switches=tuple(AXIS_FLAGS),
+            switches=(*MODE_SWITCHES, *AXIS_FLAGS),
         ),
         FrameworkRules(
             "deepspeed",
@@ -79,7 +81,11 @@ BUILT_IN: Mapping[str, FrameworkRules] = {
             "fsdp2", "Accelerate (FSDP2)", "1.15.0", ("searches.frameworks.fsdp2:RULES",)
         ),
         FrameworkRules(
-            "bridge", "Megatron-Bridge", "0.6.2", ("searches.frameworks.bridge:RULES",)
+            "bridge",
+            "Megatron-Bridge",
+            "0.6.2",
+            ("searches.frameworks.bridge:RULES",),
+            switches=MODE_SWITCHES,
         ),
     )
 }

@@ -89,7 +89,7 @@ def search_shard(shard: Shard) -> ShardAnswer:
         if shard.grid:
             layers = shard.grid.table(shapes, axes.recompute_modules)
         else:
-            columns = (axes.mbs, axes.recompute_modules, context.options.n_sp)
+            columns = (axes.mbs, axes.recompute_modules, context.options.mode_table)
             layers = layer_table(context.problem, shapes, *columns)
         tables = ShapeTables(context.problem, terms, layers)
 

@@ -189,6 +189,13 @@ class Masks:
             if max(1, *(n for i, n in enumerate(legal.shape[1:], 1) if i != axis)) == 1:
                 of_axis = legal.reshape(legal.shape[0], legal.shape[axis])
                 return replace(self, **{name: getattr(self, name) & of_axis})
+        if len(legal) == 1 and legal.shape[2] == 1:
+            # Nothing here depends on the shape: one pattern for all.
+            own = (1, self.sp.shape[1], self.sharding.shape[1], self.recompute.shape[1])
+            alike = np.zeros(len(self.sp), dtype=np.intp)
+            return self.keeping(
+                replace(rule, legal=Coupled(np.broadcast_to(legal, own).copy(), alike))
+            )
         full_size = (*self.sp.shape, self.sharding.shape[1], self.recompute.shape[1])
         return self.keeping(
             replace(rule, legal=Coupled.of_shapes(np.broadcast_to(legal, full_size)))

@@ -8,6 +8,7 @@ from costmodels.offload.optimizer import gradients_leave
 from costmodels.plans import RECOMPUTE_AXES, SP_OVERLAPPED, ShapeTable
 from searches.frameworks.case import PlanKinds
 from searches.frameworks.table import runnable_batches, runnable_kinds
+from searches.mode_rules import mode_faults
 from searches.rules import (
     MODULE_RULES,
     Context,
@@ -93,6 +94,9 @@ def kind_rules(context: Context, shapes: ShapeTable, axes: FreeAxes) -> list[Pla
         broken = np.array([fault == code for fault in faults])
         if broken.any():
             rules.append(PlanRule(code, ~broken[None, None, None, :]))
+    again = (axes.recompute, axes.recompute_modules, axes.activation_offload_layers)
+    refused = mode_faults(problem, context.options, shapes, again)
+    rules += [PlanRule(code, ~broken) for code, broken in refused.items()]
     rules += _host_rules(context, shapes, axes)
     if emitted:
         framework = context.options.framework

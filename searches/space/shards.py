@@ -137,7 +137,7 @@ def prepare(
     if grid is not None and not grid.covers(shapes):
         grid = None
     if grid is None and len(sizes) and len(shapes):
-        grid = layer_grid(context.problem, shapes, sizes, options.n_sp)
+        grid = layer_grid(context.problem, shapes, sizes, options.mode_table)
     least_s = shared(
         context.shared,
         lambda: (
@@ -203,11 +203,11 @@ def batch_bounds_s(context: Context, shapes: ShapeTable, grid: LayerGrid | None 
     inf where no plan has these micro-batches: an empty batch would seem quick, and its shape the
     most promising one.
     """
-    mbs, (sp, _) = batch_sizes(context), context.options.modes
+    mbs, modes = batch_sizes(context), context.options.mode_table
     if not len(mbs):
-        return np.zeros((len(shapes), 0, len(sp)))
-    grid = grid or layer_grid(context.problem, shapes, mbs, context.options.n_sp)
+        return np.zeros((len(shapes), 0, len(modes)))
+    grid = grid or layer_grid(context.problem, shapes, mbs, modes)
     layers = grid.table(shapes, np.zeros(1, dtype=np.int32))
-    least_s = least_batch_times(context.problem, shapes, layers, mbs)[..., sp]
+    least_s = least_batch_times(context.problem, shapes, layers, mbs)
     legal = legal_batches(batch_rules(context, shapes, mbs))
     return np.where(legal[:, :, None], least_s, np.inf)

@@ -40,7 +40,7 @@ def standing_of(
     usual = replace(options, stack="")
     problem = make_problem(model, cluster, usual)
     rival_s = plan.breakdown.closed_form_step_s
-    wanted = replace(usual.search_options(), rival_s=rival_s, bound=False)
+    wanted = replace(usual.search_options(problem), rival_s=rival_s, bound=False)
     context = Context(problem, wanted, problem.pool.n_devices)
     outcome = search(context, stop=stop)
     ranked = rank_over_pools([Searched(model, cluster, context, outcome)])

@@ -11,7 +11,6 @@ from typing import Any
 
 import yaml
 
-from costmodels.stacks import STACKS
 from planner.analyze.plan_files import header_lines
 from planner.cli.arguments import check_format
 from planner.cli.command_arguments import TrialArguments
@@ -178,8 +177,7 @@ def _write(folder: Path, trial: _Trial, launchers: tuple[str, ...], question: st
     result = trial.result
     model = model_from_dict(result.inputs["model"])
     cluster = cluster_from_dict(result.inputs["cluster"])
-    dispatch = STACKS[read_options(result.inputs["options"]).stack_name].expert_dispatch
-    short_runs = ShortRuns(trial.framework, trial.steps, launchers, dispatch)
+    short_runs = ShortRuns(trial.framework, trial.steps, launchers)
     runs = []
     for plan in trial.plans:
         own, pool = with_recipe(model, plan.precision), cluster.pool(plan.pool)

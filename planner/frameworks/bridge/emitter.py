@@ -25,11 +25,15 @@ from planner.frameworks.megatron.core_details import comment_lines, core_details
 from planner.frameworks.megatron.emitter import (
     CP_COMM_TYPE,
     attention_backend,
-    dispatcher,
     environment,
     stage_layout,
     stage_split,
     zero_replicas,
+)
+from planner.frameworks.megatron.mode_settings import (
+    dispatcher_settings,
+    graph_settings,
+    overlap_settings,
 )
 from planner.specs.schema import NO_DETAILS, DetailsSpec
 from searches.frameworks.megatron.layouts import vocab_divisor
@@ -53,7 +57,6 @@ def model_fields(
     shape: ModelShape,
     job: TrainingJob,
     details: DetailsSpec = NO_DETAILS,
-    flex: str = "",
 ) -> dict[str, object]:
     """Return the fields of the model provider."""
     of_core = core_details(details, layout, shape, job)
@@ -66,12 +69,20 @@ def model_fields(
     return {
         **_size_fields(layout, shape, job, of_core.model),
         **detail_fields,
-        **_expert_fields(layout, shape, flex),
+        **_expert_fields(layout, shape),
         **experts,
         **_layout_fields(layout, shape),
         **_recompute_fields(layout),
         **_fusion_fields(shape, details),
+        **_graph_fields(layout, shape),
     }
+
+
+def _graph_fields(layout: Layout, shape: ModelShape) -> dict[str, object]:
+    """Return the fields of CUDA graphs; the check for NaN is the data parallelism's."""
+    fields = graph_settings(layout, shape)
+    fields.pop("check_for_nan_in_loss_and_grad", None)
+    return fields | ({"use_te_rng_tracker": True} if fields.pop("te_rng_tracker", None) else {})
 
 
 def _renamed(dest: str, shape: ModelShape) -> str:
@@ -118,7 +129,7 @@ def _size_fields(
     return fields | ({"mtp_num_layers": shape.mtp_layers} if shape.mtp_layers else {})
 
 
-def _expert_fields(layout: Layout, shape: ModelShape, flex: str = "") -> dict[str, object]:
+def _expert_fields(layout: Layout, shape: ModelShape) -> dict[str, object]:
     if not shape.n_experts:
         return {}
     fields: dict[str, object] = {
@@ -127,7 +138,7 @@ def _expert_fields(layout: Layout, shape: ModelShape, flex: str = "") -> dict[st
         "moe_ffn_hidden_size": shape.expert_ffn,
         "expert_model_parallel_size": layout.ep,
         "expert_tensor_parallel_size": layout.etp,
-        **{_field(flag): value for flag, value in dispatcher(flex).items()},
+        **dispatcher_settings(layout),
         "moe_router_load_balancing_type": "aux_loss",
         "moe_aux_loss_coeff": 1e-2,
         "moe_grouped_gemm": True,
@@ -236,7 +247,7 @@ def ddp_fields(layout: Layout, job: TrainingJob) -> dict[str, object]:
         # What Megatron-LM takes by itself; Megatron-Bridge would take larger ones.
         "bucket_size": max(40_000_000, 1_000_000 * ranks),
         "average_in_collective": False,
-        "check_for_nan_in_grad": True,
+        "check_for_nan_in_grad": layout.value("cuda_graph") != "full_iteration",
     }
     if zero_replicas(layout) > 1:
         fields["num_distributed_optimizer_instances"] = zero_replicas(layout)
@@ -263,7 +274,7 @@ def bridge_recipe(request: EmitRequest) -> str:
     layout, shape, job, details = request.layout, request.shape, request.job, request.details
     title = f"Megatron-Bridge recipe; fields as of Megatron-Bridge {RELEASE}."
     fsdp, steps = layout.zero >= 2, train_steps(job)
-    model = model_fields(layout, shape, job, details, request.flex)
+    model = model_fields(layout, shape, job, details)
     missing = core_details(details, layout, shape, job).yours
     yours = [*comment_lines(missing, "megatron-core has no field for this.")]
     if fsdp:
@@ -272,6 +283,7 @@ def bridge_recipe(request: EmitRequest) -> str:
     ddp = ddp_fields(layout, job)
     overlap = {
         "tp_comm_overlap": layout.tp_overlap,
+        **overlap_settings(layout),
         **{k: ddp[k] for k in ("overlap_grad_reduce", "overlap_param_gather", "bucket_size")},
     }
     dist = {"use_tp_pp_dp_mapping": layout.rank_order == "tp-cp-ep-pp-dp"}

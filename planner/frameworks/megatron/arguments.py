@@ -15,6 +15,7 @@ from costmodels.schedule.stages import spelled, stage_layers
 from planner.errors import InputProblem, SpecError
 from planner.frameworks.megatron.axis_flags import axes_of_settings, axis_dests
 from planner.frameworks.megatron.flags import Parsed
+from planner.frameworks.megatron.mode_settings import FLEX, read_modes
 from planner.frameworks.megatron.model import (
     MODEL_DESTS,
     MegatronSettings,
@@ -67,10 +68,7 @@ FUSED_LOSS = {"fused_loss": True, "logit_bytes": 6.0}
 NOT_PRICED = {
     "fine_grained_activation_offloading": "offloaded activations are not modelled: memory is"
     " overestimated",
-    "overlap_moe_expert_parallel_comm": "all-to-alls beside compute are not modelled: the step is"
-    " overestimated",
     "moe_shared_expert_overlap": "shared experts beside the exchange are not modelled",
-    "delay_wgrad_compute": "delayed weight gradients are not modelled",
     "fp8_param_gather": "weights gathered in fp8 are not modelled: gather traffic and memory are"
     " overestimated",
     "fp4": "fp4 is not modelled: priced as without it",
@@ -83,8 +81,6 @@ NOT_PRICED = {
     "lora_dim": "adapters are not modelled",
     "step_batch_size_schedule": "the batch changes over the run: the last size is not known here",
     "use_checkpoint_args": "sizes may come from the checkpoint: those of the flags are taken",
-    "cuda_graph_impl": "CUDA graphs are not modelled: waits for the host may be overestimated",
-    "enable_cuda_graph": "CUDA graphs are not modelled: waits for the host may be overestimated",
 }
 """Settings that change memory or time in a way that has no term."""
 
@@ -135,6 +131,8 @@ def megatron_run(
     notes = [*launch.notes, *model_file.notes, *_notes(settings)]
     layout, more = _layout(settings, model_file.document, world)
     layout |= axes_of_settings(parsed.settings)
+    if layout.get("ep", 1) * layout.get("etp", 1) > 1 or parsed.settings.get("cuda_graph_impl"):
+        layout |= read_modes(parsed.settings, notes)
     notes += more
     flags = dict(parsed.settings)
     faults = (*parsed.faults, *(t for d, t in parsed.odd_words.items() if d not in CHOICES))
@@ -470,17 +468,13 @@ def _stack(
         changed["fused_wgrad"] = False
         drop = "drop --no-gradient-accumulation-fusion"
         switches.append(Switch(drop, (("gradient_accumulation_fusion", None),)))
-    if layout["ep"] > 1:
-        flex = s.get("moe_token_dispatcher_type") == "flex" or s.get("moe_enable_deepep")
-        if flex:
-            changed["expert_dispatch"] = "deduplicated"
-        else:
-            text = "--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend deepep"
-            sets = (
-                ("moe_token_dispatcher_type", "flex"),
-                ("moe_flex_dispatcher_backend", "deepep"),
-            )
-            switches.append(Switch(f"write {text}", sets))
+    if layout["ep"] > 1 and layout.get("dispatcher") not in FLEX:
+        text = "--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend deepep"
+        sets = (
+            ("moe_token_dispatcher_type", "flex"),
+            ("moe_flex_dispatcher_backend", "deepep"),
+        )
+        switches.append(Switch(f"write {text}", sets))
     return changed, "", tuple(switches), notes
 
 

@@ -23,8 +23,13 @@ from planner.frameworks.emitted_text import (
 from planner.frameworks.megatron.axis_flags import axis_flags
 from planner.frameworks.megatron.core_details import AUX_LOSS, comment_lines, core_details
 from planner.frameworks.megatron.details import stated_details
-from planner.frameworks.megatron.dispatcher import hybrid_environment
 from planner.frameworks.megatron.flags import flag_table, parse_flags
+from planner.frameworks.megatron.mode_settings import (
+    dispatcher_settings,
+    graph_settings,
+    hybrid_environment,
+    overlap_settings,
+)
 from planner.frameworks.programs import MEGATRON_SMOKE, programs
 from planner.specs.schema import NO_DETAILS, DetailsSpec
 from searches.frameworks.megatron.layouts import vocab_divisor
@@ -65,7 +70,7 @@ def megatron_script(request: EmitRequest) -> str:
     layout, shape, job, details = request.layout, request.shape, request.job, request.details
     n_nodes, per_node = nodes(layout, request.pool)
     title = f"Megatron-LM launch script; flags as of Megatron-LM (megatron-core) {RELEASE}."
-    groups = flag_groups(layout, shape, job, details, request.flex)
+    groups = flag_groups(layout, shape, job, details)
     lines = [line for _, flags in groups for line in wrap(flags)]
     launch = [
         f'torchrun --nnodes {n_nodes} --nproc-per-node {per_node} --node-rank "${{NODE_RANK}}" \\',
@@ -141,18 +146,18 @@ def flag_groups(
     shape: ModelShape,
     job: TrainingJob,
     details: DetailsSpec = NO_DETAILS,
-    flex: str = "",
 ) -> list[tuple[str, list[str]]]:
     """Return the words after `pretrain_gpt.py` in named groups."""
     of_core = core_details(details, layout, shape, job)
     groups = [
         ("model", _model_flags(layout, shape, job, of_core.model)),
-        ("experts", _expert_flags(layout, shape, of_core.experts, flex)),
+        ("experts", _expert_flags(layout, shape, of_core.experts)),
         ("layout", _layout_flags(layout, shape)),
         ("batch and schedule", _batch_flags(layout, job)),
         ("precision and optimizer", _precision_flags(layout, job)),
         ("recompute", _recompute_flags(layout)),
         ("overlap", _overlap_flags(layout)),
+        ("graphs", setting_flags(graph_settings(layout, shape))),
         ("further axes", axis_flags(layout)),
         ("logging", ["--log-interval", "1", "--log-throughput"]),
         ("evaluation", EVALUATION),
@@ -219,9 +224,7 @@ def _model_flags(
     return flags + _detail_flags(settings)
 
 
-def _expert_flags(
-    layout: Layout, shape: ModelShape, settings: Mapping[str, object], flex: str
-) -> list[str]:
+def _expert_flags(layout: Layout, shape: ModelShape, settings: Mapping[str, object]) -> list[str]:
     """Return the flags of the routed experts; none for a dense model.
 
     `settings` of megatron-core are those of the details of the router.
@@ -238,7 +241,6 @@ def _expert_flags(
         "--moe-ffn-hidden-size": shape.expert_ffn,
         "--expert-model-parallel-size": layout.ep,
         "--expert-tensor-parallel-size": layout.etp,
-        **dispatcher(flex),
         "--moe-router-load-balancing-type": kind,
         "--moe-aux-loss-coeff": "1e-2" if aux_loss in (None, AUX_LOSS) else _plain(aux_loss),
     }
@@ -250,6 +252,7 @@ def _expert_flags(
     if shape.capacity_factor:
         tokens["--moe-expert-capacity-factor"] = f"{shape.capacity_factor:g}"
     flags = [word for option, value in tokens.items() for word in (option, str(value))]
+    flags += setting_flags(dispatcher_settings(layout))
     if not all(shape.expert_layers):
         flags += ["--moe-layer-freq", f"'{layer_frequency(shape.expert_layers)}'"]
     flags += ["--moe-pad-expert-input-to-capacity"] * bool(shape.capacity_factor)
@@ -258,18 +261,18 @@ def _expert_flags(
     return [*flags, "--moe-grouped-gemm", *_detail_flags(remaining)]
 
 
-def dispatcher(flex: str) -> dict[str, object]:
-    """Return the flags of what sends tokens to their experts.
-
-    DeepEP takes probabilities in fp32 alone, and converts others for every layer.
-    """
-    if not flex:
-        return {"--moe-token-dispatcher-type": "alltoall"}
-    tokens: dict[str, object] = {
-        "--moe-token-dispatcher-type": "flex",
-        "--moe-flex-dispatcher-backend": flex,
-    }
-    return tokens | ({"--moe-router-dtype": "fp32"} if flex == "deepep" else {})
+def setting_flags(settings: Mapping[str, object]) -> list[str]:
+    """Return settings of megatron-core as flags of Megatron-LM's parser."""
+    by_dest, words = flag_table()[2], []
+    for dest, value in settings.items():
+        flags = by_dest[dest].flags
+        if isinstance(value, bool):
+            words.append(next(x for x in flags if x.startswith("--no-") is not value))
+        elif isinstance(value, list):
+            words += [flags[0], *map(str, value)]
+        else:
+            words += [flags[0], f"{value:g}" if isinstance(value, float) else str(value)]
+    return words
 
 
 def layer_frequency(experts: Sequence[bool]) -> str:
@@ -415,14 +418,20 @@ def _overlap_flags(layout: Layout) -> list[str]:
     beside = layout.dp_overlap and layout.dp * layout.cp > 1
     flags = ["--overlap-grad-reduce"] * beside
     flags += ["--overlap-param-gather"] * (beside and layout.zero > 0)
+    flags += setting_flags(overlap_settings(layout))
     return flags + ["--tp-comm-overlap"] * layout.tp_overlap
 
 
 def environment(request: EmitRequest) -> list[str]:
     """Return the settings that the plan needs, each with its reason."""
     layout, pool = request.layout, request.pool
-    lines = hybrid_environment(layout, pool) if request.flex == "hybridep" else []
-    if layout.zero >= 2:
+    lines = hybrid_environment(layout, pool) if layout.value("dispatcher") == "hybridep" else []
+    if layout.value("ep_overlap") != "off":
+        lines += [
+            "# The exchange of tokens has a queue of its own beside the compute that hides it.",
+            f"export {SINGLE_CONNECTION}=32",
+        ]
+    elif layout.zero >= 2:
         lines += [
             "# Megatron-FSDP refuses the value 1, which some containers set.",
             f"unset {SINGLE_CONNECTION}",

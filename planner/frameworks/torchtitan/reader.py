@@ -437,7 +437,7 @@ def _stack(read: Reader, layout: Mapping[str, Any]) -> tuple[dict[str, Any], tup
     if layout["ep"] > 1:
         backend = read.text("parallelism.expert_parallel_comm_backend", "standard")
         if backend in ("deepep", "hybridep"):
-            changed["expert_dispatch"] = "deduplicated"
+            changed["dispatcher"] = backend
         else:
             key = "parallelism.expert_parallel_comm_backend"
             switches.append(Switch(f'set {key} = "deepep"', ((key, "deepep"),)))

@@ -522,7 +522,7 @@ def _layout(
         problem = make_problem(model, cluster, options)
         if is_whole:
             return layout_from_json(named), model
-        context = Context(problem, options.search_options(), problem.pool.n_devices)
+        context = Context(problem, options.search_options(problem), problem.pool.n_devices)
         return layout_from_pins(context, options.pins), model
     except PlannerError as error:
         raise wrong("layout", error.message, error.hint) from None

@@ -93,7 +93,7 @@ def _context(attempt: Attempt) -> Context:
     from planner.solver.problem import make_problem
 
     problem = make_problem(attempt.model, attempt.cluster, attempt.options)
-    return Context(problem, attempt.options.search_options(), problem.pool.n_devices)
+    return Context(problem, attempt.options.search_options(problem), problem.pool.n_devices)
 
 
 def _fits(attempt: Attempt) -> bool:
