@@ -35,7 +35,7 @@ from costmodels.shape_terms import host_bytes, shape_terms
 from costmodels.shapes import ModelShape
 from costmodels.step import Rows, join, needed_host_bytes
 from searches.frameworks.table import schedule_runs
-from searches.mode_rules import broken_mode_rules
+from searches.mode_rules import BOTH_WAYS, broken_mode_rules
 from searches.options import SearchOptions
 from searches.pricing.shared_work import SharedWork
 
@@ -191,9 +191,9 @@ RULES: dict[str, Rule] = {
         Rule(
             "SCH002",
             "zero-bubble schedules of experts are not modelled",
-            "Which part of the backward of routed experts or of multi-token prediction can wait, "
-            "and what of the exchange of tokens DualPipe hides behind it, has no term yet.",
-            "schedule 1f1b or interleaved",
+            "ZB-H1 and ZB-V with routed experts or multi-token prediction: what waits for weight "
+            "gradients holds has no term yet. DualPipe and DualPipe-V are priced.",
+            "schedule 1f1b, interleaved, dualpipe or dualpipe-v",
             "docs/terms/zero_bubble.md",
         ),
         Rule(
@@ -611,7 +611,8 @@ def _scheduled(c: Context, s: ShapeTable) -> Bools:
 
 
 def _whole_backward(c: Context, s: ShapeTable) -> Bools:
-    return (s.schedule < SCHEDULES.index(ZERO_BUBBLE[0])) | splits_cleanly(c.problem.shape)
+    split = s.schedule >= SCHEDULES.index(ZERO_BUBBLE[0])
+    return ~split | splits_cleanly(c.problem.shape) | np.isin(s.schedule, BOTH_WAYS)
 
 
 def _interleaves(c: Context, s: ShapeTable) -> Bools:

@@ -81,7 +81,7 @@ def expert_layer_terms(inputs: LayerInputs) -> ExpertLayerTerms:
         tax=tax,
         host=host,
         layer=device + host,
-        weight_grad_s=gemms.column_wgrad_s + gemms.row_wgrad_s,
+        weight_grad_s=gemms.column_wgrad_s + gemms.row_wgrad_s + routed.weight_grad_s,
         recompute_full_s=np.maximum(again_s, HOST_FORWARD_SHARE * launch_s),
         modules=module_terms(problem, tokens, tp, sp, attention.core, of_routed),
         kept_bytes=of_experts

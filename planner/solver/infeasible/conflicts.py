@@ -156,7 +156,7 @@ _TEXTS = {
     "REC003": "moe is recomputed without moe_act and shared_experts, which are in it",
     "SCH001": "the schedule matches pp and vpp",
     "SCH003": "a framework that is searched runs the schedule",
-    "SCH002": "models with experts or multi-token prediction have a schedule with whole backwards",
+    "SCH002": "models with experts or multi-token prediction have no ZB-H1 and ZB-V",
     "HPZ001": "a second copy of the weights needs zero 3 over all dp cp ranks",
     "HPZ002": "a second copy of the weights needs tp, pp, ep and etp 1",
     "HPZ003": "hpz must divide dp * cp",
