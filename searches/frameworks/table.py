@@ -22,7 +22,7 @@ from searches.frameworks.registry import (
     searched_frameworks,
 )
 from searches.frameworks.rule import Broken, FrameworkRule, spoken
-from searches.space.plan_masks import alike_rows
+from searches.space.plan_masks import Coupled, alike_rows, packed_options
 
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int32]
@@ -182,11 +182,11 @@ def runnable_batches(framework: str, problem: Problem, shapes: ShapeTable, mbs: 
 
 def runnable_kinds(
     framework: str, problem: Problem, shapes: ShapeTable, kinds: PlanKinds
-) -> tuple[Bools, NDArray[np.intp]]:
+) -> Coupled:
     """Return `runnable` once for each kind of shape, and the kind of each shape.
 
-    `(n_kinds, n_modes, n_shardings, n_options)` and `(n_shapes,)`; shapes of a kind break the same
-    rules with the same free axes. There are few kinds, and the whole mask would be large.
+    Shapes of a kind break the same rules with the same free axes. There are few kinds, and the
+    whole mask would be large.
     """
     case = Case.of_shapes(problem, shapes, kinds)
     broken = [_hits(name, case, of_batches=False) for name in searched_frameworks(framework)]
@@ -199,12 +199,18 @@ def runnable_kinds(
     ]
     total = np.concatenate(columns, axis=1) if columns else np.zeros((n, 0), dtype=bool)
     firsts, kind_of = alike_rows(total)
-    runs = np.zeros((len(firsts), *size), dtype=bool)
+    n_options = size[-1]
+    every = packed_options(np.ones((1, 1, 1, 1), dtype=bool), n_options)
+    bits = np.zeros((len(firsts), *size[:-1], every.shape[-1]), dtype=np.uint8)
     for masks in broken:
         if masks is None:
             continue
-        runs |= _none_broken(hits[firsts] if len(hits) == n else hits for hits in masks.values())
-    return runs, kind_of
+        some = (hits[firsts] if len(hits) == n else hits for hits in masks.values())
+        merged = np.zeros((1, 1, 1, 1), dtype=np.uint8)
+        for hits in sorted(some, key=lambda x: x.size):
+            merged = merged | packed_options(hits, n_options)
+        bits |= ~merged & every
+    return Coupled(bits, n_options, kind_of)
 
 
 def _mask(names: tuple[str, ...], problem: Problem, shapes: ShapeTable, kinds: PlanKinds) -> Bools:

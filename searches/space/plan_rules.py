@@ -20,7 +20,7 @@ from searches.rules import (
     second_copy_faults,
 )
 from searches.space.free_axes import FreeAxes
-from searches.space.plan_masks import Coupled, PlanRule
+from searches.space.plan_masks import PlanRule
 
 Ints = NDArray[np.int32]
 Bools = NDArray[np.bool_]
@@ -112,7 +112,7 @@ def kind_rules(context: Context, shapes: ShapeTable, axes: FreeAxes) -> list[Pla
             context.options.switches,
         )
         result = runnable_kinds(framework, problem, shapes, kinds)
-        rules.append(PlanRule("FRM001", Coupled(*result)))
+        rules.append(PlanRule("FRM001", result))
     return rules
 
 
