@@ -107,3 +107,18 @@ class ModeTable:
 
 MOST_KNOWN = 8
 """Other tables of switches whose rows a `ModeTable` remembers."""
+
+
+def without_graphs(table: ModeTable) -> Ints:
+    """Return the position of the same mode without CUDA graphs; -1 where that is not offered."""
+    axis = AXES["cuda_graph"]
+    position: dict[tuple[object, ...], int] = {}
+    keys = []
+    for i in range(len(table)):
+        switch, sp = divmod(i, table.n_sp)
+        entries = table.switches.row(switch)
+        others = tuple(entry for entry in entries if entry[0] != axis.name)
+        keys.append((others, sp))
+        if len(others) == len(entries):
+            position[others, sp] = i
+    return np.array([position.get(key, -1) for key in keys], dtype=np.int32)
