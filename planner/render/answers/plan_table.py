@@ -140,6 +140,25 @@ def used_axes(plans: Sequence[Plan]) -> list[Column]:
     return [*columns, *(_switch_column(axis) for axis in switch_axes() if axis.name in used)]
 
 
+SWITCH_TITLES = {
+    "dispatcher": ("ep", "via"),
+    "ep_overlap": ("ep", "ovl"),
+    "cuda_graph": ("cuda", "graph"),
+}
+"""Titles of columns of axes whose names are wide."""
+SHORT_VALUES = {
+    "moe_router": "router",
+    "moe_preprocess": "prep",
+    "full_iteration": "whole",
+    "alltoall": "a2a",
+}
+"""Parts of values in a column."""
+
+
+def _short_value(text: str) -> str:
+    return "+".join(SHORT_VALUES.get(part, part) for part in text.split("+"))
+
+
 def _switch_column(axis: Axis) -> Column:
     """Return the column of an axis without a field of `Layout`: `y`, its value, or `-` off."""
 
@@ -147,9 +166,9 @@ def _switch_column(axis: Axis) -> Column:
         value = plan.layout.value(axis.name)
         if value == axis.off:
             return "-"
-        return "y" if axis.is_switch else axis.text(value)
+        return "y" if axis.is_switch else _short_value(axis.text(value))
 
-    return Column(axis.label or axis.name, "", text)
+    return Column(*SWITCH_TITLES.get(axis.name, (axis.label or axis.name, "")), text)
 
 
 def columns_of(result: Result) -> tuple[Column, ...]:
