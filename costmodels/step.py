@@ -727,15 +727,25 @@ def step_parts(rows: Rows, parts: PipelineParts | None = None) -> StepParts:
 
 
 def least_batch_times(
-    problem: Problem, shapes: ShapeTable, layers: LayerTable, mbs: Ints
+    problem: Problem,
+    shapes: ShapeTable,
+    layers: LayerTable,
+    mbs: Ints,
+    wanted: Bools | None = None,
 ) -> Floats:
     """Return what every plan of a shape, micro-batch and mode takes at least, seconds.
 
     `(n_shapes, n_mbs, n_modes)`: `least_flush_times` without recomputation, and the fixed time.
     All that sharding and recomputation add is left out, so it bounds every plan of the batch.
+    Of those that are `wanted`, `(n_shapes, n_mbs, n_modes)`; inf elsewhere.
     """
     size = len(shapes), len(mbs), len(layers.modes)
-    shape_idx, mbs_idx, mode = (x.reshape(-1) for x in np.indices(size, dtype=np.int32))
+    if wanted is None:
+        wanted = np.ones(size, dtype=bool)
+    shape_idx, mbs_idx, mode = (x.astype(np.int32) for x in np.nonzero(wanted))
+    result = np.full(size, np.inf)
+    if not len(mode):
+        return result
     nothing, modes = np.zeros_like(shape_idx), layers.modes.rows(mode)
     unsharded = WHOLE.take([0])
     columns = (shape_idx, mbs[mbs_idx], nothing, modes.sp, nothing, nothing, nothing, nothing)
@@ -743,7 +753,8 @@ def least_batch_times(
     table = PlanTable(shapes, unsharded, problem.job.global_batch, *columns, *switches)
     rows = join(problem, unsharded_terms(problem, shapes), table, layers)
     least = least_flush_times(rows, stage_times(rows)) * _straggle(rows)
-    return (least + problem.stack.fixed_step_s).reshape(size)
+    result[wanted] = least + problem.stack.fixed_step_s
+    return result
 
 
 def outside_pipeline(rows: Rows, times: StageTimes) -> Floats:

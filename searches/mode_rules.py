@@ -190,6 +190,16 @@ def mode_faults(
     return {code: broken for code, broken in faults.items() if broken.any()}
 
 
+def legal_modes(problem: Problem, options: SearchOptions, shapes: ShapeTable) -> Bools:
+    """Return which modes shapes may have without recomputation, `(n_shapes, n_modes)`."""
+    nothing = np.zeros(1, dtype=np.int32)
+    faults = mode_faults(problem, options, shapes, (nothing, nothing, nothing))
+    result = np.ones((len(shapes), len(options.mode_table)), dtype=bool)
+    for broken in faults.values():
+        result &= ~broken[:, :, 0, 0]
+    return result
+
+
 def broken_mode_rules(problem: Problem, table: PlanTable) -> Iterator[str]:
     """Yield the codes that the only plan of a table breaks."""
     modes, shapes = table.modes, table.shapes

@@ -12,6 +12,7 @@ from costmodels.modes import without_graphs
 from costmodels.plans import ShapeTable
 from costmodels.schedule.stages import StageSplits, n_kinds
 from costmodels.step import least_batch_times
+from searches.mode_rules import legal_modes
 from searches.pricing.limits import Limits
 from searches.pricing.shared_work import options_key, rates_key, shapes_key, shared
 from searches.rules import Context
@@ -230,8 +231,8 @@ def batch_bounds_s(context: Context, shapes: ShapeTable, grid: LayerGrid | None 
         return np.zeros((len(shapes), 0, len(modes)))
     grid = grid or layer_grid(context.problem, shapes, mbs, modes)
     layers = grid.table(shapes, np.zeros(1, dtype=np.int32))
-    least_s = least_batch_times(context.problem, shapes, layers, mbs)
-    if modes.rows(np.arange(len(modes), dtype=np.int32)).uses("cuda_graph"):
-        least_s = np.where(_useless_graphs(layers, shapes, mbs), np.inf, least_s)
     legal = legal_batches(batch_rules(context, shapes, mbs))
-    return np.where(legal[:, :, None], least_s, np.inf)
+    wanted = legal[:, :, None] & legal_modes(context.problem, context.options, shapes)[:, None]
+    if modes.rows(np.arange(len(modes), dtype=np.int32)).uses("cuda_graph"):
+        wanted &= ~_useless_graphs(layers, shapes, mbs)
+    return least_batch_times(context.problem, shapes, layers, mbs, wanted)
