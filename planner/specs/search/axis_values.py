@@ -128,7 +128,7 @@ def _split_code(text: str) -> int:
     counts: list[int] = []
     for part in text.split("-"):
         match = re.fullmatch(r"(?:(\d{1,3})x)?(\d{1,4})", part)
-        if not match or int(match[2]) < 1 or int(match[1] or 1) < 1:
+        if not match or int(match[1] or 1) < 1:
             raise UsageError(
                 option("pin") + f": split cannot be {text!r}: {part!r} is no number of layers",
                 "even, ends, or the layers of each virtual stage: "
