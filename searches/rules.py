@@ -175,8 +175,8 @@ RULES: dict[str, Rule] = {
         Rule(
             "PP001",
             "more virtual stages than layers and ends",
-            "pp * vpp may be layers + 2 at most, where the first virtual stage holds the embedding "
-            "alone and the last one the loss; a split that is spelled out may have more.",
+            "pp * vpp may be layers + 2 at most, where the first virtual stage holds the embedding"
+            " alone and the last one the loss; a split that is spelled out may have more.",
             "a smaller pp or vpp",
             "default of the search",
         ),

@@ -349,8 +349,8 @@ def _stage_flags(layout: Layout, shape: ModelShape) -> list[str]:
 def stage_layout(counts: Sequence[int], mtp_layers: int = 0) -> str:
     """Return Megatron's layout string: E embedding, t layer, m MTP, L loss, | the end of a stage.
 
-    A stage without layers has no t. The stages stand in model order; stage j is chunk j // pp on rank j % pp there too
-    (megatron/core/transformer/pipeline_parallel_layer_layout.py).
+    A stage without layers has no t. The stages stand in model order; stage j is chunk j // pp on
+    rank j % pp there too (megatron/core/transformer/pipeline_parallel_layer_layout.py).
 
     >>> stage_layout((7, 8, 8, 8, 7))
     'Et*7|(t*8|)*3t*7L'

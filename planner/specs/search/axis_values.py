@@ -304,7 +304,8 @@ def layout_from_pins(context: Context, pins: Mapping[str, int]) -> Layout:
     recompute to none (`full` recomputes every layer unless `recompute_layers` says otherwise,
     `selective` the attention core unless `recompute_modules` does, which alone mean selective),
     activation_offload to off (`on` means all recomputed layers, or else all but two), dp_shard to
-    all dp cp ranks, the split to `even` where the layers divide, rank_order to the usual one.
+    all dp cp ranks, the split to `even` where the layers divide and else to `ends`, rank_order to
+    the usual one.
     A split spelled out says how many stages there are, unless pp does.
     Raises `SearchError` with the rule that it breaks.
     """
