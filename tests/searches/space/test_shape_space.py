@@ -234,7 +234,9 @@ def test_the_orders_that_are_left_out_have_the_same_price(tp):
 
 
 def test_a_pinned_vpp_beyond_the_default_is_tried():
-    c = context(replace(THIRDS, layers=32), toy_pool(2, 2), batch=8, options=pins(vpp=16, pp=2, split=0))
+    c = context(
+        replace(THIRDS, layers=32), toy_pool(2, 2), batch=8, options=pins(vpp=16, pp=2, split=0)
+    )
     assert rows_of(legal_shapes(c).shapes) == [(1, 2, 1, 16, 0, *PLAIN, INTERLEAVED, 0)]
 
 
