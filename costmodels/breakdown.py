@@ -24,6 +24,7 @@ from costmodels.schedule.stages import (
     interleaved_chunks,
     layer_prefix,
     other_kinds,
+    passing_chunks,
 )
 from costmodels.shape_terms import ShapeTerms, shape_terms
 from costmodels.step import (
@@ -583,6 +584,7 @@ def _memory_by_stage(rows: Rows, layouts: Sequence[Layout]) -> list[tuple[dict[s
         chunk_counts=np.ones((*layers.shape, 1)),
         prefix=prefix,
         unequal=None if kinds.unequal is None else _unequal_chunks(layouts, ranks, sequence),
+        passing=None if kinds.passing is None else column(_passing_chunks),
     )
     priced = memory_terms(with_kinds(rows, these, recomputed.T, others_again))
     names = list(priced)
@@ -591,6 +593,10 @@ def _memory_by_stage(rows: Rows, layouts: Sequence[Layout]) -> list[tuple[dict[s
         tuple(dict(zip(names, terms, strict=True)) for terms in members[: x.pp])
         for x, members in zip(layouts, result, strict=True)
     ]
+
+
+def _passing_chunks(layout: Layout, rank: int) -> int:
+    return passing_chunks(layout.stage_layers, layout.stages_of(rank))
 
 
 def _unequal_chunks(

@@ -834,6 +834,8 @@ def _memory(rows: Rows) -> _Memory:
     if offloaded:
         total = total - offloaded.stored
         inputs = inputs - offloaded.inputs + np.minimum(offloaded.inputs, INPUTS_AT_ONCE)
+    if kinds.passing is not None:
+        inputs = inputs + _by_rank(kinds.passing, shape_idx)
     activations = np.asarray(inputs * layers.checkpoint_bytes[index] + total * layer_bytes)
     activations *= in_flight
     if splits_backward(rows).any():
@@ -867,10 +869,15 @@ def _memory(rows: Rows) -> _Memory:
         gone = _by_rank(kinds.has_head, shape_idx) * layers.gathered_bytes[index]
     passing = recomputed + (layers.working_bytes[index] - gone)
     np.maximum(0.0, passing, out=passing)
-    passing += layers.scratch_bytes[index] + messages
+    passing += layers.scratch_bytes[index]
+    if kinds.passing is not None:
+        module = rows.problem.shape.mtp_layers * _by_rank(kinds.has_head, shape_idx)
+        has_layers = _by_rank(kinds.layers, shape_idx) + module > 0.0
+        passing = np.where(has_layers, passing, 0.0)
+    passing = passing + messages
     if beside:
         # Without a pipeline a layer's activations of the next micro-batch fill as others empty.
-        passing += np.where(combined & (pp == 1), one[index], 0.0)
+        passing = passing + np.where(combined & (pp == 1), one[index], 0.0)
     if rows.problem.stack.queued_tensors:
         passing += np.where(_queue_is_full(rows, chunks), layers.queued_bytes[index], 0.0)
     position = _sharding_and_shape(rows)
@@ -937,6 +944,7 @@ def _add_unequal_chunks(rows: Rows, activations: Floats) -> None:
 
     The largest over the moments that may be the peak of  kept x layers + input x recomputed layers
     + (kept by another kind beyond the first) x its layers, layers counted as `UnequalChunks` does.
+    A chunk without layers keeps its input.
     """
     unequal, table = rows.shapes.kinds.unequal, rows.table
     assert unequal is not None
@@ -961,6 +969,7 @@ def _add_unequal_chunks(rows: Rows, activations: Floats) -> None:
     others = [more.take(set_idx) for more in rows.sets.other_kept_bytes]
     inputs = rows.layers.checkpoint_bytes[cut(rows.index)]
     largest: Floats = np.full(1, -np.inf)
+    has_passing = n_kinds > 1 + len(others)
     for moment in range(n_moments):
         of_kind = [start + (moment * n_kinds + kind) * n_depths for kind in range(n_kinds)]
         n_recomputed = flat.take(of_kind[0] + depth)
@@ -968,6 +977,8 @@ def _add_unequal_chunks(rows: Rows, activations: Floats) -> None:
             layer_bytes * (flat.take(of_kind[0] + n_depths - 1) - n_recomputed)
             + inputs * n_recomputed
         )
+        if has_passing:
+            size = size + inputs * flat.take(of_kind.pop())
         for position, more in zip(of_kind[1:], others, strict=True):
             resident = flat.take(position + n_depths - 1) - flat.take(position + depth)
             size = size + more * resident
@@ -989,7 +1000,10 @@ def _late_activations(rows: Rows, n_stored: Floats, layer_bytes: Floats) -> Floa
     late_rank = _by_rank(rows.shapes.kinds.late_rank, shape_idx)
     args = (table.schedule, late_rank, table.shapes.pp[shape_idx], table.n_micro)
     before, waiting = zero_bubble.late_chunks(*args)
-    checkpoints = rows.recomputed * rows.layers.checkpoint_bytes[rows.index]
+    inputs = rows.recomputed
+    if rows.shapes.kinds.passing is not None:
+        inputs = inputs + _by_rank(rows.shapes.kinds.passing, shape_idx)
+    checkpoints = inputs * rows.layers.checkpoint_bytes[rows.index]
     early = before * (n_stored * layer_bytes + checkpoints)
     deferred = waiting * (n_stored + rows.recomputed) * kept_late
     share = np.where(table.schedule == zero_bubble.ZB_H1, 1.0, 0.5) * splits_backward(rows)

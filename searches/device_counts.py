@@ -11,7 +11,7 @@ for some b and some expert grid whose weights and gradients the mean rank can ho
 ceil(L / p) layers, or half of them twice where stages run both ways; the mean rank has its share
 of everything, the last rank the head; rank r cannot start before one layer of each of the r ranks
 before it has run, nor end before their backwards have, which averages to (p - 1) / 2 layers over
-the ranks (one stage may hold no layer). S is the straggler factor. Left out, and only making steps
+the ranks (the first may hold no layer). S is the straggler factor. Left out, and only making steps
 longer: recomputation, data-parallel and pipeline traffic, optimizer, all other memory. Schedules
 that split the backward have no second term and count half of the head.
 """
@@ -34,7 +34,7 @@ from costmodels.memory import param_bytes_kept
 from costmodels.parameters import total_params
 from costmodels.plans import SHAPE_AXES, ZERO_BUBBLE, ShapeTable
 from costmodels.problem import Problem
-from costmodels.schedule.stages import SPLITS
+from costmodels.schedule.stages import SPLITS, most_stages
 from costmodels.step import straggler_factor
 from hardware.parts import Pool
 from searches.frameworks.table import schedule_runs
@@ -402,7 +402,8 @@ def whole_grid(largest: Context, context: Context) -> LayerGrid | None:
 
 def _most_chunks(context: Context, pp: int) -> int:
     """Return the largest vpp that layers and options leave beside a pp."""
-    return min(vpp_limit(context), context.problem.shape.layers // pp) if pp > 1 else 1
+    stages = most_stages(context.problem.shape.layers)
+    return min(vpp_limit(context), stages // pp) if pp > 1 else 1
 
 
 def _splits_backward(options: SearchOptions) -> bool:
@@ -430,7 +431,7 @@ def shape_degrees(context: Context) -> Iterator[tuple[int, int, int, int]]:
                 continue
             for pp in divisors(n // (tp * cp)):
                 dp = n // (tp * cp * pp)
-                if pp > shape.layers or batch % dp:
+                if pp > most_stages(shape.layers) or batch % dp:
                     continue
                 if not (options.allows("pp", pp) and options.allows("dp", dp)):
                     continue

@@ -30,7 +30,7 @@ from costmodels.plans import (
     ShardingTable,
 )
 from costmodels.problem import Problem
-from costmodels.schedule.stages import stage_layers
+from costmodels.schedule.stages import SPLITS, most_stages, stage_layers
 from costmodels.shape_terms import host_bytes, shape_terms
 from costmodels.shapes import ModelShape
 from costmodels.step import Rows, join, needed_host_bytes
@@ -106,7 +106,8 @@ RULES: dict[str, Rule] = {
         Rule(
             "TP003",
             "MLP width does not divide by tp",
-            "Every rank holds ffn/tp columns: ffn % tp must be 0.",
+            "Every rank holds ffn/tp columns of a dense layer: ffn % tp must be 0, unless every "
+            "layer has experts.",
             "another tp",
             "Megatron-LM core/utils.py divide()",
         ),
@@ -174,16 +175,17 @@ RULES: dict[str, Rule] = {
         ),
         Rule(
             "PP001",
-            "more virtual stages than layers",
-            "Every one of the pp * vpp virtual stages needs at least one layer.",
+            "more virtual stages than layers and ends",
+            "pp * vpp may be layers + 2 at most, where the first virtual stage holds the embedding"
+            " alone and the last one the loss; a split that is spelled out may have more.",
             "a smaller pp or vpp",
-            "Megatron-LM transformer_block.py",
+            "default of the search",
         ),
         Rule(
             "PP002",
             "layers cannot be split this way",
             "`even` needs layers % (pp * vpp) = 0; `ends` (embedding and loss counted as a layer "
-            "each) needs at least two units per virtual stage and more than one stage, and "
+            "each) needs at least one unit per virtual stage and more than one stage, and "
             "counts only where it differs from `even`.",
             "another pp, vpp or split",
             "Megatron-LM TransformerConfig, pipeline layout",
@@ -548,7 +550,10 @@ def _kv_heads(c: Context, s: ShapeTable) -> Bools:
 
 
 def _ffn(c: Context, s: ShapeTable) -> Bools:
-    return np.asarray(c.problem.shape.ffn % s.tp == 0)
+    shape = c.problem.shape
+    if shape.n_expert_layers == shape.layers:  # no dense layer: its width is nowhere
+        return np.ones(len(s), dtype=bool)
+    return np.asarray(shape.ffn % s.tp == 0)
 
 
 def _fits_domain(c: Context, s: ShapeTable) -> Bools:
@@ -586,7 +591,8 @@ def _expert_ffn(c: Context, s: ShapeTable) -> Bools:
 
 
 def _enough_layers(c: Context, s: ShapeTable) -> Bools:
-    return s.pp.astype(np.int64) * s.vpp <= c.problem.shape.layers
+    spelled = s.split >= len(SPLITS)
+    return spelled | (s.pp.astype(np.int64) * s.vpp <= most_stages(c.problem.shape.layers))
 
 
 def _splits(c: Context, s: ShapeTable) -> Bools:

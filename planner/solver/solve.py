@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Unpack
 
 from costmodels.breakdown import break_down
+from costmodels.schedule.stages import SPLITS
 from planner.errors import SearchError, UsageError
 from planner.option_names import option
 from planner.solver.answer.plans import (
@@ -12,7 +13,7 @@ from planner.solver.answer.plans import (
     make_plans,
     open_candidates,
 )
-from planner.solver.answer.reasons import why_count, why_first, why_others
+from planner.solver.answer.reasons import stage_words, why_count, why_first, why_others
 from planner.solver.answer.result import Conflict, Counts, Plan, Relaxation, Result
 from planner.solver.answer.result_parts import (
     calibration_json,
@@ -51,9 +52,11 @@ from planner.solver.unsupported import check_options
 from planner.specs.inputs import ClusterInput, ModelInput
 from planner.specs.search.axis_values import layout_from_pins
 from planner.specs.search.objectives import BEST
+from planner.text_lines import SPLIT_CHOSEN
 from searches.executors.executor import ExecutorError
 from searches.feasibility import StoppedError
 from searches.rules import Context
+from searches.splits.uneven import SplitChoice, best_split_of
 
 
 def solve(
@@ -118,7 +121,8 @@ def evaluate(
 ) -> Result:
     """Return one layout priced, whether or not it fits into memory.
 
-    Axes that `pins` does not name take their plainest value, see `layouts.layout_from_pins`; a
+    Axes that `pins` does not name take their plainest value, see `layouts.layout_from_pins`, but
+    for the split: the layers go to the stages as the search would have them, which a note says; a
     cluster with several pools needs `pool`. The keywords are those of `solve` that say what a
     layout costs, or one `request` holds them. Raises `SearchError` when the layout breaks a rule.
     """
@@ -141,6 +145,9 @@ def evaluate(
     except SearchError as error:
         error.about = error.about or "pin"
         raise
+    if layout.pp > 1 and "split" not in options.pins:
+        choice = best_split_of(context, layout)
+        layout, notes = choice.layout, (*notes, _split_note(choice))
     breakdown = break_down(problem, layout)
     plan = make_plan(problem, breakdown, inputs, options.calibration)
     fits = breakdown.peak_bytes <= problem.pool.usable_bytes
@@ -153,6 +160,19 @@ def evaluate(
         rejected=(),
         plans=(plan,),
         notes=(*notes, *input_notes(*inputs)),
+    )
+
+
+def _split_note(choice: SplitChoice) -> str:
+    """Return which split was taken where none is named, and what the others come to."""
+    counts = choice.layout.stage_layers
+    others = [f"{name} {step_s / choice.step_s - 1:+.1%}" for name, step_s in choice.rivals]
+    others += [f"{name} does not fit" for name in choice.too_large]
+    named = [text for text in others if text.split()[0] in SPLITS]
+    compared = f" ({', '.join(named)})" if named else ""
+    return (
+        f"{SPLIT_CHOSEN}{stage_words(counts)} layers a virtual stage are the best of"
+        f" {1 + len(others)} looked at{compared}"
     )
 
 

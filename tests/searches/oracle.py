@@ -94,7 +94,7 @@ def stage_layers(layers: int, pp: int, vpp: int, split: str) -> tuple[int, ...]:
     if split == "even":
         return (layers // n,) * n if layers % n == 0 else ()
     units = layers + 2
-    if n == 1 or units // n < 2:
+    if n == 1 or units < n:
         return ()
     shares = [units // n] * n
     larger = [*range(n - 2, 0, -1), 0, n - 1]
@@ -114,7 +114,7 @@ def all_shapes(problem: Problem, options: SearchOptions, n_devices: int) -> Iter
     asked = max([options.at_most.get("vpp", 0), *options.only.get("vpp", ())])
     for tp in divisors(n_devices):
         for pp in divisors(n_devices // tp):
-            if pp > problem.shape.layers:
+            if pp > problem.shape.layers + 2:
                 continue
             for vpp in range(1, (asked or MAX_VPP) + 1 if pp > 1 else 2):
                 for split in SPLITS:
@@ -181,7 +181,7 @@ def broken_shape_rule(problem: Problem, options: SearchOptions, shape: Shape) ->
         return "TP001"
     if model.kv_heads % tp and tp % model.kv_heads:
         return "TP002"
-    if model.ffn % tp:
+    if model.ffn % tp and not all(models.routed_layers(model)):
         return "TP003"
     if domain % tp and tp % domain:
         return "TP005"
@@ -199,7 +199,7 @@ def broken_shape_rule(problem: Problem, options: SearchOptions, shape: Shape) ->
         return "EP003"
     if vpp > 1 and pp == 1:
         return "VPP001"
-    if pp * vpp > model.layers:
+    if pp * vpp > model.layers + 2:
         return "PP001"
     if not splits(model.layers, pp, vpp, split):
         return "PP002"

@@ -1059,7 +1059,10 @@ def rank_bytes(problem: Problem, layout: Layout, one: Micro, rank: int) -> float
     held = rank_layers(problem, layout, rank)
     whole = [one.layers[routed].left(names) for routed, again in held if not again]
     n_again = sum(again for _, again in held)
-    per_micro = n_again * one.checkpoint + sum(whole)
+    # A stage without layers keeps what it was sent, unless it is the first.
+    stages, empty = stages_of(layout, rank), 0 in layout.stage_layers
+    n_inputs = n_again + sum(j > 0 and not layout.stage_layers[j] for j in stages)
+    per_micro = n_inputs * one.checkpoint + sum(whole)
     modules = 0.0
     if has_head(layout, rank):
         modules = shape.mtp_layers * one.layers[routed_layers(problem.shape)[-1]].left(names)
@@ -1068,10 +1071,14 @@ def rank_bytes(problem: Problem, layout: Layout, one: Micro, rank: int) -> float
     activations = in_flight(layout, rank) * per_micro
     if layout.schedule == "interleaved":
         chunks, left = [], list(held)
-        for n in layout.stage_layers[rank :: layout.pp]:
+        for j, n in zip(stages, layout.stage_layers[rank :: layout.pp], strict=True):
             these, left = left[:n], left[n:]
+            sent = one.checkpoint if j > 0 and not n else 0.0
             chunks.append(
-                sum(one.checkpoint if again else one.layers[r].left(names) for r, again in these)
+                sum(
+                    (one.checkpoint if again else one.layers[r].left(names) for r, again in these),
+                    sent,
+                )
             )
         activations = physics.held_at_peak(layout, rank, chunks)
         activations += in_flight(layout, rank) * modules
@@ -1091,7 +1098,10 @@ def rank_bytes(problem: Problem, layout: Layout, one: Micro, rank: int) -> float
     gone = logits if problem.stack.logits_sharded else 0.0
     passing = max(0.0, again + temporaries - gone)
     messages = 2.0 * one.message if layout.pp > 1 else 0.0
-    lasting = scratch_bytes(problem, layout) + messages + unsharded_bytes(problem, layout)
+    scratch = scratch_bytes(problem, layout)
+    if empty and not held and not (has_head(layout, rank) and shape.mtp_layers):
+        passing = scratch = 0.0
+    lasting = scratch + messages + unsharded_bytes(problem, layout)
     states = physics.state_bytes(problem, layout, rank_params(problem, layout, rank))
     if shape.n_experts:
         ranks = layout.dp * layout.cp

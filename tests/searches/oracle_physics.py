@@ -1013,9 +1013,11 @@ def rank_memory(problem: Problem, layout: Layout, one: MicroBatch, rank: int) ->
     of_mlp = one.of_mlp if "mlp" in layout.recompute_modules else 0.0
     kept = one.kept - scores - of_mlp
     chunks = []
-    for n in layout.stage_layers[rank :: layout.pp]:
+    for chunk, n in enumerate(layout.stage_layers[rank :: layout.pp]):
         inputs = min(n, layout.recompute_layers)
-        chunks.append((n - inputs) * kept + inputs * one.checkpoint)
+        if not n and (rank or chunk):
+            inputs = 1  # what the stage was sent
+        chunks.append((n - min(n, inputs)) * kept + inputs * one.checkpoint)
     chunks[0] -= whole_away * kept + (inputs_away - min(2, inputs_away)) * one.checkpoint
     activations = held_at_peak(layout, rank, chunks)
     if rank == 0:
@@ -1025,7 +1027,10 @@ def rank_memory(problem: Problem, layout: Layout, one: MicroBatch, rank: int) ->
         passing += one.kept
     else:  # the MLP's part is gone when attention's comes back
         passing += max(scores, of_mlp)
-    lasting = scratch_bytes(problem, layout.tp) + unsharded_bytes(problem, layout)
+    lasting = scratch_bytes(problem, layout.tp)
+    if not any(layout.stage_layers[rank :: layout.pp]):
+        lasting = passing = 0.0
+    lasting += unsharded_bytes(problem, layout)
     lasting += 2.0 * one.message if layout.pp > 1 else 0.0
     lasting += queued_bytes(problem, layout, rank)
     logits = one.logits if rank == layout.pp - 1 else 0.0

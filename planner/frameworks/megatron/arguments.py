@@ -286,12 +286,11 @@ def _stages(s: MegatronSettings, document: dict[str, Any], notes: list[str]) -> 
         if not counts or len(counts) % pp:
             return {"vpp": 1}
         vpp = len(counts) // pp
-        if 0 in counts:
+        if "m" in str(text).rpartition("|")[0]:
             notes.append(
-                "--pipeline-model-parallel-layout: a stage without layers is priced"
-                " with one of its neighbour's"
+                "--pipeline-model-parallel-layout: multi-token prediction is priced on the last"
+                " stage, beside the loss"
             )
-            counts = _no_empty_stage(counts)
         return _named(layers, pp, vpp, counts)
     per_rank = rank_layers(s, layers, pp)
     chunks = _vpp(s, per_rank)
@@ -306,7 +305,7 @@ def _stages(s: MegatronSettings, document: dict[str, Any], notes: list[str]) -> 
 def _named(layers: int, pp: int, vpp: int, counts: tuple[int, ...]) -> dict[str, Any]:
     """Return the stage fields of a layout; a split that has a name goes by it."""
     entries: dict[str, Any] = {"vpp": vpp, "schedule": _schedule(pp, vpp)}
-    if not counts or min(counts) < 1 or len(counts) != pp * vpp:
+    if not counts or min(counts) < 0 or len(counts) != pp * vpp:
         return entries
     entries["counts"] = counts
     named = (n for n in ("even", "ends") if stage_layers(layers, pp, vpp, n) == counts)
@@ -393,18 +392,6 @@ def layout_counts(text: str) -> tuple[int, ...]:
 
 def _repeated(match: re.Match[str]) -> str:
     return match.group(1) * min(int(match.group(2)), 10_000)
-
-
-def _no_empty_stage(counts: Sequence[int]) -> tuple[int, ...]:
-    """Return the layers with one of the largest neighbour's moved into stages without any."""
-    moved = list(counts)
-    for i, n in enumerate(moved):
-        if n == 0 and max(moved) > 1:
-            near = [j for j in (i - 1, i + 1) if 0 <= j < len(moved) and moved[j] > 1]
-            giver = max(near or [moved.index(max(moved))], key=lambda j: moved[j])
-            moved[giver] -= 1
-            moved[i] += 1
-    return tuple(moved)
 
 
 def _recompute(s: MegatronSettings, layout: dict[str, Any], notes: list[str]) -> dict[str, Any]:

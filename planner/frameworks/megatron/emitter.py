@@ -352,15 +352,24 @@ def _stage_flags(layout: Layout, shape: ModelShape) -> list[str]:
 def stage_layout(counts: Sequence[int], mtp_layers: int = 0) -> str:
     """Return Megatron's layout string: E embedding, t layer, m MTP, L loss, | the end of a stage.
 
-    The stages stand in model order; stage j is chunk j // pp on rank j % pp there too
-    (megatron/core/transformer/pipeline_parallel_layer_layout.py).
+    A stage without layers has no t. The stages stand in model order; stage j is chunk j // pp on
+    rank j % pp there too (megatron/core/transformer/pipeline_parallel_layer_layout.py).
 
     >>> stage_layout((7, 8, 8, 8, 7))
     'Et*7|(t*8|)*3t*7L'
+    >>> stage_layout((1, 2, 2, 0, 2, 0), 1)
+    'Et*1|(t*2|)*2|t*2|mL'
     """
+
+    def layers(n: int) -> str:
+        return f"t*{n}" if n else ""
+
     inner = [(n, len(list(run))) for n, run in groupby(counts[1:-1])]
-    middle = "".join(f"(t*{n}|)*{times}" if times > 1 else f"t*{n}|" for n, times in inner)
-    return f"Et*{counts[0]}|{middle}t*{counts[-1]}{'m' * mtp_layers}L"
+    middle = "".join(
+        f"({layers(n)}|)*{times}" if n and times > 1 else f"{layers(n)}|" * times
+        for n, times in inner
+    )
+    return f"E{layers(counts[0])}|{middle}{layers(counts[-1])}{'m' * mtp_layers}L"
 
 
 def _fsdp_flags(layout: Layout) -> list[str]:

@@ -382,7 +382,7 @@ def _stages(read: Reader, layers: int, notes: list[str]) -> dict[str, Any]:
         return {}
     vpp = stages // pp
     entries: dict[str, Any] = {"vpp": vpp, "schedule": schedule}
-    if counts and min(counts) > 0:
+    if counts and min(counts) >= 0:
         entries["counts"] = counts
         named = (n for n in ("even", "ends") if stage_layers(layers, pp, vpp, n) == counts)
         entries["split"] = next(named, spelled(counts))

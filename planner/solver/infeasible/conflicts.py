@@ -130,7 +130,7 @@ def _foreign_text(context: Context) -> str:
 _TEXTS = {
     "TP001": "tp divides the {shape.heads} attention heads",
     "TP002": "tp divides the {shape.kv_heads} KV heads or is a multiple of them",
-    "TP003": "tp divides the MLP width {shape.ffn}",
+    "TP003": "tp divides the MLP width {shape.ffn} of dense layers",
     "TP005": "tp divides the scale-up domain of {domain} devices or is a multiple of it",
     "CP001": "2 cp divides the {job.seq_len} tokens of a sequence",
     "CP002": "with a2a, tp * cp divides the {shape.heads} heads and the {shape.kv_heads} KV heads",
@@ -139,7 +139,7 @@ _TEXTS = {
     "EP002": "etp * ep divides tp * cp * dp",
     "EP003": "etp divides the width {shape.expert_ffn} of an expert",
     "VPP001": "vpp above 1 needs pp above 1",
-    "PP001": "pp * vpp is at most the {shape.layers} layers",
+    "PP001": "pp * vpp is at most the {shape.layers} layers and two ends",
     "PP002": "the {shape.layers} layers split over pp * vpp stages, evenly or with shorter ends",
     "ORD001": "pipelines inside data parallelism (rank_order) place some group elsewhere",
     "ORD002": "with pipelines inside data parallelism, etp * ep is tp * cp",

@@ -128,7 +128,7 @@ def _split_code(text: str) -> int:
     counts: list[int] = []
     for part in text.split("-"):
         match = re.fullmatch(r"(?:(\d{1,3})x)?(\d{1,4})", part)
-        if not match or int(match[2]) < 1 or int(match[1] or 1) < 1:
+        if not match or int(match[1] or 1) < 1:
             raise UsageError(
                 option("pin") + f": split cannot be {text!r}: {part!r} is no number of layers",
                 "even, ends, or the layers of each virtual stage: "
@@ -304,7 +304,8 @@ def layout_from_pins(context: Context, pins: Mapping[str, int]) -> Layout:
     recompute to none (`full` recomputes every layer unless `recompute_layers` says otherwise,
     `selective` the attention core unless `recompute_modules` does, which alone mean selective),
     activation_offload to off (`on` means all recomputed layers, or else all but two), dp_shard to
-    all dp cp ranks, the split to `even` where the layers divide, rank_order to the usual one.
+    all dp cp ranks, the split to `even` where the layers divide and else to `ends`, rank_order to
+    the usual one.
     A split spelled out says how many stages there are, unless pp does.
     Raises `SearchError` with the rule that it breaks.
     """

@@ -66,6 +66,11 @@ def _uneven_inside(c: Case) -> Bools:
     return (c.model.hidden % ranks > 0) | (width % (of_tp * ranks) > 0)
 
 
+def _hollow(counts: tuple[int, ...], pp: int, vpp: int) -> bool:
+    """Tell whether a stage between the ends has no layer, and so no parameter."""
+    return pp > 1 and 0 in counts[1:-1]
+
+
 def _micro_batches(c: Case) -> Bools:
     """Return the micro-batches of one pass of the pipeline.
 
@@ -244,6 +249,19 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
         lambda c: (c.model.mtp_layers > 0) & ((c.pp > 1) | (c.cp > 1)),
         lambda c: f"multi-token prediction with pp {c.pp} and cp {c.cp}: not supported yet",
         "pp 1 and cp 1",
+    ),
+    FrameworkRule(
+        "TTN207",
+        "torchtitan",
+        "stage without a parameter",
+        "start",
+        "torchtitan/components/optimizer.py, OptimizersContainer",
+        lambda c: c.of_stages(_hollow),
+        lambda c: (
+            f"stages of {min(c.counts)} to {max(c.counts)} layers: every stage has an optimizer,"
+            " which takes no empty list of parameters"
+        ),
+        "a layer in every stage but the first and the last",
     ),
     dense_without_experts("TTN301", "torchtitan", MESH, "planner"),
     experts_divide("TTN302", "torchtitan", "torchtitan/models/common/moe_sharding.py", "start"),

@@ -182,10 +182,17 @@ def test_layouts_that_megatron_documents() -> None:
     assert layout_counts("(((t*99999)*99999)*99999)*9") == ()
 
 
-def test_an_empty_stage_takes_a_layer_of_its_neighbour() -> None:
+def test_empty_stages_are_priced_as_they_are() -> None:
     found = run("--pipeline-model-parallel-size 4 --pipeline-model-parallel-layout E|t*8|t*8|L")
-    assert found.layout["counts"] == (1, 7, 7, 1)
-    assert any("a stage without layers" in note for note in found.notes)
+    assert found.layout["counts"] == (0, 8, 8, 0)
+    assert found.layout["split"] == "0-8-8-0"
+    assert not any("stage" in note for note in found.notes)
+
+
+def test_multi_token_prediction_apart_from_the_loss_is_noted() -> None:
+    flags = "--pipeline-model-parallel-size 4 --mtp-num-layers 1 --pipeline-model-parallel-layout"
+    assert not any("multi-token" in note for note in run(f"{flags} Et*5|t*5|t*6|mL").notes)
+    assert any("on the last" in note for note in run(f"{flags} Et*8|t*8|m|L").notes)
 
 
 def test_contradictions_are_left_open() -> None:
