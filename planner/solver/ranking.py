@@ -3,13 +3,13 @@
 from collections.abc import Callable, Sequence
 
 from planner.solver.answer.uncertainty import (
-    rank_key,
+    RankLimits,
+    keeps_margin,
     resolution_groups,
-    tie_limit,
     with_plain_groups,
     without_pointless_recompute,
 )
-from planner.solver.options import SolveOptions
+from planner.solver.options import MEMORY_MARGIN, SolveOptions
 from planner.solver.scenarios import Searched, Searches, Variant, by_name, repriced
 from searches.pricing.candidates import Candidate, layout_key
 
@@ -21,10 +21,12 @@ def rank_over_pools(
     searched: list[Searched],
     value: Callable[[Candidate, Searched], float] | None = None,
     limit_s: Callable[[Searched], float] | None = None,
+    margin_frac: float = MEMORY_MARGIN,
 ) -> list[Found]:
     """Return the finalists of all variants in one list: ties by headroom, the rest by value.
 
     The value is the step time unless `value` says another; plans above `limit_s` are left out.
+    Plans that leave less than `margin_frac` of the memory free stand behind, see `RankLimits`.
     """
     finalists = [
         (c, pool, value(c, pool) if value else c.step_s)
@@ -41,11 +43,11 @@ def rank_over_pools(
     ]
     if not finalists:
         return []
-    limit = tie_limit([x for _, _, x in finalists])
-    ranked = sorted(
-        finalists, key=lambda x: rank_key(x[0], x[1].problem.pool.usable_bytes, x[2], limit)
-    )
-    return [(c, pool, x <= limit) for c, pool, x in ranked]
+    rows = [(c, one.problem.pool.usable_bytes, x) for c, one, x in finalists]
+    limits = RankLimits.of([(x, keeps_margin(c, b, margin_frac)) for c, b, x in rows], margin_frac)
+    keys = [limits.key(*row) for row in rows]
+    order = sorted(range(len(rows)), key=keys.__getitem__)
+    return [(*finalists[i][:2], limits.ties(*rows[i])) for i in order]
 
 
 def ranked_candidates(
@@ -69,12 +71,12 @@ def ranked_candidates(
         quick = [one for one in listed if best_step_s(one) <= limit_s(one)]
         fewest = min((one.n_devices for one in quick), default=0)
         listed = [one for one in quick if one.n_devices == fewest]
-        return rank_over_pools(listed, limit_s=limit_s)
+        return rank_over_pools(listed, None, limit_s, options.memory_margin)
 
     def value(c: Candidate, one: Searched) -> float:
         return of(one).per_s(one.n_devices) * c.step_s
 
-    return rank_over_pools(listed, value, limit_s)
+    return rank_over_pools(listed, value, limit_s, options.memory_margin)
 
 
 def best_step_s(one: Searched) -> float:

@@ -34,6 +34,7 @@ from planner.solver.infeasible.causes import (
     too_late,
 )
 from planner.solver.keywords import EvaluateKeywords, SolveKeywords, request_of_keywords
+from planner.solver.margins import margin_use, margin_words, with_plans_of_margin
 from planner.solver.options import SolveCommand, SolveOptions
 from planner.solver.problem import make_problem, searched_problem
 from planner.solver.ranking import Found, gap_frac, ranked_candidates, tie_groups
@@ -191,6 +192,7 @@ def solve_inputs(
         execution.shared,
     )
     counts = search_counts(variants, left_out, options, execution, extent.fewer_devices)
+    with_plans_of_margin(counts, variants, options)
     ranked, searched = ranked_candidates(counts, variants, options), counts.listed
     shown = ranked if options.pareto else ranked[: options.top]
     opened = open_candidates([(c, one) for c, one, _ in shown])
@@ -227,9 +229,11 @@ def solve_inputs(
             except StoppedError:
                 complete, counts.stopped = False, "time limit"
                 counts.notes.append("stopped: what would help was not looked for to the end")
+    margin = margin_use(ranked, variants, options)
     why: tuple[str, ...] = ()
     if extent.reasons and not options.pareto:
         why = _why_first(plans, ranked, searched, options.objective)
+        why += margin_words(margin, plans[0].step_time_s) if plans else ()
     return Result(
         result_id=result_id(model, cluster, options, "solve"),
         inputs=inputs_json(model, cluster, options, (command.model, command.cluster)),
@@ -253,6 +257,7 @@ def solve_inputs(
             *input_notes(model, cluster),
         ),
         devices=tuple(tally.to_counts() for tally in counts.tallies),
+        margin=margin,
         gap=gap_frac(counts, ranked, variants, options),
     )
 

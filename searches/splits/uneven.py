@@ -151,6 +151,19 @@ def splits_that_fit(context: Context, misses: Sequence[Layout]) -> Improved:
     return Improved(tuple(plans), tuple(shapes), n_misses, n_hopeless)
 
 
+def resplit(context: Context, plans: Sequence[Layout], n_shapes: int) -> tuple[SplitPlan, ...]:
+    """Return plans of the first shapes among some, split so that they fit the context's memory.
+
+    `plans` need more than that; the shapes are looked at in their order, `n_shapes` of them.
+    """
+    layers = context.problem.shape.layers
+    shapes: dict[Layout, Layout] = {}
+    for x in plans:
+        if x.pp > 1 and x.schedule in SCHEDULES and layers >= x.pp * x.vpp:
+            shapes.setdefault(_shape_of(x), x)
+    return splits_that_fit(context, list(shapes.values())[:n_shapes]).plans
+
+
 def _shape_of(layout: Layout) -> Layout:
     kind = layout.recompute if layout.recompute == "selective" else "full"
     return replace(layout, split="", stage_layers=(), recompute=kind, recompute_layers=0)

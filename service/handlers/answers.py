@@ -140,6 +140,8 @@ class SolveAnswer(AnswerBody):
     rejected: list[Rejected]
     why_first: list[str]
     plans: list[PlanBody]
+    memory_margin: dict[str, Any] | None
+    """Whether the first plan leaves that share of the memory free, and what it was put before."""
     closest: Closest | None
     uneven_tried: dict[str, int] | None
     conflicts: list[list[Warned]]

@@ -363,6 +363,7 @@ _OPTIONS = {
     "--pool": "pool",
     "--objective": "objective",
     "--within": "within",
+    "--memory-margin": "memory_margin",
     "--deadline": "deadline",
     "--step-limit": "step_limit_s",
     "--pareto": "pareto",
@@ -391,7 +392,7 @@ def asked_by(command: str, request: Mapping[str, Any]) -> Data | None:
                 mapping[key] = text.split(",")
             else:
                 mapping[key] = int(text) if name == "max" else text
-        elif name in ("within", "step_limit_s"):
+        elif name in ("within", "memory_margin", "step_limit_s"):
             entries[name] = float(value)
         else:
             entries[name] = value.split(",") if name == "pareto" else value

@@ -15,7 +15,7 @@ from planner.specs.json_text import indented
 from planner.specs.search.axis_values import layout_from_json, layout_to_json
 from planner.specs.search.objectives import RunFigures
 
-SCHEMA_VERSION = "1.3"
+SCHEMA_VERSION = "1.4"
 """Minor numbers add fields, major numbers change them."""
 
 
@@ -248,7 +248,8 @@ class Certificate:
     """
 
     fastest_s: float
-    """Step time of the fastest plan. The first plan is within the tie limit of it."""
+    """Step time of the fastest plan. The first plan is within the tie limit of it, or within
+    `MARGIN_COST_FRAC` where faster plans fill the memory."""
     simulated: int
     """Plans whose pipeline was simulated: the best by closed form, and all whose lower bound is
     below `fastest_s`."""
@@ -301,11 +302,57 @@ class DeviceCounts:
 
 @dataclass(frozen=True, slots=True)
 class Miss:
-    """The plan that comes closest to fitting when none does."""
+    """A plan beside its memory: the one that comes closest to fitting when none does."""
 
     layout: Layout
     peak_bytes: float
     usable_bytes: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it with the field names of the result schema."""
+        return {
+            "layout": layout_to_json(self.layout),
+            "peak_bytes": round(self.peak_bytes),
+            "usable_bytes": round(self.usable_bytes),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class MarginUse:
+    """Whether the first plan keeps the memory margin, and which plans it was put before for it."""
+
+    frac: float
+    """Share of the usable memory that the first plan is to leave free."""
+    is_kept: bool
+    """Not kept where no plan that does is as fast but for a few per cent."""
+    n_passed_over: int = 0
+    """Listed plans of a better value that leave less free, and stand behind."""
+    fastest: Miss | None = None
+    """The best of them."""
+    fastest_step_s: float | None = None
+    """Its step time."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it with the field names of the result schema."""
+        return {
+            "frac": self.frac,
+            "kept": self.is_kept,
+            "passed_over": self.n_passed_over,
+            "fastest": self.fastest and self.fastest.to_json(),
+            "fastest_step_time_s": self.fastest_step_s,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "MarginUse":
+        """Return what `to_json` wrote."""
+        miss = data["fastest"]
+        return cls(
+            data["frac"],
+            data["kept"],
+            data["passed_over"],
+            miss and Miss(**{**miss, "layout": layout_from_json(miss["layout"])}),
+            data["fastest_step_time_s"],
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,6 +420,8 @@ class Result(LibraryAnswer):
     gap: float | None = None
     """Where the search was stopped: by how much, as a share, what was not searched may be better
     than the first plan, in the value that was asked for."""
+    margin: MarginUse | None = None
+    """None where no plan is first for its time: of a front, by memory, without plans."""
 
     @property
     def best(self) -> Plan:
@@ -426,12 +475,8 @@ class Result(LibraryAnswer):
             "rejected": [{"code": r.code, "n": r.n, "of": r.of} for r in self.rejected],
             "why_first": list(self.why_first),
             "plans": [plan.to_json() for plan in self.plans],
-            "closest": self.closest
-            and {
-                "layout": layout_to_json(self.closest.layout),
-                "peak_bytes": round(self.closest.peak_bytes),
-                "usable_bytes": round(self.closest.usable_bytes),
-            },
+            "memory_margin": self.margin and self.margin.to_json(),
+            "closest": self.closest and self.closest.to_json(),
             "uneven_tried": self.uneven_tried
             and {"shapes": self.uneven_tried.shapes, "hopeless": self.uneven_tried.hopeless},
             "conflicts": [
@@ -459,6 +504,7 @@ class Result(LibraryAnswer):
         Its plans are those of `Plan.from_json`.
         """
         proven, miss, tried = data["certificate"], data["closest"], data["uneven_tried"]
+        margin = data.get("memory_margin")
         return cls(
             **{
                 x: data[x]
@@ -485,6 +531,7 @@ class Result(LibraryAnswer):
                 only_uneven=proven["uneven"]["only"],
             ),
             notes=tuple(data["notes"]),
+            margin=MarginUse.from_json(margin) if margin else None,
             devices=tuple(
                 DeviceCounts(
                     d["pool"],
