@@ -14,7 +14,7 @@ from planner.solver.answer.result import MarginUse, Miss
 from planner.solver.answer.uncertainty import MARGIN_COST_FRAC, TIE_FRAC, keeps_margin
 from planner.solver.options import SolveOptions
 from planner.solver.ranking import Found
-from planner.solver.scenarios import Searched, Searches, Variant, by_name
+from planner.solver.scenarios import Searched, Searches, Variant, by_name, take_into_front
 from planner.units import GIB, format_percent
 from searches.pricing.candidates import Candidate, layout_key
 from searches.splits.uneven import resplit
@@ -30,9 +30,11 @@ def with_plans_of_margin(
 
     The finalists are the fastest plans, and all of them may fill the memory. So where the fastest
     does, and none of them keeps the margin as fast as makes no difference, each search is asked
-    for its fastest plan on as much less memory: bounded by what such a plan may cost.
+    for its fastest plan on as much less memory: bounded by what such a plan may cost. A front of
+    memory takes them up, so that no listed plan beats it.
     """
-    if not _ranks_by_time(options) or searches.stopped:
+    unused = options.objective == "memory" or (options.pareto and "memory" not in options.pareto)
+    if not options.memory_margin or unused or searches.stopped:
         return
     named, values = by_name(variants), _values(searches, variants)
     if not values:
@@ -53,6 +55,8 @@ def with_plans_of_margin(
             ordered = sorted((*one.outcome.finalists, *new), key=_exact_order)
             outcome = replace(one.outcome, finalists=tuple(ordered))
             searches.listed[i] = replace(one, outcome=outcome)
+            if options.pareto:
+                take_into_front(searches, variant, searches.listed[i], new)
 
 
 def _plans_of_margin(

@@ -91,10 +91,13 @@ def _roomiest(
     fastest = min(map(best_step_s, searched), default=float("inf"))
     results: list[Found] = []
     for one in searched:
-        finalists = {c.layout: c for c in one.outcome.finalists}
-        near = [c for c in one.outcome.front if c.closed_form_s <= fastest * within * FRONT_SLACK]
+        outcome = one.outcome
+        finalists = {c.layout: c for c in outcome.finalists}
+        most_s = fastest * within
+        near = [c for c in outcome.front if c.closed_form_s <= most_s * FRONT_SLACK]
+        near += [c for c in outcome.near_front if c.least_s <= most_s]
         more = repriced(one.context, [c for c in near if c.layout not in finalists])
-        roomy = [c for c in (*finalists.values(), *more) if c.step_s <= fastest * within]
+        roomy = [c for c in (*finalists.values(), *more) if c.step_s <= most_s]
         results += [(c, one, False) for c in roomy if c.step_s <= limit_s(one)]
     return sorted(results, key=lambda x: (x[0].peak_bytes, x[0].step_s, layout_key(x[0].layout)))
 
