@@ -11,7 +11,7 @@ from planner.solver.answer.uncertainty import (
 )
 from planner.solver.options import MEMORY_MARGIN, SolveOptions
 from planner.solver.scenarios import Searched, Searches, Variant, by_name, repriced
-from searches.pricing.candidates import Candidate, layout_key
+from searches.pricing.candidates import ByDegrees, Candidate, layout_key
 
 Found = tuple[Candidate, Searched, bool]
 """A candidate, its variant, and whether it ties with the best of all."""
@@ -50,10 +50,29 @@ def rank_over_pools(
     return [(*finalists[i][:2], limits.ties(*rows[i])) for i in order]
 
 
-def ranked_candidates(
-    searches: Searches, variants: list[Variant], options: SolveOptions
+def by_value_alone(
+    searched: list[Searched],
+    value: Callable[[Candidate, Searched], float] | None = None,
+    limit_s: Callable[[Searched], float] | None = None,
 ) -> list[Found]:
-    """Return the plans of the answer, best first."""
+    """Return the finalists of all variants by value, then time, memory and degrees.
+
+    The first is the one that the certificate speaks of. No plan is a tie.
+    """
+    rows = [
+        (value(c, one) if value else c.step_s, c, one)
+        for one in searched
+        for c in without_pointless_recompute(one.outcome.finalists)
+        if limit_s is None or c.step_s <= limit_s(one)
+    ]
+    rows.sort(key=lambda x: (x[0], x[1].step_s, x[1].peak_bytes, ByDegrees(x[1].layout)))
+    return [(c, one, False) for _, c, one in rows]
+
+
+def ranked_candidates(
+    searches: Searches, variants: list[Variant], options: SolveOptions, ties: bool = True
+) -> list[Found]:
+    """Return the plans of the answer, best first; without `ties` the value alone orders them."""
     if options.pareto:
         return [(c, one, False) for _, (c, one) in searches.front]
     named = by_name(variants)
@@ -71,11 +90,15 @@ def ranked_candidates(
         quick = [one for one in listed if best_step_s(one) <= limit_s(one)]
         fewest = min((one.n_devices for one in quick), default=0)
         listed = [one for one in quick if one.n_devices == fewest]
+        if not ties:
+            return by_value_alone(listed, None, limit_s)
         return rank_over_pools(listed, None, limit_s, options.memory_margin)
 
     def value(c: Candidate, one: Searched) -> float:
         return of(one).per_s(one.n_devices) * c.step_s
 
+    if not ties:
+        return by_value_alone(listed, value, limit_s)
     return rank_over_pools(listed, value, limit_s, options.memory_margin)
 
 

@@ -166,6 +166,10 @@ class Extent:
     reasons: bool = True
     """Say why the first plan is first, and look for the smallest changes that would help where
     nothing fits."""
+    ties: bool = True
+    """Order plans that are as good as the fastest by memory and simplicity. Off, the value alone
+    orders them, so that the first takes the proven time: figures of neighbouring problems are
+    compared, and what is recommended may be up to a few per cent slower on one side alone."""
 
 
 def solve_inputs(
@@ -192,8 +196,9 @@ def solve_inputs(
         execution.shared,
     )
     counts = search_counts(variants, left_out, options, execution, extent.fewer_devices)
-    with_plans_of_margin(counts, variants, options)
-    ranked, searched = ranked_candidates(counts, variants, options), counts.listed
+    if extent.ties:
+        with_plans_of_margin(counts, variants, options)
+    ranked, searched = ranked_candidates(counts, variants, options, extent.ties), counts.listed
     shown = ranked if options.pareto else ranked[: options.top]
     opened = open_candidates([(c, one) for c, one, _ in shown])
     grouped = tie_groups(shown, [x.step_s for x in opened], variants, options)
@@ -229,7 +234,7 @@ def solve_inputs(
             except StoppedError:
                 complete, counts.stopped = False, "time limit"
                 counts.notes.append("stopped: what would help was not looked for to the end")
-    margin = margin_use(ranked, variants, options)
+    margin = margin_use(ranked, variants, options) if extent.ties else None
     why: tuple[str, ...] = ()
     if extent.reasons and not options.pareto:
         why = _why_first(plans, ranked, searched, options.objective)
