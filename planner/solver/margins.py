@@ -15,6 +15,7 @@ from planner.solver.answer.uncertainty import MARGIN_COST_FRAC, TIE_FRAC, keeps_
 from planner.solver.options import SolveOptions
 from planner.solver.ranking import Found
 from planner.solver.scenarios import Searched, Searches, Variant, by_name, take_into_front
+from planner.specs.search.objectives import BEST
 from planner.units import GIB, format_percent
 from searches.pricing.candidates import Candidate, layout_key
 from searches.splits.uneven import resplit
@@ -147,6 +148,18 @@ def margin_words(margin: MarginUse | None, step_s: float) -> tuple[str, ...]:
         f" {miss.peak_bytes / GIB:.1f} of {miss.usable_bytes / GIB:.1f} GiB;"
         " --memory-margin 0 ranks by time alone",
     )
+
+
+def tie_words(objective: str, margin: MarginUse | None, step_s: float) -> str:
+    """Return what plans tie with: the best by the objective, or the best that keeps the margin.
+
+    `step_s` is the step time of the first plan.
+    """
+    words = BEST[objective]
+    faster_s = margin.fastest_step_s if margin else None
+    if faster_s is None or step_s <= faster_s * (1.0 + TIE_FRAC):
+        return words
+    return f"{words} that keeps the memory margin"
 
 
 def _ranks_by_time(options: SolveOptions) -> bool:

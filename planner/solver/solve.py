@@ -34,7 +34,7 @@ from planner.solver.infeasible.causes import (
     too_late,
 )
 from planner.solver.keywords import EvaluateKeywords, SolveKeywords, request_of_keywords
-from planner.solver.margins import margin_use, margin_words, with_plans_of_margin
+from planner.solver.margins import margin_use, margin_words, tie_words, with_plans_of_margin
 from planner.solver.options import SolveCommand, SolveOptions
 from planner.solver.problem import make_problem, searched_problem
 from planner.solver.ranking import Found, gap_frac, ranked_candidates, tie_groups
@@ -51,7 +51,6 @@ from planner.solver.sources import Source, read_inputs, source_names
 from planner.solver.unsupported import check_options
 from planner.specs.inputs import ClusterInput, ModelInput
 from planner.specs.search.axis_values import layout_from_pins
-from planner.specs.search.objectives import BEST
 from searches.executors.executor import ExecutorError
 from searches.feasibility import StoppedError
 from searches.rules import Context
@@ -237,8 +236,10 @@ def solve_inputs(
     margin = margin_use(ranked, variants, options) if extent.ties else None
     why: tuple[str, ...] = ()
     if extent.reasons and not options.pareto:
-        why = _why_first(plans, ranked, searched, options.objective)
-        why += margin_words(margin, plans[0].step_time_s) if plans else ()
+        first_s = plans[0].step_time_s if plans else 0.0
+        best = tie_words(options.objective, margin, first_s)
+        why = _why_first(plans, ranked, searched, best)
+        why += margin_words(margin, first_s) if plans else ()
     return Result(
         result_id=result_id(model, cluster, options, "solve"),
         inputs=inputs_json(model, cluster, options, (command.model, command.cluster)),
@@ -268,14 +269,17 @@ def solve_inputs(
 
 
 def _why_first(
-    plans: tuple[Plan, ...], ranked: list[Found], searched: list[Searched], objective: str
+    plans: tuple[Plan, ...], ranked: list[Found], searched: list[Searched], best: str
 ) -> tuple[str, ...]:
-    """Return why the first plan is first on its devices, and what the others reach at best."""
+    """Return why the first plan is first on its devices, and what the others reach at best.
+
+    `best` is what the plans that tie are compared with (`tie_words`).
+    """
     if not plans:
         return ()
     winner = ranked[0][1]
     own = [(c, tie) for c, pool, tie in ranked if pool is winner]
-    lines = why_first(winner.problem, plans, own, BEST[objective], winner.context.layer_grid)
+    lines = why_first(winner.problem, plans, own, best, winner.context.layer_grid)
     pools, recipes, counts = [], [], []
     several = len({one.name[1] for one in searched}) > 1
     for one in searched:

@@ -82,6 +82,8 @@ class PlanBody(AnswerBody, title="Plan"):
     tokens_per_s: float
     tokens_per_s_per_device: float
     mfu: float
+    mfu_bf16: float | None
+    """Over the dense bf16 peak, whatever the precision; null where the part has no bf16."""
     training_s: float | None
     """Of the whole run, without failures, restarts and checkpoints; `run.expected_s` has them."""
     tie: bool

@@ -63,8 +63,16 @@ class Plan(LibraryAnswer):
     """Devices of the pool that it leaves idle."""
     run: RunFigures | None = None
     """Goodput, energy and cost of the whole run."""
+    mfu_bf16: float | None = None
+    """MFU over the dense bf16 peak, as papers print it whatever the precision; None where the
+    accelerator has no bf16."""
     group: int | None = None
     """Plans of one number cannot be told from the first of them; None where time ranks nothing."""
+
+    @property
+    def mfu_over_bf16(self) -> float | None:
+        """MFU over the bf16 peak where that is another number than `mfu`, as in fp8 and fp4."""
+        return None if self.mfu_bf16 == self.mfu else self.mfu_bf16
 
     @property
     def headroom_frac(self) -> float:
@@ -115,6 +123,7 @@ class Plan(LibraryAnswer):
             "tokens_per_s": self.tokens_per_s,
             "tokens_per_s_per_device": self.tokens_per_s_per_device,
             "mfu": self.mfu,
+            "mfu_bf16": self.mfu_bf16,
             "training_s": self.training_s,
             "tie": self.tie,
             "group": self.group,
@@ -191,6 +200,7 @@ class Plan(LibraryAnswer):
             warnings=tuple(PlanWarning(w["code"], w["text"]) for w in data["warnings"]),
             runs_on=tuple(data["runs_on"]),
             n_idle=data["idle_devices"],
+            mfu_bf16=data.get("mfu_bf16"),
             run=_run_from_json(data["run"]) if data["run"] else None,
         )
 
