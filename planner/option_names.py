@@ -115,6 +115,15 @@ SEARCH_FIELDS: Mapping[str, SearchField] = {
             section="within",
         ),
         SearchField(
+            "memory_margin",
+            "Fraction of the usable memory that the first plan leaves free where one within 3 % of"
+            " the fastest does (0.05); 0: time alone ranks.",
+            "Fraction of memory the first plan leaves free (0.05), at 3 % of time at most.",
+            "FRACTION",
+            option="memory-margin",
+            section="memory_margin",
+        ),
+        SearchField(
             "deadline",
             "Longest run, failures included: `30d`, or a number of days.",
             "Longest run, failures included: 30d, 36h.",

@@ -159,6 +159,16 @@ class StepBounds:
     _rates: bytes = b""
     """Hash of what layers depend on."""
 
+    def with_usable(self, usable_bytes: float) -> "StepBounds":
+        """Return the bounds of the same devices with less memory to fill.
+
+        What layers take does not depend on it, so both share those tables.
+        """
+        pool = self.problem.pool
+        kept = pool.accelerator.memory_bytes - usable_bytes
+        problem = replace(self.problem, pool=replace(pool, memory_margin_bytes=kept))
+        return replace(self, problem=problem, _contexts={}, _least={})
+
     def context(self, n_devices: int) -> Context:
         """Return the search of `n_devices`."""
         if n_devices not in self._contexts:

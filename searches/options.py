@@ -57,8 +57,8 @@ class SearchOptions:
     """Pipelines that the closed form hands to the exact recurrence, each with its best sharding.
     """
     split_shapes: int = 0
-    """Shapes of finalists whose layers are split unevenly over the stages, at most; none where
-    `only` restricts the split (`searches.splits.uneven`)."""
+    """Shapes of finalists whose layers are split unevenly over the stages, and more while another
+    could come first; none where `only` restricts the split (`searches.splits.uneven`)."""
     rival_s: float = 0.0
     """Step time of the closed form, seconds: plans below it are counted (`Outcome.n_faster`)."""
 

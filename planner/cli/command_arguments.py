@@ -20,6 +20,7 @@ from planner.cli.options import (
     Framework,
     Launcher,
     Max,
+    MemoryMargin,
     Objective,
     Only,
     Pareto,
@@ -55,6 +56,7 @@ class SearchArguments:
     deadline: str = ""
     step_limit: float | None = None
     within: float | None = None
+    memory_margin: float | None = None
     pareto: str = ""
     time_limit: float | None = None
     calibration: str = ""
@@ -78,6 +80,7 @@ class SearchArguments:
             time_limit_s=positive(self.time_limit, "--time-limit", self.TIME_LIMIT),
             step_limit_s=positive(self.step_limit, "--step-limit", "12.5"),
             within=positive(self.within, "--within", "1.05"),
+            memory_margin=self.memory_margin,
             pins=axis_items(self.pin, "--pin"),
             only=axis_items(self.only, "--only"),
             at_most=axis_items(self.max_, "--max"),
@@ -112,6 +115,7 @@ class SolveArguments(SearchArguments):
     deadline: Deadline = ""
     step_limit: StepLimit = None
     within: Within = None
+    memory_margin: MemoryMargin = None
     pareto: Pareto = ""
     form: Format = "table"
     emit: Annotated[
@@ -334,6 +338,7 @@ class SweepArguments(SearchArguments):
     deadline: Deadline = ""
     step_limit: StepLimit = None
     within: Within = None
+    memory_margin: MemoryMargin = None
     calibration: CalibrationFile = ""
     reference: Reference = ""
     out: Annotated[

@@ -45,6 +45,7 @@ class SolveKeywords(RestrictKeywords, total=False):
     pool: str
     objective: str
     within: float
+    memory_margin: float | None
     deadline: str | float
     step_limit_s: float
     pareto: str | Sequence[str]

@@ -25,6 +25,11 @@ from searches.options import AXES, SearchOptions
 
 SPLIT_SHAPES = 6
 """Shapes among the finalists whose layers are split unevenly where that helps."""
+MEMORY_MARGIN = 0.05
+"""Share of the usable memory that the first plan leaves free where that costs little: as much as
+predicted peaks are off in the median, and where a plan is warned of (MEM101)."""
+MOST_MARGIN = 0.9
+"""The largest share that may be asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +51,8 @@ class SolveOptions:
     objective: str = "step_time"
     within: float = WITHIN
     """How much slower than the fastest a plan may be that is chosen for its memory, a factor."""
+    memory_margin: float = MEMORY_MARGIN
+    """Share of the usable memory that the first plan leaves free where that costs little."""
     deadline_s: float | None = None
     """Longest run, wall-clock, failures included."""
     step_limit_s: float | None = None
@@ -160,6 +167,7 @@ class SolveOptions:
         goals: dict[str, object] = {
             "objective": self.objective if self.objective != "step_time" else None,
             "within": self.within if memory else None,
+            "memory_margin": self.memory_margin if self.memory_margin != MEMORY_MARGIN else None,
             "deadline_s": self.deadline_s,
             "step_limit_s": self.step_limit_s,
             "pareto": list(self.pareto) or None,
@@ -212,6 +220,8 @@ def _goal_parts(options: SolveOptions) -> list[str]:
         parts += ["--objective", options.objective]
     if options.within != WITHIN:
         parts += ["--within", f"{options.within:g}"]
+    if options.memory_margin != MEMORY_MARGIN:
+        parts += ["--memory-margin", f"{options.memory_margin:g}"]
     if options.deadline_s is not None:
         parts += ["--deadline", f"{options.deadline_s / 86400.0:g}d"]
     if options.step_limit_s is not None:
@@ -257,6 +267,20 @@ def parse_goals(
         "step_limit_s": step_limit_s or None,
         "pareto": pareto,
     }
+
+
+def parse_memory_margin(margin: float | None) -> float:
+    """Return the memory margin of a request, a fraction; `UsageError` outside of 0 to 0.9."""
+    if margin is None:
+        return MEMORY_MARGIN
+    if not 0.0 <= margin <= MOST_MARGIN:
+        raise UsageError(
+            option("memory-margin")
+            + f" must be a fraction from 0 to {MOST_MARGIN:g}, not {margin:g}",
+            "for example " + option("memory-margin", "0.05") + " for 5 %; 0 ranks by time alone",
+            code="out-of-range",
+        )
+    return margin
 
 
 def axis_items(texts: Iterable[str], flag: str) -> dict[str, list[str]]:

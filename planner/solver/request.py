@@ -11,7 +11,14 @@ from planner.errors import UsageError
 from planner.option_names import SEARCH_FIELDS, option
 from planner.solver.calibration.file import Calibration, load_calibration
 from planner.solver.calibration.reference import Reference, with_reference
-from planner.solver.options import SolveOptions, limit_codes, list_codes, parse_goals, pin_codes
+from planner.solver.options import (
+    SolveOptions,
+    limit_codes,
+    list_codes,
+    parse_goals,
+    parse_memory_margin,
+    pin_codes,
+)
 from planner.solver.sources import Overrides
 from planner.specs.schema import SearchSpec
 from planner.specs.search.axis_values import axis_value
@@ -21,7 +28,7 @@ from searches.frameworks.registry import framework_spaces
 
 Calibrations = Calibration | str | os.PathLike[str] | None
 """A calibration, the path of its file, or nothing for the one that ships."""
-GOALS = ("objective", "within", "deadline", "step_limit_s", "pareto", "top")
+GOALS = ("objective", "within", "memory_margin", "deadline", "step_limit_s", "pareto", "top")
 """Fields that say what is wanted of the plans; the others say which plans there are."""
 
 
@@ -83,6 +90,7 @@ class SolveRequest(BaseModel):
     pool: str = _field("pool", "")
     objective: str = _field("objective", "")
     within: Factor = _field("within", 0.0)
+    memory_margin: Factor | None = _field("memory_margin", None)
     deadline: str | float = _field("deadline", "")
     step_limit_s: Factor = _field("step_limit_s", 0.0)
     pareto: Annotated[
@@ -142,7 +150,7 @@ class SolveRequest(BaseModel):
             update[name] = {**more, **getattr(self, name)}
         closed = ("objective", "pareto", "within") if self.objective or self.pareto else ()
         for name in SEARCH_FIELDS.keys() - update.keys() - set(closed):
-            if not getattr(self, name) and getattr(other, name):
+            if not _is_given(name, getattr(self, name)) and _is_given(name, getattr(other, name)):
                 update[name] = getattr(other, name)
         return self.model_copy(update=update)
 
@@ -180,6 +188,7 @@ class SolveRequest(BaseModel):
             stack=self.stack,
             allow=frozenset(self.allow),
             own_calibration=own_calibration(self.calibration),
+            memory_margin=parse_memory_margin(self.memory_margin),
             **parse_goals(
                 self.objective, self.within, self.deadline, self.step_limit_s, self.pareto
             ),
@@ -216,8 +225,13 @@ class SolveRequest(BaseModel):
         return {
             name: list(value) if isinstance(value, tuple) else value
             for name, value in out.items()
-            if value or (name == "top" and value is not None)
+            if _is_given(name, value)
         }
+
+
+def _is_given(name: str, value: object) -> bool:
+    """Tell whether a field says something; a number that may be 0 does unless it is None."""
+    return value is not None if name in ("top", "memory_margin") else bool(value)
 
 
 def anchored_options(

@@ -35,6 +35,7 @@ from planner.solver.infeasible.causes import (
     too_late,
 )
 from planner.solver.keywords import EvaluateKeywords, SolveKeywords, request_of_keywords
+from planner.solver.margins import margin_use, margin_words, tie_words, with_plans_of_margin
 from planner.solver.options import SolveCommand, SolveOptions
 from planner.solver.problem import make_problem, searched_problem
 from planner.solver.ranking import Found, gap_frac, ranked_candidates, tie_groups
@@ -51,7 +52,6 @@ from planner.solver.sources import Source, read_inputs, source_names
 from planner.solver.unsupported import check_options
 from planner.specs.inputs import ClusterInput, ModelInput
 from planner.specs.search.axis_values import layout_from_pins
-from planner.specs.search.objectives import BEST
 from planner.text_lines import SPLIT_CHOSEN
 from searches.executors.executor import ExecutorError
 from searches.feasibility import StoppedError
@@ -185,6 +185,10 @@ class Extent:
     reasons: bool = True
     """Say why the first plan is first, and look for the smallest changes that would help where
     nothing fits."""
+    ties: bool = True
+    """Order plans that are as good as the fastest by memory and simplicity. Off, the value alone
+    orders them, so that the first takes the proven time: figures of neighbouring problems are
+    compared, and what is recommended may be up to a few per cent slower on one side alone."""
 
 
 def solve_inputs(
@@ -211,7 +215,9 @@ def solve_inputs(
         execution.shared,
     )
     counts = search_counts(variants, left_out, options, execution, extent.fewer_devices)
-    ranked, searched = ranked_candidates(counts, variants, options), counts.listed
+    if extent.ties:
+        with_plans_of_margin(counts, variants, options)
+    ranked, searched = ranked_candidates(counts, variants, options, extent.ties), counts.listed
     shown = ranked if options.pareto else ranked[: options.top]
     opened = open_candidates([(c, one) for c, one, _ in shown])
     grouped = tie_groups(shown, [x.step_s for x in opened], variants, options)
@@ -247,9 +253,13 @@ def solve_inputs(
             except StoppedError:
                 complete, counts.stopped = False, "time limit"
                 counts.notes.append("stopped: what would help was not looked for to the end")
+    margin = margin_use(ranked, variants, options) if extent.ties else None
     why: tuple[str, ...] = ()
     if extent.reasons and not options.pareto:
-        why = _why_first(plans, ranked, searched, options.objective)
+        first_s = plans[0].step_time_s if plans else 0.0
+        best = tie_words(options.objective, margin, first_s)
+        why = _why_first(plans, ranked, searched, best)
+        why += margin_words(margin, first_s) if plans else ()
     return Result(
         result_id=result_id(model, cluster, options, "solve"),
         inputs=inputs_json(model, cluster, options, (command.model, command.cluster)),
@@ -273,19 +283,23 @@ def solve_inputs(
             *input_notes(model, cluster),
         ),
         devices=tuple(tally.to_counts() for tally in counts.tallies),
+        margin=margin,
         gap=gap_frac(counts, ranked, variants, options),
     )
 
 
 def _why_first(
-    plans: tuple[Plan, ...], ranked: list[Found], searched: list[Searched], objective: str
+    plans: tuple[Plan, ...], ranked: list[Found], searched: list[Searched], best: str
 ) -> tuple[str, ...]:
-    """Return why the first plan is first on its devices, and what the others reach at best."""
+    """Return why the first plan is first on its devices, and what the others reach at best.
+
+    `best` is what the plans that tie are compared with (`tie_words`).
+    """
     if not plans:
         return ()
     winner = ranked[0][1]
     own = [(c, tie) for c, pool, tie in ranked if pool is winner]
-    lines = why_first(winner.problem, plans, own, BEST[objective], winner.context.layer_grid)
+    lines = why_first(winner.problem, plans, own, best, winner.context.layer_grid)
     pools, recipes, counts = [], [], []
     several = len({one.name[1] for one in searched}) > 1
     for one in searched:

@@ -191,6 +191,7 @@ FactorOr0 = Annotated[float, _quantity(_number, 0, 1e3, "0 to 1000")]
 Real = Annotated[float, _quantity(_real, 0, 1e12, "0 to 1e12")]
 Seconds = Annotated[float, _quantity(_real, 1e-9, 1e12, "above 0, up to 1e12")]
 Share = Annotated[float, _quantity(_real, 0, 1, "0 to 1")]
+Margin = Annotated[float, _quantity(_real, 0, 0.9, "0 to 0.9")]
 Power = Annotated[float, _quantity(units.parse_power, 1, 1e5, "1 W to 100 kW")]
 Price = Annotated[float, _quantity(_number, 1e-3, 1e4, "0.001 to 10000")]
 Duration = Annotated[float, _quantity(units.parse_time, 0, 1e12, "0 s to 10 million days")]
@@ -578,6 +579,8 @@ class SearchSpec(_Spec):
     """As `--objective`: what is to be best."""
     within: Factor | None = None
     """As `--within`, for the objective `memory`."""
+    memory_margin: Margin | None = None
+    """As `--memory-margin`: fraction of the memory that the first plan leaves free."""
     deadline: str = ""
     """As `--deadline`: longest run, such as `30d`."""
     step_limit_s: Seconds | None = None

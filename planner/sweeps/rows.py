@@ -111,6 +111,7 @@ _FIGURES = (
     RowColumn("best.tokens_per_s", FLOAT, "1/s", "tokens a second"),
     RowColumn("best.tokens_per_s_per_device", FLOAT, "1/s", "the same of one device"),
     RowColumn("best.mfu", FLOAT, "", "model FLOPs over the dense peak"),
+    RowColumn("best.mfu_bf16", FLOAT, "", "the same over the bf16 peak, as papers print it"),
     *(
         RowColumn(f"best.time.{term}_s", FLOAT, "s", f"part of the step: {term}")
         for term in TIME_TERMS
@@ -369,6 +370,7 @@ def _best(plan: Plan) -> Row:
         "best.tokens_per_s": plan.tokens_per_s,
         "best.tokens_per_s_per_device": plan.tokens_per_s_per_device,
         "best.mfu": plan.mfu,
+        "best.mfu_bf16": plan.mfu_bf16,
         "best.exposed_comm_frac": b.exposed_comm_frac,
         "best.comm_to_compute": comm_to_compute(plan),
         "best.peak_bytes": b.peak_bytes,

@@ -93,7 +93,8 @@ def improve_splits(context: Context, finalists: Sequence[SplitPlan]) -> Improved
     """Return plans with the layers of the most promising shapes split as well as can be.
 
     `finalists` are plans that fit, with their exact step times, the fastest first. A shape is
-    everything but the split and the recomputed layers.
+    everything but the split and the recomputed layers. `split_shapes` of them are split, and more
+    while a split without any waste could still come first.
     """
     options, problem = context.options, context.problem
     best: dict[Layout, SplitPlan] = {}
@@ -104,12 +105,30 @@ def improve_splits(context: Context, finalists: Sequence[SplitPlan]) -> Improved
     if not splits_wanted(options) or not best:
         return Improved()
     promising = _promising(context, finalists[0].step_s, list(best.values())[:MAX_PRICED])
-    usable, plans, shapes = problem.pool.usable_bytes, [], []
-    answers = []
-    for one, costs in promising[: options.split_shapes]:
-        allowed = _recompute_values(context, one.layout)
-        present = Split(one.layout.stage_layers, one.layout.recompute_layers)
-        answers.append((one, best_splits(costs, usable, allowed, [present])))
+    plans: list[SplitPlan] = []
+    shapes: list[ShapeSplit] = []
+    fastest_s = finalists[0].step_s
+    for start in range(0, len(promising), options.split_shapes):
+        group = promising[start : start + options.split_shapes]
+        if start and group[0].ideal_s >= fastest_s:
+            break  # no later shape can be split so well that it comes first
+        more, results = _split_each(context, group)
+        plans += more
+        shapes += results
+        fastest_s = min([fastest_s, *(x.step_s for x in more)])
+    return Improved(tuple(plans), tuple(shapes))
+
+
+def _split_each(
+    context: Context, promising: Sequence["_Promising"]
+) -> tuple[list[SplitPlan], list[ShapeSplit]]:
+    """Return the plans of some shapes that are faster than their finalists, and all shapes."""
+    usable, plans, shapes, answers = context.problem.pool.usable_bytes, [], [], []
+    for each in promising:
+        one, layout = each.plan, each.plan.layout
+        present = Split(layout.stage_layers, layout.recompute_layers)
+        allowed = _recompute_values(context, layout)
+        answers.append((one, best_splits(each.costs, usable, allowed, [present])))
     layouts = [_split_layout(one.layout, x) for one, answer in answers for x in answer.others]
     priced = _priced(context, list(dict.fromkeys(layouts)))
     for one, answer in answers:
@@ -122,7 +141,7 @@ def improve_splits(context: Context, finalists: Sequence[SplitPlan]) -> Improved
             first = one
         result = (first.layout, one.step_s, first.step_s, answer.proven, answer.gap_frac)
         shapes.append(ShapeSplit(*result))
-    return Improved(tuple(plans), tuple(shapes))
+    return plans, shapes
 
 
 def splits_that_fit(context: Context, misses: Sequence[Layout]) -> Improved:
@@ -164,14 +183,37 @@ def _has_splits(layers: int, layout: Layout) -> bool:
     return layers >= layout.pp * layout.vpp - EMPTY_ENDS
 
 
+def resplit(context: Context, plans: Sequence[Layout], n_shapes: int) -> tuple[SplitPlan, ...]:
+    """Return plans of the first shapes among some, split so that they fit the context's memory.
+
+    `plans` need more than that; the shapes are looked at in their order, `n_shapes` of them.
+    """
+    layers = context.problem.shape.layers
+    shapes: dict[Layout, Layout] = {}
+    for x in plans:
+        if x.pp > 1 and x.schedule in SCHEDULES and _has_splits(layers, x):
+            shapes.setdefault(_shape_of(x), x)
+    return splits_that_fit(context, list(shapes.values())[:n_shapes]).plans
+
+
 def _shape_of(layout: Layout) -> Layout:
     kind = layout.recompute if layout.recompute == "selective" else "full"
     return replace(layout, split="", stage_layers=(), recompute=kind, recompute_layers=0)
 
 
+@dataclass(frozen=True, slots=True)
+class _Promising:
+    """The best plan of a shape whose layers are worth splitting unevenly."""
+
+    ideal_s: float
+    """Its step with a split without any waste."""
+    plan: SplitPlan
+    costs: RankCosts
+
+
 def _promising(
     context: Context, fastest_s: float, finalists: Sequence[SplitPlan]
-) -> list[tuple[SplitPlan, RankCosts]]:
+) -> list["_Promising"]:
     """Return the shapes that a split without any waste could bring to the front, best first."""
     problem = context.problem
     factor = straggler_factor(problem, context.n_devices)
@@ -190,9 +232,9 @@ def _promising(
         least_s = least_pipeline_s(own_costs, problem.pool.usable_bytes, allowed)
         ideal_s = one.closed_form_s - factor * (now_s - least_s)
         if ideal_s < enough_s and _takes_any_split(context, x):
-            results.append((ideal_s, one, own_costs))
-    results.sort(key=lambda x: x[0])
-    return [(one, own_costs) for _, one, own_costs in results]
+            results.append(_Promising(ideal_s, one, own_costs))
+    results.sort(key=lambda x: x.ideal_s)
+    return results
 
 
 def _takes_any_split(context: Context, layout: Layout) -> bool:

@@ -82,6 +82,8 @@ class PlanBody(AnswerBody, title="Plan"):
     tokens_per_s: float
     tokens_per_s_per_device: float
     mfu: float
+    mfu_bf16: float | None
+    """Over the dense bf16 peak, whatever the precision; null where the part has no bf16."""
     training_s: float | None
     """Of the whole run, without failures, restarts and checkpoints; `run.expected_s` has them."""
     tie: bool
@@ -140,6 +142,8 @@ class SolveAnswer(AnswerBody):
     rejected: list[Rejected]
     why_first: list[str]
     plans: list[PlanBody]
+    memory_margin: dict[str, Any] | None
+    """Whether the first plan leaves that share of the memory free, and what it was put before."""
     closest: Closest | None
     uneven_tried: dict[str, int] | None
     conflicts: list[list[Warned]]

@@ -24,10 +24,11 @@ from service.pages.question import question_options_of
 Data = dict[str, Any]
 FORM_CALL = f"{PAGE_PREFIX}form-check"
 MOST_FAULTS = 20
-GOALS = ("objective", "within", "deadline", "step_limit_s", "pareto")
+GOALS = ("objective", "within", "memory_margin", "deadline", "step_limit_s", "pareto")
 LABELS = {
     "objective": "Objective",
     "within": "Within",
+    "memory-margin": "Memory margin",
     "deadline": "Deadline",
     "pareto": "Front of",
     "step-limit": "Longest step",
@@ -37,7 +38,8 @@ LABELS = {
 }
 """What the form calls the options of the command line."""
 _LEAD = re.compile(
-    r"(--)?(pin|only|max|set|within|step[-_]limit(_s)?|deadline|objective|pareto): "
+    r"(--)?(pin|only|max|set|within|memory[-_]margin|step[-_]limit(_s)?|deadline|objective|pareto)"
+    r": "
 )
 _ANY_OPTION = "--pin, --only or --max "
 _AXIS_OPTION = re.compile(r"--(pin|only|max|set) (\S+)")

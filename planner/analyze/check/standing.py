@@ -43,7 +43,8 @@ def standing_of(
     wanted = replace(usual.search_options(problem), rival_s=rival_s, bound=False)
     context = Context(problem, wanted, problem.pool.n_devices)
     outcome = search(context, stop=stop)
-    ranked = rank_over_pools([Searched(model, cluster, context, outcome)])
+    searched = [Searched(model, cluster, context, outcome)]
+    ranked = rank_over_pools(searched, margin_frac=options.memory_margin)
     best = None
     if ranked:
         opened = break_down(problem, ranked[0][0].layout)

@@ -217,7 +217,8 @@ def _search(
     context = Context(problem, options.search_options(problem), problem.pool.n_devices, shared)
     outcome = search(context, SerialExecutor())
     if outcome.finalists:
-        first = rank_over_pools([Searched(model, cluster, context, outcome)])[0][0]
+        searched = [Searched(model, cluster, context, outcome)]
+        first = rank_over_pools(searched, margin_frac=options.memory_margin)[0][0]
         _, plan = plan_of_layout(model, cluster, options, first.layout)
         fastest_s = min(c.step_s for c in outcome.finalists)
         return _Found(plan, fastest_s, plan.breakdown.peak_bytes, "")

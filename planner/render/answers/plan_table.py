@@ -133,6 +133,16 @@ def _mark(plan: Plan, many_ties: bool) -> str:
     return "~" if plan.group == 1 else " "
 
 
+def _bf16(plan: Plan) -> str:
+    return "-" if plan.mfu_bf16 is None else f"{plan.mfu_bf16 * 100:.1f}"
+
+
+def _with_bf16(columns: Sequence[Column]) -> list[Column]:
+    """Return the columns with MFU over the bf16 peak behind MFU, as papers print it."""
+    place = [column.title for column in columns].index("MFU") + 1
+    return [*columns[:place], Column("MFU", "bf16%", _bf16), *columns[place:]]
+
+
 def used_axes(plans: Sequence[Plan]) -> list[Column]:
     """Return the optional columns of axes that some plan uses."""
     columns = [column for column, on in OPTIONAL if any(on(plan.layout) for plan in plans)]
@@ -185,6 +195,8 @@ def columns_of(result: Result) -> tuple[Column, ...]:
     goals = options.get("pareto") or [options.get("objective", "step_time")]
     others = [*others, *(Column(*x) for goal in goals for x in GOAL_COLUMNS.get(goal, ()))]
     pool = Column("pool", "", lambda p: str(names.index(p.pool)))
+    if any(plan.mfu_over_bf16 is not None for plan in result.plans):
+        others = _with_bf16(others)
     columns = [first, *[pool] * (len(names) > 1), tp, pp, *used, *others]
     if len({plan.precision for plan in result.plans}) > 1:
         columns.insert(1, Column("recipe", "", lambda p: p.precision))
@@ -242,6 +254,7 @@ FIGURE_FIELDS = (
     "step_time_p90_s",
     "tokens_per_s",
     "mfu",
+    "mfu_bf16",
     "peak_bytes",
     "usable_bytes",
     "tie",

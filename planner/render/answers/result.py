@@ -7,6 +7,7 @@ from planner.solver.answer.reasons import shown_layout
 from planner.solver.answer.result import Certificate, Counts, Relaxation, Result, UnevenTried
 from planner.solver.answer.uncertainty import TIE_FRAC
 from planner.solver.calibration.intervals import regime_words
+from planner.solver.margins import tie_words
 from planner.specs.search.objectives import BEST, NONE_BETTER
 from planner.units import GIB
 from searches.rules import RULES
@@ -167,11 +168,13 @@ def _table_parts(result: Result) -> list[Part]:
     plans, first = result.plans, result.plans[0]
     parts = [plan_grid(plans, columns_of(result)), *stage_parts(plans)]
     if sum(plan.tie for plan in plans) > 1:
-        parts.append(Paragraph(f"= within model error of {BEST[_objective(result)]}"))
+        parts.append(Paragraph(f"= within model error of {_best_words(result)}"))
     if any(plan.group == 1 and not plan.tie for plan in plans[1:]):
         text = f"~ told apart from {first.plan_id} in fewer than four of five cases"
         parts.append(Paragraph(text))
     mfu = "MFU: Megatron's model FLOPs (causal attention halved, no recompute) over dense peak"
+    if any(plan.mfu_over_bf16 is not None for plan in plans):
+        mfu += " of the matrix products; bf16%: over that of bf16, as papers print it"
     parts.append(Paragraph(mfu))
     if first.training_s is not None:
         parts.append(Paragraph(_days_text(result)))
@@ -179,6 +182,10 @@ def _table_parts(result: Result) -> list[Part]:
         text = f"the front of {', '.join(pareto)}: no plan beats another in all of them"
         parts.append(Paragraph(text))
     return parts
+
+
+def _best_words(result: Result) -> str:
+    return tie_words(_objective(result), result.margin, result.plans[0].step_time_s)
 
 
 def _reason_parts(result: Result) -> list[Part]:

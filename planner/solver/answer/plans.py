@@ -74,7 +74,9 @@ class PlanMaker:
         self._ids = PlanIds(model.document, cluster.document)
         self._evidence = evidence_for(problem, calibration)
         self._flops = model_flops_per_step(problem.shape, problem.job)
-        self._peak_flops = problem.pool.accelerator.peak_flops_per_s[problem.job.recipe.linear]
+        peaks = problem.pool.accelerator.peak_flops_per_s
+        self._peak_flops = peaks[problem.job.recipe.linear]
+        self._bf16_flops = peaks.get("bf16")
         self._operations = cluster.operations[0]
         self._n_given = cluster.n_given
         self._goodput: dict[int, Goodput] = {}
@@ -156,6 +158,9 @@ class PlanMaker:
             tokens_per_s=rate,
             tokens_per_s_per_device=rate / n,
             mfu=self._flops / (breakdown.step_s * n * self._peak_flops),
+            mfu_bf16=self._flops / (breakdown.step_s * n * self._bf16_flops)
+            if self._bf16_flops
+            else None,
             usable_bytes=problem.pool.usable_bytes,
             tie=rank.tie,
             training_s=job.tokens / rate if job.tokens else None,

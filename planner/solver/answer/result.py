@@ -15,7 +15,7 @@ from planner.specs.json_text import indented
 from planner.specs.search.axis_values import layout_from_json, layout_to_json
 from planner.specs.search.objectives import RunFigures
 
-SCHEMA_VERSION = "1.3"
+SCHEMA_VERSION = "1.4"
 """Minor numbers add fields, major numbers change them."""
 
 
@@ -63,8 +63,16 @@ class Plan(LibraryAnswer):
     """Devices of the pool that it leaves idle."""
     run: RunFigures | None = None
     """Goodput, energy and cost of the whole run."""
+    mfu_bf16: float | None = None
+    """MFU over the dense bf16 peak, as papers print it whatever the precision; None where the
+    accelerator has no bf16."""
     group: int | None = None
     """Plans of one number cannot be told from the first of them; None where time ranks nothing."""
+
+    @property
+    def mfu_over_bf16(self) -> float | None:
+        """MFU over the bf16 peak where that is another number than `mfu`, as in fp8 and fp4."""
+        return None if self.mfu_bf16 == self.mfu else self.mfu_bf16
 
     @property
     def headroom_frac(self) -> float:
@@ -115,6 +123,7 @@ class Plan(LibraryAnswer):
             "tokens_per_s": self.tokens_per_s,
             "tokens_per_s_per_device": self.tokens_per_s_per_device,
             "mfu": self.mfu,
+            "mfu_bf16": self.mfu_bf16,
             "training_s": self.training_s,
             "tie": self.tie,
             "group": self.group,
@@ -191,6 +200,7 @@ class Plan(LibraryAnswer):
             warnings=tuple(PlanWarning(w["code"], w["text"]) for w in data["warnings"]),
             runs_on=tuple(data["runs_on"]),
             n_idle=data["idle_devices"],
+            mfu_bf16=data.get("mfu_bf16"),
             run=_run_from_json(data["run"]) if data["run"] else None,
         )
 
@@ -248,7 +258,8 @@ class Certificate:
     """
 
     fastest_s: float
-    """Step time of the fastest plan. The first plan is within the tie limit of it."""
+    """Step time of the fastest plan. The first plan is within the tie limit of it, or within
+    `MARGIN_COST_FRAC` where faster plans fill the memory."""
     simulated: int
     """Plans whose pipeline was simulated: the best by closed form, and all whose lower bound is
     below `fastest_s`."""
@@ -301,11 +312,57 @@ class DeviceCounts:
 
 @dataclass(frozen=True, slots=True)
 class Miss:
-    """The plan that comes closest to fitting when none does."""
+    """A plan beside its memory: the one that comes closest to fitting when none does."""
 
     layout: Layout
     peak_bytes: float
     usable_bytes: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it with the field names of the result schema."""
+        return {
+            "layout": layout_to_json(self.layout),
+            "peak_bytes": round(self.peak_bytes),
+            "usable_bytes": round(self.usable_bytes),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class MarginUse:
+    """Whether the first plan keeps the memory margin, and which plans it was put before for it."""
+
+    frac: float
+    """Share of the usable memory that the first plan is to leave free."""
+    is_kept: bool
+    """Not kept where no plan that does is as fast but for a few per cent."""
+    n_passed_over: int = 0
+    """Listed plans of a better value that leave less free, and stand behind."""
+    fastest: Miss | None = None
+    """The best of them."""
+    fastest_step_s: float | None = None
+    """Its step time."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it with the field names of the result schema."""
+        return {
+            "frac": self.frac,
+            "kept": self.is_kept,
+            "passed_over": self.n_passed_over,
+            "fastest": self.fastest and self.fastest.to_json(),
+            "fastest_step_time_s": self.fastest_step_s,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "MarginUse":
+        """Return what `to_json` wrote."""
+        miss = data["fastest"]
+        return cls(
+            data["frac"],
+            data["kept"],
+            data["passed_over"],
+            miss and Miss(**{**miss, "layout": layout_from_json(miss["layout"])}),
+            data["fastest_step_time_s"],
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,6 +430,8 @@ class Result(LibraryAnswer):
     gap: float | None = None
     """Where the search was stopped: by how much, as a share, what was not searched may be better
     than the first plan, in the value that was asked for."""
+    margin: MarginUse | None = None
+    """None where no plan is first for its time: of a front, by memory, without plans."""
 
     @property
     def best(self) -> Plan:
@@ -426,12 +485,8 @@ class Result(LibraryAnswer):
             "rejected": [{"code": r.code, "n": r.n, "of": r.of} for r in self.rejected],
             "why_first": list(self.why_first),
             "plans": [plan.to_json() for plan in self.plans],
-            "closest": self.closest
-            and {
-                "layout": layout_to_json(self.closest.layout),
-                "peak_bytes": round(self.closest.peak_bytes),
-                "usable_bytes": round(self.closest.usable_bytes),
-            },
+            "memory_margin": self.margin and self.margin.to_json(),
+            "closest": self.closest and self.closest.to_json(),
             "uneven_tried": self.uneven_tried
             and {"shapes": self.uneven_tried.shapes, "hopeless": self.uneven_tried.hopeless},
             "conflicts": [
@@ -459,6 +514,7 @@ class Result(LibraryAnswer):
         Its plans are those of `Plan.from_json`.
         """
         proven, miss, tried = data["certificate"], data["closest"], data["uneven_tried"]
+        margin = data.get("memory_margin")
         return cls(
             **{
                 x: data[x]
@@ -485,6 +541,7 @@ class Result(LibraryAnswer):
                 only_uneven=proven["uneven"]["only"],
             ),
             notes=tuple(data["notes"]),
+            margin=MarginUse.from_json(margin) if margin else None,
             devices=tuple(
                 DeviceCounts(
                     d["pool"],

@@ -14,7 +14,7 @@ from costmodels.problem import Problem
 from planner.errors import FileError, SearchError, UsageError
 from planner.solver.answer.result import SCHEMA_VERSION, Plan, Result
 from planner.solver.calibration.file import calibration_from_json
-from planner.solver.options import SolveOptions
+from planner.solver.options import MEMORY_MARGIN, SolveOptions
 from planner.solver.recipes import with_asked_recipes, with_recipe
 from planner.specs.inputs import ClusterInput, ModelInput
 from planner.specs.loader import cluster_from_dict, model_from_dict
@@ -117,6 +117,7 @@ def read_options(data: Mapping[str, Any]) -> SolveOptions:
         allow=frozenset(data["allow"]),
         objective=data.get("objective", "step_time"),
         within=data.get("within", WITHIN),
+        memory_margin=data.get("memory_margin", MEMORY_MARGIN),
         deadline_s=data.get("deadline_s"),
         step_limit_s=data.get("step_limit_s"),
         pareto=tuple(data.get("pareto", ())),

@@ -31,6 +31,7 @@ TITLES = {
     "stack": "Software priced",
     "objective": "Objective",
     "within": "Within",
+    "memory_margin": "Memory margin",
     "deadline": "Deadline",
     "step_limit_s": "Longest step",
     "pool": "Pool",
