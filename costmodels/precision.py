@@ -114,6 +114,11 @@ class Recipe:
         n = 1.0 if one_layout and self.transposes == "by-part" else 2.0
         return n * self.layout_bytes - (self.param_bytes if self.gathers_quantized else 0.0)
 
+    @property
+    def spared_weight_bytes(self) -> float:
+        """What the weights of linear layers take less than others at most, bytes a weight."""
+        return max(0.0, -self.quantized_weight_bytes(one_layout=True))
+
 
 FP8_RATE_FRAC = 0.9
 """Sustained share of the fp8 peak over that of the bf16 peak, casts apart: H100 cubes of 4096 to
