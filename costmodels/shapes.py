@@ -233,6 +233,21 @@ class TrainingJob:
         """Rates of the linear layers, bytes per parameter, widths."""
         return recipe_of(self.numerics)
 
+    @property
+    def label(self) -> str:
+        """The precision, and what else of the numbers is not as that has it.
+
+        >>> TrainingJob(4096, 8, "fp8-blockwise", grad_dtype="bf16", fp8_output=True).label
+        'fp8-blockwise, grad_dtype bf16, fp8_output'
+        """
+        parts = [self.precision]
+        parts += [f"grad_dtype {self.grad_dtype}"] * bool(self.grad_dtype)
+        if self.optimizer_states != "fp32":
+            parts.append(f"optimizer_states {self.optimizer_states}")
+        switches = ("fp8_param_gather", "fp8_attention", "fp8_output")
+        parts += [name for name in switches if getattr(self, name)]
+        return ", ".join(parts)
+
     def bf16_frac(self, layers: int) -> float:
         """Return the share of a model's layers whose linear layers stay in bf16."""
         if not layers or not any(self.bf16_layers) or not self.recipe.linear_precision:

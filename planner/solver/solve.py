@@ -38,11 +38,11 @@ from planner.solver.options import SolveCommand, SolveOptions
 from planner.solver.problem import make_problem, searched_problem
 from planner.solver.ranking import Found, gap_frac, ranked_candidates, tie_groups
 from planner.solver.recipes import (
-    asked_recipes,
+    asked_models,
     one_recipe,
     pinned_to,
     with_open_recipes,
-    with_recipe,
+    words_of,
 )
 from planner.solver.request import SolveRequest, anchored_options
 from planner.solver.scenarios import Searched, search_counts, variants_of
@@ -182,7 +182,7 @@ def solve_inputs(
     """
     stop = execution.stop
     options, cluster = with_open_recipes(model, options), cluster.with_other_uses()
-    models = [with_recipe(model, name) for name in asked_recipes(model, options)]
+    models = asked_models(model, options)
     variants, left_out = variants_of(
         models,
         cluster,
@@ -219,7 +219,7 @@ def solve_inputs(
 
         conflicts = conflicts_of(nearest.context, nearest.outcome.n_legal)
         if extent.reasons:
-            pinned = pinned_to(options, nearest.model.job.precision)
+            pinned = pinned_to(options, words_of(nearest.model.job))
             try:
                 relaxations = find_relaxations(
                     nearest.model, nearest.cluster, pinned, closest, command, stop

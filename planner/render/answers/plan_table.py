@@ -167,8 +167,8 @@ def columns_of(result: Result) -> tuple[Column, ...]:
     others = [*others, *(Column(*x) for goal in goals for x in GOAL_COLUMNS.get(goal, ()))]
     pool = Column("pool", "", lambda p: str(names.index(p.pool)))
     columns = [first, *[pool] * (len(names) > 1), tp, pp, *used, *others]
-    if len({plan.precision for plan in result.plans}) > 1:
-        columns.insert(1, Column("recipe", "", lambda p: p.precision))
+    if len({plan.recipe_label for plan in result.plans}) > 1:
+        columns.insert(1, Column("recipe", "", lambda p: p.recipe_label))
     widths = [_column_width(column, result.plans) for column in columns]
     for title in DISPENSABLE:
         # A mark before them, and a space before each.

@@ -12,7 +12,7 @@ from costmodels.traffic import PlanTransfer
 from planner.documents import LibraryAnswer
 from planner.errors import InfeasibleError
 from planner.specs.json_text import indented
-from planner.specs.search.axis_values import layout_from_json, layout_to_json
+from planner.specs.search.axis_values import NUMERICS, layout_from_json, layout_to_json
 from planner.specs.search.objectives import RunFigures
 
 SCHEMA_VERSION = "1.3"
@@ -63,6 +63,8 @@ class Plan(LibraryAnswer):
     """Devices of the pool that it leaves idle."""
     run: RunFigures | None = None
     """Goodput, energy and cost of the whole run."""
+    numerics: tuple[tuple[str, str], ...] = ()
+    """Where the job's numbers are not those of its file: axis and value, as written."""
     group: int | None = None
     """Plans of one number cannot be told from the first of them; None where time ranks nothing."""
 
@@ -70,6 +72,17 @@ class Plan(LibraryAnswer):
     def headroom_frac(self) -> float:
         """Share of the usable memory that the plan leaves free; negative when it does not fit."""
         return 1.0 - self.breakdown.peak_bytes / self.usable_bytes
+
+    @property
+    def recipe_label(self) -> str:
+        """Its precision, and what else of the job's numbers is not the file's."""
+        more = [f"{axis} {word}" for axis, word in self.numerics if axis != "precision"]
+        return ", ".join([self.precision, *more])
+
+    @property
+    def words(self) -> dict[str, str]:
+        """What it takes of the job's numbers in place of the file's: value by axis."""
+        return {"precision": self.precision, **dict(self.numerics)}
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan with the field names of the result schema."""
@@ -107,7 +120,7 @@ class Plan(LibraryAnswer):
             "plan_id": self.plan_id,
             "pool": self.pool,
             "precision": self.precision,
-            "layout": layout_to_json(self.layout),
+            "layout": layout_to_json(self.layout) | dict(self.numerics),
             "step_time_s": self.step_time_s,
             "step_time_p10_s": self.step_time_p10_s,
             "step_time_p90_s": self.step_time_p90_s,
@@ -191,6 +204,7 @@ class Plan(LibraryAnswer):
             warnings=tuple(PlanWarning(w["code"], w["text"]) for w in data["warnings"]),
             runs_on=tuple(data["runs_on"]),
             n_idle=data["idle_devices"],
+            numerics=tuple((a, data["layout"][a]) for a in NUMERICS if a in data["layout"]),
             run=_run_from_json(data["run"]) if data["run"] else None,
         )
 
