@@ -234,6 +234,12 @@ class TrainingJob:
         return recipe_of(self.numerics)
 
     @property
+    def base_precision(self) -> str:
+        """The recipe with a name of its own: bf16 with bf16 gradients is `bf16-grads`."""
+        narrow = self.precision == "bf16" and self.grad_dtype == "bf16"
+        return "bf16-grads" if narrow else self.precision
+
+    @property
     def label(self) -> str:
         """The precision, and what else of the numbers is not as that has it.
 

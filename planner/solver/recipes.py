@@ -11,7 +11,7 @@ from planner.errors import UsageError
 from planner.option_names import option
 from planner.solver.options import SolveOptions
 from planner.specs.inputs import ModelInput
-from planner.specs.model import training_document
+from planner.specs.model import named_job, training_document
 from planner.specs.search.axis_values import NUMERICS, PRECISION
 
 Words = Mapping[str, str]
@@ -21,7 +21,8 @@ Words = Mapping[str, str]
 def words_of(job: TrainingJob) -> dict[str, str]:
     """Return the value of every axis of a job's numbers."""
     words = {axis: str(getattr(job, axis)) for axis, values in NUMERICS.items() if values}
-    words["grad_dtype"] = job.grad_dtype or "fp32"
+    narrow = job.base_precision == "bf16-grads"
+    words["grad_dtype"] = job.grad_dtype or ("bf16" if narrow else "fp32")
     switches = ("fp8_param_gather", "fp8_attention", "fp8_output")
     return words | {axis: "on" if getattr(job, axis) else "off" for axis in switches}
 
@@ -32,8 +33,10 @@ def job_with(job: TrainingJob, words: Words) -> TrainingJob:
         axis: word == "on" if NUMERICS[axis] == ("off", "on") else word
         for axis, word in words.items()
     }
-    precision = fields.get(PRECISION, job.precision)
-    if fields.get("grad_dtype") == "fp32" and precision in SIXTEEN_BIT:
+    precision, grads = fields.get(PRECISION, job.precision), fields.get("grad_dtype")
+    if precision == "bf16-grads" and grads:
+        fields |= {PRECISION: "bf16" if grads == "fp32" else precision, "grad_dtype": ""}
+    elif grads == "fp32" and precision in SIXTEEN_BIT:
         fields["grad_dtype"] = ""
     return replace(job, **fields)
 
@@ -48,7 +51,7 @@ def with_numerics(model: ModelInput, words: Words) -> ModelInput:
         return model
     before, after = words_of(model.job), words_of(job)
     changed = dict(model.changed) | {a: w for a, w in after.items() if before[a] != w}
-    own = training_document(job) | {"tokens": model.document["training"]["tokens"]}
+    own = training_document(named_job(job)) | {"tokens": model.document["training"]["tokens"]}
     document = {**model.document, "training": own}
     return replace(model, job=job, document=document, changed=tuple(changed.items()))
 

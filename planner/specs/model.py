@@ -63,7 +63,7 @@ def _job(job: TrainingSpec) -> TrainingJob:
     precision = job.precisions[0]
     # What a precision does anyhow is not said: one job is one document.
     grads = job.grad_dtype or ""
-    return TrainingJob(
+    numbers = TrainingJob(
         job.seq_len,
         job.global_batch,
         precision,
@@ -76,6 +76,14 @@ def _job(job: TrainingSpec) -> TrainingJob:
         job.fp8_output,
         job.bf16_layers,
     )
+    return named_job(numbers) if len(job.precisions) == 1 else numbers
+
+
+def named_job(job: TrainingJob) -> TrainingJob:
+    """Return a job by the name of its recipe where there is one: one job is one document."""
+    if job.base_precision == job.precision:
+        return job
+    return dataclasses.replace(job, precision=job.base_precision, grad_dtype="")
 
 
 NUMERIC_FIELDS = (
