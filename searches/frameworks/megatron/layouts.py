@@ -53,6 +53,11 @@ def _asks_for_flash(c: Case) -> bool:
     return not c.settings or bool(requested)
 
 
+def _is_plan(c: Case) -> bool:
+    """Tell a plan from a run, whose flags have rules of their own."""
+    return not c.settings
+
+
 def vocab_divisor(shape: ModelShape, tp: int) -> int:
     """Return the --make-vocab-size-divisible-by that gives the plan's padding, 0 if none does.
 
@@ -432,7 +437,7 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
         "quantised weights without a sharded optimizer",
         "parse",
         ARGUMENTS,
-        lambda c: c.job.fp8_param_gather & (c.zero == 0),
+        lambda c: _is_plan(c) & c.job.fp8_param_gather & (c.zero == 0),
         "fp8_param_gather with ZeRO-0: --fp8-param-gather and --fp4-param-gather need the"
         " distributed optimizer or Megatron-FSDP",
         "zero 1, or fp8_param_gather off",
@@ -444,7 +449,8 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
         "parse",
         TRANSFORMER_CONFIG,
         lambda c: (
-            (max(c.job.bf16_layers) > 0)
+            _is_plan(c)
+            & (max(c.job.bf16_layers) > 0)
             & ((c.fp8_recipe == "delayed") | (max(c.job.bf16_layers) > c.model.layers // c.pp))
         ),
         lambda c: (
@@ -460,7 +466,8 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
         "parse",
         "megatron/core/optimizer/__init__.py, use_precision_aware_optimizer",
         lambda c: (
-            (c.job.optimizer_states != "fp32")
+            _is_plan(c)
+            & (c.job.optimizer_states != "fp32")
             & ((c.zero >= 2) | (c.optimizer_offload == 1) | ((c.zero == 0) & (c.dp * c.cp > 1)))
         ),
         lambda c: (
@@ -476,7 +483,10 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
         "parse",
         ARGUMENTS,
         lambda c: (
-            c.job.fp8_param_gather & (c.optimizer_offload == 1) & (c.fp8_recipe != "delayed")
+            _is_plan(c)
+            & c.job.fp8_param_gather
+            & (c.optimizer_offload == 1)
+            & (c.fp8_recipe != "delayed")
         ),
         lambda c: (
             f"fp8_param_gather with precision {c.job.precision} and the optimizer on the host:"
