@@ -7,13 +7,14 @@ from typing import Unpack
 from costmodels.breakdown import break_down
 from planner.errors import SearchError, UsageError
 from planner.option_names import option
+from planner.solver.alternatives import numeric_alternatives
 from planner.solver.answer.plans import (
     make_plan,
     make_plans,
     open_candidates,
 )
 from planner.solver.answer.reasons import why_count, why_first, why_others
-from planner.solver.answer.result import Conflict, Counts, Plan, Relaxation, Result
+from planner.solver.answer.result import Alternative, Conflict, Counts, Plan, Relaxation, Result
 from planner.solver.answer.result_parts import (
     calibration_json,
     certificate,
@@ -230,6 +231,10 @@ def solve_inputs(
     why: tuple[str, ...] = ()
     if extent.reasons and not options.pareto:
         why = _why_first(plans, ranked, searched, options.objective)
+    alternatives: tuple[Alternative, ...] = ()
+    if extent.reasons and plans and not options.pareto:
+        winner = ranked[0]
+        alternatives = numeric_alternatives(winner[1].problem, winner[0].layout, options)
     return Result(
         result_id=result_id(model, cluster, options, "solve"),
         inputs=inputs_json(model, cluster, options, (command.model, command.cluster)),
@@ -245,6 +250,7 @@ def solve_inputs(
         complete=complete,
         stopped=counts.stopped,
         why_first=why,
+        alternatives=alternatives,
         notes=(
             *counts.notes,
             *(recipes_without_plans(searched) if len(models) > 1 else ()),

@@ -209,7 +209,7 @@ def _fusion_fields(shape: ModelShape, details: DetailsSpec) -> dict[str, object]
     return fields
 
 
-def precision_fields(layout: Layout, job: TrainingJob) -> dict[str, object]:
+def precision_fields(job: TrainingJob) -> dict[str, object]:
     """Return the fields of the mixed precision, which Megatron-Bridge copies to all parts."""
     recipe = job.recipe
     dtypes = {"bf16": "bfloat16", "fp16": "float16", "tf32": "float32"}
@@ -228,7 +228,7 @@ def precision_fields(layout: Layout, job: TrainingJob) -> dict[str, object]:
         fields |= {"fp4": "e2m1", "fp4_recipe": recipe.fp4_recipe}
     if job.fp8_param_gather:
         fields["fp4_param_gather" if recipe.fp4_recipe else "fp8_param_gather"] = True
-        if recipe.fp8_recipe == "mxfp8" and layout.zero < 2:
+        if recipe.fp8_recipe == "mxfp8":  # which Megatron-Bridge insists on
             fields["reuse_grad_buf_for_mxfp8_param_ag"] = True
     if any(job.bf16_layers) and (recipe.fp8_recipe or recipe.fp4_recipe):
         fields["first_last_layers_bf16"] = True
@@ -236,7 +236,7 @@ def precision_fields(layout: Layout, job: TrainingJob) -> dict[str, object]:
         fields["num_layers_at_end_in_bf16"] = job.bf16_layers[1]
     if job.fp8_attention:
         fields["fp8_dot_product_attention"] = True
-    if job.optimizer_states != "fp32" and not recipe.fp8_recipe:
+    if job.optimizer_states != "fp32" and not (recipe.fp8_recipe or recipe.fp4_recipe):
         # The optimizer takes the scaling over, and keeps the low half of the master copy apart
         # only with this one, which Megatron-LM has without fp8 too.
         fields["fp8_recipe"] = "delayed"
@@ -354,7 +354,7 @@ def bridge_recipe(request: EmitRequest) -> str:
             train=_call("TrainingConfig", train),
             optimizer=_call("OptimizerConfig", optimizer),
             ddp=_call("DistributedDataParallelConfig", ddp),
-            precision=_call("MixedPrecisionConfig", precision_fields(layout, job)),
+            precision=_call("MixedPrecisionConfig", precision_fields(job)),
             overlap=_call("CommOverlapConfig", overlap),
             dist=_call("DistributedInitConfig", dist | {"use_megatron_fsdp": fsdp}),
             checkpoint=_call("CheckpointConfig", checkpoint),

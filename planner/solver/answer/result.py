@@ -362,6 +362,18 @@ class Relaxation:
 
 
 @dataclass(frozen=True, slots=True)
+class Alternative:
+    """Another value of the job's numbers, which changes what is computed, in the first plan."""
+
+    axis: str
+    value: str
+    step_time_s: float
+    peak_bytes: float
+    pin: str
+    """What `--pin` takes."""
+
+
+@dataclass(frozen=True, slots=True)
 class Result(LibraryAnswer):
     """The answer to one question. Without plans, the rejections and relaxations say why."""
 
@@ -380,6 +392,8 @@ class Result(LibraryAnswer):
     stopped: str = ""
     """`interrupted` or `time limit` when the search did not finish."""
     why_first: tuple[str, ...] = ()
+    alternatives: tuple[Alternative, ...] = ()
+    """What other numbers would bring to the first plan: never searched unless named."""
     certificate: Certificate | None = None
     notes: tuple[str, ...] = field(default=())
     devices: tuple[DeviceCounts, ...] = ()
@@ -439,6 +453,17 @@ class Result(LibraryAnswer):
             "certificate": self.certificate and self.certificate.to_json(),
             "rejected": [{"code": r.code, "n": r.n, "of": r.of} for r in self.rejected],
             "why_first": list(self.why_first),
+            "alternatives": [
+                {
+                    "axis": x.axis,
+                    "value": x.value,
+                    "step_time_s": x.step_time_s,
+                    "peak_bytes": round(x.peak_bytes),
+                    "pin": x.pin,
+                    "changes": "numerics",
+                }
+                for x in self.alternatives
+            ],
             "plans": [plan.to_json() for plan in self.plans],
             "closest": self.closest
             and {
@@ -484,6 +509,10 @@ class Result(LibraryAnswer):
             conflicts=tuple(
                 Conflict(tuple(ConflictPart(**part) for part in parts))
                 for parts in data["conflicts"]
+            ),
+            alternatives=tuple(
+                Alternative(x["axis"], x["value"], x["step_time_s"], x["peak_bytes"], x["pin"])
+                for x in data.get("alternatives", ())
             ),
             relaxations=tuple(
                 Relaxation(**{**x, "layout": x["layout"] and layout_from_json(x["layout"])})
