@@ -30,8 +30,8 @@ def numeric_alternatives(
     """Return what each other value of one axis of `NUMERICS` brings to a plan, the fastest first.
 
     Only axes that the options leave alone, values that this version models on the accelerator,
-    that a framework of the request can run and that fit, and that save step time or memory. The
-    layout stays; a search of its own may do better.
+    that a framework of the request can run, and that save step time or memory. The layout stays; a
+    search of its own may do better, and has to where the plan does not fit with it.
     """
     now_s = exact_step_s(problem, [layout])[0]
     now_bytes = peaks_of_layouts(problem, [layout])[0]
@@ -41,11 +41,10 @@ def numeric_alternatives(
         if not is_modelled(other) or not _runs(layout, other, options.framework):
             continue
         peak = peaks_of_layouts(other, [layout])[0]
-        step_s = exact_step_s(other, [layout])[0] if peak <= problem.pool.usable_bytes else now_s
-        fits = peak <= problem.pool.usable_bytes
+        step_s, fits = exact_step_s(other, [layout])[0], peak <= problem.pool.usable_bytes
         saves = step_s < now_s * (1 - LEAST_GAIN_FRAC) or peak < now_bytes * (1 - LEAST_GAIN_FRAC)
-        if fits and saves and step_s <= now_s * (1 + LEAST_GAIN_FRAC):
-            found.append(Alternative(axis, word, step_s, peak, f"{axis}={word}"))
+        if saves and step_s <= now_s * (1 + LEAST_GAIN_FRAC):
+            found.append(Alternative(axis, word, step_s, peak, f"{axis}={word}", bool(fits)))
     return tuple(sorted(found, key=lambda x: (x.step_time_s, x.peak_bytes, x.pin)))
 
 

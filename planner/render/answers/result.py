@@ -255,7 +255,8 @@ def _alternatives_text(result: Result) -> str:
         gain = f"{first.step_time_s:.2f} -> {x.step_time_s:.2f} s"
         if x.step_time_s > first.step_time_s * 0.99:
             gain = f"{first.breakdown.peak_bytes / GIB:.1f} -> {x.peak_bytes / GIB:.1f} GiB"
-        parts.append(f"{x.pin} {gain}")
+        over = "" if x.fits else f" (in {x.peak_bytes / GIB:.1f} GiB: not in this layout)"
+        parts.append(f"{x.pin} {gain}{over}")
     pin = result.alternatives[0].pin
     return (
         f"{' | '.join(parts)}; they change what is computed, so a search takes them only where"

@@ -371,6 +371,8 @@ class Alternative:
     peak_bytes: float
     pin: str
     """What `--pin` takes."""
+    fits: bool = True
+    """Whether the first plan fits with it; else another layout has to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -460,6 +462,7 @@ class Result(LibraryAnswer):
                     "step_time_s": x.step_time_s,
                     "peak_bytes": round(x.peak_bytes),
                     "pin": x.pin,
+                    "fits": x.fits,
                     "changes": "numerics",
                 }
                 for x in self.alternatives
@@ -511,7 +514,7 @@ class Result(LibraryAnswer):
                 for parts in data["conflicts"]
             ),
             alternatives=tuple(
-                Alternative(x["axis"], x["value"], x["step_time_s"], x["peak_bytes"], x["pin"])
+                Alternative(**{name: v for name, v in x.items() if name != "changes"})
                 for x in data.get("alternatives", ())
             ),
             relaxations=tuple(
