@@ -13,7 +13,7 @@ from costmodels.shapes import TrainingJob
 from planner.frameworks.emit import runs_on
 from planner.solver.answer.result import Alternative
 from planner.solver.options import SolveOptions
-from planner.solver.recipes import job_with, words_of
+from planner.solver.recipes import job_with, numerics_of
 from planner.solver.unsupported import is_modelled
 from planner.specs.search.axis_values import NUMERICS, PRECISION
 from searches.pricing.layout_prices import exact_step_s, peaks_of_layouts
@@ -51,7 +51,7 @@ def numeric_alternatives(
 def _other_jobs(problem: Problem, options: SolveOptions) -> Iterator[tuple[str, str, TrainingJob]]:
     """Yield every other value of one axis, and the job with it."""
     job, peaks = problem.job, problem.pool.accelerator.peak_flops_per_s
-    named, now = options.restricted(), words_of(job)
+    named, now = options.restricted(), numerics_of(job)
     present = peaks.get(job.recipe.linear, 0.0)
     for axis, words in NUMERICS.items():
         for word in FASTER_PRODUCTS if axis == PRECISION else words[1:]:

@@ -18,7 +18,7 @@ Words = Mapping[str, str]
 """Value by axis of `NUMERICS`, as it is written."""
 
 
-def words_of(job: TrainingJob) -> dict[str, str]:
+def numerics_of(job: TrainingJob) -> dict[str, str]:
     """Return the value of every axis of a job's numbers."""
     words = {axis: str(getattr(job, axis)) for axis, values in NUMERICS.items() if values}
     narrow = job.base_precision == "bf16-grads"
@@ -49,7 +49,7 @@ def with_numerics(model: ModelInput, words: Words) -> ModelInput:
     job = job_with(model.job, words)
     if job == model.job:
         return model
-    before, after = words_of(model.job), words_of(job)
+    before, after = numerics_of(model.job), numerics_of(job)
     changed = dict(model.changed) | {a: w for a, w in after.items() if before[a] != w}
     own = training_document(named_job(job)) | {"tokens": model.document["training"]["tokens"]}
     document = {**model.document, "training": own}

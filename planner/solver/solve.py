@@ -40,10 +40,10 @@ from planner.solver.problem import make_problem, searched_problem
 from planner.solver.ranking import Found, gap_frac, ranked_candidates, tie_groups
 from planner.solver.recipes import (
     asked_models,
+    numerics_of,
     one_recipe,
     pinned_to,
     with_open_recipes,
-    words_of,
 )
 from planner.solver.request import SolveRequest, anchored_options
 from planner.solver.scenarios import Searched, search_counts, variants_of
@@ -220,7 +220,7 @@ def solve_inputs(
 
         conflicts = conflicts_of(nearest.context, nearest.outcome.n_legal)
         if extent.reasons:
-            pinned = pinned_to(options, words_of(nearest.model.job))
+            pinned = pinned_to(options, numerics_of(nearest.model.job))
             try:
                 relaxations = find_relaxations(
                     nearest.model, nearest.cluster, pinned, closest, command, stop

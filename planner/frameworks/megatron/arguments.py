@@ -22,7 +22,7 @@ from planner.frameworks.megatron.model import (
     ask_for_open_words,
     megatron_model,
     missing_flags,
-    narrow_moments,
+    moments_are_narrow,
     stated_job,
 )
 from planner.frameworks.runs.existing_run import ExistingRun, Switch
@@ -166,7 +166,7 @@ def _notes(s: MegatronSettings) -> list[str]:
     for dest, text in NOT_PRICED.items():
         value = s.get(dest)
         if dest == "use_precision_aware_optimizer" and (
-            s.get("optimizer_cpu_offload") or narrow_moments(s)
+            s.get("optimizer_cpu_offload") or moments_are_narrow(s)
         ):
             continue  # the first needs it, and has fp32 states; the second is priced
         if s.given(dest) and value and value != "none":

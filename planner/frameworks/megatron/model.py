@@ -573,7 +573,7 @@ def narrow_grads(settings: MegatronSettings) -> str:
     return ""
 
 
-def narrow_moments(settings: MegatronSettings) -> bool:
+def moments_are_narrow(settings: MegatronSettings) -> bool:
     """Tell whether both moments are kept in 16 bits on the device."""
     if not settings.get("use_precision_aware_optimizer") or settings.get("optimizer_cpu_offload"):
         return False
@@ -587,7 +587,7 @@ def other_numerics(settings: MegatronSettings) -> dict[str, Any]:
     fp8, fp4 = settings.get("fp8"), settings.get("fp4")
     if (fp8 or fp4) and narrow_grads(settings):
         job["grad_dtype"] = "bf16"
-    if narrow_moments(settings):
+    if moments_are_narrow(settings):
         job["optimizer_states"] = "bf16-moments"
     if settings.get("fp4_param_gather" if fp4 else "fp8_param_gather") and (fp8 or fp4):
         job["fp8_param_gather"] = True
