@@ -55,6 +55,10 @@ class StackProfile:
     micro-batch)."""
     cp_gathers: str
     """Keys and values that context parallelism gathers: `again` for the backward, or `kept`."""
+    quantized_copies: bool
+    """Linear layers of fp8 and fp4 recipes keep quantised inputs for their backward, and weights
+    quantised once a step (Transformer Engine); otherwise they quantise what bf16 code keeps anew
+    (torchao)."""
     etp_gathers: str
     """What ranks that cut every expert gather: `rows`, the copies for experts, or `tokens` before
     routing, with the collectives of a dense MLP."""
@@ -208,6 +212,7 @@ FUSED = StackProfile(
     reduce_width="recipe",
     replicated_grads="together",
     cp_gathers="again",
+    quantized_copies=True,
     etp_gathers="rows",
     routed_scores="before",
     offload_overlap="pipelined",
@@ -250,6 +255,7 @@ EAGER = replace(
     name="eager",
     kind="eager",
     grad_copies="whole",
+    quantized_copies=False,
     attention_kernels=("flash2",),
     elementwise_factor=3.5,
     tp_overlap="none",
@@ -388,8 +394,9 @@ STACKS: dict[str, StackProfile] = {
         # The loss of flash-attn: one kernel that turns the logits into their gradient in place.
         replace(EAGER, name="llm-foundry", fused_loss=True, logit_bytes=6.0),
         replace(EAGER, name="meta"),
-        replace(FUSED, name="maxtext", tp_overlap_on=""),
-        replace(FUSED, name="paxml", tp_overlap_on=""),
+        # XLA decides what it keeps of a quantised product: counted as kept in bf16.
+        replace(FUSED, name="maxtext", tp_overlap_on="", quantized_copies=False),
+        replace(FUSED, name="paxml", tp_overlap_on="", quantized_copies=False),
     )
 }
 """Profiles by name. Sources: the sections named in docs/stacks.md."""

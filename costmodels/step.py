@@ -884,6 +884,8 @@ def _memory(rows: Rows) -> _Memory:
     states = _by_sharding(terms.state_bytes, position)
     if terms.experts:
         states = states + _by_sharding(terms.experts.state_bytes, position)
+    if terms.quantized_bytes is not None:
+        states = states + _by_sharding(terms.quantized_bytes, position)
     return _Memory(
         states=states,
         activations=activations,

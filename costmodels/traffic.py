@@ -39,7 +39,12 @@ from costmodels.offload.optimizer import COPY_BYTES, gradients_leave
 from costmodels.plans import Layout
 from costmodels.problem import Problem
 from costmodels.schedule.stages import BOTH_WAYS, layer_prefix, other_kinds
-from costmodels.shape_terms import end_pair, shared_params
+from costmodels.shape_terms import (
+    end_pair,
+    narrow_expert_params,
+    narrow_params,
+    shared_params,
+)
 from costmodels.step import (
     Rows,
     StageTimes,
@@ -845,6 +850,8 @@ class _Copies:
     """All but routed experts."""
     n_buckets: int = 0
     """Calls of one pass over the parameters; 0: as many as there are pieces."""
+    narrow_params: float = 0.0
+    """Those that are gathered quantised."""
 
 
 def _data_parallel(plan: PlanTraffic) -> list[PlanTransfer]:
@@ -863,13 +870,27 @@ def _data_parallel(plan: PlanTraffic) -> list[PlanTransfer]:
         of_experts, of_rest = rank_buckets(*found_of, plan.copies_rank)
     if layout.dp * layout.cp > 1:
         params = shapes.params.item(row, kind)
-        parts.append(_Copies(params, shapes.data_parallel, shapes.data_groups, True, of_rest))
+        narrow = narrow_params(problem, plan.rows.table.shapes, shapes.kinds)
+        parts.append(
+            _Copies(
+                params,
+                shapes.data_parallel,
+                shapes.data_groups,
+                True,
+                of_rest,
+                0.0 if narrow is None else narrow.item(row, kind),
+            )
+        )
     if routed := shapes.experts:
         replicas = _place(routed.data_groups.all_ranks, *_sharding_of(plan))
         if replicas.n_ranks > 1 and routed.params.item(row, kind) > 0:
             params = routed.params.item(row, kind)
             found_groups = routed.data_parallel, routed.data_groups
-            parts.append(_Copies(params, *found_groups, n_buckets=of_experts))
+            narrow = narrow_expert_params(problem, plan.rows.table.shapes, shapes.kinds)
+            gathered = 0.0 if narrow is None else narrow.item(row, kind)
+            parts.append(
+                _Copies(params, *found_groups, n_buckets=of_experts, narrow_params=gathered)
+            )
     results = [one for part in parts for one in _copies(plan, part, kind)]
     if (of_rest and in_one_buffer(layout)) or (stack.sharded_units and layout.ep == 1):
         results = _in_one_unit(results)
@@ -942,6 +963,9 @@ def _copies(plan: PlanTraffic, part: _Copies, kind: int) -> list[PlanTransfer]:
         results.append(plan.make("dp", calls_of_sum, 0.0, copies))
     if gathers and shard > 1:
         weights = recipe.param_wire_bytes * params
+        if part.narrow_params:
+            narrower = recipe.param_wire_bytes - recipe.linear_wire_bytes
+            weights -= narrower * part.narrow_params
         time_s = gathers * wire.gather_s.item(*position)
         kind_of = _width(rows, recipe.param_wire_bytes)
         name, calls, size = "all-gather", gathers * pieces, weights / pieces

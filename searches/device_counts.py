@@ -311,9 +311,10 @@ class StepBounds:
         params = (shape.n_expert_layers * expert_params + self._rest_params / tp) / pp
         recipe, usable = problem.job.recipe, problem.pool.usable_bytes
         bytes_of = param_bytes_kept(recipe, problem.stack)
-        ok = (bytes_of.weights + bytes_of.grads) * params <= usable
+        weights = bytes_of.weights - recipe.spared_weight_bytes
+        ok = (weights + bytes_of.grads) * params <= usable
         sharded = (pp == 1) | (context.options.framework == "any")
-        states = recipe.param_bytes * params <= usable
+        states = (recipe.param_bytes - recipe.spared_weight_bytes) * params <= usable
         return np.asarray(
             ok | (sharded & (states | (2.0 * recipe.param_bytes * expert_params <= usable)))
         )

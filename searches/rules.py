@@ -673,7 +673,8 @@ def least_model_parallel(context: Context) -> float:
         return 0.0
     problem, pool = context.problem, context.problem.pool
     per_param = param_bytes_kept(problem.job.recipe, problem.stack)
-    least_bytes = (per_param.weights + per_param.grads) * _params(context)
+    weights = per_param.weights - problem.job.recipe.spared_weight_bytes
+    least_bytes = (weights + per_param.grads) * _params(context)
     return least_bytes / max(pool.usable_bytes, 1.0)
 
 
@@ -693,8 +694,9 @@ def fully_sharded_fits(context: Context) -> bool:
 
 def least_state_bytes(problem: Problem, n_devices: int, offload: bool) -> float:
     """Return the least bytes that one parameter takes on a device: everything sharded over all."""
-    args = (problem.job.recipe, 3, n_devices, int(offload))
-    return float(state_bytes_per_param(*args, stack=problem.stack))
+    recipe = problem.job.recipe
+    whole = float(state_bytes_per_param(recipe, 3, n_devices, int(offload), stack=problem.stack))
+    return whole - recipe.spared_weight_bytes / n_devices
 
 
 def offers_offload(context: Context) -> bool:

@@ -8,7 +8,7 @@ source and what is left out from here, and the formulas of the functions from th
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from costmodels import memory, step
+from costmodels import memory, shape_terms, step
 from costmodels.comm import (
     collectives,
     context_parallel,
@@ -362,8 +362,8 @@ _TERMS = (
         equation="(W + G + K bytes, those that ZeRO shards over D) × parameters of the rank",
         source="costmodels.memory.state_bytes_per_param: Rajbhandari et al. 2020 (ZeRO), "
         "section 5; Megatron-LM dist_optimizer.md; ZeRO++, section 3.2",
-        left_out="8-bit and Muon optimizers, fp8 weights, padding of shards",
-        functions=(memory.state_bytes_per_param,),
+        left_out="8-bit and Muon optimizers, padding of shards",
+        functions=(memory.state_bytes_per_param, shape_terms.quantized_bytes),
     ),
     Term(
         name="activations",
@@ -373,9 +373,11 @@ _TERMS = (
         equation="chunks in flight / v × (layers × kept + recomputed × input)",
         source="costmodels.memory.layer_activation_bytes: Korthikanti et al. 2022, section "
         "4.1; chunks in flight of Megatron-LM's schedules",
-        left_out="fp8 storage",
+        left_out="Rows that pad those of experts in fp8",
         functions=(
             memory.layer_activation_bytes,
+            memory.quantized_inputs,
+            memory.saved_input_bytes,
             memory.in_flight_chunks,
         ),
     ),

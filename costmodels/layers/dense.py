@@ -123,6 +123,7 @@ DENSE = LayerKind(
     params=params.layer_params,
     replicated_params=_replicated,
     matrix_params=_matrix_params,
+    linear_params=params.linear_params,
     macs=dense_macs,
     terms=dense_terms,
     modules=_modules,

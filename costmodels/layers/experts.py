@@ -5,7 +5,7 @@ of a pipeline stage apart from attention: of its tp cp dp ranks the innermost et
 the next ep hold different ones, and the others hold copies.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -14,8 +14,9 @@ from numpy.typing import ArrayLike, NDArray
 from costmodels.comm.dispatch import Degrees, buffer_bytes, dispatch_s
 from costmodels.comm.placement import place_group
 from costmodels.comm.tensor_parallel import tp_collective_s
-from costmodels.layers.compute import ForwardBackward, accumulated_s
+from costmodels.layers.compute import ForwardBackward, accumulated_s, bf16_job
 from costmodels.layers.gemm import element_bytes, gemm_s
+from costmodels.memory import quantized_inputs
 from costmodels.modes import ModeRows
 from costmodels.problem import Problem
 from costmodels.schedule.launches import EXPERT_PRODUCTS, GROUPED_LAUNCH_S
@@ -231,8 +232,16 @@ def _products(
 ) -> tuple[ForwardBackward, Floats]:
     """Return the two grouped products over `local` experts, and their weight gradients' time.
 
-    `rows` in all.
+    `rows` in all. The mean over the model's layers where some of them stay in bf16.
     """
+    job = problem.job
+    wide = job.bf16_frac(problem.shape.layers)
+    if wide:
+        low = replace(problem, job=replace(job, bf16_layers=(0, 0)))
+        in_bf16, bf16_wgrad_s = _products(replace(problem, job=bf16_job(job)), rows, local, width)
+        narrow, narrow_wgrad_s = _products(low, rows, local, width)
+        mean_wgrad_s = narrow_wgrad_s * (1.0 - wide) + bf16_wgrad_s * wide
+        return narrow * (1.0 - wide) + in_bf16 * wide, mean_wgrad_s
     shape, recipe, part = problem.shape, problem.job.recipe, problem.pool.accelerator
     eff, h = part.efficiency, float(shape.hidden)
     precision, rate = recipe.linear, recipe.linear_rate_frac
@@ -284,8 +293,9 @@ def expert_kept_bytes(
     experts also the permuted input, 2 h a row (1/t_e of them before the gather over etp), and 8 E
     of scores a token. The expert's output is not kept where its probability is applied before the
     second product (`routed_scores`), else 4 h a row; 2 h a token of all etp ranks where they are
-    gathered before routing. Source: Megatron-LM core/transformer/moe (memory-efficient
-    permutation).
+    gathered before routing. Quantised inputs of both products take q bytes in place of 2
+    (`costmodels.memory.quantized_inputs`). Source: Megatron-LM core/transformer/moe
+    (memory-efficient permutation). Left out: rows that pad those of an expert.
     """
     shape, stack, cut = problem.shape, problem.stack, np.asarray(etp, dtype=np.float64)
     n = local_tokens(stack, tokens, tp, sp, ep)
@@ -294,9 +304,10 @@ def expert_kept_bytes(
     if shape.gated and not stack.fused_activation:
         inner += 2.0
     element = problem.job.recipe.activation_bytes
-    stored = rows * (element / 2.0 * inner) * shape.expert_ffn / cut
+    saved = quantized_inputs(problem).saved_bytes
+    stored = rows * (element / 2.0 * inner - saved) * shape.expert_ffn / cut
     if shape.n_experts > 1:
-        stored = stored + rows * element * shape.hidden + 8.0 * shape.n_experts * n
+        stored = stored + rows * (element - saved) * shape.hidden + 8.0 * shape.n_experts * n
         if stack.routed_scores == "after":
             stored = stored + rows * (2.0 * element) * shape.hidden
         if stack.etp_gathers == "tokens":  # beside the rank's own share, counted with the norm

@@ -116,7 +116,12 @@ class LayerInputs:
     @property
     def micro_batch(self) -> memory.MicroBatch:
         """One micro-batch of the job on one device."""
-        return memory.MicroBatch(self.tokens, self.problem.job.seq_len, self.element_bytes)
+        return memory.MicroBatch(
+            self.tokens,
+            self.problem.job.seq_len,
+            self.element_bytes,
+            memory.quantized_inputs(self.problem),
+        )
 
     @cached_property
     def launch_s(self) -> Floats:
@@ -217,6 +222,9 @@ class LayerKind:
     """Recompute groups that it has, of `axes.RECOMPUTE_MODULES`."""
     is_routed: bool = False
     """It has routed experts, as `model.moe` gives them."""
+    linear_params: Callable[[ModelShape, Ints], Floats] | None = None
+    """Weights of its linear layers on one tensor-parallel rank, without routed experts: fp8 and
+    fp4 recipes quantise them; None: `matrix_params`."""
     frameworks: tuple[str, ...] = ()
     """Names of those whose files can say such a layer; listed in docs/files.md."""
 

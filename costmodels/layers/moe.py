@@ -87,7 +87,12 @@ def expert_layer_terms(inputs: LayerInputs) -> ExpertLayerTerms:
         kept_bytes=of_experts
         + attention.kept_bytes
         + memory.layer_activation_bytes(
-            shape, stack, inputs.micro_batch, tp, sp, np.ones_like(tokens)
+            shape,
+            stack,
+            inputs.micro_batch._replace(routes=True),
+            tp,
+            sp,
+            np.ones_like(tokens),
         ),
         working_bytes=working + experts.transient_bytes(problem, tokens, degrees, modes),
         scratch_bytes=shared + experts.expert_scratch_bytes(problem, split.etp) + held,
@@ -128,6 +133,7 @@ MOE = LayerKind(
     params=params.expert_layer_params,
     replicated_params=_replicated,
     matrix_params=attention_matrix_params,
+    linear_params=lambda shape, tp: params.linear_params(shape.without_experts(), tp),
     macs=moe_macs,
     terms=expert_layer_terms,
     modules=_modules,

@@ -23,7 +23,12 @@ from costmodels.plans import Layout, PlanTable
 from costmodels.problem import Problem
 from costmodels.schedule.in_flight import ROUNDS, beyond_mean
 from costmodels.schedule.stages import LOOPED, StageKinds, other_kinds
-from costmodels.shape_terms import kind_expert_params, kind_params, shape_terms
+from costmodels.shape_terms import (
+    kind_expert_params,
+    kind_params,
+    quantized_bytes,
+    shape_terms,
+)
 from costmodels.shapes import ModelShape
 from costmodels.step import Rows, join, memory_terms, stage_times
 
@@ -63,6 +68,9 @@ def with_kinds(
     params = kind_params(problem, shapes, kinds)
     per_param = terms.state_bytes[..., :1] / terms.params[:, :1]
     result = replace(terms, kinds=kinds, params=params, state_bytes=per_param * params)
+    if terms.quantized_bytes is not None:
+        copies = quantized_bytes(problem, shapes, kinds, rows.table.shardings.zero)
+        result = replace(result, quantized_bytes=copies)
     if terms.experts:
         routed = kind_expert_params(problem, shapes, kinds)
         # The fullest kind holds experts; a first stage of dense layers may hold none.

@@ -47,7 +47,7 @@ class Searched:
     @property
     def name(self) -> tuple[str, str]:
         """Pool and recipe."""
-        return self.problem.pool.name, self.problem.job.precision
+        return self.problem.pool.name, self.problem.job.label
 
     @property
     def problem(self) -> Problem:
@@ -187,12 +187,12 @@ def variants_of(
                 problem = make(model, one)
             except SearchError as refusal:
                 refusals.append(refusal)
-                recipe = f" in {model.job.precision}" if len(models) > 1 else ""
+                recipe = f" in {model.job.label}" if len(models) > 1 else ""
                 notes.append(f"pool {pool.name}{recipe} is left out: {refusal.message}")
                 continue
             check_inputs(options.goals, options.deadline_s, problem, one.operations[0], index)
             bounds = StepBounds(problem, options.search_options(problem), shared)
-            tally = Tally(pool.name, model.job.precision, pool.n_devices)
+            tally = Tally(pool.name, model.job.label, pool.n_devices)
             results.append(Variant(model, one, bounds, tally, options))
     if not results:
         texts = dict.fromkeys(refusal.message for refusal in refusals)

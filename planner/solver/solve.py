@@ -8,13 +8,14 @@ from costmodels.breakdown import break_down
 from costmodels.schedule.stages import SPLITS
 from planner.errors import SearchError, UsageError
 from planner.option_names import option
+from planner.solver.alternatives import numeric_alternatives
 from planner.solver.answer.plans import (
     make_plan,
     make_plans,
     open_candidates,
 )
 from planner.solver.answer.reasons import stage_words, why_count, why_first, why_others
-from planner.solver.answer.result import Conflict, Counts, Plan, Relaxation, Result
+from planner.solver.answer.result import Alternative, Conflict, Counts, Plan, Relaxation, Result
 from planner.solver.answer.result_parts import (
     calibration_json,
     certificate,
@@ -40,11 +41,11 @@ from planner.solver.options import SolveCommand, SolveOptions
 from planner.solver.problem import make_problem, searched_problem
 from planner.solver.ranking import Found, gap_frac, ranked_candidates, tie_groups
 from planner.solver.recipes import (
-    asked_recipes,
+    asked_models,
+    numerics_of,
     one_recipe,
     pinned_to,
     with_open_recipes,
-    with_recipe,
 )
 from planner.solver.request import SolveRequest, anchored_options
 from planner.solver.scenarios import Searched, search_counts, variants_of
@@ -206,7 +207,7 @@ def solve_inputs(
     """
     stop = execution.stop
     options, cluster = with_open_recipes(model, options), cluster.with_other_uses()
-    models = [with_recipe(model, name) for name in asked_recipes(model, options)]
+    models = asked_models(model, options)
     variants, left_out = variants_of(
         models,
         cluster,
@@ -245,7 +246,7 @@ def solve_inputs(
 
         conflicts = conflicts_of(nearest.context, nearest.outcome.n_legal)
         if extent.reasons:
-            pinned = pinned_to(options, nearest.model.job.precision)
+            pinned = pinned_to(options, numerics_of(nearest.model.job))
             try:
                 relaxations = find_relaxations(
                     nearest.model, nearest.cluster, pinned, closest, command, stop
@@ -260,6 +261,10 @@ def solve_inputs(
         best = tie_words(options.objective, margin, first_s)
         why = _why_first(plans, ranked, searched, best)
         why += margin_words(margin, first_s) if plans else ()
+    alternatives: tuple[Alternative, ...] = ()
+    if extent.reasons and plans and not options.pareto:
+        winner = ranked[0]
+        alternatives = numeric_alternatives(winner[1].problem, winner[0].layout, options)
     return Result(
         result_id=result_id(model, cluster, options, "solve"),
         inputs=inputs_json(model, cluster, options, (command.model, command.cluster)),
@@ -275,6 +280,7 @@ def solve_inputs(
         complete=complete,
         stopped=counts.stopped,
         why_first=why,
+        alternatives=alternatives,
         notes=(
             *counts.notes,
             *(recipes_without_plans(searched) if len(models) > 1 else ()),

@@ -17,6 +17,7 @@ from planner.analyze.elasticities import FIGURES, more_memory, sensitivity
 from planner.solver.answer.reasons import shown_layout
 from planner.solver.answer.result import Plan, Result
 from planner.solver.options import SolveOptions
+from planner.solver.recipes import with_numerics
 from planner.specs.identity import plan_id
 from planner.specs.inputs import ClusterInput, ModelInput
 from planner.specs.search.axis_values import layout_to_json
@@ -272,8 +273,7 @@ def with_costs(result: Result, model: ModelInput, cluster: ClusterInput) -> Resu
         problem = replace(was, pool=replace(was.pool, accelerator=part))
         layout = plan.layout
         run = run_figures(problem, own.operations[0], layout.n_devices, plan.step_time_s)
-        ours = {**model.document["training"], "precision": plan.precision}
-        document = {**model.document, "training": ours}
+        document = with_numerics(model, plan.words).document
         name = plan_id(document, own.document, layout_to_json(layout))
         return replace(plan, run=run, plan_id=name)
 

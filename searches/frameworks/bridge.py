@@ -1,6 +1,6 @@
 """What Megatron-Bridge refuses: what Megatron-LM refuses, whose configurations it builds.
 
-Rule MBRnnn is MLMnnn seen from a recipe.
+Rule MBRnnn is MLMnnn seen from a recipe, which says all fields, also those without a flag.
 """
 
 from dataclasses import replace
@@ -11,5 +11,6 @@ from searches.frameworks.rule import FrameworkRule
 RULES: tuple[FrameworkRule, ...] = tuple(
     replace(rule, code=rule.code.replace("MLM", "MBR"), framework="bridge")
     for rule in megatron.LAYOUT_RULES
+    if rule.code != megatron.NO_FLAG
 )
 """All rules of Megatron-Bridge."""

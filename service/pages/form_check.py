@@ -170,7 +170,7 @@ def _inputs(request: FormBody, running: RunningCall) -> tuple[Any, list[Fault]]:
 def _begin(inputs: Any, request: Data, running: RunningCall) -> None:
     """Do what a search does before it searches; without inputs what it does with options."""
     from planner.solver.problem import searched_problem
-    from planner.solver.recipes import asked_recipes, with_open_recipes, with_recipe
+    from planner.solver.recipes import asked_models, with_open_recipes
     from planner.solver.scenarios import variants_of
     from planner.solver.unsupported import check_options
 
@@ -185,7 +185,7 @@ def _begin(inputs: Any, request: Data, running: RunningCall) -> None:
     cluster = cluster.pool(search.pool) if search.pool else cluster
     options = with_open_recipes(model, options)
     variants_of(
-        [with_recipe(model, name) for name in asked_recipes(model, options)],
+        asked_models(model, options),
         cluster,
         options,
         lambda variant, pool: searched_problem(variant, pool, options),

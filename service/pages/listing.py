@@ -130,7 +130,7 @@ def list_columns_of(result: "Result") -> tuple[ListColumn, ...]:
     plans, layouts = result.plans, [plan.layout for plan in result.plans]
     several = {
         "pool": len(result.inputs["cluster"]["pools"]) > 1,
-        "precision": len({plan.precision for plan in plans}) > 1,
+        "precision": len({plan.recipe_label for plan in plans}) > 1,
         "devices": len({x.n_devices for x in layouts}) > 1 or any(plan.n_idle for plan in plans),
         "cp": any(x.cp > 1 for x in layouts),
         "ep": any(x.ep > 1 for x in layouts),
@@ -189,7 +189,7 @@ COLUMNS = (
         " then simplicity; near: told apart from the first in fewer than four of five cases",
     ),
     ListColumn("pool", "Pool", lambda p: p.pool),
-    ListColumn("precision", "Recipe", lambda p: p.precision),
+    ListColumn("precision", "Recipe", lambda p: p.recipe_label),
     ListColumn("devices", "Devices", lambda p: p.layout.n_devices, 0),
     ListColumn("tp", "tp", lambda p: p.layout.tp, 0, hint="tensor parallel"),
     ListColumn("pp", "pp", lambda p: p.layout.pp, 0, hint="pipeline stages"),

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from costmodels.plans import Layout
+from costmodels.precision import Recipe
 from costmodels.problem import Problem
 from costmodels.shapes import ModelShape
 from searches.options import SearchOptions
@@ -232,6 +233,14 @@ def true_params(problem: Problem) -> float:
     return shape.layers * physics.layer_params(problem, 1) + rows * shape.hidden
 
 
+def least_weight_delta(recipe: Recipe) -> float:
+    """Return what a quantised weight takes more than one in bf16, on the kindest part."""
+    if not recipe.gathers_quantized:
+        return 0.0
+    layouts = 1 if recipe.transposes == "by-part" else 2
+    return layouts * recipe.layout_bytes - recipe.param_bytes
+
+
 def states_may_fit(problem: Problem, options: SearchOptions, tp: int, pp: int, dp: int) -> bool:
     """Tell whether weights and gradients alone fit, sharded as far as the rules let them be.
 
@@ -239,13 +248,15 @@ def states_may_fit(problem: Problem, options: SearchOptions, tp: int, pp: int, d
     """
     recipe, params, routed = problem.job.recipe, true_params(problem), problem.shape.n_experts > 0
     usable = usable_bytes(problem)
-    held = (recipe.param_bytes + recipe.grad_bytes) * params
+    spared = max(0.0, -least_weight_delta(recipe))
+    held = (recipe.param_bytes - spared + recipe.grad_bytes) * params
     if not routed and held / max(usable, 1.0) <= tp * pp:
         return True
     per_param = recipe.param_bytes + recipe.grad_bytes + recipe.state_bytes
     if True in offload_choices(problem, options):
         leaves = problem.stack.offload_overlap == "gradients"
         per_param = recipe.param_bytes + (0 if leaves else recipe.grad_bytes)
+    per_param -= spared
     any_framework = options.framework == "any" or routed
     return (pp == 1 or any_framework) and per_param * params / (tp * pp * dp) <= usable
 

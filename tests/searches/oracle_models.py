@@ -88,6 +88,40 @@ def beside_experts(problem: Problem) -> Problem:
     return replace(problem, shape=shape)
 
 
+def layer_weights(problem: Problem, tp: int) -> float:
+    """Return the weights of the linear layers of a layer without routed experts."""
+    shape = problem.shape
+    if not shape.kv_rank:
+        return physics.layer_weights(problem, tp)
+    h, q, a = shape.hidden, shape.heads * shape.head_dim, shape.heads
+    down = h * (shape.q_rank + shape.kv_rank + shape.qk_rope)
+    up = (shape.q_rank or h) * q / tp + shape.kv_rank * a * (shape.qk_nope + shape.v_head) / tp
+    mlp = (3 if shape.gated else 2) * h * shape.ffn / tp
+    return down + up + a * shape.v_head / tp * h + mlp
+
+
+def rank_weights(problem: Problem, layout: Layout, rank: int) -> float:
+    """Return the weights of a rank's linear layers but for routed experts."""
+    kinds, tp, shape = routed_layers(problem.shape), layout.tp, problem.shape
+    one, other = layer_weights(problem, tp), layer_weights(beside_experts(problem), tp)
+    held = sum(other if routed else one for routed, _ in rank_layers(problem, layout, rank))
+    if has_head(layout, rank) and shape.mtp_layers:
+        module = 2 * shape.hidden**2 / tp + (other if kinds[-1] else one)
+        held += shape.mtp_layers * module
+    return held
+
+
+def expert_weights(problem: Problem, layout: Layout, rank: int) -> float:
+    """Return those of a rank's routed experts."""
+    shape = problem.shape
+    if not shape.n_experts:
+        return 0.0
+    one = (3 if shape.gated else 2) * shape.hidden * shape.expert_ffn / layout.etp
+    here = experts_params(problem, layout.ep, layout.etp)
+    n_layers = rank_experts(problem, layout, rank) / here
+    return n_layers * shape.n_experts / layout.ep * one
+
+
 def layer_params(problem: Problem, tp: int) -> float:
     """Return a layer without routed experts."""
     shape = problem.shape
@@ -252,6 +286,8 @@ def attention(problem: Problem, layout: Layout, tokens: float) -> physics.Contex
     of_values = s * shape.heads * values / tp * tokens
     wanted = "fp16" if problem.job.recipe.gemm_precision == "fp16" else "bf16"
     peak = part.peak_flops_per_s.get(wanted, part.peak_flops_per_s["fp16"])
+    if problem.job.fp8_attention:
+        peak = 0.9 * problem.pool.accelerator.peak_flops_per_s["fp8"]
     tiles = shape.heads / tp * (tokens / s) * math.ceil(s / 128)
     rate = peak * s / (s + eff.attention_seq_half) * min(1.0, tiles / part.n_sms)
     ahead, behind = eff.attention_frac[physics.attention_kernel(problem)]
@@ -320,9 +356,25 @@ def kept_bytes(problem: Problem, tokens: float, tp: int, sp: bool) -> float:
     if shape.kv_rank:  # queries, keys; values, output; the latents and the one rotated key
         ordinary = 4.0 * a * shape.head_dim / tp + 4.0 * physics.kv_width_per_rank(problem, tp)
         latent = 4.0 * a * shape.head_dim / tp + 4.0 * a * shape.v_head / tp
-        latent += (4.0 * latents(problem) + 2.0 * shape.qk_rope) / tp
+        q = physics.kept_input(problem)
+        latent += ((2.0 + q) * latents(problem) + 2.0 * shape.qk_rope) / tp
+        delayed = problem.job.precision == "fp8-delayed" and problem.stack.quantized_copies
+        if delayed:
+            width = a * (shape.v_head - shape.head_dim) / tp
+            latent += physics.low_share(problem) * width
         kept += tokens * (latent - ordinary)
+        # Both down projections quantise the norm's output; those in bf16 share it.
+        kept += tokens * shape.hidden * (norms_of_down(problem) - q) / (tp if sp else 1)
     return kept
+
+
+def norms_of_down(problem: Problem) -> float:
+    """Return what latent attention's first projections keep of an element of the norm's output."""
+    job = problem.job
+    if job.precision not in physics.KEPT_INPUT or not problem.stack.quantized_copies:
+        return 2.0
+    y = physics.low_share(problem)
+    return 2.0 * (1 - y) + 2.0 * y * physics.KEPT_INPUT[job.precision]
 
 
 def mlp_module(problem: Problem, tokens: float, tp: int, sp: bool) -> tuple[float, float]:
@@ -331,7 +383,7 @@ def mlp_module(problem: Problem, tokens: float, tp: int, sp: bool) -> tuple[floa
     up, down = (physics.products(problem, tokens, sizes) for sizes in mlp_sizes(problem, tp))
     ahead, _ = tp_traffic(problem, tokens, tp, sp, (up, down), 1)
     activation = (6 if shape.gated else 4) * shape.ffn / tp
-    kept = activation
+    kept = activation - (2.0 - physics.kept_input(problem)) * shape.ffn / tp
     if shape.gated and not stack.fused_activation:
         kept += 2.0 * shape.ffn / tp
     if sp and not stack.sp_regather:
@@ -350,7 +402,8 @@ def up_module(problem: Problem, tokens: float, tp: int, sp: bool) -> tuple[float
     if sp:
         width = (shape.q_rank or shape.hidden) + shape.kv_rank + shape.qk_rope
         seconds += physics.tp_gather_s(problem, tp, 2.0 * tokens * width)
-    kept = 4.0 * q + 2.0 * shape.heads * shape.v_head / tp + 2.0 * latents(problem) / tp
+    kept = 4.0 * q + 2.0 * shape.heads * shape.v_head / tp
+    kept += physics.kept_input(problem) * latents(problem) / tp
     return seconds, tokens * kept
 
 
@@ -369,6 +422,9 @@ def layer(problem: Problem, layout: Layout, routed: bool) -> Layer:
     device = add((ahead, behind), elementwise(problem, tokens, tp, sp))
     launch = physics.launch_s(problem, tp)
     kept = kept_bytes(problem, tokens, tp, sp) + core.kept
+    if routed or not shape.ffn:  # the router keeps the norm's output, no product of the MLP does
+        whole_width = tokens * shape.hidden / (tp if sp else 1)
+        kept += (2.0 - physics.kept_input(problem)) * whole_width
     inner = (6.0 if shape.gated else 4.0) * shape.ffn / tp * tokens
     temporaries = max(inner, core.buffers) + 6.0 * tokens * shape.hidden
     modules = layer_modules(whole, tokens, tp, sp, core, routed)
@@ -414,7 +470,8 @@ def layer_modules(
     found = {"core_attn": (core.core[0] + core.exposed[0], scores, 0.0)}
     latent = bool(shape.kv_rank)
     if latent or routed:
-        found["layernorm"] = ((latent + routed) * norm_s, norm_bytes * latent, norm_bytes * routed)
+        down = (norm_bytes + (norms_of_down(problem) - 2.0) * width) * latent
+        found["layernorm"] = ((latent + routed) * norm_s, down, norm_bytes * routed)
     if latent:
         seconds, kept = up_module(problem, tokens, tp, sp)
         found["mla_up_proj"] = (seconds, kept, 0.0)
@@ -423,6 +480,7 @@ def layer_modules(
         if routed:
             found["shared_experts"] = (seconds, 0.0, kept)
         else:
+            norm_bytes -= (2.0 - physics.kept_input(problem)) * width
             found["mlp"] = (norm_s + seconds, 0.0, norm_bytes + kept)
     return found
 
@@ -464,22 +522,30 @@ def routed_experts(problem: Problem, layout: Layout) -> Experts:
         ahead, behind = ahead + both, behind + both
     way = 2 * exchange_s(problem, layout, 2.0 * h * tokens * load)
     way += 2 * physics.tp_gather_s(problem, layout.etp, 2.0 * h * rows)
-    kept = (6.0 if shape.gated else 4.0) * width
+    inner = (6.0 if shape.gated else 4.0) * width
+    narrow = physics.kept_input(problem)
+    kept = inner - (2.0 - narrow) * width
     gate = 2.0 * width if shape.gated and not stack.fused_activation else 0.0
-    permuted = 2.0 * h if n_experts > 1 else 0.0
+    permuted = narrow * h if n_experts > 1 else 0.0
+    passing = 4.0 * h if n_experts > 1 else 0.0
     scores = 8.0 * n_experts * tokens if n_experts > 1 else 0.0
     return Experts(
         compute=(ahead, behind),
         exchange=(way, way),
         kept=rows * (kept + gate + permuted) + scores,
-        temporaries=rows * (kept + 2 * permuted),
+        temporaries=rows * (inner + passing),
         activation_s=one_kernel_s(problem, (6 if shape.gated else 4) * rows * width),
-        activation_bytes=rows * (2.0 * width + gate),
+        activation_bytes=rows * (narrow * width + gate),
     )
 
 
 def grouped_products(problem: Problem, rows: float, local: int, width: float) -> Pair:
     """Return the products of `local` experts one after the other in one launch."""
+    if any(problem.job.bf16_layers) and (y := physics.low_share(problem)):
+        job = replace(problem.job, bf16_layers=(0, 0))
+        low = grouped_products(replace(problem, job=job), rows, local, width)
+        wide = grouped_products(physics.in_bf16(problem), rows, local, width)
+        return y * low[0] + (1 - y) * wide[0], y * low[1] + (1 - y) * wide[1]
     shape, recipe, part = problem.shape, problem.job.recipe, problem.pool.accelerator
     eff, each = part.efficiency, rows / local
     precision = recipe.linear_precision or recipe.gemm_precision
@@ -589,7 +655,12 @@ def micro_batch(problem: Problem, layout: Layout) -> Micro:
         embedding=(first.forward, first.backward),
         head=head,
         head_wgrad=physics.gemm_s(
-            problem, recipe.gemm_precision, shape.hidden, tokens, columns, wgrad_frac
+            problem,
+            "fp8" if problem.job.fp8_output else recipe.gemm_precision,
+            shape.hidden,
+            tokens,
+            columns,
+            wgrad_frac * (recipe.linear_rate_frac if problem.job.fp8_output else 1.0),
         ),
         checkpoint=2.0 * width,
         embedding_bytes=tokens * 8.0 + (width if shape.dropout else 0.0),
@@ -711,7 +782,7 @@ def passes(problem: Problem, layout: Layout, rank: int) -> tuple[physics.Passes,
     dense = one_pass(
         problem,
         layout,
-        params,
+        (params, rank_weights(problem, layout, rank)),
         len(held) + 1 if zero >= 2 else pieces(problem, layout, params, ranks),
         (
             physics.place_copies(problem, layout, ranks, 1),
@@ -729,7 +800,7 @@ def passes(problem: Problem, layout: Layout, rank: int) -> tuple[physics.Passes,
     routed = one_pass(
         problem,
         layout,
-        params,
+        (params, expert_weights(problem, layout, rank)),
         max(1, sum(held)) if zero >= 2 else pieces(problem, layout, params, copies),
         (
             physics.place(problem, copies, apart),
@@ -753,13 +824,14 @@ def pieces(problem: Problem, layout: Layout, params: float, copies: int) -> int:
 def one_pass(
     problem: Problem,
     layout: Layout,
-    params: float,
+    params: tuple[float, float],
     n: int,
     groups: tuple[physics.Group, physics.Group, physics.Group, physics.Group],
 ) -> physics.Passes:
     stack, recipe = problem.stack, problem.job.recipe
     whole, shard, copies, close = groups
-    grads, weights = recipe.grad_wire_bytes * params / n, recipe.param_wire_bytes * params / n
+    grads = recipe.grad_wire_bytes * params[0] / n
+    weights = physics.gathered_bytes_of(problem, *params) / n
     if layout.zero == 0:
         each = physics.all_reduce_s(problem, whole, grads)
         return physics.Passes(n * each, each, 0.0, 0.0, 0.0, 0.0)
@@ -831,7 +903,8 @@ def optimizer_s(problem: Problem, layout: Layout) -> float:
     def update(params: float, shards: int) -> float:
         d = shards if layout.zero else 1
         cleared = g / (d if layout.zero >= 2 else 1)
-        return params * (cleared + (g + 2 * g + (g + 24) + 6) / d)
+        adam = physics.adam_bytes(problem)
+        return params * (cleared + (g + 2 * g + (g + adam) + 6) / d)
 
     moved = [
         update(rank_params(problem, layout, rank), ranks // copies)
@@ -1109,6 +1182,8 @@ def rank_bytes(problem: Problem, layout: Layout, one: Micro, rank: int) -> float
         part = max(1, edp // (ranks // (layout.shard or ranks)))
         mine = replace(layout, shard=part)
         states += physics.state_bytes(problem, mine, rank_experts(problem, layout, rank))
+    linear = rank_weights(problem, layout, rank) + expert_weights(problem, layout, rank)
+    states += physics.weight_copies(problem, linear, layout.zero)
     overhead = stack.context_bytes + communicators(problem, layout) * stack.communicator_bytes
     kept = (1.0 + stack.fragmentation_frac) * activations
     return states + kept + logits + passing + lasting + overhead

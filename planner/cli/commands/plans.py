@@ -35,7 +35,7 @@ from planner.solver.answer.result_store import opened_plan, options_of, read_opt
 from planner.solver.execution import Execution
 from planner.solver.options import axis_pins
 from planner.solver.problem import make_problem
-from planner.solver.recipes import with_recipe
+from planner.solver.recipes import with_numerics
 from planner.solver.solve import evaluate, solve
 from planner.specs.inputs import Content
 from planner.specs.loader import cluster_from_dict, is_sweep_file, load_spec, model_from_dict
@@ -133,7 +133,7 @@ def _emit_plans(
     refused: Counter[str] = Counter()
     file_targets = FileTargets(targets, launchers, result_id=result.result_id)
     for plan in result.plans:
-        inputs = with_recipe(read_model, plan.precision), read_cluster.pool(plan.pool)
+        inputs = with_numerics(read_model, plan.words), read_cluster.pool(plan.pool)
         options = read_options(result.inputs["options"])
         problem = make_problem(*inputs, options, plan.layout.n_devices)
         files = plan_files((*inputs, problem, plan), options.calibration, file_targets)

@@ -48,7 +48,7 @@ from planner.solver.answer.result_parts import calibration_json
 from planner.solver.answer.result_store import open_plan, read_options, save_result
 from planner.solver.calibration.reference import reference_json
 from planner.solver.options import SolveCommand, SolveOptions
-from planner.solver.recipes import with_recipe
+from planner.solver.recipes import with_numerics
 from planner.solver.solve import solve
 from planner.specs.loader import cluster_from_dict, model_from_dict
 from planner.text_lines import WIDTH, wrapped
@@ -180,7 +180,7 @@ def _write(folder: Path, trial: _Trial, launchers: tuple[str, ...], question: st
     short_runs = ShortRuns(trial.framework, trial.steps, launchers)
     runs = []
     for plan in trial.plans:
-        own, pool = with_recipe(model, plan.precision), cluster.pool(plan.pool)
+        own, pool = with_numerics(model, plan.words), cluster.pool(plan.pool)
         header = header_lines((own, pool), plan, plan.breakdown, result.result_id)
         files = trial_files(own, pool, plan, header, short_runs)
         write_files(folder / _folder(plan), files)

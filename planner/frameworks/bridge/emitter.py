@@ -40,8 +40,8 @@ from searches.frameworks.megatron.layouts import vocab_divisor
 from searches.frameworks.registry import BUILT_IN
 
 RELEASE = BUILT_IN["bridge"].release
-MAIN_GRADS = {"bf16-grads": EmittedCode("torch.bfloat16")}
-"""Number format of Megatron-FSDP's main gradients by precision; fp32 otherwise."""
+MAIN_GRADS = {2: EmittedCode("torch.bfloat16")}
+"""Number format of Megatron-FSDP's main gradients by their bytes; fp32 otherwise."""
 
 
 def bridge_files(request: EmitRequest) -> dict[str, str]:
@@ -75,6 +75,7 @@ def model_fields(
         **_recompute_fields(layout),
         **_fusion_fields(shape, details),
         **_graph_fields(layout, shape),
+        **({"fp8_output_proj": True} if job.fp8_output else {}),
     }
 
 
@@ -234,6 +235,22 @@ def precision_fields(job: TrainingJob) -> dict[str, object]:
     if recipe.fp8_recipe:
         form = "e4m3" if recipe.fp8_recipe == "mxfp8" else "hybrid"
         fields |= {"fp8": form, "fp8_recipe": recipe.fp8_recipe}
+    if recipe.fp4_recipe:
+        fields |= {"fp4": "e2m1", "fp4_recipe": recipe.fp4_recipe}
+    if job.fp8_param_gather:
+        fields["fp4_param_gather" if recipe.fp4_recipe else "fp8_param_gather"] = True
+        if recipe.fp8_recipe == "mxfp8":  # which Megatron-Bridge insists on
+            fields["reuse_grad_buf_for_mxfp8_param_ag"] = True
+    if any(job.bf16_layers) and (recipe.fp8_recipe or recipe.fp4_recipe):
+        fields["first_last_layers_bf16"] = True
+        fields["num_layers_at_start_in_bf16"] = job.bf16_layers[0]
+        fields["num_layers_at_end_in_bf16"] = job.bf16_layers[1]
+    if job.fp8_attention:
+        fields["fp8_dot_product_attention"] = True
+    if job.optimizer_states != "fp32" and not (recipe.fp8_recipe or recipe.fp4_recipe):
+        # The optimizer takes the scaling over, and keeps the low half of the master copy apart
+        # only with this one, which Megatron-LM has without fp8 too.
+        fields["fp8_recipe"] = "delayed"
     return fields
 
 
@@ -241,7 +258,9 @@ def ddp_fields(layout: Layout, job: TrainingJob) -> dict[str, object]:
     """Return the fields of the data parallelism."""
     ranks = layout.dp * layout.cp
     fields: dict[str, object] = {
-        "use_distributed_optimizer": layout.zero > 0 or layout.optimizer_offload,
+        "use_distributed_optimizer": layout.zero > 0
+        or layout.optimizer_offload
+        or job.optimizer_states != "fp32",
         "overlap_grad_reduce": layout.dp_overlap and ranks > 1,
         "overlap_param_gather": layout.dp_overlap and ranks > 1 and layout.zero > 0,
         # What Megatron-LM takes by itself; Megatron-Bridge would take larger ones.
@@ -262,7 +281,7 @@ def ddp_fields(layout: Layout, job: TrainingJob) -> dict[str, object]:
                 layout.zero
             ],
             "megatron_fsdp_main_grads_dtype": MAIN_GRADS.get(
-                job.precision, EmittedCode("torch.float32")
+                int(job.recipe.grad_bytes), EmittedCode("torch.float32")
             ),
             "megatron_fsdp_grad_comm_dtype": EmittedCode("torch.float32") if wide else low,
         }
@@ -304,6 +323,16 @@ def bridge_recipe(request: EmitRequest) -> str:
         "clip_grad": 1.0,
         "use_distributed_optimizer": layout.zero > 0 or layout.optimizer_offload,
     }
+    if job.optimizer_states != "fp32":
+        bf16 = EmittedCode("torch.bfloat16")
+        optimizer |= {
+            "use_distributed_optimizer": True,
+            "use_precision_aware_optimizer": True,
+            "exp_avg_dtype": bf16,
+            "exp_avg_sq_dtype": bf16,
+        }
+        if job.recipe.grad_bytes == 2:
+            optimizer["main_grads_dtype"] = bf16
     if layout.optimizer_offload:
         optimizer |= {
             "use_precision_aware_optimizer": True,

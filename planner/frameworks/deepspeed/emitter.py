@@ -106,7 +106,7 @@ def _precision(layout: Layout, job: TrainingJob) -> dict[str, object]:
     recipe = job.recipe
     dtype = {"bf16": "bf16", "fp16": "fp16", "tf32": "fp32"}[recipe.gemm_precision]
     block: dict[str, object] = {} if dtype == "fp32" else {dtype: {"enabled": True}}
-    wide = job.precision in ("bf16", "fp16")
+    wide = job.base_precision in ("bf16", "fp16")
     if layout.zero or layout.optimizer_offload:
         block["data_types"] = {"grad_accum_dtype": "fp32" if wide else dtype}
     wire = "fp32" if recipe.grad_wire_bytes == 4 else dtype

@@ -23,6 +23,7 @@ from planner.frameworks.megatron.model import (
     ask_for_open_words,
     megatron_model,
     missing_flags,
+    moments_are_narrow,
     stated_job,
 )
 from planner.frameworks.runs.existing_run import ExistingRun, Switch
@@ -69,9 +70,6 @@ NOT_PRICED = {
     "fine_grained_activation_offloading": "offloaded activations are not modelled: memory is"
     " overestimated",
     "moe_shared_expert_overlap": "shared experts beside the exchange are not modelled",
-    "fp8_param_gather": "weights gathered in fp8 are not modelled: gather traffic and memory are"
-    " overestimated",
-    "fp4": "fp4 is not modelled: priced as without it",
     "use_precision_aware_optimizer": "narrower optimizer states are not modelled: memory is"
     " overestimated",
     "distribute_saved_activations": "distributed saved activations are not modelled",
@@ -165,13 +163,13 @@ def _notes(s: MegatronSettings) -> list[str]:
     notes = []
     for dest, text in NOT_PRICED.items():
         value = s.get(dest)
-        if dest == "use_precision_aware_optimizer" and s.get("optimizer_cpu_offload"):
-            continue  # which needs it, and has fp32 states
+        if dest == "use_precision_aware_optimizer" and (
+            s.get("optimizer_cpu_offload") or moments_are_narrow(s)
+        ):
+            continue  # the first needs it, and has fp32 states; the second is priced
         if s.given(dest) and value and value != "none":
             notes.append(f"{s.flag(dest).split()[0].rstrip(':')}: {text}")
     notes += _offload_notes(s)
-    if s.get("fp8") and s.get("grad_reduce_in_bf16"):
-        notes.append("--grad-reduce-in-bf16 with fp8: priced with fp32 gradients")
     for name in s.parsed.open_words:
         if name.startswith(COMMAND_OUTPUT):
             notes.append(f"what {name} prints is not known: taken as no flags")

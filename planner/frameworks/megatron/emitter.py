@@ -152,7 +152,7 @@ def flag_groups(
     groups = [
         ("model", _model_flags(layout, shape, job, of_core.model)),
         ("experts", _expert_flags(layout, shape, of_core.experts)),
-        ("layout", _layout_flags(layout, shape)),
+        ("layout", _layout_flags(layout, shape, narrow_states=job.optimizer_states != "fp32")),
         ("batch and schedule", _batch_flags(layout, job)),
         ("precision and optimizer", _precision_flags(layout, job)),
         ("recompute", _recompute_flags(layout)),
@@ -287,7 +287,7 @@ def layer_frequency(experts: Sequence[bool]) -> str:
     return f"({'+'.join(f'[{kind}]*{n}' for kind, n in runs)})"
 
 
-def _layout_flags(layout: Layout, shape: ModelShape) -> list[str]:
+def _layout_flags(layout: Layout, shape: ModelShape, *, narrow_states: bool = False) -> list[str]:
     flags = ["--tensor-model-parallel-size", str(layout.tp)]
     flags += ["--sequence-parallel"] * (layout.sp and layout.tp > 1)
     flags += ["--pipeline-model-parallel-size", str(layout.pp)]
@@ -296,7 +296,7 @@ def _layout_flags(layout: Layout, shape: ModelShape) -> list[str]:
     if layout.cp > 1:
         flags += ["--context-parallel-size", str(layout.cp)]
         flags += ["--cp-comm-type", CP_COMM_TYPE[layout.cp_comm]]
-    if layout.zero == 1 or (layout.zero == 0 and layout.optimizer_offload):
+    if layout.zero == 1 or (layout.zero == 0 and (layout.optimizer_offload or narrow_states)):
         # One rank alone shards over itself: only the distributed optimizer can be offloaded.
         flags += ["--use-distributed-optimizer"]
     elif layout.zero >= 2:
@@ -390,15 +390,17 @@ def _precision_flags(layout: Layout, job: TrainingJob) -> list[str]:
     dtype = DTYPE[job.recipe.gemm_precision]
     recipe = job.recipe
     flags = [f"--{dtype}"] * bool(dtype)
-    if recipe.fp8_recipe:
-        form = "e4m3" if recipe.fp8_recipe == "mxfp8" else "hybrid"
-        flags += ["--fp8-format", form, "--fp8-recipe", recipe.fp8_recipe]
+    flags += _quantized_flags(layout, job)
+    narrow = dtype == "bf16" and recipe.grad_bytes == 2
     if dtype == "bf16" and recipe.grad_bytes == 4:
         flags += ["--accumulate-allreduce-grads-in-fp32"]
-    elif job.precision == "bf16-grads":
+    elif narrow:
         flags += ["--grad-reduce-in-bf16"]
+    if job.optimizer_states != "fp32":
+        flags += ["--use-precision-aware-optimizer", "--exp-avg-dtype", "bf16"]
+        flags += ["--exp-avg-sq-dtype", "bf16", *["--main-grads-dtype", "bf16"] * narrow]
     if layout.zero >= 2:
-        main = "bf16" if job.precision == "bf16-grads" else "fp32"
+        main = "bf16" if narrow else "fp32"
         wire = "fp32" if recipe.grad_wire_bytes == 4 else dtype
         flags += [
             "--megatron-fsdp-main-grads-dtype",
@@ -408,6 +410,26 @@ def _precision_flags(layout: Layout, job: TrainingJob) -> list[str]:
         ]
     flags += OFFLOAD_FLAGS * layout.optimizer_offload
     return [*flags, "--optimizer", "adam", "--lr", "1.5e-4", "--clip-grad", "1.0"]
+
+
+def _quantized_flags(layout: Layout, job: TrainingJob) -> list[str]:
+    """Return what is said of fp8 and fp4 products, and of quantised weights."""
+    recipe, flags = job.recipe, []
+    if recipe.fp8_recipe:
+        form = "e4m3" if recipe.fp8_recipe == "mxfp8" else "hybrid"
+        flags += ["--fp8-format", form, "--fp8-recipe", recipe.fp8_recipe]
+    if recipe.fp4_recipe:
+        flags += ["--fp4-format", "e2m1", "--fp4-recipe", recipe.fp4_recipe]
+    if job.fp8_param_gather:
+        flags += ["--fp4-param-gather" if recipe.fp4_recipe else "--fp8-param-gather"]
+        # Megatron-FSDP turns it off: it has no buffer to share.
+        if recipe.fp8_recipe == "mxfp8" and layout.zero < 2:
+            flags += ["--reuse-grad-buf-for-mxfp8-param-ag"]
+    if any(job.bf16_layers) and (recipe.fp8_recipe or recipe.fp4_recipe):
+        first, last = map(str, job.bf16_layers)
+        flags += ["--first-last-layers-bf16", "--num-layers-at-start-in-bf16", first]
+        flags += ["--num-layers-at-end-in-bf16", last]
+    return flags + ["--fp8-output-proj"] * job.fp8_output
 
 
 def _recompute_flags(layout: Layout) -> list[str]:

@@ -198,8 +198,8 @@ def columns_of(result: Result) -> tuple[Column, ...]:
     if any(plan.mfu_over_bf16 is not None for plan in result.plans):
         others = _with_bf16(others)
     columns = [first, *[pool] * (len(names) > 1), tp, pp, *used, *others]
-    if len({plan.precision for plan in result.plans}) > 1:
-        columns.insert(1, Column("recipe", "", lambda p: p.precision))
+    if len({plan.recipe_label for plan in result.plans}) > 1:
+        columns.insert(1, Column("recipe", "", lambda p: p.recipe_label))
     widths = [_column_width(column, result.plans) for column in columns]
     for title in DISPENSABLE:
         # A mark before them, and a space before each.

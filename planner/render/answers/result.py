@@ -203,6 +203,8 @@ def _reason_parts(result: Result) -> list[Part]:
     parts.append(Paragraph(interval, label="  step time"))
     if certificate and (certificate.proven or (certificate.only_uneven and result.complete)):
         parts.append(Paragraph(proof_text(result), label=" "))
+    if result.alternatives:
+        parts.append(Paragraph(_alternatives_text(result), label="other numbers:"))
     parts += note_parts(result.notes)
     parts += [Paragraph(x.text, label=f"warning {x.code}:") for x in first.warnings]
     if result.rejected:
@@ -250,6 +252,23 @@ def infeasible_parts(result: Result) -> list[Part]:
         return [*parts, *(part for r in result.relaxations for part in _relaxation_parts(r))]
     none = "No single change that was tried helps: more devices, precision, sequence, pins."
     return [*parts, Paragraph(none)]
+
+
+def _alternatives_text(result: Result) -> str:
+    """Return what other numbers of the job bring to the first plan."""
+    first = result.plans[0]
+    parts = []
+    for x in result.alternatives:
+        gain = f"{first.step_time_s:.2f} -> {x.step_time_s:.2f} s"
+        if x.step_time_s > first.step_time_s * 0.99:
+            gain = f"{first.breakdown.peak_bytes / GIB:.1f} -> {x.peak_bytes / GIB:.1f} GiB"
+        over = "" if x.fits else f" (in {x.peak_bytes / GIB:.1f} GiB: not in this layout)"
+        parts.append(f"{x.pin} {gain}{over}")
+    pin = result.alternatives[0].pin
+    return (
+        f"{' | '.join(parts)}; they change what is computed, so a search takes them only where"
+        f" they are named: --pin {pin}"
+    )
 
 
 def _tried_text(tried: UnevenTried) -> str:

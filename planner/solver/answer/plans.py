@@ -71,6 +71,7 @@ class PlanMaker:
         calibration: Calibration,
     ) -> None:
         self._problem, self._calibration = problem, calibration
+        self._numerics = model.changed
         self._ids = PlanIds(model.document, cluster.document)
         self._evidence = evidence_for(problem, calibration)
         self._flops = model_flops_per_step(problem.shape, problem.job)
@@ -170,6 +171,7 @@ class PlanMaker:
             n_idle=self._n_given - n,
             run=run_figures(problem, self._operations, n, breakdown.step_s, self._goodput[n]),
             group=rank.group,
+            numerics=self._numerics,
         )
 
 

@@ -12,7 +12,7 @@ from costmodels.traffic import PlanTransfer
 from planner.documents import LibraryAnswer
 from planner.errors import InfeasibleError
 from planner.specs.json_text import indented
-from planner.specs.search.axis_values import layout_from_json, layout_to_json
+from planner.specs.search.axis_values import NUMERICS, layout_from_json, layout_to_json
 from planner.specs.search.objectives import RunFigures
 
 SCHEMA_VERSION = "1.4"
@@ -66,6 +66,8 @@ class Plan(LibraryAnswer):
     mfu_bf16: float | None = None
     """MFU over the dense bf16 peak, as papers print it whatever the precision; None where the
     accelerator has no bf16."""
+    numerics: tuple[tuple[str, str], ...] = ()
+    """Where the job's numbers are not those of its file: axis and value, as written."""
     group: int | None = None
     """Plans of one number cannot be told from the first of them; None where time ranks nothing."""
 
@@ -78,6 +80,17 @@ class Plan(LibraryAnswer):
     def headroom_frac(self) -> float:
         """Share of the usable memory that the plan leaves free; negative when it does not fit."""
         return 1.0 - self.breakdown.peak_bytes / self.usable_bytes
+
+    @property
+    def recipe_label(self) -> str:
+        """Its precision, and what else of the job's numbers is not the file's."""
+        more = [f"{axis} {word}" for axis, word in self.numerics if axis != "precision"]
+        return ", ".join([self.precision, *more])
+
+    @property
+    def words(self) -> dict[str, str]:
+        """What it takes of the job's numbers in place of the file's: value by axis."""
+        return {"precision": self.precision, **dict(self.numerics)}
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan with the field names of the result schema."""
@@ -115,7 +128,7 @@ class Plan(LibraryAnswer):
             "plan_id": self.plan_id,
             "pool": self.pool,
             "precision": self.precision,
-            "layout": layout_to_json(self.layout),
+            "layout": layout_to_json(self.layout) | dict(self.numerics),
             "step_time_s": self.step_time_s,
             "step_time_p10_s": self.step_time_p10_s,
             "step_time_p90_s": self.step_time_p90_s,
@@ -201,6 +214,7 @@ class Plan(LibraryAnswer):
             runs_on=tuple(data["runs_on"]),
             n_idle=data["idle_devices"],
             mfu_bf16=data.get("mfu_bf16"),
+            numerics=tuple((a, data["layout"][a]) for a in NUMERICS if a in data["layout"]),
             run=_run_from_json(data["run"]) if data["run"] else None,
         )
 
@@ -405,6 +419,20 @@ class Relaxation:
 
 
 @dataclass(frozen=True, slots=True)
+class Alternative:
+    """Another value of the job's numbers, which changes what is computed, in the first plan."""
+
+    axis: str
+    value: str
+    step_time_s: float
+    peak_bytes: float
+    pin: str
+    """What `--pin` takes."""
+    fits: bool = True
+    """Whether the first plan fits with it; else another layout has to."""
+
+
+@dataclass(frozen=True, slots=True)
 class Result(LibraryAnswer):
     """The answer to one question. Without plans, the rejections and relaxations say why."""
 
@@ -423,6 +451,8 @@ class Result(LibraryAnswer):
     stopped: str = ""
     """`interrupted` or `time limit` when the search did not finish."""
     why_first: tuple[str, ...] = ()
+    alternatives: tuple[Alternative, ...] = ()
+    """What other numbers would bring to the first plan: never searched unless named."""
     certificate: Certificate | None = None
     notes: tuple[str, ...] = field(default=())
     devices: tuple[DeviceCounts, ...] = ()
@@ -484,6 +514,18 @@ class Result(LibraryAnswer):
             "certificate": self.certificate and self.certificate.to_json(),
             "rejected": [{"code": r.code, "n": r.n, "of": r.of} for r in self.rejected],
             "why_first": list(self.why_first),
+            "alternatives": [
+                {
+                    "axis": x.axis,
+                    "value": x.value,
+                    "step_time_s": x.step_time_s,
+                    "peak_bytes": round(x.peak_bytes),
+                    "pin": x.pin,
+                    "fits": x.fits,
+                    "changes": "numerics",
+                }
+                for x in self.alternatives
+            ],
             "plans": [plan.to_json() for plan in self.plans],
             "memory_margin": self.margin and self.margin.to_json(),
             "closest": self.closest and self.closest.to_json(),
@@ -526,6 +568,10 @@ class Result(LibraryAnswer):
             conflicts=tuple(
                 Conflict(tuple(ConflictPart(**part) for part in parts))
                 for parts in data["conflicts"]
+            ),
+            alternatives=tuple(
+                Alternative(**{name: v for name, v in x.items() if name != "changes"})
+                for x in data.get("alternatives", ())
             ),
             relaxations=tuple(
                 Relaxation(**{**x, "layout": x["layout"] and layout_from_json(x["layout"])})

@@ -15,10 +15,10 @@ from planner.errors import FileError, SearchError, UsageError
 from planner.solver.answer.result import SCHEMA_VERSION, Plan, Result
 from planner.solver.calibration.file import calibration_from_json
 from planner.solver.options import MEMORY_MARGIN, SolveOptions
-from planner.solver.recipes import with_asked_recipes, with_recipe
+from planner.solver.recipes import with_asked_recipes, with_numerics
 from planner.specs.inputs import ClusterInput, ModelInput
 from planner.specs.loader import cluster_from_dict, model_from_dict
-from planner.specs.search.axis_values import layout_from_json
+from planner.specs.search.axis_values import NUMERICS, layout_from_json
 from planner.specs.search.objectives import WITHIN
 from planner.units import GIB, shown_value
 
@@ -166,7 +166,10 @@ def plan_of_result(data: Mapping[str, Any], which: str, source: str) -> Opened:
     model, cluster = model_from_dict(inputs["model"]), cluster_from_dict(inputs["cluster"])
     cluster = cluster.pool(plan["pool"])
     options = read_options(inputs["options"])
-    model = with_recipe(with_asked_recipes(model, options), plan.get("precision", ""))
+    words = {axis: plan["layout"][axis] for axis in NUMERICS if axis in plan["layout"]}
+    if "precision" in plan:
+        words["precision"] = plan["precision"]
+    model = with_numerics(with_asked_recipes(model, options), words)
     layout = layout_from_json(plan["layout"])
     wrong = layout_fault(layout, model, cluster)
     if wrong:

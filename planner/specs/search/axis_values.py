@@ -18,7 +18,12 @@ from costmodels.axes import (
 )
 from costmodels.offload.activations import RESIDENT_LAYERS
 from costmodels.plans import PLACEMENT_OF, Layout
-from costmodels.precision import PRECISIONS
+from costmodels.precision import (
+    GRAD_DTYPES,
+    OPTIMIZER_STATES,
+    PRECISION_ALIASES,
+    PRECISIONS,
+)
 from costmodels.schedule.stages import FOLDED, SPLITS, spelled, stage_layers
 from planner.errors import SearchError, UsageError
 from planner.option_names import command, option, option_or_section
@@ -29,9 +34,19 @@ DEVICES = "devices"
 """The axis of the number of accelerators in use."""
 PRECISION = "precision"
 """The axis of the numeric recipe."""
-PROBLEM_AXES = (DEVICES, PRECISION)
+NUMERICS: Mapping[str, tuple[str, ...]] = {
+    PRECISION: PRECISIONS,
+    "grad_dtype": GRAD_DTYPES,
+    "optimizer_states": OPTIMIZER_STATES,
+    "fp8_param_gather": SWITCH,
+    "fp8_attention": SWITCH,
+    "fp8_output": SWITCH,
+}
+"""Axes of the job's numbers, and their values: never open unless they are named, as they change
+what is computed."""
+PROBLEM_AXES = (DEVICES, *NUMERICS)
 """Axes that change the problem, not the layout: each of their values is searched."""
-WORDS: Mapping[str, tuple[str, ...]] = {**TEXT_AXES, PRECISION: PRECISIONS}
+WORDS: Mapping[str, tuple[str, ...]] = {**TEXT_AXES, **NUMERICS}
 """The values of the axes that are words, at their positions."""
 
 
@@ -54,7 +69,8 @@ def layout_to_json(layout: Layout) -> dict[str, Any]:
 
 def layout_from_json(data: Mapping[str, Any]) -> Layout:
     """Return the layout that `layout_to_json` wrote."""
-    fields = {name: value for name, value in data.items() if name not in ("dp_shard", "n_micro")}
+    derived = ("dp_shard", "n_micro", *NUMERICS)
+    fields = {name: value for name, value in data.items() if name not in derived}
     for name in ("stage_layers", "recompute_modules"):
         fields[name] = tuple(fields.get(name, ()))
     own = [axis.name for axis in switch_axes() if axis.name in fields]
@@ -87,6 +103,8 @@ def axis_values(axis: str, value: object, flag: str) -> int:
     labels = WORDS.get(axis)
     if labels == SWITCH and text.lower() in SWITCH_FORMS:
         return SWITCH_FORMS[text.lower()]
+    if axis == PRECISION:
+        text = PRECISION_ALIASES.get(text, text)
     if labels:
         if text not in labels:
             message = option_or_section(flag) + f": {axis} cannot be {text!r}"

@@ -32,7 +32,14 @@ PLAIN = Layout(
 )
 JOB = TrainingJob(8192, 128)
 DENSE, EXPERTS, LATENT = LLAMA3_8B, MIXTRAL_8X7B, DEEPSEEK_V3
-FROM_JOB = ("precision", "seq_len")
+FROM_JOB = (
+    "precision",
+    "seq_len",
+    "optimizer_states",
+    "fp8_param_gather",
+    "fp8_attention",
+    "bf16_layers",
+)
 
 
 def case(
@@ -42,7 +49,7 @@ def case(
 ) -> Case:
     """Return the plain plan with other fields, as a case; words are turned into positions.
 
-    `model` is a shape, or other fields of the dense one; precision and seq_len go to the job.
+    `model` is a shape, or other fields of the dense one; `FROM_JOB` go to the job.
     """
     fields = dict(changes)
     shape = fields.pop("model", model)
@@ -68,6 +75,8 @@ PIPE = {"pp": 4, "dp": 16, "schedule": "1f1b", "counts": (8,) * 4}
 RING = {"cp": 2, "dp": 32, "cp_comm": "p2p"}
 INPUTS = {"recompute": "full", "recompute_layers": 32, "activation_offload_layers": 32}
 OFFLOAD = {"optimizer_offload": True, "zero": 1}
+GATHERED = {"precision": "fp8-tensorwise", "fp8_param_gather": True}
+MOMENTS = {"optimizer_states": "bf16-moments"}
 ALL_TO_ALL = {"cp": 2, "dp": 32, "cp_comm": "a2a"}
 
 Both = tuple[dict[str, Any], dict[str, Any]]
@@ -156,6 +165,23 @@ _LAYOUT: dict[str, Both] = {
         {"precision": "fp8-delayed", **_recomputed("layernorm"), "model": EXPERTS},
         {"precision": "fp8-delayed", **_recomputed("moe"), "model": EXPERTS},
     ),
+    "MLM505": ({**GATHERED, "zero": 0}, {**GATHERED, "zero": 1}),
+    "MLM506": (
+        {"precision": "fp8-tensorwise", "bf16_layers": (9, 1), **PIPE},
+        {"precision": "fp8-tensorwise", "bf16_layers": (8, 1), **PIPE},
+    ),
+    "MLM507": ({**MOMENTS, "zero": 2}, {**MOMENTS, "zero": 1}),
+    "MLM508": (
+        {**GATHERED, **OFFLOAD},
+        {**GATHERED, **OFFLOAD, "precision": "fp8-delayed"},
+    ),
+    "MLM509": (
+        {"precision": "fp8-tensorwise", "fp8_attention": True},
+        {"precision": "fp8-tensorwise"},
+    ),
+    "DSP505": (MOMENTS, {}),
+    "TTN504": (MOMENTS, {}),
+    "ACC505": (MOMENTS, {}),
     "DSP207": (_recomputed("core_attn", "mlp"), _recomputed("core_attn")),
     "TTN503": (_recomputed("mlp"), _recomputed("core_attn")),
     "DSP105": ({"tp": 16}, {"tp": 8}),

@@ -9,6 +9,7 @@ from packaging.version import Version
 
 from searches.frameworks.case import UNKNOWN, Case, NotStatedError
 from searches.frameworks.megatron.flags import layout_stages
+from searches.frameworks.megatron.layouts import NO_FLAG
 from searches.frameworks.registry import framework_names, framework_rules
 from searches.frameworks.table import (
     applies,
@@ -165,7 +166,7 @@ def test_megatron_bridge_has_megatrons_layout_rules():
     assert mirrored == [
         rule.code
         for rule in RULES.values()
-        if rule.framework == "megatron" and rule.level == "layout"
+        if rule.framework == "megatron" and rule.level == "layout" and rule.code != NO_FLAG
     ]
 
 
