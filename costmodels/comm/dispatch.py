@@ -45,7 +45,7 @@ def with_dispatcher(
     """
     codes = modes.codes("dispatcher")
     codes = np.where(codes == 0, DISPATCHERS.index(problem.stack.dispatcher), codes)
-    used = [DISPATCHERS[code] for code in np.unique(codes).tolist()]
+    used = [DISPATCHERS[code] for code in np.unique(codes).tolist()] or [problem.stack.dispatcher]
     result = of_name[used[0]]()
     for name in used[1:]:
         result = np.where(codes == DISPATCHERS.index(name), of_name[name](), result)
