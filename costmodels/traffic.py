@@ -17,6 +17,7 @@ from costmodels.comm.data_parallel import DataGroups, DataParallelTimes
 from costmodels.comm.dispatch import (
     Degrees,
     dispatch_s,
+    dispatcher_of,
     expert_group,
     sent_copies,
     token_exchange,
@@ -629,7 +630,7 @@ def _expert_parallel(plan: PlanTraffic) -> list[PlanTransfer]:
     total = np.array([layout.mbs * problem.job.seq_len / layout.cp])
     tokens = local_tokens(problem.stack, total, tp, sp, ep)
     modes, degrees = rows.table.modes.at(plan.row), Degrees(tp, sp, ep, etp)
-    dispatcher = str(layout.value("dispatcher"))
+    dispatcher = dispatcher_of(problem, modes)
     width, results = _activation_type(rows), []
     element = problem.job.recipe.activation_bytes
     if layout.ep > 1 or (dispatcher == "allgather" and layout.etp > 1):

@@ -52,6 +52,12 @@ def with_dispatcher(
     return result
 
 
+def dispatcher_of(problem: Problem, modes: ModeRows) -> str:
+    """Return the dispatcher of the only one of some modes."""
+    code = modes.codes("dispatcher").item()
+    return DISPATCHERS[code] if code else problem.stack.dispatcher
+
+
 class Degrees(NamedTuple):
     """Over how many ranks experts and attention are split."""
 

@@ -291,3 +291,15 @@ def test_what_a_plan_sends_is_that_of_its_dispatcher(toy_problem, plain_layout):
     held = {name: plan.stages[0]["working"] for name, plan in plans.items()}
     more = held["deepep"] - held["alltoall"]
     assert more == pytest.approx(10 * 8 * 288 * 4104 + 10 * 2 * 128 * 2 * 4120)
+
+
+def test_the_stacks_dispatcher_sends_what_the_named_one_does(toy_problem, plain_layout):
+    stack = toy_problem(ROUTED, stack="megatron-core-deepep")
+    layout = replace(plain_layout(stack, dp=16, zero=1), ep=8, etp=2)
+    named = replace(layout, switches=(("dispatcher", "deepep"),))
+    plain = toy_problem(ROUTED, stack="megatron-core")
+    transfers = [break_down(stack, layout).transfers, break_down(plain, named).transfers]
+    assert transfers[0] == transfers[1]
+    # Weights of the router go in calls of their own with alltoall alone.
+    counts = [len(x) for x in (*transfers, break_down(plain, layout).transfers)]
+    assert counts[0] == counts[1] < counts[2]
