@@ -639,13 +639,13 @@ def _expert_parallel(plan: PlanTraffic) -> list[PlanTransfer]:
 
         def exchange() -> _TokenExchange:
             group, pool = expert_group(problem, ep, etp), problem.pool
-            busiest = tokens * load_factor(shape, ep)
-            one_copy = element * shape.hidden * busiest
+            load = load_factor(shape, ep)
+            one_copy = element * shape.hidden * tokens * load
             inside, outside = sent_copies(problem, group, modes)
             per_call = (inside + outside) * one_copy
-            time_s = dispatch_s(problem, busiest, degrees, modes).item()
+            time_s = dispatch_s(problem, tokens, load, degrees, modes).item()
             if dispatcher == "allgather":
-                total = (one_copy * ep * etp).item()
+                total = (element * shape.hidden * tokens * ep * etp).item()
                 return _TokenExchange(time_s, total, 0.0, "")
             sent = token_exchange(problem, one_copy, group, modes)
             return _TokenExchange(

@@ -84,10 +84,11 @@ def leg_s(problem: Problem, layout: Layout, one_copy_bytes: float) -> float:
 
 def exchange_s(problem: Problem, layout: Layout, tokens: float, load: float) -> float:
     """Return what goes one way: a dispatch, a combine, and over etp a gather and its reverse."""
-    wide = 2.0 * problem.shape.hidden * tokens * load
-    way = 2 * leg_s(problem, layout, wide)
+    wide = 2.0 * problem.shape.hidden * tokens
     if dispatcher(problem, layout) == "allgather":
-        return way
+        return 2 * leg_s(problem, layout, wide)
+    wide *= load
+    way = 2 * leg_s(problem, layout, wide)
     rows = wide * problem.shape.top_k * layout.etp
     return way + 2 * physics.tp_gather_s(problem, layout.etp, rows)
 

@@ -150,15 +150,24 @@ def test_a_dispatch_of_every_dispatcher_by_hand(toy_problem):
         "allgather": ring,
     }
     for name, seconds in wanted.items():
-        found = dispatch.dispatch_s(problem, arr(4096), split(16), using(name))
+        found = dispatch.dispatch_s(problem, arr(4096), arr(1), split(16), using(name))
         assert found.item() == pytest.approx(seconds, rel=1e-12), name
+
+
+def test_an_allgather_sends_all_tokens_whatever_the_routing(toy_problem):
+    problem, load = toy_problem(ROUTED), (arr(1.0), arr(1.5))
+    for name in DISPATCHERS:
+        even, uneven = (
+            dispatch.dispatch_s(problem, arr(4096), x, split(8), using(name)).item() for x in load
+        )
+        assert (uneven == even) == (name == "allgather"), name
 
 
 def test_only_an_allgather_goes_over_etp_too(toy_problem):
     problem = toy_problem(ROUTED)
     times = {
         name: [
-            dispatch.dispatch_s(problem, arr(4096), split(1, etp), using(name)).item()
+            dispatch.dispatch_s(problem, arr(4096), arr(1), split(1, etp), using(name)).item()
             for etp in (1, 2)
         ]
         for name in DISPATCHERS
@@ -170,9 +179,9 @@ def test_only_an_allgather_goes_over_etp_too(toy_problem):
         name: experts.expert_times(problem, arr(4096), split(4, 2), using(name)).exchange
         for name in ("alltoall", "allgather")
     }
-    one = dispatch.dispatch_s(problem, arr(4096), split(4, 2), using("allgather")).item()
+    one = dispatch.dispatch_s(problem, arr(4096), arr(1), split(4, 2), using("allgather")).item()
     assert exchange["allgather"].forward_s.item() == pytest.approx(2 * one, rel=1e-12)
-    one = dispatch.dispatch_s(problem, arr(4096), split(4, 2), using("alltoall")).item()
+    one = dispatch.dispatch_s(problem, arr(4096), arr(1), split(4, 2), using("alltoall")).item()
     # 4 ranks 2 apart in a node: 2 * 3/4 copies of 8 MiB, 10 + 3 * 2 us.
     assert one == pytest.approx(16e-6 + 1.5 * 4096 * 2048 / (0.75 * 250e9), rel=1e-12)
     # 2 ranks gather 4096 * 2 * 2 rows of 2048 bytes: 10 + 2 us of ring, 12 us of waiting.
