@@ -92,9 +92,10 @@ def eager_products_s(products_s: Floats, modes: ModeRows) -> Floats:
 def pool_bytes(working_bytes: Floats, modes: ModeRows) -> Floats:
     """Return what the memory pool of the graphs holds beside eager code, bytes.
 
-    The temporaries of a layer once more: a pool is reserved at its peak and serves nothing outside
-    its graphs. Source: Megatron-LM core/transformer/cuda_graphs.py. Left out: the graphs' own
-    descriptions, copies of inputs (a few activations of the size of a message).
+    The temporaries of a layer once more, of the kind that has most: a pool is reserved at its
+    peak, serves the graphs of all layers in turn and nothing else. Source: Megatron-LM
+    core/transformer/cuda_graphs.py. Left out: pools of single micro-batches in a pipeline, the
+    graphs' own descriptions, copies of inputs (a few activations of the size of a message).
     """
     if not modes.uses("cuda_graph"):
         return np.zeros_like(working_bytes)

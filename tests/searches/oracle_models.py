@@ -192,8 +192,10 @@ class Layer:
     temporaries: float
     fill: float = 0.0
     """What it takes more with no other micro-batch beside it."""
-    lasting: float = 0.0
-    """What graphs and dispatchers hold for all layers of the kind."""
+    pool: float = 0.0
+    """What its graphs hold; one pool for layers of all kinds."""
+    buffers: float = 0.0
+    """What dispatchers hold, once for all layers."""
 
     def dropped(self, names: tuple[str, ...]) -> Pair:
         """Return what attention and MLP drop."""
@@ -376,7 +378,7 @@ def layer(problem: Problem, layout: Layout, routed: bool) -> Layer:
     kept = kept_bytes(problem, tokens, tp, sp) + core.kept
     inner = (6.0 if shape.gated else 4.0) * shape.ffn / tp * tokens
     temporaries = max(inner, core.buffers) + 6.0 * tokens * shape.hidden
-    lasting = graphs.pool_bytes(layout, temporaries)
+    pool, buffers = graphs.pool_bytes(layout, temporaries), 0.0
     modules = layer_modules(whole, tokens, tp, sp, core, routed)
     again = device[0]
     hidden = [
@@ -405,7 +407,7 @@ def layer(problem: Problem, layout: Layout, routed: bool) -> Layer:
         if beside.hidden > 0:
             fill = max(0.0, max(alone, launch) - max(sum(device), launch))
         again += experts.compute[0] + beside.exposed[0]
-        lasting += experts.buffers
+        buffers = experts.buffers
         kept, temporaries = kept + experts.kept, temporaries + experts.temporaries
         modules["moe_act"] = (experts.activation_s, 0.0, experts.activation_bytes)
         shared = modules.get("shared_experts", (0.0, 0.0, 0.0))
@@ -420,7 +422,8 @@ def layer(problem: Problem, layout: Layout, routed: bool) -> Layer:
         modules=modules,
         temporaries=temporaries,
         fill=fill,
-        lasting=lasting,
+        pool=pool,
+        buffers=buffers,
     )
 
 
@@ -1110,7 +1113,8 @@ def rank_bytes(problem: Problem, layout: Layout, one: Micro, rank: int) -> float
     passing = max(0.0, again + temporaries - gone)
     messages = 2.0 * one.message if layout.pp > 1 else 0.0
     lasting = scratch_bytes(problem, layout) + messages + unsharded_bytes(problem, layout)
-    lasting += sum(kind.lasting for kind in one.layers.values())
+    lasting += max(kind.pool for kind in one.layers.values())
+    lasting += sum(kind.buffers for kind in one.layers.values())
     if layout.pp == 1 and dispatch.overlap(layout) == "1f1b":  # one fills as another empties
         lasting += max(kind.kept for kind in one.layers.values())
     states = physics.state_bytes(problem, layout, rank_params(problem, layout, rank))

@@ -119,6 +119,19 @@ def test_memory_of_a_dense_model_by_hand(toy_problem, plain_layout):
     assert more == 4096 * (6 * 4096 + 6 * 1024)
 
 
+def test_one_pool_serves_layers_of_all_kinds(toy_problem, plain_layout):
+    """Dense layers have more temporaries than attention and shared experts, or less."""
+    for shared, inner in ((512, 4096), (8192, 8192)):
+        problem = toy_problem(replace(ROUTED, dense_layers=3, shared_ffn=shared))
+        layout = replace(plain_layout(problem, dp=16, zero=1), ep=4)
+        off, on = (
+            break_down(problem, replace(layout, switches=x))
+            for x in ((), (("cuda_graph", "attn"),))
+        )
+        more = on.stages[0]["working"] - off.stages[0]["working"]
+        assert more == pytest.approx(4096 * (6 * inner + 6 * 1024), rel=1e-12)
+
+
 def test_what_is_left_is_a_third_forward(toy_problem, plain_layout):
     slow = replace(toy_problem().stack, host_s_per_layer=1.0)
     problem = toy_problem(DENSE, stack=slow)
