@@ -17,6 +17,7 @@ from costmodels.comm.data_parallel import DataGroups, DataParallelTimes
 from costmodels.comm.dispatch import (
     Degrees,
     dispatch_s,
+    dispatcher_of,
     expert_group,
     sent_copies,
     token_exchange,
@@ -634,7 +635,7 @@ def _expert_parallel(plan: PlanTraffic) -> list[PlanTransfer]:
     total = np.array([layout.mbs * problem.job.seq_len / layout.cp])
     tokens = local_tokens(problem.stack, total, tp, sp, ep)
     modes, degrees = rows.table.modes.at(plan.row), Degrees(tp, sp, ep, etp)
-    dispatcher = str(layout.value("dispatcher"))
+    dispatcher = dispatcher_of(problem, modes)
     width, results = _activation_type(rows), []
     element = problem.job.recipe.activation_bytes
     if layout.ep > 1 or (dispatcher == "allgather" and layout.etp > 1):
@@ -643,13 +644,13 @@ def _expert_parallel(plan: PlanTraffic) -> list[PlanTransfer]:
 
         def exchange() -> _TokenExchange:
             group, pool = expert_group(problem, ep, etp), problem.pool
-            busiest = tokens * load_factor(shape, ep)
-            one_copy = element * shape.hidden * busiest
+            load = load_factor(shape, ep)
+            one_copy = element * shape.hidden * tokens * load
             inside, outside = sent_copies(problem, group, modes)
             per_call = (inside + outside) * one_copy
-            time_s = dispatch_s(problem, busiest, degrees, modes).item()
+            time_s = dispatch_s(problem, tokens, load, degrees, modes).item()
             if dispatcher == "allgather":
-                total = (one_copy * ep * etp).item()
+                total = (element * shape.hidden * tokens * ep * etp).item()
                 return _TokenExchange(time_s, total, 0.0, "")
             sent = token_exchange(problem, one_copy, group, modes)
             return _TokenExchange(

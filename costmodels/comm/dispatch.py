@@ -45,11 +45,17 @@ def with_dispatcher(
     """
     codes = modes.codes("dispatcher")
     codes = np.where(codes == 0, DISPATCHERS.index(problem.stack.dispatcher), codes)
-    used = [DISPATCHERS[code] for code in np.unique(codes).tolist()]
+    used = [DISPATCHERS[code] for code in np.unique(codes).tolist()] or [problem.stack.dispatcher]
     result = of_name[used[0]]()
     for name in used[1:]:
         result = np.where(codes == DISPATCHERS.index(name), of_name[name](), result)
     return result
+
+
+def dispatcher_of(problem: Problem, modes: ModeRows) -> str:
+    """Return the dispatcher of the only one of some modes."""
+    code = modes.codes("dispatcher").item()
+    return DISPATCHERS[code] if code else problem.stack.dispatcher
 
 
 class Degrees(NamedTuple):
@@ -149,17 +155,20 @@ def token_exchange(
     return AllToAllBytes(inside * copy_bytes, outside * copy_bytes, INSIDE_FRAC, OUTSIDE_FRAC)
 
 
-def dispatch_s(problem: Problem, tokens: Floats, degrees: Degrees, modes: ModeRows) -> Floats:
+def dispatch_s(
+    problem: Problem, tokens: Floats, load: Floats, degrees: Degrees, modes: ModeRows
+) -> Floats:
     """Return the time of one dispatch, which a combine takes too, etp apart, seconds.
 
-    `tokens`: those that the busiest rank sends. alltoall, deepep, hybridep: `token_exchange`;
-    allgather: an all-gather of all tokens over ep etp ranks (the combine is a reduce-scatter).
+    `tokens` of a rank; the copies of the busiest are `load` times the mean. alltoall, deepep,
+    hybridep: `token_exchange` of that; allgather: an all-gather of all tokens over ep etp ranks,
+    whatever the routing (the combine is a reduce-scatter).
     """
     width = problem.job.recipe.activation_bytes * problem.shape.hidden
 
     def exchange() -> Floats:
         group = expert_group(problem, degrees.ep, degrees.etp)
-        sent = token_exchange(problem, width * tokens, group, modes)
+        sent = token_exchange(problem, width * tokens * load, group, modes)
         return np.asarray(collective_s("all-to-all", sent, group, problem.pool))
 
     def gather() -> Floats:

@@ -201,7 +201,7 @@ def expert_times(
         compute = compute + ForwardBackward(scores, scores)
         routing = _router(problem, n) + ForwardBackward(scores, scores)
     element = problem.job.recipe.activation_bytes
-    one = dispatch_s(problem, n * load_factor(shape, ep), degrees, modes)
+    one = dispatch_s(problem, n, load_factor(shape, ep), degrees, modes)
     inner = place_group(etp, np.ones_like(etp), pool, problem.fabric)
     wide = rows / shape.top_k if stack.etp_gathers == "tokens" else rows
     gather = tp_collective_s(problem, "all-gather", element * h * wide, inner)

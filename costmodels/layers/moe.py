@@ -68,7 +68,13 @@ def expert_layer_terms(inputs: LayerInputs) -> ExpertLayerTerms:
     again_s = device.forward_s - tax.forward_s
     of_routed = routed_terms(problem, tokens, degrees, routed, of_experts)
     working = memory.working_bytes(shape, tokens, tp, attention.buffer_bytes, inputs.element_bytes)
-    held = launches.pool_bytes(working, modes)
+    beyond = working
+    if problem.shape.kind_counts[0]:  # the dense layers' pool is reserved already
+        buffers = attention.buffer_bytes, inputs.element_bytes
+        beyond = np.maximum(
+            0.0, working - memory.working_bytes(problem.shape, tokens, tp, *buffers)
+        )
+    held = launches.pool_bytes(beyond, modes)
     held = held + experts.dispatcher_bytes(problem, tokens, degrees, modes)
     return ExpertLayerTerms(
         linear=gemms.both,

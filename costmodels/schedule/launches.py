@@ -35,11 +35,15 @@ def captured(modes: ModeRows, module: str) -> NDArray[np.bool_]:
     return np.isin(modes.codes("cuda_graph"), words)
 
 
-def _graphs(modes: ModeRows) -> Floats:
-    """Return the graphs that a layer launches in a forward."""
-    n_graphs = [min(2, 1 + ("+mo" in x or "+mlp" in x)) for x in CUDA_GRAPHS]
-    n_graphs[0] = n_graphs[CUDA_GRAPHS.index("full_iteration")] = 0
-    return np.array(n_graphs, dtype=np.float64)[modes.codes("cuda_graph")]
+def _graphs(modes: ModeRows, second: str) -> Floats:
+    """Return the graphs that a layer launches in a forward.
+
+    One of attention, one of `second`, the other part of the layer that can be in one; one where
+    the layer is captured whole, and none where the iteration is.
+    """
+    several = captured(modes, "attn") * 1.0 + captured(modes, second)
+    several = np.where(modes.have("cuda_graph", "layer"), 1.0, several)
+    return np.where(modes.have("cuda_graph", "full_iteration"), 0.0, several)
 
 
 def dense_launch_s(whole_s: Floats, modes: ModeRows) -> Floats:
@@ -55,7 +59,9 @@ def dense_launch_s(whole_s: Floats, modes: ModeRows) -> Floats:
         return whole_s
     left = 1.0 - ATTENTION_SHARE * captured(modes, "attn")
     left = left - (1.0 - ATTENTION_SHARE) * captured(modes, "mlp")
-    return np.asarray(np.maximum(0.0, left) * whole_s + 2.0 * GRAPH_LAUNCH_S * _graphs(modes))
+    return np.asarray(
+        np.maximum(0.0, left) * whole_s + 2.0 * GRAPH_LAUNCH_S * _graphs(modes, "mlp")
+    )
 
 
 def expert_launch_s(whole_s: Floats, routing_s: float, modes: ModeRows, *, shared: bool) -> Floats:
@@ -73,7 +79,7 @@ def expert_launch_s(whole_s: Floats, routing_s: float, modes: ModeRows, *, share
     left = whole_s * (1.0 - ATTENTION_SHARE * attention - with_router * router)
     left = left + routing_s * (1.0 - ROUTING_SHARES[0] * router - ROUTING_SHARES[1] * prepared)
     left = np.where(modes.have("cuda_graph", "layer", "full_iteration"), 0.0, left)
-    return np.asarray(left + 2.0 * GRAPH_LAUNCH_S * _graphs(modes))
+    return np.asarray(left + 2.0 * GRAPH_LAUNCH_S * _graphs(modes, "moe_router"))
 
 
 def eager_products_s(products_s: Floats, modes: ModeRows) -> Floats:
@@ -86,9 +92,10 @@ def eager_products_s(products_s: Floats, modes: ModeRows) -> Floats:
 def pool_bytes(working_bytes: Floats, modes: ModeRows) -> Floats:
     """Return what the memory pool of the graphs holds beside eager code, bytes.
 
-    The temporaries of a layer once more: a pool is reserved at its peak and serves nothing outside
-    its graphs. Source: Megatron-LM core/transformer/cuda_graphs.py. Left out: the graphs' own
-    descriptions, copies of inputs (a few activations of the size of a message).
+    The temporaries of a layer once more, of the kind that has most: a pool is reserved at its
+    peak, serves the graphs of all layers in turn and nothing else. Source: Megatron-LM
+    core/transformer/cuda_graphs.py. Left out: pools of single micro-batches in a pipeline, the
+    graphs' own descriptions, copies of inputs (a few activations of the size of a message).
     """
     if not modes.uses("cuda_graph"):
         return np.zeros_like(working_bytes)

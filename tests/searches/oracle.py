@@ -3,6 +3,7 @@
 Nothing of `searches` but its plain options and of `costmodels` but its plain data types is used.
 """
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -15,6 +16,8 @@ from costmodels.shapes import ModelShape
 from searches.options import SearchOptions
 from tests.searches import oracle_models as models
 from tests.searches import oracle_physics as physics
+from tests.searches.oracle_mode_rules import WORDS as MODES
+from tests.searches.oracle_mode_rules import broken_mode_rule
 
 SPLITS = ("even", "ends")
 WORDS = {
@@ -32,6 +35,7 @@ WORDS = {
         "dualpipe-v",
     ),
     "rank_order": ("tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp"),
+    **MODES,
 }
 SPLIT_BACKWARD = WORDS["schedule"][4:]
 USUAL, INSIDE = WORDS["rank_order"]
@@ -358,7 +362,9 @@ def all_layouts(problem: Problem, options: SearchOptions, shape: Shape) -> Itera
     gbs = problem.job.global_batch
     held = stage_layers(problem.shape.layers, pp, vpp, split)
     for mbs in micro_batch_sizes(problem, options):
-        for sp, pieces in piece_choices(options):
+        for (sp, pieces), modes in itertools.product(
+            piece_choices(options), mode_choices(options)
+        ):
             for zero, shard, hpz in sharding_choices(dp * cp, options):
                 for away, beside in switch_choices(problem, options):
                     for recompute, depth, modules, n in recompute_choices(problem, options, held):
@@ -389,7 +395,21 @@ def all_layouts(problem: Problem, options: SearchOptions, shape: Shape) -> Itera
                             tp_overlap=pieces,
                             activation_offload_layers=n,
                             hpz=hpz,
+                            switches=modes,
                         )
+
+
+Modes = tuple[tuple[str, str], ...]
+
+
+def mode_choices(options: SearchOptions) -> list[Modes]:
+    """Return every combination of the modes that are named, or else open; without those off."""
+    values = []
+    for axis, words in MODES.items():
+        codes = options.only.get(axis, options.open.get(axis, frozenset({0})))
+        values.append([(axis, words[code]) for code in sorted(codes)])
+    rows = itertools.product(*values)
+    return [tuple((axis, x) for axis, x in row if x != MODES[axis][0]) for row in rows]
 
 
 def sharding_choices(ranks: int, options: SearchOptions) -> list[tuple[int, int, int]]:
@@ -424,6 +444,11 @@ def as_overlapped(problem: Problem, layout: Layout) -> Problem:
         return problem
     stack = replace(problem.stack, tp_overlap=problem.stack.tp_overlap_on)
     return replace(problem, stack=stack)
+
+
+def mode_values(plan: Layout) -> dict[str, str]:
+    """Return the modes of a plan, those at rest too."""
+    return {axis: words[0] for axis, words in MODES.items()} | dict(plan.switches)
 
 
 def is_no_candidate(problem: Problem, options: SearchOptions, plan: Layout) -> bool:
@@ -478,6 +503,7 @@ def broken_plan_rule(problem: Problem, options: SearchOptions, plan: Layout) -> 
         "tp_overlap": int(plan.tp_overlap),
         "activation_offload": int(plan.activation_offload_layers > 0),
         "activation_offload_layers": plan.activation_offload_layers,
+        **mode_values(plan),
     }
     if not all(allows(options, axis, value) for axis, value in pinned.items()):
         return "PIN001"
@@ -509,6 +535,8 @@ def broken_plan_rule(problem: Problem, options: SearchOptions, plan: Layout) -> 
         return "OVL002"
     if plan.recompute_modules and broken_module_rule(problem.shape, plan.recompute_modules):
         return broken_module_rule(problem.shape, plan.recompute_modules)
+    if plan.switches and (code := broken_mode_rule(problem, plan)):
+        return code
     away = plan.activation_offload_layers
     if away and problem.pool.host is None:
         return "OFF001"
@@ -584,6 +612,8 @@ def megatron_pads_alike(problem: Problem, tp: int) -> bool:
 
 def deepspeed_runs(problem: Problem, plan: Layout) -> bool:
     shape = problem.shape
+    if plan.switches:  # its files carry none
+        return False
     if not plan.dp_overlap and (plan.zero == 0 or plan.pp > 1):
         return False
     if plan.sp or plan.vpp > 1 or plan.cp > 1 or plan.tp > shape.kv_heads or plan.shard:
@@ -673,7 +703,10 @@ def solve(problem: Problem, options: SearchOptions, n_devices: int) -> Answer:
                     layout.etp,
                     models.is_special(problem, layout.schedule),
                 )
-                key, seen = (*key, layout.tp_overlap), as_overlapped(problem, layout)
+                key, seen = (
+                    (*key, layout.tp_overlap, layout.switches),
+                    as_overlapped(problem, layout),
+                )
                 if key not in known:
                     known[key] = micro_batch(seen, layout)
                 legal.append(price(seen, layout, known[key]))
@@ -752,6 +785,7 @@ def degrees(layout: Layout) -> tuple[object, ...]:
         layout.activation_offload_layers,
         layout.tp_overlap,
         layout.hpz,
+        *(WORDS[axis].index(value) for axis, value in mode_values(layout).items()),
     )
 
 

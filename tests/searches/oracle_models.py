@@ -6,15 +6,15 @@ that module. The order in which a rank of a schedule that splits the backward ru
 data of `costmodels.schedule.zero_bubble`, checked there against what its authors published.
 """
 
-import itertools
 import math
 from dataclasses import dataclass, replace
-from functools import cache
 
 from costmodels.plans import Layout
 from costmodels.problem import Problem
 from costmodels.schedule import zero_bubble
 from costmodels.shapes import ModelShape
+from tests.searches import oracle_dispatch as dispatch
+from tests.searches import oracle_graphs as graphs
 from tests.searches import oracle_physics as physics
 from tests.searches.oracle_physics import Products
 
@@ -224,6 +224,12 @@ class Layer:
     modules: dict[str, tuple[float, float, float]]
     """By name: seconds again, bytes of attention dropped, bytes of the MLP dropped."""
     temporaries: float
+    fill: float = 0.0
+    """What it takes more with no other micro-batch beside it."""
+    pool: float = 0.0
+    """What its graphs hold; one pool for layers of all kinds."""
+    buffers: float = 0.0
+    """What dispatchers hold, once for all layers."""
 
     def dropped(self, names: tuple[str, ...]) -> Pair:
         """Return what attention and MLP drop."""
@@ -420,23 +426,16 @@ def layer(problem: Problem, layout: Layout, routed: bool) -> Layer:
     behind = column.dgrad + column.wgrad + row.dgrad + row.wgrad + core.core[1] + b_open
     behind += core.exposed[1]
     device = add((ahead, behind), elementwise(problem, tokens, tp, sp))
-    launch = physics.launch_s(problem, tp)
+    eager = physics.launch_s(problem, tp)
+    launch = graphs.dense_launch_s(layout, eager)
     kept = kept_bytes(problem, tokens, tp, sp) + core.kept
     if routed or not shape.ffn:  # the router keeps the norm's output, no product of the MLP does
         whole_width = tokens * shape.hidden / (tp if sp else 1)
         kept += (2.0 - physics.kept_input(problem)) * whole_width
     inner = (6.0 if shape.gated else 4.0) * shape.ffn / tp * tokens
     temporaries = max(inner, core.buffers) + 6.0 * tokens * shape.hidden
+    pool, buffers = graphs.pool_bytes(layout, temporaries), 0.0
     modules = layer_modules(whole, tokens, tp, sp, core, routed)
-    if routed:
-        experts = routed_experts(whole, layout)
-        device = add(device, add(experts.compute, experts.exchange))
-        launch += 0.6 * stack.host_s_per_layer if whole.shape.n_experts > 1 else 0.0
-        kept, temporaries = kept + experts.kept, temporaries + experts.temporaries
-        modules["moe_act"] = (experts.activation_s, 0.0, experts.activation_bytes)
-        shared = modules.get("shared_experts", (0.0, 0.0, 0.0))
-        again = experts.compute[0] + experts.exchange[0] + shared[0]
-        modules["moe"] = (again, 0.0, experts.kept + shared[2])
     again = device[0]
     hidden = [
         a - b + c - d
@@ -445,6 +444,31 @@ def layer(problem: Problem, layout: Layout, routed: bool) -> Layer:
         )
     ]
     device = add(device, (hidden[0], hidden[1]), stack.overlap_slowdown)
+    fill = 0.0
+    if routed:
+        experts = routed_experts(whole, layout)
+        launch = experts_launch_s(whole, layout, eager)
+        halves = dispatch.Halves(
+            attention=add(device, experts.routing),
+            experts=(
+                experts.compute[0] - experts.routing[0],
+                experts.compute[1] - experts.routing[1] - experts.wgrad,
+            ),
+            experts_wgrad=experts.wgrad,
+        )
+        beside = dispatch.beside(whole, layout, experts.exchange_s, halves)
+        both = add(device, experts.compute)
+        alone = sum(both) + 2 * experts.exchange_s
+        device = add(add(both, beside.exposed), (beside.tax, beside.tax))
+        if beside.hidden > 0:
+            fill = max(0.0, max(alone, launch) - max(sum(device), launch))
+        again += experts.compute[0] + beside.exposed[0]
+        buffers = experts.buffers
+        kept, temporaries = kept + experts.kept, temporaries + experts.temporaries
+        modules["moe_act"] = (experts.activation_s, 0.0, experts.activation_bytes)
+        shared = modules.get("shared_experts", (0.0, 0.0, 0.0))
+        all_again = experts.compute[0] + experts.exchange_s + shared[0]
+        modules["moe"] = (all_again, 0.0, experts.kept + shared[2])
     late = max(0.0, launch - sum(device))
     return Layer(
         times=add(device, (late / 3, late * 2 / 3)),
@@ -453,7 +477,18 @@ def layer(problem: Problem, layout: Layout, routed: bool) -> Layer:
         kept=kept,
         modules=modules,
         temporaries=temporaries,
+        fill=fill,
+        pool=pool,
+        buffers=buffers,
     )
+
+
+def experts_launch_s(problem: Problem, layout: Layout, eager_s: float) -> float:
+    """Return the launches of a layer with experts."""
+    shape, stack = problem.shape, problem.stack
+    routing = 0.6 * stack.host_s_per_layer if shape.n_experts > 1 else 0.0
+    left = graphs.expert_launch_s(layout, eager_s, routing, bool(shape.shared_ffn))
+    return left + graphs.products_launch_s(layout, stack.kind, shape.n_experts / layout.ep)
 
 
 def layer_modules(
@@ -493,9 +528,15 @@ class Experts:
     """The routed experts of one layer."""
 
     compute: Pair
-    exchange: Pair
+    routing: Pair
+    """What of it comes before the dispatch."""
+    wgrad: float
+    """What of it can wait."""
+    exchange_s: float
+    """Each way, if nothing hides it."""
     kept: float
     temporaries: float
+    buffers: float
     activation_s: float
     activation_bytes: float
 
@@ -506,22 +547,21 @@ def routed_experts(problem: Problem, layout: Layout) -> Experts:
     tokens = layout.mbs * problem.job.seq_len / layout.cp / (layout.tp if layout.sp else 1)
     load = shape.capacity_factor or (shape.imbalance if layout.ep > 1 else 1.0)
     rows, width = tokens * shape.top_k * layout.etp * load, shape.expert_ffn / layout.etp
-    ahead, behind = grouped_products(problem, rows, local, width)
+    ahead, behind, wgrad = grouped_products(problem, rows, local, width)
     ahead += moved_s(problem, (6 if shape.gated else 4) * rows * width)
     behind += moved_s(problem, (10 if shape.gated else 6) * rows * width)
     latency, hbm = part.efficiency.kernel_latency_s, physics.hbm_rate(problem)
+    routing = (0.0, 0.0)
     if n_experts > 1:
         precision, wide = problem.job.recipe.gemm_precision, part.efficiency.wgrad_frac
-        ahead += physics.gemm_s(problem, precision, tokens, h, n_experts)
-        behind += physics.gemm_s(problem, precision, tokens, n_experts, h)
-        behind += physics.gemm_s(problem, precision, h, tokens, n_experts, wide)
+        scores = 21.0 * tokens * n_experts / hbm + 5 * latency
+        router = physics.gemm_s(problem, precision, tokens, n_experts, h)
+        router += physics.gemm_s(problem, precision, h, tokens, n_experts, wide)
+        product = physics.gemm_s(problem, precision, tokens, h, n_experts)
+        routing = (product + scores, router + scores)
         resorted = rows if local > 1 and layout.ep * layout.etp > 1 else 0.0
-        copies = tokens * shape.top_k + resorted
-        both = 2 * 4.0 * h * copies / (0.75 * hbm) + 4 * latency
-        both += 21.0 * tokens * n_experts / hbm + 5 * latency
-        ahead, behind = ahead + both, behind + both
-    way = 2 * exchange_s(problem, layout, 2.0 * h * tokens * load)
-    way += 2 * physics.tp_gather_s(problem, layout.etp, 2.0 * h * rows)
+        moved = 2 * 4.0 * h * (tokens * shape.top_k + resorted) / (0.75 * hbm) + 4 * latency
+        ahead, behind = add(add((ahead, behind), routing), (moved, moved))
     inner = (6.0 if shape.gated else 4.0) * width
     narrow = physics.kept_input(problem)
     kept = inner - (2.0 - narrow) * width
@@ -531,21 +571,27 @@ def routed_experts(problem: Problem, layout: Layout) -> Experts:
     scores = 8.0 * n_experts * tokens if n_experts > 1 else 0.0
     return Experts(
         compute=(ahead, behind),
-        exchange=(way, way),
+        routing=routing,
+        wgrad=wgrad,
+        exchange_s=dispatch.exchange_s(problem, layout, tokens, load),
         kept=rows * (kept + gate + permuted) + scores,
-        temporaries=rows * (inner + passing),
+        temporaries=dispatch.temporaries(problem, layout, tokens, rows * (inner + passing)),
+        buffers=dispatch.buffer_bytes(problem, layout, tokens),
         activation_s=one_kernel_s(problem, (6 if shape.gated else 4) * rows * width),
         activation_bytes=rows * (narrow * width + gate),
     )
 
 
-def grouped_products(problem: Problem, rows: float, local: int, width: float) -> Pair:
-    """Return the products of `local` experts one after the other in one launch."""
+def grouped_products(
+    problem: Problem, rows: float, local: int, width: float
+) -> tuple[float, float, float]:
+    """Return the products of `local` experts in one launch: ahead, behind, weight gradients."""
     if any(problem.job.bf16_layers) and (y := physics.low_share(problem)):
         job = replace(problem.job, bf16_layers=(0, 0))
         low = grouped_products(replace(problem, job=job), rows, local, width)
         wide = grouped_products(physics.in_bf16(problem), rows, local, width)
-        return y * low[0] + (1 - y) * wide[0], y * low[1] + (1 - y) * wide[1]
+        mixed = [y * a + (1 - y) * b for a, b in zip(low, wide, strict=True)]
+        return mixed[0], mixed[1], mixed[2]
     shape, recipe, part = problem.shape, problem.job.recipe, problem.pool.accelerator
     eff, each = part.efficiency, rows / local
     precision = recipe.linear_precision or recipe.gemm_precision
@@ -564,7 +610,7 @@ def grouped_products(problem: Problem, rows: float, local: int, width: float) ->
         return max(work, traffic) + eff.kernel_latency_s
 
     cast = recipe.cast_bytes * rows / physics.hbm_rate(problem)
-    rate, ahead, behind = recipe.linear_rate_frac, 0.0, 0.0
+    rate, ahead, behind, wgrad = recipe.linear_rate_frac, 0.0, 0.0, 0.0
     up = (2 if shape.gated else 1) * width
     for k, n in ((shape.hidden, up), (width, shape.hidden)):
         ahead += one(each, k, n, rate, fills[0]) + cast * k
@@ -572,50 +618,8 @@ def grouped_products(problem: Problem, rows: float, local: int, width: float) ->
         gradient = one(k, each, n, rate * eff.wgrad_frac, fills[2])
         if local == 1:
             gradient = physics.summed_gradient_s(problem, gradient, k * n)
-        behind += gradient
-    return ahead, behind
-
-
-def exchange_s(problem: Problem, layout: Layout, one_copy_bytes: float) -> float:
-    """Return a dispatch or a combine: copies inside the domain beside those that leave it."""
-    pool, shape, ranks = problem.pool, problem.shape, layout.ep
-    if ranks == 1:
-        return 0.0
-    group = physics.place(problem, ranks, layout.etp)
-    inside = group.per_domain
-    if problem.stack.expert_dispatch == "all-to-all":
-        near, far = shape.top_k * (inside - 1) / ranks, shape.top_k * (ranks - inside) / ranks
-    else:
-        routing = (shape.n_experts, shape.top_k, shape.n_groups, shape.top_groups)
-        near = distinct_parts(*routing, ranks) * (ranks - 1) / ranks
-        domains = max(1, round(ranks / inside))
-        far = distinct_parts(*routing, domains) * (ranks - inside) / ranks
-    simple = 2
-    near_s = near * one_copy_bytes / (0.75 * ring_rate(problem, group, simple))
-    far_s = far * one_copy_bytes / (0.9 * group.wire / inside)
-    hops = (inside - 1) * pool.scale_up.ring_hop_s[0]
-    hops += (ranks - inside) * (pool.nic.ring_hop_s[0] + group.extra_hop_s)
-    return pool.scale_up.ring_base_s[simple] + hops + max(near_s, far_s)
-
-
-def ring_rate(problem: Problem, group: physics.Group, protocol: int) -> float:
-    """Return the ring bandwidth inside a domain without a protocol's share."""
-    part = problem.pool.accelerator
-    rate: float = part.ring_bytes_per_s
-    if part.n_peer_links:
-        rate *= physics.linked_share(problem, group.per_domain)
-    return rate
-
-
-@cache
-def distinct_parts(n_experts: int, top_k: int, n_groups: int, top_groups: int, n: int) -> float:
-    """Return in how many of n equal parts the experts of a token lie, the mean over all draws."""
-    size, counts = n_experts // n_groups, []
-    for groups in itertools.combinations(range(n_groups), top_groups):
-        allowed = [e for e in range(n_experts) if e // size in groups]
-        for drawn in itertools.combinations(allowed, top_k):
-            counts.append(len({e * n // n_experts for e in drawn}))
-    return sum(counts) / len(counts)
+        wgrad += gradient
+    return ahead, behind + wgrad, wgrad
 
 
 # One micro-batch -----------------------------------------------------------------------------
@@ -934,8 +938,15 @@ def outside_s(problem: Problem, layout: Layout, one: Micro) -> float:
     assert not layout.optimizer_offload, "the instances have no host"
     assert not layout.activation_offload_layers
     data = max(data_parallel_s(problem, layout, one, rank) for rank in range(layout.pp))
-    once = optimizer_s(problem, layout) + shared_s(problem, layout)
+    once = optimizer_s(problem, layout) + shared_s(problem, layout) + fill_s(problem, one)
     return data + once + problem.stack.fixed_step_s
+
+
+def fill_s(problem: Problem, one: Micro) -> float:
+    """Return what the first forwards and last backwards of a step miss a partner for."""
+    kinds = routed_layers(problem.shape)
+    kinds += kinds[-1:] * problem.shape.mtp_layers
+    return sum(one.layers[kind].fill for kind in kinds)
 
 
 def closed_form_s(problem: Problem, layout: Layout, one: Micro) -> float:
@@ -1071,7 +1082,17 @@ def in_flight(layout: Layout, rank: int) -> float:
         "dualpipe": (p + 1) / 2,
         "dualpipe-v": (2 * p + 1) / 2,
     }
-    return held[layout.schedule] if layout.schedule in SPLIT else physics.in_flight(layout, rank)
+    if layout.schedule in SPLIT:
+        return held[layout.schedule]
+    return physics.in_flight(layout, rank) + one_more(layout, rank)
+
+
+def one_more(layout: Layout, rank: int) -> float:
+    """Return the chunk, as a part of a micro-batch, that a combined 1F1B has in flight besides."""
+    if layout.pp == 1 or dispatch.overlap(layout) != "1f1b":
+        return 0.0
+    chunks = physics.in_flight(layout, rank) * layout.vpp
+    return (min(chunks + 1, layout.n_micro * layout.vpp) - chunks) / layout.vpp
 
 
 def waiting(layout: Layout, rank: int) -> tuple[float, float]:
@@ -1154,6 +1175,7 @@ def rank_bytes(problem: Problem, layout: Layout, one: Micro, rank: int) -> float
                 )
             )
         activations = physics.held_at_peak(layout, rank, chunks)
+        activations += one_more(layout, rank) * sum(chunks)  # a chunk of mean size
         activations += in_flight(layout, rank) * modules
     if layout.schedule in SPLIT:
         kind = one.layers[False]
@@ -1172,9 +1194,13 @@ def rank_bytes(problem: Problem, layout: Layout, one: Micro, rank: int) -> float
     passing = max(0.0, again + temporaries - gone)
     messages = 2.0 * one.message if layout.pp > 1 else 0.0
     scratch = scratch_bytes(problem, layout)
+    scratch += max(kind.pool for kind in one.layers.values())
+    scratch += sum(kind.buffers for kind in one.layers.values())
     if empty and not held and not (has_head(layout, rank) and shape.mtp_layers):
         passing = scratch = 0.0
     lasting = scratch + messages + unsharded_bytes(problem, layout)
+    if layout.pp == 1 and dispatch.overlap(layout) == "1f1b":  # one fills as another empties
+        lasting += max(kind.kept for kind in one.layers.values())
     states = physics.state_bytes(problem, layout, rank_params(problem, layout, rank))
     if shape.n_experts:
         ranks = layout.dp * layout.cp

@@ -15,6 +15,7 @@ from statistics import NormalDist
 
 from costmodels.plans import Layout
 from costmodels.problem import Problem
+from tests.searches import oracle_graphs as graphs
 
 PROTOCOLS = ("ll", "ll128", "simple")
 ELEMENT_BYTES = {"fp8": 1.0, "fp4": 0.5625, "tf32": 4.0, "fp32": 4.0}
@@ -853,6 +854,8 @@ class MicroBatch:
     """What recomputing the MLP saves of it."""
     checkpoint: float
     temporaries: float
+    pool: float
+    """What CUDA graphs hold."""
     logits: float
     embedding_bytes: float
     message: float
@@ -874,7 +877,8 @@ def micro_batch(problem: Problem, layout: Layout) -> MicroBatch:
     backward = column.dgrad + column.wgrad + row.dgrad + row.wgrad + attention[1] + elementwise[1]
     backward += tp_backward[1] + stack.overlap_slowdown * (tp_backward[0] - tp_backward[1])
     backward += cp.exposed[1] + stack.overlap_slowdown * hidden[1]
-    launch = launch_s(problem, tp)
+    launch = graphs.dense_launch_s(layout, launch_s(problem, tp))
+    temporaries = temporary_bytes(problem, tokens, tp, cp.buffers)
     host = max(0.0, launch - forward - backward)
     scattered = sp or stack.p2p_scatter
     return MicroBatch(
@@ -898,7 +902,8 @@ def micro_batch(problem: Problem, layout: Layout) -> MicroBatch:
         - layer_activation_bytes(problem, tokens, tp, sp, scores=False),
         of_mlp=mlp_activation_bytes(problem, tokens, tp, sp),
         checkpoint=number_bytes(problem) * width,
-        temporaries=temporary_bytes(problem, tokens, tp, cp.buffers),
+        temporaries=temporaries,
+        pool=graphs.pool_bytes(layout, temporaries),
         logits=logit_bytes(problem, tokens, tp) + 2 * number_bytes(problem) * width,
         embedding_bytes=tokens * 8.0 + (width if shape.dropout else 0.0),
         message=number_bytes(problem) * tokens * shape.hidden / (tp if scattered else 1),
@@ -1109,7 +1114,7 @@ def rank_memory(problem: Problem, layout: Layout, one: MicroBatch, rank: int) ->
         passing += one.kept
     else:  # the MLP's part is gone when attention's comes back
         passing += max(scores, of_mlp)
-    lasting = scratch_bytes(problem, layout.tp)
+    lasting = scratch_bytes(problem, layout.tp) + one.pool
     if not any(layout.stage_layers[rank :: layout.pp]):
         lasting = passing = 0.0
     lasting += unsharded_bytes(problem, layout)
