@@ -131,8 +131,8 @@ def megatron_run(
     notes = [*launch.notes, *model_file.notes, *_notes(settings)]
     layout, more = _layout(settings, model_file.document, world)
     layout |= axes_of_settings(parsed.settings)
-    if layout.get("ep", 1) * layout.get("etp", 1) > 1 or parsed.settings.get("cuda_graph_impl"):
-        layout |= read_modes(parsed.settings, notes)
+    exchanges = layout.get("ep", 1) * layout.get("etp", 1) > 1
+    layout |= read_modes(parsed.settings, notes, exchanges=exchanges)
     notes += more
     flags = dict(parsed.settings)
     faults = (*parsed.faults, *(t for d, t in parsed.odd_words.items() if d not in CHOICES))

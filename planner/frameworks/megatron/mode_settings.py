@@ -85,10 +85,16 @@ def graph_settings(layout: Layout, shape: ModelShape) -> dict[str, object]:
     return settings | {"te_rng_tracker": True}
 
 
-def read_modes(settings: Mapping[str, Any], notes: list[str]) -> dict[str, object]:
-    """Return the axes that settings of a run say; what is not modelled becomes a note."""
+def read_modes(
+    settings: Mapping[str, Any], notes: list[str], *, exchanges: bool
+) -> dict[str, object]:
+    """Return the axes that settings of a run say; what is not modelled becomes a note.
+
+    `exchanges`: tokens leave their rank (ep etp > 1). Where none does, every dispatcher is the
+    same, and is read as the one that stands for all.
+    """
     return {
-        "dispatcher": _dispatcher(settings, notes),
+        "dispatcher": _dispatcher(settings, notes) if exchanges else AXES["dispatcher"].off,
         "ep_overlap": "1f1b" if settings.get(OVERLAP[0]) else "off",
         "cuda_graph": _graph(settings, notes),
     }
