@@ -56,7 +56,8 @@ def nearest_layout(
     if pp * vpp > shape.layers:
         return Nearest(None, (), f"{pp * vpp} stages for {shape.layers} layers")
     counts = _counts(run_layout, shape.layers, pp, vpp, repairs)
-    batch = _batch(run_layout, dp, pp, vpp, repairs)
+    in_rounds = _schedule(run_layout, pp, vpp) == "interleaved"
+    batch = _batch(run_layout, dp, pp if in_rounds else 1, repairs)
     ep, etp = (max(1, int(run_layout.get(axis, 1))) for axis in ("ep", "etp"))
     if not shape.n_experts and ep * etp > 1:
         repairs.append(f"ep 1, not {ep}: the model is dense")
@@ -238,15 +239,18 @@ def _counts(
     return spread
 
 
-def _batch(run_layout: Mapping[str, Any], dp: int, pp: int, vpp: int, repairs: list[str]) -> int:
-    """Return the global batch, or the nearest that gives every rank whole micro-batches."""
+def _batch(run_layout: Mapping[str, Any], dp: int, group: int, repairs: list[str]) -> int:
+    """Return the global batch, or the nearest that gives every rank whole micro-batches.
+
+    `group` micro-batches run in one round: pp of them where chunks are interleaved.
+    """
     mbs = max(1, int(run_layout.get("mbs", 1)))
     requested = int(run_layout.get("gbs") or mbs * dp)
-    unit = mbs * dp * (pp if vpp > 1 else 1)
+    unit = mbs * dp * group
     if requested % unit == 0:
         return requested
     nearest = max(unit, (requested + unit // 2) // unit * unit)
-    what = f"mbs {mbs} x dp {dp}" + (f" x pp {pp} (interleaving)" if vpp > 1 else "")
+    what = f"mbs {mbs} x dp {dp}" + (f" x pp {group} (interleaving)" if group > 1 else "")
     repairs.append(f"global batch {nearest}, not {requested}: a multiple of {what}")
     return nearest
 
