@@ -15,7 +15,7 @@ from costmodels.schedule.stages import spelled, stage_layers
 from planner.errors import InputProblem, SpecError
 from planner.frameworks.megatron.axis_flags import axes_of_settings, axis_dests
 from planner.frameworks.megatron.flags import Parsed
-from planner.frameworks.megatron.mode_settings import FLEX, read_modes
+from planner.frameworks.megatron.mode_settings import read_modes
 from planner.frameworks.megatron.model import (
     MODEL_DESTS,
     MegatronSettings,
@@ -468,13 +468,6 @@ def _stack(
         changed["fused_wgrad"] = False
         drop = "drop --no-gradient-accumulation-fusion"
         switches.append(Switch(drop, (("gradient_accumulation_fusion", None),)))
-    if layout["ep"] > 1 and layout.get("dispatcher") not in FLEX:
-        text = "--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend deepep"
-        sets = (
-            ("moe_token_dispatcher_type", "flex"),
-            ("moe_flex_dispatcher_backend", "deepep"),
-        )
-        switches.append(Switch(f"write {text}", sets))
     return changed, "", tuple(switches), notes
 
 

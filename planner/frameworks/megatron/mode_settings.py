@@ -30,6 +30,7 @@ MODE_DESTS: Mapping[str, tuple[str, ...]] = {
         "cuda_graph_impl",
         "cuda_graph_modules",
         "cuda_graph_scope",
+        "cuda_graph_scope_deprecated",
         "te_rng_tracker",
         "enable_cuda_graph",
         "external_cuda_graph",
@@ -117,7 +118,8 @@ def _graph(settings: Mapping[str, Any], notes: list[str]) -> str:
     kind = settings.get("cuda_graph_impl") or "none"
     if settings.get("enable_cuda_graph") or settings.get("external_cuda_graph"):
         kind = "transformer_engine"
-    modules = settings.get("cuda_graph_modules") or settings.get("cuda_graph_scope") or []
+    spelled = ("cuda_graph_modules", "cuda_graph_scope_deprecated", "cuda_graph_scope")
+    modules = next((settings[name] for name in spelled if settings.get(name)), [])
     names = [modules] if isinstance(modules, str) else [str(x) for x in modules]
     if kind == "none":
         return "none"
