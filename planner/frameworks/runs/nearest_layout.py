@@ -9,12 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from costmodels.axes import RANK_ORDERS, modules_code, modules_of, switch_axes
+from costmodels.axes import AXES, RANK_ORDERS, modules_code, modules_of, switch_axes
 from costmodels.offload.activations import RESIDENT_LAYERS
-from costmodels.plans import PIPELINES_INSIDE, Layout
+from costmodels.plans import PIPELINES_INSIDE, Layout, PlanTable
 from costmodels.problem import Problem
 from costmodels.schedule.stages import spelled, stage_layers
 from costmodels.shapes import ModelShape
+from searches.mode_rules import broken_mode_rules
 from searches.options import SearchOptions
 from searches.rules import INSIDE_MOE, MOE, RULES, Context, first_broken_rule, modules_in
 
@@ -174,6 +175,33 @@ def _exchange(
         repairs.append(f"cp_comm p2p, not a2a: heads do not divide by tp {tp} x cp {cp}")
         return "p2p"
     return named
+
+
+MODE_OF_CODE = {"DSP": "dispatcher", "EPO": "ep_overlap", "CGR": "cuda_graph"}
+"""Axis that the rules of a kind refuse."""
+
+
+def with_legal_modes(problem: Problem, layout: Layout) -> Nearest:
+    """Return a layout without the ways of running its layers that break a rule.
+
+    A dispatcher where no token leaves its rank goes without a word: all are the same.
+    """
+    repairs: list[str] = []
+    while layout.switches:
+        code = next(broken_mode_rules(problem, PlanTable.from_layouts([layout])), "")
+        name = MODE_OF_CODE.get(code[:3], "")
+        if not name:
+            break
+        axis, value = AXES[name], layout.value(name)
+        if code != "DSP003":
+            repairs.append(
+                f"{name} {axis.text(axis.off)}, not {axis.text(value)}: {RULES[code].title}"
+            )
+        rest = tuple(pair for pair in layout.switches if pair[0] != name)
+        if rest == layout.switches:
+            break
+        layout = replace(layout, switches=rest)
+    return Nearest(layout, tuple(repairs))
 
 
 def why_not_priced(problem: Problem, layout: Layout) -> str:
