@@ -5,11 +5,12 @@ Rule MBRnnn is MLMnnn seen from a recipe.
 
 from dataclasses import replace
 
-from searches.frameworks.megatron import layouts as megatron
+from searches.frameworks.megatron.layouts import LAYOUT_RULES
+from searches.frameworks.megatron.modes import MODE_LAYOUT_RULES
 from searches.frameworks.rule import FrameworkRule
 
 RULES: tuple[FrameworkRule, ...] = tuple(
     replace(rule, code=rule.code.replace("MLM", "MBR"), framework="bridge")
-    for rule in megatron.LAYOUT_RULES
+    for rule in (*LAYOUT_RULES, *MODE_LAYOUT_RULES)
 )
 """All rules of Megatron-Bridge."""
