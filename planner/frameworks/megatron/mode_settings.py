@@ -87,7 +87,7 @@ def graph_settings(layout: Layout, shape: ModelShape) -> dict[str, object]:
 
 
 def read_modes(
-    settings: Mapping[str, Any], notes: list[str], *, exchanges: bool
+    settings: Mapping[str, Any], notes: list[str], *, exchanges: bool = True
 ) -> dict[str, object]:
     """Return the axes that settings of a run say; what is not modelled becomes a note.
 
