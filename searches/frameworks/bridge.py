@@ -5,12 +5,13 @@ Rule MBRnnn is MLMnnn seen from a recipe, which says all fields, also those with
 
 from dataclasses import replace
 
-from searches.frameworks.megatron import layouts as megatron
+from searches.frameworks.megatron.layouts import LAYOUT_RULES, NO_FLAG
+from searches.frameworks.megatron.modes import MODE_LAYOUT_RULES
 from searches.frameworks.rule import FrameworkRule
 
 RULES: tuple[FrameworkRule, ...] = tuple(
     replace(rule, code=rule.code.replace("MLM", "MBR"), framework="bridge")
-    for rule in megatron.LAYOUT_RULES
-    if rule.code != megatron.NO_FLAG
+    for rule in (*LAYOUT_RULES, *MODE_LAYOUT_RULES)
+    if rule.code != NO_FLAG
 )
 """All rules of Megatron-Bridge."""

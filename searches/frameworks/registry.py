@@ -57,6 +57,7 @@ BUILT_IN: Mapping[str, FrameworkRules] = {
             "0.19.2",
             (
                 f"{_MEGATRON}.layouts:LAYOUT_RULES",
+                f"{_MEGATRON}.modes:MODE_LAYOUT_RULES",
                 f"{_MEGATRON}.flags:RULES",
                 f"{_MEGATRON}.training_flags:RULES",
                 f"{_MEGATRON}.run_flags:RULES",

@@ -23,7 +23,11 @@ from planner.analyze.check.standing import stack_as_run, standing_of
 from planner.analyze.check.verdict import describe, judge
 from planner.errors import PlannerError, SpecError, UsageError
 from planner.frameworks.runs.existing_run import ExistingRun
-from planner.frameworks.runs.nearest_layout import nearest_layout, why_not_priced
+from planner.frameworks.runs.nearest_layout import (
+    nearest_layout,
+    why_not_priced,
+    with_legal_modes,
+)
 from planner.frameworks.runs.query import RunQuery
 from planner.option_names import option
 from planner.solver.answer.plans import PlanRank, make_plan
@@ -213,6 +217,8 @@ def _priced(
     except PlannerError as error:
         return replace(base, not_priced=error.message)
     problem = replace(standard, stack=stack_as_run(standard.stack, run))
+    legal = with_legal_modes(problem, layout)
+    layout = legal.layout or layout
     why = why_not_priced(problem, layout)
     if why:
         return replace(base, not_priced=why)
@@ -228,7 +234,7 @@ def _priced(
         model=model,
         cluster=cluster,
         plan=plan,
-        repairs=near.repairs,
+        repairs=(*near.repairs, *legal.repairs),
         standing=standing,
         changes=best_changes(priced, runs),
     )

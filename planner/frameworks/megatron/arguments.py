@@ -15,7 +15,7 @@ from costmodels.schedule.stages import spelled, stage_layers
 from planner.errors import InputProblem, SpecError
 from planner.frameworks.megatron.axis_flags import axes_of_settings, axis_dests
 from planner.frameworks.megatron.flags import Parsed
-from planner.frameworks.megatron.mode_settings import FLEX, read_modes
+from planner.frameworks.megatron.mode_settings import read_modes
 from planner.frameworks.megatron.model import (
     MODEL_DESTS,
     MegatronSettings,
@@ -129,8 +129,8 @@ def megatron_run(
     notes = [*launch.notes, *model_file.notes, *_notes(settings)]
     layout, more = _layout(settings, model_file.document, world)
     layout |= axes_of_settings(parsed.settings)
-    if layout.get("ep", 1) * layout.get("etp", 1) > 1 or parsed.settings.get("cuda_graph_impl"):
-        layout |= read_modes(parsed.settings, notes)
+    exchanges = layout.get("ep", 1) * layout.get("etp", 1) > 1
+    layout |= read_modes(parsed.settings, notes, exchanges=exchanges)
     notes += more
     flags = dict(parsed.settings)
     faults = (*parsed.faults, *(t for d, t in parsed.odd_words.items() if d not in CHOICES))
@@ -453,13 +453,6 @@ def _stack(
         changed["fused_wgrad"] = False
         drop = "drop --no-gradient-accumulation-fusion"
         switches.append(Switch(drop, (("gradient_accumulation_fusion", None),)))
-    if layout["ep"] > 1 and layout.get("dispatcher") not in FLEX:
-        text = "--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend deepep"
-        sets = (
-            ("moe_token_dispatcher_type", "flex"),
-            ("moe_flex_dispatcher_backend", "deepep"),
-        )
-        switches.append(Switch(f"write {text}", sets))
     return changed, "", tuple(switches), notes
 
 

@@ -235,12 +235,14 @@ def _expert_flags(layout: Layout, shape: ModelShape, settings: Mapping[str, obje
     kind = remaining.pop("moe_router_load_balancing_type", "aux_loss")
     aux_loss = remaining.pop("moe_aux_loss_coeff", None)
     pre_softmax = bool(remaining.pop("moe_router_pre_softmax", False))
+    dispatch = setting_flags(dispatcher_settings(layout))
     tokens = {
         "--num-experts": shape.n_experts,
         "--moe-router-topk": shape.top_k,
         "--moe-ffn-hidden-size": shape.expert_ffn,
         "--expert-model-parallel-size": layout.ep,
         "--expert-tensor-parallel-size": layout.etp,
+        **dict(zip(dispatch[::2], dispatch[1::2], strict=True)),
         "--moe-router-load-balancing-type": kind,
         "--moe-aux-loss-coeff": "1e-2" if aux_loss in (None, AUX_LOSS) else _plain(aux_loss),
     }
@@ -252,7 +254,6 @@ def _expert_flags(layout: Layout, shape: ModelShape, settings: Mapping[str, obje
     if shape.capacity_factor:
         tokens["--moe-expert-capacity-factor"] = f"{shape.capacity_factor:g}"
     flags = [word for option, value in tokens.items() for word in (option, str(value))]
-    flags += setting_flags(dispatcher_settings(layout))
     if not all(shape.expert_layers):
         flags += ["--moe-layer-freq", f"'{layer_frequency(shape.expert_layers)}'"]
     flags += ["--moe-pad-expert-input-to-capacity"] * bool(shape.capacity_factor)

@@ -30,6 +30,7 @@ MODE_DESTS: Mapping[str, tuple[str, ...]] = {
         "cuda_graph_impl",
         "cuda_graph_modules",
         "cuda_graph_scope",
+        "cuda_graph_scope_deprecated",
         "te_rng_tracker",
         "enable_cuda_graph",
         "external_cuda_graph",
@@ -85,10 +86,16 @@ def graph_settings(layout: Layout, shape: ModelShape) -> dict[str, object]:
     return settings | {"te_rng_tracker": True}
 
 
-def read_modes(settings: Mapping[str, Any], notes: list[str]) -> dict[str, object]:
-    """Return the axes that settings of a run say; what is not modelled becomes a note."""
+def read_modes(
+    settings: Mapping[str, Any], notes: list[str], *, exchanges: bool = True
+) -> dict[str, object]:
+    """Return the axes that settings of a run say; what is not modelled becomes a note.
+
+    `exchanges`: tokens leave their rank (ep etp > 1). Where none does, every dispatcher is the
+    same, and is read as the one that stands for all.
+    """
     return {
-        "dispatcher": _dispatcher(settings, notes),
+        "dispatcher": _dispatcher(settings, notes) if exchanges else AXES["dispatcher"].off,
         "ep_overlap": "1f1b" if settings.get(OVERLAP[0]) else "off",
         "cuda_graph": _graph(settings, notes),
     }
@@ -111,7 +118,8 @@ def _graph(settings: Mapping[str, Any], notes: list[str]) -> str:
     kind = settings.get("cuda_graph_impl") or "none"
     if settings.get("enable_cuda_graph") or settings.get("external_cuda_graph"):
         kind = "transformer_engine"
-    modules = settings.get("cuda_graph_modules") or settings.get("cuda_graph_scope") or []
+    spelled = ("cuda_graph_modules", "cuda_graph_scope_deprecated", "cuda_graph_scope")
+    modules = next((settings[name] for name in spelled if settings.get(name)), [])
     names = [modules] if isinstance(modules, str) else [str(x) for x in modules]
     if kind == "none":
         return "none"

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from costmodels.axes import CP_COMMS, RECOMPUTES, SCHEDULES, modules_code
+from costmodels.axes import AXES, CP_COMMS, RECOMPUTES, SCHEDULES, modules_code
 from costmodels.examples import DEEPSEEK_V3, LLAMA3_8B, MIXTRAL_8X7B
 from costmodels.plans import Layout
 from costmodels.shapes import LayerRun, ModelShape, TrainingJob
@@ -69,6 +69,10 @@ def moe(**fields: Any) -> ModelShape:
 
 def _recomputed(*modules: str) -> dict[str, Any]:
     return {"recompute": "selective", "recompute_modules": modules_code(modules)}
+
+
+def _modes(**words: str) -> dict[str, Any]:
+    return {"switches": {name: AXES[name].code(word) for name, word in words.items()}}
 
 
 PIPE = {"pp": 4, "dp": 16, "schedule": "1f1b", "counts": (8,) * 4}
@@ -148,6 +152,23 @@ _LAYOUT: dict[str, Both] = {
     "MLM308": (
         {"tp": 8, "sp": True, "seq_len": 8190},
         {"tp": 8, "sp": False, "seq_len": 8190},
+    ),
+    "MLM309": (_modes(ep_overlap="dualpipe"), _modes(ep_overlap="1f1b")),
+    "MLM310": (
+        {"model": moe(bias=True), **_modes(ep_overlap="1f1b", cuda_graph="attn+moe_router")},
+        {"model": moe(bias=True), **_modes(ep_overlap="1f1b", cuda_graph="moe_router")},
+    ),
+    "MLM311": (
+        {"precision": "fp32", **_modes(ep_overlap="1f1b")},
+        {"precision": "bf16", **_modes(ep_overlap="1f1b")},
+    ),
+    "MLM408": (
+        {"zero": 3, **_modes(cuda_graph="attn")},
+        {"zero": 3, **_modes(cuda_graph="full_iteration")},
+    ),
+    "MLM409": (
+        {**_recomputed("core_attn"), "model": {"dropout": True}, **_modes(cuda_graph="attn+mlp")},
+        {**_recomputed("core_attn"), "model": {"dropout": True}, **_modes(cuda_graph="mlp")},
     ),
     "MLM401": ({**PIPE, "zero": 2}, {**PIPE, "zero": 1}),
     "MLM402": ({**OFFLOAD, "zero": 0}, OFFLOAD),

@@ -23,6 +23,7 @@ from tests.searches.frameworks.examples import (
     DENSE,
     EXPERTS,
     JOB,
+    OVERLAPPED,
     PLAIN,
     QUEUE,
     SIZES,
@@ -168,6 +169,33 @@ def test_megatron_bridge_has_megatrons_layout_rules():
         for rule in RULES.values()
         if rule.framework == "megatron" and rule.level == "layout" and rule.code != NO_FLAG
     ]
+
+
+FSDP = {"use_megatron_fsdp": True, "ckpt_format": "fsdp_dtensor"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "fields", "fault"),
+    [
+        (FSDP, {"pp": 2, "vpp": 2}, "with Megatron-FSDP it excludes interleaving"),
+        (
+            FSDP | {"cuda_graph_impl": "transformer_engine", "cuda_graph_modules": ["attn"]},
+            {},
+            "with Megatron-FSDP it excludes graphs of modules",
+        ),
+        (FSDP | {"cuda_graph_impl": "full_iteration"}, {}, ""),
+        (
+            {"cuda_graph_impl": "transformer_engine", "cuda_graph_modules": ["attn", "mlp"]},
+            {},
+            "it excludes mlp and moe in CUDA graphs",
+        ),
+        ({"cuda_graph_impl": "transformer_engine", "cuda_graph_modules": ["attn"]}, {}, ""),
+    ],
+)
+def test_what_the_overlapped_exchange_of_experts_excludes(flags, fields, fault):
+    given = case({"ep": 8, **fields}, OVERLAPPED | flags, EXPERTS)
+    told = [x.reason for x in broken_rules("megatron", given) if x.rule.code == "MLM327"]
+    assert told == ([fault] if fault else [])
 
 
 # Versions ------------------------------------------------------------------------------------
