@@ -165,8 +165,8 @@ def test_megatron_bridge_has_megatrons_layout_rules():
     assert mirrored == [
         rule.code
         for rule in RULES.values()
-        if rule.framework == "megatron" and rule.level == "layout"
-    ]
+        if rule.framework == "megatron" and rule.level == "layout" and rule.code != "MLM104"
+    ]  # that one is of megatron-core before 0.16, which no release of Megatron-Bridge has
 
 
 # Versions ------------------------------------------------------------------------------------
