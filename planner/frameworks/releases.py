@@ -19,7 +19,7 @@ from typing import Any
 from packaging.version import Version
 
 from planner.errors import UsageError
-from planner.frameworks.registry import check_framework
+from planner.frameworks.registry import named_framework
 from searches.frameworks.registry import framework_rules
 
 Options = Mapping[str, Mapping[str, Any]]
@@ -205,7 +205,7 @@ def release_changes_text(comparison: Changes) -> str:
 
 def run_check_flags(framework: str, python: str, between: str, form: str) -> int:
     """Run `planner check-flags`; return 1 where planner writes what the release does not know."""
-    check_framework(framework)
+    framework = framework_rules(named_framework(framework)).name
     if form not in ("text", "json"):
         raise UsageError(f"--format {form}: unknown", "--format text or --format json")
     if between:

@@ -72,7 +72,7 @@ class FrameworkRules:
         return self.releases or (Release(self.release),)
 
     def rules_version(self, version: str = "") -> str:
-        """Return the version by which `FrameworkRule.versions` is asked, of this or another release.
+        """Return the version by which `FrameworkRule.versions` is asked, of it or another release.
 
         A version that is not known counts for itself; where rules go by megatron-core, for the
         newest known release before it.

@@ -33,9 +33,7 @@ from planner.frameworks.megatron.emitter import (
 )
 from planner.specs.schema import NO_DETAILS, DetailsSpec
 from searches.frameworks.megatron.layouts import vocab_divisor
-from searches.frameworks.registry import BUILT_IN
 
-RELEASE = BUILT_IN["bridge"].release
 MAIN_GRADS = {"bf16-grads": EmittedCode("torch.bfloat16")}
 """Number format of Megatron-FSDP's main gradients by precision; fp32 otherwise."""
 
@@ -261,7 +259,8 @@ def ddp_fields(layout: Layout, job: TrainingJob) -> dict[str, object]:
 def bridge_recipe(request: EmitRequest) -> str:
     """Return the recipe."""
     layout, shape, job, details = request.layout, request.shape, request.job, request.details
-    title = f"Megatron-Bridge recipe; fields as of Megatron-Bridge {RELEASE}."
+    release = request.release_of("bridge")
+    title = f"Megatron-Bridge recipe; fields as of Megatron-Bridge {release}."
     fsdp, steps = layout.zero >= 2, train_steps(job)
     model = model_fields(layout, shape, job, details, request.flex)
     missing = core_details(details, layout, shape, job).yours
@@ -345,7 +344,8 @@ def _call(name: str, fields: Mapping[str, object]) -> str:
 def _launcher(request: EmitRequest) -> str:
     n_nodes, per_node = nodes(request.layout, request.pool)
     core = core_details(request.details, request.layout, request.shape, request.job)
-    title = f"Megatron-Bridge launcher; bridge_recipe.py as of Megatron-Bridge {RELEASE}."
+    release = request.release_of("bridge")
+    title = f"Megatron-Bridge launcher; bridge_recipe.py as of Megatron-Bridge {release}."
     lines = [
         *head(title, request.header, fact_lines(request, stated_or_none(request.details))),
         *guarded(_SETTINGS.format(n_nodes=n_nodes), core.yours),

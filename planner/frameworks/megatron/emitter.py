@@ -28,9 +28,6 @@ from planner.frameworks.megatron.flags import flag_table, parse_flags
 from planner.frameworks.programs import MEGATRON_SMOKE, programs
 from planner.specs.schema import NO_DETAILS, DetailsSpec
 from searches.frameworks.megatron.layouts import vocab_divisor
-from searches.frameworks.registry import BUILT_IN
-
-RELEASE = BUILT_IN["megatron"].release
 
 SINGLE_CONNECTION = "CUDA_DEVICE_MAX_CONNECTIONS"
 NO_QUEUE_LIMIT = ("blackwell", "rubin")
@@ -64,7 +61,8 @@ def megatron_script(request: EmitRequest) -> str:
     """Return the script of a plan that Megatron-LM can run."""
     layout, shape, job, details = request.layout, request.shape, request.job, request.details
     n_nodes, per_node = nodes(layout, request.pool)
-    title = f"Megatron-LM launch script; flags as of Megatron-LM (megatron-core) {RELEASE}."
+    release = request.release_of("megatron")
+    title = f"Megatron-LM launch script; flags as of Megatron-LM (megatron-core) {release}."
     groups = flag_groups(layout, shape, job, details, request.flex)
     lines = [line for _, flags in groups for line in wrap(flags)]
     launch = [

@@ -33,9 +33,6 @@ from planner.frameworks.torchtitan.model import (
 )
 from planner.frameworks.torchtitan.toml import toml_files
 from planner.specs.schema import DetailsSpec
-from searches.frameworks.registry import BUILT_IN
-
-RELEASE = BUILT_IN["torchtitan"].release
 
 
 def torchtitan_files(request: EmitRequest) -> dict[str, str]:
@@ -56,7 +53,8 @@ def vocab_rows(layout: Layout, shape: ModelShape) -> int:
 def recipe(request: EmitRequest) -> str:
     """Return the recipe."""
     layout, shape, job, details = request.layout, request.shape, request.job, request.details
-    title = f"torchtitan recipe; fields as of torchtitan {RELEASE}."
+    release = request.release_of("torchtitan")
+    title = f"torchtitan recipe; fields as of torchtitan {release}."
     policy = _policy(layout)
     functions = [
         model_code(shape, details),
@@ -183,7 +181,8 @@ def _launcher(request: EmitRequest) -> str:
     shape, details = request.shape, request.details
     n_nodes, per_node = nodes(request.layout, request.pool)
     missing = not_said(details, shape, request.job, model_family(shape, details))
-    title = f"torchtitan launcher; torchtitan_recipe.py as of torchtitan {RELEASE}."
+    release = request.release_of("torchtitan")
+    title = f"torchtitan launcher; torchtitan_recipe.py as of torchtitan {release}."
     lines = [
         *head(title, request.header, fact_lines(request, stated_or_none(details))),
         *guarded(_SETTINGS.format(n_nodes=n_nodes), missing),
