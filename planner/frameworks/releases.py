@@ -10,7 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import as_file, files
@@ -20,7 +20,8 @@ from packaging.version import Version
 
 from planner.errors import UsageError
 from planner.frameworks.registry import named_framework
-from searches.frameworks.registry import framework_rules
+from searches.frameworks.registry import BUILT_IN, FrameworkRules, framework_rules
+from searches.frameworks.switches import other_spellings
 
 Options = Mapping[str, Mapping[str, Any]]
 """Facts (`default`, `choices`, `required`) by name: `--flag`, `key` or `Class.field`."""
@@ -62,11 +63,86 @@ class Changes:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class Lacking:
+    """A flag, or a value of one, that a release does not have."""
+
+    words: str
+    """As written: the flag, with the value where that is what it does not take."""
+    instead: str
+    """What to write, or which release has it; empty: none that is known."""
+
+
+def lacking_words(framework: str, words: Sequence[str]) -> tuple[Lacking, ...]:
+    """Return the flags among some words of a command line that a release does not have.
+
+    And the values that its parser does not list. None where nothing is known of the release.
+
+    >>> lacking_words("megatron@0.17.0", ["--cuda-graph-modules", "attn", "--bf16"])[0].instead
+    '--cuda-graph-scope, or framework megatron@0.18.2'
+    """
+    record = framework_rules(framework)
+    tables = _tables_of(record.name)
+    if record.release not in tables:
+        return ()
+    found: dict[tuple[str, str], None] = {}
+    flag = ""
+    for word in words:
+        is_flag = word.startswith("--")
+        flag, value = (word, "") if is_flag else (flag, word)
+        if flag and not _takes(tables[record.release], flag, value):
+            found[flag, value] = None
+            flag = "" if is_flag else flag  # of such a flag no values are known
+    return tuple(
+        Lacking(f"{flag} {value}".strip(), _instead(record, flag, value)) for flag, value in found
+    )
+
+
+def lacking_options(framework: str, names: Sequence[str]) -> tuple[Lacking, ...]:
+    """Return the options among some that a release does not have and another has, by name."""
+    record = framework_rules(framework)
+    own = _tables_of(record.name).get(record.release)
+    if own is None:
+        return ()
+    absent = ((name, _instead(record, name, "")) for name in names if name not in own)
+    return tuple(Lacking(name, instead) for name, instead in absent if instead)
+
+
+def _takes(options: Options, flag: str, value: str) -> bool:
+    """Tell whether a release has a flag and lists a value of it, where it lists any."""
+    if flag not in options:
+        return False
+    # Members of an enumeration are typed without its name: `AttnBackend.flash`.
+    choices, plain = options[flag].get("choices") or (), value.strip("'")
+    return not plain or not choices or any(f".{one}".endswith(f".{plain}") for one in choices)
+
+
+def _instead(record: FrameworkRules, flag: str, value: str) -> str:
+    """Return the other spelling of a flag in a release, and the nearest release that takes it."""
+    tables = _tables_of(record.name)
+    here = Version(record.release)
+    able = [x for x in sorted(tables, key=Version) if _takes(tables[x], flag, value)]
+    nearest = [x for x in able if Version(x) > here][:1] or able[-1:]
+    others = () if value else other_spellings(record.at(record.release).key, flag)
+    ways = [" or ".join(others)] if others else []
+    return ", or ".join(ways + [f"framework {record.at(x).key}" for x in nearest])
+
+
+def _tables_of(framework: str) -> Mapping[str, Options]:
+    """Return the options of a framework by release; none of one of another package."""
+    return option_tables(framework)[0] if framework in BUILT_IN else {}
+
+
 @cache
 def option_tables(framework: str) -> tuple[Mapping[str, Options], tuple[str, ...]]:
     """Return the options of a framework by release, and the names that planner writes."""
-    text = (files("planner") / "data" / "flags" / f"{framework}.json").read_text(encoding="utf-8")
-    data = json.loads(text)
+    file = files("planner") / "data" / "flags" / f"{framework}.json"
+    if not file.is_file():
+        title = framework_rules(framework).title
+        raise UsageError(
+            f"there is no table of the options of {title}", f"one of {', '.join(BUILT_IN)}"
+        )
+    data = json.loads(file.read_text(encoding="utf-8"))
     return data["releases"], tuple(data["written"])
 
 

@@ -48,6 +48,24 @@ def flag_of(framework: str, switch: str) -> str:
     return flags[-1] if flags else ""
 
 
+def other_spellings(framework: str, flag: str) -> tuple[str, ...]:
+    """Return how a release spells the switches that another one has this flag for.
+
+    >>> other_spellings("megatron@0.17.0", "--cuda-graph-modules")
+    ('--cuda-graph-scope',)
+    >>> other_spellings("megatron@0.18.2", "--moe-flex-dispatcher-num-sms")
+    ('--moe-deepep-num-sms', '--moe-hybridep-num-sms')
+    """
+    table = _table(framework_rules(framework).switch_flags)
+    named = (
+        name
+        for name, one in table.items()
+        if any(flag in words.split() for _, words in one.spelled)
+    )
+    flags = (flag_of(framework, name) for name in named)
+    return tuple(dict.fromkeys(other for other in flags if other and other != flag))
+
+
 def releases_with(framework: str, switch: str) -> tuple[str, ...]:
     """Return the keys of the known releases that have a switch, the oldest first.
 

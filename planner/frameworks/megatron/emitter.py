@@ -10,7 +10,7 @@ from itertools import groupby
 
 from costmodels.plans import Layout
 from costmodels.shapes import ModelShape, TrainingJob
-from planner.frameworks.emit_request import EmitRequest
+from planner.frameworks.emit_request import EmitRequest, RefusedPlanError
 from planner.frameworks.emitted_text import (
     fact_lines,
     guarded,
@@ -26,8 +26,10 @@ from planner.frameworks.megatron.details import stated_details
 from planner.frameworks.megatron.dispatcher import hybrid_environment
 from planner.frameworks.megatron.flags import flag_table, parse_flags
 from planner.frameworks.programs import MEGATRON_SMOKE, programs
+from planner.frameworks.releases import lacking_words
 from planner.specs.schema import NO_DETAILS, DetailsSpec
 from searches.frameworks.megatron.layouts import vocab_divisor
+from searches.frameworks.registry import framework_rules
 
 SINGLE_CONNECTION = "CUDA_DEVICE_MAX_CONNECTIONS"
 NO_QUEUE_LIMIT = ("blackwell", "rubin")
@@ -64,6 +66,7 @@ def megatron_script(request: EmitRequest) -> str:
     release = request.release_of("megatron")
     title = f"Megatron-LM launch script; flags as of Megatron-LM (megatron-core) {release}."
     groups = flag_groups(layout, shape, job, details, request.flex)
+    refuse_lacking(f"megatron@{release}", [word for _, flags in groups for word in flags])
     lines = [line for _, flags in groups for line in wrap(flags)]
     launch = [
         f'torchrun --nnodes {n_nodes} --nproc-per-node {per_node} --node-rank "${{NODE_RANK}}" \\',
@@ -86,6 +89,20 @@ def megatron_script(request: EmitRequest) -> str:
         *launch,
     ]
     return "\n".join(parts) + "\n"
+
+
+def refuse_lacking(framework: str, words: Sequence[str]) -> None:
+    """Raise `RefusedPlanError` for flags, or values of them, that a release does not have."""
+    lacking = lacking_words(framework, words)
+    if lacking:
+        title = f"{framework_rules(framework).title} {framework_rules(framework).release}"
+        raise RefusedPlanError(
+            [
+                f"flags: {title} does not have {one.words}"
+                + f"; closest: {one.instead}" * bool(one.instead)
+                for one in lacking
+            ]
+        )
 
 
 def _unsaid_details(flags: Sequence[str], details: DetailsSpec) -> dict[str, object]:

@@ -826,6 +826,7 @@ _OTHERS: dict[str, tuple[Case, Case]] = {
         case({"generation": "volta"}, {"moe_grouped_gemm": True}),
         case({}, {"moe_grouped_gemm": True}),
     ),
+    "MLM118": (case({"lacking": (("--x", "--y"),)}), case({})),
     "TTN120": (case({"unknown": ("parallelism.tp",)}), case({})),
     "TTN420": (
         case({"generation": "ampere"}, {"parallelism.enable_fsdp_symm_mem": True}),
