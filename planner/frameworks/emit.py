@@ -16,7 +16,7 @@ from planner.frameworks.megatron.dispatcher import flex_backend, is_priced, refu
 from planner.frameworks.registry import framework
 from searches.frameworks.registry import framework_names, framework_rules, keys_of, load
 from searches.frameworks.releases import UnknownReleaseError
-from searches.frameworks.table import refusals, runnable_layouts
+from searches.frameworks.table import first_release, refusals, runnable_layouts
 
 
 def why_not(
@@ -49,6 +49,23 @@ def runs_on_each(
     names = keys_of(framework)
     able = runnable_layouts(names, layouts, shape, job).T.tolist()
     return [tuple(name for name, runs in zip(names, each, strict=True) if runs) for each in able]
+
+
+def first_releases(
+    names: Sequence[str], layout: Layout, shape: ModelShape, job: TrainingJob | None = None
+) -> dict[str, str]:
+    """Return the oldest release of each framework that runs a layout, where an older one does not.
+
+    `names` are those that run it; one whose release was named is left out.
+    """
+    found = {}
+    for name in names:
+        record = framework_rules(name)
+        if not record.is_pinned:
+            first = first_release(name, layout, shape, job)
+            if first != record.known_releases[0].version:
+                found[name] = first
+    return found
 
 
 def emit_plan(target: str, request: EmitRequest, dispatch: str = "all-to-all") -> EmittedFiles:

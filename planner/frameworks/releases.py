@@ -163,10 +163,11 @@ def compared_tables(framework: str, old: str, new: str) -> Changes:
     return changes(framework, (old, tables[old]), (new, tables[new]))
 
 
-def compared_install(framework: str, python: str, old: str = "") -> Changes:
+def compared_install(framework: str, python: str, source: str = "", old: str = "") -> Changes:
     """Return what the release that an interpreter has installed changed against a known one.
 
-    `old` is the release that planner writes for unless another is named.
+    `source` is a folder with an unpacked release that is asked instead. `old` is the release that
+    planner writes for unless another is named.
     """
     old = old or framework_rules(framework).release
     tables = option_tables(framework)[0]
@@ -175,23 +176,30 @@ def compared_install(framework: str, python: str, old: str = "") -> Changes:
         raise UsageError(
             f"no table of {framework_rules(framework).title} {old}", f"one of {releases}"
         )
-    release, options = installed_options(framework, python)
+    release, options = installed_options(framework, python, source)
     return changes(framework, (old, tables[old]), (release, options))
 
 
-def installed_options(framework: str, python: str) -> tuple[str, Options]:
-    """Return release and options of the framework that an interpreter can import.
+def installed_options(framework: str, python: str, source: str = "") -> tuple[str, Options]:
+    """Return release and options of the framework that an interpreter can import, from `source`.
 
     Raises `UsageError` where there is no such interpreter or the framework is not there.
     """
     title, result = framework_rules(framework).title, shutil.which(python)
     if result is None:
         raise UsageError(f"--python {python}: no such program", "the interpreter of your training")
+    if source and not os.path.isdir(source):
+        raise UsageError(f"--source {source}: no such folder", "the folder of an unpacked wheel")
+    paths = [os.path.abspath(source)] if source else []
+    paths += [os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else []
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)} if source else dict(os.environ)
     probe = files("planner") / "data" / "programs" / "flag_probe.py"
     with as_file(probe) as path:
         command = [result, "-W", "ignore", os.fspath(path), framework]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_LIMIT_S)
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=PROBE_LIMIT_S, env=env
+            )
         except subprocess.TimeoutExpired:
             raise UsageError(
                 f"{title} was not imported within {PROBE_LIMIT_S:.0f} s",
@@ -279,19 +287,23 @@ def release_changes_text(comparison: Changes) -> str:
     return "\n".join(lines) + "\n"
 
 
-def run_check_flags(framework: str, python: str, between: str, form: str) -> int:
+def run_check_flags(framework: str, python: str, between: str, form: str, source: str = "") -> int:
     """Run `planner check-flags`; return 1 where planner writes what the release does not know."""
-    framework = framework_rules(named_framework(framework)).name
+    asked = framework_rules(named_framework(framework))
+    framework, old = asked.name, asked.release
+    if between and source:
+        raise UsageError("--between compares known releases, without --source", "drop one of them")
     if form not in ("text", "json"):
         raise UsageError(f"--format {form}: unknown", "--format text or --format json")
     if between:
-        old, comma, new = between.partition(",")
+        older, comma, new = between.partition(",")
         if not comma:
-            releases = ",".join(known_releases(framework))
+            known = known_releases(framework)
+            releases = f"{known[0]},{known[-1]}"
             raise UsageError(f"--between {between}: two releases are due", f"--between {releases}")
-        result = compared_tables(framework, old.strip(), new.strip())
+        result = compared_tables(framework, older.strip(), new.strip())
     else:
-        result = compared_install(framework, python)
+        result = compared_install(framework, python, source, old)
     text = (
         json.dumps(result.to_json(), indent=1) + "\n"
         if form == "json"

@@ -147,6 +147,41 @@ def refusals(
     return tuple(one.text for one in broken)
 
 
+def first_release(
+    framework: str, layout: Layout, shape: ModelShape, job: TrainingJob | None = None
+) -> str:
+    """Return the oldest known release that runs a layout which the newest runs.
+
+    Releases between it and the newest run it too.
+    """
+    first, case = framework_rules(framework).release, None
+    for release, rules in _rules_before(framework):
+        case = case or Case.of_layout(layout, shape, job)
+        if any(_is_broken(rule, case) for rule in rules):
+            break
+        first = release
+    return first
+
+
+@cache
+def _rules_before(framework: str) -> tuple[tuple[str, tuple[FrameworkRule, ...]], ...]:
+    """Return the older releases, the newest first, with the rules that the next one lifted."""
+    record = framework_rules(framework)
+    later, rows = set(rules_of(framework, "layout")), []
+    for one in reversed(record.known_releases[:-1]):
+        own = rules_of(framework, "layout", one.version)
+        rows.append((one.version, tuple(rule for rule in own if rule not in later)))
+        later = set(own)
+    return tuple(rows)
+
+
+def _is_broken(rule: FrameworkRule, case: Case) -> bool:
+    try:
+        return bool(rule.broken(case))
+    except _UNDECIDED[rule.level]:
+        return False
+
+
 def runnable_layouts(
     frameworks: Sequence[str],
     layouts: Sequence[Layout],

@@ -10,7 +10,7 @@ from costmodels.problem import Problem
 from costmodels.run.goodput import Goodput, goodput
 from costmodels.stacks import StackProfile
 from costmodels.step import peak_bytes
-from planner.frameworks.emit import runs_on, runs_on_each
+from planner.frameworks.emit import first_releases, runs_on, runs_on_each
 from planner.solver.answer.advice import plan_warnings
 from planner.solver.answer.result import Plan
 from planner.solver.calibration.file import Calibration
@@ -161,6 +161,7 @@ class PlanMaker:
             training_s=job.tokens / rate if job.tokens else None,
             warnings=plan_warnings(problem, breakdown),
             runs_on=fitting,
+            first_releases=first_releases(fitting, layout, problem.shape, job),
             too_large_for=tuple(name for name in able if name not in fitting),
             n_idle=self._n_given - n,
             run=run_figures(problem, self._operations, n, breakdown.step_s, self._goodput[n]),
