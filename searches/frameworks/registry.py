@@ -200,6 +200,12 @@ def framework_spaces() -> tuple[str, ...]:
     return (DEFAULT, *framework_names(), ANY)
 
 
+def older_releases() -> tuple[str, ...]:
+    """Return the keys of all releases but the newest of each framework."""
+    records = _by_name().values()
+    return tuple(one.at(x.version).key for one in records for x in one.known_releases[:-1])
+
+
 def framework_rules(key: str) -> FrameworkRules:
     """Return the record of a framework, at the release that the key names if it names one.
 

@@ -38,7 +38,7 @@ def checked(more: str, **keywords: str) -> dict:
 
 
 def refused(answer: dict) -> dict[str, dict]:
-    return {one["code"]: one for one in answer["refused"]}
+    return {one["code"]: one for one in answer["refusals"]}
 
 
 # Named ---------------------------------------------------------------------------------------
@@ -58,7 +58,7 @@ def test_a_wrong_name_is_one_error_on_every_surface(text: str) -> None:
         lambda: planner.check(Content(SCRIPT, "run.sh"), "h100-x8", framework=text),
     )
     for request in requests:
-        with pytest.raises(UsageError, match="no release 1 of Megatron-LM|unknown framework"):
+        with pytest.raises(UsageError, match=r"no release 1 of Megatron-LM|unknown framework"):
             request()
 
 
@@ -90,12 +90,12 @@ def test_a_plan_names_the_release_that_was_asked_for() -> None:
 
 
 def test_a_plan_says_the_first_release_where_an_older_one_does_not_run_it() -> None:
-    pins = {"tp": 1, "pp": 1, "zero": 3, "recompute": "selective"}
+    pins = {"tp": 1, "pp": 1, "zero": 3, "recompute": "full", "recompute_layers": 5}
     plan = planner.evaluate("llama3-8b", "h100-x8", pins=pins, framework="any").plans[0]
-    assert plan.first_releases == {"torchtitan": "0.3.0"}  # no mode of 0.2 recomputes the core
+    assert plan.first_releases == {"torchtitan": "0.3.0"}  # 0.2 recomputes every n-th layer
     assert plan.to_json()["first_releases"] == {"torchtitan": "0.3.0"}
     assert Plan.from_json(plan.to_json()).first_releases == plan.first_releases
-    pins["recompute"] = "full"
+    pins["recompute_layers"] = 32
     plain = planner.evaluate("llama3-8b", "h100-x8", pins=pins, framework="any").plans[0]
     assert "first_releases" not in plain.to_json()
 
@@ -188,7 +188,7 @@ def test_a_flag_that_was_dropped_is_known_to_the_release_that_had_it() -> None:
 def test_defaults_are_those_of_the_release() -> None:
     # 0.17: no_shard; from 0.18 on optim_grads_params.
     zero = {
-        release: checked(FSDP, framework=f"megatron@{release}")["run"]["layout"]["zero"]
+        release: checked(FSDP, framework=f"megatron@{release}")["layout"]["zero"]
         for release in ("0.17", "0.18", "0.19")
     }
     assert zero == {"0.17": 0, "0.18": 3, "0.19": 3}

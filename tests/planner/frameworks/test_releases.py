@@ -154,7 +154,8 @@ def test_the_command_is_content_with_a_release_that_only_adds(tmp_path):
 
 
 def test_what_a_release_lacks_is_said_with_what_to_write():
-    words = ["--bf16", "--cuda-graph-impl", "full_iteration", "--cuda-graph-modules", "attn", "--nowhere"]
+    graph = ["--cuda-graph-impl", "full_iteration", "--cuda-graph-modules", "attn"]
+    words = ["--bf16", *graph, "--nowhere"]
     assert lacking_words("megatron@0.17.0", words) == (
         Lacking("--cuda-graph-impl full_iteration", "framework megatron@0.18.2"),
         Lacking("--cuda-graph-modules", "--cuda-graph-scope, or framework megatron@0.18.2"),
