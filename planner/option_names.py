@@ -69,7 +69,8 @@ SEARCH_FIELDS: Mapping[str, SearchField] = {
         ),
         SearchField(
             "framework",
-            "Plans that this framework runs: one by its name, `any` of them, or the `default`.",
+            "Plans that this framework runs: one by its name, also at a release (`megatron@0.17`),"
+            " `any` of them, or the `default`.",
             "One by its name, any, or default.",
             section="framework",
         ),

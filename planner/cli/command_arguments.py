@@ -162,7 +162,7 @@ class CheckArguments:
         str, typer.Option(metavar="MODEL", help="Model file, where FILE does not say the model.")
     ] = ""
     framework: Annotated[
-        str, typer.Option(help="megatron, deepspeed, torchtitan, fsdp2; told from FILE.")
+        str, typer.Option(help="megatron, megatron@0.17, deepspeed, ...; told from FILE.")
     ] = ""
     version: Annotated[
         str, typer.Option("--version", help="Release of the framework that the run uses.")

@@ -8,6 +8,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from costmodels.stacks import STACKS
 from planner.errors import UsageError
+from planner.frameworks.registry import named_space
 from planner.option_names import SEARCH_FIELDS, option
 from planner.solver.calibration.file import Calibration, load_calibration
 from planner.solver.calibration.reference import Reference, with_reference
@@ -42,7 +43,7 @@ def _name_frameworks(schema: dict[str, Any]) -> None:
 
 
 Framework = Annotated[str, Field(json_schema_extra=_name_frameworks)]
-"""A framework, `default` or `any`."""
+"""A framework, with `@` and a release if one is meant, `default` or `any`."""
 Factor = Annotated[float, Field(json_schema_extra={"minimum": 0})]
 """A number that is refused below 0 where it is read, in words of its own."""
 
@@ -166,12 +167,7 @@ class SolveRequest(BaseModel):
         if top < 1:
             message = option("top") + f" must be at least 1, not {top}"
             raise UsageError(message, "for example " + option("top", "5"), code="out-of-range")
-        framework = self.framework or "default"
-        if framework not in framework_spaces():
-            choices = f"one of {', '.join(framework_spaces())}"
-            raise UsageError(
-                f"unknown framework {framework!r}", choices, "framework", "unknown-name"
-            )
+        framework = named_space(self.framework or "default")
         if self.stack and self.stack not in STACKS:
             choices = f"one of {', '.join(sorted(STACKS))}"
             raise UsageError(f"unknown stack {self.stack!r}", choices, "stack", "unknown-name")

@@ -150,7 +150,7 @@ def evaluate(
         choice = best_split_of(context, layout)
         layout, notes = choice.layout, (*notes, _split_note(choice))
     breakdown = break_down(problem, layout)
-    plan = make_plan(problem, breakdown, inputs, options.calibration)
+    plan = make_plan(problem, breakdown, inputs, options.calibration, framework=options.framework)
     fits = breakdown.peak_bytes <= problem.pool.usable_bytes
     counts = Counts(1, 1, 1, int(not fits), int(fits), 1, 0)
     return Result(

@@ -291,6 +291,18 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
     inputs_alone_leave("ACC407", "fsdp2", PLUGIN, "fsdp_activation_checkpointing_offload"),
     one_copy_of_weights("ACC408", "fsdp2", PLUGIN),
     FrameworkRule(
+        "ACC409",
+        "fsdp2",
+        "activations on the host before Accelerate 1.15",
+        "planner",
+        PLUGIN,
+        lambda c: c.activation_offload_layers > 0,
+        "activations on the host: fsdp_activation_checkpointing_offload is in no release before"
+        " 1.15",
+        "activation_offload off",
+        versions="<1.15",
+    ),
+    FrameworkRule(
         "ACC501",
         "fsdp2",
         "precision that the launch file cannot say",

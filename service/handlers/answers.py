@@ -94,6 +94,9 @@ class PlanBody(AnswerBody, title="Plan"):
     comm: list[TransferBody]
     warnings: list[Warned]
     runs_on: list[str]
+    first_releases: dict[str, str] = {}
+    """The oldest release of a framework that runs it, where an older one does not; left out where
+    there is none."""
     idle_devices: int
     run: dict[str, float] | None
 

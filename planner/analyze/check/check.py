@@ -22,6 +22,7 @@ from planner.analyze.check.run_source import (
 from planner.analyze.check.standing import stack_as_run, standing_of
 from planner.analyze.check.verdict import describe, judge
 from planner.errors import PlannerError, SpecError, UsageError
+from planner.frameworks.registry import named_framework
 from planner.frameworks.runs.existing_run import ExistingRun
 from planner.frameworks.runs.nearest_layout import (
     nearest_layout,
@@ -39,7 +40,7 @@ from planner.solver.request import Calibrations, own_calibration
 from planner.solver.sources import Overrides
 from planner.specs.inputs import ClusterInput, Content, FileOrContent, ModelInput
 from planner.specs.loader import model_from_dict
-from searches.frameworks.registry import framework_rules
+from searches.frameworks.registry import framework_key, framework_rules
 
 NODE_FIELDS = ("nodes", "accelerators_per_node")
 """Fields of a pool whose change by `--set` says how many devices the run starts on."""
@@ -54,6 +55,7 @@ class CheckOptions:
     files: Mapping[str, str] | None = None
     """Texts of the files that it names; None: those beside it are read."""
     framework: str = ""
+    """Told from the file where it is empty; `megatron@0.17` names the release too."""
     version: str = ""
     """Release of the framework that the run uses."""
     env: Mapping[str, str] | None = None
@@ -101,7 +103,7 @@ def check(
     `UsageError` for a bad option.
     """
     check_keywords(CheckKeywords, keywords)
-    request = CheckOptions(**keywords)
+    request = _with_release(CheckOptions(**keywords))
     _check_version(request.version)
     overrides, pins = sorted_overrides(request.overrides), request.pins or {}
     cluster_input = run_cluster(cluster, overrides.cluster, request.pool)
@@ -162,6 +164,33 @@ def _first_problem(error: SpecError) -> str:
     return ": ".join(part for part in (first.path, first.message) if part)
 
 
+def _with_release(request: CheckOptions) -> CheckOptions:
+    """Return the options with the release that `framework` names as the version.
+
+    `UsageError` where both name one and they differ.
+    """
+    if not request.framework:
+        return request
+    rules = framework_rules(named_framework(request.framework, "framework"))
+    if rules.is_pinned and request.version not in ("", rules.release):
+        raise UsageError(
+            option("framework", request.framework)
+            + " and "
+            + option("version", request.version)
+            + " name two releases",
+            "keep one of them",
+            code="contradiction",
+        )
+    version = rules.release if rules.is_pinned else request.version
+    return replace(request, framework=rules.name, version=version)
+
+
+def _asked_key(run: ExistingRun, version: str) -> str:
+    """Return the key of a run's framework, at the release that the user named if it is known."""
+    known = {one.version for one in framework_rules(run.framework).known_releases}
+    return framework_key(f"{run.framework}@{version}") if version in known else run.framework
+
+
 def _check_version(version: str) -> None:
     if not version:
         return
@@ -210,7 +239,10 @@ def _priced(
     # A run that has the switch stands among plans that may have it too.
     open_ = {"tp_overlap": frozenset((0, 1))} if layout.tp_overlap else {}
     options = SolveOptions(
-        framework=run.framework, stack=run.stack_name, only=open_, own_calibration=base.calibration
+        framework=_asked_key(run, runs.source.query.version),
+        stack=run.stack_name,
+        only=open_,
+        own_calibration=base.calibration,
     )
     try:
         standard = make_problem(model, cluster, options)
@@ -223,7 +255,8 @@ def _priced(
     if why:
         return replace(base, not_priced=why)
     breakdown = break_down(problem, layout)
-    plan = make_plan(problem, breakdown, (model, cluster), base.calibration, PlanRank(tie=False))
+    inputs, place = (model, cluster), PlanRank(tie=False)
+    plan = make_plan(problem, breakdown, inputs, base.calibration, place, options.framework)
     if run.overestimated:
         others = tuple(warning for warning in plan.warnings if warning.code != "MEM001")
         plan = replace(plan, warnings=others)

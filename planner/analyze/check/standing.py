@@ -48,7 +48,13 @@ def standing_of(
     best = None
     if ranked:
         opened = break_down(problem, ranked[0][0].layout)
-        best = make_plan(problem, opened, (model, cluster), options.calibration)
+        best = make_plan(
+            problem,
+            opened,
+            (model, cluster),
+            options.calibration,
+            framework=options.framework,
+        )
     fits = plan.headroom_frac >= 0
     return Standing(
         best=best,

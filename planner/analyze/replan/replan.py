@@ -466,7 +466,14 @@ def _priced(
     over = breakdown.peak_bytes - problem.pool.usable_bytes
     if over > 0:
         return None, f"with dp {layout.dp} it does not fit: {over / GIB:.1f} GiB too many"
-    return make_plan(problem, breakdown, (model, cluster), options.calibration), ""
+    plan = make_plan(
+        problem,
+        breakdown,
+        (model, cluster),
+        options.calibration,
+        framework=options.framework,
+    )
+    return plan, ""
 
 
 def with_batch(model: ModelInput, global_batch: int) -> ModelInput:

@@ -16,9 +16,10 @@ from planner.cli.arguments import check_format
 from planner.cli.command_arguments import TrialArguments
 from planner.cli.files import write_files
 from planner.errors import EmitError, FileError, SearchError, UsageError
+from planner.frameworks.emit import refusal_file
 from planner.frameworks.emitted_text import nodes
 from planner.frameworks.launchers.files import parse_launchers
-from planner.frameworks.registry import check_framework, default_stack
+from planner.frameworks.registry import default_stack, named_framework
 from planner.measure.trial.logs import MAX_BYTES, read_log
 from planner.measure.trial.rerank import (
     Reranked,
@@ -78,8 +79,7 @@ def run_trial(model: str, cluster: str, arguments: TrialArguments, typed: Sequen
         raise UsageError("trial needs MODEL and CLUSTER, or --read DIR", fix)
     if arguments.log:
         raise UsageError("--log belongs to --read DIR", "drop it")
-    framework = arguments.framework or "megatron"
-    check_framework(framework)
+    framework = named_framework(arguments.framework or "megatron")
     if not MIN_STEPS_ASKED <= steps <= MAX_STEPS:
         message = f"--steps must be {MIN_STEPS_ASKED} to {MAX_STEPS}, not {steps}"
         raise UsageError(message, f"--steps {STEPS}")
@@ -341,7 +341,7 @@ def _logs_in(folder: Path) -> list[Path]:
     """Return the logs in a plan's folder, in the order of their names."""
     if not folder.is_dir():
         return []
-    no_logs = {f"{name}.txt" for name in (*framework_names(), "torchtitan-toml")}
+    no_logs = {*map(refusal_file, framework_names()), "torchtitan-toml.txt"}
     return sorted(
         path
         for path in folder.iterdir()

@@ -5,11 +5,11 @@ TransformerConfig of megatron-core, so the fields are those behind Megatron-LM's
 stand as literals, so that the recipe can be read and checked without Megatron-Bridge.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from costmodels.plans import Layout
 from costmodels.shapes import ModelShape, TrainingJob
-from planner.frameworks.emit_request import EmitRequest
+from planner.frameworks.emit_request import EmitRequest, RefusedPlanError
 from planner.frameworks.emitted_text import (
     EmittedCode,
     fact_lines,
@@ -35,11 +35,13 @@ from planner.frameworks.megatron.mode_settings import (
     graph_settings,
     overlap_settings,
 )
+from planner.frameworks.releases import lacking_options
 from planner.specs.schema import NO_DETAILS, DetailsSpec
 from searches.frameworks.megatron.layouts import vocab_divisor
-from searches.frameworks.registry import BUILT_IN
+from searches.frameworks.registry import framework_rules
 
-RELEASE = BUILT_IN["bridge"].release
+PROVIDER = "MLAModelProvider"
+"""The provider whose fields are tabled: that of all models, with those of latent attention."""
 MAIN_GRADS = {2: EmittedCode("torch.bfloat16")}
 """Number format of Megatron-FSDP's main gradients by their bytes; fp32 otherwise."""
 
@@ -288,12 +290,31 @@ def ddp_fields(layout: Layout, job: TrainingJob) -> dict[str, object]:
     return fields
 
 
+def refuse_lacking_fields(framework: str, fields: Iterable[str]) -> None:
+    """Raise `RefusedPlanError` for fields of a model provider that a release does not have.
+
+    Of those that another known release has.
+    """
+    rules = framework_rules(framework)
+    lacking = lacking_options(framework, [f"{PROVIDER}.{name}" for name in fields])
+    if lacking:
+        raise RefusedPlanError(
+            [
+                f"fields: {rules.title} {rules.release} does not have {one.words};"
+                f" closest: {one.instead}"
+                for one in lacking
+            ]
+        )
+
+
 def bridge_recipe(request: EmitRequest) -> str:
     """Return the recipe."""
     layout, shape, job, details = request.layout, request.shape, request.job, request.details
-    title = f"Megatron-Bridge recipe; fields as of Megatron-Bridge {RELEASE}."
+    release = request.release_of("bridge")
+    title = f"Megatron-Bridge recipe; fields as of Megatron-Bridge {release}."
     fsdp, steps = layout.zero >= 2, train_steps(job)
     model = model_fields(layout, shape, job, details)
+    refuse_lacking_fields(f"bridge@{release}", model)
     missing = core_details(details, layout, shape, job).yours
     yours = [*comment_lines(missing, "megatron-core has no field for this.")]
     if fsdp:
@@ -386,7 +407,8 @@ def _call(name: str, fields: Mapping[str, object]) -> str:
 def _launcher(request: EmitRequest) -> str:
     n_nodes, per_node = nodes(request.layout, request.pool)
     core = core_details(request.details, request.layout, request.shape, request.job)
-    title = f"Megatron-Bridge launcher; bridge_recipe.py as of Megatron-Bridge {RELEASE}."
+    release = request.release_of("bridge")
+    title = f"Megatron-Bridge launcher; bridge_recipe.py as of Megatron-Bridge {release}."
     lines = [
         *head(title, request.header, fact_lines(request, stated_or_none(request.details))),
         *guarded(_SETTINGS.format(n_nodes=n_nodes), core.yours),

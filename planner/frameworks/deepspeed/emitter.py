@@ -29,9 +29,6 @@ from planner.frameworks.programs import (
     script_setting,
 )
 from searches.frameworks.deepspeed.layouts import pipeline_partition
-from searches.frameworks.registry import BUILT_IN
-
-RELEASE = BUILT_IN["deepspeed"].release
 
 PROGRAM = "deepspeed_train.py"
 BUCKET_LIMITS = (50_000_000, 500_000_000)
@@ -154,9 +151,10 @@ def _launcher(request: EmitRequest, no_model: str) -> str:
         "MODEL": model_note(no_model),
     }
     comments = [*shown_details(details), *carried_by_config(details)]
+    release = request.release_of("deepspeed")
     lines = [
         *head(
-            f"DeepSpeed launcher; deepspeed.json as of DeepSpeed {RELEASE}.",
+            f"DeepSpeed launcher; deepspeed.json as of DeepSpeed {release}.",
             request.header,
             fact_lines(request, stated_or_none(details)),
         ),

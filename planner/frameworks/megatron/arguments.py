@@ -97,7 +97,7 @@ def megatron_run(
     its model is used in place of the flags' own sizes, and fills what they do not say of the job.
     """
     model = query.imported(source)
-    settings = MegatronSettings(parsed, source)
+    settings = MegatronSettings(parsed, source, query.version)
     ask_for_open_values(settings, (*(LAYOUT_DESTS | MODEL_DESTS), *axis_dests().values()))
     world = launch.n_devices or query.n_devices
     if model is None and (missing := missing_flags(settings)):

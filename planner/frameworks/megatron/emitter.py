@@ -10,7 +10,7 @@ from itertools import groupby
 
 from costmodels.plans import Layout
 from costmodels.shapes import ModelShape, TrainingJob
-from planner.frameworks.emit_request import EmitRequest
+from planner.frameworks.emit_request import EmitRequest, RefusedPlanError
 from planner.frameworks.emitted_text import (
     fact_lines,
     guarded,
@@ -31,11 +31,10 @@ from planner.frameworks.megatron.mode_settings import (
     overlap_settings,
 )
 from planner.frameworks.programs import MEGATRON_SMOKE, programs
+from planner.frameworks.releases import lacking_words
 from planner.specs.schema import NO_DETAILS, DetailsSpec
 from searches.frameworks.megatron.layouts import vocab_divisor
-from searches.frameworks.registry import BUILT_IN
-
-RELEASE = BUILT_IN["megatron"].release
+from searches.frameworks.registry import framework_rules
 
 SINGLE_CONNECTION = "CUDA_DEVICE_MAX_CONNECTIONS"
 NO_QUEUE_LIMIT = ("blackwell", "rubin")
@@ -69,8 +68,10 @@ def megatron_script(request: EmitRequest) -> str:
     """Return the script of a plan that Megatron-LM can run."""
     layout, shape, job, details = request.layout, request.shape, request.job, request.details
     n_nodes, per_node = nodes(layout, request.pool)
-    title = f"Megatron-LM launch script; flags as of Megatron-LM (megatron-core) {RELEASE}."
-    groups = flag_groups(layout, shape, job, details)
+    release = request.release_of("megatron")
+    title = f"Megatron-LM launch script; flags as of Megatron-LM (megatron-core) {release}."
+    groups = flag_groups(layout, shape, job, details, release)
+    refuse_lacking(f"megatron@{release}", [word for _, flags in groups for word in flags])
     lines = [line for _, flags in groups for line in wrap(flags)]
     launch = [
         f'torchrun --nnodes {n_nodes} --nproc-per-node {per_node} --node-rank "${{NODE_RANK}}" \\',
@@ -93,6 +94,20 @@ def megatron_script(request: EmitRequest) -> str:
         *launch,
     ]
     return "\n".join(parts) + "\n"
+
+
+def refuse_lacking(framework: str, words: Sequence[str]) -> None:
+    """Raise `RefusedPlanError` for flags, or values of them, that a release does not have."""
+    lacking = lacking_words(framework, words)
+    if lacking:
+        title = f"{framework_rules(framework).title} {framework_rules(framework).release}"
+        raise RefusedPlanError(
+            [
+                f"flags: {title} does not have {one.words}"
+                + f"; closest: {one.instead}" * bool(one.instead)
+                for one in lacking
+            ]
+        )
 
 
 def _unsaid_details(flags: Sequence[str], details: DetailsSpec) -> dict[str, object]:
@@ -146,8 +161,9 @@ def flag_groups(
     shape: ModelShape,
     job: TrainingJob,
     details: DetailsSpec = NO_DETAILS,
+    release: str = "",
 ) -> list[tuple[str, list[str]]]:
-    """Return the words after `pretrain_gpt.py` in named groups."""
+    """Return the words after `pretrain_gpt.py` in named groups, of the newest release or another."""
     of_core = core_details(details, layout, shape, job)
     groups = [
         ("model", _model_flags(layout, shape, job, of_core.model)),
@@ -157,7 +173,7 @@ def flag_groups(
         ("precision and optimizer", _precision_flags(layout, job)),
         ("recompute", _recompute_flags(layout)),
         ("overlap", _overlap_flags(layout)),
-        ("graphs", setting_flags(graph_settings(layout, shape))),
+        ("graphs", setting_flags(graph_settings(layout, shape, release))),
         ("further axes", axis_flags(layout)),
         ("logging", ["--log-interval", "1", "--log-throughput"]),
         ("evaluation", EVALUATION),

@@ -63,8 +63,8 @@ def overlap_settings(layout: Layout) -> dict[str, object]:
     return dict.fromkeys(OVERLAP, True) if layout.value("ep_overlap") == "1f1b" else {}
 
 
-def graph_settings(layout: Layout, shape: ModelShape) -> dict[str, object]:
-    """Return the settings of CUDA graphs; none without.
+def graph_settings(layout: Layout, shape: ModelShape, release: str = "") -> dict[str, object]:
+    """Return the settings of CUDA graphs as a release of megatron-core has them; none without.
 
     A graph of the whole iteration cannot look for NaN on the host; an expert layer in it has room
     for a fixed number of rows, and keeps only those that there are (paged stash).
@@ -72,11 +72,16 @@ def graph_settings(layout: Layout, shape: ModelShape) -> dict[str, object]:
     graph = str(layout.value("cuda_graph"))
     if graph == "none":
         return {}
+    is_scope = release.startswith("0.17")  # renamed in 0.18
     if graph != "full_iteration":
         modules = [] if graph == "layer" else graph.split("+")
         settings: dict[str, object] = {"cuda_graph_impl": "transformer_engine"}
-        return settings | ({"cuda_graph_modules": modules} if modules else {})
-    settings = {"cuda_graph_impl": "full_iteration", "check_for_nan_in_loss_and_grad": False}
+        name = "cuda_graph_scope" if is_scope else "cuda_graph_modules"
+        return settings | ({name: modules} if modules else {})
+    impl: dict[str, object] = {"cuda_graph_impl": "full_iteration"}
+    if is_scope:
+        impl = {"cuda_graph_impl": "local", "cuda_graph_scope": ["full_iteration"]}
+    settings = impl | {"check_for_nan_in_loss_and_grad": False}
     if shape.n_experts > 1 and not shape.capacity_factor:
         settings |= {
             "moe_paged_stash": True,
@@ -119,7 +124,7 @@ def _graph(settings: Mapping[str, Any], notes: list[str]) -> str:
     if settings.get("enable_cuda_graph") or settings.get("external_cuda_graph"):
         kind = "transformer_engine"
     spelled = ("cuda_graph_modules", "cuda_graph_scope_deprecated", "cuda_graph_scope")
-    modules = next((settings[name] for name in spelled if settings.get(name)), [])
+    modules: Any = next((settings[name] for name in spelled if settings.get(name)), [])
     names = [modules] if isinstance(modules, str) else [str(x) for x in modules]
     if kind == "none":
         return "none"

@@ -72,15 +72,17 @@ _FP8 = ("delayed", "tensorwise", "blockwise", "mxfp8")
 class MegatronSettings:
     """Settings with the parser's defaults, and the flag that each field was read from."""
 
-    def __init__(self, parsed: Parsed, source: str) -> None:
+    def __init__(self, parsed: Parsed, source: str, release: str = "") -> None:
         self.parsed = parsed
         self.source = source
+        self.release = release
+        """The release whose defaults hold; empty: the newest that is known."""
 
     def get(self, dest: str) -> Any:
         """Return a setting, the parser's default where it is not given."""
         if dest in self.parsed.settings:
             return self.parsed.settings[dest]
-        return default_of(dest)
+        return default_of(dest, self.release)
 
     def given(self, dest: str) -> bool:
         """Tell whether a flag sets it."""

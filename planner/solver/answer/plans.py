@@ -10,7 +10,7 @@ from costmodels.problem import Problem
 from costmodels.run.goodput import Goodput, goodput
 from costmodels.stacks import StackProfile
 from costmodels.step import peak_bytes
-from planner.frameworks.emit import runs_on, runs_on_each
+from planner.frameworks.emit import first_releases, runs_on, runs_on_each
 from planner.solver.answer.advice import plan_warnings
 from planner.solver.answer.result import Plan
 from planner.solver.calibration.file import Calibration
@@ -167,6 +167,7 @@ class PlanMaker:
             training_s=job.tokens / rate if job.tokens else None,
             warnings=plan_warnings(problem, breakdown),
             runs_on=fitting,
+            first_releases=first_releases(fitting, layout, problem.shape, job),
             too_large_for=tuple(name for name in able if name not in fitting),
             n_idle=self._n_given - n,
             run=run_figures(problem, self._operations, n, breakdown.step_s, self._goodput[n]),
@@ -181,9 +182,13 @@ def make_plan(
     inputs: tuple[ModelInput, ClusterInput],
     calibration: Calibration,
     rank: PlanRank = PlanRank(),
+    framework: str = "",
 ) -> Plan:
-    """Return one plan with its rates, its interval and its warnings."""
-    able = runs_on(breakdown.layout, problem.shape, problem.job)
+    """Return one plan with its rates, its interval and its warnings.
+
+    `framework` is the one asked for: at the release that its key names, if it names one.
+    """
+    able = runs_on(breakdown.layout, problem.shape, problem.job, framework)
     return PlanMaker(problem, *inputs, calibration).make(breakdown, rank, able)
 
 
@@ -200,7 +205,8 @@ def make_plans(
         one = searches[rows[0]]
         maker = PlanMaker(one.problem, one.model, one.cluster, calibration)
         layouts = [opened[i].layout for i in rows]
-        able = runs_on_each(layouts, one.problem.shape, one.problem.job)
+        framework = one.context.options.framework
+        able = runs_on_each(layouts, one.problem.shape, one.problem.job, framework)
         for i, names, peaks in zip(rows, able, maker.peaks(layouts, able), strict=True):
             rank = PlanRank(i + 1, ties[i], groups[i])
             made[i] = maker.make(opened[i], rank, names, peaks)
@@ -221,4 +227,6 @@ def plan_of_layout(
     """Price a layout again on the first pool: how `show`, `explain` and `emit` reopen a plan."""
     problem = make_problem(model, cluster, options, layout.n_devices)
     breakdown, calibration = break_down(problem, layout), options.calibration
-    return problem, make_plan(problem, breakdown, (model, cluster), calibration, PlanRank(rank))
+    inputs, place = (model, cluster), PlanRank(rank)
+    plan = make_plan(problem, breakdown, inputs, calibration, place, options.framework)
+    return problem, plan

@@ -57,6 +57,9 @@ class Plan(LibraryAnswer):
     warnings: tuple[PlanWarning, ...]
     runs_on: tuple[str, ...]
     """Frameworks that can run it, and hold it in memory."""
+    first_releases: Mapping[str, str] = field(default_factory=dict)
+    """Of the frameworks of `runs_on` the oldest release that runs it, where an older one that is
+    known does not."""
     too_large_for: tuple[str, ...] = ()
     """Frameworks that could run it with more memory."""
     n_idle: int = 0
@@ -116,6 +119,7 @@ class Plan(LibraryAnswer):
             ],
             "warnings": [{"code": w.code, "text": w.text} for w in self.warnings],
             "runs_on": list(self.runs_on),
+            **({"first_releases": dict(self.first_releases)} if self.first_releases else {}),
             "idle_devices": self.n_idle,
             "run": self.run.to_json() if self.run else None,
         }
@@ -212,6 +216,7 @@ class Plan(LibraryAnswer):
             usable_bytes=memory["usable_bytes"],
             warnings=tuple(PlanWarning(w["code"], w["text"]) for w in data["warnings"]),
             runs_on=tuple(data["runs_on"]),
+            first_releases=dict(data.get("first_releases", {})),
             n_idle=data["idle_devices"],
             mfu_bf16=data.get("mfu_bf16"),
             numerics=tuple((a, data["layout"][a]) for a in NUMERICS if a in data["layout"]),

@@ -12,6 +12,7 @@ from costmodels.axes import CP_COMMS, RANK_ORDERS, RECOMPUTES, SCHEDULES
 from costmodels.plans import SWITCHES, Layout
 from costmodels.problem import Problem
 from planner.errors import FileError, SearchError, UsageError
+from planner.frameworks.registry import named_space
 from planner.solver.answer.result import SCHEMA_VERSION, Plan, Result
 from planner.solver.calibration.file import calibration_from_json
 from planner.solver.options import MEMORY_MARGIN, SolveOptions
@@ -112,7 +113,7 @@ def read_options(data: Mapping[str, Any]) -> SolveOptions:
         pins=data["pins"],
         only={axis: frozenset(values) for axis, values in data["only"].items()},
         at_most=data["max"],
-        framework=data["framework"],
+        framework=named_space(data["framework"]),
         stack=data["stack"],
         allow=frozenset(data["allow"]),
         objective=data.get("objective", "step_time"),

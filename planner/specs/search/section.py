@@ -3,11 +3,11 @@
 from typing import Any
 
 from planner.errors import UsageError
+from planner.frameworks.registry import named_space
 from planner.specs.schema import SearchSpec, SpecFault
 from planner.specs.search.axis_values import WORDS, axis_values
 from planner.specs.search.objectives import parse_duration, parse_objective, parse_pareto
 from planner.specs.yaml.document import KeyPath
-from searches.frameworks.registry import framework_spaces
 
 ALLOWANCES = ("tp-across-domains",)
 """Once needed for tp beyond the scale-up domain, which is searched anyhow; still accepted."""
@@ -28,7 +28,7 @@ def section_faults(spec: SearchSpec) -> list[SpecFault]:
         ("objective", lambda: parse_objective(spec.objective or "step_time")),
         ("pareto", lambda: parse_pareto(spec.pareto)),
         ("deadline", lambda: spec.deadline and parse_duration(spec.deadline, "deadline")),
-        ("framework", lambda: _one_of(spec.framework, ("", *framework_spaces()))),
+        ("framework", lambda: named_space(spec.framework or "default")),
         *(("allow", lambda x=x: _one_of(x, ALLOWANCES)) for x in spec.allow),
     ):
         checks.append(((name,), parse))

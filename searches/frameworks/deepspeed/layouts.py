@@ -161,6 +161,20 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
         ),
         "groups of all data-parallel ranks",
     ),
+    FrameworkRule(
+        "DSP116",
+        "deepspeed",
+        "tensor parallelism with a whole output head",
+        "planner",
+        f"{AUTO_TP}; deepspeed/module_inject/layers.py",
+        lambda c: c.tp > 1,
+        lambda c: (
+            f"tp {c.tp}: plans split the head and its logits over tp (vocab_parallel_lm_head),"
+            " which this release does not"
+        ),
+        "tp 1",
+        versions="<0.19.8",
+    ),
     batch_divides("DSP115", "deepspeed", f"{CONFIG}._batch_assertion"),
     FrameworkRule(
         "DSP201",
@@ -328,6 +342,17 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
         lambda c: (c.model.n_experts > 0) & (c.model.capacity_factor > 0),
         "capacity_factor: AutoEP drops no tokens and pads none",
         "no capacity_factor",
+    ),
+    FrameworkRule(
+        "DSP310",
+        "deepspeed",
+        "experts before AutoEP",
+        "planner",
+        "deepspeed/module_inject/auto_ep.py, AutoEP",
+        lambda c: c.model.n_experts > 0,
+        "experts: files spread them by expert_parallel (AutoEP), which this release lacks",
+        "",
+        versions="<0.19.2",
     ),
     FrameworkRule(
         "DSP401",

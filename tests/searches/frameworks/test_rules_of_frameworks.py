@@ -167,8 +167,10 @@ def test_megatron_bridge_has_megatrons_layout_rules():
     assert mirrored == [
         rule.code
         for rule in RULES.values()
-        if rule.framework == "megatron" and rule.level == "layout" and rule.code != NO_FLAG
-    ]
+        if rule.framework == "megatron"
+        and rule.level == "layout"
+        and rule.code not in (NO_FLAG, "MLM104")
+    ]  # that one is of megatron-core before 0.16, which no release of Megatron-Bridge has
 
 
 FSDP = {"use_megatron_fsdp": True, "ckpt_format": "fsdp_dtensor"}
