@@ -163,7 +163,10 @@ def flag_groups(
     details: DetailsSpec = NO_DETAILS,
     release: str = "",
 ) -> list[tuple[str, list[str]]]:
-    """Return the words after `pretrain_gpt.py` in named groups, of the newest release or another."""
+    """Return the words after `pretrain_gpt.py` in named groups.
+
+    For a release of megatron-core, the newest where it is empty.
+    """
     of_core = core_details(details, layout, shape, job)
     groups = [
         ("model", _model_flags(layout, shape, job, of_core.model)),
