@@ -33,6 +33,8 @@ from searches.splits.model import (
 
 LEAST_GAIN = 1e-3
 """Share of the step by which an uneven split must be faster to be offered."""
+MAX_ROUNDS = 2
+"""How often as many shapes are split, where one could still come first."""
 MAX_PRICED = 24
 """Shapes whose ranks are priced to see how much an uneven split could help."""
 MAX_MISSES = 64
@@ -93,8 +95,8 @@ def improve_splits(context: Context, finalists: Sequence[SplitPlan]) -> Improved
     """Return plans with the layers of the most promising shapes split as well as can be.
 
     `finalists` are plans that fit, with their exact step times, the fastest first. A shape is
-    everything but the split and the recomputed layers. `split_shapes` of them are split, and more
-    while a split without any waste could still come first.
+    everything but the split and the recomputed layers. `split_shapes` of them are split, and as
+    many again where a split without any waste could still come first.
     """
     options, problem = context.options, context.problem
     best: dict[Layout, SplitPlan] = {}
@@ -108,7 +110,8 @@ def improve_splits(context: Context, finalists: Sequence[SplitPlan]) -> Improved
     plans: list[SplitPlan] = []
     shapes: list[ShapeSplit] = []
     fastest_s = finalists[0].step_s
-    for start in range(0, len(promising), options.split_shapes):
+    most = MAX_ROUNDS * options.split_shapes
+    for start in range(0, min(len(promising), most), options.split_shapes):
         group = promising[start : start + options.split_shapes]
         if start and group[0].ideal_s >= fastest_s:
             break  # no later shape can be split so well that it comes first

@@ -125,7 +125,7 @@ def check(
     release = request.version or run.release or framework_rules(run.framework).release
     described, why = describe(run, own, overrides.model)
     n_devices = run.n_devices or devices
-    placed, device_notes = run_devices(cluster_input, n_devices)
+    placed, device_notes = run_devices(cluster_input, n_devices, run.segment_nodes)
     notes = [*run.notes, *device_notes]
     asserted = bool(request.version)
     verdict = judge(run, described, generation, release, own, asserted=asserted)
@@ -229,7 +229,7 @@ def _priced(
         return replace(base, not_priced=near.why_not)
     layout = near.layout
     if layout.n_devices != pool.n_devices:
-        smaller, _ = run_devices(cluster, layout.n_devices)
+        smaller, _ = run_devices(cluster, layout.n_devices, run.segment_nodes)
         if smaller is None:
             return replace(base, not_priced=f"{layout.n_devices} devices are not whole nodes")
         cluster = smaller
