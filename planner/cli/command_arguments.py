@@ -500,3 +500,26 @@ class CalibrateArguments:
     def options_of_benchmarks(self) -> dict[str, str]:
         """Return what says where benchmarks ran, by option; empty where it is not given."""
         return {"--cluster": self.cluster, "--pool": self.pool, "--link": self.link}
+
+
+@dataclass(frozen=True, slots=True)
+class ValidateArguments:
+    """Options of `planner validate`."""
+
+    models: Annotated[str, typer.Option(help="Models by the names in POINTS.csv.")] = ""
+    hardware: Annotated[str, typer.Option(help="Hardware by the names in POINTS.csv.")] = ""
+    form: Annotated[
+        str, typer.Option("--format", help="table or json; with --recipes also md.")
+    ] = "table"
+    by: Annotated[
+        str, typer.Option(help="source, sweep or row; or search, each sweep searched (minutes).")
+    ] = "source"
+    calibration: CalibrationFile = ""
+    recipes: Annotated[
+        bool,
+        typer.Option(
+            "--recipes",
+            help="The file holds recipes, those that ship without one: price and search each"
+            " (a minute).",
+        ),
+    ] = False

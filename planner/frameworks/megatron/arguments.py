@@ -293,7 +293,7 @@ def _stages(s: MegatronSettings, document: dict[str, Any], notes: list[str]) -> 
                 "--pipeline-model-parallel-layout: a stage without layers is priced"
                 " with one of its neighbour's"
             )
-            counts = _no_empty_stage(counts)
+            counts = without_empty_stages(counts)
         return _named(layers, pp, vpp, counts)
     per_rank = rank_layers(s, layers, pp)
     chunks = _vpp(s, per_rank)
@@ -397,7 +397,7 @@ def _repeated(match: re.Match[str]) -> str:
     return match.group(1) * min(int(match.group(2)), 10_000)
 
 
-def _no_empty_stage(counts: Sequence[int]) -> tuple[int, ...]:
+def without_empty_stages(counts: Sequence[int]) -> tuple[int, ...]:
     """Return the layers with one of the largest neighbour's moved into stages without any."""
     moved = list(counts)
     for i, n in enumerate(moved):
