@@ -28,6 +28,8 @@ N_FIRST = 3
 """Different layouts of ours among which a recipe's is looked for."""
 NEAR_FRAC = 0.03
 """A recipe's degrees agree too where their best plan is so near to our first."""
+EQUAL_FRAC = 1e-3
+"""Relative difference from which on a recipe's own layout is faster than our first."""
 TOP = (64, 256, 1024)
 """Plans that are asked for, until so many different layouts are among them."""
 
@@ -60,7 +62,8 @@ class Compared:
     first: tuple[Different, ...] = ()
     """Our first different layouts, best first."""
     group_s: float | None = None
-    """Step of the best plan with the recipe's degrees that fits; None where none does."""
+    """Step of the best plan with the recipe's degrees that fits, its own among them; None where
+    none does."""
 
     @property
     def fits(self) -> bool | None:
@@ -94,6 +97,11 @@ class Compared:
         if not self.first or self.plan is None:
             return None
         return self.plan.step_time_s / self.first[0].step_s - 1.0
+
+    @property
+    def is_overlooked(self) -> bool:
+        """Its own layout fits and is faster than the first that the search comes to."""
+        return bool(self.fits) and self.regret is not None and self.regret < -EQUAL_FRAC
 
     @property
     def agrees(self) -> bool:
@@ -186,12 +194,13 @@ def compare_recipe(recipe: BridgeRecipe, searches: RecipeSearches) -> Compared:
     used: dict[str, Any] = {**usual, **_search_options(pins, recipe.number("n_gpus"))}
     first = searches.different(inputs, used, N_FIRST)
     degrees = degrees_of(plan.layout)
-    own = next((one.step_s for one in first if one.degrees == degrees), None)
-    if own is None and first:
+    group = [one.step_s for one in first if one.degrees == degrees]
+    if not group and first:
         named = {**used["pins"], **dict(zip(DEGREES, degrees, strict=True))}
-        group = searches.different(inputs, {**used, "pins": named}, 1)
-        own = group[0].step_s if group else None
-    return Compared(recipe, (), plan, first, own)
+        group = [one.step_s for one in searches.different(inputs, {**used, "pins": named}, 1)]
+    if plan.headroom_frac >= 0:
+        group.append(plan.step_time_s)
+    return Compared(recipe, (), plan, first, min(group, default=None))
 
 
 def _search_options(pins: Mapping[str, int | str], n_devices: int) -> dict[str, Any]:

@@ -108,6 +108,7 @@ def recipe_totals(report: RecipesReport) -> dict[str, Any]:
         "missing": dict(sorted(missing.items(), key=lambda x: (-x[1], x[0]))),
         "not_priced": dict(sorted(left_out.items(), key=lambda x: (-x[1], x[0]))),
         "n_not_fitting": sum(not one.fits for one in priced),
+        "n_overlooked": sum(one.is_overlooked for one in priced),
         "agree": {
             "first": N_FIRST,
             "near": NEAR_FRAC,

@@ -73,6 +73,11 @@ def summary_lines(report: RecipesReport) -> list[str]:
         )
         shares = [(x, agree[f"share_of_{x}"]) for x in ("dense", "moe")]
         lines[-1] += "".join(f"; {x} {share:.0%}" for x, share in shares if share is not None)
+    if counted["n_overlooked"]:
+        lines.append(
+            f"{counted['n_overlooked']} fit and are faster than the first plan that the search"
+            " comes to"
+        )
     if timed["n"]:
         lines.append(
             f"{timed['n']} have a printed time: median error {timed['median_ape']:.1%} (asked"
