@@ -156,8 +156,8 @@ class RecipeSearches:
     def _solved(
         self, inputs: tuple[ModelInput, ClusterInput], options: Mapping[str, Any]
     ) -> Result:
-        told = {name: value for name, value in options.items() if name != "calibration"}
-        key = repr((inputs[0].document, inputs[1].document, sorted(told.items())))
+        named = {name: value for name, value in options.items() if name != "calibration"}
+        key = repr((inputs[0].document, inputs[1].document, sorted(named.items())))
         if key not in self.results:
             read = SolveRequest.of(**options).options()
             # Relaxations and reasons are nobody's question here.
@@ -204,7 +204,7 @@ def compare_recipe(recipe: BridgeRecipe, searches: RecipeSearches) -> Compared:
 
 
 def _search_options(pins: Mapping[str, int | str], n_devices: int) -> dict[str, Any]:
-    """Return what the search of a recipe's job is told: its devices, switches that it has open.
+    """Return what the search of a recipe's job is named: its devices, switches that it has open.
 
     An axis that a search leaves alone unless it is named may be as in the recipe, or off.
     """
