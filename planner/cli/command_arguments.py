@@ -13,6 +13,7 @@ from planner.cli.arguments import overrides_of, positive
 from planner.cli.options import (
     FRAMEWORKS,
     Allow,
+    AllVariants,
     Cache,
     CalibrationFile,
     Deadline,
@@ -48,6 +49,7 @@ class SearchArguments:
     allow: Sequence[str] = ()
     set_: Sequence[str] = ()
     top: int | None = None
+    all_variants: bool = False
     framework: str = ""
     stack: str = ""
     pool: str = ""
@@ -83,6 +85,7 @@ class SearchArguments:
             at_most=axis_items(self.max_, "--max"),
             allow=tuple(self.allow),
             top=self.top,
+            all_variants=self.all_variants,
             framework=self.framework,
             stack=self.stack,
             pool=self.pool,
@@ -105,6 +108,7 @@ class SolveArguments(SearchArguments):
     allow: Allow = field(default_factory=list)
     set_: SetOption = field(default_factory=list)
     top: Top = None
+    all_variants: AllVariants = False
     framework: Framework = ""
     stack: Stack = ""
     pool: PoolName = ""

@@ -82,6 +82,23 @@ def best_step_s(one: Searched) -> float:
     return min((c.step_s for c in one.outcome.finalists), default=float("inf"))
 
 
+def best_of_each_layout(ranked: Sequence[Found], options: SolveOptions) -> list[tuple[Found, int]]:
+    """Return the best plan of each layout, and for how many plans of the list it stands.
+
+    Layouts are different where pool, recipe, devices, tp, pp, cp or ep are; the rest (micro-batch,
+    virtual stages, sharding, recomputation, switches) makes variants of one. All variants are
+    listed where the options want them, and of the one layout that tp and pp are pinned to.
+    """
+    groups: dict[tuple[object, ...], list[Found]] = {}
+    for entry in ranked:
+        x, one = entry[0].layout, entry[1]
+        groups.setdefault((one.name, x.n_devices, x.tp, x.pp, x.cp, x.ep), []).append(entry)
+    pinned = {axis for axis, values in options.restricted().items() if len(values) == 1}
+    if options.all_variants or (len(groups) == 1 and pinned >= {"tp", "pp"}):
+        return [(entry, 1) for entry in ranked]
+    return [(variants[0], len(variants)) for variants in groups.values()]
+
+
 def _roomiest(
     searched: list[Searched], within: float, limit_s: Callable[[Searched], float]
 ) -> list[Found]:

@@ -65,6 +65,8 @@ class Plan(LibraryAnswer):
     """Goodput, energy and cost of the whole run."""
     group: int | None = None
     """Plans of one number cannot be told from the first of them; None where time ranks nothing."""
+    n_variants: int = 1
+    """Finalists of its tp, pp, cp and ep, of which it is the best; 1 where each is listed."""
 
     @property
     def headroom_frac(self) -> float:
@@ -118,6 +120,7 @@ class Plan(LibraryAnswer):
             "training_s": self.training_s,
             "tie": self.tie,
             "group": self.group,
+            **({"n_variants": self.n_variants} if self.n_variants > 1 else {}),
             "closed_form_step_time_s": b.closed_form_step_s,
             "time": dict(b.time_s),
         }
@@ -191,6 +194,7 @@ class Plan(LibraryAnswer):
             warnings=tuple(PlanWarning(w["code"], w["text"]) for w in data["warnings"]),
             runs_on=tuple(data["runs_on"]),
             n_idle=data["idle_devices"],
+            n_variants=data.get("n_variants", 1),
             run=_run_from_json(data["run"]) if data["run"] else None,
         )
 
