@@ -148,7 +148,7 @@ SEARCH_FIELDS: Mapping[str, SearchField] = {
         SearchField(
             "all_variants",
             "Every variant of a layout (vpp, micro-batch, ZeRO, recompute) is a plan of its own;"
-            " else the best of each (tp, pp, cp, ep).",
+            " else the best of each (tp, pp, cp, ep) and of values listed in `only`.",
             "List all variants of a layout, not the best of each tp, pp, cp, ep.",
             option="all-variants",
         ),

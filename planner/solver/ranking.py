@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
+from costmodels.axes import AXES
 from planner.solver.answer.uncertainty import (
     rank_key,
     resolution_groups,
@@ -85,14 +86,17 @@ def best_step_s(one: Searched) -> float:
 def best_of_each_layout(ranked: Sequence[Found], options: SolveOptions) -> list[tuple[Found, int]]:
     """Return the best plan of each layout, and for how many plans of the list it stands.
 
-    Layouts are different where pool, recipe, devices, tp, pp, cp or ep are; the rest (micro-batch,
-    virtual stages, sharding, recomputation, switches) makes variants of one. All variants are
-    listed where the options want them, and of the one layout that tp and pp are pinned to.
+    Layouts are different where pool, recipe, devices, tp, pp, cp or ep are, or another axis of
+    which the options name several values; the rest (micro-batch, virtual stages, sharding,
+    recomputation, switches) makes variants of one. All variants are listed where the options want
+    them, and of the one layout that tp and pp are pinned to.
     """
+    compared = [axis for axis, values in options.only.items() if axis in AXES and len(values) > 1]
     groups: dict[tuple[object, ...], list[Found]] = {}
     for entry in ranked:
         x, one = entry[0].layout, entry[1]
-        groups.setdefault((one.name, x.n_devices, x.tp, x.pp, x.cp, x.ep), []).append(entry)
+        key = (one.name, x.n_devices, x.tp, x.pp, x.cp, x.ep, *map(x.value, compared))
+        groups.setdefault(key, []).append(entry)
     pinned = {axis for axis, values in options.restricted().items() if len(values) == 1}
     if options.all_variants or (len(groups) == 1 and pinned >= {"tp", "pp"}):
         return [(entry, 1) for entry in ranked]

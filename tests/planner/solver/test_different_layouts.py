@@ -58,3 +58,10 @@ def test_variants_of_a_pinned_layout_are_listed():
     plans = solve(MODEL, CLUSTER, pins=pins, top=5).plans
     assert len({degrees(plan) for plan in plans}) == 1
     assert len(plans) == 5
+
+
+def test_values_that_are_named_are_told_apart():
+    plans = solve(MODEL, CLUSTER, only={"zero": [1, 3]}, top=20).plans
+    keys = [(degrees(plan), plan.layout.zero) for plan in plans]
+    assert len(set(keys)) == len(keys)
+    assert {zero for _, zero in keys} == {1, 3}
