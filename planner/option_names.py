@@ -156,6 +156,13 @@ SEARCH_FIELDS: Mapping[str, SearchField] = {
         ),
         SearchField("top", "Plans in the answer (10).", "Plans to show (10).", section="top"),
         SearchField(
+            "all_variants",
+            "Every variant of a layout (vpp, micro-batch, ZeRO, recompute) is a plan of its own;"
+            " else the best of each (tp, pp, cp, ep) and of values listed in `only`.",
+            "List all variants of a layout, not the best of each tp, pp, cp, ep.",
+            option="all-variants",
+        ),
+        SearchField(
             "calibration",
             "Numbers to price with; those that ship without it.",
             "Numbers to price with; those that ship without it.",

@@ -13,6 +13,7 @@ from planner.cli.arguments import overrides_of, positive
 from planner.cli.options import (
     FRAMEWORKS,
     Allow,
+    AllVariants,
     Cache,
     CalibrationFile,
     Deadline,
@@ -49,6 +50,7 @@ class SearchArguments:
     allow: Sequence[str] = ()
     set_: Sequence[str] = ()
     top: int | None = None
+    all_variants: bool = False
     framework: str = ""
     stack: str = ""
     pool: str = ""
@@ -86,6 +88,7 @@ class SearchArguments:
             at_most=axis_items(self.max_, "--max"),
             allow=tuple(self.allow),
             top=self.top,
+            all_variants=self.all_variants,
             framework=self.framework,
             stack=self.stack,
             pool=self.pool,
@@ -108,6 +111,7 @@ class SolveArguments(SearchArguments):
     allow: Allow = field(default_factory=list)
     set_: SetOption = field(default_factory=list)
     top: Top = None
+    all_variants: AllVariants = False
     framework: Framework = ""
     stack: Stack = ""
     pool: PoolName = ""
@@ -505,3 +509,26 @@ class CalibrateArguments:
     def options_of_benchmarks(self) -> dict[str, str]:
         """Return what says where benchmarks ran, by option; empty where it is not given."""
         return {"--cluster": self.cluster, "--pool": self.pool, "--link": self.link}
+
+
+@dataclass(frozen=True, slots=True)
+class ValidateArguments:
+    """Options of `planner validate`."""
+
+    models: Annotated[str, typer.Option(help="Models by the names in POINTS.csv.")] = ""
+    hardware: Annotated[str, typer.Option(help="Hardware by the names in POINTS.csv.")] = ""
+    form: Annotated[
+        str, typer.Option("--format", help="table or json; with --recipes also md.")
+    ] = "table"
+    by: Annotated[
+        str, typer.Option(help="source, sweep or row; or search, each sweep searched (minutes).")
+    ] = "source"
+    calibration: CalibrationFile = ""
+    recipes: Annotated[
+        bool,
+        typer.Option(
+            "--recipes",
+            help="The file holds recipes, those that ship without one: price and search each"
+            " (a minute).",
+        ),
+    ] = False

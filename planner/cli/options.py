@@ -53,6 +53,7 @@ MemoryMargin = Annotated[float | None, _option("memory_margin", show_default=Fal
 Pareto = Annotated[str, _option("pareto")]
 TimeLimit = Annotated[float | None, _option("time_limit_s", show_default=False)]
 Top = Annotated[int | None, _option("top")]
+AllVariants = Annotated[bool, _option("all_variants")]
 CalibrationFile = Annotated[str, _option("calibration")]
 Reference = Annotated[str, _option("reference")]
 Hosts = Annotated[

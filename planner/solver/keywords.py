@@ -42,6 +42,7 @@ class SolveKeywords(RestrictKeywords, total=False):
     """Keywords of `planner.solve`: the fields of a `SolveRequest`, then how the search runs."""
 
     top: int | None
+    all_variants: bool
     pool: str
     objective: str
     within: float

@@ -59,6 +59,8 @@ class SolveOptions:
     """Longest step."""
     pareto: tuple[str, ...] = ()
     """Axes of a front that is wanted in place of a ranking."""
+    all_variants: bool = False
+    """Whether an answer lists more than the best plan of each combination of degrees."""
     own_calibration: Calibration | None = None
     """The numbers that price the plans; None for those that ship."""
 
@@ -153,6 +155,7 @@ class SolveOptions:
                 "stack": self.stack_name,
                 "allow": sorted(self.allow),
             }
+            | ({"all_variants": True} if self.all_variants else {})
             | self._goals_json()
             | self._calibration_json()
         )

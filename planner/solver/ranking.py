@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
+from costmodels.axes import AXES
 from planner.solver.answer.uncertainty import (
     RankLimits,
     keeps_margin,
@@ -105,6 +106,26 @@ def ranked_candidates(
 def best_step_s(one: Searched) -> float:
     """Return the step time of the fastest plan of a search, seconds; inf where none fits."""
     return min((c.step_s for c in one.outcome.finalists), default=float("inf"))
+
+
+def best_of_each_layout(ranked: Sequence[Found], options: SolveOptions) -> list[tuple[Found, int]]:
+    """Return the best plan of each layout, and for how many plans of the list it stands.
+
+    Layouts are different where pool, recipe, devices, tp, pp, cp or ep are, or another axis of
+    which the options name several values; the rest (micro-batch, virtual stages, sharding,
+    recomputation, switches) makes variants of one. All variants are listed where the options want
+    them, and of the one layout that tp and pp are pinned to.
+    """
+    compared = [axis for axis, values in options.only.items() if axis in AXES and len(values) > 1]
+    groups: dict[tuple[object, ...], list[Found]] = {}
+    for entry in ranked:
+        x, one = entry[0].layout, entry[1]
+        key = (one.name, x.n_devices, x.tp, x.pp, x.cp, x.ep, *map(x.value, compared))
+        groups.setdefault(key, []).append(entry)
+    pinned = {axis for axis, values in options.restricted().items() if len(values) == 1}
+    if options.all_variants or (len(groups) == 1 and pinned >= {"tp", "pp"}):
+        return [(entry, 1) for entry in ranked]
+    return [(variants[0], len(variants)) for variants in groups.values()]
 
 
 def _roomiest(

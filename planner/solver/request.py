@@ -29,7 +29,16 @@ from searches.frameworks.registry import framework_spaces
 
 Calibrations = Calibration | str | os.PathLike[str] | None
 """A calibration, the path of its file, or nothing for the one that ships."""
-GOALS = ("objective", "within", "memory_margin", "deadline", "step_limit_s", "pareto", "top")
+GOALS = (
+    "objective",
+    "within",
+    "memory_margin",
+    "deadline",
+    "step_limit_s",
+    "pareto",
+    "top",
+    "all_variants",
+)
 """Fields that say what is wanted of the plans; the others say which plans there are."""
 
 
@@ -99,6 +108,7 @@ class SolveRequest(BaseModel):
     ] = _field("pareto", ())
     time_limit_s: float = _field("time_limit_s", 0.0)
     top: Annotated[int, Field(json_schema_extra={"minimum": 1})] | None = _field("top", None)
+    all_variants: bool = _field("all_variants", False)
     calibration: Any = _field("calibration", None)
     """One of `Calibrations`."""
     reference: Any = _field("reference", "")
@@ -177,6 +187,7 @@ class SolveRequest(BaseModel):
                 raise UsageError(message, f"one of {', '.join(ALLOWANCES)}", code="unknown-name")
         options = SolveOptions(
             top=top,
+            all_variants=self.all_variants,
             pins=self.pins,
             only=self.only,
             at_most=self.at_most,

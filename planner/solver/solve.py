@@ -39,7 +39,13 @@ from planner.solver.keywords import EvaluateKeywords, SolveKeywords, request_of_
 from planner.solver.margins import margin_use, margin_words, tie_words, with_plans_of_margin
 from planner.solver.options import SolveCommand, SolveOptions
 from planner.solver.problem import make_problem, searched_problem
-from planner.solver.ranking import Found, gap_frac, ranked_candidates, tie_groups
+from planner.solver.ranking import (
+    Found,
+    best_of_each_layout,
+    gap_frac,
+    ranked_candidates,
+    tie_groups,
+)
 from planner.solver.recipes import (
     asked_models,
     numerics_of,
@@ -108,7 +114,8 @@ def solve(
     )
     execution = Execution(executor, stop, keywords.get("progress"), keywords.get("shared"))
     try:
-        result = solve_inputs(*inputs, options, execution, command)
+        extent = Extent(different=True)
+        result = solve_inputs(*inputs, options, execution, command, extent)
     except ExecutorError as error:
         raise SearchError(str(error), error.fix) from error
     return replace(result, notes=(*notes, *result.notes))
@@ -183,6 +190,8 @@ class Extent:
 
     fewer_devices: bool = True
     """Also look at fewer devices than are given, where they may be better."""
+    different: bool = False
+    """List the best plan of each combination of degrees, unless the options want all variants."""
     reasons: bool = True
     """Say why the first plan is first, and look for the smallest changes that would help where
     nothing fits."""
@@ -219,7 +228,11 @@ def solve_inputs(
     if extent.ties:
         with_plans_of_margin(counts, variants, options)
     ranked, searched = ranked_candidates(counts, variants, options, extent.ties), counts.listed
-    shown = ranked if options.pareto else ranked[: options.top]
+    listed = [(entry, 1) for entry in ranked]
+    if extent.different and not options.pareto:
+        listed = best_of_each_layout(ranked, options)
+    listed = listed if options.pareto else listed[: options.top]
+    shown = [entry for entry, _ in listed]
     opened = open_candidates([(c, one) for c, one, _ in shown])
     grouped = tie_groups(shown, [x.step_s for x in opened], variants, options)
     plans = make_plans(
@@ -228,6 +241,7 @@ def solve_inputs(
         [tie for _, _, tie in shown],
         grouped,
         options.calibration,
+        [n for _, n in listed],
     )
     outcomes = [one.outcome for one in searched]
     relaxations: tuple[Relaxation, ...] = ()

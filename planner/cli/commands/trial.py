@@ -85,7 +85,12 @@ def run_trial(model: str, cluster: str, arguments: TrialArguments, typed: Sequen
         raise UsageError(message, f"--steps {STEPS}")
     launchers = parse_launchers(arguments.launcher or "torchrun")
     request = arguments.request().model_copy(
-        update={"framework": framework, "top": N_RANKED, "objective": "step_time"}
+        update={
+            "framework": framework,
+            "top": N_RANKED,
+            "objective": "step_time",
+            "all_variants": True,
+        }
     )
     result = solve(model, cluster, request)
     save_result(result)

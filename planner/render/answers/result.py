@@ -167,6 +167,10 @@ def _table_parts(result: Result) -> list[Part]:
     """Return the plans, and what their marks and columns mean."""
     plans, first = result.plans, result.plans[0]
     parts = [plan_grid(plans, columns_of(result)), *stage_parts(plans)]
+    if any(plan.n_variants > 1 for plan in plans):
+        counts = ", ".join(str(plan.n_variants) for plan in plans)
+        text = f"each is the best of its tp, pp, cp, ep; they stand for {counts} plans"
+        parts.append(Paragraph(f"{text} (--all-variants lists them)"))
     if sum(plan.tie for plan in plans) > 1:
         parts.append(Paragraph(f"= within model error of {_best_words(result)}"))
     if any(plan.group == 1 and not plan.tie for plan in plans[1:]):

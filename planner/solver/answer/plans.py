@@ -58,6 +58,8 @@ class PlanRank:
     """It ties with the best of all."""
     group: int | None = None
     """Of plans between which the model cannot tell."""
+    n_variants: int = 1
+    """Plans that it stands for, itself among them."""
 
 
 class PlanMaker:
@@ -173,6 +175,7 @@ class PlanMaker:
             run=run_figures(problem, self._operations, n, breakdown.step_s, self._goodput[n]),
             group=rank.group,
             numerics=self._numerics,
+            n_variants=rank.n_variants,
         )
 
 
@@ -198,6 +201,7 @@ def make_plans(
     ties: Sequence[bool],
     groups: Sequence[int | None],
     calibration: Calibration,
+    n_variants: Sequence[int] = (),
 ) -> tuple[Plan, ...]:
     """Return opened plans in their order; each is of one search, and ties or not."""
     made: dict[int, Plan] = {}
@@ -208,7 +212,7 @@ def make_plans(
         framework = one.context.options.framework
         able = runs_on_each(layouts, one.problem.shape, one.problem.job, framework)
         for i, names, peaks in zip(rows, able, maker.peaks(layouts, able), strict=True):
-            rank = PlanRank(i + 1, ties[i], groups[i])
+            rank = PlanRank(i + 1, ties[i], groups[i], n_variants[i] if n_variants else 1)
             made[i] = maker.make(opened[i], rank, names, peaks)
     return tuple(made[i] for i in range(len(searches)))
 

@@ -73,6 +73,8 @@ class Plan(LibraryAnswer):
     """Where the job's numbers are not those of its file: axis and value, as written."""
     group: int | None = None
     """Plans of one number cannot be told from the first of them; None where time ranks nothing."""
+    n_variants: int = 1
+    """Finalists of its tp, pp, cp and ep, of which it is the best; 1 where each is listed."""
 
     @property
     def mfu_over_bf16(self) -> float | None:
@@ -144,6 +146,7 @@ class Plan(LibraryAnswer):
             "training_s": self.training_s,
             "tie": self.tie,
             "group": self.group,
+            **({"n_variants": self.n_variants} if self.n_variants > 1 else {}),
             "closed_form_step_time_s": b.closed_form_step_s,
             "time": dict(b.time_s),
         }
@@ -220,6 +223,7 @@ class Plan(LibraryAnswer):
             n_idle=data["idle_devices"],
             mfu_bf16=data.get("mfu_bf16"),
             numerics=tuple((a, data["layout"][a]) for a in NUMERICS if a in data["layout"]),
+            n_variants=data.get("n_variants", 1),
             run=_run_from_json(data["run"]) if data["run"] else None,
         )
 

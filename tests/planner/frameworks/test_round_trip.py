@@ -9,7 +9,6 @@ import pytest
 from costmodels.schedule.stages import SPLITS
 from planner.analyze.check.check import check
 from planner.analyze.plan_files import header_lines
-from planner.errors import SpecError
 from planner.frameworks.emit import emit_plan
 from planner.frameworks.emit_request import EmitRequest
 from planner.render.document import text_of
@@ -270,11 +269,33 @@ def test_accelerate_with_its_model(pins: dict[str, Any], tmp_path: Path) -> None
     assert alone.run.assumed[0].startswith("mbs = 1: the script decides")
 
 
-def test_bridge_recipes_are_named_and_not_read(tmp_path: Path) -> None:
-    written(("llama3-8b", "h100-x8", {"tp": 2}), "bridge", tmp_path)
-    for name in ("bridge.sh", "bridge_recipe.py"):
-        with pytest.raises(SpecError, match="Megatron-Bridge, which is not read"):
-            check(tmp_path / name, "h100-x8")
+@pytest.mark.parametrize("name", one_in(4, MEGATRON))
+def test_bridge(name: str, tmp_path: Path) -> None:
+    case = MEGATRON[name]
+    plan = written(case, "bridge", tmp_path)
+    for file in ("bridge_recipe.py", "bridge.sh"):
+        report = check(tmp_path / file, case[1])
+        assert report.plan is not None, report.not_priced
+        assert report.run.framework == "bridge"
+        assert not report.refusals
+        assert not report.run.doubts
+        assert report.plan.layout == plan.layout
+        assert report.plan.plan_id == plan.plan_id
+        assert report.plan.step_time_s == plan.step_time_s
+        assert report.plan.breakdown.peak_bytes == plan.breakdown.peak_bytes
+
+
+@pytest.mark.parametrize("precision", one_in(2, PRECISIONS))
+def test_precisions_of_bridge(precision: str, tmp_path: Path) -> None:
+    plan = written(
+        ("llama3-8b", "h100-x8", {"tp": 2}),
+        "bridge",
+        tmp_path,
+        (("training.precision", precision),),
+    )
+    report = check(tmp_path / "bridge_recipe.py", "h100-x8")
+    assert report.plan is not None
+    assert report.plan.plan_id == plan.plan_id
 
 
 UNEVEN: dict[str, tuple[str, Case]] = {
