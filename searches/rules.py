@@ -185,8 +185,9 @@ RULES: dict[str, Rule] = {
             "PP002",
             "layers cannot be split this way",
             "`even` needs layers % (pp * vpp) = 0; `ends` (embedding and loss counted as a layer "
-            "each) needs at least one unit per virtual stage and more than one stage, and "
-            "counts only where it differs from `even`.",
+            "each) needs at least one unit per virtual stage and more than one stage, where "
+            "interleaved stages of one unit are all alike between the ends, and counts only where "
+            "it differs from `even`.",
             "another pp, vpp or split",
             "Megatron-LM TransformerConfig, pipeline layout",
         ),

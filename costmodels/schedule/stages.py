@@ -65,7 +65,8 @@ def stage_layers(layers: int, pp: int, vpp: int, split: str) -> tuple[int, ...]:
     Virtual stage j is chunk j // pp on rank j % pp. With `ends`, the layers + 2 units (embedding,
     layers, loss) are cut into floor or ceiling shares; the larger shares go to the stages before
     the last, which hold fewer micro-batches in flight, and last to the ends. A share of one unit
-    leaves an end with the embedding or the loss alone. Spelled splits may have empty stages
+    leaves an end with the embedding or the loss alone; interleaved it needs interior stages alike,
+    as one layer beside two would wait for half of its time. Spelled splits may have empty stages
     anywhere.
 
     >>> stage_layers(126, 16, 1, "ends")[:3], sum(stage_layers(126, 16, 1, "ends"))
@@ -82,6 +83,8 @@ def stage_layers(layers: int, pp: int, vpp: int, split: str) -> tuple[int, ...]:
         return (share,) * n_stages if rest == 0 and share else ()
     share, rest = divmod(layers + ENDS_UNITS, n_stages)
     if n_stages == 1 or share < 1:
+        return ()
+    if share == 1 and vpp > 1 and 0 < rest < n_stages - ENDS_UNITS:
         return ()
     counts = [share] * n_stages
     receivers = [*range(n_stages - 2, 0, -1), 0, n_stages - 1]

@@ -101,6 +101,8 @@ def stage_layers(layers: int, pp: int, vpp: int, split: str) -> tuple[int, ...]:
     units = layers + 2
     if n == 1 or units < n:
         return ()
+    if vpp > 1 and units < 2 * n and units % n not in (0, n - 2, n - 1):
+        return ()  # one layer beside two
     shares = [units // n] * n
     larger = [*range(n - 2, 0, -1), 0, n - 1]
     for stage in larger[: units % n]:
