@@ -1,6 +1,7 @@
 """The exchange of tokens beside another micro-batch: what shows, what it slows, by hand."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 
 from costmodels.axes import SwitchTable
 from costmodels.breakdown import break_down
+from costmodels.comm import dispatch
 from costmodels.comm.dispatch import Degrees
 from costmodels.comm.expert_overlap import LayerHalves, exchange_beside, exposed_exchange
 from costmodels.layers.compute import ForwardBackward
@@ -184,6 +186,21 @@ def test_more_multiprocessors_taken_are_never_faster(toy_problem, toy_pool, plai
         times.append((terms.tax.total_s / terms.exchange_hidden_s).item())
     assert times == sorted(times)
     assert times == pytest.approx([0.02, 0.1, 0.2, 1 / 3, 2 / 3])
+
+
+@pytest.mark.parametrize(("pp", "vpp"), [(1, 1), (2, 2)])
+def test_kernels_that_take_more_are_never_faster(toy_problem, plain_layout, monkeypatch, pp, vpp):
+    """Steps of DeepEP with 0, 10, 20, 40 and 80 of 100 multiprocessors; buffers grow alike."""
+    problem = toy_problem(ROUTED)
+    switches = (("dispatcher", "deepep"), *ON)
+    layout = replace(plain_layout(problem, pp=pp, vpp=vpp, dp=16, zero=1), ep=8, switches=switches)
+    plans = []
+    for n_sms in (0, 10, 20, 40, 80):
+        monkeypatch.setattr(dispatch, "DEEPEP_SMS", n_sms)
+        plans.append(break_down(problem, layout))
+    for one, other in pairwise(plans):
+        assert other.step_s > one.step_s
+        assert other.peak_bytes > one.peak_bytes
 
 
 def test_transfers_show_what_the_terms_do(toy_problem, plain_layout):
