@@ -63,7 +63,7 @@ SPECS: dict[str, Spec] = {
         {"pp": 16, "ep": 64, "zero": 1, "split": "ends", "recompute_modules": "mla_up_proj"},
         stack="megatron-core-deepep",
     ),
-    "fp8": Spec(
+    "fp8-latent": Spec(
         "deepseek-v3",
         "h800-x2048",
         {"pp": 16, "ep": 64, "zero": 1, "split": "ends", "precision": "fp8-blockwise"},
