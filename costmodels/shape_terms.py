@@ -197,10 +197,7 @@ def linear_layer_params(problem: Problem, shapes: ShapeTable, kinds: StageKinds)
     also the projection of each module, 2 h^2 / t, and its layer.
     """
     shape = problem.shape
-    by_kind = [
-        (kind.linear_params or kind.matrix_params)(shape, shapes.tp)[:, None]
-        for kind in kinds_of(shape)
-    ]
+    by_kind = [kind.linear_weights(shape, shapes.tp)[:, None] for kind in kinds_of(shape)]
     first, *others = by_kind
     counts = kinds.of_other_kinds
     params = kinds.layers * first
@@ -244,6 +241,18 @@ def expert_linear_layer_params(problem: Problem, shapes: ShapeTable, kinds: Stag
     return kind_expert_params(problem, shapes, kinds) * share[:, None]
 
 
+def quantized_weight_bytes(problem: Problem) -> float:
+    """Return what a weight of a linear layer takes more than 2 bytes, mean over the layers.
+
+    (1 - y) (n L [- W]), as `quantized_bytes` says; 0 in software that keeps no quantised weights.
+    """
+    if not problem.stack.quantized_copies:
+        return 0.0
+    one_layout = problem.pool.accelerator.generation in ONE_LAYOUT_GENERATIONS
+    each = problem.job.recipe.quantized_weight_bytes(one_layout=one_layout)
+    return each * (1.0 - problem.job.bf16_frac(problem.shape.layers))
+
+
 def quantized_bytes(
     problem: Problem, shapes: ShapeTable, kinds: StageKinds, zero: Ints
 ) -> Floats | None:
@@ -253,15 +262,11 @@ def quantized_bytes(
     a weight `Recipe.quantized_weight_bytes`; 0 with ZeRO 3, which quantises what it gathers.
     Left out: the copy of a layer's weights then, what of a rank's layers stays in bf16.
     """
-    recipe, layers = problem.job.recipe, problem.shape.layers
-    generation = problem.pool.accelerator.generation
-    one_layout = generation in ONE_LAYOUT_GENERATIONS
-    each = recipe.quantized_weight_bytes(one_layout=one_layout)
-    if not each or not problem.stack.quantized_copies:
+    each = quantized_weight_bytes(problem)
+    if not each:
         return None
     params = linear_layer_params(problem, shapes, kinds)
     params = params + expert_linear_layer_params(problem, shapes, kinds)
-    each *= 1.0 - problem.job.bf16_frac(layers)
     return np.where(zero[:, None, None] < 3, each * params, 0.0)
 
 

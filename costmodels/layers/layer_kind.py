@@ -228,6 +228,10 @@ class LayerKind:
     frameworks: tuple[str, ...] = ()
     """Names of those whose files can say such a layer; listed in docs/files.md."""
 
+    def linear_weights(self, shape: ModelShape, tp: Ints) -> Floats:
+        """Return the weights of its linear layers on one tensor-parallel rank."""
+        return (self.linear_params or self.matrix_params)(shape, tp)
+
 
 def host_s(problem: Problem, tp: Ints) -> Floats:
     """Return the least time in which the host gets one layer launched, both directions, seconds.

@@ -20,7 +20,7 @@ from costmodels.offload import activations as activation_offload
 from costmodels.offload import optimizer as offload
 from costmodels.problem import Problem
 from costmodels.schedule import pipeline
-from costmodels.shape_terms import host_bytes
+from costmodels.shape_terms import host_bytes, quantized_weight_bytes
 from hardware.parts import Host, Provenance
 from planner.solver.answer.result import Plan
 from planner.units import GIB
@@ -487,11 +487,13 @@ def _states(problem: Problem, plan: Plan) -> Numbers:
     recipe, x, params = problem.job.recipe, plan.layout, _held_params(plan)
     param_bytes = param_bytes_kept(recipe, problem.stack)
     weights = param_bytes.shard_weights if x.zero >= 3 else param_bytes.weights
+    more = quantized_weight_bytes(problem) if x.zero < 3 else 0.0
     return [
         ("recipe", f"{recipe.name} ({recipe.note})"),
         ("W + G + K", f"{weights:g} + {param_bytes.grads:g} + {param_bytes.states:g} bytes"),
         ("ZeRO stage, D", f"{x.zero}, {x.dp_shard}"),
         *([("second copy, W / hpz", f"{recipe.param_bytes / x.hpz:g} bytes")] * (x.hpz > 1)),
+        *([("a weight of linear layers, more", f"{more:g} bytes")] * bool(more)),
         ("N (most parameters on one device)", f"{params / 1e9:.3f} B"),
         *_routed_params(plan),
     ]

@@ -128,6 +128,19 @@ class Relaxed(AnswerBody):
     step_time_s: float | None
 
 
+class AlternativeBody(AnswerBody, title="Alternative"):
+    """Another value of the job's numbers in the first plan."""
+
+    axis: str
+    value: str
+    step_time_s: float
+    peak_bytes: int
+    pin: str
+    fits: bool
+    changes: str
+    """`numerics`: it changes what is computed."""
+
+
 class SolveAnswer(AnswerBody):
     """Ranked plans, counts and reasons; without plans, what would help."""
 
@@ -151,6 +164,7 @@ class SolveAnswer(AnswerBody):
     uneven_tried: dict[str, int] | None
     conflicts: list[list[Warned]]
     relaxations: list[Relaxed]
+    alternatives: list[AlternativeBody]
     notes: list[str]
 
 
