@@ -12,9 +12,9 @@ from searches.frameworks.registry import (
     framework_key,
     framework_names,
     framework_rules,
+    framework_space,
     framework_spaces,
     registered_frameworks,
-    space_key,
 )
 from searches.frameworks.releases import UnknownReleaseError
 
@@ -64,7 +64,7 @@ def named_space(text: str, field: str = "framework") -> str:
     Errors as `named_framework`.
     """
     try:
-        return space_key(text)
+        return framework_space(text)
     except UnknownReleaseError as error:
         raise UsageError(error.message, error.hint, field, code="unknown-name") from None
     except KeyError:

@@ -6,7 +6,7 @@ entry point group `planner.frameworks`: an object (`planner.frameworks.framework
 
 A framework goes by its key: its name, or its name and one release (`megatron@0.17.0`). What users
 write (`megatron@0.17`, `bridge@26.06`) becomes a key where it comes in (`framework_key`,
-`space_key`); from there on it stays the same key, and `framework_rules` returns what it names.
+`framework_space`); from there on it stays the same, and `framework_rules` returns what it names.
 """
 
 import warnings
@@ -235,7 +235,7 @@ def framework_key(text: str) -> str:
     return framework_rules(f"{name}{at}{release}").key
 
 
-def space_key(text: str) -> str:
+def framework_space(text: str) -> str:
     """Return the key of what a search can be restricted to: `default`, `any`, a framework."""
     return text if text in (DEFAULT, ANY) else framework_key(text)
 

@@ -21,7 +21,7 @@ from searches.frameworks.registry import framework_rules
 from searches.frameworks.table import refusals
 from searches.frameworks.torchtitan.registered import registered_model
 
-KEY = f"torchtitan@{TOML_RELEASE}"
+JOB_FILES = f"torchtitan@{TOML_RELEASE}"
 
 _ROTATE = {"all-gather": "allgather", "p2p": "alltoall"}
 """`context_parallel_rotate_method`: gather all keys, or pass them on by all-to-alls."""
@@ -29,7 +29,7 @@ _ROTATE = {"all-gather": "allgather", "p2p": "alltoall"}
 
 def toml_files(request: EmitRequest) -> dict[str, str]:
     """Return the job file, or a text that says why there is none."""
-    reasons = refusals(KEY, request.layout, request.shape, request.job)
+    reasons = refusals(JOB_FILES, request.layout, request.shape, request.job)
     if reasons:
         recipe = f"the recipe is for {framework_rules('torchtitan').release} and later."
         first = f"No job file for torchtitan {TOML_RELEASE}; {recipe}"

@@ -12,8 +12,8 @@ from searches.frameworks.registry import (
     BUILT_IN,
     framework_key,
     framework_rules,
+    framework_space,
     keys_of,
-    space_key,
 )
 from searches.frameworks.releases import SwitchFlags, UnknownReleaseError
 from searches.frameworks.rule import FrameworkRule
@@ -43,16 +43,16 @@ TABLES = {
     ],
 )
 def test_a_release_is_named_by_its_version_the_start_of_it_or_its_container(text, key, release):
-    assert framework_key(text) == space_key(text) == key
+    assert framework_key(text) == framework_space(text) == key
     assert framework_rules(key).release == release
     assert framework_rules(key).key == key
 
 
 def test_spaces_of_no_single_framework_have_no_release():
-    assert (space_key("any"), space_key("default")) == ("any", "default")
+    assert (framework_space("any"), framework_space("default")) == ("any", "default")
     for text in ("any@1", "default@0.17", "nemo@1"):
         with pytest.raises(KeyError):
-            space_key(text)
+            framework_space(text)
 
 
 @pytest.mark.parametrize("text", ["megatron@0.1", "megatron@", "megatron@0.20", "megatron@x"])
