@@ -119,7 +119,7 @@ def _graph(settings: Mapping[str, Any], notes: list[str]) -> str:
     if settings.get("enable_cuda_graph") or settings.get("external_cuda_graph"):
         kind = "transformer_engine"
     spelled = ("cuda_graph_modules", "cuda_graph_scope_deprecated", "cuda_graph_scope")
-    modules = next((settings[name] for name in spelled if settings.get(name)), [])
+    modules: Any = next((settings[name] for name in spelled if settings.get(name)), [])
     names = [modules] if isinstance(modules, str) else [str(x) for x in modules]
     if kind == "none":
         return "none"
