@@ -10,7 +10,7 @@ from searches.frameworks.megatron.layouts import SCHEDULES_PY, TRANSFORMER_CONFI
 from searches.frameworks.megatron.training_flags import FSDP_ADAPTER
 from searches.frameworks.rule import FrameworkRule
 
-GRAPHS_OF_ALL = ("layer", "full_iteration")
+WHOLE_GRAPHS = ("layer", "full_iteration")
 """Graphs that hold every module of a dense layer."""
 
 
@@ -25,7 +25,7 @@ def _has(c: Case, axis: str, *words: str) -> Bools:
 def _captures(c: Case, module: str) -> Bools:
     """Tell where a module lies in a graph, by its name or in the whole."""
     return _has(
-        c, "cuda_graph", *GRAPHS_OF_ALL, *(x for x in CUDA_GRAPHS if module in x.split("+"))
+        c, "cuda_graph", *WHOLE_GRAPHS, *(x for x in CUDA_GRAPHS if module in x.split("+"))
     )
 
 
