@@ -7,10 +7,10 @@ MLM3xx experts, MLM4xx data parallelism, MLM5xx recompute and precision.
 from costmodels.axes import AXES, CUDA_GRAPHS
 from searches.frameworks.case import Bools, Case
 from searches.frameworks.megatron.layouts import SCHEDULES_PY, TRANSFORMER_CONFIG
+from searches.frameworks.megatron.training_flags import FSDP_ADAPTER
 from searches.frameworks.rule import FrameworkRule
 
-FSDP_ADAPTER = "megatron/core/distributed/fsdp/mcore_fsdp_adapter.py"
-WHOLE = ("layer", "full_iteration")
+WHOLE_GRAPHS = ("layer", "full_iteration")
 """Graphs that hold every module of a dense layer."""
 
 
@@ -24,7 +24,9 @@ def _has(c: Case, axis: str, *words: str) -> Bools:
 
 def _captures(c: Case, module: str) -> Bools:
     """Tell where a module lies in a graph, by its name or in the whole."""
-    return _has(c, "cuda_graph", *WHOLE, *(x for x in CUDA_GRAPHS if module in x.split("+")))
+    return _has(
+        c, "cuda_graph", *WHOLE_GRAPHS, *(x for x in CUDA_GRAPHS if module in x.split("+"))
+    )
 
 
 def _graphs_of_parts(c: Case) -> Bools:
