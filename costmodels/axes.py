@@ -70,7 +70,7 @@ CUDA_GRAPHS = (
     "full_iteration",
 )
 """What is captured in CUDA graphs: modules of a layer as Megatron-LM names them, the whole layer,
-or forwards and backwards of all micro-batches (`costmodels.layers.launches`)."""
+or forwards and backwards of all micro-batches (`costmodels.schedule.launches`)."""
 MAX_VALUE = 10_000_000
 """Largest value of an axis without a bound of its own, which the tables of plans can hold."""
 SWITCH = ("off", "on")

@@ -42,22 +42,17 @@ class ModeCase:
     """What the rules read; words as the numbers that tables hold."""
 
     problem: Problem
-    pp: Any
-    vpp: Any
-    ep: Any
-    etp: Any
-    schedule: Any
-    dispatcher: Any
-    ep_overlap: Any
-    cuda_graph: Any
-    recompute: Any
-    recompute_modules: Any
-    activation_offload_layers: Any
+    values: Mapping[str, Any]
+    """By axis."""
+
+    def __getitem__(self, axis: str) -> Any:
+        """Return the table values of an axis."""
+        return self.values[axis]
 
     def has(self, axis: str, *words: str) -> Any:
         """Tell whether an axis has one of some values."""
         codes = [AXES[axis].choices.index(word) for word in words]
-        return np.isin(getattr(self, axis), codes)
+        return np.isin(self[axis], codes)
 
     def captures(self, module: str) -> Any:
         """Tell whether a module of a layer is captured by name."""
@@ -83,18 +78,18 @@ def _kernels(c: ModeCase) -> Any:
 
 
 def _group_sizes(c: ModeCase) -> Any:
-    ranks, pool = c.ep * c.etp, c.problem.pool
+    ranks, pool = c["ep"] * c["etp"], c.problem.pool
     nodes = (ranks <= pool.devices_per_node) | (pool.devices_per_node == DEEPEP_NODE)
     deepep = c.has("dispatcher", "deepep") & ~(np.isin(ranks, DEEPEP_RANKS) & nodes)
     near = np.gcd(ranks, pool.scale_up_domain)
-    local = c.problem.shape.n_experts // c.ep * near
+    local = c.problem.shape.n_experts // c["ep"] * near
     whole = (near == np.minimum(ranks, pool.scale_up_domain)) & (local % 4 == 0)
     whole = whole & (c.problem.shape.hidden % 16 == 0)
     return deepep | (c.has("dispatcher", "hybridep") & ~whole)
 
 
 def _exchange(c: ModeCase) -> Any:
-    return ~c.has("dispatcher", "alltoall") & (c.ep * c.etp == 1)
+    return ~c.has("dispatcher", "alltoall") & (c["ep"] * c["etp"] == 1)
 
 
 def _padded(c: ModeCase) -> Any:
@@ -102,12 +97,12 @@ def _padded(c: ModeCase) -> Any:
 
 
 def _overlapped(c: ModeCase) -> Any:
-    return (c.ep_overlap > 0) & ((c.ep == 1) | c.has("dispatcher", "allgather"))
+    return (c["ep_overlap"] > 0) & ((c["ep"] == 1) | c.has("dispatcher", "allgather"))
 
 
 def _schedule(c: ModeCase) -> Any:
-    combined = c.has("ep_overlap", "1f1b") & ~np.isin(c.schedule, COMBINED)
-    return combined | (c.has("ep_overlap", "dualpipe") & ~np.isin(c.schedule, BOTH_WAYS))
+    combined = c.has("ep_overlap", "1f1b") & ~np.isin(c["schedule"], COMBINED)
+    return combined | (c.has("ep_overlap", "dualpipe") & ~np.isin(c["schedule"], BOTH_WAYS))
 
 
 def _predictions(c: ModeCase) -> Any:
@@ -115,8 +110,8 @@ def _predictions(c: ModeCase) -> Any:
 
 
 def _run_again(c: ModeCase) -> Any:
-    again = (c.recompute == FULL) | (c.recompute_modules & ROUTED > 0)
-    return (c.ep_overlap > 0) & again
+    again = (c["recompute"] == FULL) | (c["recompute_modules"] & ROUTED > 0)
+    return (c["ep_overlap"] > 0) & again
 
 
 def _modules(c: ModeCase) -> Any:
@@ -131,21 +126,21 @@ def _whole_iteration(c: ModeCase) -> Any:
     shape, part = c.problem.shape, c.problem.pool.accelerator
     if shape.n_experts <= 1 or shape.capacity_factor:
         return c.has("cuda_graph", "full_iteration") & False
-    able = c.has("dispatcher", "hybridep") & (c.etp == 1)
+    able = c.has("dispatcher", "hybridep") & (c["etp"] == 1)
     able = able & bool(shape.gated) & part.generation.startswith(FIXED_SIZES_FOR)
     return c.has("cuda_graph", "full_iteration") & ~able
 
 
 def _captured_again(c: ModeCase) -> Any:
     whole = c.has("cuda_graph", "full_iteration")
-    modules = (c.cuda_graph > 0) & ~whole
-    away = (c.cuda_graph > 0) & (c.activation_offload_layers > 0)
-    routed = c.captures("moe_router") & (c.recompute_modules & ROUTED > 0)
-    return away | routed | (modules & (c.recompute == FULL))
+    modules = (c["cuda_graph"] > 0) & ~whole
+    away = (c["cuda_graph"] > 0) & (c["activation_offload_layers"] > 0)
+    routed = c.captures("moe_router") & (c["recompute_modules"] & ROUTED > 0)
+    return away | routed | (modules & (c["recompute"] == FULL))
 
 
 def _overlapped_graphs(c: ModeCase) -> Any:
-    return (c.ep_overlap > 0) & (c.captures("mlp") | c.has("cuda_graph", "layer"))
+    return (c["ep_overlap"] > 0) & (c.captures("mlp") | c.has("cuda_graph", "layer"))
 
 
 MODE_RULES: Mapping[str, Callable[[ModeCase], Any]] = {
@@ -185,7 +180,7 @@ def mode_faults(
     degrees = {name: getattr(shapes, name)[column] for name in DEGREES}
     of_mode = {name: modes.codes(name)[None, :, None, None] for name in AXES_OF_MODES}
     of_option = dict(zip(OPTIONS, (x[None, None, None, :] for x in again), strict=True))
-    case = ModeCase(problem, **degrees, **of_mode, **of_option)
+    case = ModeCase(problem, {**degrees, **of_mode, **of_option})
     faults = {code: np.asarray(refused(case)) for code, refused in MODE_RULES.items()}
     return {code: broken for code, broken in faults.items() if broken.any()}
 
@@ -205,7 +200,8 @@ def broken_mode_rules(problem: Problem, table: PlanTable) -> Iterator[str]:
     modes, shapes = table.modes, table.shapes
     values = {name: getattr(shapes, name) for name in DEGREES}
     values |= {name: modes.codes(name) for name in AXES_OF_MODES}
-    case = ModeCase(problem, **values, **{name: getattr(table, name) for name in OPTIONS})
+    values |= {name: getattr(table, name) for name in OPTIONS}
+    case = ModeCase(problem, values)
     yield from (code for code, refused in MODE_RULES.items() if np.any(refused(case)))
 
 

@@ -180,7 +180,9 @@ def dispatch_s(
     return with_dispatcher(problem, modes, of_name)
 
 
-def buffer_bytes(problem: Problem, tokens: Floats, degrees: Degrees, modes: ModeRows) -> Floats:
+def dispatcher_buffer_bytes(
+    problem: Problem, tokens: Floats, degrees: Degrees, modes: ModeRows
+) -> Floats:
     """Return the buffers that a dispatcher holds for good, one set for all layers, bytes.
 
     T tokens a rank, n = ep etp ranks in D domains, E experts, k channels = SMs / 2:

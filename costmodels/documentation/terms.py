@@ -223,7 +223,7 @@ _TERMS = (
             collectives.direct_all_to_all_s,
             dispatch.sent_copies,
             dispatch.distinct_units,
-            dispatch.buffer_bytes,
+            dispatch.dispatcher_buffer_bytes,
             dispatch.taken_share,
             expert_overlap.exchange_beside,
             expert_overlap.exposed_exchange,

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from costmodels.comm.dispatch import Degrees, buffer_bytes, dispatch_s
+from costmodels.comm.dispatch import Degrees, dispatch_s, dispatcher_buffer_bytes
 from costmodels.comm.placement import place_group
 from costmodels.comm.tensor_parallel import tp_collective_s
 from costmodels.layers.compute import ForwardBackward, accumulated_s, bf16_job
@@ -324,10 +324,10 @@ sizes (`--moe-expert-rank-capacity-factor` of the performance recipes with paged
 def dispatcher_bytes(
     problem: Problem, tokens: Floats, degrees: Degrees, modes: ModeRows
 ) -> Floats:
-    """Return what the experts' dispatcher holds for good, bytes (`dispatch.buffer_bytes`)."""
+    """Return what the experts' dispatcher holds for good, bytes (`dispatcher_buffer_bytes`)."""
     tp, sp, ep, _ = degrees
     n = local_tokens(problem.stack, tokens, tp, sp, ep)
-    return buffer_bytes(problem, n, degrees, modes)
+    return dispatcher_buffer_bytes(problem, n, degrees, modes)
 
 
 def transient_bytes(problem: Problem, tokens: Floats, degrees: Degrees, modes: ModeRows) -> Floats:

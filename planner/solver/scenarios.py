@@ -177,15 +177,20 @@ def variants_of(
 ) -> tuple[list[Variant], list[str]]:
     """Return pool by pool its variants, a recipe each, and a note for each that is not modelled.
 
-    Raises a `SearchError` with all reasons when none is modelled.
+    Raises a `SearchError` with all reasons when none is modelled, and the `UsageError` of a single
+    pool that has none of the devices asked for; one of several is left out then.
     """
-    results, notes, refusals = [], [], []
+    results: list[Variant] = []
+    notes: list[str] = []
+    refusals: list[SearchError | UsageError] = []
     for index, pool in enumerate(cluster.cluster.pools):
         one = cluster.only(index)
         for model in models:
             try:
                 problem = make(model, one)
-            except SearchError as refusal:
+            except (SearchError, UsageError) as refusal:
+                if isinstance(refusal, UsageError) and len(cluster.cluster.pools) == 1:
+                    raise
                 refusals.append(refusal)
                 recipe = f" in {model.job.label}" if len(models) > 1 else ""
                 notes.append(f"pool {pool.name}{recipe} is left out: {refusal.message}")

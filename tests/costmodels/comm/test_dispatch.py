@@ -198,7 +198,7 @@ def test_only_an_allgather_goes_over_etp_too(toy_problem):
 def test_deepep_buffers_by_hand(toy_problem, n, mib):
     """20 SMs are 10 channels; 8 peers x 256 or 288 tokens x 16,392 bytes, and 8 nodes."""
     problem = toy_problem(DEEPSEEK)
-    found = dispatch.buffer_bytes(problem, arr(4096), split(n), using("deepep")).item()
+    found = dispatch.dispatcher_buffer_bytes(problem, arr(4096), split(n), using("deepep")).item()
     assert found / MIB == pytest.approx(mib, abs=0.01)
     if n == 64:
         assert found == 10 * 8 * 288 * 16392 + 10 * 8 * 128 * 2 * 16408
@@ -207,7 +207,7 @@ def test_deepep_buffers_by_hand(toy_problem, n, mib):
 @pytest.mark.parametrize(("n", "chunk"), [(4, 256), (72, 480), (96, 480), (128, 560), (144, 720)])
 def test_deepep_receives_more_at_once_over_more_ranks(toy_problem, n, chunk):
     problem = toy_problem(DEEPSEEK)
-    found = dispatch.buffer_bytes(problem, arr(1.0), split(n), using("deepep")).item()
+    found = dispatch.dispatcher_buffer_bytes(problem, arr(1.0), split(n), using("deepep")).item()
     far = 10 * n / 8 * 128 * 2 * 16408 if n > 8 else 0.0
     assert found == 10 * min(n, 8) * chunk * 16392 + far
 
@@ -218,7 +218,9 @@ def test_deepep_receives_more_at_once_over_more_ranks(toy_problem, n, chunk):
 def test_hybridep_buffers_by_hand(toy_problem, toy_pool, n, domain, gib):
     pool = toy_pool(8, scale_up_domain=domain)
     problem = toy_problem(DEEPSEEK, pool=pool)
-    found = dispatch.buffer_bytes(problem, arr(4096), split(n), using("hybridep")).item()
+    found = dispatch.dispatcher_buffer_bytes(
+        problem, arr(4096), split(n), using("hybridep")
+    ).item()
     assert found / GIB == pytest.approx(gib, abs=0.006)
     if (n, domain) == (64, 8):  # 4 bytes of 32 experts a domain, of 256 for its own node
         near = 64 * (14336 + 128 + 224)
@@ -229,7 +231,10 @@ def test_hybridep_buffers_by_hand(toy_problem, toy_pool, n, domain, gib):
 def test_the_others_hold_no_buffers(toy_problem):
     problem = toy_problem(DEEPSEEK)
     for name in ("alltoall", "allgather"):
-        assert dispatch.buffer_bytes(problem, arr(4096), split(64), using(name)).item() == 0.0
+        assert (
+            dispatch.dispatcher_buffer_bytes(problem, arr(4096), split(64), using(name)).item()
+            == 0.0
+        )
 
 
 def test_transient_bytes_by_hand(toy_problem):
