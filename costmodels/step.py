@@ -1,6 +1,6 @@
 """Step time and peak memory of a table of plans."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Any
@@ -12,7 +12,7 @@ from costmodels.axes import RECOMPUTES, modules_code
 from costmodels.comm.data_parallel import DataParallelTimes, exposed_each_s, exposed_once_s
 from costmodels.comm.tensor_parallel import tensor_parallel_group
 from costmodels.layers.compute import ForwardBackward
-from costmodels.layers.layer_kind import HOST_FORWARD_SHARE
+from costmodels.layers.layer_kind import HOST_FORWARD_SHARE, KindTerms
 from costmodels.layers.layer_terms import LayerTable, LayerTerms, layer_table
 from costmodels.layers.recompute import SetTerms
 from costmodels.memory import in_flight_chunks, queue_is_full
@@ -838,10 +838,12 @@ def _memory(rows: Rows) -> _Memory:
         inputs = inputs + _by_rank(kinds.passing, shape_idx)
     activations = np.asarray(inputs * layers.checkpoint_bytes[index] + total * layer_bytes)
     activations *= in_flight
-    if splits_backward(rows).any():
-        activations = np.maximum(activations, _late_activations(rows, total, layer_bytes))
-    for resident, more in _other_resident_layers(rows, offloaded):
+    others = list(_other_resident_layers(rows, offloaded))
+    for resident, more in others:
         activations = activations + in_flight * np.asarray(resident * more)
+    if splits_backward(rows).any():
+        late = _late_activations(rows, total, layer_bytes, others)
+        activations = np.maximum(activations, late)
     if kinds.unequal is not None:
         _add_unequal_chunks(rows, activations)
     if rows.problem.shape.mtp_layers:
@@ -988,17 +990,25 @@ def _add_unequal_chunks(rows: Rows, activations: Floats) -> None:
     activations[..., columns] += largest
 
 
-def _late_activations(rows: Rows, n_stored: Floats, layer_bytes: Floats) -> Floats:
+def _late_activations(
+    rows: Rows, n_stored: Floats, layer_bytes: Floats, others: Sequence[tuple[Floats, Floats]]
+) -> Floats:
     """Return the activations of a rank while most weight gradients wait, bytes; 0 if none can.
 
     Layers that are recomputed are checkpoints before the gradient of their input, and count in
     full from then until their weight gradient; so do recomputed modules, but for the scores, which
-    no weight gradient reads.
+    no weight gradient reads. `others` are the layers of other kinds that keep all, and what one
+    keeps more than one of the first kind.
     """
     table, shape_idx = rows.table, rows.table.shape
     layers, index = rows.layers, rows.index
-    core = layers.modules.attention_bytes[0][index]
-    kept_late = layers.kept_bytes[index] - np.where(table.recompute_modules & CORE, core, 0.0)
+    is_core_again = (table.recompute_modules & CORE) > 0
+
+    def kept_late_of(kind: KindTerms) -> Floats:
+        core = kind.modules.attention_bytes[0][index]
+        return np.asarray(kind.kept_bytes[index] - np.where(is_core_again, core, 0.0))
+
+    kept_late = kept_late_of(layers)
     late_rank = _by_rank(rows.shapes.kinds.late_rank, shape_idx)
     args = (table.schedule, late_rank, table.shapes.pp[shape_idx], table.n_micro)
     before, waiting = zero_bubble.late_chunks(*args)
@@ -1008,6 +1018,11 @@ def _late_activations(rows: Rows, n_stored: Floats, layer_bytes: Floats) -> Floa
     checkpoints = inputs * rows.layers.checkpoint_bytes[rows.index]
     early = before * (n_stored * layer_bytes + checkpoints)
     deferred = waiting * (n_stored + rows.recomputed) * kept_late
+    for i, (resident, more) in enumerate(others):
+        assert rows.recomputed_others is not None  # they come with layers of other kinds
+        early = early + before * resident * more
+        more_late = kept_late_of(layers.others[i]) - kept_late
+        deferred = deferred + waiting * (resident + rows.recomputed_others[i]) * more_late
     share = np.where(table.schedule == zero_bubble.ZB_H1, 1.0, 0.5) * splits_backward(rows)
     return np.asarray(share * (early + deferred))
 

@@ -210,7 +210,7 @@ def broken_shape_rule(problem: Problem, options: SearchOptions, shape: Shape) ->
         return "PP001"
     if not splits(model.layers, pp, vpp, split):
         return "PP002"
-    if (model.n_experts or model.mtp_layers) and schedule in SPLIT_BACKWARD:
+    if (model.n_experts or model.mtp_layers) and schedule in ("zb-h1", "zb-v"):
         return "SCH002"
     if options.framework != "any" and schedule not in ("none", "1f1b", "interleaved"):
         return "SCH003"

@@ -472,7 +472,7 @@ def layer(problem: Problem, layout: Layout, routed: bool) -> Layer:
     late = max(0.0, launch - sum(device))
     return Layer(
         times=add(device, (late / 3, late * 2 / 3)),
-        wgrad=column.wgrad + row.wgrad,
+        wgrad=column.wgrad + row.wgrad + (experts.wgrad if routed else 0.0),
         again=max(again, launch / 3),
         kept=kept,
         modules=modules,
@@ -1178,11 +1178,13 @@ def rank_bytes(problem: Problem, layout: Layout, one: Micro, rank: int) -> float
         activations += one_more(layout, rank) * sum(chunks)  # a chunk of mean size
         activations += in_flight(layout, rank) * modules
     if layout.schedule in SPLIT:
-        kind = one.layers[False]
-        core = kind.modules["core_attn"][1] if "core_attn" in names else 0.0
         before, late = waiting(layout, rank)
         share = 1.0 if layout.schedule == "zb-h1" else 0.5
-        late_bytes = before * per_micro + late * len(held) * (kind.kept - core)
+        waits = 0.0
+        for routed, _ in held:
+            kind = one.layers[routed]
+            waits += kind.kept - (kind.modules["core_attn"][1] if "core_attn" in names else 0.0)
+        late_bytes = before * per_micro + late * waits
         activations = max(activations, share * late_bytes)
     activations += in_flight(layout, rank) * ids
     logits = one.logits if has_head(layout, rank) else 0.0

@@ -291,6 +291,10 @@ _LAYOUT: dict[str, Both] = {
         {**PIPE, "schedule": "dualpipe-v", "n_micro": 7},
         {**PIPE, "schedule": "dualpipe-v", "n_micro": 8},
     ),
+    "TTN207": (
+        {**PIPE, "counts": (10, 0, 11, 11)},
+        {**PIPE, "counts": (0, 16, 16, 0)},
+    ),
     "TTN206": ({**PIPE, "model": LATENT}, {"model": LATENT}),
     "TTN303": (
         {"zero": 3, "dp_shard": 8, "ep": 16, "tp": 1, "model": EXPERTS},
