@@ -255,7 +255,7 @@ def _counts(
     run_layout: Mapping[str, Any], layers: int, pp: int, vpp: int, repairs: list[str]
 ) -> tuple[int, ...]:
     counts = tuple(run_layout.get("counts") or ())
-    if len(counts) == pp * vpp and sum(counts) == layers and min(counts) > 0:
+    if len(counts) == pp * vpp and sum(counts) == layers and min(counts) >= 0:
         return counts
     share, rest = divmod(layers, pp * vpp)
     spread = tuple(share + (i < rest) for i in range(pp * vpp))
