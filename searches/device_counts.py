@@ -537,7 +537,7 @@ def _degree_ranges(context: Context, most_cp: int) -> DegreeRanges:
     return (
         [x for x in divisors(problem.shape.heads) if allows("tp", x)],
         [x for x in range(1, min(most_cp, n) + 1) if allows("cp", x)],
-        [x for x in range(1, min(problem.shape.layers, n) + 1) if allows("pp", x)],
+        [x for x in range(1, min(most_stages(problem.shape.layers), n) + 1) if allows("pp", x)],
         [x for x in divisors(problem.job.global_batch) if allows("dp", x)],
     )
 
