@@ -20,7 +20,7 @@ from planner.solver.answer.result_store import Opened
 from planner.solver.calibration.file import Calibration
 from planner.specs.identity import content_id
 from planner.specs.inputs import ClusterInput, ModelInput
-from searches.frameworks.registry import framework_rules
+from searches.frameworks.registry import framework_names, framework_rules, keys_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,15 @@ class FileTargets:
     already; None: those that the cluster names."""
     result_id: str = ""
     """Of the result that the plan is of, for its files to name; empty: none."""
+    framework: str = ""
+    """What the plan was searched for; where that names a release, files of its framework are for
+    that release unless `frameworks` names another."""
+
+    @property
+    def releases(self) -> dict[str, str]:
+        """The key of the framework that each of `frameworks` is written for."""
+        own = dict(zip(framework_names(), keys_of(self.framework), strict=True))
+        return {name: own.get(name, name) for name in self.frameworks}
 
 
 def chosen_targets(text: str) -> list[str]:
@@ -88,7 +97,7 @@ def plan_files(opened: Opened, calibration: Calibration, targets: FileTargets) -
         hosts = targets.hosts
         names = hosts if isinstance(hosts, tuple) else chosen_hosts(hosts, cluster)
         placed = place_plan(plan.layout, model.shape, pool, fabric, names)
-    for target in targets.frameworks:
+    for target in targets.releases.values():
         result = under_framework(problem, plan.layout, target, calibration)
         header = header_lines((model, cluster), plan, result or plan.breakdown, targets.result_id)
         if result is None and why_not(target, plan.layout, model.shape, model.job) is None:

@@ -97,6 +97,9 @@ class PlanBody(AnswerBody, title="Plan"):
     first_releases: dict[str, str] = {}
     """The oldest release of a framework that runs it, where an older one does not; left out where
     there is none."""
+    n_variants: int | None = None
+    """Plans of its pool, precision, devices, tp, pp, cp and ep, of which it is the best; left out
+    where it is the only one or each is listed."""
     idle_devices: int
     run: dict[str, float] | None
 

@@ -145,8 +145,9 @@ def emit_answer(request: schemas.EmitBody, running: RunningCall) -> Data:
     launchers = parse_launchers(",".join(request.launcher))
     hosts = hosts_in(request.hosts)
     request_plan = open_request_plan(request, running)
-    file_targets = FileTargets(targets, launchers, hosts)
-    files = plan_files(request_plan.opened, request_plan.options.calibration, file_targets)
+    options = request_plan.options
+    file_targets = FileTargets(targets, launchers, hosts, framework=options.framework)
+    files = plan_files(request_plan.opened, options.calibration, file_targets)
     refused = {target: refusal_file(target) for target in targets}
     reasons = {target: files[name] for target, name in refused.items() if name in files}
     plan_id = request_plan.opened[3].plan_id

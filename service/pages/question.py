@@ -123,7 +123,7 @@ def question_query(request: Mapping[str, Any]) -> dict[str, list[str]]:
     tail = {} if top == TOP else {"top": [str(top)]}
     documents = [rest.get("model"), rest.get("cluster")]
     named = all(isinstance(each, str) and _NAME.fullmatch(each) for each in documents)
-    if not named or "calibration" in rest or "reference" in rest:
+    if not named or rest.keys() & {"calibration", "reference", "all_variants"}:
         return {"q": [packed_question(rest)], **tail}
     entries: dict[str, list[str]] = {"model": [rest["model"]], "cluster": [rest["cluster"]]}
     for field, name in (("pins", "pin"), ("max", "max"), ("set", "set")):

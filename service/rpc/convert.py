@@ -235,7 +235,8 @@ def _value_of(value: Any) -> Any:
 def to_dict(message: Any) -> Any:
     """Return the plain data that a message of an answer was filled from: the JSON of the call.
 
-    Optional fields that are not set are None. Whole numbers of a Struct are integers.
+    Optional fields that are not set are None, or left out as the JSON leaves them out. Whole
+    numbers of a Struct are integers.
     """
     name = message.DESCRIPTOR.full_name
     if name in (_STRUCT, _LIST, _VALUE):
@@ -244,7 +245,7 @@ def to_dict(message: Any) -> Any:
     out: Data = {}
     for field in message.DESCRIPTOR.fields:
         value = getattr(message, field.name)
-        if field.name == MORE:
+        if field.name == MORE or (field.full_name in _LEFT_OUT and not value):
             continue
         if field.message_type is not None and field.message_type.GetOptions().map_entry:
             out[field.name] = dict(value)
@@ -268,6 +269,8 @@ def to_dict(message: Any) -> Any:
 
 
 _SPARSE_SCALARS = frozenset({"planner.v1.Problem", "planner.v1.Fault"})
+_LEFT_OUT = frozenset({"planner.v1.Plan.first_releases", "planner.v1.Plan.n_variants"})
+"""Fields of answers whose JSON leaves them out where they say nothing, in place of null."""
 _UNBOUNDED = RequestLimits(nodes=2**62)
 
 

@@ -329,7 +329,9 @@ def shape_degrees(shapes: ShapeTable) -> list[tuple[object, ...]]:
     return [(*r[:3], shapes.splits[r[3]], r[4], CP_COMMS[r[5]], *r[6:]) for r in rows]
 
 
-@pytest.mark.parametrize("name", one_in(3, ["long-run", "toy-24-two-tiers", "zero3-by-tensor"]))
+@pytest.mark.parametrize(
+    "name", one_in(3, ["messages-scattered", "toy-24-two-tiers", "pipelines-inside"])
+)
 def test_a_plan_that_the_closed_form_ranks_low_is_found_by_its_bound(name):
     """With one finalist the first by closed form is not the first by the recurrence here."""
     c = with_options(INSTANCES[name], n_finalists=1)

@@ -118,24 +118,23 @@ def solve_output(
         sys.stdout.write(text(result))
         sys.stdout.flush()
         if targets and result.plans:
-            _emit_plans(result, targets, launchers, out, framework)
+            _emit_plans(result, targets, launchers, out)
         return result.exit_code
 
     return replace(arguments, framework=framework), show
 
 
-def _emit_plans(
-    result: Result, targets: list[str], launchers: tuple[str, ...], out: str, framework: str
-) -> None:
+def _emit_plans(result: Result, targets: list[str], launchers: tuple[str, ...], out: str) -> None:
     """Write the files of every plan of a result into a folder of its own."""
     # As solved: of the nodes in a dump plans may use the first ones only.
     read_model = model_from_dict(result.inputs["model"])
     read_cluster = cluster_from_dict(result.inputs["cluster"])
     refused: Counter[str] = Counter()
-    file_targets = FileTargets(targets, launchers, result_id=result.result_id)
+    options = read_options(result.inputs["options"])
+    searched = options.framework
+    file_targets = FileTargets(targets, launchers, None, result.result_id, searched)
     for plan in result.plans:
         inputs = with_numerics(read_model, plan.words), read_cluster.pool(plan.pool)
-        options = read_options(result.inputs["options"])
         problem = make_problem(*inputs, options, plan.layout.n_devices)
         files = plan_files((*inputs, problem, plan), options.calibration, file_targets)
         write_files(_plan_folder(out, plan), files)
@@ -145,7 +144,8 @@ def _emit_plans(
     for target, times in refused.items():
         title = framework_rules(target).title
         why = f"nothing for {title} from {times} of {n}: {refusal_file(target)} says why"
-        fix = f"; --framework {target} ranks what it runs" * (framework != target)
+        is_searched = searched == file_targets.releases[target]
+        fix = f"; --framework {target} ranks what it runs" * (not is_searched)
         sys.stderr.write(f"{why}{fix}\n")
 
 
@@ -282,8 +282,9 @@ def run_emit(reference: str, for_: str, out: str, launcher: str, hosts: str | No
         read_hosts(hosts)  # a list that is none is an error also where no file needs it
     if not targets:
         raise UsageError("--for names no framework", f"one of {', '.join(framework_names())}")
-    opened, calibration = opened_plan(reference), options_of(reference).calibration
-    files = plan_files(opened, calibration, FileTargets(targets, launchers, hosts))
+    opened, options = opened_plan(reference), options_of(reference)
+    file_targets = FileTargets(targets, launchers, hosts, framework=options.framework)
+    files = plan_files(opened, options.calibration, file_targets)
     show_files(files, targets, _plan_folder(out, opened[3]) if out else None)
 
 

@@ -352,9 +352,9 @@ def _split(
 ) -> tuple[int, str]:
     """Return the layers to price and the split.
 
-    A stack with a balancer of its own splits as that says. Where no split exists (a chunk would
-    hold no layer) the layers are rounded up to equal chunks: the slowest stage and the pipeline
-    stay right, the ends are a little too heavy.
+    A stack with a balancer of its own splits as that says. Where no split exists (a chunk within
+    the pipeline would hold no layer) the layers are rounded up to equal chunks: the slowest stage
+    and the pipeline stay right, the ends are a little too heavy.
     """
     layers = shape.layers
     if pp > 1 and vpp == 1 and balancer != "even":

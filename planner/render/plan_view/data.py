@@ -35,6 +35,7 @@ from planner.render.plan_view.step_drawing import drawn_timeline
 from planner.render.plan_view.step_figures import waterfall
 from planner.solver.answer.reasons import shown_layout
 from planner.solver.answer.result import Plan
+from planner.solver.answer.result_store import Opened
 from planner.solver.calibration.file import Calibration, load_calibration
 from planner.specs.inputs import ClusterInput, ModelInput
 from searches.frameworks.registry import framework_names, framework_rules
@@ -223,7 +224,9 @@ def plan_view(
         elasticities=elasticity_figure(deck, problem, plan),
         next_words=next_words,
         next_table=table,
-        frameworks=framework_files(model, cluster, problem, plan, calibration),
+        frameworks=framework_files(
+            (model, cluster, problem, plan), calibration, options.framework
+        ),
         commands=commands(reference, plan, options.solve_command),
         basis=(
             *compute_figures(problem),
@@ -283,17 +286,16 @@ def _warnings(deck: Deck, plan: Plan) -> tuple[tuple[str, CardNumber], ...]:
 
 
 def framework_files(
-    model: ModelInput,
-    cluster: ClusterInput,
-    problem: Problem,
-    plan: Plan,
-    calibration: Calibration,
+    opened: Opened, calibration: Calibration, framework: str
 ) -> tuple[FrameworkFiles, ...]:
-    """Return the files of every framework that runs the plan, and why the others cannot."""
+    """Return the files of every framework that runs the plan, and why the others cannot.
+
+    Those of the framework whose release `framework` names are for that release.
+    """
     out = []
     for name in framework_names():
-        targets = FileTargets([name], hosts=())
-        files = plan_files((model, cluster, problem, plan), calibration, targets)
+        targets = FileTargets([name], hosts=(), framework=framework)
+        files = plan_files(opened, calibration, targets)
         runs = refusal_file(name) not in files
         out.append(FrameworkFiles(name, framework_rules(name).title, tuple(files.items()), runs))
     return tuple(sorted(out, key=lambda f: (not f.runs, framework_names().index(f.name))))

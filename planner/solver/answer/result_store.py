@@ -181,7 +181,12 @@ def plan_of_result(data: Mapping[str, Any], which: str, source: str) -> Opened:
             f"{source}#{which}: edited by hand? Its inputs give plan {priced.plan_id}",
             "solve again",
         )
-    listed = replace(priced, group=plan.get("group"), tie=bool(plan.get("tie", priced.tie)))
+    listed = replace(
+        priced,
+        group=plan.get("group"),
+        tie=bool(plan.get("tie", priced.tie)),
+        n_variants=plan.get("n_variants", 1),
+    )
     return model, cluster, problem, listed
 
 

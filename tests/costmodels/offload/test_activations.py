@@ -51,6 +51,13 @@ def test_what_lies_between_first_and_last_layer_hides_copies():
     assert (found.forward_s, found.backward_s) == (11.0, 11.0)
 
 
+@pytest.mark.parametrize("name", ["megatron-core", "deepspeed", "hf-fsdp2"])
+def test_a_stage_without_layers_waits_for_nothing(name: str):
+    found = waits(STACKS[name], np.array([0.0, 11.0]), 10.0, 20.0, np.array([0, 10]))
+    assert (found.forward_s[0], found.backward_s[0]) == (0.0, 0.0)
+    assert found.forward_s[1] >= 3.0
+
+
 def test_the_closed_form_is_the_account_of_every_copy():
     stack, dice = STACKS["megatron-core"], random.Random(4)
     for _ in range(300):

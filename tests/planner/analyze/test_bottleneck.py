@@ -148,8 +148,10 @@ def test_a_batch_relaxes_by_what_another_evaluation_says() -> None:
 
 def test_a_layout_relaxes_by_what_another_evaluation_says() -> None:
     model, cluster, pins, _ = CASES["dense"]
-    x = lever(bound("dense"), "cp 2 -> 1")
-    other = planner.evaluate(model, cluster, pins={**pins, "cp": 1}, framework="any").best
+    x, same = lever(bound("dense"), "cp 2 -> 1"), plan_of("dense").layout.split
+    other = planner.evaluate(
+        model, cluster, pins=pins | {"cp": 1, "split": same}, framework="any"
+    ).best
     assert x.after.step_s == pytest.approx(other.step_time_s, rel=1e-12)
     assert x.fits == (other.headroom_frac >= 0)
     assert (x.kind == "memory") == (not x.fits)

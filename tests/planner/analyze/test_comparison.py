@@ -84,7 +84,9 @@ NEWER = {
 def test_every_axis_that_changes_is_named_in_words(axis: str, tmp_path: Path) -> None:
     pins, words = NEWER[axis]
     sides = [
-        planner.evaluate("llama3-8b", CLUSTER, pins=PINS | more, framework="any")
+        planner.evaluate(
+            "llama3-8b", CLUSTER, pins=PINS | {"split": "even"} | more, framework="any"
+        )
         for more in ({}, pins)
     ]
     found = compare(*(opened(tmp_path, f"{i}", side) for i, side in enumerate(sides)))

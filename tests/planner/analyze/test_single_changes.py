@@ -113,5 +113,5 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "as megatron runs them" in text
     run_neighbours(f"{path}#1", "any", "json")
     assert json.loads(capsys.readouterr().out)["framework"] == "any"
-    with pytest.raises(UsageError, match="--framework"):
+    with pytest.raises(UsageError, match="unknown framework 'jax'"):
         run_neighbours(f"{path}#1", "jax", "table")

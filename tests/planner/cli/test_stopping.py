@@ -20,6 +20,7 @@ from tests.searches.instances import one_in
 ROOT = Path(planner.__file__).parents[1]
 LARGE = ("llama3-70b", "h100-x512", "--framework", "any", "--top", "3")
 LARGER = ("llama3-405b", "h100-x16384", "--framework", "any", "--pin", "tp=2", "--top", "3")
+LARGER += ("--pin", "recompute=none")
 """Of which the most promising shapes do not fit."""
 INTERRUPT = """
 import os, signal, sys

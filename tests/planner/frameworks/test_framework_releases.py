@@ -1,11 +1,12 @@
 """`--framework NAME@RELEASE`: searched, written, checked and read as that release has it."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 import planner
-from planner.analyze.plan_files import chosen_targets
+from planner.analyze.plan_files import FileTargets, chosen_targets
 from planner.errors import EmitError, UsageError
 from planner.frameworks.emit import emit_plan
 from planner.frameworks.emit_request import EmitRequest
@@ -18,6 +19,7 @@ from planner.specs.loader import load_cluster, load_model
 from planner.specs.schema import DetailsSpec
 from searches.frameworks.registry import BUILT_IN
 from searches.frameworks.table import refusals
+from tests.planner.command import run_here
 
 SCRIPT = """#!/bin/bash
 export CUDA_DEVICE_MAX_CONNECTIONS=8
@@ -151,6 +153,40 @@ def test_a_flag_that_the_release_lacks_is_not_written() -> None:
         "--position-embedding-type yarn; closest: framework megatron@0.18.2"
         in files["megatron.txt"]
     )
+
+
+@pytest.mark.parametrize(
+    ("searched", "asked", "written"),
+    [
+        ("megatron@0.17.0", "megatron", "0.17.0"),
+        ("megatron@0.17.0", "megatron@0.18.2", "0.18.2"),
+        ("torchtitan@0.2.2", "megatron", "0.19.2"),
+        ("any", "megatron", "0.19.2"),
+        ("default", "megatron", "0.19.2"),
+        ("", "megatron", "0.19.2"),
+    ],
+)
+def test_files_are_for_the_release_that_was_searched(
+    searched: str, asked: str, written: str
+) -> None:
+    named = f"megatron@{written}"
+    targets = FileTargets([asked], framework=searched)
+    assert framework(targets.releases[asked]).rules.release == framework(named).rules.release
+
+
+def test_the_commands_write_for_the_release_that_was_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    words = ("llama3-8b", "h100-x8", "--pin", "tp=1,pp=1,zero=1", "--top", "1")
+    out = ("--emit", "megatron", "--out", str(tmp_path / "files"))
+    assert run_here("solve", *words, "--framework", "megatron@0.17", *out).returncode == 0
+    (script,) = tmp_path.glob("files/1-*/megatron.sh")
+    assert "(megatron-core) 0.17.0." in script.read_text()
+    again = run_here("emit", "last#1", "--for", "megatron").stdout
+    assert "(megatron-core) 0.17.0." in again
+    newer = run_here("emit", "last#1", "--for", "megatron@0.19").stdout
+    assert "(megatron-core) 0.19.2." in newer
 
 
 def test_an_unknown_release_is_one_error() -> None:

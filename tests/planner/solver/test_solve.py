@@ -438,10 +438,17 @@ def test_the_order_of_lists_pins_and_keys_changes_nothing() -> None:
     assert [p.to_json() for p in ours.plans] == [p.to_json() for p in theirs.plans]
 
 
-def test_evaluate_refuses_to_split_the_backward_of_experts() -> None:
-    pins = {"tp": 2, "pp": 4, "schedule": "dualpipe"}
+@pytest.mark.parametrize("schedule", ["zb-h1", "zb-v"])
+def test_evaluate_refuses_to_split_the_backward_of_experts(schedule: str) -> None:
+    pins = {"tp": 2, "pp": 4, "schedule": schedule}
     with pytest.raises(SearchError, match="SCH002"):
         planner.evaluate("mixtral-8x7b", H100, pins=pins)
+
+
+def test_evaluate_prices_experts_on_a_pipeline_from_both_ends() -> None:
+    pins = {"tp": 2, "pp": 4, "schedule": "dualpipe"}
+    found = planner.evaluate("mixtral-8x7b", H100, pins=pins)
+    assert found.best.layout.schedule == "dualpipe"
 
 
 @pytest.mark.parametrize("schedule", ["zb-h1", "zb-v", "dualpipe", "dualpipe-v"])

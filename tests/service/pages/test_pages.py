@@ -59,7 +59,7 @@ def test_plans_sorted_and_filtered_by_the_address():
     rows = re.findall(r"<tr[^>]*><td[^>]*><input.*?</tr>", found)
     assert rows
     assert 'aria-sort="descending"' in found
-    place = re.findall(r'data-sort="(\w+)"', found).index("memory") + 1
+    place = re.findall(r'data-sort="([\w-]+)"', found).index("memory") + 1
     memory = [
         float(re.findall(r"<t[dh].*?</t[dh]>", row)[place].split(">")[1].split("<")[0])
         for row in rows

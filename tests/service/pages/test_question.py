@@ -40,6 +40,7 @@ DOCUMENTS = NAMES | st.builds(
             "set": st.dictionaries(st.just("pools.0.nodes"), WORD, min_size=1),
             "objective": st.sampled_from(["cost", "energy"]),
             "within": st.sampled_from([1.05, 2.0]),
+            "all_variants": st.just(True),
             "pareto": st.just(["step_time", "memory"]),
         },
     )

@@ -599,7 +599,7 @@ class SolveStreamResponse(_message.Message):
     def __init__(self, progress: _Optional[_Union[Progress, _Mapping]] = ..., job: _Optional[_Union[Job, _Mapping]] = ..., response: _Optional[_Union[SolveResponse, _Mapping]] = ...) -> None: ...
 
 class SolveAnswer(_message.Message):
-    __slots__ = ("schema_version", "result_id", "inputs", "calibration", "complete", "stopped", "gap", "devices", "counts", "certificate", "rejected", "why_first", "plans", "closest", "uneven_tried", "conflicts", "relaxations", "notes", "alternatives", "more")
+    __slots__ = ("schema_version", "result_id", "inputs", "calibration", "complete", "stopped", "gap", "devices", "counts", "certificate", "rejected", "why_first", "plans", "closest", "uneven_tried", "conflicts", "relaxations", "notes", "alternatives", "memory_margin", "more")
     class CountsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -626,6 +626,7 @@ class SolveAnswer(_message.Message):
     RELAXATIONS_FIELD_NUMBER: _ClassVar[int]
     NOTES_FIELD_NUMBER: _ClassVar[int]
     ALTERNATIVES_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_MARGIN_FIELD_NUMBER: _ClassVar[int]
     MORE_FIELD_NUMBER: _ClassVar[int]
     schema_version: str
     result_id: str
@@ -646,11 +647,12 @@ class SolveAnswer(_message.Message):
     relaxations: _containers.RepeatedCompositeFieldContainer[Relaxed]
     notes: _containers.RepeatedScalarFieldContainer[str]
     alternatives: _containers.RepeatedCompositeFieldContainer[_struct_pb2.Struct]
+    memory_margin: _struct_pb2.Struct
     more: _struct_pb2.Struct
-    def __init__(self, schema_version: _Optional[str] = ..., result_id: _Optional[str] = ..., inputs: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., calibration: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., complete: _Optional[bool] = ..., stopped: _Optional[str] = ..., gap: _Optional[float] = ..., devices: _Optional[_Iterable[_Union[_struct_pb2.Struct, _Mapping]]] = ..., counts: _Optional[_Mapping[str, int]] = ..., certificate: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., rejected: _Optional[_Iterable[_Union[Rejected, _Mapping]]] = ..., why_first: _Optional[_Iterable[str]] = ..., plans: _Optional[_Iterable[_Union[Plan, _Mapping]]] = ..., closest: _Optional[_Union[Closest, _Mapping]] = ..., uneven_tried: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., conflicts: _Optional[_Iterable[_Union[_struct_pb2.ListValue, _Mapping]]] = ..., relaxations: _Optional[_Iterable[_Union[Relaxed, _Mapping]]] = ..., notes: _Optional[_Iterable[str]] = ..., alternatives: _Optional[_Iterable[_Union[_struct_pb2.Struct, _Mapping]]] = ..., more: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ...) -> None: ...
+    def __init__(self, schema_version: _Optional[str] = ..., result_id: _Optional[str] = ..., inputs: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., calibration: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., complete: _Optional[bool] = ..., stopped: _Optional[str] = ..., gap: _Optional[float] = ..., devices: _Optional[_Iterable[_Union[_struct_pb2.Struct, _Mapping]]] = ..., counts: _Optional[_Mapping[str, int]] = ..., certificate: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., rejected: _Optional[_Iterable[_Union[Rejected, _Mapping]]] = ..., why_first: _Optional[_Iterable[str]] = ..., plans: _Optional[_Iterable[_Union[Plan, _Mapping]]] = ..., closest: _Optional[_Union[Closest, _Mapping]] = ..., uneven_tried: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., conflicts: _Optional[_Iterable[_Union[_struct_pb2.ListValue, _Mapping]]] = ..., relaxations: _Optional[_Iterable[_Union[Relaxed, _Mapping]]] = ..., notes: _Optional[_Iterable[str]] = ..., alternatives: _Optional[_Iterable[_Union[_struct_pb2.Struct, _Mapping]]] = ..., memory_margin: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., more: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ...) -> None: ...
 
 class Plan(_message.Message):
-    __slots__ = ("rank", "plan_id", "pool", "precision", "layout", "step_time_s", "step_time_p10_s", "step_time_p90_s", "interval_regime", "tokens_per_s", "tokens_per_s_per_device", "mfu", "training_s", "tie", "group", "closed_form_step_time_s", "time", "memory", "comm", "warnings", "runs_on", "idle_devices", "run", "more")
+    __slots__ = ("rank", "plan_id", "pool", "precision", "layout", "step_time_s", "step_time_p10_s", "step_time_p90_s", "interval_regime", "tokens_per_s", "tokens_per_s_per_device", "mfu", "training_s", "tie", "group", "closed_form_step_time_s", "time", "memory", "comm", "warnings", "runs_on", "idle_devices", "run", "mfu_bf16", "first_releases", "n_variants", "more")
     class TimeEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -658,6 +660,13 @@ class Plan(_message.Message):
         key: str
         value: float
         def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    class FirstReleasesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     RANK_FIELD_NUMBER: _ClassVar[int]
     PLAN_ID_FIELD_NUMBER: _ClassVar[int]
     POOL_FIELD_NUMBER: _ClassVar[int]
@@ -681,6 +690,9 @@ class Plan(_message.Message):
     RUNS_ON_FIELD_NUMBER: _ClassVar[int]
     IDLE_DEVICES_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
+    MFU_BF16_FIELD_NUMBER: _ClassVar[int]
+    FIRST_RELEASES_FIELD_NUMBER: _ClassVar[int]
+    N_VARIANTS_FIELD_NUMBER: _ClassVar[int]
     MORE_FIELD_NUMBER: _ClassVar[int]
     rank: int
     plan_id: str
@@ -705,8 +717,11 @@ class Plan(_message.Message):
     runs_on: _containers.RepeatedScalarFieldContainer[str]
     idle_devices: int
     run: _struct_pb2.Struct
+    mfu_bf16: float
+    first_releases: _containers.ScalarMap[str, str]
+    n_variants: int
     more: _struct_pb2.Struct
-    def __init__(self, rank: _Optional[int] = ..., plan_id: _Optional[str] = ..., pool: _Optional[str] = ..., precision: _Optional[str] = ..., layout: _Optional[_Union[Layout, _Mapping]] = ..., step_time_s: _Optional[float] = ..., step_time_p10_s: _Optional[float] = ..., step_time_p90_s: _Optional[float] = ..., interval_regime: _Optional[str] = ..., tokens_per_s: _Optional[float] = ..., tokens_per_s_per_device: _Optional[float] = ..., mfu: _Optional[float] = ..., training_s: _Optional[float] = ..., tie: _Optional[bool] = ..., group: _Optional[int] = ..., closed_form_step_time_s: _Optional[float] = ..., time: _Optional[_Mapping[str, float]] = ..., memory: _Optional[_Union[Memory, _Mapping]] = ..., comm: _Optional[_Iterable[_Union[Transfer, _Mapping]]] = ..., warnings: _Optional[_Iterable[_Union[Warned, _Mapping]]] = ..., runs_on: _Optional[_Iterable[str]] = ..., idle_devices: _Optional[int] = ..., run: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., more: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ...) -> None: ...
+    def __init__(self, rank: _Optional[int] = ..., plan_id: _Optional[str] = ..., pool: _Optional[str] = ..., precision: _Optional[str] = ..., layout: _Optional[_Union[Layout, _Mapping]] = ..., step_time_s: _Optional[float] = ..., step_time_p10_s: _Optional[float] = ..., step_time_p90_s: _Optional[float] = ..., interval_regime: _Optional[str] = ..., tokens_per_s: _Optional[float] = ..., tokens_per_s_per_device: _Optional[float] = ..., mfu: _Optional[float] = ..., training_s: _Optional[float] = ..., tie: _Optional[bool] = ..., group: _Optional[int] = ..., closed_form_step_time_s: _Optional[float] = ..., time: _Optional[_Mapping[str, float]] = ..., memory: _Optional[_Union[Memory, _Mapping]] = ..., comm: _Optional[_Iterable[_Union[Transfer, _Mapping]]] = ..., warnings: _Optional[_Iterable[_Union[Warned, _Mapping]]] = ..., runs_on: _Optional[_Iterable[str]] = ..., idle_devices: _Optional[int] = ..., run: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., mfu_bf16: _Optional[float] = ..., first_releases: _Optional[_Mapping[str, str]] = ..., n_variants: _Optional[int] = ..., more: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ...) -> None: ...
 
 class Layout(_message.Message):
     __slots__ = ("n_devices", "tp", "pp", "dp", "cp", "ep", "etp", "vpp", "zero", "dp_shard", "mbs", "gbs", "n_micro", "schedule", "sp", "recompute", "recompute_modules", "recompute_layers", "split", "stage_layers", "rank_order", "more")

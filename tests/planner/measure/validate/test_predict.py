@@ -281,10 +281,15 @@ def test_uneven_stages_are_priced():
     ends = case_of(POINT, models, HARDWARE)
     assert even.layout.stage_layers == (3, 3, 3)
     assert sum(ends.layout.stage_layers) == 9
-    tiny = case_of(POINT, MODELS | {"m": MODEL | {"layers": 1}}, HARDWARE)
-    assert tiny.layout.stage_layers == (1, 1)
-    assert "priced as 2" in tiny.assumptions[0]
-    for point, using in ((POINT, models), (POINT, MODELS | {"m": MODEL | {"layers": 1}})):
+    tiny = MODELS | {"m": MODEL | {"layers": 1}}
+    assert case_of(POINT, tiny, HARDWARE).layout.stage_layers == (1, 0)
+    chunks = case_of(replace(POINT, vpp=2), MODELS | {"m": MODEL | {"layers": 2}}, HARDWARE)
+    assert chunks.layout.stage_layers == (0, 1, 1, 0)
+    deep = replace(POINT, n_gpus=48, pp=6, vpp=1)
+    padded = case_of(deep, MODELS | {"m": MODEL | {"layers": 3}}, HARDWARE)
+    assert padded.layout.stage_layers == (1,) * 6
+    assert "priced as 6" in padded.assumptions[0]
+    for point, using in ((POINT, models), (POINT, tiny)):
         assert predict(point, using, HARDWARE).step_s > 0
 
 
