@@ -474,7 +474,7 @@ RULES: dict[str, Rule] = {
             "A dropless expert layer has sizes that the host must know. Only paged stash gives it "
             "fixed ones: hybridep, etp 1, gated experts, Blackwell or later.",
             "dispatcher hybridep on Blackwell, or cuda_graph attn+moe_router+moe_preprocess",
-            "Megatron-LM docs/cuda_graph.md, core/transformer/moe/paged_stash.py",
+            "Megatron-LM core/transformer/cuda_graphs.py, moe/paged_stash.py",
         ),
         Rule(
             "CGR003",

@@ -54,8 +54,8 @@ def waits(
     copy = np.asarray(copy_s, dtype=np.float64)
     if stack.activation_copies == "blocking":
         return ForwardBackward(copy, copy)
-    # A stage without layers copies nothing: whatever stands for its L.
-    between = np.maximum(0.0, 1.0 - 2.0 / np.maximum(np.asarray(n_layers, dtype=np.float64), 1.0))
+    # A stage with only the embedding or the loss has no layer, and copies nothing.
+    between = np.maximum(0.0, 1.0 - 2.0 / np.maximum(1.0, np.asarray(n_layers, dtype=np.float64)))
     down = np.maximum(0.0, copy - between * forward_s)
     if stack.activation_copies == "on-demand":
         return ForwardBackward(down, copy)

@@ -102,6 +102,17 @@ def _cuda_graph(row: Row) -> Any:
     return "full_iteration" if kind == "full_iteration" else row["cuda_graph_modules"] or "layer"
 
 
+def _delayed(row: Row) -> Any:
+    """Return whether weight gradients wait, where `ep_overlap` has not priced that."""
+    return None if row.get("ep_overlap") == "1" else _is_on("delay_wgrad")(row)
+
+
+def _stash(row: Row) -> Any:
+    """Return whether rows are stashed, where a graph of the iteration has not priced that."""
+    whole = _cuda_graph(row) == "full_iteration"
+    return None if whole else _is_on("moe_paged_stash")(row)
+
+
 AXES_OF_COLUMNS: tuple[tuple[str, Callable[[Row], Any]], ...] = (
     *((name, _number(name)) for name in ("tp", "pp", "cp", "ep", "etp", "vpp", "mbs")),
     ("sp", _sp),
@@ -120,9 +131,9 @@ AXES_OF_COLUMNS: tuple[tuple[str, Callable[[Row], Any]], ...] = (
     ("cuda_graph", _cuda_graph),
     ("offload_modules", _word("offload_modules")),
     ("tp_user_buffers", lambda row: _is_on("tp_user_buffers")(row) if _sp(row) else None),
-    ("delay_wgrad", _is_on("delay_wgrad")),
+    ("delay_wgrad", _delayed),
     ("defer_embedding_wgrad", _is_on("defer_embedding_wgrad")),
-    ("moe_paged_stash", _is_on("moe_paged_stash")),
+    ("moe_paged_stash", _stash),
     ("nccl_ub", _is_on("nccl_ub")),
 )
 """Value of an axis by the row, None where it is off. The split of the layers stands apart."""
@@ -133,21 +144,42 @@ def _width(*columns: str) -> Callable[[Row], Any]:
     return lambda row: next(("bf16" for c in columns if row.get(c) in ("bf16", "bfp16")), None)
 
 
+def _bf16_layers(row: Row) -> Any:
+    """Return the layers at both ends that stay in bf16."""
+    if row.get("first_last_layers_bf16") != "1":
+        return None
+    return [int(row.get(f"n_bf16_{end}") or 1) for end in ("first", "last")]
+
+
+def _main_grads(row: Row) -> Any:
+    """Return the width of the optimizer's gradients where `grad_dtype` does not say it."""
+    return None if row.get("grad_reduce_in_fp32") == "0" else _width("main_grads")(row)
+
+
+def _gathers(row: Row) -> Any:
+    return True if "1" in (row.get("fp8_param_gather"), row.get("fp4_param_gather")) else None
+
+
+def _reused_buffer(row: Row) -> Any:
+    """Return whether a gather reuses gradients where it is not that of mxfp8 weights."""
+    of_gather = row["precision"] == "fp8-mxfp8" and _gathers(row)
+    return None if of_gather else _is_on("reuse_grad_buf_for_mxfp8_ag")(row)
+
+
+def _is_true(name: str) -> Callable[[Row], Any]:
+    """Return True where a column is 1."""
+    return lambda row: True if row.get(name) == "1" else None
+
+
 FIELDS_OF_COLUMNS: tuple[tuple[str, Callable[[Row], Any]], ...] = (
     ("grad_dtype", lambda row: "bf16" if row.get("grad_reduce_in_fp32") == "0" else None),
     ("optimizer_states", lambda row: "bf16-moments" if _width("exp_avg")(row) else None),
-    ("main_grads_dtype", _width("main_grads")),
-    *(
-        (name, lambda row, name=name: True if row.get(name) == "1" else None)
-        for name in (
-            "fp8_param_gather",
-            "fp4_param_gather",
-            "fp8_dot_product_attention",
-            "fp8_output_proj",
-            "first_last_layers_bf16",
-            "reuse_grad_buf_for_mxfp8_ag",
-        )
-    ),
+    ("main_grads_dtype", _main_grads),
+    ("fp8_param_gather", _gathers),
+    ("fp8_attention", _is_true("fp8_dot_product_attention")),
+    ("fp8_output", _is_true("fp8_output_proj")),
+    ("bf16_layers", _bf16_layers),
+    ("reuse_grad_buf_for_mxfp8_ag", _reused_buffer),
 )
 """Value of a field of `training:` by the row, None where it has its default."""
 

@@ -89,6 +89,29 @@ def test_an_axis_counts_once_it_exists(table, monkeypatch):
     assert "ep 8" in axes.not_priced
 
 
+def test_numbers_of_a_recipe_are_fields_of_its_job(table):
+    row = changed(
+        table["gpt_oss_20b_pretrain_8gpu_gb200_nvfp4_config"],
+        fp4_param_gather=1,
+        fp8_dot_product_attention=1,
+        main_grads="bfp16",
+    )
+    axes = recipe_axes(row, 24)
+    assert axes.training == {
+        "precision": "nvfp4",
+        "grad_dtype": "bf16",
+        "fp8_param_gather": True,
+        "fp8_attention": True,
+        "bf16_layers": [0, 4],
+    }
+    assert axes.not_priced == ("nccl_ub on",)
+    # What a switch has in its price counts where the switch is off.
+    row = changed(table[EXPERTS], ep_overlap=0, delay_wgrad=1)
+    assert "delay_wgrad on" in recipe_axes(row, 48).not_priced
+    row = changed(table[EXPERTS], ep_overlap=1, delay_wgrad=1)
+    assert "delay_wgrad on" not in recipe_axes(row, 48).not_priced
+
+
 def test_a_dense_recipe_stands_first(table):
     searches = RecipeSearches(load_calibration())
     one = compare_recipe(table[DENSE], searches)
