@@ -25,6 +25,8 @@ sys.path.insert(0, FOLDER)
 MAX_RANKS, MAX_HIDDEN, MAX_TOKENS = 16, 1024, 1024
 """Largest job that is run without SMOKE_FORCE=1; tokens of one sequence."""
 
+MANY = 99
+"""As many words as come before the next flag."""
 LEFT_OUT = {
     "--moe-grouped-gemm": 0,
     "--moe-permute-fusion": 0,
@@ -35,8 +37,29 @@ LEFT_OUT = {
     "--overlap-cpu-optimizer-d2h-h2d": 0,
     "--fp8-format": 1,
     "--fp8-recipe": 1,
+    "--fp8-param-gather": 0,
+    "--reuse-grad-buf-for-mxfp8-param-ag": 0,
+    "--fp4-format": 1,
+    "--fp4-recipe": 1,
+    "--fp4-param-gather": 0,
+    "--exp-avg-dtype": 1,
+    "--exp-avg-sq-dtype": 1,
+    "--main-grads-dtype": 1,
+    "--moe-flex-dispatcher-backend": 1,
+    "--moe-router-dtype": 1,
+    "--overlap-moe-expert-parallel-comm": 0,
+    "--delay-wgrad-compute": 0,
+    "--cuda-graph-impl": 1,
+    "--cuda-graph-modules": MANY,
+    "--cuda-graph-scope": MANY,
+    "--te-rng-tracker": 0,
+    "--moe-paged-stash": 0,
+    "--moe-expert-rank-capacity-factor": 1,
+    "--use-transformer-engine-op-fuser": 0,
 }
 """Flags that want a GPU or a kernel library, and how many words follow them."""
+FLEX = ["--moe-token-dispatcher-type", "flex"]
+"""What brings tokens to experts with kernels of GPUs; alltoall does it here."""
 
 CPU_FLAGS = [
     "--distributed-backend",
@@ -91,6 +114,11 @@ def find_megatron(checkout: str) -> None:
 def cpu_flags(flags: list[str]) -> tuple[list[str], list[str]]:
     """Return the flags for CPU processes, and those that are left out."""
     kept, dropped, skip = [], [], 0
+    pairs = list(itertools.pairwise(flags))
+    if tuple(FLEX) in pairs:
+        dispatcher = flags.index(FLEX[0]) + 1
+        flags = [*flags[:dispatcher], "alltoall", *flags[dispatcher + 1 :]]
+        dropped += FLEX[1:]
     for word in flags:
         if word.startswith("--"):
             skip = LEFT_OUT.get(word, -1) + 1
