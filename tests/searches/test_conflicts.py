@@ -90,7 +90,7 @@ CONFLICTS = [
         [{"rank_order", "FRM001"}],
     ),
     (context(batch=12, options=pins(dp=4, mbs=2)), [{"dp", "mbs", "BAT001"}]),
-    (context(GQA, toy_pool(8, 8), options=pins(pp=8)), [{"pp", "PP001"}]),
+    (context(GQA, toy_pool(16, 8), options=pins(pp=16)), [{"pp", "PP001"}]),
     (context(THIRDS, toy_pool(12, 4), options=pins(tp=3)), [{"tp", "TP005"}]),
     (context(options=SearchOptions(at_most={"pp": 1}, only=pins(vpp=2).only)), [{"pp", "vpp"}]),
     (context(options=pins(tp=16, pp=5, sp=1)), [{"tp"}, {"pp"}]),

@@ -2,10 +2,11 @@
 
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from costmodels.shapes import TrainingJob
 from planner.analyze.check.verdict import describe, judge
 from planner.errors import PlannerError
 from planner.frameworks.runs.query import RunQuery
@@ -26,6 +27,8 @@ READ = {
 SAYS_MODEL = ("megatron", "torchtitan", "torchtitan-toml")
 """Files that describe the model; with the others it is named on the command line."""
 
+AT_REST = {f"training.{x.name}": x.default for x in fields(TrainingJob)}
+"""What a document says of a job where it says nothing."""
 NOT_WRITTEN = frozenset(("model.name", "training.tokens"))
 """What no framework is told."""
 
@@ -99,7 +102,7 @@ def misread(found: Verdict, drawn: Drawn) -> list[str]:
         lines += [
             f"{name} is {read.get(name)}, the plan says {planned.get(name)}"
             for name in sorted({*planned, *read} - NOT_WRITTEN - unused)
-            if planned.get(name) != read.get(name)
+            if planned.get(name) != read.get(name, AT_REST.get(name))
         ]
     return lines
 
