@@ -17,6 +17,7 @@ from costmodels.problem import Problem
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
+Bools = NDArray[np.bool_]
 
 INSIDE_FRAC = 0.75
 """Share of the ring rate inside a domain that an all-to-all reaches: DeepEP's 8 H100 exchange 282
@@ -43,8 +44,7 @@ def with_dispatcher(
 
     A mode without a dispatcher of its own has that of the stack (`StackProfile.dispatcher`).
     """
-    codes = modes.codes("dispatcher")
-    codes = np.where(codes == 0, DISPATCHERS.index(problem.stack.dispatcher), codes)
+    codes = _codes(problem, modes)
     used = [DISPATCHERS[code] for code in np.unique(codes).tolist()] or [problem.stack.dispatcher]
     result = of_name[used[0]]()
     for name in used[1:]:
@@ -52,10 +52,20 @@ def with_dispatcher(
     return result
 
 
+def _codes(problem: Problem, modes: ModeRows) -> Ints:
+    """Return the dispatcher of each mode, its own or that of the stack, as an index."""
+    codes = modes.codes("dispatcher")
+    return np.where(codes == 0, DISPATCHERS.index(problem.stack.dispatcher), codes)
+
+
+def has_dispatcher(problem: Problem, modes: ModeRows, name: str) -> Bools:
+    """Return which modes bring tokens to experts by a dispatcher, named or the stack's."""
+    return np.asarray(_codes(problem, modes) == DISPATCHERS.index(name))
+
+
 def dispatcher_of(problem: Problem, modes: ModeRows) -> str:
     """Return the dispatcher of the only one of some modes."""
-    code = modes.codes("dispatcher").item()
-    return DISPATCHERS[code] if code else problem.stack.dispatcher
+    return DISPATCHERS[_codes(problem, modes).item()]
 
 
 class Degrees(NamedTuple):
@@ -122,24 +132,21 @@ def sent_copies(problem: Problem, group: Group, modes: ModeRows) -> tuple[Floats
     """
     shape, ranks, inside = problem.shape, group.n_ranks, group.ranks_per_domain
 
-    def once() -> tuple[Floats, Floats]:
-        to_ranks, to_domains = (
-            _distinct_units(problem, np.asarray(ranks)),
-            _distinct_units(problem, np.asarray(ranks / inside)),
-        )
-        return to_ranks * (ranks - 1) / ranks, to_domains * (ranks - inside) / ranks
-
-    def copies(which: int) -> Floats:
-        plain = ((inside - 1) / ranks, (ranks - inside) / ranks)[which] * shape.top_k
-        gathered = (inside - 1.0, ranks - inside)[which]
-        of_name = {
-            "alltoall": lambda: plain,
-            "allgather": lambda: gathered,
-            **dict.fromkeys(DEDUPLICATED, lambda: once()[which]),
+    def copies(others: Floats, once: Callable[[], Floats]) -> Floats:
+        of_name: dict[str, Callable[[], Floats]] = {
+            "alltoall": lambda: others / ranks * shape.top_k,
+            "allgather": lambda: others,
+            **dict.fromkeys(DEDUPLICATED, once),
         }
         return with_dispatcher(problem, modes, of_name)
 
-    return copies(0), copies(1)
+    return (
+        copies(inside - 1.0, lambda: _distinct_units(problem, ranks) * (ranks - 1) / ranks),
+        copies(
+            ranks - inside,
+            lambda: _distinct_units(problem, ranks / inside) * (ranks - inside) / ranks,
+        ),
+    )
 
 
 def token_exchange(

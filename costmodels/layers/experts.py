@@ -11,7 +11,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from costmodels.comm.dispatch import Degrees, dispatch_s, dispatcher_buffer_bytes
+from costmodels.comm.dispatch import (
+    Degrees,
+    dispatch_s,
+    dispatcher_buffer_bytes,
+    has_dispatcher,
+)
 from costmodels.comm.placement import place_group
 from costmodels.comm.tensor_parallel import tp_collective_s
 from costmodels.layers.compute import ForwardBackward, accumulated_s, bf16_job
@@ -205,8 +210,7 @@ def expert_times(
     inner = place_group(etp, np.ones_like(etp), pool, problem.fabric)
     wide = rows / shape.top_k if stack.etp_gathers == "tokens" else rows
     gather = tp_collective_s(problem, "all-gather", element * h * wide, inner)
-    if modes.uses("dispatcher"):
-        gather = np.where(modes.have("dispatcher", "allgather"), 0.0, gather)
+    gather = np.where(has_dispatcher(problem, modes, "allgather"), 0.0, gather)
     parts = parts_for_routing(stack, sp, ep)
     both = 2 * one + 2 * gather
     if parts.any():
@@ -343,11 +347,12 @@ def transient_bytes(problem: Problem, tokens: Floats, degrees: Degrees, modes: M
         value = np.where(modes.have("cuda_graph", "full_iteration"), STASH_FACTOR, 1.0) * value
     if modes.uses("ep_overlap"):
         value = np.where(modes.codes("ep_overlap") > 0, 2.0, 1.0) * value
-    if modes.uses("dispatcher"):
+    gathers = has_dispatcher(problem, modes, "allgather")
+    if gathers.any():
         n = local_tokens(problem.stack, tokens, tp, sp, ep)
         width = 2.0 * problem.job.recipe.activation_bytes * problem.shape.hidden
         gathered = width * n * np.asarray(ep * etp, dtype=np.float64)
-        value = value + np.where(modes.have("dispatcher", "allgather"), gathered, 0.0)
+        value = value + np.where(gathers, gathered, 0.0)
     return value
 
 

@@ -46,8 +46,6 @@ class Framework:
     run, the old and the new layout and the settings of the new one; None takes a setting away."""
     joint: str = " = "
     """What stands between a key and its value."""
-    has_deduplicated_dispatch: bool = False
-    """Whether its files can ask for one copy of a token to a node of its experts."""
     grid: FrameworkGrid | None = None
     """How it numbers its ranks; None where that is not known."""
     start_command: str = ""

@@ -12,7 +12,6 @@ FRAMEWORK = Framework(
     named_run="planner.frameworks.bridge.reader:published_text",
     settings={"": "planner.frameworks.megatron.settings:megatron_settings"},
     changes="planner.frameworks.bridge.recipe_settings:changed_fields",
-    has_deduplicated_dispatch=True,
     grid=FrameworkGrid(
         "pp dp cp tp", "pp edp ep etp", "megatron/core/parallel_state.py, as Megatron-LM"
     ),

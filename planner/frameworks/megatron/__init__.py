@@ -11,7 +11,6 @@ FRAMEWORK = Framework(
     script_formats="planner.frameworks.megatron.formats:SCRIPT_FORMATS",
     settings={"": "planner.frameworks.megatron.settings:megatron_settings"},
     changes="planner.frameworks.megatron.settings:changed_flags",
-    has_deduplicated_dispatch=True,
     grid=FrameworkGrid(
         "pp dp cp tp",
         "pp edp ep etp",

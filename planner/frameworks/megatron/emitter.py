@@ -35,6 +35,7 @@ from planner.frameworks.releases import lacking_words
 from planner.specs.schema import NO_DETAILS, DetailsSpec
 from searches.frameworks.megatron.layouts import vocab_divisor
 from searches.frameworks.registry import framework_rules
+from searches.frameworks.switches import switch_words
 
 SINGLE_CONNECTION = "CUDA_DEVICE_MAX_CONNECTIONS"
 NO_QUEUE_LIMIT = ("blackwell", "rubin")
@@ -176,7 +177,7 @@ def flag_groups(
         ("precision and optimizer", _precision_flags(layout, job)),
         ("recompute", _recompute_flags(layout)),
         ("overlap", _overlap_flags(layout)),
-        ("graphs", setting_flags(graph_settings(layout, shape, release))),
+        ("graphs", _graph_flags(layout, shape, release)),
         ("further axes", axis_flags(layout)),
         ("logging", ["--log-interval", "1", "--log-throughput"]),
         ("evaluation", EVALUATION),
@@ -279,6 +280,21 @@ def _expert_flags(layout: Layout, shape: ModelShape, settings: Mapping[str, obje
     # The parser refuses one expert a token after the softmax over all of them.
     flags += ["--moe-router-pre-softmax"] * (shape.top_k == 1 or pre_softmax)
     return [*flags, "--moe-grouped-gemm", *_detail_flags(remaining)]
+
+
+def _graph_flags(layout: Layout, shape: ModelShape, release: str) -> list[str]:
+    """Return the flags of CUDA graphs as a release spells them, the newest where it is empty."""
+    settings = graph_settings(layout, shape)
+    if not settings:
+        return []
+    graph, framework = str(layout.value("cuda_graph")), f"megatron@{release}".removesuffix("@")
+    if graph in ("layer", "full_iteration"):
+        words = switch_words(framework, f"cuda_graph={graph}")
+    else:
+        words = switch_words(framework, "cuda_graph=modules", graph.split("+"))
+    said = ("cuda_graph_impl", "cuda_graph_modules")
+    others = {dest: value for dest, value in settings.items() if dest not in said}
+    return [*words, *setting_flags(others)]
 
 
 def setting_flags(settings: Mapping[str, object]) -> list[str]:

@@ -63,8 +63,8 @@ def overlap_settings(layout: Layout) -> dict[str, object]:
     return dict.fromkeys(OVERLAP, True) if layout.value("ep_overlap") == "1f1b" else {}
 
 
-def graph_settings(layout: Layout, shape: ModelShape, release: str = "") -> dict[str, object]:
-    """Return the settings of CUDA graphs as a release of megatron-core has them; none without.
+def graph_settings(layout: Layout, shape: ModelShape) -> dict[str, object]:
+    """Return the settings of CUDA graphs in the newest release of megatron-core; none without.
 
     A graph of the whole iteration cannot look for NaN on the host; an expert layer in it has room
     for a fixed number of rows, and keeps only those that there are (paged stash).
@@ -72,16 +72,11 @@ def graph_settings(layout: Layout, shape: ModelShape, release: str = "") -> dict
     graph = str(layout.value("cuda_graph"))
     if graph == "none":
         return {}
-    is_scope = release.startswith("0.17")  # renamed in 0.18
     if graph != "full_iteration":
         modules = [] if graph == "layer" else graph.split("+")
         settings: dict[str, object] = {"cuda_graph_impl": "transformer_engine"}
-        name = "cuda_graph_scope" if is_scope else "cuda_graph_modules"
-        return settings | ({name: modules} if modules else {})
-    impl: dict[str, object] = {"cuda_graph_impl": "full_iteration"}
-    if is_scope:
-        impl = {"cuda_graph_impl": "local", "cuda_graph_scope": ["full_iteration"]}
-    settings = impl | {"check_for_nan_in_loss_and_grad": False}
+        return settings | ({"cuda_graph_modules": modules} if modules else {})
+    settings = {"cuda_graph_impl": "full_iteration", "check_for_nan_in_loss_and_grad": False}
     if shape.n_experts > 1 and not shape.capacity_factor:
         settings |= {
             "moe_paged_stash": True,

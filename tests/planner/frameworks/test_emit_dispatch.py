@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+import planner
 from costmodels.examples import LLAMA3_8B, MIXTRAL_8X7B
 from costmodels.shapes import ModelShape
 from hardware.parts import Pool
@@ -12,8 +13,9 @@ from planner.analyze.check.check import check
 from planner.analyze.plan_files import as_dispatched
 from planner.frameworks.emit import emit_plan
 from planner.frameworks.emit_request import EmitRequest
+from planner.frameworks.megatron.emitter import flag_groups
 from planner.frameworks.megatron.flags import parse_flags
-from planner.specs.loader import cluster_from_dict
+from planner.specs.loader import cluster_from_dict, load_model
 from tests.planner.emitting import HEADER, JOB, keywords_of, layout
 from tests.planner.emitting import pool as toy_pool
 
@@ -124,3 +126,20 @@ def test_a_dispatcher_that_cannot_run_is_priced_as_all_to_all(tmp_path, monkeypa
     assert report.repairs == (
         "dispatcher alltoall, not deepep: the dispatcher has no setting for such groups",
     )
+
+
+@pytest.mark.parametrize(
+    ("release", "flag"),
+    [
+        ("0.17.0", "--cuda-graph-scope"),
+        ("0.19.2", "--cuda-graph-modules"),
+        ("", "--cuda-graph-modules"),
+    ],
+)
+def test_graphs_are_spelled_as_the_release_spells_them(release, flag):
+    pins = {"tp": 1, "ep": 8, "cuda_graph": "moe_router+moe_preprocess"}
+    layout = planner.evaluate("mixtral-8x7b", "h100-x512", pins=pins).plans[0].layout
+    model = load_model("mixtral-8x7b")
+    groups = dict(flag_groups(layout, model.shape, model.job, release=release))
+    graph = ["--cuda-graph-impl", "transformer_engine", flag, "moe_router", "moe_preprocess"]
+    assert groups["graphs"] == graph
