@@ -56,7 +56,6 @@ def cluster(nodes: int = 5, **pool: Any) -> dict[str, Any]:
 
 
 def solve(clusters: dict[str, Any] | None = None, **options: Any) -> Result:
-    options = {"memory_margin": 0.0} | options
     return planner.solve(MODEL, clusters or cluster(), at_most=LIMITS, **options)
 
 
