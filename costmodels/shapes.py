@@ -72,6 +72,8 @@ class ModelShape:
     """Rows that every expert computes, padded, over the mean; 0: dropless."""
     imbalance: float = 1.0
     """Dropless: tokens of the busiest expert-parallel rank over the mean."""
+    forced_balance: bool = False
+    """Whether random routing replaces the router's, as performance runs have it: `imbalance` 1."""
     n_groups: int = 1
     """Groups of experts that routing is limited to; 1: none."""
     top_groups: int = 1

@@ -48,6 +48,7 @@ def _check(shape: ModelShape, details: DetailsSpec) -> None:
     odd = {
         "multi-token prediction": shape.mtp_layers > 0,
         "a capacity of experts": shape.capacity_factor > 0,
+        "routing forced to balance": shape.forced_balance,
         "RMSNorm in an MLP of two matrices": shape.norm == "rmsnorm" and not shape.gated,
         "LayerNorm in an MLP of three matrices": shape.norm == "layernorm" and shape.gated,
         "learned positions beside RMSNorm": shape.positions == "learned"

@@ -158,6 +158,13 @@ def _moe_faults(model: ModelSpec) -> list[SpecFault]:
             "keep one of them",
         ),
         (
+            moe.forced_balance and (moe.imbalance > 1 or moe.capacity_factor > 0),
+            "forced_balance",
+            "stands beside `imbalance` or `capacity_factor`: routing that is forced to balance"
+            " has neither a busiest rank nor tokens to drop",
+            "keep one of them",
+        ),
+        (
             0 < moe.capacity_factor < 1,
             "capacity_factor",
             f"{moe.capacity_factor:g} drops tokens of a perfectly balanced batch",

@@ -165,6 +165,7 @@ _MOE_FIELDS = {
     "moe_every": "every",
     "capacity_factor": "capacity_factor",
     "imbalance": "imbalance",
+    "forced_balance": "forced_balance",
     "n_groups": "routing_groups",
     "top_groups": "top_groups",
 }

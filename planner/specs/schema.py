@@ -273,6 +273,8 @@ class MoeSpec(_Spec):
     """Rows that every expert computes, padded, over the mean; 0: dropless."""
     imbalance: Factor = 1.0
     """Dropless: tokens of the busiest expert-parallel rank over the mean; 1: perfect balance."""
+    forced_balance: Switch = False
+    """Random routing in place of the router's, as performance runs have it: nothing is learnt."""
     routing_groups: Heads = 1
     """Groups of experts of which each token uses only `top_groups`; 1: no limit."""
     top_groups: Heads | None = None

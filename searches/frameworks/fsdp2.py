@@ -346,9 +346,12 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
         "parts of a model that transformers does not train",
         "planner",
         "transformers",
-        lambda c: (c.model.mtp_layers > 0) | (c.model.capacity_factor > 0),
-        "model: transformers has no multi-token prediction and no capacity of experts",
-        "mtp_layers 0, no capacity_factor",
+        lambda c: (
+            (c.model.mtp_layers > 0) | (c.model.capacity_factor > 0) | c.model.forced_balance
+        ),
+        "model: transformers has no multi-token prediction, no capacity of experts and no"
+        " routing forced to balance",
+        "mtp_layers 0, no capacity_factor, forced_balance off",
     ),
 )
 """Rules over layouts alone."""

@@ -154,6 +154,8 @@ def _expert_fields(layout: Layout, shape: ModelShape) -> dict[str, object]:
     if shape.capacity_factor:
         fields["moe_expert_capacity_factor"] = shape.capacity_factor
         fields["moe_pad_expert_input_to_capacity"] = True
+    if shape.forced_balance:
+        fields["moe_router_force_load_balancing"] = True
     if not all(shape.expert_layers):
         fields["moe_layer_freq"] = [int(experts) for experts in shape.expert_layers]
     if shape.top_k == 1:

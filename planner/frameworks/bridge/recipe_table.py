@@ -113,7 +113,10 @@ class BridgeRecipe:
             "global_batch": self.number("gbs"),
             **self.axes.training,
         }
-        return {"model": _model_section(row["model"], self.model), "training": training}
+        model = _model_section(row["model"], self.model)
+        if "moe" in model and row.get("moe_force_balance") == "1":
+            model["moe"]["forced_balance"] = True
+        return {"model": model, "training": training}
 
     def cluster_document(self) -> dict[str, Any]:
         """Return the devices that it is for as a cluster file holds them.

@@ -277,6 +277,7 @@ def _expert_flags(layout: Layout, shape: ModelShape, settings: Mapping[str, obje
     if not all(shape.expert_layers):
         flags += ["--moe-layer-freq", f"'{layer_frequency(shape.expert_layers)}'"]
     flags += ["--moe-pad-expert-input-to-capacity"] * bool(shape.capacity_factor)
+    flags += ["--moe-router-force-load-balancing"] * shape.forced_balance
     # The parser refuses one expert a token after the softmax over all of them.
     flags += ["--moe-router-pre-softmax"] * (shape.top_k == 1 or pre_softmax)
     return [*flags, "--moe-grouped-gemm", *_detail_flags(remaining)]

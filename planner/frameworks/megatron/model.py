@@ -258,6 +258,7 @@ MODEL_DESTS = frozenset(
         "micro_batch_size",
         "global_batch_size",
         "moe_expert_capacity_factor",
+        "moe_router_force_load_balancing",
         "fp8",
         "fp8_recipe",
         *NUMERIC_DESTS,
@@ -454,12 +455,15 @@ class _Builder:
             self.put("model.moe.capacity_factor", max(1.0, float(capacity)), flag)
             if capacity < 1:
                 self.notes.append(f"{flag}: priced as 1")
-        self.put(
-            "model.moe.imbalance",
-            1.0,
-            "the flags do not say how tokens spread",
-            assumed=not s.get("moe_router_force_load_balancing"),
-        )
+        if s.get("moe_router_force_load_balancing"):
+            self.put("model.moe.forced_balance", True, s.flag("moe_router_force_load_balancing"))
+        else:
+            self.put(
+                "model.moe.imbalance",
+                1.0,
+                "the flags do not say how tokens spread",
+                assumed=True,
+            )
 
     def _pattern(self, layers: int) -> tuple[int, int]:
         """Return dense layers at the start and the distance of expert layers."""

@@ -118,7 +118,7 @@ def _host_bound(breakdown: Breakdown) -> PlanWarning | None:
 
 def _balance(problem: Problem, breakdown: Breakdown) -> PlanWarning | None:
     shape = problem.shape
-    assumed = shape.imbalance == 1.0 and not shape.capacity_factor
+    assumed = shape.imbalance == 1.0 and not (shape.capacity_factor or shape.forced_balance)
     if breakdown.layout.ep == 1 or shape.n_experts <= 1 or not assumed:
         return None
     return PlanWarning(

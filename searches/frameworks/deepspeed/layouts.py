@@ -355,6 +355,16 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
         versions="<0.19.2",
     ),
     FrameworkRule(
+        "DSP311",
+        "deepspeed",
+        "routing that is forced to balance",
+        "planner",
+        "deepspeed/module_inject/auto_ep_layer.py, AutoEPMoELayer",
+        lambda c: (c.model.n_experts > 0) & c.model.forced_balance,
+        "forced_balance: AutoEP routes as the model does",
+        "forced_balance off",
+    ),
+    FrameworkRule(
         "DSP401",
         "deepspeed",
         "ZeRO 2 or 3 in a pipeline",

@@ -141,6 +141,7 @@ def missing_parts(shape: ModelShape) -> list[str]:
         and (shape.latent or shape.shared_ffn > 0 or not all(shape.expert_layers)),
         "dropout": shape.dropout,
         "a capacity factor": shape.capacity_factor > 0,
+        "forced balance of routing (a debug option, not written here)": shape.forced_balance,
         "multi-token prediction without latent attention": shape.mtp_layers > 0
         and not shape.latent,
     }

@@ -30,6 +30,7 @@ DENSE: Mapping[str, tuple[tuple[str, object], ...]] = {
 EXPERTS: Mapping[str, tuple[tuple[str, object], ...]] = {
     "mixtral-8x7b": (),
     "mixtral-8x7b with a capacity": (("model.moe.capacity_factor", "1.25"),),
+    "mixtral-8x7b forced to balance": (("model.moe.forced_balance", "true"),),
     "qwen3-235b-a22b": (),
     "deepseek-v2": (),
     "deepseek-v3": (),

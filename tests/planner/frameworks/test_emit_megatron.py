@@ -513,6 +513,12 @@ def test_capacity_and_a_single_expert_a_token():
     assert {"--moe-pad-expert-input-to-capacity", "--moe-router-pre-softmax"} <= set(words)
 
 
+def test_balance_is_forced_where_the_model_says_so():
+    flag = "--moe-router-force-load-balancing"
+    assert flag in group("experts", replace(MIXTRAL_8X7B, forced_balance=True))
+    assert flag not in group("experts", MIXTRAL_8X7B)
+
+
 def test_patterns_of_expert_layers():
     assert layer_frequency((False, True) * 24) == "([0,1]*24)"
     assert layer_frequency((False, True, True, False)) == "([0]*1+[1]*2+[0]*1)"

@@ -463,6 +463,7 @@ MODEL_FAULTS = [
     ),
     (moe("experts: 8, topk: 2, imbalance: 0.9"), ["model.moe.imbalance: 0.9 is out of range"]),
     (moe("experts: 8, topk: 2, imbalance: 1.2, capacity_factor: 1"), ["keep one of them"]),
+    (moe("experts: 8, topk: 2, imbalance: 1.2, forced_balance: true"), ["keep one of them"]),
     (moe("experts: 8, topk: 2, capacity_factor: 0.5"), ["give 1 or more, or 0 for dropless"]),
     (moe("experts: 8, topk: 2, shared_experts: 1, shared_ffn: 0"), ["shared experts of width 0"]),
     (moe("experts: 8, topk: 2, z: 1"), ["unknown key 'z'", "keys here: experts, topk, moe_ffn"]),

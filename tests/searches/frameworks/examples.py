@@ -241,6 +241,7 @@ _LAYOUT: dict[str, Both] = {
         {**ALL_TO_ALL, "zero": 2, "model": EXPERTS},
     ),
     "DSP308": ({"tp": 2, "model": EXPERTS}, {"tp": 2, "ep": 2, "model": EXPERTS}),
+    "DSP311": ({"model": moe(forced_balance=True)}, {"model": EXPERTS}),
     "DSP309": ({"model": moe(capacity_factor=1.25)}, {"model": EXPERTS}),
     "DSP116": ({"tp": 2}, {"tp": 1}),
     "DSP310": ({"model": EXPERTS}, {}),
