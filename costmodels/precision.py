@@ -318,16 +318,19 @@ def numerics_fault(x: Numerics) -> str:
         return f"fp8_param_gather with precision {x.precision}: it has no quantised weights"
     if x.fp8_param_gather and x.precision == "fp8-rowwise":
         return "fp8_param_gather with precision fp8-rowwise: no framework gathers such weights"
-    if x.fp8_attention and x.precision not in ("fp8-delayed", "fp8-tensorwise", "fp8-mxfp8"):
+    if x.fp8_attention and x.precision not in FP8_ATTENTION:
         return (
             f"fp8_attention with precision {x.precision}: Transformer Engine has it with delayed,"
-            " current (tensorwise) and mxfp8 scaling"
+            " current (tensorwise) and mxfp8 scaling, and beside nvfp4"
         )
     if x.fp8_output and x.precision != "fp8-mxfp8":
         return f"fp8_output with precision {x.precision}: the head runs in fp8 with mxfp8 alone"
     return ""
 
 
+FP8_ATTENTION = ("fp8-delayed", "fp8-tensorwise", "fp8-mxfp8", "nvfp4")
+"""Precisions with which the attention core may run in fp8; beside nvfp4 in mxfp8
+(Transformer Engine dot_product_attention.py, NVTE_DPA_FP8_RECIPE)."""
 ONE_LAYOUT_GENERATIONS = ("blackwell", "blackwell-ultra", "rubin")
 """Generations whose fp8 matrix units take operands in both orders, so that no transpose is kept
 (Transformer Engine, is_non_tn_fp8_gemm_supported: SM 10 and 11, not 12)."""

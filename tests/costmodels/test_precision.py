@@ -142,7 +142,6 @@ def test_other_software_keeps_bf16(stack):
         Numerics("bf16", fp8_param_gather=True),
         Numerics("fp8-rowwise", fp8_param_gather=True),
         Numerics("fp8-blockwise", fp8_attention=True),
-        Numerics("nvfp4", fp8_attention=True),
         Numerics("fp8-tensorwise", fp8_output=True),
         Numerics("fp7"),
     ],

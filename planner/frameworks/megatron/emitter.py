@@ -510,6 +510,11 @@ def environment(request: EmitRequest) -> list[str]:
             f"# with {_queue_reason(layout)} parallelism before Blackwell.",
             f"export {SINGLE_CONNECTION}=1",
         ]
+    if request.job.fp8_attention and request.job.recipe.fp4_recipe:
+        lines += [
+            "# Attention has no fp4: it runs in mxfp8 beside products in nvfp4.",
+            "export NVTE_DPA_FP8_RECIPE=MXFP8BlockScaling NVTE_DPA_FP8_FORMAT=E4M3",
+        ]
     if request.job.recipe.gemm_precision == "tf32":
         lines += [
             "# The plan prices fp32 GEMMs at TF32 rates.",

@@ -178,6 +178,14 @@ def test_precision(precision: str, wants: dict[str, Any]) -> None:
     assert wants.items() <= keywords_of(text, "MixedPrecisionConfig").items()
 
 
+def test_attention_beside_fp4_runs_in_mxfp8() -> None:
+    named = "NVTE_DPA_FP8_RECIPE=MXFP8BlockScaling"
+    job = replace(JOB, precision="nvfp4", fp8_attention=True)
+    assert named in emitted(job=job)["bridge.sh"]
+    assert "fp8_dot_product_attention=True" in emitted(job=job)["bridge_recipe.py"]
+    assert named not in emitted(job=replace(job, precision="fp8-mxfp8"))["bridge.sh"]
+
+
 def test_launcher_runs_the_recipe(tmp_path: Path) -> None:
     fake = tmp_path / "torchrun"
     fake.write_text(
