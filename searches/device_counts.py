@@ -32,7 +32,7 @@ from costmodels.layers.layer_terms import LayerTerms
 from costmodels.layers.params import expert_params as expert_params_of
 from costmodels.memory import param_bytes_kept
 from costmodels.parameters import total_params
-from costmodels.plans import SHAPE_AXES, ZERO_BUBBLE, ShapeTable
+from costmodels.plans import SHAPE_AXES, ZERO_BUBBLE, Layout, ShapeTable
 from costmodels.problem import Problem
 from costmodels.schedule.stages import SPLITS, most_stages
 from costmodels.step import straggler_factor
@@ -69,6 +69,7 @@ from searches.space.shape_space import (
     vpp_limit,
 )
 from searches.space.shards import make_shards
+from searches.splits.uneven import SplitPlan, improve_splits, splits_wanted, worth_splitting
 
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
@@ -76,6 +77,9 @@ Floats = NDArray[np.float64]
 CLOSED_FORM_GAP = 0.05
 """By how much the closed form may exceed the exact recurrence, as a share: more than it does among
 the finalists of the examples (0.03) and the fastest plans of small models (0.04)."""
+SPLIT_GAIN = 0.1
+"""Share by which a plan may miss a limit and its layers are split unevenly to meet it: more than
+splits win in the examples (0.09)."""
 MOST_EXACT = 16
 """Plans of one number of devices that are priced exactly to see whether one beats a limit."""
 EXACT_AT_ONCE = 8
@@ -222,27 +226,69 @@ class StepBounds:
         exact recurrence, the first `MOST_EXACT` of them and none whose closed form is slower than
         the best by more than that gap.
         """
-        context, space = self.context(n_devices), self.promising(n_devices, limit_s)
         # The bounds hold for the exact times too: what they place above the limit stays there.
-        slowest_s = limit_s * (1.0 + CLOSED_FORM_GAP)
-        limits = Limits(last_s=slowest_s, first_s=0.0, exact_s=limit_s)
-        results: list[Candidate] = []
-        for shard in make_shards(context, space.shapes, limit_s, self._grid(context)):
-            results += search_shard(replace(shard, limits=limits)).best
-            results = sorted(results, key=closed_form_order)[:MOST_EXACT]
-            limits = limits.after(results, MOST_EXACT)
-        results = [c for c in results if c.closed_form_s < slowest_s]
-        priced: list[Candidate] = []
+        limits = Limits(limit_s * (1.0 + CLOSED_FORM_GAP), 0.0, exact_s=limit_s)
+        return self._fastest(n_devices, self._quickest(n_devices, limit_s, limits), limit_s, n)
+
+    def least_below(self, n_devices: int, limit_s: float) -> float:
+        """Return the least step below `limit_s` of the plans on `n_devices`, seconds; inf if none.
+
+        Of the named splits as in `below`, and of the others of the shapes that are quickest with a
+        named one, as a search of these devices has them: a shape may come below the limit with
+        another split only.
+        """
+        context = self.context(n_devices)
+        if not splits_wanted(context.options):
+            return min((c.step_s for c in self.below(n_devices, limit_s)), default=math.inf)
+        limits = Limits(limit_s * (1.0 + SPLIT_GAIN), 0.0)
+        quickest = self._quickest(n_devices, limit_s, limits)
+        named = self._fastest(n_devices, quickest, limit_s, 1)
+        least_s = min([limit_s, *(c.step_s for c in named)])
+        plans = [SplitPlan(c.layout, c.closed_form_s, c.peak_bytes) for c in quickest]
+        rivals = worth_splitting(context, plans, least_s * (1.0 + CLOSED_FORM_GAP))
+        exact = self._exact(context, [x.layout for _, x in rivals])
+        # A split is taken to come off the closed form by as much as the named one of its shape.
+        plans = [
+            replace(x, step_s=step_s)
+            for (ideal_s, x), step_s in zip(rivals, exact, strict=True)
+            if ideal_s * step_s < least_s * x.closed_form_s
+        ]
+        plans.sort(key=lambda x: (x.step_s, x.peak_bytes, layout_key(x.layout)))
+        least_s = min([least_s, *(x.step_s for x in improve_splits(context, plans).plans)])
+        return least_s if least_s < limit_s else math.inf
+
+    def _fastest(
+        self, n_devices: int, quickest: Sequence[Candidate], limit_s: float, n: int
+    ) -> list[Candidate]:
+        """Return the `n` fastest of some plans by exact times, of those below a limit."""
+        context, priced = self.context(n_devices), list[Candidate]()
+        results = [c for c in quickest if c.closed_form_s < limit_s * (1.0 + CLOSED_FORM_GAP)]
         for start in range(0, len(results), EXACT_AT_ONCE):
             some = results[start : start + EXACT_AT_ONCE]
             best_s = [c.step_s for c in priced[:n]]
             if len(best_s) == n and some[0].closed_form_s * (1.0 - CLOSED_FORM_GAP) > best_s[-1]:
                 break
-            layouts = [c.layout for c in some]
-            exact = exact_step_s(context.problem, layouts, self._grid(context), self.shared)
+            exact = self._exact(context, [c.layout for c in some])
             priced += [replace(c, step_s=t) for c, t in zip(some, exact, strict=True)]
             priced.sort(key=lambda c: (c.step_s, c.peak_bytes, layout_key(c.layout)))
         return [c for c in priced[:n] if c.step_s < limit_s]
+
+    def _quickest(self, n_devices: int, limit_s: float, limits: Limits) -> list[Candidate]:
+        """Return the `MOST_EXACT` best plans within limits by the closed form.
+
+        Of the shapes whose bound is below `limit_s`.
+        """
+        context, shapes = self.context(n_devices), self.promising(n_devices, limit_s).shapes
+        results: list[Candidate] = []
+        for shard in make_shards(context, shapes, limits.least_s, self._grid(context)):
+            results += search_shard(replace(shard, limits=limits)).best
+            results = sorted(results, key=closed_form_order)[:MOST_EXACT]
+            limits = limits.after(results, MOST_EXACT)
+        return results
+
+    def _exact(self, context: Context, layouts: list[Layout]) -> list[float]:
+        """Return the steps of layouts by the exact recurrence, seconds."""
+        return exact_step_s(context.problem, layouts, self._grid(context), self.shared)
 
     def least_s(self, n_devices: int) -> float:
         """Return the lower bound on the step time on `n_devices`; inf where no shape exists."""

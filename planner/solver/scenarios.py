@@ -438,10 +438,10 @@ def _search_fewer(
             limit = math.nextafter(limit, math.inf)
             if best is not None:
                 limit = min(limit, variant.limit_of(best, n))
-            plans, tried = variant.bounds.below(n, limit), tried + 1
+            step_s, tried = variant.bounds.least_below(n, limit), tried + 1
             variant.tally.searched.append(n)
-            if plans:
-                best, winner = variant.key(n, plans[0].step_s), (variant, n)
+            if step_s < math.inf:
+                best, winner = variant.key(n, step_s), (variant, n)
     except KeyboardInterrupt:
         if best is None:
             raise

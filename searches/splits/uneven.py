@@ -35,6 +35,8 @@ LEAST_GAIN = 1e-3
 """Share of the step by which an uneven split must be faster to be offered."""
 MAX_ROUNDS = 2
 """How often as many shapes are split, where one could still come first."""
+MOST_PLANS = 64
+"""Plans whose shapes are split, however many are asked for."""
 MAX_PRICED = 24
 """Shapes whose ranks are priced to see how much an uneven split could help."""
 MAX_MISSES = 64
@@ -52,7 +54,7 @@ class SplitPlan:
     layout: Layout
     closed_form_s: float
     peak_bytes: float
-    step_s: float
+    step_s: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,20 +98,18 @@ def improve_splits(context: Context, finalists: Sequence[SplitPlan]) -> Improved
 
     `finalists` are plans that fit, with their exact step times, the fastest first. A shape is
     everything but the split and the recomputed layers. `split_shapes` of them are split, and as
-    many again where a split without any waste could still come first.
+    many again where a split without any waste could still come first: of the shapes of the
+    `MOST_PLANS` least closed forms, so that longer lists take no place from the best.
     """
-    options, problem = context.options, context.problem
-    best: dict[Layout, SplitPlan] = {}
-    for one in finalists:
-        x = one.layout
-        if x.pp > 1 and x.schedule in SCHEDULES and _has_splits(problem.shape.layers, x):
-            best.setdefault(_shape_of(x), one)
+    options = context.options
+    last_s = sorted(x.closed_form_s for x in finalists)[:MOST_PLANS][-1] if finalists else 0.0
+    best = _first_of_shapes(context, [x for x in finalists if x.closed_form_s <= last_s])
     if not splits_wanted(options) or not best:
         return Improved()
-    promising = _promising(context, finalists[0].step_s, list(best.values())[:MAX_PRICED])
+    fastest_s = finalists[0].step_s
+    promising = _promising(context, fastest_s * RIVAL, best[:MAX_PRICED])
     plans: list[SplitPlan] = []
     shapes: list[ShapeSplit] = []
-    fastest_s = finalists[0].step_s
     most = MAX_ROUNDS * options.split_shapes
     for start in range(0, min(len(promising), most), options.split_shapes):
         group = promising[start : start + options.split_shapes]
@@ -120,6 +120,29 @@ def improve_splits(context: Context, finalists: Sequence[SplitPlan]) -> Improved
         shapes += results
         fastest_s = min([fastest_s, *(x.step_s for x in more)])
     return Improved(tuple(plans), tuple(shapes))
+
+
+def worth_splitting(
+    context: Context, plans: Sequence[SplitPlan], most_s: float
+) -> list[tuple[float, SplitPlan]]:
+    """Return the first plan of each shape that some split may bring below a step, best first.
+
+    Beside the closed form of a split without any waste, seconds; as `most_s` is. The exact steps
+    of the plans need not be known.
+    """
+    best = _first_of_shapes(context, plans)[:MAX_PRICED]
+    return [(x.ideal_s, x.plan) for x in _promising(context, most_s, best)] if best else []
+
+
+def _first_of_shapes(context: Context, plans: Sequence[SplitPlan]) -> list[SplitPlan]:
+    """Return the first plan of each shape whose layers can be split unevenly."""
+    layers = context.problem.shape.layers
+    first: dict[Layout, SplitPlan] = {}
+    for one in plans:
+        x = one.layout
+        if x.pp > 1 and x.schedule in SCHEDULES and _has_splits(layers, x):
+            first.setdefault(_shape_of(x), one)
+    return list(first.values())
 
 
 def _split_each(
@@ -215,9 +238,9 @@ class _Promising:
 
 
 def _promising(
-    context: Context, fastest_s: float, finalists: Sequence[SplitPlan]
+    context: Context, most_s: float, finalists: Sequence[SplitPlan]
 ) -> list["_Promising"]:
-    """Return the shapes that a split without any waste could bring to the front, best first."""
+    """Return the shapes that a split without any waste could bring below a step, best first."""
     problem = context.problem
     factor = straggler_factor(problem, context.n_devices)
     layouts = [x.layout for x in finalists]
@@ -228,7 +251,7 @@ def _promising(
         x = one.layout
         allowed = _recompute_values(context, x)
         now_s = own_costs.pipeline_s(x.stage_layers, x.recompute_layers)
-        enough_s = min(one.step_s * (1.0 - LEAST_GAIN), fastest_s * RIVAL)
+        enough_s = min(one.step_s * (1.0 - LEAST_GAIN), most_s)
         bound_s = unlimited_pipeline_s(own_costs, allowed)
         if one.closed_form_s - factor * (now_s - bound_s) >= enough_s:
             continue

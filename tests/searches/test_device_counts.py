@@ -8,6 +8,7 @@ import pytest
 
 from costmodels.examples import toy_accelerator
 from costmodels.layers.layer_terms import layer_table
+from costmodels.schedule.stages import SPLITS
 from costmodels.shape_terms import shape_terms
 from costmodels.shapes import ModelShape
 from costmodels.step import join, peak_bytes, step_times
@@ -173,6 +174,22 @@ def test_below_finds_what_the_search_finds(name):
             step = found[0].step_s
             assert bounds.below(n, step) == []
             assert bounds.below(n, math.nextafter(step, math.inf))[0].step_s == step
+
+
+def test_the_least_step_counts_uneven_splits():
+    n_uneven = 0
+    for name in ("toy-8", "toy-24-one-tier", "h100-16"):
+        bounds = bounds_of(with_options(CONTEXTS[name], split_shapes=6))
+        for n in device_counts(bounds.problem.pool)[-3:]:
+            first = next(iter(search(bounds.context(n)).finalists), None)
+            if first is None:
+                assert bounds.least_below(n, math.inf) == math.inf
+                continue
+            n_uneven += first.layout.split not in SPLITS
+            assert bounds.least_below(n, math.inf) == pytest.approx(first.step_s, rel=1e-12)
+            assert bounds.least_below(n, first.step_s * (1 + 1e-9)) == pytest.approx(first.step_s)
+            assert bounds.least_below(n, first.step_s * (1 - 1e-9)) == math.inf
+    assert n_uneven
 
 
 def test_promising_shapes_are_the_legal_ones_below_the_limit():

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from costmodels.axes import modules_code
+from costmodels.axes import AXES, modules_code
 from costmodels.plans import Layout
-from searches.options import AXES, TEXT_AXES
+from searches.options import TEXT_AXES
 from searches.search import search
 from tests.searches.instances import (
     INSTANCES,
@@ -121,12 +121,17 @@ def same_plan(a, b) -> bool:
 @pytest.mark.parametrize("name", ["experts-8-leaf", "latent", "toy-8"])
 def test_no_pin_and_no_limit_improves_the_best(name):
     c = with_options(EVERY[name], n_finalists=4, bound=True)
-    free = best_s(c)
+    best = best_s(c)
     for axis in (axis for axis in AXES if axis not in (*c.options.only, *OPENING)):
+        free, least = c, best
+        if not AXES[axis].has_field:  # a switch that nothing opens is off
+            free = with_options(c, open={axis: frozenset(range(len(AXES[axis].choices)))})
+            least = best_s(free)
+            assert least <= best
         for value in (1, 2):
-            pinned = with_options(c, only={**c.options.only, axis: frozenset((value,))})
-            assert best_s(pinned) >= free, (axis, value)
-            assert best_s(with_options(c, at_most={axis: value})) >= free, (axis, value)
+            pinned = with_options(free, only={**c.options.only, axis: frozenset((value,))})
+            assert best_s(pinned) >= least, (axis, value)
+            assert best_s(with_options(free, at_most={axis: value})) >= least, (axis, value)
 
 
 OPENING = ("cp", "ep", "etp", "recompute_layers", "optimizer_offload")
