@@ -144,6 +144,12 @@ def _odd_constant(name: str, over: Callable[[TitanFile], int]) -> Change:
     return change
 
 
+def _odd_mlp(file: TitanFile, random: Random) -> bool:
+    """Make the dense MLP one wider, where a layer has one: not where all have experts."""
+    widen = _odd_constant("FFN", lambda file: file.tp)
+    return len(re.findall(r"\bFFN\b", file.text)) > 1 and widen(file, random)
+
+
 def _odd_sequence(file: TitanFile, random: Random) -> bool:
     if file.tp * file.number("context_parallel_degree") == 1:
         return False
@@ -274,7 +280,7 @@ BREAKS: tuple[tuple[str, str, Change], ...] = (
     ("TTN122", "devices that the degrees do not make", _world),
     ("TTN102", "one head more", _odd_constant("HEADS", lambda file: file.tp)),
     ("TTN103", "one KV head more", _odd_constant("KV_HEADS", lambda file: file.tp)),
-    ("TTN104", "MLP one wider", _odd_constant("FFN", lambda file: file.tp)),
+    ("TTN104", "MLP one wider", _odd_mlp),
     (
         "TTN302",
         "one expert more",

@@ -24,6 +24,7 @@ from costmodels.layers.compute import (
     ForwardBackward,
     Product,
     accumulated_s,
+    bf16_job,
     fused_kernel,
     linear_products,
     product_times,
@@ -31,6 +32,7 @@ from costmodels.layers.compute import (
 from costmodels.layers.gemm import TILE_HALVING_LOSS, TILES, element_bytes, gemm_s
 from costmodels.layers.layer_kind import ExpertLayerTerms
 from costmodels.layers.params import kv_heads_per_rank, padded_vocab
+from costmodels.precision import FP8_RATE_FRAC
 from costmodels.problem import Problem
 from costmodels.shapes import DENSE, MOE, ModelShape
 from hardware.parts import Accelerator
@@ -58,6 +60,8 @@ PRODUCT_TIME = (
 )
 GROUPED_TIME = "max(2 G rows columns (inner + k0) / (P eta u), bytes / (B_hbm share)) + launch"
 UNCOUNTED = ("not counted", "0")
+NOT_QUANTIZED = "of layers not quantised"
+"""Said of products of the layers that a quantised recipe leaves in bf16."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,10 +267,23 @@ def _linear(
 ) -> Iterator[Operator]:
     part = problem.pool.accelerator
     for product in linear_products(problem.shape, _tokens(p), p.layout.tp):
-        times = product_times(product, problem.job, part, problem.stack)
-        yield from _of_product(
-            problem, f"{names[product.name]} {suffix}".strip(), product, times, n
-        )
+        for one, share, kept in _by_precision(p, problem):
+            times = product_times(product, one.job, part, one.stack)
+            name = " ".join(word for word in (names[product.name], suffix, kept) if word)
+            yield from _of_product(one, name, product, times, share * n)
+
+
+def _by_precision(p: OpenedParts, problem: Problem) -> tuple[tuple[Problem, float, str], ...]:
+    """Return the quantised layers, and those that stay in bf16: problem, share, what they are."""
+    job = problem.job
+    share = job.bf16_frac(p.problem.shape.layers)
+    if not share:
+        return ((problem, 1.0, ""),)
+    low, wide = replace(job, bf16_layers=(0, 0)), bf16_job(job)
+    return (
+        (replace(problem, job=low), 1.0 - share, ""),
+        (replace(problem, job=wide), share, NOT_QUANTIZED),
+    )
 
 
 def _attention(p: OpenedParts, core: ForwardBackward, n_calls: float) -> Iterator[Operator]:
@@ -290,6 +307,9 @@ def _attention(p: OpenedParts, core: ForwardBackward, n_calls: float) -> Iterato
     precision = "fp16" if job.recipe.gemm_precision == "fp16" else "bf16"
     peaks = part.peak_flops_per_s
     peak = peaks[precision if precision in peaks else job.recipe.gemm_precision]
+    quantized = job.recipe.attention_precision
+    roof = peaks[quantized] if quantized else peak
+    share = f" × {FP8_RATE_FRAC:g}" if quantized else ""
     score = SCORE_BYTES if p.problem.stack.fused_softmax else EAGER_SCORE_BYTES
     score += DROPOUT_BYTES if shape.dropout else 0.0
     split = ContextSplit(
@@ -321,8 +341,8 @@ def _attention(p: OpenedParts, core: ForwardBackward, n_calls: float) -> Iterato
             keys_s, half = _n(s / blocks), _n(eff.attention_seq_half)
             symbols = "FLOPs / (P share keys / (keys + s_half) filled) + launches"
             taken = (
-                f"{flops} / ({_n(peak / 1e12)} TFLOP/s × {_n(frac)} × {keys_s} / ({keys_s} +"
-                f" {half}) × {tiles}) + {_launch(part, n_kernels)}"
+                f"{flops} / ({_n(roof / 1e12)} TFLOP/s{share} × {_n(frac)} × {keys_s} /"
+                f" ({keys_s} + {half}) × {tiles}) + {_launch(part, n_kernels)}"
             )
         else:
             moved = score * shape.heads / t * s * n
@@ -330,7 +350,7 @@ def _attention(p: OpenedParts, core: ForwardBackward, n_calls: float) -> Iterato
             traffic = ("scores, by operator", scores)
             symbols = f"FLOPs / (P eta × {UNFUSED_RATE_FRAC:g}) + scores / HBM + launches"
             taken = (
-                f"{flops} / ({_n(peak / 1e12)} TFLOP/s × {eff.gemm_frac:g} ×"
+                f"{flops} / ({_n(roof / 1e12)} TFLOP/s{share} × {eff.gemm_frac:g} ×"
                 f" {UNFUSED_RATE_FRAC:g}) + {scores} / {_hbm(part)} + {_launch(part, 4)}"
             )
         if merge_s:
@@ -343,7 +363,7 @@ def _attention(p: OpenedParts, core: ForwardBackward, n_calls: float) -> Iterato
             moved,
             time_s,
             n_calls,
-            peak,
+            roof,
             (message, flops),
             traffic,
             (symbols, taken),
@@ -465,24 +485,37 @@ def _embedding(p: OpenedParts) -> Iterator[Operator]:
 def _plain_product(
     p: OpenedParts, name: str, term: str, sizes: tuple[float, float, float], n: float
 ) -> Iterator[Operator]:
-    """Yield the three products of a layer in the precision of the head."""
-    part, precision = p.problem.pool.accelerator, p.problem.job.recipe.gemm_precision
+    """Yield the three products of a layer in 16 bits, those of the head in its own precision."""
+    part, recipe = p.problem.pool.accelerator, p.problem.job.recipe
+    quantized = recipe.head_precision if term == "head" else ""
+    precision = quantized or recipe.gemm_precision
+    frac, cast = (recipe.linear_rate_frac, recipe.cast_bytes) if quantized else (1.0, 0.0)
     m, k, c = sizes
-    width, wide = element_bytes(precision), part.efficiency.wgrad_frac
-    rows = ((FORWARD, (m, k, c), 1.0), (DGRAD, (m, c, k), 1.0), (WGRAD, (k, m, c), wide))
-    for direction, three, rate in rows:
+    width, wide = element_bytes(precision), part.efficiency.wgrad_frac * frac
+    hbm = part.hbm_bytes_per_s * part.efficiency.hbm_frac
+    rows = (
+        (FORWARD, (m, k, c), frac, cast * m * k, f"{cast:g} B × {_n(m)} × {_n(k)}"),
+        (DGRAD, (m, c, k), frac, cast * m * c, f"{cast:g} B × {_n(m)} × {_n(c)}"),
+        (WGRAD, (k, m, c), wide, 0.0, ""),
+    )
+    for direction, three, rate, extra, text in rows:
+        casts, more = (" + casts", f" + {text}") if extra else ("", "")
+        taken = _product_text(*three, part, precision, rate)
         yield Operator(
             name,
             term,
             direction,
             2.0 * m * k * c,
-            width * (m * k + k * c + m * c),
-            float(gemm_s(*three, part, precision, rate)),
+            width * (m * k + k * c + m * c) + extra,
+            float(gemm_s(*three, part, precision, rate)) + extra / hbm,
             n,
             part.peak_flops_per_s[precision],
             ("2 rows × inner × columns", f"2 × {_n(m)} × {_n(k)} × {_n(c)}"),
-            ("both inputs and the output once", f"{width:g} B × {_sizes(m, k, c)}"),
-            (PRODUCT_TIME, _product_text(*three, part, precision, rate)),
+            (
+                f"both inputs and the output once{casts}",
+                f"{width:g} B × {_sizes(m, k, c)}{more}",
+            ),
+            (PRODUCT_TIME + casts, f"{taken}{more} / {_hbm(part)}" if extra else taken),
         )
 
 
@@ -552,7 +585,9 @@ def _experts(p: OpenedParts, calls: float) -> Iterator[Operator]:
     ups = (2 if shape.gated else 1) * width
     for name, inner, columns in (("experts up", h, ups), ("experts down", width, h)):
         sizes = (local, rows / local, inner, columns)
-        yield from _grouped(p, name, sizes, [float(u) for u in fracs], calls)
+        for one, share, kept in _by_precision(p, problem):
+            title = f"{name} {kept}".strip()
+            yield from _grouped(one, title, sizes, [float(u) for u in fracs], share * calls)
     factor = problem.stack.elementwise_factor
     both = [
         _Moved(
@@ -569,14 +604,13 @@ def _experts(p: OpenedParts, calls: float) -> Iterator[Operator]:
 
 
 def _grouped(
-    p: OpenedParts,
+    problem: Problem,
     name: str,
     sizes: tuple[float, float, float, float],
     fracs: list[float],
     calls: float,
 ) -> Iterator[Operator]:
     """Yield the grouped products of the experts of a device."""
-    problem = p.problem
     recipe, part = problem.job.recipe, problem.pool.accelerator
     g, m, k, c = sizes
     eff, cast, width = part.efficiency, recipe.cast_bytes, element_bytes(recipe.linear)

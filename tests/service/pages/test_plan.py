@@ -68,8 +68,16 @@ def test_the_page_is_written_by_a_worker():
 
 
 @pytest.mark.slow
-def test_the_commands_of_the_page_work_for_a_plan_that_the_command_alone_does_not_list(
-    tmp_path, monkeypatch
+@pytest.mark.parametrize(
+    ("asked", "question", "rank"),
+    [
+        ("pin=zero%3D1,mbs%3D1", {"pins": {"zero": "1", "mbs": "1"}}, 7),
+        ("pareto=step_time,memory", {"pareto": ["step_time", "memory"]}, 30),
+    ],
+    ids=["the last layout", "far down a front"],
+)
+def test_the_commands_of_the_page_work_for_every_plan_that_it_lists(
+    asked, question, rank, tmp_path, monkeypatch
 ):
     from service.pages.views.plan import question_command
     from tests.planner.command import run_here
@@ -77,11 +85,10 @@ def test_the_commands_of_the_page_work_for_a_plan_that_the_command_alone_does_no
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    address = "model=llama3-8b&cluster=h100-x8&pin=zero%3D1,mbs%3D1"
-    found = html.unescape(text(page(f"/ui/plan?{address}&plan=30")))
+    address = f"model=llama3-8b&cluster=h100-x8&{asked}"
+    found = html.unescape(text(page(f"/ui/plan?{address}&plan={rank}")))
     printed = re.findall(r'<code id="command-\d+">([^<]+)</code>', found)
-    question = {"model": "llama3-8b", "cluster": "h100-x8", "pins": {"zero": "1", "mbs": "1"}}
-    assert printed[0] == question_command(question)
+    assert printed[0] == question_command({"model": "llama3-8b", "cluster": "h100-x8", **question})
     named = {command.split()[1] for command in printed if "last#" in command}
     assert named >= {"show", "explain", "emit", "place", "trace"}
     plan_id = re.search(r"last#(\w+)", found)[1]

@@ -145,7 +145,7 @@ def _speed(deck: Deck, problem: Problem, plan: Plan, calibration: Calibration) -
                 inputs=compute_figures(problem),
             ),
         )
-        utilization = (mfu, ", ", over_bf16, " of the bf16 peak")
+        utilization = (mfu, ", ", over_bf16, " of the ", Label("bf16"), " peak")
     hardware = _hfu(deck, problem, plan)
     idle = deck.add(
         "bubble-share",

@@ -104,6 +104,23 @@ SPECS: dict[str, Spec] = {
         {"tp": 2, "pp": 4, "zero": 1},
         sets=(("training.precision", "fp8-blockwise"),),
     ),
+    "fp8-throughout": Spec(
+        "llama3-70b",
+        "b200-x256",
+        {"tp": 2, "pp": 4, "zero": 1},
+        sets=(
+            ("training.precision", "fp8-mxfp8"),
+            ("training.bf16_layers", [2, 1]),
+            ("training.fp8_attention", True),
+            ("training.fp8_output", True),
+        ),
+    ),
+    "fp4": Spec(
+        "llama3-70b",
+        "b200-x256",
+        {"tp": 2, "pp": 4, "zero": 1},
+        sets=(("training.precision", "nvfp4"),),
+    ),
     "zero-bubble": Spec("llama3-70b", "h100-x512", {"tp": 8, "pp": 4, "schedule": "zb-h1"}),
     "folded": Spec("llama3-70b", "h100-x512", {"tp": 8, "pp": 4, "schedule": "zb-v"}),
     "both-ways": Spec("llama3-70b", "h100-x512", {"tp": 8, "pp": 4, "schedule": "dualpipe"}),
