@@ -26,6 +26,8 @@ class StackProfile:
     collective in pieces beside its own GEMM (PyTorch's async TP)."""
     tp_overlap_on: str
     """The same with `Layout.tp_overlap`; empty where the software has no such switch."""
+    tp_overlap_compiled: str
+    """The same under torch.compile (`compiled`), where the switch is a pass of the compiler."""
     sp_regather: bool
     """Keeps only the shard of a column-parallel input and gathers it again in backward."""
     p2p_scatter: bool
@@ -189,9 +191,17 @@ SHARED = {
 
 
 def compiled(stack: StackProfile) -> StackProfile:
-    """Return the profile under torch.compile: fewer memory passes, norms in one kernel."""
-    factor = max(1.0, stack.compiled_share * stack.elementwise_factor)
-    return replace(stack, elementwise_factor=factor, fused_norms=True, fused_activation=True)
+    """Return the profile under torch.compile: fewer memory passes, norms in one kernel.
+
+    With it come the passes of the compiler: PyTorch's asynchronous tensor parallelism.
+    """
+    return replace(
+        stack,
+        elementwise_factor=max(1.0, stack.compiled_share * stack.elementwise_factor),
+        fused_norms=True,
+        fused_activation=True,
+        tp_overlap_on=stack.tp_overlap_on or stack.tp_overlap_compiled,
+    )
 
 
 FUSED = StackProfile(
@@ -201,6 +211,7 @@ FUSED = StackProfile(
     elementwise_factor=3.2,
     tp_overlap="bulk",
     tp_overlap_on="userbuffers",
+    tp_overlap_compiled="",
     sp_regather=True,
     p2p_scatter=False,
     dp_overlap="both",
@@ -368,7 +379,7 @@ STACKS: dict[str, StackProfile] = {
             EAGER,
             name="torchtitan",
             pads_vocab=False,
-            tp_overlap_on="pieces",
+            tp_overlap_compiled="pieces",  # configs.py, CompileConfig: not without the compiler
             sharded_units="regathered",
             grad_copies="alone",
             replicated_grads="each",

@@ -200,6 +200,7 @@ def test_every_switch_of_a_stack_is_searched_both_ways():
         "kind",
         "balancer",
         "dispatcher",
+        "tp_overlap_compiled",  # becomes `tp_overlap_on` before anything is priced
     }
     for name, values in words.items():
         assert {getattr(stack, name) for stack in stacks} == values, name

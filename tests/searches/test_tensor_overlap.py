@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from costmodels.stacks import STACKS, compiled
 from searches.device_counts import StepBounds
 from searches.options import SearchOptions
 from searches.pricing.layout_prices import price_layouts
@@ -69,7 +70,7 @@ def test_pieces_take_no_longer_and_the_same_memory():
 
 @pytest.mark.parametrize(
     ("stack", "per_node", "legal"),
-    [("fused", 8, True), ("deepspeed", 8, False), ("fused", 4, False), ("torchtitan", 8, True)],
+    [("fused", 8, True), ("deepspeed", 8, False), ("fused", 4, False), ("torchtitan", 8, False)],
 )
 def test_ovl002_where_there_are_no_pieces(stack, per_node, legal):
     c = context(
@@ -89,6 +90,13 @@ def test_ovl002_where_there_are_no_pieces(stack, per_node, legal):
     assert on == ([] if legal else ["OVL002"])
     without_sp = replace(layout, sp=False, tp_overlap=True)
     assert list(rules_that_break(c, without_sp)) == ["OVL002"]
+
+
+def test_torchtitan_has_it_under_the_compiler_alone():
+    stack = STACKS["torchtitan"]
+    assert (stack.tp_overlap_on, compiled(stack).tp_overlap_on) == ("", "pieces")
+    assert compiled(STACKS["eager"]).tp_overlap_on == ""
+    assert compiled(STACKS["megatron-core"]).tp_overlap_on == "userbuffers"
 
 
 def test_masks_have_a_third_value_of_sp_only_where_it_is_asked_for():

@@ -214,7 +214,6 @@ TORCHTITAN: dict[str, Case] = {
     "ZeRO-2": ("llama3-8b", "h100-x8", {"zero": 2, "tp": 2}),
     "pipeline": ("llama3-70b", "h100-x512", {"tp": 8, "pp": 4, "vpp": 2}),
     "experts": ("mixtral-8x7b", "h100-x512", {"ep": 8, "zero": 3}),
-    "asynchronous tp": ("llama3-8b", "h100-x8", {"zero": 3, "tp": 4, "tp_overlap": True}),
     "latent attention": ("deepseek-v2", "h100-x512", {"pp": 4, "ep": 8, "dp_shard": 8}),
     "recompute": ("llama3-8b", "h100-x8", {"zero": 3, "recompute": "full", "recompute_layers": 7}),
 }

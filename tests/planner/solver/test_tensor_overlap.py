@@ -1,6 +1,7 @@
 """The switch of tensor-parallel overlap in the product: pins, files, commands about plans."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -108,12 +109,10 @@ def emitted(framework: str, layout: Layout) -> dict[str, str]:
     [
         ("megatron", "--tp-comm-overlap"),
         ("bridge", "tp_comm_overlap=True"),
-        ("torchtitan", "enable_async_tensor_parallel"),
     ],
 )
 def test_files_say_it_where_it_is_on(framework: str, said: str) -> None:
-    zero = 1 if framework != "torchtitan" else 3
-    pins = {"tp": 4, "mbs": 1, "zero": zero}
+    pins = {"tp": 4, "mbs": 1, "zero": 1}
     for word in ("on", "off"):
         layout = planner.evaluate(
             **SMALL, pins={**pins, "tp_overlap": word}, framework=framework
@@ -121,8 +120,30 @@ def test_files_say_it_where_it_is_on(framework: str, said: str) -> None:
         files = emitted(framework, layout)
         texts = "".join(text for name, text in files.items() if not is_program(name))
         assert (said in texts) is (word == "on")
-        if framework == "torchtitan":
-            assert ("compile=CompileConfig(" in texts) is (word == "on")
+
+
+def test_torchtitan_has_it_with_the_compiler_alone(tmp_path: Path) -> None:
+    """Its plans are priced without, so that they have none; a run is priced with its compiler."""
+    pins = {"tp": 4, "mbs": 1, "zero": 3}
+    usual = planner.evaluate(**SMALL, pins=pins, framework="torchtitan").best.layout
+    with pytest.raises(SearchError, match="OVL002"):
+        planner.evaluate(**SMALL, pins={**pins, "tp_overlap": "on"}, framework="torchtitan")
+    steps = {}
+    for is_on in (False, True):
+        files = emitted("torchtitan", replace(usual, tp_overlap=is_on))
+        text = files["torchtitan_recipe.py"]
+        assert ("enable_async_tensor_parallel" in text) is is_on
+        assert ("compile=CompileConfig(" in text) is is_on
+        file = tmp_path / "recipe.py"
+        file.write_text(text)
+        found = check(file, "h100-x8", model="llama3-8b").plan
+        assert found is not None
+        assert found.layout == replace(usual, tp_overlap=is_on)
+        steps[is_on] = found.step_time_s
+    file.write_text(text.replace("enable_async_tensor_parallel=True,", ""))
+    compiler_alone = check(file, "h100-x8", model="llama3-8b").plan
+    assert compiler_alone is not None
+    assert steps[True] < compiler_alone.step_time_s < steps[False]
 
 
 @pytest.mark.parametrize("framework", ["deepspeed", "fsdp2"])
