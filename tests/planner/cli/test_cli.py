@@ -332,8 +332,11 @@ def test_suggested_commands_do_what_they_say(folder: Path) -> None:
     for relaxation in data["relaxations"]:
         again = shlex.split(relaxation["command"])[1:]
         found = json.loads(run(*again, "--format", "json", "--top", "64").stdout)
-        steps = [plan["step_time_s"] for plan in found["plans"]]
-        assert min(steps) <= relaxation["step_time_s"] * 1.05
+        assert found["plans"][0]["step_time_s"] <= relaxation["step_time_s"] * 1.05
+        # The fastest may be a variant that does not leave the margin of memory free.
+        every = run(*again, "--format", "json", "--top", "64", "--all-variants")
+        steps = [plan["step_time_s"] for plan in json.loads(every.stdout)["plans"]]
+        assert min(steps) >= relaxation["step_time_s"] * (1 - 1e-9)
         assert any(abs(step / relaxation["step_time_s"] - 1) < 1e-9 for step in steps)
 
 

@@ -58,7 +58,7 @@ HOPELESS: dict[str, tuple[str, str, dict[str, Any]]] = {
         H100,
         {
             "overrides": (("training.global_batch", 7),),
-            "at_most": {"cp": 1, "tp": 8},
+            "at_most": {"cp": 1, "tp": 8, "pp": 32},  # 64 stages of 8 ranks would fill them
             "pins": {"devices": 512},
         },
     ),

@@ -297,8 +297,12 @@ def test_the_number_of_nodes_of_a_dump_can_be_set(tmp_path):
     assert (given.cluster.pools[0].n_nodes, given.from_dump) == (8, False)
     assert given.sources[0].hosts[-1] == "n016"
     asked = {"top": 1, "overrides": (("pools.0.free_nodes", 7),)}
-    assert not planner.solve(MODEL, path, pins={"devices": 56}, **asked).plans
-    assert planner.solve(MODEL, path, **asked).plans[0].layout.n_devices == 32
+    whole = planner.solve(MODEL, path, pins={"devices": 56}, **asked).plans[0]
+    assert (whole.layout.n_devices, whole.layout.pp) == (56, 7)
+    assert not planner.solve(MODEL, path, pins={"devices": 56}, at_most={"pp": 6}, **asked).plans
+    best = planner.solve(MODEL, path, **asked).plans[0]
+    assert (best.layout.n_devices, best.n_idle) == (32, 24)
+    assert best.step_time_s < whole.step_time_s
     assert load_cluster(path).from_dump
     assert not load_cluster("h100-x8").from_dump
 
