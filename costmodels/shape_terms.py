@@ -887,11 +887,13 @@ def _layers_again(kinds: StageKinds) -> Floats:
     return total
 
 
-def kinds_of_stages(problem: Problem, shapes: ShapeTable) -> StageKinds:
-    """Return the kinds of rank of each shape."""
+def kinds_of_stages(
+    problem: Problem, shapes: ShapeTable, *, with_held: bool = True
+) -> StageKinds:
+    """Return the kinds of rank of each shape; `with_held` as in `stage_kinds`."""
     columns = (shapes.pp, shapes.vpp, shapes.split, shapes.splits, shapes.placement)
     splits, shape = StageSplits(*columns), problem.shape
-    return stage_kinds(shape.layers, splits, shape.layer_sequence)
+    return stage_kinds(shape.layers, splits, shape.layer_sequence, with_held=with_held)
 
 
 def unsharded_terms(problem: Problem, shapes: ShapeTable) -> ShapeTerms:
@@ -900,7 +902,7 @@ def unsharded_terms(problem: Problem, shapes: ShapeTable) -> ShapeTerms:
     What moves and what is held with a sharding is left out, and layers that run again: of those
     no depth but 0 is there.
     """
-    kinds, nothing = kinds_of_stages(problem, shapes), np.zeros(0)
+    kinds, nothing = kinds_of_stages(problem, shapes, with_held=False), np.zeros(0)
     none = replace(kinds, chunk_layers=np.zeros_like(kinds.chunk_layers))
     group = place_group(shapes.pp, shapes.stage_stride, problem.pool, problem.fabric)
     return ShapeTerms(

@@ -66,7 +66,7 @@ def _once_never_slower(
 ) -> Bools:
     """Return `overlap_never_slower` for shardings of ZeRO 0 and 1 alone."""
     problem, stack = context.problem, context.problem.stack
-    kinds = kinds_of_stages(problem, shapes)
+    kinds = kinds_of_stages(problem, shapes, with_held=False)
     both = rows.with_blocking(0).followed_by(rows.with_blocking(1))
     times, n = once_a_step_times(problem, shapes, both, kinds), len(rows)
     cut, total = times.take(np.arange(n)), times.take(np.arange(n, 2 * n))
