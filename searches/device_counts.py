@@ -48,8 +48,10 @@ from searches.rules import (
     SHAPE_RULES,
     Context,
     fully_sharded_fits,
+    fully_sharded_fits_on,
     least_model_parallel,
     least_state_bytes,
+    model_parallel_for,
     offers_offload,
 )
 from searches.space.free_axes import batch_sizes
@@ -78,6 +80,8 @@ MOST_EXACT = 16
 """Plans of one number of devices that are priced exactly to see whether one beats a limit."""
 EXACT_AT_ONCE = 8
 """Plans priced exactly between two looks at whether another can still be faster."""
+MOST_DEGREES = 1_000_000
+"""Rows of (tp, pp, cp, dp) that are listed at once for all numbers of devices."""
 MOST_IN_GRID = 60_000
 """Rows of layer terms that are computed at once for all numbers of devices."""
 LAYER_RULES = ("TP001", "TP002", "TP003", "TP005", "CP001", "CP002", "CP003", "EP001", "EP003")
@@ -110,11 +114,17 @@ def flops_bound_s(context: Context) -> float:
     largest share of it that GEMMs or an attention kernel sustain. The coarsest bound and the
     cheapest: it needs no layout.
     """
-    problem, part = context.problem, context.problem.pool.accelerator
-    recipe, kernels = problem.job.recipe, part.efficiency.attention_frac.values()
+    flops, rate = _flops_and_rate(context.problem)
+    return flops / (context.n_devices * rate)
+
+
+def _flops_and_rate(problem: Problem) -> tuple[float, float]:
+    """Return the model FLOPs of a step, and the most FLOP/s that one device sustains."""
+    part, recipe = problem.pool.accelerator, problem.job.recipe
+    kernels = part.efficiency.attention_frac.values()
     share = max(part.efficiency.gemm_frac, *(max(pair) for pair in kernels))
     rate = part.peak_flops_per_s[recipe.linear] * share
-    return model_flops_per_step(problem.shape, problem.job) / (context.n_devices * rate)
+    return model_flops_per_step(problem.shape, problem.job), rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +164,8 @@ class StepBounds:
     _rest_params: float | None = None
     """Parameters besides routed experts; counted when first needed."""
     _grids: dict[tuple[object, ...], LayerGrid | None] = field(default_factory=dict)
+    _floor: tuple[float, float] | None = None
+    """FLOPs of a step and the most FLOP/s of a device; found when first needed."""
     _least: dict[int, float] = field(default_factory=dict)
     """`least_s` of each number of devices that was asked for."""
     _rates: bytes = b""
@@ -217,7 +229,7 @@ class StepBounds:
             if len(best_s) == n and some[0].closed_form_s * (1.0 - CLOSED_FORM_GAP) > best_s[-1]:
                 break
             layouts = [c.layout for c in some]
-            exact = exact_step_s(context.problem, layouts, self._grid(context))
+            exact = exact_step_s(context.problem, layouts, self._grid(context), self.shared)
             priced += [replace(c, step_s=t) for c, t in zip(some, exact, strict=True)]
             priced.sort(key=lambda c: (c.step_s, c.peak_bytes, layout_key(c.layout)))
         return [c for c in priced[:n] if c.step_s < limit_s]
@@ -227,20 +239,67 @@ class StepBounds:
         self.find_least([n_devices])
         return self._least[n_devices]
 
+    def floor_s(self, n_devices: int) -> float:
+        """Return `flops_bound_s` on `n_devices`: cheap enough for thousands of them."""
+        if self._floor is None:
+            self._floor = _flops_and_rate(self.problem)
+        flops, rate = self._floor
+        return flops / (n_devices * rate)
+
     def find_least(self, counts: Sequence[int]) -> None:
         """Find `least_s` of many numbers of devices, at once for those that place layers alike."""
+        wanted = np.unique([n for n in counts if n not in self._least]).astype(np.int64)
+        n, degrees = self._degrees_of(wanted)
+        self._least.update(dict.fromkeys(wanted.tolist(), math.inf))
+        if not len(n):
+            return
+        found, starts = np.unique(n, return_index=True)
         alike: dict[tuple[object, ...], list[int]] = {}
-        for n in counts:
-            if n not in self._least:
-                alike.setdefault(self._layers_key(self.context(n)), []).append(n)
+        for i, count in enumerate(found.tolist()):
+            alike.setdefault(self._placed_key(count), []).append(i)
+        sizes = np.diff([*starts.tolist(), len(n)])
         for some in alike.values():
-            degrees = [list(shape_degrees(self.context(n))) for n in some]
-            every = [one for own_degrees in degrees for one in own_degrees]
-            result, end = self._of_plain_degrees(self.context(some[0]), every), 0
-            for n, own_degrees in zip(some, degrees, strict=True):
-                start, end = end, end + len(own_degrees)
-                least = float(result[start:end].min(initial=math.inf))
-                self._least[n] = straggler_factor(self.context(n).problem, n) * least
+            rows = np.concatenate([np.arange(starts[i], starts[i] + sizes[i]) for i in some])
+            result = self._of_plain_degrees(self.context(int(found[some[0]])), degrees[rows])
+            ends = np.concatenate(([0], np.cumsum(sizes[some])[:-1]))
+            for i, least in zip(some, np.minimum.reduceat(result, ends).tolist(), strict=True):
+                count = int(found[i])
+                self._least[count] = straggler_factor(self.problem, count) * least
+
+    def _degrees_of(self, counts: Ints) -> tuple[Ints, Ints]:
+        """Return the rows of `shape_degrees` of ascending numbers of devices, and each row's n.
+
+        Rows `(n_rows, 4)`: tp, pp, cp, dp.
+        """
+        if not len(counts):
+            return counts, np.zeros((0, 4), dtype=np.int64)
+        n, degrees = self._all_degrees() or _listed_degrees([self.context(x) for x in counts])
+        keep = np.isin(n, counts)
+        n, degrees = n[keep], degrees[keep]
+        largest = self.context(self.problem.pool.n_devices)
+        found, own = np.unique(n, return_inverse=True)
+        sharded = fully_sharded_fits_on(largest, found)
+        need = np.array([model_parallel_for(largest, x) for x in (False, True)])
+        tp, pp = degrees[:, 0], degrees[:, 1]
+        keep = (tp * pp >= need[sharded.astype(np.intp)][own]) | ((pp == 1) & sharded[own])
+        return n[keep], degrees[keep]
+
+    def _all_degrees(self) -> tuple[Ints, Ints] | None:
+        """Return the rows of all numbers of devices of the pool before any look at memory.
+
+        None where they are more than `MOST_DEGREES`.
+        """
+        context, options = self.context(self.problem.pool.n_devices), self.options
+        pool, shape, batch = self.problem.pool, self.problem.shape, self.problem.job.global_batch
+        most_cp = cp_limit(context)
+        return shared(
+            self.shared,
+            lambda: (
+                *("degrees", pool.n_devices, pool.devices_per_node, shape.heads, shape.layers),
+                *(batch, most_cp, options_key(options)),
+            ),
+            lambda: _all_degrees(pool, options, _degree_ranges(context, most_cp)),
+        )
 
     def least_bytes(self, n_devices: int) -> float:
         """Return a lower bound on the peak memory, bytes: all states shared by all devices.
@@ -261,12 +320,15 @@ class StepBounds:
         least = self._of_plain_degrees(context, degrees)
         return np.asarray(straggler_factor(context.problem, context.n_devices) * least)
 
-    def _of_plain_degrees(self, context: Context, degrees: Sequence[tuple[int, ...]]) -> Floats:
+    def _of_plain_degrees(
+        self, context: Context, degrees: Ints | Sequence[tuple[int, ...]]
+    ) -> Floats:
         """Return `_of_degrees` as if no node was slow: that hangs on the number of devices."""
-        if not degrees:
+        if not len(degrees):
             return np.zeros(0)
-        minima, pair_idx = self._layers_of(context, [(tp, cp) for tp, _, cp, _ in degrees])
-        tp, pp, _, dp = np.array(degrees, dtype=np.int64).T[:, :, None, None]
+        rows = np.asarray(degrees, dtype=np.int64)
+        minima, pair_idx = self._layers_of(context, rows[:, [0, 2]])
+        tp, pp, _, dp = rows.T[:, :, None, None]
         layers, split = context.problem.shape.layers, _splits_backward(context.options)
         sequences = context.problem.job.global_batch // dp
         layer_s, expert_params = (
@@ -313,18 +375,34 @@ class StepBounds:
         grids = tuple(e for e in expert_degrees(context) if context.n_devices % e == 0)
         return (grids, *placement_of(context))
 
-    def _layers_of(
-        self, context: Context, pairs: Sequence[tuple[int, int]]
-    ) -> tuple["LayerMinima", NDArray[np.intp]]:
+    def _placed_key(self, n_devices: int) -> tuple[Any, ...]:
+        """Return a key that only numbers of devices with the same `_layers_key` share.
+
+        Whole domains of whole nodes differ in the units that hold all of them alone.
+        """
+        pool = self.problem.pool
+        if pool.domain_nodes or n_devices < max(pool.scale_up_domain, pool.devices_per_node):
+            return self._layers_key(self.context(n_devices))
+        named = expert_degrees(self.context(pool.n_devices))
+        units = [pool.scale_up_domain]
+        units += [tier.n_nodes * pool.devices_per_node for tier in self.problem.tiers]
+        grids = tuple(e for e in named if n_devices % e == 0)
+        inside = tuple(unit >= n_devices for unit in units)
+        return grids, pool.scale_up_domain, pool.devices_per_node, inside
+
+    def _layers_of(self, context: Context, pairs: Ints) -> tuple["LayerMinima", NDArray[np.intp]]:
         """Return the least times of layers, and where each (tp, cp) finds its own."""
         key = self._layers_key(context)
         grids: tuple[int, ...] = key[0]
+        found, own = np.unique(pairs, axis=0, return_inverse=True)
+        listed = [(tp, cp) for tp, cp in found.tolist()]
         minima = self._layers.get(key)
-        if minima is None or any(pair not in minima.pairs for pair in pairs):
-            wanted = sorted({*(minima.pairs if minima else ()), *pairs})
+        if minima is None or any(pair not in minima.pairs for pair in listed):
+            wanted = sorted({*(minima.pairs if minima else ()), *listed})
             minima = _least_layers(context, wanted, grids, self._grid(context))
             self._layers[key] = minima
-        return minima, np.array([minima.pairs[pair] for pair in pairs], dtype=np.intp)
+        places = np.array([minima.pairs[pair] for pair in listed], dtype=np.intp)
+        return minima, places[own.ravel()]
 
     def _are_of(self, context: Context) -> bool:
         """Tell whether a search is of the job and the pins of these bounds."""
@@ -436,6 +514,50 @@ def shape_degrees(context: Context) -> Iterator[tuple[int, int, int, int]]:
                     continue
                 if tp * pp >= need or (pp == 1 and sharded):
                     yield tp, pp, cp, dp
+
+
+DegreeRanges = tuple[list[int], list[int], list[int], list[int]]
+
+
+def _degree_ranges(context: Context, most_cp: int) -> DegreeRanges:
+    """Return the tp, cp, pp and dp that some number of devices may have."""
+    problem, allows, n = context.problem, context.options.allows, context.n_devices
+    return (
+        [x for x in divisors(problem.shape.heads) if allows("tp", x)],
+        [x for x in range(1, min(most_cp, n) + 1) if allows("cp", x)],
+        [x for x in range(1, min(problem.shape.layers, n) + 1) if allows("pp", x)],
+        [x for x in divisors(problem.job.global_batch) if allows("dp", x)],
+    )
+
+
+def _all_degrees(
+    pool: Pool, options: SearchOptions, ranges: DegreeRanges
+) -> tuple[Ints, Ints] | None:
+    """Return n and (tp, pp, cp, dp) of all whole nodes of a pool and parts of one, n ascending.
+
+    Of one n in the order of `shape_degrees`. None where they are more than `MOST_DEGREES`.
+    """
+    n, columns = np.ones(1, dtype=np.int64), np.zeros((1, 0), dtype=np.int64)
+    for values in ranges:
+        if len(n) * len(values) > MOST_DEGREES:
+            return None
+        column = np.array(values, dtype=np.int64)
+        product_n = (n[:, None] * column).ravel()
+        left = np.flatnonzero(product_n <= pool.n_devices)
+        row_idx, value_idx = np.divmod(left, max(1, len(values)))
+        columns = np.column_stack((columns[row_idx], column[value_idx]))
+        n = product_n[left]
+    total = pool.devices_per_node
+    left = np.flatnonzero(np.where(n < total, total % n, n % total) == 0)
+    left = left[np.argsort(n[left], kind="stable")]
+    return n[left], np.ascontiguousarray(columns[left][:, [0, 2, 1, 3]])
+
+
+def _listed_degrees(contexts: Sequence[Context]) -> tuple[Ints, Ints]:
+    """Return n and (tp, pp, cp, dp) of some numbers of devices one by one."""
+    rows = [(context.n_devices, *one) for context in contexts for one in shape_degrees(context)]
+    table = np.array(rows, dtype=np.int64).reshape(len(rows), 5)
+    return table[:, 0], table[:, 1:]
 
 
 def _least_layers(

@@ -568,9 +568,17 @@ def least_model_parallel(context: Context) -> float:
     0 when the memory bound is off, where ZeRO 3 may shard every stage of a pipeline, and for
     experts, which other degrees shard; then everything sharded over all devices is the bound.
     """
+    return model_parallel_for(context, fully_sharded_fits(context))
+
+
+def model_parallel_for(context: Context, sharded_fits: bool) -> float:
+    """Return `least_model_parallel` where everything sharded over all devices fits, or does not.
+
+    That alone hangs on the number of devices.
+    """
     if context.options.memory_bound and context.problem.shape.n_experts:
-        return 0.0 if fully_sharded_fits(context) else math.inf
-    sharded = context.options.framework == "any" and fully_sharded_fits(context)
+        return 0.0 if sharded_fits else math.inf
+    sharded = context.options.framework == "any" and sharded_fits
     if sharded or not context.options.memory_bound:
         return 0.0
     problem, pool = context.problem, context.problem.pool
@@ -591,6 +599,15 @@ def fully_sharded_bytes(context: Context) -> float:
 def fully_sharded_fits(context: Context) -> bool:
     """Tell whether everything sharded over all devices leaves the states within memory."""
     return fully_sharded_bytes(context) <= context.problem.pool.usable_bytes
+
+
+def fully_sharded_fits_on(context: Context, n_devices: NDArray[np.int64]) -> Bools:
+    """Return `fully_sharded_fits` of many numbers of devices of one pool."""
+    problem, offload = context.problem, int(offers_offload(context))
+    per_param = state_bytes_per_param(
+        problem.job.recipe, 3, n_devices, offload, stack=problem.stack
+    )
+    return np.asarray(per_param * _params(context) <= problem.pool.usable_bytes)
 
 
 def least_state_bytes(problem: Problem, n_devices: int, offload: bool) -> float:

@@ -20,7 +20,7 @@ from planner.specs.inputs import ClusterInput, ModelInput
 from planner.specs.progress import Part, pieces_of, whole_of
 from planner.specs.search.axis_values import DEVICES
 from planner.specs.search.objectives import OVER_COUNTS, check_inputs, step_limit_s, value_per_s
-from searches.device_counts import StepBounds, device_counts, flops_bound_s
+from searches.device_counts import StepBounds, device_counts
 from searches.pricing.candidates import Candidate
 from searches.pricing.fronts import Point, dominated, non_dominated
 from searches.pricing.layout_prices import exact_step_s
@@ -107,8 +107,8 @@ class Variant:
 
     def per_s(self, n_devices: int) -> float:
         """Return the value of the objective for a step of one second."""
-        problem = self.bounds.context(n_devices).problem
-        return value_per_s(self.options.objective, problem, self.cluster.operations[0], n_devices)
+        problem, operations = self.bounds.problem, self.cluster.operations[0]
+        return value_per_s(self.options.objective, problem, operations, n_devices)
 
     def limit_s(self, n_devices: int) -> float:
         """Return the longest step that keeps deadline and step limit."""
@@ -296,7 +296,7 @@ def _bound_fewer(variants: list[Variant], searches: Searches) -> None:
             if n in variant.tally.searched or not variant.options.allows_devices(n):
                 continue
             least = min(searches.left, default=math.inf)
-            floor = flops_bound_s(variant.bounds.context(n))
+            floor = variant.bounds.floor_s(n)
             if variant.key(n, floor)[0] < least:
                 searches.left.append(variant.key(n, variant.bounds.least_s(n))[0])
 
@@ -306,7 +306,7 @@ def _bound_by_flops(variants: list[Variant], searches: Searches) -> None:
     for variant in variants:
         for n in device_counts(variant.bounds.problem.pool):
             if n not in variant.tally.searched and variant.options.allows_devices(n):
-                searches.left.append(variant.key(n, flops_bound_s(variant.bounds.context(n)))[0])
+                searches.left.append(variant.key(n, variant.bounds.floor_s(n))[0])
 
 
 def _n_counts(variant: Variant) -> int:
@@ -383,7 +383,7 @@ def _entries(
             if n in total or not variant.options.allows_devices(n):
                 continue
             # The count of FLOPs is known at once and excludes most.
-            floor = flops_bound_s(variant.bounds.context(n))
+            floor = variant.bounds.floor_s(n)
             if floor > variant.limit_s(n) or (best is not None and variant.key(n, floor) >= best):
                 variant.tally.n_excluded += 1
             else:
@@ -455,7 +455,7 @@ def _search_fewer(
 def repriced(context: Context, candidates: Sequence[Candidate]) -> list[Candidate]:
     """Return candidates with the step time of the exact recurrence."""
     layouts = [c.layout for c in candidates]
-    exact = exact_step_s(context.problem, layouts, context.layer_grid)
+    exact = exact_step_s(context.problem, layouts, context.layer_grid, context.shared)
     return [replace(c, step_s=t) for c, t in zip(candidates, exact, strict=True)]
 
 

@@ -7,16 +7,29 @@ from costmodels.problem import Problem
 from costmodels.shape_terms import shape_terms
 from costmodels.step import join, peak_bytes, score
 from searches.pricing.candidates import Candidate
+from searches.pricing.shared_work import SharedWork, rates_key, shared_each
 
 
 def exact_step_s(
-    problem: Problem, layouts: list[Layout], grid: LayerGrid | None = None
+    problem: Problem,
+    layouts: list[Layout],
+    grid: LayerGrid | None = None,
+    work: SharedWork | None = None,
 ) -> list[float]:
     """Return the step time of each layout with the pipeline simulated, seconds.
 
     The closed form's pipeline part is exchanged for the recurrence; all other terms are the same.
-    `grid` holds layer terms, if they are known.
+    `grid` holds layer terms, if they are known; `work` what other searches know.
     """
+    return shared_each(
+        work,
+        lambda: ("exact", rates_key(problem)),
+        layouts,
+        lambda some: _exact_step_s(problem, some, grid),
+    )
+
+
+def _exact_step_s(problem: Problem, layouts: list[Layout], grid: LayerGrid | None) -> list[float]:
     if not layouts:
         return []
     table = PlanTable.from_layouts(layouts)
@@ -25,23 +38,48 @@ def exact_step_s(
 
 
 def price_layouts(
-    problem: Problem, layouts: list[Layout], grid: LayerGrid | None = None
+    problem: Problem,
+    layouts: list[Layout],
+    grid: LayerGrid | None = None,
+    work: SharedWork | None = None,
 ) -> list[Candidate]:
     """Return layouts with their closed form and memory; the recurrence is not run.
 
-    `grid` holds layer terms, if they are known.
+    `grid` holds layer terms, if they are known; `work` what other searches know.
     """
+    prices = shared_each(
+        work,
+        lambda: ("closed form", rates_key(problem)),
+        layouts,
+        lambda some: _price_layouts(problem, some, grid),
+    )
+    return [Candidate(x, *price) for x, price in zip(layouts, prices, strict=True)]
+
+
+def _price_layouts(
+    problem: Problem, layouts: list[Layout], grid: LayerGrid | None
+) -> list[tuple[float, float]]:
     if not layouts:
         return []
     table = PlanTable.from_layouts(layouts)
     terms = shape_terms(problem, table.shapes, table.shardings)
     scores = score(problem, terms, table, known_layers(grid, table))
-    rows = zip(layouts, scores.step_s.tolist(), scores.peak_bytes.tolist(), strict=True)
-    return [Candidate(*row) for row in rows]
+    return list(zip(scores.step_s.tolist(), scores.peak_bytes.tolist(), strict=True))
 
 
-def peaks_of_layouts(problem: Problem, layouts: list[Layout]) -> list[float]:
-    """Return the peak memory of each layout, bytes."""
+def peaks_of_layouts(
+    problem: Problem, layouts: list[Layout], work: SharedWork | None = None
+) -> list[float]:
+    """Return the peak memory of each layout, bytes; `work` is what other searches know."""
+    return shared_each(
+        work,
+        lambda: ("peaks", rates_key(problem)),
+        layouts,
+        lambda some: _peaks_of_layouts(problem, some),
+    )
+
+
+def _peaks_of_layouts(problem: Problem, layouts: list[Layout]) -> list[float]:
     table = PlanTable.from_layouts(layouts)
     rows = join(problem, shape_terms(problem, table.shapes, table.shardings), table)
     results: list[float] = peak_bytes(rows).tolist()

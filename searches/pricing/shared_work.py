@@ -8,7 +8,7 @@ answer is the same, byte for byte, with what was kept and without.
 import hashlib
 import pickle
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar, cast
 
@@ -19,10 +19,15 @@ from costmodels.problem import Problem
 from costmodels.shapes import TrainingJob
 from searches.options import SearchOptions
 
+Item = TypeVar("Item", bound=Hashable)
 Value = TypeVar("Value")
 
 LIMIT_BYTES = 128 * 2**20
 """What is kept at most; the tables of a search take some 0.1 to 20 MB."""
+MOST_EACH = 20_000
+"""Values that `SharedWork.each` keeps under one key at most."""
+ITEM_BYTES = 1000
+"""What a layout takes as a key, about: its numbers are shared with others."""
 OVERHEAD_BYTES = 200
 """What an object takes besides the arrays in it, about."""
 
@@ -59,6 +64,30 @@ class SharedWork:
         self.keep(key, value)
         return value
 
+    def each(
+        self,
+        key: Hashable,
+        items: Sequence[Item],
+        make: Callable[[list[Item]], Sequence[Value]],
+    ) -> list[Value]:
+        """Return the value of each item: what is kept under `key`, else what `make` returns.
+
+        `make` takes the items that are missing, together; what it returns of one must not depend
+        on the others, to the last bit.
+        """
+        known: dict[Item, Value] = self.look(key) or {}
+        missing = [x for x in dict.fromkeys(items) if x not in known]
+        if missing:
+            if len(known) + len(missing) > MOST_EACH:
+                known = {x: known[x] for x in items if x in known}
+            known = {**known, **dict(zip(missing, make(missing), strict=True))}
+            one = next(iter(known.values()))
+            self.keep(key, known, len(known) * (ITEM_BYTES + n_bytes(one)))
+        elif key in self._kept:
+            self._kept.move_to_end(key)
+        self.n_found, self.n_made = self.n_found + (not missing), self.n_made + bool(missing)
+        return [known[x] for x in items]
+
     def look(self, key: Hashable) -> Any:
         """Return what is kept under `key`, None where nothing is."""
         return self._kept[key][0] if key in self._kept else None
@@ -84,6 +113,16 @@ def shared(
 ) -> Value:
     """Return `make()`, from what is shared where something is; `key` is asked for only then."""
     return make() if work is None else work.get(key(), make)
+
+
+def shared_each(
+    work: SharedWork | None,
+    key: Callable[[], Hashable],
+    items: Sequence[Item],
+    make: Callable[[list[Item]], Sequence[Value]],
+) -> list[Value]:
+    """Return `make(items)`, from what is shared where something is (`SharedWork.each`)."""
+    return list(make(list(items))) if work is None else work.each(key(), items, make)
 
 
 def digest(*parts: object) -> bytes:

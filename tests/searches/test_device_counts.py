@@ -11,6 +11,7 @@ from costmodels.layers.layer_terms import layer_table
 from costmodels.shape_terms import shape_terms
 from costmodels.shapes import ModelShape
 from costmodels.step import join, peak_bytes, step_times
+from searches import device_counts as device_counts_module
 from searches.device_counts import StepBounds, device_counts, flops_bound_s, on_devices
 from searches.pricing.candidates import layout_key
 from searches.rules import Context
@@ -213,3 +214,19 @@ def test_layer_terms_are_those_of_the_job_and_the_pins_alone() -> None:
     assert opened.layer_grid is None
     deeper = replace(mine.problem.shape, layers=2 * mine.problem.shape.layers)
     assert replace(mine, problem=replace(mine.problem, shape=deeper)).layer_grid is None
+
+
+@pytest.mark.parametrize("name", ["toy-24-one-tier", "experts-16", "cp-by-default"])
+def test_bounds_of_all_counts_at_once_are_those_of_each(name, monkeypatch):
+    c = CONTEXTS[name]
+    counts = device_counts(c.problem.pool)
+    together = bounds_of(c)
+    together.find_least(counts)
+    found = [together.least_s(n) for n in counts]
+    assert found == [bounds_of(c).least_s(n) for n in counts]
+    # The degrees that one table holds are those that are listed one by one.
+    monkeypatch.setattr(device_counts_module, "MOST_DEGREES", 0)
+    assert found == [bounds_of(c).least_s(n) for n in counts]
+    assert [together.floor_s(n) for n in counts] == [
+        flops_bound_s(together.context(n)) for n in counts
+    ]
