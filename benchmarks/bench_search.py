@@ -115,7 +115,7 @@ def blocks_of(context: Context, most: int = 0) -> list[tuple[Any, Any, Any]]:
         axes = free_axes(context, shard.shapes)
         masks, _, _ = legal_masks(context, shard.shapes, axes)
         terms = shape_terms(context.problem, shard.shapes, axes.shardings)
-        columns = (axes.mbs, axes.recompute_modules, context.options.n_sp)
+        columns = (axes.mbs, axes.recompute_modules, context.options.mode_table)
         layers = layer_table(context.problem, shard.shapes, *columns)
         for one in plan_blocks(context, shard.shapes, axes, masks, BLOCK_CELLS):
             found.append((terms, one.block, layers, one.legal))

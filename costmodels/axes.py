@@ -51,6 +51,26 @@ RANK_ORDERS = ("tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp")
 """How ranks are numbered, the innermost axis first: the usual order, and the one with whole
 pipelines inside (Megatron's --use-tp-pp-dp-mapping). Experts: tp and ep fold over tp cp dp, or,
 where pipelines lie inside, over tp cp."""
+DISPATCHERS = ("alltoall", "allgather", "deepep", "hybridep")
+"""How tokens reach their experts: a copy for every expert, every token to every rank, or one copy
+to every node or NVLink domain that holds one of its experts (`costmodels.comm.dispatch`)."""
+EP_OVERLAPS = ("off", "1f1b", "dualpipe")
+"""What hides the exchange of tokens: nothing, the other micro-batch of a combined 1F1B, or that of
+DualPipe (`costmodels.comm.expert_overlap`)."""
+CUDA_GRAPHS = (
+    "none",
+    "attn",
+    "mlp",
+    "attn+mlp",
+    "moe_router",
+    "moe_router+moe_preprocess",
+    "attn+moe_router",
+    "attn+moe_router+moe_preprocess",
+    "layer",
+    "full_iteration",
+)
+"""What is captured in CUDA graphs: modules of a layer as Megatron-LM names them, the whole layer,
+or forwards and backwards of all micro-batches (`costmodels.schedule.launches`)."""
 MAX_VALUE = 10_000_000
 """Largest value of an axis without a bound of its own, which the tables of plans can hold."""
 SWITCH = ("off", "on")
@@ -236,6 +256,33 @@ _RECORDS = (
         SWITCH,
         is_always_written=False,
         is_searched=False,
+    ),
+    Axis(
+        "dispatcher",
+        "how tokens reach their experts",
+        "mode",
+        "alltoall",
+        DISPATCHERS,
+        is_always_written=False,
+        has_field=False,
+    ),
+    Axis(
+        "ep_overlap",
+        "exchange of tokens beside the compute of another micro-batch",
+        "mode",
+        "off",
+        EP_OVERLAPS,
+        is_always_written=False,
+        has_field=False,
+    ),
+    Axis(
+        "cuda_graph",
+        "what is captured in CUDA graphs",
+        "mode",
+        "none",
+        CUDA_GRAPHS,
+        is_always_written=False,
+        has_field=False,
     ),
     Axis(
         "rank_order", "the order in which ranks are numbered", "shape", RANK_ORDERS[0], RANK_ORDERS

@@ -24,6 +24,7 @@ from costmodels.schedule.stages import (
     interleaved_chunks,
     layer_prefix,
     other_kinds,
+    passing_chunks,
 )
 from costmodels.shape_terms import ShapeTerms, shape_terms
 from costmodels.step import (
@@ -34,10 +35,12 @@ from costmodels.step import (
     join_at,
     memory_terms,
     outside_pipeline,
+    overlap_fill_s,
     stage_times,
     stalled,
     step_times,
     straggler_factor,
+    table_overlaps_experts,
 )
 from costmodels.traffic import PlanTransfer, Traffic, Wires, selective_again
 
@@ -121,7 +124,7 @@ def _joined(problem: Problem, table: PlanTable, terms: ShapeTerms, grid: LayerGr
     if grid is not None and grid.holds(table):
         alone = grid.one(table)
     else:
-        alone = layer_terms(problem, SplitDegrees.of_shapes(table.shapes), table.mbs, table.sp)
+        alone = layer_terms(problem, SplitDegrees.of_shapes(table.shapes), table.mbs, table.modes)
     sets = sets_of(problem, alone, table.recompute_modules)
     return join_at(problem, terms, table, alone, sets, np.arange(len(table.shapes)))
 
@@ -463,6 +466,7 @@ def _time_terms(
     offloaded = np.broadcast_to(traffic.offloaded.max(axis=0), len(layouts))
     if any(x.activation_offload for x in layouts):
         offloaded = offloaded + m * traffic.activation_waits.total_s[0]
+    fill_s = overlap_fill_s(rows) if table_overlaps_experts(rows) else 0.0
     entries = {
         "linear": m * n_layers * layers.linear.total_s[layer_idx] + m * more["linear"],
         "attention": m * n_layers * layers.attention.total_s[layer_idx] + m * more["attention"],
@@ -476,7 +480,7 @@ def _time_terms(
         + m * more["host"],
         "tp": m * (n_layers * tp_exposed + again_tp + ends_tp + more["tp"]),
         "cp": m * (n_layers * cp_exposed + again_cp + head_cp * last + more["cp"]),
-        "ep": m * (more["ep"] + again_ep + head_ep * last),
+        "ep": m * (more["ep"] + again_ep + head_ep * last) + fill_s,
         "overlap": m * n_layers * layers.tax.total_s[layer_idx]
         + m * more["tax"]
         + slowdown * hidden[kind, each],
@@ -580,6 +584,7 @@ def _memory_by_stage(rows: Rows, layouts: Sequence[Layout]) -> list[tuple[dict[s
         chunk_counts=np.ones((*layers.shape, 1)),
         prefix=prefix,
         unequal=None if kinds.unequal is None else _unequal_chunks(layouts, ranks, sequence),
+        passing=None if kinds.passing is None else column(_passing_chunks),
     )
     priced = memory_terms(with_kinds(rows, these, recomputed.T, others_again))
     names = list(priced)
@@ -588,6 +593,10 @@ def _memory_by_stage(rows: Rows, layouts: Sequence[Layout]) -> list[tuple[dict[s
         tuple(dict(zip(names, terms, strict=True)) for terms in members[: x.pp])
         for x, members in zip(layouts, result, strict=True)
     ]
+
+
+def _passing_chunks(layout: Layout, rank: int) -> int:
+    return passing_chunks(layout.stage_layers, layout.stages_of(rank))
 
 
 def _unequal_chunks(

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from costmodels.layers.params import kv_heads_per_rank, latent_params, padded_vocab
 from costmodels.offload.optimizer import gradients_leave
 from costmodels.precision import Recipe
+from costmodels.problem import Problem
 from costmodels.schedule import zero_bubble
 from costmodels.shapes import ModelShape
 from costmodels.stacks import FUSED, StackProfile
@@ -150,6 +151,39 @@ def eager_norm_bytes(stack: StackProfile, element_bytes: float = 2.0) -> float:
     return EAGER_NORM_BYTES[stack.norm_keeps] if element_bytes == 2.0 else 4.0
 
 
+class QuantizedInputs(NamedTuple):
+    """What linear layers keep of their inputs where they quantise them, mean over the layers."""
+
+    share: float = 0.0
+    """Of the model's layers; the others stay in 16 bits."""
+    saved_bytes: float = 0.0
+    """What one element of one input takes less than 2 bytes."""
+    copy_bytes: float = 0.0
+    """What the copy of an element takes where another operator keeps the original."""
+
+
+def quantized_inputs(problem: Problem) -> QuantizedInputs:
+    """Return what the recipe of a job makes of kept inputs in a software stack.
+
+    saved = y (2 - q), y the share of layers that are quantised, q bytes an element with its scale:
+    1 (delayed, current), 1.03 (blocks of 128, mxfp8), 0.56 (nvfp4); 0 where the stack quantises
+    what it keeps in bf16 (`StackProfile.quantized_copies`).
+
+    Source: Transformer Engine 2.x pytorch/module/linear.py (the column-wise copy alone is saved).
+    """
+    recipe, job = problem.job.recipe, problem.job
+    if not recipe.linear_input_bytes or not problem.stack.quantized_copies:
+        return QuantizedInputs()
+    share = 1.0 - job.bf16_frac(problem.shape.layers)
+    saved = share * (2.0 - recipe.linear_input_bytes)
+    return QuantizedInputs(share, saved, share * recipe.output_copy_bytes)
+
+
+DOWN_PROJECTIONS = 2
+"""Linear layers that latent attention begins with, to queries and to keys and values: each
+quantises its own copy of the norm's output."""
+
+
 class MicroBatch(NamedTuple):
     """One micro-batch on one device."""
 
@@ -159,6 +193,9 @@ class MicroBatch(NamedTuple):
     """Tokens of a whole sequence."""
     element_bytes: float = 2.0
     """Width of an activation (`Recipe.activation_bytes`)."""
+    quantized: QuantizedInputs = QuantizedInputs()
+    routes: bool = False
+    """Routed experts follow the second norm, whose output the router keeps in 16 bits."""
 
 
 def layer_activation_bytes(
@@ -178,7 +215,8 @@ def layer_activation_bytes(
     d_v) / t + (4 (r_q + r_kv) + 2 d_r) / t in place of 4 h_q / t + 4 h_kv. What a stack's eager
     operators keep beside that comes on top (`eager_bytes`), and 4 a s / t for its scores in fp32
     without a flash kernel. Activations in fp32 (`element_bytes` 4) take twice that, but for masks,
-    the log-sum-exp and scores that are in fp32 anyway.
+    the log-sum-exp and scores that are in fp32 anyway. Where linear layers keep quantised inputs
+    (`quantized_inputs`), what `saved_input_bytes` says comes off.
 
     With h_q = h_kv = h, f = 4h and dropout this is s b h (10 + 24/t + 5 a s / (h t)) of
     Korthikanti et al. 2022, section 4.1, and s b h / t (34 + 5 a s / h) with sequence parallelism.
@@ -211,6 +249,9 @@ def layer_activation_bytes(
     else:
         width = 4.0 * wide + (1.0 if shape.dropout else 0.0)
         scores = np.asarray(keep_scores) * width * shape.heads * batch.seq_len / t
+    if batch.quantized.share:
+        saved, saved_split = saved_input_bytes(shape, batch, tp)
+        unsplit, split = unsplit - saved, split - saved_split
     more_split, more_unsplit = eager_bytes(shape, stack, tp, sp, batch.element_bytes)
     if not (shape.flash_attention or stack.fused_softmax):
         score_bytes = np.asarray(keep_scores) * EAGER_SCORE_KEPT_BYTES
@@ -218,6 +259,28 @@ def layer_activation_bytes(
     total = (unsplit + more_unsplit) / np.where(np.asarray(sp) > 0, t, 1.0)
     per_token = total + split + more_split + scores
     return np.asarray(batch.tokens, dtype=np.float64) * per_token
+
+
+def saved_input_bytes(shape: ModelShape, batch: MicroBatch, tp: ArrayLike) -> tuple[float, Floats]:
+    """Return what quantised inputs save of a layer, bytes a token: cut over tp with SP, by t.
+
+    With d = 2 - q and the share y of the layers: d h for the norm before QKV (2 y h (1 - q) for
+    that of latent attention, of which two projections keep a copy each); d h for the one before
+    an MLP, nothing before experts, whose router (and shared experts) keep the original; d f / t
+    for the second product of the MLP; d (r_q + r_kv) / t for latents; - y q h_v / t for the output
+    of attention under delayed scaling. Norms, attention, activation and residual keep 16 bits.
+
+    Source: Megatron-LM core/transformer (save_original_input), docs/framework_switches.md, 7.3.
+    """
+    t, kept = np.asarray(tp, dtype=np.float64), batch.quantized
+    d, h = kept.saved_bytes, shape.hidden
+    saved = DOWN_PROJECTIONS * d - 2.0 * kept.share if shape.latent else d
+    if shape.ffn and not batch.routes:
+        saved += d
+    split = d * shape.ffn - kept.copy_bytes * shape.v_width
+    if shape.latent:
+        split += d * (shape.q_rank + shape.kv_rank)
+    return saved * h, split / t
 
 
 def checkpoint_bytes(

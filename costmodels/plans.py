@@ -19,6 +19,7 @@ from costmodels.axes import (
     modules_code,
     modules_of,
 )
+from costmodels.modes import ModeRows
 from costmodels.schedule.stages import BOTH_WAYS, FOLDED, LOOPED, SPLITS, rank_stages, stage_layers
 
 Ints = NDArray[np.int32]
@@ -371,6 +372,12 @@ class PlanTable:
         return len(self.shape)
 
     @property
+    def modes(self) -> ModeRows:
+        """How the layers of each plan run."""
+        switch = np.zeros_like(self.sp) if self.switch is None else self.switch
+        return ModeRows(self.sp, switch, self.switches)
+
+    @property
     def n_micro(self) -> Ints:
         """Micro-batches per step and pipeline."""
         return (self.gbs // (self.mbs * self.shapes.dp[self.shape])).astype(np.int32)
@@ -488,6 +495,11 @@ class PlanBlock:
     switch: Ints
     """Row of `switches`, of the batch."""
     switches: SwitchTable = NO_SWITCHES
+
+    @property
+    def modes(self) -> ModeRows:
+        """How the layers of each batch run."""
+        return ModeRows(self.sp, self.switch, self.switches)
 
     @property
     def n_micro(self) -> Ints:

@@ -28,10 +28,11 @@ from costmodels.comm.placement import (
 from costmodels.layers.compute import optimizer_s
 from costmodels.layers.factor import distinct
 from costmodels.layers.kinds import kinds_of
-from costmodels.layers.params import expert_params, padded_vocab
+from costmodels.layers.params import expert_linear_params, expert_params, padded_vocab
 from costmodels.offload.optimizer import HostUpdate, gradients_leave, host_state_bytes, host_update
 from costmodels.parameters import embedding_params, head_params
 from costmodels.plans import ShapeTable, ShardingTable
+from costmodels.precision import ONE_LAYOUT_GENERATIONS
 from costmodels.problem import Problem, Problems, over_kinds
 from costmodels.schedule.stages import BOTH_WAYS, FOLDED, StageKinds, StageSplits, stage_kinds
 from costmodels.shapes import ModelShape
@@ -90,6 +91,9 @@ class ShapeTerms:
     layers_again: Floats
     """Layers of a kind of rank that run again where k of each chunk do, `(n_shapes, n_kinds, 1 +
     layers of the longest chunk)`."""
+    quantized_bytes: Floats | None = None
+    """What quantised weights take beside (or in place of) 16-bit ones, by sharding and kind, those
+    of routed experts included; None where there are none."""
     experts: ExpertShapeTerms | None = None
     host_update: HostUpdate | None = None
     """By sharding and kind, of all parameters; None where nothing is offloaded."""
@@ -136,6 +140,7 @@ class ShapeTerms:
             hop_s_per_byte=self.hop_s_per_byte[row],
             overhead_bytes=self.overhead_bytes[row],
             layers_again=self.layers_again[row],
+            quantized_bytes=cut(self.quantized_bytes),
             experts=routed
             and ExpertShapeTerms(
                 routed.params[row],
@@ -185,6 +190,86 @@ def kind_expert_params(problem: Problem, shapes: ShapeTable, kinds: StageKinds) 
     return (layers + kinds.has_head * more) * expert_params(shape, shapes.ep, shapes.etp)[:, None]
 
 
+def linear_layer_params(problem: Problem, shapes: ShapeTable, kinds: StageKinds) -> Floats:
+    """Return the weights of linear layers that each kind of rank holds, `(n_shapes, n_kinds)`.
+
+    Without routed experts, head and router, which stay in 16 bits. With multi-token prediction
+    also the projection of each module, 2 h^2 / t, and its layer.
+    """
+    shape = problem.shape
+    by_kind = [kind.linear_weights(shape, shapes.tp)[:, None] for kind in kinds_of(shape)]
+    first, *others = by_kind
+    counts = kinds.of_other_kinds
+    params = kinds.layers * first
+    if counts is not None:
+        params = (kinds.layers - reduce(np.add, counts)) * first
+        for count, one in zip(counts, others, strict=True):
+            params = params + count * one
+    if shape.mtp_layers:
+        own = 2.0 * shape.hidden**2 / shapes.tp[:, None] + by_kind[shape.layer_sequence[-1]]
+        params = params + kinds.has_head * shape.mtp_layers * own
+    return np.asarray(params)
+
+
+def narrow_params(problem: Problem, shapes: ShapeTable, kinds: StageKinds) -> Floats | None:
+    """Return the weights that are gathered quantised by kind of rank; None where none are.
+
+    Those of `linear_layer_params`, without the share of layers that stays in bf16.
+    """
+    job = problem.job
+    if not job.recipe.gathers_quantized or not problem.stack.quantized_copies:
+        return None
+    share = 1.0 - job.bf16_frac(problem.shape.layers)
+    return share * linear_layer_params(problem, shapes, kinds)
+
+
+def narrow_expert_params(problem: Problem, shapes: ShapeTable, kinds: StageKinds) -> Floats | None:
+    """Return the same of routed experts."""
+    job = problem.job
+    if not job.recipe.gathers_quantized or not problem.stack.quantized_copies:
+        return None
+    share = 1.0 - job.bf16_frac(problem.shape.layers)
+    return share * expert_linear_layer_params(problem, shapes, kinds)
+
+
+def expert_linear_layer_params(problem: Problem, shapes: ShapeTable, kinds: StageKinds) -> Floats:
+    """Return the same of routed experts, which `kind_expert_params` counts with their biases."""
+    if not problem.shape.n_experts:
+        return np.zeros_like(kinds.layers)
+    weights = expert_linear_params(problem.shape, shapes.ep, shapes.etp)
+    share = weights / expert_params(problem.shape, shapes.ep, shapes.etp)
+    return kind_expert_params(problem, shapes, kinds) * share[:, None]
+
+
+def quantized_weight_bytes(problem: Problem) -> float:
+    """Return what a weight of a linear layer takes more than 2 bytes, mean over the layers.
+
+    (1 - y) (n L [- W]), as `quantized_bytes` says; 0 in software that keeps no quantised weights.
+    """
+    if not problem.stack.quantized_copies:
+        return 0.0
+    one_layout = problem.pool.accelerator.generation in ONE_LAYOUT_GENERATIONS
+    each = problem.job.recipe.quantized_weight_bytes(one_layout=one_layout)
+    return each * (1.0 - problem.job.bf16_frac(problem.shape.layers))
+
+
+def quantized_bytes(
+    problem: Problem, shapes: ShapeTable, kinds: StageKinds, zero: Ints
+) -> Floats | None:
+    """Return what quantised weights take more than 16-bit ones, by sharding, shape and kind.
+
+    (1 - y) (n L [- W]) N: N weights of linear layers, y the share of layers in bf16, the bytes of
+    a weight `Recipe.quantized_weight_bytes`; 0 with ZeRO 3, which quantises what it gathers.
+    Left out: the copy of a layer's weights then, what of a rank's layers stays in bf16.
+    """
+    each = quantized_weight_bytes(problem)
+    if not each:
+        return None
+    params = linear_layer_params(problem, shapes, kinds)
+    params = params + expert_linear_layer_params(problem, shapes, kinds)
+    return np.where(zero[:, None, None] < 3, each * params, 0.0)
+
+
 def expert_shape_terms(
     problem: Problem, shapes: ShapeTable, shardings: ShardingTable, kinds: StageKinds
 ) -> ExpertShapeTerms | None:
@@ -204,10 +289,11 @@ def expert_shape_terms(
     often = (stage >= 2) | bool(problem.stack.sharded_units)
     by_layer = np.where(often, np.maximum(1.0, routed), pieces)
     per_param = _state_bytes_per_param(problem, shardings, shard)
+    narrow = narrow_expert_params(problem, shapes, kinds)
     return ExpertShapeTerms(
         params=params,
         state_bytes=per_param[..., None] * params,
-        data_parallel=_traffic(problem, shardings, wide, params, by_layer),
+        data_parallel=_traffic(problem, shardings, wide, (params, narrow), by_layer),
         data_groups=groups,
     )
 
@@ -221,6 +307,8 @@ class _RankParams:
     kinds: StageKinds
     params: Floats
     """`(n_rows, 1)`, or all `(n_shapes, n_kinds)`; the rows of `kinds` too."""
+    narrow_params: Floats | None
+    """Those of them that are gathered quantised."""
     row_of_kind: Rows | None = None
     """Where each kind of each shape finds its row, `(n_shapes, n_kinds)`; None for all."""
 
@@ -229,14 +317,15 @@ def _rank_params(
     problem: Problem, shapes: ShapeTable, kinds: StageKinds, params: Floats
 ) -> _RankParams:
     """Return what ranks hold, once for those alike where they are many and of one problem."""
-    every = np.arange(len(shapes))
+    every, narrow = np.arange(len(shapes)), narrow_params(problem, shapes, kinds)
     if params.size < MANY_RANKS or isinstance(problem, Problems):
-        return _RankParams(every, kinds, params)
+        return _RankParams(every, kinds, params, narrow)
     firsts, positions = _distinct_ranks(shapes, kinds)
     if 2 * len(firsts) > params.size:
-        return _RankParams(every, kinds, params)
+        return _RankParams(every, kinds, params, narrow)
     alone = params.reshape(-1, 1)[firsts]
-    return _RankParams(firsts // params.shape[1], kinds.each(firsts), alone, positions)
+    narrow = None if narrow is None else narrow.reshape(-1, 1)[firsts]
+    return _RankParams(firsts // params.shape[1], kinds.each(firsts), alone, narrow, positions)
 
 
 def _dense_traffic(
@@ -260,25 +349,35 @@ def _dense_traffic(
     wide = _wide_groups(
         groups if resident.row_of_kind is None else groups.of_shapes(resident.shape)
     )
-    traffic = _traffic(problem, shardings, wide, resident.params, by_layer)
+    moved = resident.params, resident.narrow_params
+    traffic = _traffic(problem, shardings, wide, moved, by_layer)
     return traffic if resident.row_of_kind is None else _of_ranks(traffic, resident.row_of_kind)
 
 
 def _traffic(
-    problem: Problem, shardings: ShardingTable, groups: DataGroups, params: Floats, pieces: Floats
+    problem: Problem,
+    shardings: ShardingTable,
+    groups: DataGroups,
+    moved: tuple[Floats, Floats | None],
+    pieces: Floats,
 ) -> DataParallelTimes:
-    """Return `data_parallel_times` by sharding, once for all that move the same."""
+    """Return `data_parallel_times` by sharding, once for all that move the same.
+
+    `moved` are parameters, and those of them that are gathered quantised.
+    """
     rows, row_idx = _distinct_rows(shardings, TRAFFIC)
+    params, narrow = moved
     problem = over_kinds(problem)
     if len(rows) == len(shardings):
-        return data_parallel_times(problem, groups, params, pieces, shardings.zero[:, None, None])
+        every = shardings.zero[:, None, None]
+        return data_parallel_times(problem, groups, params, pieces, every, narrow)
     few = groups
     if groups.shard.n_ranks.ndim == params.ndim + 1:
         few = replace(few, shard=groups.shard.take(rows), replicas=groups.replicas.take(rows))
     if groups.second_copy is not None:
         few = replace(few, second_copy=groups.second_copy.take(rows))
     stage = shardings.zero[rows][:, None, None]
-    return data_parallel_times(problem, few, params, pieces[rows], stage).take(row_idx)
+    return data_parallel_times(problem, few, params, pieces[rows], stage, narrow).take(row_idx)
 
 
 def once_a_step_times(
@@ -338,7 +437,8 @@ def _once_a_step_times(
     dp = shapes.replicas.astype(np.float64)[:, None]
     wide = replace(_wide_groups(groups), second_copy=None)
     pieces = n_pieces(problem, params, dp, stage, blocking)
-    dense = data_parallel_times(problem, wide, params, pieces, stage)
+    narrow = narrow_params(problem, shapes, kinds)
+    dense = data_parallel_times(problem, wide, params, pieces, stage, narrow)
     routed = expert_shape_terms(problem, shapes, shardings, kinds)
     if routed is None:
         return dense
@@ -388,13 +488,15 @@ def _optimizer_s(
     stages, grad = shardings.zero.reshape(tall), problem.job.recipe.grad_bytes
     # With the optimizer on the host: Adam, and clipping where the gradients are there already.
     moved = grad + 24.0 + (2.0 * grad if gradients_leave(problem.stack) else 0.0)
+    offloaded = shardings.optimizer_offload.reshape(tall).astype(np.float64)
+    narrower = 24.0 - problem.job.recipe.adam_bytes
     return optimizer_s(
         params,
         np.where(stages >= 1, shards, 1.0),
         np.where(stages >= 2, shards, 1.0),
         grad,
         problem.pool.accelerator,
-        moved * shardings.optimizer_offload.reshape(tall).astype(np.float64),
+        moved * offloaded + narrower * (1.0 - offloaded) if narrower else moved * offloaded,
     )
 
 
@@ -863,6 +965,7 @@ def shape_terms(problem: Problem, shapes: ShapeTable, shardings: ShardingTable) 
         hop_s_per_byte=per_byte,
         overhead_bytes=stack.context_bytes + stack.communicator_bytes * communicators,
         layers_again=_layers_again(kinds),
+        quantized_bytes=quantized_bytes(problem, shapes, kinds, zero),
         experts=routed,
         host_update=_host_update(
             problem, shapes, shardings, params, routed.params if routed else None

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from costmodels.precision import RECIPES, Recipe
+from costmodels.precision import Numerics, Recipe, recipe_of
 
 DENSE, MOE = "dense", "moe"
 """The kinds of layers of a model that states no others."""
@@ -202,11 +202,63 @@ class TrainingJob:
     optimizer: str = "adam"
     tokens: float = 0.0
     """Tokens of the whole run; 0 when not stated."""
+    grad_dtype: str = ""
+    """Width of the gradients, `fp32` or `bf16`; empty: that of the precision."""
+    optimizer_states: str = "fp32"
+    """`fp32`, or `bf16-moments`."""
+    fp8_param_gather: bool = False
+    """Quantised weights are held and gathered in place of 16-bit ones."""
+    fp8_attention: bool = False
+    """The attention core runs in fp8."""
+    fp8_output: bool = False
+    """The output head runs in fp8."""
+    bf16_layers: tuple[int, int] = (0, 0)
+    """Layers at the start and at the end whose linear layers stay in bf16."""
+
+    @property
+    def numerics(self) -> Numerics:
+        """What decides the recipe."""
+        return Numerics(
+            self.precision,
+            self.optimizer,
+            self.grad_dtype,
+            self.optimizer_states,
+            self.fp8_param_gather,
+            self.fp8_attention,
+            self.fp8_output,
+        )
 
     @property
     def recipe(self) -> Recipe:
-        """Bytes per parameter of the precision and optimizer."""
-        return RECIPES[self.precision, self.optimizer]
+        """Rates of the linear layers, bytes per parameter, widths."""
+        return recipe_of(self.numerics)
+
+    @property
+    def base_precision(self) -> str:
+        """The recipe with a name of its own: bf16 with bf16 gradients is `bf16-grads`."""
+        narrow = self.precision == "bf16" and self.grad_dtype == "bf16"
+        return "bf16-grads" if narrow else self.precision
+
+    @property
+    def label(self) -> str:
+        """The precision, and what else of the numbers is not as that has it.
+
+        >>> TrainingJob(4096, 8, "fp8-blockwise", grad_dtype="bf16", fp8_output=True).label
+        'fp8-blockwise, grad_dtype bf16, fp8_output'
+        """
+        parts = [self.precision]
+        parts += [f"grad_dtype {self.grad_dtype}"] * bool(self.grad_dtype)
+        if self.optimizer_states != "fp32":
+            parts.append(f"optimizer_states {self.optimizer_states}")
+        switches = ("fp8_param_gather", "fp8_attention", "fp8_output")
+        parts += [name for name in switches if getattr(self, name)]
+        return ", ".join(parts)
+
+    def bf16_frac(self, layers: int) -> float:
+        """Return the share of a model's layers whose linear layers stay in bf16."""
+        if not layers or not any(self.bf16_layers) or not self.recipe.linear_precision:
+            return 0.0
+        return min(1.0, sum(self.bf16_layers) / layers)
 
     @property
     def tokens_per_step(self) -> int:

@@ -55,6 +55,10 @@ class StackProfile:
     micro-batch)."""
     cp_gathers: str
     """Keys and values that context parallelism gathers: `again` for the backward, or `kept`."""
+    quantized_copies: bool
+    """Linear layers of fp8 and fp4 recipes keep quantised inputs for their backward, and weights
+    quantised once a step (Transformer Engine); otherwise they quantise what bf16 code keeps anew
+    (torchao)."""
     etp_gathers: str
     """What ranks that cut every expert gather: `rows`, the copies for experts, or `tokens` before
     routing, with the collectives of a dense MLP."""
@@ -95,9 +99,8 @@ class StackProfile:
     """Pipeline messages block their stream: tensor-parallel collectives of a rank whose messages
     wait for another node stall with them, see `stalled_hop_s`, and the messages themselves where
     such groups span several nodes, see `stalled_message_s`."""
-    expert_dispatch: str
-    """How tokens reach their experts: `all-to-all` (a copy for each), or `deduplicated` (one for
-    every node and rank that holds one, as DeepEP sends them)."""
+    dispatcher: str
+    """How its runs bring tokens to experts where nothing else is said, one of `DISPATCHERS`."""
     bucket_params: float
     """Parameters per piece of data-parallel traffic, at least; the last piece is never hidden."""
     bucket_params_per_rank: float
@@ -209,6 +212,7 @@ FUSED = StackProfile(
     reduce_width="recipe",
     replicated_grads="together",
     cp_gathers="again",
+    quantized_copies=True,
     etp_gathers="rows",
     routed_scores="before",
     offload_overlap="pipelined",
@@ -222,7 +226,7 @@ FUSED = StackProfile(
     logits_sharded=True,
     tp_hop_s=12e-6,
     blocking_p2p=False,
-    expert_dispatch="all-to-all",
+    dispatcher="alltoall",
     bucket_params=40e6,
     bucket_params_per_rank=1e6,
     overlap_slowdown=0.15,
@@ -251,6 +255,7 @@ EAGER = replace(
     name="eager",
     kind="eager",
     grad_copies="whole",
+    quantized_copies=False,
     attention_kernels=("flash2",),
     elementwise_factor=3.5,
     tp_overlap="none",
@@ -308,7 +313,7 @@ STACKS: dict[str, StackProfile] = {
         FUSED,
         EAGER,
         replace(FUSED, name="megatron-core"),
-        replace(FUSED, name="megatron-core-deepep", expert_dispatch="deduplicated"),
+        replace(FUSED, name="megatron-core-deepep", dispatcher="deepep"),
         replace(EAGER, name="deepspeed", pads_vocab=False),
         _MEGATRON_2021,
         replace(_MEGATRON_2021, name="megatron-lm-2022", elementwise_factor=1.0, logit_bytes=6.0),
@@ -389,8 +394,9 @@ STACKS: dict[str, StackProfile] = {
         # The loss of flash-attn: one kernel that turns the logits into their gradient in place.
         replace(EAGER, name="llm-foundry", fused_loss=True, logit_bytes=6.0),
         replace(EAGER, name="meta"),
-        replace(FUSED, name="maxtext", tp_overlap_on=""),
-        replace(FUSED, name="paxml", tp_overlap_on=""),
+        # XLA decides what it keeps of a quantised product: counted as kept in bf16.
+        replace(FUSED, name="maxtext", tp_overlap_on="", quantized_copies=False),
+        replace(FUSED, name="paxml", tp_overlap_on="", quantized_copies=False),
     )
 }
 """Profiles by name. Sources: the sections named in docs/stacks.md."""

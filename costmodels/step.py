@@ -1,6 +1,6 @@
 """Step time and peak memory of a table of plans."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Any
@@ -12,10 +12,11 @@ from costmodels.axes import RECOMPUTES, modules_code
 from costmodels.comm.data_parallel import DataParallelTimes, exposed_each_s, exposed_once_s
 from costmodels.comm.tensor_parallel import tensor_parallel_group
 from costmodels.layers.compute import ForwardBackward
-from costmodels.layers.layer_kind import HOST_FORWARD_SHARE
+from costmodels.layers.layer_kind import HOST_FORWARD_SHARE, KindTerms
 from costmodels.layers.layer_terms import LayerTable, LayerTerms, layer_table
 from costmodels.layers.recompute import SetTerms
 from costmodels.memory import in_flight_chunks, queue_is_full
+from costmodels.modes import ModeTable
 from costmodels.offload.activations import INPUTS_AT_ONCE, copy_bytes_per_s, waits
 from costmodels.offload.optimizer import COPY_BYTES, HostUpdate, gradients_leave, pipelined_s
 from costmodels.plans import WHOLE, Layout, PlanBlock, PlanTable, ShapeTable
@@ -93,9 +94,9 @@ def join(
     `layers` are those of `table.shapes` computed beforehand, for callers that join many tables.
     """
     if layers is None:
-        n_sp = 1 + max(1, int(table.sp.max(initial=0)))
-        layers = layer_table(problem, table.shapes, table.mbs, table.recompute_modules, n_sp)
-    index = layers.index(table.shape, table.mbs, table.sp)
+        modes = ModeTable.of_rows(table.modes)
+        layers = layer_table(problem, table.shapes, table.mbs, table.recompute_modules, modes)
+    index = layers.index(table.shape, table.mbs, table.modes)
     return join_at(problem, shapes, table, layers.terms, layers.sets, index)
 
 
@@ -726,22 +727,34 @@ def step_parts(rows: Rows, parts: PipelineParts | None = None) -> StepParts:
 
 
 def least_batch_times(
-    problem: Problem, shapes: ShapeTable, layers: LayerTable, mbs: Ints
+    problem: Problem,
+    shapes: ShapeTable,
+    layers: LayerTable,
+    mbs: Ints,
+    wanted: Bools | None = None,
 ) -> Floats:
-    """Return what every plan of a shape, micro-batch and sp takes at least, seconds.
+    """Return what every plan of a shape, micro-batch and mode takes at least, seconds.
 
-    `(n_shapes, n_mbs, n_sp)`: `least_flush_times` without recomputation, and the fixed time. All
-    that sharding and recomputation add is left out, so it bounds every plan of the batch.
+    `(n_shapes, n_mbs, n_modes)`: `least_flush_times` without recomputation, and the fixed time.
+    All that sharding and recomputation add is left out, so it bounds every plan of the batch.
+    Of those that are `wanted`, `(n_shapes, n_mbs, n_modes)`; inf elsewhere.
     """
-    size = len(shapes), len(mbs), layers.n_sp
-    shape_idx, mbs_idx, sp = (x.reshape(-1) for x in np.indices(size, dtype=np.int32))
-    nothing = np.zeros_like(shape_idx)
+    size = len(shapes), len(mbs), len(layers.modes)
+    if wanted is None:
+        wanted = np.ones(size, dtype=bool)
+    shape_idx, mbs_idx, mode = (x.astype(np.int32) for x in np.nonzero(wanted))
+    result = np.full(size, np.inf)
+    if not len(mode):
+        return result
+    nothing, modes = np.zeros_like(shape_idx), layers.modes.rows(mode)
     unsharded = WHOLE.take([0])
-    columns = (shape_idx, mbs[mbs_idx], nothing, sp, nothing, nothing, nothing, nothing)
-    table = PlanTable(shapes, unsharded, problem.job.global_batch, *columns)
+    columns = (shape_idx, mbs[mbs_idx], nothing, modes.sp, nothing, nothing, nothing, nothing)
+    switches = (modes.switch, modes.switches)
+    table = PlanTable(shapes, unsharded, problem.job.global_batch, *columns, *switches)
     rows = join(problem, unsharded_terms(problem, shapes), table, layers)
     least = least_flush_times(rows, stage_times(rows)) * _straggle(rows)
-    return (least + problem.stack.fixed_step_s).reshape(size)
+    result[wanted] = least + problem.stack.fixed_step_s
+    return result
 
 
 def outside_pipeline(rows: Rows, times: StageTimes) -> Floats:
@@ -758,9 +771,30 @@ def outside_pipeline(rows: Rows, times: StageTimes) -> Floats:
     assert data is not None  # there is a rank
     once = _of_sharding(rows.shapes.optimizer_s, _sharding_and_shape(rows))
     once = once + rows.shapes.embedding_sync_s[shape_idx]
+    if table_overlaps_experts(rows):
+        once = once + overlap_fill_s(rows)
     if rows.shapes.host_update is not None and _offloaded(rows).any():
         once = once + _greatest(offload_exposed(rows, times))
     return np.asarray(data + once + stack.fixed_step_s)
+
+
+def table_overlaps_experts(rows: Rows) -> bool:
+    """Tell whether some plan hides the exchange of tokens beside another micro-batch."""
+    return rows.layers.experts is not None and rows.table.modes.uses("ep_overlap")
+
+
+def overlap_fill_s(rows: Rows) -> Floats:
+    """Return what a step takes more as nothing hides the exchange at its ends, seconds.
+
+    n_e x f, n_e expert layers of the model and its modules of multi-token prediction, f what one
+    takes more alone than beside another micro-batch, forward and backward: the first forward and
+    the last backward of every virtual stage run alone, and in a pipeline those of all stages
+    follow one another. With one stage this is exact (m + 1 phases, the first and the last alone).
+    """
+    terms, shape = rows.layers.experts, rows.problem.shape
+    assert terms is not None  # asked for only where there are experts
+    n_layers = shape.n_expert_layers + shape.mtp_layers * int(shape.expert_layers[-1])
+    return np.asarray(n_layers * terms.fill_s[rows.index])
 
 
 def _straggle(rows: Rows) -> float:
@@ -787,6 +821,12 @@ def _memory(rows: Rows) -> _Memory:
     pp, vpp = _pp_vpp(rows)
     rank = _by_rank(kinds.rank, shape_idx)
     chunks = in_flight_chunks(table.schedule, rank, pp, vpp, table.n_micro)
+    beside = table_overlaps_experts(rows)
+    if beside:
+        # Combined 1F1B runs one more forward before the first backward (get_pp_rank_microbatches).
+        combined = table.modes.have("ep_overlap", "1f1b")
+        one_more = np.minimum(chunks + 1.0, table.n_micro * vpp)
+        chunks = np.where(combined & (pp > 1), one_more, chunks)
     in_flight = chunks / np.where(table.schedule == zero_bubble.DUALPIPE, 2, vpp)
     layer_bytes = rows.sets.kept_bytes.take(rows.set_index)
     total, inputs = _by_rank(kinds.layers, shape_idx) - rows.recomputed, rows.recomputed
@@ -794,12 +834,16 @@ def _memory(rows: Rows) -> _Memory:
     if offloaded:
         total = total - offloaded.stored
         inputs = inputs - offloaded.inputs + np.minimum(offloaded.inputs, INPUTS_AT_ONCE)
+    if kinds.passing is not None:
+        inputs = inputs + _by_rank(kinds.passing, shape_idx)
     activations = np.asarray(inputs * layers.checkpoint_bytes[index] + total * layer_bytes)
     activations *= in_flight
-    if splits_backward(rows).any():
-        activations = np.maximum(activations, _late_activations(rows, total, layer_bytes))
-    for resident, more in _other_resident_layers(rows, offloaded):
+    others = list(_other_resident_layers(rows, offloaded))
+    for resident, more in others:
         activations = activations + in_flight * np.asarray(resident * more)
+    if splits_backward(rows).any():
+        late = _late_activations(rows, total, layer_bytes, others)
+        activations = np.maximum(activations, late)
     if kinds.unequal is not None:
         _add_unequal_chunks(rows, activations)
     if rows.problem.shape.mtp_layers:
@@ -827,13 +871,23 @@ def _memory(rows: Rows) -> _Memory:
         gone = _by_rank(kinds.has_head, shape_idx) * layers.gathered_bytes[index]
     passing = recomputed + (layers.working_bytes[index] - gone)
     np.maximum(0.0, passing, out=passing)
-    passing += layers.scratch_bytes[index] + messages
+    passing += layers.scratch_bytes[index]
+    if kinds.passing is not None:
+        module = rows.problem.shape.mtp_layers * _by_rank(kinds.has_head, shape_idx)
+        has_layers = _by_rank(kinds.layers, shape_idx) + module > 0.0
+        passing = np.where(has_layers, passing, 0.0)
+    passing = passing + messages
+    if beside:
+        # Without a pipeline a layer's activations of the next micro-batch fill as others empty.
+        passing = passing + np.where(combined & (pp == 1), one[index], 0.0)
     if rows.problem.stack.queued_tensors:
         passing += np.where(_queue_is_full(rows, chunks), layers.queued_bytes[index], 0.0)
     position = _sharding_and_shape(rows)
     states = _by_sharding(terms.state_bytes, position)
     if terms.experts:
         states = states + _by_sharding(terms.experts.state_bytes, position)
+    if terms.quantized_bytes is not None:
+        states = states + _by_sharding(terms.quantized_bytes, position)
     return _Memory(
         states=states,
         activations=activations,
@@ -894,6 +948,7 @@ def _add_unequal_chunks(rows: Rows, activations: Floats) -> None:
 
     The largest over the moments that may be the peak of  kept x layers + input x recomputed layers
     + (kept by another kind beyond the first) x its layers, layers counted as `UnequalChunks` does.
+    A chunk without layers keeps its input.
     """
     unequal, table = rows.shapes.kinds.unequal, rows.table
     assert unequal is not None
@@ -918,6 +973,7 @@ def _add_unequal_chunks(rows: Rows, activations: Floats) -> None:
     others = [more.take(set_idx) for more in rows.sets.other_kept_bytes]
     inputs = rows.layers.checkpoint_bytes[cut(rows.index)]
     largest: Floats = np.full(1, -np.inf)
+    has_passing = n_kinds > 1 + len(others)
     for moment in range(n_moments):
         of_kind = [start + (moment * n_kinds + kind) * n_depths for kind in range(n_kinds)]
         n_recomputed = flat.take(of_kind[0] + depth)
@@ -925,6 +981,8 @@ def _add_unequal_chunks(rows: Rows, activations: Floats) -> None:
             layer_bytes * (flat.take(of_kind[0] + n_depths - 1) - n_recomputed)
             + inputs * n_recomputed
         )
+        if has_passing:
+            size = size + inputs * flat.take(of_kind.pop())
         for position, more in zip(of_kind[1:], others, strict=True):
             resident = flat.take(position + n_depths - 1) - flat.take(position + depth)
             size = size + more * resident
@@ -932,23 +990,39 @@ def _add_unequal_chunks(rows: Rows, activations: Floats) -> None:
     activations[..., columns] += largest
 
 
-def _late_activations(rows: Rows, n_stored: Floats, layer_bytes: Floats) -> Floats:
+def _late_activations(
+    rows: Rows, n_stored: Floats, layer_bytes: Floats, others: Sequence[tuple[Floats, Floats]]
+) -> Floats:
     """Return the activations of a rank while most weight gradients wait, bytes; 0 if none can.
 
     Layers that are recomputed are checkpoints before the gradient of their input, and count in
     full from then until their weight gradient; so do recomputed modules, but for the scores, which
-    no weight gradient reads.
+    no weight gradient reads. `others` are the layers of other kinds that keep all, and what one
+    keeps more than one of the first kind.
     """
     table, shape_idx = rows.table, rows.table.shape
     layers, index = rows.layers, rows.index
-    core = layers.modules.attention_bytes[0][index]
-    kept_late = layers.kept_bytes[index] - np.where(table.recompute_modules & CORE, core, 0.0)
+    is_core_again = (table.recompute_modules & CORE) > 0
+
+    def kept_late_of(kind: KindTerms) -> Floats:
+        core = kind.modules.attention_bytes[0][index]
+        return np.asarray(kind.kept_bytes[index] - np.where(is_core_again, core, 0.0))
+
+    kept_late = kept_late_of(layers)
     late_rank = _by_rank(rows.shapes.kinds.late_rank, shape_idx)
     args = (table.schedule, late_rank, table.shapes.pp[shape_idx], table.n_micro)
     before, waiting = zero_bubble.late_chunks(*args)
-    checkpoints = rows.recomputed * rows.layers.checkpoint_bytes[rows.index]
+    inputs = rows.recomputed
+    if rows.shapes.kinds.passing is not None:
+        inputs = inputs + _by_rank(rows.shapes.kinds.passing, shape_idx)
+    checkpoints = inputs * rows.layers.checkpoint_bytes[rows.index]
     early = before * (n_stored * layer_bytes + checkpoints)
     deferred = waiting * (n_stored + rows.recomputed) * kept_late
+    for i, (resident, more) in enumerate(others):
+        assert rows.recomputed_others is not None  # they come with layers of other kinds
+        early = early + before * resident * more
+        more_late = kept_late_of(layers.others[i]) - kept_late
+        deferred = deferred + waiting * (resident + rows.recomputed_others[i]) * more_late
     share = np.where(table.schedule == zero_bubble.ZB_H1, 1.0, 0.5) * splits_backward(rows)
     return np.asarray(share * (early + deferred))
 

@@ -14,19 +14,24 @@ from costmodels.comm.collectives import (
     point_to_point_s,
 )
 from costmodels.comm.data_parallel import DataGroups, DataParallelTimes
+from costmodels.comm.dispatch import (
+    Degrees,
+    dispatch_s,
+    dispatcher_of,
+    expert_group,
+    sent_copies,
+    token_exchange,
+)
 from costmodels.comm.fsdp import Units, grad_wire_bytes
 from costmodels.comm.fsdp import gathers as fsdp_gathers
 from costmodels.comm.placement import Group, place_group, tier_names
 from costmodels.comm.tensor_parallel import loss_calls, tensor_parallel_group, tp_collective_s
 from costmodels.layers.compute import ForwardBackward
 from costmodels.layers.experts import (
-    expert_group,
     expert_rows,
     load_factor,
     local_tokens,
     parts_for_routing,
-    sent_copies,
-    token_exchange,
 )
 from costmodels.layers.params import kv_heads_per_rank, padded_vocab, replicated_params
 from costmodels.layers.recompute import RunAgain, latent_bytes, repeated_blocks, run_again
@@ -35,7 +40,12 @@ from costmodels.offload.optimizer import COPY_BYTES, gradients_leave
 from costmodels.plans import Layout
 from costmodels.problem import Problem
 from costmodels.schedule.stages import BOTH_WAYS, layer_prefix, other_kinds
-from costmodels.shape_terms import end_pair, shared_params
+from costmodels.shape_terms import (
+    end_pair,
+    narrow_expert_params,
+    narrow_params,
+    shared_params,
+)
 from costmodels.step import (
     Rows,
     StageTimes,
@@ -624,31 +634,43 @@ def _expert_parallel(plan: PlanTraffic) -> list[PlanTransfer]:
     sp = np.array([int(layout.sp)], dtype=np.int32)
     total = np.array([layout.mbs * problem.job.seq_len / layout.cp])
     tokens = local_tokens(problem.stack, total, tp, sp, ep)
+    modes, degrees = rows.table.modes.at(plan.row), Degrees(tp, sp, ep, etp)
+    dispatcher = dispatcher_of(problem, modes)
     width, results = _activation_type(rows), []
     element = problem.job.recipe.activation_bytes
-    if layout.ep > 1:
-        key = layout.ep, layout.etp
-        place = wires.known(("experts", *key), lambda: _place(expert_group(problem, ep, etp), 0))
+    if layout.ep > 1 or (dispatcher == "allgather" and layout.etp > 1):
+        key = layout.ep, layout.etp, dispatcher
+        place = wires.known(("experts", *key), lambda: _expert_place(problem, degrees, dispatcher))
 
         def exchange() -> _TokenExchange:
             group, pool = expert_group(problem, ep, etp), problem.pool
-            one_copy = element * shape.hidden * tokens * load_factor(shape, ep)
-            sent = token_exchange(problem, one_copy, group)
-            inside, outside = sent_copies(problem, group)
+            load = load_factor(shape, ep)
+            one_copy = element * shape.hidden * tokens * load
+            inside, outside = sent_copies(problem, group, modes)
             per_call = (inside + outside) * one_copy
+            time_s = dispatch_s(problem, tokens, load, degrees, modes).item()
+            if dispatcher == "allgather":
+                total = (element * shape.hidden * tokens * ep * etp).item()
+                return _TokenExchange(time_s, total, 0.0, "")
+            sent = token_exchange(problem, one_copy, group, modes)
             return _TokenExchange(
-                collective_s("all-to-all", sent, group, pool).item(),
+                time_s,
                 per_call.item() * layout.ep / (layout.ep - 1),
                 (outside / (inside + outside)).item(),
                 chosen_algorithm("all-to-all", sent, group, pool).name,
             )
 
         one = wires.known(("exchange", *key, tokens.item()), exchange)
-        calls = Calls("all-to-all", place, 2 * passes, one.message_bytes, width)
-        spent = calls.n_calls * one.time_s
-        made = plan.make("ep", calls, spent, spent, one.algorithm)
-        results.append(replace(made, scale_out_bytes=made.sent_bytes * one.outside_frac))
-        if _sends_weights(problem):
+        if dispatcher == "allgather":
+            for name in ("all-gather", "reduce-scatter"):
+                calls = Calls(name, place, passes, one.message_bytes, width)
+                results.append(plan.make("ep", calls, *_shown(plan, passes * one.time_s)))
+        else:
+            calls = Calls("all-to-all", place, 2 * passes, one.message_bytes, width)
+            spent = _shown(plan, calls.n_calls * one.time_s)
+            made = plan.make("ep", calls, *spent, one.algorithm)
+            results.append(replace(made, scale_out_bytes=made.sent_bytes * one.outside_frac))
+        if _sends_weights(problem, dispatcher):
             share = one.message_bytes / shape.hidden
             time_s = passes * wires.collective_s("all-to-all", share, place)
             results.append(
@@ -660,16 +682,14 @@ def _expert_parallel(plan: PlanTraffic) -> list[PlanTransfer]:
         results.append(
             plan.make("tp", Calls("all-gather", row, passes, message, width), time_s, time_s)
         )
-    if layout.etp > 1 and problem.stack.etp_gathers != "tokens":
+    if layout.etp > 1 and problem.stack.etp_gathers != "tokens" and dispatcher != "allgather":
         inner = wires.place(layout.etp, 1)
         message = (element * shape.hidden * expert_rows(problem, tokens, sp, ep, etp)).item()
         one_s = wires.tp_collective_s("all-gather", message, inner)
         for name in ("all-gather", "reduce-scatter"):
-            time_s = passes * one_s
-            results.append(
-                plan.make("ep", Calls(name, inner, passes, message, width), time_s, time_s)
-            )
-        if _sends_weights(problem):
+            calls = Calls(name, inner, passes, message, width)
+            results.append(plan.make("ep", calls, *_shown(plan, passes * one_s)))
+        if _sends_weights(problem, dispatcher):
             backward = layout.n_passes * int(n_layers + modules)
             share = message / shape.hidden
             for name, n in (("all-gather", passes - backward), ("reduce-scatter", backward)):
@@ -678,14 +698,38 @@ def _expert_parallel(plan: PlanTraffic) -> list[PlanTransfer]:
     return results
 
 
-def _sends_weights(problem: Problem) -> bool:
+def _expert_place(problem: Problem, degrees: Degrees, dispatcher: str) -> Place:
+    """Return the ranks among which a dispatcher exchanges tokens."""
+    if dispatcher != "allgather":
+        return _place(expert_group(problem, degrees.ep, degrees.etp), 0)
+    ranks = degrees.ep * degrees.etp
+    return _place(place_group(ranks, np.ones_like(ranks), problem.pool, problem.fabric), 0)
+
+
+def _shown(plan: PlanTraffic, time_s: float) -> tuple[float, float]:
+    """Return what a step waits for exchanges of tokens of some time, and that time, seconds.
+
+    Those of the first and last micro-batch, beside which nothing runs, count as exposed.
+    """
+    terms = plan.rows.layers.experts
+    assert terms is not None  # there is an exchange
+    row = plan.rows.index.reshape(-1)[plan.row]
+    hidden = terms.exchange_hidden_s.item(row)
+    total = hidden + terms.exchange.total_s.item(row)
+    if not hidden or not total:
+        return time_s, time_s
+    passes = plan.layout.n_passes
+    alone = min(1.0, 1.0 / passes)
+    return time_s * (1.0 - hidden / total * (1.0 - alone)), time_s
+
+
+def _sends_weights(problem: Problem, dispatcher: str) -> bool:
     """Tell whether the router's weights travel in calls of their own, beside the tokens.
 
     One number a copy; too little to price. Source: Megatron-LM
     core/transformer/moe/token_dispatcher.py (MoEAlltoAllTokenDispatcher).
     """
-    stack = problem.stack
-    return stack.kind == "fused" and stack.expert_dispatch == "all-to-all"
+    return problem.stack.kind == "fused" and dispatcher == "alltoall"
 
 
 def _loss(plan: PlanTraffic, tokens: float, group: Place, width: str) -> PlanTransfer:
@@ -807,6 +851,8 @@ class _Copies:
     """All but routed experts."""
     n_buckets: int = 0
     """Calls of one pass over the parameters; 0: as many as there are pieces."""
+    narrow_params: float = 0.0
+    """Those that are gathered quantised."""
 
 
 def _data_parallel(plan: PlanTraffic) -> list[PlanTransfer]:
@@ -825,13 +871,27 @@ def _data_parallel(plan: PlanTraffic) -> list[PlanTransfer]:
         of_experts, of_rest = rank_buckets(*found_of, plan.copies_rank)
     if layout.dp * layout.cp > 1:
         params = shapes.params.item(row, kind)
-        parts.append(_Copies(params, shapes.data_parallel, shapes.data_groups, True, of_rest))
+        narrow = narrow_params(problem, plan.rows.table.shapes, shapes.kinds)
+        parts.append(
+            _Copies(
+                params,
+                shapes.data_parallel,
+                shapes.data_groups,
+                True,
+                of_rest,
+                0.0 if narrow is None else narrow.item(row, kind),
+            )
+        )
     if routed := shapes.experts:
         replicas = _place(routed.data_groups.all_ranks, *_sharding_of(plan))
         if replicas.n_ranks > 1 and routed.params.item(row, kind) > 0:
             params = routed.params.item(row, kind)
             found_groups = routed.data_parallel, routed.data_groups
-            parts.append(_Copies(params, *found_groups, n_buckets=of_experts))
+            narrow = narrow_expert_params(problem, plan.rows.table.shapes, shapes.kinds)
+            gathered = 0.0 if narrow is None else narrow.item(row, kind)
+            parts.append(
+                _Copies(params, *found_groups, n_buckets=of_experts, narrow_params=gathered)
+            )
     results = [one for part in parts for one in _copies(plan, part, kind)]
     if (of_rest and in_one_buffer(layout)) or (stack.sharded_units and layout.ep == 1):
         results = _in_one_unit(results)
@@ -904,6 +964,9 @@ def _copies(plan: PlanTraffic, part: _Copies, kind: int) -> list[PlanTransfer]:
         results.append(plan.make("dp", calls_of_sum, 0.0, copies))
     if gathers and shard > 1:
         weights = recipe.param_wire_bytes * params
+        if part.narrow_params:
+            narrower = recipe.param_wire_bytes - recipe.linear_wire_bytes
+            weights -= narrower * part.narrow_params
         time_s = gathers * wire.gather_s.item(*position)
         kind_of = _width(rows, recipe.param_wire_bytes)
         name, calls, size = "all-gather", gathers * pieces, weights / pieces

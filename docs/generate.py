@@ -82,6 +82,7 @@ UNITS = {
     "Real": "number",
     "Seconds": "number",
     "Share": "number",
+    "Margin": "number",
 }
 """How the types of `planner.specs.schema` are written in a file."""
 

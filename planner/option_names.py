@@ -69,7 +69,8 @@ SEARCH_FIELDS: Mapping[str, SearchField] = {
         ),
         SearchField(
             "framework",
-            "Plans that this framework runs: one by its name, `any` of them, or the `default`.",
+            "Plans that this framework runs: one by its name, also at a release (`megatron@0.17`),"
+            " `any` of them, or the `default`.",
             "One by its name, any, or default.",
             section="framework",
         ),
@@ -115,6 +116,15 @@ SEARCH_FIELDS: Mapping[str, SearchField] = {
             section="within",
         ),
         SearchField(
+            "memory_margin",
+            "Fraction of the usable memory that the first plan leaves free where one within 3 % of"
+            " the fastest does (0.05); 0: time alone ranks.",
+            "Fraction of memory the first plan leaves free (0.05), at 3 % of time at most.",
+            "FRACTION",
+            option="memory-margin",
+            section="memory_margin",
+        ),
+        SearchField(
             "deadline",
             "Longest run, failures included: `30d`, or a number of days.",
             "Longest run, failures included: 30d, 36h.",
@@ -145,6 +155,13 @@ SEARCH_FIELDS: Mapping[str, SearchField] = {
             section="time_limit_s",
         ),
         SearchField("top", "Plans in the answer (10).", "Plans to show (10).", section="top"),
+        SearchField(
+            "all_variants",
+            "Every variant of a layout (vpp, micro-batch, ZeRO, recompute) is a plan of its own;"
+            " else the best of each (tp, pp, cp, ep) and of values listed in `only`.",
+            "List all variants of a layout, not the best of each tp, pp, cp, ep.",
+            option="all-variants",
+        ),
         SearchField(
             "calibration",
             "Numbers to price with; those that ship without it.",

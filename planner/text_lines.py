@@ -8,6 +8,8 @@ WIDTH = 100
 """Columns of a line."""
 REFERENCE = "reference: "
 """Beginning of the notes on measured runs that anchor the calibration."""
+SPLIT_CHOSEN = "split not named: "
+"""Beginning of the note on the split that an evaluated layout was given."""
 
 
 def wrapped(title: str, text: str, width: int = WIDTH, indent: int = 2) -> list[str]:

@@ -11,7 +11,7 @@ for some b and some expert grid whose weights and gradients the mean rank can ho
 ceil(L / p) layers, or half of them twice where stages run both ways; the mean rank has its share
 of everything, the last rank the head; rank r cannot start before one layer of each of the r ranks
 before it has run, nor end before their backwards have, which averages to (p - 1) / 2 layers over
-the ranks (one stage may hold no layer). S is the straggler factor. Left out, and only making steps
+the ranks (the first may hold no layer). S is the straggler factor. Left out, and only making steps
 longer: recomputation, data-parallel and pipeline traffic, optimizer, all other memory. Schedules
 that split the backward have no second term and count half of the head.
 """
@@ -34,7 +34,7 @@ from costmodels.memory import param_bytes_kept
 from costmodels.parameters import total_params
 from costmodels.plans import SHAPE_AXES, ZERO_BUBBLE, ShapeTable
 from costmodels.problem import Problem
-from costmodels.schedule.stages import SPLITS
+from costmodels.schedule.stages import SPLITS, most_stages
 from costmodels.step import straggler_factor
 from hardware.parts import Pool
 from searches.frameworks.table import schedule_runs
@@ -170,6 +170,16 @@ class StepBounds:
     """`least_s` of each number of devices that was asked for."""
     _rates: bytes = b""
     """Hash of what layers depend on."""
+
+    def with_usable(self, usable_bytes: float) -> "StepBounds":
+        """Return the bounds of the same devices with less memory to fill.
+
+        What layers take does not depend on it, so both share those tables.
+        """
+        pool = self.problem.pool
+        kept = pool.accelerator.memory_bytes - usable_bytes
+        problem = replace(self.problem, pool=replace(pool, memory_margin_bytes=kept))
+        return replace(self, problem=problem, _contexts={}, _least={})
 
     def context(self, n_devices: int) -> Context:
         """Return the search of `n_devices`."""
@@ -363,9 +373,10 @@ class StepBounds:
         params = (shape.n_expert_layers * expert_params + self._rest_params / tp) / pp
         recipe, usable = problem.job.recipe, problem.pool.usable_bytes
         bytes_of = param_bytes_kept(recipe, problem.stack)
-        ok = (bytes_of.weights + bytes_of.grads) * params <= usable
+        weights = bytes_of.weights - recipe.spared_weight_bytes
+        ok = (weights + bytes_of.grads) * params <= usable
         sharded = (pp == 1) | (context.options.framework == "any")
-        states = recipe.param_bytes * params <= usable
+        states = (recipe.param_bytes - recipe.spared_weight_bytes) * params <= usable
         return np.asarray(
             ok | (sharded & (states | (2.0 * recipe.param_bytes * expert_params <= usable)))
         )
@@ -408,7 +419,7 @@ class StepBounds:
         """Tell whether a search is of the job and the pins of these bounds."""
         requested, own = context.options, self.options
         if requested is not own:
-            names = ("only", "at_most", "n_sp")
+            names = ("only", "at_most", "open")
             if any(getattr(requested, name) != getattr(own, name) for name in names):
                 return False
         names = ("shape", "job", "stack")
@@ -471,16 +482,17 @@ def whole_grid(largest: Context, context: Context) -> LayerGrid | None:
         for ep in expert_degrees(largest)
         for etp in expert_tensor_degrees(largest, tp)
     ]
-    n_sp = options.n_sp
-    if not 0 < len(rows) * len(mbs) * n_sp <= MOST_IN_GRID:
+    modes = options.mode_table
+    if not 0 < len(rows) * len(mbs) * len(modes) <= MOST_IN_GRID:
         return None
     shapes = table_of(context, [[row[axis] for axis in SHAPE_AXES] for row in rows])
-    return layer_grid(problem, shapes, mbs, n_sp)
+    return layer_grid(problem, shapes, mbs, modes)
 
 
 def _most_chunks(context: Context, pp: int) -> int:
     """Return the largest vpp that layers and options leave beside a pp."""
-    return min(vpp_limit(context), context.problem.shape.layers // pp) if pp > 1 else 1
+    stages = most_stages(context.problem.shape.layers)
+    return min(vpp_limit(context), stages // pp) if pp > 1 else 1
 
 
 def _splits_backward(options: SearchOptions) -> bool:
@@ -508,7 +520,7 @@ def shape_degrees(context: Context) -> Iterator[tuple[int, int, int, int]]:
                 continue
             for pp in divisors(n // (tp * cp)):
                 dp = n // (tp * cp * pp)
-                if pp > shape.layers or batch % dp:
+                if pp > most_stages(shape.layers) or batch % dp:
                     continue
                 if not (options.allows("pp", pp) and options.allows("dp", dp)):
                     continue
@@ -570,7 +582,7 @@ def _least_layers(
 
     `grid` holds their terms, if they are known.
     """
-    options, n_sp, mbs = context.options, context.options.n_sp, batch_sizes(context)
+    options, modes, mbs = context.options, context.options.mode_table, batch_sizes(context)
     job = context.problem.job
     mbs = mbs[job.global_batch % mbs == 0]
     columns: list[tuple[int, ...]] = []
@@ -613,13 +625,14 @@ def _least_layers(
     if not ok.any():
         return minima
     rows, splits = rows[ok], splits.take(np.flatnonzero(ok))
-    grid = grid or layer_grid(context.problem, splits, mbs, n_sp)
+    grid = grid or layer_grid(context.problem, splits, mbs, modes)
     table = grid.table(splits, np.zeros(1, dtype=np.int32))
-    split_idx, size_of, sp = (
+    split_idx, size_of, mode = (
         x.ravel().astype(np.int32)
-        for x in np.meshgrid(np.arange(len(splits)), mbs, np.arange(n_sp), indexing="ij")
+        for x in np.meshgrid(np.arange(len(splits)), mbs, np.arange(len(modes)), indexing="ij")
     )
-    term_idx = table.index(split_idx, size_of, sp).reshape(len(splits), len(mbs), n_sp)
+    of_mode = modes.rows(mode)
+    term_idx = table.index(split_idx, size_of, of_mode).reshape(len(splits), len(mbs), -1)
 
     def least(times: Floats) -> Floats:
         best = np.full(size, math.inf)

@@ -39,7 +39,11 @@ def any_fits(context: Context, stop: Callable[[], bool] | None = None) -> bool:
             continue
         terms = shape_terms(context.problem, shard.shapes, axes.shardings)
         layers = layer_table(
-            context.problem, shard.shapes, axes.mbs, axes.recompute_modules, context.options.n_sp
+            context.problem,
+            shard.shapes,
+            axes.mbs,
+            axes.recompute_modules,
+            context.options.mode_table,
         )
         for block in plan_blocks(context, shard.shapes, axes, masks, BLOCK_CELLS):
             rows = join(context.problem, terms, block.block, layers)

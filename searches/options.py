@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels import axes
+from costmodels.modes import ModeTable
 
 AXES = axes.axis_names()
 """Axes that can be pinned (`--pin`), listed (`--only`) or bounded (`--max`)."""
@@ -43,6 +44,8 @@ class SearchOptions:
     """Allowed values by axis, words as positions (`TEXT_AXES`)."""
     at_most: Mapping[str, int] = field(default_factory=dict)
     """Largest value by axis."""
+    open: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    """Values that are looked at of axes in `Layout.switches` that nobody named."""
     framework: str = "default"
     """`default`, a framework (`frameworks.registry`), or `any` (also what no emitter writes)."""
     memory_bound: bool = True
@@ -54,8 +57,8 @@ class SearchOptions:
     """Pipelines that the closed form hands to the exact recurrence, each with its best sharding.
     """
     split_shapes: int = 0
-    """Shapes of finalists whose layers are split unevenly over the stages, at most; none where
-    `only` restricts the split (`searches.splits.uneven`)."""
+    """Shapes of finalists whose layers are split unevenly over the stages, and more while another
+    could come first; none where `only` restricts the split (`searches.splits.uneven`)."""
     rival_s: float = 0.0
     """Step time of the closed form, seconds: plans below it are counted (`Outcome.n_faster`)."""
 
@@ -75,8 +78,11 @@ class SearchOptions:
 
     @property
     def switches(self) -> axes.SwitchTable:
-        """Combinations of the axes in `Layout.switches`: of named values; off where none is."""
-        values = {axis.name: self.only.get(axis.name) for axis in axes.switch_axes()}
+        """Combinations of the axes in `Layout.switches`.
+
+        Of the values that are named, else those that are open; off where neither says any.
+        """
+        values = {x.name: self.only.get(x.name, self.open.get(x.name)) for x in axes.switch_axes()}
         named = {name: codes for name, codes in values.items() if codes is not None}
         return axes.SwitchTable.of_product(named) if named else axes.NO_SWITCHES
 
@@ -85,6 +91,11 @@ class SearchOptions:
         """Value of `sp`, and row of `switches`, of each way in which a layer may run."""
         rows, sp = np.indices((len(self.switches), self.n_sp), dtype=np.int32)
         return sp.ravel(), rows.ravel()
+
+    @property
+    def mode_table(self) -> ModeTable:
+        """The same as a table."""
+        return ModeTable(self.n_sp, self.switches)
 
     @property
     def n_sp(self) -> int:

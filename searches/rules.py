@@ -30,11 +30,12 @@ from costmodels.plans import (
     ShardingTable,
 )
 from costmodels.problem import Problem
-from costmodels.schedule.stages import stage_layers
+from costmodels.schedule.stages import SPLITS, most_stages, stage_layers
 from costmodels.shape_terms import host_bytes, shape_terms
 from costmodels.shapes import ModelShape
 from costmodels.step import Rows, join, needed_host_bytes
 from searches.frameworks.table import schedule_runs
+from searches.mode_rules import BOTH_WAYS, broken_mode_rules
 from searches.options import SearchOptions
 from searches.pricing.shared_work import SharedWork
 
@@ -105,7 +106,8 @@ RULES: dict[str, Rule] = {
         Rule(
             "TP003",
             "MLP width does not divide by tp",
-            "Every rank holds ffn/tp columns: ffn % tp must be 0.",
+            "Every rank holds ffn/tp columns of a dense layer: ffn % tp must be 0, unless every "
+            "layer has experts.",
             "another tp",
             "Megatron-LM core/utils.py divide()",
         ),
@@ -173,26 +175,28 @@ RULES: dict[str, Rule] = {
         ),
         Rule(
             "PP001",
-            "more virtual stages than layers",
-            "Every one of the pp * vpp virtual stages needs at least one layer.",
+            "more virtual stages than layers and ends",
+            "pp * vpp may be layers + 2 at most, where the first virtual stage holds the embedding"
+            " alone and the last one the loss; a split that is spelled out may have more.",
             "a smaller pp or vpp",
-            "Megatron-LM transformer_block.py",
+            "default of the search",
         ),
         Rule(
             "PP002",
             "layers cannot be split this way",
             "`even` needs layers % (pp * vpp) = 0; `ends` (embedding and loss counted as a layer "
-            "each) needs at least two units per virtual stage and more than one stage, and "
-            "counts only where it differs from `even`.",
+            "each) needs at least one unit per virtual stage and more than one stage, where "
+            "interleaved stages of one unit are all alike between the ends, and counts only where "
+            "it differs from `even`.",
             "another pp, vpp or split",
             "Megatron-LM TransformerConfig, pipeline layout",
         ),
         Rule(
             "SCH002",
             "zero-bubble schedules of experts are not modelled",
-            "Which part of the backward of routed experts or of multi-token prediction can wait, "
-            "and what of the exchange of tokens DualPipe hides behind it, has no term yet.",
-            "schedule 1f1b or interleaved",
+            "ZB-H1 and ZB-V with routed experts or multi-token prediction: what waits for weight "
+            "gradients holds has no term yet. DualPipe and DualPipe-V are priced.",
+            "schedule 1f1b, interleaved, dualpipe or dualpipe-v",
             "docs/terms/zero_bubble.md",
         ),
         Rule(
@@ -398,6 +402,96 @@ RULES: dict[str, Rule] = {
             "docs/terms/tp.md",
         ),
         Rule(
+            "DSP001",
+            "the dispatcher's kernels do not run on these devices",
+            "DeepEP and HybridEP are CUDA kernels for Ampere to Rubin; DeepEP knows no NVLink "
+            "that joins nodes.",
+            "dispatcher hybridep on NVL72 racks, alltoall elsewhere",
+            "DeepEP; Megatron-Bridge training/flex_dispatcher_backend.py",
+        ),
+        Rule(
+            "DSP002",
+            "the dispatcher has no setting for such groups",
+            "DeepEP has settings for 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 144 and 160 ranks, "
+            "over nodes of 8. HybridEP needs groups that fill whole NVLink domains or lie in "
+            "one, 4 experts or a multiple in a domain, and a hidden size that 16 divides.",
+            "another ep, or dispatcher alltoall",
+            "DeepEP deep_ep/buffers/legacy.py; branch hybrid-ep, csrc/hybrid_ep/config.cuh",
+        ),
+        Rule(
+            "DSP003",
+            "no tokens to dispatch",
+            "With ep and etp 1 every expert is at home; the plan is that of alltoall.",
+            "ep > 1, or dispatcher alltoall",
+            "definition",
+        ),
+        Rule(
+            "DSP004",
+            "DeepEP does not pad experts to capacity",
+            "A model with a capacity factor drops tokens and pads, which DeepEP cannot.",
+            "dispatcher alltoall",
+            "Megatron-LM core/transformer/transformer_config.py",
+        ),
+        Rule(
+            "EPO001",
+            "no exchange that can hide beside another micro-batch",
+            "ep_overlap hides the exchange over ep; the allgather dispatcher has none that can.",
+            "ep > 1 with dispatcher alltoall, deepep or hybridep; or ep_overlap off",
+            "Megatron-LM core/transformer/transformer_config.py",
+        ),
+        Rule(
+            "EPO002",
+            "the schedule runs no two micro-batches at once",
+            "ep_overlap 1f1b needs pp 1 or an interleaved pipeline, dualpipe a DualPipe schedule.",
+            "vpp > 1 or pp 1, or ep_overlap off",
+            "Megatron-LM core/transformer/transformer_config.py; DeepSeek-V3 report",
+        ),
+        Rule(
+            "EPO003",
+            "recomputation that the overlapped exchange does not allow",
+            "With ep_overlap neither whole layers nor the experts run forward twice.",
+            "recompute none or modules without moe, or ep_overlap off",
+            "Megatron-LM core/transformer/transformer_config.py",
+        ),
+        Rule(
+            "EPO004",
+            "more modules of multi-token prediction than the overlap knows",
+            "Combined 1F1B has at most one module of multi-token prediction.",
+            "mtp_layers 1 or 0, or ep_overlap off",
+            "Megatron-LM core/transformer/transformer_config.py",
+        ),
+        Rule(
+            "CGR001",
+            "the model has no such module to capture, or it cannot be captured",
+            "moe_router needs experts, mlp a dense layer; a whole layer with experts needs tokens "
+            "dropped and padded to a capacity.",
+            "cuda_graph none, attn or attn+moe_router+moe_preprocess",
+            "Megatron-LM core/transformer/transformer_config.py",
+        ),
+        Rule(
+            "CGR002",
+            "experts of which no whole iteration can be captured",
+            "A dropless expert layer has sizes that the host must know. Only paged stash gives it "
+            "fixed ones: hybridep, etp 1, gated experts, Blackwell or later.",
+            "dispatcher hybridep on Blackwell, or cuda_graph attn+moe_router+moe_preprocess",
+            "Megatron-LM docs/cuda_graph.md, core/transformer/moe/paged_stash.py",
+        ),
+        Rule(
+            "CGR003",
+            "recomputation or offload that graphs do not allow",
+            "Whole layers run forward twice only in a graph of the whole iteration; moe is not "
+            "recomputed with moe_router captured; layers on the host are in no graph.",
+            "recompute none, or cuda_graph none",
+            "Megatron-LM core/transformer/transformer_config.py",
+        ),
+        Rule(
+            "CGR004",
+            "graphs that the overlapped exchange does not allow",
+            "With ep_overlap no MLP is captured.",
+            "cuda_graph without mlp, or ep_overlap off",
+            "Megatron-LM core/transformer/transformer_config.py",
+        ),
+        Rule(
             "FRM001",
             "the framework cannot run it",
             "The chosen framework has no such combination.",
@@ -457,7 +551,10 @@ def _kv_heads(c: Context, s: ShapeTable) -> Bools:
 
 
 def _ffn(c: Context, s: ShapeTable) -> Bools:
-    return np.asarray(c.problem.shape.ffn % s.tp == 0)
+    shape = c.problem.shape
+    if shape.n_expert_layers == shape.layers:  # no dense layer: its width is nowhere
+        return np.ones(len(s), dtype=bool)
+    return np.asarray(shape.ffn % s.tp == 0)
 
 
 def _fits_domain(c: Context, s: ShapeTable) -> Bools:
@@ -495,7 +592,8 @@ def _expert_ffn(c: Context, s: ShapeTable) -> Bools:
 
 
 def _enough_layers(c: Context, s: ShapeTable) -> Bools:
-    return s.pp.astype(np.int64) * s.vpp <= c.problem.shape.layers
+    spelled = s.split >= len(SPLITS)
+    return spelled | (s.pp.astype(np.int64) * s.vpp <= most_stages(c.problem.shape.layers))
 
 
 def _splits(c: Context, s: ShapeTable) -> Bools:
@@ -520,7 +618,8 @@ def _scheduled(c: Context, s: ShapeTable) -> Bools:
 
 
 def _whole_backward(c: Context, s: ShapeTable) -> Bools:
-    return (s.schedule < SCHEDULES.index(ZERO_BUBBLE[0])) | splits_cleanly(c.problem.shape)
+    split = s.schedule >= SCHEDULES.index(ZERO_BUBBLE[0])
+    return ~split | splits_cleanly(c.problem.shape) | np.isin(s.schedule, BOTH_WAYS)
 
 
 def _interleaves(c: Context, s: ShapeTable) -> Bools:
@@ -583,7 +682,8 @@ def model_parallel_for(context: Context, sharded_fits: bool) -> float:
         return 0.0
     problem, pool = context.problem, context.problem.pool
     per_param = param_bytes_kept(problem.job.recipe, problem.stack)
-    least_bytes = (per_param.weights + per_param.grads) * _params(context)
+    weights = per_param.weights - problem.job.recipe.spared_weight_bytes
+    least_bytes = (weights + per_param.grads) * _params(context)
     return least_bytes / max(pool.usable_bytes, 1.0)
 
 
@@ -612,8 +712,9 @@ def fully_sharded_fits_on(context: Context, n_devices: NDArray[np.int64]) -> Boo
 
 def least_state_bytes(problem: Problem, n_devices: int, offload: bool) -> float:
     """Return the least bytes that one parameter takes on a device: everything sharded over all."""
-    args = (problem.job.recipe, 3, n_devices, int(offload))
-    return float(state_bytes_per_param(*args, stack=problem.stack))
+    recipe = problem.job.recipe
+    whole = float(state_bytes_per_param(recipe, 3, n_devices, int(offload), stack=problem.stack))
+    return whole - recipe.spared_weight_bytes / n_devices
 
 
 def offers_offload(context: Context) -> bool:
@@ -844,3 +945,5 @@ def rules_that_break(context: Context, layout: Layout) -> Iterator[str]:
         "OFF002": context.problem.pool.host is not None and not _fits_host(context.problem, table),
     }
     yield from (code for code, hit in broken.items() if hit)
+    if layout.switches:
+        yield from broken_mode_rules(context.problem, table)

@@ -112,20 +112,29 @@ def by_tensor_frac(problem: Problem, group: Group) -> Floats:
 
 
 def data_parallel_times(
-    problem: Problem, groups: DataGroups, params: Floats, pieces: Floats, zero: ArrayLike
+    problem: Problem,
+    groups: DataGroups,
+    params: Floats,
+    pieces: Floats,
+    zero: ArrayLike,
+    narrow_params: Floats | None = None,
 ) -> DataParallelTimes:
     """Return the wire times of one pass over `params` local parameters in `pieces` calls.
 
     ZeRO 0: all-reduce of G_w N. ZeRO 1-3: reduce-scatter of G_w N and all-gather of W_w N over
     the ranks of one ZeRO group, G_w and W_w the recipe's widths on the wire; with groups of g
     that are replicated, also an all-reduce of G_w N/g over the replicas. With a second copy of the
-    weights, gathers after a step's first run over the ranks that share it.
+    weights, gathers after a step's first run over the ranks that share it. Of `narrow_params`,
+    weights that are gathered quantised, W_w is `Recipe.linear_wire_bytes`.
     Source: Megatron-LM dist_optimizer.md; ZeRO section 7; PyTorch FSDP (hybrid shard); ZeRO++,
     section 3.2 (hpZ).
     """
     recipe, stage, pool = problem.job.recipe, np.asarray(zero), problem.pool
     grads = grad_wire_bytes(recipe, problem.stack) * params / pieces
     weights = recipe.param_wire_bytes * params / pieces
+    if narrow_params is not None:
+        narrower = recipe.param_wire_bytes - recipe.linear_wire_bytes
+        weights = weights - narrower * narrow_params / pieces
     scattered = collective_s("reduce-scatter", grads, groups.shard, pool)
     if np.any(groups.replicas.n_ranks > 1):
         part = grads / groups.shard.n_ranks

@@ -8,13 +8,20 @@ source and what is left out from here, and the formulas of the functions from th
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from costmodels import memory, step
-from costmodels.comm import collectives, context_parallel, data_parallel, tensor_parallel
+from costmodels import memory, shape_terms, step
+from costmodels.comm import (
+    collectives,
+    context_parallel,
+    data_parallel,
+    dispatch,
+    expert_overlap,
+    tensor_parallel,
+)
 from costmodels.documentation.docstrings import FunctionText, function_text
 from costmodels.layers import compute, dense, experts, gemm, layer_kind, moe, recompute
 from costmodels.offload import activations, optimizer
 from costmodels.run import cost_energy, goodput
-from costmodels.schedule import pipeline
+from costmodels.schedule import launches, pipeline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +101,7 @@ _TERMS = (
         source="costmodels.layers.experts.expert_times: Megatron-LM core/transformer/moe; "
         "rates of grouped products fitted to SimuMax's tables (commit 4dcaae5)",
         left_out="Waiting for the split sizes to reach the host (dropless), overlap of shared "
-        "experts with the exchange, launches saved by CUDA graphs, rows that differ "
+        "experts with the exchange, rows that differ "
         "from expert to expert on one rank (13 to 21 % of an inference kernel's rate "
         "with skewed routing and many experts), bias and gates of shared experts",
         functions=(
@@ -157,9 +164,15 @@ _TERMS = (
         equation="m L (launch − device time of a layer)",
         source="costmodels.layers.layer_kind.host_s: launch time of a layer, fitted for each "
         "stack",
-        left_out="CUDA graphs and compiled graphs (they would lower H), differences between "
-        "hosts, garbage collection pauses",
-        functions=(layer_kind.host_waits,),
+        left_out="Compiled graphs (they would lower H), differences between hosts, garbage "
+        "collection pauses",
+        functions=(
+            layer_kind.host_waits,
+            launches.dense_launch_s,
+            launches.expert_launch_s,
+            experts.products_host_s,
+            launches.pool_bytes,
+        ),
     ),
     Term(
         name="tp",
@@ -197,17 +210,24 @@ _TERMS = (
         group="network",
         title="exchange of tokens between experts",
         equation="m (L_e (exchange forward + backward) + what is recomputed + multi-token "
-        "prediction)",
-        source="costmodels.layers.experts.token_exchange: Megatron-LM "
-        "core/transformer/moe/token_dispatcher.py; DeepEP",
-        left_out="Overlap with another micro-batch (1F1B with merged passes, DualPipe) or with "
-        "shared experts, fp8 dispatch, multiprocessors that the transfer takes, tiers "
-        "above the lowest that a group spans",
+        "prediction); with ep_overlap what no other micro-batch hides, and once a step what "
+        "the first forward and the last backward have no other micro-batch for",
+        source="costmodels.comm.dispatch: Megatron-LM core/transformer/moe/token_dispatcher.py; "
+        "DeepEP; costmodels.comm.expert_overlap: Megatron-LM "
+        "core/models/common/model_chunk_schedule_plan.py",
+        left_out="Overlap with shared experts, fp8 dispatch, tiers above the lowest that a group "
+        "spans, layers without a partner in the other micro-batch's chunk",
         functions=(
-            experts.token_exchange,
+            dispatch.dispatch_s,
+            dispatch.token_exchange,
             collectives.direct_all_to_all_s,
-            experts.sent_copies,
-            experts.distinct_units,
+            dispatch.sent_copies,
+            dispatch.distinct_units,
+            dispatch.dispatcher_buffer_bytes,
+            dispatch.taken_share,
+            expert_overlap.exchange_beside,
+            expert_overlap.exposed_exchange,
+            step.overlap_fill_s,
         ),
     ),
     Term(
@@ -342,8 +362,8 @@ _TERMS = (
         equation="(W + G + K bytes, those that ZeRO shards over D) × parameters of the rank",
         source="costmodels.memory.state_bytes_per_param: Rajbhandari et al. 2020 (ZeRO), "
         "section 5; Megatron-LM dist_optimizer.md; ZeRO++, section 3.2",
-        left_out="8-bit and Muon optimizers, fp8 weights, padding of shards",
-        functions=(memory.state_bytes_per_param,),
+        left_out="8-bit and Muon optimizers, padding of shards",
+        functions=(memory.state_bytes_per_param, shape_terms.quantized_bytes),
     ),
     Term(
         name="activations",
@@ -353,9 +373,11 @@ _TERMS = (
         equation="chunks in flight / v × (layers × kept + recomputed × input)",
         source="costmodels.memory.layer_activation_bytes: Korthikanti et al. 2022, section "
         "4.1; chunks in flight of Megatron-LM's schedules",
-        left_out="fp8 storage",
+        left_out="Rows that pad those of experts in fp8",
         functions=(
             memory.layer_activation_bytes,
+            memory.quantized_inputs,
+            memory.saved_input_bytes,
             memory.in_flight_chunks,
         ),
     ),

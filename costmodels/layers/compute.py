@@ -5,13 +5,14 @@ apart, without communication.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from costmodels.layers.gemm import gemm_s
 from costmodels.layers.params import kv_heads_per_rank, padded_vocab
+from costmodels.precision import FP8_RATE_FRAC
 from costmodels.problem import Problem
 from costmodels.shapes import ModelShape, TrainingJob
 from costmodels.stacks import StackProfile
@@ -100,7 +101,7 @@ def linear_times(
     t = np.asarray(tp, dtype=np.float64)
     h = float(shape.hidden)
     qkv = shape.q_width / t + 2 * kv_heads_per_rank(shape, tp) * shape.head_dim
-    three = _products_of(job, accelerator, stack)
+    three = _products_of(shape.layers, job, accelerator, stack)
     mlp = _mlp_sizes(shape, t)
     inputs = _up_projections(shape, t) if shape.latent else [(h, qkv)]
     column = _sum_of(three(tokens, *sizes) for sizes in (*inputs, *mlp[:1]))
@@ -143,7 +144,7 @@ def product_times(
     product: Product, job: TrainingJob, accelerator: Accelerator, stack: StackProfile
 ) -> tuple[float, float, float]:
     """Return forward, data gradient and weight gradient of a linear layer, seconds."""
-    three = _products_of(job, accelerator, stack)
+    three = _products_of(0, job, accelerator, stack)
     result = three(np.asarray(product.rows), product.inner, product.columns)
     return float(result[0]), float(result[1]), float(result[2])
 
@@ -162,15 +163,41 @@ def _up_projections(shape: ModelShape, t: Floats) -> list[tuple[ArrayLike, Array
     return [(float(shape.q_rank or shape.hidden), shape.q_width / t), (float(shape.kv_rank), keys)]
 
 
+Three = tuple[Floats, Floats, Floats]
+
+
+def bf16_job(job: TrainingJob) -> TrainingJob:
+    """Return a job whose linear layers stay in bf16, with gradients as wide as before."""
+    narrow = "bf16" if job.recipe.grad_bytes == 2 else ""
+    return replace(
+        job, precision="bf16", grad_dtype=narrow, fp8_param_gather=False, bf16_layers=(0, 0)
+    )
+
+
 def _products_of(
-    job: TrainingJob, accelerator: Accelerator, stack: StackProfile
-) -> Callable[[Floats, ArrayLike, ArrayLike], tuple[Floats, Floats, Floats]]:
-    """Return the function of (rows, inner, columns) to forward, data and weight gradient times."""
+    layers: int, job: TrainingJob, accelerator: Accelerator, stack: StackProfile
+) -> Callable[[Floats, ArrayLike, ArrayLike], Three]:
+    """Return the function of (rows, inner, columns) to forward, data and weight gradient times.
+
+    Of a model of `layers` layers some may stay in bf16: the mean over all layers. Left out: which
+    stage of a pipeline holds them.
+    """
     recipe, eff = job.recipe, accelerator.efficiency
+    wide_frac = job.bf16_frac(layers)
+    if wide_frac:
+        low = _products_of(0, replace(job, bf16_layers=(0, 0)), accelerator, stack)
+        wide = _products_of(0, bf16_job(job), accelerator, stack)
+
+        def both(rows: Floats, inner: ArrayLike, columns: ArrayLike) -> Three:
+            parts = zip(low(rows, inner, columns), wide(rows, inner, columns), strict=True)
+            first, second, third = ((1.0 - wide_frac) * a + wide_frac * b for a, b in parts)
+            return first, second, third
+
+        return both
     precision, rate = recipe.linear, recipe.linear_rate_frac
     cast_s = recipe.cast_bytes / (accelerator.hbm_bytes_per_s * eff.hbm_frac)
 
-    def three(rows: Floats, inner: ArrayLike, columns: ArrayLike) -> tuple[Floats, Floats, Floats]:
+    def three(rows: Floats, inner: ArrayLike, columns: ArrayLike) -> Three:
         forward = gemm_s(rows, inner, columns, accelerator, precision, rate)
         dgrad = gemm_s(rows, columns, inner, accelerator, precision, rate)
         wgrad = gemm_s(inner, rows, columns, accelerator, precision, rate * eff.wgrad_frac)
@@ -221,7 +248,7 @@ def mlp_linear_times(
 ) -> LinearTimes:
     """Return the part of `linear_times` that is the MLP's: up and down. The model has an MLP."""
     up, down = _mlp_sizes(shape, np.asarray(tp, dtype=np.float64))
-    three = _products_of(job, accelerator, stack)
+    three = _products_of(shape.layers, job, accelerator, stack)
     return LinearTimes(*three(tokens, *up), *three(tokens, *down))
 
 
@@ -234,7 +261,7 @@ def up_projection_s(
     tp: Ints,
 ) -> Floats:
     """Return the forward time of latent attention's products from the latents, seconds."""
-    three = _products_of(job, accelerator, stack)
+    three = _products_of(shape.layers, job, accelerator, stack)
     sizes = _up_projections(shape, np.asarray(tp, dtype=np.float64))
     return np.asarray(sum(three(tokens, *one)[0] for one in sizes))
 
@@ -284,7 +311,8 @@ def attention_times(
     the rate and every kernel has its launch. With latent attention keys and values differ in
     width: s a (d_k + d_v) / t FLOPs, three products over keys and two over values backward, and
     `LATENT` of the share. unfused: the full square at half the GEMM rate, plus the traffic of the
-    scores. Sources: FlashAttention-2 and -3 benchmark figures (rates and
+    scores. In fp8 P is 0.9 of the peak of fp8 (assumed: the share of 16-bit kernels is kept;
+    casts are fused). Sources: FlashAttention-2 and -3 benchmark figures (rates and
     FLOP convention); Korthikanti et al. 2022 (unfused operators).
     """
     t = np.asarray(kernels.tp, dtype=np.float64)
@@ -293,6 +321,8 @@ def attention_times(
     precision = "fp16" if job.recipe.gemm_precision == "fp16" else "bf16"
     peaks = accelerator.peak_flops_per_s
     peak = peaks[precision if precision in peaks else job.recipe.gemm_precision]
+    if job.recipe.attention_precision:
+        peak = peaks[job.recipe.attention_precision] * FP8_RATE_FRAC
     causal_flops = 2.0 * s * shape.q_width / t * n
     recomputed = BACKWARD_OVER_FORWARD
     if shape.latent:
@@ -421,16 +451,20 @@ def head_times(
     t = np.asarray(tp, dtype=np.float64)
     n = np.asarray(tokens, dtype=np.float64)
     columns = padded_vocab(shape, tp) / t
-    precision, h = job.recipe.gemm_precision, float(shape.hidden)
-    eff = accelerator.efficiency
+    recipe, h, eff = job.recipe, float(shape.hidden), accelerator.efficiency
+    precision, rate, cast_s = recipe.gemm_precision, 1.0, 0.0
+    if recipe.head_precision:
+        precision, rate = recipe.head_precision, recipe.linear_rate_frac
+        cast_s = recipe.cast_bytes / (accelerator.hbm_bytes_per_s * eff.hbm_frac)
     logit_traffic = 5.0 if stack.fused_loss else 14.0
     logits = columns if stack.logits_sharded else columns * t
     traffic = n * (logits * logit_traffic * stack.elementwise_factor + 10.0 * shape.hidden)
     loss = traffic / (accelerator.hbm_bytes_per_s * eff.hbm_frac) / 2 + 4 * eff.kernel_latency_s
-    dgrad = gemm_s(n, columns, h, accelerator, precision)
+    dgrad = gemm_s(n, columns, h, accelerator, precision, rate) + cast_s * n * columns
     wgrad = head_weight_grad_s(shape, job, accelerator, tokens, tp)
     return ForwardBackward(
-        gemm_s(n, h, columns, accelerator, precision) + loss, dgrad + wgrad + loss
+        gemm_s(n, h, columns, accelerator, precision, rate) + cast_s * n * h + loss,
+        dgrad + wgrad + loss,
     )
 
 
@@ -439,8 +473,11 @@ def head_weight_grad_s(
 ) -> Floats:
     """Return the part of the head's backward that is its weight gradient, one GEMM, seconds."""
     n, columns = np.asarray(tokens, dtype=np.float64), padded_vocab(shape, tp) / np.asarray(tp)
-    rate = accelerator.efficiency.wgrad_frac
-    return gemm_s(float(shape.hidden), n, columns, accelerator, job.recipe.gemm_precision, rate)
+    rate, recipe = accelerator.efficiency.wgrad_frac, job.recipe
+    precision = recipe.head_precision or recipe.gemm_precision
+    if recipe.head_precision:
+        rate = recipe.linear_rate_frac * rate
+    return gemm_s(float(shape.hidden), n, columns, accelerator, precision, rate)
 
 
 def mtp_times(problem: Problem, tokens: Floats, tp: Ints, sp: Ints) -> ForwardBackward:

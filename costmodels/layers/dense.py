@@ -18,6 +18,7 @@ from costmodels.layers.layer_kind import (
     waits_and_tax,
 )
 from costmodels.layers.recompute import module_terms
+from costmodels.schedule import launches
 from costmodels.shapes import ModelShape
 
 
@@ -32,12 +33,14 @@ def dense_terms(inputs: LayerInputs) -> KindTerms:
     waits = ((forward, attention.cp_forward), (backward, attention.cp_backward))
     exposed, tax = waits_and_tax(stack, *waits)
     device = gemms.both + attention.compute + elementwise + exposed + tax
-    host = host_waits(inputs.launch_s, device)
+    launch_s = launches.dense_launch_s(inputs.launch_s, inputs.modes)
+    host = host_waits(launch_s, device)
     again_s = gemms.both.forward_s + attention.compute.forward_s
     again_s = again_s + elementwise.forward_s + exposed.forward_s
     stored = memory.layer_activation_bytes(
         shape, stack, inputs.micro_batch, tp, sp, np.ones_like(tokens)
     )
+    working = memory.working_bytes(shape, tokens, tp, attention.buffer_bytes, inputs.element_bytes)
     return KindTerms(
         linear=gemms.both,
         attention=attention.compute,
@@ -50,13 +53,12 @@ def dense_terms(inputs: LayerInputs) -> KindTerms:
         host=host,
         layer=device + host,
         weight_grad_s=gemms.column_wgrad_s + gemms.row_wgrad_s,
-        recompute_full_s=np.maximum(again_s, HOST_FORWARD_SHARE * inputs.launch_s),
+        recompute_full_s=np.maximum(again_s, HOST_FORWARD_SHARE * launch_s),
         modules=module_terms(problem, tokens, tp, sp, attention.core),
         kept_bytes=stored + attention.kept_bytes,
-        working_bytes=memory.working_bytes(
-            shape, tokens, tp, attention.buffer_bytes, inputs.element_bytes
-        ),
-        scratch_bytes=memory.scratch_bytes(shape, stack, tp),
+        working_bytes=working,
+        scratch_bytes=memory.scratch_bytes(shape, stack, tp)
+        + launches.pool_bytes(working, inputs.modes),
     )
 
 
@@ -121,6 +123,7 @@ DENSE = LayerKind(
     params=params.layer_params,
     replicated_params=_replicated,
     matrix_params=_matrix_params,
+    linear_params=params.linear_params,
     macs=dense_macs,
     terms=dense_terms,
     modules=_modules,

@@ -5,20 +5,21 @@ of a pipeline stage apart from attention: of its tp cp dp ranks the innermost et
 the next ep hold different ones, and the others hold copies.
 """
 
-from dataclasses import dataclass
-from functools import lru_cache
-from math import comb
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from costmodels.comm.collectives import AllToAllBytes, collective_s
-from costmodels.comm.placement import Group, place_group
+from costmodels.comm.dispatch import Degrees, dispatch_s, dispatcher_buffer_bytes
+from costmodels.comm.placement import place_group
 from costmodels.comm.tensor_parallel import tp_collective_s
-from costmodels.layers.compute import ForwardBackward, accumulated_s
+from costmodels.layers.compute import ForwardBackward, accumulated_s, bf16_job
 from costmodels.layers.gemm import element_bytes, gemm_s
+from costmodels.memory import quantized_inputs
+from costmodels.modes import ModeRows
 from costmodels.problem import Problem
+from costmodels.schedule.launches import EXPERT_PRODUCTS, GROUPED_LAUNCH_S
 from costmodels.shapes import ModelShape
 from costmodels.stacks import StackProfile
 from hardware.parts import Accelerator
@@ -39,11 +40,6 @@ ROUTER_BYTES = 21.0
 """Memory traffic of routing per token and expert, each way: softmax of fp32 scores (4 + 4), top-k
 (4 + 4), mask and probabilities (1 + 4)."""
 ROUTER_KERNELS = 5
-INSIDE_FRAC = 0.75
-"""Share of the ring rate inside a domain that an all-to-all reaches: DeepEP's 8 H100 exchange 282
-GB/s of 371 (aiconfigurator's tables), nccl-tests on one node 0.68 to 0.79."""
-OUTSIDE_FRAC = 0.9
-"""The same outside it: 33 to 51 GB/s of 48.5 in the same tables, 2 and 4 nodes."""
 HOST_SHARE = 0.6
 """Launch time of routing, permutation and exchange over that of a whole layer (assumed: 20 to 30
 kernels each way)."""
@@ -56,7 +52,11 @@ class ExpertTimes:
     compute: ForwardBackward
     """Router, permutation, grouped products, activation."""
     exchange: ForwardBackward
-    """All-to-alls over ep and collectives over etp; nothing hides them."""
+    """A dispatch and a combine over ep with the collectives over etp, as if nothing hid them."""
+    routing: ForwardBackward
+    """The part of `compute` that comes before the dispatch: the router and its scores."""
+    weight_grad_s: Floats
+    """The part of its backward that can wait: the weight gradients of the products."""
 
 
 class GroupedProduct(NamedTuple):
@@ -159,7 +159,7 @@ def expert_rows(problem: Problem, tokens: Floats, sp: Ints, ep: Ints, etp: Ints)
 
 
 def expert_times(
-    problem: Problem, tokens: Floats, tp: Ints, sp: Ints, ep: Ints, etp: Ints
+    problem: Problem, tokens: Floats, degrees: Degrees, modes: ModeRows
 ) -> ExpertTimes:
     """Return the times of the routed experts of one layer.
 
@@ -168,13 +168,15 @@ def expert_times(
     grouped products of E/e experts, with n k e t_e / E rows each (times the load); 6 and 10 f_e
     bytes a row of activation, times the stack's factor. A single expert is not routed.
 
-    exchange: a dispatch and a combine each way (`token_exchange`); over etp an all-gather and a
-    reduce-scatter of 2 h bytes a row (or a token, `etp_gathers`) each way; where tp ranks route
-    parts of the same tokens an all-gather of 2 h bytes a token over tp.
+    exchange: a dispatch and a combine each way (`dispatch_s`); over etp an all-gather and a
+    reduce-scatter of 2 h bytes a row (or a token, `etp_gathers`) each way, but for the allgather
+    dispatcher, whose own goes over both; where tp ranks route parts of the same tokens an
+    all-gather of 2 h bytes a token over tp.
 
-    Source: Megatron-LM core/transformer/moe (alltoall dispatcher, grouped GEMM). Left out: waiting
-    for the split sizes to reach the host, overlap of any of it.
+    Source: Megatron-LM core/transformer/moe (token dispatchers, grouped GEMM). Left out: waiting
+    for the split sizes to reach the host; overlap, which `expert_overlap` has.
     """
+    tp, sp, ep, etp = degrees
     shape, stack = problem.shape, problem.stack
     part, pool = problem.pool.accelerator, problem.pool
     n = local_tokens(stack, tokens, tp, sp, ep)
@@ -182,12 +184,13 @@ def expert_times(
     rows = expert_rows(problem, n, sp, ep, etp)
     local = shape.n_experts / e
     per_byte = 1.0 / (part.hbm_bytes_per_s * part.efficiency.hbm_frac)
-    products = _products(problem, rows, local, shape.expert_ffn / cut)
+    products, weight_grad_s = _products(problem, rows, local, shape.expert_ffn / cut)
     width = rows * shape.expert_ffn / cut * stack.elementwise_factor * per_byte
     activation = ForwardBackward(
         (6.0 if shape.gated else 4.0) * width, (10.0 if shape.gated else 6.0) * width
     )
-    compute = products + activation
+    compute, nothing = products + activation, np.zeros_like(rows)
+    routing = ForwardBackward(nothing, nothing)
     if shape.n_experts > 1:
         recomputed = np.where((local > 1) & (e * cut > 1), rows, 0.0)
         moved = 2 * 4.0 * h * (n * shape.top_k + recomputed)
@@ -196,20 +199,21 @@ def expert_times(
         scores = scores + ROUTER_KERNELS * part.efficiency.kernel_latency_s
         compute = compute + _router(problem, n) + ForwardBackward(permute, permute)
         compute = compute + ForwardBackward(scores, scores)
-    group = expert_group(problem, ep, etp)
+        routing = _router(problem, n) + ForwardBackward(scores, scores)
     element = problem.job.recipe.activation_bytes
-    tokens_sent = token_exchange(problem, element * h * n * load_factor(shape, ep), group)
-    one = collective_s("all-to-all", tokens_sent, group, pool)
+    one = dispatch_s(problem, n, load_factor(shape, ep), degrees, modes)
     inner = place_group(etp, np.ones_like(etp), pool, problem.fabric)
     wide = rows / shape.top_k if stack.etp_gathers == "tokens" else rows
     gather = tp_collective_s(problem, "all-gather", element * h * wide, inner)
+    if modes.uses("dispatcher"):
+        gather = np.where(modes.have("dispatcher", "allgather"), 0.0, gather)
     parts = parts_for_routing(stack, sp, ep)
     both = 2 * one + 2 * gather
     if parts.any():
         row = place_group(tp, np.ones_like(tp), pool, problem.fabric)
         recomputed = tp_collective_s(problem, "all-gather", element * h * tokens, row)
         both = both + np.where(parts, recomputed, 0.0)
-    return ExpertTimes(compute, ForwardBackward(both, both))
+    return ExpertTimes(compute, ForwardBackward(both, both), routing, weight_grad_s)
 
 
 def _router(problem: Problem, tokens: Floats) -> ForwardBackward:
@@ -223,8 +227,21 @@ def _router(problem: Problem, tokens: Floats) -> ForwardBackward:
     )
 
 
-def _products(problem: Problem, rows: Floats, local: Floats, width: Floats) -> ForwardBackward:
-    """Return the two grouped products over `local` experts with `rows` rows in all."""
+def _products(
+    problem: Problem, rows: Floats, local: Floats, width: Floats
+) -> tuple[ForwardBackward, Floats]:
+    """Return the two grouped products over `local` experts, and their weight gradients' time.
+
+    `rows` in all. The mean over the model's layers where some of them stay in bf16.
+    """
+    job = problem.job
+    wide = job.bf16_frac(problem.shape.layers)
+    if wide:
+        low = replace(problem, job=replace(job, bf16_layers=(0, 0)))
+        in_bf16, bf16_wgrad_s = _products(replace(problem, job=bf16_job(job)), rows, local, width)
+        narrow, narrow_wgrad_s = _products(low, rows, local, width)
+        mean_wgrad_s = narrow_wgrad_s * (1.0 - wide) + bf16_wgrad_s * wide
+        return narrow * (1.0 - wide) + in_bf16 * wide, mean_wgrad_s
     shape, recipe, part = problem.shape, problem.job.recipe, problem.pool.accelerator
     eff, h = part.efficiency, float(shape.hidden)
     precision, rate = recipe.linear, recipe.linear_rate_frac
@@ -232,7 +249,7 @@ def _products(problem: Problem, rows: Floats, local: Floats, width: Floats) -> F
     each = rows / local
     ahead, back, weights = rows_fracs(each, part, recipe.grad_bytes)
 
-    def both(inner: ArrayLike, columns: ArrayLike) -> ForwardBackward:
+    def both(inner: ArrayLike, columns: ArrayLike) -> tuple[ForwardBackward, Floats]:
         output, input_grad, weight_grad = (
             GroupedProduct(local, *sizes)
             for sizes in ((each, inner, columns), (each, columns, inner), (inner, each, columns))
@@ -243,80 +260,28 @@ def _products(problem: Problem, rows: Floats, local: Floats, width: Floats) -> F
         one = accumulated_s(wgrad, np.asarray(inner) * columns, problem.job, part, problem.stack)
         wgrad = np.where(local > 1, wgrad, one)  # `rows_fracs` of several has the sum
         cast_in, cast_out = cast_s * rows * np.asarray(inner), cast_s * rows * np.asarray(columns)
-        return ForwardBackward(forward + cast_in, dgrad + cast_out + wgrad)
+        return ForwardBackward(forward + cast_in, dgrad + cast_out + wgrad), np.asarray(wgrad)
 
-    return both(h, (2 if shape.gated else 1) * width) + both(width, h)
-
-
-def expert_group(problem: Problem, ep: Ints, etp: Ints) -> Group:
-    """Return the placement of expert-parallel groups: ep ranks, etp apart."""
-    return place_group(ep, etp, problem.pool, problem.fabric)
+    first, first_wgrad_s = both(h, (2 if shape.gated else 1) * width)
+    second, second_wgrad_s = both(width, h)
+    return first + second, first_wgrad_s + second_wgrad_s
 
 
-@lru_cache(maxsize=4096)
-def distinct_units(
-    n_experts: int, top_k: int, n_groups: int, top_groups: int, n_units: int
-) -> float:
-    """Return in how many of `n_units` equal shares of the experts a token's experts lie, expected.
-
-    Experts are drawn evenly: top_k of those in top_groups groups, themselves drawn evenly. A share
-    is a part of a group or several whole groups.
-
-    >>> round(distinct_units(256, 8, 1, 1, 8), 2)  # 8 nodes without limit: 8 (1 - (7/8)^8)
-    5.29
-    >>> round(distinct_units(256, 8, 8, 4, 8), 2)  # limited to 4 of them
-    3.63
-    """
-    size = n_experts // n_groups
-    pool = top_groups * size
-    ways = comb(pool, top_k)
-    if n_units >= n_groups:
-        missed = comb(pool - n_experts // n_units, top_k) / ways
-        return n_units * top_groups / n_groups * (1 - missed)
-    per_unit = n_groups // n_units
-    hit = 0.0
-    for drawn in range(1, min(per_unit, top_groups) + 1):
-        chance = comb(per_unit, drawn) * comb(n_groups - per_unit, top_groups - drawn)
-        missed = comb(max(0, pool - drawn * size), top_k) / ways
-        hit += chance / comb(n_groups, top_groups) * (1 - missed)
-    return n_units * hit
-
-
-def sent_copies(problem: Problem, group: Group) -> tuple[Floats, Floats]:
-    """Return the copies of a token that leave its device (inside the domain, outside it).
-
-    all-to-all: of k copies to evenly drawn experts, k (g - 1)/P inside and k (P - g)/P outside, g
-    of the P ranks in a domain; two experts on one rank take two copies, and node-limited routing
-    changes nothing. deduplicated: one copy to every other domain that holds an expert of the
-    token, from where one goes to every rank that does (`distinct_units`).
-    Source: Megatron-LM core/transformer/moe/token_dispatcher.py; DeepEP.
-    """
-    shape, ranks, inside = problem.shape, group.n_ranks, group.ranks_per_domain
-    if problem.stack.expert_dispatch == "all-to-all":
-        return shape.top_k * (inside - 1) / ranks, shape.top_k * (ranks - inside) / ranks
-    key = (shape.n_experts, shape.top_k, shape.n_groups, shape.top_groups)
-    to_ranks, to_domains = (
-        np.array([distinct_units(*key, max(1, round(u))) for u in units.reshape(-1)])
-        for units in (np.asarray(ranks), np.asarray(ranks / inside))
-    )
-    share = (ranks - 1) / ranks
-    return to_ranks * share, to_domains * (ranks - inside) / ranks
-
-
-def token_exchange(problem: Problem, copy_bytes: Floats, group: Group) -> AllToAllBytes:
-    """Return the all-to-all of a dispatch or a combine.
-
-    inside = copies inside n at 0.75 of B_ring, outside = copies outside n at 0.9 of B_wire;
-    n = `copy_bytes`, what all tokens of a device weigh, once; copies as in `sent_copies`.
-    Source of the shares: DeepEP on H100 (aiconfigurator's tables), nccl-tests.
-    """
-    inside, outside = sent_copies(problem, group)
-    return AllToAllBytes(inside * copy_bytes, outside * copy_bytes, INSIDE_FRAC, OUTSIDE_FRAC)
-
-
-def expert_host_s(problem: Problem) -> float:
+def routing_host_s(problem: Problem) -> float:
     """Return the host's time to launch what routing adds to a layer, both directions, seconds."""
     return HOST_SHARE * problem.stack.host_s_per_layer if problem.shape.n_experts > 1 else 0.0
+
+
+def products_host_s(problem: Problem, ep: Ints) -> Floats:
+    """Return the host's time to launch the grouped products of a layer, both directions, seconds.
+
+    6 products of E / e experts, 5 us each, where the stack launches them expert by expert and a
+    rank has several; a layer's own launch time has one of each.
+    """
+    local = problem.shape.n_experts / np.asarray(ep, dtype=np.float64)
+    if problem.stack.kind != "fused":
+        return np.zeros_like(local)
+    return EXPERT_PRODUCTS * GROUPED_LAUNCH_S * np.maximum(0.0, local - 1.0)
 
 
 def expert_kept_bytes(
@@ -328,8 +293,9 @@ def expert_kept_bytes(
     experts also the permuted input, 2 h a row (1/t_e of them before the gather over etp), and 8 E
     of scores a token. The expert's output is not kept where its probability is applied before the
     second product (`routed_scores`), else 4 h a row; 2 h a token of all etp ranks where they are
-    gathered before routing. Source: Megatron-LM core/transformer/moe (memory-efficient
-    permutation).
+    gathered before routing. Quantised inputs of both products take q bytes in place of 2
+    (`costmodels.memory.quantized_inputs`). Source: Megatron-LM core/transformer/moe
+    (memory-efficient permutation). Left out: rows that pad those of an expert.
     """
     shape, stack, cut = problem.shape, problem.stack, np.asarray(etp, dtype=np.float64)
     n = local_tokens(stack, tokens, tp, sp, ep)
@@ -338,15 +304,51 @@ def expert_kept_bytes(
     if shape.gated and not stack.fused_activation:
         inner += 2.0
     element = problem.job.recipe.activation_bytes
-    stored = rows * (element / 2.0 * inner) * shape.expert_ffn / cut
+    saved = quantized_inputs(problem).saved_bytes
+    stored = rows * (element / 2.0 * inner - saved) * shape.expert_ffn / cut
     if shape.n_experts > 1:
-        stored = stored + rows * element * shape.hidden + 8.0 * shape.n_experts * n
+        stored = stored + rows * (element - saved) * shape.hidden + 8.0 * shape.n_experts * n
         if stack.routed_scores == "after":
             stored = stored + rows * (2.0 * element) * shape.hidden
         if stack.etp_gathers == "tokens":  # beside the rank's own share, counted with the norm
             shares = shares_of_tokens(stack, sp, etp).astype(np.float64)
             stored = stored + rows / shape.top_k * element * shape.hidden * (shares - 1.0) / shares
     return np.asarray(stored)
+
+
+STASH_FACTOR = 1.5
+"""Rows that a rank makes room for over the mean, where a graph of the whole iteration needs fixed
+sizes (`--moe-expert-rank-capacity-factor` of the performance recipes with paged stash)."""
+
+
+def dispatcher_bytes(
+    problem: Problem, tokens: Floats, degrees: Degrees, modes: ModeRows
+) -> Floats:
+    """Return what the experts' dispatcher holds for good, bytes (`dispatcher_buffer_bytes`)."""
+    tp, sp, ep, _ = degrees
+    n = local_tokens(problem.stack, tokens, tp, sp, ep)
+    return dispatcher_buffer_bytes(problem, n, degrees, modes)
+
+
+def transient_bytes(problem: Problem, tokens: Floats, degrees: Degrees, modes: ModeRows) -> Floats:
+    """Return the temporaries of experts and their exchange, bytes.
+
+    `expert_working_bytes`; 1.5 of them in a graph of the whole iteration, which has room for a
+    fixed number of rows; twice with two micro-batches at once; and with the allgather dispatcher
+    4 h a token of all ep etp ranks (gathered input, gradients before the reduce-scatter).
+    """
+    tp, sp, ep, etp = degrees
+    value = expert_working_bytes(problem, tokens, *degrees)
+    if modes.uses("cuda_graph") and not problem.shape.capacity_factor:
+        value = np.where(modes.have("cuda_graph", "full_iteration"), STASH_FACTOR, 1.0) * value
+    if modes.uses("ep_overlap"):
+        value = np.where(modes.codes("ep_overlap") > 0, 2.0, 1.0) * value
+    if modes.uses("dispatcher"):
+        n = local_tokens(problem.stack, tokens, tp, sp, ep)
+        width = 2.0 * problem.job.recipe.activation_bytes * problem.shape.hidden
+        gathered = width * n * np.asarray(ep * etp, dtype=np.float64)
+        value = value + np.where(modes.have("dispatcher", "allgather"), gathered, 0.0)
+    return value
 
 
 def expert_working_bytes(

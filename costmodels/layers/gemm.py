@@ -3,6 +3,7 @@
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from costmodels.precision import FP4_BYTES
 from hardware.parts import Accelerator
 
 Floats = NDArray[np.float64]
@@ -13,10 +14,12 @@ TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 64))
 TILE_HALVING_LOSS = 0.05
 """Rate lost per halving of the tile area below 256 x 128: less reuse of what is loaded."""
 
+_ELEMENT_BYTES = {"fp4": FP4_BYTES, "fp8": 1.0, "tf32": 4.0, "fp32": 4.0}
+
 
 def element_bytes(precision: str) -> float:
     """Return the width of one operand element in HBM, bytes."""
-    return {"fp8": 1.0, "tf32": 4.0, "fp32": 4.0}.get(precision, 2.0)
+    return _ELEMENT_BYTES.get(precision, 2.0)
 
 
 def gemm_s(

@@ -20,6 +20,7 @@ from costmodels.layers.layer_terms import (
     sets_of,
 )
 from costmodels.layers.recompute import SetTerms
+from costmodels.modes import ModeTable
 from costmodels.plans import PlanTable, ShapeTable
 from costmodels.problem import Problem
 
@@ -29,7 +30,7 @@ Rows = NDArray[np.intp]
 FEW_ROWS = 4096
 """Up to so many rows a table of some splits refers to the grid instead of copying from it."""
 COLUMNS = ("tp", "cp", "ep", "etp", "cp_comm")
-"""What a layer's terms depend on besides the micro-batch and sp."""
+"""What a layer's terms depend on besides the micro-batch and the mode."""
 COLUMN_BITS = (15, 15, 15, 15, 3)
 """Bits of each in the key of a split: 63 together."""
 
@@ -46,23 +47,23 @@ def _keys(columns: tuple[Ints, ...]) -> NDArray[np.int64]:
 
 @dataclass(frozen=True, slots=True)
 class LayerGrid:
-    """Layer terms over splits x micro-batches x sp."""
+    """Layer terms over splits x micro-batches x modes."""
 
     problem: Problem
     keys: NDArray[np.int64]
     """Of the splits, ascending."""
     sizes: Ints
     """Micro-batches, ascending."""
-    n_sp: int
+    modes: ModeTable
     terms: LayerTerms
-    """`(n_splits * n_sizes * n_sp,)` each."""
+    """`(n_splits * n_sizes * n_modes,)` each."""
     known_sets: dict[bytes, SetTerms] = field(default_factory=dict, compare=False, repr=False)
     """Terms of sets of modules that were asked for."""
 
     def holds(self, table: PlanTable) -> bool:
         """Tell whether the terms of all plans of a table are in the grid."""
         is_covered = self.covers(table.shapes) and np.isin(table.mbs, self.sizes).all()
-        return bool(is_covered and table.sp.max(initial=0) < self.n_sp)
+        return bool(is_covered and self.modes.holds(table.modes))
 
     def covers(self, shapes: ShapeTable) -> bool:
         """Tell whether the splits of all shapes are in the grid."""
@@ -73,8 +74,10 @@ class LayerGrid:
         """Return the terms of the only plan of a table, `(1,)` each."""
         keys = _keys(tuple(getattr(table.shapes, name) for name in COLUMNS))
         first = np.searchsorted(self.keys, keys) * len(self.sizes)
-        rows = (first + np.searchsorted(self.sizes, table.mbs)) * self.n_sp + table.sp
-        result: LayerTerms = _taken(self.terms, rows, len(self.keys) * len(self.sizes) * self.n_sp)
+        n_modes = len(self.modes)
+        rows = (first + np.searchsorted(self.sizes, table.mbs)) * n_modes
+        rows = rows + self.modes.index(table.modes)
+        result: LayerTerms = _taken(self.terms, rows, len(self.keys) * len(self.sizes) * n_modes)
         return result
 
     def table(self, shapes: ShapeTable, modules: Ints) -> LayerTable:
@@ -87,18 +90,18 @@ class LayerGrid:
         positions = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
         if (self.keys[positions] != keys).any():
             raise KeyError("a split is not in the grid")
-        each = len(self.sizes) * self.n_sp
+        each = len(self.sizes) * len(self.modes)
         codes = np.zeros(int(self.sizes[-1]) + 1, dtype=np.intp)
         codes[self.sizes] = np.arange(len(self.sizes))
         if len(self.keys) * each <= FEW_ROWS:
             # Taking rows of some hundred arrays takes longer than it saves.
             sets = self._sets(modules)
             split_code = positions[result.index]
-            return LayerTable(self.terms, split_code, codes, len(self.sizes), self.n_sp, sets)
+            return LayerTable(self.terms, split_code, codes, len(self.sizes), self.modes, sets)
         rows = (positions[:, None] * each + np.arange(each)).reshape(-1)
         terms = _taken(self.terms, rows, len(self.keys) * each)
         sets = sets_of(self.problem, terms, modules)
-        return LayerTable(terms, result.index, codes, len(self.sizes), self.n_sp, sets)
+        return LayerTable(terms, result.index, codes, len(self.sizes), self.modes, sets)
 
     def _sets(self, modules: Ints) -> SetTerms:
         """Return the terms of sets of modules, computed once for each."""
@@ -115,16 +118,17 @@ def known_layers(grid: LayerGrid | None, table: PlanTable) -> LayerTable | None:
     return grid.table(table.shapes, table.recompute_modules)
 
 
-def layer_grid(problem: Problem, shapes: ShapeTable, mbs: Ints, n_sp: int) -> LayerGrid:
-    """Return the terms of every split of `shapes`, with every micro-batch and sp."""
+def layer_grid(problem: Problem, shapes: ShapeTable, mbs: Ints, modes: ModeTable) -> LayerGrid:
+    """Return the terms of every split of `shapes`, with every micro-batch and the mode."""
     columns = distinct(tuple(getattr(shapes, name) for name in COLUMNS)).columns
     keys = _keys(columns)
     order = np.argsort(keys)
     sizes = np.unique(mbs).astype(np.int32)
-    grid = np.meshgrid(order, sizes, np.arange(n_sp), indexing="ij")
-    of_split, of_mbs, of_sp = (axis.reshape(-1).astype(np.int32) for axis in grid)
+    grid = np.meshgrid(order, sizes, np.arange(len(modes)), indexing="ij")
+    of_split, of_mbs, of_mode = (axis.reshape(-1).astype(np.int32) for axis in grid)
     split = SplitDegrees(*(column[of_split] for column in columns))
-    return LayerGrid(problem, keys[order], sizes, n_sp, layer_terms(problem, split, of_mbs, of_sp))
+    terms = layer_terms(problem, split, of_mbs, modes.rows(of_mode))
+    return LayerGrid(problem, keys[order], sizes, modes, terms)
 
 
 def _taken(terms: Any, rows: Rows, n: int) -> Any:

@@ -13,9 +13,11 @@ from numpy.typing import NDArray
 from costmodels import memory
 from costmodels.comm import context_parallel
 from costmodels.comm.context_parallel import ContextSplit
+from costmodels.comm.dispatch import Degrees
 from costmodels.comm.exposure import Exposure
 from costmodels.layers.compute import ForwardBackward, attention_times
 from costmodels.layers.recompute import Core, ModuleTerms
+from costmodels.modes import ModeRows
 from costmodels.plans import ShapeTable
 from costmodels.problem import Problem
 from costmodels.shapes import ModelShape
@@ -77,7 +79,12 @@ class LayerInputs:
     split: SplitDegrees
     tokens: Floats
     """Of one micro-batch on one device."""
-    sp: Ints
+    modes: ModeRows
+
+    @property
+    def sp(self) -> Ints:
+        """Sequence parallelism: 0 off, 1 on, 2 with `tp_overlap`."""
+        return self.modes.sp
 
     @cached_property
     def attention(self) -> AttentionBlock:
@@ -109,12 +116,22 @@ class LayerInputs:
     @property
     def micro_batch(self) -> memory.MicroBatch:
         """One micro-batch of the job on one device."""
-        return memory.MicroBatch(self.tokens, self.problem.job.seq_len, self.element_bytes)
+        return memory.MicroBatch(
+            self.tokens,
+            self.problem.job.seq_len,
+            self.element_bytes,
+            memory.quantized_inputs(self.problem),
+        )
 
     @cached_property
     def launch_s(self) -> Floats:
-        """The least time in which the host gets one layer launched, both directions, seconds."""
+        """The host's time for one layer without CUDA graphs, both directions, seconds."""
         return host_s(self.problem, self.split.tp)
+
+    @property
+    def degrees(self) -> Degrees:
+        """Over how many ranks attention and experts are split."""
+        return Degrees(self.split.tp, self.sp, self.split.ep, self.split.etp)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +173,12 @@ class ExpertLayerTerms(KindTerms):
     routed: ForwardBackward
     """Router, permutation, products and activation of the routed experts."""
     exchange: ForwardBackward
-    """All-to-alls over ep and collectives over etp."""
+    """What it waits for the exchange of tokens over ep and etp."""
+    exchange_hidden_s: Floats
+    """The rest of that exchange, which hides beside another micro-batch; both directions."""
+    fill_s: Floats
+    """What the layer takes more in the first and last micro-batch of a pipeline, which have no
+    other beside them; both directions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,8 +222,15 @@ class LayerKind:
     """Recompute groups that it has, of `axes.RECOMPUTE_MODULES`."""
     is_routed: bool = False
     """It has routed experts, as `model.moe` gives them."""
+    linear_params: Callable[[ModelShape, Ints], Floats] | None = None
+    """Weights of its linear layers on one tensor-parallel rank, without routed experts: fp8 and
+    fp4 recipes quantise them; None: `matrix_params`."""
     frameworks: tuple[str, ...] = ()
     """Names of those whose files can say such a layer; listed in docs/files.md."""
+
+    def linear_weights(self, shape: ModelShape, tp: Ints) -> Floats:
+        """Return the weights of its linear layers on one tensor-parallel rank."""
+        return (self.linear_params or self.matrix_params)(shape, tp)
 
 
 def host_s(problem: Problem, tp: Ints) -> Floats:

@@ -1,4 +1,4 @@
-"""All that depends on how one layer is split, on mbs and sp: its times, its bytes, the ends'."""
+"""All that depends on how one layer is split, on mbs and mode: its times, its bytes, the ends'."""
 
 from dataclasses import dataclass, fields, replace
 
@@ -23,6 +23,7 @@ from costmodels.layers.layer_kind import (
     SplitDegrees,
 )
 from costmodels.layers.recompute import KeptByKind, SetTerms, set_terms
+from costmodels.modes import ModeRows, ModeTable
 from costmodels.plans import ShapeTable
 from costmodels.problem import Problem
 
@@ -34,7 +35,7 @@ Ints = NDArray[np.int32]
 class LayerTerms(KindTerms):
     """A layer of the model's first kind, the other kinds, and the ends of the model.
 
-    Per micro-batch and device, for each distinct (split, mbs, sp); arrays `(n_distinct,)`.
+    Per micro-batch and device, for each distinct (split, mbs, mode); arrays `(n_distinct,)`.
     `working_bytes` and `scratch_bytes` are those of all kinds together.
     """
 
@@ -110,11 +111,12 @@ def _head(inputs: LayerInputs, collectives: ForwardBackward, last: KindTerms) ->
     )
 
 
-def layer_terms(problem: Problem, split: SplitDegrees, mbs: Ints, sp: Ints) -> LayerTerms:
-    """Return the terms of each (split, mbs, sp); arrays of one length."""
+def layer_terms(problem: Problem, split: SplitDegrees, mbs: Ints, modes: ModeRows) -> LayerTerms:
+    """Return the terms of each (split, mbs, mode); arrays of one length."""
+    sp = modes.sp
     shape, job, stack, tp = problem.shape, problem.job, problem.stack, split.tp
     tokens = np.asarray(mbs, dtype=np.float64) * job.seq_len / split.cp
-    inputs = LayerInputs(problem, split, tokens, sp)
+    inputs = LayerInputs(problem, split, tokens, modes)
     first, *others = (kind.terms(inputs) for kind in kinds_of(shape))
     working, scratch = first.working_bytes, first.scratch_bytes
     if not shape.kind_counts[0]:
@@ -155,7 +157,7 @@ def layer_terms(problem: Problem, split: SplitDegrees, mbs: Ints, sp: Ints) -> L
 
 @dataclass(frozen=True, slots=True)
 class LayerTable:
-    """Layer terms of a grid of splits, micro-batches and sp, for tables of the same shapes."""
+    """Layer terms of a grid of splits, micro-batches and modes, for tables of the same shapes."""
 
     terms: LayerTerms
     split_code: NDArray[np.intp]
@@ -163,15 +165,15 @@ class LayerTable:
     mbs_code: NDArray[np.intp]
     """Micro-batch -> position in the grid; unused sizes hold 0."""
     n_mbs: int
-    n_sp: int
-    """Values of sp in the grid: 2, or 3 with `tp_overlap`."""
+    modes: ModeTable
+    """The modes in the grid."""
     sets: SetTerms
     """The same of the sets of recomputed modules in use."""
 
-    def index(self, shape: Ints, mbs: Ints, sp: Ints) -> NDArray[np.intp]:
-        """Return where each (shape, mbs, sp) stands in `terms`, `(n,)`."""
+    def index(self, shape: Ints, mbs: Ints, modes: ModeRows) -> NDArray[np.intp]:
+        """Return where each (shape, mbs, mode) stands in `terms`, `(n,)`."""
         batch = self.split_code[shape] * self.n_mbs + self.mbs_code[mbs]
-        return np.asarray(batch * self.n_sp + sp)
+        return np.asarray(batch * len(self.modes) + self.modes.index(modes))
 
 
 def sets_of(problem: Problem, terms: LayerTerms, codes: Ints) -> SetTerms:
@@ -181,13 +183,15 @@ def sets_of(problem: Problem, terms: LayerTerms, codes: Ints) -> SetTerms:
 
 
 def layer_table(
-    problem: Problem, shapes: ShapeTable, mbs: Ints, modules: Ints, n_sp: int = 2
+    problem: Problem,
+    shapes: ShapeTable,
+    mbs: Ints,
+    modules: Ints,
+    modes: ModeTable = ModeTable(),
 ) -> LayerTable:
     """Return the layer terms of the splits of `shapes` with the distinct values of `mbs`.
 
-    `n_sp` is 3 where plans with `tp_overlap` are among them.
-
-    `modules` are the sets of recomputed modules that plans over them may have, as
+    `modes` are those that plans over them may have, `modules` their sets of recomputed modules, as
     `axes.modules_code` numbers them.
     """
     result = distinct((shapes.tp, shapes.cp, shapes.ep, shapes.etp, shapes.cp_comm))
@@ -195,9 +199,9 @@ def layer_table(
     mbs_code = np.zeros(int(sizes[-1]) + 1, dtype=np.intp)
     mbs_code[sizes] = np.arange(len(sizes))
     n_splits = len(result.columns[0])
-    grid = np.meshgrid(np.arange(n_splits), sizes, np.arange(n_sp), indexing="ij")
-    of_split, of_mbs, of_sp = (axis.reshape(-1).astype(np.int32) for axis in grid)
+    grid = np.meshgrid(np.arange(n_splits), sizes, np.arange(len(modes)), indexing="ij")
+    of_split, of_mbs, of_mode = (axis.reshape(-1).astype(np.int32) for axis in grid)
     split = SplitDegrees(*(column[of_split] for column in result.columns))
-    terms = layer_terms(problem, split, of_mbs, of_sp)
+    terms = layer_terms(problem, split, of_mbs, modes.rows(of_mode))
     sets = sets_of(problem, terms, modules)
-    return LayerTable(terms, result.index, mbs_code, len(sizes), n_sp, sets)
+    return LayerTable(terms, result.index, mbs_code, len(sizes), modes, sets)

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from costmodels import memory
+from costmodels.comm import expert_overlap
 from costmodels.comm.tensor_parallel import layer_exposures
 from costmodels.layers import experts, params
 from costmodels.layers.compute import elementwise_times, linear_times
@@ -24,35 +25,57 @@ from costmodels.layers.layer_kind import (
     waits_and_tax,
 )
 from costmodels.layers.recompute import module_terms, routed_terms
+from costmodels.schedule import launches
 from costmodels.shapes import ModelShape
 
 
 def expert_layer_terms(inputs: LayerInputs) -> ExpertLayerTerms:
     """Return the terms of a layer with experts.
 
-    A layer whose MLP is the shared experts (or that has none), and the routed experts; nothing of
-    the exchange runs beside compute.
+    A layer whose MLP is the shared experts (or that has none), and the routed experts. What hides
+    of the exchange says the mode (`costmodels.comm.expert_overlap`).
     """
     problem, split, tokens, sp = inputs.problem, inputs.split, inputs.tokens, inputs.sp
     shape, job, stack = problem.shape.without_experts(), problem.job, problem.stack
-    tp, degrees = split.tp, (split.tp, sp, split.ep, split.etp)
+    tp, degrees, modes = split.tp, inputs.degrees, inputs.modes
     accelerator, attention = problem.pool.accelerator, inputs.attention
     gemms = linear_times(shape, job, accelerator, stack, tokens, tp)
     elementwise = elementwise_times(shape, accelerator, stack, tokens, tp, sp)
     blocks = 2 if shape.ffn else 1
     forward, backward = layer_exposures(problem, tokens, tp, sp, gemms, blocks)
-    routed = experts.expert_times(problem, tokens, *degrees)
+    routed = experts.expert_times(problem, tokens, degrees, modes)
     waits = ((forward, attention.cp_forward), (backward, attention.cp_backward))
     exposed, tax = waits_and_tax(stack, *waits)
-    device = gemms.both + attention.compute + elementwise + exposed + tax
-    device = device + routed.compute + routed.exchange
-    launch_s = inputs.launch_s + experts.expert_host_s(problem)
+    rest = gemms.both + attention.compute + elementwise + exposed + tax
+    exchange = expert_overlap.exchange_beside(problem, inputs.degrees, modes, rest, routed)
+    tax = tax + exchange.tax
+    launch_s = launches.expert_launch_s(
+        inputs.launch_s,
+        experts.routing_host_s(problem),
+        modes,
+        shared=bool(shape.ffn),
+    )
+    products_s = experts.products_host_s(problem, split.ep)
+    launch_s = launch_s + launches.eager_products_s(products_s, modes)
+    device = rest + routed.compute + exchange.exposed + exchange.tax
     host = host_waits(launch_s, device)
+    alone_device = rest + routed.compute + routed.exchange
+    alone_host = host_waits(launch_s, alone_device)
+    fill_s = (alone_device + alone_host).total_s - (device + host).total_s
     of_experts = experts.expert_kept_bytes(problem, tokens, *degrees)
     alone = replace(shape, ffn=0)
     shared = memory.scratch_bytes(shape, stack, tp) - memory.scratch_bytes(alone, stack, tp)
     again_s = device.forward_s - tax.forward_s
     of_routed = routed_terms(problem, tokens, degrees, routed, of_experts)
+    working = memory.working_bytes(shape, tokens, tp, attention.buffer_bytes, inputs.element_bytes)
+    beyond = working
+    if problem.shape.kind_counts[0]:  # the dense layers' pool is reserved already
+        buffers = attention.buffer_bytes, inputs.element_bytes
+        beyond = np.maximum(
+            0.0, working - memory.working_bytes(problem.shape, tokens, tp, *buffers)
+        )
+    held = launches.pool_bytes(beyond, modes)
+    held = held + experts.dispatcher_bytes(problem, tokens, degrees, modes)
     return ExpertLayerTerms(
         linear=gemms.both,
         attention=attention.compute,
@@ -64,21 +87,25 @@ def expert_layer_terms(inputs: LayerInputs) -> ExpertLayerTerms:
         tax=tax,
         host=host,
         layer=device + host,
-        weight_grad_s=gemms.column_wgrad_s + gemms.row_wgrad_s,
+        weight_grad_s=gemms.column_wgrad_s + gemms.row_wgrad_s + routed.weight_grad_s,
         recompute_full_s=np.maximum(again_s, HOST_FORWARD_SHARE * launch_s),
         modules=module_terms(problem, tokens, tp, sp, attention.core, of_routed),
         kept_bytes=of_experts
         + attention.kept_bytes
         + memory.layer_activation_bytes(
-            shape, stack, inputs.micro_batch, tp, sp, np.ones_like(tokens)
+            shape,
+            stack,
+            inputs.micro_batch._replace(routes=True),
+            tp,
+            sp,
+            np.ones_like(tokens),
         ),
-        working_bytes=memory.working_bytes(
-            shape, tokens, tp, attention.buffer_bytes, inputs.element_bytes
-        )
-        + experts.expert_working_bytes(problem, tokens, *degrees),
-        scratch_bytes=shared + experts.expert_scratch_bytes(problem, split.etp),
+        working_bytes=working + experts.transient_bytes(problem, tokens, degrees, modes),
+        scratch_bytes=shared + experts.expert_scratch_bytes(problem, split.etp) + held,
         routed=routed.compute,
-        exchange=routed.exchange,
+        exchange=exchange.exposed,
+        exchange_hidden_s=exchange.hidden_s,
+        fill_s=np.where(exchange.hidden_s > 0.0, np.maximum(0.0, fill_s), 0.0),
     )
 
 
@@ -112,6 +139,7 @@ MOE = LayerKind(
     params=params.expert_layer_params,
     replicated_params=_replicated,
     matrix_params=attention_matrix_params,
+    linear_params=lambda shape, tp: params.linear_params(shape.without_experts(), tp),
     macs=moe_macs,
     terms=expert_layer_terms,
     modules=_modules,

@@ -77,6 +77,23 @@ def layer_params(shape: ModelShape, tp: Ints) -> Floats:
     return sharded + norms + biases
 
 
+def linear_params(shape: ModelShape, tp: Ints) -> Floats:
+    """Return the weights of the linear layers of a dense layer on one tensor-parallel rank.
+
+    `layer_params` without norms (those of latents too) and biases.
+
+    >>> from costmodels.examples import LLAMA3_8B
+    >>> linear_params(LLAMA3_8B, np.array([1], dtype=np.int32)).item()  # 218112000 - 2 * 4096
+    218103808.0
+    """
+    t, h = np.asarray(tp, dtype=np.float64), float(shape.hidden)
+    mlp = (3.0 if shape.gated else 2.0) * h * shape.ffn / t
+    if shape.latent:
+        return np.asarray(latent_params(shape, tp) - shape.q_rank - shape.kv_rank + mlp)
+    kv = kv_heads_per_rank(shape, tp) * shape.head_dim
+    return np.asarray(h * (2.0 * shape.q_width / t + 2.0 * kv) + mlp)
+
+
 def expert_layer_params(shape: ModelShape, tp: Ints) -> Floats:
     """Return the parameters of an expert layer beside its routed experts, on one tp rank.
 
@@ -125,6 +142,13 @@ def expert_params(shape: ModelShape, ep: ArrayLike, etp: ArrayLike) -> Floats:
     if shape.bias:
         one = one + up * shape.expert_ffn / cut + shape.hidden
     return shape.n_experts / np.asarray(ep, dtype=np.float64) * one
+
+
+def expert_linear_params(shape: ModelShape, ep: ArrayLike, etp: ArrayLike) -> Floats:
+    """Return the weights of `expert_params` without biases."""
+    width = np.asarray(ep, dtype=np.float64) * np.asarray(etp)
+    matrices = (3.0 if shape.gated else 2.0) * shape.hidden * shape.expert_ffn
+    return np.asarray(shape.n_experts * matrices / width)
 
 
 def mtp_params(shape: ModelShape, tp: Ints, layer: ArrayLike = 0.0) -> Floats:

@@ -112,12 +112,13 @@ def routed_terms(
     moved = (6.0 if shape.gated else 4.0) * width
     eager = memory.EAGER_GATE_BYTES if shape.gated and not stack.fused_activation else 0.0
     wide = problem.job.recipe.activation_bytes / 2.0
+    saved = memory.quantized_inputs(problem).saved_bytes
     return Routed(
         forward_s=times.compute.forward_s,
         exchange_s=times.exchange.forward_s,
         kept_bytes=kept_bytes,
         activation_s=moved * per_byte + part.efficiency.kernel_latency_s,
-        activation_bytes=wide * (2.0 + eager) * width,
+        activation_bytes=(wide * (2.0 + eager) - saved) * width,
     )
 
 
@@ -151,7 +152,8 @@ def module_terms(
     Source: Megatron-LM core 0.19.2 transformer/{transformer_config,transformer_layer}.py,
     multi_latent_attention.py, moe/{moe_layer,experts}.py, models/gpt/gpt_layer_specs.py. Checked
     against Korthikanti et al. 2022, section 5 (core_attn). Left out: the host's time to launch it,
-    the slowdown beside hidden traffic, fp8 copies.
+    the slowdown beside hidden traffic. Of an input that is kept quantised the narrower copy is
+    what goes (`memory.saved_input_bytes`), twice before the down projections of latent attention.
     """
     shape = problem.shape.without_experts() if routed else problem.shape
     stack, part = problem.stack, problem.pool.accelerator
@@ -162,18 +164,23 @@ def module_terms(
     element = problem.job.recipe.activation_bytes
     eager = 0.0 if stack.fused_norms else memory.eager_norm_bytes(stack, element)
     norm_bytes = tokens * (element + eager) * shape.hidden / total
+    quantized = memory.quantized_inputs(problem)
+    of_down = norm_bytes - tokens * shape.hidden / total * (
+        memory.DOWN_PROJECTIONS * quantized.saved_bytes - 2.0 * quantized.share
+    )
     entries = {"core_attn": _Module(core.forward_s, core.dropped_bytes, zeros, nothing, zeros)}
     alone = int(shape.latent) + int(routed is not None)
     if alone:
-        of_attention = norm_bytes if shape.latent else zeros
+        of_attention = of_down if shape.latent else zeros
         of_mlp = norm_bytes if routed else zeros
         entries["layernorm"] = _Module(alone * norm_s, of_attention, of_mlp, nothing, zeros)
     if shape.latent:
         entries["mla_up_proj"] = _up_projection(problem, tokens, tp, sp)
     inner = _mlp(problem, shape, tokens, tp, sp) if shape.ffn else None
     if inner and not routed:
+        of_norm = norm_bytes - tokens * shape.hidden / total * quantized.saved_bytes
         entries["mlp"] = _Module(
-            norm_s + inner.forward_s, zeros, norm_bytes + inner.mlp_bytes, inner.tp, zeros
+            norm_s + inner.forward_s, zeros, of_norm + inner.mlp_bytes, inner.tp, zeros
         )
     if inner and routed:
         entries["shared_experts"] = inner
@@ -216,6 +223,7 @@ def _mlp(problem: Problem, shape: ModelShape, tokens: Floats, tp: Ints, sp: Ints
         gathered = 2.0 * shape.hidden * (t - 1.0) / t
         inner = inner + np.where(np.asarray(sp) > 0, gathered, 0.0)
     inner = job.recipe.activation_bytes / 2.0 * inner
+    inner = inner - memory.quantized_inputs(problem).saved_bytes * shape.ffn / t
     return _Module(forward + waits.exposed_s, zeros, tokens * inner, waits, zeros)
 
 
@@ -237,6 +245,8 @@ def _up_projection(problem: Problem, tokens: Floats, tp: Ints, sp: Ints) -> _Mod
     width_bytes = (4.0 * shape.q_width + 2.0 * shape.v_width) / t
     width_bytes = width_bytes + 2.0 * (shape.q_rank + shape.kv_rank) / t
     width_bytes = problem.job.recipe.activation_bytes / 2.0 * width_bytes
+    saved = memory.quantized_inputs(problem).saved_bytes
+    width_bytes = width_bytes - saved * (shape.q_rank + shape.kv_rank) / t
     return _Module(forward + waits, tokens * width_bytes, zeros, Exposure(waits, waits), zeros)
 
 

@@ -54,7 +54,7 @@ def waits(
     copy = np.asarray(copy_s, dtype=np.float64)
     if stack.activation_copies == "blocking":
         return ForwardBackward(copy, copy)
-    between = np.maximum(0.0, 1.0 - 2.0 / np.asarray(n_layers, dtype=np.float64))
+    between = np.maximum(0.0, 1.0 - 2.0 / np.maximum(1.0, np.asarray(n_layers)))
     down = np.maximum(0.0, copy - between * forward_s)
     if stack.activation_copies == "on-demand":
         return ForwardBackward(down, copy)

@@ -27,6 +27,9 @@ Ints = NDArray[np.int64]
 
 Chunk = tuple[int, ...]
 """The kind of each layer of a chunk, in model order: positions in `ModelShape.kinds`."""
+PASSING: Chunk = (-1,)
+"""A chunk without layers that passes on what it receives: it keeps that, like the input of a
+recomputed layer (Megatron-LM core/transformer/transformer_block.py clones it for the output)."""
 
 ROUNDS = 3
 """Rounds of p micro-batches from which on a longer step holds no more at its peak."""
@@ -78,7 +81,8 @@ class UnequalChunks:
     """Of each kind of rank, `(n_shapes, n_kinds)`."""
     layers: Floats
     """Layers among the first i of each chunk, all and those of each other kind than the model's
-    first: `(n_rows, ROUNDS, n_moments, 1 + n_other_kinds, 1 + layers of the longest chunk)`."""
+    first: `(n_rows, ROUNDS, n_moments, 1 + n_other_kinds, 1 + layers of the longest chunk)`.
+    Where some chunk is empty one more counts the `PASSING` ones, last, whatever i."""
 
     def take(self, rows: NDArray[np.intp]) -> "UnequalChunks | None":
         """Return those of the shapes at `rows`; None where none of them has unequal chunks."""
@@ -87,19 +91,24 @@ class UnequalChunks:
 
 
 @lru_cache(maxsize=8192)
-def _layers_beyond_mean(rank: int, pp: int, chunks: tuple[Chunk, ...], n_others: int) -> Floats:
+def _layers_beyond_mean(
+    rank: int, pp: int, chunks: tuple[Chunk, ...], n_others: int, has_passing: bool
+) -> Floats:
     """Return one row of `UnequalChunks.layers`, with as many moments as it needs."""
     longest = max(map(len, chunks))
-    first = np.zeros((len(chunks), 1 + n_others, longest + 1))
+    first = np.zeros((len(chunks), 1 + n_others + has_passing, longest + 1))
     for c, chunk in enumerate(chunks):
+        if chunk == PASSING:
+            first[c, -1] = 1.0
+            continue
         kinds = np.array(chunk, dtype=np.int64)
         flags = np.array([np.ones(len(chunk)), *(kinds == i for i in range(1, 1 + n_others))])
-        first[c, :, 1 : 1 + len(chunk)] = np.cumsum(flags, axis=1)
-        first[c, :, 1 + len(chunk) :] = flags.sum(axis=1, keepdims=True)
+        first[c, : 1 + n_others, 1 : 1 + len(chunk)] = np.cumsum(flags, axis=1)
+        first[c, : 1 + n_others, 1 + len(chunk) :] = flags.sum(axis=1, keepdims=True)
     by_round = []
     for n_rounds in range(1, ROUNDS + 1):
         more = np.tensordot(beyond_mean(rank, pp, len(chunks), n_rounds), first, axes=1)
-        by_round.append(_different(more, n_others))
+        by_round.append(_different(more, n_others + has_passing))
     n_moments = max(map(len, by_round))
     return np.stack(
         [np.concatenate([x, x[:1].repeat(n_moments - len(x), axis=0)]) for x in by_round]
@@ -135,10 +144,12 @@ def unequal_chunks(
     index = [[rows.setdefault(x, 1 + len(rows)) if x[2] else 0 for x in row] for row in ranks]
     if not rows:
         return None
-    tables = [_layers_beyond_mean(*key, n_others) for key in rows]
+    has_passing = any(PASSING in chunks for *_, chunks in rows)
+    tables = [_layers_beyond_mean(*key, n_others, has_passing) for key in rows]
     n_moments = max(x.shape[1] for x in tables)
     longest = max(x.shape[3] for x in tables)
-    layers = np.zeros((1 + len(rows), ROUNDS, n_moments, 1 + n_others, longest))
+    n_kinds = tables[0].shape[2]
+    layers = np.zeros((1 + len(rows), ROUNDS, n_moments, n_kinds, longest))
     for i, table in enumerate(tables, start=1):
         n, depth = table.shape[1], table.shape[3]
         layers[i, :, :n, :, :depth] = table

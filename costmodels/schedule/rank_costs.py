@@ -23,7 +23,12 @@ from costmodels.plans import Layout, PlanTable
 from costmodels.problem import Problem
 from costmodels.schedule.in_flight import ROUNDS, beyond_mean
 from costmodels.schedule.stages import LOOPED, StageKinds, other_kinds
-from costmodels.shape_terms import kind_expert_params, kind_params, shape_terms
+from costmodels.shape_terms import (
+    kind_expert_params,
+    kind_params,
+    quantized_bytes,
+    shape_terms,
+)
 from costmodels.shapes import ModelShape
 from costmodels.step import Rows, join, memory_terms, stage_times
 
@@ -34,7 +39,7 @@ SCHEDULES = ("gpipe", "1f1b", "interleaved")
 
 
 def _held_rows(n_others: int) -> list[tuple[int, ...]]:
-    """Return what ranks hold whose differences give the coefficients.
+    """Return what ranks hold whose differences give the coefficients, nothing last.
 
     Layers, those of each other kind, recomputed layers, recomputed ones of each other kind.
     """
@@ -47,6 +52,7 @@ def _held_rows(n_others: int) -> list[tuple[int, ...]]:
         (2, *none, 2, *none),
         *((2, *unit, 0, *none) for unit in units),
         *((2, *unit, 2, *unit) for unit in units),
+        (0, *none, 0, *none),
     ]
 
 
@@ -62,6 +68,9 @@ def with_kinds(
     params = kind_params(problem, shapes, kinds)
     per_param = terms.state_bytes[..., :1] / terms.params[:, :1]
     result = replace(terms, kinds=kinds, params=params, state_bytes=per_param * params)
+    if terms.quantized_bytes is not None:
+        copies = quantized_bytes(problem, shapes, kinds, rows.table.shardings.zero)
+        result = replace(result, quantized_bytes=copies)
     if terms.experts:
         routed = kind_expert_params(problem, shapes, kinds)
         # The fullest kind holds experts; a first stage of dense layers may hold none.
@@ -106,6 +115,9 @@ class RankCosts:
     beyond_mean: tuple[Floats, ...]
     """By rank, the micro-batches in flight of each chunk beyond the mean at the moments that may
     be the peak, `(n_moments, vpp)` each (`in_flight.beyond_mean`); empty without chunks."""
+    empty_bytes: Floats | None = None
+    """Of a rank that holds no layer at all, `(pp,)`: no layer runs, and what comes is passed on.
+    None: `fixed_bytes`."""
 
     @property
     def layer_s(self) -> float:
@@ -147,6 +159,8 @@ class RankCosts:
         by_chunk = n_layers.reshape(len(n_layers), self.vpp, self.pp)
         fixed = self.fixed_recompute_bytes if recompute_layers else self.fixed_bytes
         total = fixed + (self.each_bytes * by_chunk.sum(axis=1)).sum(axis=0)
+        if self.empty_bytes is not None:
+            total = np.where(by_chunk[0].sum(axis=0) > 0, total, self.empty_bytes)
         if self.beyond_mean:
             chunk_bytes = np.tensordot(self.in_flight_bytes, by_chunk, axes=1)
             total = total + [
@@ -200,6 +214,7 @@ def rank_costs(
         chunk_layers=layer_counts[..., None],
         chunk_counts=np.ones((*shape, 1)),
         prefix=np.array(others)[..., None] if others else None,
+        passing=np.where((layer_counts == 0.0) & (every > 0), 1.0, 0.0),
     )
     priced = with_kinds(rows, kinds, recomputed.T, others_again if others else None)
     times = stage_times(priced)
@@ -251,12 +266,13 @@ def _costs(layout: Layout, figures: _RankFigures, shape: ModelShape) -> RankCost
         in_flight_bytes=np.array([x[0] for x in _differences(figures.activation_bytes)])
         / in_flight,
         beyond_mean=tuple(beyond_mean(r, layout.pp, layout.vpp, n_rounds) for r in chunked),
+        empty_bytes=memory[:, -1] if layout.vpp == 1 else None,
     )
 
 
 def _differences(figures: Floats) -> list[Floats]:
     """Return what one layer more of each count adds, `(pp,)` each; `figures` is `(pp, n_rows)`."""
-    one, two, recompute, recompute_two, *of_others = figures.T
+    one, two, recompute, recompute_two, *of_others, _ = figures.T
     n_others = len(of_others) // 2
     layer, recomputed = two - one, recompute_two - recompute
     others = [other - two for other in of_others[:n_others]]

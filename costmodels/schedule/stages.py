@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.layers.factor import distinct
-from costmodels.schedule.in_flight import Chunk, UnequalChunks, unequal_chunks
+from costmodels.schedule.in_flight import PASSING, Chunk, UnequalChunks, unequal_chunks
 from costmodels.shapes import ModelShape
 
 Floats = NDArray[np.float64]
@@ -19,7 +19,10 @@ Ints = NDArray[np.int32]
 SPLITS = ("even", "ends")
 """`even`: every virtual stage holds layers / (pp vpp). `ends`: the embedding and the loss count
 as one layer each, stages hold the floor or the ceiling, the ends fewer (Llama 3's own layout).
-Any other split is spelled out, stage by stage: `9-11-11-9` (`spelled`)."""
+Any other split is spelled out, stage by stage: `9-11-11-9` (`spelled`); a stage may be empty."""
+
+ENDS_UNITS = 2
+"""What `ends` counts as layers besides: the embedding and the loss."""
 
 N_KINDS = 4
 """At most four kinds of rank exist under `SPLITS`: first, last, and two interior ones."""
@@ -50,16 +53,26 @@ def spelled(counts: Sequence[int]) -> str:
     return "-".join(str(count) for count in counts)
 
 
+def most_stages(layers: int) -> int:
+    """Return the most virtual stages that `SPLITS` give some layers: one a layer and an end."""
+    return layers + ENDS_UNITS
+
+
 @lru_cache(maxsize=8192)
 def stage_layers(layers: int, pp: int, vpp: int, split: str) -> tuple[int, ...]:
     """Return the layers of each virtual stage in model order, or () when the split is impossible.
 
     Virtual stage j is chunk j // pp on rank j % pp. With `ends`, the layers + 2 units (embedding,
     layers, loss) are cut into floor or ceiling shares; the larger shares go to the stages before
-    the last, which hold fewer micro-batches in flight, and last to the ends.
+    the last, which hold fewer micro-batches in flight, and last to the ends. A share of one unit
+    leaves an end with the embedding or the loss alone; interleaved it needs interior stages alike,
+    as one layer beside two would wait for half of its time. Spelled splits may have empty stages
+    anywhere.
 
     >>> stage_layers(126, 16, 1, "ends")[:3], sum(stage_layers(126, 16, 1, "ends"))
     ((7, 8, 8), 126)
+    >>> stage_layers(61, 32, 1, "ends") == (1, *(2,) * 30, 0)
+    True
     """
     n_stages = pp * vpp
     if split not in SPLITS:
@@ -68,8 +81,10 @@ def stage_layers(layers: int, pp: int, vpp: int, split: str) -> tuple[int, ...]:
     if split == "even":
         share, rest = divmod(layers, n_stages)
         return (share,) * n_stages if rest == 0 and share else ()
-    share, rest = divmod(layers + 2, n_stages)
-    if n_stages == 1 or share < 2:
+    share, rest = divmod(layers + ENDS_UNITS, n_stages)
+    if n_stages == 1 or share < 1:
+        return ()
+    if share == 1 and vpp > 1 and 0 < rest < n_stages - ENDS_UNITS:
         return ()
     counts = [share] * n_stages
     receivers = [*range(n_stages - 2, 0, -1), 0, n_stages - 1]
@@ -122,18 +137,22 @@ class StageKinds:
     layers of the longest chunk)`; None where all layers are of one kind."""
     unequal: UnequalChunks | None = None
     """What ranks with unequal interleaved chunks hold beyond mean ones; None without such."""
+    passing: Floats | None = None
+    """Chunks without layers that receive what they pass on, `(n_shapes, n_kinds)`: all empty ones
+    but the model's first. None where no stage is empty."""
 
     def take(self, rows: NDArray[np.intp]) -> "StageKinds":
         """Return the kinds of the shapes at `rows`."""
         columns = {name: getattr(self, name)[rows] for name in _BY_SHAPE}
         prefix = None if self.prefix is None else self.prefix[:, rows]
         unequal = None if self.unequal is None else self.unequal.take(rows)
-        return StageKinds(**columns, prefix=prefix, unequal=unequal)
+        passing = None if self.passing is None else self.passing[rows]
+        return StageKinds(**columns, prefix=prefix, unequal=unequal, passing=passing)
 
     def each(self, positions: NDArray[np.intp]) -> "StageKinds":
         """Return kinds as those of shapes of their own; `positions` count them shape by shape.
 
-        For traffic: `unequal` is left out.
+        For traffic: `unequal` and `passing` are left out.
         """
 
         def alone(values: NDArray[Any]) -> NDArray[Any]:
@@ -153,7 +172,9 @@ class StageKinds:
 
 
 _BY_SHAPE = tuple(
-    field.name for field in fields(StageKinds) if field.name not in ("prefix", "unequal")
+    field.name
+    for field in fields(StageKinds)
+    if field.name not in ("prefix", "unequal", "passing")
 )
 
 
@@ -212,15 +233,34 @@ class _RankKind(NamedTuple):
     """By other kind of layer, as `StageKinds.prefix`."""
     chunks: tuple[Chunk, ...]
     """The rank's chunks in model order where they are interleaved and unequal; else empty."""
+    passing: int
+    """As `StageKinds.passing`."""
+    has_empty: bool
+    """Some stage of the shape is empty."""
 
 
 def interleaved_chunks(
     counts: Sequence[int], stages: Sequence[int], sequence: Sequence[int]
 ) -> tuple[Chunk, ...]:
-    """Return the chunks of one rank where they are not all alike; else nothing."""
+    """Return the chunks of one rank where they are not all alike; else nothing.
+
+    An empty one that receives what it passes on is `PASSING`.
+    """
     starts = [0, *accumulate(counts)]
-    chunks = tuple(tuple(sequence[starts[j] : starts[j] + counts[j]]) for j in stages)
+    chunks = tuple(
+        tuple(sequence[starts[j] : starts[j] + counts[j]]) if counts[j] or not j else PASSING
+        for j in stages
+    )
     return chunks if len(set(chunks)) > 1 else ()
+
+
+def passing_chunks(counts: Sequence[int], stages: Sequence[int]) -> int:
+    """Return how many of some virtual stages have no layers and receive what they pass on.
+
+    >>> passing_chunks((0, 2, 1, 0), (0, 3))  # the first has the embedding
+    1
+    """
+    return sum(counts[j] == 0 and j > 0 for j in stages)
 
 
 @lru_cache(maxsize=8192)
@@ -245,6 +285,7 @@ def _kinds_of(
         ranks.setdefault((sorted_counts, prefixes, *ends, chunks), []).append(rank)
     kinds = []
     for (sorted_counts, prefixes, first, last, chunks), members in ranks.items():
+        own = rank_stages(members[0], pp, len(counts), placement)
         furthest = max(members, key=lambda r: min(r, pp - 1 - r) if placement == BOTH_WAYS else r)
         numbers = (
             members[0],
@@ -256,7 +297,15 @@ def _kinds_of(
             low,
             len(members),
         )
-        kinds.append(_RankKind(tuple(float(x) for x in numbers), prefixes, chunks))
+        kinds.append(
+            _RankKind(
+                tuple(float(x) for x in numbers),
+                prefixes,
+                chunks,
+                passing_chunks(counts, own),
+                low == 0,
+            )
+        )
     return tuple(kinds)
 
 
@@ -324,6 +373,9 @@ def _as_kinds(shapes: list[tuple[_RankKind, ...]], sizes: int, pps: Sequence[int
         ],
         0 if prefix is None else len(prefix),
     )
+    passing = None
+    if any(rows[0].has_empty for rows in shapes):
+        passing = np.array([[float(kind.passing) for kind in rows] for rows in everywhere])
     return StageKinds(
         rank=ranks,
         late_rank=block[..., 1].astype(np.int32),
@@ -335,6 +387,7 @@ def _as_kinds(shapes: list[tuple[_RankKind, ...]], sizes: int, pps: Sequence[int
         chunk_counts=np.ascontiguousarray(block[..., 5:-2]),
         prefix=prefix,
         unequal=unequal,
+        passing=passing,
     )
 
 

@@ -18,7 +18,13 @@ from costmodels.memory import in_flight_chunks
 from costmodels.plans import ZERO_BUBBLE, Layout
 from costmodels.schedule import pipeline
 from costmodels.schedule.pipeline import TimedBlock, Timeline
-from costmodels.schedule.stages import LOOPED, interleaved_chunks, layer_prefix, other_kinds
+from costmodels.schedule.stages import (
+    LOOPED,
+    interleaved_chunks,
+    layer_prefix,
+    other_kinds,
+    passing_chunks,
+)
 from costmodels.schedule.zero_bubble import BACKWARD, FORWARD, INPUT_GRAD, WEIGHT_GRAD
 from costmodels.step import (
     Rows,
@@ -242,6 +248,7 @@ def unequal_chunk_bytes(rows: Rows, layout: Layout, rank: int) -> tuple[float, .
             n_recomputed * rows.layers.checkpoint_bytes.item()
             + (counts[j] - n_recomputed) * layer_bytes
         )
+        size += passing_chunks(counts, (j,)) * rows.layers.checkpoint_bytes.item()
         for flags, extra in zip(other_kinds(shape.layer_sequence), more, strict=True):
             prefix = layer_prefix(counts, (j,), flags, counts[j])
             size += (prefix[-1] - prefix[n_recomputed]) * extra
@@ -261,7 +268,8 @@ def _split_chunk_bytes(rows: Rows, layout: Layout, rank: int) -> tuple[float, fl
         (layers.kept_bytes - scores).item(),
     )
     ids = layers.embedding_bytes.item() * layout.has_embedding(rank)
-    before = full * layers.checkpoint_bytes.item() + (n_layers - full) * one
+    inputs = full + passing_chunks(layout.stage_layers, layout.stages_of(rank))
+    before = inputs * layers.checkpoint_bytes.item() + (n_layers - full) * one
     return (before + ids) / len(chunks), (n_layers * deferred_bytes + ids) / len(chunks)
 
 

@@ -89,6 +89,7 @@ def _side_json(plan: Plan) -> dict[str, Any]:
         "tokens_per_s": plan.tokens_per_s,
         "tokens_per_s_per_device": plan.tokens_per_s_per_device,
         "mfu": plan.mfu,
+        "mfu_bf16": plan.mfu_bf16,
         "peak_bytes": plan.breakdown.peak_bytes,
         "peak_stage": plan.breakdown.peak_stage,
         "usable_bytes": plan.usable_bytes,

@@ -23,7 +23,7 @@ from costmodels.axes import (
 from costmodels.offload.activations import RESIDENT_LAYERS
 from costmodels.plans import Layout, PlanTable
 from costmodels.problem import Problem
-from costmodels.schedule.stages import stage_layers
+from costmodels.schedule.stages import most_stages, stage_layers
 from costmodels.shape_terms import shape_terms
 from costmodels.step import join, peak_bytes, step_times
 from planner.solver.unsupported import is_modelled
@@ -52,6 +52,14 @@ HELPS: Mapping[str, tuple[str, ...]] = {
     "SP001": ("sp",),
     "ZER001": ("zero",),
     "HPZ002": ("hpz",),
+    "DSP001": ("dispatcher",),
+    "DSP002": ("dispatcher", "ep"),
+    "DSP003": ("dispatcher",),
+    "EPO001": ("ep_overlap",),
+    "EPO002": ("ep_overlap", "vpp"),
+    "EPO003": ("ep_overlap", "recompute"),
+    "CGR002": ("cuda_graph", "dispatcher"),
+    "CGR003": ("cuda_graph",),
     "OFF004": ("pp",),
     "ZER002": ("zero",),
 }
@@ -216,7 +224,7 @@ def derived(problem: Problem, layout: Layout, changes: Mapping[str, Any]) -> Lay
     tp, pp, cp = (int(changes.get(axis, getattr(x, axis))) for axis in ("tp", "pp", "cp"))
     dp, rest = divmod(x.n_devices, tp * pp * cp)
     vpp = int(changes.get("vpp", x.vpp)) if pp > 1 else 1
-    if rest or dp == 0 or pp * vpp > shape.layers:
+    if rest or dp == 0 or pp * vpp > max(most_stages(shape.layers), len(x.stage_layers)):
         return None
     split, counts = _split(shape.layers, pp, vpp, x, str(changes.get("split", "")))
     if not counts:
@@ -477,4 +485,4 @@ def _impossible(problem: Problem, layout: Layout, axis: str, value: Any) -> str:
     """Return the rule that leaves no layout at all: too many stages, or no way to fill them."""
     pp = value if axis == "pp" else layout.pp
     vpp = value if axis == "vpp" else CHUNKS_OF.get(value, 1) if axis == "schedule" else layout.vpp
-    return "PP001" if pp * vpp > problem.shape.layers else "PP002"
+    return "PP001" if pp * vpp > most_stages(problem.shape.layers) else "PP002"

@@ -1,21 +1,26 @@
 """The files that run one plan: those of its frameworks, and what launches them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from costmodels.axes import AXES
 from costmodels.breakdown import Breakdown
+from costmodels.plans import Layout
+from costmodels.shapes import ModelShape
 from planner import __version__
-from planner.frameworks.emit import emit_plan, why_not
+from planner.errors import UsageError
+from planner.frameworks.emit import emit_plan, refusal_file, why_not
 from planner.frameworks.emit_request import EmitRequest
 from planner.frameworks.launchers.files import launcher_files
 from planner.frameworks.launchers.hosts import chosen_hosts
 from planner.frameworks.launchers.placement import place_plan
-from planner.frameworks.registry import check_framework
+from planner.frameworks.registry import named_framework
 from planner.solver.answer.plans import under_framework
 from planner.solver.answer.result import Plan
 from planner.solver.answer.result_store import Opened
 from planner.solver.calibration.file import Calibration
 from planner.specs.identity import content_id
 from planner.specs.inputs import ClusterInput, ModelInput
+from searches.frameworks.registry import framework_rules
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +37,17 @@ class FileTargets:
 
 
 def chosen_targets(text: str) -> list[str]:
-    """Return the frameworks of a list such as `megatron,fsdp2`; `UsageError` for others."""
-    targets = [part.strip() for part in text.split(",") if part.strip()]
-    for target in targets:
-        check_framework(target, "for")
+    """Return the frameworks of a list such as `megatron@0.17,fsdp2`, by their keys.
+
+    `UsageError` for others, and for two releases of one, whose files have the same names.
+    """
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    targets = [named_framework(part, "for") for part in parts]
+    names = [framework_rules(target).name for target in targets]
+    twice = next((name for name in names if names.count(name) > 1), "")
+    if twice and len(set(targets)) > len(set(names)):
+        fix = f"write each into a folder of its own: {' and '.join(sorted(set(targets)))}"
+        raise UsageError(f"two releases of {twice} have files of the same names", fix, "for")
     return targets
 
 
@@ -58,6 +70,15 @@ def header_lines(
     ]
 
 
+def as_dispatched(layout: Layout, shape: ModelShape, dispatcher: str) -> Layout:
+    """Return a layout that names the dispatcher of the stack that priced it."""
+    named = dict(layout.switches)
+    if dispatcher == "alltoall" or "dispatcher" in named or shape.n_experts <= 1 or layout.ep == 1:
+        return layout
+    named["dispatcher"] = dispatcher
+    return replace(layout, switches=tuple((name, named[name]) for name in AXES if name in named))
+
+
 def plan_files(opened: Opened, calibration: Calibration, targets: FileTargets) -> dict[str, str]:
     """Return the files of one plan; a framework that it does not fit gets a reason instead."""
     model, cluster, problem, plan = opened
@@ -72,10 +93,11 @@ def plan_files(opened: Opened, calibration: Calibration, targets: FileTargets) -
         header = header_lines((model, cluster), plan, result or plan.breakdown, targets.result_id)
         if result is None and why_not(target, plan.layout, model.shape, model.job) is None:
             lines = [*header[:2], f"as {target} runs it, the plan does not fit into memory"]
-            files[f"{target}.txt"] = "\n".join(lines) + "\n"
+            files[refusal_file(target)] = "\n".join(lines) + "\n"
             continue
-        request = EmitRequest(plan.layout, model.shape, model.job, pool, header, model.details)
-        own = emit_plan(target, request, problem.stack.expert_dispatch)
+        layout = as_dispatched(plan.layout, model.shape, problem.stack.dispatcher)
+        request = EmitRequest(layout, model.shape, model.job, pool, header, model.details)
+        own = emit_plan(target, request)
         files |= own
         if placed:
             files |= launcher_files(targets.launchers, own, request, placed, fabric, plan.plan_id)

@@ -7,7 +7,7 @@ import numpy as np
 from costmodels import memory, step
 from costmodels.axes import CP_COMMS, RECOMPUTE_MODULES, SCHEDULES
 from costmodels.breakdown import virtual_stage_times, virtual_weight_grad_times
-from costmodels.comm import collectives, context_parallel
+from costmodels.comm import collectives, context_parallel, dispatch
 from costmodels.comm.context_parallel import ContextSplit
 from costmodels.comm.placement import Group, place_group
 from costmodels.documentation.terms import MEMORY_TERMS, Term
@@ -20,7 +20,7 @@ from costmodels.offload import activations as activation_offload
 from costmodels.offload import optimizer as offload
 from costmodels.problem import Problem
 from costmodels.schedule import pipeline
-from costmodels.shape_terms import host_bytes
+from costmodels.shape_terms import host_bytes, quantized_weight_bytes
 from hardware.parts import Host, Provenance
 from planner.solver.answer.result import Plan
 from planner.units import GIB
@@ -250,11 +250,12 @@ def _exchange(problem: Problem, plan: Plan) -> Numbers:
     x = plan.layout
     if one is not None and x.ep > 1:
         ep, etp = (np.array([degree], dtype=np.int32) for degree in (x.ep, x.etp))
-        group = experts.expert_group(problem, ep, etp)
-        inside, outside = (copies.item() for copies in experts.sent_copies(problem, group))
+        group, modes = dispatch.expert_group(problem, ep, etp), plan.breakdown.rows.table.modes
+        copies = dispatch.sent_copies(problem, group, modes.at(0))
+        inside, outside = (one.item() for one in copies)
         sent = next(x for x in plan.breakdown.transfers if x.axis == "ep")
         rows += [
-            ("dispatch of the stack", problem.stack.expert_dispatch),
+            ("dispatcher", str(x.value("dispatcher"))),
             ("ranks, per domain", f"{x.ep}, {group.ranks_per_domain.item():g}"),
             ("copies of a token sent inside / outside", f"{inside:.2f} / {outside:.2f}"),
             ("algorithm", sent.algorithm),
@@ -486,11 +487,13 @@ def _states(problem: Problem, plan: Plan) -> Numbers:
     recipe, x, params = problem.job.recipe, plan.layout, _held_params(plan)
     param_bytes = param_bytes_kept(recipe, problem.stack)
     weights = param_bytes.shard_weights if x.zero >= 3 else param_bytes.weights
+    more = quantized_weight_bytes(problem) if x.zero < 3 else 0.0
     return [
         ("recipe", f"{recipe.name} ({recipe.note})"),
         ("W + G + K", f"{weights:g} + {param_bytes.grads:g} + {param_bytes.states:g} bytes"),
         ("ZeRO stage, D", f"{x.zero}, {x.dp_shard}"),
         *([("second copy, W / hpz", f"{recipe.param_bytes / x.hpz:g} bytes")] * (x.hpz > 1)),
+        *([("a weight of linear layers, more", f"{more:g} bytes")] * bool(more)),
         ("N (most parameters on one device)", f"{params / 1e9:.3f} B"),
         *_routed_params(plan),
     ]

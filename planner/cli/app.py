@@ -391,11 +391,14 @@ def check_spec_command(
 @app.command("check-flags")
 def check_flags_command(
     framework: Annotated[
-        str, typer.Argument(help="megatron, bridge, deepspeed, torchtitan, fsdp2.")
+        str, typer.Argument(help="megatron, bridge, deepspeed, torchtitan, fsdp2; NAME@RELEASE.")
     ],
     python: Annotated[
         str, typer.Option(help="The interpreter that has the framework installed.")
     ] = "python3",
+    source: Annotated[
+        str, typer.Option(metavar="DIR", help="An unpacked wheel of it, in place of that.")
+    ] = "",
     between: Annotated[
         str, typer.Option(metavar="OLD,NEW", help="Two releases with a table, none installed.")
     ] = "",
@@ -404,7 +407,7 @@ def check_flags_command(
     """Say which options the installed release of a framework added, renamed or dropped."""
     from planner.frameworks.releases import run_check_flags
 
-    raise typer.Exit(run_check_flags(framework, python, between, form))
+    raise typer.Exit(run_check_flags(framework, python, between, form, source))
 
 
 @app.command("rule")

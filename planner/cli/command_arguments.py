@@ -13,6 +13,7 @@ from planner.cli.arguments import overrides_of, positive
 from planner.cli.options import (
     FRAMEWORKS,
     Allow,
+    AllVariants,
     Cache,
     CalibrationFile,
     Deadline,
@@ -20,6 +21,7 @@ from planner.cli.options import (
     Framework,
     Launcher,
     Max,
+    MemoryMargin,
     Objective,
     Only,
     Pareto,
@@ -48,6 +50,7 @@ class SearchArguments:
     allow: Sequence[str] = ()
     set_: Sequence[str] = ()
     top: int | None = None
+    all_variants: bool = False
     framework: str = ""
     stack: str = ""
     pool: str = ""
@@ -55,6 +58,7 @@ class SearchArguments:
     deadline: str = ""
     step_limit: float | None = None
     within: float | None = None
+    memory_margin: float | None = None
     pareto: str = ""
     time_limit: float | None = None
     calibration: str = ""
@@ -78,11 +82,13 @@ class SearchArguments:
             time_limit_s=positive(self.time_limit, "--time-limit", self.TIME_LIMIT),
             step_limit_s=positive(self.step_limit, "--step-limit", "12.5"),
             within=positive(self.within, "--within", "1.05"),
+            memory_margin=self.memory_margin,
             pins=axis_items(self.pin, "--pin"),
             only=axis_items(self.only, "--only"),
             at_most=axis_items(self.max_, "--max"),
             allow=tuple(self.allow),
             top=self.top,
+            all_variants=self.all_variants,
             framework=self.framework,
             stack=self.stack,
             pool=self.pool,
@@ -105,6 +111,7 @@ class SolveArguments(SearchArguments):
     allow: Allow = field(default_factory=list)
     set_: SetOption = field(default_factory=list)
     top: Top = None
+    all_variants: AllVariants = False
     framework: Framework = ""
     stack: Stack = ""
     pool: PoolName = ""
@@ -112,6 +119,7 @@ class SolveArguments(SearchArguments):
     deadline: Deadline = ""
     step_limit: StepLimit = None
     within: Within = None
+    memory_margin: MemoryMargin = None
     pareto: Pareto = ""
     form: Format = "table"
     emit: Annotated[
@@ -158,7 +166,7 @@ class CheckArguments:
         str, typer.Option(metavar="MODEL", help="Model file, where FILE does not say the model.")
     ] = ""
     framework: Annotated[
-        str, typer.Option(help="megatron, deepspeed, torchtitan, fsdp2; told from FILE.")
+        str, typer.Option(help="megatron, megatron@0.17, deepspeed, ...; told from FILE.")
     ] = ""
     version: Annotated[
         str, typer.Option("--version", help="Release of the framework that the run uses.")
@@ -334,6 +342,7 @@ class SweepArguments(SearchArguments):
     deadline: Deadline = ""
     step_limit: StepLimit = None
     within: Within = None
+    memory_margin: MemoryMargin = None
     calibration: CalibrationFile = ""
     reference: Reference = ""
     out: Annotated[
@@ -500,3 +509,26 @@ class CalibrateArguments:
     def options_of_benchmarks(self) -> dict[str, str]:
         """Return what says where benchmarks ran, by option; empty where it is not given."""
         return {"--cluster": self.cluster, "--pool": self.pool, "--link": self.link}
+
+
+@dataclass(frozen=True, slots=True)
+class ValidateArguments:
+    """Options of `planner validate`."""
+
+    models: Annotated[str, typer.Option(help="Models by the names in POINTS.csv.")] = ""
+    hardware: Annotated[str, typer.Option(help="Hardware by the names in POINTS.csv.")] = ""
+    form: Annotated[
+        str, typer.Option("--format", help="table or json; with --recipes also md.")
+    ] = "table"
+    by: Annotated[
+        str, typer.Option(help="source, sweep or row; or search, each sweep searched (minutes).")
+    ] = "source"
+    calibration: CalibrationFile = ""
+    recipes: Annotated[
+        bool,
+        typer.Option(
+            "--recipes",
+            help="The file holds recipes, those that ship without one: price and search each"
+            " (a minute).",
+        ),
+    ] = False

@@ -10,12 +10,12 @@ from dataclasses import replace
 from costmodels.plans import Layout
 from costmodels.shapes import ModelShape, TrainingJob
 from planner.errors import EmitError
-from planner.frameworks.emit_request import EmitRequest, EmittedFiles
+from planner.frameworks.emit_request import EmitRequest, EmittedFiles, RefusedPlanError
 from planner.frameworks.emitted_text import nodes
-from planner.frameworks.megatron.dispatcher import flex_backend, is_priced, refused_dispatch
 from planner.frameworks.registry import framework
-from searches.frameworks.registry import framework_names, load
-from searches.frameworks.table import refusals, runnable_layouts
+from searches.frameworks.registry import framework_names, framework_rules, keys_of, load
+from searches.frameworks.releases import UnknownReleaseError
+from searches.frameworks.table import first_release, refusals, runnable_layouts
 
 
 def why_not(
@@ -30,49 +30,80 @@ def why_not(
     return "\n".join(refusals(target, layout, shape, job)) or None
 
 
-def runs_on(layout: Layout, shape: ModelShape, job: TrainingJob | None = None) -> tuple[str, ...]:
-    """Return the frameworks that can run the layout."""
-    return tuple(name for name in framework_names() if not refusals(name, layout, shape, job))
+def runs_on(
+    layout: Layout, shape: ModelShape, job: TrainingJob | None = None, framework: str = ""
+) -> tuple[str, ...]:
+    """Return the frameworks that can run the layout, `framework` at the release that it names."""
+    names = keys_of(framework)
+    return tuple(name for name in names if not refusals(name, layout, shape, job))
 
 
 def runs_on_each(
-    layouts: Sequence[Layout], shape: ModelShape, job: TrainingJob | None = None
+    layouts: Sequence[Layout],
+    shape: ModelShape,
+    job: TrainingJob | None = None,
+    framework: str = "",
 ) -> list[tuple[str, ...]]:
     """Return `runs_on` of many layouts of one job, the same names sooner."""
-    names = framework_names()
+    names = keys_of(framework)
     able = runnable_layouts(names, layouts, shape, job).T.tolist()
     return [tuple(name for name, runs in zip(names, each, strict=True) if runs) for each in able]
 
 
-def emit_plan(target: str, request: EmitRequest, dispatch: str = "all-to-all") -> EmittedFiles:
+def first_releases(
+    names: Sequence[str], layout: Layout, shape: ModelShape, job: TrainingJob | None = None
+) -> dict[str, str]:
+    """Return the oldest release of each framework that runs a layout, where an older one does not.
+
+    `names` are those that run it; one whose release was named is left out.
+    """
+    found = {}
+    for name in names:
+        record = framework_rules(name)
+        if not record.is_pinned:
+            first = first_release(name, layout, shape, job)
+            if first != record.known_releases[0].version:
+                found[name] = first
+    return found
+
+
+def emit_plan(target: str, request: EmitRequest) -> EmittedFiles:
     """Return the files of `target` for one plan.
 
-    A framework that cannot run the plan gets `<target>.txt` with the reason instead. `dispatch` of
-    experts' tokens is that of the stack that priced the plan (`StackProfile.expert_dispatch`):
-    files ask for it, or say why not.
+    A framework that cannot run the plan gets `refusal_file` with the reason instead.
     """
     _check_target(target)
+    request = replace(request, release=framework(target).rules.release)
     layout, shape, pool = request.layout, request.shape, request.pool
     _check_layout(layout, shape, request.job)
     reasons = refusals(target, layout, shape, request.job)
-    if is_priced(layout, shape, dispatch):
-        reasons += refused_dispatch(target, layout, shape, pool)
-        request = replace(request, flex=flex_backend(pool))
     if nodes(layout, pool) == (0, 0):
         reasons += (
             f"devices: {layout.n_devices} do not fill whole nodes of {pool.devices_per_node};"
             " closest: a multiple of it",
         )
     if reasons:
-        return {f"{target}.txt": _refusal_text(target, reasons, request.header)}
+        return {refusal_file(target): _refusal_text(target, reasons, request.header)}
     write: Callable[[EmitRequest], EmittedFiles] = load(framework(target).emitter)
-    return write(request)
+    try:
+        return write(request)
+    except RefusedPlanError as error:
+        return {refusal_file(target): _refusal_text(target, error.reasons, request.header)}
+
+
+def refusal_file(target: str) -> str:
+    """Return the name of the file that says why a framework has none for a plan."""
+    return f"{framework_rules(target).name}.txt"
 
 
 def _check_target(target: str) -> None:
-    if target not in framework_names():
+    try:
+        framework_rules(target)
+    except UnknownReleaseError as error:
+        raise EmitError(error.message, error.hint) from None
+    except KeyError:
         fix = f"use one of {', '.join(framework_names())}"
-        raise EmitError(f"unknown framework {target!r}", fix)
+        raise EmitError(f"unknown framework {target!r}", fix) from None
 
 
 def _check_layout(layout: Layout, shape: ModelShape, job: TrainingJob) -> None:
@@ -97,9 +128,15 @@ def _check_layout(layout: Layout, shape: ModelShape, job: TrainingJob) -> None:
             raise EmitError(f"the layout contradicts itself: {text}")
 
 
+def _shown_title(target: str) -> str:
+    """Return the title of a framework, with its release where one was named."""
+    rules = framework_rules(target)
+    return f"{rules.title} {rules.release}" if rules.is_pinned else rules.title
+
+
 def _refusal_text(target: str, reasons: Sequence[str], header: Sequence[str]) -> str:
     lines = [
-        f"{framework(target).title} cannot run this plan.",
+        f"{_shown_title(target)} cannot run this plan.",
         *header,
         "",
         *(f"- {x}" for x in reasons),

@@ -7,9 +7,18 @@ from costmodels.plans import Layout
 from costmodels.shapes import ModelShape, TrainingJob
 from hardware.parts import Pool
 from planner.specs.schema import NO_DETAILS, DetailsSpec
+from searches.frameworks.registry import framework_rules
 
 EmittedFiles = dict[str, str]
 """File name to text; the launch scripts (`*.sh`) are meant to be executable."""
+
+
+class RefusedPlanError(Exception):
+    """What a framework, or a release of it, has no words for: raised by an emitter."""
+
+    def __init__(self, reasons: Sequence[str]) -> None:
+        super().__init__("; ".join(reasons))
+        self.reasons = tuple(reasons)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,5 +33,9 @@ class EmitRequest:
     """Comment lines that go into every script."""
     details: DetailsSpec = NO_DETAILS
     """Details of the model, on which no figure depends; written as far as a framework has them."""
-    flex: str = ""
-    """Backend of megatron-core's flex dispatcher; empty: tokens go to experts by all-to-all."""
+    release: str = ""
+    """Release of the framework that the files are for; empty: the newest that is known."""
+
+    def release_of(self, framework: str) -> str:
+        """Return the release that files of a framework are written for."""
+        return self.release or framework_rules(framework).release

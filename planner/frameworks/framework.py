@@ -36,6 +36,8 @@ class Framework:
     `RunFormat`."""
     script_formats: str = ""
     """Launch scripts that it reads: a sequence of `ScriptFormat`."""
+    named_run: str = ""
+    """Published runs that go by a name: returns the text of one, None for no such name."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """What writes a plan as flags or keys, by the format of the run that is changed; the empty
     name stands for all others. Takes a layout and a problem, returns texts by flag or key."""

@@ -10,7 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import as_file, files
@@ -19,8 +19,9 @@ from typing import Any
 from packaging.version import Version
 
 from planner.errors import UsageError
-from planner.frameworks.registry import check_framework
-from searches.frameworks.registry import framework_rules
+from planner.frameworks.registry import named_framework
+from searches.frameworks.registry import BUILT_IN, FrameworkRules, framework_rules
+from searches.frameworks.switches import other_spellings
 
 Options = Mapping[str, Mapping[str, Any]]
 """Facts (`default`, `choices`, `required`) by name: `--flag`, `key` or `Class.field`."""
@@ -62,11 +63,86 @@ class Changes:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class Lacking:
+    """A flag, or a value of one, that a release does not have."""
+
+    words: str
+    """As written: the flag, with the value where that is what it does not take."""
+    instead: str
+    """What to write, or which release has it; empty: none that is known."""
+
+
+def lacking_words(framework: str, words: Sequence[str]) -> tuple[Lacking, ...]:
+    """Return the flags among some words of a command line that a release does not have.
+
+    And the values that its parser does not list. None where nothing is known of the release.
+
+    >>> lacking_words("megatron@0.17.0", ["--cuda-graph-modules", "attn", "--bf16"])[0].instead
+    '--cuda-graph-scope, or framework megatron@0.18.2'
+    """
+    record = framework_rules(framework)
+    tables = _tables_of(record.name)
+    if record.release not in tables:
+        return ()
+    found: dict[tuple[str, str], None] = {}
+    flag = ""
+    for word in words:
+        is_flag = word.startswith("--")
+        flag, value = (word, "") if is_flag else (flag, word)
+        if flag and not _takes(tables[record.release], flag, value):
+            found[flag, value] = None
+            flag = "" if is_flag else flag  # of such a flag no values are known
+    return tuple(
+        Lacking(f"{flag} {value}".strip(), _instead(record, flag, value)) for flag, value in found
+    )
+
+
+def lacking_options(framework: str, names: Sequence[str]) -> tuple[Lacking, ...]:
+    """Return the options among some that a release does not have and another has, by name."""
+    record = framework_rules(framework)
+    own = _tables_of(record.name).get(record.release)
+    if own is None:
+        return ()
+    absent = ((name, _instead(record, name, "")) for name in names if name not in own)
+    return tuple(Lacking(name, instead) for name, instead in absent if instead)
+
+
+def _takes(options: Options, flag: str, value: str) -> bool:
+    """Tell whether a release has a flag and lists a value of it, where it lists any."""
+    if flag not in options:
+        return False
+    # Members of an enumeration are typed without its name: `AttnBackend.flash`.
+    choices, plain = options[flag].get("choices") or (), value.strip("'")
+    return not plain or not choices or any(f".{one}".endswith(f".{plain}") for one in choices)
+
+
+def _instead(record: FrameworkRules, flag: str, value: str) -> str:
+    """Return the other spelling of a flag in a release, and the nearest release that takes it."""
+    tables = _tables_of(record.name)
+    here = Version(record.release)
+    able = [x for x in sorted(tables, key=Version) if _takes(tables[x], flag, value)]
+    nearest = [x for x in able if Version(x) > here][:1] or able[-1:]
+    others = () if value else other_spellings(record.at(record.release).key, flag)
+    ways = [" or ".join(others)] if others else []
+    return ", or ".join(ways + [f"framework {record.at(x).key}" for x in nearest])
+
+
+def _tables_of(framework: str) -> Mapping[str, Options]:
+    """Return the options of a framework by release; none of one of another package."""
+    return option_tables(framework)[0] if framework in BUILT_IN else {}
+
+
 @cache
 def option_tables(framework: str) -> tuple[Mapping[str, Options], tuple[str, ...]]:
     """Return the options of a framework by release, and the names that planner writes."""
-    text = (files("planner") / "data" / "flags" / f"{framework}.json").read_text(encoding="utf-8")
-    data = json.loads(text)
+    file = files("planner") / "data" / "flags" / f"{framework}.json"
+    if not file.is_file():
+        title = framework_rules(framework).title
+        raise UsageError(
+            f"there is no table of the options of {title}", f"one of {', '.join(BUILT_IN)}"
+        )
+    data = json.loads(file.read_text(encoding="utf-8"))
     return data["releases"], tuple(data["written"])
 
 
@@ -87,10 +163,11 @@ def compared_tables(framework: str, old: str, new: str) -> Changes:
     return changes(framework, (old, tables[old]), (new, tables[new]))
 
 
-def compared_install(framework: str, python: str, old: str = "") -> Changes:
+def compared_install(framework: str, python: str, source: str = "", old: str = "") -> Changes:
     """Return what the release that an interpreter has installed changed against a known one.
 
-    `old` is the release that planner writes for unless another is named.
+    `source` is a folder with an unpacked release that is asked instead. `old` is the release that
+    planner writes for unless another is named.
     """
     old = old or framework_rules(framework).release
     tables = option_tables(framework)[0]
@@ -99,23 +176,30 @@ def compared_install(framework: str, python: str, old: str = "") -> Changes:
         raise UsageError(
             f"no table of {framework_rules(framework).title} {old}", f"one of {releases}"
         )
-    release, options = installed_options(framework, python)
+    release, options = installed_options(framework, python, source)
     return changes(framework, (old, tables[old]), (release, options))
 
 
-def installed_options(framework: str, python: str) -> tuple[str, Options]:
-    """Return release and options of the framework that an interpreter can import.
+def installed_options(framework: str, python: str, source: str = "") -> tuple[str, Options]:
+    """Return release and options of the framework that an interpreter can import, from `source`.
 
     Raises `UsageError` where there is no such interpreter or the framework is not there.
     """
     title, result = framework_rules(framework).title, shutil.which(python)
     if result is None:
         raise UsageError(f"--python {python}: no such program", "the interpreter of your training")
+    if source and not os.path.isdir(source):
+        raise UsageError(f"--source {source}: no such folder", "the folder of an unpacked wheel")
+    paths = [os.path.abspath(source)] if source else []
+    paths += [os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else []
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)} if source else dict(os.environ)
     probe = files("planner") / "data" / "programs" / "flag_probe.py"
     with as_file(probe) as path:
         command = [result, "-W", "ignore", os.fspath(path), framework]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_LIMIT_S)
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=PROBE_LIMIT_S, env=env
+            )
         except subprocess.TimeoutExpired:
             raise UsageError(
                 f"{title} was not imported within {PROBE_LIMIT_S:.0f} s",
@@ -203,19 +287,23 @@ def release_changes_text(comparison: Changes) -> str:
     return "\n".join(lines) + "\n"
 
 
-def run_check_flags(framework: str, python: str, between: str, form: str) -> int:
+def run_check_flags(framework: str, python: str, between: str, form: str, source: str = "") -> int:
     """Run `planner check-flags`; return 1 where planner writes what the release does not know."""
-    check_framework(framework)
+    asked = framework_rules(named_framework(framework))
+    framework, old = asked.name, asked.release
+    if between and source:
+        raise UsageError("--between compares known releases, without --source", "drop one of them")
     if form not in ("text", "json"):
         raise UsageError(f"--format {form}: unknown", "--format text or --format json")
     if between:
-        old, comma, new = between.partition(",")
+        older, comma, new = between.partition(",")
         if not comma:
-            releases = ",".join(known_releases(framework))
+            known = known_releases(framework)
+            releases = f"{known[0]},{known[-1]}"
             raise UsageError(f"--between {between}: two releases are due", f"--between {releases}")
-        result = compared_tables(framework, old.strip(), new.strip())
+        result = compared_tables(framework, older.strip(), new.strip())
     else:
-        result = compared_install(framework, python)
+        result = compared_install(framework, python, source, old)
     text = (
         json.dumps(result.to_json(), indent=1) + "\n"
         if form == "json"

@@ -42,9 +42,11 @@ class SolveKeywords(RestrictKeywords, total=False):
     """Keywords of `planner.solve`: the fields of a `SolveRequest`, then how the search runs."""
 
     top: int | None
+    all_variants: bool
     pool: str
     objective: str
     within: float
+    memory_margin: float | None
     deadline: str | float
     step_limit_s: float
     pareto: str | Sequence[str]

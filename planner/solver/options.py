@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from costmodels.problem import Problem
 from planner.errors import UsageError
 from planner.frameworks.registry import default_stack
 from planner.option_names import option
@@ -19,10 +20,16 @@ from planner.specs.search.axis_values import (
     pinned_stages,
 )
 from planner.specs.search.objectives import WITHIN, parse_duration, parse_objective
+from searches.mode_rules import with_open_modes
 from searches.options import AXES, SearchOptions
 
 SPLIT_SHAPES = 6
 """Shapes among the finalists whose layers are split unevenly where that helps."""
+MEMORY_MARGIN = 0.05
+"""Share of the usable memory that the first plan leaves free where that costs little: as much as
+predicted peaks are off in the median, and where a plan is warned of (MEM101)."""
+MOST_MARGIN = 0.9
+"""The largest share that may be asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +51,16 @@ class SolveOptions:
     objective: str = "step_time"
     within: float = WITHIN
     """How much slower than the fastest a plan may be that is chosen for its memory, a factor."""
+    memory_margin: float = MEMORY_MARGIN
+    """Share of the usable memory that the first plan leaves free where that costs little."""
     deadline_s: float | None = None
     """Longest run, wall-clock, failures included."""
     step_limit_s: float | None = None
     """Longest step."""
     pareto: tuple[str, ...] = ()
     """Axes of a front that is wanted in place of a ranking."""
+    all_variants: bool = False
+    """Whether an answer lists more than the best plan of each combination of degrees."""
     own_calibration: Calibration | None = None
     """The numbers that price the plans; None for those that ship."""
 
@@ -107,8 +118,12 @@ class SolveOptions:
                     both + " contradict each other", "drop one of them", code="contradiction"
                 )
 
-    def search_options(self) -> SearchOptions:
-        """Return the restrictions of the search; `UsageError` for a split spelled out."""
+    def search_options(self, problem: Problem | None = None) -> SearchOptions:
+        """Return the restrictions of the search; `UsageError` for a split spelled out.
+
+        With the problem, the modes of its layers that nobody named are open
+        (`with_open_modes`).
+        """
         split = self.pins.get("split", 0)
         if pinned_stages(split):
             spelled = axis_text("split", split)
@@ -119,13 +134,14 @@ class SolveOptions:
                 + " or ends, or none",
             )
         only = self.restricted()
-        return SearchOptions(
+        options = SearchOptions(
             only={axis: values for axis, values in only.items() if axis not in PROBLEM_AXES},
             at_most={axis: n for axis, n in self.at_most.items() if axis not in PROBLEM_AXES},
             framework=self.framework,
             n_finalists=max(64, self.top),
             split_shapes=SPLIT_SHAPES,
         )
+        return options if problem is None else with_open_modes(problem, options)
 
     def to_json(self) -> dict[str, object]:
         """Return the options as they enter the result's identity."""
@@ -139,6 +155,7 @@ class SolveOptions:
                 "stack": self.stack_name,
                 "allow": sorted(self.allow),
             }
+            | ({"all_variants": True} if self.all_variants else {})
             | self._goals_json()
             | self._calibration_json()
         )
@@ -153,6 +170,7 @@ class SolveOptions:
         goals: dict[str, object] = {
             "objective": self.objective if self.objective != "step_time" else None,
             "within": self.within if memory else None,
+            "memory_margin": self.memory_margin if self.memory_margin != MEMORY_MARGIN else None,
             "deadline_s": self.deadline_s,
             "step_limit_s": self.step_limit_s,
             "pareto": list(self.pareto) or None,
@@ -205,6 +223,8 @@ def _goal_parts(options: SolveOptions) -> list[str]:
         parts += ["--objective", options.objective]
     if options.within != WITHIN:
         parts += ["--within", f"{options.within:g}"]
+    if options.memory_margin != MEMORY_MARGIN:
+        parts += ["--memory-margin", f"{options.memory_margin:g}"]
     if options.deadline_s is not None:
         parts += ["--deadline", f"{options.deadline_s / 86400.0:g}d"]
     if options.step_limit_s is not None:
@@ -250,6 +270,20 @@ def parse_goals(
         "step_limit_s": step_limit_s or None,
         "pareto": pareto,
     }
+
+
+def parse_memory_margin(margin: float | None) -> float:
+    """Return the memory margin of a request, a fraction; `UsageError` outside of 0 to 0.9."""
+    if margin is None:
+        return MEMORY_MARGIN
+    if not 0.0 <= margin <= MOST_MARGIN:
+        raise UsageError(
+            option("memory-margin")
+            + f" must be a fraction from 0 to {MOST_MARGIN:g}, not {margin:g}",
+            "for example " + option("memory-margin", "0.05") + " for 5 %; 0 ranks by time alone",
+            code="out-of-range",
+        )
+    return margin
 
 
 def axis_items(texts: Iterable[str], flag: str) -> dict[str, list[str]]:

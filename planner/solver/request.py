@@ -8,10 +8,18 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from costmodels.stacks import STACKS
 from planner.errors import UsageError
+from planner.frameworks.registry import named_space
 from planner.option_names import SEARCH_FIELDS, option
 from planner.solver.calibration.file import Calibration, load_calibration
 from planner.solver.calibration.reference import Reference, with_reference
-from planner.solver.options import SolveOptions, limit_codes, list_codes, parse_goals, pin_codes
+from planner.solver.options import (
+    SolveOptions,
+    limit_codes,
+    list_codes,
+    parse_goals,
+    parse_memory_margin,
+    pin_codes,
+)
 from planner.solver.sources import Overrides
 from planner.specs.schema import SearchSpec
 from planner.specs.search.axis_values import axis_value
@@ -21,7 +29,16 @@ from searches.frameworks.registry import framework_spaces
 
 Calibrations = Calibration | str | os.PathLike[str] | None
 """A calibration, the path of its file, or nothing for the one that ships."""
-GOALS = ("objective", "within", "deadline", "step_limit_s", "pareto", "top")
+GOALS = (
+    "objective",
+    "within",
+    "memory_margin",
+    "deadline",
+    "step_limit_s",
+    "pareto",
+    "top",
+    "all_variants",
+)
 """Fields that say what is wanted of the plans; the others say which plans there are."""
 
 
@@ -35,7 +52,7 @@ def _name_frameworks(schema: dict[str, Any]) -> None:
 
 
 Framework = Annotated[str, Field(json_schema_extra=_name_frameworks)]
-"""A framework, `default` or `any`."""
+"""A framework, with `@` and a release if one is meant, `default` or `any`."""
 Factor = Annotated[float, Field(json_schema_extra={"minimum": 0})]
 """A number that is refused below 0 where it is read, in words of its own."""
 
@@ -83,6 +100,7 @@ class SolveRequest(BaseModel):
     pool: str = _field("pool", "")
     objective: str = _field("objective", "")
     within: Factor = _field("within", 0.0)
+    memory_margin: Factor | None = _field("memory_margin", None)
     deadline: str | float = _field("deadline", "")
     step_limit_s: Factor = _field("step_limit_s", 0.0)
     pareto: Annotated[
@@ -90,6 +108,7 @@ class SolveRequest(BaseModel):
     ] = _field("pareto", ())
     time_limit_s: float = _field("time_limit_s", 0.0)
     top: Annotated[int, Field(json_schema_extra={"minimum": 1})] | None = _field("top", None)
+    all_variants: bool = _field("all_variants", False)
     calibration: Any = _field("calibration", None)
     """One of `Calibrations`."""
     reference: Any = _field("reference", "")
@@ -142,7 +161,7 @@ class SolveRequest(BaseModel):
             update[name] = {**more, **getattr(self, name)}
         closed = ("objective", "pareto", "within") if self.objective or self.pareto else ()
         for name in SEARCH_FIELDS.keys() - update.keys() - set(closed):
-            if not getattr(self, name) and getattr(other, name):
+            if not _is_given(name, getattr(self, name)) and _is_given(name, getattr(other, name)):
                 update[name] = getattr(other, name)
         return self.model_copy(update=update)
 
@@ -158,12 +177,7 @@ class SolveRequest(BaseModel):
         if top < 1:
             message = option("top") + f" must be at least 1, not {top}"
             raise UsageError(message, "for example " + option("top", "5"), code="out-of-range")
-        framework = self.framework or "default"
-        if framework not in framework_spaces():
-            choices = f"one of {', '.join(framework_spaces())}"
-            raise UsageError(
-                f"unknown framework {framework!r}", choices, "framework", "unknown-name"
-            )
+        framework = named_space(self.framework or "default")
         if self.stack and self.stack not in STACKS:
             choices = f"one of {', '.join(sorted(STACKS))}"
             raise UsageError(f"unknown stack {self.stack!r}", choices, "stack", "unknown-name")
@@ -173,6 +187,7 @@ class SolveRequest(BaseModel):
                 raise UsageError(message, f"one of {', '.join(ALLOWANCES)}", code="unknown-name")
         options = SolveOptions(
             top=top,
+            all_variants=self.all_variants,
             pins=self.pins,
             only=self.only,
             at_most=self.at_most,
@@ -180,6 +195,7 @@ class SolveRequest(BaseModel):
             stack=self.stack,
             allow=frozenset(self.allow),
             own_calibration=own_calibration(self.calibration),
+            memory_margin=parse_memory_margin(self.memory_margin),
             **parse_goals(
                 self.objective, self.within, self.deadline, self.step_limit_s, self.pareto
             ),
@@ -216,8 +232,13 @@ class SolveRequest(BaseModel):
         return {
             name: list(value) if isinstance(value, tuple) else value
             for name, value in out.items()
-            if value or (name == "top" and value is not None)
+            if _is_given(name, value)
         }
+
+
+def _is_given(name: str, value: object) -> bool:
+    """Tell whether a field says something; a number that may be 0 does unless it is None."""
+    return value is not None if name in ("top", "memory_margin") else bool(value)
 
 
 def anchored_options(

@@ -47,7 +47,7 @@ class Searched:
     @property
     def name(self) -> tuple[str, str]:
         """Pool and recipe."""
-        return self.problem.pool.name, self.problem.job.precision
+        return self.problem.pool.name, self.problem.job.label
 
     @property
     def problem(self) -> Problem:
@@ -177,22 +177,27 @@ def variants_of(
 ) -> tuple[list[Variant], list[str]]:
     """Return pool by pool its variants, a recipe each, and a note for each that is not modelled.
 
-    Raises a `SearchError` with all reasons when none is modelled.
+    Raises a `SearchError` with all reasons when none is modelled, and the `UsageError` of a single
+    pool that has none of the devices asked for; one of several is left out then.
     """
-    results, notes, refusals = [], [], []
+    results: list[Variant] = []
+    notes: list[str] = []
+    refusals: list[SearchError | UsageError] = []
     for index, pool in enumerate(cluster.cluster.pools):
         one = cluster.only(index)
         for model in models:
             try:
                 problem = make(model, one)
-            except SearchError as refusal:
+            except (SearchError, UsageError) as refusal:
+                if isinstance(refusal, UsageError) and len(cluster.cluster.pools) == 1:
+                    raise
                 refusals.append(refusal)
-                recipe = f" in {model.job.precision}" if len(models) > 1 else ""
+                recipe = f" in {model.job.label}" if len(models) > 1 else ""
                 notes.append(f"pool {pool.name}{recipe} is left out: {refusal.message}")
                 continue
             check_inputs(options.goals, options.deadline_s, problem, one.operations[0], index)
-            bounds = StepBounds(problem, options.search_options(), shared)
-            tally = Tally(pool.name, model.job.precision, pool.n_devices)
+            bounds = StepBounds(problem, options.search_options(problem), shared)
+            tally = Tally(pool.name, model.job.label, pool.n_devices)
             results.append(Variant(model, one, bounds, tally, options))
     if not results:
         texts = dict.fromkeys(refusal.message for refusal in refusals)
@@ -459,6 +464,18 @@ def repriced(context: Context, candidates: Sequence[Candidate]) -> list[Candidat
     return [replace(c, step_s=t) for c, t in zip(candidates, exact, strict=True)]
 
 
+def front_plans(one: Searched) -> list[Candidate]:
+    """Return the plans that may be of the front of exact time and memory, with exact times.
+
+    The finalists, which an answer lists too, what the closed form puts on the front, and what it
+    does not but may be there by its lower bound.
+    """
+    outcome = one.outcome
+    listed = {c.layout for c in outcome.finalists}
+    more = [c for c in (*outcome.front, *outcome.near_front) if c.layout not in listed]
+    return [*outcome.finalists, *repriced(one.context, more)]
+
+
 def goal_point(
     goals: Sequence[str], one: Searched, per_s: Sequence[float], step_s: float, peak: float
 ) -> Point:
@@ -489,6 +506,26 @@ def undominated_below_s(
     return min(limits)
 
 
+def goal_rates(variant: Variant, n_devices: int) -> list[float]:
+    """Return the value of each goal of a front for a step of one second."""
+    problem, operations = variant.bounds.context(n_devices).problem, variant.cluster.operations[0]
+    return [value_per_s(goal, problem, operations, n_devices) for goal in variant.options.pareto]
+
+
+def take_into_front(
+    searches: Searches, variant: Variant, one: Searched, plans: Sequence[Candidate]
+) -> None:
+    """Take up plans that keep the limits into the front."""
+    goals, n = variant.options.pareto, one.n_devices
+    limit, per_s = variant.limit_s(n), goal_rates(variant, n)
+    new = [
+        (goal_point(goals, one, per_s, c.step_s, c.peak_bytes), (c, one))
+        for c in plans
+        if c.step_s <= limit
+    ]
+    searches.front = non_dominated([*searches.front, *new])
+
+
 def _search_front(
     variants: list[Variant],
     searches: Searches,
@@ -499,31 +536,13 @@ def _search_front(
     """Find the front: over every number of devices where an axis depends on it."""
     options = variants[0].options
     goals, with_memory = options.pareto, "memory" in options.pareto
-    points: list[tuple[Point, tuple[Candidate, Searched]]] = []
-
-    def rates(variant: Variant, n: int) -> list[float]:
-        problem, operations = variant.bounds.context(n).problem, variant.cluster.operations[0]
-        return [value_per_s(goal, problem, operations, n) for goal in goals]
 
     def take(variant: Variant, one: Searched, plans: Sequence[Candidate]) -> None:
-        nonlocal points
-        limit, per_s = variant.limit_s(one.n_devices), rates(variant, one.n_devices)
-        new = [
-            (goal_point(goals, one, per_s, c.step_s, c.peak_bytes), (c, one))
-            for c in plans
-            if c.step_s <= limit
-        ]
-        searches.front = points = non_dominated([*points, *new])
+        take_into_front(searches, variant, one, plans)
 
     def search_all(variant: Variant, n: int, part: Part | None) -> None:
         one = _search_one(variant, n, searches, execution, part)
-        plans = list(one.outcome.finalists)
-        if with_memory:
-            listed = {c.layout for c in plans}
-            plans += repriced(
-                one.context, [c for c in one.outcome.front if c.layout not in listed]
-            )
-        take(variant, one, plans)
+        take(variant, one, front_plans(one) if with_memory else one.outcome.finalists)
 
     first, rest = pieces_of(total, 2)
     largest = [(variant, n) for variant in variants for n in _whole_counts(variant)]
@@ -537,10 +556,7 @@ def _search_front(
             _search_fewer(replaced, searches, _best_key(replaced, searches), execution, rest)
             for one in searches.listed[before:]:
                 variant = by_name(variants)[one.name]
-                more = list(one.outcome.finalists)
-                if with_memory:
-                    more += repriced(one.context, one.outcome.front)
-                take(variant, one, more)
+                take(variant, one, front_plans(one) if with_memory else one.outcome.finalists)
         else:
             entries = [
                 (variant, n)
@@ -558,16 +574,17 @@ def _search_front(
                 if bound == math.inf:
                     variant.tally.n_without_layout += 1
                     continue
-                context, per_s = variant.bounds.context(n), rates(variant, n)
+                context, per_s = variant.bounds.context(n), goal_rates(variant, n)
                 empty = Searched(variant.model, variant.cluster, context, EMPTY)
                 floor = goal_point(goals, empty, per_s, bound, variant.bounds.least_bytes(n))
-                if bound > variant.limit_s(n) or dominated(floor, [p for p, _ in points]):
+                if bound > variant.limit_s(n) or dominated(floor, [p for p, _ in searches.front]):
                     variant.tally.n_excluded += 1
                 elif with_memory:
                     search_all(variant, n, part)
                 else:
                     limit = math.nextafter(variant.limit_s(n), math.inf)
-                    hope = undominated_below_s(goals, empty, per_s, [p for p, _ in points])
+                    points = [p for p, _ in searches.front]
+                    hope = undominated_below_s(goals, empty, per_s, points)
                     plans = variant.bounds.below(n, min(limit, hope))
                     variant.tally.searched.append(n)
                     take(variant, empty, plans)

@@ -5,15 +5,17 @@ from dataclasses import dataclass, replace
 from typing import Unpack
 
 from costmodels.breakdown import break_down
+from costmodels.schedule.stages import SPLITS
 from planner.errors import SearchError, UsageError
 from planner.option_names import option
+from planner.solver.alternatives import numeric_alternatives
 from planner.solver.answer.plans import (
     make_plan,
     make_plans,
     open_candidates,
 )
-from planner.solver.answer.reasons import why_count, why_first, why_others
-from planner.solver.answer.result import Conflict, Counts, Plan, Relaxation, Result
+from planner.solver.answer.reasons import stage_words, why_count, why_first, why_others
+from planner.solver.answer.result import Alternative, Conflict, Counts, Plan, Relaxation, Result
 from planner.solver.answer.result_parts import (
     calibration_json,
     certificate,
@@ -34,15 +36,22 @@ from planner.solver.infeasible.causes import (
     too_late,
 )
 from planner.solver.keywords import EvaluateKeywords, SolveKeywords, request_of_keywords
+from planner.solver.margins import margin_use, margin_words, tie_words, with_plans_of_margin
 from planner.solver.options import SolveCommand, SolveOptions
 from planner.solver.problem import make_problem, searched_problem
-from planner.solver.ranking import Found, gap_frac, ranked_candidates, tie_groups
+from planner.solver.ranking import (
+    Found,
+    best_of_each_layout,
+    gap_frac,
+    ranked_candidates,
+    tie_groups,
+)
 from planner.solver.recipes import (
-    asked_recipes,
+    asked_models,
+    numerics_of,
     one_recipe,
     pinned_to,
     with_open_recipes,
-    with_recipe,
 )
 from planner.solver.request import SolveRequest, anchored_options
 from planner.solver.scenarios import Searched, search_counts, variants_of
@@ -50,10 +59,11 @@ from planner.solver.sources import Source, read_inputs, source_names
 from planner.solver.unsupported import check_options
 from planner.specs.inputs import ClusterInput, ModelInput
 from planner.specs.search.axis_values import layout_from_pins
-from planner.specs.search.objectives import BEST
+from planner.text_lines import SPLIT_CHOSEN
 from searches.executors.executor import ExecutorError
 from searches.feasibility import StoppedError
 from searches.rules import Context
+from searches.splits.uneven import SplitChoice, best_split_of
 
 
 def solve(
@@ -104,7 +114,8 @@ def solve(
     )
     execution = Execution(executor, stop, keywords.get("progress"), keywords.get("shared"))
     try:
-        result = solve_inputs(*inputs, options, execution, command)
+        extent = Extent(different=True)
+        result = solve_inputs(*inputs, options, execution, command, extent)
     except ExecutorError as error:
         raise SearchError(str(error), error.fix) from error
     return replace(result, notes=(*notes, *result.notes))
@@ -118,7 +129,8 @@ def evaluate(
 ) -> Result:
     """Return one layout priced, whether or not it fits into memory.
 
-    Axes that `pins` does not name take their plainest value, see `layouts.layout_from_pins`; a
+    Axes that `pins` does not name take their plainest value, see `layouts.layout_from_pins`, but
+    for the split: the layers go to the stages as the search would have them, which a note says; a
     cluster with several pools needs `pool`. The keywords are those of `solve` that say what a
     layout costs, or one `request` holds them. Raises `SearchError` when the layout breaks a rule.
     """
@@ -135,14 +147,17 @@ def evaluate(
         )
     problem = make_problem(*inputs, options)
     free = replace(options, pins={a: v for a, v in options.pins.items() if a != "split"})
-    context = Context(problem, free.search_options(), problem.pool.n_devices)
+    context = Context(problem, free.search_options(problem), problem.pool.n_devices)
     try:
         layout = layout_from_pins(context, options.pins)
     except SearchError as error:
         error.about = error.about or "pin"
         raise
+    if layout.pp > 1 and "split" not in options.pins:
+        choice = best_split_of(context, layout)
+        layout, notes = choice.layout, (*notes, _split_note(choice))
     breakdown = break_down(problem, layout)
-    plan = make_plan(problem, breakdown, inputs, options.calibration)
+    plan = make_plan(problem, breakdown, inputs, options.calibration, framework=options.framework)
     fits = breakdown.peak_bytes <= problem.pool.usable_bytes
     counts = Counts(1, 1, 1, int(not fits), int(fits), 1, 0)
     return Result(
@@ -156,15 +171,34 @@ def evaluate(
     )
 
 
+def _split_note(choice: SplitChoice) -> str:
+    """Return which split was taken where none is named, and what the others come to."""
+    counts = choice.layout.stage_layers
+    others = [f"{name} {step_s / choice.step_s - 1:+.1%}" for name, step_s in choice.rivals]
+    others += [f"{name} does not fit" for name in choice.too_large]
+    named = [text for text in others if text.split()[0] in SPLITS]
+    compared = f" ({', '.join(named)})" if named else ""
+    return (
+        f"{SPLIT_CHOSEN}{stage_words(counts)} layers a virtual stage are the best of"
+        f" {1 + len(others)} looked at{compared}"
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Extent:
     """How far an answer goes beyond the best plans on all devices."""
 
     fewer_devices: bool = True
     """Also look at fewer devices than are given, where they may be better."""
+    different: bool = False
+    """List the best plan of each combination of degrees, unless the options want all variants."""
     reasons: bool = True
     """Say why the first plan is first, and look for the smallest changes that would help where
     nothing fits."""
+    ties: bool = True
+    """Order plans that are as good as the fastest by memory and simplicity. Off, the value alone
+    orders them, so that the first takes the proven time: figures of neighbouring problems are
+    compared, and what is recommended may be up to a few per cent slower on one side alone."""
 
 
 def solve_inputs(
@@ -182,7 +216,7 @@ def solve_inputs(
     """
     stop = execution.stop
     options, cluster = with_open_recipes(model, options), cluster.with_other_uses()
-    models = [with_recipe(model, name) for name in asked_recipes(model, options)]
+    models = asked_models(model, options)
     variants, left_out = variants_of(
         models,
         cluster,
@@ -191,8 +225,14 @@ def solve_inputs(
         execution.shared,
     )
     counts = search_counts(variants, left_out, options, execution, extent.fewer_devices)
-    ranked, searched = ranked_candidates(counts, variants, options), counts.listed
-    shown = ranked if options.pareto else ranked[: options.top]
+    if extent.ties:
+        with_plans_of_margin(counts, variants, options)
+    ranked, searched = ranked_candidates(counts, variants, options, extent.ties), counts.listed
+    listed = [(entry, 1) for entry in ranked]
+    if extent.different and not options.pareto:
+        listed = best_of_each_layout(ranked, options)
+    listed = listed if options.pareto else listed[: options.top]
+    shown = [entry for entry, _ in listed]
     opened = open_candidates([(c, one) for c, one, _ in shown])
     grouped = tie_groups(shown, [x.step_s for x in opened], variants, options)
     plans = make_plans(
@@ -201,6 +241,7 @@ def solve_inputs(
         [tie for _, _, tie in shown],
         grouped,
         options.calibration,
+        [n for _, n in listed],
     )
     outcomes = [one.outcome for one in searched]
     relaxations: tuple[Relaxation, ...] = ()
@@ -219,7 +260,7 @@ def solve_inputs(
 
         conflicts = conflicts_of(nearest.context, nearest.outcome.n_legal)
         if extent.reasons:
-            pinned = pinned_to(options, nearest.model.job.precision)
+            pinned = pinned_to(options, numerics_of(nearest.model.job))
             try:
                 relaxations = find_relaxations(
                     nearest.model, nearest.cluster, pinned, closest, command, stop
@@ -227,9 +268,17 @@ def solve_inputs(
             except StoppedError:
                 complete, counts.stopped = False, "time limit"
                 counts.notes.append("stopped: what would help was not looked for to the end")
+    margin = margin_use(ranked, variants, options) if extent.ties else None
     why: tuple[str, ...] = ()
     if extent.reasons and not options.pareto:
-        why = _why_first(plans, ranked, searched, options.objective)
+        first_s = plans[0].step_time_s if plans else 0.0
+        best = tie_words(options.objective, margin, first_s)
+        why = _why_first(plans, ranked, searched, best)
+        why += margin_words(margin, first_s) if plans else ()
+    alternatives: tuple[Alternative, ...] = ()
+    if extent.reasons and plans and not options.pareto:
+        winner = ranked[0]
+        alternatives = numeric_alternatives(winner[1].problem, winner[0].layout, options)
     return Result(
         result_id=result_id(model, cluster, options, "solve"),
         inputs=inputs_json(model, cluster, options, (command.model, command.cluster)),
@@ -245,6 +294,7 @@ def solve_inputs(
         complete=complete,
         stopped=counts.stopped,
         why_first=why,
+        alternatives=alternatives,
         notes=(
             *counts.notes,
             *(recipes_without_plans(searched) if len(models) > 1 else ()),
@@ -253,19 +303,23 @@ def solve_inputs(
             *input_notes(model, cluster),
         ),
         devices=tuple(tally.to_counts() for tally in counts.tallies),
+        margin=margin,
         gap=gap_frac(counts, ranked, variants, options),
     )
 
 
 def _why_first(
-    plans: tuple[Plan, ...], ranked: list[Found], searched: list[Searched], objective: str
+    plans: tuple[Plan, ...], ranked: list[Found], searched: list[Searched], best: str
 ) -> tuple[str, ...]:
-    """Return why the first plan is first on its devices, and what the others reach at best."""
+    """Return why the first plan is first on its devices, and what the others reach at best.
+
+    `best` is what the plans that tie are compared with (`tie_words`).
+    """
     if not plans:
         return ()
     winner = ranked[0][1]
     own = [(c, tie) for c, pool, tie in ranked if pool is winner]
-    lines = why_first(winner.problem, plans, own, BEST[objective], winner.context.layer_grid)
+    lines = why_first(winner.problem, plans, own, best, winner.context.layer_grid)
     pools, recipes, counts = [], [], []
     several = len({one.name[1] for one in searched}) > 1
     for one in searched:

@@ -1,5 +1,6 @@
 """What this version does not model, refused by name instead of being priced wrongly."""
 
+from costmodels.precision import numerics_fault
 from costmodels.problem import Problem
 from planner.errors import SearchError, UsageError
 from planner.option_names import command, joined, option
@@ -25,6 +26,11 @@ UNEVEN_LINKS = {"cdna2": "the two dies of a module have more links between them 
 SCALED_BLOCKS = ("blackwell", "blackwell-ultra", "rubin", "cdna4", "cdna5")
 """Generations whose matrix units take a scale per 32 elements, which mxfp8 needs (Transformer
 Engine, transformer_engine/pytorch/quantization.py, check_mxfp8_support)."""
+FOUR_BITS = ("blackwell", "blackwell-ultra", "blackwell-rtx", "rubin")
+"""Generations on which Transformer Engine has nvfp4: SM 10 and later (check_nvfp4_support)."""
+WITHOUT_BLOCKS = ("ada",)
+"""Generations with fp8 that have no scale per block of 128 in its products: SM below 9.0
+(check_fp8_block_scaling_support)."""
 
 
 def check_options(options: SolveOptions) -> None:
@@ -71,6 +77,9 @@ def check_problem(problem: Problem) -> None:
             "cluster",
             code="not-modelled",
         )
+    fault = numerics_fault(job.numerics)
+    if fault:
+        raise SearchError(fault, "change one of the two, or leave it out", code="not-modelled")
     precision, peaks = job.recipe.linear, part.peak_flops_per_s
     if precision not in peaks:
         raise SearchError(
@@ -85,6 +94,20 @@ def check_problem(problem: Problem) -> None:
             f" {job.precision!r}",
             "use an accelerator that has them (Blackwell, CDNA 4), or "
             + option("set", "training.precision=fp8-tensorwise"),
+            code="not-modelled",
+        )
+    if job.recipe.fp4_recipe and part.generation not in FOUR_BITS:
+        raise SearchError(
+            f"{part.name} has no products of {job.precision}, which Transformer Engine has from"
+            " Blackwell (SM 10) on",
+            option("set", "training.precision=fp8-tensorwise"),
+            code="not-modelled",
+        )
+    if job.recipe.fp8_recipe == "blockwise" and part.generation in WITHOUT_BLOCKS:
+        raise SearchError(
+            f"{part.name} has no products with a scale per block of 128, needed by precision"
+            f" {job.precision!r}: Transformer Engine has them from Hopper (SM 9.0) on",
+            option("set", "training.precision=fp8-tensorwise"),
             code="not-modelled",
         )
     if job.precision == "fp32":

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from costmodels.layers.kinds import LAYER_KINDS
-from costmodels.precision import RECIPES
+from costmodels.precision import RECIPES, Numerics, numerics_fault
 from planner.specs.schema import (
     EXPERT_DETAILS,
     ClusterFile,
@@ -254,6 +254,21 @@ def _job_faults(job: TrainingSpec) -> list[SpecFault]:
         recipes = ", ".join("+".join(key) for key in RECIPES)
         message = f"no recipe for {name} with {job.optimizer}"
         faults.append(SpecFault(("training", "optimizer"), message, f"known: {recipes}"))
+    for name in () if faults else job.precisions:
+        numerics = Numerics(
+            name,
+            job.optimizer,
+            job.grad_dtype or "",
+            job.optimizer_states,
+            job.fp8_param_gather,
+            job.fp8_attention,
+            job.fp8_output,
+        )
+        # Of several precisions each is searched with what it can have.
+        if len(job.precisions) == 1 and (message := numerics_fault(numerics)):
+            field = message.partition(" ")[0]
+            fix = "change one of the two, or leave it out"
+            faults.append(SpecFault(("training", field), message.partition(" ")[2], fix))
     step = job.seq_len * job.global_batch
     if job.tokens is not None and job.tokens < step:
         message = f"{job.tokens:g} tokens are less than one step ({step} tokens)"

@@ -56,6 +56,8 @@ class ModelInput:
     """What the file asks `solve` to search for."""
     listed: tuple[str, ...] = ()
     """Recipes that the file leaves open; none where it names one."""
+    changed: tuple[tuple[str, str], ...] = ()
+    """What a search has changed of the numbers in the file: axis and value, as written."""
 
     @property
     def precisions(self) -> tuple[str, ...]:

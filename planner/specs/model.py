@@ -6,11 +6,12 @@ from itertools import groupby
 from typing import Any
 
 from costmodels.layers.kinds import layer_run
+from costmodels.precision import SIXTEEN_BIT
 from costmodels.shapes import DENSE, MOE, LayerRun, ModelShape, TrainingJob
 from planner.errors import SpecError
 from planner.specs.contradictions import model_faults
 from planner.specs.inputs import ModelInput, default_name, import_notes
-from planner.specs.schema import DetailsSpec, ModelFile, ModelSpec
+from planner.specs.schema import DetailsSpec, ModelFile, ModelSpec, TrainingSpec
 from planner.specs.search.section import section_faults
 from planner.specs.yaml.document import Document
 from planner.specs.yaml.faults import raise_faults, validated
@@ -24,12 +25,10 @@ def read_model(document: Document) -> ModelInput:
         raise_faults(document, section_faults(spec.search))
     model, job = spec.model, spec.training
     shape = _shape(model, model.name or default_name(document, "model"))
-    training = TrainingJob(
-        job.seq_len, job.global_batch, job.precisions[0], job.optimizer, job.tokens or 0.0
-    )
+    training = _job(job)
     canonical = {
         "model": canonical_model(shape, model.details),
-        "training": {**dataclasses.asdict(training), "tokens": job.tokens},
+        "training": {**training_document(training), "tokens": job.tokens},
     }
     return ModelInput(
         shape=shape,
@@ -56,7 +55,61 @@ def sizes_as_stated(data: Mapping[str, Any]) -> tuple[ModelShape, TrainingJob] |
         return None
     job = spec.training
     shape = _shape(spec.model, spec.model.name or "model")
-    return shape, TrainingJob(job.seq_len, job.global_batch, job.precisions[0], job.optimizer)
+    return shape, dataclasses.replace(_job(job), tokens=0.0)
+
+
+def _job(job: TrainingSpec) -> TrainingJob:
+    """Return the job in the first of its precisions."""
+    precision = job.precisions[0]
+    # What a precision does anyhow is not said: one job is one document.
+    grads = job.grad_dtype or ""
+    numbers = TrainingJob(
+        job.seq_len,
+        job.global_batch,
+        precision,
+        job.optimizer,
+        job.tokens or 0.0,
+        "" if grads == "fp32" and precision in SIXTEEN_BIT else grads,
+        job.optimizer_states,
+        job.fp8_param_gather,
+        job.fp8_attention,
+        job.fp8_output,
+        job.bf16_layers,
+    )
+    return named_job(numbers) if len(job.precisions) == 1 else numbers
+
+
+def named_job(job: TrainingJob) -> TrainingJob:
+    """Return a job by the name of its recipe where there is one: one job is one document."""
+    if job.base_precision == job.precision:
+        return job
+    return dataclasses.replace(job, precision=job.base_precision, grad_dtype="")
+
+
+NUMERIC_FIELDS = (
+    "grad_dtype",
+    "optimizer_states",
+    "fp8_param_gather",
+    "fp8_attention",
+    "fp8_output",
+    "bf16_layers",
+)
+
+
+def training_document(job: TrainingJob) -> dict[str, Any]:
+    """Return a job as a model file would state it.
+
+    Numbers that are as the precision has them are left out: jobs of before keep their documents,
+    and plans of them their ids.
+    """
+    out = dataclasses.asdict(job)
+    plain = TrainingJob(job.seq_len, job.global_batch)
+    for name in NUMERIC_FIELDS:
+        if getattr(job, name) == getattr(plain, name):
+            del out[name]
+    if "bf16_layers" in out:
+        out["bf16_layers"] = list(job.bf16_layers)
+    return out
 
 
 def _shape(model: ModelSpec, name: str) -> ModelShape:

@@ -24,7 +24,13 @@ from pydantic import (
 )
 
 from costmodels.layers.kinds import LAYER_KINDS
-from costmodels.precision import PRECISIONS, RECIPES
+from costmodels.precision import (
+    GRAD_DTYPES,
+    OPTIMIZER_STATES,
+    PRECISION_ALIASES,
+    PRECISIONS,
+    RECIPES,
+)
 from planner import units
 from planner.errors import BadValue
 from planner.specs.importers.hostlist import expand_hosts
@@ -35,7 +41,13 @@ OPTIMIZERS = tuple(dict.fromkeys(optimizer for _, optimizer in RECIPES))
 PEAK_NAMES = ("fp32", "tf32", "bf16", "fp16", "fp8", "fp4", "int8")
 """Precisions for which an accelerator may state a dense peak."""
 
-_ALIASES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "adamw": "adam"}
+_ALIASES = {
+    "bfloat16": "bf16",
+    "float16": "fp16",
+    "float32": "fp32",
+    "adamw": "adam",
+    **PRECISION_ALIASES,
+}
 """Other spellings that mean the same bytes (AdamW keeps the same two moments as Adam)."""
 
 
@@ -130,6 +142,13 @@ def _recipes(value: object) -> str | list[str]:
     return names
 
 
+def _two(value: object) -> tuple[object, object]:
+    """Accept a list of two."""
+    if isinstance(value, list | tuple) and len(value) == 2:
+        return value[0], value[1]
+    raise BadValue(f"expected two numbers, got {shown_value(value)}", "such as [1, 1]")
+
+
 def _quantity(
     parse: Callable[[object], float], low: float, high: float, allowed: str
 ) -> BeforeValidator:
@@ -191,6 +210,7 @@ FactorOr0 = Annotated[float, _quantity(_number, 0, 1e3, "0 to 1000")]
 Real = Annotated[float, _quantity(_real, 0, 1e12, "0 to 1e12")]
 Seconds = Annotated[float, _quantity(_real, 1e-9, 1e12, "above 0, up to 1e12")]
 Share = Annotated[float, _quantity(_real, 0, 1, "0 to 1")]
+Margin = Annotated[float, _quantity(_real, 0, 0.9, "0 to 0.9")]
 Power = Annotated[float, _quantity(units.parse_power, 1, 1e5, "1 W to 100 kW")]
 Price = Annotated[float, _quantity(_number, 1e-3, 1e4, "0.001 to 10000")]
 Duration = Annotated[float, _quantity(units.parse_time, 0, 1e12, "0 s to 10 million days")]
@@ -528,6 +548,19 @@ class TrainingSpec(_Spec):
     """`adam` (AdamW counts the same)."""
     tokens: Tokens | None = None
     """Tokens of the whole run, such as 15e12 or 15T; only for the days in the table."""
+    grad_dtype: Annotated[str, BeforeValidator(_one_of(*GRAD_DTYPES))] | None = None
+    """Width of the gradients in memory and on the wire, `fp32` or `bf16`; default: fp32, or as the
+    name of the precision says."""
+    optimizer_states: Annotated[str, BeforeValidator(_one_of(*OPTIMIZER_STATES))] = "fp32"
+    """`fp32`, or `bf16-moments`: both moments of Adam in bf16."""
+    fp8_param_gather: Switch = False
+    """Weights of linear layers are held and gathered quantised (fp8 or fp4)."""
+    fp8_attention: Switch = False
+    """The attention core runs in fp8."""
+    fp8_output: Switch = False
+    """The output head runs in fp8 (mxfp8 alone)."""
+    bf16_layers: Annotated[tuple[LayersOr0, LayersOr0], BeforeValidator(_two)] = (0, 0)
+    """Layers at the start and at the end whose linear layers stay in bf16: `[1, 1]`."""
 
     @property
     def precisions(self) -> tuple[str, ...]:
@@ -578,6 +611,8 @@ class SearchSpec(_Spec):
     """As `--objective`: what is to be best."""
     within: Factor | None = None
     """As `--within`, for the objective `memory`."""
+    memory_margin: Margin | None = None
+    """As `--memory-margin`: fraction of the memory that the first plan leaves free."""
     deadline: str = ""
     """As `--deadline`: longest run, such as `30d`."""
     step_limit_s: Seconds | None = None

@@ -17,6 +17,7 @@ from planner.analyze.elasticities import FIGURES, more_memory, sensitivity
 from planner.solver.answer.reasons import shown_layout
 from planner.solver.answer.result import Plan, Result
 from planner.solver.options import SolveOptions
+from planner.solver.recipes import with_numerics
 from planner.specs.identity import plan_id
 from planner.specs.inputs import ClusterInput, ModelInput
 from planner.specs.search.axis_values import layout_to_json
@@ -111,6 +112,7 @@ _FIGURES = (
     RowColumn("best.tokens_per_s", FLOAT, "1/s", "tokens a second"),
     RowColumn("best.tokens_per_s_per_device", FLOAT, "1/s", "the same of one device"),
     RowColumn("best.mfu", FLOAT, "", "model FLOPs over the dense peak"),
+    RowColumn("best.mfu_bf16", FLOAT, "", "the same over the bf16 peak, as papers print it"),
     *(
         RowColumn(f"best.time.{term}_s", FLOAT, "s", f"part of the step: {term}")
         for term in TIME_TERMS
@@ -271,8 +273,7 @@ def with_costs(result: Result, model: ModelInput, cluster: ClusterInput) -> Resu
         problem = replace(was, pool=replace(was.pool, accelerator=part))
         layout = plan.layout
         run = run_figures(problem, own.operations[0], layout.n_devices, plan.step_time_s)
-        ours = {**model.document["training"], "precision": plan.precision}
-        document = {**model.document, "training": ours}
+        document = with_numerics(model, plan.words).document
         name = plan_id(document, own.document, layout_to_json(layout))
         return replace(plan, run=run, plan_id=name)
 
@@ -369,6 +370,7 @@ def _best(plan: Plan) -> Row:
         "best.tokens_per_s": plan.tokens_per_s,
         "best.tokens_per_s_per_device": plan.tokens_per_s_per_device,
         "best.mfu": plan.mfu,
+        "best.mfu_bf16": plan.mfu_bf16,
         "best.exposed_comm_frac": b.exposed_comm_frac,
         "best.comm_to_compute": comm_to_compute(plan),
         "best.peak_bytes": b.peak_bytes,

@@ -159,7 +159,7 @@ class PointSolver:
             cluster,
             options,
             Execution(SerialExecutor(), stop, shared=self._shared),
-            extent=Extent(reasons=False),
+            extent=Extent(reasons=False, ties=False),
         )
         if result.stopped == "interrupted":
             raise KeyboardInterrupt  # a search keeps it, to answer with the best so far

@@ -1,15 +1,21 @@
 """What Megatron-Bridge refuses: what Megatron-LM refuses, whose configurations it builds.
 
-Rule MBRnnn is MLMnnn seen from a recipe.
+Rule MBRnnn is MLMnnn seen from a recipe, which says all fields, also those without a flag; its
+`versions` are those of the megatron-core that a release of Megatron-Bridge goes with
+(`Release.core`).
 """
 
 from dataclasses import replace
 
-from searches.frameworks.megatron import layouts as megatron
-from searches.frameworks.rule import FrameworkRule
+from searches.frameworks.megatron.layouts import LAYOUT_RULES, NO_FLAG
+from searches.frameworks.megatron.modes import MODE_LAYOUT_RULES
+from searches.frameworks.registry import BUILT_IN
+from searches.frameworks.rule import FrameworkRule, applies
 
 RULES: tuple[FrameworkRule, ...] = tuple(
     replace(rule, code=rule.code.replace("MLM", "MBR"), framework="bridge")
-    for rule in megatron.LAYOUT_RULES
+    for rule in (*LAYOUT_RULES, *MODE_LAYOUT_RULES)
+    if rule.code != NO_FLAG
+    and any(applies(rule, one.rules_version) for one in BUILT_IN["bridge"].releases)
 )
-"""All rules of Megatron-Bridge."""
+"""All rules of Megatron-Bridge, those of any release that is known."""

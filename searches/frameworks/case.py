@@ -140,8 +140,13 @@ class Case:
     """Environment variables that a run sets."""
     generation: str = UNKNOWN
     """Generation of the accelerator (`hopper`, `blackwell`), for rules that ask the device."""
+    release: str = ""
+    """Release that a run uses; empty: the one that defaults and words are of."""
     unknown: tuple[str, ...] = ()
     """Flags or keys of a run that its reader does not know, as written."""
+    lacking: tuple[tuple[str, str], ...] = ()
+    """Flags, and values of flags, that another release has and that of the run does not, each
+    with what to write or to install instead."""
     refused: tuple[str, ...] = ()
     """What the framework's own parser refuses in a run, in words: values of the wrong kind."""
 

@@ -220,6 +220,20 @@ def one_copy_of_weights(code: str, framework: str, source: str) -> FrameworkRule
     )
 
 
+def narrow_moments(code: str, framework: str, source: str) -> FrameworkRule:
+    """Both moments are in fp32 with fp32 master weights."""
+    return FrameworkRule(
+        code,
+        framework,
+        "moments of Adam in bf16",
+        "planner",
+        source,
+        lambda c: c.job.optimizer_states != "fp32",
+        "optimizer_states bf16-moments: there are none beside a master copy in fp32",
+        "optimizer_states fp32",
+    )
+
+
 def inputs_alone_leave(code: str, framework: str, source: str, setting: str) -> FrameworkRule:
     """Of stored activations the inputs of recomputed layers go to the host, no others."""
     return FrameworkRule(

@@ -3,11 +3,15 @@
 Frameworks of this repository have a record in `BUILT_IN`. Another package adds one through the
 entry point group `planner.frameworks`: an object (`planner.frameworks.framework.Framework`) whose
 `rules` is a `FrameworkRules`. Rules are imported when they are first asked for.
+
+A framework goes by its key: its name, or its name and one release (`megatron@0.17.0`). What users
+write (`megatron@0.17`, `bridge@26.06`) becomes a key where it comes in (`framework_key`,
+`framework_space`); from there on it stays the same, and `framework_rules` returns what it names.
 """
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -16,9 +20,18 @@ from typing import Any
 
 from costmodels.shapes import DENSE, MOE
 from searches.frameworks.megatron.axis_flags import AXIS_FLAGS
+from searches.frameworks.releases import (
+    SEPARATOR,
+    Release,
+    UnknownReleaseError,
+    newest_named,
+    version_key,
+)
 
 GROUP = "planner.frameworks"
 """Entry points of frameworks that other packages bring along."""
+MODE_SWITCHES = ("dispatcher", "ep_overlap", "cuda_graph")
+"""Axes that Megatron-Core's files carry by flags of several names."""
 DEFAULT, ANY = "default", "any"
 """Spaces of no single framework: what one of the usual ones runs, and all plans."""
 
@@ -31,7 +44,8 @@ class FrameworkRules:
     """As `--framework` takes it."""
     title: str
     release: str
-    """The release that plans are written for, asked by scripts/check_frameworks."""
+    """The release that plans are written for: the newest that is known, asked by
+    scripts/check_frameworks, or the one that the key names."""
     rules: tuple[str, ...] = ()
     """Where its rules stand, `module:attribute`, each a sequence of `FrameworkRule`."""
     in_default: bool = False
@@ -41,6 +55,50 @@ class FrameworkRules:
     layer_kinds: tuple[str, ...] = (DENSE, MOE)
     """Kinds of layers that its files can say, beside those whose own record names it
     (`LayerKind.frameworks`); it refuses models that have others."""
+    releases: tuple[Release, ...] = ()
+    """Those whose options are known, the oldest first; none: `release` alone."""
+    switch_flags: str = ""
+    """Where its switches stand with their flags by release, `module:attribute`
+    (`searches.frameworks.switches`)."""
+    is_pinned: bool = False
+    """Whether the release is one that the user named."""
+
+    @property
+    def key(self) -> str:
+        """What it goes by: its name, with its release where the user named one."""
+        return f"{self.name}{SEPARATOR}{self.release}" if self.is_pinned else self.name
+
+    @property
+    def known_releases(self) -> tuple[Release, ...]:
+        """The releases that can be named, the oldest first."""
+        return self.releases or (Release(self.release),)
+
+    def rules_version(self, version: str = "") -> str:
+        """Return the version by which `FrameworkRule.versions` is asked, of it or another release.
+
+        A version that is not known counts for itself; where rules go by megatron-core, for the
+        newest known release before it.
+        """
+        version = version or self.release
+        for one in self.known_releases:
+            if version == one.version or version in one.aliases:
+                return one.rules_version
+        if not any(one.core for one in self.known_releases):
+            return version
+        earlier = [
+            one for one in self.known_releases if version_key(one.version) <= version_key(version)
+        ]
+        return (earlier or self.known_releases[:1])[-1].rules_version
+
+    def at(self, asked: str) -> "FrameworkRules":
+        """Return the framework at one release; `UnknownReleaseError` where it is not known."""
+        found = newest_named(self.known_releases, asked)
+        if found is None:
+            known = [
+                " = ".join((one.version, *one.aliases)) for one in reversed(self.known_releases)
+            ]
+            raise UnknownReleaseError(self.name, self.title, asked, known)
+        return replace(self, release=found.version, is_pinned=True)
 
 
 _MEGATRON, _DEEPSPEED, _TORCHTITAN = (
@@ -55,12 +113,19 @@ BUILT_IN: Mapping[str, FrameworkRules] = {
             "0.19.2",
             (
                 f"{_MEGATRON}.layouts:LAYOUT_RULES",
+                f"{_MEGATRON}.modes:MODE_LAYOUT_RULES",
                 f"{_MEGATRON}.flags:RULES",
                 f"{_MEGATRON}.training_flags:RULES",
                 f"{_MEGATRON}.run_flags:RULES",
             ),
             in_default=True,
-            switches=tuple(AXIS_FLAGS),
+            switches=(*MODE_SWITCHES, *AXIS_FLAGS),
+            releases=(
+                Release("0.17.0", "2026-04-16"),
+                Release("0.18.2", "2026-07-21"),
+                Release("0.19.2", "2026-09-18"),
+            ),
+            switch_flags=f"{_MEGATRON}.switch_flags:SWITCH_FLAGS",
         ),
         FrameworkRules(
             "deepspeed",
@@ -68,18 +133,33 @@ BUILT_IN: Mapping[str, FrameworkRules] = {
             "0.19.8",
             (f"{_DEEPSPEED}.layouts:LAYOUT_RULES", f"{_DEEPSPEED}.keys:RULES"),
             in_default=True,
+            releases=(Release("0.18.9"), Release("0.19.8")),
         ),
         FrameworkRules(
             "torchtitan",
             "torchtitan",
             "0.3.0",
             (f"{_TORCHTITAN}.layouts:LAYOUT_RULES", f"{_TORCHTITAN}.fields:RULES"),
+            releases=(Release("0.2.2", "2026-02-20"), Release("0.3.0", "2026-09-03")),
         ),
         FrameworkRules(
-            "fsdp2", "Accelerate (FSDP2)", "1.15.0", ("searches.frameworks.fsdp2:RULES",)
+            "fsdp2",
+            "Accelerate (FSDP2)",
+            "1.15.0",
+            ("searches.frameworks.fsdp2:RULES",),
+            releases=(Release("1.12.0", "2025-11-21"), Release("1.15.0", "2026-09-09")),
         ),
         FrameworkRules(
-            "bridge", "Megatron-Bridge", "0.6.2", ("searches.frameworks.bridge:RULES",)
+            "bridge",
+            "Megatron-Bridge",
+            "0.6.2",
+            ("searches.frameworks.bridge:RULES",),
+            switches=MODE_SWITCHES,
+            releases=(
+                Release("0.5.1", "2026-07-21", core="0.18.2", aliases=("26.06",)),
+                Release("0.6.2", "2026-09-18", core="0.19.2", aliases=("26.08",)),
+            ),
+            switch_flags=f"{_MEGATRON}.switch_flags:SWITCH_FLAGS",
         ),
     )
 }
@@ -124,13 +204,50 @@ def framework_spaces() -> tuple[str, ...]:
     return (DEFAULT, *framework_names(), ANY)
 
 
-def framework_rules(name: str) -> FrameworkRules:
-    """Return the record of a framework; `KeyError` for an unknown one."""
-    return _by_name()[name]
+def older_releases() -> tuple[str, ...]:
+    """Return the keys of all releases but the newest of each framework."""
+    records = _by_name().values()
+    return tuple(one.at(x.version).key for one in records for x in one.known_releases[:-1])
+
+
+def framework_rules(key: str) -> FrameworkRules:
+    """Return the record of a framework, at the release that the key names if it names one.
+
+    `KeyError` for an unknown framework, `UnknownReleaseError` for an unknown release of one.
+    """
+    return _by_name()[key] if key in _by_name() else _at_release(key)
+
+
+@cache
+def _at_release(key: str) -> FrameworkRules:
+    name, _, release = key.partition(SEPARATOR)
+    return _by_name()[name].at(release)
+
+
+def framework_key(text: str) -> str:
+    """Return the key of a framework as users write it; errors as `framework_rules`.
+
+    >>> framework_key("megatron@0.17"), framework_key("bridge@26.06"), framework_key("deepspeed")
+    ('megatron@0.17.0', 'bridge@0.5.1', 'deepspeed')
+    """
+    name, at, release = text.partition(SEPARATOR)
+    name, release = name.strip(), release.strip()
+    return framework_rules(f"{name}{at}{release}").key
+
+
+def framework_space(text: str) -> str:
+    """Return the key of what a search can be restricted to: `default`, `any`, a framework."""
+    return text if text in (DEFAULT, ANY) else framework_key(text)
+
+
+def keys_of(key: str) -> tuple[str, ...]:
+    """Return the names of all frameworks, that of a key with its release in place of its own."""
+    name = key.partition(SEPARATOR)[0]
+    return tuple(key if one == name else one for one in framework_names())
 
 
 def searched_frameworks(framework: str) -> tuple[str, ...]:
-    """Return the frameworks whose plans a search for `framework` offers."""
+    """Return the keys of the frameworks whose plans a search for `framework` offers."""
     if framework != DEFAULT:
         return (framework,)
     return tuple(name for name, record in _by_name().items() if record.in_default)
@@ -146,3 +263,4 @@ def refresh() -> None:
     """Look for entry points again: a package was installed, or a test adds one."""
     registered_frameworks.cache_clear()
     _by_name.cache_clear()
+    _at_release.cache_clear()

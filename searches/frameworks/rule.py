@@ -57,6 +57,15 @@ class Broken:
         return f"{self.reason}; closest: {self.closest}" if self.closest else self.reason
 
 
+def applies(rule: FrameworkRule, version: str) -> bool:
+    """Tell whether a release has the rule."""
+    if not rule.versions:
+        return True
+    from packaging.specifiers import SpecifierSet
+
+    return SpecifierSet(rule.versions).contains(version, prereleases=True)
+
+
 def spoken(sentence: Words, case: Case) -> str:
     """Return a reason, or what comes closest, for one case."""
     return sentence if isinstance(sentence, str) else sentence(case)

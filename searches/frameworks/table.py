@@ -21,8 +21,9 @@ from searches.frameworks.registry import (
     load,
     searched_frameworks,
 )
-from searches.frameworks.rule import Broken, FrameworkRule, spoken
-from searches.space.plan_masks import alike_rows
+from searches.frameworks.releases import version_key
+from searches.frameworks.rule import Broken, FrameworkRule, applies, spoken
+from searches.space.plan_masks import Coupled, alike_rows, packed_options
 
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int32]
@@ -46,22 +47,16 @@ def _all_rules(framework: str) -> tuple[FrameworkRule, ...]:
 def rules_of(
     framework: str, level: str | None = None, version: str = ""
 ) -> tuple[FrameworkRule, ...]:
-    """Return the rules of one release of a framework, the one that plans are written for."""
-    release = version or framework_rules(framework).release
+    """Return the rules of one release of a framework, the one that plans are written for.
+
+    `version` names another than the key of the framework does.
+    """
+    release = framework_rules(framework).rules_version(version)
     return tuple(
         rule
         for rule in (*_all_rules(framework), *carried_rules(framework))
         if level in (None, rule.level) and applies(rule, release)
     )
-
-
-def applies(rule: FrameworkRule, version: str) -> bool:
-    """Tell whether a release has the rule."""
-    if not rule.versions:
-        return True
-    from packaging.specifiers import SpecifierSet
-
-    return SpecifierSet(rule.versions).contains(version, prereleases=True)
 
 
 _UNDECIDED: dict[str, tuple[type[Exception], ...]] = {
@@ -85,19 +80,41 @@ def broken_rules(
     for rule in rules_of(framework, level, version):
         try:
             if rule.broken(case):
-                results.append(_broken(rule, case))
+                results.append(_broken(rule, case, _lifting_release(framework, rule, version)))
         except _UNDECIDED[rule.level]:
             continue
     covered = {code for one in results for code in one.rule.covers}
     return tuple(one for one in results if one.rule.code not in covered)
 
 
-def _broken(rule: FrameworkRule, case: Case) -> Broken:
-    """Return a broken rule with its numbers; its title alone where a number is not stated."""
+def _broken(rule: FrameworkRule, case: Case, other_release: str = "") -> Broken:
+    """Return a broken rule with its numbers; its title alone where a number is not stated.
+
+    `other_release` is one that does not have the rule.
+    """
+    ways = [f"framework {other_release}"] if other_release else []
     try:
-        return Broken(rule, spoken(rule.reason, case), spoken(rule.closest, case))
+        closest = spoken(rule.closest, case)
+        return Broken(
+            rule, spoken(rule.reason, case), ", or ".join([closest] * bool(closest) + ways)
+        )
     except NotStatedError:
-        return Broken(rule, rule.title, "")
+        return Broken(rule, rule.title, ", or ".join(ways))
+
+
+def _lifting_release(framework: str, rule: FrameworkRule, version: str) -> str:
+    """Return the key of the nearest release without a rule, where a release was named.
+
+    The oldest of those that are newer, else the newest of those before.
+    """
+    record = framework_rules(framework)
+    if not rule.versions or not (version or record.is_pinned):
+        return ""
+    here = version_key(version or record.release)
+    free = [one for one in record.known_releases if not applies(rule, one.rules_version)]
+    newer = [one for one in free if version_key(one.version) > here]
+    nearest = newer[:1] or free[-1:]
+    return record.at(nearest[0].version).key if nearest else ""
 
 
 @cache
@@ -128,6 +145,41 @@ def refusals(
     """
     broken = broken_rules(target, Case.of_layout(layout, shape, job), level="layout")
     return tuple(one.text for one in broken)
+
+
+def first_release(
+    framework: str, layout: Layout, shape: ModelShape, job: TrainingJob | None = None
+) -> str:
+    """Return the oldest known release that runs a layout which the newest runs.
+
+    Releases between it and the newest run it too.
+    """
+    first, case = framework_rules(framework).release, None
+    for release, rules in _rules_before(framework):
+        case = case or Case.of_layout(layout, shape, job)
+        if any(_is_broken(rule, case) for rule in rules):
+            break
+        first = release
+    return first
+
+
+@cache
+def _rules_before(framework: str) -> tuple[tuple[str, tuple[FrameworkRule, ...]], ...]:
+    """Return the older releases, the newest first, with the rules that the next one lifted."""
+    record = framework_rules(framework)
+    later, rows = set(rules_of(framework, "layout")), []
+    for one in reversed(record.known_releases[:-1]):
+        own = rules_of(framework, "layout", one.version)
+        rows.append((one.version, tuple(rule for rule in own if rule not in later)))
+        later = set(own)
+    return tuple(rows)
+
+
+def _is_broken(rule: FrameworkRule, case: Case) -> bool:
+    try:
+        return bool(rule.broken(case))
+    except _UNDECIDED[rule.level]:
+        return False
 
 
 def runnable_layouts(
@@ -182,11 +234,11 @@ def runnable_batches(framework: str, problem: Problem, shapes: ShapeTable, mbs: 
 
 def runnable_kinds(
     framework: str, problem: Problem, shapes: ShapeTable, kinds: PlanKinds
-) -> tuple[Bools, NDArray[np.intp]]:
+) -> Coupled:
     """Return `runnable` once for each kind of shape, and the kind of each shape.
 
-    `(n_kinds, n_modes, n_shardings, n_options)` and `(n_shapes,)`; shapes of a kind break the same
-    rules with the same free axes. There are few kinds, and the whole mask would be large.
+    Shapes of a kind break the same rules with the same free axes. There are few kinds, and the
+    whole mask would be large.
     """
     case = Case.of_shapes(problem, shapes, kinds)
     broken = [_hits(name, case, of_batches=False) for name in searched_frameworks(framework)]
@@ -199,12 +251,18 @@ def runnable_kinds(
     ]
     total = np.concatenate(columns, axis=1) if columns else np.zeros((n, 0), dtype=bool)
     firsts, kind_of = alike_rows(total)
-    runs = np.zeros((len(firsts), *size), dtype=bool)
+    n_options = size[-1]
+    every = packed_options(np.ones((1, 1, 1, 1), dtype=bool), n_options)
+    bits = np.zeros((len(firsts), *size[:-1], every.shape[-1]), dtype=np.uint8)
     for masks in broken:
         if masks is None:
             continue
-        runs |= _none_broken(hits[firsts] if len(hits) == n else hits for hits in masks.values())
-    return runs, kind_of
+        some = (hits[firsts] if len(hits) == n else hits for hits in masks.values())
+        merged = np.zeros((1, 1, 1, 1), dtype=np.uint8)
+        for hits in sorted(some, key=lambda x: x.size):
+            merged = merged | packed_options(hits, n_options)
+        bits |= ~merged & every
+    return Coupled(bits, n_options, kind_of)
 
 
 def _mask(names: tuple[str, ...], problem: Problem, shapes: ShapeTable, kinds: PlanKinds) -> Bools:

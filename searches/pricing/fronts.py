@@ -1,6 +1,7 @@
 """Exact fronts of step time and memory, kept while plans are priced; non-dominated points."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -32,21 +33,52 @@ def merged_front(parts: Iterable[Sequence[Candidate]]) -> list[Candidate]:
     return staircase(c for part in parts for c in part)
 
 
+def hopeful(candidates: Iterable[Candidate], front: Sequence[Candidate]) -> list[Candidate]:
+    """Return the candidates that may be of the front by exact times, in the order of degrees.
+
+    Those whose lower bound (`Candidate.least_s`) no plan of `front` (a `staircase`) with as little
+    memory is below by its closed form.
+    """
+    times = np.array([c.closed_form_s for c in front])
+    peaks = np.array([c.peak_bytes for c in front])
+    return [c for c in candidates if c.least_s <= _least_s(times, peaks, np.array(c.peak_bytes))]
+
+
+def _least_s(times: Floats, peaks: Floats, of_bytes: Floats) -> Floats:
+    """Return the least time of a staircase within so much memory each; inf where none is.
+
+    `times` ascend and `peaks` descend.
+    """
+    rows = np.searchsorted(-peaks, -of_bytes, side="left")
+    return np.asarray(np.append(times, np.inf)[rows])
+
+
+@dataclass(frozen=True, slots=True)
+class PricedCells:
+    """Numbers of the plans of a block, one entry a cell, in the order of its cells."""
+
+    times_s: Floats
+    """Closed form, seconds; inf where a plan is illegal or does not fit."""
+    least_s: Floats
+    """A lower bound of the exact time, seconds; inf likewise."""
+    peaks: Floats
+    """Bytes."""
+
+
 class Front:
     """The plans of all blocks seen so far that no other beats in both time and memory."""
 
     def __init__(self) -> None:
         self.members: list[Candidate] = []
-        """Fastest first."""
+        """By the closed form, fastest first."""
+        self.hopeful: list[Candidate] = []
+        """Others that exact times may put there, see `hopeful`."""
         self._times: Floats = np.empty(0)
         self._peaks: Floats = np.empty(0)
 
-    def add(self, block: PlanBlock, n_layers: int, times: Floats, peaks: Floats) -> None:
-        """Take up the plans of a block.
-
-        `times` (closed form, seconds, inf where a plan is illegal or does not fit) and `peaks`
-        (bytes) have one entry a cell of the block, in the order of its cells.
-        """
+    def add(self, block: PlanBlock, n_layers: int, priced: PricedCells) -> None:
+        """Take up the plans of a block."""
+        times, peaks = priced.times_s, priced.peaks
         cells = np.flatnonzero(np.isfinite(times))
         if len(self.members):
             # Points beaten by a member; equal ones stay, for `staircase` to choose among.
@@ -56,18 +88,37 @@ class Front:
             beaten = (self._peaks[against] < peaks[cells]) | (
                 faster & (self._peaks[against] == peaks[cells])
             )
-            cells = cells[(last < 0) | ~beaten]
-        cells = cells[_undominated(times[cells], peaks[cells])]
-        if not len(cells):
-            return
+            new = cells[(last < 0) | ~beaten]
+        else:
+            new = cells
+        new = new[_undominated(times[new], peaks[new])]
+        if len(new):
+            found = self._candidates(block, n_layers, priced, new)
+            replaced = self.members
+            self.members = staircase([*self.members, *found])
+            self._times = np.array([c.closed_form_s for c in self.members])
+            self._peaks = np.array([c.peak_bytes for c in self.members])
+            kept = set(map(id, self.members))
+            lost = [c for c in (*replaced, *found) if id(c) not in kept]
+            self.hopeful = hopeful([*self.hopeful, *lost], self.members)
+        near = priced.least_s[cells] <= _least_s(self._times, self._peaks, peaks[cells])
+        near[np.isin(cells, new)] = False
+        if near.any():
+            self.hopeful += self._candidates(block, n_layers, priced, cells[near])
+
+    def _candidates(
+        self, block: PlanBlock, n_layers: int, priced: PricedCells, cells: NDArray[np.intp]
+    ) -> list[Candidate]:
         table = block.rows(cells)
-        new = [
-            Candidate(table.layout(i, n_layers), float(times[cell]), float(peaks[cell]))
-            for i, cell in enumerate(cells)
+        return [
+            Candidate(
+                table.layout(i, n_layers),
+                float(priced.times_s[cell]),
+                float(priced.peaks[cell]),
+                least_s=float(priced.least_s[cell]),
+            )
+            for i, cell in enumerate(cells.tolist())
         ]
-        self.members = staircase([*self.members, *new])
-        self._times = np.array([c.closed_form_s for c in self.members])
-        self._peaks = np.array([c.peak_bytes for c in self.members])
 
 
 def _undominated(times: Floats, peaks: Floats) -> NDArray[np.intp]:

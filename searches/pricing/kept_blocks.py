@@ -212,8 +212,8 @@ class _SliceWork:
         has_stage = np.isin(axes.shardings.zero, self.stages)
         coupled = masks.coupled
         if coupled is not None:
-            patterns = coupled.patterns & has_stage[:, None]
-            coupled = replace(coupled, patterns=patterns)
+            bits = coupled.bits & np.where(has_stage, 255, 0).astype(np.uint8)[:, None]
+            coupled = replace(coupled, bits=bits)
         masks = replace(masks, sharding=masks.sharding & has_stage, coupled=coupled)
         bounds = BatchBounds(np.where(inside, 0.0, np.inf), lambda: 0.0, may_fit)
         shapes = self.chunk.shapes

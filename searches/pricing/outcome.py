@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 
 from costmodels.plans import ShapeTable
 from searches.pricing.candidates import ByDegrees, Candidate, closed_form_order, layout_key
-from searches.pricing.fronts import merged_front
+from searches.pricing.fronts import hopeful, merged_front
 from searches.pricing.layout_prices import exact_step_s
 from searches.pricing.limits import Limits
 from searches.pricing.shard_prices import ShardAnswer
@@ -59,7 +59,11 @@ class Outcome:
     least_unseen_s: float = float("inf")
     """What every plan takes at least that was not looked at before the search was stopped."""
     front: tuple[Candidate, ...] = ()
-    """With `SearchOptions.front`: the plans that no other beats in both time and memory."""
+    """With `SearchOptions.front`: the plans that no other beats in both time and memory, by the
+    closed form."""
+    near_front: tuple[Candidate, ...] = ()
+    """Other plans that may be of the front by exact times: their lower bound is below the closed
+    form of every plan that takes no more memory."""
     unsearched: tuple[ShapeTable, ...] = field(default=(), compare=False)
     """Shapes of the shards that were not priced, where the search was stopped."""
 
@@ -99,6 +103,10 @@ def merged_answers(
     n_priced, n_fit = (sum(column) for column in zip(*counts, strict=True)) if counts else (0, 0)
     if n_priced > n_fit:
         rejected["MEM001"] = n_priced - n_fit
+    front = merged_front(a.front for a in answers)
+    kept = {c.layout for c in front}
+    parts = (part for a in answers for part in (a.front, a.near_front))
+    near = [c for part in parts for c in part if c.layout not in kept]
     misses = [a.closest for a in answers if a.closest is not None]
     closest = min(misses, key=lambda c: (c.peak_bytes, layout_key(c.layout)), default=None)
     return Outcome(
@@ -115,7 +123,8 @@ def merged_answers(
         rejected_plans=rejected,
         closest=closest if not finalists else None,
         n_faster=sum(a.n_faster for a in answers),
-        front=tuple(merged_front(a.front for a in answers)),
+        front=tuple(front),
+        near_front=tuple(sorted(hopeful(near, front), key=closed_form_order)),
     )
 
 

@@ -37,6 +37,6 @@ def tables_of(
     if grid:
         layers = grid.table(shapes, axes.recompute_modules)
     else:
-        columns = (axes.mbs, axes.recompute_modules, context.options.n_sp)
+        columns = (axes.mbs, axes.recompute_modules, context.options.mode_table)
         layers = layer_table(context.problem, shapes, *columns)
     return ShapeTables(context.problem, terms, layers)

@@ -15,7 +15,7 @@ from costmodels.step import (
     step_parts,
 )
 from searches.pricing.candidates import Candidate, closed_form_order
-from searches.pricing.fronts import Front
+from searches.pricing.fronts import Front, PricedCells
 from searches.pricing.kept_blocks import PricedBlock, priced_blocks
 from searches.pricing.limits import Limits
 from searches.pricing.shape_tables import BLOCK_CELLS, ShapeTables, tables_of
@@ -62,6 +62,8 @@ class ShardAnswer:
     n_faster: int
     rejected: dict[str, int]
     front: tuple[Candidate, ...] = ()
+    near_front: tuple[Candidate, ...] = ()
+    """Other plans that exact times may put on the front."""
 
 
 def search_shard(shard: Shard) -> ShardAnswer:
@@ -90,7 +92,7 @@ def search_shard(shard: Shard) -> ShardAnswer:
             miss = answer.closest
             if miss and (closest is None or miss.peak_bytes < closest.peak_bytes):
                 closest = miss
-    members = tuple(front.members) if front is not None else ()
+    members, near = (front.members, front.hopeful) if front is not None else ([], [])
     is_legal = n_legal > 0
     batches = Batches(shard.least_s[is_legal], n_legal[is_legal], n_fit[is_legal])
     counts = {code: int(count.sum()) for code, count in plans.rejected.items()}
@@ -102,7 +104,8 @@ def search_shard(shard: Shard) -> ShardAnswer:
         batches,
         n_faster,
         {code: count for code, count in counts.items() if count},
-        members,
+        tuple(members),
+        tuple(near),
     )
 
 
@@ -204,7 +207,9 @@ def price_block(
     parts = step_parts(rows, pipeline)
     if front is not None:
         outside = np.where(fits, parts.outside_s, np.inf)
-        front.add(block.block, n_layers, (parts.flush_s + outside).ravel(), peaks.ravel())
+        times_s, least_s = parts.flush_s + outside, parts.least_flush_s + outside
+        numbers = PricedCells(times_s.ravel(), least_s.ravel(), peaks.ravel())
+        front.add(block.block, n_layers, numbers)
     priced = PricedBlock(block, peaks, parts.flush_s, parts.least_flush_s, parts.outside_s)
     return replace(_answer_of(priced, fits, n, limits, n_layers), n_fit=n_fit)
 

@@ -139,10 +139,11 @@ def digest(*parts: object) -> bytes:
 
 def options_key(options: SearchOptions) -> tuple[Hashable, ...]:
     """Return everything in the options of a search."""
-    named = {"only": dict, "at_most": dict}
+    named = {"only", "at_most", "open"}
     plain = tuple(getattr(options, x.name) for x in fields(options) if x.name not in named)
     only = tuple(sorted((axis, tuple(sorted(values))) for axis, values in options.only.items()))
-    return (*plain, only, tuple(sorted(options.at_most.items())))
+    opened = tuple(sorted((axis, tuple(sorted(values))) for axis, values in options.open.items()))
+    return (*plain, only, opened, tuple(sorted(options.at_most.items())))
 
 
 def shapes_key(shapes: ShapeTable) -> bytes:

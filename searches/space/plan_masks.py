@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 Bools = NDArray[np.bool_]
 Counts = NDArray[np.int64]
 Rows = NDArray[np.intp]
+Bits = NDArray[np.uint8]
 
 
 def alike_rows(mask: Bools) -> tuple[Rows, Rows]:
@@ -20,12 +21,31 @@ def alike_rows(mask: Bools) -> tuple[Rows, Rows]:
     return firsts, kind_idx.reshape(-1)
 
 
+def packed_options(mask: Bools, n_options: int) -> Bits:
+    """Return a mask with its last axis, that of the recompute options, as bits, eight a byte.
+
+    `(..., n_options)` or `(..., 1)` to `(..., bytes)`; bits beyond the options are 0.
+
+    >>> packed_options(np.array([[True], [False]]), 9).tolist()
+    [[255, 128], [0, 0]]
+    """
+    if mask.shape[-1] == n_options:
+        return np.packbits(mask, axis=-1)
+    return np.where(mask, np.packbits(np.ones(n_options, dtype=bool)), 0).astype(np.uint8)
+
+
+def unpacked_options(bits: Bits, n_options: int) -> Bools:
+    """Return the mask that `packed_options` packed."""
+    return np.unpackbits(bits, axis=-1, count=n_options).astype(bool)
+
+
 @dataclass(frozen=True, slots=True)
 class Coupled:
-    """What goes together of sp, sharding and recompute: few patterns, one for each shape."""
+    """What goes together of mode, sharding and recompute: few patterns, one for each shape."""
 
-    patterns: Bools
-    """`(n_patterns, n_sp, n_shardings, n_options)`."""
+    bits: Bits
+    """`(n_patterns, n_modes, n_shardings, bytes)`, the options packed (`packed_options`)."""
+    n_options: int
     pattern_idx: Rows
     """Pattern of each shape, `(n_shapes,)`."""
     is_complete: bool = False
@@ -33,16 +53,23 @@ class Coupled:
 
     @staticmethod
     def of_shapes(legal: Bools) -> "Coupled":
-        """Return the patterns of a mask over shapes x sp x sharding x recompute."""
+        """Return the patterns of a mask over shapes x mode x sharding x recompute."""
         firsts, pattern_idx = alike_rows(legal)
-        return Coupled(legal[firsts], pattern_idx)
+        n_options = legal.shape[-1]
+        return Coupled(packed_options(legal[firsts], n_options), n_options, pattern_idx)
+
+    @property
+    def mask(self) -> Bools:
+        """Over shapes x mode x sharding x recompute."""
+        return unpacked_options(self.bits[self.pattern_idx], self.n_options)
 
     def both(self, other: "Coupled") -> "Coupled":
         """Return what both leave."""
-        pairs = self.pattern_idx * len(other.patterns) + other.pattern_idx
+        pairs = self.pattern_idx * len(other.bits) + other.pattern_idx
         distinct, pair_idx = np.unique(pairs, return_inverse=True)
-        own, others = np.divmod(distinct, len(other.patterns))
-        return Coupled(self.patterns[own] & other.patterns[others], pair_idx.reshape(-1))
+        own, others = np.divmod(distinct, len(other.bits))
+        bits = self.bits[own] & other.bits[others]
+        return Coupled(bits, self.n_options, pair_idx.reshape(-1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +105,15 @@ class Masks:
         if self.coupled is None:
             n = self.sharding.sum(axis=1, dtype=np.int64) * self.recompute.sum(axis=1)
             return np.asarray(self.sp * n[:, None])
-        patterns, pattern_idx = self._patterns()
-        return np.asarray(np.count_nonzero(patterns, axis=(2, 3))[pattern_idx], dtype=np.int64)
+        bits, pattern_idx = self._patterns()
+        counts = np.bitwise_count(bits).sum(axis=(2, 3), dtype=np.int64)
+        return np.asarray(counts[pattern_idx])
 
-    def _patterns(self) -> tuple[Bools, Rows]:
+    def _patterns(self) -> tuple[Bits, Rows]:
         """Return what goes together, once for all shapes that are alike, and where each is."""
         result = self.compact().coupled
         assert result is not None  # `compact` leaves one
-        return result.patterns, result.pattern_idx
+        return result.bits, result.pattern_idx
 
     def compact(self) -> "Masks":
         """Return the same masks with everything but the batches in the coupled ones.
@@ -96,31 +124,36 @@ class Masks:
             return self
         columns = [self.sp, self.sharding, self.recompute]
         if self.coupled is not None:
-            bits = np.arange(max(1, len(self.coupled.patterns).bit_length()))
-            columns.append((self.coupled.pattern_idx[:, None] >> bits & 1).astype(bool))
+            places = np.arange(max(1, len(self.coupled.bits).bit_length()))
+            columns.append((self.coupled.pattern_idx[:, None] >> places & 1).astype(bool))
         firsts, kind_idx = alike_rows(np.concatenate(columns, axis=1))
-        return replace(self, coupled=Coupled(self.take(firsts).rest, kind_idx, is_complete=True))
+        bits, n_options = self.take(firsts)._rest_bits(), self.recompute.shape[1]
+        return replace(self, coupled=Coupled(bits, n_options, kind_idx, is_complete=True))
 
     def count_of(self, shardings: Bools) -> Counts:
         """Return the legal plans with some of each shape's shardings, `(n_shapes,)`."""
         if self.coupled is None:
             return replace(self, sharding=self.sharding & shardings).shape_plans
-        patterns, pattern_idx = self._patterns()
-        by_sharding = np.count_nonzero(patterns, axis=3).sum(axis=1)[pattern_idx]
+        bits, pattern_idx = self._patterns()
+        by_sharding = np.bitwise_count(bits).sum(axis=(1, 3), dtype=np.int64)[pattern_idx]
         return np.asarray(self.batches.sum(axis=1) * (by_sharding * shardings).sum(axis=1))
 
     @property
     def rest(self) -> Bools:
-        """Over shapes x sp x sharding x recompute."""
+        """Over shapes x mode x sharding x recompute."""
+        return unpacked_options(self._rest_bits(), self.recompute.shape[1])
+
+    def _rest_bits(self) -> Bits:
         if self.coupled is not None and self.coupled.is_complete:
-            return self.coupled.patterns[self.coupled.pattern_idx]
-        total = self.sharding[:, None, :, None] & self.recompute[:, None, None, :]
-        total = self.sp[:, :, None, None] & total
-        return (
-            total
-            if self.coupled is None
-            else total & self.coupled.patterns[self.coupled.pattern_idx]
-        )
+            return self.coupled.bits[self.coupled.pattern_idx]
+        options = np.packbits(self.recompute, axis=1)[:, None, None, :]
+        total = np.where(self.sharding[:, None, :, None], options, np.uint8(0))
+        if self.coupled is None:
+            return np.where(self.sp[:, :, None, None], total, np.uint8(0))
+        result = self.coupled.bits[self.coupled.pattern_idx]
+        result &= total
+        result[~self.sp] = 0
+        return result
 
     @property
     def shardings_used(self) -> Bools:
@@ -128,8 +161,8 @@ class Masks:
         if self.coupled is None:
             some = np.asarray(self.sp.any(axis=1) & self.recompute.any(axis=1))
             return np.asarray((self.sharding & some[:, None]).any(axis=0))
-        patterns, pattern_idx = self._patterns()
-        return np.asarray(patterns[np.unique(pattern_idx)].any(axis=(0, 1, 3)))
+        bits, pattern_idx = self._patterns()
+        return np.asarray(bits[np.unique(pattern_idx)].any(axis=(0, 1, 3)))
 
     def of_stages(self, rows: NDArray[np.intp]) -> tuple[Bools, Bools]:
         """Return which sp and which recompute options go with some of `rows` of the shardings.
@@ -137,9 +170,11 @@ class Masks:
         `(n_shapes, n_sp)` and `(n_shapes, n_options)`.
         """
         if self.coupled is not None:
-            patterns, pattern_idx = self._patterns()
-            own = np.asarray(patterns[:, :, rows].any(axis=2))
-            with_sp, offered = np.asarray(own.any(axis=2)), np.asarray(own.any(axis=1))
+            bits, pattern_idx = self._patterns()
+            own = np.bitwise_or.reduce(bits[:, :, rows], axis=2)
+            with_sp = np.asarray(own.any(axis=2))
+            some = np.bitwise_or.reduce(own, axis=1)
+            offered = unpacked_options(some, self.recompute.shape[1])
             return with_sp[pattern_idx], offered[pattern_idx]
         some = np.any(self.sharding[:, rows], axis=1)
         of_sp = np.asarray(some & self.recompute.any(axis=1))
@@ -151,13 +186,13 @@ class Masks:
     ) -> Bools:
         """Return what is legal for batches of a shape and sp, over batches x `rows` x options."""
         if self.coupled is not None and self.coupled.is_complete:
-            return np.asarray(
-                self.coupled.patterns[:, :, rows][self.coupled.pattern_idx[shape], sp]
-            )
+            own = self.coupled.bits[self.coupled.pattern_idx[shape], sp][:, rows]
+            return unpacked_options(own, self.recompute.shape[1])
         total = self.sharding[shape][:, rows, None] & self.recompute[shape][:, None, :]
         total &= self.sp[shape, sp][:, None, None]
         if self.coupled is not None:
-            total &= self.coupled.patterns[:, :, rows][self.coupled.pattern_idx[shape], sp]
+            own = self.coupled.bits[self.coupled.pattern_idx[shape], sp][:, rows]
+            total &= unpacked_options(own, self.recompute.shape[1])
         return total
 
     def take(self, rows: NDArray[np.intp]) -> "Masks":
@@ -172,7 +207,7 @@ class Masks:
         """Return the masks over some of the shardings."""
         coupled = self.coupled
         if coupled is not None:
-            coupled = replace(coupled, patterns=coupled.patterns[:, :, rows])
+            coupled = replace(coupled, bits=coupled.bits[:, :, rows])
         return replace(self, sharding=self.sharding[:, rows], coupled=coupled)
 
     def keeping(self, rule: "PlanRule") -> "Masks":
@@ -189,6 +224,14 @@ class Masks:
             if max(1, *(n for i, n in enumerate(legal.shape[1:], 1) if i != axis)) == 1:
                 of_axis = legal.reshape(legal.shape[0], legal.shape[axis])
                 return replace(self, **{name: getattr(self, name) & of_axis})
+        if len(legal) == 1:
+            # Nothing here depends on the shape: one pattern for all.
+            n_options = self.recompute.shape[1]
+            bits = packed_options(legal, n_options)
+            own = (1, self.sp.shape[1], self.sharding.shape[1], bits.shape[-1])
+            alike = np.zeros(len(self.sp), dtype=np.intp)
+            coupled = Coupled(np.broadcast_to(bits, own).copy(), n_options, alike)
+            return self.keeping(replace(rule, legal=coupled))
         full_size = (*self.sp.shape, self.sharding.shape[1], self.recompute.shape[1])
         return self.keeping(
             replace(rule, legal=Coupled.of_shapes(np.broadcast_to(legal, full_size)))
@@ -208,4 +251,4 @@ class PlanRule:
     def mask(self) -> Bools:
         """What it allows, as one array."""
         legal = self.legal
-        return legal.patterns[legal.pattern_idx] if isinstance(legal, Coupled) else legal
+        return legal.mask if isinstance(legal, Coupled) else legal

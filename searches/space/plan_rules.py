@@ -8,6 +8,7 @@ from costmodels.offload.optimizer import gradients_leave
 from costmodels.plans import RECOMPUTE_AXES, SP_OVERLAPPED, ShapeTable
 from searches.frameworks.case import PlanKinds
 from searches.frameworks.table import runnable_batches, runnable_kinds
+from searches.mode_rules import mode_faults
 from searches.rules import (
     MODULE_RULES,
     Context,
@@ -19,7 +20,7 @@ from searches.rules import (
     second_copy_faults,
 )
 from searches.space.free_axes import FreeAxes
-from searches.space.plan_masks import Coupled, PlanRule
+from searches.space.plan_masks import PlanRule
 
 Ints = NDArray[np.int32]
 Bools = NDArray[np.bool_]
@@ -93,6 +94,9 @@ def kind_rules(context: Context, shapes: ShapeTable, axes: FreeAxes) -> list[Pla
         broken = np.array([fault == code for fault in faults])
         if broken.any():
             rules.append(PlanRule(code, ~broken[None, None, None, :]))
+    again = (axes.recompute, axes.recompute_modules, axes.activation_offload_layers)
+    refused = mode_faults(problem, context.options, shapes, again)
+    rules += [PlanRule(code, ~broken) for code, broken in refused.items()]
     rules += _host_rules(context, shapes, axes)
     if emitted:
         framework = context.options.framework
@@ -108,7 +112,7 @@ def kind_rules(context: Context, shapes: ShapeTable, axes: FreeAxes) -> list[Pla
             context.options.switches,
         )
         result = runnable_kinds(framework, problem, shapes, kinds)
-        rules.append(PlanRule("FRM001", Coupled(*result)))
+        rules.append(PlanRule("FRM001", result))
     return rules
 
 

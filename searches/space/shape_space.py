@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from costmodels.axes import CP_COMMS, RANK_ORDERS, SCHEDULES
 from costmodels.plans import PIPELINES_INSIDE, SHAPE_AXES, ShapeTable
-from costmodels.schedule.stages import SPLITS
+from costmodels.schedule.stages import SPLITS, most_stages
 from searches import cp_sat
 from searches.frameworks.table import order_runs
 from searches.options import MAX_VPP, TOKENS_PER_CP
@@ -131,11 +131,11 @@ def candidates(
 
     No rule is applied yet.
 
-    `most_pp`, `most_vpp` and `most_cp` are the number of layers, `vpp_limit` and `cp_limit` unless
+    `most_pp`, `most_vpp` and `most_cp` are `most_stages`, `vpp_limit` and `cp_limit` unless
     given.
     """
     n = context.n_devices
-    most_pp = most_pp or context.problem.shape.layers
+    most_pp = most_pp or most_stages(context.problem.shape.layers)
     most_vpp = most_vpp or vpp_limit(context)
     most_cp, ep = most_cp or cp_limit(context), expert_degrees(context)
     orders = rank_orders(context)
@@ -247,7 +247,8 @@ def legal_degrees(context: Context, axis: str) -> list[int]:
     n = context.n_devices
     result = divisors(n)
     if axis in ("pp", "cp"):
-        maximum = cp_limit(context) if axis == "cp" else context.problem.shape.layers
+        layers = context.problem.shape.layers
+        maximum = cp_limit(context) if axis == "cp" else most_stages(layers)
         result = [d for d in result if d <= maximum]
     elif axis == "ep":
         result = expert_degrees(context)

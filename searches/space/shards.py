@@ -7,9 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.layers.layer_grid import LayerGrid, layer_grid
+from costmodels.layers.layer_terms import LayerTable
+from costmodels.modes import without_graphs
 from costmodels.plans import ShapeTable
 from costmodels.schedule.stages import StageSplits, n_kinds
 from costmodels.step import least_batch_times
+from searches.mode_rules import legal_modes
 from searches.pricing.kept_blocks import Chunks, OwnShapes, cut_into_chunks
 from searches.pricing.limits import Limits
 from searches.pricing.shared_work import (
@@ -25,6 +28,7 @@ from searches.space.plan_rules import batch_rules, legal_batches
 from searches.space.plan_space import PlanSpace, plan_space
 from searches.space.shape_space import AnyMemory
 
+Ints = NDArray[np.int32]
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 Rows = NDArray[np.intp]
@@ -171,7 +175,7 @@ def prepare(
     if grid is not None and not grid.covers(shapes):
         grid = None
     if grid is None and len(sizes) and len(shapes):
-        grid = layer_grid(context.problem, shapes, sizes, options.n_sp)
+        grid = layer_grid(context.problem, shapes, sizes, options.mode_table)
     if source is not None and not _comes_again(context, source.shapes):
         source = None
     least_s = _bounds_s(context, shapes, grid, source)
@@ -285,17 +289,38 @@ def _promising(shapes: ShapeTable, lowest_s: Floats) -> Bools:
     return promising
 
 
+def _useless_graphs(layers: LayerTable, shapes: ShapeTable, mbs: Ints) -> Bools:
+    """Return batches whose layers take no less in CUDA graphs than the same mode without.
+
+    `(n_shapes, n_mbs, n_modes)`. Their plans take as long and hold more memory (the graphs' pool)
+    than those without graphs, so they are left out as too slow.
+    """
+    table = layers.modes
+    rows = table.rows(np.arange(len(table), dtype=np.int32))
+    plain = without_graphs(table)
+    useless = np.zeros((len(layers.terms.kept_bytes) // len(table), len(table)), dtype=bool)
+    useless |= (plain >= 0) & (rows.codes("cuda_graph") > 0)
+    for kind in layers.terms.of_kinds:
+        for times in (kind.layer.forward_s, kind.layer.backward_s, kind.recompute_full_s):
+            by_mode = times.reshape(-1, len(table))
+            useless &= by_mode >= by_mode[:, np.maximum(plain, 0)]
+    of_split = useless.reshape(-1, layers.n_mbs, len(table))
+    return of_split[layers.split_code[: len(shapes)]][:, layers.mbs_code[mbs]]
+
+
 def batch_bounds_s(context: Context, shapes: ShapeTable, grid: LayerGrid | None = None) -> Floats:
     """Return what plans of each shape, mbs and mode take at least, `(n_shapes, n_mbs, n_modes)`.
 
     inf where no plan has these micro-batches: an empty batch would seem quick, and its shape the
     most promising one.
     """
-    mbs, (sp, _) = batch_sizes(context), context.options.modes
+    mbs, modes = batch_sizes(context), context.options.mode_table
     if not len(mbs):
-        return np.zeros((len(shapes), 0, len(sp)))
-    grid = grid or layer_grid(context.problem, shapes, mbs, context.options.n_sp)
+        return np.zeros((len(shapes), 0, len(modes)))
+    grid = grid or layer_grid(context.problem, shapes, mbs, modes)
     layers = grid.table(shapes, np.zeros(1, dtype=np.int32))
-    least_s = least_batch_times(context.problem, shapes, layers, mbs)[..., sp]
     legal = legal_batches(batch_rules(context, shapes, mbs))
-    return np.where(legal[:, :, None], least_s, np.inf)
+    wanted = legal[:, :, None] & legal_modes(context.problem, context.options, shapes)[:, None]
+    if modes.rows(np.arange(len(modes), dtype=np.int32)).uses("cuda_graph"):
+        wanted &= ~_useless_graphs(layers, shapes, mbs)
+    return least_batch_times(context.problem, shapes, layers, mbs, wanted)

@@ -7,9 +7,13 @@ q_j = min(n_j, k) are recomputed (g_j of them of the other kind), per micro-batc
     minimise  (m v - 1) max_r t_r + sum_r t_r              (v times `pipeline.compute_s`)
     with      the same sum in bytes (`costmodels.schedule.rank_costs`) <= usable memory, for every
     rank and, interleaved, every moment that may be its peak
-              n_j >= 1,  sum_j n_j = layers,  k among the values allowed
+              n_j >= 1, >= 0 for the first and the last stage,  sum_j n_j = layers,  k among the
+              values allowed
               interleaved: n_j within `SPREAD` of layers / (p v), rounded down and up, besides
               that the first and the last stage may hold fewer
+
+An interleaved end without layers counts here without the message that it keeps; plans that come
+out are priced with what they hold.
 
 over all n_j and k. Costs are whole numbers: times in 1/`RESOLUTION` of a mean rank's, bytes
 rounded up. Every k has a lower bound (`_SplitProblem.least_slowest`); splits that are simply built
@@ -46,6 +50,8 @@ SPREAD = 1
 """Layers by which interleaved stages differ from the mean: uneven ones wait for one another."""
 NEAR = 0.02
 """How far above the optimum of the closed form splits are handed to the recurrence."""
+EMPTY_ENDS = 2
+"""Stages that may be left without layers: the first, with the embedding, and the last."""
 WORK = 0.02
 """Limit of a solve in CP-SAT's deterministic seconds, which are no wall time."""
 MAX_PASSED = 4
@@ -149,11 +155,16 @@ class _SplitProblem:
         """Fewest and most layers of each virtual stage."""
         c = self.costs
         n_stages = c.pp * c.vpp
+        if n_stages == 1:
+            return [(c.n_layers, c.n_layers)]
+        inside = n_stages - EMPTY_ENDS
         if c.vpp == 1:
-            return [(1, c.n_layers - n_stages + 1)] * n_stages
-        least = max(1, c.n_layers // n_stages - SPREAD)
-        maximum = -(-c.n_layers // n_stages) + SPREAD
-        return [(1, maximum), *[(least, maximum)] * (n_stages - 2), (1, maximum)]
+            least, maximum = 1, c.n_layers - max(0, inside - 1)
+            end = c.n_layers - inside
+        else:
+            least = max(1, c.n_layers // n_stages - SPREAD)
+            maximum = end = -(-c.n_layers // n_stages) + SPREAD
+        return [(0, end), *[(least, maximum)] * inside, (0, end)]
 
     @cached_property
     def work(self) -> int:
@@ -198,7 +209,9 @@ class _SplitProblem:
         recomputed = sum(self._all_recomputed(k))
         if limit is not None and k and costs.vpp == 1:
             caps = self._layers_in_time(k, limit)
-            least = (max(costs.n_layers - sum(caps) + cap, 1) for cap in caps)
+            fewest = (few for few, _ in self.stage_bounds)
+            spared = costs.n_layers - sum(caps)
+            least = (max(spared + cap, few) for cap, few in zip(caps, fewest, strict=True))
             recomputed = sum(min(n, k) for n in least)
         n_others = self.before[-1]
         others = max(0, recomputed - (costs.n_layers - n_others)) if more >= 0 else recomputed
@@ -226,6 +239,13 @@ class _SplitProblem:
         return self._fewest[k]
 
     @cached_property
+    def _fewest_besides(self) -> list[int]:
+        """Chunks of each rank that hold a layer where another one holds nearly all."""
+        p = self.costs.pp
+        few = [min(1, least) for least, _ in self.stage_bounds]
+        return [sum(few[rank::p]) - max(few[rank::p]) for rank in range(p)]
+
+    @cached_property
     def _fewest(self) -> dict[int, list[int]]:
         return {}
 
@@ -236,11 +256,14 @@ class _SplitProblem:
 
     @cached_property
     def _dense(self) -> list[int]:
-        """Most layers of the first kind of each rank: they come first, and no stage is empty."""
+        """Most layers of the first kind of each rank: they come first, one in each stage before.
+
+        The first stage may be empty.
+        """
         before, p = self.before, self.costs.pp
         first = before.index(1) - 1 if before[-1] else self.costs.n_layers
         if all(count == max(0, i - first) for i, count in enumerate(before)):
-            return [max(0, first - rank) for rank in range(p)]
+            return [max(0, first - max(0, rank - 1)) for rank in range(p)]
         return [self.costs.n_layers] * p
 
     def _layers_in_time(self, k: int, limit: int) -> list[int]:
@@ -259,11 +282,11 @@ class _SplitProblem:
         The time of its ends, its dense layers, what a recomputed one adds, how many there are.
         """
         _, expert, recompute, more = self.least_each
-        maximum, fewest = self.costs.vpp - 1 + k, self._all_recomputed(k)
+        fewest, others = self._all_recomputed(k), self._fewest_besides
         results: list[tuple[int, ...]] = []
-        for end, dense, few in zip(self._ends, self._dense, fewest, strict=True):
+        for end, dense, few, besides in zip(self._ends, self._dense, fewest, others, strict=True):
             # Of many layers over v chunks most are left when one chunk holds nearly all of them.
-            recomputed = max(few, maximum) if k else 0
+            recomputed = max(few, besides + k) if k else 0
             each = recompute + (min(0, more) if dense else more)
             # Without experts it makes no difference which layers are dense.
             results.append((end, dense if expert > 0 else 0, each, recomputed))
@@ -279,13 +302,24 @@ class _SplitProblem:
         c = self.costs
         room = self.room_bytes - (c.fixed_recompute_bytes if k else c.fixed_bytes)
         results = []
+        empty = [size <= self.room_bytes for size in self.empty_bytes]
         for rank, (left, dense) in enumerate(zip(room.tolist(), self._dense, strict=True)):
             spared, each = self._least_bytes(rank)
             layer, expert, recompute, more = self._at_least(each)
             recomputed = recompute + (min(0.0, more) if dense else more) if k else 0.0
             room_left = left - spared
-            results.append(_most_layers(room_left, layer, expert, dense, recomputed, c.vpp * k))
+            most = _most_layers(room_left, layer, expert, dense, recomputed, c.vpp * k)
+            results.append(max(0, most) if empty[rank] else most)
         return results
+
+    @cached_property
+    def empty_bytes(self) -> list[float]:
+        """What each rank takes without any layer; infinite where it holds some."""
+        c, inside = self.costs, [math.inf] * (self.costs.pp - EMPTY_ENDS)
+        if c.vpp > 1 or c.pp == 1:
+            return [math.inf] * c.pp
+        sizes: list[float] = (c.fixed_bytes if c.empty_bytes is None else c.empty_bytes).tolist()
+        return [sizes[0], *inside, sizes[-1]]
 
     def _least_bytes(self, rank: int) -> tuple[float, list[float]]:
         """Return what a rank holds at least whatever its layers, and of each of `RankCosts.held`.
@@ -312,7 +346,11 @@ class _SplitProblem:
         """
         costs = self.costs
         room = self._layers_in_memory(k) if memory else [costs.n_layers] * costs.pp
-        if min(room) < costs.vpp or sum(room) < costs.n_layers:
+        least = [few for few, _ in self.stage_bounds]
+        fewest = [sum(least[rank :: costs.pp]) for rank in range(costs.pp)]
+        if any(n < few for n, few in zip(room, fewest, strict=True)):
+            return None
+        if sum(room) < costs.n_layers:
             return None
 
         alike: dict[tuple[int, ...], list[int]] = {}
@@ -369,7 +407,7 @@ def best_splits(
 
     `recompute_layers` are the values that k may take; `candidates` are splits to start from.
     """
-    if costs.n_layers < costs.pp * costs.vpp:
+    if costs.n_layers < costs.pp * costs.vpp - EMPTY_ENDS:
         return SplitAnswer(None, (), True, 0.0)
     total = _SplitProblem(costs, usable_bytes)
     start = [x for x in candidates if x.recompute_layers in recompute_layers and total.fits(x)]
@@ -441,7 +479,8 @@ def arrangements(problem: _SplitProblem, k: int, slowest: int) -> tuple[list[Spl
     """Return splits that suit the recurrence, whether or not they fit, and a bound.
 
     One chunk: ranks filled up to the least limit on their time under which they take all layers,
-    and no more than fits, from the front and from the back. Interleaved: chunks of one length over
+    and no more than fits, from the front and from the back; where that empties an end, once more
+    with a layer left for it. Interleaved: chunks of one length over
     all ranks, the longer ones first or last, then the slowest rank, again and again, a layer less.
     `slowest` is a lower bound of the slowest rank's time; the one returned is no worse.
     """
@@ -451,6 +490,9 @@ def arrangements(problem: _SplitProblem, k: int, slowest: int) -> tuple[list[Spl
         front, slowest = _filled(problem, k, slowest)
         limit = max(problem.rank_times(Split(front, k))) if front else 0
         both = [front, _fill(problem, k, limit, back=True) if front else ()]
+        for back, counts in enumerate(both[:]):
+            if counts and not counts[0] * counts[-1]:
+                both.append(_fill(problem, k, limit, back=bool(back), least_end=1))
     return [Split(x, k) for x in dict.fromkeys(both) if x], slowest
 
 
@@ -470,7 +512,7 @@ def _rounds(problem: _SplitProblem, longer_first: bool) -> tuple[int, ...]:
         # The first rank gives a layer beside the embedding, the others of their last chunk.
         stages = range(rank, p * v, p) if rank == 0 else range((v - 1) * p + rank, -1, -p)
         least = min(counts[j] - chunks[j // p] for j in stages)
-        spare = [j for j in stages if counts[j] > 1]
+        spare = [j for j in stages if counts[j] > (0 < j < p * v - 1)]
         if not spare:
             return ()
         untouched = [j for j in spare if counts[j] - chunks[j // p] > least]
@@ -508,10 +550,13 @@ def _filled(problem: _SplitProblem, k: int, low: int) -> tuple[tuple[int, ...], 
     return best, high if least >= max(recompute) - min(recompute) else low
 
 
-def _fill(problem: _SplitProblem, k: int, limit: int, *, back: bool = False) -> tuple[int, ...]:
+def _fill(
+    problem: _SplitProblem, k: int, limit: int, *, back: bool = False, least_end: int = 0
+) -> tuple[int, ...]:
     """Return the layers of each rank when one after the other takes all it can, () if some stay.
 
-    A rank takes no longer than `limit` and leaves a layer for each rank to come.
+    A rank takes no longer than `limit` and leaves a layer for each rank to come, `least_end` for
+    the last of them.
     """
     costs, p = problem.costs, problem.costs.pp
     fixed = costs.fixed_recompute_bytes if k else costs.fixed_bytes
@@ -521,7 +566,7 @@ def _fill(problem: _SplitProblem, k: int, limit: int, *, back: bool = False) -> 
     for i in range(p):
         rank, other = p - 1 - i if back else i, costs.n_layers - left
         size = 0
-        while size < left - (p - 1 - i):
+        while size < left - max(0, p - 2 - i) - least_end * (i < p - 1):
             n = size + 1
             start = left - n if back else other
             contents = []
@@ -533,7 +578,9 @@ def _fill(problem: _SplitProblem, k: int, limit: int, *, back: bool = False) -> 
             if time > limit or size_bytes > problem.room_bytes:
                 break
             size = n
-        if not size:
+        if size < (1 if 0 < i < p - 1 else least_end):
+            return ()
+        if not size and (ends[rank] > limit or problem.empty_bytes[rank] > problem.room_bytes):
             return ()
         counts[rank], left = size, left - size
     return () if left else tuple(counts)
@@ -618,13 +665,15 @@ class _Model:
                 model.add_element(layer, list(before), result)
             return result
 
-        edges = [0, *(others_before(starts[j], j) for j in range(1, self._n_stages)), before[-1]]
+        edges = [0]
+        edges += [others_before(starts[j], j - 1) for j in range(1, self._n_stages)]
+        edges.append(before[-1])
         of_stage = [edges[j + 1] - edges[j] for j in range(self._n_stages)]
         if recomputed is self._none:
             return of_stage, none
         pairs = list(enumerate(zip(starts, recomputed, strict=True)))
         return of_stage, [
-            q if prefix and j >= dense else others_before(start + q, j) - edges[j]
+            q if prefix and j > dense else others_before(start + q, max(0, j - 1)) - edges[j]
             for j, (start, q) in pairs
         ]
 
@@ -650,7 +699,17 @@ class _Model:
                 by_chunk = (mean + x * costs.in_flight_bytes for x in beyond)
                 each = [[math.ceil(size) for size in sizes.tolist()] for sizes in by_chunk]
                 rank_bytes = sum(map(self._of_stage, stages, each))
-                model.add(fixed + more * recomputes + rank_bytes <= math.floor(usable_bytes))
+                fits = model.add(
+                    fixed + more * recomputes + rank_bytes <= math.floor(usable_bytes)
+                )
+                if rank not in (0, costs.pp - 1) or costs.vpp > 1:
+                    continue
+                has_layers = model.new_bool_var("")
+                model.add(self.counts[rank] >= 1).only_enforce_if(has_layers)
+                model.add(self.counts[rank] == 0).only_enforce_if(~has_layers)
+                fits.only_enforce_if(has_layers)
+                if self._problem.empty_bytes[rank] > usable_bytes:
+                    model.add(has_layers == 1)
 
     def _add_objective(self, values: Sequence[int], start: Split | None, bound: int) -> None:
         costs, model, total = self._costs, self.model, self._problem

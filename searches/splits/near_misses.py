@@ -70,7 +70,9 @@ def _least(
     if not masks.n_plans:
         return []
     terms = shape_terms(problem, shapes, axes.shardings)
-    layers = layer_table(problem, shapes, axes.mbs, axes.recompute_modules, context.options.n_sp)
+    layers = layer_table(
+        problem, shapes, axes.mbs, axes.recompute_modules, context.options.mode_table
+    )
     results: list[tuple[int, Candidate]] = []
     least = np.full(int(keys.max(initial=0)) + 1, np.inf)
     for block in plan_blocks(context, shapes, axes, masks, CELLS_AT_ONCE):

@@ -16,7 +16,7 @@ from costmodels.breakdown import exact_step_times
 from costmodels.layers.layer_grid import known_layers
 from costmodels.plans import Layout, PlanTable
 from costmodels.schedule.rank_costs import SCHEDULES, RankCosts, rank_costs
-from costmodels.schedule.stages import SPLITS, spelled, stage_layers
+from costmodels.schedule.stages import LOOPED, SPLITS, spelled, stage_layers
 from costmodels.shape_terms import shape_terms
 from costmodels.step import join, peak_bytes, step_times, straggler_factor
 from searches.frameworks.registry import searched_frameworks
@@ -24,14 +24,24 @@ from searches.frameworks.table import refusals
 from searches.options import SearchOptions
 from searches.pricing.shared_work import options_key, rates_key, shared_each
 from searches.rules import Context, first_broken_rule
-from searches.splits.model import Split, best_splits, least_pipeline_s, unlimited_pipeline_s
+from searches.splits.model import (
+    EMPTY_ENDS,
+    Split,
+    best_splits,
+    least_pipeline_s,
+    unlimited_pipeline_s,
+)
 
 LEAST_GAIN = 1e-3
 """Share of the step by which an uneven split must be faster to be offered."""
+MAX_ROUNDS = 2
+"""How often as many shapes are split, where one could still come first."""
 MAX_PRICED = 24
 """Shapes whose ranks are priced to see how much an uneven split could help."""
 MAX_MISSES = 64
 """Shapes that are looked at for a split that fits, where no named one does."""
+ANY_SIZE = 2.0**60
+"""Bytes of a device on which everything fits."""
 RIVAL = 1.05
 """Shapes whose steps would exceed the fastest by this factor, however even, are left out."""
 
@@ -86,23 +96,43 @@ def improve_splits(context: Context, finalists: Sequence[SplitPlan]) -> Improved
     """Return plans with the layers of the most promising shapes split as well as can be.
 
     `finalists` are plans that fit, with their exact step times, the fastest first. A shape is
-    everything but the split and the recomputed layers.
+    everything but the split and the recomputed layers. `split_shapes` of them are split, and as
+    many again where a split without any waste could still come first.
     """
     options, problem = context.options, context.problem
     best: dict[Layout, SplitPlan] = {}
     for one in finalists:
         x = one.layout
-        if x.pp > 1 and x.schedule in SCHEDULES and problem.shape.layers >= x.pp * x.vpp:
+        if x.pp > 1 and x.schedule in SCHEDULES and _has_splits(problem.shape.layers, x):
             best.setdefault(_shape_of(x), one)
     if not splits_wanted(options) or not best:
         return Improved()
     promising = _promising(context, finalists[0].step_s, list(best.values())[:MAX_PRICED])
-    usable, plans, shapes = problem.pool.usable_bytes, [], []
-    answers = []
-    for one, costs in promising[: options.split_shapes]:
-        allowed = _recompute_values(context, one.layout)
-        present = Split(one.layout.stage_layers, one.layout.recompute_layers)
-        answers.append((one, best_splits(costs, usable, allowed, [present])))
+    plans: list[SplitPlan] = []
+    shapes: list[ShapeSplit] = []
+    fastest_s = finalists[0].step_s
+    most = MAX_ROUNDS * options.split_shapes
+    for start in range(0, min(len(promising), most), options.split_shapes):
+        group = promising[start : start + options.split_shapes]
+        if start and group[0].ideal_s >= fastest_s:
+            break  # no later shape can be split so well that it comes first
+        more, results = _split_each(context, group)
+        plans += more
+        shapes += results
+        fastest_s = min([fastest_s, *(x.step_s for x in more)])
+    return Improved(tuple(plans), tuple(shapes))
+
+
+def _split_each(
+    context: Context, promising: Sequence["_Promising"]
+) -> tuple[list[SplitPlan], list[ShapeSplit]]:
+    """Return the plans of some shapes that are faster than their finalists, and all shapes."""
+    usable, plans, shapes, answers = context.problem.pool.usable_bytes, [], [], []
+    for each in promising:
+        one, layout = each.plan, each.plan.layout
+        present = Split(layout.stage_layers, layout.recompute_layers)
+        allowed = _recompute_values(context, layout)
+        answers.append((one, best_splits(each.costs, usable, allowed, [present])))
     layouts = [_split_layout(one.layout, x) for one, answer in answers for x in answer.others]
     priced = _priced(context, list(dict.fromkeys(layouts)))
     for one, answer in answers:
@@ -115,7 +145,7 @@ def improve_splits(context: Context, finalists: Sequence[SplitPlan]) -> Improved
             first = one
         result = (first.layout, one.step_s, first.step_s, answer.proven, answer.gap_frac)
         shapes.append(ShapeSplit(*result))
-    return Improved(tuple(plans), tuple(shapes))
+    return plans, shapes
 
 
 def splits_that_fit(context: Context, misses: Sequence[Layout]) -> Improved:
@@ -125,7 +155,7 @@ def splits_that_fit(context: Context, misses: Sequence[Layout]) -> Improved:
     until `split_shapes` of them fit.
     """
     options, problem = context.options, context.problem
-    tried = [x for x in misses if problem.shape.layers >= x.pp * x.vpp][:MAX_MISSES]
+    tried = [x for x in misses if _has_splits(problem.shape.layers, x)][:MAX_MISSES]
     if not splits_wanted(options) or not tried:
         return Improved()
     usable = problem.pool.usable_bytes
@@ -152,14 +182,42 @@ def splits_that_fit(context: Context, misses: Sequence[Layout]) -> Improved:
     return Improved(tuple(plans), tuple(shapes), n_misses, n_hopeless)
 
 
+def _has_splits(layers: int, layout: Layout) -> bool:
+    """Tell whether there is a layer for every virtual stage but the ends."""
+    return layers >= layout.pp * layout.vpp - EMPTY_ENDS
+
+
+def resplit(context: Context, plans: Sequence[Layout], n_shapes: int) -> tuple[SplitPlan, ...]:
+    """Return plans of the first shapes among some, split so that they fit the context's memory.
+
+    `plans` need more than that; the shapes are looked at in their order, `n_shapes` of them.
+    """
+    layers = context.problem.shape.layers
+    shapes: dict[Layout, Layout] = {}
+    for x in plans:
+        if x.pp > 1 and x.schedule in SCHEDULES and _has_splits(layers, x):
+            shapes.setdefault(_shape_of(x), x)
+    return splits_that_fit(context, list(shapes.values())[:n_shapes]).plans
+
+
 def _shape_of(layout: Layout) -> Layout:
     kind = layout.recompute if layout.recompute == "selective" else "full"
     return replace(layout, split="", stage_layers=(), recompute=kind, recompute_layers=0)
 
 
+@dataclass(frozen=True, slots=True)
+class _Promising:
+    """The best plan of a shape whose layers are worth splitting unevenly."""
+
+    ideal_s: float
+    """Its step with a split without any waste."""
+    plan: SplitPlan
+    costs: RankCosts
+
+
 def _promising(
     context: Context, fastest_s: float, finalists: Sequence[SplitPlan]
-) -> list[tuple[SplitPlan, RankCosts]]:
+) -> list["_Promising"]:
     """Return the shapes that a split without any waste could bring to the front, best first."""
     problem = context.problem
     factor = straggler_factor(problem, context.n_devices)
@@ -179,9 +237,9 @@ def _promising(
         least_s = least_pipeline_s(own_costs, problem.pool.usable_bytes, allowed)
         ideal_s = one.closed_form_s - factor * (now_s - least_s)
         if ideal_s < enough_s and _takes_any_split(context, x):
-            results.append((ideal_s, one, own_costs))
-    results.sort(key=lambda x: x[0])
-    return [(one, own_costs) for _, one, own_costs in results]
+            results.append(_Promising(ideal_s, one, own_costs))
+    results.sort(key=lambda x: x.ideal_s)
+    return results
 
 
 def _pipelines(
@@ -204,7 +262,7 @@ def _takes_any_split(context: Context, layout: Layout) -> bool:
     """Tell whether a framework of the search takes a split that is neither even nor `ends`."""
     first, *others = layout.stage_layers
     longest = others.index(max(others))
-    if others[longest] == 1:
+    if others[longest] <= 1:
         return False
     others[longest] -= 1
     uneven = (first + 1, *others)
@@ -230,7 +288,7 @@ def _recompute_values(context: Context, layout: Layout) -> list[int]:
     allows = options.allows
     none = allows("recompute", RECOMPUTES.index("none")) and allows("recompute_layers", 0)
     full = allows("recompute", RECOMPUTES.index("full"))
-    maximum = layers - layout.pp * layout.vpp + 1
+    maximum = layers - layout.pp * layout.vpp + 1 + EMPTY_ENDS
     results = [k for k in range(1, maximum + 1) if full and allows("recompute_layers", k)]
     return [0] * none + results
 
@@ -266,3 +324,66 @@ def _priced(context: Context, layouts: Sequence[Layout]) -> dict[Layout, SplitPl
         for i, x in enumerate(legal)
         if peaks[i] <= problem.pool.usable_bytes
     }
+
+
+@dataclass(frozen=True, slots=True)
+class SplitChoice:
+    """The split of one layout of which all else is given."""
+
+    layout: Layout
+    step_s: float
+    rivals: tuple[tuple[str, float], ...]
+    """Other splits that the search looks at and their steps, the fastest first, seconds; those
+    that fit where the chosen one does."""
+    too_large: tuple[str, ...]
+    """Those that do not fit where the chosen one does."""
+
+
+def best_split_of(context: Context, layout: Layout) -> SplitChoice:
+    """Return a layout with the split that the search would give its shape.
+
+    Of the named splits and those that `best_splits` hands to the recurrence: the least exact step
+    among those that fit, or among all where none fits. An uneven split has to win by `LEAST_GAIN`.
+    Only what a framework of the search runs is looked at, if it runs any. All else stays; where
+    all layers are recomputed they all are.
+    """
+    layers, usable = context.problem.shape.layers, context.problem.pool.usable_bytes
+    all_again = layout.recompute == "full" and layout.recompute_layers >= max(layout.stage_layers)
+    k = layers if all_again else layout.recompute_layers
+    splits = [
+        Split(counts, k)
+        for name in SPLITS
+        if (counts := stage_layers(layers, layout.pp, layout.vpp, name))
+    ]
+
+    def made(split: Split) -> Layout:
+        return _split_layout(layout, replace(split, recompute_layers=min(k, max(split.counts))))
+
+    named = {made(x) for x in splits}
+    if layout.schedule in SCHEDULES and layout.placement == LOOPED and _has_splits(layers, layout):
+        [costs] = rank_costs(context.problem, [layout])
+        for room in (usable, ANY_SIZE):
+            answer = best_splits(costs, room, [k], splits)
+            if answer.best:
+                splits += answer.others
+                break
+    layouts = list(dict.fromkeys(map(made, splits)))
+    layouts = [x for x in layouts if _runs(context, x)] or layouts
+    table = PlanTable.from_layouts(layouts)
+    rows = join(
+        context.problem, shape_terms(context.problem, table.shapes, table.shardings), table
+    )
+    steps, fits = exact_step_times(rows, layouts), peak_bytes(rows) <= usable
+    order = sorted(
+        range(len(layouts)),
+        key=lambda i: (
+            not fits[i],
+            steps[i] * (1.0 if layouts[i] in named else 1.0 + LEAST_GAIN),
+            layouts[i].split != layout.split,
+            layouts[i].split,
+        ),
+    )
+    first, *others = order
+    rivals = tuple((layouts[i].split, steps[i]) for i in others if fits[i] == fits[first])
+    too_large = tuple(layouts[i].split for i in others if fits[first] and not fits[i])
+    return SplitChoice(layouts[first], steps[first], rivals, too_large)

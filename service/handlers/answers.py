@@ -82,6 +82,8 @@ class PlanBody(AnswerBody, title="Plan"):
     tokens_per_s: float
     tokens_per_s_per_device: float
     mfu: float
+    mfu_bf16: float | None
+    """Over the dense bf16 peak, whatever the precision; null where the part has no bf16."""
     training_s: float | None
     """Of the whole run, without failures, restarts and checkpoints; `run.expected_s` has them."""
     tie: bool
@@ -92,6 +94,9 @@ class PlanBody(AnswerBody, title="Plan"):
     comm: list[TransferBody]
     warnings: list[Warned]
     runs_on: list[str]
+    first_releases: dict[str, str] = {}
+    """The oldest release of a framework that runs it, where an older one does not; left out where
+    there is none."""
     idle_devices: int
     run: dict[str, float] | None
 
@@ -123,6 +128,19 @@ class Relaxed(AnswerBody):
     step_time_s: float | None
 
 
+class AlternativeBody(AnswerBody, title="Alternative"):
+    """Another value of the job's numbers in the first plan."""
+
+    axis: str
+    value: str
+    step_time_s: float
+    peak_bytes: int
+    pin: str
+    fits: bool
+    changes: str
+    """`numerics`: it changes what is computed."""
+
+
 class SolveAnswer(AnswerBody):
     """Ranked plans, counts and reasons; without plans, what would help."""
 
@@ -140,10 +158,13 @@ class SolveAnswer(AnswerBody):
     rejected: list[Rejected]
     why_first: list[str]
     plans: list[PlanBody]
+    memory_margin: dict[str, Any] | None
+    """Whether the first plan leaves that share of the memory free, and what it was put before."""
     closest: Closest | None
     uneven_tried: dict[str, int] | None
     conflicts: list[list[Warned]]
     relaxations: list[Relaxed]
+    alternatives: list[AlternativeBody]
     notes: list[str]
 
 

@@ -300,7 +300,7 @@ def space_estimate(model: "ModelInput", cluster: "ClusterInput", options: "Solve
     exclude most of them, and smaller numbers of devices add some: an order of magnitude, for a few
     microseconds of work, before anything is listed.
     """
-    from planner.solver.recipes import asked_recipes
+    from planner.solver.recipes import asked_numerics
     from searches.options import MAX_VPP, usual_most_mbs
     from searches.space.shape_space import divisors
 
@@ -329,4 +329,4 @@ def space_estimate(model: "ModelInput", cluster: "ClusterInput", options: "Solve
                 depth = -(-shape.layers // pp)
                 n_shapes += n_cp * len(left("vpp", list(range(1, chunks + 1)))) * (2 + depth)
         n_plans += n_shapes * n_experts * n_mbs
-    return n_plans * len(asked_recipes(model, options))
+    return n_plans * len(asked_numerics(model, options))

@@ -138,6 +138,7 @@ def explain_answer(request: schemas.ExplainBody, running: RunningCall) -> Data:
 def emit_answer(request: schemas.EmitBody, running: RunningCall) -> Data:
     """Return the files that run a plan."""
     from planner.analyze.plan_files import FileTargets, chosen_targets, plan_files
+    from planner.frameworks.emit import refusal_file
     from planner.frameworks.launchers.files import parse_launchers
 
     targets = chosen_targets(",".join(request.for_))
@@ -146,7 +147,8 @@ def emit_answer(request: schemas.EmitBody, running: RunningCall) -> Data:
     request_plan = open_request_plan(request, running)
     file_targets = FileTargets(targets, launchers, hosts)
     files = plan_files(request_plan.opened, request_plan.options.calibration, file_targets)
-    reasons = {name: files[f"{name}.txt"] for name in targets if f"{name}.txt" in files}
+    refused = {target: refusal_file(target) for target in targets}
+    reasons = {target: files[name] for target, name in refused.items() if name in files}
     plan_id = request_plan.opened[3].plan_id
     return request_plan.with_state({"plan_id": plan_id, "files": files, "refused": reasons})
 
@@ -234,13 +236,13 @@ def diff_answer(request: schemas.DiffBody, running: RunningCall) -> Data:
 def check_answer(request: schemas.CheckBody, running: RunningCall) -> Data:
     """Return the judgement of an existing run."""
     from planner.analyze.check.check import check
-    from planner.frameworks.registry import check_framework
+    from planner.frameworks.registry import named_framework
     from planner.render.document import text_of
     from planner.specs.loader import load_cluster, load_model
 
     settings = running.settings
     if request.framework:
-        check_framework(request.framework, "framework")
+        named_framework(request.framework, "framework")
     cluster = content_of(request.cluster, "cluster", "cluster", settings)
     model = None
     if request.model is not None:

@@ -66,8 +66,8 @@ class Priced(_Inputs):
 
 
 @with_fields(
-    **search_fields("pins", "only", "at_most", "top", "framework"),
-    **search_fields("objective", "within", "deadline", "step_limit_s", "pareto"),
+    **search_fields("pins", "only", "at_most", "top", "all_variants", "framework"),
+    **search_fields("objective", "within", "memory_margin", "deadline", "step_limit_s", "pareto"),
     time_limit_s=(Limit, 0.0),
 )
 class SolveBody(Priced, title="SolveRequest"):

@@ -24,10 +24,11 @@ from service.pages.question import question_options_of
 Data = dict[str, Any]
 FORM_CALL = f"{PAGE_PREFIX}form-check"
 MOST_FAULTS = 20
-GOALS = ("objective", "within", "deadline", "step_limit_s", "pareto")
+GOALS = ("objective", "within", "memory_margin", "deadline", "step_limit_s", "pareto")
 LABELS = {
     "objective": "Objective",
     "within": "Within",
+    "memory-margin": "Memory margin",
     "deadline": "Deadline",
     "pareto": "Front of",
     "step-limit": "Longest step",
@@ -37,7 +38,8 @@ LABELS = {
 }
 """What the form calls the options of the command line."""
 _LEAD = re.compile(
-    r"(--)?(pin|only|max|set|within|step[-_]limit(_s)?|deadline|objective|pareto): "
+    r"(--)?(pin|only|max|set|within|memory[-_]margin|step[-_]limit(_s)?|deadline|objective|pareto)"
+    r": "
 )
 _ANY_OPTION = "--pin, --only or --max "
 _AXIS_OPTION = re.compile(r"--(pin|only|max|set) (\S+)")
@@ -168,7 +170,7 @@ def _inputs(request: FormBody, running: RunningCall) -> tuple[Any, list[Fault]]:
 def _begin(inputs: Any, request: Data, running: RunningCall) -> None:
     """Do what a search does before it searches; without inputs what it does with options."""
     from planner.solver.problem import searched_problem
-    from planner.solver.recipes import asked_recipes, with_open_recipes, with_recipe
+    from planner.solver.recipes import asked_models, with_open_recipes
     from planner.solver.scenarios import variants_of
     from planner.solver.unsupported import check_options
 
@@ -183,7 +185,7 @@ def _begin(inputs: Any, request: Data, running: RunningCall) -> None:
     cluster = cluster.pool(search.pool) if search.pool else cluster
     options = with_open_recipes(model, options)
     variants_of(
-        [with_recipe(model, name) for name in asked_recipes(model, options)],
+        asked_models(model, options),
         cluster,
         options,
         lambda variant, pool: searched_problem(variant, pool, options),

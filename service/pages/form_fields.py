@@ -19,7 +19,17 @@ NUMBER_AXES = {
     "devices": "devices used",
 }
 WORD_AXES = ("recompute", "schedule", "precision")
-WHOLE = ("framework", "stack", "objective", "within", "deadline", "step_limit_s", "pool", "pareto")
+WHOLE = (
+    "framework",
+    "stack",
+    "objective",
+    "within",
+    "memory_margin",
+    "deadline",
+    "step_limit_s",
+    "pool",
+    "pareto",
+)
 """Fields that are one option of a request each, by its name."""
 OPTION_FIELDS = (*(f"axis_{axis}" for axis in (*NUMBER_AXES, *WORD_AXES)), "more", *WHOLE, "set")
 """All fields but those of the documents and of the length of the answer."""

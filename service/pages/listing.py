@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from planner.render.report.quantities import short_number
 from planner.solver.answer.reasons import shown_layout
 from planner.solver.answer.uncertainty import HEADROOM_STEP, TIE_FRAC
+from planner.solver.margins import tie_words
 from planner.specs.search.objectives import BEST
 from planner.units import GIB
 
@@ -96,7 +97,10 @@ def listing(result: "Result") -> Data:
 
 def best_words(result: "Result") -> str:
     """Return what the first plan is called: the fastest, the cheapest."""
-    return BEST[str(result.inputs["options"].get("objective", "step_time"))]
+    objective = str(result.inputs["options"].get("objective", "step_time"))
+    if not result.plans:
+        return BEST[objective]
+    return tie_words(objective, result.margin, result.plans[0].step_time_s)
 
 
 def called(result: "Result") -> str:
@@ -126,7 +130,7 @@ def list_columns_of(result: "Result") -> tuple[ListColumn, ...]:
     plans, layouts = result.plans, [plan.layout for plan in result.plans]
     several = {
         "pool": len(result.inputs["cluster"]["pools"]) > 1,
-        "precision": len({plan.precision for plan in plans}) > 1,
+        "precision": len({plan.recipe_label for plan in plans}) > 1,
         "devices": len({x.n_devices for x in layouts}) > 1 or any(plan.n_idle for plan in plans),
         "cp": any(x.cp > 1 for x in layouts),
         "ep": any(x.ep > 1 for x in layouts),
@@ -185,7 +189,7 @@ COLUMNS = (
         " then simplicity; near: told apart from the first in fewer than four of five cases",
     ),
     ListColumn("pool", "Pool", lambda p: p.pool),
-    ListColumn("precision", "Recipe", lambda p: p.precision),
+    ListColumn("precision", "Recipe", lambda p: p.recipe_label),
     ListColumn("devices", "Devices", lambda p: p.layout.n_devices, 0),
     ListColumn("tp", "tp", lambda p: p.layout.tp, 0, hint="tensor parallel"),
     ListColumn("pp", "pp", lambda p: p.layout.pp, 0, hint="pipeline stages"),
@@ -219,6 +223,14 @@ COLUMNS = (
     ListColumn("tokens", "Tokens/s", lambda p: p.tokens_per_s_per_device, 0, "/device"),
     ListColumn(
         "mfu", "MFU", lambda p: p.mfu * 100, 1, "%", "Megatron's model FLOPs over the dense peak"
+    ),
+    ListColumn(
+        "mfu-bf16",
+        "MFU of bf16",
+        lambda p: p.mfu_over_bf16 and p.mfu_over_bf16 * 100,
+        1,
+        "%",
+        "over the dense bf16 peak, as papers print it",
     ),
     ListColumn(
         "memory",
@@ -267,7 +279,12 @@ def figures_of(plan: "Plan") -> list[Data]:
     low, high = plan.step_time_p10_s, plan.step_time_p90_s
     results = [
         (_time(plan.step_time_s), f"a step; {_time(low)} to {_time(high)} in 8 of 10 cases"),
-        (f"{plan.mfu * 100:.1f} %", "MFU"),
+        (
+            f"{plan.mfu * 100:.1f} %",
+            "MFU"
+            if plan.mfu_over_bf16 is None
+            else f"MFU; {plan.mfu_over_bf16 * 100:.1f} % of the bf16 peak",
+        ),
         (f"{plan.tokens_per_s_per_device:,.0f}", "tokens/s a device"),
         (
             f"{plan.breakdown.peak_bytes / GIB:.1f} GiB",
@@ -363,6 +380,7 @@ _OPTIONS = {
     "--pool": "pool",
     "--objective": "objective",
     "--within": "within",
+    "--memory-margin": "memory_margin",
     "--deadline": "deadline",
     "--step-limit": "step_limit_s",
     "--pareto": "pareto",
@@ -391,7 +409,7 @@ def asked_by(command: str, request: Mapping[str, Any]) -> Data | None:
                 mapping[key] = text.split(",")
             else:
                 mapping[key] = int(text) if name == "max" else text
-        elif name in ("within", "step_limit_s"):
+        elif name in ("within", "memory_margin", "step_limit_s"):
             entries[name] = float(value)
         else:
             entries[name] = value.split(",") if name == "pareto" else value

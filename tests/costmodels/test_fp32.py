@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from costmodels.breakdown import break_down
+from costmodels.comm.dispatch import Degrees
 from costmodels.examples import MIXTRAL_8X7B
 from costmodels.layers import experts
+from costmodels.modes import ModeRows
 from costmodels.precision import RECIPES
 from costmodels.stacks import FUSED, STACKS
 from tests.costmodels.conftest import TOY_MODEL
@@ -90,11 +92,11 @@ def test_waits_are_those_of_messages_twice_as_long(both, plain_layout):
 
 def test_routed_experts_keep_and_send_four_bytes(both):
     ones = np.ones(1, dtype=np.int32)
-    degrees = (ones, 0 * ones, 2 * ones, ones)
-    tokens, results = np.array([1024.0]), []
+    degrees = Degrees(ones, 0 * ones, 2 * ones, ones)
+    tokens, results, modes = np.array([1024.0]), [], ModeRows.of_sp(0 * ones)
     for problem in both(MIXTRAL_8X7B, stack=STACKS["megatron-core"]):
         kept_bytes = experts.expert_kept_bytes(problem, tokens, *degrees).item()
-        results.append((kept_bytes, experts.expert_times(problem, tokens, *degrees)))
+        results.append((kept_bytes, experts.expert_times(problem, tokens, degrees, modes)))
     rows, h, f, n = 2 * 1024, 4096, 14336, 8
     assert results[0][0] == rows * (6 * f + 2 * h) + 8 * n * 1024
     assert results[1][0] == 2 * rows * (6 * f + 2 * h) + 8 * n * 1024

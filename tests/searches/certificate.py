@@ -27,7 +27,7 @@ from tests.searches import oracle_physics as physics
 
 ROUNDING = 1e-9
 Batch = tuple[object, ...]
-"""What plans of one batch share: the shape, mbs and sp."""
+"""What plans of one batch share: the shape, mbs and mode."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,7 @@ def batch_of(plan: Layout) -> Batch:
         plan.rank_order,
         plan.mbs,
         plan.sp + (plan.sp and plan.tp_overlap),
+        plan.switches,
     )
 
 
@@ -67,6 +68,8 @@ def bounds_of(context: Context) -> dict[Batch, float]:
     least, sizes = batch_bounds_s(context, s), batch_sizes(context).tolist()
     columns = (s.tp, s.pp, s.dp, s.vpp, s.split, s.cp, s.cp_comm, s.ep, s.etp, s.schedule)
     rows = zip(*(x.tolist() for x in (*columns, s.rank_order)), strict=True)
+    sp = range(least.shape[2] // len(oracle.mode_choices(context.options)))
+    modes = [(n, switches) for switches in oracle.mode_choices(context.options) for n in sp]
     return {
         (
             *row[:4],
@@ -77,11 +80,11 @@ def bounds_of(context: Context) -> dict[Batch, float]:
             SCHEDULES[row[9]],
             RANK_ORDERS[row[10]],
             mbs,
-            sp,
-        ): float(least[i, j, sp])
+            *mode,
+        ): float(least[i, j, k])
         for i, row in enumerate(rows)
         for j, mbs in enumerate(sizes)
-        for sp in range(least.shape[2])
+        for k, mode in enumerate(modes)
     }
 
 
@@ -130,6 +133,7 @@ def check_certificate(context: Context, outcome: Outcome) -> Checked:
                 plan.ep,
                 plan.etp,
                 plan.tp_overlap,
+                plan.switches,
                 models.is_special(problem, plan.schedule),
             )
             problem = oracle.as_overlapped(context.problem, plan)

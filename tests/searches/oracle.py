@@ -3,17 +3,21 @@
 Nothing of `searches` but its plain options and of `costmodels` but its plain data types is used.
 """
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 
 from costmodels.plans import Layout
+from costmodels.precision import Recipe
 from costmodels.problem import Problem
 from costmodels.shapes import ModelShape
 from searches.options import SearchOptions
 from tests.searches import oracle_models as models
 from tests.searches import oracle_physics as physics
+from tests.searches.oracle_mode_rules import WORDS as MODES
+from tests.searches.oracle_mode_rules import broken_mode_rule
 
 SPLITS = ("even", "ends")
 WORDS = {
@@ -31,6 +35,7 @@ WORDS = {
         "dualpipe-v",
     ),
     "rank_order": ("tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp"),
+    **MODES,
 }
 SPLIT_BACKWARD = WORDS["schedule"][4:]
 USUAL, INSIDE = WORDS["rank_order"]
@@ -94,8 +99,10 @@ def stage_layers(layers: int, pp: int, vpp: int, split: str) -> tuple[int, ...]:
     if split == "even":
         return (layers // n,) * n if layers % n == 0 else ()
     units = layers + 2
-    if n == 1 or units // n < 2:
+    if n == 1 or units < n:
         return ()
+    if vpp > 1 and units < 2 * n and units % n not in (0, n - 2, n - 1):
+        return ()  # one layer beside two
     shares = [units // n] * n
     larger = [*range(n - 2, 0, -1), 0, n - 1]
     for stage in larger[: units % n]:
@@ -114,7 +121,7 @@ def all_shapes(problem: Problem, options: SearchOptions, n_devices: int) -> Iter
     asked = max([options.at_most.get("vpp", 0), *options.only.get("vpp", ())])
     for tp in divisors(n_devices):
         for pp in divisors(n_devices // tp):
-            if pp > problem.shape.layers:
+            if pp > problem.shape.layers + 2:
                 continue
             for vpp in range(1, (asked or MAX_VPP) + 1 if pp > 1 else 2):
                 for split in SPLITS:
@@ -181,7 +188,7 @@ def broken_shape_rule(problem: Problem, options: SearchOptions, shape: Shape) ->
         return "TP001"
     if model.kv_heads % tp and tp % model.kv_heads:
         return "TP002"
-    if model.ffn % tp:
+    if model.ffn % tp and not all(models.routed_layers(model)):
         return "TP003"
     if domain % tp and tp % domain:
         return "TP005"
@@ -199,11 +206,11 @@ def broken_shape_rule(problem: Problem, options: SearchOptions, shape: Shape) ->
         return "EP003"
     if vpp > 1 and pp == 1:
         return "VPP001"
-    if pp * vpp > model.layers:
+    if pp * vpp > model.layers + 2:
         return "PP001"
     if not splits(model.layers, pp, vpp, split):
         return "PP002"
-    if (model.n_experts or model.mtp_layers) and schedule in SPLIT_BACKWARD:
+    if (model.n_experts or model.mtp_layers) and schedule in ("zb-h1", "zb-v"):
         return "SCH002"
     if options.framework != "any" and schedule not in ("none", "1f1b", "interleaved"):
         return "SCH003"
@@ -232,6 +239,14 @@ def true_params(problem: Problem) -> float:
     return shape.layers * physics.layer_params(problem, 1) + rows * shape.hidden
 
 
+def least_weight_delta(recipe: Recipe) -> float:
+    """Return what a quantised weight takes more than one in bf16, on the kindest part."""
+    if not recipe.gathers_quantized:
+        return 0.0
+    layouts = 1 if recipe.transposes == "by-part" else 2
+    return layouts * recipe.layout_bytes - recipe.param_bytes
+
+
 def states_may_fit(problem: Problem, options: SearchOptions, tp: int, pp: int, dp: int) -> bool:
     """Tell whether weights and gradients alone fit, sharded as far as the rules let them be.
 
@@ -239,13 +254,15 @@ def states_may_fit(problem: Problem, options: SearchOptions, tp: int, pp: int, d
     """
     recipe, params, routed = problem.job.recipe, true_params(problem), problem.shape.n_experts > 0
     usable = usable_bytes(problem)
-    held = (recipe.param_bytes + recipe.grad_bytes) * params
+    spared = max(0.0, -least_weight_delta(recipe))
+    held = (recipe.param_bytes - spared + recipe.grad_bytes) * params
     if not routed and held / max(usable, 1.0) <= tp * pp:
         return True
     per_param = recipe.param_bytes + recipe.grad_bytes + recipe.state_bytes
     if True in offload_choices(problem, options):
         leaves = problem.stack.offload_overlap == "gradients"
         per_param = recipe.param_bytes + (0 if leaves else recipe.grad_bytes)
+    per_param -= spared
     any_framework = options.framework == "any" or routed
     return (pp == 1 or any_framework) and per_param * params / (tp * pp * dp) <= usable
 
@@ -347,7 +364,9 @@ def all_layouts(problem: Problem, options: SearchOptions, shape: Shape) -> Itera
     gbs = problem.job.global_batch
     held = stage_layers(problem.shape.layers, pp, vpp, split)
     for mbs in micro_batch_sizes(problem, options):
-        for sp, pieces in piece_choices(options):
+        for (sp, pieces), modes in itertools.product(
+            piece_choices(options), mode_choices(options)
+        ):
             for zero, shard, hpz in sharding_choices(dp * cp, options):
                 for away, beside in switch_choices(problem, options):
                     for recompute, depth, modules, n in recompute_choices(problem, options, held):
@@ -378,7 +397,21 @@ def all_layouts(problem: Problem, options: SearchOptions, shape: Shape) -> Itera
                             tp_overlap=pieces,
                             activation_offload_layers=n,
                             hpz=hpz,
+                            switches=modes,
                         )
+
+
+Modes = tuple[tuple[str, str], ...]
+
+
+def mode_choices(options: SearchOptions) -> list[Modes]:
+    """Return every combination of the modes that are named, or else open; without those off."""
+    values = []
+    for axis, words in MODES.items():
+        codes = options.only.get(axis, options.open.get(axis, frozenset({0})))
+        values.append([(axis, words[code]) for code in sorted(codes)])
+    rows = itertools.product(*values)
+    return [tuple((axis, x) for axis, x in row if x != MODES[axis][0]) for row in rows]
 
 
 def sharding_choices(ranks: int, options: SearchOptions) -> list[tuple[int, int, int]]:
@@ -413,6 +446,11 @@ def as_overlapped(problem: Problem, layout: Layout) -> Problem:
         return problem
     stack = replace(problem.stack, tp_overlap=problem.stack.tp_overlap_on)
     return replace(problem, stack=stack)
+
+
+def mode_values(plan: Layout) -> dict[str, str]:
+    """Return the modes of a plan, those at rest too."""
+    return {axis: words[0] for axis, words in MODES.items()} | dict(plan.switches)
 
 
 def is_no_candidate(problem: Problem, options: SearchOptions, plan: Layout) -> bool:
@@ -467,6 +505,7 @@ def broken_plan_rule(problem: Problem, options: SearchOptions, plan: Layout) -> 
         "tp_overlap": int(plan.tp_overlap),
         "activation_offload": int(plan.activation_offload_layers > 0),
         "activation_offload_layers": plan.activation_offload_layers,
+        **mode_values(plan),
     }
     if not all(allows(options, axis, value) for axis, value in pinned.items()):
         return "PIN001"
@@ -498,6 +537,8 @@ def broken_plan_rule(problem: Problem, options: SearchOptions, plan: Layout) -> 
         return "OVL002"
     if plan.recompute_modules and broken_module_rule(problem.shape, plan.recompute_modules):
         return broken_module_rule(problem.shape, plan.recompute_modules)
+    if plan.switches and (code := broken_mode_rule(problem, plan)):
+        return code
     away = plan.activation_offload_layers
     if away and problem.pool.host is None:
         return "OFF001"
@@ -573,6 +614,8 @@ def megatron_pads_alike(problem: Problem, tp: int) -> bool:
 
 def deepspeed_runs(problem: Problem, plan: Layout) -> bool:
     shape = problem.shape
+    if plan.switches:  # its files carry none
+        return False
     if not plan.dp_overlap and (plan.zero == 0 or plan.pp > 1):
         return False
     if plan.sp or plan.vpp > 1 or plan.cp > 1 or plan.tp > shape.kv_heads or plan.shard:
@@ -662,7 +705,10 @@ def solve(problem: Problem, options: SearchOptions, n_devices: int) -> Answer:
                     layout.etp,
                     models.is_special(problem, layout.schedule),
                 )
-                key, seen = (*key, layout.tp_overlap), as_overlapped(problem, layout)
+                key, seen = (
+                    (*key, layout.tp_overlap, layout.switches),
+                    as_overlapped(problem, layout),
+                )
                 if key not in known:
                     known[key] = micro_batch(seen, layout)
                 legal.append(price(seen, layout, known[key]))
@@ -741,6 +787,7 @@ def degrees(layout: Layout) -> tuple[object, ...]:
         layout.activation_offload_layers,
         layout.tp_overlap,
         layout.hpz,
+        *(WORDS[axis].index(value) for axis, value in mode_values(layout).items()),
     )
 
 

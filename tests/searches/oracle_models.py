@@ -6,15 +6,15 @@ that module. The order in which a rank of a schedule that splits the backward ru
 data of `costmodels.schedule.zero_bubble`, checked there against what its authors published.
 """
 
-import itertools
 import math
 from dataclasses import dataclass, replace
-from functools import cache
 
 from costmodels.plans import Layout
 from costmodels.problem import Problem
 from costmodels.schedule import zero_bubble
 from costmodels.shapes import ModelShape
+from tests.searches import oracle_dispatch as dispatch
+from tests.searches import oracle_graphs as graphs
 from tests.searches import oracle_physics as physics
 from tests.searches.oracle_physics import Products
 
@@ -86,6 +86,40 @@ def beside_experts(problem: Problem) -> Problem:
     """Return the model whose MLP is the shared experts: what a layer with experts has besides."""
     shape = replace(problem.shape, ffn=problem.shape.shared_ffn, n_experts=0, shared_ffn=0)
     return replace(problem, shape=shape)
+
+
+def layer_weights(problem: Problem, tp: int) -> float:
+    """Return the weights of the linear layers of a layer without routed experts."""
+    shape = problem.shape
+    if not shape.kv_rank:
+        return physics.layer_weights(problem, tp)
+    h, q, a = shape.hidden, shape.heads * shape.head_dim, shape.heads
+    down = h * (shape.q_rank + shape.kv_rank + shape.qk_rope)
+    up = (shape.q_rank or h) * q / tp + shape.kv_rank * a * (shape.qk_nope + shape.v_head) / tp
+    mlp = (3 if shape.gated else 2) * h * shape.ffn / tp
+    return down + up + a * shape.v_head / tp * h + mlp
+
+
+def rank_weights(problem: Problem, layout: Layout, rank: int) -> float:
+    """Return the weights of a rank's linear layers but for routed experts."""
+    kinds, tp, shape = routed_layers(problem.shape), layout.tp, problem.shape
+    one, other = layer_weights(problem, tp), layer_weights(beside_experts(problem), tp)
+    held = sum(other if routed else one for routed, _ in rank_layers(problem, layout, rank))
+    if has_head(layout, rank) and shape.mtp_layers:
+        module = 2 * shape.hidden**2 / tp + (other if kinds[-1] else one)
+        held += shape.mtp_layers * module
+    return held
+
+
+def expert_weights(problem: Problem, layout: Layout, rank: int) -> float:
+    """Return those of a rank's routed experts."""
+    shape = problem.shape
+    if not shape.n_experts:
+        return 0.0
+    one = (3 if shape.gated else 2) * shape.hidden * shape.expert_ffn / layout.etp
+    here = experts_params(problem, layout.ep, layout.etp)
+    n_layers = rank_experts(problem, layout, rank) / here
+    return n_layers * shape.n_experts / layout.ep * one
 
 
 def layer_params(problem: Problem, tp: int) -> float:
@@ -190,6 +224,12 @@ class Layer:
     modules: dict[str, tuple[float, float, float]]
     """By name: seconds again, bytes of attention dropped, bytes of the MLP dropped."""
     temporaries: float
+    fill: float = 0.0
+    """What it takes more with no other micro-batch beside it."""
+    pool: float = 0.0
+    """What its graphs hold; one pool for layers of all kinds."""
+    buffers: float = 0.0
+    """What dispatchers hold, once for all layers."""
 
     def dropped(self, names: tuple[str, ...]) -> Pair:
         """Return what attention and MLP drop."""
@@ -252,6 +292,8 @@ def attention(problem: Problem, layout: Layout, tokens: float) -> physics.Contex
     of_values = s * shape.heads * values / tp * tokens
     wanted = "fp16" if problem.job.recipe.gemm_precision == "fp16" else "bf16"
     peak = part.peak_flops_per_s.get(wanted, part.peak_flops_per_s["fp16"])
+    if problem.job.fp8_attention:
+        peak = 0.9 * problem.pool.accelerator.peak_flops_per_s["fp8"]
     tiles = shape.heads / tp * (tokens / s) * math.ceil(s / 128)
     rate = peak * s / (s + eff.attention_seq_half) * min(1.0, tiles / part.n_sms)
     ahead, behind = eff.attention_frac[physics.attention_kernel(problem)]
@@ -320,9 +362,25 @@ def kept_bytes(problem: Problem, tokens: float, tp: int, sp: bool) -> float:
     if shape.kv_rank:  # queries, keys; values, output; the latents and the one rotated key
         ordinary = 4.0 * a * shape.head_dim / tp + 4.0 * physics.kv_width_per_rank(problem, tp)
         latent = 4.0 * a * shape.head_dim / tp + 4.0 * a * shape.v_head / tp
-        latent += (4.0 * latents(problem) + 2.0 * shape.qk_rope) / tp
+        q = physics.kept_input(problem)
+        latent += ((2.0 + q) * latents(problem) + 2.0 * shape.qk_rope) / tp
+        delayed = problem.job.precision == "fp8-delayed" and problem.stack.quantized_copies
+        if delayed:
+            width = a * (shape.v_head - shape.head_dim) / tp
+            latent += physics.low_share(problem) * width
         kept += tokens * (latent - ordinary)
+        # Both down projections quantise the norm's output; those in bf16 share it.
+        kept += tokens * shape.hidden * (norms_of_down(problem) - q) / (tp if sp else 1)
     return kept
+
+
+def norms_of_down(problem: Problem) -> float:
+    """Return what latent attention's first projections keep of an element of the norm's output."""
+    job = problem.job
+    if job.precision not in physics.KEPT_INPUT or not problem.stack.quantized_copies:
+        return 2.0
+    y = physics.low_share(problem)
+    return 2.0 * (1 - y) + 2.0 * y * physics.KEPT_INPUT[job.precision]
 
 
 def mlp_module(problem: Problem, tokens: float, tp: int, sp: bool) -> tuple[float, float]:
@@ -331,7 +389,7 @@ def mlp_module(problem: Problem, tokens: float, tp: int, sp: bool) -> tuple[floa
     up, down = (physics.products(problem, tokens, sizes) for sizes in mlp_sizes(problem, tp))
     ahead, _ = tp_traffic(problem, tokens, tp, sp, (up, down), 1)
     activation = (6 if shape.gated else 4) * shape.ffn / tp
-    kept = activation
+    kept = activation - (2.0 - physics.kept_input(problem)) * shape.ffn / tp
     if shape.gated and not stack.fused_activation:
         kept += 2.0 * shape.ffn / tp
     if sp and not stack.sp_regather:
@@ -350,7 +408,8 @@ def up_module(problem: Problem, tokens: float, tp: int, sp: bool) -> tuple[float
     if sp:
         width = (shape.q_rank or shape.hidden) + shape.kv_rank + shape.qk_rope
         seconds += physics.tp_gather_s(problem, tp, 2.0 * tokens * width)
-    kept = 4.0 * q + 2.0 * shape.heads * shape.v_head / tp + 2.0 * latents(problem) / tp
+    kept = 4.0 * q + 2.0 * shape.heads * shape.v_head / tp
+    kept += physics.kept_input(problem) * latents(problem) / tp
     return seconds, tokens * kept
 
 
@@ -367,20 +426,16 @@ def layer(problem: Problem, layout: Layout, routed: bool) -> Layer:
     behind = column.dgrad + column.wgrad + row.dgrad + row.wgrad + core.core[1] + b_open
     behind += core.exposed[1]
     device = add((ahead, behind), elementwise(problem, tokens, tp, sp))
-    launch = physics.launch_s(problem, tp)
+    eager = physics.launch_s(problem, tp)
+    launch = graphs.dense_launch_s(layout, eager)
     kept = kept_bytes(problem, tokens, tp, sp) + core.kept
+    if routed or not shape.ffn:  # the router keeps the norm's output, no product of the MLP does
+        whole_width = tokens * shape.hidden / (tp if sp else 1)
+        kept += (2.0 - physics.kept_input(problem)) * whole_width
     inner = (6.0 if shape.gated else 4.0) * shape.ffn / tp * tokens
     temporaries = max(inner, core.buffers) + 6.0 * tokens * shape.hidden
+    pool, buffers = graphs.pool_bytes(layout, temporaries), 0.0
     modules = layer_modules(whole, tokens, tp, sp, core, routed)
-    if routed:
-        experts = routed_experts(whole, layout)
-        device = add(device, add(experts.compute, experts.exchange))
-        launch += 0.6 * stack.host_s_per_layer if whole.shape.n_experts > 1 else 0.0
-        kept, temporaries = kept + experts.kept, temporaries + experts.temporaries
-        modules["moe_act"] = (experts.activation_s, 0.0, experts.activation_bytes)
-        shared = modules.get("shared_experts", (0.0, 0.0, 0.0))
-        again = experts.compute[0] + experts.exchange[0] + shared[0]
-        modules["moe"] = (again, 0.0, experts.kept + shared[2])
     again = device[0]
     hidden = [
         a - b + c - d
@@ -389,15 +444,51 @@ def layer(problem: Problem, layout: Layout, routed: bool) -> Layer:
         )
     ]
     device = add(device, (hidden[0], hidden[1]), stack.overlap_slowdown)
+    fill = 0.0
+    if routed:
+        experts = routed_experts(whole, layout)
+        launch = experts_launch_s(whole, layout, eager)
+        halves = dispatch.Halves(
+            attention=add(device, experts.routing),
+            experts=(
+                experts.compute[0] - experts.routing[0],
+                experts.compute[1] - experts.routing[1] - experts.wgrad,
+            ),
+            experts_wgrad=experts.wgrad,
+        )
+        beside = dispatch.beside(whole, layout, experts.exchange_s, halves)
+        both = add(device, experts.compute)
+        alone = sum(both) + 2 * experts.exchange_s
+        device = add(add(both, beside.exposed), (beside.tax, beside.tax))
+        if beside.hidden > 0:
+            fill = max(0.0, max(alone, launch) - max(sum(device), launch))
+        again += experts.compute[0] + beside.exposed[0]
+        buffers = experts.buffers
+        kept, temporaries = kept + experts.kept, temporaries + experts.temporaries
+        modules["moe_act"] = (experts.activation_s, 0.0, experts.activation_bytes)
+        shared = modules.get("shared_experts", (0.0, 0.0, 0.0))
+        all_again = experts.compute[0] + experts.exchange_s + shared[0]
+        modules["moe"] = (all_again, 0.0, experts.kept + shared[2])
     late = max(0.0, launch - sum(device))
     return Layer(
         times=add(device, (late / 3, late * 2 / 3)),
-        wgrad=column.wgrad + row.wgrad,
+        wgrad=column.wgrad + row.wgrad + (experts.wgrad if routed else 0.0),
         again=max(again, launch / 3),
         kept=kept,
         modules=modules,
         temporaries=temporaries,
+        fill=fill,
+        pool=pool,
+        buffers=buffers,
     )
+
+
+def experts_launch_s(problem: Problem, layout: Layout, eager_s: float) -> float:
+    """Return the launches of a layer with experts."""
+    shape, stack = problem.shape, problem.stack
+    routing = 0.6 * stack.host_s_per_layer if shape.n_experts > 1 else 0.0
+    left = graphs.expert_launch_s(layout, eager_s, routing, bool(shape.shared_ffn))
+    return left + graphs.products_launch_s(layout, stack.kind, shape.n_experts / layout.ep)
 
 
 def layer_modules(
@@ -414,7 +505,8 @@ def layer_modules(
     found = {"core_attn": (core.core[0] + core.exposed[0], scores, 0.0)}
     latent = bool(shape.kv_rank)
     if latent or routed:
-        found["layernorm"] = ((latent + routed) * norm_s, norm_bytes * latent, norm_bytes * routed)
+        down = (norm_bytes + (norms_of_down(problem) - 2.0) * width) * latent
+        found["layernorm"] = ((latent + routed) * norm_s, down, norm_bytes * routed)
     if latent:
         seconds, kept = up_module(problem, tokens, tp, sp)
         found["mla_up_proj"] = (seconds, kept, 0.0)
@@ -423,6 +515,7 @@ def layer_modules(
         if routed:
             found["shared_experts"] = (seconds, 0.0, kept)
         else:
+            norm_bytes -= (2.0 - physics.kept_input(problem)) * width
             found["mlp"] = (norm_s + seconds, 0.0, norm_bytes + kept)
     return found
 
@@ -435,9 +528,15 @@ class Experts:
     """The routed experts of one layer."""
 
     compute: Pair
-    exchange: Pair
+    routing: Pair
+    """What of it comes before the dispatch."""
+    wgrad: float
+    """What of it can wait."""
+    exchange_s: float
+    """Each way, if nothing hides it."""
     kept: float
     temporaries: float
+    buffers: float
     activation_s: float
     activation_bytes: float
 
@@ -448,38 +547,51 @@ def routed_experts(problem: Problem, layout: Layout) -> Experts:
     tokens = layout.mbs * problem.job.seq_len / layout.cp / (layout.tp if layout.sp else 1)
     load = shape.capacity_factor or (shape.imbalance if layout.ep > 1 else 1.0)
     rows, width = tokens * shape.top_k * layout.etp * load, shape.expert_ffn / layout.etp
-    ahead, behind = grouped_products(problem, rows, local, width)
+    ahead, behind, wgrad = grouped_products(problem, rows, local, width)
     ahead += moved_s(problem, (6 if shape.gated else 4) * rows * width)
     behind += moved_s(problem, (10 if shape.gated else 6) * rows * width)
     latency, hbm = part.efficiency.kernel_latency_s, physics.hbm_rate(problem)
+    routing = (0.0, 0.0)
     if n_experts > 1:
         precision, wide = problem.job.recipe.gemm_precision, part.efficiency.wgrad_frac
-        ahead += physics.gemm_s(problem, precision, tokens, h, n_experts)
-        behind += physics.gemm_s(problem, precision, tokens, n_experts, h)
-        behind += physics.gemm_s(problem, precision, h, tokens, n_experts, wide)
+        scores = 21.0 * tokens * n_experts / hbm + 5 * latency
+        router = physics.gemm_s(problem, precision, tokens, n_experts, h)
+        router += physics.gemm_s(problem, precision, h, tokens, n_experts, wide)
+        product = physics.gemm_s(problem, precision, tokens, h, n_experts)
+        routing = (product + scores, router + scores)
         resorted = rows if local > 1 and layout.ep * layout.etp > 1 else 0.0
-        copies = tokens * shape.top_k + resorted
-        both = 2 * 4.0 * h * copies / (0.75 * hbm) + 4 * latency
-        both += 21.0 * tokens * n_experts / hbm + 5 * latency
-        ahead, behind = ahead + both, behind + both
-    way = 2 * exchange_s(problem, layout, 2.0 * h * tokens * load)
-    way += 2 * physics.tp_gather_s(problem, layout.etp, 2.0 * h * rows)
-    kept = (6.0 if shape.gated else 4.0) * width
+        moved = 2 * 4.0 * h * (tokens * shape.top_k + resorted) / (0.75 * hbm) + 4 * latency
+        ahead, behind = add(add((ahead, behind), routing), (moved, moved))
+    inner = (6.0 if shape.gated else 4.0) * width
+    narrow = physics.kept_input(problem)
+    kept = inner - (2.0 - narrow) * width
     gate = 2.0 * width if shape.gated and not stack.fused_activation else 0.0
-    permuted = 2.0 * h if n_experts > 1 else 0.0
+    permuted = narrow * h if n_experts > 1 else 0.0
+    passing = 4.0 * h if n_experts > 1 else 0.0
     scores = 8.0 * n_experts * tokens if n_experts > 1 else 0.0
     return Experts(
         compute=(ahead, behind),
-        exchange=(way, way),
+        routing=routing,
+        wgrad=wgrad,
+        exchange_s=dispatch.exchange_s(problem, layout, tokens, load),
         kept=rows * (kept + gate + permuted) + scores,
-        temporaries=rows * (kept + 2 * permuted),
+        temporaries=dispatch.temporaries(problem, layout, tokens, rows * (inner + passing)),
+        buffers=dispatch.buffer_bytes(problem, layout, tokens),
         activation_s=one_kernel_s(problem, (6 if shape.gated else 4) * rows * width),
-        activation_bytes=rows * (2.0 * width + gate),
+        activation_bytes=rows * (narrow * width + gate),
     )
 
 
-def grouped_products(problem: Problem, rows: float, local: int, width: float) -> Pair:
-    """Return the products of `local` experts one after the other in one launch."""
+def grouped_products(
+    problem: Problem, rows: float, local: int, width: float
+) -> tuple[float, float, float]:
+    """Return the products of `local` experts in one launch: ahead, behind, weight gradients."""
+    if any(problem.job.bf16_layers) and (y := physics.low_share(problem)):
+        job = replace(problem.job, bf16_layers=(0, 0))
+        low = grouped_products(replace(problem, job=job), rows, local, width)
+        wide = grouped_products(physics.in_bf16(problem), rows, local, width)
+        mixed = [y * a + (1 - y) * b for a, b in zip(low, wide, strict=True)]
+        return mixed[0], mixed[1], mixed[2]
     shape, recipe, part = problem.shape, problem.job.recipe, problem.pool.accelerator
     eff, each = part.efficiency, rows / local
     precision = recipe.linear_precision or recipe.gemm_precision
@@ -498,7 +610,7 @@ def grouped_products(problem: Problem, rows: float, local: int, width: float) ->
         return max(work, traffic) + eff.kernel_latency_s
 
     cast = recipe.cast_bytes * rows / physics.hbm_rate(problem)
-    rate, ahead, behind = recipe.linear_rate_frac, 0.0, 0.0
+    rate, ahead, behind, wgrad = recipe.linear_rate_frac, 0.0, 0.0, 0.0
     up = (2 if shape.gated else 1) * width
     for k, n in ((shape.hidden, up), (width, shape.hidden)):
         ahead += one(each, k, n, rate, fills[0]) + cast * k
@@ -506,50 +618,8 @@ def grouped_products(problem: Problem, rows: float, local: int, width: float) ->
         gradient = one(k, each, n, rate * eff.wgrad_frac, fills[2])
         if local == 1:
             gradient = physics.summed_gradient_s(problem, gradient, k * n)
-        behind += gradient
-    return ahead, behind
-
-
-def exchange_s(problem: Problem, layout: Layout, one_copy_bytes: float) -> float:
-    """Return a dispatch or a combine: copies inside the domain beside those that leave it."""
-    pool, shape, ranks = problem.pool, problem.shape, layout.ep
-    if ranks == 1:
-        return 0.0
-    group = physics.place(problem, ranks, layout.etp)
-    inside = group.per_domain
-    if problem.stack.expert_dispatch == "all-to-all":
-        near, far = shape.top_k * (inside - 1) / ranks, shape.top_k * (ranks - inside) / ranks
-    else:
-        routing = (shape.n_experts, shape.top_k, shape.n_groups, shape.top_groups)
-        near = distinct_parts(*routing, ranks) * (ranks - 1) / ranks
-        domains = max(1, round(ranks / inside))
-        far = distinct_parts(*routing, domains) * (ranks - inside) / ranks
-    simple = 2
-    near_s = near * one_copy_bytes / (0.75 * ring_rate(problem, group, simple))
-    far_s = far * one_copy_bytes / (0.9 * group.wire / inside)
-    hops = (inside - 1) * pool.scale_up.ring_hop_s[0]
-    hops += (ranks - inside) * (pool.nic.ring_hop_s[0] + group.extra_hop_s)
-    return pool.scale_up.ring_base_s[simple] + hops + max(near_s, far_s)
-
-
-def ring_rate(problem: Problem, group: physics.Group, protocol: int) -> float:
-    """Return the ring bandwidth inside a domain without a protocol's share."""
-    part = problem.pool.accelerator
-    rate: float = part.ring_bytes_per_s
-    if part.n_peer_links:
-        rate *= physics.linked_share(problem, group.per_domain)
-    return rate
-
-
-@cache
-def distinct_parts(n_experts: int, top_k: int, n_groups: int, top_groups: int, n: int) -> float:
-    """Return in how many of n equal parts the experts of a token lie, the mean over all draws."""
-    size, counts = n_experts // n_groups, []
-    for groups in itertools.combinations(range(n_groups), top_groups):
-        allowed = [e for e in range(n_experts) if e // size in groups]
-        for drawn in itertools.combinations(allowed, top_k):
-            counts.append(len({e * n // n_experts for e in drawn}))
-    return sum(counts) / len(counts)
+        wgrad += gradient
+    return ahead, behind + wgrad, wgrad
 
 
 # One micro-batch -----------------------------------------------------------------------------
@@ -589,7 +659,12 @@ def micro_batch(problem: Problem, layout: Layout) -> Micro:
         embedding=(first.forward, first.backward),
         head=head,
         head_wgrad=physics.gemm_s(
-            problem, recipe.gemm_precision, shape.hidden, tokens, columns, wgrad_frac
+            problem,
+            "fp8" if problem.job.fp8_output else recipe.gemm_precision,
+            shape.hidden,
+            tokens,
+            columns,
+            wgrad_frac * (recipe.linear_rate_frac if problem.job.fp8_output else 1.0),
         ),
         checkpoint=2.0 * width,
         embedding_bytes=tokens * 8.0 + (width if shape.dropout else 0.0),
@@ -711,7 +786,7 @@ def passes(problem: Problem, layout: Layout, rank: int) -> tuple[physics.Passes,
     dense = one_pass(
         problem,
         layout,
-        params,
+        (params, rank_weights(problem, layout, rank)),
         len(held) + 1 if zero >= 2 else pieces(problem, layout, params, ranks),
         (
             physics.place_copies(problem, layout, ranks, 1),
@@ -729,7 +804,7 @@ def passes(problem: Problem, layout: Layout, rank: int) -> tuple[physics.Passes,
     routed = one_pass(
         problem,
         layout,
-        params,
+        (params, expert_weights(problem, layout, rank)),
         max(1, sum(held)) if zero >= 2 else pieces(problem, layout, params, copies),
         (
             physics.place(problem, copies, apart),
@@ -753,13 +828,14 @@ def pieces(problem: Problem, layout: Layout, params: float, copies: int) -> int:
 def one_pass(
     problem: Problem,
     layout: Layout,
-    params: float,
+    params: tuple[float, float],
     n: int,
     groups: tuple[physics.Group, physics.Group, physics.Group, physics.Group],
 ) -> physics.Passes:
     stack, recipe = problem.stack, problem.job.recipe
     whole, shard, copies, close = groups
-    grads, weights = recipe.grad_wire_bytes * params / n, recipe.param_wire_bytes * params / n
+    grads = recipe.grad_wire_bytes * params[0] / n
+    weights = physics.gathered_bytes_of(problem, *params) / n
     if layout.zero == 0:
         each = physics.all_reduce_s(problem, whole, grads)
         return physics.Passes(n * each, each, 0.0, 0.0, 0.0, 0.0)
@@ -831,7 +907,8 @@ def optimizer_s(problem: Problem, layout: Layout) -> float:
     def update(params: float, shards: int) -> float:
         d = shards if layout.zero else 1
         cleared = g / (d if layout.zero >= 2 else 1)
-        return params * (cleared + (g + 2 * g + (g + 24) + 6) / d)
+        adam = physics.adam_bytes(problem)
+        return params * (cleared + (g + 2 * g + (g + adam) + 6) / d)
 
     moved = [
         update(rank_params(problem, layout, rank), ranks // copies)
@@ -861,8 +938,15 @@ def outside_s(problem: Problem, layout: Layout, one: Micro) -> float:
     assert not layout.optimizer_offload, "the instances have no host"
     assert not layout.activation_offload_layers
     data = max(data_parallel_s(problem, layout, one, rank) for rank in range(layout.pp))
-    once = optimizer_s(problem, layout) + shared_s(problem, layout)
+    once = optimizer_s(problem, layout) + shared_s(problem, layout) + fill_s(problem, one)
     return data + once + problem.stack.fixed_step_s
+
+
+def fill_s(problem: Problem, one: Micro) -> float:
+    """Return what the first forwards and last backwards of a step miss a partner for."""
+    kinds = routed_layers(problem.shape)
+    kinds += kinds[-1:] * problem.shape.mtp_layers
+    return sum(one.layers[kind].fill for kind in kinds)
 
 
 def closed_form_s(problem: Problem, layout: Layout, one: Micro) -> float:
@@ -998,7 +1082,17 @@ def in_flight(layout: Layout, rank: int) -> float:
         "dualpipe": (p + 1) / 2,
         "dualpipe-v": (2 * p + 1) / 2,
     }
-    return held[layout.schedule] if layout.schedule in SPLIT else physics.in_flight(layout, rank)
+    if layout.schedule in SPLIT:
+        return held[layout.schedule]
+    return physics.in_flight(layout, rank) + one_more(layout, rank)
+
+
+def one_more(layout: Layout, rank: int) -> float:
+    """Return the chunk, as a part of a micro-batch, that a combined 1F1B has in flight besides."""
+    if layout.pp == 1 or dispatch.overlap(layout) != "1f1b":
+        return 0.0
+    chunks = physics.in_flight(layout, rank) * layout.vpp
+    return (min(chunks + 1, layout.n_micro * layout.vpp) - chunks) / layout.vpp
 
 
 def waiting(layout: Layout, rank: int) -> tuple[float, float]:
@@ -1059,7 +1153,10 @@ def rank_bytes(problem: Problem, layout: Layout, one: Micro, rank: int) -> float
     held = rank_layers(problem, layout, rank)
     whole = [one.layers[routed].left(names) for routed, again in held if not again]
     n_again = sum(again for _, again in held)
-    per_micro = n_again * one.checkpoint + sum(whole)
+    # A stage without layers keeps what it was sent, unless it is the first.
+    stages, empty = stages_of(layout, rank), 0 in layout.stage_layers
+    n_inputs = n_again + sum(j > 0 and not layout.stage_layers[j] for j in stages)
+    per_micro = n_inputs * one.checkpoint + sum(whole)
     modules = 0.0
     if has_head(layout, rank):
         modules = shape.mtp_layers * one.layers[routed_layers(problem.shape)[-1]].left(names)
@@ -1068,19 +1165,26 @@ def rank_bytes(problem: Problem, layout: Layout, one: Micro, rank: int) -> float
     activations = in_flight(layout, rank) * per_micro
     if layout.schedule == "interleaved":
         chunks, left = [], list(held)
-        for n in layout.stage_layers[rank :: layout.pp]:
+        for j, n in zip(stages, layout.stage_layers[rank :: layout.pp], strict=True):
             these, left = left[:n], left[n:]
+            sent = one.checkpoint if j > 0 and not n else 0.0
             chunks.append(
-                sum(one.checkpoint if again else one.layers[r].left(names) for r, again in these)
+                sum(
+                    (one.checkpoint if again else one.layers[r].left(names) for r, again in these),
+                    sent,
+                )
             )
         activations = physics.held_at_peak(layout, rank, chunks)
+        activations += one_more(layout, rank) * sum(chunks)  # a chunk of mean size
         activations += in_flight(layout, rank) * modules
     if layout.schedule in SPLIT:
-        kind = one.layers[False]
-        core = kind.modules["core_attn"][1] if "core_attn" in names else 0.0
         before, late = waiting(layout, rank)
         share = 1.0 if layout.schedule == "zb-h1" else 0.5
-        late_bytes = before * per_micro + late * len(held) * (kind.kept - core)
+        waits = 0.0
+        for routed, _ in held:
+            kind = one.layers[routed]
+            waits += kind.kept - (kind.modules["core_attn"][1] if "core_attn" in names else 0.0)
+        late_bytes = before * per_micro + late * waits
         activations = max(activations, share * late_bytes)
     activations += in_flight(layout, rank) * ids
     logits = one.logits if has_head(layout, rank) else 0.0
@@ -1091,7 +1195,14 @@ def rank_bytes(problem: Problem, layout: Layout, one: Micro, rank: int) -> float
     gone = logits if problem.stack.logits_sharded else 0.0
     passing = max(0.0, again + temporaries - gone)
     messages = 2.0 * one.message if layout.pp > 1 else 0.0
-    lasting = scratch_bytes(problem, layout) + messages + unsharded_bytes(problem, layout)
+    scratch = scratch_bytes(problem, layout)
+    scratch += max(kind.pool for kind in one.layers.values())
+    scratch += sum(kind.buffers for kind in one.layers.values())
+    if empty and not held and not (has_head(layout, rank) and shape.mtp_layers):
+        passing = scratch = 0.0
+    lasting = scratch + messages + unsharded_bytes(problem, layout)
+    if layout.pp == 1 and dispatch.overlap(layout) == "1f1b":  # one fills as another empties
+        lasting += max(kind.kept for kind in one.layers.values())
     states = physics.state_bytes(problem, layout, rank_params(problem, layout, rank))
     if shape.n_experts:
         ranks = layout.dp * layout.cp
@@ -1099,6 +1210,8 @@ def rank_bytes(problem: Problem, layout: Layout, one: Micro, rank: int) -> float
         part = max(1, edp // (ranks // (layout.shard or ranks)))
         mine = replace(layout, shard=part)
         states += physics.state_bytes(problem, mine, rank_experts(problem, layout, rank))
+    linear = rank_weights(problem, layout, rank) + expert_weights(problem, layout, rank)
+    states += physics.weight_copies(problem, linear, layout.zero)
     overhead = stack.context_bytes + communicators(problem, layout) * stack.communicator_bytes
     kept = (1.0 + stack.fragmentation_frac) * activations
     return states + kept + logits + passing + lasting + overhead

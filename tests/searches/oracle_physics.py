@@ -15,9 +15,64 @@ from statistics import NormalDist
 
 from costmodels.plans import Layout
 from costmodels.problem import Problem
+from tests.searches import oracle_graphs as graphs
 
 PROTOCOLS = ("ll", "ll128", "simple")
-ELEMENT_BYTES = {"fp8": 1.0, "tf32": 4.0, "fp32": 4.0}
+ELEMENT_BYTES = {"fp8": 1.0, "fp4": 0.5625, "tf32": 4.0, "fp32": 4.0}
+KEPT_INPUT = {
+    "fp8-delayed": 1.0,
+    "fp8-tensorwise": 1.0,
+    "fp8-rowwise": 1.0,
+    "fp8-blockwise": 1.03125,
+    "fp8-mxfp8": 1.03125,
+    "nvfp4": 0.5625,
+}
+"""Bytes of an input that a linear layer of Transformer Engine keeps, with its scale."""
+TWO_LAYOUTS = {"fp8-blockwise": 2.0, "fp8-mxfp8": 2.0625, "nvfp4": 1.125}
+"""Bytes of both layouts of a weight; the others have one or two of 1 byte."""
+WIRE = {"fp8-mxfp8": 2.0, "nvfp4": 0.5}
+"""Bytes of a weight that is gathered quantised, 1 otherwise."""
+
+
+def low_share(problem: Problem) -> float:
+    """Return the share of the layers whose linear layers are quantised."""
+    if problem.job.precision not in KEPT_INPUT:
+        return 0.0
+    return 1 - min(1.0, sum(problem.job.bf16_layers) / problem.shape.layers)
+
+
+def kept_input(problem: Problem) -> float:
+    """Return the bytes of an input that a linear layer keeps, mean over the layers."""
+    if number_bytes(problem) == 4 or not problem.stack.quantized_copies:
+        return number_bytes(problem)
+    y = low_share(problem)
+    return 2.0 * (1 - y) + y * KEPT_INPUT.get(problem.job.precision, 2.0)
+
+
+def weight_copies(problem: Problem, linear: float, zero: int) -> float:
+    """Return what quantised weights of linear layers take more than 16-bit ones."""
+    job = problem.job
+    if job.precision not in KEPT_INPUT or zero == 3 or not problem.stack.quantized_copies:
+        return 0.0
+    blackwell = problem.pool.accelerator.generation in ("blackwell", "blackwell-ultra", "rubin")
+    each = TWO_LAYOUTS.get(job.precision, 1.0 if blackwell else 2.0)
+    return low_share(problem) * linear * (each - (2.0 if job.fp8_param_gather else 0.0))
+
+
+def gathered_bytes_of(problem: Problem, params: float, linear: float) -> float:
+    """Return the bytes of `params` weights in a gather, `linear` of them of linear layers."""
+    job, whole = problem.job, problem.job.recipe.param_wire_bytes * params
+    if not job.fp8_param_gather or not problem.stack.quantized_copies:
+        return whole
+    return whole - low_share(problem) * linear * (2.0 - WIRE.get(job.precision, 1.0))
+
+
+def layer_weights(problem: Problem, tp: int) -> float:
+    """Return the weights of the linear layers of a dense layer."""
+    shape = problem.shape
+    h, q, f = shape.hidden, shape.heads * shape.head_dim, shape.ffn
+    heads = h * (q / tp + 2 * kv_width_per_rank(problem, tp)) + q / tp * h
+    return heads + (3 if shape.gated else 2) * h * f / tp
 
 
 # Parameters ----------------------------------------------------------------------------------
@@ -414,8 +469,25 @@ def summed_gradient_s(problem: Problem, product_s: float, weights: float) -> flo
     return product_s + (2 + 2 * wide) * weights / hbm_rate(problem)
 
 
+def in_bf16(problem: Problem) -> Problem:
+    """Return the same job with linear layers in bf16 and gradients as wide."""
+    wide = problem.job.recipe.grad_bytes == 4
+    job = replace(problem.job, precision="bf16" if wide else "bf16-grads", grad_dtype="")
+    return replace(problem, job=replace(job, fp8_param_gather=False, bf16_layers=(0, 0)))
+
+
 def products(problem: Problem, tokens: float, sizes: list[tuple[float, float]]) -> Products:
     """Return the products of the body, with the casts of what fp8 recipes quantise."""
+    if any(problem.job.bf16_layers) and (y := low_share(problem)):
+        job = replace(problem.job, bf16_layers=(0, 0))
+        low = products(replace(problem, job=job), tokens, sizes)
+        wide = products(in_bf16(problem), tokens, sizes)
+        return Products(
+            *(
+                y * getattr(low, x) + (1 - y) * getattr(wide, x)
+                for x in ("forward", "dgrad", "wgrad")
+            )
+        )
     recipe = problem.job.recipe
     precision, frac = recipe.linear_precision or recipe.gemm_precision, recipe.linear_rate_frac
     cast = recipe.cast_bytes * tokens / hbm_rate(problem)
@@ -451,6 +523,8 @@ def attention_s(
     eff, peaks = part.efficiency, part.peak_flops_per_s
     wanted = "fp16" if problem.job.recipe.gemm_precision == "fp16" else "bf16"
     peak = peaks.get(wanted, peaks["fp16"])
+    if problem.job.fp8_attention:
+        peak = 0.9 * peaks["fp8"]
     causal_flops = 2.0 * s * shape.heads * shape.head_dim / tp * tokens
     if not shape.flash_attention:
         rate = peak * eff.gemm_frac * 0.5
@@ -521,15 +595,20 @@ def embedding_s(problem: Problem, tokens: float, tp: int, sp: bool) -> End:
 def head_s(problem: Problem, tokens: float, tp: int, sp: bool) -> End:
     """Return final norm, head and loss, with their collectives."""
     shape, stack, part = problem.shape, problem.stack, problem.pool.accelerator
-    precision, vocab = problem.job.recipe.gemm_precision, padded_vocab(problem, tp)
-    columns = vocab / tp
+    recipe, vocab = problem.job.recipe, padded_vocab(problem, tp)
+    precision, columns, rate, cast = recipe.gemm_precision, vocab / tp, 1.0, 0.0
+    if problem.job.fp8_output:
+        precision, rate = "fp8", recipe.linear_rate_frac
+        cast = recipe.cast_bytes * tokens / hbm_rate(problem)
     per_logit = (5.0 if stack.fused_loss else 14.0) * stack.elementwise_factor
     logits = columns if stack.logits_sharded else vocab
     loss = tokens * (logits * per_logit + 10.0 * shape.hidden) / hbm_rate(problem) / 2
     loss += 4 * part.efficiency.kernel_latency_s
-    forward = gemm_s(problem, precision, tokens, shape.hidden, columns) + loss
-    backward = gemm_s(problem, precision, tokens, columns, shape.hidden) + loss
-    wgrad_frac = part.efficiency.wgrad_frac
+    forward = gemm_s(problem, precision, tokens, shape.hidden, columns, rate) + loss
+    forward += cast * shape.hidden
+    backward = gemm_s(problem, precision, tokens, columns, shape.hidden, rate) + loss
+    backward += cast * columns
+    wgrad_frac = rate * part.efficiency.wgrad_frac
     backward += gemm_s(problem, precision, shape.hidden, tokens, columns, wgrad_frac)
     x = number_bytes(problem) * tokens * shape.hidden
     ahead = tp_gather_s(problem, tp, x) if sp else 0.0
@@ -775,6 +854,8 @@ class MicroBatch:
     """What recomputing the MLP saves of it."""
     checkpoint: float
     temporaries: float
+    pool: float
+    """What CUDA graphs hold."""
     logits: float
     embedding_bytes: float
     message: float
@@ -796,7 +877,8 @@ def micro_batch(problem: Problem, layout: Layout) -> MicroBatch:
     backward = column.dgrad + column.wgrad + row.dgrad + row.wgrad + attention[1] + elementwise[1]
     backward += tp_backward[1] + stack.overlap_slowdown * (tp_backward[0] - tp_backward[1])
     backward += cp.exposed[1] + stack.overlap_slowdown * hidden[1]
-    launch = launch_s(problem, tp)
+    launch = graphs.dense_launch_s(layout, launch_s(problem, tp))
+    temporaries = temporary_bytes(problem, tokens, tp, cp.buffers)
     host = max(0.0, launch - forward - backward)
     scattered = sp or stack.p2p_scatter
     return MicroBatch(
@@ -820,7 +902,8 @@ def micro_batch(problem: Problem, layout: Layout) -> MicroBatch:
         - layer_activation_bytes(problem, tokens, tp, sp, scores=False),
         of_mlp=mlp_activation_bytes(problem, tokens, tp, sp),
         checkpoint=number_bytes(problem) * width,
-        temporaries=temporary_bytes(problem, tokens, tp, cp.buffers),
+        temporaries=temporaries,
+        pool=graphs.pool_bytes(layout, temporaries),
         logits=logit_bytes(problem, tokens, tp) + 2 * number_bytes(problem) * width,
         embedding_bytes=tokens * 8.0 + (width if shape.dropout else 0.0),
         message=number_bytes(problem) * tokens * shape.hidden / (tp if scattered else 1),
@@ -846,11 +929,15 @@ def layer_activation_bytes(
     full_width = 4 * number + (2.0 if shape.dropout else 0.0)
     if not stack.fused_norms:  # in fp32 only the scaled input is a tensor of its own
         full_width += 20.0 if number == 2.0 else 8.0
+    kept = kept_input(problem)
+    full_width -= 2 * (number - kept)  # what QKV and the MLP take
     per_token = full_width * shape.hidden / (tp if sp else 1)
+    if problem.job.precision == "fp8-delayed" and stack.quantized_copies:
+        per_token += low_share(problem) * q / tp  # attention's output a second time
     if sp and not stack.sp_regather:  # two gathered inputs, of which a shard is counted above
         per_token += 2 * number * shape.hidden * (tp - 1) / tp
     per_token += 2 * number * (q / tp + kv)
-    per_token += (3 if shape.gated else 2) * number * shape.ffn / tp
+    per_token += ((2 if shape.gated else 1) * number + kept) * shape.ffn / tp
     if not stack.fused_activation:
         per_token += number * shape.ffn / tp if shape.gated else 0.0
     if shape.flash_attention:
@@ -989,13 +1076,13 @@ def overhead_bytes(problem: Problem, layout: Layout) -> float:
 def mlp_activation_bytes(problem: Problem, tokens: float, tp: int, sp: bool) -> float:
     """Return what the MLP keeps but its norm's input: the norm's output, up, the activation."""
     shape, stack, shards = problem.shape, problem.stack, tp if sp else 1
-    number = number_bytes(problem)
-    per_token = number * shape.hidden / shards
+    number, kept = number_bytes(problem), kept_input(problem)
+    per_token = kept * shape.hidden / shards
     if not stack.fused_norms:
         per_token += (10.0 if number == 2.0 else 4.0) * shape.hidden / shards
     if sp and not stack.sp_regather:
         per_token += number * shape.hidden * (tp - 1) / tp
-    per_token += (3 if shape.gated else 2) * number * shape.ffn / tp
+    per_token += ((2 if shape.gated else 1) * number + kept) * shape.ffn / tp
     if shape.gated and not stack.fused_activation:
         per_token += number * shape.ffn / tp
     return tokens * per_token
@@ -1013,9 +1100,11 @@ def rank_memory(problem: Problem, layout: Layout, one: MicroBatch, rank: int) ->
     of_mlp = one.of_mlp if "mlp" in layout.recompute_modules else 0.0
     kept = one.kept - scores - of_mlp
     chunks = []
-    for n in layout.stage_layers[rank :: layout.pp]:
+    for chunk, n in enumerate(layout.stage_layers[rank :: layout.pp]):
         inputs = min(n, layout.recompute_layers)
-        chunks.append((n - inputs) * kept + inputs * one.checkpoint)
+        if not n and (rank or chunk):
+            inputs = 1  # what the stage was sent
+        chunks.append((n - min(n, inputs)) * kept + inputs * one.checkpoint)
     chunks[0] -= whole_away * kept + (inputs_away - min(2, inputs_away)) * one.checkpoint
     activations = held_at_peak(layout, rank, chunks)
     if rank == 0:
@@ -1025,7 +1114,10 @@ def rank_memory(problem: Problem, layout: Layout, one: MicroBatch, rank: int) ->
         passing += one.kept
     else:  # the MLP's part is gone when attention's comes back
         passing += max(scores, of_mlp)
-    lasting = scratch_bytes(problem, layout.tp) + unsharded_bytes(problem, layout)
+    lasting = scratch_bytes(problem, layout.tp) + one.pool
+    if not any(layout.stage_layers[rank :: layout.pp]):
+        lasting = passing = 0.0
+    lasting += unsharded_bytes(problem, layout)
     lasting += 2.0 * one.message if layout.pp > 1 else 0.0
     lasting += queued_bytes(problem, layout, rank)
     logits = one.logits if rank == layout.pp - 1 else 0.0
@@ -1035,7 +1127,12 @@ def rank_memory(problem: Problem, layout: Layout, one: MicroBatch, rank: int) ->
         last = rank == layout.pp - 1
         place_shared = gathered_bytes(problem, tokens, layout.tp) if last else 0.0
     return {
-        "states": state_bytes(problem, layout, rank_params(problem, layout, rank)),
+        "states": state_bytes(problem, layout, rank_params(problem, layout, rank))
+        + weight_copies(
+            problem,
+            rank_layers(layout, rank) * layer_weights(problem, layout.tp),
+            layout.zero,
+        ),
         "activations": activations,
         "logits": logits,
         "working": lasting + max(place_shared, passing) - place_shared,
@@ -1190,7 +1287,9 @@ def passes(problem: Problem, layout: Layout, rank: int) -> Passes:
     stack, recipe, g = problem.stack, problem.job.recipe, n_shards(layout)
     params = rank_params(problem, layout, rank)
     pieces = n_pieces(problem, layout, params, rank)
-    grads, weights = recipe.grad_wire_bytes * params, recipe.param_wire_bytes * params
+    linear = rank_layers(layout, rank) * layer_weights(problem, layout.tp)
+    grads = recipe.grad_wire_bytes * params
+    weights = gathered_bytes_of(problem, params, linear)
     if layout.zero == 0:
         reduce = pieces * all_reduce_s(
             problem, place_copies(problem, layout, layout.dp * layout.cp, 1), grads / pieces
@@ -1300,12 +1399,26 @@ def n_pieces(problem: Problem, layout: Layout, params: float, rank: int) -> int:
     return max(1, math.ceil(params / bucket))
 
 
+def adam_bytes(problem: Problem) -> float:
+    """Return what Adam reads and writes of the states; narrower moments are 8 or 6 bytes."""
+    job = problem.job
+    if job.optimizer_states == "fp32":
+        return 24.0
+    return 12.0 if has_remainders(problem) else 16.0
+
+
+def has_remainders(problem: Problem) -> bool:
+    """Tell whether 16-bit weights are the upper half of the master copy."""
+    bf16 = problem.job.precision in ("bf16", "bf16-grads", "fp8-delayed")
+    return bf16 and not problem.job.fp8_param_gather
+
+
 def optimizer_s(problem: Problem, layout: Layout) -> float:
     """Return the update on the rank with the most parameters."""
     params = max(rank_params(problem, layout, rank) for rank in range(layout.pp))
     g, shards = problem.job.recipe.grad_bytes, n_shards(layout) if layout.zero else 1
     zero_grads, norm, clip = g / (shards if layout.zero >= 2 else 1), g, 2 * g
-    adam, cast = g + 12 + 12, 4 + 2
+    adam, cast = g + adam_bytes(problem), 4 + 2
     if layout.optimizer_offload:
         adam = 0
         clip = 0 if problem.stack.offload_overlap == "gradients" else clip

@@ -14,6 +14,7 @@ from costmodels.axes import SCHEDULES
 from costmodels.layers import layer_grid as grids
 from costmodels.layers.layer_grid import layer_grid
 from costmodels.layers.layer_terms import layer_table
+from costmodels.modes import ModeTable
 from costmodels.step import least_batch_times
 from searches import device_counts as device_counts_module
 from searches.device_counts import StepBounds, device_counts
@@ -53,32 +54,32 @@ def assert_same(one: object, other: object, where: str = "") -> None:
 def test_layer_terms_from_a_grid_are_those_of_the_shapes_alone(name, monkeypatch):
     c = CONTEXTS[name]
     monkeypatch.setattr(grids, "FEW_ROWS", 0)  # rows are taken, however few
-    shapes, mbs, n_sp = legal_shapes(c).shapes, batch_sizes(c), c.options.n_sp
+    shapes, mbs, modes = legal_shapes(c).shapes, batch_sizes(c), c.options.mode_table
     modules = np.array([0, *module_sets_of(c)], dtype=np.int32)
-    grid = layer_grid(c.problem, shapes, mbs, n_sp)
+    grid = layer_grid(c.problem, shapes, mbs, modes)
     for rows in (
         np.arange(len(shapes)),
         np.arange(0, len(shapes), 3),
         np.array([len(shapes) - 1]),
     ):
         some = shapes.take(rows)
-        alone = layer_table(c.problem, some, mbs, modules, n_sp)
+        alone = layer_table(c.problem, some, mbs, modules, modes)
         assert_same(grid.table(some, modules), alone)
 
 
 @pytest.mark.parametrize("name", ["toy-24-tight", "cp-by-default", "experts-16"])
 def test_small_grids_are_referred_to_with_the_same_terms(name):
     c = CONTEXTS[name]
-    shapes, mbs, n_sp = legal_shapes(c).shapes, batch_sizes(c), c.options.n_sp
+    shapes, mbs, modes = legal_shapes(c).shapes, batch_sizes(c), c.options.mode_table
     modules = np.array([0, *module_sets_of(c)], dtype=np.int32)
-    grid, some = layer_grid(c.problem, shapes, mbs, n_sp), shapes.take(np.arange(5))
-    tables = grid.table(some, modules), layer_table(c.problem, some, mbs, modules, n_sp)
+    grid, some = layer_grid(c.problem, shapes, mbs, modes), shapes.take(np.arange(5))
+    tables = grid.table(some, modules), layer_table(c.problem, some, mbs, modules, modes)
     assert tables[0].terms is grid.terms
-    every = np.meshgrid(np.arange(5), mbs, np.arange(n_sp), indexing="ij")
+    every = np.meshgrid(np.arange(5), mbs, np.arange(len(modes)), indexing="ij")
     plans = [axis.reshape(-1).astype(np.int32) for axis in every]
     taken, codes = [], np.tile(modules, (len(plans[0]), 1)).T
     for table in tables:
-        rows = table.index(*plans)
+        rows = table.index(*plans[:2], modes.rows(plans[2]))
         n, at = len(table.terms.kept_bytes), table.sets.index(codes, rows)
         sets = (table.sets.again_s.take(at), table.sets.kept_bytes.take(at))
         taken.append((grids._taken(table.terms, rows, n), sets))
@@ -89,11 +90,13 @@ def test_small_grids_are_referred_to_with_the_same_terms(name):
 def test_a_split_that_a_grid_does_not_have_is_an_error():
     c = CONTEXTS["toy-24-tight"]
     shapes = legal_shapes(c).shapes
-    grid = layer_grid(c.problem, shapes.take(shapes.tp == 1), batch_sizes(c), 2)
+    grid = layer_grid(c.problem, shapes.take(shapes.tp == 1), batch_sizes(c), ModeTable())
     with pytest.raises(KeyError):
         grid.table(shapes.take(shapes.tp > 1), np.zeros(1, dtype=np.int32))
     with pytest.raises(ValueError, match="15 bits"):
-        layer_grid(c.problem, replace(shapes, ep=1 << 15 << 0 * shapes.ep), batch_sizes(c), 2)
+        layer_grid(
+            c.problem, replace(shapes, ep=1 << 15 << 0 * shapes.ep), batch_sizes(c), ModeTable()
+        )
 
 
 def test_shards_are_sent_without_the_grid():
@@ -108,8 +111,8 @@ def test_shards_are_sent_without_the_grid():
 @every
 def test_batches_that_no_plan_has_are_not_promising(name):
     c = CONTEXTS[name]
-    shapes, mbs, n_sp = legal_shapes(c).shapes, batch_sizes(c), c.options.n_sp
-    layers = layer_table(c.problem, shapes, mbs, np.zeros(1, dtype=np.int32), n_sp)
+    shapes, mbs, modes = legal_shapes(c).shapes, batch_sizes(c), c.options.mode_table
+    layers = layer_table(c.problem, shapes, mbs, np.zeros(1, dtype=np.int32), modes)
     plain, found = least_batch_times(c.problem, shapes, layers, mbs), batch_bounds_s(c, shapes)
     legal = legal_batches(batch_rules(c, shapes, mbs))
     assert np.array_equal(found[legal], plain[legal])

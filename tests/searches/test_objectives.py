@@ -14,6 +14,7 @@ from costmodels.step import join, peak_bytes, step_times
 from searches.executors.executor import ProcessExecutor
 from searches.pricing.candidates import Candidate
 from searches.pricing.fronts import dominated, merged_front, non_dominated, staircase
+from searches.pricing.layout_prices import exact_step_s
 from searches.search import search
 from searches.space.free_axes import free_axes
 from searches.space.plan_blocks import plan_blocks
@@ -62,26 +63,76 @@ def test_the_front_is_that_of_brute_force(name):
     assert len({c.layout for c in front}) == len(front) > 0
 
 
+def plans_near_the_front(context, factor=1.1):
+    """Every plan that fits and that no plan with as little memory is far faster than."""
+    shapes = legal_shapes(context).shapes
+    axes = free_axes(context, shapes)
+    masks, _, _ = legal_masks(context, shapes, axes)
+    terms = shape_terms(context.problem, shapes, axes.shardings)
+    layers = layer_table(context.problem, shapes, axes.mbs, axes.recompute_modules)
+    found = []
+    for one in plan_blocks(context, shapes, axes, masks, 700):
+        rows = join(context.problem, terms, one.block, layers)
+        peaks, times = peak_bytes(rows), step_times(rows)
+        fits = one.legal & (peaks <= context.problem.pool.usable_bytes)
+        cells = np.flatnonzero(fits)
+        table = one.block.rows(cells)
+        found += [
+            (
+                float(times.flat[cell]),
+                float(peaks.flat[cell]),
+                table.layout(i, context.problem.shape.layers),
+            )
+            for i, cell in enumerate(cells.tolist())
+        ]
+    found.sort(key=lambda x: (x[1], x[0]))
+    near, least = [], np.inf
+    for closed_s, peak, layout in found:
+        least = min(least, closed_s)
+        if closed_s <= least * factor:
+            near.append((peak, layout))
+    return near
+
+
+@pytest.mark.parametrize("name", one_in(2, NAMES))
+def test_the_exact_front_is_among_the_plans_kept_for_it(name):
+    context = INSTANCES[name]
+    near = plans_near_the_front(context)
+    exact = exact_step_s(context.problem, [layout for _, layout in near])
+    points = {(time_s, peak) for time_s, (peak, _) in zip(exact, near, strict=True)}
+    best = [p for p in points if not beaten(p, points)]
+    found = search(with_options(context, front=True, n_finalists=1))
+    kept = [*found.finalists, *found.front, *found.near_front]
+    kept_s = exact_step_s(context.problem, [c.layout for c in kept])
+    kept_points = [(time_s, c.peak_bytes) for time_s, c in zip(kept_s, kept, strict=True)]
+    for time_s, peak in best:
+        slack = 1 + 1e-12
+        assert any(t <= time_s * slack and m <= peak * slack for t, m in kept_points)
+
+
 def test_without_the_option_no_front_is_kept():
-    assert search(INSTANCES["toy-8"]).front == ()
+    found = search(INSTANCES["toy-8"])
+    assert (found.front, found.near_front) == ((), ())
 
 
 def test_a_front_changes_no_other_part_of_the_answer():
     plain = search(INSTANCES["toy-8"])
-    assert replace(search(with_options(INSTANCES["toy-8"], front=True)), front=()) == plain
+    found = search(with_options(INSTANCES["toy-8"], front=True))
+    assert replace(found, front=(), near_front=()) == plain
 
 
 @pytest.mark.slow
 def test_the_front_is_the_same_in_worker_processes(monkeypatch):
     monkeypatch.setattr("searches.search.SHARD_SHAPES", 5)
     context = with_options(INSTANCES["toy-24-two-tiers"], front=True)
-    assert search(context, ProcessExecutor(2)).front == search(context).front
+    found, expected = search(context, ProcessExecutor(2)), search(context)
+    assert (found.front, found.near_front) == (expected.front, expected.near_front)
 
 
 def test_parts_merge_in_any_order():
     front = search(with_options(INSTANCES["toy-8"], front=True)).front
     others = search(with_options(INSTANCES["toy-8"], front=True, n_finalists=40)).finalists
-    others = [replace(c, step_s=0.0, least_s=0.0) for c in others]
+    others = [replace(c, step_s=0.0) for c in others]
     parts = [front[:2], others[:7], front[2:], tuple(others[7:])]
     merged = [merged_front(order) for order in itertools.permutations(parts)]
     assert all(m == list(front) for m in merged)

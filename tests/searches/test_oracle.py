@@ -199,7 +199,7 @@ def test_every_switch_of_a_stack_is_searched_both_ways():
         "name",
         "kind",
         "balancer",
-        "expert_dispatch",
+        "dispatcher",
     }
     for name, values in words.items():
         assert {getattr(stack, name) for stack in stacks} == values, name

@@ -80,7 +80,7 @@ def axis_number(layout: Layout, axis: str) -> int:
     """Return the value of an axis as options have it."""
     if axis == "recompute_modules":
         return modules_code(layout.recompute_modules)
-    value = getattr(layout, axis)
+    value = layout.value(axis)
     if axis in TEXT_AXES and isinstance(value, str):
         return TEXT_AXES[axis].index(value or "none")
     return int(value)

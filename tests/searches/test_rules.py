@@ -34,6 +34,8 @@ from tests.searches.instances import (
     with_host,
     with_part,
 )
+from tests.searches.test_mode_rules import ROWS as MODE_EXAMPLES
+from tests.searches.test_mode_rules import pinned
 
 PREDICATES = dict(SHAPE_RULES)
 NEVER_COUNTED = {"SCH001"}
@@ -87,7 +89,8 @@ def test_every_code_is_reported_by_some_search_and_no_other():
     silent = {"VPP001"}  # candidates without a pipeline have one chunk from the start
     wanted = set(RULES) - NEVER_COUNTED - silent
     reported = set(legal_shapes(EXPERTS).rejected)
-    for c in (*EXTRA, *(INSTANCES[name] for name in REPORTING)):
+    of_modes = [pinned(c, broken) for _, c, broken, _ in MODE_EXAMPLES]
+    for c in (*EXTRA, *(INSTANCES[name] for name in REPORTING), *of_modes):
         outcome = search(c)
         reported |= set(outcome.rejected_shapes) | set(outcome.rejected_plans)
     assert reported == wanted
@@ -129,7 +132,7 @@ SHAPE_EXAMPLES = {
     "EP002": (EXPERTS, (2, 2, 2, 1, 0, 1, 0, 4, 2), (2, 1, 4, 1, 0, 1, 0, 4, 2)),
     "EP003": (EXPERTS, (4, 1, 2, 1, 0, 1, 0, 1, 4), (2, 1, 4, 1, 0, 1, 0, 1, 2)),
     "VPP001": (context(), (1, 1, 8, 3, 0), (1, 2, 4, 3, 0)),
-    "PP001": (context(), (1, 2, 4, 4, 0), (1, 2, 4, 3, 0)),
+    "PP001": (context(), (1, 2, 4, 5, 1), (1, 2, 4, 4, 1)),
     "PP002": (context(), (1, 4, 2, 1, 0), (1, 4, 2, 1, 1)),
     "SCH002": (
         EXPERTS,
@@ -265,15 +268,15 @@ PLAN_EXAMPLES = {
 def test_a_plan_rule_rejects_its_example_and_keeps_the_repaired_twin(code):
     c, broken, twin = PLAN_EXAMPLES[code]
 
-    def pinned(only: dict[str, int]) -> Context:
+    def alone(only: dict[str, int]) -> Context:
         values = {axis: frozenset((value,)) for axis, value in only.items()}
         return replace(c, options=replace(c.options, only=values))
 
-    none = search(pinned(broken))
+    none = search(alone(broken))
     assert none.n_shapes > 0
     assert none.n_legal == 0
     assert none.rejected_plans[code] > 0
-    assert search(pinned(twin)).n_legal > 0
+    assert search(alone(twin)).n_legal > 0
 
 
 def test_sequence_parallelism_needs_a_sequence_that_divides():

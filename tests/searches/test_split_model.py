@@ -69,6 +69,11 @@ def stage_cost(costs: RankCosts, stage: int, first: int, n: int, k: int) -> tupl
     return float(held @ np.array(costs.each_s)), size + more * (held @ costs.in_flight_bytes)
 
 
+def fewest(stage: int, n_stages: int) -> int:
+    """Layers of a stage at least: the ends may hold the embedding or the loss alone."""
+    return int(0 < stage < n_stages - 1)
+
+
 def dynamic_program_s(costs: RankCosts, usable: float, ks) -> float | None:
     """Least pipeline time over all splits into one stage a rank, None if nothing fits.
 
@@ -81,8 +86,8 @@ def dynamic_program_s(costs: RankCosts, usable: float, ks) -> float | None:
         for rank in range(p):
             end = costs.embedding_s * (rank == 0) + costs.head_s * (rank == p - 1)
             fixed = costs.fixed_recompute_bytes[rank] if k else costs.fixed_bytes[rank]
-            for first in range(n):
-                for size in range(1, n - first + 1):
+            for first in range(n + 1):
+                for size in range(fewest(rank, p), n - first + 1):
                     seconds, held = stage_cost(costs, rank, first, size, k)
                     if held.max() + fixed <= usable:
                         cost[rank, first, size] = seconds + end
@@ -91,7 +96,7 @@ def dynamic_program_s(costs: RankCosts, usable: float, ks) -> float | None:
             for rank in range(p):
                 after: dict[int, float] = {}
                 for first, total in sums.items():
-                    for size in range(1, n - first + 1):
+                    for size in range(fewest(rank, p), n - first + 1):
                         one = cost.get((rank, first, size))
                         if one is not None and one <= limit:
                             whole = total + one
@@ -107,10 +112,10 @@ def dynamic_program_s(costs: RankCosts, usable: float, ks) -> float | None:
 
 
 def enumerated_s(costs: RankCosts, usable: float, ks, least: int, most: int) -> float | None:
-    """Least pipeline time of interleaved stages of `least` to `most` layers, the ends from 1."""
+    """Least pipeline time of interleaved stages of `least` to `most` layers, the ends from 0."""
     stages, best = costs.pp * costs.vpp, None
     ranges = [range(least, most + 1)] * stages
-    ranges[0] = ranges[-1] = range(1, most + 1)
+    ranges[0] = ranges[-1] = range(most + 1)
     for counts in itertools.product(*ranges):
         if sum(counts) != costs.n_layers:
             continue
@@ -145,7 +150,7 @@ def checked(costs: RankCosts, usable: float, ks, oracle) -> str:
     found = answer.best
     assert found is not None
     assert sum(found.counts) == costs.n_layers
-    assert min(found.counts) >= 1
+    assert min(found.counts[1:-1], default=1) >= 1
     assert found.recompute_layers in ks
     assert costs.rank_bytes(found.counts, found.recompute_layers).max() <= usable
     time = costs.pipeline_s(found.counts, found.recompute_layers)
@@ -271,5 +276,7 @@ def test_a_solve_cut_short_says_how_far_it_may_be_off(monkeypatch):
 
 
 def test_fewer_layers_than_stages_have_no_split():
-    costs = random_costs(random.Random(1), layers=3, pp=4)
+    costs = random_costs(random.Random(1), layers=1, pp=4)
     assert best_splits(costs, 1e15).best is None
+    costs = random_costs(random.Random(1), layers=2, pp=4)
+    assert best_splits(costs, 1e15).best == Split((0, 1, 1, 0), 0)

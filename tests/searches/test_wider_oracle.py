@@ -4,6 +4,9 @@ import pytest
 
 from costmodels.axes import SCHEDULES
 from costmodels.breakdown import break_down
+from costmodels.plans import Layout
+from costmodels.schedule.stages import spelled
+from searches.pricing.layout_prices import price_layouts
 from searches.search import search
 from tests.searches import oracle, oracle_models
 from tests.searches import oracle_physics as physics
@@ -93,3 +96,46 @@ def test_bounds_change_nothing(name):
         bounded = search(with_options(c, n_finalists=n, bound=True))
         assert bounded.finalists == whole.finalists
         assert (bounded.n_legal, bounded.closest) == (whole.n_legal, whole.closest)
+
+
+EMPTY = (("0-3-2-1", 1), ("2-0-4-0", 1), ("0-1-4-1", 2), ("2-1-3-0", 2), ("0-0-5-1", 2))
+"""Six layers on some virtual stages of which some are empty, and the chunks of a rank."""
+
+
+@pytest.mark.parametrize("name", ["shared-experts-of-some-layers", "every-schedule"])
+def test_empty_stages_have_the_numbers_of_the_oracle(name):
+    c, layouts = FAST[name], []
+    for counts, vpp in EMPTY:
+        counts = tuple(map(int, counts.split("-")))
+        counts = (*counts[:-1], counts[-1] + c.problem.shape.layers - sum(counts))
+        for recompute, depth in (("none", 0), ("full", 1), ("full", max(counts))):
+            pp = len(counts) // vpp
+            layout = Layout(
+                n_devices=c.n_devices,
+                tp=1,
+                pp=pp,
+                dp=c.n_devices // pp,
+                vpp=vpp,
+                split=spelled(counts),
+                mbs=1,
+                gbs=c.problem.job.global_batch,
+                zero=1 if c.n_devices > pp else 0,
+                sp=False,
+                schedule="interleaved" if vpp > 1 else "1f1b",
+                recompute=recompute,
+                recompute_layers=depth,
+                stage_layers=counts,
+            )
+            if min(counts) >= 0 and layout.n_micro % pp == 0:
+                layouts.append(layout)
+    assert len(layouts) >= 9
+    for layout in layouts:
+        [found] = price_layouts(c.problem, [layout])
+        wanted = oracle.price(c.problem, layout, oracle.micro_batch(c.problem, layout))
+        assert found.closed_form_s == pytest.approx(wanted.closed_form_s, rel=CLOSE), layout
+        assert found.peak_bytes == pytest.approx(wanted.peak_bytes, rel=CLOSE), layout
+        broken = break_down(c.problem, layout)
+        assert broken.peak_bytes == pytest.approx(wanted.peak_bytes, rel=CLOSE), layout
+        assert broken.step_s == pytest.approx(oracle.exact_step_s(c.problem, layout), rel=CLOSE), (
+            layout
+        )

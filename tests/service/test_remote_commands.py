@@ -415,6 +415,7 @@ def test_what_changes_the_answer_can_be_asked_of_a_service_too() -> None:
         "deadline",
         "step_limit",
         "within",
+        "memory_margin",
         "files",
     }
     here = {"form", "out", "html", "cache", "executor", "ray_address", "quiet", "dry_run", "emit"}

@@ -22,8 +22,8 @@ def test_a_reason_stands_on_the_page_of_its_framework(one):
 
 def test_a_difference_is_explained_for_its_plans_and_up_to_its_size():
     plan = drawn_plans("megatron", 1, seed=0)[0]
-    plain = replace(plan, layout=replace(plan.layout, cp=1))
-    ring = replace(plan, layout=replace(plan.layout, cp=2))
+    plain = replace(plan, layout=replace(plan.layout, cp=1, tp=1))
+    ring = replace(plan, layout=replace(plan.layout, cp=2, tp=1))
     assert reason_for(ring, "kept activations", 0.04) == "context parallelism"
     assert reason_for(ring, "kept activations", 0.2) == ""
     assert reason_for(ring, "parameters", 0.04) == ""

@@ -18,7 +18,7 @@ from planner.analyze.neighborhood import Neighbour, neighbours
 from planner.errors import PlannerError
 from planner.frameworks.runs.changes import Settings, changed_settings, changed_words
 from planner.frameworks.runs.existing_run import ExistingRun, Switch
-from planner.frameworks.runs.nearest_layout import nearest_layout
+from planner.frameworks.runs.nearest_layout import nearest_layout, with_legal_modes
 from planner.solver.answer.result import Plan
 from planner.solver.sources import Overrides
 from planner.specs.identity import plan_id
@@ -113,7 +113,7 @@ class ChangedRuns:
             layout.n_devices,
             self.devices_per_node,
         )
-        return near.layout == layout
+        return near.layout is not None and with_legal_modes(problem, near.layout).layout == layout
 
 
 def _connections(

@@ -22,8 +22,13 @@ from planner.analyze.check.run_source import (
 from planner.analyze.check.standing import stack_as_run, standing_of
 from planner.analyze.check.verdict import describe, judge
 from planner.errors import PlannerError, SpecError, UsageError
+from planner.frameworks.registry import named_framework
 from planner.frameworks.runs.existing_run import ExistingRun
-from planner.frameworks.runs.nearest_layout import nearest_layout, why_not_priced
+from planner.frameworks.runs.nearest_layout import (
+    nearest_layout,
+    why_not_priced,
+    with_legal_modes,
+)
 from planner.frameworks.runs.query import RunQuery
 from planner.option_names import option
 from planner.solver.answer.plans import PlanRank, make_plan
@@ -35,7 +40,7 @@ from planner.solver.request import Calibrations, own_calibration
 from planner.solver.sources import Overrides
 from planner.specs.inputs import ClusterInput, Content, FileOrContent, ModelInput
 from planner.specs.loader import model_from_dict
-from searches.frameworks.registry import framework_rules
+from searches.frameworks.registry import framework_key, framework_rules
 
 NODE_FIELDS = ("nodes", "accelerators_per_node")
 """Fields of a pool whose change by `--set` says how many devices the run starts on."""
@@ -50,6 +55,7 @@ class CheckOptions:
     files: Mapping[str, str] | None = None
     """Texts of the files that it names; None: those beside it are read."""
     framework: str = ""
+    """Told from the file where it is empty; `megatron@0.17` names the release too."""
     version: str = ""
     """Release of the framework that the run uses."""
     env: Mapping[str, str] | None = None
@@ -97,7 +103,7 @@ def check(
     `UsageError` for a bad option.
     """
     check_keywords(CheckKeywords, keywords)
-    request = CheckOptions(**keywords)
+    request = _with_release(CheckOptions(**keywords))
     _check_version(request.version)
     overrides, pins = sorted_overrides(request.overrides), request.pins or {}
     cluster_input = run_cluster(cluster, overrides.cluster, request.pool)
@@ -119,7 +125,7 @@ def check(
     release = request.version or run.release or framework_rules(run.framework).release
     described, why = describe(run, own, overrides.model)
     n_devices = run.n_devices or devices
-    placed, device_notes = run_devices(cluster_input, n_devices)
+    placed, device_notes = run_devices(cluster_input, n_devices, run.segment_nodes)
     notes = [*run.notes, *device_notes]
     asserted = bool(request.version)
     verdict = judge(run, described, generation, release, own, asserted=asserted)
@@ -156,6 +162,33 @@ def _first_problem(error: SpecError) -> str:
     """Return the first thing wrong, with its place in the model."""
     first = error.problems[0]
     return ": ".join(part for part in (first.path, first.message) if part)
+
+
+def _with_release(request: CheckOptions) -> CheckOptions:
+    """Return the options with the release that `framework` names as the version.
+
+    `UsageError` where both name one and they differ.
+    """
+    if not request.framework:
+        return request
+    rules = framework_rules(named_framework(request.framework, "framework"))
+    if rules.is_pinned and request.version not in ("", rules.release):
+        raise UsageError(
+            option("framework", request.framework)
+            + " and "
+            + option("version", request.version)
+            + " name two releases",
+            "keep one of them",
+            code="contradiction",
+        )
+    version = rules.release if rules.is_pinned else request.version
+    return replace(request, framework=rules.name, version=version)
+
+
+def _asked_key(run: ExistingRun, version: str) -> str:
+    """Return the key of a run's framework, at the release that the user named if it is known."""
+    known = {one.version for one in framework_rules(run.framework).known_releases}
+    return framework_key(f"{run.framework}@{version}") if version in known else run.framework
 
 
 def _check_version(version: str) -> None:
@@ -196,7 +229,7 @@ def _priced(
         return replace(base, not_priced=near.why_not)
     layout = near.layout
     if layout.n_devices != pool.n_devices:
-        smaller, _ = run_devices(cluster, layout.n_devices)
+        smaller, _ = run_devices(cluster, layout.n_devices, run.segment_nodes)
         if smaller is None:
             return replace(base, not_priced=f"{layout.n_devices} devices are not whole nodes")
         cluster = smaller
@@ -206,18 +239,24 @@ def _priced(
     # A run that has the switch stands among plans that may have it too.
     open_ = {"tp_overlap": frozenset((0, 1))} if layout.tp_overlap else {}
     options = SolveOptions(
-        framework=run.framework, stack=run.stack_name, only=open_, own_calibration=base.calibration
+        framework=_asked_key(run, runs.source.query.version),
+        stack=run.stack_name,
+        only=open_,
+        own_calibration=base.calibration,
     )
     try:
         standard = make_problem(model, cluster, options)
     except PlannerError as error:
         return replace(base, not_priced=error.message)
     problem = replace(standard, stack=stack_as_run(standard.stack, run))
+    legal = with_legal_modes(problem, layout)
+    layout = legal.layout or layout
     why = why_not_priced(problem, layout)
     if why:
         return replace(base, not_priced=why)
     breakdown = break_down(problem, layout)
-    plan = make_plan(problem, breakdown, (model, cluster), base.calibration, PlanRank(tie=False))
+    inputs, place = (model, cluster), PlanRank(tie=False)
+    plan = make_plan(problem, breakdown, inputs, base.calibration, place, options.framework)
     if run.overestimated:
         others = tuple(warning for warning in plan.warnings if warning.code != "MEM001")
         plan = replace(plan, warnings=others)
@@ -228,7 +267,7 @@ def _priced(
         model=model,
         cluster=cluster,
         plan=plan,
-        repairs=near.repairs,
+        repairs=(*near.repairs, *legal.repairs),
         standing=standing,
         changes=best_changes(priced, runs),
     )

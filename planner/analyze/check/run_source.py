@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from hardware.parts import Pool
 from planner.errors import SpecError, UsageError
 from planner.frameworks.runs.existing_run import ExistingRun
 from planner.frameworks.runs.query import RunQuery
@@ -118,12 +119,32 @@ def model_beside(
     return load_model(model, overrides)
 
 
-def run_devices(cluster: ClusterInput, n: int) -> tuple[ClusterInput | None, list[str]]:
-    """Return the first pool with as many nodes as `n` devices fill; None where they do not."""
+def run_devices(
+    cluster: ClusterInput, n: int, segment_nodes: int | None = None
+) -> tuple[ClusterInput | None, list[str]]:
+    """Return the first pool with as many nodes as `n` devices fill; None where they do not.
+
+    Devices fill scale-up domains one after the other; with `segment_nodes` so many nodes of each.
+    """
     pool = cluster.cluster.pools[0]
+    per_node = pool.devices_per_node
+    segment = _segment_of(pool, n, segment_nodes)
+    if segment:
+        n_racks = n // segment
+        domain_nodes = pool.scale_up_domain // per_node
+        part: dict[str, object] = {
+            "pools.0.nodes": n_racks * domain_nodes,
+            "pools.0.segment": segment,
+        }
+        text = (
+            f"--segment: the run takes {segment} of the {pool.scale_up_domain} devices of each of"
+            f" {n_racks} scale-up domain{'s' if n_racks > 1 else ''}"
+        )
+        if n_racks * domain_nodes <= pool.n_nodes:
+            placed, notes = _changed(cluster, part, n)
+            return placed, [text, *notes]
     if n == pool.n_devices:
         return cluster, []
-    per_node = pool.devices_per_node
     nodes, rest = divmod(n, per_node)
     fields: dict[str, object] = {"pools.0.nodes": max(1, nodes)}
     if n < per_node:
@@ -133,22 +154,38 @@ def run_devices(cluster: ClusterInput, n: int) -> tuple[ClusterInput | None, lis
     elif rest:
         return None, [f"the run starts on {n} devices, which are not whole nodes of {per_node}"]
     elif pool.scale_up_domain > per_node:
-        total = math.gcd(pool.scale_up_domain, n)
-        fields["pools.0.scale_up_domain"] = total if total % per_node == 0 else per_node
+        fields["pools.0.scale_up_domain"] = min(pool.scale_up_domain, n)
     document = dict(cluster.document)
     maximum = pool.n_devices
     if n > maximum:
         fabric = dict(document["fabric"], tiers=[])
         document["fabric"] = fabric if nodes > _tier_nodes(document) else document["fabric"]
-    try:
-        changed = cluster_from_dict(document, list(fields.items()))
-    except SpecError as error:
-        return None, [f"the run starts on {n} devices: {error.message}"]
-    changed = dataclasses.replace(changed, path=cluster.path)
+    changed, refused = _changed(dataclasses.replace(cluster, document=document), fields, n)
+    if changed is None:
+        return None, refused
     if n > maximum:
         text = f"the run starts on {n} devices, the cluster has {maximum}: it would wait for more"
         return changed, [f"{text}; priced as if the pool had {nodes} nodes"]
     return changed, [f"the run uses {n} of the {maximum} devices: priced on {n} of one pool"]
+
+
+def _segment_of(pool: Pool, n: int, segment_nodes: int | None) -> int | None:
+    """Return the devices that a run takes of every scale-up domain; None where it takes all."""
+    if segment_nodes is None or pool.domain_nodes:
+        return None
+    segment = segment_nodes * pool.devices_per_node
+    return segment if segment < pool.scale_up_domain and n % segment == 0 else None
+
+
+def _changed(
+    cluster: ClusterInput, fields: Mapping[str, object], n: int
+) -> tuple[ClusterInput | None, list[str]]:
+    """Return a cluster with some fields changed; None, and why, where they cannot be."""
+    try:
+        changed = cluster_from_dict(dict(cluster.document), list(fields.items()))
+    except SpecError as error:
+        return None, [f"the run starts on {n} devices: {error.message}"]
+    return dataclasses.replace(changed, path=cluster.path), []
 
 
 def _tier_nodes(document: Mapping[str, Any]) -> int:

@@ -40,14 +40,21 @@ def standing_of(
     usual = replace(options, stack="")
     problem = make_problem(model, cluster, usual)
     rival_s = plan.breakdown.closed_form_step_s
-    wanted = replace(usual.search_options(), rival_s=rival_s, bound=False)
+    wanted = replace(usual.search_options(problem), rival_s=rival_s, bound=False)
     context = Context(problem, wanted, problem.pool.n_devices)
     outcome = search(context, stop=stop)
-    ranked = rank_over_pools([Searched(model, cluster, context, outcome)])
+    searched = [Searched(model, cluster, context, outcome)]
+    ranked = rank_over_pools(searched, margin_frac=options.memory_margin)
     best = None
     if ranked:
         opened = break_down(problem, ranked[0][0].layout)
-        best = make_plan(problem, opened, (model, cluster), options.calibration)
+        best = make_plan(
+            problem,
+            opened,
+            (model, cluster),
+            options.calibration,
+            framework=options.framework,
+        )
     fits = plan.headroom_frac >= 0
     return Standing(
         best=best,

@@ -3,11 +3,13 @@
 import dataclasses
 import os
 import re
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from costmodels.axes import switch_axes
 from planner.errors import SpecError
 from planner.frameworks.deepspeed.reader import MICRO, STEPS, TOTAL
+from planner.frameworks.releases import known_releases, lacking_words, option_tables
 from planner.frameworks.runs.existing_run import ExistingRun
 from planner.solver.sources import Overrides
 from planner.specs.importers.imported import Imported
@@ -97,9 +99,12 @@ def judge(
         job=sizes[1] if sizes else None,
         generation=generation,
     )
+    lacking = lacking_there(run, release) if asserted else ()
     case = dataclasses.replace(
         case,
-        unknown=() if megatron else tuple(run.unknown),
+        release=release,
+        unknown=() if megatron else unknown_there(run, release, lacking),
+        lacking=lacking,
         refused=() if forked else tuple(run.refused),
     )
     broken = broken_rules(run.framework, case, version=release)
@@ -109,6 +114,24 @@ def judge(
     unwritten = tuple(b for b in broken if b.rule.when == "planner")
     refused = tuple(b for b in broken if b.rule.when not in ("ignored", "planner"))
     return Verdict(refused, ignored, unwritten)
+
+
+def unknown_there(
+    run: ExistingRun, release: str, lacking: Sequence[tuple[str, str]]
+) -> tuple[str, ...]:
+    """Return the flags that neither the reader of a run nor any known release knows."""
+    known = option_tables("megatron")[0].get(release, {}) if run.framework == "megatron" else {}
+    others = {words for words, _ in lacking}
+    return tuple(flag for flag in run.unknown if flag not in known and flag not in others)
+
+
+def lacking_there(run: ExistingRun, release: str) -> tuple[tuple[str, str], ...]:
+    """Return the flags of a run that another release has, each with what to do instead."""
+    if run.framework != "megatron" or release not in known_releases("megatron"):
+        return ()
+    words = [word for text in (*run.written.values(), *run.unknown) for word in text.split()]
+    found = lacking_words(f"megatron@{release}", words)
+    return tuple((one.words, one.instead) for one in found if one.instead)
 
 
 def _holds_for_forks(rule: FrameworkRule) -> bool:

@@ -85,7 +85,7 @@ class _Question:
 
     def context(self, problem: Problem) -> Context:
         """Return the search for any plan of a problem."""
-        restrictions = replace(self.options.search_options(), n_finalists=1)
+        restrictions = replace(self.options.search_options(problem), n_finalists=1)
         return Context(problem, restrictions, problem.pool.n_devices)
 
     def fits(self, problem: Problem) -> bool:

@@ -190,7 +190,7 @@ class _Walking:
 
     def context(self) -> Context:
         problem = make_problem(self.model, self.cluster, self.options)
-        return Context(problem, self.options.search_options(), problem.pool.n_devices)
+        return Context(problem, self.options.search_options(problem), problem.pool.n_devices)
 
     def searched(self, fixed: Mapping[str, int]) -> _Found:
         """Return the best plan with some axes fixed besides what the user restricts."""
@@ -214,10 +214,11 @@ def _search(
     Not `solve_inputs`, which proves as well which conditions exclude every plan where none fits.
     """
     problem = make_problem(model, cluster, options)
-    context = Context(problem, options.search_options(), problem.pool.n_devices, shared)
+    context = Context(problem, options.search_options(problem), problem.pool.n_devices, shared)
     outcome = search(context, SerialExecutor())
     if outcome.finalists:
-        first = rank_over_pools([Searched(model, cluster, context, outcome)])[0][0]
+        searched = [Searched(model, cluster, context, outcome)]
+        first = rank_over_pools(searched, margin_frac=options.memory_margin)[0][0]
         _, plan = plan_of_layout(model, cluster, options, first.layout)
         fastest_s = min(c.step_s for c in outcome.finalists)
         return _Found(plan, fastest_s, plan.breakdown.peak_bytes, "")

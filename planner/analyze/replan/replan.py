@@ -43,7 +43,7 @@ from planner.solver.options import SolveOptions
 from planner.specs.importers.hostlist import compress_hosts, expand_hosts
 from planner.specs.inputs import ClusterInput, ModelInput
 from planner.specs.loader import cluster_from_dict
-from planner.specs.search.axis_values import DEVICES, PRECISION
+from planner.specs.search.axis_values import DEVICES, NUMERICS
 from planner.units import GIB
 from searches.device_counts import device_counts
 from searches.rules import RULES, Context, first_broken_rule
@@ -325,7 +325,7 @@ def open_options(options: SolveOptions) -> SolveOptions:
     """
 
     def kept(values: Any) -> dict[str, Any]:
-        return {axis: v for axis, v in values.items() if axis not in (DEVICES, PRECISION)}
+        return {axis: v for axis, v in values.items() if axis not in (DEVICES, *NUMERICS)}
 
     return replace(
         options,
@@ -466,7 +466,14 @@ def _priced(
     over = breakdown.peak_bytes - problem.pool.usable_bytes
     if over > 0:
         return None, f"with dp {layout.dp} it does not fit: {over / GIB:.1f} GiB too many"
-    return make_plan(problem, breakdown, (model, cluster), options.calibration), ""
+    plan = make_plan(
+        problem,
+        breakdown,
+        (model, cluster),
+        options.calibration,
+        framework=options.framework,
+    )
+    return plan, ""
 
 
 def with_batch(model: ModelInput, global_batch: int) -> ModelInput:

@@ -7,10 +7,11 @@ from pathlib import Path
 from planner.cli.arguments import check_format
 from planner.cli.commands.plans import printed
 from planner.cli.files import check_folder, write_text
-from planner.errors import EmitError, UsageError
+from planner.errors import EmitError
+from planner.frameworks.registry import named_framework
 from planner.render.report.sweep_report import require_extra
 from planner.solver.answer.result_store import opened_plan, options_of
-from searches.frameworks.registry import ANY, framework_names
+from searches.frameworks.registry import ANY
 
 
 def run_trace(reference: str, out: str, micro_batches: int) -> None:
@@ -61,9 +62,8 @@ def run_neighbours(reference: str, framework: str, form: str) -> None:
     from planner.analyze.single_changes import plan_changes
 
     check_format(form)
-    names = (*framework_names(), ANY)
-    if framework not in names:
-        raise UsageError(f"--framework: unknown {framework!r}", f"one of {', '.join(names)}")
+    if framework != ANY:
+        framework = named_framework(framework, "framework")
     model, _, problem, plan = opened_plan(reference)
     result = plan_changes(problem, plan, framework, model.precisions)
     sys.stdout.write(printed(result, form))

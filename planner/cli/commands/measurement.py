@@ -4,11 +4,12 @@ from typing import Annotated
 
 import typer
 
-from planner.cli.command_arguments import CalibrateArguments
-from planner.cli.options import CalibrationFile, PoolName
+from planner.cli.command_arguments import CalibrateArguments, ValidateArguments
+from planner.cli.options import PoolName
 from planner.cli.signatures import records_as_options
 
 
+@records_as_options
 def validate_command(
     points: Annotated[
         str,
@@ -16,18 +17,25 @@ def validate_command(
             metavar="[POINTS.csv]", help="Measured runs; the shipped ones if left out."
         ),
     ] = "",
-    models: Annotated[str, typer.Option(help="Models by the names in POINTS.csv.")] = "",
-    hardware: Annotated[str, typer.Option(help="Hardware by the names in POINTS.csv.")] = "",
-    form: Annotated[str, typer.Option("--format", help="table or json.")] = "table",
-    by: Annotated[
-        str, typer.Option(help="source, sweep or row; or search, each sweep searched (minutes).")
-    ] = "source",
-    calibration: CalibrationFile = "",
+    arguments: ValidateArguments = ValidateArguments(),
 ) -> None:
     """Compare predictions with measured training runs, source by source."""
-    from planner.cli.commands.validate import run_validate
+    from planner.cli.commands.validate import run_validate, run_validate_recipes
 
-    raise typer.Exit(run_validate(points, models, hardware, form, by, calibration))
+    if arguments.recipes:
+        raise typer.Exit(
+            run_validate_recipes(points, arguments.models, arguments.form, arguments.calibration)
+        )
+    raise typer.Exit(
+        run_validate(
+            points,
+            arguments.models,
+            arguments.hardware,
+            arguments.form,
+            arguments.by,
+            arguments.calibration,
+        )
+    )
 
 
 def measure_command(

@@ -22,10 +22,11 @@ from planner.cli.command_arguments import (
 )
 from planner.cli.files import write_files
 from planner.errors import EmitError, UsageError
+from planner.frameworks.emit import refusal_file
 from planner.frameworks.launchers.files import parse_launchers
 from planner.frameworks.launchers.hosts import read_hosts
 from planner.frameworks.programs import is_program
-from planner.frameworks.registry import check_framework
+from planner.frameworks.registry import named_framework
 from planner.render.answers.plan import evaluated_document
 from planner.render.answers.plan_table import plans_csv, plans_markdown
 from planner.render.document import text_of
@@ -35,7 +36,7 @@ from planner.solver.answer.result_store import opened_plan, options_of, read_opt
 from planner.solver.execution import Execution
 from planner.solver.options import axis_pins
 from planner.solver.problem import make_problem
-from planner.solver.recipes import with_recipe
+from planner.solver.recipes import with_numerics
 from planner.solver.solve import evaluate, solve
 from planner.specs.inputs import Content
 from planner.specs.loader import cluster_from_dict, is_sweep_file, load_spec, model_from_dict
@@ -133,17 +134,17 @@ def _emit_plans(
     refused: Counter[str] = Counter()
     file_targets = FileTargets(targets, launchers, result_id=result.result_id)
     for plan in result.plans:
-        inputs = with_recipe(read_model, plan.precision), read_cluster.pool(plan.pool)
+        inputs = with_numerics(read_model, plan.words), read_cluster.pool(plan.pool)
         options = read_options(result.inputs["options"])
         problem = make_problem(*inputs, options, plan.layout.n_devices)
         files = plan_files((*inputs, problem, plan), options.calibration, file_targets)
         write_files(_plan_folder(out, plan), files)
-        refused.update(target for target in targets if f"{target}.txt" in files)
+        refused.update(target for target in targets if refusal_file(target) in files)
     n = len(result.plans)
     sys.stderr.write(f"wrote {n} plan{'s' * (n > 1)} to {out}\n")
     for target, times in refused.items():
         title = framework_rules(target).title
-        why = f"nothing for {title} from {times} of {n}: {target}.txt says why"
+        why = f"nothing for {title} from {times} of {n}: {refusal_file(target)} says why"
         fix = f"; --framework {target} ranks what it runs" * (framework != target)
         sys.stderr.write(f"{why}{fix}\n")
 
@@ -203,7 +204,7 @@ def run_check(file: str, cluster: str, command: list[str], arguments: CheckArgum
     overrides, framework = overrides_of(arguments.set_), arguments.framework
     check_format(arguments.form)
     if framework:
-        check_framework(framework)
+        named_framework(framework)
     variables = check_variables(arguments.env)
     checked, files = (file, None) if not command else command_line([cluster, *command])
     report = check(
@@ -292,8 +293,8 @@ def show_files(files: dict[str, str], targets: list[str], folder: Path | None) -
         write_files(folder, files)
         sys.stderr.write(f"wrote {folder}\n")
         for target in targets:
-            if f"{target}.txt" in files:
-                text = f"nothing for {framework_rules(target).title}: {target}.txt says why"
+            if (reason := refusal_file(target)) in files:
+                text = f"nothing for {framework_rules(target).title}: {reason} says why"
                 sys.stderr.write(f"{text}\n")
         return
     shown = {name: text for name, text in files.items() if not is_program(name)}

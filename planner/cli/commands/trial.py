@@ -11,15 +11,15 @@ from typing import Any
 
 import yaml
 
-from costmodels.stacks import STACKS
 from planner.analyze.plan_files import header_lines
 from planner.cli.arguments import check_format
 from planner.cli.command_arguments import TrialArguments
 from planner.cli.files import write_files
 from planner.errors import EmitError, FileError, SearchError, UsageError
+from planner.frameworks.emit import refusal_file
 from planner.frameworks.emitted_text import nodes
 from planner.frameworks.launchers.files import parse_launchers
-from planner.frameworks.registry import check_framework, default_stack
+from planner.frameworks.registry import default_stack, named_framework
 from planner.measure.trial.logs import MAX_BYTES, read_log
 from planner.measure.trial.rerank import (
     Reranked,
@@ -49,7 +49,7 @@ from planner.solver.answer.result_parts import calibration_json
 from planner.solver.answer.result_store import open_plan, read_options, save_result
 from planner.solver.calibration.reference import reference_json
 from planner.solver.options import SolveCommand, SolveOptions
-from planner.solver.recipes import with_recipe
+from planner.solver.recipes import with_numerics
 from planner.solver.solve import solve
 from planner.specs.loader import cluster_from_dict, model_from_dict
 from planner.text_lines import WIDTH, wrapped
@@ -79,14 +79,18 @@ def run_trial(model: str, cluster: str, arguments: TrialArguments, typed: Sequen
         raise UsageError("trial needs MODEL and CLUSTER, or --read DIR", fix)
     if arguments.log:
         raise UsageError("--log belongs to --read DIR", "drop it")
-    framework = arguments.framework or "megatron"
-    check_framework(framework)
+    framework = named_framework(arguments.framework or "megatron")
     if not MIN_STEPS_ASKED <= steps <= MAX_STEPS:
         message = f"--steps must be {MIN_STEPS_ASKED} to {MAX_STEPS}, not {steps}"
         raise UsageError(message, f"--steps {STEPS}")
     launchers = parse_launchers(arguments.launcher or "torchrun")
     request = arguments.request().model_copy(
-        update={"framework": framework, "top": N_RANKED, "objective": "step_time"}
+        update={
+            "framework": framework,
+            "top": N_RANKED,
+            "objective": "step_time",
+            "all_variants": True,
+        }
     )
     result = solve(model, cluster, request)
     save_result(result)
@@ -178,11 +182,10 @@ def _write(folder: Path, trial: _Trial, launchers: tuple[str, ...], question: st
     result = trial.result
     model = model_from_dict(result.inputs["model"])
     cluster = cluster_from_dict(result.inputs["cluster"])
-    dispatch = STACKS[read_options(result.inputs["options"]).stack_name].expert_dispatch
-    short_runs = ShortRuns(trial.framework, trial.steps, launchers, dispatch)
+    short_runs = ShortRuns(trial.framework, trial.steps, launchers)
     runs = []
     for plan in trial.plans:
-        own, pool = with_recipe(model, plan.precision), cluster.pool(plan.pool)
+        own, pool = with_numerics(model, plan.words), cluster.pool(plan.pool)
         header = header_lines((own, pool), plan, plan.breakdown, result.result_id)
         files = trial_files(own, pool, plan, header, short_runs)
         write_files(folder / _folder(plan), files)
@@ -343,7 +346,7 @@ def _logs_in(folder: Path) -> list[Path]:
     """Return the logs in a plan's folder, in the order of their names."""
     if not folder.is_dir():
         return []
-    no_logs = {f"{name}.txt" for name in (*framework_names(), "torchtitan-toml")}
+    no_logs = {*map(refusal_file, framework_names()), "torchtitan-toml.txt"}
     return sorted(
         path
         for path in folder.iterdir()

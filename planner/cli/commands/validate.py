@@ -48,6 +48,29 @@ def run_validate(
     return 0
 
 
+def run_validate_recipes(recipes: str, models: str, form: str, calibration: str) -> int:
+    """Run `planner validate --recipes`: price and search every recipe; return the exit code.
+
+    Files that are not named are those that ship.
+    """
+    from planner.frameworks.bridge.recipe_table import RECIPE_DATA, read_recipes
+    from planner.measure.recipes.report import recipes_report
+    from planner.measure.recipes.text import recipes_markdown, recipes_text
+
+    forms = {"table": recipes_text, "md": recipes_markdown}
+    if form not in (*forms, "json"):
+        raise UsageError(f"--format: unknown {form!r}", "table, json or md")
+    table = read_recipes(
+        recipes or RECIPE_DATA / "recipes.csv", models or RECIPE_DATA / "models.yaml"
+    )
+    report = recipes_report(table, load_calibration(calibration))
+    if form == "json":
+        sys.stdout.write(json.dumps(report.to_json(), indent=2, allow_nan=False) + "\n")
+    else:
+        sys.stdout.write(forms[form](report))
+    return 0
+
+
 def _search_text(used: Sequence[Used], form: str) -> str:
     """Return what the search says about every sweep, as text or as JSON."""
     sweeps = search_sweeps(measured_sweeps(used, "any"))

@@ -9,6 +9,9 @@ FRAMEWORK = Framework(
     stack="megatron-core",
     run_formats="planner.frameworks.bridge.formats:RUN_FORMATS",
     script_formats="planner.frameworks.bridge.formats:SCRIPT_FORMATS",
+    named_run="planner.frameworks.bridge.reader:published_text",
+    settings={"": "planner.frameworks.megatron.settings:megatron_settings"},
+    changes="planner.frameworks.bridge.recipe_settings:changed_fields",
     has_deduplicated_dispatch=True,
     grid=FrameworkGrid(
         "pp dp cp tp", "pp edp ep etp", "megatron/core/parallel_state.py, as Megatron-LM"

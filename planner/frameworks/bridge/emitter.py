@@ -5,11 +5,11 @@ TransformerConfig of megatron-core, so the fields are those behind Megatron-LM's
 stand as literals, so that the recipe can be read and checked without Megatron-Bridge.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from costmodels.plans import Layout
 from costmodels.shapes import ModelShape, TrainingJob
-from planner.frameworks.emit_request import EmitRequest
+from planner.frameworks.emit_request import EmitRequest, RefusedPlanError
 from planner.frameworks.emitted_text import (
     EmittedCode,
     fact_lines,
@@ -25,19 +25,25 @@ from planner.frameworks.megatron.core_details import comment_lines, core_details
 from planner.frameworks.megatron.emitter import (
     CP_COMM_TYPE,
     attention_backend,
-    dispatcher,
     environment,
     stage_layout,
     stage_split,
     zero_replicas,
 )
+from planner.frameworks.megatron.mode_settings import (
+    dispatcher_settings,
+    graph_settings,
+    overlap_settings,
+)
+from planner.frameworks.releases import lacking_options
 from planner.specs.schema import NO_DETAILS, DetailsSpec
 from searches.frameworks.megatron.layouts import vocab_divisor
-from searches.frameworks.registry import BUILT_IN
+from searches.frameworks.registry import framework_rules
 
-RELEASE = BUILT_IN["bridge"].release
-MAIN_GRADS = {"bf16-grads": EmittedCode("torch.bfloat16")}
-"""Number format of Megatron-FSDP's main gradients by precision; fp32 otherwise."""
+PROVIDER = "MLAModelProvider"
+"""The provider whose fields are tabled: that of all models, with those of latent attention."""
+MAIN_GRADS = {2: EmittedCode("torch.bfloat16")}
+"""Number format of Megatron-FSDP's main gradients by their bytes; fp32 otherwise."""
 
 
 def bridge_files(request: EmitRequest) -> dict[str, str]:
@@ -53,7 +59,6 @@ def model_fields(
     shape: ModelShape,
     job: TrainingJob,
     details: DetailsSpec = NO_DETAILS,
-    flex: str = "",
 ) -> dict[str, object]:
     """Return the fields of the model provider."""
     of_core = core_details(details, layout, shape, job)
@@ -66,12 +71,21 @@ def model_fields(
     return {
         **_size_fields(layout, shape, job, of_core.model),
         **detail_fields,
-        **_expert_fields(layout, shape, flex),
+        **_expert_fields(layout, shape),
         **experts,
         **_layout_fields(layout, shape),
         **_recompute_fields(layout),
         **_fusion_fields(shape, details),
+        **_graph_fields(layout, shape),
+        **({"fp8_output_proj": True} if job.fp8_output else {}),
     }
+
+
+def _graph_fields(layout: Layout, shape: ModelShape) -> dict[str, object]:
+    """Return the fields of CUDA graphs; the check for NaN is the data parallelism's."""
+    fields = graph_settings(layout, shape)
+    fields.pop("check_for_nan_in_loss_and_grad", None)
+    return fields | ({"use_te_rng_tracker": True} if fields.pop("te_rng_tracker", None) else {})
 
 
 def _renamed(dest: str, shape: ModelShape) -> str:
@@ -118,7 +132,7 @@ def _size_fields(
     return fields | ({"mtp_num_layers": shape.mtp_layers} if shape.mtp_layers else {})
 
 
-def _expert_fields(layout: Layout, shape: ModelShape, flex: str = "") -> dict[str, object]:
+def _expert_fields(layout: Layout, shape: ModelShape) -> dict[str, object]:
     if not shape.n_experts:
         return {}
     fields: dict[str, object] = {
@@ -127,7 +141,7 @@ def _expert_fields(layout: Layout, shape: ModelShape, flex: str = "") -> dict[st
         "moe_ffn_hidden_size": shape.expert_ffn,
         "expert_model_parallel_size": layout.ep,
         "expert_tensor_parallel_size": layout.etp,
-        **{_field(flag): value for flag, value in dispatcher(flex).items()},
+        **dispatcher_settings(layout),
         "moe_router_load_balancing_type": "aux_loss",
         "moe_aux_loss_coeff": 1e-2,
         "moe_grouped_gemm": True,
@@ -223,6 +237,22 @@ def precision_fields(job: TrainingJob) -> dict[str, object]:
     if recipe.fp8_recipe:
         form = "e4m3" if recipe.fp8_recipe == "mxfp8" else "hybrid"
         fields |= {"fp8": form, "fp8_recipe": recipe.fp8_recipe}
+    if recipe.fp4_recipe:
+        fields |= {"fp4": "e2m1", "fp4_recipe": recipe.fp4_recipe}
+    if job.fp8_param_gather:
+        fields["fp4_param_gather" if recipe.fp4_recipe else "fp8_param_gather"] = True
+        if recipe.fp8_recipe == "mxfp8":  # which Megatron-Bridge insists on
+            fields["reuse_grad_buf_for_mxfp8_param_ag"] = True
+    if any(job.bf16_layers) and (recipe.fp8_recipe or recipe.fp4_recipe):
+        fields["first_last_layers_bf16"] = True
+        fields["num_layers_at_start_in_bf16"] = job.bf16_layers[0]
+        fields["num_layers_at_end_in_bf16"] = job.bf16_layers[1]
+    if job.fp8_attention:
+        fields["fp8_dot_product_attention"] = True
+    if job.optimizer_states != "fp32" and not (recipe.fp8_recipe or recipe.fp4_recipe):
+        # The optimizer takes the scaling over, and keeps the low half of the master copy apart
+        # only with this one, which Megatron-LM has without fp8 too.
+        fields["fp8_recipe"] = "delayed"
     return fields
 
 
@@ -230,13 +260,15 @@ def ddp_fields(layout: Layout, job: TrainingJob) -> dict[str, object]:
     """Return the fields of the data parallelism."""
     ranks = layout.dp * layout.cp
     fields: dict[str, object] = {
-        "use_distributed_optimizer": layout.zero > 0 or layout.optimizer_offload,
+        "use_distributed_optimizer": layout.zero > 0
+        or layout.optimizer_offload
+        or job.optimizer_states != "fp32",
         "overlap_grad_reduce": layout.dp_overlap and ranks > 1,
         "overlap_param_gather": layout.dp_overlap and ranks > 1 and layout.zero > 0,
         # What Megatron-LM takes by itself; Megatron-Bridge would take larger ones.
         "bucket_size": max(40_000_000, 1_000_000 * ranks),
         "average_in_collective": False,
-        "check_for_nan_in_grad": True,
+        "check_for_nan_in_grad": layout.value("cuda_graph") != "full_iteration",
     }
     if zero_replicas(layout) > 1:
         fields["num_distributed_optimizer_instances"] = zero_replicas(layout)
@@ -251,19 +283,38 @@ def ddp_fields(layout: Layout, job: TrainingJob) -> dict[str, object]:
                 layout.zero
             ],
             "megatron_fsdp_main_grads_dtype": MAIN_GRADS.get(
-                job.precision, EmittedCode("torch.float32")
+                int(job.recipe.grad_bytes), EmittedCode("torch.float32")
             ),
             "megatron_fsdp_grad_comm_dtype": EmittedCode("torch.float32") if wide else low,
         }
     return fields
 
 
+def refuse_lacking_fields(framework: str, fields: Iterable[str]) -> None:
+    """Raise `RefusedPlanError` for fields of a model provider that a release does not have.
+
+    Of those that another known release has.
+    """
+    rules = framework_rules(framework)
+    lacking = lacking_options(framework, [f"{PROVIDER}.{name}" for name in fields])
+    if lacking:
+        raise RefusedPlanError(
+            [
+                f"fields: {rules.title} {rules.release} does not have {one.words};"
+                f" closest: {one.instead}"
+                for one in lacking
+            ]
+        )
+
+
 def bridge_recipe(request: EmitRequest) -> str:
     """Return the recipe."""
     layout, shape, job, details = request.layout, request.shape, request.job, request.details
-    title = f"Megatron-Bridge recipe; fields as of Megatron-Bridge {RELEASE}."
+    release = request.release_of("bridge")
+    title = f"Megatron-Bridge recipe; fields as of Megatron-Bridge {release}."
     fsdp, steps = layout.zero >= 2, train_steps(job)
-    model = model_fields(layout, shape, job, details, request.flex)
+    model = model_fields(layout, shape, job, details)
+    refuse_lacking_fields(f"bridge@{release}", model)
     missing = core_details(details, layout, shape, job).yours
     yours = [*comment_lines(missing, "megatron-core has no field for this.")]
     if fsdp:
@@ -272,6 +323,7 @@ def bridge_recipe(request: EmitRequest) -> str:
     ddp = ddp_fields(layout, job)
     overlap = {
         "tp_comm_overlap": layout.tp_overlap,
+        **overlap_settings(layout),
         **{k: ddp[k] for k in ("overlap_grad_reduce", "overlap_param_gather", "bucket_size")},
     }
     dist = {"use_tp_pp_dp_mapping": layout.rank_order == "tp-cp-ep-pp-dp"}
@@ -292,6 +344,16 @@ def bridge_recipe(request: EmitRequest) -> str:
         "clip_grad": 1.0,
         "use_distributed_optimizer": layout.zero > 0 or layout.optimizer_offload,
     }
+    if job.optimizer_states != "fp32":
+        bf16 = EmittedCode("torch.bfloat16")
+        optimizer |= {
+            "use_distributed_optimizer": True,
+            "use_precision_aware_optimizer": True,
+            "exp_avg_dtype": bf16,
+            "exp_avg_sq_dtype": bf16,
+        }
+        if job.recipe.grad_bytes == 2:
+            optimizer["main_grads_dtype"] = bf16
     if layout.optimizer_offload:
         optimizer |= {
             "use_precision_aware_optimizer": True,
@@ -345,7 +407,8 @@ def _call(name: str, fields: Mapping[str, object]) -> str:
 def _launcher(request: EmitRequest) -> str:
     n_nodes, per_node = nodes(request.layout, request.pool)
     core = core_details(request.details, request.layout, request.shape, request.job)
-    title = f"Megatron-Bridge launcher; bridge_recipe.py as of Megatron-Bridge {RELEASE}."
+    release = request.release_of("bridge")
+    title = f"Megatron-Bridge launcher; bridge_recipe.py as of Megatron-Bridge {release}."
     lines = [
         *head(title, request.header, fact_lines(request, stated_or_none(request.details))),
         *guarded(_SETTINGS.format(n_nodes=n_nodes), core.yours),

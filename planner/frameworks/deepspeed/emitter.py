@@ -29,9 +29,6 @@ from planner.frameworks.programs import (
     script_setting,
 )
 from searches.frameworks.deepspeed.layouts import pipeline_partition
-from searches.frameworks.registry import BUILT_IN
-
-RELEASE = BUILT_IN["deepspeed"].release
 
 PROGRAM = "deepspeed_train.py"
 BUCKET_LIMITS = (50_000_000, 500_000_000)
@@ -106,7 +103,7 @@ def _precision(layout: Layout, job: TrainingJob) -> dict[str, object]:
     recipe = job.recipe
     dtype = {"bf16": "bf16", "fp16": "fp16", "tf32": "fp32"}[recipe.gemm_precision]
     block: dict[str, object] = {} if dtype == "fp32" else {dtype: {"enabled": True}}
-    wide = job.precision in ("bf16", "fp16")
+    wide = job.base_precision in ("bf16", "fp16")
     if layout.zero or layout.optimizer_offload:
         block["data_types"] = {"grad_accum_dtype": "fp32" if wide else dtype}
     wire = "fp32" if recipe.grad_wire_bytes == 4 else dtype
@@ -154,9 +151,10 @@ def _launcher(request: EmitRequest, no_model: str) -> str:
         "MODEL": model_note(no_model),
     }
     comments = [*shown_details(details), *carried_by_config(details)]
+    release = request.release_of("deepspeed")
     lines = [
         *head(
-            f"DeepSpeed launcher; deepspeed.json as of DeepSpeed {RELEASE}.",
+            f"DeepSpeed launcher; deepspeed.json as of DeepSpeed {release}.",
             request.header,
             fact_lines(request, stated_or_none(details)),
         ),

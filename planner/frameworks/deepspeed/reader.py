@@ -257,7 +257,7 @@ def pipeline_stages(
     else:
         cut = list(balanced_layers(layers, pp, 0.0, 0.0, "params"))
     counts = tuple(cut)
-    if min(counts) < 1:
+    if min(counts) < 0 or 0 in counts[1:-1]:
         return {}
     named = (n for n in ("even", "ends") if stage_layers(layers, pp, 1, n) == counts)
     return {"counts": counts, "split": next(named, spelled(counts))}

@@ -28,9 +28,6 @@ from planner.frameworks.programs import (
     programs,
     script_setting,
 )
-from searches.frameworks.registry import BUILT_IN
-
-RELEASE = BUILT_IN["fsdp2"].release
 
 PROGRAM = "fsdp2_train.py"
 MIXED_PRECISION = {"bf16": "bf16", "fp16": "fp16", "fp32": "no"}
@@ -131,7 +128,8 @@ def trainer_args(layout: Layout, job: TrainingJob) -> dict[str, object]:
 
 def _yaml(request: EmitRequest) -> str:
     """Return the launch configuration as text."""
-    title = f"Accelerate launch configuration; keys as of Accelerate {RELEASE}."
+    release = request.release_of("fsdp2")
+    title = f"Accelerate launch configuration; keys as of Accelerate {release}."
     facts = fact_lines(request, stated_or_none(request.details))
     lines = head(title, request.header, facts)[1:]
     for key, value in launch_config(request.layout, request.job, request.pool).items():
@@ -159,7 +157,8 @@ def _launcher(request: EmitRequest, no_model: str) -> str:
         "MODEL": model_note(no_model),
     }
     text = _SETTINGS.replace("N_NODES", str(n_nodes))
-    title = f"Accelerate launcher; accelerate.yaml as of Accelerate {RELEASE}."
+    release = request.release_of("fsdp2")
+    title = f"Accelerate launcher; accelerate.yaml as of Accelerate {release}."
     comments = [*shown_details(details), *carried_by_config(details)]
     lines = [
         *head(title, request.header, fact_lines(request, stated_or_none(details))),

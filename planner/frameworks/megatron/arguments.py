@@ -15,6 +15,7 @@ from costmodels.schedule.stages import spelled, stage_layers
 from planner.errors import InputProblem, SpecError
 from planner.frameworks.megatron.axis_flags import axes_of_settings, axis_dests
 from planner.frameworks.megatron.flags import Parsed
+from planner.frameworks.megatron.mode_settings import read_modes
 from planner.frameworks.megatron.model import (
     MODEL_DESTS,
     MegatronSettings,
@@ -22,6 +23,7 @@ from planner.frameworks.megatron.model import (
     ask_for_open_words,
     megatron_model,
     missing_flags,
+    moments_are_narrow,
     stated_job,
 )
 from planner.frameworks.runs.existing_run import ExistingRun, Switch
@@ -67,13 +69,7 @@ FUSED_LOSS = {"fused_loss": True, "logit_bytes": 6.0}
 NOT_PRICED = {
     "fine_grained_activation_offloading": "offloaded activations are not modelled: memory is"
     " overestimated",
-    "overlap_moe_expert_parallel_comm": "all-to-alls beside compute are not modelled: the step is"
-    " overestimated",
     "moe_shared_expert_overlap": "shared experts beside the exchange are not modelled",
-    "delay_wgrad_compute": "delayed weight gradients are not modelled",
-    "fp8_param_gather": "weights gathered in fp8 are not modelled: gather traffic and memory are"
-    " overestimated",
-    "fp4": "fp4 is not modelled: priced as without it",
     "use_precision_aware_optimizer": "narrower optimizer states are not modelled: memory is"
     " overestimated",
     "distribute_saved_activations": "distributed saved activations are not modelled",
@@ -83,8 +79,6 @@ NOT_PRICED = {
     "lora_dim": "adapters are not modelled",
     "step_batch_size_schedule": "the batch changes over the run: the last size is not known here",
     "use_checkpoint_args": "sizes may come from the checkpoint: those of the flags are taken",
-    "cuda_graph_impl": "CUDA graphs are not modelled: waits for the host may be overestimated",
-    "enable_cuda_graph": "CUDA graphs are not modelled: waits for the host may be overestimated",
 }
 """Settings that change memory or time in a way that has no term."""
 
@@ -103,7 +97,7 @@ def megatron_run(
     its model is used in place of the flags' own sizes, and fills what they do not say of the job.
     """
     model = query.imported(source)
-    settings = MegatronSettings(parsed, source)
+    settings = MegatronSettings(parsed, source, query.version)
     ask_for_open_values(settings, (*(LAYOUT_DESTS | MODEL_DESTS), *axis_dests().values()))
     world = launch.n_devices or query.n_devices
     if model is None and (missing := missing_flags(settings)):
@@ -117,6 +111,7 @@ def megatron_run(
             env=launch.env,
             n_nodes=launch.n_nodes,
             per_node=launch.per_node,
+            segment_nodes=launch.segment_nodes,
             n_devices=launch.n_devices,
             notes=(*launch.notes, f"no {', '.join(missing)}: nothing else is checked"),
             unknown=parsed.unknown,
@@ -135,6 +130,8 @@ def megatron_run(
     notes = [*launch.notes, *model_file.notes, *_notes(settings)]
     layout, more = _layout(settings, model_file.document, world)
     layout |= axes_of_settings(parsed.settings)
+    exchanges = layout.get("ep", 1) * layout.get("etp", 1) > 1
+    layout |= read_modes(parsed.settings, notes, exchanges=exchanges)
     notes += more
     flags = dict(parsed.settings)
     faults = (*parsed.faults, *(t for d, t in parsed.odd_words.items() if d not in CHOICES))
@@ -148,6 +145,7 @@ def megatron_run(
         env=launch.env,
         n_nodes=launch.n_nodes,
         per_node=launch.per_node,
+        segment_nodes=launch.segment_nodes,
         n_devices=launch.n_devices,
         model=model_file,
         job=job,
@@ -167,13 +165,13 @@ def _notes(s: MegatronSettings) -> list[str]:
     notes = []
     for dest, text in NOT_PRICED.items():
         value = s.get(dest)
-        if dest == "use_precision_aware_optimizer" and s.get("optimizer_cpu_offload"):
-            continue  # which needs it, and has fp32 states
+        if dest == "use_precision_aware_optimizer" and (
+            s.get("optimizer_cpu_offload") or moments_are_narrow(s)
+        ):
+            continue  # the first needs it, and has fp32 states; the second is priced
         if s.given(dest) and value and value != "none":
             notes.append(f"{s.flag(dest).split()[0].rstrip(':')}: {text}")
     notes += _offload_notes(s)
-    if s.get("fp8") and s.get("grad_reduce_in_bf16"):
-        notes.append("--grad-reduce-in-bf16 with fp8: priced with fp32 gradients")
     for name in s.parsed.open_words:
         if name.startswith(COMMAND_OUTPUT):
             notes.append(f"what {name} prints is not known: taken as no flags")
@@ -288,12 +286,11 @@ def _stages(s: MegatronSettings, document: dict[str, Any], notes: list[str]) -> 
         if not counts or len(counts) % pp:
             return {"vpp": 1}
         vpp = len(counts) // pp
-        if 0 in counts:
+        if "m" in str(text).rpartition("|")[0]:
             notes.append(
-                "--pipeline-model-parallel-layout: a stage without layers is priced"
-                " with one of its neighbour's"
+                "--pipeline-model-parallel-layout: multi-token prediction is priced on the last"
+                " stage, beside the loss"
             )
-            counts = _no_empty_stage(counts)
         return _named(layers, pp, vpp, counts)
     per_rank = rank_layers(s, layers, pp)
     chunks = _vpp(s, per_rank)
@@ -308,7 +305,7 @@ def _stages(s: MegatronSettings, document: dict[str, Any], notes: list[str]) -> 
 def _named(layers: int, pp: int, vpp: int, counts: tuple[int, ...]) -> dict[str, Any]:
     """Return the stage fields of a layout; a split that has a name goes by it."""
     entries: dict[str, Any] = {"vpp": vpp, "schedule": _schedule(pp, vpp)}
-    if not counts or min(counts) < 1 or len(counts) != pp * vpp:
+    if not counts or min(counts) < 0 or len(counts) != pp * vpp:
         return entries
     entries["counts"] = counts
     named = (n for n in ("even", "ends") if stage_layers(layers, pp, vpp, n) == counts)
@@ -397,18 +394,6 @@ def _repeated(match: re.Match[str]) -> str:
     return match.group(1) * min(int(match.group(2)), 10_000)
 
 
-def _no_empty_stage(counts: Sequence[int]) -> tuple[int, ...]:
-    """Return the layers with one of the largest neighbour's moved into stages without any."""
-    moved = list(counts)
-    for i, n in enumerate(moved):
-        if n == 0 and max(moved) > 1:
-            near = [j for j in (i - 1, i + 1) if 0 <= j < len(moved) and moved[j] > 1]
-            giver = max(near or [moved.index(max(moved))], key=lambda j: moved[j])
-            moved[giver] -= 1
-            moved[i] += 1
-    return tuple(moved)
-
-
 def _recompute(s: MegatronSettings, layout: dict[str, Any], notes: list[str]) -> dict[str, Any]:
     kind = s.get("recompute_granularity")
     if kind is None and s.get("recompute_activations"):
@@ -470,17 +455,6 @@ def _stack(
         changed["fused_wgrad"] = False
         drop = "drop --no-gradient-accumulation-fusion"
         switches.append(Switch(drop, (("gradient_accumulation_fusion", None),)))
-    if layout["ep"] > 1:
-        flex = s.get("moe_token_dispatcher_type") == "flex" or s.get("moe_enable_deepep")
-        if flex:
-            changed["expert_dispatch"] = "deduplicated"
-        else:
-            text = "--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend deepep"
-            sets = (
-                ("moe_token_dispatcher_type", "flex"),
-                ("moe_flex_dispatcher_backend", "deepep"),
-            )
-            switches.append(Switch(f"write {text}", sets))
     return changed, "", tuple(switches), notes
 
 

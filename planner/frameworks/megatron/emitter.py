@@ -10,7 +10,7 @@ from itertools import groupby
 
 from costmodels.plans import Layout
 from costmodels.shapes import ModelShape, TrainingJob
-from planner.frameworks.emit_request import EmitRequest
+from planner.frameworks.emit_request import EmitRequest, RefusedPlanError
 from planner.frameworks.emitted_text import (
     fact_lines,
     guarded,
@@ -23,14 +23,18 @@ from planner.frameworks.emitted_text import (
 from planner.frameworks.megatron.axis_flags import axis_flags
 from planner.frameworks.megatron.core_details import AUX_LOSS, comment_lines, core_details
 from planner.frameworks.megatron.details import stated_details
-from planner.frameworks.megatron.dispatcher import hybrid_environment
 from planner.frameworks.megatron.flags import flag_table, parse_flags
+from planner.frameworks.megatron.mode_settings import (
+    dispatcher_settings,
+    graph_settings,
+    hybrid_environment,
+    overlap_settings,
+)
 from planner.frameworks.programs import MEGATRON_SMOKE, programs
+from planner.frameworks.releases import lacking_words
 from planner.specs.schema import NO_DETAILS, DetailsSpec
 from searches.frameworks.megatron.layouts import vocab_divisor
-from searches.frameworks.registry import BUILT_IN
-
-RELEASE = BUILT_IN["megatron"].release
+from searches.frameworks.registry import framework_rules
 
 SINGLE_CONNECTION = "CUDA_DEVICE_MAX_CONNECTIONS"
 NO_QUEUE_LIMIT = ("blackwell", "rubin")
@@ -64,8 +68,10 @@ def megatron_script(request: EmitRequest) -> str:
     """Return the script of a plan that Megatron-LM can run."""
     layout, shape, job, details = request.layout, request.shape, request.job, request.details
     n_nodes, per_node = nodes(layout, request.pool)
-    title = f"Megatron-LM launch script; flags as of Megatron-LM (megatron-core) {RELEASE}."
-    groups = flag_groups(layout, shape, job, details, request.flex)
+    release = request.release_of("megatron")
+    title = f"Megatron-LM launch script; flags as of Megatron-LM (megatron-core) {release}."
+    groups = flag_groups(layout, shape, job, details, release)
+    refuse_lacking(f"megatron@{release}", [word for _, flags in groups for word in flags])
     lines = [line for _, flags in groups for line in wrap(flags)]
     launch = [
         f'torchrun --nnodes {n_nodes} --nproc-per-node {per_node} --node-rank "${{NODE_RANK}}" \\',
@@ -88,6 +94,20 @@ def megatron_script(request: EmitRequest) -> str:
         *launch,
     ]
     return "\n".join(parts) + "\n"
+
+
+def refuse_lacking(framework: str, words: Sequence[str]) -> None:
+    """Raise `RefusedPlanError` for flags, or values of them, that a release does not have."""
+    lacking = lacking_words(framework, words)
+    if lacking:
+        title = f"{framework_rules(framework).title} {framework_rules(framework).release}"
+        raise RefusedPlanError(
+            [
+                f"flags: {title} does not have {one.words}"
+                + f"; closest: {one.instead}" * bool(one.instead)
+                for one in lacking
+            ]
+        )
 
 
 def _unsaid_details(flags: Sequence[str], details: DetailsSpec) -> dict[str, object]:
@@ -141,18 +161,22 @@ def flag_groups(
     shape: ModelShape,
     job: TrainingJob,
     details: DetailsSpec = NO_DETAILS,
-    flex: str = "",
+    release: str = "",
 ) -> list[tuple[str, list[str]]]:
-    """Return the words after `pretrain_gpt.py` in named groups."""
+    """Return the words after `pretrain_gpt.py` in named groups.
+
+    For a release of megatron-core, the newest where it is empty.
+    """
     of_core = core_details(details, layout, shape, job)
     groups = [
         ("model", _model_flags(layout, shape, job, of_core.model)),
-        ("experts", _expert_flags(layout, shape, of_core.experts, flex)),
-        ("layout", _layout_flags(layout, shape)),
+        ("experts", _expert_flags(layout, shape, of_core.experts)),
+        ("layout", _layout_flags(layout, shape, narrow_states=job.optimizer_states != "fp32")),
         ("batch and schedule", _batch_flags(layout, job)),
         ("precision and optimizer", _precision_flags(layout, job)),
         ("recompute", _recompute_flags(layout)),
         ("overlap", _overlap_flags(layout)),
+        ("graphs", setting_flags(graph_settings(layout, shape, release))),
         ("further axes", axis_flags(layout)),
         ("logging", ["--log-interval", "1", "--log-throughput"]),
         ("evaluation", EVALUATION),
@@ -219,9 +243,7 @@ def _model_flags(
     return flags + _detail_flags(settings)
 
 
-def _expert_flags(
-    layout: Layout, shape: ModelShape, settings: Mapping[str, object], flex: str
-) -> list[str]:
+def _expert_flags(layout: Layout, shape: ModelShape, settings: Mapping[str, object]) -> list[str]:
     """Return the flags of the routed experts; none for a dense model.
 
     `settings` of megatron-core are those of the details of the router.
@@ -232,13 +254,14 @@ def _expert_flags(
     kind = remaining.pop("moe_router_load_balancing_type", "aux_loss")
     aux_loss = remaining.pop("moe_aux_loss_coeff", None)
     pre_softmax = bool(remaining.pop("moe_router_pre_softmax", False))
+    dispatch = setting_flags(dispatcher_settings(layout))
     tokens = {
         "--num-experts": shape.n_experts,
         "--moe-router-topk": shape.top_k,
         "--moe-ffn-hidden-size": shape.expert_ffn,
         "--expert-model-parallel-size": layout.ep,
         "--expert-tensor-parallel-size": layout.etp,
-        **dispatcher(flex),
+        **dict(zip(dispatch[::2], dispatch[1::2], strict=True)),
         "--moe-router-load-balancing-type": kind,
         "--moe-aux-loss-coeff": "1e-2" if aux_loss in (None, AUX_LOSS) else _plain(aux_loss),
     }
@@ -258,18 +281,18 @@ def _expert_flags(
     return [*flags, "--moe-grouped-gemm", *_detail_flags(remaining)]
 
 
-def dispatcher(flex: str) -> dict[str, object]:
-    """Return the flags of what sends tokens to their experts.
-
-    DeepEP takes probabilities in fp32 alone, and converts others for every layer.
-    """
-    if not flex:
-        return {"--moe-token-dispatcher-type": "alltoall"}
-    tokens: dict[str, object] = {
-        "--moe-token-dispatcher-type": "flex",
-        "--moe-flex-dispatcher-backend": flex,
-    }
-    return tokens | ({"--moe-router-dtype": "fp32"} if flex == "deepep" else {})
+def setting_flags(settings: Mapping[str, object]) -> list[str]:
+    """Return settings of megatron-core as flags of Megatron-LM's parser."""
+    by_dest, words = flag_table()[2], []
+    for dest, value in settings.items():
+        flags = by_dest[dest].flags
+        if isinstance(value, bool):
+            words.append(next(x for x in flags if x.startswith("--no-") is not value))
+        elif isinstance(value, list):
+            words += [flags[0], *map(str, value)]
+        else:
+            words += [flags[0], f"{value:g}" if isinstance(value, float) else str(value)]
+    return words
 
 
 def layer_frequency(experts: Sequence[bool]) -> str:
@@ -284,7 +307,7 @@ def layer_frequency(experts: Sequence[bool]) -> str:
     return f"({'+'.join(f'[{kind}]*{n}' for kind, n in runs)})"
 
 
-def _layout_flags(layout: Layout, shape: ModelShape) -> list[str]:
+def _layout_flags(layout: Layout, shape: ModelShape, *, narrow_states: bool = False) -> list[str]:
     flags = ["--tensor-model-parallel-size", str(layout.tp)]
     flags += ["--sequence-parallel"] * (layout.sp and layout.tp > 1)
     flags += ["--pipeline-model-parallel-size", str(layout.pp)]
@@ -293,7 +316,7 @@ def _layout_flags(layout: Layout, shape: ModelShape) -> list[str]:
     if layout.cp > 1:
         flags += ["--context-parallel-size", str(layout.cp)]
         flags += ["--cp-comm-type", CP_COMM_TYPE[layout.cp_comm]]
-    if layout.zero == 1 or (layout.zero == 0 and layout.optimizer_offload):
+    if layout.zero == 1 or (layout.zero == 0 and (layout.optimizer_offload or narrow_states)):
         # One rank alone shards over itself: only the distributed optimizer can be offloaded.
         flags += ["--use-distributed-optimizer"]
     elif layout.zero >= 2:
@@ -349,15 +372,24 @@ def _stage_flags(layout: Layout, shape: ModelShape) -> list[str]:
 def stage_layout(counts: Sequence[int], mtp_layers: int = 0) -> str:
     """Return Megatron's layout string: E embedding, t layer, m MTP, L loss, | the end of a stage.
 
-    The stages stand in model order; stage j is chunk j // pp on rank j % pp there too
-    (megatron/core/transformer/pipeline_parallel_layer_layout.py).
+    A stage without layers has no t. The stages stand in model order; stage j is chunk j // pp on
+    rank j % pp there too (megatron/core/transformer/pipeline_parallel_layer_layout.py).
 
     >>> stage_layout((7, 8, 8, 8, 7))
     'Et*7|(t*8|)*3t*7L'
+    >>> stage_layout((1, 2, 2, 0, 2, 0), 1)
+    'Et*1|(t*2|)*2|t*2|mL'
     """
+
+    def layers(n: int) -> str:
+        return f"t*{n}" if n else ""
+
     inner = [(n, len(list(run))) for n, run in groupby(counts[1:-1])]
-    middle = "".join(f"(t*{n}|)*{times}" if times > 1 else f"t*{n}|" for n, times in inner)
-    return f"Et*{counts[0]}|{middle}t*{counts[-1]}{'m' * mtp_layers}L"
+    middle = "".join(
+        f"({layers(n)}|)*{times}" if n and times > 1 else f"{layers(n)}|" * times
+        for n, times in inner
+    )
+    return f"E{layers(counts[0])}|{middle}{layers(counts[-1])}{'m' * mtp_layers}L"
 
 
 def _fsdp_flags(layout: Layout) -> list[str]:
@@ -378,15 +410,17 @@ def _precision_flags(layout: Layout, job: TrainingJob) -> list[str]:
     dtype = DTYPE[job.recipe.gemm_precision]
     recipe = job.recipe
     flags = [f"--{dtype}"] * bool(dtype)
-    if recipe.fp8_recipe:
-        form = "e4m3" if recipe.fp8_recipe == "mxfp8" else "hybrid"
-        flags += ["--fp8-format", form, "--fp8-recipe", recipe.fp8_recipe]
+    flags += _quantized_flags(layout, job)
+    narrow = dtype == "bf16" and recipe.grad_bytes == 2
     if dtype == "bf16" and recipe.grad_bytes == 4:
         flags += ["--accumulate-allreduce-grads-in-fp32"]
-    elif job.precision == "bf16-grads":
+    elif narrow:
         flags += ["--grad-reduce-in-bf16"]
+    if job.optimizer_states != "fp32":
+        flags += ["--use-precision-aware-optimizer", "--exp-avg-dtype", "bf16"]
+        flags += ["--exp-avg-sq-dtype", "bf16", *["--main-grads-dtype", "bf16"] * narrow]
     if layout.zero >= 2:
-        main = "bf16" if job.precision == "bf16-grads" else "fp32"
+        main = "bf16" if narrow else "fp32"
         wire = "fp32" if recipe.grad_wire_bytes == 4 else dtype
         flags += [
             "--megatron-fsdp-main-grads-dtype",
@@ -396,6 +430,26 @@ def _precision_flags(layout: Layout, job: TrainingJob) -> list[str]:
         ]
     flags += OFFLOAD_FLAGS * layout.optimizer_offload
     return [*flags, "--optimizer", "adam", "--lr", "1.5e-4", "--clip-grad", "1.0"]
+
+
+def _quantized_flags(layout: Layout, job: TrainingJob) -> list[str]:
+    """Return what is said of fp8 and fp4 products, and of quantised weights."""
+    recipe, flags = job.recipe, []
+    if recipe.fp8_recipe:
+        form = "e4m3" if recipe.fp8_recipe == "mxfp8" else "hybrid"
+        flags += ["--fp8-format", form, "--fp8-recipe", recipe.fp8_recipe]
+    if recipe.fp4_recipe:
+        flags += ["--fp4-format", "e2m1", "--fp4-recipe", recipe.fp4_recipe]
+    if job.fp8_param_gather:
+        flags += ["--fp4-param-gather" if recipe.fp4_recipe else "--fp8-param-gather"]
+        # Megatron-FSDP turns it off: it has no buffer to share.
+        if recipe.fp8_recipe == "mxfp8" and layout.zero < 2:
+            flags += ["--reuse-grad-buf-for-mxfp8-param-ag"]
+    if any(job.bf16_layers) and (recipe.fp8_recipe or recipe.fp4_recipe):
+        first, last = map(str, job.bf16_layers)
+        flags += ["--first-last-layers-bf16", "--num-layers-at-start-in-bf16", first]
+        flags += ["--num-layers-at-end-in-bf16", last]
+    return flags + ["--fp8-output-proj"] * job.fp8_output
 
 
 def _recompute_flags(layout: Layout) -> list[str]:
@@ -415,14 +469,20 @@ def _overlap_flags(layout: Layout) -> list[str]:
     beside = layout.dp_overlap and layout.dp * layout.cp > 1
     flags = ["--overlap-grad-reduce"] * beside
     flags += ["--overlap-param-gather"] * (beside and layout.zero > 0)
+    flags += setting_flags(overlap_settings(layout))
     return flags + ["--tp-comm-overlap"] * layout.tp_overlap
 
 
 def environment(request: EmitRequest) -> list[str]:
     """Return the settings that the plan needs, each with its reason."""
     layout, pool = request.layout, request.pool
-    lines = hybrid_environment(layout, pool) if request.flex == "hybridep" else []
-    if layout.zero >= 2:
+    lines = hybrid_environment(layout, pool) if layout.value("dispatcher") == "hybridep" else []
+    if layout.value("ep_overlap") != "off":
+        lines += [
+            "# The exchange of tokens has a queue of its own beside the compute that hides it.",
+            f"export {SINGLE_CONNECTION}=32",
+        ]
+    elif layout.zero >= 2:
         lines += [
             "# Megatron-FSDP refuses the value 1, which some containers set.",
             f"unset {SINGLE_CONNECTION}",

@@ -17,6 +17,7 @@ from planner.errors import UsageError
 from planner.frameworks.shell.marks import unmarked, unresolved
 from planner.option_names import option
 from planner.specs.yaml.document import close_names
+from searches.frameworks.megatron.settings import default_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +82,13 @@ def flag_table() -> tuple[str, Mapping[str, Flag], Mapping[str, Flag]]:
     return data["release"], by_name, by_dest
 
 
-def default_of(dest: str) -> Any:
-    """Return the parser's default of a setting; None where the table does not know it."""
+def default_of(dest: str, release: str = "") -> Any:
+    """Return the parser's default of a setting in a release, the newest where none is named.
+
+    None where the table does not know the setting.
+    """
     flag = flag_table()[2].get(dest)
-    return flag.default if flag else None
+    return default_at(dest, release, flag.default) if flag else None
 
 
 def parse_flags(tokens: Sequence[str]) -> Parsed:

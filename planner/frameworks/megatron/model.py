@@ -49,21 +49,40 @@ OTHER_SCRIPTS = {
     "multimodal": "multimodal models have a vision encoder",
 }
 """Training scripts of models that the cost model does not know, by a word in their name."""
+NUMERIC_DESTS = (
+    "fp8_param_gather",
+    "fp4",
+    "fp4_recipe",
+    "fp4_param_gather",
+    "fp8_output_proj",
+    "first_last_layers_bf16",
+    "num_layers_at_start_in_bf16",
+    "num_layers_at_end_in_bf16",
+    "grad_reduce_in_bf16",
+    "main_grads_dtype",
+    "exp_avg_dtype",
+    "exp_avg_sq_dtype",
+    "use_precision_aware_optimizer",
+    "reuse_grad_buf_for_mxfp8_param_ag",
+)
+"""Settings that say the numbers of a job beside its precision."""
 _FP8 = ("delayed", "tensorwise", "blockwise", "mxfp8")
 
 
 class MegatronSettings:
     """Settings with the parser's defaults, and the flag that each field was read from."""
 
-    def __init__(self, parsed: Parsed, source: str) -> None:
+    def __init__(self, parsed: Parsed, source: str, release: str = "") -> None:
         self.parsed = parsed
         self.source = source
+        self.release = release
+        """The release whose defaults hold; empty: the newest that is known."""
 
     def get(self, dest: str) -> Any:
         """Return a setting, the parser's default where it is not given."""
         if dest in self.parsed.settings:
             return self.parsed.settings[dest]
-        return default_of(dest)
+        return default_of(dest, self.release)
 
     def given(self, dest: str) -> bool:
         """Tell whether a flag sets it."""
@@ -151,8 +170,9 @@ def stated_job(
         assumed.append(f"gbs = {job['global_batch']}: {text}")
     else:
         assumed.append(f"gbs = {filled['global_batch']}: the model file's; no --global-batch-size")
-    if any(s.get(dest) for dest in ("bf16", "fp16", "fp8")):
+    if any(s.get(dest) for dest in ("bf16", "fp16", "fp8", "fp4")):
         job["precision"], _ = precision_of(s)
+        job |= other_numerics(s)
     else:
         text = "the model file's; neither --bf16 nor --fp16"
         assumed.append(f"precision = {filled['precision']}: {text}")
@@ -240,6 +260,7 @@ MODEL_DESTS = frozenset(
         "moe_expert_capacity_factor",
         "fp8",
         "fp8_recipe",
+        *NUMERIC_DESTS,
         "normalization",
         "hidden_dropout",
         "attention_dropout",
@@ -466,6 +487,8 @@ class _Builder:
             self.put("training.global_batch", batch, text, assumed=not n_devices)
         precision, text = precision_of(s)
         self.put("training.precision", precision, text)
+        for name, value in other_numerics(s).items():
+            self.put(f"training.{name}", value, _numeric_flags(s, name))
         optimizer = s.get("optimizer")
         self.put("training.optimizer", "adam", s.flag("optimizer"))
         if optimizer != "adam":
@@ -524,20 +547,71 @@ def assumed_vocab(settings: MegatronSettings) -> tuple[int, str]:
 def precision_of(settings: MegatronSettings) -> tuple[str, str]:
     """Return the numeric recipe of a model file, and the flags that say it."""
     bf16, fp16 = settings.get("bf16"), settings.get("fp16")
+    if settings.get("fp4"):
+        return "nvfp4", f"{settings.flag('fp4')} {settings.flag('fp4_recipe')}"
     if settings.get("fp8"):
         recipe = settings.get("fp8_recipe")
         recipe = recipe if recipe in _FP8 else "delayed"
         return f"fp8-{recipe}", f"{settings.flag('fp8')} {settings.flag('fp8_recipe')}"
-    if bf16 and settings.get("grad_reduce_in_bf16"):
-        return "bf16-grads", "--bf16 --grad-reduce-in-bf16"
-    grads = "megatron_fsdp_main_grads_dtype"
-    if bf16 and settings.get("use_megatron_fsdp") and settings.get(grads) == "bf16":
-        return "bf16-grads", f"--bf16 {settings.flag(grads)}"
+    if bf16 and (grads := narrow_grads(settings)):
+        return "bf16-grads", f"--bf16 {grads}"
     if bf16:
         return "bf16", "--bf16"
     if fp16:
         return "fp16", "--fp16"
     return "fp32", "neither --bf16 nor --fp16"
+
+
+def narrow_grads(settings: MegatronSettings) -> str:
+    """Return the flags that keep gradients in bf16; empty where they are in fp32."""
+    if settings.get("grad_reduce_in_bf16"):
+        return "--grad-reduce-in-bf16"
+    grads = "megatron_fsdp_main_grads_dtype"
+    if settings.get("use_megatron_fsdp") and settings.get(grads) == "bf16":
+        return settings.flag(grads)
+    aware = settings.get("use_precision_aware_optimizer")
+    if aware and settings.get("main_grads_dtype") == "bf16":
+        return settings.flag("main_grads_dtype")
+    return ""
+
+
+def moments_are_narrow(settings: MegatronSettings) -> bool:
+    """Tell whether both moments are kept in 16 bits on the device."""
+    if not settings.get("use_precision_aware_optimizer") or settings.get("optimizer_cpu_offload"):
+        return False
+    dests = ("exp_avg_dtype", "exp_avg_sq_dtype")
+    return all(settings.get(dest) in ("bf16", "fp16") for dest in dests)
+
+
+def other_numerics(settings: MegatronSettings) -> dict[str, Any]:
+    """Return what flags say of the job's numbers beside its precision, where it is not usual."""
+    job: dict[str, Any] = {}
+    fp8, fp4 = settings.get("fp8"), settings.get("fp4")
+    if (fp8 or fp4) and narrow_grads(settings):
+        job["grad_dtype"] = "bf16"
+    if moments_are_narrow(settings):
+        job["optimizer_states"] = "bf16-moments"
+    if settings.get("fp4_param_gather" if fp4 else "fp8_param_gather") and (fp8 or fp4):
+        job["fp8_param_gather"] = True
+    if fp8 and settings.get("fp8_output_proj"):
+        job["fp8_output"] = True
+    if (fp8 or fp4) and settings.get("first_last_layers_bf16"):
+        ends = ("num_layers_at_start_in_bf16", "num_layers_at_end_in_bf16")
+        job["bf16_layers"] = [int(settings.get(dest) or 0) for dest in ends]
+    return job
+
+
+def _numeric_flags(settings: MegatronSettings, name: str) -> str:
+    """Return the flags that say one of `other_numerics`."""
+    if name == "grad_dtype":
+        return narrow_grads(settings)
+    dest = {
+        "optimizer_states": "exp_avg_dtype",
+        "fp8_param_gather": "fp4_param_gather" if settings.get("fp4") else "fp8_param_gather",
+        "fp8_output": "fp8_output_proj",
+        "bf16_layers": "first_last_layers_bf16",
+    }[name]
+    return settings.flag(dest)
 
 
 def layer_pattern(freq: Any, layers: int) -> tuple[int, ...]:

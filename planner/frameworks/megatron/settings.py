@@ -9,6 +9,7 @@ from costmodels.problem import Problem
 from planner.frameworks.megatron.axis_flags import axis_dests
 from planner.frameworks.megatron.emitter import flag_groups
 from planner.frameworks.megatron.flags import flag_table
+from planner.frameworks.megatron.mode_settings import MODE_DESTS
 from planner.frameworks.runs.existing_run import ExistingRun
 
 
@@ -153,6 +154,7 @@ PARTS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
         ),
     ),
     (("activation_offload_layers",), ("cpu_offloading_num_layers",)),
+    *(((axis,), dests) for axis, dests in MODE_DESTS.items()),
 )
 """Fields of a layout and the settings that say them."""
 NEEDS: Mapping[str, Callable[[Layout], bool]] = {

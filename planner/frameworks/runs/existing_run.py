@@ -59,6 +59,8 @@ class ExistingRun:
     per_node: int | None = None
     """Processes of a node."""
     n_devices: int | None = None
+    segment_nodes: int | None = None
+    """Nodes that it takes of every scale-up domain, where its scheduler is told."""
     model: Imported | None = None
     """None where the file does not describe the model."""
     job: Mapping[str, Any] = field(default_factory=dict)

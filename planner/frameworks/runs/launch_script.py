@@ -92,6 +92,8 @@ class LaunchCommand:
     n_devices: int | None
     """None where the script does not say it."""
     notes: tuple[str, ...]
+    segment_nodes: int | None = None
+    """Nodes that the job takes of every scale-up domain (`#SBATCH --segment`)."""
 
     @staticmethod
     def of_words(tokens: Sequence[str], env: Mapping[str, str]) -> "LaunchCommand":
@@ -162,6 +164,7 @@ def read_launch(
         per_node=per_node,
         n_devices=n_devices,
         notes=tuple(notes),
+        segment_nodes=_segment(header),
     )
 
 
@@ -172,6 +175,12 @@ def sbatch_header(text: str) -> dict[str, str]:
         for name, value in _options(line.split(" #")[0].split()).items():
             entries[_HEADER_NAMES.get(name, name)] = value
     return entries
+
+
+def _segment(header: Mapping[str, str]) -> int | None:
+    """Return the nodes of a segment of the job (Slurm's topology/block), None without."""
+    value = header.get("segment", "")
+    return int(value) if value.isdecimal() and int(value) > 0 else None
 
 
 def _slurm_variables(header: Mapping[str, str]) -> dict[str, str]:

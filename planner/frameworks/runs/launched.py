@@ -20,6 +20,7 @@ def of_script(run: ExistingRun, script: LaunchedRun) -> ExistingRun:
         n_devices=launch.n_devices or run.n_devices,
         n_nodes=launch.n_nodes,
         per_node=launch.per_node,
+        segment_nodes=launch.segment_nodes,
         notes=(*launch.notes, *run.notes, *adapters(trainer_arguments(launch.argv))),
     )
 

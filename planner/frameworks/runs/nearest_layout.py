@@ -9,12 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from costmodels.axes import RANK_ORDERS, modules_code, modules_of, switch_axes
+from costmodels.axes import AXES, RANK_ORDERS, modules_code, modules_of, switch_axes
 from costmodels.offload.activations import RESIDENT_LAYERS
-from costmodels.plans import PIPELINES_INSIDE, Layout
+from costmodels.plans import PIPELINES_INSIDE, Layout, PlanTable
 from costmodels.problem import Problem
 from costmodels.schedule.stages import spelled, stage_layers
 from costmodels.shapes import ModelShape
+from searches.mode_rules import broken_mode_rules
 from searches.options import SearchOptions
 from searches.rules import INSIDE_MOE, MOE, RULES, Context, first_broken_rule, modules_in
 
@@ -56,7 +57,8 @@ def nearest_layout(
     if pp * vpp > shape.layers:
         return Nearest(None, (), f"{pp * vpp} stages for {shape.layers} layers")
     counts = _counts(run_layout, shape.layers, pp, vpp, repairs)
-    batch = _batch(run_layout, dp, pp, vpp, repairs)
+    in_rounds = _schedule(run_layout, pp, vpp) == "interleaved"
+    batch = _batch(run_layout, dp, pp if in_rounds else 1, repairs)
     ep, etp = (max(1, int(run_layout.get(axis, 1))) for axis in ("ep", "etp"))
     if not shape.n_experts and ep * etp > 1:
         repairs.append(f"ep 1, not {ep}: the model is dense")
@@ -175,6 +177,33 @@ def _exchange(
     return named
 
 
+MODE_OF_CODE = {"DSP": "dispatcher", "EPO": "ep_overlap", "CGR": "cuda_graph"}
+"""Axis that the rules of a kind refuse."""
+
+
+def with_legal_modes(problem: Problem, layout: Layout) -> Nearest:
+    """Return a layout without the ways of running its layers that break a rule.
+
+    A dispatcher where no token leaves its rank goes without a word: all are the same.
+    """
+    repairs: list[str] = []
+    while layout.switches:
+        code = next(broken_mode_rules(problem, PlanTable.from_layouts([layout])), "")
+        name = MODE_OF_CODE.get(code[:3], "")
+        if not name:
+            break
+        axis, value = AXES[name], layout.value(name)
+        if code != "DSP003":
+            repairs.append(
+                f"{name} {axis.text(axis.off)}, not {axis.text(value)}: {RULES[code].title}"
+            )
+        rest = tuple(pair for pair in layout.switches if pair[0] != name)
+        if rest == layout.switches:
+            break
+        layout = replace(layout, switches=rest)
+    return Nearest(layout, tuple(repairs))
+
+
 def why_not_priced(problem: Problem, layout: Layout) -> str:
     """Return why the cost model does not know a layout; "" where it does.
 
@@ -226,7 +255,7 @@ def _counts(
     run_layout: Mapping[str, Any], layers: int, pp: int, vpp: int, repairs: list[str]
 ) -> tuple[int, ...]:
     counts = tuple(run_layout.get("counts") or ())
-    if len(counts) == pp * vpp and sum(counts) == layers and min(counts) > 0:
+    if len(counts) == pp * vpp and sum(counts) == layers and min(counts) >= 0:
         return counts
     share, rest = divmod(layers, pp * vpp)
     spread = tuple(share + (i < rest) for i in range(pp * vpp))
@@ -238,15 +267,18 @@ def _counts(
     return spread
 
 
-def _batch(run_layout: Mapping[str, Any], dp: int, pp: int, vpp: int, repairs: list[str]) -> int:
-    """Return the global batch, or the nearest that gives every rank whole micro-batches."""
+def _batch(run_layout: Mapping[str, Any], dp: int, group: int, repairs: list[str]) -> int:
+    """Return the global batch, or the nearest that gives every rank whole micro-batches.
+
+    `group` micro-batches run in one round: pp of them where chunks are interleaved.
+    """
     mbs = max(1, int(run_layout.get("mbs", 1)))
     requested = int(run_layout.get("gbs") or mbs * dp)
-    unit = mbs * dp * (pp if vpp > 1 else 1)
+    unit = mbs * dp * group
     if requested % unit == 0:
         return requested
     nearest = max(unit, (requested + unit // 2) // unit * unit)
-    what = f"mbs {mbs} x dp {dp}" + (f" x pp {pp} (interleaving)" if vpp > 1 else "")
+    what = f"mbs {mbs} x dp {dp}" + (f" x pp {group} (interleaving)" if group > 1 else "")
     repairs.append(f"global batch {nearest}, not {requested}: a multiple of {what}")
     return nearest
 

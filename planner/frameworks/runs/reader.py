@@ -76,6 +76,11 @@ def run_text(file: str) -> tuple[str, str, str]:
         fix = "name one of its files: " + ", ".join(inside[:8])
         fix = fix if inside else f"name {format_titles()[0]}"
         raise SpecError(InputProblem("is a folder, not a run", fix, name))
+    if not part and not Path(name).exists():
+        for one in frameworks():
+            text = load(one.named_run)(name) if one.named_run else None
+            if text is not None:
+                return name, "", text
     return name, part, read_text(name)
 
 

@@ -31,15 +31,22 @@ from planner.frameworks.torchtitan.model import (
     model_imports,
     model_sizes,
 )
+from planner.frameworks.torchtitan.releases import TOML_RELEASE
 from planner.frameworks.torchtitan.toml import toml_files
 from planner.specs.schema import DetailsSpec
-from searches.frameworks.registry import BUILT_IN
-
-RELEASE = BUILT_IN["torchtitan"].release
 
 
 def torchtitan_files(request: EmitRequest) -> dict[str, str]:
-    """Return the recipe, its launcher, and the job file or why there is none."""
+    """Return the recipe, its launcher, and the job file or why there is none.
+
+    For a release that has no recipes, the job file and a launcher of it.
+    """
+    if request.release_of("torchtitan") == TOML_RELEASE:
+        return {
+            **toml_files(request),
+            "torchtitan.sh": _launcher(request),
+            **programs(TORCHTITAN_SMOKE),
+        }
     return {
         "torchtitan_recipe.py": recipe(request),
         "torchtitan.sh": _launcher(request),
@@ -56,7 +63,8 @@ def vocab_rows(layout: Layout, shape: ModelShape) -> int:
 def recipe(request: EmitRequest) -> str:
     """Return the recipe."""
     layout, shape, job, details = request.layout, request.shape, request.job, request.details
-    title = f"torchtitan recipe; fields as of torchtitan {RELEASE}."
+    release = request.release_of("torchtitan")
+    title = f"torchtitan recipe; fields as of torchtitan {release}."
     policy = _policy(layout)
     functions = [
         model_code(shape, details),
@@ -183,23 +191,37 @@ def _launcher(request: EmitRequest) -> str:
     shape, details = request.shape, request.details
     n_nodes, per_node = nodes(request.layout, request.pool)
     missing = not_said(details, shape, request.job, model_family(shape, details))
-    title = f"torchtitan launcher; torchtitan_recipe.py as of torchtitan {RELEASE}."
+    release = request.release_of("torchtitan")
+    is_recipe = release != TOML_RELEASE
+    file = "torchtitan_recipe.py" if is_recipe else "torchtitan.toml"
+    title = f"torchtitan launcher; {file} as of torchtitan {release}."
     lines = [
         *head(title, request.header, fact_lines(request, stated_or_none(details))),
-        *guarded(_SETTINGS.format(n_nodes=n_nodes), missing),
+        *guarded(_settings(n_nodes, is_recipe=is_recipe), missing),
         *_SMOKE.format(n_ranks=request.layout.n_devices).splitlines(),
         f'torchrun --nnodes {n_nodes} --nproc-per-node {per_node} --node-rank "${{NODE_RANK}}" \\',
         '  --master-addr "${MASTER_ADDR}" --master-port "${MASTER_PORT}" \\',
-        "  -m torchtitan.train --module torchtitan_recipe --config train \\",
+        f"  -m torchtitan.train {_RECIPE_WORDS if is_recipe else _JOB_FILE_WORDS} \\",
         '  "$@"',
     ]
     return "\n".join(lines) + "\n"
 
 
-_SETTINGS = """#
+def _settings(n_nodes: int, *, is_recipe: bool) -> str:
+    """Return the settings of the launcher: a job file says itself where things are."""
+    file, torch = ("recipe", _TORCH) if is_recipe else ("job file", "")
+    start = _START.format(n_nodes=n_nodes, file=file, torch=torch)
+    return start + (_PLACES if is_recipe else "") + _ALLOCATOR
+
+
+_RECIPE_WORDS = "--module torchtitan_recipe --config train"
+_JOB_FILE_WORDS = '--job.config_file "${HERE}/torchtitan.toml"'
+_TORCH = " It takes PyTorch 2.14 or later: with 2.13 torchtitan 0.3.0 does not start."
+
+_START = """#
 # Run it once on each of the {n_nodes} node(s), with NODE_RANK and MASTER_ADDR set (Slurm: one task
-# per node). Options of your own go after the script name and win over the recipe, for example
-# --training.steps 20. It takes PyTorch 2.14 or later: with 2.13 torchtitan 0.3.0 does not start.
+# per node). Options of your own go after the script name and win over the {file}, for example
+# --training.steps 20.{torch}
 # With --smoke all ranks run on this machine's CPUs for two steps: torchtitan_smoke.py.
 set -euo pipefail
 
@@ -208,14 +230,18 @@ MASTER_ADDR="${{MASTER_ADDR:-localhost}}"
 MASTER_PORT="${{MASTER_PORT:-29500}}"
 NODE_RANK="${{NODE_RANK:-${{SLURM_NODEID:-0}}}}"
 
-# ---- YOURS: where things are; torchtitan_recipe.py reads them ----
+"""
+
+_PLACES = """# ---- YOURS: where things are; torchtitan_recipe.py reads them ----
 # Folder of the tokenizer, as torchtitan's scripts/download_hf_assets.py leaves it.
-export HF_ASSETS="${{HF_ASSETS:-./tests/assets/tokenizer}}"
+export HF_ASSETS="${HF_ASSETS:-./tests/assets/tokenizer}"
 # A data set that torchtitan knows (c4, c4_test), and its folder where it is a local copy.
-export DATASET="${{DATASET:-c4_test}}" DATASET_PATH="${{DATASET_PATH:-}}"
+export DATASET="${DATASET:-c4_test}" DATASET_PATH="${DATASET_PATH:-}"
 # ------------------------------------------------------------------
-export PYTHONPATH="${{HERE}}${{PYTHONPATH:+:${{PYTHONPATH}}}}"
-export PYTORCH_ALLOC_CONF="${{PYTORCH_ALLOC_CONF:-expandable_segments:True}}"
+export PYTHONPATH="${HERE}${PYTHONPATH:+:${PYTHONPATH}}"
+"""
+
+_ALLOCATOR = """export PYTORCH_ALLOC_CONF="${PYTORCH_ALLOC_CONF:-expandable_segments:True}"
 
 """
 

@@ -5,6 +5,7 @@ from functools import cache
 from typing import Any
 
 from planner.frameworks.torchtitan.releases import OLD_MODELS
+from searches.frameworks.torchtitan.registered import FLAVORS
 
 SMALL = {
     ("llama3", "1B"): {
@@ -90,8 +91,6 @@ _MLA = ("q_rank", "kv_rank", "qk_nope", "qk_rope", "v_head")
 @cache
 def flavors() -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
     """Return the `model:` sections of torchtitan's models by name and flavor."""
-    from planner.frameworks.torchtitan.toml import FLAVORS
-
     entries: dict[str, dict[str, Mapping[str, Any]]] = {}
     for (family, flavor), sizes in {**SMALL, **OLD_MODELS, **FLAVORS}.items():
         groups = GROUPS.get((family, flavor))

@@ -382,7 +382,7 @@ def _stages(read: Reader, layers: int, notes: list[str]) -> dict[str, Any]:
         return {}
     vpp = stages // pp
     entries: dict[str, Any] = {"vpp": vpp, "schedule": schedule}
-    if counts and min(counts) > 0:
+    if counts and min(counts) >= 0:
         entries["counts"] = counts
         named = (n for n in ("even", "ends") if stage_layers(layers, pp, vpp, n) == counts)
         entries["split"] = next(named, spelled(counts))
@@ -437,7 +437,7 @@ def _stack(read: Reader, layout: Mapping[str, Any]) -> tuple[dict[str, Any], tup
     if layout["ep"] > 1:
         backend = read.text("parallelism.expert_parallel_comm_backend", "standard")
         if backend in ("deepep", "hybridep"):
-            changed["expert_dispatch"] = "deduplicated"
+            changed["dispatcher"] = backend
         else:
             key = "parallelism.expert_parallel_comm_backend"
             switches.append(Switch(f'set {key} = "deepep"', ((key, "deepep"),)))

@@ -33,8 +33,6 @@ class ShortRuns:
     framework: str
     steps: int = STEPS
     launchers: tuple[str, ...] = ("torchrun",)
-    dispatch: str = "all-to-all"
-    """As `emit_plan` takes it."""
 
 
 def trial_files(
@@ -51,7 +49,7 @@ def trial_files(
         f"a trial of {runs.steps} steps; keep what it prints as {LOG} in this folder",
     ]
     request = EmitRequest(plan.layout, shape, job, pool, lines, model.details)
-    files = emit_plan(runs.framework, request, runs.dispatch)
+    files = emit_plan(runs.framework, request)
     # No figure depends on the parts that a framework leaves out.
     files = {name: accepted(text) for name, text in files.items()}
     if set(runs.launchers) - {"torchrun"}:

@@ -17,7 +17,7 @@ from planner.measure.validate.metrics import mean
 from planner.measure.validate.rows import MeasuredSweep, Used
 from planner.solver.answer.reasons import shown_layout
 from planner.text_lines import wrapped
-from searches.options import TEXT_AXES, SearchOptions
+from searches.options import SearchOptions
 from searches.rules import CORE, Context
 from searches.search import search
 from searches.space.shape_space import ShapeSpace
@@ -71,12 +71,7 @@ def searched_name(problem: Problem, layout: Layout) -> Layout:
 
 def axis_number(layout: Layout, axis: str) -> int:
     """Return the value of a free axis of a layout as `SearchOptions.only` has it."""
-    if axis == "recompute_modules":
-        return modules_code(layout.recompute_modules)
-    value = getattr(layout, axis)
-    if axis in TEXT_AXES and isinstance(value, str):
-        return TEXT_AXES[axis].index(value)
-    return int(value)
+    return layout.code(axis)
 
 
 def fitting(problem: Problem, peak_bytes: float) -> Problem:

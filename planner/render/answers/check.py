@@ -7,6 +7,7 @@ from planner.documents import Blank, Paragraph, Part
 from planner.frameworks.runs.existing_run import Doubt
 from planner.solver.answer.reasons import shown_layout
 from planner.solver.answer.result import Plan
+from planner.solver.answer.utilization import mfu_words
 from planner.units import GIB, format_percent
 from searches.frameworks.registry import framework_rules
 from searches.frameworks.rule import Broken
@@ -108,7 +109,7 @@ def _price_parts(report: Report) -> list[Part]:
     low, high = plan.step_time_p10_s, plan.step_time_p90_s
     step = (
         f"{plan.step_time_s:.3f} s ({low:.2f} - {high:.2f} s in 8 of 10 cases),"
-        f" {plan.tokens_per_s_per_device:,.0f} tokens/s/device, MFU {format_percent(plan.mfu)}"
+        f" {plan.tokens_per_s_per_device:,.0f} tokens/s/device, {mfu_words(plan)}"
     )
     return [
         *parts,

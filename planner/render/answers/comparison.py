@@ -7,7 +7,8 @@ from planner.documents import Blank, Bullets, Grid, GridSpacing, Paragraph, Part
 from planner.solver.answer.reasons import MIN_SHARE, shown_layout
 from planner.solver.answer.result import Plan
 from planner.solver.answer.uncertainty import TIE_FRAC
-from planner.units import GIB, format_percent
+from planner.solver.answer.utilization import mfu_words
+from planner.units import GIB
 
 Pairs = Mapping[str, tuple[float, float]]
 
@@ -37,7 +38,7 @@ def _side_parts(name: str, plan: Plan) -> list[Part]:
     figures = (
         f"    {plan.step_time_s:.4f} s a step,"
         f" {plan.tokens_per_s_per_device:,.0f} tokens/s/device,"
-        f" MFU {format_percent(plan.mfu)}, {peak / GIB:.2f} of {usable / GIB:.2f} GiB"
+        f" {mfu_words(plan)}, {peak / GIB:.2f} of {usable / GIB:.2f} GiB"
     )
     return [
         Paragraph(shown_layout(plan.layout), label=f"{name} {plan.plan_id}:", indent=4),

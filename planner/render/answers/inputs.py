@@ -3,10 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from costmodels.precision import PRECISIONS
 from planner.documents import Bullets, Paragraph, Part
 from planner.solver.answer.result import Result
-from planner.specs.search.axis_values import PRECISION
+from planner.specs.search.axis_values import NUMERICS, PRECISION
 from planner.text_lines import ASSUMED, IMPORTED, REFERENCE
 
 HOW_TO_ASSUME_ELSE = "--set PATH=VALUE changes one"
@@ -67,11 +66,16 @@ def job_text(result: Result) -> str:
 def _recipes(result: Result) -> str:
     """Return the numeric recipes that were searched."""
     options = result.inputs["options"]
-    codes = options["only"].get(PRECISION, [])
-    if PRECISION in options["pins"]:
-        codes = [options["pins"][PRECISION]]
-    names = " or ".join(PRECISIONS[code] for code in codes)
-    return names or str(result.inputs["model"]["training"][PRECISION])
+    job, named = result.inputs["model"]["training"], []
+    for axis, words in NUMERICS.items():
+        codes = options["only"].get(axis, [])
+        codes = [options["pins"][axis]] if axis in options["pins"] else codes
+        text = " or ".join(words[code] for code in codes) or str(job.get(axis, ""))
+        if axis == PRECISION:
+            named.append(text)
+        elif text not in ("", "off", "False"):
+            named.append(f"{axis} {text}")
+    return ", ".join(named)
 
 
 def job_parts(result: Result) -> list[Part]:

@@ -15,6 +15,7 @@ from planner.solver.answer.reasons import shown_layout
 from planner.solver.answer.result import Plan, Result
 from planner.solver.answer.utilization import utilization_words
 from planner.solver.calibration.intervals import regime_words
+from planner.text_lines import SPLIT_CHOSEN
 from planner.units import GIB, format_percent, format_size
 
 
@@ -24,6 +25,11 @@ def evaluated_document(result: Result) -> list[Part]:
         Paragraph(job_text(result)),
         *calibration_parts(result.inputs["options"], result.calibration, result.notes),
         *assumed_parts(result.notes),
+        *(
+            Paragraph(note.removeprefix(SPLIT_CHOSEN), label="split not named:")
+            for note in result.notes
+            if note.startswith(SPLIT_CHOSEN)
+        ),
         Blank(),
         *plan_document(result.plans[0]),
     ]

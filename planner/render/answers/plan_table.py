@@ -133,11 +133,40 @@ def _mark(plan: Plan, many_ties: bool) -> str:
     return "~" if plan.group == 1 else " "
 
 
+def _bf16(plan: Plan) -> str:
+    return "-" if plan.mfu_bf16 is None else f"{plan.mfu_bf16 * 100:.1f}"
+
+
+def _with_bf16(columns: Sequence[Column]) -> list[Column]:
+    """Return the columns with MFU over the bf16 peak behind MFU, as papers print it."""
+    place = [column.title for column in columns].index("MFU") + 1
+    return [*columns[:place], Column("MFU", "bf16%", _bf16), *columns[place:]]
+
+
 def used_axes(plans: Sequence[Plan]) -> list[Column]:
     """Return the optional columns of axes that some plan uses."""
     columns = [column for column, on in OPTIONAL if any(on(plan.layout) for plan in plans)]
     used = {name for plan in plans for name, _ in plan.layout.switches}
     return [*columns, *(_switch_column(axis) for axis in switch_axes() if axis.name in used)]
+
+
+SWITCH_TITLES = {
+    "dispatcher": ("ep", "via"),
+    "ep_overlap": ("ep", "ovl"),
+    "cuda_graph": ("cuda", "graph"),
+}
+"""Titles of columns of axes whose names are wide."""
+SHORT_VALUES = {
+    "moe_router": "router",
+    "moe_preprocess": "prep",
+    "full_iteration": "whole",
+    "alltoall": "a2a",
+}
+"""Parts of values in a column."""
+
+
+def _short_value(text: str) -> str:
+    return "+".join(SHORT_VALUES.get(part, part) for part in text.split("+"))
 
 
 def _switch_column(axis: Axis) -> Column:
@@ -147,9 +176,9 @@ def _switch_column(axis: Axis) -> Column:
         value = plan.layout.value(axis.name)
         if value == axis.off:
             return "-"
-        return "y" if axis.is_switch else axis.text(value)
+        return "y" if axis.is_switch else _short_value(axis.text(value))
 
-    return Column(axis.label or axis.name, "", text)
+    return Column(*SWITCH_TITLES.get(axis.name, (axis.label or axis.name, "")), text)
 
 
 def columns_of(result: Result) -> tuple[Column, ...]:
@@ -166,9 +195,11 @@ def columns_of(result: Result) -> tuple[Column, ...]:
     goals = options.get("pareto") or [options.get("objective", "step_time")]
     others = [*others, *(Column(*x) for goal in goals for x in GOAL_COLUMNS.get(goal, ()))]
     pool = Column("pool", "", lambda p: str(names.index(p.pool)))
+    if any(plan.mfu_over_bf16 is not None for plan in result.plans):
+        others = _with_bf16(others)
     columns = [first, *[pool] * (len(names) > 1), tp, pp, *used, *others]
-    if len({plan.precision for plan in result.plans}) > 1:
-        columns.insert(1, Column("recipe", "", lambda p: p.precision))
+    if len({plan.recipe_label for plan in result.plans}) > 1:
+        columns.insert(1, Column("recipe", "", lambda p: p.recipe_label))
     widths = [_column_width(column, result.plans) for column in columns]
     for title in DISPENSABLE:
         # A mark before them, and a space before each.
@@ -223,6 +254,7 @@ FIGURE_FIELDS = (
     "step_time_p90_s",
     "tokens_per_s",
     "mfu",
+    "mfu_bf16",
     "peak_bytes",
     "usable_bytes",
     "tie",

@@ -7,6 +7,7 @@ from planner.solver.answer.reasons import shown_layout
 from planner.solver.answer.result import Certificate, Counts, Relaxation, Result, UnevenTried
 from planner.solver.answer.uncertainty import TIE_FRAC
 from planner.solver.calibration.intervals import regime_words
+from planner.solver.margins import tie_words
 from planner.specs.search.objectives import BEST, NONE_BETTER
 from planner.units import GIB
 from searches.rules import RULES
@@ -166,12 +167,18 @@ def _table_parts(result: Result) -> list[Part]:
     """Return the plans, and what their marks and columns mean."""
     plans, first = result.plans, result.plans[0]
     parts = [plan_grid(plans, columns_of(result)), *stage_parts(plans)]
+    if any(plan.n_variants > 1 for plan in plans):
+        counts = ", ".join(str(plan.n_variants) for plan in plans)
+        text = f"each is the best of its tp, pp, cp, ep; they stand for {counts} plans"
+        parts.append(Paragraph(f"{text} (--all-variants lists them)"))
     if sum(plan.tie for plan in plans) > 1:
-        parts.append(Paragraph(f"= within model error of {BEST[_objective(result)]}"))
+        parts.append(Paragraph(f"= within model error of {_best_words(result)}"))
     if any(plan.group == 1 and not plan.tie for plan in plans[1:]):
         text = f"~ told apart from {first.plan_id} in fewer than four of five cases"
         parts.append(Paragraph(text))
     mfu = "MFU: Megatron's model FLOPs (causal attention halved, no recompute) over dense peak"
+    if any(plan.mfu_over_bf16 is not None for plan in plans):
+        mfu += " of the matrix products; bf16%: over that of bf16, as papers print it"
     parts.append(Paragraph(mfu))
     if first.training_s is not None:
         parts.append(Paragraph(_days_text(result)))
@@ -179,6 +186,10 @@ def _table_parts(result: Result) -> list[Part]:
         text = f"the front of {', '.join(pareto)}: no plan beats another in all of them"
         parts.append(Paragraph(text))
     return parts
+
+
+def _best_words(result: Result) -> str:
+    return tie_words(_objective(result), result.margin, result.plans[0].step_time_s)
 
 
 def _reason_parts(result: Result) -> list[Part]:
@@ -196,6 +207,8 @@ def _reason_parts(result: Result) -> list[Part]:
     parts.append(Paragraph(interval, label="  step time"))
     if certificate and (certificate.proven or (certificate.only_uneven and result.complete)):
         parts.append(Paragraph(proof_text(result), label=" "))
+    if result.alternatives:
+        parts.append(Paragraph(_alternatives_text(result), label="other numbers:"))
     parts += note_parts(result.notes)
     parts += [Paragraph(x.text, label=f"warning {x.code}:") for x in first.warnings]
     if result.rejected:
@@ -243,6 +256,23 @@ def infeasible_parts(result: Result) -> list[Part]:
         return [*parts, *(part for r in result.relaxations for part in _relaxation_parts(r))]
     none = "No single change that was tried helps: more devices, precision, sequence, pins."
     return [*parts, Paragraph(none)]
+
+
+def _alternatives_text(result: Result) -> str:
+    """Return what other numbers of the job bring to the first plan."""
+    first = result.plans[0]
+    parts = []
+    for x in result.alternatives:
+        gain = f"{first.step_time_s:.2f} -> {x.step_time_s:.2f} s"
+        if x.step_time_s > first.step_time_s * 0.99:
+            gain = f"{first.breakdown.peak_bytes / GIB:.1f} -> {x.peak_bytes / GIB:.1f} GiB"
+        over = "" if x.fits else f" (in {x.peak_bytes / GIB:.1f} GiB: not in this layout)"
+        parts.append(f"{x.pin} {gain}{over}")
+    pin = result.alternatives[0].pin
+    return (
+        f"{' | '.join(parts)}; they change what is computed, so a search takes them only where"
+        f" they are named: --pin {pin}"
+    )
 
 
 def _tried_text(tried: UnevenTried) -> str:

@@ -56,6 +56,9 @@ def _size_grid(scaling: Scaling) -> Grid:
     columns = [(over, _cell("scale.size", ",.0f")), *_SHARED]
     columns += _OVER_DEVICES if over == "devices" else ()
     columns += _MORE
+    if any(row.get("best.mfu_bf16") not in (None, row["best.mfu"]) for row in rows):
+        place = [title for title, _ in columns].index("MFU %") + 1
+        columns.insert(place, ("of bf16 %", _cell("best.mfu_bf16", ".1f", 100.0)))
     columns += [(title, cell) for title, name, cell in _RUN if any(row[name] for row in rows)]
     cells = [
         (

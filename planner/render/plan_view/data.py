@@ -10,6 +10,7 @@ from costmodels.problem import Problem
 from planner.analyze.bottleneck_levers import bound_of
 from planner.analyze.plan_files import FileTargets, plan_files
 from planner.analyze.trace.chrome_trace import trace_json
+from planner.frameworks.emit import refusal_file
 from planner.render.plan_view.cards import (
     Amount,
     CardNumber,
@@ -293,7 +294,7 @@ def framework_files(
     for name in framework_names():
         targets = FileTargets([name], hosts=())
         files = plan_files((model, cluster, problem, plan), calibration, targets)
-        runs = f"{name}.txt" not in files
+        runs = refusal_file(name) not in files
         out.append(FrameworkFiles(name, framework_rules(name).title, tuple(files.items()), runs))
     return tuple(sorted(out, key=lambda f: (not f.runs, framework_names().index(f.name))))
 

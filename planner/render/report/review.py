@@ -155,6 +155,7 @@ def _decision(plan: Plan, note: str) -> Iterator[Part]:
             f"{plan.tokens_per_s:,.0f} ({plan.tokens_per_s_per_device:,.0f} a device)",
         ),
         ("MFU", f"{plan.mfu:.1%} (Megatron's model FLOPs over the dense peak)"),
+        *([("MFU over bf16", f"{over:.1%}")] if (over := plan.mfu_over_bf16) is not None else []),
         *([("HFU", f"{hfu(plan):.1%} (with recomputed FLOPs)")] if hfu(plan) > plan.mfu else []),
         (
             "memory of the fullest device",

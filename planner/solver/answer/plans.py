@@ -10,7 +10,7 @@ from costmodels.problem import Problem
 from costmodels.run.goodput import Goodput, goodput
 from costmodels.stacks import StackProfile
 from costmodels.step import peak_bytes
-from planner.frameworks.emit import runs_on, runs_on_each
+from planner.frameworks.emit import first_releases, runs_on, runs_on_each
 from planner.solver.answer.advice import plan_warnings
 from planner.solver.answer.result import Plan
 from planner.solver.calibration.file import Calibration
@@ -59,6 +59,8 @@ class PlanRank:
     """It ties with the best of all."""
     group: int | None = None
     """Of plans between which the model cannot tell."""
+    n_variants: int = 1
+    """Plans that it stands for, itself among them."""
 
 
 class PlanMaker:
@@ -73,10 +75,13 @@ class PlanMaker:
         work: SharedWork | None = None,
     ) -> None:
         self._problem, self._calibration, self._work = problem, calibration, work
+        self._numerics = model.changed
         self._ids = PlanIds(model.document, cluster.document)
         self._evidence = evidence_for(problem, calibration)
         self._flops = model_flops_per_step(problem.shape, problem.job)
-        self._peak_flops = problem.pool.accelerator.peak_flops_per_s[problem.job.recipe.linear]
+        peaks = problem.pool.accelerator.peak_flops_per_s
+        self._peak_flops = peaks[problem.job.recipe.linear]
+        self._bf16_flops = peaks.get("bf16")
         self._operations = cluster.operations[0]
         self._n_given = cluster.n_given
         self._goodput: dict[int, Goodput] = {}
@@ -158,15 +163,21 @@ class PlanMaker:
             tokens_per_s=rate,
             tokens_per_s_per_device=rate / n,
             mfu=self._flops / (breakdown.step_s * n * self._peak_flops),
+            mfu_bf16=self._flops / (breakdown.step_s * n * self._bf16_flops)
+            if self._bf16_flops
+            else None,
             usable_bytes=problem.pool.usable_bytes,
             tie=rank.tie,
             training_s=job.tokens / rate if job.tokens else None,
             warnings=plan_warnings(problem, breakdown),
             runs_on=fitting,
+            first_releases=first_releases(fitting, layout, problem.shape, job),
             too_large_for=tuple(name for name in able if name not in fitting),
             n_idle=self._n_given - n,
             run=run_figures(problem, self._operations, n, breakdown.step_s, self._goodput[n]),
             group=rank.group,
+            numerics=self._numerics,
+            n_variants=rank.n_variants,
         )
 
 
@@ -176,9 +187,13 @@ def make_plan(
     inputs: tuple[ModelInput, ClusterInput],
     calibration: Calibration,
     rank: PlanRank = PlanRank(),
+    framework: str = "",
 ) -> Plan:
-    """Return one plan with its rates, its interval and its warnings."""
-    able = runs_on(breakdown.layout, problem.shape, problem.job)
+    """Return one plan with its rates, its interval and its warnings.
+
+    `framework` is the one asked for: at the release that its key names, if it names one.
+    """
+    able = runs_on(breakdown.layout, problem.shape, problem.job, framework)
     return PlanMaker(problem, *inputs, calibration).make(breakdown, rank, able)
 
 
@@ -188,6 +203,7 @@ def make_plans(
     ties: Sequence[bool],
     groups: Sequence[int | None],
     calibration: Calibration,
+    n_variants: Sequence[int] = (),
 ) -> tuple[Plan, ...]:
     """Return opened plans in their order; each is of one search, and ties or not."""
     made: dict[int, Plan] = {}
@@ -196,9 +212,10 @@ def make_plans(
         work = one.context.shared
         maker = PlanMaker(one.problem, one.model, one.cluster, calibration, work)
         layouts = [opened[i].layout for i in rows]
-        able = runs_on_each(layouts, one.problem.shape, one.problem.job)
+        framework = one.context.options.framework
+        able = runs_on_each(layouts, one.problem.shape, one.problem.job, framework)
         for i, names, peaks in zip(rows, able, maker.peaks(layouts, able), strict=True):
-            rank = PlanRank(i + 1, ties[i], groups[i])
+            rank = PlanRank(i + 1, ties[i], groups[i], n_variants[i] if n_variants else 1)
             made[i] = maker.make(opened[i], rank, names, peaks)
     return tuple(made[i] for i in range(len(searches)))
 
@@ -217,4 +234,6 @@ def plan_of_layout(
     """Price a layout again on the first pool: how `show`, `explain` and `emit` reopen a plan."""
     problem = make_problem(model, cluster, options, layout.n_devices)
     breakdown, calibration = break_down(problem, layout), options.calibration
-    return problem, make_plan(problem, breakdown, (model, cluster), calibration, PlanRank(rank))
+    inputs, place = (model, cluster), PlanRank(rank)
+    plan = make_plan(problem, breakdown, inputs, calibration, place, options.framework)
+    return problem, plan

@@ -10,6 +10,7 @@ from costmodels.layers.layer_grid import LayerGrid
 from costmodels.plans import Layout
 from costmodels.problem import Problem
 from planner.solver.answer.result import Plan
+from planner.solver.answer.switches import switches_worth, worth_text
 from planner.solver.answer.uncertainty import HEADROOM_STEP, TIE_FRAC
 from searches.pricing.candidates import Candidate
 
@@ -132,6 +133,10 @@ def why_first(
             f"them apart, so memory headroom decides, in steps of {HEADROOM_STEP:.0%}, then "
             "simplicity"
         )
+    if first.layout.switches:
+        worth = switches_worth(problem, first.layout, grid)
+        texts = [worth_text(x, first.step_time_s) for x in worth]
+        lines += [f"switches: {', '.join(texts)}"] * bool(texts)
     wide = _beyond_the_node(problem, first.layout)
     if wide:
         lines.append(wide)

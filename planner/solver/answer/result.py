@@ -12,10 +12,10 @@ from costmodels.traffic import PlanTransfer
 from planner.documents import LibraryAnswer
 from planner.errors import InfeasibleError
 from planner.specs.json_text import indented
-from planner.specs.search.axis_values import layout_from_json, layout_to_json
+from planner.specs.search.axis_values import NUMERICS, layout_from_json, layout_to_json
 from planner.specs.search.objectives import RunFigures
 
-SCHEMA_VERSION = "1.3"
+SCHEMA_VERSION = "1.4"
 """Minor numbers add fields, major numbers change them."""
 
 
@@ -57,19 +57,45 @@ class Plan(LibraryAnswer):
     warnings: tuple[PlanWarning, ...]
     runs_on: tuple[str, ...]
     """Frameworks that can run it, and hold it in memory."""
+    first_releases: Mapping[str, str] = field(default_factory=dict)
+    """Of the frameworks of `runs_on` the oldest release that runs it, where an older one that is
+    known does not."""
     too_large_for: tuple[str, ...] = ()
     """Frameworks that could run it with more memory."""
     n_idle: int = 0
     """Devices of the pool that it leaves idle."""
     run: RunFigures | None = None
     """Goodput, energy and cost of the whole run."""
+    mfu_bf16: float | None = None
+    """MFU over the dense bf16 peak, as papers print it whatever the precision; None where the
+    accelerator has no bf16."""
+    numerics: tuple[tuple[str, str], ...] = ()
+    """Where the job's numbers are not those of its file: axis and value, as written."""
     group: int | None = None
     """Plans of one number cannot be told from the first of them; None where time ranks nothing."""
+    n_variants: int = 1
+    """Finalists of its tp, pp, cp and ep, of which it is the best; 1 where each is listed."""
+
+    @property
+    def mfu_over_bf16(self) -> float | None:
+        """MFU over the bf16 peak where that is another number than `mfu`, as in fp8 and fp4."""
+        return None if self.mfu_bf16 == self.mfu else self.mfu_bf16
 
     @property
     def headroom_frac(self) -> float:
         """Share of the usable memory that the plan leaves free; negative when it does not fit."""
         return 1.0 - self.breakdown.peak_bytes / self.usable_bytes
+
+    @property
+    def recipe_label(self) -> str:
+        """Its precision, and what else of the job's numbers is not the file's."""
+        more = [f"{axis} {word}" for axis, word in self.numerics if axis != "precision"]
+        return ", ".join([self.precision, *more])
+
+    @property
+    def words(self) -> dict[str, str]:
+        """What it takes of the job's numbers in place of the file's: value by axis."""
+        return {"precision": self.precision, **dict(self.numerics)}
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan with the field names of the result schema."""
@@ -95,6 +121,7 @@ class Plan(LibraryAnswer):
             ],
             "warnings": [{"code": w.code, "text": w.text} for w in self.warnings],
             "runs_on": list(self.runs_on),
+            **({"first_releases": dict(self.first_releases)} if self.first_releases else {}),
             "idle_devices": self.n_idle,
             "run": self.run.to_json() if self.run else None,
         }
@@ -107,7 +134,7 @@ class Plan(LibraryAnswer):
             "plan_id": self.plan_id,
             "pool": self.pool,
             "precision": self.precision,
-            "layout": layout_to_json(self.layout),
+            "layout": layout_to_json(self.layout) | dict(self.numerics),
             "step_time_s": self.step_time_s,
             "step_time_p10_s": self.step_time_p10_s,
             "step_time_p90_s": self.step_time_p90_s,
@@ -115,9 +142,11 @@ class Plan(LibraryAnswer):
             "tokens_per_s": self.tokens_per_s,
             "tokens_per_s_per_device": self.tokens_per_s_per_device,
             "mfu": self.mfu,
+            "mfu_bf16": self.mfu_bf16,
             "training_s": self.training_s,
             "tie": self.tie,
             "group": self.group,
+            **({"n_variants": self.n_variants} if self.n_variants > 1 else {}),
             "closed_form_step_time_s": b.closed_form_step_s,
             "time": dict(b.time_s),
         }
@@ -190,7 +219,11 @@ class Plan(LibraryAnswer):
             usable_bytes=memory["usable_bytes"],
             warnings=tuple(PlanWarning(w["code"], w["text"]) for w in data["warnings"]),
             runs_on=tuple(data["runs_on"]),
+            first_releases=dict(data.get("first_releases", {})),
             n_idle=data["idle_devices"],
+            mfu_bf16=data.get("mfu_bf16"),
+            numerics=tuple((a, data["layout"][a]) for a in NUMERICS if a in data["layout"]),
+            n_variants=data.get("n_variants", 1),
             run=_run_from_json(data["run"]) if data["run"] else None,
         )
 
@@ -248,7 +281,8 @@ class Certificate:
     """
 
     fastest_s: float
-    """Step time of the fastest plan. The first plan is within the tie limit of it."""
+    """Step time of the fastest plan. The first plan is within the tie limit of it, or within
+    `MARGIN_COST_FRAC` where faster plans fill the memory."""
     simulated: int
     """Plans whose pipeline was simulated: the best by closed form, and all whose lower bound is
     below `fastest_s`."""
@@ -301,11 +335,57 @@ class DeviceCounts:
 
 @dataclass(frozen=True, slots=True)
 class Miss:
-    """The plan that comes closest to fitting when none does."""
+    """A plan beside its memory: the one that comes closest to fitting when none does."""
 
     layout: Layout
     peak_bytes: float
     usable_bytes: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it with the field names of the result schema."""
+        return {
+            "layout": layout_to_json(self.layout),
+            "peak_bytes": round(self.peak_bytes),
+            "usable_bytes": round(self.usable_bytes),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class MarginUse:
+    """Whether the first plan keeps the memory margin, and which plans it was put before for it."""
+
+    frac: float
+    """Share of the usable memory that the first plan is to leave free."""
+    is_kept: bool
+    """Not kept where no plan that does is as fast but for a few per cent."""
+    n_passed_over: int = 0
+    """Listed plans of a better value that leave less free, and stand behind."""
+    fastest: Miss | None = None
+    """The best of them."""
+    fastest_step_s: float | None = None
+    """Its step time."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it with the field names of the result schema."""
+        return {
+            "frac": self.frac,
+            "kept": self.is_kept,
+            "passed_over": self.n_passed_over,
+            "fastest": self.fastest and self.fastest.to_json(),
+            "fastest_step_time_s": self.fastest_step_s,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "MarginUse":
+        """Return what `to_json` wrote."""
+        miss = data["fastest"]
+        return cls(
+            data["frac"],
+            data["kept"],
+            data["passed_over"],
+            miss and Miss(**{**miss, "layout": layout_from_json(miss["layout"])}),
+            data["fastest_step_time_s"],
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,6 +428,20 @@ class Relaxation:
 
 
 @dataclass(frozen=True, slots=True)
+class Alternative:
+    """Another value of the job's numbers, which changes what is computed, in the first plan."""
+
+    axis: str
+    value: str
+    step_time_s: float
+    peak_bytes: float
+    pin: str
+    """What `--pin` takes."""
+    fits: bool = True
+    """Whether the first plan fits with it; else another layout has to."""
+
+
+@dataclass(frozen=True, slots=True)
 class Result(LibraryAnswer):
     """The answer to one question. Without plans, the rejections and relaxations say why."""
 
@@ -366,6 +460,8 @@ class Result(LibraryAnswer):
     stopped: str = ""
     """`interrupted` or `time limit` when the search did not finish."""
     why_first: tuple[str, ...] = ()
+    alternatives: tuple[Alternative, ...] = ()
+    """What other numbers would bring to the first plan: never searched unless named."""
     certificate: Certificate | None = None
     notes: tuple[str, ...] = field(default=())
     devices: tuple[DeviceCounts, ...] = ()
@@ -373,6 +469,8 @@ class Result(LibraryAnswer):
     gap: float | None = None
     """Where the search was stopped: by how much, as a share, what was not searched may be better
     than the first plan, in the value that was asked for."""
+    margin: MarginUse | None = None
+    """None where no plan is first for its time: of a front, by memory, without plans."""
 
     @property
     def best(self) -> Plan:
@@ -425,13 +523,21 @@ class Result(LibraryAnswer):
             "certificate": self.certificate and self.certificate.to_json(),
             "rejected": [{"code": r.code, "n": r.n, "of": r.of} for r in self.rejected],
             "why_first": list(self.why_first),
+            "alternatives": [
+                {
+                    "axis": x.axis,
+                    "value": x.value,
+                    "step_time_s": x.step_time_s,
+                    "peak_bytes": round(x.peak_bytes),
+                    "pin": x.pin,
+                    "fits": x.fits,
+                    "changes": "numerics",
+                }
+                for x in self.alternatives
+            ],
             "plans": [plan.to_json() for plan in self.plans],
-            "closest": self.closest
-            and {
-                "layout": layout_to_json(self.closest.layout),
-                "peak_bytes": round(self.closest.peak_bytes),
-                "usable_bytes": round(self.closest.usable_bytes),
-            },
+            "memory_margin": self.margin and self.margin.to_json(),
+            "closest": self.closest and self.closest.to_json(),
             "uneven_tried": self.uneven_tried
             and {"shapes": self.uneven_tried.shapes, "hopeless": self.uneven_tried.hopeless},
             "conflicts": [
@@ -459,6 +565,7 @@ class Result(LibraryAnswer):
         Its plans are those of `Plan.from_json`.
         """
         proven, miss, tried = data["certificate"], data["closest"], data["uneven_tried"]
+        margin = data.get("memory_margin")
         return cls(
             **{
                 x: data[x]
@@ -470,6 +577,10 @@ class Result(LibraryAnswer):
             conflicts=tuple(
                 Conflict(tuple(ConflictPart(**part) for part in parts))
                 for parts in data["conflicts"]
+            ),
+            alternatives=tuple(
+                Alternative(**{name: v for name, v in x.items() if name != "changes"})
+                for x in data.get("alternatives", ())
             ),
             relaxations=tuple(
                 Relaxation(**{**x, "layout": x["layout"] and layout_from_json(x["layout"])})
@@ -485,6 +596,7 @@ class Result(LibraryAnswer):
                 only_uneven=proven["uneven"]["only"],
             ),
             notes=tuple(data["notes"]),
+            margin=MarginUse.from_json(margin) if margin else None,
             devices=tuple(
                 DeviceCounts(
                     d["pool"],

@@ -12,13 +12,14 @@ from costmodels.axes import CP_COMMS, RANK_ORDERS, RECOMPUTES, SCHEDULES
 from costmodels.plans import SWITCHES, Layout
 from costmodels.problem import Problem
 from planner.errors import FileError, SearchError, UsageError
+from planner.frameworks.registry import named_space
 from planner.solver.answer.result import SCHEMA_VERSION, Plan, Result
 from planner.solver.calibration.file import calibration_from_json
-from planner.solver.options import SolveOptions
-from planner.solver.recipes import with_asked_recipes, with_recipe
+from planner.solver.options import MEMORY_MARGIN, SolveOptions
+from planner.solver.recipes import with_asked_recipes, with_numerics
 from planner.specs.inputs import ClusterInput, ModelInput
 from planner.specs.loader import cluster_from_dict, model_from_dict
-from planner.specs.search.axis_values import layout_from_json
+from planner.specs.search.axis_values import NUMERICS, layout_from_json
 from planner.specs.search.objectives import WITHIN
 from planner.units import GIB, shown_value
 
@@ -112,11 +113,12 @@ def read_options(data: Mapping[str, Any]) -> SolveOptions:
         pins=data["pins"],
         only={axis: frozenset(values) for axis, values in data["only"].items()},
         at_most=data["max"],
-        framework=data["framework"],
+        framework=named_space(data["framework"]),
         stack=data["stack"],
         allow=frozenset(data["allow"]),
         objective=data.get("objective", "step_time"),
         within=data.get("within", WITHIN),
+        memory_margin=data.get("memory_margin", MEMORY_MARGIN),
         deadline_s=data.get("deadline_s"),
         step_limit_s=data.get("step_limit_s"),
         pareto=tuple(data.get("pareto", ())),
@@ -165,7 +167,10 @@ def plan_of_result(data: Mapping[str, Any], which: str, source: str) -> Opened:
     model, cluster = model_from_dict(inputs["model"]), cluster_from_dict(inputs["cluster"])
     cluster = cluster.pool(plan["pool"])
     options = read_options(inputs["options"])
-    model = with_recipe(with_asked_recipes(model, options), plan.get("precision", ""))
+    words = {axis: plan["layout"][axis] for axis in NUMERICS if axis in plan["layout"]}
+    if "precision" in plan:
+        words["precision"] = plan["precision"]
+    model = with_numerics(with_asked_recipes(model, options), words)
     layout = layout_from_json(plan["layout"])
     wrong = layout_fault(layout, model, cluster)
     if wrong:

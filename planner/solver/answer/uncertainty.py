@@ -1,7 +1,7 @@
 """How sure a predicted step time is, and which plans the model cannot tell apart."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import log, log1p
 
 from costmodels.layers.layer_grid import LayerGrid
@@ -25,6 +25,9 @@ among plans 3 % or more behind is a worse one."""
 HEADROOM_STEP = 0.05
 """Memory headroom is compared in steps of this share of the usable memory."""
 
+MARGIN_COST_FRAC = 0.03
+"""How much slower than the fastest a plan may be that comes first for its memory margin, a share:
+as much as repeats of one measured layout differ at most."""
 
 SAME_MEMORY = 1.005
 """Memory that differs by less than this factor counts as the same."""
@@ -134,20 +137,49 @@ def simplicity(candidate: Candidate) -> tuple[int, int, int]:
     return sum(axes) + (x.split != "even"), x.vpp, n_recomputed + x.activation_offload_layers
 
 
-def tie_limit(values: Sequence[float]) -> float:
-    """Return the value up to which a plan ties with the best of `values`."""
-    return min(values) * (1.0 + TIE_FRAC)
+def keeps_margin(c: Candidate, usable_bytes: float, margin_frac: float) -> bool:
+    """Tell whether a plan leaves a share of the usable memory free."""
+    return c.peak_bytes <= (1.0 - margin_frac) * usable_bytes
 
 
-def rank_key(c: Candidate, usable_bytes: float, value: float, limit: float) -> tuple[object, ...]:
-    """Return the sort key of a plan, by its value from `limit` on.
+@dataclass(frozen=True, slots=True)
+class RankLimits:
+    """Up to where plans tie, and whether those that fill the memory do."""
 
-    Plans up to `limit` come first, ordered by memory headroom, then simplicity, then time;
-    those with the optimizer or activations on the host after the others, as their headroom is
-    bought with it.
-    """
-    if value > limit:
-        return (1, value, c.step_s, c.peak_bytes, ByDegrees(c.layout))
-    headroom = int((1.0 - c.peak_bytes / usable_bytes) / HEADROOM_STEP)
-    offloaded = c.layout.optimizer_offload + c.layout.activation_offload
-    return (0, offloaded, -headroom, *simplicity(c), c.step_s, ByDegrees(c.layout))
+    value: float
+    """Plans up to this value of the objective tie."""
+    margin_frac: float
+    """Share of the usable memory that the first plan leaves free where that costs little."""
+    only_roomy: bool
+    """Whether only plans that keep the margin tie: the best of them is behind the best of all by
+    more than ties, but by no more than `MARGIN_COST_FRAC`."""
+
+    @classmethod
+    def of(cls, values: Sequence[tuple[float, bool]], margin_frac: float) -> "RankLimits":
+        """Return the limits of plans, each with its value and whether it keeps the margin."""
+        best = min(value for value, _ in values)
+        limit = best * (1.0 + TIE_FRAC)
+        roomy = min((value for value, is_roomy in values if is_roomy), default=float("inf"))
+        if limit < roomy <= best * (1.0 + MARGIN_COST_FRAC):
+            return cls(roomy * (1.0 + TIE_FRAC), margin_frac, only_roomy=True)
+        return cls(limit, margin_frac, only_roomy=False)
+
+    def ties(self, c: Candidate, usable_bytes: float, value: float) -> bool:
+        """Tell whether a plan ties with the first."""
+        near = value <= self.value
+        return near and (not self.only_roomy or keeps_margin(c, usable_bytes, self.margin_frac))
+
+    def key(self, c: Candidate, usable_bytes: float, value: float) -> tuple[object, ...]:
+        """Return the sort key of a plan of some value.
+
+        Those that tie come first: those that keep the margin, then those with the optimizer or
+        activations on the device, as headroom is bought with the host, then by memory headroom,
+        simplicity and time.
+        """
+        if not self.ties(c, usable_bytes, value):
+            return (1, value, c.step_s, c.peak_bytes, ByDegrees(c.layout))
+        tight = not keeps_margin(c, usable_bytes, self.margin_frac)
+        headroom = int((1.0 - c.peak_bytes / usable_bytes) / HEADROOM_STEP)
+        offloaded = c.layout.optimizer_offload + c.layout.activation_offload
+        order = (tight, offloaded, -headroom, *simplicity(c))
+        return (0, *order, c.step_s, ByDegrees(c.layout))

@@ -16,10 +16,20 @@ def hfu(plan: Plan) -> float:
     return plan.mfu * hardware / model_flops_per_step(problem.shape, problem.job)
 
 
+def mfu_words(plan: Plan) -> str:
+    """Return MFU, and MFU over the bf16 peak where the matrix products have another peak.
+
+    Papers print the latter whatever the precision.
+    """
+    text = f"MFU {format_percent(plan.mfu)}"
+    if plan.mfu_over_bf16 is None:
+        return text
+    return f"{text} ({format_percent(plan.mfu_over_bf16)} of the bf16 peak)"
+
+
 def utilization_words(plan: Plan) -> str:
     """Return MFU, and HFU where it is another number because something is recomputed."""
-    hardware = hfu(plan)
-    text = f"MFU {format_percent(plan.mfu)}"
+    hardware, text = hfu(plan), mfu_words(plan)
     if hardware == plan.mfu:
         return text
     return f"{text}, HFU {format_percent(hardware)} with recomputed work"

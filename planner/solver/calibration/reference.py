@@ -29,7 +29,8 @@ from costmodels.layers.flops import model_flops_per_step
 from costmodels.plans import Layout
 from costmodels.problem import Problem
 from costmodels.stacks import SHARED, STACKS
-from planner.errors import BadValue, InputProblem, PlannerError, SpecError
+from planner.errors import BadValue, InputProblem, PlannerError, SpecError, UsageError
+from planner.frameworks.registry import named_space
 from planner.solver.calibration.anchors import REACH, Floats, Peak, fit_factors, fit_slack
 from planner.solver.calibration.file import (
     MAX_NAME,
@@ -485,12 +486,14 @@ def _inputs(
 def _software(data: Mapping[str, Any], options: SolveOptions, wrong: Any) -> tuple[str, str]:
     """Return framework and stack of a run: its own, or those of the question."""
     framework, stack = data.get("framework"), data.get("stack")
-    if framework is not None and framework not in framework_spaces():
-        raise wrong(
-            "framework",
-            f"unknown framework {shown_value(framework)}",
-            f"one of {', '.join(framework_spaces())}",
-        )
+    if framework is not None:
+        if not isinstance(framework, str):
+            text = f"unknown framework {shown_value(framework)}"
+            raise wrong("framework", text, f"one of {', '.join(framework_spaces())}")
+        try:
+            framework = named_space(framework)
+        except UsageError as error:
+            raise wrong("framework", error.message, error.hint) from None
     if stack is not None and stack not in STACKS:
         raise wrong(
             "stack", f"unknown stack {shown_value(stack)}", f"one of {', '.join(sorted(STACKS))}"
@@ -522,7 +525,7 @@ def _layout(
         problem = make_problem(model, cluster, options)
         if is_whole:
             return layout_from_json(named), model
-        context = Context(problem, options.search_options(), problem.pool.n_devices)
+        context = Context(problem, options.search_options(problem), problem.pool.n_devices)
         return layout_from_pins(context, options.pins), model
     except PlannerError as error:
         raise wrong("layout", error.message, error.hint) from None

@@ -12,13 +12,14 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from costmodels.precision import SIXTEEN_BIT
 from planner.errors import SpecError
 from planner.solver.answer.result import Relaxation
 from planner.solver.options import SolveCommand, SolveOptions
 from planner.solver.recipes import pinned_to
 from planner.specs.inputs import ClusterInput, ModelInput
 from planner.specs.loader import cluster_from_dict, model_from_dict
-from planner.specs.search.axis_values import PRECISION
+from planner.specs.search.axis_values import NUMERICS
 from searches.executors.executor import SerialExecutor
 from searches.feasibility import StoppedError, any_fits, largest_true, least_true, states_can_fit
 from searches.options import TEXT_AXES, usual_most_mbs
@@ -75,7 +76,7 @@ def find_relaxations(
     """
     start = Attempt("", model, cluster, options, stop=stop)
     named = dict.fromkeys((*options.pins, *options.only, *options.at_most))
-    axes = tuple(axis for axis in named if axis != PRECISION)
+    axes = tuple(axis for axis in named if axis not in NUMERICS)
     results = [a for a in _small_changes(start, axes, closest) if _fits(a)]
     results += [a for a in (_more_nodes(start),) if a]
     for group in () if results else _double_changes(start, axes, closest):
@@ -93,7 +94,7 @@ def _context(attempt: Attempt) -> Context:
     from planner.solver.problem import make_problem
 
     problem = make_problem(attempt.model, attempt.cluster, attempt.options)
-    return Context(problem, attempt.options.search_options(), problem.pool.n_devices)
+    return Context(problem, attempt.options.search_options(problem), problem.pool.n_devices)
 
 
 def _fits(attempt: Attempt) -> bool:
@@ -154,12 +155,12 @@ def _of_model(
     )
 
 
-def _of_recipe(start: Attempt, change: str, precision: str) -> Attempt:
-    """Change the recipe: its pin where there is one, which wins over the file."""
-    result = _of_model(start, change, "training.precision", precision, "numerics")
-    if PRECISION not in start.options.pins:
+def _of_recipe(start: Attempt, change: str, axis: str, word: str) -> Attempt:
+    """Change the numbers: their pin where there is one, which wins over the file."""
+    result = _of_model(start, change, f"training.{axis}", word, "numerics")
+    if axis not in start.options.pins:
         return result
-    return replace(result, options=pinned_to(start.options, precision), fields=start.fields)
+    return replace(result, options=pinned_to(start.options, {axis: word}), fields=start.fields)
 
 
 def _opened(start: Attempt, axes: tuple[str, ...]) -> Attempt:
@@ -249,7 +250,9 @@ def _file_changes(start: Attempt, closest: Candidate | None) -> Iterator[Attempt
     if job.precision in ("bf16", "fp16"):
         value = f"{job.precision}-grads"
         change = f"gradients in {job.precision}"
-        yield _of_recipe(start, change, value)
+        yield _of_recipe(start, change, "precision", value)
+    elif job.precision in SIXTEEN_BIT and job.grad_dtype != "bf16":
+        yield _of_recipe(start, "gradients in bf16", "grad_dtype", "bf16")
     yield from _batches(start)
     for divisor in (2, 4, 8):
         tokens = job.seq_len // divisor

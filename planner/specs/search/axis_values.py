@@ -18,7 +18,12 @@ from costmodels.axes import (
 )
 from costmodels.offload.activations import RESIDENT_LAYERS
 from costmodels.plans import PLACEMENT_OF, Layout
-from costmodels.precision import PRECISIONS
+from costmodels.precision import (
+    GRAD_DTYPES,
+    OPTIMIZER_STATES,
+    PRECISION_ALIASES,
+    PRECISIONS,
+)
 from costmodels.schedule.stages import FOLDED, SPLITS, spelled, stage_layers
 from planner.errors import SearchError, UsageError
 from planner.option_names import command, option, option_or_section
@@ -29,9 +34,19 @@ DEVICES = "devices"
 """The axis of the number of accelerators in use."""
 PRECISION = "precision"
 """The axis of the numeric recipe."""
-PROBLEM_AXES = (DEVICES, PRECISION)
+NUMERICS: Mapping[str, tuple[str, ...]] = {
+    PRECISION: PRECISIONS,
+    "grad_dtype": GRAD_DTYPES,
+    "optimizer_states": OPTIMIZER_STATES,
+    "fp8_param_gather": SWITCH,
+    "fp8_attention": SWITCH,
+    "fp8_output": SWITCH,
+}
+"""Axes of the job's numbers, and their values: never open unless they are named, as they change
+what is computed."""
+PROBLEM_AXES = (DEVICES, *NUMERICS)
 """Axes that change the problem, not the layout: each of their values is searched."""
-WORDS: Mapping[str, tuple[str, ...]] = {**TEXT_AXES, PRECISION: PRECISIONS}
+WORDS: Mapping[str, tuple[str, ...]] = {**TEXT_AXES, **NUMERICS}
 """The values of the axes that are words, at their positions."""
 
 
@@ -54,7 +69,8 @@ def layout_to_json(layout: Layout) -> dict[str, Any]:
 
 def layout_from_json(data: Mapping[str, Any]) -> Layout:
     """Return the layout that `layout_to_json` wrote."""
-    fields = {name: value for name, value in data.items() if name not in ("dp_shard", "n_micro")}
+    derived = ("dp_shard", "n_micro", *NUMERICS)
+    fields = {name: value for name, value in data.items() if name not in derived}
     for name in ("stage_layers", "recompute_modules"):
         fields[name] = tuple(fields.get(name, ()))
     own = [axis.name for axis in switch_axes() if axis.name in fields]
@@ -87,6 +103,8 @@ def axis_values(axis: str, value: object, flag: str) -> int:
     labels = WORDS.get(axis)
     if labels == SWITCH and text.lower() in SWITCH_FORMS:
         return SWITCH_FORMS[text.lower()]
+    if axis == PRECISION:
+        text = PRECISION_ALIASES.get(text, text)
     if labels:
         if text not in labels:
             message = option_or_section(flag) + f": {axis} cannot be {text!r}"
@@ -128,7 +146,7 @@ def _split_code(text: str) -> int:
     counts: list[int] = []
     for part in text.split("-"):
         match = re.fullmatch(r"(?:(\d{1,3})x)?(\d{1,4})", part)
-        if not match or int(match[2]) < 1 or int(match[1] or 1) < 1:
+        if not match or int(match[1] or 1) < 1:
             raise UsageError(
                 option("pin") + f": split cannot be {text!r}: {part!r} is no number of layers",
                 "even, ends, or the layers of each virtual stage: "
@@ -304,7 +322,8 @@ def layout_from_pins(context: Context, pins: Mapping[str, int]) -> Layout:
     recompute to none (`full` recomputes every layer unless `recompute_layers` says otherwise,
     `selective` the attention core unless `recompute_modules` does, which alone mean selective),
     activation_offload to off (`on` means all recomputed layers, or else all but two), dp_shard to
-    all dp cp ranks, the split to `even` where the layers divide, rank_order to the usual one.
+    all dp cp ranks, the split to `even` where the layers divide and else to `ends`, rank_order to
+    the usual one.
     A split spelled out says how many stages there are, unless pp does.
     Raises `SearchError` with the rule that it breaks.
     """

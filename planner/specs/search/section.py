@@ -7,7 +7,8 @@ from planner.specs.schema import SearchSpec, SpecFault
 from planner.specs.search.axis_values import WORDS, axis_values
 from planner.specs.search.objectives import parse_duration, parse_objective, parse_pareto
 from planner.specs.yaml.document import KeyPath
-from searches.frameworks.registry import framework_spaces
+from searches.frameworks.registry import DEFAULT, framework_space, framework_spaces
+from searches.frameworks.releases import UnknownReleaseError
 
 ALLOWANCES = ("tp-across-domains",)
 """Once needed for tp beyond the scale-up domain, which is searched anyhow; still accepted."""
@@ -28,7 +29,7 @@ def section_faults(spec: SearchSpec) -> list[SpecFault]:
         ("objective", lambda: parse_objective(spec.objective or "step_time")),
         ("pareto", lambda: parse_pareto(spec.pareto)),
         ("deadline", lambda: spec.deadline and parse_duration(spec.deadline, "deadline")),
-        ("framework", lambda: _one_of(spec.framework, ("", *framework_spaces()))),
+        ("framework", lambda: _space(spec.framework or DEFAULT)),
         *(("allow", lambda x=x: _one_of(x, ALLOWANCES)) for x in spec.allow),
     ):
         checks.append(((name,), parse))
@@ -53,6 +54,16 @@ def _contradictions(spec: SearchSpec) -> list[SpecFault]:
                 message = f"{limit} leaves nothing of {key}: {axis} {shown}"
                 faults.append(SpecFault(("search", "max", axis), message, "drop one of them"))
     return faults
+
+
+def _space(text: str) -> None:
+    """Refuse what no search can be restricted to: an unknown framework, or release of one."""
+    try:
+        framework_space(text)
+    except UnknownReleaseError as error:
+        raise UsageError(f"search: {error.message}", error.hint) from None
+    except KeyError:
+        _one_of(text, framework_spaces())
 
 
 def _no_order() -> None:

@@ -270,7 +270,7 @@ def _rows(
 ) -> tuple[list[Row], list[str], str]:
     """Return a row for every size that was searched, their notes, and why some are missing."""
     execution = Execution(SerialExecutor(), stop, shared=SharedWork())
-    extent = Extent(fewer_devices=False, reasons=False)
+    extent = Extent(fewer_devices=False, reasons=False, ties=False)
     rows: list[Row] = []
     notes: list[str] = []
     first: Row | None = None

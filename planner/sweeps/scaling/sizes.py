@@ -117,7 +117,7 @@ class Job:
     def context(self, size: CurveSize) -> Context:
         """Return the search of a size for any plan."""
         problem = make_problem(size.model, size.cluster, size.options)
-        restrictions = replace(size.options.search_options(), n_finalists=1)
+        restrictions = replace(size.options.search_options(problem), n_finalists=1)
         return Context(problem, restrictions, problem.pool.n_devices)
 
 

@@ -16,6 +16,7 @@ from searches.frameworks.common import (
     heads_divide,
     inputs_alone_leave,
     kv_heads_split_or_replicated,
+    narrow_moments,
     plain_schedule,
     usual_rank_order,
 )
@@ -159,6 +160,20 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
             f"ZeRO groups of {c.dp_shard}: MiCS was removed, and hpZ replicates the weights alone"
         ),
         "groups of all data-parallel ranks",
+    ),
+    FrameworkRule(
+        "DSP116",
+        "deepspeed",
+        "tensor parallelism with a whole output head",
+        "planner",
+        f"{AUTO_TP}; deepspeed/module_inject/layers.py",
+        lambda c: c.tp > 1,
+        lambda c: (
+            f"tp {c.tp}: plans split the head and its logits over tp (vocab_parallel_lm_head),"
+            " which this release does not"
+        ),
+        "tp 1",
+        versions="<0.19.8",
     ),
     batch_divides("DSP115", "deepspeed", f"{CONFIG}._batch_assertion"),
     FrameworkRule(
@@ -329,6 +344,17 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
         "no capacity_factor",
     ),
     FrameworkRule(
+        "DSP310",
+        "deepspeed",
+        "experts before AutoEP",
+        "planner",
+        "deepspeed/module_inject/auto_ep.py, AutoEP",
+        lambda c: c.model.n_experts > 0,
+        "experts: files spread them by expert_parallel (AutoEP), which this release lacks",
+        "",
+        versions="<0.19.2",
+    ),
+    FrameworkRule(
         "DSP401",
         "deepspeed",
         "ZeRO 2 or 3 in a pipeline",
@@ -437,10 +463,11 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
         "fp8 training",
         "planner",
         CONFIG,
-        lambda c: c.fp8_recipe != "",
+        lambda c: c.job.precision.startswith(("fp8", "nvfp4")),
         lambda c: f"precision {c.job.precision}: DeepSpeed has no fp8 training of its own",
         "precision bf16",
     ),
+    narrow_moments("DSP505", "deepspeed", CONFIG),
     FrameworkRule(
         "DSP502",
         "deepspeed",
@@ -449,7 +476,7 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
         f"{ENGINE}._do_optimizer_sanity_check",
         # With one rank an optimizer on the host is written as ZeRO 1.
         lambda c: (
-            (c.job.precision in ("bf16", "fp16")) & (c.zero == 0) & (c.optimizer_offload == 0)
+            (c.job.base_precision in ("bf16", "fp16")) & (c.zero == 0) & (c.optimizer_offload == 0)
         ),
         lambda c: f"precision {c.job.precision} with ZeRO-0: DeepSpeed has no fp32 gradients then",
         lambda c: f"zero 1, or precision {c.job.precision}-grads",
@@ -460,7 +487,7 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
         "bf16 without ZeRO in a pipeline",
         "planner",
         f"{ENGINE}._do_optimizer_sanity_check",
-        lambda c: (c.job.precision == "bf16-grads") & (c.zero == 0) & (c.pp > 1),
+        lambda c: (c.job.base_precision == "bf16-grads") & (c.zero == 0) & (c.pp > 1),
         "bf16 with ZeRO-0 in a pipeline: DeepSpeed shards the optimizer there",
         "zero 1",
     ),

@@ -144,6 +144,14 @@ def _no_rope(c: Case) -> list[str]:
 
 _SIZES = (
     flag_rule(
+        "MLM118",
+        "flag of another release",
+        lambda c: bool(c.lacking),
+        lambda c: f"this release does not have {', '.join(words for words, _ in c.lacking)}",
+        lambda c: "; ".join(f"for {words}: {instead}" for words, instead in c.lacking),
+        enforced_in(PARSER),
+    ),
+    flag_rule(
         "MLM120",
         "flag that is not known",
         lambda c: bool(c.unknown),

@@ -34,6 +34,8 @@ MICROBATCHES = "megatron/core/num_microbatches_calculator.py"
 SCHEDULES_PY = "megatron/core/pipeline_parallel/schedules.py"
 INTERLEAVED = f"{SCHEDULES_PY}, forward_backward_pipelining_with_interleaving"
 DIVIDE = "megatron/core/utils.py, divide"
+NO_FLAG = "MLM509"
+"""The rule over a field of its configuration that Megatron-LM has no flag for."""
 FP8_RECIPES = ("", "delayed", "tensorwise", "blockwise", "mxfp8")
 """Values of `--fp8-recipe` that a precision of ours maps to, and none."""
 PP_BEFORE_DP = RANK_ORDERS[PIPELINES_INSIDE]
@@ -49,6 +51,11 @@ def _asks_for_flash(c: Case) -> bool:
     """Tell whether flash attention is named: plans do, a run may leave the choice to `auto`."""
     requested = c.settings.get("attention_backend") == "flash" or c.settings.get("use_flash_attn")
     return not c.settings or bool(requested)
+
+
+def _is_plan(c: Case) -> bool:
+    """Tell a plan from a run, whose flags have rules of their own."""
+    return not c.settings
 
 
 def vocab_divisor(shape: ModelShape, tp: int) -> int:
@@ -423,6 +430,79 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
             " what delayed scaling needs"
         ),
         "precision fp8-tensorwise, or other modules",
+    ),
+    FrameworkRule(
+        "MLM505",
+        "megatron",
+        "quantised weights without a sharded optimizer",
+        "parse",
+        ARGUMENTS,
+        lambda c: _is_plan(c) & c.job.fp8_param_gather & (c.zero == 0),
+        "fp8_param_gather with ZeRO-0: --fp8-param-gather and --fp4-param-gather need the"
+        " distributed optimizer or Megatron-FSDP",
+        "zero 1, or fp8_param_gather off",
+    ),
+    FrameworkRule(
+        "MLM506",
+        "megatron",
+        "layers in bf16 that cannot be",
+        "parse",
+        TRANSFORMER_CONFIG,
+        lambda c: (
+            _is_plan(c)
+            & (max(c.job.bf16_layers) > 0)
+            & ((c.fp8_recipe == "delayed") | (max(c.job.bf16_layers) > c.model.layers // c.pp))
+        ),
+        lambda c: (
+            f"bf16_layers {list(c.job.bf16_layers)} with precision {c.job.precision} and pp"
+            f" {c.pp}: not with delayed scaling, and at most layers / pp at either end"
+        ),
+        "fewer bf16_layers, or precision fp8-tensorwise",
+    ),
+    FrameworkRule(
+        "MLM507",
+        "megatron",
+        "narrow moments without the distributed optimizer",
+        "parse",
+        "megatron/core/optimizer/__init__.py, use_precision_aware_optimizer",
+        lambda c: (
+            _is_plan(c)
+            & (c.job.optimizer_states != "fp32")
+            & ((c.zero >= 2) | (c.optimizer_offload == 1) | ((c.zero == 0) & (c.dp * c.cp > 1)))
+        ),
+        lambda c: (
+            f"optimizer_states {c.job.optimizer_states} with ZeRO-{c.zero} and optimizer_offload"
+            f" {c.optimizer_offload}: only the distributed optimizer on the device has them"
+        ),
+        "zero 1 and optimizer_offload off, or optimizer_states fp32",
+    ),
+    FrameworkRule(
+        "MLM508",
+        "megatron",
+        "quantised weights with the optimizer on the host",
+        "parse",
+        ARGUMENTS,
+        lambda c: (
+            _is_plan(c)
+            & c.job.fp8_param_gather
+            & (c.optimizer_offload == 1)
+            & (c.fp8_recipe != "delayed")
+        ),
+        lambda c: (
+            f"fp8_param_gather with precision {c.job.precision} and the optimizer on the host:"
+            " documented for delayed scaling alone"
+        ),
+        "fp8_param_gather off, or optimizer_offload off",
+    ),
+    FrameworkRule(
+        NO_FLAG,
+        "megatron",
+        "attention in fp8",
+        "planner",
+        TRANSFORMER_CONFIG,
+        lambda c: c.job.fp8_attention,
+        "fp8_attention: fp8_dot_product_attention has no flag; Megatron-Bridge has the field",
+        "framework bridge, or fp8_attention off",
     ),
 )
 """Rules over layouts alone, which Megatron-Bridge has as well."""

@@ -6,6 +6,7 @@ from typing import Any
 
 from searches.frameworks.case import Bools, Case, NotStatedError
 from searches.frameworks.megatron.layouts import ARGUMENTS
+from searches.frameworks.releases import version_key
 from searches.frameworks.rule import (
     Enforcement,
     FrameworkRule,
@@ -55,6 +56,10 @@ DEFAULTS: Mapping[str, object] = {
     "use_gloo_process_groups": True,
 }
 """Defaults of release 0.19.2 that are neither off nor empty, of the flags that rules read."""
+OLD_DEFAULTS: Mapping[str, tuple[str, object]] = {
+    "data_parallel_sharding_strategy": ("0.18", "no_shard"),
+}
+"""The release that brought a default of today, and what it was before."""
 
 CHOICES: Mapping[str, tuple[str, ...]] = {
     "ckpt_format": ("torch", "torch_dist", "torch_dcp", "fsdp_dtensor"),
@@ -89,8 +94,19 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
 
 
 def flag(c: Case, name: str) -> Any:
-    """Return a flag as the parser stores it, with Megatron's default."""
-    return c.setting(name, DEFAULTS.get(name))
+    """Return a flag as the parser stores it, with the default of the run's release."""
+    return c.setting(name, default_at(name, c.release, DEFAULTS.get(name)))
+
+
+def default_at(name: str, release: str, default: Any) -> Any:
+    """Return the default of a flag in a release; `default` is that of the newest.
+
+    >>> default_at("data_parallel_sharding_strategy", "0.17.0", "optim_grads_params")
+    'no_shard'
+    """
+    since, before = OLD_DEFAULTS.get(name, ("", None))
+    is_older = since and release and version_key(release) < version_key(since)
+    return before if is_older else default
 
 
 def flag_number(c: Case, name: str) -> int:

@@ -55,6 +55,13 @@ def _overlapped_experts(c: Case) -> list[str]:
             "it needs bf16 or fp16": not (flag(c, "bf16") or flag(c, "fp16")),
             "it excludes --moe-shared-expert-overlap": flag(c, "moe_shared_expert_overlap"),
             "it allows one layer of multi-token prediction": (flag(c, "mtp_num_layers") or 0) > 1,
+            "with Megatron-FSDP it excludes interleaving": flag(c, "use_megatron_fsdp")
+            and c.vpp > 1,
+            "with Megatron-FSDP it excludes graphs of modules": flag(c, "use_megatron_fsdp")
+            and flag(c, "cuda_graph_impl") in ("local", "transformer_engine"),
+            "it excludes mlp and moe in CUDA graphs": flag(c, "cuda_graph_impl")
+            == "transformer_engine"
+            and bool({"mlp", "moe"} & set(flag(c, "cuda_graph_modules") or ())),
         }
     )
 

@@ -4,6 +4,8 @@ Codes: TTN1xx degrees and batch, TTN2xx pipeline, TTN3xx experts, TTN4xx data pa
 precision and model.
 """
 
+from collections.abc import Callable
+
 from costmodels.axes import RECOMPUTE_MODULES
 from costmodels.shapes import ModelShape
 from searches.frameworks.case import Bools, Case
@@ -17,12 +19,14 @@ from searches.frameworks.common import (
     experts_divide,
     heads_divide,
     kv_heads_split,
+    narrow_moments,
     one_copy_of_weights,
     optimizer_on_device,
     overlap_stays,
     usual_rank_order,
 )
-from searches.frameworks.rule import FrameworkRule
+from searches.frameworks.rule import FrameworkRule, Words
+from searches.frameworks.torchtitan.registered import SDPA, registered_model
 
 MESH = "torchtitan/distributed/parallel_dims.py, ParallelDims"
 DECODER = "torchtitan/models/common/decoder.py, Decoder.Config.update_from_config"
@@ -66,6 +70,11 @@ def _uneven_inside(c: Case) -> Bools:
     return (c.model.hidden % ranks > 0) | (width % (of_tp * ranks) > 0)
 
 
+def _hollow(counts: tuple[int, ...], pp: int, vpp: int) -> bool:
+    """Tell whether a stage between the ends has no layer, and so no parameter."""
+    return pp > 1 and 0 in counts[1:-1]
+
+
 def _micro_batches(c: Case) -> Bools:
     """Return the micro-batches of one pass of the pipeline.
 
@@ -93,6 +102,33 @@ def _etp(c: Case) -> Bools:
     return c.tp * (c.ep == 1) + (c.ep > 1)
 
 
+def _unnamed(c: Case) -> Bools:
+    """Return whether a job file has no name for the model of a plan.
+
+    A run has one already.
+    """
+    return not c.settings and registered_model(c.model) is None
+
+
+def _attention_unsplit(c: Case) -> Bools:
+    """Return whether the registered model's attention is not one that cp of 0.2 splits."""
+    model = None if c.settings else registered_model(c.model)
+    return model is not None and model[0] not in SDPA
+
+
+def _every_nth(c: Case) -> Bools:
+    """Return whether recomputing every n-th layer gives the layers that the plan recomputes."""
+    longest, k = c.longest_stage, c.recompute_layers
+    shortest = c.of_stages(lambda counts, pp, vpp: min(counts))
+    share = k + (k == 0)
+    return (k >= longest) | ((shortest == longest) & (k > 0) & (shortest % share == 0))
+
+
+def _plain_shard(c: Case) -> Bools:
+    """Return the ranks of a ZeRO group, 1 without ZeRO."""
+    return c.dp_shard * (c.zero > 0) + (c.zero == 0)
+
+
 def missing_parts(shape: ModelShape) -> list[str]:
     """Return the parts of a model that none of torchtitan's decoders has."""
     parts = {
@@ -110,6 +146,64 @@ def missing_parts(shape: ModelShape) -> list[str]:
     }
     return [name for name, wanted in parts.items() if wanted]
 
+
+def _job_file_rule(
+    code: str,
+    title: str,
+    source: str,
+    broken: Callable[[Case], Bools],
+    reason: Words,
+    closest: str,
+) -> FrameworkRule:
+    """Return a rule on what a job file cannot say; those of 0.2 were the last."""
+    return FrameworkRule(
+        code, "torchtitan", title, "planner", source, broken, reason, closest, versions="<0.3"
+    )
+
+
+JOB_FILE_RULES: tuple[FrameworkRule, ...] = (
+    _job_file_rule(
+        "TTN112",
+        "attention that context parallelism of 0.2 does not split",
+        "torchtitan/models, args of each",
+        lambda c: (c.cp > 1) & _attention_unsplit(c),
+        "context parallelism: the registered model has no attention that it splits",
+        "cp 1",
+    ),
+    _job_file_rule(
+        "TTN411",
+        "16 bits without FSDP",
+        "torchtitan/distributed/utils.py, maybe_enable_amp",
+        lambda c: (not c.settings) & (_plain_shard(c) == 1) & (c.cp == 1) & (c.tp * c.pp > 1),
+        "precision: torchtitan computes in 16 bits where FSDP shards, or with DDP alone",
+        "ZeRO groups of several ranks",
+    ),
+    _job_file_rule(
+        "TTN504",
+        "model that is not registered",
+        "torchtitan/models, __init__ of each",
+        _unnamed,
+        "model: a job file can only name a registered model, and none has these sizes",
+        "a model of the sizes of Llama 3, Qwen 3, Llama 4, DeepSeek-V3 or gpt-oss",
+    ),
+    _job_file_rule(
+        "TTN505",
+        "attention core recomputed alone",
+        "torchtitan/config/job_config.py, ActivationCheckpoint",
+        lambda c: (not c.settings) & c.is_recompute("selective"),
+        "recompute: no mode recomputes the attention core alone",
+        "recompute full",
+    ),
+    _job_file_rule(
+        "TTN506",
+        "recomputed layers that are not every n-th",
+        "torchtitan/config/job_config.py, ActivationCheckpoint",
+        lambda c: (not c.settings) & c.is_recompute("full") & (_every_nth(c) == 0),
+        lambda c: f"recompute: no every n-th layer gives {c.recompute_layers} of each stage",
+        "recompute_layers of a whole stage",
+    ),
+)
+"""What a job file cannot say of a plan: an existing run is no plan, and not held to them."""
 
 LAYOUT_RULES: tuple[FrameworkRule, ...] = (
     degrees_positive("TTN100", "torchtitan", f"{MESH}._validate"),
@@ -244,6 +338,19 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
         lambda c: (c.model.mtp_layers > 0) & ((c.pp > 1) | (c.cp > 1)),
         lambda c: f"multi-token prediction with pp {c.pp} and cp {c.cp}: not supported yet",
         "pp 1 and cp 1",
+    ),
+    FrameworkRule(
+        "TTN207",
+        "torchtitan",
+        "stage without a parameter",
+        "start",
+        "torchtitan/components/optimizer.py, OptimizersContainer",
+        lambda c: c.of_stages(_hollow),
+        lambda c: (
+            f"stages of {min(c.counts)} to {max(c.counts)} layers: every stage has an optimizer,"
+            " which takes no empty list of parameters"
+        ),
+        "a layer in every stage but the first and the last",
     ),
     dense_without_experts("TTN301", "torchtitan", MESH, "planner"),
     experts_divide("TTN302", "torchtitan", "torchtitan/models/common/moe_sharding.py", "start"),
@@ -391,10 +498,11 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
         "precision that is not emitted",
         "planner",
         "torchtitan/config/configs.py, TrainingConfig",
-        lambda c: c.job.precision not in ("bf16", "fp32"),
-        lambda c: f"precision {c.job.precision}: the recipes compute in bf16 and reduce in fp32",
+        lambda c: c.job.base_precision not in ("bf16", "fp32"),
+        lambda c: f"precision {c.job.label}: the recipes compute in bf16 and reduce in fp32",
         "precision bf16",
     ),
+    narrow_moments("TTN507", "torchtitan", "torchtitan/components/optimizer.py"),
     FrameworkRule(
         "TTN502",
         "torchtitan",
@@ -415,5 +523,6 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
         "recompute of modules: torchtitan recomputes whole layers, or all but a list of operators",
         "recompute full",
     ),
+    *JOB_FILE_RULES,
 )
 """Rules over layouts alone."""

@@ -134,8 +134,9 @@ def question_command(question: Data) -> str:
         arguments += ["--only", f"{axis}={','.join(map(_word, values))}"]
     for value in question.get("allow", ()):
         arguments += ["--allow", value]
-    for field in ("framework", "stack", "objective", "deadline", "pool", "step_limit_s", "within"):
-        if question.get(field):
+    names = ("framework", "stack", "objective", "deadline", "pool", "step_limit_s", "within")
+    for field in (*names, "memory_margin"):
+        if question.get(field) not in (None, "") and (question[field] or field == "memory_margin"):
             arguments += [f"--{field.removesuffix('_s').replace('_', '-')}", str(question[field])]
     if question.get("pareto"):
         arguments += ["--pareto", ",".join(question["pareto"])]

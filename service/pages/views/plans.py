@@ -137,6 +137,8 @@ def option_words(request: Data) -> list[str]:
     for name in ("framework", "stack", "objective", "within", "deadline", "step_limit_s", "pool"):
         if request.get(name):
             phrases.append(f"{name.replace('_s', '').replace('_', ' ')}: {request[name]}")
+    if request.get("memory_margin") is not None:
+        phrases.append(f"memory margin: {request['memory_margin']:g}")
     if request.get("pareto"):
         phrases.append(f"front of {', '.join(request['pareto'])}")
     return phrases

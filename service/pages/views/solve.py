@@ -31,6 +31,7 @@ TITLES = {
     "stack": "Software priced",
     "objective": "Objective",
     "within": "Within",
+    "memory_margin": "Memory margin",
     "deadline": "Deadline",
     "step_limit_s": "Longest step",
     "pool": "Pool",
@@ -54,13 +55,13 @@ def choice_lists() -> Data:
     """Return what the form offers."""
     from costmodels.stacks import STACKS
     from planner.specs.search.objectives import OBJECTIVES
-    from searches.frameworks.registry import framework_spaces
+    from searches.frameworks.registry import framework_spaces, older_releases
 
     return {
         "examples": {kind: examples(kind) for kind in KINDS},
         "number_axes": NUMBER_AXES,
         "word_axes": {axis: words_of(axis) for axis in WORD_AXES},
-        "frameworks": framework_spaces(),
+        "frameworks": (*framework_spaces(), *older_releases()),
         "objectives": OBJECTIVES,
         "stacks": tuple(sorted(STACKS)),
         "tops": TOPS,

@@ -10,6 +10,7 @@ from costmodels.comm.tensor_parallel import end_times, layer_exposures, tensor_p
 from costmodels.layers.compute import embedding_times, head_times, linear_times
 from costmodels.layers.layer_kind import SplitDegrees
 from costmodels.layers.layer_terms import layer_terms
+from costmodels.modes import ModeRows
 from costmodels.problem import Problem
 from costmodels.stacks import STACKS
 
@@ -148,7 +149,7 @@ def test_one_rank_has_no_traffic(toy_problem):
 def test_the_ends_carry_their_collectives(toy_problem):
     problem = toy_problem()
     part, tp, sp = problem.pool.accelerator, degree(8), degree(1)
-    terms = layer_terms(problem, SplitDegrees.of_tp(tp), degree(1), sp)
+    terms = layer_terms(problem, SplitDegrees.of_tp(tp), degree(1), ModeRows.of_sp(sp))
     embedding, forward, backward = end_times(problem, TOKENS, tp, sp)
     lookup = embedding_times(problem.shape, part, TOKENS, tp, sp)
     head = head_times(problem.shape, problem.job, part, problem.stack, TOKENS, tp)
@@ -161,13 +162,15 @@ def test_the_ends_carry_their_collectives(toy_problem):
 
 def test_hidden_traffic_slows_compute_and_a_slow_host_fills_the_layer(toy_problem):
     problem = toy_problem()
-    terms = layer_terms(problem, SplitDegrees.of_tp(degree(8)), degree(1), degree(1))
+    terms = layer_terms(
+        problem, SplitDegrees.of_tp(degree(8)), degree(1), ModeRows.of_sp(degree(1))
+    )
     assert terms.tax.backward_s == pytest.approx(0.15 * terms.tp_backward.hidden_s)
     device = terms.linear.total_s + terms.attention.total_s + terms.elementwise.total_s
     device += terms.tp_forward.exposed_s + terms.tp_backward.exposed_s + terms.tax.total_s
     assert terms.layer.total_s == pytest.approx(device + terms.host.total_s)
     slow = replace(problem, stack=replace(problem.stack, host_s_per_layer=0.1))
-    bound = layer_terms(slow, SplitDegrees.of_tp(degree(8)), degree(1), degree(1))
+    bound = layer_terms(slow, SplitDegrees.of_tp(degree(8)), degree(1), ModeRows.of_sp(degree(1)))
     assert bound.layer.total_s == pytest.approx(0.1)
     assert 2 * bound.host.forward_s == pytest.approx(bound.host.backward_s)
     again = bound.linear.forward_s + bound.attention.forward_s + bound.elementwise.forward_s

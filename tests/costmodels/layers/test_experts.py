@@ -1,7 +1,6 @@
 """Expert layers: products, exchange, memory, groups, and layers of two kinds in one model."""
 
 from dataclasses import replace
-from itertools import combinations
 
 import numpy as np
 import pytest
@@ -11,12 +10,16 @@ from hypothesis import strategies as st
 from costmodels.breakdown import break_down, virtual_stage_times
 from costmodels.comm.collectives import collective_s
 from costmodels.comm.data_parallel import n_pieces
+from costmodels.comm.dispatch import Degrees
 from costmodels.comm.placement import place_group
 from costmodels.examples import DEEPSEEK_V3, LLAMA3_8B, MIXTRAL_8X7B, toy_accelerator
 from costmodels.layers import experts
 from costmodels.layers.flops import model_flops_per_token
 from costmodels.layers.gemm import gemm_s
+from costmodels.layers.layer_kind import SplitDegrees
+from costmodels.layers.layer_terms import layer_terms
 from costmodels.layers.params import expert_params
+from costmodels.modes import ModeRows
 from costmodels.parameters import active_params
 from costmodels.plans import PlanTable
 from costmodels.schedule.stages import StageSplits, stage_kinds
@@ -190,51 +193,6 @@ def test_rows_of_a_rank(toy_problem):
         assert found.item() == tokens
 
 
-@pytest.mark.parametrize("units", [1, 2, 4, 8])
-@pytest.mark.parametrize(("groups", "used"), [(1, 1), (2, 1), (4, 2), (4, 3)])
-def test_distinct_shares_by_enumeration(units, groups, used):
-    n, k, size = 8, 2, 8 // groups
-    counts = []
-    for chosen in combinations(range(groups), used):
-        allowed = [e for e in range(n) if e // size in chosen]
-        found = [len({e * units // n for e in pick}) for pick in combinations(allowed, k)]
-        counts.append(np.mean(found))
-    assert experts.distinct_units(n, k, groups, used, units) == pytest.approx(np.mean(counts))
-
-
-def test_all_to_all_by_hand(toy_problem):
-    problem = toy_problem(ROUTED)
-    # 16 ranks in nodes of 8: of 2 copies 2 * 7/16 stay inside, 1 leaves.
-    group = place_group(16, 1, problem.pool, problem.fabric)
-    n = arr(1e9)
-    near, far = 2 * 7 / 16 * 1e9 / (0.75 * 250e9), 1e9 / (0.9 * 50e9)
-    latency = 10e-6 + 7 * 2e-6 + 8 * 5e-6
-    sent = experts.token_exchange(problem, n, group)
-    found = collective_s("all-to-all", sent, group, problem.pool)
-    assert found.item() == pytest.approx(latency + max(near, far), rel=1e-12)
-    alone = place_group(1, 1, problem.pool, problem.fabric)
-    sent = experts.token_exchange(problem, n, alone)
-    assert collective_s("all-to-all", sent, alone, problem.pool).item() == 0.0
-
-
-def test_deduplication_and_groups_send_fewer_copies(toy_problem):
-    shape = replace(ROUTED, n_experts=256, top_k=8, n_groups=8, top_groups=4)
-    plain, free, limited = (
-        toy_problem(s, stack=stack)
-        for s, stack in (
-            (shape, "megatron-core"),
-            (replace(shape, n_groups=1, top_groups=1), "megatron-core-deepep"),
-            (shape, "megatron-core-deepep"),
-        )
-    )
-    group = place_group(64, 1, plain.pool, plain.fabric)
-    copies = [experts.sent_copies(p, group)[1].item() for p in (plain, free, limited)]
-    assert copies[0] == 8 * 56 / 64
-    assert copies[1] == pytest.approx(experts.distinct_units(256, 8, 1, 1, 8) * 7 / 8)
-    assert copies[0] > copies[1] > copies[2]
-    assert copies[2] <= 4 * 7 / 8
-
-
 @given(imbalance=st.floats(1.0, 3.0))
 def test_imbalance_never_helps(toy_problem, plain_layout, imbalance):
     problem = toy_problem(ROUTED)
@@ -288,6 +246,42 @@ def test_states_by_hand(toy_problem, plain_layout, zero):
     per_routed = sum(x[2 * s] for x, s in zip((w, g, k), sharded, strict=True))
     held = break_down(problem, layout).stages[0]["states"]
     assert held == pytest.approx(per_dense * dense + per_routed * routed, rel=1e-12)
+
+
+def test_launches_of_grouped_products_by_hand(toy_problem):
+    # 6 products of 8 experts, of 2, of one: each beyond the first takes 5 us.
+    found = experts.products_host_s(toy_problem(ROUTED), ranks(1, 4, 8))
+    assert found.tolist() == pytest.approx([6 * 7 * 5e-6, 6 * 1 * 5e-6, 0.0])
+    eager = experts.products_host_s(toy_problem(ROUTED, stack="eager"), ranks(1, 4, 8))
+    assert eager.tolist() == [0.0] * 3
+
+
+def test_launches_of_grouped_products_bind_a_layer_of_many_experts(toy_problem):
+    """512 experts on a rank with next to no work: 6 products of each, and the layer's own."""
+    shape = replace(ROUTED, n_experts=512, top_k=1, expert_ffn=8)
+    problem = toy_problem(shape, seq_len=128)
+    one = np.ones(1, dtype=np.int32)
+    terms = layer_terms(problem, SplitDegrees.of_tp(one), one, ModeRows.of_sp(0 * one))
+    own_s = problem.stack.host_s_per_layer * (0.6 + 0.6)  # no collectives; routing
+    assert terms.experts.layer.total_s.item() == pytest.approx(own_s + 6 * 511 * 5e-6, rel=1e-12)
+
+
+def test_what_waits_for_nothing_is_part_of_the_compute(toy_problem):
+    degrees, modes = Degrees(ranks(1), ranks(0), ranks(4), ranks(1)), ModeRows.of_sp(ranks(0))
+    problem = toy_problem(ROUTED)
+    times = experts.expert_times(problem, arr(4096), degrees, modes)
+    part = problem.pool.accelerator
+    # Two experts of 4096 rows each; the gradients of 1024 x 4096 and 2048 x 1024 weights.
+    rate = experts.rows_fracs(arr(4096), part, 4.0)[2] * 0.95
+    wanted = sum(
+        experts.grouped_gemm_s(experts.GroupedProduct(2, k, 4096, n), part, "bf16", 1.0, rate)
+        for k, n in ((1024, 4096), (2048, 1024))
+    )
+    assert times.weight_grad_s.item() == pytest.approx(wanted.item(), rel=1e-12)
+    # Scores of 8 experts: 21 bytes a token each at 1.6 TB/s, five launches; and the product.
+    scores = 21 * 8 * 4096 / 1.6e12 + 5 * 4e-6
+    product = gemm_s(4096, 1024, 8, part, "bf16").item()
+    assert times.routing.forward_s.item() == pytest.approx(scores + product, rel=1e-12)
 
 
 def test_kept_activations_by_hand(toy_problem):

@@ -34,7 +34,9 @@ from costmodels.schedule.stages import (
         (11, 3, 1, "ends", (3, 5, 3)),  # 13 units: 4 4 5 -> the middle takes the rest
         (12, 3, 1, "ends", (4, 5, 3)),  # 14 units: then the first
         (6, 4, 1, "ends", (1, 2, 2, 1)),
-        (5, 4, 1, "ends", ()),  # an end would hold no layer
+        (5, 4, 1, "ends", (1, 2, 2, 0)),  # the last holds the loss alone
+        (2, 4, 1, "ends", (0, 1, 1, 0)),
+        (1, 4, 1, "ends", ()),  # fewer units than stages
         (8, 1, 1, "ends", ()),
     ],
 )
@@ -47,7 +49,7 @@ def test_ends_differ_by_one_unit_and_lose_no_layer(layers, pp, vpp):
     held = stage_layers(layers, pp, vpp, "ends")
     assume(held)
     assert sum(held) == layers
-    assert min(held) >= 1
+    assert min(held[1:-1], default=1) >= 1
     units = [held[0] + 1, *held[1:-1], held[-1] + 1]
     assert max(units) - min(units) <= 1
     assert units[-1] == min(units)  # the loss is on the stage that can least bear more

@@ -216,13 +216,16 @@ EXPERTS = (
     " --moe-token-dispatcher-type alltoall --moe-grouped-gemm --micro-batch-size 1"
     " --global-batch-size 128 --moe-ffn-hidden-size 1024"
 )
-DEEPEP = "write --moe-token-dispatcher-type flex --moe-flex-dispatcher-backend deepep"
+DEEPEP = "dispatcher alltoall -> deepep"
 
 
 def test_a_setting_that_the_framework_would_refuse_is_no_change(checked: Check) -> None:
-    """DeepEP cannot pad experts to capacity (MLM324)."""
+    """DeepEP cannot pad experts to capacity (DSP004)."""
     offered = checked(EXPERTS, nodes=4)
-    assert DEEPEP in {change.text for change in offered.changes}
+    named = {change.text: change for change in offered.changes}
+    assert {"--moe-token-dispatcher-type flex", "--moe-flex-dispatcher-backend deepep"} <= set(
+        named[DEEPEP].settings
+    )
     padded = checked(
         f"{EXPERTS} --moe-expert-capacity-factor 1.0 --moe-pad-expert-input-to-capacity", nodes=4
     )

@@ -1,5 +1,7 @@
 """Neighbours against their meaning: one axis, the same job, legal, priced as `break_down` does."""
 
+from dataclasses import replace
+
 import pytest
 
 from costmodels.breakdown import break_down
@@ -102,7 +104,13 @@ def test_every_axis_that_can_change_does() -> None:
         zero=1,
         shard=4,
     )
-    changed = {axis for near in neighbours(given, start) for axis, _, _ in near.changes}
+    kept = replace(start, recompute="none", recompute_layers=0)  # what overlap and graphs need
+    changed = {
+        axis
+        for plan in (start, kept)
+        for near in neighbours(given, plan)
+        for axis, _, _ in near.changes
+    }
     assert changed == set(AXES) - {"hpz"}  # which no plan with experts over ep has
 
 

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 import planner
 from costmodels.axes import RANK_ORDERS
+from costmodels.comm.dispatch import expert_group
 from costmodels.comm.placement import Group, place_group, tier_names
 from costmodels.examples import DEEPSEEK_V3, GPT3_175B, LLAMA3_8B, LLAMA3_405B, MIXTRAL_8X7B
-from costmodels.layers.experts import expert_group
 from costmodels.plans import PIPELINES_INSIDE, Layout, PlanTable
 from costmodels.problem import Problem
 from costmodels.shape_terms import boundary_hops, data_groups, end_pair, expert_data_groups

@@ -9,6 +9,7 @@ from costmodels.examples import LLAMA3_8B, MIXTRAL_8X7B
 from costmodels.shapes import ModelShape
 from hardware.parts import Pool
 from planner.analyze.check.check import check
+from planner.analyze.plan_files import as_dispatched
 from planner.frameworks.emit import emit_plan
 from planner.frameworks.emit_request import EmitRequest
 from planner.frameworks.megatron.flags import parse_flags
@@ -17,6 +18,8 @@ from tests.planner.emitting import HEADER, JOB, keywords_of, layout
 from tests.planner.emitting import pool as toy_pool
 
 EXPERTS = {"n_devices": 64, "pp": 4, "ep": 8}
+DEEPEP = {"switches": (("dispatcher", "deepep"),)}
+HYBRIDEP = {"switches": (("dispatcher", "hybridep"),)}
 
 
 def pool(generation: str = "hopper", per_node: int = 8) -> Pool:
@@ -28,7 +31,7 @@ def files(
     target: str, where: Pool, shape: ModelShape = MIXTRAL_8X7B, **changes: Any
 ) -> dict[str, str]:
     plan = layout(shape, **EXPERTS | changes)
-    return emit_plan(target, EmitRequest(plan, shape, JOB, where, HEADER), dispatch="deduplicated")
+    return emit_plan(target, EmitRequest(plan, shape, JOB, where, HEADER))
 
 
 def racks() -> Pool:
@@ -42,67 +45,51 @@ def settings(script: str) -> dict[str, object]:
 
 @pytest.mark.parametrize("generation", ["ampere", "hopper", "blackwell"])
 def test_deepep_on_nodes_of_eight(generation):
-    script = files("megatron", pool(generation))["megatron.sh"]
+    script = files("megatron", pool(generation), **DEEPEP)["megatron.sh"]
     found = settings(script)
     assert found["moe_token_dispatcher_type"] == "flex"
     assert found["moe_flex_dispatcher_backend"] == "deepep"
     assert found["moe_router_dtype"] == "fp32"
     assert "HYBRID" not in script
-    fields = keywords_of(files("bridge", pool(generation))["bridge_recipe.py"], "GPTModelProvider")
+    recipe = files("bridge", pool(generation), **DEEPEP)["bridge_recipe.py"]
+    fields = keywords_of(recipe, "GPTModelProvider")
     assert fields["moe_token_dispatcher_type"] == "flex"
     assert fields["moe_flex_dispatcher_backend"] == "deepep"
 
 
 def test_hybridep_on_racks():
-    script = files("megatron", racks())["megatron.sh"]
+    script = files("megatron", racks(), **HYBRIDEP)["megatron.sh"]
     assert settings(script)["moe_flex_dispatcher_backend"] == "hybridep"
     assert "moe_router_dtype" not in settings(script)
     told = "NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN=8\nexport NVLINK_DOMAIN_SIZE=72 USE_MNNVL=1\n"
     assert told in script
-    made = files("bridge", racks())
+    made = files("bridge", racks(), **HYBRIDEP)
     assert told in made["bridge.sh"]
     assert 'moe_flex_dispatcher_backend="hybridep"' in made["bridge_recipe.py"]
 
 
-def test_nothing_changes_where_no_token_leaves_its_rank():
-    plain = layout(MIXTRAL_8X7B, n_devices=64, pp=4)
-    for shape, plan in ((MIXTRAL_8X7B, plain), (LLAMA3_8B, layout())):
-        for target in ("megatron", "bridge", "torchtitan"):
-            request = EmitRequest(plan, shape, JOB, pool(), HEADER)
-            assert emit_plan(target, request, "deduplicated") == emit_plan(target, request)
+@pytest.mark.parametrize("name", ["alltoall", "allgather"])
+def test_megatrons_own_dispatchers(name):
+    switches = (("dispatcher", name),) if name != "alltoall" else ()
+    script = files("megatron", pool(), switches=switches)["megatron.sh"]
+    assert settings(script)["moe_token_dispatcher_type"] == name
 
 
-def test_all_to_all_is_written_where_it_was_priced():
+def test_a_price_with_the_dispatcher_of_its_stack_is_written_so():
     plan = layout(MIXTRAL_8X7B, **EXPERTS)
-    script = emit_plan("megatron", EmitRequest(plan, MIXTRAL_8X7B, JOB, pool(), HEADER))[
-        "megatron.sh"
-    ]
-    assert settings(script)["moe_token_dispatcher_type"] == "alltoall"
+    named = as_dispatched(plan, MIXTRAL_8X7B, "deepep")
+    assert named.value("dispatcher") == "deepep"
+    assert as_dispatched(named, MIXTRAL_8X7B, "hybridep") == named
+    at_home = layout(MIXTRAL_8X7B, n_devices=64, pp=4)
+    assert as_dispatched(at_home, MIXTRAL_8X7B, "deepep") == at_home
+    assert as_dispatched(layout(), LLAMA3_8B, "deepep") == layout()
 
 
-@pytest.mark.parametrize(
-    ("target", "where", "shape", "changes", "reason"),
-    [
-        ("torchtitan", pool(), MIXTRAL_8X7B, {}, "these files do not ask for"),
-        ("deepspeed", pool(), MIXTRAL_8X7B, {}, "these files do not ask for"),
-        ("megatron", pool("volta"), MIXTRAL_8X7B, {}, "do not run on"),
-        ("megatron", pool(), replace(MIXTRAL_8X7B, capacity_factor=1.0), {}, "pad experts"),
-        ("megatron", pool("hopper", 4), MIXTRAL_8X7B, {}, "joins nodes of 8 devices, not of 4"),
-        (
-            "bridge",
-            pool(),
-            replace(MIXTRAL_8X7B, n_experts=12, n_groups=1),
-            {"ep": 12, "pp": 1, "n_devices": 96, "gbs": 96},
-            "no setting for 12 ranks; closest: ep x etp 8",
-        ),
-    ],
-)
-def test_what_cannot_be_asked_for(target, where, shape, changes, reason):
-    job = replace(JOB, global_batch=changes.get("gbs", JOB.global_batch))
-    plan = layout(shape, **EXPERTS | changes)
-    made = emit_plan(target, EmitRequest(plan, shape, job, where, HEADER), dispatch="deduplicated")
+@pytest.mark.parametrize("target", ["torchtitan", "deepspeed"])
+def test_what_cannot_be_asked_for(target):
+    made = files(target, pool(), **DEEPEP)
     assert list(made) == [f"{target}.txt"]
-    assert reason in made[f"{target}.txt"]
+    assert "files do not carry it; closest: dispatcher alltoall" in made[f"{target}.txt"]
 
 
 def test_the_script_is_read_back_as_priced(tmp_path, monkeypatch):
@@ -110,14 +97,30 @@ def test_the_script_is_read_back_as_priced(tmp_path, monkeypatch):
     cluster = {"pools": [{"accelerator": "h100", "nodes": 8}]}
     where = cluster_from_dict(cluster).cluster.pools[0]
     steps = {}
-    for dispatch in ("all-to-all", "deduplicated"):
-        plan = layout(MIXTRAL_8X7B, **EXPERTS | {"ep": 4})  # a rank has two experts
-        made = emit_plan(
-            "megatron", EmitRequest(plan, MIXTRAL_8X7B, JOB, where, HEADER), dispatch=dispatch
-        )
-        (tmp_path / "megatron.sh").write_text(made["megatron.sh"])
+    for name in ("alltoall", "deepep"):
+        changes = {"ep": 4} | (DEEPEP if name == "deepep" else {})  # a rank has two experts
+        (tmp_path / "megatron.sh").write_text(files("megatron", where, **changes)["megatron.sh"])
         report = check(tmp_path / "megatron.sh", cluster)
         assert not report.refusals
         assert report.plan is not None
-        steps[dispatch] = report.plan.step_time_s
-    assert steps["deduplicated"] < steps["all-to-all"]
+        assert report.plan.layout.value("dispatcher") == name
+        steps[name] = report.plan.step_time_s
+    assert steps["deepep"] < steps["alltoall"]
+
+
+def test_a_dispatcher_that_cannot_run_is_priced_as_all_to_all(tmp_path, monkeypatch):
+    """DeepEP has no setting for 12 ranks: the run is priced, and what was changed is said."""
+    monkeypatch.setattr("planner.analyze.check.check.standing_of", lambda *_: None)
+    shape = replace(MIXTRAL_8X7B, n_experts=12)
+    cluster = {"pools": [{"accelerator": "h100", "nodes": 12}]}
+    where = cluster_from_dict(cluster).cluster.pools[0]
+    job = replace(JOB, global_batch=96)
+    plan = layout(shape, n_devices=96, gbs=96, ep=12, **DEEPEP)
+    made = emit_plan("megatron", EmitRequest(plan, shape, job, where, HEADER))
+    (tmp_path / "megatron.sh").write_text(made["megatron.sh"])
+    report = check(tmp_path / "megatron.sh", cluster)
+    assert report.plan is not None
+    assert report.plan.layout.value("dispatcher") == "alltoall"
+    assert report.repairs == (
+        "dispatcher alltoall, not deepep: the dispatcher has no setting for such groups",
+    )

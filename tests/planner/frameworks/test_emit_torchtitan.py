@@ -14,7 +14,7 @@ from planner.frameworks.emit_request import EmitRequest
 from planner.frameworks.torchtitan.emitter import torchtitan_files
 from planner.frameworks.torchtitan.fields import even_stages
 from planner.frameworks.torchtitan.model import model_family
-from planner.frameworks.torchtitan.toml import FLAVORS, registered_model
+from searches.frameworks.torchtitan.registered import FLAVORS, registered_model
 from tests.planner.emitting import HEADER, JOB, constants_of, golden, keywords_of, layout, pool
 
 QWEN3_30B = replace(
@@ -291,7 +291,7 @@ def test_job_file_names_a_registered_model() -> None:
     ("changes", "reason"),
     [
         ({"shape": replace(LLAMA3_8B, layers=30, name="own")}, "registered model"),
-        ({"tp": 2, "sp": False}, "sequence parallelism in 0.2.2"),
+        ({"tp": 2, "sp": False}, "sequence parallelism cannot be switched off"),
         ({"tp": 8, "sp": True, "zero": 0}, "precision"),
         ({"cp": 2, "dp": 4, "cp_comm": "all-gather", "zero": 0}, "ZeRO"),
         ({"recompute": "selective"}, "attention core"),

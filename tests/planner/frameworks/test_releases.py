@@ -8,10 +8,13 @@ import pytest
 from planner.errors import UsageError
 from planner.frameworks.megatron.flags import flag_table
 from planner.frameworks.releases import (
+    Lacking,
     changes,
     compared_tables,
     installed_options,
     known_releases,
+    lacking_options,
+    lacking_words,
     option_tables,
     release_changes_text,
     slim,
@@ -24,7 +27,7 @@ from tests.planner.command import run_here
 def test_there_is_a_table_of_the_release_that_is_written_and_of_an_older_one(framework):
     tables, written = option_tables(framework)
     assert framework_rules(framework).release == known_releases(framework)[-1]
-    assert len(known_releases(framework)) == 2
+    assert len(known_releases(framework)) >= 2
     assert all(len(options) > 50 for options in tables.values())
     assert written
     assert set(written) <= tables[framework_rules(framework).release].keys()
@@ -90,6 +93,9 @@ def test_the_command_compares_two_releases():
         (["nemo"], "unknown framework"),
         (["megatron", "--between", "0.1,0.19.2"], "no table of Megatron-LM 0.1"),
         (["megatron", "--between", "0.17.0"], "two releases"),
+        (["megatron@0.3"], "no release 0.3 of Megatron-LM is known"),
+        (["megatron", "--source", "/none"], "no such folder"),
+        (["megatron", "--source", "/", "--between", "0.17.0,0.19.2"], "without --source"),
         (["megatron", "--python", "/none/python"], "no such program"),
         (["megatron", "--format", "csv"], "unknown"),
     ],
@@ -99,6 +105,75 @@ def test_bad_calls_are_one_message(words, part):
     assert done.returncode == 2
     assert part in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def fake_torchtitan(folder, change):
+    """Write a package like torchtitan 9.9: the options of the newest release, changed."""
+    options = dict(option_tables("torchtitan")[0][framework_rules("torchtitan").release])
+    change(options)
+    classes = {}
+    for name, facts in options.items():
+        owner, _, field = name.partition(".")
+        classes.setdefault(owner, []).append((field, facts.get("default")))
+    lines = ["from dataclasses import dataclass", "class Text(str):", "    pass"]
+    for owner, fields in classes.items():
+        lines += ["@dataclass(kw_only=True)", f"class {owner}:"]
+        lines += [f"    {field}: object = {default!r}" for field, default in fields]
+    package, info = folder / "torchtitan", folder / "torchtitan-9.9.dist-info"
+    package.mkdir(parents=True)
+    info.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "config.py").write_text("\n".join(lines) + "\n")
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: torchtitan\nVersion: 9.9\n")
+    return str(folder)
+
+
+def test_the_command_asks_an_unpacked_package(tmp_path):
+    def change(options):
+        options["TrainingConfig.step_count"] = options.pop("TrainingConfig.steps")
+        del options["TrainingConfig.gc_debug"]
+        options["TrainingConfig.brand_new"] = {"default": "7"}
+
+    folder = fake_torchtitan(tmp_path / "new", change)
+    words = ("check-flags", "torchtitan", "--python", sys.executable, "--source", folder)
+    done = run_here(*words, "--format", "json")
+    told = json.loads(done.stdout)
+    assert done.returncode == 1  # planner writes TrainingConfig.steps
+    assert (told["old"], told["new"]) == ("0.3.0", "9.9")
+    assert told["added"] == ["TrainingConfig.brand_new"]
+    assert told["dropped"] == ["TrainingConfig.gc_debug"]
+    assert told["renamed"] == [["TrainingConfig.steps", "TrainingConfig.step_count"]]
+    assert told["written_and_missing"] == ["TrainingConfig.steps"]
+
+
+def test_the_command_is_content_with_a_release_that_only_adds(tmp_path):
+    folder = fake_torchtitan(tmp_path, lambda options: options.update({"JobX.fresh": {}}))
+    done = run_here("check-flags", "torchtitan", "--python", sys.executable, "--source", folder)
+    assert done.returncode == 0
+    assert "added: 1\n  JobX.fresh" in done.stdout
+
+
+def test_what_a_release_lacks_is_said_with_what_to_write():
+    graph = ["--cuda-graph-impl", "full_iteration", "--cuda-graph-modules", "attn"]
+    words = ["--bf16", *graph, "--nowhere"]
+    assert lacking_words("megatron@0.17.0", words) == (
+        Lacking("--cuda-graph-impl full_iteration", "framework megatron@0.18.2"),
+        Lacking("--cuda-graph-modules", "--cuda-graph-scope, or framework megatron@0.18.2"),
+        Lacking("--nowhere", ""),
+    )
+    assert lacking_words("megatron", words) == (Lacking("--nowhere", ""),)
+    assert lacking_words("megatron", ["--attention-backend", "flash"]) == ()
+    assert lacking_words("megatron", ["--use-legacy-models"]) == (
+        Lacking("--use-legacy-models", "framework megatron@0.17.0"),
+    )
+
+
+def test_fields_that_another_release_has_are_named():
+    field = "MLAModelProvider.moe_flex_dispatcher_num_sms"  # megatron-core 0.19
+    assert lacking_options("bridge@0.5.1", [field, "MLAModelProvider.nowhere"]) == (
+        Lacking(field, "framework bridge@0.6.2"),
+    )
+    assert lacking_options("bridge", [field]) == ()
 
 
 def test_an_interpreter_without_the_framework_is_named():

@@ -1,6 +1,7 @@
 """A plan that is written for a framework and read back with `check` is the same plan."""
 
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -8,7 +9,6 @@ import pytest
 from costmodels.schedule.stages import SPLITS
 from planner.analyze.check.check import check
 from planner.analyze.plan_files import header_lines
-from planner.errors import SpecError
 from planner.frameworks.emit import emit_plan
 from planner.frameworks.emit_request import EmitRequest
 from planner.render.document import text_of
@@ -117,6 +117,38 @@ def test_precisions_of_megatron(precision: str, tmp_path: Path) -> None:
     report = check(tmp_path / "megatron.sh", "h100-x8")
     assert report.plan is not None
     assert report.plan.plan_id == plan.plan_id
+
+
+def drawn_numbers(seed: int) -> Overrides:
+    """Return some numbers that a job on Blackwell may have and flags of Megatron-LM can say."""
+    random = Random(seed)
+    precision = random.choice(
+        ("bf16", "fp8-delayed", "fp8-current", "fp8-blockwise", "fp8-mxfp8", "nvfp4")
+    )
+    fields = {
+        "precision": precision,
+        "grad_dtype": random.choice(("fp32", "bf16")),
+        "optimizer_states": random.choice(("fp32", "bf16-moments")),
+    }
+    if precision != "bf16":
+        fields["fp8_param_gather"] = random.random() < 0.5
+        if precision != "fp8-delayed":
+            fields["bf16_layers"] = [random.randint(0, 2), random.randint(0, 3)]
+    fields["fp8_output"] = precision == "fp8-mxfp8" and random.random() < 0.5
+    return tuple((f"training.{name}", value) for name, value in fields.items())
+
+
+@pytest.mark.parametrize("seed", one_in(6, range(48)))
+def test_numbers_of_megatron(seed: int, tmp_path: Path) -> None:
+    """What is priced is what is written, and what is read and priced again."""
+    case = ("llama3-70b", "gb300-nvl72-x512", {"tp": 4, "pp": 2})
+    plan = written(case, "megatron", tmp_path, drawn_numbers(seed))
+    report = check(tmp_path / "megatron.sh", case[1])
+    assert report.plan is not None, report.not_priced
+    assert not report.refusals
+    assert report.plan.plan_id == plan.plan_id
+    assert report.plan.step_time_s == plan.step_time_s
+    assert report.plan.breakdown.peak_bytes == plan.breakdown.peak_bytes
 
 
 def test_what_no_flag_says_comes_from_the_header(tmp_path: Path) -> None:
@@ -237,11 +269,33 @@ def test_accelerate_with_its_model(pins: dict[str, Any], tmp_path: Path) -> None
     assert alone.run.assumed[0].startswith("mbs = 1: the script decides")
 
 
-def test_bridge_recipes_are_named_and_not_read(tmp_path: Path) -> None:
-    written(("llama3-8b", "h100-x8", {"tp": 2}), "bridge", tmp_path)
-    for name in ("bridge.sh", "bridge_recipe.py"):
-        with pytest.raises(SpecError, match="Megatron-Bridge, which is not read"):
-            check(tmp_path / name, "h100-x8")
+@pytest.mark.parametrize("name", one_in(4, MEGATRON))
+def test_bridge(name: str, tmp_path: Path) -> None:
+    case = MEGATRON[name]
+    plan = written(case, "bridge", tmp_path)
+    for file in ("bridge_recipe.py", "bridge.sh"):
+        report = check(tmp_path / file, case[1])
+        assert report.plan is not None, report.not_priced
+        assert report.run.framework == "bridge"
+        assert not report.refusals
+        assert not report.run.doubts
+        assert report.plan.layout == plan.layout
+        assert report.plan.plan_id == plan.plan_id
+        assert report.plan.step_time_s == plan.step_time_s
+        assert report.plan.breakdown.peak_bytes == plan.breakdown.peak_bytes
+
+
+@pytest.mark.parametrize("precision", one_in(2, PRECISIONS))
+def test_precisions_of_bridge(precision: str, tmp_path: Path) -> None:
+    plan = written(
+        ("llama3-8b", "h100-x8", {"tp": 2}),
+        "bridge",
+        tmp_path,
+        (("training.precision", precision),),
+    )
+    report = check(tmp_path / "bridge_recipe.py", "h100-x8")
+    assert report.plan is not None
+    assert report.plan.plan_id == plan.plan_id
 
 
 UNEVEN: dict[str, tuple[str, Case]] = {

@@ -47,7 +47,7 @@ SLOW = tuple(QUESTIONS)[1:]
 def listed(request) -> tuple[tuple[str, str], Result]:
     """The inputs of a question, and its long list."""
     model, cluster, options = QUESTIONS[request.param]
-    return (model, cluster), solve(model, cluster, executor="serial", **options)
+    return (model, cluster), solve(model, cluster, executor="serial", all_variants=True, **options)
 
 
 def some(plans: tuple[Plan, ...]) -> list[Plan]:
@@ -79,7 +79,10 @@ def test_every_plan_is_that_of_its_layout_alone(listed) -> None:
 def test_the_lists_mix_what_may_depend_on_company() -> None:
     # Else the comparison above compares less than it says.
     model, cluster, options = QUESTIONS["on the host"]
-    layouts = [plan.layout for plan in solve(model, cluster, executor="serial", **options).plans]
+    layouts = [
+        plan.layout
+        for plan in solve(model, cluster, executor="serial", all_variants=True, **options).plans
+    ]
     for name in SWITCHES[:2]:
         assert {getattr(x, name) for x in layouts} == {False, True}
     assert {"none", "1f1b", "interleaved", "zb-h1", "zb-v"} <= {x.schedule for x in layouts}
@@ -104,7 +107,7 @@ def test_tables_make_no_transfers(monkeypatch) -> None:
         raise AssertionError("nobody asked for them")
 
     monkeypatch.setattr(PlanTraffic, "transfers", refuse)
-    result = solve("llama3-8b", "h100-x8", top=200)
+    result = solve("llama3-8b", "h100-x8", top=200, all_variants=True)
     assert len(text_of(result).splitlines()) > 200
     assert len(plans_csv(result).splitlines()) == 201
     with pytest.raises(AssertionError, match="asked for"):
@@ -115,7 +118,9 @@ def test_a_plan_opened_with_others_survives_a_pipe() -> None:
     given = read_inputs("llama3-8b", "h100-x8")
     options = SolveRequest.of(top=40).options()
     problem = make_problem(*given, options)
-    layouts = [plan.layout for plan in solve("llama3-8b", "h100-x8", top=40).plans]
+    layouts = [
+        plan.layout for plan in solve("llama3-8b", "h100-x8", top=40, all_variants=True).plans
+    ]
     opened = break_downs(problem, layouts)[17]
     sent = pickle.loads(pickle.dumps(opened))
     alone = break_down(problem, layouts[17])

@@ -66,7 +66,7 @@ def test_a_split_of_other_layers_or_stages_is_refused(
     assert refused.value.hint
 
 
-@pytest.mark.parametrize("text", ["17-x", "17--15", "0-32", "-17", "2x", "1234567-1"])
+@pytest.mark.parametrize("text", ["17-x", "17--15", "-17", "2x", "1234567-1"])
 def test_what_is_no_split_is_a_usage_error(text: str) -> None:
     with pytest.raises(UsageError, match="split cannot be"):
         planner.evaluate(*JOB, pins={"split": text})

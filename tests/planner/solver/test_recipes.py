@@ -20,7 +20,7 @@ from planner.solver.answer.result import Result
 from planner.solver.answer.result_store import open_plan
 from planner.solver.options import SolveOptions, list_codes
 from planner.solver.problem import make_problem
-from planner.solver.recipes import asked_recipes, with_recipe
+from planner.solver.recipes import asked_recipes, with_numerics
 from planner.specs.loader import cluster_from_dict, model_from_dict
 from planner.specs.search.axis_values import layout_to_json
 from searches.pricing.outcome import Outcome
@@ -379,7 +379,7 @@ def test_recipes_are_asked_for_in_one_order() -> None:
     listed = SolveOptions(only=list_codes({"precision": ["fp16", "bf16"]}))
     assert asked_recipes(given, listed) == ("bf16", "fp16")
     assert tuple(sorted(PRECISIONS, key=PRECISIONS.index)) == PRECISIONS
-    other = with_recipe(given, "fp16")
+    other = with_numerics(given, {"precision": "fp16"})
     assert other.document["training"]["precision"] == other.job.precision == "fp16"
     assert given.document["training"]["precision"] == "bf16"
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from costmodels.axes import CP_COMMS, RECOMPUTES, SCHEDULES, modules_code
+from costmodels.axes import AXES, CP_COMMS, RECOMPUTES, SCHEDULES, modules_code
 from costmodels.examples import DEEPSEEK_V3, LLAMA3_8B, MIXTRAL_8X7B
 from costmodels.plans import Layout
 from costmodels.shapes import LayerRun, ModelShape, TrainingJob
@@ -32,7 +32,14 @@ PLAIN = Layout(
 )
 JOB = TrainingJob(8192, 128)
 DENSE, EXPERTS, LATENT = LLAMA3_8B, MIXTRAL_8X7B, DEEPSEEK_V3
-FROM_JOB = ("precision", "seq_len")
+FROM_JOB = (
+    "precision",
+    "seq_len",
+    "optimizer_states",
+    "fp8_param_gather",
+    "fp8_attention",
+    "bf16_layers",
+)
 
 
 def case(
@@ -42,7 +49,7 @@ def case(
 ) -> Case:
     """Return the plain plan with other fields, as a case; words are turned into positions.
 
-    `model` is a shape, or other fields of the dense one; precision and seq_len go to the job.
+    `model` is a shape, or other fields of the dense one; `FROM_JOB` go to the job.
     """
     fields = dict(changes)
     shape = fields.pop("model", model)
@@ -64,10 +71,16 @@ def _recomputed(*modules: str) -> dict[str, Any]:
     return {"recompute": "selective", "recompute_modules": modules_code(modules)}
 
 
+def _modes(**words: str) -> dict[str, Any]:
+    return {"switches": {name: AXES[name].code(word) for name, word in words.items()}}
+
+
 PIPE = {"pp": 4, "dp": 16, "schedule": "1f1b", "counts": (8,) * 4}
 RING = {"cp": 2, "dp": 32, "cp_comm": "p2p"}
 INPUTS = {"recompute": "full", "recompute_layers": 32, "activation_offload_layers": 32}
 OFFLOAD = {"optimizer_offload": True, "zero": 1}
+GATHERED = {"precision": "fp8-tensorwise", "fp8_param_gather": True}
+MOMENTS = {"optimizer_states": "bf16-moments"}
 ALL_TO_ALL = {"cp": 2, "dp": 32, "cp_comm": "a2a"}
 
 Both = tuple[dict[str, Any], dict[str, Any]]
@@ -140,6 +153,23 @@ _LAYOUT: dict[str, Both] = {
         {"tp": 8, "sp": True, "seq_len": 8190},
         {"tp": 8, "sp": False, "seq_len": 8190},
     ),
+    "MLM309": (_modes(ep_overlap="dualpipe"), _modes(ep_overlap="1f1b")),
+    "MLM310": (
+        {"model": moe(bias=True), **_modes(ep_overlap="1f1b", cuda_graph="attn+moe_router")},
+        {"model": moe(bias=True), **_modes(ep_overlap="1f1b", cuda_graph="moe_router")},
+    ),
+    "MLM311": (
+        {"precision": "fp32", **_modes(ep_overlap="1f1b")},
+        {"precision": "bf16", **_modes(ep_overlap="1f1b")},
+    ),
+    "MLM408": (
+        {"zero": 3, **_modes(cuda_graph="attn")},
+        {"zero": 3, **_modes(cuda_graph="full_iteration")},
+    ),
+    "MLM409": (
+        {**_recomputed("core_attn"), "model": {"dropout": True}, **_modes(cuda_graph="attn+mlp")},
+        {**_recomputed("core_attn"), "model": {"dropout": True}, **_modes(cuda_graph="mlp")},
+    ),
     "MLM401": ({**PIPE, "zero": 2}, {**PIPE, "zero": 1}),
     "MLM402": ({**OFFLOAD, "zero": 0}, OFFLOAD),
     "MLM403": ({**OFFLOAD, "zero": 2}, OFFLOAD),
@@ -156,6 +186,23 @@ _LAYOUT: dict[str, Both] = {
         {"precision": "fp8-delayed", **_recomputed("layernorm"), "model": EXPERTS},
         {"precision": "fp8-delayed", **_recomputed("moe"), "model": EXPERTS},
     ),
+    "MLM505": ({**GATHERED, "zero": 0}, {**GATHERED, "zero": 1}),
+    "MLM506": (
+        {"precision": "fp8-tensorwise", "bf16_layers": (9, 1), **PIPE},
+        {"precision": "fp8-tensorwise", "bf16_layers": (8, 1), **PIPE},
+    ),
+    "MLM507": ({**MOMENTS, "zero": 2}, {**MOMENTS, "zero": 1}),
+    "MLM508": (
+        {**GATHERED, **OFFLOAD},
+        {**GATHERED, **OFFLOAD, "precision": "fp8-delayed"},
+    ),
+    "MLM509": (
+        {"precision": "fp8-tensorwise", "fp8_attention": True},
+        {"precision": "fp8-tensorwise"},
+    ),
+    "DSP505": (MOMENTS, {}),
+    "TTN507": (MOMENTS, {}),
+    "ACC505": (MOMENTS, {}),
     "DSP207": (_recomputed("core_attn", "mlp"), _recomputed("core_attn")),
     "TTN503": (_recomputed("mlp"), _recomputed("core_attn")),
     "DSP105": ({"tp": 16}, {"tp": 8}),
@@ -195,6 +242,8 @@ _LAYOUT: dict[str, Both] = {
     ),
     "DSP308": ({"tp": 2, "model": EXPERTS}, {"tp": 2, "ep": 2, "model": EXPERTS}),
     "DSP309": ({"model": moe(capacity_factor=1.25)}, {"model": EXPERTS}),
+    "DSP116": ({"tp": 2}, {"tp": 1}),
+    "DSP310": ({"model": EXPERTS}, {}),
     "DSP401": ({**PIPE, "zero": 2}, {**PIPE, "zero": 1}),
     "DSP402": ({**OFFLOAD, "zero": 0}, {**OFFLOAD, "zero": 0, "dp": 1}),
     "DSP403": ({**OFFLOAD, **PIPE}, OFFLOAD),
@@ -220,6 +269,17 @@ _LAYOUT: dict[str, Both] = {
     "TTN107": (RING, {**RING, "cp_comm": "all-gather"}),
     "TTN108": ({"tp": 2}, {"tp": 2, "sp": True}),
     "TTN111": ({**RING, "seq_len": 8320}, {**RING, "seq_len": 8448}),
+    "TTN112": (
+        {**RING, "model": replace(LATENT, mtp_layers=0)},
+        {**RING, "model": DENSE},
+    ),
+    "TTN411": ({"tp": 8, "dp": 8, "zero": 0}, {"tp": 8, "dp": 8, "zero": 1, "dp_shard": 8}),
+    "TTN504": ({"model": {"layers": 30}}, {"model": DENSE}),
+    "TTN505": ({"recompute": "selective"}, {"recompute": "full", "recompute_layers": 32}),
+    "TTN506": (
+        {"recompute": "full", "recompute_layers": 5},
+        {"recompute": "full", "recompute_layers": 8},
+    ),
     "TTN201": ({**PIPE, "schedule": "dualpipe"}, {**PIPE, "schedule": "dualpipe-v"}),
     "TTN202": ({**PIPE, "model": {"tied": True}}, {"model": {"tied": True}}),
     "TTN203": ({**PIPE, "n_micro": 3}, {**PIPE, "n_micro": 4}),
@@ -230,6 +290,10 @@ _LAYOUT: dict[str, Both] = {
     "TTN205": (
         {**PIPE, "schedule": "dualpipe-v", "n_micro": 7},
         {**PIPE, "schedule": "dualpipe-v", "n_micro": 8},
+    ),
+    "TTN207": (
+        {**PIPE, "counts": (10, 0, 11, 11)},
+        {**PIPE, "counts": (0, 16, 16, 0)},
     ),
     "TTN206": ({**PIPE, "model": LATENT}, {"model": LATENT}),
     "TTN303": (
@@ -264,6 +328,7 @@ _LAYOUT: dict[str, Both] = {
     "TTN501": ({"precision": "fp16"}, {"precision": "fp32"}),
     "TTN502": ({"model": {"norm": "layernorm"}}, {"model": LATENT}),
     "ACC105": ({"tp": 2, "sp": True}, {"tp": 2}),
+    "ACC409": (INPUTS, {"recompute": "full", "recompute_layers": 32}),
     "ACC107": (ALL_TO_ALL, RING),
     "ACC201": (PIPE, {}),
     "ACC202": ({"schedule": "1f1b"}, {}),
@@ -812,6 +877,7 @@ _OTHERS: dict[str, tuple[Case, Case]] = {
         case({"generation": "volta"}, {"moe_grouped_gemm": True}),
         case({}, {"moe_grouped_gemm": True}),
     ),
+    "MLM118": (case({"lacking": (("--x", "--y"),)}), case({})),
     "TTN120": (case({"unknown": ("parallelism.tp",)}), case({})),
     "TTN420": (
         case({"generation": "ampere"}, {"parallelism.enable_fsdp_symm_mem": True}),

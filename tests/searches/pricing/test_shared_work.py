@@ -85,6 +85,7 @@ def test_every_option_is_in_the_key() -> None:
     others = {
         "only": {"tp": frozenset([2])},
         "at_most": {"pp": 2},
+        "open": {"ep_overlap": frozenset([0, 1])},
         "framework": "any",
         "memory_bound": False,
         "bound": False,

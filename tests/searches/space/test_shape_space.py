@@ -189,7 +189,7 @@ def test_the_bound_removes_something():
         (pins(tp=2, pp=2, vpp=1, rank_order=0), [(2, 2, 2, 1, 0)]),
         (pins(vpp=1, dp=8), [(1, 1, 8, 1, 0)]),
         (SearchOptions(at_most={"pp": 1, "tp": 2}), [(1, 1, 8, 1, 0), (2, 1, 4, 1, 0)]),
-        (pins(split=1, tp=1, dp=2, rank_order=0), [(1, 4, 2, 1, 1)]),
+        (pins(split=1, tp=1, dp=2, vpp=1, rank_order=0), [(1, 4, 2, 1, 1)]),
     ],
 )
 def test_pins_reach_the_solver(options, left):
@@ -234,7 +234,9 @@ def test_the_orders_that_are_left_out_have_the_same_price(tp):
 
 
 def test_a_pinned_vpp_beyond_the_default_is_tried():
-    c = context(replace(THIRDS, layers=32), toy_pool(2, 2), batch=8, options=pins(vpp=16, pp=2))
+    c = context(
+        replace(THIRDS, layers=32), toy_pool(2, 2), batch=8, options=pins(vpp=16, pp=2, split=0)
+    )
     assert rows_of(legal_shapes(c).shapes) == [(1, 2, 1, 16, 0, *PLAIN, INTERLEAVED, 0)]
 
 

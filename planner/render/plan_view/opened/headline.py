@@ -129,6 +129,23 @@ def _speed(deck: Deck, problem: Problem, plan: Plan, calibration: Calibration) -
             inputs=compute_figures(problem),
         ),
     )
+    utilization: Words = (mfu,)
+    if plan.mfu_over_bf16 is not None:
+        bf16 = problem.pool.accelerator.peak_flops_per_s["bf16"]
+        over_bf16 = deck.add(
+            "mfu-bf16",
+            "MFU over the bf16 peak",
+            Amount(plan.mfu_over_bf16, "%", text=f"{plan.mfu_over_bf16 * 100:.1f} %"),
+            Derivation(
+                "F / (T N P): as MFU, over the dense bf16 peak, which papers print whatever the"
+                " precision",
+                f"{exact(flops, 'FLOP')} / ({exact(plan.step_time_s, 's')} × {x.n_devices:,} ×"
+                f" {exact(bf16, 'FLOP/s')})",
+                "planner.solver.answer.result.Plan.mfu_bf16",
+                inputs=compute_figures(problem),
+            ),
+        )
+        utilization = (mfu, ", ", over_bf16, " of the bf16 peak")
     hardware = _hfu(deck, problem, plan)
     idle = deck.add(
         "bubble-share",
@@ -155,7 +172,7 @@ def _speed(deck: Deck, problem: Problem, plan: Plan, calibration: Calibration) -
         Fact("Step time", (step, ", in most cases between ", p10, " and ", p90)),
         Fact("How sure", (Label("8 of 10"), f" measured plans {regime} lie in that range")),
         Fact("Throughput", (rate, ", ", each, " a device")),
-        Fact("Model FLOPs utilization", (mfu,)),
+        Fact("Model FLOPs utilization", utilization),
         Fact("Hardware FLOPs utilization", hardware),
         Fact("Waiting", (idle, " idle in the pipeline, ", waits, " for the network")),
     )

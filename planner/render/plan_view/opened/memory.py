@@ -9,7 +9,8 @@ from costmodels.axes import SCHEDULES
 from costmodels.breakdown import Breakdown
 from costmodels.comm.tensor_parallel import tensor_parallel_group
 from costmodels.documentation.terms import TERMS
-from costmodels.layers.params import expert_params
+from costmodels.layers.kinds import kinds_of
+from costmodels.layers.params import expert_linear_params, expert_params
 from costmodels.memory import (
     in_flight_chunks,
     param_bytes_kept,
@@ -25,6 +26,7 @@ from costmodels.schedule import zero_bubble
 from costmodels.schedule.in_flight import ROUNDS, chunks_in_flight
 from costmodels.schedule.stages import BOTH_WAYS, layer_prefix, other_kinds
 from costmodels.schedule.timeline import unequal_chunk_bytes
+from costmodels.shape_terms import quantized_weight_bytes
 from planner.analyze.terms import term_numbers
 from planner.render.plan_view.cards import Amount, CardNumber, Deck, Derivation
 from planner.render.plan_view.opened.time import (
@@ -183,10 +185,30 @@ def _states(p: StageParts) -> Formula:
         shard = routed.data_groups.shard.n_ranks.item()
         one = expert_params(shape, x.ep, x.etp).item()
         text += f" + {per_param(shard)} × {exact(n_routed)} × {exact(one)}"
+    text += _quantized_weights(p, n_routed if routed is not None else 0)
     return (
         TERMS["states"].equation + (", routed experts apart" if n_routed else ""),
         text,
     )
+
+
+def _quantized_weights(p: StageParts, n_routed: float) -> str:
+    """Return what quantised weights of linear layers add; empty where there are none."""
+    problem, x, shape = p.problem, p.breakdown.layout, p.problem.shape
+    each, tp = quantized_weight_bytes(problem), np.array([x.tp], dtype=np.int32)
+    if not each or x.zero >= 3:
+        return ""
+    weights = [
+        f"{exact(k.count)} × {exact(k.kind.linear_weights(shape, tp).item())}" for k in p.kinds
+    ]
+    if p.last and shape.mtp_layers:
+        layer = kinds_of(shape)[shape.layer_sequence[-1]].linear_weights(shape, tp).item()
+        weights.append(f"{shape.mtp_layers} × {exact(2.0 * shape.hidden**2 / x.tp + layer)}")
+    if n_routed:
+        one = expert_linear_params(shape, x.ep, x.etp).item()
+        weights.append(f"{exact(n_routed)} × {exact(one)}")
+    sign = "+" if each > 0 else "−"
+    return f" {sign} {_b(abs(each))} × ({total(weights)})"
 
 
 def _activations(p: StageParts) -> Formula:

@@ -354,16 +354,18 @@ def optimizer_bytes(p: OpenedParts) -> tuple[list[float], list[str]]:
     from costmodels.offload.optimizer import gradients_leave
 
     rows, x, grad = p.breakdown.rows, p.layout, p.problem.job.recipe.grad_bytes
+    # Adam's own bytes and the cast of the weights; on the host Adam takes none of them here.
+    update = 30.0 if x.optimizer_offload else p.problem.job.recipe.adam_bytes + 6.0
     offloaded_bytes = (grad + 24.0 + (2.0 * grad if gradients_leave(p.problem.stack) else 0.0)) * (
         x.optimizer_offload
     )
 
     def part(params: float, shard: float) -> tuple[float, str]:
         of_grads, of_states = (shard if x.zero >= stage else 1.0 for stage in (2, 1))
-        value = params * (grad / of_grads + (4.0 * grad + 30.0 - offloaded_bytes) / of_states)
+        value = params * (grad / of_grads + (4.0 * grad + update - offloaded_bytes) / of_states)
         less = f" − {offloaded_bytes:g}" if offloaded_bytes else ""
         text = (
-            f"{exact(round(params))} × ({grad:g} B / {of_grads:g} + (4 × {grad:g} B + 30 B"
+            f"{exact(round(params))} × ({grad:g} B / {of_grads:g} + (4 × {grad:g} B + {update:g} B"
             f"{less}) / {of_states:g})"
         )
         return value, text

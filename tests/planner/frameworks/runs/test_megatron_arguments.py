@@ -50,7 +50,56 @@ def test_plain_data_parallelism() -> None:
         "optimizer_offload": False,
         "activation_offload_layers": 0,
         "tp_overlap": False,
+        "dispatcher": "alltoall",
+        "ep_overlap": "off",
+        "cuda_graph": "none",
     }
+
+
+OVER_EP = "--num-experts 4 --expert-model-parallel-size 4"
+CAPTURED = "--cuda-graph-impl transformer_engine"
+
+
+@pytest.mark.parametrize(
+    ("flags", "modes"),
+    [
+        (OVER_EP, {"dispatcher": "allgather"}),  # Megatron-LM's default
+        (f"{OVER_EP} --moe-token-dispatcher-type alltoall", {}),
+        ("--num-experts 4 --tensor-model-parallel-size 2", {"dispatcher": "allgather"}),  # etp 2
+        ("--num-experts 4", {}),  # no token leaves its rank
+        ("--num-experts 4 --moe-token-dispatcher-type flex", {}),
+        (f"{OVER_EP} --moe-token-dispatcher-type flex", {"dispatcher": "deepep"}),
+        (
+            f"{OVER_EP} --moe-token-dispatcher-type flex --moe-enable-deepep",
+            {"dispatcher": "deepep"},
+        ),
+        (
+            f"{OVER_EP} --moe-token-dispatcher-type flex --moe-flex-dispatcher-backend hybridep",
+            {"dispatcher": "hybridep"},
+        ),
+        (
+            f"{OVER_EP} --moe-token-dispatcher-type alltoall --overlap-moe-expert-parallel-comm"
+            " --delay-wgrad-compute",
+            {"ep_overlap": "1f1b"},
+        ),
+        (CAPTURED, {"cuda_graph": "layer"}),
+        ("--enable-cuda-graph", {"cuda_graph": "layer"}),
+        (f"{CAPTURED} --cuda-graph-scope attn", {"cuda_graph": "attn"}),
+        (f"{CAPTURED} --cuda-graph-modules attn mlp", {"cuda_graph": "attn+mlp"}),
+        (
+            f"{CAPTURED} --cuda-graph-modules moe_preprocess attn moe_router",
+            {"cuda_graph": "attn+moe_router+moe_preprocess"},
+        ),
+        ("--cuda-graph-impl full_iteration", {"cuda_graph": "full_iteration"}),
+        (
+            "--cuda-graph-impl local --cuda-graph-scope full_iteration",
+            {"cuda_graph": "full_iteration"},
+        ),
+    ],
+)
+def test_how_layers_run(flags: str, modes: dict[str, str]) -> None:
+    off = {"dispatcher": "alltoall", "ep_overlap": "off", "cuda_graph": "none"}
+    assert {name: layout(flags)[name] for name in off} == off | modes
 
 
 @pytest.mark.parametrize(
@@ -182,10 +231,17 @@ def test_layouts_that_megatron_documents() -> None:
     assert layout_counts("(((t*99999)*99999)*99999)*9") == ()
 
 
-def test_an_empty_stage_takes_a_layer_of_its_neighbour() -> None:
+def test_empty_stages_are_priced_as_they_are() -> None:
     found = run("--pipeline-model-parallel-size 4 --pipeline-model-parallel-layout E|t*8|t*8|L")
-    assert found.layout["counts"] == (1, 7, 7, 1)
-    assert any("a stage without layers" in note for note in found.notes)
+    assert found.layout["counts"] == (0, 8, 8, 0)
+    assert found.layout["split"] == "0-8-8-0"
+    assert not any("stage" in note for note in found.notes)
+
+
+def test_multi_token_prediction_apart_from_the_loss_is_noted() -> None:
+    flags = "--pipeline-model-parallel-size 4 --mtp-num-layers 1 --pipeline-model-parallel-layout"
+    assert not any("multi-token" in note for note in run(f"{flags} Et*5|t*5|t*6|mL").notes)
+    assert any("on the last" in note for note in run(f"{flags} Et*8|t*8|m|L").notes)
 
 
 def test_contradictions_are_left_open() -> None:
@@ -240,7 +296,7 @@ def test_settings_hold_only_what_is_given() -> None:
         (
             "--overlap-grad-reduce --num-experts 4 --expert-model-parallel-size 4"
             " --moe-token-dispatcher-type flex",
-            {"dp_overlap": "both", "expert_dispatch": "deduplicated"},
+            {"dp_overlap": "both"},
             [],
         ),
     ],

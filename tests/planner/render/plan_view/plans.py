@@ -63,6 +63,18 @@ SPECS: dict[str, Spec] = {
         {"pp": 16, "ep": 64, "zero": 1, "split": "ends", "recompute_modules": "mla_up_proj"},
         stack="megatron-core-deepep",
     ),
+    "fp8-latent": Spec(
+        "deepseek-v3",
+        "h800-x2048",
+        {"pp": 16, "ep": 64, "zero": 1, "split": "ends", "precision": "fp8-blockwise"},
+        sets=(("training.bf16_layers", [1, 1]), ("training.optimizer_states", "bf16-moments")),
+    ),
+    "fp8-gathered": Spec(
+        "llama3-70b",
+        "b200-x256",
+        {"tp": 4, "pp": 2, "zero": 1},
+        sets=(("training.precision", "fp8-tensorwise"), ("training.fp8_param_gather", True)),
+    ),
     "hpz": Spec(
         "llama3-8b", "h100-x512", {"zero": 3, "hpz": 8, "devices": 64}, framework="deepspeed"
     ),

@@ -73,7 +73,7 @@ def opened(runs: str, **pins: object) -> tuple[PlanView, Plan]:
     model = {key: value for key, value in loaded["model"].items() if value is not None}
     training = {key: value for key, value in loaded["training"].items() if value is not None}
     document = {"model": {**model, "layer_kinds": RUNS[runs]}, "training": training}
-    pinned = {"tp": 2, "pp": 2, "zero": 1, **pins}
+    pinned = {"tp": 2, "pp": 2, "zero": 1, "split": "even", **pins}
     plan = evaluate(document, "h100-x8", pins=pinned, framework="any").plans[0]
     inputs = read_inputs(document, "h100-x8", ())
     return plan_view(*inputs, plan.breakdown.rows.problem, plan), plan

@@ -479,3 +479,28 @@ def test_an_interrupted_answer_holds_what_was_found(
     assert (found.stopped, found.exit_code) == ("interrupted", 130)
     assert found.plans
     assert sum(d.n_left for d in found.devices) > 0
+
+
+@pytest.mark.parametrize(
+    ("model", "cluster", "pins"),
+    [
+        ("llama3-8b", "h100-x8", {"devices": 8}),
+        ("mixtral-8x7b", "h100-x512", {"devices": 512, "pp": 4}),
+        ("llama3-70b", "a100-x1024", {"devices": 1024, "tp": 8}),
+    ],
+)
+@pytest.mark.parametrize("margin", [0.0, 0.05])
+def test_no_listed_plan_beats_a_plan_of_the_front(model, cluster, pins, margin):
+    asked = {"pins": pins, "top": 300, "memory_margin": margin}
+    listed = planner.solve(model, cluster, **asked)
+    front = planner.solve(model, cluster, pareto="step_time,memory", **asked)
+    for plan in listed.plans:
+        time_s, peak = plan.step_time_s, plan.breakdown.peak_bytes
+        for other in front.plans:
+            slower, larger = other.step_time_s / time_s - 1, other.breakdown.peak_bytes / peak - 1
+            beaten = slower >= -1e-12 and larger >= -1e-12 and max(slower, larger) > 1e-9
+            assert not beaten, (plan.layout, other.layout)
+    # Times are of one kind: the front begins with the plan that the certificate speaks of.
+    assert listed.certificate is not None
+    fastest_s = listed.certificate.fastest_s
+    assert min(plan.step_time_s for plan in front.plans) == pytest.approx(fastest_s, rel=1e-12)

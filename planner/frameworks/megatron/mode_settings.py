@@ -1,0 +1,159 @@
+"""How layers run, as settings of Megatron-Core: dispatcher, overlapped exchange, CUDA graphs.
+
+Megatron-LM takes them as flags, Megatron-Bridge as fields of the same names; both are written and
+read through here.
+"""
+
+from collections.abc import Mapping
+from math import gcd
+from typing import Any
+
+from costmodels.axes import AXES, CUDA_GRAPHS
+from costmodels.layers.experts import STASH_FACTOR
+from costmodels.plans import Layout
+from costmodels.shapes import ModelShape
+from hardware.parts import Pool
+
+FLEX = ("deepep", "hybridep")
+"""Dispatchers that are backends of the flex one."""
+OVERLAP = ("overlap_moe_expert_parallel_comm", "delay_wgrad_compute")
+"""What runs the exchange beside another micro-batch, and delays weight gradients for it."""
+MODE_DESTS: Mapping[str, tuple[str, ...]] = {
+    "dispatcher": (
+        "moe_token_dispatcher_type",
+        "moe_flex_dispatcher_backend",
+        "moe_enable_deepep",
+        "moe_router_dtype",
+    ),
+    "ep_overlap": OVERLAP,
+    "cuda_graph": (
+        "cuda_graph_impl",
+        "cuda_graph_modules",
+        "cuda_graph_scope",
+        "cuda_graph_scope_deprecated",
+        "te_rng_tracker",
+        "enable_cuda_graph",
+        "external_cuda_graph",
+        "check_for_nan_in_loss_and_grad",
+        "moe_paged_stash",
+        "moe_expert_rank_capacity_factor",
+        "use_transformer_engine_op_fuser",
+    ),
+}
+"""Settings that say each axis."""
+
+
+def dispatcher_settings(layout: Layout) -> dict[str, object]:
+    """Return the settings of what sends tokens to their experts.
+
+    DeepEP takes probabilities in fp32 alone, and converts others for every layer.
+    """
+    name = str(layout.value("dispatcher"))
+    if name not in FLEX:
+        return {"moe_token_dispatcher_type": name}
+    settings: dict[str, object] = {
+        "moe_token_dispatcher_type": "flex",
+        "moe_flex_dispatcher_backend": name,
+    }
+    return settings | ({"moe_router_dtype": "fp32"} if name == "deepep" else {})
+
+
+def overlap_settings(layout: Layout) -> dict[str, object]:
+    """Return the settings that hide the exchange of tokens; none where it is not hidden."""
+    return dict.fromkeys(OVERLAP, True) if layout.value("ep_overlap") == "1f1b" else {}
+
+
+def graph_settings(layout: Layout, shape: ModelShape, release: str = "") -> dict[str, object]:
+    """Return the settings of CUDA graphs as a release of megatron-core has them; none without.
+
+    A graph of the whole iteration cannot look for NaN on the host; an expert layer in it has room
+    for a fixed number of rows, and keeps only those that there are (paged stash).
+    """
+    graph = str(layout.value("cuda_graph"))
+    if graph == "none":
+        return {}
+    is_scope = release.startswith("0.17")  # renamed in 0.18
+    if graph != "full_iteration":
+        modules = [] if graph == "layer" else graph.split("+")
+        settings: dict[str, object] = {"cuda_graph_impl": "transformer_engine"}
+        name = "cuda_graph_scope" if is_scope else "cuda_graph_modules"
+        return settings | ({name: modules} if modules else {})
+    impl: dict[str, object] = {"cuda_graph_impl": "full_iteration"}
+    if is_scope:
+        impl = {"cuda_graph_impl": "local", "cuda_graph_scope": ["full_iteration"]}
+    settings = impl | {"check_for_nan_in_loss_and_grad": False}
+    if shape.n_experts > 1 and not shape.capacity_factor:
+        settings |= {
+            "moe_paged_stash": True,
+            "moe_expert_rank_capacity_factor": STASH_FACTOR,
+            "use_transformer_engine_op_fuser": True,
+        }
+    return settings | {"te_rng_tracker": True}
+
+
+def read_modes(
+    settings: Mapping[str, Any], notes: list[str], *, exchanges: bool = True
+) -> dict[str, object]:
+    """Return the axes that settings of a run say; what is not modelled becomes a note.
+
+    `exchanges`: tokens leave their rank (ep etp > 1). Where none does, every dispatcher is the
+    same, and is read as the one that stands for all.
+    """
+    return {
+        "dispatcher": _dispatcher(settings, notes) if exchanges else AXES["dispatcher"].off,
+        "ep_overlap": "1f1b" if settings.get(OVERLAP[0]) else "off",
+        "cuda_graph": _graph(settings, notes),
+    }
+
+
+def _dispatcher(settings: Mapping[str, Any], notes: list[str]) -> str:
+    kind = settings.get("moe_token_dispatcher_type") or "allgather"
+    if settings.get("moe_enable_deepep"):
+        return "deepep"
+    if kind != "flex":
+        return kind if kind in AXES["dispatcher"].choices else "alltoall"
+    backend = settings.get("moe_flex_dispatcher_backend") or "deepep"
+    if backend in FLEX:
+        return str(backend)
+    notes.append(f"the {backend} dispatcher is priced as hybridep")
+    return "hybridep"
+
+
+def _graph(settings: Mapping[str, Any], notes: list[str]) -> str:
+    kind = settings.get("cuda_graph_impl") or "none"
+    if settings.get("enable_cuda_graph") or settings.get("external_cuda_graph"):
+        kind = "transformer_engine"
+    spelled = ("cuda_graph_modules", "cuda_graph_scope_deprecated", "cuda_graph_scope")
+    modules: Any = next((settings[name] for name in spelled if settings.get(name)), [])
+    names = [modules] if isinstance(modules, str) else [str(x) for x in modules]
+    if kind == "none":
+        return "none"
+    if kind == "full_iteration" or "full_iteration" in names:
+        return "full_iteration"
+    if not names or names == ["full"]:
+        return "layer"
+    if kind == "local" and {"moe_router", "moe_preprocess"} & set(names):
+        names = [*names, "moe_router", "moe_preprocess"]
+    wanted = {x for x in names if x in ("attn", "mlp", "moe_router", "moe_preprocess")}
+    other = sorted(set(names) - wanted)
+    best = max(
+        (x for x in CUDA_GRAPHS[1:-2] if set(x.split("+")) <= wanted),
+        key=lambda x: len(x.split("+")),
+        default="none",
+    )
+    left = sorted(wanted - set(best.split("+")))
+    if other or left:
+        notes.append(f"CUDA graphs of {' '.join([*left, *other])} are not priced")
+    return best
+
+
+def hybrid_environment(layout: Layout, pool: Pool) -> list[str]:
+    """Return what HybridEP has to be told of the NVLink domains."""
+    domain = pool.scale_up_domain
+    near, is_rack = gcd(layout.ep * layout.etp, domain), domain > pool.devices_per_node
+    size = pool.accelerator.scale_up_domain if is_rack else domain
+    return [
+        "# HybridEP: ranks of an expert group on one NVLink, and the devices that it joins.",
+        f"export NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN={near}",
+        f"export NVLINK_DOMAIN_SIZE={size} USE_MNNVL={int(is_rack)}",
+    ]

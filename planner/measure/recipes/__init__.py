@@ -1,0 +1,1 @@
+"""Published recipes held against the planner: `planner validate --recipes`."""
