@@ -163,7 +163,8 @@ def priced_blocks(
         limit = limit_s()
         if lowest_s > limit:
             return
-        inside = is_own[:, None, None] & (chunk.slice_of == k) & (chunk.least_s <= limit)
+        in_time = np.isfinite(chunk.least_s) & (chunk.least_s <= limit)
+        inside = is_own[:, None, None] & (chunk.slice_of == k) & in_time
         if not inside.any():
             continue
         for stages in STAGES:

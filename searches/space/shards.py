@@ -70,7 +70,10 @@ def open_batches(shard: Shard) -> Bools:
     legal = (plans or plan_space(shard.context, shard.shapes)).n_legal > 0
     if not options.bound or options.front:
         return legal
-    return np.asarray(legal & (shard.least_s <= shard.limits.least_s))
+    # Those without a bound are left out even where no limit is known: whether one is hangs on the
+    # order of shards, and on what other searches found.
+    bounded = np.isfinite(shard.least_s)
+    return np.asarray(legal & bounded & (shard.least_s <= shard.limits.least_s))
 
 
 def count_plans(shard: Shard) -> int:
