@@ -72,7 +72,8 @@ def _once_never_slower(
     # Of ranks alike the window and the chunks are all that differs from shape to shape.
     is_deferred = (shapes.schedule >= FIRST_CODE).astype(np.int32)
     n_kinds = positions.shape[1]
-    columns = (positions.ravel(), shapes.vpp.repeat(n_kinds), is_deferred.repeat(n_kinds))
+    ranks = positions.ravel().astype(np.int32)
+    columns = (ranks, shapes.vpp.repeat(n_kinds), is_deferred.repeat(n_kinds))
     alike = distinct(columns).index
     _, firsts = np.unique(alike, return_index=True)
     place, n = positions.ravel()[firsts], len(rows)
