@@ -21,7 +21,7 @@ from planner.solver.options import SolveOptions
 from planner.solver.problem import make_problem
 from planner.specs.loader import load_cluster, load_model
 from searches.pricing.layout_prices import exact_step_s
-from searches.pricing.shard_prices import BLOCK_CELLS
+from searches.pricing.shape_tables import BLOCK_CELLS
 from searches.rules import Context
 from searches.search import search
 from searches.space.free_axes import free_axes

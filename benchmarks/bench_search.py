@@ -51,7 +51,7 @@ from planner.solver.options import SolveOptions, axis_items, limit_codes, list_c
 from planner.solver.problem import make_problem
 from planner.solver.sources import read_inputs
 from searches.executors.executor import n_cpus
-from searches.pricing.shard_prices import BLOCK_CELLS
+from searches.pricing.shape_tables import BLOCK_CELLS
 from searches.rules import Context
 from searches.space.free_axes import free_axes
 from searches.space.plan_blocks import plan_blocks

@@ -6,8 +6,10 @@ Llama-3 70B on 256 to 4,096 H100 x memory x scale-up domain x network ports x ba
 of `solve_inputs`, best plan and runner-up, without any file, row or elasticity. Points with the
 same model and number of devices stand side by side, as in a sweep, and share work
 (`searches.pricing.shared_work`); `--fresh` of them, evenly spread, are also searched with nothing
-shared, and must give the same result, byte for byte. Times are CPU seconds of the searches alone,
-so that a busy machine changes them little; points per second is by the clock, over all processes.
+shared, and must give the same result, byte for byte; `memory_ratio` is what a point alone takes
+over what it takes after others that differ in memory alone. Times are CPU seconds of the searches
+alone, so that a busy machine changes them little; points per second is by the clock, over all
+processes.
 """
 
 import argparse
@@ -93,18 +95,27 @@ def sweep(task: tuple[Sequence[Point], str]) -> tuple[list[float], int, int, int
     return took, peak, shared.n_found, shared.n_made
 
 
-def compared(some: Sequence[Point], framework: str) -> tuple[float, float]:
-    """Return CPU seconds a point without and with shared work; the results are the same."""
-    shared, alone_s, shared_s = SharedWork(), 0.0, 0.0
+def compared(some: Sequence[Point], framework: str) -> tuple[float, float, float]:
+    """Return CPU seconds a point without and with shared work; the results are the same.
+
+    The last are those after points that differ in memory alone.
+    """
+    shared, alone_s, shared_s, memory_s = SharedWork(), 0.0, 0.0, 0.0
     for point in some:
         alone, took = search_point(point, framework, None)
         alone_s += took
         search_point(point._replace(ports=PORTS[0] + PORTS[-1] - point.ports), framework, shared)
         neighbour, took = search_point(point, framework, shared)
         shared_s += took
-        if json.dumps(alone.to_json()) != json.dumps(neighbour.to_json()):
+        work = SharedWork()
+        for memory_gib in (m for m in MEMORY_GIB[1:4] if m != point.memory_gib):
+            search_point(point._replace(memory_gib=memory_gib), framework, work)
+        roomier, took = search_point(point, framework, work)
+        memory_s += took
+        texts = {json.dumps(one.to_json()) for one in (alone, neighbour, roomier)}
+        if len(texts) > 1:
             raise SystemExit(f"{point}: another result with shared work")
-    return alone_s / len(some), shared_s / len(some)
+    return alone_s / len(some), shared_s / len(some), memory_s / len(some)
 
 
 def main() -> None:
@@ -130,7 +141,9 @@ def main() -> None:
         answers = [sweep(task) for task in tasks]
     wall_s = time.monotonic() - start
     took = sorted(x for answer in answers for x in answer[0])
-    alone_s, shared_s = compared(chosen[:: max(1, len(chosen) // asked.fresh)], framework)
+    alone_s, shared_s, memory_s = compared(
+        chosen[:: max(1, len(chosen) // asked.fresh)], framework
+    )
     figures = {
         "points": len(took),
         "framework": framework,
@@ -141,6 +154,7 @@ def main() -> None:
         "cpu_s_p99": took[int(0.99 * (len(took) - 1))],
         "alone_cpu_s_per_point": alone_s,
         "ratio": alone_s / shared_s,
+        "memory_ratio": alone_s / memory_s,
         "peak_bytes": sum(answer[1] for answer in answers),
         "tables_found": sum(answer[2] for answer in answers),
         "tables_made": sum(answer[3] for answer in answers),

@@ -382,16 +382,18 @@ def _traffic(
 
 def once_a_step_times(
     problem: Problem, shapes: ShapeTable, shardings: ShardingTable, kinds: StageKinds
-) -> DataParallelTimes:
-    """Return the wire times of a step by sharding, shape and kind, of ZeRO 0 and 1 alone.
+) -> tuple[DataParallelTimes, Rows]:
+    """Return the wire times of a step by sharding and rank, of ZeRO 0 and 1 alone.
 
     Routed experts move after the rest; the larger last piece counts. Computed once for all ranks
-    that hold the same and share it with as many, however their layers are chunked.
+    that hold the same and share it with as many, however their layers are chunked: arrays are
+    `(n_shardings, n_distinct)`, and the second tells where each kind of each shape finds its own,
+    `(n_shapes, n_kinds)`.
     """
     firsts, positions = _distinct_ranks(shapes, kinds)
     some = shapes.take(firsts // kinds.layers.shape[1])
     result = _once_a_step_times(problem, some, shardings, kinds.each(firsts))
-    return _of_ranks(result, positions)
+    return _of_ranks(result, np.arange(len(firsts))), positions
 
 
 def _distinct_ranks(shapes: ShapeTable, kinds: StageKinds) -> tuple[Rows, Rows]:
@@ -411,7 +413,7 @@ def _distinct_ranks(shapes: ShapeTable, kinds: StageKinds) -> tuple[Rows, Rows]:
 
 
 def _of_ranks(distinct_times: DataParallelTimes, positions: Rows) -> DataParallelTimes:
-    """Return times by sharding, shape and kind from those `(n_shardings, n_distinct, 1)`."""
+    """Return times by sharding and `positions` from those `(n_shardings, n_distinct, 1)`."""
     columns = (
         distinct_times.reduce_s,
         distinct_times.reduce_piece_s,
@@ -521,7 +523,9 @@ def host_bytes(problem: Problem, shapes: ShapeTable, shardings: ShardingTable) -
 
     Of the rank that updates most parameters; 0 where nothing is offloaded.
     """
-    kinds = kinds_of_stages(problem, shapes)
+    if not shardings.optimizer_offload.any():
+        return np.zeros((len(shardings), len(shapes)))
+    kinds = kinds_of_stages(problem, shapes, with_held=False)
     routed = kind_expert_params(problem, shapes, kinds) if problem.shape.n_experts else None
     params = kind_params(problem, shapes, kinds)
     resident = _held_params(shapes, shardings, params, routed).max(axis=-1)
@@ -887,11 +891,11 @@ def _layers_again(kinds: StageKinds) -> Floats:
     return total
 
 
-def kinds_of_stages(problem: Problem, shapes: ShapeTable) -> StageKinds:
-    """Return the kinds of rank of each shape."""
+def kinds_of_stages(problem: Problem, shapes: ShapeTable, *, with_held: bool = True) -> StageKinds:
+    """Return the kinds of rank of each shape; `with_held` as in `stage_kinds`."""
     columns = (shapes.pp, shapes.vpp, shapes.split, shapes.splits, shapes.placement)
     splits, shape = StageSplits(*columns), problem.shape
-    return stage_kinds(shape.layers, splits, shape.layer_sequence)
+    return stage_kinds(shape.layers, splits, shape.layer_sequence, with_held=with_held)
 
 
 def unsharded_terms(problem: Problem, shapes: ShapeTable) -> ShapeTerms:
@@ -900,7 +904,7 @@ def unsharded_terms(problem: Problem, shapes: ShapeTable) -> ShapeTerms:
     What moves and what is held with a sharding is left out, and layers that run again: of those
     no depth but 0 is there.
     """
-    kinds, nothing = kinds_of_stages(problem, shapes), np.zeros(0)
+    kinds, nothing = kinds_of_stages(problem, shapes, with_held=False), np.zeros(0)
     none = replace(kinds, chunk_layers=np.zeros_like(kinds.chunk_layers))
     group = place_group(shapes.pp, shapes.stage_stride, problem.pool, problem.fabric)
     return ShapeTerms(

@@ -8,7 +8,7 @@ from costmodels.parameters import total_params
 from costmodels.problem import Problem
 from costmodels.shape_terms import shape_terms
 from costmodels.step import join, peak_bytes
-from searches.pricing.shard_prices import BLOCK_CELLS
+from searches.pricing.shape_tables import BLOCK_CELLS
 from searches.rules import Context, fits_host_with_activations, least_state_bytes
 from searches.space.free_axes import free_axes
 from searches.space.plan_blocks import plan_blocks

@@ -12,8 +12,14 @@ from searches.pricing.limits import Limits
 from searches.pricing.outcome import Outcome, merged_answers, with_uneven_splits
 from searches.pricing.shard_prices import ShardAnswer, search_shard
 from searches.pricing.shared_work import job_key, n_bytes
-from searches.rules import Context, offers_activation_offload, offers_offload
-from searches.space.shape_space import ShapeSpace, legal_shapes, space_key
+from searches.rules import (
+    Context,
+    fully_sharded_fits,
+    least_model_parallel,
+    offers_activation_offload,
+    offers_offload,
+)
+from searches.space.shape_space import ShapeSpace, legal_shapes, memory_free_key
 from searches.space.shards import SHARD_SHAPES, STOPPABLE_SHAPES, Prepared, count_plans, prepare
 
 PRICED_SHARE = 0.1
@@ -38,7 +44,7 @@ class Seldom:
 
 
 def _neighbours_key(context: Context) -> tuple[object, ...]:
-    return ("best", context.problem.stack, job_key(context.problem), *space_key(context))
+    return ("best", context.problem.stack, job_key(context.problem), *memory_free_key(context))
 
 
 def leave_for_neighbours(prepared: Prepared, answers: list[ShardAnswer]) -> None:
@@ -55,8 +61,9 @@ def leave_for_neighbours(prepared: Prepared, answers: list[ShardAnswer]) -> None
 def neighbours_limits(prepared: Prepared, limits: Limits) -> Limits:
     """Return the limits that the best plans of a neighbouring problem leave, priced here.
 
-    The space is the same, so those that fit are plans of this search, each of another pipeline:
-    the last of the best takes no longer than the last of so many of them. What is found, and what
+    The space is the same but for the memory's rule, so those that keep it and fit are plans of
+    this search, each of another pipeline: the last of the best takes no longer than the last of so
+    many of them. What is found, and what
     is counted, is the same as without these limits: both depend on the last limits alone.
     """
     context = prepared.context
@@ -68,7 +75,9 @@ def neighbours_limits(prepared: Prepared, limits: Limits) -> Limits:
     if not layouts:
         return limits
     usable = context.problem.pool.usable_bytes
-    priced = price_layouts(context.problem, layouts, prepared.grid)
+    need, sharded = least_model_parallel(context), fully_sharded_fits(context)
+    layouts = [x for x in layouts if x.tp * x.pp >= need or (x.pp == 1 and sharded)]
+    priced = price_layouts(context.problem, layouts, prepared.grid, context.shared)
     fits = [c for c in priced if c.peak_bytes * (1.0 + NEIGHBOURS_MARGIN) <= usable]
     raised = [replace(c, closed_form_s=c.closed_form_s * (1.0 + NEIGHBOURS_MARGIN)) for c in fits]
     return limits.after(sorted(raised, key=closed_form_order), context.options.n_finalists)
@@ -100,7 +109,7 @@ def search(
     if stop is not None and not isinstance(stop, Seldom):
         n_shapes, size = STOPPABLE_SHAPES, 1
     n, stopped, limits = context.options.n_finalists, "", Limits(rival_s=context.options.rival_s)
-    prepared = prepare(context, space.shapes)
+    prepared = prepare(context, space.shapes, source=space.any_memory)
     if is_whole and len(space.shapes):
         limits = neighbours_limits(prepared, limits)
     if np.isfinite(limits.last_s):  # as if the first were searched

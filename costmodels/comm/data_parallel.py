@@ -1,6 +1,7 @@
 """Data-parallel and ZeRO traffic: how much, how long, and what compute waits for."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -34,8 +35,8 @@ class DataParallelTimes:
     has none. None where no plan has one."""
     again_piece_s: Floats | None = None
 
-    def take(self, rows: NDArray[np.intp] | int) -> "DataParallelTimes":
-        """Return the times at `rows` of the first axis."""
+    def take(self, rows: Any) -> "DataParallelTimes":
+        """Return the times at `rows` of the first axis, or at several axes' (`np.ix_`)."""
         columns = (self.reduce_s, self.reduce_piece_s, self.gather_s, self.gather_piece_s)
         times = DataParallelTimes(*(column[rows] for column in columns))
         if self.again_s is None or self.again_piece_s is None:

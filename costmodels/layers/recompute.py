@@ -12,7 +12,6 @@ Arrays are `(n,)`, one entry for each way of splitting a layer, or `(n_modules, 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import reduce
 
 import numpy as np
 from numpy.typing import NDArray
@@ -292,8 +291,7 @@ def set_terms(codes: Ints, kinds: Sequence[KeptByKind], *, is_first_present: boo
     has layers of the first kind.
     """
     codes = np.unique(np.append(codes, 0)).astype(np.int32)
-    chosen = (codes[:, None] >> np.arange(len(RECOMPUTE_MODULES)) & 1).astype(np.float64)
-    first, *others = (_of_sets(chosen, x.modules, x.kept_bytes) for x in kinds)
+    first, *others = (_of_sets(codes.tolist(), x.modules, x.kept_bytes) for x in kinds)
     recompute_s, stored, passing = first
     if not is_first_present:
         passing = others[0][2]
@@ -310,14 +308,22 @@ def set_terms(codes: Ints, kinds: Sequence[KeptByKind], *, is_first_present: boo
 
 
 def _of_sets(
-    chosen: Floats, terms: ModuleTerms, kept_bytes: Floats
+    codes: Sequence[int], terms: ModuleTerms, kept_bytes: Floats
 ) -> tuple[Floats, Floats, Floats]:
     """Return what runs again, what is kept, and what was dropped at once, of each set."""
 
     def total(each: Floats) -> Floats:
         # Module by module: the sum of a set does not depend on the others' terms or their order.
-        parts = (chosen[:, i, None] * each[i] for i in range(len(each)))
-        return np.asarray(reduce(np.add, parts))
+        # It is that of the set without its last module, which most others share, and that one.
+        sums = {0: np.zeros(each.shape[1:])}
+
+        def of_set(code: int) -> Floats:
+            if code not in sums:
+                last = code.bit_length() - 1
+                sums[code] = of_set(code - (1 << last)) + each[last]
+            return sums[code]
+
+        return np.array([of_set(code) for code in codes])
 
     attention, mlp = total(terms.attention_bytes), total(terms.mlp_bytes)
     return total(terms.forward_s), kept_bytes - attention - mlp, np.maximum(attention, mlp)

@@ -331,11 +331,18 @@ def n_kinds(layers: int, splits: StageSplits) -> NDArray[np.int64]:
     return np.array([len(rows) for rows in kinds], dtype=np.int64)
 
 
-def stage_kinds(layers: int, splits: StageSplits, sequence: tuple[int, ...] = ()) -> StageKinds:
+def stage_kinds(
+    layers: int,
+    splits: StageSplits,
+    sequence: tuple[int, ...] = (),
+    *,
+    with_held: bool = True,
+) -> StageKinds:
     """Return the kinds of rank of each shape.
 
     `sequence` says of each layer which of the model's kinds it is, 0 the first; empty where all
     are of one kind. Ranks that differ in their layers of other kinds are of different kinds then.
+    Without `with_held` what unequal chunks hold (`unequal`) is left out: for times alone.
     """
     # Many shapes are the same but for their other degrees.
     pp, placement = splits.pp, splits.placement
@@ -344,11 +351,17 @@ def stage_kinds(layers: int, splits: StageSplits, sequence: tuple[int, ...] = ()
     pp, vpp, split, places = several.columns
     few = StageSplits(pp, vpp, split, splits.names, None if placement is None else places)
     kinds, sizes = _kinds_of_shapes(layers, few, sequence if any(sequence) else ())
-    return _as_kinds(kinds, sizes, pp.tolist()).take(several.index)
+    held_of = pp.tolist() if with_held else None
+    return _as_kinds(kinds, sizes, held_of).take(several.index)
 
 
-def _as_kinds(shapes: list[tuple[_RankKind, ...]], sizes: int, pps: Sequence[int]) -> StageKinds:
-    """Return the arrays of the kinds of each shape, unused places repeating the first kind."""
+def _as_kinds(
+    shapes: list[tuple[_RankKind, ...]], sizes: int, pps: Sequence[int] | None
+) -> StageKinds:
+    """Return the arrays of the kinds of each shape, unused places repeating the first kind.
+
+    Without `pps`, the pp of each shape, there is no `unequal`.
+    """
     largest = max((len(rows) for rows in shapes), default=1)
     padded = [
         [*(x.numbers for x in rows), *[(*rows[0].numbers[:-1], 0.0)] * (largest - len(rows))]
@@ -366,13 +379,15 @@ def _as_kinds(shapes: list[tuple[_RankKind, ...]], sizes: int, pps: Sequence[int
                 for other, values in enumerate(kind.prefixes):
                     n = len(values)
                     prefix[other, i, j, :n], prefix[other, i, j, n:] = values, values[-1]
-    unequal = unequal_chunks(
-        [
-            [(int(rank), pp, kind.chunks) for rank, kind in zip(row, kinds, strict=True)]
-            for row, pp, kinds in zip(ranks, pps, everywhere, strict=True)
-        ],
-        0 if prefix is None else len(prefix),
-    )
+    unequal = None
+    if pps is not None:
+        unequal = unequal_chunks(
+            [
+                [(int(rank), pp, kind.chunks) for rank, kind in zip(row, kinds, strict=True)]
+                for row, pp, kinds in zip(ranks, pps, everywhere, strict=True)
+            ],
+            0 if prefix is None else len(prefix),
+        )
     passing = None
     if any(rows[0].has_empty for rows in shapes):
         passing = np.array([[float(kind.passing) for kind in rows] for rows in everywhere])

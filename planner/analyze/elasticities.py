@@ -7,9 +7,11 @@ small change of x changes which plan is best nowhere but where two are equally f
 docs/elasticities.md.
 """
 
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import exp, log
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -24,6 +26,7 @@ from costmodels.plans import Layout
 from costmodels.problem import Problem, in_columns
 from costmodels.step import Rows, peak_bytes
 from hardware.parts import Host, Link
+from searches.pricing.shared_work import rates_key
 
 LOG_STEP = 2.0**-12
 """Half the distance of the central difference, in the logarithm of the figure: 0.024 %. Kinks that
@@ -211,11 +214,30 @@ def elasticities(problem: Problem, layout: Layout) -> dict[str, float]:
     return dict(sensitivity(problem, layout).elasticity)
 
 
+MOST_KNOWN = 64
+"""Plans whose sensitivity is known: points of a sweep that differ in memory often have one plan.
+"""
+_KNOWN: OrderedDict[tuple[bytes, Layout], Sensitivity] = OrderedDict()
+_KNOWN_LOCK = Lock()
+
+
 def sensitivity(problem: Problem, layout: Layout) -> Sensitivity:
     """Return the elasticities of a layout, and the memory traffic that comes with them.
 
     All problems are priced in one table, so that both together cost about what one plan does.
     """
+    key = rates_key(problem), layout
+    with _KNOWN_LOCK:
+        result = _KNOWN.pop(key, None)
+    result = result or _sensitivity(problem, layout)
+    with _KNOWN_LOCK:
+        _KNOWN[key] = result
+        if len(_KNOWN) > MOST_KNOWN:
+            _KNOWN.popitem(last=False)
+    return result
+
+
+def _sensitivity(problem: Problem, layout: Layout) -> Sensitivity:
     n = 2 * len(FIGURES) + 1
     changed = problem
     for figure, factors in zip(FIGURES, _factors(), strict=True):

@@ -3,6 +3,7 @@
 Heavy modules are imported inside the commands, so that `planner --help` stays instant.
 """
 
+import gc
 import sys
 from typing import Annotated, NoReturn
 
@@ -38,6 +39,10 @@ from planner.cli.options import (
 from planner.cli.plugins import Commands
 from planner.cli.signatures import records_as_options
 from planner.errors import PlannerError
+
+GARBAGE_AFTER = 50_000, 20, 100
+"""Thresholds of the garbage collector: a command makes far more objects than the usual 700, and
+looking for cycles among them takes a twentieth of its time."""
 
 app = typer.Typer(
     name="planner",
@@ -483,6 +488,7 @@ def main() -> NoReturn:
     """Run the command line; no traceback reaches the user."""
     import os
 
+    gc.set_threshold(*GARBAGE_AFTER)
     try:
         app()
     except PlannerError as error:

@@ -16,7 +16,7 @@ from planner.solver.options import SolveOptions
 from planner.solver.recipes import job_with, numerics_of
 from planner.solver.unsupported import is_modelled
 from planner.specs.search.axis_values import NUMERICS, PRECISION
-from searches.pricing.layout_prices import exact_step_s, peaks_of_layouts
+from searches.pricing.layout_prices import exact_prices
 
 FASTER_PRODUCTS = ("fp8-tensorwise", "fp8-blockwise", "fp8-mxfp8", "nvfp4")
 """Recipes that are offered where the accelerator has them and the job's own multiplies slower."""
@@ -33,15 +33,14 @@ def numeric_alternatives(
     that a framework of the request can run, and that save step time or memory. The layout stays; a
     search of its own may do better, and has to where the plan does not fit with it.
     """
-    now_s = exact_step_s(problem, [layout])[0]
-    now_bytes = peaks_of_layouts(problem, [layout])[0]
+    now_s, now_bytes = exact_prices(problem, layout)
     found = []
     for axis, word, job in _other_jobs(problem, options):
         other = replace(problem, job=job)
         if not is_modelled(other) or not _runs(layout, other, options.framework):
             continue
-        peak = peaks_of_layouts(other, [layout])[0]
-        step_s, fits = exact_step_s(other, [layout])[0], peak <= problem.pool.usable_bytes
+        step_s, peak = exact_prices(other, layout)
+        fits = peak <= problem.pool.usable_bytes
         saves = step_s < now_s * (1 - LEAST_GAIN_FRAC) or peak < now_bytes * (1 - LEAST_GAIN_FRAC)
         if saves and step_s <= now_s * (1 + LEAST_GAIN_FRAC):
             found.append(Alternative(axis, word, step_s, peak, f"{axis}={word}", bool(fits)))

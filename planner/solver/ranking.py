@@ -38,6 +38,7 @@ def rank_over_pools(
                 pool.outcome.finalists,
                 pool.context.options,
                 pool.context.layer_grid,
+                pool.context.shared,
             )
         )
         if limit_s is None or c.step_s <= limit_s(pool)

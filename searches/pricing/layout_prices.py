@@ -37,6 +37,13 @@ def _exact_step_s(problem: Problem, layouts: list[Layout], grid: LayerGrid | Non
     return exact_step_times(join(problem, terms, table, known_layers(grid, table)), layouts)
 
 
+def exact_prices(problem: Problem, layout: Layout) -> tuple[float, float]:
+    """Return the step time of a layout with the pipeline simulated, and its peak, bytes."""
+    table = PlanTable.from_layouts([layout])
+    rows = join(problem, shape_terms(problem, table.shapes, table.shardings), table)
+    return exact_step_times(rows, [layout])[0], float(peak_bytes(rows)[0])
+
+
 def price_layouts(
     problem: Problem,
     layouts: list[Layout],

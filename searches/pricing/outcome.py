@@ -161,7 +161,7 @@ def with_uneven_splits(
 def _exact(context: Context, candidates: list[Candidate]) -> list[Candidate]:
     """Return the candidates with their exact step times."""
     layouts = [c.layout for c in candidates]
-    times = exact_step_s(context.problem, layouts, context.layer_grid)
+    times = exact_step_s(context.problem, layouts, context.layer_grid, context.shared)
     return [replace(c, step_s=t) for c, t in zip(candidates, times, strict=True)]
 
 

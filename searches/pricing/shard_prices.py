@@ -1,18 +1,14 @@
 """What one shard holds: its legal plans priced block by block, and the best few of them."""
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.layers.layer_terms import LayerTable, layer_table
 from costmodels.plans import PlanBlock
-from costmodels.problem import Problem
-from costmodels.shape_terms import ShapeTerms, shape_terms
 from costmodels.step import (
     PipelineParts,
-    Rows,
-    join,
     least_peak_bytes,
     peak_bytes,
     pipeline_parts,
@@ -20,10 +16,12 @@ from costmodels.step import (
 )
 from searches.pricing.candidates import Candidate, closed_form_order
 from searches.pricing.fronts import Front, PricedCells
+from searches.pricing.kept_blocks import PricedBlock, priced_blocks
 from searches.pricing.limits import Limits
+from searches.pricing.shape_tables import BLOCK_CELLS, ShapeTables, tables_of
 from searches.rules import fits_host_with_activations
 from searches.space.plan_blocks import BatchBounds, LegalBlock, plan_blocks
-from searches.space.plan_space import plan_space
+from searches.space.plan_space import PlanSpace, plan_space
 from searches.space.shards import Shard, open_batches
 
 Floats = NDArray[np.float64]
@@ -31,9 +29,6 @@ Counts = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 BatchRows = NDArray[np.intp]
 
-BLOCK_CELLS = 131072
-"""Plans priced at a time: one kind of rank's columns of them, a megabyte each, stay in the cache,
-and the innermost loops are long."""
 MOST_KEPT = 0.8
 """Share of a block's batches from which on taking them out takes longer than it saves."""
 
@@ -81,33 +76,14 @@ def search_shard(shard: Shard) -> ShardAnswer:
     closest: Candidate | None = None
     front = Front() if context.options.front else None
     n, n_faster, limits = context.options.n_finalists, 0, shard.limits
-    bounded = context.options.bound and front is None
+
+    def limits_now() -> Limits:
+        return limits
+
     # Of shapes whose bounds are all too high nothing but the counts is needed.
     rows = np.flatnonzero(open_batches(replace(shard, plans=plans)).any(axis=(1, 2)))
     if len(rows):
-        shapes, least_s = shapes.take(rows), shard.least_s[rows]
-        axes, masks = plans.used(rows)
-        terms = shape_terms(context.problem, shapes, axes.shardings)
-        if shard.grid:
-            layers = shard.grid.table(shapes, axes.recompute_modules)
-        else:
-            columns = (axes.mbs, axes.recompute_modules, context.options.mode_table)
-            layers = layer_table(context.problem, shapes, *columns)
-        tables = ShapeTables(context.problem, terms, layers)
-
-        def may_fit(block: PlanBlock, shardings: Bools, options: Bools) -> Bools:
-            usable = context.problem.pool.usable_bytes
-            return least_peak_bytes(tables.join(block), shardings, options) <= usable
-
-        def limit_s() -> float:
-            return limits.least_s if bounded else float("inf")
-
-        bounds = BatchBounds(
-            least_s if bounded else None, limit_s, None if shard.nearest else may_fit
-        )
-        for block in plan_blocks(context, shapes, axes, masks, BLOCK_CELLS, bounds):
-            answer = price_block(tables, block, n, limits, front)
-            batch = rows[block.block.shape[0, 0]], block.mbs, block.mode
+        for batch, answer in _answers(shard, plans, rows, limits_now, front):
             np.add.at(n_fit, batch, answer.n_fit)
             n_faster += answer.n_faster
             best = sorted(best + answer.best, key=closed_form_order)[:n]
@@ -133,17 +109,51 @@ def search_shard(shard: Shard) -> ShardAnswer:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ShapeTables:
-    """The terms from which the plans of some shapes are priced."""
+Batch = tuple[BatchRows, BatchRows, BatchRows]
+"""Positions of batches in `Shard.least_s`: shape, mbs and mode."""
 
-    problem: Problem
-    terms: ShapeTerms
-    layers: LayerTable
 
-    def join(self, block: PlanBlock) -> Rows:
-        """Return the rows of a block of plans."""
-        return join(self.problem, self.terms, block, self.layers)
+def _answers(
+    shard: Shard,
+    plans: PlanSpace,
+    rows: BatchRows,
+    limits: Callable[[], Limits],
+    front: Front | None,
+) -> Iterator[tuple[Batch, "BlockAnswer"]]:
+    """Yield what the blocks of some shapes of a shard hold, with the batches of each.
+
+    `limits` are asked when it is the turn of a block.
+    """
+    context = shard.context
+    bounded, n = context.options.bound and front is None, context.options.n_finalists
+
+    def limit_s() -> float:
+        return limits().least_s if bounded else float("inf")
+
+    if shard.own is not None and bounded and not shard.nearest:
+        place = np.zeros(len(shard.own.chunk.shapes), dtype=np.intp)
+        place[shard.own.rows] = np.arange(len(shard.shapes))
+        own = replace(shard.own, rows=shard.own.rows[rows])
+        usable = context.problem.pool.usable_bytes
+        for priced, batches in priced_blocks(context, own, shard.grid, limit_s):
+            some = priced.of_batches(batches)
+            fits = some.peaks <= usable
+            block = some.block
+            batch = place[block.block.shape[0, 0]], block.mbs, block.mode
+            yield batch, _answer_of(some, fits, n, limits(), context.problem.shape.layers)
+        return
+    shapes, least_s = shard.shapes.take(rows), shard.least_s[rows]
+    axes, masks = plans.used(rows)
+    tables = tables_of(context, shapes, axes, shard.grid)
+
+    def may_fit(block: PlanBlock, shardings: Bools, options: Bools) -> Bools:
+        usable = context.problem.pool.usable_bytes
+        return least_peak_bytes(tables.join(block), shardings, options) <= usable
+
+    bounds = BatchBounds(least_s if bounded else None, limit_s, None if shard.nearest else may_fit)
+    for block in plan_blocks(context, shapes, axes, masks, BLOCK_CELLS, bounds):
+        batch = rows[block.block.shape[0, 0]], block.mbs, block.mode
+        yield batch, price_block(tables, block, n, limits(), front)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,17 +205,30 @@ def price_block(
             rows = tables.join(block.block)
             pipeline = pipeline_parts(rows)
     parts = step_parts(rows, pipeline)
-    outside = np.where(fits, parts.outside_s, np.inf)
     if front is not None:
+        outside = np.where(fits, parts.outside_s, np.inf)
         times_s, least_s = parts.flush_s + outside, parts.least_flush_s + outside
         numbers = PricedCells(times_s.ravel(), least_s.ravel(), peaks.ravel())
         front.add(block.block, n_layers, numbers)
+    priced = PricedBlock(block, peaks, parts.flush_s, parts.least_flush_s, parts.outside_s)
+    return replace(_answer_of(priced, fits, n, limits, n_layers), n_fit=n_fit)
+
+
+def _answer_of(
+    priced_block: PricedBlock, fits: Bools, n: int, limits: Limits, n_layers: int
+) -> BlockAnswer:
+    """Return the best n of the plans of a block that fit, and the rivals by `limits`."""
+    block, peaks = priced_block.block.block, priced_block.peaks
+    n_fit = np.asarray(np.count_nonzero(fits, axis=(0, 1)), dtype=np.int64)
+    if not n_fit.any():
+        return BlockAnswer([], [], None, n_fit, 0)
+    outside = np.where(fits, priced_block.outside_s, np.inf)
     n_faster = 0
     if limits.rival_s:
-        n_faster = int(np.count_nonzero(parts.flush_s + outside < limits.rival_s))
-    sharding, outside = _fastest_shardings(block.block, outside)
-    closed = (parts.flush_s + outside).ravel()
-    least = (parts.least_flush_s + outside).ravel()
+        n_faster = int(np.count_nonzero(priced_block.flush_s + outside < limits.rival_s))
+    sharding, outside = _fastest_shardings(block, outside)
+    closed = (priced_block.flush_s + outside).ravel()
+    least = (priced_block.least_flush_s + outside).ravel()
     quick = np.flatnonzero(closed <= limits.last_s)
     n_any = int(np.count_nonzero(outside < np.inf))
     best = quick[_best_rows(closed[quick], min(n, n_any))]
@@ -214,8 +237,8 @@ def price_block(
     cells = np.unique(np.concatenate([best, rivals]))
     cells = cells[np.isfinite(closed[cells])]
     cell_idx = np.unravel_index(cells, outside.shape)
-    chosen = np.ravel_multi_index((sharding[cell_idx], cell_idx[1], cell_idx[2]), block.block.size)
-    table = block.block.rows(chosen)
+    chosen = np.ravel_multi_index((sharding[cell_idx], cell_idx[1], cell_idx[2]), block.size)
+    table = block.rows(chosen)
     priced = {
         cell: Candidate(
             table.layout(i, n_layers),

@@ -66,20 +66,30 @@ def _once_never_slower(
 ) -> Bools:
     """Return `overlap_never_slower` for shardings of ZeRO 0 and 1 alone."""
     problem, stack = context.problem, context.problem.stack
-    kinds = kinds_of_stages(problem, shapes)
+    kinds = kinds_of_stages(problem, shapes, with_held=False)
     both = rows.with_blocking(0).followed_by(rows.with_blocking(1))
-    times, n = once_a_step_times(problem, shapes, both, kinds), len(rows)
-    cut, total = times.take(np.arange(n)), times.take(np.arange(n, 2 * n))
-    forward = _least_forward_s(context, shapes, kinds, least_mbs)
-    slow, chunks = stack.overlap_slowdown, shapes.vpp[:, None].astype(np.float64)
+    times, positions = once_a_step_times(problem, shapes, both, kinds)
+    # Of ranks alike the window and the chunks are all that differs from shape to shape.
+    is_deferred = (shapes.schedule >= FIRST_CODE).astype(np.int32)
+    n_kinds = positions.shape[1]
+    ranks = positions.ravel().astype(np.int32)
+    columns = (ranks, shapes.vpp.repeat(n_kinds), is_deferred.repeat(n_kinds))
+    alike = distinct(columns).index
+    _, firsts = np.unique(alike, return_index=True)
+    place, n = positions.ravel()[firsts], len(rows)
+    cut = times.take(np.ix_(np.arange(n), place))
+    total = times.take(np.ix_(np.arange(n, 2 * n), place))
+    forward = _least_forward_s(context, shapes, kinds, least_mbs).ravel()[firsts]
+    slow, chunks = stack.overlap_slowdown, columns[1][firsts].astype(np.float64)
     runs = np.array([stack.dp_overlap, stack.zero1_overlap])[rows.zero]
     reduces, gathers = ((runs != "none"), (runs == "both"))
     reduce = _most_exposed(cut.reduce_s, cut.reduce_piece_s, 2.0 * forward, chunks)
     gather = _most_exposed(cut.gather_s, cut.gather_piece_s, forward, chunks)
-    reduce = np.where(reduces[:, None, None], reduce, cut.reduce_s)
-    gather = np.where(gathers[:, None, None], gather, cut.gather_s)
+    reduce = np.where(reduces[:, None], reduce, cut.reduce_s)
+    gather = np.where(gathers[:, None], gather, cut.gather_s)
     maximum = (1.0 - slow) * (reduce + gather) + slow * _all(cut)
-    return np.asarray((maximum <= _all(total) * (1.0 + ROUNDING)).all(axis=-1))
+    result = maximum <= _all(total) * (1.0 + ROUNDING)
+    return np.asarray(result[:, alike.reshape(positions.shape)].all(axis=-1))
 
 
 def _all(times: DataParallelTimes) -> Floats:

@@ -167,7 +167,7 @@ def module_sets_of(context: Context) -> list[int]:
 def longest_chunks(context: Context, shapes: ShapeTable) -> Ints:
     """Return the layers of the largest virtual stage of each shape."""
     splits = StageSplits(shapes.pp, shapes.vpp, shapes.split, shapes.splits)
-    kinds = stage_kinds(context.problem.shape.layers, splits)
+    kinds = stage_kinds(context.problem.shape.layers, splits, with_held=False)
     layers = np.where(kinds.chunk_counts > 0, kinds.chunk_layers, 0.0)
     return np.asarray(layers.max(axis=(1, 2)).astype(np.int32))
 

@@ -80,8 +80,9 @@ def plan_blocks(
             n_shardings = np.count_nonzero(masks.sharding[:, rows], axis=1)
             order = np.lexsort((n_shardings[shape_idx], n_options[shape_idx]))
         else:
-            order = np.argsort(bounds.least_s[shape_idx, mbs, mode], kind="stable")
-            least_s = bounds.least_s[shape_idx, mbs, mode][order]
+            least_s = bounds.least_s[shape_idx, mbs, mode]
+            order = np.argsort(least_s, kind="stable")[: np.count_nonzero(np.isfinite(least_s))]
+            least_s = least_s[order]
         shape_idx, mbs, mode = shape_idx[order], mbs[order], mode[order]
         size = max(1, n_cells // (len(rows) * options.shape[1]))
         # Whole batches are looked at many at a time: that takes no cell for each plan.

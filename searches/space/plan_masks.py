@@ -207,7 +207,10 @@ class Masks:
         """Return the masks over some of the shardings."""
         coupled = self.coupled
         if coupled is not None:
-            coupled = replace(coupled, bits=coupled.bits[:, :, rows])
+            # Masks of few shapes have few of the patterns of all.
+            patterns, pattern_idx = np.unique(coupled.pattern_idx, return_inverse=True)
+            bits = coupled.bits[patterns][:, :, rows]
+            coupled = replace(coupled, bits=bits, pattern_idx=pattern_idx.reshape(-1))
         return replace(self, sharding=self.sharding[:, rows], coupled=coupled)
 
     def keeping(self, rule: "PlanRule") -> "Masks":

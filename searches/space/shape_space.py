@@ -32,7 +32,7 @@ from costmodels.schedule.stages import SPLITS, most_stages
 from searches import cp_sat
 from searches.frameworks.table import order_runs
 from searches.options import MAX_VPP, TOKENS_PER_CP
-from searches.pricing.shared_work import job_key, options_key, shared
+from searches.pricing.shared_work import job_key, options_key
 from searches.rules import (
     SHAPE_RULES,
     Context,
@@ -94,12 +94,26 @@ def prime_exponents(n: int) -> dict[int, int]:
 
 
 @dataclass(frozen=True, slots=True)
+class AnyMemory:
+    """The legal shapes on devices of any memory, and which of them a search has."""
+
+    shapes: ShapeTable
+    rows: NDArray[np.intp]
+
+    def take(self, rows: NDArray[np.intp]) -> "AnyMemory":
+        """Return the same of some of the rows."""
+        return AnyMemory(self.shapes, self.rows[rows])
+
+
+@dataclass(frozen=True, slots=True)
 class ShapeSpace:
     """The legal shapes, and how many candidates each rule rejected."""
 
     shapes: ShapeTable
     n_candidates: int
     rejected: dict[str, int]
+    any_memory: AnyMemory | None = None
+    """Where they come from, if searches share it."""
 
 
 def table_of(context: Context, rows: Sequence[Sequence[int]] | Ints) -> ShapeTable:
@@ -422,23 +436,37 @@ def legal_shape_table(context: Context) -> ShapeTable:
 
 
 def legal_shapes(context: Context) -> ShapeSpace:
-    """Return every legal shape, and the rejections by rule."""
-    return shared(
-        context.shared,
-        lambda: ("shapes", *space_key(context)),
-        lambda: ShapeSpace(legal_shape_table(context), *count_rejections(context)),
+    """Return every legal shape, and the rejections by rule.
+
+    Searches that share work enumerate once for all sizes of the memory: its rule comes last.
+    """
+    if context.shared is None:
+        return _enumerated(context)
+    unbounded = replace(context, options=replace(context.options, memory_bound=False))
+    every = context.shared.get(
+        ("shapes", *memory_free_key(context)), lambda: _enumerated(unbounded)
     )
+    code, states_fit = SHAPE_RULES[-1]
+    assert code == "MEM000"
+    rows = np.flatnonzero(states_fit(context, every.shapes))
+    rejected = dict(every.rejected)
+    if len(rows) < len(every.shapes):
+        rejected[code] = len(every.shapes) - len(rows)
+    source = AnyMemory(every.shapes, rows)
+    return ShapeSpace(every.shapes.take(rows), every.n_candidates, rejected, source)
 
 
-def space_key(context: Context) -> tuple[Hashable, ...]:
-    """Return everything that `legal_shapes` depends on."""
-    # Of the memory two bounds on the states alone are asked, in whole tp * pp; of the batch which
-    # dp divide it, and every dp divides the devices.
-    problem, need, n = context.problem, least_model_parallel(context), context.n_devices
-    memory = need if math.isinf(need) else math.ceil(need), fully_sharded_fits(context)
+def _enumerated(context: Context) -> ShapeSpace:
+    return ShapeSpace(legal_shape_table(context), *count_rejections(context))
+
+
+def memory_free_key(context: Context) -> tuple[Hashable, ...]:
+    """Return everything but the memory that `legal_shapes` depends on."""
+    # Of the batch it matters which dp divide it, and every dp divides the devices.
+    problem, n = context.problem, context.n_devices
     units = (problem.pool.scale_up_domain, *telling_units(problem))
     job = replace(job_key(problem), global_batch=math.gcd(problem.job.global_batch, n))
-    return (problem.shape, job, options_key(context.options), n, units, memory)
+    return (problem.shape, job, options_key(context.options), n, units)
 
 
 def _by_head(rows: Rows, n: int) -> dict[tuple[int, ...], Rows]:

@@ -13,12 +13,20 @@ from costmodels.plans import ShapeTable
 from costmodels.schedule.stages import StageSplits, n_kinds
 from costmodels.step import least_batch_times
 from searches.mode_rules import legal_modes
+from searches.pricing.kept_blocks import Chunks, OwnShapes, cut_into_chunks
 from searches.pricing.limits import Limits
-from searches.pricing.shared_work import options_key, rates_key, shapes_key, shared
-from searches.rules import Context
+from searches.pricing.shared_work import (
+    SharedWork,
+    options_key,
+    rates_key,
+    shapes_key,
+    shared,
+)
+from searches.rules import Context, offers_activation_offload, offers_offload
 from searches.space.free_axes import batch_sizes
 from searches.space.plan_rules import batch_rules, legal_batches
 from searches.space.plan_space import PlanSpace, plan_space
+from searches.space.shape_space import AnyMemory
 
 Ints = NDArray[np.int32]
 Floats = NDArray[np.float64]
@@ -49,6 +57,8 @@ class Shard:
     """Layer terms of all shards' splits. Not sent along: computing them anew is quicker."""
     plans: PlanSpace | None = field(default=None, compare=False)
     """The legal plans of the shapes, where they are known. Not sent along either."""
+    own: OwnShapes | None = field(default=None, compare=False)
+    """Where other searches have priced the shapes, or will. Not sent along either."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Shard, (self.context, self.shapes, self.least_s, self.limits, self.nearest)
@@ -60,7 +70,10 @@ def open_batches(shard: Shard) -> Bools:
     legal = (plans or plan_space(shard.context, shard.shapes)).n_legal > 0
     if not options.bound or options.front:
         return legal
-    return np.asarray(legal & (shard.least_s <= shard.limits.least_s))
+    # Those without a bound are left out even where no limit is known: whether one is hangs on the
+    # order of shards, and on what other searches found.
+    bounded = np.isfinite(shard.least_s)
+    return np.asarray(legal & bounded & (shard.least_s <= shard.limits.least_s))
 
 
 def count_plans(shard: Shard) -> int:
@@ -85,6 +98,10 @@ class Prepared:
     """The least of each shape."""
     first: Bools
     """Which shapes are searched before all others."""
+    chunks: Chunks | None = None
+    """The shapes of any memory, where searches share their prices, ..."""
+    chunk_rows: Rows | None = None
+    """... and which of them these are."""
 
     def shards(self, rows: Rows, n_shapes: int, limits: Limits) -> list[Shard]:
         """Cut some of the shapes into shards of `n_shapes`, the most promising shape's first.
@@ -96,6 +113,8 @@ class Prepared:
         shapes, layers = self.shapes, self.context.problem.shape.layers
         if self.plans is None:
             return []
+        if self.chunks is not None and self.chunk_rows is not None:
+            return self._of_chunks(rows, self.chunks, self.chunk_rows, limits)
         together = [rows]
         if len(rows) > FIRST_SHAPES and self.lowest_s[rows].min() <= limits.least_s:
             some = shapes.take(rows)
@@ -116,13 +135,29 @@ class Prepared:
             shards.sort(key=lambda shard: float(shard.least_s.min(initial=np.inf)))
         return shards
 
+    def _of_chunks(
+        self, rows: Rows, chunks: Chunks, chunk_rows: Rows, limits: Limits
+    ) -> list[Shard]:
+        """Return some of the shapes as shards, those of a chunk together."""
+        assert self.plans is not None
+        chunk_of, shards = chunks.chunk_of[chunk_rows[rows]], []
+        for i in np.unique(chunk_of).tolist():
+            part = rows[chunk_of == i]
+            rows_there = chunks.row_of[chunk_rows[part]]
+            own = OwnShapes(chunks.chunks[i], rows_there, chunks.plans)
+            one = Shard(self.context, self.shapes.take(part), self.least_s[part], limits)
+            shards.append(replace(one, grid=self.grid, plans=self.plans.take(part), own=own))
+        shards.sort(key=lambda shard: float(shard.least_s.min(initial=np.inf)))
+        return shards
+
     def rest(self, n_shapes: int, limits: Limits) -> list[Shard]:
         """Cut the shapes that do not come first, those that the limits leave before the others."""
         rows, options = np.flatnonzero(~self.first), self.context.options
         if not options.bound or options.front:
             return self.shards(rows, n_shapes, limits)
         left = self.lowest_s[rows] <= limits.least_s
-        hopeless = self.shards(rows[~left], max(n_shapes, len(rows)), limits)
+        plain = replace(self, chunks=None)
+        hopeless = plain.shards(rows[~left], max(n_shapes, len(rows)), limits)
         return self.shards(rows[left], n_shapes, limits) + hopeless
 
 
@@ -131,10 +166,12 @@ def prepare(
     shapes: ShapeTable,
     grid: LayerGrid | None = None,
     below_s: float = float("inf"),
+    source: AnyMemory | None = None,
 ) -> Prepared:
     """Return the shapes of a search with bounds; `grid` holds their layer terms, if known.
 
-    Shapes without a plan that may take less than `below_s` are left out.
+    Shapes without a plan that may take less than `below_s` are left out. `source` is where the
+    shapes come from, if searches with other memory share it.
     """
     options, sizes = context.options, batch_sizes(context)
     grid = grid or context.layer_grid
@@ -142,16 +179,9 @@ def prepare(
         grid = None
     if grid is None and len(sizes) and len(shapes):
         grid = layer_grid(context.problem, shapes, sizes, options.mode_table)
-    least_s = shared(
-        context.shared,
-        lambda: (
-            "bounds",
-            rates_key(context.problem),
-            options_key(context.options),
-            shapes_key(shapes),
-        ),
-        lambda: batch_bounds_s(context, shapes, grid),
-    )
+    if source is not None and not _comes_again(context, source.shapes):
+        source = None
+    least_s = _bounds_s(context, shapes, grid, source)
     lowest_s = least_s.min(axis=(1, 2), initial=np.inf)
     first = np.zeros(len(shapes), dtype=bool)
     if options.bound and len(shapes):
@@ -160,10 +190,71 @@ def prepare(
         rows = np.flatnonzero(lowest_s < below_s)
         shapes, least_s = shapes.take(rows), least_s[rows]
         lowest_s, first = lowest_s[rows], first[rows]
+        source = None if source is None else source.take(rows)
     if not len(shapes):
         return Prepared(context, shapes, grid, None, least_s, lowest_s, first)
-    plans = plan_space(context, shapes)
-    return Prepared(context, shapes, grid, plans, least_s, lowest_s, first)
+    if context.shared is None or source is None or _offers_any_offload(context):
+        plans = plan_space(context, shapes)
+        return Prepared(context, shapes, grid, plans, least_s, lowest_s, first)
+    plans, chunks = _shared_plans(context, context.shared, source.shapes, grid)
+    plans = plans.take(source.rows)
+    return Prepared(context, shapes, grid, plans, least_s, lowest_s, first, chunks, source.rows)
+
+
+def _bounds_s(
+    context: Context, shapes: ShapeTable, grid: LayerGrid | None, source: AnyMemory | None
+) -> Floats:
+    """Return `batch_bounds_s` of some shapes; of all that they come from, what searches share."""
+    every = shapes if source is None else source.shapes
+    known = grid if grid is not None and grid.covers(every) else None
+    least_s = shared(
+        context.shared,
+        lambda: (
+            "bounds",
+            rates_key(context.problem),
+            options_key(context.options),
+            shapes_key(every),
+        ),
+        lambda: batch_bounds_s(context, every, known),
+    )
+    return least_s if source is None else least_s[source.rows]
+
+
+def _comes_again(context: Context, every: ShapeTable) -> bool:
+    """Tell whether the same search was asked for before, of another memory or this one.
+
+    What serves any memory is made from the second on: it is more than one search needs.
+    """
+    work = context.shared
+    if work is None:
+        return False
+    key = ("asked", rates_key(context.problem), options_key(context.options), shapes_key(every))
+    before = work.look(key) is not None
+    work.keep(key, True)
+    return before
+
+
+def _offers_any_offload(context: Context) -> bool:
+    """Tell whether plans with anything on the host are looked at: keys hold nothing of it."""
+    return offers_offload(context) or offers_activation_offload(context)
+
+
+def _shared_plans(
+    context: Context, work: SharedWork, every: ShapeTable, grid: LayerGrid | None
+) -> tuple[PlanSpace, Chunks | None]:
+    """Return the plans of the shapes of any memory, and their chunks.
+
+    No chunks where every legal plan is priced.
+    """
+    key = rates_key(context.problem), options_key(context.options), shapes_key(every)
+    plans = work.get(("plans", *key), lambda: plan_space(context, every))
+    if not context.options.bound or context.options.front:
+        return plans, None
+    least_s = _bounds_s(context, every, grid, None)
+    return plans, work.get(
+        ("chunks", *key),
+        lambda: cut_into_chunks(("chunk", *key), context.problem, every, least_s, plans),
+    )
 
 
 def make_shards(

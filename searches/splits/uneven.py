@@ -22,6 +22,7 @@ from costmodels.step import join, peak_bytes, step_times, straggler_factor
 from searches.frameworks.registry import searched_frameworks
 from searches.frameworks.table import refusals
 from searches.options import SearchOptions
+from searches.pricing.shared_work import options_key, rates_key, shared_each
 from searches.rules import Context, first_broken_rule
 from searches.splits.model import (
     EMPTY_ENDS,
@@ -244,15 +245,16 @@ def _promising(
     problem = context.problem
     factor = straggler_factor(problem, context.n_devices)
     layouts = [x.layout for x in finalists]
-    layers = known_layers(context.layer_grid, PlanTable.from_layouts(layouts))
-    costs = rank_costs(problem, layouts, layers)
+    costs = shared_each(
+        context.shared,
+        lambda: ("rank costs", rates_key(problem), options_key(context.options)),
+        layouts,
+        lambda some: _pipelines(context, some),
+    )
     results = []
-    for one, own_costs in zip(finalists, costs, strict=True):
+    for one, (own_costs, allowed, now_s, bound_s) in zip(finalists, costs, strict=True):
         x = one.layout
-        allowed = _recompute_values(context, x)
-        now_s = own_costs.pipeline_s(x.stage_layers, x.recompute_layers)
         enough_s = min(one.step_s * (1.0 - LEAST_GAIN), most_s)
-        bound_s = unlimited_pipeline_s(own_costs, allowed)
         if one.closed_form_s - factor * (now_s - bound_s) >= enough_s:
             continue
         least_s = least_pipeline_s(own_costs, problem.pool.usable_bytes, allowed)
@@ -260,6 +262,22 @@ def _promising(
         if ideal_s < enough_s and _takes_any_split(context, x):
             results.append(_Promising(ideal_s, one, own_costs))
     results.sort(key=lambda x: x.ideal_s)
+    return results
+
+
+def _pipelines(
+    context: Context, layouts: list[Layout]
+) -> list[tuple[RankCosts, list[int], float, float]]:
+    """Return what the ranks of each layout cost, and the layers that it may recompute.
+
+    Then the closed-form pipeline time of its split, and the least of any, whatever the memory.
+    """
+    layers = known_layers(context.layer_grid, PlanTable.from_layouts(layouts))
+    results = []
+    for x, costs in zip(layouts, rank_costs(context.problem, layouts, layers), strict=True):
+        allowed = _recompute_values(context, x)
+        now_s = costs.pipeline_s(x.stage_layers, x.recompute_layers)
+        results.append((costs, allowed, now_s, unlimited_pipeline_s(costs, allowed)))
     return results
 
 

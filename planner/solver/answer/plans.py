@@ -24,6 +24,7 @@ from planner.specs.search.axis_values import layout_to_json
 from planner.specs.search.objectives import run_figures
 from searches.pricing.candidates import Candidate
 from searches.pricing.layout_prices import peaks_of_layouts
+from searches.pricing.shared_work import SharedWork
 
 Peaks = Mapping[StackProfile, float]
 """Peak memory of one plan under some stacks, bytes."""
@@ -71,8 +72,9 @@ class PlanMaker:
         model: ModelInput,
         cluster: ClusterInput,
         calibration: Calibration,
+        work: SharedWork | None = None,
     ) -> None:
-        self._problem, self._calibration = problem, calibration
+        self._problem, self._calibration, self._work = problem, calibration, work
         self._numerics = model.changed
         self._ids = PlanIds(model.document, cluster.document)
         self._evidence = evidence_for(problem, calibration)
@@ -106,7 +108,7 @@ class PlanMaker:
             for stack, own in others.items():
                 together.setdefault(stack, (own, []))[1].append(i)
         for own, rows in together.values():
-            priced = peaks_of_layouts(own, [layouts[i] for i in rows])
+            priced = peaks_of_layouts(own, [layouts[i] for i in rows], self._work)
             for i, peak in zip(rows, priced, strict=True):
                 results[i][own.stack] = peak
         return results
@@ -207,7 +209,8 @@ def make_plans(
     made: dict[int, Plan] = {}
     for rows in _by_search(searches):
         one = searches[rows[0]]
-        maker = PlanMaker(one.problem, one.model, one.cluster, calibration)
+        work = one.context.shared
+        maker = PlanMaker(one.problem, one.model, one.cluster, calibration, work)
         layouts = [opened[i].layout for i in rows]
         framework = one.context.options.framework
         able = runs_on_each(layouts, one.problem.shape, one.problem.job, framework)

@@ -14,6 +14,7 @@ from searches.frameworks.table import runnable_layouts
 from searches.options import SearchOptions
 from searches.pricing.candidates import ByDegrees, Candidate
 from searches.pricing.layout_prices import price_layouts
+from searches.pricing.shared_work import SharedWork
 
 TIE_FRAC = 0.01
 """Plans this close to the fastest count as ties, which memory headroom orders: repeats of one
@@ -60,12 +61,14 @@ def with_plain_groups(
     candidates: Sequence[Candidate],
     options: SearchOptions = SearchOptions(),
     grid: LayerGrid | None = None,
+    work: SharedWork | None = None,
 ) -> list[Candidate]:
     """Return the candidates with ZeRO groups over all ranks where smaller ones gain nothing.
 
     A plan whose ZeRO groups are replicated gives way to the one with whole groups when that is no
     further behind than the model can tell, the options allow it and the framework runs it: it
-    needs less memory and is simpler to run. `grid` holds layer terms, if they are known.
+    needs less memory and is simpler to run. `grid` holds layer terms, if they are known; `work`
+    what other searches know.
     """
 
     def may_be_whole(x: Layout) -> bool:
@@ -79,7 +82,7 @@ def with_plain_groups(
         runs = [any(column) for column in able_each.T.tolist()]
         split = [c for c, able in zip(split, runs, strict=True) if able]
         layouts = [x for x, able in zip(layouts, runs, strict=True) if able]
-    total = price_layouts(problem, layouts, grid)
+    total = price_layouts(problem, layouts, grid, work)
     plain = {}
     for c, other in zip(split, total, strict=True):
         # The pipeline is the same, so its exact time differs from the closed form by as much.
