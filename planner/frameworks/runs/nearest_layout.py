@@ -177,7 +177,12 @@ def _exchange(
     return named
 
 
-MODE_OF_CODE = {"DSP": "dispatcher", "EPO": "ep_overlap", "CGR": "cuda_graph"}
+MODE_OF_CODE = {
+    "DSP": "dispatcher",
+    "EPO": "ep_overlap",
+    "CGR": "cuda_graph",
+    "OFM": "offload_modules",
+}
 """Axis that the rules of a kind refuse."""
 
 
