@@ -10,7 +10,7 @@ from typing import Any
 
 from costmodels.axes import AXES, CUDA_GRAPHS, OFFLOAD_MODULES, OFFLOAD_SETS, modules_code
 from costmodels.layers.experts import STASH_FACTOR
-from costmodels.offload.modules import INSIDE_EXPERTS
+from costmodels.offload.modules import INSIDE_EXPERTS, LEAST_ELEMENTS
 from costmodels.plans import Layout
 from costmodels.shapes import ModelShape
 from hardware.parts import Pool
@@ -159,6 +159,9 @@ def _sent_modules(settings: Mapping[str, Any], notes: list[str]) -> str:
         )
     if other := sorted(names - set(OFFLOAD_MODULES)):
         notes.append(f"offload of {' '.join(other)} is not priced")
+    least = settings.get("min_offloaded_tensor_size")
+    if least not in (None, LEAST_ELEMENTS):
+        notes.append(f"--min-offloaded-tensor-size {least}: priced as {LEAST_ELEMENTS}")
     for dest, at_rest in PARTLY.items():
         if settings.get(dest, at_rest) not in (None, at_rest):
             flag = "--" + dest.replace("_", "-")

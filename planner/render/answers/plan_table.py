@@ -154,6 +154,7 @@ SWITCH_TITLES = {
     "dispatcher": ("ep", "via"),
     "ep_overlap": ("ep", "ovl"),
     "cuda_graph": ("cuda", "graph"),
+    "offload_modules": ("on", "host"),
 }
 """Titles of columns of axes whose names are wide."""
 SHORT_VALUES = {
