@@ -162,6 +162,10 @@ SHORT_VALUES = {
     "moe_preprocess": "prep",
     "full_iteration": "whole",
     "alltoall": "a2a",
+    "core_attn": "core",
+    "attn_proj": "proj",
+    "qkv_linear": "qkv",
+    "expert_fc1": "fc1",
 }
 """Parts of values in a column."""
 

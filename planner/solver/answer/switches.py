@@ -64,5 +64,5 @@ def worth_text(worth: SwitchWorth, step_s: float) -> str:
     unit = f"{abs(worth.saved_s):.2f} s" if step_s >= 2.0 else f"{abs(worth.saved_s) * 1e3:.1f} ms"
     sign = "-" if worth.saved_s >= 0 else "+"
     if axis.name == "offload_modules":  # which buys memory, never time
-        unit += f", {worth.saved_bytes / GIB:.1f} GiB less"
+        sign, unit = "+", f"{unit}, {worth.saved_bytes / GIB:.1f} GiB less"
     return f"{axis.name} {axis.text(worth.value)} {sign}{unit} against {axis.text(axis.off)}"
