@@ -12,6 +12,7 @@ from costmodels.step import needed_host_bytes, score
 from searches.rules import Context, rules_that_break
 from searches.search import search
 from tests.searches import oracle, oracle_models
+from tests.searches.certificate import check_certificate
 from tests.searches.instances import (
     GB,
     GQA,
@@ -107,6 +108,16 @@ INSTANCES = {
 @pytest.mark.parametrize("name", INSTANCES)
 def test_search_equals_the_oracle(name):
     check_against_oracle(INSTANCES[name])
+
+
+@pytest.mark.parametrize("name", ["dense", "experts"])
+def test_bounds_leave_out_no_better_plan(name):
+    # Graphs that save nothing are left out whatever they are bounded by.
+    only = {**INSTANCES[name].options.only, "cuda_graph": frozenset({0})}
+    c = with_options(INSTANCES[name], bound=True, only=only)
+    outcome = search(c)
+    check_certificate(c, outcome)
+    assert search(with_options(c, bound=False)).finalists[0] == outcome.finalists[0]
 
 
 @pytest.mark.parametrize("memory", [0.2 * GB, 1.0 * GB])
