@@ -112,6 +112,12 @@ def _sent_modules(row: Row) -> Any:
     return "+".join(name for name in OFFLOAD_MODULES if name in names) or None
 
 
+def _sent_partly(row: Row) -> Any:
+    """Return the share of offloaded modules that leave, where it is not all of them."""
+    fraction = row.get("activation_offload_fraction") or "1"
+    return fraction if _sent_modules(row) and float(fraction) < 1.0 else None
+
+
 def _delayed(row: Row) -> Any:
     """Return whether weight gradients wait, where `ep_overlap` has not priced that."""
     return None if row.get("ep_overlap") == "1" else _is_on("delay_wgrad")(row)
@@ -140,6 +146,7 @@ AXES_OF_COLUMNS: tuple[tuple[str, Callable[[Row], Any]], ...] = (
     ("ep_overlap", lambda row: "1f1b" if row.get("ep_overlap") == "1" else None),
     ("cuda_graph", _cuda_graph),
     ("offload_modules", _sent_modules),
+    ("activation_offload_fraction", _sent_partly),
     ("tp_user_buffers", lambda row: _is_on("tp_user_buffers")(row) if _sp(row) else None),
     ("delay_wgrad", _delayed),
     ("defer_embedding_wgrad", _is_on("defer_embedding_wgrad")),
