@@ -174,9 +174,10 @@ def module_waits(
     ends of a stage make no difference. Both directions of the link count apart.
     Source: Megatron-LM core/pipeline_parallel/fine_grained_activation_offload.py
     (on_group_commit_forward, on_group_start_backward, pre_reload_last_layer). Left out: compute
-    slowed beside the copies, layers that make up for one another, recomputation and
-    the other micro-batch of a combined 1F1B, which give copies more time; a forward that does not wait but holds memory while copies lag behind
-    (without --fine-grained-offloading-max-inflight-offloads), and gives time back in the backward.
+    slowed beside the copies, layers that make up for one another, recomputation and the other
+    micro-batch of a combined 1F1B, which give copies more time; a forward that does not wait but
+    holds memory while copies lag behind (without --fine-grained-offloading-max-inflight-offloads),
+    and gives time back in the backward.
     """
     host = problem.pool.host
     if host is None:  # refused (OFM002), and priced as if it were free where somebody insists
