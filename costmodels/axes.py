@@ -6,7 +6,7 @@ its rules and its flags stand where those of the others stand. `docs/extending.m
 added.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from types import MappingProxyType
@@ -71,34 +71,55 @@ CUDA_GRAPHS = (
 )
 """What is captured in CUDA graphs: modules of a layer as Megatron-LM names them, the whole layer,
 or forwards and backwards of all micro-batches (`costmodels.schedule.launches`)."""
+OFFLOAD_MODULES = (
+    "attn_norm",
+    "qkv_linear",
+    "core_attn",
+    "attn_proj",
+    "mlp_norm",
+    "expert_fc1",
+    "moe_act",
+)
+"""Modules whose inputs may wait on the host, as Megatron-LM names them (`offload.modules`).
+A set of them is a number whose bit i stands for module i."""
 MAX_VALUE = 10_000_000
 """Largest value of an axis without a bound of its own, which the tables of plans can hold."""
 SWITCH = ("off", "on")
 """Words of an axis that is a switch."""
 
 
-def modules_code(names: Iterable[str]) -> int:
-    """Return the number of a set of modules (`RECOMPUTE_MODULES`).
+def modules_code(names: Iterable[str], modules: Sequence[str] = RECOMPUTE_MODULES) -> int:
+    """Return the number of a set of modules.
 
-    >>> modules_code(["mlp", "layernorm"])
-    20
+    >>> modules_code(["mlp", "layernorm"]), modules_code(["core_attn"], OFFLOAD_MODULES)
+    (20, 4)
     """
-    return sum(1 << RECOMPUTE_MODULES.index(name) for name in set(names))
+    return sum(1 << modules.index(name) for name in set(names))
 
 
-def modules_of(code: int) -> tuple[str, ...]:
-    """Return the modules of a set in the order of `RECOMPUTE_MODULES`.
+def modules_of(code: int, modules: Sequence[str] = RECOMPUTE_MODULES) -> tuple[str, ...]:
+    """Return the modules of a set, in their order.
 
     >>> modules_of(20)
     ('layernorm', 'mlp')
     """
-    return tuple(name for i, name in enumerate(RECOMPUTE_MODULES) if code >> i & 1)
+    return tuple(name for i, name in enumerate(modules) if code >> i & 1)
 
 
-MODULE_SETS = tuple(
-    "+".join(modules_of(code)) or "none" for code in range(1 << len(RECOMPUTE_MODULES))
-)
+def _sets(modules: Sequence[str]) -> tuple[str, ...]:
+    """Return every set of modules as a word, at its number."""
+    codes = range(1 << len(modules))
+    return tuple("+".join(modules_of(code, modules)) or "none" for code in codes)
+
+
+MODULE_SETS = _sets(RECOMPUTE_MODULES)
 """Every set of recomputed modules as a word, at its number (`modules_code`)."""
+OFFLOAD_SETS = _sets(OFFLOAD_MODULES)
+"""The same of offloaded modules."""
+MODULES_OF_AXES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {"recompute_modules": RECOMPUTE_MODULES, "offload_modules": OFFLOAD_MODULES}
+)
+"""Modules of the axes whose values are sets of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,6 +304,17 @@ _RECORDS = (
         CUDA_GRAPHS,
         is_always_written=False,
         has_field=False,
+    ),
+    Axis(
+        "offload_modules",
+        "modules whose inputs wait on the host for the backward",
+        "mode",
+        "none",
+        OFFLOAD_SETS,
+        is_always_written=False,
+        has_field=False,
+        is_searched=False,
+        label="module offload",
     ),
     Axis(
         "rank_order", "the order in which ranks are numbered", "shape", RANK_ORDERS[0], RANK_ORDERS

@@ -13,6 +13,7 @@ from costmodels.layers.compute import ForwardBackward
 from costmodels.layers.layer_grid import LayerGrid
 from costmodels.layers.layer_kind import ExpertLayerTerms, SplitDegrees
 from costmodels.layers.layer_terms import layer_terms, sets_of
+from costmodels.offload.modules import offloads_modules
 from costmodels.plans import ZERO_BUBBLE, Layout, PlanTable
 from costmodels.problem import Problem
 from costmodels.schedule import pipeline
@@ -466,6 +467,9 @@ def _time_terms(
     offloaded = np.broadcast_to(traffic.offloaded.max(axis=0), len(layouts))
     if any(x.activation_offload for x in layouts):
         offloaded = offloaded + m * traffic.activation_waits.total_s[0]
+    if offloads_modules(rows.table.modes):
+        waits_s = n_layers * layers.copies.total_s[layer_idx] + more["copies"]
+        offloaded = offloaded + m * waits_s
     fill_s = overlap_fill_s(rows) if table_overlaps_experts(rows) else 0.0
     entries = {
         "linear": m * n_layers * layers.linear.total_s[layer_idx] + m * more["linear"],
@@ -499,7 +503,7 @@ def _other_kind_terms(rows: Rows, plans: Sequence[tuple[Layout, int]]) -> dict[s
     """
     first, row_idx = rows.layers, rows.index
     core_again = np.array(["core_attn" in x.recompute_modules for x, _ in plans], dtype=np.float64)
-    names = ("linear", "attention", "elementwise", "host", "tax")
+    names = ("linear", "attention", "elementwise", "host", "tax", "copies")
     others = ("tp", "cp", "experts", "ep", "again", "again_tp", "again_cp", "again_ep")
     total = {name: np.zeros(len(plans)) for name in (*names, *others)}
     flags = other_kinds(rows.problem.shape.layer_sequence)

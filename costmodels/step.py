@@ -18,6 +18,7 @@ from costmodels.layers.recompute import SetTerms
 from costmodels.memory import in_flight_chunks, queue_is_full
 from costmodels.modes import ModeTable
 from costmodels.offload.activations import INPUTS_AT_ONCE, copy_bytes_per_s, waits
+from costmodels.offload.modules import LAYERS_ON_THE_WAY, offloads_modules
 from costmodels.offload.optimizer import COPY_BYTES, HostUpdate, gradients_leave, pipelined_s
 from costmodels.plans import WHOLE, Layout, PlanBlock, PlanTable, ShapeTable
 from costmodels.problem import Problem
@@ -311,13 +312,56 @@ def activation_waits(rows: Rows) -> ForwardBackward:
     )
 
 
+def sends_activations(table: PlanTable | PlanBlock) -> bool:
+    """Tell whether some plan of a table has activations on the host."""
+    return bool(table.activation_offload_layers.any() or offloads_modules(table.modes))
+
+
 def needed_host_bytes(rows: Rows) -> Floats:
     """Return what a device of each plan has on the host, bytes: its optimizer and activations."""
     of_optimizer = host_bytes(rows.problem, rows.table.shapes, rows.table.shardings)
     result = _of_sharding(of_optimizer, _sharding_and_shape(rows))
-    if not rows.table.activation_offload_layers.any():
-        return result
-    return np.asarray(result + _greatest(offloaded_activation_bytes(rows)))
+    if rows.table.activation_offload_layers.any():
+        result = np.asarray(result + _greatest(offloaded_activation_bytes(rows)))
+    if offloads_modules(rows.table.modes):
+        chunks, chunks_of_batch = _chunks_in_flight(rows)
+        away = copied_module_bytes(rows) * (chunks / chunks_of_batch)
+        result = np.asarray(result + _greatest(away))
+    return result
+
+
+def copied_module_bytes(rows: Rows) -> Floats:
+    """Return what the offloaded modules of a micro-batch have on the host by kind of rank, bytes.
+
+    n a + (layers of each other kind) (a_kind - a), a `ModuleCopies.copied_bytes` of a layer, those
+    of modules of multi-token prediction as of the model's last layer.
+    """
+    layers, index, shape = rows.layers, rows.index, rows.problem.shape
+    one = layers.away.copied_bytes[index]
+    value = _by_rank(rows.shapes.kinds.layers, rows.table.shape) * one
+    for count, other in zip(_of_other_kinds(rows), layers.others, strict=True):
+        value = value + count * (other.away.copied_bytes - layers.away.copied_bytes)[index]
+    if shape.mtp_layers:
+        last = layers.of_kinds[shape.layer_sequence[-1]].away.copied_bytes[index]
+        has_head = _by_rank(rows.shapes.kinds.has_head, rows.table.shape)
+        value = value + has_head * shape.mtp_layers * last
+    return np.asarray(value)
+
+
+def modules_on_the_way(rows: Rows, in_flight: Floats) -> Floats:
+    """Return what offloaded modules have on the device all the same, by kind of rank, bytes.
+
+    min(2, layers in flight) of the layer that sends most.
+    """
+    layers, shape = rows.layers, rows.problem.shape
+    of_kinds = layers.of_kinds[0 if shape.kind_counts[0] else 1 :]
+    most = of_kinds[0].away.freed_bytes
+    for other in of_kinds[1:]:
+        most = np.maximum(most, other.away.freed_bytes)
+    held = _by_rank(rows.shapes.kinds.layers, rows.table.shape)
+    if shape.mtp_layers:
+        held = held + _by_rank(rows.shapes.kinds.has_head, rows.table.shape) * shape.mtp_layers
+    return np.asarray(np.minimum(LAYERS_ON_THE_WAY, held * in_flight) * most[rows.index])
 
 
 def _of_other_kinds(rows: Rows) -> list[Floats]:
@@ -815,19 +859,26 @@ class _Memory:
     overhead: Floats
 
 
-def _memory(rows: Rows) -> _Memory:
-    table, shape_idx, layers, terms = rows.table, rows.table.shape, rows.layers, rows.shapes
-    kinds, index = terms.kinds, rows.index
-    pp, vpp = _pp_vpp(rows)
-    rank = _by_rank(kinds.rank, shape_idx)
+def _chunks_in_flight(rows: Rows) -> tuple[Floats, Floats]:
+    """Return the chunks that each kind of rank holds at its peak, and those of a micro-batch."""
+    table, (pp, vpp) = rows.table, _pp_vpp(rows)
+    rank = _by_rank(rows.shapes.kinds.rank, table.shape)
     chunks = in_flight_chunks(table.schedule, rank, pp, vpp, table.n_micro)
-    beside = table_overlaps_experts(rows)
-    if beside:
+    if table_overlaps_experts(rows):
         # Combined 1F1B runs one more forward before the first backward (get_pp_rank_microbatches).
         combined = table.modes.have("ep_overlap", "1f1b")
         one_more = np.minimum(chunks + 1.0, table.n_micro * vpp)
         chunks = np.where(combined & (pp > 1), one_more, chunks)
-    in_flight = chunks / np.where(table.schedule == zero_bubble.DUALPIPE, 2, vpp)
+    return chunks, np.where(table.schedule == zero_bubble.DUALPIPE, 2, vpp)
+
+
+def _memory(rows: Rows) -> _Memory:
+    table, shape_idx, layers, terms = rows.table, rows.table.shape, rows.layers, rows.shapes
+    kinds, index = terms.kinds, rows.index
+    pp, _ = _pp_vpp(rows)
+    chunks, chunks_of_batch = _chunks_in_flight(rows)
+    beside = table_overlaps_experts(rows)
+    in_flight = chunks / chunks_of_batch
     layer_bytes = rows.sets.kept_bytes.take(rows.set_index)
     total, inputs = _by_rank(kinds.layers, shape_idx) - rows.recomputed, rows.recomputed
     offloaded = _offloaded_layers(rows) if table.activation_offload_layers.any() else None
@@ -879,7 +930,10 @@ def _memory(rows: Rows) -> _Memory:
     passing = passing + messages
     if beside:
         # Without a pipeline a layer's activations of the next micro-batch fill as others empty.
+        combined = table.modes.have("ep_overlap", "1f1b")
         passing = passing + np.where(combined & (pp == 1), one[index], 0.0)
+    if offloads_modules(table.modes):
+        passing = passing + modules_on_the_way(rows, in_flight)
     if rows.problem.stack.queued_tensors:
         passing += np.where(_queue_is_full(rows, chunks), layers.queued_bytes[index], 0.0)
     position = _sharding_and_shape(rows)

@@ -33,9 +33,11 @@ from costmodels.layers.experts import (
     local_tokens,
     parts_for_routing,
 )
+from costmodels.layers.layer_kind import KindTerms
 from costmodels.layers.params import kv_heads_per_rank, padded_vocab, replicated_params
 from costmodels.layers.recompute import RunAgain, latent_bytes, repeated_blocks, run_again
 from costmodels.offload.activations import copy_bytes_per_s
+from costmodels.offload.modules import offloads_modules
 from costmodels.offload.optimizer import COPY_BYTES, gradients_leave
 from costmodels.plans import Layout
 from costmodels.problem import Problem
@@ -316,7 +318,8 @@ class PlanTraffic:
         results = [*_tensor_parallel(self), *_context_parallel(self), *_expert_parallel(self)]
         results += _pipeline(self)
         results += _data_parallel(self) + _tied_embedding(self)
-        return tuple(results + _host_copies(self) + _activation_copies(self))
+        results += _host_copies(self) + _activation_copies(self) + _module_copies(self)
+        return tuple(results)
 
     def make(
         self,
@@ -513,17 +516,24 @@ def selective_again(
 
     `layout` is row `row` of the joined table.
     """
+    modules = (kind.modules for kind in rows.layers.of_kinds)
+    by_kind = _layers_by_kind(rows, layout, rank, with_mtp=with_mtp)
+    pairs = list(zip(modules, by_kind, strict=True))
+    return run_again(layout.recompute_modules, pairs, rows.index.item(row))
+
+
+def _layers_by_kind(
+    rows: Rows, layout: Layout, rank: int, *, with_mtp: bool = True
+) -> list[float]:
+    """Return the layers of each kind of a rank, those of multi-token prediction as the last."""
     shape, counts = rows.problem.shape, layout.stage_layers
-    more = shape.mtp_layers * (layout.has_head(rank) and with_mtp)
     others = [
         layer_prefix(counts, layout.stages_of(rank), flags, max(counts))[-1]
         for flags in other_kinds(shape.layer_sequence)
     ]
     by_kind = [sum(layout.chunks_of(rank)) - sum(others), *others]
-    by_kind[shape.layer_sequence[-1]] += more
-    modules = (kind.modules for kind in rows.layers.of_kinds)
-    pairs = list(zip(modules, by_kind, strict=True))
-    return run_again(layout.recompute_modules, pairs, rows.index.item(row))
+    by_kind[shape.layer_sequence[-1]] += shape.mtp_layers * (layout.has_head(rank) and with_mtp)
+    return by_kind
 
 
 def _latent_gathers(plan: PlanTraffic, n_layers: int) -> list[PlanTransfer]:
@@ -1044,6 +1054,34 @@ def _activation_copies(plan: PlanTraffic) -> list[PlanTransfer]:
             ("activations-to-host", waits.forward_s),
             ("activations-to-device", waits.backward_s),
         )
+    ]
+
+
+def _module_copies(plan: PlanTraffic) -> list[PlanTransfer]:
+    """Return the copies of offloaded modules of `critical`, a call for a layer and micro-batch."""
+    layout, rows, host = plan.layout, plan.rows, plan.rows.problem.pool.host
+    if not offloads_modules(rows.table.modes) or host is None:
+        return []
+    by_kind = _layers_by_kind(rows, layout, plan.critical)
+    kinds = [pair for pair in zip(rows.layers.of_kinds, by_kind, strict=True) if pair[1]]
+
+    def total(column: Callable[[KindTerms], Floats]) -> float:
+        return layout.n_passes * sum(n * plan.layer(column(kind)) for kind, n in kinds)
+
+    sent = total(lambda kind: kind.away.copied_bytes)
+    calls = layout.n_passes * round(sum(n for _, n in kinds))
+    if not sent:
+        return []
+    time_s, width = float(sent / copy_bytes_per_s(host)), _activation_type(rows)
+    waited = (
+        ("modules-to-host", total(lambda kind: kind.copies.forward_s)),
+        ("modules-to-device", total(lambda kind: kind.copies.backward_s)),
+    )
+    return [
+        PlanTransfer(
+            *("host", name, "host", 1, calls, sent / calls, sent, time_s, exposed, width, "copy")
+        )
+        for name, exposed in waited
     ]
 
 

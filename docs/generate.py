@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pydantic_core import PydanticUndefined
 
-from costmodels.axes import AXES, MAX_VALUE
+from costmodels.axes import AXES, MAX_VALUE, MODULES_OF_AXES
 from costmodels.comm.collectives import ALGORITHMS
 from costmodels.documentation.terms import TERMS, Term
 from costmodels.layers.kinds import LAYER_KINDS
@@ -378,7 +378,7 @@ def axes_table() -> str:
         end = "on" if axis.largest == MAX_VALUE else f"to {axis.largest}"
         values = ", ".join(axis.choices) or f"from {axis.least} {end}"
         values = "off, on" if isinstance(axis.off, bool) else values
-        if axis.name == "recompute_modules":
+        if axis.name in MODULES_OF_AXES:
             values = "sets of modules"
         at_rest = axis.text(axis.off) if axis.choices else _shown(axis.off)
         at_rest = ("off", "on")[axis.off] if isinstance(axis.off, bool) else at_rest

@@ -7,7 +7,7 @@ from costmodels.layers.layer_terms import layer_table
 from costmodels.parameters import total_params
 from costmodels.problem import Problem
 from costmodels.shape_terms import shape_terms
-from costmodels.step import join, peak_bytes
+from costmodels.step import join, peak_bytes, sends_activations
 from searches.pricing.shape_tables import BLOCK_CELLS
 from searches.rules import Context, fits_host_with_activations, least_state_bytes
 from searches.space.free_axes import free_axes
@@ -48,7 +48,7 @@ def any_fits(context: Context, stop: Callable[[], bool] | None = None) -> bool:
         for block in plan_blocks(context, shard.shapes, axes, masks, BLOCK_CELLS):
             rows = join(context.problem, terms, block.block, layers)
             fits = block.legal & (peak_bytes(rows) <= context.problem.pool.usable_bytes)
-            if block.block.activation_offload_layers.any():
+            if sends_activations(block.block):
                 fits &= fits_host_with_activations(rows)
             if fits.any():
                 return True

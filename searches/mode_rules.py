@@ -1,4 +1,4 @@
-"""Rules on how layers run: dispatcher, overlap of the expert exchange, CUDA graphs.
+"""Rules on how layers run: dispatcher, overlap of the expert exchange, graphs, module offload.
 
 They hold for every framework; what one framework lacks stands with its own rules. Each is a
 predicate over the fields of a `ModeCase`, numbers or arrays that broadcast to shapes x mode x
@@ -12,10 +12,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.axes import AXES, CUDA_GRAPHS, RECOMPUTES, SCHEDULES, modules_code
+from costmodels.axes import (
+    AXES,
+    CUDA_GRAPHS,
+    OFFLOAD_MODULES,
+    RECOMPUTES,
+    SCHEDULES,
+    modules_code,
+)
 from costmodels.comm.dispatch import DEEPEP_NODE
+from costmodels.offload.modules import INSIDE_EXPERTS, OF_EXPERTS, OF_LATENT
 from costmodels.plans import PlanTable, ShapeTable
 from costmodels.problem import Problem
+from costmodels.schedule import zero_bubble
 from searches.frameworks.registry import framework_rules, searched_frameworks
 from searches.options import SearchOptions
 
@@ -29,7 +38,7 @@ DEEPEP_RANKS = (2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 144, 160)
 """Sizes of a group that DeepEP has settings for (deep_ep/buffers/legacy.py, get_dispatch_config).
 """
 FULL = RECOMPUTES.index("full")
-ROUTED, ACTIVATION = modules_code(["moe"]), modules_code(["moe_act"])
+ROUTED, CORE_AGAIN = modules_code(["moe"]), modules_code(["core_attn"])
 COMBINED = tuple(SCHEDULES.index(name) for name in ("none", "interleaved"))
 BOTH_WAYS = tuple(SCHEDULES.index(name) for name in ("dualpipe", "dualpipe-v"))
 OPEN_GRAPHS = ("none", "attn+moe_router+moe_preprocess", "full_iteration")
@@ -53,6 +62,10 @@ class ModeCase:
         """Tell whether an axis has one of some values."""
         codes = [AXES[axis].choices.index(word) for word in words]
         return np.isin(self[axis], codes)
+
+    def sends(self, *modules: str) -> Any:
+        """Tell whether one of some modules is offloaded."""
+        return (self["offload_modules"] & modules_code(modules, OFFLOAD_MODULES)) > 0
 
     def captures(self, module: str) -> Any:
         """Tell whether a module of a layer is captured by name."""
@@ -143,6 +156,39 @@ def _overlapped_graphs(c: ModeCase) -> Any:
     return (c["ep_overlap"] > 0) & (c.captures("mlp") | c.has("cuda_graph", "layer"))
 
 
+def _nothing_leaves(c: ModeCase) -> Any:
+    shape = c.problem.shape
+    missing = c.sends(*OF_LATENT) & (not shape.latent)
+    missing = missing | (c.sends(*OF_EXPERTS) & (shape.n_experts == 0))
+    missing = missing | (c.sends("expert_fc1") & (shape.n_experts == 1))
+    return missing | (c.sends("attn_proj") & ~c.sends("core_attn"))
+
+
+def _no_host(c: ModeCase) -> Any:
+    return (c["offload_modules"] > 0) & (c.problem.pool.host is None)
+
+
+def _comes_back_early(c: ModeCase) -> Any:
+    return (c["offload_modules"] > 0) & (c["schedule"] >= zero_bubble.FIRST_CODE)
+
+
+def _stays_for_graphs(c: ModeCase) -> Any:
+    shape = c.problem.shape
+    attention, router = c.captures("attn"), c.captures("moe_router")
+    # Of a model without experts `mlp_norm` is refused anyway.
+    norms = (c.sends("attn_norm") & attention) | (c.sends("mlp_norm") & (attention | router))
+    stashed = c.has("cuda_graph", "full_iteration") & (not shape.capacity_factor)
+    return norms | (c.sends(*INSIDE_EXPERTS) & stashed)
+
+
+def _sent_again(c: ModeCase) -> Any:
+    again = c["recompute_modules"]
+    inside = c.sends(*INSIDE_EXPERTS) & (again & ROUTED > 0)
+    core = c.sends("core_attn") & (again & CORE_AGAIN > 0)
+    whole = (c["recompute"] == FULL) | (c["activation_offload_layers"] > 0)
+    return inside | core | ((c["offload_modules"] > 0) & whole)
+
+
 MODE_RULES: Mapping[str, Callable[[ModeCase], Any]] = {
     "DSP003": _exchange,
     "DSP001": _kernels,
@@ -154,14 +200,19 @@ MODE_RULES: Mapping[str, Callable[[ModeCase], Any]] = {
     "CGR001": _modules,
     "CGR002": _whole_iteration,
     "CGR004": _overlapped_graphs,
+    "OFM001": _nothing_leaves,
+    "OFM002": _no_host,
+    "OFM003": _comes_back_early,
+    "OFM004": _stays_for_graphs,
     "EPO003": _run_again,
     "CGR003": _captured_again,
+    "OFM005": _sent_again,
 }
-"""What each rule refuses, in the order in which a rejection is attributed; the last two read the
+"""What each rule refuses, in the order in which a rejection is attributed; the last three read the
 recompute options, the others shapes and modes alone."""
 DEGREES = ("pp", "vpp", "ep", "etp", "schedule")
 OPTIONS = ("recompute", "recompute_modules", "activation_offload_layers")
-AXES_OF_MODES = ("dispatcher", "ep_overlap", "cuda_graph")
+AXES_OF_MODES = ("dispatcher", "ep_overlap", "cuda_graph", "offload_modules")
 
 
 def mode_faults(

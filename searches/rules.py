@@ -33,7 +33,7 @@ from costmodels.problem import Problem
 from costmodels.schedule.stages import SPLITS, most_stages, stage_layers
 from costmodels.shape_terms import host_bytes, shape_terms
 from costmodels.shapes import ModelShape
-from costmodels.step import Rows, join, needed_host_bytes
+from costmodels.step import Rows, join, needed_host_bytes, sends_activations
 from searches.frameworks.table import schedule_runs
 from searches.mode_rules import BOTH_WAYS, broken_mode_rules
 from searches.options import SearchOptions
@@ -352,9 +352,10 @@ RULES: dict[str, Rule] = {
         Rule(
             "OFF002",
             "the host's memory is too small for what is offloaded",
-            "Every offloaded parameter takes 16 bytes on the host, offloaded activations what a "
-            "micro-batch keeps, and all devices of a node share nine tenths of its memory. A "
-            "search counts plans that only their activations keep out under MEM001.",
+            "Every offloaded parameter takes 16 bytes on the host, offloaded layers what a "
+            "micro-batch keeps, offloaded modules what all in flight do; all devices of a node "
+            "share nine tenths of its memory. A search counts plans that only their activations "
+            "keep out under MEM001.",
             "a larger host_memory, more sharding (zero 1, dp), a smaller mbs, or "
             "optimizer_offload or activation_offload off",
             "Megatron-LM core/optimizer/cpu_offloading/hybrid_optimizer.py",
@@ -490,6 +491,49 @@ RULES: dict[str, Rule] = {
             "With ep_overlap no MLP is captured.",
             "cuda_graph without mlp, or ep_overlap off",
             "Megatron-LM core/transformer/transformer_config.py",
+        ),
+        Rule(
+            "OFM001",
+            "no such module to offload",
+            "attn_norm is a norm of its own before latent attention alone, mlp_norm, expert_fc1 "
+            "and moe_act are of routed experts; attn_proj saves what core_attn saves too, and "
+            "leaves only with it.",
+            "modules that the model has, core_attn with attn_proj, or offload_modules none",
+            "Megatron-LM core/transformer/transformer_config.py, transformer_layer.py",
+        ),
+        Rule(
+            "OFM002",
+            "no host to offload modules to",
+            "What the accelerators' hosts have (link, memory, its bandwidth) is not known, so "
+            "copies of modules have no price.",
+            "host_link, host_memory and host_memory_bandwidth in the cluster file",
+            "docs/terms/offload.md",
+        ),
+        Rule(
+            "OFM003",
+            "a schedule that holds what comes back",
+            "Where weight gradients wait (zero bubble, DualPipe) the inputs that they read are on "
+            "the device again meanwhile, and nothing is saved at the peak.",
+            "schedule 1f1b or interleaved, or offload_modules none",
+            "costmodels.schedule.zero_bubble",
+        ),
+        Rule(
+            "OFM004",
+            "modules that graphs keep on the device",
+            "With attn captured attn_norm does not leave, with attn or moe_router captured "
+            "mlp_norm does not; in a graph of the whole iteration paged stash has expert_fc1 and "
+            "moe_act.",
+            "offload_modules without them, or cuda_graph none",
+            "Megatron-LM core/transformer/transformer_layer.py, transformer_config.py",
+        ),
+        Rule(
+            "OFM005",
+            "modules that run forward twice, or leave with their layer",
+            "What is computed again is not copied: no module with recompute full, no core_attn "
+            "where it is recomputed, no expert_fc1 or moe_act inside a recomputed moe; nor any "
+            "with activation_offload_layers.",
+            "other recompute_modules, or offload_modules none",
+            "Megatron-LM core/transformer/attention.py, transformer_config.py",
         ),
         Rule(
             "FRM001",
@@ -891,7 +935,7 @@ def splits_cleanly(shape: ModelShape) -> bool:
 def _fits_host(problem: Problem, table: PlanTable) -> bool:
     """Tell whether the host's memory is enough for the plans of a table."""
     shapes, shardings = table.shapes, table.shardings
-    if not table.activation_offload_layers.any():
+    if not sends_activations(table):
         return bool(fits_host(problem, shapes, shardings).all())
     rows = join(problem, shape_terms(problem, shapes, shardings), table)
     return bool(fits_host_with_activations(rows).all())

@@ -19,7 +19,7 @@ from costmodels.comm import (
 )
 from costmodels.documentation.docstrings import FunctionText, function_text
 from costmodels.layers import compute, dense, experts, gemm, layer_kind, moe, recompute
-from costmodels.offload import activations, optimizer
+from costmodels.offload import activations, modules, optimizer
 from costmodels.run import cost_energy, goodput
 from costmodels.schedule import launches, pipeline
 
@@ -312,9 +312,10 @@ _TERMS = (
         group="per step",
         title="an optimizer and stored activations on the host",
         equation="update on the host − what runs beside compute + m (waits for copies of "
-        "activations, forward + backward)",
-        source="costmodels.step.offload_exposed and costmodels.offload.activations.waits: "
-        "DeepSpeed runtime/zero; Megatron-LM HybridDeviceOptimizer; Transformer Engine "
+        "activations, forward + backward) + m L (waits for copies of modules)",
+        source="costmodels.step.offload_exposed, costmodels.offload.activations.waits and "
+        "costmodels.offload.modules.module_waits: DeepSpeed runtime/zero; Megatron-LM "
+        "HybridDeviceOptimizer, fine_grained_activation_offload.py; Transformer Engine "
         "cpu_offload.py",
         left_out="Two devices behind one PCIe switch, which share its link; hosts with too few "
         "cores to keep up with their memory; compute slowed beside the copies; "
@@ -322,8 +323,9 @@ _TERMS = (
         "activations: tensors too small to be copied (Transformer Engine leaves those "
         "below 2^20 elements), layers that differ in work (their mean counts), a host "
         "process that runs ahead of the device and asks for copies early, gradients of "
-        "an optimizer on the host that share the link. DeepSpeed's ZeRO 3 converts "
-        "weights before it copies them (2 bytes up, not 4)",
+        "an optimizer on the host that share the link. Of modules: fractions of their "
+        "groups, those of multi-token prediction (what they wait is in head). DeepSpeed's "
+        "ZeRO 3 converts weights before it copies them (2 bytes up, not 4)",
         functions=(
             step.offload_exposed,
             optimizer.host_update,
@@ -331,6 +333,8 @@ _TERMS = (
             optimizer.host_state_bytes,
             activations.waits,
             step.offloaded_activation_bytes,
+            modules.module_copies,
+            modules.module_waits,
         ),
     ),
     Term(

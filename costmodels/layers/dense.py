@@ -17,7 +17,7 @@ from costmodels.layers.layer_kind import (
     host_waits,
     waits_and_tax,
 )
-from costmodels.layers.recompute import module_terms
+from costmodels.layers.recompute import module_terms, without_away
 from costmodels.schedule import launches
 from costmodels.shapes import ModelShape
 
@@ -41,6 +41,8 @@ def dense_terms(inputs: LayerInputs) -> KindTerms:
         shape, stack, inputs.micro_batch, tp, sp, np.ones_like(tokens)
     )
     working = memory.working_bytes(shape, tokens, tp, attention.buffer_bytes, inputs.element_bytes)
+    away, copies = inputs.away(device + host, routed=False)
+    modules = module_terms(problem, tokens, tp, sp, attention.core)
     return KindTerms(
         linear=gemms.both,
         attention=attention.compute,
@@ -51,11 +53,13 @@ def dense_terms(inputs: LayerInputs) -> KindTerms:
         cp_backward=attention.cp_backward,
         tax=tax,
         host=host,
-        layer=device + host,
+        copies=copies,
+        layer=device + host + copies,
         weight_grad_s=gemms.column_wgrad_s + gemms.row_wgrad_s,
         recompute_full_s=np.maximum(again_s, HOST_FORWARD_SHARE * launch_s),
-        modules=module_terms(problem, tokens, tp, sp, attention.core),
-        kept_bytes=stored + attention.kept_bytes,
+        modules=without_away(modules, away),
+        kept_bytes=stored + attention.kept_bytes - away.freed_bytes,
+        away=away,
         working_bytes=working,
         scratch_bytes=memory.scratch_bytes(shape, stack, tp)
         + launches.pool_bytes(working, inputs.modes),

@@ -18,6 +18,7 @@ from costmodels.comm.exposure import Exposure
 from costmodels.layers.compute import ForwardBackward, attention_times
 from costmodels.layers.recompute import Core, ModuleTerms
 from costmodels.modes import ModeRows
+from costmodels.offload.modules import ModuleCopies, module_copies, module_waits
 from costmodels.plans import ShapeTable
 from costmodels.problem import Problem
 from costmodels.shapes import ModelShape
@@ -133,6 +134,13 @@ class LayerInputs:
         """Over how many ranks attention and experts are split."""
         return Degrees(self.split.tp, self.sp, self.split.ep, self.split.etp)
 
+    def away(
+        self, layer: ForwardBackward, *, routed: bool
+    ) -> tuple[ModuleCopies, ForwardBackward]:
+        """Return what a layer has on the host, and what it waits for it; `layer` is its time."""
+        copies = module_copies(self.problem, self.tokens, self.degrees, self.modes, routed=routed)
+        return copies, module_waits(self.problem, copies, layer)
+
 
 @dataclass(frozen=True, slots=True)
 class KindTerms:
@@ -149,6 +157,8 @@ class KindTerms:
     """Slowdown of compute beside hidden tensor- and context-parallel traffic."""
     host: ForwardBackward
     """What the host adds when it launches more slowly than the device computes."""
+    copies: ForwardBackward
+    """What it waits for modules whose inputs are on the host (`offload_modules`)."""
     layer: ForwardBackward
     """All of one layer: the sum of the terms above it, and of routed experts."""
     weight_grad_s: Floats
@@ -158,7 +168,9 @@ class KindTerms:
     modules: ModuleTerms
     """What recomputing each module alone takes and leaves out."""
     kept_bytes: Floats
-    """Its activations, scores included where they are stored."""
+    """Its activations on the device, scores included where they are stored."""
+    away: ModuleCopies
+    """What its offloaded modules keep on the host."""
     working_bytes: Floats
     """Temporaries of its backward."""
     scratch_bytes: Floats

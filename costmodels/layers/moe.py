@@ -24,7 +24,7 @@ from costmodels.layers.layer_kind import (
     host_waits,
     waits_and_tax,
 )
-from costmodels.layers.recompute import module_terms, routed_terms
+from costmodels.layers.recompute import module_terms, routed_terms, without_away
 from costmodels.schedule import launches
 from costmodels.shapes import ModelShape
 
@@ -76,6 +76,8 @@ def expert_layer_terms(inputs: LayerInputs) -> ExpertLayerTerms:
         )
     held = launches.pool_bytes(beyond, modes)
     held = held + experts.dispatcher_bytes(problem, tokens, degrees, modes)
+    away, copies = inputs.away(device + host, routed=True)
+    modules = module_terms(problem, tokens, tp, sp, attention.core, of_routed)
     return ExpertLayerTerms(
         linear=gemms.both,
         attention=attention.compute,
@@ -86,10 +88,11 @@ def expert_layer_terms(inputs: LayerInputs) -> ExpertLayerTerms:
         cp_backward=attention.cp_backward,
         tax=tax,
         host=host,
-        layer=device + host,
+        copies=copies,
+        layer=device + host + copies,
         weight_grad_s=gemms.column_wgrad_s + gemms.row_wgrad_s + routed.weight_grad_s,
         recompute_full_s=np.maximum(again_s, HOST_FORWARD_SHARE * launch_s),
-        modules=module_terms(problem, tokens, tp, sp, attention.core, of_routed),
+        modules=without_away(modules, away),
         kept_bytes=of_experts
         + attention.kept_bytes
         + memory.layer_activation_bytes(
@@ -99,7 +102,9 @@ def expert_layer_terms(inputs: LayerInputs) -> ExpertLayerTerms:
             tp,
             sp,
             np.ones_like(tokens),
-        ),
+        )
+        - away.freed_bytes,
+        away=away,
         working_bytes=working + experts.transient_bytes(problem, tokens, degrees, modes),
         scratch_bytes=shared + experts.expert_scratch_bytes(problem, split.etp) + held,
         routed=routed.compute,

@@ -11,7 +11,7 @@ Arrays are `(n,)`, one entry for each way of splitting a layer, or `(n_modules, 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,7 @@ from costmodels.layers.compute import (
     norm_forward_s,
     up_projection_s,
 )
+from costmodels.offload.modules import ModuleCopies
 from costmodels.problem import Problem
 from costmodels.shapes import ModelShape
 
@@ -206,6 +207,20 @@ def module_terms(
         attention_bytes=np.array([x.attention_bytes for x in rows]),
         mlp_bytes=np.array([x.mlp_bytes for x in rows]),
     )
+
+
+def without_away(terms: ModuleTerms, away: ModuleCopies) -> ModuleTerms:
+    """Return modules that drop nothing of what offloaded ones have on the host already.
+
+    Of `mla_up_proj` queries, keys and values with `core_attn`; of `layernorm` the norm before
+    latent attention with `qkv_linear`.
+    """
+    if not (away.projected_bytes.any() or away.normed_bytes.any()):
+        return terms
+    dropped = terms.attention_bytes.copy()
+    for name, gone in (("mla_up_proj", away.projected_bytes), ("layernorm", away.normed_bytes)):
+        dropped[RECOMPUTE_MODULES.index(name)] -= gone
+    return replace(terms, attention_bytes=dropped)
 
 
 def _mlp(problem: Problem, shape: ModelShape, tokens: Floats, tp: Ints, sp: Ints) -> _Module:

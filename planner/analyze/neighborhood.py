@@ -14,6 +14,8 @@ from costmodels.axes import AXES as RECORDS
 from costmodels.axes import (
     CP_COMMS,
     MODULE_SETS,
+    OFFLOAD_MODULES,
+    OFFLOAD_SETS,
     RANK_ORDERS,
     SCHEDULES,
     modules_code,
@@ -61,6 +63,8 @@ HELPS: Mapping[str, tuple[str, ...]] = {
     "CGR002": ("cuda_graph", "dispatcher"),
     "CGR003": ("cuda_graph",),
     "OFF004": ("pp",),
+    "OFM004": ("cuda_graph",),
+    "OFM005": ("recompute", "activation_offload_layers"),
     "ZER002": ("zero",),
 }
 """Axes whose change can lift a broken rule: the second change of a pair."""
@@ -184,12 +188,28 @@ def _values(problem: Problem, x: Layout, axis: str) -> list[Any]:
     if axis == "recompute_modules":
         now = modules_code(x.recompute_modules)
         return [MODULE_SETS[c] for c in module_sets(shape) if (c ^ now).bit_count() == 1]
+    if axis == "offload_modules":
+        return _sent_modules(problem, x)
     if not RECORDS[axis].has_field:
         return [RECORDS[axis].value(code) for code in range(len(RECORDS[axis].choices))]
     longest = max(x.stage_layers)
     if axis == "activation_offload_layers":
         return _offloads(problem, x)
     return _thinned(longest) if x.recompute == "full" else []
+
+
+def _sent_modules(problem: Problem, x: Layout) -> list[str]:
+    """Return sets of modules whose inputs may be on the host: one more or one less, and none.
+
+    The output of attention leaves with its core, as it does nowhere else.
+    """
+    axis = RECORDS["offload_modules"]
+    now = axis.code(x.value(axis.name))
+    if problem.pool.host is None:
+        return [OFFLOAD_SETS[0]]
+    pair = modules_code(("core_attn", "attn_proj"), OFFLOAD_MODULES)
+    steps = {now ^ 1 << bit for bit in range(len(OFFLOAD_MODULES))}
+    return [OFFLOAD_SETS[code] for code in sorted({0, now | pair, now & ~pair, *steps})]
 
 
 def _offloads(problem: Problem, x: Layout) -> list[int]:

@@ -16,6 +16,7 @@ CLOSED: Mapping[str, object] = {
     "tp_overlap": False,
     "optimizer_offload": False,
     "activation_offload_layers": 0,
+    "offload_modules": "none",
     "hpz": 1,
 }
 """Axes that a search leaves at this value unless they are named: what decides is known less well.

@@ -18,6 +18,7 @@ from costmodels.layers.params import kv_heads_per_rank
 from costmodels.memory import param_bytes_kept
 from costmodels.offload import activations as activation_offload
 from costmodels.offload import optimizer as offload
+from costmodels.offload.modules import offloads_modules
 from costmodels.problem import Problem
 from costmodels.schedule import pipeline
 from costmodels.shape_terms import host_bytes, quantized_weight_bytes
@@ -403,10 +404,13 @@ def _straggler(problem: Problem, plan: Plan) -> Numbers:
 def _offload(problem: Problem, plan: Plan) -> Numbers:
     host, update = problem.pool.host, plan.breakdown.rows.shapes.host_update
     term = ("term", f"{plan.breakdown.time_s['offload']:.4f} s")
-    if host is None or (update is None and not plan.layout.activation_offload):
+    sends_modules = offloads_modules(plan.breakdown.rows.table.modes)
+    of_layers = plan.layout.activation_offload
+    if host is None or (update is None and not of_layers and not sends_modules):
         return [("optimizer states and activations", "on the device"), ("term", "0 s")]
     result = _optimizer_away(problem, plan, host, update) if update is not None else []
-    result += _activations_away(problem, plan, host) if plan.layout.activation_offload else []
+    result += _activations_away(problem, plan, host) if of_layers else []
+    result += _modules_away(problem, plan, host) if sends_modules else []
     return [*result, term]
 
 
@@ -444,6 +448,31 @@ def _host_figures(problem: Problem, host: Host) -> Numbers:
             ("B_host", "memory_bytes_per_s", host.memory_bytes_per_s),
         )
     ]
+
+
+def _modules_away(problem: Problem, plan: Plan, host: Host) -> Numbers:
+    """Return the numbers of modules whose inputs wait on the host, by kind of layer."""
+    rows = plan.breakdown.rows
+    needed, usable = (
+        step.needed_host_bytes(rows).item(),
+        offload.HOST_USABLE_FRAC * host.memory_bytes,
+    )
+    numbers = [
+        ("modules on the host", str(plan.layout.value("offload_modules"))),
+        *_host_figures(problem, host),
+        ("on the host, of the share of a device", f"{needed / GIB:.2f} of {usable / GIB:.2f} GiB"),
+    ]
+    index = rows.index.item()
+    for kind, terms in zip(kinds_of(problem.shape), rows.layers.of_kinds, strict=True):
+        freed, copied = (x.item(index) for x in (terms.away.freed_bytes, terms.away.copied_bytes))
+        copy_s = copied / activation_offload.copy_bytes_per_s(host)
+        waited = f"{terms.copies.forward_s.item(index) * 1e3:.3f}"
+        waited += f", {terms.copies.backward_s.item(index) * 1e3:.3f} ms"
+        numbers += [
+            (f"{kind.title}: freed, copied one way", f"{freed / GIB:.3f}, {copied / GIB:.3f} GiB"),
+            (f"{kind.title}: C, waited forward and backward", f"{copy_s * 1e3:.3f} ms; {waited}"),
+        ]
+    return numbers
 
 
 def _activations_away(problem: Problem, plan: Plan, host: Host) -> Numbers:

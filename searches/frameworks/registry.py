@@ -30,7 +30,7 @@ from searches.frameworks.releases import (
 
 GROUP = "planner.frameworks"
 """Entry points of frameworks that other packages bring along."""
-MODE_SWITCHES = ("dispatcher", "ep_overlap", "cuda_graph")
+MODE_SWITCHES = ("dispatcher", "ep_overlap", "cuda_graph", "offload_modules")
 """Axes that Megatron-Core's files carry by flags of several names."""
 DEFAULT, ANY = "default", "any"
 """Spaces of no single framework: what one of the usual ones runs, and all plans."""

@@ -12,6 +12,7 @@ from costmodels.step import (
     least_peak_bytes,
     peak_bytes,
     pipeline_parts,
+    sends_activations,
     step_parts,
 )
 from searches.pricing.candidates import Candidate, closed_form_order
@@ -186,7 +187,7 @@ def price_block(
     rows, n_layers = tables.join(block.block), problem.shape.layers
     peaks = peak_bytes(rows)
     legal = block.legal
-    if block.block.activation_offload_layers.any():
+    if sends_activations(block.block):
         legal = legal & fits_host_with_activations(rows)
     fits = legal & (peaks <= problem.pool.usable_bytes)
     n_fit = np.asarray(np.count_nonzero(fits, axis=(0, 1)), dtype=np.int64)

@@ -8,7 +8,7 @@ from costmodels.layers.layer_terms import layer_table
 from costmodels.plans import ShapeTable
 from costmodels.schedule.rank_costs import SCHEDULES as SPLIT_SCHEDULES
 from costmodels.shape_terms import shape_terms
-from costmodels.step import join, peak_bytes
+from costmodels.step import join, peak_bytes, sends_activations
 from searches.pricing.candidates import Candidate, layout_key
 from searches.rules import Context, fits_host_with_activations
 from searches.space.free_axes import free_axes
@@ -78,7 +78,7 @@ def _least(
     for block in plan_blocks(context, shapes, axes, masks, CELLS_AT_ONCE):
         rows = join(problem, terms, block.block, layers)
         legal = block.legal
-        if block.block.activation_offload_layers.any():
+        if sends_activations(block.block):
             legal = legal & fits_host_with_activations(rows)
         peaks = np.where(legal, peak_bytes(rows), np.inf)
         n_batches = peaks.shape[-1]

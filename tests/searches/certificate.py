@@ -239,6 +239,7 @@ def _of_rank(problem: Problem, plan: Layout, one: oracle.Micro, rank: int) -> ob
         plan.recompute_modules,
         plan.tp_overlap,
         plan.activation_offload_layers,
+        plan.switches,
         rank,
     )
 

@@ -18,6 +18,7 @@ from tests.searches import oracle_models as models
 from tests.searches import oracle_physics as physics
 from tests.searches.oracle_mode_rules import WORDS as MODES
 from tests.searches.oracle_mode_rules import broken_mode_rule
+from tests.searches.oracle_offload import sent_modules
 
 SPLITS = ("even", "ends")
 WORDS = {
@@ -724,9 +725,12 @@ def solve(problem: Problem, options: SearchOptions, n_devices: int) -> Answer:
 
 def host_holds(problem: Problem, layout: Layout) -> bool:
     """Tell whether the activations on the host fit beside the optimizer there."""
-    if not layout.activation_offload_layers:
+    if not layout.activation_offload_layers and not sent_modules(layout):
         return True
-    return physics.host_holds_all(problem, layout, physics.micro_batch(problem, layout))
+    one = micro_batch(problem, layout)
+    if isinstance(one, models.Micro):
+        return models.host_bytes(problem, layout, one) <= 0.9 * problem.pool.host.memory_bytes
+    return physics.host_holds_all(problem, layout, one)
 
 
 Micro = physics.MicroBatch | models.Micro

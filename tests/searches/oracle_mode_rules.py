@@ -6,6 +6,8 @@ from costmodels.plans import Layout
 from costmodels.problem import Problem
 from tests.searches.oracle_dispatch import overlap
 from tests.searches.oracle_graphs import graph, mode
+from tests.searches.oracle_offload import MODULES as SENT
+from tests.searches.oracle_offload import broken_offload_rule, sent_again
 
 WORDS = {
     "dispatcher": ("alltoall", "allgather", "deepep", "hybridep"),
@@ -22,6 +24,10 @@ WORDS = {
         "layer",
         "full_iteration",
     ),
+    "offload_modules": tuple(
+        "+".join(name for i, name in enumerate(SENT) if code >> i & 1) or "none"
+        for code in range(2 ** len(SENT))
+    ),
 }
 """The axes without a field, with their values; the first is off."""
 DEEPEP_RANKS = {2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 144, 160}
@@ -30,18 +36,22 @@ DEEPEP_RANKS = {2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 144, 160}
 def broken_mode_rule(problem: Problem, plan: Layout) -> str:
     """Return the code of the first rule on modes that a plan breaks, or ""."""
     code = dispatcher_rule(problem, plan) or overlap_rule(problem, plan)
-    code = code or graph_rule(problem, plan)
+    code = code or graph_rule(problem, plan) or broken_offload_rule(problem, plan)
     if code:
         return code
     if overlap(plan) != "off" and (plan.recompute == "full" or "moe" in plan.recompute_modules):
         return "EPO003"
-    if graph(plan) == "none":
-        return ""
+    if graph(plan) != "none" and captured_again(plan):
+        return "CGR003"
+    return "OFM005" if sent_again(plan) else ""
+
+
+def captured_again(plan: Layout) -> bool:
     if plan.activation_offload_layers:
-        return "CGR003"
+        return True
     if "moe" in plan.recompute_modules and "moe_router" in graph(plan):
-        return "CGR003"
-    return "CGR003" if plan.recompute == "full" and graph(plan) != "full_iteration" else ""
+        return True
+    return plan.recompute == "full" and graph(plan) != "full_iteration"
 
 
 def dispatcher_rule(problem: Problem, plan: Layout) -> str:

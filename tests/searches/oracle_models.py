@@ -15,6 +15,7 @@ from costmodels.schedule import zero_bubble
 from costmodels.shapes import ModelShape
 from tests.searches import oracle_dispatch as dispatch
 from tests.searches import oracle_graphs as graphs
+from tests.searches import oracle_offload as offload
 from tests.searches import oracle_physics as physics
 from tests.searches.oracle_physics import Products
 
@@ -224,6 +225,8 @@ class Layer:
     modules: dict[str, tuple[float, float, float]]
     """By name: seconds again, bytes of attention dropped, bytes of the MLP dropped."""
     temporaries: float
+    away: offload.Away
+    """What its modules have on the host."""
     fill: float = 0.0
     """What it takes more with no other micro-batch beside it."""
     pool: float = 0.0
@@ -470,11 +473,19 @@ def layer(problem: Problem, layout: Layout, routed: bool) -> Layer:
         all_again = experts.compute[0] + experts.exchange_s + shared[0]
         modules["moe"] = (all_again, 0.0, experts.kept + shared[2])
     late = max(0.0, launch - sum(device))
+    alone = add(device, (late / 3, late * 2 / 3))
+    rows = experts.rows if routed else 0.0
+    away = offload.away(whole, layout, physics.offload_widths(whole, tp, rows))
+    for name, gone in (("mla_up_proj", away.of_up), ("layernorm", away.of_norm)):
+        if name in modules:
+            seconds, of_attention, of_mlp = modules[name]
+            modules[name] = (seconds, of_attention - gone, of_mlp)
     return Layer(
-        times=add(device, (late / 3, late * 2 / 3)),
+        away=away,
+        times=add(alone, offload.waits(whole, away.copied, alone)),
         wgrad=column.wgrad + row.wgrad + (experts.wgrad if routed else 0.0),
         again=max(again, launch / 3),
-        kept=kept,
+        kept=kept - away.freed,
         modules=modules,
         temporaries=temporaries,
         fill=fill,
@@ -539,6 +550,7 @@ class Experts:
     buffers: float
     activation_s: float
     activation_bytes: float
+    rows: float
 
 
 def routed_experts(problem: Problem, layout: Layout) -> Experts:
@@ -579,6 +591,7 @@ def routed_experts(problem: Problem, layout: Layout) -> Experts:
         buffers=dispatch.buffer_bytes(problem, layout, tokens),
         activation_s=one_kernel_s(problem, (6 if shape.gated else 4) * rows * width),
         activation_bytes=rows * (narrow * width + gate),
+        rows=rows,
     )
 
 
@@ -1203,6 +1216,10 @@ def rank_bytes(problem: Problem, layout: Layout, one: Micro, rank: int) -> float
     lasting = scratch + messages + unsharded_bytes(problem, layout)
     if layout.pp == 1 and dispatch.overlap(layout) == "1f1b":  # one fills as another empties
         lasting += max(kind.kept for kind in one.layers.values())
+    sent = max(kind.away.freed for kind in one.layers.values())
+    n_held = len(held) + shape.mtp_layers * has_head(layout, rank)
+    flight = in_flight(layout, rank)
+    lasting += offload.on_the_way(sent, flight * n_held)
     states = physics.state_bytes(problem, layout, rank_params(problem, layout, rank))
     if shape.n_experts:
         ranks = layout.dp * layout.cp
@@ -1230,6 +1247,17 @@ def unsharded_bytes(problem: Problem, layout: Layout) -> float:
     both = unit + max(unit, physics.embedding_params(problem, layout.tp))
     grads = recipe.param_wire_bytes if layout.zero >= 2 else 0.0
     return both * (grads + (recipe.param_bytes if layout.zero >= 3 else 0.0))
+
+
+def host_bytes(problem: Problem, layout: Layout, one: Micro) -> float:
+    """Return what modules of all micro-batches in flight have on the host, of the fullest rank."""
+    last = one.layers[routed_layers(problem.shape)[-1]].away.copied * problem.shape.mtp_layers
+    found = []
+    for rank in range(layout.pp):
+        held = rank_layers(problem, layout, rank)
+        each = sum(one.layers[routed].away.copied for routed, _ in held)
+        found.append(in_flight(layout, rank) * (each + last * has_head(layout, rank)))
+    return max(found)
 
 
 def peak_bytes(problem: Problem, layout: Layout, one: Micro) -> float:

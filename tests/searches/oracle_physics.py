@@ -16,6 +16,7 @@ from statistics import NormalDist
 from costmodels.plans import Layout
 from costmodels.problem import Problem
 from tests.searches import oracle_graphs as graphs
+from tests.searches import oracle_offload as offload
 
 PROTOCOLS = ("ll", "ll128", "simple")
 ELEMENT_BYTES = {"fp8": 1.0, "fp4": 0.5625, "tf32": 4.0, "fp32": 4.0}
@@ -859,6 +860,10 @@ class MicroBatch:
     logits: float
     embedding_bytes: float
     message: float
+    away: offload.Away
+    """What modules have on the host."""
+    copies: tuple[float, float]
+    """What the layer waits for them, in `layer`."""
 
 
 def micro_batch(problem: Problem, layout: Layout) -> MicroBatch:
@@ -881,8 +886,13 @@ def micro_batch(problem: Problem, layout: Layout) -> MicroBatch:
     temporaries = temporary_bytes(problem, tokens, tp, cp.buffers)
     host = max(0.0, launch - forward - backward)
     scattered = sp or stack.p2p_scatter
+    alone = (forward + host / 3, backward + host * 2 / 3)
+    away = offload.away(problem, layout, offload_widths(problem, tp))
+    copies = offload.waits(problem, away.copied, alone)
     return MicroBatch(
-        layer=(forward + host / 3, backward + host * 2 / 3),
+        layer=(alone[0] + copies[0], alone[1] + copies[1]),
+        away=away,
+        copies=copies,
         linear_s=column.total + row.total,
         attention_s=sum(attention),
         elementwise_s=sum(elementwise),
@@ -897,7 +907,7 @@ def micro_batch(problem: Problem, layout: Layout) -> MicroBatch:
         again_core_s=attention[0] + cp.exposed[0],
         again_mlp_s=mlp_forward_s(problem, tokens, tp, sp),
         again_mlp_tp_s=mlp_traffic_s(problem, tokens, tp, sp),
-        kept=layer_activation_bytes(problem, tokens, tp, sp, scores=True) + cp.kept,
+        kept=layer_activation_bytes(problem, tokens, tp, sp, scores=True) + cp.kept - away.freed,
         scores=layer_activation_bytes(problem, tokens, tp, sp, scores=True)
         - layer_activation_bytes(problem, tokens, tp, sp, scores=False),
         of_mlp=mlp_activation_bytes(problem, tokens, tp, sp),
@@ -907,6 +917,23 @@ def micro_batch(problem: Problem, layout: Layout) -> MicroBatch:
         logits=logit_bytes(problem, tokens, tp) + 2 * number_bytes(problem) * width,
         embedding_bytes=tokens * 8.0 + (width if shape.dropout else 0.0),
         message=number_bytes(problem) * tokens * shape.hidden / (tp if scattered else 1),
+    )
+
+
+def offload_widths(problem: Problem, tp: int, rows: float = 0.0) -> offload.Widths:
+    """Return the widths of what modules save, for a layer with `rows` of routed experts."""
+    kept, number = kept_input(problem), number_bytes(problem)
+    delayed = problem.job.precision == "fp8-delayed" and problem.stack.quantized_copies
+    down = number
+    if number == 2.0 and kept < number:  # both first projections keep a copy
+        down = 2.0 * (1 - low_share(problem)) + 2.0 * (kept - 2.0 * (1 - low_share(problem)))
+    return offload.Widths(
+        number=number,
+        kept=kept,
+        down=down,
+        again=low_share(problem) if delayed else 0.0,
+        kv=kv_width_per_rank(problem, tp),
+        rows=rows,
     )
 
 
@@ -1120,6 +1147,8 @@ def rank_memory(problem: Problem, layout: Layout, one: MicroBatch, rank: int) ->
     lasting += unsharded_bytes(problem, layout)
     lasting += 2.0 * one.message if layout.pp > 1 else 0.0
     lasting += queued_bytes(problem, layout, rank)
+    held = in_flight(layout, rank) * rank_layers(layout, rank)
+    lasting += offload.on_the_way(one.away.freed, held)
     logits = one.logits if rank == layout.pp - 1 else 0.0
     place_shared = logits
     if not problem.stack.logits_sharded:
@@ -1437,9 +1466,12 @@ def host_holds(problem: Problem, layout: Layout) -> bool:
 
 def host_holds_all(problem: Problem, layout: Layout, one: MicroBatch) -> bool:
     """Tell whether stored activations fit there too."""
-    if not layout.activation_offload_layers:
+    sends = offload.sent_modules(layout)
+    if not layout.activation_offload_layers and not sends:
         return True
     most = activations_on_host(layout, one)
+    held = (in_flight(layout, rank) * rank_layers(layout, rank) for rank in range(layout.pp))
+    most += one.away.copied * max(held)
     if layout.optimizer_offload:
         ranks = range(layout.pp)
         most += 16 * max(offloaded_params(problem, layout, rank) for rank in ranks)
@@ -1546,7 +1578,9 @@ def time_terms(problem: Problem, layout: Layout, one: MicroBatch, rank: int) -> 
         "bubble": at_once - m * sum(rank_s(problem, layout, one, rank)),
         "dp": dp,
         "optimizer": optimizer_s(problem, layout),
-        "offload": offload_s(problem, layout, one) + m * sum(copy_waits_s(problem, layout, one)),
+        "offload": offload_s(problem, layout, one)
+        + m * sum(copy_waits_s(problem, layout, one))
+        + m * held * sum(one.copies),
         "straggler": (straggler(problem, layout) - 1) * flush,
         "fixed": problem.stack.fixed_step_s,
     }

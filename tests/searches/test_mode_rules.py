@@ -4,7 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from costmodels.axes import CUDA_GRAPHS, DISPATCHERS, EP_OVERLAPS, modules_code
+from costmodels.axes import (
+    CUDA_GRAPHS,
+    DISPATCHERS,
+    EP_OVERLAPS,
+    OFFLOAD_MODULES,
+    modules_code,
+    switch_axes,
+)
 from costmodels.plans import Layout
 from searches.mode_rules import DEEPEP_RANKS, MODE_RULES, deepep_runs, hybridep_runs
 from searches.rules import RULES, Context, first_broken_rule, rules_that_break
@@ -21,7 +28,7 @@ from tests.searches.instances import (
 )
 from tests.searches.oracle_mode_rules import broken_mode_rule
 from tests.searches.test_modes import blackwell
-from tests.searches.wider_instances import MOE, any_framework
+from tests.searches.wider_instances import LATENT, MOE, any_framework
 
 EIGHT = replace(MOE, n_experts=8)
 CAPPED = replace(EIGHT, capacity_factor=1.5)
@@ -39,6 +46,10 @@ def a(name: str) -> int:
 
 def graph(name: str) -> int:
     return CUDA_GRAPHS.index(name)
+
+
+def sent(*names: str) -> dict[str, int]:
+    return {"offload_modules": modules_code(names, OFFLOAD_MODULES)}
 
 
 ON, DUAL = EP_OVERLAPS.index("1f1b"), EP_OVERLAPS.index("dualpipe")
@@ -160,6 +171,68 @@ CASES: dict[str, list[tuple[Context, dict[str, int], dict[str, int]]]] = {
             {"cuda_graph": WHOLE},
         ),
     ],
+    "OFM001": [
+        (with_host(moded(GQA)), sent("attn_norm"), sent("qkv_linear")),
+        (with_host(moded(GQA)), sent("attn_proj"), sent("core_attn", "attn_proj")),
+        (with_host(moded(GQA)), sent("mlp_norm", "core_attn"), sent("core_attn")),
+        (
+            with_host(moded(replace(EIGHT, n_experts=1), ep=1)),
+            sent("expert_fc1"),
+            sent("moe_act"),
+        ),
+    ],
+    "OFM002": [(moded(GQA), sent("core_attn"), sent())],
+    "OFM003": [
+        (
+            with_host(
+                context(
+                    GQA,
+                    H100,
+                    batch=16,
+                    options=any_framework(**FEW, pp=2, **sent("core_attn"), schedule=(2, 4)),
+                )
+            ),
+            {"schedule": 4},
+            {"schedule": 2},
+        )
+    ],
+    "OFM004": [
+        (
+            with_host(moded(ep=8, cuda_graph=(0, ROUTER))),
+            {"cuda_graph": ROUTER, **sent("mlp_norm")},
+            {"cuda_graph": ROUTER, **sent("core_attn")},
+        ),
+        (
+            with_host(moded(replace(LATENT, ffn=2048), cuda_graph=(0, graph("attn")))),
+            {"cuda_graph": graph("attn"), **sent("attn_norm")},
+            {"cuda_graph": graph("attn"), **sent("qkv_linear")},
+        ),
+        (
+            with_host(
+                moded(pool=blackwell(2, 4, 8), ep=8, dispatcher=a("hybridep"), cuda_graph=WHOLE)
+            ),
+            sent("moe_act"),
+            sent("core_attn"),
+        ),
+    ],
+    "OFM005": [
+        (with_host(moded(GQA, **sent("core_attn"))), {"recompute": 2}, {"recompute": 0}),
+        (
+            with_host(moded(ep=8, **sent("expert_fc1"))),
+            {"recompute_modules": modules_code(["moe"])},
+            {"recompute_modules": modules_code(["moe_act"])},
+        ),
+        (
+            with_host(moded(replace(GQA, flash_attention=False), **sent("core_attn"))),
+            {"recompute_modules": modules_code(["core_attn"])},
+            {"recompute_modules": modules_code(["mlp"])},
+        ),
+        (
+            with_host(moded(GQA, pp=1, **sent("core_attn"))),
+            {"activation_offload_layers": 2},
+            {"activation_offload_layers": 0},
+        ),
+    ],
 }
 ROWS = [(code, *row) for code, rows in CASES.items() for row in rows]
 
@@ -171,7 +244,7 @@ def pinned(c: Context, only: dict[str, int]) -> Context:
 
 def test_every_rule_on_modes_has_examples():
     assert set(CASES) == set(MODE_RULES)
-    assert set(CASES) == {code for code in RULES if code[:3] in ("DSP", "EPO", "CGR")}
+    assert set(CASES) == {code for code in RULES if code[:3] in ("DSP", "EPO", "CGR", "OFM")}
 
 
 @pytest.mark.parametrize(("code", "c", "broken", "twin"), ROWS)
@@ -196,7 +269,7 @@ def test_a_plan_alone_breaks_what_a_search_reports(code, c, broken, twin):
 
 def candidates(c: Context, best: Layout, broken: dict[str, int]) -> list[Layout]:
     """Return the plan with other modes; none where the pins change its shape or recomputation."""
-    words = {"dispatcher": DISPATCHERS, "ep_overlap": EP_OVERLAPS, "cuda_graph": CUDA_GRAPHS}
+    words = {axis.name: axis.choices for axis in switch_axes()}
     if set(broken) - set(words):
         return []
     values = {axis: best.value(axis) for axis in words}

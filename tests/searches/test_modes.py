@@ -31,12 +31,14 @@ from tests.searches.instances import (
     with_options,
     with_part,
 )
-from tests.searches.oracle_mode_rules import WORDS, broken_mode_rule
+from tests.searches.oracle_mode_rules import WORDS as EVERY_WORD
+from tests.searches.oracle_mode_rules import broken_mode_rule
 from tests.searches.test_oracle import CLOSE, check_against_oracle, legal_plans, thinned
 from tests.searches.test_properties import axis_number, same_plan
 from tests.searches.test_search import NO_SLOWER
 from tests.searches.wider_instances import CAPPED, EVERYTHING, MIXED, MOE, any_framework
 
+WORDS = {axis: words for axis, words in EVERY_WORD.items() if axis != "offload_modules"}
 EIGHT = replace(MOE, n_experts=8)
 EVERY = {axis: tuple(range(len(words))) for axis, words in WORDS.items()}
 OVERLAP = {"ep_overlap": (0, 1)}

@@ -56,6 +56,9 @@ LEFT_OUT = {
     "--moe-paged-stash": 0,
     "--moe-expert-rank-capacity-factor": 1,
     "--use-transformer-engine-op-fuser": 0,
+    "--fine-grained-activation-offloading": 0,
+    "--offload-modules": MANY,
+    "--fine-grained-offloading-max-inflight-offloads": 1,
 }
 """Flags that want a GPU or a kernel library, and how many words follow them."""
 FLEX = ["--moe-token-dispatcher-type", "flex"]
@@ -310,7 +313,7 @@ def main() -> int:
     """Start the ranks that the plan has; return the exit status."""
     n_ranks, script, flags = split_words(sys.argv[1:])
     refuse_large(n_ranks, flags)
-    refuse_moe_act(flags)
+    refuse_moe_act(cpu_flags(flags)[0])
     find_megatron(os.path.dirname(script))
     flags, dropped = cpu_flags(flags)
     if dropped:

@@ -33,6 +33,7 @@ from planner.frameworks.megatron.emitter import (
 from planner.frameworks.megatron.mode_settings import (
     dispatcher_settings,
     graph_settings,
+    offload_settings,
     overlap_settings,
 )
 from planner.frameworks.releases import lacking_options
@@ -77,6 +78,7 @@ def model_fields(
         **_recompute_fields(layout),
         **_fusion_fields(shape, details),
         **_graph_fields(layout, shape),
+        **offload_settings(layout),
         **({"fp8_output_proj": True} if job.fp8_output else {}),
     }
 

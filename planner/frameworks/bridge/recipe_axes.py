@@ -8,11 +8,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from costmodels.axes import AXES, RECOMPUTE_MODULES
+from costmodels.axes import AXES, OFFLOAD_MODULES, RECOMPUTE_MODULES
+from costmodels.offload.modules import INSIDE_EXPERTS
 from costmodels.precision import PRECISIONS
 from costmodels.schedule.stages import spelled
 from planner.errors import UsageError
 from planner.frameworks.megatron.arguments import CP_COMMS, layout_counts
+from planner.frameworks.megatron.mode_settings import WHOLE_EXPERTS
 from planner.specs.schema import TrainingSpec
 from planner.specs.search.axis_values import axis_values
 
@@ -102,6 +104,20 @@ def _cuda_graph(row: Row) -> Any:
     return "full_iteration" if kind == "full_iteration" else row["cuda_graph_modules"] or "layer"
 
 
+def _sent_modules(row: Row) -> Any:
+    """Return the modules whose inputs wait on the host, in the order of the axis."""
+    named = (row.get("offload_modules") or "").split("+")
+    inside = WHOLE_EXPERTS in named
+    names = [*named, *(INSIDE_EXPERTS if inside else ())]
+    return "+".join(name for name in OFFLOAD_MODULES if name in names) or None
+
+
+def _sent_partly(row: Row) -> Any:
+    """Return the share of offloaded modules that leave, where it is not all of them."""
+    fraction = row.get("activation_offload_fraction") or "1"
+    return fraction if _sent_modules(row) and float(fraction) < 1.0 else None
+
+
 def _delayed(row: Row) -> Any:
     """Return whether weight gradients wait, where `ep_overlap` has not priced that."""
     return None if row.get("ep_overlap") == "1" else _is_on("delay_wgrad")(row)
@@ -129,7 +145,8 @@ AXES_OF_COLUMNS: tuple[tuple[str, Callable[[Row], Any]], ...] = (
     ("dispatcher", lambda row: row.get("dispatcher") or None if int(row["ep"]) > 1 else None),
     ("ep_overlap", lambda row: "1f1b" if row.get("ep_overlap") == "1" else None),
     ("cuda_graph", _cuda_graph),
-    ("offload_modules", _word("offload_modules")),
+    ("offload_modules", _sent_modules),
+    ("activation_offload_fraction", _sent_partly),
     ("tp_user_buffers", lambda row: _is_on("tp_user_buffers")(row) if _sp(row) else None),
     ("delay_wgrad", _delayed),
     ("defer_embedding_wgrad", _is_on("defer_embedding_wgrad")),

@@ -67,8 +67,6 @@ UNFUSED_LOSS = {"fused_loss": False, "logit_bytes": 12.0}
 FUSED_LOSS = {"fused_loss": True, "logit_bytes": 6.0}
 
 NOT_PRICED = {
-    "fine_grained_activation_offloading": "offloaded activations are not modelled: memory is"
-    " overestimated",
     "moe_shared_expert_overlap": "shared experts beside the exchange are not modelled",
     "use_precision_aware_optimizer": "narrower optimizer states are not modelled: memory is"
     " overestimated",

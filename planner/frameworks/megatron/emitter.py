@@ -28,6 +28,8 @@ from planner.frameworks.megatron.mode_settings import (
     dispatcher_settings,
     graph_settings,
     hybrid_environment,
+    offload_environment,
+    offload_settings,
     overlap_settings,
 )
 from planner.frameworks.programs import MEGATRON_SMOKE, programs
@@ -178,6 +180,7 @@ def flag_groups(
         ("recompute", _recompute_flags(layout)),
         ("overlap", _overlap_flags(layout)),
         ("graphs", _graph_flags(layout, shape, release)),
+        ("module offload", setting_flags(offload_settings(layout))),
         ("further axes", axis_flags(layout)),
         ("logging", ["--log-interval", "1", "--log-throughput"]),
         ("evaluation", EVALUATION),
@@ -494,6 +497,7 @@ def environment(request: EmitRequest) -> list[str]:
     """Return the settings that the plan needs, each with its reason."""
     layout, pool = request.layout, request.pool
     lines = hybrid_environment(layout, pool) if layout.value("dispatcher") == "hybridep" else []
+    lines += offload_environment(layout)
     if layout.value("ep_overlap") != "off":
         lines += [
             "# The exchange of tokens has a queue of its own beside the compute that hides it.",

@@ -1,4 +1,4 @@
-"""How layers run, as settings of Megatron-Core: dispatcher, overlapped exchange, CUDA graphs.
+"""How layers run, as settings of Megatron-Core: dispatcher, overlap, CUDA graphs, module offload.
 
 Megatron-LM takes them as flags, Megatron-Bridge as fields of the same names; both are written and
 read through here.
@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from math import gcd
 from typing import Any
 
-from costmodels.axes import AXES, CUDA_GRAPHS
+from costmodels.axes import AXES, CUDA_GRAPHS, OFFLOAD_MODULES, OFFLOAD_SETS, modules_code
 from costmodels.layers.experts import STASH_FACTOR
+from costmodels.offload.modules import INSIDE_EXPERTS, LEAST_ELEMENTS
 from costmodels.plans import Layout
 from costmodels.shapes import ModelShape
 from hardware.parts import Pool
@@ -18,6 +19,16 @@ FLEX = ("deepep", "hybridep")
 """Dispatchers that are backends of the flex one."""
 OVERLAP = ("overlap_moe_expert_parallel_comm", "delay_wgrad_compute")
 """What runs the exchange beside another micro-batch, and delays weight gradients for it."""
+COPIES_IN_GRAPHS = 1
+"""Copies of one module that may be on their way in a graph of the whole iteration, which cannot
+give memory back by itself: as many as are priced (`costmodels.offload.modules`)."""
+WHOLE_EXPERTS = "fused_group_mlp"
+"""Module that takes along all that the fused experts save."""
+PARTLY: Mapping[str, float] = {
+    "activation_offload_fraction": 1.0,
+    "delta_offload_bytes_across_pp_ranks": 0,
+}
+"""Settings by which fewer modules leave than are named, at rest."""
 MODE_DESTS: Mapping[str, tuple[str, ...]] = {
     "dispatcher": (
         "moe_token_dispatcher_type",
@@ -38,6 +49,12 @@ MODE_DESTS: Mapping[str, tuple[str, ...]] = {
         "moe_paged_stash",
         "moe_expert_rank_capacity_factor",
         "use_transformer_engine_op_fuser",
+    ),
+    "offload_modules": (
+        "fine_grained_activation_offloading",
+        "offload_modules",
+        "activation_offload_fraction",
+        "fine_grained_offloading_max_inflight_offloads",
     ),
 }
 """Settings that say each axis."""
@@ -86,6 +103,33 @@ def graph_settings(layout: Layout, shape: ModelShape) -> dict[str, object]:
     return settings | {"te_rng_tracker": True}
 
 
+def offload_settings(layout: Layout) -> dict[str, object]:
+    """Return the settings of modules whose inputs wait on the host; none where none do.
+
+    A graph of the whole iteration needs to be told how many copies may be on their way.
+    """
+    named = str(layout.value("offload_modules"))
+    if named == AXES["offload_modules"].off:
+        return {}
+    settings: dict[str, object] = {
+        "fine_grained_activation_offloading": True,
+        "offload_modules": named.split("+"),
+    }
+    if layout.value("cuda_graph") == "full_iteration":
+        settings["fine_grained_offloading_max_inflight_offloads"] = COPIES_IN_GRAPHS
+    return settings
+
+
+def offload_environment(layout: Layout) -> list[str]:
+    """Return what Transformer Engine has to be told where modules wait on the host."""
+    if not offload_settings(layout):
+        return []
+    return [
+        "# Megatron-LM asks for it: saved activations leave, weights beside them do not.",
+        "export NVTE_CPU_OFFLOAD_V1=1",
+    ]
+
+
 def read_modes(
     settings: Mapping[str, Any], notes: list[str], *, exchanges: bool = True
 ) -> dict[str, object]:
@@ -98,7 +142,31 @@ def read_modes(
         "dispatcher": _dispatcher(settings, notes) if exchanges else AXES["dispatcher"].off,
         "ep_overlap": "1f1b" if settings.get(OVERLAP[0]) else "off",
         "cuda_graph": _graph(settings, notes),
+        "offload_modules": _sent_modules(settings, notes),
     }
+
+
+def _sent_modules(settings: Mapping[str, Any], notes: list[str]) -> str:
+    axis = AXES["offload_modules"]
+    if not settings.get("fine_grained_activation_offloading"):
+        return axis.text(axis.off)
+    asked: Any = settings.get("offload_modules") or ()
+    names = {asked} if isinstance(asked, str) else {str(x) for x in asked}
+    if WHOLE_EXPERTS in names:
+        names = names - {WHOLE_EXPERTS} | set(INSIDE_EXPERTS)
+        notes.append(
+            f"offload of {WHOLE_EXPERTS} is priced as that of {' and '.join(INSIDE_EXPERTS)}"
+        )
+    if other := sorted(names - set(OFFLOAD_MODULES)):
+        notes.append(f"offload of {' '.join(other)} is not priced")
+    least = settings.get("min_offloaded_tensor_size")
+    if least not in (None, LEAST_ELEMENTS):
+        notes.append(f"--min-offloaded-tensor-size {least}: priced as {LEAST_ELEMENTS}")
+    for dest, at_rest in PARTLY.items():
+        if settings.get(dest, at_rest) not in (None, at_rest):
+            flag = "--" + dest.replace("_", "-")
+            notes.append(f"{flag} {settings[dest]}: priced as {at_rest}, memory is underestimated")
+    return OFFLOAD_SETS[modules_code(names & set(OFFLOAD_MODULES), OFFLOAD_MODULES)]
 
 
 def _dispatcher(settings: Mapping[str, Any], notes: list[str]) -> str:

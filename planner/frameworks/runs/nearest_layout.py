@@ -5,7 +5,7 @@ that does is taken, and said; where there is none the run is not priced, and why
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -177,7 +177,12 @@ def _exchange(
     return named
 
 
-MODE_OF_CODE = {"DSP": "dispatcher", "EPO": "ep_overlap", "CGR": "cuda_graph"}
+MODE_OF_CODE = {
+    "DSP": "dispatcher",
+    "EPO": "ep_overlap",
+    "CGR": "cuda_graph",
+    "OFM": "offload_modules",
+}
 """Axis that the rules of a kind refuse."""
 
 
@@ -193,15 +198,30 @@ def with_legal_modes(problem: Problem, layout: Layout) -> Nearest:
         if not name:
             break
         axis, value = AXES[name], layout.value(name)
-        if code != "DSP003":
-            repairs.append(
-                f"{name} {axis.text(axis.off)}, not {axis.text(value)}: {RULES[code].title}"
-            )
         rest = tuple(pair for pair in layout.switches if pair[0] != name)
         if rest == layout.switches:
             break
-        layout = replace(layout, switches=rest)
+        near = replace(layout, switches=rest)
+        if name == "offload_modules":
+            near = _with_modules(problem, near, str(value).split("+"))
+        if code != "DSP003":
+            now = axis.text(near.value(name))
+            repairs.append(f"{name} {now}, not {axis.text(value)}: {RULES[code].title}")
+        layout = near
     return Nearest(layout, tuple(repairs))
+
+
+def _with_modules(problem: Problem, layout: Layout, names: Sequence[str]) -> Layout:
+    """Return a layout that offloads those of some modules that no rule keeps on the device."""
+    sent: list[str] = []
+    for name in names:
+        value = "+".join([*sent, name])
+        trial = replace(layout, switches=(*layout.switches, ("offload_modules", value)))
+        broken = broken_mode_rules(problem, PlanTable.from_layouts([trial]))
+        if not any(code.startswith("OFM") for code in broken):
+            sent.append(name)
+    more = (("offload_modules", "+".join(sent)),) if sent else ()
+    return replace(layout, switches=(*layout.switches, *more))
 
 
 def why_not_priced(problem: Problem, layout: Layout) -> str:

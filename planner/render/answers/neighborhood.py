@@ -47,7 +47,7 @@ def _priced_row(changes: SingleChanges, change: SingleChange) -> tuple[str, ...]
     return (
         "*" if change is changes.best else "",
         change.axis,
-        f"{_value(change.old)} -> {_value(change.new)}",
+        _step(change),
         f"{step_s:.4f}",
         f"{step_s / changes.plan.step_time_s - 1:+.1%}",
         f"{peak / GIB:.2f}",
@@ -74,7 +74,20 @@ def _summary(changes: SingleChanges) -> str:
 def _gain_text(changes: SingleChanges, change: SingleChange) -> str:
     assert change.near is not None  # the best ones are legal
     gain = f"{change.near.step_s / changes.plan.step_time_s - 1:+.1%}"
-    return f"{change.axis} {_value(change.old)} -> {_value(change.new)} ({gain})"
+    return f"{change.axis} {_step(change)} ({gain})"
+
+
+def _step(change: SingleChange) -> str:
+    """Return a change: the old value and the new one, of offloaded modules what comes and goes."""
+    if change.axis != "offload_modules":
+        return f"{_value(change.old)} -> {_value(change.new)}"
+    old, new = (str(x).split("+") for x in (change.old, change.new))
+    more = [name for name in new if name not in (*old, "none")]
+    less = [name for name in old if name not in (*new, "none")]
+    if new == ["none"]:
+        return "-> none"
+    words = [f"with {', '.join(more)}"] * bool(more) + [f"without {', '.join(less)}"] * bool(less)
+    return " ".join(words)
 
 
 def _value(value: Any) -> str:

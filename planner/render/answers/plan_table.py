@@ -154,6 +154,7 @@ SWITCH_TITLES = {
     "dispatcher": ("ep", "via"),
     "ep_overlap": ("ep", "ovl"),
     "cuda_graph": ("cuda", "graph"),
+    "offload_modules": ("on", "host"),
 }
 """Titles of columns of axes whose names are wide."""
 SHORT_VALUES = {
@@ -161,6 +162,10 @@ SHORT_VALUES = {
     "moe_preprocess": "prep",
     "full_iteration": "whole",
     "alltoall": "a2a",
+    "core_attn": "core",
+    "attn_proj": "proj",
+    "qkv_linear": "qkv",
+    "expert_fc1": "fc1",
 }
 """Parts of values in a column."""
 

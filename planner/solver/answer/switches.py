@@ -8,6 +8,7 @@ from costmodels.breakdown import break_down
 from costmodels.layers.layer_grid import LayerGrid
 from costmodels.plans import Layout
 from costmodels.problem import Problem
+from planner.units import GIB
 from searches.mode_rules import AXES_OF_MODES
 
 
@@ -62,4 +63,6 @@ def worth_text(worth: SwitchWorth, step_s: float) -> str:
     axis = AXES[worth.axis]
     unit = f"{abs(worth.saved_s):.2f} s" if step_s >= 2.0 else f"{abs(worth.saved_s) * 1e3:.1f} ms"
     sign = "-" if worth.saved_s >= 0 else "+"
+    if axis.name == "offload_modules":  # which buys memory, never time
+        sign, unit = "+", f"{unit}, {worth.saved_bytes / GIB:.1f} GiB less"
     return f"{axis.name} {axis.text(worth.value)} {sign}{unit} against {axis.text(axis.off)}"

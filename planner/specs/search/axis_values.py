@@ -10,7 +10,7 @@ from costmodels.axes import (
     CP_COMMS,
     MAX_VALUE,
     MODULE_SETS,
-    RECOMPUTE_MODULES,
+    MODULES_OF_AXES,
     SWITCH,
     modules_code,
     modules_of,
@@ -96,8 +96,8 @@ def axis_values(axis: str, value: object, flag: str) -> int:
             f"axes: {names}",
             code="unknown-name",
         )
-    if axis == "recompute_modules":
-        return _modules(text, flag)
+    if axis in MODULES_OF_AXES:
+        return _modules(text, axis, flag)
     if axis == "split" and flag == "--pin" and re.fullmatch(r"[\dx-]*\d[\dx-]*", text):
         return _split_code(text)
     labels = WORDS.get(axis)
@@ -187,18 +187,18 @@ def axis_value(axis: str, code: int) -> int | str:
     return axis_text(axis, code) if axis in WORDS else code
 
 
-def _modules(text: str, flag: str) -> int:
+def _modules(text: str, axis: str, flag: str) -> int:
     """Return the number of a set of modules such as `mlp+layernorm`, in any order; 0 for none."""
-    names = [] if text == "none" else text.split("+")
-    unknown = [name for name in names if name not in RECOMPUTE_MODULES]
+    names, modules = [] if text == "none" else text.split("+"), MODULES_OF_AXES[axis]
+    unknown = [name for name in names if name not in modules]
     if unknown:
         raise UsageError(
             option_or_section(flag)
-            + f": recompute_modules cannot be {text!r}: there is no module {unknown[0]!r}",
-            f"none, or some of {', '.join(RECOMPUTE_MODULES)} joined by +",
+            + f": {axis} cannot be {text!r}: there is no module {unknown[0]!r}",
+            f"none, or some of {', '.join(modules)} joined by +",
             code="bad-value",
         )
-    return modules_code(names)
+    return modules_code(names, modules)
 
 
 def _recompute(pins: Mapping[str, int], counts: tuple[int, ...]) -> tuple[str, int, int]:

@@ -4,7 +4,7 @@ What every framework refuses is in `searches.mode_rules`. Codes go on from those
 MLM3xx experts, MLM4xx data parallelism, MLM5xx recompute and precision.
 """
 
-from costmodels.axes import AXES, CUDA_GRAPHS
+from costmodels.axes import AXES, CUDA_GRAPHS, OFFLOAD_SETS
 from searches.frameworks.case import Bools, Case
 from searches.frameworks.megatron.layouts import SCHEDULES_PY, TRANSFORMER_CONFIG
 from searches.frameworks.megatron.training_flags import FSDP_ADAPTER
@@ -36,6 +36,11 @@ def _graphs_of_parts(c: Case) -> Bools:
 def _graph(c: Case) -> str:
     """Return what one plan captures, as a word."""
     return CUDA_GRAPHS[int(c.switch("cuda_graph"))]
+
+
+def _sent(c: Case) -> str:
+    """Return which modules of one plan wait on the host, as a word."""
+    return OFFLOAD_SETS[int(c.switch("offload_modules"))]
 
 
 def _drawn_again(c: Case) -> Bools:
@@ -102,6 +107,20 @@ MODE_LAYOUT_RULES: tuple[FrameworkRule, ...] = (
             f"cuda_graph {_graph(c)}: of a model with dropout no captured module is recomputed"
         ),
         "recompute none, other modules, or cuda_graph none",
+    ),
+    FrameworkRule(
+        "MLM525",
+        "megatron",
+        "modules on the host in a graph of the whole iteration",
+        "planner",
+        f"{TRANSFORMER_CONFIG}; megatron/training/arguments.py",
+        lambda c: _has(c, "cuda_graph", "full_iteration") & (c.switch("offload_modules") > 0),
+        lambda c: (
+            f"cuda_graph full_iteration with offload_modules {_sent(c)}: such a graph needs"
+            " --fine-grained-offloading-max-inflight-offloads, which came with megatron-core 0.18"
+        ),
+        "offload_modules none, or cuda_graph none",
+        versions="<0.18",
     ),
 )
 """Rules over how layers run, which Megatron-Bridge has as well."""

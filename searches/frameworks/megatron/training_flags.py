@@ -6,6 +6,7 @@ parallelism and optimizer, MLM51x-52x recompute and precision.
 
 from typing import Any
 
+from costmodels.axes import OFFLOAD_MODULES
 from searches.frameworks.case import Case
 from searches.frameworks.megatron.layouts import ARGUMENTS, PARALLEL_STATE, TRANSFORMER_CONFIG
 from searches.frameworks.megatron.settings import (
@@ -32,6 +33,8 @@ RECOMPUTE_MODULES = (
     "shared_experts",
     "gdn_norm_out",
 )
+OFFLOADED = (*OFFLOAD_MODULES, "fused_group_mlp")
+"""Modules that `--offload-modules` takes."""
 NO_GROUPED_GEMM = ("pascal", "volta", "turing")
 """Generations below compute capability 8."""
 
@@ -576,6 +579,39 @@ def _module_faults(c: Case) -> list[str]:
     )
 
 
+def _offload_faults(c: Case) -> list[str]:
+    if not flag(c, "fine_grained_activation_offloading"):
+        return []
+    modules = set(flag(c, "offload_modules") or ())
+    unknown = sorted(modules - set(OFFLOADED))
+    if unknown:
+        return [f"--offload-modules does not know {', '.join(unknown)}"]
+    inside = sorted(modules & {"expert_fc1", "moe_act", "fused_group_mlp"})
+    again = flag(c, "recompute_modules") or ()
+    fraction = flag(c, "activation_offload_fraction")
+    fused = "fused_group_mlp" in modules
+    return holding(
+        {
+            "--fine-grained-activation-offloading needs --offload-modules": not modules,
+            "offload of attn_proj needs that of core_attn": "attn_proj" in modules
+            and "core_attn" not in modules,
+            "it excludes --cpu-offloading-num-layers": flag(c, "cpu_offloading_num_layers") > 0,
+            "it needs --transformer-impl transformer_engine": flag(c, "transformer_impl")
+            != "transformer_engine",
+            f"recompute of moe excludes offload of {' '.join(inside)}": bool(inside)
+            and _granularity(c) == "selective"
+            and "moe" in again,
+            f"--moe-paged-stash excludes offload of {' '.join(inside)}": bool(inside)
+            and flag(c, "moe_paged_stash"),
+            "fused_group_mlp needs --use-transformer-engine-op-fuser": fused
+            and not flag(c, "use_transformer_engine_op_fuser"),
+            "fused_group_mlp excludes expert_fc1 and moe_act": fused and len(inside) > 1,
+            "--activation-offload-fraction is between 0 and 1": fraction is not None
+            and not 0 <= float(fraction) <= 1,
+        }
+    )
+
+
 def _kept_in_bf16(c: Case) -> list[str]:
     if not (flag(c, "fp8") and flag(c, "first_last_layers_bf16")):
         return []
@@ -637,6 +673,13 @@ _RECOMPUTE = (
         _module_faults,
         "--recompute-modules core_attn",
         enforced_in(TRANSFORMER_CONFIG),
+    ),
+    flags_rule(
+        "MLM524",
+        "modules on the host that cannot be",
+        _offload_faults,
+        "--offload-modules core_attn attn_proj",
+        enforced_in(f"{TRANSFORMER_CONFIG}; {ARGUMENTS}"),
     ),
     flags_rule(
         "MLM513",

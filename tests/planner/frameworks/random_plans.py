@@ -35,6 +35,8 @@ EXPERTS: Mapping[str, tuple[tuple[str, object], ...]] = {
     "deepseek-v2": (),
     "deepseek-v3": (),
 }
+OF_DENSE = ("cuda_graph", "offload_modules")
+"""Modes that layers without experts have."""
 DEGREES = (1, 1, 1, 2, 3, 4, 8, 16, 64)
 
 
@@ -177,6 +179,6 @@ def _switches(rng: Random, has_experts: bool) -> tuple[tuple[str, Any], ...]:
     drawn = {}
     for name in AXES_OF_MODES:
         axis = AXES[name]
-        if rng.random() < 0.6 and (has_experts or name == "cuda_graph"):
+        if rng.random() < 0.6 and (has_experts or name in OF_DENSE):
             drawn[name] = rng.choice(axis.choices)
     return tuple((name, value) for name, value in drawn.items() if value != AXES[name].off)

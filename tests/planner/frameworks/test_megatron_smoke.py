@@ -72,6 +72,14 @@ def test_what_wants_a_gpu_is_left_out_and_the_rest_kept(smoke: ModuleType) -> No
     assert kept[-2:] == ["--train-iters", "2"]
 
 
+def test_modules_on_the_host_stay_on_the_device(smoke: ModuleType) -> None:
+    flags = ["--fine-grained-activation-offloading", "--offload-modules", "core_attn", "moe_act"]
+    kept, dropped = smoke.cpu_flags([*flags, "--recompute-modules", "layernorm"])
+    assert dropped == flags[:2]
+    assert kept[:2] == ["--recompute-modules", "layernorm"]
+    smoke.refuse_moe_act(kept)
+
+
 def test_a_flag_that_is_left_out_may_end_the_line(smoke: ModuleType) -> None:
     assert smoke.cpu_flags(["--bf16", "--tp-comm-overlap"])[0][0] == "--bf16"
 

@@ -118,6 +118,10 @@ SETTINGS: dict[tuple[str, str], dict[str, object]] = {
         "cuda_graph_impl": "full_iteration",
         "cuda_graph_modules": None,
     },
+    ("offload_modules", "none"): {
+        "fine_grained_activation_offloading": None,
+        "offload_modules": None,
+    },
 }
 """What files say of each value, None: nothing; graphs of modules name them."""
 
@@ -129,10 +133,18 @@ def expected(plan: RandomPlan) -> dict[str, object]:
         if name == "dispatcher" and not plan.model.shape.n_experts:
             continue
         value = str(plan.layout.value(name))
-        modules = {
+        modules: dict[str, object] = {
             "cuda_graph_impl": "transformer_engine",
             "cuda_graph_modules": value.split("+"),
         }
+        if name == "offload_modules":
+            modules = {
+                "fine_grained_activation_offloading": True,
+                "offload_modules": value.split("+"),
+                "fine_grained_offloading_max_inflight_offloads": 1
+                if plan.layout.value("cuda_graph") == "full_iteration"
+                else None,
+            }
         result |= SETTINGS.get((name, value), modules)
     return result
 

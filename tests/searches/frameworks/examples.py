@@ -170,6 +170,10 @@ _LAYOUT: dict[str, Both] = {
         {**_recomputed("core_attn"), "model": {"dropout": True}, **_modes(cuda_graph="attn+mlp")},
         {**_recomputed("core_attn"), "model": {"dropout": True}, **_modes(cuda_graph="mlp")},
     ),
+    "MLM525": (
+        _modes(cuda_graph="full_iteration", offload_modules="core_attn"),
+        _modes(cuda_graph="attn", offload_modules="core_attn"),
+    ),
     "MLM401": ({**PIPE, "zero": 2}, {**PIPE, "zero": 1}),
     "MLM402": ({**OFFLOAD, "zero": 0}, OFFLOAD),
     "MLM403": ({**OFFLOAD, "zero": 2}, OFFLOAD),
@@ -654,6 +658,11 @@ _SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "MLM512": (
         {"recompute_granularity": "selective", "recompute_modules": ["attention"]},
         {"recompute_granularity": "selective", "recompute_modules": ["mlp"]},
+        {},
+    ),
+    "MLM524": (
+        {"fine_grained_activation_offloading": True, "offload_modules": ["attn_proj"]},
+        {"fine_grained_activation_offloading": True, "offload_modules": ["core_attn"]},
         {},
     ),
     "MLM513": (

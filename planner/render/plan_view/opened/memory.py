@@ -18,6 +18,7 @@ from costmodels.memory import (
     state_bytes_per_param,
 )
 from costmodels.offload.activations import INPUTS_AT_ONCE
+from costmodels.offload.modules import LAYERS_ON_THE_WAY, offloads_modules
 from costmodels.offload.optimizer import gradients_leave
 from costmodels.parameters import embedding_params, head_params
 from costmodels.plans import ZERO_BUBBLE
@@ -315,6 +316,9 @@ def _working(p: StageParts) -> Formula:
     if x.pp > 1:
         sums.append(f"2 × {_b(layers.message_bytes.item())}")
         symbols.append("messages")
+    if offloads_modules(rows.table.modes):
+        sums.append(_on_the_way(p))
+        symbols.append("modules on their way to and from the host")
     if problem.stack.queued_tensors and _queue_is_full(p):
         sums.append(_b(layers.queued_bytes.item()))
         symbols.append("collectives not yet free")
@@ -323,6 +327,17 @@ def _working(p: StageParts) -> Formula:
         sums.append(_b(units))
         symbols.append("unsharded units of ZeRO")
     return " + ".join(symbols), total(sums)
+
+
+def _on_the_way(p: StageParts) -> str:
+    """Return what offloaded modules have on the device: two layers, or all that there are."""
+    x, shape = p.breakdown.layout, p.problem.shape
+    kinds = zip(p.breakdown.rows.layers.of_kinds, shape.kind_counts, strict=True)
+    most = max(terms.away.freed_bytes.item() for terms, n in kinds if n)
+    held = p.n_layers + (shape.mtp_layers if p.last else 0)
+    parts = 2 if x.placement == BOTH_WAYS else x.vpp
+    n_layers = min(LAYERS_ON_THE_WAY, float(held * p.chunks / parts))
+    return f"{exact(n_layers)} × {_b(most)}"
 
 
 def _queue_is_full(p: StageParts) -> bool:

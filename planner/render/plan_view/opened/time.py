@@ -9,6 +9,7 @@ from costmodels.documentation.terms import TERMS, Term
 from costmodels.layers.kinds import added_kinds, kinds_of
 from costmodels.layers.layer_kind import ExpertLayerTerms, KindTerms, LayerKind
 from costmodels.layers.layer_terms import LayerTerms
+from costmodels.offload.modules import offloads_modules
 from costmodels.plans import Layout
 from costmodels.problem import Problem
 from costmodels.schedule import pipeline
@@ -396,6 +397,10 @@ def _offload(p: OpenedParts) -> Formula:
         waits = f"{_s(copy_waits.forward_s[0].item())} + {_s(copy_waits.backward_s[0].item())}"
         sums.append(f"{p.m} × ({waits})")
         symbols.append("m (waits for copies of activations, forward + backward)")
+    if offloads_modules(rows.table.modes):
+        each = [f"{exact(x.count)} × {_both(x.terms.copies)}" for x in p.kinds]
+        sums.append(f"{p.m} × ({total(each)})")
+        symbols.append("m L (waits for copies of modules, forward + backward)")
     return total(symbols), total(sums)
 
 

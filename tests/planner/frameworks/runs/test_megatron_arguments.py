@@ -53,6 +53,7 @@ def test_plain_data_parallelism() -> None:
         "dispatcher": "alltoall",
         "ep_overlap": "off",
         "cuda_graph": "none",
+        "offload_modules": "none",
     }
 
 
@@ -142,6 +143,11 @@ def test_how_layers_run(flags: str, modes: dict[str, str]) -> None:
             {"optimizer_offload": True},
         ),
         ("--cpu-offloading-num-layers 5", {"activation_offload_layers": 5}),
+        (
+            "--fine-grained-activation-offloading --offload-modules moe_act core_attn",
+            {"offload_modules": "core_attn+moe_act"},
+        ),
+        ("--offload-modules moe_act core_attn", {"offload_modules": "none"}),
         ("--recompute-activations", {"recompute": "selective"}),
         ("--recompute-granularity selective", {"recompute": "selective"}),
         (

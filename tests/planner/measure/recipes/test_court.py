@@ -172,3 +172,16 @@ def test_bad_tables_are_one_error(table, tmp_path):
         read_recipes(tmp_path / "none.csv", models)
     with pytest.raises(UsageError, match="format"):
         run_validate_recipes("", "", "xml", "")
+
+
+def test_modules_on_the_host_are_read(table):
+    one = table["deepseek_v3_pretrain_64gpu_gb300_bf16_fsdp_config"]
+    axes = recipe_axes(one.row, 61)
+    assert axes.pins["offload_modules"] == "core_attn+attn_proj"
+    assert not any("offload" in text for text in axes.not_priced)
+    row = changed(
+        one, offload_modules="fused_group_mlp+core_attn", activation_offload_fraction=0.5
+    )
+    axes = recipe_axes(row, 61)
+    assert axes.pins["offload_modules"] == "core_attn+expert_fc1+moe_act"
+    assert "activation_offload_fraction 0.5" in axes.not_priced

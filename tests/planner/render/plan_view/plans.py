@@ -93,6 +93,23 @@ SPECS: dict[str, Spec] = {
         },
         sets=SMALL,
     ),
+    "module-offload": Spec(
+        "llama3-8b",
+        "h100-x8",
+        {"pp": 2, "vpp": 2, "zero": 1, "offload_modules": "core_attn+attn_proj"},
+        sets=(*SMALL, ("pools.0.host_link", "5 GB/s")),
+    ),
+    "module-offload-experts": Spec(
+        "mixtral-8x7b",
+        "h100-x512",
+        {
+            "pp": 2,
+            "ep": 8,
+            "zero": 1,
+            "recompute_modules": "layernorm",
+            "offload_modules": "qkv_linear+core_attn+attn_proj+mlp_norm+expert_fc1+moe_act",
+        },
+    ),
     "rack": Spec(
         "qwen3-235b-a22b",
         "gb200-nvl72-x576",
