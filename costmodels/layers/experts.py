@@ -12,10 +12,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from costmodels.comm.dispatch import (
+    DEDUPLICATED,
     Degrees,
     dispatch_s,
     dispatcher_buffer_bytes,
+    distinct_copies,
     has_dispatcher,
+    with_dispatcher,
 )
 from costmodels.comm.placement import place_group
 from costmodels.comm.tensor_parallel import tp_collective_s
@@ -45,9 +48,6 @@ ROUTER_BYTES = 21.0
 """Memory traffic of routing per token and expert, each way: softmax of fp32 scores (4 + 4), top-k
 (4 + 4), mask and probabilities (1 + 4)."""
 ROUTER_KERNELS = 5
-HOST_SHARE = 0.6
-"""Launch time of routing, permutation and exchange over that of a whole layer (assumed: 20 to 30
-kernels each way)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,9 +168,7 @@ def expert_times(
 ) -> ExpertTimes:
     """Return the times of the routed experts of one layer.
 
-    compute: the router's product h x E and 21 E bytes a token; permutation and its inverse, 4 h
-    bytes a copy each, and again by expert after the exchange where a rank holds several; two
-    grouped products of E/e experts, with n k e t_e / E rows each (times the load); 6 and 10 f_e
+    compute: the router's product h x E and 21 E bytes a token; `permuted_bytes`; two grouped products of E/e experts, with n k e t_e / E rows each (times the load); 6 and 10 f_e
     bytes a row of activation, times the stack's factor. A single expert is not routed.
 
     exchange: a dispatch and a combine each way (`dispatch_s`); over etp an all-gather and a
@@ -197,8 +195,7 @@ def expert_times(
     compute, nothing = products + activation, np.zeros_like(rows)
     routing = ForwardBackward(nothing, nothing)
     if shape.n_experts > 1:
-        recomputed = np.where((local > 1) & (e * cut > 1), rows, 0.0)
-        moved = 2 * 4.0 * h * (n * shape.top_k + recomputed)
+        moved = permuted_bytes(problem, n, degrees, modes)
         permute = moved * per_byte / PERMUTE_FRAC + 4 * part.efficiency.kernel_latency_s
         scores = ROUTER_BYTES * n * shape.n_experts * per_byte
         scores = scores + ROUTER_KERNELS * part.efficiency.kernel_latency_s
@@ -273,7 +270,47 @@ def _products(
 
 def routing_host_s(problem: Problem) -> float:
     """Return the host's time to launch what routing adds to a layer, both directions, seconds."""
-    return HOST_SHARE * problem.stack.host_s_per_layer if problem.shape.n_experts > 1 else 0.0
+    stack = problem.stack
+    return stack.routing_host_s if problem.shape.n_experts > 1 and stack.routes_on_host else 0.0
+
+
+def synced_host_s(problem: Problem, launch_s: Floats) -> Floats:
+    """Return what of a layer's launches the device waits for in any case, seconds.
+
+    `synced_host_share` of them, those in graphs apart: nobody but the device knows the rows of
+    every expert. Nothing with a capacity, which fixes them, and with a single expert.
+    """
+    shape, stack = problem.shape, problem.stack
+    if shape.capacity_factor or shape.n_experts <= 1 or not stack.routes_on_host:
+        return np.zeros_like(launch_s)
+    return np.asarray(stack.synced_host_share * launch_s)
+
+
+def permuted_bytes(problem: Problem, tokens: Floats, degrees: Degrees, modes: ModeRows) -> Floats:
+    """Return what putting rows in the order of their experts, and back, moves one way, bytes.
+
+    2 h bytes a row. alltoall, allgather: k copies of a token are read and written before the
+    dispatch and after the combine; where a rank has several experts of several ranks' tokens, the
+    rows that arrive are once more on both sides: 4 (n k + rows). deepep, hybridep: the rows that
+    arrive, d a token (`distinct_units`), are read and the rows of experts written, and back; the
+    exchange itself takes tokens from where they lie: 2 (d n + rows).
+    Source: Megatron-LM core/transformer/moe/token_dispatcher.py; fused_a2a.py.
+    """
+    shape, ranks = problem.shape, np.asarray(degrees.ep * degrees.etp, dtype=np.float64)
+    rows = expert_rows(problem, tokens, degrees.sp, degrees.ep, degrees.etp)
+    local = shape.n_experts / np.asarray(degrees.ep, dtype=np.float64)
+
+    def sorted_twice() -> Floats:
+        again = np.where((local > 1) & (ranks > 1), rows, 0.0)
+        return np.asarray(4.0 * (tokens * shape.top_k + again))
+
+    def on_arrival() -> Floats:
+        arrived = distinct_copies(problem, degrees.ep) * tokens * load_factor(shape, degrees.ep)
+        return np.asarray(2.0 * (arrived + rows))
+
+    of_name = dict.fromkeys(("alltoall", "allgather"), sorted_twice)
+    of_name |= dict.fromkeys(DEDUPLICATED, on_arrival)
+    return 2.0 * shape.hidden * with_dispatcher(problem, modes, of_name)
 
 
 def products_host_s(problem: Problem, ep: Ints) -> Floats:

@@ -72,6 +72,8 @@ KNOWN = {
     "tensor_wire_frac": 0.60,
     "compiled_share": 0.25,
     "unfused_norm_factor": 0.30,
+    "routing_host_s": 0.30,
+    "synced_host_share": 0.30,
     "host_share_without_tp": 0.25,
 }
 """Sigma of the logarithm of a value before any run was seen, by field: benchmarks of a part leave
@@ -97,6 +99,8 @@ SHARED_FIELDS = (
     "tensor_wire_frac",
     "compiled_share",
     "unfused_norm_factor",
+    "routing_host_s",
+    "synced_host_share",
     "host_share_without_tp",
 )
 CLASSES = {profile.kind: profile.name for profile in (FUSED, EAGER)}
@@ -323,6 +327,8 @@ _SHARED_SEEN: Mapping[str, Callable[[Run], bool]] = {
     "compiled_share": lambda run: bool(run.point.compile),
     "unfused_norm_factor": lambda run: not run.case.problem.stack.fused_norms,
     "host_share_without_tp": lambda run: run.case.layout.tp == 1,
+    "routing_host_s": lambda run: run.is_moe,
+    "synced_host_share": lambda run: run.is_moe,
     "node_spread": lambda run: run.case.problem.pool.n_nodes > 1,
 }
 

@@ -30,6 +30,9 @@ USER_BUFFERS = ("nemo", "megatron-bridge")
 """Frameworks, by the start of their name, whose recipes overlap tensor-parallel traffic."""
 _UNFUSED = ("unfused", "eager", "math", "naive", "core")
 _ATTENTION = (*_UNFUSED, "flash", "flash1", "flash-v1", "flash2", "flash3", "cudnn", "fused")
+_FLASH_1 = ("aleph-alpha",)
+"""Stacks of the time of FlashAttention 1, in which `flash` alone means that version; elsewhere it
+means the fused kernel that the stack has."""
 _SCHEDULES = ("none", "1f1b", "interleaved", "gpipe")
 _ZERO_BUBBLE = {
     "zb-h1": "zb-h1",
@@ -155,7 +158,9 @@ def _flash(point: MeasuredPoint, defaults: Defaults, assumptions: list[str]) -> 
 
 def _with_kernel(stack: StackProfile, attention: str, catalogue: Catalogue) -> StackProfile:
     """Return the profile with the row's attention kernel first, where the cell names one."""
-    key = {"flash": "flash1", "flash-v1": "flash1"}.get(attention.lower(), attention.lower())
+    key = attention.lower()
+    if key == "flash-v1" or (key == "flash" and stack.name in _FLASH_1):
+        key = "flash1"
     kernels = {k for a in catalogue.accelerators.values() for k in a.efficiency.attention_frac}
     if key not in kernels or key in _UNFUSED or stack.attention_kernels[:1] == (key,):
         return stack

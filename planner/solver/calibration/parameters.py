@@ -100,6 +100,8 @@ _SHARED = {
     "tensor_wire_frac": ("", "share of the wire that one blocking collective a tensor reaches"),
     "compiled_share": ("", "traffic of compiled operators over that of eager ones"),
     "unfused_norm_factor": ("", "traffic of a norm that is not fused over that of one kernel"),
+    "routing_host_s": ("s", "launch time of what routed experts add to a layer"),
+    "synced_host_share": ("", "launches of an expert layer that the device waits for in any case"),
     "host_share_without_tp": ("", "launch time of a layer at tp 1 over that with tp"),
 }
 _ANCHOR = {
