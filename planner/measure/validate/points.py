@@ -73,6 +73,27 @@ class MeasuredPoint(MeasuredDegrees):
     moe_routing: str = ""
     mem_unit: str = ""
     notes: str = ""
+    release: str = ""
+    """Release of the framework or container, as printed."""
+    dispatcher: str = ""
+    cuda_graph: str = ""
+    """What is captured: `none`, `layer`, `full_iteration`, or modules joined by `+`."""
+    tp_overlap: str = ""
+    stage_layers: str = ""
+    """Layers of every virtual stage in model order, or a layout string of Megatron-LM."""
+    offload: str = ""
+    optimizer: str = ""
+    peft: str = ""
+    seq_packing: str = ""
+    switches_from: str = ""
+    ep_overlap: bool | None = None
+    delay_wgrad: bool | None = None
+    segment: int | None = None
+    """Devices of one scale-up domain that the launcher asks for as a block."""
+    power_w: float | None = None
+    """Power limit of one device, W."""
+    fp8_attention: bool | None = None
+    fp8_param_gather: bool | None = None
     compile: bool = False
     packed: bool = False
     lora: bool = False
@@ -142,11 +163,31 @@ def _zero(text: str) -> int:
 _READERS: dict[Callable[[str], Any], tuple[str, tuple[str, ...]]] = {
     _count: (
         "a whole number of 1 or more",
-        ("n_gpus", "seq_len", "gbs", "mbs", "tp", "pp", "cp", "ep", "etp", "dp", "vpp"),
+        (
+            "n_gpus",
+            "seq_len",
+            "gbs",
+            "mbs",
+            *DEGREES,
+            "segment",
+        ),
     ),
-    _positive: ("a number above 0", ("step_time_s", "tok_s_gpu", "peak_mem_gb")),
+    _positive: ("a number above 0", ("step_time_s", "tok_s_gpu", "peak_mem_gb", "power_w")),
     _number: ("a number", ("tflops_gpu", "mfu")),
-    _flag: ("0, 1 or empty", ("sp", "oom", "compile", "packed", "lora")),
+    _flag: (
+        "0, 1 or empty",
+        (
+            "sp",
+            "oom",
+            "compile",
+            "packed",
+            "lora",
+            "ep_overlap",
+            "delay_wgrad",
+            "fp8_attention",
+            "fp8_param_gather",
+        ),
+    ),
     _zero: ("0, 1, 2, 3 or empty", ("zero",)),
 }
 _TYPED = {name: (read, what) for read, (what, names) in _READERS.items() for name in names}

@@ -17,17 +17,24 @@ from costmodels.shapes import ModelShape, TrainingJob
 from costmodels.stacks import StackProfile, compiled
 from hardware.catalogue import Catalogue, load_catalogue
 from hardware.parts import Accelerator, Fabric
+from planner.frameworks.runs.nearest_layout import with_legal_modes
 from planner.measure.validate.defaults import Defaults, Stack, stack_of_cell
 from planner.measure.validate.described import Entry, Skip, model_shape, pool_of, routed_as
 from planner.measure.validate.points import MeasuredPoint
+from planner.measure.validate.switches import (
+    in_used_domain,
+    layout_switches,
+    offloads,
+    stated_split,
+    with_numerics,
+    with_overlap,
+)
 from planner.solver.calibration.apply import calibrated_pool, calibrated_stack
 from planner.solver.calibration.file import Calibration, load_calibration
 from searches.rules import INSIDE_MOE, MOE, fills_dualpipe, modules_in, splits_cleanly
 
 OUTSIDE_TENSORS = ("overhead", "fragmentation")
 """Memory terms that a count of allocated tensors leaves out."""
-USER_BUFFERS = ("nemo", "megatron-bridge")
-"""Frameworks, by the start of their name, whose recipes overlap tensor-parallel traffic."""
 _UNFUSED = ("unfused", "eager", "math", "naive", "core")
 _ATTENTION = (*_UNFUSED, "flash", "flash1", "flash-v1", "flash2", "flash3", "cudnn", "fused")
 _FLASH_1 = ("aleph-alpha",)
@@ -109,16 +116,19 @@ def case_of(
     catalogue = load_catalogue()
     pool, more = pool_of(hardware[point.hardware], point.n_gpus, catalogue)
     message += more
+    pool = in_used_domain(pool, point, message)
     precision = _precision(point, defaults, pool.accelerator, message)
     layers, layout = _layout(point, stack, shape, message)
     assert point.seq_len is not None  # _refuse_run has seen to it
-    job = TrainingJob(point.seq_len, layout.gbs, precision)
+    job = with_numerics(TrainingJob(point.seq_len, layout.gbs, precision), point, message)
     profile = _with_softmax(calibrated_stack(stack.profile, calibration), shape, point, message)
     profile = _with_kernel(_with_facts(profile, point, message), point.attention, catalogue)
     pool = calibrated_pool(pool, calibration)
     problem = run_by(profile, replace(shape, layers=layers), job, pool, Fabric())
+    legal = with_legal_modes(problem, layout)
+    message += legal.repairs
     memory, rank = _memory_kind(point, defaults)
-    return PricedCase(problem, layout, memory, rank, tuple(message))
+    return PricedCase(problem, legal.layout or layout, memory, rank, tuple(message))
 
 
 def _refuse_run(point: MeasuredPoint) -> None:
@@ -219,8 +229,11 @@ def _layout(
     defaults = stack.defaults
     tp, pp, cp, dp, n_micro = _degrees(point)
     vpp, schedule = _pipeline(point, shape, pp, n_micro, assumptions)
-    layers, split = _split(shape, stack.profile.balancer, pp, vpp, assumptions)
-    counts = stage_layers(layers, pp, vpp, split)
+    counts = stated_split(point, shape.layers, pp, vpp, assumptions)
+    layers, split = shape.layers, spelled(counts)
+    if not counts:
+        layers, split = _split(shape, stack.profile.balancer, pp, vpp, assumptions)
+        counts = stage_layers(layers, pp, vpp, split)
     kind, recompute_layers, modules = _recompute(point, defaults, shape, max(counts), assumptions)
     sp = point.sp
     if sp is None:
@@ -234,6 +247,7 @@ def _layout(
     exchange = _cp_comm(point, defaults, cp, shape.heads, shape.kv_heads, assumptions)
     degrees: dict[str, Any] = {"tp": tp, "pp": pp, "dp": dp, "cp": cp, "cp_comm": exchange}
     degrees |= {"ep": ep, "etp": etp, "vpp": vpp}
+    on_host, states_on_host = offloads(point, assumptions)
     return layers, Layout(
         **degrees,
         n_devices=point.n_gpus,
@@ -248,6 +262,9 @@ def _layout(
         recompute_modules=modules,
         stage_layers=counts,
         shard=shard,
+        activation_offload_layers=on_host,
+        optimizer_offload=states_on_host,
+        switches=layout_switches(point, shape, assumptions),
     )
 
 
@@ -294,7 +311,7 @@ def _cp_comm(
 
 _CP_COMMS = {
     "a2a": ("cp by all-to-all", "cp by a2a", "ulysses"),
-    "all-gather": ("cp by all-gather", "cp by allgather"),
+    "all-gather": ("cp by all-gather", "cp by allgather", "cp all-gather"),
     "p2p": ("cp by p2p", "cp by ring", "ring attention"),
 }
 """Words of a row's overlap or notes by kind of exchange."""
@@ -413,7 +430,8 @@ def _recompute(
     if text == "none":
         return "none", 0, ()
     if text.startswith("full"):
-        return "full", chunk, ()
+        block = re.search(r"\bblock\W+(\d+)", text)
+        return "full", min(chunk, int(block[1])) if block else chunk, ()
     if text == "selective":
         return "selective", 0, ()
     named = set(re.findall(r"\w+", text)[1:])
@@ -474,28 +492,7 @@ def _with_facts(stack: StackProfile, point: MeasuredPoint, assumptions: list[str
         stack = replace(stack, fused_softmax=False)
     if point.compile:
         stack = compiled(stack)
-    text = point.overlap.lower()
-    if not text and point.framework.lower().startswith(USER_BUFFERS):
-        assumptions.append("overlap not stated: user buffers, as its recipes set them")
-        text = "tp (userbuffers)"
-    if not text:
-        return stack
-    if text.startswith("none"):
-        return replace(stack, tp_overlap="none", dp_overlap="none", zero1_overlap="none")
-    if "userbuffers" in text:
-        stack = replace(stack, tp_overlap="userbuffers")
-    elif "async tp" in text:
-        stack = replace(stack, tp_overlap="pieces")
-    elif "vanilla tp" in text:
-        stack = replace(stack, tp_overlap="none")
-    reduce = "grad reduce" in text
-    gather = "param all-gather" in text or "param gather" in text
-    if reduce or gather:
-        kind = "both" if reduce and gather else "reduce" if reduce else "none"
-        stack = replace(stack, dp_overlap=kind, zero1_overlap=kind)
-    elif not any(phrase in text for phrase in ("tp", "limit_all_gathers")):
-        assumptions.append(f"overlap {point.overlap!r}: the stack's own")
-    return stack
+    return with_overlap(stack, point, assumptions)
 
 
 def _with_softmax(

@@ -32,8 +32,24 @@ _KERNELS = (
     "moe_routing",
     "stack",
 )
+_SWITCHES = (
+    "tp_overlap",
+    "dispatcher",
+    "ep_overlap",
+    "delay_wgrad",
+    "cuda_graph",
+    "offload",
+    "optimizer",
+    "power_w",
+    "fp8_attention",
+    "fp8_param_gather",
+    "peft",
+    "seq_packing",
+)
+"""Cells about switches. They tell layouts apart, but unhealthy runs are looked for without them: a
+release that states them ran no slower for that."""
 _JOB = ("source", "model", "hardware", "n_gpus", "seq_len", "gbs")
-_DEGREES = ("mbs", *DEGREES, "schedule", "zero", "hsdp")
+_DEGREES = ("mbs", *DEGREES, "schedule", "stage_layers", "segment", "zero", "hsdp")
 _FIXED = ("attention", "norm_kernel", "sp", "recompute", "precision", "stack")
 _SLOT = ("source", "model", "hardware", "seq_len", "tp", "pp", "cp", "ep", "vpp", "mbs")
 _CHUNKED = tuple(name for name in _SLOT if name != "vpp")
@@ -83,7 +99,7 @@ def _key(point: MeasuredPoint, names: Iterable[str]) -> Key:
 
 def run_layout_key(point: MeasuredPoint) -> Key:
     """Return all that tells one layout of a source from another."""
-    return _key(point, (*_JOB, *_DEGREES, *_KERNELS))
+    return _key(point, (*_JOB, *_DEGREES, *_KERNELS, *_SWITCHES))
 
 
 def price_points(

@@ -408,7 +408,7 @@ def test_overlap_texts(cell, tp_overlap, zero1_overlap):
 
 def test_overlap_that_means_nothing_to_us_is_listed():
     case = priced(overlap="interpretive dance")
-    assert "overlap 'interpretive dance': the stack's own" in case.assumptions
+    assert "overlap 'interpretive dance': not known, the stack's own" in case.assumptions
 
 
 def test_cells_that_nobody_knows_are_listed():
@@ -420,7 +420,7 @@ def test_cells_that_nobody_knows_are_listed():
 def test_recipes_of_nemo_overlap_with_user_buffers():
     case = priced(framework="NeMo 24.07 (Megatron-Core)")
     assert case.problem.stack.tp_overlap == "userbuffers"
-    assert "overlap not stated: user buffers, as its recipes set them" in case.assumptions
+    assert "tp overlap not stated: user buffers, as its recipes set them" in case.assumptions
 
 
 @pytest.mark.parametrize(
@@ -468,7 +468,10 @@ def test_experts_as_stated():
     assert (shape.n_experts, shape.top_k, shape.expert_ffn, shape.shared_ffn) == (8, 2, 512, 512)
     assert (shape.imbalance, shape.capacity_factor) == (1.0, 0.0)
     assert (x.ep, x.etp) == (4, 2)
-    assert case.assumptions == ("etp not stated: 2 (as tp)",)
+    assert case.assumptions == (
+        "etp not stated: 2 (as tp)",
+        "dispatcher not stated: the stack's own",
+    )
     assert price(case)[0].time_s["experts"] > 0
 
 
@@ -482,7 +485,7 @@ def test_experts_as_stated():
     ],
 )
 def test_the_load_follows_the_routing_of_the_run(routing, imbalance, capacity, said):
-    case = priced(model="moe", ep=4, etp=1, moe_routing=routing)
+    case = priced(model="moe", ep=4, etp=1, dispatcher="alltoall", moe_routing=routing)
     shape = case.problem.shape
     assert (shape.imbalance, shape.capacity_factor) == (imbalance, capacity)
     assert case.assumptions == (said,)
@@ -513,6 +516,6 @@ def test_the_shipped_runs_with_experts_are_met_without_a_fit():
                 off.append(abs(predict(point, models, hardware).step_s / point.step_s - 1))
             except Skip:
                 continue
-    assert len(off) >= 20
+    assert len(off) >= 150
     assert np.median(off) < 0.15
-    assert max(off) < 0.30
+    assert np.quantile(off, 0.9) < 0.45
