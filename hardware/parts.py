@@ -45,6 +45,9 @@ class Efficiency:
     power_note: str = ""
     fp8_gain: float = 1.0
     """Sustained rate of fp8 products over what their recipe says of this generation."""
+    recipe_gain: Mapping[str, float] = field(default_factory=dict)
+    """The same by recipe, on every part (`delayed`, `mxfp8`, `nvfp4`, ...); 1 where none is
+    named."""
 
 
 @dataclass(frozen=True, slots=True)

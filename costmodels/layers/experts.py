@@ -23,7 +23,7 @@ from costmodels.comm.dispatch import (
 from costmodels.comm.placement import place_group
 from costmodels.comm.tensor_parallel import tp_collective_s
 from costmodels.layers.compute import ForwardBackward, accumulated_s, bf16_job
-from costmodels.layers.gemm import element_bytes, gemm_s
+from costmodels.layers.gemm import element_bytes, gemm_s, linear_rate_frac
 from costmodels.memory import quantized_inputs
 from costmodels.modes import ModeRows
 from costmodels.problem import Problem
@@ -245,7 +245,7 @@ def _products(
         return narrow * (1.0 - wide) + in_bf16 * wide, mean_wgrad_s
     shape, recipe, part = problem.shape, problem.job.recipe, problem.pool.accelerator
     eff, h = part.efficiency, float(shape.hidden)
-    precision, rate = recipe.linear, recipe.linear_rate_frac
+    precision, rate = recipe.linear, linear_rate_frac(recipe, part)
     cast_s = recipe.cast_bytes / (part.hbm_bytes_per_s * eff.hbm_frac)
     each = rows / local
     ahead, back, weights = rows_fracs(each, part, recipe.grad_bytes)

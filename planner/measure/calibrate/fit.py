@@ -19,12 +19,13 @@ part. A value that ends at a bound is refused: it keeps its prior, and the rest 
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.stacks import EAGER, FUSED
+from hardware.catalogue import load_catalogue
 from planner.errors import UsageError
 from planner.measure.calibrate.runs import Run, Runs
 from planner.measure.calibrate.workers import mapped
@@ -58,6 +59,7 @@ KNOWN = {
     "hbm_frac": 0.08,
     "kernel_latency_s": 0.40,
     "fp8_gain": 0.10,
+    "gain": 0.10,
     "efficiency": 0.15,
     "hop_scale": 0.50,
     "base_scale": 0.50,
@@ -79,6 +81,9 @@ KNOWN = {
 """Sigma of the logarithm of a value before any run was seen, by field: benchmarks of a part leave
 6 % of its sustained GEMM rate open and 8 to 10 % of the rest, published fabrics 15 %; launch
 times, latencies and traffic factors of software are known to a factor of 1.5 or so."""
+SPREAD = {"gemm_frac": 0.08, "attention_scale": 0.08, "hbm_frac": 0.05}
+"""The same of a number of a part around that of its generation: parts of one differ in clock, power
+and memory by about this much."""
 OFFSETS = {
     "tp_hop_s": 5e-6,
     "host_s_per_layer": 0.5e-3,
@@ -116,6 +121,8 @@ class Free:
     sigma: float
     groups: tuple[int, ...]
     """Groups of runs that see it."""
+    shift: float = 0.0
+    """What its coordinate was known to be beyond that of the value it is pulled to."""
 
     @property
     def name(self) -> str:
@@ -212,10 +219,11 @@ def free_values(runs: Runs, names: Iterable[str] = ()) -> tuple[Free, ...]:
     check_names(wanted)
     generations = _generations_of(runs)
     results: list[Free] = []
+    alone = _parts_alone(runs)
     for name, parameter in parameters.items():
         # Figures that only benchmarks show have no entry in KNOWN.
         sees = _sees(parameter) if parameter.field in KNOWN else None
-        if sees is None or (wanted and not any(_named(name, one) for one in wanted)):
+        if sees is None or parameter.of in alone or (wanted and not any(_named(name, one) for one in wanted)):
             continue
         groups = tuple(runs.groups_where(sees))
         is_class = parameter.kind == "stack" and parameter.of in generations["class"]
@@ -247,13 +255,32 @@ def _named(name: str, wanted: str) -> bool:
 
 
 def _pulled(one: Free, listed: set[str], runs: Runs) -> Free:
-    """Return a number of a stack pulled to that of its class."""
+    """Return a number of a stack pulled to that of its class, of a part to its generation's.
+
+    A variant of a generation (`blackwell-ultra`) is pulled to what that one's was found to be,
+    times what the catalogue has between them.
+    """
     parameter = one.parameter
+    if parameter.kind in ("part", "generation"):
+        above = _above(parameter)
+        toward = f"generation.{above}.{parameter.field}" if above else ""
+        if toward not in listed:
+            return one
+        shift = one.log(parameter.prior) - one.log(known_parameters()[toward].prior)
+        return replace(one, toward=toward, shift=shift)
     if parameter.kind != "stack" or parameter.of in CLASSES.values():
         return one
     kind = next(r.case.problem.stack.kind for r in runs.runs if r.stack == parameter.of)
     toward = f"stack.{CLASSES[kind]}.{parameter.field}"
     return Free(parameter, toward if toward in listed else "", one.sigma, one.groups)
+
+
+def _above(parameter: Parameter) -> str:
+    """Return the generation that a number of a part, or of a variant of one, is pulled to."""
+    if parameter.kind == "part":
+        return load_catalogue().accelerators[parameter.of].generation
+    base = parameter.of.partition("-")[0]
+    return "" if base == parameter.of else base
 
 
 def _generations_of(runs: Runs) -> dict[str, dict[str, set[str]]]:
@@ -273,6 +300,8 @@ def _sigma(
     generations: Mapping[str, Mapping[str, set[str]]],
 ) -> float:
     sigma, owner = KNOWN[parameter.field], parameter.of
+    if parameter.kind == "part":
+        return SPREAD[parameter.field]
     if parameter.kind == "stack" and owner not in CLASSES.values():
         run = next(run for run in runs.runs if run.stack == owner)
         behind = len(generations["class"][CLASSES[run.case.problem.stack.kind]])
@@ -286,6 +315,10 @@ def _sigma(
 def _sees(parameter: Parameter) -> Callable[[Run], bool] | None:
     """Return for which runs a parameter may matter; None for what moves no step time."""
     owner, field_name = parameter.of, parameter.field
+    if parameter.kind == "recipe":
+        return lambda run: _recipe_of(run) == owner
+    if parameter.kind == "part":
+        return lambda run: run.case.problem.pool.accelerator.name == owner
     if parameter.kind == "generation":
         if field_name == "fp8_gain":
             return lambda run: (
@@ -313,6 +346,20 @@ def _sees_link(link_name: str, field_name: str) -> Callable[[Run], bool]:
         return pool.nic.name == link_name and pool.n_nodes > 1
 
     return seen
+
+
+def _recipe_of(run: Run) -> str:
+    recipe = run.case.problem.job.recipe
+    return recipe.fp8_recipe or recipe.fp4_recipe
+
+
+def _parts_alone(runs: Runs) -> set[str]:
+    """Return the parts that no run is on, or that have all runs of their generation."""
+    entries: dict[str, set[str]] = {}
+    for run in runs.runs:
+        entries.setdefault(run.generation, set()).add(run.case.problem.pool.accelerator.name)
+    shared = {name for names in entries.values() if len(names) > 1 for name in names}
+    return set(load_catalogue().accelerators) - shared
 
 
 def _always(run: Run) -> bool:
@@ -355,7 +402,7 @@ def _at_bound(one: Free, u: float) -> bool:
 def _without(free: Sequence[Free], names: set[str]) -> tuple[Free, ...]:
     """Return the values without some; what was pulled to one of them is pulled to its prior."""
     return tuple(
-        Free(one.parameter, "" if one.toward in names else one.toward, one.sigma, one.groups)
+        replace(one, toward="" if one.toward in names else one.toward)
         for one in free
         if one.name not in names
     )
@@ -379,6 +426,7 @@ class Pull:
             matrix[i, i] = 1.0 / one.sigma
             if one.toward:
                 matrix[i, idx_of[one.toward]] = -1.0 / one.sigma
+                target[i] = one.shift / one.sigma
             else:
                 target[i] = one.log(one.parameter.prior) / one.sigma
         return Pull(matrix, target)

@@ -28,7 +28,7 @@ from costmodels.layers.compute import (
     linear_products,
     product_times,
 )
-from costmodels.layers.gemm import TILE_HALVING_LOSS, TILES, element_bytes, gemm_s
+from costmodels.layers.gemm import TILE_HALVING_LOSS, TILES, element_bytes, gemm_s, linear_rate_frac
 from costmodels.layers.layer_kind import ExpertLayerTerms
 from costmodels.layers.params import kv_heads_per_rank, padded_vocab
 from costmodels.problem import Problem
@@ -225,7 +225,7 @@ def _of_product(
     recipe, part, fused = problem.job.recipe, problem.pool.accelerator, problem.stack.fused_wgrad
     width, grad, eff = element_bytes(recipe.linear), min(recipe.grad_bytes, 4.0), part.efficiency
     m, k, c, cast = product.rows, product.inner, product.columns, recipe.cast_bytes
-    passes, rate = 2.0 * grad if fused else 2.0 + 2.0 * grad, recipe.linear_rate_frac
+    passes, rate = 2.0 * grad if fused else 2.0 + 2.0 * grad, linear_rate_frac(recipe, part)
     args = (part, recipe.linear)
     added = f"{passes:g} B × {_n(k)} × {_n(c)}"
     wgrad = _product_text(k, m, c, *args, rate * eff.wgrad_frac)
@@ -580,7 +580,7 @@ def _grouped(
     recipe, part = problem.job.recipe, problem.pool.accelerator
     g, m, k, c = sizes
     eff, cast, width = part.efficiency, recipe.cast_bytes, element_bytes(recipe.linear)
-    hbm, rate = part.hbm_bytes_per_s * eff.hbm_frac, recipe.linear_rate_frac
+    hbm, rate = part.hbm_bytes_per_s * eff.hbm_frac, linear_rate_frac(recipe, part)
     peak = part.peak_flops_per_s[recipe.linear]
     rows = (
         (FORWARD, (m, k, c), rate, cast * g * m * k, f"{cast:g} B × {_n(g)} × {_n(m)} × {_n(k)}"),

@@ -12,7 +12,12 @@ from costmodels.problem import Problem
 from costmodels.stacks import EAGER, FUSED, NUMBERS, SHARED, StackProfile
 from hardware.parts import Accelerator, Efficiency, Host, Link, Pool
 from planner.solver.calibration.file import Calibration
-from planner.solver.calibration.parameters import HELD, known_parameters
+from planner.solver.calibration.parameters import (
+    HELD,
+    PART_FIELDS,
+    RECIPE_NAMES,
+    known_parameters,
+)
 
 _CLASSES = {profile.kind: profile for profile in (FUSED, EAGER)}
 _Triple = tuple[float, float, float]
@@ -112,8 +117,13 @@ def _efficiency(part: Accelerator, calibration: Calibration, compute: float) -> 
         )
         for kernel, (forward, backward) in eff.attention_frac.items()
     }
-    eff = replace(eff, attention_frac=kernels, **fitted)
-    scale = values.get(f"{prefix}.attention_scale", 1.0) / compute
+    own = {field: f"part.{part.name}.{field}" for field in PART_FIELDS}
+    fitted |= {f: values[own[f]] for f in ("gemm_frac", "hbm_frac") if own[f] in values}
+    of_recipe = {recipe: f"recipe.{recipe}.gain" for recipe in RECIPE_NAMES}
+    gains = {recipe: values[name] for recipe, name in of_recipe.items() if name in values}
+    eff = replace(eff, attention_frac=kernels, recipe_gain=gains, **fitted)
+    of_all = values.get(f"{prefix}.attention_scale", 1.0)
+    scale = values.get(own["attention_scale"], of_all) / compute
     return replace(
         eff,
         gemm_frac=eff.gemm_frac / compute,
