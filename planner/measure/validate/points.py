@@ -38,9 +38,11 @@ class MeasuredPoint(MeasuredDegrees):
     """One measured run. None or an empty text means that the source does not say."""
 
     id: str
+    """`line-12` where the row names none."""
     model: str
     hardware: str
     n_gpus: int
+    """0 where the source does not say."""
     line: int
     """Line of the file, from 1."""
     cells: Mapping[str, str]
@@ -110,7 +112,7 @@ class MeasuredPoint(MeasuredDegrees):
             return None
         if self.step_time_s:
             return self.step_time_s
-        if self.tok_s_gpu and self.gbs and self.seq_len:
+        if self.tok_s_gpu and self.gbs and self.seq_len and self.n_gpus:
             return self.gbs * self.seq_len / (self.tok_s_gpu * self.n_gpus)
         return None
 
@@ -201,7 +203,8 @@ _TEXTS = tuple(
 def read_measured_points(path: str | os.PathLike[str]) -> tuple[MeasuredPoint, ...]:
     """Read the measured runs of a CSV file; all bad cells are one `SpecError`.
 
-    Unknown columns are kept in `Point.cells` and otherwise ignored.
+    Unknown columns are kept in `MeasuredPoint.cells` and otherwise ignored. A cell that is empty
+    never refuses the file: a run that lacks what its price needs is skipped with a reason.
     """
     name = os.fspath(path)
     results: list[MeasuredPoint] = []
@@ -258,9 +261,6 @@ def _point(
 ) -> MeasuredPoint | None:
     """Return the typed row, or add what is wrong with it to `problems`."""
     before = len(problems)
-    for title in REQUIRED:
-        if not row[title]:
-            problems.append(InputProblem("is empty", "fill it in", name, line, path=title))
     values: dict[str, Any] = {}
     for title, (read, what) in _TYPED.items():
         text = row.get(title, "")
@@ -276,4 +276,6 @@ def _point(
         return None
     texts: dict[str, Any] = {title: row.get(title, "") for title in _TEXTS}
     named: dict[str, Any] = {title: row[title] for title in REQUIRED[:3]}
+    named["id"] = named["id"] or f"line-{line}"
+    values.setdefault("n_gpus", 0)
     return MeasuredPoint(line=line, cells=row, **named, **values, **texts)

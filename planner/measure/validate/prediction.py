@@ -1,7 +1,7 @@
 """From a measured run to a priced plan: what is known, what had to be assumed, what is skipped."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,7 +19,14 @@ from hardware.catalogue import Catalogue, load_catalogue
 from hardware.parts import Accelerator, Fabric
 from planner.frameworks.runs.nearest_layout import with_legal_modes
 from planner.measure.validate.defaults import Defaults, Stack, stack_of_cell
-from planner.measure.validate.described import Entry, Skip, model_shape, pool_of, routed_as
+from planner.measure.validate.described import (
+    Entry,
+    Skip,
+    model_shape,
+    pool_of,
+    refuse_model,
+    routed_as,
+)
 from planner.measure.validate.points import MeasuredPoint
 from planner.measure.validate.switches import (
     in_used_domain,
@@ -33,6 +40,10 @@ from planner.solver.calibration.apply import calibrated_pool, calibrated_stack
 from planner.solver.calibration.file import Calibration, load_calibration
 from searches.rules import INSIDE_MOE, MOE, fills_dualpipe, modules_in, splits_cleanly
 
+NO_MICRO_BATCH = "no micro-batch"
+"""Reason why a run is no single case: it is a range (`price_run`)."""
+LARGEST_MICRO_BATCH = 64
+"""Sequences up to which micro-batches are looked at where a run states none."""
 OUTSIDE_TENSORS = ("overhead", "fragmentation")
 """Memory terms that a count of allocated tensors leaves out."""
 _UNFUSED = ("unfused", "eager", "math", "naive", "core")
@@ -81,6 +92,9 @@ class Prediction:
     time_s: Mapping[str, float]
     """Step time by term."""
     assumptions: tuple[str, ...]
+    range_s: tuple[float, float] | None = None
+    """Of a run that states no micro-batch: the shortest and the longest step over those that fit.
+    `step_s` is the shortest."""
 
     @property
     def fits(self) -> bool:
@@ -99,10 +113,7 @@ def case_of(
     Priced with `calibration`, the shipped one without it.
     """
     calibration = calibration or load_calibration()
-    if point.model not in models:
-        raise Skip("model not described")
-    if point.hardware not in hardware:
-        raise Skip("hardware not described")
+    _refuse_names(point, models, hardware)
     stack = stack_of_cell(point.stack)
     defaults, message = stack.defaults, list(stack.assumptions)
     _refuse_run(point)
@@ -131,19 +142,33 @@ def case_of(
     return PricedCase(problem, legal.layout or layout, memory, rank, tuple(message))
 
 
+def _refuse_names(
+    point: MeasuredPoint, models: Mapping[str, Entry], hardware: Mapping[str, Entry]
+) -> None:
+    """Raise for a run whose model or hardware is not known, or whose model is not priced."""
+    for name, entries, kind in (
+        (point.model, models, "model"),
+        (point.hardware, hardware, "hardware"),
+    ):
+        if not name:
+            raise Skip(f"no {kind} named")
+        if name not in entries:
+            raise Skip(f"{kind} not described")
+    refuse_model(models[point.model])
+
+
 def _refuse_run(point: MeasuredPoint) -> None:
     """Raise for what is not stated or not modelled, whatever the model and the hardware."""
-    precision = point.precision.lower()
     nothing = point.step_s is None and point.peak_bytes is None and point.oom is None
     checks = (
         (point.lora, "lora"),
         (point.packed, "packed"),
-        ("fp4" in precision, "fp4"),
+        (not point.n_gpus, "no number of devices"),
         (point.tp is None or point.pp is None, "no layout"),
         (point.gbs is None or point.seq_len is None, "no batch or sequence length"),
-        (point.mbs is None, "no micro-batch"),
         (nothing and point.only_rate, "only a FLOP rate"),
         (nothing, "no step time"),
+        (point.mbs is None, NO_MICRO_BATCH),
     )
     for is_refused, reason in checks:
         if is_refused:
@@ -191,6 +216,10 @@ def _precision(
         printed, named = named, {"bf16": defaults.bf16, "fp16": defaults.fp16}[named]
         if named != printed:
             assumptions.append(f"gradients not stated: {RECIPES[named, 'adam'].name}")
+    if named.startswith("nvfp4"):
+        if named != "nvfp4":
+            assumptions.append(f"precision {point.precision!r}: nvfp4 in all layers")
+        named = "nvfp4"
     if named in ("fp8", "mxfp8"):
         named = _fp8_recipe(point, defaults, assumptions)
     key = (named, "adam")
@@ -277,10 +306,17 @@ def _expert_degrees(
         if ep > 1:
             raise Skip("expert parallelism of a dense model")
         return 1, 1
+
+    def folds(etp: int) -> bool:
+        return not (shape.n_experts % ep or shape.expert_ffn % etp or n_stage_ranks % (ep * etp))
+
     if point.etp is None and (point.tp or 1) > 1:
         etp = point.tp or 1
-        assumptions.append(f"etp not stated: {etp} (as tp)")
-    if shape.n_experts % ep or shape.expert_ffn % etp or n_stage_ranks % (ep * etp):
+        why = "as tp"
+        if not folds(etp):
+            etp, why = 1, f"experts do not fold with {etp}, as tp"
+        assumptions.append(f"etp not stated: {etp} ({why})")
+    if not folds(etp):
         raise Skip("experts do not fold into the ranks")
     return ep, etp
 
@@ -550,6 +586,67 @@ def price(case: PricedCase) -> tuple[Prediction, Breakdown]:
     ), breakdown
 
 
+def price_run(
+    point: MeasuredPoint,
+    models: Mapping[str, Entry],
+    hardware: Mapping[str, Entry],
+    calibration: Calibration | None = None,
+) -> tuple[PricedCase, Prediction]:
+    """Return a run as it is priced, with its prediction; `Skip` when it cannot be.
+
+    Without a micro-batch all powers of two are priced that divide the share of a data-parallel
+    rank. Of those that fit by their prediction the fastest counts, as people run it: what was
+    measured has no say in that. Where none fits, the one with the least memory.
+    """
+    try:
+        case = case_of(point, models, hardware, calibration)
+    except Skip as reason:
+        if str(reason) != NO_MICRO_BATCH:
+            raise
+        return _best_of_range(
+            [
+                (case, price(case)[0])
+                for case in _over_micro_batches(point, models, hardware, calibration)
+            ]
+        )
+    return case, price(case)[0]
+
+
+def _over_micro_batches(
+    point: MeasuredPoint,
+    models: Mapping[str, Entry],
+    hardware: Mapping[str, Entry],
+    calibration: Calibration | None,
+) -> list[PricedCase]:
+    results, why = [], Skip("batch does not divide")
+    mbs = 1
+    while mbs <= LARGEST_MICRO_BATCH:
+        try:
+            results.append(case_of(replace(point, mbs=mbs), models, hardware, calibration))
+        except Skip as reason:
+            why = reason
+        mbs *= 2
+    if not results:
+        raise why
+    return results
+
+
+def _best_of_range(
+    priced: Sequence[tuple[PricedCase, Prediction]],
+) -> tuple[PricedCase, Prediction]:
+    fitting = [one for one in priced if one[1].fits]
+    if not fitting:
+        fitting = [min(priced, key=lambda one: one[1].peak_bytes)]
+    steps = [result.step_s for _, result in fitting]
+    case, result = min(fitting, key=lambda one: one[1].step_s)
+    sizes = [case.layout.mbs for case, _ in fitting]
+    text = f"mbs not stated: {case.layout.mbs}, the fastest of {min(sizes)} to {max(sizes)}"
+    if not result.fits:
+        text = f"mbs not stated: {case.layout.mbs}, none fits by its prediction"
+    case = replace(case, assumptions=(*case.assumptions, text))
+    return case, replace(result, assumptions=case.assumptions, range_s=(min(steps), max(steps)))
+
+
 def predict(
     point: MeasuredPoint,
     models: Mapping[str, Entry],
@@ -557,4 +654,4 @@ def predict(
     calibration: Calibration | None = None,
 ) -> Prediction:
     """Return what the cost model says about a measured run; `Skip` when it says nothing."""
-    return price(case_of(point, models, hardware, calibration))[0]
+    return price_run(point, models, hardware, calibration)[1]

@@ -7,7 +7,7 @@ from statistics import median
 from planner.measure.validate.described import Entry, Skip
 from planner.measure.validate.metrics import beyond_their_bubble, slow_runs, slower_than_more_work
 from planner.measure.validate.points import DEGREES, MeasuredPoint
-from planner.measure.validate.prediction import Prediction, PricedCase, case_of, price
+from planner.measure.validate.prediction import Prediction, PricedCase, case_of, price, price_run
 from planner.solver.calibration.file import Calibration
 
 SLOW = "slow"
@@ -114,6 +114,9 @@ def price_points(
     rows = []
     for point in points:
         try:
+            if point.mbs is None:
+                rows.append(Row(point, "", *price_run(point, models, hardware, calibration)))
+                continue
             case = case_of(point, models, hardware, calibration)
         except Skip as reason:
             rows.append(Row(point, str(reason)))
@@ -133,7 +136,8 @@ def measured_layouts(
 ) -> tuple[tuple[MeasuredPoint, PricedCase, float], ...]:
     """Return each layout with a step time once, with its case and the median of its times.
 
-    The same layouts as those of `use(price_points(...))`, without pricing them.
+    The same layouts as those of `use(price_points(...))`, without pricing them, but for runs that
+    state no micro-batch.
     """
     unfit, times = _unfit_lines(points), dict[Key, list[float]]()
     first: dict[Key, tuple[MeasuredPoint, PricedCase]] = {}

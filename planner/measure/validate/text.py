@@ -232,7 +232,12 @@ def _assumed(report: ValidationReport) -> list[str]:
 
 def _totals(report: ValidationReport) -> list[str]:
     result = totals(report)
-    lines = [f"{result['n_used']} of {result['n_rows']} rows used. Families weigh the same:"]
+    share = _percent(result["n_used"] / result["n_eligible"]) if result["n_eligible"] else "-"
+    lines = [
+        f"{result['n_used']} of {result['n_rows']} rows used: {share} % of the"
+        f" {result['n_eligible']} that are neither slow nor LoRA, packed or hybrid.",
+        "Families weigh the same:",
+    ]
     for name, title in (("headline", "headline families"), ("all", "all families")):
         entry = result[name]
         if not entry["families"]:
