@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from planner.errors import InputProblem, SpecError
 from planner.measure.validate import baselines
 from planner.measure.validate.described import NESTED_KEYS, Entry
+from planner.measure.validate.eras import HEADLINE, EraErrors, era_errors
 from planner.measure.validate.metrics import (
     Classified,
     Errors,
@@ -45,8 +46,6 @@ Floats = NDArray[np.float64]
 
 DATA = Path(str(files("planner"))) / "data" / "validation"
 """The measured runs that ship with the package."""
-HEADLINE = ("aa", "us", "lf", "ie", "tt", "dlp", "bs3", "bsg", "dgxc", "nemo", "mbridge")
-"""Families of the shipped runs whose mean error is the headline; the others stand beside them."""
 NOT_ELIGIBLE = (SLOW, "lora", "packed", "hybrid layers")
 """Reasons that do not count against the share of rows used: unhealthy runs, and what has no price
 yet."""
@@ -97,6 +96,8 @@ class ValidationReport:
     """Step-time errors of B0 and B1 by source."""
     coverage: tuple[Coverage, ...]
     """Of the 80 % intervals: of all layouts with a step time, then by regime."""
+    eras: tuple[EraErrors, ...]
+    """Errors by era of the software, with experts, in fp8, on AMD."""
 
     def to_json(self, by: str = "source") -> dict[str, Any]:
         """Return the report with the names of the JSON format; `by="row"` adds the rows."""
@@ -120,6 +121,7 @@ class ValidationReport:
                 for name in ESTIMATORS[1:]
             },
             "intervals": [asdict(one) for one in self.coverage],
+            "eras": [asdict(one) for one in self.eras],
             "totals": totals(self),
         }
         if by == "row":
@@ -176,6 +178,7 @@ def validation_report(
             for name in ("b0", "b1")
         },
         coverage=coverage_of(used, calibration),
+        eras=era_errors(rows, used, calibration),
     )
 
 
