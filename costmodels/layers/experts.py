@@ -27,7 +27,7 @@ from costmodels.layers.gemm import element_bytes, gemm_s, linear_rate_frac
 from costmodels.memory import quantized_inputs
 from costmodels.modes import ModeRows
 from costmodels.problem import Problem
-from costmodels.schedule.launches import EXPERT_PRODUCTS, GROUPED_LAUNCH_S
+from costmodels.schedule.launches import EXPERT_PRODUCTS, GROUPED_CAST_S, GROUPED_LAUNCH_S
 from costmodels.shapes import ModelShape
 from costmodels.stacks import StackProfile
 from hardware.parts import Accelerator
@@ -168,8 +168,8 @@ def expert_times(
 ) -> ExpertTimes:
     """Return the times of the routed experts of one layer.
 
-    compute: the router's product h x E and 21 E bytes a token; `permuted_bytes`; two grouped products of E/e experts, with n k e t_e / E rows each (times the load); 6 and 10 f_e
-    bytes a row of activation, times the stack's factor. A single expert is not routed.
+    compute: the router's product h x E and 21 E bytes a token; `permuted_bytes`; two grouped products of E/e experts, with n k e t_e / E rows each (times the load); `activation_bytes`
+    a row. A single expert is not routed.
 
     exchange: a dispatch and a combine each way (`dispatch_s`); over etp an all-gather and a
     reduce-scatter of 2 h bytes a row (or a token, `etp_gathers`) each way, but for the allgather
@@ -188,10 +188,8 @@ def expert_times(
     local = shape.n_experts / e
     per_byte = 1.0 / (part.hbm_bytes_per_s * part.efficiency.hbm_frac)
     products, weight_grad_s = _products(problem, rows, local, shape.expert_ffn / cut)
-    width = rows * shape.expert_ffn / cut * stack.elementwise_factor * per_byte
-    activation = ForwardBackward(
-        (6.0 if shape.gated else 4.0) * width, (10.0 if shape.gated else 6.0) * width
-    )
+    ahead, back = activation_bytes(problem, etp, modes)
+    activation = ForwardBackward(rows * ahead * per_byte, rows * back * per_byte)
     compute, nothing = products + activation, np.zeros_like(rows)
     routing = ForwardBackward(nothing, nothing)
     if shape.n_experts > 1:
@@ -286,6 +284,37 @@ def synced_host_s(problem: Problem, launch_s: Floats) -> Floats:
     return np.asarray(stack.synced_host_share * launch_s)
 
 
+BIASED_GATED, BIASED_PLAIN, BIASED_OUTPUT = (54.0, 108.0), (34.0, 68.0), (12.0, 24.0)
+"""Traffic of an activation with biases, forward and backward, bytes per element of the inner width
+(gated, plain) and of the output. Forward, gated: bias added expert by expert to both halves (8),
+parts put together (8), clamp of both halves (8), scaled sigmoid and its product (14), offset (4),
+product (6), probability in fp32 (6); output: bias times probability (8), together (4). Backward: twice
+that, sums of the biases' gradients among it."""
+
+
+def activation_bytes(problem: Problem, etp: Ints, modes: ModeRows) -> tuple[Floats, Floats]:
+    """Return what the activation of experts moves a row, forward and backward, bytes.
+
+    (6, 10) f_e / t_e, (4, 6) without a gate, times the stack's factor. Where experts have biases
+    and are launched one by one by software with grouped products, a chain of operators instead:
+    (54, 108) f_e / t_e and (12, 24) h; kernels that a graph of the whole iteration captures have
+    biases in them. Source: Megatron-LM core/transformer/moe/experts.py (TEGroupedMLP._apply_bias,
+    bias_act_func); operand counts. With that, runs of gpt-oss in bf16 on five parts, too fast by 20
+    to 30 % without, come out alike.
+    """
+    shape, stack = problem.shape, problem.stack
+    width = shape.expert_ffn / np.asarray(etp, dtype=np.float64)
+    fused = (6.0, 10.0) if shape.gated else (4.0, 6.0)
+    forward, backward = (each * width * stack.elementwise_factor for each in fused)
+    if not (shape.bias and shape.n_experts > 1 and stack.kind == "fused" and stack.routes_on_host):
+        return forward, backward
+    whole = modes.have("cuda_graph", "full_iteration")
+    chain = BIASED_GATED if shape.gated else BIASED_PLAIN
+    each = (x * width + y * shape.hidden for x, y in zip(chain, BIASED_OUTPUT, strict=True))
+    eager_forward, eager_backward = each
+    return np.where(whole, forward, eager_forward), np.where(whole, backward, eager_backward)
+
+
 def permuted_bytes(problem: Problem, tokens: Floats, degrees: Degrees, modes: ModeRows) -> Floats:
     """Return what putting rows in the order of their experts, and back, moves one way, bytes.
 
@@ -316,13 +345,16 @@ def permuted_bytes(problem: Problem, tokens: Floats, degrees: Degrees, modes: Mo
 def products_host_s(problem: Problem, ep: Ints) -> Floats:
     """Return the host's time to launch the grouped products of a layer, both directions, seconds.
 
-    6 products of E / e experts, 5 us each, where the stack launches them expert by expert and a
-    rank has several; a layer's own launch time has one of each.
+    6 products of E / e experts, 10 us each, 25 with casts to fp8 or fp4, where the stack launches
+    them expert by expert and a rank has several; a layer's own launch time has one of each.
     """
+    each = GROUPED_LAUNCH_S
+    if problem.job.recipe.linear_precision:
+        each += GROUPED_CAST_S
     local = problem.shape.n_experts / np.asarray(ep, dtype=np.float64)
     if problem.stack.kind != "fused":
         return np.zeros_like(local)
-    return EXPERT_PRODUCTS * GROUPED_LAUNCH_S * np.maximum(0.0, local - 1.0)
+    return EXPERT_PRODUCTS * each * np.maximum(0.0, local - 1.0)
 
 
 def expert_kept_bytes(

@@ -469,7 +469,10 @@ def layer(problem: Problem, layout: Layout, routed: bool) -> Layer:
         shared = modules.get("shared_experts", (0.0, 0.0, 0.0))
         all_again = experts.compute[0] + experts.exchange_s + shared[0]
         modules["moe"] = (all_again, 0.0, experts.kept + shared[2])
-    late = max(0.0, launch - sum(device))
+    synced = 0.0
+    if routed and stack.routes_on_host and whole.shape.n_experts > 1:
+        synced = 0.0 if whole.shape.capacity_factor else stack.synced_host_share * launch
+    late = max(synced, launch - sum(device))
     return Layer(
         times=add(device, (late / 3, late * 2 / 3)),
         wgrad=column.wgrad + row.wgrad + (experts.wgrad if routed else 0.0),
@@ -486,9 +489,11 @@ def layer(problem: Problem, layout: Layout, routed: bool) -> Layer:
 def experts_launch_s(problem: Problem, layout: Layout, eager_s: float) -> float:
     """Return the launches of a layer with experts."""
     shape, stack = problem.shape, problem.stack
-    routing = 0.6 * stack.host_s_per_layer if shape.n_experts > 1 else 0.0
+    routing = stack.routing_host_s if shape.n_experts > 1 and stack.routes_on_host else 0.0
     left = graphs.expert_launch_s(layout, eager_s, routing, bool(shape.shared_ffn))
-    return left + graphs.products_launch_s(layout, stack.kind, shape.n_experts / layout.ep)
+    return left + graphs.products_launch_s(
+        layout, stack.kind, shape.n_experts / layout.ep, bool(problem.job.recipe.linear_precision)
+    )
 
 
 def layer_modules(

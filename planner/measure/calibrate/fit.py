@@ -92,6 +92,8 @@ OFFSETS = {
     "node_spread": 0.005,
     "stalled_hop_s": 0.05e-3,
     "stalled_message_s": 0.1,
+    "routing_host_s": 0.5e-3,
+    "synced_host_share": 0.05,
 }
 """Added before the logarithm is taken of what may be 0."""
 STACK_FIELDS = ("elementwise_factor", "host_s_per_layer", "fixed_step_s", "tp_hop_s")

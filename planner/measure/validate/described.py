@@ -74,7 +74,7 @@ def model_shape(
         vocab=filled("vocab", GATED_VOCAB if gated else GPT_VOCAB, "usual for its kind"),
         tied=bool(filled("tied", not rope, "as usual for its kind")),
         norm="rmsnorm" if rope else "layernorm",
-        bias=not rope,
+        bias=bool(entry["bias"]) if entry.get("bias") is not None else not rope,
         positions="rope" if rope else "learned",
         flash_attention=flash,
         dropout=dropout,
@@ -110,6 +110,7 @@ _OF_HARDWARE = (
     "bf16_peak_tflops",
     "fp8_peak_tflops",
     "hbm_gbs",
+    "power_w",
     "gpus_per_node",
     "scaleup_domain",
     "intra",
@@ -216,6 +217,20 @@ def accelerator_of(entry: Entry, catalogue: Catalogue) -> Accelerator:
     return part
 
 
+LIMITED_SHARE = 0.7
+"""Power limit over that of the part where a source says that there is one and not which: the set
+point that a DGX B200 ships with, 700 of 1000 W."""
+
+
+def _limited(part: Accelerator, entry: Entry, notes: list[str]) -> Accelerator:
+    """Return the part with the power limit of the entry: in watts, or in the words of its note."""
+    limit = _stated(entry, "power_w", notes)
+    if not limit and "power limited" in str(entry.get("note") or "").lower():
+        limit = LIMITED_SHARE * part.tdp_w
+        notes.append(f"power limit not stated: {limit:g} W")
+    return replace(part, power_limit_w=float(limit or 0.0))
+
+
 def _stated(entry: Entry, key: str, notes: list[str]) -> Any:
     """Return a value of the entry, or the assumed one (which is then listed), or None."""
     if entry.get(key) is not None:
@@ -229,7 +244,7 @@ def _stated(entry: Entry, key: str, notes: list[str]) -> Any:
 def pool_of(entry: Entry, n_devices: int, catalogue: Catalogue) -> tuple[Pool, list[str]]:
     """Return the cluster of a run: enough nodes of the entry's accelerator, no memory margin."""
     messages: list[str] = []
-    part = accelerator_of(entry, catalogue)
+    part = _limited(accelerator_of(entry, catalogue), entry, messages)
     node = _stated(entry, "gpus_per_node", messages)
     if not node:
         node = min(8, part.scale_up_domain)

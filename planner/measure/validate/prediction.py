@@ -17,7 +17,6 @@ from costmodels.shapes import ModelShape, TrainingJob
 from costmodels.stacks import StackProfile, compiled
 from hardware.catalogue import Catalogue, load_catalogue
 from hardware.parts import Accelerator, Fabric
-from planner.frameworks.runs.nearest_layout import with_legal_modes
 from planner.measure.validate.defaults import Defaults, Stack, stack_of_cell
 from planner.measure.validate.described import (
     Entry,
@@ -48,7 +47,7 @@ OUTSIDE_TENSORS = ("overhead", "fragmentation")
 """Memory terms that a count of allocated tensors leaves out."""
 _UNFUSED = ("unfused", "eager", "math", "naive", "core")
 _ATTENTION = (*_UNFUSED, "flash", "flash1", "flash-v1", "flash2", "flash3", "cudnn", "fused")
-_FLASH_1 = ("aleph-alpha",)
+_FLASH_1 = ("aleph-alpha", "llm-foundry")
 """Stacks of the time of FlashAttention 1, in which `flash` alone means that version; elsewhere it
 means the fused kernel that the stack has."""
 _SCHEDULES = ("none", "1f1b", "interleaved", "gpipe")
@@ -136,10 +135,8 @@ def case_of(
     profile = _with_kernel(_with_facts(profile, point, message), point.attention, catalogue)
     pool = calibrated_pool(pool, calibration)
     problem = run_by(profile, replace(shape, layers=layers), job, pool, Fabric())
-    legal = with_legal_modes(problem, layout)
-    message += legal.repairs
     memory, rank = _memory_kind(point, defaults)
-    return PricedCase(problem, legal.layout or layout, memory, rank, tuple(message))
+    return PricedCase(problem, layout, memory, rank, tuple(message))
 
 
 def _refuse_names(

@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from costmodels.axes import CP_COMMS
+from costmodels.axes import CP_COMMS, SwitchTable
 from costmodels.comm import context_parallel
 from costmodels.comm.context_parallel import ContextSplit
+from costmodels.comm.dispatch import Degrees
 from costmodels.layers import experts as routed_experts
 from costmodels.layers.compute import (
     ATTENTION_TILE,
@@ -31,6 +32,7 @@ from costmodels.layers.compute import (
 from costmodels.layers.gemm import TILE_HALVING_LOSS, TILES, element_bytes, gemm_s, linear_rate_frac
 from costmodels.layers.layer_kind import ExpertLayerTerms
 from costmodels.layers.params import kv_heads_per_rank, padded_vocab
+from costmodels.modes import ModeRows
 from costmodels.problem import Problem
 from costmodels.shapes import DENSE, MOE, ModelShape
 from hardware.parts import Accelerator
@@ -514,6 +516,7 @@ def _experts(p: OpenedParts, calls: float) -> Iterator[Operator]:
     shape, part = problem.shape, problem.pool.accelerator
     tp, sp = np.array([x.tp], dtype=np.int32), np.array([int(x.sp)], dtype=np.int32)
     ep, etp = np.array([x.ep], dtype=np.int32), np.array([x.etp], dtype=np.int32)
+    modes = ModeRows(sp, np.zeros_like(sp), SwitchTable.of_rows([x.switches]))
     tokens = routed_experts.local_tokens(problem.stack, np.array([_tokens(p)]), tp, sp, ep)
     rows = routed_experts.expert_rows(problem, tokens, sp, ep, etp).item()
     n, local, h = tokens.item(), shape.n_experts / x.ep, float(shape.hidden)
@@ -533,13 +536,14 @@ def _experts(p: OpenedParts, calls: float) -> Iterator[Operator]:
         yield from _memory_bound(
             p, "routing", "experts", _Stream((scores[0], scores[1]), kernels), calls
         )
-        permuted_rows = rows if local > 1 and x.ep * x.etp > 1 else 0.0
+        degrees = Degrees(tp, sp, ep, etp)
+        copied = routed_experts.permuted_bytes(problem, tokens, degrees, modes).item() / (2 * h)
         moved = [
             _Moved(
                 way,
-                2 * 4.0 * h * (n * shape.top_k + permuted_rows),
-                "2 × 4 h × (copies of the tokens + rows where they are put in order by expert)",
-                f"2 × 4 B × {_n(h)} × ({_n(n)} × {shape.top_k} + {_n(permuted_rows)})",
+                2 * h * copied,
+                "2 h × (rows read and written, in the order of experts and back)",
+                f"2 B × {_n(h)} × {_n(copied)}",
             )
             for way in ways
         ]
@@ -553,15 +557,16 @@ def _experts(p: OpenedParts, calls: float) -> Iterator[Operator]:
     for name, inner, columns in (("experts up", h, ups), ("experts down", width, h)):
         sizes = (local, rows / local, inner, columns)
         yield from _grouped(p, name, sizes, [float(u) for u in fracs], calls)
-    factor = problem.stack.elementwise_factor
     both = [
         _Moved(
             way,
-            each * rows * width * factor,
-            "bytes of an element × rows × width × traffic of the stack",
-            f"{each:g} B × {_n(rows)} × {_n(width)} × {factor:g}",
+            rows * each.item(),
+            "rows × bytes of a row that the activation moves",
+            f"{_n(rows)} × {_n(each.item())} B",
         )
-        for way, each in zip(ways, (6.0, 10.0) if shape.gated else (4.0, 6.0), strict=True)
+        for way, each in zip(
+            ways, routed_experts.activation_bytes(problem, etp, modes), strict=True
+        )
     ]
     yield from _memory_bound(
         p, "experts' activation", "experts", _Stream((both[0], both[1]), 0), calls

@@ -372,7 +372,10 @@ def test_what_a_row_says_about_its_kernels_changes_the_profile():
     assert priced(norm_kernel="fused", stack="eager").problem.stack.fused_norms
     plain, quick = priced(stack="torchtitan"), priced(stack="torchtitan", compile=True)
     assert quick.problem.stack.elementwise_factor < plain.problem.stack.elementwise_factor
-    assert priced(attention="flash").problem.stack.attention_kernels[0] == "flash1"
+    assert priced(attention="flash").problem.stack.attention_kernels[0] == "cudnn"
+    assert priced(attention="flash-v1").problem.stack.attention_kernels[0] == "flash1"
+    old = priced(attention="flash", stack="aleph-alpha").problem.stack
+    assert old.attention_kernels[0] == "flash1"
     old = priced(attention="unfused", stack="aleph-alpha")
     assert not old.problem.stack.fused_softmax
 
