@@ -27,7 +27,7 @@ from costmodels.layers.gemm import element_bytes, gemm_s, linear_rate_frac
 from costmodels.memory import quantized_inputs
 from costmodels.modes import ModeRows
 from costmodels.problem import Problem
-from costmodels.schedule.launches import EXPERT_PRODUCTS, GROUPED_CAST_S, GROUPED_LAUNCH_S
+from costmodels.schedule.launches import EXPERT_PRODUCTS, GROUPED_CAST_SHARE, GROUPED_SHARE
 from costmodels.shapes import ModelShape
 from costmodels.stacks import StackProfile
 from hardware.parts import Accelerator
@@ -168,8 +168,9 @@ def expert_times(
 ) -> ExpertTimes:
     """Return the times of the routed experts of one layer.
 
-    compute: the router's product h x E and 21 E bytes a token; `permuted_bytes`; two grouped products of E/e experts, with n k e t_e / E rows each (times the load); `activation_bytes`
-    a row. A single expert is not routed.
+    compute: the router's product h x E and 21 E bytes a token; `permuted_bytes`; two
+    grouped products of E/e experts, with n k e t_e / E rows each (times the load);
+    `activation_bytes` a row. A single expert is not routed.
 
     exchange: a dispatch and a combine each way (`dispatch_s`); over etp an all-gather and a
     reduce-scatter of 2 h bytes a row (or a token, `etp_gathers`) each way, but for the allgather
@@ -288,8 +289,8 @@ BIASED_GATED, BIASED_PLAIN, BIASED_OUTPUT = (54.0, 108.0), (34.0, 68.0), (12.0, 
 """Traffic of an activation with biases, forward and backward, bytes per element of the inner width
 (gated, plain) and of the output. Forward, gated: bias added expert by expert to both halves (8),
 parts put together (8), clamp of both halves (8), scaled sigmoid and its product (14), offset (4),
-product (6), probability in fp32 (6); output: bias times probability (8), together (4). Backward: twice
-that, sums of the biases' gradients among it."""
+product (6), probability in fp32 (6); output: bias times probability (8), together (4). Backward:
+twice that, sums of the biases' gradients among it."""
 
 
 def activation_bytes(problem: Problem, etp: Ints, modes: ModeRows) -> tuple[Floats, Floats]:
@@ -299,8 +300,8 @@ def activation_bytes(problem: Problem, etp: Ints, modes: ModeRows) -> tuple[Floa
     and are launched one by one by software with grouped products, a chain of operators instead:
     (54, 108) f_e / t_e and (12, 24) h; kernels that a graph of the whole iteration captures have
     biases in them. Source: Megatron-LM core/transformer/moe/experts.py (TEGroupedMLP._apply_bias,
-    bias_act_func); operand counts. With that, runs of gpt-oss in bf16 on five parts, too fast by 20
-    to 30 % without, come out alike.
+    bias_act_func); operand counts. Runs of gpt-oss in bf16 on five parts come out 20 to 30 % too
+    fast without it, and within 10 % in the median with it.
     """
     shape, stack = problem.shape, problem.stack
     width = shape.expert_ffn / np.asarray(etp, dtype=np.float64)
@@ -345,12 +346,14 @@ def permuted_bytes(problem: Problem, tokens: Floats, degrees: Degrees, modes: Mo
 def products_host_s(problem: Problem, ep: Ints) -> Floats:
     """Return the host's time to launch the grouped products of a layer, both directions, seconds.
 
-    6 products of E / e experts, 10 us each, 25 with casts to fp8 or fp4, where the stack launches
-    them expert by expert and a rank has several; a layer's own launch time has one of each.
+    6 products of E / e experts, 0.0025 R each, 0.006 R with casts to fp8 or fp4 (R the launches
+    that routing adds), where the stack launches them expert by expert and a rank has several; a
+    layer's own launch time has one of each.
     """
-    each = GROUPED_LAUNCH_S
+    share = GROUPED_SHARE
     if problem.job.recipe.linear_precision:
-        each += GROUPED_CAST_S
+        share += GROUPED_CAST_SHARE
+    each = share * routing_host_s(problem)
     local = problem.shape.n_experts / np.asarray(ep, dtype=np.float64)
     if problem.stack.kind != "fused":
         return np.zeros_like(local)

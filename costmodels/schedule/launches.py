@@ -21,10 +21,11 @@ attention alone are about as many."""
 LATENT_LAUNCHES = 0.6
 """Launches of latent attention beyond those of a dense layer, over these: two more products, two
 norms, parts cut and put together, 8 of 13."""
-GROUPED_LAUNCH_S, GROUPED_CAST_S = 10e-6, 15e-6
-"""Launch of one product of a grouped one, which Transformer Engine launches expert by expert over
-several streams (pytorch/cpp_extensions/gemm.py, general_grouped_gemm), and of the casts before it:
-inputs of quantised products are cast expert by expert, too (tex.split_quantize)."""
+GROUPED_SHARE, GROUPED_CAST_SHARE = 0.0025, 0.0035
+"""Launch of one product of a grouped one, over that of all that routing adds: 10 of 4200 us.
+Transformer Engine launches it expert by expert over several streams
+(pytorch/cpp_extensions/gemm.py, general_grouped_gemm). And of the casts before it: inputs of
+quantised products are cast expert by expert, too (tex.split_quantize)."""
 GRAPH_LAUNCH_S = 10e-6
 """Launch of one captured graph from PyTorch (assumed: two or three ordinary launches)."""
 EXPERT_PRODUCTS = 6

@@ -56,13 +56,11 @@ def expert_launch_s(layout: Layout, eager_s: float, routing_s: float, shared: bo
     return left + routing_s * share + graphs_s(layout, "attn", "moe_router")
 
 
-def products_launch_s(
-    layout: Layout, stack_kind: str, local: float, quantised: bool
-) -> float:
+def products_launch_s(layout: Layout, stack_kind: str, local: float, share: float) -> float:
     """Return the launches of six grouped products over `local` experts beyond one of each."""
     if stack_kind != "fused" or graph(layout) in ("layer", "full_iteration"):
         return 0.0
-    return 6 * (25e-6 if quantised else 10e-6) * max(0.0, local - 1)
+    return 6 * share * max(0.0, local - 1)
 
 
 def pool_bytes(layout: Layout, temporaries: float) -> float:

@@ -82,8 +82,8 @@ KNOWN = {
 6 % of its sustained GEMM rate open and 8 to 10 % of the rest, published fabrics 15 %; launch
 times, latencies and traffic factors of software are known to a factor of 1.5 or so."""
 SPREAD = {"gemm_frac": 0.08, "attention_scale": 0.08, "hbm_frac": 0.05}
-"""The same of a number of a part around that of its generation: parts of one differ in clock, power
-and memory by about this much."""
+"""The same of a number of a part around that of its generation: parts of one differ in clock,
+power and memory by about this much."""
 OFFSETS = {
     "tp_hop_s": 5e-6,
     "host_s_per_layer": 0.5e-3,
@@ -225,7 +225,11 @@ def free_values(runs: Runs, names: Iterable[str] = ()) -> tuple[Free, ...]:
     for name, parameter in parameters.items():
         # Figures that only benchmarks show have no entry in KNOWN.
         sees = _sees(parameter) if parameter.field in KNOWN else None
-        if sees is None or parameter.of in alone or (wanted and not any(_named(name, one) for one in wanted)):
+        if (
+            sees is None
+            or parameter.of in alone
+            or (wanted and not any(_named(name, one) for one in wanted))
+        ):
             continue
         groups = tuple(runs.groups_where(sees))
         is_class = parameter.kind == "stack" and parameter.of in generations["class"]

@@ -29,7 +29,13 @@ from costmodels.layers.compute import (
     linear_products,
     product_times,
 )
-from costmodels.layers.gemm import TILE_HALVING_LOSS, TILES, element_bytes, gemm_s, linear_rate_frac
+from costmodels.layers.gemm import (
+    TILE_HALVING_LOSS,
+    TILES,
+    element_bytes,
+    gemm_s,
+    linear_rate_frac,
+)
 from costmodels.layers.layer_kind import ExpertLayerTerms
 from costmodels.layers.params import kv_heads_per_rank, padded_vocab
 from costmodels.modes import ModeRows

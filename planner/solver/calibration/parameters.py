@@ -51,8 +51,7 @@ class Parameter:
 
     @property
     def of(self) -> str:
-        """What it belongs to: a generation, a part, a recipe, a link or a stack; empty where all
-        share it."""
+        """What it belongs to: a generation, part, recipe, link or stack; empty for all."""
         return self.name.partition(".")[2].rpartition(".")[0]
 
     @property

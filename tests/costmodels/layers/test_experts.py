@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from costmodels.axes import CUDA_GRAPHS, DISPATCHERS, SwitchTable
 from costmodels.breakdown import break_down, virtual_stage_times
 from costmodels.comm.collectives import collective_s
 from costmodels.comm.data_parallel import n_pieces
@@ -249,11 +250,11 @@ def test_states_by_hand(toy_problem, plain_layout, zero):
 
 
 def test_launches_of_grouped_products_by_hand(toy_problem):
-    # 6 products of 8 experts, of 2, of one: each beyond the first takes 10 us, 25 with casts.
+    # 6 products of 8 experts, of 2, of one: each beyond the first 10.5 us, 25.2 with casts.
     found = experts.products_host_s(toy_problem(ROUTED), ranks(1, 4, 8))
-    assert found.tolist() == pytest.approx([6 * 7 * 10e-6, 6 * 1 * 10e-6, 0.0])
+    assert found.tolist() == pytest.approx([6 * 7 * 10.5e-6, 6 * 1 * 10.5e-6, 0.0])
     low = experts.products_host_s(toy_problem(ROUTED, precision="fp8-delayed"), ranks(1, 4, 8))
-    assert low.tolist() == pytest.approx([6 * 7 * 25e-6, 6 * 1 * 25e-6, 0.0])
+    assert low.tolist() == pytest.approx([6 * 7 * 25.2e-6, 6 * 1 * 25.2e-6, 0.0])
     eager = experts.products_host_s(toy_problem(ROUTED, stack="eager"), ranks(1, 4, 8))
     assert eager.tolist() == [0.0] * 3
 
@@ -265,7 +266,7 @@ def test_launches_of_grouped_products_bind_a_layer_of_many_experts(toy_problem):
     one = np.ones(1, dtype=np.int32)
     terms = layer_terms(problem, SplitDegrees.of_tp(one), one, ModeRows.of_sp(0 * one))
     own_s = problem.stack.host_s_per_layer * 0.6 + problem.stack.routing_host_s  # no collectives
-    launch_s = own_s + 6 * 511 * 10e-6
+    launch_s = own_s + 6 * 511 * 10.5e-6
     assert terms.experts.layer.total_s.item() == pytest.approx(launch_s, rel=1e-12)
 
 
@@ -279,7 +280,7 @@ def test_a_device_waits_for_a_share_of_the_launches_however_long_it_takes(toy_pr
         return float(terms.experts.host.total_s.item())
 
     # 0.6 of 5 ms, 4.2 ms of routing, 6 products of 8 experts.
-    launch_s = 0.6 * 5e-3 + 4.2e-3 + 6 * 7 * 10e-6
+    launch_s = 0.6 * 5e-3 + 4.2e-3 + 6 * 7 * 10.5e-6
     assert host_s(ROUTED) == pytest.approx(0.25 * launch_s, rel=1e-12)
     assert host_s(ROUTED, synced_host_share=0.0) == 0.0
     assert host_s(ROUTED, routes_on_host=False) == 0.0  # a compiled program
