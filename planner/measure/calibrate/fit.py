@@ -82,8 +82,10 @@ KNOWN = {
 6 % of its sustained GEMM rate open and 8 to 10 % of the rest, published fabrics 15 %; launch
 times, latencies and traffic factors of software are known to a factor of 1.5 or so."""
 SPREAD = {"gemm_frac": 0.08, "attention_scale": 0.08, "hbm_frac": 0.05}
-"""The same of a number of a part around that of its generation: parts of one differ in clock,
-power and memory by about this much."""
+"""The same of a number of a part around that of its generation, before runs of several parts were
+seen; what they say is estimated with them (`estimated_spread`)."""
+SPREAD_PARTS, LEAST_SPREAD, SPREAD_STEPS = 2.0, 0.02, 50
+"""Parts that `SPREAD` counts as in the estimate; least spread; steps of it."""
 OFFSETS = {
     "tp_hop_s": 5e-6,
     "host_s_per_layer": 0.5e-3,
@@ -165,6 +167,8 @@ class Fitted:
     """ln(predicted / measured) at the end, `(runs,)`."""
     cost: float
     rounds: int
+    spread: Mapping[str, float] = field(default_factory=dict)
+    """How far parts lie from their generation, by field (`estimated_spread`)."""
     notes: tuple[str, ...] = field(default=())
 
 
@@ -196,6 +200,11 @@ def fit(
         refused |= {free[i].name: free[i].value(result.u[i]) for i in at_bound}
         first = {one.name: u for one, u in zip(free, result.u, strict=True)}
         free = _without(free, {free[i].name for i in at_bound})
+    spread = estimated_spread(free, runs.weight, result.jacobian, result.log_errors, result.u)
+    if spread:
+        free = _with_spread(free, spread)
+        first = {one.name: u for one, u in zip(free, result.u, strict=True)}
+        result = _minimise(FitProblem(runs, free, start), first, progress, processes)
     seen = (np.abs(result.jacobian) > 1e-3).sum(axis=0)
     moved_names = {one.toward for one, n in zip(free, seen, strict=True) if n}
     moved_names |= {one.name for one, n in zip(free, seen, strict=True) if n}
@@ -212,7 +221,59 @@ def fit(
         log_errors=result.log_errors,
         cost=result.cost,
         rounds=result.rounds,
+        spread=spread,
     )
+
+
+def estimated_spread(
+    free: Sequence[Free], weight: Floats, jacobian: Floats, log_errors: Floats, u: Floats
+) -> dict[str, float]:
+    """Return by field how far parts lie from their generation, in the logarithm; empty without.
+
+    sigma^2 = (n0 s0^2 + sum of (d^2 + var d)) / (n0 + n) over the n parts that runs see, d the
+    distance of one, var d what the fit leaves open of it, s0 `SPREAD` as if n0 = 2 parts had shown
+    it; repeated with the fit linear around its end until it stays (empirical Bayes, by expectation
+    and maximisation). A part that no run has seen starts at its generation with this spread.
+    """
+    fields = {one.parameter.field for one in free if one.parameter.kind == "part" and one.toward}
+    spread = {name: SPREAD[name] for name in sorted(fields)}
+    low = np.array([one.log(one.parameter.low) for one in free])
+    high = np.array([one.log(one.parameter.high) for one in free])
+    idx_of = {one.name: i for i, one in enumerate(free)}
+    start, errors = u, log_errors
+    for _ in range(SPREAD_STEPS if spread else 0):
+        free = _with_spread(free, spread)
+        pull = Pull.of(free)
+        u = solve_linear(jacobian, errors, weight, pull, u, (low, high))
+        errors = log_errors + jacobian @ (u - start)
+        each = weight / np.sqrt(1.0 + (errors / SCALE) ** 2) / SCALE**2
+        curve = pull.matrix.T @ pull.matrix + (jacobian.T * each) @ jacobian
+        open_ = np.linalg.inv(curve)
+        before, squares = spread, {name: [SPREAD_PARTS * SPREAD[name] ** 2] for name in spread}
+        for i, one in enumerate(free):
+            if one.parameter.kind == "part" and one.toward:
+                j = idx_of[one.toward]
+                var = open_[i, i] + open_[j, j] - 2.0 * open_[i, j]
+                squares[one.parameter.field].append((u[i] - u[j] - one.shift) ** 2 + var)
+        spread = {
+            name: max(LEAST_SPREAD, float(np.sqrt(sum(x) / (SPREAD_PARTS + len(x) - 1))))
+            for name, x in squares.items()
+        }
+        if max(abs(spread[name] - before[name]) for name in spread) < ARRIVED:
+            break
+    return spread
+
+
+def _with_spread(free: Sequence[Free], spread: Mapping[str, float]) -> tuple[Free, ...]:
+    """Return the values with parts pulled to their generation by some spread."""
+    return tuple(
+        replace(one, sigma=spread[one.parameter.field]) if _is_spread(one, spread) else one
+        for one in free
+    )
+
+
+def _is_spread(one: Free, spread: Mapping[str, float]) -> bool:
+    return one.parameter.kind == "part" and bool(one.toward) and one.parameter.field in spread
 
 
 def free_values(runs: Runs, names: Iterable[str] = ()) -> tuple[Free, ...]:
