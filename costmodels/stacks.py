@@ -111,6 +111,9 @@ class StackProfile:
     """Share by which compute slows while a collective runs beside it (0-1)."""
     host_s_per_layer: float
     """Least time of one layer forward and backward that the host needs to launch it, seconds."""
+    routes_on_host: bool
+    """The host launches the kernels of routed experts one by one, and waits for how many rows each
+    of them gets; otherwise a compiled program does."""
     launches_collectives: bool
     """Launching tensor-parallel collectives takes a good part of the host's time for a layer:
     without them a layer takes `host_share_without_tp` of it."""
@@ -156,6 +159,15 @@ class StackProfile:
     Counted forward per element: cast 2 + 4, square 4 + 4, mean 4, scale 4 + 4, cast 4 + 2, weight
     2 + 2 = 36 bytes against 4; much of it comes from the cache of the operator before, and pairs
     of measured runs with and without the fused kernel leave 4 to 5."""
+    routing_host_s: float
+    """Launch time of what routed experts add to a layer, both directions, seconds: router, order,
+    dispatch, experts, combine. Runs of mixtures of experts on H100, B200 and MI355X at one or two
+    sequences a micro-batch take 8 to 14 ms a layer whatever the device."""
+    synced_host_share: float
+    """Share of the launch time of a layer with routed experts that a device waits for although it
+    takes longer itself (0-1): it has to tell the host how many rows every expert gets, and runs
+    dry until what follows is launched. Such runs take 3 ms a layer beyond what grows with their
+    tokens, of 9 to 14 ms of launches; one captured whole takes nothing."""
     host_share_without_tp: float
     """Launch time of a layer without tensor-parallel collectives over that with them where
     launching them counts. Fit over nanotron's host-bound runs; it launches eight to ten
@@ -185,6 +197,8 @@ SHARED = {
     "tensor_wire_frac": (0.02, 1.0),
     "compiled_share": (0.2, 1.0),
     "unfused_norm_factor": (1.0, 9.0),
+    "routing_host_s": (0.0, 20e-3),
+    "synced_host_share": (0.0, 1.0),
     "host_share_without_tp": (0.3, 1.0),
 }
 """Numbers that are the same for every stack, with the range that makes sense."""
@@ -241,7 +255,8 @@ FUSED = StackProfile(
     bucket_params=40e6,
     bucket_params_per_rank=1e6,
     overlap_slowdown=0.15,
-    host_s_per_layer=1.0e-3,
+    host_s_per_layer=5.0e-3,
+    routes_on_host=True,
     launches_collectives=True,
     fixed_step_s=15e-3,
     node_spread=0.02,
@@ -257,6 +272,8 @@ FUSED = StackProfile(
     tensor_wire_frac=0.14,
     compiled_share=0.6,
     unfused_norm_factor=5.0,
+    routing_host_s=4.2e-3,
+    synced_host_share=0.25,
     host_share_without_tp=0.6,
 )
 """Class default for stacks with fused kernels (Megatron-Core, Transformer Engine, OneFlow)."""
@@ -299,6 +316,7 @@ _MEGATRON_2021 = replace(
     dp_overlap="none",
     zero1_overlap="none",
     tp_hop_s=0.0,
+    host_s_per_layer=1.0e-3,  # thin Python over fused kernels, before Transformer Engine's modules
     fused_loss=False,
     logit_bytes=12.0,
 )
@@ -316,6 +334,16 @@ _MEGATRON_DEEPSPEED = replace(
     launches_collectives=False,
     tp_hop_s=20e-6,
     fused_wgrad=False,
+)
+
+# XLA decides what it keeps of a quantised product: counted as kept in bf16. A step is one program.
+_XLA = replace(
+    FUSED,
+    name="xla",
+    tp_overlap_on="",
+    quantized_copies=False,
+    host_s_per_layer=1.0e-3,
+    routes_on_host=False,
 )
 
 STACKS: dict[str, StackProfile] = {
@@ -402,12 +430,24 @@ STACKS: dict[str, StackProfile] = {
             grad_copies="alone",
             reduce_width="weights",
         ),
+        # NeMo AutoModel: FSDP2 around Hugging Face's models with Transformer Engine's linear
+        # layers, norms and attention, and DeepEP.
+        replace(
+            EAGER,
+            name="nemo-automodel",
+            pads_vocab=False,
+            attention_kernels=("cudnn", "flash3", "flash2"),
+            dispatcher="deepep",
+            fused_activation=True,
+            sharded_units="regathered",
+            grad_copies="alone",
+            reduce_width="weights",
+        ),
         # The loss of flash-attn: one kernel that turns the logits into their gradient in place.
         replace(EAGER, name="llm-foundry", fused_loss=True, logit_bytes=6.0),
         replace(EAGER, name="meta"),
-        # XLA decides what it keeps of a quantised product: counted as kept in bf16.
-        replace(FUSED, name="maxtext", tp_overlap_on="", quantized_copies=False),
-        replace(FUSED, name="paxml", tp_overlap_on="", quantized_copies=False),
+        replace(_XLA, name="maxtext"),
+        replace(_XLA, name="paxml"),
     )
 }
 """Profiles by name. Sources: the sections named in docs/stacks.md."""

@@ -13,6 +13,10 @@ PROTOCOLS = ("ll", "ll128", "simple")
 """NCCL's three wire protocols, from lowest latency to highest bandwidth."""
 
 
+POWER_EXPONENT = 0.6
+"""Growth of sustained rates with a power limit, see `Accelerator.power_share`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Provenance:
     """Where a catalogue figure was read, when, and whether a second source confirms it."""
@@ -45,6 +49,9 @@ class Efficiency:
     power_note: str = ""
     fp8_gain: float = 1.0
     """Sustained rate of fp8 products over what their recipe says of this generation."""
+    recipe_gain: Mapping[str, float] = field(default_factory=dict)
+    """The same by recipe, on every part (`delayed`, `mxfp8`, `nvfp4`, ...); 1 where none is
+    named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +107,20 @@ class Accelerator:
     """A device's share of the host of the reference platform; None where it is not known."""
     status: str = "confirmed"
     """`assumed` for a part that is announced and that nobody has measured."""
+    power_limit_w: float = 0.0
+    """What the board may draw where it is set below `tdp_w`; 0: all of that."""
+
+    @property
+    def power_share(self) -> float:
+        """Rate of products and attention under the power limit over that without: (P / TDP)^0.6.
+
+        Power grows with frequency and the square of voltage, which grows with it too, so rates
+        fall more slowly than power: by 0.33 at most where voltage follows, by 1 where it cannot.
+        Source of 0.6: H100 parts of 500 W and of 700 W sustain 0.60 and 0.73 of one peak.
+        """
+        if not self.power_limit_w or not self.tdp_w:
+            return 1.0
+        return float(min(1.0, self.power_limit_w / self.tdp_w) ** POWER_EXPONENT)
 
     @property
     def pair_bytes_per_s(self) -> float:

@@ -115,6 +115,11 @@ def _distinct_units(problem: Problem, units: Floats) -> Floats:
     return np.asarray(of_value[place].reshape(np.shape(units)))
 
 
+def distinct_copies(problem: Problem, ep: Ints) -> Floats:
+    """Return on how many of ep ranks a token has an expert, expected (`distinct_units`)."""
+    return _distinct_units(problem, np.asarray(ep, dtype=np.float64))
+
+
 def expert_group(problem: Problem, ep: Ints, etp: Ints) -> Group:
     """Return the placement of expert-parallel groups: ep ranks, etp apart."""
     return place_group(ep, etp, problem.pool, problem.fabric)

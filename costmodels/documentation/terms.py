@@ -100,12 +100,13 @@ _TERMS = (
         equation="m L_e (forward + backward), L_e expert layers of the slowest rank",
         source="costmodels.layers.experts.expert_times: Megatron-LM core/transformer/moe; "
         "rates of grouped products fitted to SimuMax's tables (commit 4dcaae5)",
-        left_out="Waiting for the split sizes to reach the host (dropless), overlap of shared "
-        "experts with the exchange, rows that differ "
-        "from expert to expert on one rank (13 to 21 % of an inference kernel's rate "
-        "with skewed routing and many experts), bias and gates of shared experts",
+        left_out="Overlap of shared experts with the exchange, rows that differ from expert to "
+        "expert on one rank (13 to 21 % of an inference kernel's rate with skewed routing and "
+        "many experts), bias and gates of shared experts",
         functions=(
             experts.expert_times,
+            experts.permuted_bytes,
+            experts.activation_bytes,
             experts.grouped_gemm_s,
             experts.rows_fracs,
         ),
@@ -161,16 +162,17 @@ _TERMS = (
         kind="time",
         group="device",
         title="waiting for kernel launches",
-        equation="m L (launch − device time of a layer)",
+        equation="m L (launch − device time of a layer; of an expert layer a share at least)",
         source="costmodels.layers.layer_kind.host_s: launch time of a layer, fitted for each "
         "stack",
-        left_out="Compiled graphs (they would lower H), differences between hosts, garbage "
-        "collection pauses",
+        left_out="Differences between hosts, launches of recomputed modules, garbage collection "
+        "pauses",
         functions=(
             layer_kind.host_waits,
             launches.dense_launch_s,
             launches.expert_launch_s,
             experts.products_host_s,
+            experts.synced_host_s,
             launches.pool_bytes,
         ),
     ),

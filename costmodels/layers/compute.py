@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from costmodels.layers.gemm import gemm_s
+from costmodels.layers.gemm import gemm_s, linear_rate_frac
 from costmodels.layers.params import kv_heads_per_rank, padded_vocab
 from costmodels.precision import FP8_RATE_FRAC
 from costmodels.problem import Problem
@@ -194,7 +194,7 @@ def _products_of(
             return first, second, third
 
         return both
-    precision, rate = recipe.linear, recipe.linear_rate_frac
+    precision, rate = recipe.linear, linear_rate_frac(recipe, accelerator)
     cast_s = recipe.cast_bytes / (accelerator.hbm_bytes_per_s * eff.hbm_frac)
 
     def three(rows: Floats, inner: ArrayLike, columns: ArrayLike) -> Three:
@@ -454,7 +454,7 @@ def head_times(
     recipe, h, eff = job.recipe, float(shape.hidden), accelerator.efficiency
     precision, rate, cast_s = recipe.gemm_precision, 1.0, 0.0
     if recipe.head_precision:
-        precision, rate = recipe.head_precision, recipe.linear_rate_frac
+        precision, rate = recipe.head_precision, linear_rate_frac(recipe, accelerator)
         cast_s = recipe.cast_bytes / (accelerator.hbm_bytes_per_s * eff.hbm_frac)
     logit_traffic = 5.0 if stack.fused_loss else 14.0
     logits = columns if stack.logits_sharded else columns * t
@@ -476,7 +476,7 @@ def head_weight_grad_s(
     rate, recipe = accelerator.efficiency.wgrad_frac, job.recipe
     precision = recipe.head_precision or recipe.gemm_precision
     if recipe.head_precision:
-        rate = recipe.linear_rate_frac * rate
+        rate = linear_rate_frac(recipe, accelerator) * rate
     return gemm_s(float(shape.hidden), n, columns, accelerator, precision, rate)
 
 
@@ -490,7 +490,7 @@ def mtp_times(problem: Problem, tokens: Floats, tp: Ints, sp: Ints) -> ForwardBa
     t, h = np.asarray(tp, dtype=np.float64), float(problem.shape.hidden)
     accelerator, recipe = problem.pool.accelerator, problem.job.recipe
     eff, precision = accelerator.efficiency, recipe.linear
-    rate, n = recipe.linear_rate_frac, np.asarray(tokens, dtype=np.float64)
+    rate, n = linear_rate_frac(recipe, accelerator), np.asarray(tokens, dtype=np.float64)
     width = 3.0 * h / np.where(np.asarray(sp) > 0, t, 1.0) * problem.stack.elementwise_factor
     norms = n * width / (accelerator.hbm_bytes_per_s * eff.hbm_frac)
     dgrad = gemm_s(n, h / t, 2 * h, accelerator, precision, rate)

@@ -12,19 +12,22 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from costmodels.comm.dispatch import (
+    DEDUPLICATED,
     Degrees,
     dispatch_s,
     dispatcher_buffer_bytes,
+    distinct_copies,
     has_dispatcher,
+    with_dispatcher,
 )
 from costmodels.comm.placement import place_group
 from costmodels.comm.tensor_parallel import tp_collective_s
 from costmodels.layers.compute import ForwardBackward, accumulated_s, bf16_job
-from costmodels.layers.gemm import element_bytes, gemm_s
+from costmodels.layers.gemm import element_bytes, gemm_s, linear_rate_frac
 from costmodels.memory import quantized_inputs
 from costmodels.modes import ModeRows
 from costmodels.problem import Problem
-from costmodels.schedule.launches import EXPERT_PRODUCTS, GROUPED_LAUNCH_S
+from costmodels.schedule.launches import EXPERT_PRODUCTS, GROUPED_CAST_SHARE, GROUPED_SHARE
 from costmodels.shapes import ModelShape
 from costmodels.stacks import StackProfile
 from hardware.parts import Accelerator
@@ -45,9 +48,6 @@ ROUTER_BYTES = 21.0
 """Memory traffic of routing per token and expert, each way: softmax of fp32 scores (4 + 4), top-k
 (4 + 4), mask and probabilities (1 + 4)."""
 ROUTER_KERNELS = 5
-HOST_SHARE = 0.6
-"""Launch time of routing, permutation and exchange over that of a whole layer (assumed: 20 to 30
-kernels each way)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,10 +168,9 @@ def expert_times(
 ) -> ExpertTimes:
     """Return the times of the routed experts of one layer.
 
-    compute: the router's product h x E and 21 E bytes a token; permutation and its inverse, 4 h
-    bytes a copy each, and again by expert after the exchange where a rank holds several; two
-    grouped products of E/e experts, with n k e t_e / E rows each (times the load); 6 and 10 f_e
-    bytes a row of activation, times the stack's factor. A single expert is not routed.
+    compute: the router's product h x E and 21 E bytes a token; `permuted_bytes`; two
+    grouped products of E/e experts, with n k e t_e / E rows each (times the load);
+    `activation_bytes` a row. A single expert is not routed.
 
     exchange: a dispatch and a combine each way (`dispatch_s`); over etp an all-gather and a
     reduce-scatter of 2 h bytes a row (or a token, `etp_gathers`) each way, but for the allgather
@@ -190,15 +189,12 @@ def expert_times(
     local = shape.n_experts / e
     per_byte = 1.0 / (part.hbm_bytes_per_s * part.efficiency.hbm_frac)
     products, weight_grad_s = _products(problem, rows, local, shape.expert_ffn / cut)
-    width = rows * shape.expert_ffn / cut * stack.elementwise_factor * per_byte
-    activation = ForwardBackward(
-        (6.0 if shape.gated else 4.0) * width, (10.0 if shape.gated else 6.0) * width
-    )
+    ahead, back = activation_bytes(problem, etp, modes)
+    activation = ForwardBackward(rows * ahead * per_byte, rows * back * per_byte)
     compute, nothing = products + activation, np.zeros_like(rows)
     routing = ForwardBackward(nothing, nothing)
     if shape.n_experts > 1:
-        recomputed = np.where((local > 1) & (e * cut > 1), rows, 0.0)
-        moved = 2 * 4.0 * h * (n * shape.top_k + recomputed)
+        moved = permuted_bytes(problem, n, degrees, modes)
         permute = moved * per_byte / PERMUTE_FRAC + 4 * part.efficiency.kernel_latency_s
         scores = ROUTER_BYTES * n * shape.n_experts * per_byte
         scores = scores + ROUTER_KERNELS * part.efficiency.kernel_latency_s
@@ -248,7 +244,7 @@ def _products(
         return narrow * (1.0 - wide) + in_bf16 * wide, mean_wgrad_s
     shape, recipe, part = problem.shape, problem.job.recipe, problem.pool.accelerator
     eff, h = part.efficiency, float(shape.hidden)
-    precision, rate = recipe.linear, recipe.linear_rate_frac
+    precision, rate = recipe.linear, linear_rate_frac(recipe, part)
     cast_s = recipe.cast_bytes / (part.hbm_bytes_per_s * eff.hbm_frac)
     each = rows / local
     ahead, back, weights = rows_fracs(each, part, recipe.grad_bytes)
@@ -273,19 +269,95 @@ def _products(
 
 def routing_host_s(problem: Problem) -> float:
     """Return the host's time to launch what routing adds to a layer, both directions, seconds."""
-    return HOST_SHARE * problem.stack.host_s_per_layer if problem.shape.n_experts > 1 else 0.0
+    stack = problem.stack
+    return stack.routing_host_s if problem.shape.n_experts > 1 and stack.routes_on_host else 0.0
+
+
+def synced_host_s(problem: Problem, launch_s: Floats) -> Floats:
+    """Return what of a layer's launches the device waits for in any case, seconds.
+
+    `synced_host_share` of them, those in graphs apart: nobody but the device knows the rows of
+    every expert. Nothing with a capacity, which fixes them, and with a single expert.
+    """
+    shape, stack = problem.shape, problem.stack
+    if shape.capacity_factor or shape.n_experts <= 1 or not stack.routes_on_host:
+        return np.zeros_like(launch_s)
+    return np.asarray(stack.synced_host_share * launch_s)
+
+
+BIASED_GATED, BIASED_PLAIN, BIASED_OUTPUT = (54.0, 108.0), (34.0, 68.0), (12.0, 24.0)
+"""Traffic of an activation with biases, forward and backward, bytes per element of the inner width
+(gated, plain) and of the output. Forward, gated: bias added expert by expert to both halves (8),
+parts put together (8), clamp of both halves (8), scaled sigmoid and its product (14), offset (4),
+product (6), probability in fp32 (6); output: bias times probability (8), together (4). Backward:
+twice that, sums of the biases' gradients among it."""
+
+
+def activation_bytes(problem: Problem, etp: Ints, modes: ModeRows) -> tuple[Floats, Floats]:
+    """Return what the activation of experts moves a row, forward and backward, bytes.
+
+    (6, 10) f_e / t_e, (4, 6) without a gate, times the stack's factor. Where experts have biases
+    and are launched one by one by software with grouped products, a chain of operators instead:
+    (54, 108) f_e / t_e and (12, 24) h; kernels that a graph of the whole iteration captures have
+    biases in them. Source: Megatron-LM core/transformer/moe/experts.py (TEGroupedMLP._apply_bias,
+    bias_act_func); operand counts. Runs of gpt-oss in bf16 on five parts come out 20 to 30 % too
+    fast without it, and within 10 % in the median with it.
+    """
+    shape, stack = problem.shape, problem.stack
+    width = shape.expert_ffn / np.asarray(etp, dtype=np.float64)
+    fused = (6.0, 10.0) if shape.gated else (4.0, 6.0)
+    forward, backward = (each * width * stack.elementwise_factor for each in fused)
+    if not (shape.bias and shape.n_experts > 1 and stack.kind == "fused" and stack.routes_on_host):
+        return forward, backward
+    whole = modes.have("cuda_graph", "full_iteration")
+    chain = BIASED_GATED if shape.gated else BIASED_PLAIN
+    each = (x * width + y * shape.hidden for x, y in zip(chain, BIASED_OUTPUT, strict=True))
+    eager_forward, eager_backward = each
+    return np.where(whole, forward, eager_forward), np.where(whole, backward, eager_backward)
+
+
+def permuted_bytes(problem: Problem, tokens: Floats, degrees: Degrees, modes: ModeRows) -> Floats:
+    """Return what putting rows in the order of their experts, and back, moves one way, bytes.
+
+    2 h bytes a row. alltoall, allgather: k copies of a token are read and written before the
+    dispatch and after the combine; where a rank has several experts of several ranks' tokens, the
+    rows that arrive are once more on both sides: 4 (n k + rows). deepep, hybridep: the rows that
+    arrive, d a token (`distinct_units`), are read and the rows of experts written, and back; the
+    exchange itself takes tokens from where they lie: 2 (d n + rows).
+    Source: Megatron-LM core/transformer/moe/token_dispatcher.py; fused_a2a.py.
+    """
+    shape, ranks = problem.shape, np.asarray(degrees.ep * degrees.etp, dtype=np.float64)
+    rows = expert_rows(problem, tokens, degrees.sp, degrees.ep, degrees.etp)
+    local = shape.n_experts / np.asarray(degrees.ep, dtype=np.float64)
+
+    def sorted_twice() -> Floats:
+        again = np.where((local > 1) & (ranks > 1), rows, 0.0)
+        return np.asarray(4.0 * (tokens * shape.top_k + again))
+
+    def on_arrival() -> Floats:
+        arrived = distinct_copies(problem, degrees.ep) * tokens * load_factor(shape, degrees.ep)
+        return np.asarray(2.0 * (arrived + rows))
+
+    of_name = dict.fromkeys(("alltoall", "allgather"), sorted_twice)
+    of_name |= dict.fromkeys(DEDUPLICATED, on_arrival)
+    return 2.0 * shape.hidden * with_dispatcher(problem, modes, of_name)
 
 
 def products_host_s(problem: Problem, ep: Ints) -> Floats:
     """Return the host's time to launch the grouped products of a layer, both directions, seconds.
 
-    6 products of E / e experts, 5 us each, where the stack launches them expert by expert and a
-    rank has several; a layer's own launch time has one of each.
+    6 products of E / e experts, 0.0025 R each, 0.006 R with casts to fp8 or fp4 (R the launches
+    that routing adds), where the stack launches them expert by expert and a rank has several; a
+    layer's own launch time has one of each.
     """
+    share = GROUPED_SHARE
+    if problem.job.recipe.linear_precision:
+        share += GROUPED_CAST_SHARE
+    each = share * routing_host_s(problem)
     local = problem.shape.n_experts / np.asarray(ep, dtype=np.float64)
     if problem.stack.kind != "fused":
         return np.zeros_like(local)
-    return EXPERT_PRODUCTS * GROUPED_LAUNCH_S * np.maximum(0.0, local - 1.0)
+    return EXPERT_PRODUCTS * each * np.maximum(0.0, local - 1.0)
 
 
 def expert_kept_bytes(

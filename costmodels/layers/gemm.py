@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from costmodels.precision import FP4_BYTES
+from costmodels.precision import FP4_BYTES, Recipe
 from hardware.parts import Accelerator
 
 Floats = NDArray[np.float64]
@@ -20,6 +20,12 @@ _ELEMENT_BYTES = {"fp4": FP4_BYTES, "fp8": 1.0, "tf32": 4.0, "fp32": 4.0}
 def element_bytes(precision: str) -> float:
     """Return the width of one operand element in HBM, bytes."""
     return _ELEMENT_BYTES.get(precision, 2.0)
+
+
+def linear_rate_frac(recipe: Recipe, accelerator: Accelerator) -> float:
+    """Return the share of its peak that a linear layer sustains, over that in 16 bits."""
+    gain = accelerator.efficiency.recipe_gain.get(recipe.fp8_recipe or recipe.fp4_recipe, 1.0)
+    return recipe.linear_rate_frac * gain
 
 
 def gemm_s(

@@ -21,6 +21,7 @@ from costmodels.modes import ModeRows
 from costmodels.offload.modules import ModuleCopies, module_copies, module_waits
 from costmodels.plans import ShapeTable
 from costmodels.problem import Problem
+from costmodels.schedule import launches
 from costmodels.shapes import ModelShape
 from costmodels.stacks import StackProfile
 
@@ -249,11 +250,12 @@ def host_s(problem: Problem, tp: Ints) -> Floats:
     """Return the least time in which the host gets one layer launched, both directions, seconds.
 
     The stack's time per layer, `host_share_without_tp` of it where there is no collective to
-    launch and launching them counts.
+    launch and launching them counts; 1.6 times that with latent attention.
     """
     stack = problem.stack
     alone = stack.host_share_without_tp if stack.launches_collectives else 1.0
-    return np.where(np.asarray(tp) > 1, 1.0, alone) * stack.host_s_per_layer
+    whole = 1.0 + launches.LATENT_LAUNCHES if problem.shape.latent else 1.0
+    return np.where(np.asarray(tp) > 1, 1.0, alone) * (stack.host_s_per_layer * whole)
 
 
 def waits_and_tax(
@@ -266,7 +268,12 @@ def waits_and_tax(
     return exposed, tax
 
 
-def host_waits(launch_s: Floats, device: ForwardBackward) -> ForwardBackward:
-    """Return what the host adds to a layer that the device finishes before it is launched."""
-    missing = np.maximum(0.0, launch_s - device.total_s)
+def host_waits(
+    launch_s: Floats, device: ForwardBackward, synced_s: Floats | float = 0.0
+) -> ForwardBackward:
+    """Return what the host adds to a layer that the device finishes before it is launched.
+
+    At least `synced_s`, which the device waits for however long it takes itself.
+    """
+    missing = np.maximum(synced_s, launch_s - device.total_s)
     return ForwardBackward(HOST_FORWARD_SHARE * missing, (1 - HOST_FORWARD_SHARE) * missing)

@@ -57,10 +57,11 @@ def expert_layer_terms(inputs: LayerInputs) -> ExpertLayerTerms:
     )
     products_s = experts.products_host_s(problem, split.ep)
     launch_s = launch_s + launches.eager_products_s(products_s, modes)
+    synced_s = experts.synced_host_s(problem, launch_s)
     device = rest + routed.compute + exchange.exposed + exchange.tax
-    host = host_waits(launch_s, device)
+    host = host_waits(launch_s, device, synced_s)
     alone_device = rest + routed.compute + routed.exchange
-    alone_host = host_waits(launch_s, alone_device)
+    alone_host = host_waits(launch_s, alone_device, synced_s)
     fill_s = (alone_device + alone_host).total_s - (device + host).total_s
     of_experts = experts.expert_kept_bytes(problem, tokens, *degrees)
     alone = replace(shape, ffn=0)

@@ -13,12 +13,19 @@ ATTENTION_SHARE = 0.6
 residual are 8 of 13 forward in Transformer Engine."""
 NORM_SHARE = 0.1
 """Those of the norm before the MLP, which goes with the router."""
-ROUTING_SHARES = (1 / 3, 1 / 3)
+ROUTING_SHARES = (0.1, 0.05)
 """Launches of the router, and of counts and first permutation, over those that routing adds; the
-rest is the dispatch, the experts' permutation, and the combine."""
-GROUPED_LAUNCH_S = 5e-6
-"""Launch of one product of a grouped one, which Transformer Engine launches expert by expert over
-several streams (pytorch/cpp_extensions/gemm.py, general_grouped_gemm)."""
+rest is the dispatch, the experts, and the combine. Attention, router and preparation in graphs
+together take 22 % off a launch-bound step of Qwen3-30B (Megatron-Bridge on H100), and those of
+attention alone are about as many."""
+LATENT_LAUNCHES = 0.6
+"""Launches of latent attention beyond those of a dense layer, over these: two more products, two
+norms, parts cut and put together, 8 of 13."""
+GROUPED_SHARE, GROUPED_CAST_SHARE = 0.0025, 0.0035
+"""Launch of one product of a grouped one, over that of all that routing adds: 10 of 4200 us.
+Transformer Engine launches it expert by expert over several streams
+(pytorch/cpp_extensions/gemm.py, general_grouped_gemm). And of the casts before it: inputs of
+quantised products are cast expert by expert, too (tex.split_quantize)."""
 GRAPH_LAUNCH_S = 10e-6
 """Launch of one captured graph from PyTorch (assumed: two or three ordinary launches)."""
 EXPERT_PRODUCTS = 6

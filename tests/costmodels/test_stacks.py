@@ -40,7 +40,7 @@ def test_a_compiler_saves_traffic_but_never_beats_perfect_fusion():
 
 
 def test_eager_code_costs_more_of_everything():
-    for name in ("elementwise_factor", "host_s_per_layer", "logit_bytes"):
+    for name in ("elementwise_factor", "logit_bytes"):  # modules of fused kernels launch slowly
         assert getattr(EAGER, name) > getattr(FUSED, name)
     assert EAGER.tp_overlap == "none"
     assert not EAGER.fused_wgrad

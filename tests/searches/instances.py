@@ -346,8 +346,9 @@ INSTANCES: dict[str, Context] = {
         seq_len=1022,
         options=SearchOptions(at_most={"cp": 2}, only=pins(vpp=1).only),
     ),
-    "experts-of-a-dense-model": context(
-        GQA, toy_pool(4), batch=4, options=pins(ep=(1, 2), etp=(1, 3), vpp=1)
+    "experts-of-a-dense-model": on_stack(
+        context(GQA, toy_pool(4), batch=4, options=pins(ep=(1, 2), etp=(1, 3), vpp=1)),
+        routes_on_host=False,
     ),
     "host": with_host(context(GQA, toy_pool(8, memory=9 * GB), batch=16, seq_len=2048)),
     "small-host": with_host(

@@ -54,6 +54,35 @@ def copies(problem: Problem, layout: Layout) -> Pair:
     return near, distinct_parts(*routing, domains) * (ranks - inside) / ranks
 
 
+def synced_s(problem: Problem, launch: float) -> float:
+    """Return what of the launches a device always waits for: it has to count rows first."""
+    shape, stack = problem.shape, problem.stack
+    counts = stack.routes_on_host and shape.n_experts > 1 and not shape.capacity_factor
+    return stack.synced_host_share * launch if counts else 0.0
+
+
+def ordered_rows(
+    problem: Problem, layout: Layout, tokens: float, rows: float, load: float
+) -> float:
+    """Return the rows that are read or written one way to lie by expert, and as they came."""
+    shape, several = problem.shape, problem.shape.n_experts > layout.ep
+    if dispatcher(problem, layout) in ("alltoall", "allgather"):
+        again = rows if several and layout.ep * layout.etp > 1 else 0.0
+        return 4 * (tokens * shape.top_k + again)
+    routing = (shape.n_experts, shape.top_k, shape.n_groups, shape.top_groups)
+    return 2 * (distinct_parts(*routing, layout.ep) * tokens * load + rows)
+
+
+def chain_bytes(problem: Problem, layout: Layout, width: float) -> Pair | None:
+    """Return what a row moves through experts with biases, where operators do it one by one."""
+    shape, stack = problem.shape, problem.stack
+    apart = stack.kind == "fused" and stack.routes_on_host and graph(layout) != "full_iteration"
+    if not (shape.bias and shape.n_experts > 1 and apart):
+        return None
+    inner = 54 if shape.gated else 34
+    return inner * width + 12 * shape.hidden, 2 * inner * width + 24 * shape.hidden
+
+
 def ring_rate(problem: Problem, group: physics.Group) -> float:
     """Return the ring bandwidth inside a domain without a protocol's share."""
     part = problem.pool.accelerator

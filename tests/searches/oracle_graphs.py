@@ -41,8 +41,8 @@ def dense_launch_s(layout: Layout, eager_s: float) -> float:
 def expert_launch_s(layout: Layout, eager_s: float, routing_s: float, shared: bool) -> float:
     """Return an expert layer's launches without its grouped products.
 
-    Attention 0.6; norm 0.1, which goes with the router as shared experts (the rest) do; routing in
-    three equal parts: the router, what prepares the dispatch, and what follows.
+    Attention 0.6; norm 0.1, which goes with the router as shared experts (the rest) do; of routing
+    the router a tenth, and what prepares the dispatch a twentieth.
     """
     inside = captured(layout)
     if graph(layout) in ("layer", "full_iteration"):
@@ -52,15 +52,15 @@ def expert_launch_s(layout: Layout, eager_s: float, routing_s: float, shared: bo
         left -= 0.6 * eager_s
     if "moe_router" in inside:
         left -= (0.4 if shared else 0.1) * eager_s
-    thirds = 3 - ("moe_router" in inside) - ("moe_preprocess" in inside)
-    return left + routing_s * thirds / 3 + graphs_s(layout, "attn", "moe_router")
+    share = 1 - 0.1 * ("moe_router" in inside) - 0.05 * ("moe_preprocess" in inside)
+    return left + routing_s * share + graphs_s(layout, "attn", "moe_router")
 
 
-def products_launch_s(layout: Layout, stack_kind: str, local: float) -> float:
+def products_launch_s(layout: Layout, stack_kind: str, local: float, share: float) -> float:
     """Return the launches of six grouped products over `local` experts beyond one of each."""
     if stack_kind != "fused" or graph(layout) in ("layer", "full_iteration"):
         return 0.0
-    return 6 * 5e-6 * max(0.0, local - 1)
+    return 6 * share * max(0.0, local - 1)
 
 
 def pool_bytes(layout: Layout, temporaries: float) -> float:

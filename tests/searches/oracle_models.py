@@ -464,7 +464,9 @@ def layer(problem: Problem, layout: Layout, routed: bool) -> Layer:
         alone = sum(both) + 2 * experts.exchange_s
         device = add(add(both, beside.exposed), (beside.tax, beside.tax))
         if beside.hidden > 0:
-            fill = max(0.0, max(alone, launch) - max(sum(device), launch))
+            dry = dispatch.synced_s(whole, launch)
+            behind_s = [x + max(dry, launch - x) for x in (alone, sum(device))]
+            fill = max(0.0, behind_s[0] - behind_s[1])
         again += experts.compute[0] + beside.exposed[0]
         buffers = experts.buffers
         kept, temporaries = kept + experts.kept, temporaries + experts.temporaries
@@ -472,7 +474,8 @@ def layer(problem: Problem, layout: Layout, routed: bool) -> Layer:
         shared = modules.get("shared_experts", (0.0, 0.0, 0.0))
         all_again = experts.compute[0] + experts.exchange_s + shared[0]
         modules["moe"] = (all_again, 0.0, experts.kept + shared[2])
-    late = max(0.0, launch - sum(device))
+    synced = dispatch.synced_s(whole, launch) if routed else 0.0
+    late = max(synced, launch - sum(device))
     alone = add(device, (late / 3, late * 2 / 3))
     rows = experts.rows if routed else 0.0
     away = offload.away(whole, layout, physics.offload_widths(whole, tp, rows))
@@ -497,9 +500,10 @@ def layer(problem: Problem, layout: Layout, routed: bool) -> Layer:
 def experts_launch_s(problem: Problem, layout: Layout, eager_s: float) -> float:
     """Return the launches of a layer with experts."""
     shape, stack = problem.shape, problem.stack
-    routing = 0.6 * stack.host_s_per_layer if shape.n_experts > 1 else 0.0
+    routing = stack.routing_host_s if shape.n_experts > 1 and stack.routes_on_host else 0.0
     left = graphs.expert_launch_s(layout, eager_s, routing, bool(shape.shared_ffn))
-    return left + graphs.products_launch_s(layout, stack.kind, shape.n_experts / layout.ep)
+    each = (0.006 if problem.job.recipe.linear_precision else 0.0025) * routing
+    return left + graphs.products_launch_s(layout, stack.kind, shape.n_experts / layout.ep, each)
 
 
 def layer_modules(
@@ -560,8 +564,13 @@ def routed_experts(problem: Problem, layout: Layout) -> Experts:
     load = shape.capacity_factor or (shape.imbalance if layout.ep > 1 else 1.0)
     rows, width = tokens * shape.top_k * layout.etp * load, shape.expert_ffn / layout.etp
     ahead, behind, wgrad = grouped_products(problem, rows, local, width)
-    ahead += moved_s(problem, (6 if shape.gated else 4) * rows * width)
-    behind += moved_s(problem, (10 if shape.gated else 6) * rows * width)
+    chain = dispatch.chain_bytes(problem, layout, width)
+    if chain:
+        ahead += rows * chain[0] / physics.hbm_rate(problem)
+        behind += rows * chain[1] / physics.hbm_rate(problem)
+    else:
+        ahead += moved_s(problem, (6 if shape.gated else 4) * rows * width)
+        behind += moved_s(problem, (10 if shape.gated else 6) * rows * width)
     latency, hbm = part.efficiency.kernel_latency_s, physics.hbm_rate(problem)
     routing = (0.0, 0.0)
     if n_experts > 1:
@@ -571,8 +580,8 @@ def routed_experts(problem: Problem, layout: Layout) -> Experts:
         router += physics.gemm_s(problem, precision, h, tokens, n_experts, wide)
         product = physics.gemm_s(problem, precision, tokens, h, n_experts)
         routing = (product + scores, router + scores)
-        resorted = rows if local > 1 and layout.ep * layout.etp > 1 else 0.0
-        moved = 2 * 4.0 * h * (tokens * shape.top_k + resorted) / (0.75 * hbm) + 4 * latency
+        ordered = dispatch.ordered_rows(problem, layout, tokens, rows, load)
+        moved = 2 * h * ordered / (0.75 * hbm) + 4 * latency
         ahead, behind = add(add((ahead, behind), routing), (moved, moved))
     inner = (6.0 if shape.gated else 4.0) * width
     narrow = physics.kept_input(problem)

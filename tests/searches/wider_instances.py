@@ -133,6 +133,12 @@ FAST: dict[str, Context] = {
         stack="eager",
         options=pins(mbs=1, vpp=1, recompute=0),
     ),
+    "experts-of-one-program": context(
+        MOE, toy_pool(4), batch=4, stack="maxtext", options=pins(vpp=1)
+    ),
+    "experts-with-biases": context(
+        replace(MOE, bias=True), toy_pool(4), batch=4, stack="megatron-core", options=pins(vpp=1)
+    ),
     "experts-with-a-capacity": context(
         CAPPED,
         toy_pool(6, 6),

@@ -205,7 +205,13 @@ def _kernel_of(name: str, part: Accelerator) -> str:
 def _fit(
     items: Sequence[_Item], pool: Pool, base: Calibration, fields: Sequence[tuple[str, float]]
 ) -> list[PulledEstimate]:
-    parameters, owner = known_parameters(), f"generation.{pool.accelerator.generation}"
+    parameters, part = known_parameters(), pool.accelerator
+
+    def owned(field: str) -> str:
+        """Name the number that prices the part: its own where the calibration has it."""
+        own = f"part.{part.name}.{field}"
+        return own if own in base.values else f"generation.{part.generation}.{field}"
+
     quantities = [
         Quantity(
             name,
@@ -215,7 +221,7 @@ def _fit(
             parameters[name].low,
             parameters[name].high,
         )
-        for name, sigma in ((f"{owner}.{field}", sigma) for field, sigma in fields)
+        for name, sigma in ((owned(field), sigma) for field, sigma in fields)
         if name in parameters
     ]
     log_s = np.log([item.time_s for item in items])

@@ -19,12 +19,13 @@ part. A value that ends at a bound is refused: it keeps its prior, and the rest 
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.stacks import EAGER, FUSED
+from hardware.catalogue import load_catalogue
 from planner.errors import UsageError
 from planner.measure.calibrate.runs import Run, Runs
 from planner.measure.calibrate.workers import mapped
@@ -58,6 +59,7 @@ KNOWN = {
     "hbm_frac": 0.08,
     "kernel_latency_s": 0.40,
     "fp8_gain": 0.10,
+    "gain": 0.10,
     "efficiency": 0.15,
     "hop_scale": 0.50,
     "base_scale": 0.50,
@@ -72,11 +74,18 @@ KNOWN = {
     "tensor_wire_frac": 0.60,
     "compiled_share": 0.25,
     "unfused_norm_factor": 0.30,
+    "routing_host_s": 0.30,
+    "synced_host_share": 0.30,
     "host_share_without_tp": 0.25,
 }
 """Sigma of the logarithm of a value before any run was seen, by field: benchmarks of a part leave
 6 % of its sustained GEMM rate open and 8 to 10 % of the rest, published fabrics 15 %; launch
 times, latencies and traffic factors of software are known to a factor of 1.5 or so."""
+SPREAD = {"gemm_frac": 0.08, "attention_scale": 0.08, "hbm_frac": 0.05}
+"""The same of a number of a part around that of its generation, before runs of several parts were
+seen; what they say is estimated with them (`estimated_spread`)."""
+SPREAD_PARTS, LEAST_SPREAD, SPREAD_STEPS = 2.0, 0.02, 50
+"""Parts that `SPREAD` counts as in the estimate; least spread; steps of it."""
 OFFSETS = {
     "tp_hop_s": 5e-6,
     "host_s_per_layer": 0.5e-3,
@@ -85,6 +94,8 @@ OFFSETS = {
     "node_spread": 0.005,
     "stalled_hop_s": 0.05e-3,
     "stalled_message_s": 0.1,
+    "routing_host_s": 0.5e-3,
+    "synced_host_share": 0.05,
 }
 """Added before the logarithm is taken of what may be 0."""
 STACK_FIELDS = ("elementwise_factor", "host_s_per_layer", "fixed_step_s", "tp_hop_s")
@@ -97,6 +108,8 @@ SHARED_FIELDS = (
     "tensor_wire_frac",
     "compiled_share",
     "unfused_norm_factor",
+    "routing_host_s",
+    "synced_host_share",
     "host_share_without_tp",
 )
 CLASSES = {profile.kind: profile.name for profile in (FUSED, EAGER)}
@@ -112,6 +125,8 @@ class Free:
     sigma: float
     groups: tuple[int, ...]
     """Groups of runs that see it."""
+    shift: float = 0.0
+    """What its coordinate was known to be beyond that of the value it is pulled to."""
 
     @property
     def name(self) -> str:
@@ -152,6 +167,8 @@ class Fitted:
     """ln(predicted / measured) at the end, `(runs,)`."""
     cost: float
     rounds: int
+    spread: Mapping[str, float] = field(default_factory=dict)
+    """How far parts lie from their generation, by field (`estimated_spread`)."""
     notes: tuple[str, ...] = field(default=())
 
 
@@ -183,6 +200,11 @@ def fit(
         refused |= {free[i].name: free[i].value(result.u[i]) for i in at_bound}
         first = {one.name: u for one, u in zip(free, result.u, strict=True)}
         free = _without(free, {free[i].name for i in at_bound})
+    spread = estimated_spread(free, runs.weight, result.jacobian, result.log_errors, result.u)
+    if spread:
+        free = _with_spread(free, spread)
+        first = {one.name: u for one, u in zip(free, result.u, strict=True)}
+        result = _minimise(FitProblem(runs, free, start), first, progress, processes)
     seen = (np.abs(result.jacobian) > 1e-3).sum(axis=0)
     moved_names = {one.toward for one, n in zip(free, seen, strict=True) if n}
     moved_names |= {one.name for one, n in zip(free, seen, strict=True) if n}
@@ -199,7 +221,59 @@ def fit(
         log_errors=result.log_errors,
         cost=result.cost,
         rounds=result.rounds,
+        spread=spread,
     )
+
+
+def estimated_spread(
+    free: Sequence[Free], weight: Floats, jacobian: Floats, log_errors: Floats, u: Floats
+) -> dict[str, float]:
+    """Return by field how far parts lie from their generation, in the logarithm; empty without.
+
+    sigma^2 = (n0 s0^2 + sum of (d^2 + var d)) / (n0 + n) over the n parts that runs see, d the
+    distance of one, var d what the fit leaves open of it, s0 `SPREAD` as if n0 = 2 parts had shown
+    it; repeated with the fit linear around its end until it stays (empirical Bayes, by expectation
+    and maximisation). A part that no run has seen starts at its generation with this spread.
+    """
+    fields = {one.parameter.field for one in free if one.parameter.kind == "part" and one.toward}
+    spread = {name: SPREAD[name] for name in sorted(fields)}
+    low = np.array([one.log(one.parameter.low) for one in free])
+    high = np.array([one.log(one.parameter.high) for one in free])
+    idx_of = {one.name: i for i, one in enumerate(free)}
+    start, errors = u, log_errors
+    for _ in range(SPREAD_STEPS if spread else 0):
+        free = _with_spread(free, spread)
+        pull = Pull.of(free)
+        u = solve_linear(jacobian, errors, weight, pull, u, (low, high))
+        errors = log_errors + jacobian @ (u - start)
+        each = weight / np.sqrt(1.0 + (errors / SCALE) ** 2) / SCALE**2
+        curve = pull.matrix.T @ pull.matrix + (jacobian.T * each) @ jacobian
+        open_ = np.linalg.inv(curve)
+        before, squares = spread, {name: [SPREAD_PARTS * SPREAD[name] ** 2] for name in spread}
+        for i, one in enumerate(free):
+            if one.parameter.kind == "part" and one.toward:
+                j = idx_of[one.toward]
+                var = open_[i, i] + open_[j, j] - 2.0 * open_[i, j]
+                squares[one.parameter.field].append((u[i] - u[j] - one.shift) ** 2 + var)
+        spread = {
+            name: max(LEAST_SPREAD, float(np.sqrt(sum(x) / (SPREAD_PARTS + len(x) - 1))))
+            for name, x in squares.items()
+        }
+        if max(abs(spread[name] - before[name]) for name in spread) < ARRIVED:
+            break
+    return spread
+
+
+def _with_spread(free: Sequence[Free], spread: Mapping[str, float]) -> tuple[Free, ...]:
+    """Return the values with parts pulled to their generation by some spread."""
+    return tuple(
+        replace(one, sigma=spread[one.parameter.field]) if _is_spread(one, spread) else one
+        for one in free
+    )
+
+
+def _is_spread(one: Free, spread: Mapping[str, float]) -> bool:
+    return one.parameter.kind == "part" and bool(one.toward) and one.parameter.field in spread
 
 
 def free_values(runs: Runs, names: Iterable[str] = ()) -> tuple[Free, ...]:
@@ -208,10 +282,15 @@ def free_values(runs: Runs, names: Iterable[str] = ()) -> tuple[Free, ...]:
     check_names(wanted)
     generations = _generations_of(runs)
     results: list[Free] = []
+    alone = _parts_alone(runs)
     for name, parameter in parameters.items():
         # Figures that only benchmarks show have no entry in KNOWN.
         sees = _sees(parameter) if parameter.field in KNOWN else None
-        if sees is None or (wanted and not any(_named(name, one) for one in wanted)):
+        if (
+            sees is None
+            or parameter.of in alone
+            or (wanted and not any(_named(name, one) for one in wanted))
+        ):
             continue
         groups = tuple(runs.groups_where(sees))
         is_class = parameter.kind == "stack" and parameter.of in generations["class"]
@@ -243,13 +322,32 @@ def _named(name: str, wanted: str) -> bool:
 
 
 def _pulled(one: Free, listed: set[str], runs: Runs) -> Free:
-    """Return a number of a stack pulled to that of its class."""
+    """Return a number of a stack pulled to that of its class, of a part to its generation's.
+
+    A variant of a generation (`blackwell-ultra`) is pulled to what that one's was found to be,
+    times what the catalogue has between them.
+    """
     parameter = one.parameter
+    if parameter.kind in ("part", "generation"):
+        above = _above(parameter)
+        toward = f"generation.{above}.{parameter.field}" if above else ""
+        if toward not in listed:
+            return one
+        shift = one.log(parameter.prior) - one.log(known_parameters()[toward].prior)
+        return replace(one, toward=toward, shift=shift)
     if parameter.kind != "stack" or parameter.of in CLASSES.values():
         return one
     kind = next(r.case.problem.stack.kind for r in runs.runs if r.stack == parameter.of)
     toward = f"stack.{CLASSES[kind]}.{parameter.field}"
     return Free(parameter, toward if toward in listed else "", one.sigma, one.groups)
+
+
+def _above(parameter: Parameter) -> str:
+    """Return the generation that a number of a part, or of a variant of one, is pulled to."""
+    if parameter.kind == "part":
+        return load_catalogue().accelerators[parameter.of].generation
+    base = parameter.of.partition("-")[0]
+    return "" if base == parameter.of else base
 
 
 def _generations_of(runs: Runs) -> dict[str, dict[str, set[str]]]:
@@ -269,6 +367,8 @@ def _sigma(
     generations: Mapping[str, Mapping[str, set[str]]],
 ) -> float:
     sigma, owner = KNOWN[parameter.field], parameter.of
+    if parameter.kind == "part":
+        return SPREAD[parameter.field]
     if parameter.kind == "stack" and owner not in CLASSES.values():
         run = next(run for run in runs.runs if run.stack == owner)
         behind = len(generations["class"][CLASSES[run.case.problem.stack.kind]])
@@ -282,6 +382,10 @@ def _sigma(
 def _sees(parameter: Parameter) -> Callable[[Run], bool] | None:
     """Return for which runs a parameter may matter; None for what moves no step time."""
     owner, field_name = parameter.of, parameter.field
+    if parameter.kind == "recipe":
+        return lambda run: _recipe_of(run) == owner
+    if parameter.kind == "part":
+        return lambda run: run.case.problem.pool.accelerator.name == owner
     if parameter.kind == "generation":
         if field_name == "fp8_gain":
             return lambda run: (
@@ -311,6 +415,20 @@ def _sees_link(link_name: str, field_name: str) -> Callable[[Run], bool]:
     return seen
 
 
+def _recipe_of(run: Run) -> str:
+    recipe = run.case.problem.job.recipe
+    return recipe.fp8_recipe or recipe.fp4_recipe
+
+
+def _parts_alone(runs: Runs) -> set[str]:
+    """Return the parts that no run is on, or that have all runs of their generation."""
+    entries: dict[str, set[str]] = {}
+    for run in runs.runs:
+        entries.setdefault(run.generation, set()).add(run.case.problem.pool.accelerator.name)
+    shared = {name for names in entries.values() if len(names) > 1 for name in names}
+    return set(load_catalogue().accelerators) - shared
+
+
 def _always(run: Run) -> bool:
     return True
 
@@ -323,6 +441,8 @@ _SHARED_SEEN: Mapping[str, Callable[[Run], bool]] = {
     "compiled_share": lambda run: bool(run.point.compile),
     "unfused_norm_factor": lambda run: not run.case.problem.stack.fused_norms,
     "host_share_without_tp": lambda run: run.case.layout.tp == 1,
+    "routing_host_s": lambda run: run.is_moe,
+    "synced_host_share": lambda run: run.is_moe,
     "node_spread": lambda run: run.case.problem.pool.n_nodes > 1,
 }
 
@@ -349,7 +469,7 @@ def _at_bound(one: Free, u: float) -> bool:
 def _without(free: Sequence[Free], names: set[str]) -> tuple[Free, ...]:
     """Return the values without some; what was pulled to one of them is pulled to its prior."""
     return tuple(
-        Free(one.parameter, "" if one.toward in names else one.toward, one.sigma, one.groups)
+        replace(one, toward="" if one.toward in names else one.toward)
         for one in free
         if one.name not in names
     )
@@ -373,6 +493,7 @@ class Pull:
             matrix[i, i] = 1.0 / one.sigma
             if one.toward:
                 matrix[i, idx_of[one.toward]] = -1.0 / one.sigma
+                target[i] = one.shift / one.sigma
             else:
                 target[i] = one.log(one.parameter.prior) / one.sigma
         return Pull(matrix, target)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from planner.measure.calibrate.cross_validation import HeldOut, after_references, spread_over_folds
 from planner.measure.calibrate.fit import Fitted
 from planner.measure.calibrate.runs import Run, Runs
-from planner.measure.validate.report import HEADLINE
+from planner.measure.validate.eras import HEADLINE
 from planner.solver.calibration.parameters import known_parameters
 
 Floats = NDArray[np.float64]

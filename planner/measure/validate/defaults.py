@@ -63,6 +63,8 @@ BY_STACK: dict[str, Defaults] = {
     "torchtitan": replace(_FSDP, memory="reserved", cp_comm="all-gather"),
     "llm-foundry": replace(_FSDP, bf16="bf16-grads"),
     "meta": replace(_FSDP, zero=2, cp_comm="all-gather"),
+    "nemo-automodel": _FSDP,
+    "fms-fsdp": _FSDP,
     "internevo": replace(_EAGER, bf16="bf16-grads"),
     "aleph-alpha": replace(_EAGER, bf16="bf16-grads"),
     # Its log has both, allocated and reserved; the published sweep does not say which. Peaks of
@@ -70,6 +72,10 @@ BY_STACK: dict[str, Defaults] = {
     "nanotron": replace(_EAGER, sp=True, bf16="bf16-both", memory="reserved", memory_rank="first"),
 }
 """By the canonical key of the `stack` cell."""
+
+
+_SAME = {"primus": "megatron-core"}
+"""Stacks whose kernels are another's: Primus trains with Megatron-Core."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +94,7 @@ def stack_of_cell(cell: str) -> Stack:
     ("stack 'never-heard-of' has no profile: class eager",)
     """
     key = cell.strip().lower()
+    key = _SAME.get(key, key)
     defaults = BY_STACK.get(key) or (_class_defaults(key) if key in STACKS else _EAGER)
     if key in STACKS:
         return Stack(STACKS[key], defaults, ())

@@ -41,7 +41,7 @@ def model_shape(
 
     Experts are routed evenly, until the run says more (`routed_as`).
     """
-    _refuse_model(entry)
+    refuse_model(entry)
     if any(not entry.get(key) for key in ("layers", "hidden", "heads")):
         raise Skip("model shape not stated")
     messages: list[str] = []
@@ -74,7 +74,7 @@ def model_shape(
         vocab=filled("vocab", GATED_VOCAB if gated else GPT_VOCAB, "usual for its kind"),
         tied=bool(filled("tied", not rope, "as usual for its kind")),
         norm="rmsnorm" if rope else "layernorm",
-        bias=not rope,
+        bias=bool(entry["bias"]) if entry.get("bias") is not None else not rope,
         positions="rope" if rope else "learned",
         flash_attention=flash,
         dropout=dropout,
@@ -86,37 +86,87 @@ def model_shape(
     ), messages
 
 
-_LATENT = ("q_rank", "kv_rank", "qk_nope", "qk_rope", "v_head")
+_LATENT = {
+    "q_rank": ("q_lora_rank",),
+    "kv_rank": ("kv_lora_rank",),
+    "qk_nope": ("qk_nope_head_dim",),
+    "qk_rope": ("qk_rope_head_dim",),
+    "v_head": ("v_head_dim",),
+}
+_EXPERTS = {
+    "experts": ("n_routed_experts", "num_experts", "num_local_experts"),
+    "topk": ("num_experts_per_tok",),
+    "moe_ffn": ("moe_intermediate_size",),
+    "shared_experts": ("n_shared_experts",),
+    "shared_ffn": ("shared_expert_intermediate_size",),
+    "dense_layers": ("first_k_dense_replace",),
+    "every": ("moe_layer_freq",),
+    "routing_groups": ("n_group",),
+    "top_groups": ("topk_group",),
+}
+_OF_HARDWARE = (
+    "gpu",
+    "mem_gb",
+    "bf16_peak_tflops",
+    "fp8_peak_tflops",
+    "hbm_gbs",
+    "power_w",
+    "gpus_per_node",
+    "scaleup_domain",
+    "intra",
+    "intra_gbs",
+    "inter",
+    "inter_gbs",
+)
+_REMARKS = ("note", "source")
+NESTED_KEYS: Mapping[str, tuple[str, ...]] = {
+    "mla": (*_LATENT, *(name for names in _LATENT.values() for name in names), *_REMARKS),
+    "moe": (*_EXPERTS, *(name for names in _EXPERTS.values() for name in names), *_REMARKS),
+    "assumed": (*_OF_HARDWARE, *_REMARKS),
+}
+"""What may stand in a mapping inside an entry, by its key: our names, and those of Hugging Face's
+config.json."""
 NATURAL_IMBALANCE = 1.1
 """Load of the busiest rank over the mean where tokens choose freely: 1.05 to 1.3 are usual with an
 auxiliary loss."""
 
 
-def _latent(entry: Entry) -> dict[str, int]:
+def _named(nested: Entry, aliases: Mapping[str, tuple[str, ...]]) -> dict[str, Any]:
+    """Return a mapping of an entry under our names; ours win over Hugging Face's."""
+    result = {}
+    for key, others in aliases.items():
+        stated = (nested.get(name) for name in (key, *others))
+        result[key] = next((value for value in stated if value is not None), None)
+    return result
+
+
+def _latent(entry: Entry) -> dict[str, Any]:
     """Return the fields of latent attention, none without it."""
-    latent = entry.get("mla") or {}
-    if latent and any(latent.get(key) is None for key in _LATENT[1:]):
-        raise Skip("latent attention not stated")
-    return {key: latent.get(key) or 0 for key in _LATENT} if latent else {}
-
-
-def _experts(entry: Entry) -> dict[str, int]:
-    """Return the fields of the experts, none for a dense model."""
-    value = entry.get("moe")
-    if not value:
+    if not entry.get("mla"):
         return {}
-    if any(not value.get(key) for key in ("experts", "topk", "moe_ffn")):
+    latent = _named(entry["mla"], _LATENT)
+    if any(latent[key] is None for key in latent if key != "q_rank"):
+        raise Skip("latent attention not stated")
+    return {key: value or 0 for key, value in latent.items()}
+
+
+def _experts(entry: Entry) -> dict[str, Any]:
+    """Return the fields of the experts, none for a dense model."""
+    if not entry.get("moe"):
+        return {}
+    value = _named(entry["moe"], _EXPERTS)
+    if any(not value[key] for key in ("experts", "topk", "moe_ffn")):
         raise Skip("expert shape not stated")
-    n_shared = value.get("shared_experts") or 0
+    n_shared = value["shared_experts"] or 0
     return {
         "n_experts": value["experts"],
         "top_k": value["topk"],
         "expert_ffn": value["moe_ffn"],
-        "shared_ffn": value.get("shared_ffn") or n_shared * value["moe_ffn"],
-        "dense_layers": value.get("dense_layers") or 0,
-        "moe_every": value.get("every") or 1,
-        "n_groups": value.get("routing_groups") or 1,
-        "top_groups": value.get("top_groups") or value.get("routing_groups") or 1,
+        "shared_ffn": value["shared_ffn"] or n_shared * value["moe_ffn"],
+        "dense_layers": value["dense_layers"] or 0,
+        "moe_every": value["every"] or 1,
+        "n_groups": value["routing_groups"] or 1,
+        "top_groups": value["top_groups"] or value["routing_groups"] or 1,
     }
 
 
@@ -133,7 +183,8 @@ def routed_as(shape: ModelShape, routing: str) -> tuple[ModelShape, list[str]]:
     return shape, ["routing not stated: balanced"]
 
 
-def _refuse_model(entry: Entry) -> None:
+def refuse_model(entry: Entry) -> None:
+    """Raise for a model of a kind that is not priced."""
     for key, reason in (
         ("lora", "lora"),
         ("hybrid", "hybrid layers"),
@@ -145,7 +196,9 @@ def _refuse_model(entry: Entry) -> None:
 def accelerator_of(entry: Entry, catalogue: Catalogue) -> Accelerator:
     """Return the catalogue accelerator of a hardware entry with what the entry states put in."""
     key = entry.get("gpu")
-    if str(key or "").startswith("tpu"):
+    if not key:
+        raise Skip("accelerator not stated")
+    if str(key).startswith("tpu"):
         raise Skip("TPU")
     try:
         part = catalogue.accelerator(str(key))
@@ -164,6 +217,20 @@ def accelerator_of(entry: Entry, catalogue: Catalogue) -> Accelerator:
     return part
 
 
+LIMITED_SHARE = 0.7
+"""Power limit over that of the part where a source says that there is one and not which: the set
+point that a DGX B200 ships with, 700 of 1000 W."""
+
+
+def _limited(part: Accelerator, entry: Entry, notes: list[str]) -> Accelerator:
+    """Return the part with the power limit of the entry: in watts, or in the words of its note."""
+    limit = _stated(entry, "power_w", notes)
+    if not limit and "power limited" in str(entry.get("note") or "").lower():
+        limit = LIMITED_SHARE * part.tdp_w
+        notes.append(f"power limit not stated: {limit:g} W")
+    return replace(part, power_limit_w=float(limit or 0.0))
+
+
 def _stated(entry: Entry, key: str, notes: list[str]) -> Any:
     """Return a value of the entry, or the assumed one (which is then listed), or None."""
     if entry.get(key) is not None:
@@ -177,7 +244,7 @@ def _stated(entry: Entry, key: str, notes: list[str]) -> Any:
 def pool_of(entry: Entry, n_devices: int, catalogue: Catalogue) -> tuple[Pool, list[str]]:
     """Return the cluster of a run: enough nodes of the entry's accelerator, no memory margin."""
     messages: list[str] = []
-    part = accelerator_of(entry, catalogue)
+    part = _limited(accelerator_of(entry, catalogue), entry, messages)
     node = _stated(entry, "gpus_per_node", messages)
     if not node:
         node = min(8, part.scale_up_domain)

@@ -38,9 +38,11 @@ class MeasuredPoint(MeasuredDegrees):
     """One measured run. None or an empty text means that the source does not say."""
 
     id: str
+    """`line-12` where the row names none."""
     model: str
     hardware: str
     n_gpus: int
+    """0 where the source does not say."""
     line: int
     """Line of the file, from 1."""
     cells: Mapping[str, str]
@@ -73,6 +75,27 @@ class MeasuredPoint(MeasuredDegrees):
     moe_routing: str = ""
     mem_unit: str = ""
     notes: str = ""
+    release: str = ""
+    """Release of the framework or container, as printed."""
+    dispatcher: str = ""
+    cuda_graph: str = ""
+    """What is captured: `none`, `layer`, `full_iteration`, or modules joined by `+`."""
+    tp_overlap: str = ""
+    stage_layers: str = ""
+    """Layers of every virtual stage in model order, or a layout string of Megatron-LM."""
+    offload: str = ""
+    optimizer: str = ""
+    peft: str = ""
+    seq_packing: str = ""
+    switches_from: str = ""
+    ep_overlap: bool | None = None
+    delay_wgrad: bool | None = None
+    segment: int | None = None
+    """Devices of one scale-up domain that the launcher asks for as a block."""
+    power_w: float | None = None
+    """Power limit of one device, W."""
+    fp8_attention: bool | None = None
+    fp8_param_gather: bool | None = None
     compile: bool = False
     packed: bool = False
     lora: bool = False
@@ -89,7 +112,7 @@ class MeasuredPoint(MeasuredDegrees):
             return None
         if self.step_time_s:
             return self.step_time_s
-        if self.tok_s_gpu and self.gbs and self.seq_len:
+        if self.tok_s_gpu and self.gbs and self.seq_len and self.n_gpus:
             return self.gbs * self.seq_len / (self.tok_s_gpu * self.n_gpus)
         return None
 
@@ -142,11 +165,31 @@ def _zero(text: str) -> int:
 _READERS: dict[Callable[[str], Any], tuple[str, tuple[str, ...]]] = {
     _count: (
         "a whole number of 1 or more",
-        ("n_gpus", "seq_len", "gbs", "mbs", "tp", "pp", "cp", "ep", "etp", "dp", "vpp"),
+        (
+            "n_gpus",
+            "seq_len",
+            "gbs",
+            "mbs",
+            *DEGREES,
+            "segment",
+        ),
     ),
-    _positive: ("a number above 0", ("step_time_s", "tok_s_gpu", "peak_mem_gb")),
+    _positive: ("a number above 0", ("step_time_s", "tok_s_gpu", "peak_mem_gb", "power_w")),
     _number: ("a number", ("tflops_gpu", "mfu")),
-    _flag: ("0, 1 or empty", ("sp", "oom", "compile", "packed", "lora")),
+    _flag: (
+        "0, 1 or empty",
+        (
+            "sp",
+            "oom",
+            "compile",
+            "packed",
+            "lora",
+            "ep_overlap",
+            "delay_wgrad",
+            "fp8_attention",
+            "fp8_param_gather",
+        ),
+    ),
     _zero: ("0, 1, 2, 3 or empty", ("zero",)),
 }
 _TYPED = {name: (read, what) for read, (what, names) in _READERS.items() for name in names}
@@ -160,7 +203,8 @@ _TEXTS = tuple(
 def read_measured_points(path: str | os.PathLike[str]) -> tuple[MeasuredPoint, ...]:
     """Read the measured runs of a CSV file; all bad cells are one `SpecError`.
 
-    Unknown columns are kept in `Point.cells` and otherwise ignored.
+    Unknown columns are kept in `MeasuredPoint.cells` and otherwise ignored. A cell that is empty
+    never refuses the file: a run that lacks what its price needs is skipped with a reason.
     """
     name = os.fspath(path)
     results: list[MeasuredPoint] = []
@@ -217,9 +261,6 @@ def _point(
 ) -> MeasuredPoint | None:
     """Return the typed row, or add what is wrong with it to `problems`."""
     before = len(problems)
-    for title in REQUIRED:
-        if not row[title]:
-            problems.append(InputProblem("is empty", "fill it in", name, line, path=title))
     values: dict[str, Any] = {}
     for title, (read, what) in _TYPED.items():
         text = row.get(title, "")
@@ -235,4 +276,6 @@ def _point(
         return None
     texts: dict[str, Any] = {title: row.get(title, "") for title in _TEXTS}
     named: dict[str, Any] = {title: row[title] for title in REQUIRED[:3]}
+    named["id"] = named["id"] or f"line-{line}"
+    values.setdefault("n_gpus", 0)
     return MeasuredPoint(line=line, cells=row, **named, **values, **texts)

@@ -1,7 +1,7 @@
 """From a measured run to a priced plan: what is known, what had to be assumed, what is skipped."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,18 +18,38 @@ from costmodels.stacks import StackProfile, compiled
 from hardware.catalogue import Catalogue, load_catalogue
 from hardware.parts import Accelerator, Fabric
 from planner.measure.validate.defaults import Defaults, Stack, stack_of_cell
-from planner.measure.validate.described import Entry, Skip, model_shape, pool_of, routed_as
+from planner.measure.validate.described import (
+    Entry,
+    Skip,
+    model_shape,
+    pool_of,
+    refuse_model,
+    routed_as,
+)
 from planner.measure.validate.points import MeasuredPoint
+from planner.measure.validate.switches import (
+    in_used_domain,
+    layout_switches,
+    offloads,
+    stated_split,
+    with_numerics,
+    with_overlap,
+)
 from planner.solver.calibration.apply import calibrated_pool, calibrated_stack
 from planner.solver.calibration.file import Calibration, load_calibration
 from searches.rules import INSIDE_MOE, MOE, fills_dualpipe, modules_in, splits_cleanly
 
+NO_MICRO_BATCH = "no micro-batch"
+"""Reason why a run is no single case: it is a range (`price_run`)."""
+LARGEST_MICRO_BATCH = 64
+"""Sequences up to which micro-batches are looked at where a run states none."""
 OUTSIDE_TENSORS = ("overhead", "fragmentation")
 """Memory terms that a count of allocated tensors leaves out."""
-USER_BUFFERS = ("nemo", "megatron-bridge")
-"""Frameworks, by the start of their name, whose recipes overlap tensor-parallel traffic."""
 _UNFUSED = ("unfused", "eager", "math", "naive", "core")
 _ATTENTION = (*_UNFUSED, "flash", "flash1", "flash-v1", "flash2", "flash3", "cudnn", "fused")
+_FLASH_1 = ("aleph-alpha", "llm-foundry")
+"""Stacks of the time of FlashAttention 1, in which `flash` alone means that version; elsewhere it
+means the fused kernel that the stack has."""
 _SCHEDULES = ("none", "1f1b", "interleaved", "gpipe")
 _ZERO_BUBBLE = {
     "zb-h1": "zb-h1",
@@ -71,6 +91,9 @@ class Prediction:
     time_s: Mapping[str, float]
     """Step time by term."""
     assumptions: tuple[str, ...]
+    range_s: tuple[float, float] | None = None
+    """Of a run that states no micro-batch: the shortest and the longest step over those that fit.
+    `step_s` is the shortest."""
 
     @property
     def fits(self) -> bool:
@@ -89,10 +112,7 @@ def case_of(
     Priced with `calibration`, the shipped one without it.
     """
     calibration = calibration or load_calibration()
-    if point.model not in models:
-        raise Skip("model not described")
-    if point.hardware not in hardware:
-        raise Skip("hardware not described")
+    _refuse_names(point, models, hardware)
     stack = stack_of_cell(point.stack)
     defaults, message = stack.defaults, list(stack.assumptions)
     _refuse_run(point)
@@ -106,10 +126,11 @@ def case_of(
     catalogue = load_catalogue()
     pool, more = pool_of(hardware[point.hardware], point.n_gpus, catalogue)
     message += more
+    pool = in_used_domain(pool, point, message)
     precision = _precision(point, defaults, pool.accelerator, message)
     layers, layout = _layout(point, stack, shape, message)
     assert point.seq_len is not None  # _refuse_run has seen to it
-    job = TrainingJob(point.seq_len, layout.gbs, precision)
+    job = with_numerics(TrainingJob(point.seq_len, layout.gbs, precision), point, message)
     profile = _with_softmax(calibrated_stack(stack.profile, calibration), shape, point, message)
     profile = _with_kernel(_with_facts(profile, point, message), point.attention, catalogue)
     pool = calibrated_pool(pool, calibration)
@@ -118,19 +139,33 @@ def case_of(
     return PricedCase(problem, layout, memory, rank, tuple(message))
 
 
+def _refuse_names(
+    point: MeasuredPoint, models: Mapping[str, Entry], hardware: Mapping[str, Entry]
+) -> None:
+    """Raise for a run whose model or hardware is not known, or whose model is not priced."""
+    for name, entries, kind in (
+        (point.model, models, "model"),
+        (point.hardware, hardware, "hardware"),
+    ):
+        if not name:
+            raise Skip(f"no {kind} named")
+        if name not in entries:
+            raise Skip(f"{kind} not described")
+    refuse_model(models[point.model])
+
+
 def _refuse_run(point: MeasuredPoint) -> None:
     """Raise for what is not stated or not modelled, whatever the model and the hardware."""
-    precision = point.precision.lower()
     nothing = point.step_s is None and point.peak_bytes is None and point.oom is None
     checks = (
         (point.lora, "lora"),
         (point.packed, "packed"),
-        ("fp4" in precision, "fp4"),
+        (not point.n_gpus, "no number of devices"),
         (point.tp is None or point.pp is None, "no layout"),
         (point.gbs is None or point.seq_len is None, "no batch or sequence length"),
-        (point.mbs is None, "no micro-batch"),
         (nothing and point.only_rate, "only a FLOP rate"),
         (nothing, "no step time"),
+        (point.mbs is None, NO_MICRO_BATCH),
     )
     for is_refused, reason in checks:
         if is_refused:
@@ -155,7 +190,9 @@ def _flash(point: MeasuredPoint, defaults: Defaults, assumptions: list[str]) -> 
 
 def _with_kernel(stack: StackProfile, attention: str, catalogue: Catalogue) -> StackProfile:
     """Return the profile with the row's attention kernel first, where the cell names one."""
-    key = {"flash": "flash1", "flash-v1": "flash1"}.get(attention.lower(), attention.lower())
+    key = attention.lower()
+    if key == "flash-v1" or (key == "flash" and stack.name in _FLASH_1):
+        key = "flash1"
     kernels = {k for a in catalogue.accelerators.values() for k in a.efficiency.attention_frac}
     if key not in kernels or key in _UNFUSED or stack.attention_kernels[:1] == (key,):
         return stack
@@ -176,6 +213,10 @@ def _precision(
         printed, named = named, {"bf16": defaults.bf16, "fp16": defaults.fp16}[named]
         if named != printed:
             assumptions.append(f"gradients not stated: {RECIPES[named, 'adam'].name}")
+    if named.startswith("nvfp4"):
+        if named != "nvfp4":
+            assumptions.append(f"precision {point.precision!r}: nvfp4 in all layers")
+        named = "nvfp4"
     if named in ("fp8", "mxfp8"):
         named = _fp8_recipe(point, defaults, assumptions)
     key = (named, "adam")
@@ -214,8 +255,11 @@ def _layout(
     defaults = stack.defaults
     tp, pp, cp, dp, n_micro = _degrees(point)
     vpp, schedule = _pipeline(point, shape, pp, n_micro, assumptions)
-    layers, split = _split(shape, stack.profile.balancer, pp, vpp, assumptions)
-    counts = stage_layers(layers, pp, vpp, split)
+    counts = stated_split(point, shape.layers, pp, vpp, assumptions)
+    layers, split = shape.layers, spelled(counts)
+    if not counts:
+        layers, split = _split(shape, stack.profile.balancer, pp, vpp, assumptions)
+        counts = stage_layers(layers, pp, vpp, split)
     kind, recompute_layers, modules = _recompute(point, defaults, shape, max(counts), assumptions)
     sp = point.sp
     if sp is None:
@@ -229,6 +273,7 @@ def _layout(
     exchange = _cp_comm(point, defaults, cp, shape.heads, shape.kv_heads, assumptions)
     degrees: dict[str, Any] = {"tp": tp, "pp": pp, "dp": dp, "cp": cp, "cp_comm": exchange}
     degrees |= {"ep": ep, "etp": etp, "vpp": vpp}
+    on_host, states_on_host = offloads(point, assumptions)
     return layers, Layout(
         **degrees,
         n_devices=point.n_gpus,
@@ -243,6 +288,9 @@ def _layout(
         recompute_modules=modules,
         stage_layers=counts,
         shard=shard,
+        activation_offload_layers=on_host,
+        optimizer_offload=states_on_host,
+        switches=layout_switches(point, shape, assumptions),
     )
 
 
@@ -255,10 +303,17 @@ def _expert_degrees(
         if ep > 1:
             raise Skip("expert parallelism of a dense model")
         return 1, 1
+
+    def folds(etp: int) -> bool:
+        return not (shape.n_experts % ep or shape.expert_ffn % etp or n_stage_ranks % (ep * etp))
+
     if point.etp is None and (point.tp or 1) > 1:
         etp = point.tp or 1
-        assumptions.append(f"etp not stated: {etp} (as tp)")
-    if shape.n_experts % ep or shape.expert_ffn % etp or n_stage_ranks % (ep * etp):
+        why = "as tp"
+        if not folds(etp):
+            etp, why = 1, f"experts do not fold with {etp}, as tp"
+        assumptions.append(f"etp not stated: {etp} ({why})")
+    if not folds(etp):
         raise Skip("experts do not fold into the ranks")
     return ep, etp
 
@@ -289,7 +344,7 @@ def _cp_comm(
 
 _CP_COMMS = {
     "a2a": ("cp by all-to-all", "cp by a2a", "ulysses"),
-    "all-gather": ("cp by all-gather", "cp by allgather"),
+    "all-gather": ("cp by all-gather", "cp by allgather", "cp all-gather"),
     "p2p": ("cp by p2p", "cp by ring", "ring attention"),
 }
 """Words of a row's overlap or notes by kind of exchange."""
@@ -408,7 +463,8 @@ def _recompute(
     if text == "none":
         return "none", 0, ()
     if text.startswith("full"):
-        return "full", chunk, ()
+        block = re.search(r"\bblock\W+(\d+)", text)
+        return "full", min(chunk, int(block[1])) if block else chunk, ()
     if text == "selective":
         return "selective", 0, ()
     named = set(re.findall(r"\w+", text)[1:])
@@ -469,28 +525,7 @@ def _with_facts(stack: StackProfile, point: MeasuredPoint, assumptions: list[str
         stack = replace(stack, fused_softmax=False)
     if point.compile:
         stack = compiled(stack)
-    text = point.overlap.lower()
-    if not text and point.framework.lower().startswith(USER_BUFFERS):
-        assumptions.append("overlap not stated: user buffers, as its recipes set them")
-        text = "tp (userbuffers)"
-    if not text:
-        return stack
-    if text.startswith("none"):
-        return replace(stack, tp_overlap="none", dp_overlap="none", zero1_overlap="none")
-    if "userbuffers" in text:
-        stack = replace(stack, tp_overlap="userbuffers")
-    elif "async tp" in text:
-        stack = replace(stack, tp_overlap="pieces")
-    elif "vanilla tp" in text:
-        stack = replace(stack, tp_overlap="none")
-    reduce = "grad reduce" in text
-    gather = "param all-gather" in text or "param gather" in text
-    if reduce or gather:
-        kind = "both" if reduce and gather else "reduce" if reduce else "none"
-        stack = replace(stack, dp_overlap=kind, zero1_overlap=kind)
-    elif not any(phrase in text for phrase in ("tp", "limit_all_gathers")):
-        assumptions.append(f"overlap {point.overlap!r}: the stack's own")
-    return stack
+    return with_overlap(stack, point, assumptions)
 
 
 def _with_softmax(
@@ -548,6 +583,67 @@ def price(case: PricedCase) -> tuple[Prediction, Breakdown]:
     ), breakdown
 
 
+def price_run(
+    point: MeasuredPoint,
+    models: Mapping[str, Entry],
+    hardware: Mapping[str, Entry],
+    calibration: Calibration | None = None,
+) -> tuple[PricedCase, Prediction]:
+    """Return a run as it is priced, with its prediction; `Skip` when it cannot be.
+
+    Without a micro-batch all powers of two are priced that divide the share of a data-parallel
+    rank. Of those that fit by their prediction the fastest counts, as people run it: what was
+    measured has no say in that. Where none fits, the one with the least memory.
+    """
+    try:
+        case = case_of(point, models, hardware, calibration)
+    except Skip as reason:
+        if str(reason) != NO_MICRO_BATCH:
+            raise
+        return _best_of_range(
+            [
+                (case, price(case)[0])
+                for case in _over_micro_batches(point, models, hardware, calibration)
+            ]
+        )
+    return case, price(case)[0]
+
+
+def _over_micro_batches(
+    point: MeasuredPoint,
+    models: Mapping[str, Entry],
+    hardware: Mapping[str, Entry],
+    calibration: Calibration | None,
+) -> list[PricedCase]:
+    results, why = [], Skip("batch does not divide")
+    mbs = 1
+    while mbs <= LARGEST_MICRO_BATCH:
+        try:
+            results.append(case_of(replace(point, mbs=mbs), models, hardware, calibration))
+        except Skip as reason:
+            why = reason
+        mbs *= 2
+    if not results:
+        raise why
+    return results
+
+
+def _best_of_range(
+    priced: Sequence[tuple[PricedCase, Prediction]],
+) -> tuple[PricedCase, Prediction]:
+    fitting = [one for one in priced if one[1].fits]
+    if not fitting:
+        fitting = [min(priced, key=lambda one: one[1].peak_bytes)]
+    steps = [result.step_s for _, result in fitting]
+    case, result = min(fitting, key=lambda one: one[1].step_s)
+    sizes = [case.layout.mbs for case, _ in fitting]
+    text = f"mbs not stated: {case.layout.mbs}, the fastest of {min(sizes)} to {max(sizes)}"
+    if not result.fits:
+        text = f"mbs not stated: {case.layout.mbs}, none fits by its prediction"
+    case = replace(case, assumptions=(*case.assumptions, text))
+    return case, replace(result, assumptions=case.assumptions, range_s=(min(steps), max(steps)))
+
+
 def predict(
     point: MeasuredPoint,
     models: Mapping[str, Entry],
@@ -555,4 +651,4 @@ def predict(
     calibration: Calibration | None = None,
 ) -> Prediction:
     """Return what the cost model says about a measured run; `Skip` when it says nothing."""
-    return price(case_of(point, models, hardware, calibration))[0]
+    return price_run(point, models, hardware, calibration)[1]

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from planner.errors import InputProblem, SpecError
 from planner.measure.validate import baselines
-from planner.measure.validate.described import Entry
+from planner.measure.validate.described import NESTED_KEYS, Entry
+from planner.measure.validate.eras import HEADLINE, EraErrors, era_errors
 from planner.measure.validate.metrics import (
     Classified,
     Errors,
@@ -28,6 +29,7 @@ from planner.measure.validate.metrics import (
 from planner.measure.validate.points import MeasuredPoint
 from planner.measure.validate.rows import (
     MODES,
+    SLOW,
     MeasuredSweep,
     Row,
     Used,
@@ -37,14 +39,16 @@ from planner.measure.validate.rows import (
 )
 from planner.solver.calibration.file import Calibration, load_calibration
 from planner.solver.calibration.intervals import Coverage, coverage, interval_of, regime_of
-from planner.specs.yaml.document import load_yaml
+from planner.specs.yaml.document import Document, close_names, load_yaml
+from planner.units import shown_value
 
 Floats = NDArray[np.float64]
 
 DATA = Path(str(files("planner"))) / "data" / "validation"
 """The measured runs that ship with the package."""
-HEADLINE = ("aa", "us", "lf", "ie", "tt", "dlp", "bs3", "bsg", "dgxc", "nemo", "mbridge")
-"""Families of the shipped runs whose mean error is the headline; the others stand beside them."""
+NOT_ELIGIBLE = (SLOW, "lora", "packed", "hybrid layers")
+"""Reasons that do not count against the share of rows used: unhealthy runs, and what has no price
+yet."""
 FORMATS = ("table", "json")
 VIEWS = ("source", "sweep", "row", "search")
 ESTIMATORS = ("model", "b0", "b1", "b2")
@@ -92,6 +96,8 @@ class ValidationReport:
     """Step-time errors of B0 and B1 by source."""
     coverage: tuple[Coverage, ...]
     """Of the 80 % intervals: of all layouts with a step time, then by regime."""
+    eras: tuple[EraErrors, ...]
+    """Errors by era of the software, with experts, in fp8, on AMD."""
 
     def to_json(self, by: str = "source") -> dict[str, Any]:
         """Return the report with the names of the JSON format; `by="row"` adds the rows."""
@@ -115,6 +121,7 @@ class ValidationReport:
                 for name in ESTIMATORS[1:]
             },
             "intervals": [asdict(one) for one in self.coverage],
+            "eras": [asdict(one) for one in self.eras],
             "totals": totals(self),
         }
         if by == "row":
@@ -137,6 +144,7 @@ def _row_json(row: Row) -> dict[str, Any]:
             "peak_bytes": result.memory_bytes,
             "oom": not result.fits,
             "time": dict(result.time_s),
+            "step_range_s": list(result.range_s) if result.range_s else None,
         }
         if result
         else None,
@@ -170,6 +178,7 @@ def validation_report(
             for name in ("b0", "b1")
         },
         coverage=coverage_of(used, calibration),
+        eras=era_errors(rows, used, calibration),
     )
 
 
@@ -299,6 +308,7 @@ def totals(report: ValidationReport) -> dict[str, Any]:
     return {
         "n_rows": sum(source.n_rows for source in report.sources),
         "n_used": sum(source.n_used for source in report.sources),
+        "n_eligible": sum(row.skipped not in NOT_ELIGIBLE for row in report.rows),
         "skipped": dict(sorted(skipped.items())),
         "all": _family_means(report, report.sources),
         "headline": _family_means(report, headline),
@@ -346,4 +356,26 @@ def read_entries(path: str | os.PathLike[str]) -> dict[str, Entry]:
     if not isinstance(data, dict) or not all(isinstance(entry, dict) for entry in data.values()):
         fix = "write `name:` and under it the keys of models.yaml or hardware.yaml that ships"
         raise SpecError(InputProblem("is no mapping of names to entries", fix, os.fspath(path)))
+    wrong = [x for name, entry in data.items() for x in _unknown_keys(document, name, entry)]
+    if wrong:
+        raise SpecError(wrong)
     return data
+
+
+def _unknown_keys(document: Document, name: str, entry: Entry) -> list[InputProblem]:
+    """Return what stands in the mappings inside an entry and means nothing."""
+    wrong = []
+    for key, known in NESTED_KEYS.items():
+        nested = entry.get(key) or {}
+        if not isinstance(nested, dict):
+            fix = f"a mapping with {', '.join(known[:3])}, ..."
+            wrong.append(
+                document.problem((name, key), f"{shown_value(nested)} is no mapping", fix)
+            )
+            continue
+        for unknown in (x for x in nested if x not in known):
+            close = close_names(str(unknown), known, 1)
+            fix = f"did you mean {close[0]}?" if close else f"one of {', '.join(known)}"
+            path = (name, key, unknown)
+            wrong.append(document.problem(path, f"unknown key {unknown!r}", fix, at_key=True))
+    return wrong

@@ -7,7 +7,7 @@ from statistics import median
 from planner.measure.validate.described import Entry, Skip
 from planner.measure.validate.metrics import beyond_their_bubble, slow_runs, slower_than_more_work
 from planner.measure.validate.points import DEGREES, MeasuredPoint
-from planner.measure.validate.prediction import Prediction, PricedCase, case_of, price
+from planner.measure.validate.prediction import Prediction, PricedCase, case_of, price, price_run
 from planner.solver.calibration.file import Calibration
 
 SLOW = "slow"
@@ -32,8 +32,24 @@ _KERNELS = (
     "moe_routing",
     "stack",
 )
+_SWITCHES = (
+    "tp_overlap",
+    "dispatcher",
+    "ep_overlap",
+    "delay_wgrad",
+    "cuda_graph",
+    "offload",
+    "optimizer",
+    "power_w",
+    "fp8_attention",
+    "fp8_param_gather",
+    "peft",
+    "seq_packing",
+)
+"""Cells about switches. They tell layouts apart, but unhealthy runs are looked for without them: a
+release that states them ran no slower for that."""
 _JOB = ("source", "model", "hardware", "n_gpus", "seq_len", "gbs")
-_DEGREES = ("mbs", *DEGREES, "schedule", "zero", "hsdp")
+_DEGREES = ("mbs", *DEGREES, "schedule", "stage_layers", "segment", "zero", "hsdp")
 _FIXED = ("attention", "norm_kernel", "sp", "recompute", "precision", "stack")
 _SLOT = ("source", "model", "hardware", "seq_len", "tp", "pp", "cp", "ep", "vpp", "mbs")
 _CHUNKED = tuple(name for name in _SLOT if name != "vpp")
@@ -83,7 +99,7 @@ def _key(point: MeasuredPoint, names: Iterable[str]) -> Key:
 
 def run_layout_key(point: MeasuredPoint) -> Key:
     """Return all that tells one layout of a source from another."""
-    return _key(point, (*_JOB, *_DEGREES, *_KERNELS))
+    return _key(point, (*_JOB, *_DEGREES, *_KERNELS, *_SWITCHES))
 
 
 def price_points(
@@ -98,6 +114,9 @@ def price_points(
     rows = []
     for point in points:
         try:
+            if point.mbs is None:
+                rows.append(Row(point, "", *price_run(point, models, hardware, calibration)))
+                continue
             case = case_of(point, models, hardware, calibration)
         except Skip as reason:
             rows.append(Row(point, str(reason)))
@@ -117,7 +136,8 @@ def measured_layouts(
 ) -> tuple[tuple[MeasuredPoint, PricedCase, float], ...]:
     """Return each layout with a step time once, with its case and the median of its times.
 
-    The same layouts as those of `use(price_points(...))`, without pricing them.
+    The same layouts as those of `use(price_points(...))`, without pricing them, but for runs that
+    state no micro-batch.
     """
     unfit, times = _unfit_lines(points), dict[Key, list[float]]()
     first: dict[Key, tuple[MeasuredPoint, PricedCase]] = {}

@@ -52,6 +52,7 @@ def _by_source(report: ValidationReport) -> list[str]:
         "",
         *_step_table(report),
         "",
+        *_era_table(report),
         *coverage_table(report.coverage),
         "",
         *_memory_table(report),
@@ -70,6 +71,30 @@ def _step_table(report: ValidationReport) -> list[str]:
         base = [_percent(report.baselines[name][x.source].median_ape) for name in ("b0", "b1")]
         lines.append([x.source, str(x.n_rows), str(x.n_used), *_errors(x.step_time), *base])
     return _aligned(header, lines)
+
+
+def _era_table(report: ValidationReport) -> list[str]:
+    """Return a line by era and by what runs have."""
+    header = ("steps", "of", "layouts", "median", "p90", "bias", "+1 run", "inside", "measured")
+    lines = []
+    for x in report.eras:
+        of = f"{len(x.families)} families" if x.by == "families" else "rows"
+        numbers = [_percent(x.median_ape), _percent(x.p90_ape), _percent(x.bias, sign=True)]
+        numbers += [_percent(x.referenced_ape), _percent(x.inside)]
+        lines.append([x.title, of, str(x.n), *numbers, years_text(x.years)])
+    return [*_aligned(header, lines, n_left=2), ""] if lines else []
+
+
+def years_text(years: tuple[int, int] | None) -> str:
+    """Return the years of some documents.
+
+    >>> years_text((2021, 2024)), years_text((2023, 2023)), years_text(None)
+    ('2021-24', '2023', '-')
+    """
+    if years is None:
+        return "-"
+    first, last = years
+    return str(first) if first == last else f"{first}-{last % 100:02d}"
 
 
 def coverage_table(coverages: Sequence[Coverage]) -> list[str]:
@@ -232,7 +257,12 @@ def _assumed(report: ValidationReport) -> list[str]:
 
 def _totals(report: ValidationReport) -> list[str]:
     result = totals(report)
-    lines = [f"{result['n_used']} of {result['n_rows']} rows used. Families weigh the same:"]
+    share = _percent(result["n_used"] / result["n_eligible"]) if result["n_eligible"] else "-"
+    lines = [
+        f"{result['n_used']} of {result['n_rows']} rows used: {share} % of the"
+        f" {result['n_eligible']} that are neither slow nor LoRA, packed or hybrid.",
+        "Families weigh the same:",
+    ]
     for name, title in (("headline", "headline families"), ("all", "all families")):
         entry = result[name]
         if not entry["families"]:

@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from costmodels.axes import CP_COMMS
+from costmodels.axes import CP_COMMS, SwitchTable
 from costmodels.comm import context_parallel
 from costmodels.comm.context_parallel import ContextSplit
+from costmodels.comm.dispatch import Degrees
 from costmodels.layers import experts as routed_experts
 from costmodels.layers.compute import (
     ATTENTION_TILE,
@@ -29,9 +30,16 @@ from costmodels.layers.compute import (
     linear_products,
     product_times,
 )
-from costmodels.layers.gemm import TILE_HALVING_LOSS, TILES, element_bytes, gemm_s
+from costmodels.layers.gemm import (
+    TILE_HALVING_LOSS,
+    TILES,
+    element_bytes,
+    gemm_s,
+    linear_rate_frac,
+)
 from costmodels.layers.layer_kind import ExpertLayerTerms
 from costmodels.layers.params import kv_heads_per_rank, padded_vocab
+from costmodels.modes import ModeRows
 from costmodels.precision import FP8_RATE_FRAC
 from costmodels.problem import Problem
 from costmodels.shapes import DENSE, MOE, ModelShape
@@ -229,7 +237,7 @@ def _of_product(
     recipe, part, fused = problem.job.recipe, problem.pool.accelerator, problem.stack.fused_wgrad
     width, grad, eff = element_bytes(recipe.linear), min(recipe.grad_bytes, 4.0), part.efficiency
     m, k, c, cast = product.rows, product.inner, product.columns, recipe.cast_bytes
-    passes, rate = 2.0 * grad if fused else 2.0 + 2.0 * grad, recipe.linear_rate_frac
+    passes, rate = 2.0 * grad if fused else 2.0 + 2.0 * grad, linear_rate_frac(recipe, part)
     args = (part, recipe.linear)
     added = f"{passes:g} B × {_n(k)} × {_n(c)}"
     wgrad = _product_text(k, m, c, *args, rate * eff.wgrad_frac)
@@ -547,6 +555,7 @@ def _experts(p: OpenedParts, calls: float) -> Iterator[Operator]:
     shape, part = problem.shape, problem.pool.accelerator
     tp, sp = np.array([x.tp], dtype=np.int32), np.array([int(x.sp)], dtype=np.int32)
     ep, etp = np.array([x.ep], dtype=np.int32), np.array([x.etp], dtype=np.int32)
+    modes = ModeRows(sp, np.zeros_like(sp), SwitchTable.of_rows([x.switches]))
     tokens = routed_experts.local_tokens(problem.stack, np.array([_tokens(p)]), tp, sp, ep)
     rows = routed_experts.expert_rows(problem, tokens, sp, ep, etp).item()
     n, local, h = tokens.item(), shape.n_experts / x.ep, float(shape.hidden)
@@ -566,13 +575,14 @@ def _experts(p: OpenedParts, calls: float) -> Iterator[Operator]:
         yield from _memory_bound(
             p, "routing", "experts", _Stream((scores[0], scores[1]), kernels), calls
         )
-        permuted_rows = rows if local > 1 and x.ep * x.etp > 1 else 0.0
+        degrees = Degrees(tp, sp, ep, etp)
+        copied = routed_experts.permuted_bytes(problem, tokens, degrees, modes).item() / (2 * h)
         moved = [
             _Moved(
                 way,
-                2 * 4.0 * h * (n * shape.top_k + permuted_rows),
-                "2 × 4 h × (copies of the tokens + rows where they are put in order by expert)",
-                f"2 × 4 B × {_n(h)} × ({_n(n)} × {shape.top_k} + {_n(permuted_rows)})",
+                2 * h * copied,
+                "2 h × (rows read and written, in the order of experts and back)",
+                f"2 B × {_n(h)} × {_n(copied)}",
             )
             for way in ways
         ]
@@ -588,15 +598,16 @@ def _experts(p: OpenedParts, calls: float) -> Iterator[Operator]:
         for one, share, kept in _by_precision(p, problem):
             title = f"{name} {kept}".strip()
             yield from _grouped(one, title, sizes, [float(u) for u in fracs], share * calls)
-    factor = problem.stack.elementwise_factor
     both = [
         _Moved(
             way,
-            each * rows * width * factor,
-            "bytes of an element × rows × width × traffic of the stack",
-            f"{each:g} B × {_n(rows)} × {_n(width)} × {factor:g}",
+            rows * each.item(),
+            "rows × bytes of a row that the activation moves",
+            f"{_n(rows)} × {_n(each.item())} B",
         )
-        for way, each in zip(ways, (6.0, 10.0) if shape.gated else (4.0, 6.0), strict=True)
+        for way, each in zip(
+            ways, routed_experts.activation_bytes(problem, etp, modes), strict=True
+        )
     ]
     yield from _memory_bound(
         p, "experts' activation", "experts", _Stream((both[0], both[1]), 0), calls
@@ -614,7 +625,7 @@ def _grouped(
     recipe, part = problem.job.recipe, problem.pool.accelerator
     g, m, k, c = sizes
     eff, cast, width = part.efficiency, recipe.cast_bytes, element_bytes(recipe.linear)
-    hbm, rate = part.hbm_bytes_per_s * eff.hbm_frac, recipe.linear_rate_frac
+    hbm, rate = part.hbm_bytes_per_s * eff.hbm_frac, linear_rate_frac(recipe, part)
     peak = part.peak_flops_per_s[recipe.linear]
     rows = (
         (FORWARD, (m, k, c), rate, cast * g * m * k, f"{cast:g} B × {_n(g)} × {_n(m)} × {_n(k)}"),

@@ -12,7 +12,12 @@ from costmodels.problem import Problem
 from costmodels.stacks import EAGER, FUSED, NUMBERS, SHARED, StackProfile
 from hardware.parts import Accelerator, Efficiency, Host, Link, Pool
 from planner.solver.calibration.file import Calibration
-from planner.solver.calibration.parameters import HELD, known_parameters
+from planner.solver.calibration.parameters import (
+    HELD,
+    PART_FIELDS,
+    RECIPE_NAMES,
+    known_parameters,
+)
 
 _CLASSES = {profile.kind: profile for profile in (FUSED, EAGER)}
 _Triple = tuple[float, float, float]
@@ -55,6 +60,7 @@ def calibrated_stack(stack: StackProfile, calibration: Calibration) -> StackProf
     return replace(
         stack,
         host_s_per_layer=stack.host_s_per_layer * compute,
+        routing_host_s=stack.routing_host_s * compute,
         fixed_step_s=stack.fixed_step_s * compute,
         tp_hop_s=stack.tp_hop_s * near,
         stalled_hop_s=stack.stalled_hop_s * far,
@@ -112,11 +118,18 @@ def _efficiency(part: Accelerator, calibration: Calibration, compute: float) -> 
         )
         for kernel, (forward, backward) in eff.attention_frac.items()
     }
-    eff = replace(eff, attention_frac=kernels, **fitted)
-    scale = values.get(f"{prefix}.attention_scale", 1.0) / compute
+    own = {field: f"part.{part.name}.{field}" for field in PART_FIELDS}
+    fitted |= {f: values[own[f]] for f in ("gemm_frac", "hbm_frac") if own[f] in values}
+    of_recipe = {recipe: f"recipe.{recipe}.gain" for recipe in RECIPE_NAMES}
+    gains = {recipe: values.get(name, 1.0) for recipe, name in of_recipe.items()}
+    gains = {recipe: gain for recipe, gain in gains.items() if gain != 1.0}
+    eff = replace(eff, attention_frac=kernels, recipe_gain=gains, **fitted)
+    cut = part.power_share
+    of_all = values.get(f"{prefix}.attention_scale", 1.0)
+    scale = values.get(own["attention_scale"], of_all) * cut / compute
     return replace(
         eff,
-        gemm_frac=eff.gemm_frac / compute,
+        gemm_frac=eff.gemm_frac * cut / compute,
         hbm_frac=eff.hbm_frac / compute,
         kernel_latency_s=eff.kernel_latency_s * compute,
         attention_frac={k: (f * scale, b * scale) for k, (f, b) in eff.attention_frac.items()},

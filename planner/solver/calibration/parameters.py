@@ -1,5 +1,7 @@
 """The numbers that a calibration may set, by dotted name, with unit, range, prior and source.
 
+    part.<accelerator>.gemm_frac | attention_scale | hbm_frac
+    recipe.<recipe>.gain
     generation.<generation>.gemm_frac | attention_scale | hbm_frac | kernel_latency_s | fp8_gain
                             | gemm_k_half | attention_seq_half | <kernel>_forward | _backward
     link.<link>.efficiency | hop_scale | base_scale | simple_scale | ll_cap_scale
@@ -16,6 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
+from costmodels.precision import RECIPES
 from costmodels.stacks import NUMBERS, SHARED, STACKS
 from hardware.catalogue import Catalogue, load_catalogue
 from hardware.parts import Accelerator, Link, Provenance
@@ -43,14 +46,13 @@ class Parameter:
 
     @property
     def kind(self) -> str:
-        """`generation`, `link`, `stack`, `shared` or `anchor`."""
+        """`generation`, `part`, `recipe`, `link`, `stack`, `shared` or `anchor`."""
         return self.name.split(".")[0]
 
     @property
     def of(self) -> str:
-        """What it belongs to: a generation, a link or a stack; empty where all share it."""
-        parts = self.name.split(".")
-        return parts[1] if len(parts) == 3 else ""
+        """What it belongs to: a generation, part, recipe, link or stack; empty for all."""
+        return self.name.partition(".")[2].rpartition(".")[0]
 
     @property
     def field(self) -> str:
@@ -67,6 +69,10 @@ _GENERATION = {
     "gemm_k_half": ("", 1.0, 2048.0, "inner length at which a product reaches half its rate"),
     "attention_seq_half": ("", 10.0, 8192.0, "tokens at which attention reaches half its rate"),
 }
+PART_FIELDS = ("gemm_frac", "attention_scale", "hbm_frac")
+"""Numbers of a generation that a part of it may have of its own."""
+RECIPE_NAMES = tuple(sorted({r.fp8_recipe or r.fp4_recipe for r in RECIPES.values()} - {""}))
+_RECIPE_GAIN = "rate of products in fp8 or fp4 over what the recipe says, on every part"
 DIRECTIONS = ("forward", "backward")
 """Of an attention kernel: `generation.<generation>.<kernel>_<direction>`, a share of the peak."""
 _KERNEL = (0.01, 0.98, "share of the dense peak that the kernel reaches over long sequences")
@@ -100,6 +106,8 @@ _SHARED = {
     "tensor_wire_frac": ("", "share of the wire that one blocking collective a tensor reaches"),
     "compiled_share": ("", "traffic of compiled operators over that of eager ones"),
     "unfused_norm_factor": ("", "traffic of a norm that is not fused over that of one kernel"),
+    "routing_host_s": ("s", "launch time of what routed experts add to a layer"),
+    "synced_host_share": ("", "launches of an expert layer that the device waits for in any case"),
     "host_share_without_tp": ("", "launch time of a layer at tp 1 over that with tp"),
 }
 _ANCHOR = {
@@ -114,6 +122,11 @@ def parameters(catalogue: Catalogue) -> dict[str, Parameter]:
     results: list[Parameter] = []
     for generation, part in generations(catalogue).items():
         results += _of_generation(generation, part)
+    for part in catalogue.accelerators.values():
+        results += _of_part(part)
+    for recipe in RECIPE_NAMES:
+        name, source = f"recipe.{recipe}.gain", "costmodels.precision"
+        results.append(Parameter(name, "", 1.0, 0.5, 1.5, _RECIPE_GAIN, source))
     for link in catalogue.links.values():
         results += _of_link(link)
     for stack in STACKS.values():
@@ -178,6 +191,18 @@ def _of_generation(generation: str, part: Accelerator) -> list[Parameter]:
         for direction, prior in zip(DIRECTIONS, shares, strict=True):
             name = f"generation.{generation}.{kernel}_{direction}"
             results.append(Parameter(name, "", prior, low, high, meaning, source))
+    return results
+
+
+def _of_part(part: Accelerator) -> list[Parameter]:
+    """Return what a part may have apart from its generation, whose figures are its priors."""
+    eff = part.efficiency
+    priors = (eff.gemm_frac, 1.0, eff.hbm_frac)
+    results = []
+    for field, prior in zip(PART_FIELDS, priors, strict=True):
+        unit, low, high, meaning = _GENERATION[field]
+        name, source = f"part.{part.name}.{field}", f"generation {part.generation}"
+        results.append(Parameter(name, unit, prior, low, high, f"{meaning}, of this part", source))
     return results
 
 

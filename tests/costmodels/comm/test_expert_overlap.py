@@ -112,7 +112,12 @@ def test_a_step_pays_once_for_its_ends(toy_problem, plain_layout):
 
 def replace_tax(toy_problem):
     """Return a stack whose traffic slows no compute, with a host that is never late."""
-    return replace(toy_problem().stack, overlap_slowdown=0.0, host_s_per_layer=0.0)
+    return replace(never_late(toy_problem), overlap_slowdown=0.0)
+
+
+def never_late(toy_problem):
+    """Return a stack whose host launches all at once."""
+    return replace(toy_problem().stack, host_s_per_layer=0.0, routing_host_s=0.0)
 
 
 def test_a_host_that_is_late_has_no_fill(toy_problem, plain_layout):
@@ -191,7 +196,7 @@ def test_more_multiprocessors_taken_are_never_faster(toy_problem, toy_pool, plai
 @pytest.mark.parametrize(("pp", "vpp"), [(1, 1), (2, 2)])
 def test_kernels_that_take_more_are_never_faster(toy_problem, plain_layout, monkeypatch, pp, vpp):
     """Steps of DeepEP with 0, 10, 20, 40 and 80 of 100 multiprocessors; buffers grow alike."""
-    problem = toy_problem(ROUTED)
+    problem = toy_problem(ROUTED, stack=never_late(toy_problem))
     switches = (("dispatcher", "deepep"), *ON)
     layout = replace(plain_layout(problem, pp=pp, vpp=vpp, dp=16, zero=1), ep=8, switches=switches)
     plans = []

@@ -162,6 +162,7 @@ def test_the_ends_carry_their_collectives(toy_problem):
 
 def test_hidden_traffic_slows_compute_and_a_slow_host_fills_the_layer(toy_problem):
     problem = toy_problem()
+    problem = replace(problem, stack=replace(problem.stack, host_s_per_layer=1e-3))
     terms = layer_terms(
         problem, SplitDegrees.of_tp(degree(8)), degree(1), ModeRows.of_sp(degree(1))
     )

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from costmodels.axes import CUDA_GRAPHS, DISPATCHERS, SwitchTable
 from costmodels.breakdown import break_down, virtual_stage_times
 from costmodels.comm.collectives import collective_s
 from costmodels.comm.data_parallel import n_pieces
@@ -249,9 +250,11 @@ def test_states_by_hand(toy_problem, plain_layout, zero):
 
 
 def test_launches_of_grouped_products_by_hand(toy_problem):
-    # 6 products of 8 experts, of 2, of one: each beyond the first takes 5 us.
+    # 6 products of 8 experts, of 2, of one: each beyond the first 10.5 us, 25.2 with casts.
     found = experts.products_host_s(toy_problem(ROUTED), ranks(1, 4, 8))
-    assert found.tolist() == pytest.approx([6 * 7 * 5e-6, 6 * 1 * 5e-6, 0.0])
+    assert found.tolist() == pytest.approx([6 * 7 * 10.5e-6, 6 * 1 * 10.5e-6, 0.0])
+    low = experts.products_host_s(toy_problem(ROUTED, precision="fp8-delayed"), ranks(1, 4, 8))
+    assert low.tolist() == pytest.approx([6 * 7 * 25.2e-6, 6 * 1 * 25.2e-6, 0.0])
     eager = experts.products_host_s(toy_problem(ROUTED, stack="eager"), ranks(1, 4, 8))
     assert eager.tolist() == [0.0] * 3
 
@@ -262,8 +265,58 @@ def test_launches_of_grouped_products_bind_a_layer_of_many_experts(toy_problem):
     problem = toy_problem(shape, seq_len=128)
     one = np.ones(1, dtype=np.int32)
     terms = layer_terms(problem, SplitDegrees.of_tp(one), one, ModeRows.of_sp(0 * one))
-    own_s = problem.stack.host_s_per_layer * (0.6 + 0.6)  # no collectives; routing
-    assert terms.experts.layer.total_s.item() == pytest.approx(own_s + 6 * 511 * 5e-6, rel=1e-12)
+    own_s = problem.stack.host_s_per_layer * 0.6 + problem.stack.routing_host_s  # no collectives
+    launch_s = own_s + 6 * 511 * 10.5e-6
+    assert terms.experts.layer.total_s.item() == pytest.approx(launch_s, rel=1e-12)
+
+
+def test_a_device_waits_for_a_share_of_the_launches_however_long_it_takes(toy_problem):
+    one = np.ones(1, dtype=np.int32)
+
+    def host_s(shape: ModelShape, **facts: object) -> float:
+        problem = toy_problem(shape, seq_len=2**20)
+        problem = replace(problem, stack=replace(problem.stack, **facts))
+        terms = layer_terms(problem, SplitDegrees.of_tp(one), one, ModeRows.of_sp(0 * one))
+        return float(terms.experts.host.total_s.item())
+
+    # 0.6 of 5 ms, 4.2 ms of routing, 6 products of 8 experts.
+    launch_s = 0.6 * 5e-3 + 4.2e-3 + 6 * 7 * 10.5e-6
+    assert host_s(ROUTED) == pytest.approx(0.25 * launch_s, rel=1e-12)
+    assert host_s(ROUTED, synced_host_share=0.0) == 0.0
+    assert host_s(ROUTED, routes_on_host=False) == 0.0  # a compiled program
+    assert host_s(replace(ROUTED, capacity_factor=1.0)) == 0.0  # the rows of experts are known
+
+
+def test_rows_are_put_in_order_once_where_the_dispatcher_sends_them_once(toy_problem):
+    problem, one = toy_problem(ROUTED), np.ones(1, dtype=np.int32)
+    h, k = ROUTED.hidden, ROUTED.top_k
+    for name, ep, rows in (("alltoall", 4, 4 * 2 * k), ("alltoall", 8, 4 * k), ("deepep", 4, 2)):
+        codes = {"dispatcher": (DISPATCHERS.index(name),)}
+        modes = ModeRows(0 * one, 0 * one, SwitchTable.of_product(codes))
+        degrees = Degrees(one, 0 * one, ep * one, one)
+        moved = experts.permuted_bytes(problem, arr(100.0), degrees, modes).item()
+        if name == "deepep":  # two experts of eight on four ranks: 4 (1 - 6/8 5/7) ranks a token
+            rows *= 4 * (1 - 6 / 8 * 5 / 7) + k
+        assert moved == pytest.approx(2 * h * 100 * rows, rel=1e-12)
+
+
+def test_biased_experts_run_a_chain_of_operators_outside_whole_graphs(toy_problem):
+    shape, one = replace(ROUTED, bias=True), np.ones(1, dtype=np.int32)
+    f, h = ROUTED.expert_ffn, ROUTED.hidden
+
+    def moved(shape: ModelShape, graph: str, stack: str = "fused") -> list[float]:
+        problem = toy_problem(shape, stack=stack)
+        codes = {"cuda_graph": (CUDA_GRAPHS.index(graph),)}
+        modes = ModeRows(0 * one, 0 * one, SwitchTable.of_product(codes))
+        return [x.item() for x in experts.activation_bytes(problem, one, modes)]
+
+    factor = STACKS["fused"].elementwise_factor
+    fused = [6 * f * factor, 10 * f * factor]
+    assert moved(ROUTED, "none") == pytest.approx(fused)
+    assert moved(shape, "none") == pytest.approx([54 * f + 12 * h, 108 * f + 24 * h])
+    assert moved(shape, "full_iteration") == pytest.approx(fused)
+    eager = STACKS["eager"].elementwise_factor / factor
+    assert moved(shape, "none", "eager") == pytest.approx([x * eager for x in fused])
 
 
 def test_what_waits_for_nothing_is_part_of_the_compute(toy_problem):

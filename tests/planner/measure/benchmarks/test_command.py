@@ -48,7 +48,7 @@ def test_logs_become_a_calibration_that_a_solve_takes(folder, tmp_path):
     assert "nodes taken to be the usual ones: 8 ports of ib-ndr-400" in done.stdout
     again = run_here("calibrate", "--nccl-tests", *logs_of(folder), "--out", str(out))
     assert again.stdout == done.stdout
-    words = ("evaluate", "llama3-8b", "h100-x512", "--pin", "tp=8,pp=1,mbs=1", "--no-cache")
+    words = ("evaluate", "llama3-8b", "h100-x512", "--pin", "tp=8,pp=1,mbs=4", "--no-cache")
     times = []
     for more in ((), ("--calibration", str(out))):
         priced = run_here(*words, *more, "--format", "json")

@@ -19,7 +19,7 @@ from planner.measure.calibrate.fit import Free, Pull, fit, free_values, robust_c
 from planner.measure.calibrate.report import fit_report_text, report_of
 from planner.measure.calibrate.runs import Run, Runs, fit_runs_of
 from planner.measure.validate.points import read_measured_points
-from planner.measure.validate.prediction import price
+from planner.measure.validate.prediction import case_of, price
 from planner.measure.validate.report import DATA, read_entries
 from planner.measure.validate.rows import measured_layouts, price_points, use
 from planner.solver.calibration.file import Calibration, load_calibration
@@ -203,6 +203,56 @@ def test_the_linear_problem_by_hand() -> None:
     found = solve_linear(np.ones((1, 1)), np.array([e]), np.array([w]), pull, u0, bounds)
     expected = -e * (w / s**2) / (w / s**2 + 1 / sigma**2)
     assert found[0] - u0[0] == pytest.approx(expected, rel=1e-3)
+
+
+def test_parts_are_pulled_to_their_generation_where_several_have_runs() -> None:
+    both = {one.name: one for one in free_values(some(9, "nemo25"))}
+    prior = both["generation.blackwell.gemm_frac"]
+    for part in ("b200-sxm-180gb", "gb200-186gb"):
+        one = both[f"part.{part}.gemm_frac"]
+        assert (one.toward, one.shift) == (prior.name, 0.0)
+        assert one.sigma == fitting.SPREAD["gemm_frac"]
+    assert "part.h100-sxm-80gb.gemm_frac" not in both  # the only part of Hopper there
+    assert "part.b300-sxm-288gb.gemm_frac" not in both
+
+
+def test_a_variant_is_pulled_to_what_its_generation_turned_out_to_be() -> None:
+    runs = some(30, "mbridge")
+    names = ["generation.blackwell", "generation.blackwell-ultra"]
+    found = {one.name: one for one in free_values(runs, names)}
+    one, base = (found[f"{name}.gemm_frac"] for name in reversed(names))
+    assert one.toward == base.name
+    assert one.shift == pytest.approx(np.log(one.parameter.prior / base.parameter.prior))
+    pull, u = Pull.of([base, one]), np.log([0.6, 0.6 * one.parameter.prior / base.parameter.prior])
+    assert pull.residuals(u)[1] == pytest.approx(0.0, abs=1e-12)
+
+
+def test_the_spread_of_parts_by_hand() -> None:
+    """Two parts at 0.1 and -0.05 of their generation, as sure as can be: they and s0."""
+    names = ("generation.ampere", "part.a100-sxm-80gb", "part.a100-sxm-40gb")
+    values = values_of(*(f"{name}.gemm_frac" for name in names))
+    free = [values[0], *(replace(x, toward=values[0].name, sigma=0.08) for x in values[1:])]
+    prior = values[0].log(values[0].parameter.prior)
+    u, n = prior + np.array([0.0, 0.1, -0.05]), 3
+    weight, errors = np.full(n, 1e6), np.zeros(n)
+    found = fitting.estimated_spread(free, weight, np.eye(n), errors, u)
+    expected = np.sqrt((2 * 0.08**2 + 0.1**2 + 0.05**2) / 4)
+    assert found == {"gemm_frac": pytest.approx(expected, rel=1e-3)}
+    assert fitting.estimated_spread(free[:1], weight, np.eye(n)[:, :1], errors, u[:1]) == {}
+
+
+def test_a_recipe_and_a_part_change_the_rate_of_products() -> None:
+    def linear_s(values: Mapping[str, float], **cells: str) -> float:
+        point = replace(next(p for p in ALL if p.id == "nemo25-2507-gb200-llama3-70b-mx"), **cells)
+        case = case_of(point, MODELS, HARDWARE, Calibration("x", values))
+        return float(price(case)[0].time_s["linear"])
+
+    plain = linear_s({})
+    assert linear_s({"recipe.mxfp8.gain": 1.1}) < plain
+    assert linear_s({"recipe.delayed.gain": 1.1}) == plain
+    whole = {"generation.blackwell.gemm_frac": 0.6}
+    assert linear_s({**whole, "part.gb200-186gb.gemm_frac": 0.7}) < linear_s(whole)
+    assert linear_s({**whole, "part.b200-sxm-180gb.gemm_frac": 0.7}) == linear_s(whole)
 
 
 def test_the_cost_by_hand() -> None:

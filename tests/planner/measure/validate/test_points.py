@@ -46,13 +46,23 @@ def test_a_run_out_of_memory_has_no_figures(read):
 
 def test_all_bad_cells_are_one_error_with_lines(read):
     with pytest.raises(SpecError) as caught:
-        read(f"{HEAD}\nx-1,m,h,eight,,,,,,,,,,\nx-2,m,h,8,,,0,,,nan,,,,maybe\n,m,h,8,,,,,,,,,,\n")
+        read(f"{HEAD}\nx-1,m,h,eight,,,,,,,,,,\nx-2,m,h,8,,,0,,,nan,,,,maybe\n")
     text = str(caught.value)
     assert "points.csv:2: n_gpus: 'eight' is not a whole number" in text
     assert "points.csv:3: mbs: '0'" in text
     assert "points.csv:3: step_time_s: 'nan'" in text
     assert "points.csv:3: oom: 'maybe' is not 0, 1 or empty" in text
-    assert "points.csv:4: id: is empty" in text
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [("", "m", "h", "8"), ("x-1", "", "h", "8"), ("x-1", "m", "", "8"), ("x-1", "m", "h", "")],
+)
+def test_an_empty_cell_never_refuses_the_file(read, cells):
+    point, other = read(f"{HEAD}\n{','.join(cells)},,,,,,,,,,\nx-2,m,h,8,,,,,,,,,,\n")
+    assert point.id == (cells[0] or "line-2")
+    assert (point.model, point.hardware, str(point.n_gpus or "")) == cells[1:]
+    assert (other.id, other.source) == ("x-2", "x")
 
 
 def test_lines_count_breaks_inside_quotes(read):

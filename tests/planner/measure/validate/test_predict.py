@@ -8,7 +8,7 @@ import pytest
 from hardware.catalogue import load_catalogue
 from planner.measure.validate.described import Skip, model_shape, pool_of
 from planner.measure.validate.points import MeasuredPoint, read_measured_points
-from planner.measure.validate.prediction import case_of, predict, price
+from planner.measure.validate.prediction import case_of, predict, price, price_run
 from planner.measure.validate.report import DATA
 from planner.specs.yaml.document import load_yaml
 
@@ -104,7 +104,10 @@ def test_a_row_that_says_everything_needs_no_assumption():
         ({"packed": True}, "packed"),
         ({"precision": "int3"}, "precision not modelled"),
         ({"hardware": "v100", "tp": 2}, "precision not modelled"),
-        ({"hardware": "null"}, "accelerator not in the catalogue"),
+        ({"hardware": "null"}, "accelerator not stated"),
+        ({"model": ""}, "no model named"),
+        ({"hardware": ""}, "no hardware named"),
+        ({"n_gpus": 0}, "no number of devices"),
         ({"hardware": "unseen"}, "accelerator not in the catalogue"),
         ({"hardware": "tpu"}, "TPU"),
         ({"tp": None}, "no layout"),
@@ -369,7 +372,10 @@ def test_what_a_row_says_about_its_kernels_changes_the_profile():
     assert priced(norm_kernel="fused", stack="eager").problem.stack.fused_norms
     plain, quick = priced(stack="torchtitan"), priced(stack="torchtitan", compile=True)
     assert quick.problem.stack.elementwise_factor < plain.problem.stack.elementwise_factor
-    assert priced(attention="flash").problem.stack.attention_kernels[0] == "flash1"
+    assert priced(attention="flash").problem.stack.attention_kernels[0] == "cudnn"
+    assert priced(attention="flash-v1").problem.stack.attention_kernels[0] == "flash1"
+    old = priced(attention="flash", stack="aleph-alpha").problem.stack
+    assert old.attention_kernels[0] == "flash1"
     old = priced(attention="unfused", stack="aleph-alpha")
     assert not old.problem.stack.fused_softmax
 
@@ -408,7 +414,7 @@ def test_overlap_texts(cell, tp_overlap, zero1_overlap):
 
 def test_overlap_that_means_nothing_to_us_is_listed():
     case = priced(overlap="interpretive dance")
-    assert "overlap 'interpretive dance': the stack's own" in case.assumptions
+    assert "overlap 'interpretive dance': not known, the stack's own" in case.assumptions
 
 
 def test_cells_that_nobody_knows_are_listed():
@@ -420,7 +426,7 @@ def test_cells_that_nobody_knows_are_listed():
 def test_recipes_of_nemo_overlap_with_user_buffers():
     case = priced(framework="NeMo 24.07 (Megatron-Core)")
     assert case.problem.stack.tp_overlap == "userbuffers"
-    assert "overlap not stated: user buffers, as its recipes set them" in case.assumptions
+    assert "tp overlap not stated: user buffers, as its recipes set them" in case.assumptions
 
 
 @pytest.mark.parametrize(
@@ -468,7 +474,10 @@ def test_experts_as_stated():
     assert (shape.n_experts, shape.top_k, shape.expert_ffn, shape.shared_ffn) == (8, 2, 512, 512)
     assert (shape.imbalance, shape.capacity_factor) == (1.0, 0.0)
     assert (x.ep, x.etp) == (4, 2)
-    assert case.assumptions == ("etp not stated: 2 (as tp)",)
+    assert case.assumptions == (
+        "etp not stated: 2 (as tp)",
+        "dispatcher not stated: the stack's own",
+    )
     assert price(case)[0].time_s["experts"] > 0
 
 
@@ -482,10 +491,76 @@ def test_experts_as_stated():
     ],
 )
 def test_the_load_follows_the_routing_of_the_run(routing, imbalance, capacity, said):
-    case = priced(model="moe", ep=4, etp=1, moe_routing=routing)
+    case = priced(model="moe", ep=4, etp=1, dispatcher="alltoall", moe_routing=routing)
     shape = case.problem.shape
     assert (shape.imbalance, shape.capacity_factor) == (imbalance, capacity)
     assert case.assumptions == (said,)
+
+
+def test_experts_that_do_not_fold_with_tp_are_not_cut():
+    """ep 8 times etp 2 is more than the 8 ranks of a stage; ep 8 alone is not."""
+    case = priced(model="moe", ep=8, dispatcher="alltoall", moe_routing="forced-balance")
+    assert (case.layout.ep, case.layout.etp) == (8, 1)
+    assert case.assumptions == ("etp not stated: 1 (experts do not fold with 2, as tp)",)
+
+
+@pytest.mark.parametrize("cell", ["nvfp4", "NVFP4 (bf16 tail)"])
+def test_four_bits(cell):
+    part = {"b200": {"gpu": "b200-sxm-180gb", "gpus_per_node": 8}}
+    point = replace(POINT, hardware="b200", precision=cell)
+    case = case_of(point, MODELS, part)
+    assert case.problem.job.precision == "nvfp4"
+    assert any("in all layers" in text for text in case.assumptions) == ("tail" in cell)
+    with pytest.raises(Skip, match="precision not modelled"):
+        priced(precision=cell)  # Hopper has no matrix products of 4 bits
+
+
+def test_a_run_without_micro_batch_is_the_fastest_of_those_that_fit():
+    """32 sequences over 4 ranks: 1, 2, 4 or 8 at a time."""
+    point = replace(POINT, mbs=None)
+    case, found = price_run(point, MODELS, HARDWARE)
+    steps = {b: predict(replace(POINT, mbs=b), MODELS, HARDWARE).step_s for b in (1, 2, 4, 8)}
+    assert found.step_s == min(steps.values()) == steps[case.layout.mbs]
+    assert found.range_s == (min(steps.values()), max(steps.values()))
+    assert f"mbs not stated: {case.layout.mbs}, the fastest of 1 to 8" in found.assumptions
+
+
+def test_micro_batches_that_do_not_fit_are_no_part_of_the_range():
+    model = {"large": MODEL | {"layers": 32, "hidden": 4096, "heads": 32, "ffn": 16384}}
+    model["large"] |= {"kv_heads": 32}
+    point = replace(POINT, model="large", mbs=None, gbs=256, sp=False)
+    _, found = price_run(point, model, HARDWARE)
+    sizes = (1, 2, 4, 8, 16, 32, 64)
+    each = {b: predict(replace(point, mbs=b), model, HARDWARE) for b in sizes}
+    fitting = [one.step_s for one in each.values() if one.fits]
+    assert 0 < len(fitting) < len(sizes)
+    assert found.range_s == (min(fitting), max(fitting))
+    tight = {"h": NODE | {"mem_gb": 1}}
+    case, found = price_run(point, model, tight)
+    assert (case.layout.mbs, found.fits) == (1, False)
+    assert "mbs not stated: 1, none fits by its prediction" in found.assumptions
+
+
+def test_a_range_needs_a_batch_that_divides():
+    with pytest.raises(Skip, match="batch does not divide"):
+        price_run(replace(POINT, mbs=None, gbs=30), MODELS, HARDWARE)
+
+
+def test_names_of_hugging_face_say_the_same():
+    names = {
+        "kv_rank": "kv_lora_rank",
+        "qk_nope": "qk_nope_head_dim",
+        "qk_rope": "qk_rope_head_dim",
+        "v_head": "v_head_dim",
+    }
+    latent = {names[key]: value for key, value in MODELS["latent"]["mla"].items()}
+    experts = {"n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 512}
+    experts |= {"n_shared_experts": 1}
+    for ours, theirs in (("latent", {"mla": latent}), ("moe", {"moe": experts})):
+        same = [
+            model_shape("m", entry, True, False)[0] for entry in (MODELS[ours], MODEL | theirs)
+        ]
+        assert same[0] == same[1]
 
 
 def test_latent_attention_as_stated():
@@ -513,6 +588,6 @@ def test_the_shipped_runs_with_experts_are_met_without_a_fit():
                 off.append(abs(predict(point, models, hardware).step_s / point.step_s - 1))
             except Skip:
                 continue
-    assert len(off) >= 20
+    assert len(off) >= 150
     assert np.median(off) < 0.15
-    assert max(off) < 0.30
+    assert np.quantile(off, 0.9) < 0.45

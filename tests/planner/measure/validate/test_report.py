@@ -13,7 +13,7 @@ from planner.errors import SpecError, UsageError
 from planner.measure.validate import baselines
 from planner.measure.validate.points import MeasuredPoint, read_measured_points
 from planner.measure.validate.prediction import case_of
-from planner.measure.validate.report import DATA, validation_report
+from planner.measure.validate.report import DATA, read_entries, totals, validation_report
 from planner.measure.validate.rows import measured_sweeps, price_points, use
 
 MODEL = {
@@ -208,7 +208,7 @@ def test_json_has_the_names_of_the_contract(files, capsys):
     assert run_validate(*files, "json", "row") == 0
     found = json.loads(capsys.readouterr().out)
     names = {"schema_version", "calibration", "sources", "sweeps", "baselines", "totals", "rows"}
-    assert set(found) == {*names, "intervals"}
+    assert set(found) == {*names, "intervals", "eras"}
     everywhere, *by_regime = found["intervals"]
     assert set(everywhere) == {"regime", "n", "inside", "below", "above"}
     assert everywhere["regime"] == "all"
@@ -221,7 +221,7 @@ def test_json_has_the_names_of_the_contract(files, capsys):
     assert {"median_ape", "p90_ape", "bias"} <= set(a["memory"])
     assert {"balanced_accuracy", "recall_oom", "recall_fit"} <= set(a["oom"])
     assert (a["n_rows"], a["n_used"], a["skipped"]) == (5, 4, {"more ranks than devices": 1})
-    assert b["skipped"] == {"accelerator not in the catalogue": 1, "only a FLOP rate": 1}
+    assert b["skipped"] == {"accelerator not stated": 1, "only a FLOP rate": 1}
     assert b["step_time"]["median_ape"] is None
     assert set(found["baselines"]) == {"b0", "b1", "b2"}
     (sweep,) = found["sweeps"]
@@ -243,7 +243,7 @@ def test_the_same_input_gives_the_same_bytes(files, capsys):
     [
         ("source", ("more ranks than devices 1", "4 of 7 rows used", "B0", "stack not stated")),
         ("sweep", ("a/m/h/8/2048/64", "any")),
-        ("row", ("a-4", "accelerator not in the catalogue", "fits")),
+        ("row", ("a-4", "accelerator not stated", "fits")),
     ],
 )
 def test_tables(files, capsys, by, words):
@@ -262,10 +262,40 @@ def test_bad_options_and_files(files, tmp_path):
         run_validate(files[0], str(tmp_path / "list.yaml"), files[2])
 
 
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        (
+            "moe: {experts: 8, topkk: 2}",
+            "m.moe.topkk: unknown key 'topkk'\n  fix: did you mean topk?",
+        ),
+        ("mla: {latent: 8}", "m.mla.latent: unknown key 'latent'"),
+        ("assumed: {inter_gb: 8}", "m.assumed.inter_gb: unknown key 'inter_gb'"),
+        ("moe: 8", "m.moe: 8 is no mapping"),
+    ],
+)
+def test_unknown_keys_inside_entries_are_refused_by_name(tmp_path, entry, message):
+    (tmp_path / "models.yaml").write_text(f"m:\n  layers: 2\n  anything: 3\n  {entry}\n")
+    with pytest.raises(SpecError) as caught:
+        read_entries(tmp_path / "models.yaml")
+    assert message in str(caught.value)
+    assert "models.yaml:4" in str(caught.value)
+
+
+def test_the_share_of_rows_used_leaves_out_what_waits():
+    one = replace(BASE, step_time_s=1.0)
+    points = [replace(one, id=f"x-{i}", line=2 + i) for i in range(4)]
+    points[1] = replace(points[1], lora=True)
+    points[2] = replace(points[2], packed=True)
+    points[3] = replace(points[3], hardware="null")
+    found = totals(validation_report(points, MODELS, HARDWARE))
+    assert (found["n_rows"], found["n_used"], found["n_eligible"]) == (4, 1, 2)
+
+
 def test_the_shipped_rows_are_complete():
     shipped = read_measured_points(DATA / "points.csv")
-    assert len(shipped) == 3772
-    assert sum(bool(point.oom) for point in shipped) == 266
+    assert len(shipped) == 4439
+    assert sum(bool(point.oom) for point in shipped) == 363
     models = yaml.safe_load((DATA / "models.yaml").read_text())
     hardware = yaml.safe_load((DATA / "hardware.yaml").read_text())
     assert {p.model for p in shipped} <= set(models)

@@ -34,7 +34,7 @@ def test_every_parameter_can_be_explained() -> None:
         assert parameter.meaning
         assert parameter.source
     kinds = {parameter.kind for parameter in known_parameters().values()}
-    assert kinds == {"generation", "link", "stack", "shared", "anchor"}
+    assert kinds == {"generation", "part", "recipe", "link", "stack", "shared", "anchor"}
     assert known_parameters()["link.ib-ndr-400.hop_scale"].of == "ib-ndr-400"
     assert known_parameters()["shared.node_spread"].of == ""
 

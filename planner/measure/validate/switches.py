@@ -1,0 +1,193 @@
+"""What the cells about switches say, as axes of a layout, fields of a job and facts of a stack."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+
+from costmodels.axes import AXES, CUDA_GRAPHS, DISPATCHERS, Value
+from costmodels.precision import numerics_fault
+from costmodels.schedule.stages import spelled
+from costmodels.shapes import ModelShape, TrainingJob
+from costmodels.stacks import StackProfile
+from hardware.parts import Pool
+from planner.frameworks.megatron.arguments import layout_counts
+from planner.measure.validate.described import Skip
+from planner.measure.validate.points import MeasuredPoint
+
+USER_BUFFERS = ("nemo", "megatron-bridge")
+"""Frameworks, by the start of their name, whose recipes overlap tensor-parallel traffic."""
+_TP_OVERLAPS = {"none": "none", "bulk": "bulk", "userbuffers": "userbuffers", "async": "pieces"}
+"""`StackProfile.tp_overlap` by what the cell `tp_overlap` may say."""
+_TP_WORDS = (
+    (("userbuffers", "user buffers"), "userbuffers"),
+    (("async tp",), "pieces"),
+    (("vanilla tp", "no tp"), "none"),
+)
+"""The same by words of the cell `overlap`."""
+
+
+def _parts(point: MeasuredPoint) -> list[str]:
+    """Return what the cell `overlap` names, one phrase each."""
+    return [part.strip() for part in re.split(r"[+;]", point.overlap.lower()) if part.strip()]
+
+
+def _is_about(part: str, word: str) -> bool:
+    return re.search(rf"\b{word}\b", part) is not None
+
+
+def with_overlap(stack: StackProfile, point: MeasuredPoint, notes: list[str]) -> StackProfile:
+    """Return the profile with what the row says runs beside compute.
+
+    Each phrase is a fact about the traffic that it names; about other traffic it says nothing. The
+    cell `tp_overlap` comes before them.
+    """
+    parts = _parts(point)
+    if parts and parts[0].startswith("none"):
+        return replace(stack, tp_overlap="none", dp_overlap="none", zero1_overlap="none")
+    stack = replace(stack, tp_overlap=_tensor_overlap(stack, point, parts, notes))
+    text = " ".join(parts)
+    reduce = "grad reduce" in text
+    gather = "param all-gather" in text or "param gather" in text
+    if reduce or gather:
+        kind = "both" if reduce and gather else "reduce" if reduce else "none"
+        stack = replace(stack, dp_overlap=kind, zero1_overlap=kind)
+    known = ("tp", "pp", "ep", "cp", "fsdp", "grad reduce.*", "param (all-)?gather")
+    unread = [part for part in parts if not any(_is_about(part, word) for word in known)]
+    notes += [f"overlap {part!r}: not known, the stack's own" for part in unread]
+    return stack
+
+
+def _tensor_overlap(
+    stack: StackProfile, point: MeasuredPoint, parts: list[str], notes: list[str]
+) -> str:
+    """Return what tensor-parallel traffic runs beside, as `StackProfile.tp_overlap` says it."""
+    if point.tp_overlap.lower() in _TP_OVERLAPS:
+        return _TP_OVERLAPS[point.tp_overlap.lower()]
+    for words, kind in _TP_WORDS:
+        if any(word in part for part in parts for word in words):
+            return kind
+    if any(re.match(r"tp\b", part) for part in parts):
+        return stack.tp_overlap_on or stack.tp_overlap
+    if point.framework.lower().startswith(USER_BUFFERS):
+        if (point.tp or 1) > 1:
+            notes.append("tp overlap not stated: user buffers, as its recipes set them")
+        return "userbuffers"
+    return stack.tp_overlap
+
+
+def layout_switches(
+    point: MeasuredPoint, shape: ModelShape, notes: list[str]
+) -> tuple[tuple[str, Value], ...]:
+    """Return the axes without a field of `Layout` that are not off, in the order of `AXES`."""
+    values: dict[str, Value] = {
+        "dispatcher": _dispatcher(point, shape, notes),
+        "ep_overlap": _expert_overlap(point, shape),
+        "cuda_graph": _graph(point, notes),
+    }
+    return tuple((name, values[name]) for name in AXES if values.get(name, "") not in ("", "none"))
+
+
+def _dispatcher(point: MeasuredPoint, shape: ModelShape, notes: list[str]) -> str:
+    if not shape.n_experts:
+        return ""
+    named = point.dispatcher.lower()
+    if named and named not in DISPATCHERS:
+        notes.append(f"dispatcher {point.dispatcher!r}: not known, the stack's own")
+    elif not named and (point.ep or 1) > 1:
+        notes.append("dispatcher not stated: the stack's own")
+    return named if named in DISPATCHERS and named != AXES["dispatcher"].off else ""
+
+
+def _expert_overlap(point: MeasuredPoint, shape: ModelShape) -> str:
+    overlapped = point.ep_overlap
+    if overlapped is None:
+        overlapped = any(re.match(r"(ep|expert)\b", part) for part in _parts(point))
+    if not overlapped or not shape.n_experts:
+        return ""
+    return "dualpipe" if point.schedule.lower().startswith("dualpipe") else "1f1b"
+
+
+def _graph(point: MeasuredPoint, notes: list[str]) -> str:
+    """Return what is captured; modules of kinds of layers that are not priced are left out."""
+    named = point.cuda_graph.lower()
+    kept = "+".join(part for part in named.split("+") if part != "mamba") or "none"
+    if named and kept not in CUDA_GRAPHS:
+        notes.append(f"cuda_graph {point.cuda_graph!r}: not known, none")
+        return "none"
+    return kept if named else "none"
+
+
+_OPTIMIZERS = {"": "fp32", "adam": "fp32", "adamw": "fp32", "adam-bf16-moments": "bf16-moments"}
+"""Widths of the states, `TrainingJob.optimizer_states`, by the cell `optimizer`."""
+
+
+def with_numerics(job: TrainingJob, point: MeasuredPoint, notes: list[str]) -> TrainingJob:
+    """Return the job with the widths that the row states; one that it cannot have is left out."""
+    states = _OPTIMIZERS.get(point.optimizer.lower())
+    if states is None:
+        raise Skip("optimizer not modelled")
+    wanted: Mapping[str, object] = {
+        "optimizer_states": states,
+        "fp8_param_gather": bool(point.fp8_param_gather),
+        "fp8_attention": bool(point.fp8_attention),
+    }
+    for name, value in wanted.items():
+        if value == getattr(job, name):
+            continue
+        changed = replace(job, **{name: value})  # type: ignore[arg-type]
+        fault = numerics_fault(changed.numerics)
+        if fault:
+            notes.append(f"{fault}: left out")
+        else:
+            job = changed
+    return job
+
+
+def stated_split(
+    point: MeasuredPoint, layers: int, pp: int, vpp: int, notes: list[str]
+) -> tuple[int, ...]:
+    """Return the layers of each virtual stage that the row states; () where it does not."""
+    text = point.stage_layers
+    if not text or pp == 1:
+        return ()
+    listed = re.fullmatch(r"\d+(\s*,\s*\d+)*", text)
+    counts = tuple(int(n) for n in text.split(",")) if listed else layout_counts(text)
+    if len(counts) != pp * vpp or sum(counts) != layers:
+        notes.append(
+            f"stage_layers are {len(counts)} stages of {sum(counts)} layers: not those of the run"
+        )
+        return ()
+    notes.append(f"stages stated: {spelled(counts)}")
+    return counts
+
+
+def offloads(point: MeasuredPoint, notes: list[str]) -> tuple[int, bool]:
+    """Return the layers whose stored activations lie on the host, and whether its states do."""
+    text = point.offload.lower()
+    layers = re.search(r"activations\W+(\d+) layers", text)
+    if "activations" in text and not layers:
+        notes.append(f"offload {point.offload!r}: modules are not modelled, nothing of them moved")
+    return int(layers[1]) if layers else 0, "optimizer" in text
+
+
+def in_used_domain(pool: Pool, point: MeasuredPoint, notes: list[str]) -> Pool:
+    """Return the pool with what the run uses of every scale-up domain that reaches over nodes.
+
+    `segment` says it. Where it does not, a run that fills no whole domains takes the largest
+    power of two that divides its devices, as launchers ask for: 64 of 72. A run that is no larger
+    than a domain lies in one.
+    """
+    domain, n = pool.scale_up_domain, point.n_gpus
+    if domain <= pool.devices_per_node:
+        return pool
+    used = min(domain, point.segment or domain)
+    if not point.segment and n > domain and n % domain:
+        power = 1 << (domain.bit_length() - 1)
+        while n % power:
+            power //= 2
+        used = max(power, pool.devices_per_node)
+        notes.append(f"segment not stated: {used} of {domain}")
+    used = max(pool.devices_per_node, used - used % pool.devices_per_node)
+    nodes = domain // pool.devices_per_node
+    whole = used == domain
+    return replace(pool, scale_up_domain=used, domain_nodes=0 if whole else nodes)
