@@ -461,7 +461,8 @@ def layer(problem: Problem, layout: Layout, routed: bool) -> Layer:
         alone = sum(both) + 2 * experts.exchange_s
         device = add(add(both, beside.exposed), (beside.tax, beside.tax))
         if beside.hidden > 0:
-            fill = max(0.0, max(alone, launch) - max(sum(device), launch))
+            fill = physics.paced_s(problem, launch, alone)
+            fill = max(0.0, fill - physics.paced_s(problem, launch, sum(device)))
         again += experts.compute[0] + beside.exposed[0]
         buffers = experts.buffers
         kept, temporaries = kept + experts.kept, temporaries + experts.temporaries
@@ -469,11 +470,11 @@ def layer(problem: Problem, layout: Layout, routed: bool) -> Layer:
         shared = modules.get("shared_experts", (0.0, 0.0, 0.0))
         all_again = experts.compute[0] + experts.exchange_s + shared[0]
         modules["moe"] = (all_again, 0.0, experts.kept + shared[2])
-    late = max(0.0, launch - sum(device))
+    late = physics.paced_s(problem, launch, sum(device)) - sum(device)
     return Layer(
         times=add(device, (late / 3, late * 2 / 3)),
         wgrad=column.wgrad + row.wgrad + (experts.wgrad if routed else 0.0),
-        again=max(again, launch / 3),
+        again=physics.paced_s(problem, launch / 3, again),
         kept=kept,
         modules=modules,
         temporaries=temporaries,

@@ -33,6 +33,7 @@ from costmodels.layers.layer_kind import ExpertLayerTerms
 from costmodels.layers.params import kv_heads_per_rank, padded_vocab
 from costmodels.problem import Problem
 from costmodels.shapes import DENSE, MOE, ModelShape
+from costmodels.stacks import fuses_softmax
 from hardware.parts import Accelerator
 from planner.render.plan_view.opened.time import (
     Formula,
@@ -290,7 +291,8 @@ def _attention(p: OpenedParts, core: ForwardBackward, n_calls: float) -> Iterato
     precision = "fp16" if job.recipe.gemm_precision == "fp16" else "bf16"
     peaks = part.peak_flops_per_s
     peak = peaks[precision if precision in peaks else job.recipe.gemm_precision]
-    score = SCORE_BYTES if p.problem.stack.fused_softmax else EAGER_SCORE_BYTES
+    is_fused = fuses_softmax(p.problem.stack, round(shape.heads / t * n / s))
+    score = SCORE_BYTES if is_fused else EAGER_SCORE_BYTES
     score += DROPOUT_BYTES if shape.dropout else 0.0
     split = ContextSplit(
         *(np.array([v], dtype=np.int32) for v in (t, x.cp, CP_COMMS.index(x.cp_comm)))
