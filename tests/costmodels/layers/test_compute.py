@@ -272,7 +272,7 @@ def layer_seconds(model: ModelShape, part, tokens: float, tp: int, sp: int) -> l
 )
 def test_every_term_falls_with_better_hardware_and_grows_with_work(mbs, tp, sp, flash, factor):
     model = replace(MODEL, flash_attention=flash)
-    # Stored scores pass the fused softmax in fours and eager operators otherwise, which are slower.
+    # Stored scores pass the fused softmax in fours, and otherwise eager operators.
     tokens = 4096 * (1 if flash else 4)
     base = layer_seconds(model, TOY, tokens * mbs, tp, sp)
     peaks = {name: factor * peak for name, peak in TOY.peak_flops_per_s.items()}
