@@ -15,7 +15,7 @@ from costmodels.precision import Recipe
 from costmodels.problem import Problem
 from costmodels.schedule import zero_bubble
 from costmodels.shapes import ModelShape
-from costmodels.stacks import FUSED, StackProfile
+from costmodels.stacks import FUSED, StackProfile, fuses_softmax
 
 Floats = NDArray[np.float64]
 
@@ -253,8 +253,10 @@ def layer_activation_bytes(
         saved, saved_split = saved_input_bytes(shape, batch, tp)
         unsplit, split = unsplit - saved, split - saved_split
     more_split, more_unsplit = eager_bytes(shape, stack, tp, sp, batch.element_bytes)
-    if not (shape.flash_attention or stack.fused_softmax):
-        score_bytes = np.asarray(keep_scores) * EAGER_SCORE_KEPT_BYTES
+    if not shape.flash_attention:
+        matrices = np.round(shape.heads / t * np.asarray(batch.tokens) / batch.seq_len)
+        is_eager = ~fuses_softmax(stack, matrices)
+        score_bytes = np.asarray(keep_scores) * is_eager * EAGER_SCORE_KEPT_BYTES
         more_split = more_split + score_bytes * shape.heads * batch.seq_len / t
     total = (unsplit + more_unsplit) / np.where(np.asarray(sp) > 0, t, 1.0)
     per_token = total + split + more_split + scores

@@ -7,6 +7,9 @@ numbers with a physical meaning. Nothing here depends on a model, a run or a pap
 
 from dataclasses import dataclass, replace
 
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
 
 @dataclass(frozen=True, slots=True)
 class StackProfile:
@@ -117,6 +120,9 @@ class StackProfile:
     launches_collectives: bool
     """Launching tensor-parallel collectives takes a good part of the host's time for a layer:
     without them a layer takes `host_share_without_tp` of it."""
+    launches_ahead: bool
+    """The host is so far ahead that only the sum of a layer's launches counts against the sum of
+    its kernels; otherwise it waits at some of them, see `costmodels.layers.layer_kind.paced_s`."""
     fixed_step_s: float
     """Per-step time outside the model: data, logging, scalar reductions, seconds."""
     node_spread: float
@@ -204,6 +210,24 @@ SHARED = {
 """Numbers that are the same for every stack, with the range that makes sense."""
 
 
+SOFTMAX_BATCH = 4
+"""Score matrices that one block of Megatron's fused softmax works on, from 129 keys on."""
+
+
+def fuses_softmax(stack: StackProfile, matrices: ArrayLike) -> NDArray[np.bool_]:
+    """Tell where stored scores pass one fused kernel, by the score matrices of a micro-batch.
+
+    `matrices` = heads of a rank times sequences. The kernel takes them in fours; any other number
+    goes through eager operators, whatever the run asked for.
+    Source: Megatron-LM megatron/model/fused_softmax.py (is_kernel_available). Left out: its limit
+    on the keys (2048 in 2021, 4096 in 2022, 16384 later), and that they are 16-bit.
+
+    >>> fuses_softmax(STACKS["megatron-deepspeed"], [14, 28, 2]).tolist()
+    [False, True, False]
+    """
+    return np.asarray(stack.fused_softmax & (np.asarray(matrices) % SOFTMAX_BATCH == 0))
+
+
 def compiled(stack: StackProfile) -> StackProfile:
     """Return the profile under torch.compile: fewer memory passes, norms in one kernel.
 
@@ -258,6 +282,7 @@ FUSED = StackProfile(
     host_s_per_layer=5.0e-3,
     routes_on_host=True,
     launches_collectives=True,
+    launches_ahead=True,
     fixed_step_s=15e-3,
     node_spread=0.02,
     fused_loss=True,
@@ -327,11 +352,11 @@ _MEGATRON_DEEPSPEED = replace(
     kind="eager",
     grad_copies="whole",  # measured with ZeRO 1 in fp16; Megatron-Core's is replayed
     elementwise_factor=1.3,
-    p2p_scatter=False,
     offload_overlap="gradients",
     activation_copies="blocking",  # DeepSpeed of 2021 copies in line
     host_s_per_layer=3.3e-3,
     launches_collectives=False,
+    launches_ahead=False,
     tp_hop_s=20e-6,
     fused_wgrad=False,
 )

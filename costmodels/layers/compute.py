@@ -15,7 +15,7 @@ from costmodels.layers.params import kv_heads_per_rank, padded_vocab
 from costmodels.precision import FP8_RATE_FRAC
 from costmodels.problem import Problem
 from costmodels.shapes import ModelShape, TrainingJob
-from costmodels.stacks import StackProfile
+from costmodels.stacks import StackProfile, fuses_softmax
 from hardware.parts import Accelerator
 
 Floats = NDArray[np.float64]
@@ -345,8 +345,9 @@ def attention_times(
         )
     rate = peak * eff.gemm_frac * UNFUSED_RATE_FRAC
     scores = shape.heads / t * s * n
-    score_bytes = SCORE_BYTES if stack.fused_softmax else EAGER_SCORE_BYTES
-    score_bytes += DROPOUT_BYTES if shape.dropout else 0.0
+    is_fused = fuses_softmax(stack, np.round(shape.heads / t * n / s))
+    score_bytes = np.where(is_fused, SCORE_BYTES, EAGER_SCORE_BYTES)
+    score_bytes = score_bytes + (DROPOUT_BYTES if shape.dropout else 0.0)
     traffic_s = score_bytes * scores / (accelerator.hbm_bytes_per_s * eff.hbm_frac)
     forward = 2.0 * causal_flops / rate + traffic_s + 4 * eff.kernel_latency_s
     return ForwardBackward(

@@ -15,6 +15,7 @@ from costmodels.layers.layer_kind import (
     LayerKind,
     LayerMacs,
     host_waits,
+    paced_s,
     waits_and_tax,
 )
 from costmodels.layers.recompute import module_terms, without_away
@@ -34,7 +35,7 @@ def dense_terms(inputs: LayerInputs) -> KindTerms:
     exposed, tax = waits_and_tax(stack, *waits)
     device = gemms.both + attention.compute + elementwise + exposed + tax
     launch_s = launches.dense_launch_s(inputs.launch_s, inputs.modes)
-    host = host_waits(launch_s, device)
+    host = host_waits(stack, launch_s, device)
     again_s = gemms.both.forward_s + attention.compute.forward_s
     again_s = again_s + elementwise.forward_s + exposed.forward_s
     stored = memory.layer_activation_bytes(
@@ -56,7 +57,7 @@ def dense_terms(inputs: LayerInputs) -> KindTerms:
         copies=copies,
         layer=device + host + copies,
         weight_grad_s=gemms.column_wgrad_s + gemms.row_wgrad_s,
-        recompute_full_s=np.maximum(again_s, HOST_FORWARD_SHARE * launch_s),
+        recompute_full_s=paced_s(stack, HOST_FORWARD_SHARE * launch_s, again_s),
         modules=without_away(modules, away),
         kept_bytes=stored + attention.kept_bytes - away.freed_bytes,
         away=away,

@@ -22,6 +22,7 @@ from costmodels.layers.layer_kind import (
     LayerKind,
     LayerMacs,
     host_waits,
+    paced_s,
     waits_and_tax,
 )
 from costmodels.layers.recompute import module_terms, routed_terms, without_away
@@ -59,9 +60,9 @@ def expert_layer_terms(inputs: LayerInputs) -> ExpertLayerTerms:
     launch_s = launch_s + launches.eager_products_s(products_s, modes)
     synced_s = experts.synced_host_s(problem, launch_s)
     device = rest + routed.compute + exchange.exposed + exchange.tax
-    host = host_waits(launch_s, device, synced_s)
+    host = host_waits(stack, launch_s, device, synced_s)
     alone_device = rest + routed.compute + routed.exchange
-    alone_host = host_waits(launch_s, alone_device, synced_s)
+    alone_host = host_waits(stack, launch_s, alone_device, synced_s)
     fill_s = (alone_device + alone_host).total_s - (device + host).total_s
     of_experts = experts.expert_kept_bytes(problem, tokens, *degrees)
     alone = replace(shape, ffn=0)
@@ -92,7 +93,7 @@ def expert_layer_terms(inputs: LayerInputs) -> ExpertLayerTerms:
         copies=copies,
         layer=device + host + copies,
         weight_grad_s=gemms.column_wgrad_s + gemms.row_wgrad_s + routed.weight_grad_s,
-        recompute_full_s=np.maximum(again_s, HOST_FORWARD_SHARE * launch_s),
+        recompute_full_s=paced_s(stack, HOST_FORWARD_SHARE * launch_s, again_s),
         modules=without_away(modules, away),
         kept_bytes=of_experts
         + attention.kept_bytes

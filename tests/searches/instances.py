@@ -303,6 +303,10 @@ INSTANCES: dict[str, Context] = {
         context(FLAT, toy_pool(12, 6), batch=12, stack="aleph-alpha"), fused_norms=False
     ),
     "eager-scores": on_stack(context(DENSE, toy_pool(8), batch=8), fused_softmax=False),
+    "fused-scores": context(replace(DENSE, flash_attention=False), toy_pool(8), batch=8),
+    "launches-waited-for": context(
+        replace(GQA, flash_attention=False), toy_pool(8), batch=8, stack="megatron-deepspeed"
+    ),
     "eager-kernels-fused-loss": on_stack(
         context(replace(GQA, flash_attention=False), toy_pool(8), batch=8, stack="llm-foundry"),
         fused_softmax=False,

@@ -465,7 +465,9 @@ def layer(problem: Problem, layout: Layout, routed: bool) -> Layer:
         device = add(add(both, beside.exposed), (beside.tax, beside.tax))
         if beside.hidden > 0:
             dry = dispatch.synced_s(whole, launch)
-            behind_s = [x + max(dry, launch - x) for x in (alone, sum(device))]
+            behind_s = [
+                x + max(dry, physics.paced_s(problem, launch, x) - x) for x in (alone, sum(device))
+            ]
             fill = max(0.0, behind_s[0] - behind_s[1])
         again += experts.compute[0] + beside.exposed[0]
         buffers = experts.buffers
@@ -475,7 +477,7 @@ def layer(problem: Problem, layout: Layout, routed: bool) -> Layer:
         all_again = experts.compute[0] + experts.exchange_s + shared[0]
         modules["moe"] = (all_again, 0.0, experts.kept + shared[2])
     synced = dispatch.synced_s(whole, launch) if routed else 0.0
-    late = max(synced, launch - sum(device))
+    late = max(synced, physics.paced_s(problem, launch, sum(device)) - sum(device))
     alone = add(device, (late / 3, late * 2 / 3))
     rows = experts.rows if routed else 0.0
     away = offload.away(whole, layout, physics.offload_widths(whole, tp, rows))
@@ -487,7 +489,7 @@ def layer(problem: Problem, layout: Layout, routed: bool) -> Layer:
         away=away,
         times=add(alone, offload.waits(whole, away.copied, alone)),
         wgrad=column.wgrad + row.wgrad + (experts.wgrad if routed else 0.0),
-        again=max(again, launch / 3),
+        again=physics.paced_s(problem, launch / 3, again),
         kept=kept - away.freed,
         modules=modules,
         temporaries=temporaries,

@@ -516,6 +516,12 @@ def row_products(problem: Problem, tokens: float, tp: int) -> Products:
     return products(problem, tokens, [(q, shape.hidden), (shape.ffn / tp, shape.hidden)])
 
 
+def softmax_is_fused(problem: Problem, tokens: float, tp: int) -> bool:
+    """Tell whether a micro-batch's score matrices on a rank come in fours, as the kernel asks."""
+    matrices = round(problem.shape.heads / tp * tokens / problem.job.seq_len)
+    return problem.stack.fused_softmax and matrices % 4 == 0
+
+
 def attention_s(
     problem: Problem, tokens: float, tp: int, kernels: int = 1, blocks: int = 1
 ) -> tuple[float, float]:
@@ -529,7 +535,7 @@ def attention_s(
     causal_flops = 2.0 * s * shape.heads * shape.head_dim / tp * tokens
     if not shape.flash_attention:
         rate = peak * eff.gemm_frac * 0.5
-        per_score = 4.0 if problem.stack.fused_softmax else 24.0
+        per_score = 4.0 if softmax_is_fused(problem, tokens, tp) else 24.0
         per_score += 4.0 if shape.dropout else 0.0
         scores = per_score * shape.heads / tp * s * tokens / hbm_rate(problem)
         outside_products = scores + 4 * eff.kernel_latency_s
@@ -884,7 +890,7 @@ def micro_batch(problem: Problem, layout: Layout) -> MicroBatch:
     backward += cp.exposed[1] + stack.overlap_slowdown * hidden[1]
     launch = graphs.dense_launch_s(layout, launch_s(problem, tp))
     temporaries = temporary_bytes(problem, tokens, tp, cp.buffers)
-    host = max(0.0, launch - forward - backward)
+    host = paced_s(problem, launch, forward + backward) - (forward + backward)
     scattered = sp or stack.p2p_scatter
     alone = (forward + host / 3, backward + host * 2 / 3)
     away = offload.away(problem, layout, offload_widths(problem, tp))
@@ -903,7 +909,7 @@ def micro_batch(problem: Problem, layout: Layout) -> MicroBatch:
         cp_hidden_s=sum(hidden),
         embedding=embedding_s(problem, tokens, tp, sp),
         head=head_s(problem, tokens, tp, sp),
-        again_full_s=max(again, launch / 3),
+        again_full_s=paced_s(problem, launch / 3, again),
         again_core_s=attention[0] + cp.exposed[0],
         again_mlp_s=mlp_forward_s(problem, tokens, tp, sp),
         again_mlp_tp_s=mlp_traffic_s(problem, tokens, tp, sp),
@@ -935,6 +941,13 @@ def offload_widths(problem: Problem, tp: int, rows: float = 0.0) -> offload.Widt
         kv=kv_width_per_rank(problem, tp),
         rows=rows,
     )
+
+
+def paced_s(problem: Problem, launch: float, device: float) -> float:
+    """Return how long kernels take with their launches; far ahead, the host hides the shorter."""
+    if problem.stack.launches_ahead:
+        return max(launch, device)
+    return math.sqrt(launch * launch + device * device)
 
 
 def launch_s(problem: Problem, tp: int) -> float:
@@ -972,7 +985,7 @@ def layer_activation_bytes(
         per_token += 4.0 * shape.heads / tp
     elif scores:
         per_score = 2 * number + (1.0 if shape.dropout else 0.0)
-        per_score += 0.0 if stack.fused_softmax else 4.0
+        per_score += 0.0 if softmax_is_fused(problem, tokens, tp) else 4.0
         per_token += per_score * shape.heads * problem.job.seq_len / tp
     return tokens * per_token
 

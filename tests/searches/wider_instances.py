@@ -149,6 +149,9 @@ FAST: dict[str, Context] = {
     "one-expert": context(
         replace(MOE, n_experts=1, top_k=1), toy_pool(4), batch=8, options=pins(mbs=1)
     ),
+    "experts-whose-launches-are-waited-for": context(
+        MOE, toy_pool(4), batch=4, stack="megatron-deepspeed", options=pins(vpp=1)
+    ),
     "latent": context(LATENT, toy_pool(4), batch=4, stack="megatron-core"),
     "latent-split-backward": context(
         LATENT,

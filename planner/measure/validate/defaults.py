@@ -55,7 +55,9 @@ BY_STACK: dict[str, Defaults] = {
     "megatron-lm-2021": _MEGATRON_2021,
     "megatron-lm-2022": _MEGATRON_2021,
     "oneflow": replace(_MEGATRON_2021, fp16="fp16-grads"),
-    "megatron-deepspeed": replace(_DEEPSPEED, zero=1),
+    # BF16_Optimizer keeps fp32 gradients of all of a rank's weights beside autograd's own
+    # (deepspeed/runtime/bf16_optimizer.py).
+    "megatron-deepspeed": replace(_DEEPSPEED, zero=1, bf16="bf16-both"),
     "deepspeed-zero3": replace(_DEEPSPEED, zero=3),
     "hf-deepspeed": replace(_DEEPSPEED, zero=3),
     "maxtext": replace(_FUSED, zero=3),

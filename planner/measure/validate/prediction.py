@@ -131,8 +131,8 @@ def case_of(
     layers, layout = _layout(point, stack, shape, message)
     assert point.seq_len is not None  # _refuse_run has seen to it
     job = with_numerics(TrainingJob(point.seq_len, layout.gbs, precision), point, message)
-    profile = _with_softmax(calibrated_stack(stack.profile, calibration), shape, point, message)
-    profile = _with_kernel(_with_facts(profile, point, message), point.attention, catalogue)
+    profile = _with_facts(calibrated_stack(stack.profile, calibration), point, message)
+    profile = _with_kernel(profile, point.attention, catalogue)
     pool = calibrated_pool(pool, calibration)
     problem = run_by(profile, replace(shape, layers=layers), job, pool, Fabric())
     memory, rank = _memory_kind(point, defaults)
@@ -526,28 +526,6 @@ def _with_facts(stack: StackProfile, point: MeasuredPoint, assumptions: list[str
     if point.compile:
         stack = compiled(stack)
     return with_overlap(stack, point, assumptions)
-
-
-def _with_softmax(
-    stack: StackProfile, shape: ModelShape, point: MeasuredPoint, assumptions: list[str]
-) -> StackProfile:
-    """Return the profile with eager operators for stored scores, where nothing speaks for fusion.
-
-    Megatron's kernel takes 16-bit scores of at most 2048 keys (Megatron-LM
-    megatron/model/fused_softmax.py). In the fork of v1.1.5 that DeepSpeed's examples run it is off
-    unless `--scaled-upper-triang-masked-softmax-fusion` asks for it (megatron/arguments.py), and
-    their pipeline example (examples/ds_pretrain_gpt2_pipe.sh) does not; from Megatron-LM v2 and in
-    Megatron-DeepSpeed it is on unless `--no-masked-softmax-fusion` turns it off, in 16 bits. Which
-    fork an unnamed run used is not known: a run of an eager stack that states neither its
-    precision nor its attention is taken without. That is a fit to one source, vTrain's runs: 5.3 %
-    off in the median, 9.1 % fused and fitted anew, and runs of other sources of the same stack are
-    met better with it; vTrain's own model of the layers (src/model/gpt_modeling.py) fuses.
-    """
-    if shape.flash_attention or stack.kind != "eager" or point.attention or point.precision:
-        return stack
-    if stack.fused_softmax:
-        assumptions.append("softmax not stated, nor the precision: eager operators")
-    return replace(stack, fused_softmax=False)
 
 
 def _memory_kind(point: MeasuredPoint, defaults: Defaults) -> tuple[str, str]:

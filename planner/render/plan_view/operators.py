@@ -43,6 +43,7 @@ from costmodels.modes import ModeRows
 from costmodels.precision import FP8_RATE_FRAC
 from costmodels.problem import Problem
 from costmodels.shapes import DENSE, MOE, ModelShape
+from costmodels.stacks import fuses_softmax
 from hardware.parts import Accelerator
 from planner.render.plan_view.opened.time import (
     Formula,
@@ -318,7 +319,8 @@ def _attention(p: OpenedParts, core: ForwardBackward, n_calls: float) -> Iterato
     quantized = job.recipe.attention_precision
     roof = peaks[quantized] if quantized else peak
     share = f" × {FP8_RATE_FRAC:g}" if quantized else ""
-    score = SCORE_BYTES if p.problem.stack.fused_softmax else EAGER_SCORE_BYTES
+    is_fused = fuses_softmax(p.problem.stack, round(shape.heads / t * n / s))
+    score = SCORE_BYTES if is_fused else EAGER_SCORE_BYTES
     score += DROPOUT_BYTES if shape.dropout else 0.0
     split = ContextSplit(
         *(np.array([v], dtype=np.int32) for v in (t, x.cp, CP_COMMS.index(x.cp_comm)))

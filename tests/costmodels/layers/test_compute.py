@@ -103,6 +103,18 @@ def test_unfused_attention_executes_the_square_and_moves_the_scores():
     assert times.backward_s.item() == pytest.approx(2 * square + scores + 4 * LAUNCH, rel=1e-12)
 
 
+def test_the_fused_softmax_takes_score_matrices_in_fours():
+    # 12 heads on each of 8 ranks, one sequence or two; 7 heads and one, two or four sequences.
+    job, kernels = TrainingJob(2048, 64, "fp16"), AttentionKernels(degree(8))
+    odd = replace(GPT, heads=56, kv_heads=56)
+    for shape, sequences, per_score in ((GPT, 1, 8), (GPT, 2, 8), (odd, 2, 28), (odd, 4, 8)):
+        n = sequences * 2048
+        scores = per_score * shape.heads / 8 * 2048 * n / HBM
+        square = 4 * 2048 * shape.q_width / 8 * n / (300e12 * 0.75 * 0.5)
+        times = attention_times(shape, job, TOY, FUSED, one(n), kernels)
+        assert times.forward_s.item() == pytest.approx(square + scores + 4 * LAUNCH, rel=1e-12)
+
+
 @pytest.mark.parametrize(
     ("stack", "kernels", "chosen"),
     [
@@ -260,15 +272,17 @@ def layer_seconds(model: ModelShape, part, tokens: float, tp: int, sp: int) -> l
 )
 def test_every_term_falls_with_better_hardware_and_grows_with_work(mbs, tp, sp, flash, factor):
     model = replace(MODEL, flash_attention=flash)
-    base = layer_seconds(model, TOY, 4096 * mbs, tp, sp)
+    # Stored scores pass the fused softmax in fours, and otherwise eager operators.
+    tokens = 4096 * (1 if flash else 4)
+    base = layer_seconds(model, TOY, tokens * mbs, tp, sp)
     peaks = {name: factor * peak for name, peak in TOY.peak_flops_per_s.items()}
     better = [
-        layer_seconds(model, toy_accelerator(peak_flops_per_s=peaks), 4096 * mbs, tp, sp),
-        layer_seconds(model, toy_accelerator(hbm_bytes_per_s=2e12 * factor), 4096 * mbs, tp, sp),
+        layer_seconds(model, toy_accelerator(peak_flops_per_s=peaks), tokens * mbs, tp, sp),
+        layer_seconds(model, toy_accelerator(hbm_bytes_per_s=2e12 * factor), tokens * mbs, tp, sp),
     ]
     for faster in better:
         assert all(x <= y for x, y in zip(faster, base, strict=True))
-    more = layer_seconds(model, TOY, 4096 * (mbs + 1), tp, sp)
+    more = layer_seconds(model, TOY, tokens * (mbs + 1), tp, sp)
     assert all(x >= y * (1 - 1e-12) for x, y in zip(more, base, strict=True))
-    split = layer_seconds(model, TOY, 4096 * mbs, 2 * tp, sp)
+    split = layer_seconds(model, TOY, tokens * mbs, 2 * tp, sp)
     assert all(x <= y * (1 + 1e-12) for x, y in zip(split, base, strict=True))
