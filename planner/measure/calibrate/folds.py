@@ -22,7 +22,7 @@ LEAST_ROWS = 3
 """Runs of a group that is left out, at least, and as many others must stay in the fit."""
 
 
-def groups_of(runs: Runs) -> dict[str, Bools]:
+def left_out_groups(runs: Runs) -> dict[str, Bools]:
     """Return the groups that are left out one by one, by name.
 
     Each generation of devices, each generation's runs in fp8 and fp4, each release of a stack. A

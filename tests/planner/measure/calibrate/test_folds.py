@@ -8,7 +8,7 @@ import pytest
 
 from planner.measure.calibrate.cross_validation import HeldOut
 from planner.measure.calibrate.fit import Fitted, Free
-from planner.measure.calibrate.folds import evidence_without, groups_of, leave_groups_out
+from planner.measure.calibrate.folds import evidence_without, leave_groups_out, left_out_groups
 from planner.solver.calibration.file import Calibration
 from planner.solver.calibration.parameters import known_parameters
 
@@ -35,7 +35,7 @@ def runs_of(*runs: Any) -> Any:
 
 def test_generations_precisions_and_releases_are_left_out() -> None:
     """The release of `b` is all of its family; that of `a` is half of it."""
-    found = groups_of(
+    found = left_out_groups(
         runs_of(
             *[run("a", "one", "hopper", release="1.0")] * 3,
             *[run("a", "one", "hopper", "fp8", release="2.0")] * 3,
