@@ -126,10 +126,15 @@ def unrestricted(
 ) -> tuple[Layout | None, float]:
     """Return the first of a search of everything that the model prices, and its step.
 
-    Ways to run a layer that nobody looks at unless they are named are looked at where one of some
-    `layouts` runs so.
+    What nobody looks at unless it is named, ways to run a layer and activations on the host, is
+    looked at where one of some `layouts` runs so.
     """
-    options = with_open_modes(problem, SearchOptions(framework="any", n_finalists=N_FINALISTS))
+    axis = "activation_offload_layers"
+    only = {axis: frozenset({0, *(layout.code(axis) for layout in layouts)})}
+    options = SearchOptions(
+        framework="any", n_finalists=N_FINALISTS, only=only if only[axis] > {0} else {}
+    )
+    options = with_open_modes(problem, options)
     opened = dict(options.open)
     for layout in layouts:
         for axis, _ in layout.switches:
