@@ -279,7 +279,7 @@ FUSED = StackProfile(
     bucket_params=40e6,
     bucket_params_per_rank=1e6,
     overlap_slowdown=0.15,
-    host_s_per_layer=5.0e-3,
+    host_s_per_layer=4.0e-3,
     routes_on_host=True,
     launches_collectives=True,
     launches_ahead=True,
@@ -297,7 +297,7 @@ FUSED = StackProfile(
     tensor_wire_frac=0.14,
     compiled_share=0.6,
     unfused_norm_factor=5.0,
-    routing_host_s=4.2e-3,
+    routing_host_s=5.2e-3,
     synced_host_share=0.25,
     host_share_without_tp=0.6,
 )

@@ -346,7 +346,7 @@ def permuted_bytes(problem: Problem, tokens: Floats, degrees: Degrees, modes: Mo
 def products_host_s(problem: Problem, ep: Ints) -> Floats:
     """Return the host's time to launch the grouped products of a layer, both directions, seconds.
 
-    6 products of E / e experts, 0.0025 R each, 0.006 R with casts to fp8 or fp4 (R the launches
+    6 products of E / e experts, 0.002 R each, 0.005 R with casts to fp8 or fp4 (R the launches
     that routing adds), where the stack launches them expert by expert and a rank has several; a
     layer's own launch time has one of each.
     """

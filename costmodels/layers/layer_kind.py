@@ -250,7 +250,7 @@ def host_s(problem: Problem, tp: Ints) -> Floats:
     """Return the least time in which the host gets one layer launched, both directions, seconds.
 
     The stack's time per layer, `host_share_without_tp` of it where there is no collective to
-    launch and launching them counts; 1.6 times that with latent attention.
+    launch and launching them counts; 2.2 times that with latent attention.
     """
     stack = problem.stack
     alone = stack.host_share_without_tp if stack.launches_collectives else 1.0

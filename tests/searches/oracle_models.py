@@ -504,7 +504,7 @@ def experts_launch_s(problem: Problem, layout: Layout, eager_s: float) -> float:
     shape, stack = problem.shape, problem.stack
     routing = stack.routing_host_s if shape.n_experts > 1 and stack.routes_on_host else 0.0
     left = graphs.expert_launch_s(layout, eager_s, routing, bool(shape.shared_ffn))
-    each = (0.006 if problem.job.recipe.linear_precision else 0.0025) * routing
+    each = (0.005 if problem.job.recipe.linear_precision else 0.002) * routing
     return left + graphs.products_launch_s(layout, stack.kind, shape.n_experts / layout.ep, each)
 
 

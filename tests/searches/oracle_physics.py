@@ -954,7 +954,7 @@ def launch_s(problem: Problem, tp: int) -> float:
     """Return the host's time for one layer; without collectives to launch it is shorter."""
     stack = problem.stack
     alone = 0.6 if stack.launches_collectives else 1.0
-    parts = 1.6 if problem.shape.kv_rank else 1.0  # of latent attention
+    parts = 2.2 if problem.shape.kv_rank else 1.0  # of latent attention
     return stack.host_s_per_layer * parts * (1.0 if tp > 1 else alone)
 
 

@@ -80,7 +80,7 @@ def leave_out(runs: Runs, fitted: Fitted, is_held_out: Bools, corrected: bool = 
     """
     weight = np.where(is_held_out, 0.0, runs.weight)
     free, pull = fitted.free, Pull.of(fitted.free)
-    bounds = _bounds(free)
+    bounds = bounds_of(free)
 
     def errors_at(u: Floats, groups: Sequence[int] | None) -> tuple[Ints, Floats]:
         return runs.log_errors(_calibration(runs, fitted, u, is_held_out), groups)
@@ -102,7 +102,8 @@ def leave_out(runs: Runs, fitted: Fitted, is_held_out: Bools, corrected: bool = 
     return HeldOut(idx[own][order], errors_there[own][order])
 
 
-def _bounds(free: Sequence[Free]) -> tuple[Floats, Floats]:
+def bounds_of(free: Sequence[Free]) -> tuple[Floats, Floats]:
+    """Return the least and the largest coordinate of each value."""
     low = np.array([one.log(one.parameter.low) for one in free])
     high = np.array([one.log(one.parameter.high) for one in free])
     return low, high

@@ -11,6 +11,9 @@ from planner.measure.calibrate.cross_validation import HeldOut, after_references
 from planner.measure.calibrate.fit import Fitted
 from planner.measure.calibrate.runs import Run, Runs
 from planner.measure.validate.eras import HEADLINE
+from planner.solver.calibration.file import Calibration
+from planner.solver.calibration.intervals import Coverage
+from planner.solver.calibration.left_out import FamilyLeftOut, LeftOut
 from planner.solver.calibration.parameters import known_parameters
 
 Floats = NDArray[np.float64]
@@ -19,6 +22,8 @@ Bools = NDArray[np.bool_]
 DENSE, MOE = "dense", "experts"
 APART = {("dlp", "oneflow"): "dlp OneFlow", ("bsg", "deepspeed-zero3"): "bsg ZeRO-3"}
 """Parts of a family whose stack no other family runs with its switches: they are told apart."""
+SEEN = 1e-3
+"""Change of a prediction over that of a number from which on its run stands behind the number."""
 REFERENCES = (1, 3)
 """Numbers of reference runs after which left-out families are judged again."""
 
@@ -146,6 +151,38 @@ def report_of(
         headline_before=_headline(runs, before),
         headline_after=_headline(runs, fitted.log_errors),
     )
+
+
+def left_out_of(
+    calibration: Calibration,
+    runs: Runs,
+    fitted: Fitted,
+    by_source: Mapping[str, HeldOut],
+    coverage: tuple[Coverage, ...],
+) -> LeftOut:
+    """Return what the families left out, and what each number rests on, say of a calibration."""
+    families = {}
+    for source, held_out in sorted(by_source.items()):
+        _, referenced, _ = after_references(runs, held_out, 1)
+        median, p90, _ = spread_over_folds(held_out.log_errors)
+        families[source] = FamilyLeftOut(len(held_out.rows), median, p90, referenced)
+    return LeftOut(
+        calibration.content_hash, families, coverage, families_behind(runs, fitted, calibration)
+    )
+
+
+def families_behind(
+    runs: Runs, fitted: Fitted, calibration: Calibration
+) -> dict[str, tuple[str, ...]]:
+    """Return the families whose runs each fitted number moves, by its name."""
+    sources = np.array([run.source for run in runs.runs])
+    results = {}
+    for i, one in enumerate(fitted.free):
+        if calibration.provenance.get(one.name) == "fitted":
+            seen = np.abs(fitted.jacobian[:, i]) > SEEN
+            if seen.any():
+                results[one.name] = tuple(sorted(set(sources[seen].tolist())))
+    return results
 
 
 def _headline(runs: Runs, log_errors: Floats) -> float | None:

@@ -5,16 +5,18 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from planner.measure.calibrate.cross_validation import HeldOut, settings_of
+from planner.measure.calibrate.folds import evidence_without
 from planner.measure.calibrate.runs import Runs
 from planner.measure.validate.rows import Used, measured_sweeps
 from planner.solver.calibration.anchors import believed
+from planner.solver.calibration.file import Calibration
 from planner.solver.calibration.intervals import (
     ANCHORED,
     ANCHORED_WELL,
-    FITTED,
-    NEW,
     Interval,
     Residuals,
+    evidence_for,
+    intervals_by_evidence,
     learnt_intervals,
     regime_kind_of,
 )
@@ -30,12 +32,13 @@ def kind_of_used(plan: Used) -> str:
     return regime_kind_of(plan.case.problem, plan.case.layout, result.time_s, result.step_s)
 
 
-def fitted_residuals(used: Sequence[Used]) -> Residuals:
-    """Return the residuals of the layouts with a step time, each once."""
+def known_residuals(used: Sequence[Used], calibration: Calibration) -> Residuals:
+    """Return the residuals of the layouts with a step time, each once, under a calibration."""
     timed = [plan for plan in used if plan.step_s is not None]
     return Residuals.of(
         [plan.point.source for plan in timed],
         [kind_of_used(plan) for plan in timed],
+        [evidence_for(plan.case.problem, calibration) for plan in timed],
         np.log([(plan.step_s or 0.0) / plan.prediction.step_s for plan in timed]),
     )
 
@@ -43,11 +46,15 @@ def fitted_residuals(used: Sequence[Used]) -> Residuals:
 def left_out_residuals(
     runs: Runs, used: Sequence[Used], held_out: Mapping[str, HeldOut]
 ) -> Residuals:
-    """Return the residuals of families under fits that have not seen them."""
-    rows, errors = _joined(held_out)
+    """Return the residuals of groups of runs under fits that have not seen them."""
     kinds = _kinds(runs, used)
+    rows = [int(row) for name in sorted(held_out) for row in held_out[name].rows]
+    evidence = [
+        text for name in sorted(held_out) for text in evidence_without(runs, held_out[name])
+    ]
+    errors = np.concatenate([held_out[name].log_errors for name in sorted(held_out)])
     return Residuals.of(
-        [runs.runs[row].source for row in rows], [kinds[row] for row in rows], -errors
+        [runs.runs[row].source for row in rows], [kinds[row] for row in rows], evidence, -errors
     )
 
 
@@ -82,28 +89,38 @@ def anchored_residuals(
                 for row in rows:
                     n_draws[row] = n_draws.get(row, 0) + 1
     rows = [row for row, _ in results]
+    evidence = ANCHORED if n_references == 1 else ANCHORED_WELL
     return Residuals(
         np.array([runs.runs[row].source for row in rows]),
         np.array([kinds[row] for row in rows]),
+        np.full(len(rows), evidence),
         np.array([residual for _, residual in results]),
         np.array([1.0 / n_draws[row] for row in rows]),
     )
 
 
 def learn_intervals(
-    used: Sequence[Used], runs: Runs | None = None, held_out: Mapping[str, HeldOut] | None = None
+    used: Sequence[Used],
+    calibration: Calibration,
+    runs: Runs | None = None,
+    held_out: Mapping[str, HeldOut] | None = None,
+    groups: Mapping[str, HeldOut] | None = None,
 ) -> dict[str, Interval]:
-    """Return the intervals by regime; those of unseen stacks and of anchors need `held_out`."""
-    by_evidence = {FITTED: fitted_residuals(used)}
-    if runs is not None and held_out:
-        by_evidence[NEW] = left_out_residuals(runs, used, held_out)
-        by_evidence[ANCHORED] = anchored_residuals(runs, used, held_out, 1)
-        by_evidence[ANCHORED_WELL] = anchored_residuals(runs, used, held_out, 3)
-    return {
-        f"{evidence}.{kind}": bounds
-        for evidence, residuals in by_evidence.items()
-        for kind, bounds in learnt_intervals(residuals).items()
-    }
+    """Return the intervals by regime of a calibration, which priced the layouts.
+
+    `held_out` are families under fits without them, `groups` generations, precisions and releases.
+    Without them what is learnt is too narrow, and that of anchored predictions is left out.
+    """
+    known = known_residuals(used, calibration)
+    if runs is None or not held_out:
+        return intervals_by_evidence(known, known.where(np.zeros(len(known.log_ratio), bool)))
+    left_out = left_out_residuals(runs, used, {**held_out, **(groups or {})})
+    out = intervals_by_evidence(known, left_out)
+    for evidence, n_references in ((ANCHORED, 1), (ANCHORED_WELL, 3)):
+        residuals = anchored_residuals(runs, used, held_out, n_references)
+        learnt = learnt_intervals(residuals)
+        out |= {f"{evidence}.{kind}": bounds for kind, bounds in learnt.items()}
+    return out
 
 
 def resolution_from(used: Sequence[Used]) -> dict[str, float]:
@@ -117,11 +134,6 @@ def resolution_from(used: Sequence[Used]) -> dict[str, float]:
             for sweep in measured_sweeps(used, "layout-only")
         ]
     )
-
-
-def _joined(held_out: Mapping[str, HeldOut]) -> tuple[list[int], np.ndarray]:
-    rows = [int(row) for source in sorted(held_out) for row in held_out[source].rows]
-    return rows, np.concatenate([held_out[source].log_errors for source in sorted(held_out)])
 
 
 def _kinds(runs: Runs, used: Sequence[Used]) -> list[str]:

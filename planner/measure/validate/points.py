@@ -30,11 +30,38 @@ class MeasuredDegrees:
     vpp: int | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredSwitches(MeasuredDegrees):
+    """Degrees and switches of a measured run, see `COLUMNS.md` beside the runs."""
+
+    release: str = ""
+    """Release of the framework or container, as printed."""
+    dispatcher: str = ""
+    cuda_graph: str = ""
+    """What is captured: `none`, `layer`, `full_iteration`, or modules joined by `+`."""
+    tp_overlap: str = ""
+    stage_layers: str = ""
+    """Layers of every virtual stage in model order, or a layout string of Megatron-LM."""
+    offload: str = ""
+    optimizer: str = ""
+    peft: str = ""
+    seq_packing: str = ""
+    switches_from: str = ""
+    ep_overlap: bool | None = None
+    delay_wgrad: bool | None = None
+    segment: int | None = None
+    """Devices of one scale-up domain that the launcher asks for as a block."""
+    power_w: float | None = None
+    """Power limit of one device, W."""
+    fp8_attention: bool | None = None
+    fp8_param_gather: bool | None = None
+
+
 DEGREES = tuple(field.name for field in fields(MeasuredDegrees))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredPoint(MeasuredDegrees):
+class MeasuredPoint(MeasuredSwitches):
     """One measured run. None or an empty text means that the source does not say."""
 
     id: str
@@ -75,27 +102,6 @@ class MeasuredPoint(MeasuredDegrees):
     moe_routing: str = ""
     mem_unit: str = ""
     notes: str = ""
-    release: str = ""
-    """Release of the framework or container, as printed."""
-    dispatcher: str = ""
-    cuda_graph: str = ""
-    """What is captured: `none`, `layer`, `full_iteration`, or modules joined by `+`."""
-    tp_overlap: str = ""
-    stage_layers: str = ""
-    """Layers of every virtual stage in model order, or a layout string of Megatron-LM."""
-    offload: str = ""
-    optimizer: str = ""
-    peft: str = ""
-    seq_packing: str = ""
-    switches_from: str = ""
-    ep_overlap: bool | None = None
-    delay_wgrad: bool | None = None
-    segment: int | None = None
-    """Devices of one scale-up domain that the launcher asks for as a block."""
-    power_w: float | None = None
-    """Power limit of one device, W."""
-    fp8_attention: bool | None = None
-    fp8_param_gather: bool | None = None
     compile: bool = False
     packed: bool = False
     lora: bool = False

@@ -32,8 +32,8 @@ from planner.measure.validate.switches import (
     layout_switches,
     offloads,
     stated_split,
-    with_numerics,
     with_overlap,
+    with_stated_widths,
 )
 from planner.solver.calibration.apply import calibrated_pool, calibrated_stack
 from planner.solver.calibration.file import Calibration, load_calibration
@@ -130,7 +130,7 @@ def case_of(
     precision = _precision(point, defaults, pool.accelerator, message)
     layers, layout = _layout(point, stack, shape, message)
     assert point.seq_len is not None  # _refuse_run has seen to it
-    job = with_numerics(TrainingJob(point.seq_len, layout.gbs, precision), point, message)
+    job = with_stated_widths(TrainingJob(point.seq_len, layout.gbs, precision), point, message)
     profile = _with_facts(calibrated_stack(stack.profile, calibration), point, message)
     profile = _with_kernel(profile, point.attention, catalogue)
     pool = calibrated_pool(pool, calibration)
@@ -272,8 +272,7 @@ def _layout(
     ep, etp = _expert_degrees(point, shape, point.n_gpus // pp, assumptions)
     exchange = _cp_comm(point, defaults, cp, shape.heads, shape.kv_heads, assumptions)
     degrees: dict[str, Any] = {"tp": tp, "pp": pp, "dp": dp, "cp": cp, "cp_comm": exchange}
-    degrees |= {"ep": ep, "etp": etp, "vpp": vpp}
-    on_host, states_on_host = offloads(point, assumptions)
+    degrees |= {"ep": ep, "etp": etp, "vpp": vpp} | offloads(point, assumptions)
     return layers, Layout(
         **degrees,
         n_devices=point.n_gpus,
@@ -288,8 +287,6 @@ def _layout(
         recompute_modules=modules,
         stage_layers=counts,
         shard=shard,
-        activation_offload_layers=on_host,
-        optimizer_offload=states_on_host,
         switches=layout_switches(point, shape, assumptions),
     )
 

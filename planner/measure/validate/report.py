@@ -39,6 +39,7 @@ from planner.measure.validate.rows import (
 )
 from planner.solver.calibration.file import Calibration, load_calibration
 from planner.solver.calibration.intervals import Coverage, coverage, interval_of, regime_of
+from planner.solver.calibration.left_out import LeftOut, read_left_out
 from planner.specs.yaml.document import Document, close_names, load_yaml
 from planner.units import shown_value
 
@@ -96,6 +97,8 @@ class ValidationReport:
     """Step-time errors of B0 and B1 by source."""
     coverage: tuple[Coverage, ...]
     """Of the 80 % intervals: of all layouts with a step time, then by regime."""
+    left_out: LeftOut | None
+    """What was found for families left out of the fit; None for a calibration without that."""
     eras: tuple[EraErrors, ...]
     """Errors by era of the software, with experts, in fp8, on AMD."""
 
@@ -121,12 +124,21 @@ class ValidationReport:
                 for name in ESTIMATORS[1:]
             },
             "intervals": [asdict(one) for one in self.coverage],
+            "left_out": _left_out_json(self.left_out),
             "eras": [asdict(one) for one in self.eras],
             "totals": totals(self),
         }
         if by == "row":
             out["rows"] = [_row_json(row) for row in self.rows]
         return out
+
+
+def _left_out_json(found: LeftOut | None) -> dict[str, Any] | None:
+    """Return errors and coverage of families left out of the fit."""
+    if found is None:
+        return None
+    document = found.to_json()
+    return {"families": document["families"], "intervals": document["coverage"]}
 
 
 def _row_json(row: Row) -> dict[str, Any]:
@@ -178,6 +190,7 @@ def validation_report(
             for name in ("b0", "b1")
         },
         coverage=coverage_of(used, calibration),
+        left_out=read_left_out(calibration),
         eras=era_errors(rows, used, calibration),
     )
 

@@ -10,13 +10,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from costmodels.axes import axis_names, modules_code
+from costmodels.axes import AXES, axis_names, modules_code
 from costmodels.plans import Layout, PlanTable
 from costmodels.problem import Problem
 from planner.measure.validate.metrics import mean
 from planner.measure.validate.rows import MeasuredSweep, Used
 from planner.solver.answer.reasons import shown_layout
 from planner.text_lines import wrapped
+from searches.mode_rules import with_open_modes
 from searches.options import SearchOptions
 from searches.rules import CORE, Context
 from searches.search import search
@@ -120,10 +121,26 @@ def one_of_each_shape(layouts: Iterable[Layout]) -> list[Layout]:
     return list(entries.values())
 
 
-def unrestricted(problem: Problem, n_devices: int) -> tuple[Layout | None, float]:
-    """Return the first of a search of everything that the model prices, and its step."""
-    options = SearchOptions(framework="any", n_finalists=N_FINALISTS)
-    outcome = search(Context(problem, options, n_devices))
+def unrestricted(
+    problem: Problem, n_devices: int, layouts: Sequence[Layout] = ()
+) -> tuple[Layout | None, float]:
+    """Return the first of a search of everything that the model prices, and its step.
+
+    What nobody looks at unless it is named, ways to run a layer and activations on the host, is
+    looked at where one of some `layouts` runs so.
+    """
+    axis = "activation_offload_layers"
+    only = {axis: frozenset({0, *(layout.code(axis) for layout in layouts)})}
+    options = SearchOptions(
+        framework="any", n_finalists=N_FINALISTS, only=only if only[axis] > {0} else {}
+    )
+    options = with_open_modes(problem, options)
+    opened = dict(options.open)
+    for layout in layouts:
+        for axis, _ in layout.switches:
+            usual = opened.get(axis, frozenset({AXES[axis].code(AXES[axis].off)}))
+            opened[axis] = usual | {layout.code(axis)}
+    outcome = search(Context(problem, replace(options, open=opened), n_devices))
     if not outcome.finalists:
         return None, float("inf")
     return outcome.finalists[0].layout, outcome.finalists[0].step_s
@@ -155,7 +172,8 @@ def best_of(plans: Sequence[Used]) -> tuple[Layout | None, float]:
     """
     first = min(plans, key=lambda plan: plan.prediction.step_s)
     problem = fitting(first.case.problem, first.prediction.peak_bytes)
-    return unrestricted(problem, first.case.layout.n_devices)
+    layouts = [plan.case.layout for plan in plans]
+    return unrestricted(problem, first.case.layout.n_devices, layouts)
 
 
 def search_sweeps(sweeps: Sequence[MeasuredSweep]) -> list[SearchedSweep]:

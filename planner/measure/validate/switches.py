@@ -121,7 +121,7 @@ _OPTIMIZERS = {"": "fp32", "adam": "fp32", "adamw": "fp32", "adam-bf16-moments":
 """Widths of the states, `TrainingJob.optimizer_states`, by the cell `optimizer`."""
 
 
-def with_numerics(job: TrainingJob, point: MeasuredPoint, notes: list[str]) -> TrainingJob:
+def with_stated_widths(job: TrainingJob, point: MeasuredPoint, notes: list[str]) -> TrainingJob:
     """Return the job with the widths that the row states; one that it cannot have is left out."""
     states = _OPTIMIZERS.get(point.optimizer.lower())
     if states is None:
@@ -161,13 +161,16 @@ def stated_split(
     return counts
 
 
-def offloads(point: MeasuredPoint, notes: list[str]) -> tuple[int, bool]:
-    """Return the layers whose stored activations lie on the host, and whether its states do."""
+def offloads(point: MeasuredPoint, notes: list[str]) -> dict[str, int | bool]:
+    """Return the fields of a layout that say what lies on the host: activations, its states."""
     text = point.offload.lower()
     layers = re.search(r"activations\W+(\d+) layers", text)
     if "activations" in text and not layers:
         notes.append(f"offload {point.offload!r}: modules are not modelled, nothing of them moved")
-    return int(layers[1]) if layers else 0, "optimizer" in text
+    return {
+        "activation_offload_layers": int(layers[1]) if layers else 0,
+        "optimizer_offload": "optimizer" in text,
+    }
 
 
 def in_used_domain(pool: Pool, point: MeasuredPoint, notes: list[str]) -> Pool:

@@ -7,6 +7,7 @@ from typing import Any
 from planner.measure.validate.metrics import Errors
 from planner.measure.validate.report import ValidationReport, ranking, totals
 from planner.solver.calibration.intervals import Coverage
+from planner.solver.calibration.left_out import LeftOut
 from planner.units import format_gib
 
 Cells = Sequence[str]
@@ -53,7 +54,7 @@ def _by_source(report: ValidationReport) -> list[str]:
         *_step_table(report),
         "",
         *_era_table(report),
-        *coverage_table(report.coverage),
+        *coverage_table(report.coverage, report.left_out),
         "",
         *_memory_table(report),
         "",
@@ -65,11 +66,18 @@ def _by_source(report: ValidationReport) -> list[str]:
 
 
 def _step_table(report: ValidationReport) -> list[str]:
-    header = ("step time", "rows", "used", "layouts", "median", "p90", "bias", "B0", "B1")
+    header = ["step time", "rows", "used", "layouts", "median", "p90", "bias", "B0", "B1"]
+    found = report.left_out
+    if found:
+        header += ["left out", "+1 run"]
     lines = []
     for x in report.sources:
         base = [_percent(report.baselines[name][x.source].median_ape) for name in ("b0", "b1")]
-        lines.append([x.source, str(x.n_rows), str(x.n_used), *_errors(x.step_time), *base])
+        line = [x.source, str(x.n_rows), str(x.n_used), *_errors(x.step_time), *base]
+        if found:
+            one = found.families.get(x.source)
+            line += [_percent(one.median), _percent(one.referenced)] if one else ["-", "-"]
+        lines.append(line)
     return _aligned(header, lines)
 
 
@@ -97,14 +105,23 @@ def years_text(years: tuple[int, int] | None) -> str:
     return str(first) if first == last else f"{first}-{last % 100:02d}"
 
 
-def coverage_table(coverages: Sequence[Coverage]) -> list[str]:
-    """Return the share of rows inside their 80 % intervals, by regime."""
-    header = ("80 % interval", "layouts", "inside", "below", "above")
+def coverage_table(coverages: Sequence[Coverage], left_out: LeftOut | None = None) -> list[str]:
+    """Return the share of rows inside their 80 % intervals, by regime.
+
+    Beside it, where that was found, the share of runs whose family neither fit nor intervals saw.
+    """
+    header = ["80 % interval", "layouts", "inside", "below", "above"]
     lines = [
         [x.regime, str(x.n), _percent(x.inside), _percent(x.below), _percent(x.above)]
         for x in coverages
     ]
-    return _aligned(header, lines) if lines else ["No step time was measured."]
+    if not lines:
+        return ["No step time was measured."]
+    if left_out:
+        header += ["left out", "inside"]
+        apart = {x.regime: [str(x.n), _percent(x.inside)] for x in left_out.coverage}
+        lines = [[*line, *apart.get(line[0], ["-", "-"])] for line in lines]
+    return _aligned(header, lines)
 
 
 def _memory_table(report: ValidationReport) -> list[str]:

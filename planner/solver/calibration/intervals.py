@@ -3,15 +3,16 @@
 A regime is what a prediction knows of its own plan, never where a run was published or what its
 model is called. It has two parts, as in `fitted.network`:
 
-- what stands behind the prediction: `fitted` (stack and devices have values in the calibration),
-  `new` (one of them has none), `anchored-1` or `anchored-3` (so many measured steps of the user's
-  own set the scale);
+- what stands behind the prediction: `fitted` (stack, devices and the kind of numbers on them have
+  values in the calibration), `new` (one of stack and devices has none), `unlike` (neither has:
+  the job resembles nothing that was measured), `anchored-1` or `anchored-3` (so many measured
+  steps of the user's own set the scale);
 - what the step consists of, see `regime_kind_of`.
 
-The bounds are quantiles of ln(measured / predicted): `fitted` of the runs that the calibration was
-fitted to, `new` of families under a fit that left them out
-(`planner.measure.calibrate.cross_validation`), and `anchored` of the same after reference runs
-were drawn from them.
+The bounds are quantiles of ln(measured / predicted). Half of the weight have runs under the
+calibration as it is, half have runs under fits that left out their whole family, generation,
+precision or release (`planner.measure.calibrate.folds`): a job of one's own is of no family that
+was measured. What is known less is never told to be surer.
 """
 
 from collections import Counter
@@ -29,14 +30,18 @@ Floats = NDArray[np.float64]
 Interval = tuple[float, float]
 """10th and 90th percentile of a measured step over its prediction."""
 
-FITTED, NEW, ANCHORED, ANCHORED_WELL = "fitted", "new", "anchored-1", "anchored-3"
+FITTED, NEW, UNLIKE = "fitted", "new", "unlike"
+ANCHORED, ANCHORED_WELL = "anchored-1", "anchored-3"
 EVIDENCE = {
     FITTED: "of a stack and devices that the calibration was fitted to",
     NEW: "of a stack or devices that the calibration was not fitted to",
+    UNLIKE: "of a stack and devices that resemble nothing it was fitted to",
     ANCHORED: "scaled by a measured step of your own",
     ANCHORED_WELL: "scaled by three measured steps of your own",
 }
 """What stands behind a prediction, in words."""
+BY_UNKNOWNS = (FITTED, NEW, UNLIKE)
+"""Without an anchor, by how much of stack and devices the calibration was not fitted to."""
 KINDS = {
     "experts": "with experts",
     "tp-across-domains": "with tp groups across scale-up domains",
@@ -56,9 +61,13 @@ FAMILY_ROWS = 30.0
 """A family weighs as many rows as it has, at most this many, as in the fit."""
 PARENT_ROWS = 10.0
 """Rows that all kinds together stand for in each: what a kind with few rows falls back to."""
-MANY_ROWS = 40
+MANY_ROWS = 30
 """A kind with as many rows keeps the share of its rows inside within `INSIDE`."""
-INSIDE = (0.77, 0.83)
+INSIDE = (0.77, 0.86)
+"""Of runs that the calibration knows; what it does not know may ask for more than 80 %."""
+LESS_KNOWN = 2.0**0.5
+"""How much wider an interval is, in ln, where stack and devices are both unknown, each apart from
+the other, than where one is; the least, where the runs left out say no more."""
 NARROWEST = 0.01
 """The bounds stay this far from the prediction: repeats of one layout differ by as much."""
 
@@ -86,10 +95,18 @@ def evidence_for(problem: Problem, calibration: Calibration) -> str:
     """Return what stands behind a prediction, one of `EVIDENCE`."""
     if calibration.anchored:
         return ANCHORED_WELL if len(calibration.anchored_by) >= 3 else ANCHORED
-    stack, generation = problem.stack.name, problem.pool.accelerator.generation
+    stack, part = problem.stack, problem.pool.accelerator
     # The class of a stack has fitted values too: those that an unseen stack starts from.
-    has_stack = stack != problem.stack.kind and _has(f"stack.{stack}.", calibration)
-    return FITTED if has_stack and _has(f"generation.{generation}.", calibration) else NEW
+    has_stack = stack.name != stack.kind and _has(f"stack.{stack.name}.", calibration)
+    has_part = _has(f"generation.{part.generation}.", calibration)
+    if is_quantized(problem):
+        has_part = has_part and f"generation.{part.generation}.fp8_gain" in calibration.values
+    return BY_UNKNOWNS[2 - has_stack - has_part]
+
+
+def is_quantized(problem: Problem) -> bool:
+    """Tell whether the linear layers of a job run in fp8 or fp4."""
+    return bool(problem.job.recipe.linear_precision)
 
 
 def _has(beginning: str, calibration: Calibration) -> bool:
@@ -132,42 +149,89 @@ class Residuals:
     """Who published them, `(n,)`."""
     kinds: NDArray[np.str_]
     """One of `KINDS`, `(n,)`."""
+    evidence: NDArray[np.str_]
+    """What stood behind the prediction, one of `EVIDENCE`, `(n,)`."""
     log_ratio: Floats
     """ln(measured / predicted), `(n,)`."""
     weight: Floats
     """How many rows each stands for, `(n,)`."""
 
     @staticmethod
-    def of(families: Sequence[str], kinds: Sequence[str], log_ratio: Floats) -> "Residuals":
+    def of(
+        families: Sequence[str], kinds: Sequence[str], evidence: Sequence[str], log_ratio: Floats
+    ) -> "Residuals":
         """Return residuals of which each is one row."""
-        return Residuals(np.array(families), np.array(kinds), log_ratio, np.ones(len(log_ratio)))
+        text = np.str_
+        return Residuals(
+            np.array(families, dtype=text),
+            np.array(kinds, dtype=text),
+            np.array(evidence, dtype=text),
+            log_ratio,
+            np.ones(len(log_ratio)),
+        )
 
     def where(self, mask: NDArray[np.bool_]) -> "Residuals":
         """Return some of them."""
         return Residuals(
-            self.families[mask], self.kinds[mask], self.log_ratio[mask], self.weight[mask]
+            self.families[mask],
+            self.kinds[mask],
+            self.evidence[mask],
+            self.log_ratio[mask],
+            self.weight[mask],
         )
 
+    def behind(self, evidence: str) -> "Residuals":
+        """Return those with some evidence."""
+        return self.where(self.evidence == evidence)
 
-def learnt_intervals(residuals: Residuals) -> dict[str, Interval]:
+
+def intervals_by_evidence(known: Residuals, left_out: Residuals) -> dict[str, Interval]:
+    """Return the interval of every regime without an anchor.
+
+    `known` are runs under the calibration as it is, `left_out` under fits without them.
+    An interval with less evidence holds those with more; where nothing is known at all it is
+    wider than where one thing is by `LESS_KNOWN` at least.
+    """
+    out: dict[str, Interval] = {}
+    before: dict[str, Interval] = {}
+    for evidence in BY_UNKNOWNS:
+        learnt = learnt_intervals(known.behind(evidence), left_out.behind(evidence))
+        wider = LESS_KNOWN if evidence == UNLIKE else 1.0
+        for kind in KINDS:
+            low, high = learnt.get(kind, (1.0, 1.0))
+            least_low, least_high = before.get(kind, (1.0, 1.0))
+            before[kind] = (
+                rounded(min(low, least_low**wider), 3),
+                rounded(max(high, least_high**wider), 3),
+            )
+            out[f"{evidence}.{kind}"] = before[kind]
+    return out
+
+
+def learnt_intervals(
+    residuals: Residuals, left_out: Residuals | None = None
+) -> dict[str, Interval]:
     """Return the interval of every kind.
 
-    Families weigh alike up to `FAMILY_ROWS`; where that leaves too many or too few of the rows
-    of a kind inside, the bounds move towards those of its rows, in tenths. All kinds together
-    stand for `PARENT_ROWS` rows of each. An interval holds its prediction.
+    `residuals` and `left_out` have half of the weight each. In both, families weigh alike up to
+    `FAMILY_ROWS`, and all kinds together stand for `PARENT_ROWS` rows of each. Where that leaves
+    too many or too few of the rows of a kind in `residuals` inside, the bounds move towards those
+    of its rows, in tenths. An interval holds its prediction.
     """
-    if not residuals.log_ratio.size:
+    parts = [x for x in (residuals, left_out) if x is not None and x.log_ratio.size]
+    if not parts:
         return {}
-    everywhere = _shares(residuals)
+    values = np.concatenate([part.log_ratio for part in parts])
     out = {}
     for kind in KINDS:
+        with_rows = [bool((part.kinds == kind).any()) for part in parts]
+        shares = [
+            _of_kind(part, kind) * (has or not any(with_rows))
+            for part, has in zip(parts, with_rows, strict=True)
+        ]
+        bounds = _quantiles(values, np.concatenate(shares))
         own = residuals.kinds == kind
-        rows = float(residuals.weight[own].sum())
-        mixed = everywhere * PARENT_ROWS / (rows + PARENT_ROWS)
-        if rows:
-            mixed[own] += _shares(residuals.where(own)) * rows / (rows + PARENT_ROWS)
-        bounds = _quantiles(residuals.log_ratio, mixed)
-        if rows >= MANY_ROWS:
+        if residuals.weight[own].sum() >= MANY_ROWS:
             bounds = _held(bounds, residuals.log_ratio[own], residuals.weight[own])
         low, high = np.exp(bounds)
         out[kind] = (
@@ -175,6 +239,16 @@ def learnt_intervals(residuals: Residuals) -> dict[str, Interval]:
             rounded(max(float(high), 1.0 + NARROWEST), 3),
         )
     return out
+
+
+def _of_kind(residuals: Residuals, kind: str) -> Floats:
+    """Return the share of each residual in what a kind looks like; their sum is 1."""
+    own = residuals.kinds == kind
+    rows = float(residuals.weight[own].sum())
+    mixed = _shares(residuals) * PARENT_ROWS / (rows + PARENT_ROWS)
+    if rows:
+        mixed[own] += _shares(residuals.where(own)) * rows / (rows + PARENT_ROWS)
+    return np.asarray(mixed / mixed.sum())
 
 
 def _shares(residuals: Residuals) -> Floats:
@@ -239,19 +313,21 @@ def coverage(regimes: Sequence[str], log_ratio: Floats, bounds: Floats) -> tuple
     )
 
 
-def left_out_coverage(residuals: Residuals) -> tuple[Coverage, ...]:
-    """Return the coverage of each family by the intervals that the other families give."""
-    out = []
-    for family in sorted(set(residuals.families.tolist())):
-        own = residuals.families == family
-        learnt = learnt_intervals(residuals.where(~own))
-        if not learnt:
-            continue
-        left_out = residuals.where(own)
-        ratio = np.exp(left_out.log_ratio)
-        low, high = np.array([learnt[kind] for kind in left_out.kinds.tolist()]).T
-        share = left_out.weight / left_out.weight.sum()
-        below, above = float(share[ratio < low].sum()), float(share[ratio > high].sum())
-        n = round(float(left_out.weight.sum()))
-        out.append(Coverage(family, n, 1.0 - below - above, below, above))
-    return tuple(out)
+def left_out_coverage(known: Residuals, left_out: Residuals) -> tuple[Coverage, ...]:
+    """Return the coverage of runs left out by the intervals that the other families give.
+
+    Of all, then by regime: each family is judged under fits and intervals that have not seen it.
+    """
+    regimes: list[str] = []
+    ratios, bounds = [], []
+    for family in sorted(set(left_out.families.tolist())):
+        own = left_out.families == family
+        learnt = intervals_by_evidence(known.where(known.families != family), left_out.where(~own))
+        judged = left_out.where(own)
+        names = [f"{e}.{k}" for e, k in zip(judged.evidence, judged.kinds, strict=True)]
+        regimes += names
+        ratios.append(judged.log_ratio)
+        bounds += [learnt[name] for name in names]
+    if not regimes:
+        return ()
+    return coverage(regimes, np.concatenate(ratios), np.array(bounds))

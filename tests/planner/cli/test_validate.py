@@ -9,24 +9,37 @@ import pytest
 from planner.cli.commands.validate import run_validate
 
 STEP_TIME = {
-    # Median error of the step time by source, %: what is reached. Eleven make the headline.
-    "aa": 3.2,
-    "us": 4.6,
-    "lf": 2.8,
-    "ie": 2.8,
-    "tt": 3.3,
-    "dlp": 3.8,
+    # Median error of the step time by source, %: what is reached.
+    "aa": 3.7,
+    "automodel": 19.2,
+    "bs11": 7.0,
     "bs3": 4.3,
     "bsg": 12.1,
-    "dgxc": 3.5,
-    "nemo": 3.6,
-    "mbridge": 5.5,
+    "dgxc": 3.7,
+    "dlp": 3.8,
+    "fms": 15.4,
+    "hfam": 41.4,
+    "ie": 2.8,
     "korthikanti22": 3.3,
-    "sc21": 4.9,
-    "smx": 3.4,
+    "lf": 2.8,
+    "mbcard": 19.6,
+    "mbridge": 19.5,
+    "mlperf": 3.0,
+    "mlpoem": 5.4,
+    "mtnlg": 8.5,
+    "nemo": 3.6,
+    "nemo25": 27.4,
+    "primusmoe": 12.6,
+    "sc21": 7.6,
+    "smx": 3.2,
+    "torchao": 12.1,
+    "tt": 4.3,
+    "us": 4.6,
+    "vtm": 29.4,
     "vts": 5.3,
 }
-HEADLINE_PERCENT = 4.5
+ERAS = {"2019-24": 7.0, "2025-26": 12.9, "experts": 11.9, "fp8": 7.8, "amd": 21.3}
+"""Median error by era and by what runs have, %: means over families, or over rows."""
 MEMORY = {"bs3": 4.6, "smx": 0.7, "us": 4.9, "dlp": 9.7}
 NOISE_PERCENT = 0.4
 """A change below this is within what repeats of one run differ by."""
@@ -51,9 +64,19 @@ def test_step_times_stay_as_close_as_they_are(found):
         if source["step_time"]["n"]:
             name = source["source"]
             _reached(name, 100 * source["step_time"]["median_ape"], STEP_TIME[name])
-    headline = found["totals"]["headline"]["step_time"]
-    assert headline["n_families"] == 11
-    _reached("headline", 100 * headline["median_ape"], HEADLINE_PERCENT)
+    eras = {one["key"]: one for one in found["eras"]}
+    assert [len(eras[key]["families"]) for key in ("2019-24", "2025-26")] == [13, 11]
+    assert set(eras) == set(ERAS)
+    for key, bound in ERAS.items():
+        _reached(key, 100 * eras[key]["median_ape"], bound)
+
+
+@pytest.mark.slow
+def test_rows_used_and_intervals_hold_what_they_promise(found):
+    totals, everywhere, *regimes = found["totals"], *found["intervals"]
+    assert totals["n_used"] / totals["n_eligible"] > 0.96
+    assert 0.74 <= everywhere["inside"] <= 0.86
+    assert all(one["inside"] >= 0.71 for one in regimes if one["n"] >= 30)
 
 
 @pytest.mark.slow
@@ -69,10 +92,12 @@ def test_memory_stays_as_close_as_it_is(found):
 @pytest.mark.slow
 def test_rankings_stay_as_right_as_they_are(found):
     ranking = found["totals"]["ranking"]["layout-only"]
-    assert ranking["aa"]["n_sweeps"] == 15
-    assert 0.71 < ranking["aa"]["tau"] < 0.90  # above, the suspicion is overfitting
-    assert ranking["aa"]["regret_1"]["mean"] < 0.027
-    assert ranking["aa"]["regret_3"]["mean"] < 0.006
+    # 30B on 256 devices came in with six sweeps in which pipelines are ranked the wrong way round:
+    # 0.74 and 2.7 % before them.
+    assert ranking["aa"]["n_sweeps"] == 21
+    assert 0.59 < ranking["aa"]["tau"] < 0.90  # above, the suspicion is overfitting
+    assert ranking["aa"]["regret_1"]["mean"] < 0.066
+    assert ranking["aa"]["regret_3"]["mean"] < 0.0065
     assert ranking["us"]["tau"] > 0.89
     assert ranking["us"]["regret_1"]["median"] < 0.002
     # 0.938 before MaxText and Paxml were fitted with recomputation: one pair of 80 changed places,
@@ -83,7 +108,7 @@ def test_rankings_stay_as_right_as_they_are(found):
 @pytest.mark.slow
 def test_dense_families_beat_the_baselines(found):
     # Where one constant beats us the page of accuracy says so: few layouts of one tuned stack.
-    behind = {"mbridge", "sc21", "smx"}
+    behind = {"bs11", "fms", "mtnlg", "nemo25", "torchao", "vtm"}
     for source in found["sources"]:
         name, error = source["source"], source["step_time"]["median_ape"]
         if source["step_time"]["n"] and name not in behind:

@@ -208,7 +208,7 @@ def test_json_has_the_names_of_the_contract(files, capsys):
     assert run_validate(*files, "json", "row") == 0
     found = json.loads(capsys.readouterr().out)
     names = {"schema_version", "calibration", "sources", "sweeps", "baselines", "totals", "rows"}
-    assert set(found) == {*names, "intervals", "eras"}
+    assert set(found) == {*names, "intervals", "eras", "left_out"}
     everywhere, *by_regime = found["intervals"]
     assert set(everywhere) == {"regime", "n", "inside", "below", "above"}
     assert everywhere["regime"] == "all"
