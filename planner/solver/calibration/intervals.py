@@ -35,7 +35,7 @@ ANCHORED, ANCHORED_WELL = "anchored-1", "anchored-3"
 EVIDENCE = {
     FITTED: "of a stack and devices that the calibration was fitted to",
     NEW: "of a stack or devices that the calibration was not fitted to",
-    UNLIKE: "of a stack and devices that resemble nothing it was fitted to",
+    UNLIKE: "of a stack and devices that resemble nothing the calibration was fitted to",
     ANCHORED: "scaled by a measured step of your own",
     ANCHORED_WELL: "scaled by three measured steps of your own",
 }
