@@ -225,6 +225,34 @@ def fit(
     )
 
 
+def linear_at(runs: Runs, calibration: Calibration, processes: int = 1) -> Fitted:
+    """Return what a fit that had ended at the values of a calibration would hold.
+
+    For what the derivatives there say: groups left out, intervals, the runs that see a value.
+    """
+    free, start = free_values(runs), Calibration("priors")
+    low = np.array([one.log(one.parameter.low) for one in free])
+    high = np.array([one.log(one.parameter.high) for one in free])
+    u = np.clip(np.array([one.log(calibration.value(one.name)) for one in free]), low, high)
+    errors = runs.all_log_errors(calibration)
+    everything = tuple(range(len(free)))
+    jacobian = FitProblem(runs, free, calibration).jacobian(u, errors, everything, processes)
+    seen = (np.abs(jacobian) > 1e-3).sum(axis=0)
+    return Fitted(
+        calibration=calibration,
+        free=free,
+        start=start,
+        refused={},
+        seen_by={one.name: int(n) for one, n in zip(free, seen, strict=True)},
+        jacobian=jacobian,
+        u=u,
+        log_errors=errors,
+        cost=robust_cost(errors, runs.weight, Pull.of(free).residuals(u)),
+        rounds=0,
+        spread={},
+    )
+
+
 def estimated_spread(
     free: Sequence[Free], weight: Floats, jacobian: Floats, log_errors: Floats, u: Floats
 ) -> dict[str, float]:

@@ -22,6 +22,14 @@ LEAST_ROWS = 3
 """Runs of a group that is left out, at least, and as many others must stay in the fit."""
 
 
+def families(runs: Runs) -> dict[str, Bools]:
+    """Return the runs of each family, by its name."""
+    return {
+        name: runs.where(lambda run, name=name: run.source == name)  # type: ignore[misc]
+        for name in runs.sources
+    }
+
+
 def left_out_groups(runs: Runs) -> dict[str, Bools]:
     """Return the groups that are left out one by one, by name.
 

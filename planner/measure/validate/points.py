@@ -127,7 +127,7 @@ class MeasuredPoint(MeasuredSwitches):
         """Measured peak memory, bytes; None for a run that ran out of memory."""
         if self.peak_mem_gb is None or self.oom:
             return None
-        return self.peak_mem_gb * (GIB if self.mem_unit.lower().startswith("gib") else GB)
+        return self.peak_mem_gb * (GIB if "gib" in self.mem_unit.lower() else GB)
 
     @property
     def only_rate(self) -> bool:

@@ -526,10 +526,10 @@ def _with_facts(stack: StackProfile, point: MeasuredPoint, assumptions: list[str
 
 
 def _memory_kind(point: MeasuredPoint, defaults: Defaults) -> tuple[str, str]:
-    """Return what the memory figure counts, from the row's notes or the stack's default."""
-    notes = point.notes.lower()
+    """Return what the memory figure counts, from the row's words or the stack's default."""
+    notes = f"{point.mem_unit} {point.notes}".lower()
     for phrases, kind in (
-        (("nvidia-smi", "device memory"), "device"),
+        (("nvidia-smi", "device memory", "device usage"), "device"),
         (("max allocated", "max_memory_allocated"), "allocated"),
         (("reserved",), "reserved"),
     ):

@@ -207,7 +207,9 @@ def _merged(group: Sequence[Row]) -> Used:
     assert first.case is not None  # `use` takes priced rows
     assert first.prediction is not None
     steps = [row.point.step_s for row in group if row.point.step_s is not None]
-    peaks = [row.point.peak_bytes for row in group if row.point.peak_bytes is not None]
+    # Memory follows from the micro-batch, and so says nothing where that is not stated.
+    weighed = [] if first.prediction.range_s else group
+    peaks = [row.point.peak_bytes for row in weighed if row.point.peak_bytes is not None]
     labels = [row.point.oom for row in group if row.point.oom is not None]
     return Used(
         point=first.point,
