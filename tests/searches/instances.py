@@ -172,6 +172,14 @@ def on_stack(old: Context, **changes: object) -> Context:
     return replace(old, problem=replace(old.problem, stack=stack))
 
 
+def with_fast_host(old: Context) -> Context:
+    """Return the same search with a host that is never late, whatever the stacks are fitted to.
+
+    For tests of what differs on the device alone: toy layers are small beside real launches.
+    """
+    return on_stack(old, host_s_per_layer=0.0, routing_host_s=0.0)
+
+
 def with_options(old: Context, **changes: object) -> Context:
     """Return the same search with some options changed."""
     return replace(old, options=replace(old.options, **changes))

@@ -325,7 +325,8 @@ def test_what_deepspeed_runs(only, runs):
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_a_schedule_that_does_not_match_the_pipeline_is_named(schedule):
     c = context(DENSE, batch=16)
-    plan = search(replace(c, options=pins(pp=2, vpp=1))).finalists[0].layout
+    # Four micro-batches at least: as many as DualPipe needs with two ranks.
+    plan = search(replace(c, options=pins(pp=2, vpp=1, mbs=1))).finalists[0].layout
     code = first_broken_rule(c, replace(plan, schedule=schedule))
     assert code == ("" if schedule in ("1f1b", "gpipe", "zb-h1", "dualpipe") else "SCH001")
     folded = replace(plan, vpp=2, split="even", stage_layers=(2,) * 4)

@@ -35,6 +35,7 @@ from tests.searches.instances import (
     pins,
     real_pool,
     toy_pool,
+    with_fast_host,
     with_options,
     with_part,
     with_pool,
@@ -334,7 +335,7 @@ def shape_degrees(shapes: ShapeTable) -> list[tuple[object, ...]]:
 )
 def test_a_plan_that_the_closed_form_ranks_low_is_found_by_its_bound(name):
     """With one finalist the first by closed form is not the first by the recurrence here."""
-    c = with_options(INSTANCES[name], n_finalists=1)
+    c = with_options(with_fast_host(INSTANCES[name]), n_finalists=1)
     outcome, every = search(c), search(exhaustive(c))
     assert outcome.finalists[0] == every.finalists[0]
     by_form = min(every.finalists, key=lambda f: (f.closed_form_s, f.peak_bytes))

@@ -101,7 +101,7 @@ def test_a_split_that_fits_is_found_where_no_named_one_does(
 
 
 def test_nothing_fits_exactly_where_no_split_at_all_does() -> None:
-    roomy = planner.solve(MODEL, cluster(80.0), pins=PINS).plans[0]
+    roomy = planner.solve(MODEL, cluster(80.0), pins=PINS | {"mbs": 1}).plans[0]
     needed_gib = min(peak for _, peak in every_split(roomy)) / GIB
     assert 13.2 < needed_gib < 13.3
     assert not searched(14.2).finalists

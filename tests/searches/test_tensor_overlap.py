@@ -14,7 +14,7 @@ from searches.rules import Context, rules_that_break
 from searches.search import search
 from searches.space.plan_rules import plan_rules
 from searches.space.shape_space import legal_shapes
-from tests.searches.instances import GQA, context, pins, toy_pool
+from tests.searches.instances import GQA, context, pins, toy_pool, with_fast_host
 
 
 def asked(*positions: int, framework: str = "default", **only: int | tuple[int, ...]) -> Context:
@@ -58,7 +58,7 @@ def test_bounds_leave_out_nothing_that_is_better():
 
 
 def test_pieces_take_no_longer_and_the_same_memory():
-    c = asked(1, framework="any")
+    c = with_fast_host(asked(1, framework="any"))
     plans = [x.layout for x in found(c).finalists]
     assert plans
     on = price_layouts(c.problem, plans)
