@@ -110,7 +110,7 @@ def _kernel_latency(problem: Problem, factor: Factor) -> Problem:
 
 
 def _host_launch(problem: Problem, factor: Factor) -> Problem:
-    return _with_stack(problem, factor, "host_s_per_layer", "routing_host_s")
+    return _with_stack(problem, factor, "host_s_per_layer", "routing_host_s", "graph_launch_s")
 
 
 def _waiting(problem: Problem, factor: Factor) -> Problem:
@@ -184,7 +184,7 @@ FIGURES: tuple[Figure, ...] = (
     Figure(
         "host_launch",
         TIME,
-        "what the host needs to launch a layer, and what routing adds to it",
+        "what the host needs to launch a layer, what routing adds to it, and graphs",
         _host_launch,
     ),
     Figure("rank_wait", TIME, "waits for the last rank of a tp group, and stalls", _waiting),
