@@ -174,6 +174,8 @@ class StackProfile:
     takes longer itself (0-1): it has to tell the host how many rows every expert gets, and runs
     dry until what follows is launched. Such runs take 3 ms a layer beyond what grows with their
     tokens, of 9 to 14 ms of launches; one captured whole takes nothing."""
+    graph_launch_s: float
+    """Launch of one captured graph from PyTorch, seconds. Assumed: two or three ordinary ones."""
     host_share_without_tp: float
     """Launch time of a layer without tensor-parallel collectives over that with them where
     launching them counts. Fit over nanotron's host-bound runs; it launches eight to ten
@@ -205,6 +207,7 @@ SHARED = {
     "unfused_norm_factor": (1.0, 9.0),
     "routing_host_s": (0.0, 20e-3),
     "synced_host_share": (0.0, 1.0),
+    "graph_launch_s": (0.0, 100e-6),
     "host_share_without_tp": (0.3, 1.0),
 }
 """Numbers that are the same for every stack, with the range that makes sense."""
@@ -299,6 +302,7 @@ FUSED = StackProfile(
     unfused_norm_factor=5.0,
     routing_host_s=5.2e-3,
     synced_host_share=0.25,
+    graph_launch_s=10e-6,
     host_share_without_tp=0.6,
 )
 """Class default for stacks with fused kernels (Megatron-Core, Transformer Engine, OneFlow)."""

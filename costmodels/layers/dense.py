@@ -34,7 +34,7 @@ def dense_terms(inputs: LayerInputs) -> KindTerms:
     waits = ((forward, attention.cp_forward), (backward, attention.cp_backward))
     exposed, tax = waits_and_tax(stack, *waits)
     device = gemms.both + attention.compute + elementwise + exposed + tax
-    launch_s = launches.dense_launch_s(inputs.launch_s, inputs.modes)
+    launch_s = launches.dense_launch_s(inputs.launch_s, stack.graph_launch_s, inputs.modes)
     host = host_waits(stack, launch_s, device)
     again_s = gemms.both.forward_s + attention.compute.forward_s
     again_s = again_s + elementwise.forward_s + exposed.forward_s

@@ -53,6 +53,7 @@ def expert_layer_terms(inputs: LayerInputs) -> ExpertLayerTerms:
     launch_s = launches.expert_launch_s(
         inputs.launch_s,
         experts.routing_host_s(problem),
+        stack.graph_launch_s,
         modes,
         shared=bool(shape.ffn),
     )

@@ -27,8 +27,6 @@ GROUPED_SHARE, GROUPED_CAST_SHARE = 0.002, 0.003
 Transformer Engine launches it expert by expert over several streams
 (pytorch/cpp_extensions/gemm.py, general_grouped_gemm). And of the casts before it: inputs of
 quantised products are cast expert by expert, too (tex.split_quantize)."""
-GRAPH_LAUNCH_S = 10e-6
-"""Launch of one captured graph from PyTorch (assumed: two or three ordinary launches)."""
 EXPERT_PRODUCTS = 6
 """Grouped products of a layer: two forward, twice two backward."""
 
@@ -54,30 +52,30 @@ def _graphs(modes: ModeRows, second: str) -> Floats:
     return np.where(modes.have("cuda_graph", "full_iteration"), 0.0, several)
 
 
-def dense_launch_s(whole_s: Floats, modes: ModeRows) -> Floats:
+def dense_launch_s(whole_s: Floats, graph_s: float, modes: ModeRows) -> Floats:
     """Return what is left of a dense layer's launch time, both directions, seconds.
 
-    H (1 - 0.6 [attn] - 0.4 [mlp]) and 10 us for every graph and direction.
+    H (1 - 0.6 [attn] - 0.4 [mlp]) and `graph_s` for every graph and direction.
 
     >>> graph = ModeRows.of_sp(np.zeros(1, dtype=np.int32))
-    >>> dense_launch_s(np.array([1e-3]), graph).tolist()
+    >>> dense_launch_s(np.array([1e-3]), 10e-6, graph).tolist()
     [0.001]
     """
     if not modes.uses("cuda_graph"):
         return whole_s
     left = 1.0 - ATTENTION_SHARE * captured(modes, "attn")
     left = left - (1.0 - ATTENTION_SHARE) * captured(modes, "mlp")
-    return np.asarray(
-        np.maximum(0.0, left) * whole_s + 2.0 * GRAPH_LAUNCH_S * _graphs(modes, "mlp")
-    )
+    return np.asarray(np.maximum(0.0, left) * whole_s + 2.0 * graph_s * _graphs(modes, "mlp"))
 
 
-def expert_launch_s(whole_s: Floats, routing_s: float, modes: ModeRows, *, shared: bool) -> Floats:
+def expert_launch_s(
+    whole_s: Floats, routing_s: float, graph_s: float, modes: ModeRows, *, shared: bool
+) -> Floats:
     """Return what is left of the launch time of an expert layer, both directions, seconds.
 
     H + R (1 - 1/3 [moe_router] - 1/3 [moe_preprocess]) - H (0.6 [attn] + n [moe_router]), n 0.1
     for the norm and 0.4 with shared experts, which the router's graph holds too; nothing where the
-    layer or the iteration is one graph; 10 us for every graph and direction.
+    layer or the iteration is one graph; `graph_s` for every graph and direction.
     """
     if not modes.uses("cuda_graph"):
         return np.asarray(whole_s + routing_s)
@@ -87,7 +85,7 @@ def expert_launch_s(whole_s: Floats, routing_s: float, modes: ModeRows, *, share
     left = whole_s * (1.0 - ATTENTION_SHARE * attention - with_router * router)
     left = left + routing_s * (1.0 - ROUTING_SHARES[0] * router - ROUTING_SHARES[1] * prepared)
     left = np.where(modes.have("cuda_graph", "layer", "full_iteration"), 0.0, left)
-    return np.asarray(left + 2.0 * GRAPH_LAUNCH_S * _graphs(modes, "moe_router"))
+    return np.asarray(left + 2.0 * graph_s * _graphs(modes, "moe_router"))
 
 
 def eager_products_s(products_s: Floats, modes: ModeRows) -> Floats:

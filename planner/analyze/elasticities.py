@@ -28,9 +28,9 @@ from costmodels.step import Rows, peak_bytes
 from hardware.parts import Host, Link
 from searches.pricing.shared_work import rates_key
 
-LOG_STEP = 2.0**-12
-"""Half the distance of the central difference, in the logarithm of the figure: 0.024 %. Kinks that
-are nearer than that give the mean of both sides."""
+LOG_STEP = 2.0**-16
+"""Half the distance of the central difference, in the logarithm of the figure: 0.0015 %, where
+rounding leaves ten digits. Kinks that are nearer than that give the mean of both sides."""
 
 Factor = Any
 """A number, or a column of them for problems in columns (`costmodels.problem.Problems`)."""
@@ -110,7 +110,7 @@ def _kernel_latency(problem: Problem, factor: Factor) -> Problem:
 
 
 def _host_launch(problem: Problem, factor: Factor) -> Problem:
-    return _with_stack(problem, factor, "host_s_per_layer")
+    return _with_stack(problem, factor, "host_s_per_layer", "routing_host_s", "graph_launch_s")
 
 
 def _waiting(problem: Problem, factor: Factor) -> Problem:
@@ -181,7 +181,12 @@ FIGURES: tuple[Figure, ...] = (
     ),
     Figure("scale_out_latency", TIME, "latencies of steps between domains", _scale_out_latency),
     Figure("kernel_latency", TIME, "what a kernel takes beside its work", _kernel_latency),
-    Figure("host_launch", TIME, "what the host needs to launch a layer", _host_launch),
+    Figure(
+        "host_launch",
+        TIME,
+        "what the host needs to launch a layer, what routing adds to it, and graphs",
+        _host_launch,
+    ),
     Figure("rank_wait", TIME, "waits for the last rank of a tp group, and stalls", _waiting),
     Figure("fixed_step", TIME, "time of a step outside the model", _fixed),
 )

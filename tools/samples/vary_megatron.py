@@ -780,6 +780,15 @@ BREAKS: tuple[tuple[str, str, Change], ...] = (
         "gradient buffer reused",
         given(lambda x: not x.has(FSDP), ("--reuse-grad-buf-for-mxfp8-param-ag",)),
     ),
+    (
+        "MLM524",
+        "a projection on the host without the attention before it",
+        given(
+            lambda x: not x.has("--offload-modules"),
+            ("--fine-grained-activation-offloading",),
+            ("--offload-modules", "attn_proj"),
+        ),
+    ),
 )
 """Rule, what is changed, and the change."""
 

@@ -61,6 +61,7 @@ def calibrated_stack(stack: StackProfile, calibration: Calibration) -> StackProf
         stack,
         host_s_per_layer=stack.host_s_per_layer * compute,
         routing_host_s=stack.routing_host_s * compute,
+        graph_launch_s=stack.graph_launch_s * compute,
         fixed_step_s=stack.fixed_step_s * compute,
         tp_hop_s=stack.tp_hop_s * near,
         stalled_hop_s=stack.stalled_hop_s * far,

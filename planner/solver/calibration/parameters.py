@@ -108,6 +108,7 @@ _SHARED = {
     "unfused_norm_factor": ("", "traffic of a norm that is not fused over that of one kernel"),
     "routing_host_s": ("s", "launch time of what routed experts add to a layer"),
     "synced_host_share": ("", "launches of an expert layer that the device waits for in any case"),
+    "graph_launch_s": ("s", "launch of one captured graph"),
     "host_share_without_tp": ("", "launch time of a layer at tp 1 over that with tp"),
 }
 _ANCHOR = {

@@ -36,7 +36,7 @@ DENSE_LEFT = {  # of 1000 us; a graph is launched in both directions, 10 us each
 
 @pytest.mark.parametrize("word", CUDA_GRAPHS)
 def test_launches_of_a_dense_layer(word):
-    left = launches.dense_launch_s(arr(1000 * US), capturing(word)).item()
+    left = launches.dense_launch_s(arr(1000 * US), 10 * US, capturing(word)).item()
     assert left == pytest.approx(DENSE_LEFT[word] * US, abs=1e-15)
 
 
@@ -57,7 +57,9 @@ EXPERT_LEFT = {  # of 1000 us and 600 us of routing: alone, with shared experts
 @pytest.mark.parametrize("word", CUDA_GRAPHS)
 def test_launches_of_an_expert_layer(word):
     left = [
-        launches.expert_launch_s(arr(1000 * US), 600 * US, capturing(word), shared=shared).item()
+        launches.expert_launch_s(
+            arr(1000 * US), 600 * US, 10 * US, capturing(word), shared=shared
+        ).item()
         for shared in (False, True)
     ]
     assert left == pytest.approx([x * US for x in EXPERT_LEFT[word]], abs=1e-15)
@@ -77,8 +79,8 @@ def test_pools_hold_a_layers_temporaries_once_more(word):
 
 def test_without_the_axis_nothing_changes():
     off = ModeRows.of_sp(ranks(0))
-    assert launches.dense_launch_s(arr(1.0), off).item() == 1.0
-    assert launches.expert_launch_s(arr(1.0), 0.5, off, shared=True).item() == 1.5
+    assert launches.dense_launch_s(arr(1.0), 0.1, off).item() == 1.0
+    assert launches.expert_launch_s(arr(1.0), 0.5, 0.1, off, shared=True).item() == 1.5
     assert launches.eager_products_s(arr(1.0), off).item() == 1.0
     assert launches.pool_bytes(arr(1.0), off).item() == 0.0
 

@@ -198,12 +198,12 @@ def test_next_of_compute_is_what_faster_products_leave() -> None:
     from planner.analyze.elasticities import FIGURES
 
     plan, found = plan_of("dense"), bound("dense")
-    assert found.next.after == "8 times the matmul_flops"
+    assert found.next.after == "4 times the matmul_flops"
     problem, figure = plan.breakdown.rows.problem, FIGURES[0]
-    parts = {k: state_of(figure.changed(problem, k), plan.layout) for k in (4.0, 8.0)}
-    assert parts[4.0].largest == "compute"
-    assert found.next.state.step_s == parts[8.0].step_s
-    assert found.next.part == parts[8.0].largest != "compute"
+    parts = {k: state_of(figure.changed(problem, k), plan.layout) for k in (2.0, 4.0)}
+    assert parts[2.0].largest == "compute"
+    assert found.next.state.step_s == parts[4.0].step_s
+    assert found.next.part == parts[4.0].largest != "compute"
 
 
 def test_words_say_when_nothing_dominates() -> None:

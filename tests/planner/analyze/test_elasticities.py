@@ -40,6 +40,12 @@ CASES = {
     "cp": ("llama3-8b", TIERED, {"tp": 2, "cp": 4, "pp": 2, "cp_comm": "all-gather"}, ""),
     "ring": ("llama3-8b", TIERED, {"tp": 2, "cp": 4, "cp_comm": "p2p"}, ""),
     "experts": ("mixtral-8x7b", TIERED, {"tp": 4, "pp": 4, "ep": 8, "etp": 1}, ""),
+    "graphs": (
+        "mixtral-8x7b",
+        TIERED,
+        {"tp": 4, "pp": 4, "ep": 8, "etp": 1, "cuda_graph": "attn+moe_router"},
+        "",
+    ),
     "latent": (
         "deepseek-v3",
         "gb200-nvl72-x576",
@@ -99,8 +105,9 @@ def test_one_table_is_one_problem_at_a_time(name: str) -> None:
         assert found[figure.name] == (more - less) / (2.0 * LOG_STEP)
 
 
-def test_scaling_every_rate_and_time_scales_the_step() -> None:
-    problem, layout = priced("experts")
+@pytest.mark.parametrize("name", ["experts", "graphs"])
+def test_scaling_every_rate_and_time_scales_the_step(name: str) -> None:
+    problem, layout = priced(name)
     faster = problem
     for figure in FIGURES:
         faster = figure.changed(faster, 2.0 if figure.name in RATES else 0.5)

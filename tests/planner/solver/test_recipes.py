@@ -46,7 +46,7 @@ def model(precision: Any = "bf16", **search: Any) -> dict[str, Any]:
             "vocab": 32000,
             "tied": False,
         },
-        "training": {"seq_len": 1024, "global_batch": 8, "precision": precision},
+        "training": {"seq_len": 4096, "global_batch": 8, "precision": precision},
     } | ({"search": search} if search else {})
 
 
