@@ -20,7 +20,14 @@ from searches.rules import (
     offers_offload,
 )
 from searches.space.shape_space import ShapeSpace, legal_shapes, memory_free_key
-from searches.space.shards import SHARD_SHAPES, STOPPABLE_SHAPES, Prepared, count_plans, prepare
+from searches.space.shards import (
+    SHARD_SHAPES,
+    STOPPABLE_SHAPES,
+    Prepared,
+    Shard,
+    count_plans,
+    prepare,
+)
 
 PRICED_SHARE = 0.1
 """Of the plans that the bounds leave once the first shapes are known: the limits sink further on
@@ -117,7 +124,7 @@ def search(
     first = prepared.shards(np.flatnonzero(prepared.first), n_shapes, limits)
     shards, nearest, requested = first + prepared.rest(n_shapes, limits), False, False
     answers: list[ShardAnswer] = []
-    round_before: tuple[list[ShardAnswer], Limits] | None = None
+    round_before: tuple[list[ShardAnswer], Limits, list[Shard]] | None = None
 
     def left(enough: int) -> int:
         """Estimate what the executor has before it: most is left out once the first are known."""
@@ -173,7 +180,7 @@ def search(
             if stopped or first_s <= limits.rivals_s:
                 break
             # The exact time of the first lies further above its closed form than was looked at.
-            round_before = answers.copy(), limits
+            round_before = answers.copy(), limits, shards
             limits = replace(limits, settled_s=first_s)
     except KeyboardInterrupt:
         if not round_before and not any(answer.best for answer in answers):
@@ -185,7 +192,7 @@ def search(
     unseen = [float(shard.least_s.min(initial=np.inf)) for shard in shards[len(answers) :]]
     if stopped and round_before:
         # It priced all that can be the first but for what its own bound left out.
-        answers, limits = round_before
+        answers, limits, shards = round_before  # each round cuts its own
         merged, unseen = merged_answers(context, space, answers, limits), [limits.least_s]
     try:
         merged = with_uneven_splits(context, merged, space.shapes, is_whole_space=not stopped)
