@@ -28,7 +28,8 @@ from costmodels.step import Rows, peak_bytes
 from hardware.parts import Host, Link
 from searches.pricing.shared_work import rates_key
 
-LOG_STEP = 2.0**-16
+LOG_EXPONENT = 16
+LOG_STEP = 2.0**-LOG_EXPONENT
 """Half the distance of the central difference, in the logarithm of the figure: 0.0015 %, where
 rounding leaves ten digits. Kinks that are nearer than that give the mean of both sides."""
 

@@ -33,7 +33,9 @@ assert "probe" not in off[0].to_json()["layout"]
 assert on[0].to_json()["layout"]["probe"] is True
 assert Plan.from_json(on[0].to_json()).layout == on[0].layout
 assert on[0].layout.value("probe") is True
-assert plans(only={"probe": ["off", "on"]})[0].plan_id == off[0].plan_id
+even = {"split": "even"}
+both = plans(only={"probe": ["off", "on"]}, pins=even)
+assert both[0].plan_id == plans(pins=even)[0].plan_id
 assert "probe" in AXES
 assert LayoutBody.model_fields["probe"].description == "a switch of the test"
 

@@ -499,7 +499,7 @@ def _plain_product(
     part, recipe = p.problem.pool.accelerator, p.problem.job.recipe
     quantized = recipe.head_precision if term == "head" else ""
     precision = quantized or recipe.gemm_precision
-    frac, cast = (recipe.linear_rate_frac, recipe.cast_bytes) if quantized else (1.0, 0.0)
+    frac, cast = (linear_rate_frac(recipe, part), recipe.cast_bytes) if quantized else (1.0, 0.0)
     m, k, c = sizes
     width, wide = element_bytes(precision), part.efficiency.wgrad_frac * frac
     hbm = part.hbm_bytes_per_s * part.efficiency.hbm_frac

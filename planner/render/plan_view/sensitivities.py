@@ -5,7 +5,7 @@ from typing import Any
 from costmodels.breakdown import Breakdown, break_down
 from costmodels.problem import Problem
 from planner.analyze.bottleneck_levers import Bound
-from planner.analyze.elasticities import FIGURES, RATE, sensitivity
+from planner.analyze.elasticities import FIGURES, LOG_EXPONENT, RATE, sensitivity
 from planner.analyze.neighborhood import Neighbour, single_neighbours
 from planner.render.charts.chart import Frame
 from planner.render.plan_view.cards import (
@@ -46,7 +46,7 @@ def elasticity_figure(deck: Deck, problem: Problem, plan: Plan) -> ViewFigure:
             Amount(value, "", text=f"{value:+.3f}".replace("-", "−")),
             Derivation(
                 "(log t(x e^h) − log t(x e^−h)) / (2 h), h small",
-                f"(log({more:.15g}) − log({less:.15g})) / (2 × 2^(−12))",
+                f"(log({more:.15g}) − log({less:.15g})) / (2 × 2^(−{LOG_EXPONENT}))",
                 "planner.analyze.elasticities: central difference of the exact step time; by "
                 "the envelope"
                 " theorem that of the best plan too",
