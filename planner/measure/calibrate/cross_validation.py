@@ -14,7 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.stacks import STACKS
-from planner.measure.calibrate.fit import CLASSES, STACK_FIELDS, Fitted, Free, Pull, solve_linear
+from planner.measure.calibrate.fit import (
+    CLASSES,
+    STACK_FIELDS,
+    Fitted,
+    Pull,
+    bounds_of,
+    solve_linear,
+)
 from planner.measure.calibrate.runs import Runs
 from planner.measure.calibrate.workers import mapped
 from planner.solver.calibration.file import Calibration
@@ -100,13 +107,6 @@ def leave_out(runs: Runs, fitted: Fitted, is_held_out: Bools, corrected: bool = 
     own = is_held_out[idx]
     order = np.argsort(idx[own], kind="stable")
     return HeldOut(idx[own][order], errors_there[own][order])
-
-
-def bounds_of(free: Sequence[Free]) -> tuple[Floats, Floats]:
-    """Return the least and the largest coordinate of each value."""
-    low = np.array([one.log(one.parameter.low) for one in free])
-    high = np.array([one.log(one.parameter.high) for one in free])
-    return low, high
 
 
 def _calibration(runs: Runs, fitted: Fitted, u: Floats, is_held_out: Bools) -> Calibration:

@@ -225,14 +225,20 @@ def fit(
     )
 
 
+def bounds_of(free: Sequence[Free]) -> tuple[Floats, Floats]:
+    """Return the least and the largest coordinate of each value."""
+    low = np.array([one.log(one.parameter.low) for one in free])
+    high = np.array([one.log(one.parameter.high) for one in free])
+    return low, high
+
+
 def linear_at(runs: Runs, calibration: Calibration, processes: int = 1) -> Fitted:
     """Return what a fit that had ended at the values of a calibration would hold.
 
     For what the derivatives there say: groups left out, intervals, the runs that see a value.
     """
     free, start = free_values(runs), Calibration("priors")
-    low = np.array([one.log(one.parameter.low) for one in free])
-    high = np.array([one.log(one.parameter.high) for one in free])
+    low, high = bounds_of(free)
     u = np.clip(np.array([one.log(calibration.value(one.name)) for one in free]), low, high)
     errors = runs.all_log_errors(calibration)
     everything = tuple(range(len(free)))
@@ -265,8 +271,7 @@ def estimated_spread(
     """
     fields = {one.parameter.field for one in free if one.parameter.kind == "part" and one.toward}
     spread = {name: SPREAD[name] for name in sorted(fields)}
-    low = np.array([one.log(one.parameter.low) for one in free])
-    high = np.array([one.log(one.parameter.high) for one in free])
+    low, high = bounds_of(free)
     idx_of = {one.name: i for i, one in enumerate(free)}
     start, errors = u, log_errors
     for _ in range(SPREAD_STEPS if spread else 0):
@@ -624,8 +629,7 @@ def _minimise(
     """Return the coordinates that minimise the sum, from `first` on."""
     runs, free, start = problem.runs, problem.free, problem.start
     pull = Pull.of(free)
-    low = np.array([one.log(one.parameter.low) for one in free])
-    high = np.array([one.log(one.parameter.high) for one in free])
+    low, high = bounds_of(free)
     u = np.clip(np.array([first[one.name] for one in free]), low, high)
 
     def errors_at(u: Floats) -> Floats:

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.measure.calibrate.cross_validation import HeldOut, bounds_of
-from planner.measure.calibrate.fit import Fitted, Pull, solve_linear
+from planner.measure.calibrate.cross_validation import HeldOut
+from planner.measure.calibrate.fit import Fitted, Pull, bounds_of, solve_linear
 from planner.measure.calibrate.runs import Run, Runs
 from planner.solver.calibration.intervals import BY_UNKNOWNS, is_quantized
 
