@@ -21,7 +21,7 @@ from planner.specs.examples import example_content, example_names, examples_fold
 from planner.specs.importers.dump_text import read_dump
 from planner.specs.importers.formats import FORMATS, document_text, find_format
 from planner.specs.importers.huggingface.files import config_in_folder, mistaken_name
-from planner.specs.importers.huggingface.reader import read_as
+from planner.specs.importers.huggingface.reader import AS_TYPE, read_as
 from planner.specs.importers.imported import Imported
 from planner.specs.inputs import (
     ClusterInput,
@@ -276,11 +276,21 @@ def _prepare(document: Document, kind: Kind, overrides: Overrides) -> Document:
         filled = {**document.data, "model": {"details": {}, **section}}
         document = dataclasses.replace(document, data=filled)
     for path, value in pairs:
+        if path == AS_TYPE:
+            _expect_imported(document, str(value))
+            continue
         text = str(value)
         option_text = option("set", f"{path}={text}")
         document, field, text = settable(document, path, text, option_text)
         document = set_path(document, field, text, option_text)
     return _with_nodes_set(document) if kind == "cluster" else document
+
+
+def _expect_imported(document: Document, as_type: str) -> None:
+    """Refuse to read one of our own files as the layers of a type."""
+    if document.imported is None or "Hugging Face" not in document.imported.format:
+        message = f"--as {as_type}: the model is no Hugging Face config.json"
+        raise SpecError(InputProblem(message, "leave it out", document.file))
 
 
 def _with_nodes_set(document: Document) -> Document:

@@ -56,8 +56,8 @@ class TestImportModel:
         data = json.loads((folder / "config.json").read_text())
         data |= {"model_type": "mine", "architectures": ["MineForCausalLM"]}
         (folder / "config.json").write_text(json.dumps(data))
-        with pytest.raises(SpecError, match="unknown model_type mine"):
-            import_model("config.json")
+        by_fields, _ = import_model("config.json")
+        assert by_fields.format == "Hugging Face config.json (mine)"
         found, given = import_model("config.json", as_type="llama")
         assert given.shape.layers == 32
         assert found.notes[0] == "model_type mine is read as llama"
@@ -68,6 +68,15 @@ class TestImportModel:
         with pytest.raises(SpecError, match="--as: no type 'lama'") as caught:
             import_model("config.json", as_type="lama")
         assert "one of llama" in str(caught.value)
+
+    def test_solve_reads_it_as_a_type_too(self, folder, capsys):
+        data = json.loads((folder / "config.json").read_text())
+        data |= {"model_type": "mine", "architectures": ["MineForCausalLM"]}
+        (folder / "config.json").write_text(json.dumps(data))
+        words = ["solve", "config.json", "h100-x8", "--set", "training.global_batch=8", "--top", "1"]
+        run(*words, "--as", "llama", "--format", "json", "--no-cache")
+        notes = json.loads(capsys.readouterr().out)["notes"]
+        assert any("model_type mine is read as llama" in note for note in notes)
 
     def test_refusals(self, folder):
         (folder / "m.yaml").write_text("model: {}\n")
