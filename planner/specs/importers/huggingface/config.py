@@ -7,6 +7,7 @@ from typing import Any
 
 from planner.errors import InputProblem, SpecError
 from planner.specs.importers.huggingface.by_fields import SIGNS, rules_by_fields
+from planner.specs.importers.huggingface.families.params_json import PARAMS_TYPES, params_type
 from planner.specs.importers.huggingface.families.refused import REFUSED
 from planner.specs.importers.huggingface.files import TEXT_SECTIONS, has_sizes
 from planner.specs.importers.huggingface.model_types import ALIASES, TYPES
@@ -78,6 +79,8 @@ class Config:
         section = {key: value for key, value in self._values(names) if value is not _ABSENT}
         if name in self.rules.null_is_missing:
             section = {key: value for key, value in section.items() if value is not None}
+        if name == "vocab" and section.get("vocab_size") == -1:
+            section = {}  # Llama's first files leave it to the tokenizer
         values = [key for key in names if key in section]
         present = [key for key in values if section[key] is not None]
         for key in present[1:]:
@@ -188,7 +191,7 @@ def open_config(document: Document, as_type: str = "") -> Config:
         name, others, borrowed = as_type, nothing, True
     else:
         name, others, borrowed = _type(document, path, section, type_name)
-    rules, notes = TYPES[name], _notes(data, type_name, name)
+    rules, notes = {**TYPES, **PARAMS_TYPES}[name], _notes(data, type_name, name)
     defaults = {**rules.defaults, **others}
     return Config(document, path, name, rules, defaults, notes, borrowed)
 
@@ -247,6 +250,8 @@ def _type(
     where = (*path, "model_type")
     _refuse_by_key(document, path, section)
     type_name = _renamed(document, section, type_name)
+    if type_name is None and (name := params_type(section)):
+        return name, {}, False
     if type_name is not None and type_name in TYPES:
         return type_name, {}, False
     if type_name is not None and type_name in ALIASES:

@@ -34,7 +34,7 @@ TOKENS_PER_STEP = 4 * 2**20
 """Tokens of a step, which no such file says: LLaMA (arXiv 2302.13971, section 2.3), Llama 2
 (arXiv 2307.09288, table 1) and the start of Llama 3 405B (arXiv 2407.21783, section 3.4.1)."""
 
-_PLAIN_STEMS = ("", "config", "text_config", "-", "stdin")
+_PLAIN_STEMS = ("", "config", "params", "text_config", "-", "stdin")
 """Names of files that say nothing of the model."""
 _ORDER = (
     "name",
@@ -218,7 +218,7 @@ class _Reader:
             document=document,
             origins=tuple(sorted(self.origins, key=lambda origin: _place(origin.path))),
             source=self.config.document.file or "Python data",
-            format=f"Hugging Face config.json ({self.config.name})",
+            format=self.config.rules.format or f"Hugging Face config.json ({self.config.name})",
             notes=(
                 *self.config.notes,
                 *self.notes,
@@ -366,9 +366,12 @@ class _Reader:
         if n_expert_layers == self.model["layers"]:
             return
         result = config.count("ffn")
-        if result.value is None and not gated:
+        if result.value is None and not gated and not config.rules.ffn_of:
             hidden = config.needed("hidden")
             self._put(("model", "ffn"), 4 * hidden.value, f"4 * {hidden.text}", result.path)
+        elif config.rules.ffn_of:
+            width, text = config.rules.ffn_of(config.section)
+            self._put(("model", "ffn"), width, text)
         elif config.rules.ffn_parts > 1:
             width, parts = int(config.needed("ffn").value), config.rules.ffn_parts
             self._put(("model", "ffn"), width // parts, f"{result.text} / {parts}", result.path)

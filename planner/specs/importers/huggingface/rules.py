@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 KEYS: Mapping[str, tuple[str, ...]] = {
     "layers": ("num_hidden_layers",),
@@ -108,6 +108,10 @@ class ModelType:
     """Whether layer i of n attends to all tokens where no key says it; None: by the window."""
     null_is_missing: tuple[str, ...] = ()
     """Fields of which a null says nothing."""
+    ffn_of: Callable[[Mapping[str, Any]], tuple[int, str]] | None = None
+    """Computes the width of an MLP from the keys of the section, and says how."""
+    format: str = ""
+    """What a file of the type is, in words, where it is no config.json."""
     ffn_parts: int = 1
     """By how many the width of the file is divided: 2 where it counts both halves of a gate."""
 

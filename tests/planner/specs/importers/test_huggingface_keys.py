@@ -173,7 +173,7 @@ class TestByFields:
         assert given.format == "Hugging Face config.json (qwen2)"
         assert total_params(given.shape, 4096) == count(data)
         own = {"model": {"layers": 2}, "training": {}}
-        with pytest.raises(SpecError, match="no Hugging Face"):
+        with pytest.raises(SpecError, match="is no config"):
             model_from_dict(own, [("model.as", "qwen2")])
 
     def test_advised_types_are_known(self):
