@@ -23,8 +23,8 @@ from tests.snapshots import RENEW, check_snapshot
 # Python keeps Ctrl-C ignored where whoever started it ignores it: nohup, a job in the background.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Some environments forbid Python to keep bytecode: each process that a test starts would compile all
-# of our modules anew, and each worker all of the tests.
+# Where Python is told to keep no bytecode, each process that a test starts would compile all of
+# our modules anew, and each worker all of the tests.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 

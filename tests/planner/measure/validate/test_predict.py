@@ -575,6 +575,7 @@ def test_recomputed_modules_are_those_that_change_something():
         priced(recompute="selective: mlp+attention")
 
 
+@pytest.mark.slow
 def test_the_shipped_runs_with_experts_are_met_without_a_fit():
     models, hardware = (load_yaml(DATA / f"{name}.yaml").data for name in ("models", "hardware"))
     off = []
