@@ -83,6 +83,7 @@ def test_only_what_is_missing_is_made():
     assert shared_each(None, lambda: pytest.fail("asked for"), [5], make) == [25]
 
 
+@pytest.mark.slow
 def test_exact_times_of_layouts_do_not_hang_on_each_other():
     c = on_memory("toy-24-tight", 24.0, None)
     layouts = [x.layout for x in search(c).finalists]
