@@ -199,6 +199,9 @@ def broken_shape_rule(problem: Problem, options: SearchOptions, shape: Shape) ->
         return "CP002"
     if cp > 1 and not model.flash_attention:
         return "CP003"
+    partial = any(run.kind.startswith(("window+", "chunk+")) for run in model.layer_runs)
+    if cp > 1 and partial and cp_comm == "p2p":
+        return "CP004"
     if model.n_experts % ep or (not model.n_experts and (ep > 1 or etp > 1)):
         return "EP001"
     if tp * cp * dp % (ep * etp):
