@@ -222,9 +222,11 @@ LIMITED_SHARE = 0.7
 point that a DGX B200 ships with, 700 of 1000 W."""
 
 
-def _limited(part: Accelerator, entry: Entry, notes: list[str]) -> Accelerator:
-    """Return the part with the power limit of the entry: in watts, or in the words of its note."""
-    limit = _stated(entry, "power_w", notes)
+def _limited(
+    part: Accelerator, entry: Entry, power_w: float | None, notes: list[str]
+) -> Accelerator:
+    """Return the part with its power limit, W: of the run, else of the entry or its note's words."""
+    limit = power_w or _stated(entry, "power_w", notes)
     if not limit and "power limited" in str(entry.get("note") or "").lower():
         limit = LIMITED_SHARE * part.tdp_w
         notes.append(f"power limit not stated: {limit:g} W")
@@ -241,10 +243,15 @@ def _stated(entry: Entry, key: str, notes: list[str]) -> Any:
     return value
 
 
-def pool_of(entry: Entry, n_devices: int, catalogue: Catalogue) -> tuple[Pool, list[str]]:
-    """Return the cluster of a run: enough nodes of the entry's accelerator, no memory margin."""
+def pool_of(
+    entry: Entry, n_devices: int, catalogue: Catalogue, power_w: float | None = None
+) -> tuple[Pool, list[str]]:
+    """Return the cluster of a run: enough nodes of the entry's accelerator, no memory margin.
+
+    `power_w` is the power limit of a device that the run itself states, W.
+    """
     messages: list[str] = []
-    part = _limited(accelerator_of(entry, catalogue), entry, messages)
+    part = _limited(accelerator_of(entry, catalogue), entry, power_w, messages)
     node = _stated(entry, "gpus_per_node", messages)
     if not node:
         node = min(8, part.scale_up_domain)
