@@ -723,7 +723,8 @@ class AcceleratorSpec(_Spec):
     in_switch_bandwidth: Bandwidth | None = None
     """Bus bandwidth of an all-reduce that the scale-up switches sum, such as `480 GB/s`."""
     power: Power | None = None
-    """Power limit, such as `700 W`; for the energy of a run alone."""
+    """Power of the board, such as `700 W`; for the energy of a run alone. What an owner sets below
+    that is `power_limit` of the pool."""
 
 
 class PoolSpec(_Spec):
@@ -777,6 +778,10 @@ class PoolSpec(_Spec):
     """Speed of one port, one-way, when it is not that of the link, such as `400 Gb/s`."""
     nic_latency: Latency | None = None
     """Time of one hop between domains, such as `2.7 us`; the link's other latencies follow."""
+    power_limit: Power | None = None
+    """Power that the owner lets each device draw, such as `700 W`, where that is below the board's:
+    products and attention then run at (limit / board)^0.6 of their rates. Default: all of it. Leave
+    it out where a calibration holds rates that were measured under the limit."""
     memory_margin: Size = 4 * units.GIB
     """Memory per device that a plan leaves free for what the framework cannot use."""
     host_memory: Memory | None = None

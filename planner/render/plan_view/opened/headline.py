@@ -542,7 +542,7 @@ def _run_with_failures(
         )
         facts.append(Fact("Run with failures", (length,)))
     if run.power_w is not None and run.energy_j_per_token is not None:
-        limit = problem.pool.accelerator.tdp_w
+        limit = problem.pool.accelerator.drawn_w
         power = deck.add(
             "power",
             "power at the meter",
