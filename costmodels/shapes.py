@@ -1,7 +1,10 @@
 """What is trained: the architecture and the job, as plain numbers."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from types import MappingProxyType
+from typing import Any
 
 from costmodels.precision import Numerics, Recipe, recipe_of
 
@@ -18,6 +21,28 @@ class LayerRun:
     count: int
     routed: bool = False
     """They have routed experts."""
+
+
+@dataclass(frozen=True, slots=True)
+class WindowShape:
+    """Attention over a window (`window` layers)."""
+
+    size: int
+    """Tokens that a query sees, its own among them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkShape:
+    """Attention inside chunks (`chunk` layers)."""
+
+    size: int
+    """Tokens of a chunk."""
+
+
+MIXER_SECTIONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
+    {"window": WindowShape, "chunk": ChunkShape}
+)
+"""Sizes of mixers by the field of `ModelShape`, and section of the model file, that has them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +117,9 @@ class ModelShape:
     """Multi-token prediction: further layers with a projection and the head again."""
     layer_runs: tuple[LayerRun, ...] = ()
     """The kinds of layers in model order; empty where `dense_layers` and `moe_every` say it."""
+    window: WindowShape | None = None
+    """Sizes of `window` layers; so on for those of other mixers."""
+    chunk: ChunkShape | None = None
 
     @property
     def q_width(self) -> int:

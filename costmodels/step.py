@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from statistics import NormalDist
 from typing import Any
 
@@ -12,7 +13,7 @@ from costmodels.axes import RECOMPUTES, modules_code
 from costmodels.comm.data_parallel import DataParallelTimes, exposed_each_s, exposed_once_s
 from costmodels.comm.tensor_parallel import tensor_parallel_group
 from costmodels.layers.compute import ForwardBackward
-from costmodels.layers.layer_kind import HOST_FORWARD_SHARE, KindTerms
+from costmodels.layers.layer_kind import HOST_FORWARD_SHARE, ExpertLayerTerms, KindTerms
 from costmodels.layers.layer_terms import LayerTable, LayerTerms, layer_table
 from costmodels.layers.recompute import SetTerms
 from costmodels.memory import in_flight_chunks, queue_is_full
@@ -831,14 +832,17 @@ def overlap_fill_s(rows: Rows) -> Floats:
     """Return what a step takes more as nothing hides the exchange at its ends, seconds.
 
     n_e x f, n_e expert layers of the model and its modules of multi-token prediction, f what one
-    takes more alone than beside another micro-batch, forward and backward: the first forward and
-    the last backward of every virtual stage run alone, and in a pipeline those of all stages
-    follow one another. With one stage this is exact (m + 1 phases, the first and the last alone).
+    takes more alone than beside another micro-batch, forward and backward (summed over the kinds
+    of such layers): the first forward and the last backward of every virtual stage run alone, and
+    in a pipeline those of all stages follow one another. With one stage this is exact (m + 1
+    phases, the first and the last alone).
     """
-    terms, shape = rows.layers.experts, rows.problem.shape
-    assert terms is not None  # asked for only where there are experts
-    n_layers = shape.n_expert_layers + shape.mtp_layers * int(shape.expert_layers[-1])
-    return np.asarray(n_layers * terms.fill_s[rows.index])
+    shape = rows.problem.shape
+    counts = list(shape.kind_counts)
+    counts[shape.layer_sequence[-1]] += shape.mtp_layers
+    kinds = zip(rows.layers.of_kinds, counts, strict=True)
+    each = [n * x.fill_s[rows.index] for x, n in kinds if isinstance(x, ExpertLayerTerms)]
+    return np.asarray(reduce(np.add, each))
 
 
 def _straggle(rows: Rows) -> float:

@@ -1,6 +1,6 @@
 """What one plan sends over which wire: calls, bytes, message sizes, time and exposed time."""
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 
@@ -33,7 +33,8 @@ from costmodels.layers.experts import (
     local_tokens,
     parts_for_routing,
 )
-from costmodels.layers.layer_kind import KindTerms
+from costmodels.layers.kinds import added_kinds, has_attention, kinds_of
+from costmodels.layers.layer_kind import KindTerms, LayerKind
 from costmodels.layers.params import kv_heads_per_rank, padded_vocab, replicated_params
 from costmodels.layers.recompute import RunAgain, latent_bytes, repeated_blocks, run_again
 from costmodels.offload.activations import copy_bytes_per_s
@@ -401,7 +402,12 @@ def _tensor_parallel(plan: PlanTraffic) -> list[PlanTransfer]:
     exposed = passes * (forward_s + backward_s)
     exposed += recomputed * forward_s
     n_layers, routed = sum(chunks), 0.0
-    if more := layers.experts:
+    added = added_kinds(rows.problem.shape)
+    if added:
+        counts = _counts_by_kind(rows, layout, critical)
+        passes, recomputed, exposed = _blocks_by_kind(plan, counts)
+        routed, _ = _routed_layers(rows, layout, critical)
+    elif more := layers.experts:
         routed, routed_again = _routed_layers(rows, layout, critical)
         n_routed, n_again = layout.n_passes * routed, layout.n_passes * routed_again
         ahead = plan.layer(more.tp_forward.exposed_s) - forward_s
@@ -413,9 +419,12 @@ def _tensor_parallel(plan: PlanTraffic) -> list[PlanTransfer]:
         ):  # attention alone: half of the collectives
             passes, recomputed = passes - n_routed / 2, recomputed - n_again / 2
     dense, of_experts = repeated_blocks(layout.recompute_modules, rows.problem.shape)
-    recomputed += layout.n_passes * ((n_layers - routed) * dense + routed * of_experts) / 2
+    with_mlp, attending = n_layers - routed, float(n_layers)
+    if added:
+        with_mlp, attending = _with_mlp(rows, layout, critical), _attending(rows, layout, critical)
+    recomputed += layout.n_passes * (with_mlp * dense + routed * of_experts) / 2
     modules = selective_again(rows, layout, critical, row=plan.row, with_mtp=False)
-    latent = _latent_gathers(plan, n_layers)
+    latent = _latent_gathers(plan, round(attending))
     exposed += layout.n_passes * modules.tp_exposed_s - sum(x.exposed_s for x in latent)
     n_ends = layout.has_embedding(critical) + layout.has_head(critical)
     ends = layout.n_passes * n_ends
@@ -461,6 +470,63 @@ def _tensor_parallel(plan: PlanTraffic) -> list[PlanTransfer]:
     return results + _replicated(plan, n_layers, routed, group)
 
 
+@dataclass(frozen=True, slots=True)
+class _KindCounts:
+    """Layers of one kind of a pipeline rank."""
+
+    kind: LayerKind
+    terms: KindTerms
+    layers: float
+    recomputed: float
+    """Those that run again in full."""
+
+
+def _counts_by_kind(rows: Rows, layout: Layout, rank: int) -> list[_KindCounts]:
+    """Return the layers of each kind of a rank, those of multi-token prediction left out."""
+    shape, counts, stages = rows.problem.shape, layout.stage_layers, layout.stages_of(rank)
+    results = []
+    for i, (kind, terms) in enumerate(zip(kinds_of(shape), rows.layers.of_kinds, strict=True)):
+        flags = tuple(one == i for one in shape.layer_sequence)
+        total = layer_prefix(counts, stages, flags, max(counts))
+        again = total[min(layout.recompute_layers, len(total) - 1)]
+        results.append(_KindCounts(kind, terms, float(total[-1]), float(again)))
+    return results
+
+
+def _blocks_by_kind(
+    plan: PlanTraffic, counts: Sequence[_KindCounts]
+) -> tuple[float, float, float]:
+    """Return passes and repeated forwards of layers with two blocks of collectives, and waits.
+
+    A layer with one block counts as half a pass.
+    """
+    shape, n_passes = plan.rows.problem.shape, plan.layout.n_passes
+    inside = plan.rows.problem.stack.etp_gathers == "tokens" and plan.layout.etp > 1
+    passes, recomputed, exposed = 0.0, 0.0, 0.0
+    for one in counts:
+        half = one.kind.blocks(shape) / 2
+        if one.kind.is_routed and not shape.shared_ffn and inside:
+            half += 0.5
+        passes += n_passes * one.layers * half
+        recomputed += n_passes * one.recomputed * half
+        forward_s = plan.layer(one.terms.tp_forward.exposed_s)
+        backward_s = plan.layer(one.terms.tp_backward.exposed_s)
+        exposed += n_passes * (one.layers * (forward_s + backward_s) + one.recomputed * forward_s)
+    return passes, recomputed, exposed
+
+
+def _with_mlp(rows: Rows, layout: Layout, rank: int) -> float:
+    """Return the layers of a rank that have an MLP."""
+    counts = _counts_by_kind(rows, layout, rank)
+    return sum(x.layers for x in counts if x.kind.feed == "dense")
+
+
+def _attending(rows: Rows, layout: Layout, rank: int) -> float:
+    """Return the layers of a rank that have the model's attention."""
+    counts = _counts_by_kind(rows, layout, rank)
+    return sum(x.layers for x in counts if has_attention(x.kind))
+
+
 def _replicated_gradients(plan: PlanTraffic, group: Place) -> list[PlanTransfer]:
     """Return the sum of the gradients of what tp ranks hold whole, once a step.
 
@@ -471,8 +537,13 @@ def _replicated_gradients(plan: PlanTraffic, group: Place) -> list[PlanTransfer]
         return []
     shape, n_layers = problem.shape, sum(layout.chunks_of(rank))
     routed = _routed_layers(plan.rows, layout, rank)[0]
-    n = routed * replicated_params(shape, routed=True)
-    n += (n_layers - routed) * replicated_params(shape, routed=False)
+    if added_kinds(shape):
+        counts = _layers_by_kind(plan.rows, layout, rank, with_mtp=False)
+        pairs = zip(kinds_of(shape), counts, strict=True)
+        n = sum(count * kind.replicated_params(shape) for kind, count in pairs)
+    else:
+        n = routed * replicated_params(shape, routed=True)
+        n += (n_layers - routed) * replicated_params(shape, routed=False)
     n += layout.has_head(rank) * shape.hidden * (1 if shape.norm == "rmsnorm" else 2)
     wire = problem.job.recipe.grad_wire_bytes
     time_s, dtype = (

@@ -111,6 +111,11 @@ class Accelerator:
     """What the board may draw where it is set below `tdp_w`; 0: all of that."""
 
     @property
+    def drawn_w(self) -> float:
+        """Power that the board may draw, W: its own, or the limit below that; 0: not known."""
+        return min(self.power_limit_w or self.tdp_w, self.tdp_w)
+
+    @property
     def power_share(self) -> float:
         """Rate of products and attention under the power limit over that without: (P / TDP)^0.6.
 

@@ -19,6 +19,7 @@ that split the backward have no second term and count half of the head.
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from itertools import product
 from typing import Any
 
@@ -27,6 +28,7 @@ from numpy.typing import NDArray
 
 from costmodels.axes import SCHEDULES
 from costmodels.layers.flops import model_flops_per_step
+from costmodels.layers.kinds import attends, mixer_heads
 from costmodels.layers.layer_grid import LayerGrid, layer_grid
 from costmodels.layers.layer_terms import LayerTerms
 from costmodels.layers.params import expert_params as expert_params_of
@@ -35,6 +37,7 @@ from costmodels.parameters import total_params
 from costmodels.plans import SHAPE_AXES, ZERO_BUBBLE, Layout, ShapeTable
 from costmodels.problem import Problem
 from costmodels.schedule.stages import SPLITS, most_stages
+from costmodels.shapes import ModelShape
 from costmodels.step import straggler_factor
 from hardware.parts import Pool
 from searches.frameworks.table import schedule_runs
@@ -88,7 +91,11 @@ MOST_DEGREES = 1_000_000
 """Rows of (tp, pp, cp, dp) that are listed at once for all numbers of devices."""
 MOST_IN_GRID = 60_000
 """Rows of layer terms that are computed at once for all numbers of devices."""
-LAYER_RULES = ("TP001", "TP002", "TP003", "TP005", "CP001", "CP002", "CP003", "EP001", "EP003")
+LAYER_RULES = (
+    *("TP001", "TP002", "TP003", "TP005", "TP006"),
+    *("CP001", "CP002", "CP003", "CP004", "CP005"),
+    *("EP001", "EP003"),
+)
 """Rules that look at the split of a layer alone."""
 
 
@@ -352,6 +359,7 @@ class StepBounds:
             self.shared,
             lambda: (
                 *("degrees", pool.n_devices, pool.devices_per_node, shape.heads, shape.layers),
+                *(attends(shape), mixer_heads(shape)),
                 *(batch, most_cp, options_key(options)),
             ),
             lambda: _all_degrees(pool, options, _degree_ranges(context, most_cp)),
@@ -517,10 +525,10 @@ def whole_grid(largest: Context, context: Context) -> LayerGrid | None:
     None where they are more than `MOST_IN_GRID`.
     """
     problem, options, mbs = context.problem, context.options, batch_sizes(context)
-    most_cp, heads, seq_len = cp_limit(largest), problem.shape.heads, problem.job.seq_len
+    most_cp, seq_len = cp_limit(largest), problem.job.seq_len
     rows = [
         {**PLAINEST, "tp": tp, "cp": cp, "cp_comm": kind, "ep": ep, "etp": etp}
-        for tp in divisors(heads)
+        for tp in tensor_degrees(problem.shape, largest.n_devices)
         if options.allows("tp", tp)
         for cp in range(1, most_cp + 1)
         if options.allows("cp", cp) and (cp == 1 or seq_len % (2 * cp) == 0)
@@ -533,6 +541,14 @@ def whole_grid(largest: Context, context: Context) -> LayerGrid | None:
         return None
     shapes = table_of(context, [[row[axis] for axis in SHAPE_AXES] for row in rows])
     return layer_grid(problem, shapes, mbs, modes)
+
+
+def tensor_degrees(shape: ModelShape, n_devices: int) -> list[int]:
+    """Return the tp that heads leave, those of attention or of what stands in its place."""
+    if attends(shape):
+        return divisors(shape.heads)
+    heads = mixer_heads(shape)
+    return divisors(math.gcd(*heads)) if heads else list(range(1, n_devices + 1))
 
 
 def _most_chunks(context: Context, pp: int) -> int:
@@ -559,7 +575,7 @@ def shape_degrees(context: Context) -> Iterator[tuple[int, int, int, int]]:
     batch, need = context.problem.job.global_batch, least_model_parallel(context)
     sharded, most_cp = fully_sharded_fits(context), cp_limit(context)
     for tp in divisors(n):
-        if not options.allows("tp", tp) or shape.heads % tp:
+        if not options.allows("tp", tp) or (shape.heads % tp and attends(shape)):
             continue
         for cp in divisors(n // tp):
             if cp > most_cp or not options.allows("cp", cp):
@@ -581,7 +597,7 @@ def _degree_ranges(context: Context, most_cp: int) -> DegreeRanges:
     """Return the tp, cp, pp and dp that some number of devices may have."""
     problem, allows, n = context.problem, context.options.allows, context.n_devices
     return (
-        [x for x in divisors(problem.shape.heads) if allows("tp", x)],
+        [x for x in tensor_degrees(problem.shape, n) if allows("tp", x)],
         [x for x in range(1, min(most_cp, n) + 1) if allows("cp", x)],
         [x for x in range(1, min(most_stages(problem.shape.layers), n) + 1) if allows("pp", x)],
         [x for x in divisors(problem.job.global_batch) if allows("dp", x)],
@@ -694,12 +710,11 @@ def _least_layers(
 def _layers(
     context: Context, terms: LayerTerms, least: Callable[[Floats], Floats]
 ) -> tuple[Floats, Floats]:
-    """Return the least time of the quicker kind of layer, and the mean over all layers."""
-    shape, dense = context.problem.shape, least(terms.layer.total_s)
-    if terms.experts is None:
-        return dense, dense
-    routed, n_routed = least(terms.experts.layer.total_s), shape.n_expert_layers
-    if n_routed == shape.layers:
-        return routed, routed
-    mean = ((shape.layers - n_routed) * dense + n_routed * routed) / shape.layers
-    return np.minimum(dense, routed), mean
+    """Return the least time of the quickest kind of layer, and the mean over all layers."""
+    shape = context.problem.shape
+    pairs = zip(terms.of_kinds, shape.kind_counts, strict=True)
+    by_kind = [(least(kind.layer.total_s), count) for kind, count in pairs if count]
+    if len(by_kind) == 1:
+        return by_kind[0][0], by_kind[0][0]
+    total = reduce(np.add, [count * one for one, count in by_kind])
+    return reduce(np.minimum, [one for one, _ in by_kind]), total / shape.layers

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from costmodels.axes import CP_COMMS, RECOMPUTE_MODULES, RECOMPUTES, SCHEDULES, modules_code
 from costmodels.layers.factor import distinct
+from costmodels.layers.kinds import attends, has_mlp, mixer_heads, mixers_of, present_kinds
 from costmodels.layers.layer_grid import LayerGrid
 from costmodels.memory import param_bytes_kept, state_bytes_per_param
 from costmodels.offload.activations import RESIDENT_LAYERS
@@ -120,6 +121,13 @@ RULES: dict[str, Rule] = {
             "default of the search",
         ),
         Rule(
+            "TP006",
+            "heads of a state-space or linear layer do not divide by tp",
+            "Such a layer gives every rank whole heads and groups: tp divides their numbers.",
+            "another tp",
+            "Megatron-LM core/ssm (mamba_mixer.py, gated_delta_net)",
+        ),
+        Rule(
             "CP001",
             "the sequence does not cut into 2 cp chunks",
             "Every context-parallel rank holds two chunks of a sequence from opposite ends, so "
@@ -142,6 +150,22 @@ RULES: dict[str, Rule] = {
             "operators do not give.",
             "flash_attention: true, or cp 1",
             "Transformer Engine attention",
+        ),
+        Rule(
+            "CP004",
+            "attention over a part of the keys with a ring",
+            "Windows and chunks do not run with cp_comm p2p: the kernels of the ring take all "
+            "keys or their causal half.",
+            "cp_comm all-gather or a2a, or cp 1",
+            "Transformer Engine attention/dot_product_attention/context_parallel.py",
+        ),
+        Rule(
+            "CP005",
+            "heads of a state-space or linear layer do not divide by tp * cp",
+            "Such a layer turns its share of the sequence into a share of its heads by "
+            "all-to-alls: tp * cp divides its heads and groups.",
+            "a smaller cp",
+            "Megatron-LM core/ssm/mamba_context_parallel.py",
         ),
         Rule(
             "EP001",
@@ -586,17 +610,42 @@ def _pins(c: Context, s: ShapeTable) -> Bools:
 
 
 def _heads(c: Context, s: ShapeTable) -> Bools:
-    return np.asarray(c.problem.shape.heads % s.tp == 0)
+    shape = c.problem.shape
+    return np.asarray((shape.heads % s.tp == 0) | (not attends(shape)))
 
 
 def _kv_heads(c: Context, s: ShapeTable) -> Bools:
-    kv = c.problem.shape.kv_heads
-    return np.asarray((kv % s.tp == 0) | (s.tp % kv == 0))
+    shape, kv = c.problem.shape, c.problem.shape.kv_heads
+    return np.asarray((kv % s.tp == 0) | (s.tp % kv == 0) | (not attends(shape)))
+
+
+def _mixer_heads(c: Context, s: ShapeTable) -> Bools:
+    return _divides_mixers(c, s.tp.astype(np.int64))
+
+
+def _mixer_context(c: Context, s: ShapeTable) -> Bools:
+    return np.asarray((s.cp == 1) | _divides_mixers(c, s.tp.astype(np.int64) * s.cp))
+
+
+def _divides_mixers(c: Context, ranks: NDArray[np.int64]) -> Bools:
+    ok = np.ones(len(ranks), dtype=bool)
+    for n in mixer_heads(c.problem.shape):
+        ok &= n % ranks == 0
+    return ok
+
+
+def _partial_keys(c: Context, s: ShapeTable) -> Bools:
+    ok = np.ones(len(s), dtype=bool)
+    for mixer in mixers_of(c.problem.shape):
+        if mixer.cp_comms:
+            legal = [CP_COMMS.index(name) for name in mixer.cp_comms]
+            ok &= (s.cp == 1) | np.isin(s.cp_comm, legal)
+    return ok
 
 
 def _ffn(c: Context, s: ShapeTable) -> Bools:
     shape = c.problem.shape
-    if shape.n_expert_layers == shape.layers:  # no dense layer: its width is nowhere
+    if not has_mlp(shape):  # no dense layer: its width is nowhere
         return np.ones(len(s), dtype=bool)
     return np.asarray(shape.ffn % s.tp == 0)
 
@@ -612,12 +661,13 @@ def _chunks(c: Context, s: ShapeTable) -> Bools:
 
 def _heads_of_context(c: Context, s: ShapeTable) -> Bools:
     shape, over = c.problem.shape, s.tp.astype(np.int64) * s.cp
-    divides = (shape.heads % over == 0) & (shape.kv_heads % over == 0)
+    divides = (shape.heads % over == 0) & (shape.kv_heads % over == 0) | (not attends(shape))
     return np.asarray((s.cp_comm != CP_COMMS.index("a2a")) | divides)
 
 
 def _fused_attention(c: Context, s: ShapeTable) -> Bools:
-    return np.asarray((s.cp == 1) | c.problem.shape.flash_attention)
+    shape = c.problem.shape
+    return np.asarray((s.cp == 1) | shape.flash_attention | (not attends(shape)))
 
 
 def _experts(c: Context, s: ShapeTable) -> Bools:
@@ -825,9 +875,12 @@ SHAPE_RULES: tuple[tuple[str, ShapePredicate], ...] = (
     ("TP002", _kv_heads),
     ("TP003", _ffn),
     ("TP005", _fits_domain),
+    ("TP006", _mixer_heads),
     ("CP001", _chunks),
     ("CP002", _heads_of_context),
     ("CP003", _fused_attention),
+    ("CP004", _partial_keys),
+    ("CP005", _mixer_context),
     ("EP001", _experts),
     ("EP002", _expert_grid),
     ("EP003", _expert_ffn),
@@ -877,17 +930,7 @@ CORE, MOE = modules_code(["core_attn"]), modules_code(["moe"])
 
 def modules_in(shape: ModelShape) -> int:
     """Return the modules of a model that can be recomputed, as a set (`axes.modules_code`)."""
-    dense = shape.n_expert_layers < shape.layers and shape.ffn > 0
-    has = {
-        "core_attn": True,
-        "moe_act": shape.n_expert_layers > 0,
-        "layernorm": shape.latent or shape.n_expert_layers > 0,
-        "mla_up_proj": shape.latent,
-        "mlp": dense,
-        "moe": shape.n_expert_layers > 0,
-        "shared_experts": shape.n_expert_layers > 0 and shape.shared_ffn > 0,
-    }
-    return modules_code(name for name, there in has.items() if there)
+    return modules_code(name for kind, _ in present_kinds(shape) for name in kind.modules(shape))
 
 
 @lru_cache(maxsize=256)

@@ -11,6 +11,7 @@ import logging
 import os
 import re
 import signal
+import sys
 from collections.abc import Callable, Generator, Iterator
 
 import pytest
@@ -21,6 +22,11 @@ from tests.snapshots import RENEW, check_snapshot
 
 # Python keeps Ctrl-C ignored where whoever started it ignores it: nohup, a job in the background.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Where Python is told to keep no bytecode, each process that a test starts would compile all of
+# our modules anew, and each worker all of the tests.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # The same examples on every run and machine, and no time limit on busy ones. Hypothesis draws the
 # constants of all modules that are imported: which are filtered out differs with the tests run.

@@ -49,14 +49,15 @@ def context_group(problem: Problem, split: ContextSplit) -> Group:
     return place_group(split.cp, split.tp, problem.pool, problem.fabric)
 
 
-def attention_kernels(split: ContextSplit) -> AttentionKernels:
-    """Return how the attention core is cut.
+def attention_kernels(split: ContextSplit, run_keys: float = 0.0) -> AttentionKernels:
+    """Return how the attention core is cut; `run_keys` as in `AttentionKernels`.
 
     p2p: c kernels over s/c keys; all-gather: two, one for each of the rank's chunks; a2a: one.
     Source: Transformer Engine, attention/dot_product_attention/context_parallel.py.
     """
     kernels = np.select([split.kind == P2P, split.kind == ALL_GATHER], [split.cp, 2], 1)
-    return AttentionKernels(split.tp, kernels, np.where(split.kind == P2P, split.cp, 1))
+    blocks = np.where(split.kind == P2P, split.cp, 1)
+    return AttentionKernels(split.tp, kernels, blocks, run_keys)
 
 
 def _widths(problem: Problem, split: ContextSplit) -> tuple[Floats, Floats]:

@@ -5,7 +5,7 @@ apart, without communication.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -69,6 +69,10 @@ class LinearTimes:
     row_forward_s: Floats
     row_dgrad_s: Floats
     row_wgrad_s: Floats
+
+    def __add__(self, other: "LinearTimes") -> "LinearTimes":
+        pairs = ((getattr(self, x.name), getattr(other, x.name)) for x in fields(self))
+        return LinearTimes(*(one + two for one, two in pairs))
 
     @property
     def both(self) -> ForwardBackward:
@@ -293,6 +297,8 @@ class AttentionKernels:
     """Kernels of a rank one after another, forward; as many backward."""
     key_blocks: ArrayLike = 1.0
     """Parts into which the keys of a sequence are cut, one to a kernel."""
+    run_keys: float = 0.0
+    """Mean keys of a query that a flash kernel multiplies; 0: all before it, s / 2."""
 
 
 def attention_times(
@@ -310,10 +316,11 @@ def attention_times(
     not fill the multiprocessors. Cut into `kernels` over s / n keys each, s / n stands for s in
     the rate and every kernel has its launch. With latent attention keys and values differ in
     width: s a (d_k + d_v) / t FLOPs, three products over keys and two over values backward, and
-    `LATENT` of the share. unfused: the full square at half the GEMM rate, plus the traffic of the
-    scores. In fp8 P is 0.9 of the peak of fp8 (assumed: the share of 16-bit kernels is kept;
-    casts are fused). Sources: FlashAttention-2 and -3 benchmark figures (rates and
-    FLOP convention); Korthikanti et al. 2022 (unfused operators).
+    `LATENT` of the share. Queries that reach only `run_keys` keys have these in place of s / 2,
+    and twice them in place of s in the rate. unfused: the full square at half the GEMM rate, plus
+    the traffic of the scores. In fp8 P is 0.9 of the peak of fp8 (assumed: the share of 16-bit
+    kernels is kept; casts are fused). Sources: FlashAttention-2 and -3 benchmark figures (rates
+    and FLOP convention); Korthikanti et al. 2022 (unfused operators).
     """
     t = np.asarray(kernels.tp, dtype=np.float64)
     s, eff = float(job.seq_len), accelerator.efficiency
@@ -332,6 +339,9 @@ def attention_times(
     if shape.flash_attention:
         forward_frac, backward_frac = eff.attention_frac[fused_kernel(stack, accelerator)]
         keys = s / np.asarray(kernels.key_blocks, dtype=np.float64)
+        if kernels.run_keys:
+            causal_flops = causal_flops * min(1.0, 2.0 * kernels.run_keys / s)
+            keys = np.minimum(keys, 2.0 * kernels.run_keys)
         length = keys / (keys + eff.attention_seq_half)
         if shape.latent:
             forward_frac, backward_frac = forward_frac * LATENT[0], backward_frac * LATENT[1]
@@ -377,11 +387,7 @@ def elementwise_times(
     n = np.asarray(tokens, dtype=np.float64)
     total = np.where(np.asarray(sp) > 0, t, 1.0)
     masks = 2.0 if shape.dropout else 0.0
-    rotary: Floats | float = 0.0
-    if shape.positions == "rope":
-        rotary = 4.0 * (shape.q_width / t + kv_heads_per_rank(shape, tp) * shape.head_dim)
-    if shape.latent:
-        rotary = rotary + 5.0 * (shape.q_rank + shape.kv_rank) / t
+    rotary = rotary_width(shape, tp)
     norm = 1.0 if stack.fused_norms else stack.unfused_norm_factor
     forward = (8.0 * norm + 12.0 + masks) * shape.hidden / total + rotary
     backward = (12.0 * norm + 8.0 + masks) * shape.hidden / total + rotary
@@ -391,6 +397,17 @@ def elementwise_times(
     per_byte = stack.elementwise_factor / (accelerator.hbm_bytes_per_s * eff.hbm_frac)
     launches = 6 * eff.kernel_latency_s
     return ForwardBackward(n * forward * per_byte + launches, n * backward * per_byte + launches)
+
+
+def rotary_width(shape: ModelShape, tp: Ints) -> Floats | float:
+    """Return the bytes a token that rotation, and the norms of latents, move in each direction."""
+    t = np.asarray(tp, dtype=np.float64)
+    rotary: Floats | float = 0.0
+    if shape.positions == "rope":
+        rotary = 4.0 * (shape.q_width / t + kv_heads_per_rank(shape, tp) * shape.head_dim)
+    if shape.latent:
+        rotary = rotary + 5.0 * (shape.q_rank + shape.kv_rank) / t
+    return rotary
 
 
 def norm_forward_s(

@@ -111,9 +111,13 @@ def _matrix_params(shape: ModelShape, tp: Ints) -> Floats:
     return np.asarray(attention_matrix_params(shape, tp) + mlp)
 
 
+def attention_modules_of(shape: ModelShape) -> tuple[str, ...]:
+    """Return the recompute groups of attention."""
+    return ("core_attn", *(("layernorm", "mla_up_proj") if shape.latent else ()))
+
+
 def _modules(shape: ModelShape) -> tuple[str, ...]:
-    latent = ("layernorm", "mla_up_proj") if shape.latent else ()
-    return ("core_attn", *latent, *(("mlp",) if shape.ffn else ()))
+    return (*attention_modules_of(shape), *(("mlp",) if shape.ffn else ()))
 
 
 def _replicated(shape: ModelShape) -> int:

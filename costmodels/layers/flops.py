@@ -13,7 +13,8 @@ def model_flops_per_token(shape: ModelShape, seq_len: int) -> float:
     its projections in place of the first two terms, a (d_k + d_v) / 2 for h_q in the last.
     Multi-token prediction: a layer of the last kind, 2 h^2 + 3 h and h V a module.
     c = 3 gated, 2 otherwise; 2 FLOPs per multiply-add, factor 3 for forward, data and weight
-    gradient; the causal mask halves the attention core. V is the padded vocabulary without
+    gradient; the causal mask halves the attention core. Kinds of layers of other mixers have
+    their own multiply-adds in place of all that (`LayerMacs`). V is the padded vocabulary without
     tensor parallelism. Left out: norms, activations, rotary embedding, softmax, optimizer.
 
     Source: Megatron-LM training/training.py, num_floating_point_operations.
@@ -25,11 +26,13 @@ def model_flops_per_token(shape: ModelShape, seq_len: int) -> float:
     h, modules = shape.hidden, shape.mtp_layers
     vocab = shape.padded_vocab or -(-shape.vocab // shape.vocab_multiple) * shape.vocab_multiple
     body, core, last = modules * (2 * h * h + 3 * h), 0, shape.layer_sequence[-1]
+    fixed = 0.0
     for i, (kind, count) in enumerate(zip(kinds_of(shape), shape.kind_counts, strict=True)):
         macs, n = kind.macs(shape), count + modules * (i == last)
         body += n * (macs.projections + macs.mlp)
         core += n * macs.core
-    return 6.0 * (body + (1 + modules) * h * vocab) + 6.0 * core * seq_len
+        fixed += n * macs.core_at(seq_len) if macs.core_at else 0.0
+    return 6.0 * (body + (1 + modules) * h * vocab) + 6.0 * core * seq_len + 6.0 * fixed
 
 
 def model_flops_per_step(shape: ModelShape, job: TrainingJob) -> float:

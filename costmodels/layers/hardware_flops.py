@@ -45,7 +45,7 @@ def recomputed_parts(
     parts: dict[tuple[str, float], int] = {}
     for (kind, _), n in zip(present_kinds(shape), _layers(shape, layout), strict=True):
         macs = kind.macs(shape)
-        core = 2.0 * macs.core * seq_len
+        core = 2.0 * macs.core_macs(seq_len)
         flops = {name: 2.0 * each for name, each in macs.modules.items()} | {"core_attn": core}
         if layout.recompute == "full":
             names = {kind.title: 2.0 * macs.projections + core + 2.0 * macs.mlp}

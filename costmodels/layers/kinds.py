@@ -3,9 +3,27 @@
 from costmodels.layers.dense import DENSE
 from costmodels.layers.layer_kind import LayerKind
 from costmodels.layers.moe import MOE
+from costmodels.layers.sublayers.attention import ATTENTION, CHUNK, WINDOW
+from costmodels.layers.sublayers.composition import NO_MIXER, composed
+from costmodels.layers.sublayers.feeds import FEEDS
+from costmodels.layers.sublayers.sublayer import Mixer
 from costmodels.shapes import LayerRun, ModelShape
 
-LAYER_KINDS: dict[str, LayerKind] = {kind.name: kind for kind in (DENSE, MOE)}
+MIXERS: dict[str, Mixer] = {x.name: x for x in (ATTENTION, WINDOW, CHUNK, NO_MIXER)}
+"""By name. A new mixer is one entry more (docs/extending.md)."""
+KIND_ALIASES = {"attention+dense": DENSE.name, "attention+moe": MOE.name}
+"""Names of kinds that have another one: dense and expert layers by their mixer and feed."""
+
+
+def _compositions() -> tuple[LayerKind, ...]:
+    """Return every kind of a mixer and a feed that is not listed under another name."""
+    pairs = [(mixer, feed) for mixer in MIXERS.values() for feed in FEEDS]
+    names = [(f"{mixer.name}+{feed.name}", mixer, feed) for mixer, feed in pairs]
+    left_out = {*KIND_ALIASES, "none+none"}
+    return tuple(composed(mixer, feed) for name, mixer, feed in names if name not in left_out)
+
+
+LAYER_KINDS: dict[str, LayerKind] = {x.name: x for x in (DENSE, MOE, *_compositions())}
 """By name. A new kind is one entry more (docs/extending.md)."""
 
 
@@ -32,6 +50,33 @@ def added_kinds(shape: ModelShape) -> tuple[LayerKind, ...]:
     return tuple(
         kind for kind, _ in present_kinds(shape) if kind.name not in (DENSE.name, MOE.name)
     )
+
+
+def mixers_of(shape: ModelShape) -> tuple[Mixer, ...]:
+    """Return the mixers of the kinds of which a model has layers, each once."""
+    names = dict.fromkeys(kind.mixer for kind, _ in present_kinds(shape))
+    return tuple(MIXERS[name] for name in names if name in MIXERS)
+
+
+def attends(shape: ModelShape) -> bool:
+    """Tell whether some layer has the model's attention, whose heads are cut over tp."""
+    return any(has_attention(kind) for kind, _ in present_kinds(shape))
+
+
+def has_attention(kind: LayerKind) -> bool:
+    """Tell whether a kind of layer has the model's attention, over all keys or some."""
+    return kind.mixer not in MIXERS or MIXERS[kind.mixer].attends
+
+
+def mixer_heads(shape: ModelShape) -> tuple[int, ...]:
+    """Return the numbers of heads and groups of other mixers, which tp and cp have to divide."""
+    cuts = (mixer.cut_over(shape) for mixer in mixers_of(shape) if mixer.cut_over)
+    return tuple(dict.fromkeys(n for cut in cuts for n in cut))
+
+
+def has_mlp(shape: ModelShape) -> bool:
+    """Tell whether some layer has an MLP of the model's width."""
+    return any(kind.feed == "dense" for kind, _ in present_kinds(shape))
 
 
 def layer_run(name: str, count: int) -> LayerRun:

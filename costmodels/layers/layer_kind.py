@@ -6,6 +6,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,9 +92,13 @@ class LayerInputs:
     @cached_property
     def attention(self) -> AttentionBlock:
         """The model's own attention, computed once for all kinds of layers that have it."""
+        return self.attention_over()
+
+    def attention_over(self, run_keys: float = 0.0) -> AttentionBlock:
+        """Return the model's own attention over a part of the keys (`AttentionKernels`)."""
         problem, context, tokens = self.problem, self.split.context, self.tokens
         shape, job, stack, tp = problem.shape, problem.job, problem.stack, self.split.tp
-        kernels = context_parallel.attention_kernels(context)
+        kernels = context_parallel.attention_kernels(context, run_keys)
         accelerator = problem.pool.accelerator
         compute = attention_times(shape, job, accelerator, stack, tokens, kernels)
         forward, backward = context_parallel.exchange_times(problem, context, tokens, compute)
@@ -126,6 +131,11 @@ class LayerInputs:
         )
 
     @cached_property
+    def parts(self) -> dict[str, Any]:
+        """Terms of sublayers by name, each computed once for all kinds of layers that have it."""
+        return {}
+
+    @cached_property
     def launch_s(self) -> Floats:
         """The host's time for one layer without CUDA graphs, both directions, seconds."""
         return host_s(self.problem, self.split.tp)
@@ -136,10 +146,14 @@ class LayerInputs:
         return Degrees(self.split.tp, self.sp, self.split.ep, self.split.etp)
 
     def away(
-        self, layer: ForwardBackward, *, routed: bool
+        self, layer: ForwardBackward, *, routed: bool, attends: bool = True
     ) -> tuple[ModuleCopies, ForwardBackward]:
-        """Return what a layer has on the host, and what it waits for it; `layer` is its time."""
-        copies = module_copies(self.problem, self.tokens, self.degrees, self.modes, routed=routed)
+        """Return what a layer has on the host, and what it waits for it; `layer` is its time.
+
+        `attends`: the model's attention is in it, `routed`: routed experts are.
+        """
+        parts = (attends, routed)
+        copies = module_copies(self.problem, self.tokens, self.degrees, self.modes, parts)
         return copies, module_waits(self.problem, copies, layer)
 
 
@@ -206,6 +220,12 @@ class LayerMacs:
     """MLP or experts."""
     modules: Mapping[str, float]
     """Those that each recompute group runs again, besides `core_attn`."""
+    core_at: Callable[[int], float] | None = None
+    """Those of a core that does not grow with the sequence, by its length; `core` is 0 then."""
+
+    def core_macs(self, seq_len: int) -> float:
+        """Return the multiply-adds of a token in the core, in sequences of so many tokens."""
+        return self.core_at(seq_len) if self.core_at else self.core * seq_len
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +255,12 @@ class LayerKind:
     """Recompute groups that it has, of `axes.RECOMPUTE_MODULES`."""
     is_routed: bool = False
     """It has routed experts, as `model.moe` gives them."""
+    mixer: str = "attention"
+    """What mixes positions in it (`sublayers.mixers`), as rules of degrees ask."""
+    feed: str = "dense"
+    """What stands behind it: `dense`, `moe` or `none`."""
+    blocks: Callable[[ModelShape], int] = lambda shape: 2
+    """Gathers and reductions over tp of a layer's width in its forward, one of each a block."""
     linear_params: Callable[[ModelShape, Ints], Floats] | None = None
     """Weights of its linear layers on one tensor-parallel rank, without routed experts: fp8 and
     fp4 recipes quantise them; None: `matrix_params`."""
@@ -252,10 +278,15 @@ def host_s(problem: Problem, tp: Ints) -> Floats:
     The stack's time per layer, `host_share_without_tp` of it where there is no collective to
     launch and launching them counts; 2.2 times that with latent attention.
     """
+    whole = 1.0 + launches.LATENT_LAUNCHES if problem.shape.latent else 1.0
+    return plain_host_s(problem, tp, whole)
+
+
+def plain_host_s(problem: Problem, tp: Ints, times: float = 1.0) -> Floats:
+    """Return the same of a dense layer with ordinary attention, so many `times`, seconds."""
     stack = problem.stack
     alone = stack.host_share_without_tp if stack.launches_collectives else 1.0
-    whole = 1.0 + launches.LATENT_LAUNCHES if problem.shape.latent else 1.0
-    return np.where(np.asarray(tp) > 1, 1.0, alone) * (stack.host_s_per_layer * whole)
+    return np.where(np.asarray(tp) > 1, 1.0, alone) * (stack.host_s_per_layer * times)
 
 
 def waits_and_tax(

@@ -26,6 +26,7 @@ from costmodels.layers.recompute import KeptByKind, SetTerms, set_terms
 from costmodels.modes import ModeRows, ModeTable
 from costmodels.plans import ShapeTable
 from costmodels.problem import Problem
+from costmodels.shapes import MOE
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
@@ -122,6 +123,8 @@ def layer_terms(problem: Problem, split: SplitDegrees, mbs: Ints, modes: ModeRow
     if not shape.kind_counts[0]:
         working = others[0].working_bytes
         scratch = memory.scratch_bytes(replace(shape, ffn=0), stack, tp)
+        if MOE not in shape.kinds:
+            scratch = np.zeros_like(scratch)
     for other in others:
         working = np.maximum(working, other.working_bytes)
         scratch = scratch + other.scratch_bytes

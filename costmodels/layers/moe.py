@@ -152,5 +152,7 @@ MOE = LayerKind(
     terms=expert_layer_terms,
     modules=_modules,
     is_routed=True,
+    feed="moe",
+    blocks=lambda shape: 2 if shape.shared_ffn else 1,
     frameworks=DENSE.frameworks,
 )

@@ -56,14 +56,28 @@ class ModuleTerms:
 
 
 @dataclass(frozen=True, slots=True)
-class _Module:
-    """One module; arrays `(n,)`."""
+class RecomputedModule:
+    """One module; arrays `(n,)`. Fields as in `ModuleTerms`."""
 
     forward_s: Floats
     attention_bytes: Floats
     mlp_bytes: Floats
     tp: Exposure
     exchange_s: Floats
+
+    def __add__(self, other: "RecomputedModule") -> "RecomputedModule":
+        """Return what a module is that stands in both sublayers: a norm before each."""
+        return RecomputedModule(
+            self.forward_s + other.forward_s,
+            self.attention_bytes + other.attention_bytes,
+            self.mlp_bytes + other.mlp_bytes,
+            Exposure(self.tp.total_s + other.tp.total_s, self.tp.exposed_s + other.tp.exposed_s),
+            self.exchange_s + other.exchange_s,
+        )
+
+
+Modules = dict[str, RecomputedModule]
+"""Modules by name, of a sublayer or of a layer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,48 +169,18 @@ def module_terms(
     the slowdown beside hidden traffic. Of an input that is kept quantised the narrower copy is
     what goes (`memory.saved_input_bytes`), twice before the down projections of latent attention.
     """
-    shape = problem.shape.without_experts() if routed else problem.shape
-    stack, part = problem.stack, problem.pool.accelerator
+    of_attention = attention_modules(problem, tokens, tp, sp, core)
+    return stacked((of_attention, mlp_modules(problem, tokens, tp, sp, routed)), tokens)
+
+
+def stacked(parts: Sequence[Modules], tokens: Floats) -> ModuleTerms:
+    """Return the modules of a layer's sublayers as terms of the layer."""
     zeros = np.zeros_like(tokens)
-    nothing = Exposure(zeros, zeros)
-    total = np.where(np.asarray(sp) > 0, np.asarray(tp, dtype=np.float64), 1.0)
-    norm_s = norm_forward_s(shape, part, stack, tokens, tp, sp)
-    element = problem.job.recipe.activation_bytes
-    eager = 0.0 if stack.fused_norms else memory.eager_norm_bytes(stack, element)
-    norm_bytes = tokens * (element + eager) * shape.hidden / total
-    quantized = memory.quantized_inputs(problem)
-    of_down = norm_bytes - tokens * shape.hidden / total * (
-        memory.DOWN_PROJECTIONS * quantized.saved_bytes - 2.0 * quantized.share
-    )
-    entries = {"core_attn": _Module(core.forward_s, core.dropped_bytes, zeros, nothing, zeros)}
-    alone = int(shape.latent) + int(routed is not None)
-    if alone:
-        of_attention = of_down if shape.latent else zeros
-        of_mlp = norm_bytes if routed else zeros
-        entries["layernorm"] = _Module(alone * norm_s, of_attention, of_mlp, nothing, zeros)
-    if shape.latent:
-        entries["mla_up_proj"] = _up_projection(problem, tokens, tp, sp)
-    inner = _mlp(problem, shape, tokens, tp, sp) if shape.ffn else None
-    if inner and not routed:
-        of_norm = norm_bytes - tokens * shape.hidden / total * quantized.saved_bytes
-        entries["mlp"] = _Module(
-            norm_s + inner.forward_s, zeros, of_norm + inner.mlp_bytes, inner.tp, zeros
-        )
-    if inner and routed:
-        entries["shared_experts"] = inner
-    if routed:
-        entries["moe_act"] = _Module(
-            routed.activation_s, zeros, routed.activation_bytes, nothing, zeros
-        )
-        shared = inner or _Module(zeros, zeros, zeros, nothing, zeros)
-        entries["moe"] = _Module(
-            routed.forward_s + routed.exchange_s + shared.forward_s,
-            zeros,
-            routed.kept_bytes + shared.mlp_bytes,
-            shared.tp,
-            routed.exchange_s,
-        )
-    absent = _Module(zeros, zeros, zeros, nothing, zeros)
+    entries: Modules = {}
+    for part in parts:
+        for name, one in part.items():
+            entries[name] = entries[name] + one if name in entries else one
+    absent = RecomputedModule(zeros, zeros, zeros, Exposure(zeros, zeros), zeros)
     rows = [entries.get(name, absent) for name in RECOMPUTE_MODULES]
     return ModuleTerms(
         forward_s=np.array([x.forward_s for x in rows]),
@@ -207,6 +191,70 @@ def module_terms(
         attention_bytes=np.array([x.attention_bytes for x in rows]),
         mlp_bytes=np.array([x.mlp_bytes for x in rows]),
     )
+
+
+def norm_bytes(problem: Problem, tokens: Floats, tp: Ints, sp: Ints) -> Floats:
+    """Return what the output of one norm keeps, 2 h / t_sp bytes a token."""
+    stack, element = problem.stack, problem.job.recipe.activation_bytes
+    total = np.where(np.asarray(sp) > 0, np.asarray(tp, dtype=np.float64), 1.0)
+    eager = 0.0 if stack.fused_norms else memory.eager_norm_bytes(stack, element)
+    return np.asarray(tokens * (element + eager) * problem.shape.hidden / total)
+
+
+def attention_modules(problem: Problem, tokens: Floats, tp: Ints, sp: Ints, core: Core) -> Modules:
+    """Return the modules of attention (`module_terms`)."""
+    shape, stack, part = problem.shape, problem.stack, problem.pool.accelerator
+    zeros = np.zeros_like(tokens)
+    nothing = Exposure(zeros, zeros)
+    entries = {
+        "core_attn": RecomputedModule(core.forward_s, core.dropped_bytes, zeros, nothing, zeros)
+    }
+    if shape.latent:
+        total = np.where(np.asarray(sp) > 0, np.asarray(tp, dtype=np.float64), 1.0)
+        quantized = memory.quantized_inputs(problem)
+        of_down = norm_bytes(problem, tokens, tp, sp) - tokens * shape.hidden / total * (
+            memory.DOWN_PROJECTIONS * quantized.saved_bytes - 2.0 * quantized.share
+        )
+        norm_s = norm_forward_s(shape, part, stack, tokens, tp, sp)
+        entries["layernorm"] = RecomputedModule(norm_s, of_down, zeros, nothing, zeros)
+        entries["mla_up_proj"] = _up_projection(problem, tokens, tp, sp)
+    return entries
+
+
+def mlp_modules(
+    problem: Problem, tokens: Floats, tp: Ints, sp: Ints, routed: Routed | None = None
+) -> Modules:
+    """Return the modules of an MLP, or of routed experts (`module_terms`)."""
+    shape = problem.shape.without_experts() if routed else problem.shape
+    stack, part = problem.stack, problem.pool.accelerator
+    zeros = np.zeros_like(tokens)
+    nothing = Exposure(zeros, zeros)
+    norm_s = norm_forward_s(shape, part, stack, tokens, tp, sp)
+    of_norm, entries = norm_bytes(problem, tokens, tp, sp), {}
+    inner = _mlp(problem, shape, tokens, tp, sp) if shape.ffn else None
+    if inner and not routed:
+        total = np.where(np.asarray(sp) > 0, np.asarray(tp, dtype=np.float64), 1.0)
+        saved = memory.quantized_inputs(problem).saved_bytes
+        of_norm = of_norm - tokens * shape.hidden / total * saved
+        entries["mlp"] = RecomputedModule(
+            norm_s + inner.forward_s, zeros, of_norm + inner.mlp_bytes, inner.tp, zeros
+        )
+    if routed:
+        entries["layernorm"] = RecomputedModule(norm_s, zeros, of_norm, nothing, zeros)
+        if inner:
+            entries["shared_experts"] = inner
+        entries["moe_act"] = RecomputedModule(
+            routed.activation_s, zeros, routed.activation_bytes, nothing, zeros
+        )
+        shared = inner or RecomputedModule(zeros, zeros, zeros, nothing, zeros)
+        entries["moe"] = RecomputedModule(
+            routed.forward_s + routed.exchange_s + shared.forward_s,
+            zeros,
+            routed.kept_bytes + shared.mlp_bytes,
+            shared.tp,
+            routed.exchange_s,
+        )
+    return entries
 
 
 def without_away(terms: ModuleTerms, away: ModuleCopies) -> ModuleTerms:
@@ -223,7 +271,9 @@ def without_away(terms: ModuleTerms, away: ModuleCopies) -> ModuleTerms:
     return replace(terms, attention_bytes=dropped)
 
 
-def _mlp(problem: Problem, shape: ModelShape, tokens: Floats, tp: Ints, sp: Ints) -> _Module:
+def _mlp(
+    problem: Problem, shape: ModelShape, tokens: Floats, tp: Ints, sp: Ints
+) -> RecomputedModule:
     """Return an MLP without its norm: two products, the activation, the collectives around."""
     job, stack, part = problem.job, problem.stack, problem.pool.accelerator
     t, zeros = np.asarray(tp, dtype=np.float64), np.zeros_like(tokens)
@@ -238,7 +288,7 @@ def _mlp(problem: Problem, shape: ModelShape, tokens: Floats, tp: Ints, sp: Ints
         inner = inner + np.where(np.asarray(sp) > 0, gathered, 0.0)
     inner = job.recipe.activation_bytes / 2.0 * inner
     inner = inner - memory.quantized_inputs(problem).saved_bytes * shape.ffn / t
-    return _Module(forward + waits.exposed_s, zeros, tokens * inner, waits, zeros)
+    return RecomputedModule(forward + waits.exposed_s, zeros, tokens * inner, waits, zeros)
 
 
 def latent_bytes(problem: Problem, tokens: Floats) -> Floats:
@@ -247,7 +297,7 @@ def latent_bytes(problem: Problem, tokens: Floats) -> Floats:
     return width * tokens * ((shape.q_rank or shape.hidden) + shape.kv_rank + shape.qk_rope)
 
 
-def _up_projection(problem: Problem, tokens: Floats, tp: Ints, sp: Ints) -> _Module:
+def _up_projection(problem: Problem, tokens: Floats, tp: Ints, sp: Ints) -> RecomputedModule:
     """Return the way from the latents to queries, keys and values."""
     shape, part = problem.shape, problem.pool.accelerator
     t, zeros = np.asarray(tp, dtype=np.float64), np.zeros_like(tokens)
@@ -261,7 +311,9 @@ def _up_projection(problem: Problem, tokens: Floats, tp: Ints, sp: Ints) -> _Mod
     width_bytes = problem.job.recipe.activation_bytes / 2.0 * width_bytes
     saved = memory.quantized_inputs(problem).saved_bytes
     width_bytes = width_bytes - saved * (shape.q_rank + shape.kv_rank) / t
-    return _Module(forward + waits, tokens * width_bytes, zeros, Exposure(waits, waits), zeros)
+    return RecomputedModule(
+        forward + waits, tokens * width_bytes, zeros, Exposure(waits, waits), zeros
+    )
 
 
 @dataclass(frozen=True, slots=True)

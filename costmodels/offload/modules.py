@@ -79,9 +79,15 @@ def takes_along(modes: ModeRows, module: str) -> Bools:
 
 
 def module_copies(
-    problem: Problem, tokens: Floats, degrees: Degrees, modes: ModeRows, *, routed: bool
+    problem: Problem,
+    tokens: Floats,
+    degrees: Degrees,
+    modes: ModeRows,
+    parts: tuple[bool, bool],
 ) -> ModuleCopies:
     """Return what the offloaded modules of a layer keep on the host in place of the device, bytes.
+
+    `parts`: whether the layer has the model's attention, and routed experts.
 
     An element takes w bytes (2), or q where a product keeps a quantised input; a token of a layer:
 
@@ -105,7 +111,7 @@ def module_copies(
     if not offloads_modules(modes):
         return ModuleCopies(nothing, nothing, nothing, nothing)
     freed, copied, projected, normed = nothing, nothing, nothing, nothing
-    for one in _tensors(problem, tokens, degrees, modes, routed=routed):
+    for one in _tensors(problem, tokens, degrees, modes, parts):
         on = takes_along(modes, one.module) & (one.elements >= LEAST_ELEMENTS)
         elements = np.where(on, one.elements, 0.0)
         freed, copied = freed + elements * one.freed_bytes, copied + elements * one.copied_bytes
@@ -117,11 +123,25 @@ def module_copies(
 
 
 def _tensors(
-    problem: Problem, tokens: Floats, degrees: Degrees, modes: ModeRows, *, routed: bool
+    problem: Problem,
+    tokens: Floats,
+    degrees: Degrees,
+    modes: ModeRows,
+    parts: tuple[bool, bool],
 ) -> Iterator[_Tensor]:
     """Yield what autograd saves inside each module of one layer."""
+    attends, routed = parts
+    if attends:
+        yield from _attention_tensors(problem, tokens, degrees, modes)
+    if routed:
+        yield from _expert_tensors(problem, tokens, degrees)
+
+
+def _attention_tensors(
+    problem: Problem, tokens: Floats, degrees: Degrees, modes: ModeRows
+) -> Iterator[_Tensor]:
     shape, recipe, kept = problem.shape, problem.job.recipe, quantized_inputs(problem)
-    tp, sp, ep, etp = degrees
+    tp, sp, *_ = degrees
     t, wide = np.asarray(tp, dtype=np.float64), recipe.activation_bytes
     narrow = wide - kept.saved_bytes
     normed = tokens * shape.hidden / np.where(np.asarray(sp) > 0, t, 1.0)
@@ -149,8 +169,18 @@ def _tensors(
     # With its copy goes what core_attn saves of the same output, which it asks for.
     both = takes_along(modes, "core_attn") * wide + kept.copy_bytes
     yield _Tensor("attn_proj", values, np.asarray(original + kept.copy_bytes), np.asarray(both))
-    if not routed:
-        return
+
+
+def _expert_tensors(problem: Problem, tokens: Floats, degrees: Degrees) -> Iterator[_Tensor]:
+    shape, recipe, kept = problem.shape, problem.job.recipe, quantized_inputs(problem)
+    tp, sp, ep, etp = degrees
+    t, wide = np.asarray(tp, dtype=np.float64), recipe.activation_bytes
+    narrow = wide - kept.saved_bytes
+    normed = tokens * shape.hidden / np.where(np.asarray(sp) > 0, t, 1.0)
+
+    def plain(module: str, elements: Floats) -> _Tensor:
+        return _Tensor(module, elements, np.asarray(wide), np.asarray(wide))
+
     yield plain("mlp_norm", normed)
     rows = expert_rows(problem, local_tokens(problem.stack, tokens, tp, sp, ep), sp, ep, etp)
     if shape.n_experts > 1:

@@ -8,7 +8,7 @@ SECONDS_PER_HOUR = 3600.0
 def device_power_w(part: Accelerator, operations: Operations) -> float | None:
     """Return the power that one device costs at the meter, watts; None where no limit is known.
 
-    P = power limit x node overhead x PUE. The overhead (`Operations.power_overhead`) is what a
+    P = power limit (`Accelerator.drawn_w`) x node overhead x PUE. The overhead (`Operations.power_overhead`) is what a
     node draws at the plug while it trains over the limits of its accelerators: CPUs, memory,
     ports, fans, power supplies. Sources: the catalogue (`tdp_w`), MLPerf Training power logs v4.1
     and v5.0. Left out: switches outside nodes, storage, idle devices; that a device which waits
@@ -16,7 +16,7 @@ def device_power_w(part: Accelerator, operations: Operations) -> float | None:
     """
     if part.tdp_w <= 0.0:
         return None
-    return part.tdp_w * operations.power_overhead * operations.pue
+    return part.drawn_w * operations.power_overhead * operations.pue
 
 
 def energy_j(power_w: float, n_devices: int, time_s: float) -> float:

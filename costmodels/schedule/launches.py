@@ -1,5 +1,7 @@
 """The host's time to launch a layer's kernels, and what CUDA graphs take off it."""
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -86,6 +88,46 @@ def expert_launch_s(
     left = left + routing_s * (1.0 - ROUTING_SHARES[0] * router - ROUTING_SHARES[1] * prepared)
     left = np.where(modes.have("cuda_graph", "layer", "full_iteration"), 0.0, left)
     return np.asarray(left + 2.0 * graph_s * _graphs(modes, "moe_router"))
+
+
+class Launches(NamedTuple):
+    """The host's time to launch the parts of a layer, both directions, seconds."""
+
+    mixer_s: Floats
+    feed_s: Floats
+    routing_s: float = 0.0
+    """What routing adds."""
+    has_attention: bool = True
+    """A graph of `attn` holds the mixer: no other mixer is in one."""
+    shared: bool = False
+    """Shared experts are in the graph of the router."""
+
+
+def sublayers_launch_s(parts: Launches, graph_s: float, modes: ModeRows) -> Floats:
+    """Return what is left of the launch time of a mixer and a feed, both directions, seconds.
+
+    M (1 - [attn]) + F (1 - [mlp]), and with experts F (1 - [moe_router]), a quarter of F without
+    shared experts, + R (1 - 1/3 [moe_router] - 1/3 [moe_preprocess]) in place of the second; as
+    `dense_launch_s` and `expert_launch_s`, whose M is 0.6 H and F 0.4 H.
+    """
+    whole = np.asarray(parts.mixer_s + parts.feed_s + parts.routing_s)
+    if not modes.uses("cuda_graph"):
+        return whole
+    one_graph = modes.have("cuda_graph", "layer", "full_iteration")
+    attention = captured(modes, "attn") & (one_graph | parts.has_attention)
+    second = captured(modes, "moe_router" if parts.routing_s else "mlp")
+    left = parts.mixer_s * (1.0 - attention)
+    if parts.routing_s:
+        with_router = 1.0 if parts.shared else NORM_SHARE / (1.0 - ATTENTION_SHARE)
+        prepared = captured(modes, "moe_preprocess")
+        left = left + parts.feed_s * (1.0 - with_router * second)
+        shares = ROUTING_SHARES[0] * second + ROUTING_SHARES[1] * prepared
+        left = left + parts.routing_s * (1.0 - shares)
+    else:
+        left = left + parts.feed_s * (1.0 - second)
+    graphs = np.where(one_graph, 1.0, attention * 1.0 + second)
+    graphs = np.where(modes.have("cuda_graph", "full_iteration"), 0.0, graphs)
+    return np.asarray(np.where(one_graph, 0.0, left) + 2.0 * graph_s * graphs)
 
 
 def eager_products_s(products_s: Floats, modes: ModeRows) -> Floats:

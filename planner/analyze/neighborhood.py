@@ -48,6 +48,8 @@ HELPS: Mapping[str, tuple[str, ...]] = {
     "EP002": ("ep", "etp"),
     "EP001": ("ep",),
     "CP002": ("cp_comm", "tp"),
+    "CP004": ("cp_comm",),
+    "CP005": ("tp",),
     "TP005": ("cp",),
     "ORD001": ("rank_order",),
     "ORD002": ("rank_order", "ep"),

@@ -40,7 +40,7 @@ def _energy(problem: Problem, plan: Plan) -> Numbers:
         return [("power limit", f"not published for {part.name}")]
     each = run.power_w / plan.layout.n_devices
     rows = [
-        ("power limit of a device", f"{part.tdp_w:.0f} W"),
+        ("power limit of a device", f"{part.drawn_w:.0f} W"),
         ("P (at the meter, overhead and PUE on top)", f"{each:.0f} W"),
         ("n P", f"{run.power_w / 1e6:.3f} MW"),
         ("a token", f"{run.energy_j_per_token:.3f} J"),

@@ -2,11 +2,14 @@
 
 from collections.abc import Sequence
 
-from costmodels.layers.kinds import LAYER_KINDS
+from costmodels.layers.kinds import LAYER_KINDS, MIXERS
 from costmodels.precision import RECIPES, Numerics, numerics_fault
+from costmodels.shapes import MIXER_SECTIONS
 from planner.specs.schema import (
     EXPERT_DETAILS,
     ClusterFile,
+    LayerPatternSpec,
+    LayerRunSpec,
     ModelFile,
     ModelSpec,
     PoolSpec,
@@ -69,17 +72,23 @@ def model_faults(spec: ModelFile) -> list[SpecFault]:
 def _needs_ffn(model: ModelSpec) -> bool:
     """Tell whether some layer has an MLP, or experts, of width `ffn`."""
     moe = model.moe
-    if model.layer_kinds and any(not LAYER_KINDS[x.kind].is_routed for x in model.layer_kinds):
-        return True
+    if model.layer_kinds:
+        feeds = {LAYER_KINDS[kind].feed for run in model.layer_kinds for kind in run.kinds}
+        if "dense" in feeds:
+            return True
+        return "moe" in feeds and (moe is None or moe.moe_ffn is None)
     return moe is None or moe.moe_ffn is None or moe.dense_layers > 0 or moe.every > 1
 
 
 def _layer_kind_faults(model: ModelSpec) -> list[SpecFault]:
     """Return what is wrong between the kinds of layers and the rest."""
     if model.layer_kinds is None:
-        return []
-    moe, total = model.moe, sum(run.count for run in model.layer_kinds)
-    routed = [i for i, x in enumerate(model.layer_kinds) if LAYER_KINDS[x.kind].is_routed]
+        return _section_faults(model, ())
+    moe, runs = model.moe, model.layer_kinds
+    total = sum(len(run.kinds) for run in runs)
+    routed = [
+        i for i, x in enumerate(runs) if any(LAYER_KINDS[kind].is_routed for kind in x.kinds)
+    ]
     section = ("model", "layer_kinds")
     checks = (
         (
@@ -107,7 +116,39 @@ def _layer_kind_faults(model: ModelSpec) -> list[SpecFault]:
             "keep one of them",
         ),
     )
-    return [SpecFault(path, message, fix) for failed, path, message, fix in checks if failed]
+    faults = [SpecFault(path, message, fix) for failed, path, message, fix in checks if failed]
+    return faults + _section_faults(model, runs)
+
+
+def _section_faults(
+    model: ModelSpec, runs: Sequence[LayerRunSpec | LayerPatternSpec]
+) -> list[SpecFault]:
+    """Return which sizes of mixers are missing, and which no kind of layer has."""
+    faults, used = [], set()
+    for i, run in enumerate(runs):
+        for kind in dict.fromkeys(run.kinds):
+            name = LAYER_KINDS[kind].mixer
+            section = MIXERS[name].section if name in MIXERS else ""
+            if section and getattr(model, section) is None and section not in used:
+                key = "kind" if isinstance(run, LayerRunSpec) else "pattern"
+                faults.append(
+                    SpecFault(
+                        ("model", "layer_kinds", i, key),
+                        f"layers of kind {kind} need a `{section}` section",
+                        f"add `{section}:` under `model`, or name another kind",
+                    )
+                )
+            used.add(section)
+    faults += [
+        SpecFault(
+            ("model", section),
+            "no kind of layer has these sizes",
+            f"name kinds with them in `layer_kinds`, or leave `{section}` out",
+        )
+        for section in MIXER_SECTIONS
+        if getattr(model, section) is not None and section not in used
+    ]
+    return faults
 
 
 def _moe_faults(model: ModelSpec) -> list[SpecFault]:

@@ -93,7 +93,8 @@ class PoolSource:
     host: tuple[tuple[str, str], ...] = ()
     """What the file states of the host (`HOST_KEYS`)."""
     network: tuple[tuple[str, str | bool], ...] = ()
-    """Latencies and in-switch sums where the file replaces the catalogue's, in base units."""
+    """Latencies, in-switch sums and power limit where the file replaces the catalogue's, in base
+    units."""
     announced: tuple[str, ...] = ()
     """Accelerators and links that are announced and that nobody has measured."""
     file_fields: tuple[tuple[str, Any], ...] = ()

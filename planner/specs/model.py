@@ -1,13 +1,13 @@
 """From the document of a model to its shape and job, every default filled in."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import groupby
 from typing import Any
 
 from costmodels.layers.kinds import layer_run
 from costmodels.precision import SIXTEEN_BIT
-from costmodels.shapes import DENSE, MOE, LayerRun, ModelShape, TrainingJob
+from costmodels.shapes import DENSE, MIXER_SECTIONS, MOE, ModelShape, TrainingJob
 from planner.errors import SpecError
 from planner.specs.contradictions import model_faults
 from planner.specs.inputs import ModelInput, default_name, import_notes
@@ -130,17 +130,19 @@ def _shape(model: ModelSpec, name: str) -> ModelShape:
         plain["ffn"] = model.ffn or width
         plain["top_groups"] = moe.top_groups or moe.routing_groups
     if model.layer_kinds:
-        plain |= _stated_kinds([layer_run(x.kind, x.count) for x in model.layer_kinds])
+        plain |= _stated_kinds([kind for run in model.layer_kinds for kind in run.kinds])
+    for name, sizes in MIXER_SECTIONS.items():
+        if section := getattr(model, name):
+            plain[name] = sizes(**dict(section))
     return ModelShape(**plain)
 
 
-def _stated_kinds(runs: Sequence[LayerRun]) -> dict[str, Any]:
-    """Return the fields of a shape that say the kinds of its layers.
+def _stated_kinds(kinds: list[str]) -> dict[str, Any]:
+    """Return the fields of a shape that say the kinds of its layers, from that of each.
 
     Dense layers alone, and expert layers that come every n-th after the first dense ones, are said
     as without `layer_kinds`: the same model is the same document.
     """
-    kinds = [run.kind for run in runs for _ in range(run.count)]
     if set(kinds) <= {DENSE}:
         return {}
     first = kinds.index(MOE) if MOE in kinds else len(kinds)
@@ -175,7 +177,7 @@ _MOE_FIELDS = {
 _PLAIN_FIELDS = tuple(
     field.name
     for field in dataclasses.fields(ModelShape)
-    if field.name not in {*_MLA_FIELDS, *_MOE_FIELDS, "layer_runs", "pads_vocab"}
+    if field.name not in {*_MLA_FIELDS, *_MOE_FIELDS, *MIXER_SECTIONS, "layer_runs", "pads_vocab"}
 )
 
 
@@ -192,6 +194,9 @@ def canonical_model(shape: ModelShape, details: DetailsSpec) -> dict[str, Any]:
         out["moe"] = {name: getattr(shape, key) for key, name in _MOE_FIELDS.items()}
     if shape.layer_runs:
         out["layer_kinds"] = [{"kind": run.kind, "count": run.count} for run in shape.layer_runs]
+    for name in MIXER_SECTIONS:
+        if sizes := getattr(shape, name):
+            out[name] = dataclasses.asdict(sizes)
     if section := details.stated():
         out["details"] = section
     return out

@@ -23,7 +23,7 @@ from pydantic import (
     model_validator,
 )
 
-from costmodels.layers.kinds import LAYER_KINDS
+from costmodels.layers.kinds import KIND_ALIASES, LAYER_KINDS
 from costmodels.precision import (
     GRAD_DTYPES,
     OPTIMIZER_STATES,
@@ -296,24 +296,84 @@ class MlaSpec(_Spec):
     """Width of a value head."""
 
 
+class WindowSpec(_Spec):
+    """The `model.window:` section: what `window` layers see."""
+
+    size: Width
+    """Tokens that a query sees, its own among them."""
+
+
+class ChunkSpec(_Spec):
+    """The `model.chunk:` section: what `chunk` layers see."""
+
+    size: Width
+    """Tokens of a chunk, inside which each sees those before it."""
+
+
 def _layer_kind(value: object) -> str:
     """Accept the name of a registered kind of layer."""
+    if isinstance(value, str):
+        value = KIND_ALIASES.get(value, value)
     return _one_of(*LAYER_KINDS)(value)
+
+
+LayerKindName = Annotated[str, BeforeValidator(_layer_kind)]
 
 
 class LayerRunSpec(_Spec):
     """One entry of `model.layer_kinds:`: some layers of one kind, one after the other."""
 
-    kind: Annotated[str, BeforeValidator(_layer_kind)]
-    """Kind of layer: `dense`, `moe`, or another registered one (docs/extending.md)."""
+    kind: LayerKindName
+    """Kind of layer: `dense`, `moe`, a mixer and a feed such as `window+moe`, or another
+    registered one (docs/extending.md)."""
     count: Layers
     """Layers of it."""
 
+    @property
+    def kinds(self) -> list[str]:
+        """The kind of each layer."""
+        return [self.kind] * self.count
+
+
+class LayerPatternSpec(_Spec):
+    """Another form of an entry: layers of several kinds, one of each, again and again."""
+
+    pattern: list[LayerKindName] = Field(min_length=1, max_length=10_000)
+    """The kind of each layer, such as `[window+moe, attention+moe]`."""
+    repeat: Layers = 1
+    """How many times they follow one another."""
+
+    @property
+    def kinds(self) -> list[str]:
+        """The kind of each layer."""
+        return self.pattern * self.repeat
+
+
+def _run_form(value: object) -> str:
+    is_pattern = isinstance(value, LayerPatternSpec)
+    if isinstance(value, Mapping):
+        is_pattern = "pattern" in value or "repeat" in value
+    return "several-kinds" if is_pattern else "one-kind"
+
+
+LayerRuns = Annotated[
+    Annotated[LayerRunSpec, Tag("one-kind")] | Annotated[LayerPatternSpec, Tag("several-kinds")],
+    Discriminator(_run_form),
+]
+
+
+def _positive(value: object) -> int:
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    return value if whole and value > 0 else 0  # type: ignore[operator,return-value]
+
 
 def _count_of(run: object) -> int:
-    """Return the count of an entry of `layer_kinds`, 0 where it has none that counts."""
-    count = run.get("count") if isinstance(run, Mapping) else None
-    return count if isinstance(count, int) and not isinstance(count, bool) and count > 0 else 0
+    """Return the layers of an entry of `layer_kinds`, 0 where it has none that count."""
+    if not isinstance(run, Mapping):
+        return 0
+    if isinstance(pattern := run.get("pattern"), list):
+        return len(pattern) * _positive(run.get("repeat", 1))
+    return _positive(run.get("count"))
 
 
 class DetailsSpec(_Spec):
@@ -526,9 +586,14 @@ class ModelSpec(_Spec):
     """Multi-head latent attention, in place of `kv_heads` and `head_dim`."""
     mtp_layers: LayersOr0 = 0
     """Modules of multi-token prediction: further layers, each with the head again."""
-    layer_kinds: list[LayerRunSpec] | None = None
-    """Kinds of layers in model order, `[{kind: dense, count: 3}, {kind: moe, count: 58}]`;
-    default: dense layers, and expert layers where `moe` says so. They add up to `layers`."""
+    layer_kinds: list[LayerRuns] | None = None
+    """Kinds of layers in model order, `[{kind: dense, count: 3}, {kind: moe, count: 58}]` or
+    `[{pattern: [window+moe, attention+moe], repeat: 18}]`; default: dense layers, and expert
+    layers where `moe` says so. They add up to `layers`."""
+    window: WindowSpec | None = None
+    """Attention over a window, where `layer_kinds` has it."""
+    chunk: ChunkSpec | None = None
+    """Attention inside chunks, where `layer_kinds` has it."""
     details: DetailsSpec = NO_DETAILS
     """What changes the model and no figure of a plan: rotary base, epsilon, router."""
 
@@ -658,7 +723,8 @@ class AcceleratorSpec(_Spec):
     in_switch_bandwidth: Bandwidth | None = None
     """Bus bandwidth of an all-reduce that the scale-up switches sum, such as `480 GB/s`."""
     power: Power | None = None
-    """Power limit, such as `700 W`; for the energy of a run alone."""
+    """Power of the board, such as `700 W`; for the energy of a run alone. What an owner sets below
+    that is `power_limit` of the pool."""
 
 
 class PoolSpec(_Spec):
@@ -712,6 +778,10 @@ class PoolSpec(_Spec):
     """Speed of one port, one-way, when it is not that of the link, such as `400 Gb/s`."""
     nic_latency: Latency | None = None
     """Time of one hop between domains, such as `2.7 us`; the link's other latencies follow."""
+    power_limit: Power | None = None
+    """Power that the owner lets each device draw, such as `700 W`, where that is below the board's:
+    products and attention then run at (limit / board)^0.6 of their rates. Default: all of it. Leave
+    it out where a calibration holds rates that were measured under the limit."""
     memory_margin: Size = 4 * units.GIB
     """Memory per device that a plan leaves free for what the framework cannot use."""
     host_memory: Memory | None = None

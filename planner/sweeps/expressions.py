@@ -528,6 +528,7 @@ def _pool_figure(parts: list[str], index: int, cluster: ClusterInput) -> Any:
         "scale_up_latency": pool.scale_up.ring_hop_s[0],
         "sums_in_switch": part.in_switch_all_reduce_bytes_per_s > 0,
         "memory_margin": pool.memory_margin_bytes,
+        "power_limit": part.power_limit_w or part.tdp_w or None,
         "price_per_hour": cluster.operations[index].price_per_device_hour,
         "host_memory": host and host.memory_bytes * pool.devices_per_node,
         "host_memory_bandwidth": host and host.memory_bytes_per_s * pool.devices_per_node,

@@ -73,13 +73,17 @@ def _orders_by_cost(options: SolveOptions) -> bool:
 
 
 def without_costs(cluster: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a canonical cluster without prices, power limits, failures and host names."""
+    """Return a canonical cluster without prices, power of boards, failures and host names.
+
+    Under a power limit the power of the board says how far rates fall, and so it stays.
+    """
     pools = []
     for pool in cluster["pools"]:
         fields = {k: v for k, v in pool.items() if k not in ("hosts", "price_per_hour")}
         part = fields["accelerator"]
         if isinstance(part, Mapping):
-            figures = {k: v for k, v in part.items() if k not in ("name", "power")}
+            costs = ("name",) if "power_limit" in fields else ("name", "power")
+            figures = {k: v for k, v in part.items() if k not in costs}
             fields["accelerator"] = figures if len(figures) > 1 else figures["like"]
         pools.append(fields)
     return {**{k: v for k, v in cluster.items() if k != "operations"}, "pools": pools}

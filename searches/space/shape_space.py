@@ -45,7 +45,7 @@ from searches.rules import (
 
 Ints = NDArray[np.int32]
 DEGREE_RULES = {
-    "tp": ("TP001", "TP002", "TP003", "TP005"),
+    "tp": ("TP001", "TP002", "TP003", "TP005", "TP006"),
     "pp": (),
     "cp": ("CP001", "CP003"),
     "dp": ("DP001",),
@@ -53,7 +53,7 @@ DEGREE_RULES = {
     "etp": ("EP001", "EP003"),
 }
 SPLIT_RULES = ("VPP001", "PP001", "PP002", "SCH002", "SCH003")
-CONTEXT_RULES = ("CP002",)
+CONTEXT_RULES = ("CP002", "CP004", "CP005")
 ORDER_RULES = ("ORD001",)
 OFF = dict.fromkeys(("split", "cp_comm", "schedule", "rank_order"), 0)
 PLAINEST = dict.fromkeys(SHAPE_AXES, 1) | OFF

@@ -199,6 +199,9 @@ def broken_shape_rule(problem: Problem, options: SearchOptions, shape: Shape) ->
         return "CP002"
     if cp > 1 and not model.flash_attention:
         return "CP003"
+    partial = any(run.kind.startswith(("window+", "chunk+")) for run in model.layer_runs)
+    if cp > 1 and partial and cp_comm == "p2p":
+        return "CP004"
     if model.n_experts % ep or (not model.n_experts and (ep > 1 or etp > 1)):
         return "EP001"
     if tp * cp * dp % (ep * etp):
@@ -282,6 +285,7 @@ def micro_batch_sizes(problem: Problem, options: SearchOptions) -> list[int]:
     return [size for size in sizes if size <= limit and allows(options, "mbs", size)]
 
 
+@cache
 def number(modules: tuple[str, ...]) -> int:
     return sum(2 ** MODULES.index(name) for name in modules)
 
@@ -333,6 +337,7 @@ def legal_module_sets(shape: ModelShape) -> list[tuple[str, ...]]:
     return [names for names in every if not broken_module_rule(shape, names)]
 
 
+@cache
 def broken_module_rule(shape: ModelShape, names: tuple[str, ...]) -> str:
     """Return the code of the rule that a set of recomputed modules breaks, or ""."""
     kinds = models.routed_layers(shape)
@@ -451,7 +456,12 @@ def as_overlapped(problem: Problem, layout: Layout) -> Problem:
 
 def mode_values(plan: Layout) -> dict[str, str]:
     """Return the modes of a plan, those at rest too."""
-    return {axis: words[0] for axis, words in MODES.items()} | dict(plan.switches)
+    return modes_with(plan.switches)
+
+
+@cache
+def modes_with(switches: Modes) -> dict[str, str]:
+    return {axis: words[0] for axis, words in MODES.items()} | dict(switches)
 
 
 def is_no_candidate(problem: Problem, options: SearchOptions, plan: Layout) -> bool:
@@ -469,7 +479,6 @@ def is_dominated(
     """
     if plan.dp_overlap or "dp_overlap" in options.only:
         return False
-    least = min(micro_batch_sizes(problem, options), default=1)
     key = (
         plan.tp,
         plan.pp,
@@ -487,6 +496,7 @@ def is_dominated(
     if key not in proven:
         special = models.is_special(problem, plan.schedule)
         proves = (models if special else physics).overlap_is_no_slower
+        least = min(micro_batch_sizes(problem, options), default=1)
         proven[key] = proves(problem, plan, least)
     return proven[key]
 
@@ -508,7 +518,8 @@ def broken_plan_rule(problem: Problem, options: SearchOptions, plan: Layout) -> 
         "activation_offload_layers": plan.activation_offload_layers,
         **mode_values(plan),
     }
-    if not all(allows(options, axis, value) for axis, value in pinned.items()):
+    asked = options.only.keys() | options.at_most.keys()
+    if not all(allows(options, axis, pinned[axis]) for axis in pinned.keys() & asked):
         return "PIN001"
     if plan.gbs % (plan.mbs * plan.dp):
         return "BAT001"
@@ -679,6 +690,7 @@ def solve(problem: Problem, options: SearchOptions, n_devices: int) -> Answer:
     known: dict[tuple[object, ...], Micro] = {}
     proven: dict[object, bool] = {}
     for shape in all_shapes(problem, options, n_devices):
+        overlapped: set[tuple[object, ...]] = set()  # legal with it, so found first
         code = broken_shape_rule(problem, options, shape)
         if code:
             rejected_shapes[code] += 1
@@ -687,12 +699,13 @@ def solve(problem: Problem, options: SearchOptions, n_devices: int) -> Answer:
         for layout in all_layouts(problem, options, shape):
             if is_no_candidate(problem, options, layout):
                 continue
-            code = broken_plan_rule(problem, options, layout)
             if is_dominated(problem, options, layout, proven):
-                twin = replace(layout, dp_overlap=True)
-                if not broken_plan_rule(problem, options, twin):
-                    rejected_plans["DOM001"] += 1
-            elif code:
+                rejected_plans["DOM001"] += free_axes(layout) in overlapped
+                continue
+            code = broken_plan_rule(problem, options, layout)
+            if layout.dp_overlap and not code:
+                overlapped.add(free_axes(layout))
+            if code:
                 rejected_plans[code] += 1
             else:
                 # What a micro-batch takes on one rank: the order of ranks moves neither tp nor cp.
@@ -720,7 +733,26 @@ def solve(problem: Problem, options: SearchOptions, n_devices: int) -> Answer:
     ]
     if len(fitting) < len(legal):
         rejected_plans["MEM001"] = len(legal) - len(fitting)
+    rejected_plans = +rejected_plans
     return Answer(shapes, rejected_shapes, legal, rejected_plans, sorted(fitting, key=rank_key))
+
+
+def free_axes(plan: Layout) -> tuple[object, ...]:
+    """Return what tells two plans of one shape apart, but for the overlap."""
+    return (
+        plan.mbs,
+        plan.sp,
+        plan.tp_overlap,
+        plan.switches,
+        plan.zero,
+        plan.shard,
+        plan.hpz,
+        plan.optimizer_offload,
+        plan.recompute,
+        plan.recompute_layers,
+        plan.recompute_modules,
+        plan.activation_offload_layers,
+    )
 
 
 def host_holds(problem: Problem, layout: Layout) -> bool:

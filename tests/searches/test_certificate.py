@@ -115,6 +115,7 @@ def small() -> tuple[Context, Outcome]:
     return c, search(c)
 
 
+@pytest.mark.slow
 def test_a_wrong_count_is_found():
     c, outcome = small()
     check_certificate(c, outcome)

@@ -19,6 +19,7 @@ from tests.searches.instances import (
     TOY_HOST,
     context,
     on_stack,
+    one_in,
     pins,
     real_pool,
     toy_pool,
@@ -105,7 +106,7 @@ INSTANCES = {
 }
 
 
-@pytest.mark.parametrize("name", INSTANCES)
+@pytest.mark.parametrize("name", one_in(2, INSTANCES))
 def test_search_equals_the_oracle(name):
     check_against_oracle(INSTANCES[name])
 
@@ -174,7 +175,7 @@ def drawn(c: Context, n: int, seed: int) -> list[Layout]:
     return list(found)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", one_in(3, MODELS))
 def test_random_plans_have_the_numbers_of_the_oracle(name):
     """In one table and alone: closed form, exact step, terms, memory of every rank, the host's."""
     c = model(name)
@@ -190,6 +191,7 @@ def test_random_plans_have_the_numbers_of_the_oracle(name):
         check_breakdown(c.problem, layout, one)
 
 
+@pytest.mark.slow
 def test_random_plans_wait_and_send_every_module():
     layouts = [(model(name), x) for name in MODELS for x in drawn(model(name), 30, len(name))]
     assert set().union(*(sent_modules(x) for _, x in layouts)) == set(SETS[-1].split("+"))
@@ -199,6 +201,7 @@ def test_random_plans_wait_and_send_every_module():
     assert any(x == (0.0, 0.0) for x in of_dense)
 
 
+@pytest.mark.slow
 def test_one_plan_breaks_what_the_oracle_says():
     """`rules_that_break` of a plan alone, legal or not, has the oracle's first code on modes."""
     seen = set()
@@ -222,6 +225,7 @@ def test_one_plan_breaks_what_the_oracle_says():
 # Properties ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_one_module_more_is_no_faster_and_takes_more_of_the_host():
     """Of plans with random sets and the same without one module of them, on a slow link."""
     c = model("everything")

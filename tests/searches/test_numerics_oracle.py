@@ -58,7 +58,7 @@ def of_job(model: str, name: str, memory: float | None = None) -> Context:
 
 
 @pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("name", one_in(2, JOBS))
+@pytest.mark.parametrize("name", one_in(4, JOBS))
 def test_plans_are_those_of_the_oracle(model, name):
     c = of_job(model, name)
     for plan in thinned(legal_plans(c), 40):
@@ -91,7 +91,7 @@ PAIRS = {
 
 
 @pytest.mark.parametrize("model", one_in(2, MODELS))
-@pytest.mark.parametrize("name", PAIRS)
+@pytest.mark.parametrize("name", one_in(2, PAIRS))
 def test_narrower_numbers_never_need_more_memory(model, name):
     wide, narrow = PAIRS[name]
     c = context(MODELS[model], real_pool("b200", 1, 4), batch=8, options=CUT)

@@ -28,6 +28,7 @@ from searches.space.free_axes import free_axes
 from searches.space.plan_space import legal_masks
 from searches.space.shape_space import legal_shapes
 from tests.searches import oracle
+from tests.searches.certificate import remembered
 from tests.searches.instances import (
     GB,
     INSTANCES,
@@ -47,7 +48,8 @@ Row = TypeVar("Row")
 
 
 def solve(c: Context) -> oracle.Answer:
-    return oracle.solve(c.problem, c.options, c.n_devices)
+    with remembered():
+        return oracle.solve(c.problem, c.options, c.n_devices)
 
 
 def legal_plans(c: Context) -> list[oracle.Priced]:
@@ -329,6 +331,7 @@ def test_spelled_out_splits_have_the_numbers_of_the_oracle(name):
     "name",
     one_in(3, ["toy-12-odd-batch", "toy-8", "v100-8-fp16"]),
 )
+@pytest.mark.slow
 def test_the_rule_of_one_layout_is_the_oracles(name):
     c = with_options(INSTANCES[name], framework="any")  # frameworks are not looked at
     problem, options = c.problem, c.options

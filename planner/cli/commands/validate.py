@@ -5,12 +5,20 @@ import sys
 from collections.abc import Sequence
 
 from planner.errors import UsageError
-from planner.measure.validate.points import read_measured_points
-from planner.measure.validate.report import DATA, FORMATS, VIEWS, read_entries, validation_report
+from planner.measure.validate.points import read_measured_points, unread_columns
+from planner.measure.validate.report import (
+    DATA,
+    FORMATS,
+    VIEWS,
+    read_entries,
+    unread_keys,
+    validation_report,
+)
 from planner.measure.validate.rows import Used, measured_sweeps, price_points, use
 from planner.measure.validate.search import search_sweeps, searched_json, searched_text
 from planner.measure.validate.text import report_text
 from planner.solver.calibration.file import load_calibration
+from planner.units import shown_value
 
 
 def run_validate(
@@ -35,6 +43,10 @@ def run_validate(
         read_entries(hardware or DATA / "hardware.yaml"),
         load_calibration(calibration),
     )
+    unread = (*unread_columns(inputs[0]), *unread_keys(inputs[1]), *unread_keys(inputs[2]))
+    for title, close in unread:
+        guess = f": did you mean {close}?" if close else ""
+        sys.stderr.write(f"note: {shown_value(title)} is not read{guess}\n")
     if by == "search":
         sys.stdout.write(_search_text(use(price_points(*inputs)), form))
         return 0

@@ -11,7 +11,7 @@ from typing import Any
 from costmodels.shapes import ModelShape
 from hardware.catalogue import Catalogue, UnknownPartError
 from hardware.parts import Accelerator, Link, Pool
-from planner.units import GIB
+from planner.units import GIB, shown_value
 
 Entry = Mapping[str, Any]
 
@@ -57,6 +57,8 @@ def model_shape(
     hidden, heads = entry["hidden"], entry["heads"]
     latent = _latent(entry)
     kv_heads = heads if latent else filled("kv_heads", heads, "as many as heads")
+    if not kv_heads or heads % kv_heads:
+        raise Skip("heads do not divide over kv_heads")
     gated = bool(filled("gated", kv_heads != heads, "gated with grouped queries only"))
     ffn = -(-8 * hidden // (3 * 256)) * 256 if gated else 4 * hidden
     rope = gated or kv_heads != heads
@@ -104,28 +106,65 @@ _EXPERTS = {
     "routing_groups": ("n_group",),
     "top_groups": ("topk_group",),
 }
-_OF_HARDWARE = (
-    "gpu",
-    "mem_gb",
-    "bf16_peak_tflops",
-    "fp8_peak_tflops",
-    "hbm_gbs",
-    "power_w",
-    "gpus_per_node",
-    "scaleup_domain",
-    "intra",
-    "intra_gbs",
-    "inter",
-    "inter_gbs",
-)
 _REMARKS = ("note", "source")
+NAMES_OF_LATENT = (*_LATENT, *(name for names in _LATENT.values() for name in names))
+NAMES_OF_EXPERTS = (*_EXPERTS, *(name for names in _EXPERTS.values() for name in names))
+"""Our names, and those of Hugging Face's config.json."""
+COUNTS = (
+    *("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "mtp_layers"),
+    *("gpus_per_node", "scaleup_domain"),
+    *NAMES_OF_LATENT,
+    *NAMES_OF_EXPERTS,
+)
+"""Keys of entries, and of the mappings inside them, that hold a whole number; 0: not stated."""
+AMOUNTS = (
+    *("mem_gb", "bf16_peak_tflops", "fp8_peak_tflops", "hbm_gbs", "power_w"),
+    *("intra_gbs", "inter_gbs"),
+)
+"""Keys that hold a number."""
+FLAGS = ("gated", "tied", "bias")
+"""Keys that hold true or false."""
+_OF_HARDWARE = ("gpu", "gpus_per_node", "scaleup_domain", *AMOUNTS, "intra", "inter")
 NESTED_KEYS: Mapping[str, tuple[str, ...]] = {
-    "mla": (*_LATENT, *(name for names in _LATENT.values() for name in names), *_REMARKS),
-    "moe": (*_EXPERTS, *(name for names in _EXPERTS.values() for name in names), *_REMARKS),
+    "mla": (*NAMES_OF_LATENT, *_REMARKS),
+    "moe": (*NAMES_OF_EXPERTS, *_REMARKS),
     "assumed": (*_OF_HARDWARE, *_REMARKS),
 }
-"""What may stand in a mapping inside an entry, by its key: our names, and those of Hugging Face's
-config.json."""
+"""What may stand in a mapping inside an entry, by its key."""
+ENTRY_KEYS = (
+    *COUNTS[:8],
+    *FLAGS,
+    *NESTED_KEYS,
+    *("lora", "hybrid", "mamba", "params", "stated_gpu"),
+    *_OF_HARDWARE,
+    *_REMARKS,
+)
+"""What means something in an entry; other keys are named when a file is read."""
+
+
+LARGEST = 10**9
+"""Above any figure of an entry."""
+
+
+def value_fault(key: str, value: Any) -> tuple[str, str] | None:
+    """Return what is wrong with the value of a key, and what to write; None where nothing is.
+
+    Null stands for what the source does not say.
+    """
+    if value is None:
+        return None
+    is_flag = isinstance(value, bool)
+    is_whole = isinstance(value, int) and not is_flag and 0 <= value <= LARGEST
+    is_amount = is_whole or (isinstance(value, float) and 0.0 <= value <= LARGEST)
+    if key in COUNTS and not is_whole:
+        return f"{shown_value(value)} is no whole number from 0 on", "such as 8"
+    if key in AMOUNTS and not is_amount:
+        return f"{shown_value(value)} is no number from 0 on", "a number without a unit"
+    if key in FLAGS and not is_flag:
+        return f"{shown_value(value)} is neither true nor false", "write true, false or nothing"
+    return None
+
+
 NATURAL_IMBALANCE = 1.1
 """Load of the busiest rank over the mean where tokens choose freely: 1.05 to 1.3 are usual with an
 auxiliary loss."""
@@ -157,6 +196,8 @@ def _experts(entry: Entry) -> dict[str, Any]:
     value = _named(entry["moe"], _EXPERTS)
     if any(not value[key] for key in ("experts", "topk", "moe_ffn")):
         raise Skip("expert shape not stated")
+    if value["topk"] > value["experts"]:
+        raise Skip("more experts a token than experts")
     n_shared = value["shared_experts"] or 0
     return {
         "n_experts": value["experts"],
@@ -222,9 +263,11 @@ LIMITED_SHARE = 0.7
 point that a DGX B200 ships with, 700 of 1000 W."""
 
 
-def _limited(part: Accelerator, entry: Entry, notes: list[str]) -> Accelerator:
-    """Return the part with the power limit of the entry: in watts, or in the words of its note."""
-    limit = _stated(entry, "power_w", notes)
+def _limited(
+    part: Accelerator, entry: Entry, power_w: float | None, notes: list[str]
+) -> Accelerator:
+    """Return the part with its power limit, W: of the run, else of the entry or its note's words."""
+    limit = power_w or _stated(entry, "power_w", notes)
     if not limit and "power limited" in str(entry.get("note") or "").lower():
         limit = LIMITED_SHARE * part.tdp_w
         notes.append(f"power limit not stated: {limit:g} W")
@@ -241,10 +284,15 @@ def _stated(entry: Entry, key: str, notes: list[str]) -> Any:
     return value
 
 
-def pool_of(entry: Entry, n_devices: int, catalogue: Catalogue) -> tuple[Pool, list[str]]:
-    """Return the cluster of a run: enough nodes of the entry's accelerator, no memory margin."""
+def pool_of(
+    entry: Entry, n_devices: int, catalogue: Catalogue, power_w: float | None = None
+) -> tuple[Pool, list[str]]:
+    """Return the cluster of a run: enough nodes of the entry's accelerator, no memory margin.
+
+    `power_w` is the power limit of a device that the run itself states, W.
+    """
     messages: list[str] = []
-    part = _limited(accelerator_of(entry, catalogue), entry, messages)
+    part = _limited(accelerator_of(entry, catalogue), entry, power_w, messages)
     node = _stated(entry, "gpus_per_node", messages)
     if not node:
         node = min(8, part.scale_up_domain)
@@ -253,13 +301,15 @@ def pool_of(entry: Entry, n_devices: int, catalogue: Catalogue) -> tuple[Pool, l
     if intra and abs(intra * 1e9 / part.scale_up_bytes_per_s - 1) > 0.01:
         part = _with_scale_up(part, intra * 1e9)
     nic, n_nics = _nic(entry, part, node, catalogue, messages)
-    rack = part.scale_up_domain > RACK_SCALE
+    domain = _stated(entry, "scaleup_domain", messages) or part.scale_up_domain
+    domain -= domain % node
+    rack = domain > max(RACK_SCALE, node)
     return Pool(
         name="measured",
         accelerator=part,
         n_nodes=-(-n_devices // node),
         devices_per_node=node,
-        scale_up_domain=part.scale_up_domain if rack else node,
+        scale_up_domain=domain if rack else node,
         scale_up=catalogue.link(part.scale_up_link),
         nics_per_node=n_nics,
         nic=nic,

@@ -1,14 +1,16 @@
 """Measured runs as typed rows: one `MeasuredPoint` per line of a CSV file."""
 
 import csv
+import io
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from planner.errors import InputProblem, SpecError
+from planner.specs.yaml.document import close_names
 from planner.units import GIB, shown_value
 
 GB = 1e9
@@ -149,9 +151,13 @@ def _positive(text: str) -> float:
     return number
 
 
+LARGEST_COUNT = 1_000_000_000
+"""Above any number of devices, sequences or tokens of a sequence; the tables of plans hold it."""
+
+
 def _count(text: str) -> int:
     number = _positive(text)
-    if number != int(number):
+    if number != int(number) or number > LARGEST_COUNT:
         raise ValueError(text)
     return int(number)
 
@@ -170,7 +176,7 @@ def _zero(text: str) -> int:
 
 _READERS: dict[Callable[[str], Any], tuple[str, tuple[str, ...]]] = {
     _count: (
-        "a whole number of 1 or more",
+        "a whole number from 1 to a thousand million",
         (
             "n_gpus",
             "seq_len",
@@ -183,7 +189,7 @@ _READERS: dict[Callable[[str], Any], tuple[str, tuple[str, ...]]] = {
     _positive: ("a number above 0", ("step_time_s", "tok_s_gpu", "peak_mem_gb", "power_w")),
     _number: ("a number", ("tflops_gpu", "mfu")),
     _flag: (
-        "0, 1 or empty",
+        "0 or 1",
         (
             "sp",
             "oom",
@@ -196,7 +202,7 @@ _READERS: dict[Callable[[str], Any], tuple[str, tuple[str, ...]]] = {
             "fp8_param_gather",
         ),
     ),
-    _zero: ("0, 1, 2, 3 or empty", ("zero",)),
+    _zero: ("0, 1, 2 or 3", ("zero",)),
 }
 _TYPED = {name: (read, what) for read, (what, names) in _READERS.items() for name in names}
 _TEXTS = tuple(
@@ -228,28 +234,40 @@ def read_measured_points(path: str | os.PathLike[str]) -> tuple[MeasuredPoint, .
 
 def _rows(path: Path, name: str) -> Iterator[tuple[int, dict[str, str]]]:
     """Yield (first line, cells) of each record; short and long records are refused."""
+    reader = csv.reader(io.StringIO(_text(path, name), newline=""), strict=True)
+    start = 1
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file, strict=True)
-            header = [title.strip() for title in next(reader, [])]
-            _check_header(header, name)
-            start = reader.line_num + 1
-            for row in reader:
-                line, start = start, reader.line_num + 1
-                if not any(row):
-                    continue
-                if len(row) != len(header):
-                    message = f"{len(row)} cells in a table of {len(header)} columns"
-                    fix = "quote cells that hold commas, one cell a column"
-                    raise SpecError(InputProblem(message, fix, name, line))
-                yield line, {t: cell.strip() for t, cell in zip(header, row, strict=True)}
+        header = [title.strip() for title in next(reader, [])]
+        _check_header(header, name)
+        start = reader.line_num + 1
+        for row in reader:
+            line, start = start, reader.line_num + 1
+            if not any(row):
+                continue
+            if len(row) != len(header):
+                message = f"{len(row)} cells in a table of {len(header)} columns"
+                fix = "quote cells that hold commas, one cell a column"
+                raise SpecError(InputProblem(message, fix, name, line))
+            yield line, {t: cell.strip() for t, cell in zip(header, row, strict=True)}
+    except csv.Error as error:
+        fix = "separate cells by commas, and close every quote"
+        raise SpecError(InputProblem(f"is no CSV text: {error}", fix, name, start)) from None
+
+
+def _text(path: Path, name: str) -> str:
+    try:
+        raw = path.read_bytes()
     except OSError as error:
         reason = error.strerror or str(error)
         raise SpecError(
             InputProblem(f"cannot be read: {reason}", "name a CSV file", name)
-        ) from error
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise SpecError(InputProblem(f"is no CSV text in UTF-8: {error}", "", name)) from error
+        ) from None
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw[: error.start].count(b"\n") + 1
+        message = "is not UTF-8 text"
+        raise SpecError(InputProblem(message, "save it as UTF-8", name, line)) from None
 
 
 def _check_header(header: list[str], name: str) -> None:
@@ -260,6 +278,21 @@ def _check_header(header: list[str], name: str) -> None:
     twice = sorted({title for title in header if title and header.count(title) > 1})
     if twice:
         raise SpecError(InputProblem(f"column {twice[0]} appears twice", "keep one", name, 1))
+
+
+REMARKS = ("source", "flops_convention", "switches_from")
+"""Columns that say where a row comes from, which nothing is computed from."""
+
+
+def unread_columns(points: Sequence[MeasuredPoint]) -> tuple[tuple[str, str], ...]:
+    """Return the columns that mean nothing here, each with a column of a like name or ""."""
+    known = (*REQUIRED, *_TYPED, *_TEXTS, *REMARKS)
+    titles = dict.fromkeys(title for point in points[:1] for title in point.cells if title)
+    return tuple(
+        (title, next(iter(close_names(title, known, 1)), ""))
+        for title in titles
+        if title not in known
+    )
 
 
 def _point(
@@ -276,7 +309,7 @@ def _point(
             values[title] = read(text)
         except ValueError:
             message = f"{shown_value(text)} is not {what}"
-            fix = "leave the cell empty when the source does not say"
+            fix = "a plain number, or an empty cell when the source does not say"
             problems.append(InputProblem(message, fix, name, line, path=title))
     if len(problems) > before:
         return None

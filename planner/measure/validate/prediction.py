@@ -124,11 +124,13 @@ def case_of(
     if defaults.dropout:
         message.append("dropout not stated: on")
     catalogue = load_catalogue()
-    pool, more = pool_of(hardware[point.hardware], point.n_gpus, catalogue)
+    pool, more = pool_of(hardware[point.hardware], point.n_gpus, catalogue, point.power_w)
     message += more
     pool = in_used_domain(pool, point, message)
     precision = _precision(point, defaults, pool.accelerator, message)
     layers, layout = _layout(point, stack, shape, message)
+    if point.offload and pool.host is None:
+        message.append(f"host of {pool.accelerator.name} not known: what waits there costs no time")
     assert point.seq_len is not None  # _refuse_run has seen to it
     job = with_stated_widths(TrainingJob(point.seq_len, layout.gbs, precision), point, message)
     profile = _with_facts(calibrated_stack(stack.profile, calibration), point, message)
@@ -272,7 +274,7 @@ def _layout(
     ep, etp = _expert_degrees(point, shape, point.n_gpus // pp, assumptions)
     exchange = _cp_comm(point, defaults, cp, shape.heads, shape.kv_heads, assumptions)
     degrees: dict[str, Any] = {"tp": tp, "pp": pp, "dp": dp, "cp": cp, "cp_comm": exchange}
-    degrees |= {"ep": ep, "etp": etp, "vpp": vpp} | offloads(point, assumptions)
+    degrees |= {"ep": ep, "etp": etp, "vpp": vpp} | offloads(point)
     return layers, Layout(
         **degrees,
         n_devices=point.n_gpus,

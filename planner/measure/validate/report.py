@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from planner.errors import InputProblem, SpecError
 from planner.measure.validate import baselines
-from planner.measure.validate.described import NESTED_KEYS, Entry
+from planner.measure.validate.described import ENTRY_KEYS, NESTED_KEYS, Entry, value_fault
 from planner.measure.validate.eras import HEADLINE, EraErrors, era_errors
 from planner.measure.validate.metrics import (
     Classified,
@@ -40,7 +40,7 @@ from planner.measure.validate.rows import (
 from planner.solver.calibration.file import Calibration, load_calibration
 from planner.solver.calibration.intervals import Coverage, coverage, interval_of, regime_of
 from planner.solver.calibration.left_out import LeftOut, read_left_out
-from planner.specs.yaml.document import Document, close_names, load_yaml
+from planner.specs.yaml.document import Document, KeyPath, close_names, load_yaml
 from planner.units import shown_value
 
 Floats = NDArray[np.float64]
@@ -369,15 +369,15 @@ def read_entries(path: str | os.PathLike[str]) -> dict[str, Entry]:
     if not isinstance(data, dict) or not all(isinstance(entry, dict) for entry in data.values()):
         fix = "write `name:` and under it the keys of models.yaml or hardware.yaml that ships"
         raise SpecError(InputProblem("is no mapping of names to entries", fix, os.fspath(path)))
-    wrong = [x for name, entry in data.items() for x in _unknown_keys(document, name, entry)]
+    wrong = [x for name, entry in data.items() for x in _entry_problems(document, name, entry)]
     if wrong:
         raise SpecError(wrong)
     return data
 
 
-def _unknown_keys(document: Document, name: str, entry: Entry) -> list[InputProblem]:
-    """Return what stands in the mappings inside an entry and means nothing."""
-    wrong = []
+def _entry_problems(document: Document, name: str, entry: Entry) -> list[InputProblem]:
+    """Return values of the wrong kind, and unknown keys in the mappings inside an entry."""
+    wrong = _wrong_values(document, (name,), entry)
     for key, known in NESTED_KEYS.items():
         nested = entry.get(key) or {}
         if not isinstance(nested, dict):
@@ -386,9 +386,25 @@ def _unknown_keys(document: Document, name: str, entry: Entry) -> list[InputProb
                 document.problem((name, key), f"{shown_value(nested)} is no mapping", fix)
             )
             continue
+        wrong += _wrong_values(document, (name, key), nested)
         for unknown in (x for x in nested if x not in known):
             close = close_names(str(unknown), known, 1)
             fix = f"did you mean {close[0]}?" if close else f"one of {', '.join(known)}"
             path = (name, key, unknown)
             wrong.append(document.problem(path, f"unknown key {unknown!r}", fix, at_key=True))
     return wrong
+
+
+def _wrong_values(document: Document, path: KeyPath, values: Entry) -> list[InputProblem]:
+    faults = ((key, value_fault(key, value)) for key, value in values.items())
+    return [document.problem((*path, key), *fault) for key, fault in faults if fault]
+
+
+def unread_keys(entries: Mapping[str, Entry]) -> tuple[tuple[str, str], ...]:
+    """Return the keys of entries that mean nothing here, each with a key of a like name or ""."""
+    titles = dict.fromkeys(key for entry in entries.values() for key in entry)
+    return tuple(
+        (title, next(iter(close_names(title, ENTRY_KEYS, 1)), ""))
+        for title in titles
+        if title not in ENTRY_KEYS
+    )

@@ -4,15 +4,18 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
-from costmodels.axes import AXES, CUDA_GRAPHS, DISPATCHERS, Value
+from costmodels.axes import AXES, CUDA_GRAPHS, DISPATCHERS, MAX_VALUE, OFFLOAD_MODULES, Value
+from costmodels.offload.modules import INSIDE_EXPERTS, OF_EXPERTS, OF_LATENT
 from costmodels.precision import numerics_fault
 from costmodels.schedule.stages import spelled
 from costmodels.shapes import ModelShape, TrainingJob
 from costmodels.stacks import StackProfile
 from hardware.parts import Pool
 from planner.frameworks.megatron.arguments import layout_counts
+from planner.frameworks.megatron.mode_settings import WHOLE_EXPERTS
 from planner.measure.validate.described import Skip
 from planner.measure.validate.points import MeasuredPoint
+from planner.specs.cluster.segments import whole_segment, with_segment
 
 USER_BUFFERS = ("nemo", "megatron-bridge")
 """Frameworks, by the start of their name, whose recipes overlap tensor-parallel traffic."""
@@ -83,6 +86,7 @@ def layout_switches(
         "dispatcher": _dispatcher(point, shape, notes),
         "ep_overlap": _expert_overlap(point, shape),
         "cuda_graph": _graph(point, notes),
+        "offload_modules": _sent_modules(point, shape, notes),
     }
     return tuple((name, values[name]) for name in AXES if values.get(name, "") not in ("", "none"))
 
@@ -161,36 +165,53 @@ def stated_split(
     return counts
 
 
-def offloads(point: MeasuredPoint, notes: list[str]) -> dict[str, int | bool]:
+def offloads(point: MeasuredPoint) -> dict[str, int | bool]:
     """Return the fields of a layout that say what lies on the host: activations, its states."""
     text = point.offload.lower()
-    layers = re.search(r"activations\W+(\d+) layers", text)
-    if "activations" in text and not layers:
-        notes.append(f"offload {point.offload!r}: modules are not modelled, nothing of them moved")
+    layers = _OFFLOADED_LAYERS.search(text)
     return {
-        "activation_offload_layers": int(layers[1]) if layers else 0,
+        "activation_offload_layers": min(int(layers[1]), MAX_VALUE) if layers else 0,
         "optimizer_offload": "optimizer" in text,
     }
+
+
+_OFFLOADED_LAYERS = re.compile(r"activations\W+(\d+) layers")
+
+
+def _sent_modules(point: MeasuredPoint, shape: ModelShape, notes: list[str]) -> str:
+    """Return the modules whose inputs wait on the host, as the axis `offload_modules` has them."""
+    text = point.offload.lower()
+    listed = re.search(r"activations\W+([\w+ ]+)", text)
+    if not listed or _OFFLOADED_LAYERS.search(text):
+        return ""
+    names = set(re.findall(r"\w+", listed[1])) - {"optimizer"}
+    if WHOLE_EXPERTS in names:
+        names = names - {WHOLE_EXPERTS} | set(INSIDE_EXPERTS)
+    missing = {
+        *(OF_EXPERTS if not shape.n_experts else ()),
+        *(OF_LATENT if not shape.latent else ()),
+        *(("attn_proj",) if "core_attn" not in names else ()),
+    }
+    sent = [name for name in OFFLOAD_MODULES if name in names - missing]
+    notes += [f"offload of {name}: not priced, stays" for name in sorted(names - {*sent})]
+    return "+".join(sent)
 
 
 def in_used_domain(pool: Pool, point: MeasuredPoint, notes: list[str]) -> Pool:
     """Return the pool with what the run uses of every scale-up domain that reaches over nodes.
 
-    `segment` says it. Where it does not, a run that fills no whole domains takes the largest
-    power of two that divides its devices, as launchers ask for: 64 of 72. A run that is no larger
-    than a domain lies in one.
+    `segment` says it. Where it does not, what launchers ask for (`whole_segment`): 64 of 72 for
+    256 devices. A run that is no larger than a domain lies in one.
     """
-    domain, n = pool.scale_up_domain, point.n_gpus
-    if domain <= pool.devices_per_node:
+    domain, per_node = pool.scale_up_domain, pool.devices_per_node
+    if domain <= per_node:
         return pool
-    used = min(domain, point.segment or domain)
-    if not point.segment and n > domain and n % domain:
-        power = 1 << (domain.bit_length() - 1)
-        while n % power:
-            power //= 2
-        used = max(power, pool.devices_per_node)
-        notes.append(f"segment not stated: {used} of {domain}")
-    used = max(pool.devices_per_node, used - used % pool.devices_per_node)
-    nodes = domain // pool.devices_per_node
-    whole = used == domain
-    return replace(pool, scale_up_domain=used, domain_nodes=0 if whole else nodes)
+    nodes = domain // per_node
+    if point.segment:
+        return with_segment(pool, max(1, min(nodes, point.segment // per_node)))
+    if pool.n_nodes <= nodes:
+        return pool
+    used = whole_segment(pool.n_nodes, nodes)
+    if used < nodes:
+        notes.append(f"segment not stated: {used * per_node} of {domain}")
+    return with_segment(pool, used)

@@ -149,8 +149,10 @@ def _whole_layer(p: OpenedParts, part: KindPart) -> Iterator[Operator]:
     macs, width = kind.macs(shape), element_bytes(recipe.linear)
     weights, kept_bytes = kind.matrix_params(shape, tp).item(), terms.kept_bytes.item()
     each = macs.projections + macs.mlp
-    flops = 2.0 * (each + macs.core * problem.job.seq_len) * _tokens(p) / x.tp
-    each_text = f"{_n(each)} + {_n(macs.core)} × {_n(problem.job.seq_len)}"
+    core = macs.core_macs(problem.job.seq_len)
+    flops = 2.0 * (each + core) * _tokens(p) / x.tp
+    of_core = f"{_n(macs.core)} × {_n(problem.job.seq_len)}"
+    each_text = f"{_n(each)} + {_n(core) if macs.core_at else of_core}"
     text = f"2 × ({each_text}) × {_n(_tokens(p))} / {x.tp}"
     times = [terms.linear, terms.attention, terms.elementwise]
     names = ["linear", "attention", "elementwise"]

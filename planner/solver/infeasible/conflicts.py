@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable
 
+from costmodels.layers.kinds import mixer_heads
 from planner.solver.answer.result import Conflict, ConflictPart
 from planner.units import format_gib
 from searches.conflicts import Condition, find_conflicts, user_conditions, without
@@ -109,6 +110,7 @@ def condition_text(context: Context, condition: Condition) -> str:
         if context.options.framework != "default"
         else "a framework that plans are written for",
         foreign=_foreign_text(context),
+        mixers=" and ".join(map(str, mixer_heads(shape))),
         n=context.n_devices,
     )
 
@@ -132,9 +134,12 @@ _TEXTS = {
     "TP002": "tp divides the {shape.kv_heads} KV heads or is a multiple of them",
     "TP003": "tp divides the MLP width {shape.ffn} of dense layers",
     "TP005": "tp divides the scale-up domain of {domain} devices or is a multiple of it",
+    "TP006": "tp divides the {mixers} heads and groups of other layers than attention",
     "CP001": "2 cp divides the {job.seq_len} tokens of a sequence",
     "CP002": "with a2a, tp * cp divides the {shape.heads} heads and the {shape.kv_heads} KV heads",
     "CP003": "cp above 1 needs a fused attention kernel",
+    "CP004": "windows and chunks have cp_comm all-gather or a2a",
+    "CP005": "tp * cp divides the {mixers} heads and groups of other layers than attention",
     "EP001": "ep divides the {shape.n_experts} experts (a dense model has ep 1 and etp 1)",
     "EP002": "etp * ep divides tp * cp * dp",
     "EP003": "etp divides the width {shape.expert_ffn} of an expert",

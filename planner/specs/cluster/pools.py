@@ -79,10 +79,13 @@ def read_pool(
         [
             domain_fault((*path, "scale_up_domain"), domain, spec.nodes, devices_per_node),
             segment_fault((*path, "segment"), spec.segment, domain, devices_per_node),
+            _power_fault(spec, accelerator, (*path, "power_limit")),
             _sharp_fault(fabric, nic),
             _tier_inside_domain_fault(fabric, domain // devices_per_node),
         ],
     )
+    if spec.power_limit and spec.power_limit < accelerator.tdp_w:
+        accelerator = dataclasses.replace(accelerator, power_limit_w=spec.power_limit)
     scale_up = catalogue.link(accelerator.scale_up_link)
     network = _replaced_network(spec, accelerator, scale_up, nic)
     pool = Pool(
@@ -245,7 +248,7 @@ def _summing(spec: PoolSpec, part: Accelerator, path: KeyPath, document: Documen
 def _replaced_network(
     spec: PoolSpec, part: Accelerator, scale_up: Link, nic: Link
 ) -> tuple[tuple[str, str | bool], ...]:
-    """Return the latencies and the switch that the file replaces, as it would state them."""
+    """Return latencies, switch and power limit that the file replaces, as it would state them."""
     results: list[tuple[str, str | bool]] = []
     for key, hop_s, link in (
         ("scale_up_latency", spec.scale_up_latency, scale_up),
@@ -255,6 +258,8 @@ def _replaced_network(
             results.append((key, units.exact_time(hop_s or 0.0)))
     if spec.sums_in_switch is False and part.in_switch_all_reduce_bytes_per_s:
         results.append(("sums_in_switch", False))
+    if part.power_limit_w:
+        results.append(("power_limit", f"{part.power_limit_w!r} W"))
     return tuple(results)
 
 
@@ -468,6 +473,30 @@ def _part(
         raise SpecError(document.problem(path, message, fix)) from None
 
 
+LEAST_POWER_FRAC = 0.25
+"""Lowest power limit over the power of the board that is believed: boards accept none below about
+a quarter (200 of 700 W), and the law of rates was read off at 500 of 700 W."""
+
+
+def _power_fault(spec: PoolSpec, part: Accelerator, path: KeyPath) -> SpecFault | None:
+    """Refuse a limit that is none, or of which no rate is known."""
+    limit, board = spec.power_limit, part.tdp_w
+    if limit is None:
+        return None
+    own = isinstance(spec.accelerator, AcceleratorSpec) and spec.accelerator.power is not None
+    if not board:
+        message = f"the power of {part.name} itself is not known"
+        return SpecFault(path, message, "state it under `accelerator`, as `power`")
+    if limit > board or (own and limit == board):
+        message = f"{limit:g} W is not below the {board:g} W of the board"
+        fix = "leave it out" + ", or give the power of the board under `accelerator`" * own
+        return SpecFault(path, message, fix)
+    if limit < LEAST_POWER_FRAC * board:
+        message = f"{limit:g} W is less than a quarter of the {board:g} W of the board"
+        return SpecFault(path, message, f"give {LEAST_POWER_FRAC * board:g} W or more")
+    return None
+
+
 def _margin_fault(pool: Pool, path: KeyPath) -> SpecFault | None:
     if pool.usable_bytes > 0:
         return None
@@ -520,10 +549,15 @@ def _assumed(pool: Pool, platform: Platform | None) -> tuple[str, ...]:
     if platform:
         ports = {k: v for k, v in platform.provenance.items() if k == "nics_per_node"}
         parts.append((platform.name, ports))
-    return tuple(
+    figures = tuple(
         f"{part}.{figure}"
         for part, provenance in parts
         for figure, origin in provenance.items()
         # Figures of the host are named where they count: with plans that offload to it.
         if origin.status == "assumed" and not figure.startswith("host.")
     )
+    part = pool.accelerator
+    if not part.power_limit_w:
+        return figures
+    share = f"{part.power_share:.3g} of its rates at {part.power_limit_w:g} of {part.tdp_w:g} W"
+    return (*figures, f"{part.name}.power_share ({share})")

@@ -31,19 +31,37 @@ def segments(pool: Pool) -> tuple[int, ...]:
     return tuple(size * pool.devices_per_node for size in sorted(sizes, reverse=True))
 
 
+def whole_segment(n_nodes: int, nodes: int) -> int:
+    """Return the nodes of every domain of `nodes` that a job takes which uses all its `n_nodes`.
+
+    The most that divide them, so that no node of the job is left over. Where the fewest domains
+    that hold the job divide its nodes, that is an equal part of each (the first of `segments`).
+    Source: launch scripts of NeMo and Megatron Bridge, which pass this number to --segment.
+
+    >>> whole_segment(64, 18), whole_segment(36, 18), whole_segment(24, 18), whole_segment(16, 18)
+    (16, 18, 12, 16)
+    """
+    return next(used for used in range(min(nodes, n_nodes), 0, -1) if n_nodes % used == 0)
+
+
+def with_segment(pool: Pool, used: int) -> Pool:
+    """Return a pool of which jobs use `used` nodes of every scale-up domain."""
+    nodes = pool.scale_up_domain // pool.devices_per_node
+    return replace(
+        pool,
+        scale_up_domain=used * pool.devices_per_node,
+        domain_nodes=nodes if used < nodes else 0,
+    )
+
+
 def in_segments(pool: Pool, segment: int) -> Pool:
     """Return a pool of which jobs use `segment` devices of every scale-up domain.
 
     Fewer where its nodes do not go round.
     """
-    nodes, n_racks = _racks(pool)
+    _, n_racks = _racks(pool)
     used = min(segment // pool.devices_per_node, pool.n_nodes // n_racks)
-    return replace(
-        pool,
-        n_nodes=used * n_racks,
-        scale_up_domain=used * pool.devices_per_node,
-        domain_nodes=nodes if used < nodes else 0,
-    )
+    return replace(with_segment(pool, used), n_nodes=used * n_racks)
 
 
 def segment_keys(pool: Pool, segment: int) -> tuple[tuple[str, Any], ...]:

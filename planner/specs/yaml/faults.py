@@ -127,6 +127,7 @@ _WRONG_TYPE = {
     "list_type": "a list (items that begin with `- `)",
 }
 _UNION_TAGS = ("name", "inline")
+_RUN_TAGS = ("one-kind", "several-kinds")
 
 
 _FIRST_SECTION: Mapping[Kind, tuple[str, frozenset[str]]] = {
@@ -243,6 +244,8 @@ def _real_path(loc: tuple[str | int, ...], data: Any) -> KeyPath:
     for i, part in enumerate(loc):
         union_member = part in _UNION_TAGS and path[-1:] == ["accelerator"]
         if union_member and (i + 1 < len(loc) or not _has(data, (*path, part))):
+            continue
+        if part in _RUN_TAGS and "layer_kinds" in path:
             continue
         # A single value read as a list of one has no index of its own.
         if isinstance(part, int) and not _has(data, (*path, part)):

@@ -33,7 +33,7 @@ def copies(problem, tokens, *names, tp=1, sp=0, ep=1, routed=False) -> ModuleCop
     one = np.ones(1, dtype=np.int32)
     degrees = Degrees(one * tp, one * sp, one * ep, one)
     modes = replace(sent(*names), sp=one * sp)
-    return module_copies(problem, np.array([float(tokens)]), degrees, modes, routed=routed)
+    return module_copies(problem, np.array([float(tokens)]), degrees, modes, (True, routed))
 
 
 def mib(problem, tokens, *names, **split) -> tuple[float, float]:

@@ -17,6 +17,14 @@ def test_power_of_an_h100_at_the_meter():
     assert 6900 < 8 * power / CATALOGUE.operations.pue < 7900
 
 
+def test_a_limit_of_the_owner_is_what_is_drawn():
+    part = replace(CATALOGUE.accelerator("h100"), power_limit_w=500.0)
+    power = device_power_w(part, CATALOGUE.operations)
+    assert power == pytest.approx(500.0 * 1.3 * 1.2)
+    above = replace(part, power_limit_w=900.0)
+    assert device_power_w(above, CATALOGUE.operations) == pytest.approx(1092.0)
+
+
 def test_no_limit_no_power():
     part = replace(CATALOGUE.accelerator("h100"), tdp_w=0.0)
     assert device_power_w(part, CATALOGUE.operations) is None

@@ -28,6 +28,7 @@ def checked(segment: str):
     return check(Content(text, "run.sh"), "gb200-nvl72-x576")
 
 
+@pytest.mark.slow
 def test_groups_of_64_stay_inside_with_a_segment_of_16_trays():
     with_segment, without = checked("#SBATCH --segment=16"), checked("#SBATCH --mem=0")
     assert with_segment.plan is not None

@@ -218,6 +218,7 @@ def test_a_plan_that_does_not_fit_is_told(tmp_path: Path) -> None:
     assert "does not fit" in text
 
 
+@pytest.mark.slow
 def test_the_table_is_narrow_and_the_command_prints_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

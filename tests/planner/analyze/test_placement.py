@@ -573,6 +573,7 @@ def test_rank_files() -> None:
     assert dense[1] == "0 node0000 0 0 0 0 0 0"
 
 
+@pytest.mark.slow
 def test_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -279,6 +279,7 @@ def test_a_short_run_does_not_bound_the_sequence() -> None:
 @pytest.mark.parametrize(
     "options", one_in(3, [{}, {"pins": {"tp": 1}}, {"only": {"recompute": "none"}}])
 )
+@pytest.mark.slow
 def test_largest_micro_batch_against_all_divisors(options: dict[str, Any]) -> None:
     found = planner.recommend("micro-batch", "llama3-8b", "h100-x8", **options)
     assert found.answer is not None

@@ -66,6 +66,7 @@ def test_values_are_what_searches_with_pins_say() -> None:
             assert choice["peak_bytes"] == round(other.closest.peak_bytes)
 
 
+@pytest.mark.slow
 def test_costs_of_the_decisions_sum_to_what_the_walk_costs() -> None:
     found = walked()
     assert found.answer is not None

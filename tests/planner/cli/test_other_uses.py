@@ -17,7 +17,7 @@ from planner.solver.answer.result import Plan, Result
 from planner.solver.answer.result_store import plan_of_result
 from planner.solver.keywords import SolveKeywords
 from planner.solver.solve import evaluate, solve
-from planner.specs.cluster.segments import in_segments, segments
+from planner.specs.cluster.segments import in_segments, segments, whole_segment, with_segment
 from planner.specs.loader import cluster_from_dict
 
 RACKS: dict[str, Any] = {
@@ -138,6 +138,19 @@ class TestPartsOfDomains:
         pool = cluster_from_dict(racks(nodes=nodes)).cluster.pools[0]
         assert pool.scale_up_domain == domain
         assert {size: in_segments(pool, size).n_nodes for size in segments(pool)} == found
+
+    def test_a_job_of_all_nodes_takes_the_even_part_where_there_is_one(self):
+        """One rule for pools and for measured runs: `segments` first, where it uses all nodes."""
+        n_checked = 0
+        for nodes in range(19, 145):
+            pool = cluster_from_dict(racks(nodes=nodes)).cluster.pools[0]
+            used = 4 * whole_segment(nodes, 18)
+            even = [size for size in segments(pool) if in_segments(pool, size).n_nodes == nodes]
+            if even:
+                n_checked += 1
+                assert even[0] == used
+                assert in_segments(pool, used) == with_segment(pool, used // 4)
+        assert n_checked > 20
 
     def test_groups_of_powers_of_two_stay_inside(self):
         given = cluster_from_dict(RACKS).with_other_uses()

@@ -60,6 +60,7 @@ def run(before: str, *words: str, cache: Path) -> subprocess.CompletedProcess[st
 
 
 @pytest.mark.parametrize("executor", one_in(2, ["serial", "processes"]))
+@pytest.mark.slow
 def test_ctrl_c_gives_the_best_so_far_with_its_gap(executor: str, tmp_path: Path) -> None:
     words = ("solve", *LARGE, "--format", "json", "--executor", executor)
     done = run(AFTER_A_SHARD, *words, cache=tmp_path)

@@ -61,7 +61,13 @@ def test_every_framework_but_the_one_that_has_it_refuses(document: dict[str, Any
     assert not refusals("deepspeed", plan.layout, dense.shape, dense.job)
 
 
-@pytest.mark.parametrize("framework", ["default", *framework_names()])
+@pytest.mark.parametrize(
+    "framework",
+    [
+        pytest.param(name, marks=[] if name in ("default", ABLE) else pytest.mark.slow)
+        for name in ("default", *framework_names())
+    ],
+)
 def test_the_search_of_a_framework_without_it_finds_nothing_and_says_why(
     framework: str, document: dict[str, Any]
 ) -> None:

@@ -198,6 +198,7 @@ def test_an_unknown_release_is_one_error() -> None:
 # Checked -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_flag_of_another_release_is_named_with_it() -> None:
     more = "--cuda-graph-impl transformer_engine --cuda-graph-modules attn"
     old = checked(more, framework="megatron@0.17")

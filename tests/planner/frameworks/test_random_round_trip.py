@@ -21,7 +21,16 @@ from searches.frameworks.registry import framework_names, framework_rules
 from searches.mode_rules import AXES_OF_MODES
 from tests.planner.frameworks.random_plans import RandomPlan, random_plans
 
-COUNTS = (pytest.param(60, id="some"), pytest.param(2000, id="many", marks=pytest.mark.slow))
+
+def counts(few: int, many: int, thousands: int) -> tuple[object, ...]:
+    """Return numbers of plans: by default, in slow tests, and before a release."""
+    return (
+        pytest.param(few, id="few"),
+        pytest.param(many, id="many", marks=pytest.mark.slow),
+        pytest.param(thousands, id="thousands", marks=pytest.mark.fit),
+    )
+
+
 SAY_THEIR_MODEL = ("megatron", "bridge")
 """Frameworks whose files hold every size of the model; others are read with its file."""
 TOLERANCE = 1e-9
@@ -88,7 +97,7 @@ def differences(plan: RandomPlan, report: Report) -> list[str]:
     return result
 
 
-@pytest.mark.parametrize("n", COUNTS)
+@pytest.mark.parametrize("n", counts(12, 200, 2000))
 @pytest.mark.parametrize("name", framework_names())
 def test_a_plan_is_read_as_it_was_priced(name: str, n: int) -> None:
     if name not in readers():
@@ -164,9 +173,7 @@ def said(name: str, files: Mapping[str, str]) -> Mapping[str, object]:
     }
 
 
-@pytest.mark.parametrize(
-    "n", [pytest.param(50, id="some"), pytest.param(1000, id="many", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("n", counts(15, 200, 1000))
 @pytest.mark.parametrize("name", ["megatron", "bridge"])
 def test_no_file_lacks_a_priced_switch(name: str, n: int) -> None:
     switched = (plan for plan in random_plans(name, 10 * n, 1) if plan.layout.switches)

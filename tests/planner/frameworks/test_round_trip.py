@@ -97,7 +97,7 @@ def written(case: Case, framework: str, folder: Path, overrides: Overrides = ())
     return plan
 
 
-@pytest.mark.parametrize("name", one_in(4, MEGATRON))
+@pytest.mark.parametrize("name", one_in(8, MEGATRON))
 def test_megatron(name: str, tmp_path: Path) -> None:
     case = MEGATRON[name]
     plan = written(case, "megatron", tmp_path)
@@ -138,7 +138,7 @@ def drawn_numbers(seed: int) -> Overrides:
     return tuple((f"training.{name}", value) for name, value in fields.items())
 
 
-@pytest.mark.parametrize("seed", one_in(6, range(48)))
+@pytest.mark.parametrize("seed", one_in(12, range(48)))
 def test_numbers_of_megatron(seed: int, tmp_path: Path) -> None:
     """What is priced is what is written, and what is read and priced again."""
     case = ("llama3-70b", "gb300-nvl72-x512", {"tp": 4, "pp": 2})
@@ -219,7 +219,7 @@ TORCHTITAN: dict[str, Case] = {
 }
 
 
-@pytest.mark.parametrize("name", one_in(4, TORCHTITAN))
+@pytest.mark.parametrize("name", one_in(8, TORCHTITAN))
 def test_torchtitan_with_its_model(name: str, tmp_path: Path) -> None:
     case = TORCHTITAN[name]
     plan = written(case, "torchtitan", tmp_path)
@@ -268,7 +268,7 @@ def test_accelerate_with_its_model(pins: dict[str, Any], tmp_path: Path) -> None
     assert alone.run.assumed[0].startswith("mbs = 1: the script decides")
 
 
-@pytest.mark.parametrize("name", one_in(4, MEGATRON))
+@pytest.mark.parametrize("name", one_in(8, MEGATRON))
 def test_bridge(name: str, tmp_path: Path) -> None:
     case = MEGATRON[name]
     plan = written(case, "bridge", tmp_path)

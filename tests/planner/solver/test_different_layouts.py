@@ -53,6 +53,7 @@ def test_json_says_it_where_it_is_more_than_one(listed):
     assert short.result_id != long.result_id
 
 
+@pytest.mark.slow
 def test_variants_of_a_pinned_layout_are_listed():
     pins = {"tp": 4, "pp": 4, "cp": 1, "devices": 512}
     plans = solve(MODEL, CLUSTER, pins=pins, top=5).plans

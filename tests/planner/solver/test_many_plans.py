@@ -60,6 +60,7 @@ def some(plans: tuple[Plan, ...]) -> list[Plan]:
     return list({plan.rank: plan for plan in chosen}.values())
 
 
+@pytest.mark.slow
 def test_every_plan_is_that_of_its_layout_alone(listed) -> None:
     names, result = listed
     given = read_inputs(*names)

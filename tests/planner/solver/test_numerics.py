@@ -28,6 +28,7 @@ def test_a_pin_sets_the_field_of_the_job():
     assert not {"precision", "grad_dtype"} & set(of_stated)  # the file's own
 
 
+@pytest.mark.slow
 def test_bf16_with_bf16_gradients_is_one_job_whatever_it_is_called():
     names = (
         {"pins": {"grad_dtype": "bf16"}},

@@ -122,6 +122,7 @@ def test_files_say_it_where_it_is_on(framework: str, said: str) -> None:
         assert (said in texts) is (word == "on")
 
 
+@pytest.mark.slow
 def test_torchtitan_has_it_with_the_compiler_alone(tmp_path: Path) -> None:
     """Its plans are priced without, so that they have none; a run is priced with its compiler."""
     pins = {"tp": 4, "mbs": 1, "zero": 3}

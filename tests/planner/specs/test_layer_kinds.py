@@ -9,6 +9,7 @@ import pytest
 
 from costmodels.layers.dense import DENSE
 from costmodels.layers.kinds import LAYER_KINDS, register_layer_kind
+from costmodels.shapes import WindowShape
 from planner.errors import SpecError
 from planner.solver.problem import make_problem
 from planner.solver.request import SolveRequest
@@ -70,9 +71,46 @@ def test_kinds_that_moe_could_say_are_the_same_document():
     assert stated.document == plain.document
 
 
+def test_a_pattern_is_its_runs_and_halves_of_attention_have_one_name():
+    window = {"size": 1024}
+    pattern = [{"pattern": ["window+dense", "attention+dense"], "repeat": 16}]
+    short = model_from_dict(document("llama3-8b", layer_kinds=pattern, window=window, layers=None))
+    runs = [{"kind": x, "count": 1} for x in ("window+dense", "dense")] * 16
+    long = model_from_dict(document("llama3-8b", layer_kinds=runs, window=window))
+    assert short.shape == long.shape
+    assert short.shape.layers == 32
+    assert short.shape.window == WindowShape(1024)
+    assert short.document == long.document
+    assert short.document["model"]["layer_kinds"] == runs
+    again = model_from_dict(
+        {"model": short.document["model"], "training": document("llama3-8b")["training"]}
+    )
+    assert again.shape == short.shape
+
+
+def test_windows_are_searched_faster_than_full_attention():
+    pattern = [{"pattern": ["window+dense", "attention+dense"], "repeat": 16}]
+    changes = {"layer_kinds": pattern, "window": {"size": 1024}, "layers": None}
+    model = model_from_dict(document("llama3-8b", **changes))
+    plain, windows = finalists(load_model("llama3-8b")), finalists(model)
+    assert min(x.step_s for x in windows) < min(x.step_s for x in plain)
+
+
+WINDOW = {"kind": "window+dense", "count": 32}
+
+
 @pytest.mark.parametrize(
     ("changes", "path"),
     [
+        ({"layer_kinds": [WINDOW]}, "layer_kinds.0.kind"),
+        ({"layer_kinds": [{"pattern": ["window+dense"], "repeat": 32}]}, "layer_kinds.0.pattern"),
+        ({"window": {"size": 1024}}, "model.window"),
+        ({"layer_kinds": [WINDOW], "window": {"size": 0}}, "window.size"),
+        ({"layer_kinds": [WINDOW], "window": {}}, "window.size"),
+        ({"layer_kinds": [{"pattern": ["dense"], "repeat": 0}]}, "layer_kinds.0.repeat"),
+        ({"layer_kinds": [{"pattern": [], "repeat": 32}]}, "layer_kinds.0.pattern"),
+        ({"layer_kinds": [{"pattern": ["dense"], "count": 32}]}, "layer_kinds.0.count"),
+        ({"layer_kinds": [{"pattern": ["mamba"], "repeat": 32}]}, "layer_kinds.0.pattern.0"),
         ({"layer_kinds": [{"kind": "dense", "count": 31}]}, "layer_kinds"),
         ({"layer_kinds": [{"kind": "moe", "count": 32}]}, "kind"),
         ({"layer_kinds": [{"kind": "mamba", "count": 32}]}, "kind"),

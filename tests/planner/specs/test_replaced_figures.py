@@ -157,6 +157,56 @@ def test_replaced_figures_are_in_the_document_and_no_longer_assumed():
     assert not [x for x in given.assumed if "hop" in x or "p2p" in x]
 
 
+def test_a_power_limit_slows_products_and_saves_energy():
+    """B200 at 700 of 1000 W: 0.7^0.6 = 0.807 of the rates of products, of no other time."""
+    pins = {"tp": 1, "mbs": 1}
+    free, limited = (
+        planner.evaluate("llama3-8b", {"pools": [pool]}, pins=pins).plans[0]
+        for pool in (
+            {"accelerator": "b200", "nodes": 1, "name": "p"},
+            {"accelerator": "b200", "nodes": 1, "name": "p", "power_limit": "700 W"},
+        )
+    )
+    times = [plan.breakdown.rows.problem.pool.accelerator for plan in (free, limited)]
+    assert times[1].efficiency.gemm_frac / times[0].efficiency.gemm_frac == pytest.approx(0.7**0.6)
+    assert times[1].efficiency.hbm_frac == times[0].efficiency.hbm_frac
+    assert 1.1 < limited.step_time_s / free.step_time_s < 0.7**-0.6
+    assert limited.run.power_w == pytest.approx(0.7 * free.run.power_w)
+    assert limited.plan_id != free.plan_id
+
+
+def test_a_power_limit_is_in_the_document_and_named_as_assumed():
+    given = cluster_from_dict(
+        {"pools": [{"accelerator": "b200", "nodes": 2, "power_limit": "0.7 kW"}]}
+    )
+    assert given.document["pools"][0]["power_limit"] == "700.0 W"
+    assert cluster_from_dict(given.document).document == given.document
+    assert "b200-sxm-180gb.power_share (0.807 of its rates at 700 of 1000 W)" in given.assumed
+    usual = {"pools": [{"accelerator": "b200", "nodes": 2}]}
+    whole = {"pools": [{"accelerator": "b200", "nodes": 2, "power_limit": "1000 W"}]}
+    assert cluster_from_dict(whole).document == cluster_from_dict(usual).document
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"power_limit": "1.2 kW"}, "1200 W is not below the 1000 W of the board"),
+        ({"power_limit": "200 W"}, "200 W is less than a quarter of the 1000 W"),
+        ({"power_limit": "700"}, "no unit|text"),
+        ({"power_limit": "-5 W"}, "power_limit"),
+        (
+            {"accelerator": {"like": "b200", "power": "700 W"}, "power_limit": "700 W"},
+            "700 W is not below the 700 W of the board\n  fix: leave it out, or give the power of",
+        ),
+        ({"accelerator": "tpu-v5p", "power_limit": "200 W"}, "power of tpu-v5p itself is not known"),
+    ],
+)
+def test_a_power_limit_that_is_none_is_refused(fields, message):
+    entry = {"accelerator": "b200", "nodes": 2, **fields}
+    with pytest.raises(SpecError, match=message):
+        cluster_from_dict({"pools": [entry]})
+
+
 def test_the_figures_of_the_catalogue_leave_the_document_as_it_is():
     """Ids of plans do not change where a file says what is true anyway."""
     plain = load_cluster("h100-x512")

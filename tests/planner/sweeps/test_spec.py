@@ -168,6 +168,8 @@ def test_price_power_and_failures_cost_no_search_unless_they_order_plans():
     dear = sweep_of(vary={"pools.0.nic_speed": ["400 Gb/s", "800 Gb/s"], MEMORY: ["80 GiB"]})
     assert len({p.costless_key for p in dear.points()}) == 2
     assert len({p.shared_key for p in dear.points()}) == 1
+    limits = {"pools.0.accelerator.power": ["700 W", "1 kW"], "pools.0.power_limit": ["500 W"]}
+    assert len({p.costless_key for p in sweep_of(vary=limits).points()}) == 2
 
 
 @settings(max_examples=10, deadline=None)

@@ -11,7 +11,7 @@ from searches.pricing.shared_work import SharedWork, shared_each
 from searches.rules import Context
 from searches.search import search
 from searches.space.shape_space import legal_shapes
-from tests.searches.instances import INSTANCES, with_options
+from tests.searches.instances import INSTANCES, one_in, with_options
 
 NAMES = ("toy-8-tight", "toy-24-tight", "toy-24-racks-of-8", "cp-by-default")
 GB = 1e9
@@ -27,7 +27,7 @@ def on_memory(name: str, memory_gb: float, work: SharedWork | None) -> Context:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize("order", one_in(2, [1, -1]))
 def test_each_memory_finds_what_it_finds_alone(name, order, monkeypatch):
     monkeypatch.setattr(kept_blocks, "CHUNK_SHAPES", 16)
     monkeypatch.setattr(kept_blocks, "SLICE_BATCHES", 8)
@@ -83,6 +83,7 @@ def test_only_what_is_missing_is_made():
     assert shared_each(None, lambda: pytest.fail("asked for"), [5], make) == [25]
 
 
+@pytest.mark.slow
 def test_exact_times_of_layouts_do_not_hang_on_each_other():
     c = on_memory("toy-24-tight", 24.0, None)
     layouts = [x.layout for x in search(c).finalists]

@@ -37,6 +37,7 @@ def answer(point: dict[str, object], work: SharedWork | None) -> str:
 
 
 @pytest.mark.parametrize("limit_bytes", one_in(2, [2**27, 200_000]))
+@pytest.mark.slow
 def test_answers_are_the_same_whatever_was_searched_before(limit_bytes: int) -> None:
     points = [dict(zip(AXES, values, strict=True)) for values in product(*AXES.values())]
     chosen = Random(5).sample(points, 5)

@@ -19,6 +19,7 @@ from service.jobs.records import NewJob, State
 from service.jobs.store import Store, job_rows
 from service.jobs.store import jobs as jobs_table
 from service.jobs.work import RowKeeper
+from tests.searches.instances import one_in
 from tests.service.test_chaos import Process, wait_for_end
 from tests.service.waiting import PATIENCE_S, wait_until
 
@@ -90,7 +91,7 @@ def by_index(rows: Rows) -> dict[int, KeptRow]:
     return found
 
 
-@pytest.mark.parametrize("call", ASKED)
+@pytest.mark.parametrize("call", one_in(2, ASKED))
 @pytest.mark.parametrize(
     "parts",
     [
@@ -147,7 +148,7 @@ def test_rows_of_another_request_are_not_taken():
     assert rows_of(payloads, "another") == {0: KeptRow(0, "{}", ("note",))}
 
 
-@pytest.mark.parametrize("call", ASKED)
+@pytest.mark.parametrize("call", one_in(2, ASKED))
 def test_a_job_whose_time_is_spent_answers_with_the_rows_that_it_has(call, computed):
     _, rows = whole(call)
     computed.clear()

@@ -45,6 +45,7 @@ def test_the_question_as_a_command():
     assert "'a; rm -r'" in question_command({"model": "a; rm -r", "cluster": "c"})
 
 
+@pytest.mark.slow
 def test_the_page_is_written_by_a_worker():
     from service.handlers.running_call import RunningCall
     from service.pages.calls import CALLS

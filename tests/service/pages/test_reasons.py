@@ -52,6 +52,7 @@ def compared(address: str = "") -> str:
     return shown(address or f"/ui/compare?{QUESTION}&plan={first}&plan={second}")
 
 
+@pytest.mark.slow
 def test_compare_says_what_the_library_says() -> None:
     from planner.analyze.comparison import compare
     from planner.render.answers.comparison import verdict

@@ -384,7 +384,8 @@ def _flops_by_kind(problem: Problem) -> tuple[str, str]:
         macs, n = kind.macs(shape), count + modules * (i == last)
         if n:
             layers.append(f"{n} × ({macs.projections:,} + {round(macs.mlp):,})")
-            cores.append(f"{n} × {macs.core:,} × {s:,}")
+            of_core = f"{n} × {macs.core:,} × {s:,}"
+            cores.append(f"{n} × {macs.core_at(s):,.0f}" if macs.core_at else of_core)
     if modules:
         layers.append(f"{modules} × (2 × {h:,} × {h:,} + 3 × {h:,})")
     layers.append(f"{1 + modules} × {h:,} × {vocab:,}")
@@ -541,7 +542,7 @@ def _run_with_failures(
         )
         facts.append(Fact("Run with failures", (length,)))
     if run.power_w is not None and run.energy_j_per_token is not None:
-        limit = problem.pool.accelerator.tdp_w
+        limit = problem.pool.accelerator.drawn_w
         power = deck.add(
             "power",
             "power at the meter",

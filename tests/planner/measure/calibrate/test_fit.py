@@ -125,6 +125,7 @@ def test_it_finds_the_values_behind_made_up_runs(
     assert free.calibration.provenance == dict.fromkeys(TRUTH, "fitted")
 
 
+@pytest.mark.slow
 def test_runs_far_off_hardly_count(ie: Runs) -> None:
     truth = {"generation.ampere.gemm_frac": 0.74}
     runs = made_up(ie, truth)

@@ -136,6 +136,7 @@ def test_a_dense_recipe_stands_first(table):
     assert totals["measured"]["n"] == 1
 
 
+@pytest.mark.slow
 def test_the_command_reads_a_table_of_ones_own(table, tmp_path, capsys):
     rows = [table[DENSE].row, changed(table[DENSE], recipe="mine", precision="int4")]
     path = tmp_path / "mine.csv"

@@ -88,6 +88,7 @@ def test_every_framework_has_its_start(folder: Path) -> None:
         )
 
 
+@pytest.mark.slow
 def test_the_fastest_measured_is_first(written: Path, folder: Path) -> None:
     place, plans = copied(written, folder)
     for plan, factor in zip(plans, (1.20, 1.05, 1.12), strict=True):

@@ -3,7 +3,7 @@
 import pytest
 
 from planner.errors import SpecError
-from planner.measure.validate.points import read_measured_points
+from planner.measure.validate.points import read_measured_points, unread_columns
 from planner.units import GIB
 
 HEAD = (
@@ -51,7 +51,7 @@ def test_all_bad_cells_are_one_error_with_lines(read):
     assert "points.csv:2: n_gpus: 'eight' is not a whole number" in text
     assert "points.csv:3: mbs: '0'" in text
     assert "points.csv:3: step_time_s: 'nan'" in text
-    assert "points.csv:3: oom: 'maybe' is not 0, 1 or empty" in text
+    assert "points.csv:3: oom: 'maybe' is not 0 or 1" in text
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,9 @@ def test_lines_count_breaks_inside_quotes(read):
         (f"{HEAD}\n", "no measured run"),
         (f"{HEAD}\nx-1,m,h\n", "3 cells in a table of 14 columns"),
         (f"{HEAD},id\n", "column id appears twice"),
-        (f'{HEAD}\n"x-1,m', "is no CSV text"),
+        (f'{HEAD}\n"x-1,m', "points.csv:2: is no CSV text"),
+        (f"{HEAD}\nx-1,m,h,8,,{10**12},,,,,,,,\n", "points.csv:2: gbs: '1000000000000' is not"),
+        (HEAD.replace(",", ";"), "column id, model, hardware, n_gpus is missing"),
     ],
 )
 def test_bad_files(read, text, message):
@@ -89,3 +91,15 @@ def test_bad_files(read, text, message):
 def test_a_missing_file(tmp_path):
     with pytest.raises(SpecError, match="cannot be read"):
         read_measured_points(tmp_path / "nowhere.csv")
+
+
+def test_bytes_that_are_no_text_are_placed(tmp_path):
+    path = tmp_path / "points.csv"
+    path.write_bytes(f"{HEAD}\nx-1,m,h,8,,,,,,,,,,\n".encode() * 9000 + b"x-2,\xe9")
+    with pytest.raises(SpecError, match="points.csv:18001: is not UTF-8 text"):
+        read_measured_points(path)
+
+
+def test_columns_that_are_not_read_are_named(read):
+    points = read(f"{HEAD},source,step_time_ms,zzz\nx-1,m,h,8,,,,,,,,,,,w,1,2\n")
+    assert unread_columns(points) == (("step_time_ms", "step_time_s"), ("zzz", ""))

@@ -343,9 +343,23 @@ def test_what_stands_under_assumed_is_used_and_listed():
     assert "gpus_per_node not stated: 4 (reference platform)" in said
 
 
-def test_a_rack_scale_domain_reaches_over_nodes():
-    pool, _ = pool_of({"gpu": "gb200-186gb", "gpus_per_node": 4}, 64, load_catalogue())
-    assert (pool.devices_per_node, pool.scale_up_domain) == (4, 72)
+@pytest.mark.parametrize(("stated", "domain"), [(None, 72), (36, 36), (4, 4), (34, 32)])
+def test_a_rack_scale_domain_reaches_over_nodes(stated, domain):
+    entry = {"gpu": "gb200-186gb", "gpus_per_node": 4, "scaleup_domain": stated}
+    pool, _ = pool_of(entry, 64, load_catalogue())
+    assert (pool.devices_per_node, pool.scale_up_domain) == (4, domain)
+
+
+def test_shapes_that_no_model_has_are_skipped():
+    for entry, reason in (
+        (MODEL | {"kv_heads": 3}, "heads do not divide over kv_heads"),
+        (
+            MODEL | {"moe": {"experts": 8, "topk": 16, "moe_ffn": 512}},
+            "more experts a token than experts",
+        ),
+    ):
+        with pytest.raises(Skip, match=reason):
+            case_of(POINT, MODELS | {"m": entry}, HARDWARE)
 
 
 def test_gated_models_get_the_other_defaults():
@@ -575,6 +589,7 @@ def test_recomputed_modules_are_those_that_change_something():
         priced(recompute="selective: mlp+attention")
 
 
+@pytest.mark.slow
 def test_the_shipped_runs_with_experts_are_met_without_a_fit():
     models, hardware = (load_yaml(DATA / f"{name}.yaml").data for name in ("models", "hardware"))
     off = []

@@ -3,6 +3,7 @@
 import csv
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,9 +12,15 @@ import yaml
 from planner.cli.commands.validate import run_validate
 from planner.errors import SpecError, UsageError
 from planner.measure.validate import baselines
-from planner.measure.validate.points import MeasuredPoint, read_measured_points
+from planner.measure.validate.points import MeasuredPoint, read_measured_points, unread_columns
 from planner.measure.validate.prediction import case_of
-from planner.measure.validate.report import DATA, read_entries, totals, validation_report
+from planner.measure.validate.report import (
+    DATA,
+    read_entries,
+    totals,
+    unread_keys,
+    validation_report,
+)
 from planner.measure.validate.rows import measured_sweeps, price_points, use
 
 MODEL = {
@@ -272,14 +279,40 @@ def test_bad_options_and_files(files, tmp_path):
         ("mla: {latent: 8}", "m.mla.latent: unknown key 'latent'"),
         ("assumed: {inter_gb: 8}", "m.assumed.inter_gb: unknown key 'inter_gb'"),
         ("moe: 8", "m.moe: 8 is no mapping"),
+        ("heads: many", "m.heads: 'many' is no whole number from 0 on"),
+        ("heads: 2.5", "m.heads: 2.5 is no whole number"),
+        ("heads: true", "m.heads: true is no whole number"),
+        ("inter_gbs: 50 GB/s", "m.inter_gbs: '50 GB/s' is no number from 0 on"),
+        ("power_w: -3", "m.power_w: -3 is no number from 0 on"),
+        ("hbm_gbs: .inf", "m.hbm_gbs: inf is no number from 0 on"),
+        ("tied: maybe", "m.tied: 'maybe' is neither true nor false"),
+        ("moe: {experts: '8'}", "m.moe.experts: '8' is no whole number"),
     ],
 )
-def test_unknown_keys_inside_entries_are_refused_by_name(tmp_path, entry, message):
+def test_wrong_values_and_unknown_keys_are_refused_by_name(tmp_path, entry, message):
     (tmp_path / "models.yaml").write_text(f"m:\n  layers: 2\n  anything: 3\n  {entry}\n")
     with pytest.raises(SpecError) as caught:
         read_entries(tmp_path / "models.yaml")
     assert message in str(caught.value)
     assert "models.yaml:4" in str(caught.value)
+
+
+def test_keys_of_entries_that_are_not_read_are_named(files, tmp_path, capsys):
+    """`anything` stands beside the keys of a model: named, and no reason to stop."""
+    assert unread_keys({"m": {"layers": 2, "hiden": 3, "zzz": 1}, "n": {"zzz": 2}}) == (
+        ("hiden", "hidden"),
+        ("zzz", ""),
+    )
+    models = tmp_path / "more.yaml"
+    models.write_text(Path(files[1]).read_text() + "other: {power: 5}\n")
+    run_validate(files[0], str(models), files[2])
+    assert "note: 'power' is not read: did you mean power_w?\n" in capsys.readouterr().err
+
+
+def test_nothing_that_ships_is_left_unread():
+    assert unread_columns(read_measured_points(DATA / "points.csv")) == ()
+    for name in ("models.yaml", "hardware.yaml"):
+        assert unread_keys(read_entries(DATA / name)) == ()
 
 
 def test_the_share_of_rows_used_leaves_out_what_waits():

@@ -114,6 +114,7 @@ def test_layouts_have_the_names_of_the_search(few):
     assert searched_name(fused, core).recompute == "none"
 
 
+@pytest.mark.slow
 def test_memory_is_raised_to_what_a_published_run_needs(few):
     case = few[0].case
     usable = case.problem.pool.usable_bytes

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from costmodels.axes import MAX_VALUE
 from planner.measure.validate.described import Skip
 from planner.measure.validate.prediction import PricedCase, case_of, price
 from planner.measure.validate.rows import run_layout_key
@@ -122,9 +123,38 @@ def test_what_lies_on_the_host() -> None:
         priced(**one_stage, offload="activations:3 layers").layout.activation_offload_layers == 3
     )
     assert priced(**one_stage, offload="optimizer").layout.optimizer_offload
-    named = priced(**one_stage, offload="activations:attn+mlp")
-    assert named.layout.activation_offload_layers == 0
-    assert any("modules are not modelled" in text for text in named.assumptions)
+    huge = priced(**one_stage, offload=f"activations:{10**30} layers")
+    assert huge.layout.activation_offload_layers == MAX_VALUE
+
+
+def test_modules_on_the_host() -> None:
+    """Modules of the axis that the model has; others stay, and the row says so."""
+    one_stage = {"pp": 1, "dp": 8, "schedule": "none"}
+    dense = priced(**one_stage, offload="activations:qkv_linear+expert_fc1+mlp")
+    assert dense.layout.value("offload_modules") == "qkv_linear"
+    assert dense.layout.activation_offload_layers == 0
+    assert [text for text in dense.assumptions if text.startswith("offload of")] == [
+        "offload of expert_fc1: not priced, stays",
+        "offload of mlp: not priced, stays",
+    ]
+    experts = priced(**EXPERTS, **one_stage, offload="activations:fused_group_mlp")
+    assert experts.layout.value("offload_modules") == "expert_fc1+moe_act"
+    assert price(experts)[0].peak_bytes < price(priced(**EXPERTS, **one_stage))[0].peak_bytes
+    alone = priced(**one_stage, offload="activations:attn_proj")
+    assert alone.layout.value("offload_modules") == "none"
+    both = priced(**one_stage, offload="activations:attn_proj+core_attn, optimizer")
+    assert both.layout.value("offload_modules") == "core_attn+attn_proj"
+    assert both.layout.optimizer_offload
+
+
+def test_a_power_limit_of_the_run_comes_before_that_of_its_hardware() -> None:
+    """(350 / 700)^0.6 of the rate of products, and of nothing else."""
+    limited, free = (priced(power_w=x).problem.pool.accelerator for x in (350.0, None))
+    assert limited.power_limit_w == 350.0
+    share = limited.efficiency.gemm_frac / free.efficiency.gemm_frac
+    assert share == pytest.approx((350.0 / free.tdp_w) ** 0.6)
+    assert free.tdp_w == 700.0
+    assert limited.efficiency.hbm_frac == free.efficiency.hbm_frac
 
 
 def test_a_block_of_recomputed_layers() -> None:
@@ -138,19 +168,20 @@ def test_a_block_of_recomputed_layers() -> None:
         (256, 64, 64),
         (256, None, 64),
         (144, None, 72),
-        (96, None, 32),
+        (96, None, 48),
+        (80, None, 40),
         (64, None, 72),
         (72, 8, 8),
     ],
 )
 def test_what_a_run_uses_of_a_rack(n_gpus: int, segment: int | None, domain: int) -> None:
-    """64 of 72 where the devices are no whole racks: the power of two that divides them."""
+    """64 of 72 where the devices are no whole racks: the most nodes of 18 that divide theirs."""
     cells = {"n_gpus": n_gpus, "dp": n_gpus // 4, "gbs": 2 * n_gpus, "hardware": "rack"}
     case = priced(**cells, segment=segment)
     pool = case.problem.pool
     assert pool.scale_up_domain == domain
     assert pool.domain_nodes == (0 if domain == 72 else 18)
-    assumed = segment is None and n_gpus in (256, 96)
+    assumed = segment is None and n_gpus in (256, 96, 80)
     assert any("segment not stated" in text for text in case.assumptions) == assumed
 
 

@@ -21,6 +21,7 @@ from planner.solver.solve import evaluate
 from planner.solver.sources import read_inputs
 from planner.specs.loader import load_model
 from tests.planner.render.plan_view.test_opened_numbers import Walk
+from tests.searches.instances import one_in, one_row_in
 
 EQUATION, SOURCE = "x + retention(norm(x))", "Sun et al. 2023, arXiv:2307.08621"
 RUNS = {
@@ -88,7 +89,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("runs", "pins"), CASES)
+@pytest.mark.parametrize(("runs", "pins"), one_row_in(3, CASES))
 def test_every_number_opens_to_the_record(runs: str, pins: dict[str, object]) -> None:
     view, plan = opened(runs, **pins)
     walk = Walk(plan_body(view))
@@ -105,7 +106,7 @@ def test_every_number_opens_to_the_record(runs: str, pins: dict[str, object]) ->
         assert ("one retention layer", EQUATION) in opened_to.inputs, key
 
 
-@pytest.mark.parametrize("runs", RUNS)
+@pytest.mark.parametrize("runs", one_in(2, RUNS))
 def test_no_added_kind_is_shown_as_a_dense_layer(runs: str) -> None:
     view, plan = opened(runs)
     cards = view.deck.cards.values()

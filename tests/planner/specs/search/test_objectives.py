@@ -166,6 +166,7 @@ def test_a_pin_never_improves_the_objective(goal: str, pins: dict[str, int]) -> 
     assert least_of_all(goal) <= min(value(goal, p) for p in bound) * (1 + 1e-12)
 
 
+@pytest.mark.slow
 def test_fewest_devices_with_and_without_limits(by_count: Any) -> None:
     least = min(n for n, plans in by_count.items() if plans)
     found = solve(objective="devices", top=3)
@@ -503,10 +504,12 @@ def test_an_interrupted_answer_holds_what_was_found(
     [
         ("llama3-8b", "h100-x8", {"devices": 8}),
         ("mixtral-8x7b", "h100-x512", {"devices": 512, "pp": 4}),
-        ("llama3-70b", "a100-x1024", {"devices": 1024, "tp": 8}),
+        pytest.param(
+            "llama3-70b", "a100-x1024", {"devices": 1024, "tp": 8}, marks=pytest.mark.slow
+        ),
     ],
 )
-@pytest.mark.parametrize("margin", [0.0, 0.05])
+@pytest.mark.parametrize("margin", one_in(2, [0.05, 0.0]))
 def test_no_listed_plan_beats_a_plan_of_the_front(model, cluster, pins, margin):
     asked = {"pins": pins, "top": 300, "memory_margin": margin}
     listed = planner.solve(model, cluster, **asked)

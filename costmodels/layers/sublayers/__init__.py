@@ -1,0 +1,1 @@
+"""Layers put together of two sublayers: what mixes positions, and what feeds forward."""
