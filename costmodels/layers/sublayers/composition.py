@@ -159,11 +159,11 @@ def _launch_s(inputs: LayerInputs, mixer: Mixer, ahead: MixerTerms, after: FeedT
     one, graph_s = plain_host_s(problem, inputs.split.tp), problem.stack.graph_launch_s
     of_mixer, of_feed = ahead.launches * one, after.launches * one
     if after.routed is None:
-        shares = launches.Launches(of_mixer, of_feed, has_attention=mixer.attends)
+        shares = launches.Launches(of_mixer, of_feed)
         return launches.sublayers_launch_s(shares, graph_s, modes)
     routing = experts.routing_host_s(problem)
     shared = bool(problem.shape.shared_ffn)
-    shares = launches.Launches(of_mixer, of_feed, routing, mixer.attends, shared)
+    shares = launches.Launches(of_mixer, of_feed, routing, shared)
     launch_s = launches.sublayers_launch_s(shares, graph_s, modes)
     products_s = experts.products_host_s(problem, inputs.split.ep)
     return np.asarray(launch_s + launches.eager_products_s(products_s, modes))
