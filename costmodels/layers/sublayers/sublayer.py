@@ -63,6 +63,18 @@ class FeedTerms(SublayerTerms):
 
 
 @dataclass(frozen=True, slots=True)
+class HeadsCut:
+    """What tp and cp cut of a mixer that is no attention."""
+
+    heads: int
+    """Divisible by tp cp."""
+    groups: int
+    """Heads that several of them share; divisible by tp, and by tp cp unless they repeat."""
+    repeats: bool = False
+    """Where cp is a multiple of the groups of a rank, each of them is on several ranks."""
+
+
+@dataclass(frozen=True, slots=True)
 class Mixer:
     """What mixes the positions of a sequence.
 
@@ -92,8 +104,8 @@ class Mixer:
     """It is the model's attention, over all keys or some."""
     cp_comms: tuple[str, ...] = ()
     """Ways of exchanging keys and values that it is legal with; none named: all."""
-    cut_over: Callable[[ModelShape], tuple[int, ...]] | None = None
-    """Numbers of heads and groups that tp x cp has to divide; None: as attention."""
+    cut_over: Callable[[ModelShape], HeadsCut] | None = None
+    """Heads and groups that tp and cp cut; None: those of attention, or nothing."""
     frameworks: tuple[str, ...] = ()
     """Names of those whose files can say it."""
 
