@@ -243,6 +243,8 @@ def layer_activation_bytes(
         split = split + (4.0 * (shape.q_rank + shape.kv_rank) + 2.0 * shape.qk_rope) / t
     else:
         split = 4.0 * q / t + 4.0 * kv + inner
+    if shape.attention_gate:  # the gate itself, and the output of attention behind it
+        split = split + 4.0 * shape.gate_width / t
     split = wide * split
     if shape.flash_attention:
         scores = 4.0 * shape.heads / t
@@ -448,6 +450,7 @@ def scratch_bytes(shape: ModelShape, stack: StackProfile, tp: ArrayLike) -> Floa
     up = (2 if shape.gated else 1) * shape.ffn / t
     if shape.latent:
         return 2.0 * (latent_params(shape, np.asarray(tp)) + shape.hidden * (up + shape.ffn / t))
+    qkv = qkv + shape.gate_width / t
     return 2.0 * shape.hidden * (qkv + shape.q_width / t + up + shape.ffn / t)
 
 

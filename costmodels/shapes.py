@@ -165,6 +165,8 @@ class ModelShape:
     """Latent attention: width of the part of a head with rotary positions, one for all keys."""
     v_head: int = 0
     """Latent attention: width of a value head."""
+    attention_gate: bool = False
+    """The output of attention has a gate of its own projection, as wide as it."""
     mtp_layers: int = 0
     """Multi-token prediction: further layers with a projection and the head again."""
     layer_runs: tuple[LayerRun, ...] = ()
@@ -194,6 +196,11 @@ class ModelShape:
     def v_width(self) -> int:
         """Width of the attention output: heads * width of a value head."""
         return self.heads * (self.v_head if self.latent else self.head_dim)
+
+    @property
+    def gate_width(self) -> int:
+        """Width of the projection of attention's gate; 0 without one."""
+        return self.v_width if self.attention_gate else 0
 
     @property
     def expert_layers(self) -> tuple[bool, ...]:

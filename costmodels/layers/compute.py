@@ -104,10 +104,12 @@ def linear_times(
     """
     t = np.asarray(tp, dtype=np.float64)
     h = float(shape.hidden)
-    qkv = shape.q_width / t + 2 * kv_heads_per_rank(shape, tp) * shape.head_dim
+    gate = shape.gate_width / t
+    qkv = shape.q_width / t + 2 * kv_heads_per_rank(shape, tp) * shape.head_dim + gate
     three = products_of(shape.layers, job, accelerator, stack)
     mlp = _mlp_sizes(shape, t)
     inputs = _up_projections(shape, t) if shape.latent else [(h, qkv)]
+    inputs += [(h, gate)] * bool(shape.latent and shape.attention_gate)
     column = _sum_of(three(tokens, *sizes) for sizes in (*inputs, *mlp[:1]))
     row = _sum_of(three(tokens, *sizes) for sizes in ((shape.v_width / t, h), *mlp[1:]))
     if shape.latent:
@@ -135,9 +137,11 @@ def linear_products(shape: ModelShape, tokens: float, tp: int) -> tuple[Product,
         sizes = _up_projections(shape, np.asarray(t))
         results = [(n, tokens, *size) for n, size in zip(names, sizes, strict=True)]
         results.append(("qkv_down", tokens / tp, h, down))
+        results += [("gate", tokens, h, shape.gate_width / t)] * shape.attention_gate
     else:
         kv = kv_heads_per_rank(shape, ranks).item()
-        results = [("qkv", tokens, h, shape.q_width / t + 2 * kv * shape.head_dim)]
+        columns = (shape.q_width + shape.gate_width) / t + 2 * kv * shape.head_dim
+        results = [("qkv", tokens, h, columns)]
     results.append(("attention_out", tokens, shape.v_width / t, h))
     mlp = zip(("mlp_up", "mlp_down"), _mlp_sizes(shape, np.asarray(t)), strict=False)
     results += [(name, tokens, *size) for name, size in mlp]
@@ -400,11 +404,15 @@ def elementwise_times(
 
 
 def rotary_width(shape: ModelShape, tp: Ints) -> Floats | float:
-    """Return the bytes a token that rotation, and the norms of latents, move in each direction."""
+    """Return the bytes a token that rotation, and the norms of latents, move in each direction.
+
+    A gate of attention's output moves 6 h_q forward and 10 backward, 8 in the mean.
+    """
     t = np.asarray(tp, dtype=np.float64)
-    rotary: Floats | float = 0.0
+    rotary: Floats | float = 8.0 * shape.gate_width / t if shape.attention_gate else 0.0
     if shape.positions == "rope":
-        rotary = 4.0 * (shape.q_width / t + kv_heads_per_rank(shape, tp) * shape.head_dim)
+        rotated = 4.0 * (shape.q_width / t + kv_heads_per_rank(shape, tp) * shape.head_dim)
+        rotary = rotated + rotary if shape.attention_gate else rotated
     if shape.latent:
         rotary = rotary + 5.0 * (shape.q_rank + shape.kv_rank) / t
     return rotary

@@ -82,10 +82,12 @@ def dense_macs(shape: ModelShape) -> LayerMacs:
 def attention_macs(shape: ModelShape) -> tuple[int, int]:
     """Return the multiply-adds of a token in the projections of attention, and a position."""
     h, q, kv = shape.hidden, shape.q_width, shape.kv_heads * shape.head_dim
+    gate = h * shape.gate_width
     if shape.latent:
         one = np.ones(1, dtype=np.int32)
-        return round(float(params.latent_params(shape, one)[0])), (q + shape.v_width) // 2
-    return h * (q + 2 * kv) + q * h, q
+        projections = round(float(params.latent_params(shape, one)[0]))
+        return projections + gate, (q + shape.v_width) // 2
+    return h * (q + 2 * kv) + q * h + gate, q
 
 
 def up_projection_macs(shape: ModelShape) -> dict[str, float]:
