@@ -157,7 +157,7 @@ LONG_PARAMETERS = [pytest.param(name, marks=pytest.mark.slow) for name in LONG]
 
 @pytest.mark.parametrize(
     "name",
-    [*LONG_PARAMETERS, *one_in(8, [n for n in INSTANCES if n not in LONG])],
+    [*LONG_PARAMETERS, *one_in(16, [n for n in INSTANCES if n not in LONG])],
 )
 def test_search_equals_the_oracle(name):
     check_against_oracle(INSTANCES[name])
