@@ -104,9 +104,10 @@ class Launches(NamedTuple):
 def sublayers_launch_s(parts: Launches, graph_s: float, modes: ModeRows) -> Floats:
     """Return what is left of the launch time of a mixer and a feed, both directions, seconds.
 
-    `attn` holds the mixer, whatever it is. M (1 - [attn]) + F (1 - [mlp]), and with experts F (1 - [moe_router]), a quarter of F without
-    shared experts, + R (1 - 1/3 [moe_router] - 1/3 [moe_preprocess]) in place of the second; as
-    `dense_launch_s` and `expert_launch_s`, whose M is 0.6 H and F 0.4 H.
+    M (1 - [attn]) + F (1 - [mlp]); with experts F (1 - [moe_router]), a quarter of F without
+    shared experts, + R (1 - 1/3 [moe_router] - 1/3 [moe_preprocess]) in place of the second.
+    `attn` holds the mixer, whatever it is. As `dense_launch_s` and `expert_launch_s`, whose M is
+    0.6 H and F 0.4 H.
     """
     whole = np.asarray(parts.mixer_s + parts.feed_s + parts.routing_s)
     if not modes.uses("cuda_graph"):
