@@ -122,7 +122,7 @@ def _heads(shape: ModelShape) -> HeadsCut:
 
 GDN = Mixer(
     name="gdn",
-    title="a gated delta net",
+    title="gated delta net",
     equation="x + W_o (norm(rule(conv(q, k, v), beta, decay)) gate(z)), all of them W_i norm(x)",
     source="Yang et al. 2024 (arXiv 2412.06464); Megatron-LM core/ssm/gated_delta_net",
     params=gdn_params,
