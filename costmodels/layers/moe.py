@@ -26,6 +26,7 @@ from costmodels.layers.layer_kind import (
     waits_and_tax,
 )
 from costmodels.layers.recompute import module_terms, routed_terms, without_away
+from costmodels.optimizers.matrices import moe_matrices
 from costmodels.schedule import launches
 from costmodels.shapes import ModelShape
 
@@ -153,4 +154,5 @@ MOE = LayerKind(
     modules=_modules,
     is_routed=True,
     frameworks=DENSE.frameworks,
+    matrices=moe_matrices,
 )
