@@ -88,7 +88,9 @@ def test_bridge_has_muon_without_shards() -> None:
     refused = evaluate("llama3-8b", "h100-x8", pins={"zero": 1}, overrides=job("muon")).best
     assert refused is not None
     model_input, _ = read_inputs("llama3-8b", "h100-x8", job("muon"))
-    assert "ZeRO-1" in (why_not("bridge", refused.layout, model_input.shape, model_input.job) or "")
+    assert "ZeRO-1" in (
+        why_not("bridge", refused.layout, model_input.shape, model_input.job) or ""
+    )
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
