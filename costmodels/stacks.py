@@ -54,6 +54,9 @@ class StackProfile:
     grad_copies: str
     """Where a recipe copies gradients for the update (fp16): the copy is `sharded` with the
     optimizer, `whole`, or the only gradient that is kept (`alone`)."""
+    flat_optimizer: bool
+    """The optimizer works on flat tensors of all parameters, copied to and from at every step
+    (DeepSpeed's ZeRO 1 and 2), see `costmodels.memory.flat_copy_bytes`."""
     replicated_grads: str
     """Gradients of what tensor parallelism replicates, with sequence parallelism: `together` (one
     sum a step, part of its fixed time) or `each` (an all-reduce in fp32 of every tensor and
@@ -260,6 +263,7 @@ FUSED = StackProfile(
     zero3_traffic="prefetched",
     sharded_units="",
     grad_copies="sharded",
+    flat_optimizer=False,
     pads_vocab=True,
     reduce_width="recipe",
     replicated_grads="together",
@@ -354,7 +358,8 @@ _MEGATRON_DEEPSPEED = replace(
     _MEGATRON_2021,
     name="megatron-deepspeed",
     kind="eager",
-    grad_copies="whole",  # measured with ZeRO 1 in fp16; Megatron-Core's is replayed
+    grad_copies="sharded",  # stage_1_and_2.py casts the gradients of its partition alone
+    flat_optimizer=True,
     elementwise_factor=1.3,
     offload_overlap="gradients",
     activation_copies="blocking",  # DeepSpeed of 2021 copies in line
@@ -382,7 +387,13 @@ STACKS: dict[str, StackProfile] = {
         EAGER,
         replace(FUSED, name="megatron-core"),
         replace(FUSED, name="megatron-core-deepep", dispatcher="deepep"),
-        replace(EAGER, name="deepspeed", pads_vocab=False),
+        replace(
+            EAGER,
+            name="deepspeed",
+            pads_vocab=False,
+            grad_copies="sharded",
+            flat_optimizer=True,
+        ),
         _MEGATRON_2021,
         replace(_MEGATRON_2021, name="megatron-lm-2022", elementwise_factor=1.0, logit_bytes=6.0),
         replace(
@@ -399,7 +410,14 @@ STACKS: dict[str, StackProfile] = {
             zero3_traffic="by-tensor",
             fused_softmax=False,  # Megatron-LM v1.1.5 fuses it on request only
         ),
-        replace(EAGER, name="hf-deepspeed", zero3_traffic="by-tensor", pads_vocab=False),
+        replace(
+            EAGER,
+            name="hf-deepspeed",
+            zero3_traffic="by-tensor",
+            pads_vocab=False,
+            grad_copies="sharded",
+            flat_optimizer=True,
+        ),
         replace(
             EAGER,
             name="aleph-alpha",
