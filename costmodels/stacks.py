@@ -136,6 +136,9 @@ class StackProfile:
     """Bytes per logit held at the peak of the loss: 6 in a fused one (16 bits and fp32, gradient
     in place), 12 in Megatron-LM of 2021 (also exponentials and a 16-bit gradient), 14 in eager
     code (16 bits, fp32 copy, log-softmax, fp32 gradient)."""
+    compiles_loss: bool
+    """Under torch.compile the loss is compiled too: of the logits it keeps their 16 bits and their
+    gradient's (`COMPILED_LOGIT_BYTES`)."""
     queued_tensors: float
     """Full-width 16-bit tensors of tensor-parallel collectives that still wait to be freed at the
     peak, where the host is far ahead of the device (`costmodels.memory.queue_is_full`)."""
@@ -234,16 +237,23 @@ def fuses_softmax(stack: StackProfile, matrices: ArrayLike) -> NDArray[np.bool_]
     return np.asarray(stack.fused_softmax & (np.asarray(matrices) % SOFTMAX_BATCH == 0))
 
 
+COMPILED_LOGIT_BYTES = 4.0
+"""Bytes per logit of a compiled loss: 16 bits and their gradient, fp32 stays in registers."""
+
+
 def compiled(stack: StackProfile) -> StackProfile:
     """Return the profile under torch.compile: fewer memory passes, norms in one kernel.
 
-    With it come the passes of the compiler: PyTorch's asynchronous tensor parallelism.
+    With it come the passes of the compiler: PyTorch's asynchronous tensor parallelism. A loss that
+    is compiled too (`compiles_loss`) keeps no fp32 logits; what it saves in time is left out.
     """
+    logit_bytes = min(COMPILED_LOGIT_BYTES, stack.logit_bytes)
     return replace(
         stack,
         elementwise_factor=max(1.0, stack.compiled_share * stack.elementwise_factor),
         fused_norms=True,
         fused_activation=True,
+        logit_bytes=logit_bytes if stack.compiles_loss else stack.logit_bytes,
         tp_overlap_on=stack.tp_overlap_on or stack.tp_overlap_compiled,
     )
 
@@ -294,6 +304,7 @@ FUSED = StackProfile(
     node_spread=0.02,
     fused_loss=True,
     logit_bytes=6.0,
+    compiles_loss=False,
     queued_tensors=0.0,
     fused_wgrad=True,
     context_bytes=1.5 * GIB,
@@ -455,6 +466,7 @@ STACKS: dict[str, StackProfile] = {
             name="torchtitan",
             pads_vocab=False,
             tp_overlap_compiled="pieces",  # configs.py, CompileConfig: not without the compiler
+            compiles_loss=True,  # components/loss.py, since bbb1b616 of April 2025
             sharded_units="regathered",
             grad_copies="alone",
             replicated_grads="each",

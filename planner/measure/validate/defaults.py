@@ -62,7 +62,10 @@ BY_STACK: dict[str, Defaults] = {
     "hf-deepspeed": replace(_DEEPSPEED, zero=3),
     "maxtext": replace(_FUSED, zero=3),
     "paxml": replace(_FUSED, zero=3),
-    "torchtitan": replace(_FSDP, memory="reserved", cp_comm="all-gather"),
+    # Its presets recompute per op (train_configs/llama3_*.toml, activation_checkpoint).
+    "torchtitan": replace(
+        _FSDP, recompute="selective per op", memory="reserved", cp_comm="all-gather"
+    ),
     "llm-foundry": replace(_FSDP, bf16="bf16-grads"),
     "meta": replace(_FSDP, zero=2, cp_comm="all-gather"),
     "nemo-automodel": _FSDP,
