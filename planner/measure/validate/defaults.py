@@ -81,6 +81,10 @@ BY_STACK: dict[str, Defaults] = {
 
 _SAME = {"primus": "megatron-core"}
 """Stacks whose kernels are another's: Primus trains with Megatron-Core."""
+UNFUSED_LOSS = ("primus",)
+"""Those of them that leave Megatron-LM's `--cross-entropy-loss-fusion` off, as it is by default
+(Primus examples/moe_package: the baseline; Megatron-Bridge's recipes set it). fp32 logits, their
+exponentials and a 16-bit gradient then stand beside the 16-bit logits, as in 2021."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,10 @@ from costmodels.precision import RECIPES
 from costmodels.problem import Problem, run_by
 from costmodels.schedule.stages import FOLDED, balanced_layers, end_weights, spelled, stage_layers
 from costmodels.shapes import ModelShape, TrainingJob
-from costmodels.stacks import StackProfile, compiled
+from costmodels.stacks import STACKS, StackProfile, compiled
 from hardware.catalogue import Catalogue, load_catalogue
 from hardware.parts import Accelerator, Fabric
-from planner.measure.validate.defaults import Defaults, Stack, stack_of_cell
+from planner.measure.validate.defaults import UNFUSED_LOSS, Defaults, Stack, stack_of_cell
 from planner.measure.validate.described import (
     Entry,
     Skip,
@@ -558,12 +558,17 @@ def _with_facts(stack: StackProfile, point: MeasuredPoint, assumptions: list[str
         stack = replace(stack, fused_norms=point.norm_kernel == "fused")
     if point.attention.lower() in ("unfused", "eager", "naive"):
         stack = replace(stack, fused_softmax=False)
+    if point.stack.lower() in UNFUSED_LOSS and not _FUSED_LOSS.search(point.notes.lower()):
+        logit_bytes = STACKS["megatron-lm-2021"].logit_bytes
+        stack = replace(stack, fused_loss=False, logit_bytes=logit_bytes)
     if point.compile:
         eager_loss = bool(_EAGER_LOSS.match(point.release.lower()))
         stack = compiled(replace(stack, compiles_loss=stack.compiles_loss and not eager_loss))
     return with_overlap(stack, point, assumptions)
 
 
+_FUSED_LOSS = re.compile(r"fused cross entropy|cumulative step")
+"""Words of runs that fuse the loss: the first of several steps that add up, and all after it."""
 _EAGER_LOSS = re.compile(r"torchtitan (9dec370|820504e)|torchao 0\.([0-9]|10)\b")
 """Releases whose runs compile the model alone: before torchtitan's bbb1b616 of 2 April 2025."""
 

@@ -598,6 +598,15 @@ def test_releases_before_the_compiled_loss_keep_eager_logits():
     assert priced(stack="fms-fsdp", compile=True).problem.stack.logit_bytes == 14.0
 
 
+def test_primus_fuses_its_loss_where_a_run_says_so():
+    def stack(**cells):
+        return priced(stack="primus", **cells).problem.stack
+
+    assert (stack().fused_loss, stack().logit_bytes) == (False, 12.0)
+    for notes in ("cumulative step + fused cross entropy", "cumulative step + DeepEP"):
+        assert (stack(notes=notes).fused_loss, stack(notes=notes).logit_bytes) == (True, 6.0)
+
+
 def test_recomputed_modules_are_those_that_change_something():
     """The model is dense, with a flash kernel and without latent attention."""
     assert priced(recompute="selective: mlp+layernorm").layout.recompute_modules == ("mlp",)
