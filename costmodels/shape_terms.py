@@ -531,6 +531,26 @@ def _state_bytes_per_param(problem: Problem, shardings: ShardingTable, shard: In
     )
 
 
+def _flat_copies(
+    problem: Problem,
+    shapes: ShapeTable,
+    shardings: ShardingTable,
+    params: Floats,
+    routed: ExpertShapeTerms | None,
+) -> Floats:
+    """Return `memory.flat_copy_bytes` of the rank with most parameters, by sharding and shape."""
+    recipe, stack, zero = problem.job.recipe, problem.stack, shardings.zero[:, None]
+    offload = shardings.optimizer_offload[:, None]
+
+    def copies(n_params: Floats, shard: Ints) -> Floats:
+        return memory.flat_copy_bytes(recipe, stack, n_params, zero, shard, offload=offload)
+
+    value = copies(params, shardings.shard(shapes.replicas))
+    if routed and stack.flat_optimizer:
+        value = value + copies(routed.params.max(axis=1), shardings.shard(expert_copies(shapes)))
+    return value
+
+
 def _optimizer_s(
     problem: Problem, params: Floats, shardings: ShardingTable, shards: Floats
 ) -> Floats:
@@ -1015,7 +1035,8 @@ def shape_terms(problem: Problem, shapes: ShapeTable, shardings: ShardingTable) 
         state_bytes=states if more is None else states + more.state_bytes,
         zero_working_bytes=memory.zero3_working_bytes(
             recipe, largest_layer_params(problem.shape, shapes), ends, zero[:, None]
-        ),
+        )
+        + _flat_copies(problem, shapes, shardings, maximum, routed),
         data_parallel=_dense_traffic(problem, shapes, shardings, resident, groups)
         if more is None or not more.is_padded
         else _padded_traffic(

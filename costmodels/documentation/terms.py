@@ -418,11 +418,12 @@ _TERMS = (
         equation="max(0, dropped by recomputation + temporaries − logits) + scratch gradients",
         source="costmodels.memory.working_bytes: the tensors alive in a backward; Megatron-LM "
         "megatron_fsdp.md (double buffer)",
-        left_out="Optimizer temporaries; the loss beside the temporaries of other work; a ZeRO-3 "
-        "unit larger than embedding or layer",
+        left_out="Temporaries of other optimizers than DeepSpeed's; the loss beside the "
+        "temporaries of other work; a ZeRO-3 unit larger than embedding or layer",
         functions=(
             memory.working_bytes,
             memory.zero3_working_bytes,
+            memory.flat_copy_bytes,
             context_parallel.buffer_bytes,
         ),
     ),

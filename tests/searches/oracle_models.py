@@ -1268,16 +1268,20 @@ def rank_bytes(problem: Problem, layout: Layout, one: Micro, rank: int) -> float
         shares = rank_shares(problem, layout, rank)
         states = sum(optimizers.state_bytes(problem, share) for share in shares)
     elif shape.n_experts:
-        ranks = layout.dp * layout.cp
-        edp = max(1, layout.tp * ranks // (layout.ep * layout.etp))
-        part = max(1, edp // (ranks // (layout.shard or ranks)))
-        mine = replace(layout, shard=part)
+        mine = expert_shards(layout)
         states += physics.state_bytes(problem, mine, rank_experts(problem, layout, rank))
     linear = rank_weights(problem, layout, rank) + expert_weights(problem, layout, rank)
     states += physics.weight_copies(problem, linear, layout.zero)
     overhead = stack.context_bytes + communicators(problem, layout) * stack.communicator_bytes
     kept = (1.0 + stack.fragmentation_frac) * activations
     return states + kept + logits + passing + lasting + overhead
+
+
+def expert_shards(layout: Layout) -> Layout:
+    """Return the layout with the ranks over which ZeRO shards routed experts as its groups."""
+    ranks = layout.dp * layout.cp
+    edp = max(1, layout.tp * ranks // (layout.ep * layout.etp))
+    return replace(layout, shard=max(1, edp // (ranks // (layout.shard or ranks))))
 
 
 def unsharded_bytes(problem: Problem, layout: Layout) -> float:
@@ -1292,7 +1296,14 @@ def unsharded_bytes(problem: Problem, layout: Layout) -> float:
     unit = max(units)
     both = unit + max(unit, physics.embedding_params(problem, layout.tp))
     grads = recipe.param_wire_bytes if layout.zero >= 2 else 0.0
-    return both * (grads + (recipe.param_bytes if layout.zero >= 3 else 0.0))
+    value = both * (grads + (recipe.param_bytes if layout.zero >= 3 else 0.0))
+    ranks = range(layout.pp)
+    most = max(rank_params(problem, layout, rank) for rank in ranks)
+    value += physics.flat_bytes(problem, layout, most)
+    if problem.shape.n_experts:
+        most = max(rank_experts(problem, layout, rank) for rank in ranks)
+        value += physics.flat_bytes(problem, expert_shards(layout), most)
+    return value
 
 
 def host_bytes(problem: Problem, layout: Layout, one: Micro) -> float:

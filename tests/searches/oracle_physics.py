@@ -1055,7 +1055,31 @@ def unsharded_bytes(problem: Problem, layout: Layout) -> float:
     recipe, layer = problem.job.recipe, layer_params(problem, layout.tp)
     units = layer + max(layer, embedding_params(problem, layout.tp))
     grads = recipe.param_wire_bytes if layout.zero >= 2 else 0.0
-    return units * (grads + (recipe.param_bytes if layout.zero >= 3 else 0.0))
+    most = max(rank_params(problem, layout, rank) for rank in range(layout.pp))
+    flat = flat_bytes(problem, layout, most)
+    return units * (grads + (recipe.param_bytes if layout.zero >= 3 else 0.0)) + flat
+
+
+def flat_bytes(problem: Problem, layout: Layout, params: float) -> float:
+    """Return the flat tensors of DeepSpeed's optimizer: gathered weights, gradients of a second
+    bucket, gradients of the partition (and their cast to fp32)."""
+    recipe, wire = problem.job.recipe, 5e8
+    casts = recipe.grad_bytes == 6 and recipe.grad_wire_bytes == 2
+    if not problem.stack.flat_optimizer or layout.zero == 3:
+        return 0.0
+    if layout.zero == 0:
+        return 4.0 * params if casts else 0.0
+    kept = recipe.grad_bytes
+    if casts:
+        kept = 2.0 if problem.stack.grad_copies == "sharded" else kept
+        kept = 4.0 if problem.stack.grad_copies == "alone" else kept
+    part = 0.0 if kept == 6 else kept
+    part += 4.0 if kept == 2 and not casts else 0.0
+    if layout.optimizer_offload:
+        part = 0.0
+    value = part * params / n_shards(layout)
+    value += recipe.param_wire_bytes * params / max(1, int(params / wire))
+    return value + recipe.grad_wire_bytes * max(0.0, min(params - wire, wire))
 
 
 def in_flight(layout: Layout, rank: int) -> float:

@@ -358,7 +358,8 @@ def _working(p: StageParts) -> Formula:
     units = rows.shapes.zero_working_bytes[rows.table.sharding, rows.table.shape].item()
     if units:
         sums.append(_b(units))
-        symbols.append("unsharded units of ZeRO")
+        flat = problem.stack.flat_optimizer
+        symbols.append("flat tensors, " * flat + "unsharded units of ZeRO")
     return " + ".join(symbols), total(sums)
 
 
