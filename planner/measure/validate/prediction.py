@@ -134,7 +134,9 @@ def case_of(
     precision = _precision(point, defaults, pool.accelerator, message)
     layers, layout = _layout(point, stack, shape, message)
     if point.offload and pool.host is None:
-        message.append(f"host of {pool.accelerator.name} not known: what waits there costs no time")
+        message.append(
+            f"host of {pool.accelerator.name} not known: what waits there costs no time"
+        )
     assert point.seq_len is not None  # _refuse_run has seen to it
     job = with_stated_widths(TrainingJob(point.seq_len, layout.gbs, precision), point, message)
     profile = _with_facts(calibrated_stack(stack.profile, calibration), point, message)
