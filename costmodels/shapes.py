@@ -6,6 +6,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
+from costmodels.optimizers.records import USUAL_MUON, MuonOptions
 from costmodels.precision import Numerics, Recipe, recipe_of
 
 DENSE, MOE = "dense", "moe"
@@ -305,6 +306,8 @@ class TrainingJob:
     """The output head runs in fp8."""
     bf16_layers: tuple[int, int] = (0, 0)
     """Layers at the start and at the end whose linear layers stay in bf16."""
+    muon: MuonOptions = USUAL_MUON
+    """How Muon orthogonalizes, with optimizer `muon`."""
 
     @property
     def numerics(self) -> Numerics:
@@ -317,6 +320,7 @@ class TrainingJob:
             self.fp8_param_gather,
             self.fp8_attention,
             self.fp8_output,
+            self.muon,
         )
 
     @property

@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from costmodels.comm.collectives import collective_s
 from costmodels.comm.fsdp import grad_wire_bytes
 from costmodels.comm.placement import Group
+from costmodels.optimizers.records import reduces_whole
 from costmodels.problem import Problem
 from hardware.parts import Pool
 
@@ -126,7 +127,8 @@ def data_parallel_times(
     the ranks of one ZeRO group, G_w and W_w the recipe's widths on the wire; with groups of g
     that are replicated, also an all-reduce of G_w N/g over the replicas. With a second copy of the
     weights, gathers after a step's first run over the ranks that share it. Of `narrow_params`,
-    weights that are gathered quantised, W_w is `Recipe.linear_wire_bytes`.
+    weights that are gathered quantised, W_w is `Recipe.linear_wire_bytes`. Optimizers whose shards
+    of whole matrices have no layout of their own sum gradients whole in ZeRO 1 too.
     Source: Megatron-LM dist_optimizer.md; ZeRO section 7; PyTorch FSDP (hybrid shard); ZeRO++,
     section 3.2 (hpZ).
     """
@@ -141,7 +143,10 @@ def data_parallel_times(
         part = grads / groups.shard.n_ranks
         scattered = scattered + collective_s("all-reduce", part, groups.replicas, pool)
     reduce = scattered
-    if np.any(stage == 0):
+    if reduces_whole(recipe.optimizer, problem.job.muon):
+        summed = collective_s("all-reduce", grads, groups.all_ranks, pool)
+        reduce = np.broadcast_to(summed, np.broadcast(summed, scattered).shape)
+    elif np.any(stage == 0):
         reduce = np.where(stage >= 1, scattered, _all_reduced(grads, groups, stage, pool))
     gather = collective_s("all-gather", weights, groups.shard, pool)
     if problem.stack.zero1_gather == "broadcast":

@@ -19,6 +19,7 @@ from costmodels.layers.layer_kind import (
     waits_and_tax,
 )
 from costmodels.layers.recompute import module_terms, without_away
+from costmodels.optimizers.matrices import dense_matrices
 from costmodels.schedule import launches
 from costmodels.shapes import ModelShape
 
@@ -139,4 +140,5 @@ DENSE = LayerKind(
     terms=dense_terms,
     modules=_modules,
     frameworks=("megatron", "deepspeed", "torchtitan", "fsdp2", "bridge"),
+    matrices=dense_matrices,
 )

@@ -24,12 +24,12 @@ from pydantic import (
 )
 
 from costmodels.layers.kinds import KIND_ALIASES, LAYER_KINDS
+from costmodels.optimizers.records import OPTIMIZERS, SCALAR_OPTIMIZERS, TP_MODES
 from costmodels.precision import (
     GRAD_DTYPES,
     OPTIMIZER_STATES,
     PRECISION_ALIASES,
     PRECISIONS,
-    RECIPES,
 )
 from planner import units
 from planner.errors import BadValue
@@ -37,7 +37,6 @@ from planner.specs.importers.hostlist import expand_hosts
 from planner.specs.yaml.document import KeyPath, close_names
 from planner.units import shown_value
 
-OPTIMIZERS = tuple(dict.fromkeys(optimizer for _, optimizer in RECIPES))
 PEAK_NAMES = ("fp32", "tf32", "bf16", "fp16", "fp8", "fp4", "int8")
 """Precisions for which an accelerator may state a dense peak."""
 
@@ -190,6 +189,7 @@ def _words(value: object) -> str:
 Words = Annotated[str, BeforeValidator(_words)]
 Layers = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=10_000)]
 LayersOr0 = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=10_000)]
+NewtonSchulzSteps = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=100)]
 Heads = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=100_000)]
 Width = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=10_000_000)]
 WidthOr0 = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=10_000_000)]
@@ -641,6 +641,23 @@ class ModelSpec(_Spec):
 Recipes = str | list[str]
 
 
+class MuonSpec(_Spec):
+    """The `training.muon:` section: how Muon orthogonalizes momenta."""
+
+    num_ns_steps: NewtonSchulzSteps = 5
+    """Newton-Schulz steps."""
+    tp_mode: Annotated[str, BeforeValidator(_one_of(*TP_MODES))] = "duplicated"
+    """What is done with a matrix that tensor parallelism cuts: `duplicated`, `distributed`,
+    `blockwise`, or `layer-sharded`."""
+    use_syrk: Switch = False
+    """Symmetric products compute half of the result."""
+    scalar_optimizer: Annotated[str, BeforeValidator(_one_of(*SCALAR_OPTIMIZERS))] = "adam"
+    """What updates embeddings, head and vectors: `adam` or `lion`."""
+    param_layout: Switch = True
+    """Shards aligned to whole matrices, gradients reduce-scattered; off: gradients all-reduced,
+    updated weights gathered."""
+
+
 class TrainingSpec(_Spec):
     """The `training:` section: the job."""
 
@@ -652,7 +669,7 @@ class TrainingSpec(_Spec):
     """Numeric recipe, see `costmodels.precision`; a list leaves the choice open: `[bf16,
     fp8-tensorwise]`."""
     optimizer: Annotated[str, BeforeValidator(_one_of(*OPTIMIZERS))] = "adam"
-    """`adam` (AdamW counts the same)."""
+    """`adam` (AdamW counts the same), `sgd`, `lion`, `adam-8bit`, `adafactor`, `muon`, `soap`."""
     tokens: Tokens | None = None
     """Tokens of the whole run, such as 15e12 or 15T; only for the days in the table."""
     grad_dtype: Annotated[str, BeforeValidator(_one_of(*GRAD_DTYPES))] | None = None
@@ -668,6 +685,8 @@ class TrainingSpec(_Spec):
     """The output head runs in fp8 (mxfp8 alone)."""
     bf16_layers: Annotated[tuple[LayersOr0, LayersOr0], BeforeValidator(_two)] = (0, 0)
     """Layers at the start and at the end whose linear layers stay in bf16: `[1, 1]`."""
+    muon: MuonSpec = MuonSpec()
+    """How Muon orthogonalizes, with optimizer `muon` alone."""
 
     @property
     def precisions(self) -> tuple[str, ...]:

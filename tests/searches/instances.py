@@ -161,6 +161,12 @@ def with_host(old: Context, memory: float = 100 * GB) -> Context:
     return replace(with_pool(old, host=replace(TOY_HOST, memory_bytes=memory)), options=options)
 
 
+def with_optimizer(old: Context, name: str) -> Context:
+    """Return the same search with another optimizer."""
+    job = replace(old.problem.job, optimizer=name)
+    return replace(old, problem=replace(old.problem, job=job))
+
+
 def with_part(old: Context, **changes: object) -> Context:
     """Return the same search on an accelerator with some fields changed."""
     return with_pool(old, accelerator=replace(old.problem.pool.accelerator, **changes))

@@ -16,6 +16,7 @@ from costmodels.shapes import ModelShape
 from tests.searches import oracle_dispatch as dispatch
 from tests.searches import oracle_graphs as graphs
 from tests.searches import oracle_offload as offload
+from tests.searches import oracle_optimizers as optimizers
 from tests.searches import oracle_physics as physics
 from tests.searches.oracle_physics import Products
 
@@ -806,6 +807,8 @@ def passes(problem: Problem, layout: Layout, rank: int) -> tuple[physics.Passes,
     zero, ranks = layout.zero, layout.dp * layout.cp
     g = layout.shard or ranks
     params = rank_params(problem, layout, rank)
+    if optimizers.is_by_matrix(problem):
+        params += optimizers.padding(problem, rank_shares(problem, layout, rank)[0])
     held = [routed for routed, _ in rank_layers(problem, layout, rank)]
     dense = one_pass(
         problem,
@@ -825,6 +828,8 @@ def passes(problem: Problem, layout: Layout, rank: int) -> tuple[physics.Passes,
     part = max(1, copies // (ranks // g))
     apart = layout.ep * layout.etp * (layout.pp if physics.pipelines_inside(layout) else 1)
     params = rank_experts(problem, layout, rank)
+    if optimizers.is_by_matrix(problem):
+        params += optimizers.padding(problem, rank_shares(problem, layout, rank)[1])
     routed = one_pass(
         problem,
         layout,
@@ -864,6 +869,8 @@ def one_pass(
         each = physics.all_reduce_s(problem, whole, grads)
         return physics.Passes(n * each, each, 0.0, 0.0, 0.0, 0.0)
     each = physics.all_gather_s(problem, shard, grads)
+    if optimizers.is_by_matrix(problem) and not problem.job.muon.param_layout:
+        each = physics.all_reduce_s(problem, shard, grads)
     each += physics.all_reduce_s(problem, copies, grads / shard.n_ranks)
     gather = n * physics.all_gather_s(problem, shard, weights)
     if layout.zero == 1 and stack.zero1_gather == "broadcast":
@@ -934,12 +941,37 @@ def optimizer_s(problem: Problem, layout: Layout) -> float:
         adam = physics.adam_bytes(problem)
         return params * (cleared + (g + 2 * g + (g + adam) + 6) / d)
 
+    if optimizers.is_by_matrix(problem):
+        degrees = layout.tp, layout.etp
+        return max(
+            sum(
+                physics.matrix_update_s(problem, tp, share)
+                for tp, share in zip(degrees, rank_shares(problem, layout, rank), strict=False)
+            )
+            for rank in range(layout.pp)
+        )
     moved = [
         update(rank_params(problem, layout, rank), ranks // copies)
         + update(rank_experts(problem, layout, rank), max(1, edp // copies))
         for rank in range(layout.pp)
     ]
     return max(moved) / physics.hbm_rate(problem)
+
+
+def rank_shares(problem: Problem, layout: Layout, rank: int) -> list[optimizers.Share]:
+    """Return what a rank shares out: all but routed experts, and these."""
+    ranks = layout.dp * layout.cp
+    held = [routed for routed, _ in rank_layers(problem, layout, rank)]
+    dense = [x for routed in held for x in optimizers.layer_matrices(problem, routed, layout.tp)]
+    shards = (layout.shard or ranks) if layout.zero else 1
+    result = [optimizers.Share(rank_params(problem, layout, rank), dense, shards)]
+    if problem.shape.n_experts:
+        edp = max(1, layout.tp * ranks // (layout.ep * layout.etp))
+        part = max(1, edp // (ranks // (layout.shard or ranks))) if layout.zero else 1
+        one = optimizers.expert_matrices(problem, layout.ep, layout.etp)
+        experts = rank_experts(problem, layout, rank)
+        result.append(optimizers.Share(experts, one * sum(held), part))
+    return result
 
 
 def shared_s(problem: Problem, layout: Layout) -> float:
@@ -1232,17 +1264,24 @@ def rank_bytes(problem: Problem, layout: Layout, one: Micro, rank: int) -> float
     flight = in_flight(layout, rank)
     lasting += offload.on_the_way(sent, flight * n_held)
     states = physics.state_bytes(problem, layout, rank_params(problem, layout, rank))
-    if shape.n_experts:
-        ranks = layout.dp * layout.cp
-        edp = max(1, layout.tp * ranks // (layout.ep * layout.etp))
-        part = max(1, edp // (ranks // (layout.shard or ranks)))
-        mine = replace(layout, shard=part)
+    if optimizers.is_by_matrix(problem):
+        shares = rank_shares(problem, layout, rank)
+        states = sum(optimizers.state_bytes(problem, share) for share in shares)
+    elif shape.n_experts:
+        mine = expert_shards(layout)
         states += physics.state_bytes(problem, mine, rank_experts(problem, layout, rank))
     linear = rank_weights(problem, layout, rank) + expert_weights(problem, layout, rank)
     states += physics.weight_copies(problem, linear, layout.zero)
     overhead = stack.context_bytes + communicators(problem, layout) * stack.communicator_bytes
     kept = (1.0 + stack.fragmentation_frac) * activations
     return states + kept + logits + passing + lasting + overhead
+
+
+def expert_shards(layout: Layout) -> Layout:
+    """Return the layout with the ranks over which ZeRO shards routed experts as its groups."""
+    ranks = layout.dp * layout.cp
+    edp = max(1, layout.tp * ranks // (layout.ep * layout.etp))
+    return replace(layout, shard=max(1, edp // (ranks // (layout.shard or ranks))))
 
 
 def unsharded_bytes(problem: Problem, layout: Layout) -> float:
@@ -1257,7 +1296,14 @@ def unsharded_bytes(problem: Problem, layout: Layout) -> float:
     unit = max(units)
     both = unit + max(unit, physics.embedding_params(problem, layout.tp))
     grads = recipe.param_wire_bytes if layout.zero >= 2 else 0.0
-    return both * (grads + (recipe.param_bytes if layout.zero >= 3 else 0.0))
+    value = both * (grads + (recipe.param_bytes if layout.zero >= 3 else 0.0))
+    ranks = range(layout.pp)
+    most = max(rank_params(problem, layout, rank) for rank in ranks)
+    value += physics.flat_bytes(problem, layout, most)
+    if problem.shape.n_experts:
+        most = max(rank_experts(problem, layout, rank) for rank in ranks)
+        value += physics.flat_bytes(problem, expert_shards(layout), most)
+    return value
 
 
 def host_bytes(problem: Problem, layout: Layout, one: Micro) -> float:

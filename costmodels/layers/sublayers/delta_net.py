@@ -1,6 +1,7 @@
 """The gated delta net: a state of keys by values a head, decayed and corrected by every token."""
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from costmodels.layers.layer_kind import Floats, Ints, LayerInputs, LayerMacs
 from costmodels.layers.sublayers.recurrent import Recurrence, ranks, recurrent_terms
@@ -52,6 +53,15 @@ def gdn_macs(shape: ModelShape) -> LayerMacs:
     return LayerMacs(projections, 0, 0, {}, lambda seq_len: float(rule))
 
 
+def exchanged(shape: ModelShape, tp: Ints, cp: ArrayLike) -> tuple[Floats, ...]:
+    """Return the elements of a token in the two all-to-alls of a forward: all inputs, the output.
+
+    Source: Megatron-LM core/ssm/gated_delta_net (a2a_cp_to_hp, a2a_hp_to_cp).
+    """
+    x, t = _sizes(shape), ranks(tp)
+    return (2 * x.keys + 2 * x.values + 2 * x.v_heads) / t, x.values / t
+
+
 def gdn_recurrence(inputs: LayerInputs) -> Recurrence:
     """Return what a gated delta net of one rank is to `recurrent_terms`.
 
@@ -95,7 +105,7 @@ def gdn_recurrence(inputs: LayerInputs) -> Recurrence:
         scan_kernels=(6, 10),
         kept_bytes=2 * conv + 4 * k + 4 * e + 2 * v + 6 * a + 2 * scores + 8 * v,
         backward_bytes=8 * e + 6 * v + 4 * states,
-        exchanged=((2 * k + 2 * v + 2 * a,), (v,)),
+        exchanged=exchanged(inputs.problem.shape, inputs.split.tp, inputs.split.cp),
         kernels=22,
     )
 
@@ -112,7 +122,7 @@ def _heads(shape: ModelShape) -> HeadsCut:
 
 GDN = Mixer(
     name="gdn",
-    title="a gated delta net",
+    title="gated delta net",
     equation="x + W_o (norm(rule(conv(q, k, v), beta, decay)) gate(z)), all of them W_i norm(x)",
     source="Yang et al. 2024 (arXiv 2412.06464); Megatron-LM core/ssm/gated_delta_net",
     params=gdn_params,
@@ -122,5 +132,6 @@ GDN = Mixer(
     terms=gdn_terms,
     modules=lambda shape: (),
     section="delta_net",
+    exchanged=exchanged,
     cut_over=_heads,
 )

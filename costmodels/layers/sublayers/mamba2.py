@@ -1,6 +1,7 @@
 """The Mamba-2 layer: a state of N by P elements a head, decayed by a scalar a head and token."""
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from costmodels.layers.layer_kind import Floats, Ints, LayerInputs, LayerMacs
 from costmodels.layers.sublayers.recurrent import Recurrence, ranks, recurrent_terms
@@ -47,6 +48,22 @@ def mamba2_macs(shape: ModelShape) -> LayerMacs:
     return LayerMacs(projections, 0, 0, {}, lambda seq_len: scan)
 
 
+def groups_of_rank(shape: ModelShape, tp: Ints, cp: ArrayLike) -> Floats:
+    """Return the groups of one rank's share of the sequence, repeated where cp > G / t."""
+    context = np.asarray(cp, dtype=np.float64)
+    return np.maximum(_sizes(shape).groups / ranks(tp), np.where(context > 1, context, 0.0))
+
+
+def exchanged(shape: ModelShape, tp: Ints, cp: ArrayLike) -> tuple[Floats, ...]:
+    """Return the elements of a token in the all-to-alls of a forward: z, x, B, C, dt, then y.
+
+    Source: Megatron-LM core/ssm/mamba_context_parallel.py.
+    """
+    x, t = _sizes(shape), ranks(tp)
+    d, g = x.inner / t, groups_of_rank(shape, tp, cp) * x.state
+    return d, d, g, g, x.heads / t, d
+
+
 def mamba2_recurrence(inputs: LayerInputs) -> Recurrence:
     """Return what a Mamba-2 layer of one rank is to `recurrent_terms`.
 
@@ -67,8 +84,8 @@ def mamba2_recurrence(inputs: LayerInputs) -> Recurrence:
     G / t the groups are repeated: g = n cp (Megatron-LM core/ssm/mamba_context_parallel.py).
     """
     x, t = _sizes(inputs.problem.shape), ranks(inputs.split.tp)
-    d, heads, groups = x.inner / t, x.heads / t, x.groups / t
-    groups = np.maximum(groups, np.where(inputs.split.cp > 1, inputs.split.cp, 0.0))
+    d, heads = x.inner / t, x.heads / t
+    groups = groups_of_rank(inputs.problem.shape, inputs.split.tp, inputs.split.cp)
     g, q = groups * x.state, float(x.chunk)
     states, scores = d * x.state / q, q * groups
     conv = d + 2 * g
@@ -88,7 +105,7 @@ def mamba2_recurrence(inputs: LayerInputs) -> Recurrence:
         scan_kernels=(5, 13),
         kept_bytes=2 * (2 * d + 2 * g + heads) + 6 * d + 4 * groups,
         backward_bytes=2 * (2 * d + 2 * g + heads) + 4 * conv + 4 * d + 12 * states + 8 * scores,
-        exchanged=((d, d, g, g, heads), (d,)),
+        exchanged=exchanged(inputs.problem.shape, inputs.split.tp, inputs.split.cp),
         kernels=14,
     )
 
@@ -100,7 +117,7 @@ def mamba2_terms(inputs: LayerInputs) -> MixerTerms:
 
 MAMBA2 = Mixer(
     name="mamba2",
-    title="Mamba-2",
+    title="Mamba",
     equation="x + W_o norm(gate(z) ssd(conv(x, B, C), dt)), all of them W_i norm(x)",
     source="Dao and Gu 2024 (arXiv 2405.21060); Megatron-LM core/ssm/mamba_mixer.py",
     params=mamba2_params,
@@ -110,5 +127,6 @@ MAMBA2 = Mixer(
     terms=mamba2_terms,
     modules=lambda shape: (),
     section="mamba2",
+    exchanged=exchanged,
     cut_over=lambda shape: HeadsCut(_sizes(shape).heads, _sizes(shape).groups, repeats=True),
 )

@@ -46,8 +46,8 @@ class Recurrence:
     """Tensors that the backward needs, between the projections and with the last one's input."""
     backward_bytes: Floats
     """Temporaries of the backward of scan and convolution."""
-    exchanged: tuple[tuple[Floats, ...], tuple[Floats, ...]]
-    """Elements of the all-to-alls over cp in a forward, before and after the scan."""
+    exchanged: tuple[Floats, ...]
+    """Elements of the all-to-alls over cp in a forward."""
     kernels: int
     """Launches of a forward, the projections' included."""
     inner: tuple[tuple[Floats, Floats], ...] = ()
@@ -129,7 +129,7 @@ def _exchange(inputs: LayerInputs, one: Recurrence) -> tuple[Exposure, Exposure]
     group = context_group(problem, inputs.split.context)
     hops_s = problem.stack.tp_hop_s * (inputs.split.cp - 1.0)
     total = zeros
-    for width in (*one.exchanged[0], *one.exchanged[1]):
+    for width in one.exchanged:
         size = inputs.element_bytes * inputs.tokens * width
         total = total + collective_s("all-to-all", size, group, problem.pool) + hops_s
     total = np.where(inputs.split.cp > 1, total, 0.0)

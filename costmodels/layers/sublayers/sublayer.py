@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from costmodels import memory
 from costmodels.comm.exposure import Exposure
@@ -104,6 +104,9 @@ class Mixer:
     """It is the model's attention, over all keys or some."""
     cp_comms: tuple[str, ...] = ()
     """Ways of exchanging keys and values that it is legal with; none named: all."""
+    exchanged: Callable[[ModelShape, Ints, ArrayLike], tuple[Floats, ...]] | None = None
+    """Elements of a token in the all-to-alls over cp of a forward, by tp and cp; None: it has
+    the exchange of attention, or nothing."""
     cut_over: Callable[[ModelShape], HeadsCut] | None = None
     """Heads and groups that tp and cp cut; None: those of attention, or nothing."""
     frameworks: tuple[str, ...] = ()

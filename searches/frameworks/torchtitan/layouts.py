@@ -18,6 +18,7 @@ from searches.frameworks.common import (
     dense_without_experts,
     experts_divide,
     heads_divide,
+    known_optimizer,
     kv_heads_split,
     narrow_moments,
     one_copy_of_weights,
@@ -504,6 +505,7 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
         "precision bf16",
     ),
     narrow_moments("TTN507", "torchtitan", "torchtitan/components/optimizer.py"),
+    known_optimizer("TTN412", "torchtitan", "torchtitan/components/optimizer.py"),
     FrameworkRule(
         "TTN502",
         "torchtitan",
