@@ -103,8 +103,11 @@ def _attention(shape: ModelShape, tp: int) -> list[float]:
     h, kv = shape.hidden, kv_heads_per_rank(shape, tp).item() * shape.head_dim
     if not shape.latent:
         out = [h * shape.q_width / tp, *([h] * shape.bias)]
-        columns = (shape.q_width + shape.gate_width) / tp + 2 * kv
-        return out + _norm(shape, h) + _linear(shape, columns, h)
+        return (
+            out
+            + _norm(shape, h)
+            + _linear(shape, (shape.q_width + shape.gate_width) / tp + 2 * kv, h)
+        )
     query = [h * shape.q_width / tp]
     if shape.q_rank:
         query = [shape.q_rank * h, *_norm(shape, shape.q_rank)]
@@ -112,8 +115,7 @@ def _attention(shape: ModelShape, tp: int) -> list[float]:
     up = shape.kv_rank * shape.heads * (shape.qk_nope + shape.v_head) / tp
     down = (shape.kv_rank + shape.qk_rope) * h
     pair = [down, *_norm(shape, shape.kv_rank), up]
-    gate = [h * shape.gate_width / tp] * shape.attention_gate
-    return [*_norm(shape, h), h * shape.v_width / tp, *query, *pair, *gate]
+    return [*_norm(shape, h), h * shape.v_width / tp, *query, *pair]
 
 
 def _mlp(shape: ModelShape, width: float) -> list[float]:

@@ -258,9 +258,8 @@ def canonical_model(shape: ModelShape, details: DetailsSpec) -> dict[str, Any]:
     """Return the model as a model file would state it; only the sections that it uses."""
     out = {key: getattr(shape, key) for key in _PLAIN_FIELDS}
     # Named only where set: the identity of a plan does not change with what it does not use.
-    for name in ("mtp_layers", "attention_gate"):
-        if not getattr(shape, name):
-            del out[name]
+    if not shape.mtp_layers:
+        del out["mtp_layers"]
     if shape.latent:
         del out["kv_heads"], out["head_dim"]
         out["mla"] = {key: getattr(shape, key) for key in _MLA_FIELDS}

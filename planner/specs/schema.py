@@ -618,8 +618,6 @@ class ModelSpec(_Spec):
     """Routed experts; none: a dense model."""
     mla: MlaSpec | None = None
     """Multi-head latent attention, in place of `kv_heads` and `head_dim`."""
-    attention_gate: Switch = False
-    """The output of attention is multiplied by a sigmoid of its own projection, as wide as it."""
     mtp_layers: LayersOr0 = 0
     """Modules of multi-token prediction: further layers, each with the head again."""
     layer_kinds: list[LayerRuns] | None = None

@@ -149,7 +149,7 @@ class Sizes(NamedTuple):
     layers: int
     heads: int
     kv_heads: int | None
-    max_positions: int
+    max_positions: int | None
 
 
 def sizes(model: Sizes, *, tied: bool = False, **others: object) -> dict[str, object]:

@@ -38,7 +38,7 @@ _HARMLESS_SSM = (
     "A_initializer_range",
 )
 """Keys of a state space that say no size."""
-_SSM: Mapping[str, object] = {
+_SSM: Mapping[str, Any] = {
     "ssm_heads": 128,
     "ssm_head_dim": None,
     "ssm_groups": 1,
@@ -47,7 +47,7 @@ _SSM: Mapping[str, object] = {
     "ssm_chunk": 256,
     "ssm_expand": 2,
 }
-_DELTA: Mapping[str, object] = {
+_DELTA: Mapping[str, Any] = {
     "lin_k_heads": 16,
     "lin_v_heads": 32,
     "lin_k_dim": 128,
