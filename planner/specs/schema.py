@@ -836,9 +836,9 @@ class PoolSpec(_Spec):
     nic_latency: Latency | None = None
     """Time of one hop between domains, such as `2.7 us`; the link's other latencies follow."""
     power_limit: Power | None = None
-    """Power that the owner lets each device draw, such as `700 W`, where that is below the board's:
-    products and attention then run at (limit / board)^0.6 of their rates. Default: all of it. Leave
-    it out where a calibration holds rates that were measured under the limit."""
+    """Power that the owner lets each device draw, such as `700 W`, where that is below the
+    board's: products and attention then run at (limit / board)^0.6 of their rates. Default: all
+    of it. Leave it out where a calibration holds rates that were measured under the limit."""
     memory_margin: Size = 4 * units.GIB
     """Memory per device that a plan leaves free for what the framework cannot use."""
     host_memory: Memory | None = None

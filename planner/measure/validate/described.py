@@ -266,7 +266,7 @@ point that a DGX B200 ships with, 700 of 1000 W."""
 def _limited(
     part: Accelerator, entry: Entry, power_w: float | None, notes: list[str]
 ) -> Accelerator:
-    """Return the part with its power limit, W: of the run, else of the entry or its note's words."""
+    """Return the part with its power limit: of the run, else of the entry or its note's words."""
     limit = power_w or _stated(entry, "power_w", notes)
     if not limit and "power limited" in str(entry.get("note") or "").lower():
         limit = LIMITED_SHARE * part.tdp_w
