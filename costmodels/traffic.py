@@ -959,12 +959,15 @@ def _copies(plan: PlanTraffic, part: _Copies, kind: int) -> list[PlanTransfer]:
     wide = grad_wire_bytes(recipe, rows.problem.stack)
     grads = wide * params / pieces
     width, copies = _width(rows, wide), 0.0
-    if zero and replicas > 1:
+    is_whole = not zero or (zero == 1 and rows.problem.stack.zero1_reduce == "all-reduce")
+    if is_whole:
+        group = _place(part.groups.all_ranks, *sharding)
+    if not is_whole and replicas > 1:
         one = wires.collective_s("all-reduce", grads / shard, over)
         copies = reduces * pieces * one
     pieces = part.n_buckets or pieces
     grads = wide * params / pieces
-    name, calls = "reduce-scatter" if zero else "all-reduce", reduces * pieces
+    name, calls = "all-reduce" if is_whole else "reduce-scatter", reduces * pieces
     time_s = reduces * reduce - copies
     results = []
     if group.n_ranks > 1:
