@@ -169,6 +169,7 @@ SWITCHES = {
     "dp_overlap": {"none", "reduce", "both"},
     "zero1_overlap": {"none", "reduce", "both"},
     "zero3_traffic": {"prefetched", "by-tensor"},
+    "zero1_reduce": {"reduce-scatter", "all-reduce"},
     "zero1_gather": {"all-gather", "broadcast"},
     "offload_overlap": {"pipelined", "gradients"},
     "activation_copies": {"windowed", "on-demand", "blocking"},
