@@ -198,6 +198,8 @@ class ModelShape:
     """Multi-token prediction: further layers with a projection and the head again."""
     layer_runs: tuple[LayerRun, ...] = ()
     """The kinds of layers in model order; empty where `dense_layers` and `moe_every` say it."""
+    attention_gate: bool = False
+    """The output of attention is gated by a projection of its own, as wide as the queries."""
     window: WindowShape | None = None
     """Sizes of `window` layers; so on for those of other mixers."""
     chunk: ChunkShape | None = None
@@ -210,6 +212,11 @@ class ModelShape:
     def q_width(self) -> int:
         """Width of the query projection: heads * head_dim."""
         return self.heads * self.head_dim
+
+    @property
+    def gate_width(self) -> int:
+        """Width of the gate of attention's output, 0 without one."""
+        return self.q_width if self.attention_gate else 0
 
     @property
     def kv_width(self) -> int:

@@ -632,6 +632,8 @@ class ModelSpec(_Spec):
     """Rows of the learned position table; 0: the sequence length."""
     flash_attention: Switch = True
     """A fused attention kernel is used (no score matrix in memory)."""
+    attention_gate: Switch = False
+    """The output of attention is gated by a projection of its own, as wide as the queries."""
     dropout: Switch = False
     """Hidden and attention dropout are on."""
     padded_vocab: WidthOr0 = 0
