@@ -214,7 +214,7 @@ def layer_activation_bytes(
     unless the attention core is recomputed (`keep_scores` = 0). With latent attention 4 a (d_k +
     d_v) / t + (4 (r_q + r_kv) + 2 d_r) / t in place of 4 h_q / t + 4 h_kv. What a stack's eager
     operators keep beside that comes on top (`eager_bytes`), and 4 a s / t for its scores in fp32
-    without a flash kernel. A gate of attention's output keeps 4 h_q / t: itself, and what it gates.
+    without a flash kernel. A gate of attention's output keeps 4 h_q / t, itself and what it gates.
     Activations in fp32 (`element_bytes` 4) take twice that, but for masks,
     the log-sum-exp and scores that are in fp32 anyway. Where linear layers keep quantised inputs
     (`quantized_inputs`), what `saved_input_bytes` says comes off.
