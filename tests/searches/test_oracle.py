@@ -249,7 +249,7 @@ def check_breakdown(problem: Problem, layout: Layout) -> None:
         assert exposed == pytest.approx(terms[axis], rel=CLOSE, abs=CLOSE * exact), axis
 
 
-@pytest.mark.parametrize("name", one_in(12, INSTANCES))
+@pytest.mark.parametrize("name", one_in(24, INSTANCES))
 def test_a_breakdown_has_the_numbers_of_the_oracle(name):
     c = INSTANCES[name]
     for plan in thinned(sorted(legal_plans(c), key=oracle.rank_key), 12):
