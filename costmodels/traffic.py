@@ -13,7 +13,7 @@ from costmodels.comm.collectives import (
     collective_s,
     point_to_point_s,
 )
-from costmodels.comm.data_parallel import DataGroups, DataParallelTimes
+from costmodels.comm.data_parallel import DataGroups, DataParallelTimes, sums_whole
 from costmodels.comm.dispatch import (
     Degrees,
     dispatch_s,
@@ -41,7 +41,6 @@ from costmodels.offload.activations import copy_bytes_per_s
 from costmodels.offload.modules import offloads_modules
 from costmodels.offload.optimizer import COPY_BYTES, gradients_leave
 from costmodels.optimizers.groups import GroupTerms
-from costmodels.optimizers.records import reduces_whole
 from costmodels.plans import Layout
 from costmodels.problem import Problem
 from costmodels.schedule.stages import BOTH_WAYS, layer_prefix, other_kinds
@@ -1068,8 +1067,8 @@ def _copies(plan: PlanTraffic, part: _Copies, kind: int) -> list[PlanTransfer]:
     position = (*sharding, kind)
     reduce, piece = wire.reduce_s.item(*position), wire.reduce_piece_s.item(*position)
     pieces = round(reduce / piece)
-    whole = not zero or reduces_whole(recipe.optimizer, rows.problem.job.muon)
-    group = _place(part.groups.all_ranks if whole else part.groups.shard, *sharding)
+    is_whole = sums_whole(rows.problem, zero)
+    group = _place(part.groups.all_ranks if is_whole else part.groups.shard, *sharding)
     units = rows.problem.stack.sharded_units
     often = zero >= 2 or (units and layout.pp == 1)
     reduces = layout.n_micro if often else 1
@@ -1085,12 +1084,12 @@ def _copies(plan: PlanTraffic, part: _Copies, kind: int) -> list[PlanTransfer]:
     wide = grad_wire_bytes(recipe, rows.problem.stack)
     grads = wide * params / pieces
     width, copies = _width(rows, wide), 0.0
-    if zero and replicas > 1:
+    if not is_whole and replicas > 1:
         one = wires.collective_s("all-reduce", grads / shard, over)
         copies = reduces * pieces * one
     pieces = part.n_buckets or pieces
     grads = wide * params / pieces
-    name, calls = "all-reduce" if whole else "reduce-scatter", reduces * pieces
+    name, calls = "all-reduce" if is_whole else "reduce-scatter", reduces * pieces
     time_s = reduces * reduce - copies
     results = []
     if group.n_ranks > 1:

@@ -260,6 +260,8 @@ def canonical_model(shape: ModelShape, details: DetailsSpec) -> dict[str, Any]:
     # Named only where set: the identity of a plan does not change with what it does not use.
     if not shape.mtp_layers:
         del out["mtp_layers"]
+    if not shape.attention_gate:
+        del out["attention_gate"]
     if shape.latent:
         del out["kv_heads"], out["head_dim"]
         out["mla"] = {key: getattr(shape, key) for key in _MLA_FIELDS}

@@ -75,7 +75,7 @@ def test_what_stays_known_without_some_runs() -> None:
 
 
 def test_values_that_are_no_minimum_are_not_held_against_a_group() -> None:
-    """All runs want 0.3 less: left out or not, the value would fall, so the error stays as it is."""
+    """All runs want 0.3 less: left out or not, the value would fall, so the error stays."""
     parameter = known_parameters()["generation.hopper.gemm_frac"]
     fitted = Fitted(
         calibration=Calibration("x"),
