@@ -101,6 +101,8 @@ SECTIONS = (
     ("delta_net", schemas.DeltaNetSpec),
     ("linear", schemas.LinearSpec),
     ("indexer", schemas.IndexerSpec),
+    ("mamba1", schemas.Mamba1Spec),
+    ("short_conv", schemas.ShortConvSpec),
     ("details", schemas.DetailsSpec),
     ("training", schemas.TrainingSpec),
     ("search", schemas.SearchSpec),
@@ -424,6 +426,8 @@ def layer_kinds_table() -> str:
 
 _ROWS_OF_TYPES: Sequence[tuple[str, Callable[[ModelType], bool]]] = (
     ("a state space (Mamba-2) in some layers or in all", lambda x: x.mixer == "mamba2"),
+    ("a state space (the first Mamba) in some layers or in all", lambda x: x.mixer == "mamba1"),
+    ("short convolutions in some layers", lambda x: x.mixer == "conv"),
     ("gated delta nets in most layers", lambda x: x.mixer == "gdn"),
     ("Kimi delta attention in most layers", lambda x: x.mixer == "kda"),
     ("linear attention in some layers", lambda x: x.mixer == "linear"),

@@ -518,8 +518,8 @@ REFUSALS = [
         {"model_type": ..., "architectures": ..., "my_layers": 3},
         ["model_type is missing", "my_layers would be left out"],
     ),
-    ({"model_type": "mamba"}, ["mamba: a state-space model (Mamba)", "`--as` is of no use"]),
-    ({"model_type": "lfm2"}, ["convolutions"]),
+    ({"model_type": "codestral_mamba"}, ["a state-space model (Mamba)", "`--as` is of no use"]),
+    ({"model_type": "lfm3"}, ["convolutions"]),
     ({"model_type": "bert"}, ["an encoder"]),
     (
         {"layer_types": ["full_attention", "linear_attention"]},

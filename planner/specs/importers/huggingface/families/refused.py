@@ -6,7 +6,7 @@ _HYBRID = "some layers with {} in place of attention"
 
 REFUSED: Mapping[str, str] = {
     **dict.fromkeys(
-        ("mamba", "falcon_mamba", "codestral_mamba"),
+        ("codestral_mamba",),
         "a state-space model (Mamba), whose layers have no attention",
     ),
     **dict.fromkeys(
@@ -19,7 +19,6 @@ REFUSED: Mapping[str, str] = {
     ),
     **dict.fromkeys(
         (
-            "jamba",
             "zamba",
             "zamba2",
             "samba",
@@ -30,7 +29,7 @@ REFUSED: Mapping[str, str] = {
         ),
         _HYBRID.format("a state space (Mamba)"),
     ),
-    **dict.fromkeys(("lfm2", "lfm2_moe", "lfm3"), _HYBRID.format("convolutions")),
+    **dict.fromkeys(("lfm3",), _HYBRID.format("convolutions")),
     **dict.fromkeys(
         (
             "bailing_moe_linear",
