@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from costmodels.shapes import ModelShape, TrainingJob
 from planner.errors import EmitError
+from planner.specs.model import with_full_attention
 from planner.specs.schema import NO_DETAILS, OTHER_MODEL, DetailsSpec
 
 FILE = "model_config.json"
@@ -34,6 +35,7 @@ def hf_config(
     shape: ModelShape, job: TrainingJob, details: DetailsSpec = NO_DETAILS
 ) -> dict[str, object]:
     """Return the fields of config.json; `EmitError` names the part that no class has."""
+    shape = with_full_attention(shape)
     _check(shape, details)
     common = _common(shape, job, details)
     if shape.latent:

@@ -154,6 +154,8 @@ def chunk_terms(inputs: LayerInputs) -> MixerTerms:
     return attention_terms(inputs, run_keys(_chunk_keys(shape, seq_len), seq_len, 0.0))
 
 
+_BY_DETAILS = ("megatron", "deepspeed", "torchtitan", "fsdp2", "bridge")
+"""Frameworks whose files say windows by `model.details`, or name that they cannot."""
 ATTENTION = Mixer(
     name="attention",
     title="attention",
@@ -178,6 +180,7 @@ WINDOW = replace(
     terms=window_terms,
     section="window",
     cp_comms=("all-gather", "a2a"),
+    frameworks=_BY_DETAILS,
 )
 CHUNK = replace(
     ATTENTION,
@@ -189,4 +192,5 @@ CHUNK = replace(
     terms=chunk_terms,
     section="chunk",
     cp_comms=("all-gather", "a2a"),
+    frameworks=_BY_DETAILS,
 )

@@ -7,6 +7,7 @@ counts where the file leaves the key out, as it does there; a `null` in the file
 
 from collections.abc import Mapping
 
+from planner.specs.importers.huggingface.families.hybrids import HYBRID_ALIASES, HYBRID_TYPES
 from planner.specs.importers.huggingface.families.newer import NEWER_ALIASES, NEWER_TYPES
 from planner.specs.importers.huggingface.families.plain import PLAIN_ALIASES, PLAIN_TYPES
 from planner.specs.importers.huggingface.rules import (
@@ -420,6 +421,7 @@ TYPES: Mapping[str, ModelType] = {
     ),
     **NEWER_TYPES,
     **PLAIN_TYPES,
+    **HYBRID_TYPES,
 }
 
 ALIASES: Mapping[str, tuple[str, Mapping[str, object]]] = {
@@ -442,5 +444,6 @@ ALIASES: Mapping[str, tuple[str, Mapping[str, object]]] = {
     "gemma3": ("gemma3_text", {}),
     **NEWER_ALIASES,
     **PLAIN_ALIASES,
+    **HYBRID_ALIASES,
 }
 """Other names of the same layers, with the defaults that differ."""

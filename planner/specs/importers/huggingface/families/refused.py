@@ -6,7 +6,7 @@ _HYBRID = "some layers with {} in place of attention"
 
 REFUSED: Mapping[str, str] = {
     **dict.fromkeys(
-        ("mamba", "mamba2", "falcon_mamba", "codestral_mamba"),
+        ("mamba", "falcon_mamba", "codestral_mamba"),
         "a state-space model (Mamba), whose layers have no attention",
     ),
     **dict.fromkeys(
@@ -20,12 +20,8 @@ REFUSED: Mapping[str, str] = {
     **dict.fromkeys(
         (
             "jamba",
-            "bamba",
             "zamba",
             "zamba2",
-            "falcon_h1",
-            "nemotron_h",
-            "nemotron_h_v2",
             "samba",
             "hymba",
             "phi4flash",
@@ -37,13 +33,7 @@ REFUSED: Mapping[str, str] = {
     **dict.fromkeys(("lfm2", "lfm2_moe", "lfm3"), _HYBRID.format("convolutions")),
     **dict.fromkeys(
         (
-            "qwen3_next",
-            "qwen3_5",
-            "qwen3_5_moe",
-            "qwen3_5_text",
-            "qwen3_5_moe_text",
             "kimi_linear",
-            "olmo_hybrid",
             "bailing_moe_linear",
             "bailing_hybrid",
         ),

@@ -1,0 +1,214 @@
+"""The kind of each layer of a configuration, and the sizes that its mixers have.
+
+A kind is a mixer and a feed (`window+moe`); the model file says them where they are not attention
+everywhere with experts in every n-th layer after the first dense ones.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from planner.errors import SpecError
+from planner.specs.importers.huggingface.config import Config, Found
+from planner.specs.importers.huggingface.families.hybrids import (
+    NEMOTRON_LETTERS,
+    pattern_letters,
+)
+from planner.specs.importers.huggingface.unpriced import which_are_local
+from planner.units import shown_value
+
+Sections = dict[str, dict[str, Found]]
+
+
+@dataclass(frozen=True, slots=True)
+class LayerList:
+    """The layers of a model in their order."""
+
+    kinds: tuple[str, ...]
+    """`MIXER+FEED` of each."""
+    source: Found
+    """Where the order comes from."""
+    sections: Sections
+    """Sizes of mixers: by section of the model file, by field."""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def is_plain(self) -> bool:
+        """Every layer has the model's own attention."""
+        return {kind.partition("+")[0] for kind in self.kinds} == {"attention"}
+
+    @property
+    def feeds(self) -> list[str]:
+        """What stands behind the mixer of each layer."""
+        return [kind.partition("+")[2] for kind in self.kinds]
+
+
+def layers_of(config: Config, n_layers: int, routed: Sequence[bool]) -> LayerList:
+    """Return the layers of a configuration; `routed` says which of them have experts.
+
+    Raises `SpecError` for a layer of a kind that is not priced.
+    """
+    if config.look("layer_pattern").value is not None:
+        return _of_pattern(config)
+    feed = config.rules.feed
+    feeds = [feed or ("moe" if on else "dense") for on in routed]
+    mixers, source, notes = _mixers(config, n_layers)
+    kinds = tuple(f"{mixer}+{feed}" for mixer, feed in zip(mixers, feeds, strict=True))
+    if config.rules.beside:
+        mixer = config.rules.mixer
+        kinds = tuple(x for kind in kinds for x in (f"{mixer}+none", kind))
+        notes += (
+            "a state space stands beside attention in every layer: priced as two layers, one after"
+            " the other",
+        )
+    return LayerList(kinds, source, dict(_sections(config, kinds)), notes)
+
+
+def _mixers(config: Config, n_layers: int) -> tuple[list[str], Found, tuple[str, ...]]:
+    """Return the mixer of each layer, where that comes from, and what is assumed."""
+    if config.rules.mixer and not config.rules.beside:
+        mixers, source = _other_mixers(config, n_layers)
+        return mixers, source, ()
+    local, window = which_are_local(config, n_layers), config.count("window", 0)
+    types = config.look("layer_types")
+    source = types if types.path else window
+    longest = config.count("max_positions").value
+    if not any(local) or not window.value or (longest and window.value >= longest):
+        return ["attention"] * n_layers, source, ()
+    mixer = "chunk" if "chunk" in window.text else "window"
+    return [mixer if on else "attention" for on in local], source, ()
+
+
+def _other_mixers(config: Config, n_layers: int) -> tuple[list[str], Found]:
+    """Return the mixer of each layer of a type that has another one than attention in some."""
+    rules, types = config.rules, config.look("layer_types")
+    words = {
+        "full_attention": "attention",
+        "attention": "attention",
+        "linear_attention": rules.mixer,
+        "mamba": rules.mixer,
+        "mamba2": rules.mixer,
+        1: "attention",
+        0: rules.mixer,
+    }
+    if types.value is not None:
+        listed = types.value if isinstance(types.value, list) else [types.value]
+        for i, word in enumerate(listed):
+            if isinstance(word, bool | list | dict) or word not in words:
+                message = f"layers with {shown_value(word)}, which a {config.name} has not"
+                raise SpecError(config.problem((*(types.path or ()), i), message))
+        if len(listed) != n_layers:
+            message = f"{len(listed)} layers are listed, and the model has {n_layers}"
+            raise SpecError(config.problem(types.path, message))
+        return [words[word] for word in listed], types
+    attention = config.look("attention_layers")
+    if attention.value is not None:
+        those = set(config.numbers("attention_layers") or ())
+        return ["attention" if i in those else rules.mixer for i in range(n_layers)], attention
+    every = config.count("linear_every")
+    if every.value:
+        full = [(i + 1) % every.value == 0 for i in range(n_layers)]
+        return ["attention" if on else rules.mixer for on in full], every
+    assert rules.is_full is not None  # every type with another mixer says where attention stands
+    full = [rules.is_full(i, n_layers) for i in range(n_layers)]
+    return ["attention" if on else rules.mixer for on in full], config.always()
+
+
+def _of_pattern(config: Config) -> LayerList:
+    """Return the layers that a pattern of letters, or a list of words, says one by one."""
+    found = config.look("layer_pattern")
+    letters = pattern_letters(found.value)
+    if letters is None:
+        message = f"expected a pattern of {' '.join(NEMOTRON_LETTERS)}, got"
+        raise SpecError(config.problem(found.path, f"{message} {shown_value(found.value)}"))
+    layers = config.count("layers")
+    if layers.path and found.path and layers.value != len(letters):
+        message = f"{len(letters)} layers, and {layers.text} is {layers.value}"
+        raise SpecError(config.problem(found.path, message, "keep the right one"))
+    kinds = tuple(NEMOTRON_LETTERS[letter] for letter in letters)
+    return LayerList(kinds, found, dict(_sections(config, kinds)))
+
+
+def _sections(config: Config, kinds: Sequence[str]) -> Iterator[tuple[str, dict[str, Found]]]:
+    """Yield the sections of the mixers that layers have."""
+    mixers = {kind.partition("+")[0] for kind in kinds}
+    for name in ("window", "chunk"):
+        if name in mixers:
+            yield name, {"size": config.count("window")}
+    if "mamba2" in mixers:
+        yield "mamba2", _mamba2(config)
+    if mixers & {"gdn", "kda"}:
+        yield "delta_net", _delta_net(config)
+
+
+def _mamba2(config: Config) -> dict[str, Found]:
+    """Return the sizes of a state space; the width of a head is computed where it is `auto`."""
+    found = {
+        "heads": config.needed("ssm_heads"),
+        "head_dim": config.look("ssm_head_dim"),
+        "groups": config.needed("ssm_groups"),
+        "state": config.needed("ssm_state"),
+        "conv": config.needed("ssm_conv"),
+        "chunk": config.needed("ssm_chunk"),
+    }
+    if found["head_dim"].value in (None, "auto"):
+        inner = config.count("ssm_inner")
+        expand, hidden = config.count("ssm_expand").value or 2, config.needed("hidden").value
+        width = inner.value or expand * hidden
+        text = inner.text if inner.value else "expand * hidden"
+        found["head_dim"] = Found(
+            width // found["heads"].value, f"{text} / {found['heads'].text}", None
+        )
+    else:
+        found["head_dim"] = config.needed("ssm_head_dim")
+    return found
+
+
+def _delta_net(config: Config) -> dict[str, Found]:
+    fields = {
+        "k_heads": "lin_k_heads",
+        "v_heads": "lin_v_heads",
+        "k_dim": "lin_k_dim",
+        "v_dim": "lin_v_dim",
+        "conv": "lin_conv",
+    }
+    return {name: config.needed(key) for name, key in fields.items()}
+
+
+def compressed(kinds: Sequence[str]) -> list[dict[str, Any]]:
+    """Return layers as entries of `layer_kinds`: runs, or a pattern that repeats.
+
+    >>> compressed(["dense", "dense", "moe"])
+    [{'kind': 'dense', 'count': 2}, {'kind': 'moe', 'count': 1}]
+    >>> compressed(["a", "a", "b"] * 4)
+    [{'pattern': ['a', 'a', 'b'], 'repeat': 4}]
+    """
+    runs = compressed_runs(kinds)
+    for start in range(min(len(kinds), 5)):
+        rest = list(kinds[start:])
+        for period in range(2, min(32, len(rest) // 2) + 1):
+            if rest == [rest[i % period] for i in range(len(rest))]:
+                whole = len(rest) // period
+                entries = [*compressed_runs(kinds[:start])]
+                entries.append({"pattern": rest[:period], "repeat": whole})
+                entries += compressed_runs(rest[whole * period :])
+                return entries if len(entries) < len(runs) else runs
+    return runs
+
+
+def compressed_runs(kinds: Sequence[str]) -> list[dict[str, Any]]:
+    """Return layers as runs of one kind each."""
+    runs: list[dict[str, Any]] = []
+    for kind in kinds:
+        if runs and runs[-1]["kind"] == kind:
+            runs[-1]["count"] += 1
+        else:
+            runs.append({"kind": kind, "count": 1})
+    return runs
+
+
+def shown_sections(sections: Sections) -> Iterator[tuple[str, str, Found]]:
+    """Yield section, field and value of all sizes."""
+    for section, fields in sections.items():
+        for name, found in fields.items():
+            yield section, name, found
