@@ -89,10 +89,14 @@ _OWN_FIELDS = (
 _MIXER_FIELDS: Mapping[str, tuple[str, ...]] = {
     "mamba2": tuple(name for name in KEYS if name.startswith("ssm_")),
     "gdn": tuple(name for name in KEYS if name.startswith("lin_")),
-    "kda": tuple(name for name in KEYS if name.startswith("lin_")),
+    "kda": (*(x for x in KEYS if x.startswith("lin_")), "attention_layers_from_1"),
+    "linear": ("lin_chunk",),
+    "sparse": ("index_heads", "index_dim", "index_topk", "index_kinds"),
 }
 """Fields that only types with a mixer read."""
-_OF_MIXERS = frozenset(name for names in _MIXER_FIELDS.values() for name in names)
+_OF_MIXERS = {"zero_experts"} | frozenset(
+    name for names in _MIXER_FIELDS.values() for name in names
+)
 _NOTHING = (None, 0, "", "none", "None")
 
 
@@ -157,6 +161,8 @@ def _read_names(config: Config) -> set[str]:
             continue
         if fieldname in _OWN_FIELDS and not own and not is_stated:
             continue
+        if fieldname == "zero_experts" and rules.twice:
+            result.update(_names(config, fieldname))
         if fieldname in _OF_MIXERS and fieldname not in _MIXER_FIELDS.get(rules.mixer, ()):
             continue
         if fieldname in ("layer_pattern", "attention_layers", "linear_every") and not rules.mixer:

@@ -50,8 +50,16 @@ def layers_of(config: Config, n_layers: int, routed: Sequence[bool]) -> LayerLis
     """
     if config.look("layer_pattern").value is not None:
         return _of_pattern(config)
+    if config.rules.twice:
+        kinds = ("attention+dense", "attention+dense", "none+moe") * n_layers
+        note = (
+            "a layer has two attentions, two MLPs and experts beside the second: priced as three"
+            " layers, one after the other"
+        )
+        return LayerList(kinds, config.always(), {}, (note,))
     feed = config.rules.feed
     feeds = [feed or ("moe" if on else "dense") for on in routed]
+    _refuse_shared_indices(config)
     mixers, source, notes = _mixers(config, n_layers)
     kinds = tuple(f"{mixer}+{feed}" for mixer, feed in zip(mixers, feeds, strict=True))
     if config.rules.beside:
@@ -62,6 +70,14 @@ def layers_of(config: Config, n_layers: int, routed: Sequence[bool]) -> LayerLis
             " the other",
         )
     return LayerList(kinds, source, dict(_sections(config, kinds)), notes)
+
+
+def _refuse_shared_indices(config: Config) -> None:
+    """Refuse sparse attention that takes the keys which an earlier layer has chosen."""
+    kinds = config.look("index_kinds")
+    if isinstance(kinds.value, list) and set(kinds.value) - {"full"}:
+        message = "layers that take the keys of another layer's indexer, which is not priced"
+        raise SpecError(config.problem(kinds.path, message))
 
 
 def _mixers(config: Config, n_layers: int) -> tuple[list[str], Found, tuple[str, ...]]:
@@ -88,6 +104,7 @@ def _other_mixers(config: Config, n_layers: int) -> tuple[list[str], Found]:
         "linear_attention": rules.mixer,
         "mamba": rules.mixer,
         "mamba2": rules.mixer,
+        "indexed_attention": rules.mixer,
         1: "attention",
         0: rules.mixer,
     }
@@ -101,6 +118,10 @@ def _other_mixers(config: Config, n_layers: int) -> tuple[list[str], Found]:
             message = f"{len(listed)} layers are listed, and the model has {n_layers}"
             raise SpecError(config.problem(types.path, message))
         return [words[word] for word in listed], types
+    if config.look("attention_layers_from_1").value is not None:
+        those = {i - 1 for i in config.numbers("attention_layers_from_1") or ()}
+        source = config.look("attention_layers_from_1")
+        return ["attention" if i in those else rules.mixer for i in range(n_layers)], source
     attention = config.look("attention_layers")
     if attention.value is not None:
         those = set(config.numbers("attention_layers") or ())
@@ -139,6 +160,11 @@ def _sections(config: Config, kinds: Sequence[str]) -> Iterator[tuple[str, dict[
         yield "mamba2", _mamba2(config)
     if mixers & {"gdn", "kda"}:
         yield "delta_net", _delta_net(config)
+    if "linear" in mixers:
+        yield "linear", _linear(config)
+    if "sparse" in mixers:
+        fields = {"heads": "index_heads", "head_dim": "index_dim", "top_k": "index_topk"}
+        yield "indexer", {name: config.needed(key) for name, key in fields.items()}
 
 
 def _mamba2(config: Config) -> dict[str, Found]:
@@ -162,6 +188,18 @@ def _mamba2(config: Config) -> dict[str, Found]:
     else:
         found["head_dim"] = config.needed("ssm_head_dim")
     return found
+
+
+def _linear(config: Config) -> dict[str, Found]:
+    """Return the sizes of linear attention: as many heads as queries, each with its own keys."""
+    heads, width, hidden = (
+        config.needed("heads"),
+        config.count("head_dim"),
+        config.needed("hidden"),
+    )
+    if width.value is None:
+        width = Found(hidden.value // heads.value, f"{hidden.text} / {heads.text}", None)
+    return {"heads": heads, "head_dim": width, "chunk": config.needed("lin_chunk")}
 
 
 def _delta_net(config: Config) -> dict[str, Found]:

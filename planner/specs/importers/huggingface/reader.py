@@ -41,9 +41,6 @@ TOKENS_PER_STEP = 4 * 2**20
 (arXiv 2307.09288, table 1) and the start of Llama 3 405B (arXiv 2407.21783, section 3.4.1)."""
 
 _UNPRICED_MIXERS = {
-    "linear": "linear attention",
-    "kda": "Kimi delta attention",
-    "sparse": "sparse attention whose tokens an indexer picks",
     "mamba1": "a state space of the first Mamba",
     "conv": "a short convolution",
 }
@@ -73,6 +70,8 @@ _ORDER = (
     "chunk",
     "mamba2",
     "delta_net",
+    "linear",
+    "indexer",
     "attention_gate",
     "mtp_layers",
     "details",
@@ -386,6 +385,7 @@ class _Reader:
         config, section = self.config, ("model", "moe")
         for name in ("experts", "topk", "moe_ffn"):
             self._take(name, "moe", name)
+        self._zero_experts()
         shared = config.count("shared_experts", 0)
         if shared.value:
             self._put((*section, "shared_experts"), shared.value, shared.text, shared.path)
@@ -397,6 +397,16 @@ class _Reader:
         if (groups.value or 1) > 1 and config.look("topk_method").value != "greedy":
             self._put((*section, "routing_groups"), groups.value, groups.text, groups.path)
             self._take("top_groups", "moe", "top_groups")
+
+    def _zero_experts(self) -> None:
+        """Count the experts of a token that compute something, where some return their input."""
+        zero = self.config.count("zero_experts", 0).value
+        if not zero or not self.config.rules.twice:
+            return
+        experts, topk = self.model["moe"]["experts"], self.model["moe"]["topk"]
+        computed = max(1, round(topk * experts / (experts + zero)))
+        path = ("model", "moe", "topk")
+        self._put(path, computed, f"{topk} of which {zero} in {experts + zero} compute nothing")
 
     def _pattern(self, dense: int, every: int) -> None:
         """Set which layers have experts where these are every n-th after the first dense ones."""

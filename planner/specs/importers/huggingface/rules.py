@@ -68,6 +68,13 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "lin_k_dim": ("linear_key_head_dim",),
     "lin_v_dim": ("linear_value_head_dim",),
     "lin_conv": ("linear_conv_kernel_dim",),
+    "lin_chunk": ("block_size",),
+    "attention_layers_from_1": (),
+    "index_heads": ("index_n_heads",),
+    "index_dim": ("index_head_dim",),
+    "index_topk": ("index_topk",),
+    "index_kinds": (),
+    "zero_experts": ("zero_expert_num",),
 }
 """Names in the file of what the reader looks up, unless a type has its own."""
 
@@ -126,6 +133,8 @@ class ModelType:
     """That mixer stands beside attention in every layer."""
     feed: str = ""
     """What stands behind every mixer; none: an MLP or experts, as the keys say."""
+    twice: bool = False
+    """A layer has attention and an MLP twice, and experts beside the second."""
     gate: bool = False
     """The output of attention has a gate as wide as it."""
     computed: Mapping[str, Callable[[Callable[[str], Any]], Any]] = field(default_factory=dict)

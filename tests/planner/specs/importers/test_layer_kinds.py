@@ -111,10 +111,43 @@ class TestDeltaNets:
         assert flops[0] - flops[1] == 6 * 2 * matrix
 
 
+class TestOtherAttention:
+    def test_linear_attention_in_every_second_layer(self):
+        model = read(model_type="minimax", num_hidden_layers=4)
+        assert model["layer_kinds"] == [{"pattern": ["moe", "linear+moe"], "repeat": 2}]
+        assert model["linear"] == {"heads": 32, "head_dim": 128, "chunk": 256}
+
+    def test_layers_of_kimi_count_from_one(self):
+        section = {"full_attn_layers": [4, 8], "kda_layers": [1, 2, 3, 5, 6, 7], "num_heads": 32}
+        section |= {"head_dim": 128, "short_conv_kernel_size": 4}
+        shape = shape_of(model_type="kimi_linear", num_hidden_layers=8, linear_attn_config=section)
+        names = [shape.kinds[i] for i in shape.layer_sequence]
+        assert names == ["kda+dense", *["kda+moe"] * 2, "moe", *["kda+moe"] * 3, "moe"]
+        assert (shape.delta_net.k_heads, shape.delta_net.v_dim, shape.latent) == (32, 128, True)
+
+    def test_an_indexer_in_every_layer(self):
+        model = read(model_type="deepseek_v32", num_hidden_layers=5)
+        assert model["layer_kinds"] == [
+            {"kind": "sparse+dense", "count": 3},
+            {"kind": "sparse+moe", "count": 2},
+        ]
+        assert model["indexer"] == {"heads": 64, "head_dim": 128, "top_k": 2048}
+
+    def test_indices_that_are_shared_are_not_priced(self):
+        with pytest.raises(SpecError, match="indexer_types: layers that take the keys"):
+            read(model_type="glm_moe_dsa", indexer_types=["full", "shared"] * 39)
+
+    def test_two_attentions_and_experts_in_one_layer(self):
+        """12 of 768 experts are chosen, of which 512 compute: 8 in the mean."""
+        model = read(model_type="longcat_flash", num_layers=2)
+        assert model["layer_kinds"] == [{"pattern": ["dense", "dense", "none+moe"], "repeat": 2}]
+        assert (model["layers"], model["moe"]["topk"], model["ffn"]) == (6, 8, 12288)
+
+
 @pytest.mark.parametrize(
     ("keys", "what"),
     [
-        ({"model_type": "minimax"}, "layer 1 is linear attention"),
+        ({"model_type": "lfm2"}, "convolutions"),
         (
             {"model_type": "bamba", "layer_types": ["conv"] * 32},
             "layer_types.0: layers with 'conv'",

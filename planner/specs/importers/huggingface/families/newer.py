@@ -6,7 +6,6 @@ modeling files on the Hub, whose defaults are those of no model and therefore no
 
 from collections.abc import Mapping
 
-from planner.specs.importers.huggingface.families.hybrids import every_second
 from planner.specs.importers.huggingface.families.remote import (
     NO_MODEL,
     REMOTE_ALIASES,
@@ -116,16 +115,6 @@ _TYPES: Mapping[str, ModelType] = {
         keys={**EXPERT_WIDTH_ONLY, "shared_ffn": ("shared_intermediate_size",)},
         biases=QKV_O,
         experts=True,
-    ),
-    "minimax": ModelType(
-        defaults=sizes(
-            Sizes(32000, 4096, None, 32, 32, 8, 131072), moe_ffn=14336, experts=8, topk=2
-        ),
-        keys={**EXPERT_WIDTH_ONLY, "layer_types": _MINIMAX_ATTENTION},
-        experts=True,
-        mixer="linear",
-        is_full=every_second,
-        ignored=("block_size",),
     ),
     "minimax_m2": ModelType(
         defaults=sizes(
@@ -420,8 +409,6 @@ NEWER_ALIASES: Mapping[str, tuple[str, Mapping[str, object]]] = {
     "hunyuan": ("hunyuan_v1_moe", dict.fromkeys(("vocab", "hidden", "moe_ffn", "layers"))),
     "bailing_moe_v2": ("bailing_moe", {"qk_norm": True}),
     "internlm": ("internlm2", {"mlp_bias": True}),
-    "minimax_text_01": ("minimax", dict.fromkeys(("vocab", "hidden", "moe_ffn", "layers"))),
-    "minimax_m1": ("minimax", dict.fromkeys(("vocab", "hidden", "moe_ffn", "layers"))),
     "cwm": (
         "llama",
         {

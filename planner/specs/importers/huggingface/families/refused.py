@@ -33,7 +33,6 @@ REFUSED: Mapping[str, str] = {
     **dict.fromkeys(("lfm2", "lfm2_moe", "lfm3"), _HYBRID.format("convolutions")),
     **dict.fromkeys(
         (
-            "kimi_linear",
             "bailing_moe_linear",
             "bailing_hybrid",
         ),
@@ -44,14 +43,13 @@ REFUSED: Mapping[str, str] = {
         "layers that differ from one another in width, as an architecture search (NAS) left them",
     ),
     **dict.fromkeys(
-        ("deepseek_v32", "deepseek_v4", "glm_moe_dsa", "minicpm_sala"),
+        ("deepseek_v4", "minicpm_sala"),
         "sparse attention whose tokens an indexer picks",
     ),
     **dict.fromkeys(
         ("gemma3n", "gemma3n_text", "gemma4", "gemma4_text"),
         "layers of several widths and embeddings in every layer",
     ),
-    "longcat_flash": "two attentions a layer, with experts beside the second",
     **dict.fromkeys(
         ("step3_text", "step3", "step3p5"), "factorised attention, whose matrices are others"
     ),
