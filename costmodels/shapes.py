@@ -39,8 +39,60 @@ class ChunkShape:
     """Tokens of a chunk."""
 
 
+@dataclass(frozen=True, slots=True)
+class Mamba2Shape:
+    """State-space layers (`mamba2` layers)."""
+
+    heads: int
+    head_dim: int
+    groups: int
+    """Of heads that share the inputs and outputs of their states."""
+    state: int
+    """Elements of the state for each element of a head."""
+    conv: int
+    """Taps of the short convolution."""
+    chunk: int
+    """Tokens that a kernel works on at once."""
+
+    @property
+    def inner(self) -> int:
+        """Inner width: heads * head_dim."""
+        return self.heads * self.head_dim
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaNetShape:
+    """Delta nets (`gdn` and `kda` layers)."""
+
+    k_heads: int
+    """Heads of queries and of keys."""
+    v_heads: int
+    """Heads of values, a multiple of them."""
+    k_dim: int
+    v_dim: int
+    conv: int
+    """Taps of the short convolution."""
+    chunk: int
+    """Tokens that a kernel works on at once."""
+
+    @property
+    def keys(self) -> int:
+        """Width of all keys."""
+        return self.k_heads * self.k_dim
+
+    @property
+    def values(self) -> int:
+        """Width of all values."""
+        return self.v_heads * self.v_dim
+
+
 MIXER_SECTIONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
-    {"window": WindowShape, "chunk": ChunkShape}
+    {
+        "window": WindowShape,
+        "chunk": ChunkShape,
+        "mamba2": Mamba2Shape,
+        "delta_net": DeltaNetShape,
+    }
 )
 """Sizes of mixers by the field of `ModelShape`, and section of the model file, that has them."""
 
@@ -120,6 +172,8 @@ class ModelShape:
     window: WindowShape | None = None
     """Sizes of `window` layers; so on for those of other mixers."""
     chunk: ChunkShape | None = None
+    mamba2: Mamba2Shape | None = None
+    delta_net: DeltaNetShape | None = None
 
     @property
     def q_width(self) -> int:

@@ -33,8 +33,8 @@ from costmodels.layers.experts import (
     local_tokens,
     parts_for_routing,
 )
-from costmodels.layers.kinds import added_kinds, has_attention, kinds_of
-from costmodels.layers.layer_kind import KindTerms, LayerKind
+from costmodels.layers.kinds import MIXERS, added_kinds, has_attention, kinds_of
+from costmodels.layers.layer_kind import ExpertLayerTerms, KindTerms, LayerKind
 from costmodels.layers.params import kv_heads_per_rank, padded_vocab, replicated_params
 from costmodels.layers.recompute import RunAgain, latent_bytes, repeated_blocks, run_again
 from costmodels.offload.activations import copy_bytes_per_s
@@ -797,6 +797,11 @@ def _shown(plan: PlanTraffic, time_s: float) -> tuple[float, float]:
     row = plan.rows.index.reshape(-1)[plan.row]
     hidden = terms.exchange_hidden_s.item(row)
     total = hidden + terms.exchange.total_s.item(row)
+    if added_kinds(plan.rows.problem.shape):
+        counts = _counts_by_kind(plan.rows, plan.layout, plan.critical)
+        kinds = [(x.layers, x.terms) for x in counts if isinstance(x.terms, ExpertLayerTerms)]
+        hidden = sum(n * x.exchange_hidden_s.item(row) for n, x in kinds)
+        total = hidden + sum(n * x.exchange.total_s.item(row) for n, x in kinds)
     if not hidden or not total:
         return time_s, time_s
     passes = plan.layout.n_passes
@@ -866,6 +871,11 @@ def _context_parallel(plan: PlanTraffic) -> list[PlanTransfer]:
             ("all-to-all", key_bytes, 2 * (forwards + passes)),
         ],
     }[layout.cp_comm]
+    if added_kinds(problem.shape):
+        sends = _context_by_kind(plan)
+        kinds = [(name, size, round(calls * sends.attending)) for name, size, calls in kinds]
+        kinds += [("all-to-all", size, calls) for size, calls in sends.all_to_alls]
+        time_s, waits = sends.time_s, sends.waits_s
     wanted = [(name, size, calls) for name, size, calls in kinds if calls]
     each = [_one_exchange_s(plan.wires, name, size, group) for name, size, _ in wanted]
     taken = [one * calls for one, (_, _, calls) in zip(each, wanted, strict=True)]
@@ -874,6 +884,41 @@ def _context_parallel(plan: PlanTraffic) -> list[PlanTransfer]:
         plan.make("cp", Calls(name, group, calls, size, width), exposed, spent)
         for (name, size, calls), exposed, spent in zip(wanted, share, taken, strict=True)
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class _ContextSends:
+    """What the kinds of layers of a pipeline rank exchange over cp in a step."""
+
+    attending: float
+    """Share of its layers that have the model's attention."""
+    all_to_alls: list[tuple[float, int]]
+    """Bytes and calls of those of heads for sequence, of other mixers."""
+    time_s: float
+    waits_s: float
+
+
+def _context_by_kind(plan: PlanTraffic) -> _ContextSends:
+    """Return the exchanges over cp where layers are of several kinds."""
+    rows, layout, shape = plan.rows, plan.layout, plan.rows.problem.shape
+    counts = _counts_by_kind(rows, layout, plan.critical)
+    core = "core_attn" in layout.recompute_modules
+    n_tokens = layout.mbs * rows.problem.job.seq_len / layout.cp
+    width, tp = rows.problem.job.recipe.activation_bytes, np.array([layout.tp], dtype=np.int32)
+    time_s, waits_s, attending, sends = 0.0, 0.0, 0.0, dict[float, int]()
+    for one in counts:
+        ahead, after = one.terms.cp_forward, one.terms.cp_backward
+        passes = layout.n_passes * one.layers
+        forwards = passes + layout.n_passes * (one.recomputed + core * one.layers)
+        time_s += forwards * plan.layer(ahead.total_s) + passes * plan.layer(after.total_s)
+        waits_s += forwards * plan.layer(ahead.exposed_s) + passes * plan.layer(after.exposed_s)
+        attending += one.layers * has_attention(one.kind)
+        exchanged = MIXERS[one.kind.mixer].exchanged if one.kind.mixer in MIXERS else None
+        for elements in exchanged(shape, tp, layout.cp) if exchanged else ():
+            size = width * n_tokens * float(np.asarray(elements).reshape(-1)[0])
+            sends[size] = sends.get(size, 0) + round(passes + forwards)
+    total = sum(one.layers for one in counts)
+    return _ContextSends(attending / max(1.0, total), list(sends.items()), time_s, waits_s)
 
 
 def _one_exchange_s(wires: Wires, name: str, size: float, place: Place) -> float:

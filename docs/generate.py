@@ -94,6 +94,8 @@ SECTIONS = (
     ("layer_patterns", schemas.LayerPatternSpec),
     ("window", schemas.WindowSpec),
     ("chunk", schemas.ChunkSpec),
+    ("mamba2", schemas.Mamba2Spec),
+    ("delta_net", schemas.DeltaNetSpec),
     ("details", schemas.DetailsSpec),
     ("training", schemas.TrainingSpec),
     ("search", schemas.SearchSpec),

@@ -15,7 +15,14 @@ from numpy.typing import NDArray
 
 from costmodels.axes import CP_COMMS, RECOMPUTE_MODULES, RECOMPUTES, SCHEDULES, modules_code
 from costmodels.layers.factor import distinct
-from costmodels.layers.kinds import attends, has_mlp, mixer_heads, mixers_of, present_kinds
+from costmodels.layers.kinds import (
+    attends,
+    has_mlp,
+    mixer_cuts,
+    mixer_heads,
+    mixers_of,
+    present_kinds,
+)
 from costmodels.layers.layer_grid import LayerGrid
 from costmodels.memory import param_bytes_kept, state_bytes_per_param
 from costmodels.offload.activations import RESIDENT_LAYERS
@@ -163,7 +170,8 @@ RULES: dict[str, Rule] = {
             "CP005",
             "heads of a state-space or linear layer do not divide by tp * cp",
             "Such a layer turns its share of the sequence into a share of its heads by "
-            "all-to-alls: tp * cp divides its heads and groups.",
+            "all-to-alls: tp * cp divides its heads, and its groups unless each is on several "
+            "ranks.",
             "a smaller cp",
             "Megatron-LM core/ssm/mamba_context_parallel.py",
         ),
@@ -620,18 +628,19 @@ def _kv_heads(c: Context, s: ShapeTable) -> Bools:
 
 
 def _mixer_heads(c: Context, s: ShapeTable) -> Bools:
-    return _divides_mixers(c, s.tp.astype(np.int64))
+    ok = np.ones(len(s), dtype=bool)
+    for n in mixer_heads(c.problem.shape):
+        ok &= n % s.tp == 0
+    return ok
 
 
 def _mixer_context(c: Context, s: ShapeTable) -> Bools:
-    return np.asarray((s.cp == 1) | _divides_mixers(c, s.tp.astype(np.int64) * s.cp))
-
-
-def _divides_mixers(c: Context, ranks: NDArray[np.int64]) -> Bools:
-    ok = np.ones(len(ranks), dtype=bool)
-    for n in mixer_heads(c.problem.shape):
-        ok &= n % ranks == 0
-    return ok
+    ok, over = np.ones(len(s), dtype=bool), s.tp.astype(np.int64) * s.cp
+    for cut in mixer_cuts(c.problem.shape):
+        held = np.maximum(1, cut.groups // s.tp)
+        shared = (cut.groups % over == 0) | (cut.repeats & (s.cp % held == 0))
+        ok &= (cut.heads % over == 0) & shared
+    return np.asarray(ok | (s.cp == 1))
 
 
 def _partial_keys(c: Context, s: ShapeTable) -> Bools:

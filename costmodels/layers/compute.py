@@ -105,7 +105,7 @@ def linear_times(
     t = np.asarray(tp, dtype=np.float64)
     h = float(shape.hidden)
     qkv = shape.q_width / t + 2 * kv_heads_per_rank(shape, tp) * shape.head_dim
-    three = _products_of(shape.layers, job, accelerator, stack)
+    three = products_of(shape.layers, job, accelerator, stack)
     mlp = _mlp_sizes(shape, t)
     inputs = _up_projections(shape, t) if shape.latent else [(h, qkv)]
     column = _sum_of(three(tokens, *sizes) for sizes in (*inputs, *mlp[:1]))
@@ -148,7 +148,7 @@ def product_times(
     product: Product, job: TrainingJob, accelerator: Accelerator, stack: StackProfile
 ) -> tuple[float, float, float]:
     """Return forward, data gradient and weight gradient of a linear layer, seconds."""
-    three = _products_of(0, job, accelerator, stack)
+    three = products_of(0, job, accelerator, stack)
     result = three(np.asarray(product.rows), product.inner, product.columns)
     return float(result[0]), float(result[1]), float(result[2])
 
@@ -178,7 +178,7 @@ def bf16_job(job: TrainingJob) -> TrainingJob:
     )
 
 
-def _products_of(
+def products_of(
     layers: int, job: TrainingJob, accelerator: Accelerator, stack: StackProfile
 ) -> Callable[[Floats, ArrayLike, ArrayLike], Three]:
     """Return the function of (rows, inner, columns) to forward, data and weight gradient times.
@@ -189,8 +189,8 @@ def _products_of(
     recipe, eff = job.recipe, accelerator.efficiency
     wide_frac = job.bf16_frac(layers)
     if wide_frac:
-        low = _products_of(0, replace(job, bf16_layers=(0, 0)), accelerator, stack)
-        wide = _products_of(0, bf16_job(job), accelerator, stack)
+        low = products_of(0, replace(job, bf16_layers=(0, 0)), accelerator, stack)
+        wide = products_of(0, bf16_job(job), accelerator, stack)
 
         def both(rows: Floats, inner: ArrayLike, columns: ArrayLike) -> Three:
             parts = zip(low(rows, inner, columns), wide(rows, inner, columns), strict=True)
@@ -252,7 +252,7 @@ def mlp_linear_times(
 ) -> LinearTimes:
     """Return the part of `linear_times` that is the MLP's: up and down. The model has an MLP."""
     up, down = _mlp_sizes(shape, np.asarray(tp, dtype=np.float64))
-    three = _products_of(shape.layers, job, accelerator, stack)
+    three = products_of(shape.layers, job, accelerator, stack)
     return LinearTimes(*three(tokens, *up), *three(tokens, *down))
 
 
@@ -265,7 +265,7 @@ def up_projection_s(
     tp: Ints,
 ) -> Floats:
     """Return the forward time of latent attention's products from the latents, seconds."""
-    three = _products_of(shape.layers, job, accelerator, stack)
+    three = products_of(shape.layers, job, accelerator, stack)
     sizes = _up_projections(shape, np.asarray(tp, dtype=np.float64))
     return np.asarray(sum(three(tokens, *one)[0] for one in sizes))
 

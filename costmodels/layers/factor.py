@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 
 Ints = NDArray[np.int32]
 
+MOST_CODES = 1 << 16
+"""Numbers of combinations, beside four for each row, up to which they are not counted anew."""
+
 
 @dataclass(frozen=True, slots=True)
 class Distinct:
@@ -45,15 +48,23 @@ def distinct(columns: Sequence[Ints]) -> Distinct:
     """
     combined = np.zeros(len(columns[0]), dtype=np.intp)
     present = [_present(column) for column in columns]
+    before: list[NDArray[np.intp] | None] = []
+    size, most = 1, MOST_CODES + 4 * len(combined)
     for column, values in zip(columns, present, strict=True):
+        known = None
         if len(values) > 1:
-            combined = combined * len(values) + _codes(column, values)
+            if size * len(values) > most:  # few of many numbers are in use: count those
+                known = _present(combined)
+                combined, size = _codes(combined, known), len(known)
+            combined, size = combined * len(values) + _codes(column, values), size * len(values)
+        before.append(known)
     remainder = _present(combined)
     index, n, out = _codes(combined, remainder), len(remainder), []
-    for values in reversed(present):
+    for values, known in zip(reversed(present), reversed(before), strict=True):
         if len(values) > 1:
             remainder, code = np.divmod(remainder, len(values))
             out.append(values[code].astype(np.int32))
+            remainder = remainder if known is None else known[remainder]
         else:
             out.append(values.astype(np.int32).repeat(n))
     return Distinct(tuple(reversed(out)), index)

@@ -5,11 +5,13 @@ from costmodels.layers.layer_kind import LayerKind
 from costmodels.layers.moe import MOE
 from costmodels.layers.sublayers.attention import ATTENTION, CHUNK, WINDOW
 from costmodels.layers.sublayers.composition import NO_MIXER, composed
+from costmodels.layers.sublayers.delta_net import GDN
 from costmodels.layers.sublayers.feeds import FEEDS
-from costmodels.layers.sublayers.sublayer import Mixer
+from costmodels.layers.sublayers.mamba2 import MAMBA2
+from costmodels.layers.sublayers.sublayer import HeadsCut, Mixer
 from costmodels.shapes import LayerRun, ModelShape
 
-MIXERS: dict[str, Mixer] = {x.name: x for x in (ATTENTION, WINDOW, CHUNK, NO_MIXER)}
+MIXERS: dict[str, Mixer] = {x.name: x for x in (ATTENTION, WINDOW, CHUNK, MAMBA2, GDN, NO_MIXER)}
 """By name. A new mixer is one entry more (docs/extending.md)."""
 KIND_ALIASES = {"attention+dense": DENSE.name, "attention+moe": MOE.name}
 """Names of kinds that have another one: dense and expert layers by their mixer and feed."""
@@ -68,10 +70,14 @@ def has_attention(kind: LayerKind) -> bool:
     return kind.mixer not in MIXERS or MIXERS[kind.mixer].attends
 
 
+def mixer_cuts(shape: ModelShape) -> tuple[HeadsCut, ...]:
+    """Return what tp and cp cut of the mixers that are no attention."""
+    return tuple(mixer.cut_over(shape) for mixer in mixers_of(shape) if mixer.cut_over)
+
+
 def mixer_heads(shape: ModelShape) -> tuple[int, ...]:
-    """Return the numbers of heads and groups of other mixers, which tp and cp have to divide."""
-    cuts = (mixer.cut_over(shape) for mixer in mixers_of(shape) if mixer.cut_over)
-    return tuple(dict.fromkeys(n for cut in cuts for n in cut))
+    """Return the numbers of heads and groups of such mixers, which tp has to divide."""
+    return tuple(dict.fromkeys(n for x in mixer_cuts(shape) for n in (x.heads, x.groups)))
 
 
 def has_mlp(shape: ModelShape) -> bool:

@@ -26,7 +26,7 @@ from costmodels.layers.recompute import KeptByKind, SetTerms, set_terms
 from costmodels.modes import ModeRows, ModeTable
 from costmodels.plans import ShapeTable
 from costmodels.problem import Problem
-from costmodels.shapes import MOE
+from costmodels.shapes import DENSE, MOE
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
@@ -125,6 +125,8 @@ def layer_terms(problem: Problem, split: SplitDegrees, mbs: Ints, modes: ModeRow
         scratch = memory.scratch_bytes(replace(shape, ffn=0), stack, tp)
         if MOE not in shape.kinds:
             scratch = np.zeros_like(scratch)
+    elif shape.kinds[0] != DENSE and MOE in shape.kinds:
+        scratch = scratch + memory.scratch_bytes(replace(shape, ffn=0), stack, tp)
     for other in others:
         working = np.maximum(working, other.working_bytes)
         scratch = scratch + other.scratch_bytes

@@ -97,8 +97,6 @@ class Launches(NamedTuple):
     feed_s: Floats
     routing_s: float = 0.0
     """What routing adds."""
-    has_attention: bool = True
-    """A graph of `attn` holds the mixer: no other mixer is in one."""
     shared: bool = False
     """Shared experts are in the graph of the router."""
 
@@ -106,15 +104,16 @@ class Launches(NamedTuple):
 def sublayers_launch_s(parts: Launches, graph_s: float, modes: ModeRows) -> Floats:
     """Return what is left of the launch time of a mixer and a feed, both directions, seconds.
 
-    M (1 - [attn]) + F (1 - [mlp]), and with experts F (1 - [moe_router]), a quarter of F without
-    shared experts, + R (1 - 1/3 [moe_router] - 1/3 [moe_preprocess]) in place of the second; as
-    `dense_launch_s` and `expert_launch_s`, whose M is 0.6 H and F 0.4 H.
+    M (1 - [attn]) + F (1 - [mlp]); with experts F (1 - [moe_router]), a quarter of F without
+    shared experts, + R (1 - 1/3 [moe_router] - 1/3 [moe_preprocess]) in place of the second.
+    `attn` holds the mixer, whatever it is. As `dense_launch_s` and `expert_launch_s`, whose M is
+    0.6 H and F 0.4 H.
     """
     whole = np.asarray(parts.mixer_s + parts.feed_s + parts.routing_s)
     if not modes.uses("cuda_graph"):
         return whole
     one_graph = modes.have("cuda_graph", "layer", "full_iteration")
-    attention = captured(modes, "attn") & (one_graph | parts.has_attention)
+    attention = captured(modes, "attn") & (parts.mixer_s > 0.0)
     second = captured(modes, "moe_router" if parts.routing_s else "mlp")
     left = parts.mixer_s * (1.0 - attention)
     if parts.routing_s:

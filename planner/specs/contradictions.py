@@ -120,6 +120,28 @@ def _layer_kind_faults(model: ModelSpec) -> list[SpecFault]:
     return faults + _section_faults(model, runs)
 
 
+def _size_faults(model: ModelSpec) -> list[SpecFault]:
+    """Return which sizes of a mixer do not go together."""
+    faults = []
+    if (x := model.mamba2) and x.heads % x.groups:
+        faults.append(
+            SpecFault(
+                ("model", "mamba2", "groups"),
+                f"{x.heads} heads cannot be shared out over {x.groups} groups",
+                "groups must divide heads",
+            )
+        )
+    if (y := model.delta_net) and y.v_heads % y.k_heads:
+        faults.append(
+            SpecFault(
+                ("model", "delta_net", "v_heads"),
+                f"{y.v_heads} heads of values are no multiple of {y.k_heads} heads of keys",
+                "k_heads must divide v_heads",
+            )
+        )
+    return faults
+
+
 def _section_faults(
     model: ModelSpec, runs: Sequence[LayerRunSpec | LayerPatternSpec]
 ) -> list[SpecFault]:
@@ -139,6 +161,7 @@ def _section_faults(
                     )
                 )
             used.add(section)
+    faults += _size_faults(model)
     faults += [
         SpecFault(
             ("model", section),

@@ -310,6 +310,40 @@ class ChunkSpec(_Spec):
     """Tokens of a chunk, inside which each sees those before it."""
 
 
+class Mamba2Spec(_Spec):
+    """The `model.mamba2:` section: sizes of `mamba2` layers."""
+
+    heads: Heads
+    """Heads of the state space."""
+    head_dim: Heads
+    """Width of one head; the inner width is heads * head_dim."""
+    groups: Heads = 1
+    """Groups of heads that share inputs and outputs of their states (B and C)."""
+    state: Width
+    """Elements of the state for each element of a head."""
+    conv: Heads = 4
+    """Taps of the short convolution."""
+    chunk: Width = 128
+    """Tokens that a kernel works on at once."""
+
+
+class DeltaNetSpec(_Spec):
+    """The `model.delta_net:` section: sizes of `gdn` layers."""
+
+    k_heads: Heads
+    """Heads of queries and of keys."""
+    v_heads: Heads
+    """Heads of values, a multiple of them."""
+    k_dim: Heads
+    """Width of a head of keys."""
+    v_dim: Heads
+    """Width of a head of values."""
+    conv: Heads = 4
+    """Taps of the short convolution."""
+    chunk: Width = 64
+    """Tokens that a kernel works on at once."""
+
+
 def _layer_kind(value: object) -> str:
     """Accept the name of a registered kind of layer."""
     if isinstance(value, str):
@@ -594,6 +628,10 @@ class ModelSpec(_Spec):
     """Attention over a window, where `layer_kinds` has it."""
     chunk: ChunkSpec | None = None
     """Attention inside chunks, where `layer_kinds` has it."""
+    mamba2: Mamba2Spec | None = None
+    """State-space layers, where `layer_kinds` has them."""
+    delta_net: DeltaNetSpec | None = None
+    """Delta nets, where `layer_kinds` has them."""
     details: DetailsSpec = NO_DETAILS
     """What changes the model and no figure of a plan: rotary base, epsilon, router."""
 

@@ -12,7 +12,7 @@ from functools import cache
 from costmodels.plans import Layout
 from costmodels.precision import Recipe
 from costmodels.problem import Problem
-from costmodels.shapes import ModelShape
+from costmodels.shapes import DeltaNetShape, Mamba2Shape, ModelShape
 from searches.options import SearchOptions
 from tests.searches import oracle_models as models
 from tests.searches import oracle_physics as physics
@@ -178,6 +178,13 @@ def context_and_experts(
                         yield cp, kind, e, x
 
 
+def heads_and_groups(sizes: Mamba2Shape | DeltaNetShape) -> tuple[int, int]:
+    """Return what tp and cp cut of a mixer that is no attention."""
+    if isinstance(sizes, Mamba2Shape):
+        return sizes.heads, sizes.groups
+    return sizes.v_heads, sizes.k_heads
+
+
 def broken_shape_rule(problem: Problem, options: SearchOptions, shape: Shape) -> str:
     """Return the code of the first rule that a shape breaks, or ""."""
     tp, pp, dp, vpp, split, cp, cp_comm, ep, etp, schedule, order = shape
@@ -193,6 +200,9 @@ def broken_shape_rule(problem: Problem, options: SearchOptions, shape: Shape) ->
         return "TP003"
     if domain % tp and tp % domain:
         return "TP005"
+    heads = model.mamba2 or model.delta_net
+    if heads and any(n % tp for n in heads_and_groups(heads)):
+        return "TP006"
     if cp > 1 and problem.job.seq_len % (2 * cp):
         return "CP001"
     if cp_comm == "a2a" and (model.heads % (tp * cp) or model.kv_heads % (tp * cp)):
@@ -202,6 +212,12 @@ def broken_shape_rule(problem: Problem, options: SearchOptions, shape: Shape) ->
     partial = any(run.kind.startswith(("window+", "chunk+")) for run in model.layer_runs)
     if cp > 1 and partial and cp_comm == "p2p":
         return "CP004"
+    if cp > 1 and heads:
+        most, groups = heads_and_groups(heads)
+        held = groups // tp  # those of a rank; of Mamba-2 each may be on several
+        repeats = model.mamba2 is not None and cp % held == 0
+        if most % (tp * cp) or (held % cp and not repeats):
+            return "CP005"
     if model.n_experts % ep or (not model.n_experts and (ep > 1 or etp > 1)):
         return "EP001"
     if tp * cp * dp % (ep * etp):

@@ -10,7 +10,7 @@ import searches
 from costmodels.axes import RANK_ORDERS, SCHEDULES, modules_code
 from costmodels.layers.kinds import layer_run
 from costmodels.schedule.stages import SPLITS
-from costmodels.shapes import WindowShape
+from costmodels.shapes import Mamba2Shape, WindowShape
 from searches.options import SearchOptions
 from searches.rules import (
     RULES,
@@ -88,8 +88,7 @@ REPORTING = (
 
 
 def test_every_code_is_reported_by_some_search_and_no_other():
-    # Candidates without a pipeline have one chunk from the start.
-    silent = {"VPP001", "TP006", "CP005"}
+    silent = {"VPP001"}  # candidates without a pipeline have one chunk from the start
     wanted = set(RULES) - NEVER_COUNTED - silent
     reported = set(legal_shapes(EXPERTS).rejected)
     of_modes = [pinned(c, broken) for _, c, broken, _ in MODE_EXAMPLES]
@@ -118,6 +117,13 @@ WINDOWS = replace(
     layer_runs=tuple(layer_run(name, 1) for name in ("window+dense", "dense")) * 4,
 )
 EXTRA.append(context(WINDOWS, batch=8, options=pins(cp=(1, 2))))
+STATES = replace(
+    GQA,
+    mamba2=Mamba2Shape(heads=12, head_dim=64, groups=4, state=64, conv=4, chunk=64),
+    layer_runs=tuple(layer_run(name, 1) for name in ("mamba2+none", "dense")) * 4,
+)
+EXTRA.append(context(STATES, toy_pool(8, 8), batch=8, options=pins(tp=8, cp=1)))
+EXTRA.append(context(STATES, batch=8, options=pins(tp=1, cp=8)))
 ZB_H1 = SCHEDULES.index("zb-h1")
 ROUTED = context(replace(GQA, n_experts=4, expert_ffn=512), toy_pool(8, 8), batch=8)
 EXTRA.append(replace(ROUTED, options=pins(recompute_modules=modules_code(["moe", "moe_act"]))))
@@ -137,6 +143,12 @@ SHAPE_EXAMPLES = {
     "CP001": (context(seq_len=1020), (1, 1, 1, 1, 0, 8, 1, 1, 1), (1, 1, 4, 1, 0, 2, 1, 1, 1)),
     "CP002": (context(), (2, 1, 2, 1, 0, 2, 3, 1, 1), (1, 1, 4, 1, 0, 2, 3, 1, 1)),
     "CP003": (context(DENSE), (1, 1, 4, 1, 0, 2, 2, 1, 1), (2, 1, 4, 1, 0)),
+    "TP006": (context(STATES), (8, 1, 1, 1, 0), (4, 1, 2, 1, 0)),
+    "CP005": (
+        context(STATES),
+        (1, 1, 1, 1, 0, 8, 1, 1, 1),
+        (1, 1, 2, 1, 0, 4, 1, 1, 1),
+    ),
     "CP004": (
         context(WINDOWS),
         (1, 1, 4, 1, 0, 2, 1, 1, 1),
@@ -185,7 +197,7 @@ def whole(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def test_every_shape_rule_has_an_example():
-    assert set(SHAPE_EXAMPLES) == set(PREDICATES) - {"TP006", "CP005"}
+    assert set(SHAPE_EXAMPLES) == set(PREDICATES)
 
 
 @pytest.mark.parametrize("code", SHAPE_EXAMPLES)

@@ -159,17 +159,17 @@ def _launch_s(inputs: LayerInputs, mixer: Mixer, ahead: MixerTerms, after: FeedT
     one, graph_s = plain_host_s(problem, inputs.split.tp), problem.stack.graph_launch_s
     of_mixer, of_feed = ahead.launches * one, after.launches * one
     if after.routed is None:
-        shares = launches.Launches(of_mixer, of_feed, has_attention=mixer.attends)
+        shares = launches.Launches(of_mixer, of_feed)
         return launches.sublayers_launch_s(shares, graph_s, modes)
     routing = experts.routing_host_s(problem)
     shared = bool(problem.shape.shared_ffn)
-    shares = launches.Launches(of_mixer, of_feed, routing, mixer.attends, shared)
+    shares = launches.Launches(of_mixer, of_feed, routing, shared)
     launch_s = launches.sublayers_launch_s(shares, graph_s, modes)
     products_s = experts.products_host_s(problem, inputs.split.ep)
     return np.asarray(launch_s + launches.eager_products_s(products_s, modes))
 
 
-def _sublayers(shape: ModelShape, kind: str) -> tuple[str, str]:
+def _sublayers(kind: str) -> tuple[str, str]:
     """Return the mixer and the feed of a kind of layer, those of attention by one name."""
     mixer, _, feed = {DENSE: "attention+dense", MOE: "attention+moe"}.get(kind, kind).partition(
         "+"
@@ -182,21 +182,17 @@ def _scratch_bytes(
 ) -> Floats:
     """Return the scratch gradients that no kind before this one of the model has.
 
-    One for each distinct shape of weights: all attention of a model has the same. A first kind of
-    which there is no layer, a dense one before layers with experts, counts as attention where
-    such layers follow (`layer_terms`).
+    One for each distinct shape of weights: all attention of a model has the same. Dense and expert
+    layers count their own, wherever they stand.
     """
     before: set[str] = set()
     counts = dict(zip(shape.kinds, shape.kind_counts, strict=True))
     own = f"{mixer.name}+{feed.name}"
-    for kind in shape.kinds:
-        if kind == own:
-            break
-        if counts[kind]:
-            before |= {f"{i} {x}" for i, x in enumerate(_sublayers(shape, kind))}
-    if MOE in counts and not shape.kind_counts[0]:
-        before.add("0 attention")
-    mixes, feeds = _sublayers(shape, own)
+    earlier = shape.kinds[: shape.kinds.index(own)] if own in counts else ()
+    for kind in (*earlier, DENSE, MOE):
+        if counts.get(kind):
+            before |= {f"{i} {x}" for i, x in enumerate(_sublayers(kind))}
+    mixes, feeds = _sublayers(own)
     value = np.zeros_like(ahead.scratch_bytes)
     if f"0 {mixes}" not in before:
         value = value + ahead.scratch_bytes
@@ -237,5 +233,4 @@ NO_MIXER = Mixer(
     macs=lambda shape: LayerMacs(0, 0, 0, {}),
     terms=no_mixer_terms,
     modules=lambda shape: (),
-    cut_over=lambda shape: (),
 )

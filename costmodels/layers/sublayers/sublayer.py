@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from costmodels import memory
 from costmodels.comm.exposure import Exposure
@@ -63,6 +63,18 @@ class FeedTerms(SublayerTerms):
 
 
 @dataclass(frozen=True, slots=True)
+class HeadsCut:
+    """What tp and cp cut of a mixer that is no attention."""
+
+    heads: int
+    """Divisible by tp cp."""
+    groups: int
+    """Heads that several of them share; divisible by tp, and by tp cp unless they repeat."""
+    repeats: bool = False
+    """Where cp is a multiple of the groups of a rank, each of them is on several ranks."""
+
+
+@dataclass(frozen=True, slots=True)
 class Mixer:
     """What mixes the positions of a sequence.
 
@@ -92,8 +104,11 @@ class Mixer:
     """It is the model's attention, over all keys or some."""
     cp_comms: tuple[str, ...] = ()
     """Ways of exchanging keys and values that it is legal with; none named: all."""
-    cut_over: Callable[[ModelShape], tuple[int, ...]] | None = None
-    """Numbers of heads and groups that tp x cp has to divide; None: as attention."""
+    exchanged: Callable[[ModelShape, Ints, ArrayLike], tuple[Floats, ...]] | None = None
+    """Elements of a token in the all-to-alls over cp of a forward, by tp and cp; None: it has
+    the exchange of attention, or nothing."""
+    cut_over: Callable[[ModelShape], HeadsCut] | None = None
+    """Heads and groups that tp and cp cut; None: those of attention, or nothing."""
     frameworks: tuple[str, ...] = ()
     """Names of those whose files can say it."""
 

@@ -139,7 +139,7 @@ _TEXTS = {
     "CP002": "with a2a, tp * cp divides the {shape.heads} heads and the {shape.kv_heads} KV heads",
     "CP003": "cp above 1 needs a fused attention kernel",
     "CP004": "windows and chunks have cp_comm all-gather or a2a",
-    "CP005": "tp * cp divides the {mixers} heads and groups of other layers than attention",
+    "CP005": "tp * cp divides the heads ({mixers}, with groups) of other layers than attention",
     "EP001": "ep divides the {shape.n_experts} experts (a dense model has ep 1 and etp 1)",
     "EP002": "etp * ep divides tp * cp * dp",
     "EP003": "etp divides the width {shape.expert_ffn} of an expert",
