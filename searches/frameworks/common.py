@@ -1,7 +1,13 @@
 """Layout rules that several frameworks have, each under a code of its own."""
 
+from costmodels.shapes import ModelShape
 from searches.frameworks.case import RANK_ORDER, Case
 from searches.frameworks.rule import FrameworkRule, When
+
+
+def kind_sequence(shape: ModelShape) -> tuple[str, ...]:
+    """Return the kind of each layer in model order."""
+    return tuple(shape.kinds[i] for i in shape.layer_sequence)
 
 
 def degrees_positive(code: str, framework: str, source: str) -> FrameworkRule:

@@ -134,4 +134,5 @@ GDN = Mixer(
     section="delta_net",
     exchanged=exchanged,
     cut_over=_heads,
+    frameworks=("megatron", "fsdp2", "bridge"),
 )

@@ -24,9 +24,11 @@ from planner.frameworks.megatron.axis_flags import axis_flags
 from planner.frameworks.megatron.core_details import AUX_LOSS, comment_lines, core_details
 from planner.frameworks.megatron.details import stated_details
 from planner.frameworks.megatron.flags import flag_table, parse_flags
+from planner.frameworks.megatron.layer_kinds import hybrid_program, pattern_settings
 from planner.frameworks.megatron.mode_settings import (
     dispatcher_settings,
     graph_settings,
+    graphed_modules,
     hybrid_environment,
     offload_environment,
     offload_settings,
@@ -35,6 +37,7 @@ from planner.frameworks.megatron.mode_settings import (
 from planner.frameworks.programs import MEGATRON_SMOKE, programs
 from planner.frameworks.releases import lacking_words
 from planner.specs.schema import NO_DETAILS, DetailsSpec
+from searches.frameworks.megatron.layer_kinds import is_hybrid, layer_count
 from searches.frameworks.megatron.layouts import vocab_divisor
 from searches.frameworks.registry import framework_rules
 from searches.frameworks.switches import switch_words
@@ -76,10 +79,11 @@ def megatron_script(request: EmitRequest) -> str:
     groups = flag_groups(layout, shape, job, details, release)
     refuse_lacking(f"megatron@{release}", [word for _, flags in groups for word in flags])
     lines = [line for _, flags in groups for line in wrap(flags)]
+    program = hybrid_program(release)[0] if is_hybrid(shape) else "pretrain_gpt.py"
     launch = [
         f'torchrun --nnodes {n_nodes} --nproc-per-node {per_node} --node-rank "${{NODE_RANK}}" \\',
         '  --master-addr "${MASTER_ADDR}" --master-port "${MASTER_PORT}" \\',
-        '  "${MEGATRON_DIR}/pretrain_gpt.py" \\',
+        f'  "${{MEGATRON_DIR}}/{program}" \\',
         *(f"  {line} \\" for line in lines[:-1]),
         f"  {lines[-1]}",
     ]
@@ -145,6 +149,8 @@ def _detail_flags(settings: Mapping[str, object]) -> list[str]:
             continue
         if isinstance(value, tuple):
             tokens += [flag.flags[0], ",".join(map(str, value))]
+        elif isinstance(value, list):
+            tokens += [flag.flags[0], f"'{layer_frequency([bool(x) for x in value])}'"]
         elif isinstance(value, bool):
             tokens += ["--no-yarn-correction-range-round-to-int" if not value else flag.flags[0]]
         else:
@@ -173,6 +179,7 @@ def flag_groups(
     of_core = core_details(details, layout, shape, job)
     groups = [
         ("model", _model_flags(layout, shape, job, of_core.model)),
+        ("kinds of layers", _hybrid_flags(layout, shape, release)),
         ("experts", _expert_flags(layout, shape, of_core.experts)),
         ("layout", _layout_flags(layout, shape, narrow_states=job.optimizer_states != "fp32")),
         ("batch and schedule", _batch_flags(layout, job)),
@@ -206,7 +213,7 @@ def _model_flags(
     dropout = "0.1" if shape.dropout else "0.0"
     positions = shape.max_positions if shape.positions == "learned" else 0
     tokens = {
-        "--num-layers": shape.layers,
+        "--num-layers": layer_count(shape),
         "--hidden-size": shape.hidden,
         "--ffn-hidden-size": shape.ffn,
         "--num-attention-heads": shape.heads,
@@ -247,6 +254,20 @@ def _model_flags(
     return flags + _detail_flags(settings)
 
 
+def _hybrid_flags(layout: Layout, shape: ModelShape, release: str) -> list[str]:
+    """Return the pattern of a hybrid model, and where its layers are defined."""
+    settings = pattern_settings(layout, shape)
+    if not settings:
+        return []
+    spec = hybrid_program(release or framework_rules("megatron").release)[1]
+    flags = [
+        word
+        for dest, value in settings.items()
+        for word in (flag_table()[2][dest].flags[0], f"'{value}'")
+    ]
+    return [*flags, "--spec", *spec.split()]
+
+
 def _expert_flags(layout: Layout, shape: ModelShape, settings: Mapping[str, object]) -> list[str]:
     """Return the flags of the routed experts; none for a dense model.
 
@@ -277,7 +298,7 @@ def _expert_flags(layout: Layout, shape: ModelShape, settings: Mapping[str, obje
     if shape.capacity_factor:
         tokens["--moe-expert-capacity-factor"] = f"{shape.capacity_factor:g}"
     flags = [word for option, value in tokens.items() for word in (option, str(value))]
-    if not all(shape.expert_layers):
+    if not all(shape.expert_layers) and not is_hybrid(shape):
         flags += ["--moe-layer-freq", f"'{layer_frequency(shape.expert_layers)}'"]
     flags += ["--moe-pad-expert-input-to-capacity"] * bool(shape.capacity_factor)
     flags += ["--moe-router-force-load-balancing"] * shape.forced_balance
@@ -295,7 +316,7 @@ def _graph_flags(layout: Layout, shape: ModelShape, release: str) -> list[str]:
     if graph in ("layer", "full_iteration"):
         words = switch_words(framework, f"cuda_graph={graph}")
     else:
-        words = switch_words(framework, "cuda_graph=modules", graph.split("+"))
+        words = switch_words(framework, "cuda_graph=modules", graphed_modules(graph, shape))
     said = ("cuda_graph_impl", "cuda_graph_modules")
     others = {dest: value for dest, value in settings.items() if dest not in said}
     return [*words, *setting_flags(others)]
@@ -331,7 +352,7 @@ def _layout_flags(layout: Layout, shape: ModelShape, *, narrow_states: bool = Fa
     flags = ["--tensor-model-parallel-size", str(layout.tp)]
     flags += ["--sequence-parallel"] * (layout.sp and layout.tp > 1)
     flags += ["--pipeline-model-parallel-size", str(layout.pp)]
-    if layout.pp > 1:
+    if layout.pp > 1 and not is_hybrid(shape):  # a pattern has the cuts in it
         flags += _stage_flags(layout, shape)
     if layout.cp > 1:
         flags += ["--context-parallel-size", str(layout.cp)]
