@@ -27,7 +27,7 @@ def _graphs_whole(c: Case) -> Bools:
 
 HYBRID_RULES: tuple[FrameworkRule, ...] = (
     FrameworkRule(
-        "MBR530",
+        "MBR710",
         "bridge",
         "virtual stages of a hybrid model",
         "start",
@@ -37,7 +37,7 @@ HYBRID_RULES: tuple[FrameworkRule, ...] = (
         "vpp 1, or framework megatron",
     ),
     FrameworkRule(
-        "MBR531",
+        "MBR711",
         "bridge",
         "what the provider of hybrid models has no field for",
         "start",

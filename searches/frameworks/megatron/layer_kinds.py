@@ -3,6 +3,8 @@
 Two ways: a GPT model of whole layers, each with attention (over a window or not) or a gated delta
 net and a feed (`--window-attn-skip-freq`, `--linear-attention-freq`, `--moe-layer-freq`), or a
 hybrid model, a pattern with one symbol for each sublayer (`--hybrid-layer-pattern`).
+
+Codes: MLM7xx.
 """
 
 from collections.abc import Sequence
@@ -143,7 +145,7 @@ def _delta_chunk(case: Case) -> int:
 
 LAYER_KIND_RULES: tuple[FrameworkRule, ...] = (
     FrameworkRule(
-        "MLM520",
+        "MLM700",
         "megatron",
         "whole layers beside sublayers alone",
         "planner",
@@ -154,7 +156,7 @@ LAYER_KIND_RULES: tuple[FrameworkRule, ...] = (
         "layers of a mixer and a feed alone, or of sublayers alone",
     ),
     FrameworkRule(
-        "MLM521",
+        "MLM701",
         "megatron",
         "a window with latent attention",
         "planner",
@@ -164,7 +166,7 @@ LAYER_KIND_RULES: tuple[FrameworkRule, ...] = (
         "layers without a window, or without `mla`",
     ),
     FrameworkRule(
-        "MLM522",
+        "MLM702",
         "megatron",
         "latent attention in a hybrid model",
         "start",
@@ -175,7 +177,7 @@ LAYER_KIND_RULES: tuple[FrameworkRule, ...] = (
         versions="<0.19",
     ),
     FrameworkRule(
-        "MLM523",
+        "MLM703",
         "megatron",
         "multi-token prediction in a hybrid model",
         "planner",
@@ -188,7 +190,7 @@ LAYER_KIND_RULES: tuple[FrameworkRule, ...] = (
         "mtp_layers 0",
     ),
     FrameworkRule(
-        "MLM524",
+        "MLM704",
         "megatron",
         "another convolution of state-space layers",
         "planner",
@@ -198,7 +200,7 @@ LAYER_KIND_RULES: tuple[FrameworkRule, ...] = (
         f"mamba2.conv {MAMBA_CONV}",
     ),
     FrameworkRule(
-        "MLM525",
+        "MLM705",
         "megatron",
         "other chunks of state-space layers",
         "planner",
@@ -208,7 +210,7 @@ LAYER_KIND_RULES: tuple[FrameworkRule, ...] = (
         f"mamba2.chunk {MAMBA_CHUNK}",
     ),
     FrameworkRule(
-        "MLM526",
+        "MLM706",
         "megatron",
         "other chunks of gated delta nets",
         "planner",
@@ -218,7 +220,7 @@ LAYER_KIND_RULES: tuple[FrameworkRule, ...] = (
         f"delta_net.chunk {DELTA_CHUNK}",
     ),
     FrameworkRule(
-        "MLM527",
+        "MLM707",
         "megatron",
         "layers counted in pairs",
         "planner",
@@ -232,7 +234,7 @@ LAYER_KIND_RULES: tuple[FrameworkRule, ...] = (
         "recompute none or selective, and no bf16_layers",
     ),
     FrameworkRule(
-        "MLM528",
+        "MLM708",
         "megatron",
         "an exchange beside another micro-batch in a hybrid model",
         "first step",
@@ -242,7 +244,7 @@ LAYER_KIND_RULES: tuple[FrameworkRule, ...] = (
         "ep_overlap off",
     ),
     FrameworkRule(
-        "MLM529",
+        "MLM709",
         "megatron",
         "layers on the host in a hybrid model",
         "planner",
