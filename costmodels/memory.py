@@ -214,7 +214,8 @@ def layer_activation_bytes(
     unless the attention core is recomputed (`keep_scores` = 0). With latent attention 4 a (d_k +
     d_v) / t + (4 (r_q + r_kv) + 2 d_r) / t in place of 4 h_q / t + 4 h_kv. What a stack's eager
     operators keep beside that comes on top (`eager_bytes`), and 4 a s / t for its scores in fp32
-    without a flash kernel. Activations in fp32 (`element_bytes` 4) take twice that, but for masks,
+    without a flash kernel. A gate of attention's output keeps 4 h_q / t, itself and what it gates.
+    Activations in fp32 (`element_bytes` 4) take twice that, but for masks,
     the log-sum-exp and scores that are in fp32 anyway. Where linear layers keep quantised inputs
     (`quantized_inputs`), what `saved_input_bytes` says comes off.
 
@@ -242,7 +243,7 @@ def layer_activation_bytes(
         split = (4.0 * q + 4.0 * shape.v_width) / t + inner
         split = split + (4.0 * (shape.q_rank + shape.kv_rank) + 2.0 * shape.qk_rope) / t
     else:
-        split = 4.0 * q / t + 4.0 * kv + inner
+        split = 4.0 * q / t + 4.0 * kv + inner + 4.0 * shape.gate_width / t
     split = wide * split
     if shape.flash_attention:
         scores = 4.0 * shape.heads / t
@@ -444,7 +445,7 @@ def scratch_bytes(shape: ModelShape, stack: StackProfile, tp: ArrayLike) -> Floa
         return np.zeros_like(np.asarray(tp, dtype=np.float64))
     t = np.asarray(tp, dtype=np.float64)
     kv = kv_heads_per_rank(shape, tp) * shape.head_dim
-    qkv = shape.q_width / t + 2 * kv
+    qkv = shape.q_width / t + 2 * kv + shape.gate_width / t
     up = (2 if shape.gated else 1) * shape.ffn / t
     if shape.latent:
         return 2.0 * (latent_params(shape, np.asarray(tp)) + shape.hidden * (up + shape.ffn / t))
@@ -464,3 +465,63 @@ def zero3_working_bytes(
     weights = np.where(stage >= 3, recipe.param_bytes, 0.0)
     grads = np.where(stage >= 2, recipe.param_wire_bytes, 0.0)
     return np.asarray(units * (weights + grads))
+
+
+FLAT_BUCKET_PARAMS = 5e8
+"""Parameters that DeepSpeed reduces or gathers at once by default (`reduce_bucket_size`,
+`allgather_bucket_size`)."""
+
+
+def flat_copy_bytes(
+    recipe: Recipe,
+    stack: StackProfile,
+    params: ArrayLike,
+    zero: ArrayLike,
+    n_shard: ArrayLike,
+    *,
+    offload: ArrayLike = 0,
+) -> Floats:
+    """Return the copies that an optimizer over flat tensors makes at the update, bytes.
+
+    ZeRO 1 and 2 of N parameters over D ranks, B parameters a bucket (`FLAT_BUCKET_PARAMS`):
+
+      w_p N / max(1, N // B)   weights, gathered to a flat tensor of a bucket or more
+      w_g min(max(N - B, 0), B)  gradients, flattened to be reduced: the first bucket lies where
+                                 weights are gathered later, others, of other size, do not
+      f N / D                  gradients of the partition: flattened, and cast to fp32
+
+    f = g + 4 of 16-bit gradients, without the 4 where K has that copy already; g of fp32 ones; 0
+    where fp32 gradients lie flat beside 16-bit ones. Without ZeRO the copies of gradients that a
+    recipe casts one by one before they are flattened (fp16: 4 N). No partition with the optimizer
+    on the host. They come when activations have gone, but a flat tensor does not fit where those
+    lay: the allocator holds both (what nvidia-smi and `memory_reserved` count).
+
+    Source: DeepSpeed 0.5 to 0.6 runtime/zero/stage_1_and_2.py (allreduce_bucket, step; torch's
+    all_gather of a list), runtime/fp16/fused_optimizer.py (step), runtime/bf16_optimizer.py.
+    0 in other software, and with ZeRO 3 (`zero3_working_bytes`).
+
+    >>> from costmodels.precision import RECIPES
+    >>> from costmodels.stacks import STACKS
+    >>> stack = STACKS["megatron-deepspeed"]
+    >>> flat_copy_bytes(RECIPES["fp16", "adam"], stack, 4e9, 1, 8).item()  # 1e9 + 1e9 + 2 x 5e8
+    3000000000.0
+    """
+    n, stage = np.asarray(params, dtype=np.float64), np.asarray(zero)
+    if not stack.flat_optimizer:
+        return np.zeros(np.broadcast_shapes(n.shape, stage.shape))
+    bucket = FLAT_BUCKET_PARAMS
+    moved = recipe.grad_wire_bytes * np.clip(n - bucket, 0.0, bucket)
+    moved = moved + recipe.param_wire_bytes * n / np.maximum(1.0, n // bucket)
+    per_param = np.where(np.asarray(offload) > 0, 0.0, _partition_bytes(recipe, stack))
+    sharded = moved + per_param * n / np.asarray(n_shard, dtype=np.float64)
+    alone = recipe.grad_copy_bytes * n
+    return np.asarray(np.where(stage == 0, alone, np.where(stage < 3, sharded, 0.0)))
+
+
+def _partition_bytes(recipe: Recipe, stack: StackProfile) -> float:
+    """Return f of `flat_copy_bytes`."""
+    kept = param_bytes_kept(recipe, stack).grads
+    if kept > 4.0:
+        return 0.0
+    casts = kept < 4.0 and not recipe.grad_copy_bytes
+    return kept + (4.0 if casts else 0.0)

@@ -11,6 +11,16 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+from costmodels.optimizers.records import (
+    BY_MATRIX,
+    OPTIMIZERS,
+    USUAL_MUON,
+    MuonOptions,
+    Optimizer,
+    least_state_bytes,
+    step_bytes,
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
@@ -63,11 +73,13 @@ class Recipe:
     linear_wire_bytes: float = 0.0
     """Width in which those weights are gathered then."""
     adam_bytes: float = 24.0
-    """What Adam reads and writes of the states, per updated parameter."""
+    """What the update reads and writes of master copy and states, per updated parameter."""
     attention_precision: str = ""
     """Key of the peak for the products of the attention core, where not that of 16 bits."""
     head_precision: str = ""
     """The same of the output head."""
+    optimizer: Optimizer = OPTIMIZERS["adam"]
+    """What the states are of."""
 
     @property
     def linear(self) -> str:
@@ -269,7 +281,7 @@ _RECIPES = (
     _quantized("nvfp4"),
 )
 RECIPES: dict[tuple[str, str], Recipe] = dict(_RECIPES)
-"""Recipe by (precision, optimizer) of the training section."""
+"""Recipe by precision of the training section, with Adam; `recipe_of` has other optimizers."""
 PRECISIONS = tuple(dict.fromkeys(precision for precision, _ in RECIPES))
 """The names of the recipes."""
 PRECISION_ALIASES = {"fp8-current": "fp8-tensorwise"}
@@ -297,6 +309,8 @@ class Numerics:
     """The products of the attention core run in fp8."""
     fp8_output: bool = False
     """The output head runs in fp8."""
+    muon: MuonOptions = USUAL_MUON
+    """How Muon orthogonalizes; as it is by default with every other optimizer."""
 
 
 def numerics_fault(x: Numerics) -> str:
@@ -306,8 +320,11 @@ def numerics_fault(x: Numerics) -> str:
     'grad_dtype bf16 with precision fp16: that is for bf16, fp8 and nvfp4 alone'
     """
     is_quantized, alone = x.precision in _QUANTIZED, "that is for bf16, fp8 and nvfp4 alone"
-    if (x.precision, x.optimizer) not in RECIPES:
+    optimizer = OPTIMIZERS.get(x.optimizer)
+    if (x.precision, "adam") not in RECIPES or optimizer is None:
         return f"no recipe for {x.precision} with {x.optimizer}"
+    if fault := _optimizer_fault(x, optimizer):
+        return fault
     if x.grad_dtype and x.precision not in SIXTEEN_BIT:
         wide = f"grad_dtype {x.grad_dtype} with precision {x.precision}"
         return f"{wide}: {alone}"
@@ -325,6 +342,22 @@ def numerics_fault(x: Numerics) -> str:
         )
     if x.fp8_output and x.precision != "fp8-mxfp8":
         return f"fp8_output with precision {x.precision}: the head runs in fp8 with mxfp8 alone"
+    return ""
+
+
+def _optimizer_fault(x: Numerics, optimizer: Optimizer) -> str:
+    """Return why an optimizer does not go with the other numbers; empty where it does."""
+    if x.optimizer_states not in optimizer.widths:
+        has = ", ".join(optimizer.widths)
+        return f"optimizer_states {x.optimizer_states} with optimizer {x.optimizer}: it has {has}"
+    if x.muon != USUAL_MUON and not optimizer.is_orthogonalized:
+        return f"muon options with optimizer {x.optimizer}: they are of muon alone"
+    if optimizer.sharding == BY_MATRIX and x.precision.startswith("fp16"):
+        # Megatron-LM core/optimizer/__init__.py: "emerging optimizer with fp16 is not supported".
+        return f"precision {x.precision} with optimizer {x.optimizer}: it has no loss scaling"
+    if optimizer.sharding == BY_MATRIX and x.fp8_param_gather:
+        whole = f"fp8_param_gather with optimizer {x.optimizer}"
+        return f"{whole}: gathers of quantised whole matrices have no price"
     return ""
 
 
@@ -358,7 +391,7 @@ def recipe_of(x: Numerics) -> Recipe:
     precision = x.precision
     if precision == "bf16" and x.grad_dtype == "bf16":
         precision = "bf16-grads"
-    recipe = RECIPES[precision, x.optimizer]
+    recipe = RECIPES[precision, "adam"]
     if x.grad_dtype == "bf16" and precision != "bf16-grads":
         recipe = replace(
             recipe, name=f"{recipe.name}, bf16 gradients", grad_bytes=2, grad_wire_bytes=2
@@ -372,6 +405,8 @@ def recipe_of(x: Numerics) -> Recipe:
             state_bytes=master + 4.0,
             adam_bytes=2.0 * (master + 4.0),
         )
+    if x.optimizer != "adam":
+        recipe = _with_states(recipe, OPTIMIZERS[x.optimizer], x.muon)
     if x.fp8_param_gather:
         wire = _QUANTIZED[precision].wire_bytes
         recipe = replace(recipe, gathers_quantized=True, linear_wire_bytes=wire)
@@ -379,4 +414,21 @@ def recipe_of(x: Numerics) -> Recipe:
         recipe,
         attention_precision="fp8" if x.fp8_attention else "",
         head_precision="fp8" if x.fp8_output else "",
+    )
+
+
+def _with_states(recipe: Recipe, optimizer: Optimizer, muon: MuonOptions) -> Recipe:
+    """Return a recipe with another optimizer's states in place of Adam's two moments.
+
+    K = master copy + the least that a parameter of any group takes; the rest by group is
+    `costmodels.optimizers.groups`.
+    """
+    states = least_state_bytes(optimizer, muon)
+    kept = recipe.state_bytes - OPTIMIZERS["adam"].matrix_bytes
+    return replace(
+        recipe,
+        name=f"{recipe.name}, {optimizer.name}",
+        state_bytes=kept + states,
+        adam_bytes=step_bytes(optimizer, states, recipe.grad_bytes),
+        optimizer=optimizer,
     )

@@ -30,6 +30,7 @@ from costmodels.layers.factor import distinct
 from costmodels.layers.kinds import kinds_of
 from costmodels.layers.params import expert_linear_params, expert_params, padded_vocab
 from costmodels.offload.optimizer import HostUpdate, gradients_leave, host_state_bytes, host_update
+from costmodels.optimizers.groups import GroupTerms, Part, group_terms
 from costmodels.parameters import embedding_params, head_params
 from costmodels.plans import ShapeTable, ShardingTable
 from costmodels.precision import ONE_LAYOUT_GENERATIONS
@@ -62,6 +63,8 @@ class ExpertShapeTerms:
     """By sharding and kind."""
     data_groups: DataGroups
     """Ranks that hold the same experts: edp = tp cp dp / (ep etp)."""
+    groups: GroupTerms | None = None
+    """What an optimizer by groups of parameters takes more, by sharding and kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +100,9 @@ class ShapeTerms:
     experts: ExpertShapeTerms | None = None
     host_update: HostUpdate | None = None
     """By sharding and kind, of all parameters; None where nothing is offloaded."""
+    groups: GroupTerms | None = None
+    """What an optimizer by groups of parameters takes more, by sharding and kind; None where all
+    parameters take the same. `state_bytes`, `optimizer_s` and `data_parallel` have it."""
 
     def alone(self, shape: int, sharding: int) -> "ShapeTerms":
         """Return the terms of one shape with one sharding, as if there were no others."""
@@ -147,8 +153,10 @@ class ShapeTerms:
                 routed.state_bytes[both],
                 cut(routed.data_parallel),
                 groups(routed.data_groups),
+                cut(routed.groups),
             ),
             host_update=cut(self.host_update),
+            groups=cut(self.groups),
         )
 
 
@@ -290,12 +298,40 @@ def expert_shape_terms(
     by_layer = np.where(often, np.maximum(1.0, routed), pieces)
     per_param = _state_bytes_per_param(problem, shardings, shard)
     narrow = narrow_expert_params(problem, shapes, kinds)
+    more = expert_groups(problem, shapes, shardings, kinds)
+    states = per_param[..., None] * params
     return ExpertShapeTerms(
         params=params,
-        state_bytes=per_param[..., None] * params,
-        data_parallel=_traffic(problem, shardings, wide, (params, narrow), by_layer),
+        state_bytes=states if more is None else states + more.state_bytes,
+        data_parallel=_traffic(problem, shardings, wide, (params, narrow), by_layer)
+        if more is None or not more.is_padded
+        else _padded_traffic(problem, shardings, groups, params + more.moved_params, copies),
         data_groups=groups,
+        groups=more,
     )
+
+
+def expert_groups(
+    problem: Problem, shapes: ShapeTable, shardings: ShardingTable, kinds: StageKinds
+) -> GroupTerms | None:
+    """Return what the optimizer's groups take more of the routed experts."""
+    copies = expert_copies(shapes)
+    shard = np.where(shardings.zero[:, None] >= 1, shardings.shard(copies), 1)
+    group = expert_data_groups(problem, shapes, shardings).shard
+    params = kind_expert_params(problem, shapes, kinds)
+    part = Part(params, shapes.etp, shard.astype(np.float64), group, is_routed=True)
+    return group_terms(problem, shapes, kinds, part)
+
+
+def dense_groups(
+    problem: Problem, shapes: ShapeTable, shardings: ShardingTable, kinds: StageKinds
+) -> GroupTerms | None:
+    """Return what the optimizer's groups take more of all parameters but routed experts."""
+    shard = np.where(shardings.zero[:, None] >= 1, shardings.shard(shapes.replicas), 1)
+    group = data_groups(problem, shapes, shardings).shard
+    params = kind_params(problem, shapes, kinds)
+    part = Part(params, shapes.tp, shard.astype(np.float64), group, is_routed=False)
+    return group_terms(problem, shapes, kinds, part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,6 +388,19 @@ def _dense_traffic(
     moved = resident.params, resident.narrow_params
     traffic = _traffic(problem, shardings, wide, moved, by_layer)
     return traffic if resident.row_of_kind is None else _of_ranks(traffic, resident.row_of_kind)
+
+
+def _padded_traffic(
+    problem: Problem, shardings: ShardingTable, groups: DataGroups, moved: Floats, dp: Ints
+) -> DataParallelTimes:
+    """Return the times of buffers `moved` parameters long, by sharding, shape and kind.
+
+    Optimizers with shards of whole matrices: ZeRO 0 and 1 alone. `groups` are those of shapes.
+    """
+    stage, blocking = shardings.zero[:, None, None], shardings.dp_blocking[:, None, None]
+    pieces = n_pieces(problem, moved, dp.astype(np.float64)[:, None], stage, blocking)
+    wide = replace(_wide_groups(groups), second_copy=None)
+    return data_parallel_times(over_kinds(problem), wide, moved, pieces, stage)
 
 
 def _traffic(
@@ -480,6 +529,26 @@ def _state_bytes_per_param(problem: Problem, shardings: ShardingTable, shard: In
         hpz=shardings.hpz[:, None],
         stack=problem.stack,
     )
+
+
+def _flat_copies(
+    problem: Problem,
+    shapes: ShapeTable,
+    shardings: ShardingTable,
+    params: Floats,
+    routed: ExpertShapeTerms | None,
+) -> Floats:
+    """Return `memory.flat_copy_bytes` of the rank with most parameters, by sharding and shape."""
+    recipe, stack, zero = problem.job.recipe, problem.stack, shardings.zero[:, None]
+    offload = shardings.optimizer_offload[:, None]
+
+    def copies(n_params: Floats, shard: Ints) -> Floats:
+        return memory.flat_copy_bytes(recipe, stack, n_params, zero, shard, offload=offload)
+
+    value = copies(params, shardings.shard(shapes.replicas))
+    if routed and stack.flat_optimizer:
+        value = value + copies(routed.params.max(axis=1), shardings.shard(expert_copies(shapes)))
+    return value
 
 
 def _optimizer_s(
@@ -936,12 +1005,18 @@ def shape_terms(problem: Problem, shapes: ShapeTable, shardings: ShardingTable) 
     shards = shardings.shard(shapes.replicas).astype(np.float64)
     per_param = _state_bytes_per_param(problem, shardings, shardings.shard(shapes.replicas))
     routed = expert_shape_terms(problem, shapes, shardings, kinds)
+    more = dense_groups(problem, shapes, shardings, kinds)
     once = _optimizer_s(problem, maximum, shardings, shards)
-    if routed:
+    if routed or more:
         wide = over_kinds(problem)
         both = _optimizer_s(wide, params, shardings, shards[..., None])
-        copies = routed.data_groups.shard.n_ranks[..., None]
-        once = (both + _optimizer_s(wide, routed.params, shardings, copies)).max(axis=-1)
+        if routed:
+            copies = routed.data_groups.shard.n_ranks[..., None]
+            both = both + _optimizer_s(wide, routed.params, shardings, copies)
+        both = both if more is None else both + more.update_s
+        if routed and routed.groups:
+            both = both + routed.groups.update_s
+        once = both.max(axis=-1)
     ends = embedding_params(problem.shape, problem.job.seq_len, shapes.tp)
     pipeline_group = place_group(shapes.pp, shapes.stage_stride, problem.pool, problem.fabric)
     latency, per_byte = _hop(problem, shapes)
@@ -953,14 +1028,20 @@ def shape_terms(problem: Problem, shapes: ShapeTable, shardings: ShardingTable) 
         communicators = (
             communicators + (routed.data_groups.all_ranks.n_domains > 1) + (exchange.n_domains > 1)
         )
+    states = per_param[..., None] * params
     return ShapeTerms(
         kinds=kinds,
         params=params,
-        state_bytes=per_param[..., None] * params,
+        state_bytes=states if more is None else states + more.state_bytes,
         zero_working_bytes=memory.zero3_working_bytes(
             recipe, largest_layer_params(problem.shape, shapes), ends, zero[:, None]
+        )
+        + _flat_copies(problem, shapes, shardings, maximum, routed),
+        data_parallel=_dense_traffic(problem, shapes, shardings, resident, groups)
+        if more is None or not more.is_padded
+        else _padded_traffic(
+            problem, shardings, groups, params + more.moved_params, shapes.replicas
         ),
-        data_parallel=_dense_traffic(problem, shapes, shardings, resident, groups),
         data_groups=groups,
         optimizer_s=once,
         embedding_sync_s=_embedding_sync_s(problem, shapes, maximum),
@@ -971,6 +1052,7 @@ def shape_terms(problem: Problem, shapes: ShapeTable, shardings: ShardingTable) 
         layers_again=_layers_again(kinds),
         quantized_bytes=quantized_bytes(problem, shapes, kinds, zero),
         experts=routed,
+        groups=more,
         host_update=_host_update(
             problem, shapes, shardings, params, routed.params if routed else None
         ),

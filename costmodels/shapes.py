@@ -6,6 +6,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
+from costmodels.optimizers.records import USUAL_MUON, MuonOptions
 from costmodels.precision import Numerics, Recipe, recipe_of
 
 DENSE, MOE = "dense", "moe"
@@ -86,12 +87,41 @@ class DeltaNetShape:
         return self.v_heads * self.v_dim
 
 
+@dataclass(frozen=True, slots=True)
+class LinearShape:
+    """Linear attention with a fixed decay (`linear` layers)."""
+
+    heads: int
+    head_dim: int
+    gate: bool
+    """The output is gated by a projection of its own."""
+    chunk: int
+    """Tokens that a kernel works on at once."""
+
+    @property
+    def width(self) -> int:
+        """Width of queries, keys and values each."""
+        return self.heads * self.head_dim
+
+
+@dataclass(frozen=True, slots=True)
+class IndexerShape:
+    """What chooses the keys of sparse attention (`sparse` layers)."""
+
+    heads: int
+    head_dim: int
+    top_k: int
+    """Keys that a query attends to."""
+
+
 MIXER_SECTIONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
     {
         "window": WindowShape,
         "chunk": ChunkShape,
         "mamba2": Mamba2Shape,
         "delta_net": DeltaNetShape,
+        "linear": LinearShape,
+        "indexer": IndexerShape,
     }
 )
 """Sizes of mixers by the field of `ModelShape`, and section of the model file, that has them."""
@@ -169,16 +199,25 @@ class ModelShape:
     """Multi-token prediction: further layers with a projection and the head again."""
     layer_runs: tuple[LayerRun, ...] = ()
     """The kinds of layers in model order; empty where `dense_layers` and `moe_every` say it."""
+    attention_gate: bool = False
+    """The output of attention is gated by a projection of its own, as wide as the queries."""
     window: WindowShape | None = None
     """Sizes of `window` layers; so on for those of other mixers."""
     chunk: ChunkShape | None = None
     mamba2: Mamba2Shape | None = None
     delta_net: DeltaNetShape | None = None
+    linear: LinearShape | None = None
+    indexer: IndexerShape | None = None
 
     @property
     def q_width(self) -> int:
         """Width of the query projection: heads * head_dim."""
         return self.heads * self.head_dim
+
+    @property
+    def gate_width(self) -> int:
+        """Width of the gate of attention's output, 0 without one."""
+        return self.q_width if self.attention_gate else 0
 
     @property
     def kv_width(self) -> int:
@@ -298,6 +337,8 @@ class TrainingJob:
     """The output head runs in fp8."""
     bf16_layers: tuple[int, int] = (0, 0)
     """Layers at the start and at the end whose linear layers stay in bf16."""
+    muon: MuonOptions = USUAL_MUON
+    """How Muon orthogonalizes, with optimizer `muon`."""
 
     @property
     def numerics(self) -> Numerics:
@@ -310,6 +351,7 @@ class TrainingJob:
             self.fp8_param_gather,
             self.fp8_attention,
             self.fp8_output,
+            self.muon,
         )
 
     @property

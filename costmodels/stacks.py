@@ -49,11 +49,14 @@ class StackProfile:
     layer with its experts, final norm with head (`costmodels.comm.fsdp`). `regathered`: ZeRO 3
     gathers every unit again for the backward; `tail-stays`: all but the last; empty: not FSDP2."""
     reduce_width: str
-    """Width in which gradients are reduced: that of the `recipe`, or that of the `weights` on the
-    wire."""
+    """Width in which gradients are reduced: that of the `recipe`, that of the `weights` on the
+    wire, or `fp32` whatever they are kept in."""
     grad_copies: str
     """Where a recipe copies gradients for the update (fp16): the copy is `sharded` with the
     optimizer, `whole`, or the only gradient that is kept (`alone`)."""
+    flat_optimizer: bool
+    """The optimizer works on flat tensors of all parameters, copied to and from at every step
+    (DeepSpeed's ZeRO 1 and 2), see `costmodels.memory.flat_copy_bytes`."""
     replicated_grads: str
     """Gradients of what tensor parallelism replicates, with sequence parallelism: `together` (one
     sum a step, part of its fixed time) or `each` (an all-reduce in fp32 of every tensor and
@@ -81,6 +84,9 @@ class StackProfile:
     pads_vocab: bool
     """Rows of the vocabulary are padded to a multiple that the model names (Megatron's 128 tp);
     otherwise only to what tp divides."""
+    zero1_reduce: str
+    """With a sharded optimizer gradients are summed by `reduce-scatter`, or whole by
+    `all-reduce`."""
     zero1_gather: str
     """`all-gather`, or `broadcast`: every rank in turn broadcasts its shard of the weights."""
     balancer: str
@@ -133,6 +139,9 @@ class StackProfile:
     """Bytes per logit held at the peak of the loss: 6 in a fused one (16 bits and fp32, gradient
     in place), 12 in Megatron-LM of 2021 (also exponentials and a 16-bit gradient), 14 in eager
     code (16 bits, fp32 copy, log-softmax, fp32 gradient)."""
+    compiles_loss: bool
+    """Under torch.compile the loss is compiled too: of the logits it keeps their 16 bits and their
+    gradient's (`COMPILED_LOGIT_BYTES`)."""
     queued_tensors: float
     """Full-width 16-bit tensors of tensor-parallel collectives that still wait to be freed at the
     peak, where the host is far ahead of the device (`costmodels.memory.queue_is_full`)."""
@@ -231,16 +240,23 @@ def fuses_softmax(stack: StackProfile, matrices: ArrayLike) -> NDArray[np.bool_]
     return np.asarray(stack.fused_softmax & (np.asarray(matrices) % SOFTMAX_BATCH == 0))
 
 
+COMPILED_LOGIT_BYTES = 4.0
+"""Bytes per logit of a compiled loss: 16 bits and their gradient, fp32 stays in registers."""
+
+
 def compiled(stack: StackProfile) -> StackProfile:
     """Return the profile under torch.compile: fewer memory passes, norms in one kernel.
 
-    With it come the passes of the compiler: PyTorch's asynchronous tensor parallelism.
+    With it come the passes of the compiler: PyTorch's asynchronous tensor parallelism. A loss that
+    is compiled too (`compiles_loss`) keeps no fp32 logits; what it saves in time is left out.
     """
+    logit_bytes = min(COMPILED_LOGIT_BYTES, stack.logit_bytes)
     return replace(
         stack,
         elementwise_factor=max(1.0, stack.compiled_share * stack.elementwise_factor),
         fused_norms=True,
         fused_activation=True,
+        logit_bytes=logit_bytes if stack.compiles_loss else stack.logit_bytes,
         tp_overlap_on=stack.tp_overlap_on or stack.tp_overlap_compiled,
     )
 
@@ -260,6 +276,7 @@ FUSED = StackProfile(
     zero3_traffic="prefetched",
     sharded_units="",
     grad_copies="sharded",
+    flat_optimizer=False,
     pads_vocab=True,
     reduce_width="recipe",
     replicated_grads="together",
@@ -269,6 +286,7 @@ FUSED = StackProfile(
     routed_scores="before",
     offload_overlap="pipelined",
     activation_copies="windowed",
+    zero1_reduce="reduce-scatter",
     zero1_gather="all-gather",
     balancer="even",
     fused_activation=True,
@@ -290,6 +308,7 @@ FUSED = StackProfile(
     node_spread=0.02,
     fused_loss=True,
     logit_bytes=6.0,
+    compiles_loss=False,
     queued_tensors=0.0,
     fused_wgrad=True,
     context_bytes=1.5 * GIB,
@@ -354,7 +373,8 @@ _MEGATRON_DEEPSPEED = replace(
     _MEGATRON_2021,
     name="megatron-deepspeed",
     kind="eager",
-    grad_copies="whole",  # measured with ZeRO 1 in fp16; Megatron-Core's is replayed
+    grad_copies="sharded",  # stage_1_and_2.py casts the gradients of its partition alone
+    flat_optimizer=True,
     elementwise_factor=1.3,
     offload_overlap="gradients",
     activation_copies="blocking",  # DeepSpeed of 2021 copies in line
@@ -382,7 +402,13 @@ STACKS: dict[str, StackProfile] = {
         EAGER,
         replace(FUSED, name="megatron-core"),
         replace(FUSED, name="megatron-core-deepep", dispatcher="deepep"),
-        replace(EAGER, name="deepspeed", pads_vocab=False),
+        replace(
+            EAGER,
+            name="deepspeed",
+            pads_vocab=False,
+            grad_copies="sharded",
+            flat_optimizer=True,
+        ),
         _MEGATRON_2021,
         replace(_MEGATRON_2021, name="megatron-lm-2022", elementwise_factor=1.0, logit_bytes=6.0),
         replace(
@@ -399,10 +425,21 @@ STACKS: dict[str, StackProfile] = {
             zero3_traffic="by-tensor",
             fused_softmax=False,  # Megatron-LM v1.1.5 fuses it on request only
         ),
-        replace(EAGER, name="hf-deepspeed", zero3_traffic="by-tensor", pads_vocab=False),
+        replace(
+            EAGER,
+            name="hf-deepspeed",
+            zero3_traffic="by-tensor",
+            pads_vocab=False,
+            grad_copies="sharded",
+            flat_optimizer=True,
+        ),
+        # Aleph Alpha's Scaling sums bf16 gradients as fp32, whole, before its sharded update:
+        # core/optimizer/optimizer.py (allreduce_gradients), allreduce.py.
         replace(
             EAGER,
             name="aleph-alpha",
+            reduce_width="fp32",
+            zero1_reduce="all-reduce",
             elementwise_factor=3.9,
             tp_hop_s=22e-6,
             balancer="params",
@@ -437,6 +474,7 @@ STACKS: dict[str, StackProfile] = {
             name="torchtitan",
             pads_vocab=False,
             tp_overlap_compiled="pieces",  # configs.py, CompileConfig: not without the compiler
+            compiles_loss=True,  # components/loss.py, since bbb1b616 of April 2025
             sharded_units="regathered",
             grad_copies="alone",
             replicated_grads="each",

@@ -13,7 +13,7 @@ from costmodels.comm.collectives import (
     collective_s,
     point_to_point_s,
 )
-from costmodels.comm.data_parallel import DataGroups, DataParallelTimes
+from costmodels.comm.data_parallel import DataGroups, DataParallelTimes, sums_whole
 from costmodels.comm.dispatch import (
     Degrees,
     dispatch_s,
@@ -40,6 +40,7 @@ from costmodels.layers.recompute import RunAgain, latent_bytes, repeated_blocks,
 from costmodels.offload.activations import copy_bytes_per_s
 from costmodels.offload.modules import offloads_modules
 from costmodels.offload.optimizer import COPY_BYTES, gradients_leave
+from costmodels.optimizers.groups import GroupTerms
 from costmodels.plans import Layout
 from costmodels.problem import Problem
 from costmodels.schedule.stages import BOTH_WAYS, layer_prefix, other_kinds
@@ -996,7 +997,7 @@ def _data_parallel(plan: PlanTraffic) -> list[PlanTransfer]:
         found_of = problem.shape, problem.job, stack, layout
         of_experts, of_rest = rank_buckets(*found_of, plan.copies_rank)
     if layout.dp * layout.cp > 1:
-        params = shapes.params.item(row, kind)
+        params = shapes.params.item(row, kind) + _padding(plan, shapes.groups)
         narrow = narrow_params(problem, plan.rows.table.shapes, shapes.kinds)
         parts.append(
             _Copies(
@@ -1011,7 +1012,7 @@ def _data_parallel(plan: PlanTraffic) -> list[PlanTransfer]:
     if routed := shapes.experts:
         replicas = _place(routed.data_groups.all_ranks, *_sharding_of(plan))
         if replicas.n_ranks > 1 and routed.params.item(row, kind) > 0:
-            params = routed.params.item(row, kind)
+            params = routed.params.item(row, kind) + _padding(plan, routed.groups)
             found_groups = routed.data_parallel, routed.data_groups
             narrow = narrow_expert_params(problem, plan.rows.table.shapes, shapes.kinds)
             gathered = 0.0 if narrow is None else narrow.item(row, kind)
@@ -1023,6 +1024,13 @@ def _data_parallel(plan: PlanTraffic) -> list[PlanTransfer]:
         results = _in_one_unit(results)
     waits, total = plan.table.data_parallel[0].item(kind, row), sum(one.time_s for one in results)
     return [replace(one, exposed_s=waits * (one.time_s / total)) for one in results]
+
+
+def _padding(plan: PlanTraffic, groups: GroupTerms | None) -> float:
+    """Return the parameters by which a buffer of whole matrices is longer than they are."""
+    if groups is None:
+        return 0.0
+    return groups.moved_params.item(*_sharding_of(plan), plan.kind)
 
 
 def _in_one_unit(transfers: list[PlanTransfer]) -> list[PlanTransfer]:
@@ -1059,7 +1067,8 @@ def _copies(plan: PlanTraffic, part: _Copies, kind: int) -> list[PlanTransfer]:
     position = (*sharding, kind)
     reduce, piece = wire.reduce_s.item(*position), wire.reduce_piece_s.item(*position)
     pieces = round(reduce / piece)
-    group = _place(part.groups.shard if zero else part.groups.all_ranks, *sharding)
+    is_whole = sums_whole(rows.problem, zero)
+    group = _place(part.groups.all_ranks if is_whole else part.groups.shard, *sharding)
     units = rows.problem.stack.sharded_units
     often = zero >= 2 or (units and layout.pp == 1)
     reduces = layout.n_micro if often else 1
@@ -1075,12 +1084,12 @@ def _copies(plan: PlanTraffic, part: _Copies, kind: int) -> list[PlanTransfer]:
     wide = grad_wire_bytes(recipe, rows.problem.stack)
     grads = wide * params / pieces
     width, copies = _width(rows, wide), 0.0
-    if zero and replicas > 1:
+    if not is_whole and replicas > 1:
         one = wires.collective_s("all-reduce", grads / shard, over)
         copies = reduces * pieces * one
     pieces = part.n_buckets or pieces
     grads = wide * params / pieces
-    name, calls = "reduce-scatter" if zero else "all-reduce", reduces * pieces
+    name, calls = "all-reduce" if is_whole else "reduce-scatter", reduces * pieces
     time_s = reduces * reduce - copies
     results = []
     if group.n_ranks > 1:

@@ -27,6 +27,7 @@ from costmodels.layers.layer_grid import LayerGrid
 from costmodels.memory import param_bytes_kept, state_bytes_per_param
 from costmodels.offload.activations import RESIDENT_LAYERS
 from costmodels.offload.optimizer import HOST_USABLE_FRAC, gradients_leave
+from costmodels.optimizers.records import BY_MATRIX
 from costmodels.parameters import total_params
 from costmodels.plans import (
     PIPELINES_INSIDE,
@@ -372,6 +373,22 @@ RULES: dict[str, Rule] = {
             "1F1B (or GPipe, zb-h1, dualpipe); vpp = 2 may also be zb-v or dualpipe-v.",
             "another schedule, pp or vpp",
             "definition",
+        ),
+        Rule(
+            "OPT001",
+            "whole matrices shared out in another way",
+            "Muon and SOAP treat a matrix as one, so that a rank holds the states of whole "
+            "matrices. No software shares out their gradients or weights (ZeRO 2, 3) as well, "
+            "nor replicates such shards (HSDP).",
+            "zero 0 or 1 over all dp cp ranks, or optimizer adam",
+            "Megatron-LM core/optimizer/layer_wise_optimizer.py and core/optimizer/__init__.py",
+        ),
+        Rule(
+            "OPT002",
+            "no price for this optimizer on the host",
+            "What a host takes for an update is known of Adam alone.",
+            "optimizer_offload off, or optimizer adam",
+            "docs/terms/offload.md",
         ),
         Rule(
             "OFF001",
@@ -820,6 +837,18 @@ def least_state_bytes(problem: Problem, n_devices: int, offload: bool) -> float:
     return whole - recipe.spared_weight_bytes / n_devices
 
 
+def optimizer_faults(problem: Problem, shardings: ShardingTable) -> dict[str, Bools]:
+    """Return the shardings that the optimizer does not have, by rule; empty for Adam."""
+    optimizer = problem.job.recipe.optimizer
+    if optimizer.name == "adam":
+        return {}
+    faults = {"OPT002": shardings.optimizer_offload > 0}
+    if optimizer.sharding == BY_MATRIX:
+        is_other = (shardings.zero > 1) | ((shardings.zero == 1) & (shardings.copies > 1))
+        return {"OPT001": is_other, **faults}
+    return faults
+
+
 def offers_offload(context: Context) -> bool:
     """Tell whether plans with the optimizer on the host are looked at: where they are asked for.
 
@@ -1026,6 +1055,10 @@ def rules_that_break(context: Context, layout: Layout) -> Iterator[str]:
         "OVL002": layout.tp_overlap
         and not (layout.sp and pieces_differ(context.problem, shape.tp)[0]),
         **{code: modules == code for code in MODULE_RULES},
+        **{
+            code: bool(broken.any())
+            for code, broken in optimizer_faults(context.problem, table.shardings).items()
+        },
         "OFF001": (layout.optimizer_offload or layout.activation_offload)
         and context.problem.pool.host is None,
         "OFF003": layout.optimizer_offload

@@ -20,6 +20,8 @@ from costmodels.comm import (
 from costmodels.documentation.docstrings import FunctionText, function_text
 from costmodels.layers import compute, dense, experts, gemm, layer_kind, moe, recompute
 from costmodels.offload import activations, modules, optimizer
+from costmodels.optimizers import groups as optimizer_groups
+from costmodels.optimizers import matrix_times, orthogonalization, preconditioning
 from costmodels.run import cost_energy, goodput
 from costmodels.schedule import launches, pipeline
 
@@ -304,9 +306,15 @@ _TERMS = (
         equation="N (G / D_g + (4 G + 30 − moved on the host) / D) bytes / (B_hbm × share)",
         source="costmodels.layers.compute.optimizer_s: operands of Megatron-LM's distributed "
         "optimizer, as SimuMax (commit 4dcaae5) lists them",
-        left_out="The recipe without a master copy (fp32) needs no cast; optimizers other than "
-        "Adam",
-        functions=(compute.optimizer_s,),
+        left_out="The recipe without a master copy (fp32) needs no cast. Of Muon and SOAP: "
+        "launches that the host does not get out in time, batches of matrices alike, buckets",
+        functions=(
+            compute.optimizer_s,
+            optimizer_groups.rank_terms,
+            matrix_times.newton_schulz_s,
+            orthogonalization.orthogonalization,
+            preconditioning.preconditioning_flops,
+        ),
     ),
     Term(
         name="offload",
@@ -368,8 +376,13 @@ _TERMS = (
         equation="(W + G + K bytes, those that ZeRO shards over D) × parameters of the rank",
         source="costmodels.memory.state_bytes_per_param: Rajbhandari et al. 2020 (ZeRO), "
         "section 5; Megatron-LM dist_optimizer.md; ZeRO++, section 3.2",
-        left_out="8-bit and Muon optimizers, padding of shards",
-        functions=(memory.state_bytes_per_param, shape_terms.quantized_bytes),
+        left_out="Padding of flat shards",
+        functions=(
+            memory.state_bytes_per_param,
+            shape_terms.quantized_bytes,
+            optimizer_groups.rank_terms,
+            preconditioning.preconditioner_bytes,
+        ),
     ),
     Term(
         name="activations",
@@ -405,11 +418,12 @@ _TERMS = (
         equation="max(0, dropped by recomputation + temporaries − logits) + scratch gradients",
         source="costmodels.memory.working_bytes: the tensors alive in a backward; Megatron-LM "
         "megatron_fsdp.md (double buffer)",
-        left_out="Optimizer temporaries; the loss beside the temporaries of other work; a ZeRO-3 "
-        "unit larger than embedding or layer",
+        left_out="Temporaries of other optimizers than DeepSpeed's; the loss beside the "
+        "temporaries of other work; a ZeRO-3 unit larger than embedding or layer",
         functions=(
             memory.working_bytes,
             memory.zero3_working_bytes,
+            memory.flat_copy_bytes,
             context_parallel.buffer_bytes,
         ),
     ),

@@ -20,6 +20,7 @@ from costmodels.layers.compute import ForwardBackward, attention_times
 from costmodels.layers.recompute import Core, ModuleTerms
 from costmodels.modes import ModeRows
 from costmodels.offload.modules import ModuleCopies, module_copies, module_waits
+from costmodels.optimizers.matrices import Matrix
 from costmodels.plans import ShapeTable
 from costmodels.problem import Problem
 from costmodels.schedule import launches
@@ -266,6 +267,9 @@ class LayerKind:
     fp4 recipes quantise them; None: `matrix_params`."""
     frameworks: tuple[str, ...] = ()
     """Names of those whose files can say such a layer; listed in docs/files.md."""
+    matrices: Callable[[ModelShape], tuple[Matrix, ...]] | None = None
+    """Its matrices, those of routed experts included, for optimizers that treat a matrix as one;
+    None: they are not listed, and such optimizers are refused by the kind's name."""
 
     def linear_weights(self, shape: ModelShape, tp: Ints) -> Floats:
         """Return the weights of its linear layers on one tensor-parallel rank."""

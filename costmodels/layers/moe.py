@@ -26,6 +26,7 @@ from costmodels.layers.layer_kind import (
     waits_and_tax,
 )
 from costmodels.layers.recompute import module_terms, routed_terms, without_away
+from costmodels.optimizers.matrices import moe_matrices
 from costmodels.schedule import launches
 from costmodels.shapes import ModelShape
 
@@ -155,4 +156,5 @@ MOE = LayerKind(
     feed="moe",
     blocks=lambda shape: 2 if shape.shared_ffn else 1,
     frameworks=DENSE.frameworks,
+    matrices=moe_matrices,
 )

@@ -59,7 +59,8 @@ def latent_params(shape: ModelShape, tp: Ints) -> Floats:
 def layer_params(shape: ModelShape, tp: Ints) -> Floats:
     """Return the parameters of one dense layer on one tensor-parallel rank.
 
-    N = [h (h_q + 2 h_kv) + h_q h + c h f] / t + norms (+ biases), c = 3 gated, 2 otherwise.
+    N = [h (h_q + 2 h_kv) + h_q h + c h f] / t + norms (+ biases), c = 3 gated, 2 otherwise; h h_q
+    / t more with a gate of attention's output.
     Norms and the biases of the row-parallel layers are replicated over tp. Latent attention has
     its own count in place of the first two terms (`latent_params`).
     Source: Megatron-LM training/theoretical_memory_usage.py (form); counts checked in tests.
@@ -72,6 +73,7 @@ def layer_params(shape: ModelShape, tp: Ints) -> Floats:
         sharded = latent_params(shape, tp) + (up + 1) * h * f / t
     else:
         sharded = h * (q / t + 2 * kv) + q / t * h + (up + 1) * h * f / t
+        sharded = sharded + h * shape.gate_width / t
     norms = (2 if shape.norm == "rmsnorm" else 4) * h
     biases = (q / t + 2 * kv + up * f / t + 2 * h) if shape.bias else 0.0
     return sharded + norms + biases
@@ -91,7 +93,7 @@ def linear_params(shape: ModelShape, tp: Ints) -> Floats:
     if shape.latent:
         return np.asarray(latent_params(shape, tp) - shape.q_rank - shape.kv_rank + mlp)
     kv = kv_heads_per_rank(shape, tp) * shape.head_dim
-    return np.asarray(h * (2.0 * shape.q_width / t + 2.0 * kv) + mlp)
+    return np.asarray(h * (2.0 * shape.q_width / t + 2.0 * kv) + mlp + h * shape.gate_width / t)
 
 
 def expert_layer_params(shape: ModelShape, tp: Ints) -> Floats:

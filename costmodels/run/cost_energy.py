@@ -8,11 +8,12 @@ SECONDS_PER_HOUR = 3600.0
 def device_power_w(part: Accelerator, operations: Operations) -> float | None:
     """Return the power that one device costs at the meter, watts; None where no limit is known.
 
-    P = power limit (`Accelerator.drawn_w`) x node overhead x PUE. The overhead (`Operations.power_overhead`) is what a
-    node draws at the plug while it trains over the limits of its accelerators: CPUs, memory,
-    ports, fans, power supplies. Sources: the catalogue (`tdp_w`), MLPerf Training power logs v4.1
-    and v5.0. Left out: switches outside nodes, storage, idle devices; that a device which waits
-    draws less than its limit (the logged overhead has it in the mean, not by plan).
+    P = power limit x node overhead x PUE, the limit being `Accelerator.drawn_w`. The overhead
+    (`Operations.power_overhead`) is what a node draws at the plug while it trains over the limits
+    of its accelerators: CPUs, memory, ports, fans, power supplies. Sources: the catalogue
+    (`tdp_w`), MLPerf Training power logs v4.1 and v5.0. Left out: switches outside nodes, storage,
+    idle devices; that a device which waits draws less than its limit (the logged overhead has it
+    in the mean, not by plan).
     """
     if part.tdp_w <= 0.0:
         return None

@@ -95,8 +95,8 @@ class Launches(NamedTuple):
 
     mixer_s: Floats
     feed_s: Floats
-    routing_s: float = 0.0
-    """What routing adds."""
+    routing_s: Floats | float | None = None
+    """What routing adds, in a layer that routes."""
     shared: bool = False
     """Shared experts are in the graph of the router."""
 
@@ -109,19 +109,20 @@ def sublayers_launch_s(parts: Launches, graph_s: float, modes: ModeRows) -> Floa
     `attn` holds the mixer, whatever it is. As `dense_launch_s` and `expert_launch_s`, whose M is
     0.6 H and F 0.4 H.
     """
-    whole = np.asarray(parts.mixer_s + parts.feed_s + parts.routing_s)
+    routing_s = 0.0 if parts.routing_s is None else parts.routing_s
+    whole = np.asarray(parts.mixer_s + parts.feed_s + routing_s)
     if not modes.uses("cuda_graph"):
         return whole
     one_graph = modes.have("cuda_graph", "layer", "full_iteration")
     attention = captured(modes, "attn") & (parts.mixer_s > 0.0)
-    second = captured(modes, "moe_router" if parts.routing_s else "mlp")
+    second = captured(modes, "mlp" if parts.routing_s is None else "moe_router")
     left = parts.mixer_s * (1.0 - attention)
-    if parts.routing_s:
+    if parts.routing_s is not None:
         with_router = 1.0 if parts.shared else NORM_SHARE / (1.0 - ATTENTION_SHARE)
         prepared = captured(modes, "moe_preprocess")
         left = left + parts.feed_s * (1.0 - with_router * second)
         shares = ROUTING_SHARES[0] * second + ROUTING_SHARES[1] * prepared
-        left = left + parts.routing_s * (1.0 - shares)
+        left = left + routing_s * (1.0 - shares)
     else:
         left = left + parts.feed_s * (1.0 - second)
     graphs = np.where(one_graph, 1.0, attention * 1.0 + second)

@@ -19,11 +19,14 @@ from numpy.typing import NDArray
 from costmodels.axes import SCHEDULES as PLAN_SCHEDULES
 from costmodels.layers.layer_terms import LayerTable
 from costmodels.memory import in_flight_chunks
+from costmodels.optimizers.groups import GroupTerms
 from costmodels.plans import Layout, PlanTable
 from costmodels.problem import Problem
 from costmodels.schedule.in_flight import ROUNDS, beyond_mean
 from costmodels.schedule.stages import LOOPED, StageKinds, other_kinds
 from costmodels.shape_terms import (
+    dense_groups,
+    expert_groups,
     kind_expert_params,
     kind_params,
     quantized_bytes,
@@ -57,31 +60,54 @@ def _held_rows(n_others: int) -> list[tuple[int, ...]]:
 
 
 def with_kinds(
-    rows: Rows, kinds: StageKinds, recomputed: Floats, recomputed_others: Floats | None
+    rows: Rows,
+    kinds: StageKinds,
+    recomputed: Floats,
+    recomputed_others: Floats | None,
+    *,
+    is_linear: bool = False,
 ) -> Rows:
     """Return joined plans whose kinds of rank are others: `kinds` is `(n_shapes, n_kinds)`.
 
     `recomputed` is `(n_kinds, n)`, `recomputed_others` `(n_other_kinds, n_kinds, n)`. For memory
-    and stage times; terms of the data-parallel traffic stay those of the old kinds.
+    and stage times; terms of the data-parallel traffic stay those of the old kinds. With
+    `is_linear` shards of whole matrices count as the mean of those of the first kind, so that what
+    a rank holds stays linear in its layers.
     """
     problem, terms, shapes = rows.problem, rows.shapes, rows.table.shapes
     params = kind_params(problem, shapes, kinds)
-    per_param = terms.state_bytes[..., :1] / terms.params[:, :1]
+    shardings = rows.table.shardings
+    dense = None if is_linear else dense_groups(problem, shapes, shardings, kinds)
+    states = _states_as_held(terms.state_bytes, terms.groups, dense)
+    per_param = states[..., :1] / terms.params[:, :1]
     result = replace(terms, kinds=kinds, params=params, state_bytes=per_param * params)
+    if dense is not None:
+        result = replace(result, state_bytes=result.state_bytes + dense.state_bytes)
     if terms.quantized_bytes is not None:
-        copies = quantized_bytes(problem, shapes, kinds, rows.table.shardings.zero)
+        copies = quantized_bytes(problem, shapes, kinds, shardings.zero)
         result = replace(result, quantized_bytes=copies)
     if terms.experts:
         routed = kind_expert_params(problem, shapes, kinds)
         # The fullest kind holds experts; a first stage of dense layers may hold none.
         fullest = terms.experts.params.argmax(axis=1)[:, None]
         maximum = np.take_along_axis(terms.experts.params, fullest, axis=1)
-        states = terms.experts.state_bytes
+        of_experts = None if is_linear else expert_groups(problem, shapes, shardings, kinds)
+        states = _states_as_held(terms.experts.state_bytes, terms.experts.groups, of_experts)
         kind_idx = np.broadcast_to(fullest, (*states.shape[:-2], *fullest.shape))
         per_param = np.take_along_axis(states, kind_idx, axis=-1) / maximum
-        more = replace(terms.experts, params=routed, state_bytes=per_param * routed)
+        held = (
+            per_param * routed
+            if of_experts is None
+            else per_param * routed + of_experts.state_bytes
+        )
+        more = replace(terms.experts, params=routed, state_bytes=held)
         result = replace(result, experts=more)
     return replace(rows, shapes=result, recomputed=recomputed, recomputed_others=recomputed_others)
+
+
+def _states_as_held(states: Floats, old: GroupTerms | None, new: GroupTerms | None) -> Floats:
+    """Return states without what groups of parameters take more, where that is counted anew."""
+    return states if old is None or new is None else states - old.state_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +242,9 @@ def rank_costs(
         prefix=np.array(others)[..., None] if others else None,
         passing=np.where((layer_counts == 0.0) & (every > 0), 1.0, 0.0),
     )
-    priced = with_kinds(rows, kinds, recomputed.T, others_again if others else None)
+    priced = with_kinds(
+        rows, kinds, recomputed.T, others_again if others else None, is_linear=True
+    )
     times = stage_times(priced)
     by_rank = (times.forward_s + times.backward_s).T.reshape(size)
     terms = memory_terms(priced)

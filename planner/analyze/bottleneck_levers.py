@@ -326,13 +326,10 @@ def _of_job(problem: Problem, plan: Plan, now: LeverState) -> Iterator[Lever]:
 
 def _single_changes(problem: Problem, plan: Plan, framework: str) -> tuple[SingleChange, ...]:
     """Return the single changes of the layout, recipes of faster matrix products among them."""
-    peaks, optimizer = problem.pool.accelerator.peak_flops_per_s, problem.job.optimizer
+    peaks = problem.pool.accelerator.peak_flops_per_s
     now_peak = peaks[problem.job.recipe.linear]
     recipes = [
-        name
-        for name in PRECISIONS
-        if (name, optimizer) in RECIPES
-        and peaks.get(RECIPES[name, optimizer].linear, 0.0) > now_peak
+        name for name in PRECISIONS if peaks.get(RECIPES[name, "adam"].linear, 0.0) > now_peak
     ]
     return single_changes(problem, plan.layout, framework, recipes)
 

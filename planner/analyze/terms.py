@@ -19,6 +19,7 @@ from costmodels.memory import param_bytes_kept
 from costmodels.offload import activations as activation_offload
 from costmodels.offload import optimizer as offload
 from costmodels.offload.modules import offloads_modules
+from costmodels.optimizers.groups import needs_groups
 from costmodels.problem import Problem
 from costmodels.schedule import pipeline
 from costmodels.shape_terms import host_bytes, quantized_weight_bytes
@@ -385,8 +386,23 @@ def _optimizer(problem: Problem, plan: Plan) -> Numbers:
         ("N (most parameters on one device)", f"{params / 1e9:.3f} B"),
         ("D (shards)", str(shard)),
         ("G (gradient bytes)", f"{problem.job.recipe.grad_bytes:g}"),
+        *_groups(problem, plan),
         *_rates(problem)[-1:],
         ("term", f"{plan.breakdown.time_s['optimizer']:.4f} s"),
+    ]
+
+
+def _groups(problem: Problem, plan: Plan) -> Numbers:
+    """Return what an optimizer by groups of parameters takes more; nothing for the others."""
+    if not needs_groups(problem.job.recipe.optimizer):
+        return []
+    shapes = plan.breakdown.rows.shapes
+    found = (shapes.groups, shapes.experts.groups if shapes.experts else None)
+    parts = zip(("matrices", "matrices of routed experts"), found, strict=True)
+    return [
+        (f"{problem.job.optimizer}: {what}, slowest rank", f"{terms.update_s.max():.4f} s")
+        for what, terms in parts
+        if terms is not None
     ]
 
 

@@ -14,6 +14,7 @@ from planner.cli.options import (
     FRAMEWORKS,
     Allow,
     AllVariants,
+    AsType,
     Cache,
     CalibrationFile,
     Deadline,
@@ -49,6 +50,7 @@ class SearchArguments:
     max_: Sequence[str] = ()
     allow: Sequence[str] = ()
     set_: Sequence[str] = ()
+    as_: str = ""
     top: int | None = None
     all_variants: bool = False
     framework: str = ""
@@ -78,7 +80,7 @@ class SearchArguments:
         from planner.solver.request import SolveRequest
 
         return SolveRequest.of(
-            overrides=overrides_of(self.set_),
+            overrides=overrides_of([*self.set_, *[f"model.as={self.as_}"] * bool(self.as_)]),
             time_limit_s=positive(self.time_limit, "--time-limit", self.TIME_LIMIT),
             step_limit_s=positive(self.step_limit, "--step-limit", "12.5"),
             within=positive(self.within, "--within", "1.05"),
@@ -110,6 +112,7 @@ class SolveArguments(SearchArguments):
     max_: Max = field(default_factory=list)
     allow: Allow = field(default_factory=list)
     set_: SetOption = field(default_factory=list)
+    as_: AsType = ""
     top: Top = None
     all_variants: AllVariants = False
     framework: Framework = ""

@@ -39,6 +39,10 @@ Pin = Annotated[list[str], _option("pins")]
 Only = Annotated[list[str], _option("only")]
 Max = Annotated[list[str], _option("at_most")]
 Allow = Annotated[list[str], _option("allow")]
+AsType = Annotated[
+    str,
+    typer.Option("--as", metavar="TYPE", help="Read a config.json as this model_type's layers."),
+]
 SetOption = Annotated[list[str], _option("overrides")]
 FRAMEWORKS = ", ".join(BUILT_IN)
 """Frameworks as help names them: those of other packages would have to be looked for."""

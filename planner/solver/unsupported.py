@@ -1,5 +1,6 @@
 """What this version does not model, refused by name instead of being priced wrongly."""
 
+from costmodels.optimizers.groups import kinds_without_matrices, needs_groups
 from costmodels.precision import numerics_fault
 from costmodels.problem import Problem
 from planner.errors import SearchError, UsageError
@@ -80,6 +81,14 @@ def check_problem(problem: Problem) -> None:
     fault = numerics_fault(job.numerics)
     if fault:
         raise SearchError(fault, "change one of the two, or leave it out", code="not-modelled")
+    unknown = kinds_without_matrices(problem.shape) if needs_groups(job.recipe.optimizer) else ()
+    if unknown:
+        raise SearchError(
+            f"optimizer {job.optimizer} with layers of kind {', '.join(unknown)}: their matrices"
+            " are not listed, and it treats a matrix as one",
+            option("set", "training.optimizer=adam"),
+            code="not-modelled",
+        )
     precision, peaks = job.recipe.linear, part.peak_flops_per_s
     if precision not in peaks:
         raise SearchError(

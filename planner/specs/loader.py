@@ -18,10 +18,12 @@ from planner.option_names import option
 from planner.specs.cluster.pool_fields import settable
 from planner.specs.cluster.reader import read_cluster
 from planner.specs.examples import example_content, example_names, examples_folder
+from planner.specs.importers.checkpoints.gguf_header import header_text, is_gguf
+from planner.specs.importers.checkpoints.safetensors import INDEX
 from planner.specs.importers.dump_text import read_dump
 from planner.specs.importers.formats import FORMATS, document_text, find_format
 from planner.specs.importers.huggingface.files import config_in_folder, mistaken_name
-from planner.specs.importers.huggingface.reader import read_as
+from planner.specs.importers.huggingface.reader import AS_TYPE
 from planner.specs.importers.imported import Imported
 from planner.specs.inputs import (
     ClusterInput,
@@ -179,6 +181,8 @@ def _is_bare(name: str) -> bool:
 
 def _text_of_file(name: str) -> str:
     """Return the text of a file; a dump of a cluster may be larger than a specification."""
+    if is_gguf(name):
+        return header_text(name)
     try:
         large = os.path.getsize(name) > MAX_BYTES
     except (OSError, ValueError):
@@ -197,6 +201,10 @@ def _file_meant(name: str, kind: Kind) -> str:
     path = Path(name)
     if path.is_dir():
         return os.fspath(config_in_folder(path) or name)
+    if is_gguf(name):
+        return name
+    if name.endswith(INDEX) and path.with_name("config.json").is_file():
+        return os.fspath(path.with_name("config.json"))
     if error := mistaken_name(name):
         raise error
     if not path.exists() and not path.parent.is_dir() and re.fullmatch(_HUB_NAME, name):
@@ -241,7 +249,7 @@ def import_model(
     another `model_type`. Raises `SpecError` for a file that is none.
     """
     file = _file_meant(os.fspath(path), "model")
-    text = read_text(file)
+    text = _text_of_file(file)
     form = find_format(text)
     if form is None or form.kind != "model":
         what = f"is a {form.title}, no model" if form else "is of no format that says a model"
@@ -249,7 +257,9 @@ def import_model(
         raise SpecError(
             InputProblem(what, f"formats: {titles}; `planner check-spec` reads ours", file)
         )
-    imported = read_as(text, file, as_type) if as_type else form.read(text, file, {})
+    if as_type and form.name not in READ_AS:
+        raise _not_read_as(as_type, file)
+    imported = form.read(text, file, {AS_TYPE: as_type} if as_type else {})
     if name:
         imported = imported.changed(("model", "name"), name, "--name")
     return imported, read_model(_of_import(imported, file))
@@ -276,11 +286,30 @@ def _prepare(document: Document, kind: Kind, overrides: Overrides) -> Document:
         filled = {**document.data, "model": {"details": {}, **section}}
         document = dataclasses.replace(document, data=filled)
     for path, value in pairs:
+        if path == AS_TYPE:
+            _expect_imported(document, str(value))
+            continue
         text = str(value)
         option_text = option("set", f"{path}={text}")
         document, field, text = settable(document, path, text, option_text)
         document = set_path(document, field, text, option_text)
     return _with_nodes_set(document) if kind == "cluster" else document
+
+
+def _expect_imported(document: Document, as_type: str) -> None:
+    """Refuse to read one of our own files as the layers of a type."""
+    kinds = ("Hugging Face config.json", "model provider of Megatron-Bridge")
+    if document.imported is None or not document.imported.format.startswith(kinds):
+        raise _not_read_as(as_type, document.file)
+
+
+def _not_read_as(as_type: str, file: str) -> SpecError:
+    message = f"--as {as_type}: the model is no config.json and no provider of Megatron-Bridge"
+    return SpecError(InputProblem(message, "leave it out", file))
+
+
+READ_AS = ("huggingface", "bridge")
+"""Formats of which a type, or a class of the file, can be named."""
 
 
 def _with_nodes_set(document: Document) -> Document:

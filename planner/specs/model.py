@@ -6,12 +6,13 @@ from itertools import groupby
 from typing import Any
 
 from costmodels.layers.kinds import layer_run
+from costmodels.optimizers.records import MuonOptions
 from costmodels.precision import SIXTEEN_BIT
 from costmodels.shapes import DENSE, MIXER_SECTIONS, MOE, ModelShape, TrainingJob
 from planner.errors import SpecError
 from planner.specs.contradictions import model_faults
 from planner.specs.inputs import ModelInput, default_name, import_notes
-from planner.specs.schema import DetailsSpec, ModelFile, ModelSpec, TrainingSpec
+from planner.specs.schema import DetailsSpec, ModelFile, ModelSpec, MuonSpec, TrainingSpec
 from planner.specs.search.section import section_faults
 from planner.specs.yaml.document import Document
 from planner.specs.yaml.faults import raise_faults, validated
@@ -75,8 +76,14 @@ def _job(job: TrainingSpec) -> TrainingJob:
         job.fp8_attention,
         job.fp8_output,
         job.bf16_layers,
+        muon_options(job.muon),
     )
     return named_job(numbers) if len(job.precisions) == 1 else numbers
+
+
+def muon_options(muon: MuonSpec) -> MuonOptions:
+    """Return the options of a `training.muon:` section."""
+    return MuonOptions(**muon.model_dump())
 
 
 def named_job(job: TrainingJob) -> TrainingJob:
@@ -93,6 +100,7 @@ NUMERIC_FIELDS = (
     "fp8_attention",
     "fp8_output",
     "bf16_layers",
+    "muon",
 )
 
 
@@ -109,6 +117,9 @@ def training_document(job: TrainingJob) -> dict[str, Any]:
             del out[name]
     if "bf16_layers" in out:
         out["bf16_layers"] = list(job.bf16_layers)
+    if "muon" in out:
+        usual = dataclasses.asdict(plain.muon)
+        out["muon"] = {k: v for k, v in out["muon"].items() if v != usual[k]}
     return out
 
 
@@ -187,6 +198,8 @@ def canonical_model(shape: ModelShape, details: DetailsSpec) -> dict[str, Any]:
     # Named only where set: the identity of a plan does not change with what it does not use.
     if not shape.mtp_layers:
         del out["mtp_layers"]
+    if not shape.attention_gate:
+        del out["attention_gate"]
     if shape.latent:
         del out["kv_heads"], out["head_dim"]
         out["mla"] = {key: getattr(shape, key) for key in _MLA_FIELDS}

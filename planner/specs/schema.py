@@ -24,12 +24,12 @@ from pydantic import (
 )
 
 from costmodels.layers.kinds import KIND_ALIASES, LAYER_KINDS
+from costmodels.optimizers.records import OPTIMIZERS, SCALAR_OPTIMIZERS, TP_MODES
 from costmodels.precision import (
     GRAD_DTYPES,
     OPTIMIZER_STATES,
     PRECISION_ALIASES,
     PRECISIONS,
-    RECIPES,
 )
 from planner import units
 from planner.errors import BadValue
@@ -37,7 +37,6 @@ from planner.specs.importers.hostlist import expand_hosts
 from planner.specs.yaml.document import KeyPath, close_names
 from planner.units import shown_value
 
-OPTIMIZERS = tuple(dict.fromkeys(optimizer for _, optimizer in RECIPES))
 PEAK_NAMES = ("fp32", "tf32", "bf16", "fp16", "fp8", "fp4", "int8")
 """Precisions for which an accelerator may state a dense peak."""
 
@@ -190,6 +189,7 @@ def _words(value: object) -> str:
 Words = Annotated[str, BeforeValidator(_words)]
 Layers = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=10_000)]
 LayersOr0 = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=10_000)]
+NewtonSchulzSteps = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=100)]
 Heads = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=100_000)]
 Width = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=10_000_000)]
 WidthOr0 = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=10_000_000)]
@@ -328,7 +328,7 @@ class Mamba2Spec(_Spec):
 
 
 class DeltaNetSpec(_Spec):
-    """The `model.delta_net:` section: sizes of `gdn` layers."""
+    """The `model.delta_net:` section: sizes of `gdn` and `kda` layers."""
 
     k_heads: Heads
     """Heads of queries and of keys."""
@@ -342,6 +342,30 @@ class DeltaNetSpec(_Spec):
     """Taps of the short convolution."""
     chunk: Width = 64
     """Tokens that a kernel works on at once."""
+
+
+class LinearSpec(_Spec):
+    """The `model.linear:` section: sizes of `linear` layers, attention with a fixed decay."""
+
+    heads: Heads
+    """Heads of queries, keys and values each."""
+    head_dim: Heads
+    """Width of one head."""
+    gate: Switch = True
+    """The output is gated by a projection of its own."""
+    chunk: Width = 256
+    """Tokens that a kernel works on at once."""
+
+
+class IndexerSpec(_Spec):
+    """The `model.indexer:` section: what chooses the keys of `sparse` layers."""
+
+    heads: Heads
+    """Heads of the indexer."""
+    head_dim: Heads
+    """Width of one head of it."""
+    top_k: Width
+    """Keys that a query attends to."""
 
 
 def _layer_kind(value: object) -> str:
@@ -608,6 +632,8 @@ class ModelSpec(_Spec):
     """Rows of the learned position table; 0: the sequence length."""
     flash_attention: Switch = True
     """A fused attention kernel is used (no score matrix in memory)."""
+    attention_gate: Switch = False
+    """The output of attention is gated by a projection of its own, as wide as the queries."""
     dropout: Switch = False
     """Hidden and attention dropout are on."""
     padded_vocab: WidthOr0 = 0
@@ -632,11 +658,32 @@ class ModelSpec(_Spec):
     """State-space layers, where `layer_kinds` has them."""
     delta_net: DeltaNetSpec | None = None
     """Delta nets, where `layer_kinds` has them."""
+    linear: LinearSpec | None = None
+    """Linear attention, where `layer_kinds` has it."""
+    indexer: IndexerSpec | None = None
+    """The indexer of sparse attention, where `layer_kinds` has it."""
     details: DetailsSpec = NO_DETAILS
     """What changes the model and no figure of a plan: rotary base, epsilon, router."""
 
 
 Recipes = str | list[str]
+
+
+class MuonSpec(_Spec):
+    """The `training.muon:` section: how Muon orthogonalizes momenta."""
+
+    num_ns_steps: NewtonSchulzSteps = 5
+    """Newton-Schulz steps."""
+    tp_mode: Annotated[str, BeforeValidator(_one_of(*TP_MODES))] = "duplicated"
+    """What is done with a matrix that tensor parallelism cuts: `duplicated`, `distributed`,
+    `blockwise`, or `layer-sharded`."""
+    use_syrk: Switch = False
+    """Symmetric products compute half of the result."""
+    scalar_optimizer: Annotated[str, BeforeValidator(_one_of(*SCALAR_OPTIMIZERS))] = "adam"
+    """What updates embeddings, head and vectors: `adam` or `lion`."""
+    param_layout: Switch = True
+    """Shards aligned to whole matrices, gradients reduce-scattered; off: gradients all-reduced,
+    updated weights gathered."""
 
 
 class TrainingSpec(_Spec):
@@ -650,7 +697,7 @@ class TrainingSpec(_Spec):
     """Numeric recipe, see `costmodels.precision`; a list leaves the choice open: `[bf16,
     fp8-tensorwise]`."""
     optimizer: Annotated[str, BeforeValidator(_one_of(*OPTIMIZERS))] = "adam"
-    """`adam` (AdamW counts the same)."""
+    """`adam` (AdamW counts the same), `sgd`, `lion`, `adam-8bit`, `adafactor`, `muon`, `soap`."""
     tokens: Tokens | None = None
     """Tokens of the whole run, such as 15e12 or 15T; only for the days in the table."""
     grad_dtype: Annotated[str, BeforeValidator(_one_of(*GRAD_DTYPES))] | None = None
@@ -666,6 +713,8 @@ class TrainingSpec(_Spec):
     """The output head runs in fp8 (mxfp8 alone)."""
     bf16_layers: Annotated[tuple[LayersOr0, LayersOr0], BeforeValidator(_two)] = (0, 0)
     """Layers at the start and at the end whose linear layers stay in bf16: `[1, 1]`."""
+    muon: MuonSpec = MuonSpec()
+    """How Muon orthogonalizes, with optimizer `muon` alone."""
 
     @property
     def precisions(self) -> tuple[str, ...]:
@@ -817,9 +866,9 @@ class PoolSpec(_Spec):
     nic_latency: Latency | None = None
     """Time of one hop between domains, such as `2.7 us`; the link's other latencies follow."""
     power_limit: Power | None = None
-    """Power that the owner lets each device draw, such as `700 W`, where that is below the board's:
-    products and attention then run at (limit / board)^0.6 of their rates. Default: all of it. Leave
-    it out where a calibration holds rates that were measured under the limit."""
+    """Power that the owner lets each device draw, such as `700 W`, where that is below the
+    board's: products and attention then run at (limit / board)^0.6 of their rates. Default: all
+    of it. Leave it out where a calibration holds rates that were measured under the limit."""
     memory_margin: Size = 4 * units.GIB
     """Memory per device that a plan leaves free for what the framework cannot use."""
     host_memory: Memory | None = None

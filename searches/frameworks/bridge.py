@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from costmodels.axes import AXES
+from costmodels.optimizers.records import BY_MATRIX, OPTIMIZERS
 from searches.frameworks.case import Bools, Case
 from searches.frameworks.megatron.layer_kinds import LAYER_KIND_RULES, is_hybrid
 from searches.frameworks.megatron.layouts import LAYOUT_RULES, NO_FLAG
@@ -49,13 +50,30 @@ HYBRID_RULES: tuple[FrameworkRule, ...] = (
     ),
 )
 """What its own provider of hybrid models refuses."""
+OF_MEGATRON = tuple(
+    replace(rule, code=rule.code.replace("MLM", "MBR"), framework="bridge")
+    for rule in (*LAYOUT_RULES, *MODE_LAYOUT_RULES, *LAYER_KIND_RULES)
+    if rule.code != NO_FLAG
+    and any(applies(rule, one.rules_version) for one in BUILT_IN["bridge"].releases)
+)
+"""Those that Megatron-LM has too."""
 RULES: tuple[FrameworkRule, ...] = (
-    tuple(
-        replace(rule, code=rule.code.replace("MLM", "MBR"), framework="bridge")
-        for rule in (*LAYOUT_RULES, *MODE_LAYOUT_RULES, *LAYER_KIND_RULES)
-        if rule.code != NO_FLAG
-        and any(applies(rule, one.rules_version) for one in BUILT_IN["bridge"].releases)
-    )
-    + HYBRID_RULES
+    *OF_MEGATRON,
+    *HYBRID_RULES,
+    FrameworkRule(
+        "MBR432",
+        "bridge",
+        "whole matrices in shards",
+        "planner",
+        "megatron/bridge/training/optim.py, setup_optimizer",
+        lambda c: (
+            (OPTIMIZERS[c.job.optimizer].sharding == BY_MATRIX and not c.settings) & (c.zero == 1)
+        ),
+        lambda c: (
+            f"optimizer {c.job.optimizer} with ZeRO-1: dist_{c.job.optimizer} runs without the"
+            " overlap of reductions and gathers that is priced"
+        ),
+        "zero 0, or framework megatron",
+    ),
 )
 """All rules of Megatron-Bridge, those of any release that is known."""

@@ -326,7 +326,7 @@ class Case:
     @property
     def fp8_recipe(self) -> str:
         """How fp8 values are scaled; empty without fp8."""
-        recipe = RECIPES.get((self.job.precision, self.job.optimizer))
+        recipe = RECIPES.get((self.job.precision, "adam"))
         if recipe is None:
             raise NotStatedError
         return recipe.fp8_recipe

@@ -1,5 +1,6 @@
 """Layout rules that several frameworks have, each under a code of its own."""
 
+from costmodels.optimizers.records import OPTIMIZERS
 from costmodels.shapes import ModelShape
 from searches.frameworks.case import RANK_ORDER, Case
 from searches.frameworks.rule import FrameworkRule, When
@@ -237,6 +238,22 @@ def narrow_moments(code: str, framework: str, source: str) -> FrameworkRule:
         lambda c: c.job.optimizer_states != "fp32",
         "optimizer_states bf16-moments: there are none beside a master copy in fp32",
         "optimizer_states fp32",
+    )
+
+
+def known_optimizer(code: str, framework: str, source: str) -> FrameworkRule:
+    """The optimizer is one that its record says the framework has."""
+    named = [x.name for x in OPTIMIZERS.values() if framework in x.frameworks]
+    return FrameworkRule(
+        code,
+        framework,
+        "an optimizer that there is none of",
+        "planner",
+        source,
+        lambda c: c.job.optimizer not in named,
+        lambda c: f"optimizer {c.job.optimizer}: no file for this framework can say it",
+        f"optimizer {' or '.join(named)}",
+        is_of_job=True,
     )
 
 

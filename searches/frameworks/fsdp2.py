@@ -16,6 +16,7 @@ from searches.frameworks.common import (
     degrees_positive,
     heads_divide,
     inputs_alone_leave,
+    known_optimizer,
     kv_heads_split,
     narrow_moments,
     one_copy_of_weights,
@@ -313,6 +314,7 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
         "precision bf16",
     ),
     narrow_moments("ACC505", "fsdp2", PLUGIN),
+    known_optimizer("ACC410", "fsdp2", "torch/optim, torchao/optim"),
     FrameworkRule(
         "ACC502",
         "fsdp2",

@@ -37,6 +37,9 @@ class FrameworkRule:
     """PEP 440 specifier of the releases that have the rule; empty: all that are known."""
     batches: bool = False
     """Whether it reads the micro-batches, which the search holds apart from other free axes."""
+    is_of_job: bool = False
+    """Whether it reads the job alone, so that it refuses all plans of a job or none: it counts
+    beside the micro-batches as well, where a framework of several might let some through."""
     covers: tuple[str, ...] = ()
     """Codes of rules over layouts that have the same cause, which it says in the framework's own
     words: a case that breaks both is told of this one."""

@@ -299,7 +299,7 @@ def _hits(framework: str, case: Case, *, of_batches: bool) -> dict[tuple[int, ..
     """
     broken: dict[tuple[int, ...], Bools] = {}
     for rule in rules_of(framework, "layout"):
-        if rule.batches != of_batches:
+        if rule.batches != of_batches and not rule.is_of_job:
             continue
         try:
             hits = np.asarray(rule.broken(case), dtype=bool)

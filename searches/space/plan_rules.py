@@ -16,6 +16,7 @@ from searches.rules import (
     fills_dualpipe,
     fits_host,
     offloads_whole_layers,
+    optimizer_faults,
     pieces_differ,
     second_copy_faults,
 )
@@ -97,6 +98,8 @@ def kind_rules(context: Context, shapes: ShapeTable, axes: FreeAxes) -> list[Pla
     again = (axes.recompute, axes.recompute_modules, axes.activation_offload_layers)
     refused = mode_faults(problem, context.options, shapes, again)
     rules += [PlanRule(code, ~broken) for code, broken in refused.items()]
+    for code, broken in optimizer_faults(problem, axes.shardings).items():
+        rules.append(PlanRule(code, ~broken[None, None, :, None]))
     rules += _host_rules(context, shapes, axes)
     if emitted:
         framework = context.options.framework

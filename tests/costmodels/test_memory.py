@@ -14,6 +14,7 @@ from costmodels.layers.params import layer_params
 from costmodels.memory import (
     MicroBatch,
     checkpoint_bytes,
+    flat_copy_bytes,
     gathered_bytes,
     in_flight_chunks,
     layer_activation_bytes,
@@ -160,7 +161,8 @@ def test_the_zero_table(recipe):
     ("stack", "precision", "held"),
     [
         ("megatron-core", "fp16", [20, 4 + 16 / 8, 2 + 18 / 8, 20 / 8]),  # replayed: fp32 copy cut
-        ("megatron-deepspeed", "fp16", [20, 8 + 12 / 8, 2 + 18 / 8, 20 / 8]),  # measured: whole
+        ("megatron-deepspeed", "fp16", [20, 4 + 16 / 8, 2 + 18 / 8, 20 / 8]),
+        ("aleph-alpha", "fp16", [20, 8 + 12 / 8, 2 + 18 / 8, 20 / 8]),  # whole
         ("hf-fsdp2", "fp16", [18, 6 + 12 / 8, 2 + 16 / 8, 16 / 8]),  # one gradient, cast weights
         ("hf-fsdp2", "bf16", [18, 6 + 12 / 8, 2 + 16 / 8, 16 / 8]),
         ("torchtitan", "fp32", [16, 8 + 8 / 8, 4 + 12 / 8, 16 / 8]),  # nothing is cast
@@ -171,6 +173,46 @@ def test_what_a_stack_keeps_of_a_parameter(stack, precision, held):
         RECIPES[precision, "adam"], np.arange(4), 8.0, stack=STACKS[stack]
     )
     assert found.tolist() == held
+
+
+@pytest.mark.parametrize(
+    ("precision", "n", "per_stage"),
+    [
+        # 0.3e9 parameters over 8 ranks fit in one bucket: 2 x 0.3e9 gathered; the partition's
+        # gradients flattened, fp16 (their cast is a state), 16 bits with the cast, or fp32.
+        ("fp16", 0.3e9, [1.2e9, 0.6e9 + 0.075e9, 0.6e9 + 0.075e9, 0.0]),
+        ("bf16-grads", 0.3e9, [0.0, 0.6e9 + 0.225e9, 0.6e9 + 0.225e9, 0.0]),
+        ("bf16", 0.3e9, [0.0, 0.6e9 + 0.15e9, 0.6e9 + 0.15e9, 0.0]),
+        # fp32 gradients beside 16-bit ones lie flat already.
+        ("bf16-both", 0.3e9, [0.0, 0.6e9, 0.6e9, 0.0]),
+        # 1.3e9: gathered in 2 shards of 0.65e9, a second bucket of 5e8 beside it.
+        ("fp16", 1.3e9, [5.2e9, 1.3e9 + 1e9 + 0.325e9, 1.3e9 + 1e9 + 0.325e9, 0.0]),
+    ],
+)
+def test_a_flat_optimizer_copies_what_it_moves(precision, n, per_stage):
+    recipe, stages = RECIPES[precision, "adam"], np.arange(4)
+    found = flat_copy_bytes(recipe, STACKS["megatron-deepspeed"], n, stages, 8.0)
+    assert found.tolist() == pytest.approx(per_stage)
+    assert not flat_copy_bytes(recipe, FUSED, n, stages, 8.0).any()
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+@pytest.mark.parametrize("ranks", [1.0, 8.0, 64.0])
+def test_zero_2_holds_what_deepspeed_estimates(precision, ranks):
+    """2 + 18 / D bytes a parameter (estimate_zero2_model_states_mem_needs); beyond it what an
+    update copies of its partition, which the estimate leaves out: at most 4 / D."""
+    recipe, stack, n = RECIPES[precision, "adam"], STACKS["deepspeed"], 1e9
+    states = n * state_bytes_per_param(recipe, 2, ranks, stack=stack).item()
+    copies = flat_copy_bytes(recipe, stack, n, 2, ranks).item()
+    gathered = recipe.grad_wire_bytes * 0.5e9 + recipe.param_wire_bytes * 0.5e9
+    estimate = n * (2.0 + 18.0 / ranks)
+    assert estimate <= states + copies - gathered <= estimate + 4.0 * n / ranks
+
+
+def test_gradients_on_the_host_are_not_flattened_on_the_device():
+    args = RECIPES["fp16", "adam"], STACKS["deepspeed"], 0.4e9, 2, 4.0
+    assert flat_copy_bytes(*args).item() == pytest.approx(0.8e9 + 0.2e9)
+    assert flat_copy_bytes(*args, offload=1).item() == pytest.approx(0.8e9)
 
 
 @pytest.mark.parametrize(

@@ -35,8 +35,7 @@ def section_blocks(title: str) -> list[Block]:
 def follow(folder: Path, blocks: list[Block]) -> None:
     """Copy the packages to a folder and write the blocks there."""
     for name in PACKAGES:
-        ignore = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(ROOT / name, folder / name, ignore=ignore)
+        shutil.copytree(ROOT / name, folder / name)  # with the bytecode: compiling takes seconds
     for name in ("examples", "pyproject.toml"):
         (folder / name).symlink_to(ROOT / name)
     (folder / "docs").mkdir()

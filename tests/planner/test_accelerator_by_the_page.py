@@ -32,6 +32,7 @@ def test_the_catalogue_lists_and_shows_it(copy: Path) -> None:
     assert "an example" in shown
 
 
+@pytest.mark.slow
 def test_it_is_solved_and_swept(copy: Path) -> None:
     pins = ("--pin", "tp=2,zero=1")
     solved = run_in(copy, "-m", "planner", "solve", "llama3-8b", "cluster.yaml", *pins)
@@ -70,6 +71,7 @@ assert (form.part, form.memory_bytes) == ("mi340x-128gb", 128 * 2**30)
 """
 
 
+@pytest.mark.slow
 def test_the_service_and_the_calculators_have_it(copy: Path) -> None:
     run_in(copy, "-c", PROGRAM)
 

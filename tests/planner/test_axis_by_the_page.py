@@ -24,6 +24,7 @@ def test_it_takes_few_files() -> None:
     assert len(files | set(GENERATED)) <= MOST_FILES
 
 
+@pytest.mark.slow
 def test_the_test_of_the_page_passes(copy: Path) -> None:
     program = "from tests.planner.test_manual_gc import *; test_it_is_found_where_it_is_named()"
     run_in(copy, "-c", program)
@@ -115,5 +116,6 @@ assert row in generate.axes_table()
 """
 
 
+@pytest.mark.slow
 def test_it_is_found_in_search_table_files_and_services(copy: Path) -> None:
     run_in(copy, "-c", PROGRAM)

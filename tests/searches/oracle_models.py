@@ -15,7 +15,9 @@ from costmodels.schedule import zero_bubble
 from costmodels.shapes import ModelShape
 from tests.searches import oracle_dispatch as dispatch
 from tests.searches import oracle_graphs as graphs
+from tests.searches import oracle_hybrids as hybrids
 from tests.searches import oracle_offload as offload
+from tests.searches import oracle_optimizers as optimizers
 from tests.searches import oracle_physics as physics
 from tests.searches.oracle_physics import Products
 
@@ -28,7 +30,8 @@ Pair = tuple[float, float]
 def is_special(problem: Problem, schedule: str) -> bool:
     """Tell whether `oracle_physics` leaves a plan to this module."""
     shape = problem.shape
-    return bool(shape.n_experts or shape.kv_rank or shape.mtp_layers or schedule in SPLIT)
+    sizes = shape.n_experts or shape.kv_rank or shape.mtp_layers or shape.layer_runs
+    return bool(sizes or schedule in SPLIT)
 
 
 def add(a: Pair, b: Pair, times: float = 1.0) -> Pair:
@@ -48,8 +51,10 @@ def stages_of(layout: Layout, rank: int) -> list[int]:
     return list(range(rank, p * layout.vpp, p))
 
 
-def routed_layers(shape: ModelShape) -> list[bool]:
-    """Tell of every layer whether it has experts."""
+def routed_layers(shape: ModelShape) -> list[bool] | list[hybrids.Kind]:
+    """Tell of every layer whether it has experts; of hybrids the kind, none of them with some."""
+    if shape.layer_runs:
+        return hybrids.kinds_of(shape)
     if not shape.n_experts:
         return [False] * shape.layers
     late = [i - shape.dense_layers + 1 for i in range(shape.layers)]
@@ -178,6 +183,8 @@ def rank_params(problem: Problem, layout: Layout, rank: int) -> float:
     kinds = [routed for routed, _ in rank_layers(problem, layout, rank)]
     one, other = layer_params(problem, layout.tp), routed_layer_params(problem, layout.tp)
     held = sum(other if routed else one for routed in kinds)
+    if problem.shape.layer_runs:
+        held = sum(hybrids.params(problem, kind, layout.tp) for kind in kinds)
     if has_embedding(layout, rank):
         held += physics.embedding_params(problem, layout.tp)
     if has_head(layout, rank):
@@ -203,6 +210,9 @@ def true_params(problem: Problem) -> float:
         rows += max(shape.max_positions, problem.job.seq_len)
     rows += 1 if shape.norm == "rmsnorm" else 2
     total = rows * shape.hidden
+    if shape.layer_runs:
+        kinds = hybrids.kinds_of(shape)
+        return total + sum(hybrids.params(problem, kind, 1) for kind in kinds)
     for routed in routed_layers(problem.shape):
         total += (routed_layer_params if routed else layer_params)(problem, 1)
         total += experts_params(problem, 1, 1) if routed else 0.0
@@ -418,6 +428,14 @@ def up_module(problem: Problem, tokens: float, tp: int, sp: bool) -> tuple[float
 
 def layer(problem: Problem, layout: Layout, routed: bool) -> Layer:
     """Return a layer, dense or with experts."""
+    if isinstance(routed, hybrids.Kind):
+        found = hybrids.layer(problem, layout, routed, tp_traffic)
+        away = offload.away(problem, layout, physics.offload_widths(problem, layout.tp, 0.0))
+        tokens, nothing = float(layout.mbs * problem.job.seq_len), (0.0, 0.0)
+        core = physics.Context(nothing, nothing, nothing)
+        every = layer_modules(problem, tokens, layout.tp, layout.sp, core, False)
+        modules = {"mlp": every["mlp"]} if routed.feeds else {}
+        return Layer(modules=modules, away=away, **vars(found))
     whole, stack, tp, sp = problem, problem.stack, layout.tp, layout.sp
     problem = beside_experts(problem) if routed else problem
     shape, tokens = problem.shape, layout.mbs * problem.job.seq_len / layout.cp
@@ -806,6 +824,8 @@ def passes(problem: Problem, layout: Layout, rank: int) -> tuple[physics.Passes,
     zero, ranks = layout.zero, layout.dp * layout.cp
     g = layout.shard or ranks
     params = rank_params(problem, layout, rank)
+    if optimizers.is_by_matrix(problem):
+        params += optimizers.padding(problem, rank_shares(problem, layout, rank)[0])
     held = [routed for routed, _ in rank_layers(problem, layout, rank)]
     dense = one_pass(
         problem,
@@ -825,6 +845,8 @@ def passes(problem: Problem, layout: Layout, rank: int) -> tuple[physics.Passes,
     part = max(1, copies // (ranks // g))
     apart = layout.ep * layout.etp * (layout.pp if physics.pipelines_inside(layout) else 1)
     params = rank_experts(problem, layout, rank)
+    if optimizers.is_by_matrix(problem):
+        params += optimizers.padding(problem, rank_shares(problem, layout, rank)[1])
     routed = one_pass(
         problem,
         layout,
@@ -856,16 +878,23 @@ def one_pass(
     n: int,
     groups: tuple[physics.Group, physics.Group, physics.Group, physics.Group],
 ) -> physics.Passes:
-    stack, recipe = problem.stack, problem.job.recipe
+    stack = problem.stack
     whole, shard, copies, close = groups
-    grads = recipe.grad_wire_bytes * params[0] / n
+    grads = physics.reduced_bytes(problem) * params[0] / n
     weights = physics.gathered_bytes_of(problem, *params) / n
-    if layout.zero == 0:
-        each = physics.all_reduce_s(problem, whole, grads)
-        return physics.Passes(n * each, each, 0.0, 0.0, 0.0, 0.0)
-    each = physics.all_gather_s(problem, shard, grads)
-    each += physics.all_reduce_s(problem, copies, grads / shard.n_ranks)
-    gather = n * physics.all_gather_s(problem, shard, weights)
+    late_sum, late_gather = physics.at_the_end(stack, layout.zero)
+
+    def met(group: physics.Group, late: bool) -> physics.Group:
+        return physics.all_at_once(problem, group, late)
+
+    if physics.sums_whole(problem, layout.zero):
+        each = physics.all_reduce_s(problem, met(whole, late_sum), grads)
+        if layout.zero == 0:
+            return physics.Passes(n * each, each, 0.0, 0.0, 0.0, 0.0)
+    else:
+        each = physics.all_gather_s(problem, met(shard, late_sum), grads)
+        each += physics.all_reduce_s(problem, met(copies, late_sum), grads / shard.n_ranks)
+    gather = n * physics.all_gather_s(problem, met(shard, late_gather), weights)
     if layout.zero == 1 and stack.zero1_gather == "broadcast":
         k = shard.n_ranks
         gather = k * physics.broadcast_s(problem, shard, n * weights / k)
@@ -934,12 +963,37 @@ def optimizer_s(problem: Problem, layout: Layout) -> float:
         adam = physics.adam_bytes(problem)
         return params * (cleared + (g + 2 * g + (g + adam) + 6) / d)
 
+    if optimizers.is_by_matrix(problem):
+        degrees = layout.tp, layout.etp
+        return max(
+            sum(
+                physics.matrix_update_s(problem, tp, share)
+                for tp, share in zip(degrees, rank_shares(problem, layout, rank), strict=False)
+            )
+            for rank in range(layout.pp)
+        )
     moved = [
         update(rank_params(problem, layout, rank), ranks // copies)
         + update(rank_experts(problem, layout, rank), max(1, edp // copies))
         for rank in range(layout.pp)
     ]
     return max(moved) / physics.hbm_rate(problem)
+
+
+def rank_shares(problem: Problem, layout: Layout, rank: int) -> list[optimizers.Share]:
+    """Return what a rank shares out: all but routed experts, and these."""
+    ranks = layout.dp * layout.cp
+    held = [routed for routed, _ in rank_layers(problem, layout, rank)]
+    dense = [x for routed in held for x in optimizers.layer_matrices(problem, routed, layout.tp)]
+    shards = (layout.shard or ranks) if layout.zero else 1
+    result = [optimizers.Share(rank_params(problem, layout, rank), dense, shards)]
+    if problem.shape.n_experts:
+        edp = max(1, layout.tp * ranks // (layout.ep * layout.etp))
+        part = max(1, edp // (ranks // (layout.shard or ranks))) if layout.zero else 1
+        one = optimizers.expert_matrices(problem, layout.ep, layout.etp)
+        experts = rank_experts(problem, layout, rank)
+        result.append(optimizers.Share(experts, one * sum(held), part))
+    return result
 
 
 def shared_s(problem: Problem, layout: Layout) -> float:
@@ -996,6 +1050,8 @@ def overlap_is_no_slower(problem: Problem, layout: Layout, least_mbs: int) -> bo
         weights += shape.hidden * (q + 2 * physics.kv_width_per_rank(problem, t))
     if not shape.n_experts:
         weights += (3 if shape.gated else 2) * shape.hidden * shape.ffn / t
+    if shape.layer_runs:
+        weights = hybrids.least_weights(problem, t)
     recipe = problem.job.recipe
     precision = recipe.linear_precision or recipe.gemm_precision
     peak = problem.pool.accelerator.peak_flops_per_s[precision]
@@ -1140,6 +1196,8 @@ def scratch_bytes(problem: Problem, layout: Layout) -> float:
     shape, tp, h = problem.shape, layout.tp, problem.shape.hidden
     if not problem.stack.fused_wgrad:
         return 0.0
+    if shape.layer_runs:
+        return hybrids.scratch(problem, tp)
     per_mlp = 3 if shape.gated else 2
     kinds = routed_layers(problem.shape)
     if shape.kv_rank:
@@ -1232,17 +1290,24 @@ def rank_bytes(problem: Problem, layout: Layout, one: Micro, rank: int) -> float
     flight = in_flight(layout, rank)
     lasting += offload.on_the_way(sent, flight * n_held)
     states = physics.state_bytes(problem, layout, rank_params(problem, layout, rank))
-    if shape.n_experts:
-        ranks = layout.dp * layout.cp
-        edp = max(1, layout.tp * ranks // (layout.ep * layout.etp))
-        part = max(1, edp // (ranks // (layout.shard or ranks)))
-        mine = replace(layout, shard=part)
+    if optimizers.is_by_matrix(problem):
+        shares = rank_shares(problem, layout, rank)
+        states = sum(optimizers.state_bytes(problem, share) for share in shares)
+    elif shape.n_experts:
+        mine = expert_shards(layout)
         states += physics.state_bytes(problem, mine, rank_experts(problem, layout, rank))
     linear = rank_weights(problem, layout, rank) + expert_weights(problem, layout, rank)
     states += physics.weight_copies(problem, linear, layout.zero)
     overhead = stack.context_bytes + communicators(problem, layout) * stack.communicator_bytes
     kept = (1.0 + stack.fragmentation_frac) * activations
     return states + kept + logits + passing + lasting + overhead
+
+
+def expert_shards(layout: Layout) -> Layout:
+    """Return the layout with the ranks over which ZeRO shards routed experts as its groups."""
+    ranks = layout.dp * layout.cp
+    edp = max(1, layout.tp * ranks // (layout.ep * layout.etp))
+    return replace(layout, shard=max(1, edp // (ranks // (layout.shard or ranks))))
 
 
 def unsharded_bytes(problem: Problem, layout: Layout) -> float:
@@ -1254,10 +1319,19 @@ def unsharded_bytes(problem: Problem, layout: Layout) -> float:
         units.append(routed_layer_params(problem, layout.tp) + experts)
     if not kinds[0]:
         units.append(layer_params(problem, layout.tp))
+    if problem.shape.layer_runs:
+        units = [hybrids.params(problem, kind, layout.tp) for kind in kinds]
     unit = max(units)
     both = unit + max(unit, physics.embedding_params(problem, layout.tp))
     grads = recipe.param_wire_bytes if layout.zero >= 2 else 0.0
-    return both * (grads + (recipe.param_bytes if layout.zero >= 3 else 0.0))
+    value = both * (grads + (recipe.param_bytes if layout.zero >= 3 else 0.0))
+    ranks = range(layout.pp)
+    most = max(rank_params(problem, layout, rank) for rank in ranks)
+    value += physics.flat_bytes(problem, layout, most)
+    if problem.shape.n_experts:
+        most = max(rank_experts(problem, layout, rank) for rank in ranks)
+        value += physics.flat_bytes(problem, expert_shards(layout), most)
+    return value
 
 
 def host_bytes(problem: Problem, layout: Layout, one: Micro) -> float:

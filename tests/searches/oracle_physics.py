@@ -15,8 +15,10 @@ from statistics import NormalDist
 
 from costmodels.plans import Layout
 from costmodels.problem import Problem
+from costmodels.stacks import StackProfile
 from tests.searches import oracle_graphs as graphs
 from tests.searches import oracle_offload as offload
+from tests.searches import oracle_optimizers as optimizers
 
 PROTOCOLS = ("ll", "ll128", "simple")
 ELEMENT_BYTES = {"fp8": 1.0, "fp4": 0.5625, "tf32": 4.0, "fp32": 4.0}
@@ -261,13 +263,13 @@ def inside_rate(problem: Problem, group: Group, protocol: int) -> float:
     return min(rate * up.protocol_frac[protocol], up.protocol_bytes_per_s[protocol])
 
 
-def bus_rate(problem: Problem, group: Group, protocol: int, fewer: float = 1.0) -> float:
+def bus_rate(problem: Problem, group: Group, protocol: int) -> float:
     nic = problem.pool.nic
     inside = inside_rate(problem, group, protocol)
     if group.n_domains == 1:
         return inside
     outside = group.wire * nic.protocol_frac[protocol]
-    outside = min(outside, nic.protocol_bytes_per_s[protocol]) / fewer
+    outside = min(outside, nic.protocol_bytes_per_s[protocol])
     return min(inside, outside) if group.per_domain > 1 else outside
 
 
@@ -287,12 +289,11 @@ def all_gather_s(problem: Problem, group: Group, n: float) -> float:
     if p == 1 or not n:
         return 0.0
     found = []
-    fewer = max(1.0, group.n_domains / 2) ** problem.pool.nic.ring_decline
     for protocol in range(3):
         latency = problem.pool.scale_up.ring_base_s[protocol] + ring_hops_s(
             problem, group, protocol
         )
-        rate = bus_rate(problem, group, protocol, fewer)
+        rate = bus_rate(problem, group, protocol)
         found.append(latency + (p - 1) / p * n / rate)
     if group.per_domain == 1 and group.n_domains > 1:
         hop = (problem.pool.nic.ring_hop_s[2] + group.extra_hop_s) / 3.5
@@ -1054,7 +1055,31 @@ def unsharded_bytes(problem: Problem, layout: Layout) -> float:
     recipe, layer = problem.job.recipe, layer_params(problem, layout.tp)
     units = layer + max(layer, embedding_params(problem, layout.tp))
     grads = recipe.param_wire_bytes if layout.zero >= 2 else 0.0
-    return units * (grads + (recipe.param_bytes if layout.zero >= 3 else 0.0))
+    most = max(rank_params(problem, layout, rank) for rank in range(layout.pp))
+    flat = flat_bytes(problem, layout, most)
+    return units * (grads + (recipe.param_bytes if layout.zero >= 3 else 0.0)) + flat
+
+
+def flat_bytes(problem: Problem, layout: Layout, params: float) -> float:
+    """Return the flat tensors of DeepSpeed's optimizer: gathered weights, gradients of a second
+    bucket, gradients of the partition (and their cast to fp32)."""
+    recipe, wire = problem.job.recipe, 5e8
+    casts = recipe.grad_bytes == 6 and recipe.grad_wire_bytes == 2
+    if not problem.stack.flat_optimizer or layout.zero == 3:
+        return 0.0
+    if layout.zero == 0:
+        return 4.0 * params if casts else 0.0
+    kept = recipe.grad_bytes
+    if casts:
+        kept = 2.0 if problem.stack.grad_copies == "sharded" else kept
+        kept = 4.0 if problem.stack.grad_copies == "alone" else kept
+    part = 0.0 if kept == 6 else kept
+    part += 4.0 if kept == 2 and not casts else 0.0
+    if layout.optimizer_offload:
+        part = 0.0
+    value = part * params / n_shards(layout)
+    value += recipe.param_wire_bytes * params / max(1, int(params / wire))
+    return value + recipe.grad_wire_bytes * max(0.0, min(params - wire, wire))
 
 
 def in_flight(layout: Layout, rank: int) -> float:
@@ -1169,8 +1194,11 @@ def rank_memory(problem: Problem, layout: Layout, one: MicroBatch, rank: int) ->
         tokens = layout.mbs * problem.job.seq_len / layout.cp
         last = rank == layout.pp - 1
         place_shared = gathered_bytes(problem, tokens, layout.tp) if last else 0.0
+    states = state_bytes(problem, layout, rank_params(problem, layout, rank))
+    if optimizers.is_by_matrix(problem):
+        states = optimizers.state_bytes(problem, rank_share(problem, layout, rank))
     return {
-        "states": state_bytes(problem, layout, rank_params(problem, layout, rank))
+        "states": states
         + weight_copies(
             problem,
             rank_layers(layout, rank) * layer_weights(problem, layout.tp),
@@ -1325,24 +1353,59 @@ class Passes:
     near_piece: float
 
 
+def reduced_bytes(problem: Problem) -> float:
+    """Return the bytes of a gradient on the wire."""
+    fixed = {"fp32": 4.0}
+    return fixed.get(problem.stack.reduce_width, problem.job.recipe.grad_wire_bytes)
+
+
+def sums_whole(problem: Problem, zero: int) -> bool:
+    """Tell whether every rank gets the whole sum of the gradients."""
+    by_matrix = optimizers.is_by_matrix(problem) and not problem.job.muon.param_layout
+    return zero == 0 or (zero == 1 and (by_matrix or problem.stack.zero1_reduce == "all-reduce"))
+
+
+def at_the_end(stack: StackProfile, zero: int) -> tuple[bool, bool]:
+    """Tell whether the sum, and the gather, come once a step with nothing beside them."""
+    if zero > 1 or stack.sharded_units:
+        return False, False
+    kind = (stack.dp_overlap, stack.zero1_overlap)[zero]
+    return kind == "none", kind != "both"
+
+
+def all_at_once(problem: Problem, group: Group, late: bool) -> Group:
+    """Return the group with the wire left to it where all rings of the cluster meet."""
+    if not late or group.n_domains <= 2:
+        return group
+    return replace(group, wire=group.wire * (2 / group.n_domains) ** problem.pool.nic.ring_decline)
+
+
 def passes(problem: Problem, layout: Layout, rank: int) -> Passes:
     """Return the reduction of the gradients and the gather of the weights."""
-    stack, recipe, g = problem.stack, problem.job.recipe, n_shards(layout)
+    stack, g = problem.stack, n_shards(layout)
     params = rank_params(problem, layout, rank)
+    if optimizers.is_by_matrix(problem):
+        params += optimizers.padding(problem, rank_share(problem, layout, rank))
     pieces = n_pieces(problem, layout, params, rank)
     linear = rank_layers(layout, rank) * layer_weights(problem, layout.tp)
-    grads = recipe.grad_wire_bytes * params
+    grads = reduced_bytes(problem) * params
     weights = gathered_bytes_of(problem, params, linear)
-    if layout.zero == 0:
-        reduce = pieces * all_reduce_s(
-            problem, place_copies(problem, layout, layout.dp * layout.cp, 1), grads / pieces
-        )
-        return Passes(reduce, reduce / pieces, 0.0, 0.0, 0.0, 0.0)
     group = place_copies(problem, layout, g, 1)
-    copies = place_copies(problem, layout, layout.dp * layout.cp // g, g)
-    reduce = all_gather_s(problem, group, grads / pieces)
-    reduce += all_reduce_s(problem, copies, grads / pieces / g)
-    reduce, gather = pieces * reduce, pieces * all_gather_s(problem, group, weights / pieces)
+    late_sum, late_gather = at_the_end(stack, layout.zero)
+    if sums_whole(problem, layout.zero):
+        everyone = place_copies(problem, layout, layout.dp * layout.cp, 1)
+        met = all_at_once(problem, everyone, late_sum)
+        reduce = pieces * all_reduce_s(problem, met, grads / pieces)
+        if layout.zero == 0:
+            return Passes(reduce, reduce / pieces, 0.0, 0.0, 0.0, 0.0)
+    else:
+        copies = place_copies(problem, layout, layout.dp * layout.cp // g, g)
+        met = all_at_once(problem, group, late_sum)
+        reduce = all_gather_s(problem, met, grads / pieces)
+        met = all_at_once(problem, copies, late_sum)
+        reduce = pieces * (reduce + all_reduce_s(problem, met, grads / pieces / g))
+    met = all_at_once(problem, group, late_gather)
+    gather = pieces * all_gather_s(problem, met, weights / pieces)
     if layout.zero == 1 and stack.zero1_gather == "broadcast":
         gather = g * broadcast_s(problem, group, weights / g)
     if layout.zero >= 2 and stack.zero3_traffic == "by-tensor":
@@ -1445,6 +1508,8 @@ def n_pieces(problem: Problem, layout: Layout, params: float, rank: int) -> int:
 def adam_bytes(problem: Problem) -> float:
     """Return what Adam reads and writes of the states; narrower moments are 8 or 6 bytes."""
     job = problem.job
+    if job.optimizer != "adam":
+        return 2 * (4 + min(optimizers.STATES[job.optimizer]))
     if job.optimizer_states == "fp32":
         return 24.0
     return 12.0 if has_remainders(problem) else 16.0
@@ -1458,6 +1523,9 @@ def has_remainders(problem: Problem) -> bool:
 
 def optimizer_s(problem: Problem, layout: Layout) -> float:
     """Return the update on the rank with the most parameters."""
+    if optimizers.is_by_matrix(problem):
+        shares = (rank_share(problem, layout, rank) for rank in range(layout.pp))
+        return max(matrix_update_s(problem, layout.tp, share) for share in shares)
     params = max(rank_params(problem, layout, rank) for rank in range(layout.pp))
     g, shards = problem.job.recipe.grad_bytes, n_shards(layout) if layout.zero else 1
     zero_grads, norm, clip = g / (shards if layout.zero >= 2 else 1), g, 2 * g
@@ -1466,6 +1534,69 @@ def optimizer_s(problem: Problem, layout: Layout) -> float:
         adam = 0
         clip = 0 if problem.stack.offload_overlap == "gradients" else clip
     return params * (zero_grads + (norm + clip + adam + cast) / shards) / hbm_rate(problem)
+
+
+def rank_share(problem: Problem, layout: Layout, rank: int) -> optimizers.Share:
+    """Return what a rank of a dense model shares out."""
+    matrices = optimizers.layer_matrices(problem, False, layout.tp) * rank_layers(layout, rank)
+    shards = n_shards(layout) if layout.zero else 1
+    return optimizers.Share(rank_params(problem, layout, rank), matrices, shards)
+
+
+def matrix_update_s(problem: Problem, tp: int, share: optimizers.Share) -> float:
+    """Return the update of one share where states are of whole matrices."""
+    moved = optimizers.update_bytes(problem, share) / hbm_rate(problem)
+    ranks = optimizers.holdings(share)
+    if problem.job.muon.tp_mode == "layer-sharded" and tp > 1:
+        return moved + max(homes_s(problem, tp, held) for held in ranks)
+    return moved + max(sum(matrix_s(problem, tp, x) for x in held) for held in ranks)
+
+
+def homes_s(problem: Problem, tp: int, held: list[optimizers.One]) -> float:
+    """Return the time of matrices with one home among the tensor-parallel ranks."""
+    cut = [x for x in held if x.cut]
+    homes = [*optimizers.homes(cut, tp)]
+    work = max(sum(newton_schulz_s(problem, *p) for x in mine for p in x.whole) for mine in homes)
+    work += sum(newton_schulz_s(problem, *p) for x in held if not x.cut for p in x.whole)
+    sent = 4.0 * sum(x.size for x in cut)
+    return work + 2 * all_to_all_s(problem, place(problem, tp, 1), sent)
+
+
+def newton_schulz_s(problem: Problem, rows: float, columns: float) -> float:
+    """Return the steps on one matrix, over the shorter side."""
+    return gram_steps_s(problem, min(rows, columns), max(rows, columns))
+
+
+def gram_steps_s(problem: Problem, g: float, n: float) -> float:
+    launch, muon = problem.pool.accelerator.efficiency.kernel_latency_s, problem.job.muon
+    first, second = gemm_s(problem, "bf16", g, n, g), gemm_s(problem, "bf16", g, g, g)
+    if muon.use_syrk:
+        first, second = ((x - launch) / 2 + launch for x in (first, second))
+    one = first + second + gemm_s(problem, "bf16", g, g, n)
+    return muon.num_ns_steps * one + 12.0 * g * n / hbm_rate(problem)
+
+
+def matrix_s(problem: Problem, tp: int, one: optimizers.One) -> float:
+    """Return the time of one matrix beside its elementwise update."""
+    if problem.job.optimizer == "soap":
+        part = problem.pool.accelerator
+        rate = part.peak_flops_per_s["fp32"] * part.efficiency.gemm_frac
+        return optimizers.soap_flops(one.rows, one.columns) / rate
+    group, mode, total = place(problem, tp, 1), problem.job.muon.tp_mode, 0.0
+    for rows, columns in one.whole:
+        if tp == 1 or not one.cut:
+            total += newton_schulz_s(problem, rows, columns)
+        elif mode == "duplicated":
+            total += newton_schulz_s(problem, rows, columns)
+            total += all_gather_s(problem, group, 4.0 * rows * columns)
+        else:
+            kept, split = (columns, rows / tp) if one.cut == "rows" else (rows, columns / tp)
+            if mode == "blockwise":
+                total += newton_schulz_s(problem, kept, split)
+            else:
+                total += gram_steps_s(problem, kept, split)
+                total += problem.job.muon.num_ns_steps * all_reduce_s(problem, group, 2 * kept**2)
+    return total
 
 
 def offloaded_params(problem: Problem, layout: Layout, rank: int) -> float:

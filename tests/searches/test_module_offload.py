@@ -175,7 +175,7 @@ def drawn(c: Context, n: int, seed: int) -> list[Layout]:
     return list(found)
 
 
-@pytest.mark.parametrize("name", one_in(3, MODELS))
+@pytest.mark.parametrize("name", one_in(4, MODELS))
 def test_random_plans_have_the_numbers_of_the_oracle(name):
     """In one table and alone: closed form, exact step, terms, memory of every rank, the host's."""
     c = model(name)

@@ -157,7 +157,7 @@ LONG_PARAMETERS = [pytest.param(name, marks=pytest.mark.slow) for name in LONG]
 
 @pytest.mark.parametrize(
     "name",
-    [*LONG_PARAMETERS, *one_in(8, [n for n in INSTANCES if n not in LONG])],
+    [*LONG_PARAMETERS, *one_in(16, [n for n in INSTANCES if n not in LONG])],
 )
 def test_search_equals_the_oracle(name):
     check_against_oracle(INSTANCES[name])
@@ -169,6 +169,7 @@ SWITCHES = {
     "dp_overlap": {"none", "reduce", "both"},
     "zero1_overlap": {"none", "reduce", "both"},
     "zero3_traffic": {"prefetched", "by-tensor"},
+    "zero1_reduce": {"reduce-scatter", "all-reduce"},
     "zero1_gather": {"all-gather", "broadcast"},
     "offload_overlap": {"pipelined", "gradients"},
     "activation_copies": {"windowed", "on-demand", "blocking"},
@@ -193,7 +194,8 @@ def test_every_switch_of_a_stack_is_searched_both_ways():
     stacks = [c.problem.stack for c in INSTANCES.values()]
     words = dict(SWITCHES)
     for field in fields(StackProfile):
-        if field.type is bool and field.name != "pads_vocab":  # decided once, in the shape
+        # The one is decided in the shape, the other in `compiled`, before anything is priced.
+        if field.type is bool and field.name not in ("pads_vocab", "compiles_loss"):
             words[field.name] = {False, True}
     assert {field.name for field in fields(StackProfile) if field.type is str} == {
         *SWITCHES,
@@ -247,7 +249,7 @@ def check_breakdown(problem: Problem, layout: Layout) -> None:
         assert exposed == pytest.approx(terms[axis], rel=CLOSE, abs=CLOSE * exact), axis
 
 
-@pytest.mark.parametrize("name", one_in(12, INSTANCES))
+@pytest.mark.parametrize("name", one_in(24, INSTANCES))
 def test_a_breakdown_has_the_numbers_of_the_oracle(name):
     c = INSTANCES[name]
     for plan in thinned(sorted(legal_plans(c), key=oracle.rank_key), 12):

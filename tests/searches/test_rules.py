@@ -34,6 +34,7 @@ from tests.searches.instances import (
     pins,
     toy_pool,
     with_host,
+    with_optimizer,
     with_part,
 )
 from tests.searches.test_mode_rules import ROWS as MODE_EXAMPLES
@@ -127,6 +128,11 @@ EXTRA.append(context(STATES, batch=8, options=pins(tp=1, cp=8)))
 ZB_H1 = SCHEDULES.index("zb-h1")
 ROUTED = context(replace(GQA, n_experts=4, expert_ffn=512), toy_pool(8, 8), batch=8)
 EXTRA.append(replace(ROUTED, options=pins(recompute_modules=modules_code(["moe", "moe_act"]))))
+
+EXTRA += [
+    with_optimizer(context(batch=24), "muon"),
+    with_optimizer(with_host(context(batch=24)), "sgd"),
+]
 
 SECOND = context(batch=24, options=pins(hpz=(1, 2, 3)))
 EXTRA.append(replace(context(batch=24), options=replace(SECOND.options, framework="any")))
@@ -255,6 +261,16 @@ PLAN_EXAMPLES = {
         ROUTED,
         {"recompute_modules": modules_code(["moe", "moe_act"])},
         {"recompute_modules": modules_code(["moe", "layernorm"])},
+    ),
+    "OPT001": (
+        with_optimizer(context(batch=24), "muon"),
+        {"zero": 2, "pp": 1},
+        {"zero": 1, "pp": 1},
+    ),
+    "OPT002": (
+        with_optimizer(with_host(context(batch=24)), "sgd"),
+        {"optimizer_offload": 1, "zero": 1},
+        {"optimizer_offload": 0, "zero": 1},
     ),
     "OFF001": (context(batch=24), {"optimizer_offload": 1}, {"optimizer_offload": 0}),
     "OFF002": (

@@ -24,7 +24,7 @@ from costmodels.parameters import total_params
 from planner.errors import SpecError
 from planner.specs.loader import model_from_dict
 from planner.specs.importers.huggingface.model_types import ALIASES, TYPES
-from planner.specs.importers.huggingface.newer_types import REMOTE_TYPES
+from planner.specs.importers.huggingface.families.newer import REMOTE_TYPES
 
 SAME = 1e-3
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")

@@ -5,6 +5,7 @@ scratch environment of its own. What asks for another Python or for a GPU when i
 unpacked beside it. Needs nothing beyond the standard library.
 """
 
+import fcntl
 import glob
 import hashlib
 import os
@@ -158,14 +159,16 @@ def environment(python: str, cache: Path, releases: dict[str, str] | None = None
 
 
 _UNPACKING = threading.Lock()
-"""Two checkers want megatron-core at once."""
+"""Two checkers want megatron-core at once; those of another process wait for a file."""
 
 
 def unpacked(release: str, python: str, cache: Path) -> Path:
     """Return the folder of an unpacked wheel, fetched without what it depends on."""
     place = cache / release.replace("==", "-")
     newest = "==" not in release  # fetched anew every time
-    with _UNPACKING:
+    cache.mkdir(parents=True, exist_ok=True)
+    with _UNPACKING, (cache / "unpacking.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # till it is closed
         if newest or not (place / "ready").exists():
             _unpack(release, python, place)
     return place

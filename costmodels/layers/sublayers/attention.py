@@ -171,7 +171,7 @@ ATTENTION = Mixer(
 WINDOW = replace(
     ATTENTION,
     name="window",
-    title="attention over a window",
+    title="window attention",
     equation="x + attention(norm(x)), each query over itself and the w - 1 tokens before it",
     source="Beltagy et al. 2020 (Longformer); Megatron-LM `--window-size`; Transformer Engine "
     "attention/dot_product_attention/context_parallel.py (windows not with p2p)",
@@ -184,7 +184,7 @@ WINDOW = replace(
 CHUNK = replace(
     ATTENTION,
     name="chunk",
-    title="attention inside chunks",
+    title="chunked attention",
     equation="x + attention(norm(x)), each query over the tokens before it in its chunk of w",
     source="transformers models/llama4 (attention_chunk_size)",
     macs=_macs(_chunk_keys),

@@ -49,7 +49,7 @@ def composed(mixer: Mixer, feed: Feed) -> LayerKind:
     both = [x.title for x in parts]
     return LayerKind(
         name=f"{mixer.name}+{feed.name}",
-        title=" and ".join(both) if len(both) > 1 else f"{both[0]} alone",
+        title=f"{' and '.join(both)} layer",
         equation=", then ".join(x.equation for x in parts),
         source="; ".join(x.source for x in parts),
         params=summed("params"),

@@ -160,7 +160,7 @@ def no_feed_terms(inputs: LayerInputs) -> FeedTerms:
 
 MLP = Feed(
     name="dense",
-    title="an MLP",
+    title="MLP",
     equation="x + mlp(norm(x))",
     source="Megatron-LM core/transformer/mlp.py",
     params=_mlp_params,

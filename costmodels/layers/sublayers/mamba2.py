@@ -117,7 +117,7 @@ def mamba2_terms(inputs: LayerInputs) -> MixerTerms:
 
 MAMBA2 = Mixer(
     name="mamba2",
-    title="Mamba-2",
+    title="Mamba",
     equation="x + W_o norm(gate(z) ssd(conv(x, B, C), dt)), all of them W_i norm(x)",
     source="Dao and Gu 2024 (arXiv 2405.21060); Megatron-LM core/ssm/mamba_mixer.py",
     params=mamba2_params,

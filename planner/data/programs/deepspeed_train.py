@@ -60,7 +60,8 @@ def parsed() -> Any:
 
 def for_the_cpu(plan: dict[str, Any]) -> None:
     """Replace what needs a GPU or a compiler by what does the same on the CPU: Adam, pinning."""
-    plan["optimizer"]["params"]["torch_adam"] = True
+    params = plan["optimizer"]["params"]
+    plan["optimizer"] = {"type": "AdamW", "params": {**params, "torch_adam": True}}
     plan["zero_force_ds_cpu_optimizer"] = False
     for key in ("offload_optimizer", "offload_param"):
         plan["zero_optimization"].get(key, {}).pop("pin_memory", None)

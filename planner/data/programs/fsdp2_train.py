@@ -134,13 +134,7 @@ class Trainer:
             split_tensors(model, self.mesh["tp"])
         if smoke:
             smoke.watch_layers(self.layers)
-        settings = {
-            "lr": plan["learning_rate"],
-            "weight_decay": plan["weight_decay"],
-            "betas": (0.9, plan["adam_beta2"]),
-            "fused": accelerator.device.type == "cuda",
-        }
-        optimizer = torch.optim.AdamW(by_mesh(model), **settings)
+        optimizer = optimizer_of(plan, by_mesh(model), accelerator.device)
         self.model, self.optimizer = accelerator.prepare(model, optimizer)
         self.model.train()
 
@@ -227,6 +221,22 @@ class Trainer:
             "experts": experts(self.model),
             "parameters": self.n_parameters,
         }
+
+
+def optimizer_of(
+    plan: dict[str, Any], groups: list[dict[str, Any]], device: torch.device
+) -> torch.optim.Optimizer:
+    """Return the optimizer that `optim` of trainer_args.json names."""
+    settings = {
+        "lr": plan["learning_rate"],
+        "weight_decay": plan["weight_decay"],
+        "betas": (0.9, plan["adam_beta2"]),
+    }
+    if plan["optim"] == "adamw_torch_8bit":
+        from torchao.optim import AdamW8bit
+
+        return AdamW8bit(groups, **settings)
+    return torch.optim.AdamW(groups, **settings, fused=device.type == "cuda")
 
 
 def split_tensors(model: nn.Module, mesh: Any) -> None:

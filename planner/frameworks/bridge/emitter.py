@@ -345,7 +345,7 @@ def bridge_recipe(request: EmitRequest) -> str:
         "ckpt_format": "fsdp_dtensor" if fsdp else "torch_dist",
     }
     optimizer = {
-        "optimizer": "adam",
+        **_optimizer_fields(job),
         "lr": 1.5e-4,
         "min_lr": 1.5e-5,
         "weight_decay": 0.1,
@@ -417,6 +417,15 @@ def _provider(shape: ModelShape, release: str) -> tuple[str, str]:
     if shape.latent:
         return "mla_provider", "MLAModelProvider"
     return "gpt_provider", "GPTModelProvider"
+
+
+def _optimizer_fields(job: TrainingJob) -> dict[str, object]:
+    """Return the name of the optimizer, and Muon's options."""
+    if job.optimizer != "muon":
+        return {"optimizer": job.optimizer}
+    names = ("num_ns_steps", "tp_mode", "scalar_optimizer")
+    options = {f"muon_{name}": getattr(job.muon, name) for name in names}
+    return {"optimizer": "muon", **options}
 
 
 def _call(name: str, fields: Mapping[str, object]) -> str:

@@ -134,7 +134,7 @@ def _run(fields: Mapping[str, Any], file: RunFile, name: str) -> ExistingRun:
         settings["bf16"] = True
         assumed = ("precision = bf16: the recipe states no mixed_precision that is read",)
     written = {dest: f"{path_of(dest) or dest} = {value!r}" for dest, value in settings.items()}
-    typed = {dest: _typed(dest, value) for dest, value in settings.items()}
+    typed = {dest: typed_setting(dest, value) for dest, value in settings.items()}
     faults = tuple(f"{written[dest]}: of another type" for dest, x in typed.items() if x is None)
     typed = {dest: value for dest, value in typed.items() if value is not None}
     parsed_flags = Parsed(typed, written, (), faults, {})
@@ -182,7 +182,7 @@ def _environment(fields: Mapping[str, Any]) -> dict[str, str]:
     return {str(k): str(v) for k, v in variables.items()} if isinstance(variables, dict) else {}
 
 
-def _typed(dest: str, value: Any) -> Any:
+def typed_setting(dest: str, value: Any) -> Any:
     """Return a value as Megatron-LM's parser has it, None for one of another type."""
     flag = flag_table()[2][dest]
     if flag.is_switch:

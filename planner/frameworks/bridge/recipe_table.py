@@ -5,6 +5,7 @@ job, the document of a cluster, and the axes of a layout (`recipe_axes`).
 """
 
 import csv
+import io
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from typing import Any
 from hardware.catalogue import UnknownPartError, load_catalogue
 from planner.errors import InputProblem, SpecError
 from planner.frameworks.bridge.recipe_axes import RecipeAxes, recipe_axes
-from planner.specs.yaml.document import load_yaml
+from planner.specs.yaml.document import load_yaml, read_text
 
 RECIPE_DATA = Path(str(files("planner"))) / "data" / "recipes"
 """The table that ships with the package."""
@@ -185,10 +186,10 @@ def read_recipes(
         fix = "write the name of a model and under it its sizes"
         raise SpecError(InputProblem("is no mapping of models", fix, os.fspath(models)))
     try:
-        with open(table, encoding="utf-8", newline="") as lines:
-            rows = list(csv.DictReader(lines))
-    except (OSError, UnicodeDecodeError) as error:
-        raise SpecError(InputProblem(f"cannot be read: {error}", "", os.fspath(table))) from None
+        rows = list(csv.DictReader(io.StringIO(read_text(os.fspath(table)), newline="")))
+    except csv.Error as error:
+        fix = "separate cells by commas, and close every quote"
+        raise SpecError(InputProblem(f"is no CSV text: {error}", fix, os.fspath(table))) from None
     lacking = [name for name in NEEDED if not rows or name not in rows[0]]
     if lacking:
         message = f"no column {', '.join(lacking)}" if rows else "holds no recipe"

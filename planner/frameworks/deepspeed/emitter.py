@@ -54,13 +54,20 @@ def lacks(layout: Layout, shape: ModelShape) -> str:
     return ""
 
 
+def _optimizer(job: TrainingJob) -> dict[str, object]:
+    params: dict[str, object] = {"lr": 1.5e-4, "betas": [0.9, 0.95], "weight_decay": 0.1}
+    if job.optimizer == "lion":
+        return {"type": "Lion", "params": params}
+    adam = {"lr": 1.5e-4, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1}
+    return {"type": "AdamW", "params": adam}
+
+
 def deepspeed_config(layout: Layout, shape: ModelShape, job: TrainingJob) -> dict[str, object]:
     """Return the JSON as a dict."""
-    adam = {"lr": 1.5e-4, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1}
     config: dict[str, object] = {
         **_batch(layout),
         "gradient_clipping": 1.0,
-        "optimizer": {"type": "AdamW", "params": adam},
+        "optimizer": _optimizer(job),
         **_precision(layout, job),
         "zero_optimization": _zero(layout, shape),
     }

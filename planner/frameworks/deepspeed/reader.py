@@ -12,6 +12,7 @@ from typing import Any
 from costmodels.axes import off_values
 from costmodels.schedule.stages import balanced_layers, spelled, stage_layers
 from planner.errors import InputProblem, SpecError
+from planner.frameworks.optimizers import DEEPSPEED_TYPES, named_optimizer
 from planner.frameworks.runs.existing_run import ExistingRun
 from planner.frameworks.runs.query import RunQuery
 from planner.frameworks.runs.settings import Reader, flattened, with_set
@@ -109,6 +110,8 @@ def deepspeed_run(
     if read.switch("expert_parallel.enabled"):
         layout["ep"] = read.number("expert_parallel.autoep_size", 1)
     job: dict[str, Any] = {"precision": _precision(read, all_settings, arguments, model, assumed)}
+    stated = all_settings.get("optimizer.type")
+    job |= named_optimizer(stated, DEEPSPEED_TYPES, model.job.optimizer, notes)
     length = stated_length(arguments)
     if length:
         job["seq_len"] = length

@@ -21,6 +21,7 @@ from planner.frameworks.emitted_text import (
     train_steps,
 )
 from planner.frameworks.hf_config import config_file
+from planner.frameworks.optimizers import TRAINER_OPTIM
 from planner.frameworks.programs import (
     SHARED,
     filled_settings,
@@ -111,7 +112,7 @@ def trainer_args(layout: Layout, job: TrainingJob) -> dict[str, object]:
         "gradient_checkpointing": False,
         "bf16": job.precision == "bf16",
         "fp16": job.precision == "fp16",
-        "optim": "adamw_torch_fused",
+        "optim": TRAINER_OPTIM[job.optimizer],
         "learning_rate": 1.5e-4,
         "weight_decay": 0.1,
         "adam_beta2": 0.95,

@@ -12,6 +12,7 @@ from typing import Any, cast
 from costmodels.axes import off_values
 from planner.errors import InputProblem, SpecError
 from planner.frameworks.deepspeed.reader import deepspeed_run, load_config, whole_batch
+from planner.frameworks.optimizers import TRAINER_NAMES, named_optimizer
 from planner.frameworks.runs.existing_run import ExistingRun
 from planner.frameworks.runs.query import RunQuery
 from planner.frameworks.runs.settings import Reader, flattened, with_set
@@ -153,6 +154,8 @@ def _fsdp(settings: dict[str, Any], source: str, query: RunQuery, kind: str) -> 
         "global_batch": layout["gbs"],
         "precision": _precision(read, arguments, model, assumed),
     }
+    stated = arguments.get("optim")
+    job |= named_optimizer(stated, TRAINER_NAMES, model.job.optimizer, notes)
     length = stated_length(arguments)
     if length:
         job["seq_len"] = length

@@ -34,6 +34,7 @@ from planner.frameworks.megatron.model import (
     stated_job,
     stated_kinds,
 )
+from planner.frameworks.optimizers import SHARED_OUT
 from planner.frameworks.runs.existing_run import ExistingRun, Switch
 from planner.frameworks.runs.launch_script import LaunchCommand
 from planner.frameworks.runs.query import RunQuery
@@ -285,7 +286,7 @@ def _zero(s: MegatronSettings) -> int:
         return 3
     if s.get("use_megatron_fsdp"):
         return ZERO_OF_STRATEGY.get(s.get("data_parallel_sharding_strategy"), 3)
-    return 1 if s.get("use_distributed_optimizer") else 0
+    return 1 if s.get("use_distributed_optimizer") or s.get("optimizer") == SHARED_OUT else 0
 
 
 def _stages(s: MegatronSettings, document: dict[str, Any], notes: list[str]) -> dict[str, Any]:

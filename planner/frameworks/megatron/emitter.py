@@ -8,6 +8,7 @@ can be read, copied and checked by tools that do not run bash. What they mean is
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 
+from costmodels.optimizers.records import BY_MATRIX
 from costmodels.plans import Layout
 from costmodels.shapes import ModelShape, TrainingJob
 from planner.frameworks.emit_request import EmitRequest, RefusedPlanError
@@ -181,9 +182,9 @@ def flag_groups(
         ("model", _model_flags(layout, shape, job, of_core.model)),
         ("kinds of layers", _hybrid_flags(layout, shape, release)),
         ("experts", _expert_flags(layout, shape, of_core.experts)),
-        ("layout", _layout_flags(layout, shape, narrow_states=job.optimizer_states != "fp32")),
+        ("layout", _layout_flags(layout, shape, job)),
         ("batch and schedule", _batch_flags(layout, job)),
-        ("precision and optimizer", _precision_flags(layout, job)),
+        ("precision and optimizer", _precision_flags(layout, job, release)),
         ("recompute", _recompute_flags(layout)),
         ("overlap", _overlap_flags(layout)),
         ("graphs", _graph_flags(layout, shape, release)),
@@ -348,7 +349,8 @@ def layer_frequency(experts: Sequence[bool]) -> str:
     return f"({'+'.join(f'[{kind}]*{n}' for kind, n in runs)})"
 
 
-def _layout_flags(layout: Layout, shape: ModelShape, *, narrow_states: bool = False) -> list[str]:
+def _layout_flags(layout: Layout, shape: ModelShape, job: TrainingJob) -> list[str]:
+    narrow_states = job.optimizer_states != "fp32"
     flags = ["--tensor-model-parallel-size", str(layout.tp)]
     flags += ["--sequence-parallel"] * (layout.sp and layout.tp > 1)
     flags += ["--pipeline-model-parallel-size", str(layout.pp)]
@@ -357,7 +359,9 @@ def _layout_flags(layout: Layout, shape: ModelShape, *, narrow_states: bool = Fa
     if layout.cp > 1:
         flags += ["--context-parallel-size", str(layout.cp)]
         flags += ["--cp-comm-type", CP_COMM_TYPE[layout.cp_comm]]
-    if layout.zero == 1 or (layout.zero == 0 and (layout.optimizer_offload or narrow_states)):
+    if job.recipe.optimizer.sharding == BY_MATRIX:
+        pass  # said with the optimizer, whose releases say it in two ways
+    elif layout.zero == 1 or (layout.zero == 0 and (layout.optimizer_offload or narrow_states)):
         # One rank alone shards over itself: only the distributed optimizer can be offloaded.
         flags += ["--use-distributed-optimizer"]
     elif layout.zero >= 2:
@@ -447,7 +451,23 @@ def _batch_flags(layout: Layout, job: TrainingJob) -> list[str]:
     return [*flags, "--train-iters", str(train_steps(job))]
 
 
-def _precision_flags(layout: Layout, job: TrainingJob) -> list[str]:
+def _optimizer_flags(layout: Layout, job: TrainingJob, release: str) -> list[str]:
+    """Return what is said of an optimizer, and of how whole matrices are shared out."""
+    framework, name = f"megatron@{release}".removesuffix("@"), job.optimizer
+    if job.recipe.optimizer.sharding != BY_MATRIX:
+        return list(switch_words(framework, f"optimizer={name}"))
+    sharded = ",sharded" if layout.zero == 1 else ""
+    words = [*switch_words(framework, f"optimizer={name}{sharded}")]
+    if layout.zero == 1 and not job.muon.param_layout:
+        words += switch_words(framework, "muon_without_layout")
+    if name != "muon":
+        return words
+    for option in ("num_ns_steps", "tp_mode", "scalar_optimizer"):
+        words += switch_words(framework, f"muon_{option}", getattr(job.muon, option))
+    return words
+
+
+def _precision_flags(layout: Layout, job: TrainingJob, release: str) -> list[str]:
     dtype = DTYPE[job.recipe.gemm_precision]
     recipe = job.recipe
     flags = [f"--{dtype}"] * bool(dtype)
@@ -470,7 +490,8 @@ def _precision_flags(layout: Layout, job: TrainingJob) -> list[str]:
             wire,
         ]
     flags += OFFLOAD_FLAGS * layout.optimizer_offload
-    return [*flags, "--optimizer", "adam", "--lr", "1.5e-4", "--clip-grad", "1.0"]
+    flags += _optimizer_flags(layout, job, release)
+    return [*flags, "--lr", "1.5e-4", "--clip-grad", "1.0"]
 
 
 def _quantized_flags(layout: Layout, job: TrainingJob) -> list[str]:

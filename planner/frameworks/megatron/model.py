@@ -19,6 +19,11 @@ from planner.frameworks.megatron.layer_kinds import (
     pattern_of,
 )
 from planner.frameworks.megatron.yaml_arguments import looks_like_model_args, read_model_args
+from planner.frameworks.optimizers import (
+    OPTIMIZER_DESTS,
+    optimizer_fields,
+    optimizer_notes,
+)
 from planner.frameworks.runs.launch_script import read_launch
 from planner.option_names import joined, option
 from planner.specs.importers.imported import Imported, Origin
@@ -183,6 +188,10 @@ def stated_job(
     else:
         text = "the model file's; neither --bf16 nor --fp16"
         assumed.append(f"precision = {filled['precision']}: {text}")
+    if s.given("optimizer"):
+        # A model file's own Muon says what the flags leave out.
+        job |= {"muon": {}} if "muon" in filled else {}
+        job |= optimizer_fields(s)
     step = job.get("seq_len", filled["seq_len"])
     if s.get("train_samples"):
         job["tokens"] = float(s.number("train_samples") * step)
@@ -282,6 +291,7 @@ MODEL_DESTS = frozenset(
         "fp8",
         "fp8_recipe",
         *NUMERIC_DESTS,
+        *OPTIMIZER_DESTS,
         "normalization",
         "hidden_dropout",
         "attention_dropout",
@@ -558,10 +568,9 @@ class _Builder:
         self.put("training.precision", precision, text)
         for name, value in other_numerics(s).items():
             self.put(f"training.{name}", value, _numeric_flags(s, name))
-        optimizer = s.get("optimizer")
-        self.put("training.optimizer", "adam", s.flag("optimizer"))
-        if optimizer != "adam":
-            self.notes.append(f"optimizer {optimizer}: priced as Adam")
+        for name, value in optimizer_fields(s).items():
+            self.put(f"training.{name}", value, s.flag("optimizer"))
+        self.notes += optimizer_notes(s)
         if s.get("train_samples"):
             tokens = float(s.number("train_samples") * seq_len)
             self.put("training.tokens", tokens, s.flag("train_samples"))

@@ -17,6 +17,7 @@ from planner.measure.calibrate.runs import Run, Runs
 from planner.solver.calibration.intervals import BY_UNKNOWNS, is_quantized
 
 Bools = NDArray[np.bool_]
+Floats = NDArray[np.float64]
 
 LEAST_ROWS = 3
 """Runs of a group that is left out, at least, and as many others must stay in the fit."""
@@ -67,15 +68,23 @@ def _group_names(run: Run) -> list[str]:
 def leave_groups_out(
     runs: Runs, fitted: Fitted, groups: Mapping[str, Bools]
 ) -> dict[str, HeldOut]:
-    """Return what each group looks like to a fit without it, linear in the values."""
+    """Return what each group looks like to a fit without it, linear in the values.
+
+    What counts is how far the values move for want of the group: from where the same linear
+    problem ends with all runs. From `fitted.u` they would also move where that is no minimum, as
+    values that were fitted part by part are not, and the group would be blamed for that.
+    """
     pull, bounds = Pull.of(fitted.free), bounds_of(fitted.free)
+
+    def ends(weight: Floats) -> Floats:
+        return solve_linear(fitted.jacobian, fitted.log_errors, weight, pull, fitted.u, bounds)
+
+    with_all = ends(runs.weight)
     results = {}
     for name, is_held_out in groups.items():
-        weight = np.where(is_held_out, 0.0, runs.weight)
-        u = solve_linear(fitted.jacobian, fitted.log_errors, weight, pull, fitted.u, bounds)
         rows = np.flatnonzero(is_held_out)
-        moved = fitted.jacobian[rows] @ (u - fitted.u)
-        results[name] = HeldOut(rows, fitted.log_errors[rows] + moved)
+        moved = ends(np.where(is_held_out, 0.0, runs.weight)) - with_all
+        results[name] = HeldOut(rows, fitted.log_errors[rows] + fitted.jacobian[rows] @ moved)
     return results
 
 

@@ -62,7 +62,10 @@ BY_STACK: dict[str, Defaults] = {
     "hf-deepspeed": replace(_DEEPSPEED, zero=3),
     "maxtext": replace(_FUSED, zero=3),
     "paxml": replace(_FUSED, zero=3),
-    "torchtitan": replace(_FSDP, memory="reserved", cp_comm="all-gather"),
+    # Its presets recompute per op (train_configs/llama3_*.toml, activation_checkpoint).
+    "torchtitan": replace(
+        _FSDP, recompute="selective per op", memory="reserved", cp_comm="all-gather"
+    ),
     "llm-foundry": replace(_FSDP, bf16="bf16-grads"),
     "meta": replace(_FSDP, zero=2, cp_comm="all-gather"),
     "nemo-automodel": _FSDP,
@@ -78,6 +81,10 @@ BY_STACK: dict[str, Defaults] = {
 
 _SAME = {"primus": "megatron-core"}
 """Stacks whose kernels are another's: Primus trains with Megatron-Core."""
+UNFUSED_LOSS = ("primus",)
+"""Those of them that leave Megatron-LM's `--cross-entropy-loss-fusion` off, as it is by default
+(Primus examples/moe_package: the baseline; Megatron-Bridge's recipes set it). fp32 logits, their
+exponentials and a 16-bit gradient then stand beside the 16-bit logits, as in 2021."""
 
 
 @dataclass(frozen=True, slots=True)

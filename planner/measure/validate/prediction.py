@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from costmodels import memory
 from costmodels.axes import RECOMPUTE_MODULES, SCHEDULES, modules_code, modules_of
 from costmodels.breakdown import Breakdown, break_down
 from costmodels.plans import PLACEMENT_OF, Layout
@@ -14,10 +15,10 @@ from costmodels.precision import RECIPES
 from costmodels.problem import Problem, run_by
 from costmodels.schedule.stages import FOLDED, balanced_layers, end_weights, spelled, stage_layers
 from costmodels.shapes import ModelShape, TrainingJob
-from costmodels.stacks import StackProfile, compiled
+from costmodels.stacks import STACKS, StackProfile, compiled
 from hardware.catalogue import Catalogue, load_catalogue
 from hardware.parts import Accelerator, Fabric
-from planner.measure.validate.defaults import Defaults, Stack, stack_of_cell
+from planner.measure.validate.defaults import UNFUSED_LOSS, Defaults, Stack, stack_of_cell
 from planner.measure.validate.described import (
     Entry,
     Skip,
@@ -73,6 +74,9 @@ class PricedCase:
     """What the source's memory figure counts: see `Defaults.memory`."""
     memory_rank: str
     assumptions: tuple[str, ...]
+    memory_layers: int | None = None
+    """Fully recomputed layers of a virtual stage that keep as much as a policy of the run which
+    has no layout of its own; None: those of `layout`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,15 +134,24 @@ def case_of(
     precision = _precision(point, defaults, pool.accelerator, message)
     layers, layout = _layout(point, stack, shape, message)
     if point.offload and pool.host is None:
-        message.append(f"host of {pool.accelerator.name} not known: what waits there costs no time")
+        message.append(
+            f"host of {pool.accelerator.name} not known: what waits there costs no time"
+        )
+    if shape.layer_runs and layers != shape.layers:
+        raise Skip("hybrid layers that do not share evenly")
     assert point.seq_len is not None  # _refuse_run has seen to it
     job = with_stated_widths(TrainingJob(point.seq_len, layout.gbs, precision), point, message)
     profile = _with_facts(calibrated_stack(stack.profile, calibration), point, message)
     profile = _with_kernel(profile, point.attention, catalogue)
     pool = calibrated_pool(pool, calibration)
     problem = run_by(profile, replace(shape, layers=layers), job, pool, Fabric())
-    memory, rank = _memory_kind(point, defaults)
-    return PricedCase(problem, layout, memory, rank, tuple(message))
+    counts, rank = _memory_kind(point, defaults)
+    again = None
+    if _PER_OP.match(point.recompute.lower() or defaults.recompute) and layout.recompute == "full":
+        again = _layers_kept_alike(problem, layout, compiled=bool(point.compile))
+        text = f"its memory as full for {again} of {max(layout.stage_layers)} layers"
+        message.append(f"recompute {point.recompute!r}: {text}, which keep as much")
+    return PricedCase(problem, layout, counts, rank, tuple(message), again)
 
 
 def _refuse_names(
@@ -153,7 +166,7 @@ def _refuse_names(
             raise Skip(f"no {kind} named")
         if name not in entries:
             raise Skip(f"{kind} not described")
-    refuse_model(models[point.model])
+    refuse_model(point.model, models[point.model])
 
 
 def _refuse_run(point: MeasuredPoint) -> None:
@@ -477,6 +490,35 @@ def _recompute(
     raise Skip("recompute policy not modelled")
 
 
+_PER_OP = re.compile(r"selective\W+(per )?op\b")
+"""torchtitan's policy that keeps the output of every second product and of attention."""
+
+
+def _layers_kept_alike(problem: Problem, layout: Layout, *, compiled: bool) -> int:
+    """Return the layers of a virtual stage that, recomputed in full, leave as much as per-op.
+
+    Per token it keeps the layer's input (2 h over t with SP), attention's output and log-sum-exp,
+    and of seven products in order (q, k, v, out, gate, up, down) every other one: 2 a d + 2 k d +
+    2 f over t, and 2 h of the last, which no backward reads: a compiler drops it. Not for experts
+    and latent attention: half of the layers, as for the time.
+    Source: torchtitan distributed/activation_checkpoint.py (_op_sac_save_list, mm_count).
+    """
+    shape, tp = problem.shape, np.array([layout.tp], dtype=np.int32)
+    if shape.n_experts or shape.latent or not shape.gated:
+        return layout.recompute_layers
+    sp, ones = np.array([int(layout.sp)]), np.ones(1)
+    tokens = layout.mbs * problem.job.seq_len / layout.cp
+    batch = memory.MicroBatch(tokens, problem.job.seq_len, problem.job.recipe.activation_bytes)
+    whole = memory.layer_activation_bytes(shape, problem.stack, batch, tp, sp, ones).item()
+    least = memory.checkpoint_bytes(shape, tokens, tp, sp, batch.element_bytes).item()
+    kv = shape.kv_heads * shape.head_dim
+    split = 2.0 * shape.q_width + 2.0 * kv + 2.0 * shape.ffn
+    split = (batch.element_bytes / 2.0) * (split + 2.0 * shape.q_width) + 4.0 * shape.heads
+    kept = least * (1 if compiled else 2) + tokens * split / layout.tp
+    chunk = max(layout.stage_layers)
+    return min(chunk, max(0, round(chunk * (whole - kept) / (whole - least))))
+
+
 _SAVED = ("qkv", "out", "up", "down", "dots")
 """Matrix products of a layer whose outputs a compiler's policy may keep; `dots`: all of them."""
 
@@ -522,9 +564,19 @@ def _with_facts(stack: StackProfile, point: MeasuredPoint, assumptions: list[str
         stack = replace(stack, fused_norms=point.norm_kernel == "fused")
     if point.attention.lower() in ("unfused", "eager", "naive"):
         stack = replace(stack, fused_softmax=False)
+    if point.stack.lower() in UNFUSED_LOSS and not _FUSED_LOSS.search(point.notes.lower()):
+        logit_bytes = STACKS["megatron-lm-2021"].logit_bytes
+        stack = replace(stack, fused_loss=False, logit_bytes=logit_bytes)
     if point.compile:
-        stack = compiled(stack)
+        eager_loss = bool(_EAGER_LOSS.match(point.release.lower()))
+        stack = compiled(replace(stack, compiles_loss=stack.compiles_loss and not eager_loss))
     return with_overlap(stack, point, assumptions)
+
+
+_FUSED_LOSS = re.compile(r"fused cross entropy|cumulative step")
+"""Words of runs that fuse the loss: the first of several steps that add up, and all after it."""
+_EAGER_LOSS = re.compile(r"torchtitan (9dec370|820504e)|torchao 0\.([0-9]|10)\b")
+"""Releases whose runs compile the model alone: before torchtitan's bbb1b616 of 2 April 2025."""
 
 
 def _memory_kind(point: MeasuredPoint, defaults: Defaults) -> tuple[str, str]:
@@ -548,11 +600,15 @@ def price(case: PricedCase) -> tuple[Prediction, Breakdown]:
     def counted(stage: Mapping[str, float], kind: str) -> float:
         return sum(value for term, value in stage.items() if term not in outside[kind])
 
-    stages = breakdown.stages[:1] if case.memory_rank == "first" else breakdown.stages
+    held = breakdown
+    if case.memory_layers is not None:
+        layout = replace(case.layout, recompute_layers=case.memory_layers)
+        held = break_down(case.problem, layout)
+    stages = held.stages[:1] if case.memory_rank == "first" else held.stages
     return Prediction(
         step_s=breakdown.step_s,
-        peak_bytes=breakdown.peak_bytes,
-        allocated_bytes=max(counted(stage, "allocated") for stage in breakdown.stages),
+        peak_bytes=held.peak_bytes,
+        allocated_bytes=max(counted(stage, "allocated") for stage in held.stages),
         memory_bytes=max(counted(stage, case.memory) for stage in stages),
         capacity_bytes=case.problem.pool.usable_bytes,
         time_s=breakdown.time_s,

@@ -40,6 +40,7 @@ from costmodels.layers.gemm import (
 from costmodels.layers.layer_kind import ExpertLayerTerms
 from costmodels.layers.params import kv_heads_per_rank, padded_vocab
 from costmodels.modes import ModeRows
+from costmodels.optimizers.groups import needs_groups
 from costmodels.precision import FP8_RATE_FRAC
 from costmodels.problem import Problem
 from costmodels.shapes import DENSE, MOE, ModelShape
@@ -49,6 +50,7 @@ from planner.render.plan_view.opened.time import (
     Formula,
     KindPart,
     OpenedParts,
+    hbm_rate,
     optimizer_bytes,
 )
 
@@ -452,6 +454,9 @@ def _elementwise(p: OpenedParts, name: str, shape: ModelShape, n: float) -> Iter
     if shape.latent:
         rotary += 5.0 * (shape.q_rank + shape.kv_rank) / t
         texts.append(f"5 × ({shape.q_rank} + {shape.kv_rank}) / {t}")
+    if shape.attention_gate:
+        rotary += 8.0 * shape.gate_width / t
+        texts.append(f"8 × {_n(shape.gate_width)} / {t}")
     both = []
     for direction, norms, others, inner in (
         (FORWARD, 8.0, 12.0, 6.0 if shape.gated else 4.0),
@@ -703,6 +708,8 @@ def _grouped_text(
 def _optimizer(p: OpenedParts) -> Iterator[Operator]:
     moved, sums = optimizer_bytes(p)
     text = " + ".join(sums)
+    own_s = p.breakdown.time_s["optimizer"] - sum(moved) / hbm_rate(p)
+    more = f" + {_n(own_s)} s" if needs_groups(p.problem.job.recipe.optimizer) else ""
     yield Operator(
         "optimizer",
         "optimizer",
@@ -714,5 +721,5 @@ def _optimizer(p: OpenedParts) -> Iterator[Operator]:
         _peak(p),
         UNCOUNTED,
         ("N (G / D_g + (4 G + 30 − moved on the host) / D) bytes", text),
-        ("bytes / (B_hbm share)", f"({text}) / {_hbm(p.problem.pool.accelerator)}"),
+        ("bytes / (B_hbm share)", f"({text}) / {_hbm(p.problem.pool.accelerator)}" + more),
     )

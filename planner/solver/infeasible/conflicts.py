@@ -165,6 +165,8 @@ _TEXTS = {
     "HPZ001": "a second copy of the weights needs zero 3 over all dp cp ranks",
     "HPZ002": "a second copy of the weights needs tp, pp, ep and etp 1",
     "HPZ003": "hpz must divide dp * cp",
+    "OPT001": "{job.optimizer} shares out whole matrices with zero 0 or 1 over all ranks",
+    "OPT002": "an optimizer on the host is priced for adam alone",
     "OFF001": "what is offloaded needs a host whose link and memory are known",
     "OFF002": "the host's memory takes 16 bytes a parameter updated there, and activations",
     "OFF003": "the stack has an optimizer on the host with whole gradients only (ZeRO 0 or 1)",

@@ -82,13 +82,54 @@ def reader(name: str) -> Reader:
     return read
 
 
+def _read_config(text: str, file: str, own_fields: Mapping[str, object]) -> Imported:
+    from planner.specs.importers.checkpoints.stored import with_weights_beside
+
+    return with_weights_beside(huggingface.read_config(text, file, own_fields), file, text)
+
+
+def _is_gguf(text: str) -> bool:
+    return text.startswith('{"gguf":')
+
+
+def _read_gguf(text: str, file: str, own_fields: Mapping[str, object]) -> Imported:
+    from planner.specs.importers.checkpoints.gguf_model import read_gguf
+
+    return read_gguf(text, file, own_fields)
+
+
+def looks_like_provider(text: str) -> bool:
+    """Tell whether a text is a model provider of Megatron-Bridge: its class, or its fields."""
+    is_class = re.search(r"^class \w+\((\w*Provider\w*)", text, re.MULTILINE)
+    is_dumped = re.search(r"^\s*_target_:\s*megatron\.bridge\.", text, re.MULTILINE)
+    return bool(is_class or is_dumped) and "num_layers" in text
+
+
+def _read_provider(text: str, file: str, own_fields: Mapping[str, object]) -> Imported:
+    return reader("bridge")(text, file, own_fields)
+
+
 FORMATS: tuple[Format, ...] = (
+    Format(
+        name="gguf",
+        kind="model",
+        title="header of a GGUF file",
+        looks_like=_is_gguf,
+        read=_read_gguf,
+    ),
+    Format(
+        name="bridge",
+        kind="model",
+        title="model provider of Megatron-Bridge",
+        looks_like=looks_like_provider,
+        read=_read_provider,
+    ),
     Format(
         name="huggingface",
         kind="model",
         title="Hugging Face config.json",
         looks_like=huggingface.looks_like,
-        read=huggingface.read_config,
+        read=_read_config,
     ),
     Format(
         name="cluster",

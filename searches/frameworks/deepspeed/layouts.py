@@ -15,6 +15,7 @@ from searches.frameworks.common import (
     experts_divide,
     heads_divide,
     inputs_alone_leave,
+    known_optimizer,
     kv_heads_split_or_replicated,
     narrow_moments,
     plain_schedule,
@@ -478,6 +479,7 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
         "precision bf16",
     ),
     narrow_moments("DSP505", "deepspeed", CONFIG),
+    known_optimizer("DSP416", "deepspeed", "deepspeed/runtime/config.py, DEEPSPEED_OPTIMIZERS"),
     FrameworkRule(
         "DSP502",
         "deepspeed",

@@ -8,6 +8,7 @@ import numpy as np
 
 from costmodels.axes import RANK_ORDERS
 from costmodels.layers import params
+from costmodels.optimizers.records import BY_MATRIX, OPTIMIZERS
 from costmodels.plans import PIPELINES_INSIDE, ZERO_BUBBLE
 from costmodels.shapes import ModelShape
 from searches.frameworks.case import RANK_ORDER, Bools, Case
@@ -19,6 +20,7 @@ from searches.frameworks.common import (
     dense_without_experts,
     experts_divide,
     heads_divide,
+    known_optimizer,
     kv_heads_split,
     kv_heads_split_or_replicated,
     one_copy_of_weights,
@@ -34,6 +36,7 @@ MICROBATCHES = "megatron/core/num_microbatches_calculator.py"
 SCHEDULES_PY = "megatron/core/pipeline_parallel/schedules.py"
 INTERLEAVED = f"{SCHEDULES_PY}, forward_backward_pipelining_with_interleaving"
 DIVIDE = "megatron/core/utils.py, divide"
+MUON = "megatron/training/arguments.py, --optimizer and --muon-tp-mode"
 NO_FLAG = "MLM509"
 """The rule over a field of its configuration that Megatron-LM has no flag for."""
 FP8_RECIPES = ("", "delayed", "tensorwise", "blockwise", "mxfp8")
@@ -51,6 +54,10 @@ def _asks_for_flash(c: Case) -> bool:
     """Tell whether flash attention is named: plans do, a run may leave the choice to `auto`."""
     requested = c.settings.get("attention_backend") == "flash" or c.settings.get("use_flash_attn")
     return not c.settings or bool(requested)
+
+
+def _is_by_matrix(c: Case) -> bool:
+    return OPTIMIZERS[c.job.optimizer].sharding == BY_MATRIX
 
 
 def _is_plan(c: Case) -> bool:
@@ -493,6 +500,70 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
             " documented for delayed scaling alone"
         ),
         "fp8_param_gather off, or optimizer_offload off",
+    ),
+    known_optimizer("MLM426", "megatron", f"{ARGUMENTS}, --optimizer"),
+    FrameworkRule(
+        "MLM427",
+        "megatron",
+        "matrices with one home in the tensor-parallel group",
+        "parse",
+        MUON,
+        lambda c: _is_plan(c) & (c.job.muon.tp_mode == "layer-sharded"),
+        "muon.tp_mode layer-sharded: no release has it (issue 6676)",
+        "muon.tp_mode distributed",
+    ),
+    FrameworkRule(
+        "MLM428",
+        "megatron",
+        "symmetric products by SYRK",
+        "parse",
+        MUON,
+        lambda c: _is_plan(c) & c.job.muon.use_syrk,
+        "muon.use_syrk: --muon-use-syrk came after release 0.19",
+        "muon.use_syrk off",
+        versions="<0.20",
+    ),
+    FrameworkRule(
+        "MLM429",
+        "megatron",
+        "whole matrices in shards of their own",
+        "parse",
+        MUON,
+        lambda c: _is_plan(c) & _is_by_matrix(c) & (c.zero == 1) & c.job.muon.param_layout,
+        lambda c: (
+            f"optimizer {c.job.optimizer} with ZeRO-1 and muon.param_layout on: gradients are"
+            " all-reduced before release 0.18"
+        ),
+        "muon.param_layout off",
+        versions="<0.18",
+    ),
+    FrameworkRule(
+        "MLM430",
+        "megatron",
+        "an optimizer of a later release",
+        "parse",
+        MUON,
+        lambda c: _is_plan(c) & (c.job.optimizer == "soap"),
+        "optimizer soap: --optimizer soap came with release 0.18",
+        "optimizer muon",
+        versions="<0.18",
+    ),
+    FrameworkRule(
+        "MLM431",
+        "megatron",
+        "reductions beside the backward of Muon without shards",
+        "parse",
+        MUON,
+        lambda c: (
+            _is_plan(c)
+            & (c.job.optimizer == "muon")
+            & (c.zero == 0)
+            & (c.dp * c.cp > 1)
+            & (c.dp_overlap == 1)
+        ),
+        "optimizer muon with ZeRO-0: it excludes --overlap-grad-reduce before release 0.18",
+        "zero 1, or dp_overlap off",
+        versions="<0.18",
     ),
     FrameworkRule(
         NO_FLAG,

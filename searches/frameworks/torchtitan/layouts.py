@@ -19,6 +19,7 @@ from searches.frameworks.common import (
     experts_divide,
     heads_divide,
     kind_sequence,
+    known_optimizer,
     kv_heads_split,
     narrow_moments,
     one_copy_of_weights,
@@ -525,6 +526,7 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
         "precision bf16",
     ),
     narrow_moments("TTN507", "torchtitan", "torchtitan/components/optimizer.py"),
+    known_optimizer("TTN412", "torchtitan", "torchtitan/components/optimizer.py"),
     FrameworkRule(
         "TTN502",
         "torchtitan",

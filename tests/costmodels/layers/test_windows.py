@@ -105,7 +105,7 @@ def test_recomputed_layers_count_their_own_core(toy_problem, plain_layout):
     problem = toy_problem(shape, seq_len=4096)
     layout = replace(plain_layout(problem, pp=1), recompute="full", recompute_layers=24)
     parts = {x.name: x for x in recomputed_parts(shape, 4096, layout)}
-    window, full = parts["attention over a window and an MLP"], parts["dense layer"]
+    window, full = parts["window attention and MLP layer"], parts["dense layer"]
     assert (window.n_layers, full.n_layers) == (12, 12)
     keys = 1024 - 1024 * 1023 / 8192
     assert full.flops_per_token - window.flops_per_token == pytest.approx(

@@ -151,7 +151,7 @@ SEARCHED = {
 STEP = 0.002
 
 
-@pytest.mark.parametrize("figure", one_in(3, SEARCHED))
+@pytest.mark.parametrize("figure", one_in(6, SEARCHED))
 def test_envelope_of_full_searches(figure: str) -> None:
     """The best plan of each side is the same, so that its own derivative is that of the best."""
     only = {"tp": [2, 4, 8], "pp": [1, 2, 4], "mbs": [1, 2]}

@@ -56,8 +56,8 @@ class TestImportModel:
         data = json.loads((folder / "config.json").read_text())
         data |= {"model_type": "mine", "architectures": ["MineForCausalLM"]}
         (folder / "config.json").write_text(json.dumps(data))
-        with pytest.raises(SpecError, match="unknown model_type mine"):
-            import_model("config.json")
+        by_fields, _ = import_model("config.json")
+        assert by_fields.format == "Hugging Face config.json (mine)"
         found, given = import_model("config.json", as_type="llama")
         assert given.shape.layers == 32
         assert found.notes[0] == "model_type mine is read as llama"
@@ -68,6 +68,15 @@ class TestImportModel:
         with pytest.raises(SpecError, match="--as: no type 'lama'") as caught:
             import_model("config.json", as_type="lama")
         assert "one of llama" in str(caught.value)
+
+    def test_solve_reads_it_as_a_type_too(self, folder, capsys):
+        data = json.loads((folder / "config.json").read_text())
+        data |= {"model_type": "mine", "architectures": ["MineForCausalLM"]}
+        (folder / "config.json").write_text(json.dumps(data))
+        words = ["solve", "config.json", "h100-x8", "--set", "training.global_batch=8"]
+        run(*words, "--top", "1", "--as", "llama", "--format", "json", "--no-cache")
+        notes = json.loads(capsys.readouterr().out)["notes"]
+        assert any("model_type mine is read as llama" in note for note in notes)
 
     def test_refusals(self, folder):
         (folder / "m.yaml").write_text("model: {}\n")
@@ -164,7 +173,6 @@ class TestFilesOfTheFolder:
         [
             ("tokenizer_config.json", "the configuration of a tokenizer"),
             ("generation_config.json", "the configuration of text generation"),
-            ("model.safetensors.index.json", "the index of a model's weight files"),
             ("model-00001-of-00004.safetensors", "a file of weights"),
             ("pytorch_model.bin", "a file of weights"),
         ],
@@ -174,6 +182,14 @@ class TestFilesOfTheFolder:
         with pytest.raises(SpecError) as caught:
             load_model(name)
         assert str(caught.value) == f"{name}: is {what}, not of a model\n  fix: give config.json"
+
+    def test_the_index_of_the_weights_beside_it(self, folder):
+        (folder / "model.safetensors.index.json").write_text("{}")
+        assert load_model("model.safetensors.index.json").path == "config.json"
+        (folder / "alone").mkdir()
+        shutil.move("model.safetensors.index.json", "alone")
+        with pytest.raises(SpecError, match="is the index of a model's weight files"):
+            load_model("alone/model.safetensors.index.json")
 
     def test_an_empty_file(self, folder):
         (folder / "config.json").write_text("")

@@ -167,6 +167,7 @@ def test_neither_infinite_degrees_nor_zero_3_that_does_not_fit_is_advised() -> N
     )
 
 
+@pytest.mark.slow
 def test_relaxations_give_plans_as_they_stand(asked: tuple[str, planner.Result]) -> None:
     _, result = asked
     assert not result.plans

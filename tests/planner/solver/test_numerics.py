@@ -47,6 +47,7 @@ def test_other_names_of_a_precision():
     assert one.dumps() == other.dumps()
 
 
+@pytest.mark.slow
 def test_combinations_are_ranked_together():
     only = {"precision": ["bf16", "fp8-blockwise"], "grad_dtype": ["fp32", "bf16"]}
     result = planner.solve(MODEL, CLUSTER, top=40, only=only)
@@ -72,6 +73,7 @@ def test_a_plan_is_priced_again_from_its_result():
     assert Result.from_json(data).plans[0].words == result.plans[0].words
 
 
+@pytest.mark.slow
 def test_what_else_the_numbers_would_bring():
     result = best()
     offered = {x.pin: x for x in result.alternatives}

@@ -529,7 +529,19 @@ MODEL_FAULTS = [
         MODEL + "  precision: bf61\n",
         ["m.yaml:13:14: training.precision: unknown value 'bf61'", "did you mean bf16?"],
     ),
-    (MODEL + "  optimizer: sgd\n", ["m.yaml:13:14", "unknown value 'sgd'", "allowed: adam"]),
+    (MODEL + "  optimizer: lamb\n", ["m.yaml:13:14", "unknown value 'lamb'", "allowed: adam"]),
+    (
+        MODEL + "  optimizer: adam\n  muon: {tp_mode: distributed}\n",
+        ["m.yaml:14:9", "options with optimizer adam: they are of muon alone"],
+    ),
+    (
+        MODEL + "  optimizer: muon\n  muon: {tp_mode: split}\n",
+        ["m.yaml:14:19", "unknown value 'split'", "allowed: duplicated"],
+    ),
+    (
+        MODEL + "  optimizer: muon\n  muon: {num_ns_steps: 0}\n",
+        ["m.yaml:14:24", "must be at least 1, got 0"],
+    ),
     (MODEL + "  tokens: -1\n", ["m.yaml:13:11", "-1 is out of range"]),
     (MODEL + "  tokens: 15 trillion\n", ["unknown unit 'trillion'"]),
     (MODEL + "  tokens: 1e3\n", ["m.yaml:13:11", "less than one step"]),

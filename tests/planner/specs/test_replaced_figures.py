@@ -198,7 +198,10 @@ def test_a_power_limit_is_in_the_document_and_named_as_assumed():
             {"accelerator": {"like": "b200", "power": "700 W"}, "power_limit": "700 W"},
             "700 W is not below the 700 W of the board\n  fix: leave it out, or give the power of",
         ),
-        ({"accelerator": "tpu-v5p", "power_limit": "200 W"}, "power of tpu-v5p itself is not known"),
+        (
+            {"accelerator": "tpu-v5p", "power_limit": "200 W"},
+            "power of tpu-v5p itself is not known",
+        ),
     ],
 )
 def test_a_power_limit_that_is_none_is_refused(fields, message):

@@ -5,6 +5,7 @@ from typing import Any
 
 from costmodels.axes import AXES, CP_COMMS, RECOMPUTES, SCHEDULES, modules_code
 from costmodels.examples import DEEPSEEK_V3, LLAMA3_8B, MIXTRAL_8X7B
+from costmodels.optimizers.records import MuonOptions
 from costmodels.plans import Layout
 from costmodels.shapes import LayerRun, ModelShape, TrainingJob
 from searches.frameworks.case import Case
@@ -35,6 +36,8 @@ DENSE, EXPERTS, LATENT = LLAMA3_8B, MIXTRAL_8X7B, DEEPSEEK_V3
 FROM_JOB = (
     "precision",
     "seq_len",
+    "optimizer",
+    "muon",
     "optimizer_states",
     "fp8_param_gather",
     "fp8_attention",
@@ -105,6 +108,7 @@ _SHARED: dict[str, Both] = {
         {"ep": 3, "model": EXPERTS},
         {"ep": 4, "model": EXPERTS},
     ),
+    "an optimizer that there is none of": ({"optimizer": "adafactor"}, {}),
     "replicated ZeRO groups": ({"dp_shard": 8}, {"dp_shard": 64}),
     "another order of ranks": ({"rank_order": "tp-cp-ep-pp-dp"}, {}),
     "optimizer alone on the host": (OFFLOAD, {}),
@@ -204,6 +208,21 @@ _LAYOUT: dict[str, Both] = {
         {"precision": "fp8-tensorwise", "fp8_attention": True},
         {"precision": "fp8-tensorwise"},
     ),
+    "MLM427": (
+        {"optimizer": "muon", "muon": MuonOptions(tp_mode="layer-sharded")},
+        {"optimizer": "muon", "muon": MuonOptions(tp_mode="distributed")},
+    ),
+    "MLM428": ({"optimizer": "muon", "muon": MuonOptions(use_syrk=True)}, {"optimizer": "muon"}),
+    "MLM429": (
+        {"optimizer": "muon"},
+        {"optimizer": "muon", "muon": MuonOptions(param_layout=False)},
+    ),
+    "MLM430": ({"optimizer": "soap", "zero": 0}, {"optimizer": "muon", "zero": 0}),
+    "MLM431": (
+        {"optimizer": "muon", "zero": 0},
+        {"optimizer": "muon", "zero": 0, "dp_overlap": False},
+    ),
+    "MLM432": ({"optimizer": "muon"}, {"optimizer": "muon", "zero": 0}),
     "DSP505": (MOMENTS, {}),
     "TTN507": (MOMENTS, {}),
     "ACC505": (MOMENTS, {}),

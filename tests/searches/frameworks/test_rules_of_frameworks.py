@@ -162,14 +162,14 @@ def test_megatron_bridge_has_megatrons_layout_rules():
     mirrored = [
         rule.code.replace("MBR", "MLM").replace("BRIDGE", "MEGATRON")
         for rule in RULES.values()
-        if rule.framework == "bridge"
+        if rule.framework == "bridge" and rule.code != "MBR432"  # of its own set-up
     ]
     assert mirrored == [
         rule.code
         for rule in RULES.values()
         if rule.framework == "megatron"
         and rule.level == "layout"
-        and rule.code not in (NO_FLAG, "MLM104", "MLM525")
+        and rule.code not in (NO_FLAG, "MLM104", "MLM525", *(f"MLM{n}" for n in range(429, 432)))
     ]  # of megatron-core before 0.16 and 0.18, which no release of Megatron-Bridge has
 
 

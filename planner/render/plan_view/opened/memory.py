@@ -20,6 +20,7 @@ from costmodels.memory import (
 from costmodels.offload.activations import INPUTS_AT_ONCE
 from costmodels.offload.modules import LAYERS_ON_THE_WAY, offloads_modules
 from costmodels.offload.optimizer import gradients_leave
+from costmodels.optimizers.groups import needs_groups
 from costmodels.parameters import embedding_params, head_params
 from costmodels.plans import ZERO_BUBBLE
 from costmodels.problem import Problem
@@ -187,10 +188,42 @@ def _states(p: StageParts) -> Formula:
         one = expert_params(shape, x.ep, x.etp).item()
         text += f" + {per_param(shard)} × {exact(n_routed)} × {exact(one)}"
     text += _quantized_weights(p, n_routed if routed is not None else 0)
+    if needs_groups(recipe.optimizer):
+        more = group_state_bytes(p)
+        text += f" + {exact(more, 'B')}" if more >= 0 else f" − {exact(-more, 'B')}"
+        symbols = f"{TERMS['states'].equation} + {problem.job.optimizer}'s own by group"
+        return symbols, text
     return (
         TERMS["states"].equation + (", routed experts apart" if n_routed else ""),
         text,
     )
+
+
+def group_state_bytes(p: StageParts) -> float:
+    """Return what groups of parameters take more than one figure a parameter on a rank, bytes."""
+    states = p.breakdown.stages[p.rank]["states"]
+    problem, x, recipe = p.problem, p.breakdown.layout, p.problem.job.recipe
+    shape, tp = problem.shape, np.array([x.tp], dtype=np.int32)
+    each = state_bytes_per_param(recipe, x.zero, x.dp_shard, stack=problem.stack).item()
+    params = sum(k.count * k.kind.params(shape, tp).item() for k in p.kinds)
+    params += embedding_params(shape, problem.job.seq_len, tp).item() * p.first
+    params += head_params(shape, tp, np.array([x.pp])).item() * p.last
+    flat, n_routed = each * params, 0.0
+    if routed := p.breakdown.rows.shapes.experts:
+        n_routed = sum(k.count for k in p.kinds if k.kind.is_routed)
+        n_routed += p.last * shape.mtp_layers * shape.expert_layers[-1]
+        shard = routed.data_groups.shard.n_ranks.item()
+        one = state_bytes_per_param(recipe, x.zero, shard, stack=problem.stack).item()
+        flat += one * n_routed * expert_params(shape, x.ep, x.etp).item()
+    if each := quantized_weight_bytes(problem):
+        weights = sum(k.count * k.kind.linear_weights(shape, tp).item() for k in p.kinds)
+        if p.last and shape.mtp_layers:
+            layer = kinds_of(shape)[shape.layer_sequence[-1]].linear_weights(shape, tp).item()
+            weights += shape.mtp_layers * (2.0 * shape.hidden**2 / x.tp + layer)
+        if p.breakdown.rows.shapes.experts:
+            weights += n_routed * expert_linear_params(shape, x.ep, x.etp).item()
+        flat += each * weights
+    return float(states - flat)
 
 
 def _quantized_weights(p: StageParts, n_routed: float) -> str:
@@ -325,7 +358,8 @@ def _working(p: StageParts) -> Formula:
     units = rows.shapes.zero_working_bytes[rows.table.sharding, rows.table.shape].item()
     if units:
         sums.append(_b(units))
-        symbols.append("unsharded units of ZeRO")
+        flat = problem.stack.flat_optimizer
+        symbols.append("flat tensors, " * flat + "unsharded units of ZeRO")
     return " + ".join(symbols), total(sums)
 
 

@@ -4,12 +4,16 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from costmodels.breakdown import Breakdown, pipeline_run, virtual_stage_times
 from costmodels.documentation.terms import TERMS, Term
 from costmodels.layers.kinds import added_kinds, kinds_of
 from costmodels.layers.layer_kind import ExpertLayerTerms, KindTerms, LayerKind
 from costmodels.layers.layer_terms import LayerTerms
 from costmodels.offload.modules import offloads_modules
+from costmodels.optimizers.groups import needs_groups
 from costmodels.plans import Layout
 from costmodels.problem import Problem
 from costmodels.schedule import pipeline
@@ -344,10 +348,26 @@ def _dp(p: OpenedParts) -> str:
 def _optimizer(p: OpenedParts) -> Formula:
     moved, sums = optimizer_bytes(p)
     eff = p.problem.pool.accelerator
-    return (
-        TERMS["optimizer"].equation + (", routed experts apart" if len(moved) > 1 else ""),
-        f"({total(sums)}) / ({exact(eff.hbm_bytes_per_s, 'B/s')} × {eff.efficiency.hbm_frac:g})",
-    )
+    symbols = TERMS["optimizer"].equation + (", routed experts apart" if len(moved) > 1 else "")
+    text = f"({total(sums)}) / ({exact(eff.hbm_bytes_per_s, 'B/s')} × {eff.efficiency.hbm_frac:g})"
+    more = p.breakdown.time_s["optimizer"] - sum(moved) / hbm_rate(p)
+    if not needs_groups(p.problem.job.recipe.optimizer):
+        return symbols, text
+    return f"{symbols} + {p.problem.job.optimizer}'s own by group", f"{text} + {_s(more)}"
+
+
+def hbm_rate(p: OpenedParts) -> float:
+    """Return the memory bandwidth that an update sustains, bytes/s."""
+    part = p.problem.pool.accelerator
+    return part.hbm_bytes_per_s * part.efficiency.hbm_frac
+
+
+def group_update_s(p: OpenedParts) -> NDArray[np.float64]:
+    """Return what groups of parameters take more, by kind of rank, seconds."""
+    shapes = p.breakdown.rows.shapes
+    found = [shapes.groups, shapes.experts.groups if shapes.experts else None]
+    none = np.zeros(shapes.params.shape[1])
+    return sum((x.update_s.reshape(-1) for x in found if x is not None), none)
 
 
 def optimizer_bytes(p: OpenedParts) -> tuple[list[float], list[str]]:
@@ -372,15 +392,17 @@ def optimizer_bytes(p: OpenedParts) -> tuple[list[float], list[str]]:
         return value, text
 
     dense, routed = rows.shapes.params[0], rows.shapes.experts
+    beside = group_update_s(p) * hbm_rate(p)
     if routed is None:
-        results = [part(dense.max().item(), x.dp_shard)]
+        values = [part(a.item(), x.dp_shard)[0] + b for a, b in zip(dense, beside, strict=True)]
+        results = [part(dense[values.index(max(values))].item(), x.dp_shard)]
     else:
         shard = routed.data_groups.shard.n_ranks.item()
         kinds = [
             (part(a.item(), x.dp_shard), part(b.item(), shard))
             for a, b in zip(dense, routed.params[0], strict=True)
         ]
-        moved = [one[0] + other[0] for one, other in kinds]
+        moved = [one[0] + other[0] + b for (one, other), b in zip(kinds, beside, strict=True)]
         results = [*kinds[moved.index(max(moved))]]
     return [value for value, _ in results], [text for _, text in results]
 

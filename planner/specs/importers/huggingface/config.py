@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from planner.errors import InputProblem, SpecError
+from planner.specs.importers.huggingface.by_fields import SIGNS, rules_by_fields
+from planner.specs.importers.huggingface.families.params_json import PARAMS_TYPES, params_type
+from planner.specs.importers.huggingface.families.refused import REFUSED
 from planner.specs.importers.huggingface.files import TEXT_SECTIONS, has_sizes
 from planner.specs.importers.huggingface.model_types import ALIASES, TYPES
-from planner.specs.importers.huggingface.refused_types import REFUSED
 from planner.specs.importers.huggingface.rules import KEYS, SIZES, ModelType, Switch
 from planner.specs.yaml.document import Document, KeyPath, close_names, path_text
 from planner.units import shown_value
@@ -48,6 +50,17 @@ class Config:
     """On the choice of the section and of the type."""
     borrowed: bool = False
     """The rules are those of another type than the file states, and their defaults not its own."""
+    by_fields: bool = False
+    """The type is unknown: the rules are made of the file's own keys (`by_fields`)."""
+
+    def always(self, field: str = "") -> Found:
+        """Return what every model of the type has; of an unknown one, which key of it tells."""
+        if not self.by_fields:
+            return Found(True, f"in every {self.name}", None)
+        for key in SIGNS.get(field, ()):
+            if self.section.get(key) is not None:
+                return Found(True, key, (*self.path, key))
+        return Found(True, "no key says otherwise", None)
 
     @property
     def section(self) -> Mapping[str, Any]:
@@ -64,10 +77,14 @@ class Config:
         """
         names = self.rules.keys.get(name, KEYS[name])
         section = {key: value for key, value in self._values(names) if value is not _ABSENT}
+        if name in self.rules.null_is_missing:
+            section = {key: value for key, value in section.items() if value is not None}
+        if name == "vocab" and section.get("vocab_size") == -1:
+            section = {}  # Llama's first files leave it to the tokenizer
         values = [key for key in names if key in section]
         present = [key for key in values if section[key] is not None]
         for key in present[1:]:
-            if section[key] != section[present[0]]:
+            if _one(section[key]) != _one(section[present[0]]):
                 message = (
                     f"is {shown_value(section[key])}, and {present[0]} is "
                     f"{shown_value(section[present[0]])}:"
@@ -79,8 +96,11 @@ class Config:
             key = (present or values)[0]
             path = (*self.path, *key.split("."))
             return Found(section[key], path_text(path), path)
-        missing = f": no {names[0]} in the file" if names else ""
-        return Found(self.defaults.get(name), f"default of {self.name}{missing}", None)
+        missing = f"no {names[0]} in the file" if names else ""
+        if self.by_fields:
+            return Found(self.defaults.get(name), missing or "no key says it", None)
+        text = f"default of {self.name}" + f": {missing}" * bool(missing)
+        return Found(self.defaults.get(name), text, None)
 
     def _values(self, names: Sequence[str]) -> Iterator[tuple[str, Any]]:
         """Yield the value of each name; those with a dot stand in an inner section."""
@@ -99,10 +119,11 @@ class Config:
         """
         result = self.look(name)
         value = result.value
-        if value is False and name in ("groups", "top_groups"):
+        if (value is False and name in ("groups", "top_groups")) or (
+            value == 0 == least - 1 and (name == "window")
+        ):
             value = None
-        if isinstance(value, list) and value and all(x == value[0] for x in value):
-            value = value[0]
+        value = _one(value)
         if isinstance(value, float) and value.is_integer():
             value = int(value)
         is_whole = isinstance(value, int) and not isinstance(value, bool)
@@ -123,7 +144,8 @@ class Config:
     def switch(self, name: Switch) -> Found:
         """Return true or false; a switch that nothing says is off."""
         if isinstance(name, bool):
-            return Found(name, f"as in every {self.name}", None)
+            text = "no key says it" if self.by_fields else f"as in every {self.name}"
+            return Found(name, text, None)
         result = self.look(name)
         if result.value is not None and not isinstance(result.value, bool):
             message = f"expected true or false, got {shown_value(result.value)}"
@@ -145,16 +167,19 @@ class Config:
         return self.document.problem(self.path if path is None else path, message, fix)
 
 
+def _one(value: Any) -> Any:
+    """Return what a list says of every layer; any other value as it is."""
+    is_same = isinstance(value, list) and value and all(x == value[0] for x in value)
+    return value[0] if is_same else value
+
+
 def open_config(document: Document, as_type: str = "") -> Config:
     """Find the section with the language model and the rules to read it by.
 
     `as_type` replaces the type that the file states.
     """
     data = document.data
-    inner = next((name for name in TEXT_SECTIONS if isinstance(data.get(name), Mapping)), None)
-    path: KeyPath = (inner,) if inner else ()
-    section = data[inner] if inner else data
-    type_name = section.get("model_type", data.get("model_type"))
+    path, section, type_name = _language_model(document)
     if type_name is not None and not isinstance(type_name, str):
         message = f"expected a name, got {shown_value(type_name)}"
         raise SpecError(document.problem((*path, "model_type"), message))
@@ -166,9 +191,39 @@ def open_config(document: Document, as_type: str = "") -> Config:
         name, others, borrowed = as_type, nothing, True
     else:
         name, others, borrowed = _type(document, path, section, type_name)
-    rules, notes = TYPES[name], _notes(data, type_name, name)
+    rules, notes = {**TYPES, **PARAMS_TYPES}[name], _notes(data, type_name, name)
     defaults = {**rules.defaults, **others}
     return Config(document, path, name, rules, defaults, notes, borrowed)
+
+
+def open_by_fields(document: Document, others: Sequence[str] = ()) -> Config:
+    """Return a file of an unknown type with rules made of its own keys.
+
+    `others`: known types that have all of its keys too, for the note.
+    """
+    path, section, type_name = _language_model(document)
+    name = str(type_name or "file")
+    start = f"model_type {type_name} is not known" if type_name else "the file has no model_type"
+    close = close_names(str(type_name), TYPES, 2) if type_name else []
+    start += f" (did you mean {' or '.join(close)}?)" if close else ""
+    offer = f"; --as {others[0]} reads it as that type" if others else ""
+    if others[1:]:
+        offer += f" (or as {', '.join(others[1:])})"
+    note = f"{start}: read by its fields, what none of them says is assumed{offer}"
+    rules = rules_by_fields(section)
+    towers = _notes(document.data, None, name)
+    return Config(
+        document, path, name, rules, rules.defaults, (note, *towers), False, by_fields=True
+    )
+
+
+def _language_model(document: Document) -> tuple[KeyPath, Mapping[str, Any], Any]:
+    """Return where the section with the language model stands, it, and the type that it states."""
+    data = document.data
+    inner = next((name for name in TEXT_SECTIONS if isinstance(data.get(name), Mapping)), None)
+    path: KeyPath = (inner,) if inner else ()
+    section = data[inner] if inner else data
+    return path, section, section.get("model_type", data.get("model_type"))
 
 
 def _notes(data: Mapping[str, Any], type_name: str | None, name: str) -> tuple[str, ...]:
@@ -194,6 +249,9 @@ def _type(
     """
     where = (*path, "model_type")
     _refuse_by_key(document, path, section)
+    type_name = _renamed(document, section, type_name)
+    if type_name is None and (name := params_type(section)):
+        return name, {}, False
     if type_name is not None and type_name in TYPES:
         return type_name, {}, False
     if type_name is not None and type_name in ALIASES:
@@ -214,6 +272,15 @@ def _type(
     fix = f"did you mean {' or '.join(close)}? " if close else ""
     message = f"unknown model_type {type_name}" if type_name else "model_type is missing"
     raise UnknownTypeError(document.problem(where, message, fix))
+
+
+def _renamed(document: Document, section: Mapping[str, Any], type_name: str | None) -> str | None:
+    """Return the name of the layers where a file has that of others."""
+    architectures = section.get("architectures", document.data.get("architectures"))
+    if type_name == "git" and architectures == ["Grok1ForCausalLM"]:
+        return "grok-2"
+    is_latent = section.get("use_mla") is not False and section.get("kv_lora_rank", 1)
+    return "deepseek" if type_name == "deepseek_v2" and not is_latent else type_name
 
 
 _BY_KEY: tuple[tuple[tuple[str, ...], str], ...] = (

@@ -8,6 +8,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from planner.errors import InputProblem, SpecError
+from planner.specs.importers.huggingface.families.params_json import PARAMS_TYPES
 from planner.specs.importers.huggingface.model_types import TYPES
 from planner.specs.importers.huggingface.rules import KEYS
 from planner.specs.yaml.document import Document, parse_yaml
@@ -27,6 +28,9 @@ _SIGNS = (
     "n_embd",
     "n_layer",
     "n_head",
+    "dim",
+    "n_layers",
+    "n_heads",
     "transformers_version",
     "torch_dtype",
     *TEXT_SECTIONS,
@@ -36,7 +40,7 @@ _OWN_SECTIONS = ("model", "training", "pools", "fabric")
 _SIZE_KEYS = {
     name
     for key in ("layers", "hidden", "heads")
-    for keys in (KEYS, *(rules.keys for rules in TYPES.values()))
+    for keys in (KEYS, *(rules.keys for rules in (*TYPES.values(), *PARAMS_TYPES.values())))
     for name in keys.get(key, ())
 }
 
@@ -105,7 +109,8 @@ def config_in_folder(folder: Path) -> Path | None:
     revision = folder / "refs" / "main"
     if revision.is_file():
         folder = folder / "snapshots" / revision.read_text(encoding="utf-8").strip()
-    return folder / "config.json" if (folder / "config.json").is_file() else None
+    named = (folder / name for name in ("config.json", "params.json"))
+    return next((path for path in named if path.is_file()), None)
 
 
 def parse_config(text: str, file: str) -> Document:

@@ -80,6 +80,7 @@ HARMLESS: Mapping[str, str] = {
         no_rope_layers no_rope_layer_interval nope_layer_interval no_rope_layers_interval
         long_factor short_factor attn_temperature_tuning floor_scale attn_scale freq_allocation
         rope_3d rope_traditional mrope_section attn_config.rope_theta original_rope
+        layer_rope_theta rope_theta_by_layer
         compression_rope swa_rope_theta attn_config.alibi_bias_max alibi_bias_max position_scaling
         attn_config.rope_impl attn_config.rope_dail_config attn_config.rope_hf_config
         rope_percent rotary_interleaved offset_alibi use_rotary_embeddings use_mem_rope""",
@@ -91,7 +92,9 @@ HARMLESS: Mapping[str, str] = {
         router_activation route_scale route_norm moe_router_activation_func score_func
         score_function router_scale expert_selection_fn moe_router_topk_scaling_factor
         moe_renormalize moe_gate moe_gate_act router_scaling_factor layernorm_eps
-        moe_router_use_sigmoid router_type_scores gating_function""",
+        moe_router_use_sigmoid router_type_scores gating_function moe_routed_scaling_factor
+        shared_expert_combination_strategy moe_apply_router_weight_on_input
+        moe_router_logit_softcapping afn""",
     "factors and caps, which change no size": """
         embedding_multiplier logits_scaling residual_multiplier attention_multiplier logit_scale
         scale_emb scale_depth dim_model_base query_pre_attn_scalar final_logit_softcapping
@@ -120,7 +123,7 @@ HARMLESS: Mapping[str, str] = {
     "of windows, which shorten attention and change no size": """
         sliding_window_size full_attn_mod interpolate_factor layer_switch global_attn_every_n
         order_of_interleaved_layers attention_window_size global_attn_every_n_layers
-        attn_temperature_len""",
+        attn_temperature_len prefix_dense_sliding_window_pattern""",
     "of files of several models, off in this one": """
         cla_share_factor dense_list class_num pool_type num_media_embeds org_vocab_size
         add_classification_head moe_layer_num_skipped vit_path vit_type vit_input_resolution

@@ -15,6 +15,7 @@ from planner.specs.importers.huggingface.config import Config
 from planner.specs.importers.huggingface.harmless import HARMLESS_NAMES, HARMLESS_PATTERN
 from planner.specs.importers.huggingface.model_types import TYPES
 from planner.specs.importers.huggingface.rules import KEYS
+from planner.specs.importers.huggingface.synonyms import SYNONYMS
 from planner.specs.yaml.document import KeyPath
 from planner.units import shown_value
 
@@ -82,71 +83,10 @@ _OWN_FIELDS = (
     "multi_query",
     "attention_types",
     "alibi",
+    "post_norm",
 )
 """Fields that only the types with a rule or a default for them read."""
 _NOTHING = (None, 0, "", "none", "None")
-_PAIRS: Mapping[str, tuple[str, ...]] = {
-    "layers": ("n_layers", "num_layers", "n_layer", "num_hidden_layers", "num_decoder_layers"),
-    "hidden": ("d_model", "n_embd", "n_embed", "hidden_size", "model_dim", "dim", "emb_dim"),
-    "heads": ("n_heads", "n_head", "num_heads", "num_attention_heads", "attention_heads"),
-    "kv_heads": (
-        "num_key_value_heads",
-        "num_kv_heads",
-        "n_kv_heads",
-        "n_head_kv",
-        "multi_query_group_num",
-        "num_query_groups",
-        "n_kv_head",
-    ),
-    "head_dim": (
-        "head_dim",
-        "kv_channels",
-        "attention_head_size",
-        "attention_head_dim",
-        "d_head",
-        "size_per_head",
-    ),
-    "ffn": (
-        "intermediate_size",
-        "ffn_hidden_size",
-        "ffn_dim",
-        "n_inner",
-        "inner_hidden_size",
-        "mlp_hidden_size",
-        "feed_forward_size",
-        "shared_intermediate_size",
-    ),
-    "moe_ffn": (
-        "moe_intermediate_size",
-        "moe_ffn_hidden_size",
-        "expert_ffn_hidden_size",
-        "intermediate_size",
-    ),
-    "vocab": ("vocab_size", "padded_vocab_size", "unpadded_vocab_size"),
-    "experts": ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"),
-    "topk": (
-        "num_experts_per_tok",
-        "num_experts_per_token",
-        "experts_per_token",
-        "moe_topk",
-        "moe_top_k",
-        "moe_k",
-        "num_selected_experts",
-    ),
-    "shared_experts": (
-        "n_shared_experts",
-        "num_shared_experts",
-        "num_shared_expert",
-        "moe_num_shared_experts",
-    ),
-    "first_dense": (
-        "first_k_dense_replace",
-        "moe_layer_start_index",
-        "num_dense_layers",
-        "n_dense_layers",
-    ),
-}
-"""Other names of sizes: a key that says again what the reader found is no surprise."""
 
 
 def key_refusals(config: Config) -> list[InputProblem]:
@@ -218,7 +158,7 @@ def _read_names(config: Config) -> set[str]:
 
 _ALL_NAMES = frozenset(
     name
-    for table in (KEYS, *(rules.keys for rules in TYPES.values()), _PAIRS)
+    for table in (KEYS, *(rules.keys for rules in TYPES.values()), SYNONYMS)
     for names in table.values()
     for name in names
 )
@@ -243,7 +183,7 @@ def _why_not(config: Config, name: str, value: Any) -> str:
     if name in ("rotary_dim", "rope_dim") and config.rules.positions == "rope":
         return ""
     if (
-        name in HARMLESS_NAMES
+        name.rpartition(".")[2] in HARMLESS_NAMES
         or name in _SIZELESS
         or (name not in _ALL_NAMES and HARMLESS_PATTERN.search(name))
     ):
@@ -283,7 +223,7 @@ def _says_the_same(config: Config, name: str, value: Any) -> bool:
     rules = config.rules
     if name in _LATENT_ALIKE and rules.latent:
         return bool(value == _LATENT_ALIKE[name](config))
-    for fieldname, names in _PAIRS.items():
+    for fieldname, names in SYNONYMS.items():
         if name not in names or (fieldname in _EXPERT_FIELDS and not rules.experts):
             continue
         effective = _effective(config, fieldname)
@@ -307,6 +247,8 @@ _SHARED_WIDTHS = ("shared_intermediate_size", "moe_shared_expert_intermediate_si
 def _effective(config: Config, fieldname: str) -> Any:
     value = config.look(fieldname).value
     hidden, heads = config.look("hidden").value, config.look("heads").value
+    if fieldname == "kv_heads" and config.switch("multi_query").value:
+        return 1
     if value is None and fieldname == "kv_heads":
         return heads
     if value is None and fieldname == "head_dim" and isinstance(hidden, int):
@@ -566,6 +508,11 @@ def _norm_words(config: Config) -> tuple[str, ...]:
 
 
 _WORDS: Mapping[str, Any] = {
+    "gating": lambda config: (
+        ("a gate of every head", "per_head", "true")
+        if config.name == "laguna"
+        else ("no gates", "false", "none")
+    ),
     **dict.fromkeys(
         (
             "position_embedding_type",

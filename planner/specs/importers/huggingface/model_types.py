@@ -7,7 +7,8 @@ counts where the file leaves the key out, as it does there; a `null` in the file
 
 from collections.abc import Mapping
 
-from planner.specs.importers.huggingface.newer_types import NEWER_ALIASES, NEWER_TYPES
+from planner.specs.importers.huggingface.families.newer import NEWER_ALIASES, NEWER_TYPES
+from planner.specs.importers.huggingface.families.plain import PLAIN_ALIASES, PLAIN_TYPES
 from planner.specs.importers.huggingface.rules import (
     EXPERT_WIDTH_ONLY,
     POST_NORMS,
@@ -106,6 +107,7 @@ TYPES: Mapping[str, ModelType] = {
             Sizes(102400, 4096, 11008, 32, 32, None, 2048),
             moe_ffn=1407,
             experts=64,
+            topk=6,
             shared_experts=2,
             first_dense=0,
             topk_method="greedy",
@@ -118,6 +120,7 @@ TYPES: Mapping[str, ModelType] = {
         biases=QKV_O,
         experts=True,
         latent=True,
+        null_is_missing=("topk",),
     ),
     "deepseek_v3": ModelType(
         defaults=sizes(
@@ -416,6 +419,7 @@ TYPES: Mapping[str, ModelType] = {
         biases=("attention_bias", "attention_bias", "mlp_bias"),
     ),
     **NEWER_TYPES,
+    **PLAIN_TYPES,
 }
 
 ALIASES: Mapping[str, tuple[str, Mapping[str, object]]] = {
@@ -437,5 +441,6 @@ ALIASES: Mapping[str, tuple[str, Mapping[str, object]]] = {
     "llama4": ("llama4_text", {}),
     "gemma3": ("gemma3_text", {}),
     **NEWER_ALIASES,
+    **PLAIN_ALIASES,
 }
 """Other names of the same layers, with the defaults that differ."""

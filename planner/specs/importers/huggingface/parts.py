@@ -18,10 +18,21 @@ _POST_NORMS = {
     "exaone4": "instead",
     "flex_olmo": "instead",
     "gemma2": "also",
+    "grok-1": "also",
+    "grok-2": "also",
     "gemma3_text": "also",
     "glm4": "also",
+    "kolibri1": "also",
 }
-_GRANITE = ("granite", "granitemoe", "granitemoeshared", "granitemoehybrid")
+_GRANITE = (
+    "granite",
+    "granitemoe",
+    "granitemoeshared",
+    "granitemoehybrid",
+    "granite_swa",
+    "granitemoe_swa",
+    "hyperclovax",
+)
 _HEAD_BIAS = ("gptj", "codegen", "phi")
 _OTHER = {
     "phimoe": "jitter of the router and its own choice of two experts",
@@ -32,6 +43,12 @@ _OTHER = {
     "minimax": "residuals from the normalised input, with factors",
     "llama4_text": "scores of the router times the input of an expert",
     "minicpm3": "factors of embeddings, residuals and logits",
+    "nanochat": "norms without weights",
+    "diffllama": "attention as the difference of two softmaxes",
+    "laguna": "a gate of every head",
+    "axk1": "norm after the experts",
+    "openai-gpt": "norms behind attention and MLP",
+    "xglm": "positions of sines",
 }
 
 
@@ -42,7 +59,8 @@ def parts_of_config(
     every = Found(True, f"in every {config.name}", None)
     if config.name in _ONE_PLUS:
         yield "norm_one_plus", True, every
-    if kind := _POST_NORMS.get(config.name):
+    kind = _POST_NORMS.get(config.name) or "also" * bool(config.switch("post_norm").value)
+    if kind:
         yield "post_norms", kind, every
     for name in (config.rules.parallel, "new_decoder"):
         if (match := config.switch(name)).value:

@@ -9,7 +9,13 @@ from typing import Any
 
 from costmodels.parameters import total_params
 from planner.errors import SpecError
-from planner.specs.importers.huggingface.config import Config, Found, UnknownTypeError, open_config
+from planner.specs.importers.huggingface.config import (
+    Config,
+    Found,
+    UnknownTypeError,
+    open_by_fields,
+    open_config,
+)
 from planner.specs.importers.huggingface.details import details_of
 from planner.specs.importers.huggingface.files import has_sizes, parse_config
 from planner.specs.importers.huggingface.keys import key_refusals, missing, passed_over
@@ -28,7 +34,7 @@ TOKENS_PER_STEP = 4 * 2**20
 """Tokens of a step, which no such file says: LLaMA (arXiv 2302.13971, section 2.3), Llama 2
 (arXiv 2307.09288, table 1) and the start of Llama 3 405B (arXiv 2407.21783, section 3.4.1)."""
 
-_PLAIN_STEMS = ("", "config", "text_config", "-", "stdin")
+_PLAIN_STEMS = ("", "config", "params", "text_config", "-", "stdin")
 """Names of files that say nothing of the model."""
 _ORDER = (
     "name",
@@ -64,11 +70,18 @@ def read_config(text: str, file: str, overrides: Mapping[str, object]) -> Import
     `overrides` are values that the user sets by path; assumptions follow them. Raises `SpecError`
     with the line.
     """
+    as_type = overrides.get(AS_TYPE)
+    if as_type:
+        return _checked(open_config(parse_config(text, file), str(as_type)), overrides)
     document = parse_config(text, file)
     try:
         config = open_config(document)
     except UnknownTypeError as error:
+        if found := _by_fields(document):
+            return _checked(found, overrides)
         raise SpecError(replace(error.problems[0], hint=_advice(document, error))) from None
+    if config.borrowed and missing(config) and (found := _by_fields(document)):
+        config = found
     return _checked(config, overrides)
 
 
@@ -95,6 +108,23 @@ def _checked(config: Config, overrides: Mapping[str, object]) -> Imported:
     return _Reader(config, overrides).imported()
 
 
+AS_TYPE = "model.as"
+"""Path under which a user states whose layers a file has: `--as`, or `--set model.as=TYPE`."""
+
+
+def _by_fields(document: Document) -> Config | None:
+    """Return a file of an unknown type as its fields say it; None where they do not suffice."""
+    if not has_sizes(document.data):
+        return None
+    config = open_by_fields(document)
+    if key_refusals(config) or any(config.look(name).value is None for name in _CORE):
+        return None
+    if config.rules.gated and config.look("ffn").value is None and not config.rules.experts:
+        return None
+    fits = [name for name, _ in _fitting(document)[0]]
+    return open_by_fields(document, fits[:3])
+
+
 ADVISED = (
     "llama",
     "qwen2",
@@ -116,14 +146,7 @@ def _advice(document: Document, error: UnknownTypeError) -> str:
     types = f"known: {', '.join(list(TYPES)[:shown])} and {len(TYPES) - shown} more"
     if not has_sizes(document.data):
         return close + types
-    fits, obstacles = [], []
-    for name in ADVISED:
-        config = open_config(document, name)
-        results = [problem.path.rpartition(".")[2] for problem in key_refusals(config)]
-        keys = missing(config)
-        if not results and not keys and (count := _parameters(config)):
-            fits.append((name, count))
-        obstacles.append((len(results) + len(keys), name, results, keys))
+    fits, obstacles = _fitting(document)
     counts = [count for _, count in fits]
     if fits and max(counts) <= min(counts) * (1 + SAME):
         file = document.file or "config.json"
@@ -137,6 +160,21 @@ def _advice(document: Document, error: UnknownTypeError) -> str:
     what += [f"the file does not say {', '.join(keys)}"] * bool(keys)
     why = f"; read as {name}, {' and '.join(what)}" if what else "; several types fit and differ"
     return f"{close}no known type has all of its keys{why}; {types}"
+
+
+def _fitting(
+    document: Document,
+) -> tuple[list[tuple[str, float]], list[tuple[int, str, list[str], list[str]]]]:
+    """Return the types that have all keys of a file with their counts, and what is in the way."""
+    fits, obstacles = [], []
+    for name in ADVISED:
+        config = open_config(document, name)
+        results = [problem.path.rpartition(".")[2] for problem in key_refusals(config)]
+        keys = missing(config)
+        if not results and not keys and (count := _parameters(config)):
+            fits.append((name, count))
+        obstacles.append((len(results) + len(keys), name, results, keys))
+    return fits, obstacles
 
 
 SAME = 1e-3
@@ -180,7 +218,7 @@ class _Reader:
             document=document,
             origins=tuple(sorted(self.origins, key=lambda origin: _place(origin.path))),
             source=self.config.document.file or "Python data",
-            format=f"Hugging Face config.json ({self.config.name})",
+            format=self.config.rules.format or f"Hugging Face config.json ({self.config.name})",
             notes=(
                 *self.config.notes,
                 *self.notes,
@@ -213,6 +251,9 @@ class _Reader:
         section[path[-1]] = value
         self.origins.append(Origin(path, text, assumed))
         document = self.config.document
+        if self.config.by_fields and path[0] == "model" and path != ("model", "name"):
+            assumed = file_path is None
+            self.origins[-1] = Origin(path, text, assumed)
         if file_path is not None and file_path in document.value_marks:
             self.marks[path] = document.value_marks[file_path]
 
@@ -220,7 +261,7 @@ class _Reader:
         """Copy a whole number that must be there."""
         result = self.config.needed(name)
         where = ("model", *(path or (name,)))
-        assumed = result.path is None and name in _CORE
+        assumed = result.path is None and name in (*_CORE, "topk")
         self._put(where, result.value, result.text, result.path, assumed=assumed)
         return int(result.value)
 
@@ -239,8 +280,9 @@ class _Reader:
             else:
                 text = "queries are not compressed"
                 self._put(("model", "mla", "q_rank"), 0, text, config.look("q_rank").path)
-            for name in ("kv_rank", "qk_nope", "qk_rope", "v_head"):
+            for name in ("kv_rank", "qk_nope", "qk_rope"):
                 self._take(name, "mla", name)
+            self._value_heads(hidden, heads)
             return
         self._kv_heads(heads)
         head_dim = config.count("head_dim")
@@ -254,6 +296,13 @@ class _Reader:
             raise SpecError(config.problem(sources[0].path, message, fix))
         text = " / ".join(source.text for source in sources)
         self._put(("model", "head_dim"), hidden // heads, text)
+
+    def _value_heads(self, hidden: int, heads: int) -> None:
+        """Set the width of a value head of latent attention."""
+        if self.config.count("v_head").value is not None or hidden % heads:
+            self._take("v_head", "mla", "v_head")
+        else:
+            self._put(("model", "mla", "v_head"), hidden // heads, "hidden_size / heads")
 
     def _kv_heads(self, heads: int) -> None:
         """Set the heads of keys and values; all heads share one in multi-query attention."""
@@ -310,14 +359,19 @@ class _Reader:
     def _mlp(self, n_expert_layers: int) -> None:
         """Set the MLP of dense layers."""
         config, gated = self.config, self.config.rules.gated
-        text = f"{'three' if gated else 'two'} MLP matrices in every {config.name}"
-        self._put(("model", "gated"), gated, text)
+        every, matrices = config.always("gated"), "three" if gated else "two"
+        comma = "," * config.by_fields
+        text = every.text if every.path else f"{matrices} MLP matrices{comma} {every.text}"
+        self._put(("model", "gated"), gated, text, every.path)
         if n_expert_layers == self.model["layers"]:
             return
         result = config.count("ffn")
-        if result.value is None and not gated:
+        if result.value is None and not gated and not config.rules.ffn_of:
             hidden = config.needed("hidden")
             self._put(("model", "ffn"), 4 * hidden.value, f"4 * {hidden.text}", result.path)
+        elif config.rules.ffn_of:
+            width, text = config.rules.ffn_of(config.section)
+            self._put(("model", "ffn"), width, text)
         elif config.rules.ffn_parts > 1:
             width, parts = int(config.needed("ffn").value), config.rules.ffn_parts
             self._put(("model", "ffn"), width // parts, f"{result.text} / {parts}", result.path)
@@ -347,13 +401,13 @@ class _Reader:
     def _small_parts(self) -> None:
         """Set norms, biases, positions and dropout."""
         config, rules = self.config, self.config.rules
-        every = f"in every {config.name}"
-        self._put(("model", "norm"), rules.norm, every)
+        norm, positions = config.always("norm"), config.always("positions")
+        self._put(("model", "norm"), rules.norm, norm.text, norm.path)
         # The MLP decides: a model file knows biases everywhere or nowhere.
         bias = config.switch(rules.biases[2])
         text = bias.text if bias.path or bias.value else "none in the MLP"
         self._put(("model", "bias"), bias.value, text, bias.path)
-        self._put(("model", "positions"), rules.positions, every)
+        self._put(("model", "positions"), rules.positions, positions.text, positions.path)
         if rules.positions == "learned":
             self._take("max_positions")
         arguments = {key: config.section[key] for key in DROPOUT_KEYS if key in config.section}
@@ -370,6 +424,8 @@ class _Reader:
         local = which_are_local(self.config, int(self.model["layers"]))
         for detail in details_of(self.config, self.model, local):
             path = ("model", "details", detail.name)
+            if self.config.by_fields and detail.source.path is None:
+                continue  # nobody knows the defaults of an unknown type
             self._put(path, detail.value, detail.source.text, detail.source.path)
 
     def _training(self) -> None:
@@ -473,8 +529,8 @@ def expert_layers(config: Config, n_layers: int) -> list[bool]:
             raise SpecError(config.problem(kinds.path, message))
         return [kind == "sparse" for kind in kinds.value]
     first = config.count("first_dense", 0).value or 0
-    last = config.count("last_expert_layer", 0).value
-    last = n_layers - 1 if last is None else last
+    last = config.count("last_expert_layer", -1).value
+    last = n_layers - 1 if last in (None, -1) else last
     frequency = config.count("expert_frequency").value or 1
     step = config.count("expert_step").value or 1
     return [

@@ -1,8 +1,8 @@
 """What the rules of a `model_type` consist of, and the names of keys that most types share."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 KEYS: Mapping[str, tuple[str, ...]] = {
     "layers": ("num_hidden_layers",),
@@ -43,6 +43,7 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "qk_nope": ("qk_nope_head_dim",),
     "qk_rope": ("qk_rope_head_dim",),
     "v_head": ("v_head_dim",),
+    "post_norm": ("use_post_norm",),
     "mtp_layers": ("num_nextn_predict_layers", "num_mtp_layers"),
     "multi_query": ("multi_query",),
     "new_decoder": ("new_decoder_architecture",),
@@ -103,6 +104,14 @@ class ModelType:
     """Layers without attention unless the file says that all have it."""
     ignored: tuple[str, ...] = ()
     """Keys of sizes that a model of this type, as far as it is read here, does not use."""
+    is_full: Callable[[int, int], bool] | None = None
+    """Whether layer i of n attends to all tokens where no key says it; None: by the window."""
+    null_is_missing: tuple[str, ...] = ()
+    """Fields of which a null says nothing."""
+    ffn_of: Callable[[Mapping[str, Any]], tuple[int, str]] | None = None
+    """Computes the width of an MLP from the keys of the section, and says how."""
+    format: str = ""
+    """What a file of the type is, in words, where it is no config.json."""
     ffn_parts: int = 1
     """By how many the width of the file is divided: 2 where it counts both halves of a gate."""
 

@@ -56,6 +56,8 @@ def which_are_local(config: Config, n_layers: int) -> list[bool]:
         raise SpecError(config.problem(None, message, f"add {names[0]} if all have attention"))
     if config.look("window_on").value is False:
         return [False] * n_layers
+    if is_full := config.rules.is_full:
+        return [not is_full(i, n_layers) for i in range(n_layers)]
     if pattern := config.count("window_pattern").value:
         return [(i + 1) % pattern > 0 for i in range(n_layers)]
     alternating = config.look("attention_types")

@@ -74,6 +74,26 @@ def test_what_stays_known_without_some_runs() -> None:
         assert evidence_without(runs, held_out) == evidence
 
 
+def test_values_that_are_no_minimum_are_not_held_against_a_group() -> None:
+    """All runs want 0.3 less: left out or not, the value would fall, so the error stays."""
+    parameter = known_parameters()["generation.hopper.gemm_frac"]
+    fitted = Fitted(
+        calibration=Calibration("x"),
+        free=(Free(parameter, "", 1e3, (0,)),),
+        start=Calibration("x"),
+        refused={},
+        seen_by={},
+        jacobian=np.ones((2, 1)),
+        u=np.array([np.log(0.9)]),
+        log_errors=np.array([0.3, 0.3]),
+        cost=0.0,
+        rounds=1,
+    )
+    group = {"generation hopper": np.array([True, False])}
+    (held_out,) = leave_groups_out(runs_of(None, None), fitted, group).values()
+    assert held_out.log_errors == pytest.approx([0.3], abs=1e-3)
+
+
 def test_a_group_left_out_by_hand() -> None:
     """One value, moved 1 by 1 by runs that want 0.1 more and 0.1 less of it than it has.
 

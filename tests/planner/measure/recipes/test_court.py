@@ -169,7 +169,13 @@ def test_bad_tables_are_one_error(table, tmp_path):
     path.write_text(",".join(row) + "\n" + ",".join(f'"{x}"' for x in row.values()) + "\n")
     with pytest.raises(SpecError, match="tp is 'two'"):
         read_recipes(path, models)
-    with pytest.raises(SpecError):
+    path.write_bytes(b"recipe,model\nx,\xe9\n")
+    with pytest.raises(SpecError, match=r"mine\.csv:2: is not UTF-8 text\n  fix: save it"):
+        read_recipes(path, models)
+    path.write_text('recipe,model\n"x\n')
+    with pytest.raises(SpecError, match="no column"):
+        read_recipes(path, models)
+    with pytest.raises(SpecError, match="no such file"):
         read_recipes(tmp_path / "none.csv", models)
     with pytest.raises(UsageError, match="format"):
         run_validate_recipes("", "", "xml", "")

@@ -96,7 +96,7 @@ def test_a_missing_file(tmp_path):
 def test_bytes_that_are_no_text_are_placed(tmp_path):
     path = tmp_path / "points.csv"
     path.write_bytes(f"{HEAD}\nx-1,m,h,8,,,,,,,,,,\n".encode() * 9000 + b"x-2,\xe9")
-    with pytest.raises(SpecError, match="points.csv:18001: is not UTF-8 text"):
+    with pytest.raises(SpecError, match=r"points\.csv:18001: is not UTF-8 text"):
         read_measured_points(path)
 
 

@@ -579,6 +579,48 @@ def test_latent_attention_as_stated():
     assert shape.kv_heads == shape.heads
 
 
+def test_a_policy_per_op_keeps_every_second_product():
+    models = MODELS | {"g": MODEL | {"gated": True}}
+    cells = {"model": "g", "tp": 1, "pp": 1, "dp": 16, "schedule": "none", "zero": 3}
+    cells |= {"stack": "torchtitan", "compile": True}
+    point = replace(POINT, **cells, recompute="selective per op")
+    case = case_of(point, models, HARDWARE)
+    # A token keeps 8 x 1024 + 8 x 1024 + 6 x 4096 + 4 x 8 = 40,992 bytes of a layer; its input,
+    # q, v, the core's output, the gate and the log-sum-exp are 16,416; its input alone 2,048:
+    # 8 (40,992 - 16,416) / (40,992 - 2,048) = 5.05 layers. The time is that of half of them.
+    assert (case.memory_layers, case.layout.recompute_layers) == (5, 4)
+    less = price(replace(case, memory_layers=6))[0]
+    held, kept = price(case)
+    one_layer = 1.05 * 2048 * (40_992 - 2_048)
+    assert held.memory_bytes - less.memory_bytes == pytest.approx(one_layer)
+    assert held.step_s == less.step_s == kept.step_s
+    # torchtitan's presets have that policy; experts keep half.
+    assert case_of(replace(point, recompute=""), models, HARDWARE).memory_layers == 5
+    experts = case_of(replace(point, model="moe", n_gpus=16, ep=1), models, HARDWARE)
+    assert experts.memory_layers == 4
+
+
+def test_releases_before_the_compiled_loss_keep_eager_logits():
+    def logit_bytes(**cells):
+        return priced(stack="torchtitan", **cells).problem.stack.logit_bytes
+
+    assert logit_bytes(compile=True, release="torchao 0.13") == 4.0
+    assert logit_bytes(compile=True, release="torchtitan e7c0cae") == 4.0
+    assert logit_bytes(compile=True, release="torchao 0.10.0") == 14.0
+    assert logit_bytes(compile=True, release="torchtitan 9dec370") == 14.0
+    assert logit_bytes() == 14.0
+    assert priced(stack="fms-fsdp", compile=True).problem.stack.logit_bytes == 14.0
+
+
+def test_primus_fuses_its_loss_where_a_run_says_so():
+    def stack(**cells):
+        return priced(stack="primus", **cells).problem.stack
+
+    assert (stack().fused_loss, stack().logit_bytes) == (False, 12.0)
+    for notes in ("cumulative step + fused cross entropy", "cumulative step + DeepEP"):
+        assert (stack(notes=notes).fused_loss, stack(notes=notes).logit_bytes) == (True, 6.0)
+
+
 def test_recomputed_modules_are_those_that_change_something():
     """The model is dense, with a flash kernel and without latent attention."""
     assert priced(recompute="selective: mlp+layernorm").layout.recompute_modules == ("mlp",)

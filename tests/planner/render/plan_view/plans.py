@@ -36,6 +36,18 @@ SPECS: dict[str, Spec] = {
         sets=(("training.global_batch", 128), ("pools.0.price_per_hour", 2.5)),
     ),
     "experts": Spec("mixtral-8x7b", "h100-x512", {"tp": 2, "pp": 2, "ep": 8, "zero": 1}),
+    "muon": Spec(
+        "llama3-8b",
+        "h100-x512",
+        {"tp": 4, "pp": 2, "zero": 1},
+        sets=(("training.optimizer", "muon"), ("training.precision", "fp8-tensorwise")),
+    ),
+    "muon-of-experts": Spec(
+        "mixtral-8x7b",
+        "h100-x512",
+        {"tp": 2, "pp": 2, "ep": 8, "zero": 1},
+        sets=(("training.optimizer", "muon"),),
+    ),
     "cp": Spec(
         "llama3-8b",
         "h100-x512",

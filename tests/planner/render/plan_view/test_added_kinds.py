@@ -89,7 +89,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("runs", "pins"), one_row_in(3, CASES))
+@pytest.mark.parametrize(("runs", "pins"), one_row_in(5, CASES))
 def test_every_number_opens_to_the_record(runs: str, pins: dict[str, object]) -> None:
     view, plan = opened(runs, **pins)
     walk = Walk(plan_body(view))

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from costmodels.parameters import total_params
 from planner.errors import SpecError
 from planner.specs.importers.formats import find_format
+from planner.specs.importers.huggingface.families.refused import REFUSED
 from planner.specs.importers.huggingface.files import looks_like
 from planner.specs.importers.huggingface.model_types import ALIASES, TYPES
 from planner.specs.importers.huggingface.reader import assumed_batch, read_config
-from planner.specs.importers.huggingface.refused_types import REFUSED
 from planner.specs.loader import import_model, load_model, model_from_dict
 from planner.specs.schema import OTHER_MODEL
 from tests.searches.instances import one_in
@@ -480,16 +480,19 @@ REFUSALS = [
     ({"tie_word_embeddings": "yes"}, ["tie_word_embeddings: expected true or false, got 'yes'"]),
     ({"model_type": 3}, ["model_type: expected a name, got 3"]),
     (
-        {"model_type": "lama", "architectures": ...},
+        {"model_type": "lama", "architectures": ..., "my_layers": 3},
         [
             "config.json:",
             "unknown model_type lama",
             "did you mean llama",
+            "my_layers would be left out",
             "known: llama, mistral",
-            "planner import model config.json --as llama",
         ],
     ),
-    ({"model_type": ..., "architectures": ...}, ["model_type is missing"]),
+    (
+        {"model_type": ..., "architectures": ..., "my_layers": 3},
+        ["model_type is missing", "my_layers would be left out"],
+    ),
     ({"model_type": "mamba2"}, ["mamba2: a state-space model (Mamba)", "`--as` is of no use"]),
     ({"model_type": "qwen3_next"}, ["linear attention"]),
     ({"model_type": "bert"}, ["an encoder"]),

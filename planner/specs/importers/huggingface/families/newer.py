@@ -6,6 +6,11 @@ modeling files on the Hub, whose defaults are those of no model and therefore no
 
 from collections.abc import Mapping
 
+from planner.specs.importers.huggingface.families.remote import (
+    NO_MODEL,
+    REMOTE_ALIASES,
+    REMOTE_ROWS,
+)
 from planner.specs.importers.huggingface.rules import (
     EXPERT_WIDTH_ONLY,
     POST_NORMS,
@@ -35,17 +40,6 @@ _MAMBA = (
     "hidden_mamba_act",
 )
 _MINIMAX_ATTENTION = ("layer_types", "attn_type_list")
-_NO_MODEL: Mapping[str, object] = {
-    "vocab": None,
-    "hidden": None,
-    "ffn": None,
-    "layers": None,
-    "heads": None,
-    "kv_heads": None,
-    "head_dim": None,
-    "max_positions": None,
-}
-"""Defaults of a type whose file has to say its sizes."""
 
 _TYPES: Mapping[str, ModelType] = {
     "glm": ModelType(
@@ -191,7 +185,7 @@ _TYPES: Mapping[str, ModelType] = {
             topk=6,
             shared_experts=2,
             first_dense=1,
-            last_expert_layer=27,
+            last_expert_layer=-1,
             expert_step=1,
         ),
         keys={
@@ -347,7 +341,7 @@ _TYPES: Mapping[str, ModelType] = {
 _BESIDE_THE_WEIGHTS: Mapping[str, ModelType] = {
     "deepseek": ModelType(
         defaults={
-            **_NO_MODEL,
+            **NO_MODEL,
             "tied": False,
             "moe_ffn": None,
             "experts": None,
@@ -360,19 +354,19 @@ _BESIDE_THE_WEIGHTS: Mapping[str, ModelType] = {
         experts=True,
     ),
     "internlm2": ModelType(
-        defaults={**_NO_MODEL, "tied": False, "mlp_bias": False},
+        defaults={**NO_MODEL, "tied": False, "mlp_bias": False},
         keys={"mlp_bias": ("bias",)},
         biases=("mlp_bias", "mlp_bias", False),
     ),
     "baichuan": ModelType(
-        defaults={**_NO_MODEL, "tied": False},
+        defaults={**NO_MODEL, "tied": False},
         keys={
             "kv_heads": (),
             "max_positions": ("model_max_length", "max_position_embeddings"),
         },
     ),
     "qwen": ModelType(
-        defaults={**_NO_MODEL, "tied": False},
+        defaults={**NO_MODEL, "tied": False},
         keys={
             "kv_heads": (),
             "head_dim": ("kv_channels",),
@@ -382,7 +376,7 @@ _BESIDE_THE_WEIGHTS: Mapping[str, ModelType] = {
         ffn_parts=2,
     ),
     "chatglm": ModelType(
-        defaults={**_NO_MODEL, "tied": False, "attention_bias": False, "mlp_bias": False},
+        defaults={**NO_MODEL, "tied": False, "attention_bias": False, "mlp_bias": False},
         keys={
             "layers": ("num_layers",),
             "vocab": ("padded_vocab_size",),
@@ -397,16 +391,16 @@ _BESIDE_THE_WEIGHTS: Mapping[str, ModelType] = {
         ignored=("vocab_size",),
     ),
     "minicpm": ModelType(
-        defaults={**_NO_MODEL, "tied": True},
+        defaults={**NO_MODEL, "tied": True},
         biases=QKV_O,
     ),
     "exaone": ModelType(
-        defaults={**_NO_MODEL, "tied": True},
+        defaults={**NO_MODEL, "tied": True},
         keys={"layers": ("num_layers", "num_hidden_layers")},
     ),
     "bailing_moe": ModelType(
         defaults={
-            **_NO_MODEL,
+            **NO_MODEL,
             "tied": False,
             "moe_ffn": None,
             "experts": None,
@@ -428,11 +422,12 @@ _BESIDE_THE_WEIGHTS: Mapping[str, ModelType] = {
     ),
 }
 
-NEWER_TYPES = {**_TYPES, **_BESIDE_THE_WEIGHTS}
-REMOTE_TYPES = frozenset(_BESIDE_THE_WEIGHTS)
+NEWER_TYPES = {**_TYPES, **_BESIDE_THE_WEIGHTS, **REMOTE_ROWS}
+REMOTE_TYPES = frozenset(_BESIDE_THE_WEIGHTS) | frozenset(REMOTE_ROWS)
 """Types that transformers does not have."""
 
 NEWER_ALIASES: Mapping[str, tuple[str, Mapping[str, object]]] = {
+    **REMOTE_ALIASES,
     "vaultgemma": (
         "gemma",
         {

@@ -61,9 +61,7 @@ REFUSED: Mapping[str, str] = {
         ("gemma3n", "gemma3n_text", "gemma4", "gemma4_text"),
         "layers of several widths and embeddings in every layer",
     ),
-    **dict.fromkeys(
-        ("arctic", "longcat_flash"), "a dense MLP beside the experts, or two attentions a layer"
-    ),
+    "longcat_flash": "two attentions a layer, with experts beside the second",
     **dict.fromkeys(
         ("step3_text", "step3", "step3p5"), "factorised attention, whose matrices are others"
     ),

@@ -1,0 +1,1 @@
+"""Rows of `model_types` by family."""

@@ -1,0 +1,131 @@
+"""Types whose code lies beside the weights, not in transformers.
+
+Names of keys and layers: the configuration and modeling files beside the weights on the Hub. Their
+defaults are those of no model and are not taken over: a file has to say its sizes.
+"""
+
+from collections.abc import Mapping
+
+from planner.specs.importers.huggingface.rules import (
+    EXPERT_WIDTH_ONLY,
+    POST_NORMS,
+    QKV_O,
+    ModelType,
+)
+
+NO_MODEL: Mapping[str, object] = dict.fromkeys(
+    ("vocab", "hidden", "ffn", "layers", "heads", "kv_heads", "head_dim", "max_positions")
+)
+"""Defaults of a type whose file has to say its sizes."""
+_EXPERTS: Mapping[str, object] = dict.fromkeys(("moe_ffn", "experts", "topk"))
+_GPT2_NAMES: Mapping[str, tuple[str, ...]] = {
+    "layers": ("n_layer",),
+    "hidden": ("n_embd",),
+    "heads": ("n_head",),
+    "head_dim": (),
+    "ffn": ("n_inner",),
+    "max_positions": ("n_positions",),
+}
+_OLMO_NAMES: Mapping[str, tuple[str, ...]] = {
+    "layers": ("n_layers",),
+    "hidden": ("d_model",),
+    "heads": ("n_heads",),
+    "kv_heads": ("n_kv_heads",),
+    "head_dim": (),
+    "ffn": ("mlp_hidden_size",),
+    "vocab": ("embedding_size",),
+    "tied": ("weight_tying",),
+    "max_positions": ("max_sequence_length",),
+    "mlp_bias": ("include_bias",),
+    "attention_bias": ("include_bias",),
+}
+
+REMOTE_ROWS: Mapping[str, ModelType] = {
+    "grok-1": ModelType(
+        defaults={**NO_MODEL, **_EXPERTS, "tied": True, "soft_cap": 30.0},
+        keys={**EXPERT_WIDTH_ONLY, "soft_cap": ("max_attn_value",)},
+        experts=True,
+        extra=(POST_NORMS,),
+    ),
+    "grok-2": ModelType(
+        defaults={**NO_MODEL, **_EXPERTS, "tied": False, "shared_ffn": None},
+        keys={"ffn": (), "shared_ffn": ("intermediate_size",), "parallel": ("residual_moe",)},
+        experts=True,
+        extra=(POST_NORMS,),
+    ),
+    "arctic": ModelType(
+        defaults={**NO_MODEL, **_EXPERTS, "tied": False, "shared_ffn": None, "expert_step": 1},
+        keys={
+            **EXPERT_WIDTH_ONLY,
+            "shared_ffn": ("hidden_size",),
+            "expert_step": ("moe_layer_frequency",),
+        },
+        biases=QKV_O,
+        experts=True,
+        ignored=("parallel_attn_mlp_res", "use_residual", "enable_expert_tensor_parallelism"),
+        extra=("a third norm",),
+    ),
+    "xverse": ModelType(
+        defaults={**NO_MODEL, "tied": False},
+        ignored=("max_tokenizer_truncation",),
+    ),
+    "orion": ModelType(
+        defaults={**NO_MODEL, "tied": False},
+        norm="layernorm",
+        biases=QKV_O,
+    ),
+    "telechat": ModelType(
+        defaults={**NO_MODEL, "tied": False, "mlp_bias": False},
+        keys={
+            "layers": ("n_layer", "num_hidden_layers"),
+            "heads": ("n_head", "num_attention_heads"),
+            "ffn": ("ffn_hidden_size", "intermediate_size"),
+            "max_positions": ("seq_length", "training_seqlen", "max_position_embeddings"),
+        },
+        ignored=("embed_layernorm",),
+        extra=("biases of the attention output and of the MLP's output",),
+    ),
+    "phi-msft": ModelType(
+        defaults={**NO_MODEL, "tied": False},
+        keys={**_GPT2_NAMES, "kv_heads": ("n_head_kv",)},
+        gated=False,
+        norm="layernorm",
+        biases=(True, True, True),
+        parallel=True,
+        extra=("bias of the head",),
+    ),
+    "codeshell": ModelType(
+        defaults={**NO_MODEL, "tied": True},
+        keys={**_GPT2_NAMES, "kv_heads": ("num_query_groups",)},
+        gated=False,
+        norm="layernorm",
+        biases=(True, True, True),
+        ignored=("group_query_attention",),
+    ),
+    "mobilellm": ModelType(
+        defaults={**NO_MODEL, "tied": False},
+        keys={"tied": ("share_embedding",)},
+        biases=("attention_bias", "attention_bias", "mlp_bias"),
+        ignored=("tie_word_embeddings",),
+    ),
+    "hf_olmo": ModelType(
+        defaults={**NO_MODEL, "tied": True},
+        keys=_OLMO_NAMES,
+        biases=("attention_bias", "attention_bias", "mlp_bias"),
+        ignored=("vocab_size", "mlp_ratio", "block_type", "bias_for_layer_norm"),
+        ffn_parts=2,
+        extra=("norms, which have no weights",),
+    ),
+}
+
+_NO_SIZES: Mapping[str, object] = dict.fromkeys(("vocab", "hidden", "moe_ffn", "layers"))
+REMOTE_ALIASES: Mapping[str, tuple[str, Mapping[str, object]]] = {
+    "grok1": ("grok-1", {}),
+    "grok_1": ("grok-1", {}),
+    "mixformer-sequential": ("phi-msft", {}),
+    "telechat2": ("telechat", {}),
+    "olmo_original": ("hf_olmo", {}),
+    "kimi_k25_text": ("deepseek_v3", _NO_SIZES),
+    "kimi_vl_text": ("deepseek_v3", _NO_SIZES),
+}
+"""Other names of the same layers, with the defaults that differ."""
