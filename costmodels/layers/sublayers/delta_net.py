@@ -251,6 +251,7 @@ KDA = Mixer(
     terms=kda_terms,
     modules=lambda shape: (),
     section="delta_net",
+    frameworks=("fsdp2",),
     exchanged=kda_exchanged,
     cut_over=_heads,
 )

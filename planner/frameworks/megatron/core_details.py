@@ -151,6 +151,8 @@ def _attention(details: DetailsSpec, shape: ModelShape) -> Written:
         entries["qk_l2_norm"] = True
     elif details.qk_norm == "width":
         yours.append("qk_norm width: megatron-core normalises each head")
+    if shape.attention_gate:
+        entries["attention_output_gate"] = True
     if details.qkv_bias and not shape.bias:
         entries["add_qkv_bias"] = True
     elif details.qkv_bias is False and shape.bias:

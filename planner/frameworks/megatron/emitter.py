@@ -8,6 +8,7 @@ can be read, copied and checked by tools that do not run bash. What they mean is
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 
+from costmodels.layers.kinds import added_kinds
 from costmodels.optimizers.records import BY_MATRIX
 from costmodels.plans import Layout
 from costmodels.shapes import ModelShape, TrainingJob
@@ -68,7 +69,18 @@ CP_COMM_TYPE = {"p2p": "p2p", "all-gather": "all_gather", "a2a": "a2a"}
 
 def megatron_files(request: EmitRequest) -> dict[str, str]:
     """Return the script of a plan that Megatron-LM can run and its smoke run, by file name."""
-    return {"megatron.sh": megatron_script(request), **programs(*MEGATRON_SMOKE)}
+    smoke = programs(*MEGATRON_SMOKE) if runs_on_cpu(request.shape) else {}
+    return {"megatron.sh": megatron_script(request), **smoke}
+
+
+def runs_on_cpu(shape: ModelShape) -> bool:
+    """Tell whether the smoke run can hold a model: state-space and linear layers have no kernels.
+
+    Nor do experts or an MLP alone have a place in a GPT model.
+    """
+    return all(kind.mixer in ("attention", "window") for kind in added_kinds(shape)) and not (
+        is_hybrid(shape)
+    )
 
 
 def megatron_script(request: EmitRequest) -> str:
@@ -92,7 +104,7 @@ def megatron_script(request: EmitRequest) -> str:
     has_details, missing = bool(details.stated()), _yours(layout, shape, job, details)
     parts = [
         *head(title, request.header, fact_lines(request, rest if has_details else None)),
-        *guarded(_SETTINGS.format(n_nodes=n_nodes, free=_FREE[has_details]), missing),
+        *guarded(_settings(shape).format(n_nodes=n_nodes, free=_FREE[has_details]), missing),
         *environment(request),
         *_FUNCTION.splitlines(),
         "",
@@ -143,7 +155,8 @@ def _yours(
 
 def _detail_flags(settings: Mapping[str, object]) -> list[str]:
     """Return settings of megatron-core as flags."""
-    by_dest, tokens = flag_table()[2], []
+    _, by_name, by_dest = flag_table()
+    tokens = []
     for dest, value in settings.items():
         flag = by_dest.get(dest)
         if flag is None:
@@ -153,7 +166,8 @@ def _detail_flags(settings: Mapping[str, object]) -> list[str]:
         elif isinstance(value, list):
             tokens += [flag.flags[0], f"'{layer_frequency([bool(x) for x in value])}'"]
         elif isinstance(value, bool):
-            tokens += ["--no-yarn-correction-range-round-to-int" if not value else flag.flags[0]]
+            same = (name for name, one in by_name.items() if one.dest == dest)
+            tokens += [next(name for name in same if name.startswith("--no-") is not value)]
         else:
             tokens += [flag.flags[0], _plain(value)]
     return tokens
@@ -609,6 +623,29 @@ fi
 EXTRA=("$@")
 
 """
+
+_SMOKE = """SMOKE=""
+if [[ "${{1:-}}" == "--smoke" ]]; then
+  SMOKE="$(dirname "${{BASH_SOURCE[0]}}")/megatron_smoke.py"
+  shift
+fi
+"""
+_NO_SMOKE = """SMOKE=""
+if [[ "${{1:-}}" == "--smoke" ]]; then
+  echo "--smoke: the layers of this model have kernels for GPUs alone" >&2
+  exit 2
+fi
+"""
+
+
+def _settings(shape: ModelShape) -> str:
+    """Return the first lines of the script, with or without a smoke run."""
+    if runs_on_cpu(shape):
+        return _SETTINGS
+    head, _, rest = _SETTINGS.partition("# megatron.sh --smoke")
+    _, _, tail = rest.partition(_SMOKE)
+    return head + _NO_SMOKE + tail
+
 
 _FUNCTION = """# Puts real data in place of the synthetic and adds the flags of your own.
 torchrun() {

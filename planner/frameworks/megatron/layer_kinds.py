@@ -31,7 +31,8 @@ from searches.frameworks.releases import version_key
 
 Setting = Callable[[str], Any]
 """Returns a setting by its dest."""
-DELTA_NET = "gated_delta_net"
+DELTA_NET, SPARSE = "gated_delta_net", "dsa"
+"""Values of `--experimental-attention-variant`."""
 MTP = "/"
 """Before the pattern of each layer of multi-token prediction."""
 PATTERNS = ("hybrid_layer_pattern", "hybrid_override_pattern")
@@ -49,6 +50,11 @@ _MAMBA = {
     "groups": "mamba_num_groups",
     "state": "mamba_state_dim",
 }
+_INDEXER = {
+    "heads": "dsa_indexer_n_heads",
+    "head_dim": "dsa_indexer_head_dim",
+    "top_k": "dsa_indexer_topk",
+}
 KIND_DESTS = (
     "window_size",
     "window_attn_skip_freq",
@@ -56,6 +62,7 @@ KIND_DESTS = (
     "linear_attention_freq",
     *_LINEAR.values(),
     *_MAMBA.values(),
+    *_INDEXER.values(),
     *PATTERNS,
 )
 """Settings that kinds of layers depend on."""
@@ -77,6 +84,10 @@ def kind_settings(shape: ModelShape) -> dict[str, object]:
             settings["experimental_attention_variant"] = DELTA_NET
             settings["linear_attention_freq"] = layer_interval(linear_layers(shape))
         settings |= {dest: getattr(shape.delta_net, name) for name, dest in _LINEAR.items()}
+    if shape.indexer is not None and has_mixer(shape, "sparse"):
+        # TransformerConfig refuses the fused rotation beside it.
+        settings |= {"experimental_attention_variant": SPARSE, "apply_rope_fusion": False}
+        settings |= {dest: getattr(shape.indexer, name) for name, dest in _INDEXER.items()}
     if shape.mamba2 is not None and has_mixer(shape, "mamba2"):
         settings |= {dest: getattr(shape.mamba2, name) for name, dest in _MAMBA.items()}
     return settings
@@ -206,6 +217,10 @@ def gpt_kinds(get: Setting, experts: Sequence[int], layers: int) -> StatedKinds 
     linear = get("experimental_attention_variant") == DELTA_NET
     skipped = _flagged(get("window_attn_skip_freq"), layers) if window else None
     deltas = _flagged(get("linear_attention_freq"), layers) if linear else [0] * layers
+    feeds = ["moe" if flag else "dense" for flag in experts]
+    if get("experimental_attention_variant") == SPARSE:
+        kinds = tuple(named_kind("sparse", feed) for feed in feeds)
+        return StatedKinds(kinds, _sections(get, kinds))
     if not window and not linear:
         return None
     if deltas is None or (window and skipped is None):
@@ -214,7 +229,6 @@ def gpt_kinds(get: Setting, experts: Sequence[int], layers: int) -> StatedKinds 
         "gdn" if delta else "window" if local else "attention"
         for delta, local in zip(deltas, skipped or [0] * layers, strict=True)
     ]
-    feeds = ["moe" if flag else "dense" for flag in experts]
     kinds = tuple(map(named_kind, mixers, feeds))
     return StatedKinds(kinds, _sections(get, kinds))
 
@@ -278,6 +292,8 @@ def _sections(get: Setting, kinds: Sequence[str]) -> dict[str, dict[str, int]]:
         inner = 2 * int(get("hidden_size") or 0)
         sizes["heads"] = sizes["heads"] or inner // max(1, sizes["head_dim"])
         sections["mamba2"] = {**sizes, "conv": MAMBA_CONV, "chunk": MAMBA_CHUNK}
+    if "indexer" in used:
+        sections["indexer"] = {name: int(get(dest) or 0) for name, dest in _INDEXER.items()}
     if "delta_net" in used:
         sizes = {name: int(get(dest) or 0) for name, dest in _LINEAR.items()}
         sections["delta_net"] = {**sizes, "chunk": DELTA_CHUNK}

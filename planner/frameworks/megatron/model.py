@@ -12,6 +12,7 @@ from planner.frameworks.megatron.layer_kinds import (
     DELTA_NET,
     KIND_DESTS,
     PATTERNS,
+    SPARSE,
     StatedKinds,
     gpt_kinds,
     hybrid_kinds,
@@ -297,6 +298,7 @@ MODEL_DESTS = frozenset(
         "attention_dropout",
         "position_embedding_type",
         "attention_backend",
+        "attention_output_gate",
         *KIND_DESTS,
     )
 )
@@ -338,7 +340,7 @@ def _refuse_unmodelled(settings: MegatronSettings, script: str) -> None:
             message = f"{settings.flag(dest)}: {what} are not modelled in this version"
             raise SpecError(InputProblem(message, fix, settings.source))
     variant = settings.get("experimental_attention_variant")
-    if variant and variant != DELTA_NET:
+    if variant and variant not in (DELTA_NET, SPARSE):
         message = f"{settings.flag('experimental_attention_variant')}: not modelled"
         raise SpecError(InputProblem(message, fix, settings.source))
     pattern = pattern_of(settings.get)
@@ -405,6 +407,8 @@ class _Builder:
         self.put("model.bias", bias and not latent, text)
         self._positions()
         self._attention()
+        if s.get("attention_output_gate") and not latent:
+            self.put("model.attention_gate", True, s.flag("attention_output_gate"))
         dropout = (s.get("hidden_dropout") or 0) > 0 or (s.get("attention_dropout") or 0) > 0
         self.put(
             "model.dropout", dropout, f"{s.flag('hidden_dropout')}, {s.flag('attention_dropout')}"

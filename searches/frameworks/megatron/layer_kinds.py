@@ -128,6 +128,13 @@ def _mixed_forms(case: Case) -> bool:
     return halves and has_pairs(case.model)
 
 
+def _all_sparse(shape: ModelShape) -> bool:
+    """Tell whether all layers of a model are whole ones of sparse attention over a latent."""
+    kinds = {sublayers(kind) for kind in kind_sequence(shape)}
+    whole = kinds <= {("sparse", "dense"), ("sparse", "moe")}
+    return whole and shape.latent and not shape.bias
+
+
 def _latent_windows(case: Case) -> bool:
     return case.model.latent and has_mixer(case.model, "window")
 
@@ -164,6 +171,17 @@ LAYER_KIND_RULES: tuple[FrameworkRule, ...] = (
         _latent_windows,
         "window: latent attention has none",
         "layers without a window, or without `mla`",
+    ),
+    FrameworkRule(
+        "MLM710",
+        "megatron",
+        "sparse attention in some layers, or without latent attention",
+        "planner",
+        "megatron/core/transformer/experimental_attention_variant/dsa.py",
+        lambda c: has_mixer(c.model, "sparse") and not _all_sparse(c.model),
+        "layers: it has sparse attention in all layers or in none, with latent attention and"
+        " without biases",
+        "sparse+moe and sparse+dense layers alone, beside `mla`",
     ),
     FrameworkRule(
         "MLM702",

@@ -142,6 +142,7 @@ def missing_parts(shape: ModelShape) -> list[str]:
         and shape.n_experts > 0
         and (shape.latent or shape.shared_ffn > 0 or not all(shape.expert_layers)),
         "dropout": shape.dropout,
+        "a gate of attention's output": shape.attention_gate,
         "a capacity factor": shape.capacity_factor > 0,
         "forced balance of routing (a debug option, not written here)": shape.forced_balance,
         "multi-token prediction without latent attention": shape.mtp_layers > 0

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -9,15 +10,18 @@ import pytest
 
 from planner.analyze.check.check import check
 from planner.analyze.plan_files import header_lines
+from planner.errors import EmitError
 from planner.frameworks.emit import emit_plan, why_not
 from planner.frameworks.emit_request import EmitRequest
+from planner.frameworks.hf_config import hf_config
 from planner.frameworks.megatron.flags import parse_flags
 from planner.frameworks.megatron.layer_kinds import hybrid_kinds
 from planner.frameworks.megatron.model import MegatronSettings, read_megatron_model, stated_kinds
 from planner.solver.answer.result import Plan
 from planner.solver.solve import evaluate
 from planner.solver.sources import read_inputs
-from planner.specs.loader import load_model
+from planner.specs.loader import load_model, model_from_dict
+from tests.planner.emitting import HEADER, JOB, golden, layout, pool
 
 CLUSTER = "h100-x8"
 FILES = {
@@ -360,3 +364,183 @@ def test_a_window_as_a_detail_stays_one(tmp_path: Path) -> None:
     assert report.plan.plan_id == plan.plan_id
     assert report.run.model is not None
     assert report.run.model.document["model"]["details"] == details
+
+
+WINDOW = {"window": {"size": 512}}
+NEMOTRON = {"activation": "squared_relu", "no_rope_every": 1}
+CLASSES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "qwen3": (
+        document(
+            [{"pattern": ["window+dense", "dense"] * 2}], **WINDOW, details={"qk_norm": "head"}
+        ),
+        {"layer_types": ["sliding_attention", "full_attention"] * 2, "use_sliding_window": True},
+    ),
+    "qwen2": (
+        document(
+            [{"kind": "window+dense", "count": 2}],
+            **WINDOW,
+            details={"qkv_bias": True, "attention_out_bias": False},
+        ),
+        {"layer_types": ["sliding_attention"] * 2, "sliding_window": 512},
+    ),
+    "mistral": (
+        document([{"kind": "window+dense", "count": 2}], **WINDOW),
+        {"sliding_window": 512, "num_hidden_layers": 2},
+    ),
+    "mixtral": (
+        document([{"kind": "window+moe", "count": 2}], **WINDOW, moe=EXPERTS),
+        {"sliding_window": 512, "num_local_experts": 8},
+    ),
+    "gpt_oss": (
+        document(
+            [{"pattern": ["window+moe", "moe"]}],
+            window={"size": 128},
+            moe=EXPERTS,
+            bias=True,
+            details={"activation": "clamped_swiglu", "attention_sinks": True},
+        ),
+        {
+            "layer_types": ["sliding_attention", "full_attention"],
+            "sliding_window": 128,
+            "hidden_act": "silu",
+            "intermediate_size": 1024,
+        },
+    ),
+    "nemotron_h": (
+        document(
+            hybrid("ME*-"),
+            mamba2=MAMBA,
+            gated=False,
+            moe={**EXPERTS, "shared_experts": 1},
+            details={**NEMOTRON, "router_scores": "sigmoid"},
+        ),
+        {
+            "layers_block_type": ["linear_attention", "moe", "full_attention", "mlp"],
+            "mamba_num_heads": 32,
+            "n_groups": 8,
+            "ssm_state_size": 128,
+            "mlp_hidden_act": "relu2",
+            "moe_shared_expert_intermediate_size": 1024,
+        },
+    ),
+    "qwen3_next": (
+        document(
+            [{"pattern": ["gdn+moe"] * 3 + ["moe"]}],
+            delta_net=DELTA,
+            attention_gate=True,
+            moe={**EXPERTS, "shared_experts": 1},
+            details={
+                "qk_norm": "head",
+                "norm_one_plus": True,
+                "shared_expert_gate": True,
+                "rotary_percent": 0.25,
+            },
+        ),
+        {
+            "layer_types": ["linear_attention"] * 3 + ["full_attention"],
+            "linear_num_value_heads": 16,
+            "linear_conv_kernel_dim": 4,
+            "partial_rotary_factor": 0.25,
+            "shared_expert_intermediate_size": 1024,
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_the_class_of_transformers(kind: str) -> None:
+    model_file, fields = CLASSES[kind]
+    model = model_from_dict(model_file)
+    config = hf_config(model.shape, model.job, model.details)
+    assert config["model_type"] == kind
+    assert {name: config.get(name) for name in fields} == fields
+
+
+@pytest.mark.parametrize(
+    ("kinds", "more", "reason"),
+    [
+        (
+            [{"pattern": ["window+dense", "dense"]}],
+            WINDOW,
+            "llama's class has a window in all layers or in none",
+        ),
+        (hybrid("M-*-"), {"mamba2": MAMBA}, "Nemotron-H's class does not have a gated MLP"),
+        (
+            [{"pattern": ["gdn+moe", "moe"]}],
+            {"delta_net": DELTA, "moe": EXPERTS},
+            "Qwen3-Next's class does not have attention without a gate",
+        ),
+        (
+            [{"pattern": ["mamba2+dense", "dense"]}],
+            {"mamba2": MAMBA},
+            "no class that planner writes has layers of mamba2[+]dense",
+        ),
+    ],
+)
+def test_what_no_class_of_transformers_has(
+    kinds: list[dict[str, Any]], more: dict[str, Any], reason: str
+) -> None:
+    model = model_from_dict(document(kinds, **more))
+    with pytest.raises(EmitError, match=reason):
+        hf_config(model.shape, model.job, model.details)
+
+
+def test_attention_that_skips_what_a_window_hides(tmp_path: Path) -> None:
+    case = (document([{"kind": "window+dense", "count": 4}], **WINDOW), {"zero": 3, "tp": 1})
+    written(case, "fsdp2", tmp_path)
+    assert 'ATTENTION="${ATTENTION:-flex_attention}"' in (tmp_path / "accelerate.sh").read_text()
+    plain = (document([{"kind": "dense", "count": 4}]), {"zero": 3, "tp": 1})
+    written(plain, "fsdp2", tmp_path)
+    assert 'ATTENTION="${ATTENTION:-sdpa}"' in (tmp_path / "accelerate.sh").read_text()
+
+
+def test_a_gate_and_an_indexer(tmp_path: Path) -> None:
+    gated = document(
+        [{"pattern": ["gdn+dense", "dense"], "repeat": 2}], delta_net=DELTA, attention_gate=True
+    )
+    latent = {"q_rank": 256, "kv_rank": 128, "qk_nope": 64, "qk_rope": 32, "v_head": 64}
+    sparse = document(
+        [{"kind": "sparse+dense", "count": 4}],
+        mla=latent,
+        indexer={"heads": 16, "head_dim": 64, "top_k": 512},
+    )
+    del sparse["model"]["kv_heads"], sparse["model"]["head_dim"]
+    flags = {
+        "--attention-output-gate": gated,
+        "--experimental-attention-variant dsa --no-rope-fusion --dsa-indexer-n-heads 16"
+        " --dsa-indexer-head-dim 64 --dsa-indexer-topk 512": sparse,
+    }
+    for said, model_file in flags.items():
+        case = (model_file, {"tp": 2, "pp": 1, "recompute": "none"})
+        plan = written(case, "megatron", tmp_path)
+        assert said in " ".join(words_of(tmp_path / "megatron.sh"))
+        report = check(tmp_path / "megatron.sh", CLUSTER)
+        assert report.plan is not None
+        assert report.plan.plan_id == plan.plan_id
+
+
+def test_a_smoke_run_is_for_layers_that_a_cpu_computes(tmp_path: Path) -> None:
+    smoke = tmp_path / "megatron_smoke.py"
+    written(MODELS["state-space layers"], "megatron", tmp_path)
+    assert not smoke.exists()
+    script = str(tmp_path / "megatron.sh")
+    done = subprocess.run(["bash", script, "--smoke"], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr == "--smoke: the layers of this model have kernels for GPUs alone\n"
+    written(MODELS["all layers with a window"], "megatron", tmp_path)
+    assert smoke.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "framework", "file"),
+    [
+        ("state-space layers and experts", "megatron", "megatron.sh"),
+        ("gated delta nets and windows", "bridge", "bridge_recipe.py"),
+    ],
+)
+def test_golden(name: str, framework: str, file: str) -> None:
+    shape = model_from_dict(MODELS[name][0]).shape
+    experts = {"ep": 4} if shape.n_experts else {}
+    plan = layout(shape, n_devices=24, pp=3, **experts)
+    files = emit_plan(framework, EmitRequest(plan, shape, JOB, pool(), HEADER))
+    golden(f"{name.replace(' ', '-')}-{file}", files[file])
