@@ -193,6 +193,8 @@ class ModelShape:
     """Experts that each token is sent to."""
     expert_ffn: int = 0
     """Inner width of one routed expert."""
+    moe_latent: int = 0
+    """Width of what routed experts take and give, where it is not the model's; 0: it is."""
     shared_ffn: int = 0
     """Inner width of all shared experts together, which see every token; 0: none."""
     dense_layers: int = 0
@@ -239,6 +241,11 @@ class ModelShape:
     def q_width(self) -> int:
         """Width of the query projection: heads * head_dim."""
         return self.heads * self.head_dim
+
+    @property
+    def expert_hidden(self) -> int:
+        """Width of what routed experts take and give."""
+        return self.moe_latent or self.hidden
 
     @property
     def gate_width(self) -> int:
@@ -315,7 +322,9 @@ class ModelShape:
 
     def without_experts(self) -> "ModelShape":
         """Return what an expert layer computes for every token: its shared experts as the MLP."""
-        return replace(self, ffn=self.shared_ffn, n_experts=0, shared_ffn=0, layer_runs=())
+        return replace(
+            self, ffn=self.shared_ffn, n_experts=0, shared_ffn=0, moe_latent=0, layer_runs=()
+        )
 
 
 @lru_cache(maxsize=256)

@@ -727,12 +727,12 @@ def _expert_parallel(plan: PlanTraffic) -> list[PlanTransfer]:
         def exchange() -> _TokenExchange:
             group, pool = expert_group(problem, ep, etp), problem.pool
             load = load_factor(shape, ep)
-            one_copy = element * shape.hidden * tokens * load
+            one_copy = element * shape.expert_hidden * tokens * load
             inside, outside = sent_copies(problem, group, modes)
             per_call = (inside + outside) * one_copy
             time_s = dispatch_s(problem, tokens, load, degrees, modes).item()
             if dispatcher == "allgather":
-                total = (element * shape.hidden * tokens * ep * etp).item()
+                total = (element * shape.expert_hidden * tokens * ep * etp).item()
                 return _TokenExchange(time_s, total, 0.0, "")
             sent = token_exchange(problem, one_copy, group, modes)
             return _TokenExchange(
@@ -753,27 +753,29 @@ def _expert_parallel(plan: PlanTraffic) -> list[PlanTransfer]:
             made = plan.make("ep", calls, *spent, one.algorithm)
             results.append(replace(made, scale_out_bytes=made.sent_bytes * one.outside_frac))
         if _sends_weights(problem, dispatcher):
-            share = one.message_bytes / shape.hidden
+            share = one.message_bytes / shape.expert_hidden
             time_s = passes * wires.collective_s("all-to-all", share, place)
             results.append(
                 plan.make("ep", Calls("all-to-all", place, passes, share, width), 0.0, time_s)
             )
     if layout.tp > 1 and parts_for_routing(problem.stack, sp, ep).item():
-        row, message = wires.place(layout.tp, 1), (element * shape.hidden * total).item()
+        row, message = wires.place(layout.tp, 1), (element * shape.expert_hidden * total).item()
         time_s = passes * wires.tp_collective_s("all-gather", message, row)
         results.append(
             plan.make("tp", Calls("all-gather", row, passes, message, width), time_s, time_s)
         )
     if layout.etp > 1 and problem.stack.etp_gathers != "tokens" and dispatcher != "allgather":
         inner = wires.place(layout.etp, 1)
-        message = (element * shape.hidden * expert_rows(problem, tokens, sp, ep, etp)).item()
+        message = (
+            element * shape.expert_hidden * expert_rows(problem, tokens, sp, ep, etp)
+        ).item()
         one_s = wires.tp_collective_s("all-gather", message, inner)
         for name in ("all-gather", "reduce-scatter"):
             calls = Calls(name, inner, passes, message, width)
             results.append(plan.make("ep", calls, *_shown(plan, passes * one_s)))
         if _sends_weights(problem, dispatcher):
             backward = layout.n_passes * int(n_layers + modules)
-            share = message / shape.hidden
+            share = message / shape.expert_hidden
             for name, n in (("all-gather", passes - backward), ("reduce-scatter", backward)):
                 time_s = n * wires.tp_collective_s(name, share, inner)
                 results.append(plan.make("ep", Calls(name, inner, n, share, width), 0.0, time_s))

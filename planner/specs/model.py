@@ -235,6 +235,7 @@ _MOE_FIELDS = {
     "n_experts": "experts",
     "top_k": "topk",
     "expert_ffn": "moe_ffn",
+    "moe_latent": "latent",
     "shared_ffn": "shared_ffn",
     "dense_layers": "dense_layers",
     "moe_every": "every",
@@ -267,6 +268,8 @@ def canonical_model(shape: ModelShape, details: DetailsSpec) -> dict[str, Any]:
         out["mla"] = {key: getattr(shape, key) for key in _MLA_FIELDS}
     if shape.n_experts:
         out["moe"] = {name: getattr(shape, key) for key, name in _MOE_FIELDS.items()}
+        if not shape.moe_latent:
+            del out["moe"]["latent"]
     if shape.layer_runs:
         out["layer_kinds"] = [{"kind": run.kind, "count": run.count} for run in shape.layer_runs]
     for name in MIXER_SECTIONS:

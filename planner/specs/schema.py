@@ -261,6 +261,9 @@ class MoeSpec(_Spec):
     """Experts that each token is sent to."""
     moe_ffn: Width | None = None
     """Inner width of one expert; default: `model.ffn`."""
+    latent: WidthOr0 = 0
+    """Width of what routed experts take and give (Nemotron 3), between two projections that every
+    token passes; 0: the model's."""
     shared_experts: WidthOr0 = 0
     """Experts that see every token."""
     shared_ffn: WidthOr0 | None = None

@@ -154,8 +154,6 @@ def chunk_terms(inputs: LayerInputs) -> MixerTerms:
     return attention_terms(inputs, run_keys(_chunk_keys(shape, seq_len), seq_len, 0.0))
 
 
-_BY_DETAILS = ("megatron", "deepspeed", "torchtitan", "fsdp2", "bridge")
-"""Frameworks whose files say windows by `model.details`, or name that they cannot."""
 ATTENTION = Mixer(
     name="attention",
     title="attention",
@@ -168,6 +166,7 @@ ATTENTION = Mixer(
     terms=attention_terms,
     modules=attention_modules_of,
     attends=True,
+    frameworks=("megatron", "fsdp2", "bridge"),
 )
 WINDOW = replace(
     ATTENTION,
@@ -180,7 +179,7 @@ WINDOW = replace(
     terms=window_terms,
     section="window",
     cp_comms=("all-gather", "a2a"),
-    frameworks=_BY_DETAILS,
+    frameworks=("megatron", "deepspeed", "torchtitan", "fsdp2", "bridge"),
 )
 CHUNK = replace(
     ATTENTION,
@@ -192,5 +191,5 @@ CHUNK = replace(
     terms=chunk_terms,
     section="chunk",
     cp_comms=("all-gather", "a2a"),
-    frameworks=_BY_DETAILS,
+    frameworks=("deepspeed", "fsdp2"),
 )

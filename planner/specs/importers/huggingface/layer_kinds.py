@@ -50,11 +50,14 @@ class LayerList:
         return [kind.partition("+")[2] for kind in self.kinds]
 
 
-def layers_of(config: Config, n_layers: int, routed: Sequence[bool]) -> LayerList:
-    """Return the layers of a configuration; `routed` says which of them have experts.
+def layers_of(config: Config, seq_len: int, routed: Sequence[bool]) -> LayerList:
+    """Return the layers of a configuration; `routed` says of each whether it has experts.
+
+    Chunks as long as the `seq_len` of the job are none: hardly any framework has them.
 
     Raises `SpecError` for a layer of a kind that is not priced.
     """
+    n_layers = len(routed)
     if config.look("layer_pattern").value is not None:
         return _of_pattern(config)
     if config.rules.twice:
@@ -67,7 +70,7 @@ def layers_of(config: Config, n_layers: int, routed: Sequence[bool]) -> LayerLis
     feed = config.rules.feed
     feeds = [feed or ("moe" if on else "dense") for on in routed]
     _refuse_shared_indices(config)
-    mixers, source, notes = _mixers(config, n_layers)
+    mixers, source, notes = _mixers(config, n_layers, seq_len)
     kinds = tuple(f"{mixer}+{feed}" for mixer, feed in zip(mixers, feeds, strict=True))
     if config.rules.beside:
         mixer = config.rules.mixer
@@ -87,7 +90,9 @@ def _refuse_shared_indices(config: Config) -> None:
         raise SpecError(config.problem(kinds.path, message))
 
 
-def _mixers(config: Config, n_layers: int) -> tuple[list[str], Found, tuple[str, ...]]:
+def _mixers(
+    config: Config, n_layers: int, seq_len: int
+) -> tuple[list[str], Found, tuple[str, ...]]:
     """Return the mixer of each layer, where that comes from, and what is assumed."""
     if config.rules.mixer and not config.rules.beside:
         mixers, source = _other_mixers(config, n_layers)
@@ -96,9 +101,11 @@ def _mixers(config: Config, n_layers: int) -> tuple[list[str], Found, tuple[str,
     types = config.look("layer_types")
     source = types if types.path else window
     longest = config.count("max_positions").value
+    mixer = "chunk" if "chunk" in window.text else "window"
+    if mixer == "chunk":
+        longest = seq_len
     if not any(local) or not window.value or (longest and window.value >= longest):
         return ["attention"] * n_layers, source, ()
-    mixer = "chunk" if "chunk" in window.text else "window"
     return [mixer if on else "attention" for on in local], source, ()
 
 

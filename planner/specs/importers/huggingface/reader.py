@@ -340,7 +340,7 @@ class _Reader:
         """Set experts, MLP and the kinds of the layers."""
         n_layers = int(self.model["layers"])
         routed = self._routed(n_layers)
-        layers = layers_of(self.config, n_layers, routed)
+        layers = layers_of(self.config, self._seq_len()[0], routed)
         self.notes += layers.notes
         kinds, feeds = layers.kinds, layers.feeds
         for i, kind in enumerate(kinds):
