@@ -112,7 +112,7 @@ def _mixers(
 def _other_mixers(config: Config, n_layers: int) -> tuple[list[str], Found]:
     """Return the mixer of each layer of a type that has another one than attention in some."""
     rules, types = config.rules, config.look("layer_types")
-    words = {
+    words: dict[Any, str] = {
         "full_attention": "attention",
         "attention": "attention",
         "linear_attention": rules.mixer,

@@ -40,8 +40,6 @@ TOKENS_PER_STEP = 4 * 2**20
 """Tokens of a step, which no such file says: LLaMA (arXiv 2302.13971, section 2.3), Llama 2
 (arXiv 2307.09288, table 1) and the start of Llama 3 405B (arXiv 2407.21783, section 3.4.1)."""
 
-_UNPRICED_MIXERS = {}
-"""What mixers are that model files cannot say, by their name."""
 _PLAIN_STEMS = ("", "config", "params", "text_config", "-", "stdin")
 """Names of files that say nothing of the model."""
 _ORDER = (
@@ -345,8 +343,7 @@ class _Reader:
         kinds, feeds = layers.kinds, layers.feeds
         for i, kind in enumerate(kinds):
             if kind not in LAYER_KINDS and kind not in KIND_ALIASES:
-                what = _UNPRICED_MIXERS.get(kind.partition("+")[0], f"layers of the kind {kind}")
-                message = f"layer {i} is {what}, which is not priced"
+                message = f"layer {i} is of the kind {kind}, which is not priced"
                 raise SpecError(self.config.problem(layers.source.path, message))
         if "moe" in feeds:
             self._experts()

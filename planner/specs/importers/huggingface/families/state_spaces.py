@@ -3,7 +3,6 @@
 Sources as in `model_types`: configuration and modeling files of transformers 5.23.
 """
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,7 +14,7 @@ Look = Callable[[str], Any]
 
 def _rank(look: Look) -> int:
     """Return the rank of the time steps: a sixteenth of the width where a file says `auto`."""
-    return math.ceil(look("hidden") / 16)
+    return -(-int(look("hidden")) // 16)
 
 
 def lfm2_ffn(section: Mapping[str, Any]) -> tuple[int, str]:
