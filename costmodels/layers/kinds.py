@@ -6,7 +6,7 @@ from costmodels.layers.moe import MOE
 from costmodels.layers.sublayers.attention import ATTENTION, CHUNK, WINDOW
 from costmodels.layers.sublayers.composition import NO_MIXER, composed
 from costmodels.layers.sublayers.delta_net import GDN, KDA
-from costmodels.layers.sublayers.feeds import FEEDS
+from costmodels.layers.sublayers.feeds import FEEDS, NO_FEED
 from costmodels.layers.sublayers.linear import LINEAR
 from costmodels.layers.sublayers.mamba2 import MAMBA2
 from costmodels.layers.sublayers.sparse import SPARSE
@@ -72,6 +72,11 @@ def attends(shape: ModelShape) -> bool:
 def has_attention(kind: LayerKind) -> bool:
     """Tell whether a kind of layer has the model's attention, over all keys or some."""
     return kind.mixer not in MIXERS or MIXERS[kind.mixer].attends
+
+
+def sublayers(kind: LayerKind) -> int:
+    """Return how many sublayers a kind of layer has, each with a norm: mixer, feed, or both."""
+    return (kind.mixer != NO_MIXER.name) + (kind.feed != NO_FEED.name)
 
 
 def mixer_cuts(shape: ModelShape) -> tuple[HeadsCut, ...]:
