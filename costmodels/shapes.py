@@ -105,6 +105,28 @@ class LinearShape:
 
 
 @dataclass(frozen=True, slots=True)
+class Mamba1Shape:
+    """State-space layers of the first Mamba (`mamba1` layers)."""
+
+    inner: int
+    """Channels, each with a state of its own."""
+    state: int
+    """Elements of a channel's state."""
+    dt_rank: int
+    """Width of the product in which the time steps are computed."""
+    conv: int
+    """Taps of the short convolution."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShortConvShape:
+    """Gated short convolutions (`conv` layers)."""
+
+    conv: int
+    """Taps."""
+
+
+@dataclass(frozen=True, slots=True)
 class IndexerShape:
     """What chooses the keys of sparse attention (`sparse` layers)."""
 
@@ -122,6 +144,8 @@ MIXER_SECTIONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
         "delta_net": DeltaNetShape,
         "linear": LinearShape,
         "indexer": IndexerShape,
+        "mamba1": Mamba1Shape,
+        "short_conv": ShortConvShape,
     }
 )
 """Sizes of mixers by the field of `ModelShape`, and section of the model file, that has them."""
@@ -210,6 +234,8 @@ class ModelShape:
     delta_net: DeltaNetShape | None = None
     linear: LinearShape | None = None
     indexer: IndexerShape | None = None
+    mamba1: Mamba1Shape | None = None
+    short_conv: ShortConvShape | None = None
 
     @property
     def q_width(self) -> int:

@@ -371,6 +371,26 @@ class IndexerSpec(_Spec):
     """Keys that a query attends to."""
 
 
+class Mamba1Spec(_Spec):
+    """The `model.mamba1:` section: sizes of `mamba1` layers."""
+
+    inner: Width
+    """Channels, each with a state of its own."""
+    state: Width
+    """Elements of a channel's state."""
+    dt_rank: Width
+    """Width of the product in which the time steps are computed."""
+    conv: Heads = 4
+    """Taps of the short convolution."""
+
+
+class ShortConvSpec(_Spec):
+    """The `model.short_conv:` section: sizes of `conv` layers."""
+
+    conv: Heads = 3
+    """Taps of the convolution."""
+
+
 def _layer_kind(value: object) -> str:
     """Accept the name of a registered kind of layer."""
     if isinstance(value, str):
@@ -665,6 +685,10 @@ class ModelSpec(_Spec):
     """Linear attention, where `layer_kinds` has it."""
     indexer: IndexerSpec | None = None
     """The indexer of sparse attention, where `layer_kinds` has it."""
+    mamba1: Mamba1Spec | None = None
+    """State-space layers of the first Mamba, where `layer_kinds` has them."""
+    short_conv: ShortConvSpec | None = None
+    """Gated short convolutions, where `layer_kinds` has them."""
     details: DetailsSpec = NO_DETAILS
     """What changes the model and no figure of a plan: rotary base, epsilon, router."""
 

@@ -92,7 +92,7 @@ class Config:
                 )
                 path = (*self.path, *key.split("."))
                 raise SpecError(self.problem(path, message, "keep the right one"))
-        if values:
+        if values and not (section[values[0]] == "auto" and name in self.rules.computed):
             key = (present or values)[0]
             path = (*self.path, *key.split("."))
             return Found(section[key], path_text(path), path)

@@ -91,6 +91,8 @@ _MIXER_FIELDS: Mapping[str, tuple[str, ...]] = {
     "gdn": tuple(name for name in KEYS if name.startswith("lin_")),
     "kda": (*(x for x in KEYS if x.startswith("lin_")), "attention_layers_from_1"),
     "linear": ("lin_chunk",),
+    "mamba1": ("m1_state", "m1_rank", "m1_conv", "m1_expand"),
+    "conv": ("short_conv",),
     "sparse": ("index_heads", "index_dim", "index_topk", "index_kinds"),
 }
 """Fields that only types with a mixer read."""

@@ -17,6 +17,13 @@ from planner.specs.importers.huggingface.families.hybrids import (
 from planner.specs.importers.huggingface.unpriced import which_are_local
 from planner.units import shown_value
 
+_WORDS = {
+    "mamba1": ("mamba",),
+    "mamba2": ("mamba", "mamba2"),
+    "conv": ("conv",),
+    "sparse": ("indexed_attention",),
+}
+"""Words of `layer_types` for a mixer, beside `linear_attention`."""
 Sections = dict[str, dict[str, Found]]
 
 
@@ -43,11 +50,14 @@ class LayerList:
         return [kind.partition("+")[2] for kind in self.kinds]
 
 
-def layers_of(config: Config, n_layers: int, routed: Sequence[bool]) -> LayerList:
-    """Return the layers of a configuration; `routed` says which of them have experts.
+def layers_of(config: Config, seq_len: int, routed: Sequence[bool]) -> LayerList:
+    """Return the layers of a configuration; `routed` says of each whether it has experts.
+
+    Chunks as long as the `seq_len` of the job are none: hardly any framework has them.
 
     Raises `SpecError` for a layer of a kind that is not priced.
     """
+    n_layers = len(routed)
     if config.look("layer_pattern").value is not None:
         return _of_pattern(config)
     if config.rules.twice:
@@ -60,7 +70,7 @@ def layers_of(config: Config, n_layers: int, routed: Sequence[bool]) -> LayerLis
     feed = config.rules.feed
     feeds = [feed or ("moe" if on else "dense") for on in routed]
     _refuse_shared_indices(config)
-    mixers, source, notes = _mixers(config, n_layers)
+    mixers, source, notes = _mixers(config, n_layers, seq_len)
     kinds = tuple(f"{mixer}+{feed}" for mixer, feed in zip(mixers, feeds, strict=True))
     if config.rules.beside:
         mixer = config.rules.mixer
@@ -80,7 +90,9 @@ def _refuse_shared_indices(config: Config) -> None:
         raise SpecError(config.problem(kinds.path, message))
 
 
-def _mixers(config: Config, n_layers: int) -> tuple[list[str], Found, tuple[str, ...]]:
+def _mixers(
+    config: Config, n_layers: int, seq_len: int
+) -> tuple[list[str], Found, tuple[str, ...]]:
     """Return the mixer of each layer, where that comes from, and what is assumed."""
     if config.rules.mixer and not config.rules.beside:
         mixers, source = _other_mixers(config, n_layers)
@@ -89,9 +101,11 @@ def _mixers(config: Config, n_layers: int) -> tuple[list[str], Found, tuple[str,
     types = config.look("layer_types")
     source = types if types.path else window
     longest = config.count("max_positions").value
+    mixer = "chunk" if "chunk" in window.text else "window"
+    if mixer == "chunk":
+        longest = seq_len
     if not any(local) or not window.value or (longest and window.value >= longest):
         return ["attention"] * n_layers, source, ()
-    mixer = "chunk" if "chunk" in window.text else "window"
     return [mixer if on else "attention" for on in local], source, ()
 
 
@@ -102,9 +116,7 @@ def _other_mixers(config: Config, n_layers: int) -> tuple[list[str], Found]:
         "full_attention": "attention",
         "attention": "attention",
         "linear_attention": rules.mixer,
-        "mamba": rules.mixer,
-        "mamba2": rules.mixer,
-        "indexed_attention": rules.mixer,
+        **dict.fromkeys(_WORDS.get(rules.mixer, ()), rules.mixer),
         1: "attention",
         0: rules.mixer,
     }
@@ -126,6 +138,10 @@ def _other_mixers(config: Config, n_layers: int) -> tuple[list[str], Found]:
     if attention.value is not None:
         those = set(config.numbers("attention_layers") or ())
         return ["attention" if i in those else rules.mixer for i in range(n_layers)], attention
+    if period := config.count("attention_period").value:
+        offset = config.count("attention_offset", 0).value or 0
+        full = [i % period == offset for i in range(n_layers)]
+        return ["attention" if on else rules.mixer for on in full], config.look("attention_period")
     every = config.count("linear_every")
     if every.value:
         full = [(i + 1) % every.value == 0 for i in range(n_layers)]
@@ -160,6 +176,10 @@ def _sections(config: Config, kinds: Sequence[str]) -> Iterator[tuple[str, dict[
         yield "mamba2", _mamba2(config)
     if mixers & {"gdn", "kda"}:
         yield "delta_net", _delta_net(config)
+    if "mamba1" in mixers:
+        yield "mamba1", _mamba1(config)
+    if "conv" in mixers:
+        yield "short_conv", {"conv": config.needed("short_conv")}
     if "linear" in mixers:
         yield "linear", _linear(config)
     if "sparse" in mixers:
@@ -188,6 +208,18 @@ def _mamba2(config: Config) -> dict[str, Found]:
     else:
         found["head_dim"] = config.needed("ssm_head_dim")
     return found
+
+
+def _mamba1(config: Config) -> dict[str, Found]:
+    """Return the sizes of the first Mamba's state space."""
+    hidden, expand = config.needed("hidden"), config.needed("m1_expand")
+    inner = Found(hidden.value * expand.value, f"{expand.text} * {hidden.text}", expand.path)
+    return {
+        "inner": inner,
+        "state": config.needed("m1_state"),
+        "dt_rank": config.needed("m1_rank"),
+        "conv": config.needed("m1_conv"),
+    }
 
 
 def _linear(config: Config) -> dict[str, Found]:

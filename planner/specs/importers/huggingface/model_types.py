@@ -14,6 +14,7 @@ from planner.specs.importers.huggingface.families.attention_variants import (
 from planner.specs.importers.huggingface.families.hybrids import HYBRID_ALIASES, HYBRID_TYPES
 from planner.specs.importers.huggingface.families.newer import NEWER_ALIASES, NEWER_TYPES
 from planner.specs.importers.huggingface.families.plain import PLAIN_ALIASES, PLAIN_TYPES
+from planner.specs.importers.huggingface.families.state_spaces import STATE_SPACE_TYPES
 from planner.specs.importers.huggingface.rules import (
     EXPERT_WIDTH_ONLY,
     POST_NORMS,
@@ -427,6 +428,7 @@ TYPES: Mapping[str, ModelType] = {
     **PLAIN_TYPES,
     **HYBRID_TYPES,
     **VARIANT_TYPES,
+    **STATE_SPACE_TYPES,
 }
 
 ALIASES: Mapping[str, tuple[str, Mapping[str, object]]] = {

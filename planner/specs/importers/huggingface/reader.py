@@ -40,10 +40,7 @@ TOKENS_PER_STEP = 4 * 2**20
 """Tokens of a step, which no such file says: LLaMA (arXiv 2302.13971, section 2.3), Llama 2
 (arXiv 2307.09288, table 1) and the start of Llama 3 405B (arXiv 2407.21783, section 3.4.1)."""
 
-_UNPRICED_MIXERS = {
-    "mamba1": "a state space of the first Mamba",
-    "conv": "a short convolution",
-}
+_UNPRICED_MIXERS = {}
 """What mixers are that model files cannot say, by their name."""
 _PLAIN_STEMS = ("", "config", "params", "text_config", "-", "stdin")
 """Names of files that say nothing of the model."""
@@ -72,6 +69,8 @@ _ORDER = (
     "delta_net",
     "linear",
     "indexer",
+    "mamba1",
+    "short_conv",
     "attention_gate",
     "mtp_layers",
     "details",
@@ -341,7 +340,7 @@ class _Reader:
         """Set experts, MLP and the kinds of the layers."""
         n_layers = int(self.model["layers"])
         routed = self._routed(n_layers)
-        layers = layers_of(self.config, n_layers, routed)
+        layers = layers_of(self.config, self._seq_len()[0], routed)
         self.notes += layers.notes
         kinds, feeds = layers.kinds, layers.feeds
         for i, kind in enumerate(kinds):
@@ -585,6 +584,9 @@ def expert_layers(config: Config, n_layers: int) -> list[bool]:
     if listed is not None:
         those = set(listed)
         return [i in those for i in range(n_layers)]
+    if period := config.count("expert_period").value:
+        offset = config.count("expert_offset", 0).value or 0
+        return [i % period == offset for i in range(n_layers)]
     dense = set(config.numbers("dense_list") or ())
     kinds = config.look("dense_or_sparse")
     if kinds.value is not None:

@@ -75,6 +75,15 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "index_topk": ("index_topk",),
     "index_kinds": (),
     "zero_experts": ("zero_expert_num",),
+    "m1_state": (),
+    "m1_rank": (),
+    "m1_conv": (),
+    "m1_expand": (),
+    "short_conv": (),
+    "attention_period": (),
+    "attention_offset": (),
+    "expert_period": (),
+    "expert_offset": (),
 }
 """Names in the file of what the reader looks up, unless a type has its own."""
 

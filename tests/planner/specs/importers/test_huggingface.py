@@ -242,12 +242,10 @@ class TestExperts:
 
     def test_alternating_layers_of_llama_4(self):
         shape = shape_of(config("llama4-maverick"))
-        assert (shape.n_expert_layers, shape.ffn, shape.chunk.size) == (24, 16384, 8192)
-        assert shape.expert_layers == tuple(i % 2 == 1 for i in range(48))
-        # Chunks as long as the positions are none: every second layer has experts then.
-        whole = config("llama4-maverick")
-        whole["text_config"]["max_position_embeddings"] = 8192
-        assert shape_of(whole).moe_every == 2
+        assert (shape.moe_every, shape.n_expert_layers, shape.ffn) == (2, 24, 16384)
+        long = model_from_dict(config("llama4-maverick"), [("training.seq_len", 32768)]).shape
+        assert (long.chunk.size, long.moe_every) == (8192, 1)
+        assert long.expert_layers == shape.expert_layers
         listed = config("llama4-maverick")
         listed["text_config"]["moe_layers"] = list(range(1, 48, 2))
         assert shape_of(listed) == shape
@@ -478,7 +476,8 @@ class TestLocalLayers:
         assert "layer_kinds" not in imported(config(name, **changes)).document["model"]
 
     def test_chunks_of_three_in_four_layers(self):
-        shape = shape_of(config("llama4-scout"))
+        assert shape_of(config("llama4-scout")).chunk is None  # chunks as long as the sequence
+        shape = model_from_dict(config("llama4-scout"), [("training.seq_len", 32768)]).shape
         counts = dict(zip(shape.kinds, shape.kind_counts, strict=True))
         assert counts == {"dense": 0, "chunk+moe": 36, "moe": 12}
         assert shape.chunk.size == 8192
@@ -518,8 +517,8 @@ REFUSALS = [
         {"model_type": ..., "architectures": ..., "my_layers": 3},
         ["model_type is missing", "my_layers would be left out"],
     ),
-    ({"model_type": "mamba"}, ["mamba: a state-space model (Mamba)", "`--as` is of no use"]),
-    ({"model_type": "lfm2"}, ["convolutions"]),
+    ({"model_type": "codestral_mamba"}, ["a state-space model (Mamba)", "`--as` is of no use"]),
+    ({"model_type": "lfm3"}, ["convolutions"]),
     ({"model_type": "bert"}, ["an encoder"]),
     (
         {"layer_types": ["full_attention", "linear_attention"]},

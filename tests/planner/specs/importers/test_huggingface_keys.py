@@ -75,8 +75,6 @@ def test_no_type_reads_them_by_hand_either(name, as_type):
 WHAT = [
     ("mamba-2.8b-orig", "original Mamba (state-spaces)"),
     ("mamba2-orig", "original Mamba (state-spaces)"),
-    ("mamba-hf", "state space (Mamba)"),
-    ("jamba", "a state space in the others"),
     ("nemotron-h", "hybrid_override_pattern: 4 layers, and num_hidden_layers is 52"),
     ("llama3.1-nemotron-nas-51b", "block_configs: layers that differ from one another"),
     ("decilm-7b", "as an architecture search (NAS) left them"),

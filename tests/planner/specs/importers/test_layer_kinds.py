@@ -79,6 +79,27 @@ class TestStateSpaces:
         assert "ffn" not in model
 
 
+class TestFirstMamba:
+    def test_periods_of_jamba(self):
+        model = read(model_type="jamba", num_hidden_layers=8)
+        kinds = [e["kind"] for e in model["layer_kinds"]]
+        assert kinds[:4] == ["mamba1+dense", "mamba1+moe", "mamba1+dense", "mamba1+moe"]
+        assert kinds[4:] == ["dense", "mamba1+moe", "mamba1+dense", "mamba1+moe"]
+        assert model["mamba1"] == {"inner": 8192, "state": 16, "dt_rank": 256, "conv": 4}
+
+    @pytest.mark.parametrize("rank", [{}, {"time_step_rank": "auto"}, {"time_step_rank": 48}])
+    def test_without_attention(self, rank):
+        model = read(model_type="mamba", **rank)
+        assert model["layer_kinds"] == [{"kind": "mamba1+none", "count": 32}]
+        assert model["mamba1"] == {"inner": 1536, "state": 16, "dt_rank": 48, "conv": 4}
+
+    def test_convolutions_where_no_attention_is_listed(self):
+        model = read(model_type="lfm2", num_hidden_layers=4, full_attn_idxs=[2])
+        kinds = [e["kind"] for e in model["layer_kinds"] for _ in range(e["count"])]
+        assert kinds == ["conv+dense", "conv+dense", "dense", "conv+dense"]
+        assert (model["short_conv"], model["ffn"]) == ({"conv": 3}, 8192)
+
+
 class TestDeltaNets:
     def test_every_fourth_layer_has_attention(self):
         model = read(model_type="qwen3_next", num_hidden_layers=8)
@@ -147,13 +168,13 @@ class TestOtherAttention:
 @pytest.mark.parametrize(
     ("keys", "what"),
     [
-        ({"model_type": "lfm2"}, "convolutions"),
+        ({"model_type": "lfm3"}, "convolutions"),
         (
             {"model_type": "bamba", "layer_types": ["conv"] * 32},
             "layer_types.0: layers with 'conv'",
         ),
         ({"model_type": "bamba", "layer_types": ["mamba"]}, "1 layers are listed"),
-        ({"model_type": "mamba"}, "a state-space model (Mamba)"),
+        ({"model_type": "codestral_mamba"}, "a state-space model (Mamba)"),
         ({"model_type": "zamba2"}, "a state space (Mamba)"),
     ],
 )
