@@ -87,12 +87,41 @@ class DeltaNetShape:
         return self.v_heads * self.v_dim
 
 
+@dataclass(frozen=True, slots=True)
+class LinearShape:
+    """Linear attention with a fixed decay (`linear` layers)."""
+
+    heads: int
+    head_dim: int
+    gate: bool
+    """The output is gated by a projection of its own."""
+    chunk: int
+    """Tokens that a kernel works on at once."""
+
+    @property
+    def width(self) -> int:
+        """Width of queries, keys and values each."""
+        return self.heads * self.head_dim
+
+
+@dataclass(frozen=True, slots=True)
+class IndexerShape:
+    """What chooses the keys of sparse attention (`sparse` layers)."""
+
+    heads: int
+    head_dim: int
+    top_k: int
+    """Keys that a query attends to."""
+
+
 MIXER_SECTIONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
     {
         "window": WindowShape,
         "chunk": ChunkShape,
         "mamba2": Mamba2Shape,
         "delta_net": DeltaNetShape,
+        "linear": LinearShape,
+        "indexer": IndexerShape,
     }
 )
 """Sizes of mixers by the field of `ModelShape`, and section of the model file, that has them."""
@@ -175,6 +204,8 @@ class ModelShape:
     chunk: ChunkShape | None = None
     mamba2: Mamba2Shape | None = None
     delta_net: DeltaNetShape | None = None
+    linear: LinearShape | None = None
+    indexer: IndexerShape | None = None
 
     @property
     def q_width(self) -> int:

@@ -96,6 +96,8 @@ SECTIONS = (
     ("chunk", schemas.ChunkSpec),
     ("mamba2", schemas.Mamba2Spec),
     ("delta_net", schemas.DeltaNetSpec),
+    ("linear", schemas.LinearSpec),
+    ("indexer", schemas.IndexerSpec),
     ("details", schemas.DetailsSpec),
     ("training", schemas.TrainingSpec),
     ("search", schemas.SearchSpec),

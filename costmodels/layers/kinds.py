@@ -5,13 +5,17 @@ from costmodels.layers.layer_kind import LayerKind
 from costmodels.layers.moe import MOE
 from costmodels.layers.sublayers.attention import ATTENTION, CHUNK, WINDOW
 from costmodels.layers.sublayers.composition import NO_MIXER, composed
-from costmodels.layers.sublayers.delta_net import GDN
+from costmodels.layers.sublayers.delta_net import GDN, KDA
 from costmodels.layers.sublayers.feeds import FEEDS
+from costmodels.layers.sublayers.linear import LINEAR
 from costmodels.layers.sublayers.mamba2 import MAMBA2
+from costmodels.layers.sublayers.sparse import SPARSE
 from costmodels.layers.sublayers.sublayer import HeadsCut, Mixer
 from costmodels.shapes import LayerRun, ModelShape
 
-MIXERS: dict[str, Mixer] = {x.name: x for x in (ATTENTION, WINDOW, CHUNK, MAMBA2, GDN, NO_MIXER)}
+MIXERS: dict[str, Mixer] = {
+    x.name: x for x in (ATTENTION, WINDOW, CHUNK, SPARSE, MAMBA2, GDN, KDA, LINEAR, NO_MIXER)
+}
 """By name. A new mixer is one entry more (docs/extending.md)."""
 KIND_ALIASES = {"attention+dense": DENSE.name, "attention+moe": MOE.name}
 """Names of kinds that have another one: dense and expert layers by their mixer and feed."""

@@ -328,7 +328,7 @@ class Mamba2Spec(_Spec):
 
 
 class DeltaNetSpec(_Spec):
-    """The `model.delta_net:` section: sizes of `gdn` layers."""
+    """The `model.delta_net:` section: sizes of `gdn` and `kda` layers."""
 
     k_heads: Heads
     """Heads of queries and of keys."""
@@ -342,6 +342,30 @@ class DeltaNetSpec(_Spec):
     """Taps of the short convolution."""
     chunk: Width = 64
     """Tokens that a kernel works on at once."""
+
+
+class LinearSpec(_Spec):
+    """The `model.linear:` section: sizes of `linear` layers, attention with a fixed decay."""
+
+    heads: Heads
+    """Heads of queries, keys and values each."""
+    head_dim: Heads
+    """Width of one head."""
+    gate: Switch = True
+    """The output is gated by a projection of its own."""
+    chunk: Width = 256
+    """Tokens that a kernel works on at once."""
+
+
+class IndexerSpec(_Spec):
+    """The `model.indexer:` section: what chooses the keys of `sparse` layers."""
+
+    heads: Heads
+    """Heads of the indexer."""
+    head_dim: Heads
+    """Width of one head of it."""
+    top_k: Width
+    """Keys that a query attends to."""
 
 
 def _layer_kind(value: object) -> str:
@@ -632,6 +656,10 @@ class ModelSpec(_Spec):
     """State-space layers, where `layer_kinds` has them."""
     delta_net: DeltaNetSpec | None = None
     """Delta nets, where `layer_kinds` has them."""
+    linear: LinearSpec | None = None
+    """Linear attention, where `layer_kinds` has it."""
+    indexer: IndexerSpec | None = None
+    """The indexer of sparse attention, where `layer_kinds` has it."""
     details: DetailsSpec = NO_DETAILS
     """What changes the model and no figure of a plan: rotary base, epsilon, router."""
 

@@ -15,6 +15,7 @@ from costmodels.schedule import zero_bubble
 from costmodels.shapes import ModelShape
 from tests.searches import oracle_dispatch as dispatch
 from tests.searches import oracle_graphs as graphs
+from tests.searches import oracle_hybrids as hybrids
 from tests.searches import oracle_offload as offload
 from tests.searches import oracle_optimizers as optimizers
 from tests.searches import oracle_physics as physics
@@ -29,7 +30,8 @@ Pair = tuple[float, float]
 def is_special(problem: Problem, schedule: str) -> bool:
     """Tell whether `oracle_physics` leaves a plan to this module."""
     shape = problem.shape
-    return bool(shape.n_experts or shape.kv_rank or shape.mtp_layers or schedule in SPLIT)
+    sizes = shape.n_experts or shape.kv_rank or shape.mtp_layers or shape.layer_runs
+    return bool(sizes or schedule in SPLIT)
 
 
 def add(a: Pair, b: Pair, times: float = 1.0) -> Pair:
@@ -49,8 +51,10 @@ def stages_of(layout: Layout, rank: int) -> list[int]:
     return list(range(rank, p * layout.vpp, p))
 
 
-def routed_layers(shape: ModelShape) -> list[bool]:
-    """Tell of every layer whether it has experts."""
+def routed_layers(shape: ModelShape) -> list[bool] | list[hybrids.Kind]:
+    """Tell of every layer whether it has experts; of hybrids the kind, none of them with some."""
+    if shape.layer_runs:
+        return hybrids.kinds_of(shape)
     if not shape.n_experts:
         return [False] * shape.layers
     late = [i - shape.dense_layers + 1 for i in range(shape.layers)]
@@ -179,6 +183,8 @@ def rank_params(problem: Problem, layout: Layout, rank: int) -> float:
     kinds = [routed for routed, _ in rank_layers(problem, layout, rank)]
     one, other = layer_params(problem, layout.tp), routed_layer_params(problem, layout.tp)
     held = sum(other if routed else one for routed in kinds)
+    if problem.shape.layer_runs:
+        held = sum(hybrids.params(problem, kind, layout.tp) for kind in kinds)
     if has_embedding(layout, rank):
         held += physics.embedding_params(problem, layout.tp)
     if has_head(layout, rank):
@@ -204,6 +210,9 @@ def true_params(problem: Problem) -> float:
         rows += max(shape.max_positions, problem.job.seq_len)
     rows += 1 if shape.norm == "rmsnorm" else 2
     total = rows * shape.hidden
+    if shape.layer_runs:
+        kinds = hybrids.kinds_of(shape)
+        return total + sum(hybrids.params(problem, kind, 1) for kind in kinds)
     for routed in routed_layers(problem.shape):
         total += (routed_layer_params if routed else layer_params)(problem, 1)
         total += experts_params(problem, 1, 1) if routed else 0.0
@@ -419,6 +428,14 @@ def up_module(problem: Problem, tokens: float, tp: int, sp: bool) -> tuple[float
 
 def layer(problem: Problem, layout: Layout, routed: bool) -> Layer:
     """Return a layer, dense or with experts."""
+    if isinstance(routed, hybrids.Kind):
+        found = hybrids.layer(problem, layout, routed, tp_traffic)
+        away = offload.away(problem, layout, physics.offload_widths(problem, layout.tp, 0.0))
+        tokens, nothing = float(layout.mbs * problem.job.seq_len), (0.0, 0.0)
+        core = physics.Context(nothing, nothing, nothing)
+        every = layer_modules(problem, tokens, layout.tp, layout.sp, core, False)
+        modules = {"mlp": every["mlp"]} if routed.feeds else {}
+        return Layer(modules=modules, away=away, **vars(found))
     whole, stack, tp, sp = problem, problem.stack, layout.tp, layout.sp
     problem = beside_experts(problem) if routed else problem
     shape, tokens = problem.shape, layout.mbs * problem.job.seq_len / layout.cp
@@ -1028,6 +1045,8 @@ def overlap_is_no_slower(problem: Problem, layout: Layout, least_mbs: int) -> bo
         weights += shape.hidden * (q + 2 * physics.kv_width_per_rank(problem, t))
     if not shape.n_experts:
         weights += (3 if shape.gated else 2) * shape.hidden * shape.ffn / t
+    if shape.layer_runs:
+        weights = hybrids.least_weights(problem, t)
     recipe = problem.job.recipe
     precision = recipe.linear_precision or recipe.gemm_precision
     peak = problem.pool.accelerator.peak_flops_per_s[precision]
@@ -1172,6 +1191,8 @@ def scratch_bytes(problem: Problem, layout: Layout) -> float:
     shape, tp, h = problem.shape, layout.tp, problem.shape.hidden
     if not problem.stack.fused_wgrad:
         return 0.0
+    if shape.layer_runs:
+        return hybrids.scratch(problem, tp)
     per_mlp = 3 if shape.gated else 2
     kinds = routed_layers(problem.shape)
     if shape.kv_rank:
@@ -1293,6 +1314,8 @@ def unsharded_bytes(problem: Problem, layout: Layout) -> float:
         units.append(routed_layer_params(problem, layout.tp) + experts)
     if not kinds[0]:
         units.append(layer_params(problem, layout.tp))
+    if problem.shape.layer_runs:
+        units = [hybrids.params(problem, kind, layout.tp) for kind in kinds]
     unit = max(units)
     both = unit + max(unit, physics.embedding_params(problem, layout.tp))
     grads = recipe.param_wire_bytes if layout.zero >= 2 else 0.0

@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 from costmodels.axes import SCHEDULES
-from costmodels.shapes import ModelShape
+from costmodels.layers.kinds import layer_run
+from costmodels.shapes import DeltaNetShape, Mamba2Shape, ModelShape, WindowShape
 from hardware.parts import Fabric, Tier
 from searches.options import SearchOptions
 from searches.rules import Context
@@ -109,7 +110,41 @@ def racks(n_racks: int) -> Context:
     )
 
 
+HYBRID = ModelShape(
+    "hybrid",
+    layers=12,
+    hidden=1024,
+    heads=8,
+    kv_heads=4,
+    head_dim=128,
+    ffn=4096,
+    gated=True,
+    vocab=32000,
+    tied=False,
+    window=WindowShape(256),
+    mamba2=Mamba2Shape(heads=32, head_dim=64, groups=4, state=128, conv=4, chunk=128),
+    delta_net=DeltaNetShape(k_heads=4, v_heads=8, k_dim=128, v_dim=128, conv=4, chunk=64),
+    layer_runs=tuple(
+        layer_run(name, count)
+        for name, count in (
+            *(("mamba2+none", 2), ("none+dense", 2), ("window+dense", 1), ("gdn+dense", 1)),
+            *(("attention+none", 1), ("mamba2+none", 2), ("none+dense", 1), ("dense", 2)),
+        )
+    ),
+)
+
+
 FAST: dict[str, Context] = {
+    "hybrid-4": context(
+        HYBRID, toy_pool(4), batch=4, stack="megatron-core", options=any_framework(vpp=1, mbs=1)
+    ),
+    "hybrid-of-eager-code": context(
+        HYBRID,
+        toy_pool(4, 2),
+        batch=8,
+        stack="eager",
+        options=any_framework(mbs=1, recompute=(0, 2)),
+    ),
     "experts-4": context(MOE, toy_pool(4), batch=4, options=pins(vpp=1)),
     "experts-8-leaf": context(
         MOE,

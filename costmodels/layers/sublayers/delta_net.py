@@ -1,4 +1,8 @@
-"""The gated delta net: a state of keys by values a head, decayed and corrected by every token."""
+"""Delta nets: a state of keys by values a head, decayed and corrected by every token.
+
+The decay is a number a head and token (gated delta net), or one for each element of a key (Kimi
+delta attention).
+"""
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -133,5 +137,119 @@ GDN = Mixer(
     modules=lambda shape: (),
     section="delta_net",
     exchanged=exchanged,
+    cut_over=_heads,
+)
+
+
+def kda_params(shape: ModelShape, tp: Ints) -> Floats:
+    """Return the parameters of Kimi delta attention and its norm on one tensor-parallel rank.
+
+    N = [h (2 k + v + a) + c (2 k + v) + d_v (e + v) + e + a + v h] / t + 2 h d_v + d_v + h
+
+    e = a d_k, the width of the decays. Decays and output gate are products of two matrices of
+    inner width d_v, the first of them, like the norms, whole on every rank.
+    Source: fla layers/kda.py (KimiDeltaAttention), without the bias of the output gate, which
+    Kimi-Linear has not.
+    """
+    x = _sizes(shape)
+    decays = x.v_heads * x.k_dim
+    sharded = shape.hidden * (2 * x.keys + 2 * x.values + x.v_heads)
+    sharded += x.conv * (2 * x.keys + x.values) + x.v_dim * (decays + x.values)
+    sharded += decays + x.v_heads
+    return np.asarray(sharded / ranks(tp) + kda_replicated_params(shape))
+
+
+def kda_linear_params(shape: ModelShape, tp: Ints) -> Floats:
+    """Return the weights of its linear layers: [h (2 k + 2 v + a) + d_v (e + v)] / t + 2 h d_v."""
+    x = _sizes(shape)
+    inner = x.v_dim * (x.v_heads * x.k_dim + x.values)
+    sharded = shape.hidden * (2 * x.keys + 2 * x.values + x.v_heads) + inner
+    return np.asarray(sharded / ranks(tp) + 2 * shape.hidden * x.v_dim)
+
+
+def kda_replicated_params(shape: ModelShape) -> int:
+    """Return what every tensor-parallel rank holds whole: 2 h d_v + d_v + h."""
+    x = _sizes(shape)
+    return norm_params(shape) + x.v_dim + 2 * shape.hidden * x.v_dim
+
+
+def kda_macs(shape: ModelShape) -> LayerMacs:
+    """Return the multiply-adds of a token: linear layers, c (2 k + v) and 4 a d_k d_v.
+
+    As `gdn_macs` counts the rule. Source: Kimi Linear (arXiv 2510.26692).
+    """
+    x, one = _sizes(shape), np.ones(1, dtype=np.int32)
+    rule = x.conv * (2 * x.keys + x.values) + 4 * x.v_heads * x.k_dim * x.v_dim
+    projections = round(kda_linear_params(shape, one).item())
+    return LayerMacs(projections, 0, 0, {}, lambda seq_len: float(rule))
+
+
+def kda_recurrence(inputs: LayerInputs) -> Recurrence:
+    """Return what Kimi delta attention of one rank is to `recurrent_terms`.
+
+    As a gated delta net (`gdn_recurrence`), with decays of width e in fp32 in every kernel:
+
+    FLOPs   3 q e more forward, 6 q e backward: keys with their decays, and gated ones
+    bytes   18 e more forward, 36 e backward
+    others  conv 8 an element of 2 k + v forward, 10 backward; norm and gate 6 v, 10 v
+    kept    2 (2 k + v), the inputs of the convolutions; 4 k + 2 v + 2 e + 4 a + 4 A, normed q and
+            k, v, decays before their gate, beta before and after, both matrices of scores; 4 d_v,
+            the inner of decays and output gate; 6 v: output, gate, input of the projection
+
+    Saved tensors: fla ops/kda/chunk.py (ChunkKDAFunction; w, u, states and the sums of decays are
+    computed again), modules/{conv,fused_norm_gate}, layers/kda.py.
+    """
+    x, t = _sizes(inputs.problem.shape), ranks(inputs.split.tp)
+    k, v, a = x.keys / t, x.values / t, x.v_heads / t
+    e, q = a * x.k_dim, float(x.chunk)
+    square, scores, conv = e * x.v_dim, a * q, 2 * k + v
+    states = square / q
+    first = np.full_like(t, float(x.v_dim))
+    return Recurrence(
+        in_width=2 * k + v + a + 2 * first,
+        out_width=v,
+        inner=((first, e), (first, v)),
+        elementwise_bytes=(8 * conv + 6 * v, 10 * conv + 10 * v),
+        scan_flops=(
+            6 * square + 9 * q * e + 4 * q * v,
+            16 * square + 18 * q * e + 10 * q * v + 4 * q * scores,
+        ),
+        scan_bytes=(
+            30 * e + 12 * v + 4 * scores + 4 * states,
+            72 * e + 30 * v + 8 * scores + 8 * states,
+        ),
+        scan_kernels=(8, 12),
+        kept_bytes=2 * conv + 4 * k + 2 * v + 2 * e + 4 * a + 4 * scores + 4 * first + 6 * v,
+        backward_bytes=20 * e + 6 * v + 4 * states,
+        exchanged=kda_exchanged(inputs.problem.shape, inputs.split.tp, inputs.split.cp),
+        kernels=26,
+    )
+
+
+def kda_exchanged(shape: ModelShape, tp: Ints, cp: ArrayLike) -> tuple[Floats, ...]:
+    """Return the elements of a token in the two all-to-alls of a forward, as `exchanged`."""
+    x, t = _sizes(shape), ranks(tp)
+    inputs = 2 * x.keys + 2 * x.values + x.v_heads * (x.k_dim + 1)
+    return inputs / t, x.values / t
+
+
+def kda_terms(inputs: LayerInputs) -> MixerTerms:
+    """Return the terms of Kimi delta attention."""
+    return recurrent_terms(inputs, kda_recurrence(inputs))
+
+
+KDA = Mixer(
+    name="kda",
+    title="Kimi delta attention",
+    equation="x + W_o (norm(rule(conv(q), conv(k), conv(v), beta, decays)) gate(z))",
+    source="Kimi Linear (arXiv 2510.26692); fla layers/kda.py",
+    params=kda_params,
+    replicated_params=kda_replicated_params,
+    linear_params=kda_linear_params,
+    macs=kda_macs,
+    terms=kda_terms,
+    modules=lambda shape: (),
+    section="delta_net",
+    exchanged=kda_exchanged,
     cut_over=_heads,
 )

@@ -87,7 +87,7 @@ def recurrent_terms(
         scratch_bytes=scratch,
         core=ForwardBackward(
             *(
-                _scan_s(inputs, flops, wide * moved) + kernels * part.efficiency.kernel_latency_s
+                scan_s(inputs, flops, wide * moved) + kernels * part.efficiency.kernel_latency_s
                 for flops, moved, kernels in zip(
                     one.scan_flops, one.scan_bytes, one.scan_kernels, strict=True
                 )
@@ -109,8 +109,8 @@ def _linear_times(inputs: LayerInputs, one: Recurrence) -> LinearTimes:
     return LinearTimes(forward, dgrad, wgrad, *three(inputs.tokens, one.out_width, h))
 
 
-def _scan_s(inputs: LayerInputs, flops: Floats, moved_bytes: Floats) -> Floats:
-    """Return the time of a scan in one direction without launches, seconds."""
+def scan_s(inputs: LayerInputs, flops: Floats, moved_bytes: Floats) -> Floats:
+    """Return the time of small products that move so many bytes, a token, without launches."""
     part, job = inputs.problem.pool.accelerator, inputs.problem.job
     precision = "fp16" if job.recipe.gemm_precision == "fp16" else "bf16"
     peaks = part.peak_flops_per_s

@@ -6,9 +6,11 @@ Every function returns a value and the assumptions made on the way, in words, or
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import groupby
 from typing import Any
 
-from costmodels.shapes import ModelShape
+from costmodels.layers.kinds import layer_run
+from costmodels.shapes import Mamba2Shape, ModelShape
 from hardware.catalogue import Catalogue, UnknownPartError
 from hardware.parts import Accelerator, Link, Pool
 from planner.units import GIB, shown_value
@@ -41,7 +43,7 @@ def model_shape(
 
     Experts are routed evenly, until the run says more (`routed_as`).
     """
-    refuse_model(entry)
+    refuse_model(name, entry)
     if any(not entry.get(key) for key in ("layers", "hidden", "heads")):
         raise Skip("model shape not stated")
     messages: list[str] = []
@@ -81,11 +83,57 @@ def model_shape(
         flash_attention=flash,
         dropout=dropout,
         pads_vocab=True,
-        layer_runs=(),
         mtp_layers=entry.get("mtp_layers") or 0,
         **latent,
         **_experts(entry),
+        **_hybrid(name, entry, messages),
     ), messages
+
+
+HYBRID_KINDS = {
+    "M": "mamba2+none",
+    "*": "attention+none",
+    "-": "none+dense",
+    "E": "none+moe",
+}
+"""Kinds of layers by their letter in Megatron-LM's `--hybrid-layer-pattern`."""
+KNOWN_HYBRIDS = {
+    "nemotron-h-56b": (
+        "M-M-M-M*-" + 9 * "M-M-M-M-M*-" + "M-M-M-M-M-",
+        {"heads": 256, "head_dim": 64, "groups": 8, "state": 256},
+    )
+}
+"""Patterns and sizes of models whose entry says no more than that they are hybrids: Megatron-LM
+examples/post_training/modelopt/conf/nvidia/Nemotron-H-56B-Base-8K.sh, and its defaults."""
+
+
+def _hybrid(name: str, entry: Entry, messages: list[str]) -> dict[str, Any]:
+    """Return the kinds of layers of a hybrid and the sizes of its mixers, nothing for others."""
+    if not entry.get("hybrid"):
+        return {}
+    pattern, sizes = _hybrid_parts(name, entry)
+    if len(pattern) != entry["layers"]:
+        raise Skip("hybrid pattern of another length")
+    if pattern is not entry["hybrid"]:
+        messages.append("hybrid pattern not stated: that of Megatron-LM's example")
+    runs = [(HYBRID_KINDS[letter], len(list(same))) for letter, same in groupby(pattern)]
+    return {
+        "layer_runs": tuple(layer_run(kind, count) for kind, count in runs),
+        "mamba2": Mamba2Shape(**sizes, conv=4, chunk=128) if "M" in pattern else None,
+    }
+
+
+def _hybrid_parts(name: str, entry: Entry) -> tuple[str, dict[str, int]]:
+    """Return the pattern of a hybrid and the sizes of its Mamba-2 layers; `Skip` without them."""
+    stated, sizes = entry["hybrid"], entry.get("mamba") or {}
+    keys = ("heads", "head_dim", "groups", "state")
+    if isinstance(stated, str) and set(stated) <= set(HYBRID_KINDS):
+        has_sizes = "M" not in stated or all(sizes.get(key) for key in keys)
+        if has_sizes:
+            return stated, {key: sizes[key] for key in keys if key in sizes}
+    if stated is True and name in KNOWN_HYBRIDS:
+        return KNOWN_HYBRIDS[name]
+    raise Skip("hybrid layers")
 
 
 _LATENT = {
@@ -128,6 +176,7 @@ _OF_HARDWARE = ("gpu", "gpus_per_node", "scaleup_domain", *AMOUNTS, "intra", "in
 NESTED_KEYS: Mapping[str, tuple[str, ...]] = {
     "mla": (*NAMES_OF_LATENT, *_REMARKS),
     "moe": (*NAMES_OF_EXPERTS, *_REMARKS),
+    "mamba": ("heads", "head_dim", "groups", "state", *_REMARKS),
     "assumed": (*_OF_HARDWARE, *_REMARKS),
 }
 """What may stand in a mapping inside an entry, by its key."""
@@ -224,14 +273,12 @@ def routed_as(shape: ModelShape, routing: str) -> tuple[ModelShape, list[str]]:
     return shape, ["routing not stated: balanced"]
 
 
-def refuse_model(entry: Entry) -> None:
+def refuse_model(name: str, entry: Entry) -> None:
     """Raise for a model of a kind that is not priced."""
-    for key, reason in (
-        ("lora", "lora"),
-        ("hybrid", "hybrid layers"),
-    ):
-        if entry.get(key):
-            raise Skip(reason)
+    if entry.get("lora"):
+        raise Skip("lora")
+    if entry.get("hybrid"):
+        _hybrid_parts(name, entry)
 
 
 def accelerator_of(entry: Entry, catalogue: Catalogue) -> Accelerator:

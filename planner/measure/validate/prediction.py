@@ -137,6 +137,8 @@ def case_of(
         message.append(
             f"host of {pool.accelerator.name} not known: what waits there costs no time"
         )
+    if shape.layer_runs and layers != shape.layers:
+        raise Skip("hybrid layers that do not share evenly")
     assert point.seq_len is not None  # _refuse_run has seen to it
     job = with_stated_widths(TrainingJob(point.seq_len, layout.gbs, precision), point, message)
     profile = _with_facts(calibrated_stack(stack.profile, calibration), point, message)
@@ -164,7 +166,7 @@ def _refuse_names(
             raise Skip(f"no {kind} named")
         if name not in entries:
             raise Skip(f"{kind} not described")
-    refuse_model(models[point.model])
+    refuse_model(point.model, models[point.model])
 
 
 def _refuse_run(point: MeasuredPoint) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from costmodels.axes import AXES, CUDA_GRAPHS, DISPATCHERS, MAX_VALUE, OFFLOAD_MODULES, Value
+from costmodels.layers.kinds import mixer_heads
 from costmodels.offload.modules import INSIDE_EXPERTS, OF_EXPERTS, OF_LATENT
 from costmodels.precision import numerics_fault
 from costmodels.schedule.stages import spelled
@@ -85,7 +86,7 @@ def layout_switches(
     values: dict[str, Value] = {
         "dispatcher": _dispatcher(point, shape, notes),
         "ep_overlap": _expert_overlap(point, shape),
-        "cuda_graph": _graph(point, notes),
+        "cuda_graph": _graph(point, shape, notes),
         "offload_modules": _sent_modules(point, shape, notes),
     }
     return tuple((name, values[name]) for name in AXES if values.get(name, "") not in ("", "none"))
@@ -111,10 +112,16 @@ def _expert_overlap(point: MeasuredPoint, shape: ModelShape) -> str:
     return "dualpipe" if point.schedule.lower().startswith("dualpipe") else "1f1b"
 
 
-def _graph(point: MeasuredPoint, notes: list[str]) -> str:
-    """Return what is captured; modules of kinds of layers that are not priced are left out."""
+def _graph(point: MeasuredPoint, shape: ModelShape, notes: list[str]) -> str:
+    """Return what is captured; modules that a model has not are left out.
+
+    Graphs of Mamba layers are those of the mixer, as those of attention.
+    """
     named = point.cuda_graph.lower()
-    kept = "+".join(part for part in named.split("+") if part != "mamba") or "none"
+    parts = named.split("+")
+    if "mamba" in parts and mixer_heads(shape):
+        parts = list(dict.fromkeys("attn" if x == "mamba" else x for x in parts))
+    kept = "+".join(part for part in parts if part != "mamba") or "none"
     if named and kept not in CUDA_GRAPHS:
         notes.append(f"cuda_graph {point.cuda_graph!r}: not known, none")
         return "none"

@@ -1,0 +1,111 @@
+"""Kimi delta attention, linear attention, sparse attention with an indexer, by hand."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from costmodels.examples import DEEPSEEK_V3, LLAMA3_8B
+from costmodels.layers.flops import model_flops_per_token
+from costmodels.layers.kinds import LAYER_KINDS, layer_run
+from costmodels.layers.layer_kind import LayerInputs, SplitDegrees
+from costmodels.layers.sublayers.attention import window_keys
+from costmodels.modes import ModeRows
+from costmodels.shapes import DeltaNetShape, IndexerShape, LinearShape
+
+ONE = np.ones(1, dtype=np.int32)
+TWO = 2 * ONE
+DELTA = DeltaNetShape(k_heads=32, v_heads=32, k_dim=128, v_dim=128, conv=4, chunk=64)
+
+
+def model(kind: str, plain=LLAMA3_8B, **sizes):
+    runs = (layer_run(kind, plain.layers),)
+    return replace(plain, layer_runs=runs, **sizes)
+
+
+def terms_of(problem, kind: str, tp=ONE):
+    split = SplitDegrees(tp, ONE, ONE, ONE, 0 * ONE)
+    tokens = np.full(1, float(problem.job.seq_len))
+    return LAYER_KINDS[kind].terms(LayerInputs(problem, split, tokens, ModeRows.of_sp(0 * ONE)))
+
+
+def test_kimi_delta_attention(toy_problem):
+    kind, shape, h, w, a = (
+        LAYER_KINDS["kda+none"],
+        model("kda+none", delta_net=DELTA),
+        4096,
+        4096,
+        32,
+    )
+    linear = h * (4 * w + a) + 2 * h * 128 + 2 * 128 * w  # q k v o, beta; two matrices twice
+    vectors = 4 * 3 * w + w + a + 128 + h  # conv; dt bias, A; norm of heads, norm before
+    assert kind.params(shape, ONE).item() == linear + vectors
+    sharded = h * (4 * w + a) + 2 * 128 * w + 4 * 3 * w + w + a
+    assert kind.params(shape, TWO).item() == sharded / 2 + 2 * h * 128 + 128 + h
+    assert kind.replicated_params(shape) == 2 * h * 128 + 128 + h
+    macs = kind.macs(shape)
+    assert macs.projections == linear
+    assert macs.core_macs(8192) == 4 * 3 * w + 4 * 32 * 128 * 128
+    # conv inputs; q, k, v; decays before their gate; beta twice; two matrices of scores; inner of
+    # decays and of the gate; output, gate, input of the projection.
+    saved = 4 * h + 2 * 3 * w + 4 * w + 2 * w + 2 * w + 4 * a + 4 * 64 * a + 4 * 128 + 6 * w
+    problem = toy_problem(shape, seq_len=2048)
+    assert terms_of(problem, "kda+none").kept_bytes.item() == 2048 * saved
+    gdn = terms_of(toy_problem(model("gdn+none", delta_net=DELTA)), "gdn+none")
+    kda = terms_of(toy_problem(shape), "kda+none")
+    assert kda.attention.total_s > gdn.attention.total_s  # decays of every element
+
+
+def test_linear_attention(toy_problem):
+    sizes = LinearShape(heads=32, head_dim=128, gate=True, chunk=256)
+    kind, shape, h, w = LAYER_KINDS["linear+none"], model("linear+none", linear=sizes), 4096, 4096
+    assert kind.params(shape, ONE).item() == 5 * h * w + w + h
+    assert kind.params(shape, TWO).item() == (5 * h * w + w) / 2 + h
+    bare = replace(shape, linear=replace(sizes, gate=False))
+    assert kind.params(bare, ONE).item() == 4 * h * w + w + h
+    assert kind.macs(shape).core_macs(8192) == 2 * w * 128
+    problem = toy_problem(shape, seq_len=2048)
+    terms, part = terms_of(problem, "linear+none"), problem.pool.accelerator
+    assert terms.kept_bytes.item() == 2048 * (4 * h + 20 * w)
+    flops, moved = 4 * w * 128 + 2 * 256 * w, 8 * w + 8 * w * 128 / 256
+    rate = part.peak_flops_per_s["bf16"] * part.efficiency.gemm_frac / 2
+    bandwidth = part.hbm_bytes_per_s * part.efficiency.hbm_frac
+    expected = 2048 * max(flops / rate, moved / bandwidth) + 3 * part.efficiency.kernel_latency_s
+    assert terms.attention.forward_s.item() == pytest.approx(expected, rel=1e-12)
+
+
+def test_sparse_attention(toy_problem):
+    sizes = IndexerShape(heads=64, head_dim=128, top_k=2048)
+    shape = replace(
+        DEEPSEEK_V3,
+        layer_runs=(layer_run("sparse+dense", 3), layer_run("sparse+moe", 58)),
+        indexer=sizes,
+    )
+    kind, plain = LAYER_KINDS["sparse+dense"], LAYER_KINDS["dense"]
+    indexer = 1536 * 64 * 128 + 7168 * 128 + 7168 * 64
+    for tp in (ONE, TWO):  # whole on every rank
+        more = kind.params(shape, tp).item() - plain.params(shape, tp).item()
+        assert more == pytest.approx(indexer + 2 * 128, rel=1e-9)
+    s = 65536
+    keys = window_keys(2048, s)
+    assert keys == 2048 - 2048 * 2047 / (2 * s)
+    core = 2 * (128 * (192 + 128) // 2) * keys + 64 * 128 * s / 2
+    assert kind.macs(shape).core_macs(s) == pytest.approx(core, rel=1e-12)
+    # All in all 6 FLOPs a multiply-add; the expert layers' and the module's too.
+    fewer = model_flops_per_token(DEEPSEEK_V3, s) - model_flops_per_token(shape, s)
+    full = 2 * (128 * (192 + 128) // 2) * s / 2
+    assert fewer == pytest.approx(6 * 62 * (full - core - indexer), rel=1e-9)
+    problem = toy_problem(shape, seq_len=s, stack="megatron-core")
+    sparse, dense = (terms_of(problem, name) for name in ("sparse+dense", "dense"))
+    assert sparse.attention.total_s < 0.7 * dense.attention.total_s
+    kept = sparse.kept_bytes.item() - dense.kept_bytes.item()
+    assert kept == pytest.approx(s * (2 * (64 * 128 + 128 + 64) + 4 * 2048), rel=1e-9)
+
+
+@pytest.mark.parametrize("name", sorted(LAYER_KINDS))
+def test_every_kind_says_what_it_is(name):
+    kind = LAYER_KINDS[name]
+    assert kind.name == name
+    assert kind.title.endswith("layer")
+    assert kind.equation
+    assert kind.source

@@ -1,0 +1,289 @@
+"""Layers of a hybrid model in scalars: attention, windows, Mamba-2, delta nets, and MLPs.
+
+What `oracle_models` asks of layers that are a mixer and an MLP, or one of both; no experts, no
+context parallelism.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from costmodels.plans import Layout
+from costmodels.problem import Problem
+from costmodels.shapes import ModelShape
+from tests.searches import oracle_graphs as graphs
+from tests.searches import oracle_physics as physics
+
+Pair = tuple[float, float]
+Traffic = Callable[..., tuple[Pair, Pair]]
+
+
+class Kind(str):
+    """The name of a kind of layer, which has no experts."""
+
+    __slots__ = ()
+
+    def __bool__(self) -> bool:
+        return False
+
+    @property
+    def mixer(self) -> str:
+        return "attention" if self == "dense" else self.partition("+")[0]
+
+    @property
+    def feeds(self) -> bool:
+        return self == "dense" or self.endswith("+dense")
+
+
+def kinds_of(shape: ModelShape) -> list[Kind]:
+    """Return the kind of every layer."""
+    return [Kind(run.kind) for run in shape.layer_runs for _ in range(run.count)]
+
+
+@dataclass(frozen=True)
+class Mixer:
+    """A mixer on one rank; times are of one micro-batch, bytes and widths of a token."""
+
+    column: list[Pair]
+    row: list[Pair]
+    core: Pair
+    moved: Pair
+    kept: float
+    temporaries: float
+    kernels: float
+    weights: float
+    """Whole, of its linear layers; over tp for those of a rank."""
+    others: float
+    """Sharded parameters that are no weights of linear layers."""
+    whole: float
+    """Parameters that every rank holds."""
+
+
+def norm(shape: ModelShape) -> int:
+    return shape.hidden * (1 if shape.norm == "rmsnorm" else 2)
+
+
+def chunked(problem: Problem, tokens: float, work: Pair, moved: Pair, kernels: Pair) -> Pair:
+    """Return a scan: small products at half the rate, or the bytes, whichever takes longer."""
+    part, eff = problem.pool.accelerator, problem.pool.accelerator.efficiency
+    peaks = part.peak_flops_per_s
+    wanted = "fp16" if problem.job.recipe.gemm_precision == "fp16" else "bf16"
+    rate = peaks.get(wanted, peaks["fp16"]) * eff.gemm_frac * 0.5
+    found = [
+        tokens * max(flops / rate, size / physics.hbm_rate(problem)) + n * eff.kernel_latency_s
+        for flops, size, n in zip(work, moved, kernels, strict=True)
+    ]
+    return found[0], found[1]
+
+
+def mixer_of(problem: Problem, kind: Kind, tokens: float, tp: int) -> Mixer | None:
+    shape, h = problem.shape, problem.shape.hidden
+    if kind.mixer in ("attention", "window"):
+        q, kv = shape.heads * shape.head_dim / tp, physics.kv_width_per_rank(problem, tp)
+        core = physics.attention_s(problem, tokens, tp)
+        if kind.mixer == "window":
+            core = windowed(problem, core)
+        moved = 4.0 * (q + kv) if shape.positions == "rope" else 0.0
+        return Mixer(
+            column=[(h, q + 2 * kv)],
+            row=[(q, h)],
+            core=core,
+            moved=(moved, moved),
+            kept=4.0 * q + 4.0 * kv + 4.0 * shape.heads / tp,
+            temporaries=0.0,
+            kernels=0.6,
+            weights=h * (2 * q + 2 * kv) * tp,
+            others=0.0,
+            whole=norm(shape),
+        )
+    if kind.mixer == "mamba2":
+        return mamba(problem, tokens, tp)
+    return delta(problem, tokens, tp) if kind.mixer == "gdn" else None
+
+
+def windowed(problem: Problem, core: Pair) -> Pair:
+    """Return the core over a window: the pairs inside it and one more tile of keys a query."""
+    shape, s, eff = problem.shape, problem.job.seq_len, problem.pool.accelerator.efficiency
+    assert shape.window is not None
+    w = shape.window.size
+    pairs = sum(min(i + 1, w) for i in range(s)) if w < s else s * s / 2
+    keys = min(s / 2, pairs / s + 128)
+    half, latency = eff.attention_seq_half, eff.kernel_latency_s
+    reach = min(s, 2 * keys)
+    share = 2 * keys / s * (s / (s + half)) / (reach / (reach + half))
+    return (core[0] - latency) * share + latency, (core[1] - latency) * share + latency
+
+
+def mamba(problem: Problem, tokens: float, tp: int) -> Mixer:
+    shape, h = problem.shape, problem.shape.hidden
+    x = shape.mamba2
+    assert x is not None
+    d, g, a, n, q = (
+        x.heads * x.head_dim / tp,
+        x.groups * x.state / tp,
+        x.heads / tp,
+        x.state,
+        x.chunk,
+    )
+    width, states, scores = 2 * d + 2 * g + a, d * n / q, q * x.groups / tp
+    return Mixer(
+        column=[(h, width)],
+        row=[(d, h)],
+        core=chunked(
+            problem,
+            tokens,
+            (2 * q * g + q * d + 4 * n * d, 6 * q * g + 3 * q * d + 10 * n * d),
+            (
+                10 * d + 8 * g + 10 * states + 8 * scores,
+                32 * d + 16 * g + 30 * states + 28 * scores,
+            ),
+            (5, 13),
+        ),
+        moved=(4 * (d + 2 * g) + 4 * d, 10 * (d + 2 * g) + 10 * d),
+        kept=2 * width + 6 * d + 4 * x.groups / tp,
+        temporaries=2 * width + 4 * (d + 2 * g) + 4 * d + 12 * states + 8 * scores,
+        kernels=14 / 13,
+        weights=h * (width + d) * tp,
+        others=((x.conv + 1) * (d + 2 * g) + 3 * a + d) * tp,
+        whole=norm(shape),
+    )
+
+
+def delta(problem: Problem, tokens: float, tp: int) -> Mixer:
+    shape, h = problem.shape, problem.shape.hidden
+    x = shape.delta_net
+    assert x is not None
+    k, v, a, q = x.k_heads * x.k_dim / tp, x.v_heads * x.v_dim / tp, x.v_heads / tp, x.chunk
+    e, conv = a * x.k_dim, 2 * k + v
+    square, scores = e * x.v_dim, a * q
+    states = square / q
+    return Mixer(
+        column=[(h, 2 * k + 2 * v + 2 * a)],
+        row=[(v, h)],
+        core=chunked(
+            problem,
+            tokens,
+            (
+                6 * square + 6 * q * e + 4 * q * v,
+                16 * square + 12 * q * e + 10 * q * v + 4 * q * scores,
+            ),
+            (12 * e + 12 * v + 2 * scores + 4 * states, 36 * e + 30 * v + 4 * scores + 8 * states),
+            (6, 10),
+        ),
+        moved=(
+            8 * conv + 8 * k + 4 * e + 18 * v + 12 * a,
+            10 * conv + 12 * k + 6 * e + 24 * v + 20 * a,
+        ),
+        kept=2 * conv + 4 * k + 4 * e + 10 * v + 6 * a + 2 * scores,
+        temporaries=8 * e + 6 * v + 4 * states,
+        kernels=22 / 13,
+        weights=h * (2 * k + 3 * v + 2 * a) * tp,
+        others=(x.conv * conv + 2 * a) * tp,
+        whole=norm(shape) + x.v_dim,
+    )
+
+
+def per_mlp(shape: ModelShape) -> float:
+    return (3 if shape.gated else 2) * shape.hidden * shape.ffn
+
+
+def params(problem: Problem, kind: Kind, tp: int) -> float:
+    """Return the parameters of a layer on one rank."""
+    held, mixer = 0.0, mixer_of(problem, kind, 1.0, tp)
+    if mixer:
+        held += (mixer.weights + mixer.others) / tp + mixer.whole
+    return held + ((per_mlp(problem.shape) / tp + norm(problem.shape)) if kind.feeds else 0.0)
+
+
+def least_weights(problem: Problem, tp: int) -> float:
+    """Return the weights of the lightest layer of the model."""
+    found = []
+    for kind in {*kinds_of(problem.shape)}:
+        mixer = mixer_of(problem, kind, 1.0, tp)
+        mlp = per_mlp(problem.shape) / tp if kind.feeds else 0.0
+        found.append((mixer.weights / tp if mixer else 0.0) + mlp)
+    return min(found)
+
+
+def scratch(problem: Problem, tp: int) -> float:
+    """Return a gradient for each distinct shape of weights of the model."""
+    found = {}
+    for kind in kinds_of(problem.shape):
+        mixer = mixer_of(problem, kind, 1.0, tp)
+        if mixer:
+            found["attention" if kind.mixer == "window" else kind.mixer] = mixer.weights / tp
+        if kind.feeds:
+            found["mlp"] = per_mlp(problem.shape) / tp
+    return 2.0 * sum(found.values())
+
+
+@dataclass(frozen=True)
+class Parts:
+    """One layer and micro-batch."""
+
+    times: Pair
+    wgrad: float
+    again: float
+    kept: float
+    temporaries: float
+    pool: float
+
+
+def layer(problem: Problem, layout: Layout, kind: Kind, traffic: Traffic) -> Parts:
+    """Return a layer; `traffic` is `oracle_models.tp_traffic`."""
+    assert layout.cp == 1, "the instances cut no sequence"
+    shape, stack, tp, sp = problem.shape, problem.stack, layout.tp, layout.sp
+    tokens, h = float(layout.mbs * problem.job.seq_len), problem.shape.hidden
+    mixer, ffn = mixer_of(problem, kind, tokens, tp), shape.ffn if kind.feeds else 0
+    wide = (2 if shape.gated else 1) * shape.ffn / tp
+    up, down = ([(h, wide)], [(shape.ffn / tp, h)]) if ffn else ([], [])
+    column = physics.products(problem, tokens, (mixer.column if mixer else []) + up)
+    row = physics.products(problem, tokens, (mixer.row if mixer else []) + down)
+    n_blocks = bool(mixer) + bool(ffn)
+    (f_all, f_open), (b_all, b_open) = traffic(problem, tokens, tp, sp, (column, row), n_blocks)
+    core = mixer.core if mixer else (0.0, 0.0)
+    halves = half_elementwise(problem, tokens, tp, sp)
+    moved = list(mixer.moved) if mixer else [0.0, 0.0]
+    if ffn:
+        moved[0] += (6 if shape.gated else 4) * ffn / tp
+        moved[1] += (10 if shape.gated else 6) * ffn / tp
+    rate = physics.hbm_rate(problem) / stack.elementwise_factor
+    ahead = column.forward + row.forward + core[0] + f_open
+    ahead += n_blocks * halves[0] + tokens * moved[0] / rate
+    behind = column.dgrad + column.wgrad + row.dgrad + row.wgrad + core[1] + b_open
+    behind += n_blocks * halves[1] + tokens * moved[1] / rate
+    taxed = [
+        one + stack.overlap_slowdown * (total - shown)
+        for one, total, shown in ((ahead, f_all, f_open), (behind, b_all, b_open))
+    ]
+    plain = replace(problem, shape=replace(shape, kv_rank=0))
+    share = (mixer.kernels if mixer else 0.0) + (0.4 if ffn else 0.0)
+    assert graphs.graph(layout) == "none"
+    launch = physics.launch_s(plain, tp) * share
+    late = max(0.0, physics.paced_s(problem, launch, sum(taxed)) - sum(taxed))
+    # Of each sublayer the norm's input and output, and what is gathered again.
+    each = 4.0 * h / (tp if sp else 1)
+    if not stack.fused_norms:
+        each += 10.0 * h / (tp if sp else 1)
+    if sp and not stack.sp_regather:
+        each += 2.0 * h * (tp - 1) / tp
+    kept = n_blocks * each + (mixer.kept if mixer else 0.0)
+    kept += (6.0 if shape.gated else 4.0) * ffn / tp
+    if shape.gated and not stack.fused_activation:
+        kept += 2.0 * ffn / tp
+    inner = (6.0 if shape.gated else 4.0) * ffn / tp
+    passing = max(inner, mixer.temporaries if mixer else 0.0) + 6.0 * h
+    return Parts(
+        times=(taxed[0] + late / 3, taxed[1] + late * 2 / 3),
+        wgrad=column.wgrad + row.wgrad,
+        again=physics.paced_s(problem, launch / 3, ahead),
+        kept=tokens * kept,
+        temporaries=tokens * passing,
+        pool=0.0,
+    )
+
+
+def half_elementwise(problem: Problem, tokens: float, tp: int, sp: bool) -> Pair:
+    """Return a norm and a residual addition with three launches, both ways."""
+    bare = replace(problem, shape=replace(problem.shape, positions="none", ffn=0))
+    whole = physics.elementwise_s(bare, tokens, tp, sp)
+    return whole[0] / 2, whole[1] / 2
