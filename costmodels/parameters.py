@@ -4,7 +4,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.layers.kinds import kinds_of, present_kinds
-from costmodels.layers.params import expert_params, mtp_params, padded_vocab
+from costmodels.layers.params import (
+    expert_params,
+    head_transform_params,
+    mtp_params,
+    padded_vocab,
+)
 from costmodels.shapes import ModelShape
 
 Floats = NDArray[np.float64]
@@ -23,11 +28,13 @@ def head_params(shape: ModelShape, tp: Ints, pp: Ints) -> Floats:
     A tied head costs nothing on one stage; over several, the last stage holds its own copy.
     Modules of multi-token prediction stand there too, with a copy of the embedding where it is
     another stage's.
+    The layer before the head that encoders have stands there whole.
     Source: Megatron-LM core/parallel_state.py (embedding group of first and last stage).
     """
     matrix = padded_vocab(shape, tp) * shape.hidden / np.asarray(tp)
     own_copy = (np.asarray(pp) > 1) | (not shape.tied)
     final_norm = (1 if shape.norm == "rmsnorm" else 2) * shape.hidden
+    final_norm += head_transform_params(shape)
     if shape.mtp_layers:
         layer = kinds_of(shape)[shape.layer_sequence[-1]].params(shape, tp)
         lookup = matrix * ((np.asarray(pp) > 1) & (not shape.tied))
@@ -70,4 +77,5 @@ def _model_params(shape: ModelShape, seq_len: int, n_experts: int) -> float:
     matrices = (1 if shape.tied else 2) * shape.vocab * shape.hidden
     positions = max(shape.max_positions, seq_len) if shape.positions == "learned" else 0
     final_norm = (1 if shape.norm == "rmsnorm" else 2) * shape.hidden
+    final_norm += head_transform_params(shape)
     return layers + matrices + positions * shape.hidden + final_norm

@@ -197,6 +197,8 @@ class ModelShape:
     """Latent attention: width of a value head."""
     mtp_layers: int = 0
     """Multi-token prediction: further layers with a projection and the head again."""
+    head_transform: bool = False
+    """A linear layer h x h, its activation and a norm stand before the output head (encoders)."""
     layer_runs: tuple[LayerRun, ...] = ()
     """The kinds of layers in model order; empty where `dense_layers` and `moe_every` say it."""
     window: WindowShape | None = None

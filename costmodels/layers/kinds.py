@@ -4,6 +4,7 @@ from costmodels.layers.dense import DENSE
 from costmodels.layers.layer_kind import LayerKind
 from costmodels.layers.moe import MOE
 from costmodels.layers.sublayers.attention import ATTENTION, CHUNK, WINDOW
+from costmodels.layers.sublayers.bidirectional import BIDIRECTIONAL, BIDIRECTIONAL_WINDOW
 from costmodels.layers.sublayers.composition import NO_MIXER, composed
 from costmodels.layers.sublayers.delta_net import GDN, KDA
 from costmodels.layers.sublayers.feeds import FEEDS
@@ -14,7 +15,11 @@ from costmodels.layers.sublayers.sublayer import HeadsCut, Mixer
 from costmodels.shapes import LayerRun, ModelShape
 
 MIXERS: dict[str, Mixer] = {
-    x.name: x for x in (ATTENTION, WINDOW, CHUNK, SPARSE, MAMBA2, GDN, KDA, LINEAR, NO_MIXER)
+    x.name: x
+    for x in (
+        *(ATTENTION, WINDOW, CHUNK, BIDIRECTIONAL, BIDIRECTIONAL_WINDOW),
+        *(SPARSE, MAMBA2, GDN, KDA, LINEAR, NO_MIXER),
+    )
 }
 """By name. A new mixer is one entry more (docs/extending.md)."""
 KIND_ALIASES = {"attention+dense": DENSE.name, "attention+moe": MOE.name}

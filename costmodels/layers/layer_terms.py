@@ -140,6 +140,8 @@ def layer_terms(problem: Problem, split: SplitDegrees, mbs: Ints, modes: ModeRow
     width = inputs.element_bytes
     normed = 2.0 * width * tokens * shape.hidden / parts
     logits = memory.logits_bytes(shape, stack, tokens, tp) + normed
+    if shape.head_transform:  # the inputs of its product, its activation and its norm
+        logits = logits + 1.5 * normed
     of_first = {field.name: getattr(first, field.name) for field in fields(KindTerms)}
     return LayerTerms(
         **of_first | {"working_bytes": working, "scratch_bytes": scratch},

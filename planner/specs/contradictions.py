@@ -163,6 +163,18 @@ def _section_faults(
                 )
             used.add(section)
     faults += _size_faults(model)
+    both_sides = any(
+        LAYER_KINDS[kind].mixer == "bidirectional-window" for run in runs for kind in run.kinds
+    )
+    if both_sides and model.window and model.window.size % 2 == 0:
+        size = model.window.size
+        faults.append(
+            SpecFault(
+                ("model", "window", "size"),
+                f"{size} tokens are a query and not as many on both sides of it",
+                f"write {size + 1} for {size // 2} on each side (local_attention {size})",
+            )
+        )
     faults += [
         SpecFault(
             ("model", section),

@@ -198,6 +198,8 @@ def canonical_model(shape: ModelShape, details: DetailsSpec) -> dict[str, Any]:
     # Named only where set: the identity of a plan does not change with what it does not use.
     if not shape.mtp_layers:
         del out["mtp_layers"]
+    if not shape.head_transform:
+        del out["head_transform"]
     if shape.latent:
         del out["kv_heads"], out["head_dim"]
         out["mla"] = {key: getattr(shape, key) for key in _MLA_FIELDS}

@@ -644,6 +644,8 @@ class ModelSpec(_Spec):
     """Multi-head latent attention, in place of `kv_heads` and `head_dim`."""
     mtp_layers: LayersOr0 = 0
     """Modules of multi-token prediction: further layers, each with the head again."""
+    head_transform: Switch = False
+    """A linear layer hidden x hidden and a norm stand before the head, as in BERT and ModernBERT."""
     layer_kinds: list[LayerRuns] | None = None
     """Kinds of layers in model order, `[{kind: dense, count: 3}, {kind: moe, count: 58}]` or
     `[{pattern: [window+moe, attention+moe], repeat: 18}]`; default: dense layers, and expert

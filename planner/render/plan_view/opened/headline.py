@@ -366,6 +366,7 @@ def _flops_formula(problem: Problem) -> tuple[str, str]:
         sums.append(f"{routed} × {c} × {h:,} × {width:,}")
     if modules:
         sums.append(f"{modules} × (2 × {h:,} × {h:,} + 3 × {h:,})")
+    sums += [f"{h:,} × {h:,}"] * shape.head_transform
     sums.append(f"{1 + modules} × {h:,} × {vocab:,}")
     formula = f"6 (L ({symbols}) + L c h f + h V) + 6 L h_q s"
     if routed:
@@ -388,6 +389,7 @@ def _flops_by_kind(problem: Problem) -> tuple[str, str]:
             cores.append(f"{n} × {macs.core_at(s):,.0f}" if macs.core_at else of_core)
     if modules:
         layers.append(f"{modules} × (2 × {h:,} × {h:,} + 3 × {h:,})")
+    layers += [f"{h:,} × {h:,}"] * shape.head_transform
     layers.append(f"{1 + modules} × {h:,} × {vocab:,}")
     titles = kinds_text(kind for kind, _ in present_kinds(shape))
     formula = "6 (sum of L (projections + MLP) + h V) + 6 sum of L core s"
