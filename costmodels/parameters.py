@@ -11,13 +11,24 @@ from costmodels.layers.params import (
     padded_vocab,
 )
 from costmodels.shapes import ModelShape
+from costmodels.towers.vision import trained_vision_params, vision_params
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
 
 
 def embedding_params(shape: ModelShape, seq_len: int, tp: Ints) -> Floats:
-    """Return the parameters of the embeddings on the first stage of one tensor-parallel rank."""
+    """Return the trained parameters before the layers, on the first stage of one tp rank.
+
+    Those of the embeddings, and of a vision tower and its projector as far as they are trained.
+    """
+    if shape.vision:
+        return lookup_params(shape, seq_len, tp) + trained_vision_params(shape, tp)
+    return lookup_params(shape, seq_len, tp)
+
+
+def lookup_params(shape: ModelShape, seq_len: int, tp: Ints) -> Floats:
+    """Return the parameters of the embeddings on one tensor-parallel rank."""
     positions = max(shape.max_positions, seq_len) if shape.positions == "learned" else 0
     return padded_vocab(shape, tp) * shape.hidden / np.asarray(tp) + positions * shape.hidden
 
@@ -66,6 +77,15 @@ def active_params(shape: ModelShape, seq_len: int) -> float:
     return _model_params(shape, seq_len, shape.top_k)
 
 
+def trained_params(shape: ModelShape, seq_len: int) -> float:
+    """Return the parameters that have gradients: all but those of a frozen vision tower."""
+    if not shape.vision:
+        return total_params(shape, seq_len)
+    one = np.ones(1, dtype=np.int32)
+    frozen = vision_params(shape, one) - trained_vision_params(shape, one)
+    return total_params(shape, seq_len) - float(frozen[0])
+
+
 def _model_params(shape: ModelShape, seq_len: int, n_experts: int) -> float:
     one = np.ones(1, dtype=np.int32)
     layers = 0.0
@@ -78,4 +98,6 @@ def _model_params(shape: ModelShape, seq_len: int, n_experts: int) -> float:
     positions = max(shape.max_positions, seq_len) if shape.positions == "learned" else 0
     final_norm = (1 if shape.norm == "rmsnorm" else 2) * shape.hidden
     final_norm += head_transform_params(shape)
+    if shape.vision:
+        layers += float(vision_params(shape, one)[0])
     return layers + matrices + positions * shape.hidden + final_norm

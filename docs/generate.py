@@ -98,6 +98,7 @@ SECTIONS = (
     ("delta_net", schemas.DeltaNetSpec),
     ("linear", schemas.LinearSpec),
     ("indexer", schemas.IndexerSpec),
+    ("vision", schemas.VisionSpec),
     ("details", schemas.DetailsSpec),
     ("training", schemas.TrainingSpec),
     ("search", schemas.SearchSpec),

@@ -466,7 +466,8 @@ def head_times(
     token of the final norm, half in each direction. A stack that gathers its logits runs the loss
     on all V of them. With a layer before the head three products h x h more, whole on every rank,
     and 24 h bytes a token of its activation and norm. Left out: that a rank has a part of those
-    tokens with sequence parallelism. Source: operand counts; Megatron-LM vocabulary-parallel cross-entropy.
+    tokens with sequence parallelism. Source: operand counts; Megatron-LM vocabulary-parallel
+    cross-entropy.
     """
     t = np.asarray(tp, dtype=np.float64)
     n = np.asarray(tokens, dtype=np.float64)

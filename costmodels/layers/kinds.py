@@ -85,8 +85,14 @@ def mixer_cuts(shape: ModelShape) -> tuple[HeadsCut, ...]:
 
 
 def mixer_heads(shape: ModelShape) -> tuple[int, ...]:
-    """Return the numbers of heads and groups of such mixers, which tp has to divide."""
-    return tuple(dict.fromkeys(n for x in mixer_cuts(shape) for n in (x.heads, x.groups)))
+    """Return the numbers of heads and groups of such mixers, which tp has to divide.
+
+    Also heads and inner width of a vision tower.
+    """
+    cuts = [n for x in mixer_cuts(shape) for n in (x.heads, x.groups)]
+    if shape.vision:
+        cuts += [shape.vision.heads, shape.vision.ffn]
+    return tuple(dict.fromkeys(cuts))
 
 
 def has_mlp(shape: ModelShape) -> bool:

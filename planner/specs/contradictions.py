@@ -18,6 +18,7 @@ from planner.specs.schema import (
     TierSpec,
     TrainingSpec,
 )
+from planner.specs.vision import vision_faults
 from planner.specs.yaml.document import KeyPath
 
 
@@ -63,6 +64,7 @@ def model_faults(spec: ModelFile) -> list[SpecFault]:
     return [
         *results,
         *_layer_kind_faults(model),
+        *vision_faults(model, job),
         *_moe_faults(model),
         *_mla_faults(model),
         *_detail_faults(model),

@@ -8,7 +8,7 @@ from typing import Any
 from costmodels.layers.kinds import layer_run
 from costmodels.optimizers.records import MuonOptions
 from costmodels.precision import SIXTEEN_BIT
-from costmodels.shapes import DENSE, MIXER_SECTIONS, MOE, ModelShape, TrainingJob
+from costmodels.shapes import DENSE, MIXER_SECTIONS, MOE, ModelShape, TrainingJob, VisionShape
 from planner.errors import SpecError
 from planner.specs.contradictions import model_faults
 from planner.specs.inputs import ModelInput, default_name, import_notes
@@ -145,6 +145,9 @@ def _shape(model: ModelSpec, name: str) -> ModelShape:
     for name, sizes in MIXER_SECTIONS.items():
         if section := getattr(model, name):
             plain[name] = sizes(**dict(section))
+    if model.vision:
+        vision = model.vision.model_dump()
+        plain["vision"] = VisionShape(**{**vision, "projector": tuple(vision["projector"])})
     return ModelShape(**plain)
 
 
@@ -185,10 +188,11 @@ _MOE_FIELDS = {
 """Fields of a shape by their name in `model.moe`."""
 
 
+_NOT_PLAIN = ("layer_runs", "pads_vocab", "vision")
 _PLAIN_FIELDS = tuple(
     field.name
     for field in dataclasses.fields(ModelShape)
-    if field.name not in {*_MLA_FIELDS, *_MOE_FIELDS, *MIXER_SECTIONS, "layer_runs", "pads_vocab"}
+    if field.name not in {*_MLA_FIELDS, *_MOE_FIELDS, *MIXER_SECTIONS, *_NOT_PLAIN}
 )
 
 
@@ -210,6 +214,9 @@ def canonical_model(shape: ModelShape, details: DetailsSpec) -> dict[str, Any]:
     for name in MIXER_SECTIONS:
         if sizes := getattr(shape, name):
             out[name] = dataclasses.asdict(sizes)
+    if shape.vision:
+        vision = dataclasses.asdict(shape.vision)
+        out["vision"] = {**vision, "projector": list(shape.vision.projector)}
     if section := details.stated():
         out["details"] = section
     return out
