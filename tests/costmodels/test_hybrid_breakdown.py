@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from costmodels.breakdown import TIME_TERMS, break_down, join_one
+from costmodels.breakdown import break_down, join_one
+from costmodels.documentation.terms import TIME_TERMS
 from costmodels.layers.kinds import kinds_of, layer_run
 from costmodels.shape_terms import kind_params, kinds_of_stages
 from costmodels.shapes import DeltaNetShape, Mamba2Shape, WindowShape
