@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.documentation.terms import NETWORK_TERMS, TIME_TERMS
+from costmodels.documentation.terms import ALL_TIME_TERMS, NETWORK_TERMS
 from costmodels.layers.compute import ForwardBackward
 from costmodels.layers.layer_grid import LayerGrid
 from costmodels.layers.layer_kind import ExpertLayerTerms, SplitDegrees
@@ -65,7 +65,7 @@ class Breakdown:
     closed_form_step_s: float
     """What the ranking of all plans used."""
     time_s: Mapping[str, float]
-    """By term (`TIME_TERMS`), of `critical_stage`; sums to `step_s`."""
+    """By term (`ALL_TIME_TERMS`), of `critical_stage`; sums to `step_s`."""
     stages: tuple[Mapping[str, float], ...]
     """Memory by term of every pipeline rank, bytes."""
     peak_bytes: float
@@ -387,7 +387,7 @@ def _open(
         time_s["pp"] = waited + sync[i]
         time_s["bubble"] = max(0.0, without - busy)
         time_s["straggler"] = straggle * with_hops
-        ordered = {term: time_s[term] for term in TIME_TERMS}
+        ordered = {term: time_s[term] for term in ALL_TIME_TERMS if term in time_s}
         peaks = [sum(stage.values()) for stage in stages[i]]
         worst = max(range(layout.pp), key=lambda r: (peaks[r], -r))
         values = {
@@ -492,6 +492,10 @@ def _time_terms(
         "optimizer": rows.shapes.optimizer_s[rows.table.sharding, rows.table.shape],
         "offload": offloaded,
     }
+    if layers.tower:
+        tower_s = layers.tower.total.total_s[layer_idx]
+        entries["embedding"] = m * (embedding - embedding_tp - tower_s) * first
+        entries["tower"] = m * tower_s * first
     columns: dict[str, list[float]] = {term: value.tolist() for term, value in entries.items()}
     return columns | {"fixed": [problem.stack.fixed_step_s] * len(layouts)}
 

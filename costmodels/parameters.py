@@ -4,15 +4,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.layers.kinds import kinds_of, present_kinds
-from costmodels.layers.params import expert_params, mtp_params, padded_vocab
+from costmodels.layers.params import (
+    expert_params,
+    head_transform_params,
+    mtp_params,
+    padded_vocab,
+)
 from costmodels.shapes import ModelShape
+from costmodels.towers.vision import trained_vision_params, vision_params
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
 
 
 def embedding_params(shape: ModelShape, seq_len: int, tp: Ints) -> Floats:
-    """Return the parameters of the embeddings on the first stage of one tensor-parallel rank."""
+    """Return the trained parameters before the layers, on the first stage of one tp rank.
+
+    Those of the embeddings, and of a vision tower and its projector as far as they are trained.
+    """
+    if shape.vision:
+        return lookup_params(shape, seq_len, tp) + trained_vision_params(shape, tp)
+    return lookup_params(shape, seq_len, tp)
+
+
+def lookup_params(shape: ModelShape, seq_len: int, tp: Ints) -> Floats:
+    """Return the parameters of the embeddings on one tensor-parallel rank."""
     positions = max(shape.max_positions, seq_len) if shape.positions == "learned" else 0
     return padded_vocab(shape, tp) * shape.hidden / np.asarray(tp) + positions * shape.hidden
 
@@ -23,11 +39,13 @@ def head_params(shape: ModelShape, tp: Ints, pp: Ints) -> Floats:
     A tied head costs nothing on one stage; over several, the last stage holds its own copy.
     Modules of multi-token prediction stand there too, with a copy of the embedding where it is
     another stage's.
+    The layer before the head that encoders have stands there whole.
     Source: Megatron-LM core/parallel_state.py (embedding group of first and last stage).
     """
     matrix = padded_vocab(shape, tp) * shape.hidden / np.asarray(tp)
     own_copy = (np.asarray(pp) > 1) | (not shape.tied)
     final_norm = (1 if shape.norm == "rmsnorm" else 2) * shape.hidden
+    final_norm += head_transform_params(shape)
     if shape.mtp_layers:
         layer = kinds_of(shape)[shape.layer_sequence[-1]].params(shape, tp)
         lookup = matrix * ((np.asarray(pp) > 1) & (not shape.tied))
@@ -59,6 +77,15 @@ def active_params(shape: ModelShape, seq_len: int) -> float:
     return _model_params(shape, seq_len, shape.top_k)
 
 
+def trained_params(shape: ModelShape, seq_len: int) -> float:
+    """Return the parameters that have gradients: all but those of a frozen vision tower."""
+    if not shape.vision:
+        return total_params(shape, seq_len)
+    one = np.ones(1, dtype=np.int32)
+    frozen = vision_params(shape, one) - trained_vision_params(shape, one)
+    return total_params(shape, seq_len) - float(frozen[0])
+
+
 def _model_params(shape: ModelShape, seq_len: int, n_experts: int) -> float:
     one = np.ones(1, dtype=np.int32)
     layers = 0.0
@@ -70,4 +97,7 @@ def _model_params(shape: ModelShape, seq_len: int, n_experts: int) -> float:
     matrices = (1 if shape.tied else 2) * shape.vocab * shape.hidden
     positions = max(shape.max_positions, seq_len) if shape.positions == "learned" else 0
     final_norm = (1 if shape.norm == "rmsnorm" else 2) * shape.hidden
+    final_norm += head_transform_params(shape)
+    if shape.vision:
+        layers += float(vision_params(shape, one)[0])
     return layers + matrices + positions * shape.hidden + final_norm

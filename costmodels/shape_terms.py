@@ -31,7 +31,7 @@ from costmodels.layers.kinds import kinds_of
 from costmodels.layers.params import expert_linear_params, expert_params, padded_vocab
 from costmodels.offload.optimizer import HostUpdate, gradients_leave, host_state_bytes, host_update
 from costmodels.optimizers.groups import GroupTerms, Part, group_terms
-from costmodels.parameters import embedding_params, head_params
+from costmodels.parameters import embedding_params, head_params, lookup_params
 from costmodels.plans import ShapeTable, ShardingTable
 from costmodels.precision import ONE_LAYOUT_GENERATIONS
 from costmodels.problem import Problem, Problems, over_kinds
@@ -1017,7 +1017,7 @@ def shape_terms(problem: Problem, shapes: ShapeTable, shardings: ShardingTable) 
         if routed and routed.groups:
             both = both + routed.groups.update_s
         once = both.max(axis=-1)
-    ends = embedding_params(problem.shape, problem.job.seq_len, shapes.tp)
+    ends = lookup_params(problem.shape, problem.job.seq_len, shapes.tp)
     pipeline_group = place_group(shapes.pp, shapes.stage_stride, problem.pool, problem.fabric)
     latency, per_byte = _hop(problem, shapes)
     context = place_group(shapes.cp, shapes.tp, problem.pool, problem.fabric)

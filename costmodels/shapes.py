@@ -136,6 +136,52 @@ class IndexerShape:
     """Keys that a query attends to."""
 
 
+@dataclass(frozen=True, slots=True)
+class VisionShape:
+    """A vision tower and its projector, before a language model."""
+
+    layers: int
+    hidden: int
+    heads: int
+    ffn: int
+    gated: bool
+    patch: int
+    """Side of a patch, pixels."""
+    patches: int
+    """Of one image, before they are merged."""
+    images: int = 1
+    """Of one sequence."""
+    merge: int = 1
+    """Patches of one token of the language model."""
+    pooled: bool = False
+    """The mean of merged patches is projected; otherwise all of them side by side."""
+    projector: tuple[int, ...] = ()
+    """Inner widths of the projector; none: one matrix."""
+    projector_bias: bool = True
+    inner_projectors: int = 0
+    """Further projectors, for the outputs of inner layers."""
+    trained: str = "all"
+    """`all`, `projector` or `none` of tower and projector."""
+    recompute: bool = False
+    """Layers of the tower keep their inputs and run again in the backward."""
+    channels: int = 3
+    frames: int = 1
+    """Frames of one patch."""
+    positions: int = 0
+    """Rows of a learned table of positions; 0: rotary ones."""
+    norm: str = "layernorm"
+    bias: bool = True
+    block: int = 0
+    """Patches of a block inside which layers attend; 0: all of an image."""
+    full_every: int = 0
+    """Every n-th layer attends to a whole image in spite of `block`; 0: none does."""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the language model that the images of a sequence make."""
+        return self.images * self.patches // self.merge
+
+
 MIXER_SECTIONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
     {
         "window": WindowShape,
@@ -223,6 +269,8 @@ class ModelShape:
     """Latent attention: width of a value head."""
     mtp_layers: int = 0
     """Multi-token prediction: further layers with a projection and the head again."""
+    head_transform: bool = False
+    """A linear layer h x h, its activation and a norm stand before the output head (encoders)."""
     layer_runs: tuple[LayerRun, ...] = ()
     """The kinds of layers in model order; empty where `dense_layers` and `moe_every` say it."""
     attention_gate: bool = False
@@ -236,6 +284,8 @@ class ModelShape:
     indexer: IndexerShape | None = None
     mamba1: Mamba1Shape | None = None
     short_conv: ShortConvShape | None = None
+    vision: VisionShape | None = None
+    """A vision tower before the embedding; none: text alone."""
 
     @property
     def q_width(self) -> int:

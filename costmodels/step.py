@@ -861,6 +861,8 @@ class _Memory:
     zero_units: Floats
     """Unsharded units of ZeRO 2 and 3."""
     overhead: Floats
+    frozen: Floats | None = None
+    """Weights of a vision tower that are not trained, whole on every device of the first stage."""
 
 
 def _chunks_in_flight(rows: Rows) -> tuple[Floats, Floats]:
@@ -953,7 +955,16 @@ def _memory(rows: Rows) -> _Memory:
         passing=passing,
         zero_units=_of_sharding(terms.zero_working_bytes, position),
         overhead=terms.overhead_bytes[shape_idx],
+        frozen=_frozen_bytes(rows),
     )
+
+
+def _frozen_bytes(rows: Rows) -> Floats | None:
+    """Return the weights of each kind of rank that are not trained; None where all are."""
+    if rows.layers.tower is None:
+        return None
+    first = _by_rank(rows.shapes.kinds.has_embedding, rows.table.shape)
+    return np.asarray(first * rows.layers.tower.frozen_bytes[rows.index])
 
 
 def _queue_is_full(rows: Rows, chunks: Floats) -> Bools:
@@ -974,7 +985,7 @@ def memory_terms(rows: Rows) -> dict[str, Floats]:
     """
     memory = _memory(rows)
     parts = {
-        "states": memory.states,
+        "states": memory.states if memory.frozen is None else memory.states + memory.frozen,
         "activations": memory.activations,
         "logits": memory.logits,
         "working": memory.passing + memory.zero_units,
@@ -1105,6 +1116,8 @@ def _peak_parts(rows: Rows) -> tuple[Floats, Floats]:
     stays = (1.0 + rows.problem.stack.fragmentation_frac) * memory.activations
     stays += memory.passing
     stays += memory.logits + memory.overhead
+    if memory.frozen is not None:
+        stays += memory.frozen
     return stays, memory.states + memory.zero_units
 
 

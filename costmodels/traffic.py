@@ -33,7 +33,7 @@ from costmodels.layers.experts import (
     local_tokens,
     parts_for_routing,
 )
-from costmodels.layers.kinds import MIXERS, added_kinds, has_attention, kinds_of
+from costmodels.layers.kinds import MIXERS, added_kinds, has_attention, kinds_of, sublayers
 from costmodels.layers.layer_kind import ExpertLayerTerms, KindTerms, LayerKind
 from costmodels.layers.params import kv_heads_per_rank, padded_vocab, replicated_params
 from costmodels.layers.recompute import RunAgain, latent_bytes, repeated_blocks, run_again
@@ -564,7 +564,12 @@ def _replicated(
     in a pipeline, else for every micro-batch.
     """
     shape, layout = plan.rows.problem.shape, plan.layout
-    norms = 2 * n_layers + layout.has_head(plan.critical) if layout.sp else 0
+    n_norms = 2 * n_layers
+    if added_kinds(shape):
+        counts = _counts_by_kind(plan.rows, layout, plan.critical)
+        n_norms = round(sum(x.layers * sublayers(x.kind) for x in counts))
+        n_layers = round(_attending(plan.rows, layout, plan.critical))
+    norms = n_norms + layout.has_head(plan.critical) if layout.sp else 0
     sizes = [(norms, shape.hidden)]
     sizes.append((round(routed), shape.hidden * shape.n_experts if shape.n_experts > 1 else 0))
     if shape.latent:

@@ -104,6 +104,7 @@ SECTIONS = (
     ("indexer", schemas.IndexerSpec),
     ("mamba1", schemas.Mamba1Spec),
     ("short_conv", schemas.ShortConvSpec),
+    ("vision", schemas.VisionSpec),
     ("details", schemas.DetailsSpec),
     ("training", schemas.TrainingSpec),
     ("muon", schemas.MuonSpec),

@@ -33,7 +33,7 @@ from costmodels.layers.layer_grid import LayerGrid, layer_grid
 from costmodels.layers.layer_terms import LayerTerms
 from costmodels.layers.params import expert_params as expert_params_of
 from costmodels.memory import param_bytes_kept
-from costmodels.parameters import total_params
+from costmodels.parameters import trained_params
 from costmodels.plans import SHAPE_AXES, ZERO_BUBBLE, Layout, ShapeTable
 from costmodels.problem import Problem
 from costmodels.schedule.stages import SPLITS, most_stages
@@ -370,7 +370,7 @@ class StepBounds:
 
         Less what the host takes where optimizers may be offloaded.
         """
-        params = total_params(self.problem.shape, self.problem.job.seq_len)
+        params = trained_params(self.problem.shape, self.problem.job.seq_len)
         offload = offers_offload(self.context(n_devices))
         return least_state_bytes(self.problem, n_devices, offload) * params
 
@@ -423,7 +423,7 @@ class StepBounds:
         if self._rest_params is None:
             one = np.ones(1, dtype=np.int32)
             routed = shape.n_expert_layers * float(expert_params_of(shape, one, one)[0])
-            self._rest_params = total_params(shape, problem.job.seq_len) - routed
+            self._rest_params = trained_params(shape, problem.job.seq_len) - routed
         params = (shape.n_expert_layers * expert_params + self._rest_params / tp) / pp
         recipe, usable = problem.job.recipe, problem.pool.usable_bytes
         bytes_of = param_bytes_kept(recipe, problem.stack)

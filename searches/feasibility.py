@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from costmodels.layers.layer_terms import layer_table
-from costmodels.parameters import total_params
+from costmodels.parameters import trained_params
 from costmodels.problem import Problem
 from costmodels.shape_terms import shape_terms
 from costmodels.step import join, peak_bytes, sends_activations
@@ -64,7 +64,7 @@ def states_can_fit(problem: Problem, n_devices: int) -> bool:
     and shrinks with the devices.
     """
     per_param = least_state_bytes(problem, n_devices, problem.pool.host is not None)
-    return per_param * total_params(problem.shape, problem.job.seq_len) <= (
+    return per_param * trained_params(problem.shape, problem.job.seq_len) <= (
         problem.pool.usable_bytes
     )
 

@@ -28,7 +28,7 @@ from costmodels.memory import param_bytes_kept, state_bytes_per_param
 from costmodels.offload.activations import RESIDENT_LAYERS
 from costmodels.offload.optimizer import HOST_USABLE_FRAC, gradients_leave
 from costmodels.optimizers.records import BY_MATRIX
-from costmodels.parameters import total_params
+from costmodels.parameters import trained_params
 from costmodels.plans import (
     PIPELINES_INSIDE,
     SHAPE_AXES,
@@ -130,8 +130,9 @@ RULES: dict[str, Rule] = {
         ),
         Rule(
             "TP006",
-            "heads of a state-space or linear layer do not divide by tp",
-            "Such a layer gives every rank whole heads and groups: tp divides their numbers.",
+            "heads of a state-space or linear layer, or a vision tower, do not divide by tp",
+            "Such a layer gives every rank whole heads and groups: tp divides their numbers, and "
+            "heads and inner width of a vision tower.",
             "another tp",
             "Megatron-LM core/ssm (mamba_mixer.py, gated_delta_net)",
         ),
@@ -898,7 +899,7 @@ def fits_host(problem: Problem, shapes: ShapeTable, shardings: ShardingTable) ->
 
 
 def _params(context: Context) -> float:
-    return total_params(context.problem.shape, context.problem.job.seq_len)
+    return trained_params(context.problem.shape, context.problem.job.seq_len)
 
 
 def _states_fit(c: Context, s: ShapeTable) -> Bools:

@@ -66,7 +66,9 @@ def _widths(problem: Problem, split: ContextSplit) -> tuple[Floats, Floats]:
     return problem.shape.q_width / np.asarray(split.tp, dtype=np.float64), kv
 
 
-def merge_times(problem: Problem, split: ContextSplit, tokens: Floats) -> ForwardBackward:
+def merge_times(
+    problem: Problem, split: ContextSplit, tokens: Floats, run_keys: float = 0.0
+) -> ForwardBackward:
     """Return the time of what puts the parts of the attention together, seconds.
 
     bytes per token, n = tokens of the rank:
@@ -75,12 +77,15 @@ def merge_times(problem: Problem, split: ContextSplit, tokens: Floats) -> Forwar
     values are put in order, 4 * 2 c k forward; again in backward, with their gradients, which are
     summed over the two kernels, (2 * 4 + 6) 2 c k. a2a: a copy before and after each of four
     all-to-alls, 2 * 4 (2 q + 2 k) each way. Over the sustained HBM bandwidth, plus launches.
+    Where no mask halves the keys (`run_keys` over s / 2) every kernel of the ring writes all rows:
+    1 in place of 3/4.
     Source: operands of Transformer Engine's context_parallel.py, counted by hand.
     """
     q, kv = _widths(problem, split)
     c = np.asarray(split.cp, dtype=np.float64)
     kinds = [split.kind == P2P, split.kind == ALL_GATHER, split.kind == A2A]
-    added, moved = RING_COVER * ADD_BYTES * c, 2 * COPY_BYTES * (2 * q + 2 * kv)
+    cover = 1.0 if run_keys > problem.job.seq_len / 2.0 else RING_COVER
+    added, moved = cover * ADD_BYTES * c, 2 * COPY_BYTES * (2 * q + 2 * kv)
     ordered, summed = COPY_BYTES * 2 * c * kv, (2 * COPY_BYTES + ADD_BYTES) * 2 * c * kv
     forward = np.select(kinds, [added * q, ordered, moved], 0.0)
     backward = np.select(kinds, [added * (q + 2 * kv), summed, moved], 0.0)

@@ -24,6 +24,7 @@ from costmodels.optimizers import groups as optimizer_groups
 from costmodels.optimizers import matrix_times, orthogonalization, preconditioning
 from costmodels.run import cost_energy, goodput
 from costmodels.schedule import launches, pipeline
+from costmodels.towers import vision
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +140,18 @@ _TERMS = (
         left_out="Sorting of repeated tokens in the gradient. A lookup is no matrix product and "
         "has no model FLOPs",
         functions=(compute.embedding_times,),
+    ),
+    Term(
+        name="tower",
+        kind="time",
+        group="device",
+        title="vision tower and projector",
+        equation="m (forward + backward), on the first stage",
+        source="costmodels.towers.vision.tower_terms: layers of an encoder; Megatron-LM "
+        "core/models/multimodal/llava_model.py",
+        left_out="Images of unlike sizes, norms and activations of the projector. Collectives of "
+        "the tower's tensor parallelism are in it, not under tp",
+        functions=(vision.tower_terms, vision.vision_flops, vision.encoder_params),
     ),
     Term(
         name="recompute",
@@ -506,10 +519,14 @@ def of_kind(kind: str) -> tuple[str, ...]:
     return tuple(name for name, term in TERMS.items() if term.kind == kind)
 
 
-TIME_TERMS = of_kind("time")
+WHERE_PRESENT = ("tower",)
+"""Terms of a step that only some models have; others do not list them."""
+ALL_TIME_TERMS = of_kind("time")
 """The terms of a step in the order in which they are printed; their sum is the step time."""
+TIME_TERMS = tuple(name for name in ALL_TIME_TERMS if name not in WHERE_PRESENT)
+"""Those that every step has."""
 MEMORY_TERMS = of_kind("memory")
-COMPUTE_TERMS = ("linear", "attention", "elementwise", "experts", "head", "embedding")
+COMPUTE_TERMS = ("linear", "attention", "elementwise", "experts", "head", "embedding", "tower")
 """Terms in which the slowest rank computes for the first time."""
 NETWORK_TERMS = ("tp", "cp", "ep", "pp", "dp")
 """Terms in which the slowest rank waits for the network, by axis."""

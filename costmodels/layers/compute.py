@@ -343,8 +343,8 @@ def attention_times(
         forward_frac, backward_frac = eff.attention_frac[fused_kernel(stack, accelerator)]
         keys = s / np.asarray(kernels.key_blocks, dtype=np.float64)
         if kernels.run_keys:
-            causal_flops = causal_flops * min(1.0, 2.0 * kernels.run_keys / s)
-            keys = np.minimum(keys, 2.0 * kernels.run_keys)
+            causal_flops = causal_flops * (2.0 * kernels.run_keys / s)
+            keys = 2.0 * kernels.run_keys / np.asarray(kernels.key_blocks, dtype=np.float64)
         length = keys / (keys + eff.attention_seq_half)
         if shape.latent:
             forward_frac, backward_frac = forward_frac * LATENT[0], backward_frac * LATENT[1]
@@ -470,7 +470,10 @@ def head_times(
     Three GEMMs h x V/t, and 14 bytes of traffic per logit times the stack's factor (softmax and
     its gradient over fp32 copies; a third of it with a fused cross-entropy) with 10 h bytes a
     token of the final norm, half in each direction. A stack that gathers its logits runs the loss
-    on all V of them. Source: operand counts; Megatron-LM vocabulary-parallel cross-entropy.
+    on all V of them. With a layer before the head three products h x h more, whole on every rank,
+    and 24 h bytes a token of its activation and norm. Left out: that a rank has a part of those
+    tokens with sequence parallelism. Source: operand counts; Megatron-LM vocabulary-parallel
+    cross-entropy.
     """
     t = np.asarray(tp, dtype=np.float64)
     n = np.asarray(tokens, dtype=np.float64)
@@ -486,6 +489,15 @@ def head_times(
     loss = traffic / (accelerator.hbm_bytes_per_s * eff.hbm_frac) / 2 + 4 * eff.kernel_latency_s
     dgrad = gemm_s(n, columns, h, accelerator, precision, rate) + cast_s * n * columns
     wgrad = head_weight_grad_s(shape, job, accelerator, tokens, tp)
+    if shape.head_transform:
+        moved = 12.0 * n * h * stack.elementwise_factor
+        loss = loss + moved / (accelerator.hbm_bytes_per_s * eff.hbm_frac)
+        loss = loss + 2 * eff.kernel_latency_s
+        square = gemm_s(n, h, h, accelerator, recipe.gemm_precision)
+        return ForwardBackward(
+            gemm_s(n, h, columns, accelerator, precision, rate) + cast_s * n * h + loss + square,
+            dgrad + wgrad + loss + 2.0 * square,
+        )
     return ForwardBackward(
         gemm_s(n, h, columns, accelerator, precision, rate) + cast_s * n * h + loss,
         dgrad + wgrad + loss,

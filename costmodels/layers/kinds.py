@@ -4,9 +4,10 @@ from costmodels.layers.dense import DENSE
 from costmodels.layers.layer_kind import LayerKind
 from costmodels.layers.moe import MOE
 from costmodels.layers.sublayers.attention import ATTENTION, CHUNK, WINDOW
+from costmodels.layers.sublayers.bidirectional import BIDIRECTIONAL, BIDIRECTIONAL_WINDOW
 from costmodels.layers.sublayers.composition import NO_MIXER, composed
 from costmodels.layers.sublayers.delta_net import GDN, KDA
-from costmodels.layers.sublayers.feeds import FEEDS
+from costmodels.layers.sublayers.feeds import FEEDS, NO_FEED
 from costmodels.layers.sublayers.linear import LINEAR
 from costmodels.layers.sublayers.mamba1 import MAMBA1
 from costmodels.layers.sublayers.mamba2 import MAMBA2
@@ -15,7 +16,7 @@ from costmodels.layers.sublayers.sparse import SPARSE
 from costmodels.layers.sublayers.sublayer import HeadsCut, Mixer
 from costmodels.shapes import LayerRun, ModelShape
 
-_ATTENTION = (ATTENTION, WINDOW, CHUNK, SPARSE)
+_ATTENTION = (ATTENTION, WINDOW, CHUNK, BIDIRECTIONAL, BIDIRECTIONAL_WINDOW, SPARSE)
 _OTHERS = (MAMBA2, GDN, KDA, LINEAR, MAMBA1, CONV, NO_MIXER)
 MIXERS: dict[str, Mixer] = {x.name: x for x in (*_ATTENTION, *_OTHERS)}
 """By name. A new mixer is one entry more (docs/extending.md)."""
@@ -76,14 +77,25 @@ def has_attention(kind: LayerKind) -> bool:
     return kind.mixer not in MIXERS or MIXERS[kind.mixer].attends
 
 
+def sublayers(kind: LayerKind) -> int:
+    """Return how many sublayers a kind of layer has, each with a norm: mixer, feed, or both."""
+    return (kind.mixer != NO_MIXER.name) + (kind.feed != NO_FEED.name)
+
+
 def mixer_cuts(shape: ModelShape) -> tuple[HeadsCut, ...]:
     """Return what tp and cp cut of the mixers that are no attention."""
     return tuple(mixer.cut_over(shape) for mixer in mixers_of(shape) if mixer.cut_over)
 
 
 def mixer_heads(shape: ModelShape) -> tuple[int, ...]:
-    """Return the numbers of heads and groups of such mixers, which tp has to divide."""
-    return tuple(dict.fromkeys(n for x in mixer_cuts(shape) for n in (x.heads, x.groups)))
+    """Return the numbers of heads and groups of such mixers, which tp has to divide.
+
+    Also heads and inner width of a vision tower.
+    """
+    cuts = [n for x in mixer_cuts(shape) for n in (x.heads, x.groups)]
+    if shape.vision:
+        cuts += [shape.vision.heads, shape.vision.ffn]
+    return tuple(dict.fromkeys(cuts))
 
 
 def has_mlp(shape: ModelShape) -> bool:

@@ -103,7 +103,7 @@ class LayerInputs:
         accelerator = problem.pool.accelerator
         compute = attention_times(shape, job, accelerator, stack, tokens, kernels)
         forward, backward = context_parallel.exchange_times(problem, context, tokens, compute)
-        compute = compute + context_parallel.merge_times(problem, context, tokens)
+        compute = compute + context_parallel.merge_times(problem, context, tokens, run_keys)
         activations = (shape, stack, self.micro_batch, tp, self.sp)
         with_scores = memory.layer_activation_bytes(*activations, np.ones_like(tokens))
         without = memory.layer_activation_bytes(*activations, np.zeros_like(tokens))

@@ -27,6 +27,7 @@ from costmodels.modes import ModeRows, ModeTable
 from costmodels.plans import ShapeTable
 from costmodels.problem import Problem
 from costmodels.shapes import DENSE, MOE
+from costmodels.towers.vision import TowerTerms, tower_terms
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
@@ -41,7 +42,7 @@ class LayerTerms(KindTerms):
     """
 
     embedding: ForwardBackward
-    """With its collectives."""
+    """With its collectives, and the vision tower before it."""
     head: ForwardBackward
     """With its collectives."""
     embedding_tp: ForwardBackward
@@ -68,6 +69,8 @@ class LayerTerms(KindTerms):
     """One activation tensor between two pipeline ranks."""
     others: tuple[KindTerms, ...] = ()
     """The other kinds of layers, in the order of `ModelShape.kinds`."""
+    tower: TowerTerms | None = None
+    """A vision tower, whose time is in `embedding` and whose bytes are in `embedding_bytes`."""
 
     @property
     def experts(self) -> ExpertLayerTerms | None:
@@ -140,10 +143,18 @@ def layer_terms(problem: Problem, split: SplitDegrees, mbs: Ints, modes: ModeRow
     width = inputs.element_bytes
     normed = 2.0 * width * tokens * shape.hidden / parts
     logits = memory.logits_bytes(shape, stack, tokens, tp) + normed
+    if shape.head_transform:  # the inputs of its product, its activation and its norm
+        logits = logits + 1.5 * normed
+    embedding = embedding_times(shape, accelerator, tokens, tp, sp) + embedding_tp
+    embedding_bytes = tokens * (8.0 + masks)
+    tower = tower_terms(inputs) if shape.vision else None
+    if tower:
+        embedding = embedding + tower.total
+        embedding_bytes = embedding_bytes + tower.kept_bytes
     of_first = {field.name: getattr(first, field.name) for field in fields(KindTerms)}
     return LayerTerms(
         **of_first | {"working_bytes": working, "scratch_bytes": scratch},
-        embedding=embedding_times(shape, accelerator, tokens, tp, sp) + embedding_tp,
+        embedding=embedding,
         head=head.total,
         embedding_tp=embedding_tp,
         head_cp=head.cp,
@@ -154,9 +165,10 @@ def layer_terms(problem: Problem, split: SplitDegrees, mbs: Ints, modes: ModeRow
         queued_bytes=memory.queued_bytes(shape, stack, tokens, tp, width),
         logits_bytes=n_heads * logits,
         gathered_bytes=n_heads * memory.gathered_bytes(shape, stack, tokens, tp),
-        embedding_bytes=tokens * (8.0 + masks),
+        embedding_bytes=embedding_bytes,
         message_bytes=width * tokens * shape.hidden / (tp if stack.p2p_scatter else parts),
         others=tuple(others),
+        tower=tower,
     )
 
 

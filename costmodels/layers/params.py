@@ -155,6 +155,24 @@ def expert_linear_params(shape: ModelShape, ep: ArrayLike, etp: ArrayLike) -> Fl
     return np.asarray(shape.n_experts * matrices / width)
 
 
+def head_transform_params(shape: ModelShape) -> int:
+    """Return the parameters of the layer before the output head, whole on every tp rank.
+
+    N = h^2 + norm (+ h with biases); 0 without one.
+    Source: transformers models/modernbert (ModernBertPredictionHead); Megatron-LM
+    core/models/bert/bert_lm_head.py.
+
+    >>> from dataclasses import replace
+    >>> from costmodels.examples import LLAMA3_8B
+    >>> head_transform_params(replace(LLAMA3_8B, head_transform=True))  # 4096 * 4096 + 4096
+    16781312
+    """
+    if not shape.head_transform:
+        return 0
+    norm = 1 if shape.norm == "rmsnorm" else 2
+    return shape.hidden * (shape.hidden + norm + shape.bias)
+
+
 def mtp_params(shape: ModelShape, tp: Ints, layer: ArrayLike = 0.0) -> Floats:
     """Return the modules of multi-token prediction on one tp rank, beside routed experts.
 

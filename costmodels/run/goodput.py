@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from costmodels.parameters import total_params
+from costmodels.parameters import trained_params
 from costmodels.problem import Problem
 from hardware.parts import Operations
 
@@ -32,7 +32,7 @@ def saved_bytes(problem: Problem) -> float:
     the state of the data loader and of random numbers.
     """
     recipe = problem.job.recipe
-    params = total_params(problem.shape, problem.job.seq_len)
+    params = trained_params(problem.shape, problem.job.seq_len)
     return (recipe.param_bytes + recipe.state_bytes) * params
 
 

@@ -48,7 +48,9 @@ def parts_s(breakdown: Breakdown, elasticity: Mapping[str, float]) -> dict[str, 
     """
     time = breakdown.time_s
     on_host = breakdown.layout.optimizer_offload
-    computing = sum(time[term] for term in COMPUTE_TERMS) + (0.0 if on_host else time["optimizer"])
+    computing = sum(time.get(term, 0.0) for term in COMPUTE_TERMS) + (
+        0.0 if on_host else time["optimizer"]
+    )
     rates = {
         "compute": max(0.0, -elasticity["matmul_flops"]),
         "hbm": max(0.0, -elasticity["hbm_bandwidth"]),

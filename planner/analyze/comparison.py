@@ -6,7 +6,7 @@ from typing import Any
 
 from costmodels.axes import AXES
 from costmodels.breakdown import break_down
-from costmodels.documentation.terms import TIME_TERMS
+from costmodels.documentation.terms import ALL_TIME_TERMS
 from costmodels.plans import Layout
 from costmodels.problem import Problem
 from planner.analyze.neighborhood import single_changes
@@ -220,7 +220,9 @@ def _value_text(value: Any) -> str:
 
 def time_terms(a: Plan, b: Plan) -> dict[str, tuple[float, float]]:
     """Return the time terms of both, seconds, the largest difference first."""
-    both = {t: (a.breakdown.time_s[t], b.breakdown.time_s[t]) for t in TIME_TERMS}
+    both = {
+        t: (a.breakdown.time_s.get(t, 0.0), b.breakdown.time_s.get(t, 0.0)) for t in ALL_TIME_TERMS
+    }
     ordered = sorted(both.items(), key=lambda x: (-abs(x[1][1] - x[1][0]), x[0]))
     return {term: pair for term, pair in ordered if max(pair) > 0.0}
 

@@ -23,6 +23,13 @@ from costmodels.optimizers.groups import needs_groups
 from costmodels.problem import Problem
 from costmodels.schedule import pipeline
 from costmodels.shape_terms import host_bytes, quantized_weight_bytes
+from costmodels.towers.vision import (
+    attended,
+    projector_widths,
+    trained_vision_params,
+    vision_flops,
+    vision_params,
+)
 from hardware.parts import Host, Provenance
 from planner.solver.answer.result import Plan
 from planner.units import GIB
@@ -103,6 +110,33 @@ def _attention(problem: Problem, plan: Plan) -> Numbers:
         ("s, s_half", f"{problem.job.seq_len}, {part.efficiency.attention_seq_half:.0f}"),
     ]
     return extra + _per_layer("attention")(problem, plan)
+
+
+def _tower(problem: Problem, plan: Plan) -> Numbers:
+    """Return the numbers of a vision tower and its projector."""
+    shape, vision, tower = problem.shape, problem.shape.vision, plan.breakdown.rows.layers.tower
+    if vision is None or tower is None:
+        return [("vision tower", "none: the model reads text alone")]
+    tp, both = np.array([plan.layout.tp], dtype=np.int32), tower.total
+    each, widths = vision.images * vision.patches, projector_widths(vision, shape)
+    reaches = ", ".join(f"{n} x {seen}" for n, seen in attended(vision) if n)
+    return [
+        *_common(problem, plan),
+        *_rates(problem),
+        ("patches, tokens of a sequence", f"{each}, {vision.tokens} of {problem.job.seq_len}"),
+        ("layers x patches that see one another", reaches),
+        ("widths of the projector", " -> ".join(str(x) for x in widths)),
+        ("parameters on a device", f"{vision_params(shape, tp).item():,.0f}"),
+        ("of them trained", f"{trained_vision_params(shape, tp).item():,.0f} ({vision.trained})"),
+        ("FLOPs of a sequence", f"{vision_flops(shape):.6g}"),
+        (
+            "micro-batch, forward / backward",
+            f"{both.forward_s.item() * 1e3:.3f} / {both.backward_s.item() * 1e3:.3f} ms",
+        ),
+        ("kept by a micro-batch", f"{tower.kept_bytes.item() / GIB:.4f} GiB"),
+        ("frozen weights", f"{tower.frozen_bytes.item() / GIB:.4f} GiB"),
+        ("term = m x both, on the first stage", f"{plan.breakdown.time_s['tower']:.4f} s"),
+    ]
 
 
 def _recompute(problem: Problem, plan: Plan) -> Numbers:
@@ -617,6 +651,7 @@ NUMBERS: dict[str, Callable[[Problem, Plan], Numbers]] = {
     "experts": _experts,
     "head": _head,
     "embedding": _per_layer("embedding"),
+    "tower": _tower,
     "recompute": _recompute,
     "host": _host,
     "tp": _tp,

@@ -18,6 +18,7 @@ from planner.specs.schema import (
     TierSpec,
     TrainingSpec,
 )
+from planner.specs.vision import vision_faults
 from planner.specs.yaml.document import KeyPath
 
 
@@ -63,6 +64,7 @@ def model_faults(spec: ModelFile) -> list[SpecFault]:
     return [
         *results,
         *_layer_kind_faults(model),
+        *vision_faults(model, job),
         *_moe_faults(model),
         *_mla_faults(model),
         *_detail_faults(model),
@@ -163,6 +165,18 @@ def _section_faults(
                 )
             used.add(section)
     faults += _size_faults(model)
+    both_sides = any(
+        LAYER_KINDS[kind].mixer == "bidirectional-window" for run in runs for kind in run.kinds
+    )
+    if both_sides and model.window and model.window.size % 2 == 0:
+        size = model.window.size
+        faults.append(
+            SpecFault(
+                ("model", "window", "size"),
+                f"{size} tokens are a query and not as many on both sides of it",
+                f"write {size + 1} for {size // 2} on each side (local_attention {size})",
+            )
+        )
     faults += [
         SpecFault(
             ("model", section),

@@ -14,6 +14,7 @@ from costmodels.shapes import (
     MOE,
     ModelShape,
     TrainingJob,
+    VisionShape,
 )
 from planner.errors import SpecError
 from planner.specs.contradictions import model_faults
@@ -188,6 +189,9 @@ def _shape(model: ModelSpec, name: str) -> ModelShape:
     for name, sizes in MIXER_SECTIONS.items():
         if section := getattr(model, name):
             plain[name] = sizes(**dict(section))
+    if model.vision:
+        vision = model.vision.model_dump()
+        plain["vision"] = VisionShape(**{**vision, "projector": tuple(vision["projector"])})
     return ModelShape(**plain)
 
 
@@ -248,10 +252,11 @@ _MOE_FIELDS = {
 """Fields of a shape by their name in `model.moe`."""
 
 
+_NOT_PLAIN = ("layer_runs", "pads_vocab", "vision")
 _PLAIN_FIELDS = tuple(
     field.name
     for field in dataclasses.fields(ModelShape)
-    if field.name not in {*_MLA_FIELDS, *_MOE_FIELDS, *MIXER_SECTIONS, "layer_runs", "pads_vocab"}
+    if field.name not in {*_MLA_FIELDS, *_MOE_FIELDS, *MIXER_SECTIONS, *_NOT_PLAIN}
 )
 
 
@@ -263,6 +268,8 @@ def canonical_model(shape: ModelShape, details: DetailsSpec) -> dict[str, Any]:
         del out["mtp_layers"]
     if not shape.attention_gate:
         del out["attention_gate"]
+    if not shape.head_transform:
+        del out["head_transform"]
     if shape.latent:
         del out["kv_heads"], out["head_dim"]
         out["mla"] = {key: getattr(shape, key) for key in _MLA_FIELDS}
@@ -275,6 +282,9 @@ def canonical_model(shape: ModelShape, details: DetailsSpec) -> dict[str, Any]:
     for name in MIXER_SECTIONS:
         if sizes := getattr(shape, name):
             out[name] = dataclasses.asdict(sizes)
+    if shape.vision:
+        vision = dataclasses.asdict(shape.vision)
+        out["vision"] = {**vision, "projector": list(shape.vision.projector)}
     if section := details.stated():
         out["details"] = section
     return out

@@ -391,6 +391,55 @@ class ShortConvSpec(_Spec):
     """Taps of the convolution."""
 
 
+class VisionSpec(_Spec):
+    """The `model.vision:` section: a vision tower and its projector, on the first stage."""
+
+    layers: Layers
+    """Layers of the tower."""
+    hidden: Width
+    """Width of the tower."""
+    heads: Heads
+    """Attention heads of the tower."""
+    ffn: Width
+    """Inner width of its MLP."""
+    gated: Switch = False
+    """true: three MLP matrices; false: two."""
+    patch: Heads
+    """Side of a patch, pixels."""
+    patches: Width
+    """Patches of one image, before they are merged."""
+    images: Heads = 1
+    """Images of one sequence of `training.seq_len`, which counts their tokens."""
+    merge: Heads = 1
+    """Patches that make one token of the language model."""
+    pooled: Switch = False
+    """true: the projector takes the mean of merged patches; false: all of them side by side."""
+    projector: list[Width] = Field(default_factory=list, max_length=16)
+    """Inner widths of the projector, `[5120]` for two matrices; none: one matrix."""
+    projector_bias: Switch = True
+    """Its matrices have biases."""
+    inner_projectors: LayersOr0 = 0
+    """Further projectors, for outputs of inner layers (DeepStack of Qwen3-VL: 3)."""
+    trained: Annotated[str, BeforeValidator(_one_of("all", "projector", "none"))] = "all"
+    """`all`; `projector`: the tower is frozen; `none`: both are."""
+    recompute: Switch = False
+    """Layers of the tower keep their inputs alone and run again in the backward."""
+    channels: Heads = 3
+    """Colours of a pixel."""
+    frames: Heads = 1
+    """Frames of one patch (Qwen2.5-VL and Qwen3-VL: 2)."""
+    positions: WidthOr0 = 0
+    """Rows of a learned table of positions, stretched where images have more; 0: rotary ones."""
+    norm: Annotated[str, BeforeValidator(_one_of("rmsnorm", "layernorm"))] = "layernorm"
+    """`rmsnorm` or `layernorm`."""
+    bias: Switch = True
+    """Linear layers of the tower have biases."""
+    block: WidthOr0 = 0
+    """Patches of a block inside which layers attend; 0: all of an image."""
+    full_every: LayersOr0 = 0
+    """Every n-th layer attends to a whole image in spite of `block`; 0: none does."""
+
+
 def _layer_kind(value: object) -> str:
     """Accept the name of a registered kind of layer."""
     if isinstance(value, str):
@@ -669,6 +718,8 @@ class ModelSpec(_Spec):
     """Multi-head latent attention, in place of `kv_heads` and `head_dim`."""
     mtp_layers: LayersOr0 = 0
     """Modules of multi-token prediction: further layers, each with the head again."""
+    head_transform: Switch = False
+    """A linear layer hidden x hidden and a norm stand before the head (BERT, ModernBERT)."""
     layer_kinds: list[LayerRuns] | None = None
     """Kinds of layers in model order, `[{kind: dense, count: 3}, {kind: moe, count: 58}]` or
     `[{pattern: [window+moe, attention+moe], repeat: 18}]`; default: dense layers, and expert
@@ -689,6 +740,8 @@ class ModelSpec(_Spec):
     """State-space layers of the first Mamba, where `layer_kinds` has them."""
     short_conv: ShortConvSpec | None = None
     """Gated short convolutions, where `layer_kinds` has them."""
+    vision: VisionSpec | None = None
+    """A vision tower and its projector before the language model; none: text alone."""
     details: DetailsSpec = NO_DETAILS
     """What changes the model and no figure of a plan: rotary base, epsilon, router."""
 

@@ -48,13 +48,18 @@ def layer_kind_rule(record: FrameworkRules) -> FrameworkRule:
     )
 
 
+VISION_TOWER = "vision tower"
+"""What is refused of a model that has one, beside kinds of layers."""
+
+
 def foreign_kinds(record: FrameworkRules, shape: ModelShape) -> tuple[str, ...]:
     """Return the kinds of a model's layers that files of a framework cannot say, by name."""
     return tuple(name for name in _kind_names(shape) if not _carries(record, name))
 
 
 def _kind_names(shape: ModelShape) -> list[str]:
-    return [name for name, n in zip(shape.kinds, shape.kind_counts, strict=True) if n]
+    names = [name for name, n in zip(shape.kinds, shape.kind_counts, strict=True) if n]
+    return names + [VISION_TOWER] * (shape.vision is not None)
 
 
 def _carries(record: FrameworkRules, kind: str) -> bool:

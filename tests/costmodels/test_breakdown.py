@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 
 from costmodels.breakdown import (
-    TIME_TERMS,
     break_down,
     join_one,
     virtual_stage_times,
     virtual_weight_grad_times,
 )
+from costmodels.documentation.terms import TIME_TERMS
 from costmodels.examples import GPT3_175B
 from costmodels.stacks import STACKS
 from costmodels.step import (

@@ -86,7 +86,7 @@ def _linear_params(shape: ModelShape, tp: Ints) -> Floats:
     return params.linear_params(without_feed(shape), tp)
 
 
-def _macs(keys: Keys | None) -> Callable[[ModelShape], LayerMacs]:
+def attention_macs_over(keys: Keys | None) -> Callable[[ModelShape], LayerMacs]:
     """Return the multiply-adds of a token: projections, and 2 h_q k of a core over k keys."""
 
     def macs(shape: ModelShape) -> LayerMacs:
@@ -162,7 +162,7 @@ ATTENTION = Mixer(
     params=attention_params,
     replicated_params=_replicated,
     linear_params=_linear_params,
-    macs=_macs(None),
+    macs=attention_macs_over(None),
     terms=attention_terms,
     modules=attention_modules_of,
     attends=True,
@@ -175,7 +175,7 @@ WINDOW = replace(
     equation="x + attention(norm(x)), each query over itself and the w - 1 tokens before it",
     source="Beltagy et al. 2020 (Longformer); Megatron-LM `--window-size`; Transformer Engine "
     "attention/dot_product_attention/context_parallel.py (windows not with p2p)",
-    macs=_macs(_window_keys),
+    macs=attention_macs_over(_window_keys),
     terms=window_terms,
     section="window",
     cp_comms=("all-gather", "a2a"),
@@ -187,7 +187,7 @@ CHUNK = replace(
     title="chunked attention",
     equation="x + attention(norm(x)), each query over the tokens before it in its chunk of w",
     source="transformers models/llama4 (attention_chunk_size)",
-    macs=_macs(_chunk_keys),
+    macs=attention_macs_over(_chunk_keys),
     terms=chunk_terms,
     section="chunk",
     cp_comms=("all-gather", "a2a"),

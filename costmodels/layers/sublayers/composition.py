@@ -169,12 +169,16 @@ def _launch_s(inputs: LayerInputs, mixer: Mixer, ahead: MixerTerms, after: FeedT
     return np.asarray(launch_s + launches.eager_products_s(products_s, modes))
 
 
+_LIKE_ATTENTION = ("window", "chunk", "bidirectional", "bidirectional-window")
+"""Mixers with the weights of the model's attention."""
+
+
 def _sublayers(kind: str) -> tuple[str, str]:
     """Return the mixer and the feed of a kind of layer, those of attention by one name."""
     mixer, _, feed = {DENSE: "attention+dense", MOE: "attention+moe"}.get(kind, kind).partition(
         "+"
     )
-    return ("attention" if mixer in ("window", "chunk") else mixer), feed
+    return ("attention" if mixer in _LIKE_ATTENTION else mixer), feed
 
 
 def _scratch_bytes(

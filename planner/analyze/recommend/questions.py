@@ -491,7 +491,7 @@ def with_bandwidth(problem: Problem, link: str, ratio: float) -> Problem:
 
 def waited_compute_s(breakdown: Breakdown) -> float:
     """Return the time that a plan computes, seconds per step: what communication can hide in."""
-    return sum(breakdown.time_s[term] for term in (*COMPUTE_TERMS, "recompute"))
+    return sum(breakdown.time_s.get(term, 0.0) for term in (*COMPUTE_TERMS, "recompute"))
 
 
 def least_bandwidth_ratio(

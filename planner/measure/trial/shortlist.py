@@ -44,7 +44,7 @@ MAX_CANDIDATES = 48
 """Distinct plans among which the shortlist is chosen, the first of a ranking."""
 
 SPREADS: Mapping[str, tuple[float, tuple[str, ...]]] = {
-    "matrix products": (0.05, ("linear", "experts", "head", "embedding")),
+    "matrix products": (0.05, ("linear", "experts", "head", "embedding", "tower")),
     "attention": (0.15, ("attention",)),
     "memory-bound operators": (0.15, ("elementwise",)),
     "recomputation": (0.10, ("recompute",)),

@@ -72,8 +72,8 @@ def _time_tree(plan: Plan) -> list[str]:
     by_group = term_groups()
     lines = [f"step time {plan.step_time_s:.4f} s"]
     for branch, (name, terms) in zip(_branches(len(by_group)), by_group.items(), strict=True):
-        lines.append(f"{branch} {name:<9} {share(sum(time_s[t] for t in terms))}")
-        shown = [t for t in terms if time_s[t] > 0]
+        lines.append(f"{branch} {name:<9} {share(sum(time_s.get(t, 0.0) for t in terms))}")
+        shown = [t for t in terms if time_s.get(t, 0.0) > 0]
         stem = "  " if branch == "└─" else "│ "
         lines += [
             f"{stem} {twig} {term:<12} {share(time_s[term])}  {TERMS[term].title}"

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from costmodels.documentation.terms import TIME_TERMS
+from costmodels.documentation.terms import ALL_TIME_TERMS
 from planner.render.charts.chart import Chart, Frame, drawn_rows, log_ticks, plain_figure
 from planner.render.report.answers import AnswerTable
 from planner.render.report.quantities import short_number
@@ -26,7 +26,7 @@ def two_steps_chart(
     totals_s = [sum(step.values()) for step in steps]
     terms = [
         term
-        for term in TIME_TERMS
+        for term in ALL_TIME_TERMS
         if any(s.get(term, 0.0) >= LEAST_SHARE * w for s, w in zip(steps, totals_s, strict=True))
     ]
     scale, unit = (1.0, "s") if max(totals_s, default=0.0) >= 2.0 else (1e3, "ms")

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from costmodels.documentation.terms import TERMS, TIME_TERMS
+from costmodels.documentation.terms import ALL_TIME_TERMS, TERMS
 from hardware.parts import Pool
 from planner.analyze.bottleneck import MEANING
 from planner.analyze.bottleneck_levers import Bound, bound_of
@@ -328,7 +328,9 @@ def _alternatives(data: Mapping[str, Any], opened: Opened, source: str) -> Itera
 
 def _difference(plan: Plan, other: Plan) -> str:
     a, b = plan.breakdown.time_s, other.breakdown.time_s
-    gaps = sorted(((b[t] - a[t], t) for t in TIME_TERMS), key=lambda x: (-abs(x[0]), x[1]))
+    gaps = sorted(
+        ((b[t] - a[t], t) for t in ALL_TIME_TERMS if t in a), key=lambda x: (-abs(x[0]), x[1])
+    )
     least = LEAST_SHARE * plan.step_time_s
     messages = [f"{term} {gap:+.3f} s" for gap, term in gaps if abs(gap) >= least]
     return ", ".join(messages[:4]) or "many small differences"

@@ -75,7 +75,7 @@ def _grouped(terms: Mapping[str, float]) -> dict[str, float]:
     Which stage is the slowest moves time between these. Their sum is more than the part `compute`
     of what binds (`planner.analyze.bottleneck`): operators that wait for memory are among them.
     """
-    grouped = {KERNELS: sum(terms[t] for t in COMPUTE_TERMS)}
+    grouped = {KERNELS: sum(terms.get(t, 0.0) for t in COMPUTE_TERMS)}
     return {**grouped, **{t: terms[t] for t in TIME_TERMS if t not in COMPUTE_TERMS}}
 
 

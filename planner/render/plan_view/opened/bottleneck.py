@@ -319,7 +319,7 @@ def part_formula(state: LeverState, part: str) -> tuple[str, str]:
         rates = [abs(min(0.0, state.elasticity[name])) for name in CUT_BY[:2]]
         rates.append(max(0.0, state.elasticity[CUT_BY[2]]))
         own = rates[("compute", "hbm", "overhead").index(part)]
-        sums = total(exact(terms[t], "s") for t in computing if terms[t] > 0.0)
+        sums = total(exact(terms[t], "s") for t in computing if terms.get(t, 0.0) > 0.0)
         if not any(rates):
             return "what the device computes", sums
         e = [f"{rate:.8g}".replace("e-", "e−") for rate in (own, *rates)]

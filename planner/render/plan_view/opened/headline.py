@@ -11,6 +11,7 @@ from costmodels.layers.kinds import added_kinds, kinds_of, present_kinds
 from costmodels.layers.params import latent_params
 from costmodels.parameters import active_params, total_params
 from costmodels.problem import Problem
+from costmodels.towers.vision import vision_flops
 from hardware.parts import Operations
 from planner.render.plan_view.cards import Amount, Deck, Derivation, Label, Words
 from planner.render.plan_view.opened.time import added_rows, kinds_text, with_records
@@ -369,13 +370,23 @@ def _flops_formula(problem: Problem) -> tuple[str, str]:
         sums.append(f"{routed} × {c} × {h:,} × {width:,}")
     if modules:
         sums.append(f"{modules} × (2 × {h:,} × {h:,} + 3 × {h:,})")
+    sums += [f"{h:,} × {h:,}"] * shape.head_transform
     sums.append(f"{1 + modules} × {h:,} × {vocab:,}")
     formula = f"6 (L ({symbols}) + L c h f + h V) + 6 L h_q s"
     if routed:
         formula += ", f = k f_e + f_s in layers with experts"
     if modules:
         formula += ", and the modules of multi-token prediction"
-    return formula, f"6 × ({total(sums)}) + 6 × {layers} × {core} × {s:,}"
+    formula, vision = _with_tower(problem, formula)
+    return formula, f"6 × ({total(sums)}) + 6 × {layers} × {core} × {s:,}{vision}"
+
+
+def _with_tower(problem: Problem, formula: str) -> tuple[str, str]:
+    """Return the symbols with those of a vision tower, and what it adds with the numbers in."""
+    if not problem.shape.vision:
+        return formula, ""
+    flops = vision_flops(problem.shape)
+    return f"{formula} + F_vision / s", f" + {flops:,.0f} / {problem.job.seq_len:,}"
 
 
 def _flops_by_kind(problem: Problem) -> tuple[str, str]:
@@ -391,11 +402,13 @@ def _flops_by_kind(problem: Problem) -> tuple[str, str]:
             cores.append(f"{n} × {macs.core_at(s):,.0f}" if macs.core_at else of_core)
     if modules:
         layers.append(f"{modules} × (2 × {h:,} × {h:,} + 3 × {h:,})")
+    layers += [f"{h:,} × {h:,}"] * shape.head_transform
     layers.append(f"{1 + modules} × {h:,} × {vocab:,}")
     titles = kinds_text(kind for kind, _ in present_kinds(shape))
     formula = "6 (sum of L (projections + MLP) + h V) + 6 sum of L core s"
     formula += f", multiply-adds by the records of {titles}"
-    return formula, f"6 × ({total(layers)}) + 6 × ({total(cores)})"
+    formula, vision = _with_tower(problem, formula)
+    return formula, f"6 × ({total(layers)}) + 6 × ({total(cores)}){vision}"
 
 
 def _memory(deck: Deck, problem: Problem, plan: Plan) -> tuple[Fact, ...]:

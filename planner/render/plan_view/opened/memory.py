@@ -188,6 +188,8 @@ def _states(p: StageParts) -> Formula:
         one = expert_params(shape, x.ep, x.etp).item()
         text += f" + {per_param(shard)} × {exact(n_routed)} × {exact(one)}"
     text += _quantized_weights(p, n_routed if routed is not None else 0)
+    if frozen := _frozen_bytes(p):
+        text += f" + {exact(frozen, 'B')}"
     if needs_groups(recipe.optimizer):
         more = group_state_bytes(p)
         text += f" + {exact(more, 'B')}" if more >= 0 else f" − {exact(-more, 'B')}"
@@ -197,6 +199,12 @@ def _states(p: StageParts) -> Formula:
         TERMS["states"].equation + (", routed experts apart" if n_routed else ""),
         text,
     )
+
+
+def _frozen_bytes(p: StageParts) -> float:
+    """Return the weights of a vision tower on a rank that are not trained, bytes."""
+    tower = p.breakdown.rows.layers.tower
+    return tower.frozen_bytes.item() if tower and p.first else 0.0
 
 
 def group_state_bytes(p: StageParts) -> float:
@@ -223,7 +231,7 @@ def group_state_bytes(p: StageParts) -> float:
         if p.breakdown.rows.shapes.experts:
             weights += n_routed * expert_linear_params(shape, x.ep, x.etp).item()
         flat += each * weights
-    return float(states - flat)
+    return float(states - flat - _frozen_bytes(p))
 
 
 def _quantized_weights(p: StageParts, n_routed: float) -> str:

@@ -217,7 +217,13 @@ def _head(p: OpenedParts) -> str:
 def _embedding(p: OpenedParts) -> str:
     wait = p.layers.embedding_tp
     less = f" − {_both(wait)}" if wait.total_s.item() else ""
+    less += f" − {_both(p.layers.tower.total)}" if p.layers.tower else ""
     return f"{p.m} × ({_both(p.layers.embedding)}{less})"
+
+
+def _tower(p: OpenedParts) -> str:
+    assert p.layers.tower is not None  # its term is there
+    return f"{p.m} × {_both(p.layers.tower.total)}"
 
 
 def _recompute(p: OpenedParts) -> str:
@@ -443,6 +449,7 @@ FORMULAS: Mapping[str, Callable[[OpenedParts], Substituted]] = {
     "experts": _routed,
     "head": _head,
     "embedding": _embedding,
+    "tower": _tower,
     "recompute": _recompute,
     "host": _host,
     "tp": _tp,

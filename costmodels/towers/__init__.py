@@ -1,0 +1,1 @@
+"""What stands before the layers of a model and has layers of its own."""
