@@ -18,6 +18,7 @@ from planner.specs.importers.huggingface.config import (
     open_config,
 )
 from planner.specs.importers.huggingface.details import details_of
+from planner.specs.importers.huggingface.families.towers import with_tower
 from planner.specs.importers.huggingface.files import has_sizes, parse_config
 from planner.specs.importers.huggingface.keys import key_refusals, missing, passed_over
 from planner.specs.importers.huggingface.layer_kinds import (
@@ -121,7 +122,7 @@ def _checked(config: Config, overrides: Mapping[str, object]) -> Imported:
             " copy of the file"
         )
         raise SpecError(config.problem(None, message, fix))
-    return _Reader(config, overrides).imported()
+    return with_tower(_Reader(config, overrides).imported(), config.document, overrides)
 
 
 AS_TYPE = "model.as"
