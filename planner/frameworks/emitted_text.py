@@ -61,6 +61,7 @@ def unsaid(shape: ModelShape, job: TrainingJob) -> dict[str, object]:
         "padded_vocab": shape.padded_vocab,
         "vocab_multiple": shape.vocab_multiple,
     }
+    fields |= {"windows": True} if shape.window is not None else {}
     return fields | ({"imbalance": shape.imbalance} if shape.n_experts else {})
 
 

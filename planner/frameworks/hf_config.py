@@ -11,7 +11,6 @@ from dataclasses import replace
 from costmodels.layers.kinds import KIND_ALIASES, added_kinds, layer_run
 from costmodels.shapes import ModelShape, TrainingJob
 from planner.errors import EmitError
-from planner.specs.model import with_full_attention
 from planner.specs.schema import NO_DETAILS, OTHER_MODEL, DetailsSpec
 from searches.frameworks.common import kind_sequence
 from searches.frameworks.megatron.layer_kinds import has_mixer, is_hybrid, sublayers
@@ -38,7 +37,6 @@ def hf_config(
     shape: ModelShape, job: TrainingJob, details: DetailsSpec = NO_DETAILS
 ) -> dict[str, object]:
     """Return the fields of config.json; `EmitError` names the part that no class has."""
-    shape = with_full_attention(shape)
     _check(shape, details)
     common = _common(shape, job, details)
     if added_kinds(shape):
@@ -65,7 +63,8 @@ def _check(shape: ModelShape, details: DetailsSpec) -> None:
         "attention sinks": bool(details.attention_sinks) and not _is_gpt_oss(shape),
         "layers without positions": details.no_rope_every is not None
         and not (is_hybrid(shape) and details.no_rope_every == 1),
-        "full attention in some layers": details.full_attention_every is not None,
+        "full attention in some layers": details.full_attention_every is not None
+        and shape.window is None,
         "queries and keys normalised over their whole width or by l2": details.qk_norm
         in ("width", "l2"),
         "a share of each head rotated": details.rotary_percent not in (None, 1.0)
@@ -272,7 +271,8 @@ def _windowed(shape: ModelShape, details: DetailsSpec) -> dict[str, object]:
             **_balance(details),
         } | window
     plain = without_kinds(shape)
-    found = _with_experts(plain, details) if shape.n_experts else _dense(plain, details)
+    rest = details.model_copy(update={"window": None, "full_attention_every": None})
+    found = _with_experts(plain, rest) if shape.n_experts else _dense(plain, rest)
     kind = found["model_type"]
     if kind in ("qwen2", "qwen3"):
         return found | {"layer_types": types, "use_sliding_window": True} | window

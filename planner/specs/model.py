@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from costmodels.layers.kinds import KIND_ALIASES, layer_run
+from costmodels.layers.kinds import layer_run
 from costmodels.optimizers.records import MuonOptions
 from costmodels.precision import SIXTEEN_BIT
 from costmodels.shapes import (
@@ -34,7 +34,6 @@ def read_model(document: Document) -> ModelInput:
     model, job = spec.model, spec.training
     shape = _shape(model, model.name or default_name(document, "model"))
     training = _job(job)
-    details = with_kinds(model.details, shape)
     canonical = {
         "model": canonical_model(shape, model.details),
         "training": {**training_document(training), "tokens": job.tokens},
@@ -46,34 +45,10 @@ def read_model(document: Document) -> ModelInput:
         path=document.file,
         format=document.imported.format if document.imported else "a model file",
         notes=import_notes(document),
-        details=details,
+        details=model.details,
         search=spec.search,
         listed=job.precisions if len(job.precisions) > 1 else (),
     )
-
-
-def with_kinds(details: DetailsSpec, shape: ModelShape) -> DetailsSpec:
-    """Return details that say what emitted files need of windows, chunks and gates.
-
-    A framework takes windows in every layer but each n-th; other patterns, and a gate of
-    attention, are among the parts that a file names and that `--accept-differences` leaves out.
-    """
-    names = [shape.kinds[i].partition("+")[0] for i in shape.layer_sequence]
-    changes: dict[str, Any] = {}
-    others = [details.other_parts] if details.other_parts else []
-    if shape.window and "window" in names and details.window is None:
-        every = full_attention_every([name == "window" for name in names])
-        changes["window"] = shape.window.size
-        changes["full_attention_every"] = every or None
-        if every is None:
-            others.append("which layers see a window")
-    if shape.chunk and "chunk" in names and details.attention_chunk is None:
-        changes["attention_chunk"] = shape.chunk.size
-    if shape.attention_gate:
-        others.append("a gate of the output of attention")
-    if others:
-        changes["other_parts"] = "; ".join(dict.fromkeys(others))
-    return details.model_copy(update=changes) if changes else details
 
 
 def full_attention_every(local: Sequence[bool]) -> int | None:
@@ -211,25 +186,6 @@ def _stated_kinds(kinds: list[str]) -> dict[str, Any]:
             return {"dense_layers": dense, "moe_every": every}
     merged = [(kind, len(list(same))) for kind, same in groupby(kinds)]
     return {"layer_runs": tuple(layer_run(kind, count) for kind, count in merged)}
-
-
-def with_full_attention(shape: ModelShape) -> ModelShape:
-    """Return a model whose windows and chunks are full attention, for files that say them apart.
-
-    Its layers are then said by `dense_layers` and `moe_every` where these can say them.
-    """
-    if not shape.layer_runs:
-        return shape
-    kinds = [_without_reach(shape.kinds[i]) for i in shape.layer_sequence]
-    none: dict[str, Any] = {"layer_runs": (), "window": None, "chunk": None}
-    return dataclasses.replace(shape, **{**none, **_stated_kinds(kinds)})
-
-
-def _without_reach(kind: str) -> str:
-    """Return the kind that a layer over a window, or in chunks, is without it."""
-    mixer, _, feed = kind.partition("+")
-    name = f"attention+{feed}" if mixer in ("window", "chunk") else kind
-    return KIND_ALIASES.get(name, name)
 
 
 _MLA_FIELDS = ("q_rank", "kv_rank", "qk_nope", "qk_rope", "v_head")

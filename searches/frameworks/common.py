@@ -13,7 +13,8 @@ def kind_sequence(shape: ModelShape) -> tuple[str, ...]:
 
 def other_kinds(shape: ModelShape) -> list[str]:
     """Return the kinds of layers of a model but dense and expert layers."""
-    return [kind for kind in dict.fromkeys(kind_sequence(shape)) if kind not in (DENSE, MOE)]
+    counted = zip(shape.kinds, shape.kind_counts, strict=True)
+    return [kind for kind, n in counted if n and kind not in (DENSE, MOE)]
 
 
 def degrees_positive(code: str, framework: str, source: str) -> FrameworkRule:

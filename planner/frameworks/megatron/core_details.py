@@ -69,6 +69,11 @@ def core_details(
     scaling, missing = _scaling(details, shape)
     model |= scaling
     model |= kind_settings(shape)
+    if "window_size" in model and layout.cp > 1 and layout.cp_comm == "p2p":
+        del model["window_size"]
+        model.pop("window_attn_skip_freq", None)
+        size = shape.window.size if shape.window else 0
+        yours.append(f"window {size}: not with context parallelism by p2p")
     yours += missing
     for settings, missing in (
         _attention(details, shape),

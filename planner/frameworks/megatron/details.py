@@ -50,7 +50,9 @@ def _of_the_model(settings: Mapping[str, Any]) -> Iterator[Found]:
         if _is_set(settings, dest):
             yield name, float(settings[dest]), dest
     yield from _of_scaling(settings)
-    if isinstance(settings.get("no_rope_freq"), int) and 0 < settings["no_rope_freq"] <= LAYERS:
+    if settings.get("position_embedding_type") == "none":
+        yield "no_rope_every", 1, "position_embedding_type"
+    elif isinstance(settings.get("no_rope_freq"), int) and 0 < settings["no_rope_freq"] <= LAYERS:
         yield "no_rope_every", settings["no_rope_freq"], "no_rope_freq"
     if settings.get("layernorm_zero_centered_gamma"):
         yield "norm_one_plus", True, "layernorm_zero_centered_gamma"

@@ -4,7 +4,6 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from costmodels.layers.kinds import KIND_ALIASES
 from planner.errors import InputProblem, SpecError
 from planner.frameworks.megatron.details import causal_window, stated_details
 from planner.frameworks.megatron.flags import Parsed, default_of, parse_flags, pattern_value
@@ -28,7 +27,6 @@ from planner.frameworks.optimizers import (
 )
 from planner.frameworks.runs.launch_script import read_launch
 from planner.option_names import joined, option
-from planner.specs.importers.huggingface.layer_kinds import compressed
 from planner.specs.importers.imported import Imported, Origin
 
 NEEDED = ("num_layers", "hidden_size", "num_attention_heads", "seq_length")
@@ -424,7 +422,6 @@ class _Builder:
             self.copy("model.mtp_layers", "mtp_num_layers")
         for field, value, dest in stated_details(s.parsed.settings):
             self.put(f"model.details.{field}", value, s.flag(dest))
-        self._windows(layers)
 
     def _heads(self) -> None:
         s = self.settings
@@ -546,26 +543,6 @@ class _Builder:
                 "the flags do not say how tokens spread",
                 assumed=True,
             )
-
-    def _windows(self, layers: int) -> None:
-        """Set the kinds of layers, where the flags say a window shorter than a sequence."""
-        details = self.document["model"].get("details", {})
-        window, every = details.get("window"), details.get("full_attention_every")
-        if not window or window >= size_of(self.settings, "seq_length"):
-            return
-        moe = self.document["model"].get("moe", {})
-        dense, step = moe.pop("dense_layers", 0), moe.pop("every", 1)
-        gone = (("model", "moe", "dense_layers"), ("model", "moe", "every"))
-        self.origins = [origin for origin in self.origins if origin.path not in gone]
-        kinds = []
-        for i in range(layers):
-            mixer = "attention" if every and (i + 1) % every == 0 else "window"
-            routed = bool(moe) and i >= dense and (i - dense + 1) % step == 0
-            kind = f"{mixer}+{'moe' if routed else 'dense'}"
-            kinds.append(KIND_ALIASES.get(kind, kind))
-        flag = self.settings.flag("window_size")
-        self.put("model.layer_kinds", compressed(kinds), flag)
-        self.put("model.window.size", window, flag)
 
     def _pattern(self, layers: int) -> tuple[int, int]:
         """Return dense layers at the start and the distance of expert layers."""

@@ -78,7 +78,7 @@ def _complete(model: dict[str, Any], unsaid: Mapping[str, Any]) -> None:
     if "moe" in model and isinstance(imbalance, (int, float)):
         model["moe"] = {**model["moe"], "imbalance": float(imbalance)}
     details = unsaid.get("details")
-    if isinstance(details, dict) and details.get("window"):
+    if isinstance(details, dict) and details.get("window") and not unsaid.get("windows"):
         _without_windows(model)
     _merge_details(model, details)
 

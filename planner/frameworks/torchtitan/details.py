@@ -121,6 +121,7 @@ def not_said(
     mscale = details.rope_mscale == details.rope_mscale_all_dim
     norms = {"head": family in ("qwen3", "deepseek_v3")}
     window = bool(details.window) and (details.window or 0) < job.seq_len
+    window = window and shape.window is None  # else the kinds of layers say it
     activation = "clamped_swiglu" if own else "silu"
     checks = {
         "rotary_percent": details.rotary_percent in (None, 1.0) or shape.latent,

@@ -41,8 +41,8 @@ def sublayers(kind: str) -> tuple[str, str]:
 
 
 def _present(shape: ModelShape) -> tuple[LayerKind, ...]:
-    names = dict.fromkeys(kind_sequence(shape))
-    return tuple(LAYER_KINDS[name] for name in names if name in LAYER_KINDS)
+    counted = zip(shape.kinds, shape.kind_counts, strict=True)
+    return tuple(LAYER_KINDS[name] for name, n in counted if n and name in LAYER_KINDS)
 
 
 def has_mixer(shape: ModelShape, mixer: str) -> bool:

@@ -1,7 +1,7 @@
 # Megatron-Bridge recipe; fields as of Megatron-Bridge 0.6.2.
 # plan 0123456789ab of result ba9876543210
 # planner 0.1.0
-# layout: {"cp":1,"devices_per_node":8,"dp":8,"ep":1,"etp":1,"gbs":128,"generation":"hopper","layers":9,"mbs":1,"model":"small","n_devices":24,"n_micro":16,"n_nodes":3,"padded_vocab":128256,"pipeline_partition":"type:block","pp":3,"precision":"bf16","rank_order":"tp-cp-ep-dp-pp","recompute":"none","recompute_layers":0,"schedule":"1f1b","shard":0,"sp":false,"split":"even","stage_layers":[3,3,3],"tp":1,"unsaid":{"max_positions":0,"padded_vocab":0,"tokens":null,"vocab_multiple":128},"vpp":1,"zero":1}
+# layout: {"cp":1,"devices_per_node":8,"dp":8,"ep":1,"etp":1,"gbs":128,"generation":"hopper","layers":9,"mbs":1,"model":"small","n_devices":24,"n_micro":16,"n_nodes":3,"padded_vocab":128256,"pipeline_partition":"type:block","pp":3,"precision":"bf16","rank_order":"tp-cp-ep-dp-pp","recompute":"none","recompute_layers":0,"schedule":"1f1b","shard":0,"sp":false,"split":"even","stage_layers":[3,3,3],"tp":1,"unsaid":{"max_positions":0,"padded_vocab":0,"tokens":null,"vocab_multiple":128,"windows":true},"vpp":1,"zero":1}
 """One plan for Megatron-Bridge: `pretrain_config()` returns its ConfigContainer.
 
 bridge.sh beside this file runs it. Learning rate, rotary base, loss coefficients and

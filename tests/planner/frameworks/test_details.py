@@ -288,7 +288,7 @@ class TestFlags:
         found = core_details(given.details, LAYOUT, given.shape, given.job)
         by_dest = flag_table()[2]
         own = {"original_max_position_embeddings", "beta_fast", "beta_slow", "softmax_scale"}
-        kinds = {"int": int, "float": (int, float), "str": (str, tuple), "pattern": int}
+        kinds = {"int": int, "float": (int, float), "str": (str, tuple), "pattern": (int, list)}
         for dest, value in {**found.model, **found.experts}.items():
             if dest in own:
                 continue

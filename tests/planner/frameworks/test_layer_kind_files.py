@@ -330,6 +330,10 @@ def test_the_sizes_of_a_pattern() -> None:
     stated = hybrid_kinds({"hidden_size": 256}.get, "MM|*E/*E/*E")
     assert stated is not None
     assert (stated.counts, stated.mtp_layers) == ((2, 2), 2)
+    # Positions none: no layer has any.
+    flags = "--hybrid-layer-pattern 'M*' --position-embedding-type none"
+    read = read_megatron_model(f"torchrun pretrain_hybrid.py {SIZES} {flags}").document["model"]
+    assert read["details"] == {"no_rope_every": 1}
 
 
 def test_a_model_file_that_says_otherwise_is_told(tmp_path: Path) -> None:
