@@ -495,7 +495,7 @@ REFUSALS = [
     ),
     ({"model_type": "mamba2"}, ["mamba2: a state-space model (Mamba)", "`--as` is of no use"]),
     ({"model_type": "qwen3_next"}, ["linear attention"]),
-    ({"model_type": "bert"}, ["an encoder"]),
+    ({"model_type": "electra"}, ["an encoder"]),
     (
         {"layer_types": ["full_attention", "linear_attention"]},
         ["layer_types.1: layers with 'linear_attention', which the cost model does not have"],
