@@ -214,7 +214,8 @@ def layer_activation_bytes(
     unless the attention core is recomputed (`keep_scores` = 0). With latent attention 4 a (d_k +
     d_v) / t + (4 (r_q + r_kv) + 2 d_r) / t in place of 4 h_q / t + 4 h_kv. What a stack's eager
     operators keep beside that comes on top (`eager_bytes`), and 4 a s / t for its scores in fp32
-    without a flash kernel. Activations in fp32 (`element_bytes` 4) take twice that, but for masks,
+    without a flash kernel. A gate of attention's output keeps 4 h_q / t, itself and what it gates.
+    Activations in fp32 (`element_bytes` 4) take twice that, but for masks,
     the log-sum-exp and scores that are in fp32 anyway. Where linear layers keep quantised inputs
     (`quantized_inputs`), what `saved_input_bytes` says comes off.
 
@@ -242,7 +243,7 @@ def layer_activation_bytes(
         split = (4.0 * q + 4.0 * shape.v_width) / t + inner
         split = split + (4.0 * (shape.q_rank + shape.kv_rank) + 2.0 * shape.qk_rope) / t
     else:
-        split = 4.0 * q / t + 4.0 * kv + inner
+        split = 4.0 * q / t + 4.0 * kv + inner + 4.0 * shape.gate_width / t
     split = wide * split
     if shape.flash_attention:
         scores = 4.0 * shape.heads / t
@@ -444,7 +445,7 @@ def scratch_bytes(shape: ModelShape, stack: StackProfile, tp: ArrayLike) -> Floa
         return np.zeros_like(np.asarray(tp, dtype=np.float64))
     t = np.asarray(tp, dtype=np.float64)
     kv = kv_heads_per_rank(shape, tp) * shape.head_dim
-    qkv = shape.q_width / t + 2 * kv
+    qkv = shape.q_width / t + 2 * kv + shape.gate_width / t
     up = (2 if shape.gated else 1) * shape.ffn / t
     if shape.latent:
         return 2.0 * (latent_params(shape, np.asarray(tp)) + shape.hidden * (up + shape.ffn / t))

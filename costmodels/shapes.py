@@ -105,6 +105,28 @@ class LinearShape:
 
 
 @dataclass(frozen=True, slots=True)
+class Mamba1Shape:
+    """State-space layers of the first Mamba (`mamba1` layers)."""
+
+    inner: int
+    """Channels, each with a state of its own."""
+    state: int
+    """Elements of a channel's state."""
+    dt_rank: int
+    """Width of the product in which the time steps are computed."""
+    conv: int
+    """Taps of the short convolution."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShortConvShape:
+    """Gated short convolutions (`conv` layers)."""
+
+    conv: int
+    """Taps."""
+
+
+@dataclass(frozen=True, slots=True)
 class IndexerShape:
     """What chooses the keys of sparse attention (`sparse` layers)."""
 
@@ -168,6 +190,8 @@ MIXER_SECTIONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
         "delta_net": DeltaNetShape,
         "linear": LinearShape,
         "indexer": IndexerShape,
+        "mamba1": Mamba1Shape,
+        "short_conv": ShortConvShape,
     }
 )
 """Sizes of mixers by the field of `ModelShape`, and section of the model file, that has them."""
@@ -215,6 +239,8 @@ class ModelShape:
     """Experts that each token is sent to."""
     expert_ffn: int = 0
     """Inner width of one routed expert."""
+    moe_latent: int = 0
+    """Width of what routed experts take and give, where it is not the model's; 0: it is."""
     shared_ffn: int = 0
     """Inner width of all shared experts together, which see every token; 0: none."""
     dense_layers: int = 0
@@ -247,6 +273,8 @@ class ModelShape:
     """A linear layer h x h, its activation and a norm stand before the output head (encoders)."""
     layer_runs: tuple[LayerRun, ...] = ()
     """The kinds of layers in model order; empty where `dense_layers` and `moe_every` say it."""
+    attention_gate: bool = False
+    """The output of attention is gated by a projection of its own, as wide as the queries."""
     window: WindowShape | None = None
     """Sizes of `window` layers; so on for those of other mixers."""
     chunk: ChunkShape | None = None
@@ -254,6 +282,8 @@ class ModelShape:
     delta_net: DeltaNetShape | None = None
     linear: LinearShape | None = None
     indexer: IndexerShape | None = None
+    mamba1: Mamba1Shape | None = None
+    short_conv: ShortConvShape | None = None
     vision: VisionShape | None = None
     """A vision tower before the embedding; none: text alone."""
 
@@ -261,6 +291,16 @@ class ModelShape:
     def q_width(self) -> int:
         """Width of the query projection: heads * head_dim."""
         return self.heads * self.head_dim
+
+    @property
+    def expert_hidden(self) -> int:
+        """Width of what routed experts take and give."""
+        return self.moe_latent or self.hidden
+
+    @property
+    def gate_width(self) -> int:
+        """Width of the gate of attention's output, 0 without one."""
+        return self.q_width if self.attention_gate else 0
 
     @property
     def kv_width(self) -> int:
@@ -332,7 +372,9 @@ class ModelShape:
 
     def without_experts(self) -> "ModelShape":
         """Return what an expert layer computes for every token: its shared experts as the MLP."""
-        return replace(self, ffn=self.shared_ffn, n_experts=0, shared_ffn=0, layer_runs=())
+        return replace(
+            self, ffn=self.shared_ffn, n_experts=0, shared_ffn=0, moe_latent=0, layer_runs=()
+        )
 
 
 @lru_cache(maxsize=256)

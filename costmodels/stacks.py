@@ -49,8 +49,8 @@ class StackProfile:
     layer with its experts, final norm with head (`costmodels.comm.fsdp`). `regathered`: ZeRO 3
     gathers every unit again for the backward; `tail-stays`: all but the last; empty: not FSDP2."""
     reduce_width: str
-    """Width in which gradients are reduced: that of the `recipe`, or that of the `weights` on the
-    wire."""
+    """Width in which gradients are reduced: that of the `recipe`, that of the `weights` on the
+    wire, or `fp32` whatever they are kept in."""
     grad_copies: str
     """Where a recipe copies gradients for the update (fp16): the copy is `sharded` with the
     optimizer, `whole`, or the only gradient that is kept (`alone`)."""
@@ -84,6 +84,9 @@ class StackProfile:
     pads_vocab: bool
     """Rows of the vocabulary are padded to a multiple that the model names (Megatron's 128 tp);
     otherwise only to what tp divides."""
+    zero1_reduce: str
+    """With a sharded optimizer gradients are summed by `reduce-scatter`, or whole by
+    `all-reduce`."""
     zero1_gather: str
     """`all-gather`, or `broadcast`: every rank in turn broadcasts its shard of the weights."""
     balancer: str
@@ -283,6 +286,7 @@ FUSED = StackProfile(
     routed_scores="before",
     offload_overlap="pipelined",
     activation_copies="windowed",
+    zero1_reduce="reduce-scatter",
     zero1_gather="all-gather",
     balancer="even",
     fused_activation=True,
@@ -429,9 +433,13 @@ STACKS: dict[str, StackProfile] = {
             grad_copies="sharded",
             flat_optimizer=True,
         ),
+        # Aleph Alpha's Scaling sums bf16 gradients as fp32, whole, before its sharded update:
+        # core/optimizer/optimizer.py (allreduce_gradients), allreduce.py.
         replace(
             EAGER,
             name="aleph-alpha",
+            reduce_width="fp32",
+            zero1_reduce="all-reduce",
             elementwise_factor=3.9,
             tp_hop_s=22e-6,
             balancer="params",

@@ -13,7 +13,7 @@ from costmodels.comm.collectives import (
     collective_s,
     point_to_point_s,
 )
-from costmodels.comm.data_parallel import DataGroups, DataParallelTimes
+from costmodels.comm.data_parallel import DataGroups, DataParallelTimes, sums_whole
 from costmodels.comm.dispatch import (
     Degrees,
     dispatch_s,
@@ -33,7 +33,7 @@ from costmodels.layers.experts import (
     local_tokens,
     parts_for_routing,
 )
-from costmodels.layers.kinds import MIXERS, added_kinds, has_attention, kinds_of
+from costmodels.layers.kinds import MIXERS, added_kinds, has_attention, kinds_of, sublayers
 from costmodels.layers.layer_kind import ExpertLayerTerms, KindTerms, LayerKind
 from costmodels.layers.params import kv_heads_per_rank, padded_vocab, replicated_params
 from costmodels.layers.recompute import RunAgain, latent_bytes, repeated_blocks, run_again
@@ -41,7 +41,6 @@ from costmodels.offload.activations import copy_bytes_per_s
 from costmodels.offload.modules import offloads_modules
 from costmodels.offload.optimizer import COPY_BYTES, gradients_leave
 from costmodels.optimizers.groups import GroupTerms
-from costmodels.optimizers.records import reduces_whole
 from costmodels.plans import Layout
 from costmodels.problem import Problem
 from costmodels.schedule.stages import BOTH_WAYS, layer_prefix, other_kinds
@@ -565,7 +564,12 @@ def _replicated(
     in a pipeline, else for every micro-batch.
     """
     shape, layout = plan.rows.problem.shape, plan.layout
-    norms = 2 * n_layers + layout.has_head(plan.critical) if layout.sp else 0
+    n_norms = 2 * n_layers
+    if added_kinds(shape):
+        counts = _counts_by_kind(plan.rows, layout, plan.critical)
+        n_norms = round(sum(x.layers * sublayers(x.kind) for x in counts))
+        n_layers = round(_attending(plan.rows, layout, plan.critical))
+    norms = n_norms + layout.has_head(plan.critical) if layout.sp else 0
     sizes = [(norms, shape.hidden)]
     sizes.append((round(routed), shape.hidden * shape.n_experts if shape.n_experts > 1 else 0))
     if shape.latent:
@@ -728,12 +732,12 @@ def _expert_parallel(plan: PlanTraffic) -> list[PlanTransfer]:
         def exchange() -> _TokenExchange:
             group, pool = expert_group(problem, ep, etp), problem.pool
             load = load_factor(shape, ep)
-            one_copy = element * shape.hidden * tokens * load
+            one_copy = element * shape.expert_hidden * tokens * load
             inside, outside = sent_copies(problem, group, modes)
             per_call = (inside + outside) * one_copy
             time_s = dispatch_s(problem, tokens, load, degrees, modes).item()
             if dispatcher == "allgather":
-                total = (element * shape.hidden * tokens * ep * etp).item()
+                total = (element * shape.expert_hidden * tokens * ep * etp).item()
                 return _TokenExchange(time_s, total, 0.0, "")
             sent = token_exchange(problem, one_copy, group, modes)
             return _TokenExchange(
@@ -754,27 +758,29 @@ def _expert_parallel(plan: PlanTraffic) -> list[PlanTransfer]:
             made = plan.make("ep", calls, *spent, one.algorithm)
             results.append(replace(made, scale_out_bytes=made.sent_bytes * one.outside_frac))
         if _sends_weights(problem, dispatcher):
-            share = one.message_bytes / shape.hidden
+            share = one.message_bytes / shape.expert_hidden
             time_s = passes * wires.collective_s("all-to-all", share, place)
             results.append(
                 plan.make("ep", Calls("all-to-all", place, passes, share, width), 0.0, time_s)
             )
     if layout.tp > 1 and parts_for_routing(problem.stack, sp, ep).item():
-        row, message = wires.place(layout.tp, 1), (element * shape.hidden * total).item()
+        row, message = wires.place(layout.tp, 1), (element * shape.expert_hidden * total).item()
         time_s = passes * wires.tp_collective_s("all-gather", message, row)
         results.append(
             plan.make("tp", Calls("all-gather", row, passes, message, width), time_s, time_s)
         )
     if layout.etp > 1 and problem.stack.etp_gathers != "tokens" and dispatcher != "allgather":
         inner = wires.place(layout.etp, 1)
-        message = (element * shape.hidden * expert_rows(problem, tokens, sp, ep, etp)).item()
+        message = (
+            element * shape.expert_hidden * expert_rows(problem, tokens, sp, ep, etp)
+        ).item()
         one_s = wires.tp_collective_s("all-gather", message, inner)
         for name in ("all-gather", "reduce-scatter"):
             calls = Calls(name, inner, passes, message, width)
             results.append(plan.make("ep", calls, *_shown(plan, passes * one_s)))
         if _sends_weights(problem, dispatcher):
             backward = layout.n_passes * int(n_layers + modules)
-            share = message / shape.hidden
+            share = message / shape.expert_hidden
             for name, n in (("all-gather", passes - backward), ("reduce-scatter", backward)):
                 time_s = n * wires.tp_collective_s(name, share, inner)
                 results.append(plan.make("ep", Calls(name, inner, n, share, width), 0.0, time_s))
@@ -1068,8 +1074,8 @@ def _copies(plan: PlanTraffic, part: _Copies, kind: int) -> list[PlanTransfer]:
     position = (*sharding, kind)
     reduce, piece = wire.reduce_s.item(*position), wire.reduce_piece_s.item(*position)
     pieces = round(reduce / piece)
-    whole = not zero or reduces_whole(recipe.optimizer, rows.problem.job.muon)
-    group = _place(part.groups.all_ranks if whole else part.groups.shard, *sharding)
+    is_whole = sums_whole(rows.problem, zero)
+    group = _place(part.groups.all_ranks if is_whole else part.groups.shard, *sharding)
     units = rows.problem.stack.sharded_units
     often = zero >= 2 or (units and layout.pp == 1)
     reduces = layout.n_micro if often else 1
@@ -1085,12 +1091,12 @@ def _copies(plan: PlanTraffic, part: _Copies, kind: int) -> list[PlanTransfer]:
     wide = grad_wire_bytes(recipe, rows.problem.stack)
     grads = wide * params / pieces
     width, copies = _width(rows, wide), 0.0
-    if zero and replicas > 1:
+    if not is_whole and replicas > 1:
         one = wires.collective_s("all-reduce", grads / shard, over)
         copies = reduces * pieces * one
     pieces = part.n_buckets or pieces
     grads = wide * params / pieces
-    name, calls = "all-reduce" if whole else "reduce-scatter", reduces * pieces
+    name, calls = "all-reduce" if is_whole else "reduce-scatter", reduces * pieces
     time_s = reduces * reduce - copies
     results = []
     if group.n_ranks > 1:

@@ -9,7 +9,7 @@ of terms.
 """
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
 
@@ -22,6 +22,9 @@ from costmodels.layers.kinds import LAYER_KINDS
 from costmodels.stacks import EAGER, FUSED, NUMBERS, STACKS, StackProfile
 from planner import errors
 from planner.specs import schema as schemas
+from planner.specs.importers.huggingface.families.refused import REFUSED
+from planner.specs.importers.huggingface.model_types import ALIASES, TYPES
+from planner.specs.importers.huggingface.rules import ModelType
 from planner.sweeps.rows import COLUMNS
 from planner.sweeps.spec.schema import SweepFile
 from searches.frameworks.megatron.axis_flags import AXIS_FLAGS
@@ -73,6 +76,7 @@ UNITS = {
     "Axes": "mapping",
     "AxisValue": "number or word",
     "Layers": "whole number",
+    "NewtonSchulzSteps": "whole number",
     "LayersOr0": "whole number",
     "Heads": "whole number",
     "Width": "whole number",
@@ -98,9 +102,12 @@ SECTIONS = (
     ("delta_net", schemas.DeltaNetSpec),
     ("linear", schemas.LinearSpec),
     ("indexer", schemas.IndexerSpec),
+    ("mamba1", schemas.Mamba1Spec),
+    ("short_conv", schemas.ShortConvSpec),
     ("vision", schemas.VisionSpec),
     ("details", schemas.DetailsSpec),
     ("training", schemas.TrainingSpec),
+    ("muon", schemas.MuonSpec),
     ("search", schemas.SearchSpec),
     ("pools", schemas.PoolSpec),
     ("accelerator", schemas.AcceleratorSpec),
@@ -396,6 +403,15 @@ def axes_table() -> str:
     return _table(titles, rows)
 
 
+def _has_window(rules: ModelType) -> bool:
+    """Tell whether a type has windows unless a file says otherwise."""
+    return bool(rules.defaults.get("window")) and rules.defaults.get("window_on") is not False
+
+
+def _has_window_and_experts(rules: ModelType) -> bool:
+    return rules.experts and _has_window(rules)
+
+
 def layer_kinds_table() -> str:
     """Return the kinds of layers of a model file."""
     rows = [
@@ -409,6 +425,41 @@ def layer_kinds_table() -> str:
         for kind in LAYER_KINDS.values()
     ]
     return _table(("kind", "what", "computes", "frameworks", "source"), rows)
+
+
+_ROWS_OF_TYPES: Sequence[tuple[str, Callable[[ModelType], bool]]] = (
+    ("a state space (Mamba-2) in some layers or in all", lambda x: x.mixer == "mamba2"),
+    ("a state space (the first Mamba) in some layers or in all", lambda x: x.mixer == "mamba1"),
+    ("short convolutions in some layers", lambda x: x.mixer == "conv"),
+    ("gated delta nets in most layers", lambda x: x.mixer == "gdn"),
+    ("Kimi delta attention in most layers", lambda x: x.mixer == "kda"),
+    ("linear attention in some layers", lambda x: x.mixer == "linear"),
+    ("sparse attention with an indexer", lambda x: x.mixer == "sparse"),
+    ("two attentions a layer and experts beside the second", lambda x: x.twice),
+    ("latent attention and experts", lambda x: x.latent and x.experts),
+    ("latent attention", lambda x: x.latent),
+    ("attention with windows or chunks in some layers, and experts", _has_window_and_experts),
+    ("attention and experts", lambda x: x.experts),
+    ("attention with windows in some layers", _has_window),
+    ("attention", lambda x: True),
+)
+"""What layers of a type have, in words, and which types; the first that fits counts."""
+
+
+def types_table() -> str:
+    """Return which types of a config.json are read, by what their layers have, and which not."""
+    names: dict[str, list[str]] = {what: [] for what, _ in _ROWS_OF_TYPES}
+    bases = {**{name: name for name in TYPES}, **{k: v[0] for k, v in ALIASES.items()}}
+    for name, base in sorted(bases.items()):
+        what = next(what for what, fits in _ROWS_OF_TYPES if fits(TYPES[base]))
+        names[what].append(f"`{name}`")
+    refused: dict[str, list[str]] = {}
+    for name, why in sorted(REFUSED.items()):
+        if name not in bases:
+            refused.setdefault(why, []).append(f"`{name}`")
+    rows = [("read", what, " ".join(found)) for what, found in names.items() if found]
+    rows += [("refused", why, " ".join(found)) for why, found in sorted(refused.items())]
+    return _table(("", "layers have", "`model_type`"), rows)
 
 
 def pages() -> dict[Path, str]:
@@ -429,6 +480,7 @@ def pages() -> dict[Path, str]:
     sweeps = _between(sweeps, "columns", columns_table())
     collectives = DOCS / "terms" / "collectives.md"
     listed = _between(collectives.read_text(encoding="utf-8"), "algorithms", algorithms_table())
+    models = (DOCS / "import_models.md").read_text(encoding="utf-8")
     rooms = (DOCS / "architecture.md").read_text(encoding="utf-8")
     faults = (DOCS / "errors.md").read_text(encoding="utf-8")
     faults = _between(faults, "kinds", error_kinds())
@@ -436,6 +488,7 @@ def pages() -> dict[Path, str]:
     faults = _between(faults, "details", _table(("word", "meaning"), details))
     return {
         DOCS / "errors.md": faults,
+        DOCS / "import_models.md": _between(models, "types", types_table()),
         DOCS / "architecture.md": _between(rooms, "rooms", rooms_table()),
         DOCS / "search.md": search,
         DOCS / "sweeps.md": sweeps,

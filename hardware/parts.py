@@ -162,8 +162,8 @@ class Link:
     """Every step of a ring that leaves the domain pays this link's hop, not only the steps between
     domains: the latency grows with the ranks."""
     ring_decline: float = 0.0
-    """Exponent x (0-1) by which all-gathers and reduce-scatters lose bandwidth over k domains:
-    (k/2)^-x."""
+    """Exponent x (0-1) by which data-parallel rings lose bandwidth over k domains, (k/2)^-x, where
+    all of a cluster run at once, see `costmodels.comm.data_parallel.crowded`."""
     provenance: Mapping[str, Provenance] = field(default_factory=dict)
     aliases: tuple[str, ...] = ()
     latency_factor: float = 1.0

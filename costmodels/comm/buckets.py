@@ -103,7 +103,11 @@ def _attention(shape: ModelShape, tp: int) -> list[float]:
     h, kv = shape.hidden, kv_heads_per_rank(shape, tp).item() * shape.head_dim
     if not shape.latent:
         out = [h * shape.q_width / tp, *([h] * shape.bias)]
-        return out + _norm(shape, h) + _linear(shape, shape.q_width / tp + 2 * kv, h)
+        return (
+            out
+            + _norm(shape, h)
+            + _linear(shape, (shape.q_width + shape.gate_width) / tp + 2 * kv, h)
+        )
     query = [h * shape.q_width / tp]
     if shape.q_rank:
         query = [shape.q_rank * h, *_norm(shape, shape.q_rank)]

@@ -33,7 +33,6 @@ Bools = NDArray[np.bool_]
 SIMPLE = PROTOCOLS.index("simple")
 LL, LL128 = PROTOCOLS.index("ll"), PROTOCOLS.index("ll128")
 
-ONE = 1.0
 PLATEAU_FACTOR = 1.4
 """Growth of the latency of a ring all-reduce over several nodes with the Simple protocol."""
 TREE_FRAC = 0.92
@@ -111,17 +110,13 @@ def _bus_bytes_per_s_inside(group: Group, pool: Pool, protocol: int) -> Floats:
     return result
 
 
-def _bus_bytes_per_s(
-    group: Group, pool: Pool, protocol: int, fewer: Floats | float = ONE
-) -> Floats:
-    """Return the ring bus bandwidth of `protocol`, one-way per rank; outside over `fewer`."""
+def _bus_bytes_per_s(group: Group, pool: Pool, protocol: int) -> Floats:
+    """Return the ring bus bandwidth of `protocol`, one-way per rank."""
     inside = _bus_bytes_per_s_inside(group, pool, protocol)
     outside = np.minimum(
         group.wire_bytes_per_s * pool.nic.protocol_frac[protocol],
         pool.nic.protocol_bytes_per_s[protocol],
     )
-    if fewer is not ONE:
-        outside = outside / fewer
     limit = np.where(group.ranks_per_domain > 1, np.minimum(inside, outside), outside)
     return np.where(group.n_domains > 1, limit, inside)
 
@@ -159,19 +154,12 @@ def ring_all_gather_s(size_bytes: ArrayLike, group: Group, pool: Pool) -> Floats
 
     t = base + (P - 1) hops + (P - 1)/P n / B
 
-    B outside the domain is divided by (k/2)^x over k > 2 domains, x the link's `ring_decline`:
-    0.4 on EFA, 0 elsewhere. Source: Thakur, Rabenseifner and Gropp, IJHPCA 2005; constants of
-    NCCL; x fitted to published runs.
+    Source: Thakur, Rabenseifner and Gropp, IJHPCA 2005; constants of NCCL.
     """
     n, ranks = np.asarray(size_bytes, dtype=np.float64), group.n_ranks
-    fewer: Floats | float = ONE
-    if np.any(pool.nic.ring_decline):
-        fewer = np.maximum(1.0, group.n_domains / 2.0) ** pool.nic.ring_decline
     sent = (ranks - 1) / ranks * n
     return _fastest_protocol(
-        lambda p: (
-            _ring_latency_s(group, pool, p, 1.0) + sent / _bus_bytes_per_s(group, pool, p, fewer)
-        )
+        lambda p: _ring_latency_s(group, pool, p, 1.0) + sent / _bus_bytes_per_s(group, pool, p)
     )
 
 

@@ -11,6 +11,7 @@ from costmodels.comm.fsdp import grad_wire_bytes
 from costmodels.comm.placement import Group
 from costmodels.optimizers.records import reduces_whole
 from costmodels.problem import Problem
+from costmodels.stacks import StackProfile
 from hardware.parts import Pool
 
 Floats = NDArray[np.float64]
@@ -113,6 +114,42 @@ def by_tensor_frac(problem: Problem, group: Group) -> Floats:
     return np.asarray(np.minimum(1.0, stack.tensor_wire_frac * np.maximum(1.0, siblings)))
 
 
+def unhidden_once(stack: StackProfile, level: int) -> tuple[bool, bool]:
+    """Tell whether reduction and gather of ZeRO 0 or 1 happen at once, with nothing beside them.
+
+    `level` is the ZeRO stage. Units of FSDP2 are always spread over a pass.
+    """
+    overlap = stack.zero1_overlap if level else stack.dp_overlap
+    alone = not stack.sharded_units
+    return alone and overlap == "none", alone and overlap != "both"
+
+
+def sums_whole(problem: Problem, zero: int) -> bool:
+    """Tell whether every rank gets the whole sum of the gradients in a ZeRO stage.
+
+    Always in stage 0; in stage 1 where the stack does so, or the optimizer.
+    """
+    if zero != 1:
+        return not zero
+    by_optimizer = reduces_whole(problem.job.recipe.optimizer, problem.job.muon)
+    return problem.stack.zero1_reduce == "all-reduce" or by_optimizer
+
+
+def crowded(group: Group, pool: Pool, is_at_once: ArrayLike = True) -> Group:
+    """Return a group with the wire that its ring reaches where all rings of a cluster run at once.
+
+    B / max(1, k/2)^x where `is_at_once`, over k domains, x the link's `ring_decline`: every rank
+    of the cluster begins its ring at the end of the step, and flows of different rings meet in the
+    switches; spread over a backward they do not. Source: x fitted to published runs, by link; a
+    form without a derivation. Left out: which switches the rings share.
+    """
+    if not np.any(pool.nic.ring_decline):
+        return group
+    fewer = np.maximum(1.0, group.n_domains / 2.0) ** pool.nic.ring_decline
+    wire = group.wire_bytes_per_s / np.where(is_at_once, fewer, 1.0)
+    return replace(group, wire_bytes_per_s=wire)
+
+
 def data_parallel_times(
     problem: Problem,
     groups: DataGroups,
@@ -130,26 +167,31 @@ def data_parallel_times(
     weights that are gathered quantised, W_w is `Recipe.linear_wire_bytes`. Optimizers whose shards
     of whole matrices have no layout of their own sum gradients whole in ZeRO 1 too.
     Source: Megatron-LM dist_optimizer.md; ZeRO section 7; PyTorch FSDP (hybrid shard); ZeRO++,
-    section 3.2 (hpZ).
+    section 3.2 (hpZ). Where a stack's ZeRO 1 sums whole gradients (`zero1_reduce`), it moves what
+    ZeRO 0 does. What happens once a step with nothing beside it runs on `crowded` wires.
+    Left out: that of plans with `dp_blocking`; broadcasts, which one rank at a time sends.
     """
     recipe, stage, pool = problem.job.recipe, np.asarray(zero), problem.pool
+    stack = problem.stack
+    at_once = unhidden_once(stack, 1)
+    shard = crowded(groups.shard, pool, (stage == 1) & at_once[0])
     grads = grad_wire_bytes(recipe, problem.stack) * params / pieces
     weights = recipe.param_wire_bytes * params / pieces
     if narrow_params is not None:
         narrower = recipe.param_wire_bytes - recipe.linear_wire_bytes
         weights = weights - narrower * narrow_params / pieces
-    scattered = collective_s("reduce-scatter", grads, groups.shard, pool)
+    reduce = collective_s("reduce-scatter", grads, shard, pool)
     if np.any(groups.replicas.n_ranks > 1):
         part = grads / groups.shard.n_ranks
-        scattered = scattered + collective_s("all-reduce", part, groups.replicas, pool)
-    reduce = scattered
-    if reduces_whole(recipe.optimizer, problem.job.muon):
-        summed = collective_s("all-reduce", grads, groups.all_ranks, pool)
-        reduce = np.broadcast_to(summed, np.broadcast(summed, scattered).shape)
-    elif np.any(stage == 0):
-        reduce = np.where(stage >= 1, scattered, _all_reduced(grads, groups, stage, pool))
-    gather = collective_s("all-gather", weights, groups.shard, pool)
-    if problem.stack.zero1_gather == "broadcast":
+        replicas = crowded(groups.replicas, pool, (stage == 1) & at_once[0])
+        reduce = reduce + collective_s("all-reduce", part, replicas, pool)
+    for level in (0, 1) if sums_whole(problem, 1) else (0,):
+        if np.any(stage == level):
+            whole = _all_reduced(grads, groups, stage == level, (problem, level))
+            reduce = np.where(stage == level, whole, reduce)
+    gathered = crowded(groups.shard, pool, (stage == 1) & at_once[1])
+    gather = collective_s("all-gather", weights, gathered, pool)
+    if stack.zero1_gather == "broadcast":
         in_turn = broadcast_gather_s(problem, weights * pieces, groups.shard) / pieces
         gather = np.where(stage == 1, in_turn, gather)
     gather = np.where(stage >= 1, gather, 0.0)
@@ -157,7 +199,7 @@ def data_parallel_times(
     if groups.second_copy is not None:
         near = collective_s("all-gather", weights, groups.second_copy, pool)
         recomputed = np.where(stage >= 3, near, gather)
-    if problem.stack.zero3_traffic == "by-tensor":
+    if stack.zero3_traffic == "by-tensor":
         slow = np.where(stage >= 2, by_tensor_frac(problem, groups.shard), 1.0)
         reduce, gather = reduce / slow, gather / slow
         near = slow if groups.second_copy is None else by_tensor_frac(problem, groups.second_copy)
@@ -169,13 +211,18 @@ def data_parallel_times(
 
 
 def _all_reduced(
-    grads: Floats, groups: DataGroups, stage: NDArray[np.int32], pool: Pool
+    grads: Floats, groups: DataGroups, is_wanted: NDArray[np.bool_], of: tuple[Problem, int]
 ) -> Floats:
-    """Return the all-reduce of ZeRO 0; where shardings are an axis, of those that ask for it."""
-    if not grads.ndim or stage.shape != (len(grads), *(1,) * (grads.ndim - 1)):
-        return collective_s("all-reduce", grads, groups.all_ranks, pool)
-    rows, result = np.flatnonzero(stage.reshape(-1) == 0), np.zeros_like(grads)
-    result[rows] = collective_s("all-reduce", grads[rows], groups.all_ranks, pool)
+    """Return the sum of whole gradients; where shardings are an axis, of those that want it.
+
+    `of` is the problem and the ZeRO stage, 0 or 1.
+    """
+    problem, level = of
+    ranks = crowded(groups.all_ranks, problem.pool, unhidden_once(problem.stack, level)[0])
+    if not grads.ndim or is_wanted.shape != (len(grads), *(1,) * (grads.ndim - 1)):
+        return collective_s("all-reduce", grads, ranks, problem.pool)
+    rows, result = np.flatnonzero(is_wanted.reshape(-1)), np.zeros_like(grads)
+    result[rows] = collective_s("all-reduce", grads[rows], ranks, problem.pool)
     return result
 
 

@@ -176,7 +176,7 @@ def dispatch_s(
     hybridep: `token_exchange` of that; allgather: an all-gather of all tokens over ep etp ranks,
     whatever the routing (the combine is a reduce-scatter).
     """
-    width = problem.job.recipe.activation_bytes * problem.shape.hidden
+    width = problem.job.recipe.activation_bytes * problem.shape.expert_hidden
 
     def exchange() -> Floats:
         group = expert_group(problem, degrees.ep, degrees.etp)
@@ -208,7 +208,7 @@ def dispatcher_buffer_bytes(
     hybrid-ep, intranode.cu and internode_doca.cu (allocate). Left out: the others' transient
     buffers, which `expert_working_bytes` has.
     """
-    h, n_experts = float(problem.shape.hidden), float(problem.shape.n_experts)
+    h, n_experts = float(problem.shape.expert_hidden), float(problem.shape.n_experts)
     ranks = np.asarray(degrees.ep * degrees.etp, dtype=np.float64)
     zeros = np.zeros(np.broadcast(tokens, ranks).shape)
 

@@ -57,6 +57,8 @@ def gathers(units: Units, stack: StackProfile, zero: int, n_micro: int) -> tuple
 
 def grad_wire_bytes(recipe: Recipe, stack: StackProfile) -> float:
     """Return the width at which a stack reduces gradients, bytes."""
+    if stack.reduce_width == "fp32":
+        return 4.0
     if stack.reduce_width == "weights":
         return min(recipe.grad_wire_bytes, recipe.param_wire_bytes)
     return recipe.grad_wire_bytes

@@ -93,8 +93,9 @@ def linear_times(
 ) -> LinearTimes:
     """Return the GEMM times of one layer's four linear layers on one device.
 
-    QKV (h -> (h_q + 2 h_kv)/t) and up (h -> f/t, twice f gated) are column-parallel, the
-    attention projection (h_q/t -> h) and down (f/t -> h) row-parallel; backward is a data-gradient
+    QKV (h -> (h_q + 2 h_kv)/t, h_q/t more with a gate of the output) and up (h -> f/t, twice f
+    gated) are column-parallel, the attention projection (h_q/t -> h) and down (f/t -> h)
+    row-parallel; backward is a data-gradient
     and a weight-gradient product of the same FLOPs, the latter at `wgrad_frac` of the rate and
     summed into the gradients of the step (`accumulated_s`). fp8
     recipes quantise the input forward and the output's gradient backward, `cast_bytes` each.
@@ -105,6 +106,7 @@ def linear_times(
     t = np.asarray(tp, dtype=np.float64)
     h = float(shape.hidden)
     qkv = shape.q_width / t + 2 * kv_heads_per_rank(shape, tp) * shape.head_dim
+    qkv = qkv + shape.gate_width / t
     three = products_of(shape.layers, job, accelerator, stack)
     mlp = _mlp_sizes(shape, t)
     inputs = _up_projections(shape, t) if shape.latent else [(h, qkv)]
@@ -137,7 +139,8 @@ def linear_products(shape: ModelShape, tokens: float, tp: int) -> tuple[Product,
         results.append(("qkv_down", tokens / tp, h, down))
     else:
         kv = kv_heads_per_rank(shape, ranks).item()
-        results = [("qkv", tokens, h, shape.q_width / t + 2 * kv * shape.head_dim)]
+        qkv = shape.q_width / t + 2 * kv * shape.head_dim + shape.gate_width / t
+        results = [("qkv", tokens, h, qkv)]
     results.append(("attention_out", tokens, shape.v_width / t, h))
     mlp = zip(("mlp_up", "mlp_down"), _mlp_sizes(shape, np.asarray(t)), strict=False)
     results += [(name, tokens, *size) for name, size in mlp]
@@ -400,14 +403,17 @@ def elementwise_times(
 
 
 def rotary_width(shape: ModelShape, tp: Ints) -> Floats | float:
-    """Return the bytes a token that rotation, and the norms of latents, move in each direction."""
+    """Return the bytes a token that rotation, and the norms of latents, move in each direction.
+
+    A gate of attention's output moves 6 h_q / t forward and 10 h_q / t backward: 8 in the mean.
+    """
     t = np.asarray(tp, dtype=np.float64)
     rotary: Floats | float = 0.0
     if shape.positions == "rope":
         rotary = 4.0 * (shape.q_width / t + kv_heads_per_rank(shape, tp) * shape.head_dim)
     if shape.latent:
         rotary = rotary + 5.0 * (shape.q_rank + shape.kv_rank) / t
-    return rotary
+    return rotary + 8.0 * shape.gate_width / t if shape.attention_gate else rotary
 
 
 def norm_forward_s(

@@ -86,7 +86,7 @@ def attention_macs(shape: ModelShape) -> tuple[int, int]:
     if shape.latent:
         one = np.ones(1, dtype=np.int32)
         return round(float(params.latent_params(shape, one)[0])), (q + shape.v_width) // 2
-    return h * (q + 2 * kv) + q * h, q
+    return h * (q + 2 * kv) + q * h + h * shape.gate_width, q
 
 
 def up_projection_macs(shape: ModelShape) -> dict[str, float]:
@@ -103,7 +103,7 @@ def attention_matrix_params(shape: ModelShape, tp: Ints) -> Floats:
     weights: Floats = h * shape.v_width / t
     if not shape.latent:
         kv = params.kv_heads_per_rank(shape, tp) * shape.head_dim
-        weights = weights + h * (shape.q_width / t + 2.0 * kv)
+        weights = weights + h * (shape.q_width / t + 2.0 * kv) + h * shape.gate_width / t
     return weights
 
 

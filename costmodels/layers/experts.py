@@ -22,7 +22,7 @@ from costmodels.comm.dispatch import (
 )
 from costmodels.comm.placement import place_group
 from costmodels.comm.tensor_parallel import tp_collective_s
-from costmodels.layers.compute import ForwardBackward, accumulated_s, bf16_job
+from costmodels.layers.compute import ForwardBackward, accumulated_s, bf16_job, products_of
 from costmodels.layers.gemm import element_bytes, gemm_s, linear_rate_frac
 from costmodels.memory import quantized_inputs
 from costmodels.modes import ModeRows
@@ -172,6 +172,9 @@ def expert_times(
     grouped products of E/e experts, with n k e t_e / E rows each (times the load);
     `activation_bytes` a row. A single expert is not routed.
 
+    Latent experts (`moe_latent` l) have l for h everywhere but in the router, and two projections
+    of l h (`_latent_times`).
+
     exchange: a dispatch and a combine each way (`dispatch_s`); over etp an all-gather and a
     reduce-scatter of 2 h bytes a row (or a token, `etp_gathers`) each way, but for the allgather
     dispatcher, whose own goes over both; where tp ranks route parts of the same tokens an
@@ -184,7 +187,11 @@ def expert_times(
     shape, stack = problem.shape, problem.stack
     part, pool = problem.pool.accelerator, problem.pool
     n = local_tokens(stack, tokens, tp, sp, ep)
-    e, cut, h = np.asarray(ep, dtype=np.float64), np.asarray(etp, dtype=np.float64), shape.hidden
+    e, cut, h = (
+        np.asarray(ep, dtype=np.float64),
+        np.asarray(etp, dtype=np.float64),
+        shape.expert_hidden,
+    )
     rows = expert_rows(problem, n, sp, ep, etp)
     local = shape.n_experts / e
     per_byte = 1.0 / (part.hbm_bytes_per_s * part.efficiency.hbm_frac)
@@ -201,6 +208,9 @@ def expert_times(
         compute = compute + _router(problem, n) + ForwardBackward(permute, permute)
         compute = compute + ForwardBackward(scores, scores)
         routing = _router(problem, n) + ForwardBackward(scores, scores)
+    if shape.moe_latent:
+        latents, latent_wgrad_s = _latent_times(problem, n)
+        compute, weight_grad_s = compute + latents, weight_grad_s + latent_wgrad_s
     element = problem.job.recipe.activation_bytes
     one = dispatch_s(problem, n, load_factor(shape, ep), degrees, modes)
     inner = place_group(etp, np.ones_like(etp), pool, problem.fabric)
@@ -227,6 +237,20 @@ def _router(problem: Problem, tokens: Floats) -> ForwardBackward:
     )
 
 
+def _latent_times(problem: Problem, tokens: Floats) -> tuple[ForwardBackward, Floats]:
+    """Return the projections to and from the width of latent experts, and their weight gradients.
+
+    h -> l before the dispatch and l -> h after the combine, whole on every tp rank, of the tokens
+    that it routes. Source: Megatron-LM core/transformer/moe/moe_layer.py (fc1_latent_proj).
+    """
+    shape, part = problem.shape, problem.pool.accelerator
+    three = products_of(shape.layers, problem.job, part, problem.stack)
+    down = three(tokens, float(shape.hidden), float(shape.moe_latent))
+    up = three(tokens, float(shape.moe_latent), float(shape.hidden))
+    forward, dgrad, wgrad = (a + b for a, b in zip(down, up, strict=True))
+    return ForwardBackward(forward, dgrad + wgrad), wgrad
+
+
 def _products(
     problem: Problem, rows: Floats, local: Floats, width: Floats
 ) -> tuple[ForwardBackward, Floats]:
@@ -243,7 +267,7 @@ def _products(
         mean_wgrad_s = narrow_wgrad_s * (1.0 - wide) + bf16_wgrad_s * wide
         return narrow * (1.0 - wide) + in_bf16 * wide, mean_wgrad_s
     shape, recipe, part = problem.shape, problem.job.recipe, problem.pool.accelerator
-    eff, h = part.efficiency, float(shape.hidden)
+    eff, h = part.efficiency, float(shape.expert_hidden)
     precision, rate = recipe.linear, linear_rate_frac(recipe, part)
     cast_s = recipe.cast_bytes / (part.hbm_bytes_per_s * eff.hbm_frac)
     each = rows / local
@@ -311,7 +335,7 @@ def activation_bytes(problem: Problem, etp: Ints, modes: ModeRows) -> tuple[Floa
         return forward, backward
     whole = modes.have("cuda_graph", "full_iteration")
     chain = BIASED_GATED if shape.gated else BIASED_PLAIN
-    each = (x * width + y * shape.hidden for x, y in zip(chain, BIASED_OUTPUT, strict=True))
+    each = (x * width + y * shape.expert_hidden for x, y in zip(chain, BIASED_OUTPUT, strict=True))
     eager_forward, eager_backward = each
     return np.where(whole, forward, eager_forward), np.where(whole, backward, eager_backward)
 
@@ -340,7 +364,7 @@ def permuted_bytes(problem: Problem, tokens: Floats, degrees: Degrees, modes: Mo
 
     of_name = dict.fromkeys(("alltoall", "allgather"), sorted_twice)
     of_name |= dict.fromkeys(DEDUPLICATED, on_arrival)
-    return 2.0 * shape.hidden * with_dispatcher(problem, modes, of_name)
+    return 2.0 * shape.expert_hidden * with_dispatcher(problem, modes, of_name)
 
 
 def products_host_s(problem: Problem, ep: Ints) -> Floats:
@@ -380,15 +404,18 @@ def expert_kept_bytes(
     if shape.gated and not stack.fused_activation:
         inner += 2.0
     element = problem.job.recipe.activation_bytes
-    saved = quantized_inputs(problem).saved_bytes
+    saved, h = quantized_inputs(problem).saved_bytes, shape.expert_hidden
     stored = rows * (element / 2.0 * inner - saved) * shape.expert_ffn / cut
     if shape.n_experts > 1:
-        stored = stored + rows * (element - saved) * shape.hidden + 8.0 * shape.n_experts * n
+        stored = stored + rows * (element - saved) * h + 8.0 * shape.n_experts * n
         if stack.routed_scores == "after":
-            stored = stored + rows * (2.0 * element) * shape.hidden
+            stored = stored + rows * (2.0 * element) * h
         if stack.etp_gathers == "tokens":  # beside the rank's own share, counted with the norm
             shares = shares_of_tokens(stack, sp, etp).astype(np.float64)
-            stored = stored + rows / shape.top_k * element * shape.hidden * (shares - 1.0) / shares
+            gathered = rows / shape.top_k * element * h * (shares - 1.0) / shares
+            stored = stored + gathered
+    if shape.moe_latent:  # the input of the projection back
+        stored = stored + n * (element - saved) * shape.moe_latent
     return np.asarray(stored)
 
 
@@ -422,7 +449,7 @@ def transient_bytes(problem: Problem, tokens: Floats, degrees: Degrees, modes: M
     gathers = has_dispatcher(problem, modes, "allgather")
     if gathers.any():
         n = local_tokens(problem.stack, tokens, tp, sp, ep)
-        width = 2.0 * problem.job.recipe.activation_bytes * problem.shape.hidden
+        width = 2.0 * problem.job.recipe.activation_bytes * problem.shape.expert_hidden
         gathered = width * n * np.asarray(ep * etp, dtype=np.float64)
         value = value + np.where(gathers, gathered, 0.0)
     return value
@@ -441,7 +468,7 @@ def expert_working_bytes(
     inner = (6.0 if shape.gated else 4.0) * shape.expert_ffn / np.asarray(etp, dtype=np.float64)
     wide = problem.job.recipe.activation_bytes / 2.0
     return np.asarray(
-        rows * (wide * inner + (wide * 4.0 * shape.hidden if shape.n_experts > 1 else 0.0))
+        rows * (wide * inner + (wide * 4.0 * shape.expert_hidden if shape.n_experts > 1 else 0.0))
     )
 
 
@@ -450,4 +477,4 @@ def expert_scratch_bytes(problem: Problem, etp: Ints) -> Floats:
     shape, cut = problem.shape, np.asarray(etp, dtype=np.float64)
     if not problem.stack.fused_wgrad:
         return np.zeros_like(cut)
-    return 2.0 * shape.hidden * ((3 if shape.gated else 2) * shape.expert_ffn / cut)
+    return 2.0 * shape.expert_hidden * ((3 if shape.gated else 2) * shape.expert_ffn / cut)

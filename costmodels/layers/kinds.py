@@ -7,20 +7,18 @@ from costmodels.layers.sublayers.attention import ATTENTION, CHUNK, WINDOW
 from costmodels.layers.sublayers.bidirectional import BIDIRECTIONAL, BIDIRECTIONAL_WINDOW
 from costmodels.layers.sublayers.composition import NO_MIXER, composed
 from costmodels.layers.sublayers.delta_net import GDN, KDA
-from costmodels.layers.sublayers.feeds import FEEDS
+from costmodels.layers.sublayers.feeds import FEEDS, NO_FEED
 from costmodels.layers.sublayers.linear import LINEAR
+from costmodels.layers.sublayers.mamba1 import MAMBA1
 from costmodels.layers.sublayers.mamba2 import MAMBA2
+from costmodels.layers.sublayers.short_conv import CONV
 from costmodels.layers.sublayers.sparse import SPARSE
 from costmodels.layers.sublayers.sublayer import HeadsCut, Mixer
 from costmodels.shapes import LayerRun, ModelShape
 
-MIXERS: dict[str, Mixer] = {
-    x.name: x
-    for x in (
-        *(ATTENTION, WINDOW, CHUNK, BIDIRECTIONAL, BIDIRECTIONAL_WINDOW),
-        *(SPARSE, MAMBA2, GDN, KDA, LINEAR, NO_MIXER),
-    )
-}
+_ATTENTION = (ATTENTION, WINDOW, CHUNK, BIDIRECTIONAL, BIDIRECTIONAL_WINDOW, SPARSE)
+_OTHERS = (MAMBA2, GDN, KDA, LINEAR, MAMBA1, CONV, NO_MIXER)
+MIXERS: dict[str, Mixer] = {x.name: x for x in (*_ATTENTION, *_OTHERS)}
 """By name. A new mixer is one entry more (docs/extending.md)."""
 KIND_ALIASES = {"attention+dense": DENSE.name, "attention+moe": MOE.name}
 """Names of kinds that have another one: dense and expert layers by their mixer and feed."""
@@ -77,6 +75,11 @@ def attends(shape: ModelShape) -> bool:
 def has_attention(kind: LayerKind) -> bool:
     """Tell whether a kind of layer has the model's attention, over all keys or some."""
     return kind.mixer not in MIXERS or MIXERS[kind.mixer].attends
+
+
+def sublayers(kind: LayerKind) -> int:
+    """Return how many sublayers a kind of layer has, each with a norm: mixer, feed, or both."""
+    return (kind.mixer != NO_MIXER.name) + (kind.feed != NO_FEED.name)
 
 
 def mixer_cuts(shape: ModelShape) -> tuple[HeadsCut, ...]:

@@ -124,10 +124,21 @@ def moe_macs(shape: ModelShape) -> LayerMacs:
     As in a dense layer, with c h (k f_e + f_s) in place of the MLP; the router is not counted.
     """
     projections, core = attention_macs(shape)
-    per_width = (3 if shape.gated else 2) * shape.hidden
-    mlp = per_width * (shape.top_k * shape.expert_ffn + shape.shared_ffn)
-    modules = {"moe": mlp, "shared_experts": per_width * shape.shared_ffn}
+    mlp, modules = expert_macs(shape)
     return LayerMacs(projections, core, mlp, {**modules, **up_projection_macs(shape)})
+
+
+def expert_macs(shape: ModelShape) -> tuple[int, dict[str, float]]:
+    """Return the multiply-adds of a token in all experts, and in their recompute groups.
+
+    c h (k f_e + f_s); latent experts c (k l f_e + h f_s) + 2 h l.
+    Source: Megatron-LM training/training.py, moe_layer_flops.
+    """
+    c = 3 if shape.gated else 2
+    shared = c * shape.hidden * shape.shared_ffn
+    mlp = c * shape.expert_hidden * shape.top_k * shape.expert_ffn + shared
+    mlp += 2 * shape.hidden * shape.moe_latent
+    return mlp, {"moe": mlp, "shared_experts": shared}
 
 
 def _modules(shape: ModelShape) -> tuple[str, ...]:
@@ -148,7 +159,9 @@ MOE = LayerKind(
     params=params.expert_layer_params,
     replicated_params=_replicated,
     matrix_params=attention_matrix_params,
-    linear_params=lambda shape, tp: params.linear_params(shape.without_experts(), tp),
+    linear_params=lambda shape, tp: (
+        params.linear_params(shape.without_experts(), tp) + 2 * shape.hidden * shape.moe_latent
+    ),
     macs=moe_macs,
     terms=expert_layer_terms,
     modules=_modules,

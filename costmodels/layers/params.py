@@ -59,7 +59,8 @@ def latent_params(shape: ModelShape, tp: Ints) -> Floats:
 def layer_params(shape: ModelShape, tp: Ints) -> Floats:
     """Return the parameters of one dense layer on one tensor-parallel rank.
 
-    N = [h (h_q + 2 h_kv) + h_q h + c h f] / t + norms (+ biases), c = 3 gated, 2 otherwise.
+    N = [h (h_q + 2 h_kv) + h_q h + c h f] / t + norms (+ biases), c = 3 gated, 2 otherwise; h h_q
+    / t more with a gate of attention's output.
     Norms and the biases of the row-parallel layers are replicated over tp. Latent attention has
     its own count in place of the first two terms (`latent_params`).
     Source: Megatron-LM training/theoretical_memory_usage.py (form); counts checked in tests.
@@ -72,6 +73,7 @@ def layer_params(shape: ModelShape, tp: Ints) -> Floats:
         sharded = latent_params(shape, tp) + (up + 1) * h * f / t
     else:
         sharded = h * (q / t + 2 * kv) + q / t * h + (up + 1) * h * f / t
+        sharded = sharded + h * shape.gate_width / t
     norms = (2 if shape.norm == "rmsnorm" else 4) * h
     biases = (q / t + 2 * kv + up * f / t + 2 * h) if shape.bias else 0.0
     return sharded + norms + biases
@@ -91,16 +93,18 @@ def linear_params(shape: ModelShape, tp: Ints) -> Floats:
     if shape.latent:
         return np.asarray(latent_params(shape, tp) - shape.q_rank - shape.kv_rank + mlp)
     kv = kv_heads_per_rank(shape, tp) * shape.head_dim
-    return np.asarray(h * (2.0 * shape.q_width / t + 2.0 * kv) + mlp)
+    return np.asarray(h * (2.0 * shape.q_width / t + 2.0 * kv) + mlp + h * shape.gate_width / t)
 
 
 def expert_layer_params(shape: ModelShape, tp: Ints) -> Floats:
     """Return the parameters of an expert layer beside its routed experts, on one tp rank.
 
     Attention, norms and shared experts as in a dense layer whose MLP has the width of the shared
-    experts, and a router of h E, replicated over tp; a single expert needs no router.
+    experts, and a router of h E, replicated over tp; a single expert needs no router. Latent
+    experts have two projections of h l, replicated too.
     """
     router = shape.hidden * shape.n_experts if shape.n_experts > 1 else 0
+    router += 2 * shape.hidden * shape.moe_latent
     unused_bias = shape.hidden if shape.bias and not shape.shared_ffn else 0
     return layer_params(shape.without_experts(), tp) + (router - unused_bias)
 
@@ -123,7 +127,7 @@ def replicated_params(shape: ModelShape, *, routed: bool) -> int:
         value += (h + norm) * shape.q_rank
     mlp_bias = not routed or shape.shared_ffn > 0
     value += (1 + mlp_bias) * h * shape.bias
-    return value + routed * h * shape.n_experts
+    return value + routed * h * (shape.n_experts + 2 * shape.moe_latent)
 
 
 def expert_params(shape: ModelShape, ep: ArrayLike, etp: ArrayLike) -> Floats:
@@ -138,16 +142,16 @@ def expert_params(shape: ModelShape, ep: ArrayLike, etp: ArrayLike) -> Floats:
     """
     cut = np.asarray(etp, dtype=np.float64)
     up = 2 if shape.gated else 1
-    one = (up + 1) * shape.hidden * shape.expert_ffn / cut
+    one = (up + 1) * shape.expert_hidden * shape.expert_ffn / cut
     if shape.bias:
-        one = one + up * shape.expert_ffn / cut + shape.hidden
+        one = one + up * shape.expert_ffn / cut + shape.expert_hidden
     return shape.n_experts / np.asarray(ep, dtype=np.float64) * one
 
 
 def expert_linear_params(shape: ModelShape, ep: ArrayLike, etp: ArrayLike) -> Floats:
     """Return the weights of `expert_params` without biases."""
     width = np.asarray(ep, dtype=np.float64) * np.asarray(etp)
-    matrices = (3.0 if shape.gated else 2.0) * shape.hidden * shape.expert_ffn
+    matrices = (3.0 if shape.gated else 2.0) * shape.expert_hidden * shape.expert_ffn
     return np.asarray(shape.n_experts * matrices / width)
 
 

@@ -186,7 +186,7 @@ def _expert_tensors(problem: Problem, tokens: Floats, degrees: Degrees) -> Itera
     if shape.n_experts > 1:
         by_blocks = recipe.fp8_recipe == "mxfp8" or recipe.fp4_recipe == "nvfp4"
         width = np.asarray(narrow if by_blocks else wide)
-        yield _Tensor("expert_fc1", rows * shape.hidden, width, np.asarray(narrow))
+        yield _Tensor("expert_fc1", rows * shape.expert_hidden, width, np.asarray(narrow))
     inner = (2.0 if shape.gated else 1.0) * shape.expert_ffn / np.asarray(etp, dtype=np.float64)
     yield plain("moe_act", rows * inner)
 

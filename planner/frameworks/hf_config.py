@@ -8,9 +8,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 
+from costmodels.layers.kinds import KIND_ALIASES, added_kinds, layer_run
 from costmodels.shapes import ModelShape, TrainingJob
 from planner.errors import EmitError
+from planner.specs.model import with_full_attention
 from planner.specs.schema import NO_DETAILS, OTHER_MODEL, DetailsSpec
+from searches.frameworks.common import kind_sequence
+from searches.frameworks.megatron.layer_kinds import has_mixer, is_hybrid, sublayers
 
 FILE = "model_config.json"
 ACTIVATIONS = {"gelu_tanh": "gelu_pytorch_tanh", "squared_relu": "relu2"}
@@ -34,8 +38,11 @@ def hf_config(
     shape: ModelShape, job: TrainingJob, details: DetailsSpec = NO_DETAILS
 ) -> dict[str, object]:
     """Return the fields of config.json; `EmitError` names the part that no class has."""
+    shape = with_full_attention(shape)
     _check(shape, details)
     common = _common(shape, job, details)
+    if added_kinds(shape):
+        return _of_kinds(shape, details, common)
     if shape.latent:
         return _latent(shape, details) | common
     if shape.n_experts:
@@ -49,20 +56,25 @@ def _check(shape: ModelShape, details: DetailsSpec) -> None:
         "multi-token prediction": shape.mtp_layers > 0,
         "a capacity of experts": shape.capacity_factor > 0,
         "routing forced to balance": shape.forced_balance,
-        "RMSNorm in an MLP of two matrices": shape.norm == "rmsnorm" and not shape.gated,
+        "RMSNorm in an MLP of two matrices": shape.norm == "rmsnorm"
+        and not (shape.gated or is_hybrid(shape)),
         "LayerNorm in an MLP of three matrices": shape.norm == "layernorm" and shape.gated,
         "learned positions beside RMSNorm": shape.positions == "learned"
         and shape.norm == "rmsnorm",
-        "clamped SwiGLU": details.activation == "clamped_swiglu",
-        "attention sinks": bool(details.attention_sinks),
-        "layers without positions": details.no_rope_every is not None,
+        "clamped SwiGLU": details.activation == "clamped_swiglu" and not _is_gpt_oss(shape),
+        "attention sinks": bool(details.attention_sinks) and not _is_gpt_oss(shape),
+        "layers without positions": details.no_rope_every is not None
+        and not (is_hybrid(shape) and details.no_rope_every == 1),
         "full attention in some layers": details.full_attention_every is not None,
         "queries and keys normalised over their whole width or by l2": details.qk_norm
         in ("width", "l2"),
-        "a share of each head rotated": details.rotary_percent not in (None, 1.0),
+        "a share of each head rotated": details.rotary_percent not in (None, 1.0)
+        and not has_mixer(shape, "gdn"),
+        "a gate of attention's output": shape.attention_gate and not has_mixer(shape, "gdn"),
     }
     hit = [name for name, on in odd.items() if on]
-    hit += [name for name in OTHER_MODEL if details.stated().get(name)]
+    own = ("norm_one_plus",) if has_mixer(shape, "gdn") else ()
+    hit += [name for name in OTHER_MODEL if details.stated().get(name) and name not in own]
     if hit:
         raise EmitError(f"no class of transformers that planner writes has {', '.join(hit)}")
 
@@ -174,17 +186,7 @@ def _with_experts(shape: ModelShape, details: DetailsSpec) -> dict[str, object]:
         raise EmitError("no class with experts has these biases or a window")
     if details.router_scores == "sigmoid":
         return _sigmoid(shape, details, qkv)
-    layers = list(shape.expert_layers)
-    sparse = {
-        "moe_intermediate_size": shape.expert_ffn,
-        "intermediate_size": shape.ffn or shape.expert_ffn,
-        "num_experts": shape.n_experts,
-        "num_experts_per_tok": shape.top_k,
-        "norm_topk_prob": details.router_norm_topk is not False,
-        "decoder_sparse_step": 1,
-        "mlp_only_layers": [i for i, has in enumerate(layers) if not has],
-        **_balance(details),
-    }
+    layers, sparse = list(shape.expert_layers), _sparse(shape, details)
     if shape.shared_ffn:
         if not details.shared_expert_gate or details.qk_norm:
             raise EmitError("softmax routing with shared experts that have no gate, or QK norms")
@@ -206,6 +208,178 @@ def _with_experts(shape: ModelShape, details: DetailsSpec) -> dict[str, object]:
             **_balance(details),
         }
     raise EmitError("dense layers beside experts, or their scores as they are, without QK norms")
+
+
+def _sparse(shape: ModelShape, details: DetailsSpec) -> dict[str, object]:
+    """Return the experts of Qwen's classes."""
+    layers = shape.expert_layers
+    return {
+        "moe_intermediate_size": shape.expert_ffn,
+        "intermediate_size": shape.ffn or shape.expert_ffn,
+        "num_experts": shape.n_experts,
+        "num_experts_per_tok": shape.top_k,
+        "norm_topk_prob": details.router_norm_topk is not False,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [i for i, has in enumerate(layers) if not has],
+        **_balance(details),
+    }
+
+
+def _of_kinds(
+    shape: ModelShape, details: DetailsSpec, common: Mapping[str, object]
+) -> dict[str, object]:
+    """Return the fields of a class whose layers are of several kinds, or have windows."""
+    kinds = [sublayers(kind) for kind in kind_sequence(shape)]
+    mixers, feeds = {mixer for mixer, _ in kinds}, {feed for _, feed in kinds}
+    if mixers <= {"attention", "window"} and "none" not in feeds and not shape.latent:
+        clamped = {"hidden_act": "silu"} if _is_gpt_oss(shape) else {}
+        return _windowed(shape, details) | dict(common) | clamped
+    whole = mixers <= {"attention", "gdn"} and feeds <= {"dense", "moe"} and shape.n_experts
+    if whole and not shape.latent:
+        return _qwen3_next(shape, details) | dict(common)
+    if mixers <= {"attention", "mamba2", "none"} and all("none" in pair for pair in kinds):
+        return _nemotron_h(shape, details, common)
+    raise EmitError(f"no class that planner writes has layers of {', '.join(_names(shape))}")
+
+
+def _names(shape: ModelShape) -> list[str]:
+    return [kind.name for kind in added_kinds(shape)]
+
+
+def _is_gpt_oss(shape: ModelShape) -> bool:
+    """Tell whether the layers are those of gpt-oss: experts, biases, a window in some."""
+    kinds = set(kind_sequence(shape))
+    return shape.bias and not shape.latent and "window+moe" in kinds <= {"window+moe", "moe"}
+
+
+def _windowed(shape: ModelShape, details: DetailsSpec) -> dict[str, object]:
+    """Return the fields of a class with windows in some layers, or in all."""
+    assert shape.window is not None  # checked where the model is read
+    local = [sublayers(kind)[0] == "window" for kind in kind_sequence(shape)]
+    types = ["sliding_attention" if flag else "full_attention" for flag in local]
+    window: dict[str, object] = {"sliding_window": shape.window.size}
+    qkv, out = _biases(shape, details)
+    if _is_gpt_oss(shape):
+        if details.activation != "clamped_swiglu" or not details.attention_sinks:
+            raise EmitError("gpt-oss's class always has sinks and a clamped SwiGLU")
+        return {
+            "model_type": "gpt_oss",
+            "layer_types": types,
+            "intermediate_size": shape.expert_ffn,
+            "num_local_experts": shape.n_experts,
+            "num_experts_per_tok": shape.top_k,
+            "attention_bias": True,
+            **_balance(details),
+        } | window
+    plain = without_kinds(shape)
+    found = _with_experts(plain, details) if shape.n_experts else _dense(plain, details)
+    kind = found["model_type"]
+    if kind in ("qwen2", "qwen3"):
+        return found | {"layer_types": types, "use_sliding_window": True} | window
+    if not all(local):
+        raise EmitError(f"{kind}'s class has a window in all layers or in none")
+    if kind == "qwen3_moe":
+        return found | {"use_sliding_window": True} | window
+    if kind == "llama" and not (qkv or out or shape.bias):
+        del found["attention_bias"], found["mlp_bias"]
+        return found | {"model_type": "mistral"} | window
+    if kind in ("mixtral", "starcoder2"):
+        return found | window
+    raise EmitError(f"{kind}'s class has no window")
+
+
+def without_kinds(shape: ModelShape) -> ModelShape:
+    """Return a model with attention over all keys in place of windows."""
+    kinds = [kind.replace("window+", "attention+") for kind in kind_sequence(shape)]
+    runs = tuple(layer_run(KIND_ALIASES.get(kind, kind), 1) for kind in kinds)
+    return replace(shape, layer_runs=runs, window=None)
+
+
+def _qwen3_next(shape: ModelShape, details: DetailsSpec) -> dict[str, object]:
+    """Return the fields of Qwen3-Next: gated delta nets, gated attention, gated shared experts."""
+    sizes, qkv = shape.delta_net, _biases(shape, details)[0]
+    assert sizes is not None  # checked where the model is read
+    odd = {
+        "attention without a gate": not shape.attention_gate,
+        "no shared expert with a gate": not (shape.shared_ffn and details.shared_expert_gate),
+        "no norms of queries and keys": details.qk_norm != "head",
+        "biases": shape.bias or details.attention_out_bias,
+        "sigmoid scores": details.router_scores == "sigmoid",
+        "norms that do not multiply by one plus their weights": not details.norm_one_plus,
+    }
+    if hit := [name for name, on in odd.items() if on]:
+        raise EmitError(f"Qwen3-Next's class does not have {', '.join(hit)}")
+    linear = [sublayers(kind)[0] == "gdn" for kind in kind_sequence(shape)]
+    return {
+        "model_type": "qwen3_next",
+        "layer_types": ["linear_attention" if x else "full_attention" for x in linear],
+        "linear_num_key_heads": sizes.k_heads,
+        "linear_num_value_heads": sizes.v_heads,
+        "linear_key_head_dim": sizes.k_dim,
+        "linear_value_head_dim": sizes.v_dim,
+        "linear_conv_kernel_dim": sizes.conv,
+        "shared_expert_intermediate_size": shape.shared_ffn,
+        "attention_bias": qkv,
+        "partial_rotary_factor": details.rotary_percent or 1.0,
+        **_sparse(shape, details),
+    }
+
+
+_BLOCKS = {"mamba2": "linear_attention", "attention": "full_attention"}
+_FEED_BLOCKS = {"dense": "mlp", "moe": "moe"}
+
+
+def _nemotron_h(
+    shape: ModelShape, details: DetailsSpec, common: Mapping[str, object]
+) -> dict[str, object]:
+    """Return the fields of Nemotron-H: sublayers alone, an MLP of two matrices, no positions."""
+    sizes = shape.mamba2
+    experts = shape.n_experts > 0
+    odd = {
+        "latent attention": shape.latent,
+        "a gated MLP": shape.gated,
+        "another activation than relu2": details.activation != "squared_relu",
+        "positions": details.no_rope_every != 1,
+        "LayerNorm": shape.norm != "rmsnorm",
+        "no state-space layer": sizes is None,
+        "softmax scores of experts": experts and details.router_scores != "sigmoid",
+        "experts without a shared one": experts and not shape.shared_ffn,
+    }
+    if hit := [name for name, on in odd.items() if on]:
+        raise EmitError(f"Nemotron-H's class does not have {', '.join(hit)}")
+    assert sizes is not None
+    kinds = [sublayers(kind) for kind in kind_sequence(shape)]
+    blocks = [_BLOCKS.get(mixer) or _FEED_BLOCKS[feed] for mixer, feed in kinds]
+    renamed = {"hidden_act": "mlp_hidden_act", "rms_norm_eps": "layer_norm_epsilon"}
+    left_out = ("num_hidden_layers", "rope_theta", "rope_scaling")
+    config: dict[str, object] = {
+        "model_type": "nemotron_h",
+        "layers_block_type": blocks,
+        "intermediate_size": shape.ffn,
+        "attention_bias": shape.bias,
+        "mlp_bias": shape.bias,
+        "use_bias": shape.bias,
+        "mamba_num_heads": sizes.heads,
+        "mamba_head_dim": sizes.head_dim,
+        "n_groups": sizes.groups,
+        "ssm_state_size": sizes.state,
+        "conv_kernel": sizes.conv,
+        "chunk_size": sizes.chunk,
+        **{renamed.get(key, key): value for key, value in common.items() if key not in left_out},
+    }
+    if experts:
+        config |= {
+            "n_routed_experts": shape.n_experts,
+            "num_experts_per_tok": shape.top_k,
+            "n_shared_experts": 1,
+            "moe_intermediate_size": shape.expert_ffn,
+            "moe_shared_expert_intermediate_size": shape.shared_ffn,
+            "n_group": shape.n_groups,
+            "topk_group": shape.top_groups,
+            "norm_topk_prob": details.router_norm_topk is not False,
+            "routed_scaling_factor": details.router_scale or 1.0,
+        }
+    return config
 
 
 def _balance(details: DetailsSpec) -> dict[str, object]:

@@ -3,6 +3,9 @@
 from importlib.resources import files
 from pathlib import Path
 
+from costmodels.shapes import ModelShape
+from searches.frameworks.megatron.layer_kinds import has_mixer
+
 FOLDER = Path(str(files("planner"))) / "data" / "programs"
 MEGATRON_SMOKE = ("megatron_smoke.py", "megatron_cpu.py", "megatron_report.py")
 """What `megatron.sh --smoke` runs."""
@@ -42,3 +45,15 @@ def filled_settings(text: str, settings: dict[str, str]) -> str:
     return text.replace("SCRIPT_LINE", settings["SCRIPT"]).replace(
         "ATTENTION_NAME", settings["ATTENTION"]
     )
+
+
+def attention_setting(shape: ModelShape, fused: bool) -> str:
+    """Return the attention of transformers to ask for, by its `attn_implementation`.
+
+    The one that skips keys outside a window or a chunk, as it is priced: scaled dot products with
+    a mask compute all of them.
+    """
+    if not fused:
+        return "eager"
+    local = any(has_mixer(shape, mixer) for mixer in ("window", "chunk"))
+    return "flex_attention" if local else "sdpa"

@@ -89,6 +89,13 @@ def check_problem(problem: Problem) -> None:
             option("set", "training.optimizer=adam"),
             code="not-modelled",
         )
+    if job.recipe.optimizer.has_preconditioners and "fp32" not in part.peak_flops_per_s:
+        raise SearchError(
+            f"{part.name}: no rate of fp32 products is known, which optimizer {job.optimizer}"
+            " multiplies its preconditioners at",
+            option("set", "training.optimizer=adam"),
+            code="not-modelled",
+        )
     precision, peaks = job.recipe.linear, part.peak_flops_per_s
     if precision not in peaks:
         raise SearchError(

@@ -275,6 +275,14 @@ def _mla_faults(model: ModelSpec) -> list[SpecFault]:
         for key, value in inputs
         if model.mla is not None and value is not None
     ]
+    if model.mla is not None and model.attention_gate:
+        faults.append(
+            SpecFault(
+                ("model", "attention_gate"),
+                "a gate of latent attention is not modelled in this version",
+                "leave it out, or state heads without `mla`",
+            )
+        )
     if model.mla is not None and not model.flash_attention:
         message = "latent attention without a fused kernel is not modelled in this version"
         faults.append(SpecFault(("model", "flash_attention"), message, "leave it out"))

@@ -1,14 +1,21 @@
 """From the document of a model to its shape and job, every default filled in."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from costmodels.layers.kinds import layer_run
+from costmodels.layers.kinds import KIND_ALIASES, layer_run
 from costmodels.optimizers.records import MuonOptions
 from costmodels.precision import SIXTEEN_BIT
-from costmodels.shapes import DENSE, MIXER_SECTIONS, MOE, ModelShape, TrainingJob, VisionShape
+from costmodels.shapes import (
+    DENSE,
+    MIXER_SECTIONS,
+    MOE,
+    ModelShape,
+    TrainingJob,
+    VisionShape,
+)
 from planner.errors import SpecError
 from planner.specs.contradictions import model_faults
 from planner.specs.inputs import ModelInput, default_name, import_notes
@@ -27,6 +34,7 @@ def read_model(document: Document) -> ModelInput:
     model, job = spec.model, spec.training
     shape = _shape(model, model.name or default_name(document, "model"))
     training = _job(job)
+    details = with_kinds(model.details, shape)
     canonical = {
         "model": canonical_model(shape, model.details),
         "training": {**training_document(training), "tokens": job.tokens},
@@ -38,10 +46,46 @@ def read_model(document: Document) -> ModelInput:
         path=document.file,
         format=document.imported.format if document.imported else "a model file",
         notes=import_notes(document),
-        details=model.details,
+        details=details,
         search=spec.search,
         listed=job.precisions if len(job.precisions) > 1 else (),
     )
+
+
+def with_kinds(details: DetailsSpec, shape: ModelShape) -> DetailsSpec:
+    """Return details that say what emitted files need of windows, chunks and gates.
+
+    A framework takes windows in every layer but each n-th; other patterns, and a gate of
+    attention, are among the parts that a file names and that `--accept-differences` leaves out.
+    """
+    names = [shape.kinds[i].partition("+")[0] for i in shape.layer_sequence]
+    changes: dict[str, Any] = {}
+    others = [details.other_parts] if details.other_parts else []
+    if shape.window and "window" in names and details.window is None:
+        every = full_attention_every([name == "window" for name in names])
+        changes["window"] = shape.window.size
+        changes["full_attention_every"] = every or None
+        if every is None:
+            others.append("which layers see a window")
+    if shape.chunk and "chunk" in names and details.attention_chunk is None:
+        changes["attention_chunk"] = shape.chunk.size
+    if shape.attention_gate:
+        others.append("a gate of the output of attention")
+    if others:
+        changes["other_parts"] = "; ".join(dict.fromkeys(others))
+    return details.model_copy(update=changes) if changes else details
+
+
+def full_attention_every(local: Sequence[bool]) -> int | None:
+    """Return n where every n-th layer alone is not local; 0: all are local; None: no n fits.
+
+    >>> full_attention_every([True, False, True, False, True])
+    2
+    """
+    if all(local):
+        return 0
+    n = list(local).index(False) + 1
+    return n if list(local) == [(i + 1) % n > 0 for i in range(len(local))] else None
 
 
 def sizes_as_stated(data: Mapping[str, Any]) -> tuple[ModelShape, TrainingJob] | None:
@@ -169,6 +213,25 @@ def _stated_kinds(kinds: list[str]) -> dict[str, Any]:
     return {"layer_runs": tuple(layer_run(kind, count) for kind, count in merged)}
 
 
+def with_full_attention(shape: ModelShape) -> ModelShape:
+    """Return a model whose windows and chunks are full attention, for files that say them apart.
+
+    Its layers are then said by `dense_layers` and `moe_every` where these can say them.
+    """
+    if not shape.layer_runs:
+        return shape
+    kinds = [_without_reach(shape.kinds[i]) for i in shape.layer_sequence]
+    none: dict[str, Any] = {"layer_runs": (), "window": None, "chunk": None}
+    return dataclasses.replace(shape, **{**none, **_stated_kinds(kinds)})
+
+
+def _without_reach(kind: str) -> str:
+    """Return the kind that a layer over a window, or in chunks, is without it."""
+    mixer, _, feed = kind.partition("+")
+    name = f"attention+{feed}" if mixer in ("window", "chunk") else kind
+    return KIND_ALIASES.get(name, name)
+
+
 _MLA_FIELDS = ("q_rank", "kv_rank", "qk_nope", "qk_rope", "v_head")
 
 
@@ -176,6 +239,7 @@ _MOE_FIELDS = {
     "n_experts": "experts",
     "top_k": "topk",
     "expert_ffn": "moe_ffn",
+    "moe_latent": "latent",
     "shared_ffn": "shared_ffn",
     "dense_layers": "dense_layers",
     "moe_every": "every",
@@ -202,6 +266,8 @@ def canonical_model(shape: ModelShape, details: DetailsSpec) -> dict[str, Any]:
     # Named only where set: the identity of a plan does not change with what it does not use.
     if not shape.mtp_layers:
         del out["mtp_layers"]
+    if not shape.attention_gate:
+        del out["attention_gate"]
     if not shape.head_transform:
         del out["head_transform"]
     if shape.latent:
@@ -209,6 +275,8 @@ def canonical_model(shape: ModelShape, details: DetailsSpec) -> dict[str, Any]:
         out["mla"] = {key: getattr(shape, key) for key in _MLA_FIELDS}
     if shape.n_experts:
         out["moe"] = {name: getattr(shape, key) for key, name in _MOE_FIELDS.items()}
+        if not shape.moe_latent:
+            del out["moe"]["latent"]
     if shape.layer_runs:
         out["layer_kinds"] = [{"kind": run.kind, "count": run.count} for run in shape.layer_runs]
     for name in MIXER_SECTIONS:

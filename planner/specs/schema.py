@@ -261,6 +261,9 @@ class MoeSpec(_Spec):
     """Experts that each token is sent to."""
     moe_ffn: Width | None = None
     """Inner width of one expert; default: `model.ffn`."""
+    latent: WidthOr0 = 0
+    """Width of what routed experts take and give (Nemotron 3), between two projections that every
+    token passes; 0: the model's."""
     shared_experts: WidthOr0 = 0
     """Experts that see every token."""
     shared_ffn: WidthOr0 | None = None
@@ -366,6 +369,26 @@ class IndexerSpec(_Spec):
     """Width of one head of it."""
     top_k: Width
     """Keys that a query attends to."""
+
+
+class Mamba1Spec(_Spec):
+    """The `model.mamba1:` section: sizes of `mamba1` layers."""
+
+    inner: Width
+    """Channels, each with a state of its own."""
+    state: Width
+    """Elements of a channel's state."""
+    dt_rank: Width
+    """Width of the product in which the time steps are computed."""
+    conv: Heads = 4
+    """Taps of the short convolution."""
+
+
+class ShortConvSpec(_Spec):
+    """The `model.short_conv:` section: sizes of `conv` layers."""
+
+    conv: Heads = 3
+    """Taps of the convolution."""
 
 
 class VisionSpec(_Spec):
@@ -681,6 +704,8 @@ class ModelSpec(_Spec):
     """Rows of the learned position table; 0: the sequence length."""
     flash_attention: Switch = True
     """A fused attention kernel is used (no score matrix in memory)."""
+    attention_gate: Switch = False
+    """The output of attention is gated by a projection of its own, as wide as the queries."""
     dropout: Switch = False
     """Hidden and attention dropout are on."""
     padded_vocab: WidthOr0 = 0
@@ -711,6 +736,10 @@ class ModelSpec(_Spec):
     """Linear attention, where `layer_kinds` has it."""
     indexer: IndexerSpec | None = None
     """The indexer of sparse attention, where `layer_kinds` has it."""
+    mamba1: Mamba1Spec | None = None
+    """State-space layers of the first Mamba, where `layer_kinds` has them."""
+    short_conv: ShortConvSpec | None = None
+    """Gated short convolutions, where `layer_kinds` has them."""
     vision: VisionSpec | None = None
     """A vision tower and its projector before the language model; none: text alone."""
     details: DetailsSpec = NO_DETAILS

@@ -69,8 +69,11 @@ def _model_summary(model: ModelInput) -> str:
 
 
 def _expert_summary(model: ModelInput) -> str:
-    """Return a line each on experts, latent attention and multi-token prediction, where used."""
+    """Return a line each on kinds of layers, experts, latent attention and others, where used."""
     shape, text = model.shape, ""
+    if shape.layer_runs:
+        pairs = zip(shape.kind_counts, shape.kinds, strict=True)
+        text += f"  kinds: {', '.join(f'{n} {name}' for n, name in pairs if n)}\n"
     if shape.n_experts:
         text += (
             f"  experts: {shape.n_experts} of width {shape.expert_ffn}, {shape.top_k} a token,"

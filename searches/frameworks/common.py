@@ -1,8 +1,19 @@
 """Layout rules that several frameworks have, each under a code of its own."""
 
 from costmodels.optimizers.records import OPTIMIZERS
+from costmodels.shapes import DENSE, MOE, ModelShape
 from searches.frameworks.case import RANK_ORDER, Case
 from searches.frameworks.rule import FrameworkRule, When
+
+
+def kind_sequence(shape: ModelShape) -> tuple[str, ...]:
+    """Return the kind of each layer in model order."""
+    return tuple(shape.kinds[i] for i in shape.layer_sequence)
+
+
+def other_kinds(shape: ModelShape) -> list[str]:
+    """Return the kinds of layers of a model but dense and expert layers."""
+    return [kind for kind in dict.fromkeys(kind_sequence(shape)) if kind not in (DENSE, MOE)]
 
 
 def degrees_positive(code: str, framework: str, source: str) -> FrameworkRule:

@@ -21,6 +21,7 @@ from searches.frameworks.common import (
     narrow_moments,
     one_copy_of_weights,
     optimizer_on_device,
+    other_kinds,
     overlap_stays,
     sequence_chunks,
     usual_rank_order,
@@ -163,6 +164,19 @@ WORDS: Mapping[str, tuple[str, ...]] = {
 _enforced_in = partial(Enforcement, "fsdp2")
 
 
+SPLIT_MIXERS = ("attention", "window", "chunk")
+"""What the plans of tensor parallelism of transformers' classes split."""
+
+
+def _unsplit(c: Case) -> list[str]:
+    """Return the kinds of a model's layers that such plans do not split."""
+    return [
+        kind
+        for kind in other_kinds(c.model)
+        if kind.partition("+")[0] not in SPLIT_MIXERS or kind.endswith("+none")
+    ]
+
+
 LAYOUT_RULES: tuple[FrameworkRule, ...] = (
     degrees_positive("ACC100", "fsdp2", f"{PARALLELISM}.__post_init__"),
     degrees_divide("ACC101", "fsdp2", f"{PARALLELISM}._validate_accelerator"),
@@ -189,6 +203,32 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
         lambda c: (c.cp > 1) & c.is_exchange("a2a"),
         "context parallelism by a2a: Ulysses needs DeepSpeed's engine, not FSDP2",
         "cp_comm all-gather or p2p",
+    ),
+    FrameworkRule(
+        "ACC109",
+        "fsdp2",
+        "context parallelism of other layers than attention over all keys",
+        "planner",
+        CONTEXT,
+        lambda c: (c.cp > 1) & bool(other_kinds(c.model)),
+        lambda c: (
+            f"cp {c.cp} with layers of {', '.join(other_kinds(c.model))}: PyTorch splits sequences"
+            " inside scaled dot products, without a mask"
+        ),
+        "cp 1",
+    ),
+    FrameworkRule(
+        "ACC110",
+        "fsdp2",
+        "tensor parallelism of state-space and linear layers",
+        "planner",
+        TP_PLAN,
+        lambda c: (c.tp > 1) & bool(_unsplit(c)),
+        lambda c: (
+            f"tp {c.tp} with layers of {', '.join(_unsplit(c))}: the plans of transformers"
+            " split neither their heads nor sublayers alone"
+        ),
+        "tp 1",
     ),
     usual_rank_order("ACC108", "fsdp2", f"{PARALLELISM}._get_mesh"),
     FrameworkRule(

@@ -114,6 +114,7 @@ BUILT_IN: Mapping[str, FrameworkRules] = {
             (
                 f"{_MEGATRON}.layouts:LAYOUT_RULES",
                 f"{_MEGATRON}.modes:MODE_LAYOUT_RULES",
+                f"{_MEGATRON}.layer_kinds:LAYER_KIND_RULES",
                 f"{_MEGATRON}.flags:RULES",
                 f"{_MEGATRON}.training_flags:RULES",
                 f"{_MEGATRON}.run_flags:RULES",

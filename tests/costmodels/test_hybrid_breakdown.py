@@ -101,3 +101,15 @@ def test_the_ranking_sees_the_memory_of_the_opened_plan(opened):
     problem, found = opened
     rows = join_one(problem, found.layout)
     assert peak_bytes(rows).item() == pytest.approx(found.peak_bytes, rel=1e-9)
+
+
+def test_gradients_of_what_tp_replicates_are_those_of_the_sublayers(toy_problem, plain_layout):
+    """Where each tensor is summed on its own: a norm a sublayer, a router a feed of experts."""
+    problem = toy_problem(HYBRID, stack="torchtitan", gbs=64)
+    layout = plain_layout(problem, tp=2, dp=4, sp=True)
+    calls = [t for t in break_down(problem, layout).transfers if t.collective == "all-reduce"]
+    by_size = {t.message_bytes: t.n_calls for t in calls if t.axis == "tp"}
+    # Eight layers three times: five with one sublayer and two with both, and the last with one.
+    norms = 3 * (6 * 1 + 2 * 2) + 1
+    assert by_size[4.0 * HYBRID.hidden] == norms * layout.n_micro
+    assert by_size[4.0 * HYBRID.hidden * 16] == 9 * layout.n_micro

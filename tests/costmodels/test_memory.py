@@ -196,6 +196,19 @@ def test_a_flat_optimizer_copies_what_it_moves(precision, n, per_stage):
     assert not flat_copy_bytes(recipe, FUSED, n, stages, 8.0).any()
 
 
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+@pytest.mark.parametrize("ranks", [1.0, 8.0, 64.0])
+def test_zero_2_holds_what_deepspeed_estimates(precision, ranks):
+    """2 + 18 / D bytes a parameter (estimate_zero2_model_states_mem_needs); beyond it what an
+    update copies of its partition, which the estimate leaves out: at most 4 / D."""
+    recipe, stack, n = RECIPES[precision, "adam"], STACKS["deepspeed"], 1e9
+    states = n * state_bytes_per_param(recipe, 2, ranks, stack=stack).item()
+    copies = flat_copy_bytes(recipe, stack, n, 2, ranks).item()
+    gathered = recipe.grad_wire_bytes * 0.5e9 + recipe.param_wire_bytes * 0.5e9
+    estimate = n * (2.0 + 18.0 / ranks)
+    assert estimate <= states + copies - gathered <= estimate + 4.0 * n / ranks
+
+
 def test_gradients_on_the_host_are_not_flattened_on_the_device():
     args = RECIPES["fp16", "adam"], STACKS["deepspeed"], 0.4e9, 2, 4.0
     assert flat_copy_bytes(*args).item() == pytest.approx(0.8e9 + 0.2e9)

@@ -15,6 +15,7 @@ def test_profiles_keep_their_physical_ranges(name):
     assert profile.tp_overlap in ("none", "bulk", "pieces", "userbuffers")
     assert {profile.dp_overlap, profile.zero1_overlap} <= {"none", "reduce", "both"}
     assert profile.zero3_traffic in ("prefetched", "by-tensor")
+    assert profile.zero1_reduce in ("reduce-scatter", "all-reduce")
     assert profile.zero1_gather in ("all-gather", "broadcast")
     assert profile.balancer in ("even", "params", "flops")
     assert profile.attention_kernels

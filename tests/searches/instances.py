@@ -119,6 +119,12 @@ def toy_pool(n_devices: int, per_node: int = 4, memory: float = 24 * GB, **part:
     )
 
 
+def declining_pool(n_devices: int, per_node: int) -> Pool:
+    """Return a toy pool whose rings lose bandwidth where all of them run at once."""
+    pool = toy_pool(n_devices, per_node)
+    return replace(pool, nic=replace(pool.nic, ring_decline=0.4))
+
+
 def real_pool(name: str, n_nodes: int, per_node: int, memory: float | None = None) -> Pool:
     """Return nodes of a catalogue part with the NIC of its usual platform."""
     catalogue = load_catalogue()
@@ -312,6 +318,7 @@ INSTANCES: dict[str, Context] = {
     "nanotron-over-nodes": context(GQA, toy_pool(16, 2), batch=8, stack="nanotron"),
     "nanotron-inside": context(GQA, toy_pool(4), batch=8, stack="nanotron"),
     "internevo": context(THIRDS, toy_pool(12, 6), batch=12, stack="internevo"),
+    "rings-at-once": context(FLAT, declining_pool(12, 2), batch=12, stack="aleph-alpha"),
     "zero3-by-tensor": context(GQA, toy_pool(8), batch=8, stack="deepspeed-zero3"),
     "gathered-logits-unfused-norms": on_stack(
         context(FLAT, toy_pool(12, 6), batch=12, stack="aleph-alpha"), fused_norms=False

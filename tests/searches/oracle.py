@@ -567,6 +567,11 @@ def broken_plan_rule(problem: Problem, options: SearchOptions, plan: Layout) -> 
         return broken_module_rule(problem.shape, plan.recompute_modules)
     if plan.switches and (code := broken_mode_rule(problem, plan)):
         return code
+    whole = problem.job.optimizer in ("muon", "soap")
+    if whole and (plan.zero > 1 or (plan.zero == 1 and plan.shard)):
+        return "OPT001"
+    if problem.job.optimizer != "adam" and plan.optimizer_offload:
+        return "OPT002"
     away = plan.activation_offload_layers
     if away and problem.pool.host is None:
         return "OFF001"

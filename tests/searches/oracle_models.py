@@ -878,18 +878,23 @@ def one_pass(
     n: int,
     groups: tuple[physics.Group, physics.Group, physics.Group, physics.Group],
 ) -> physics.Passes:
-    stack, recipe = problem.stack, problem.job.recipe
+    stack = problem.stack
     whole, shard, copies, close = groups
-    grads = recipe.grad_wire_bytes * params[0] / n
+    grads = physics.reduced_bytes(problem) * params[0] / n
     weights = physics.gathered_bytes_of(problem, *params) / n
-    if layout.zero == 0:
-        each = physics.all_reduce_s(problem, whole, grads)
-        return physics.Passes(n * each, each, 0.0, 0.0, 0.0, 0.0)
-    each = physics.all_gather_s(problem, shard, grads)
-    if optimizers.is_by_matrix(problem) and not problem.job.muon.param_layout:
-        each = physics.all_reduce_s(problem, shard, grads)
-    each += physics.all_reduce_s(problem, copies, grads / shard.n_ranks)
-    gather = n * physics.all_gather_s(problem, shard, weights)
+    late_sum, late_gather = physics.at_the_end(stack, layout.zero)
+
+    def met(group: physics.Group, late: bool) -> physics.Group:
+        return physics.all_at_once(problem, group, late)
+
+    if physics.sums_whole(problem, layout.zero):
+        each = physics.all_reduce_s(problem, met(whole, late_sum), grads)
+        if layout.zero == 0:
+            return physics.Passes(n * each, each, 0.0, 0.0, 0.0, 0.0)
+    else:
+        each = physics.all_gather_s(problem, met(shard, late_sum), grads)
+        each += physics.all_reduce_s(problem, met(copies, late_sum), grads / shard.n_ranks)
+    gather = n * physics.all_gather_s(problem, met(shard, late_gather), weights)
     if layout.zero == 1 and stack.zero1_gather == "broadcast":
         k = shard.n_ranks
         gather = k * physics.broadcast_s(problem, shard, n * weights / k)

@@ -15,6 +15,7 @@ from statistics import NormalDist
 
 from costmodels.plans import Layout
 from costmodels.problem import Problem
+from costmodels.stacks import StackProfile
 from tests.searches import oracle_graphs as graphs
 from tests.searches import oracle_offload as offload
 from tests.searches import oracle_optimizers as optimizers
@@ -262,13 +263,13 @@ def inside_rate(problem: Problem, group: Group, protocol: int) -> float:
     return min(rate * up.protocol_frac[protocol], up.protocol_bytes_per_s[protocol])
 
 
-def bus_rate(problem: Problem, group: Group, protocol: int, fewer: float = 1.0) -> float:
+def bus_rate(problem: Problem, group: Group, protocol: int) -> float:
     nic = problem.pool.nic
     inside = inside_rate(problem, group, protocol)
     if group.n_domains == 1:
         return inside
     outside = group.wire * nic.protocol_frac[protocol]
-    outside = min(outside, nic.protocol_bytes_per_s[protocol]) / fewer
+    outside = min(outside, nic.protocol_bytes_per_s[protocol])
     return min(inside, outside) if group.per_domain > 1 else outside
 
 
@@ -288,12 +289,11 @@ def all_gather_s(problem: Problem, group: Group, n: float) -> float:
     if p == 1 or not n:
         return 0.0
     found = []
-    fewer = max(1.0, group.n_domains / 2) ** problem.pool.nic.ring_decline
     for protocol in range(3):
         latency = problem.pool.scale_up.ring_base_s[protocol] + ring_hops_s(
             problem, group, protocol
         )
-        rate = bus_rate(problem, group, protocol, fewer)
+        rate = bus_rate(problem, group, protocol)
         found.append(latency + (p - 1) / p * n / rate)
     if group.per_domain == 1 and group.n_domains > 1:
         hop = (problem.pool.nic.ring_hop_s[2] + group.extra_hop_s) / 3.5
@@ -1353,28 +1353,59 @@ class Passes:
     near_piece: float
 
 
+def reduced_bytes(problem: Problem) -> float:
+    """Return the bytes of a gradient on the wire."""
+    fixed = {"fp32": 4.0}
+    return fixed.get(problem.stack.reduce_width, problem.job.recipe.grad_wire_bytes)
+
+
+def sums_whole(problem: Problem, zero: int) -> bool:
+    """Tell whether every rank gets the whole sum of the gradients."""
+    by_matrix = optimizers.is_by_matrix(problem) and not problem.job.muon.param_layout
+    return zero == 0 or (zero == 1 and (by_matrix or problem.stack.zero1_reduce == "all-reduce"))
+
+
+def at_the_end(stack: StackProfile, zero: int) -> tuple[bool, bool]:
+    """Tell whether the sum, and the gather, come once a step with nothing beside them."""
+    if zero > 1 or stack.sharded_units:
+        return False, False
+    kind = (stack.dp_overlap, stack.zero1_overlap)[zero]
+    return kind == "none", kind != "both"
+
+
+def all_at_once(problem: Problem, group: Group, late: bool) -> Group:
+    """Return the group with the wire left to it where all rings of the cluster meet."""
+    if not late or group.n_domains <= 2:
+        return group
+    return replace(group, wire=group.wire * (2 / group.n_domains) ** problem.pool.nic.ring_decline)
+
+
 def passes(problem: Problem, layout: Layout, rank: int) -> Passes:
     """Return the reduction of the gradients and the gather of the weights."""
-    stack, recipe, g = problem.stack, problem.job.recipe, n_shards(layout)
+    stack, g = problem.stack, n_shards(layout)
     params = rank_params(problem, layout, rank)
     if optimizers.is_by_matrix(problem):
         params += optimizers.padding(problem, rank_share(problem, layout, rank))
     pieces = n_pieces(problem, layout, params, rank)
     linear = rank_layers(layout, rank) * layer_weights(problem, layout.tp)
-    grads = recipe.grad_wire_bytes * params
+    grads = reduced_bytes(problem) * params
     weights = gathered_bytes_of(problem, params, linear)
-    if layout.zero == 0:
-        reduce = pieces * all_reduce_s(
-            problem, place_copies(problem, layout, layout.dp * layout.cp, 1), grads / pieces
-        )
-        return Passes(reduce, reduce / pieces, 0.0, 0.0, 0.0, 0.0)
     group = place_copies(problem, layout, g, 1)
-    copies = place_copies(problem, layout, layout.dp * layout.cp // g, g)
-    reduce = all_gather_s(problem, group, grads / pieces)
-    if optimizers.is_by_matrix(problem) and not problem.job.muon.param_layout:
-        reduce = all_reduce_s(problem, group, grads / pieces)
-    reduce += all_reduce_s(problem, copies, grads / pieces / g)
-    reduce, gather = pieces * reduce, pieces * all_gather_s(problem, group, weights / pieces)
+    late_sum, late_gather = at_the_end(stack, layout.zero)
+    if sums_whole(problem, layout.zero):
+        everyone = place_copies(problem, layout, layout.dp * layout.cp, 1)
+        met = all_at_once(problem, everyone, late_sum)
+        reduce = pieces * all_reduce_s(problem, met, grads / pieces)
+        if layout.zero == 0:
+            return Passes(reduce, reduce / pieces, 0.0, 0.0, 0.0, 0.0)
+    else:
+        copies = place_copies(problem, layout, layout.dp * layout.cp // g, g)
+        met = all_at_once(problem, group, late_sum)
+        reduce = all_gather_s(problem, met, grads / pieces)
+        met = all_at_once(problem, copies, late_sum)
+        reduce = pieces * (reduce + all_reduce_s(problem, met, grads / pieces / g))
+    met = all_at_once(problem, group, late_gather)
+    gather = pieces * all_gather_s(problem, met, weights / pieces)
     if layout.zero == 1 and stack.zero1_gather == "broadcast":
         gather = g * broadcast_s(problem, group, weights / g)
     if layout.zero >= 2 and stack.zero3_traffic == "by-tensor":

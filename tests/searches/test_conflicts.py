@@ -112,7 +112,7 @@ CONFLICTS = [
 
 @pytest.mark.parametrize(
     "conflict",
-    one_in(4, CONFLICTS),
+    one_in(8, CONFLICTS),
     # Sorted: workers that run the tests side by side must agree on the names.
     ids=lambda x: "/".join("+".join(sorted(y)) for y in x[1]),
 )

@@ -177,6 +177,7 @@ def test_below_finds_what_the_search_finds(name):
             assert bounds.below(n, math.nextafter(step, math.inf))[0].step_s == step
 
 
+@pytest.mark.slow
 def test_the_least_step_counts_uneven_splits():
     n_uneven = 0
     for name in ("toy-8", "toy-24-one-tier", "h100-16"):

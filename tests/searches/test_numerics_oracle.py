@@ -90,7 +90,7 @@ PAIRS = {
 }
 
 
-@pytest.mark.parametrize("model", one_in(2, MODELS))
+@pytest.mark.parametrize("model", one_in(4, MODELS))
 @pytest.mark.parametrize("name", one_in(3, PAIRS))
 def test_narrower_numbers_never_need_more_memory(model, name):
     wide, narrow = PAIRS[name]

@@ -7,9 +7,10 @@ import pytest
 from costmodels.optimizers.records import MuonOptions
 from costmodels.precision import numerics_fault
 from searches.rules import Context
+from searches.search import search
 from tests.searches import oracle
 from tests.searches.instances import GB, GQA, context, pins, real_pool, with_options
-from tests.searches.test_oracle import CLOSE, legal_plans, thinned
+from tests.searches.test_oracle import CLOSE, check_against_oracle, legal_plans, thinned
 from tests.searches.wider_instances import MOE
 
 MODELS = {"dense": GQA, "experts": MOE}
@@ -46,6 +47,16 @@ def test_plans_are_those_of_the_oracle(name, model):
         priced = oracle.price(c.problem, plan.layout, one)
         assert plan.peak_bytes == pytest.approx(priced.peak_bytes, rel=CLOSE), plan.layout
         assert plan.closed_form_s == pytest.approx(priced.closed_form_s, rel=CLOSE), plan.layout
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("name", ["sgd", "muon", "whole gradients", "soap"])
+def test_a_search_finds_what_the_oracle_finds(name, model):
+    c = of_job(name, model=model)
+    free = with_options(c, bound=False)
+    check_against_oracle(free)
+    best = [search(x).finalists[0] for x in (c, free)]
+    assert best[0].layout == best[1].layout
 
 
 @pytest.mark.parametrize("name", ["muon", "soap"])

@@ -68,7 +68,7 @@ def test_both_oracles_agree_on_dense_models(name):
         assert oracle.exact_step_s(c.problem, plan.layout) == pytest.approx(exact, rel=CLOSE)
 
 
-@pytest.mark.parametrize("name", one_in(4, FAST))
+@pytest.mark.parametrize("name", one_in(8, FAST))
 def test_a_breakdown_has_the_step_and_the_memory_of_the_oracle(name):
     c = FAST[name]
     for plan in thinned(sorted(legal_plans(c), key=oracle.rank_key), 6):

@@ -315,7 +315,9 @@ class Checker:
 
     def layers(self):
         a, cfg = self.args, self.cfg
-        if getattr(a, "hybrid_layer_pattern", None) or getattr(a, "is_hybrid_model", False):
+        if getattr(a, "hybrid_layer_pattern", None):
+            return self.hybrid_layers(a)
+        if getattr(a, "is_hybrid_model", False):
             return
         import inspect
 
@@ -339,6 +341,20 @@ class Checker:
         self.result["layers_per_stage"] = table
         total = sum(map(sum, table))
         assert total == a.num_layers, f"stages hold {total} layers, the model has {a.num_layers}"
+
+    def hybrid_layers(self, a):
+        """Layers of every stage by the cuts of a pattern, as HybridModel takes its segments."""
+        try:
+            from megatron.core.models.hybrid import hybrid_layer_allocation as allocation
+        except ImportError:  # before 0.18
+            from megatron.core.ssm import mamba_hybrid_layer_allocation as allocation
+
+        main = allocation.parse_hybrid_pattern(a.hybrid_layer_pattern).main_pattern
+        counts = [len(allocation.validate_segment_layers(x)) for x in main.split(allocation.Symbols.PIPE)]
+        pp, vp = a.pipeline_model_parallel_size, a.virtual_pipeline_model_parallel_size or 1
+        if len(counts) == pp * vp:  # without cuts the model slices it when it is built
+            self.result["layers_per_stage"] = [[counts[v * pp + p] for v in range(vp)] for p in range(pp)]
+        assert sum(counts) == a.num_layers, f"stages hold {sum(counts)} layers, the model has {a.num_layers}"
 
     def first_step(self):
         a, cfg = self.args, self.cfg

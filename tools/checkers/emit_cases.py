@@ -16,8 +16,16 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from costmodels.examples import DEEPSEEK_V3, GPT3_175B, LLAMA3_8B, LLAMA3_70B, LLAMA3_405B, MIXTRAL_8X7B
+from costmodels.layers.kinds import layer_run  # noqa: E402
 from costmodels.plans import Layout  # noqa: E402
-from costmodels.shapes import ModelShape, TrainingJob  # noqa: E402
+from costmodels.shapes import (  # noqa: E402
+    DeltaNetShape,
+    LayerRun,
+    Mamba2Shape,
+    ModelShape,
+    TrainingJob,
+    WindowShape,
+)
 from costmodels.schedule.stages import stage_layers  # noqa: E402
 from hardware.parts import Accelerator, Efficiency, Link, Pool  # noqa: E402
 from searches.frameworks.registry import framework_names  # noqa: E402
@@ -106,6 +114,26 @@ GPT_OSS = replace(MIXTRAL_8X7B, name="gpt-oss-20b", layers=24, hidden=2880, head
 SCOUT = replace(MIXTRAL_8X7B, name="llama4-scout", layers=48, hidden=5120, heads=40, ffn=16384, vocab=202048,
                 n_experts=16, top_k=1, expert_ffn=8192, shared_ffn=8192)
 
+def kinds(*pattern: str, times: int = 1) -> tuple[LayerRun, ...]:
+    """Runs of the layers of a pattern that repeats."""
+    return tuple(layer_run(kind, 1) for kind in pattern) * times
+
+
+MAMBA = Mamba2Shape(heads=128, head_dim=64, groups=8, state=128, conv=4, chunk=128)
+DELTA = DeltaNetShape(k_heads=16, v_heads=32, k_dim=128, v_dim=128, conv=4, chunk=64)
+WINDOWS = replace(LLAMA3_8B, name="windows", layer_runs=kinds("window+dense", "dense", times=16),
+                  window=WindowShape(1024))
+ALL_WINDOWS = replace(LLAMA3_8B, name="all-windows", layer_runs=kinds("window+dense", times=32),
+                      window=WindowShape(4096))
+GPT_OSS_WINDOWS = replace(GPT_OSS, name="gpt-oss-windows", layer_runs=kinds("window+moe", "moe", times=12),
+                          window=WindowShape(128))
+HYBRID = replace(LLAMA3_8B, name="hybrid", layers=24, gated=False, mamba2=MAMBA,
+                 layer_runs=kinds("mamba2+none", "none+dense", "mamba2+none", "attention+none", times=6))
+HYBRID_PAIRS = replace(MIXTRAL_8X7B, name="hybrid-pairs", layers=24, mamba2=MAMBA,
+                       layer_runs=kinds(*["mamba2+moe"] * 3, "moe", times=6))
+DELTA_NETS = replace(MIXTRAL_8X7B, name="delta-nets", layers=24, delta_net=DELTA, attention_gate=True,
+                     layer_runs=kinds(*["gdn+moe"] * 3, "moe", times=6))
+
 # shape, seq, gbs, devices, what is not as in a plain layout: ZeRO groups, context parallelism, schedules
 NAMED = [
     (LLAMA3_8B, 8192, 128, 8, {"zero": 3, "recompute": "full", "recompute_layers": 32}),
@@ -171,6 +199,17 @@ NAMED = [
     (GPT_OSS, 4096, 256, 32, {"zero": 3, "ep": 8}),
     (GPT_OSS, 4096, 256, 32, {"pp": 4, "tp": 2, "sp": True, "ep": 4}),
     (SCOUT, 4096, 256, 64, {"zero": 3, "ep": 16}),
+    (WINDOWS, 8192, 128, 8, {"tp": 2, "pp": 2, "split": "ends"}),
+    (WINDOWS, 8192, 128, 16, {"cp": 2, "cp_comm": "a2a"}),
+    (ALL_WINDOWS, 8192, 128, 8, {"zero": 3}),
+    (GPT_OSS_WINDOWS, 4096, 256, 32, {"zero": 3, "ep": 8}),
+    (GPT_OSS_WINDOWS, 4096, 256, 32, {"pp": 4, "ep": 4}),
+    (HYBRID, 8192, 128, 16, {"tp": 2, "sp": True, "pp": 2, "recompute": "full", "recompute_layers": 4}),
+    (HYBRID, 8192, 128, 16, {"pp": 2, "vpp": 2}),
+    (HYBRID, 8192, 128, 16, {"zero": 3}),
+    (HYBRID_PAIRS, 4096, 256, 32, {"pp": 4, "ep": 4}),
+    (DELTA_NETS, 4096, 256, 32, {"pp": 4, "vpp": 2, "ep": 4}),
+    (DELTA_NETS, 4096, 256, 32, {"cp": 2, "cp_comm": "a2a", "ep": 8}),
 ]
 """Layouts with what `MATRIX` has no column for."""
 

@@ -73,10 +73,16 @@ def questions(
         if any(not file.endswith(".txt") for file in mine):
             raise CannotRun(f"{name}: no line that starts with {FACTS!r}; emitted by the planner?")
         return
-    plan |= changed or {}
+    plan |= {"sublayers": sublayers_each(mine, plan), **(changed or {})}
     case = checker.ask(mine, plan)
     if case is not None:
         yield Question(name, case, checker.wants(plan))
+
+
+def sublayers_each(files: Mapping[str, str], plan: Facts) -> int:
+    """Return how many symbols of a hybrid pattern stand for one layer of the plan; 1 without one."""
+    found = re.search(r"hybrid.layer.pattern[ =]+['\"]([^'\"/]+)", "\n".join(files.values()))
+    return len(found[1].replace("|", "")) // int(plan["layers"]) if found else 1
 
 
 def folder_questions(checker: Checker, folder: Path) -> Iterator[Question]:
@@ -98,7 +104,8 @@ def ask_megatron(files: Mapping[str, str], plan: Facts) -> Facts | None:
 
 def megatron_wants(plan: Facts) -> Facts:
     """Return what Megatron-LM must have derived from the script."""
-    pp, vpp, counts = plan["pp"], plan["vpp"], plan["stage_layers"]
+    pp, vpp, each = plan["pp"], plan["vpp"], plan.get("sublayers", 1)
+    counts = [each * n for n in plan["stage_layers"]]
     full = plan["recompute"] == "full" and plan["recompute_layers"] > 0
     none = plan["recompute"] == "none" or (plan["recompute"] == "full" and not full)
     fsdp, away = plan["zero"] >= 2, plan.get("optimizer_offload", False)
@@ -117,7 +124,7 @@ def megatron_wants(plan: Facts) -> Facts:
         "micro_batch_size": plan["mbs"],
         "global_batch_size": plan["gbs"],
         "num_microbatches": plan["n_micro"],
-        "num_layers": plan["layers"],
+        "num_layers": each * plan["layers"],
         "layers_per_stage": [counts[rank::pp] for rank in range(pp)],
         "padded_vocab_size": plan["padded_vocab"],
         "sequence_parallel": plan["sp"] and plan["tp"] > 1,

@@ -166,6 +166,7 @@ ATTENTION = Mixer(
     terms=attention_terms,
     modules=attention_modules_of,
     attends=True,
+    frameworks=("megatron", "fsdp2", "bridge"),
 )
 WINDOW = replace(
     ATTENTION,
@@ -178,6 +179,7 @@ WINDOW = replace(
     terms=window_terms,
     section="window",
     cp_comms=("all-gather", "a2a"),
+    frameworks=("megatron", "deepspeed", "torchtitan", "fsdp2", "bridge"),
 )
 CHUNK = replace(
     ATTENTION,
@@ -189,4 +191,5 @@ CHUNK = replace(
     terms=chunk_terms,
     section="chunk",
     cp_comms=("all-gather", "a2a"),
+    frameworks=("deepspeed", "fsdp2"),
 )

@@ -69,6 +69,7 @@ BIDIRECTIONAL = replace(
     source="Devlin et al. 2018 (BERT); transformers models/modernbert",
     macs=attention_macs_over(_all_keys),
     terms=bidirectional_terms,
+    frameworks=(),
 )
 BIDIRECTIONAL_WINDOW = replace(
     BIDIRECTIONAL,

@@ -138,6 +138,7 @@ GDN = Mixer(
     section="delta_net",
     exchanged=exchanged,
     cut_over=_heads,
+    frameworks=("megatron", "fsdp2", "bridge"),
 )
 
 
@@ -250,6 +251,7 @@ KDA = Mixer(
     terms=kda_terms,
     modules=lambda shape: (),
     section="delta_net",
+    frameworks=("fsdp2",),
     exchanged=kda_exchanged,
     cut_over=_heads,
 )

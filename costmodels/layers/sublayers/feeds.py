@@ -8,6 +8,7 @@ from costmodels import memory
 from costmodels.layers import experts, params
 from costmodels.layers.compute import ForwardBackward, mlp_linear_times
 from costmodels.layers.layer_kind import Floats, Ints, LayerInputs, LayerMacs
+from costmodels.layers.moe import expert_macs
 from costmodels.layers.recompute import mlp_modules, routed_terms
 from costmodels.layers.sublayers.sublayer import (
     Feed,
@@ -103,13 +104,13 @@ def _moe_replicated(shape: ModelShape) -> int:
 
 
 def _moe_linear_params(shape: ModelShape, tp: Ints) -> Floats:
-    return _mlp_linear_params(shape.without_experts(), tp)
+    latents = 2.0 * shape.hidden * shape.moe_latent
+    return _mlp_linear_params(shape.without_experts(), tp) + latents
 
 
 def _moe_macs(shape: ModelShape) -> LayerMacs:
-    per_width = (3 if shape.gated else 2) * shape.hidden
-    mlp = per_width * (shape.top_k * shape.expert_ffn + shape.shared_ffn)
-    return LayerMacs(0, 0, mlp, {"moe": mlp, "shared_experts": per_width * shape.shared_ffn})
+    mlp, modules = expert_macs(shape)
+    return LayerMacs(0, 0, mlp, modules)
 
 
 def moe_terms(inputs: LayerInputs) -> FeedTerms:

@@ -98,6 +98,7 @@ LINEAR = Mixer(
     terms=linear_attention_terms,
     modules=lambda shape: (),
     section="linear",
+    frameworks=("fsdp2",),
     exchanged=exchanged,
     cut_over=lambda shape: HeadsCut(_sizes(shape).heads, _sizes(shape).heads),
 )

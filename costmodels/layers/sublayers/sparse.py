@@ -131,4 +131,5 @@ SPARSE: Mixer = replace(
     terms=sparse_terms,
     section="indexer",
     cp_comms=("all-gather",),
+    frameworks=("megatron", "fsdp2", "bridge"),
 )

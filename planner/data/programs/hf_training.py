@@ -78,7 +78,8 @@ def parsed(parser: argparse.ArgumentParser, words: list[str] | None = None) -> a
     if found.smoke:
         found.cpu = True
         found.train_steps, found.data, found.save, found.resume = SMOKE_STEPS, None, None, False
-        found.attention = "eager" if found.attention == "eager" else "sdpa"
+        plain = found.attention in ("eager", "flex_attention")
+        found.attention = "eager" if plain else "sdpa"
         found.seq_length = min(found.seq_length, SMOKE_TOKENS)
     elif not found.data:
         fail(

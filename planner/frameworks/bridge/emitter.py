@@ -30,6 +30,7 @@ from planner.frameworks.megatron.emitter import (
     stage_split,
     zero_replicas,
 )
+from planner.frameworks.megatron.layer_kinds import pattern_settings
 from planner.frameworks.megatron.mode_settings import (
     dispatcher_settings,
     graph_settings,
@@ -38,8 +39,10 @@ from planner.frameworks.megatron.mode_settings import (
 )
 from planner.frameworks.releases import lacking_options
 from planner.specs.schema import NO_DETAILS, DetailsSpec
+from searches.frameworks.megatron.layer_kinds import is_hybrid, layer_count
 from searches.frameworks.megatron.layouts import vocab_divisor
 from searches.frameworks.registry import framework_rules
+from searches.frameworks.releases import version_key
 
 PROVIDER = "MLAModelProvider"
 """The provider whose fields are tabled: that of all models, with those of latent attention."""
@@ -76,6 +79,7 @@ def model_fields(
         **experts,
         **_layout_fields(layout, shape),
         **_recompute_fields(layout),
+        **pattern_settings(layout, shape),
         **_fusion_fields(shape, details),
         **_graph_fields(layout, shape),
         **offload_settings(layout),
@@ -101,7 +105,7 @@ def _size_fields(
 ) -> dict[str, object]:
     dropout = 0.1 if shape.dropout else 0.0
     fields: dict[str, object] = {
-        "num_layers": shape.layers,
+        "num_layers": layer_count(shape),
         "hidden_size": shape.hidden,
         "ffn_hidden_size": shape.ffn,
         "num_attention_heads": shape.heads,
@@ -158,7 +162,7 @@ def _expert_fields(layout: Layout, shape: ModelShape) -> dict[str, object]:
         fields["moe_pad_expert_input_to_capacity"] = True
     if shape.forced_balance:
         fields["moe_router_force_load_balancing"] = True
-    if not all(shape.expert_layers):
+    if not all(shape.expert_layers) and not is_hybrid(shape):
         fields["moe_layer_freq"] = [int(experts) for experts in shape.expert_layers]
     if shape.top_k == 1:
         fields["moe_router_pre_softmax"] = True  # refused otherwise
@@ -179,6 +183,8 @@ def _layout_fields(layout: Layout, shape: ModelShape) -> dict[str, object]:
     }
     if layout.cp > 1:
         fields["cp_comm_type"] = CP_COMM_TYPE[layout.cp_comm]
+    if is_hybrid(shape):  # a pattern has the cuts in it
+        return fields
     split, _ = stage_split(layout, shape)
     if layout.pp > 1 and split == "ends":
         fields["account_for_embedding_in_pipeline_split"] = True
@@ -372,15 +378,17 @@ def bridge_recipe(request: EmitRequest) -> str:
         "manual_gc": True,
         "manual_gc_interval": 100,
     }
-    provider = "MLAModelProvider" if shape.latent else "GPTModelProvider"
-    module = "mla_provider" if shape.latent else "gpt_provider"
+    module, provider = _provider(shape, release)
+    if "experimental_attention_variant" in model:
+        model["transformer_layer_spec"] = EmittedCode(_VARIANT_SPEC)
     parts = [
         "\n".join(head(title, request.header, fact_lines(request, stated_or_none(details)))[1:]),
         _PREAMBLE.format(
             module=module,
             provider=provider,
             free=_FREE[bool(details.stated())],
-            activation=_IMPORTS.get(str(model["activation_func"]), ""),
+            imports=_IMPORTS.get(str(model["activation_func"]), "")
+            + _VARIANT_IMPORT * ("transformer_layer_spec" in model),
             yours="".join(f"{line}\n" for line in (*yours, "")) if yours else "",
         ),
         _MODEL.format(provider=provider, fields=keywords(model, 8)),
@@ -398,6 +406,17 @@ def bridge_recipe(request: EmitRequest) -> str:
         ),
     ]
     return "\n".join(parts)
+
+
+def _provider(shape: ModelShape, release: str) -> tuple[str, str]:
+    """Return the module and the class of the provider of a model in a release."""
+    if is_hybrid(shape):
+        if version_key(release) < version_key("0.6"):
+            return "mamba.mamba_provider", "MambaModelProvider"
+        return "hybrid.hybrid_provider", "HybridModelProvider"
+    if shape.latent:
+        return "mla_provider", "MLAModelProvider"
+    return "gpt_provider", "GPTModelProvider"
 
 
 def _optimizer_fields(job: TrainingJob) -> dict[str, object]:
@@ -470,6 +489,12 @@ _IMPORTS = {
     "quick_gelu": "from megatron.core.fusions.fused_bias_geglu import quick_gelu\n",
     "squared_relu": "from megatron.core.activations import squared_relu\n",
 }
+_VARIANT_SPEC = "get_transformer_block_with_experimental_attention_variant_spec"
+"""Builds layers with gated delta nets, which the provider's own default does not."""
+_VARIANT_IMPORT = (
+    "from megatron.core.models.gpt.experimental_attention_variant_module_specs import (\n"
+    f"    {_VARIANT_SPEC},\n)\n"
+)
 
 _PREAMBLE = '''"""One plan for Megatron-Bridge: `pretrain_config()` returns its ConfigContainer.
 
@@ -497,7 +522,7 @@ from megatron.bridge.training.config import (
     ValidationConfig,
 )
 from megatron.bridge.training.mixed_precision import MixedPrecisionConfig
-{activation}from megatron.core.transformer.enums import AttnBackend
+{imports}from megatron.core.transformer.enums import AttnBackend
 
 {yours}# ---- YOURS: where things are; bridge.sh sets them ----
 DATA_PATH = os.environ.get("DATA_PATH") or None

@@ -31,7 +31,7 @@ from planner.frameworks.megatron.flags import Parsed, flag_table
 from planner.frameworks.runs.existing_run import Doubt, ExistingRun, Switch
 from planner.frameworks.runs.format import RunFile
 from planner.frameworks.runs.launch_script import LaunchCommand
-from planner.frameworks.runs.query import RunQuery
+from planner.frameworks.runs.query import RunQuery, with_layers
 from planner.frameworks.runs.settings import with_set
 from planner.frameworks.runs.written_facts import written_facts
 from planner.option_names import joined, option
@@ -140,8 +140,9 @@ def _run(fields: Mapping[str, Any], file: RunFile, name: str) -> ExistingRun:
     parsed_flags = Parsed(typed, written, (), faults, {})
     launch = LaunchCommand.of_words((), _environment(fields))
     kind = f"Megatron-Bridge recipe ({name})"
+    query = with_layers(file.query, written_facts(file.text))
     run = megatron_run(
-        parsed_flags, launch, file.name, file.query, kind, name=_model_name(file.text, name)
+        parsed_flags, launch, file.name, query, kind, name=_model_name(file.text, name)
     )
     switches = (_as_switch(switch) for switch in run.switches)
     return replace(

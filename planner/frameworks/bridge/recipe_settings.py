@@ -14,6 +14,7 @@ from planner.frameworks.megatron.axis_flags import axis_dests
 from planner.frameworks.megatron.flags import flag_table
 from planner.frameworks.megatron.model import MODEL_DESTS
 from planner.frameworks.megatron.settings import changed_flags
+from planner.frameworks.optimizers import SHARED_OUT
 from planner.frameworks.runs.existing_run import ExistingRun
 
 ROOT = "cfg"
@@ -209,6 +210,9 @@ def megatron_settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
         settings.pop("data_parallel_sharding_strategy", None)
     if settings.get("num_virtual_stages_per_pipeline_rank") == 1:
         del settings["num_virtual_stages_per_pipeline_rank"]
+    if settings.get("optimizer") == SHARED_OUT and not settings.get("use_distributed_optimizer"):
+        # Its data-parallel wrapper then sums gradients whole, whatever the release.
+        settings["use_layer_wise_param_layout"] = False
     impl = settings.get("cuda_graph_impl")
     if impl in (None, "none", "full_iteration"):
         settings.pop("cuda_graph_modules", None)

@@ -23,6 +23,7 @@ from planner.frameworks.emitted_text import (
 from planner.frameworks.hf_config import config_file
 from planner.frameworks.programs import (
     SHARED,
+    attention_setting,
     filled_settings,
     model_note,
     programs,
@@ -154,7 +155,7 @@ def _launcher(request: EmitRequest, no_model: str) -> str:
     options = _script_words(layout, job)
     settings = {
         "SCRIPT": script_setting(PROGRAM, lacks(layout, shape)),
-        "ATTENTION": "sdpa" if shape.flash_attention else "eager",
+        "ATTENTION": attention_setting(shape, shape.flash_attention),
         "MODEL": model_note(no_model),
     }
     comments = [*shown_details(details), *carried_by_config(details)]

@@ -24,6 +24,7 @@ from planner.frameworks.hf_config import config_file
 from planner.frameworks.optimizers import TRAINER_OPTIM
 from planner.frameworks.programs import (
     SHARED,
+    attention_setting,
     filled_settings,
     model_note,
     programs,
@@ -154,7 +155,7 @@ def _launcher(request: EmitRequest, no_model: str) -> str:
     fused = layout.cp > 1 or shape.flash_attention
     settings = {
         "SCRIPT": script_setting(PROGRAM, ""),
-        "ATTENTION": "sdpa" if fused else "eager",
+        "ATTENTION": attention_setting(shape, fused),
         "MODEL": model_note(no_model),
     }
     text = _SETTINGS.replace("N_NODES", str(n_nodes))

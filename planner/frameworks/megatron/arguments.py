@@ -15,6 +15,13 @@ from costmodels.schedule.stages import spelled, stage_layers
 from planner.errors import InputProblem, SpecError
 from planner.frameworks.megatron.axis_flags import axes_of_settings, axis_dests
 from planner.frameworks.megatron.flags import Parsed
+from planner.frameworks.megatron.layer_kinds import (
+    KIND_DESTS,
+    StatedKinds,
+    disagreements,
+    hybrid_kinds,
+    pattern_of,
+)
 from planner.frameworks.megatron.mode_settings import read_modes
 from planner.frameworks.megatron.model import (
     MODEL_DESTS,
@@ -25,6 +32,7 @@ from planner.frameworks.megatron.model import (
     missing_flags,
     moments_are_narrow,
     stated_job,
+    stated_kinds,
 )
 from planner.frameworks.optimizers import SHARED_OUT
 from planner.frameworks.runs.existing_run import ExistingRun, Switch
@@ -96,7 +104,9 @@ def megatron_run(
     its model is used in place of the flags' own sizes, and fills what they do not say of the job.
     """
     model = query.imported(source)
-    settings = MegatronSettings(parsed, source, query.version)
+    document = model.document["model"] if model else {}
+    whole = int(document.get("layers") or query.whole_layers)
+    settings = MegatronSettings(parsed, source, query.version, whole)
     ask_for_open_values(settings, (*(LAYOUT_DESTS | MODEL_DESTS), *axis_dests().values()))
     world = launch.n_devices or query.n_devices
     if model is None and (missing := missing_flags(settings)):
@@ -127,6 +137,9 @@ def megatron_run(
         job, assumed = stated_job(settings, training, world or 0)
         model_file = replace(model, document={**model.document, "training": {**training, **job}})
     notes = [*launch.notes, *model_file.notes, *_notes(settings)]
+    if model is not None:
+        written = [settings.flag(dest) for dest in KIND_DESTS if settings.given(dest)]
+        notes += disagreements(stated_kinds(settings), document, "; ".join(written))
     layout, more = _layout(settings, model_file.document, world)
     layout |= axes_of_settings(parsed.settings)
     exchanges = layout.get("ep", 1) * layout.get("etp", 1) > 1
@@ -279,6 +292,8 @@ def _zero(s: MegatronSettings) -> int:
 def _stages(s: MegatronSettings, document: dict[str, Any], notes: list[str]) -> dict[str, Any]:
     """Return vpp, schedule, split and the layers of each virtual stage, where they exist."""
     layers, pp = document["model"]["layers"], s.number("pipeline_model_parallel_size")
+    if (pattern := pattern_of(s.get)) and (kinds := hybrid_kinds(s.get, pattern, layers)):
+        return _hybrid_stages(kinds, layers, pp)
     text = s.get("pipeline_model_parallel_layout")
     if text:
         counts = layout_counts(str(text))
@@ -299,6 +314,14 @@ def _stages(s: MegatronSettings, document: dict[str, Any], notes: list[str]) -> 
     if per_rank is None:
         return {"vpp": vpp, "schedule": _schedule(pp, vpp)}
     return _named(layers, pp, vpp, chunk_layers(s, per_rank, vpp))
+
+
+def _hybrid_stages(kinds: StatedKinds, layers: int, pp: int) -> dict[str, Any]:
+    """Return the stages that the cuts of a hybrid pattern make, or even ones without cuts."""
+    counts = kinds.counts or (stage_layers(layers, pp, 1, "even") if layers % pp == 0 else ())
+    return (
+        {"vpp": 1} if len(counts) % pp else _named(layers, pp, max(1, len(counts) // pp), counts)
+    )
 
 
 def _named(layers: int, pp: int, vpp: int, counts: tuple[int, ...]) -> dict[str, Any]:

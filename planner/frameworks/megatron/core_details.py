@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from costmodels.plans import Layout
 from costmodels.shapes import ModelShape, TrainingJob
+from planner.frameworks.megatron.layer_kinds import kind_settings
 from planner.specs.schema import OTHER_MODEL, DetailsSpec
 
 AUX_LOSS = 0.01
@@ -67,10 +68,11 @@ def core_details(
         yours.append("rotary_percent: latent attention rotates qk_rope of a head")
     scaling, missing = _scaling(details, shape)
     model |= scaling
+    model |= kind_settings(shape)
     yours += missing
     for settings, missing in (
         _attention(details, shape),
-        _window(details, layout, job),
+        _window(details, layout, shape, job),
         _activation(details, shape),
         _other_parts(details, shape, job),
     ):
@@ -149,6 +151,8 @@ def _attention(details: DetailsSpec, shape: ModelShape) -> Written:
         entries["qk_l2_norm"] = True
     elif details.qk_norm == "width":
         yours.append("qk_norm width: megatron-core normalises each head")
+    if shape.attention_gate:
+        entries["attention_output_gate"] = True
     if details.qkv_bias and not shape.bias:
         entries["add_qkv_bias"] = True
     elif details.qkv_bias is False and shape.bias:
@@ -159,15 +163,15 @@ def _attention(details: DetailsSpec, shape: ModelShape) -> Written:
     return entries, yours
 
 
-def _window(details: DetailsSpec, layout: Layout, job: TrainingJob) -> Written:
-    """Return the window of local layers, and attention sinks.
+def _window(details: DetailsSpec, layout: Layout, shape: ModelShape, job: TrainingJob) -> Written:
+    """Return the window of local layers where no kind of layer says it, and attention sinks.
 
     Transformer Engine has neither in its ring of context-parallel ranks (transformer_engine/
     pytorch/attention/dot_product_attention/context_parallel.py).
     """
     entries: dict[str, object] = {}
     yours = []
-    if details.window and details.window < job.seq_len:
+    if details.window and details.window < job.seq_len and shape.window is None:
         if layout.cp > 1 and layout.cp_comm == "p2p":
             yours.append(f"window {details.window}: not with context parallelism by p2p")
         else:

@@ -95,18 +95,11 @@ def _of_attention(settings: Mapping[str, Any]) -> Iterator[Found]:
         yield "qk_norm", "l2", "qk_l2_norm"
     if settings.get("add_qkv_bias") and settings.get("add_bias_linear") is False:
         yield "qkv_bias", True, "add_qkv_bias"
-    window = _window(settings.get("window_size"))
-    every = settings.get("window_attn_skip_freq")
-    # A pattern of its own, as a list, has no field.
-    if window and (every is None or (isinstance(every, int) and 0 < every <= LAYERS)):
-        yield "window", window, "window_size"
-        if every:
-            yield "full_attention_every", every, "window_attn_skip_freq"
     if settings.get("softmax_type") == "learnable":
         yield "attention_sinks", True, "softmax_type"
 
 
-def _window(text: Any) -> int:
+def causal_window(text: Any) -> int:
     """Return the tokens of a causal window `(left, 0)`, its own among them; 0 for another one."""
     try:
         left, right = (int(x) for x in str(text).strip("()'\"").split(","))

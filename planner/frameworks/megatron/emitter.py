@@ -8,6 +8,7 @@ can be read, copied and checked by tools that do not run bash. What they mean is
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 
+from costmodels.layers.kinds import added_kinds
 from costmodels.optimizers.records import BY_MATRIX
 from costmodels.plans import Layout
 from costmodels.shapes import ModelShape, TrainingJob
@@ -25,9 +26,11 @@ from planner.frameworks.megatron.axis_flags import axis_flags
 from planner.frameworks.megatron.core_details import AUX_LOSS, comment_lines, core_details
 from planner.frameworks.megatron.details import stated_details
 from planner.frameworks.megatron.flags import flag_table, parse_flags
+from planner.frameworks.megatron.layer_kinds import hybrid_program, pattern_settings
 from planner.frameworks.megatron.mode_settings import (
     dispatcher_settings,
     graph_settings,
+    graphed_modules,
     hybrid_environment,
     offload_environment,
     offload_settings,
@@ -36,6 +39,7 @@ from planner.frameworks.megatron.mode_settings import (
 from planner.frameworks.programs import MEGATRON_SMOKE, programs
 from planner.frameworks.releases import lacking_words
 from planner.specs.schema import NO_DETAILS, DetailsSpec
+from searches.frameworks.megatron.layer_kinds import is_hybrid, layer_count
 from searches.frameworks.megatron.layouts import vocab_divisor
 from searches.frameworks.registry import framework_rules
 from searches.frameworks.switches import switch_words
@@ -65,7 +69,18 @@ CP_COMM_TYPE = {"p2p": "p2p", "all-gather": "all_gather", "a2a": "a2a"}
 
 def megatron_files(request: EmitRequest) -> dict[str, str]:
     """Return the script of a plan that Megatron-LM can run and its smoke run, by file name."""
-    return {"megatron.sh": megatron_script(request), **programs(*MEGATRON_SMOKE)}
+    smoke = programs(*MEGATRON_SMOKE) if runs_on_cpu(request.shape) else {}
+    return {"megatron.sh": megatron_script(request), **smoke}
+
+
+def runs_on_cpu(shape: ModelShape) -> bool:
+    """Tell whether the smoke run can hold a model: state-space and linear layers have no kernels.
+
+    Nor do experts or an MLP alone have a place in a GPT model.
+    """
+    return all(kind.mixer in ("attention", "window") for kind in added_kinds(shape)) and not (
+        is_hybrid(shape)
+    )
 
 
 def megatron_script(request: EmitRequest) -> str:
@@ -77,10 +92,11 @@ def megatron_script(request: EmitRequest) -> str:
     groups = flag_groups(layout, shape, job, details, release)
     refuse_lacking(f"megatron@{release}", [word for _, flags in groups for word in flags])
     lines = [line for _, flags in groups for line in wrap(flags)]
+    program = hybrid_program(release)[0] if is_hybrid(shape) else "pretrain_gpt.py"
     launch = [
         f'torchrun --nnodes {n_nodes} --nproc-per-node {per_node} --node-rank "${{NODE_RANK}}" \\',
         '  --master-addr "${MASTER_ADDR}" --master-port "${MASTER_PORT}" \\',
-        '  "${MEGATRON_DIR}/pretrain_gpt.py" \\',
+        f'  "${{MEGATRON_DIR}}/{program}" \\',
         *(f"  {line} \\" for line in lines[:-1]),
         f"  {lines[-1]}",
     ]
@@ -88,7 +104,7 @@ def megatron_script(request: EmitRequest) -> str:
     has_details, missing = bool(details.stated()), _yours(layout, shape, job, details)
     parts = [
         *head(title, request.header, fact_lines(request, rest if has_details else None)),
-        *guarded(_SETTINGS.format(n_nodes=n_nodes, free=_FREE[has_details]), missing),
+        *guarded(_settings(shape).format(n_nodes=n_nodes, free=_FREE[has_details]), missing),
         *environment(request),
         *_FUNCTION.splitlines(),
         "",
@@ -139,15 +155,19 @@ def _yours(
 
 def _detail_flags(settings: Mapping[str, object]) -> list[str]:
     """Return settings of megatron-core as flags."""
-    by_dest, tokens = flag_table()[2], []
+    _, by_name, by_dest = flag_table()
+    tokens = []
     for dest, value in settings.items():
         flag = by_dest.get(dest)
         if flag is None:
             continue
         if isinstance(value, tuple):
             tokens += [flag.flags[0], ",".join(map(str, value))]
+        elif isinstance(value, list):
+            tokens += [flag.flags[0], f"'{layer_frequency([bool(x) for x in value])}'"]
         elif isinstance(value, bool):
-            tokens += ["--no-yarn-correction-range-round-to-int" if not value else flag.flags[0]]
+            same = (name for name, one in by_name.items() if one.dest == dest)
+            tokens += [next(name for name in same if name.startswith("--no-") is not value)]
         else:
             tokens += [flag.flags[0], _plain(value)]
     return tokens
@@ -174,6 +194,7 @@ def flag_groups(
     of_core = core_details(details, layout, shape, job)
     groups = [
         ("model", _model_flags(layout, shape, job, of_core.model)),
+        ("kinds of layers", _hybrid_flags(layout, shape, release)),
         ("experts", _expert_flags(layout, shape, of_core.experts)),
         ("layout", _layout_flags(layout, shape, job)),
         ("batch and schedule", _batch_flags(layout, job)),
@@ -207,7 +228,7 @@ def _model_flags(
     dropout = "0.1" if shape.dropout else "0.0"
     positions = shape.max_positions if shape.positions == "learned" else 0
     tokens = {
-        "--num-layers": shape.layers,
+        "--num-layers": layer_count(shape),
         "--hidden-size": shape.hidden,
         "--ffn-hidden-size": shape.ffn,
         "--num-attention-heads": shape.heads,
@@ -248,6 +269,20 @@ def _model_flags(
     return flags + _detail_flags(settings)
 
 
+def _hybrid_flags(layout: Layout, shape: ModelShape, release: str) -> list[str]:
+    """Return the pattern of a hybrid model, and where its layers are defined."""
+    settings = pattern_settings(layout, shape)
+    if not settings:
+        return []
+    spec = hybrid_program(release or framework_rules("megatron").release)[1]
+    flags = [
+        word
+        for dest, value in settings.items()
+        for word in (flag_table()[2][dest].flags[0], f"'{value}'")
+    ]
+    return [*flags, "--spec", *spec.split()]
+
+
 def _expert_flags(layout: Layout, shape: ModelShape, settings: Mapping[str, object]) -> list[str]:
     """Return the flags of the routed experts; none for a dense model.
 
@@ -278,7 +313,7 @@ def _expert_flags(layout: Layout, shape: ModelShape, settings: Mapping[str, obje
     if shape.capacity_factor:
         tokens["--moe-expert-capacity-factor"] = f"{shape.capacity_factor:g}"
     flags = [word for option, value in tokens.items() for word in (option, str(value))]
-    if not all(shape.expert_layers):
+    if not all(shape.expert_layers) and not is_hybrid(shape):
         flags += ["--moe-layer-freq", f"'{layer_frequency(shape.expert_layers)}'"]
     flags += ["--moe-pad-expert-input-to-capacity"] * bool(shape.capacity_factor)
     flags += ["--moe-router-force-load-balancing"] * shape.forced_balance
@@ -296,7 +331,7 @@ def _graph_flags(layout: Layout, shape: ModelShape, release: str) -> list[str]:
     if graph in ("layer", "full_iteration"):
         words = switch_words(framework, f"cuda_graph={graph}")
     else:
-        words = switch_words(framework, "cuda_graph=modules", graph.split("+"))
+        words = switch_words(framework, "cuda_graph=modules", graphed_modules(graph, shape))
     said = ("cuda_graph_impl", "cuda_graph_modules")
     others = {dest: value for dest, value in settings.items() if dest not in said}
     return [*words, *setting_flags(others)]
@@ -333,7 +368,7 @@ def _layout_flags(layout: Layout, shape: ModelShape, job: TrainingJob) -> list[s
     flags = ["--tensor-model-parallel-size", str(layout.tp)]
     flags += ["--sequence-parallel"] * (layout.sp and layout.tp > 1)
     flags += ["--pipeline-model-parallel-size", str(layout.pp)]
-    if layout.pp > 1:
+    if layout.pp > 1 and not is_hybrid(shape):  # a pattern has the cuts in it
         flags += _stage_flags(layout, shape)
     if layout.cp > 1:
         flags += ["--context-parallel-size", str(layout.cp)]
@@ -588,6 +623,29 @@ fi
 EXTRA=("$@")
 
 """
+
+_SMOKE = """SMOKE=""
+if [[ "${{1:-}}" == "--smoke" ]]; then
+  SMOKE="$(dirname "${{BASH_SOURCE[0]}}")/megatron_smoke.py"
+  shift
+fi
+"""
+_NO_SMOKE = """SMOKE=""
+if [[ "${{1:-}}" == "--smoke" ]]; then
+  echo "--smoke: the layers of this model have kernels for GPUs alone" >&2
+  exit 2
+fi
+"""
+
+
+def _settings(shape: ModelShape) -> str:
+    """Return the first lines of the script, with or without a smoke run."""
+    if runs_on_cpu(shape):
+        return _SETTINGS
+    head, _, rest = _SETTINGS.partition("# megatron.sh --smoke")
+    _, _, tail = rest.partition(_SMOKE)
+    return head + _NO_SMOKE + tail
+
 
 _FUNCTION = """# Puts real data in place of the synthetic and adds the flags of your own.
 torchrun() {

@@ -14,6 +14,7 @@ from costmodels.offload.modules import INSIDE_EXPERTS, LEAST_ELEMENTS
 from costmodels.plans import Layout
 from costmodels.shapes import ModelShape
 from hardware.parts import Pool
+from searches.frameworks.megatron.layer_kinds import has_mixer
 
 FLEX = ("deepep", "hybridep")
 """Dispatchers that are backends of the flex one."""
@@ -90,7 +91,7 @@ def graph_settings(layout: Layout, shape: ModelShape) -> dict[str, object]:
     if graph == "none":
         return {}
     if graph != "full_iteration":
-        modules = [] if graph == "layer" else graph.split("+")
+        modules = [] if graph == "layer" else graphed_modules(graph, shape)
         settings: dict[str, object] = {"cuda_graph_impl": "transformer_engine"}
         return settings | ({"cuda_graph_modules": modules} if modules else {})
     settings = {"cuda_graph_impl": "full_iteration", "check_for_nan_in_loss_and_grad": False}
@@ -101,6 +102,17 @@ def graph_settings(layout: Layout, shape: ModelShape) -> dict[str, object]:
             "use_transformer_engine_op_fuser": True,
         }
     return settings | {"te_rng_tracker": True}
+
+
+def graphed_modules(graph: str, shape: ModelShape) -> list[str]:
+    """Return the modules of a graph; state-space layers are one, where they stand for attention.
+
+    >>> from costmodels.examples import LLAMA3_8B
+    >>> graphed_modules("attn+mlp", LLAMA3_8B)
+    ['attn', 'mlp']
+    """
+    modules = graph.split("+")
+    return modules + ["mamba"] * ("attn" in modules and has_mixer(shape, "mamba2"))
 
 
 def offload_settings(layout: Layout) -> dict[str, object]:
@@ -198,7 +210,8 @@ def _graph(settings: Mapping[str, Any], notes: list[str]) -> str:
     if kind == "local" and {"moe_router", "moe_preprocess"} & set(names):
         names = [*names, "moe_router", "moe_preprocess"]
     wanted = {x for x in names if x in ("attn", "mlp", "moe_router", "moe_preprocess")}
-    other = sorted(set(names) - wanted)
+    beside = {"mamba"} if "attn" in names else set()
+    other = sorted(set(names) - wanted - beside)
     best = max(
         (x for x in CUDA_GRAPHS[1:-2] if set(x.split("+")) <= wanted),
         key=lambda x: len(x.split("+")),

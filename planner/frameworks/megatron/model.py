@@ -4,10 +4,22 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from costmodels.layers.kinds import KIND_ALIASES
 from planner.errors import InputProblem, SpecError
-from planner.frameworks.megatron.details import stated_details
+from planner.frameworks.megatron.details import causal_window, stated_details
 from planner.frameworks.megatron.flags import Parsed, default_of, parse_flags, pattern_value
 from planner.frameworks.megatron.forks import understood
+from planner.frameworks.megatron.layer_kinds import (
+    DELTA_NET,
+    KIND_DESTS,
+    PATTERNS,
+    SPARSE,
+    StatedKinds,
+    gpt_kinds,
+    hybrid_kinds,
+    kind_runs,
+    pattern_of,
+)
 from planner.frameworks.megatron.yaml_arguments import looks_like_model_args, read_model_args
 from planner.frameworks.optimizers import (
     OPTIMIZER_DESTS,
@@ -16,6 +28,7 @@ from planner.frameworks.optimizers import (
 )
 from planner.frameworks.runs.launch_script import read_launch
 from planner.option_names import joined, option
+from planner.specs.importers.huggingface.layer_kinds import compressed
 from planner.specs.importers.imported import Imported, Origin
 
 NEEDED = ("num_layers", "hidden_size", "num_attention_heads", "seq_length")
@@ -33,11 +46,6 @@ TOKENIZER_VOCABS = (
 OTHER_VOCABS = {"HuggingFaceTokenizer": 128256, "TikTokenizer": 131072}
 SENTENCE_PIECE_VOCAB = 32000
 NOT_MODELLED = {
-    "hybrid_layer_pattern": "layers of several kinds (hybrid models)",
-    "hybrid_override_pattern": "layers of several kinds (hybrid models)",
-    "is_hybrid_model": "layers of several kinds (hybrid models)",
-    "experimental_attention_variant": "experimental attention",
-    "linear_attention_freq": "linear attention",
     "heterogeneous_layers_config_path": "layers of several widths",
 }
 """Settings of models that the cost model does not know."""
@@ -46,8 +54,6 @@ OTHER_SCRIPTS = {
     "t5": "T5 has an encoder and a decoder",
     "ict": "ICT trains two encoders",
     "retro": "RETRO retrieves",
-    "mamba": "Mamba has no attention layers alone",
-    "hybrid": "hybrid models have layers of several kinds",
     "vlm": "multimodal models have a vision encoder",
     "vision": "vision models",
     "mimo": "multimodal models have several encoders",
@@ -77,11 +83,15 @@ _FP8 = ("delayed", "tensorwise", "blockwise", "mxfp8")
 class MegatronSettings:
     """Settings with the parser's defaults, and the flag that each field was read from."""
 
-    def __init__(self, parsed: Parsed, source: str, release: str = "") -> None:
+    def __init__(
+        self, parsed: Parsed, source: str, release: str = "", whole_layers: int = 0
+    ) -> None:
         self.parsed = parsed
         self.source = source
         self.release = release
         """The release whose defaults hold; empty: the newest that is known."""
+        self.whole_layers = whole_layers
+        """Layers of the model that a hybrid pattern was written for; 0 where that is not known."""
 
     def get(self, dest: str) -> Any:
         """Return a setting, the parser's default where it is not given."""
@@ -194,6 +204,19 @@ def stated_job(
     return job, tuple(assumed)
 
 
+def stated_kinds(settings: MegatronSettings) -> StatedKinds | None:
+    """Return the kinds of layers that the settings say; None for dense and expert layers alone."""
+    get = settings.get
+    if pattern := pattern_of(get):
+        return hybrid_kinds(get, pattern, settings.whole_layers)
+    layers = size_of(settings, "num_layers")
+    experts = (0,) * layers
+    if get("num_experts"):
+        experts = layer_pattern(get("moe_layer_freq"), layers)
+        experts = experts if len(experts) == layers else (1,) * layers
+    return gpt_kinds(get, experts, layers)
+
+
 def missing_flags(settings: MegatronSettings) -> list[str]:
     """Return the flags without which there is no model."""
     missing = [d for d in NEEDED if settings.get(d) is None and not _alias(settings, d)]
@@ -277,19 +300,33 @@ MODEL_DESTS = frozenset(
         "attention_dropout",
         "position_embedding_type",
         "attention_backend",
+        "attention_output_gate",
+        *KIND_DESTS,
     )
 )
 """Settings that the model file depends on."""
+HYBRID_SCRIPT = r"(^|[_\-])(mamba|hybrid)([_\-.]|$)"
+"""Name of a training script of models with a pattern."""
 
 
 def _alias(settings: MegatronSettings, dest: str) -> Any:
-    """Return a size given under its other name: --encoder-num-layers, --encoder-seq-length."""
+    """Return a size given under its other name: --encoder-num-layers, --encoder-seq-length.
+
+    The layers also by a hybrid pattern.
+    """
+    if dest == "num_layers" and (pattern := pattern_of(settings.get)):
+        return pattern
     other = {"num_layers": "encoder_num_layers", "seq_length": "encoder_seq_length"}.get(dest)
     return settings.get(other) if other else None
 
 
 def size_of(settings: MegatronSettings, dest: str) -> int:
-    """Return --num-layers or --seq-length, also under its older name; 0 without both."""
+    """Return --num-layers or --seq-length, also under its older name; 0 without both.
+
+    A hybrid pattern decides the layers in place of --num-layers.
+    """
+    if dest == "num_layers" and (pattern := pattern_of(settings.get)):
+        return len(pattern.partition("/")[0].replace("|", ""))
     return settings.number(dest) or int(_alias(settings, dest) or 0)
 
 
@@ -299,11 +336,24 @@ def _refuse_unmodelled(settings: MegatronSettings, script: str) -> None:
         if re.search(rf"(^|[_\-]){word}([_\-.]|$)", stem):
             fix = "planner prices decoder-only GPT models: pretrain_gpt.py"
             raise SpecError(InputProblem(f"{script}: not modelled, {why}", fix, settings.source))
+    fix = "planner prices decoder-only models of the kinds of layers in docs/files.md"
     for dest, what in NOT_MODELLED.items():
         if settings.get(dest):
             message = f"{settings.flag(dest)}: {what} are not modelled in this version"
-            fix = "planner prices decoder-only GPT models, dense or with experts"
             raise SpecError(InputProblem(message, fix, settings.source))
+    variant = settings.get("experimental_attention_variant")
+    if variant and variant not in (DELTA_NET, SPARSE):
+        message = f"{settings.flag('experimental_attention_variant')}: not modelled"
+        raise SpecError(InputProblem(message, fix, settings.source))
+    pattern = pattern_of(settings.get)
+    if pattern and hybrid_kinds(settings.get, pattern) is None:
+        dest = next(dest for dest in PATTERNS if settings.get(dest))
+        message = f"{settings.flag(dest)}: a symbol of a layer that is not modelled"
+        raise SpecError(InputProblem(message, fix, settings.source))
+    if not pattern and (settings.get("is_hybrid_model") or re.search(HYBRID_SCRIPT, stem)):
+        message = f"{script or settings.flag('is_hybrid_model')}: no --hybrid-layer-pattern"
+        fix = "add --hybrid-layer-pattern, which says the kind of each layer"
+        raise SpecError(InputProblem(message, fix, settings.source))
 
 
 class _Builder:
@@ -359,16 +409,22 @@ class _Builder:
         self.put("model.bias", bias and not latent, text)
         self._positions()
         self._attention()
+        if s.get("attention_output_gate") and not latent:
+            self.put("model.attention_gate", True, s.flag("attention_output_gate"))
         dropout = (s.get("hidden_dropout") or 0) > 0 or (s.get("attention_dropout") or 0) > 0
         self.put(
             "model.dropout", dropout, f"{s.flag('hidden_dropout')}, {s.flag('attention_dropout')}"
         )
+        kinds = stated_kinds(s)
         if s.get("num_experts"):
-            self._experts(layers)
-        if s.get("mtp_num_layers"):
+            self._experts(layers if kinds is None else 0)
+        if kinds is not None:
+            self._kinds(kinds)
+        elif s.get("mtp_num_layers"):
             self.copy("model.mtp_layers", "mtp_num_layers")
         for field, value, dest in stated_details(s.parsed.settings):
             self.put(f"model.details.{field}", value, s.flag(dest))
+        self._windows(layers)
 
     def _heads(self) -> None:
         s = self.settings
@@ -439,8 +495,24 @@ class _Builder:
             flash = True
             self.notes.append("latent attention without a fused kernel is not modelled")
         self.put("model.flash_attention", flash, text)
-        if s.get("window_size"):
-            self.notes.append("sliding windows are not modelled: attention is priced in full")
+        if s.get("window_size") and not causal_window(s.get("window_size")):
+            flag = s.flag("window_size")
+            self.notes.append(f"{flag}: no causal window, attention is priced in full")
+
+    def _kinds(self, kinds: StatedKinds) -> None:
+        """Put the kinds of layers, where they are more than dense and expert layers in order."""
+        s = self.settings
+        written = [s.flag(dest) for dest in (*PATTERNS, *_FREQUENCIES) if s.get(dest) is not None]
+        self.put("model.layers", len(kinds.kinds), "; ".join(written))
+        self.put("model.layer_kinds", kind_runs(kinds.kinds), "; ".join(written))
+        for section, sizes in kinds.sections.items():
+            for name, value in sizes.items():
+                self.put(f"model.{section}.{name}", value, "; ".join(written))
+        mtp = kinds.mtp_layers or s.number("mtp_num_layers")
+        if mtp:
+            self.put("model.mtp_layers", mtp, "; ".join(written))
+        if kinds.mtp_layers:
+            self.notes.append("layers of multi-token prediction are priced as the last layer")
 
     def _experts(self, layers: int) -> None:
         s = self.settings
@@ -450,7 +522,7 @@ class _Builder:
             self.copy("model.moe.moe_ffn", "moe_ffn_hidden_size")
         if s.get("moe_shared_expert_intermediate_size"):
             self.copy("model.moe.shared_ffn", "moe_shared_expert_intermediate_size")
-        dense, every = self._pattern(layers)
+        dense, every = self._pattern(layers) if layers else (0, 1)
         if dense:
             self.put("model.moe.dense_layers", dense, s.flag("moe_layer_freq"))
         if every > 1:
@@ -474,6 +546,26 @@ class _Builder:
                 "the flags do not say how tokens spread",
                 assumed=True,
             )
+
+    def _windows(self, layers: int) -> None:
+        """Set the kinds of layers, where the flags say a window shorter than a sequence."""
+        details = self.document["model"].get("details", {})
+        window, every = details.get("window"), details.get("full_attention_every")
+        if not window or window >= size_of(self.settings, "seq_length"):
+            return
+        moe = self.document["model"].get("moe", {})
+        dense, step = moe.pop("dense_layers", 0), moe.pop("every", 1)
+        gone = (("model", "moe", "dense_layers"), ("model", "moe", "every"))
+        self.origins = [origin for origin in self.origins if origin.path not in gone]
+        kinds = []
+        for i in range(layers):
+            mixer = "attention" if every and (i + 1) % every == 0 else "window"
+            routed = bool(moe) and i >= dense and (i - dense + 1) % step == 0
+            kind = f"{mixer}+{'moe' if routed else 'dense'}"
+            kinds.append(KIND_ALIASES.get(kind, kind))
+        flag = self.settings.flag("window_size")
+        self.put("model.layer_kinds", compressed(kinds), flag)
+        self.put("model.window.size", window, flag)
 
     def _pattern(self, layers: int) -> tuple[int, int]:
         """Return dense layers at the start and the distance of expert layers."""
@@ -514,6 +606,7 @@ class _Builder:
             self.put("training.tokens", tokens, s.flag("train_iters"))
 
 
+_FREQUENCIES = ("window_size", "window_attn_skip_freq", "linear_attention_freq")
 _MLA = {
     "q_rank": "q_lora_rank",
     "kv_rank": "kv_lora_rank",

@@ -14,6 +14,7 @@ from planner.frameworks.megatron.forks import Understood, line_in, understood
 from planner.frameworks.runs.existing_run import Doubt, ExistingRun
 from planner.frameworks.runs.format import LaunchedRun
 from planner.frameworks.runs.launch_script import LaunchCommand
+from planner.frameworks.runs.query import with_layers
 from planner.frameworks.runs.settings import flattened
 from planner.frameworks.runs.trainer_arguments import trainer_arguments
 from planner.frameworks.runs.written_facts import written_facts
@@ -35,14 +36,14 @@ def script_around_megatron(script: LaunchedRun) -> ExistingRun:
         reading = Understood(parse_flags(launch.argv), "", (), (), "")
     else:
         reading = understood(launch.argv, line_in(text), "")
-    title = reading.fork or "Megatron-LM"
+    title, facts = reading.fork or "Megatron-LM", written_facts(text)
     run = megatron_run(
         set_flags(reading.parsed, query.sets),
         launch,
         script.file.name,
-        query,
+        with_layers(query, facts),
         f"{title} launch script" if launch.script else f"{title} flags",
-        str(written_facts(text).get("model", "")),
+        str(facts.get("model", "")),
     )
     return _with_doubts(run, reading)
 

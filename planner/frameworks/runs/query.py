@@ -32,6 +32,9 @@ class RunQuery:
     script_arguments: Mapping[str, Any] = field(default_factory=dict)
     """Arguments that a launch script gives to the training script."""
 
+    whole_layers: int = 0
+    """Layers of the plan that a file of the planner repeats in a comment; 0 in other files."""
+
     @property
     def arguments(self) -> dict[str, Any]:
         """Arguments of the training script: those of its launch script, the pins over them."""
@@ -59,3 +62,9 @@ class RunQuery:
             return None
         kind = f"model file {self.model.path}"
         return Imported("model", self.model.document, (), source, kind)
+
+
+def with_layers(query: RunQuery, facts: Mapping[str, Any]) -> RunQuery:
+    """Return the query with the layers of the plan that a file of the planner repeats."""
+    layers = facts.get("layers")
+    return replace(query, whole_layers=layers) if isinstance(layers, int) else query

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from costmodels.layers.kinds import KIND_ALIASES
 from planner.frameworks.megatron.core_details import AUX_LOSS
+from planner.frameworks.megatron.layer_kinds import kind_runs, kinds_of_runs
 from planner.frameworks.runs.existing_run import ExistingRun
 from planner.specs.inputs import ModelInput
 
@@ -75,7 +77,19 @@ def _complete(model: dict[str, Any], unsaid: Mapping[str, Any]) -> None:
     imbalance = unsaid.get("imbalance")
     if "moe" in model and isinstance(imbalance, (int, float)):
         model["moe"] = {**model["moe"], "imbalance": float(imbalance)}
-    _merge_details(model, unsaid.get("details"))
+    details = unsaid.get("details")
+    if isinstance(details, dict) and details.get("window"):
+        _without_windows(model)
+    _merge_details(model, details)
+
+
+def _without_windows(model: dict[str, Any]) -> None:
+    """Take the kinds of layers with a window back: the plan had the window as a detail."""
+    runs = model.pop("layer_kinds", None)
+    model.pop("window", None)
+    if runs is not None:
+        kinds = [kind.replace("window+", "attention+") for kind in kinds_of_runs(runs)]
+        model["layer_kinds"] = kind_runs([KIND_ALIASES.get(kind, kind) for kind in kinds])
 
 
 def _merge_details(section: dict[str, Any], unsaid: Any) -> None:

@@ -33,6 +33,7 @@ from planner.frameworks.torchtitan.model import (
 )
 from planner.frameworks.torchtitan.releases import TOML_RELEASE
 from planner.frameworks.torchtitan.toml import toml_files
+from planner.specs.model import with_full_attention
 from planner.specs.schema import DetailsSpec
 
 
@@ -62,7 +63,8 @@ def vocab_rows(layout: Layout, shape: ModelShape) -> int:
 
 def recipe(request: EmitRequest) -> str:
     """Return the recipe."""
-    layout, shape, job, details = request.layout, request.shape, request.job, request.details
+    layout, job, details = request.layout, request.job, request.details
+    shape = with_full_attention(request.shape)
     release = request.release_of("torchtitan")
     title = f"torchtitan recipe; fields as of torchtitan {release}."
     policy = _policy(layout)

@@ -116,6 +116,10 @@ def model_section(sizes: Mapping[str, Any]) -> dict[str, Any]:
         section.pop("bias", None)
     if experts:
         section["moe"] = {name: sizes[key] for key, name in _MOE.items() if sizes.get(key)}
+    if sizes.get("layer_kinds"):
+        section |= {key: sizes[key] for key in ("layer_kinds", "window")}
+        for name in ("dense_layers", "every"):
+            section["moe"].pop(name, None)
     if sizes.get("mtp_layers"):
         section["mtp_layers"] = sizes["mtp_layers"]
     return section | {"gated": True, "tied": bool(sizes.get("tied", False))}

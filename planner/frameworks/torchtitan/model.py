@@ -4,6 +4,7 @@ from costmodels.shapes import ModelShape
 from planner.frameworks.emitted_text import python_literal
 from planner.frameworks.torchtitan.details import constants, with_details
 from planner.specs.schema import NO_DETAILS, DetailsSpec
+from searches.frameworks.common import kind_sequence
 
 _CLASSES = {
     "llama3": ("Llama3", "parallelize_llama", "ComplexRoPE"),
@@ -112,12 +113,24 @@ def model_sizes(shape: ModelShape, vocab_rows: int, seq_len: int, details: Detai
         lines += ["# Qwen3 normalises queries and keys; the plan does not count it."]
         lines += [f"QK_NORM = {imports}"]
     if family == "gpt_oss":
-        lines += [
-            "# Every second layer of gpt-oss looks back this far; the plan counts all tokens."
-        ]
-        lines += [f"WINDOW = {details.window or 128}"]
+        lines += _window_lines(shape, details)
     lines += [f"{k} = {python_literal(v)}" for k, v in constants(details, shape, family).items()]
     return "\n".join(lines) + "\n"
+
+
+def _window_lines(shape: ModelShape, details: DetailsSpec) -> list[str]:
+    """Return the window of gpt-oss, and which layers have none where the plan has such kinds."""
+    if shape.window is None:
+        return [
+            "# Every second layer of gpt-oss looks back this far; the plan counts all tokens.",
+            f"WINDOW = {details.window or 128}",
+        ]
+    whole = [i for i, kind in enumerate(kind_sequence(shape)) if not kind.startswith("window")]
+    return [
+        "# Tokens that a layer attends to, its own among them, and the layers that attend to all.",
+        f"WINDOW = {shape.window.size}",
+        f"FULL_ATTENTION = {python_literal(whole)}",
+    ]
 
 
 def model_code(shape: ModelShape, details: DetailsSpec) -> str:
@@ -132,7 +145,10 @@ def _model_code(shape: ModelShape, details: DetailsSpec) -> str:
     name, _, rope = _CLASSES[family]
     parts = [_INITS + _TIED_INIT * shape.tied, _NORM]
     if family == "gpt_oss":
-        return "\n\n".join([*parts, _GPT_OSS_ATTENTION, _GPT_OSS_MOE, _spec(shape, details)])
+        attention = _GPT_OSS_ATTENTION
+        if shape.window is not None:
+            attention = attention.replace(*_LISTED_WINDOWS)
+        return "\n\n".join([*parts, attention, _GPT_OSS_MOE, _spec(shape, details)])
     qk_norm = "        qk_norm=norm(HEAD_DIM) if QK_NORM else None,\n" * (family == "qwen3")
     parts += [_MLA if shape.latent else _GQA.format(rope=rope, qk_norm=qk_norm)]
     if shape.shared_ffn or not all(shape.expert_layers):
@@ -313,6 +329,12 @@ _GPT_OSS_ATTENTION = '''def attention(layer: int) -> Attention.Config:
         rope=CosSinRoPE.Config(dim=HEAD_DIM, max_seq_len=SEQ_LEN, theta=150000.0),
     )
 '''
+
+_LISTED_WINDOWS = (
+    "WINDOW if layer % 2 == 0 else None",
+    "None if layer in FULL_ATTENTION else WINDOW",
+)
+"""What a recipe says of windows without kinds of layers, and with them."""
 
 _GPT_OSS_MOE = '''def moe() -> GptOssMoE.Config:
     """Return the experts of one layer."""

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from planner.errors import InputProblem, SpecError
+from planner.frameworks.megatron.layer_kinds import kind_runs
 from planner.frameworks.runs.existing_run import ExistingRun
 from planner.frameworks.runs.query import RunQuery
 from planner.frameworks.runs.settings import flattened, with_set
@@ -90,6 +91,10 @@ def _written_sizes(constants: Mapping[str, Any], text: str) -> dict[str, Any]:
     if not all(isinstance(constants.get(k), int) for k in ("layers", "hidden", "heads", "vocab")):
         return {}
     biased = "GptOss" in text
+    window, whole = constants.get("window"), constants.get("full_attention")
+    if isinstance(window, int) and isinstance(whole, list):
+        kinds = ["moe" if i in whole else "window+moe" for i in range(constants["layers"])]
+        constants = {**constants, "window": {"size": window}, "layer_kinds": kind_runs(kinds)}
     return {**constants, "tied": "enable_weight_tying=True" in text, "bias": biased}
 
 

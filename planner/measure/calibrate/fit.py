@@ -24,6 +24,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodels.comm.data_parallel import unhidden_once
 from costmodels.stacks import EAGER, FUSED
 from hardware.catalogue import load_catalogue
 from planner.errors import UsageError
@@ -61,6 +62,7 @@ KNOWN = {
     "fp8_gain": 0.10,
     "gain": 0.10,
     "efficiency": 0.15,
+    "ring_decline": 0.50,
     "hop_scale": 0.50,
     "base_scale": 0.50,
     "elementwise_factor": 0.40,
@@ -76,6 +78,7 @@ KNOWN = {
     "unfused_norm_factor": 0.30,
     "routing_host_s": 0.30,
     "synced_host_share": 0.30,
+    "graph_launch_s": 0.50,
     "host_share_without_tp": 0.25,
 }
 """Sigma of the logarithm of a value before any run was seen, by field: benchmarks of a part leave
@@ -87,6 +90,7 @@ seen; what they say is estimated with them (`estimated_spread`)."""
 SPREAD_PARTS, LEAST_SPREAD, SPREAD_STEPS = 2.0, 0.02, 50
 """Parts that `SPREAD` counts as in the estimate; least spread; steps of it."""
 OFFSETS = {
+    "ring_decline": 0.05,
     "tp_hop_s": 5e-6,
     "host_s_per_layer": 0.5e-3,
     "fixed_step_s": 5e-3,
@@ -96,6 +100,7 @@ OFFSETS = {
     "stalled_message_s": 0.1,
     "routing_host_s": 0.5e-3,
     "synced_host_share": 0.05,
+    "graph_launch_s": 2e-6,
 }
 """Added before the logarithm is taken of what may be 0."""
 STACK_FIELDS = ("elementwise_factor", "host_s_per_layer", "fixed_step_s", "tp_hop_s")
@@ -110,6 +115,7 @@ SHARED_FIELDS = (
     "unfused_norm_factor",
     "routing_host_s",
     "synced_host_share",
+    "graph_launch_s",
     "host_share_without_tp",
 )
 CLASSES = {profile.kind: profile.name for profile in (FUSED, EAGER)}
@@ -443,6 +449,11 @@ def _sees_link(link_name: str, field_name: str) -> Callable[[Run], bool]:
         pool = run.case.problem.pool
         if pool.scale_up.name == link_name:
             return field_name == "efficiency" and pool.n_devices > 1
+        level = run.case.layout.zero
+        if field_name == "ring_decline" and (
+            level > 1 or not any(unhidden_once(run.case.problem.stack, level))
+        ):
+            return False
         return pool.nic.name == link_name and pool.n_nodes > 1
 
     return seen
@@ -476,6 +487,7 @@ _SHARED_SEEN: Mapping[str, Callable[[Run], bool]] = {
     "host_share_without_tp": lambda run: run.case.layout.tp == 1,
     "routing_host_s": lambda run: run.is_moe,
     "synced_host_share": lambda run: run.is_moe,
+    "graph_launch_s": lambda run: bool(run.point.cuda_graph),
     "node_spread": lambda run: run.case.problem.pool.n_nodes > 1,
 }
 

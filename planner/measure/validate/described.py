@@ -158,11 +158,13 @@ _REMARKS = ("note", "source")
 NAMES_OF_LATENT = (*_LATENT, *(name for names in _LATENT.values() for name in names))
 NAMES_OF_EXPERTS = (*_EXPERTS, *(name for names in _EXPERTS.values() for name in names))
 """Our names, and those of Hugging Face's config.json."""
+COUNTS_OF_MAMBA = ("heads", "head_dim", "groups", "state")
 COUNTS = (
     *("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "mtp_layers"),
     *("gpus_per_node", "scaleup_domain"),
     *NAMES_OF_LATENT,
     *NAMES_OF_EXPERTS,
+    *COUNTS_OF_MAMBA[2:],
 )
 """Keys of entries, and of the mappings inside them, that hold a whole number; 0: not stated."""
 AMOUNTS = (
@@ -176,7 +178,7 @@ _OF_HARDWARE = ("gpu", "gpus_per_node", "scaleup_domain", *AMOUNTS, "intra", "in
 NESTED_KEYS: Mapping[str, tuple[str, ...]] = {
     "mla": (*NAMES_OF_LATENT, *_REMARKS),
     "moe": (*NAMES_OF_EXPERTS, *_REMARKS),
-    "mamba": ("heads", "head_dim", "groups", "state", *_REMARKS),
+    "mamba": (*COUNTS_OF_MAMBA, *_REMARKS),
     "assumed": (*_OF_HARDWARE, *_REMARKS),
 }
 """What may stand in a mapping inside an entry, by its key."""
@@ -184,7 +186,7 @@ ENTRY_KEYS = (
     *COUNTS[:8],
     *FLAGS,
     *NESTED_KEYS,
-    *("lora", "hybrid", "mamba", "params", "stated_gpu"),
+    *("lora", "hybrid", "params", "stated_gpu"),
     *_OF_HARDWARE,
     *_REMARKS,
 )

@@ -495,6 +495,9 @@ def _elementwise(p: OpenedParts, name: str, shape: ModelShape, n: float) -> Iter
     if shape.latent:
         rotary += 5.0 * (shape.q_rank + shape.kv_rank) / t
         texts.append(f"5 × ({shape.q_rank} + {shape.kv_rank}) / {t}")
+    if shape.attention_gate:
+        rotary += 8.0 * shape.gate_width / t
+        texts.append(f"8 × {_n(shape.gate_width)} / {t}")
     both = []
     for direction, norms, others, inner in (
         (FORWARD, 8.0, 12.0, 6.0 if shape.gated else 4.0),

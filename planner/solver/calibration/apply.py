@@ -156,6 +156,7 @@ def _link(link: Link, calibration: Calibration, slower: float) -> Link:
     return replace(
         link,
         efficiency=share / slower,
+        ring_decline=values.get(f"{name}.ring_decline", link.ring_decline),
         ring_base_s=times(link.ring_base_s, base, base * simple),
         tree_base_s=times(link.tree_base_s, base, base * simple),
         ring_hop_s=times(link.ring_hop_s, hop, hop * simple),

@@ -4,7 +4,7 @@
     recipe.<recipe>.gain
     generation.<generation>.gemm_frac | attention_scale | hbm_frac | kernel_latency_s | fp8_gain
                             | gemm_k_half | attention_seq_half | <kernel>_forward | _backward
-    link.<link>.efficiency | hop_scale | base_scale | simple_scale | ll_cap_scale
+    link.<link>.efficiency | ring_decline | hop_scale | base_scale | simple_scale | ll_cap_scale
                 | library_latency_scale | p2p_scale | in_switch_scale
     stack.<profile>.<number of `costmodels.stacks.NUMBERS`>
     shared.<number of `costmodels.stacks.SHARED`>
@@ -78,6 +78,12 @@ DIRECTIONS = ("forward", "backward")
 _KERNEL = (0.01, 0.98, "share of the dense peak that the kernel reaches over long sequences")
 _LINK = {
     "efficiency": ("", 0.2, 1.0, "share of the data-sheet bandwidth that a collective reaches"),
+    "ring_decline": (
+        "",
+        0.0,
+        1.0,
+        "unhidden data-parallel rings over k domains: (k/2)^-x",
+    ),
     "hop_scale": ("", 0.25, 8.0, "factor on the latency of a step of a ring or a tree"),
     "base_scale": ("", 0.25, 8.0, "factor on the latency of starting a collective or message"),
     "simple_scale": ("", 0.1, 10.0, "factor on latencies of the Simple protocol alone"),
@@ -210,12 +216,14 @@ def _of_part(part: Accelerator) -> list[Parameter]:
 def _of_link(link: Link) -> list[Parameter]:
     keys = {"efficiency": "efficiency", "hop_scale": "ring_hop_s", "base_scale": "ring_base_s"}
     keys |= {"simple_scale": "ring_hop_s", "ll_cap_scale": "protocol_bytes_per_s"}
-    keys |= {"p2p_scale": "p2p_latency_s"}
+    keys |= {"p2p_scale": "p2p_latency_s", "ring_decline": "ring_decline"}
+    priors = {"efficiency": link.efficiency, "ring_decline": link.ring_decline}
+    one_kind = {"in_switch_scale": "scale-up", "ring_decline": "scale-out"}
     results = []
     for field, (unit, low, high, meaning) in _LINK.items():
-        if field == "in_switch_scale" and link.kind != "scale-up":
+        if link.kind != one_kind.get(field, link.kind):
             continue
-        prior = link.efficiency if field == "efficiency" else 1.0
+        prior = priors.get(field, 1.0)
         name, source = f"link.{link.name}.{field}", _source(link.provenance, keys.get(field, ""))
         results.append(Parameter(name, unit, prior, low, high, meaning, source))
     return results

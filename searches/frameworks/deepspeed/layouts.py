@@ -18,6 +18,7 @@ from searches.frameworks.common import (
     known_optimizer,
     kv_heads_split_or_replicated,
     narrow_moments,
+    other_kinds,
     plain_schedule,
     usual_rank_order,
 )
@@ -262,6 +263,19 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
         lambda c: c.recomputes(*RECOMPUTE_MODULES[1:]),
         "recompute of modules: the model code calls checkpoint, no key names what",
         "recompute full",
+    ),
+    FrameworkRule(
+        "DSP208",
+        "deepspeed",
+        "a pipeline of layers with a window or chunks",
+        "planner",
+        PIPELINE,
+        lambda c: (c.pp > 1) & bool(other_kinds(c.model)),
+        lambda c: (
+            f"pp {c.pp} with layers of {', '.join(other_kinds(c.model))}: the stages of the"
+            " training program pass no masks on"
+        ),
+        "pp 1, or framework megatron",
     ),
     dense_without_experts("DSP301", "deepspeed", AUTO_EP, "planner"),
     FrameworkRule(

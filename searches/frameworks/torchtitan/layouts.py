@@ -18,6 +18,7 @@ from searches.frameworks.common import (
     dense_without_experts,
     experts_divide,
     heads_divide,
+    kind_sequence,
     known_optimizer,
     kv_heads_split,
     narrow_moments,
@@ -141,6 +142,7 @@ def missing_parts(shape: ModelShape) -> list[str]:
         and shape.n_experts > 0
         and (shape.latent or shape.shared_ffn > 0 or not all(shape.expert_layers)),
         "dropout": shape.dropout,
+        "a gate of attention's output": shape.attention_gate,
         "a capacity factor": shape.capacity_factor > 0,
         "forced balance of routing (a debug option, not written here)": shape.forced_balance,
         "multi-token prediction without latent attention": shape.mtp_layers > 0
@@ -160,6 +162,26 @@ def _job_file_rule(
     """Return a rule on what a job file cannot say; those of 0.2 were the last."""
     return FrameworkRule(
         code, "torchtitan", title, "planner", source, broken, reason, closest, versions="<0.3"
+    )
+
+
+def _windowed_kinds(c: Case) -> list[str]:
+    return [kind for kind in dict.fromkeys(kind_sequence(c.model)) if kind.startswith("window+")]
+
+
+def _is_gpt_oss(c: Case) -> bool:
+    """Tell whether its classes of gpt-oss can hold a model: those with experts and biases."""
+    kinds = set(kind_sequence(c.model))
+    return bool(c.model.bias) and not c.model.latent and kinds <= {"window+moe", "moe"}
+
+
+def _alternates(c: Case) -> bool:
+    kinds = kind_sequence(c.model)
+    sizes = c.model.window
+    return (
+        sizes is not None
+        and sizes.size == 128
+        and kinds == tuple("moe" if i % 2 else "window+moe" for i in range(len(kinds)))
     )
 
 
@@ -525,6 +547,30 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
         lambda c: c.recomputes(*RECOMPUTE_MODULES[1:]),
         "recompute of modules: torchtitan recomputes whole layers, or all but a list of operators",
         "recompute full",
+    ),
+    FrameworkRule(
+        "TTN508",
+        "torchtitan",
+        "a window in another model than gpt-oss",
+        "planner",
+        "torchtitan/models/gpt_oss/model.py, Attention.Config.sliding_window_size",
+        lambda c: bool(_windowed_kinds(c)) and not _is_gpt_oss(c),
+        lambda c: (
+            f"layers: {', '.join(_windowed_kinds(c))}: its classes of gpt-oss alone have a window,"
+            " with experts and biases in every layer"
+        ),
+        "a model like gpt-oss, or framework megatron",
+    ),
+    FrameworkRule(
+        "TTN509",
+        "torchtitan",
+        "other windows than those of the registered gpt-oss",
+        "planner",
+        "torchtitan/models/gpt_oss/model/model.py, use_sliding_attention",
+        lambda c: bool(_windowed_kinds(c)) and not _alternates(c),
+        "layers: its gpt-oss has a window of 128 tokens in every second layer, the first with one",
+        "framework torchtitan@0.3.0",
+        versions="<0.3",
     ),
     *JOB_FILE_RULES,
 )

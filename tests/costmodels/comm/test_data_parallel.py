@@ -12,10 +12,12 @@ from costmodels.comm.collectives import collective_s
 from costmodels.comm.data_parallel import (
     DataGroups,
     broadcast_gather_s,
+    crowded,
     data_parallel_times,
     exposed_each_s,
     exposed_once_s,
     n_pieces,
+    unhidden_once,
 )
 from costmodels.comm.placement import place_group
 from costmodels.stacks import STACKS
@@ -117,6 +119,72 @@ def test_replicated_zero_groups_reduce_twice_by_hand(toy_problem):
     assert found.gather_s == collective_s("all-gather", 2e9, groups.shard, pool)
     alone = data_parallel_times(problem, groups, np.array(1e9), np.array(1.0), 0)
     assert alone.reduce_s == collective_s("all-reduce", 4e9, groups.all_ranks, pool)
+
+
+def with_decline(problem, exponent):
+    pool = problem.pool
+    return replace(problem, pool=replace(pool, nic=replace(pool.nic, ring_decline=exponent)))
+
+
+@pytest.mark.parametrize(
+    ("stack", "levels"),
+    [
+        ("megatron-core", [(False, False), (False, False)]),
+        ("eager", [(False, True), (True, True)]),  # ZeRO 0 overlaps its reduction
+        ("internevo", [(False, True), (False, True)]),
+        ("megatron-lm-2021", [(True, True), (True, True)]),
+        ("torchtitan", [(False, False), (False, False)]),  # FSDP2 works unit by unit
+    ],
+)
+def test_what_comes_once_a_step_with_nothing_beside_it(stack, levels):
+    assert [unhidden_once(STACKS[stack], level) for level in (0, 1)] == levels
+
+
+def test_rings_of_many_domains_that_run_at_once_have_less_wire_by_hand(toy_problem):
+    # 64 ranks on 8 nodes: (8/2)^0.5 = 2 times less; two nodes and one lose nothing.
+    problem = with_decline(toy_problem(), 0.5)
+    pool, fabric = problem.pool, problem.fabric
+    for n_ranks, less in ((8, 1.0), (16, 1.0), (64, 2.0)):
+        group = place_group(n_ranks, 1, pool, fabric)
+        assert crowded(group, pool).wire_bytes_per_s == group.wire_bytes_per_s / less
+        assert crowded(group, pool, False).wire_bytes_per_s == group.wire_bytes_per_s
+
+
+@pytest.mark.parametrize(("stack", "zero"), [("eager", 1), ("megatron-lm-2021", 0), ("eager", 0)])
+def test_only_what_nothing_hides_meets_other_rings(toy_problem, stack, zero):
+    usual = toy_problem(stack=stack)
+    problem = with_decline(usual, 0.5)
+    pool, fabric = problem.pool, problem.fabric
+    group = place_group(64, 1, pool, fabric)
+    groups = DataGroups(group, group, place_group(1, 1, pool, fabric))
+    found = data_parallel_times(problem, groups, np.array(1e9), np.array(1.0), zero)
+    met = [crowded(group, pool, one) for one in unhidden_once(problem.stack, zero)]
+    name = "reduce-scatter" if zero else "all-reduce"
+    grads = problem.job.recipe.grad_wire_bytes * 1e9
+    assert found.reduce_s == collective_s(name, grads, met[0], pool)
+    gather = collective_s("all-gather", 2e9, met[1], pool) if zero else 0.0
+    assert found.gather_s == gather
+    each = [
+        data_parallel_times(x, groups, np.array(1e9), np.array(1.0), 3) for x in (usual, problem)
+    ]
+    assert each[0] == each[1]  # a transfer of every micro-batch is spread over the step
+
+
+def test_whole_sums_of_a_sharded_optimizer_by_hand(toy_problem, plain_layout):
+    # Aleph Alpha's ZeRO 1: 1e9 gradients summed whole in fp32, 4 GB; weights gathered in bf16.
+    problem = toy_problem(stack="aleph-alpha", precision="bf16-grads", gbs=64)
+    pool, fabric = problem.pool, problem.fabric
+    groups = DataGroups(*(place_group(n, k, pool, fabric) for n, k in ((32, 1), (8, 1), (4, 8))))
+    found = data_parallel_times(problem, groups, np.array(1e9), np.array(1.0), 1)
+    assert found.reduce_s == collective_s("all-reduce", 4e9, groups.all_ranks, pool)
+    assert found.gather_s == collective_s("all-gather", 2e9, groups.shard, pool)
+    both = data_parallel_times(problem, groups, np.array(1e9), np.array(1.0), np.array([0, 1, 2]))
+    assert both.reduce_s[0] == both.reduce_s[1] == found.reduce_s != both.reduce_s[2]
+    opened = break_down(problem, plain_layout(problem, dp=32, zero=1)).transfers
+    sent = {one.collective: one for one in opened if one.axis == "dp"}
+    assert sorted(sent) == ["all-gather", "all-reduce"]
+    ratio = sent["all-reduce"].message_bytes / sent["all-gather"].message_bytes
+    assert ratio == pytest.approx(2.0)
 
 
 def test_broadcasts_in_turn_grow_with_the_ranks(toy_problem):

@@ -104,3 +104,23 @@ def test_the_halves_of_a_layer_are_the_layer(toy_problem):
     params = [kind.params(LLAMA3_8B, TP) for kind in halves]
     # Attention of Llama 3 8B: 4096 (4096 + 2 * 1024 + 4096) and a norm; MLP 3 * 4096 * 14336.
     assert [x[0] for x in params] == [41_943_040 + 4096, 176_160_768 + 4096]
+
+
+def test_a_gate_of_the_output_is_one_projection_more(toy_problem):
+    """As Qwen3-Next has it: twice the queries, and two tensors of their width kept more."""
+    gated, h, q = replace(LLAMA3_8B, attention_gate=True), 4096, 4096
+    for name in ("params", "linear_weights", "matrix_params"):
+        both = [getattr(DENSE, name)(x, TP) for x in (gated, LLAMA3_8B)]
+        assert both[0] - both[1] == pytest.approx(h * q / TP, rel=1e-9)
+    macs = DENSE.macs(gated), DENSE.macs(LLAMA3_8B)
+    assert macs[0].projections - macs[1].projections == h * q
+    assert macs[0].core == macs[1].core
+    terms = [DENSE.terms(inputs_of(toy_problem(x))) for x in (gated, LLAMA3_8B)]
+    assert terms[0].kept_bytes - terms[1].kept_bytes == pytest.approx(4096 * 4 * q / TP, rel=1e-9)
+    more = terms[0].scratch_bytes - terms[1].scratch_bytes
+    assert more == pytest.approx(2 * h * q / TP, rel=1e-9)
+    assert (terms[0].linear.total_s > terms[1].linear.total_s).all()
+    problem = toy_problem(gated)
+    inputs, own = inputs_of(problem), composed(ATTENTION, MLP).terms(inputs_of(problem))
+    theirs = DENSE.terms(inputs)
+    same(replace(own, scratch_bytes=theirs.scratch_bytes), theirs)

@@ -9,6 +9,7 @@ from costmodels.examples import DEEPSEEK_V3, LLAMA3_8B
 from costmodels.layers.flops import model_flops_per_token
 from costmodels.layers.kinds import LAYER_KINDS, layer_run
 from costmodels.layers.layer_kind import LayerInputs, SplitDegrees
+from costmodels.layers.params import expert_params
 from costmodels.layers.sublayers.attention import window_keys
 from costmodels.modes import ModeRows
 from costmodels.shapes import DeltaNetShape, IndexerShape, LinearShape
@@ -109,3 +110,31 @@ def test_every_kind_says_what_it_is(name):
     assert kind.title.endswith("layer")
     assert kind.equation
     assert kind.source
+
+
+def test_latent_experts(toy_problem):
+    """As Nemotron 3 has them: experts of a narrower width between two projections."""
+    plain = replace(LLAMA3_8B, n_experts=8, top_k=2, expert_ffn=2048, shared_ffn=1024, layers=16)
+    latent = replace(plain, moe_latent=1024)
+    kind, h = LAYER_KINDS["moe"], 4096
+    more = kind.params(latent, TWO).item() - kind.params(plain, TWO).item()
+    assert more == 2 * h * 1024  # whole on every rank
+    assert kind.replicated_params(latent) - kind.replicated_params(plain) == 2 * h * 1024
+    assert expert_params(latent, 4, 1).item() == 2 * 3 * 1024 * 2048
+    macs = kind.macs(latent)
+    # Megatron's moe_layer_flops: 4 T l f k 3/2 + 4 T h l + 4 T h f_s 3/2, 2 FLOPs each.
+    assert macs.mlp == 3 * 1024 * 2048 * 2 + 2 * h * 1024 + 3 * h * 1024
+    assert LAYER_KINDS["none+moe"].macs(latent).mlp == macs.mlp
+    split = SplitDegrees(ONE, ONE, 8 * ONE, ONE, 0 * ONE)
+    terms = []
+    for shape in (plain, latent):
+        inputs = LayerInputs(
+            toy_problem(shape), split, np.full(1, 4096.0), ModeRows.of_sp(0 * ONE)
+        )
+        terms.append(kind.terms(inputs))
+    wide, narrow = terms
+    # Rows of a quarter of the width: 2 k (h - l) bytes a token less, and 2 l for the way back.
+    kept = wide.kept_bytes.item() - narrow.kept_bytes.item()
+    assert kept == pytest.approx(4096 * (2 * 2 * (h - 1024) - 2 * 1024), rel=1e-9)
+    assert narrow.exchange.forward_s < 0.35 * wide.exchange.forward_s
+    assert narrow.routed.forward_s < wide.routed.forward_s

@@ -256,6 +256,7 @@ def test_what_lost_names() -> None:
         lost_of_text("n[2-")
 
 
+@pytest.mark.slow
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     (tmp_path / "c.yaml").write_text(json.dumps(CLUSTER))

@@ -21,7 +21,7 @@ from tests.searches.instances import one_in
 CLUSTER = {"name": "x64", "pools": [{"accelerator": "h100-sxm-80gb", "nodes": 8}], "fabric": {}}
 
 
-@pytest.mark.parametrize("name", one_in(6, CASES))
+@pytest.mark.parametrize("name", one_in(12, CASES))
 def test_legal_changes_are_priced_and_the_others_have_a_rule(name: str) -> None:
     problem, layout = case(name)
     found = single_changes(problem, layout)

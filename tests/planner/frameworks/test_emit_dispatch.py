@@ -94,6 +94,7 @@ def test_what_cannot_be_asked_for(target):
     assert "files do not carry it; closest: dispatcher alltoall" in made[f"{target}.txt"]
 
 
+@pytest.mark.slow
 def test_the_script_is_read_back_as_priced(tmp_path, monkeypatch):
     monkeypatch.setattr("planner.analyze.check.check.standing_of", lambda *_: None)
     cluster = {"pools": [{"accelerator": "h100", "nodes": 8}]}

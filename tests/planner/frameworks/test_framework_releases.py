@@ -211,6 +211,7 @@ def test_a_flag_of_another_release_is_named_with_it() -> None:
     assert "MLM118" not in refused(checked(more, framework="megatron"))
 
 
+@pytest.mark.slow
 def test_a_flag_that_was_dropped_is_known_to_the_release_that_had_it() -> None:
     assert (
         not {"MLM118", "MLM120"}

@@ -7,6 +7,7 @@ import pytest
 
 from costmodels.optimizers.records import OPTIMIZERS
 from planner.analyze.check.check import check
+from planner.frameworks.bridge.recipe_settings import megatron_settings_of
 from planner.frameworks.emit import emit_plan, why_not
 from planner.frameworks.emit_request import EmitRequest
 from planner.frameworks.optimizers import optimizer_fields
@@ -102,6 +103,14 @@ def test_a_framework_runs_those_that_its_records_name(optimizer: str) -> None:
         reason = why_not(framework, plan.best.layout, model.shape, model.job) or ""
         named = f"optimizer {optimizer}: no file for this framework" in reason
         assert named == (framework not in OPTIMIZERS[optimizer].frameworks)
+
+
+def test_recipes_with_dist_muon_sum_gradients_whole() -> None:
+    fields = {"optimizer.optimizer": "dist_muon", "ddp.use_distributed_optimizer": False}
+    settings = megatron_settings_of(fields)
+    assert optimizer_fields(Flags(**settings))["muon"]["param_layout"] is False
+    settings = megatron_settings_of(fields | {"optimizer.optimizer": "muon"})
+    assert "param_layout" not in optimizer_fields(Flags(**settings)).get("muon", {})
 
 
 class Flags:

@@ -18,6 +18,7 @@ def listed():
     return solve(MODEL, CLUSTER), solve(MODEL, CLUSTER, all_variants=True, top=64)
 
 
+@pytest.mark.slow
 def test_no_two_plans_have_the_same_degrees(listed):
     short, _ = listed
     assert len({degrees(plan) for plan in short.plans}) == len(short.plans) >= 3

@@ -70,6 +70,7 @@ def test_a_model_has_the_sets_that_its_layers_allow(shape: ModelShape, n_sets: i
         assert (code in sets) == (not broken_module_rule(shape, code))
 
 
+@pytest.mark.slow
 def test_neighbours_add_and_drop_one_module():
     plan = evaluate("mixtral-8x7b", "h100-x512", pins={"ep": 8, "pp": 4}).best
     problem, layout = plan.breakdown.rows.problem, plan.layout

@@ -14,6 +14,7 @@ from planner.errors import SpecError
 from planner.solver.problem import make_problem
 from planner.solver.request import SolveRequest
 from planner.specs.loader import load_cluster, load_model, model_from_dict
+from planner.specs.summary import spec_summary
 from searches.rules import Context
 from searches.search import search
 
@@ -96,6 +97,31 @@ def test_windows_are_searched_faster_than_full_attention():
     assert min(x.step_s for x in windows) < min(x.step_s for x in plain)
 
 
+SECTIONS = {
+    "chunk+dense": {"chunk": {"size": 1024}},
+    "mamba2+none": {"mamba2": {"heads": 64, "head_dim": 128, "state": 128}},
+    "gdn+dense": {"delta_net": {"k_heads": 16, "v_heads": 32, "k_dim": 128, "v_dim": 128}},
+    "kda+dense": {"delta_net": {"k_heads": 32, "v_heads": 32, "k_dim": 128, "v_dim": 128}},
+    "linear+dense": {"linear": {"heads": 32, "head_dim": 128}},
+    "sparse+dense": {"indexer": {"heads": 64, "head_dim": 128, "top_k": 2048}},
+}
+
+
+@pytest.mark.parametrize("kind", SECTIONS)
+def test_sizes_of_mixers_are_read_written_and_needed(kind):
+    runs = [{"kind": kind, "count": 31}, {"kind": "dense", "count": 1}]
+    model = model_from_dict(document("llama3-8b", layer_kinds=runs, **SECTIONS[kind]))
+    ((section, sizes),) = SECTIONS[kind].items()
+    assert sizes.items() <= model.document["model"][section].items()
+    again = {"model": model.document["model"], "training": document("llama3-8b")["training"]}
+    assert model_from_dict(again).shape == model.shape
+    assert f"  kinds: 31 {kind}, 1 dense\n" in spec_summary(model)
+    with pytest.raises(SpecError) as caught:
+        model_from_dict(document("llama3-8b", layer_kinds=runs))
+    assert "layer_kinds.0.kind" in str(caught.value)
+    assert f"`{section}`" in str(caught.value)
+
+
 WINDOW = {"kind": "window+dense", "count": 32}
 
 
@@ -105,6 +131,20 @@ WINDOW = {"kind": "window+dense", "count": 32}
         ({"layer_kinds": [WINDOW]}, "layer_kinds.0.kind"),
         ({"layer_kinds": [{"pattern": ["window+dense"], "repeat": 32}]}, "layer_kinds.0.pattern"),
         ({"window": {"size": 1024}}, "model.window"),
+        (
+            {
+                "layer_kinds": [{"kind": "mamba2+none", "count": 32}],
+                "mamba2": {"heads": 12, "head_dim": 64, "groups": 8, "state": 64},
+            },
+            "mamba2.groups",
+        ),
+        (
+            {
+                "layer_kinds": [{"kind": "gdn+none", "count": 32}],
+                "delta_net": {"k_heads": 16, "v_heads": 24, "k_dim": 128, "v_dim": 128},
+            },
+            "delta_net.v_heads",
+        ),
         ({"layer_kinds": [WINDOW], "window": {"size": 0}}, "window.size"),
         ({"layer_kinds": [WINDOW], "window": {}}, "window.size"),
         ({"layer_kinds": [{"pattern": ["dense"], "repeat": 0}]}, "layer_kinds.0.repeat"),

@@ -51,7 +51,7 @@ def test_nobody_listens_and_a_plain_function_hears_no_best() -> None:
 @pytest.mark.parametrize(
     "options",
     one_in(
-        4,
+        6,
         [
             {},
             {"objective": "devices"},
@@ -71,6 +71,7 @@ def test_the_progress_of_a_search_never_falls_and_ends_with_all(options: dict[st
     assert heard.told[-1] == (TOTAL, TOTAL)
 
 
+@pytest.mark.slow
 def test_all_pools_and_recipes_share_one_progress() -> None:
     heard = Listener()
     solve(

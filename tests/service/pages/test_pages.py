@@ -445,6 +445,7 @@ def test_all_packaged_sweeps_are_offered_and_right():
         assert "points:" in json.loads(text(found))["summary"], name
 
 
+@pytest.mark.slow
 def test_a_sweep_is_drawn_with_the_charts_of_reports():
     from service.handlers.calls import call
 

@@ -351,6 +351,9 @@ def _flops_formula(problem: Problem) -> tuple[str, str]:
     c = 3 if shape.gated else 2
     projections, core = f"({h:,} × ({q:,} + 2 × {kv:,}) + {q:,} × {h:,})", f"{q:,}"
     symbols = "h (h_q + 2 h_kv) + h_q h"
+    if shape.attention_gate:
+        projections = f"({h:,} × (2 × {q:,} + 2 × {kv:,}) + {q:,} × {h:,})"
+        symbols = "h (2 h_q + 2 h_kv) + h_q h"
     if shape.latent:
         value = round(latent_params(shape, np.ones(1, dtype=np.int32)).item())
         projections, core = f"{value:,}", f"{(q + shape.v_width) // 2:,}"

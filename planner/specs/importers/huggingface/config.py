@@ -92,11 +92,14 @@ class Config:
                 )
                 path = (*self.path, *key.split("."))
                 raise SpecError(self.problem(path, message, "keep the right one"))
-        if values:
+        if values and not (section[values[0]] == "auto" and name in self.rules.computed):
             key = (present or values)[0]
             path = (*self.path, *key.split("."))
             return Found(section[key], path_text(path), path)
         missing = f"no {names[0]} in the file" if names else ""
+        if name in self.rules.computed:
+            value = self.rules.computed[name](lambda other: self.look(other).value)
+            return Found(value, f"computed as in every {self.name}: {missing}", None)
         if self.by_fields:
             return Found(self.defaults.get(name), missing or "no key says it", None)
         text = f"default of {self.name}" + f": {missing}" * bool(missing)
@@ -248,7 +251,9 @@ def _type(
     The sizes of another type are no defaults of a file that only names its class.
     """
     where = (*path, "model_type")
-    _refuse_by_key(document, path, section)
+    known = TYPES.get(str(type_name)) or TYPES.get(ALIASES.get(str(type_name), ("", {}))[0])
+    if known is None or not known.mixer:
+        _refuse_by_key(document, path, section)
     type_name = _renamed(document, section, type_name)
     if type_name is None and (name := params_type(section)):
         return name, {}, False

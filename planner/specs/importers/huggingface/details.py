@@ -11,6 +11,7 @@ from typing import Any
 from planner.errors import SpecError
 from planner.specs.importers.huggingface.config import Config, Found
 from planner.specs.importers.huggingface.parts import parts_of_config
+from planner.specs.model import full_attention_every
 from planner.specs.yaml.document import path_text
 from planner.units import shown_value
 
@@ -306,14 +307,6 @@ def _activation(config: Config, model: Mapping[str, Any]) -> Iterator[Detail]:
                 break
     if activation.value != usual:
         yield Detail("activation", activation.value, activation)
-
-
-def full_attention_every(local: list[bool]) -> int | None:
-    """Return n where every n-th layer alone is not local; 0: all are local; None: no n fits."""
-    if all(local):
-        return 0
-    n = local.index(False) + 1
-    return n if local == [(i + 1) % n > 0 for i in range(len(local))] else None
 
 
 def _window(config: Config, local: list[bool]) -> Iterator[Detail]:

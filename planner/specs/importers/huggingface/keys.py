@@ -86,6 +86,19 @@ _OWN_FIELDS = (
     "post_norm",
 )
 """Fields that only the types with a rule or a default for them read."""
+_MIXER_FIELDS: Mapping[str, tuple[str, ...]] = {
+    "mamba2": tuple(name for name in KEYS if name.startswith("ssm_")),
+    "gdn": tuple(name for name in KEYS if name.startswith("lin_")),
+    "kda": (*(x for x in KEYS if x.startswith("lin_")), "attention_layers_from_1"),
+    "linear": ("lin_chunk",),
+    "mamba1": ("m1_state", "m1_rank", "m1_conv", "m1_expand"),
+    "conv": ("short_conv",),
+    "sparse": ("index_heads", "index_dim", "index_topk", "index_kinds"),
+}
+"""Fields that only types with a mixer read."""
+_OF_MIXERS = {"zero_experts"} | frozenset(
+    name for names in _MIXER_FIELDS.values() for name in names
+)
 _NOTHING = (None, 0, "", "none", "None")
 
 
@@ -149,6 +162,12 @@ def _read_names(config: Config) -> set[str]:
         ):
             continue
         if fieldname in _OWN_FIELDS and not own and not is_stated:
+            continue
+        if fieldname == "zero_experts" and rules.twice:
+            result.update(_names(config, fieldname))
+        if fieldname in _OF_MIXERS and fieldname not in _MIXER_FIELDS.get(rules.mixer, ()):
+            continue
+        if fieldname in ("layer_pattern", "attention_layers", "linear_every") and not rules.mixer:
             continue
         if fieldname in ("kv_heads", "head_dim") and rules.latent:
             continue
@@ -490,6 +509,8 @@ def _positions(config: Config) -> tuple[str, ...]:
         "default",
     )
     learned = ("learned positions", "learned", "learned_absolute", "absolute")
+    if config.rules.mixer:
+        return (*rotary, "nope", "none")
     # "absolute" is what transformers once wrote into every file.
     return learned if config.rules.positions == "learned" else (*rotary, "absolute")
 

@@ -7,8 +7,14 @@ counts where the file leaves the key out, as it does there; a `null` in the file
 
 from collections.abc import Mapping
 
+from planner.specs.importers.huggingface.families.attention_variants import (
+    VARIANT_ALIASES,
+    VARIANT_TYPES,
+)
+from planner.specs.importers.huggingface.families.hybrids import HYBRID_ALIASES, HYBRID_TYPES
 from planner.specs.importers.huggingface.families.newer import NEWER_ALIASES, NEWER_TYPES
 from planner.specs.importers.huggingface.families.plain import PLAIN_ALIASES, PLAIN_TYPES
+from planner.specs.importers.huggingface.families.state_spaces import STATE_SPACE_TYPES
 from planner.specs.importers.huggingface.rules import (
     EXPERT_WIDTH_ONLY,
     POST_NORMS,
@@ -420,6 +426,9 @@ TYPES: Mapping[str, ModelType] = {
     ),
     **NEWER_TYPES,
     **PLAIN_TYPES,
+    **HYBRID_TYPES,
+    **VARIANT_TYPES,
+    **STATE_SPACE_TYPES,
 }
 
 ALIASES: Mapping[str, tuple[str, Mapping[str, object]]] = {
@@ -442,5 +451,7 @@ ALIASES: Mapping[str, tuple[str, Mapping[str, object]]] = {
     "gemma3": ("gemma3_text", {}),
     **NEWER_ALIASES,
     **PLAIN_ALIASES,
+    **HYBRID_ALIASES,
+    **VARIANT_ALIASES,
 }
 """Other names of the same layers, with the defaults that differ."""

@@ -23,6 +23,8 @@ _POST_NORMS = {
     "gemma3_text": "also",
     "glm4": "also",
     "kolibri1": "also",
+    "afmoe": "also",
+    "beam": "also",
 }
 _GRANITE = (
     "granite",

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Any
 
+from costmodels.layers.kinds import KIND_ALIASES, LAYER_KINDS
 from costmodels.parameters import total_params
 from planner.errors import SpecError
 from planner.specs.importers.huggingface.config import (
@@ -21,6 +22,11 @@ from planner.specs.importers.huggingface.families.encoders import is_encoder, re
 from planner.specs.importers.huggingface.families.towers import with_tower
 from planner.specs.importers.huggingface.files import has_sizes, parse_config
 from planner.specs.importers.huggingface.keys import key_refusals, missing, passed_over
+from planner.specs.importers.huggingface.layer_kinds import (
+    compressed,
+    layers_of,
+    shown_sections,
+)
 from planner.specs.importers.huggingface.model_types import TYPES
 from planner.specs.importers.huggingface.rules import DROPOUT_KEYS
 from planner.specs.importers.huggingface.unpriced import notes_on, which_are_local
@@ -56,6 +62,16 @@ _ORDER = (
     "dropout",
     "mla",
     "moe",
+    "layer_kinds",
+    "window",
+    "chunk",
+    "mamba2",
+    "delta_net",
+    "linear",
+    "indexer",
+    "mamba1",
+    "short_conv",
+    "attention_gate",
     "mtp_layers",
     "details",
 )
@@ -209,7 +225,7 @@ class _Reader:
     def imported(self) -> Imported:
         """Return the whole file."""
         self._widths()
-        self._mlp(n_expert_layers=self._experts())
+        self._layers()
         self._head()
         self._small_parts()
         self._details()
@@ -253,6 +269,7 @@ class _Reader:
         for key in path[1:-1]:
             section = section.setdefault(key, {})
         section[path[-1]] = value
+        self.origins = [origin for origin in self.origins if origin.path != path]
         self.origins.append(Origin(path, text, assumed))
         document = self.config.document
         if self.config.by_fields and path[0] == "model" and path != ("model", "name"):
@@ -321,24 +338,54 @@ class _Reader:
         else:
             self._put(path, heads, "as many as heads")
 
-    def _experts(self) -> int:
-        """Set the experts; return how many layers have them."""
-        config, section = self.config, ("model", "moe")
+    def _layers(self) -> None:
+        """Set experts, MLP and the kinds of the layers."""
         n_layers = int(self.model["layers"])
+        routed = self._routed(n_layers)
+        layers = layers_of(self.config, self._seq_len()[0], routed)
+        self.notes += layers.notes
+        kinds, feeds = layers.kinds, layers.feeds
+        for i, kind in enumerate(kinds):
+            if kind not in LAYER_KINDS and kind not in KIND_ALIASES:
+                message = f"layer {i} is of the kind {kind}, which is not priced"
+                raise SpecError(self.config.problem(layers.source.path, message))
+        if "moe" in feeds:
+            self._experts()
+        pattern = expert_pattern([feed == "moe" for feed in feeds]) if "moe" in feeds else (0, 1)
+        if layers.is_plain and "none" not in feeds and pattern:
+            self._pattern(*pattern)
+        else:
+            entries = compressed([KIND_ALIASES.get(kind, kind) for kind in kinds])
+            source = layers.source
+            self._put(("model", "layer_kinds"), entries, source.text, source.path)
+            if len(kinds) != n_layers:
+                self._put(("model", "layers"), len(kinds), source.text, source.path)
+        for section, name, found in shown_sections(layers.sections):
+            self._put(("model", section, name), found.value, found.text, found.path)
+        if config_gate := self.config.rules.gate and any("attention" in kind for kind in kinds):
+            self._put(("model", "attention_gate"), config_gate, self.config.always().text)
+        self._mlp(has_mlp="dense" in feeds)
+
+    def _routed(self, n_layers: int) -> list[bool]:
+        """Return which layers have experts."""
+        config = self.config
         none = config.count("experts", 0)
         if not config.rules.experts or (none.value == 0 and config.rules.dense_without):
-            return 0
+            return [False] * n_layers
         if none.value == 0:
             message = f"no experts, and a {config.name} has some in its layers all the same"
             raise SpecError(config.problem(none.path, message, "read it --as a dense type"))
         layers = expert_layers(config, n_layers)
-        n_expert_layers = sum(layers)
-        if not n_expert_layers:
+        if not any(layers):
             self.notes.append("no layer has experts: read as a dense model")
-            return 0
-        dense, every = expert_pattern(layers, config)
+        return layers
+
+    def _experts(self) -> None:
+        """Set the experts."""
+        config, section = self.config, ("model", "moe")
         for name in ("experts", "topk", "moe_ffn"):
             self._take(name, "moe", name)
+        self._zero_experts()
         shared = config.count("shared_experts", 0)
         if shared.value:
             self._put((*section, "shared_experts"), shared.value, shared.text, shared.path)
@@ -346,6 +393,24 @@ class _Reader:
         if width.value:
             self._put((*section, "shared_experts"), 1, f"as in every {config.name}")
             self._put((*section, "shared_ffn"), width.value, width.text, width.path)
+        groups = config.count("groups")
+        if (groups.value or 1) > 1 and config.look("topk_method").value != "greedy":
+            self._put((*section, "routing_groups"), groups.value, groups.text, groups.path)
+            self._take("top_groups", "moe", "top_groups")
+
+    def _zero_experts(self) -> None:
+        """Count the experts of a token that compute something, where some return their input."""
+        zero = self.config.count("zero_experts", 0).value
+        if not zero or not self.config.rules.twice:
+            return
+        experts, topk = self.model["moe"]["experts"], self.model["moe"]["topk"]
+        computed = max(1, round(topk * experts / (experts + zero)))
+        path = ("model", "moe", "topk")
+        self._put(path, computed, f"{topk} of which {zero} in {experts + zero} compute nothing")
+
+    def _pattern(self, dense: int, every: int) -> None:
+        """Set which layers have experts where these are every n-th after the first dense ones."""
+        config, section = self.config, ("model", "moe")
         if dense:
             source = config.look("first_dense")
             text = source.text if source.path else f"the first {dense} layer(s) are dense"
@@ -354,20 +419,15 @@ class _Reader:
             source = config.look("expert_step")
             text = source.text if source.path else f"experts in every layer number {every}"
             self._put((*section, "every"), every, text, source.path)
-        groups = config.count("groups")
-        if (groups.value or 1) > 1 and config.look("topk_method").value != "greedy":
-            self._put((*section, "routing_groups"), groups.value, groups.text, groups.path)
-            self._take("top_groups", "moe", "top_groups")
-        return n_expert_layers
 
-    def _mlp(self, n_expert_layers: int) -> None:
+    def _mlp(self, *, has_mlp: bool) -> None:
         """Set the MLP of dense layers."""
         config, gated = self.config, self.config.rules.gated
         every, matrices = config.always("gated"), "three" if gated else "two"
         comma = "," * config.by_fields
         text = every.text if every.path else f"{matrices} MLP matrices{comma} {every.text}"
         self._put(("model", "gated"), gated, text, every.path)
-        if n_expert_layers == self.model["layers"]:
+        if not has_mlp:
             return
         result = config.count("ffn")
         if result.value is None and not gated and not config.rules.ffn_of:
@@ -425,7 +485,9 @@ class _Reader:
 
     def _details(self) -> None:
         """Set what no figure depends on."""
-        local = which_are_local(self.config, int(self.model["layers"]))
+        local = [False] * int(self.model["layers"])
+        if not self.config.rules.mixer:
+            local = which_are_local(self.config, int(self.model["layers"]))
         for detail in details_of(self.config, self.model, local):
             path = ("model", "details", detail.name)
             if self.config.by_fields and detail.source.path is None:
@@ -523,6 +585,9 @@ def expert_layers(config: Config, n_layers: int) -> list[bool]:
     if listed is not None:
         those = set(listed)
         return [i in those for i in range(n_layers)]
+    if period := config.count("expert_period").value:
+        offset = config.count("expert_offset", 0).value or 0
+        return [i % period == offset for i in range(n_layers)]
     dense = set(config.numbers("dense_list") or ())
     kinds = config.look("dense_or_sparse")
     if kinds.value is not None:
@@ -543,10 +608,10 @@ def expert_layers(config: Config, n_layers: int) -> list[bool]:
     ]
 
 
-def expert_pattern(layers: Sequence[bool], config: Config) -> tuple[int, int]:
+def expert_pattern(layers: Sequence[bool]) -> tuple[int, int] | None:
     """Return how many dense layers come first, and of which others every n-th has experts.
 
-    Raises `SpecError` for another pattern, which a model file cannot say.
+    None for another pattern, which `layer_kinds` has to say.
     """
     first = list(layers).index(True)
     for every in range(1, first + 2):
@@ -555,12 +620,4 @@ def expert_pattern(layers: Sequence[bool], config: Config) -> tuple[int, int]:
             layers[i] == ((i - dense + 1) % every == 0) for i in range(first, len(layers))
         ):  # none before the first has any, by this pattern too
             return dense, every
-    names = ("expert_list", "dense_list", "expert_frequency", "expert_step")
-    pattern_path = next((path for name in names if (path := config.look(name).path)), None)
-    kinds = "".join("x" if on else "-" for on in layers[:24]) + "..." * (len(layers) > 24)
-    message = (
-        f"layers with experts (x) and without (-) follow each other as {kinds}: the cost model has"
-        " experts in every n-th layer after the first dense ones"
-    )
-    fix = "write a model file with the nearest pattern (`dense_layers` and `every` of `model.moe`)"
-    raise SpecError(config.problem(pattern_path, message, fix))
+    return None

@@ -52,6 +52,38 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "attention_types": ("attention_types",),
     "dense_or_sparse": ("mlp_layer_types",),
     "last_expert_layer": (),
+    "layer_pattern": ("hybrid_override_pattern", "layers_block_type", "hybrid_layer_pattern"),
+    "attention_layers": ("attn_layer_indices",),
+    "linear_every": ("full_attention_interval", "full_attn_interval"),
+    "ssm_heads": ("mamba_n_heads", "mamba_num_heads"),
+    "ssm_head_dim": ("mamba_d_head", "mamba_head_dim"),
+    "ssm_groups": ("mamba_n_groups", "n_groups"),
+    "ssm_state": ("mamba_d_state", "ssm_state_size"),
+    "ssm_conv": ("mamba_d_conv", "conv_kernel"),
+    "ssm_chunk": ("mamba_chunk_size", "chunk_size"),
+    "ssm_expand": ("mamba_expand", "expand"),
+    "ssm_inner": ("mamba_d_ssm",),
+    "lin_k_heads": ("linear_num_key_heads",),
+    "lin_v_heads": ("linear_num_value_heads",),
+    "lin_k_dim": ("linear_key_head_dim",),
+    "lin_v_dim": ("linear_value_head_dim",),
+    "lin_conv": ("linear_conv_kernel_dim",),
+    "lin_chunk": ("block_size",),
+    "attention_layers_from_1": (),
+    "index_heads": ("index_n_heads",),
+    "index_dim": ("index_head_dim",),
+    "index_topk": ("index_topk",),
+    "index_kinds": (),
+    "zero_experts": ("zero_expert_num",),
+    "m1_state": (),
+    "m1_rank": (),
+    "m1_conv": (),
+    "m1_expand": (),
+    "short_conv": (),
+    "attention_period": (),
+    "attention_offset": (),
+    "expert_period": (),
+    "expert_offset": (),
 }
 """Names in the file of what the reader looks up, unless a type has its own."""
 
@@ -100,12 +132,22 @@ class ModelType:
     """Parts with few parameters and little work that no model file can say."""
     dense_without: bool = False
     """With no experts its layers have an MLP; else nothing builds such a model."""
-    hybrid: bool = False
-    """Layers without attention unless the file says that all have it."""
     ignored: tuple[str, ...] = ()
     """Keys of sizes that a model of this type, as far as it is read here, does not use."""
     is_full: Callable[[int, int], bool] | None = None
     """Whether layer i of n attends to all tokens where no key says it; None: by the window."""
+    mixer: str = ""
+    """What layers have that have no attention, as model files call it; none: all have it."""
+    beside: bool = False
+    """That mixer stands beside attention in every layer."""
+    feed: str = ""
+    """What stands behind every mixer; none: an MLP or experts, as the keys say."""
+    twice: bool = False
+    """A layer has attention and an MLP twice, and experts beside the second."""
+    gate: bool = False
+    """The output of attention has a gate as wide as it."""
+    computed: Mapping[str, Callable[[Callable[[str], Any]], Any]] = field(default_factory=dict)
+    """Values of fields that the file leaves out, from those of others, which it looks up."""
     null_is_missing: tuple[str, ...] = ()
     """Fields of which a null says nothing."""
     ffn_of: Callable[[Mapping[str, Any]], tuple[int, str]] | None = None
@@ -125,7 +167,7 @@ class Sizes(NamedTuple):
     layers: int
     heads: int
     kv_heads: int | None
-    max_positions: int
+    max_positions: int | None
 
 
 def sizes(model: Sizes, *, tied: bool = False, **others: object) -> dict[str, object]:

@@ -3,16 +3,12 @@
 Layers of a kind without a price at all are refused here and in `config`.
 """
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from costmodels.layers.flops import model_flops_per_token
 from planner.errors import SpecError
 from planner.specs.importers.huggingface.config import Config
-from planner.specs.model import read_model
-from planner.specs.yaml.document import Document
-from planner.units import format_percent, shown_value
+from planner.units import shown_value
 
 _LOCAL = ("sliding_attention", "chunked_attention")
 
@@ -23,11 +19,6 @@ def notes_on(config: Config, document: Mapping[str, Any]) -> tuple[str, ...]:
     `document` is the model file that was read from the configuration.
     """
     return tuple(note for make in _NOTES if (note := make(config, document)))
-
-
-def local_layers(config: Config, n_layers: int) -> int:
-    """Return how many layers see a window (or a chunk) of the sequence only."""
-    return sum(which_are_local(config, n_layers))
 
 
 def which_are_local(config: Config, n_layers: int) -> list[bool]:
@@ -47,13 +38,6 @@ def which_are_local(config: Config, n_layers: int) -> list[bool]:
             message = f"{len(listed)} layers are listed, and the model has {n_layers}"
             raise SpecError(config.problem(types.path, message))
         return [kind in _LOCAL for kind in listed]
-    if config.rules.hybrid:
-        names = config.rules.keys["layer_types"]
-        message = (
-            f"a {config.name} has linear attention or a state space in some layers unless"
-            f" {' or '.join(names)} says that all have attention"
-        )
-        raise SpecError(config.problem(None, message, f"add {names[0]} if all have attention"))
     if config.look("window_on").value is False:
         return [False] * n_layers
     if is_full := config.rules.is_full:
@@ -74,36 +58,6 @@ def which_are_local(config: Config, n_layers: int) -> list[bool]:
             raise SpecError(config.problem(alternating.path, message)) from None
     first = min(n_layers, config.count("window_from", 0).value or 0)
     return [i >= first for i in range(n_layers)]
-
-
-def _window(config: Config, document: Mapping[str, Any]) -> str:
-    """Say how much attention of local layers is priced that they do not compute."""
-    n_layers, seq_len = document["model"]["layers"], document["training"]["seq_len"]
-    n_local, window = local_layers(config, n_layers), config.count("window").value
-    if not n_local or not window or seq_len <= window:
-        return ""
-    # Pairs of a query and a key that the causal mask leaves in a window, or in chunks.
-    if "chunk" in config.look("window").text:
-        pairs = seq_len * (window + 1) / 2
-    else:
-        pairs = window * seq_len - window * (window - 1) / 2
-    spared = 1 - pairs / (seq_len * (seq_len + 1) / 2)
-    share = n_local / n_layers * spared * _attention_share(document)
-    return (
-        f"{n_local} of {n_layers} layers attend to {window} tokens at a time and are priced over"
-        f" all {seq_len}: {format_percent(share)} of the FLOPs are too many, so that real steps"
-        " are shorter"
-    )
-
-
-def _attention_share(document: Mapping[str, Any]) -> float:
-    """Return the share of the attention core in the FLOPs of a model."""
-    try:
-        model = read_model(Document(document))
-    except SpecError:
-        return math.nan  # sizes that do not go together: whoever loads the document says so
-    rest, full = (model_flops_per_token(model.shape, n) for n in (0, model.job.seq_len))
-    return 1 - rest / full
 
 
 def _parallel(config: Config, _: Mapping[str, Any]) -> str:
@@ -168,7 +122,6 @@ def _quantized(config: Config, _: Mapping[str, Any]) -> str:
 
 
 _NOTES: tuple[Callable[[Config, Mapping[str, Any]], str], ...] = (
-    _window,
     _parallel,
     _alibi,
     _soft_cap,

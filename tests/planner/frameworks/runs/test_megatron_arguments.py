@@ -330,7 +330,7 @@ def test_the_loss_of_one_kernel() -> None:
 def test_notes_on_what_has_no_term() -> None:
     notes = run(
         "--optimizer-cpu-offload --rampup-batch-size 8 8 100 --recompute-granularity"
-        " selective --recompute-modules gdn_norm_out mlp --optimizer muon"
+        " selective --recompute-modules gdn_norm_out mlp --optimizer adaptive_muon"
     ).notes
     text = " | ".join(notes)
     for part in ("--optimizer-cpu-offload", "--rampup-batch-size", "modules gdn_norm_out", "muon"):

@@ -221,7 +221,8 @@ def test_model_arguments_take_megatron_s_files(tmp_path: Any) -> None:
     ("text", "message"),
     [
         ("--num-layers 2 --hidden-size 8 --num-attention-heads 2", "no --seq-length"),
-        (f"{SMALL} --hybrid-layer-pattern M*M", "hybrid"),
+        (f"{SMALL} --hybrid-layer-pattern M*D", "a symbol of a layer that is not modelled"),
+        (f"torchrun pretrain_mamba.py {SMALL}", "no --hybrid-layer-pattern"),
         (f"torchrun pretrain_bert.py {SMALL}", "BERT is an encoder"),
         (f"torchrun pretrain_t5.py {SMALL}", "T5"),
         (

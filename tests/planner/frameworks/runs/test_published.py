@@ -92,15 +92,15 @@ def judged(
 
 
 def some_of(name: str) -> list[Any]:
-    """Return the entries of a file, by name; four of five are slow tests."""
+    """Return the entries of a file, by name; nine of ten are slow tests."""
     return [
-        pytest.param(x, id=x[0][:40], marks=[pytest.mark.slow] if i % 5 else [])
+        pytest.param(x, id=x[0][:40], marks=[pytest.mark.slow] if i % 10 else [])
         for i, x in enumerate(entries(name))
     ]
 
 
 @pytest.mark.usefixtures("quick")
-@pytest.mark.parametrize("path", one_in(3, scripts()), ids=lambda p: p.name)
+@pytest.mark.parametrize("path", one_in(6, scripts()), ids=lambda p: p.name)
 def test_launch_scripts(path: Path) -> None:
     report = check(path, H100_X64)
     assert report.plan is not None, report.not_priced

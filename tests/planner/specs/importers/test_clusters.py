@@ -381,6 +381,7 @@ def test_another_number_of_nodes_takes_the_first_or_forgets_the_names():
     assert hosts({}, ("pools.0.nodes", 8)) == ()
 
 
+@pytest.mark.slow
 def test_hosts_change_no_plan():
     with_names = planner.solve(MODEL, {"pools": [POOL]}, top=3)
     other = planner.solve(MODEL, {"pools": [{**POOL, "hosts": "m[5-8]"}]}, top=3)
@@ -394,6 +395,7 @@ def test_hosts_change_no_plan():
     assert read.sources[0].hosts == ("n01", "n02", "n03", "n04")
 
 
+@pytest.mark.slow
 def test_more_nodes_are_proposed_without_names():
     big = {
         **MODEL,

@@ -10,8 +10,11 @@ from pathlib import Path
 import pytest
 
 from costmodels.parameters import active_params, total_params
+from planner.specs.importers.huggingface.families.attention_variants import VARIANT_TYPES
+from planner.specs.importers.huggingface.families.hybrids import HYBRID_TYPES
 from planner.specs.importers.huggingface.families.newer import NEWER_TYPES
 from planner.specs.importers.huggingface.families.plain import PLAIN_TYPES
+from planner.specs.importers.huggingface.families.state_spaces import STATE_SPACE_TYPES
 from planner.specs.importers.huggingface.model_types import TYPES
 from planner.specs.loader import load_model, model_from_dict
 from tests.planner.specs.importers.counted import CLASS_DEFAULTS, COUNTED, EXCEPTIONS_FRAC
@@ -19,7 +22,13 @@ from tests.planner.specs.importers.counted import CLASS_DEFAULTS, COUNTED, EXCEP
 DATA = Path(__file__).parent / "data"
 NAMES = sorted(path.stem for path in DATA.glob("*.json"))
 
-NOT_BY_DEFAULT = {*NEWER_TYPES, *PLAIN_TYPES}
+NOT_BY_DEFAULT = {
+    *NEWER_TYPES,
+    *PLAIN_TYPES,
+    *HYBRID_TYPES,
+    *VARIANT_TYPES,
+    *STATE_SPACE_TYPES,
+}
 """Counted in published.jsonl, and by tools/checkers/check_keys.py."""
 
 GB = 1e9

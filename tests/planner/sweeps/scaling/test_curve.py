@@ -142,6 +142,7 @@ def test_the_wall_is_the_deepest_of_the_grid_that_fits() -> None:
     assert "wall:" in text_of(found)
 
 
+@pytest.mark.slow
 def test_text_json_and_csv_are_of_the_same_rows(found: Scaling) -> None:
     assert found.dumps() == curve(most=16, least=4).dumps()
     data = json.loads(found.dumps())

@@ -23,22 +23,6 @@ from planner.specs.importers.huggingface.rules import (
 
 _ALL: tuple[Switch, Switch, Switch] = ("attention_bias", "attention_bias", "mlp_bias")
 _USE_BIAS: tuple[Switch, Switch, Switch] = ("mlp_bias", "mlp_bias", "mlp_bias")
-_MAMBA = (
-    "mamba_n_heads",
-    "mamba_n_groups",
-    "mamba_d_state",
-    "mamba_d_head",
-    "mamba_d_conv",
-    "mamba_expand",
-    "mamba_chunk_size",
-    "mamba_conv_bias",
-    "mamba_proj_bias",
-    "time_step_limit",
-    "time_step_min",
-    "time_step_max",
-    "time_step_floor",
-    "hidden_mamba_act",
-)
 _MINIMAX_ATTENTION = ("layer_types", "attn_type_list")
 
 _TYPES: Mapping[str, ModelType] = {
@@ -131,25 +115,6 @@ _TYPES: Mapping[str, ModelType] = {
         keys={**EXPERT_WIDTH_ONLY, "shared_ffn": ("shared_intermediate_size",)},
         biases=QKV_O,
         experts=True,
-    ),
-    "granitemoehybrid": ModelType(
-        defaults=sizes(Sizes(32000, 4096, 1024, 32, 32, None, 2048)),
-        keys={
-            "ffn": ("shared_intermediate_size",),
-            "layer_types": ("layer_types", "layers_block_type"),
-        },
-        biases=QKV_O,
-        hybrid=True,
-        ignored=("intermediate_size", "num_experts_per_tok", *_MAMBA),
-    ),
-    "minimax": ModelType(
-        defaults=sizes(
-            Sizes(32000, 4096, None, 32, 32, 8, 131072), moe_ffn=14336, experts=8, topk=2
-        ),
-        keys={**EXPERT_WIDTH_ONLY, "layer_types": _MINIMAX_ATTENTION},
-        experts=True,
-        hybrid=True,
-        ignored=("block_size",),
     ),
     "minimax_m2": ModelType(
         defaults=sizes(
@@ -444,8 +409,6 @@ NEWER_ALIASES: Mapping[str, tuple[str, Mapping[str, object]]] = {
     "hunyuan": ("hunyuan_v1_moe", dict.fromkeys(("vocab", "hidden", "moe_ffn", "layers"))),
     "bailing_moe_v2": ("bailing_moe", {"qk_norm": True}),
     "internlm": ("internlm2", {"mlp_bias": True}),
-    "minimax_text_01": ("minimax", dict.fromkeys(("vocab", "hidden", "moe_ffn", "layers"))),
-    "minimax_m1": ("minimax", dict.fromkeys(("vocab", "hidden", "moe_ffn", "layers"))),
     "cwm": (
         "llama",
         {

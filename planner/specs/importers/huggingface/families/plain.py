@@ -317,6 +317,51 @@ PLAIN_TYPES: Mapping[str, ModelType] = {**_DENSE, **_EXPERTS}
 
 _NO_SIZES: Mapping[str, object] = dict.fromkeys(("vocab", "hidden", "ffn", "layers", "heads"))
 PLAIN_ALIASES: Mapping[str, tuple[str, Mapping[str, object]]] = {
+    "glm_ocr_text": (
+        "glm4",
+        {
+            "vocab": 59392,
+            "hidden": 1024,
+            "ffn": 4096,
+            "layers": 16,
+            "heads": 16,
+            "kv_heads": 8,
+            "head_dim": None,
+            "attention_bias": False,
+        },
+    ),
+    "granite_docling_text": (
+        "granite",
+        {
+            "vocab": 133800,
+            "hidden": 1024,
+            "ffn": 2048,
+            "layers": 28,
+            "heads": 16,
+            "kv_heads": 4,
+            "tied": True,
+            "max_positions": 32768,
+        },
+    ),
+    "mistral4": (
+        "deepseek_v3",
+        {
+            "vocab": 131072,
+            "hidden": 4096,
+            "ffn": 12288,
+            "layers": 36,
+            "heads": 32,
+            "experts": 128,
+            "topk": 4,
+            "first_dense": 0,
+            "groups": 1,
+            "top_groups": 1,
+            "q_rank": 1024,
+            "kv_rank": 256,
+            "qk_nope": 64,
+            "max_positions": 1048576,
+        },
+    ),
     "emu3_text_model": (
         "llama",
         {"vocab": 184622, "ffn": 14336, "kv_heads": 8, "max_positions": 9216},
