@@ -180,8 +180,8 @@ def _virtual_stages(
         )
         backward = backward + count * more_again.take(of_set)
     alone = layer_idx[:, 0]
-    forward[:, 0] += terms.embedding.forward_s[alone]
-    backward[:, 0] += terms.embedding.backward_s[alone]
+    forward[:, 0] += terms.before_layers.forward_s[alone]
+    backward[:, 0] += terms.before_layers.backward_s[alone]
     forward[:, -1] += terms.head.forward_s[alone]
     backward[:, -1] += terms.head.backward_s[alone] + _mtp_again_s(rows, of_set[:, 0])
     if any(x.activation_offload for x in layouts):
@@ -493,9 +493,7 @@ def _time_terms(
         "offload": offloaded,
     }
     if layers.tower:
-        tower_s = layers.tower.total.total_s[layer_idx]
-        entries["embedding"] = m * (embedding - embedding_tp - tower_s) * first
-        entries["tower"] = m * tower_s * first
+        entries["tower"] = m * layers.tower.total.total_s[layer_idx] * first
     columns: dict[str, list[float]] = {term: value.tolist() for term, value in entries.items()}
     return columns | {"fixed": [problem.stack.fixed_step_s] * len(layouts)}
 

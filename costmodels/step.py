@@ -187,7 +187,9 @@ def _plain_stage_times(rows: Rows) -> tuple[Floats, Floats]:
     n_layers = _by_rank(kinds.layers, shape_idx)
 
     def ends(direction: str) -> Floats:
-        embedding, head = (getattr(x, direction)[index] for x in (layers.embedding, layers.head))
+        embedding, head = (
+            getattr(x, direction)[index] for x in (layers.before_layers, layers.head)
+        )
         return np.asarray(first * embedding + last * head)
 
     forward = n_layers * layers.layer.forward_s[index] + ends("forward_s")

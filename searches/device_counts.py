@@ -702,7 +702,7 @@ def _least_layers(
         return best
 
     layer_s, mean_s = _layers(context, table.terms, least)
-    ends_s = least(table.terms.embedding.total_s + table.terms.head.total_s)
+    ends_s = least(table.terms.before_layers.total_s + table.terms.head.total_s)
     head_s = least(table.terms.head.total_s)
     return LayerMinima(row_of, minima.mbs, params, layer_s, mean_s, ends_s, head_s)
 

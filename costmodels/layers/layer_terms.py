@@ -42,7 +42,7 @@ class LayerTerms(KindTerms):
     """
 
     embedding: ForwardBackward
-    """With its collectives, and the vision tower before it."""
+    """With its collectives."""
     head: ForwardBackward
     """With its collectives."""
     embedding_tp: ForwardBackward
@@ -70,7 +70,12 @@ class LayerTerms(KindTerms):
     others: tuple[KindTerms, ...] = ()
     """The other kinds of layers, in the order of `ModelShape.kinds`."""
     tower: TowerTerms | None = None
-    """A vision tower, whose time is in `embedding` and whose bytes are in `embedding_bytes`."""
+    """A vision tower before the embedding, whose bytes are in `embedding_bytes`."""
+
+    @property
+    def before_layers(self) -> ForwardBackward:
+        """Embedding and vision tower, on the first stage."""
+        return self.embedding + self.tower.total if self.tower else self.embedding
 
     @property
     def experts(self) -> ExpertLayerTerms | None:
@@ -149,7 +154,6 @@ def layer_terms(problem: Problem, split: SplitDegrees, mbs: Ints, modes: ModeRow
     embedding_bytes = tokens * (8.0 + masks)
     tower = tower_terms(inputs) if shape.vision else None
     if tower:
-        embedding = embedding + tower.total
         embedding_bytes = embedding_bytes + tower.kept_bytes
     of_first = {field.name: getattr(first, field.name) for field in fields(KindTerms)}
     return LayerTerms(

@@ -222,7 +222,7 @@ def test_the_first_stage_has_it_before_the_embedding(toy_problem):
         layer_terms(x, SplitDegrees.of_tp(ONE), ONE, ModeRows.of_sp(0 * ONE)) for x in problems
     )
     assert both.tower is not None
-    more = both.embedding.total_s - text.embedding.total_s
+    more = both.before_layers.total_s - text.embedding.total_s
     assert more == pytest.approx(both.tower.total.total_s, rel=1e-9)
     assert both.embedding_bytes - text.embedding_bytes == pytest.approx(
         both.tower.kept_bytes, rel=1e-9

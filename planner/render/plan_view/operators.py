@@ -45,6 +45,7 @@ from costmodels.precision import FP8_RATE_FRAC
 from costmodels.problem import Problem
 from costmodels.shapes import DENSE, MOE, ModelShape
 from costmodels.stacks import fuses_softmax
+from costmodels.towers.vision import vision_flops, vision_params
 from hardware.parts import Accelerator
 from planner.render.plan_view.opened.time import (
     Formula,
@@ -112,7 +113,7 @@ def operators(p: OpenedParts) -> tuple[Operator, ...]:
     A layer of an added kind, whose operators its record does not list, is one of them.
     """
     dense, routed = _part(p, DENSE), _part(p, MOE)
-    result = [*_embedding(p)] if p.first else []
+    result = [*_tower(p), *_embedding(p)] if p.first else []
     shape, several = p.problem.shape, len(p.kinds) > 1
     if dense:
         suffix = "of a dense layer" * several
@@ -182,6 +183,46 @@ def _whole_layer(p: OpenedParts, part: KindPart) -> Iterator[Operator]:
             (
                 f"{' + '.join(names)} of one {kind.title}: {kind.equation}",
                 " + ".join(f"{_n(one * 1e3)} ms" for one in seconds),
+            ),
+        )
+
+
+def _tower(p: OpenedParts) -> Iterator[Operator]:
+    """Yield a vision tower with its projector in both directions, by its record."""
+    shape, x, recipe, tower = p.problem.shape, p.layout, p.problem.job.recipe, p.layers.tower
+    if shape.vision is None or tower is None:
+        return
+    frozen = replace(shape, vision=replace(shape.vision, trained="none", recompute=False))
+    ahead, whole = vision_flops(frozen), vision_flops(shape)
+    weights = vision_params(shape, np.array([x.tp], dtype=np.int32)).item()
+    width, kept_bytes = element_bytes(recipe.linear), tower.kept_bytes.item()
+    ways = (
+        (FORWARD, ahead, 1, tower.total.forward_s),
+        (BACKWARD, whole - ahead, 2, tower.total.backward_s),
+    )
+    for direction, flops, passes, seconds in ways:
+        if not flops:
+            continue
+        yield Operator(
+            "vision tower and projector",
+            "tower",
+            direction,
+            x.mbs * flops / x.tp,
+            passes * (width * weights + kept_bytes),
+            seconds.item(),
+            float(p.m),
+            p.problem.pool.accelerator.peak_flops_per_s[recipe.linear],
+            (
+                "sequences × FLOPs of one over tp: costmodels.towers.vision.vision_flops",
+                f"{_n(x.mbs)} × {_n(flops)} / {x.tp}",
+            ),
+            (
+                "its weights and what it keeps, at least: its record says no more",
+                f"{passes} × ({width:g} B × {_n(weights)} + {_n(kept_bytes)} B)",
+            ),
+            (
+                "layers, product of patches and projector: costmodels.towers.vision.tower_terms",
+                f"{_n(seconds.item() * 1e3)} ms",
             ),
         )
 

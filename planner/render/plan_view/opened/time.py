@@ -217,7 +217,6 @@ def _head(p: OpenedParts) -> str:
 def _embedding(p: OpenedParts) -> str:
     wait = p.layers.embedding_tp
     less = f" − {_both(wait)}" if wait.total_s.item() else ""
-    less += f" − {_both(p.layers.tower.total)}" if p.layers.tower else ""
     return f"{p.m} × ({_both(p.layers.embedding)}{less})"
 
 

@@ -64,12 +64,17 @@ _OTHER_FILES: tuple[tuple[str, tuple[str, ...], str], ...] = (
 """Files that lie beside it: their names, keys that tell their content, what they are."""
 
 
+_DIFFUSERS = ("_class_name", "_diffusers_version")
+"""Keys of every configuration of diffusers."""
+
+
 def looks_like(text: str) -> bool:
     """Tell whether a text is, or was meant to be, a JSON file of a Hugging Face model's folder."""
     keys = _top_keys(text)
     if keys.intersection(_OWN_SECTIONS):
         return False
     other = any(names and keys.issuperset(names) for _, names, _ in _OTHER_FILES)
+    other = other or keys.issuperset(_DIFFUSERS)
     return "model_type" in keys or len(keys.intersection(_SIGNS)) > 1 or other
 
 
@@ -120,6 +125,13 @@ def parse_config(text: str, file: str) -> Document:
     if not isinstance(data, Mapping):
         message = f"expected the keys of a Hugging Face config.json, got {shown_value(data)}"
         raise SpecError(document.problem((), message))
+    if set(data).issuperset(_DIFFUSERS):
+        message = (
+            f"{shown_value(data['_class_name'])} of diffusers: layers with modulation by the step"
+            " of noise (AdaLN) and attention to text, which are not priced"
+        )
+        hint = "no model file has these layers"
+        raise SpecError(document.problem(("_class_name",), message, hint))
     if "model_type" not in data and not has_sizes(data):
         for _, names, what in _OTHER_FILES:
             if names and set(data).issuperset(names):

@@ -18,6 +18,7 @@ from planner.specs.importers.huggingface.config import (
     open_config,
 )
 from planner.specs.importers.huggingface.details import details_of
+from planner.specs.importers.huggingface.families.encoders import is_encoder, read_encoder
 from planner.specs.importers.huggingface.families.towers import with_tower
 from planner.specs.importers.huggingface.files import has_sizes, parse_config
 from planner.specs.importers.huggingface.keys import key_refusals, missing, passed_over
@@ -91,6 +92,8 @@ def read_config(text: str, file: str, overrides: Mapping[str, object]) -> Import
     if as_type:
         return _checked(open_config(parse_config(text, file), str(as_type)), overrides)
     document = parse_config(text, file)
+    if is_encoder(document.data):
+        return read_encoder(document, overrides)
     try:
         config = open_config(document)
     except UnknownTypeError as error:

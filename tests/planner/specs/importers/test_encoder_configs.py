@@ -1,0 +1,106 @@
+"""Configurations of encoders, against the classes of transformers."""
+
+from typing import Any
+
+import pytest
+
+from costmodels.parameters import total_params
+from planner.errors import SpecError
+from planner.specs.loader import model_from_dict
+
+MODERN: dict[str, Any] = {
+    "model_type": "modernbert",
+    "hidden_size": 768,
+    "intermediate_size": 1152,
+    "num_hidden_layers": 22,
+    "num_attention_heads": 12,
+    "vocab_size": 50368,
+    "max_position_embeddings": 8192,
+    "local_attention": 128,
+    "global_attn_every_n_layers": 3,
+}
+BERT: dict[str, Any] = {
+    "model_type": "bert",
+    "hidden_size": 768,
+    "intermediate_size": 3072,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "vocab_size": 30522,
+    "max_position_embeddings": 512,
+    "hidden_dropout_prob": 0.1,
+}
+LARGE = {
+    **MODERN,
+    "hidden_size": 1024,
+    "intermediate_size": 2624,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 16,
+}
+ROBERTA = {
+    **BERT,
+    "model_type": "roberta",
+    "vocab_size": 50265,
+    "max_position_embeddings": 512,
+}
+
+
+@pytest.mark.parametrize(
+    ("config", "counted"),
+    [
+        # Models for masked tokens of transformers 5.23 on the meta device.
+        (MODERN, 149_655_232),
+        (LARGE, 395_881_664),
+        (BERT, 109_514_298),
+        (ROBERTA, 124_696_665),
+    ],
+)
+def test_parameters_are_those_of_the_class(config, counted):
+    assert total_params(model_from_dict(config).shape, 512) == pytest.approx(counted, rel=1e-3)
+
+
+def test_layers_of_modernbert_alternate():
+    shape = model_from_dict(MODERN).shape
+    assert shape.window is not None
+    assert shape.window.size == 129
+    assert shape.kinds == ("bidirectional+dense", "bidirectional-window+dense")
+    assert shape.layer_sequence == tuple(int(i % 3 > 0) for i in range(22))
+    words = ["full_attention" if i % 2 else "sliding_attention" for i in range(22)]
+    listed = model_from_dict({**MODERN, "layer_types": words}).shape
+    assert listed.kind_counts == (11, 11)
+    whole = model_from_dict({**MODERN, "global_attn_every_n_layers": 1}).shape
+    assert whole.window is None
+
+
+def test_sequences_are_as_long_as_positions_are_learned():
+    assert model_from_dict(MODERN).job.seq_len == 8192
+    assert model_from_dict(BERT).job.seq_len == 512
+    longer = model_from_dict({**ROBERTA, "max_position_embeddings": 514})
+    assert longer.job.seq_len == 512
+    assert model_from_dict(BERT, [("training.seq_len", "128")]).job.seq_len == 128
+
+
+def test_diffusion_models_are_refused_by_name():
+    config = {"_class_name": "FluxTransformer2DModel", "_diffusers_version": "0.30.0"}
+    with pytest.raises(SpecError) as caught:
+        model_from_dict({**config, "num_layers": 19, "num_attention_heads": 24})
+    (problem,) = caught.value.problems
+    assert problem.path == "_class_name"
+    assert "FluxTransformer2DModel" in problem.message
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"is_decoder": True},
+        {"position_embedding_type": "relative_key"},
+        {"num_hidden_layers": "12"},
+        {"vocab_size": None},
+        {"model_type": "modernbert", "layer_types": ["full_attention"]},
+        {"model_type": "modernbert", "norm_bias": True},
+    ],
+)
+def test_what_is_not_priced_is_named(changes):
+    with pytest.raises(SpecError) as caught:
+        model_from_dict({**BERT, **changes})
+    key = list(changes)[-1]
+    assert key in str(caught.value.problems[0])
