@@ -77,13 +77,16 @@ def gdn_recurrence(inputs: LayerInputs) -> Recurrence:
     others  conv 8 an element of 2 k + v forward, 10 backward (with the copy before it); l2 norm
             8 k and 12 k, keys repeated 4 e and 6 e, copies 8 v, gates 12 a and 20 a, norm and
             gate 10 v and 16 v
-    kept    2 (2 k + v), the input of the convolution; 4 k, normed queries and keys; 4 e + 2 v
-            + 6 a + 2 A, q, k, v, decays in fp32, beta, and the inverse of I + A; 8 v: the rule's
-            output, its norm, the gate, the input of the projection
+    kept    4 k + 4 v + 4 a, the projection's output, of which the convolution keeps a view; 4 k,
+            normed queries and keys; 4 e + 2 v + 6 a + 2 A, q, k, v, decays in fp32, beta, and the
+            inverse of I + A; 2 a, the input of the decays; 8 v: the rule's output, its norm, the
+            gate, the input of the projection; numbers of the norms in fp32, 4 a and 4 a head of
+            queries and of keys
 
     Saved tensors: fla ops/gated_delta_rule/chunk.py (ChunkGatedDeltaRuleFunction), modules/conv
-    and l2norm.py, around them Megatron-LM core/ssm/gated_delta_net. States are not saved. Without
-    repetition (as many heads of keys) e copies stand in place of the normed ones all the same.
+    and l2norm.py, around them Megatron-LM core/ssm/gated_delta_net; scripts/check_layers counts
+    them. States are not saved. Without repetition (as many heads of keys) e copies stand in place
+    of the normed ones all the same.
     """
     x, t = _sizes(inputs.problem.shape), ranks(inputs.split.tp)
     k, v, a = x.keys / t, x.values / t, x.v_heads / t
@@ -107,7 +110,7 @@ def gdn_recurrence(inputs: LayerInputs) -> Recurrence:
             36 * e + 30 * v + 4 * scores + 8 * states,
         ),
         scan_kernels=(6, 10),
-        kept_bytes=2 * conv + 4 * k + 4 * e + 2 * v + 6 * a + 2 * scores + 8 * v,
+        kept_bytes=8 * k + 4 * e + 14 * v + 16 * a + 2 * scores + 8 * x.k_heads / t,
         backward_bytes=8 * e + 6 * v + 4 * states,
         exchanged=exchanged(inputs.problem.shape, inputs.split.tp, inputs.split.cp),
         kernels=22,
