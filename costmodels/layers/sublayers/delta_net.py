@@ -196,9 +196,10 @@ def kda_recurrence(inputs: LayerInputs) -> Recurrence:
     FLOPs   3 q e more forward, 6 q e backward: keys with their decays, and gated ones
     bytes   18 e more forward, 36 e backward
     others  conv 8 an element of 2 k + v forward, 10 backward; norm and gate 6 v, 10 v
-    kept    2 (2 k + v), the inputs of the convolutions; 4 k + 2 v + 2 e + 4 a + 4 A, normed q and
-            k, v, decays before their gate, beta before and after, both matrices of scores; 4 d_v,
-            the inner of decays and output gate; 6 v: output, gate, input of the projection
+    kept    2 (2 k + v), the inputs of the convolutions; 4 k + 2 v + 2 e + 6 a + 4 A, normed q and
+            k, v, decays before their gate, beta before and (in fp32) after, both matrices of
+            scores; 4 d_v, the inner of decays and output gate; 6 v: output, gate, input of the
+            projection; numbers of the norms in fp32, 4 a and 4 a head of queries and of keys
 
     Saved tensors: fla ops/kda/chunk.py (ChunkKDAFunction; w, u, states and the sums of decays are
     computed again), modules/{conv,fused_norm_gate}, layers/kda.py.
@@ -223,7 +224,7 @@ def kda_recurrence(inputs: LayerInputs) -> Recurrence:
             72 * e + 30 * v + 8 * scores + 8 * states,
         ),
         scan_kernels=(8, 12),
-        kept_bytes=2 * conv + 4 * k + 2 * v + 2 * e + 4 * a + 4 * scores + 4 * first + 6 * v,
+        kept_bytes=8 * k + 10 * v + 2 * e + 10 * a + 4 * scores + 4 * first + 8 * x.k_heads / t,
         backward_bytes=20 * e + 6 * v + 4 * states,
         exchanged=kda_exchanged(inputs.problem.shape, inputs.split.tp, inputs.split.cp),
         kernels=26,
