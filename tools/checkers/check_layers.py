@@ -6,11 +6,47 @@ In an environment with torch (CPU), transformers and this project. Exit code 1 w
 outside its limit.
 """
 
+import json
+import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import layer_flops
+import numpy as np
+from layer_flops import Figure
 from transformers import logging
+
+from costmodels.layers.kinds import LAYER_KINDS
+from costmodels.layers.layer_kind import LayerInputs, SplitDegrees
+from costmodels.modes import ModeRows
+from costmodels.problem import Problem
+from costmodels.stacks import STACKS
+from planner.specs.loader import load_cluster, model_from_dict
+
+KEPT_FRAC = 0.01
+
+
+def kept_figures(megatron: Path) -> Iterator[Figure]:
+    """Yield what a layer of every kind with a state keeps of a token, and its parameters."""
+    command = [sys.executable, str(Path(__file__).with_name("layer_kept.py")), str(megatron)]
+    done = subprocess.run([*command], check=True, capture_output=True, text=True)
+    for line in done.stdout.splitlines():
+        real = json.loads(line)
+        given = model_from_dict({"model": real["model"], "training": real["training"]})
+        cluster = load_cluster("h100-x8").cluster
+        stack = STACKS["megatron-core"]
+        problem = Problem(given.shape, given.job, cluster.pools[0], cluster.fabric, stack)
+        one = np.ones(1, dtype=np.int32)
+        split = SplitDegrees(one, one, one, one, 0 * one)
+        tokens = np.full(1, float(given.job.seq_len))
+        kind = LAYER_KINDS[real["kind"]]
+        terms = kind.terms(LayerInputs(problem, split, tokens, ModeRows.of_sp(0 * one)))
+        name, n = f"{real['kind']} (Megatron-Core)", given.job.seq_len
+        ours = kind.params(given.shape, one).item()
+        yield Figure(name, "parameters", ours, real["parameters"], layer_flops.PARAMS_FRAC)
+        ours = terms.kept_bytes.item() / n
+        yield Figure(name, "kept bytes", ours, real["kept_bytes"] / n, KEPT_FRAC)
 
 
 def main(megatron: Path) -> int:
@@ -18,10 +54,11 @@ def main(megatron: Path) -> int:
     logging.set_verbosity_error()  # no kernels here
     print(f"{'kind':34} {'what':12} {'ours':>14} {'theirs':>14}  {'off':>8}  limit")
     n_wrong = 0
-    for x in layer_flops.figures(megatron):
-        n_wrong += not x.is_right
-        sizes = f"{x.ours:14,.0f} {x.theirs:14,.0f}  {x.off_frac:+8.3%}  {x.limit_frac:.2%}"
-        print(f"{x.kind:34} {x.what:12} {sizes}{'' if x.is_right else '  WRONG'}", flush=True)
+    for figures in (layer_flops.figures, kept_figures):
+        for x in figures(megatron):
+            n_wrong += not x.is_right
+            sizes = f"{x.ours:14,.0f} {x.theirs:14,.0f}  {x.off_frac:+8.3%}  {x.limit_frac:.2%}"
+            print(f"{x.kind:34} {x.what:12} {sizes}{'' if x.is_right else '  WRONG'}", flush=True)
     print(f"{n_wrong} outside their limits")
     return int(n_wrong > 0)
 

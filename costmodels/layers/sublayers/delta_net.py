@@ -77,13 +77,16 @@ def gdn_recurrence(inputs: LayerInputs) -> Recurrence:
     others  conv 8 an element of 2 k + v forward, 10 backward (with the copy before it); l2 norm
             8 k and 12 k, keys repeated 4 e and 6 e, copies 8 v, gates 12 a and 20 a, norm and
             gate 10 v and 16 v
-    kept    2 (2 k + v), the input of the convolution; 4 k, normed queries and keys; 4 e + 2 v
-            + 6 a + 2 A, q, k, v, decays in fp32, beta, and the inverse of I + A; 8 v: the rule's
-            output, its norm, the gate, the input of the projection
+    kept    4 k + 4 v + 4 a, the projection's output, of which the convolution keeps a view; 4 k,
+            normed queries and keys; 4 e + 2 v + 6 a + 2 A, q, k, v, decays in fp32, beta, and the
+            inverse of I + A; 2 a, the input of the decays; 8 v: the rule's output, its norm, the
+            gate, the input of the projection; numbers of the norms in fp32, 4 a and 4 a head of
+            queries and of keys
 
     Saved tensors: fla ops/gated_delta_rule/chunk.py (ChunkGatedDeltaRuleFunction), modules/conv
-    and l2norm.py, around them Megatron-LM core/ssm/gated_delta_net. States are not saved. Without
-    repetition (as many heads of keys) e copies stand in place of the normed ones all the same.
+    and l2norm.py, around them Megatron-LM core/ssm/gated_delta_net; scripts/check_layers counts
+    them. States are not saved. Without repetition (as many heads of keys) e copies stand in place
+    of the normed ones all the same.
     """
     x, t = _sizes(inputs.problem.shape), ranks(inputs.split.tp)
     k, v, a = x.keys / t, x.values / t, x.v_heads / t
@@ -107,7 +110,7 @@ def gdn_recurrence(inputs: LayerInputs) -> Recurrence:
             36 * e + 30 * v + 4 * scores + 8 * states,
         ),
         scan_kernels=(6, 10),
-        kept_bytes=2 * conv + 4 * k + 4 * e + 2 * v + 6 * a + 2 * scores + 8 * v,
+        kept_bytes=8 * k + 4 * e + 14 * v + 16 * a + 2 * scores + 8 * x.k_heads / t,
         backward_bytes=8 * e + 6 * v + 4 * states,
         exchanged=exchanged(inputs.problem.shape, inputs.split.tp, inputs.split.cp),
         kernels=22,
@@ -193,9 +196,10 @@ def kda_recurrence(inputs: LayerInputs) -> Recurrence:
     FLOPs   3 q e more forward, 6 q e backward: keys with their decays, and gated ones
     bytes   18 e more forward, 36 e backward
     others  conv 8 an element of 2 k + v forward, 10 backward; norm and gate 6 v, 10 v
-    kept    2 (2 k + v), the inputs of the convolutions; 4 k + 2 v + 2 e + 4 a + 4 A, normed q and
-            k, v, decays before their gate, beta before and after, both matrices of scores; 4 d_v,
-            the inner of decays and output gate; 6 v: output, gate, input of the projection
+    kept    2 (2 k + v), the inputs of the convolutions; 4 k + 2 v + 2 e + 6 a + 4 A, normed q and
+            k, v, decays before their gate, beta before and (in fp32) after, both matrices of
+            scores; 4 d_v, the inner of decays and output gate; 6 v: output, gate, input of the
+            projection; numbers of the norms in fp32, 4 a and 4 a head of queries and of keys
 
     Saved tensors: fla ops/kda/chunk.py (ChunkKDAFunction; w, u, states and the sums of decays are
     computed again), modules/{conv,fused_norm_gate}, layers/kda.py.
@@ -220,7 +224,7 @@ def kda_recurrence(inputs: LayerInputs) -> Recurrence:
             72 * e + 30 * v + 8 * scores + 8 * states,
         ),
         scan_kernels=(8, 12),
-        kept_bytes=2 * conv + 4 * k + 2 * v + 2 * e + 4 * a + 4 * scores + 4 * first + 6 * v,
+        kept_bytes=8 * k + 10 * v + 2 * e + 10 * a + 4 * scores + 4 * first + 8 * x.k_heads / t,
         backward_bytes=20 * e + 6 * v + 4 * states,
         exchanged=kda_exchanged(inputs.problem.shape, inputs.split.tp, inputs.split.cp),
         kernels=26,

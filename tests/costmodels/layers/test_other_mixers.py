@@ -48,8 +48,9 @@ def test_kimi_delta_attention(toy_problem):
     assert macs.projections == linear
     assert macs.core_macs(8192) == 4 * 3 * w + 4 * 32 * 128 * 128
     # conv inputs; q, k, v; decays before their gate; beta twice; two matrices of scores; inner of
-    # decays and of the gate; output, gate, input of the projection.
-    saved = 4 * h + 2 * 3 * w + 4 * w + 2 * w + 2 * w + 4 * a + 4 * 64 * a + 4 * 128 + 6 * w
+    # decays and of the gate; output, gate, input of the projection; fp32 numbers of three norms.
+    saved = 4 * h + 2 * 3 * w + 4 * w + 2 * w + 2 * w + 6 * a + 4 * 64 * a + 4 * 128 + 6 * w
+    saved += 4 * (32 + 32 + a)
     problem = toy_problem(shape, seq_len=2048)
     assert terms_of(problem, "kda+none").kept_bytes.item() == 2048 * saved
     gdn = terms_of(toy_problem(model("gdn+none", delta_net=DELTA)), "gdn+none")

@@ -115,9 +115,11 @@ def test_kept_bytes_are_the_saved_tensors(toy_problem):
     terms = terms_of(problem, "mamba2+none", np.array([4], dtype=np.int32), sp=1)
     assert terms.kept_bytes.item() == pytest.approx(n * cut, rel=1e-12)
     problem, h, k, v, a = toy_problem(NEXT, seq_len=4096), 2048, 2048, 4096, 32
-    # conv input, l2 norm; q, k, v, g in fp32, beta, A; o, its norm, gate, input of the projection.
-    saved = 4 * h + 2 * (2 * k + v) + 4 * k + 2 * (2 * a * 128 + v) + 4 * a + 2 * a + 2 * 64 * a
-    saved += 4 * 2 * v
+    # The projection's output, whose view the convolution keeps; l2 norm; q, k, v, g in fp32, beta,
+    # A; o, its norm, gate, input of the projection; input of g; fp32 numbers of three norms.
+    saved = 4 * h + 2 * (2 * k + 2 * v + 2 * a) + 4 * k
+    saved += 2 * (2 * a * 128 + v) + 4 * a + 2 * a + 2 * 64 * a
+    saved += 4 * 2 * v + 2 * a + 4 * (16 + 16 + a)
     assert terms_of(problem, "gdn+none").kept_bytes.item() == n * saved
 
 
