@@ -54,8 +54,9 @@ class Matrix:
 def attention_matrices(shape: ModelShape) -> tuple[Matrix, ...]:
     """Return the matrices of attention: QKV fused and the output, or those of latent attention.
 
-    Source: Megatron-LM core/transformer/{attention,multi_latent_attention}.py. Left out: KV heads
-    that tensor ranks hold twice.
+    A gate of the output is a part of the fused one. Source: Megatron-LM
+    core/transformer/{attention,multi_latent_attention}.py, core/optimizer/emerging_optimizers.py
+    (_get_qkv_split_shapes). Left out: KV heads that tensor ranks hold twice.
     """
     h = shape.hidden
     if shape.latent:
@@ -72,7 +73,8 @@ def attention_matrices(shape: ModelShape) -> tuple[Matrix, ...]:
             Matrix(h, shape.v_width, cut="columns"),
         )
     kv = shape.kv_heads * shape.head_dim
-    parts = (shape.q_width, kv, kv)
+    gate = (shape.gate_width,) if shape.gate_width else ()
+    parts = (shape.q_width, *gate, kv, kv)
     return (
         Matrix(sum(parts), h, cut="rows", parts=parts),
         Matrix(h, shape.q_width, cut="columns"),
@@ -81,13 +83,14 @@ def attention_matrices(shape: ModelShape) -> tuple[Matrix, ...]:
 
 def mlp_matrices(shape: ModelShape, width: int) -> tuple[Matrix, ...]:
     """Return the two matrices of an MLP: gate and up projection are one; none for width 0."""
+    return _two_matrices(shape, shape.hidden, width)
+
+
+def _two_matrices(shape: ModelShape, outer: int, width: int) -> tuple[Matrix, ...]:
     if not width:
         return ()
     up = (2 if shape.gated else 1) * width
-    return (
-        Matrix(up, shape.hidden, cut="rows"),
-        Matrix(shape.hidden, width, cut="columns"),
-    )
+    return Matrix(up, outer, cut="rows"), Matrix(outer, width, cut="columns")
 
 
 def dense_matrices(shape: ModelShape) -> tuple[Matrix, ...]:
@@ -95,15 +98,25 @@ def dense_matrices(shape: ModelShape) -> tuple[Matrix, ...]:
     return attention_matrices(shape) + mlp_matrices(shape, shape.ffn)
 
 
-def moe_matrices(shape: ModelShape) -> tuple[Matrix, ...]:
-    """Return the matrices of an expert layer: attention, shared experts, router, each expert."""
-    router = (Matrix(shape.n_experts, shape.hidden),) if shape.n_experts > 1 else ()
+def expert_matrices(shape: ModelShape) -> tuple[Matrix, ...]:
+    """Return the matrices behind the attention of an expert layer.
+
+    Shared experts, router, the two projections around latent experts, each routed expert.
+    Source: Megatron-LM core/transformer/moe/moe_layer.py (fc1_latent_proj, fc2_latent_proj).
+    """
+    h, latent = shape.hidden, shape.moe_latent
+    router = (Matrix(shape.n_experts, h),) if shape.n_experts > 1 else ()
+    around = (Matrix(latent, h), Matrix(h, latent)) if latent else ()
     experts = tuple(
         replace(one, count=shape.n_experts, is_routed=True)
-        for one in mlp_matrices(shape, shape.expert_ffn)
+        for one in _two_matrices(shape, shape.expert_hidden, shape.expert_ffn)
     )
-    shared = mlp_matrices(shape, shape.shared_ffn)
-    return attention_matrices(shape) + shared + router + experts
+    return mlp_matrices(shape, shape.shared_ffn) + router + around + experts
+
+
+def moe_matrices(shape: ModelShape) -> tuple[Matrix, ...]:
+    """Return the matrices of an expert layer: attention and what stands behind it."""
+    return attention_matrices(shape) + expert_matrices(shape)
 
 
 def mtp_matrix(shape: ModelShape) -> Matrix:

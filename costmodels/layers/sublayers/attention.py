@@ -19,6 +19,7 @@ from costmodels.layers.sublayers.sublayer import (
     norm_params,
     without_feed,
 )
+from costmodels.optimizers.matrices import attention_matrices
 from costmodels.schedule.launches import ATTENTION_SHARE, LATENT_LAUNCHES
 from costmodels.shapes import ModelShape
 
@@ -167,6 +168,7 @@ ATTENTION = Mixer(
     modules=attention_modules_of,
     attends=True,
     frameworks=("megatron", "fsdp2", "bridge"),
+    matrices=attention_matrices,
 )
 WINDOW = replace(
     ATTENTION,

@@ -27,6 +27,7 @@ from costmodels.layers.layer_kind import (
 )
 from costmodels.layers.recompute import stacked, without_away
 from costmodels.layers.sublayers.sublayer import Feed, FeedTerms, Mixer, MixerTerms, no_linear
+from costmodels.optimizers.matrices import Matrix
 from costmodels.schedule import launches
 from costmodels.shapes import DENSE, MOE, ModelShape
 
@@ -46,6 +47,11 @@ def composed(mixer: Mixer, feed: Feed) -> LayerKind:
     def modules(shape: ModelShape) -> tuple[str, ...]:
         return tuple(dict.fromkeys(name for x in parts for name in x.modules(shape)))
 
+    lists = [x.matrices for x in parts if x.matrices]
+
+    def matrices(shape: ModelShape) -> tuple[Matrix, ...]:
+        return tuple(matrix for of_part in lists for matrix in of_part(shape))
+
     both = [x.title for x in parts]
     return LayerKind(
         name=f"{mixer.name}+{feed.name}",
@@ -63,6 +69,7 @@ def composed(mixer: Mixer, feed: Feed) -> LayerKind:
         feed=feed.name,
         blocks=summed("blocks"),
         frameworks=mixer.frameworks,
+        matrices=matrices if len(lists) == len(parts) else None,
     )
 
 

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 from costmodels.layers.layer_kind import Floats, Ints, LayerInputs, LayerMacs
 from costmodels.layers.sublayers.recurrent import Recurrence, ranks, recurrent_terms
 from costmodels.layers.sublayers.sublayer import HeadsCut, Mixer, MixerTerms, norm_params
+from costmodels.optimizers.matrices import Matrix
 from costmodels.shapes import DeltaNetShape, ModelShape
 
 
@@ -43,6 +44,20 @@ def gdn_linear_params(shape: ModelShape, tp: Ints) -> Floats:
 def gdn_replicated_params(shape: ModelShape) -> int:
     """Return what every tensor-parallel rank holds whole: d_v + h."""
     return norm_params(shape) + _sizes(shape).v_dim
+
+
+def gdn_matrices(shape: ModelShape) -> tuple[Matrix, ...]:
+    """Return its two projections: q, k, v, gate, beta and decays in one, and the output.
+
+    Decays, their bias and norms have one dimension, the filters three.
+    Source: Megatron-LM core/ssm/gated_delta_net/gdn.py (in_proj, out_proj).
+    """
+    x = _sizes(shape)
+    rows = 2 * x.keys + 2 * x.values + 2 * x.v_heads
+    return (
+        Matrix(rows, shape.hidden, cut="rows"),
+        Matrix(shape.hidden, x.values, cut="columns"),
+    )
 
 
 def gdn_macs(shape: ModelShape) -> LayerMacs:
@@ -142,6 +157,7 @@ GDN = Mixer(
     exchanged=exchanged,
     cut_over=_heads,
     frameworks=("megatron", "fsdp2", "bridge"),
+    matrices=gdn_matrices,
 )
 
 
@@ -175,6 +191,24 @@ def kda_replicated_params(shape: ModelShape) -> int:
     """Return what every tensor-parallel rank holds whole: 2 h d_v + d_v + h."""
     x = _sizes(shape)
     return norm_params(shape) + x.v_dim + 2 * shape.hidden * x.v_dim
+
+
+def kda_matrices(shape: ModelShape) -> tuple[Matrix, ...]:
+    """Return its linear layers, each a matrix of its own.
+
+    Queries, keys, values, beta; the two factors of decays and of the gate; the output.
+    Source: fla layers/kda.py ({q,k,v,b,o}_proj, f_proj, g_proj).
+    """
+    x, h = _sizes(shape), shape.hidden
+    return (
+        Matrix(x.keys, h, count=2, cut="rows"),
+        Matrix(x.values, h, cut="rows"),
+        Matrix(x.v_heads, h, cut="rows"),
+        Matrix(x.v_dim, h, count=2),
+        Matrix(x.v_heads * x.k_dim, x.v_dim, cut="rows"),
+        Matrix(x.values, x.v_dim, cut="rows"),
+        Matrix(h, x.values, cut="columns"),
+    )
 
 
 def kda_macs(shape: ModelShape) -> LayerMacs:
@@ -258,4 +292,5 @@ KDA = Mixer(
     frameworks=("fsdp2",),
     exchanged=kda_exchanged,
     cut_over=_heads,
+    matrices=kda_matrices,
 )

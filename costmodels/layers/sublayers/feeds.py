@@ -19,6 +19,7 @@ from costmodels.layers.sublayers.sublayer import (
     norm_params,
     without_feed,
 )
+from costmodels.optimizers.matrices import expert_matrices, mlp_matrices
 from costmodels.schedule.launches import ATTENTION_SHARE
 from costmodels.shapes import ModelShape
 
@@ -170,6 +171,7 @@ MLP = Feed(
     macs=_mlp_macs,
     terms=mlp_terms,
     modules=lambda shape: ("mlp",) if shape.ffn else (),
+    matrices=lambda shape: mlp_matrices(shape, shape.ffn),
 )
 EXPERTS = Feed(
     name="moe",
@@ -183,6 +185,7 @@ EXPERTS = Feed(
     terms=moe_terms,
     modules=_moe_modules,
     blocks=lambda shape: 1 if shape.shared_ffn else 0,
+    matrices=expert_matrices,
 )
 NO_FEED = Feed(
     name="none",

@@ -6,6 +6,7 @@ from numpy.typing import ArrayLike
 from costmodels.layers.layer_kind import Floats, Ints, LayerInputs, LayerMacs
 from costmodels.layers.sublayers.recurrent import Recurrence, ranks, recurrent_terms
 from costmodels.layers.sublayers.sublayer import HeadsCut, Mixer, MixerTerms, norm_params
+from costmodels.optimizers.matrices import Matrix
 from costmodels.shapes import LinearShape, ModelShape
 
 
@@ -30,6 +31,16 @@ def weights(shape: ModelShape, tp: Ints) -> Floats:
     """Return the weights of its linear layers on one tensor-parallel rank."""
     x = _sizes(shape)
     return np.asarray((4 + x.gate) * shape.hidden * x.width / ranks(tp))
+
+
+def linear_attention_matrices(shape: ModelShape) -> tuple[Matrix, ...]:
+    """Return its projections: queries, keys and values in one, the gate if any, the output.
+
+    Source: transformers models/minimax (MiniMaxLightningAttention).
+    """
+    x, h = _sizes(shape), shape.hidden
+    gate = (Matrix(x.width, h, cut="rows"),) if x.gate else ()
+    return Matrix(3 * x.width, h, cut="rows"), *gate, Matrix(h, x.width, cut="columns")
 
 
 def linear_attention_macs(shape: ModelShape) -> LayerMacs:
@@ -101,4 +112,5 @@ LINEAR = Mixer(
     frameworks=("fsdp2",),
     exchanged=exchanged,
     cut_over=lambda shape: HeadsCut(_sizes(shape).heads, _sizes(shape).heads),
+    matrices=linear_attention_matrices,
 )

@@ -6,6 +6,7 @@ from numpy.typing import ArrayLike
 from costmodels.layers.layer_kind import Floats, Ints, LayerInputs, LayerMacs
 from costmodels.layers.sublayers.recurrent import Recurrence, ranks, recurrent_terms
 from costmodels.layers.sublayers.sublayer import HeadsCut, Mixer, MixerTerms, norm_params
+from costmodels.optimizers.matrices import Matrix
 from costmodels.shapes import Mamba1Shape, ModelShape
 
 VECTOR_SHARE = 8.0
@@ -36,6 +37,22 @@ def mamba1_linear_params(shape: ModelShape, tp: Ints) -> Floats:
     x = _sizes(shape)
     width = 3 * shape.hidden + 2 * x.dt_rank + 2 * x.state
     return np.asarray(x.inner * width / ranks(tp))
+
+
+def mamba1_matrices(shape: ModelShape) -> tuple[Matrix, ...]:
+    """Return its four projections, x and z in one, and A.
+
+    A is d n, a matrix by its two dimensions although no product has it; filters have three.
+    Source: mamba_ssm modules/mamba_simple.py (in_proj, x_proj, dt_proj, out_proj, A_log).
+    """
+    x = _sizes(shape)
+    return (
+        Matrix(2 * x.inner, shape.hidden, cut="rows"),
+        Matrix(x.dt_rank + 2 * x.state, x.inner, cut="columns"),
+        Matrix(x.inner, x.dt_rank, cut="rows"),
+        Matrix(shape.hidden, x.inner, cut="columns"),
+        Matrix(x.inner, x.state, cut="rows"),
+    )
 
 
 def mamba1_macs(shape: ModelShape) -> LayerMacs:
@@ -107,4 +124,5 @@ MAMBA1 = Mixer(
     section="mamba1",
     exchanged=exchanged,
     cut_over=lambda shape: HeadsCut(_sizes(shape).inner, _sizes(shape).inner),
+    matrices=mamba1_matrices,
 )

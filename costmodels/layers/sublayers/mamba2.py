@@ -6,6 +6,7 @@ from numpy.typing import ArrayLike
 from costmodels.layers.layer_kind import Floats, Ints, LayerInputs, LayerMacs
 from costmodels.layers.sublayers.recurrent import Recurrence, ranks, recurrent_terms
 from costmodels.layers.sublayers.sublayer import HeadsCut, Mixer, MixerTerms, norm_params
+from costmodels.optimizers.matrices import Matrix
 from costmodels.shapes import Mamba2Shape, ModelShape
 
 
@@ -34,6 +35,20 @@ def mamba2_linear_params(shape: ModelShape, tp: Ints) -> Floats:
     x = _sizes(shape)
     width = 3 * x.inner + 2 * x.groups * x.state + x.heads
     return np.asarray(shape.hidden * width / ranks(tp))
+
+
+def mamba2_matrices(shape: ModelShape) -> tuple[Matrix, ...]:
+    """Return its two projections: z, x, B, C and dt in one, and the output.
+
+    A, D, norms and the bias of dt have one dimension, the filters three.
+    Source: Megatron-LM core/ssm/mamba_mixer.py (in_proj, out_proj).
+    """
+    x = _sizes(shape)
+    rows = 2 * x.inner + 2 * x.groups * x.state + x.heads
+    return (
+        Matrix(rows, shape.hidden, cut="rows"),
+        Matrix(shape.hidden, x.inner, cut="columns"),
+    )
 
 
 def mamba2_macs(shape: ModelShape) -> LayerMacs:
@@ -130,4 +145,5 @@ MAMBA2 = Mixer(
     exchanged=exchanged,
     cut_over=lambda shape: HeadsCut(_sizes(shape).heads, _sizes(shape).groups, repeats=True),
     frameworks=("megatron", "fsdp2", "bridge"),
+    matrices=mamba2_matrices,
 )

@@ -6,6 +6,7 @@ from numpy.typing import ArrayLike
 from costmodels.layers.layer_kind import Floats, Ints, LayerInputs, LayerMacs
 from costmodels.layers.sublayers.recurrent import Recurrence, ranks, recurrent_terms
 from costmodels.layers.sublayers.sublayer import HeadsCut, Mixer, MixerTerms, norm_params
+from costmodels.optimizers.matrices import Matrix
 from costmodels.shapes import ModelShape, ShortConvShape
 
 
@@ -28,6 +29,15 @@ def conv_params(shape: ModelShape, tp: Ints) -> Floats:
 def conv_linear_params(shape: ModelShape, tp: Ints) -> Floats:
     """Return the weights of its linear layers: 4 h^2 / t."""
     return np.asarray(4.0 * shape.hidden**2 / ranks(tp))
+
+
+def conv_matrices(shape: ModelShape) -> tuple[Matrix, ...]:
+    """Return its two projections: B, C and x in one, and the output.
+
+    Filters have three dimensions. Source: transformers models/lfm2 (Lfm2ShortConv).
+    """
+    h = shape.hidden
+    return Matrix(3 * h, h, cut="rows"), Matrix(h, h, cut="columns")
 
 
 def conv_macs(shape: ModelShape) -> LayerMacs:
@@ -83,4 +93,5 @@ CONV = Mixer(
     section="short_conv",
     exchanged=exchanged,
     cut_over=lambda shape: HeadsCut(shape.hidden, shape.hidden),
+    matrices=conv_matrices,
 )

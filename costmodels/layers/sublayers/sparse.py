@@ -16,6 +16,7 @@ from costmodels.layers.sublayers.attention import (
 )
 from costmodels.layers.sublayers.recurrent import scan_s
 from costmodels.layers.sublayers.sublayer import Mixer, MixerTerms, without_feed
+from costmodels.optimizers.matrices import Matrix, attention_matrices
 from costmodels.shapes import IndexerShape, ModelShape
 
 INDEX_BYTES = 4.0
@@ -55,6 +56,21 @@ def _replicated(shape: ModelShape) -> int:
 
 def _linear_params(shape: ModelShape, tp: Ints) -> Floats:
     return params.linear_params(without_feed(shape), tp) + indexer_weights(shape)
+
+
+def sparse_matrices(shape: ModelShape) -> tuple[Matrix, ...]:
+    """Return the matrices of attention and the three of the indexer, which no tp rank cuts.
+
+    Source: Megatron-LM core/transformer/experimental_attention_variant/dsa.py (linear_wq_b,
+    linear_wk, linear_weights_proj).
+    """
+    x, h = _sizes(shape), shape.hidden
+    index = (
+        Matrix(x.heads * x.head_dim, shape.q_rank or h),
+        Matrix(x.head_dim, h),
+        Matrix(x.heads, h),
+    )
+    return attention_matrices(shape) + index
 
 
 def sparse_macs(shape: ModelShape) -> LayerMacs:
@@ -132,4 +148,5 @@ SPARSE: Mixer = replace(
     section="indexer",
     cp_comms=("all-gather",),
     frameworks=("megatron", "fsdp2", "bridge"),
+    matrices=sparse_matrices,
 )

@@ -17,6 +17,7 @@ from costmodels.layers.compute import ForwardBackward, LinearTimes
 from costmodels.layers.experts import ExpertTimes
 from costmodels.layers.layer_kind import LayerInputs, LayerMacs
 from costmodels.layers.recompute import Modules
+from costmodels.optimizers.matrices import Matrix
 from costmodels.shapes import ModelShape
 
 Floats = NDArray[np.float64]
@@ -111,6 +112,9 @@ class Mixer:
     """Heads and groups that tp and cp cut; None: those of attention, or nothing."""
     frameworks: tuple[str, ...] = ()
     """Names of those whose files can say it."""
+    matrices: Callable[[ModelShape], tuple[Matrix, ...]] | None = None
+    """Its parameters of two dimensions, for optimizers that treat a matrix as one; None: they are
+    not listed, and such optimizers are refused by the kind's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +132,7 @@ class Feed:
     terms: Callable[[LayerInputs], FeedTerms]
     modules: Callable[[ModelShape], tuple[str, ...]]
     blocks: Callable[[ModelShape], int] = lambda shape: 1
+    matrices: Callable[[ModelShape], tuple[Matrix, ...]] | None = None
 
 
 def norm_params(shape: ModelShape) -> int:
