@@ -20,6 +20,7 @@ from transformers import logging
 from costmodels.layers.kinds import LAYER_KINDS
 from costmodels.layers.layer_kind import LayerInputs, SplitDegrees
 from costmodels.modes import ModeRows
+from costmodels.parameters import total_params
 from costmodels.problem import Problem
 from costmodels.stacks import STACKS
 from planner.specs.loader import load_cluster, model_from_dict
@@ -40,10 +41,10 @@ def kept_figures(megatron: Path) -> Iterator[Figure]:
         one = np.ones(1, dtype=np.int32)
         split = SplitDegrees(one, one, one, one, 0 * one)
         tokens = np.full(1, float(given.job.seq_len))
-        kind = LAYER_KINDS[real["kind"]]
-        terms = kind.terms(LayerInputs(problem, split, tokens, ModeRows.of_sp(0 * one)))
+        inputs = LayerInputs(problem, split, tokens, ModeRows.of_sp(0 * one))
+        terms = LAYER_KINDS[real["kind"]].terms(inputs)
         name, n = f"{real['kind']} (Megatron-Core)", given.job.seq_len
-        ours = kind.params(given.shape, one).item()
+        ours = total_params(given.shape, n) - given.shape.hidden * (given.shape.vocab + 1)
         yield Figure(name, "parameters", ours, real["parameters"], layer_flops.PARAMS_FRAC)
         ours = terms.kept_bytes.item() / n
         yield Figure(name, "kept bytes", ours, real["kept_bytes"] / n, KEPT_FRAC)

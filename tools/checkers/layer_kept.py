@@ -1,4 +1,4 @@
-"""What layers with a state keep for their backward: Megatron-Core's own modules, saved tensors.
+"""What layers keep for their backward: saved tensors of Megatron-Core's own modules.
 
     python tools/checkers/layer_kept.py MEGATRON_FOLDER       # a line of JSON a kind
 
@@ -7,6 +7,7 @@ a GPU: in their place stand functions that keep what their sources hand to save_
 storage of which a view is kept all is counted.
 """
 
+import itertools
 import json
 import os
 import sys
@@ -34,7 +35,17 @@ MODEL = {
     "vocab": 256,
     "tied": True,
 }
-SECTIONS = {"mamba2+none": {"mamba2": MAMBA}, "gdn+none": {"delta_net": DELTA}}
+WINDOW, FFN = 128, 1024
+LATENT = {"q_rank": 192, "kv_rank": 128, "qk_nope": 64, "qk_rope": 32, "v_head": 64}
+EXPERTS = {"experts": 8, "topk": 2, "moe_ffn": 256}
+SECTIONS = {
+    "mamba2+none": {"mamba2": MAMBA},
+    "gdn+none": {"delta_net": DELTA},
+    "window+dense": {"window": {"size": WINDOW}, "kv_heads": 2, "head_dim": 64, "ffn": FFN},
+    "dense": {"mla": LATENT, "ffn": FFN},
+    "moe": {"moe": EXPERTS, "kv_heads": 2, "head_dim": 64},
+}
+"""What each kind has beside `MODEL`."""
 TRAINING = {"seq_len": TOKENS, "global_batch": 8, "precision": "bf16"}
 
 
@@ -144,11 +155,11 @@ def put_kernels_in_place():
         vars(sys.modules[name]).update(members)
 
 
-def megatron_config():
-    """Return Megatron-Core's configuration of the layers."""
-    from megatron.core.transformer import TransformerConfig
+def megatron_config(kind="", **sizes):
+    """Return Megatron-Core's configuration of the layers; of latent attention for `dense`."""
+    from megatron.core.transformer import MLATransformerConfig, TransformerConfig
 
-    return TransformerConfig(
+    return (MLATransformerConfig if kind == "dense" else TransformerConfig)(
         num_layers=1,
         hidden_size=HIDDEN,
         num_attention_heads=8,
@@ -167,7 +178,48 @@ def megatron_config():
         linear_value_head_dim=DELTA["v_dim"],
         linear_num_key_heads=DELTA["k_heads"],
         linear_num_value_heads=DELTA["v_heads"],
+        ffn_hidden_size=FFN,
+        gated_linear_unit=True,
+        hidden_dropout=0.0,
+        attention_dropout=0.0,
+        bias_activation_fusion=True,
+        bias_dropout_fusion=True,
+        **sizes,
     )
+
+
+def transformer_layers():
+    """Yield kinds with the model's attention, and Megatron-Core's layers of them."""
+    import megatron_parts
+    from megatron.core.models.gpt.gpt_layer_specs import (
+        get_gpt_layer_with_transformer_engine_submodules as parts_of,
+    )
+    from megatron.core.transformer.transformer_layer import TransformerLayer
+
+    megatron_parts.install(flash=True, local=False)
+    grouped = {"num_query_groups": 2, "kv_channels": 64}
+    window = {**grouped, "window_size": (WINDOW - 1, 0)}
+    latent = {
+        "q_lora_rank": LATENT["q_rank"],
+        "kv_lora_rank": LATENT["kv_rank"],
+        "qk_head_dim": LATENT["qk_nope"],
+        "qk_pos_emb_head_dim": LATENT["qk_rope"],
+        "v_head_dim": LATENT["v_head"],
+        "rope_type": "rope",
+        "qk_layernorm": True,
+    }
+    routed = {
+        "num_moe_experts": EXPERTS["experts"],
+        "moe_router_topk": EXPERTS["topk"],
+        "moe_ffn_hidden_size": EXPERTS["moe_ffn"],
+        "moe_token_dispatcher_type": "alltoall",
+    }
+    yield "window+dense", TransformerLayer(megatron_config(**window), parts_of(), 1)
+    config = megatron_config("dense", **latent)
+    parts = parts_of(qk_layernorm=True, multi_latent_attention=True)
+    yield "dense", TransformerLayer(config, parts, 1)
+    config = megatron_config(**grouped, **routed)
+    yield "moe", TransformerLayer(config, parts_of(num_experts=EXPERTS["experts"]), 1)
 
 
 def mixers(config):
@@ -206,14 +258,15 @@ def mixers(config):
     yield "gdn+none", GatedDeltaNet(config, parts, **named)
 
 
-def kept_bytes(module):
+def kept_bytes(module, **more):
     """Return what a layer keeps of one forward over `TOKENS`, bytes."""
     kept = Kept()
-    kept.leave_out(module.parameters())
+    module.cuda()  # the router's weight is made on the CPU
+    kept.leave_out([*module.parameters(), *more.values()])  # angles serve all layers
     size = TOKENS, 1, HIDDEN
     x = torch.empty(size, dtype=torch.bfloat16, device="meta", requires_grad=True)
     with kept:
-        out, _ = module(x, None)
+        out, _ = module(x, None, **more)
         assert out.shape == x.shape
         return kept.now
 
@@ -234,14 +287,16 @@ def main(megatron):
     fake_world.start(1)
     ps.initialize_model_parallel(create_gloo_process_groups=False)
     tensor_parallel.model_parallel_cuda_manual_seed(1)
-    for kind, module in mixers(megatron_config()):
+    angles = {"rotary_pos_emb": torch.empty(TOKENS, 1, 1, 64, device="meta")}
+    rotary = {"window+dense": angles, "moe": angles}
+    for kind, module in itertools.chain(mixers(megatron_config()), transformer_layers()):
         model = {**MODEL, **SECTIONS[kind], "layer_kinds": [{"kind": kind, "count": 1}]}
         answer = {
             "kind": kind,
             "model": model,
             "training": TRAINING,
             "parameters": sum(weight.numel() for weight in module.parameters()),
-            "kept_bytes": kept_bytes(module),
+            "kept_bytes": kept_bytes(module, **rotary.get(kind, {})),
         }
         print(json.dumps(answer))
 
