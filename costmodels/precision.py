@@ -356,8 +356,8 @@ def _optimizer_fault(x: Numerics, optimizer: Optimizer) -> str:
         # Megatron-LM core/optimizer/__init__.py: "emerging optimizer with fp16 is not supported".
         return f"precision {x.precision} with optimizer {x.optimizer}: it has no loss scaling"
     if optimizer.sharding == BY_MATRIX and x.fp8_param_gather:
-        whole = f"fp8_param_gather with optimizer {x.optimizer}"
-        return f"{whole}: gathers of quantised whole matrices have no price"
+        total = f"fp8_param_gather with optimizer {x.optimizer}"
+        return f"{total}: gathers of quantised whole matrices have no price"
     return ""
 
 
@@ -424,11 +424,11 @@ def _with_states(recipe: Recipe, optimizer: Optimizer, muon: MuonOptions) -> Rec
     `costmodels.optimizers.groups`.
     """
     states = least_state_bytes(optimizer, muon)
-    kept = recipe.state_bytes - OPTIMIZERS["adam"].matrix_bytes
+    retained = recipe.state_bytes - OPTIMIZERS["adam"].matrix_bytes
     return replace(
         recipe,
         name=f"{recipe.name}, {optimizer.name}",
-        state_bytes=kept + states,
+        state_bytes=retained + states,
         adam_bytes=step_bytes(optimizer, states, recipe.grad_bytes),
         optimizer=optimizer,
     )

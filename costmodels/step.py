@@ -328,8 +328,8 @@ def needed_host_bytes(rows: Rows) -> Floats:
         result = np.asarray(result + _greatest(offloaded_activation_bytes(rows)))
     if offloads_modules(rows.table.modes):
         chunks, chunks_of_batch = _chunks_in_flight(rows)
-        away = copied_module_bytes(rows) * (chunks / chunks_of_batch)
-        result = np.asarray(result + _greatest(away))
+        offloaded = copied_module_bytes(rows) * (chunks / chunks_of_batch)
+        result = np.asarray(result + _greatest(offloaded))
     return result
 
 
@@ -358,13 +358,15 @@ def modules_on_the_way(rows: Rows, in_flight: Floats) -> Floats:
     """
     layers, shape = rows.layers, rows.problem.shape
     of_kinds = layers.of_kinds[0 if shape.kind_counts[0] else 1 :]
-    most = of_kinds[0].away.freed_bytes
+    largest = of_kinds[0].away.freed_bytes
     for other in of_kinds[1:]:
-        most = np.maximum(most, other.away.freed_bytes)
-    held = _by_rank(rows.shapes.kinds.layers, rows.table.shape)
+        largest = np.maximum(largest, other.away.freed_bytes)
+    resident = _by_rank(rows.shapes.kinds.layers, rows.table.shape)
     if shape.mtp_layers:
-        held = held + _by_rank(rows.shapes.kinds.has_head, rows.table.shape) * shape.mtp_layers
-    return np.asarray(np.minimum(LAYERS_ON_THE_WAY, held * in_flight) * most[rows.index])
+        resident = (
+            resident + _by_rank(rows.shapes.kinds.has_head, rows.table.shape) * shape.mtp_layers
+        )
+    return np.asarray(np.minimum(LAYERS_ON_THE_WAY, resident * in_flight) * largest[rows.index])
 
 
 def _of_other_kinds(rows: Rows) -> list[Floats]:
@@ -901,8 +903,8 @@ def _memory(rows: Rows) -> _Memory:
     for resident, more in others:
         activations = activations + in_flight * np.asarray(resident * more)
     if splits_backward(rows).any():
-        late = _late_activations(rows, total, layer_bytes, others)
-        activations = np.maximum(activations, late)
+        deferred = _late_activations(rows, total, layer_bytes, others)
+        activations = np.maximum(activations, deferred)
     if kinds.unequal is not None:
         _add_unequal_chunks(rows, activations)
     if rows.problem.shape.mtp_layers:

@@ -188,8 +188,8 @@ class StepBounds:
         What layers take does not depend on it, so both share those tables.
         """
         pool = self.problem.pool
-        kept = pool.accelerator.memory_bytes - usable_bytes
-        problem = replace(self.problem, pool=replace(pool, memory_margin_bytes=kept))
+        retained = pool.accelerator.memory_bytes - usable_bytes
+        problem = replace(self.problem, pool=replace(pool, memory_margin_bytes=retained))
         return replace(self, problem=problem, _contexts={}, _least={})
 
     def context(self, n_devices: int) -> Context:
@@ -316,17 +316,17 @@ class StepBounds:
         self._least.update(dict.fromkeys(wanted.tolist(), math.inf))
         if not len(n):
             return
-        found, starts = np.unique(n, return_index=True)
+        matched, starts = np.unique(n, return_index=True)
         alike: dict[tuple[object, ...], list[int]] = {}
-        for i, count in enumerate(found.tolist()):
+        for i, count in enumerate(matched.tolist()):
             alike.setdefault(self._placed_key(count), []).append(i)
         sizes = np.diff([*starts.tolist(), len(n)])
         for some in alike.values():
             rows = np.concatenate([np.arange(starts[i], starts[i] + sizes[i]) for i in some])
-            result = self._of_plain_degrees(self.context(int(found[some[0]])), degrees[rows])
+            result = self._of_plain_degrees(self.context(int(matched[some[0]])), degrees[rows])
             ends = np.concatenate(([0], np.cumsum(sizes[some])[:-1]))
             for i, least in zip(some, np.minimum.reduceat(result, ends).tolist(), strict=True):
-                count = int(found[i])
+                count = int(matched[i])
                 self._least[count] = straggler_factor(self.problem, count) * least
 
     def _degrees_of(self, counts: Ints) -> tuple[Ints, Ints]:
@@ -340,8 +340,8 @@ class StepBounds:
         keep = np.isin(n, counts)
         n, degrees = n[keep], degrees[keep]
         largest = self.context(self.problem.pool.n_devices)
-        found, own = np.unique(n, return_inverse=True)
-        sharded = fully_sharded_fits_on(largest, found)
+        matched, own = np.unique(n, return_inverse=True)
+        sharded = fully_sharded_fits_on(largest, matched)
         need = np.array([model_parallel_for(largest, x) for x in (False, True)])
         tp, pp = degrees[:, 0], degrees[:, 1]
         keep = (tp * pp >= need[sharded.astype(np.intp)][own]) | ((pp == 1) & sharded[own])
@@ -459,8 +459,8 @@ class StepBounds:
         """Return the least times of layers, and where each (tp, cp) finds its own."""
         key = self._layers_key(context)
         grids: tuple[int, ...] = key[0]
-        found, own = np.unique(pairs, axis=0, return_inverse=True)
-        listed = [(tp, cp) for tp, cp in found.tolist()]
+        matched, own = np.unique(pairs, axis=0, return_inverse=True)
+        listed = [(tp, cp) for tp, cp in matched.tolist()]
         minima = self._layers.get(key)
         if minima is None or any(pair not in minima.pairs for pair in listed):
             wanted = sorted({*(minima.pairs if minima else ()), *listed})

@@ -43,7 +43,7 @@ def dense_terms(inputs: LayerInputs) -> KindTerms:
         shape, stack, inputs.micro_batch, tp, sp, np.ones_like(tokens)
     )
     working = memory.working_bytes(shape, tokens, tp, attention.buffer_bytes, inputs.element_bytes)
-    away, copies = inputs.away(device + host, routed=False)
+    offloaded, copies = inputs.away(device + host, routed=False)
     modules = module_terms(problem, tokens, tp, sp, attention.core)
     return KindTerms(
         linear=gemms.both,
@@ -59,9 +59,9 @@ def dense_terms(inputs: LayerInputs) -> KindTerms:
         layer=device + host + copies,
         weight_grad_s=gemms.column_wgrad_s + gemms.row_wgrad_s,
         recompute_full_s=paced_s(stack, HOST_FORWARD_SHARE * launch_s, again_s),
-        modules=without_away(modules, away),
-        kept_bytes=stored + attention.kept_bytes - away.freed_bytes,
-        away=away,
+        modules=without_away(modules, offloaded),
+        kept_bytes=stored + attention.kept_bytes - offloaded.freed_bytes,
+        away=offloaded,
         working_bytes=working,
         scratch_bytes=memory.scratch_bytes(shape, stack, tp)
         + launches.pool_bytes(working, inputs.modes),

@@ -78,9 +78,9 @@ def expert_layer_terms(inputs: LayerInputs) -> ExpertLayerTerms:
         beyond = np.maximum(
             0.0, working - memory.working_bytes(problem.shape, tokens, tp, *buffers)
         )
-    held = launches.pool_bytes(beyond, modes)
-    held = held + experts.dispatcher_bytes(problem, tokens, degrees, modes)
-    away, copies = inputs.away(device + host, routed=True)
+    resident = launches.pool_bytes(beyond, modes)
+    resident = resident + experts.dispatcher_bytes(problem, tokens, degrees, modes)
+    offloaded, copies = inputs.away(device + host, routed=True)
     modules = module_terms(problem, tokens, tp, sp, attention.core, of_routed)
     return ExpertLayerTerms(
         linear=gemms.both,
@@ -96,7 +96,7 @@ def expert_layer_terms(inputs: LayerInputs) -> ExpertLayerTerms:
         layer=device + host + copies,
         weight_grad_s=gemms.column_wgrad_s + gemms.row_wgrad_s + routed.weight_grad_s,
         recompute_full_s=paced_s(stack, HOST_FORWARD_SHARE * launch_s, again_s),
-        modules=without_away(modules, away),
+        modules=without_away(modules, offloaded),
         kept_bytes=of_experts
         + attention.kept_bytes
         + memory.layer_activation_bytes(
@@ -107,10 +107,10 @@ def expert_layer_terms(inputs: LayerInputs) -> ExpertLayerTerms:
             sp,
             np.ones_like(tokens),
         )
-        - away.freed_bytes,
-        away=away,
+        - offloaded.freed_bytes,
+        away=offloaded,
         working_bytes=working + experts.transient_bytes(problem, tokens, degrees, modes),
-        scratch_bytes=shared + experts.expert_scratch_bytes(problem, split.etp) + held,
+        scratch_bytes=shared + experts.expert_scratch_bytes(problem, split.etp) + resident,
         routed=routed.compute,
         exchange=exchange.exposed,
         exchange_hidden_s=exchange.hidden_s,

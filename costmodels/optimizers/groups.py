@@ -92,26 +92,28 @@ def rank_terms(problem: Problem, rank: RankMatrices) -> GroupTerms:
     recipe, tp, n_shard = problem.job.recipe, rank.tp, rank.n_shard
     elements = [matrix.shard_elements(tp) for matrix, _ in rank.items]
     n_matrix = sum(n * count for n, (_, count) in zip(elements, rank.items, strict=True))
-    held = _holdings(rank)
-    fullest = max(_sum(elements, holding) for holding in held)
-    kept = _kept_bytes(problem)
+    resident = _holdings(rank)
+    fullest = max(_sum(elements, holding) for holding in resident)
+    retained = _kept_bytes(problem)
     bytes_of = [
-        kept.of_matrix * n + kept.beside(matrix, tp)
+        retained.of_matrix * n + retained.beside(matrix, tp)
         for n, (matrix, _) in zip(elements, rank.items, strict=True)
     ]
-    states = max(_sum(bytes_of, holding) for holding in held) - kept.least * n_matrix / n_shard
-    states += (kept.of_others - kept.least) * rank.others / n_shard
+    states = (
+        max(_sum(bytes_of, holding) for holding in resident) - retained.least * n_matrix / n_shard
+    )
+    states += (retained.of_others - retained.least) * rank.others / n_shard
     padding = (
         n_shard * fullest - n_matrix if n_shard > 1 and problem.job.muon.param_layout else 0.0
     )
     states += (recipe.param_bytes + recipe.grad_bytes) * padding
-    moved = kept.moved_matrix * fullest - kept.moved_least * n_matrix / n_shard
-    moved += (kept.moved_others - kept.moved_least) * rank.others / n_shard
+    moved = retained.moved_matrix * fullest - retained.moved_least * n_matrix / n_shard
+    moved += (retained.moved_others - retained.moved_least) * rank.others / n_shard
     part = problem.pool.accelerator
     elementwise_s = moved / (part.hbm_bytes_per_s * part.efficiency.hbm_frac)
     return GroupTerms(
         np.asarray(states),
-        np.asarray(elementwise_s + _slowest_s(problem, rank, held)),
+        np.asarray(elementwise_s + _slowest_s(problem, rank, resident)),
         np.asarray(padding),
     )
 
@@ -181,11 +183,11 @@ def _homes_s(
 ) -> Floats:
     """Return the time of matrices with one home each among the tp ranks that cut them."""
     cut = tuple(n if matrix.cut else 0 for n, (matrix, _) in zip(holding, rank.items, strict=True))
-    whole = tuple(n - cut_n for n, cut_n in zip(holding, cut, strict=True))
+    total = tuple(n - cut_n for n, cut_n in zip(holding, cut, strict=True))
     costs = tuple(matrix.packing_cost(1) for matrix, _ in rank.items)
     homes = _greatest(_total_s(compute_s, home) for home in packed(costs, cut, rank.tp))
     elements = _sum([matrix.shard_elements(rank.tp) for matrix, _ in rank.items], cut)
-    return homes + _total_s(compute_s, whole) + exchange_s(problem, elements, rank.tp)
+    return homes + _total_s(compute_s, total) + exchange_s(problem, elements, rank.tp)
 
 
 def _total_s(times: list[Floats], holding: Holding) -> Floats:

@@ -233,8 +233,8 @@ def _of_kinds(
     if mixers <= {"attention", "window"} and "none" not in feeds and not shape.latent:
         clamped = {"hidden_act": "silu"} if _is_gpt_oss(shape) else {}
         return _windowed(shape, details) | dict(common) | clamped
-    whole = mixers <= {"attention", "gdn"} and feeds <= {"dense", "moe"} and shape.n_experts
-    if whole and not shape.latent:
+    total = mixers <= {"attention", "gdn"} and feeds <= {"dense", "moe"} and shape.n_experts
+    if total and not shape.latent:
         return _qwen3_next(shape, details) | dict(common)
     if mixers <= {"attention", "mamba2", "none"} and all("none" in pair for pair in kinds):
         return _nemotron_h(shape, details, common)
@@ -272,19 +272,19 @@ def _windowed(shape: ModelShape, details: DetailsSpec) -> dict[str, object]:
         } | window
     plain = without_kinds(shape)
     rest = details.model_copy(update={"window": None, "full_attention_every": None})
-    found = _with_experts(plain, rest) if shape.n_experts else _dense(plain, rest)
-    kind = found["model_type"]
+    matched = _with_experts(plain, rest) if shape.n_experts else _dense(plain, rest)
+    kind = matched["model_type"]
     if kind in ("qwen2", "qwen3"):
-        return found | {"layer_types": types, "use_sliding_window": True} | window
+        return matched | {"layer_types": types, "use_sliding_window": True} | window
     if not all(local):
         raise EmitError(f"{kind}'s class has a window in all layers or in none")
     if kind == "qwen3_moe":
-        return found | {"use_sliding_window": True} | window
+        return matched | {"use_sliding_window": True} | window
     if kind == "llama" and not (qkv or out or shape.bias):
-        del found["attention_bias"], found["mlp_bias"]
-        return found | {"model_type": "mistral"} | window
+        del matched["attention_bias"], matched["mlp_bias"]
+        return matched | {"model_type": "mistral"} | window
     if kind in ("mixtral", "starcoder2"):
-        return found | window
+        return matched | window
     raise EmitError(f"{kind}'s class has no window")
 
 

@@ -493,8 +493,8 @@ LayerRuns = Annotated[
 
 
 def _positive(value: object) -> int:
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    return value if whole and value > 0 else 0  # type: ignore[operator,return-value]
+    total = isinstance(value, int) and not isinstance(value, bool)
+    return value if total and value > 0 else 0  # type: ignore[operator,return-value]
 
 
 def _count_of(run: object) -> int:

@@ -308,8 +308,8 @@ class _SplitProblem:
             layer, expert, recompute, more = self._at_least(each)
             recomputed = recompute + (min(0.0, more) if dense else more) if k else 0.0
             room_left = left - spared
-            most = _most_layers(room_left, layer, expert, dense, recomputed, c.vpp * k)
-            results.append(max(0, most) if empty[rank] else most)
+            largest = _most_layers(room_left, layer, expert, dense, recomputed, c.vpp * k)
+            results.append(max(0, largest) if empty[rank] else largest)
         return results
 
     @cached_property

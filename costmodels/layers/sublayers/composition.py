@@ -113,11 +113,11 @@ def composed_terms(mixer: Mixer, feed: Feed, inputs: LayerInputs) -> KindTerms:
     }
     launch_s = _launch_s(inputs, mixer, ahead, after)
     wgrad_s = linear.column_wgrad_s + linear.row_wgrad_s
-    modules, kept = stacked((ahead.modules, after.modules), tokens), ahead.kept_bytes
-    kept = kept + after.kept_bytes
+    modules, retained = stacked((ahead.modules, after.modules), tokens), ahead.kept_bytes
+    retained = retained + after.kept_bytes
     if after.routed is None:
         host = host_waits(stack, launch_s, rest)
-        away, copies = away_of(rest + host)
+        offloaded, copies = away_of(rest + host)
         again_s = linear.both.forward_s + ahead.core.forward_s
         again_s = again_s + elementwise.forward_s + exposed.forward_s
         return KindTerms(
@@ -128,9 +128,9 @@ def composed_terms(mixer: Mixer, feed: Feed, inputs: LayerInputs) -> KindTerms:
             layer=rest + host + copies,
             weight_grad_s=wgrad_s,
             recompute_full_s=paced_s(stack, HOST_FORWARD_SHARE * launch_s, again_s),
-            modules=without_away(modules, away),
-            kept_bytes=kept - away.freed_bytes,
-            away=away,
+            modules=without_away(modules, offloaded),
+            kept_bytes=retained - offloaded.freed_bytes,
+            away=offloaded,
         )
     routed = after.routed
     exchange = expert_overlap.exchange_beside(problem, inputs.degrees, modes, rest, routed)
@@ -140,7 +140,7 @@ def composed_terms(mixer: Mixer, feed: Feed, inputs: LayerInputs) -> KindTerms:
     alone_device = rest + routed.compute + routed.exchange
     alone_host = host_waits(stack, launch_s, alone_device, synced_s)
     fill_s = (alone_device + alone_host).total_s - (device + host).total_s
-    away, copies = away_of(device + host)
+    offloaded, copies = away_of(device + host)
     again_s = device.forward_s - tax.forward_s - exchange.tax.forward_s
     return ExpertLayerTerms(
         **terms,
@@ -150,9 +150,9 @@ def composed_terms(mixer: Mixer, feed: Feed, inputs: LayerInputs) -> KindTerms:
         layer=device + host + copies,
         weight_grad_s=wgrad_s + routed.weight_grad_s,
         recompute_full_s=paced_s(stack, HOST_FORWARD_SHARE * launch_s, again_s),
-        modules=without_away(modules, away),
-        kept_bytes=kept - away.freed_bytes,
-        away=away,
+        modules=without_away(modules, offloaded),
+        kept_bytes=retained - offloaded.freed_bytes,
+        away=offloaded,
         routed=routed.compute,
         exchange=exchange.exposed,
         exchange_hidden_s=exchange.hidden_s,

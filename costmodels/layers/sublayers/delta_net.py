@@ -30,8 +30,8 @@ def gdn_params(shape: ModelShape, tp: Ints) -> Floats:
     """
     x = _sizes(shape)
     vectors = x.conv * (2 * x.keys + x.values) + 2 * x.v_heads
-    whole = gdn_linear_params(shape, tp) + vectors / ranks(tp)
-    return np.asarray(whole + gdn_replicated_params(shape))
+    total = gdn_linear_params(shape, tp) + vectors / ranks(tp)
+    return np.asarray(total + gdn_replicated_params(shape))
 
 
 def gdn_linear_params(shape: ModelShape, tp: Ints) -> Floats:

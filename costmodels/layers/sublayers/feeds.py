@@ -66,8 +66,8 @@ def _activation_widths(shape: ModelShape, tp: Ints) -> tuple[Floats, Floats]:
 def _working(inputs: LayerInputs, shape: ModelShape) -> Floats:
     """Return the temporaries of an MLP beyond three tensors of a layer's width."""
     width, none = inputs.element_bytes, 0.0
-    whole = memory.working_bytes(shape, inputs.tokens, inputs.split.tp, none, width)
-    return whole - inputs.tokens * 3 * width * shape.hidden
+    total = memory.working_bytes(shape, inputs.tokens, inputs.split.tp, none, width)
+    return total - inputs.tokens * 3 * width * shape.hidden
 
 
 def _scratch(inputs: LayerInputs, shape: ModelShape) -> Floats:
@@ -99,9 +99,9 @@ def _moe_params(shape: ModelShape, tp: Ints) -> Floats:
 
 
 def _moe_replicated(shape: ModelShape) -> int:
-    whole = params.replicated_params(shape, routed=True)
+    total = params.replicated_params(shape, routed=True)
     bare = params.replicated_params(without_feed(shape), routed=False)
-    return whole - bare + _mlp_replicated(shape)
+    return total - bare + _mlp_replicated(shape)
 
 
 def _moe_linear_params(shape: ModelShape, tp: Ints) -> Floats:
@@ -128,7 +128,7 @@ def moe_terms(inputs: LayerInputs) -> FeedTerms:
     if shape.ffn:
         linear = mlp_linear_times(shape, problem.job, part, problem.stack, tokens, tp)
     of_routed = routed_terms(problem, tokens, degrees, routed, of_experts)
-    held = experts.dispatcher_bytes(problem, tokens, degrees, inputs.modes)
+    resident = experts.dispatcher_bytes(problem, tokens, degrees, inputs.modes)
     scratch = _scratch(inputs, shape) + experts.expert_scratch_bytes(problem, inputs.split.etp)
     transient = experts.transient_bytes(problem, tokens, degrees, inputs.modes)
     return FeedTerms(
@@ -138,7 +138,7 @@ def moe_terms(inputs: LayerInputs) -> FeedTerms:
         launches=1.0 - ATTENTION_SHARE,
         kept_bytes=of_experts + _width_kept(inputs, shape, routes=True),
         modules=mlp_modules(problem, tokens, tp, sp, of_routed),
-        scratch_bytes=scratch + held,
+        scratch_bytes=scratch + resident,
         working_bytes=_working(inputs, shape) + transient,
         routed=routed,
     )

@@ -180,9 +180,9 @@ def ends_bytes(inputs: LayerInputs) -> Floats:
     shape, stack = inputs.problem.shape, inputs.problem.stack
     t, width = inputs.split.tp.astype(np.float64), inputs.element_bytes
     per_token = (2.0 * width + (1.0 if shape.dropout else 0.0)) * shape.hidden
-    whole = np.full_like(t, per_token)
+    total = np.full_like(t, per_token)
     if not stack.sp_regather:
-        whole = whole + np.where(inputs.sp > 0, width * shape.hidden * (t - 1.0), 0.0)
+        total = total + np.where(inputs.sp > 0, width * shape.hidden * (t - 1.0), 0.0)
     if not stack.fused_norms:
-        whole = whole + memory.eager_norm_bytes(stack, width) * shape.hidden
-    return np.asarray(inputs.tokens * whole / np.where(inputs.sp > 0, t, 1.0))
+        total = total + memory.eager_norm_bytes(stack, width) * shape.hidden
+    return np.asarray(inputs.tokens * total / np.where(inputs.sp > 0, t, 1.0))

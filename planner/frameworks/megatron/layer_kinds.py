@@ -276,8 +276,8 @@ def hybrid_kinds(get: Setting, pattern: str, pairs_of: int = 0) -> StatedKinds |
         names = [named_kind(*both) for both in joined]
         if all(name in LAYER_KINDS for name in names):
             kinds, counts = names, [n // 2 for n in counts]
-    found = tuple(kinds)
-    return StatedKinds(found, _sections(get, found), tuple(counts), len([x for x in mtp if x]))
+    matched = tuple(kinds)
+    return StatedKinds(matched, _sections(get, matched), tuple(counts), len([x for x in mtp if x]))
 
 
 def _sections(get: Setting, kinds: Sequence[str]) -> dict[str, dict[str, int]]:

@@ -509,14 +509,14 @@ def _layers_kept_alike(problem: Problem, layout: Layout, *, compiled: bool) -> i
     sp, ones = np.array([int(layout.sp)]), np.ones(1)
     tokens = layout.mbs * problem.job.seq_len / layout.cp
     batch = memory.MicroBatch(tokens, problem.job.seq_len, problem.job.recipe.activation_bytes)
-    whole = memory.layer_activation_bytes(shape, problem.stack, batch, tp, sp, ones).item()
+    total = memory.layer_activation_bytes(shape, problem.stack, batch, tp, sp, ones).item()
     least = memory.checkpoint_bytes(shape, tokens, tp, sp, batch.element_bytes).item()
     kv = shape.kv_heads * shape.head_dim
     split = 2.0 * shape.q_width + 2.0 * kv + 2.0 * shape.ffn
     split = (batch.element_bytes / 2.0) * (split + 2.0 * shape.q_width) + 4.0 * shape.heads
-    kept = least * (1 if compiled else 2) + tokens * split / layout.tp
+    retained = least * (1 if compiled else 2) + tokens * split / layout.tp
     chunk = max(layout.stage_layers)
-    return min(chunk, max(0, round(chunk * (whole - kept) / (whole - least))))
+    return min(chunk, max(0, round(chunk * (total - retained) / (total - least))))
 
 
 _SAVED = ("qkv", "out", "up", "down", "dots")
@@ -600,15 +600,15 @@ def price(case: PricedCase) -> tuple[Prediction, Breakdown]:
     def counted(stage: Mapping[str, float], kind: str) -> float:
         return sum(value for term, value in stage.items() if term not in outside[kind])
 
-    held = breakdown
+    resident = breakdown
     if case.memory_layers is not None:
         layout = replace(case.layout, recompute_layers=case.memory_layers)
-        held = break_down(case.problem, layout)
-    stages = held.stages[:1] if case.memory_rank == "first" else held.stages
+        resident = break_down(case.problem, layout)
+    stages = resident.stages[:1] if case.memory_rank == "first" else resident.stages
     return Prediction(
         step_s=breakdown.step_s,
-        peak_bytes=held.peak_bytes,
-        allocated_bytes=max(counted(stage, "allocated") for stage in held.stages),
+        peak_bytes=resident.peak_bytes,
+        allocated_bytes=max(counted(stage, "allocated") for stage in resident.stages),
         memory_bytes=max(counted(stage, case.memory) for stage in stages),
         capacity_bytes=case.problem.pool.usable_bytes,
         time_s=breakdown.time_s,

@@ -193,12 +193,12 @@ def _tower(p: OpenedParts) -> Iterator[Operator]:
     if shape.vision is None or tower is None:
         return
     frozen = replace(shape, vision=replace(shape.vision, trained="none", recompute=False))
-    ahead, whole = vision_flops(frozen), vision_flops(shape)
+    ahead, total = vision_flops(frozen), vision_flops(shape)
     weights = vision_params(shape, np.array([x.tp], dtype=np.int32)).item()
     width, kept_bytes = element_bytes(recipe.linear), tower.kept_bytes.item()
     ways = (
         (FORWARD, ahead, 1, tower.total.forward_s),
-        (BACKWARD, whole - ahead, 2, tower.total.backward_s),
+        (BACKWARD, total - ahead, 2, tower.total.backward_s),
     )
     for direction, flops, passes, seconds in ways:
         if not flops:
@@ -321,9 +321,9 @@ def _linear(
 ) -> Iterator[Operator]:
     part = problem.pool.accelerator
     for product in linear_products(problem.shape, _tokens(p), p.layout.tp):
-        for one, share, kept in _by_precision(p, problem):
+        for one, share, retained in _by_precision(p, problem):
             times = product_times(product, one.job, part, one.stack)
-            name = " ".join(word for word in (names[product.name], suffix, kept) if word)
+            name = " ".join(word for word in (names[product.name], suffix, retained) if word)
             yield from _of_product(one, name, product, times, share * n)
 
 
@@ -645,8 +645,8 @@ def _experts(p: OpenedParts, calls: float) -> Iterator[Operator]:
     ups = (2 if shape.gated else 1) * width
     for name, inner, columns in (("experts up", h, ups), ("experts down", width, h)):
         sizes = (local, rows / local, inner, columns)
-        for one, share, kept in _by_precision(p, problem):
-            title = f"{name} {kept}".strip()
+        for one, share, retained in _by_precision(p, problem):
+            title = f"{name} {retained}".strip()
             yield from _grouped(one, title, sizes, [float(u) for u in fracs], share * calls)
     both = [
         _Moved(

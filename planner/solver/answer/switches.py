@@ -49,12 +49,12 @@ def switches_worth(
     names = [name for name in AXES_OF_MODES if name in used]
     if not names:
         return ()
-    whole = break_down(problem, layout, grid=grid)
+    total = break_down(problem, layout, grid=grid)
     results = []
     for name in names:
         other = break_down(problem, without_switch(layout, name), grid=grid)
-        saved_bytes = other.peak_bytes - whole.peak_bytes
-        results.append(SwitchWorth(name, used[name], other.step_s - whole.step_s, saved_bytes))
+        saved_bytes = other.peak_bytes - total.peak_bytes
+        results.append(SwitchWorth(name, used[name], other.step_s - total.step_s, saved_bytes))
     return tuple(results)
 
 

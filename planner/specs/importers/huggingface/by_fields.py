@@ -65,7 +65,7 @@ def rules_by_fields(section: Mapping[str, Any]) -> ModelType:
         keys |= _expert_widths(section)
     return ModelType(
         defaults={"max_positions": None},
-        keys={name: found or KEYS.get(name, ()) for name, found in keys.items()},
+        keys={name: matched or KEYS.get(name, ()) for name, matched in keys.items()},
         gated=_is_gated(section),
         norm=_norm(section),
         biases=(_switch(attention, "attention_bias"),) * 2 + (_switch(mlp, "mlp_bias"),),

@@ -153,17 +153,17 @@ def _other_mixers(config: Config, n_layers: int) -> tuple[list[str], Found]:
 
 def _of_pattern(config: Config) -> LayerList:
     """Return the layers that a pattern of letters, or a list of words, says one by one."""
-    found = config.look("layer_pattern")
-    letters = pattern_letters(found.value)
+    matched = config.look("layer_pattern")
+    letters = pattern_letters(matched.value)
     if letters is None:
         message = f"expected a pattern of {' '.join(NEMOTRON_LETTERS)}, got"
-        raise SpecError(config.problem(found.path, f"{message} {shown_value(found.value)}"))
+        raise SpecError(config.problem(matched.path, f"{message} {shown_value(matched.value)}"))
     layers = config.count("layers")
-    if layers.path and found.path and layers.value != len(letters):
+    if layers.path and matched.path and layers.value != len(letters):
         message = f"{len(letters)} layers, and {layers.text} is {layers.value}"
-        raise SpecError(config.problem(found.path, message, "keep the right one"))
+        raise SpecError(config.problem(matched.path, message, "keep the right one"))
     kinds = tuple(NEMOTRON_LETTERS[letter] for letter in letters)
-    return LayerList(kinds, found, dict(_sections(config, kinds)))
+    return LayerList(kinds, matched, dict(_sections(config, kinds)))
 
 
 def _sections(config: Config, kinds: Sequence[str]) -> Iterator[tuple[str, dict[str, Found]]]:
@@ -189,7 +189,7 @@ def _sections(config: Config, kinds: Sequence[str]) -> Iterator[tuple[str, dict[
 
 def _mamba2(config: Config) -> dict[str, Found]:
     """Return the sizes of a state space; the width of a head is computed where it is `auto`."""
-    found = {
+    matched = {
         "heads": config.needed("ssm_heads"),
         "head_dim": config.look("ssm_head_dim"),
         "groups": config.needed("ssm_groups"),
@@ -197,17 +197,17 @@ def _mamba2(config: Config) -> dict[str, Found]:
         "conv": config.needed("ssm_conv"),
         "chunk": config.needed("ssm_chunk"),
     }
-    if found["head_dim"].value in (None, "auto"):
+    if matched["head_dim"].value in (None, "auto"):
         inner = config.count("ssm_inner")
         expand, hidden = config.count("ssm_expand").value or 2, config.needed("hidden").value
         width = inner.value or expand * hidden
         text = inner.text if inner.value else "expand * hidden"
-        found["head_dim"] = Found(
-            width // found["heads"].value, f"{text} / {found['heads'].text}", None
+        matched["head_dim"] = Found(
+            width // matched["heads"].value, f"{text} / {matched['heads'].text}", None
         )
     else:
-        found["head_dim"] = config.needed("ssm_head_dim")
-    return found
+        matched["head_dim"] = config.needed("ssm_head_dim")
+    return matched
 
 
 def _mamba1(config: Config) -> dict[str, Found]:
@@ -258,10 +258,10 @@ def compressed(kinds: Sequence[str]) -> list[dict[str, Any]]:
         rest = list(kinds[start:])
         for period in range(2, min(32, len(rest) // 2) + 1):
             if rest == [rest[i % period] for i in range(len(rest))]:
-                whole = len(rest) // period
+                total = len(rest) // period
                 entries = [*compressed_runs(kinds[:start])]
-                entries.append({"pattern": rest[:period], "repeat": whole})
-                entries += compressed_runs(rest[whole * period :])
+                entries.append({"pattern": rest[:period], "repeat": total})
+                entries += compressed_runs(rest[total * period :])
                 return entries if len(entries) < len(runs) else runs
     return runs
 
@@ -280,5 +280,5 @@ def compressed_runs(kinds: Sequence[str]) -> list[dict[str, Any]]:
 def shown_sections(sections: Sections) -> Iterator[tuple[str, str, Found]]:
     """Yield section, field and value of all sizes."""
     for section, fields in sections.items():
-        for name, found in fields.items():
-            yield section, name, found
+        for name, matched in fields.items():
+            yield section, name, matched

@@ -97,11 +97,11 @@ def read_config(text: str, file: str, overrides: Mapping[str, object]) -> Import
     try:
         config = open_config(document)
     except UnknownTypeError as error:
-        if found := _by_fields(document):
-            return _checked(found, overrides)
+        if matched := _by_fields(document):
+            return _checked(matched, overrides)
         raise SpecError(replace(error.problems[0], hint=_advice(document, error))) from None
-    if config.borrowed and missing(config) and (found := _by_fields(document)):
-        config = found
+    if config.borrowed and missing(config) and (matched := _by_fields(document)):
+        config = matched
     return _checked(config, overrides)
 
 
@@ -360,8 +360,8 @@ class _Reader:
             self._put(("model", "layer_kinds"), entries, source.text, source.path)
             if len(kinds) != n_layers:
                 self._put(("model", "layers"), len(kinds), source.text, source.path)
-        for section, name, found in shown_sections(layers.sections):
-            self._put(("model", section, name), found.value, found.text, found.path)
+        for section, name, matched in shown_sections(layers.sections):
+            self._put(("model", section, name), matched.value, matched.text, matched.path)
         if config_gate := self.config.rules.gate and any("attention" in kind for kind in kinds):
             self._put(("model", "attention_gate"), config_gate, self.config.always().text)
         self._mlp(has_mlp="dense" in feeds)
