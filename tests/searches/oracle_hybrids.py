@@ -173,7 +173,7 @@ def delta(problem: Problem, tokens: float, tp: int) -> Mixer:
             8 * conv + 8 * k + 4 * e + 18 * v + 12 * a,
             10 * conv + 12 * k + 6 * e + 24 * v + 20 * a,
         ),
-        kept=2 * conv + 4 * k + 4 * e + 10 * v + 6 * a + 2 * scores,
+        kept=8 * k + 4 * e + 14 * v + 16 * a + 2 * scores + 8 * x.k_heads / tp,
         temporaries=8 * e + 6 * v + 4 * states,
         kernels=22 / 13,
         weights=h * (2 * k + 3 * v + 2 * a) * tp,

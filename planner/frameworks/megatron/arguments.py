@@ -74,6 +74,11 @@ LAYOUT_DESTS = frozenset(
 UNFUSED_LOSS = {"fused_loss": False, "logit_bytes": 12.0}
 """Megatron-LM's own cross-entropy: exponentials and a 16-bit gradient beside fp32 logits."""
 FUSED_LOSS = {"fused_loss": True, "logit_bytes": 6.0}
+IN_PLACE_LOSS = {"fused_loss": True, "logit_bytes": 2.0}
+"""Transformer Engine's: 16-bit logits are kept, and become their gradient in place.
+
+Source: transformer_engine/pytorch/cross_entropy.py, CrossEntropyFunction.
+"""
 
 NOT_PRICED = {
     "moe_shared_expert_overlap": "shared experts beside the exchange are not modelled",
@@ -467,7 +472,8 @@ def _stack(
     elif not fsdp and layout["dp_overlap"]:
         _overlaps(s, layout, changed, switches)
     if s.get("cross_entropy_loss_fusion"):
-        changed |= FUSED_LOSS
+        impl = s.get("cross_entropy_fusion_impl")
+        changed |= IN_PLACE_LOSS if impl == "te" else FUSED_LOSS
     else:
         changed |= UNFUSED_LOSS
         flags = "--cross-entropy-loss-fusion --cross-entropy-fusion-impl native"

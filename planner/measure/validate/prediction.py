@@ -567,6 +567,8 @@ def _with_facts(stack: StackProfile, point: MeasuredPoint, assumptions: list[str
     if point.stack.lower() in UNFUSED_LOSS and not _FUSED_LOSS.search(point.notes.lower()):
         logit_bytes = STACKS["megatron-lm-2021"].logit_bytes
         stack = replace(stack, fused_loss=False, logit_bytes=logit_bytes)
+    if _IN_PLACE_LOSS.search(point.notes.lower()):
+        stack = replace(stack, fused_loss=True, logit_bytes=2.0)
     if point.compile:
         eager_loss = bool(_EAGER_LOSS.match(point.release.lower()))
         stack = compiled(replace(stack, compiles_loss=stack.compiles_loss and not eager_loss))
@@ -575,6 +577,8 @@ def _with_facts(stack: StackProfile, point: MeasuredPoint, assumptions: list[str
 
 _FUSED_LOSS = re.compile(r"fused cross entropy|cumulative step")
 """Words of runs that fuse the loss: the first of several steps that add up, and all after it."""
+_IN_PLACE_LOSS = re.compile(r"cross_entropy_fusion_impl=te\b")
+"""Words of runs with Transformer Engine's loss, whose gradient takes the place of the logits."""
 _EAGER_LOSS = re.compile(r"torchtitan (9dec370|820504e)|torchao 0\.([0-9]|10)\b")
 """Releases whose runs compile the model alone: before torchtitan's bbb1b616 of 2 April 2025."""
 

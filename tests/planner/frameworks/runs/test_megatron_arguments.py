@@ -318,7 +318,10 @@ def test_what_settings_change_in_the_stack(
 
 
 def test_the_loss_of_one_kernel() -> None:
-    assert run("--cross-entropy-loss-fusion").stack["fused_loss"] is True
+    native = run("--cross-entropy-loss-fusion").stack
+    assert (native["fused_loss"], native["logit_bytes"]) == (True, 6.0)
+    in_place = run("--cross-entropy-loss-fusion --cross-entropy-fusion-impl te").stack
+    assert (in_place["fused_loss"], in_place["logit_bytes"]) == (True, 2.0)
     plain = run("--overlap-grad-reduce")
     assert (plain.stack["fused_loss"], plain.stack["logit_bytes"]) == (False, 12.0)
     assert plain.switches[0].sets == (

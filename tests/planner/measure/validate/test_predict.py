@@ -619,6 +619,11 @@ def test_primus_fuses_its_loss_where_a_run_says_so():
     assert (stack().fused_loss, stack().logit_bytes) == (False, 12.0)
     for notes in ("cumulative step + fused cross entropy", "cumulative step + DeepEP"):
         assert (stack(notes=notes).fused_loss, stack(notes=notes).logit_bytes) == (True, 6.0)
+    in_place = priced(
+        stack="megatron-core", notes="recipe: cross_entropy_fusion_impl=te; mock data"
+    )
+    assert in_place.problem.stack.logit_bytes == 2.0
+    assert priced(stack="megatron-core").problem.stack.logit_bytes == 6.0
 
 
 def test_recomputed_modules_are_those_that_change_something():
