@@ -28,7 +28,7 @@ def _graphs_whole(c: Case) -> Bools:
 
 HYBRID_RULES: tuple[FrameworkRule, ...] = (
     FrameworkRule(
-        "MBR710",
+        "MBR720",
         "bridge",
         "virtual stages of a hybrid model",
         "start",
@@ -38,7 +38,7 @@ HYBRID_RULES: tuple[FrameworkRule, ...] = (
         "vpp 1, or framework megatron",
     ),
     FrameworkRule(
-        "MBR711",
+        "MBR721",
         "bridge",
         "what the provider of hybrid models has no field for",
         "start",

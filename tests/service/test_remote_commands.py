@@ -396,6 +396,7 @@ def test_what_changes_the_answer_can_be_asked_of_a_service_too() -> None:
         "second": "b",
         "file": "run",
         "point_limit": "point_limit_s",
+        "as_": "set",  # one of them, `model.as`
     }
     of_sweep_files = {
         "vary",

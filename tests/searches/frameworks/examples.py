@@ -5,9 +5,18 @@ from typing import Any
 
 from costmodels.axes import AXES, CP_COMMS, RECOMPUTES, SCHEDULES, modules_code
 from costmodels.examples import DEEPSEEK_V3, LLAMA3_8B, MIXTRAL_8X7B
+from costmodels.layers.kinds import layer_run
 from costmodels.optimizers.records import MuonOptions
 from costmodels.plans import Layout
-from costmodels.shapes import LayerRun, ModelShape, TrainingJob
+from costmodels.shapes import (
+    DeltaNetShape,
+    IndexerShape,
+    LayerRun,
+    Mamba2Shape,
+    ModelShape,
+    TrainingJob,
+    WindowShape,
+)
 from searches.frameworks.case import Case
 from searches.frameworks.registry import framework_names
 from searches.frameworks.table import rules_by_code
@@ -895,7 +904,80 @@ _SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     ),
 }
 
+
+def _of(model: ModelShape, *runs: tuple[str, int], **sizes: Any) -> ModelShape:
+    """Return a model with runs of kinds of layers."""
+    return replace(model, layer_runs=tuple(layer_run(*run) for run in runs), **sizes)
+
+
+_MAMBA = Mamba2Shape(64, 64, 8, 128, 4, 128)
+_NET = DeltaNetShape(16, 32, 128, 128, 4, 64)
+_HYBRID = _of(DENSE, ("mamba2+none", 16), ("attention+none", 8), ("none+dense", 8), mamba2=_MAMBA)
+_PAIRS = _of(DENSE, ("mamba2+dense", 24), ("dense", 8), mamba2=_MAMBA)
+_NETS = _of(DENSE, ("gdn+dense", 24), ("dense", 8), delta_net=_NET)
+_WINDOWS = _of(DENSE, ("window+dense", 16), ("dense", 16), window=WindowShape(128))
+_GPT_OSS = _of(
+    replace(EXPERTS, bias=True), *(("window+moe", 1), ("moe", 1)) * 16, window=WindowShape(128)
+)
+_INDEXER = IndexerShape(64, 128, 2048)
+_SPARSE = _of(LATENT, ("sparse+dense", 3), ("sparse+moe", 58), indexer=_INDEXER)
+_BESIDE = _of(EXPERTS, ("mamba2+none", 16), ("none+moe", 16), mamba2=_MAMBA)
+_KINDS: dict[str, tuple[Case, Case]] = {
+    "MLM700": (
+        case({}, model=_of(DENSE, ("mamba2+none", 16), ("dense", 16), mamba2=_MAMBA)),
+        case({}, model=_HYBRID),
+    ),
+    "MLM701": (
+        case({}, model=_of(LATENT, ("dense", 3), ("window+moe", 58), window=WindowShape(128))),
+        case({}, model=LATENT),
+    ),
+    "MLM702": (
+        case({}, model=_of(LATENT, ("mamba2+none", 30), ("attention+none", 31), mamba2=_MAMBA)),
+        case({}, model=_HYBRID),
+    ),
+    "MLM703": (case({}, model=replace(_HYBRID, mtp_layers=1)), case({}, model=_HYBRID)),
+    "MLM704": (
+        case({}, model=replace(_HYBRID, mamba2=replace(_MAMBA, conv=3))),
+        case({}, model=_HYBRID),
+    ),
+    "MLM705": (
+        case({}, model=replace(_HYBRID, mamba2=replace(_MAMBA, chunk=256))),
+        case({}, model=_HYBRID),
+    ),
+    "MLM706": (
+        case({}, model=replace(_NETS, delta_net=replace(_NET, chunk=128))),
+        case({}, model=_NETS),
+    ),
+    "MLM707": (
+        case({"recompute": "full", "recompute_layers": 32}, model=_PAIRS),
+        case({}, model=_PAIRS),
+    ),
+    "MLM708": (
+        case(_modes(ep_overlap="1f1b"), model=_BESIDE),
+        case(_modes(ep_overlap="1f1b"), model=EXPERTS),
+    ),
+    "MLM709": (case(INPUTS, model=_HYBRID), case(INPUTS, model=DENSE)),
+    "MLM710": (
+        case({}, model=_of(LATENT, ("dense", 3), ("sparse+moe", 58), indexer=_INDEXER)),
+        case({}, model=_SPARSE),
+    ),
+    "MBR432": (case({"optimizer": "muon"}), case({"optimizer": "muon", "zero": 0})),
+    "MBR720": (case({**PIPE, "vpp": 2}, model=_HYBRID), case({**PIPE, "vpp": 2})),
+    "MBR721": (
+        case(_modes(cuda_graph="full_iteration"), model=_HYBRID),
+        case(_modes(cuda_graph="full_iteration")),
+    ),
+    "DSP208": (case(PIPE, model=_WINDOWS), case({}, model=_WINDOWS)),
+    "TTN508": (case({}, model=_WINDOWS), case({}, model=_GPT_OSS)),
+    "TTN509": (
+        case({}, model=replace(_GPT_OSS, window=WindowShape(512))),
+        case({}, model=_GPT_OSS),
+    ),
+    "ACC109": (case(RING, model=_WINDOWS), case(RING, model=DENSE)),
+    "ACC110": (case({"tp": 2, "dp": 32}, model=_NETS), case({"tp": 2, "dp": 32}, model=_WINDOWS)),
+}
 _OTHERS: dict[str, tuple[Case, Case]] = {
+    **_KINDS,
     "MLM120": (case({"unknown": ("--tensor-parallel",)}), case({})),
     "MLM131": (case({"tp": 2}), case({"tp": 2, "env": QUEUE})),
     "MLM132": (
@@ -936,5 +1018,6 @@ def _example(code: str) -> tuple[Case, Case] | None:
 
 def examples() -> dict[str, tuple[Case, Case]]:
     """Return both cases of every rule that has them; those of Megatron-Bridge are Megatron's."""
-    found = {code: _example(code.replace("MBR", "MLM")) for code in RULES}
+    twins = {code: code.replace("MBR", "MLM") for code in RULES}
+    found = {code: _example(twin if twin in RULES else code) for code, twin in twins.items()}
     return {code: both for code, both in found.items() if both}

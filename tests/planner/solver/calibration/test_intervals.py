@@ -119,8 +119,8 @@ def test_the_shipped_file_has_every_regime_and_a_resolution() -> None:
     regimes = {f"{evidence}.{kind}" for evidence in EVIDENCE for kind in KINDS}
     assert set(shipped.intervals) == regimes
     for low, high in shipped.intervals.values():
-        # Unlike networks left out of the fit are predicted up to three times too slow.
-        assert 0.25 < low < 1.0 < high < 4.0
+        # Unlike networks left out of the fit are predicted up to five times too slow.
+        assert 0.2 < low < 1.0 < high < 4.0
     for kind in KINDS:  # what is known less is never told to be surer
         known, new, unlike = (shipped.intervals[f"{evidence}.{kind}"] for evidence in BY_UNKNOWNS)
         assert unlike[0] <= new[0] <= known[0] < known[1] <= new[1] <= unlike[1]
