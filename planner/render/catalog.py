@@ -259,7 +259,7 @@ def _link(link: Link) -> Sheet:
     ]
     if link.ring_decline:
         share = f"(k/2)^-{link.ring_decline:.2f} of it"
-        rows.append(("data-parallel rings over k > 2 domains, all at once", share, "ring_decline"))
+        rows.append(("all rings at once, k > 2 domains", share, "ring_decline"))
     if link.sums_in_switch:
         rows.append(("all-reduces", "summed in the switches with `sharp: true`", "sums_in_switch"))
     return Sheet(

@@ -20,6 +20,7 @@ import transformers
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 from transformers.models.auto import modeling_auto
 
+from check_keys import KNOWN
 from costmodels.parameters import total_params
 from planner.errors import SpecError
 from planner.specs.importers.huggingface.families.refused import REFUSED
@@ -51,13 +52,6 @@ NEEDED: dict[str, dict[str, Any]] = {
     "glm4_moe": {"head_dim": 128},
 }
 """What a class's defaults lack to be a model."""
-KNOWN: dict[str, str] = {
-    "helium": "its output projection is hidden x hidden whatever the heads are",
-    "longcat_flash": "it allocates a first matrix for the experts that compute nothing",
-    "phi4_multimodal": "it counts the towers, which are left out here",
-}
-"""Classes that differ, and why."""
-
 
 def shapes(name: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield what is changed, and the keys: the defaults, half and twice the widths."""

@@ -99,6 +99,8 @@ def misread(found: Verdict, drawn: Drawn) -> list[str]:
         planned, read = flat(document_of(drawn)), flat(found.model)
         # Where every layer has experts no file has the width of the others.
         unused = {"model.ffn"} if all(drawn.shape.expert_layers) else set()
+        if drawn.job.optimizer != "muon":  # no file has what another optimizer would do
+            unused |= {name for name in planned if name.startswith("training.muon.")}
         lines += [
             f"{name} is {read.get(name)}, the plan says {planned.get(name)}"
             for name in sorted({*planned, *read} - NOT_WRITTEN - unused)

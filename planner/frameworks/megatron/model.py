@@ -202,12 +202,18 @@ def stated_job(
     return job, tuple(assumed)
 
 
+MOST_LAYERS = 10_000
+"""As many as a model file takes."""
+
+
 def stated_kinds(settings: MegatronSettings) -> StatedKinds | None:
     """Return the kinds of layers that the settings say; None for dense and expert layers alone."""
     get = settings.get
     if pattern := pattern_of(get):
         return hybrid_kinds(get, pattern, settings.whole_layers)
     layers = size_of(settings, "num_layers")
+    if layers > MOST_LAYERS:  # the model says so, with the flag
+        return None
     experts = (0,) * layers
     if get("num_experts"):
         experts = layer_pattern(get("moe_layer_freq"), layers)

@@ -10,37 +10,37 @@ from planner.cli.commands.validate import run_validate
 
 STEP_TIME = {
     # Median error of the step time by source, %: what is reached.
-    "aa": 3.7,
+    "aa": 3.1,
     "automodel": 9.9,
-    "bs11": 9.7,
+    "bs11": 6.1,
     "bs3": 7.9,
     "bsg": 12.1,
-    "dgxc": 4.0,
-    "dlp": 3.8,
+    "dgxc": 4.2,
+    "dlp": 3.9,
     "fms": 8.9,
     "hfam": 41.9,
     "ie": 2.8,
     "korthikanti22": 3.3,
     "lf": 2.7,
-    "mbcard": 4.7,
-    "mbridge": 5.9,
+    "mbcard": 5.9,
+    "mbridge": 5.7,
     "mlperf": 3.2,
     "mlpoem": 5.5,
-    "mtnlg": 13.7,
+    "mtnlg": 13.2,
     "nemo": 2.8,
     "nemo25": 4.9,
-    "primusmoe": 5.1,
-    "sc21": 7.6,
+    "primusmoe": 6.2,
+    "sc21": 8.7,
     "smx": 3.5,
-    "torchao": 15.9,
+    "torchao": 14.8,
     "tt": 3.2,
     "us": 4.6,
-    "vtm": 7.7,
+    "vtm": 7.5,
     "vts": 6.1,
 }
-ERAS = {"2019-24": 5.8, "2025-26": 6.4, "experts": 7.2, "fp8": 5.5, "amd": 11.4}
+ERAS = {"2019-24": 5.5, "2025-26": 6.5, "experts": 6.9, "fp8": 5.6, "amd": 10.5}
 """Median error by era and by what runs have, %: means over families, or over rows."""
-MEMORY = {"bs3": 4.6, "smx": 0.7, "us": 4.9, "dlp": 9.7}
+MEMORY = {"bs11": 4.4, "bs3": 5.2, "mbcard": 1.0, "smx": 0.7, "tt": 3.5, "us": 4.9, "dlp": 9.7}
 NOISE_PERCENT = 0.4
 """A change below this is within what repeats of one run differ by."""
 
@@ -95,8 +95,8 @@ def test_rankings_stay_as_right_as_they_are(found):
     # 30B on 256 devices came in with six sweeps in which pipelines are ranked the wrong way round:
     # 0.74 and 2.7 % before them.
     assert ranking["aa"]["n_sweeps"] == 21
-    assert 0.59 < ranking["aa"]["tau"] < 0.90  # above, the suspicion is overfitting
-    assert ranking["aa"]["regret_1"]["mean"] < 0.066
+    assert 0.68 < ranking["aa"]["tau"] < 0.90  # above, the suspicion is overfitting
+    assert ranking["aa"]["regret_1"]["mean"] < 0.051
     assert ranking["aa"]["regret_3"]["mean"] < 0.0065
     assert ranking["us"]["tau"] > 0.89
     assert ranking["us"]["regret_1"]["median"] < 0.002

@@ -362,8 +362,12 @@ class _Reader:
                 self._put(("model", "layers"), len(kinds), source.text, source.path)
         for section, name, matched in shown_sections(layers.sections):
             self._put(("model", section, name), matched.value, matched.text, matched.path)
-        if config_gate := self.config.rules.gate and any("attention" in kind for kind in kinds):
-            self._put(("model", "attention_gate"), config_gate, self.config.always().text)
+        if self.config.rules.gate and {kind.split("+")[0] for kind in kinds} & {
+            "attention",
+            "window",
+            "chunk",
+        }:
+            self._put(("model", "attention_gate"), True, self.config.always().text)
         self._mlp(has_mlp="dense" in feeds)
 
     def _routed(self, n_layers: int) -> list[bool]:

@@ -24,7 +24,7 @@ from planner.measure.validate.search import (
 
 SOURCES = ("bs3", "bsg", "dlp")
 """Families of the default run: ten sweeps that take a few seconds."""
-N_SWEEPS, N_LAYOUTS = 185, 3667
+N_SWEEPS, N_LAYOUTS = 185, 3684
 """What ships: sweeps, and layouts that are priced."""
 
 

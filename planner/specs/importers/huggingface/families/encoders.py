@@ -61,7 +61,7 @@ class _Encoder:
 def is_encoder(data: Mapping[str, Any]) -> bool:
     """Tell whether a configuration is one of an encoder, with its sizes."""
     kind = data.get("model_type")
-    return (kind == MODERN or kind in BERT_LIKE) and "hidden_size" in data
+    return isinstance(kind, str) and kind in (MODERN, *BERT_LIKE) and "hidden_size" in data
 
 
 def read_encoder(document: Document, overrides: Mapping[str, object]) -> Imported:
