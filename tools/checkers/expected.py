@@ -396,14 +396,17 @@ OLDEST = {
 }
 """The oldest release of each framework whose parser is asked in CI; for torchtitan that with TOML."""
 SINCE = {
+    "megatron": {"gated_delta_net & --context-parallel-size": "0.18"},
+    "bridge": {"hybrid_provider": "0.6.2"},
     "deepspeed": {"expert_parallel": "0.19.2", "vocab_parallel_lm_head": "0.19.8"},
     "fsdp2": {"fsdp_activation_checkpointing_offload": "1.15.0"},
 }
 """Keys that we write only where a plan needs them, and the release that brought them: files with
-such a key are for that release or later."""
+such a key are for that release or later. With ` & `: several that go together since then."""
 
 
 def newer_keys(checker: Checker, question: Question) -> list[str]:
     """Return the keys of a file that the oldest supported release does not have."""
     text = json.dumps(question.case)
-    return [key for key in SINCE.get(checker.framework, {}) if key in text]
+    keys = SINCE.get(checker.framework, {})
+    return [key for key in keys if all(part in text for part in key.split(" & "))]

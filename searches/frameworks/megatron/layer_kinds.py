@@ -238,6 +238,17 @@ LAYER_KIND_RULES: tuple[FrameworkRule, ...] = (
         f"delta_net.chunk {DELTA_CHUNK}",
     ),
     FrameworkRule(
+        "MLM711",
+        "megatron",
+        "context parallelism of gated delta nets",
+        "start",
+        "megatron/core/transformer/transformer_config.py, __post_init__",
+        lambda c: (c.cp > 1) & has_mixer(c.model, "gdn"),
+        lambda c: f"cp {c.cp}: gated delta nets have none before 0.18",
+        "cp 1, or framework megatron@0.18.2",
+        versions="<0.18",
+    ),
+    FrameworkRule(
         "MLM707",
         "megatron",
         "layers counted in pairs",

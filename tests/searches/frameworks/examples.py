@@ -961,6 +961,7 @@ _KINDS: dict[str, tuple[Case, Case]] = {
         case({}, model=_of(LATENT, ("dense", 3), ("sparse+moe", 58), indexer=_INDEXER)),
         case({}, model=_SPARSE),
     ),
+    "MLM711": (case(ALL_TO_ALL, model=_NETS), case(ALL_TO_ALL, model=DENSE)),
     "MBR432": (case({"optimizer": "muon"}), case({"optimizer": "muon", "zero": 0})),
     "MBR720": (case({**PIPE, "vpp": 2}, model=_HYBRID), case({**PIPE, "vpp": 2})),
     "MBR721": (
