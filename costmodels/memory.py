@@ -275,12 +275,12 @@ def saved_input_bytes(shape: ModelShape, batch: MicroBatch, tp: ArrayLike) -> tu
 
     Source: Megatron-LM core/transformer (save_original_input), docs/framework_switches.md, 7.3.
     """
-    t, retained = np.asarray(tp, dtype=np.float64), batch.quantized
-    d, h = retained.saved_bytes, shape.hidden
-    saved = DOWN_PROJECTIONS * d - 2.0 * retained.share if shape.latent else d
+    t, quantized = np.asarray(tp, dtype=np.float64), batch.quantized
+    d, h = quantized.saved_bytes, shape.hidden
+    saved = DOWN_PROJECTIONS * d - 2.0 * quantized.share if shape.latent else d
     if shape.ffn and not batch.routes:
         saved += d
-    split = d * shape.ffn - retained.copy_bytes * shape.v_width
+    split = d * shape.ffn - quantized.copy_bytes * shape.v_width
     if shape.latent:
         split += d * (shape.q_rank + shape.kv_rank)
     return saved * h, split / t
@@ -520,8 +520,8 @@ def flat_copy_bytes(
 
 def _partition_bytes(recipe: Recipe, stack: StackProfile) -> float:
     """Return f of `flat_copy_bytes`."""
-    retained = param_bytes_kept(recipe, stack).grads
-    if retained > 4.0:
+    grad_bytes = param_bytes_kept(recipe, stack).grads
+    if grad_bytes > 4.0:
         return 0.0
-    casts = retained < 4.0 and not recipe.grad_copy_bytes
-    return retained + (4.0 if casts else 0.0)
+    casts = grad_bytes < 4.0 and not recipe.grad_copy_bytes
+    return grad_bytes + (4.0 if casts else 0.0)

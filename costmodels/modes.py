@@ -90,9 +90,9 @@ class ModeTable:
 
     def _places(self, switches: SwitchTable) -> Ints:
         """Return the row here of each row of another table; -1 where it is missing."""
-        retained = self.known.get(id(switches))
-        if retained is not None and retained[0] is switches:
-            return retained[1]
+        cached = self.known.get(id(switches))
+        if cached is not None and cached[0] is switches:
+            return cached[1]
         own = {self.switches.row(i): i for i in range(len(self.switches))}
         places = np.array([own.get(switches.row(i), -1) for i in range(len(switches))], np.int32)
         if len(self.known) < MOST_KNOWN:

@@ -356,8 +356,8 @@ def _optimizer_fault(x: Numerics, optimizer: Optimizer) -> str:
         # Megatron-LM core/optimizer/__init__.py: "emerging optimizer with fp16 is not supported".
         return f"precision {x.precision} with optimizer {x.optimizer}: it has no loss scaling"
     if optimizer.sharding == BY_MATRIX and x.fp8_param_gather:
-        total = f"fp8_param_gather with optimizer {x.optimizer}"
-        return f"{total}: gathers of quantised whole matrices have no price"
+        asked_for = f"fp8_param_gather with optimizer {x.optimizer}"
+        return f"{asked_for}: gathers of quantised whole matrices have no price"
     return ""
 
 
@@ -424,11 +424,11 @@ def _with_states(recipe: Recipe, optimizer: Optimizer, muon: MuonOptions) -> Rec
     `costmodels.optimizers.groups`.
     """
     states = least_state_bytes(optimizer, muon)
-    retained = recipe.state_bytes - OPTIMIZERS["adam"].matrix_bytes
+    other_bytes = recipe.state_bytes - OPTIMIZERS["adam"].matrix_bytes
     return replace(
         recipe,
         name=f"{recipe.name}, {optimizer.name}",
-        state_bytes=retained + states,
+        state_bytes=other_bytes + states,
         adam_bytes=step_bytes(optimizer, states, recipe.grad_bytes),
         optimizer=optimizer,
     )

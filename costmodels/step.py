@@ -358,15 +358,17 @@ def modules_on_the_way(rows: Rows, in_flight: Floats) -> Floats:
     """
     layers, shape = rows.layers, rows.problem.shape
     of_kinds = layers.of_kinds[0 if shape.kind_counts[0] else 1 :]
-    largest = of_kinds[0].away.freed_bytes
+    layer_bytes = of_kinds[0].away.freed_bytes
     for other in of_kinds[1:]:
-        largest = np.maximum(largest, other.away.freed_bytes)
-    resident = _by_rank(rows.shapes.kinds.layers, rows.table.shape)
+        layer_bytes = np.maximum(layer_bytes, other.away.freed_bytes)
+    n_layers = _by_rank(rows.shapes.kinds.layers, rows.table.shape)
     if shape.mtp_layers:
-        resident = (
-            resident + _by_rank(rows.shapes.kinds.has_head, rows.table.shape) * shape.mtp_layers
+        n_layers = (
+            n_layers + _by_rank(rows.shapes.kinds.has_head, rows.table.shape) * shape.mtp_layers
         )
-    return np.asarray(np.minimum(LAYERS_ON_THE_WAY, resident * in_flight) * largest[rows.index])
+    return np.asarray(
+        np.minimum(LAYERS_ON_THE_WAY, n_layers * in_flight) * layer_bytes[rows.index]
+    )
 
 
 def _of_other_kinds(rows: Rows) -> list[Floats]:

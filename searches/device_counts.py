@@ -188,8 +188,8 @@ class StepBounds:
         What layers take does not depend on it, so both share those tables.
         """
         pool = self.problem.pool
-        retained = pool.accelerator.memory_bytes - usable_bytes
-        problem = replace(self.problem, pool=replace(pool, memory_margin_bytes=retained))
+        margin_bytes = pool.accelerator.memory_bytes - usable_bytes
+        problem = replace(self.problem, pool=replace(pool, memory_margin_bytes=margin_bytes))
         return replace(self, problem=problem, _contexts={}, _least={})
 
     def context(self, n_devices: int) -> Context:
@@ -316,17 +316,19 @@ class StepBounds:
         self._least.update(dict.fromkeys(wanted.tolist(), math.inf))
         if not len(n):
             return
-        matched, starts = np.unique(n, return_index=True)
+        device_counts, starts = np.unique(n, return_index=True)
         alike: dict[tuple[object, ...], list[int]] = {}
-        for i, count in enumerate(matched.tolist()):
+        for i, count in enumerate(device_counts.tolist()):
             alike.setdefault(self._placed_key(count), []).append(i)
         sizes = np.diff([*starts.tolist(), len(n)])
         for some in alike.values():
             rows = np.concatenate([np.arange(starts[i], starts[i] + sizes[i]) for i in some])
-            result = self._of_plain_degrees(self.context(int(matched[some[0]])), degrees[rows])
+            result = self._of_plain_degrees(
+                self.context(int(device_counts[some[0]])), degrees[rows]
+            )
             ends = np.concatenate(([0], np.cumsum(sizes[some])[:-1]))
             for i, least in zip(some, np.minimum.reduceat(result, ends).tolist(), strict=True):
-                count = int(matched[i])
+                count = int(device_counts[i])
                 self._least[count] = straggler_factor(self.problem, count) * least
 
     def _degrees_of(self, counts: Ints) -> tuple[Ints, Ints]:
@@ -340,8 +342,8 @@ class StepBounds:
         keep = np.isin(n, counts)
         n, degrees = n[keep], degrees[keep]
         largest = self.context(self.problem.pool.n_devices)
-        matched, own = np.unique(n, return_inverse=True)
-        sharded = fully_sharded_fits_on(largest, matched)
+        device_counts, own = np.unique(n, return_inverse=True)
+        sharded = fully_sharded_fits_on(largest, device_counts)
         need = np.array([model_parallel_for(largest, x) for x in (False, True)])
         tp, pp = degrees[:, 0], degrees[:, 1]
         keep = (tp * pp >= need[sharded.astype(np.intp)][own]) | ((pp == 1) & sharded[own])
@@ -459,8 +461,8 @@ class StepBounds:
         """Return the least times of layers, and where each (tp, cp) finds its own."""
         key = self._layers_key(context)
         grids: tuple[int, ...] = key[0]
-        matched, own = np.unique(pairs, axis=0, return_inverse=True)
-        listed = [(tp, cp) for tp, cp in matched.tolist()]
+        distinct, own = np.unique(pairs, axis=0, return_inverse=True)
+        listed = [(tp, cp) for tp, cp in distinct.tolist()]
         minima = self._layers.get(key)
         if minima is None or any(pair not in minima.pairs for pair in listed):
             wanted = sorted({*(minima.pairs if minima else ()), *listed})

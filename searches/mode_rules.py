@@ -96,9 +96,9 @@ def _group_sizes(c: ModeCase) -> Any:
     deepep = c.has("dispatcher", "deepep") & ~(np.isin(ranks, DEEPEP_RANKS) & nodes)
     near = np.gcd(ranks, pool.scale_up_domain)
     local = c.problem.shape.n_experts // c["ep"] * near
-    total = (near == np.minimum(ranks, pool.scale_up_domain)) & (local % 4 == 0)
-    total = total & (c.problem.shape.hidden % 16 == 0)
-    return deepep | (c.has("dispatcher", "hybridep") & ~total)
+    is_whole = (near == np.minimum(ranks, pool.scale_up_domain)) & (local % 4 == 0)
+    is_whole = is_whole & (c.problem.shape.hidden % 16 == 0)
+    return deepep | (c.has("dispatcher", "hybridep") & ~is_whole)
 
 
 def _exchange(c: ModeCase) -> Any:
@@ -145,11 +145,11 @@ def _whole_iteration(c: ModeCase) -> Any:
 
 
 def _captured_again(c: ModeCase) -> Any:
-    total = c.has("cuda_graph", "full_iteration")
-    modules = (c["cuda_graph"] > 0) & ~total
-    offloaded = (c["cuda_graph"] > 0) & (c["activation_offload_layers"] > 0)
+    is_whole_graph = c.has("cuda_graph", "full_iteration")
+    modules = (c["cuda_graph"] > 0) & ~is_whole_graph
+    is_offloaded = (c["cuda_graph"] > 0) & (c["activation_offload_layers"] > 0)
     routed = c.captures("moe_router") & (c["recompute_modules"] & ROUTED > 0)
-    return offloaded | routed | (modules & (c["recompute"] == FULL))
+    return is_offloaded | routed | (modules & (c["recompute"] == FULL))
 
 
 def _overlapped_graphs(c: ModeCase) -> Any:
@@ -185,8 +185,8 @@ def _sent_again(c: ModeCase) -> Any:
     again = c["recompute_modules"]
     inside = c.sends(*INSIDE_EXPERTS) & (again & ROUTED > 0)
     core = c.sends("core_attn") & (again & CORE_AGAIN > 0)
-    total = (c["recompute"] == FULL) | (c["activation_offload_layers"] > 0)
-    return inside | core | ((c["offload_modules"] > 0) & total)
+    is_whole_layer = (c["recompute"] == FULL) | (c["activation_offload_layers"] > 0)
+    return inside | core | ((c["offload_modules"] > 0) & is_whole_layer)
 
 
 MODE_RULES: Mapping[str, Callable[[ModeCase], Any]] = {

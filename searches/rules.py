@@ -655,8 +655,8 @@ def _mixer_heads(c: Context, s: ShapeTable) -> Bools:
 def _mixer_context(c: Context, s: ShapeTable) -> Bools:
     ok, over = np.ones(len(s), dtype=bool), s.tp.astype(np.int64) * s.cp
     for cut in mixer_cuts(c.problem.shape):
-        resident = np.maximum(1, cut.groups // s.tp)
-        shared = (cut.groups % over == 0) | (cut.repeats & (s.cp % resident == 0))
+        n_groups = np.maximum(1, cut.groups // s.tp)
+        shared = (cut.groups % over == 0) | (cut.repeats & (s.cp % n_groups == 0))
         ok &= (cut.heads % over == 0) & shared
     return np.asarray(ok | (s.cp == 1))
 
@@ -834,8 +834,10 @@ def fully_sharded_fits_on(context: Context, n_devices: NDArray[np.int64]) -> Boo
 def least_state_bytes(problem: Problem, n_devices: int, offload: bool) -> float:
     """Return the least bytes that one parameter takes on a device: everything sharded over all."""
     recipe = problem.job.recipe
-    total = float(state_bytes_per_param(recipe, 3, n_devices, int(offload), stack=problem.stack))
-    return total - recipe.spared_weight_bytes / n_devices
+    bytes_per_param = float(
+        state_bytes_per_param(recipe, 3, n_devices, int(offload), stack=problem.stack)
+    )
+    return bytes_per_param - recipe.spared_weight_bytes / n_devices
 
 
 def optimizer_faults(problem: Problem, shardings: ShardingTable) -> dict[str, Bools]:

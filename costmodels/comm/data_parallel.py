@@ -187,8 +187,8 @@ def data_parallel_times(
         reduce = reduce + collective_s("all-reduce", part, replicas, pool)
     for level in (0, 1) if sums_whole(problem, 1) else (0,):
         if np.any(stage == level):
-            total = _all_reduced(grads, groups, stage == level, (problem, level))
-            reduce = np.where(stage == level, total, reduce)
+            summed = _all_reduced(grads, groups, stage == level, (problem, level))
+            reduce = np.where(stage == level, summed, reduce)
     gathered = crowded(groups.shard, pool, (stage == 1) & at_once[1])
     gather = collective_s("all-gather", weights, gathered, pool)
     if stack.zero1_gather == "broadcast":

@@ -333,11 +333,13 @@ def activation_bytes(problem: Problem, etp: Ints, modes: ModeRows) -> tuple[Floa
     forward, backward = (each * width * stack.elementwise_factor for each in fused)
     if not (shape.bias and shape.n_experts > 1 and stack.kind == "fused" and stack.routes_on_host):
         return forward, backward
-    total = modes.have("cuda_graph", "full_iteration")
+    is_whole_graph = modes.have("cuda_graph", "full_iteration")
     chain = BIASED_GATED if shape.gated else BIASED_PLAIN
     each = (x * width + y * shape.expert_hidden for x, y in zip(chain, BIASED_OUTPUT, strict=True))
     eager_forward, eager_backward = each
-    return np.where(total, forward, eager_forward), np.where(total, backward, eager_backward)
+    return np.where(is_whole_graph, forward, eager_forward), np.where(
+        is_whole_graph, backward, eager_backward
+    )
 
 
 def permuted_bytes(problem: Problem, tokens: Floats, degrees: Degrees, modes: ModeRows) -> Floats:

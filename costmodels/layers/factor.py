@@ -49,11 +49,11 @@ def distinct(columns: Sequence[Ints]) -> Distinct:
     combined = np.zeros(len(columns[0]), dtype=np.intp)
     present = [_present(column) for column in columns]
     before: list[NDArray[np.intp] | None] = []
-    size, largest = 1, MOST_CODES + 4 * len(combined)
+    size, most_codes = 1, MOST_CODES + 4 * len(combined)
     for column, values in zip(columns, present, strict=True):
         known = None
         if len(values) > 1:
-            if size * len(values) > largest:  # few of many numbers are in use: count those
+            if size * len(values) > most_codes:  # few of many numbers are in use: count those
                 known = _present(combined)
                 combined, size = _codes(combined, known), len(known)
             combined, size = combined * len(values) + _codes(column, values), size * len(values)

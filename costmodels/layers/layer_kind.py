@@ -282,8 +282,8 @@ def host_s(problem: Problem, tp: Ints) -> Floats:
     The stack's time per layer, `host_share_without_tp` of it where there is no collective to
     launch and launching them counts; 2.2 times that with latent attention.
     """
-    total = 1.0 + launches.LATENT_LAUNCHES if problem.shape.latent else 1.0
-    return plain_host_s(problem, tp, total)
+    launches_frac = 1.0 + launches.LATENT_LAUNCHES if problem.shape.latent else 1.0
+    return plain_host_s(problem, tp, launches_frac)
 
 
 def plain_host_s(problem: Problem, tp: Ints, times: float = 1.0) -> Floats:

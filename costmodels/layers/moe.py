@@ -78,8 +78,8 @@ def expert_layer_terms(inputs: LayerInputs) -> ExpertLayerTerms:
         beyond = np.maximum(
             0.0, working - memory.working_bytes(problem.shape, tokens, tp, *buffers)
         )
-    resident = launches.pool_bytes(beyond, modes)
-    resident = resident + experts.dispatcher_bytes(problem, tokens, degrees, modes)
+    pool_bytes = launches.pool_bytes(beyond, modes)
+    pool_bytes = pool_bytes + experts.dispatcher_bytes(problem, tokens, degrees, modes)
     offloaded, copies = inputs.away(device + host, routed=True)
     modules = module_terms(problem, tokens, tp, sp, attention.core, of_routed)
     return ExpertLayerTerms(
@@ -110,7 +110,7 @@ def expert_layer_terms(inputs: LayerInputs) -> ExpertLayerTerms:
         - offloaded.freed_bytes,
         away=offloaded,
         working_bytes=working + experts.transient_bytes(problem, tokens, degrees, modes),
-        scratch_bytes=shared + experts.expert_scratch_bytes(problem, split.etp) + resident,
+        scratch_bytes=shared + experts.expert_scratch_bytes(problem, split.etp) + pool_bytes,
         routed=routed.compute,
         exchange=exchange.exposed,
         exchange_hidden_s=exchange.hidden_s,

@@ -140,10 +140,10 @@ def _tensors(
 def _attention_tensors(
     problem: Problem, tokens: Floats, degrees: Degrees, modes: ModeRows
 ) -> Iterator[_Tensor]:
-    shape, recipe, retained = problem.shape, problem.job.recipe, quantized_inputs(problem)
+    shape, recipe, quantized = problem.shape, problem.job.recipe, quantized_inputs(problem)
     tp, sp, *_ = degrees
     t, wide = np.asarray(tp, dtype=np.float64), recipe.activation_bytes
-    narrow = wide - retained.saved_bytes
+    narrow = wide - quantized.saved_bytes
     normed = tokens * shape.hidden / np.where(np.asarray(sp) > 0, t, 1.0)
 
     def plain(module: str, elements: Floats, width: float = wide) -> _Tensor:
@@ -152,7 +152,7 @@ def _attention_tensors(
     queries, values = tokens * shape.q_width / t, tokens * shape.v_width / t
     if shape.latent:
         yield plain("attn_norm", normed)
-        copies = wide - (DOWN_PROJECTIONS * retained.saved_bytes - 2.0 * retained.share)
+        copies = wide - (DOWN_PROJECTIONS * quantized.saved_bytes - 2.0 * quantized.share)
         yield plain("qkv_linear", normed, copies)._replace(shared_with="layernorm")
         core = (queries, queries, values)
     else:
@@ -165,19 +165,19 @@ def _attention_tensors(
     if shape.flash_attention:
         yield plain("core_attn", tokens * shape.heads / t, 4.0)
     yield _Tensor("core_attn", values, np.asarray(wide), np.zeros(()))
-    original = wide * (1.0 - retained.share) if retained.copy_bytes else wide
+    original = wide * (1.0 - quantized.share) if quantized.copy_bytes else wide
     # With its copy goes what core_attn saves of the same output, which it asks for.
-    both = takes_along(modes, "core_attn") * wide + retained.copy_bytes
+    both = takes_along(modes, "core_attn") * wide + quantized.copy_bytes
     yield _Tensor(
-        "attn_proj", values, np.asarray(original + retained.copy_bytes), np.asarray(both)
+        "attn_proj", values, np.asarray(original + quantized.copy_bytes), np.asarray(both)
     )
 
 
 def _expert_tensors(problem: Problem, tokens: Floats, degrees: Degrees) -> Iterator[_Tensor]:
-    shape, recipe, retained = problem.shape, problem.job.recipe, quantized_inputs(problem)
+    shape, recipe, quantized = problem.shape, problem.job.recipe, quantized_inputs(problem)
     tp, sp, ep, etp = degrees
     t, wide = np.asarray(tp, dtype=np.float64), recipe.activation_bytes
-    narrow = wide - retained.saved_bytes
+    narrow = wide - quantized.saved_bytes
     normed = tokens * shape.hidden / np.where(np.asarray(sp) > 0, t, 1.0)
 
     def plain(module: str, elements: Floats) -> _Tensor:

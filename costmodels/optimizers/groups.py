@@ -92,28 +92,29 @@ def rank_terms(problem: Problem, rank: RankMatrices) -> GroupTerms:
     recipe, tp, n_shard = problem.job.recipe, rank.tp, rank.n_shard
     elements = [matrix.shard_elements(tp) for matrix, _ in rank.items]
     n_matrix = sum(n * count for n, (_, count) in zip(elements, rank.items, strict=True))
-    resident = _holdings(rank)
-    fullest = max(_sum(elements, holding) for holding in resident)
-    retained = _kept_bytes(problem)
+    holdings = _holdings(rank)
+    fullest = max(_sum(elements, holding) for holding in holdings)
+    kept_bytes = _kept_bytes(problem)
     bytes_of = [
-        retained.of_matrix * n + retained.beside(matrix, tp)
+        kept_bytes.of_matrix * n + kept_bytes.beside(matrix, tp)
         for n, (matrix, _) in zip(elements, rank.items, strict=True)
     ]
     states = (
-        max(_sum(bytes_of, holding) for holding in resident) - retained.least * n_matrix / n_shard
+        max(_sum(bytes_of, holding) for holding in holdings)
+        - kept_bytes.least * n_matrix / n_shard
     )
-    states += (retained.of_others - retained.least) * rank.others / n_shard
+    states += (kept_bytes.of_others - kept_bytes.least) * rank.others / n_shard
     padding = (
         n_shard * fullest - n_matrix if n_shard > 1 and problem.job.muon.param_layout else 0.0
     )
     states += (recipe.param_bytes + recipe.grad_bytes) * padding
-    moved = retained.moved_matrix * fullest - retained.moved_least * n_matrix / n_shard
-    moved += (retained.moved_others - retained.moved_least) * rank.others / n_shard
+    moved = kept_bytes.moved_matrix * fullest - kept_bytes.moved_least * n_matrix / n_shard
+    moved += (kept_bytes.moved_others - kept_bytes.moved_least) * rank.others / n_shard
     part = problem.pool.accelerator
     elementwise_s = moved / (part.hbm_bytes_per_s * part.efficiency.hbm_frac)
     return GroupTerms(
         np.asarray(states),
-        np.asarray(elementwise_s + _slowest_s(problem, rank, resident)),
+        np.asarray(elementwise_s + _slowest_s(problem, rank, holdings)),
         np.asarray(padding),
     )
 
@@ -183,11 +184,11 @@ def _homes_s(
 ) -> Floats:
     """Return the time of matrices with one home each among the tp ranks that cut them."""
     cut = tuple(n if matrix.cut else 0 for n, (matrix, _) in zip(holding, rank.items, strict=True))
-    total = tuple(n - cut_n for n, cut_n in zip(holding, cut, strict=True))
+    uncut = tuple(n - cut_n for n, cut_n in zip(holding, cut, strict=True))
     costs = tuple(matrix.packing_cost(1) for matrix, _ in rank.items)
     homes = _greatest(_total_s(compute_s, home) for home in packed(costs, cut, rank.tp))
     elements = _sum([matrix.shard_elements(rank.tp) for matrix, _ in rank.items], cut)
-    return homes + _total_s(compute_s, total) + exchange_s(problem, elements, rank.tp)
+    return homes + _total_s(compute_s, uncut) + exchange_s(problem, elements, rank.tp)
 
 
 def _total_s(times: list[Floats], holding: Holding) -> Floats:

@@ -110,9 +110,9 @@ def sublayers_launch_s(parts: Launches, graph_s: float, modes: ModeRows) -> Floa
     0.6 H and F 0.4 H.
     """
     routing_s = 0.0 if parts.routing_s is None else parts.routing_s
-    total = np.asarray(parts.mixer_s + parts.feed_s + routing_s)
+    launch_s = np.asarray(parts.mixer_s + parts.feed_s + routing_s)
     if not modes.uses("cuda_graph"):
-        return total
+        return launch_s
     one_graph = modes.have("cuda_graph", "layer", "full_iteration")
     attention = captured(modes, "attn") & (parts.mixer_s > 0.0)
     second = captured(modes, "mlp" if parts.routing_s is None else "moe_router")

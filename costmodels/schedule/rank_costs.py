@@ -95,12 +95,12 @@ def with_kinds(
         states = _states_as_held(terms.experts.state_bytes, terms.experts.groups, of_experts)
         kind_idx = np.broadcast_to(fullest, (*states.shape[:-2], *fullest.shape))
         per_param = np.take_along_axis(states, kind_idx, axis=-1) / maximum
-        resident = (
+        state_bytes = (
             per_param * routed
             if of_experts is None
             else per_param * routed + of_experts.state_bytes
         )
-        more = replace(terms.experts, params=routed, state_bytes=resident)
+        more = replace(terms.experts, params=routed, state_bytes=state_bytes)
         result = replace(result, experts=more)
     return replace(rows, shapes=result, recomputed=recomputed, recomputed_others=recomputed_others)
 

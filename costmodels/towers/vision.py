@@ -194,20 +194,20 @@ def tower_terms(inputs: LayerInputs) -> TowerTerms:
     samples = inputs.tokens * inputs.split.cp / problem.job.seq_len
     patches = samples * (vision.images * vision.patches)
     zeros = np.zeros_like(patches)
-    ahead, after, retained = zeros, zeros, zeros
+    ahead, after, kept_bytes = zeros, zeros, zeros
     trains = vision.trained == "all"
     for count, layer, size in _layers(inputs, patches):
         again = layer.recompute_full_s if vision.recompute else zeros
         ahead = ahead + count * layer.layer.forward_s
         if trains:
             after = after + count * (layer.layer.backward_s + again)
-            retained = retained + count * (size if vision.recompute else layer.kept_bytes)
+            kept_bytes = kept_bytes + count * (size if vision.recompute else layer.kept_bytes)
     of_patches, of_projector = _patches(inputs, patches), _projector(inputs, patches)
     ends = of_patches + of_projector
     frozen = vision_params(shape, inputs.split.tp) - trained_vision_params(shape, inputs.split.tp)
     return TowerTerms(
         ForwardBackward(ahead + ends.forward_s, after + ends.backward_s),
-        retained + _kept_ends_bytes(inputs, patches),
+        kept_bytes + _kept_ends_bytes(inputs, patches),
         problem.job.recipe.param_bytes * frozen,
     )
 

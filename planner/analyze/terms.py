@@ -431,8 +431,8 @@ def _groups(problem: Problem, plan: Plan) -> Numbers:
     if not needs_groups(problem.job.recipe.optimizer):
         return []
     shapes = plan.breakdown.rows.shapes
-    matched = (shapes.groups, shapes.experts.groups if shapes.experts else None)
-    parts = zip(("matrices", "matrices of routed experts"), matched, strict=True)
+    groups = (shapes.groups, shapes.experts.groups if shapes.experts else None)
+    parts = zip(("matrices", "matrices of routed experts"), groups, strict=True)
     return [
         (f"{problem.job.optimizer}: {what}, slowest rank", f"{terms.update_s.max():.4f} s")
         for what, terms in parts

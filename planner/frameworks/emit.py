@@ -57,14 +57,14 @@ def first_releases(
 
     `names` are those that run it; one whose release was named is left out.
     """
-    matched = {}
+    releases = {}
     for name in names:
         record = framework_rules(name)
         if not record.is_pinned:
             first = first_release(name, layout, shape, job)
             if first != record.known_releases[0].version:
-                matched[name] = first
-    return matched
+                releases[name] = first
+    return releases
 
 
 def emit_plan(target: str, request: EmitRequest) -> EmittedFiles:

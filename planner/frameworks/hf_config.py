@@ -233,8 +233,10 @@ def _of_kinds(
     if mixers <= {"attention", "window"} and "none" not in feeds and not shape.latent:
         clamped = {"hidden_act": "silu"} if _is_gpt_oss(shape) else {}
         return _windowed(shape, details) | dict(common) | clamped
-    total = mixers <= {"attention", "gdn"} and feeds <= {"dense", "moe"} and shape.n_experts
-    if total and not shape.latent:
+    is_qwen3_next = (
+        mixers <= {"attention", "gdn"} and feeds <= {"dense", "moe"} and shape.n_experts
+    )
+    if is_qwen3_next and not shape.latent:
         return _qwen3_next(shape, details) | dict(common)
     if mixers <= {"attention", "mamba2", "none"} and all("none" in pair for pair in kinds):
         return _nemotron_h(shape, details, common)
@@ -272,19 +274,19 @@ def _windowed(shape: ModelShape, details: DetailsSpec) -> dict[str, object]:
         } | window
     plain = without_kinds(shape)
     rest = details.model_copy(update={"window": None, "full_attention_every": None})
-    matched = _with_experts(plain, rest) if shape.n_experts else _dense(plain, rest)
-    kind = matched["model_type"]
+    config = _with_experts(plain, rest) if shape.n_experts else _dense(plain, rest)
+    kind = config["model_type"]
     if kind in ("qwen2", "qwen3"):
-        return matched | {"layer_types": types, "use_sliding_window": True} | window
+        return config | {"layer_types": types, "use_sliding_window": True} | window
     if not all(local):
         raise EmitError(f"{kind}'s class has a window in all layers or in none")
     if kind == "qwen3_moe":
-        return matched | {"use_sliding_window": True} | window
+        return config | {"use_sliding_window": True} | window
     if kind == "llama" and not (qkv or out or shape.bias):
-        del matched["attention_bias"], matched["mlp_bias"]
-        return matched | {"model_type": "mistral"} | window
+        del config["attention_bias"], config["mlp_bias"]
+        return config | {"model_type": "mistral"} | window
     if kind in ("mixtral", "starcoder2"):
-        return matched | window
+        return config | window
     raise EmitError(f"{kind}'s class has no window")
 
 

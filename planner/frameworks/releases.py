@@ -85,17 +85,17 @@ def lacking_words(framework: str, words: Sequence[str]) -> tuple[Lacking, ...]:
     tables = _tables_of(record.name)
     if record.release not in tables:
         return ()
-    matched: dict[tuple[str, str], None] = {}
+    lacking: dict[tuple[str, str], None] = {}
     flag = ""
     for word in words:
         is_flag = word.startswith("--")
         flag, value = (word, "") if is_flag else (flag, word)
         if flag and not _takes(tables[record.release], flag, value):
-            matched[flag, value] = None
+            lacking[flag, value] = None
             flag = "" if is_flag else flag  # of such a flag no values are known
     return tuple(
         Lacking(f"{flag} {value}".strip(), _instead(record, flag, value))
-        for flag, value in matched
+        for flag, value in lacking
     )
 
 

@@ -34,7 +34,7 @@ def numeric_alternatives(
     search of its own may do better, and has to where the plan does not fit with it.
     """
     now_s, now_bytes = exact_prices(problem, layout)
-    matched = []
+    alternatives = []
     for axis, word, job in _other_jobs(problem, options):
         other = replace(problem, job=job)
         if not is_modelled(other) or not _runs(layout, other, options.framework):
@@ -43,8 +43,10 @@ def numeric_alternatives(
         fits = peak <= problem.pool.usable_bytes
         saves = step_s < now_s * (1 - LEAST_GAIN_FRAC) or peak < now_bytes * (1 - LEAST_GAIN_FRAC)
         if saves and step_s <= now_s * (1 + LEAST_GAIN_FRAC):
-            matched.append(Alternative(axis, word, step_s, peak, f"{axis}={word}", bool(fits)))
-    return tuple(sorted(matched, key=lambda x: (x.step_time_s, x.peak_bytes, x.pin)))
+            alternatives.append(
+                Alternative(axis, word, step_s, peak, f"{axis}={word}", bool(fits))
+            )
+    return tuple(sorted(alternatives, key=lambda x: (x.step_time_s, x.peak_bytes, x.pin)))
 
 
 def _other_jobs(problem: Problem, options: SolveOptions) -> Iterator[tuple[str, str, TrainingJob]]:

@@ -46,10 +46,10 @@ def with_plans_of_margin(
     least = min(free, default=float("inf"))
     if least <= best * (1.0 + TIE_FRAC):
         return
-    largest = min(least, best * (1.0 + MARGIN_COST_FRAC))
+    slowest = min(least, best * (1.0 + MARGIN_COST_FRAC))
     for i, one in enumerate(searches.listed):
         variant = named[one.name]
-        limit_s = min(largest / variant.per_s(one.n_devices), variant.limit_s(one.n_devices))
+        limit_s = min(slowest / variant.per_s(one.n_devices), variant.limit_s(one.n_devices))
         known = {c.layout for c in one.outcome.finalists}
         new = [c for c in _plans_of_margin(variant, one, margin, limit_s) if c.layout not in known]
         if new:

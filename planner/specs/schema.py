@@ -187,8 +187,9 @@ def _words(value: object) -> str:
 
 
 Words = Annotated[str, BeforeValidator(_words)]
-Layers = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=10_000)]
-LayersOr0 = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=10_000)]
+MAX_LAYERS = 10_000
+Layers = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=MAX_LAYERS)]
+LayersOr0 = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=MAX_LAYERS)]
 NewtonSchulzSteps = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=100)]
 Heads = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=100_000)]
 Width = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=10_000_000)]
@@ -468,7 +469,7 @@ class LayerRunSpec(_Spec):
 class LayerPatternSpec(_Spec):
     """Another form of an entry: layers of several kinds, one of each, again and again."""
 
-    pattern: list[LayerKindName] = Field(min_length=1, max_length=10_000)
+    pattern: list[LayerKindName] = Field(min_length=1, max_length=MAX_LAYERS)
     """The kind of each layer, such as `[window+moe, attention+moe]`."""
     repeat: Layers = 1
     """How many times they follow one another."""
@@ -493,8 +494,8 @@ LayerRuns = Annotated[
 
 
 def _positive(value: object) -> int:
-    total = isinstance(value, int) and not isinstance(value, bool)
-    return value if total and value > 0 else 0  # type: ignore[operator,return-value]
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    return value if is_whole and value > 0 else 0  # type: ignore[operator,return-value]
 
 
 def _count_of(run: object) -> int:

@@ -92,13 +92,13 @@ class FrameworkRules:
 
     def at(self, asked: str) -> "FrameworkRules":
         """Return the framework at one release; `UnknownReleaseError` where it is not known."""
-        matched = newest_named(self.known_releases, asked)
-        if matched is None:
+        newest = newest_named(self.known_releases, asked)
+        if newest is None:
             known = [
                 " = ".join((one.version, *one.aliases)) for one in reversed(self.known_releases)
             ]
             raise UnknownReleaseError(self.name, self.title, asked, known)
-        return replace(self, release=matched.version, is_pinned=True)
+        return replace(self, release=newest.version, is_pinned=True)
 
 
 _MEGATRON, _DEEPSPEED, _TORCHTITAN = (

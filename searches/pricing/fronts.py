@@ -93,13 +93,13 @@ class Front:
             new = cells
         new = new[_undominated(times[new], peaks[new])]
         if len(new):
-            matched = self._candidates(block, n_layers, priced, new)
+            candidates = self._candidates(block, n_layers, priced, new)
             replaced = self.members
-            self.members = staircase([*self.members, *matched])
+            self.members = staircase([*self.members, *candidates])
             self._times = np.array([c.closed_form_s for c in self.members])
             self._peaks = np.array([c.peak_bytes for c in self.members])
-            retained = set(map(id, self.members))
-            lost = [c for c in (*replaced, *matched) if id(c) not in retained]
+            member_ids = set(map(id, self.members))
+            lost = [c for c in (*replaced, *candidates) if id(c) not in member_ids]
             self.hopeful = hopeful([*self.hopeful, *lost], self.members)
         near = priced.least_s[cells] <= _least_s(self._times, self._peaks, peaks[cells])
         near[np.isin(cells, new)] = False

@@ -104,9 +104,9 @@ def merged_answers(
     if n_priced > n_fit:
         rejected["MEM001"] = n_priced - n_fit
     front = merged_front(a.front for a in answers)
-    retained = {c.layout for c in front}
+    layouts = {c.layout for c in front}
     parts = (part for a in answers for part in (a.front, a.near_front))
-    near = [c for part in parts for c in part if c.layout not in retained]
+    near = [c for part in parts for c in part if c.layout not in layouts]
     misses = [a.closest for a in answers if a.closest is not None]
     closest = min(misses, key=lambda c: (c.peak_bytes, layout_key(c.layout)), default=None)
     return Outcome(

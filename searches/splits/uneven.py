@@ -111,8 +111,8 @@ def improve_splits(context: Context, finalists: Sequence[SplitPlan]) -> Improved
     promising = _promising(context, fastest_s * RIVAL, best[:MAX_PRICED])
     plans: list[SplitPlan] = []
     shapes: list[ShapeSplit] = []
-    largest = MAX_ROUNDS * options.split_shapes
-    for start in range(0, min(len(promising), largest), options.split_shapes):
+    most_shapes = MAX_ROUNDS * options.split_shapes
+    for start in range(0, min(len(promising), most_shapes), options.split_shapes):
         group = promising[start : start + options.split_shapes]
         if start and group[0].ideal_s >= fastest_s:
             break  # no later shape can be split so well that it comes first

@@ -55,8 +55,8 @@ def chunk_keys(size: int, seq_len: int) -> float:
     >>> chunk_keys(4, 10)  # (16 + 16 + 4) / 20
     1.8
     """
-    total, rest = divmod(seq_len, size)
-    return (total * size * size + rest * rest) / (2.0 * seq_len)
+    n_full, rest = divmod(seq_len, size)
+    return (n_full * size * size + rest * rest) / (2.0 * seq_len)
 
 
 def _window_keys(shape: ModelShape, seq_len: int) -> float:
@@ -125,7 +125,7 @@ def attention_terms(inputs: LayerInputs, reach: float = 0.0) -> MixerTerms:
     shape, job, stack = without_feed(problem.shape), problem.job, problem.stack
     block = inputs.attention_over(reach) if reach else inputs.attention
     rotary = np.asarray(rotary_width(shape, tp))
-    retained = memory.layer_activation_bytes(
+    kept_bytes = memory.layer_activation_bytes(
         shape, stack, inputs.micro_batch, tp, sp, np.ones_like(tokens)
     )
     return MixerTerms(
@@ -133,7 +133,7 @@ def attention_terms(inputs: LayerInputs, reach: float = 0.0) -> MixerTerms:
         elementwise=elementwise_s(inputs, rotary, rotary),
         blocks=1,
         launches=ATTENTION_SHARE + (LATENT_LAUNCHES if shape.latent else 0.0),
-        kept_bytes=retained - ends_bytes(inputs) + block.kept_bytes,
+        kept_bytes=kept_bytes - ends_bytes(inputs) + block.kept_bytes,
         modules=attention_modules(problem, tokens, tp, sp, block.core),
         scratch_bytes=memory.scratch_bytes(shape, stack, tp),
         core=block.compute,

@@ -113,8 +113,8 @@ def composed_terms(mixer: Mixer, feed: Feed, inputs: LayerInputs) -> KindTerms:
     }
     launch_s = _launch_s(inputs, mixer, ahead, after)
     wgrad_s = linear.column_wgrad_s + linear.row_wgrad_s
-    modules, retained = stacked((ahead.modules, after.modules), tokens), ahead.kept_bytes
-    retained = retained + after.kept_bytes
+    modules, kept_bytes = stacked((ahead.modules, after.modules), tokens), ahead.kept_bytes
+    kept_bytes = kept_bytes + after.kept_bytes
     if after.routed is None:
         host = host_waits(stack, launch_s, rest)
         offloaded, copies = away_of(rest + host)
@@ -129,7 +129,7 @@ def composed_terms(mixer: Mixer, feed: Feed, inputs: LayerInputs) -> KindTerms:
             weight_grad_s=wgrad_s,
             recompute_full_s=paced_s(stack, HOST_FORWARD_SHARE * launch_s, again_s),
             modules=without_away(modules, offloaded),
-            kept_bytes=retained - offloaded.freed_bytes,
+            kept_bytes=kept_bytes - offloaded.freed_bytes,
             away=offloaded,
         )
     routed = after.routed
@@ -151,7 +151,7 @@ def composed_terms(mixer: Mixer, feed: Feed, inputs: LayerInputs) -> KindTerms:
         weight_grad_s=wgrad_s + routed.weight_grad_s,
         recompute_full_s=paced_s(stack, HOST_FORWARD_SHARE * launch_s, again_s),
         modules=without_away(modules, offloaded),
-        kept_bytes=retained - offloaded.freed_bytes,
+        kept_bytes=kept_bytes - offloaded.freed_bytes,
         away=offloaded,
         routed=routed.compute,
         exchange=exchange.exposed,

@@ -128,7 +128,7 @@ def moe_terms(inputs: LayerInputs) -> FeedTerms:
     if shape.ffn:
         linear = mlp_linear_times(shape, problem.job, part, problem.stack, tokens, tp)
     of_routed = routed_terms(problem, tokens, degrees, routed, of_experts)
-    resident = experts.dispatcher_bytes(problem, tokens, degrees, inputs.modes)
+    dispatcher_bytes = experts.dispatcher_bytes(problem, tokens, degrees, inputs.modes)
     scratch = _scratch(inputs, shape) + experts.expert_scratch_bytes(problem, inputs.split.etp)
     transient = experts.transient_bytes(problem, tokens, degrees, inputs.modes)
     return FeedTerms(
@@ -138,7 +138,7 @@ def moe_terms(inputs: LayerInputs) -> FeedTerms:
         launches=1.0 - ATTENTION_SHARE,
         kept_bytes=of_experts + _width_kept(inputs, shape, routes=True),
         modules=mlp_modules(problem, tokens, tp, sp, of_routed),
-        scratch_bytes=scratch + resident,
+        scratch_bytes=scratch + dispatcher_bytes,
         working_bytes=_working(inputs, shape) + transient,
         routed=routed,
     )

@@ -118,7 +118,7 @@ def sparse_terms(inputs: LayerInputs) -> MixerTerms:
         scan_s(inputs, flops, moved) + 3 * launch, scan_s(inputs, 2.0 * flops, moved) + 3 * launch
     )
     wide = inputs.element_bytes
-    retained = wide * (x.heads * x.head_dim + x.head_dim + x.heads) + INDEX_BYTES * min(
+    index_bytes = wide * (x.heads * x.head_dim + x.head_dim + x.heads) + INDEX_BYTES * min(
         x.top_k, seq_len
     )
     scratch = plain.scratch_bytes
@@ -129,7 +129,7 @@ def sparse_terms(inputs: LayerInputs) -> MixerTerms:
         linear=plain.linear + LinearTimes(ahead, dgrad, wgrad, zeros, zeros, zeros),
         core=plain.core + index,
         launches=plain.launches + 8 / 13,
-        kept_bytes=plain.kept_bytes + tokens * retained,
+        kept_bytes=plain.kept_bytes + tokens * index_bytes,
         scratch_bytes=scratch,
     )
 

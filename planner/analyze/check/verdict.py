@@ -130,8 +130,8 @@ def lacking_there(run: ExistingRun, release: str) -> tuple[tuple[str, str], ...]
     if run.framework != "megatron" or release not in known_releases("megatron"):
         return ()
     words = [word for text in (*run.written.values(), *run.unknown) for word in text.split()]
-    matched = lacking_words(f"megatron@{release}", words)
-    return tuple((one.words, one.instead) for one in matched if one.instead)
+    lacking = lacking_words(f"megatron@{release}", words)
+    return tuple((one.words, one.instead) for one in lacking if one.instead)
 
 
 def _holds_for_forks(rule: FrameworkRule) -> bool:

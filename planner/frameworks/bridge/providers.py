@@ -109,10 +109,10 @@ def read_provider(
     given = {dest: value for dest, value in typed.items() if value is not None}
     written = {dest: f"{path_of(dest) or dest} = {settings[dest]!r}" for dest in given}
     parsed = Parsed(given, written, (), (), {})
-    matched = megatron_model(MegatronSettings(parsed, source), name=name[:64])
+    model = megatron_model(MegatronSettings(parsed, source), name=name[:64])
     kind = f"model provider of Megatron-Bridge ({name})"
-    notes = (*matched.notes, *_not_read(fields))
-    return Imported("model", matched.document, matched.origins, source, kind, notes)
+    notes = (*model.notes, *_not_read(fields))
+    return Imported("model", model.document, model.origins, source, kind, notes)
 
 
 def _not_read(fields: Mapping[str, Any]) -> tuple[str, ...]:
@@ -154,14 +154,18 @@ def _plain(value: Any) -> Any:
 def _of_python(text: str, source: str, named: str) -> tuple[str, dict[str, Any]]:
     """Return a class of a file and its fields by path, those of its bases among them."""
     classes = {x.name: x for x in parsed_recipe(text, source).body if isinstance(x, ast.ClassDef)}
-    matched = {name: _fields_of(name, classes, ()) for name in classes}
-    total = [name for name, fields in matched.items() if "num_layers" in fields]
-    name = named or (total[0] if len(total) == 1 else "")
-    if name not in total:
-        message = f"no provider {name!r}" if name else f"{len(total)} providers in one file"
-        fix = f"name one: --as {' or '.join(total[:12])}" if total else "name a file with sizes"
+    providers = {name: _fields_of(name, classes, ()) for name in classes}
+    complete = [name for name, fields in providers.items() if "num_layers" in fields]
+    name = named or (complete[0] if len(complete) == 1 else "")
+    if name not in complete:
+        message = f"no provider {name!r}" if name else f"{len(complete)} providers in one file"
+        fix = (
+            f"name one: --as {' or '.join(complete[:12])}"
+            if complete
+            else "name a file with sizes"
+        )
         raise SpecError(InputProblem(message, fix, source))
-    return name, {f"model.{key}": value for key, value in matched[name].items()}
+    return name, {f"model.{key}": value for key, value in providers[name].items()}
 
 
 def _fields_of(

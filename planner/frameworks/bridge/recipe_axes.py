@@ -125,8 +125,8 @@ def _delayed(row: Row) -> Any:
 
 def _stash(row: Row) -> Any:
     """Return whether rows are stashed, where a graph of the iteration has not priced that."""
-    total = _cuda_graph(row) == "full_iteration"
-    return None if total else _is_on("moe_paged_stash")(row)
+    is_whole_graph = _cuda_graph(row) == "full_iteration"
+    return None if is_whole_graph else _is_on("moe_paged_stash")(row)
 
 
 AXES_OF_COLUMNS: tuple[tuple[str, Callable[[Row], Any]], ...] = (

@@ -110,8 +110,8 @@ def megatron_run(
     """
     model = query.imported(source)
     document = model.document["model"] if model else {}
-    total = int(document.get("layers") or query.whole_layers)
-    settings = MegatronSettings(parsed, source, query.version, total)
+    n_layers = int(document.get("layers") or query.whole_layers)
+    settings = MegatronSettings(parsed, source, query.version, n_layers)
     ask_for_open_values(settings, (*(LAYOUT_DESTS | MODEL_DESTS), *axis_dests().values()))
     world = launch.n_devices or query.n_devices
     if model is None and (missing := missing_flags(settings)):

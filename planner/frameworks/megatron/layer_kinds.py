@@ -276,8 +276,10 @@ def hybrid_kinds(get: Setting, pattern: str, pairs_of: int = 0) -> StatedKinds |
         names = [named_kind(*both) for both in joined]
         if all(name in LAYER_KINDS for name in names):
             kinds, counts = names, [n // 2 for n in counts]
-    matched = tuple(kinds)
-    return StatedKinds(matched, _sections(get, matched), tuple(counts), len([x for x in mtp if x]))
+    sequence = tuple(kinds)
+    return StatedKinds(
+        sequence, _sections(get, sequence), tuple(counts), len([x for x in mtp if x])
+    )
 
 
 def _sections(get: Setting, kinds: Sequence[str]) -> dict[str, dict[str, int]]:

@@ -28,6 +28,7 @@ from planner.frameworks.optimizers import (
 from planner.frameworks.runs.launch_script import read_launch
 from planner.option_names import joined, option
 from planner.specs.importers.imported import Imported, Origin
+from planner.specs.schema import MAX_LAYERS
 
 NEEDED = ("num_layers", "hidden_size", "num_attention_heads", "seq_length")
 """Settings without which there is no model; the parser asks for them too."""
@@ -202,17 +203,13 @@ def stated_job(
     return job, tuple(assumed)
 
 
-MOST_LAYERS = 10_000
-"""As many as a model file takes."""
-
-
 def stated_kinds(settings: MegatronSettings) -> StatedKinds | None:
     """Return the kinds of layers that the settings say; None for dense and expert layers alone."""
     get = settings.get
     if pattern := pattern_of(get):
         return hybrid_kinds(get, pattern, settings.whole_layers)
     layers = size_of(settings, "num_layers")
-    if layers > MOST_LAYERS:  # the model says so, with the flag
+    if layers > MAX_LAYERS:  # the schema refuses it, with the flag
         return None
     experts = (0,) * layers
     if get("num_experts"):

@@ -125,11 +125,13 @@ def _window_lines(shape: ModelShape, details: DetailsSpec) -> list[str]:
             "# Every second layer of gpt-oss looks back this far; the plan counts all tokens.",
             f"WINDOW = {details.window or 128}",
         ]
-    total = [i for i, kind in enumerate(kind_sequence(shape)) if not kind.startswith("window")]
+    unwindowed = [
+        i for i, kind in enumerate(kind_sequence(shape)) if not kind.startswith("window")
+    ]
     return [
         "# Tokens that a layer attends to, its own among them, and the layers that attend to all.",
         f"WINDOW = {shape.window.size}",
-        f"FULL_ATTENTION = {python_literal(total)}",
+        f"FULL_ATTENTION = {python_literal(unwindowed)}",
     ]
 
 

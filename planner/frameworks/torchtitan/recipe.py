@@ -91,9 +91,9 @@ def _written_sizes(constants: Mapping[str, Any], text: str) -> dict[str, Any]:
     if not all(isinstance(constants.get(k), int) for k in ("layers", "hidden", "heads", "vocab")):
         return {}
     biased = "GptOss" in text
-    window, total = constants.get("window"), constants.get("full_attention")
-    if isinstance(window, int) and isinstance(total, list):
-        kinds = ["moe" if i in total else "window+moe" for i in range(constants["layers"])]
+    window, unwindowed = constants.get("window"), constants.get("full_attention")
+    if isinstance(window, int) and isinstance(unwindowed, list):
+        kinds = ["moe" if i in unwindowed else "window+moe" for i in range(constants["layers"])]
         constants = {**constants, "window": {"size": window}, "layer_kinds": kind_runs(kinds)}
     return {**constants, "tied": "enable_weight_tying=True" in text, "bias": biased}
 

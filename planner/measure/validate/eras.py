@@ -147,7 +147,7 @@ def _line(
     """Return one line: means over `parts` of what each shows."""
     key, title, by = name
     each = [errors([x.predicted_s for x in p], [x.measured_s for x in p]) for p in parts]
-    referenced = [matched for p in parts if (matched := _after_reference(p))[0]]
+    referenced = [pair for p in parts if (pair := _after_reference(p))[0]]
     steps = [step for part in parts for step in part]
     families = sorted({step.plan.point.source for step in steps})
     years = [YEARS[name] for name in families if name in YEARS]

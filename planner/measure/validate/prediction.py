@@ -509,14 +509,14 @@ def _layers_kept_alike(problem: Problem, layout: Layout, *, compiled: bool) -> i
     sp, ones = np.array([int(layout.sp)]), np.ones(1)
     tokens = layout.mbs * problem.job.seq_len / layout.cp
     batch = memory.MicroBatch(tokens, problem.job.seq_len, problem.job.recipe.activation_bytes)
-    total = memory.layer_activation_bytes(shape, problem.stack, batch, tp, sp, ones).item()
+    all_bytes = memory.layer_activation_bytes(shape, problem.stack, batch, tp, sp, ones).item()
     least = memory.checkpoint_bytes(shape, tokens, tp, sp, batch.element_bytes).item()
     kv = shape.kv_heads * shape.head_dim
     split = 2.0 * shape.q_width + 2.0 * kv + 2.0 * shape.ffn
     split = (batch.element_bytes / 2.0) * (split + 2.0 * shape.q_width) + 4.0 * shape.heads
-    retained = least * (1 if compiled else 2) + tokens * split / layout.tp
+    stored_bytes = least * (1 if compiled else 2) + tokens * split / layout.tp
     chunk = max(layout.stage_layers)
-    return min(chunk, max(0, round(chunk * (total - retained) / (total - least))))
+    return min(chunk, max(0, round(chunk * (all_bytes - stored_bytes) / (all_bytes - least))))
 
 
 _SAVED = ("qkv", "out", "up", "down", "dots")
@@ -604,15 +604,15 @@ def price(case: PricedCase) -> tuple[Prediction, Breakdown]:
     def counted(stage: Mapping[str, float], kind: str) -> float:
         return sum(value for term, value in stage.items() if term not in outside[kind])
 
-    resident = breakdown
+    memory = breakdown
     if case.memory_layers is not None:
         layout = replace(case.layout, recompute_layers=case.memory_layers)
-        resident = break_down(case.problem, layout)
-    stages = resident.stages[:1] if case.memory_rank == "first" else resident.stages
+        memory = break_down(case.problem, layout)
+    stages = memory.stages[:1] if case.memory_rank == "first" else memory.stages
     return Prediction(
         step_s=breakdown.step_s,
-        peak_bytes=resident.peak_bytes,
-        allocated_bytes=max(counted(stage, "allocated") for stage in resident.stages),
+        peak_bytes=memory.peak_bytes,
+        allocated_bytes=max(counted(stage, "allocated") for stage in memory.stages),
         memory_bytes=max(counted(stage, case.memory) for stage in stages),
         capacity_bytes=case.problem.pool.usable_bytes,
         time_s=breakdown.time_s,

@@ -121,11 +121,11 @@ def _graph(point: MeasuredPoint, shape: ModelShape, notes: list[str]) -> str:
     parts = named.split("+")
     if "mamba" in parts and mixer_heads(shape):
         parts = list(dict.fromkeys("attn" if x == "mamba" else x for x in parts))
-    retained = "+".join(part for part in parts if part != "mamba") or "none"
-    if named and retained not in CUDA_GRAPHS:
+    modules = "+".join(part for part in parts if part != "mamba") or "none"
+    if named and modules not in CUDA_GRAPHS:
         notes.append(f"cuda_graph {point.cuda_graph!r}: not known, none")
         return "none"
-    return retained if named else "none"
+    return modules if named else "none"
 
 
 _OPTIMIZERS = {"": "fp32", "adam": "fp32", "adamw": "fp32", "adam-bf16-moments": "bf16-moments"}

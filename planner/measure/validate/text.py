@@ -67,15 +67,15 @@ def _by_source(report: ValidationReport) -> list[str]:
 
 def _step_table(report: ValidationReport) -> list[str]:
     header = ["step time", "rows", "used", "layouts", "median", "p90", "bias", "B0", "B1"]
-    matched = report.left_out
-    if matched:
+    left_out = report.left_out
+    if left_out:
         header += ["left out", "+1 run"]
     lines = []
     for x in report.sources:
         base = [_percent(report.baselines[name][x.source].median_ape) for name in ("b0", "b1")]
         line = [x.source, str(x.n_rows), str(x.n_used), *_errors(x.step_time), *base]
-        if matched:
-            one = matched.families.get(x.source)
+        if left_out:
+            one = left_out.families.get(x.source)
             line += [_percent(one.median), _percent(one.referenced)] if one else ["-", "-"]
         lines.append(line)
     return _aligned(header, lines)

@@ -321,9 +321,9 @@ def _linear(
 ) -> Iterator[Operator]:
     part = problem.pool.accelerator
     for product in linear_products(problem.shape, _tokens(p), p.layout.tp):
-        for one, share, retained in _by_precision(p, problem):
+        for one, share, note in _by_precision(p, problem):
             times = product_times(product, one.job, part, one.stack)
-            name = " ".join(word for word in (names[product.name], suffix, retained) if word)
+            name = " ".join(word for word in (names[product.name], suffix, note) if word)
             yield from _of_product(one, name, product, times, share * n)
 
 
@@ -645,8 +645,8 @@ def _experts(p: OpenedParts, calls: float) -> Iterator[Operator]:
     ups = (2 if shape.gated else 1) * width
     for name, inner, columns in (("experts up", h, ups), ("experts down", width, h)):
         sizes = (local, rows / local, inner, columns)
-        for one, share, retained in _by_precision(p, problem):
-            title = f"{name} {retained}".strip()
+        for one, share, note in _by_precision(p, problem):
+            title = f"{name} {note}".strip()
             yield from _grouped(one, title, sizes, [float(u) for u in fracs], share * calls)
     both = [
         _Moved(

@@ -49,12 +49,12 @@ def switches_worth(
     names = [name for name in AXES_OF_MODES if name in used]
     if not names:
         return ()
-    total = break_down(problem, layout, grid=grid)
+    chosen = break_down(problem, layout, grid=grid)
     results = []
     for name in names:
         other = break_down(problem, without_switch(layout, name), grid=grid)
-        saved_bytes = other.peak_bytes - total.peak_bytes
-        results.append(SwitchWorth(name, used[name], other.step_s - total.step_s, saved_bytes))
+        saved_bytes = other.peak_bytes - chosen.peak_bytes
+        results.append(SwitchWorth(name, used[name], other.step_s - chosen.step_s, saved_bytes))
     return tuple(results)
 
 

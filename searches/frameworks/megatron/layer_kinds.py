@@ -131,8 +131,8 @@ def _mixed_forms(case: Case) -> bool:
 def _all_sparse(shape: ModelShape) -> bool:
     """Tell whether all layers of a model are whole ones of sparse attention over a latent."""
     kinds = {sublayers(kind) for kind in kind_sequence(shape)}
-    total = kinds <= {("sparse", "dense"), ("sparse", "moe")}
-    return total and shape.latent and not shape.bias
+    is_sparse = kinds <= {("sparse", "dense"), ("sparse", "moe")}
+    return is_sparse and shape.latent and not shape.bias
 
 
 def _latent_windows(case: Case) -> bool:

@@ -375,11 +375,11 @@ def _on_the_way(p: StageParts) -> str:
     """Return what offloaded modules have on the device: two layers, or all that there are."""
     x, shape = p.breakdown.layout, p.problem.shape
     kinds = zip(p.breakdown.rows.layers.of_kinds, shape.kind_counts, strict=True)
-    largest = max(terms.away.freed_bytes.item() for terms, n in kinds if n)
-    resident = p.n_layers + (shape.mtp_layers if p.last else 0)
+    layer_bytes = max(terms.away.freed_bytes.item() for terms, n in kinds if n)
+    n_resident = p.n_layers + (shape.mtp_layers if p.last else 0)
     parts = 2 if x.placement == BOTH_WAYS else x.vpp
-    n_layers = min(LAYERS_ON_THE_WAY, float(resident * p.chunks / parts))
-    return f"{exact(n_layers)} × {_b(largest)}"
+    n_layers = min(LAYERS_ON_THE_WAY, float(n_resident * p.chunks / parts))
+    return f"{exact(n_layers)} × {_b(layer_bytes)}"
 
 
 def _queue_is_full(p: StageParts) -> bool:

@@ -370,9 +370,9 @@ def hbm_rate(p: OpenedParts) -> float:
 def group_update_s(p: OpenedParts) -> NDArray[np.float64]:
     """Return what groups of parameters take more, by kind of rank, seconds."""
     shapes = p.breakdown.rows.shapes
-    matched = [shapes.groups, shapes.experts.groups if shapes.experts else None]
+    groups = [shapes.groups, shapes.experts.groups if shapes.experts else None]
     none = np.zeros(shapes.params.shape[1])
-    return sum((x.update_s.reshape(-1) for x in matched if x is not None), none)
+    return sum((x.update_s.reshape(-1) for x in groups if x is not None), none)
 
 
 def optimizer_bytes(p: OpenedParts) -> tuple[list[float], list[str]]:

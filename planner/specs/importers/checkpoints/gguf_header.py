@@ -137,10 +137,10 @@ def header_text(name: str) -> str:
     """Return the header of a GGUF file as the JSON text that `gguf_model` reads."""
     header = read_header(name)
     counted = {k: n for k, n in header.tensors.items() if k not in _OF_POSITIONS}
-    total = {
+    fields = {
         "gguf": dict(header.metadata),
         "tensor_params": sum(counted.values()),
         "has_head": "output.weight" in counted,
         "head_params": counted.get("output.weight", 0),
     }
-    return json.dumps(total, allow_nan=False, default=str)
+    return json.dumps(fields, allow_nan=False, default=str)

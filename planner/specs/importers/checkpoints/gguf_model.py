@@ -74,18 +74,18 @@ _TOKENS = "tokenizer.ggml.tokens"
 
 def read_gguf(text: str, file: str, overrides: Mapping[str, object]) -> Imported:
     """Return the model file that a GGUF header makes; `SpecError` for an unknown architecture."""
-    total = json.loads(text)
-    metadata = total["gguf"]
+    header = json.loads(text)
+    metadata = header["gguf"]
     architecture = str(metadata.get("general.architecture", ""))
     name = _type(architecture, metadata, file)
-    config, sources = _as_config(name, architecture, metadata, bool(total.get("has_head")))
+    config, sources = _as_config(name, architecture, metadata, bool(header.get("has_head")))
     try:
         imported = read_config(json.dumps(config), file, overrides)
     except SpecError as error:
         problems = [replace(p, line=0, column=0) for p in error.problems]
         raise SpecError(problems) from None
     origins = [_renamed(origin, sources) for origin in imported.origins]
-    matched = replace(
+    model = replace(
         imported,
         origins=tuple(origins),
         format=f"header of a GGUF file ({architecture})",
@@ -94,8 +94,8 @@ def read_gguf(text: str, file: str, overrides: Mapping[str, object]) -> Imported
     )
     if int(metadata.get("split.count", 0) or 0) > 1:
         note = "one file of several: the parameters of the others are not compared"
-        return replace(matched, notes=(*matched.notes, note))
-    return compared_with(matched, float(total.get("tensor_params", 0)), "tensors of the file")
+        return replace(model, notes=(*model.notes, note))
+    return compared_with(model, float(header.get("tensor_params", 0)), "tensors of the file")
 
 
 def _type(architecture: str, metadata: Mapping[str, Any], file: str) -> str:
@@ -161,14 +161,14 @@ def _put_latent(put: Any, architecture: str, metadata: Mapping[str, Any]) -> Non
     """Set the widths of heads of latent attention."""
 
     def get(*suffixes: str) -> Any:
-        matched = (metadata.get(f"{architecture}.{suffix}") for suffix in suffixes)
-        return next((value for value in matched if value is not None), None)
+        values = (metadata.get(f"{architecture}.{suffix}") for suffix in suffixes)
+        return next((value for value in values if value is not None), None)
 
-    total = get("attention.key_length_mla", "attention.key_length")
+    head_width = get("attention.key_length_mla", "attention.key_length")
     rotary = get("rope.dimension_count")
-    if isinstance(total, int) and isinstance(rotary, int):
+    if isinstance(head_width, int) and isinstance(rotary, int):
         key = f"{architecture}.attention.key_length"
-        put("qk_nope", total - rotary, f"{key} less rope.dimension_count")
+        put("qk_nope", head_width - rotary, f"{key} less rope.dimension_count")
         put("qk_rope", rotary, f"{architecture}.rope.dimension_count")
     value = get("attention.value_length_mla", "attention.value_length")
     if isinstance(value, int):

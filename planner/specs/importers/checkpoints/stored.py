@@ -24,8 +24,8 @@ def with_weights_beside(imported: Imported, file: str, text: str) -> Imported:
     """
     if not file or not Path(file).is_file() or '"quantization_config"' in text:
         return imported
-    matched = _DTYPE.search(text)
-    n_params, what = stored_params(file, matched[1] if matched else "bfloat16")
+    dtype = _DTYPE.search(text)
+    n_params, what = stored_params(file, dtype[1] if dtype else "bfloat16")
     return compared_with(imported, n_params, what)
 
 

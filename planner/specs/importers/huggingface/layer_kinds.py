@@ -153,17 +153,17 @@ def _other_mixers(config: Config, n_layers: int) -> tuple[list[str], Found]:
 
 def _of_pattern(config: Config) -> LayerList:
     """Return the layers that a pattern of letters, or a list of words, says one by one."""
-    matched = config.look("layer_pattern")
-    letters = pattern_letters(matched.value)
+    pattern = config.look("layer_pattern")
+    letters = pattern_letters(pattern.value)
     if letters is None:
         message = f"expected a pattern of {' '.join(NEMOTRON_LETTERS)}, got"
-        raise SpecError(config.problem(matched.path, f"{message} {shown_value(matched.value)}"))
+        raise SpecError(config.problem(pattern.path, f"{message} {shown_value(pattern.value)}"))
     layers = config.count("layers")
-    if layers.path and matched.path and layers.value != len(letters):
+    if layers.path and pattern.path and layers.value != len(letters):
         message = f"{len(letters)} layers, and {layers.text} is {layers.value}"
-        raise SpecError(config.problem(matched.path, message, "keep the right one"))
+        raise SpecError(config.problem(pattern.path, message, "keep the right one"))
     kinds = tuple(NEMOTRON_LETTERS[letter] for letter in letters)
-    return LayerList(kinds, matched, dict(_sections(config, kinds)))
+    return LayerList(kinds, pattern, dict(_sections(config, kinds)))
 
 
 def _sections(config: Config, kinds: Sequence[str]) -> Iterator[tuple[str, dict[str, Found]]]:
@@ -189,7 +189,7 @@ def _sections(config: Config, kinds: Sequence[str]) -> Iterator[tuple[str, dict[
 
 def _mamba2(config: Config) -> dict[str, Found]:
     """Return the sizes of a state space; the width of a head is computed where it is `auto`."""
-    matched = {
+    sizes = {
         "heads": config.needed("ssm_heads"),
         "head_dim": config.look("ssm_head_dim"),
         "groups": config.needed("ssm_groups"),
@@ -197,17 +197,17 @@ def _mamba2(config: Config) -> dict[str, Found]:
         "conv": config.needed("ssm_conv"),
         "chunk": config.needed("ssm_chunk"),
     }
-    if matched["head_dim"].value in (None, "auto"):
+    if sizes["head_dim"].value in (None, "auto"):
         inner = config.count("ssm_inner")
         expand, hidden = config.count("ssm_expand").value or 2, config.needed("hidden").value
         width = inner.value or expand * hidden
         text = inner.text if inner.value else "expand * hidden"
-        matched["head_dim"] = Found(
-            width // matched["heads"].value, f"{text} / {matched['heads'].text}", None
+        sizes["head_dim"] = Found(
+            width // sizes["heads"].value, f"{text} / {sizes['heads'].text}", None
         )
     else:
-        matched["head_dim"] = config.needed("ssm_head_dim")
-    return matched
+        sizes["head_dim"] = config.needed("ssm_head_dim")
+    return sizes
 
 
 def _mamba1(config: Config) -> dict[str, Found]:
@@ -258,10 +258,10 @@ def compressed(kinds: Sequence[str]) -> list[dict[str, Any]]:
         rest = list(kinds[start:])
         for period in range(2, min(32, len(rest) // 2) + 1):
             if rest == [rest[i % period] for i in range(len(rest))]:
-                total = len(rest) // period
+                n_repeats = len(rest) // period
                 entries = [*compressed_runs(kinds[:start])]
-                entries.append({"pattern": rest[:period], "repeat": total})
-                entries += compressed_runs(rest[total * period :])
+                entries.append({"pattern": rest[:period], "repeat": n_repeats})
+                entries += compressed_runs(rest[n_repeats * period :])
                 return entries if len(entries) < len(runs) else runs
     return runs
 
@@ -280,5 +280,5 @@ def compressed_runs(kinds: Sequence[str]) -> list[dict[str, Any]]:
 def shown_sections(sections: Sections) -> Iterator[tuple[str, str, Found]]:
     """Yield section, field and value of all sizes."""
     for section, fields in sections.items():
-        for name, matched in fields.items():
-            yield section, name, matched
+        for name, size in fields.items():
+            yield section, name, size

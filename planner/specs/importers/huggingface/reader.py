@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Any
 
-from costmodels.layers.kinds import KIND_ALIASES, LAYER_KINDS
+from costmodels.layers.kinds import KIND_ALIASES, LAYER_KINDS, MIXERS
 from costmodels.parameters import total_params
 from planner.errors import SpecError
 from planner.specs.importers.huggingface.config import (
@@ -97,11 +97,11 @@ def read_config(text: str, file: str, overrides: Mapping[str, object]) -> Import
     try:
         config = open_config(document)
     except UnknownTypeError as error:
-        if matched := _by_fields(document):
-            return _checked(matched, overrides)
+        if by_fields := _by_fields(document):
+            return _checked(by_fields, overrides)
         raise SpecError(replace(error.problems[0], hint=_advice(document, error))) from None
-    if config.borrowed and missing(config) and (matched := _by_fields(document)):
-        config = matched
+    if config.borrowed and missing(config) and (by_fields := _by_fields(document)):
+        config = by_fields
     return _checked(config, overrides)
 
 
@@ -360,13 +360,9 @@ class _Reader:
             self._put(("model", "layer_kinds"), entries, source.text, source.path)
             if len(kinds) != n_layers:
                 self._put(("model", "layers"), len(kinds), source.text, source.path)
-        for section, name, matched in shown_sections(layers.sections):
-            self._put(("model", section, name), matched.value, matched.text, matched.path)
-        if self.config.rules.gate and {kind.split("+")[0] for kind in kinds} & {
-            "attention",
-            "window",
-            "chunk",
-        }:
+        for section, name, size in shown_sections(layers.sections):
+            self._put(("model", section, name), size.value, size.text, size.path)
+        if self.config.rules.gate and any(MIXERS[x.split("+")[0]].attends for x in kinds):
             self._put(("model", "attention_gate"), True, self.config.always().text)
         self._mlp(has_mlp="dense" in feeds)
 

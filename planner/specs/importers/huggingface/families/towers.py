@@ -68,10 +68,10 @@ def _square(keys: _Keys) -> tuple[object, str]:
 def _merged(keys: _Keys, *, frames: bool = True) -> Fields:
     """Return what towers of Qwen have in common: patches merged in squares, of two frames."""
     merge = keys.whole_number("spatial_merge_size", 2)
-    matched: Fields = {"merge": (merge * merge, "spatial_merge_size^2")}
+    sizes: Fields = {"merge": (merge * merge, "spatial_merge_size^2")}
     if frames:
-        matched["frames"] = keys.took("temporal_patch_size", 2)
-    return matched
+        sizes["frames"] = keys.took("temporal_patch_size", 2)
+    return sizes
 
 
 def _qwen2(keys: _Keys) -> Fields:
@@ -85,8 +85,8 @@ def _qwen2(keys: _Keys) -> Fields:
 
 
 def _qwen25(keys: _Keys) -> Fields:
-    matched = {**_plain(keys, layers="depth", heads="num_heads"), **_merged(keys)}
-    inner = keys.whole_number("hidden_size") * int(str(matched["merge"][0]))
+    sizes = {**_plain(keys, layers="depth", heads="num_heads"), **_merged(keys)}
+    inner = keys.whole_number("hidden_size") * int(str(sizes["merge"][0]))
     side = keys.whole_number("window_size", 112) // keys.whole_number("patch_size")
     full = keys.section.get("fullatt_block_indexes", [7, 15, 23, 31])
     layers = keys.whole_number("depth")
@@ -95,7 +95,7 @@ def _qwen25(keys: _Keys) -> Fields:
         message = f"layers {full} attend to whole images: a model file has every n-th"
         raise SpecError(keys.document.problem((_SECTION, "fullatt_block_indexes"), message, ""))
     return {
-        **matched,
+        **sizes,
         "gated": (True, "three MLP matrices, as in every qwen2_5_vl"),
         "norm": ("rmsnorm", "as in every qwen2_5_vl"),
         "projector": ([inner], "merged patches"),
@@ -105,11 +105,11 @@ def _qwen25(keys: _Keys) -> Fields:
 
 
 def _qwen3(keys: _Keys) -> Fields:
-    matched = {**_plain(keys, layers="depth", heads="num_heads"), **_merged(keys)}
-    inner = keys.whole_number("hidden_size") * int(str(matched["merge"][0]))
+    sizes = {**_plain(keys, layers="depth", heads="num_heads"), **_merged(keys)}
+    inner = keys.whole_number("hidden_size") * int(str(sizes["merge"][0]))
     deep = keys.section.get("deepstack_visual_indexes", [8, 16, 24])
     return {
-        **matched,
+        **sizes,
         "positions": keys.took("num_position_embeddings", 2304),
         "projector": ([inner], "merged patches"),
         "inner_projectors": (len(deep), "deepstack_visual_indexes"),
@@ -185,18 +185,18 @@ def with_tower(
         hint = f"one of {', '.join(TOWERS)}; or write the `vision` section of a model file"
         raise SpecError(document.problem((), message, hint))
     hidden = int(imported.document["model"]["hidden"])
-    matched = TOWERS[str(kind)](_Keys(document, hidden))
-    matched.setdefault("images", (1, "assumed"))
-    total = copy.deepcopy(imported.document)
-    total["model"]["vision"] = {name: value for name, (value, _) in matched.items()}
+    sizes = TOWERS[str(kind)](_Keys(document, hidden))
+    sizes.setdefault("images", (1, "assumed"))
+    with_vision = copy.deepcopy(imported.document)
+    with_vision["model"]["vision"] = {name: value for name, (value, _) in sizes.items()}
     origins = [
         Origin(("model", "vision", name), text, text == "assumed")
-        for name, (_, text) in matched.items()
+        for name, (_, text) in sizes.items()
     ]
     left_out = [x for x in imported.notes if not x.startswith(f"{_SECTION} left out")]
     return replace(
         imported,
-        document=total,
+        document=with_vision,
         origins=(*imported.origins, *origins),
         notes=tuple(left_out),
     )
