@@ -950,7 +950,7 @@ class PoolSpec(_Spec):
     """Power that the owner lets each device draw, such as `700 W`, where that is below the
     board's: products and attention then run at (limit / board)^0.6 of their rates. Default: all
     of it. Leave it out where a calibration holds rates that were measured under the limit."""
-    memory_margin: Size = 4 * units.GIB
+    memory_margin: Size = 2 * units.GIB
     """Memory per device that a plan leaves free for what the framework cannot use."""
     host_memory: Memory | None = None
     """Memory of a node's CPUs, such as `2 TB`, for optimizers on the host; default: that of the

@@ -502,7 +502,7 @@ def _margin_fault(pool: Pool, path: KeyPath) -> SpecFault | None:
         return None
     margin, memory = pool.memory_margin_bytes, pool.accelerator.memory_bytes
     message = f"{units.format_size(margin)} leave nothing of {units.format_size(memory)} of memory"
-    return SpecFault((*path, "memory_margin"), message, "lower it; the default is 4 GiB")
+    return SpecFault((*path, "memory_margin"), message, "lower it; the default is 2 GiB")
 
 
 def _stated_host(spec: PoolSpec) -> tuple[tuple[str, str], ...]:
