@@ -7,13 +7,19 @@ param_and_grad_buffer}.py, core/optimizer/distrib_optimizer.py (0.17 to 0.19).
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 import numpy as np
 
+from costmodels.layers.kinds import MIXERS, kinds_of, present_kinds
+from costmodels.layers.layer_kind import LayerKind
 from costmodels.layers.params import kv_heads_per_rank, padded_vocab
+from costmodels.layers.sublayers.sublayer import Mixer
+from costmodels.optimizers.matrices import attention_matrices
 from costmodels.plans import Layout
 from costmodels.shapes import ModelShape, TrainingJob
 from costmodels.stacks import StackProfile
+from costmodels.towers.vision import patch_inputs, projector_widths, tower_shape
 
 
 def n_buckets(sizes: Iterable[float], limit: float) -> int:
@@ -46,18 +52,19 @@ def rank_buckets(
     if rank or not layout.dp_overlap or layout.dp * layout.cp == 1:
         return by_layer
     j = chunks[0]
-    experts = shape.expert_layers[starts[j] : starts[j] + counts[j]]
+    kinds = [kinds_of(shape)[i] for i in shape.layer_sequence[starts[j] : starts[j] + counts[j]]]
     alone = layout.zero > 0 and shape.tied and layout.pp > 1
-    tensors = [] if alone else _embedding(shape, job, layout.tp)
+    tensors = _tower(shape, layout.tp)
+    tensors += [] if alone else _embedding(shape, job, layout.tp)
     inside = _experts(shape, layout) if together else ()
-    tensors += [size for on in experts for size in _layer(shape, layout.tp, on, inside)]
+    tensors += [size for kind in kinds for size in _layer(shape, layout.tp, kind, inside)]
     if layout.pp == 1:
         tensors += _head(shape, layout.tp)
     limit = bucket_limit(stack, layout.dp * layout.cp)
     dense = n_buckets(reversed(tensors), limit) + alone
     if together:
         return by_layer[0] - 1 + dense, by_layer[1] - 1 + dense
-    own = [size for on in experts for size in _experts(shape, layout) if on]
+    own = [size for kind in kinds if kind.is_routed for size in _experts(shape, layout)]
     in_experts = n_buckets(reversed(own), limit)
     return by_layer[0] - routed[0] + in_experts, by_layer[1] - 1 + dense
 
@@ -118,20 +125,66 @@ def _attention(shape: ModelShape, tp: int) -> list[float]:
     return [*_norm(shape, h), h * shape.v_width / tp, *query, *pair]
 
 
-def _mlp(shape: ModelShape, width: float) -> list[float]:
-    first = _linear(shape, (2 if shape.gated else 1) * width, shape.hidden)
-    return [*first, shape.hidden * width, *([shape.hidden] * shape.bias)]
+def _mixer(shape: ModelShape, mixer: Mixer, tp: int) -> list[float]:
+    """Return the tensors of a mixer with its norm: those of attention first where it has them.
+
+    Of the others the vectors count as one tensor, behind the first matrix: filters, decays and
+    norms of heads stand there (Megatron-LM core/ssm/{mamba_mixer,gated_delta_net/common}.py).
+    """
+    listed = mixer.matrices(shape) if mixer.matrices else ()
+    if mixer.attends:
+        listed = listed[len(attention_matrices(shape)) :]
+    attention = _attention(shape, tp) if mixer.attends else []
+    if mixer.attends and not listed:
+        return attention
+    norm = [] if mixer.attends else _norm(shape, shape.hidden)
+    matrices = [one.shard_elements(tp) for one in listed for _ in range(one.count)]
+    total = mixer.params(shape, np.array([tp], dtype=np.int32)).item()
+    vectors = total - sum((*norm, *matrices, *attention))
+    return [*norm, *matrices[:1], *([vectors] * (vectors > 0)), *matrices[1:], *attention]
 
 
-def _layer(shape: ModelShape, tp: int, routed: bool, experts: Sequence[float] = ()) -> list[float]:
+def _mlp(shape: ModelShape, width: float, outer: int = 0) -> list[float]:
+    """Return the tensors of an MLP between the model's width, or `outer`."""
+    outer = outer or shape.hidden
+    first = _linear(shape, (2 if shape.gated else 1) * width, outer)
+    return [*first, outer * width, *([outer] * shape.bias)]
+
+
+def _layer(
+    shape: ModelShape, tp: int, kind: LayerKind, experts: Sequence[float] = ()
+) -> list[float]:
     """Return the tensors of a layer in the order of Megatron-Core's modules."""
-    norm = _norm(shape, shape.hidden)
-    if not routed:
-        return _attention(shape, tp) + norm + _mlp(shape, shape.ffn / tp)
-    router = [float(shape.hidden * shape.n_experts)]
+    mixer = _mixer(shape, MIXERS[kind.mixer], tp) if kind.mixer in MIXERS else []
+    norm, h = _norm(shape, shape.hidden), shape.hidden
+    if kind.feed == "dense":
+        return mixer + norm + _mlp(shape, shape.ffn / tp)
+    if not kind.is_routed:
+        return mixer
+    around = [float(h * shape.moe_latent)] * 2 if shape.moe_latent else []
     shared = _mlp(shape, shape.shared_ffn / tp) if shape.shared_ffn else []
-    return [*_attention(shape, tp), *norm, *router, *experts, *shared]
+    return [*mixer, *norm, float(h * shape.n_experts), *around, *experts, *shared]
 
 
 def _experts(shape: ModelShape, layout: Layout) -> Sequence[float]:
-    return _mlp(shape, shape.expert_ffn / layout.etp) * (shape.n_experts // layout.ep)
+    one = _mlp(shape, shape.expert_ffn / layout.etp, shape.expert_hidden)
+    return one * (shape.n_experts // layout.ep)
+
+
+def _tower(shape: ModelShape, tp: int) -> list[float]:
+    """Return the trained tensors of a vision tower and its projectors, which stand first."""
+    vision = shape.vision
+    if vision is None or vision.trained == "none":
+        return []
+    widths = projector_widths(vision, shape)
+    sizes = [(a * b / tp, float(b)) for a, b in pairwise(widths)]
+    projector = [x for weight, bias in sizes for x in (weight, *([bias] * vision.projector_bias))]
+    projectors = projector * (1 + vision.inner_projectors)
+    if vision.trained != "all":
+        return projectors
+    inner = tower_shape(vision, shape)
+    (kind,) = (kind for kind, _ in present_kinds(inner))
+    ends = [float(vision.hidden * patch_inputs(vision)), *([float(vision.hidden)] * vision.bias)]
+    ends += [float(vision.hidden * vision.positions)] * bool(vision.positions)
+    layers = _layer(inner, tp, kind) * vision.layers
+    return [*ends, *layers, *_norm(inner, vision.hidden), *projectors]

@@ -203,6 +203,8 @@ def broken_shape_rule(problem: Problem, options: SearchOptions, shape: Shape) ->
     heads = model.mamba2 or model.delta_net
     if heads and any(n % tp for n in heads_and_groups(heads)):
         return "TP006"
+    if model.vision and (model.vision.heads % tp or model.vision.ffn % tp):
+        return "TP006"
     if cp > 1 and problem.job.seq_len % (2 * cp):
         return "CP001"
     if cp_comm == "a2a" and (model.heads % (tp * cp) or model.kv_heads % (tp * cp)):

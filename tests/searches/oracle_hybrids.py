@@ -1,7 +1,7 @@
 """Layers of a hybrid model in scalars: attention, windows, Mamba-2, delta nets, and MLPs.
 
-What `oracle_models` asks of layers that are a mixer and an MLP, or one of both; no experts, no
-context parallelism.
+What `oracle_models` asks of layers that are a mixer and an MLP, or one of both, in decoders and
+encoders; no experts, no context parallelism.
 """
 
 from collections.abc import Callable
@@ -15,6 +15,9 @@ from tests.searches import oracle_physics as physics
 
 Pair = tuple[float, float]
 Traffic = Callable[..., tuple[Pair, Pair]]
+
+
+ATTENTION = ("attention", "window", "bidirectional", "bidirectional-window")
 
 
 class Kind(str):
@@ -77,11 +80,11 @@ def chunked(problem: Problem, tokens: float, work: Pair, moved: Pair, kernels: P
 
 def mixer_of(problem: Problem, kind: Kind, tokens: float, tp: int) -> Mixer | None:
     shape, h = problem.shape, problem.shape.hidden
-    if kind.mixer in ("attention", "window"):
+    if kind.mixer in ATTENTION:
         q, kv = shape.heads * shape.head_dim / tp, physics.kv_width_per_rank(problem, tp)
         core = physics.attention_s(problem, tokens, tp)
-        if kind.mixer == "window":
-            core = windowed(problem, core)
+        if kind.mixer != "attention":
+            core = over_keys(problem, core, run_keys(problem, kind.mixer))
         moved = 4.0 * (q + kv) if shape.positions == "rope" else 0.0
         return Mixer(
             column=[(h, q + 2 * kv)],
@@ -92,23 +95,34 @@ def mixer_of(problem: Problem, kind: Kind, tokens: float, tp: int) -> Mixer | No
             temporaries=0.0,
             kernels=0.6,
             weights=h * (2 * q + 2 * kv) * tp,
-            others=0.0,
-            whole=norm(shape),
+            others=(q + 2 * kv) * tp * shape.bias,
+            whole=norm(shape) + h * shape.bias,
         )
     if kind.mixer == "mamba2":
         return mamba(problem, tokens, tp)
     return delta(problem, tokens, tp) if kind.mixer == "gdn" else None
 
 
-def windowed(problem: Problem, core: Pair) -> Pair:
-    """Return the core over a window: the pairs inside it and one more tile of keys a query."""
-    shape, s, eff = problem.shape, problem.job.seq_len, problem.pool.accelerator.efficiency
-    assert shape.window is not None
-    w = shape.window.size
-    pairs = sum(min(i + 1, w) for i in range(s)) if w < s else s * s / 2
-    keys = min(s / 2, pairs / s + 128)
+def run_keys(problem: Problem, mixer: str) -> float:
+    """Return the keys that a kernel multiplies for a query: those it sees and a tile of 128."""
+    s, window = problem.job.seq_len, problem.shape.window
+    if mixer == "bidirectional":
+        return float(s)
+    assert window is not None
+    w = window.size
+    if mixer == "window":
+        pairs = sum(min(i + 1, w) for i in range(s)) if w < s else s * s / 2
+        return min(s / 2, pairs / s + 128)
+    r = (w - 1) // 2
+    pairs = sum(min(i + r, s - 1) - max(i - r, 0) + 1 for i in range(s))
+    return min(s, pairs / s + 128)
+
+
+def over_keys(problem: Problem, core: Pair, keys: float) -> Pair:
+    """Return a core whose queries run over some keys, of that over half of a sequence."""
+    s, eff = problem.job.seq_len, problem.pool.accelerator.efficiency
     half, latency = eff.attention_seq_half, eff.kernel_latency_s
-    reach = min(s, 2 * keys)
+    reach = 2 * keys
     share = 2 * keys / s * (s / (s + half)) / (reach / (reach + half))
     return (core[0] - latency) * share + latency, (core[1] - latency) * share + latency
 
@@ -188,10 +202,13 @@ def per_mlp(shape: ModelShape) -> float:
 
 def params(problem: Problem, kind: Kind, tp: int) -> float:
     """Return the parameters of a layer on one rank."""
-    held, mixer = 0.0, mixer_of(problem, kind, 1.0, tp)
+    held, mixer, shape = 0.0, mixer_of(problem, kind, 1.0, tp), problem.shape
     if mixer:
         held += (mixer.weights + mixer.others) / tp + mixer.whole
-    return held + ((per_mlp(problem.shape) / tp + norm(problem.shape)) if kind.feeds else 0.0)
+    if kind.feeds:
+        held += per_mlp(shape) / tp + norm(shape)
+        held += ((2 if shape.gated else 1) * shape.ffn / tp + shape.hidden) * shape.bias
+    return held
 
 
 def least_weights(problem: Problem, tp: int) -> float:
@@ -210,7 +227,7 @@ def scratch(problem: Problem, tp: int) -> float:
     for kind in kinds_of(problem.shape):
         mixer = mixer_of(problem, kind, 1.0, tp)
         if mixer:
-            found["attention" if kind.mixer == "window" else kind.mixer] = mixer.weights / tp
+            found["attention" if kind.mixer in ATTENTION else kind.mixer] = mixer.weights / tp
         if kind.feeds:
             found["mlp"] = per_mlp(problem.shape) / tp
     return 2.0 * sum(found.values())
@@ -231,8 +248,16 @@ class Parts:
 def layer(problem: Problem, layout: Layout, kind: Kind, traffic: Traffic) -> Parts:
     """Return a layer; `traffic` is `oracle_models.tp_traffic`."""
     assert layout.cp == 1, "the instances cut no sequence"
-    shape, stack, tp, sp = problem.shape, problem.stack, layout.tp, layout.sp
-    tokens, h = float(layout.mbs * problem.job.seq_len), problem.shape.hidden
+    assert graphs.graph(layout) == "none"
+    tokens = float(layout.mbs * problem.job.seq_len)
+    return parts(problem, (layout.tp, layout.sp), kind, tokens, traffic)
+
+
+def parts(
+    problem: Problem, degrees: tuple[int, bool], kind: Kind, tokens: float, traffic: Traffic
+) -> Parts:
+    """Return a layer over some tokens, of which tp and sp are the degrees."""
+    shape, stack, (tp, sp), h = problem.shape, problem.stack, degrees, problem.shape.hidden
     mixer, ffn = mixer_of(problem, kind, tokens, tp), shape.ffn if kind.feeds else 0
     wide = (2 if shape.gated else 1) * shape.ffn / tp
     up, down = ([(h, wide)], [(shape.ffn / tp, h)]) if ffn else ([], [])
@@ -257,7 +282,6 @@ def layer(problem: Problem, layout: Layout, kind: Kind, traffic: Traffic) -> Par
     ]
     plain = replace(problem, shape=replace(shape, kv_rank=0))
     share = (mixer.kernels if mixer else 0.0) + (0.4 if ffn else 0.0)
-    assert graphs.graph(layout) == "none"
     launch = physics.launch_s(plain, tp) * share
     late = max(0.0, physics.paced_s(problem, launch, sum(taxed)) - sum(taxed))
     # Of each sublayer the norm's input and output, and what is gathered again.

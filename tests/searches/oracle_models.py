@@ -19,6 +19,7 @@ from tests.searches import oracle_hybrids as hybrids
 from tests.searches import oracle_offload as offload
 from tests.searches import oracle_optimizers as optimizers
 from tests.searches import oracle_physics as physics
+from tests.searches import oracle_towers as towers
 from tests.searches.oracle_physics import Products
 
 SPLIT = ("zb-h1", "zb-v", "dualpipe", "dualpipe-v")
@@ -31,7 +32,8 @@ def is_special(problem: Problem, schedule: str) -> bool:
     """Tell whether `oracle_physics` leaves a plan to this module."""
     shape = problem.shape
     sizes = shape.n_experts or shape.kv_rank or shape.mtp_layers or shape.layer_runs
-    return bool(sizes or schedule in SPLIT)
+    ends = shape.vision or shape.head_transform
+    return bool(sizes or ends or schedule in SPLIT)
 
 
 def add(a: Pair, b: Pair, times: float = 1.0) -> Pair:
@@ -167,7 +169,7 @@ def experts_params(problem: Problem, ep: int, etp: int) -> float:
 def head_params(problem: Problem, layout: Layout) -> float:
     """Return final norm, head, and the modules of predicted tokens with a copy of the lookup."""
     shape, tp, pp = problem.shape, layout.tp, layout.pp
-    held = physics.head_params(problem, tp, pp)
+    held = physics.head_params(problem, tp, pp) + towers.transform_params(shape)
     if shape.mtp_layers:
         vectors = 1 if shape.norm == "rmsnorm" else 2
         last = routed_layer_params if routed_layers(problem.shape)[-1] else layer_params
@@ -187,6 +189,7 @@ def rank_params(problem: Problem, layout: Layout, rank: int) -> float:
         held = sum(hybrids.params(problem, kind, layout.tp) for kind in kinds)
     if has_embedding(layout, rank):
         held += physics.embedding_params(problem, layout.tp)
+        held += towers.trained(problem, layout.tp)
     if has_head(layout, rank):
         held += head_params(problem, layout)
     return held
@@ -209,7 +212,7 @@ def true_params(problem: Problem) -> float:
     if shape.positions == "learned":
         rows += max(shape.max_positions, problem.job.seq_len)
     rows += 1 if shape.norm == "rmsnorm" else 2
-    total = rows * shape.hidden
+    total = rows * shape.hidden + towers.transform_params(shape) + towers.params(problem, 1)
     if shape.layer_runs:
         kinds = hybrids.kinds_of(shape)
         return total + sum(hybrids.params(problem, kind, 1) for kind in kinds)
@@ -689,8 +692,11 @@ def micro_batch(problem: Problem, layout: Layout) -> Micro:
     kinds = routed_layers(problem.shape)
     layers = {kind: layer(problem, layout, kind) for kind in sorted({*kinds})}
     first, end = (run(problem, tokens, tp, sp) for run in (physics.embedding_s, physics.head_s))
-    head = (end.forward, end.backward)
+    head = add((end.forward, end.backward), towers.transform_s(problem, tokens))
     logits = physics.logit_bytes(problem, tokens, tp) + 4.0 * width
+    logits += 6.0 * width * shape.head_transform
+    samples = tokens * layout.cp / problem.job.seq_len
+    tower = towers.tower(problem, (tp, sp), samples, tp_traffic)
     if shape.mtp_layers:
         more = add(add(head, layers[kinds[-1]].times), mtp_module(problem, tokens, tp, sp))
         head, logits = add(head, more, shape.mtp_layers), logits * (1 + shape.mtp_layers)
@@ -698,7 +704,7 @@ def micro_batch(problem: Problem, layout: Layout) -> Micro:
     wgrad_frac = problem.pool.accelerator.efficiency.wgrad_frac
     return Micro(
         layers=layers,
-        embedding=(first.forward, first.backward),
+        embedding=add((first.forward, first.backward), tower.times),
         head=head,
         head_wgrad=physics.gemm_s(
             problem,
@@ -709,7 +715,7 @@ def micro_batch(problem: Problem, layout: Layout) -> Micro:
             wgrad_frac * (recipe.linear_rate_frac if problem.job.fp8_output else 1.0),
         ),
         checkpoint=2.0 * width,
-        embedding_bytes=tokens * 8.0 + (width if shape.dropout else 0.0),
+        embedding_bytes=tokens * 8.0 + (width if shape.dropout else 0.0) + tower.kept,
         logits=logits,
         message=2.0 * tokens * shape.hidden / (tp if sp or stack.p2p_scatter else 1),
     )
@@ -1298,6 +1304,8 @@ def rank_bytes(problem: Problem, layout: Layout, one: Micro, rank: int) -> float
         states += physics.state_bytes(problem, mine, rank_experts(problem, layout, rank))
     linear = rank_weights(problem, layout, rank) + expert_weights(problem, layout, rank)
     states += physics.weight_copies(problem, linear, layout.zero)
+    if has_embedding(layout, rank):
+        states += towers.frozen_bytes(problem, layout.tp)
     overhead = stack.context_bytes + communicators(problem, layout) * stack.communicator_bytes
     kept = (1.0 + stack.fragmentation_frac) * activations
     return states + kept + logits + passing + lasting + overhead

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from costmodels.axes import SCHEDULES
 from costmodels.layers.kinds import layer_run
-from costmodels.shapes import DeltaNetShape, Mamba2Shape, ModelShape, WindowShape
+from costmodels.shapes import DeltaNetShape, Mamba2Shape, ModelShape, VisionShape, WindowShape
 from hardware.parts import Fabric, Tier
 from searches.options import SearchOptions
 from searches.rules import Context
@@ -132,6 +132,51 @@ HYBRID = ModelShape(
         )
     ),
 )
+
+
+ENCODER = ModelShape(
+    "encoder",
+    layers=6,
+    hidden=1024,
+    heads=16,
+    kv_heads=16,
+    head_dim=64,
+    ffn=4096,
+    gated=False,
+    vocab=30000,
+    tied=True,
+    norm="layernorm",
+    bias=True,
+    positions="learned",
+    head_transform=True,
+    window=WindowShape(129),
+    layer_runs=(layer_run("bidirectional+dense", 2), layer_run("bidirectional-window+dense", 4)),
+)
+SEEING = replace(
+    GQA,
+    name="seeing",
+    layers=4,
+    vision=VisionShape(
+        layers=3,
+        hidden=512,
+        heads=8,
+        ffn=2048,
+        gated=False,
+        patch=16,
+        patches=256,
+        images=2,
+        merge=4,
+        projector=(2048,),
+        inner_projectors=1,
+        positions=256,
+    ),
+)
+
+
+def seeing(**changed: object) -> ModelShape:
+    """Return a model with a tower some of whose fields are changed."""
+    assert SEEING.vision is not None
+    return replace(SEEING, vision=replace(SEEING.vision, **changed))  # type: ignore[arg-type]
 
 
 FAST: dict[str, Context] = {
@@ -275,6 +320,45 @@ FAST: dict[str, Context] = {
             rank_order=0,
             dp_shard=(8, 64, 128, 256, 384, 768),
         ),
+    ),
+    "encoder-4": context(
+        ENCODER, toy_pool(4), batch=4, stack="megatron-core", options=any_framework(vpp=1, mbs=1)
+    ),
+    "encoder-of-eager-code": context(
+        ENCODER,
+        toy_pool(4, 2),
+        batch=8,
+        stack="eager",
+        options=any_framework(mbs=(1, 2), recompute=(0, 2)),
+    ),
+    "tower-4": context(
+        SEEING, toy_pool(4), batch=4, stack="megatron-core", options=any_framework(vpp=1, cp=1)
+    ),
+    "tower-with-blocks-that-runs-again": context(
+        seeing(
+            norm="rmsnorm",
+            bias=False,
+            gated=True,
+            positions=0,
+            frames=2,
+            block=64,
+            full_every=3,
+            pooled=True,
+            recompute=True,
+        ),
+        toy_pool(4, 2),
+        batch=8,
+        options=any_framework(mbs=1, cp=1, recompute=(0, 2)),
+    ),
+    "tower-of-a-trained-projector": context(
+        seeing(trained="projector"),
+        toy_pool(4),
+        batch=4,
+        stack="eager",
+        options=any_framework(mbs=1, cp=1),
+    ),
+    "tower-that-is-frozen": context(
+        seeing(trained="none"), toy_pool(4), batch=4, options=any_framework(mbs=1, cp=1)
     ),
 }
 FAST = {name: with_options(c, bound=False) for name, c in FAST.items()}

@@ -1,4 +1,6 @@
-"""Holds our kinds of layers against transformers and Megatron-Core: a line a figure.
+"""Holds our kinds of layers, and vision towers, against transformers and Megatron-Core.
+
+A line a figure.
 
     python tools/checkers/check_layers.py MEGATRON_FOLDER
 
@@ -14,6 +16,7 @@ from pathlib import Path
 
 import layer_flops
 import numpy as np
+import tower_flops
 from layer_flops import Figure
 from transformers import logging
 
@@ -50,12 +53,17 @@ def kept_figures(megatron: Path) -> Iterator[Figure]:
         yield Figure(name, "kept bytes", ours, real["kept_bytes"] / n, KEPT_FRAC)
 
 
+def tower_figures(megatron: Path) -> Iterator[Figure]:
+    """Yield parameters and FLOPs of vision towers."""
+    yield from tower_flops.figures()
+
+
 def main(megatron: Path) -> int:
     """Print all figures; return the exit code."""
     logging.set_verbosity_error()  # no kernels here
     print(f"{'kind':34} {'what':12} {'ours':>14} {'theirs':>14}  {'off':>8}  limit")
     n_wrong = 0
-    for figures in (layer_flops.figures, kept_figures):
+    for figures in (layer_flops.figures, tower_figures, kept_figures):
         for x in figures(megatron):
             n_wrong += not x.is_right
             sizes = f"{x.ours:14,.0f} {x.theirs:14,.0f}  {x.off_frac:+8.3%}  {x.limit_frac:.2%}"

@@ -10,13 +10,20 @@ with the functions of Megatron-Core's num_floating_point_operations.
 import ast
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
-from transformers import CONFIG_MAPPING, AutoModelForCausalLM, masking_utils
+from transformers import (
+    CONFIG_MAPPING,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    masking_utils,
+)
 from transformers.masking_utils import (
+    create_bidirectional_sliding_window_mask,
     create_chunked_causal_mask,
     create_sliding_window_causal_mask,
 )
@@ -31,8 +38,8 @@ SEQ_LEN = 1024
 CAUSAL = 0.5 * (1.0 + 1.0 / SEQ_LEN)
 """Share of all pairs of tokens that a causal mask lets through."""
 PARAMS_FRAC, FLOPS_FRAC = 1e-4, 0.01
-"""Differences that are let pass. Norms of queries and gates of shared experts are not counted as
-parameters, routers not as FLOPs."""
+"""Differences that are let pass. Norms of queries, gates of shared experts and the bias of an
+encoder's logits are not counted as parameters, routers not as FLOPs."""
 COMMON: Config = {
     "hidden_size": 512,
     "intermediate_size": 1024,
@@ -102,6 +109,8 @@ DELTA: Config = {
 }
 EXPERTS: Config = {"num_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 256}
 
+ENCODER: Config = {"model_type": "modernbert", "num_key_value_heads": 8, "local_attention": 128}
+
 Counters = Mapping[str, Callable[..., float]]
 """Megatron-Core's functions by name."""
 
@@ -145,18 +154,22 @@ class Figure:
 def _seen_frac(make: Callable[..., torch.Tensor], config: Any) -> float:
     """Return the share of all pairs of tokens that a mask of transformers lets through."""
     inputs = torch.zeros(1, SEQ_LEN, 1)
-    mask = make(
-        config=config,
-        inputs_embeds=inputs,
-        attention_mask=None,
-        past_key_values=None,
-        position_ids=torch.arange(SEQ_LEN)[None],
-    )
+    of_decoders = {"past_key_values": None, "position_ids": torch.arange(SEQ_LEN)[None]}
+    more = of_decoders if "past_key_values" in signature(make).parameters else {}
+    mask = make(config=config, inputs_embeds=inputs, attention_mask=None, **more)
     return float((mask == 0).float().mean() if mask.dtype != torch.bool else mask.float().mean())
 
 
 def _window(config: Any) -> dict[str, float]:
     return {"": _seen_frac(create_sliding_window_causal_mask, config)}
+
+
+def _all_pairs(config: Any) -> dict[str, float]:
+    return {"": 1.0}
+
+
+def _two_sided(config: Any) -> dict[str, float]:
+    return {"": _seen_frac(create_bidirectional_sliding_window_mask, config)}
 
 
 def _chunk(config: Any) -> dict[str, float]:
@@ -226,6 +239,12 @@ CASES = (
     ),
     Case("gdn+moe", {**DENSE_NEXT, "model_type": "qwen3_next"}, _rule),
     Case("kda+dense", {**LATENT, **KIMI, "model_type": "kimi_linear"}, _kimi_rule),
+    Case("bidirectional+dense", {**ENCODER, "global_attn_every_n_layers": 1}, pairs=_all_pairs),
+    Case(
+        "bidirectional-window+dense",
+        {**ENCODER, "layer_types": ["sliding_attention"] * 2},
+        pairs=_two_sided,
+    ),
     Case("linear+moe", {**LIGHTNING, "model_type": "minimax"}, _state),
 )
 
@@ -243,8 +262,9 @@ def counters_of(megatron: Path) -> Counters:
 def built(data: Config) -> Any:
     """Return the model of a configuration on the meta device, experts as batched products."""
     config = CONFIG_MAPPING[data["model_type"]].from_dict({**data, "use_cache": False})
+    is_encoder = data["model_type"] == ENCODER["model_type"]
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+        model = (AutoModelForMaskedLM if is_encoder else AutoModelForCausalLM).from_config(config, attn_implementation="eager")
     if hasattr(model, "set_experts_implementation"):
         model.set_experts_implementation("batched_mm")
     return model
@@ -261,7 +281,9 @@ def counted(model: Any) -> dict[str, dict[str, float]]:
     }
 
 
-def _products(flops: Mapping[str, Mapping[str, float]], ending: str) -> float:
+def _products(
+    flops: Mapping[str, Mapping[str, float]], ending: str | tuple[str, ...]
+) -> float:
     """Return the FLOPs of products of activations in modules whose names end so."""
     found = (ops.get("aten.bmm", 0.0) for name, ops in flops.items() if name.endswith(ending))
     return sum(found)
@@ -270,12 +292,13 @@ def _products(flops: Mapping[str, Mapping[str, float]], ending: str) -> float:
 def theirs_flops(case: Case, model: Any, counters: Counters) -> float:
     """Return the FLOPs of a token and forward, as their counters have it."""
     flops, config = counted(model), model.config
-    linear = flops["Global"]["aten.mm"] + _products(flops, ".mlp.experts")
+    ops = flops["Global"]
+    linear = ops["aten.mm"] + ops.get("aten.addmm", 0.0) + _products(flops, ".mlp.experts")
     if case.scan is not None:
         return linear + config.num_hidden_layers * case.scan(config, counters)
     pairs = dict(case.pairs(config))
     whole = pairs.pop("")
-    core = whole * _products(flops, ".self_attn")
+    core = whole * _products(flops, (".self_attn", ".attn"))
     for name, share in pairs.items():
         core += (share - whole) * _products(flops, name)
     return linear + core

@@ -569,6 +569,7 @@ def _with_facts(stack: StackProfile, point: MeasuredPoint, assumptions: list[str
         stack = replace(stack, fused_loss=False, logit_bytes=logit_bytes)
     if _IN_PLACE_LOSS.search(point.notes.lower()):
         stack = replace(stack, fused_loss=True, logit_bytes=2.0)
+        assumptions.append("loss stated: Transformer Engine's")
     if point.compile:
         eager_loss = bool(_EAGER_LOSS.match(point.release.lower()))
         stack = compiled(replace(stack, compiles_loss=stack.compiles_loss and not eager_loss))

@@ -130,6 +130,8 @@ def _graph(point: MeasuredPoint, shape: ModelShape, notes: list[str]) -> str:
 
 _OPTIMIZERS = {"": "fp32", "adam": "fp32", "adamw": "fp32", "adam-bf16-moments": "bf16-moments"}
 """Widths of the states, `TrainingJob.optimizer_states`, by the cell `optimizer`."""
+_NARROW_GRADS = re.compile(r"grad_reduce_in_fp32=(false|0)\b")
+"""Words of runs of Megatron-LM whose gradients are kept and summed as wide as the weights."""
 
 
 def with_stated_widths(job: TrainingJob, point: MeasuredPoint, notes: list[str]) -> TrainingJob:
@@ -142,6 +144,9 @@ def with_stated_widths(job: TrainingJob, point: MeasuredPoint, notes: list[str])
         "fp8_param_gather": bool(point.fp8_param_gather),
         "fp8_attention": bool(point.fp8_attention),
     }
+    if _NARROW_GRADS.search(point.notes.lower()):
+        wanted = {**wanted, "grad_dtype": "bf16"}
+        notes.append("gradients stated: bf16")
     for name, value in wanted.items():
         if value == getattr(job, name):
             continue

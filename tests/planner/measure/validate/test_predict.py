@@ -626,6 +626,15 @@ def test_primus_fuses_its_loss_where_a_run_says_so():
     assert priced(stack="megatron-core").problem.stack.logit_bytes == 6.0
 
 
+def test_gradients_are_narrow_where_a_run_says_so():
+    def grad_dtype(notes, **cells):
+        return priced(stack="megatron-core", notes=notes, **cells).problem.job.grad_dtype
+
+    assert grad_dtype("recipe: grad_reduce_in_fp32=False; mock data") == "bf16"
+    assert grad_dtype("grad_reduce_in_fp32=0", precision="fp8") == "bf16"
+    assert grad_dtype("grad_reduce_in_fp32=True") == grad_dtype("") == ""
+
+
 def test_recomputed_modules_are_those_that_change_something():
     """The model is dense, with a flash kernel and without latent attention."""
     assert priced(recompute="selective: mlp+layernorm").layout.recompute_modules == ("mlp",)
@@ -653,7 +662,8 @@ def test_the_shipped_runs_of_hybrid_models_are_met_without_a_fit():
             fits.append(priced.fits)
     assert len(off) >= 14
     assert np.median(off) < 0.12
-    assert fits == [False] * 4
+    # The last two recompute activations of experts: they are 3 and 4 GiB short of the device.
+    assert fits == [False, False, True, True]
 
 
 @pytest.mark.slow
