@@ -156,7 +156,7 @@ GDN = Mixer(
     section="delta_net",
     exchanged=exchanged,
     cut_over=_heads,
-    frameworks=("megatron", "fsdp2", "bridge"),
+    frameworks=("megatron", "deepspeed", "fsdp2", "bridge"),
     matrices=gdn_matrices,
 )
 
@@ -289,7 +289,7 @@ KDA = Mixer(
     terms=kda_terms,
     modules=lambda shape: (),
     section="delta_net",
-    frameworks=("fsdp2",),
+    frameworks=("deepspeed", "fsdp2"),
     exchanged=kda_exchanged,
     cut_over=_heads,
     matrices=kda_matrices,

@@ -21,6 +21,7 @@ from planner.frameworks.emitted_text import (
     wrap,
 )
 from planner.frameworks.hf_config import config_file
+from planner.frameworks.hf_kernels import kernel_notes, lacking_images
 from planner.frameworks.programs import (
     SHARED,
     attention_setting,
@@ -52,7 +53,7 @@ def lacks(layout: Layout, shape: ModelShape) -> str:
     """Return what of a plan the program cannot do, or ''; a script of the user's may."""
     if layout.pp > 1 and shape.positions == "learned":
         return "pipeline of a model with learned positions"
-    return ""
+    return lacking_images(shape)
 
 
 def _optimizer(job: TrainingJob) -> dict[str, object]:
@@ -227,7 +228,7 @@ def _notes(layout: Layout, shape: ModelShape, job: TrainingJob) -> list[str]:
             "`type:block` matches the class name of a block. Stages in layers:",
             f"{' '.join(map(str, layout.stage_layers))}.",
         ]
-    return notes + _recompute_notes(layout)
+    return notes + _recompute_notes(layout) + kernel_notes(shape)
 
 
 def _recompute_notes(layout: Layout) -> list[str]:

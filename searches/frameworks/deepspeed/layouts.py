@@ -20,7 +20,10 @@ from searches.frameworks.common import (
     narrow_moments,
     other_kinds,
     plain_schedule,
+    tower_on_one_rank,
+    unsplit_kinds,
     usual_rank_order,
+    whole_sequence_kinds,
 )
 from searches.frameworks.rule import FrameworkRule
 
@@ -177,6 +180,33 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
         "tp 1",
         versions="<0.19.8",
     ),
+    FrameworkRule(
+        "DSP117",
+        "deepspeed",
+        "Ulysses in layers that are no causal attention",
+        "first step",
+        ULYSSES,
+        lambda c: (c.cp > 1) & bool(whole_sequence_kinds(c.model)),
+        lambda c: (
+            f"cp {c.cp} with layers of {', '.join(whole_sequence_kinds(c.model))}: Ulysses"
+            " exchanges heads in causal attention alone"
+        ),
+        "cp 1",
+    ),
+    FrameworkRule(
+        "DSP118",
+        "deepspeed",
+        "tensor parallelism of encoders, state-space and linear layers",
+        "planner",
+        AUTO_TP,
+        lambda c: (c.tp > 1) & bool(unsplit_kinds(c.model)),
+        lambda c: (
+            f"tp {c.tp} with layers of {', '.join(unsplit_kinds(c.model))}: AutoTP splits"
+            " neither their heads nor sublayers alone"
+        ),
+        "tp 1",
+    ),
+    tower_on_one_rank("DSP209", "deepspeed", f"{AUTO_TP}; {ULYSSES}; {PIPELINE}"),
     batch_divides("DSP115", "deepspeed", f"{CONFIG}._batch_assertion"),
     FrameworkRule(
         "DSP201",
@@ -267,13 +297,13 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
     FrameworkRule(
         "DSP208",
         "deepspeed",
-        "a pipeline of layers with a window or chunks",
+        "a pipeline of layers of several kinds",
         "planner",
         PIPELINE,
         lambda c: (c.pp > 1) & bool(other_kinds(c.model)),
         lambda c: (
             f"pp {c.pp} with layers of {', '.join(other_kinds(c.model))}: the stages of the"
-            " training program pass no masks on"
+            " training program are layers of one class, without masks"
         ),
         "pp 1, or framework megatron",
     ),

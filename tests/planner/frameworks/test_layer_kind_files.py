@@ -475,8 +475,8 @@ def test_the_class_of_transformers(kind: str) -> None:
             "Qwen3-Next's class does not have attention without a gate",
         ),
         (
-            [{"pattern": ["mamba2+dense", "dense"]}],
-            {"mamba2": MAMBA},
+            [{"pattern": ["mamba2+dense", "gdn+dense"]}],
+            {"mamba2": MAMBA, "delta_net": DELTA},
             "no class that planner writes has layers of mamba2[+]dense",
         ),
     ],
