@@ -13,7 +13,7 @@ _NORMED = {"qk_norm": "head"}
 def _model(kinds: list[str], repeat: int = 1, **more: object) -> dict:
     runs = [{"pattern": kinds, "repeat": repeat}]
     left_out = ["layers", *(["kv_heads"] if "mla" in more else [])]
-    left_out += [] if any(kind.endswith(("dense", "+none")) for kind in kinds) else ["ffn"]
+    left_out += [] if any(kind.endswith("dense") for kind in kinds) else ["ffn"]
     sizes = {key: value for key, value in _SIZES.items() if key not in left_out}
     return {**sizes, **_ENDS, "layer_kinds": runs, **more}
 
@@ -61,6 +61,24 @@ MODELS: dict[str, dict] = {
         mla=_LATENT,
         delta_net={"k_heads": 4, "v_heads": 4, "k_dim": 16, "v_dim": 16},
         details={"no_rope_every": 1},
+    ),
+    "qwen3-next": _model(
+        ["gdn+moe", "gdn+moe", "gdn+moe", "moe"],
+        attention_gate=True,
+        moe={**_EXPERTS, "shared_experts": 1},
+        delta_net={"k_heads": 2, "v_heads": 4, "k_dim": 16, "v_dim": 16},
+        details={**_NORMED, "norm_one_plus": True, "shared_expert_gate": True},
+    ),
+    "nemotron-h": _model(
+        ["mamba2+none", "none+moe", "attention+none", "none+moe"],
+        gated=False,
+        moe={**_EXPERTS, "shared_experts": 1},
+        mamba2={"heads": 4, "head_dim": 32, "groups": 1, "state": 16, "chunk": 32},
+        details={
+            "no_rope_every": 1,
+            "activation": "squared_relu",
+            "router_scores": "sigmoid",
+        },
     ),
     "qwen3.5": _model(
         ["gdn+dense", "gdn+dense", "gdn+dense", "dense"],

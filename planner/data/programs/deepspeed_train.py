@@ -454,6 +454,9 @@ def experts(model: nn.Module) -> list[int]:
         if n_local and hasattr(module, "ep_rank"):
             first = module.ep_rank * n_local
             return list(range(first, first + n_local))
+    for name, module in model.named_modules():  # AutoEP has left them to the model
+        if name.endswith(".experts"):
+            return list(range(getattr(module, "num_experts", None) or len(module)))
     return []
 
 

@@ -5,6 +5,7 @@ Codes: DSP1xx degrees and batch, DSP2xx pipeline, DSP3xx experts, DSP4xx ZeRO, D
 
 from costmodels.axes import RECOMPUTE_MODULES
 from costmodels.plans import ZERO_BUBBLE, Layout
+from costmodels.shapes import ModelShape
 from searches.frameworks.case import Bools, Case
 from searches.frameworks.common import (
     batch_divides,
@@ -55,11 +56,21 @@ def partition_of(counts: tuple[int, ...], pp: int) -> str:
     return "uniform" if tuple(cut) == counts else ""
 
 
+FOUND_BESIDE = ("attention", "window", "chunk", "gdn", "kda", "linear", "sparse")
+"""Mixers of classes whose experts AutoEP has a preset for."""
+
+
+def unfound_experts(shape: ModelShape) -> list[str]:
+    """Return the kinds of layers of a class whose experts AutoEP does not find."""
+    kinds = other_kinds(shape) if shape.n_experts else []
+    return [kind for kind in kinds if kind.partition("+")[0] not in FOUND_BESIDE]
+
+
 def _auto_ep(c: Case) -> Bools:
     """Tell whether AutoEP replaces the experts, with ep 1 too: in all plans, in runs if asked."""
     if c.settings:
         return bool(c.setting("expert_parallel.enabled", False))
-    return c.model.n_experts > 0
+    return c.model.n_experts > 0 and not unfound_experts(c.model)
 
 
 def _uncut(counts: tuple[int, ...], pp: int, vpp: int) -> bool:
@@ -408,6 +419,19 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
         lambda c: (c.model.n_experts > 0) & c.model.forced_balance,
         "forced_balance: AutoEP routes as the model does",
         "forced_balance off",
+    ),
+    FrameworkRule(
+        "DSP312",
+        "deepspeed",
+        "experts that AutoEP does not find",
+        "planner",
+        "deepspeed/module_inject/auto_ep_presets",
+        lambda c: (c.ep > 1) & bool(unfound_experts(c.model)),
+        lambda c: (
+            f"ep {c.ep} with layers of {', '.join(unfound_experts(c.model))}: AutoEP has no"
+            " preset for their classes, and leaves the experts where they are"
+        ),
+        "ep 1",
     ),
     FrameworkRule(
         "DSP401",

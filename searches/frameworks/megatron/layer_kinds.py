@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from costmodels.layers.kinds import KIND_ALIASES, LAYER_KINDS
 from costmodels.layers.layer_kind import LayerKind
+from costmodels.layers.sublayers.delta_net import NORM_OUT
 from costmodels.shapes import Mamba2Shape, ModelShape
 from searches.frameworks.case import Case
 from searches.frameworks.common import kind_sequence
@@ -247,6 +248,28 @@ LAYER_KIND_RULES: tuple[FrameworkRule, ...] = (
         lambda c: f"cp {c.cp}: gated delta nets have none before 0.18",
         "cp 1, or framework megatron@0.18.2",
         versions="<0.18",
+    ),
+    FrameworkRule(
+        "MLM712",
+        "megatron",
+        "the output norm of gated delta nets recomputed before 0.19",
+        "start",
+        "megatron/core/transformer/transformer_config.py, __post_init__",
+        lambda c: c.recomputes(NORM_OUT),
+        "recompute of gdn_norm_out: --recompute-modules does not know it before 0.19",
+        "recompute_modules without it",
+        versions="<0.19",
+    ),
+    FrameworkRule(
+        "MLM713",
+        "megatron",
+        "the output norm of gated delta nets recomputed in a hybrid model",
+        "start",
+        "megatron/core/transformer/transformer_config.py, __post_init__",
+        lambda c: is_hybrid(c.model) & c.recomputes(NORM_OUT),
+        "recompute of gdn_norm_out: it needs --experimental-attention-variant gated_delta_net,"
+        " which a pattern stands in place of",
+        "recompute_modules without it",
     ),
     FrameworkRule(
         "MLM707",

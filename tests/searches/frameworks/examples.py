@@ -964,6 +964,11 @@ _KINDS: dict[str, tuple[Case, Case]] = {
         case({}, model=_SPARSE),
     ),
     "MLM711": (case(ALL_TO_ALL, model=_NETS), case(ALL_TO_ALL, model=DENSE)),
+    "MLM712": (case(_recomputed("gdn_norm_out"), model=_NETS), case({}, model=_NETS)),
+    "MLM713": (
+        case(_recomputed("gdn_norm_out"), model=_of(DENSE, ("gdn+none", 16), ("none+dense", 16), delta_net=_NET)),
+        case(_recomputed("gdn_norm_out"), model=_NETS),
+    ),
     "MBR432": (case({"optimizer": "muon"}), case({"optimizer": "muon", "zero": 0})),
     "MBR720": (case({**PIPE, "vpp": 2}, model=_HYBRID), case({**PIPE, "vpp": 2})),
     "MBR721": (
@@ -972,6 +977,10 @@ _KINDS: dict[str, tuple[Case, Case]] = {
     ),
     "DSP117": (case(ALL_TO_ALL, model=_HYBRID), case(ALL_TO_ALL, model=_WINDOWS)),
     "DSP118": (case({"tp": 2, "dp": 32}, model=_HYBRID), case({"tp": 2, "dp": 32}, model=_WINDOWS)),
+    "DSP312": (
+        case({"ep": 2}, model=_BESIDE),
+        case({"ep": 2}, model=_of(EXPERTS, ("gdn+moe", 24), ("moe", 8), delta_net=_NET)),
+    ),
     "DSP209": (case({"tp": 2, "dp": 32}, model=_SEES), case({}, model=_SEES)),
     "ACC111": (case(RING, model=_SEES), case({}, model=_SEES)),
     "DSP208": (case(PIPE, model=_WINDOWS), case({}, model=_WINDOWS)),
