@@ -46,7 +46,7 @@ def mamba2_matrices(shape: ModelShape) -> tuple[Matrix, ...]:
     x = _sizes(shape)
     rows = 2 * x.inner + 2 * x.groups * x.state + x.heads
     return (
-        Matrix(rows, shape.hidden, cut="rows"),
+        Matrix(rows, shape.hidden, cut="rows", is_state_input=True),
         Matrix(shape.hidden, x.inner, cut="columns"),
     )
 

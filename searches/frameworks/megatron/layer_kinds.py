@@ -20,6 +20,7 @@ from searches.frameworks.rule import FrameworkRule
 HYBRID_ALLOCATION = "megatron/core/models/hybrid/hybrid_layer_allocation.py"
 HYBRID_STACK = "megatron/core/models/hybrid/hybrid_block.py, HybridStack"
 MAMBA_MIXER = "megatron/core/ssm/mamba_mixer.py, MambaMixer"
+MAMBA_INPUTS = "megatron/core/ssm/mamba_mixer.py, in_proj; optimizer/emerging_optimizers.py"
 MIXER_SYMBOLS = {"mamba2": "M", "gdn": "G", "attention": "*", "window": "*", "none": ""}
 """Symbol of a hybrid pattern by mixer; latent attention has `LATENT`."""
 FEED_SYMBOLS = {"dense": "-", "moe": "E", "none": ""}
@@ -151,6 +152,11 @@ def _delta_chunk(case: Case) -> int:
     return sizes.chunk if sizes else DELTA_CHUNK
 
 
+def _has_state_inputs(case: Case) -> bool:
+    """Tell whether a model that Muon trains has Mamba-2 layers."""
+    return bool(case.job.optimizer == "muon" and has_mixer(case.model, "mamba2"))
+
+
 LAYER_KIND_RULES: tuple[FrameworkRule, ...] = (
     FrameworkRule(
         "MLM700",
@@ -270,6 +276,28 @@ LAYER_KIND_RULES: tuple[FrameworkRule, ...] = (
         "recompute of gdn_norm_out: it needs --experimental-attention-variant gated_delta_net,"
         " which a pattern stands in place of",
         "recompute_modules without it",
+    ),
+    FrameworkRule(
+        "MLM714",
+        "megatron",
+        "Mamba's input projection left to the scalar optimizer",
+        "planner",
+        MAMBA_INPUTS,
+        lambda c: _is_plan(c) and _has_state_inputs(c) and not c.job.muon.mamba_in_proj,
+        "muon.mamba_in_proj off: releases up to 0.19 orthogonalize it",
+        "muon.mamba_in_proj on",
+        versions="<0.20",
+    ),
+    FrameworkRule(
+        "MLM715",
+        "megatron",
+        "Mamba's input projection orthogonalized",
+        "planner",
+        MAMBA_INPUTS,
+        lambda c: _is_plan(c) and _has_state_inputs(c) and c.job.muon.mamba_in_proj,
+        "muon.mamba_in_proj on: after release 0.19 it goes to the scalar optimizer",
+        "muon.mamba_in_proj off",
+        versions=">=0.20",
     ),
     FrameworkRule(
         "MLM707",

@@ -969,6 +969,14 @@ _KINDS: dict[str, tuple[Case, Case]] = {
         case(_recomputed("gdn_norm_out"), model=_of(DENSE, ("gdn+none", 16), ("none+dense", 16), delta_net=_NET)),
         case(_recomputed("gdn_norm_out"), model=_NETS),
     ),
+    "MLM714": (
+        case({"optimizer": "muon", "muon": MuonOptions(mamba_in_proj=False)}, model=_HYBRID),
+        case({"optimizer": "muon"}, model=_HYBRID),
+    ),
+    "MLM715": (
+        case({"optimizer": "muon"}, model=_HYBRID),
+        case({"optimizer": "muon", "muon": MuonOptions(mamba_in_proj=False)}, model=_HYBRID),
+    ),
     "MBR432": (case({"optimizer": "muon"}), case({"optimizer": "muon", "zero": 0})),
     "MBR720": (case({**PIPE, "vpp": 2}, model=_HYBRID), case({**PIPE, "vpp": 2})),
     "MBR721": (
