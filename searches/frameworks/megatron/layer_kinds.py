@@ -27,6 +27,8 @@ FEED_SYMBOLS = {"dense": "-", "moe": "E", "none": ""}
 LATENT = "+"
 CUT = "|"
 """Between the stages of a pipeline."""
+PREDICTION = "/"
+"""Before the pattern of each layer of multi-token prediction."""
 MAMBA_CONV, MAMBA_CHUNK, DELTA_CHUNK = 4, 128, 64
 """Taps and chunks that have no option: arguments of `MambaMixer`, and fla's chunk_size."""
 _PLAIN = {name: alias.partition("+") for alias, name in KIND_ALIASES.items()}
@@ -85,6 +87,14 @@ def hybrid_pattern(shape: ModelShape, stage_layers: Sequence[int] = ()) -> str:
     return CUT.join(stages)
 
 
+def prediction_pattern(shape: ModelShape) -> str:
+    """Return the patterns of multi-token prediction of a hybrid model, each after its separator.
+
+    Each has the sublayers of the last layer, as it is priced (`parse_hybrid_pattern`).
+    """
+    return (PREDICTION + kind_symbols(shape, kind_sequence(shape)[-1])) * shape.mtp_layers
+
+
 def layer_count(shape: ModelShape) -> int:
     """Return how many layers Megatron-LM counts: of a hybrid model the symbols of its pattern."""
     return len(hybrid_pattern(shape)) if is_hybrid(shape) else shape.layers
@@ -135,6 +145,13 @@ def _all_sparse(shape: ModelShape) -> bool:
     kinds = {sublayers(kind) for kind in kind_sequence(shape)}
     is_sparse = kinds <= {("sparse", "dense"), ("sparse", "moe")}
     return is_sparse and shape.latent and not shape.bias
+
+
+def _predicts_by_half(case: Case) -> bool:
+    """Tell whether layers of multi-token prediction would be no whole ones."""
+    if not (_is_plan(case) and is_hybrid(case.model) and case.model.mtp_layers):
+        return False
+    return "none" in sublayers(kind_sequence(case.model)[-1])
 
 
 def _latent_windows(case: Case) -> bool:
@@ -204,15 +221,15 @@ LAYER_KIND_RULES: tuple[FrameworkRule, ...] = (
     FrameworkRule(
         "MLM703",
         "megatron",
-        "multi-token prediction in a hybrid model",
+        "multi-token prediction by a sublayer alone",
         "planner",
         f"{HYBRID_ALLOCATION}, parse_hybrid_pattern",
-        lambda c: _is_plan(c) and is_hybrid(c.model) and c.model.mtp_layers > 0,
+        _predicts_by_half,
         lambda c: (
-            f"mtp_layers {c.model.mtp_layers}: each is a pattern of its own in a hybrid model,"
-            " which a model file does not state"
+            f"mtp_layers {c.model.mtp_layers}: each has what the last layer has, which is a mixer"
+            " or a feed alone, and a model file states no pattern of its own for it"
         ),
-        "mtp_layers 0",
+        "mtp_layers 0, or layers of a mixer and a feed",
     ),
     FrameworkRule(
         "MLM704",

@@ -89,6 +89,10 @@ MODELS: dict[str, Case] = {
         ),
         {"tp": 1, "pp": 2, "split": "even", "ep": 4, "recompute": "none"},
     ),
+    "whole layers with a state space, and two to predict further tokens": (
+        document([{"pattern": ["mamba2+dense", "dense"] * 3}], mamba2=MAMBA, mtp_layers=2),
+        {"tp": 2, "pp": 1, "recompute": "none"},
+    ),
     "gated delta nets": (
         document(
             [{"pattern": ["gdn+moe"] * 3 + ["moe"], "repeat": 2}], delta_net=DELTA, moe=EXPERTS
@@ -116,6 +120,8 @@ SAID = {
     " --mamba-num-groups 8 --mamba-state-dim 128 --hybrid-layer-pattern M-M*-M|-M*-M-",
     "state-space layers and experts": "--hybrid-layer-pattern MEM*EM|EMEM*E",
     "whole layers with a state space": "--num-layers 16 --hybrid-layer-pattern MEMEME*E|MEMEME*E",
+    "whole layers with a state space, and two to predict further tokens": "--num-layers 12"
+    " --hybrid-layer-pattern M-*-M-*-M-*-/*-/*-",
     "gated delta nets": "--experimental-attention-variant gated_delta_net"
     " --linear-attention-freq 4 --linear-num-key-heads 8 --linear-num-value-heads 16"
     " --linear-key-head-dim 128 --linear-value-head-dim 128 --linear-conv-kernel-dim 4",
