@@ -42,6 +42,7 @@ RECOMPUTE_MODULES = (
     "mlp",
     "moe",
     "shared_experts",
+    "gdn_norm_out",
 )
 """Modules that `selective` may compute again, as Megatron-LM names them (`layers.recompute`).
 A set of them is a number whose bit i stands for module i."""

@@ -353,9 +353,9 @@ RULES: dict[str, Rule] = {
             "REC002",
             "modules to recompute that the model does not have",
             "mla_up_proj needs latent attention; mlp a dense layer; moe and moe_act experts; "
-            "shared_experts shared ones; layernorm a norm that stands alone, before latent "
-            "attention or routed experts: the others are one operator with the product after "
-            "them.",
+            "shared_experts shared ones; gdn_norm_out gated delta nets; layernorm a norm that "
+            "stands alone, before latent attention or routed experts: the others are one "
+            "operator with the product after them.",
             "modules that it has",
             "Megatron-LM gpt_layer_specs.py, transformer_layer.py",
         ),

@@ -3,9 +3,9 @@
 Modules are those of Megatron-LM's `--recompute-modules` (`axes.RECOMPUTE_MODULES`). `core_attn`,
 `mlp`, `moe` and `shared_experts` are ordinary checkpoints: their input stays, which is kept for
 other reasons anyway (queries, keys and values; the input of a norm; the output of the norm before
-routed experts), and all of their forward runs again, collectives included. `layernorm`, `moe_act`
-and `mla_up_proj` discard their output once its reader has run and compute it again before that
-reader's backward; nothing is kept in its place.
+routed experts), and all of their forward runs again, collectives included. `layernorm`, `moe_act`,
+`mla_up_proj` and `gdn_norm_out` (`sublayers.delta_net`) discard their output once its reader has
+run and compute it again before that reader's backward; nothing is kept in its place.
 
 Arrays are `(n,)`, one entry for each way of splitting a layer, or `(n_modules, n)`.
 """

@@ -29,6 +29,7 @@ from costmodels.plans import ShapeTable
 from costmodels.problem import Problem
 from costmodels.schedule.stages import StageKinds
 from costmodels.shapes import ModelShape
+from costmodels.towers.vision import trained_matrices
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
@@ -214,8 +215,12 @@ class MatrixCounts:
 def rank_matrices(
     problem: Problem, shapes: ShapeTable, kinds: StageKinds, *, routed: bool
 ) -> MatrixCounts:
-    """Return the matrices of each kind of rank: those of routed experts, or all others."""
-    shape = problem.shape
+    """Return the matrices of each kind of rank: those of routed experts, or all others.
+
+    Without what `muon.mamba_in_proj` leaves to the scalar optimizer. Source: Megatron-LM after
+    0.19, core/ssm/mamba_mixer.py (`use_muon`).
+    """
+    shape, leaves_inputs = problem.shape, not problem.job.muon.mamba_in_proj
     each = kinds_of(shape)
     others = kinds.of_other_kinds
     layers = [kinds.layers] if others is None else [kinds.layers - sum(others), *others]
@@ -224,13 +229,15 @@ def rank_matrices(
     counted: dict[Matrix, Floats] = {}
 
     def add(matrix: Matrix, n_layers: Floats) -> None:
-        if matrix.is_routed == routed:
+        if matrix.is_routed == routed and not (leaves_inputs and matrix.is_state_input):
             share = shapes.ep[:, None] if routed else 1
             counted[matrix] = counted.get(matrix, 0.0) + n_layers * matrix.count / share
 
     for kind, n_layers in zip(each, layers, strict=True):
         for matrix in kind.matrices(shape) if kind.matrices else ():
             add(matrix, n_layers)
+    for matrix, count in trained_matrices(shape):
+        add(matrix, kinds.has_embedding * count)
     if shape.mtp_layers:
         modules = kinds.has_head * shape.mtp_layers
         add(mtp_matrix(shape), modules)

@@ -19,6 +19,8 @@ class Matrix:
     """Rows of the parts that are orthogonalized apart (queries, keys, values); empty: one."""
     is_routed: bool = False
     """Matrices of the routed experts: `count` is one of each expert."""
+    is_state_input: bool = False
+    """It projects to all inputs of a Mamba-2 layer (`MuonOptions.mamba_in_proj`)."""
 
     @property
     def elements(self) -> int:

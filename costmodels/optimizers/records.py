@@ -32,6 +32,9 @@ class MuonOptions:
     param_layout: bool = True
     """Shards aligned to whole matrices, gradients reduce-scattered; False: gradients all-reduced,
     updated weights gathered."""
+    mamba_in_proj: bool = True
+    """The projection to all inputs of a Mamba-2 layer is orthogonalized whole; False: it goes to
+    the scalar optimizer."""
 
 
 USUAL_MUON = MuonOptions()

@@ -18,6 +18,7 @@ from costmodels.layers.kinds import LAYER_KINDS, layer_run
 from costmodels.layers.layer_kind import KindTerms, LayerInputs, SplitDegrees
 from costmodels.layers.params import layer_params
 from costmodels.modes import ModeRows
+from costmodels.optimizers.matrices import Matrix
 from costmodels.shapes import ModelShape, VisionShape
 
 Floats = NDArray[np.float64]
@@ -126,6 +127,29 @@ def trained_vision_params(shape: ModelShape, tp: Ints) -> Floats:
 def vision_params(shape: ModelShape, tp: Ints) -> Floats:
     """Return all parameters of tower and projector on one tensor-parallel rank."""
     return encoder_params(shape, tp) + projector_params(shape, tp)
+
+
+def trained_matrices(shape: ModelShape) -> tuple[tuple[Matrix, int], ...]:
+    """Return the trained matrices of tower and projectors, and how many of each.
+
+    Those of its layers, and of projectors one after another, cut by rows and by columns in turn.
+    Patches are filters, positions an embedding: they are none.
+    Source: Megatron-LM core/optimizer/emerging_optimizers.py (_is_nonlinear_or_embedding), which
+    asks for two dimensions wherever a weight stands.
+    """
+    vision = shape.vision
+    if vision is None or vision.trained == "none":
+        return ()
+    of_layers = LAYER_KINDS[LAYER].matrices
+    assert of_layers is not None
+    whole = of_layers(tower_shape(vision, shape)) if vision.trained == "all" else ()
+    widths = enumerate(pairwise(projector_widths(vision, shape)))
+    projector = [Matrix(b, a, cut=("rows", "columns")[i % 2]) for i, (a, b) in widths]
+    n_projectors = 1 + vision.inner_projectors
+    return (
+        *((matrix, vision.layers) for matrix in whole),
+        *((matrix, n_projectors) for matrix in projector),
+    )
 
 
 def patch_inputs(vision: VisionShape) -> int:

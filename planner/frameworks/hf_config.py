@@ -11,6 +11,7 @@ from dataclasses import replace
 from costmodels.layers.kinds import KIND_ALIASES, added_kinds, layer_run
 from costmodels.shapes import ModelShape, TrainingJob
 from planner.errors import EmitError
+from planner.frameworks.hf_kinds import class_of
 from planner.specs.schema import NO_DETAILS, OTHER_MODEL, DetailsSpec
 from searches.frameworks.common import kind_sequence
 from searches.frameworks.megatron.layer_kinds import has_mixer, is_hybrid, sublayers
@@ -37,8 +38,12 @@ def hf_config(
     shape: ModelShape, job: TrainingJob, details: DetailsSpec = NO_DETAILS
 ) -> dict[str, object]:
     """Return the fields of config.json; `EmitError` names the part that no class has."""
-    _check(shape, details)
+    found = class_of(shape)
+    _check(shape, details, found.details if found else ())
     common = _common(shape, job, details)
+    if found:
+        fields = {**common, "model_type": found.model_type, **found.fields(shape, details)}
+        return {name: value for name, value in fields.items() if value is not None}
     if added_kinds(shape):
         return _of_kinds(shape, details, common)
     if shape.latent:
@@ -48,10 +53,11 @@ def hf_config(
     return _dense(shape, details) | common
 
 
-def _check(shape: ModelShape, details: DetailsSpec) -> None:
-    """Refuse what no class of transformers that is written here has."""
+def _check(shape: ModelShape, details: DetailsSpec, own: tuple[str, ...]) -> None:
+    """Refuse what no class of transformers that is written here has; `own`: what this one has."""
     odd = {
         "multi-token prediction": shape.mtp_layers > 0,
+        "a vision tower": shape.vision is not None,
         "a capacity of experts": shape.capacity_factor > 0,
         "routing forced to balance": shape.forced_balance,
         "RMSNorm in an MLP of two matrices": shape.norm == "rmsnorm"
@@ -62,7 +68,8 @@ def _check(shape: ModelShape, details: DetailsSpec) -> None:
         "clamped SwiGLU": details.activation == "clamped_swiglu" and not _is_gpt_oss(shape),
         "attention sinks": bool(details.attention_sinks) and not _is_gpt_oss(shape),
         "layers without positions": details.no_rope_every is not None
-        and not (is_hybrid(shape) and details.no_rope_every == 1),
+        and not (is_hybrid(shape) and details.no_rope_every == 1)
+        and "no_rope_every" not in own,
         "full attention in some layers": details.full_attention_every is not None
         and shape.window is None,
         "queries and keys normalised over their whole width or by l2": details.qk_norm
@@ -72,7 +79,7 @@ def _check(shape: ModelShape, details: DetailsSpec) -> None:
         "a gate of attention's output": shape.attention_gate and not has_mixer(shape, "gdn"),
     }
     hit = [name for name, on in odd.items() if on]
-    own = ("norm_one_plus",) if has_mixer(shape, "gdn") else ()
+    own += ("norm_one_plus",) if has_mixer(shape, "gdn") else ()
     hit += [name for name in OTHER_MODEL if details.stated().get(name) and name not in own]
     if hit:
         raise EmitError(f"no class of transformers that planner writes has {', '.join(hit)}")

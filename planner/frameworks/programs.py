@@ -3,6 +3,7 @@
 from importlib.resources import files
 from pathlib import Path
 
+from costmodels.layers.kinds import attends
 from costmodels.shapes import ModelShape
 from searches.frameworks.megatron.layer_kinds import has_mixer
 
@@ -51,9 +52,9 @@ def attention_setting(shape: ModelShape, fused: bool) -> str:
     """Return the attention of transformers to ask for, by its `attn_implementation`.
 
     The one that skips keys outside a window or a chunk, as it is priced: scaled dot products with
-    a mask compute all of them.
+    a mask compute all of them. Classes without attention know the plain one alone.
     """
-    if not fused:
+    if not (fused and attends(shape)):
         return "eager"
-    local = any(has_mixer(shape, mixer) for mixer in ("window", "chunk"))
+    local = any(has_mixer(shape, mixer) for mixer in ("window", "chunk", "bidirectional-window"))
     return "flex_attention" if local else "sdpa"

@@ -765,6 +765,9 @@ class MuonSpec(_Spec):
     param_layout: Switch = True
     """Shards aligned to whole matrices, gradients reduce-scattered; off: gradients all-reduced,
     updated weights gathered."""
+    mamba_in_proj: Switch = True
+    """Mamba-2's projection to all its inputs is orthogonalized; off: it goes to the scalar
+    optimizer, as Megatron-LM does after release 0.19."""
 
 
 class TrainingSpec(_Spec):

@@ -7,7 +7,12 @@ as for ours.
 from costmodels.axes import Axis, switch_axes
 from costmodels.layers.kinds import LAYER_KINDS
 from costmodels.shapes import ModelShape
-from searches.frameworks.registry import FrameworkRules, framework_names, framework_rules
+from searches.frameworks.registry import (
+    VISION_TOWER,
+    FrameworkRules,
+    framework_names,
+    framework_rules,
+)
 from searches.frameworks.rule import FrameworkRule
 
 
@@ -46,10 +51,6 @@ def layer_kind_rule(record: FrameworkRules) -> FrameworkRule:
         ),
         lambda case: _able_frameworks(case.model),
     )
-
-
-VISION_TOWER = "vision tower"
-"""What is refused of a model that has one, beside kinds of layers."""
 
 
 def foreign_kinds(record: FrameworkRules, shape: ModelShape) -> tuple[str, ...]:

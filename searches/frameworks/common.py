@@ -17,6 +17,42 @@ def other_kinds(shape: ModelShape) -> list[str]:
     return [kind for kind, n in counted if n and kind not in (DENSE, MOE)]
 
 
+SPLIT_MIXERS = ("attention", "window", "chunk")
+"""What the plans of tensor parallelism of transformers' classes split."""
+
+
+def unsplit_kinds(shape: ModelShape) -> list[str]:
+    """Return the kinds of a model's layers that such plans do not split."""
+    return [
+        kind
+        for kind in other_kinds(shape)
+        if kind.partition("+")[0] not in SPLIT_MIXERS or kind.endswith("+none")
+    ]
+
+
+def whole_sequence_kinds(shape: ModelShape) -> list[str]:
+    """Return the kinds of a model's layers that need whole sequences, beside causal attention."""
+    mixers = (*SPLIT_MIXERS, "none")
+    return [kind for kind in other_kinds(shape) if kind.partition("+")[0] not in mixers]
+
+
+def tower_on_one_rank(code: str, framework: str, source: str) -> FrameworkRule:
+    """A vision tower is whole on every rank, and so are the sequences behind it."""
+    return FrameworkRule(
+        code,
+        framework,
+        "a vision tower that is split, or in a pipeline",
+        "planner",
+        source,
+        lambda c: (c.model.vision is not None) & ((c.tp > 1) | (c.cp > 1) | (c.pp > 1)),
+        lambda c: (
+            f"vision tower with tp {c.tp}, cp {c.cp} and pp {c.pp}: transformers runs it whole"
+            " on every rank"
+        ),
+        "tp 1, cp 1 and pp 1",
+    )
+
+
 def degrees_positive(code: str, framework: str, source: str) -> FrameworkRule:
     """Every degree is at least 1."""
     return FrameworkRule(

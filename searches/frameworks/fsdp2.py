@@ -24,6 +24,8 @@ from searches.frameworks.common import (
     other_kinds,
     overlap_stays,
     sequence_chunks,
+    tower_on_one_rank,
+    unsplit_kinds,
     usual_rank_order,
 )
 from searches.frameworks.rule import (
@@ -164,19 +166,6 @@ WORDS: Mapping[str, tuple[str, ...]] = {
 _enforced_in = partial(Enforcement, "fsdp2")
 
 
-SPLIT_MIXERS = ("attention", "window", "chunk")
-"""What the plans of tensor parallelism of transformers' classes split."""
-
-
-def _unsplit(c: Case) -> list[str]:
-    """Return the kinds of a model's layers that such plans do not split."""
-    return [
-        kind
-        for kind in other_kinds(c.model)
-        if kind.partition("+")[0] not in SPLIT_MIXERS or kind.endswith("+none")
-    ]
-
-
 LAYOUT_RULES: tuple[FrameworkRule, ...] = (
     degrees_positive("ACC100", "fsdp2", f"{PARALLELISM}.__post_init__"),
     degrees_divide("ACC101", "fsdp2", f"{PARALLELISM}._validate_accelerator"),
@@ -223,13 +212,14 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
         "tensor parallelism of state-space and linear layers",
         "planner",
         TP_PLAN,
-        lambda c: (c.tp > 1) & bool(_unsplit(c)),
+        lambda c: (c.tp > 1) & bool(unsplit_kinds(c.model)),
         lambda c: (
-            f"tp {c.tp} with layers of {', '.join(_unsplit(c))}: the plans of transformers"
-            " split neither their heads nor sublayers alone"
+            f"tp {c.tp} with layers of {', '.join(unsplit_kinds(c.model))}: the plans of"
+            " transformers split neither their heads nor sublayers alone"
         ),
         "tp 1",
     ),
+    tower_on_one_rank("ACC111", "fsdp2", f"{TP_PLAN}; {CONTEXT}"),
     usual_rank_order("ACC108", "fsdp2", f"{PARALLELISM}._get_mesh"),
     FrameworkRule(
         "ACC201",

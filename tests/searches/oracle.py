@@ -40,7 +40,10 @@ WORDS = {
 }
 SPLIT_BACKWARD = WORDS["schedule"][4:]
 USUAL, INSIDE = WORDS["rank_order"]
-MODULES = ("core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts")
+MODULES = (
+    *("core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts"),
+    "gdn_norm_out",
+)
 """Bit i of a set of recomputed modules, as the options number it, stands for the i-th."""
 MAX_VPP, MAX_RECOMPUTE_STEPS = 12, 16
 CP_COMMS = ("", "p2p", "all-gather", "a2a")
@@ -351,7 +354,7 @@ def without_offload(
 
 @cache
 def legal_module_sets(shape: ModelShape) -> list[tuple[str, ...]]:
-    every = (tuple(x for i, x in enumerate(MODULES) if n & 2**i) for n in range(1, 2**7))
+    every = (tuple(x for i, x in enumerate(MODULES) if n & 2**i) for n in range(1, 2**8))
     return [names for names in every if not broken_module_rule(shape, names)]
 
 
@@ -366,6 +369,8 @@ def broken_module_rule(shape: ModelShape, names: tuple[str, ...]) -> str:
         there |= {"layernorm", "moe", "moe_act", *(["shared_experts"] if shape.shared_ffn else [])}
     if not all(kinds):
         there.add("mlp")
+    if any(getattr(kind, "mixer", "") == "gdn" for kind in kinds):
+        there.add("gdn_norm_out")
     if "core_attn" in names and shape.flash_attention:
         return "REC001"
     if set(names) - there:

@@ -196,6 +196,15 @@ def delta(problem: Problem, tokens: float, tp: int) -> Mixer:
     )
 
 
+def norm_out(problem: Problem, tokens: float, tp: int) -> tuple[float, float, float]:
+    """Return what norm and gate of a delta net's output take again, and no longer keep."""
+    x, eff = problem.shape.delta_net, problem.pool.accelerator.efficiency
+    assert x is not None
+    v, a = x.v_heads * x.v_dim / tp, x.v_heads / tp
+    moved = 10.0 * v * tokens * problem.stack.elementwise_factor / physics.hbm_rate(problem)
+    return moved + 2 * eff.kernel_latency_s, tokens * (4.0 * v + 4.0 * a), 0.0
+
+
 def per_mlp(shape: ModelShape) -> float:
     return (3 if shape.gated else 2) * shape.hidden * shape.ffn
 

@@ -438,6 +438,8 @@ def layer(problem: Problem, layout: Layout, routed: bool) -> Layer:
         core = physics.Context(nothing, nothing, nothing)
         every = layer_modules(problem, tokens, layout.tp, layout.sp, core, False)
         modules = {"mlp": every["mlp"]} if routed.feeds else {}
+        if routed.mixer == "gdn":
+            modules["gdn_norm_out"] = hybrids.norm_out(problem, tokens, layout.tp)
         return Layer(modules=modules, away=away, **vars(found))
     whole, stack, tp, sp = problem, problem.stack, layout.tp, layout.sp
     problem = beside_experts(problem) if routed else problem

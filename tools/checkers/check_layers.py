@@ -20,6 +20,7 @@ import tower_flops
 from layer_flops import Figure
 from transformers import logging
 
+from costmodels.axes import RECOMPUTE_MODULES
 from costmodels.layers.kinds import LAYER_KINDS
 from costmodels.layers.layer_kind import LayerInputs, SplitDegrees
 from costmodels.modes import ModeRows
@@ -46,10 +47,13 @@ def kept_figures(megatron: Path) -> Iterator[Figure]:
         tokens = np.full(1, float(given.job.seq_len))
         inputs = LayerInputs(problem, split, tokens, ModeRows.of_sp(0 * one))
         terms = LAYER_KINDS[real["kind"]].terms(inputs)
-        name, n = f"{real['kind']} (Megatron-Core)", given.job.seq_len
+        again = [RECOMPUTE_MODULES.index(x) for x in real["recompute_modules"]]
+        named = " ".join([real["kind"], *real["recompute_modules"]])
+        name, n = f"{named} (Megatron-Core)", given.job.seq_len
         ours = total_params(given.shape, n) - given.shape.hidden * (given.shape.vocab + 1)
         yield Figure(name, "parameters", ours, real["parameters"], layer_flops.PARAMS_FRAC)
-        ours = terms.kept_bytes.item() / n
+        dropped = terms.modules.attention_bytes[again] + terms.modules.mlp_bytes[again]
+        ours = (terms.kept_bytes.item() - dropped.sum()) / n
         yield Figure(name, "kept bytes", ours, real["kept_bytes"] / n, KEPT_FRAC)
 
 

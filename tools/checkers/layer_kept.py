@@ -7,6 +7,7 @@ a GPU: in their place stand functions that keep what their sources hand to save_
 storage of which a view is kept all is counted.
 """
 
+import contextlib
 import itertools
 import json
 import os
@@ -256,6 +257,18 @@ def mixers(config):
     GatedDeltaNet._compute_g_and_beta = g_and_beta
     parts = GatedDeltaNetSubmodules(NormLinear, Norm, RowParallelLinear)
     yield "gdn+none", GatedDeltaNet(config, parts, **named)
+    put_checkpoints_in_place()
+    again = GatedDeltaNet(config, parts, **named)
+    again.recompute_norm_out = True
+    yield "gdn+none", again
+
+
+def put_checkpoints_in_place():
+    """Give checkpoints that discard their output what they ask of Transformer Engine."""
+    from megatron.core.tensor_parallel import random
+
+    random.FP8GlobalStateManager = types.SimpleNamespace(is_fp8_enabled=lambda: False)
+    random.activation_recompute_forward = lambda **named: contextlib.nullcontext()
 
 
 def kept_bytes(module, **more):
@@ -296,6 +309,7 @@ def main(megatron):
             "model": model,
             "training": TRAINING,
             "parameters": sum(weight.numel() for weight in module.parameters()),
+            "recompute_modules": ["gdn_norm_out"] * getattr(module, "recompute_norm_out", False),
             "kept_bytes": kept_bytes(module, **rotary.get(kind, {})),
         }
         print(json.dumps(answer))

@@ -1,6 +1,7 @@
 """What DeepSpeed is run with: tiny jobs, the layouts that its files can say."""
 
 from tools.smoke.case import Case
+from tools.smoke.kinds import MODELS
 
 TRAINING = {"seq_len": 128, "global_batch": 8, "precision": "bf16", "optimizer": "adam"}
 DENSE = {
@@ -85,4 +86,8 @@ CASES = (
         recompute="selective",
     ),
     _case("deepspeed-offload", "optimizer on the host", DENSE, zero=2, optimizer_offload=True),
+    *(
+        _case(f"deepspeed-{name}", f"layers of {name}", model, zero=2)
+        for name, model in MODELS.items()
+    ),
 )

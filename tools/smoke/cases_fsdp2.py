@@ -1,6 +1,7 @@
 """What FSDP2 through Accelerate is run with: tiny jobs, the layouts that its files can say."""
 
 from tools.smoke.case import Case
+from tools.smoke.kinds import MODELS
 
 TRAINING = {"seq_len": 128, "global_batch": 8, "precision": "bf16", "optimizer": "adam"}
 DENSE = {
@@ -44,4 +45,5 @@ CASES = (
     _case("fsdp2-moe", "MoE", EXPERTS, in_ci=True),
     _case("fsdp2-mla", "MLA", LATENT),
     _case("fsdp2-recompute", "recompute", DENSE, recompute="full"),
+    *(_case(f"fsdp2-{name}", f"layers of {name}", model) for name, model in MODELS.items()),
 )

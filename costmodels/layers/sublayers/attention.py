@@ -167,7 +167,7 @@ ATTENTION = Mixer(
     terms=attention_terms,
     modules=attention_modules_of,
     attends=True,
-    frameworks=("megatron", "fsdp2", "bridge"),
+    frameworks=("megatron", "deepspeed", "fsdp2", "bridge"),
     matrices=attention_matrices,
 )
 WINDOW = replace(

@@ -69,7 +69,7 @@ BIDIRECTIONAL = replace(
     source="Devlin et al. 2018 (BERT); transformers models/modernbert",
     macs=attention_macs_over(_all_keys),
     terms=bidirectional_terms,
-    frameworks=(),
+    frameworks=("deepspeed", "fsdp2"),
 )
 BIDIRECTIONAL_WINDOW = replace(
     BIDIRECTIONAL,

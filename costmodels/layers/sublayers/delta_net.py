@@ -7,11 +7,21 @@ delta attention).
 import numpy as np
 from numpy.typing import ArrayLike
 
+from costmodels.comm.exposure import Exposure
 from costmodels.layers.layer_kind import Floats, Ints, LayerInputs, LayerMacs
-from costmodels.layers.sublayers.recurrent import Recurrence, ranks, recurrent_terms
+from costmodels.layers.recompute import Modules, RecomputedModule
+from costmodels.layers.sublayers.recurrent import (
+    Recurrence,
+    exchange_s,
+    ranks,
+    recurrent_terms,
+)
 from costmodels.layers.sublayers.sublayer import HeadsCut, Mixer, MixerTerms, norm_params
 from costmodels.optimizers.matrices import Matrix
 from costmodels.shapes import DeltaNetShape, ModelShape
+
+NORM_OUT = "gdn_norm_out"
+"""Recompute group of a gated delta net."""
 
 
 def _sizes(shape: ModelShape) -> DeltaNetShape:
@@ -134,7 +144,29 @@ def gdn_recurrence(inputs: LayerInputs) -> Recurrence:
 
 def gdn_terms(inputs: LayerInputs) -> MixerTerms:
     """Return the terms of a gated delta net."""
-    return recurrent_terms(inputs, gdn_recurrence(inputs))
+    return recurrent_terms(inputs, gdn_recurrence(inputs), gdn_modules)
+
+
+def gdn_modules(inputs: LayerInputs) -> Modules:
+    """Return its recompute group, `gdn_norm_out`: norm and gate of the output, and the all-to-all.
+
+    Of v elements and a heads of the rank it drops 2 v of the norm's output, 2 v of the projection's
+    input (in 8 bits with fp8 recipes) and 4 a of the norm, and keeps the rule's output and the
+    gate. It moves 10 v bytes again in two launches, and sends v elements over cp.
+    Source: Megatron-LM 0.19 core/ssm/gated_delta_net/gdn.py (norm_out_checkpoint).
+    """
+    problem, tokens = inputs.problem, inputs.tokens
+    x, t = _sizes(problem.shape), ranks(inputs.split.tp)
+    v, a, part = x.values / t, x.v_heads / t, problem.pool.accelerator
+    wide = inputs.element_bytes / 2.0
+    per_byte = problem.stack.elementwise_factor / (part.hbm_bytes_per_s * part.efficiency.hbm_frac)
+    moved_s = tokens * wide * 10.0 * v * per_byte + 2.0 * part.efficiency.kernel_latency_s
+    dropped = wide * (4.0 * v + 4.0 * a) - inputs.micro_batch.quantized.saved_bytes * v
+    zeros = np.zeros_like(tokens)
+    again = RecomputedModule(
+        moved_s + exchange_s(inputs, (v,)), tokens * dropped, zeros, Exposure(zeros, zeros), zeros
+    )
+    return {NORM_OUT: again}
 
 
 def _heads(shape: ModelShape) -> HeadsCut:
@@ -152,11 +184,11 @@ GDN = Mixer(
     linear_params=gdn_linear_params,
     macs=gdn_macs,
     terms=gdn_terms,
-    modules=lambda shape: (),
+    modules=lambda shape: (NORM_OUT,),
     section="delta_net",
     exchanged=exchanged,
     cut_over=_heads,
-    frameworks=("megatron", "fsdp2", "bridge"),
+    frameworks=("megatron", "deepspeed", "fsdp2", "bridge"),
     matrices=gdn_matrices,
 )
 
@@ -289,7 +321,7 @@ KDA = Mixer(
     terms=kda_terms,
     modules=lambda shape: (),
     section="delta_net",
-    frameworks=("fsdp2",),
+    frameworks=("deepspeed", "fsdp2"),
     exchanged=kda_exchanged,
     cut_over=_heads,
     matrices=kda_matrices,

@@ -124,5 +124,6 @@ MAMBA1 = Mixer(
     section="mamba1",
     exchanged=exchanged,
     cut_over=lambda shape: HeadsCut(_sizes(shape).inner, _sizes(shape).inner),
+    frameworks=("deepspeed", "fsdp2"),
     matrices=mamba1_matrices,
 )

@@ -46,7 +46,7 @@ def mamba2_matrices(shape: ModelShape) -> tuple[Matrix, ...]:
     x = _sizes(shape)
     rows = 2 * x.inner + 2 * x.groups * x.state + x.heads
     return (
-        Matrix(rows, shape.hidden, cut="rows"),
+        Matrix(rows, shape.hidden, cut="rows", is_state_input=True),
         Matrix(shape.hidden, x.inner, cut="columns"),
     )
 
@@ -144,6 +144,6 @@ MAMBA2 = Mixer(
     section="mamba2",
     exchanged=exchanged,
     cut_over=lambda shape: HeadsCut(_sizes(shape).heads, _sizes(shape).groups, repeats=True),
-    frameworks=("megatron", "fsdp2", "bridge"),
+    frameworks=("megatron", "deepspeed", "fsdp2", "bridge"),
     matrices=mamba2_matrices,
 )

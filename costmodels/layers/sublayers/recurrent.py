@@ -122,18 +122,22 @@ def scan_s(inputs: LayerInputs, flops: Floats, moved_bytes: Floats) -> Floats:
 
 def _exchange(inputs: LayerInputs, one: Recurrence) -> tuple[Exposure, Exposure]:
     """Return the all-to-alls of heads for sequence over cp; backward sends the gradients."""
-    zeros = np.zeros_like(inputs.tokens)
+    total = exchange_s(inputs, one.exchanged)
+    return Exposure(total, total), Exposure(total, total)
+
+
+def exchange_s(inputs: LayerInputs, widths: tuple[Floats, ...]) -> Floats:
+    """Return the time of an all-to-all over cp for each width, elements of a token; seconds."""
+    total = np.zeros_like(inputs.tokens)
     if np.all(inputs.split.cp == 1):
-        return Exposure(zeros, zeros), Exposure(zeros, zeros)
+        return total
     problem = inputs.problem
     group = context_group(problem, inputs.split.context)
     hops_s = problem.stack.tp_hop_s * (inputs.split.cp - 1.0)
-    total = zeros
-    for width in one.exchanged:
+    for width in widths:
         size = inputs.element_bytes * inputs.tokens * width
         total = total + collective_s("all-to-all", size, group, problem.pool) + hops_s
-    total = np.where(inputs.split.cp > 1, total, 0.0)
-    return Exposure(total, total), Exposure(total, total)
+    return np.where(inputs.split.cp > 1, total, 0.0)
 
 
 def ranks(tp: Ints) -> Floats:

@@ -93,5 +93,6 @@ CONV = Mixer(
     section="short_conv",
     exchanged=exchanged,
     cut_over=lambda shape: HeadsCut(shape.hidden, shape.hidden),
+    frameworks=("deepspeed", "fsdp2"),
     matrices=conv_matrices,
 )

@@ -147,6 +147,6 @@ SPARSE: Mixer = replace(
     terms=sparse_terms,
     section="indexer",
     cp_comms=("all-gather",),
-    frameworks=("megatron", "fsdp2", "bridge"),
+    frameworks=("megatron", "deepspeed", "fsdp2", "bridge"),
     matrices=sparse_matrices,
 )

@@ -480,6 +480,7 @@ MODULE_ROWS = {
     "mlp": GEMM,
     "shared_experts": GEMM,
     "moe": EXPERTS,
+    "gdn_norm_out": ELEMENTWISE,
 }
 """Where a recomputed module counts."""
 

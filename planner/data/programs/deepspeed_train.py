@@ -100,8 +100,9 @@ def train(args: Any, plan: dict[str, Any], trainer: Any) -> None:
     data = job.open_data(args, trainer.vocab)
     batches = job.Batches(data, args.seed, trainer.place, sizes)
     log = job.Log(args, sizes[0] * sizes[1] * trainer.place[1] * args.seq_length)
+    guess = job.guessing(args, trainer.config)
     for number in range(step, args.train_steps):
-        loss = trainer.step(trainer.smoke_feeds(batches.step(number)))
+        loss = trainer.step(trainer.smoke_feeds(guess(number, batches.step(number))))
         log.step(number, loss)
         if trainer.smoke:
             trainer.smoke.losses.append(loss)
@@ -192,15 +193,22 @@ class Layers(Trainer):
             positions = torch.arange(tokens.shape[1]).expand(tokens.shape)
             parts = [self._own(x) for x in (tokens, labels, positions)]
             tokens, labels, positions = (x.to(self.engine.device) for x in parts)
-            loss = self.engine(
-                input_ids=tokens, position_ids=positions, labels=labels, shift_labels=labels
-            ).loss
+            loss = self._loss(tokens, labels, positions)
             self.engine.backward(loss)
             if self.smoke and not self.smoke.sharding:
                 self.smoke.sharding = sharding(self.engine)
             self.engine.step()
             losses.append(loss.detach())
         return job.mean_over_ranks(torch.stack(losses).mean())
+
+    def _loss(self, tokens: torch.Tensor, labels: torch.Tensor, positions: Any) -> torch.Tensor:
+        """Return the model's own loss; of one that shifts labels, or hides tokens, ours."""
+        if job.is_encoder(self.config) or not job.has_attention(self.config):
+            return job.token_loss(self.engine(input_ids=tokens).logits, labels)
+        found = self.engine(
+            input_ids=tokens, position_ids=positions, labels=labels, shift_labels=labels
+        )
+        return found.loss
 
     def _own(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return this rank's part of each sequence."""
@@ -446,6 +454,9 @@ def experts(model: nn.Module) -> list[int]:
         if n_local and hasattr(module, "ep_rank"):
             first = module.ep_rank * n_local
             return list(range(first, first + n_local))
+    for name, module in model.named_modules():  # AutoEP has left them to the model
+        if name.endswith(".experts"):
+            return list(range(getattr(module, "num_experts", None) or len(module)))
     return []
 
 

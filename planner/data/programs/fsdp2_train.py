@@ -98,8 +98,9 @@ def train(args: Any, trainer: "Trainer") -> None:
     mbs, n_micro = trainer.sizes
     batches = job.Batches(data, args.seed, trainer.place, trainer.sizes)
     log = job.Log(args, mbs * n_micro * trainer.place[1] * args.seq_length)
+    guess = job.guessing(args, trainer.config)
     for number in range(step, args.train_steps):
-        feeds = batches.step(number)
+        feeds = guess(number, batches.step(number))
         loss = trainer.step(trainer.smoke.feeds(feeds) if trainer.smoke else feeds)
         log.step(number, loss)
         if trainer.smoke:
@@ -113,6 +114,8 @@ class Trainer:
 
     def __init__(self, args: Any, plan: Any, accelerator: Any, config: Any, smoke: Any) -> None:
         self.args, self.accelerator, self.smoke = args, accelerator, smoke
+        self.config = config
+        self.takes_positions = job.has_attention(config) and not job.is_encoder(config)
         self.vocab = config.get_text_config().vocab_size
         self.sizes = plan["per_device_train_batch_size"], plan["gradient_accumulation_steps"]
         self.clip = plan["max_grad_norm"]
@@ -126,10 +129,11 @@ class Trainer:
         self.n_parameters = sum(p.numel() for p in model.parameters())
         self.layers = job.layers_of(model)
         plugin = accelerator.state.fsdp_plugin
-        plugin.transformer_cls_names_to_wrap = [type(self.layers[0]).__name__]
+        plugin.transformer_cls_names_to_wrap = sorted({type(x).__name__ for x in self.layers})
         if len(model.state_dict()) > len(list(model.named_parameters(remove_duplicate=False))):
             # Loading on one rank knows weights alone, and some routers save a buffer too.
             plugin.cpu_ram_efficient_loading = False
+        own_biases(model)
         if self.tp > 1:
             split_tensors(model, self.mesh["tp"])
         if smoke:
@@ -147,7 +151,8 @@ class Trainer:
             parts = [tokens, labels, positions.contiguous()]
             with self._split_sequences(parts):
                 # Not the model's own loss, which FSDP2 would hand out in 16 bits.
-                found = self.model(input_ids=parts[0], position_ids=parts[2])
+                where = {"position_ids": parts[2]} if self.takes_positions else {}
+                found = self.model(input_ids=parts[0], **where)
                 loss = job.token_loss(found.logits, parts[1])
                 balance = getattr(found, "aux_loss", None)
                 if balance is not None:
@@ -237,6 +242,22 @@ def optimizer_of(
 
         return AdamW8bit(groups, **settings)
     return torch.optim.AdamW(groups, **settings, fused=device.type == "cuda")
+
+
+def own_biases(model: nn.Module) -> None:
+    """Leave a bias that a head shares with the module around it to the head alone.
+
+    Accelerate shards the two apart, and FSDP2 refuses a tensor in two groups.
+    """
+    tied = getattr(model, "all_tied_weights_keys", None) or {}
+    biases = {inner: outer for inner, outer in tied.items() if outer.endswith(".bias")}
+    for inner, outer in biases.items():
+        parent, _, name = outer.rpartition(".")
+        delattr(model.get_submodule(parent), name)
+        del tied[inner]
+    if biases:
+        keys = model._tied_weights_keys
+        model._tied_weights_keys = {x: keys[x] for x in keys if x not in biases}
 
 
 def split_tensors(model: nn.Module, mesh: Any) -> None:

@@ -23,6 +23,8 @@ from torch.utils.checkpoint import checkpoint
 HERE = Path(__file__).resolve().parent
 SMOKE_STEPS, SMOKE_TOKENS = 2, 128
 """Steps and tokens of a sequence of a run with --smoke."""
+NOT_A_LABEL = -100
+"""Label of a token that is not to be guessed, as PyTorch's cross-entropy takes it."""
 
 
 def options(description: str) -> argparse.ArgumentParser:
@@ -62,6 +64,8 @@ def options(description: str) -> argparse.ArgumentParser:
     )
     add("--text-field", default="text")
     add("--split", default="train", help="of a data set")
+    add("--mask-share", type=float, default=0.15, help="of an encoder's tokens: how many it guesses")
+    add("--mask-token", type=int, help="id that hides them; default: the tokenizer's")
     add("--save", default=os.environ.get("SAVE"), help="folder of checkpoints")
     add("--save-every", type=int, default=1000, help="steps; the last step is always saved")
     add("--resume", action="store_true", help="go on from the newest checkpoint in --save")
@@ -132,14 +136,25 @@ def model_config(args: argparse.Namespace) -> Any:
 
 def build_model(args: argparse.Namespace, config: Any, dtype: torch.dtype) -> Any:
     """Return the model: weights at random by the configuration, or those of --model."""
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
+    kind = AutoModelForMaskedLM if is_encoder(config) else AutoModelForCausalLM
     torch.manual_seed(args.seed)
     if args.from_pretrained:
         folder = Path(args.model)
         name = str(folder.parent if folder.suffix == ".json" else args.model)
-        return AutoModelForCausalLM.from_pretrained(name, config=config, torch_dtype=dtype)
-    return AutoModelForCausalLM.from_config(config, torch_dtype=dtype)
+        return kind.from_pretrained(name, config=config, torch_dtype=dtype)
+    return kind.from_config(config, torch_dtype=dtype)
+
+
+def is_encoder(config: Any) -> bool:
+    """Tell whether a model guesses hidden tokens, each seeing those behind it."""
+    return any(name.endswith("ForMaskedLM") for name in config.architectures or ())
+
+
+def has_attention(config: Any) -> bool:
+    """Tell whether a model knows positions, which one of state-space layers alone does not."""
+    return config.model_type not in ("mamba", "mamba2", "falcon_mamba")
 
 
 def layers_of(model: torch.nn.Module) -> torch.nn.ModuleList:
@@ -320,6 +335,49 @@ class Batches:
             generator = torch.Generator().manual_seed(self.seed + number)
             self._pass, self._order = number, torch.randperm(len(self.data), generator=generator)
         return self.data[int(self._order[place])]
+
+
+def guessing(args: argparse.Namespace, config: Any) -> Callable[..., Iterator[Any]]:
+    """Return what makes the micro-batches of a step such as a model trains on.
+
+    Of an encoder some tokens are hidden, and labels are those alone; others stay as they are.
+    """
+    if not is_encoder(config):
+        return lambda step, batches: iter(batches)
+    if not 0 < args.mask_share < 1:
+        fail(f"--mask-share {args.mask_share}", "give a share between 0 and 1")
+    hider = mask_token(args, config.vocab_size)
+    return lambda step, batches: (hidden(args, hider, step, tokens) for tokens, _ in batches)
+
+
+def mask_token(args: argparse.Namespace, vocab: int) -> int:
+    """Return the id that hides a token."""
+    if args.mask_token is not None:
+        return int(args.mask_token)
+    if args.smoke or args.data == "random":
+        return vocab - 1
+    if args.tokenizer:
+        from transformers import AutoTokenizer
+
+        found = AutoTokenizer.from_pretrained(args.tokenizer).mask_token_id
+        if found is not None:
+            return int(found)
+    fail("an encoder without the id that hides tokens", "give --mask-token")
+    raise AssertionError
+
+
+def hidden(
+    args: argparse.Namespace, hider: int, step: int, tokens: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return tokens of which a share is hidden, at places that step and tokens tell, and labels.
+
+    At least one of each sequence: a mean over no token is no number.
+    """
+    generator = torch.Generator().manual_seed(args.seed + step + int(tokens.sum()))
+    draws = torch.rand(tokens.shape, generator=generator)
+    is_hidden = (draws < args.mask_share) | (draws == draws.amin(dim=1, keepdim=True))
+    labels = torch.where(is_hidden, tokens, torch.full_like(tokens, NOT_A_LABEL))
+    return torch.where(is_hidden, torch.full_like(tokens, hider), tokens), labels
 
 
 def token_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

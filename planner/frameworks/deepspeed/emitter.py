@@ -21,6 +21,7 @@ from planner.frameworks.emitted_text import (
     wrap,
 )
 from planner.frameworks.hf_config import config_file
+from planner.frameworks.hf_kernels import kernel_notes, lacking_images
 from planner.frameworks.programs import (
     SHARED,
     attention_setting,
@@ -29,7 +30,8 @@ from planner.frameworks.programs import (
     programs,
     script_setting,
 )
-from searches.frameworks.deepspeed.layouts import pipeline_partition
+from searches.frameworks.deepspeed.layouts import pipeline_partition, unfound_experts
+from searches.frameworks.megatron.layer_kinds import has_mixer
 
 PROGRAM = "deepspeed_train.py"
 BUCKET_LIMITS = (50_000_000, 500_000_000)
@@ -52,7 +54,7 @@ def lacks(layout: Layout, shape: ModelShape) -> str:
     """Return what of a plan the program cannot do, or ''; a script of the user's may."""
     if layout.pp > 1 and shape.positions == "learned":
         return "pipeline of a model with learned positions"
-    return ""
+    return lacking_images(shape)
 
 
 def _optimizer(job: TrainingJob) -> dict[str, object]:
@@ -80,8 +82,8 @@ def deepspeed_config(layout: Layout, shape: ModelShape, job: TrainingJob) -> dic
         # shards nor reduces; those that the training script registers span all sequence ranks.
         config["sequence_parallel_size"] = layout.cp
         config["seq_parallel_communication_data_type"] = config["communication_data_type"]
-    if shape.n_experts:
-        config["expert_parallel"] = {"enabled": True, "autoep_size": layout.ep}
+    if shape.n_experts and not unfound_experts(shape):
+        config["expert_parallel"] = {"enabled": True, "autoep_size": layout.ep, **_preset(shape)}
     if layout.recompute != "none":
         config["activation_checkpointing"] = {
             "partition_activations": False,
@@ -89,6 +91,21 @@ def deepspeed_config(layout: Layout, shape: ModelShape, job: TrainingJob) -> dic
             "cpu_checkpointing": layout.activation_offload,
         }
     return config | {"steps_per_print": 1, "wall_clock_breakdown": False}
+
+
+PRESETS = {
+    "kda": "deepseek_v3",
+    "sparse": "deepseek_v3",
+    "gdn": "qwen3_5_moe",
+    "linear": "mixtral",
+}
+"""Whose experts a class has that AutoEP does not know, by mixer."""
+
+
+def _preset(shape: ModelShape) -> dict[str, object]:
+    """Return the preset of AutoEP for classes of which it would find several."""
+    names = [preset for mixer, preset in PRESETS.items() if has_mixer(shape, mixer)]
+    return {"preset_model": names[0]} if names else {}
 
 
 def _batch(layout: Layout) -> dict[str, int]:
@@ -214,7 +231,7 @@ def _notes(layout: Layout, shape: ModelShape, job: TrainingJob) -> list[str]:
             "model is built, deepspeed.initialize(..., mpu=mpu), and of each sequence this rank's",
             f"part. ZeRO then shards over all {layout.dp * layout.cp} ranks.",
         ]
-    if shape.n_experts:
+    if shape.n_experts and not unfound_experts(shape):
         notes += [
             f"AutoEP spreads the {shape.n_experts} experts of a Hugging Face model over"
             f" {layout.ep} ranks; a model type",
@@ -227,7 +244,7 @@ def _notes(layout: Layout, shape: ModelShape, job: TrainingJob) -> list[str]:
             "`type:block` matches the class name of a block. Stages in layers:",
             f"{' '.join(map(str, layout.stage_layers))}.",
         ]
-    return notes + _recompute_notes(layout)
+    return notes + _recompute_notes(layout) + kernel_notes(shape)
 
 
 def _recompute_notes(layout: Layout) -> list[str]:

@@ -21,6 +21,7 @@ from planner.frameworks.emitted_text import (
     train_steps,
 )
 from planner.frameworks.hf_config import config_file
+from planner.frameworks.hf_kernels import kernel_notes, lacking_images
 from planner.frameworks.optimizers import TRAINER_OPTIM
 from planner.frameworks.programs import (
     SHARED,
@@ -154,7 +155,7 @@ def _launcher(request: EmitRequest, no_model: str) -> str:
     n_nodes, _ = nodes(layout, request.pool)
     fused = layout.cp > 1 or shape.flash_attention
     settings = {
-        "SCRIPT": script_setting(PROGRAM, ""),
+        "SCRIPT": script_setting(PROGRAM, lacking_images(shape)),
         "ATTENTION": attention_setting(shape, fused),
         "MODEL": model_note(no_model),
     }
@@ -197,7 +198,7 @@ def _notes(layout: Layout, shape: ModelShape, job: TrainingJob) -> list[str]:
             f"Tensor parallelism: {PROGRAM} applies the plan of a model's class of",
             "transformers 5 over Accelerate's mesh, as Accelerate 1.15 itself does for 4 alone.",
         ]
-    return notes
+    return notes + kernel_notes(shape)
 
 
 _SETTINGS = """#

@@ -19,11 +19,13 @@ from searches.frameworks.megatron.layer_kinds import (
     LATENT,
     MAMBA_CHUNK,
     MAMBA_CONV,
+    PREDICTION,
     has_mixer,
     hybrid_pattern,
     is_hybrid,
     layer_interval,
     linear_layers,
+    prediction_pattern,
     sublayers,
     windowed_layers,
 )
@@ -33,8 +35,6 @@ Setting = Callable[[str], Any]
 """Returns a setting by its dest."""
 DELTA_NET, SPARSE = "gated_delta_net", "dsa"
 """Values of `--experimental-attention-variant`."""
-MTP = "/"
-"""Before the pattern of each layer of multi-token prediction."""
 PATTERNS = ("hybrid_layer_pattern", "hybrid_override_pattern")
 """Settings that hold a hybrid pattern, the older one last."""
 _LINEAR = {
@@ -109,7 +109,8 @@ def pattern_settings(layout: Layout, shape: ModelShape) -> dict[str, object]:
     """Return the pattern of a hybrid model with the cuts of a plan; nothing of another model."""
     if not is_hybrid(shape):
         return {}
-    return {PATTERNS[0]: hybrid_pattern(shape, layout.stage_layers)}
+    pattern = hybrid_pattern(shape, layout.stage_layers) + prediction_pattern(shape)
+    return {PATTERNS[0]: pattern}
 
 
 def hybrid_program(release: str) -> tuple[str, str]:
@@ -254,7 +255,7 @@ def hybrid_kinds(get: Setting, pattern: str, pairs_of: int = 0) -> StatedKinds |
 
     `pairs_of`: whole layers, where the pattern is known to have two symbols for each.
     """
-    main, *mtp = pattern.split(MTP)
+    main, *mtp = pattern.split(PREDICTION)
     if not re.fullmatch(r"[M*+GE|\-]+", main):
         return None
     mixers = {"M": "mamba2", "G": "gdn", "*": "attention", LATENT: "attention"}

@@ -38,6 +38,7 @@ SHORT_MODULES = {
     "layernorm": "norm",
     "mla_up_proj": "up",
     "shared_experts": "shared",
+    "gdn_norm_out": "out",
 }
 """Recomputed modules in a column; `mlp` and `moe` are short enough."""
 

@@ -27,6 +27,7 @@ from costmodels.precision import (
 from costmodels.schedule.stages import FOLDED, SPLITS, spelled, stage_layers
 from planner.errors import SearchError, UsageError
 from planner.option_names import command, option, option_or_section
+from planner.specs.schema import TrainingSpec
 from searches.options import AXES, TEXT_AXES
 from searches.rules import RULES, Context, first_broken_rule
 
@@ -90,12 +91,7 @@ def axis_values(axis: str, value: object, flag: str) -> int:
     """
     text = str(value).lower() if isinstance(value, bool) else str(value).strip()
     if axis not in (*AXES, *PROBLEM_AXES):
-        names = ", ".join((*AXES, *PROBLEM_AXES))
-        raise UsageError(
-            option_or_section(flag) + f": unknown axis {axis!r}",
-            f"axes: {names}",
-            code="unknown-name",
-        )
+        raise _unknown_axis(axis, text, flag)
     if axis in MODULES_OF_AXES:
         return _modules(text, axis, flag)
     if axis == "split" and flag == "--pin" and re.fullmatch(r"[\dx-]*\d[\dx-]*", text):
@@ -135,6 +131,17 @@ def axis_values(axis: str, value: object, flag: str) -> int:
             code="out-of-range",
         )
     return number
+
+
+def _unknown_axis(axis: str, text: str, flag: str) -> UsageError:
+    """Return the error for a word that is no axis: a field of the job is stated, not searched."""
+    message = option_or_section(flag) + f": unknown axis {axis!r}"
+    if axis in TrainingSpec.model_fields:
+        stated = option("set", f"training.{axis}={text}")
+        fix = f"it is stated, not searched, as it changes what is trained: {stated}"
+        return UsageError(message, fix, code="unknown-name")
+    names = ", ".join((*AXES, *PROBLEM_AXES))
+    return UsageError(message, f"axes: {names}", code="unknown-name")
 
 
 MOST_STAGES, COUNT_BITS = 512, 16

@@ -5,6 +5,7 @@ Codes: DSP1xx degrees and batch, DSP2xx pipeline, DSP3xx experts, DSP4xx ZeRO, D
 
 from costmodels.axes import RECOMPUTE_MODULES
 from costmodels.plans import ZERO_BUBBLE, Layout
+from costmodels.shapes import ModelShape
 from searches.frameworks.case import Bools, Case
 from searches.frameworks.common import (
     batch_divides,
@@ -20,7 +21,10 @@ from searches.frameworks.common import (
     narrow_moments,
     other_kinds,
     plain_schedule,
+    tower_on_one_rank,
+    unsplit_kinds,
     usual_rank_order,
+    whole_sequence_kinds,
 )
 from searches.frameworks.rule import FrameworkRule
 
@@ -52,11 +56,21 @@ def partition_of(counts: tuple[int, ...], pp: int) -> str:
     return "uniform" if tuple(cut) == counts else ""
 
 
+FOUND_BESIDE = ("attention", "window", "chunk", "gdn", "kda", "linear", "sparse")
+"""Mixers of classes whose experts AutoEP has a preset for."""
+
+
+def unfound_experts(shape: ModelShape) -> list[str]:
+    """Return the kinds of layers of a class whose experts AutoEP does not find."""
+    kinds = other_kinds(shape) if shape.n_experts else []
+    return [kind for kind in kinds if kind.partition("+")[0] not in FOUND_BESIDE]
+
+
 def _auto_ep(c: Case) -> Bools:
     """Tell whether AutoEP replaces the experts, with ep 1 too: in all plans, in runs if asked."""
     if c.settings:
         return bool(c.setting("expert_parallel.enabled", False))
-    return c.model.n_experts > 0
+    return c.model.n_experts > 0 and not unfound_experts(c.model)
 
 
 def _uncut(counts: tuple[int, ...], pp: int, vpp: int) -> bool:
@@ -177,6 +191,33 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
         "tp 1",
         versions="<0.19.8",
     ),
+    FrameworkRule(
+        "DSP117",
+        "deepspeed",
+        "Ulysses in layers that are no causal attention",
+        "first step",
+        ULYSSES,
+        lambda c: (c.cp > 1) & bool(whole_sequence_kinds(c.model)),
+        lambda c: (
+            f"cp {c.cp} with layers of {', '.join(whole_sequence_kinds(c.model))}: Ulysses"
+            " exchanges heads in causal attention alone"
+        ),
+        "cp 1",
+    ),
+    FrameworkRule(
+        "DSP118",
+        "deepspeed",
+        "tensor parallelism of encoders, state-space and linear layers",
+        "planner",
+        AUTO_TP,
+        lambda c: (c.tp > 1) & bool(unsplit_kinds(c.model)),
+        lambda c: (
+            f"tp {c.tp} with layers of {', '.join(unsplit_kinds(c.model))}: AutoTP splits"
+            " neither their heads nor sublayers alone"
+        ),
+        "tp 1",
+    ),
+    tower_on_one_rank("DSP209", "deepspeed", f"{AUTO_TP}; {ULYSSES}; {PIPELINE}"),
     batch_divides("DSP115", "deepspeed", f"{CONFIG}._batch_assertion"),
     FrameworkRule(
         "DSP201",
@@ -267,13 +308,13 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
     FrameworkRule(
         "DSP208",
         "deepspeed",
-        "a pipeline of layers with a window or chunks",
+        "a pipeline of layers of several kinds",
         "planner",
         PIPELINE,
         lambda c: (c.pp > 1) & bool(other_kinds(c.model)),
         lambda c: (
             f"pp {c.pp} with layers of {', '.join(other_kinds(c.model))}: the stages of the"
-            " training program pass no masks on"
+            " training program are layers of one class, without masks"
         ),
         "pp 1, or framework megatron",
     ),
@@ -378,6 +419,19 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
         lambda c: (c.model.n_experts > 0) & c.model.forced_balance,
         "forced_balance: AutoEP routes as the model does",
         "forced_balance off",
+    ),
+    FrameworkRule(
+        "DSP312",
+        "deepspeed",
+        "experts that AutoEP does not find",
+        "planner",
+        "deepspeed/module_inject/auto_ep_presets",
+        lambda c: (c.ep > 1) & bool(unfound_experts(c.model)),
+        lambda c: (
+            f"ep {c.ep} with layers of {', '.join(unfound_experts(c.model))}: AutoEP has no"
+            " preset for their classes, and leaves the experts where they are"
+        ),
+        "ep 1",
     ),
     FrameworkRule(
         "DSP401",

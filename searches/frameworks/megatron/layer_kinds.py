@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from costmodels.layers.kinds import KIND_ALIASES, LAYER_KINDS
 from costmodels.layers.layer_kind import LayerKind
+from costmodels.layers.sublayers.delta_net import NORM_OUT
 from costmodels.shapes import Mamba2Shape, ModelShape
 from searches.frameworks.case import Case
 from searches.frameworks.common import kind_sequence
@@ -19,12 +20,15 @@ from searches.frameworks.rule import FrameworkRule
 HYBRID_ALLOCATION = "megatron/core/models/hybrid/hybrid_layer_allocation.py"
 HYBRID_STACK = "megatron/core/models/hybrid/hybrid_block.py, HybridStack"
 MAMBA_MIXER = "megatron/core/ssm/mamba_mixer.py, MambaMixer"
+MAMBA_INPUTS = "megatron/core/ssm/mamba_mixer.py, in_proj; optimizer/emerging_optimizers.py"
 MIXER_SYMBOLS = {"mamba2": "M", "gdn": "G", "attention": "*", "window": "*", "none": ""}
 """Symbol of a hybrid pattern by mixer; latent attention has `LATENT`."""
 FEED_SYMBOLS = {"dense": "-", "moe": "E", "none": ""}
 LATENT = "+"
 CUT = "|"
 """Between the stages of a pipeline."""
+PREDICTION = "/"
+"""Before the pattern of each layer of multi-token prediction."""
 MAMBA_CONV, MAMBA_CHUNK, DELTA_CHUNK = 4, 128, 64
 """Taps and chunks that have no option: arguments of `MambaMixer`, and fla's chunk_size."""
 _PLAIN = {name: alias.partition("+") for alias, name in KIND_ALIASES.items()}
@@ -83,6 +87,14 @@ def hybrid_pattern(shape: ModelShape, stage_layers: Sequence[int] = ()) -> str:
     return CUT.join(stages)
 
 
+def prediction_pattern(shape: ModelShape) -> str:
+    """Return the patterns of multi-token prediction of a hybrid model, each after its separator.
+
+    Each has the sublayers of the last layer, as it is priced (`parse_hybrid_pattern`).
+    """
+    return (PREDICTION + kind_symbols(shape, kind_sequence(shape)[-1])) * shape.mtp_layers
+
+
 def layer_count(shape: ModelShape) -> int:
     """Return how many layers Megatron-LM counts: of a hybrid model the symbols of its pattern."""
     return len(hybrid_pattern(shape)) if is_hybrid(shape) else shape.layers
@@ -135,6 +147,13 @@ def _all_sparse(shape: ModelShape) -> bool:
     return is_sparse and shape.latent and not shape.bias
 
 
+def _predicts_by_half(case: Case) -> bool:
+    """Tell whether layers of multi-token prediction would be no whole ones."""
+    if not (_is_plan(case) and is_hybrid(case.model) and case.model.mtp_layers):
+        return False
+    return "none" in sublayers(kind_sequence(case.model)[-1])
+
+
 def _latent_windows(case: Case) -> bool:
     return case.model.latent and has_mixer(case.model, "window")
 
@@ -148,6 +167,11 @@ def _mamba(case: Case) -> Mamba2Shape:
 def _delta_chunk(case: Case) -> int:
     sizes = case.model.delta_net if has_mixer(case.model, "gdn") else None
     return sizes.chunk if sizes else DELTA_CHUNK
+
+
+def _has_state_inputs(case: Case) -> bool:
+    """Tell whether a model that Muon trains has Mamba-2 layers."""
+    return bool(case.job.optimizer == "muon" and has_mixer(case.model, "mamba2"))
 
 
 LAYER_KIND_RULES: tuple[FrameworkRule, ...] = (
@@ -197,15 +221,15 @@ LAYER_KIND_RULES: tuple[FrameworkRule, ...] = (
     FrameworkRule(
         "MLM703",
         "megatron",
-        "multi-token prediction in a hybrid model",
+        "multi-token prediction by a sublayer alone",
         "planner",
         f"{HYBRID_ALLOCATION}, parse_hybrid_pattern",
-        lambda c: _is_plan(c) and is_hybrid(c.model) and c.model.mtp_layers > 0,
+        _predicts_by_half,
         lambda c: (
-            f"mtp_layers {c.model.mtp_layers}: each is a pattern of its own in a hybrid model,"
-            " which a model file does not state"
+            f"mtp_layers {c.model.mtp_layers}: each has what the last layer has, which is a mixer"
+            " or a feed alone, and a model file states no pattern of its own for it"
         ),
-        "mtp_layers 0",
+        "mtp_layers 0, or layers of a mixer and a feed",
     ),
     FrameworkRule(
         "MLM704",
@@ -247,6 +271,50 @@ LAYER_KIND_RULES: tuple[FrameworkRule, ...] = (
         lambda c: f"cp {c.cp}: gated delta nets have none before 0.18",
         "cp 1, or framework megatron@0.18.2",
         versions="<0.18",
+    ),
+    FrameworkRule(
+        "MLM712",
+        "megatron",
+        "the output norm of gated delta nets recomputed before 0.19",
+        "start",
+        "megatron/core/transformer/transformer_config.py, __post_init__",
+        lambda c: c.recomputes(NORM_OUT),
+        "recompute of gdn_norm_out: --recompute-modules does not know it before 0.19",
+        "recompute_modules without it",
+        versions="<0.19",
+    ),
+    FrameworkRule(
+        "MLM713",
+        "megatron",
+        "the output norm of gated delta nets recomputed in a hybrid model",
+        "start",
+        "megatron/core/transformer/transformer_config.py, __post_init__",
+        lambda c: is_hybrid(c.model) & c.recomputes(NORM_OUT),
+        "recompute of gdn_norm_out: it needs --experimental-attention-variant gated_delta_net,"
+        " which a pattern stands in place of",
+        "recompute_modules without it",
+    ),
+    FrameworkRule(
+        "MLM714",
+        "megatron",
+        "Mamba's input projection left to the scalar optimizer",
+        "planner",
+        MAMBA_INPUTS,
+        lambda c: _is_plan(c) and _has_state_inputs(c) and not c.job.muon.mamba_in_proj,
+        "muon.mamba_in_proj off: releases up to 0.19 orthogonalize it",
+        "muon.mamba_in_proj on",
+        versions="<0.20",
+    ),
+    FrameworkRule(
+        "MLM715",
+        "megatron",
+        "Mamba's input projection orthogonalized",
+        "planner",
+        MAMBA_INPUTS,
+        lambda c: _is_plan(c) and _has_state_inputs(c) and c.job.muon.mamba_in_proj,
+        "muon.mamba_in_proj on: after release 0.19 it goes to the scalar optimizer",
+        "muon.mamba_in_proj off",
+        versions=">=0.20",
     ),
     FrameworkRule(
         "MLM707",

@@ -573,6 +573,10 @@ def _module_faults(c: Case) -> list[str]:
             in modules
             and flag(c, "moe_shared_expert_overlap")
             and flag(c, "moe_shared_expert_intermediate_size") is not None,
+            "recompute of gdn_norm_out needs --experimental-attention-variant gated_delta_net": (
+                "gdn_norm_out" in modules
+                and flag(c, "experimental_attention_variant") != "gated_delta_net"
+            ),
             "recompute of moe_act and layernorm excludes --fp8-recipe delayed": delayed
             and ("moe_act" in modules or "layernorm" in modules),
         }

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from costmodels.axes import RECOMPUTE_MODULES
 from costmodels.examples import LLAMA3_8B
 from costmodels.layers.flops import model_flops_per_token
 from costmodels.layers.kinds import LAYER_KINDS, layer_run
@@ -194,3 +195,28 @@ def test_scratch_gradients_once_for_every_shape_of_weights(toy_problem):
     gdn, full = (terms_of(problem, name).scratch_bytes.item() for name in ("gdn+moe", "moe"))
     assert gdn == 2 * 2048 * (2 * 2048 + 3 * 4096 + 64)
     assert full == 2 * 2 * 2048 * 3 * 512  # routed and shared
+
+
+def test_the_output_norm_of_a_delta_net_runs_again(toy_problem):
+    problem = toy_problem(replace(NEXT, layer_runs=(layer_run("gdn+none", 4),)))
+    part, stack = problem.pool.accelerator, problem.stack
+    tokens, index = problem.job.seq_len, RECOMPUTE_MODULES.index("gdn_norm_out")
+    modules = terms_of(problem, "gdn+none", TP).modules
+    v, a = 32 * 128 / TP, 32 / TP
+    # 2 v of the norm's output, 2 v of the projection's input, 4 bytes a head and token.
+    assert modules.attention_bytes[index] == pytest.approx(tokens * (4 * v + 4 * a))
+    rate = part.hbm_bytes_per_s * part.efficiency.hbm_frac / stack.elementwise_factor
+    again = tokens * 10 * v / rate + 2 * part.efficiency.kernel_latency_s
+    assert modules.forward_s[index] == pytest.approx(again)
+    assert not modules.mlp_bytes[index].any()
+    # One of its two all-to-alls over cp is in it: v elements, of 2 (k + v + a) + v.
+    whole = terms_of(problem, "gdn+none", ONE, cp=2)
+    waits = whole.modules.forward_s[index] - again[0] / 2 - part.efficiency.kernel_latency_s
+    assert 0 < waits.item() < whole.cp_forward.total_s.item() / 2
+
+
+def test_other_mixers_have_no_such_group(toy_problem):
+    index = RECOMPUTE_MODULES.index("gdn_norm_out")
+    assert not terms_of(toy_problem(HYBRID), "mamba2+none").modules.forward_s[index].any()
+    assert LAYER_KINDS["gdn+moe"].modules(NEXT)[0] == "gdn_norm_out"
+    assert "gdn_norm_out" not in LAYER_KINDS["kda+moe"].modules(NEXT)

@@ -7,6 +7,7 @@ import pytest
 
 from costmodels.comm.collectives import collective_s
 from costmodels.comm.placement import place_group
+from costmodels.layers.kinds import layer_run
 from costmodels.optimizers.groups import Part, RankMatrices, group_terms, rank_matrices, rank_terms
 from costmodels.optimizers.matrices import Matrix
 from costmodels.optimizers.matrix_times import matrix_times, newton_schulz_s
@@ -14,6 +15,7 @@ from costmodels.optimizers.records import MuonOptions
 from costmodels.plans import ShapeTable
 from costmodels.problem import Problem
 from costmodels.shape_terms import kind_params, kinds_of_stages
+from costmodels.shapes import Mamba2Shape, VisionShape
 from tests.searches.instances import GQA, context, real_pool
 from tests.searches.wider_instances import MOE
 
@@ -128,3 +130,49 @@ def test_adam_has_no_groups():
     group = place_group(np.array([4], dtype=np.int32), 1, p.pool, p.fabric)
     part = Part(kind_params(p, alone, kinds), alone.tp, np.ones((1, 1)), group, is_routed=False)
     assert group_terms(p, alone, kinds, part) is None
+
+
+SEES = replace(
+    GQA,
+    vision=VisionShape(3, 64, 4, 256, False, 14, 256, merge=4, projector=(96,)),
+)
+
+
+def counted(p: Problem) -> dict[Matrix, int]:
+    """Return the matrices beside routed experts of a rank."""
+    table = shapes(1, 1)
+    found = rank_matrices(p, table, kinds_of_stages(p, table, with_held=False), routed=False)
+    return {m: int(n[0, 0]) for m, n in zip(found.matrices, found.counts, strict=True)}
+
+
+def test_a_tower_brings_its_matrices_and_those_of_its_projector():
+    own = counted(problem("muon", SEES))
+    plain = counted(problem("muon"))
+    more = {m: n for m, n in own.items() if m not in plain}
+    assert more == {
+        Matrix(192, 64, cut="rows", parts=(64, 64, 64)): 3,
+        Matrix(64, 64, cut="columns"): 3,
+        Matrix(256, 64, cut="rows"): 3,
+        Matrix(64, 256, cut="columns"): 3,
+        # Four patches of 64 side by side, and the width of the language model.
+        Matrix(96, 256, cut="rows"): 1,
+        Matrix(GQA.hidden, 96, cut="columns"): 1,
+    }
+
+
+@pytest.mark.parametrize(("trained", "n_more"), [("all", 6), ("projector", 2), ("none", 0)])
+def test_frozen_parts_of_a_tower_have_no_matrices(trained, n_more):
+    model = replace(SEES, vision=replace(SEES.vision, trained=trained))
+    plain = counted(problem("muon"))
+    assert len(counted(problem("muon", model))) == len(plain) + n_more
+
+
+def test_inputs_of_mamba_go_to_the_scalar_optimizer_where_they_are_left_to_it():
+    sizes = Mamba2Shape(heads=8, head_dim=16, groups=2, state=32, conv=4, chunk=64)
+    run = (layer_run("mamba2+none", GQA.layers),)
+    model = replace(GQA, mamba2=sizes, layer_runs=run)
+    rows = 2 * 128 + 2 * 2 * 32 + 8
+    inputs = Matrix(rows, GQA.hidden, cut="rows", is_state_input=True)
+    output = Matrix(GQA.hidden, 128, cut="columns")
+    assert set(counted(problem("muon", model))) == {inputs, output}
+    assert set(counted(problem("muon", model, mamba_in_proj=False))) == {output}

@@ -89,6 +89,10 @@ MODELS: dict[str, Case] = {
         ),
         {"tp": 1, "pp": 2, "split": "even", "ep": 4, "recompute": "none"},
     ),
+    "whole layers with a state space, and two to predict further tokens": (
+        document([{"pattern": ["mamba2+dense", "dense"] * 3}], mamba2=MAMBA, mtp_layers=2),
+        {"tp": 2, "pp": 1, "recompute": "none"},
+    ),
     "gated delta nets": (
         document(
             [{"pattern": ["gdn+moe"] * 3 + ["moe"], "repeat": 2}], delta_net=DELTA, moe=EXPERTS
@@ -116,6 +120,8 @@ SAID = {
     " --mamba-num-groups 8 --mamba-state-dim 128 --hybrid-layer-pattern M-M*-M|-M*-M-",
     "state-space layers and experts": "--hybrid-layer-pattern MEM*EM|EMEM*E",
     "whole layers with a state space": "--num-layers 16 --hybrid-layer-pattern MEMEME*E|MEMEME*E",
+    "whole layers with a state space, and two to predict further tokens": "--num-layers 12"
+    " --hybrid-layer-pattern M-*-M-*-M-*-/*-/*-",
     "gated delta nets": "--experimental-attention-variant gated_delta_net"
     " --linear-attention-freq 4 --linear-num-key-heads 8 --linear-num-value-heads 16"
     " --linear-key-head-dim 128 --linear-value-head-dim 128 --linear-conv-kernel-dim 4",
@@ -475,8 +481,8 @@ def test_the_class_of_transformers(kind: str) -> None:
             "Qwen3-Next's class does not have attention without a gate",
         ),
         (
-            [{"pattern": ["mamba2+dense", "dense"]}],
-            {"mamba2": MAMBA},
+            [{"pattern": ["mamba2+dense", "gdn+dense"]}],
+            {"mamba2": MAMBA, "delta_net": DELTA},
             "no class that planner writes has layers of mamba2[+]dense",
         ),
     ],

@@ -365,6 +365,7 @@ def test_dicts_give_the_same_answer_as_files(llama70: planner.Result) -> None:
     [
         ({"top": 0}, UsageError, "--top"),
         ({"pins": {"tpp": 8}}, UsageError, "unknown axis 'tpp'"),
+        ({"pins": {"optimizer": "muon"}}, UsageError, "training.optimizer=muon"),
         ({"pins": {"tp": "eight"}}, UsageError, "whole number"),
         ({"pins": {"recompute": "some"}}, UsageError, "one of none, selective, full"),
         ({"at_most": {"recompute": 1}}, UsageError, "no order"),

@@ -76,9 +76,9 @@ def test_an_encoder_is_priced_and_refused_by_name_where_files_cannot_say_it():
     narrow = plan.breakdown.time_s["attention"]
     assert 0.0 < narrow < 0.6 * whole.breakdown.time_s["attention"]
     assert plan.breakdown.time_s["linear"] == pytest.approx(whole.breakdown.time_s["linear"])
-    assert plan.runs_on == ()
+    assert plan.runs_on == ("deepspeed",)
     shape, job = (getattr(model_from_dict({"model": BASE, "training": JOB}), x) for x in _PARTS)
-    for name in framework_names():
+    for name in set(framework_names()) - {"deepspeed", "fsdp2"}:
         assert "bidirectional+dense" in (why_not(name, plan.layout, shape, job) or "")
 
 

@@ -125,10 +125,11 @@ def test_it_is_opened_and_refused_by_name_where_files_cannot_say_it():
     m, both = plan.layout.n_micro, plan.breakdown.rows.layers.tower.total
     assert opened.startswith(f"{m} × ")
     assert m * both.total_s.item() == pytest.approx(plan.breakdown.time_s["tower"], rel=1e-12)
-    for name in framework_names():
+    of_transformers = {"deepspeed", "fsdp2"}
+    for name in set(framework_names()) - of_transformers:
         reason = why_not(name, plan.layout, model.shape, model.job)
         assert "vision tower" in (reason or "")
-    assert plan.runs_on == ()
+    assert set(plan.runs_on) <= of_transformers
 
 
 def test_tensor_parallelism_divides_its_heads_and_inner_width():

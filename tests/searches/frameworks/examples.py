@@ -15,6 +15,7 @@ from costmodels.shapes import (
     Mamba2Shape,
     ModelShape,
     TrainingJob,
+    VisionShape,
     WindowShape,
 )
 from searches.frameworks.case import Case
@@ -921,6 +922,7 @@ _GPT_OSS = _of(
 )
 _INDEXER = IndexerShape(64, 128, 2048)
 _SPARSE = _of(LATENT, ("sparse+dense", 3), ("sparse+moe", 58), indexer=_INDEXER)
+_SEES = replace(DENSE, vision=VisionShape(2, 64, 4, 256, False, 14, 256))
 _BESIDE = _of(EXPERTS, ("mamba2+none", 16), ("none+moe", 16), mamba2=_MAMBA)
 _KINDS: dict[str, tuple[Case, Case]] = {
     "MLM700": (
@@ -962,12 +964,33 @@ _KINDS: dict[str, tuple[Case, Case]] = {
         case({}, model=_SPARSE),
     ),
     "MLM711": (case(ALL_TO_ALL, model=_NETS), case(ALL_TO_ALL, model=DENSE)),
+    "MLM712": (case(_recomputed("gdn_norm_out"), model=_NETS), case({}, model=_NETS)),
+    "MLM713": (
+        case(_recomputed("gdn_norm_out"), model=_of(DENSE, ("gdn+none", 16), ("none+dense", 16), delta_net=_NET)),
+        case(_recomputed("gdn_norm_out"), model=_NETS),
+    ),
+    "MLM714": (
+        case({"optimizer": "muon", "muon": MuonOptions(mamba_in_proj=False)}, model=_HYBRID),
+        case({"optimizer": "muon"}, model=_HYBRID),
+    ),
+    "MLM715": (
+        case({"optimizer": "muon"}, model=_HYBRID),
+        case({"optimizer": "muon", "muon": MuonOptions(mamba_in_proj=False)}, model=_HYBRID),
+    ),
     "MBR432": (case({"optimizer": "muon"}), case({"optimizer": "muon", "zero": 0})),
     "MBR720": (case({**PIPE, "vpp": 2}, model=_HYBRID), case({**PIPE, "vpp": 2})),
     "MBR721": (
         case(_modes(cuda_graph="full_iteration"), model=_HYBRID),
         case(_modes(cuda_graph="full_iteration")),
     ),
+    "DSP117": (case(ALL_TO_ALL, model=_HYBRID), case(ALL_TO_ALL, model=_WINDOWS)),
+    "DSP118": (case({"tp": 2, "dp": 32}, model=_HYBRID), case({"tp": 2, "dp": 32}, model=_WINDOWS)),
+    "DSP312": (
+        case({"ep": 2}, model=_BESIDE),
+        case({"ep": 2}, model=_of(EXPERTS, ("gdn+moe", 24), ("moe", 8), delta_net=_NET)),
+    ),
+    "DSP209": (case({"tp": 2, "dp": 32}, model=_SEES), case({}, model=_SEES)),
+    "ACC111": (case(RING, model=_SEES), case({}, model=_SEES)),
     "DSP208": (case(PIPE, model=_WINDOWS), case({}, model=_WINDOWS)),
     "TTN508": (case({}, model=_WINDOWS), case({}, model=_GPT_OSS)),
     "TTN509": (

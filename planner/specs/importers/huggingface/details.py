@@ -94,6 +94,11 @@ _SIGMOID = (
     "dots1",
     "minimax_m2",
     "solar_open",
+    "nemotron_h",
+    "kimi_linear",
+    "deepseek_v32",
+    "glm_moe_dsa",
+    "lfm2_moe",
 )
 _LOAD_BIAS = (
     "deepseek_v3",
@@ -103,6 +108,10 @@ _LOAD_BIAS = (
     "minimax_m2",
     "solar_open",
     "ernie4_5_moe",
+    "nemotron_h",
+    "kimi_linear",
+    "deepseek_v32",
+    "glm_moe_dsa",
 )
 """Types whose experts are balanced by a bias of the router."""
 _QK_NORMS = {
@@ -113,7 +122,17 @@ _QK_NORMS = {
     "llama4_text": "l2",
 }
 """How queries and keys are normalised, where it is not head by head."""
-_ACTIVATION_KEYS = ("hidden_activation", "hidden_act", "activation_function", "activation")
+_NO_POSITIONS = ("jamba", "kimi_linear", "nemotron_h")
+"""Types whose attention rotates nothing."""
+_GATED_SHARED = ("qwen2_moe", "qwen3_next", "qwen3_5_moe_text")
+"""Types whose shared experts have a gate."""
+_ACTIVATION_KEYS = (
+    "hidden_activation",
+    "hidden_act",
+    "activation_function",
+    "activation",
+    "mlp_hidden_act",
+)
 _ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
@@ -139,6 +158,7 @@ _TYPE_ACTIVATIONS = {
     "phi": "gelu_tanh",
     "starcoder2": "gelu_tanh",
     "nemotron": "squared_relu",
+    "nemotron_h": "squared_relu",
     "apertus": "xielu",
     "arcee": "squared_relu",
     "jais2": "squared_relu",
@@ -239,6 +259,9 @@ def _number(config: Config, name: str, default: float | None) -> Iterator[Detail
 
 def _rotary(config: Config, model: Mapping[str, Any]) -> Iterator[Detail]:
     """Yield base, share and scaling of rotary positions."""
+    if config.name in _NO_POSITIONS:
+        yield Detail("no_rope_every", 1, Found(1, f"in every {config.name}", None))
+        return
     yield from _number(config, "rotary_base", 10_000.0)
     rotated = config.section.get("rotary_dim")
     if model.get("head_dim") and type(rotated) is int and rotated > 0:
@@ -349,5 +372,5 @@ def _router(config: Config, model: Mapping[str, Any], every: Found) -> Iterator[
     if section.get("seq_aux") is True:
         path = (*config.path, "seq_aux")
         yield Detail("aux_loss_scope", "sequence", Found(True, path_text(path), path))
-    if name == "qwen2_moe" and model["moe"].get("shared_ffn"):
+    if name in _GATED_SHARED and model["moe"].get("shared_ffn"):
         yield Detail("shared_expert_gate", True, every)

@@ -12,7 +12,15 @@ from planner.specs.importers.huggingface.config import Config, Found
 Part = tuple[str, bool | float | int | str, Found]
 """Field of `model.details`, its value, and where it comes from."""
 
-_ONE_PLUS = ("gemma", "gemma2", "gemma3_text", "nemotron")
+_ONE_PLUS = (
+    "gemma",
+    "gemma2",
+    "gemma3_text",
+    "nemotron",
+    "qwen3_next",
+    "qwen3_5_text",
+    "qwen3_5_moe_text",
+)
 _POST_NORMS = {
     "olmo2": "instead",
     "exaone4": "instead",
