@@ -137,6 +137,16 @@ class IndexerShape:
 
 
 @dataclass(frozen=True, slots=True)
+class CrossShape:
+    """What `cross`, `causal-cross` and `bidirectional-cross` layers attend to: a context."""
+
+    tokens: int
+    """Of the context of one sequence."""
+    width: int
+    """Elements of one of them."""
+
+
+@dataclass(frozen=True, slots=True)
 class VisionShape:
     """A vision tower and its projector, before a language model."""
 
@@ -192,6 +202,7 @@ MIXER_SECTIONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
         "indexer": IndexerShape,
         "mamba1": Mamba1Shape,
         "short_conv": ShortConvShape,
+        "cross": CrossShape,
     }
 )
 """Sizes of mixers by the field of `ModelShape`, and section of the model file, that has them."""
@@ -284,6 +295,7 @@ class ModelShape:
     indexer: IndexerShape | None = None
     mamba1: Mamba1Shape | None = None
     short_conv: ShortConvShape | None = None
+    cross: CrossShape | None = None
     vision: VisionShape | None = None
     """A vision tower before the embedding; none: text alone."""
 

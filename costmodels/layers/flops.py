@@ -17,7 +17,7 @@ def model_flops_per_token(shape: ModelShape, seq_len: int) -> float:
     Multi-token prediction: a layer of the last kind, 2 h^2 + 3 h and h V a module.
     c = 3 gated, 2 otherwise; 2 FLOPs per multiply-add, factor 3 for forward, data and weight
     gradient; the causal mask halves the attention core. Kinds of layers of other mixers have
-    their own multiply-adds in place of all that (`LayerMacs`). V is the padded vocabulary without
+    their own multiply-adds in place of all that (`LayerMacs`), those of a context over s. V is the padded vocabulary without
     tensor parallelism. Left out: norms, activations, rotary embedding, softmax, optimizer.
 
     Source: Megatron-LM training/training.py, num_floating_point_operations.
@@ -36,6 +36,7 @@ def model_flops_per_token(shape: ModelShape, seq_len: int) -> float:
         body += n * (macs.projections + macs.mlp)
         core += n * macs.core
         fixed += n * macs.core_at(seq_len) if macs.core_at else 0.0
+        fixed += n * macs.of_sequence / seq_len
     language = 6.0 * (body + (1 + modules) * h * vocab) + 6.0 * core * seq_len + 6.0 * fixed
     return language + vision_flops(shape) / seq_len if shape.vision else language
 

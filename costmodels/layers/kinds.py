@@ -6,6 +6,7 @@ from costmodels.layers.moe import MOE
 from costmodels.layers.sublayers.attention import ATTENTION, CHUNK, WINDOW
 from costmodels.layers.sublayers.bidirectional import BIDIRECTIONAL, BIDIRECTIONAL_WINDOW
 from costmodels.layers.sublayers.composition import NO_MIXER, composed
+from costmodels.layers.sublayers.cross import BIDIRECTIONAL_CROSS, CAUSAL_CROSS, CROSS
 from costmodels.layers.sublayers.delta_net import GDN, KDA
 from costmodels.layers.sublayers.feeds import FEEDS, NO_FEED
 from costmodels.layers.sublayers.linear import LINEAR
@@ -17,8 +18,9 @@ from costmodels.layers.sublayers.sublayer import HeadsCut, Mixer
 from costmodels.shapes import LayerRun, ModelShape
 
 _ATTENTION = (ATTENTION, WINDOW, CHUNK, BIDIRECTIONAL, BIDIRECTIONAL_WINDOW, SPARSE)
+_ACROSS = (CROSS, CAUSAL_CROSS, BIDIRECTIONAL_CROSS)
 _OTHERS = (MAMBA2, GDN, KDA, LINEAR, MAMBA1, CONV, NO_MIXER)
-MIXERS: dict[str, Mixer] = {x.name: x for x in (*_ATTENTION, *_OTHERS)}
+MIXERS: dict[str, Mixer] = {x.name: x for x in (*_ATTENTION, *_ACROSS, *_OTHERS)}
 """By name. A new mixer is one entry more (docs/extending.md)."""
 KIND_ALIASES = {"attention+dense": DENSE.name, "attention+moe": MOE.name}
 """Names of kinds that have another one: dense and expert layers by their mixer and feed."""

@@ -392,6 +392,16 @@ class ShortConvSpec(_Spec):
     """Taps of the convolution."""
 
 
+class CrossSpec(_Spec):
+    """The `model.cross:` section: what `cross`, `causal-cross` and `bidirectional-cross` layers
+    attend to."""
+
+    tokens: Width
+    """Tokens of the context of one sequence."""
+    width: Width
+    """Elements of one of them."""
+
+
 class VisionSpec(_Spec):
     """The `model.vision:` section: a vision tower and its projector, on the first stage."""
 
@@ -741,6 +751,8 @@ class ModelSpec(_Spec):
     """State-space layers of the first Mamba, where `layer_kinds` has them."""
     short_conv: ShortConvSpec | None = None
     """Gated short convolutions, where `layer_kinds` has them."""
+    cross: CrossSpec | None = None
+    """The context of cross attention, where `layer_kinds` has it."""
     vision: VisionSpec | None = None
     """A vision tower and its projector before the language model; none: text alone."""
     details: DetailsSpec = NO_DETAILS
