@@ -55,7 +55,7 @@ def layer_exposures(
     tp: Ints,
     sp: Ints,
     linear: LinearTimes,
-    blocks: ArrayLike = 2,
+    blocks: float | Floats = 2,
 ) -> tuple[Exposure, Exposure]:
     """Return the forward and backward tensor-parallel time of one layer, and what is exposed.
 

@@ -17,8 +17,9 @@ def model_flops_per_token(shape: ModelShape, seq_len: int) -> float:
     Multi-token prediction: a layer of the last kind, 2 h^2 + 3 h and h V a module.
     c = 3 gated, 2 otherwise; 2 FLOPs per multiply-add, factor 3 for forward, data and weight
     gradient; the causal mask halves the attention core. Kinds of layers of other mixers have
-    their own multiply-adds in place of all that (`LayerMacs`), those of a context over s. V is the padded vocabulary without
-    tensor parallelism. Left out: norms, activations, rotary embedding, softmax, optimizer.
+    their own multiply-adds in place of all that (`LayerMacs`), those of a context over s. V is the
+    padded vocabulary without tensor parallelism. Left out: norms, activations, rotary embedding,
+    softmax, optimizer.
 
     Source: Megatron-LM training/training.py, num_floating_point_operations.
 

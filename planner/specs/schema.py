@@ -393,8 +393,7 @@ class ShortConvSpec(_Spec):
 
 
 class CrossSpec(_Spec):
-    """The `model.cross:` section: what `cross`, `causal-cross` and `bidirectional-cross` layers
-    attend to."""
+    """The `model.cross:` section: the context of `cross` and `...-cross` layers."""
 
     tokens: Width
     """Tokens of the context of one sequence."""

@@ -63,10 +63,11 @@ def cross_params(shape: ModelShape, tp: Ints) -> Floats:
     >>> cross_params(model, np.array([1], dtype=np.int32)).item()  # 2 4096^2 + 2 2048 1024 + 4096
     37752832.0
     """
-    t, bias = np.asarray(tp, dtype=np.float64), 0.0
+    total = cross_weights(shape, tp) + norm_params(shape)
     if shape.bias:
-        bias = shape.q_width / t + 2.0 * _kv_width(shape, tp) + shape.hidden
-    return np.asarray(cross_weights(shape, tp) + norm_params(shape) + bias)
+        q = shape.q_width / np.asarray(tp, dtype=np.float64)
+        total = total + q + 2.0 * _kv_width(shape, tp) + shape.hidden
+    return np.asarray(total)
 
 
 def cross_weights(shape: ModelShape, tp: Ints) -> Floats:
@@ -172,7 +173,8 @@ def _products(inputs: LayerInputs) -> LinearTimes:
     queries, output = three(tokens, float(shape.hidden), q), three(tokens, q, float(shape.hidden))
     wide = 2.0 * _kv_width(shape, inputs.split.tp)
     keys = three(context_tokens(inputs), float(_sizes(shape).width), wide)
-    return LinearTimes(*(a + b for a, b in zip(queries, keys, strict=True)), *output)
+    ahead, dgrad, wgrad = (a + b for a, b in zip(queries, keys, strict=True))
+    return LinearTimes(ahead, dgrad, wgrad, *output)
 
 
 def cross_terms(inputs: LayerInputs) -> MixerTerms:
@@ -186,7 +188,7 @@ def cross_terms(inputs: LayerInputs) -> MixerTerms:
     Source: saved tensors of transformers models/t5, models/whisper; Megatron-LM
     core/transformer/attention.py (CrossAttention).
     """
-    problem, shape, stack = inputs.problem, inputs.problem.shape, inputs.problem.stack
+    shape, stack = inputs.problem.shape, inputs.problem.stack
     zeros, context, wide = (
         np.zeros_like(inputs.tokens),
         context_tokens(inputs),
