@@ -29,7 +29,7 @@ __all__ = [
 
 # A plain path: importlib.resources costs 15 ms at import, and wheels are installed unpacked.
 _DATA = Path(__file__).parent / "data"
-_ACCELERATOR_FILES = ("nvidia", "others", "announced")
+_ACCELERATOR_FILES = ("nvidia", "others", "cards", "announced")
 
 TRAINING_PRECISIONS = ("bf16", "fp16", "fp8", "fp4")
 """Precisions of training GEMMs, in the order in which a ridge point looks for a peak."""

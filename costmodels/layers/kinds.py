@@ -8,6 +8,7 @@ from costmodels.layers.sublayers.bidirectional import BIDIRECTIONAL, BIDIRECTION
 from costmodels.layers.sublayers.composition import NO_MIXER, composed
 from costmodels.layers.sublayers.cross import BIDIRECTIONAL_CROSS, CAUSAL_CROSS, CROSS
 from costmodels.layers.sublayers.delta_net import GDN, KDA
+from costmodels.layers.sublayers.encoder import ENCODER
 from costmodels.layers.sublayers.feeds import FEEDS, NO_FEED
 from costmodels.layers.sublayers.linear import LINEAR
 from costmodels.layers.sublayers.mamba1 import MAMBA1
@@ -34,7 +35,7 @@ def _compositions() -> tuple[LayerKind, ...]:
     return tuple(composed(mixer, feed) for name, mixer, feed in names if name not in left_out)
 
 
-LAYER_KINDS: dict[str, LayerKind] = {x.name: x for x in (DENSE, MOE, *_compositions())}
+LAYER_KINDS: dict[str, LayerKind] = {x.name: x for x in (DENSE, MOE, *_compositions(), ENCODER)}
 """By name. A new kind is one entry more (docs/extending.md)."""
 
 

@@ -28,8 +28,8 @@ ClusterArg = Annotated[
     str,
     typer.Argument(
         metavar="CLUSTER",
-        help="Cluster file, a dump of Slurm, Kubernetes or a node, or the name of an example:"
-        " h100-x512.",
+        help="Cluster file, words such as 64xh100, a dump of Slurm, Kubernetes or a node, or the"
+        " name of an example: h100-x512.",
     ),
 ]
 PlanArg = Annotated[

@@ -17,6 +17,7 @@ from planner.errors import InputProblem, SpecError
 from planner.option_names import option
 from planner.specs.cluster.pool_fields import settable
 from planner.specs.cluster.reader import read_cluster
+from planner.specs.cluster.words import EXAMPLES, cluster_words, document_of_words
 from planner.specs.examples import example_content, example_names, examples_folder
 from planner.specs.importers.checkpoints.gguf_header import header_text, is_gguf
 from planner.specs.importers.checkpoints.safetensors import INDEX
@@ -146,13 +147,15 @@ def _load(path: FileOrContent, kind: Kind, overrides: Overrides = ()) -> Documen
             if name in example_names(other_kind):
                 return load_yaml(folder / f"{other_kind}s" / f"{name}.yaml")
         if not Path(name).exists():
+            if kind == "cluster" and (words := cluster_words(name)):
+                return document_of_words(words)
             examples = example_names(kind)
             close = close_names(name, [*examples, *example_names(other)], 2)
             guess = f"did you mean {' or '.join(close)}? " if close else ""
             message = f"no file and no example called {name!r}"
-            raise SpecError(
-                InputProblem(message, f"{guess}{kind} examples: {', '.join(examples)}")
-            )
+            fix = f"{guess}{kind} examples: {', '.join(examples)}"
+            fix += f"; or in words: {EXAMPLES}" if kind == "cluster" else ""
+            raise SpecError(InputProblem(message, fix))
     name = _file_meant(name, kind)
     return _of_text(_text_of_file(name), name, overrides)
 

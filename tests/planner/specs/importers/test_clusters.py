@@ -219,6 +219,8 @@ def test_command_asks_and_takes_the_answer():
         "accel=none",
         "--accelerator",
         "h100=none",
+        "--accelerator",
+        "t4=none",
     )
     assert done.returncode == 0
     assert "accelerator: a100-sxm-80gb" in done.stdout

@@ -139,12 +139,13 @@ def test_amd_labels():
 def test_mixed_types_ask_for_their_network():
     text = question("kubectl-mixed.json")
     assert "4 h100-pcie-80gb (2 nodes); 8 v100-sxm-32gb (2 nodes)" in text
-    found = imported("kubectl-mixed.json", nic="ib-edr-100")
+    none = {"Tesla-T4": "none"}
+    found = imported("kubectl-mixed.json", nic="ib-edr-100", accelerators=none)
     assert [(p["name"], p["nodes"], p["nic"]) for p in pools(found)] == [
         ("v100", 2, "ib-edr-100"),
         ("h100", 2, "ib-edr-100"),
     ]
-    assert note(found, "left out, not in the catalogue").endswith("t-1 Tesla-T4 x 4")
+    assert note(found, "left out, as --accelerator says").endswith("t-1 Tesla-T4 x 4")
 
 
 def test_efa_ports_without_an_instance_type_name_the_machine():
