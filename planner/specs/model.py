@@ -172,9 +172,7 @@ def _shape(model: ModelSpec, name: str) -> ModelShape:
             width, heads = sizes_of.hidden or model.hidden, sizes_of.heads or model.heads
             sizes_of = dataclasses.replace(sizes_of, head_dim=model.head_dim or width // heads)
         plain["encoder"] = sizes_of
-        plain.setdefault(
-            "cross", CrossShape(sizes_of.seq_len, sizes_of.hidden or model.hidden)
-        )
+        plain.setdefault("cross", CrossShape(sizes_of.seq_len, sizes_of.hidden or model.hidden))
     if model.vision:
         vision = model.vision.model_dump()
         plain["vision"] = VisionShape(**{**vision, "projector": tuple(vision["projector"])})

@@ -2,16 +2,11 @@
 
 from dataclasses import replace
 
-import numpy as np
-
-from costmodels import memory
-from costmodels.comm.exposure import Exposure
 from costmodels.layers.layer_kind import (
     Floats,
     Ints,
     KindTerms,
     LayerInputs,
-    LayerKind,
     LayerMacs,
 )
 from costmodels.layers.sublayers.bidirectional import BIDIRECTIONAL

@@ -171,7 +171,10 @@ def read_encoder_decoder(document: Document, overrides: Mapping[str, object]) ->
         of_file.put("details", {"post_norms": "instead"}, "norms behind attention and MLP")
     after, seq_len = encoder.pop("decoder_layers"), encoder.pop("decoder_seq_len")
     ahead = of_file.model["layers"] - after
-    runs = [{"kind": ENCODER_LAYER, "count": ahead}, {"kind": "causal-cross+dense", "count": after}]
+    runs = [
+        {"kind": ENCODER_LAYER, "count": ahead},
+        {"kind": "causal-cross+dense", "count": after},
+    ]
     of_file.put("layer_kinds", runs, "layers of the encoder, then of the decoder")
     of_file.put("encoder", encoder, "the encoder's side of the file")
     stated = str(overrides.get("training.seq_len", ""))
@@ -185,8 +188,7 @@ def read_encoder_decoder(document: Document, overrides: Mapping[str, object]) ->
     }
     why = ("tokens of the decoder", "that of its paper, about", "usual", "usual")
     of_file.origins += [
-        Origin(("training", name), text, assumed=True)
-        for name, text in zip(job, why, strict=True)
+        Origin(("training", name), text, assumed=True) for name, text in zip(job, why, strict=True)
     ]
     return Imported(
         kind="model",
@@ -225,7 +227,7 @@ def _t5(of_file: EncoderFile, family: Family) -> dict[str, Any]:
 
 
 def _bart(of_file: EncoderFile, family: Family) -> dict[str, Any]:
-    """Set what BART and Whisper have; return the section of the encoder, and what it says of the decoder."""
+    """Set what BART and Whisper have; return what `_t5` does."""
     data, usual = of_file.document.data, family.defaults
     sizes = {key: of_file.count(key, value) for key, value in usual.items()}
     layers = sizes["encoder_layers"] + sizes["decoder_layers"]
