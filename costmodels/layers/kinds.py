@@ -8,7 +8,7 @@ from costmodels.layers.sublayers.bidirectional import BIDIRECTIONAL, BIDIRECTION
 from costmodels.layers.sublayers.composition import NO_MIXER, composed
 from costmodels.layers.sublayers.cross import BIDIRECTIONAL_CROSS, CAUSAL_CROSS, CROSS
 from costmodels.layers.sublayers.delta_net import GDN, KDA
-from costmodels.layers.sublayers.encoder import ENCODER
+from costmodels.layers.sublayers.encoder import ENCODER, encoder_shape
 from costmodels.layers.sublayers.feeds import FEEDS, NO_FEED
 from costmodels.layers.sublayers.linear import LINEAR
 from costmodels.layers.sublayers.mamba1 import MAMBA1
@@ -93,11 +93,14 @@ def mixer_cuts(shape: ModelShape) -> tuple[HeadsCut, ...]:
 def mixer_heads(shape: ModelShape) -> tuple[int, ...]:
     """Return the numbers of heads and groups of such mixers, which tp has to divide.
 
-    Also heads and inner width of a vision tower.
+    Also heads and inner width of a vision tower, and of an encoder.
     """
     cuts = [n for x in mixer_cuts(shape) for n in (x.heads, x.groups)]
     if shape.vision:
         cuts += [shape.vision.heads, shape.vision.ffn]
+    if shape.encoder:
+        encoder = encoder_shape(shape)
+        cuts += [encoder.heads, encoder.ffn]
     return tuple(dict.fromkeys(cuts))
 
 
