@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from costmodels.layers.sublayers.encoder import NAME as ENCODER_LAYER
+from planner.errors import SpecError
 from planner.specs.importers.huggingface.families.encoders import EncoderFile
 from planner.specs.importers.imported import Imported, Origin
 from planner.specs.yaml.document import Document
+from planner.units import shown_value
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +25,11 @@ class Family:
     norm: str = "layernorm"
     bias: bool = True
     learned: bool = True
-    """Positions are a learned table on both sides."""
+    """Positions are a table of parameters on both sides."""
     offset: int = 0
     """Rows of that table that no position has."""
-    tied: bool = True
+    always_tied: bool = False
+    """Embedding and head are one matrix whatever the file says."""
     batch: int = 0
     texts: tuple[int, int] = (0, 0)
     """Tokens of encoder and decoder in the training of the paper; 0: as many as positions."""
@@ -54,8 +57,16 @@ _T5 = {
     "num_heads": 8,
 }
 _RELATIVE = ("not priced, below 0.1 % of the parameters: relative positions",)
+_SINES = ("tables of sines count as trained: transformers has them among its parameters",)
 _T5_FAMILY = Family(
-    _T5, norm="rmsnorm", bias=False, learned=False, batch=2048, texts=(512, 114), notes=_RELATIVE
+    _T5,
+    norm="rmsnorm",
+    bias=False,
+    learned=False,
+    always_tied=True,
+    batch=2048,
+    texts=(512, 114),
+    notes=_RELATIVE,
 )
 _BLENDERBOT = {
     **_BART,
@@ -101,7 +112,7 @@ FAMILIES: Mapping[str, Family] = {
         norm="rmsnorm",
         bias=False,
         learned=False,
-        tied=False,
+        always_tied=True,
         batch=1024,
         texts=(1024, 256),
         notes=_RELATIVE,
@@ -112,7 +123,7 @@ FAMILIES: Mapping[str, Family] = {
         norm="rmsnorm",
         bias=False,
         learned=False,
-        tied=False,
+        always_tied=True,
         batch=1024,
         texts=(1024, 256),
         notes=_RELATIVE,
@@ -135,8 +146,8 @@ FAMILIES: Mapping[str, Family] = {
         post_norms=True,
         batch=2048,
     ),
-    "pegasus": Family({**_BART}, learned=False, batch=8192),
-    "marian": Family(_MARIAN, learned=False, post_norms=True, batch=256),
+    "pegasus": Family(_BART, batch=8192, notes=_SINES),
+    "marian": Family(_MARIAN, post_norms=True, batch=256, notes=_SINES),
     "m2m_100": Family(_M2M, learned=False, batch=256),
     "blenderbot": Family(_BLENDERBOT, batch=256),
     "blenderbot-small": Family(_BLENDERBOT_SMALL, post_norms=True, batch=256),
@@ -153,7 +164,7 @@ TYPES = tuple(FAMILIES)
 def is_encoder_decoder(data: Mapping[str, Any]) -> bool:
     """Tell whether a configuration is one of an encoder-decoder, with its sizes."""
     kind = data.get("model_type")
-    return isinstance(kind, str) and kind in FAMILIES and "d_model" in data
+    return isinstance(kind, str) and kind in FAMILIES
 
 
 def read_encoder_decoder(document: Document, overrides: Mapping[str, object]) -> Imported:
@@ -163,8 +174,9 @@ def read_encoder_decoder(document: Document, overrides: Mapping[str, object]) ->
     of_file = EncoderFile(document)
     sizes = _t5 if "d_kv" in family.defaults else _bart
     encoder = sizes(of_file, family)
-    tied = document.data.get("tie_word_embeddings", family.tied)
-    of_file.put("tied", tied is not False, "tie_word_embeddings")
+    _refuse_what_is_apart(document, family)
+    tied = "every T5 in transformers 5" if family.always_tied else "tie_word_embeddings"
+    of_file.put("tied", True, tied)
     of_file.put("norm", family.norm, f"as in every {kind}")
     of_file.put("bias", family.bias, f"as in every {kind}")
     if family.post_norms:
@@ -198,8 +210,37 @@ def read_encoder_decoder(document: Document, overrides: Mapping[str, object]) ->
         format=f"Hugging Face config.json ({kind})",
         notes=(
             *family.notes,
+            *_of_untied(document.data, family),
             "encoder.seq_len tokens stand before training.seq_len of the decoder: set both",
         ),
+    )
+
+
+_APART = {
+    "is_encoder_decoder": (True, "one side of it alone"),
+    "tie_word_embeddings": (True, "an embedding for each side and a head of its own"),
+    "share_encoder_decoder_embeddings": (True, "an embedding for each side"),
+}
+"""Keys that must be so, and what the model has otherwise."""
+
+
+def _refuse_what_is_apart(document: Document, family: Family) -> None:
+    """Raise `SpecError` where a model is not of one embedding and two sides."""
+    for key, (usual, otherwise) in _APART.items():
+        if key == "tie_word_embeddings" and family.always_tied:
+            continue
+        if document.data.get(key, usual) is not usual:
+            message = f"{key} {shown_value(document.data[key])}: {otherwise} is not priced"
+            raise SpecError(document.problem((key,), message, "write a model file of its layers"))
+
+
+def _of_untied(data: Mapping[str, Any], family: Family) -> tuple[str, ...]:
+    """Return the note on a T5 whose file says that its head is a matrix of its own."""
+    if not family.always_tied or data.get("tie_word_embeddings", True) is not False:
+        return ()
+    return (
+        "tie_word_embeddings false: transformers 5 shares the matrix all the same; published"
+        " weights of T5 1.1 and mT5 have a head besides (model.tied false)",
     )
 
 

@@ -102,11 +102,13 @@ REFUSED: Mapping[str, str] = {
     "jetmoe": "attention whose heads are experts too",
     "doge": "attention with dynamic masks and experts that are embeddings",
     **dict.fromkeys(
+        ("t5gemma", "t5gemma2", "t5gemma2_decoder"),
+        "windows in the layers of an encoder and of a decoder that attends to it",
+    ),
+    **dict.fromkeys(("switch_transformers", "nllb-moe"), "experts in the layers of an encoder"),
+    **dict.fromkeys(
         (
-            "t5gemma",
             "longt5",
-            "switch_transformers",
-            "nllb-moe",
             "prophetnet",
             "mvp",
             "bigbird_pegasus",
@@ -116,8 +118,6 @@ REFUSED: Mapping[str, str] = {
             "pix2struct",
             "pix2struct_text_model",
             "udop",
-            "t5gemma2",
-            "t5gemma2_decoder",
             "florence2",
             "pp_formulanet",
             "pp_formulanet_text",
