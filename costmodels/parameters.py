@@ -11,6 +11,7 @@ from costmodels.layers.params import (
     padded_vocab,
 )
 from costmodels.shapes import ModelShape
+from costmodels.towers.encoder import encoder_end_params
 from costmodels.towers.vision import trained_vision_params, vision_params
 
 Floats = NDArray[np.float64]
@@ -20,11 +21,13 @@ Ints = NDArray[np.int32]
 def embedding_params(shape: ModelShape, seq_len: int, tp: Ints) -> Floats:
     """Return the trained parameters before the layers, on the first stage of one tp rank.
 
-    Those of the embeddings, and of a vision tower and its projector as far as they are trained.
+    Those of the embeddings, of a vision tower and its projector as far as they are trained, and of
+    an encoder's ends.
     """
+    total = lookup_params(shape, seq_len, tp)
     if shape.vision:
-        return lookup_params(shape, seq_len, tp) + trained_vision_params(shape, tp)
-    return lookup_params(shape, seq_len, tp)
+        total = total + trained_vision_params(shape, tp)
+    return total + encoder_end_params(shape, tp) if shape.encoder else total
 
 
 def lookup_params(shape: ModelShape, seq_len: int, tp: Ints) -> Floats:
@@ -100,4 +103,5 @@ def _model_params(shape: ModelShape, seq_len: int, n_experts: int) -> float:
     final_norm += head_transform_params(shape)
     if shape.vision:
         layers += float(vision_params(shape, one)[0])
+    layers += float(encoder_end_params(shape, one)[0])
     return layers + matrices + positions * shape.hidden + final_norm

@@ -137,6 +137,39 @@ class IndexerShape:
 
 
 @dataclass(frozen=True, slots=True)
+class CrossShape:
+    """What `cross`, `causal-cross` and `bidirectional-cross` layers attend to: a context."""
+
+    tokens: int
+    """Of the context of one sequence."""
+    width: int
+    """Elements of one of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderShape:
+    """An encoder in front of a decoder: its `encoder` layers and its own ends.
+
+    Sizes of a layer that are 0 are those of the decoder.
+    """
+
+    seq_len: int
+    """Tokens, or frames, that it reads for one sequence of the decoder."""
+    hidden: int = 0
+    heads: int = 0
+    kv_heads: int = 0
+    head_dim: int = 0
+    ffn: int = 0
+    vocab: int = 0
+    """Rows of an embedding of its own; 0: it has that of the decoder, or none."""
+    positions: int = 0
+    """Rows of a learned table of positions."""
+    conv_channels: int = 0
+    """Channels of sound (mel bins) that two convolutions of three taps make frames of, the second
+    taking every other one; 0: it reads tokens."""
+
+
+@dataclass(frozen=True, slots=True)
 class VisionShape:
     """A vision tower and its projector, before a language model."""
 
@@ -192,6 +225,7 @@ MIXER_SECTIONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
         "indexer": IndexerShape,
         "mamba1": Mamba1Shape,
         "short_conv": ShortConvShape,
+        "cross": CrossShape,
     }
 )
 """Sizes of mixers by the field of `ModelShape`, and section of the model file, that has them."""
@@ -284,6 +318,9 @@ class ModelShape:
     indexer: IndexerShape | None = None
     mamba1: Mamba1Shape | None = None
     short_conv: ShortConvShape | None = None
+    cross: CrossShape | None = None
+    encoder: EncoderShape | None = None
+    """An encoder whose layers stand before the decoder's; none: a decoder alone."""
     vision: VisionShape | None = None
     """A vision tower before the embedding; none: text alone."""
 

@@ -502,10 +502,11 @@ def _blocks_by_kind(
     A layer with one block counts as half a pass.
     """
     shape, n_passes = plan.rows.problem.shape, plan.layout.n_passes
+    seq_len = plan.rows.problem.job.seq_len / plan.layout.cp
     inside = plan.rows.problem.stack.etp_gathers == "tokens" and plan.layout.etp > 1
     passes, recomputed, exposed = 0.0, 0.0, 0.0
     for one in counts:
-        half = one.kind.blocks(shape) / 2
+        half = one.kind.blocks_at(shape, seq_len) / 2
         if one.kind.is_routed and not shape.shared_ffn and inside:
             half += 0.5
         passes += n_passes * one.layers * half

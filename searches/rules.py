@@ -178,6 +178,14 @@ RULES: dict[str, Rule] = {
             "Megatron-LM core/ssm/mamba_context_parallel.py",
         ),
         Rule(
+            "CP006",
+            "context parallelism of an encoder-decoder",
+            "Two sequences of their own lengths would be cut, and the output of the encoder gathered"
+            " for every layer of the decoder; no framework that plans are written for does it.",
+            "cp 1",
+            "Megatron-LM core/models/T5/t5_model.py; Accelerate cuts causal attention alone",
+        ),
+        Rule(
             "EP001",
             "experts do not divide by ep",
             "Every expert-parallel rank holds n_experts / ep experts; a dense model has none, so "
@@ -224,6 +232,14 @@ RULES: dict[str, Rule] = {
             "it differs from `even`.",
             "another pp, vpp or split",
             "Megatron-LM TransformerConfig, pipeline layout",
+        ),
+        Rule(
+            "PP003",
+            "a pipeline of an encoder-decoder",
+            "The output of the encoder would cross every later boundary and its gradient return;"
+            " no framework that plans are written for sends two tensors.",
+            "pp 1",
+            "Megatron-LM core/pipeline_parallel/schedules.py, get_tensor_shapes",
         ),
         Rule(
             "SCH002",
@@ -697,6 +713,14 @@ def _fused_attention(c: Context, s: ShapeTable) -> Bools:
     return np.asarray((s.cp == 1) | shape.flash_attention | (not attends(shape)))
 
 
+def _whole_sequences(c: Context, s: ShapeTable) -> Bools:
+    return np.asarray((s.cp == 1) | (c.problem.shape.encoder is None))
+
+
+def _one_stage(c: Context, s: ShapeTable) -> Bools:
+    return np.asarray((s.pp == 1) | (c.problem.shape.encoder is None))
+
+
 def _experts(c: Context, s: ShapeTable) -> Bools:
     n_experts = c.problem.shape.n_experts
     if not n_experts:
@@ -922,12 +946,14 @@ SHAPE_RULES: tuple[tuple[str, ShapePredicate], ...] = (
     ("CP003", _fused_attention),
     ("CP004", _partial_keys),
     ("CP005", _mixer_context),
+    ("CP006", _whole_sequences),
     ("EP001", _experts),
     ("EP002", _expert_grid),
     ("EP003", _expert_ffn),
     ("VPP001", _interleaves),
     ("PP001", _enough_layers),
     ("PP002", _splits),
+    ("PP003", _one_stage),
     ("SCH002", _whole_backward),
     ("SCH003", _scheduled),
     ("ORD001", _makes_another_plan),

@@ -50,7 +50,12 @@ def tp_collective_s(
 
 
 def layer_exposures(
-    problem: Problem, tokens: Floats, tp: Ints, sp: Ints, linear: LinearTimes, blocks: int = 2
+    problem: Problem,
+    tokens: Floats,
+    tp: Ints,
+    sp: Ints,
+    linear: LinearTimes,
+    blocks: float | Floats = 2,
 ) -> tuple[Exposure, Exposure]:
     """Return the forward and backward tensor-parallel time of one layer, and what is exposed.
 

@@ -48,7 +48,8 @@ def recomputed_parts(
         core = 2.0 * macs.core_macs(seq_len)
         flops = {name: 2.0 * each for name, each in macs.modules.items()} | {"core_attn": core}
         if layout.recompute == "full":
-            names = {kind.title: 2.0 * macs.projections + core + 2.0 * macs.mlp}
+            whole = 2.0 * macs.projections + core + 2.0 * macs.mlp
+            names = {kind.title: whole + 2.0 * macs.of_sequence / seq_len}
         else:
             names = {name: flops.get(name, 0.0) for name in layout.recompute_modules}
         for part in names.items():

@@ -6,7 +6,9 @@ from costmodels.layers.moe import MOE
 from costmodels.layers.sublayers.attention import ATTENTION, CHUNK, WINDOW
 from costmodels.layers.sublayers.bidirectional import BIDIRECTIONAL, BIDIRECTIONAL_WINDOW
 from costmodels.layers.sublayers.composition import NO_MIXER, composed
+from costmodels.layers.sublayers.cross import BIDIRECTIONAL_CROSS, CAUSAL_CROSS, CROSS
 from costmodels.layers.sublayers.delta_net import GDN, KDA
+from costmodels.layers.sublayers.encoder import ENCODER, encoder_shape
 from costmodels.layers.sublayers.feeds import FEEDS, NO_FEED
 from costmodels.layers.sublayers.linear import LINEAR
 from costmodels.layers.sublayers.mamba1 import MAMBA1
@@ -17,8 +19,9 @@ from costmodels.layers.sublayers.sublayer import HeadsCut, Mixer
 from costmodels.shapes import LayerRun, ModelShape
 
 _ATTENTION = (ATTENTION, WINDOW, CHUNK, BIDIRECTIONAL, BIDIRECTIONAL_WINDOW, SPARSE)
+_ACROSS = (CROSS, CAUSAL_CROSS, BIDIRECTIONAL_CROSS)
 _OTHERS = (MAMBA2, GDN, KDA, LINEAR, MAMBA1, CONV, NO_MIXER)
-MIXERS: dict[str, Mixer] = {x.name: x for x in (*_ATTENTION, *_OTHERS)}
+MIXERS: dict[str, Mixer] = {x.name: x for x in (*_ATTENTION, *_ACROSS, *_OTHERS)}
 """By name. A new mixer is one entry more (docs/extending.md)."""
 KIND_ALIASES = {"attention+dense": DENSE.name, "attention+moe": MOE.name}
 """Names of kinds that have another one: dense and expert layers by their mixer and feed."""
@@ -32,7 +35,7 @@ def _compositions() -> tuple[LayerKind, ...]:
     return tuple(composed(mixer, feed) for name, mixer, feed in names if name not in left_out)
 
 
-LAYER_KINDS: dict[str, LayerKind] = {x.name: x for x in (DENSE, MOE, *_compositions())}
+LAYER_KINDS: dict[str, LayerKind] = {x.name: x for x in (DENSE, MOE, *_compositions(), ENCODER)}
 """By name. A new kind is one entry more (docs/extending.md)."""
 
 
@@ -90,11 +93,14 @@ def mixer_cuts(shape: ModelShape) -> tuple[HeadsCut, ...]:
 def mixer_heads(shape: ModelShape) -> tuple[int, ...]:
     """Return the numbers of heads and groups of such mixers, which tp has to divide.
 
-    Also heads and inner width of a vision tower.
+    Also heads and inner width of a vision tower, and of an encoder.
     """
     cuts = [n for x in mixer_cuts(shape) for n in (x.heads, x.groups)]
     if shape.vision:
         cuts += [shape.vision.heads, shape.vision.ffn]
+    if shape.encoder:
+        encoder = encoder_shape(shape)
+        cuts += [encoder.heads, encoder.ffn]
     return tuple(dict.fromkeys(cuts))
 
 

@@ -223,6 +223,8 @@ class LayerMacs:
     """Those that each recompute group runs again, besides `core_attn`."""
     core_at: Callable[[int], float] | None = None
     """Those of a core that does not grow with the sequence, by its length; `core` is 0 then."""
+    of_sequence: int = 0
+    """Those of a whole sequence besides, however long it is: keys and values of a context."""
 
     def core_macs(self, seq_len: int) -> float:
         """Return the multiply-adds of a token in the core, in sequences of so many tokens."""
@@ -270,6 +272,19 @@ class LayerKind:
     matrices: Callable[[ModelShape], tuple[Matrix, ...]] | None = None
     """Its matrices, those of routed experts included, for optimizers that treat a matrix as one;
     None: they are not listed, and such optimizers are refused by the kind's name."""
+
+    context_elements: Callable[[ModelShape], int] = lambda shape: 0
+    """Of one sequence, of what it attends to beside the sequence."""
+
+    def blocks_at(self, shape: ModelShape, seq_len: float) -> float:
+        """Return the blocks of a layer over `seq_len` tokens of a sequence on a rank.
+
+        A context of C elements is gathered once forward, and its gradient summed once backward:
+        half a block of C / (s h) the size. Left out: the second gather that a stack has which
+        keeps only shards of its inputs. Source: Megatron-LM core/tensor_parallel/layers.py
+        (ColumnParallelLinear of linear_kv).
+        """
+        return self.blocks(shape) + self.context_elements(shape) / (2.0 * seq_len * shape.hidden)
 
     def linear_weights(self, shape: ModelShape, tp: Ints) -> Floats:
         """Return the weights of its linear layers on one tensor-parallel rank."""

@@ -23,10 +23,12 @@ from costmodels.layers.layer_kind import (
     SplitDegrees,
 )
 from costmodels.layers.recompute import KeptByKind, SetTerms, set_terms
+from costmodels.layers.sublayers.encoder import encoder_inputs
 from costmodels.modes import ModeRows, ModeTable
 from costmodels.plans import ShapeTable
 from costmodels.problem import Problem
 from costmodels.shapes import DENSE, MOE
+from costmodels.towers.encoder import encoder_end_bytes, encoder_end_times
 from costmodels.towers.vision import TowerTerms, tower_terms
 
 Floats = NDArray[np.float64]
@@ -120,6 +122,19 @@ def _head(inputs: LayerInputs, collectives: ForwardBackward, last: KindTerms) ->
     )
 
 
+def mean_checkpoint_bytes(inputs: LayerInputs, own: Floats) -> Floats:
+    """Return the mean input of a layer where those of an encoder have inputs of their own, bytes.
+
+    Exact where all layers or none are recomputed.
+    """
+    shape, encoder = inputs.problem.shape, encoder_inputs(inputs)
+    of_encoder = memory.checkpoint_bytes(
+        encoder.problem.shape, encoder.tokens, inputs.split.tp, inputs.sp, inputs.element_bytes
+    )
+    frac = encoder.problem.shape.layers / shape.layers
+    return np.asarray(frac * of_encoder + (1.0 - frac) * own)
+
+
 def layer_terms(problem: Problem, split: SplitDegrees, mbs: Ints, modes: ModeRows) -> LayerTerms:
     """Return the terms of each (split, mbs, mode); arrays of one length."""
     sp = modes.sp
@@ -155,6 +170,11 @@ def layer_terms(problem: Problem, split: SplitDegrees, mbs: Ints, modes: ModeRow
     tower = tower_terms(inputs) if shape.vision else None
     if tower:
         embedding_bytes = embedding_bytes + tower.kept_bytes
+    checkpoint = memory.checkpoint_bytes(shape, tokens, tp, sp, width)
+    if shape.encoder:
+        embedding = embedding + encoder_end_times(inputs)
+        embedding_bytes = embedding_bytes + encoder_end_bytes(inputs)
+        checkpoint = mean_checkpoint_bytes(inputs, checkpoint)
     of_first = {field.name: getattr(first, field.name) for field in fields(KindTerms)}
     return LayerTerms(
         **of_first | {"working_bytes": working, "scratch_bytes": scratch},
@@ -165,7 +185,7 @@ def layer_terms(problem: Problem, split: SplitDegrees, mbs: Ints, modes: ModeRow
         head_ep=head.ep,
         head_tp=head.tp,
         head_weight_grad_s=head_weight_grad_s(shape, job, accelerator, tokens, tp),
-        checkpoint_bytes=memory.checkpoint_bytes(shape, tokens, tp, sp, width),
+        checkpoint_bytes=checkpoint,
         queued_bytes=memory.queued_bytes(shape, stack, tokens, tp, width),
         logits_bytes=n_heads * logits,
         gathered_bytes=n_heads * memory.gathered_bytes(shape, stack, tokens, tp),

@@ -6,6 +6,7 @@ from costmodels.layers.kinds import LAYER_KINDS, MIXERS
 from costmodels.optimizers.records import MuonOptions
 from costmodels.precision import Numerics, numerics_fault
 from costmodels.shapes import MIXER_SECTIONS
+from planner.specs.encoder import encoder_faults, has_second_sequence
 from planner.specs.schema import (
     EXPERT_DETAILS,
     ClusterFile,
@@ -65,6 +66,7 @@ def model_faults(spec: ModelFile) -> list[SpecFault]:
         *results,
         *_layer_kind_faults(model),
         *vision_faults(model, job),
+        *encoder_faults(model),
         *_moe_faults(model),
         *_mla_faults(model),
         *_detail_faults(model),
@@ -145,6 +147,12 @@ def _size_faults(model: ModelSpec) -> list[SpecFault]:
     return faults
 
 
+def _states(model: ModelSpec, section: str) -> bool:
+    if section == "cross":
+        return has_second_sequence(model)
+    return getattr(model, section) is not None
+
+
 def _section_faults(
     model: ModelSpec, runs: Sequence[LayerRunSpec | LayerPatternSpec]
 ) -> list[SpecFault]:
@@ -154,7 +162,7 @@ def _section_faults(
         for kind in dict.fromkeys(run.kinds):
             name = LAYER_KINDS[kind].mixer
             section = MIXERS[name].section if name in MIXERS else ""
-            if section and getattr(model, section) is None and section not in used:
+            if section and not _states(model, section) and section not in used:
                 key = "kind" if isinstance(run, LayerRunSpec) else "pattern"
                 faults.append(
                     SpecFault(

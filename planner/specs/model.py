@@ -12,6 +12,8 @@ from costmodels.shapes import (
     DENSE,
     MIXER_SECTIONS,
     MOE,
+    CrossShape,
+    EncoderShape,
     ModelShape,
     TrainingJob,
     VisionShape,
@@ -164,6 +166,13 @@ def _shape(model: ModelSpec, name: str) -> ModelShape:
     for name, sizes in MIXER_SECTIONS.items():
         if section := getattr(model, name):
             plain[name] = sizes(**dict(section))
+    if model.encoder:
+        sizes_of = EncoderShape(**dict(model.encoder))
+        if not sizes_of.head_dim and (sizes_of.hidden or sizes_of.heads):
+            width, heads = sizes_of.hidden or model.hidden, sizes_of.heads or model.heads
+            sizes_of = dataclasses.replace(sizes_of, head_dim=model.head_dim or width // heads)
+        plain["encoder"] = sizes_of
+        plain.setdefault("cross", CrossShape(sizes_of.seq_len, sizes_of.hidden or model.hidden))
     if model.vision:
         vision = model.vision.model_dump()
         plain["vision"] = VisionShape(**{**vision, "projector": tuple(vision["projector"])})
@@ -208,7 +217,7 @@ _MOE_FIELDS = {
 """Fields of a shape by their name in `model.moe`."""
 
 
-_NOT_PLAIN = ("layer_runs", "pads_vocab", "vision")
+_NOT_PLAIN = ("layer_runs", "pads_vocab", "encoder", "vision")
 _PLAIN_FIELDS = tuple(
     field.name
     for field in dataclasses.fields(ModelShape)
@@ -238,6 +247,8 @@ def canonical_model(shape: ModelShape, details: DetailsSpec) -> dict[str, Any]:
     for name in MIXER_SECTIONS:
         if sizes := getattr(shape, name):
             out[name] = dataclasses.asdict(sizes)
+    if shape.encoder:
+        out["encoder"] = dataclasses.asdict(shape.encoder)
     if shape.vision:
         vision = dataclasses.asdict(shape.vision)
         out["vision"] = {**vision, "projector": list(shape.vision.projector)}

@@ -392,6 +392,38 @@ class ShortConvSpec(_Spec):
     """Taps of the convolution."""
 
 
+class CrossSpec(_Spec):
+    """The `model.cross:` section: the context of `cross` and `...-cross` layers."""
+
+    tokens: Width
+    """Tokens of the context of one sequence."""
+    width: Width
+    """Elements of one of them."""
+
+
+class EncoderSpec(_Spec):
+    """The `model.encoder:` section: an encoder whose `encoder` layers stand before the decoder."""
+
+    seq_len: Width
+    """Tokens, or frames of sound, that it reads for one sequence of `training.seq_len`."""
+    hidden: WidthOr0 = 0
+    """Width of its layers; 0 here and below: that of the decoder."""
+    heads: LayersOr0 = 0
+    """Attention heads."""
+    kv_heads: LayersOr0 = 0
+    """Heads of keys and values."""
+    head_dim: WidthOr0 = 0
+    """Width of a head."""
+    ffn: WidthOr0 = 0
+    """Inner width of its MLP."""
+    vocab: WidthOr0 = 0
+    """Rows of an embedding of its own; 0: it has that of the decoder, or none."""
+    positions: WidthOr0 = 0
+    """Rows of a learned table of positions."""
+    conv_channels: WidthOr0 = 0
+    """Channels of sound (mel bins) that two convolutions make frames of; 0: it reads tokens."""
+
+
 class VisionSpec(_Spec):
     """The `model.vision:` section: a vision tower and its projector, on the first stage."""
 
@@ -741,6 +773,10 @@ class ModelSpec(_Spec):
     """State-space layers of the first Mamba, where `layer_kinds` has them."""
     short_conv: ShortConvSpec | None = None
     """Gated short convolutions, where `layer_kinds` has them."""
+    encoder: EncoderSpec | None = None
+    """An encoder whose layers stand before the decoder's, in `layer_kinds` too."""
+    cross: CrossSpec | None = None
+    """The context of cross attention, where `layer_kinds` has it."""
     vision: VisionSpec | None = None
     """A vision tower and its projector before the language model; none: text alone."""
     details: DetailsSpec = NO_DETAILS

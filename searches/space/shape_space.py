@@ -47,12 +47,12 @@ Ints = NDArray[np.int32]
 DEGREE_RULES = {
     "tp": ("TP001", "TP002", "TP003", "TP005", "TP006"),
     "pp": (),
-    "cp": ("CP001", "CP003"),
+    "cp": ("CP001", "CP003", "CP006"),
     "dp": ("DP001",),
     "ep": ("EP001",),
     "etp": ("EP001", "EP003"),
 }
-SPLIT_RULES = ("VPP001", "PP001", "PP002", "SCH002", "SCH003")
+SPLIT_RULES = ("VPP001", "PP001", "PP002", "PP003", "SCH002", "SCH003")
 CONTEXT_RULES = ("CP002", "CP004", "CP005")
 ORDER_RULES = ("ORD001",)
 OFF = dict.fromkeys(("split", "cp_comm", "schedule", "rank_order"), 0)

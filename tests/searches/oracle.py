@@ -208,6 +208,9 @@ def broken_shape_rule(problem: Problem, options: SearchOptions, shape: Shape) ->
         return "TP006"
     if model.vision and (model.vision.heads % tp or model.vision.ffn % tp):
         return "TP006"
+    x = model.encoder
+    if x and any(n % tp for n in (x.heads or model.heads, x.ffn or model.ffn)):
+        return "TP006"
     if cp > 1 and problem.job.seq_len % (2 * cp):
         return "CP001"
     if cp_comm == "a2a" and (model.heads % (tp * cp) or model.kv_heads % (tp * cp)):
@@ -223,6 +226,8 @@ def broken_shape_rule(problem: Problem, options: SearchOptions, shape: Shape) ->
         repeats = model.mamba2 is not None and cp % held == 0
         if most % (tp * cp) or (held % cp and not repeats):
             return "CP005"
+    if cp > 1 and model.encoder:
+        return "CP006"
     if model.n_experts % ep or (not model.n_experts and (ep > 1 or etp > 1)):
         return "EP001"
     if tp * cp * dp % (ep * etp):
@@ -235,6 +240,8 @@ def broken_shape_rule(problem: Problem, options: SearchOptions, shape: Shape) ->
         return "PP001"
     if not splits(model.layers, pp, vpp, split):
         return "PP002"
+    if pp > 1 and model.encoder:
+        return "PP003"
     if (model.n_experts or model.mtp_layers) and schedule in ("zb-h1", "zb-v"):
         return "SCH002"
     if options.framework != "any" and schedule not in ("none", "1f1b", "interleaved"):

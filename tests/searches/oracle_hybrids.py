@@ -33,6 +33,10 @@ class Kind(str):
         return "attention" if self == "dense" else self.partition("+")[0]
 
     @property
+    def crosses(self) -> bool:
+        return self.mixer.endswith("cross")
+
+    @property
     def feeds(self) -> bool:
         return self == "dense" or self.endswith("+dense")
 
@@ -59,6 +63,9 @@ class Mixer:
     """Sharded parameters that are no weights of linear layers."""
     whole: float
     """Parameters that every rank holds."""
+    of_context: tuple[Pair, ...] = ()
+    """Column-parallel products of the context's tokens."""
+    sublayers: int = 1
 
 
 def norm(shape: ModelShape) -> int:
@@ -98,6 +105,12 @@ def mixer_of(problem: Problem, kind: Kind, tokens: float, tp: int) -> Mixer | No
             others=(q + 2 * kv) * tp * shape.bias,
             whole=norm(shape) + h * shape.bias,
         )
+    if kind.mixer == "cross":
+        return crossed(problem, tokens, tp)
+    if kind.crosses:
+        own = mixer_of(problem, Kind("attention+none"), tokens, tp)
+        assert own
+        return behind(own, crossed(problem, tokens, tp))
     if kind.mixer == "mamba2":
         return mamba(problem, tokens, tp)
     return delta(problem, tokens, tp) if kind.mixer == "gdn" else None
@@ -125,6 +138,50 @@ def over_keys(problem: Problem, core: Pair, keys: float) -> Pair:
     reach = 2 * keys
     share = 2 * keys / s * (s / (s + half)) / (reach / (reach + half))
     return (core[0] - latency) * share + latency, (core[1] - latency) * share + latency
+
+
+def crossed(problem: Problem, tokens: float, tp: int) -> Mixer:
+    """Return cross attention: as many keys as the context has, at the rate of twice as many."""
+    shape, h, s = problem.shape, problem.shape.hidden, problem.job.seq_len
+    eff, x = problem.pool.accelerator.efficiency, problem.shape.cross
+    assert x is not None
+    q, kv = shape.heads * shape.head_dim / tp, physics.kv_width_per_rank(problem, tp)
+    half, latency = eff.attention_seq_half, eff.kernel_latency_s
+    share = 2 * x.tokens / s * (s / (s + half)) / (2 * x.tokens / (2 * x.tokens + half))
+    ahead, after = (
+        (one - latency) * share + latency for one in physics.attention_s(problem, tokens, tp)
+    )
+    return Mixer(
+        column=[(h, q)],
+        row=[(q, h)],
+        core=(ahead, after),
+        moved=(0.0, 6.0 * x.width * x.tokens / s),
+        kept=4.0 * q + 4.0 * shape.heads / tp + 4.0 * kv * x.tokens / s,
+        temporaries=0.0,
+        kernels=0.6,
+        weights=(2 * h * q + 2 * x.width * kv) * tp,
+        others=0.0,
+        whole=norm(shape),
+        of_context=((x.width, 2 * kv),),
+    )
+
+
+def behind(own: Mixer, other: Mixer) -> Mixer:
+    """Return two mixers of one layer, one after the other."""
+    return Mixer(
+        column=own.column + other.column,
+        row=own.row + other.row,
+        core=(own.core[0] + other.core[0], own.core[1] + other.core[1]),
+        moved=(own.moved[0] + other.moved[0], own.moved[1] + other.moved[1]),
+        kept=own.kept + other.kept,
+        temporaries=max(own.temporaries, other.temporaries),
+        kernels=own.kernels + other.kernels,
+        weights=own.weights + other.weights,
+        others=own.others + other.others,
+        whole=own.whole + other.whole,
+        of_context=own.of_context + other.of_context,
+        sublayers=2,
+    )
 
 
 def mamba(problem: Problem, tokens: float, tp: int) -> Mixer:
@@ -272,8 +329,17 @@ def parts(
     up, down = ([(h, wide)], [(shape.ffn / tp, h)]) if ffn else ([], [])
     column = physics.products(problem, tokens, (mixer.column if mixer else []) + up)
     row = physics.products(problem, tokens, (mixer.row if mixer else []) + down)
-    n_blocks = bool(mixer) + bool(ffn)
-    (f_all, f_open), (b_all, b_open) = traffic(problem, tokens, tp, sp, (column, row), n_blocks)
+    n_blocks = (mixer.sublayers if mixer else 0) + bool(ffn)
+    sent = float(n_blocks)
+    if mixer and mixer.of_context and shape.cross:
+        x = shape.cross
+        rows = tokens * x.tokens / problem.job.seq_len
+        keys = physics.products(problem, rows, list(mixer.of_context))
+        column = physics.Products(
+            column.forward + keys.forward, column.dgrad + keys.dgrad, column.wgrad + keys.wgrad
+        )
+        sent += x.tokens * x.width / (2 * problem.job.seq_len * h)
+    (f_all, f_open), (b_all, b_open) = traffic(problem, tokens, tp, sp, (column, row), sent)
     core = mixer.core if mixer else (0.0, 0.0)
     halves = half_elementwise(problem, tokens, tp, sp)
     moved = list(mixer.moved) if mixer else [0.0, 0.0]

@@ -342,7 +342,7 @@ def tp_traffic(
     tp: int,
     sp: bool,
     products: tuple[Products, Products],
-    blocks: int,
+    blocks: float,
 ) -> tuple[Pair, Pair]:
     """Return (all, exposed) of forward and backward: a gather and a reduction around a block."""
     stack, x = problem.stack, 2.0 * tokens * problem.shape.hidden

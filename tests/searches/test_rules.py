@@ -10,7 +10,7 @@ import searches
 from costmodels.axes import RANK_ORDERS, SCHEDULES, modules_code
 from costmodels.layers.kinds import layer_run
 from costmodels.schedule.stages import SPLITS
-from costmodels.shapes import Mamba2Shape, WindowShape
+from costmodels.shapes import CrossShape, EncoderShape, Mamba2Shape, WindowShape
 from searches.options import SearchOptions
 from searches.rules import (
     RULES,
@@ -125,6 +125,13 @@ STATES = replace(
 )
 EXTRA.append(context(STATES, toy_pool(8, 8), batch=8, options=pins(tp=8, cp=1)))
 EXTRA.append(context(STATES, batch=8, options=pins(tp=1, cp=8)))
+TRANSLATING = replace(
+    GQA,
+    encoder=EncoderShape(seq_len=512),
+    cross=CrossShape(tokens=512, width=GQA.hidden),
+    layer_runs=tuple(layer_run(name, 4) for name in ("encoder+dense", "causal-cross+dense")),
+)
+EXTRA.append(replace(context(TRANSLATING, batch=8), options=replace(pins(cp=(1, 2)), framework="any")))
 ZB_H1 = SCHEDULES.index("zb-h1")
 ROUTED = context(replace(GQA, n_experts=4, expert_ffn=512), toy_pool(8, 8), batch=8)
 EXTRA.append(replace(ROUTED, options=pins(recompute_modules=modules_code(["moe", "moe_act"]))))
@@ -160,6 +167,8 @@ SHAPE_EXAMPLES = {
         (1, 1, 4, 1, 0, 2, 1, 1, 1),
         (1, 1, 4, 1, 0, 2, 2, 1, 1),
     ),
+    "CP006": (context(TRANSLATING), (1, 1, 4, 1, 0, 2, 2, 1, 1), (1, 1, 8, 1, 0)),
+    "PP003": (context(TRANSLATING), (1, 2, 4, 1, 0), (2, 1, 4, 1, 0)),
     "EP001": (EXPERTS, (1, 1, 8, 1, 0, 1, 0, 3, 1), (1, 1, 8, 1, 0, 1, 0, 2, 1)),
     "EP002": (EXPERTS, (2, 2, 2, 1, 0, 1, 0, 4, 2), (2, 1, 4, 1, 0, 1, 0, 4, 2)),
     "EP003": (EXPERTS, (4, 1, 2, 1, 0, 1, 0, 1, 4), (2, 1, 4, 1, 0, 1, 0, 1, 2)),

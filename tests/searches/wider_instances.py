@@ -4,7 +4,14 @@ from dataclasses import replace
 
 from costmodels.axes import SCHEDULES
 from costmodels.layers.kinds import layer_run
-from costmodels.shapes import DeltaNetShape, Mamba2Shape, ModelShape, VisionShape, WindowShape
+from costmodels.shapes import (
+    CrossShape,
+    DeltaNetShape,
+    Mamba2Shape,
+    ModelShape,
+    VisionShape,
+    WindowShape,
+)
 from hardware.parts import Fabric, Tier
 from searches.options import SearchOptions
 from searches.rules import Context
@@ -173,6 +180,18 @@ SEEING = replace(
 )
 
 
+CROSSING = replace(
+    HYBRID,
+    name="crossing",
+    layers=6,
+    cross=CrossShape(tokens=384, width=768),
+    layer_runs=tuple(
+        layer_run(name, count)
+        for name, count in (("causal-cross+dense", 3), ("cross+dense", 1), ("dense", 2))
+    ),
+)
+
+
 def seeing(**changed: object) -> ModelShape:
     """Return a model with a tower some of whose fields are changed."""
     assert SEEING.vision is not None
@@ -180,6 +199,9 @@ def seeing(**changed: object) -> ModelShape:
 
 
 FAST: dict[str, Context] = {
+    "crossing-4": context(
+        CROSSING, toy_pool(4), batch=4, stack="megatron-core", options=any_framework(vpp=1, mbs=1)
+    ),
     "hybrid-4": context(
         HYBRID, toy_pool(4), batch=4, stack="megatron-core", options=any_framework(vpp=1, mbs=1)
     ),

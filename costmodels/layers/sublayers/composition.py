@@ -42,7 +42,9 @@ def composed(mixer: Mixer, feed: Feed) -> LayerKind:
     def macs(shape: ModelShape) -> LayerMacs:
         ahead, after = mixer.macs(shape), feed.macs(shape)
         modules = {**ahead.modules, **after.modules}
-        return LayerMacs(ahead.projections, ahead.core, after.mlp, modules, ahead.core_at)
+        return LayerMacs(
+            ahead.projections, ahead.core, after.mlp, modules, ahead.core_at, ahead.of_sequence
+        )
 
     def modules(shape: ModelShape) -> tuple[str, ...]:
         return tuple(dict.fromkeys(name for x in parts for name in x.modules(shape)))
@@ -68,6 +70,7 @@ def composed(mixer: Mixer, feed: Feed) -> LayerKind:
         mixer=mixer.name,
         feed=feed.name,
         blocks=summed("blocks"),
+        context_elements=mixer.context_elements,
         frameworks=mixer.frameworks,
         matrices=matrices if len(lists) == len(parts) else None,
     )

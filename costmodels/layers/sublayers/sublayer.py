@@ -31,7 +31,7 @@ class SublayerTerms:
     linear: LinearTimes
     elementwise: ForwardBackward
     """Norm, residual addition and other memory-bound operators."""
-    blocks: int
+    blocks: float | Floats
     """Gathers and reductions of a layer's width over tp, one of each a block."""
     launches: float
     """Kernels that the host launches, over those of a dense layer."""
@@ -101,6 +101,8 @@ class Mixer:
     """Gathers and reductions over tp of a layer's width, one of each a block."""
     section: str = ""
     """Section of the model file, and field of `ModelShape`, that has its sizes."""
+    context_elements: Callable[[ModelShape], int] = lambda shape: 0
+    """Of one sequence, of what it attends to beside the sequence; gathered over tp too."""
     attends: bool = False
     """It is the model's attention, over all keys or some."""
     cp_comms: tuple[str, ...] = ()

@@ -17,6 +17,7 @@ from costmodels.optimizers.groups import kinds_without_matrices
 from costmodels.optimizers.matrices import Matrix, attention_matrices
 from costmodels.shapes import (
     ChunkShape,
+    CrossShape,
     DeltaNetShape,
     IndexerShape,
     LinearShape,
@@ -38,6 +39,7 @@ SIZES = replace(
     indexer=IndexerShape(heads=64, head_dim=128, top_k=2048),
     mamba1=Mamba1Shape(inner=8192, state=16, dt_rank=256, conv=4),
     short_conv=ShortConvShape(conv=3),
+    cross=CrossShape(tokens=512, width=2048),
 )
 # What is no matrix: cut over tp, and whole on every rank (the norm before a mixer is H).
 VECTORS = {
@@ -46,6 +48,9 @@ VECTORS = {
     "chunk": (0, H),
     "bidirectional": (0, H),
     "bidirectional-window": (0, H),
+    "cross": (0, H),
+    "causal-cross": (0, 2 * H),
+    "bidirectional-cross": (0, 2 * H),
     "sparse": (0, H + 2 * 128),  # the norm of the indexer's keys
     # Four taps and a bias of x, B and C; A, D and the bias of dt; the gated norm.
     "mamba2": (5 * (8192 + 2 * 1024) + 3 * 128 + 8192, H),

@@ -18,6 +18,10 @@ from planner.specs.importers.huggingface.config import (
     open_config,
 )
 from planner.specs.importers.huggingface.details import details_of
+from planner.specs.importers.huggingface.families.encoder_decoders import (
+    is_encoder_decoder,
+    read_encoder_decoder,
+)
 from planner.specs.importers.huggingface.families.encoders import is_encoder, read_encoder
 from planner.specs.importers.huggingface.families.towers import with_tower
 from planner.specs.importers.huggingface.files import has_sizes, parse_config
@@ -94,6 +98,8 @@ def read_config(text: str, file: str, overrides: Mapping[str, object]) -> Import
     document = parse_config(text, file)
     if is_encoder(document.data):
         return read_encoder(document, overrides)
+    if is_encoder_decoder(document.data):
+        return read_encoder_decoder(document, overrides)
     try:
         config = open_config(document)
     except UnknownTypeError as error:

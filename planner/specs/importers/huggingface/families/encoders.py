@@ -31,7 +31,7 @@ _UNPRICED = {
 
 
 @dataclass(slots=True)
-class _Encoder:
+class EncoderFile:
     """One configuration on its way to a model file."""
 
     document: Document
@@ -66,7 +66,7 @@ def is_encoder(data: Mapping[str, Any]) -> bool:
 
 def read_encoder(document: Document, overrides: Mapping[str, object]) -> Imported:
     """Return the model file of an encoder's config.json; `SpecError` for what is not priced."""
-    data, encoder = document.data, _Encoder(document)
+    data, encoder = document.data, EncoderFile(document)
     for key, neutral in _UNPRICED.items():
         if data.get(key, neutral) not in (neutral, None):
             message = f"{key} {shown_value(data[key])}: such an encoder is not priced"
@@ -109,7 +109,7 @@ def read_encoder(document: Document, overrides: Mapping[str, object]) -> Importe
     )
 
 
-def _modern(encoder: _Encoder) -> None:
+def _modern(encoder: EncoderFile) -> None:
     """Set what ModernBERT has: windows in two of three layers, gates, rotary positions."""
     layers, local = encoder.model["layers"], encoder.count("local_attention", 128)
     listed = encoder.document.data.get("layer_types")
@@ -133,7 +133,7 @@ def _modern(encoder: _Encoder) -> None:
         encoder.put("window", {"size": size}, f"local_attention {local}, on both sides")
 
 
-def _listed(encoder: _Encoder, listed: Any) -> list[bool]:
+def _listed(encoder: EncoderFile, listed: Any) -> list[bool]:
     """Return of each listed layer whether it attends to all tokens."""
     words = {"full_attention": True, "sliding_attention": False}
     is_list = isinstance(listed, Sequence) and not isinstance(listed, str)
@@ -146,7 +146,7 @@ def _listed(encoder: _Encoder, listed: Any) -> list[bool]:
     return [words[word] for word in listed]
 
 
-def _bert(encoder: _Encoder) -> None:
+def _bert(encoder: EncoderFile) -> None:
     """Set what BERT has: learned positions, biases, norms with biases, dropout."""
     layers, data = encoder.model["layers"], encoder.document.data
     encoder.put("gated", False, f"two MLP matrices, as in every {data['model_type']}")
