@@ -1,4 +1,4 @@
-"""Holds our kinds of layers, and vision towers, against transformers and Megatron-Core.
+"""Holds our kinds of layers, and vision towers, against transformers, Megatron-Core, torchtitan.
 
 A line a figure.
 
@@ -33,28 +33,36 @@ KEPT_FRAC = 0.01
 
 
 def kept_figures(megatron: Path) -> Iterator[Figure]:
-    """Yield what a layer of every kind with a state keeps of a token, and its parameters."""
-    command = [sys.executable, str(Path(__file__).with_name("layer_kept.py")), str(megatron)]
-    done = subprocess.run([*command], check=True, capture_output=True, text=True)
+    """Yield what layers of Megatron-Core and of torchtitan keep of a token, and parameters."""
+    yield from _kept_figures("Megatron-Core", "layer_kept.py", str(megatron))
+    yield from _kept_figures("torchtitan", "titan_kept.py")
+
+
+def _kept_figures(software: str, script: str, *words: str) -> Iterator[Figure]:
+    command = [sys.executable, "-W", "ignore", str(Path(__file__).with_name(script)), *words]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     for line in done.stdout.splitlines():
         real = json.loads(line)
         given = model_from_dict({"model": real["model"], "training": real["training"]})
         cluster = load_cluster("h100-x8").cluster
-        stack = STACKS["megatron-core"]
+        stack = STACKS[real.get("stack", "megatron-core")]
         problem = Problem(given.shape, given.job, cluster.pools[0], cluster.fabric, stack)
         one = np.ones(1, dtype=np.int32)
         split = SplitDegrees(one, one, one, one, 0 * one)
         tokens = np.full(1, float(given.job.seq_len))
         inputs = LayerInputs(problem, split, tokens, ModeRows.of_sp(0 * one))
         terms = LAYER_KINDS[real["kind"]].terms(inputs)
-        again = [RECOMPUTE_MODULES.index(x) for x in real["recompute_modules"]]
-        named = " ".join([real["kind"], *real["recompute_modules"]])
-        name, n = f"{named} (Megatron-Core)", given.job.seq_len
+        groups = real.get("recompute_modules", [])
+        again = [RECOMPUTE_MODULES.index(x) for x in groups]
+        latent = "latent " if given.shape.latent else ""
+        named = " ".join([latent + real["kind"], *groups])
+        name, n = f"{named} ({software})", given.job.seq_len
         ours = total_params(given.shape, n) - given.shape.hidden * (given.shape.vocab + 1)
         yield Figure(name, "parameters", ours, real["parameters"], layer_flops.PARAMS_FRAC)
         dropped = terms.modules.attention_bytes[again] + terms.modules.mlp_bytes[again]
         ours = (terms.kept_bytes.item() - dropped.sum()) / n
-        yield Figure(name, "kept bytes", ours, real["kept_bytes"] / n, KEPT_FRAC)
+        limit_frac = real.get("limit_frac", KEPT_FRAC)
+        yield Figure(name, "kept bytes", ours, real["kept_bytes"] / n, limit_frac)
 
 
 def tower_figures(megatron: Path) -> Iterator[Figure]:
