@@ -162,7 +162,10 @@ def _period(flags: list[bool], title: str, what: str) -> tuple[int, int]:
 
 
 def _jamba(shape: ModelShape, details: DetailsSpec) -> Fields:
-    odd = {"normalised queries and keys": bool(details.qk_norm), "shared experts": shape.shared_ffn}
+    odd = {
+        "normalised queries and keys": bool(details.qk_norm),
+        "shared experts": shape.shared_ffn,
+    }
     odd["experts of another width than the MLP"] = (
         shape.n_experts > 0 and not all(_routed(shape)) and shape.expert_ffn != shape.ffn
     )
@@ -458,7 +461,9 @@ CLASSES: tuple[KindClass, ...] = (
         _minimax,
         details=("other_parts",),
     ),
-    KindClass("kimi_linear", frozenset({"kda", "attention"}), "kda", _ANY_FEED, _kimi_linear, _BARE),
+    KindClass(
+        "kimi_linear", frozenset({"kda", "attention"}), "kda", _ANY_FEED, _kimi_linear, _BARE
+    ),
     KindClass(
         "qwen3_5_text",
         frozenset({"gdn", "attention"}),

@@ -46,9 +46,7 @@ def layer_kind_rule(record: FrameworkRules) -> FrameworkRule:
         "start",
         "costmodels/layers/layer_kind.py, LayerKind.frameworks",
         lambda case: bool(foreign_kinds(record, case.model)),
-        lambda case: (
-            f"layers: {record.title} has no {', '.join(foreign_kinds(record, case.model))}"
-        ),
+        lambda case: f"layers: {_lacking(record, case.model)}",
         lambda case: _able_frameworks(case.model),
     )
 
@@ -56,6 +54,15 @@ def layer_kind_rule(record: FrameworkRules) -> FrameworkRule:
 def foreign_kinds(record: FrameworkRules, shape: ModelShape) -> tuple[str, ...]:
     """Return the kinds of a model's layers that files of a framework cannot say, by name."""
     return tuple(name for name in _kind_names(shape) if not _carries(record, name))
+
+
+def _lacking(record: FrameworkRules, shape: ModelShape) -> str:
+    """Return what files of a framework cannot say of a model, in words."""
+    names = foreign_kinds(record, shape)
+    layers = [name for name in names if name != VISION_TOWER]
+    parts = [f"{record.title} has no {', '.join(layers)}"] * bool(layers)
+    parts += [f"files for {record.title} state no {VISION_TOWER}"] * (VISION_TOWER in names)
+    return "; ".join(parts)
 
 
 def _kind_names(shape: ModelShape) -> list[str]:

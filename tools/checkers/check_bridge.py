@@ -187,6 +187,7 @@ class BridgeChecker(check_megatron.Checker):
             expert_tensor_parallel_size=m.expert_tensor_parallel_size,
             num_distributed_optimizer_instances=p.num_distributed_optimizer_instances,
             hybrid_context_parallel=m.hybrid_context_parallel,
+            hybrid_layer_pattern=getattr(m, "hybrid_layer_pattern", None),
             use_tp_pp_dp_mapping=d.use_tp_pp_dp_mapping,
             micro_batch_size=t.micro_batch_size, global_batch_size=t.global_batch_size,
             seq_length=m.seq_length, num_layers=m.num_layers, hidden_size=m.hidden_size,

@@ -3,7 +3,16 @@
 from dataclasses import replace
 
 from costmodels.examples import LLAMA3_8B, MIXTRAL_8X7B
-from costmodels.shapes import ModelShape
+from costmodels.layers.kinds import layer_run
+from costmodels.shapes import (
+    DeltaNetShape,
+    LayerRun,
+    Mamba1Shape,
+    Mamba2Shape,
+    ModelShape,
+    ShortConvShape,
+    WindowShape,
+)
 from planner.specs.examples import example_names
 from planner.specs.loader import load_model
 
@@ -123,7 +132,70 @@ MORE = (
 )
 
 
+def pattern(*kinds: str, times: int = 1) -> tuple[LayerRun, ...]:
+    """Return the layers of a pattern that repeats."""
+    return tuple(layer_run(kind, 1) for kind in kinds) * times
+
+
+MAMBA = Mamba2Shape(heads=128, head_dim=64, groups=8, state=128, conv=4, chunk=128)
+DELTA = DeltaNetShape(k_heads=16, v_heads=32, k_dim=128, v_dim=128, conv=4, chunk=64)
+MIXED = (
+    replace(
+        LLAMA3_8B,
+        name="windows",
+        window=WindowShape(1024),
+        layer_runs=pattern("window+dense", "dense", times=16),
+    ),
+    replace(
+        LLAMA3_8B,
+        name="sublayers",
+        layers=24,
+        gated=False,
+        mamba2=MAMBA,
+        layer_runs=pattern("mamba2+none", "none+dense", "mamba2+none", "attention+none", times=6),
+    ),
+    replace(
+        MIXTRAL_8X7B,
+        name="state-spaces-mtp",
+        layers=24,
+        mamba2=MAMBA,
+        mtp_layers=1,
+        layer_runs=pattern(*["mamba2+moe"] * 3, "moe", times=6),
+    ),
+    replace(
+        MIXTRAL_8X7B,
+        name="delta-nets",
+        layers=24,
+        delta_net=DELTA,
+        attention_gate=True,
+        layer_runs=pattern(*["gdn+moe"] * 3, "moe", times=6),
+    ),
+    replace(
+        LLAMA3_8B,
+        name="short-convolutions",
+        short_conv=ShortConvShape(3),
+        layer_runs=pattern("conv+dense", "dense", times=16),
+    ),
+    replace(
+        LLAMA3_8B,
+        name="first-mamba",
+        mamba1=Mamba1Shape(inner=8192, state=16, dt_rank=256, conv=4),
+        layer_runs=pattern(*["mamba1+dense"] * 7, "dense", times=4),
+    ),
+    replace(
+        LLAMA3_8B,
+        name="encoder",
+        kv_heads=32,
+        tied=True,
+        head_transform=True,
+        window=WindowShape(129),
+        layer_runs=pattern("bidirectional+dense", *["bidirectional-window+dense"] * 3, times=8),
+    ),
+)
+"""Models of layers of several kinds."""
+
+
 def all_shapes() -> tuple[ModelShape, ...]:
     """Return the shapes of the shipped examples and those above, in one fixed order."""
     shipped = sorted(example_names("model"))
-    return tuple(load_model(name).shape for name in shipped) + MORE
+    return tuple(load_model(name).shape for name in shipped) + MORE + MIXED

@@ -9,6 +9,7 @@ from typing import Any
 from costmodels.shapes import TrainingJob
 from planner.analyze.check.verdict import describe, judge
 from planner.errors import PlannerError
+from planner.frameworks.megatron.layer_kinds import kinds_of_runs
 from planner.frameworks.runs.query import RunQuery
 from planner.frameworks.runs.reader import read_run
 from planner.specs.inputs import ModelInput
@@ -118,7 +119,7 @@ def document_of(drawn: Drawn) -> dict[str, Any]:
 
 
 def flat(document: Mapping[str, Any], under: str = "") -> dict[str, Any]:
-    """Return the values of nested mappings under their dotted names.
+    """Return the values of nested mappings under their dotted names; of layers the kind of each.
 
     >>> flat({"model": {"layers": 32, "moe": {"top_k": 2}}})
     {'model.layers': 32, 'model.moe.top_k': 2}
@@ -127,6 +128,8 @@ def flat(document: Mapping[str, Any], under: str = "") -> dict[str, Any]:
     for name, value in document.items():
         if isinstance(value, Mapping):
             found |= flat(value, f"{under}{name}.")
+        elif name == "layer_kinds":
+            found[f"{under}{name}"] = kinds_of_runs(value or ())
         else:
             found[f"{under}{name}"] = value
     return found

@@ -1,4 +1,4 @@
-"""Tiny models whose layers have other mixers, one for each class of transformers that is written."""
+"""Tiny models whose layers have other mixers, one for each class of transformers."""
 
 _SIZES = {"layers": 4, "hidden": 64, "heads": 4, "kv_heads": 2, "ffn": 128, "gated": True}
 _ENDS = {"vocab": 512, "tied": False}

@@ -150,9 +150,9 @@ def gdn_terms(inputs: LayerInputs) -> MixerTerms:
 def gdn_modules(inputs: LayerInputs) -> Modules:
     """Return its recompute group, `gdn_norm_out`: norm and gate of the output, and the all-to-all.
 
-    Of v elements and a heads of the rank it drops 2 v of the norm's output, 2 v of the projection's
-    input (in 8 bits with fp8 recipes) and 4 a of the norm, and keeps the rule's output and the
-    gate. It moves 10 v bytes again in two launches, and sends v elements over cp.
+    Of v elements and a heads of the rank it drops 2 v of the norm's output, 2 v of the input of
+    the projection (in 8 bits with fp8 recipes) and 4 a of the norm, and keeps the rule's output
+    and the gate. It moves 10 v bytes again in two launches, and sends v elements over cp.
     Source: Megatron-LM 0.19 core/ssm/gated_delta_net/gdn.py (norm_out_checkpoint).
     """
     problem, tokens = inputs.problem, inputs.tokens

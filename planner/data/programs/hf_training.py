@@ -64,7 +64,12 @@ def options(description: str) -> argparse.ArgumentParser:
     )
     add("--text-field", default="text")
     add("--split", default="train", help="of a data set")
-    add("--mask-share", type=float, default=0.15, help="of an encoder's tokens: how many it guesses")
+    add(
+        "--mask-share",
+        type=float,
+        default=0.15,
+        help="of an encoder's tokens: how many it guesses",
+    )
     add("--mask-token", type=int, help="id that hides them; default: the tokenizer's")
     add("--save", default=os.environ.get("SAVE"), help="folder of checkpoints")
     add("--save-every", type=int, default=1000, help="steps; the last step is always saved")

@@ -966,7 +966,10 @@ _KINDS: dict[str, tuple[Case, Case]] = {
     "MLM711": (case(ALL_TO_ALL, model=_NETS), case(ALL_TO_ALL, model=DENSE)),
     "MLM712": (case(_recomputed("gdn_norm_out"), model=_NETS), case({}, model=_NETS)),
     "MLM713": (
-        case(_recomputed("gdn_norm_out"), model=_of(DENSE, ("gdn+none", 16), ("none+dense", 16), delta_net=_NET)),
+        case(
+            _recomputed("gdn_norm_out"),
+            model=_of(DENSE, ("gdn+none", 16), ("none+dense", 16), delta_net=_NET),
+        ),
         case(_recomputed("gdn_norm_out"), model=_NETS),
     ),
     "MLM714": (
@@ -984,7 +987,10 @@ _KINDS: dict[str, tuple[Case, Case]] = {
         case(_modes(cuda_graph="full_iteration")),
     ),
     "DSP117": (case(ALL_TO_ALL, model=_HYBRID), case(ALL_TO_ALL, model=_WINDOWS)),
-    "DSP118": (case({"tp": 2, "dp": 32}, model=_HYBRID), case({"tp": 2, "dp": 32}, model=_WINDOWS)),
+    "DSP118": (
+        case({"tp": 2, "dp": 32}, model=_HYBRID),
+        case({"tp": 2, "dp": 32}, model=_WINDOWS),
+    ),
     "DSP312": (
         case({"ep": 2}, model=_BESIDE),
         case({"ep": 2}, model=_of(EXPERTS, ("gdn+moe", 24), ("moe", 8), delta_net=_NET)),

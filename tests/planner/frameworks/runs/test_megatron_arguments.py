@@ -155,8 +155,12 @@ def test_how_layers_run(flags: str, modes: dict[str, str]) -> None:
             {"recompute": "selective", "recompute_modules": ("moe_act", "layernorm")},
         ),
         (
-            "--recompute-granularity selective --recompute-modules gdn_norm_out",
+            "--recompute-granularity selective --recompute-modules gdp_in_proj",
             {"recompute": "none"},
+        ),
+        (
+            "--recompute-granularity selective --recompute-modules gdn_norm_out",
+            {"recompute": "selective", "recompute_modules": ("gdn_norm_out",)},
         ),
         (
             "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
@@ -333,8 +337,8 @@ def test_the_loss_of_one_kernel() -> None:
 def test_notes_on_what_has_no_term() -> None:
     notes = run(
         "--optimizer-cpu-offload --rampup-batch-size 8 8 100 --recompute-granularity"
-        " selective --recompute-modules gdn_norm_out mlp --optimizer adaptive_muon"
+        " selective --recompute-modules gdp_in_proj mlp --optimizer adaptive_muon"
     ).notes
     text = " | ".join(notes)
-    for part in ("--optimizer-cpu-offload", "--rampup-batch-size", "modules gdn_norm_out", "muon"):
+    for part in ("--optimizer-cpu-offload", "--rampup-batch-size", "modules gdp_in_proj", "muon"):
         assert part in text
