@@ -268,7 +268,8 @@ def import_model(
     if as_type and form.name not in READ_AS:
         raise _not_read_as(as_type, file)
     pairs = [(path, value) for path, value in overrides if path != AS_TYPE]
-    imported = form.read(text, file, {**dict(overrides), **({AS_TYPE: as_type} if as_type else {})})
+    given = {**dict(pairs), AS_TYPE: as_type} if as_type else dict(pairs)
+    imported = form.read(text, file, given)
     imported = _with_fields(imported, pairs, file)
     if name:
         imported = imported.changed(("model", "name"), name, "--name")
