@@ -226,3 +226,16 @@ class TestFilesOfTheFolder:
         assert "hf download meta-llama/Meta-Llama-3-8B config.json" in str(caught.value)
         with pytest.raises(SpecError, match="there is no folder 'models' either"):
             load_model("models/m.yaml")
+
+
+def test_answers_for_encoders_say_what_they_count(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    sizes = {"hidden_size": 768, "intermediate_size": 3072, "vocab_size": 30522}
+    config = {"model_type": "bert", "num_hidden_layers": 12, "num_attention_heads": 12, **sizes}
+    (tmp_path / "bert.json").write_text(json.dumps(config))
+    pins = ("--pin", "tp=1", "--pin", "pp=1", "--framework", "any")
+    shown = run_here("solve", str(tmp_path / "bert.json"), "h100-x8", *pins)
+    assert shown.returncode == 0
+    assert "causal" not in shown.stdout
+    assert "attention to both sides counted in full" in " ".join(shown.stdout.split())
+    assert "no framework that plans are written for runs these plans" in shown.stdout

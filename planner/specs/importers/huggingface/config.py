@@ -308,7 +308,7 @@ def _renamed(document: Document, section: Mapping[str, Any], type_name: str | No
     architectures = section.get("architectures", document.data.get("architectures"))
     if type_name == "git" and architectures == ["Grok1ForCausalLM"]:
         return "grok-2"
-    if type_name in _BY_VERSION:
+    if type_name is not None and type_name in _BY_VERSION:
         version = str(section.get("version", ""))
         return _BY_VERSION[type_name].get(version, type_name)
     if type_name == "hunyuan" and section.get("num_experts", 1) in (None, 1):
