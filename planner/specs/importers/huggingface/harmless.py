@@ -11,7 +11,8 @@ HARMLESS: Mapping[str, str] = {
         torchscript id2label label2id num_labels problem_type is_decoder finetuning_task
         pruned_heads tokenizer_class return_dict output_hidden_states output_attentions
         tf_legacy_loss use_bfloat16 chunk_size_feed_forward
-        gradient_checkpointing _pre_quantization_dtype
+        gradient_checkpointing transformers_dot_js_config use_reentrant_checkpointing
+        _pre_quantization_dtype neftune_noise_alpha
         architecture parent_library peft_config model_name hidden_states_dtype max_length_cap
         sentence_transformers text_model_type language bad_words unsloth_version unsloth_fixed
         vocabulary_map params_dtype init_device rope_local_base_freq license version description
