@@ -380,7 +380,6 @@ TYPES: Mapping[str, ModelType] = {
         biases=("attention_bias", "attention_bias", "mlp_bias"),
         qk_norm=True,
         ignored=("model_parallel_size", "vq_config", "swin_norm"),
-        extra=("the tokenizer of images, which is frozen",),
     ),
     "olmo2": ModelType(
         defaults=sizes(Sizes(50304, 4096, 11008, 32, 32, None, 2048)),

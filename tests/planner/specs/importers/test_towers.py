@@ -185,6 +185,8 @@ def test_shares_of_what_is_left_out_are_named():
     assert "vision_config about 302.0 M" in note
     assert "tts_config unknown" in note
     assert shares(text) == []
+    molmo = {**QWEN2, "model_type": "molmo", "qkv_bias": True, "weight_tying": False}
+    assert any("tower of images left out" in note for note in model_from_dict(molmo).notes)
 
 
 def test_a_tower_that_is_priced_is_not_left_out():
