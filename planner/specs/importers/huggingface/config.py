@@ -263,8 +263,8 @@ def _notes(data: Mapping[str, Any], type_name: str | None, name: str) -> tuple[s
         )
     if name == "molmo":
         notes.append(
-            "the tower of images left out, whose sizes stand in the code beside the weights: this is"
-            " the language model alone"
+            "the tower of images left out, whose sizes stand in the code beside the weights: this"
+            " is the language model alone"
         )
     if type_name and name not in (type_name, f"{type_name}_text"):
         code = ", without the code that auto_map names" if "auto_map" in data else ""
