@@ -25,7 +25,7 @@ from planner.specs.importers.dump_text import read_dump
 from planner.specs.importers.formats import FORMATS, document_text, find_format
 from planner.specs.importers.huggingface.files import config_in_folder, mistaken_name
 from planner.specs.importers.huggingface.reader import AS_TYPE
-from planner.specs.importers.imported import Imported
+from planner.specs.importers.imported import Imported, value_at
 from planner.specs.inputs import (
     ClusterInput,
     Content,
@@ -244,12 +244,17 @@ def _from_dict(
 
 
 def import_model(
-    path: str | os.PathLike[str], *, name: str = "", as_type: str = ""
+    path: str | os.PathLike[str],
+    *,
+    name: str = "",
+    as_type: str = "",
+    overrides: Overrides = (),
 ) -> tuple[Imported, ModelInput]:
     """Read a model of another format; return its fields with their origins, and it as an input.
 
     `name` replaces the model's name; `as_type` reads a Hugging Face configuration as one of
-    another `model_type`. Raises `SpecError` for a file that is none.
+    another `model_type`; `overrides` are fields by path, which assumptions follow. Raises
+    `SpecError` for a file that is none, or a field that it does not have.
     """
     file = _file_meant(os.fspath(path), "model")
     text = _text_of_file(file)
@@ -262,10 +267,24 @@ def import_model(
         )
     if as_type and form.name not in READ_AS:
         raise _not_read_as(as_type, file)
-    imported = form.read(text, file, {AS_TYPE: as_type} if as_type else {})
+    pairs = [(path, value) for path, value in overrides if path != AS_TYPE]
+    given = {**dict(pairs), AS_TYPE: as_type} if as_type else dict(pairs)
+    imported = form.read(text, file, given)
+    imported = _with_fields(imported, pairs, file)
     if name:
         imported = imported.changed(("model", "name"), name, "--name")
     return imported, read_model(_of_import(imported, file))
+
+
+def _with_fields(imported: Imported, pairs: Overrides, file: str) -> Imported:
+    """Return an import with fields set by path, each marked as the user's."""
+    pairs = list(pairs)
+    prepared = _prepare(_of_import(imported, file), "model", pairs)
+    result = dataclasses.replace(imported, document=dict(prepared.data))
+    for path, _ in pairs:
+        keys = tuple(path.split("."))
+        result = result.changed(keys, value_at(result.document, keys), f"--set {path}")
+    return result
 
 
 def cluster_of_import(imported: Imported, file: str = "") -> ClusterInput:

@@ -30,11 +30,19 @@ def import_model_command(
     as_: Annotated[
         str, typer.Option("--as", metavar="TYPE", help="Read the layers as this model_type's.")
     ] = "",
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="PATH=VALUE",
+            help="A field: model.mtp_layers=0, or sequence, batch, precision, optimizer.",
+        ),
+    ] = None,
 ) -> None:
     """Write a model file: each field with where it came from, or that it was assumed."""
     from planner.cli.commands.import_run import run_import_model
 
-    run_import_model(file, out, name, as_)
+    run_import_model(file, out, name, as_, set_ or ())
 
 
 @import_app.command("cluster")

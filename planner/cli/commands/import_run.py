@@ -4,6 +4,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from planner.cli.arguments import overrides_of
 from planner.cli.command_arguments import ImportArguments
 from planner.errors import EmitError, UsageError
 from planner.render.answers.inputs import assumed_parts, note_parts
@@ -16,10 +17,21 @@ from planner.specs.importers.imported import Imported
 from planner.specs.loader import cluster_of_import, import_model
 from planner.specs.summary import model_size
 
+SHORT_PATHS = {
+    "sequence": "training.seq_len",
+    "batch": "training.global_batch",
+    "precision": "training.precision",
+    "optimizer": "training.optimizer",
+}
+"""Paths of `--set` by the words for them: what no config.json says."""
 
-def run_import_model(file: str, out: str, name: str, as_type: str) -> None:
-    """Run `planner import model`."""
-    imported, model = import_model(file, name=name, as_type=as_type)
+
+def run_import_model(
+    file: str, out: str, name: str, as_type: str, fields: Sequence[str] = ()
+) -> None:
+    """Run `planner import model`; `fields` are those of `--set PATH=VALUE`."""
+    pairs = [(SHORT_PATHS.get(path, path), value) for path, value in overrides_of(fields)]
+    imported, model = import_model(file, name=name, as_type=as_type, overrides=pairs)
     write_imported(imported, model.notes, out, model_size(model))
 
 

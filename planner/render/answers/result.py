@@ -176,7 +176,10 @@ def _table_parts(result: Result) -> list[Part]:
     if any(plan.group == 1 and not plan.tie for plan in plans[1:]):
         text = f"~ told apart from {first.plan_id} in fewer than four of five cases"
         parts.append(Paragraph(text))
-    mfu = "MFU: Megatron's model FLOPs (causal attention halved, no recompute) over dense peak"
+    if not any(plan.runs_on for plan in plans):
+        text = "no framework that plans are written for runs these plans: prices, no launch files"
+        parts.append(Paragraph(text))
+    mfu = f"MFU: Megatron's model FLOPs ({_attention_words(result)}, no recompute) over dense peak"
     if any(plan.mfu_over_bf16 is not None for plan in plans):
         mfu += " of the matrix products; bf16%: over that of bf16, as papers print it"
     parts.append(Paragraph(mfu))
@@ -186,6 +189,14 @@ def _table_parts(result: Result) -> list[Part]:
         text = f"the front of {', '.join(pareto)}: no plan beats another in all of them"
         parts.append(Paragraph(text))
     return parts
+
+
+def _attention_words(result: Result) -> str:
+    """Return how the FLOPs of MFU count attention: in full where layers see both sides."""
+    runs = result.inputs["model"]["model"].get("layer_kinds") or ()
+    if any(str(run["kind"]).startswith("bidirectional") for run in runs):
+        return "attention to both sides counted in full"
+    return "causal attention halved"
 
 
 def _best_words(result: Result) -> str:

@@ -14,6 +14,7 @@ from planner.errors import EmitError, SpecError
 from planner.render.document import text_of
 from planner.solver.solve import solve
 from planner.specs.loader import import_model, load_model
+from tests.planner.command import run_here
 
 DATA = Path(__file__).parents[1] / "specs" / "importers" / "data"
 
@@ -51,6 +52,29 @@ class TestImportModel:
         assert given.shape.layers == 32
         assert given.notes == ()
         assert "name: mine" in (folder / "m.yaml").read_text()
+
+    def test_fields_that_are_set(self, folder, capsys):
+        fields = ("--set", "sequence=16384", "--set", "training.optimizer=muon")
+        run("import", "model", "config.json", "--out", "m.yaml", *fields)
+        given = load_model("m.yaml")
+        assert (given.job.seq_len, given.job.optimizer) == (16384, "muon")
+        assert given.job.global_batch * given.job.seq_len == 4 * 2**20
+        text = (folder / "m.yaml").read_text()
+        assert "# --set training.seq_len" in text
+        assert "# assumed: 4.2 M tokens a step" in text
+        assert "training.seq_len" not in capsys.readouterr().err
+
+    @pytest.mark.parametrize(
+        ("field", "said"),
+        [
+            ("training.seq=1", "did you mean `seq_len`"),
+            ("sequence=x", "expected a whole number, got the text 'x'"),
+            ("model.hidden=0", "model.hidden"),
+        ],
+    )
+    def test_fields_that_cannot_be_set(self, folder, field, said):
+        command = run_here("import", "model", "config.json", "--set", field)
+        assert (command.returncode, said in " ".join(command.stderr.split())) == (1, True)
 
     def test_a_type_that_is_not_known(self, folder):
         data = json.loads((folder / "config.json").read_text())
@@ -202,3 +226,16 @@ class TestFilesOfTheFolder:
         assert "hf download meta-llama/Meta-Llama-3-8B config.json" in str(caught.value)
         with pytest.raises(SpecError, match="there is no folder 'models' either"):
             load_model("models/m.yaml")
+
+
+def test_answers_for_encoders_say_what_they_count(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    sizes = {"hidden_size": 768, "intermediate_size": 3072, "vocab_size": 30522}
+    config = {"model_type": "bert", "num_hidden_layers": 12, "num_attention_heads": 12, **sizes}
+    (tmp_path / "bert.json").write_text(json.dumps(config))
+    pins = ("--pin", "tp=1", "--pin", "pp=1", "--framework", "any")
+    shown = run_here("solve", str(tmp_path / "bert.json"), "h100-x8", *pins)
+    assert shown.returncode == 0
+    assert "causal" not in shown.stdout
+    assert "attention to both sides counted in full" in " ".join(shown.stdout.split())
+    assert "no framework that plans are written for runs these plans" in shown.stdout

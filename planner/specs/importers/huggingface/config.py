@@ -16,7 +16,25 @@ from planner.specs.yaml.document import Document, KeyPath, close_names, path_tex
 from planner.units import shown_value
 
 _ABSENT = object()
-_OTHER_TOWERS = ("vision_config", "audio_config", "vision_tower", "mm_vision_tower")
+_OTHER_TOWERS = (
+    "vision_config",
+    "audio_config",
+    "vision_tower",
+    "mm_vision_tower",
+    "vit_config",
+    "visual_tokenizer_config",
+    "visual",
+    "img_processor",
+    "audio_processor",
+    "perceiver_config",
+    "talker_config",
+    "token2wav_config",
+    "code2wav_config",
+    "tts_config",
+    "gen_vision_config",
+    "vq_config",
+    "kimi_audio_config",
+)
 
 
 class UnknownTypeError(SpecError):
@@ -223,19 +241,30 @@ def open_by_fields(document: Document, others: Sequence[str] = ()) -> Config:
 def _language_model(document: Document) -> tuple[KeyPath, Mapping[str, Any], Any]:
     """Return where the section with the language model stands, it, and the type that it states."""
     data = document.data
-    inner = next((name for name in TEXT_SECTIONS if isinstance(data.get(name), Mapping)), None)
-    path: KeyPath = (inner,) if inner else ()
-    section = data[inner] if inner else data
+    path: KeyPath = ()
+    section: Mapping[str, Any] = data
+    for _ in range(2):  # a thinker of speech holds a section of text itself
+        inner = next((x for x in TEXT_SECTIONS if isinstance(section.get(x), Mapping)), None)
+        if inner is None:
+            break
+        path, section = (*path, inner), section[inner]
     return path, section, section.get("model_type", data.get("model_type"))
 
 
 def _notes(data: Mapping[str, Any], type_name: str | None, name: str) -> tuple[str, ...]:
     """Return what is left out of the file, and that it is read as another type than it says."""
     notes = []
-    if towers := [key for key in _OTHER_TOWERS if data.get(key)]:
+    thinker = data.get("thinker_config")
+    inner = thinker if isinstance(thinker, Mapping) else {}
+    if towers := [key for key in _OTHER_TOWERS if data.get(key) or inner.get(key)]:
         notes.append(
             f"{' and '.join(towers)} left out: this is the language model alone, without the"
             " time and the memory of the other towers"
+        )
+    if name == "molmo":
+        notes.append(
+            "the tower of images left out, whose sizes stand in the code beside the weights: this"
+            " is the language model alone"
         )
     if type_name and name not in (type_name, f"{type_name}_text"):
         code = ", without the code that auto_map names" if "auto_map" in data else ""
@@ -284,8 +313,27 @@ def _renamed(document: Document, section: Mapping[str, Any], type_name: str | No
     architectures = section.get("architectures", document.data.get("architectures"))
     if type_name == "git" and architectures == ["Grok1ForCausalLM"]:
         return "grok-2"
+    if type_name is not None and type_name in _BY_VERSION:
+        version = str(section.get("version", ""))
+        return _BY_VERSION[type_name].get(version, type_name)
+    if type_name == "hunyuan" and section.get("num_experts", 1) in (None, 1):
+        return "hunyuan_v1_dense"
     is_latent = section.get("use_mla") is not False and section.get("kv_lora_rank", 1)
     return "deepseek" if type_name == "deepseek_v2" and not is_latent else type_name
+
+
+_BY_VERSION: Mapping[str, Mapping[str, str]] = {
+    "minicpmv": {
+        "2.0": "minicpm",
+        "2.5": "llama",
+        "2.6": "qwen2",
+        "4.0": "llama",
+        "4": "llama",
+        "4.5": "qwen3",
+    },
+    "minicpmo": {"2.6": "qwen2", "4.5": "qwen3"},
+}
+"""By type and its key `version`, whose layers the language model has."""
 
 
 _BY_KEY: tuple[tuple[tuple[str, ...], str], ...] = (

@@ -14,7 +14,7 @@ from planner.specs.importers.huggingface.rules import KEYS
 from planner.specs.yaml.document import Document, parse_yaml
 from planner.units import shown_value
 
-TEXT_SECTIONS = ("text_config", "llm_config", "language_config")
+TEXT_SECTIONS = ("text_config", "llm_config", "language_config", "thinker_config")
 """Sections of multimodal files that hold the language model."""
 
 _SIGNS = (

@@ -11,7 +11,8 @@ HARMLESS: Mapping[str, str] = {
         torchscript id2label label2id num_labels problem_type is_decoder finetuning_task
         pruned_heads tokenizer_class return_dict output_hidden_states output_attentions
         tf_legacy_loss use_bfloat16 chunk_size_feed_forward
-        gradient_checkpointing _pre_quantization_dtype
+        gradient_checkpointing transformers_dot_js_config use_reentrant_checkpointing
+        _pre_quantization_dtype neftune_noise_alpha
         architecture parent_library peft_config model_name hidden_states_dtype max_length_cap
         sentence_transformers text_model_type language bad_words unsloth_version unsloth_fixed
         vocabulary_map params_dtype init_device rope_local_base_freq license version description
@@ -42,7 +43,9 @@ HARMLESS: Mapping[str, str] = {
         moe_permute_fusion moe_grouped_gemm moe_token_dispatcher_type moe_dispatcher
         moe_multimodal_dispatch_use_allgather tensor_parallel_degree sequence_parallel
         use_recompute_moe use_recompute recompute use_triton_in_paged_attention use_cpu_offload
-        use_sparse_head_and_loss_fn compression_ratio fuse_rms_norm fuse_softmax_mask
+        pad_key_length pre_allocate_kv_cache inference_runner max_batch_size validate_runner_input
+        using_split_qkv_in_self_attention use_sparse_head_and_loss_fn compression_ratio
+        fuse_rms_norm fuse_softmax_mask
         fuse_attention_qkv fuse_attention_ffn fuse_linear fuse_rope fuse_swiglu fuse_ln
         swap_linear fp8_mem_configs fp8_fused_ops_configs moe_use_allgather layernorm_compute
         norm_reduction_force_float32 quantization_bit pre_seq_len prefix_projection
@@ -69,7 +72,7 @@ HARMLESS: Mapping[str, str] = {
         seq_length seq_len model_max_length original_max_position_embeddings
         tokenizer_model_max_length
         max_model_len context_length original_max_position max_context_length train_seq_len
-        max_trained_seqlen max_trained_positions
+        base_seqlen max_trained_seqlen max_trained_positions
         tokenizer_padding_side
         training_seqlen initial_context_length""",
     "of positions, said in the details": """
@@ -83,7 +86,8 @@ HARMLESS: Mapping[str, str] = {
         layer_rope_theta rope_theta_by_layer
         compression_rope swa_rope_theta attn_config.alibi_bias_max alibi_bias_max position_scaling
         attn_config.rope_impl attn_config.rope_dail_config attn_config.rope_hf_config
-        rope_percent rotary_interleaved offset_alibi use_rotary_embeddings use_mem_rope""",
+        yarn_scale rope_percent rotary_interleaved use_position_ids logn offset_alibi
+        use_rotary_embeddings use_mem_rope""",
     "of activations and epsilons, said in the details": """
         hidden_act hidden_activation activation_function activation mlp_hidden_act ffn_hidden_act
         mlp_act hidden_activation_fn rms_norm_eps layer_norm_eps layer_norm_epsilon norm_epsilon
@@ -91,7 +95,8 @@ HARMLESS: Mapping[str, str] = {
         moe_norm_min xielu_beta activation_type scoring_func norm_topk_prob routed_scaling_factor
         router_activation route_scale route_norm moe_router_activation_func score_func
         score_function router_scale expert_selection_fn moe_router_topk_scaling_factor
-        moe_renormalize moe_gate moe_gate_act router_scaling_factor layernorm_eps
+        moe_router_enable_routed_scaling moe_renormalize moe_gate moe_gate_act
+        router_scaling_factor layernorm_eps
         moe_router_use_sigmoid router_type_scores gating_function moe_routed_scaling_factor
         shared_expert_combination_strategy moe_apply_router_weight_on_input
         moe_router_logit_softcapping afn""",
@@ -102,7 +107,8 @@ HARMLESS: Mapping[str, str] = {
         attn_config.clip_qkv attn_config.softmax_scale softmax_scale embedding_fraction
         embedding_multiplier_scale output_multiplier_scale attn_output_multiplier max_attn_value
         lm_head_multiplier key_multiplier qk_layernorm_epsilon final_w_init_variance_scale
-        mup_base_width mup_embeddings_scale mup_output_alpha mup_width_scale mup_scale_qk_dot_by_d
+        mup_denominator mup_base_width mup_embeddings_scale mup_output_alpha mup_width_scale
+        mup_scale_qk_dot_by_d
         width_scale embeddings_scale output_logits_scale attention_value_scale norm_head
         layernorm_full_attention_alpha layernorm_full_attention_beta
         layernorm_linear_attention_alpha layernorm_linear_attention_beta layernorm_mlp_alpha
@@ -130,7 +136,12 @@ HARMLESS: Mapping[str, str] = {
         vit_token vit_mapping_type vit_patch vit_add_patchemb_bias vit_norm_type vit_remove_prenorm
         vit_used_rms_norm text_start_id text_end_id use_vit_mapping max_tokenizer_truncation
         use_parallel_embedding position_embedding_xdrope num_ln_in_parallel_attn onnx_safe
-        use_mrope tokenizer_name pad_vocab_size_multiple tp_world_size for_llm_compressor
+        use_mrope force_image_size batch_vision_input is_composition query_num
+        slice_config slice_mode drop_vision_last_layer patch_size use_image_id init_tts init_audio
+        init_vision tts_config talker_config perceiver_config qk_layer_norms_perceiver
+        pixel_shuffle_factor use_resampler stream_input chunk_input listen_speak_type
+        resampler_config unfreeze_mm_vision_tower tokenizer_name pad_vocab_size_multiple
+        tp_world_size for_llm_compressor
         is_llama_config z_loss_weight rm_head logits_to_keep bf16 fp16""",
     "of heads for classification": """
         summary_type summary_use_proj summary_activation summary_proj_to_labels

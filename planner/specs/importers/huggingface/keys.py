@@ -288,6 +288,9 @@ _LATENT_ALIKE: Mapping[str, Any] = {
 }
 
 _ONES = (
+    "num_experts",
+    "num_shared_expert",
+    "moe_topk",
     "num_nextn_predict_depth",
     "num_hidden_groups",
     "inner_group_num",
@@ -474,8 +477,11 @@ _SWITCHES: Mapping[str, Any] = {
     "post_norm": _fixed(None),
     "postnorm": _fixed(None),
     "use_mixed_mlp_moe": lambda config: config.rules.experts,
-    "use_shared_expert": lambda config: bool(
-        config.count("shared_experts", 0).value or config.count("shared_ffn", 0).value
+    **dict.fromkeys(
+        ("use_shared_expert", "moe_router_enable_shared_expert"),
+        lambda config: bool(
+            config.count("shared_experts", 0).value or config.count("shared_ffn", 0).value
+        ),
     ),
     "moe_use_hard_gate": _fixed(None),
     "use_gated_attention": _fixed(False),
@@ -488,6 +494,7 @@ _SWITCH_MEANINGS: Mapping[str, str] = {
     "mla": "latent attention",
     "multi_query": "shared keys",
     "no_bias": "this",
+    "use_cla": "keys and values that layers share",
     "glu": "a gate in the MLP",
 }
 
@@ -560,6 +567,9 @@ _WORDS: Mapping[str, Any] = {
     "attn_config.attn_type": lambda config: (
         "one head of keys a head of queries",
         "multihead_attention",
+    ),
+    "attention_method": lambda config: (
+        ("latent attention", "mla") if config.rules.latent else ("full attention", "mha", "gqa")
     ),
     "attn_type": lambda config: (
         "full attention",

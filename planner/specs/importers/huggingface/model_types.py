@@ -375,6 +375,12 @@ TYPES: Mapping[str, ModelType] = {
         experts=True,
         qk_norm="qk_norm",
     ),
+    "chameleon": ModelType(
+        defaults=sizes(Sizes(65536, 4096, 11008, 32, 32, 32, 4096)),
+        biases=("attention_bias", "attention_bias", "mlp_bias"),
+        qk_norm=True,
+        ignored=("model_parallel_size", "vq_config", "swin_norm"),
+    ),
     "olmo2": ModelType(
         defaults=sizes(Sizes(50304, 4096, 11008, 32, 32, None, 2048)),
         biases=QKV_O,

@@ -23,7 +23,7 @@ from planner.specs.importers.huggingface.families.encoder_decoders import (
     read_encoder_decoder,
 )
 from planner.specs.importers.huggingface.families.encoders import is_encoder, read_encoder
-from planner.specs.importers.huggingface.families.towers import with_tower
+from planner.specs.importers.huggingface.families.towers import with_shares, with_tower
 from planner.specs.importers.huggingface.files import has_sizes, parse_config
 from planner.specs.importers.huggingface.keys import key_refusals, missing, passed_over
 from planner.specs.importers.huggingface.layer_kinds import (
@@ -131,7 +131,9 @@ def _checked(config: Config, overrides: Mapping[str, object]) -> Imported:
             " copy of the file"
         )
         raise SpecError(config.problem(None, message, fix))
-    return with_tower(_Reader(config, overrides).imported(), config.document, overrides)
+    document = config.document
+    imported = with_tower(_Reader(config, overrides).imported(), document, overrides)
+    return with_shares(imported, document)
 
 
 AS_TYPE = "model.as"

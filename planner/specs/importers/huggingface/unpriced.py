@@ -111,6 +111,17 @@ def _mtp(config: Config, document: Mapping[str, Any]) -> str:
     )
 
 
+def _sparse_beyond(config: Config, _: Mapping[str, Any]) -> str:
+    """Say that attention of long sequences is priced in full where the file makes it sparse."""
+    sparse = config.section.get("sparse_config")
+    if not isinstance(sparse, Mapping) or "sparse_config" not in config.rules.ignored:
+        return ""
+    return (
+        f"attention to blocks beyond {sparse.get('dense_len', 'some')} tokens (sparse_config) is"
+        " priced in full: as many parameters, and an upper bound of the time of longer sequences"
+    )
+
+
 def _quantized(config: Config, _: Mapping[str, Any]) -> str:
     for section in (config.section, config.document.data):
         value = section.get("quantization_config")
@@ -127,5 +138,6 @@ _NOTES: tuple[Callable[[Config, Mapping[str, Any]], str], ...] = (
     _soft_cap,
     _small_parts,
     _mtp,
+    _sparse_beyond,
     _quantized,
 )

@@ -43,6 +43,50 @@ ROBERTA = {
     "max_position_embeddings": 512,
 }
 
+MEGATRON = {
+    **BERT,
+    "model_type": "megatron-bert",
+    "hidden_size": 1024,
+    "intermediate_size": 4096,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 16,
+    "vocab_size": 29056,
+}
+ESM = {
+    **BERT,
+    "model_type": "esm",
+    "hidden_size": 640,
+    "intermediate_size": 2560,
+    "num_hidden_layers": 30,
+    "num_attention_heads": 20,
+    "vocab_size": 33,
+    "max_position_embeddings": 1026,
+    "position_embedding_type": "rotary",
+    "emb_layer_norm_before": False,
+}
+DISTILBERT: dict[str, Any] = {
+    "model_type": "distilbert",
+    "dim": 768,
+    "hidden_dim": 3072,
+    "n_layers": 6,
+    "n_heads": 12,
+    "vocab_size": 30522,
+    "max_position_embeddings": 512,
+    "dropout": 0.1,
+    "sinusoidal_pos_embds": False,
+}
+EURO: dict[str, Any] = {
+    "model_type": "eurobert",
+    "hidden_size": 768,
+    "intermediate_size": 3072,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "num_key_value_heads": 12,
+    "vocab_size": 128256,
+    "max_position_embeddings": 8192,
+    "tie_word_embeddings": False,
+}
+
 
 @pytest.mark.parametrize(
     ("config", "counted"),
@@ -52,10 +96,28 @@ ROBERTA = {
         (LARGE, 395_881_664),
         (BERT, 109_514_298),
         (ROBERTA, 124_696_665),
+        ({**BERT, "model_type": "electra", "embedding_size": 768}, 109_514_298),
+        ({**BERT, "model_type": "ernie", "task_type_vocab_size": 3}, 109_514_298),
+        ({**ROBERTA, "model_type": "roberta-prelayernorm"}, 124_698_201),
+        ({**BERT, "model_type": "mpnet", "vocab_size": 30527}, 109_516_991),
+        (MEGATRON, 333_671_808),
+        (ESM, 148_140_154),
+        (DISTILBERT, 66_985_530),
+        (EURO, 310_266_624),
     ],
 )
 def test_parameters_are_those_of_the_class(config, counted):
     assert total_params(model_from_dict(config).shape, 512) == pytest.approx(counted, rel=1e-3)
+
+
+def test_norms_and_positions_are_those_of_the_type():
+    assert model_from_dict(BERT).details.stated() == {"post_norms": "instead"}
+    assert not model_from_dict(MEGATRON).details.stated()
+    assert model_from_dict(ESM).shape.positions == "rope"
+    learned = model_from_dict({**ESM, "position_embedding_type": "absolute"}).shape
+    assert learned.positions == "learned"
+    assert model_from_dict(DISTILBERT).shape.layers == 6
+    assert model_from_dict(EURO).shape.kinds == ("bidirectional+dense",)
 
 
 def test_layers_of_modernbert_alternate():
@@ -93,6 +155,8 @@ def test_diffusion_models_are_refused_by_name():
     [
         {"is_decoder": True},
         {"position_embedding_type": "relative_key"},
+        {"model_type": "electra", "embedding_size": 128},
+        {"model_type": "esm", "emb_layer_norm_before": True},
         {"num_hidden_layers": "12"},
         {"vocab_size": None},
         {"model_type": "modernbert", "layer_types": ["full_attention"]},

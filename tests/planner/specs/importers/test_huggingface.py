@@ -519,7 +519,7 @@ REFUSALS = [
     ),
     ({"model_type": "codestral_mamba"}, ["a state-space model (Mamba)", "`--as` is of no use"]),
     ({"model_type": "lfm3"}, ["convolutions"]),
-    ({"model_type": "electra"}, ["an encoder"]),
+    ({"model_type": "albert"}, ["layers that share one set of weights"]),
     (
         {"layer_types": ["full_attention", "linear_attention"]},
         ["layer_types.1: layers with 'linear_attention', which the cost model does not have"],

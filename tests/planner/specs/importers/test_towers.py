@@ -6,6 +6,7 @@ import pytest
 
 from costmodels.parameters import total_params
 from planner.errors import SpecError
+from planner.specs.importers.huggingface.families.towers import layer_parameters
 from planner.specs.loader import model_from_dict
 
 QWEN2 = {
@@ -158,3 +159,40 @@ def test_other_towers_are_refused_by_name():
     with pytest.raises(SpecError) as caught:
         read({**QWEN25_VL, "vision_config": uneven}, patches="4096")
     assert "[0, 31]" in caught.value.problems[0].message
+
+
+def test_layers_of_a_tower_by_hand():
+    clip = {"hidden_size": 4, "intermediate_size": 16, "num_hidden_layers": 3}
+    assert layer_parameters(clip) == 3 * (4 * 16 + 2 * 4 * 16)
+    gated = {**clip, "hidden_act": "silu"}
+    assert layer_parameters(gated) == 3 * (4 * 16 + 3 * 4 * 16)
+    by_ratio = {"embed_dim": 8, "depth": 2, "mlp_ratio": 2.5}
+    assert layer_parameters(by_ratio) == 2 * (4 * 64 + 2 * 8 * 20)
+    assert layer_parameters({"model_type": "clip_vision_model"}) == 0
+
+
+def test_shares_of_what_is_left_out_are_named():
+    tower = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24}
+    text = {**QWEN2, "model_type": "qwen2"}
+    (note,) = shares({"model_type": "internvl_chat", "llm_config": text, "vision_config": tower})
+    # 24 (4 h^2 + 8 h^2) is 302.0 M beside 7.615 B.
+    assert "vision_config about 302.0 M parameters" in note
+    assert "3.8% of all and 3.8% of the FLOPs" in note
+    thinker = {"text_config": text, "vision_config": tower, "audio_config": {}}
+    (note,) = shares(
+        {"model_type": "qwen2_5_omni", "thinker_config": thinker, "tts_config": {"a": 1}}
+    )
+    assert "vision_config about 302.0 M" in note
+    assert "tts_config unknown" in note
+    assert shares(text) == []
+    molmo = {**QWEN2, "model_type": "molmo", "qkv_bias": True, "weight_tying": False}
+    assert any("tower of images left out" in note for note in model_from_dict(molmo).notes)
+
+
+def test_a_tower_that_is_priced_is_not_left_out():
+    given = model_from_dict(LLAVA, [("model.vision.images", "1")])
+    assert not any("left out" in note for note in given.notes)
+
+
+def shares(config):
+    return [x for x in model_from_dict(config).notes if "shares of what" in x]

@@ -1,4 +1,4 @@
-"""Encoders (ModernBERT, BERT, RoBERTa) as model files, with the head for masked tokens.
+"""Encoders (ModernBERT, BERT and its kin) as model files, with the head for masked tokens.
 
 Sources: configuration and modeling files of transformers 5.23.
 """
@@ -16,16 +16,52 @@ LONGEST = 8192
 """Tokens of a sequence at most, as of decoders."""
 BATCH = 256
 """Sequences of a step, which no such file says: BERT (arXiv 1810.04805, appendix A.2)."""
-BERT_LIKE = {"bert": 0, "roberta": 2, "xlm-roberta": 2, "camembert": 2}
-"""Types with learned positions, and how many of those no token has."""
+BERT_LIKE = {
+    "bert": 0,
+    "roberta": 2,
+    "xlm-roberta": 2,
+    "camembert": 2,
+    "electra": 0,
+    "ernie": 0,
+    "distilbert": 0,
+    "mpnet": 2,
+    "data2vec-text": 2,
+    "megatron-bert": 0,
+    "roberta-prelayernorm": 2,
+    "xlm-roberta-xl": 2,
+    "esm": 2,
+}
+"""Types whose positions are learned, and how many of those no token has."""
 MODERN = "modernbert"
+EURO = "eurobert"
+_PRE_NORMS = ("megatron-bert", "roberta-prelayernorm", "xlm-roberta-xl", "esm")
+"""Types with norms in front of attention and MLP, where those of BERT stand behind."""
+_NAMES: Mapping[str, Mapping[str, str]] = {
+    "distilbert": {
+        "num_hidden_layers": "n_layers",
+        "hidden_size": "dim",
+        "num_attention_heads": "n_heads",
+        "intermediate_size": "hidden_dim",
+        "hidden_dropout_prob": "dropout",
+    }
+}
+"""By type, its names of keys that others have too."""
+_SMALL_PARTS = {
+    "ernie": ", kinds of tasks",
+    "mpnet": ", distances of tokens in buckets",
+    "esm": ", a head for contacts",
+    EURO: "",
+}
+"""By type, small parts that it has beside those of all."""
 _UNPRICED = {
     "is_decoder": False,
     "add_cross_attention": False,
-    "position_embedding_type": "absolute",
     "attention_bias": False,
     "mlp_bias": False,
     "norm_bias": False,
+    "sinusoidal_pos_embds": False,
+    "emb_layer_norm_before": False,
+    "is_folding_model": False,
 }
 """Keys that must be neutral, and their neutral value."""
 
@@ -53,6 +89,10 @@ class EncoderFile:
             raise SpecError(self.document.problem(path, message))
         return value
 
+    def name(self, key: str) -> str:
+        """Return the type's own name of a key."""
+        return _NAMES.get(str(self.document.data["model_type"]), {}).get(key, key)
+
     def take(self, name: str, key: str) -> None:
         """Copy a whole number that must be there."""
         self.put(name, self.count(key), key)
@@ -61,7 +101,8 @@ class EncoderFile:
 def is_encoder(data: Mapping[str, Any]) -> bool:
     """Tell whether a configuration is one of an encoder, with its sizes."""
     kind = data.get("model_type")
-    return isinstance(kind, str) and kind in (MODERN, *BERT_LIKE) and "hidden_size" in data
+    is_known = isinstance(kind, str) and kind in (MODERN, EURO, *BERT_LIKE)
+    return is_known and ("hidden_size" in data or "dim" in data)
 
 
 def read_encoder(document: Document, overrides: Mapping[str, object]) -> Imported:
@@ -71,6 +112,7 @@ def read_encoder(document: Document, overrides: Mapping[str, object]) -> Importe
         if data.get(key, neutral) not in (neutral, None):
             message = f"{key} {shown_value(data[key])}: such an encoder is not priced"
             raise SpecError(document.problem((key,), message, "write a model file of its layers"))
+    _expect_one_width(encoder)
     for name, key in (
         ("layers", "num_hidden_layers"),
         ("hidden", "hidden_size"),
@@ -78,13 +120,14 @@ def read_encoder(document: Document, overrides: Mapping[str, object]) -> Importe
         ("ffn", "intermediate_size"),
         ("vocab", "vocab_size"),
     ):
-        encoder.take(name, key)
-    is_modern = data["model_type"] == MODERN
-    (_modern if is_modern else _bert)(encoder)
-    tied = data.get("tie_word_embeddings", True)
+        encoder.take(name, encoder.name(key))
+    kind = str(data["model_type"])
+    {MODERN: _modern, EURO: _euro}.get(kind, _bert)(encoder)
+    tied = data.get("tie_word_embeddings", kind != EURO)
     encoder.put("tied", tied is not False, "tie_word_embeddings")
-    encoder.put("head_transform", True, "head that predicts masked tokens")
-    longest = encoder.count("max_position_embeddings", LONGEST if is_modern else 512)
+    if kind != EURO:
+        encoder.put("head_transform", True, "head that predicts masked tokens")
+    longest = encoder.count("max_position_embeddings", 512 if kind in BERT_LIKE else LONGEST)
     longest -= BERT_LIKE.get(str(data["model_type"]), 0)
     seq_len, why = min(longest, LONGEST), f"at most {LONGEST}; max_position_embeddings"
     stated = str(overrides.get("training.seq_len", ""))
@@ -103,10 +146,39 @@ def read_encoder(document: Document, overrides: Mapping[str, object]) -> Importe
         source=document.file or "Python data",
         format=f"Hugging Face config.json ({data['model_type']})",
         notes=(
-            "not priced, below 0.1 % of the parameters: bias of the head, types of tokens",
+            "not priced, below 0.1 % of the parameters: bias of the head, types of tokens"
+            + _SMALL_PARTS.get(kind, ""),
             "the loss counts as one over all tokens, whatever share is masked",
         ),
     )
+
+
+def _expect_one_width(encoder: EncoderFile) -> None:
+    """Refuse embeddings of another width than the layers', and positions that are not priced."""
+    document, data = encoder.document, encoder.document.data
+    width = data.get("embedding_size")
+    if width not in (None, data.get("hidden_size")):
+        message = f"embedding_size {shown_value(width)} is not hidden_size: embeddings of another"
+        message += " width than the layers are not priced"
+        raise SpecError(document.problem(("embedding_size",), message, ""))
+    positions = data.get("position_embedding_type")
+    known = ("absolute", "rotary") if data["model_type"] == "esm" else ("absolute",)
+    if positions not in (None, *known):
+        message = (
+            f"position_embedding_type {shown_value(positions)}: such an encoder is not priced"
+        )
+        fix = "write a model file of its layers"
+        raise SpecError(document.problem(("position_embedding_type",), message, fix))
+
+
+def _euro(encoder: EncoderFile) -> None:
+    """Set what EuroBERT has: layers of Llama that attend to both sides."""
+    layers, heads = encoder.model["layers"], encoder.model["heads"]
+    encoder.put("kv_heads", encoder.count("num_key_value_heads", heads), "num_key_value_heads")
+    encoder.put("gated", True, "three MLP matrices, as in every eurobert")
+    encoder.put("norm", "rmsnorm", "as in every eurobert")
+    runs = [{"kind": "bidirectional+dense", "count": layers}]
+    encoder.put("layer_kinds", runs, "every layer attends to all tokens")
 
 
 def _modern(encoder: EncoderFile) -> None:
@@ -149,15 +221,17 @@ def _listed(encoder: EncoderFile, listed: Any) -> list[bool]:
 def _bert(encoder: EncoderFile) -> None:
     """Set what BERT has: learned positions, biases, norms with biases, dropout."""
     layers, data = encoder.model["layers"], encoder.document.data
+    kind = data["model_type"]
     encoder.put("gated", False, f"two MLP matrices, as in every {data['model_type']}")
     encoder.put("norm", "layernorm", f"as in every {data['model_type']}")
     encoder.put("bias", True, f"as in every {data['model_type']}")
-    encoder.put("positions", "learned", f"as in every {data['model_type']}")
-    encoder.put(
-        "max_positions", encoder.count("max_position_embeddings", 512), "max_position_embeddings"
-    )
-    rate = data.get("hidden_dropout_prob", 0.1)
-    encoder.put("dropout", bool(rate), "hidden_dropout_prob")
+    if data.get("position_embedding_type") != "rotary":
+        encoder.put("positions", "learned", f"as in every {kind}")
+        rows = encoder.count("max_position_embeddings", 512)
+        encoder.put("max_positions", rows, "max_position_embeddings")
+    key = encoder.name("hidden_dropout_prob")
+    encoder.put("dropout", bool(data.get(key, 0.1)), key)
     runs = [{"kind": "bidirectional+dense", "count": layers}]
     encoder.put("layer_kinds", runs, "every layer attends to all tokens")
-    encoder.put("details", {"post_norms": "instead"}, "norms behind attention and MLP")
+    if kind not in _PRE_NORMS:
+        encoder.put("details", {"post_norms": "instead"}, "norms behind attention and MLP")

@@ -358,6 +358,7 @@ _BESIDE_THE_WEIGHTS: Mapping[str, ModelType] = {
     "minicpm": ModelType(
         defaults={**NO_MODEL, "tied": True},
         biases=QKV_O,
+        ignored=("sparse_config",),
     ),
     "exaone": ModelType(
         defaults={**NO_MODEL, "tied": True},

@@ -102,6 +102,25 @@ REMOTE_ROWS: Mapping[str, ModelType] = {
         biases=(True, True, True),
         ignored=("group_query_attention",),
     ),
+    "jais": ModelType(
+        defaults={**NO_MODEL, "tied": True, "alibi": True},
+        keys={**_GPT2_NAMES, "kv_heads": (), "alibi": ()},
+        norm="layernorm",
+        biases=(True, True, True),
+    ),
+    "molmo": ModelType(
+        defaults={**NO_MODEL, "tied": False, "attention_bias": False, "qk_norm": False},
+        keys={
+            "tied": ("weight_tying",),
+            "attention_bias": ("qkv_bias",),
+            "qk_norm": ("attention_layer_norm",),
+        },
+        biases=("attention_bias", False, False),
+        qk_norm="qk_norm",
+        ffn_parts=2,
+        ignored=("embedding_size", "tie_word_embeddings"),
+        extra=("rows of tokens for images",),
+    ),
     "mobilellm": ModelType(
         defaults={**NO_MODEL, "tied": False},
         keys={"tied": ("share_embedding",)},
@@ -118,12 +137,22 @@ REMOTE_ROWS: Mapping[str, ModelType] = {
     ),
 }
 
+_SMALL_LLAMA: Mapping[str, object] = {**NO_MODEL, "tied": False}
 _NO_SIZES: Mapping[str, object] = dict.fromkeys(("vocab", "hidden", "moe_ffn", "layers"))
 REMOTE_ALIASES: Mapping[str, tuple[str, Mapping[str, object]]] = {
     "grok1": ("grok-1", {}),
     "grok_1": ("grok-1", {}),
     "mixformer-sequential": ("phi-msft", {}),
     "telechat2": ("telechat", {}),
+    "btlm": ("jais", {}),
+    "llava_llama": ("llama", _SMALL_LLAMA),
+    "llava_mistral": ("mistral", {**_SMALL_LLAMA, "window": None}),
+    "llava_qwen": ("qwen2", _SMALL_LLAMA),
+    "nanbeige": ("llama", _SMALL_LLAMA),
+    "dream": ("qwen2", _SMALL_LLAMA),
+    "qwen2_5_omni_text": ("qwen2", NO_MODEL),
+    "qwen2_5_omni_thinker": ("qwen2", NO_MODEL),
+    "qwen3_omni_moe_text": ("qwen3_moe", dict.fromkeys(("vocab", "hidden", "moe_ffn", "layers"))),
     "olmo_original": ("hf_olmo", {}),
     "kimi_k25_text": ("deepseek_v3", _NO_SIZES),
     "kimi_vl_text": ("deepseek_v3", _NO_SIZES),

@@ -150,6 +150,7 @@ STATE_SPACE_TYPES: Mapping[str, ModelType] = {
         is_full=never,
         computed={"m1_rank": _rank, "moe_ffn": lambda look: look("ffn")},
         ignored=(
+            "mamba_inner_layernorms",
             "use_mamba_kernels",
             "use_mambapy",
             "use_associative_scan",

@@ -6,13 +6,16 @@ transformers 5.23.
 """
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from costmodels.parameters import active_params, total_params
 from planner.errors import SpecError
 from planner.specs.importers.imported import Imported, Origin
+from planner.specs.model import read_model
 from planner.specs.yaml.document import Document
+from planner.units import format_count
 
 IMAGES = "model.vision.images"
 """Path by which a user says that the tower is priced, and with how many images a sequence."""
@@ -200,3 +203,62 @@ def with_tower(
         origins=(*imported.origins, *origins),
         notes=tuple(left_out),
     )
+
+
+LEFT_OUT = "left out: this is the language model alone"
+"""Words of the note that names the parts beside the language model."""
+_DEPTHS = ("num_hidden_layers", "depth", "encoder_layers", "layers", "n_layers")
+_WIDTHS = ("hidden_size", "embed_dim", "d_model", "width")
+_INNER = ("intermediate_size", "encoder_ffn_dim", "ffn_dim")
+
+
+def with_shares(imported: Imported, document: Document) -> Imported:
+    """Return an import whose notes say how much of the whole the parts are that were left out.
+
+    Shares are of the parameters, and of the FLOPs of a token of text and a patch (or a frame of
+    sound) together.
+    """
+    named = [note.partition(f" {LEFT_OUT}")[0] for note in imported.notes if LEFT_OUT in note]
+    keys = [key for text in named for key in text.split(" and ")]
+    if not keys:
+        return imported
+    model = read_model(Document(copy.deepcopy(imported.document)))
+    total = total_params(model.shape, model.job.seq_len)
+    active = active_params(model.shape, model.job.seq_len)
+    shares = [_share(key, document, total, active) for key in keys]
+    note = f"shares of what is left out: {'; '.join(shares)}"
+    return replace(imported, notes=(*imported.notes, note))
+
+
+def _share(key: str, document: Document, total: float, active: float) -> str:
+    """Return the share of one part, by the sizes that its section says."""
+    data = document.data
+    thinker = data.get("thinker_config")
+    section = data.get(key, thinker.get(key) if isinstance(thinker, Mapping) else None)
+    params = layer_parameters(section) if isinstance(section, Mapping) else 0
+    if not params:
+        return f"{key} unknown, as the file does not say its sizes"
+    of_all, of_flops = params / (total + params), params / (active + params)
+    return (
+        f"{key} about {format_count(params)} parameters in its layers, {of_all:.1%} of all and"
+        f" {of_flops:.1%} of the FLOPs of a token of text and a patch"
+    )
+
+
+def layer_parameters(section: Mapping[str, Any]) -> int:
+    """Return the matrices of the layers of a tower, by the sizes of its section; 0 where unsaid.
+
+    L (4 h^2 + m h f), with m = 3 where the MLP has a gate and 2 elsewhere. Source: a count of
+    matrices. Left out: embeddings of patches, projectors, norms, biases.
+    """
+    depth, width, inner = (_first(section, names) for names in (_DEPTHS, _WIDTHS, _INNER))
+    if not inner and width:
+        ratio = section.get("mlp_ratio", 4)
+        inner = round(ratio * width) if isinstance(ratio, int | float) else 4 * width
+    matrices = 3 if section.get("hidden_act") in ("silu", "swiglu") else 2
+    return depth * (4 * width**2 + matrices * width * inner)
+
+
+def _first(section: Mapping[str, Any], names: Sequence[str]) -> int:
+    values = (section.get(name) for name in names)
+    return next((x for x in values if isinstance(x, int) and not isinstance(x, bool) and x > 0), 0)
