@@ -7,6 +7,7 @@ from costmodels.layers.sublayers.attention import ATTENTION, CHUNK, WINDOW
 from costmodels.layers.sublayers.bidirectional import BIDIRECTIONAL, BIDIRECTIONAL_WINDOW
 from costmodels.layers.sublayers.composition import NO_MIXER, composed
 from costmodels.layers.sublayers.delta_net import GDN, KDA
+from costmodels.layers.sublayers.differential import DIFFERENTIAL
 from costmodels.layers.sublayers.feeds import FEEDS, NO_FEED
 from costmodels.layers.sublayers.linear import LINEAR
 from costmodels.layers.sublayers.mamba1 import MAMBA1
@@ -16,7 +17,7 @@ from costmodels.layers.sublayers.sparse import SPARSE
 from costmodels.layers.sublayers.sublayer import HeadsCut, Mixer
 from costmodels.shapes import LayerRun, ModelShape
 
-_ATTENTION = (ATTENTION, WINDOW, CHUNK, BIDIRECTIONAL, BIDIRECTIONAL_WINDOW, SPARSE)
+_ATTENTION = (ATTENTION, WINDOW, CHUNK, BIDIRECTIONAL, BIDIRECTIONAL_WINDOW, SPARSE, DIFFERENTIAL)
 _OTHERS = (MAMBA2, GDN, KDA, LINEAR, MAMBA1, CONV, NO_MIXER)
 MIXERS: dict[str, Mixer] = {x.name: x for x in (*_ATTENTION, *_OTHERS)}
 """By name. A new mixer is one entry more (docs/extending.md)."""

@@ -133,8 +133,23 @@ HYBRID = ModelShape(
     ),
 )
 
+DIFFERENTIAL = replace(
+    HYBRID,
+    window=None,
+    mamba2=None,
+    delta_net=None,
+    layer_runs=(layer_run("differential+dense", 10), layer_run("dense", 2)),
+)
+
 
 FAST: dict[str, Context] = {
+    "differential-4": context(
+        DIFFERENTIAL,
+        toy_pool(4),
+        batch=4,
+        stack="megatron-core",
+        options=any_framework(vpp=1, mbs=1),
+    ),
     "hybrid-4": context(
         HYBRID, toy_pool(4), batch=4, stack="megatron-core", options=any_framework(vpp=1, mbs=1)
     ),
