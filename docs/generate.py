@@ -435,6 +435,7 @@ _ROWS_OF_TYPES: Sequence[tuple[str, Callable[[ModelType], bool]]] = (
     ("Kimi delta attention in most layers", lambda x: x.mixer == "kda"),
     ("linear attention in some layers", lambda x: x.mixer == "linear"),
     ("sparse attention with an indexer", lambda x: x.mixer == "sparse"),
+    ("differential attention", lambda x: x.mixer == "differential"),
     ("two attentions a layer and experts beside the second", lambda x: x.twice),
     ("latent attention and experts", lambda x: x.latent and x.experts),
     ("latent attention", lambda x: x.latent),

@@ -8,6 +8,7 @@ from costmodels.layers.sublayers.bidirectional import BIDIRECTIONAL, BIDIRECTION
 from costmodels.layers.sublayers.composition import NO_MIXER, composed
 from costmodels.layers.sublayers.cross import BIDIRECTIONAL_CROSS, CAUSAL_CROSS, CROSS
 from costmodels.layers.sublayers.delta_net import GDN, KDA
+from costmodels.layers.sublayers.differential import DIFFERENTIAL
 from costmodels.layers.sublayers.encoder import ENCODER, encoder_shape
 from costmodels.layers.sublayers.feeds import FEEDS, NO_FEED
 from costmodels.layers.sublayers.linear import LINEAR
@@ -18,7 +19,7 @@ from costmodels.layers.sublayers.sparse import SPARSE
 from costmodels.layers.sublayers.sublayer import HeadsCut, Mixer
 from costmodels.shapes import LayerRun, ModelShape
 
-_ATTENTION = (ATTENTION, WINDOW, CHUNK, BIDIRECTIONAL, BIDIRECTIONAL_WINDOW, SPARSE)
+_ATTENTION = (ATTENTION, WINDOW, CHUNK, BIDIRECTIONAL, BIDIRECTIONAL_WINDOW, SPARSE, DIFFERENTIAL)
 _ACROSS = (CROSS, CAUSAL_CROSS, BIDIRECTIONAL_CROSS)
 _OTHERS = (MAMBA2, GDN, KDA, LINEAR, MAMBA1, CONV, NO_MIXER)
 MIXERS: dict[str, Mixer] = {x.name: x for x in (*_ATTENTION, *_ACROSS, *_OTHERS)}

@@ -247,7 +247,17 @@ def _of_kinds(
         return _qwen3_next(shape, details) | dict(common)
     if mixers <= {"attention", "mamba2", "none"} and all("none" in pair for pair in kinds):
         return _nemotron_h(shape, details, common)
+    if mixers == {"differential"} and feeds == {"dense"}:
+        return _diffllama(shape, details) | dict(common)
     raise EmitError(f"no class that planner writes has layers of {', '.join(_names(shape))}")
+
+
+def _diffllama(shape: ModelShape, details: DetailsSpec) -> dict[str, object]:
+    """Return the fields of the class with differential attention in all layers."""
+    qkv, out = _biases(shape, details)
+    if qkv != out or shape.bias or details.window or details.qk_norm:
+        raise EmitError("DiffLlama's class has no biases of the MLP, windows or norms of heads")
+    return {"model_type": "diffllama", "attention_bias": qkv, "intermediate_size": shape.ffn}
 
 
 def _names(shape: ModelShape) -> list[str]:

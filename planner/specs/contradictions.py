@@ -173,6 +173,16 @@ def _section_faults(
                 )
             used.add(section)
     faults += _size_faults(model)
+    differs = any(LAYER_KINDS[kind].mixer == "differential" for run in runs for kind in run.kinds)
+    kv_heads = model.kv_heads or model.heads
+    if differs and kv_heads % 2:
+        faults.append(
+            SpecFault(
+                ("model", "kv_heads"),
+                f"differential attention pairs its heads, and {kv_heads} is odd",
+                "write an even number of KV heads",
+            )
+        )
     both_sides = any(
         LAYER_KINDS[kind].mixer == "bidirectional-window" for run in runs for kind in run.kinds
     )

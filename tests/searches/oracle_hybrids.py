@@ -87,13 +87,13 @@ def chunked(problem: Problem, tokens: float, work: Pair, moved: Pair, kernels: P
 
 def mixer_of(problem: Problem, kind: Kind, tokens: float, tp: int) -> Mixer | None:
     shape, h = problem.shape, problem.shape.hidden
-    if kind.mixer in ATTENTION:
+    if kind.mixer in (*ATTENTION, "differential"):
         q, kv = shape.heads * shape.head_dim / tp, physics.kv_width_per_rank(problem, tp)
         core = physics.attention_s(problem, tokens, tp)
-        if kind.mixer != "attention":
+        if kind.mixer not in ("attention", "differential"):
             core = over_keys(problem, core, run_keys(problem, kind.mixer))
         moved = 4.0 * (q + kv) if shape.positions == "rope" else 0.0
-        return Mixer(
+        plain = Mixer(
             column=[(h, q + 2 * kv)],
             row=[(q, h)],
             core=core,
@@ -105,6 +105,7 @@ def mixer_of(problem: Problem, kind: Kind, tokens: float, tp: int) -> Mixer | No
             others=(q + 2 * kv) * tp * shape.bias,
             whole=norm(shape) + h * shape.bias,
         )
+        return differential(shape, plain, (q, kv), tp) if kind.mixer == "differential" else plain
     if kind.mixer == "cross":
         return crossed(problem, tokens, tp)
     if kind.crosses:
@@ -114,6 +115,23 @@ def mixer_of(problem: Problem, kind: Kind, tokens: float, tp: int) -> Mixer | No
     if kind.mixer == "mamba2":
         return mamba(problem, tokens, tp)
     return delta(problem, tokens, tp) if kind.mixer == "gdn" else None
+
+
+def differential(shape: ModelShape, one: Mixer, widths: Pair, tp: int) -> Mixer:
+    """Return attention with two softmaxes: bytes by operator, and the tensors kept."""
+    q, kv = widths
+    ahead = 6 * kv + (8 + 4 + 6 + 4 + 4) * q
+    after = (6 + 6) * kv + (4 + 6 + 4 + 4 + 8 + 8 + 6) * q
+    # q, two cores, both together, difference, projection's input; k, values repeated.
+    kept = (2 + 4 + 4 + 2 + 2) * q + (2 + 4) * kv + (8 + 2) * shape.heads / tp
+    return replace(
+        one,
+        core=(2 * one.core[0], 2 * one.core[1]),
+        moved=(one.moved[0] + ahead, one.moved[1] + after),
+        kept=kept,
+        kernels=one.kernels + 18 / 13,
+        whole=one.whole + 4 * shape.head_dim,
+    )
 
 
 def run_keys(problem: Problem, mixer: str) -> float:
@@ -293,7 +311,8 @@ def scratch(problem: Problem, tp: int) -> float:
     for kind in kinds_of(problem.shape):
         mixer = mixer_of(problem, kind, 1.0, tp)
         if mixer:
-            found["attention" if kind.mixer in ATTENTION else kind.mixer] = mixer.weights / tp
+            like = (*ATTENTION, "differential")
+            found["attention" if kind.mixer in like else kind.mixer] = mixer.weights / tp
         if kind.feeds:
             found["mlp"] = per_mlp(problem.shape) / tp
     return 2.0 * sum(found.values())

@@ -131,7 +131,9 @@ TRANSLATING = replace(
     cross=CrossShape(tokens=512, width=GQA.hidden),
     layer_runs=tuple(layer_run(name, 4) for name in ("encoder+dense", "causal-cross+dense")),
 )
-EXTRA.append(replace(context(TRANSLATING, batch=8), options=replace(pins(cp=(1, 2)), framework="any")))
+EXTRA.append(
+    replace(context(TRANSLATING, batch=8), options=replace(pins(cp=(1, 2)), framework="any"))
+)
 ZB_H1 = SCHEDULES.index("zb-h1")
 ROUTED = context(replace(GQA, n_experts=4, expert_ffn=512), toy_pool(8, 8), batch=8)
 EXTRA.append(replace(ROUTED, options=pins(recompute_modules=modules_code(["moe", "moe_act"]))))

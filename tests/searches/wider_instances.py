@@ -140,6 +140,14 @@ HYBRID = ModelShape(
     ),
 )
 
+DIFFERENTIAL = replace(
+    HYBRID,
+    window=None,
+    mamba2=None,
+    delta_net=None,
+    layer_runs=(layer_run("differential+dense", 10), layer_run("dense", 2)),
+)
+
 
 ENCODER = ModelShape(
     "encoder",
@@ -201,6 +209,13 @@ def seeing(**changed: object) -> ModelShape:
 FAST: dict[str, Context] = {
     "crossing-4": context(
         CROSSING, toy_pool(4), batch=4, stack="megatron-core", options=any_framework(vpp=1, mbs=1)
+    ),
+    "differential-4": context(
+        DIFFERENTIAL,
+        toy_pool(4),
+        batch=4,
+        stack="megatron-core",
+        options=any_framework(vpp=1, mbs=1),
     ),
     "hybrid-4": context(
         HYBRID, toy_pool(4), batch=4, stack="megatron-core", options=any_framework(vpp=1, mbs=1)

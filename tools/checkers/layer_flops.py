@@ -227,6 +227,7 @@ def _state(config: Any, counters: Counters) -> float:
 DENSE_NEXT: Config = {**DELTA, **EXPERTS, "layer_types": ["linear_attention"] * 2}
 CASES = (
     Case("window+dense", {"model_type": "mistral", "sliding_window": 128}, pairs=_window),
+    Case("differential+dense", {"model_type": "diffllama"}),
     Case("chunk+dense", {"model_type": "llama4_text", **CHUNKS}, pairs=_chunk),
     Case("sparse+dense", {**LATENT, **INDEXER, "model_type": "deepseek_v32"}, pairs=_chosen),
     Case("dense", {**LATENT, "model_type": "deepseek_v3"}),

@@ -179,8 +179,8 @@ def _launch_s(inputs: LayerInputs, mixer: Mixer, ahead: MixerTerms, after: FeedT
     return np.asarray(launch_s + launches.eager_products_s(products_s, modes))
 
 
-_LIKE_ATTENTION = ("window", "chunk", "bidirectional", "bidirectional-window")
-"""Mixers with the weights of the model's attention."""
+_LIKE_ATTENTION = ("window", "chunk", "bidirectional", "bidirectional-window", "differential")
+"""Mixers with the matrices of the model's attention."""
 
 
 def _sublayers(kind: str) -> tuple[str, str]:

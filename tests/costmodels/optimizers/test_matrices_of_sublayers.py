@@ -52,6 +52,7 @@ VECTORS = {
     "causal-cross": (0, 2 * H),
     "bidirectional-cross": (0, 2 * H),
     "sparse": (0, H + 2 * 128),  # the norm of the indexer's keys
+    "differential": (0, H + 4 * 128),  # of which the share of the second softmax is computed
     # Four taps and a bias of x, B and C; A, D and the bias of dt; the gated norm.
     "mamba2": (5 * (8192 + 2 * 1024) + 3 * 128 + 8192, H),
     "gdn": (4 * (2 * 2048 + 2048) + 2 * 32, H + 64),

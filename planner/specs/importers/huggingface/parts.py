@@ -54,7 +54,6 @@ _OTHER = {
     "llama4_text": "scores of the router times the input of an expert",
     "minicpm3": "factors of embeddings, residuals and logits",
     "nanochat": "norms without weights",
-    "diffllama": "attention as the difference of two softmaxes",
     "laguna": "a gate of every head",
     "axk1": "norm after the experts",
     "openai-gpt": "norms behind attention and MLP",

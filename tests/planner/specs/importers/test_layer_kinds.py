@@ -1,12 +1,15 @@
 """Layers of several kinds in configurations: which they are, and the sizes of their mixers."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from costmodels.layers.flops import model_flops_per_token
+from costmodels.layers.kinds import layer_run
 from costmodels.parameters import total_params
-from planner.errors import SpecError
+from planner.errors import EmitError, SpecError
+from planner.frameworks.hf_config import hf_config
 from planner.specs.importers.huggingface.layer_kinds import compressed
 from planner.specs.importers.huggingface.reader import read_config
 from planner.specs.loader import model_from_dict
@@ -204,3 +207,23 @@ def test_runs_and_patterns(kinds, entries):
     assert compressed(kinds) == entries
     said = [x for e in entries for x in e.get("pattern", [e.get("kind")]) * e.get("repeat", 1)]
     assert len(said) <= len(kinds)
+
+
+def test_heads_of_diffllama_are_paired():
+    shape = model_from_dict({"model_type": "diffllama"}).shape
+    assert shape.kinds == ("differential+dense",)
+    # Two ends and a norm; matrices, norms and four vectors of a head of 16 layers.
+    layer = 4 * 2048**2 + 3 * 2048 * 8192 + 2 * 2048 + 4 * 64
+    assert total_params(shape, 2048) == 2 * 32000 * 2048 + 2048 + 16 * layer
+    with pytest.raises(SpecError, match="kv_heads"):
+        model_from_dict({"model_type": "diffllama", "num_key_value_heads": 1})
+
+
+def test_diffllama_is_written_as_it_is_read():
+    model = model_from_dict({"model_type": "diffllama", "num_key_value_heads": 8})
+    written = hf_config(model.shape, model.job)
+    assert (written["model_type"], written["num_key_value_heads"]) == ("diffllama", 8)
+    assert model_from_dict(written).shape == model.shape
+    alone = replace(model.shape, layer_runs=(layer_run("differential+none", 16),))
+    with pytest.raises(EmitError, match="differential"):
+        hf_config(alone, model.job)

@@ -50,7 +50,8 @@ _DENSE: Mapping[str, ModelType] = {
     "diffllama": ModelType(
         defaults=sizes(Sizes(32000, 2048, 8192, 16, 32, None, 2048)),
         biases=QKV_O,
-        extra=("factors of the differences",),
+        mixer="differential",
+        is_full=lambda layer, n_layers: False,
     ),
     "granite_swa": ModelType(
         defaults=sizes(Sizes(100352, 2560, 8192, 24, 20, 4, 8192), tied=True, window=128),
