@@ -180,7 +180,7 @@ RULES: dict[str, Rule] = {
         Rule(
             "CP006",
             "context parallelism of an encoder-decoder",
-            "Two sequences of their own lengths would be cut, and the output of the encoder gathered"
+            "Two sequences of their own lengths would be cut, and the encoder's output gathered"
             " for every layer of the decoder; no framework that plans are written for does it.",
             "cp 1",
             "Megatron-LM core/models/T5/t5_model.py; Accelerate cuts causal attention alone",
