@@ -38,7 +38,7 @@ def model_flops_per_token(shape: ModelShape, seq_len: int) -> float:
         body += n * (macs.projections + macs.mlp)
         core += n * macs.core
         fixed += n * macs.core_at(seq_len) if macs.core_at else 0.0
-        fixed += n * macs.of_sequence / seq_len
+        fixed += n * macs.of_sequence / seq_len if macs.of_sequence else 0.0
     language = 6.0 * (body + (1 + modules) * h * vocab) + 6.0 * core * seq_len + 6.0 * fixed
     if shape.encoder:
         language += encoder_end_flops(shape) / seq_len

@@ -264,6 +264,10 @@ def _has(data: Any, path: KeyPath) -> bool:
     return True
 
 
+_REPEATING = ("encoder",)
+"""Sections inside another whose keys stand elsewhere too, where they are meant more often."""
+
+
 def _unknown_key(schema: type[BaseModel], path: KeyPath) -> tuple[str, str]:
     """Return the message and the proposal for a key that the schema does not know."""
     key, model = str(path[-1]), _schema_at(schema, path[:-1])
@@ -275,7 +279,7 @@ def _unknown_key(schema: type[BaseModel], path: KeyPath) -> tuple[str, str]:
     if model and (name := meant_key(key, model)):
         return message, f"did you mean `{name}`?"
     for section, inner in _sections(model) if model else ():
-        if len(path) > 1 and (name := meant_key(key, inner)):
+        if len(path) > 1 and section not in _REPEATING and (name := meant_key(key, inner)):
             return message, f"`{name}` belongs under `{'.'.join(map(str, path[:-1]))}.{section}:`"
     for section, other in _sections(schema):
         if section != path[0] and (name := meant_key(key, other)):

@@ -22,7 +22,7 @@ STEP_TIME = {
     "ie": 2.8,
     "korthikanti22": 3.3,
     "lf": 2.7,
-    "mbcard": 5.9,
+    "mbcard": 4.6,
     "mbridge": 5.7,
     "mlperf": 3.2,
     "mlpoem": 5.5,

@@ -197,7 +197,7 @@ class TestDefaults:
         assert pool.accelerator.name == pool.name == "h100-sxm-80gb"
         assert (pool.devices_per_node, pool.scale_up_domain, pool.nics_per_node) == (8, 8, 8)
         assert pool.nic.name == "ib-ndr-400"
-        assert pool.memory_margin_bytes == 4 * 2**30
+        assert pool.memory_margin_bytes == 2 * 2**30
         assert given.cluster.fabric.tiers == ()
         assert given.cluster.fabric.rail_optimized
         assert given.document["pools"][0]["accelerator"] == "h100-sxm-80gb"
