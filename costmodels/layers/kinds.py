@@ -9,7 +9,6 @@ from costmodels.layers.sublayers.composition import NO_MIXER, composed
 from costmodels.layers.sublayers.cross import BIDIRECTIONAL_CROSS, CAUSAL_CROSS, CROSS
 from costmodels.layers.sublayers.delta_net import GDN, KDA
 from costmodels.layers.sublayers.differential import DIFFERENTIAL
-from costmodels.layers.sublayers.encoder import ENCODER, encoder_shape
 from costmodels.layers.sublayers.feeds import FEEDS, NO_FEED
 from costmodels.layers.sublayers.linear import LINEAR
 from costmodels.layers.sublayers.mamba1 import MAMBA1
@@ -18,6 +17,7 @@ from costmodels.layers.sublayers.short_conv import CONV
 from costmodels.layers.sublayers.sparse import SPARSE
 from costmodels.layers.sublayers.sublayer import HeadsCut, Mixer
 from costmodels.shapes import LayerRun, ModelShape
+from costmodels.towers.encoder_layers import ENCODER, encoder_shape
 
 _ATTENTION = (ATTENTION, WINDOW, CHUNK, BIDIRECTIONAL, BIDIRECTIONAL_WINDOW, SPARSE, DIFFERENTIAL)
 _ACROSS = (CROSS, CAUSAL_CROSS, BIDIRECTIONAL_CROSS)

@@ -23,12 +23,12 @@ from costmodels.layers.layer_kind import (
     SplitDegrees,
 )
 from costmodels.layers.recompute import KeptByKind, SetTerms, set_terms
-from costmodels.layers.sublayers.encoder import encoder_inputs
 from costmodels.modes import ModeRows, ModeTable
 from costmodels.plans import ShapeTable
 from costmodels.problem import Problem
 from costmodels.shapes import DENSE, MOE
 from costmodels.towers.encoder import encoder_end_bytes, encoder_end_times
+from costmodels.towers.encoder_layers import encoder_inputs
 from costmodels.towers.vision import TowerTerms, tower_terms
 
 Floats = NDArray[np.float64]

@@ -1,6 +1,6 @@
 """Ends of an encoder in front of a decoder: what makes vectors of its input, its last norm.
 
-Its layers are layers of the model (`layers.sublayers.encoder`); these stand on the first stage.
+Its layers are layers of the model (`towers.encoder_layers`); these stand on the first stage.
 """
 
 import numpy as np
@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 
 from costmodels.layers.compute import ForwardBackward, embedding_times, products_of
 from costmodels.layers.layer_kind import LayerInputs
-from costmodels.layers.sublayers.encoder import encoder_inputs, encoder_shape
 from costmodels.layers.sublayers.sublayer import norm_params
 from costmodels.shapes import EncoderShape, ModelShape
+from costmodels.towers.encoder_layers import encoder_inputs, encoder_shape
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
@@ -19,7 +19,7 @@ TAPS = 3
 """Taps of each of the two convolutions over sound."""
 
 
-def conv_macs(shape: ModelShape) -> tuple[float, float]:
+def sound_conv_macs(shape: ModelShape) -> tuple[float, float]:
     """Return the multiply-adds of a frame in the two convolutions over sound; 0 without them.
 
     2 . 3 c h_e and 3 h_e^2: the second takes every other frame of the first.
@@ -55,12 +55,13 @@ def encoder_end_flops(shape: ModelShape) -> float:
 
     F = S (3 . 2 m_2 + 2 . 2 m_1)
 
-    m_1, m_2 the multiply-adds of a frame (`conv_macs`): the first has no gradient of its input.
+    m_1, m_2 the multiply-adds of a frame (`sound_conv_macs`): the first has no gradient of its
+    input.
     """
     x = shape.encoder
     if x is None:
         return 0.0
-    first, second = conv_macs(shape)
+    first, second = sound_conv_macs(shape)
     return x.seq_len * (6.0 * second + 4.0 * first)
 
 

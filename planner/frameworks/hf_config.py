@@ -11,7 +11,7 @@ from dataclasses import replace
 from costmodels.layers.kinds import KIND_ALIASES, added_kinds, layer_run
 from costmodels.shapes import ModelShape, TrainingJob
 from planner.errors import EmitError
-from planner.frameworks.hf_kinds import class_of
+from planner.frameworks.hf_kinds import class_of, expert_fields
 from planner.specs.schema import NO_DETAILS, OTHER_MODEL, DetailsSpec
 from searches.frameworks.common import kind_sequence
 from searches.frameworks.megatron.layer_kinds import has_mixer, is_hybrid, sublayers
@@ -414,16 +414,8 @@ def _groups(shape: ModelShape, details: DetailsSpec) -> dict[str, object]:
     if rest or not all(after.expert_layers):
         raise EmitError("shared experts of another width, or experts in every n-th layer")
     return {
-        "intermediate_size": shape.ffn or shape.expert_ffn,
-        "moe_intermediate_size": shape.expert_ffn,
-        "n_routed_experts": shape.n_experts,
-        "num_experts_per_tok": shape.top_k,
-        "n_shared_experts": n_shared,
+        **expert_fields(shape, details, n_shared),
         "first_k_dense_replace": shape.dense_layers,
-        "n_group": shape.n_groups,
-        "topk_group": shape.top_groups,
-        "norm_topk_prob": details.router_norm_topk is not False,
-        "routed_scaling_factor": details.router_scale or 1.0,
     }
 
 

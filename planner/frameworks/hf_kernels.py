@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from costmodels.layers.kinds import mixers_of
 from costmodels.shapes import ModelShape
-from planner.frameworks.hf_kinds import is_encoder
+from planner.frameworks.hf_kinds import sees_both_sides
 
 STATE_SPACE = ("mamba-ssm", "causal-conv1d")
 DELTA_RULE = ("flash-linear-attention", "causal-conv1d")
@@ -48,7 +48,7 @@ def kernel_notes(shape: ModelShape, width: int = 96) -> list[str]:
         for mixer in mixers_of(shape)
         if mixer.name in WITHOUT_KERNEL
     ]
-    if is_encoder(shape):
+    if sees_both_sides(shape):
         texts.append(
             "An encoder guesses hidden tokens: --mask-share says how many. A flat file of tokens"
             " needs --mask-token, the id that hides them."

@@ -51,7 +51,7 @@ def class_of(shape: ModelShape) -> KindClass | None:
     return next((one for one in CLASSES if one.holds(shape)), None)
 
 
-def is_encoder(shape: ModelShape) -> bool:
+def sees_both_sides(shape: ModelShape) -> bool:
     """Tell whether every token of a model sees those behind it."""
     return any(sublayers(kind)[0] in ENCODERS for kind in kind_sequence(shape))
 
@@ -286,7 +286,7 @@ def _kimi_linear(shape: ModelShape, details: DetailsSpec) -> Fields:
     first = _first_dense(shape, "Kimi-Linear")
     return {
         **_latent(shape),
-        **_experts(shape, details, shared),
+        **expert_fields(shape, details, shared),
         "num_local_experts": shape.n_experts,
         "n_routed_experts": None,
         "layer_types": _words(shape, "kda", "linear_attention"),
@@ -308,7 +308,7 @@ def _latent(shape: ModelShape) -> Fields:
     }
 
 
-def _experts(shape: ModelShape, details: DetailsSpec, shared: int) -> Fields:
+def expert_fields(shape: ModelShape, details: DetailsSpec, shared: int) -> Fields:
     """Return the experts of classes that follow DeepSeek-V3."""
     return {
         "intermediate_size": shape.ffn or shape.expert_ffn,
@@ -335,7 +335,7 @@ def _deepseek_v32(shape: ModelShape, details: DetailsSpec) -> Fields:
     assert shape.indexer is not None  # checked where the model is read
     return {
         **_latent(shape),
-        **_experts(shape, details, shared),
+        **expert_fields(shape, details, shared),
         "first_k_dense_replace": _first_dense(shape, "DeepSeek-V3.2"),
         "index_n_heads": shape.indexer.heads,
         "index_head_dim": shape.indexer.head_dim,

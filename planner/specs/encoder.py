@@ -1,7 +1,7 @@
 """What contradicts in the `model.encoder:` and `model.cross:` sections of a model file."""
 
 from costmodels.layers.kinds import LAYER_KINDS
-from costmodels.layers.sublayers.encoder import NAME
+from costmodels.towers.encoder_layers import NAME
 from planner.specs.schema import ModelSpec, SpecFault
 
 

@@ -11,7 +11,7 @@ from costmodels.shapes import VisionShape
 from planner.errors import EmitError
 from planner.frameworks.hf_config import config_file, hf_config
 from planner.frameworks.hf_kernels import kernel_notes, kernel_packages, lacking_images
-from planner.frameworks.hf_kinds import class_of, is_encoder
+from planner.frameworks.hf_kinds import class_of, sees_both_sides
 from planner.specs.inputs import ModelInput
 from planner.specs.loader import load_model, model_from_dict
 from tools.smoke.kinds import MODELS
@@ -50,7 +50,7 @@ def test_the_layers_choose_the_class(name: str) -> None:
     one = model(name)
     kind = hf_config(one.shape, one.job, one.details)["model_type"]
     assert kind == TYPES.get(name, {"qwen3.5": "qwen3_5_text"}.get(name, name))
-    assert is_encoder(one.shape) == (name in ("bert", "modernbert"))
+    assert sees_both_sides(one.shape) == (name in ("bert", "modernbert"))
 
 
 def test_sizes_stand_under_the_keys_of_the_class() -> None:

@@ -4,10 +4,10 @@ Sources: configuration and modeling files of transformers 5.23.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from costmodels.layers.sublayers.encoder import NAME as ENCODER_LAYER
+from costmodels.towers.encoder_layers import NAME as ENCODER_LAYER
 from planner.errors import SpecError
 from planner.specs.importers.huggingface.families.encoders import EncoderFile
 from planner.specs.importers.imported import Imported, Origin
@@ -16,7 +16,7 @@ from planner.units import shown_value
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class EncoderDecoderFamily:
     """How the types of one family say their sizes, and what all of them have."""
 
     defaults: Mapping[str, int]
@@ -58,7 +58,7 @@ _T5 = {
 }
 _RELATIVE = ("not priced, below 0.1 % of the parameters: relative positions",)
 _SINES = ("tables of sines count as trained: transformers has them among its parameters",)
-_T5_FAMILY = Family(
+_T5_FAMILY = EncoderDecoderFamily(
     _T5,
     norm="rmsnorm",
     bias=False,
@@ -67,6 +67,13 @@ _T5_FAMILY = Family(
     batch=2048,
     texts=(512, 114),
     notes=_RELATIVE,
+)
+_MT5_FAMILY = replace(
+    _T5_FAMILY,
+    defaults={**_T5, "vocab_size": 250112, "d_ff": 1024, "num_layers": 8, "num_heads": 6},
+    gated=True,
+    batch=1024,
+    texts=(1024, 256),
 )
 _BLENDERBOT = {
     **_BART,
@@ -104,33 +111,13 @@ _WHISPER = {
     "max_source_positions": 1500,
     "max_target_positions": 448,
 }
-FAMILIES: Mapping[str, Family] = {
+FAMILIES: Mapping[str, EncoderDecoderFamily] = {
     "t5": _T5_FAMILY,
-    "mt5": Family(
-        {**_T5, "vocab_size": 250112, "d_ff": 1024, "num_layers": 8, "num_heads": 6},
-        gated=True,
-        norm="rmsnorm",
-        bias=False,
-        learned=False,
-        always_tied=True,
-        batch=1024,
-        texts=(1024, 256),
-        notes=_RELATIVE,
-    ),
-    "umt5": Family(
-        {**_T5, "vocab_size": 250112, "d_ff": 1024, "num_layers": 8, "num_heads": 6},
-        gated=True,
-        norm="rmsnorm",
-        bias=False,
-        learned=False,
-        always_tied=True,
-        batch=1024,
-        texts=(1024, 256),
-        notes=_RELATIVE,
-    ),
-    "bart": Family(_BART, offset=2, post_norms=True, batch=8000),
-    "mbart": Family(_BART, offset=2, batch=256),
-    "plbart": Family(
+    "mt5": _MT5_FAMILY,
+    "umt5": _MT5_FAMILY,
+    "bart": EncoderDecoderFamily(_BART, offset=2, post_norms=True, batch=8000),
+    "mbart": EncoderDecoderFamily(_BART, offset=2, batch=256),
+    "plbart": EncoderDecoderFamily(
         {
             **_BART,
             "vocab_size": 50005,
@@ -146,12 +133,12 @@ FAMILIES: Mapping[str, Family] = {
         post_norms=True,
         batch=2048,
     ),
-    "pegasus": Family(_BART, batch=8192, notes=_SINES),
-    "marian": Family(_MARIAN, post_norms=True, batch=256, notes=_SINES),
-    "m2m_100": Family(_M2M, learned=False, batch=256),
-    "blenderbot": Family(_BLENDERBOT, batch=256),
-    "blenderbot-small": Family(_BLENDERBOT_SMALL, post_norms=True, batch=256),
-    "whisper": Family(
+    "pegasus": EncoderDecoderFamily(_BART, batch=8192, notes=_SINES),
+    "marian": EncoderDecoderFamily(_MARIAN, post_norms=True, batch=256, notes=_SINES),
+    "m2m_100": EncoderDecoderFamily(_M2M, learned=False, batch=256),
+    "blenderbot": EncoderDecoderFamily(_BLENDERBOT, batch=256),
+    "blenderbot-small": EncoderDecoderFamily(_BLENDERBOT_SMALL, post_norms=True, batch=256),
+    "whisper": EncoderDecoderFamily(
         _WHISPER,
         batch=256,
         notes=("not priced, below 0.1 % of the parameters: keys have no biases",),
@@ -224,7 +211,7 @@ _APART = {
 """Keys that must be so, and what the model has otherwise."""
 
 
-def _refuse_what_is_apart(document: Document, family: Family) -> None:
+def _refuse_what_is_apart(document: Document, family: EncoderDecoderFamily) -> None:
     """Raise `SpecError` where a model is not of one embedding and two sides."""
     for key, (usual, otherwise) in _APART.items():
         if key == "tie_word_embeddings" and family.always_tied:
@@ -234,7 +221,7 @@ def _refuse_what_is_apart(document: Document, family: Family) -> None:
             raise SpecError(document.problem((key,), message, "write a model file of its layers"))
 
 
-def _of_untied(data: Mapping[str, Any], family: Family) -> tuple[str, ...]:
+def _of_untied(data: Mapping[str, Any], family: EncoderDecoderFamily) -> tuple[str, ...]:
     """Return the note on a T5 whose file says that its head is a matrix of its own."""
     if not family.always_tied or data.get("tie_word_embeddings", True) is not False:
         return ()
@@ -244,7 +231,7 @@ def _of_untied(data: Mapping[str, Any], family: Family) -> tuple[str, ...]:
     )
 
 
-def _t5(of_file: EncoderFile, family: Family) -> dict[str, Any]:
+def _t5(of_file: EncoderFile, family: EncoderDecoderFamily) -> dict[str, Any]:
     """Set what T5 has; return the section of the encoder, and what it says of the decoder."""
     data, usual = of_file.document.data, family.defaults
     after = of_file.count("num_layers", usual["num_layers"])
@@ -267,7 +254,7 @@ def _t5(of_file: EncoderFile, family: Family) -> dict[str, Any]:
     return {"seq_len": source, "decoder_seq_len": target, "decoder_layers": both}
 
 
-def _bart(of_file: EncoderFile, family: Family) -> dict[str, Any]:
+def _bart(of_file: EncoderFile, family: EncoderDecoderFamily) -> dict[str, Any]:
     """Set what BART and Whisper have; return what `_t5` does."""
     data, usual = of_file.document.data, family.defaults
     sizes = {key: of_file.count(key, value) for key, value in usual.items()}

@@ -8,10 +8,10 @@ import pytest
 from costmodels.examples import LLAMA3_8B
 from costmodels.layers.flops import model_flops_per_token
 from costmodels.layers.kinds import LAYER_KINDS, layer_run
-from costmodels.layers.sublayers.encoder import encoder_macs, encoder_shape
 from costmodels.parameters import total_params
 from costmodels.shapes import CrossShape, EncoderShape
-from costmodels.towers.encoder import conv_macs, encoder_end_flops, encoder_end_params
+from costmodels.towers.encoder import encoder_end_flops, encoder_end_params, sound_conv_macs
+from costmodels.towers.encoder_layers import encoder_macs, encoder_shape
 
 ONE, TWO = np.array([1], dtype=np.int32), np.array([2], dtype=np.int32)
 WHISPER = replace(
@@ -68,9 +68,9 @@ def test_flops_of_a_sequence_do_not_depend_on_the_length_of_the_decoder():
 
 
 def test_convolutions_over_sound():
-    assert conv_macs(WHISPER) == (2 * 3 * 128 * 1280, 3 * 1280 * 1280)
+    assert sound_conv_macs(WHISPER) == (2 * 3 * 128 * 1280, 3 * 1280 * 1280)
     assert encoder_end_flops(WHISPER) == 1500 * (6 * 3 * 1280**2 + 4 * 2 * 3 * 128 * 1280)
-    assert conv_macs(replace(WHISPER, encoder=EncoderShape(512))) == (0.0, 0.0)
+    assert sound_conv_macs(replace(WHISPER, encoder=EncoderShape(512))) == (0.0, 0.0)
 
 
 def test_a_longer_encoder_costs_more():
