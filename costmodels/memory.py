@@ -14,7 +14,7 @@ from costmodels.offload.optimizer import gradients_leave
 from costmodels.precision import Recipe
 from costmodels.problem import Problem
 from costmodels.schedule import zero_bubble
-from costmodels.shapes import ModelShape
+from costmodels.shapes import ModelShape, OperatorsShape
 from costmodels.stacks import FUSED, StackProfile, fuses_softmax
 
 Floats = NDArray[np.float64]
@@ -129,16 +129,14 @@ def eager_bytes(
     """
     t = np.asarray(tp, dtype=np.float64)
     split = np.zeros_like(t)
-    if not stack.fused_activation:
-        gate = element_bytes / 2.0 * EAGER_GATE_BYTES
-        split = split + (gate * shape.ffn / t if shape.gated else 0.0)
+    split = split + activation_bytes_besides(shape, stack, element_bytes) * shape.ffn / t
     total = np.zeros_like(t)
     if not stack.sp_regather:
         # Counted so that dividing by t under sequence parallelism leaves it.
         inputs = 2.0 * element_bytes * shape.hidden * (t - 1.0)
         total = total + np.where(np.asarray(sp) > 0, inputs, 0.0)
-    if not stack.fused_norms:
-        total = total + 2 * eager_norm_bytes(stack, element_bytes) * shape.hidden
+    if besides := norm_bytes_besides(shape, stack, element_bytes):
+        total = total + 2 * besides * shape.hidden
     return split, total
 
 
@@ -149,6 +147,126 @@ def eager_norm_bytes(stack: StackProfile, element_bytes: float = 2.0) -> float:
     which a fused norm keeps too, there is the scaled input alone, 4.
     """
     return EAGER_NORM_BYTES[stack.norm_keeps] if element_bytes == 2.0 else 4.0
+
+
+CHAIN_BYTES = 6.0
+"""What transformers' `gelu_new` keeps beside the input of its chain, bytes an element: half of it,
+the hyperbolic tangent, and that and one (activations.py, NewGELUActivation)."""
+SCALED_NORM_BYTES = 6.0
+"""The same of T5's norm: the input in fp32 (4), of which it keeps the square alone, and the scaled
+input in 16 bits (2); it scales the input in 16 bits, which a fused norm keeps too."""
+
+
+def own_operators(shape: ModelShape, stack: StackProfile) -> OperatorsShape | None:
+    """Return the operators of a model's own code; None: the stack has others, or compiles it."""
+    return None if stack.fused_activation else shape.operators
+
+
+def fuses_norms(shape: ModelShape, stack: StackProfile) -> bool:
+    """Tell whether a norm is one kernel: as the model's own code has it, else the stack."""
+    own = own_operators(shape, stack)
+    return own.norm == "kernel" if own and own.norm else stack.fused_norms
+
+
+def norm_bytes_besides(
+    shape: ModelShape, stack: StackProfile, element_bytes: float = 2.0
+) -> float:
+    """Return what a norm keeps beside a fused one, bytes per element.
+
+    `SCALED_NORM_BYTES` of T5's in 16 bits, in fp32 the scaled input alone, 4; else
+    `eager_norm_bytes` where the stack has no kernel. Source: saved tensors of transformers
+    models/t5 (T5LayerNorm).
+    """
+    if fuses_norms(shape, stack):
+        return 0.0
+    own = own_operators(shape, stack)
+    if own and own.norm == "scaled":
+        return SCALED_NORM_BYTES if element_bytes == 2.0 else 4.0
+    return eager_norm_bytes(stack, element_bytes)
+
+
+def inner_bytes(shape: ModelShape) -> float:
+    """Return what an MLP keeps of one column of its inner width in 16 bits, bytes a token.
+
+    Input and output of the activation, 4, with a gate 6; of ReLU the output alone, 2, which is the
+    input of the next product: its sign says the gradient.
+    """
+    if shape.gated:
+        return 6.0
+    return 2.0 if shape.operators and shape.operators.activation == "relu" else 4.0
+
+
+def activation_bytes_besides(
+    shape: ModelShape, stack: StackProfile, element_bytes: float = 2.0
+) -> float:
+    """Return what a stack's activation keeps beside `inner_bytes` of one column, bytes a token.
+
+    The activated gate, 2, unless it is fused or ReLU, whose output is one with it; `CHAIN_BYTES`
+    of a chain of operators. Where elements are dropped before the last product a mask, 1, and of
+    ReLU without a gate what is left, 2.
+    """
+    own, width, total = shape.operators, element_bytes / 2.0, 0.0
+    named = own.activation if own else ""
+    if not stack.fused_activation:
+        total += width * EAGER_GATE_BYTES if shape.gated and named != "relu" else 0.0
+        total += width * CHAIN_BYTES if named == "gelu_new" else 0.0
+    if own is not None and own.activation_dropout:
+        total += 1.0 + (2.0 * width if named == "relu" and not shape.gated else 0.0)
+    return total
+
+
+def score_bytes(
+    shape: ModelShape, stack: StackProfile, matrices: ArrayLike, element_bytes: float = 2.0
+) -> tuple[float, Floats]:
+    """Return what is kept of one score without a flash kernel, and what eager operators add.
+
+    4 (5 with dropout) bytes, and `EAGER_SCORE_KEPT_BYTES` where softmax is no fused kernel
+    (`matrices` as in `fuses_softmax`). Of a model's own softmax its output, 2, or 4 in fp32, and
+    nothing besides; with dropout a mask and what is left. Source: saved tensors of transformers
+    models/{t5,bart}, and of PyTorch's _scaled_dot_product_attention_math.
+    """
+    own, wide = own_operators(shape, stack), element_bytes / 2.0
+    if own and own.scores:
+        each = 4.0 if own.scores == "math" else 2.0 * wide
+        kept = 2.0 * each + 1.0 if own.attention_dropout else each
+        return kept, np.zeros_like(np.asarray(matrices, dtype=np.float64))
+    is_eager = ~fuses_softmax(stack, matrices)
+    kept = 4.0 * wide + (1.0 if shape.dropout else 0.0)
+    return kept, np.asarray(is_eager * EAGER_SCORE_KEPT_BYTES)
+
+
+def keeps_output_twice(shape: ModelShape, stack: StackProfile) -> bool:
+    """Tell whether the output of a flash kernel is kept as it comes and in one piece."""
+    own = own_operators(shape, stack)
+    return bool(own and shape.flash_attention and own.copies_output)
+
+
+POSITION_INDEX_BYTES = 8.0
+"""Of the bucket of one pair of tokens, which the lookup of its position keeps."""
+
+
+def operand_bytes(
+    shape: ModelShape, stack: StackProfile, batch: "MicroBatch", tp: ArrayLike
+) -> Floats:
+    """Return what own attention keeps beside queries, keys, values and output, bytes a token.
+
+    2 h_q / t in 16 bits where a flash kernel's output is kept twice; 2 (h_q / t + 2 h_kv) where
+    PyTorch computes in fp32 without a kernel; 8 s where a layer looks up relative positions, once
+    a micro-batch, on every rank of tp.
+    """
+    own, q = own_operators(shape, stack), shape.q_width / np.asarray(tp, dtype=np.float64)
+    total = np.zeros_like(q)
+    if own is None:
+        return total
+    if keeps_output_twice(shape, stack):
+        total = total + batch.element_bytes * q
+    if own.scores == "math" and not shape.flash_attention:
+        kv = kv_heads_per_rank(shape, tp) * shape.head_dim
+        total = total + (4.0 - batch.element_bytes) * (q + 2.0 * kv)
+    if own.layer_positions:
+        share = np.minimum(1.0, batch.seq_len / np.asarray(batch.tokens, dtype=np.float64))
+        total = total + POSITION_INDEX_BYTES * batch.seq_len * share
+    return np.asarray(total)
 
 
 class QuantizedInputs(NamedTuple):
@@ -236,7 +354,7 @@ def layer_activation_bytes(
     kv = kv_heads_per_rank(shape, tp) * shape.head_dim
     wide = batch.element_bytes / 2.0
     unsplit = (8.0 * wide + (2.0 if shape.dropout else 0.0)) * h
-    inner = (6.0 if shape.gated else 4.0) * shape.ffn / t
+    inner = inner_bytes(shape) * shape.ffn / t
     if shape.latent:
         # Queries and keys of one width, values and output of another; latents before and after
         # their norms, and the one key with positions, on the rank's share of the sequence.
@@ -248,17 +366,17 @@ def layer_activation_bytes(
     if shape.flash_attention:
         scores = 4.0 * shape.heads / t
     else:
-        width = 4.0 * wide + (1.0 if shape.dropout else 0.0)
+        matrices = np.round(shape.heads / t * np.asarray(batch.tokens) / batch.seq_len)
+        width, besides = score_bytes(shape, stack, matrices, batch.element_bytes)
         scores = np.asarray(keep_scores) * width * shape.heads * batch.seq_len / t
     if batch.quantized.share:
         saved, saved_split = saved_input_bytes(shape, batch, tp)
         unsplit, split = unsplit - saved, split - saved_split
     more_split, more_unsplit = eager_bytes(shape, stack, tp, sp, batch.element_bytes)
     if not shape.flash_attention:
-        matrices = np.round(shape.heads / t * np.asarray(batch.tokens) / batch.seq_len)
-        is_eager = ~fuses_softmax(stack, matrices)
-        score_bytes = np.asarray(keep_scores) * is_eager * EAGER_SCORE_KEPT_BYTES
-        more_split = more_split + score_bytes * shape.heads * batch.seq_len / t
+        besides = np.asarray(keep_scores) * besides
+        more_split = more_split + besides * shape.heads * batch.seq_len / t
+    more_split = more_split + operand_bytes(shape, stack, batch, tp)
     total = (unsplit + more_unsplit) / np.where(np.asarray(sp) > 0, t, 1.0)
     per_token = total + split + more_split + scores
     return np.asarray(batch.tokens, dtype=np.float64) * per_token

@@ -215,6 +215,32 @@ class VisionShape:
         return self.images * self.patches // self.merge
 
 
+@dataclass(frozen=True, slots=True)
+class OperatorsShape:
+    """Operators of a model's own code, which eager stacks run as it is written.
+
+    Without it layers keep what the stack says of all models.
+    """
+
+    activation: str = ""
+    """Of the MLP: `relu`, of which the output alone is kept, which the next product keeps too;
+    `gelu_new`, a chain of operators; empty: one operator that keeps its input."""
+    norm: str = ""
+    """`kernel`: one kernel; `scaled`: a chain that scales the input in 16 bits (T5); empty: as
+    the stack has it."""
+    scores: str = ""
+    """Attention without a flash kernel: `16-bit`: softmax in the width of activations; `math`:
+    PyTorch's own in fp32, cross attention in a kernel; empty: as the stack has it."""
+    copies_output: bool = False
+    """Attention's output leaves a flash kernel head by head, and is kept again in one piece."""
+    activation_dropout: bool = False
+    """Elements are dropped before the MLP's last product."""
+    attention_dropout: bool = False
+    """Elements of the scores are dropped."""
+    layer_positions: bool = False
+    """Every layer looks up relative positions of its own."""
+
+
 MIXER_SECTIONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
     {
         "window": WindowShape,
@@ -321,6 +347,8 @@ class ModelShape:
     cross: CrossShape | None = None
     encoder: EncoderShape | None = None
     """An encoder whose layers stand before the decoder's; none: a decoder alone."""
+    operators: OperatorsShape | None = None
+    """What the model's own code computes with; none: as the stack has it."""
     vision: VisionShape | None = None
     """A vision tower before the embedding; none: text alone."""
 

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from costmodels.layers.gemm import gemm_s, linear_rate_frac
 from costmodels.layers.params import kv_heads_per_rank, padded_vocab
+from costmodels.memory import fuses_norms
 from costmodels.precision import FP8_RATE_FRAC
 from costmodels.problem import Problem
 from costmodels.shapes import ModelShape, TrainingJob
@@ -391,7 +392,7 @@ def elementwise_times(
     total = np.where(np.asarray(sp) > 0, t, 1.0)
     masks = 2.0 if shape.dropout else 0.0
     rotary = rotary_width(shape, tp)
-    norm = 1.0 if stack.fused_norms else stack.unfused_norm_factor
+    norm = 1.0 if fuses_norms(shape, stack) else stack.unfused_norm_factor
     forward = (8.0 * norm + 12.0 + masks) * shape.hidden / total + rotary
     backward = (12.0 * norm + 8.0 + masks) * shape.hidden / total + rotary
     forward += (6.0 if shape.gated else 4.0) * shape.ffn / t
@@ -426,7 +427,7 @@ def norm_forward_s(
 ) -> Floats:
     """Return the forward of one norm of a layer, as `elementwise_times` counts it: 4 u h bytes."""
     width = shape.hidden / np.where(np.asarray(sp) > 0, np.asarray(tp, dtype=np.float64), 1.0)
-    norm = 4.0 if stack.fused_norms else 4.0 * stack.unfused_norm_factor
+    norm = 4.0 if fuses_norms(shape, stack) else 4.0 * stack.unfused_norm_factor
     return _one_kernel_s(tokens * norm * width, accelerator, stack)
 
 

@@ -15,6 +15,7 @@ from costmodels.shapes import (
     CrossShape,
     EncoderShape,
     ModelShape,
+    OperatorsShape,
     TrainingJob,
     VisionShape,
 )
@@ -173,6 +174,8 @@ def _shape(model: ModelSpec, name: str) -> ModelShape:
             sizes_of = dataclasses.replace(sizes_of, head_dim=model.head_dim or width // heads)
         plain["encoder"] = sizes_of
         plain.setdefault("cross", CrossShape(sizes_of.seq_len, sizes_of.hidden or model.hidden))
+    if model.operators:
+        plain["operators"] = OperatorsShape(**dict(model.operators))
     if model.vision:
         vision = model.vision.model_dump()
         plain["vision"] = VisionShape(**{**vision, "projector": tuple(vision["projector"])})
@@ -217,7 +220,7 @@ _MOE_FIELDS = {
 """Fields of a shape by their name in `model.moe`."""
 
 
-_NOT_PLAIN = ("layer_runs", "pads_vocab", "encoder", "vision")
+_NOT_PLAIN = ("layer_runs", "pads_vocab", "encoder", "operators", "vision")
 _PLAIN_FIELDS = tuple(
     field.name
     for field in dataclasses.fields(ModelShape)
@@ -249,6 +252,8 @@ def canonical_model(shape: ModelShape, details: DetailsSpec) -> dict[str, Any]:
             out[name] = dataclasses.asdict(sizes)
     if shape.encoder:
         out["encoder"] = dataclasses.asdict(shape.encoder)
+    if shape.operators:
+        out["operators"] = dataclasses.asdict(shape.operators)
     if shape.vision:
         vision = dataclasses.asdict(shape.vision)
         out["vision"] = {**vision, "projector": list(shape.vision.projector)}

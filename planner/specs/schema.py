@@ -424,6 +424,28 @@ class EncoderSpec(_Spec):
     """Channels of sound (mel bins) that two convolutions make frames of; 0: it reads tokens."""
 
 
+class OperatorsSpec(_Spec):
+    """The `model.operators:` section: operators of the model's own code, in eager stacks."""
+
+    activation: Annotated[str, BeforeValidator(_one_of("", "relu", "gelu_new"))] = ""
+    """Of the MLP: `relu`, which keeps its output alone; `gelu_new`, a chain of operators; default:
+    one operator that keeps its input."""
+    norm: Annotated[str, BeforeValidator(_one_of("", "kernel", "scaled"))] = ""
+    """`kernel`: one kernel (LayerNorm of PyTorch); `scaled`: a chain in fp32 that scales the
+    input in 16 bits (T5); default: as the stack has it."""
+    scores: Annotated[str, BeforeValidator(_one_of("", "16-bit", "math"))] = ""
+    """Without a flash kernel: `16-bit`: softmax in the width of activations; `math`: PyTorch's
+    own attention in fp32, cross attention in a kernel; default: as the stack has it."""
+    copies_output: Switch = False
+    """The output of a flash kernel is kept twice (Whisper)."""
+    activation_dropout: Switch = False
+    """Dropout stands before the MLP's last product."""
+    attention_dropout: Switch = False
+    """Dropout stands behind the softmax, where `scores` is stated."""
+    layer_positions: Switch = False
+    """Every layer looks up relative positions of its own (UMT5)."""
+
+
 class VisionSpec(_Spec):
     """The `model.vision:` section: a vision tower and its projector, on the first stage."""
 
@@ -775,6 +797,8 @@ class ModelSpec(_Spec):
     """Gated short convolutions, where `layer_kinds` has them."""
     encoder: EncoderSpec | None = None
     """An encoder whose layers stand before the decoder's, in `layer_kinds` too."""
+    operators: OperatorsSpec | None = None
+    """Operators of the model's own code, in eager stacks; none: as the stack has them."""
     cross: CrossSpec | None = None
     """The context of cross attention, where `layer_kinds` has it."""
     vision: VisionSpec | None = None

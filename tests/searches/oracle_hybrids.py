@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from costmodels.plans import Layout
 from costmodels.problem import Problem
-from costmodels.shapes import ModelShape
+from costmodels.shapes import LayerRun, ModelShape
 from tests.searches import oracle_graphs as graphs
 from tests.searches import oracle_physics as physics
 
@@ -35,6 +35,11 @@ class Kind(str):
     @property
     def crosses(self) -> bool:
         return self.mixer.endswith("cross")
+
+    @property
+    def reads(self) -> bool:
+        """It is one of the encoder in front of the decoder."""
+        return self.mixer == "encoder"
 
     @property
     def feeds(self) -> bool:
@@ -66,6 +71,30 @@ class Mixer:
     of_context: tuple[Pair, ...] = ()
     """Column-parallel products of the context's tokens."""
     sublayers: int = 1
+
+
+PLAIN = Kind("bidirectional+dense")
+"""What a layer of an encoder is, in a model of its own."""
+
+
+def encoder_of(problem: Problem) -> Problem:
+    """Return the encoder in front of a decoder as a model of its own."""
+    x, shape = problem.shape.encoder, problem.shape
+    assert x is not None
+    n = sum(kind.reads for kind in kinds_of(shape))
+    alone = replace(
+        shape,
+        layers=n,
+        hidden=x.hidden or shape.hidden,
+        heads=x.heads or shape.heads,
+        kv_heads=x.kv_heads or x.heads or shape.kv_heads,
+        head_dim=x.head_dim or shape.head_dim,
+        ffn=x.ffn or shape.ffn,
+        layer_runs=(LayerRun(PLAIN, n),),
+        encoder=None,
+        cross=None,
+    )
+    return replace(problem, shape=alone, job=replace(problem.job, seq_len=x.seq_len))
 
 
 def norm(shape: ModelShape) -> int:
@@ -280,12 +309,18 @@ def norm_out(problem: Problem, tokens: float, tp: int) -> tuple[float, float, fl
     return moved + 2 * eff.kernel_latency_s, tokens * (4.0 * v + 4.0 * a), 0.0
 
 
+def sizes_of_mlp(shape: ModelShape) -> tuple[int, int]:
+    return shape.hidden, shape.ffn
+
+
 def per_mlp(shape: ModelShape) -> float:
     return (3 if shape.gated else 2) * shape.hidden * shape.ffn
 
 
 def params(problem: Problem, kind: Kind, tp: int) -> float:
     """Return the parameters of a layer on one rank."""
+    if kind.reads:
+        return params(encoder_of(problem), PLAIN, tp)
     held, mixer, shape = 0.0, mixer_of(problem, kind, 1.0, tp), problem.shape
     if mixer:
         held += (mixer.weights + mixer.others) / tp + mixer.whole
@@ -299,6 +334,9 @@ def least_weights(problem: Problem, tp: int) -> float:
     """Return the weights of the lightest layer of the model."""
     found = []
     for kind in {*kinds_of(problem.shape)}:
+        if kind.reads:
+            found.append(least_weights(encoder_of(problem), tp))
+            continue
         mixer = mixer_of(problem, kind, 1.0, tp)
         mlp = per_mlp(problem.shape) / tp if kind.feeds else 0.0
         found.append((mixer.weights / tp if mixer else 0.0) + mlp)
@@ -309,6 +347,12 @@ def scratch(problem: Problem, tp: int) -> float:
     """Return a gradient for each distinct shape of weights of the model."""
     found = {}
     for kind in kinds_of(problem.shape):
+        if kind.reads:
+            inner = encoder_of(problem)
+            found["encoder"] = scratch(inner, tp) / 2
+            if sizes_of_mlp(inner.shape) == sizes_of_mlp(problem.shape):
+                found["encoder"] -= per_mlp(inner.shape) / tp  # the decoder's are the same
+            continue
         mixer = mixer_of(problem, kind, 1.0, tp)
         if mixer:
             like = (*ATTENTION, "differential")
@@ -334,6 +378,8 @@ def layer(problem: Problem, layout: Layout, kind: Kind, traffic: Traffic) -> Par
     """Return a layer; `traffic` is `oracle_models.tp_traffic`."""
     assert layout.cp == 1, "the instances cut no sequence"
     assert graphs.graph(layout) == "none"
+    if kind.reads:
+        problem, kind = encoder_of(problem), PLAIN
     tokens = float(layout.mbs * problem.job.seq_len)
     return parts(problem, (layout.tp, layout.sp), kind, tokens, traffic)
 
@@ -380,14 +426,11 @@ def parts(
     late = max(0.0, physics.paced_s(problem, launch, sum(taxed)) - sum(taxed))
     # Of each sublayer the norm's input and output, and what is gathered again.
     each = 4.0 * h / (tp if sp else 1)
-    if not stack.fused_norms:
-        each += 10.0 * h / (tp if sp else 1)
+    each += physics.norm_besides(problem) * h / (tp if sp else 1)
     if sp and not stack.sp_regather:
         each += 2.0 * h * (tp - 1) / tp
     kept = n_blocks * each + (mixer.kept if mixer else 0.0)
-    kept += (6.0 if shape.gated else 4.0) * ffn / tp
-    if shape.gated and not stack.fused_activation:
-        kept += 2.0 * ffn / tp
+    kept += physics.columns_kept(problem) * ffn / tp
     inner = (6.0 if shape.gated else 4.0) * ffn / tp
     passing = max(inner, mixer.temporaries if mixer else 0.0) + 6.0 * h
     return Parts(

@@ -189,7 +189,7 @@ def rank_params(problem: Problem, layout: Layout, rank: int) -> float:
         held = sum(hybrids.params(problem, kind, layout.tp) for kind in kinds)
     if has_embedding(layout, rank):
         held += physics.embedding_params(problem, layout.tp)
-        held += towers.trained(problem, layout.tp)
+        held += towers.trained(problem, layout.tp) + towers.reader_params(problem, layout.tp)
     if has_head(layout, rank):
         held += head_params(problem, layout)
     return held
@@ -213,6 +213,7 @@ def true_params(problem: Problem) -> float:
         rows += max(shape.max_positions, problem.job.seq_len)
     rows += 1 if shape.norm == "rmsnorm" else 2
     total = rows * shape.hidden + towers.transform_params(shape) + towers.params(problem, 1)
+    total += towers.reader_params(problem, 1)
     if shape.layer_runs:
         kinds = hybrids.kinds_of(shape)
         return total + sum(hybrids.params(problem, kind, 1) for kind in kinds)
@@ -405,9 +406,8 @@ def mlp_module(problem: Problem, tokens: float, tp: int, sp: bool) -> tuple[floa
     up, down = (physics.products(problem, tokens, sizes) for sizes in mlp_sizes(problem, tp))
     ahead, _ = tp_traffic(problem, tokens, tp, sp, (up, down), 1)
     activation = (6 if shape.gated else 4) * shape.ffn / tp
-    kept = activation - (2.0 - physics.kept_input(problem)) * shape.ffn / tp
-    if shape.gated and not stack.fused_activation:
-        kept += 2.0 * shape.ffn / tp
+    kept = physics.columns_kept(problem) - (2.0 - physics.kept_input(problem))
+    kept *= shape.ffn / tp
     if sp and not stack.sp_regather:
         kept += 2.0 * shape.hidden * (tp - 1) / tp
     seconds = up.forward + down.forward + one_kernel_s(problem, tokens * activation) + ahead[1]
@@ -436,6 +436,9 @@ def layer(problem: Problem, layout: Layout, routed: bool) -> Layer:
         away = offload.away(problem, layout, physics.offload_widths(problem, layout.tp, 0.0))
         tokens, nothing = float(layout.mbs * problem.job.seq_len), (0.0, 0.0)
         core = physics.Context(nothing, nothing, nothing)
+        if routed.reads:
+            inner = hybrids.encoder_of(problem)
+            tokens, problem = float(layout.mbs * inner.job.seq_len), inner
         every = layer_modules(problem, tokens, layout.tp, layout.sp, core, False)
         modules = {"mlp": every["mlp"]} if routed.feeds else {}
         if routed.mixer == "gdn":
@@ -536,10 +539,10 @@ def layer_modules(
 ) -> dict[str, tuple[float, float, float]]:
     """Return the modules of a layer but for the routed experts."""
     problem = beside_experts(whole) if routed else whole
-    shape, stack = problem.shape, problem.stack
+    shape = problem.shape
     width = tokens * shape.hidden / (tp if sp else 1)
-    norm_s = one_kernel_s(problem, (4 if stack.fused_norms else 20) * width)
-    norm_bytes = (2.0 if stack.fused_norms else 12.0) * width
+    norm_s = one_kernel_s(problem, (4 if physics.norm_is_a_kernel(problem) else 20) * width)
+    norm_bytes = (2.0 + physics.norm_besides(problem)) * width
     scores = physics.layer_activation_bytes(problem, tokens, tp, sp, scores=True)
     scores -= physics.layer_activation_bytes(problem, tokens, tp, sp, scores=False)
     found = {"core_attn": (core.core[0] + core.exposed[0], scores, 0.0)}
@@ -699,6 +702,7 @@ def micro_batch(problem: Problem, layout: Layout) -> Micro:
     logits += 6.0 * width * shape.head_transform
     samples = tokens * layout.cp / problem.job.seq_len
     tower = towers.tower(problem, (tp, sp), samples, tp_traffic)
+    reader = towers.reader(problem, samples, tp, sp)
     if shape.mtp_layers:
         more = add(add(head, layers[kinds[-1]].times), mtp_module(problem, tokens, tp, sp))
         head, logits = add(head, more, shape.mtp_layers), logits * (1 + shape.mtp_layers)
@@ -706,7 +710,7 @@ def micro_batch(problem: Problem, layout: Layout) -> Micro:
     wgrad_frac = problem.pool.accelerator.efficiency.wgrad_frac
     return Micro(
         layers=layers,
-        embedding=add((first.forward, first.backward), tower.times),
+        embedding=add(add((first.forward, first.backward), tower.times), reader.times),
         head=head,
         head_wgrad=physics.gemm_s(
             problem,
@@ -716,8 +720,11 @@ def micro_batch(problem: Problem, layout: Layout) -> Micro:
             columns,
             wgrad_frac * (recipe.linear_rate_frac if problem.job.fp8_output else 1.0),
         ),
-        checkpoint=2.0 * width,
-        embedding_bytes=tokens * 8.0 + (width if shape.dropout else 0.0) + tower.kept,
+        checkpoint=towers.checkpoint_bytes(problem, samples, width, tp if sp else 1),
+        embedding_bytes=tokens * 8.0
+        + (width if shape.dropout else 0.0)
+        + tower.kept
+        + reader.kept,
         logits=logits,
         message=2.0 * tokens * shape.hidden / (tp if sp or stack.p2p_scatter else 1),
     )

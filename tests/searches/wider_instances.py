@@ -7,8 +7,10 @@ from costmodels.layers.kinds import layer_run
 from costmodels.shapes import (
     CrossShape,
     DeltaNetShape,
+    EncoderShape,
     Mamba2Shape,
     ModelShape,
+    OperatorsShape,
     VisionShape,
     WindowShape,
 )
@@ -200,6 +202,32 @@ CROSSING = replace(
 )
 
 
+SPEAKING = replace(
+    ENCODER,
+    name="speaking",
+    layers=6,
+    head_transform=False,
+    window=None,
+    bias=False,
+    cross=CrossShape(tokens=768, width=512),
+    encoder=EncoderShape(768, hidden=512, heads=8, head_dim=64, ffn=2048, positions=768),
+    layer_runs=(layer_run("encoder+dense", 4), layer_run("causal-cross+dense", 2)),
+)
+HEARING = replace(
+    SPEAKING,
+    encoder=EncoderShape(768, 512, 8, head_dim=64, ffn=2048, conv_channels=80),
+    operators=OperatorsShape(activation="relu", norm="kernel"),
+)
+T5 = replace(
+    SPEAKING,
+    norm="rmsnorm",
+    positions="none",
+    cross=CrossShape(tokens=768, width=1024),
+    encoder=EncoderShape(768, vocab=30000),
+    operators=OperatorsShape(activation="gelu_new", norm="scaled"),
+)
+
+
 def seeing(**changed: object) -> ModelShape:
     """Return a model with a tower some of whose fields are changed."""
     assert SEEING.vision is not None
@@ -207,6 +235,13 @@ def seeing(**changed: object) -> ModelShape:
 
 
 FAST: dict[str, Context] = {
+    "speaking-4": context(
+        SPEAKING, toy_pool(4), batch=4, stack="megatron-core", options=any_framework(mbs=1)
+    ),
+    "hearing-4": context(
+        HEARING, toy_pool(4), batch=4, stack="eager", options=any_framework(mbs=1)
+    ),
+    "t5-4": context(T5, toy_pool(4), batch=4, stack="deepspeed", options=any_framework(mbs=1)),
     "crossing-4": context(
         CROSSING, toy_pool(4), batch=4, stack="megatron-core", options=any_framework(vpp=1, mbs=1)
     ),

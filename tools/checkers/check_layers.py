@@ -1,4 +1,4 @@
-"""Holds our kinds of layers, and vision towers, against transformers, Megatron-Core, torchtitan.
+"""Holds kinds of layers, towers and encoder-decoders against transformers and other software.
 
 A line a figure.
 
@@ -14,8 +14,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "replay"))
+
 import layer_flops
 import numpy as np
+import seq2seq
 import tower_flops
 from layer_flops import Figure
 from transformers import logging
@@ -70,12 +73,17 @@ def tower_figures(megatron: Path) -> Iterator[Figure]:
     yield from tower_flops.figures()
 
 
+def seq2seq_figures(megatron: Path) -> Iterator[Figure]:
+    """Yield parameters, FLOPs and kept bytes of encoder-decoders."""
+    yield from seq2seq.figures()
+
+
 def main(megatron: Path) -> int:
     """Print all figures; return the exit code."""
     logging.set_verbosity_error()  # no kernels here
     print(f"{'kind':34} {'what':12} {'ours':>14} {'theirs':>14}  {'off':>8}  limit")
     n_wrong = 0
-    for figures in (layer_flops.figures, tower_figures, kept_figures):
+    for figures in (layer_flops.figures, tower_figures, seq2seq_figures, kept_figures):
         for x in figures(megatron):
             n_wrong += not x.is_right
             sizes = f"{x.ours:14,.0f} {x.theirs:14,.0f}  {x.off_frac:+8.3%}  {x.limit_frac:.2%}"

@@ -191,6 +191,15 @@ def _sublayers(kind: str) -> tuple[str, str]:
     return ("attention" if mixer in _LIKE_ATTENTION else mixer), feed
 
 
+def _reads_narrower(shape: ModelShape) -> bool:
+    """Tell whether the MLPs of an encoder have matrices of other sizes than the decoder's."""
+    x = shape.encoder
+    return x is not None and (x.hidden or shape.hidden, x.ffn or shape.ffn) != (
+        shape.hidden,
+        shape.ffn,
+    )
+
+
 def _scratch_bytes(
     shape: ModelShape, mixer: Mixer, feed: Feed, ahead: MixerTerms, after: FeedTerms
 ) -> Floats:
@@ -204,7 +213,7 @@ def _scratch_bytes(
     own = f"{mixer.name}+{feed.name}"
     earlier = shape.kinds[: shape.kinds.index(own)] if own in counts else ()
     for kind in (*earlier, DENSE, MOE):
-        if counts.get(kind):
+        if counts.get(kind) and not (kind.startswith("encoder+") and _reads_narrower(shape)):
             before |= {f"{i} {x}" for i, x in enumerate(_sublayers(kind))}
     mixes, feeds = _sublayers(own)
     value = np.zeros_like(ahead.scratch_bytes)

@@ -162,7 +162,7 @@ def elementwise_s(inputs: LayerInputs, forward: Floats, backward: Floats) -> For
     problem, shape, stack = inputs.problem, inputs.problem.shape, inputs.problem.stack
     part = problem.pool.accelerator
     cut = np.where(inputs.sp > 0, inputs.split.tp.astype(np.float64), 1.0)
-    norm = 1.0 if stack.fused_norms else stack.unfused_norm_factor
+    norm = 1.0 if memory.fuses_norms(shape, stack) else stack.unfused_norm_factor
     mask = 1.0 if shape.dropout else 0.0
     ahead = (4.0 * norm + 6.0 + mask) * shape.hidden / cut + forward
     after = (6.0 * norm + 4.0 + mask) * shape.hidden / cut + backward
@@ -185,6 +185,6 @@ def ends_bytes(inputs: LayerInputs) -> Floats:
     total = np.full_like(t, per_token)
     if not stack.sp_regather:
         total = total + np.where(inputs.sp > 0, width * shape.hidden * (t - 1.0), 0.0)
-    if not stack.fused_norms:
-        total = total + memory.eager_norm_bytes(stack, width) * shape.hidden
+    if besides := memory.norm_bytes_besides(shape, stack, width):
+        total = total + besides * shape.hidden
     return np.asarray(inputs.tokens * total / np.where(inputs.sp > 0, t, 1.0))
