@@ -183,8 +183,8 @@ def cross_terms(inputs: LayerInputs) -> MixerTerms:
     """Return the terms of cross attention.
 
     Kept per token 4 h_q / t of queries and output (6 where it is kept twice) and what is kept of
-    scores, per token of the context 4 h_kv / t of keys and values; the context is kept once for all layers, by who makes
-    it. Backward adds the gradient of the context to that of the layers behind, 6 w bytes a token
+    scores, per token of the context 4 h_kv / t of keys and values; the context is kept once for
+    all layers, by who makes it. Backward adds the gradient of the context to that of the layers behind, 6 w bytes a token
     of it. With cp queries are cut, the context is not, and nothing is exchanged. Over tp one block
     of collectives, and that of the context (`LayerKind.blocks_at`).
     Source: saved tensors of transformers models/t5, models/whisper; Megatron-LM
