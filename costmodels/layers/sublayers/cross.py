@@ -184,9 +184,10 @@ def cross_terms(inputs: LayerInputs) -> MixerTerms:
 
     Kept per token 4 h_q / t of queries and output (6 where it is kept twice) and what is kept of
     scores, per token of the context 4 h_kv / t of keys and values; the context is kept once for
-    all layers, by who makes it. Backward adds the gradient of the context to that of the layers behind, 6 w bytes a token
-    of it. With cp queries are cut, the context is not, and nothing is exchanged. Over tp one block
-    of collectives, and that of the context (`LayerKind.blocks_at`).
+    all layers, by who makes it. Backward adds the gradient of the context to that of the layers
+    behind, 6 w bytes a token of it. With cp queries are cut, the context is not, and nothing is
+    exchanged. Over tp one block of collectives, and that of the context
+    (`LayerKind.blocks_at`).
     Source: saved tensors of transformers models/t5, models/whisper; Megatron-LM
     core/transformer/attention.py (CrossAttention).
     """
@@ -295,5 +296,7 @@ def both_terms(first: MixerTerms, second: MixerTerms) -> MixerTerms:
     )
 
 
-CAUSAL_CROSS = followed_by_cross(ATTENTION, "causal-cross")
+CAUSAL_CROSS = replace(
+    followed_by_cross(ATTENTION, "causal-cross"), frameworks=("deepspeed", "fsdp2")
+)
 BIDIRECTIONAL_CROSS = followed_by_cross(BIDIRECTIONAL, "bidirectional-cross")
