@@ -11,6 +11,7 @@ from dataclasses import replace
 from costmodels.layers.kinds import KIND_ALIASES, added_kinds, layer_run
 from costmodels.shapes import ModelShape, TrainingJob
 from planner.errors import EmitError
+from planner.frameworks.hf_encoder_decoders import encoder_decoder_config
 from planner.frameworks.hf_kinds import class_of, expert_fields
 from planner.specs.schema import NO_DETAILS, OTHER_MODEL, DetailsSpec
 from searches.frameworks.common import kind_sequence
@@ -38,6 +39,8 @@ def hf_config(
     shape: ModelShape, job: TrainingJob, details: DetailsSpec = NO_DETAILS
 ) -> dict[str, object]:
     """Return the fields of config.json; `EmitError` names the part that no class has."""
+    if shape.encoder:
+        return encoder_decoder_config(shape, job, details)
     found = class_of(shape)
     _check(shape, details, found.details if found else ())
     common = _common(shape, job, details)

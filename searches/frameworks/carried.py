@@ -78,7 +78,13 @@ def _carries(record: FrameworkRules, kind: str) -> bool:
     )
 
 
+def able_frameworks(shape: ModelShape) -> tuple[str, ...]:
+    """Return the frameworks that have every kind of a model's layers, by name."""
+    names = framework_names()
+    return tuple(name for name in names if not foreign_kinds(framework_rules(name), shape))
+
+
 def _able_frameworks(shape: ModelShape) -> str:
     """Return which frameworks have every kind of a model's layers, in words."""
-    able = [name for name in framework_names() if not foreign_kinds(framework_rules(name), shape)]
+    able = able_frameworks(shape)
     return f"framework {' or '.join(able)}" if able else "layers of other kinds, or framework any"
