@@ -29,7 +29,13 @@ def _two_sided(**changed: object) -> dict:
     return {**sizes, "layers": 5, "tied": True, "layer_kinds": kinds, **changed}
 
 
-_LEARNED = {"norm": "layernorm", "bias": True, "positions": "learned"}
+_KERNELS = {"norm": "kernel", "scores": "16-bit"}
+_LEARNED = {
+    "norm": "layernorm",
+    "bias": True,
+    "positions": "learned",
+    "operators": _KERNELS,
+}
 MODELS: dict[str, dict] = {
     "mamba": {
         **_ALONE,
@@ -127,7 +133,7 @@ MODELS: dict[str, dict] = {
     "t5": _two_sided(
         norm="rmsnorm",
         flash_attention=False,
-        encoder={"seq_len": 96},
+        encoder={"seq_len": 512},
         operators={"activation": "relu", "norm": "scaled", "scores": "16-bit"},
         details=_QUIET,
     ),
@@ -135,25 +141,26 @@ MODELS: dict[str, dict] = {
         norm="rmsnorm",
         gated=True,
         flash_attention=False,
-        encoder={"seq_len": 96},
+        encoder={"seq_len": 1024},
         operators={"norm": "scaled", "scores": "16-bit", "layer_positions": True},
         details=_QUIET,
     ),
     "bart": _two_sided(
         **_LEARNED,
         max_positions=130,
-        encoder={"seq_len": 96, "ffn": 256, "positions": 130},
+        encoder={"seq_len": 128, "ffn": 256, "positions": 130},
         details={"post_norms": "instead"},
     ),
     "pegasus": _two_sided(
-        **_LEARNED, max_positions=128, encoder={"seq_len": 96, "positions": 128}
+        **_LEARNED, max_positions=128, encoder={"seq_len": 128, "positions": 128}
     ),
-    "m2m-100": _two_sided(norm="layernorm", bias=True, encoder={"seq_len": 96}),
+    "m2m-100": _two_sided(
+        norm="layernorm", bias=True, encoder={"seq_len": 128}, operators=_KERNELS
+    ),
     "whisper": _two_sided(
-        **_LEARNED,
+        **_LEARNED | {"operators": {**_KERNELS, "copies_output": True}},
         max_positions=128,
         encoder={"seq_len": 96, "positions": 96, "conv_channels": 80},
-        operators={"norm": "kernel", "copies_output": True},
     ),
 }
 """By the model type, or nearly."""
