@@ -241,6 +241,15 @@ def keeps_output_twice(shape: ModelShape, stack: StackProfile) -> bool:
     return bool(own and shape.flash_attention and own.copies_output)
 
 
+def kv_product_bytes(shape: ModelShape, stack: StackProfile) -> float:
+    """Return what values of latent attention keep beside themselves in 16 bits, bytes a token.
+
+    2 a d_n where they are a view of the product that makes keys and values
+    (`StackProfile.keeps_kv_product`). Source: saved tensors of torchtitan models/deepseek_v3.
+    """
+    return 2.0 * shape.heads * shape.qk_nope if stack.keeps_kv_product else 0.0
+
+
 POSITION_INDEX_BYTES = 8.0
 """Of the bucket of one pair of tokens, which the lookup of its position keeps."""
 
@@ -330,7 +339,8 @@ def layer_activation_bytes(
     with sequence parallelism; (4 h_q + 4 h_kv + c f) / t, c = 6 gated, 4 otherwise; 4 a / t
     (log-sum-exp) with a flash kernel; without one 5 a s / t (4 without dropout) for the scores,
     unless the attention core is recomputed (`keep_scores` = 0). With latent attention 4 a (d_k +
-    d_v) / t + (4 (r_q + r_kv) + 2 d_r) / t in place of 4 h_q / t + 4 h_kv. What a stack's eager
+    d_v) / t + (4 (r_q + r_kv) + 2 d_r) / t in place of 4 h_q / t + 4 h_kv, and
+    `kv_product_bytes`. What a stack's eager
     operators keep beside that comes on top (`eager_bytes`), and 4 a s / t for its scores in fp32
     without a flash kernel. A gate of attention's output keeps 4 h_q / t, itself and what it gates.
     Activations in fp32 (`element_bytes` 4) take twice that, but for masks,
@@ -360,6 +370,7 @@ def layer_activation_bytes(
         # their norms, and the one key with positions, on the rank's share of the sequence.
         split = (4.0 * q + 4.0 * shape.v_width) / t + inner
         split = split + (4.0 * (shape.q_rank + shape.kv_rank) + 2.0 * shape.qk_rope) / t
+        split = split + kv_product_bytes(shape, stack) / t
     else:
         split = 4.0 * q / t + 4.0 * kv + inner + 4.0 * shape.gate_width / t
     split = wide * split

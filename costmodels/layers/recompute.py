@@ -309,6 +309,7 @@ def _up_projection(problem: Problem, tokens: Floats, tp: Ints, sp: Ints) -> Reco
     forward = up_projection_s(shape, problem.job, part, problem.stack, tokens, tp)
     forward = forward + latent_rotary_forward_s(shape, part, problem.stack, tokens, tp)
     width_bytes = (4.0 * shape.q_width + 2.0 * shape.v_width) / t
+    width_bytes = width_bytes + memory.kv_product_bytes(shape, problem.stack) / t
     width_bytes = width_bytes + 2.0 * (shape.q_rank + shape.kv_rank) / t
     width_bytes = problem.job.recipe.activation_bytes / 2.0 * width_bytes
     saved = memory.quantized_inputs(problem).saved_bytes

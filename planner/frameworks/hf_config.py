@@ -61,6 +61,7 @@ def _check(shape: ModelShape, details: DetailsSpec, own: tuple[str, ...]) -> Non
     odd = {
         "multi-token prediction": shape.mtp_layers > 0,
         "a vision tower": shape.vision is not None,
+        "a layer before the head": shape.head_transform and "head_transform" not in own,
         "a capacity of experts": shape.capacity_factor > 0,
         "routing forced to balance": shape.forced_balance,
         "RMSNorm in an MLP of two matrices": shape.norm == "rmsnorm"

@@ -33,7 +33,7 @@ class KindClass:
     fields: Writer
     """Fields of its own; None takes one of `hf_config` out."""
     details: tuple[str, ...] = ()
-    """Details of a model file that every such model has, and that no key says."""
+    """Details and parts of a model file that every such model has, and that no key says."""
     positions: str = "rope"
     """As in `ModelShape`."""
 
@@ -479,9 +479,16 @@ CLASSES: tuple[KindClass, ...] = (
         "bidirectional",
         _PLAIN_FEED,
         _bert,
-        details=("post_norms",),
+        details=("post_norms", "head_transform"),
         positions="learned",
     ),
-    KindClass("modernbert", frozenset(ENCODERS), "bidirectional", _PLAIN_FEED, _modernbert),
+    KindClass(
+        "modernbert",
+        frozenset(ENCODERS),
+        "bidirectional",
+        _PLAIN_FEED,
+        _modernbert,
+        details=("head_transform",),
+    ),
 )
 """The first whose layers fit is taken."""

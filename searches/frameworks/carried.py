@@ -8,6 +8,7 @@ from costmodels.axes import Axis, switch_axes
 from costmodels.layers.kinds import LAYER_KINDS
 from costmodels.shapes import ModelShape
 from searches.frameworks.registry import (
+    HEAD_LAYER,
     VISION_TOWER,
     FrameworkRules,
     framework_names,
@@ -59,15 +60,19 @@ def foreign_kinds(record: FrameworkRules, shape: ModelShape) -> tuple[str, ...]:
 def _lacking(record: FrameworkRules, shape: ModelShape) -> str:
     """Return what files of a framework cannot say of a model, in words."""
     names = foreign_kinds(record, shape)
-    layers = [name for name in names if name != VISION_TOWER]
+    ends = [name for name in names if name in (VISION_TOWER, HEAD_LAYER)]
+    layers = [name for name in names if name not in ends]
     parts = [f"{record.title} has no {', '.join(layers)}"] * bool(layers)
-    parts += [f"files for {record.title} state no {VISION_TOWER}"] * (VISION_TOWER in names)
+    parts += [f"files for {record.title} state no {end}" for end in ends]
     return "; ".join(parts)
 
 
 def _kind_names(shape: ModelShape) -> list[str]:
     names = [name for name, n in zip(shape.kinds, shape.kind_counts, strict=True) if n]
-    return names + [VISION_TOWER] * (shape.vision is not None)
+    # Encoders, which all have one, are known by their layers.
+    mixers = {LAYER_KINDS[name].mixer for name in names}
+    head = shape.head_transform and not any(mixer.startswith("bidirectional") for mixer in mixers)
+    return names + [VISION_TOWER] * (shape.vision is not None) + [HEAD_LAYER] * head
 
 
 def _carries(record: FrameworkRules, kind: str) -> bool:

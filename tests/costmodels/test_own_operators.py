@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from costmodels.axes import RECOMPUTE_MODULES
 from costmodels.layers.kinds import LAYER_KINDS, layer_run
 from costmodels.layers.layer_kind import LayerInputs, SplitDegrees
 from costmodels.memory import score_bytes
@@ -135,3 +136,31 @@ def test_norms_of_one_kernel_are_faster(toy_problem):
     rate = part.hbm_bytes_per_s * part.efficiency.hbm_frac / stack.elementwise_factor
     expected = 2 * T * 4 * H * (stack.unfused_norm_factor - 1) / rate
     assert times[1] - times[0] == pytest.approx(expected, rel=1e-9)
+
+
+def test_values_that_are_a_view_keep_the_keys_beside_them(toy_problem):
+    """2 a d_n bytes a token more in torchtitan, which recomputing the projections drops too."""
+    latent = replace(
+        MODEL,
+        layer_runs=(),
+        cross=None,
+        encoder=None,
+        operators=None,
+        flash_attention=True,
+        q_rank=192,
+        kv_rank=128,
+        qk_nope=48,
+        qk_rope=16,
+        v_head=64,
+    )
+    split, found = SplitDegrees(2 * ONE, ONE, ONE, ONE, 0 * ONE), []
+    for keeps in (False, True):
+        stack = replace(STACKS["torchtitan"], keeps_kv_product=keeps)
+        problem = toy_problem(latent, seq_len=T, stack=stack)
+        inputs = LayerInputs(problem, split, np.full(1, float(T)), ModeRows.of_sp(0 * ONE))
+        terms = LAYER_KINDS["dense"].terms(inputs)
+        again = terms.modules.attention_bytes[RECOMPUTE_MODULES.index("mla_up_proj")]
+        found.append((terms.kept_bytes.item(), again.item()))
+    assert STACKS["torchtitan"].keeps_kv_product
+    kept_more, dropped_more = (b - a for a, b in zip(*found, strict=True))
+    assert kept_more == dropped_more == T * 2 * HEADS * 48 / 2

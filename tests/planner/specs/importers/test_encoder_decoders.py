@@ -2,9 +2,12 @@
 
 import pytest
 
+from costmodels.parameters import total_params
 from costmodels.shapes import OperatorsShape
-from planner.errors import SpecError
+from planner.errors import EmitError, SpecError
+from planner.frameworks.hf_config import hf_config
 from planner.specs.loader import model_from_dict
+from searches.frameworks.carried import able_frameworks
 
 BART = {
     "d_model": 1024,
@@ -74,3 +77,77 @@ def test_an_operator_that_there_is_none_of():
     document["model"]["operators"] = {"norm": "layernorm"}
     with pytest.raises(SpecError, match="kernel"):
         model_from_dict(document)
+
+
+GEMMA_9B = {
+    "hidden_size": 3584,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 42,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "head_dim": 256,
+}
+SMALL = {
+    "hidden_size": 1152,
+    "intermediate_size": 6912,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 1,
+}
+
+
+@pytest.mark.parametrize(
+    ("sides", "tied", "counted"),
+    [
+        ({}, True, 5_596_853_760),
+        ({"encoder": GEMMA_9B}, False, 12_882_199_296),
+        ({"encoder": GEMMA_9B, "decoder": SMALL}, True, 10_343_612_544),
+        ({"encoder": GEMMA_9B, "decoder": GEMMA_9B}, True, 20_333_401_088),
+    ],
+)
+def test_parameters_of_t5gemma(sides, tied, counted):
+    """As transformers builds T5GemmaForConditionalGeneration on the meta device."""
+    given = model_from_dict({"model_type": "t5gemma", "tie_word_embeddings": tied, **sides})
+    assert total_params(given.shape, given.job.seq_len) == pytest.approx(counted, rel=1e-4)
+    assert given.shape.cross.width == given.shape.encoder.hidden
+    assert given.shape.encoder.seq_len == 4096
+
+
+def test_a_size_of_t5gemma_that_is_no_number():
+    with pytest.raises(SpecError, match="hidden_size: expected a whole number"):
+        model_from_dict({"model_type": "t5gemma", "encoder": {"hidden_size": "wide"}})
+
+
+DECODER = {
+    "model_type": "modernbert-decoder",
+    "vocab_size": 50368,
+    "hidden_size": 768,
+    "intermediate_size": 1152,
+    "num_hidden_layers": 22,
+    "num_attention_heads": 12,
+    "max_position_embeddings": 8192,
+}
+LARGER = {"hidden_size": 1024, "intermediate_size": 2624, "num_hidden_layers": 28}
+WIDE = {"hidden_size": 1792, "intermediate_size": 3840, "num_attention_heads": 28}
+
+
+@pytest.mark.parametrize(
+    ("changed", "counted"),
+    [
+        ({}, 149_655_232),
+        ({**LARGER, "num_attention_heads": 16}, 395_881_664),
+        ({**WIDE, "tie_word_embeddings": False}, 920_618_688),
+    ],
+)
+def test_parameters_of_modernbert_as_a_decoder(changed, counted):
+    """As transformers builds ModernBertDecoderForCausalLM on the meta device."""
+    given = model_from_dict({**DECODER, **changed})
+    assert total_params(given.shape, 8192) == pytest.approx(counted, rel=5e-4)
+    assert set(given.shape.kinds) == {"dense", "window+dense"}
+    assert given.shape.window.size == 64
+
+
+def test_a_layer_before_the_head_of_a_decoder_is_no_part_of_most_files():
+    given = model_from_dict(DECODER)
+    assert set(able_frameworks(given.shape)) == {"deepspeed", "fsdp2"}
+    with pytest.raises(EmitError, match="a layer before the head"):
+        hf_config(given.shape, given.job, given.details)

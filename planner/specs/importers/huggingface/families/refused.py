@@ -74,7 +74,6 @@ REFUSED: Mapping[str, str] = {
     "xlnet": "two streams of attention with relative positions",
     "reformer": "attention by hashing, with reversible layers",
     "ctrl": "no norm of its own in front of the MLP's residual, and positions of sines",
-    "modernbert-decoder": "a norm of the embeddings and a head with a layer of its own",
     **dict.fromkeys(
         ("gemma4_unified", "gemma4_unified_text", "gemma4_assistant", "gemma4_unified_assistant"),
         "layers of several widths and embeddings in every layer",
@@ -125,15 +124,17 @@ REFUSED: Mapping[str, str] = {
     "jetmoe": "attention whose heads are experts too",
     "doge": "attention with dynamic masks and experts that are embeddings",
     **dict.fromkeys(
-        ("t5gemma", "t5gemma2", "t5gemma2_decoder"),
-        "windows in the layers of an encoder and of a decoder that attends to it",
+        ("t5gemma2", "t5gemma2_decoder"),
+        "attention to the own sequence and to an encoder's output at once",
     ),
     **dict.fromkeys(("switch_transformers", "nllb-moe"), "experts in the layers of an encoder"),
     **dict.fromkeys(
         (
             "longt5",
             "prophetnet",
-            "mvp",
+            "fsmt",
+            "pop2piano",
+            "speecht5",
             "bigbird_pegasus",
             "trocr",
             "musicgen",
