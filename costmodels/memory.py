@@ -9,7 +9,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from costmodels.layers.params import kv_heads_per_rank, latent_params, padded_vocab
+from costmodels.layers.params import (
+    kv_heads_per_rank,
+    latent_params,
+    padded_vocab,
+    qk_norm_params,
+)
 from costmodels.offload.optimizer import gradients_leave
 from costmodels.precision import Recipe
 from costmodels.problem import Problem
@@ -241,6 +246,25 @@ def keeps_output_twice(shape: ModelShape, stack: StackProfile) -> bool:
     return bool(own and shape.flash_attention and own.copies_output)
 
 
+def qk_norm_bytes(
+    shape: ModelShape, stack: StackProfile, tp: ArrayLike, element_bytes: float = 2.0
+) -> Floats:
+    """Return what norms of queries and keys keep beside their results, bytes a token.
+
+    (2 + n) (h_q / t + h_kv) + 4 (a + a_kv) / t, n as of other norms (`norm_bytes_besides`), and a
+    number a head, or one each over their width.
+    Source: saved tensors of transformers models/qwen3.
+    """
+    t = np.asarray(tp, dtype=np.float64)
+    if not qk_norm_params(shape):
+        return np.zeros_like(t)
+    heads = kv_heads_per_rank(shape, tp)
+    each = element_bytes + norm_bytes_besides(shape, stack, element_bytes)
+    of_head = shape.operators is not None and shape.operators.qk_norm == "head"
+    numbers = shape.heads / t + heads if of_head else 2.0
+    return np.asarray(each * (shape.q_width / t + heads * shape.head_dim) + 4.0 * numbers)
+
+
 def kv_product_bytes(shape: ModelShape, stack: StackProfile) -> float:
     """Return what values of latent attention keep beside themselves in 16 bits, bytes a token.
 
@@ -388,6 +412,7 @@ def layer_activation_bytes(
         besides = np.asarray(keep_scores) * besides
         more_split = more_split + besides * shape.heads * batch.seq_len / t
     more_split = more_split + operand_bytes(shape, stack, batch, tp)
+    more_split = more_split + qk_norm_bytes(shape, stack, tp, batch.element_bytes)
     total = (unsplit + more_unsplit) / np.where(np.asarray(sp) > 0, t, 1.0)
     per_token = total + split + more_split + scores
     return np.asarray(batch.tokens, dtype=np.float64) * per_token

@@ -239,6 +239,8 @@ class OperatorsShape:
     """Elements of the scores are dropped."""
     layer_positions: bool = False
     """Every layer looks up relative positions of its own."""
+    qk_norm: str = ""
+    """Queries and keys are normalised, each `head` or over its `width`; in all stacks."""
 
 
 MIXER_SECTIONS: Mapping[str, Callable[..., Any]] = MappingProxyType(

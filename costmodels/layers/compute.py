@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from costmodels.layers.gemm import gemm_s, linear_rate_frac
-from costmodels.layers.params import kv_heads_per_rank, padded_vocab
+from costmodels.layers.params import kv_heads_per_rank, padded_vocab, qk_norm_params
 from costmodels.memory import fuses_norms
 from costmodels.precision import FP8_RATE_FRAC
 from costmodels.problem import Problem
@@ -406,6 +406,7 @@ def elementwise_times(
 def rotary_width(shape: ModelShape, tp: Ints) -> Floats | float:
     """Return the bytes a token that rotation, and the norms of latents, move in each direction.
 
+    Norms of queries and keys move 4 (h_q + h_kv) / t forward and 6 backward: 5 in the mean.
     A gate of attention's output moves 6 h_q / t forward and 10 h_q / t backward: 8 in the mean.
     """
     t = np.asarray(tp, dtype=np.float64)
@@ -414,6 +415,9 @@ def rotary_width(shape: ModelShape, tp: Ints) -> Floats | float:
         rotary = 4.0 * (shape.q_width / t + kv_heads_per_rank(shape, tp) * shape.head_dim)
     if shape.latent:
         rotary = rotary + 5.0 * (shape.q_rank + shape.kv_rank) / t
+    elif qk_norm_params(shape):
+        keys = kv_heads_per_rank(shape, tp) * shape.head_dim
+        rotary = rotary + 5.0 * (shape.q_width / t + keys)
     return rotary + 8.0 * shape.gate_width / t if shape.attention_gate else rotary
 
 

@@ -444,6 +444,9 @@ class OperatorsSpec(_Spec):
     """Dropout stands behind the softmax, where `scores` is stated."""
     layer_positions: Switch = False
     """Every layer looks up relative positions of its own (UMT5)."""
+    qk_norm: Annotated[str, BeforeValidator(_one_of("", "head", "width"))] = ""
+    """Price norms of queries and keys, of each `head` or over their `width`, in all stacks: what
+    `details.qk_norm` says without a price."""
 
 
 class VisionSpec(_Spec):

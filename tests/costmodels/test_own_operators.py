@@ -164,3 +164,33 @@ def test_values_that_are_a_view_keep_the_keys_beside_them(toy_problem):
     assert STACKS["torchtitan"].keeps_kv_product
     kept_more, dropped_more = (b - a for a, b in zip(*found, strict=True))
     assert kept_more == dropped_more == T * 2 * HEADS * 48 / 2
+
+
+@pytest.mark.parametrize(
+    ("named", "stack", "kept_more", "params_more"),
+    [
+        # Input of one kernel 2, a number a head 4; of fp32 operators 4 and 2, and as many numbers.
+        ("head", "megatron-core", 2 * (512 + 256) + 4 * (8 + 4), 2 * 64),
+        ("head", "hf-fsdp2", 6 * (512 + 256) + 4 * (8 + 4), 2 * 64),
+        ("width", "megatron-core", 2 * (512 + 256) + 4 * 2, 512 + 256),
+    ],
+)
+def test_norms_of_queries_and_keys(toy_problem, named, stack, kept_more, params_more):
+    decoder = replace(MODEL, layer_runs=(), cross=None, encoder=None, kv_heads=4)
+    decoder = replace(decoder, flash_attention=True, operators=OperatorsShape())
+    split, found = SplitDegrees(ONE, ONE, ONE, ONE, 0 * ONE), []
+    for qk_norm in ("", named):
+        shape = replace(decoder, operators=OperatorsShape(qk_norm=qk_norm))
+        problem = toy_problem(shape, seq_len=T, stack=STACKS[stack])
+        inputs = LayerInputs(problem, split, np.full(1, float(T)), ModeRows.of_sp(0 * ONE))
+        terms = LAYER_KINDS["dense"].terms(inputs)
+        held = LAYER_KINDS["dense"].params(shape, 2 * ONE).item()
+        whole = LAYER_KINDS["dense"].replicated_params(shape)
+        found.append((terms.kept_bytes.item() / T, held, whole, terms.elementwise))
+    plain, normed = found
+    assert normed[0] - plain[0] == kept_more
+    assert normed[1] - plain[1] == normed[2] - plain[2] == params_more
+    part, factor = toy_problem(MODEL).pool.accelerator, STACKS[stack].elementwise_factor
+    rate = part.hbm_bytes_per_s * part.efficiency.hbm_frac / factor
+    longer = normed[3].forward_s - plain[3].forward_s
+    assert longer.item() == pytest.approx(T * 5 * (512 + 256) / rate, rel=1e-9)

@@ -20,6 +20,7 @@ import layer_flops
 import numpy as np
 import seq2seq
 import tower_flops
+import transformers_kept
 from layer_flops import Figure
 from transformers import logging
 
@@ -78,12 +79,18 @@ def seq2seq_figures(megatron: Path) -> Iterator[Figure]:
     yield from seq2seq.figures()
 
 
+def decoder_figures(megatron: Path) -> Iterator[Figure]:
+    """Yield what layers of decoders of transformers keep."""
+    yield from transformers_kept.figures()
+
+
 def main(megatron: Path) -> int:
     """Print all figures; return the exit code."""
     logging.set_verbosity_error()  # no kernels here
     print(f"{'kind':34} {'what':12} {'ours':>14} {'theirs':>14}  {'off':>8}  limit")
     n_wrong = 0
-    for figures in (layer_flops.figures, tower_figures, seq2seq_figures, kept_figures):
+    every = (layer_flops.figures, tower_figures, seq2seq_figures, decoder_figures, kept_figures)
+    for figures in every:
         for x in figures(megatron):
             n_wrong += not x.is_right
             sizes = f"{x.ours:14,.0f} {x.theirs:14,.0f}  {x.off_frac:+8.3%}  {x.limit_frac:.2%}"
