@@ -104,6 +104,8 @@ SECTIONS = (
     ("indexer", schemas.IndexerSpec),
     ("mamba1", schemas.Mamba1Spec),
     ("short_conv", schemas.ShortConvSpec),
+    ("encoder", schemas.EncoderSpec),
+    ("operators", schemas.OperatorsSpec),
     ("vision", schemas.VisionSpec),
     ("details", schemas.DetailsSpec),
     ("training", schemas.TrainingSpec),

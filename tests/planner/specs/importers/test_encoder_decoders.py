@@ -6,6 +6,7 @@ from costmodels.parameters import total_params
 from costmodels.shapes import OperatorsShape
 from planner.errors import EmitError, SpecError
 from planner.frameworks.hf_config import hf_config
+from planner.specs.importers.huggingface.families.encoder_decoders import TYPES
 from planner.specs.loader import model_from_dict
 from searches.frameworks.carried import able_frameworks
 
@@ -77,6 +78,31 @@ def test_an_operator_that_there_is_none_of():
     document["model"]["operators"] = {"norm": "layernorm"}
     with pytest.raises(SpecError, match="kernel"):
         model_from_dict(document)
+
+
+DEFAULTS = {
+    "t5": 60_506_624,
+    "mt5": 172_119_424,
+    "umt5": 172_122_112,
+    "bart": 406_291_456,
+    "mvp": 406_293_504,
+    "mbart": 406_295_552,
+    "plbart": 139_220_736,
+    "pegasus": 406_287_360,
+    "marian": 414_307_328,
+    "m2m_100": 483_905_536,
+    "blenderbot": 2_696_268_800,
+    "blenderbot-small": 85_113_344,
+    "whisper": 37_760_640,
+}
+"""Parameters of each class with its own defaults, as transformers 5.23 builds it."""
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_parameters_of_every_class(name):
+    given = model_from_dict({"model_type": name})
+    counted = total_params(given.shape, given.job.seq_len)
+    assert counted == pytest.approx(DEFAULTS[name], rel=2e-4)
 
 
 GEMMA_9B = {

@@ -130,6 +130,7 @@ FAMILIES: Mapping[str, EncoderDecoderFamily] = {
     "mt5": _MT5_FAMILY,
     "umt5": replace(_MT5_FAMILY, layer_positions=True),
     "bart": EncoderDecoderFamily(_BART, offset=2, post_norms=True, batch=8000),
+    "mvp": EncoderDecoderFamily(_BART, offset=2, post_norms=True, batch=8192),
     "mbart": EncoderDecoderFamily(_BART, offset=2, batch=256),
     "plbart": EncoderDecoderFamily(
         {
