@@ -284,8 +284,9 @@ def operand_bytes(
     """Return what own attention keeps beside queries, keys, values and output, bytes a token.
 
     2 h_q / t in 16 bits where a flash kernel's output is kept twice; 2 (h_q / t + 2 h_kv) where
-    PyTorch computes in fp32 without a kernel; 8 s where a layer looks up relative positions, once
-    a micro-batch, on every rank of tp.
+    PyTorch computes in fp32 without a kernel; 2 (h_q / t + h_kv) where values are a view of one
+    product with queries and keys that are rotated; 8 s where a layer looks up relative positions,
+    once a micro-batch, on every rank of tp.
     """
     own, q = own_operators(shape, stack), shape.q_width / np.asarray(tp, dtype=np.float64)
     total = np.zeros_like(q)
@@ -296,6 +297,9 @@ def operand_bytes(
     if own.scores == "math" and not shape.flash_attention:
         kv = kv_heads_per_rank(shape, tp) * shape.head_dim
         total = total + (4.0 - batch.element_bytes) * (q + 2.0 * kv)
+    if own.joint_qkv:
+        keys = kv_heads_per_rank(shape, tp) * shape.head_dim
+        total = total + batch.element_bytes * (q + keys)
     if own.layer_positions:
         share = np.minimum(1.0, batch.seq_len / np.asarray(batch.tokens, dtype=np.float64))
         total = total + POSITION_INDEX_BYTES * batch.seq_len * share

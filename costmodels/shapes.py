@@ -233,6 +233,8 @@ class OperatorsShape:
     PyTorch's own in fp32, cross attention in a kernel; empty: as the stack has it."""
     copies_output: bool = False
     """Attention's output leaves a flash kernel head by head, and is kept again in one piece."""
+    joint_qkv: bool = False
+    """Values are a view of one product with queries and keys, which are rotated: all is kept."""
     activation_dropout: bool = False
     """Elements are dropped before the MLP's last product."""
     attention_dropout: bool = False

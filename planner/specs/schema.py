@@ -438,6 +438,8 @@ class OperatorsSpec(_Spec):
     own attention in fp32, cross attention in a kernel; default: as the stack has it."""
     copies_output: Switch = False
     """The output of a flash kernel is kept twice (Whisper)."""
+    joint_qkv: Switch = False
+    """Values are a view of one product with queries and keys, which is kept whole (ModernBERT)."""
     activation_dropout: Switch = False
     """Dropout stands before the MLP's last product."""
     attention_dropout: Switch = False

@@ -70,7 +70,7 @@ def _lacking(record: FrameworkRules, shape: ModelShape) -> str:
 def _kind_names(shape: ModelShape) -> list[str]:
     names = [name for name, n in zip(shape.kinds, shape.kind_counts, strict=True) if n]
     # Encoders, which all have one, are known by their layers.
-    mixers = {LAYER_KINDS[name].mixer for name in names}
+    mixers = {LAYER_KINDS[name].mixer for name in names if name in LAYER_KINDS}
     head = shape.head_transform and not any(mixer.startswith("bidirectional") for mixer in mixers)
     return names + [VISION_TOWER] * (shape.vision is not None) + [HEAD_LAYER] * head
 

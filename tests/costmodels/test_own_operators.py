@@ -194,3 +194,12 @@ def test_norms_of_queries_and_keys(toy_problem, named, stack, kept_more, params_
     rate = part.hbm_bytes_per_s * part.efficiency.hbm_frac / factor
     longer = normed[3].forward_s - plain[3].forward_s
     assert longer.item() == pytest.approx(T * 5 * (512 + 256) / rate, rel=1e-9)
+
+
+def test_values_of_one_product_keep_queries_and_keys_beside_them(toy_problem):
+    """2 (h_q + h_kv) a token: rotated ones are tensors of their own."""
+    plain, joint = (
+        kept(toy_problem, "encoder+dense", operators=replace(T5, joint_qkv=on))
+        for on in (False, True)
+    )
+    assert joint - plain == S * 2 * (H + H)

@@ -1,7 +1,8 @@
-"""What layers of decoders keep for their backward: saved tensors of transformers' own modules.
+"""What layers of decoders and encoders keep for their backward: saved tensors of transformers.
 
 Models of two layers run on the CPU in bf16. Kernels of a GPU that PyTorch lacks on the CPU (its
-RMSNorm) have functions in their place that keep what those keep.
+RMSNorm) have functions in their place that keep what those keep. Of layers with windows those over
+all keys stand here: plans run windows by flex attention, which keeps no mask.
 """
 
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ import numpy as np
 import torch
 from kept import Kept
 from layer_flops import COMMON, Config, Figure
-from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoModelForMaskedLM
 
 from costmodels.layers.kinds import LAYER_KINDS
 from costmodels.layers.layer_kind import LayerInputs, SplitDegrees
@@ -21,10 +22,30 @@ from costmodels.stacks import STACKS
 from planner.specs.loader import load_cluster, model_from_dict
 
 TOKENS, KEPT_FRAC = 256, 0.01
+BERT: Config = {
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+    "embedding_size": 512,
+    "pad_token_id": 0,
+}
+MODERN: Config = {
+    "layer_types": ["full_attention"] * 2,
+    "pad_token_id": 0,
+    "num_key_value_heads": 8,
+}
+MASKED = ("modernbert", "eurobert", "bert", "roberta-prelayernorm", "electra")
+_ALL_HEADS: Config = {"num_key_value_heads": 8}
 CASES: tuple[tuple[str, Config, Config], ...] = (
     ("dense", {"model_type": "llama"}, {}),
     ("dense", {"model_type": "qwen3"}, {"operators": {"qk_norm": "head"}}),
     ("differential+dense", {"model_type": "diffllama"}, {}),
+    ("dense", {**MODERN, "model_type": "modernbert-decoder"}, {}),
+    ("bidirectional+dense", {**MODERN, "model_type": "modernbert"}, {}),
+    ("bidirectional+dense", {"model_type": "eurobert", "pad_token_id": 0, **_ALL_HEADS}, {}),
+    *(
+        ("bidirectional+dense", {**BERT, "model_type": name}, {})
+        for name in ("bert", "roberta-prelayernorm", "electra")
+    ),
 )
 """Kind, config.json, what our model file has beside the importer's."""
 
@@ -48,12 +69,14 @@ def put_kernels_in_place(model: Any) -> None:
 def theirs_kept(data: Config) -> int:
     """Return what the last layer keeps of one forward over `TOKENS`, bytes."""
     config = CONFIG_MAPPING[data["model_type"]].from_dict({**data, "use_cache": False})
-    model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
+    kind = AutoModelForMaskedLM if data["model_type"] in MASKED else AutoModelForCausalLM
+    model = kind.from_config(config, attn_implementation="sdpa")
     model = model.to(torch.bfloat16).train()
     put_kernels_in_place(model)
     kept = Kept()
     kept.leave_out([*model.parameters(), *model.buffers()])
-    last = model.model.layers[-1]
+    lists = [x for x in model.modules() if isinstance(x, torch.nn.ModuleList)]
+    last = max(lists, key=len)[-1]
     last.register_forward_pre_hook(lambda *_: setattr(kept, "where", "last"))
     last.register_forward_hook(lambda *_: setattr(kept, "where", ""))
     with kept:

@@ -122,6 +122,7 @@ MODELS: dict[str, dict] = {
         max_positions=128,
         head_transform=True,
         details={"post_norms": "instead"},
+        operators=_KERNELS,
     ),
     "modernbert": _model(
         ["bidirectional+dense", "bidirectional-window+dense", "bidirectional-window+dense"],
@@ -129,6 +130,7 @@ MODELS: dict[str, dict] = {
         tied=True,
         head_transform=True,
         window={"size": 33},
+        operators={**_KERNELS, "joint_qkv": True},
     ),
     "t5": _two_sided(
         norm="rmsnorm",

@@ -125,6 +125,8 @@ def read_encoder(document: Document, overrides: Mapping[str, object]) -> Importe
         encoder.take(name, encoder.name(key))
     kind = str(data["model_type"])
     {MODERN: _modern, DECODER: _modern, EURO: _euro}.get(kind, _bert)(encoder)
+    if operators := _operators(data, kind):
+        encoder.put("operators", operators, "transformers' code of it")
     tied = data.get("tie_word_embeddings", kind != EURO)
     encoder.put("tied", tied is not False, "tie_word_embeddings")
     if kind != EURO:
@@ -149,6 +151,26 @@ def read_encoder(document: Document, overrides: Mapping[str, object]) -> Importe
         format=f"Hugging Face config.json ({data['model_type']})",
         notes=_notes(kind),
     )
+
+
+def _operators(data: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    """Return what transformers' code of a type computes with; nothing where it is as a Llama's."""
+    if kind == EURO:
+        return {}
+    common = {"norm": "kernel", "scores": "16-bit"}
+    if kind in (MODERN, DECODER):
+        drops = bool(data.get("attention_dropout")), bool(data.get("mlp_dropout"))
+        found = {
+            "joint_qkv": kind == MODERN,
+            "attention_dropout": drops[0],
+            "activation_dropout": drops[1],
+        }
+    else:
+        key = "attention_dropout" if kind == "distilbert" else "attention_probs_dropout_prob"
+        named = data.get("activation" if kind == "distilbert" else "hidden_act")
+        found = {"attention_dropout": bool(data.get(key, 0.1))}
+        common |= {"activation": named} if named in ("relu", "gelu_new") else {}
+    return common | {name: value for name, value in found.items() if value}
 
 
 def _notes(kind: str) -> tuple[str, ...]:
