@@ -123,7 +123,8 @@ def _one_of(*allowed: str) -> Callable[[object], str]:
         close = close_names(text, allowed, 1) if isinstance(text, str) else []
         guess = f"did you mean {close[0]}? " if close else ""
         raise BadValue(
-            f"unknown value {shown_value(value)}", f"{guess}allowed: {', '.join(allowed)}"
+            f"unknown value {shown_value(value)}",
+            f"{guess}allowed: {', '.join(filter(None, allowed))}",
         )
 
     return check

@@ -52,6 +52,21 @@ def _sizes(document: Document, side: str) -> dict[str, int]:
     return found
 
 
+def _origins() -> list[Origin]:
+    """Return where the fields of the model are from."""
+    texts = {name: f"decoder.{key}" for name, key in _FIELDS}
+    texts |= {
+        "layers": "num_hidden_layers of both sides",
+        "vocab": "decoder.vocab_size",
+        "tied": "tie_word_embeddings",
+        "dropout": "dropout_rate",
+        "gated": "three MLP matrices, as in every Gemma",
+        "layer_kinds": "layers of the encoder, then of the decoder",
+        "encoder": "the encoder's side of the file; its window as its length",
+    }
+    return [Origin(("model", name), text) for name, text in texts.items()]
+
+
 def read_t5gemma(document: Document, overrides: Mapping[str, object]) -> Imported:
     """Return the model file of a T5Gemma's config.json; `SpecError` for a bad size."""
     before, after = _sizes(document, "encoder"), _sizes(document, "decoder")
@@ -80,7 +95,7 @@ def read_t5gemma(document: Document, overrides: Mapping[str, object]) -> Importe
     return Imported(
         kind="model",
         document={"model": model, "training": job},
-        origins=(Origin(("model", "layers"), "layers of encoder and decoder", False), *usual),
+        origins=(*_origins(), *usual),
         source=document.file or "Python data",
         format=f"Hugging Face config.json ({TYPE})",
         notes=(
