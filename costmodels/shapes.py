@@ -8,6 +8,7 @@ from typing import Any
 
 from costmodels.optimizers.records import USUAL_MUON, MuonOptions
 from costmodels.precision import Numerics, Recipe, recipe_of
+from costmodels.tuning.records import PRETRAIN, TuningJob
 
 DENSE, MOE = "dense", "moe"
 """The kinds of layers of a model that states no others."""
@@ -461,6 +462,10 @@ class TrainingJob:
     """Layers at the start and at the end whose linear layers stay in bf16."""
     muon: MuonOptions = USUAL_MUON
     """How Muon orthogonalizes, with optimizer `muon`."""
+    task: str = PRETRAIN
+    """`pretrain`, `sft`, `lora` or `qlora`."""
+    tuning: TuningJob | None = None
+    """Adapters that are trained in place of the model's weights; None: all weights are."""
 
     @property
     def numerics(self) -> Numerics:

@@ -4,9 +4,13 @@ from costmodels.layers.kinds import kinds_of
 from costmodels.shapes import ModelShape, TrainingJob
 from costmodels.towers.encoder import encoder_end_flops
 from costmodels.towers.vision import vision_flops
+from costmodels.tuning.model import model_adapter_params
+from costmodels.tuning.records import TuningJob
 
 
-def model_flops_per_token(shape: ModelShape, seq_len: int) -> float:
+def model_flops_per_token(
+    shape: ModelShape, seq_len: int, tuning: TuningJob | None = None
+) -> float:
     """Return forward plus backward FLOPs per token, without recompute.
 
     F = 6 { L [ h (h_q + 2 h_kv) + h_q h + c h f ] + h V } + 6 L h_q s
@@ -15,6 +19,9 @@ def model_flops_per_token(shape: ModelShape, seq_len: int) -> float:
     its projections in place of the first two terms, a (d_k + d_v) / 2 for h_q in the last.
     A layer before the head that encoders have: h^2. A vision tower: its own (`vision_flops`) over
     s, the tokens of a sequence; so on the ends of an encoder (`encoder_end_flops`).
+    With adapters (`tuning`) frozen weights have no weight gradient, 4 in place of 6 outside the
+    attention core, and adapters of N parameters 6 N more; of routed experts those that a token
+    meets.
     Multi-token prediction: a layer of the last kind, 2 h^2 + 3 h and h V a module.
     c = 3 gated, 2 otherwise; 2 FLOPs per multiply-add, factor 3 for forward, data and weight
     gradient; the causal mask halves the attention core. Kinds of layers of other mixers have
@@ -39,7 +46,11 @@ def model_flops_per_token(shape: ModelShape, seq_len: int) -> float:
         core += n * macs.core
         fixed += n * macs.core_at(seq_len) if macs.core_at else 0.0
         fixed += n * macs.of_sequence / seq_len if macs.of_sequence else 0.0
-    language = 6.0 * (body + (1 + modules) * h * vocab) + 6.0 * core * seq_len + 6.0 * fixed
+    passes = 4.0 if tuning else 6.0
+    language = passes * (body + (1 + modules) * h * vocab) + 6.0 * core * seq_len + 6.0 * fixed
+    if tuning:
+        met_frac = shape.top_k / max(1, shape.n_experts)
+        language += 6.0 * model_adapter_params(shape, tuning, met_frac)
     if shape.encoder:
         language += encoder_end_flops(shape) / seq_len
     return language + vision_flops(shape) / seq_len if shape.vision else language
@@ -47,4 +58,4 @@ def model_flops_per_token(shape: ModelShape, seq_len: int) -> float:
 
 def model_flops_per_step(shape: ModelShape, job: TrainingJob) -> float:
     """Return model FLOPs of one optimizer step over all devices."""
-    return model_flops_per_token(shape, job.seq_len) * job.tokens_per_step
+    return model_flops_per_token(shape, job.seq_len, job.tuning) * job.tokens_per_step

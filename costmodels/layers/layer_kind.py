@@ -26,6 +26,7 @@ from costmodels.problem import Problem
 from costmodels.schedule import launches
 from costmodels.shapes import ModelShape
 from costmodels.stacks import StackProfile
+from costmodels.tuning.adapters import launches_frac
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
@@ -129,6 +130,7 @@ class LayerInputs:
             self.problem.job.seq_len,
             self.element_bytes,
             memory.quantized_inputs(self.problem),
+            tuning=self.problem.job.tuning,
         )
 
     @cached_property
@@ -305,6 +307,8 @@ def plain_host_s(problem: Problem, tp: Ints, times: float = 1.0) -> Floats:
     """Return the same of a dense layer with ordinary attention, so many `times`, seconds."""
     stack = problem.stack
     alone = stack.host_share_without_tp if stack.launches_collectives else 1.0
+    if problem.job.tuning:
+        times = times * launches_frac(problem.shape, problem.job.tuning)
     return np.where(np.asarray(tp) > 1, 1.0, alone) * (stack.host_s_per_layer * times)
 
 

@@ -166,6 +166,9 @@ def layer_terms(problem: Problem, split: SplitDegrees, mbs: Ints, modes: ModeRow
     if shape.head_transform:  # the inputs of its product, its activation and its norm
         logits = logits + 1.5 * normed
     embedding = embedding_times(shape, accelerator, tokens, tp, sp) + embedding_tp
+    if job.tuning:  # a frozen table has no gradient, nor does what is looked up in it
+        embedding_tp = replace(embedding_tp, backward_s=np.zeros_like(tokens))
+        embedding = replace(embedding, backward_s=np.zeros_like(tokens))
     embedding_bytes = tokens * (8.0 + masks)
     tower = tower_terms(inputs) if shape.vision else None
     if tower:

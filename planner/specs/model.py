@@ -23,6 +23,7 @@ from planner.specs.contradictions import model_faults
 from planner.specs.inputs import ModelInput, default_name, import_notes
 from planner.specs.schema import DetailsSpec, ModelFile, ModelSpec, MuonSpec, TrainingSpec
 from planner.specs.search.section import section_faults
+from planner.specs.tuning import tuning_document, tuning_faults, tuning_of
 from planner.specs.yaml.document import Document
 from planner.specs.yaml.faults import raise_faults, validated
 
@@ -35,7 +36,8 @@ def read_model(document: Document) -> ModelInput:
         raise_faults(document, section_faults(spec.search))
     model, job = spec.model, spec.training
     shape = _shape(model, model.name or default_name(document, "model"))
-    training = _job(job)
+    raise_faults(document, tuning_faults(job, shape))
+    training = _job(job, shape)
     canonical = {
         "model": canonical_model(shape, model.details),
         "training": {**training_document(training), "tokens": job.tokens},
@@ -77,10 +79,10 @@ def sizes_as_stated(data: Mapping[str, Any]) -> tuple[ModelShape, TrainingJob] |
         return None
     job = spec.training
     shape = _shape(spec.model, spec.model.name or "model")
-    return shape, dataclasses.replace(_job(job), tokens=0.0)
+    return shape, dataclasses.replace(_job(job, shape), tokens=0.0)
 
 
-def _job(job: TrainingSpec) -> TrainingJob:
+def _job(job: TrainingSpec, shape: ModelShape) -> TrainingJob:
     """Return the job in the first of its precisions."""
     precision = job.precisions[0]
     # What a precision does anyhow is not said: one job is one document.
@@ -98,6 +100,8 @@ def _job(job: TrainingSpec) -> TrainingJob:
         job.fp8_output,
         job.bf16_layers,
         muon_options(job.muon),
+        job.task,
+        tuning_of(job, shape),
     )
     return named_job(numbers) if len(job.precisions) == 1 else numbers
 
@@ -132,6 +136,7 @@ def training_document(job: TrainingJob) -> dict[str, Any]:
     and plans of them their ids.
     """
     out = dataclasses.asdict(job)
+    del out["task"], out["tuning"]
     plain = TrainingJob(job.seq_len, job.global_batch)
     for name in NUMERIC_FIELDS:
         if getattr(job, name) == getattr(plain, name):
@@ -141,7 +146,7 @@ def training_document(job: TrainingJob) -> dict[str, Any]:
     if "muon" in out:
         usual = dataclasses.asdict(plain.muon)
         out["muon"] = {k: v for k, v in out["muon"].items() if v != usual[k]}
-    return out
+    return out if job.task == plain.task else out | tuning_document(job)
 
 
 def _shape(model: ModelSpec, name: str) -> ModelShape:

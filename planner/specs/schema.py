@@ -31,6 +31,7 @@ from costmodels.precision import (
     PRECISION_ALIASES,
     PRECISIONS,
 )
+from costmodels.tuning.records import BASES, PRETRAIN, TASKS
 from planner import units
 from planner.errors import BadValue
 from planner.specs.importers.hostlist import expand_hosts
@@ -806,6 +807,32 @@ class MuonSpec(_Spec):
     optimizer, as Megatron-LM does after release 0.19."""
 
 
+def _names(value: object) -> list[object]:
+    """Accept one name, several with commas, or a list of them."""
+    if isinstance(value, str):
+        return [part.strip() for part in value.split(",")]
+    if isinstance(value, list) and value:
+        return list(value)
+    raise BadValue(f"expected names, got {shown_value(value)}", "such as [q, v] or all-linear")
+
+
+class LoraSpec(_Spec):
+    """The `training.lora:` section: adapters beside frozen weights, of tasks lora and qlora."""
+
+    rank: Annotated[int, BeforeValidator(_whole), Field(ge=1, le=65536)] = 16
+    """Rank of the adapters."""
+    alpha: Real | None = None
+    """Scale of the adapters times their rank; default: twice the rank."""
+    targets: Annotated[list[Name], BeforeValidator(_names)] = ["all-linear"]
+    """Linear layers with adapters: `q`, `k`, `v`, `o`, `gate`, `up`, `down`, `experts`, names of
+    Hugging Face (`q_proj`) or of Megatron-LM (`linear_qkv`), or `all-linear`: each but experts."""
+    dropout: Share = 0.0
+    """Of the adapters' inputs."""
+    base: Annotated[str, BeforeValidator(_one_of(*BASES))] | None = None
+    """How frozen linear layers are held: `bf16`, `int8`, `nf4` (scales quantized again) or
+    `nf4-plain`; default: bf16, of qlora nf4."""
+
+
 class TrainingSpec(_Spec):
     """The `training:` section: the job."""
 
@@ -835,6 +862,10 @@ class TrainingSpec(_Spec):
     """Layers at the start and at the end whose linear layers stay in bf16: `[1, 1]`."""
     muon: MuonSpec = MuonSpec()
     """How Muon orthogonalizes, with optimizer `muon` alone."""
+    task: Annotated[str, BeforeValidator(_one_of(*TASKS))] = PRETRAIN
+    """`pretrain`, `sft` (all weights, as `pretrain`), `lora` or `qlora` (adapters alone)."""
+    lora: LoraSpec = LoraSpec()
+    """Adapters, with tasks `lora` and `qlora`."""
 
     @property
     def precisions(self) -> tuple[str, ...]:

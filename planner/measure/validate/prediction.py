@@ -29,6 +29,7 @@ from planner.measure.validate.described import (
 )
 from planner.measure.validate.points import MeasuredPoint
 from planner.measure.validate.switches import (
+    adapters_of,
     in_used_domain,
     layout_switches,
     offloads,
@@ -119,7 +120,7 @@ def case_of(
     _refuse_names(point, models, hardware)
     stack = stack_of_cell(point.stack)
     defaults, message = stack.defaults, list(stack.assumptions)
-    _refuse_run(point)
+    _refuse_run(point, models[point.model])
     flash = _flash(point, defaults, message)
     shape, more = model_shape(point.model, models[point.model], flash, defaults.dropout)
     message += more
@@ -140,7 +141,11 @@ def case_of(
     if shape.layer_runs and layers != shape.layers:
         raise Skip("hybrid layers that do not share evenly")
     assert point.seq_len is not None  # _refuse_run has seen to it
-    job = with_stated_widths(TrainingJob(point.seq_len, layout.gbs, precision), point, message)
+    tuning = adapters_of(point, models[point.model], shape, message)
+    plain = TrainingJob(point.seq_len, layout.gbs, precision, tuning=tuning)
+    if point.packed:
+        message.append("packed sequences: attention over whole packs")
+    job = with_stated_widths(plain, point, message)
     profile = _with_facts(calibrated_stack(stack.profile, calibration), point, message)
     profile = _with_kernel(profile, point.attention, catalogue)
     pool = calibrated_pool(pool, calibration)
@@ -169,12 +174,15 @@ def _refuse_names(
     refuse_model(point.model, models[point.model])
 
 
-def _refuse_run(point: MeasuredPoint) -> None:
+def _adapts(point: MeasuredPoint, entry: Entry) -> bool:
+    return point.lora or bool(entry.get("lora"))
+
+
+def _refuse_run(point: MeasuredPoint, entry: Entry) -> None:
     """Raise for what is not stated or not modelled, whatever the model and the hardware."""
     nothing = point.step_s is None and point.peak_bytes is None and point.oom is None
     checks = (
-        (point.lora, "lora"),
-        (point.packed, "packed"),
+        (point.packed and not _adapts(point, entry), "packed"),
         (not point.n_gpus, "no number of devices"),
         (point.tp is None or point.pp is None, "no layout"),
         (point.gbs is None or point.seq_len is None, "no batch or sequence length"),

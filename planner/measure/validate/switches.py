@@ -11,10 +11,12 @@ from costmodels.precision import numerics_fault
 from costmodels.schedule.stages import spelled
 from costmodels.shapes import ModelShape, TrainingJob
 from costmodels.stacks import StackProfile
+from costmodels.tuning.records import TuningJob
+from costmodels.tuning.targets import known_targets, target_names
 from hardware.parts import Pool
 from planner.frameworks.megatron.arguments import layout_counts
 from planner.frameworks.megatron.mode_settings import WHOLE_EXPERTS
-from planner.measure.validate.described import Skip
+from planner.measure.validate.described import Entry, Skip
 from planner.measure.validate.points import MeasuredPoint
 from planner.specs.cluster.segments import whole_segment, with_segment
 
@@ -227,3 +229,37 @@ def in_used_domain(pool: Pool, point: MeasuredPoint, notes: list[str]) -> Pool:
     if used < nodes:
         notes.append(f"segment not stated: {used * per_node} of {domain}")
     return with_segment(pool, used)
+
+
+USUAL_RANK, USUAL_TARGETS = 16, ("linear_qkv", "linear_proj")
+"""Where a run does not say: those of MLPerf's Llama 2 70B LoRA."""
+_PATTERNS = {"*_proj": "all-linear"}
+
+
+def adapters_of(
+    point: MeasuredPoint, entry: Entry, shape: ModelShape, notes: list[str]
+) -> TuningJob | None:
+    """Return the adapters of a run, None where it trains all weights; `Skip` if not priced.
+
+    The row's own words win over the model's entry.
+    """
+    stated = entry.get("lora")
+    if not point.lora and not stated:
+        return None
+    told = dict(stated) if isinstance(stated, dict) else {}
+    words = point.peft.replace(",", " ").split()
+    told |= dict(word.split("=", 1) for word in words if "=" in word)
+    if "rank" not in told:
+        notes.append(f"rank of adapters not stated: {USUAL_RANK}")
+    names = told.get("targets")
+    if isinstance(names, str):
+        names = names.split(" (")[0].split("+")
+    if not names:
+        names = USUAL_TARGETS
+        notes.append(f"targets of adapters not stated: {', '.join(names)}")
+    targets = target_names([_PATTERNS.get(name, name) for name in names], shape)
+    if set(targets) - set(known_targets(shape)):
+        raise Skip("adapters of layers that the model has not")
+    base = "nf4" if words[:1] == ["qlora"] else "bf16"
+    dropout = float(told.get("dropout") or 0.0)
+    return TuningJob(int(told.get("rank", USUAL_RANK)), targets, dropout=dropout, base=base)
