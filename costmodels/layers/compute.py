@@ -119,7 +119,7 @@ def linear_times(
         column = _sum_of((column, three(tokens / t, h, down)))
     if job.tuning:
         linears = (*attention_linears(shape), *mlp_linears(shape))
-        more = adapter_times(linears, shape, job, (accelerator, stack), tokens, tp)
+        more = adapter_times(linears, shape, job, accelerator, tokens, tp)
         return LinearTimes(*column, *row) + LinearTimes(*more[0], *more[1])
     return LinearTimes(*column, *row)
 
@@ -273,8 +273,7 @@ def mlp_linear_times(
     times = LinearTimes(*three(tokens, *up), *three(tokens, *down))
     if not job.tuning:
         return times
-    part = accelerator, stack
-    more = adapter_times(mlp_linears(shape), shape, job, part, tokens, tp)
+    more = adapter_times(mlp_linears(shape), shape, job, accelerator, tokens, tp)
     return times + LinearTimes(*more[0], *more[1])
 
 

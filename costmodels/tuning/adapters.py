@@ -7,7 +7,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from costmodels.layers.gemm import gemm_s
 from costmodels.shapes import ModelShape, TrainingJob
-from costmodels.stacks import StackProfile
 from costmodels.tuning.records import TuningJob
 from costmodels.tuning.targets import (
     COLUMNS,
@@ -100,7 +99,7 @@ def adapter_times(
     linears: Sequence[LinearLayer],
     shape: ModelShape,
     job: TrainingJob,
-    of: tuple[Accelerator, StackProfile],
+    accelerator: Accelerator,
     tokens: Floats,
     tp: Ints,
 ) -> tuple[Three, Three]:
@@ -109,12 +108,12 @@ def adapter_times(
     A and B as products in 16 bits with both gradients, and their operators: 10 o bytes a token
     forward (scale 4, sum 6) and 4 o backward, 6 i backward (sum of the input's gradients), with
     dropout 5 i forward and as many backward, i and o elements of the input and the output on the
-    rank; over the sustained bandwidth, times the stack's factor. Left out: collectives of rank r.
+    rank; over the sustained bandwidth, as each is an operator of its own. Left out: collectives of
+    rank r.
     """
     assert job.tuning is not None  # asked for of adapters alone
-    tuning, (accelerator, stack) = job.tuning, of
-    precision, eff = job.recipe.gemm_precision, accelerator.efficiency
-    per_byte = stack.elementwise_factor / (accelerator.hbm_bytes_per_s * eff.hbm_frac)
+    tuning, precision, eff = job.tuning, job.recipe.gemm_precision, accelerator.efficiency
+    per_byte = 1.0 / (accelerator.hbm_bytes_per_s * eff.hbm_frac)
     n, zero = np.asarray(tokens, dtype=np.float64), np.zeros(np.broadcast_shapes(np.shape(tokens)))
     sums = {True: [zero, zero, zero], False: [zero, zero, zero]}
     masks = 5.0 if tuning.dropout else 0.0

@@ -23,7 +23,12 @@ from planner.specs.contradictions import model_faults
 from planner.specs.inputs import ModelInput, default_name, import_notes
 from planner.specs.schema import DetailsSpec, ModelFile, ModelSpec, MuonSpec, TrainingSpec
 from planner.specs.search.section import section_faults
-from planner.specs.tuning import tuning_document, tuning_faults, tuning_of
+from planner.specs.tuning import (
+    searched_section,
+    tuning_document,
+    tuning_faults,
+    tuning_of,
+)
 from planner.specs.yaml.document import Document
 from planner.specs.yaml.faults import raise_faults, validated
 
@@ -50,7 +55,7 @@ def read_model(document: Document) -> ModelInput:
         format=document.imported.format if document.imported else "a model file",
         notes=import_notes(document),
         details=model.details,
-        search=spec.search,
+        search=searched_section(spec.search, training.tuning),
         listed=job.precisions if len(job.precisions) > 1 else (),
     )
 

@@ -5,7 +5,7 @@ from typing import Any
 from costmodels.shapes import ModelShape, TrainingJob
 from costmodels.tuning.records import BASES, LORA, QLORA, TuningJob
 from costmodels.tuning.targets import FUSED, known_targets, target_names
-from planner.specs.schema import LoraSpec, SpecFault, TrainingSpec
+from planner.specs.schema import LoraSpec, SearchSpec, SpecFault, TrainingSpec
 
 ADAPTED = (LORA, QLORA)
 """Tasks that train adapters alone."""
@@ -47,6 +47,22 @@ def tuning_faults(job: TrainingSpec, shape: ModelShape) -> list[SpecFault]:
         message = f"{tuning.base} is not quantized, which task qlora is"
         faults.append(SpecFault((*path, "base"), message, "nf4 or int8, or `task: lora`"))
     return faults
+
+
+TUNING_FRAMEWORKS = {False: "bridge", True: "fsdp2"}
+"""What a search for a job with adapters is for where nothing names a framework: plain ones, and
+those beside quantized weights."""
+
+
+def searched_section(search: SearchSpec | None, tuning: TuningJob | None) -> SearchSpec | None:
+    """Return the `search:` section with a framework that trains the adapters of a job.
+
+    The usual ones train all weights. What the section or the command line names stays.
+    """
+    if tuning is None or (search and search.framework):
+        return search
+    framework = TUNING_FRAMEWORKS[tuning.storage.is_quantized]
+    return (search or SearchSpec()).model_copy(update={"framework": framework})
 
 
 def tuning_document(job: TrainingJob) -> dict[str, Any]:

@@ -247,13 +247,15 @@ def adapters_of(
     if not point.lora and not stated:
         return None
     told = dict(stated) if isinstance(stated, dict) else {}
+    if isinstance(told.get("targets"), str):  # of some rows, which say so themselves
+        del told["targets"]
     words = point.peft.replace(",", " ").split()
     told |= dict(word.split("=", 1) for word in words if "=" in word)
     if "rank" not in told:
         notes.append(f"rank of adapters not stated: {USUAL_RANK}")
     names = told.get("targets")
     if isinstance(names, str):
-        names = names.split(" (")[0].split("+")
+        names = names.split("+")
     if not names:
         names = USUAL_TARGETS
         notes.append(f"targets of adapters not stated: {', '.join(names)}")

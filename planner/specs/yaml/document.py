@@ -140,7 +140,8 @@ def set_path(document: Document, path: str, text: str, origin: str = "") -> Docu
     """Return a copy of the document with the value at a dotted path replaced (`--set PATH=VALUE`).
 
     The value is read as YAML, so `16` is a number. Every part of the path but the last must exist,
-    or be one of `NEW_SECTIONS`; whether the last is a known key is left to the schema, since optional keys may be absent.
+    or be one of `NEW_SECTIONS`; whether the last is a known key is left to the schema, since
+    optional keys may be absent.
     `origin` is the option for messages, where it is not this path and text.
     """
     origin = origin or option("set", f"{path}={text}")
