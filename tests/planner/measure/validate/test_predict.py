@@ -99,8 +99,10 @@ def test_a_row_that_says_everything_needs_no_assumption():
         ({"ep": 2}, "expert parallelism of a dense model"),
         ({"model": "mla"}, "latent attention not stated"),
         ({"model": "hybrid"}, "hybrid layers"),
-        ({"model": "lora"}, "lora"),
-        ({"lora": True}, "lora"),
+        (
+            {"lora": True, "peft": "lora targets=linear_kv_up_proj"},
+            "adapters of layers that the model has not",
+        ),
         ({"packed": True}, "packed"),
         ({"precision": "int3"}, "precision not modelled"),
         ({"hardware": "v100", "tp": 2}, "precision not modelled"),
@@ -679,3 +681,33 @@ def test_the_shipped_runs_with_experts_are_met_without_a_fit():
     assert len(off) >= 150
     assert np.median(off) < 0.15
     assert np.quantile(off, 0.9) < 0.45
+
+
+@pytest.mark.parametrize(
+    ("cells", "rank", "targets", "base"),
+    [
+        ({"lora": True}, 16, ("o", "qkv"), "bf16"),
+        ({"model": "lora"}, 16, ("o", "qkv"), "bf16"),
+        ({"lora": True, "peft": "qlora"}, 16, ("o", "qkv"), "nf4"),
+        (
+            {"lora": True, "peft": "lora rank=8 alpha=16 targets=*_proj"},
+            8,
+            ("q", "k", "v", "o", "up", "down"),  # its MLP has no gate
+            "bf16",
+        ),
+        ({"lora": True, "peft": "lora rank=4 targets=linear_qkv"}, 4, ("qkv",), "bf16"),
+    ],
+)
+def test_adapters_of_a_run(cells, rank, targets, base):
+    found = priced(**cells)
+    tuning = found.problem.job.tuning
+    assert (tuning.rank, tuning.targets, tuning.base) == (rank, targets, base)
+    told = [x for x in found.assumptions if "of adapters not stated" in x]
+    stated = cells.get("peft", "")
+    assert len(told) == ("rank" not in stated) + ("targets" not in stated)
+
+
+def test_packs_with_adapters_are_one_sequence():
+    whole, packed = (priced(lora=True, packed=packed) for packed in (False, True))
+    assert packed.problem.job == whole.problem.job
+    assert "packed sequences: attention over whole packs" in packed.assumptions
