@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from costmodels.comm.data_parallel import DataGroups, DataParallelTimes, data_parallel_times
 from costmodels.plans import ShardingTable
-from costmodels.problem import Problem
+from costmodels.problem import Problem, over_kinds
 from costmodels.shapes import ModelShape
 from costmodels.tuning.records import OTHER_BYTES, TuningJob
 from costmodels.tuning.targets import attention_linears, mlp_linears
@@ -53,6 +53,17 @@ def frozen_bytes(
     return np.asarray(share * weights.held_bytes(problem.job.tuning))
 
 
+def least_stage(problem: Problem) -> int:
+    """Return the ZeRO stage from which on frozen weights are gathered: 3, any of FSDP2."""
+    return 1 if problem.stack.sharded_units else 3
+
+
+def gathered_params(problem: Problem, weights: FrozenWeights) -> Floats:
+    """Return frozen weights in their storage as parameters of the recipe's width on the wire."""
+    assert problem.job.tuning is not None  # asked for of frozen weights alone
+    return weights.held_bytes(problem.job.tuning) / problem.job.recipe.param_wire_bytes
+
+
 def with_gathers(
     problem: Problem,
     shardings: ShardingTable,
@@ -65,14 +76,12 @@ def with_gathers(
     Where weights are sharded (ZeRO 3, any stage of FSDP2) a gather brings both, the frozen ones as
     they are stored. `trained` are times and parameters; `groups` have a trailing axis.
     """
-    assert problem.job.tuning is not None  # asked for of frozen weights alone
     times, params = trained
     zero = shardings.zero[:, None, None]
-    is_sharded = zero >= (1 if problem.stack.sharded_units else 3)
-    width = problem.job.recipe.param_wire_bytes
-    total = params + weights.held_bytes(problem.job.tuning) / width
+    is_sharded = zero >= least_stage(problem)
+    total = params + gathered_params(problem, weights)
     pieces = np.maximum(1.0, weights.units) + 0.0 * zero
-    both = data_parallel_times(problem, groups, total, pieces, zero)
+    both = data_parallel_times(over_kinds(problem), groups, total, pieces, zero)
     named = ("gather_s", "gather_piece_s", "again_s", "again_piece_s")
     changed = {
         name: np.where(is_sharded, getattr(both, name), getattr(times, name))

@@ -61,9 +61,9 @@ def adapter_rule(record: FrameworkRules) -> FrameworkRule:
         "planner",
         "peft tuners/lora; accelerate utils/fsdp_utils.py (fsdp2_prepare_model, Params4bit);"
         " megatron/bridge/peft/lora.py",
-        lambda case: case.job.tuning is not None and not _trains(record, case.job.tuning.base),
-        lambda case: _untrained(record, case.job.tuning.base),
-        lambda case: _tuning_frameworks(case.job.tuning.base),
+        lambda case: case.job.tuning is not None and not _trains(record, _base(case)),
+        lambda case: _untrained(record, _base(case)),
+        lambda case: _tuning_frameworks(_base(case)),
         is_of_job=True,
     )
 
@@ -78,11 +78,15 @@ def quantized_rule(record: FrameworkRules) -> FrameworkRule:
         "bitsandbytes nn/modules.py (Params4bit, Int8Params): whole matrices of one rank",
         lambda case: _is_quantized(case) & ((case.tp > 1) | (case.pp > 1) | (case.cp > 1)),
         lambda case: (
-            f"base {case.job.tuning.base}: quantized weights lie whole on every rank, or in shards"
+            f"base {_base(case)}: quantized weights lie whole on every rank, or in shards"
             f" of ZeRO, not over tp {case.tp}, pp {case.pp} and cp {case.cp}"
         ),
         "tp 1, pp 1 and cp 1",
     )
+
+
+def _base(case: Case) -> str:
+    return case.job.tuning.base if case.job.tuning else ""
 
 
 def _is_quantized(case: Case) -> bool:
