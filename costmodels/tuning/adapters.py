@@ -105,29 +105,38 @@ def adapter_times(
 ) -> tuple[Three, Three]:
     """Return the times of adapters, of column-parallel and of other linear layers, seconds.
 
-    A and B as products in 16 bits with both gradients, and their operators: 10 o bytes a token
-    forward (scale 4, sum 6) and 4 o backward, 6 i backward (sum of the input's gradients), with
-    dropout 5 i forward and as many backward, i and o elements of the input and the output on the
-    rank; over the sustained bandwidth, as each is an operator of its own. Left out: collectives of
-    rank r.
+    A and B as products in 16 bits with both gradients, and their operators (`moved_bytes`) over the
+    sustained bandwidth. Left out: collectives of rank r.
     """
     assert job.tuning is not None  # asked for of adapters alone
     tuning, precision, eff = job.tuning, job.recipe.gemm_precision, accelerator.efficiency
     per_byte = 1.0 / (accelerator.hbm_bytes_per_s * eff.hbm_frac)
     n, zero = np.asarray(tokens, dtype=np.float64), np.zeros(np.broadcast_shapes(np.shape(tokens)))
     sums = {True: [zero, zero, zero], False: [zero, zero, zero]}
-    masks = 5.0 if tuning.dropout else 0.0
     for linear in adapted(linears, tuning.targets):
         a_inner, a_columns, b_inner, b_columns = adapter_sizes(linear, tuning.rank, shape, tp)
         total = sums[linear.cut == COLUMNS]
         for inner, columns in ((a_inner, a_columns), (b_inner, b_columns)):
             total[0] = total[0] + gemm_s(n, inner, columns, accelerator, precision)
             total[1] = total[1] + gemm_s(n, columns, inner, accelerator, precision)
-            total[2] = total[2] + gemm_s(inner, n, columns, accelerator, precision)
-        total[0] = total[0] + n * (10.0 * b_columns + masks * a_inner) * per_byte
-        total[1] = total[1] + n * (4.0 * b_columns + (6.0 + masks) * a_inner) * per_byte
+            wgrad_s = gemm_s(inner, n, columns, accelerator, precision, eff.wgrad_frac)
+            total[2] = total[2] + wgrad_s
+        ahead, back = moved_bytes(a_inner, b_columns, tuning)
+        total[0] = total[0] + n * ahead * per_byte
+        total[1] = total[1] + n * back * per_byte
     first, second = (tuple(sums[key]) for key in (True, False))
     return first, second  # type: ignore[return-value]  # three each
+
+
+def moved_bytes(inner: Floats, outer: Floats, tuning: TuningJob) -> tuple[Floats, Floats]:
+    """Return what the operators of one adapter move a token, forward and backward, bytes.
+
+    10 o forward (scale 4, sum 6); 4 o + 6 i backward (scale, sum of the input's gradients); with
+    dropout 5 i more each way. i and o are elements of input and output on the rank, each operator
+    a kernel of its own. Source: peft tuners/lora/layer.py (Linear.forward), operand counts.
+    """
+    masks = 5.0 if tuning.dropout else 0.0
+    return 10.0 * outer + masks * inner, 4.0 * outer + (6.0 + masks) * inner
 
 
 def dequantize_s(weights: ArrayLike, tuning: TuningJob, accelerator: Accelerator) -> Floats:

@@ -46,6 +46,9 @@ from costmodels.problem import Problem
 from costmodels.shapes import DENSE, MOE, ModelShape
 from costmodels.stacks import fuses_softmax
 from costmodels.towers.vision import vision_flops, vision_params
+from costmodels.tuning.adapters import adapter_sizes, moved_bytes
+from costmodels.tuning.records import TuningJob
+from costmodels.tuning.targets import adapted, attention_linears, mlp_linears
 from hardware.parts import Accelerator
 from planner.render.plan_view.opened.time import (
     Formula,
@@ -276,6 +279,10 @@ def _product_text(
     )
 
 
+_Row = tuple[str, float, str, tuple[float, float, float], str]
+"""Direction, further bytes and their text, sizes of the product, what the bytes are."""
+
+
 def _of_product(
     problem: Problem, name: str, product: Product, times: tuple[float, ...], n: float
 ) -> Iterator[Operator]:
@@ -287,14 +294,17 @@ def _of_product(
     args = (part, recipe.linear)
     added = f"{passes:g} B × {_n(k)} × {_n(c)}"
     wgrad = _product_text(k, m, c, *args, rate * eff.wgrad_frac)
-    rows = (
+    rows: tuple[_Row, ...] = (
         (FORWARD, cast * m * k, f"{cast:g} B × {_n(m)} × {_n(k)}", (m, k, c), " + casts"),
         (DGRAD, cast * m * c, f"{cast:g} B × {_n(m)} × {_n(c)}", (m, c, k), " + casts"),
         (WGRAD, passes * k * c, added, (k, m, c), " + sum of gradients"),
     )
-    for (direction, extra, text, sizes, what), time_s in zip(rows, times, strict=True):
+    if tuning := problem.job.tuning:  # frozen: no weight gradient, and widened at each use
+        rows = tuple(_widened(row, tuning, k * c) for row in rows[:2])
+    launch = f" + {_launch(part)}" if tuning and tuning.storage.is_quantized else ""
+    for (direction, extra, text, sizes, what), time_s in zip(rows, times, strict=False):
         time_text = _product_text(*sizes, *args, rate)
-        time_text += f" + {text} / {_hbm(part)}" if extra else ""
+        time_text += f" + ({text}) / {_hbm(part)}{launch}" if extra else ""
         symbols = PRODUCT_TIME + (what if extra else "")
         if direction == WGRAD:
             symbols, time_text = _accumulated(problem, wgrad, k * c)
@@ -316,6 +326,40 @@ def _of_product(
         )
 
 
+def _widened(row: _Row, tuning: TuningJob, weights: float) -> _Row:
+    """Return a row of `_of_product` with the traffic of widening quantized weights."""
+    direction, extra, text, sizes, what = row
+    if not tuning.storage.is_quantized:
+        return row
+    each = tuning.storage.weight_bytes + 2.0
+    more = f"{each:g} B × {_n(weights)}"
+    joined = f"{text} + {more}" if extra else more
+    named = f"{what} + widened weights" if extra else " + widened weights"
+    return direction, extra + each * weights, joined, sizes, named
+
+
+def _adapters(p: OpenedParts, shape: ModelShape, n: float, suffix: str) -> Iterator[Operator]:
+    """Yield the products of the adapters of a layer, and their operators."""
+    tuning, tokens, tp = p.problem.job.tuning, _tokens(p), np.array(p.layout.tp)
+    if tuning is None:
+        return
+    linears = (*attention_linears(shape), *mlp_linears(shape))
+    for linear in adapted(linears, tuning.targets):
+        a_inner, a_columns, b_inner, b_columns = (
+            float(x) for x in adapter_sizes(linear, tuning.rank, shape, tp)
+        )
+        for part, inner, columns in (("A", a_inner, a_columns), ("B", b_inner, b_columns)):
+            name = f"adapter of {linear.name}, {part} {suffix}".strip()
+            yield from _plain_product(p, name, "linear", (tokens, inner, columns), n)
+        both = moved_bytes(np.array(a_inner), np.array(b_columns), tuning)
+        moved = [
+            _Moved(way, tokens * n_bytes, "tokens × bytes", f"{_n(tokens)} × {_n(n_bytes)} B")
+            for way, n_bytes in zip((FORWARD, BACKWARD), map(float, both), strict=True)
+        ]
+        name = f"scale and sum of the adapter of {linear.name} {suffix}".strip()
+        yield from _memory_bound(p, name, "linear", _Stream((moved[0], moved[1]), 0), n)
+
+
 def _linear(
     p: OpenedParts, problem: Problem, names: dict[str, str], n: float, suffix: str
 ) -> Iterator[Operator]:
@@ -325,6 +369,7 @@ def _linear(
             times = product_times(product, one.job, part, one.stack)
             name = " ".join(word for word in (names[product.name], suffix, note) if word)
             yield from _of_product(one, name, product, times, share * n)
+    yield from _adapters(p, problem.shape, n, suffix)
 
 
 def _by_precision(p: OpenedParts, problem: Problem) -> tuple[tuple[Problem, float, str], ...]:
@@ -535,6 +580,11 @@ def _embedding(p: OpenedParts) -> Iterator[Operator]:
         )
         for direction, width in ((FORWARD, 4.0), (BACKWARD, 8.0))
     )
+    if p.problem.job.tuning:  # a frozen table has no gradient
+        yield next(
+            _memory_bound(p, "embedding", "embedding", _Stream((both[0], both[1]), 1), float(p.m))
+        )
+        return
     yield from _memory_bound(
         p, "embedding", "embedding", _Stream((both[0], both[1]), 1), float(p.m)
     )
@@ -556,7 +606,8 @@ def _plain_product(
         (DGRAD, (m, c, k), frac, cast * m * c, f"{cast:g} B × {_n(m)} × {_n(c)}"),
         (WGRAD, (k, m, c), wide, 0.0, ""),
     )
-    for direction, three, rate, extra, text in rows:
+    frozen = p.problem.job.tuning is not None and term != "linear"  # head and router
+    for direction, three, rate, extra, text in rows[:2] if frozen else rows:
         casts, more = (" + casts", f" + {text}") if extra else ("", "")
         taken = _product_text(*three, part, precision, rate)
         yield Operator(
@@ -682,7 +733,9 @@ def _grouped(
         (DGRAD, (m, c, k), rate, cast * g * m * c, f"{cast:g} B × {_n(g)} × {_n(m)} × {_n(c)}"),
         (WGRAD, (k, m, c), rate * eff.wgrad_frac, 0.0, ""),
     )
-    for (direction, (a, b, d), frac, extra, more), u in zip(rows, fracs, strict=True):
+    # Of frozen experts there is no weight gradient; their adapters are a part of the term alone.
+    listed = rows[:2] if problem.job.tuning else rows
+    for (direction, (a, b, d), frac, extra, more), u in zip(listed, fracs, strict=False):
         args = (part, recipe.linear, frac)
         product = routed_experts.GroupedProduct(g, a, b, d)
         time_s = float(routed_experts.grouped_gemm_s(product, *args, u)) + extra / hbm

@@ -12,6 +12,7 @@ from costmodels.layers.params import latent_params
 from costmodels.parameters import active_params, total_params
 from costmodels.problem import Problem
 from costmodels.towers.vision import vision_flops
+from costmodels.tuning.model import model_adapter_params
 from hardware.parts import Operations
 from planner.render.plan_view.cards import Amount, Deck, Derivation, Label, Words
 from planner.render.plan_view.opened.time import added_rows, kinds_text, with_records
@@ -266,7 +267,7 @@ def _work(deck: Deck, problem: Problem, plan: Plan) -> tuple[Fact, ...]:
     of_token = deck.add(
         "flops-per-token",
         "model FLOPs of a token",
-        Amount(model_flops_per_token(shape, job.seq_len), "FLOP"),
+        Amount(model_flops_per_token(shape, job.seq_len, job.tuning), "FLOP"),
         Derivation(
             formula,
             text,
@@ -284,8 +285,8 @@ def _work(deck: Deck, problem: Problem, plan: Plan) -> tuple[Fact, ...]:
         Amount(model_flops_per_step(shape, job), "FLOP"),
         Derivation(
             "model FLOPs of a token × tokens of a step",
-            f"{exact(model_flops_per_token(shape, job.seq_len), 'FLOP')} × {job.global_batch:,} ×"
-            f" {job.seq_len:,}",
+            f"{exact(model_flops_per_token(shape, job.seq_len, job.tuning), 'FLOP')} ×"
+            f" {job.global_batch:,} × {job.seq_len:,}",
             "costmodels.layers.flops.model_flops_per_step",
         ),
     )
@@ -372,13 +373,23 @@ def _flops_formula(problem: Problem) -> tuple[str, str]:
         sums.append(f"{modules} × (2 × {h:,} × {h:,} + 3 × {h:,})")
     sums += [f"{h:,} × {h:,}"] * shape.head_transform
     sums.append(f"{1 + modules} × {h:,} × {vocab:,}")
-    formula = f"6 (L ({symbols}) + L c h f + h V) + 6 L h_q s"
+    passes, more = _passes(problem)
+    formula = f"{passes} (L ({symbols}) + L c h f + h V) + 6 L h_q s" + " + 6 A" * bool(more)
     if routed:
         formula += ", f = k f_e + f_s in layers with experts"
     if modules:
         formula += ", and the modules of multi-token prediction"
     formula, vision = _with_tower(problem, formula)
-    return formula, f"6 × ({total(sums)}) + 6 × {layers} × {core} × {s:,}{vision}"
+    return formula, f"{passes} × ({total(sums)}) + 6 × {layers} × {core} × {s:,}{more}{vision}"
+
+
+def _passes(problem: Problem) -> tuple[int, str]:
+    """Return the FLOPs of a weight, and what adapters of A parameters that a token meets add."""
+    tuning, shape = problem.job.tuning, problem.shape
+    if tuning is None:
+        return 6, ""
+    met = model_adapter_params(shape, tuning, shape.top_k / max(1, shape.n_experts))
+    return 4, f" + 6 × {exact(met)}"
 
 
 def _with_tower(problem: Problem, formula: str) -> tuple[str, str]:
@@ -405,10 +416,12 @@ def _flops_by_kind(problem: Problem) -> tuple[str, str]:
     layers += [f"{h:,} × {h:,}"] * shape.head_transform
     layers.append(f"{1 + modules} × {h:,} × {vocab:,}")
     titles = kinds_text(kind for kind, _ in present_kinds(shape))
-    formula = "6 (sum of L (projections + MLP) + h V) + 6 sum of L core s"
+    passes, more = _passes(problem)
+    formula = f"{passes} (sum of L (projections + MLP) + h V) + 6 sum of L core s"
+    formula += " + 6 A" * bool(more)
     formula += f", multiply-adds by the records of {titles}"
     formula, vision = _with_tower(problem, formula)
-    return formula, f"6 × ({total(layers)}) + 6 × ({total(cores)}){vision}"
+    return formula, f"{passes} × ({total(layers)}) + 6 × ({total(cores)}){more}{vision}"
 
 
 def _memory(deck: Deck, problem: Problem, plan: Plan) -> tuple[Fact, ...]:
