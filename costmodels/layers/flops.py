@@ -9,7 +9,7 @@ from costmodels.tuning.records import TuningJob
 
 
 def model_flops_per_token(
-    shape: ModelShape, seq_len: int, tuning: TuningJob | None = None
+    shape: ModelShape, seq_len: float, tuning: TuningJob | None = None
 ) -> float:
     """Return forward plus backward FLOPs per token, without recompute.
 
@@ -44,7 +44,7 @@ def model_flops_per_token(
         macs, n = kind.macs(shape), count + modules * (i == last)
         body += n * (macs.projections + macs.mlp)
         core += n * macs.core
-        fixed += n * macs.core_at(seq_len) if macs.core_at else 0.0
+        fixed += n * macs.core_at(round(seq_len)) if macs.core_at else 0.0
         fixed += n * macs.of_sequence / seq_len if macs.of_sequence else 0.0
     passes = 4.0 if tuning else 6.0
     language = passes * (body + (1 + modules) * h * vocab) + 6.0 * core * seq_len + 6.0 * fixed
@@ -58,4 +58,4 @@ def model_flops_per_token(
 
 def model_flops_per_step(shape: ModelShape, job: TrainingJob) -> float:
     """Return model FLOPs of one optimizer step over all devices."""
-    return model_flops_per_token(shape, job.seq_len, job.tuning) * job.tokens_per_step
+    return model_flops_per_token(shape, job.core_tokens, job.tuning) * job.tokens_per_step

@@ -94,7 +94,7 @@ class LayerInputs:
     @cached_property
     def attention(self) -> AttentionBlock:
         """The model's own attention, computed once for all kinds of layers that have it."""
-        return self.attention_over()
+        return self.attention_over(self.problem.job.run_keys)
 
     def attention_over(self, run_keys: float = 0.0) -> AttentionBlock:
         """Return the model's own attention over a part of the keys (`AttentionKernels`)."""
@@ -228,9 +228,9 @@ class LayerMacs:
     of_sequence: int = 0
     """Those of a whole sequence besides, however long it is: keys and values of a context."""
 
-    def core_macs(self, seq_len: int) -> float:
+    def core_macs(self, seq_len: float) -> float:
         """Return the multiply-adds of a token in the core, in sequences of so many tokens."""
-        return self.core_at(seq_len) if self.core_at else self.core * seq_len
+        return self.core_at(round(seq_len)) if self.core_at else self.core * seq_len
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,8 +105,8 @@ def adapter_times(
 ) -> tuple[Three, Three]:
     """Return the times of adapters, of column-parallel and of other linear layers, seconds.
 
-    A and B as products in 16 bits with both gradients, and their operators (`moved_bytes`) over the
-    sustained bandwidth. Left out: collectives of rank r.
+    A and B as products in 16 bits with both gradients, and their operators (`moved_bytes`) over
+    the sustained bandwidth. Left out: collectives of rank r.
     """
     assert job.tuning is not None  # asked for of adapters alone
     tuning, precision, eff = job.tuning, job.recipe.gemm_precision, accelerator.efficiency

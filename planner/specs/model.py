@@ -20,6 +20,7 @@ from costmodels.shapes import (
 )
 from planner.errors import SpecError
 from planner.specs.contradictions import model_faults
+from planner.specs.data import data_faults, data_notes, data_of
 from planner.specs.inputs import ModelInput, default_name, import_notes
 from planner.specs.schema import DetailsSpec, ModelFile, ModelSpec, MuonSpec, TrainingSpec
 from planner.specs.search.section import section_faults
@@ -41,19 +42,21 @@ def read_model(document: Document) -> ModelInput:
         raise_faults(document, section_faults(spec.search))
     model, job = spec.model, spec.training
     shape = _shape(model, model.name or default_name(document, "model"))
-    raise_faults(document, tuning_faults(job, shape))
+    raise_faults(document, [*tuning_faults(job, shape), *data_faults(job, shape)])
     training = _job(job, shape)
     canonical = {
         "model": canonical_model(shape, model.details),
         "training": {**training_document(training), "tokens": job.tokens},
     }
+    if job.data:
+        canonical["training"]["data"] = job.data.model_dump(exclude_none=True)
     return ModelInput(
         shape=shape,
         job=training,
         document=canonical,
         path=document.file,
         format=document.imported.format if document.imported else "a model file",
-        notes=import_notes(document),
+        notes=(*import_notes(document), *data_notes(job)),
         details=model.details,
         search=searched_section(spec.search, training.tuning),
         listed=job.precisions if len(job.precisions) > 1 else (),
@@ -107,6 +110,7 @@ def _job(job: TrainingSpec, shape: ModelShape) -> TrainingJob:
         muon_options(job.muon),
         job.task,
         tuning_of(job, shape),
+        data_of(job),
     )
     return named_job(numbers) if len(job.precisions) == 1 else numbers
 
@@ -141,7 +145,7 @@ def training_document(job: TrainingJob) -> dict[str, Any]:
     and plans of them their ids.
     """
     out = dataclasses.asdict(job)
-    del out["task"], out["tuning"]
+    del out["task"], out["tuning"], out["data"]
     plain = TrainingJob(job.seq_len, job.global_batch)
     for name in NUMERIC_FIELDS:
         if getattr(job, name) == getattr(plain, name):

@@ -387,7 +387,8 @@ def _by_precision(p: OpenedParts, problem: Problem) -> tuple[tuple[Problem, floa
 
 def _attention(p: OpenedParts, core: ForwardBackward, n_calls: float) -> Iterator[Operator]:
     shape, job, part, x = p.problem.shape, p.problem.job, p.problem.pool.accelerator, p.layout
-    n, s, t, eff = _tokens(p), float(job.seq_len), x.tp, part.efficiency
+    n, whole, t, eff = _tokens(p), float(job.seq_len), x.tp, part.efficiency
+    s = float(job.core_tokens)
     kv = kv_heads_per_rank(shape, np.array(t, dtype=np.int32)).item() * shape.head_dim
     ahead, backward_ratio = 2.0 * s * shape.q_width / t * n, BACKWARD_OVER_FORWARD
     text = f"2 × {_n(s)} × {_n(shape.q_width)} / {t} × {_n(n)}"
@@ -409,17 +410,17 @@ def _attention(p: OpenedParts, core: ForwardBackward, n_calls: float) -> Iterato
     quantized = job.recipe.attention_precision
     roof = peaks[quantized] if quantized else peak
     share = f" × {FP8_RATE_FRAC:g}" if quantized else ""
-    is_fused = fuses_softmax(p.problem.stack, round(shape.heads / t * n / s))
+    is_fused = fuses_softmax(p.problem.stack, round(shape.heads / t * n / whole))
     score = SCORE_BYTES if is_fused else EAGER_SCORE_BYTES
     score += DROPOUT_BYTES if shape.dropout else 0.0
     split = ContextSplit(
         *(np.array([v], dtype=np.int32) for v in (t, x.cp, CP_COMMS.index(x.cp_comm)))
     )
-    kernels = context_parallel.attention_kernels(split)
+    kernels = context_parallel.attention_kernels(split, job.run_keys)
     n_kernels, blocks = (
         float(np.asarray(v).item()) for v in (kernels.n_kernels, kernels.key_blocks)
     )
-    merges = context_parallel.merge_times(p.problem, split, np.array([n]))
+    merges = context_parallel.merge_times(p.problem, split, np.array([n]), job.run_keys)
     rows = (
         (FORWARD, 1.0, core.forward_s.item(), 1.0, 0, merges.forward_s.item()),
         (BACKWARD, backward_ratio, core.backward_s.item(), 2.0, 1, merges.backward_s.item()),
@@ -435,7 +436,8 @@ def _attention(p: OpenedParts, core: ForwardBackward, n_calls: float) -> Iterato
             frac = eff.attention_frac[fused_kernel(p.problem.stack, part)][way]
             frac *= LATENT[way] if shape.latent else 1.0
             tiles = (
-                f"min(1, {shape.heads} / {t} × {_n(n)} / {_n(s)} × {-(-int(s) // ATTENTION_TILE)}"
+                f"min(1, {shape.heads} / {t} × {_n(n)} / {_n(whole)} ×"
+                f" {-(-int(whole) // ATTENTION_TILE)}"
                 f" / {part.n_sms})"
             )
             keys_s, half = _n(s / blocks), _n(eff.attention_seq_half)

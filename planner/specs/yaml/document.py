@@ -132,7 +132,9 @@ def _parsed(text: str, file: str) -> Document:
     return Document(data, file, builder.key_marks, builder.value_marks)
 
 
-NEW_SECTIONS = frozenset({"training.lora", "training.muon"})
+NEW_SECTIONS = frozenset(
+    {"training.lora", "training.muon", "training.data", "training.data.lengths"}
+)
 """Sections that a field may be set in where the file has none."""
 
 

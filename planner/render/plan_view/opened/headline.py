@@ -188,7 +188,7 @@ def _hfu(deck: Deck, problem: Problem, plan: Plan) -> Words:
     peak = problem.pool.accelerator.peak_flops_per_s[job.recipe.linear]
     remark: Words = (", nothing is recomputed",)
     if all_flops > model:
-        parts = recomputed_parts(shape, job.seq_len, x)
+        parts = recomputed_parts(shape, job.core_tokens, x)
         sums = (f"{p.n_layers} × {exact(p.flops_per_token, 'FLOP')}" for p in parts)
         recomputed = deck.add(
             "recomputed-flops",
@@ -267,7 +267,7 @@ def _work(deck: Deck, problem: Problem, plan: Plan) -> tuple[Fact, ...]:
     of_token = deck.add(
         "flops-per-token",
         "model FLOPs of a token",
-        Amount(model_flops_per_token(shape, job.seq_len, job.tuning), "FLOP"),
+        Amount(model_flops_per_token(shape, job.core_tokens, job.tuning), "FLOP"),
         Derivation(
             formula,
             text,
@@ -285,7 +285,7 @@ def _work(deck: Deck, problem: Problem, plan: Plan) -> tuple[Fact, ...]:
         Amount(model_flops_per_step(shape, job), "FLOP"),
         Derivation(
             "model FLOPs of a token × tokens of a step",
-            f"{exact(model_flops_per_token(shape, job.seq_len, job.tuning), 'FLOP')} ×"
+            f"{exact(model_flops_per_token(shape, job.core_tokens, job.tuning), 'FLOP')} ×"
             f" {job.global_batch:,} × {job.seq_len:,}",
             "costmodels.layers.flops.model_flops_per_step",
         ),
@@ -346,7 +346,7 @@ def _flops_formula(problem: Problem) -> tuple[str, str]:
     """Return the model FLOPs of a token in symbols and with the sizes put in."""
     if added_kinds(problem.shape):
         return _flops_by_kind(problem)
-    shape, s = problem.shape, problem.job.seq_len
+    shape, s = problem.shape, problem.job.core_tokens
     h, q, kv = shape.hidden, shape.q_width, shape.kv_heads * shape.head_dim
     vocab = shape.padded_vocab or -(-shape.vocab // shape.vocab_multiple) * shape.vocab_multiple
     c = 3 if shape.gated else 2
@@ -402,7 +402,7 @@ def _with_tower(problem: Problem, formula: str) -> tuple[str, str]:
 
 def _flops_by_kind(problem: Problem) -> tuple[str, str]:
     """Return the model FLOPs of a token where multiply-adds are those of each kind's record."""
-    shape, s, modules = problem.shape, problem.job.seq_len, problem.shape.mtp_layers
+    shape, s, modules = problem.shape, problem.job.core_tokens, problem.shape.mtp_layers
     vocab = shape.padded_vocab or -(-shape.vocab // shape.vocab_multiple) * shape.vocab_multiple
     h, last, layers, cores = shape.hidden, shape.layer_sequence[-1], [], []
     for i, (kind, count) in enumerate(zip(kinds_of(shape), shape.kind_counts, strict=True)):
@@ -410,7 +410,7 @@ def _flops_by_kind(problem: Problem) -> tuple[str, str]:
         if n:
             layers.append(f"{n} × ({macs.projections:,} + {round(macs.mlp):,})")
             of_core = f"{n} × {macs.core:,} × {s:,}"
-            cores.append(f"{n} × {macs.core_at(s):,.0f}" if macs.core_at else of_core)
+            cores.append(f"{n} × {macs.core_at(round(s)):,.0f}" if macs.core_at else of_core)
     if modules:
         layers.append(f"{modules} × (2 × {h:,} × {h:,} + 3 × {h:,})")
     layers += [f"{h:,} × {h:,}"] * shape.head_transform
