@@ -5,11 +5,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from costmodels.axes import AXES, CUDA_GRAPHS, DISPATCHERS, MAX_VALUE, OFFLOAD_MODULES, Value
+from costmodels.data.lengths import MASKED, SampleData
 from costmodels.layers.kinds import mixer_heads
 from costmodels.offload.modules import INSIDE_EXPERTS, OF_EXPERTS, OF_LATENT
 from costmodels.precision import numerics_fault
 from costmodels.schedule.stages import spelled
-from costmodels.shapes import ModelShape, TrainingJob
+from costmodels.shapes import DENSE, MOE, ModelShape, TrainingJob
 from costmodels.stacks import StackProfile
 from costmodels.tuning.records import TuningJob
 from costmodels.tuning.targets import known_targets, target_names
@@ -265,3 +266,28 @@ def adapters_of(
     base = "nf4" if words[:1] == ["qlora"] else "bf16"
     dropout = float(told.get("dropout") or 0.0)
     return TuningJob(int(told.get("rank", USUAL_RANK)), targets, dropout=dropout, base=base)
+
+
+USUAL_SAMPLE_TOKENS = 256
+"""Where a run with packs does not say how long samples are: questions with their paragraphs."""
+WHOLE_PACKS = "MLPerf"
+"""In the framework of runs whose packs have no masks between samples, as the rules have it."""
+
+
+def samples_of(point: MeasuredPoint, shape: ModelShape, notes: list[str]) -> SampleData | None:
+    """Return what the packs of a run hold; None where attention is over all of a sequence.
+
+    Samples count as alike: few of them see so many keys that their spread would show.
+    """
+    if not point.packed or point.seq_len is None:
+        return None
+    is_plain = set(shape.kinds) <= {DENSE, MOE} and shape.flash_attention
+    if WHOLE_PACKS in point.framework or not is_plain:
+        notes.append("packed sequences: attention over whole packs")
+        return None
+    told = re.search(r"mean_sequences_per_pack=([\d.]+)", point.seq_packing)
+    tokens = point.seq_len / float(told.group(1)) if told else float(USUAL_SAMPLE_TOKENS)
+    if not told:
+        notes.append(f"lengths of packed samples not stated: {USUAL_SAMPLE_TOKENS} tokens")
+    mean = min(tokens, float(point.seq_len))
+    return SampleData(MASKED, mean, mean * mean, 1.0)

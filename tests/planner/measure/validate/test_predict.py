@@ -103,7 +103,7 @@ def test_a_row_that_says_everything_needs_no_assumption():
             {"lora": True, "peft": "lora targets=linear_kv_up_proj"},
             "adapters of layers that the model has not",
         ),
-        ({"packed": True}, "packed"),
+        ({"stack": "torchtune"}, "weights without a master copy"),
         ({"precision": "int3"}, "precision not modelled"),
         ({"hardware": "v100", "tp": 2}, "precision not modelled"),
         ({"hardware": "null"}, "accelerator not stated"),
@@ -707,7 +707,28 @@ def test_adapters_of_a_run(cells, rank, targets, base):
     assert len(told) == ("rank" not in stated) + ("targets" not in stated)
 
 
-def test_packs_with_adapters_are_one_sequence():
-    whole, packed = (priced(lora=True, packed=packed) for packed in (False, True))
-    assert packed.problem.job == whole.problem.job
-    assert "packed sequences: attention over whole packs" in packed.assumptions
+def test_samples_of_a_pack_do_not_see_one_another():
+    whole, packed, told, unmasked = (
+        priced(**cells)
+        for cells in (
+            {},
+            {"packed": True},
+            {"packed": True, "seq_packing": "offline mean_sequences_per_pack=8"},
+            {"packed": True, "framework": "NeMo (MLPerf v5.1)"},
+        )
+    )
+    seq_len = whole.problem.job.seq_len
+    assert whole.problem.job.run_keys == 0.0
+    assert packed.problem.job.run_keys == 128.0
+    assert "lengths of packed samples not stated: 256 tokens" in packed.assumptions
+    assert told.problem.job.run_keys == seq_len / 16
+    assert unmasked.problem.job == whole.problem.job
+    assert "packed sequences: attention over whole packs" in unmasked.assumptions
+    assert price(packed)[0].step_s < price(whole)[0].step_s
+
+
+def test_a_loss_in_chunks_keeps_an_eighth_of_the_logits():
+    adapters = {"lora": True, "stack": "torchtune", "pp": 1, "dp": 8}
+    whole = priced(**adapters, notes="cumulative: + compile").problem.stack
+    chunked = priced(**adapters).problem.stack
+    assert chunked.logit_bytes == whole.logit_bytes / 8
