@@ -7,6 +7,7 @@ packages as for ours.
 from costmodels.axes import Axis, switch_axes
 from costmodels.layers.kinds import LAYER_KINDS
 from costmodels.shapes import ModelShape
+from costmodels.tuning.records import BASES
 from searches.frameworks.case import Case
 from searches.frameworks.registry import (
     VISION_TOWER,
@@ -73,15 +74,23 @@ def quantized_rule(record: FrameworkRules) -> FrameworkRule:
     return FrameworkRule(
         f"CUT-{record.name}".upper(),
         record.name,
-        "quantized frozen weights that tp, pp or cp cut",
+        "quantized frozen weights that are cut",
         "planner",
         "bitsandbytes nn/modules.py (Params4bit, Int8Params): whole matrices of one rank",
-        lambda case: _is_quantized(case) & ((case.tp > 1) | (case.pp > 1) | (case.cp > 1)),
         lambda case: (
-            f"base {_base(case)}: quantized weights lie whole on every rank, or in shards"
-            f" of ZeRO, not over tp {case.tp}, pp {case.pp} and cp {case.cp}"
+            _is_quantized(case)
+            & (
+                (case.tp > 1)
+                | (case.pp > 1)
+                | (case.cp > 1)
+                | ((case.zero > 0) & (_base(case) == "int8"))
+            )
         ),
-        "tp 1, pp 1 and cp 1",
+        lambda case: (
+            f"base {_base(case)} with zero {case.zero}, tp {case.tp}, pp {case.pp}, cp {case.cp}:"
+            " quantized weights lie whole on every rank, those of NF4 in shards of ZeRO too"
+        ),
+        "tp 1, pp 1 and cp 1, of int8 also zero 0",
     )
 
 
@@ -94,8 +103,10 @@ def _is_quantized(case: Case) -> bool:
 
 
 def tuning_rules(record: FrameworkRules) -> tuple[FrameworkRule, ...]:
-    """Return the rules on adapters, and on what lies beside them."""
-    return adapter_rule(record), quantized_rule(record)
+    """Return the rules on adapters that it lacks, and on what lies beside those that it has."""
+    lacks = (adapter_rule(record),) if set(BASES) - set(record.adapter_bases) else ()
+    quantized = any(BASES[base].is_quantized for base in record.adapter_bases)
+    return (*lacks, quantized_rule(record)) if quantized else lacks
 
 
 def _trains(record: FrameworkRules, base: str) -> bool:

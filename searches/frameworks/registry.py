@@ -156,7 +156,7 @@ BUILT_IN: Mapping[str, FrameworkRules] = {
             "1.15.0",
             ("searches.frameworks.fsdp2:RULES",),
             layer_kinds=(DENSE, MOE, VISION_TOWER),
-            adapter_bases=("bf16", "nf4", "nf4-plain"),
+            adapter_bases=("bf16", "int8", "nf4", "nf4-plain"),
             releases=(Release("1.12.0", "2025-11-21"), Release("1.15.0", "2026-09-09")),
         ),
         FrameworkRules(

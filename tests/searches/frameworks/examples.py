@@ -1049,6 +1049,7 @@ _OTHERS: dict[str, tuple[Case, Case]] = {
                 case({"tuning": _beside("nf4")}),
             ),
         }.items()
+        if f"{word}-{name.upper()}" in RULES
     },
 }
 """Rules over the environment, the accelerator, unknown words, kinds of layers or adapters."""
