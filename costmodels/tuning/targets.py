@@ -18,6 +18,8 @@ NORM, CORE, Q_LATENT, KV_LATENT = "norm", "core", "q_latent", "kv_latent"
 MLP_NORM, INNER = "mlp_norm", "inner"
 """What a linear layer reads: tensors that several may share."""
 
+ADAPTED_MIXERS = ("attention", "window", "chunk", "bidirectional", "bidirectional-window")
+"""Mixers whose linear layers are those of the model's attention."""
 EXPERTS = "experts"
 ALL_LINEAR = "all-linear"
 SEPARATE = ("q", "k", "v", "o", "gate", "up", "down", "q_down", "q_up", "kv_down", "kv_up")
