@@ -22,7 +22,7 @@ from costmodels.comm.dispatch import (
     sent_copies,
     token_exchange,
 )
-from costmodels.comm.fsdp import Units, grad_wire_bytes
+from costmodels.comm.fsdp import Units, alone_positions, grad_wire_bytes
 from costmodels.comm.fsdp import gathers as fsdp_gathers
 from costmodels.comm.placement import Group, place_group, tier_names
 from costmodels.comm.tensor_parallel import loss_calls, tensor_parallel_group, tp_collective_s
@@ -1131,15 +1131,20 @@ def _copies(plan: PlanTraffic, part: _Copies, kind: int) -> list[PlanTransfer]:
 
 
 def _units(plan: PlanTraffic, number: int, part: _Copies, kind: int) -> Units:
-    """Return the units in which FSDP2 gathers a part; routed experts have no tail."""
+    """Return the units in which FSDP2 gathers a part; none of routed experts' stays."""
     problem, kinds, tail = plan.rows.problem, plan.rows.shapes.kinds, 0.0
-    shape_idx = plan.rows.table.shape.item(plan.row)
-    if part.params_of_layers and kinds.has_head.item(shape_idx, kind):
+    shape_idx, shape = plan.rows.table.shape.item(plan.row), problem.shape
+    has_head = bool(part.params_of_layers and kinds.has_head.item(shape_idx, kind))
+    positions = bool(part.params_of_layers and kinds.has_embedding.item(shape_idx, kind))
+    positions *= alone_positions(problem)
+    if has_head:
         tp = np.array([plan.layout.tp], dtype=np.int32)
-        norm = 1 if problem.shape.norm == "rmsnorm" else 2
-        tail = (padded_vocab(problem.shape, tp) / tp).item() * problem.shape.hidden
-        tail += norm * problem.shape.hidden
-    return Units(number, part.params, tail)
+        norm = 1 if shape.norm == "rmsnorm" else 2
+        tail = (padded_vocab(shape, tp) / tp).item() * shape.hidden
+        tail += norm * shape.hidden
+    if positions:
+        tail += max(shape.max_positions, problem.job.seq_len) * shape.hidden
+    return Units(number, part.params, has_head + positions, tail)
 
 
 def _tied_embedding(plan: PlanTraffic) -> list[PlanTransfer]:

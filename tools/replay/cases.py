@@ -20,6 +20,10 @@ BY_KIND = "kernels of its layers take a GPU: scripts/check_layers runs each kind
 """Why a model of several kinds of layers is not replayed whole."""
 
 
+REPLAYED_KINDS = ("dense", "moe", "window")
+"""How kinds of layers start that Megatron-Core's replay builds."""
+
+
 @dataclass(frozen=True, slots=True)
 class Replay:
     """How plans of one framework are replayed."""
@@ -44,7 +48,9 @@ def megatron_refusal(drawn: Drawn) -> str:
         "fp8 takes Transformer Engine's kernels": drawn.job.precision.startswith("fp8"),
         "moe_act takes grouped GEMMs": "moe_act" in x.recompute_modules,
         "copies do not go evenly to the experts": _uneven(drawn),
-        BY_KIND: any(not kind.startswith(("dense", "moe", "window")) for kind in drawn.shape.kinds),
+        BY_KIND: any(
+            not kind.startswith(("dense", "moe", "window")) for kind in drawn.shape.kinds
+        ),
     }
     return next((why for why, holds in refusals.items() if holds), "")
 
@@ -58,6 +64,7 @@ def fsdp2_refusal(drawn: Drawn) -> str:
         "activations lie on the host": x.activation_offload_layers > 0,
         "fp8 takes torchao's kernels": drawn.job.precision.startswith("fp8"),
         "transformers has no multi-token prediction": shape.mtp_layers > 0,
+        "transformers' eager attention is other code": not shape.flash_attention,
         BY_KIND: bool(shape.layer_runs),
         "transformers lays experts out without an interval": shape.latent and shape.moe_every > 1,
     }
