@@ -2,6 +2,7 @@
 
 from costmodels.layers.kinds import kinds_of
 from costmodels.shapes import ModelShape, TrainingJob
+from costmodels.towers.latents import end_flops
 from costmodels.towers.vision import vision_flops
 
 
@@ -13,7 +14,8 @@ def model_flops_per_token(shape: ModelShape, seq_len: int) -> float:
     f counts k f_e + f_s in a layer with experts (the router is not counted). Latent attention:
     its projections in place of the first two terms, a (d_k + d_v) / 2 for h_q in the last.
     A layer before the head that encoders have: h^2. A vision tower: its own (`vision_flops`) over
-    s, the tokens of a sequence.
+    s, the tokens of a sequence. A diffusion transformer: its ends (`end_flops`) over s in place
+    of the vocabulary.
     Multi-token prediction: a layer of the last kind, 2 h^2 + 3 h and h V a module.
     c = 3 gated, 2 otherwise; 2 FLOPs per multiply-add, factor 3 for forward, data and weight
     gradient; the causal mask halves the attention core. Kinds of layers of other mixers have
@@ -36,6 +38,8 @@ def model_flops_per_token(shape: ModelShape, seq_len: int) -> float:
         body += n * (macs.projections + macs.mlp)
         core += n * macs.core
         fixed += n * macs.core_at(seq_len) if macs.core_at else 0.0
+    if shape.diffusion:
+        return 6.0 * body + 6.0 * fixed + end_flops(shape) / seq_len
     language = 6.0 * (body + (1 + modules) * h * vocab) + 6.0 * core * seq_len + 6.0 * fixed
     return language + vision_flops(shape) / seq_len if shape.vision else language
 

@@ -18,6 +18,7 @@ from planner.specs.schema import (
     TierSpec,
     TrainingSpec,
 )
+from planner.specs.diffusion import diffusion_faults
 from planner.specs.vision import vision_faults
 from planner.specs.yaml.document import KeyPath
 
@@ -65,6 +66,7 @@ def model_faults(spec: ModelFile) -> list[SpecFault]:
         *results,
         *_layer_kind_faults(model),
         *vision_faults(model, job),
+        *diffusion_faults(model, job),
         *_moe_faults(model),
         *_mla_faults(model),
         *_detail_faults(model),

@@ -12,6 +12,7 @@ from costmodels.shapes import (
     DENSE,
     MIXER_SECTIONS,
     MOE,
+    DiffusionShape,
     ModelShape,
     TrainingJob,
     VisionShape,
@@ -167,6 +168,8 @@ def _shape(model: ModelSpec, name: str) -> ModelShape:
     if model.vision:
         vision = model.vision.model_dump()
         plain["vision"] = VisionShape(**{**vision, "projector": tuple(vision["projector"])})
+    if model.diffusion:
+        plain["diffusion"] = DiffusionShape(**model.diffusion.model_dump())
     return ModelShape(**plain)
 
 
@@ -208,7 +211,7 @@ _MOE_FIELDS = {
 """Fields of a shape by their name in `model.moe`."""
 
 
-_NOT_PLAIN = ("layer_runs", "pads_vocab", "vision")
+_NOT_PLAIN = ("layer_runs", "pads_vocab", "vision", "diffusion")
 _PLAIN_FIELDS = tuple(
     field.name
     for field in dataclasses.fields(ModelShape)
@@ -241,6 +244,8 @@ def canonical_model(shape: ModelShape, details: DetailsSpec) -> dict[str, Any]:
     if shape.vision:
         vision = dataclasses.asdict(shape.vision)
         out["vision"] = {**vision, "projector": list(shape.vision.projector)}
+    if shape.diffusion:
+        out["diffusion"] = dataclasses.asdict(shape.diffusion)
     if section := details.stated():
         out["details"] = section
     return out
