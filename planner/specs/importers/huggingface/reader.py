@@ -18,6 +18,10 @@ from planner.specs.importers.huggingface.config import (
     open_config,
 )
 from planner.specs.importers.huggingface.details import details_of
+from planner.specs.importers.huggingface.families.diffusers import (
+    is_diffusers,
+    read_diffusers,
+)
 from planner.specs.importers.huggingface.families.encoders import is_encoder, read_encoder
 from planner.specs.importers.huggingface.families.towers import with_tower
 from planner.specs.importers.huggingface.files import has_sizes, parse_config
@@ -92,6 +96,8 @@ def read_config(text: str, file: str, overrides: Mapping[str, object]) -> Import
     if as_type:
         return _checked(open_config(parse_config(text, file), str(as_type)), overrides)
     document = parse_config(text, file)
+    if is_diffusers(document.data):
+        return read_diffusers(document, overrides)
     if is_encoder(document.data):
         return read_encoder(document, overrides)
     try:
