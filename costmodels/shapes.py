@@ -231,13 +231,16 @@ class DiffusionShape:
     refiner_layers: int = 0
     """Layers of a small encoder that text runs through first."""
     qk_norm: str = "none"
-    """`none`; `head` or `width`: root mean squares of queries and keys; `head-layernorm`."""
+    """`none`; `head` or `width`: root mean squares of queries and keys; `head-unfused`: by head,
+    put together of operators in fp32; `head-layernorm`."""
     affine: bool = False
     """Norms have weights and biases beside the modulation."""
     cross_norm: bool = False
     """A norm with weights and biases stands before cross attention."""
     wide_norms: bool = False
     """Norms, modulation and gates run in fp32."""
+    heads_first: bool = False
+    """Attention computes with heads before tokens: its output is copied, and kept twice."""
 
     @property
     def latents(self) -> int:

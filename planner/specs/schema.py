@@ -491,15 +491,19 @@ class DiffusionSpec(_Spec):
     refiner_layers: LayersOr0 = 0
     """Layers of a small encoder that text runs through first (HunyuanVideo: 2)."""
     qk_norm: Annotated[
-        str, BeforeValidator(_one_of("none", "head", "width", "head-layernorm"))
+        str,
+        BeforeValidator(_one_of("none", "head", "width", "head-unfused", "head-layernorm")),
     ] = "none"
-    """Norms of queries and keys: `none`, by `head`, over the `width`, or `head-layernorm`."""
+    """Norms of queries and keys: `none`, by `head`, over the `width`, `head-unfused` (by head, of
+    single operators in fp32: SD3.5, HunyuanVideo), or `head-layernorm` (CogVideoX)."""
     affine: Switch = False
     """Norms have weights and biases beside the modulation (CogVideoX)."""
     cross_norm: Switch = False
     """A norm with weights and biases stands before cross attention (Wan)."""
     wide_norms: Switch = False
     """Norms, modulation and gates run in fp32 (Wan)."""
+    heads_first: Switch = False
+    """Attention computes with heads before tokens and keeps its output twice (SD3, CogVideoX)."""
 
 
 def _layer_kind(value: object) -> str:

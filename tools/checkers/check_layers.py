@@ -1,4 +1,4 @@
-"""Holds our kinds of layers against transformers and Megatron-Core: a line a figure.
+"""Holds our kinds of layers against transformers, Megatron-Core and diffusers: a line a figure.
 
     python tools/checkers/check_layers.py MEGATRON_FOLDER
 
@@ -11,18 +11,23 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import layer_flops
 import numpy as np
 from layer_flops import Figure
 from transformers import logging
 
+from costmodels.layers.flops import model_flops_per_token
 from costmodels.layers.kinds import LAYER_KINDS
 from costmodels.layers.layer_kind import LayerInputs, SplitDegrees
 from costmodels.modes import ModeRows
 from costmodels.parameters import total_params
 from costmodels.problem import Problem
+from costmodels.shapes import ModelShape
 from costmodels.stacks import STACKS
+from planner.specs.importers.huggingface import read_config
+from planner.specs.inputs import ModelInput
 from planner.specs.loader import load_cluster, model_from_dict
 
 KEPT_FRAC = 0.01
@@ -35,19 +40,59 @@ def kept_figures(megatron: Path) -> Iterator[Figure]:
     for line in done.stdout.splitlines():
         real = json.loads(line)
         given = model_from_dict({"model": real["model"], "training": real["training"]})
-        cluster = load_cluster("h100-x8").cluster
-        stack = STACKS["megatron-core"]
-        problem = Problem(given.shape, given.job, cluster.pools[0], cluster.fabric, stack)
-        one = np.ones(1, dtype=np.int32)
-        split = SplitDegrees(one, one, one, one, 0 * one)
-        tokens = np.full(1, float(given.job.seq_len))
-        inputs = LayerInputs(problem, split, tokens, ModeRows.of_sp(0 * one))
-        terms = LAYER_KINDS[real["kind"]].terms(inputs)
         name, n = f"{real['kind']} (Megatron-Core)", given.job.seq_len
         ours = total_params(given.shape, n) - given.shape.hidden * (given.shape.vocab + 1)
         yield Figure(name, "parameters", ours, real["parameters"], layer_flops.PARAMS_FRAC)
-        ours = terms.kept_bytes.item() / n
+        ours = _kept_bytes(given, real["kind"]) / n
         yield Figure(name, "kept bytes", ours, real["kept_bytes"] / n, KEPT_FRAC)
+
+
+def diffusion_figures(megatron: Path) -> Iterator[Figure]:
+    """Yield parameters, FLOPs of a step and kept bytes of diffusion transformers of diffusers."""
+    command = [sys.executable, "-W", "ignore", str(Path(__file__).with_name("diffusion_layers.py"))]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    for line in done.stdout.splitlines():
+        real = json.loads(line)
+        name = real["config"]["_class_name"].partition("Transformer")[0]
+        given = _diffusion_model(real)
+        shape, n = given.shape, given.job.seq_len
+        ours = total_params(shape, n)
+        yield Figure(name, "parameters", ours, real["parameters"], layer_flops.PARAMS_FRAC)
+        ours = model_flops_per_token(shape, n) * n
+        yield Figure(name, "FLOPs", ours, real["flops"], layer_flops.FLOPS_FRAC)
+        for block, theirs in real["kept_bytes"].items():
+            kind = _kind_of(shape, block)
+            ours = _kept_bytes(given, kind)
+            yield Figure(f"{name} {kind}", "kept bytes", ours, theirs, KEPT_FRAC)
+
+
+def _diffusion_model(real: dict[str, Any]) -> ModelInput:
+    """Return the model that a configuration of diffusers makes for samples of one size."""
+    sizes = {"height": real["height"], "width": real["height"]}
+    sizes |= {name: real[name] for name in ("frames", "text_tokens")}
+    stated = {f"model.diffusion.{name}": value for name, value in sizes.items()}
+    imported = read_config(json.dumps(real["config"]), "config.json", stated)
+    return model_from_dict(imported.document)
+
+
+def _kind_of(shape: ModelShape, block: str) -> str:
+    """Return the kind of the first or last block of patches and text, or of a single one."""
+    if block == "single":
+        return "single-stream"
+    others = [kind for i in shape.layer_sequence if (kind := shape.kinds[i]) != "single-stream"]
+    return others[-1 if block == "last" else 0]
+
+
+def _kept_bytes(given: ModelInput, kind: str) -> float:
+    """Return what a layer of a kind keeps of one sequence on one device."""
+    cluster = load_cluster("h100-x8").cluster
+    stack = STACKS["megatron-core"]
+    problem = Problem(given.shape, given.job, cluster.pools[0], cluster.fabric, stack)
+    one = np.ones(1, dtype=np.int32)
+    split = SplitDegrees(one, one, one, one, 0 * one)
+    tokens = np.full(1, float(given.job.seq_len))
+    inputs = LayerInputs(problem, split, tokens, ModeRows.of_sp(0 * one))
+    return LAYER_KINDS[kind].terms(inputs).kept_bytes.item()
 
 
 def main(megatron: Path) -> int:
@@ -55,7 +100,7 @@ def main(megatron: Path) -> int:
     logging.set_verbosity_error()  # no kernels here
     print(f"{'kind':34} {'what':12} {'ours':>14} {'theirs':>14}  {'off':>8}  limit")
     n_wrong = 0
-    for figures in (layer_flops.figures, kept_figures):
+    for figures in (layer_flops.figures, kept_figures, diffusion_figures):
         for x in figures(megatron):
             n_wrong += not x.is_right
             sizes = f"{x.ours:14,.0f} {x.theirs:14,.0f}  {x.off_frac:+8.3%}  {x.limit_frac:.2%}"

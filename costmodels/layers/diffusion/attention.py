@@ -31,7 +31,7 @@ def qk_norm_params(shape: ModelShape, tp: Ints) -> Floats:
 
     2 d by `head`, 2 w / t by `width`, 4 d with biases (`head-layernorm`).
     """
-    of_kind = {"none": 0.0, "head": 2.0, "head-layernorm": 4.0}
+    of_kind = {"none": 0.0, "head": 2.0, "head-unfused": 2.0, "head-layernorm": 4.0}
     kind = sizes_of(shape).qk_norm
     if kind == "width":
         return 2.0 * shape.q_width / ranks(tp)
@@ -75,28 +75,33 @@ def stream_products(inputs: LayerInputs, share: float) -> tuple[Size, Size]:
 def normed_bytes(inputs: LayerInputs, *, streams: int) -> tuple[Floats, Floats]:
     """Return what norms and rotation of queries and keys move, bytes a token, each way.
 
-    8 w / t for norms where there are some, 8 w / t for the rotation; 12 and 8 backward. Where two
+    8 w / t for norms where there are some, 8 w / t for the rotation; 12 and 8 backward; norms of
+    single operators 32 and 40 w / t. Where two
     streams meet, their queries, keys and values are copied into one: 12 w / t each way, and the
     output back 4 w / t.
     """
     w = inputs.problem.shape.q_width / ranks(inputs.split.tp)
-    is_normed = sizes_of(inputs.problem.shape).qk_norm != "none"
-    joined = 16.0 * (streams > 1)
-    return (8.0 * is_normed + 8.0 + joined) * w, (12.0 * is_normed + 8.0 + joined) * w
+    kind, joined = sizes_of(inputs.problem.shape).qk_norm, 16.0 * (streams > 1)
+    ahead, after = {"none": (0.0, 0.0), "head-unfused": (32.0, 40.0)}.get(kind, (8.0, 12.0))
+    return (ahead + 8.0 + joined) * w, (after + 8.0 + joined) * w
 
 
 def core_kept_bytes(inputs: LayerInputs) -> Floats:
     """Return what attention over all tokens keeps, bytes a token.
 
-    4 e w / t of queries, keys, values and output, a sum a head, and 2 e w / t of queries and keys
-    before their norms. Source: saved tensors of diffusers models/transformers/transformer_flux.py.
+    4 e w / t of queries, keys, values and output, a sum a head, and of queries and keys before
+    their norms 2 e w / t; in single operators (`head-unfused`) their copies in fp32, and what
+    their weights multiply, (8 + 4 e) w / t in place of it. The output twice with `heads_first`.
+    Source: saved tensors of diffusers models/transformers/transformer_flux.py and
+    models/normalization.py (RMSNorm).
     """
     shape, t, e = inputs.problem.shape, ranks(inputs.split.tp), inputs.element_bytes
-    w, heads = shape.q_width / t, shape.heads / t
-    is_normed = sizes_of(shape).qk_norm != "none"
-    statistics = {"none": 0.0, "head": 2.0 * heads * 4.0, "head-layernorm": 4.0 * heads * 4.0}
-    of_norms = statistics.get(sizes_of(shape).qk_norm, 2.0 * 4.0 + 0.0 * heads)
-    return np.asarray((4.0 + 2.0 * is_normed) * e * w + LSE_BYTES * heads + of_norms)
+    x, w, heads = sizes_of(shape), shape.q_width / t, shape.heads / t
+    copies = {"none": 0.0, "head-unfused": 8.0 + 4.0 * e}.get(x.qk_norm, 2.0 * e)
+    numbers = {"none": 0.0, "width": 0.0, "head-layernorm": 4.0}.get(x.qk_norm, 2.0) * heads
+    numbers = numbers + 2.0 * (x.qk_norm == "width")
+    width = (4.0 + x.heads_first) * e + copies
+    return np.asarray(width * w + LSE_BYTES * heads + 4.0 * numbers)
 
 
 # Cross attention to text ------------------------------------------------------------------------

@@ -32,6 +32,7 @@ from costmodels.layers.diffusion.streams import (
     Modulation,
     Size,
     condition_width,
+    gathered_factor,
     linear_of,
     modulated_bytes,
     modulated_kept_bytes,
@@ -149,7 +150,7 @@ def _macs(shape: ModelShape, projections: float, more: float = 0.0) -> LayerMacs
 
 def _whole(shape: ModelShape, *, streams: int, outputs: int) -> int:
     """Return norms of heads and biases of outputs, which tp does not cut."""
-    norms = {"head": 2, "head-layernorm": 4}.get(sizes_of(shape).qk_norm, 0)
+    norms = {"head": 2, "head-unfused": 2, "head-layernorm": 4}.get(sizes_of(shape).qk_norm, 0)
     return streams * norms * shape.head_dim + outputs * shape.hidden * shape.bias
 
 
@@ -206,7 +207,8 @@ def single_terms(inputs: LayerInputs) -> MixerTerms:
 
     One product out of the normed input, one back from attention and MLP side by side, which are
     copied into one tensor first: it is kept beside the output of attention, and in place of that
-    of the activation.
+    of the activation. With norms of single operators (HunyuanVideo) attention has a copy of its
+    input, joined of patches and text.
     """
     shape, t, e = inputs.problem.shape, ranks(inputs.split.tp), inputs.element_bytes
     up = 2.0 if shape.gated else 1.0
@@ -218,6 +220,8 @@ def single_terms(inputs: LayerInputs) -> MixerTerms:
     moved = _added(_added(modulated_bytes(inputs), own), (joined, joined))
     kept = modulated_kept_bytes(inputs, is_feed=False) + core_kept_bytes(inputs)
     kept = kept + activation_kept_bytes(inputs) + e * w
+    if sizes_of(shape).qk_norm == "head-unfused":
+        kept = kept + e * h / gathered_factor(inputs)
     block = inputs.attention_over(float(inputs.problem.job.seq_len))
     working = inputs.tokens * activation_working_bytes(inputs)
     return MixerTerms(

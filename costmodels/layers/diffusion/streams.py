@@ -146,12 +146,14 @@ def modulated_kept_bytes(inputs: LayerInputs, *, is_feed: bool, is_gated: bool =
 
     The input of the norm with its two numbers, its output, that under modulation as the input of
     a product, and what the gate multiplies: 8 h in 16 bits. In fp32 (`wide_norms`) the norm has 8
-    h of them, and the gate of a feed 4 h. Source: saved tensors of diffusers
-    models/normalization.py and models/transformers/transformer_wan.py.
+    h of them, and the gate of a feed 4 h. A root mean square (`norm`) of single operators has 4 h
+    more. Source: saved tensors of diffusers models/normalization.py,
+    models/transformers/transformer_wan.py and transformer_ltx.py.
     """
     shape, e = inputs.problem.shape, inputs.element_bytes
     is_wide = sizes_of(shape).wide_norms
-    norm = (8.0 if is_wide else 2.0 * e) * shape.hidden + NORM_STATISTICS_BYTES
+    copy = 4.0 * (shape.norm == "rmsnorm")
+    norm = ((8.0 if is_wide else 2.0 * e) + copy) * shape.hidden + NORM_STATISTICS_BYTES
     gate = (4.0 if is_wide and is_feed else e) * shape.hidden * is_gated
     return (norm + gate) / cut_of(inputs) + e * shape.hidden / gathered_factor(inputs)
 

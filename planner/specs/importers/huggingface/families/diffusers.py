@@ -176,7 +176,7 @@ def _qwen(config: _Config) -> Fields:
         "patch": (2, "latents come in squares of two by two"),
         "text_width": config.took("joint_attention_dim"),
         "text_norm": _always(True),
-        "qk_norm": _always("head"),
+        "qk_norm": _always("head-unfused"),
     }
     if outputs != inputs:
         sizes["out_channels"] = config.took("out_channels")
@@ -200,7 +200,8 @@ def _sd3(config: _Config) -> Fields:
         **_unpacked(config),
         "text_width": config.took("joint_attention_dim"),
         "pooled_width": config.took("pooled_projection_dim"),
-        "qk_norm": ("head" if normed else "none", config.origin("qk_norm")),
+        "qk_norm": ("head-unfused" if normed else "none", config.origin("qk_norm")),
+        "heads_first": _always(True),
     }
 
 
@@ -213,7 +214,7 @@ def _hunyuan(config: _Config) -> Fields:
         "pooled_width": config.took("pooled_projection_dim"),
         "guidance": config.switch("guidance_embeds"),
         "refiner_layers": config.took("num_refiner_layers"),
-        "qk_norm": _always("head"),
+        "qk_norm": _always("head-unfused"),
     }
 
 
@@ -289,6 +290,7 @@ def _cogvideo(config: _Config) -> Fields:
         "text_width": config.took("text_embed_dim"),
         "qk_norm": _always("head-layernorm"),
         "affine": config.switch("norm_elementwise_affine"),
+        "heads_first": _always(True),
     }
 
 
@@ -469,7 +471,7 @@ CLASSES: Mapping[str, _Class] = {
             "attention_bias": True,
         },
         layers=_adaln,
-        model=_plain,
+        model=lambda config: {**_plain(config), "norm": _always("rmsnorm")},
         latents=_ltx,
         clip=lambda config: _Clip(512, 704, 161, 128),
         neutral={
@@ -570,8 +572,8 @@ def read_diffusers(document: Document, overrides: Mapping[str, object]) -> Impor
         "hidden": (config.hidden, "heads * head_dim"),
         "heads": config.took("num_attention_heads"),
         "head_dim": config.took("attention_head_dim"),
-        **of_class.model(config),
         "norm": _always("layernorm"),
+        **of_class.model(config),
         "layer_kinds": (runs, f"blocks of {name}"),
     }
     stated = {x.removeprefix("model.diffusion."): y for x, y in overrides.items()}
