@@ -362,7 +362,7 @@ def broken_module_rule(shape: ModelShape, names: tuple[str, ...]) -> str:
         there |= {"layernorm", "mla_up_proj"}
     if any(kinds):
         there |= {"layernorm", "moe", "moe_act", *(["shared_experts"] if shape.shared_ffn else [])}
-    if not all(kinds):
+    if not all(kinds) and not shape.diffusion:
         there.add("mlp")
     if "core_attn" in names and shape.flash_attention:
         return "REC001"

@@ -183,10 +183,14 @@ def _launch_s(inputs: LayerInputs, mixer: Mixer, ahead: MixerTerms, after: FeedT
 
 _LIKE_ATTENTION = ("window", "chunk", "bidirectional", "bidirectional-window")
 """Mixers with the weights of the model's attention."""
+_STREAMS = ("double-stream", "double-stream-last", "adaln")
+"""Kinds of diffusion transformers whose streams have the same weights each."""
 
 
 def _sublayers(kind: str) -> tuple[str, str]:
     """Return the mixer and the feed of a kind of layer, those of attention by one name."""
+    if kind in _STREAMS:
+        return _STREAMS[0], _STREAMS[0]
     mixer, _, feed = {DENSE: "attention+dense", MOE: "attention+moe"}.get(kind, kind).partition(
         "+"
     )
