@@ -84,8 +84,9 @@ def _refiner(shape: ModelShape) -> list[EndProduct]:
 def input_products(shape: ModelShape) -> list[EndProduct]:
     """Return the products before the layers: patches, text, the vector of a sample, modulation.
 
-    Sources: diffusers models/embeddings.py (PatchEmbed, CombinedTimestepGuidanceTextProjEmbeddings,
-    PixArtAlphaTextProjection), normalization.py (AdaLayerNormSingle), transformer_flux2.py.
+    Sources: diffusers models/embeddings.py (PatchEmbed, PixArtAlphaTextProjection,
+    CombinedTimestepGuidanceTextProjEmbeddings), normalization.py (AdaLayerNormSingle),
+    transformers/transformer_flux2.py.
     """
     x, h, c = sizes_of(shape), shape.hidden, condition_width(shape)
     found = [EndProduct(float(x.latents), x.patch_inputs, h, reads_data=True)]
@@ -158,9 +159,7 @@ class EndTerms:
     """What it keeps behind them."""
 
 
-def _times(
-    inputs: LayerInputs, products: Iterable[EndProduct]
-) -> tuple[ForwardBackward, Floats]:
+def _times(inputs: LayerInputs, products: Iterable[EndProduct]) -> tuple[ForwardBackward, Floats]:
     """Return the time of products, and the part of it that is weight gradients, seconds.
 
     Rows of tokens are shared out over cp, and over tp with sequence parallelism; vectors of a

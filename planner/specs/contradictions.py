@@ -6,6 +6,7 @@ from costmodels.layers.kinds import LAYER_KINDS, MIXERS
 from costmodels.optimizers.records import MuonOptions
 from costmodels.precision import Numerics, numerics_fault
 from costmodels.shapes import MIXER_SECTIONS
+from planner.specs.diffusion import diffusion_faults
 from planner.specs.schema import (
     EXPERT_DETAILS,
     ClusterFile,
@@ -18,7 +19,6 @@ from planner.specs.schema import (
     TierSpec,
     TrainingSpec,
 )
-from planner.specs.diffusion import diffusion_faults
 from planner.specs.vision import vision_faults
 from planner.specs.yaml.document import KeyPath
 

@@ -112,8 +112,6 @@ def _fault(name: str, message: str, fix: str) -> SpecFault:
 
 
 MIXERS_OF = {
-    name: MIXERS[kind.mixer].section
-    for name, kind in LAYER_KINDS.items()
-    if kind.mixer in MIXERS
+    name: MIXERS[kind.mixer].section for name, kind in LAYER_KINDS.items() if kind.mixer in MIXERS
 }
 """Sections that kinds of layers need."""

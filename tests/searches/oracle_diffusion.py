@@ -16,7 +16,10 @@ VECTORS = {"double-stream": 12, "double-stream-last": 8, "single-stream": 3, "ad
 
 def sizes(shape: ModelShape) -> DiffusionShape:
     x = shape.diffusion
-    assert x is not None and x.qk_norm == "head" and x.modulation == "block" and not x.cross
+    assert x is not None
+    assert x.qk_norm == "head"
+    assert x.modulation == "block"
+    assert not x.cross
     return x
 
 
@@ -77,7 +80,7 @@ def params(problem: Problem, kind: str, tp: int) -> float:
 
 
 def core(problem: Problem, tokens: float, tp: int) -> Pair:
-    """Return attention of every token over all tokens: twice the causal half, at a longer reach."""
+    """Return attention over all tokens: twice the causal half, at a longer reach."""
     s, eff = problem.job.seq_len, problem.pool.accelerator.efficiency
     launch = eff.kernel_latency_s
     half = physics.attention_s(problem, tokens, tp)
@@ -213,4 +216,3 @@ def end_bytes(problem: Problem, mbs: int, tp: int, sp: bool) -> Pair:
     tokens = mbs * problem.job.seq_len
     last = 6 * tokens * shape.hidden / cut + 8 * mbs * patches(shape) * pixels / cut
     return first, last
-

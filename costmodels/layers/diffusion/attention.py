@@ -6,6 +6,7 @@ their width, before they are rotated.
 
 import numpy as np
 
+from costmodels.comm.context_parallel import ContextSplit, attention_kernels
 from costmodels.layers.compute import ForwardBackward, attention_times
 from costmodels.layers.diffusion.streams import (
     Size,
@@ -18,7 +19,6 @@ from costmodels.layers.diffusion.streams import (
     text_share,
 )
 from costmodels.layers.layer_kind import Floats, Ints, LayerInputs
-from costmodels.comm.context_parallel import ContextSplit, attention_kernels
 from costmodels.optimizers.matrices import Matrix
 from costmodels.shapes import ModelShape
 
@@ -186,5 +186,3 @@ def cross_kept_bytes(inputs: LayerInputs) -> Floats:
     width = (own * x.cross_norm) / cut_of(inputs) + e * shape.hidden / gathered_factor(inputs)
     inner = e * w * ((2.0 + is_normed) + (2.0 + is_normed) * text) + LSE_BYTES * shape.heads / t
     return np.asarray(width + inner + 4.0 * is_normed * (1.0 + text))
-
-

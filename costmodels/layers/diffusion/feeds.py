@@ -81,9 +81,7 @@ def activation_working_bytes(inputs: LayerInputs) -> Floats:
 def stream_feed_terms(inputs: LayerInputs, shares: tuple[float, ...]) -> FeedTerms:
     """Return the terms of one MLP for each stream, whose shares of the tokens are given."""
     pairs = [mlp_products(inputs, share) for share in shares]
-    moved = [
-        a + b for a, b in zip(modulated_bytes(inputs), activation_bytes(inputs), strict=True)
-    ]
+    moved = [a + b for a, b in zip(modulated_bytes(inputs), activation_bytes(inputs), strict=True)]
     n = len(shares)
     scratch = np.zeros_like(inputs.tokens)
     if inputs.problem.stack.fused_wgrad:

@@ -162,4 +162,3 @@ def text_share(shape: ModelShape) -> float:
     """Return the text tokens of a sample over the tokens of its sequence."""
     x = sizes_of(shape)
     return x.text_tokens / x.tokens
-

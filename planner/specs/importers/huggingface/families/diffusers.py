@@ -22,17 +22,17 @@ PRECOMPUTED = (
     "latents and embeddings of text are taken as computed beforehand: VAE and text encoders take"
     " no time and no memory"
 )
-_HARMLESS = frozenset(
-    """
-    _class_name _diffusers_version _name_or_path axes_dims_rope rope_theta rope_axes_dim eps
-    norm_eps rope_max_seq_len freq_shift flip_sin_to_cos spatial_interpolation_scale
-    temporal_interpolation_scale temporal_compression_ratio use_rotary_positional_embeddings
-    use_learned_positional_embeddings interpolation_scale norm_num_groups num_embeds_ada_norm
-    upcast_attention timestep_activation_fn activation_fn pos_embed_max_size dropout quantization_config
-    timestep_scale_multiplier attention_out_bias use_layer3d_rope base_height base_width
-    sample_size sample_width sample_height sample_frames max_text_seq_length
-    """.split()
-)
+_PASSED_OVER = """
+    _class_name _diffusers_version _name_or_path axes_dims_rope rope_theta rope_axes_dim
+    eps norm_eps rope_max_seq_len freq_shift flip_sin_to_cos spatial_interpolation_scale
+    temporal_interpolation_scale temporal_compression_ratio
+    use_rotary_positional_embeddings use_learned_positional_embeddings interpolation_scale
+    norm_num_groups num_embeds_ada_norm upcast_attention timestep_activation_fn
+    activation_fn pos_embed_max_size dropout quantization_config timestep_scale_multiplier
+    use_layer3d_rope sample_size sample_width sample_height sample_frames
+    max_text_seq_length
+"""
+_HARMLESS = frozenset(_PASSED_OVER.split())
 """Keys that change no size, or are read apart."""
 
 Value = tuple[object, str]
@@ -469,6 +469,7 @@ CLASSES: Mapping[str, _Class] = {
             "norm_elementwise_affine": False,
             "caption_channels": 4096,
             "attention_bias": True,
+            "attention_out_bias": True,
         },
         layers=_adaln,
         model=lambda config: {**_plain(config), "norm": _always("rmsnorm")},
@@ -596,7 +597,9 @@ def _check(config: _Config, of_class: _Class) -> None:
     for key in _WIDTH_KEYS:
         if config.raw(key) is not None and config.raw(key) != config.hidden:
             message = f"{key} {config.raw(key)} is not the width of the model, {config.hidden}"
-            raise SpecError(config.document.problem((key,) * (key in config.document.data), message))
+            raise SpecError(
+                config.document.problem((key,) * (key in config.document.data), message)
+            )
     known = {*_HARMLESS, *of_class.defaults, *of_class.neutral, "out_channels"}
     for key in config.document.data:
         if key not in known:
