@@ -45,7 +45,7 @@ def read_model(document: Document) -> ModelInput:
         document=canonical,
         path=document.file,
         format=document.imported.format if document.imported else "a model file",
-        notes=import_notes(document),
+        notes=(*import_notes(document), *([PRECOMPUTED] if model.diffusion else [])),
         details=model.details,
         search=spec.search,
         listed=job.precisions if len(job.precisions) > 1 else (),
@@ -113,6 +113,11 @@ def named_job(job: TrainingJob) -> TrainingJob:
     return dataclasses.replace(job, precision=job.base_precision, grad_dtype="")
 
 
+PRECOMPUTED = (
+    "model: latents and embeddings of text are taken as computed beforehand: VAE and text encoders"
+    " take no time and no memory"
+)
+"""What answers say of every diffusion transformer."""
 NUMERIC_FIELDS = (
     "grad_dtype",
     "optimizer_states",

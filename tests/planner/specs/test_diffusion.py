@@ -7,6 +7,7 @@ import pytest
 import planner
 from costmodels.shapes import DiffusionShape
 from planner.errors import SpecError
+from planner.render.answers.plan import sample_parts
 from planner.specs.loader import model_from_dict
 
 LATENTS: dict[str, Any] = {
@@ -127,3 +128,15 @@ def test_stages_hold_what_their_layers_weigh():
     wanted = (sum(held[:first]) + 3.7) / (sum(held[first:]) + 2)
     assert first + second == 12
     assert ahead / behind == pytest.approx(wanted, rel=0.05)
+
+
+def test_an_answer_says_what_is_computed_beforehand_and_counts_samples():
+    result = planner.evaluate(
+        document(), "h100-x8", pins={"zero": 3, "mbs": 1, "recompute": "full"}
+    )
+    assert sum("VAE" in note for note in result.notes) == 1
+    plan = result.plans[0]
+    (words,) = (line for part in sample_parts(plan) for line in [part.text])
+    rate = float(words.split(": ")[1].split()[0])
+    assert rate == pytest.approx(64 / plan.step_time_s, rel=1e-3)
+    assert words.startswith("images of 1024 x 1024")

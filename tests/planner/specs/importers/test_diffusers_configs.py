@@ -99,11 +99,6 @@ def test_resolution_frames_and_text_are_the_users():
     assert "text_tokens" in assumed[0]
 
 
-def test_latents_and_text_are_said_to_be_computed_beforehand():
-    model = model_from_dict(config("FluxTransformer2DModel"))
-    assert any("VAE" in note for note in model.notes)
-
-
 @pytest.mark.parametrize(
     ("name", "changes"),
     [

@@ -18,10 +18,6 @@ from planner.units import shown_value
 CLASS = "_class_name"
 BATCH = 256
 """Samples of a step, which no such file says: DiT (arXiv 2212.09748, section 4)."""
-PRECOMPUTED = (
-    "latents and embeddings of text are taken as computed beforehand: VAE and text encoders take"
-    " no time and no memory"
-)
 _PASSED_OVER = """
     _class_name _diffusers_version _name_or_path axes_dims_rope rope_theta rope_axes_dim
     eps norm_eps rope_max_seq_len freq_shift flip_sin_to_cos spatial_interpolation_scale
@@ -633,7 +629,7 @@ def _imported(document: Document, model: Fields, latents: Fields) -> Imported:
         origins=tuple(origins),
         source=document.file or "Python data",
         format=f"diffusers config.json ({document.data[CLASS]})",
-        notes=(PRECOMPUTED, *_not_counted(document)),
+        notes=tuple(_not_counted(document)),
     )
 
 
