@@ -376,5 +376,6 @@ ADALN = replace(
     macs=adaln_macs,
     terms=adaln_terms,
     blocks=lambda shape: 1 + sizes_of(shape).cross,
+    frameworks=("bridge",),
     matrices=adaln_matrices,
 )

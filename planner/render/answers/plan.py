@@ -36,7 +36,7 @@ def evaluated_document(result: Result) -> list[Part]:
 
 
 def sample_parts(plan: Plan) -> list[Part]:
-    """Return how many images or videos a second a diffusion transformer trains on, if it is one."""
+    """Return the images or videos a second of a diffusion transformer; nothing for others."""
     latents = plan.breakdown.rows.problem.shape.diffusion
     if not latents:
         return []
