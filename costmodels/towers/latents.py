@@ -50,9 +50,14 @@ class EndProduct:
         return self.columns * (self.inner + (shape.bias and self.is_biased))
 
     @property
+    def ahead_flops(self) -> float:
+        """Forward of a sample: 2 FLOPs a multiply-add."""
+        return 2.0 * self.rows * self.inner * self.columns
+
+    @property
     def flops(self) -> float:
         """Forward plus backward of a sample: 2 FLOPs a multiply-add, three or two products."""
-        return 2.0 * (2 if self.reads_data else 3) * self.rows * self.inner * self.columns
+        return (2 if self.reads_data else 3) * self.ahead_flops
 
 
 def _embedder(inner: int, width: int) -> list[EndProduct]:
@@ -183,8 +188,8 @@ def end_terms(inputs: LayerInputs) -> EndTerms:
     backward of activations and copies; behind them norm, scale and shift, 12 h forward and 18
     backward, and `LOSS_BYTES` a number of the output. Kept: inputs of the products; input and
     output of the last norm and that of the last product, 3 e h, and output and target in fp32.
-    Left out: attention of the layers that refine text, sending the vector of a sample on to
-    later stages.
+    Left out: attention of the layers that refine text, sending the vector of a sample and
+    the text of cross attention on to later stages.
     """
     shape, e = inputs.problem.shape, inputs.element_bytes
     x, cut = sizes_of(shape), cut_of(inputs)

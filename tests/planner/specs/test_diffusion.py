@@ -6,9 +6,14 @@ import pytest
 
 import planner
 from costmodels.shapes import DiffusionShape
+from costmodels.towers.latents import end_flops
 from planner.errors import SpecError
 from planner.render.answers.plan import sample_parts
-from planner.specs.loader import model_from_dict
+from planner.render.plan_view.opened.time import opened_parts
+from planner.render.plan_view.operators import operators
+from planner.solver.problem import make_problem
+from planner.solver.request import SolveRequest
+from planner.specs.loader import load_cluster, model_from_dict
 
 LATENTS: dict[str, Any] = {
     "height": 1024,
@@ -140,3 +145,22 @@ def test_an_answer_says_what_is_computed_beforehand_and_counts_samples():
     rate = float(words.split(": ")[1].split()[0])
     assert rate == pytest.approx(64 / plan.step_time_s, rel=1e-3)
     assert words.startswith("images of 1024 x 1024")
+
+
+def test_ends_are_opened_as_operators_and_terms_sum_to_the_step():
+    given = document()
+    result = planner.evaluate(given, "h100-x8", pins={"zero": 3, "mbs": 2, "recompute": "full"})
+    plan, model = result.plans[0], model_from_dict(given)
+    found = plan.breakdown
+    assert sum(found.time_s.values()) == pytest.approx(found.step_s, rel=1e-12)
+    problem = make_problem(model, load_cluster("h100-x8"), SolveRequest.of().options())
+    ends = [
+        x
+        for x in operators(opened_parts(problem, found))
+        if x.name in ("tokens of latents and text", "latents of tokens")
+    ]
+    assert len(ends) == 4
+    assert sum(x.flops for x in ends) == pytest.approx(2 * end_flops(model.shape), rel=1e-12)
+    seconds = sum(x.time_s * x.n_calls for x in ends)
+    terms = found.time_s["embedding"] + found.time_s["head"]
+    assert seconds == pytest.approx(terms, rel=0.02)
