@@ -12,6 +12,7 @@ from costmodels.layers.params import (
 )
 from costmodels.shapes import ModelShape
 from costmodels.towers.encoder import encoder_end_params
+from costmodels.towers.latents import input_params, output_params
 from costmodels.towers.vision import trained_vision_params, vision_params
 
 Floats = NDArray[np.float64]
@@ -22,8 +23,10 @@ def embedding_params(shape: ModelShape, seq_len: int, tp: Ints) -> Floats:
     """Return the trained parameters before the layers, on the first stage of one tp rank.
 
     Those of the embeddings, of a vision tower and its projector as far as they are trained, and of
-    an encoder's ends.
+    an encoder's ends; of a diffusion transformer those that make tokens of latents and text.
     """
+    if shape.diffusion:
+        return np.full(len(tp), float(input_params(shape)))
     total = lookup_params(shape, seq_len, tp)
     if shape.vision:
         total = total + trained_vision_params(shape, tp)
@@ -45,6 +48,8 @@ def head_params(shape: ModelShape, tp: Ints, pp: Ints) -> Floats:
     The layer before the head that encoders have stands there whole.
     Source: Megatron-LM core/parallel_state.py (embedding group of first and last stage).
     """
+    if shape.diffusion:
+        return np.full(len(tp), float(output_params(shape)))
     matrix = padded_vocab(shape, tp) * shape.hidden / np.asarray(tp)
     own_copy = (np.asarray(pp) > 1) | (not shape.tied)
     final_norm = (1 if shape.norm == "rmsnorm" else 2) * shape.hidden
@@ -97,6 +102,8 @@ def _model_params(shape: ModelShape, seq_len: int, n_experts: int) -> float:
         if kind.is_routed:
             each += float(expert_params(shape, one, one)[0]) * n_experts / shape.n_experts
         layers += count * each
+    if shape.diffusion:
+        return layers + input_params(shape) + output_params(shape)
     matrices = (1 if shape.tied else 2) * shape.vocab * shape.hidden
     positions = max(shape.max_positions, seq_len) if shape.positions == "learned" else 0
     final_norm = (1 if shape.norm == "rmsnorm" else 2) * shape.hidden

@@ -215,6 +215,89 @@ class VisionShape:
         return self.images * self.patches // self.merge
 
 
+@dataclass(frozen=True, slots=True)
+class DiffusionShape:
+    """What a diffusion transformer reads and writes: latents of images or videos, and text.
+
+    Its layers are `double-stream`, `single-stream` and `adaln` layers. The VAE and the encoders of
+    text are no part of it: latents and embeddings are computed beforehand.
+    """
+
+    height: int
+    """Of an image or a frame, pixels."""
+    width: int
+    text_tokens: int
+    """Embeddings of a text."""
+    text_width: int
+    """Elements of one of them."""
+    frames: int = 1
+    """Of a video; 1: images."""
+    vae_factor: int = 8
+    """Pixels of a latent in height and width."""
+    vae_frames: int = 1
+    """Frames of a latent behind the first one."""
+    channels: int = 16
+    """Elements of a latent that enter, those of conditions included."""
+    out_channels: int = 0
+    """Elements of a latent that leave; 0: as many."""
+    patch: int = 2
+    """Side of a patch, latents."""
+    patch_frames: int = 1
+    """Frames of latents of a patch."""
+    cross: bool = False
+    """Text is seen by cross attention; otherwise it stands in the sequence."""
+    modulation: str = "block"
+    """Scales, shifts and gates: by a matrix of each `block`, by one that all have (`shared`), or
+    by one and a `table` in each block."""
+    condition: int = 0
+    """Width of the vector of step and pooled text; 0: that of the model."""
+    time_width: int = 256
+    """Sines and cosines that stand for the step."""
+    pooled_width: int = 0
+    """Elements of a pooled embedding of the text; 0: none."""
+    guidance: bool = False
+    """The strength of guidance is embedded as the step is."""
+    text_layers: int = 1
+    """Matrices that bring text to the width of the model."""
+    text_norm: bool = False
+    """A norm of the text embeddings before them."""
+    refiner_layers: int = 0
+    """Layers of a small encoder that text runs through first."""
+    qk_norm: str = "none"
+    """`none`; `head` or `width`: root mean squares of queries and keys; `head-unfused`: by head,
+    put together of operators in fp32; `head-layernorm`."""
+    affine: bool = False
+    """Norms have weights and biases beside the modulation."""
+    cross_norm: bool = False
+    """A norm with weights and biases stands before cross attention."""
+    wide_norms: bool = False
+    """Norms, modulation and gates run in fp32."""
+    heads_first: bool = False
+    """Attention computes with heads before tokens: its output is copied, and kept twice."""
+
+    @property
+    def latents(self) -> int:
+        """Patches of a sample."""
+        frames = (self.frames - 1) // self.vae_frames + 1
+        side = self.vae_factor * self.patch
+        return (self.height // side) * (self.width // side) * (frames // self.patch_frames)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a sequence: patches, and the text where it stands among them."""
+        return self.latents + (0 if self.cross else self.text_tokens)
+
+    @property
+    def patch_inputs(self) -> int:
+        """Numbers of a patch that enter."""
+        return self.channels * self.patch**2 * self.patch_frames
+
+    @property
+    def patch_outputs(self) -> int:
+        """Numbers of a patch that leave."""
+        return (self.out_channels or self.channels) * self.patch**2 * self.patch_frames
+
+
 MIXER_SECTIONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
     {
         "window": WindowShape,
@@ -323,6 +406,8 @@ class ModelShape:
     """An encoder whose layers stand before the decoder's; none: a decoder alone."""
     vision: VisionShape | None = None
     """A vision tower before the embedding; none: text alone."""
+    diffusion: DiffusionShape | None = None
+    """What a diffusion transformer reads and writes in place of tokens of a vocabulary."""
 
     @property
     def q_width(self) -> int:

@@ -464,7 +464,7 @@ def _tensor_parallel(plan: PlanTraffic) -> list[PlanTransfer]:
         )
     n_again = layout.n_passes * sum(min(c, layout.recompute_layers) for c in chunks)
     results = _latent_traffic(plan, group, results, n_again) + latent
-    if layout.has_head(critical):
+    if layout.has_head(critical) and not plan.rows.problem.shape.diffusion:
         results.append(_loss(plan, tokens, group, width))
     if stack.replicated_grads != "each":
         return results + _replicated_gradients(plan, group)

@@ -105,6 +105,7 @@ SECTIONS = (
     ("mamba1", schemas.Mamba1Spec),
     ("short_conv", schemas.ShortConvSpec),
     ("vision", schemas.VisionSpec),
+    ("diffusion", schemas.DiffusionSpec),
     ("details", schemas.DetailsSpec),
     ("training", schemas.TrainingSpec),
     ("muon", schemas.MuonSpec),

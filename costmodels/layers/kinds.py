@@ -1,11 +1,13 @@
 """All kinds of layers, by the name that a model file gives them."""
 
 from costmodels.layers.dense import DENSE
+from costmodels.layers.diffusion.blocks import ADALN, DOUBLE, LAST_DOUBLE, SINGLE
+from costmodels.layers.diffusion.feeds import ONE_STREAM, PATCH_STREAM, TWO_STREAMS
 from costmodels.layers.layer_kind import LayerKind
 from costmodels.layers.moe import MOE
 from costmodels.layers.sublayers.attention import ATTENTION, CHUNK, WINDOW
 from costmodels.layers.sublayers.bidirectional import BIDIRECTIONAL, BIDIRECTIONAL_WINDOW
-from costmodels.layers.sublayers.composition import NO_MIXER, composed
+from costmodels.layers.sublayers.composition import NO_MIXER, composed, kind_name
 from costmodels.layers.sublayers.cross import BIDIRECTIONAL_CROSS, CAUSAL_CROSS, CROSS
 from costmodels.layers.sublayers.delta_net import GDN, KDA
 from costmodels.layers.sublayers.differential import DIFFERENTIAL
@@ -22,7 +24,16 @@ from costmodels.towers.encoder_layers import ENCODER, encoder_shape
 _ATTENTION = (ATTENTION, WINDOW, CHUNK, BIDIRECTIONAL, BIDIRECTIONAL_WINDOW, SPARSE, DIFFERENTIAL)
 _ACROSS = (CROSS, CAUSAL_CROSS, BIDIRECTIONAL_CROSS)
 _OTHERS = (MAMBA2, GDN, KDA, LINEAR, MAMBA1, CONV, NO_MIXER)
-MIXERS: dict[str, Mixer] = {x.name: x for x in (*_ATTENTION, *_ACROSS, *_OTHERS)}
+_DIFFUSION = (
+    (DOUBLE, TWO_STREAMS),
+    (LAST_DOUBLE, PATCH_STREAM),
+    (SINGLE, NO_FEED),
+    (ADALN, ONE_STREAM),
+)
+"""Mixers of diffusion transformers, each with the only feed that stands behind it."""
+MIXERS: dict[str, Mixer] = {
+    x.name: x for x in (*_ATTENTION, *_ACROSS, *_OTHERS, *(mixer for mixer, _ in _DIFFUSION))
+}
 """By name. A new mixer is one entry more (docs/extending.md)."""
 KIND_ALIASES = {"attention+dense": DENSE.name, "attention+moe": MOE.name}
 """Names of kinds that have another one: dense and expert layers by their mixer and feed."""
@@ -30,8 +41,9 @@ KIND_ALIASES = {"attention+dense": DENSE.name, "attention+moe": MOE.name}
 
 def _compositions() -> tuple[LayerKind, ...]:
     """Return every kind of a mixer and a feed that is not listed under another name."""
-    pairs = [(mixer, feed) for mixer in MIXERS.values() for feed in FEEDS]
-    names = [(f"{mixer.name}+{feed.name}", mixer, feed) for mixer, feed in pairs]
+    free = [mixer for mixer in MIXERS.values() if not mixer.stands_alone]
+    pairs = [*((mixer, feed) for mixer in free for feed in FEEDS), *_DIFFUSION]
+    names = [(kind_name(mixer, feed), mixer, feed) for mixer, feed in pairs]
     left_out = {*KIND_ALIASES, "none+none"}
     return tuple(composed(mixer, feed) for name, mixer, feed in names if name not in left_out)
 
@@ -107,7 +119,8 @@ def mixer_heads(shape: ModelShape) -> tuple[int, ...]:
 
 def has_mlp(shape: ModelShape) -> bool:
     """Tell whether some layer has an MLP of the model's width."""
-    return any(kind.feed == "dense" for kind, _ in present_kinds(shape))
+    has_streams = shape.diffusion is not None
+    return has_streams or any(kind.feed == "dense" for kind, _ in present_kinds(shape))
 
 
 def layer_run(name: str, count: int) -> LayerRun:

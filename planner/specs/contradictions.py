@@ -6,6 +6,7 @@ from costmodels.layers.kinds import LAYER_KINDS, MIXERS
 from costmodels.optimizers.records import MuonOptions
 from costmodels.precision import Numerics, numerics_fault
 from costmodels.shapes import MIXER_SECTIONS
+from planner.specs.diffusion import diffusion_faults
 from planner.specs.encoder import encoder_faults, has_second_sequence
 from planner.specs.schema import (
     EXPERT_DETAILS,
@@ -67,6 +68,7 @@ def model_faults(spec: ModelFile) -> list[SpecFault]:
         *_layer_kind_faults(model),
         *vision_faults(model, job),
         *encoder_faults(model),
+        *diffusion_faults(model, job),
         *_moe_faults(model),
         *_mla_faults(model),
         *_detail_faults(model),

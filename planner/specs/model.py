@@ -13,6 +13,7 @@ from costmodels.shapes import (
     MIXER_SECTIONS,
     MOE,
     CrossShape,
+    DiffusionShape,
     EncoderShape,
     ModelShape,
     TrainingJob,
@@ -46,7 +47,7 @@ def read_model(document: Document) -> ModelInput:
         document=canonical,
         path=document.file,
         format=document.imported.format if document.imported else "a model file",
-        notes=import_notes(document),
+        notes=(*import_notes(document), *([PRECOMPUTED] if model.diffusion else [])),
         details=model.details,
         search=spec.search,
         listed=job.precisions if len(job.precisions) > 1 else (),
@@ -114,6 +115,11 @@ def named_job(job: TrainingJob) -> TrainingJob:
     return dataclasses.replace(job, precision=job.base_precision, grad_dtype="")
 
 
+PRECOMPUTED = (
+    "model: latents and embeddings of text are taken as computed beforehand: VAE and text encoders"
+    " take no time and no memory"
+)
+"""What answers say of every diffusion transformer."""
 NUMERIC_FIELDS = (
     "grad_dtype",
     "optimizer_states",
@@ -176,6 +182,8 @@ def _shape(model: ModelSpec, name: str) -> ModelShape:
     if model.vision:
         vision = model.vision.model_dump()
         plain["vision"] = VisionShape(**{**vision, "projector": tuple(vision["projector"])})
+    if model.diffusion:
+        plain["diffusion"] = DiffusionShape(**model.diffusion.model_dump())
     return ModelShape(**plain)
 
 
@@ -217,7 +225,7 @@ _MOE_FIELDS = {
 """Fields of a shape by their name in `model.moe`."""
 
 
-_NOT_PLAIN = ("layer_runs", "pads_vocab", "encoder", "vision")
+_NOT_PLAIN = ("layer_runs", "pads_vocab", "encoder", "vision", "diffusion")
 _PLAIN_FIELDS = tuple(
     field.name
     for field in dataclasses.fields(ModelShape)
@@ -252,6 +260,8 @@ def canonical_model(shape: ModelShape, details: DetailsSpec) -> dict[str, Any]:
     if shape.vision:
         vision = dataclasses.asdict(shape.vision)
         out["vision"] = {**vision, "projector": list(shape.vision.projector)}
+    if shape.diffusion:
+        out["diffusion"] = dataclasses.asdict(shape.diffusion)
     if section := details.stated():
         out["details"] = section
     return out

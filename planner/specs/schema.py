@@ -31,6 +31,7 @@ from costmodels.precision import (
     PRECISION_ALIASES,
     PRECISIONS,
 )
+from costmodels.shapes import DiffusionShape
 from planner import units
 from planner.errors import BadValue
 from planner.specs.importers.hostlist import expand_hosts
@@ -473,6 +474,70 @@ class VisionSpec(_Spec):
     """Every n-th layer attends to a whole image in spite of `block`; 0: none does."""
 
 
+class DiffusionSpec(_Spec):
+    """The `model.diffusion:` section: latents and text of a diffusion transformer.
+
+    In place of a vocabulary. Latents and embeddings of text are computed beforehand: VAE and text
+    encoders are no part of the job.
+    """
+
+    height: Width
+    """Height of an image or a frame, pixels."""
+    width: Width
+    """Width of an image or a frame, pixels."""
+    text_tokens: WidthOr0
+    """Embeddings of a text."""
+    text_width: WidthOr0
+    """Width of one of them."""
+    frames: Width = 1
+    """Frames of a video; 1: images."""
+    vae_factor: Heads = 8
+    """Pixels of a latent in height and width."""
+    vae_frames: Heads = 1
+    """Frames of a latent behind the first one (Wan, HunyuanVideo: 4)."""
+    channels: Heads = 16
+    """Elements of a latent that enter, those of conditions included."""
+    out_channels: WidthOr0 = 0
+    """Elements of a latent that leave; 0: as many."""
+    patch: Heads = 2
+    """Side of a patch, latents."""
+    patch_frames: Heads = 1
+    """Frames of latents of a patch."""
+    cross: Switch = False
+    """true: `adaln` layers see text by cross attention; false: it stands in the sequence."""
+    modulation: Annotated[str, BeforeValidator(_one_of("block", "shared", "table"))] = "block"
+    """Scales, shifts and gates: a matrix in each `block`, one for all blocks (`shared`, Flux.2),
+    or one for all and a `table` in each (PixArt, Wan, LTX)."""
+    condition: WidthOr0 = 0
+    """Width of the vector of step and pooled text; 0: `hidden`."""
+    time_width: Width = 256
+    """Sines and cosines that stand for the step."""
+    pooled_width: WidthOr0 = 0
+    """Width of a pooled embedding of the text; 0: none."""
+    guidance: Switch = False
+    """The strength of guidance is embedded as the step is."""
+    text_layers: LayersOr0 = 1
+    """Matrices that bring text to the width of the model."""
+    text_norm: Switch = False
+    """A norm of the text embeddings stands before them."""
+    refiner_layers: LayersOr0 = 0
+    """Layers of a small encoder that text runs through first (HunyuanVideo: 2)."""
+    qk_norm: Annotated[
+        str,
+        BeforeValidator(_one_of("none", "head", "width", "head-unfused", "head-layernorm")),
+    ] = "none"
+    """Norms of queries and keys: `none`, by `head`, over the `width`, `head-unfused` (by head, of
+    single operators in fp32: SD3.5, HunyuanVideo), or `head-layernorm` (CogVideoX)."""
+    affine: Switch = False
+    """Norms have weights and biases beside the modulation (CogVideoX)."""
+    cross_norm: Switch = False
+    """A norm with weights and biases stands before cross attention (Wan)."""
+    wide_norms: Switch = False
+    """Norms, modulation and gates run in fp32 (Wan)."""
+    heads_first: Switch = False
+    """Attention computes with heads before tokens and keeps its output twice (SD3, CogVideoX)."""
+
+
 def _layer_kind(value: object) -> str:
     """Accept the name of a registered kind of layer."""
     if isinstance(value, str):
@@ -723,8 +788,8 @@ class ModelSpec(_Spec):
     """Inner width of the MLP; default for a plain MLP: 4 * hidden, must be given when gated."""
     gated: Switch
     """true: three MLP matrices (SwiGLU); false: two (GeLU)."""
-    vocab: Width
-    """Tokens in the vocabulary, before padding."""
+    vocab: WidthOr0
+    """Tokens in the vocabulary, before padding; none with a `diffusion` section."""
     tied: Switch
     """true: the output head reuses the input embedding."""
     norm: Annotated[str, BeforeValidator(_one_of("rmsnorm", "layernorm"))] = "rmsnorm"
@@ -779,6 +844,8 @@ class ModelSpec(_Spec):
     """The context of cross attention, where `layer_kinds` has it."""
     vision: VisionSpec | None = None
     """A vision tower and its projector before the language model; none: text alone."""
+    diffusion: DiffusionSpec | None = None
+    """Latents and text of a diffusion transformer, in place of a vocabulary."""
     details: DetailsSpec = NO_DETAILS
     """What changes the model and no figure of a plan: rotary base, epsilon, router."""
 
@@ -899,6 +966,12 @@ class SearchSpec(_Spec):
     """As `--top`: plans in the answer."""
 
 
+def _section(data: object, name: str) -> Mapping[str, object]:
+    """Return a section of a document, empty where it is none."""
+    value = data.get(name) if isinstance(data, Mapping) else None
+    return value if isinstance(value, Mapping) else {}
+
+
 class ModelFile(_Spec):
     """A model file."""
 
@@ -908,6 +981,21 @@ class ModelFile(_Spec):
     """The job."""
     search: SearchSpec | None = None
     """What to search for, where the command line says nothing."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_latents(cls, data: object) -> object:
+        """Fill in what a `diffusion` section says: no vocabulary, and the length of a sequence."""
+        model, job = (_section(data, name) for name in ("model", "training"))
+        if not isinstance(model.get("diffusion"), Mapping) or not isinstance(data, Mapping):
+            return data
+        filled = {**data, "model": {"vocab": 0, "tied": False, **model}}
+        try:
+            sizes = DiffusionSpec.model_validate(model["diffusion"])
+        except ValueError:  # said with its line where the section is read
+            return filled
+        tokens = DiffusionShape(**sizes.model_dump()).tokens
+        return {**filled, "training": {"seq_len": tokens, **job}} if tokens else filled
 
 
 class AcceleratorSpec(_Spec):

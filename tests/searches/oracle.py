@@ -374,7 +374,7 @@ def broken_module_rule(shape: ModelShape, names: tuple[str, ...]) -> str:
         there |= {"layernorm", "mla_up_proj"}
     if any(kinds):
         there |= {"layernorm", "moe", "moe_act", *(["shared_experts"] if shape.shared_ffn else [])}
-    if not all(kinds):
+    if not all(kinds) and not shape.diffusion:
         there.add("mlp")
     if any(getattr(kind, "mixer", "") == "gdn" for kind in kinds):
         there.add("gdn_norm_out")

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from costmodels.plans import Layout
 from costmodels.problem import Problem
 from costmodels.shapes import ModelShape
+from tests.searches import oracle_diffusion as diffusion
 from tests.searches import oracle_graphs as graphs
 from tests.searches import oracle_physics as physics
 
@@ -286,6 +287,8 @@ def per_mlp(shape: ModelShape) -> float:
 
 def params(problem: Problem, kind: Kind, tp: int) -> float:
     """Return the parameters of a layer on one rank."""
+    if problem.shape.diffusion:
+        return diffusion.params(problem, kind, tp)
     held, mixer, shape = 0.0, mixer_of(problem, kind, 1.0, tp), problem.shape
     if mixer:
         held += (mixer.weights + mixer.others) / tp + mixer.whole
@@ -297,6 +300,9 @@ def params(problem: Problem, kind: Kind, tp: int) -> float:
 
 def least_weights(problem: Problem, tp: int) -> float:
     """Return the weights of the lightest layer of the model."""
+    if problem.shape.diffusion:
+        kinds = {*kinds_of(problem.shape)}
+        return min(diffusion.weights(problem, kind, tp) for kind in kinds)
     found = []
     for kind in {*kinds_of(problem.shape)}:
         mixer = mixer_of(problem, kind, 1.0, tp)
@@ -308,6 +314,10 @@ def least_weights(problem: Problem, tp: int) -> float:
 def scratch(problem: Problem, tp: int) -> float:
     """Return a gradient for each distinct shape of weights of the model."""
     found = {}
+    if problem.shape.diffusion:  # a stream's attention and MLP are cut alike in all blocks but one
+        either = [kind == "single-stream" for kind in kinds_of(problem.shape)]
+        shape, width = problem.shape, problem.shape.heads * problem.shape.head_dim
+        return 2.0 * len({*either}) * (4 * shape.hidden * width + per_mlp(shape)) / tp
     for kind in kinds_of(problem.shape):
         mixer = mixer_of(problem, kind, 1.0, tp)
         if mixer:
@@ -332,6 +342,8 @@ class Parts:
 
 def layer(problem: Problem, layout: Layout, kind: Kind, traffic: Traffic) -> Parts:
     """Return a layer; `traffic` is `oracle_models.tp_traffic`."""
+    if problem.shape.diffusion:
+        return Parts(**diffusion.layer(problem, layout, kind, traffic))
     assert layout.cp == 1, "the instances cut no sequence"
     assert graphs.graph(layout) == "none"
     tokens = float(layout.mbs * problem.job.seq_len)

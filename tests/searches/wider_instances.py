@@ -7,6 +7,7 @@ from costmodels.layers.kinds import layer_run
 from costmodels.shapes import (
     CrossShape,
     DeltaNetShape,
+    DiffusionShape,
     Mamba2Shape,
     ModelShape,
     VisionShape,
@@ -206,6 +207,41 @@ def seeing(**changed: object) -> ModelShape:
     return replace(SEEING, vision=replace(SEEING.vision, **changed))  # type: ignore[arg-type]
 
 
+DIFFUSION = ModelShape(
+    "diffusion",
+    layers=6,
+    hidden=1024,
+    heads=8,
+    kv_heads=8,
+    head_dim=128,
+    ffn=4096,
+    gated=False,
+    vocab=0,
+    tied=False,
+    norm="layernorm",
+    bias=True,
+    diffusion=DiffusionShape(
+        height=256,
+        width=512,
+        frames=5,
+        vae_frames=4,
+        text_tokens=256,
+        text_width=768,
+        pooled_width=512,
+        guidance=True,
+        qk_norm="head",
+    ),
+    layer_runs=tuple(
+        layer_run(name, count)
+        for name, count in (
+            *(("double-stream", 2), ("adaln", 1), ("single-stream", 2)),
+            ("double-stream-last", 1),
+        )
+    ),
+)
+"""Sequences of 2 x 16 x 32 patches and 256 tokens of text."""
+
+
 FAST: dict[str, Context] = {
     "crossing-4": context(
         CROSSING, toy_pool(4), batch=4, stack="megatron-core", options=any_framework(vpp=1, mbs=1)
@@ -216,6 +252,22 @@ FAST: dict[str, Context] = {
         batch=4,
         stack="megatron-core",
         options=any_framework(vpp=1, mbs=1),
+    ),
+    "diffusion-4": context(
+        DIFFUSION,
+        toy_pool(4),
+        seq_len=1280,
+        batch=4,
+        stack="megatron-core",
+        options=any_framework(vpp=1, mbs=1, cp=1),
+    ),
+    "diffusion-of-eager-code": context(
+        replace(DIFFUSION, gated=True, bias=False),
+        toy_pool(4, 2),
+        seq_len=1280,
+        batch=8,
+        stack="eager",
+        options=any_framework(mbs=1, cp=1, recompute=(0, 2)),
     ),
     "hybrid-4": context(
         HYBRID, toy_pool(4), batch=4, stack="megatron-core", options=any_framework(vpp=1, mbs=1)

@@ -32,6 +32,11 @@ from costmodels.schedule import launches
 from costmodels.shapes import DENSE, MOE, ModelShape
 
 
+def kind_name(mixer: Mixer, feed: Feed) -> str:
+    """Return the name of the kind of layer that has a mixer and a feed."""
+    return mixer.name if mixer.stands_alone else f"{mixer.name}+{feed.name}"
+
+
 def composed(mixer: Mixer, feed: Feed) -> LayerKind:
     """Return the kind of layer that has this mixer and this feed, `MIXER+FEED`."""
     parts: tuple[Mixer | Feed, ...] = tuple(x for x in (mixer, feed) if x.name != "none")
@@ -56,7 +61,7 @@ def composed(mixer: Mixer, feed: Feed) -> LayerKind:
 
     both = [x.title for x in parts]
     return LayerKind(
-        name=f"{mixer.name}+{feed.name}",
+        name=kind_name(mixer, feed),
         title=f"{' and '.join(both)} layer",
         equation=", then ".join(x.equation for x in parts),
         source="; ".join(x.source for x in parts),
@@ -181,10 +186,14 @@ def _launch_s(inputs: LayerInputs, mixer: Mixer, ahead: MixerTerms, after: FeedT
 
 _LIKE_ATTENTION = ("window", "chunk", "bidirectional", "bidirectional-window", "differential")
 """Mixers with the matrices of the model's attention."""
+_STREAMS = ("double-stream", "double-stream-last", "adaln")
+"""Kinds of diffusion transformers whose streams have the same weights each."""
 
 
 def _sublayers(kind: str) -> tuple[str, str]:
     """Return the mixer and the feed of a kind of layer, those of attention by one name."""
+    if kind in _STREAMS:
+        return _STREAMS[0], _STREAMS[0]
     mixer, _, feed = {DENSE: "attention+dense", MOE: "attention+moe"}.get(kind, kind).partition(
         "+"
     )
@@ -201,7 +210,7 @@ def _scratch_bytes(
     """
     before: set[str] = set()
     counts = dict(zip(shape.kinds, shape.kind_counts, strict=True))
-    own = f"{mixer.name}+{feed.name}"
+    own = kind_name(mixer, feed)
     earlier = shape.kinds[: shape.kinds.index(own)] if own in counts else ()
     for kind in (*earlier, DENSE, MOE):
         if counts.get(kind):
@@ -219,7 +228,7 @@ def _pool_bytes(
     """Return the pool of graphs, which the model's first kind of layer has for all."""
     counts = zip(shape.kinds, shape.kind_counts, strict=True)
     first = next(kind for kind, count in counts if count)
-    if first != f"{mixer.name}+{feed.name}":
+    if first != kind_name(mixer, feed):
         return np.zeros_like(working)
     return launches.pool_bytes(working, inputs.modes)
 

@@ -117,6 +117,8 @@ class Mixer:
     matrices: Callable[[ModelShape], tuple[Matrix, ...]] | None = None
     """Its parameters of two dimensions, for optimizers that treat a matrix as one; None: they are
     not listed, and such optimizers are refused by the kind's name."""
+    stands_alone: bool = False
+    """It stands before one feed only, and its kind of layer has its name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,8 +55,11 @@ def has_mixer(shape: ModelShape, mixer: str) -> bool:
 
 
 def is_hybrid(shape: ModelShape) -> bool:
-    """Tell whether a model needs a pattern: it has sublayers alone, or state-space layers."""
-    return any(
+    """Tell whether a model needs a pattern: it has sublayers alone, or state-space layers.
+
+    No pattern says layers of a diffusion transformer.
+    """
+    return not shape.diffusion and any(
         kind.mixer == "mamba2" or "none" in (kind.mixer, kind.feed) for kind in _present(shape)
     )
 

@@ -18,6 +18,10 @@ from planner.specs.importers.huggingface.config import (
     open_config,
 )
 from planner.specs.importers.huggingface.details import details_of
+from planner.specs.importers.huggingface.families.diffusers import (
+    is_diffusers,
+    read_diffusers,
+)
 from planner.specs.importers.huggingface.families.encoder_decoders import (
     is_encoder_decoder,
     read_encoder_decoder,
@@ -96,6 +100,8 @@ def read_config(text: str, file: str, overrides: Mapping[str, object]) -> Import
     if as_type:
         return _checked(open_config(parse_config(text, file), str(as_type)), overrides)
     document = parse_config(text, file)
+    if is_diffusers(document.data):
+        return read_diffusers(document, overrides)
     if is_encoder(document.data):
         return read_encoder(document, overrides)
     if is_encoder_decoder(document.data):
