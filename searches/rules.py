@@ -17,10 +17,11 @@ from costmodels.axes import CP_COMMS, RECOMPUTE_MODULES, RECOMPUTES, SCHEDULES, 
 from costmodels.layers.factor import distinct
 from costmodels.layers.kinds import (
     attends,
-    has_mlp,
+    attention_shapes,
     mixer_cuts,
     mixer_heads,
     mixers_of,
+    mlp_widths,
     present_kinds,
 )
 from costmodels.layers.layer_grid import LayerGrid
@@ -636,13 +637,17 @@ def _pins(c: Context, s: ShapeTable) -> Bools:
 
 
 def _heads(c: Context, s: ShapeTable) -> Bools:
-    shape = c.problem.shape
-    return np.asarray((shape.heads % s.tp == 0) | (not attends(shape)))
+    ok = np.ones(len(s), dtype=bool)
+    for shape in attention_shapes(c.problem.shape):
+        ok &= shape.heads % s.tp == 0
+    return ok
 
 
 def _kv_heads(c: Context, s: ShapeTable) -> Bools:
-    shape, kv = c.problem.shape, c.problem.shape.kv_heads
-    return np.asarray((kv % s.tp == 0) | (s.tp % kv == 0) | (not attends(shape)))
+    ok = np.ones(len(s), dtype=bool)
+    for shape in attention_shapes(c.problem.shape):
+        ok &= (shape.kv_heads % s.tp == 0) | (s.tp % shape.kv_heads == 0)
+    return ok
 
 
 def _mixer_heads(c: Context, s: ShapeTable) -> Bools:
@@ -671,10 +676,10 @@ def _partial_keys(c: Context, s: ShapeTable) -> Bools:
 
 
 def _ffn(c: Context, s: ShapeTable) -> Bools:
-    shape = c.problem.shape
-    if not has_mlp(shape):  # no dense layer: its width is nowhere
-        return np.ones(len(s), dtype=bool)
-    return np.asarray(shape.ffn % s.tp == 0)
+    ok = np.ones(len(s), dtype=bool)
+    for width in mlp_widths(c.problem.shape):
+        ok &= width % s.tp == 0
+    return ok
 
 
 def _fits_domain(c: Context, s: ShapeTable) -> Bools:
@@ -687,8 +692,9 @@ def _chunks(c: Context, s: ShapeTable) -> Bools:
 
 
 def _heads_of_context(c: Context, s: ShapeTable) -> Bools:
-    shape, over = c.problem.shape, s.tp.astype(np.int64) * s.cp
-    divides = (shape.heads % over == 0) & (shape.kv_heads % over == 0) | (not attends(shape))
+    divides, over = np.ones(len(s), dtype=bool), s.tp.astype(np.int64) * s.cp
+    for shape in attention_shapes(c.problem.shape):
+        divides &= (shape.heads % over == 0) & (shape.kv_heads % over == 0)
     return np.asarray((s.cp_comm != CP_COMMS.index("a2a")) | divides)
 
 

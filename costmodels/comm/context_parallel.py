@@ -61,9 +61,16 @@ def attention_kernels(split: ContextSplit, run_keys: float = 0.0) -> AttentionKe
 
 
 def _widths(problem: Problem, split: ContextSplit) -> tuple[Floats, Floats]:
-    """Return the widths of queries and of keys (as wide as values) on one rank, elements."""
-    kv = kv_heads_per_rank(problem.shape, split.tp) * problem.shape.head_dim
-    return problem.shape.q_width / np.asarray(split.tp, dtype=np.float64), kv
+    """Return the widths of queries and of keys on one rank, elements.
+
+    Where values have another width without latent attention: the means of queries and output, and
+    of keys and values.
+    """
+    shape, tp = problem.shape, np.asarray(split.tp, dtype=np.float64)
+    heads = kv_heads_per_rank(shape, split.tp)
+    if shape.latent:
+        return shape.q_width / tp, heads * shape.head_dim
+    return (shape.q_width + shape.v_width) / 2.0 / tp, heads * (shape.pair_dim / 2.0)
 
 
 def merge_times(

@@ -1,5 +1,7 @@
 """All kinds of layers, by the name that a model file gives them."""
 
+from functools import cache
+
 from costmodels.layers.dense import DENSE
 from costmodels.layers.layer_kind import LayerKind
 from costmodels.layers.moe import MOE
@@ -43,9 +45,49 @@ def register_layer_kind(kind: LayerKind) -> None:
     LAYER_KINDS[kind.name] = kind
 
 
+_FEEDS = {x.name: x for x in FEEDS}
+
+
+@cache
+def _variant(name: str) -> LayerKind:
+    kind = LAYER_KINDS[name.partition("@")[0]]
+    return composed(MIXERS[kind.mixer], _FEEDS[kind.feed], name)
+
+
+def has_variants(name: str) -> bool:
+    """Tell whether a kind is a pair of a mixer and a feed, whose sizes a variant can replace."""
+    kind = LAYER_KINDS[name]
+    pair = f"{kind.mixer}+{kind.feed}"
+    return KIND_ALIASES.get(pair, pair) == name
+
+
+def kind_of(name: str) -> LayerKind:
+    """Return the record of a kind: `KIND`, or `KIND@VARIANT` with the sizes of a variant.
+
+    Raises `KeyError` for no kind, and for a variant of a registered kind that is no pair of a mixer
+    and a feed.
+
+    >>> kind_of("dense@wide").name, kind_of("window+moe@narrow").mixer
+    ('dense@wide', 'window')
+    """
+    return _variant(name) if "@" in name else LAYER_KINDS[name]
+
+
 def kinds_of(shape: ModelShape) -> tuple[LayerKind, ...]:
     """Return the records of `shape.kinds`."""
-    return tuple(LAYER_KINDS[name] for name in shape.kinds)
+    return tuple(kind_of(name) for name in shape.kinds)
+
+
+def attention_shapes(shape: ModelShape) -> tuple[ModelShape, ...]:
+    """Return the model as each kind of layer with attention sees it, none twice."""
+    kinds = [kind for kind, _ in present_kinds(shape) if has_attention(kind)]
+    return tuple(dict.fromkeys(shape.of_kind(kind.name) for kind in kinds))
+
+
+def mlp_widths(shape: ModelShape) -> tuple[int, ...]:
+    """Return the inner widths of the MLPs of a model's layers, none twice."""
+    dense = [kind for kind, _ in present_kinds(shape) if kind.feed == "dense"]
+    return tuple(dict.fromkeys(shape.of_kind(kind.name).ffn for kind in dense))
 
 
 def present_kinds(shape: ModelShape) -> tuple[tuple[LayerKind, int], ...]:
@@ -98,11 +140,7 @@ def mixer_heads(shape: ModelShape) -> tuple[int, ...]:
     return tuple(dict.fromkeys(cuts))
 
 
-def has_mlp(shape: ModelShape) -> bool:
-    """Tell whether some layer has an MLP of the model's width."""
-    return any(kind.feed == "dense" for kind, _ in present_kinds(shape))
-
-
 def layer_run(name: str, count: int) -> LayerRun:
     """Return a run of layers of a registered kind."""
-    return LayerRun(name, count, LAYER_KINDS[name].is_routed)
+    kind = kind_of(name)
+    return LayerRun(kind.name, count, kind.is_routed)

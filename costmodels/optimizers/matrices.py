@@ -72,12 +72,16 @@ def attention_matrices(shape: ModelShape) -> tuple[Matrix, ...]:
             Matrix(keys, shape.kv_rank, cut="rows"),
             Matrix(h, shape.v_width, cut="columns"),
         )
-    kv = shape.kv_heads * shape.head_dim
+    if shape.kv_shared:
+        pair = ()
+    else:
+        pair = (shape.kv_width,)
+        pair += () if shape.keys_as_values else (shape.kv_heads * shape.v_dim,)
     gate = (shape.gate_width,) if shape.gate_width else ()
-    parts = (shape.q_width, *gate, kv, kv)
+    parts = (shape.q_width, *gate, *pair)
     return (
         Matrix(sum(parts), h, cut="rows", parts=parts),
-        Matrix(h, shape.q_width, cut="columns"),
+        Matrix(h, shape.v_width, cut="columns"),
     )
 
 

@@ -69,6 +69,8 @@ def _check(shape: ModelShape, details: DetailsSpec) -> None:
         in ("width", "l2"),
         "a share of each head rotated": details.rotary_percent not in (None, 1.0)
         and not has_mixer(shape, "gdn"),
+        "sizes of some layers of their own": bool(shape.variants),
+        "value heads of another width": shape.v_head > 0 and not shape.latent,
         "a gate of attention's output": shape.attention_gate and not has_mixer(shape, "gdn"),
     }
     hit = [name for name, on in odd.items() if on]

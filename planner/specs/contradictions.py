@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from costmodels.layers.kinds import LAYER_KINDS, MIXERS
+from costmodels.layers.kinds import MIXERS, kind_of
 from costmodels.optimizers.records import MuonOptions
 from costmodels.precision import Numerics, numerics_fault
 from costmodels.shapes import MIXER_SECTIONS
@@ -76,7 +76,7 @@ def _needs_ffn(model: ModelSpec) -> bool:
     """Tell whether some layer has an MLP, or experts, of width `ffn`."""
     moe = model.moe
     if model.layer_kinds:
-        feeds = {LAYER_KINDS[kind].feed for run in model.layer_kinds for kind in run.kinds}
+        feeds = {kind_of(kind).feed for run in model.layer_kinds for kind in run.kinds}
         if "dense" in feeds:
             return True
         return "moe" in feeds and (moe is None or moe.moe_ffn is None)
@@ -86,12 +86,10 @@ def _needs_ffn(model: ModelSpec) -> bool:
 def _layer_kind_faults(model: ModelSpec) -> list[SpecFault]:
     """Return what is wrong between the kinds of layers and the rest."""
     if model.layer_kinds is None:
-        return _section_faults(model, ())
+        return [*_variant_faults(model, ()), *_section_faults(model, ())]
     moe, runs = model.moe, model.layer_kinds
     total = sum(len(run.kinds) for run in runs)
-    routed = [
-        i for i, x in enumerate(runs) if any(LAYER_KINDS[kind].is_routed for kind in x.kinds)
-    ]
+    routed = [i for i, x in enumerate(runs) if any(kind_of(kind).is_routed for kind in x.kinds)]
     section = ("model", "layer_kinds")
     checks = (
         (
@@ -120,7 +118,43 @@ def _layer_kind_faults(model: ModelSpec) -> list[SpecFault]:
         ),
     )
     faults = [SpecFault(path, message, fix) for failed, path, message, fix in checks if failed]
-    return faults + _section_faults(model, runs)
+    return [*faults, *_variant_faults(model, runs), *_section_faults(model, runs)]
+
+
+def _variant_faults(
+    model: ModelSpec, runs: Sequence[LayerRunSpec | LayerPatternSpec]
+) -> list[SpecFault]:
+    """Return what is wrong between the variants and the kinds that name them."""
+    faults, used = list[SpecFault](), set[str]()
+    for i, run in enumerate(runs):
+        for kind in dict.fromkeys(run.kinds):
+            name = kind.partition("@")[2]
+            if name and name not in model.variants and name not in used:
+                key = "kind" if isinstance(run, LayerRunSpec) else "pattern"
+                path = ("model", "layer_kinds", i, key)
+                fix = f"add `variants: {{{name}: ...}}` under `model`, or name a variant of it"
+                faults.append(SpecFault(path, f"{kind}: there is no variant {name}", fix))
+            used.add(name)
+    for name, variant in model.variants.items():
+        heads = variant.heads or model.heads
+        kv_heads = variant.kv_heads or model.kv_heads or heads
+        checks = (
+            (name not in used, "no layer is of this variant", f"name a kind with @{name}"),
+            (not variant.sizes, "it says no size of its own", "state one, or leave it out"),
+            (
+                heads % kv_heads > 0,
+                f"{heads} heads cannot be shared out over {kv_heads} kv_heads",
+                "kv_heads must divide heads",
+            ),
+            (
+                model.mla is not None and bool(set(variant.sizes) - {"ffn", "window"}),
+                "heads of latent attention are the same in all layers",
+                "state ffn or window alone",
+            ),
+        )
+        path = ("model", "variants", name)
+        faults += [SpecFault(path, message, fix) for failed, message, fix in checks if failed]
+    return faults
 
 
 def _size_faults(model: ModelSpec) -> list[SpecFault]:
@@ -152,7 +186,7 @@ def _section_faults(
     faults, used = [], set()
     for i, run in enumerate(runs):
         for kind in dict.fromkeys(run.kinds):
-            name = LAYER_KINDS[kind].mixer
+            name = kind_of(kind).mixer
             section = MIXERS[name].section if name in MIXERS else ""
             if section and getattr(model, section) is None and section not in used:
                 key = "kind" if isinstance(run, LayerRunSpec) else "pattern"
@@ -166,7 +200,7 @@ def _section_faults(
             used.add(section)
     faults += _size_faults(model)
     both_sides = any(
-        LAYER_KINDS[kind].mixer == "bidirectional-window" for run in runs for kind in run.kinds
+        kind_of(kind).mixer == "bidirectional-window" for run in runs for kind in run.kinds
     )
     if both_sides and model.window and model.window.size % 2 == 0:
         size = model.window.size

@@ -23,7 +23,7 @@ from pydantic import (
     model_validator,
 )
 
-from costmodels.layers.kinds import KIND_ALIASES, LAYER_KINDS
+from costmodels.layers.kinds import KIND_ALIASES, LAYER_KINDS, has_variants
 from costmodels.optimizers.records import OPTIMIZERS, SCALAR_OPTIMIZERS, TP_MODES
 from costmodels.precision import (
     GRAD_DTYPES,
@@ -442,10 +442,14 @@ class VisionSpec(_Spec):
 
 
 def _layer_kind(value: object) -> str:
-    """Accept the name of a registered kind of layer."""
-    if isinstance(value, str):
-        value = KIND_ALIASES.get(value, value)
-    return _one_of(*LAYER_KINDS)(value)
+    """Accept the name of a registered kind of layer, with the name of a variant behind an @."""
+    if not isinstance(value, str):
+        return _one_of(*LAYER_KINDS)(value)
+    plain, at, variant = value.partition("@")
+    plain = _one_of(*LAYER_KINDS)(KIND_ALIASES.get(plain, plain))
+    if at and not has_variants(plain):
+        raise BadValue(f"layers of kind {plain} have no variants", "register a kind for each")
+    return f"{plain}@{_name(variant)}" if at else plain
 
 
 LayerKindName = Annotated[str, BeforeValidator(_layer_kind)]
@@ -505,6 +509,32 @@ def _count_of(run: object) -> int:
     if isinstance(pattern := run.get("pattern"), list):
         return len(pattern) * _positive(run.get("repeat", 1))
     return _positive(run.get("count"))
+
+
+class VariantSpec(_Spec):
+    """One entry of `model.variants:`: sizes of layers of kind `KIND@NAME`, the model's otherwise."""
+
+    heads: Heads | None = None
+    """Attention (query) heads."""
+    kv_heads: Heads | None = None
+    """Key/value heads."""
+    head_dim: Heads | None = None
+    """Width of a query or key head."""
+    value_dim: Heads | None = None
+    """Width of a value head."""
+    ffn: Width | None = None
+    """Inner width of the MLP."""
+    window: Width | None = None
+    """Tokens that a query of `window` layers sees, its own among them."""
+    kv_shared: Switch = False
+    """Keys and values are those of an earlier layer: nothing is projected to them."""
+    keys_as_values: Switch = False
+    """One projection gives keys and values."""
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """What it says, by key."""
+        return {name: int(value) for name, value in self if value}
 
 
 class DetailsSpec(_Spec):
@@ -687,6 +717,8 @@ class ModelSpec(_Spec):
     """Key/value heads; default: `heads` (no grouping)."""
     head_dim: Heads | None = None
     """Width of one head; default: hidden / heads."""
+    value_dim: Heads | None = None
+    """Width of a value head without latent attention; default: `head_dim`."""
     ffn: Width | None = None
     """Inner width of the MLP; default for a plain MLP: 4 * hidden, must be given when gated."""
     gated: Switch
@@ -725,6 +757,9 @@ class ModelSpec(_Spec):
     """Kinds of layers in model order, `[{kind: dense, count: 3}, {kind: moe, count: 58}]` or
     `[{pattern: [window+moe, attention+moe], repeat: 18}]`; default: dense layers, and expert
     layers where `moe` says so. They add up to `layers`."""
+    variants: dict[Name, VariantSpec] = Field(default_factory=dict)
+    """Sizes of layers that differ from the model's, by name: `{wide: {ffn: 8192, heads: 64}}` are
+    those of layers of kind `dense@wide`."""
     window: WindowSpec | None = None
     """Attention over a window, where `layer_kinds` has it."""
     chunk: ChunkSpec | None = None

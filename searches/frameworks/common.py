@@ -120,14 +120,23 @@ def kv_heads_split(
         "KV heads do not divide by tp",
         when,
         source,
-        lambda c: c.model.kv_heads % c.tp > 0,
+        lambda c: sum((n % c.tp > 0) for n in _kv_heads(c.model)) > 0,
         lambda c: (
-            f"tensor parallelism: {c.model.kv_heads} KV heads do not divide by tp {c.tp}, and"
+            f"tensor parallelism: {_first_odd(c)} KV heads do not divide by tp {c.tp}, and"
             " they are not replicated"
         ),
         "a tp that divides the KV heads",
         versions=versions,
     )
+
+
+def _kv_heads(model: ModelShape) -> tuple[int, ...]:
+    """Return the KV heads of a model and of its variants."""
+    return (model.kv_heads, *(model.of_kind(f"@{x.name}").kv_heads for x in model.variants))
+
+
+def _first_odd(c: Case) -> int:
+    return next((n for n in _kv_heads(c.model) if n % c.tp), c.model.kv_heads)
 
 
 def sequence_chunks(code: str, framework: str, source: str, when: When) -> FrameworkRule:

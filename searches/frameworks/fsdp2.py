@@ -26,6 +26,7 @@ from searches.frameworks.common import (
     sequence_chunks,
     usual_rank_order,
 )
+from searches.frameworks.megatron.layer_kinds import sublayers
 from searches.frameworks.rule import (
     Enforcement,
     FrameworkRule,
@@ -173,7 +174,7 @@ def _unsplit(c: Case) -> list[str]:
     return [
         kind
         for kind in other_kinds(c.model)
-        if kind.partition("+")[0] not in SPLIT_MIXERS or kind.endswith("+none")
+        if sublayers(kind)[0] not in SPLIT_MIXERS or sublayers(kind)[1] == "none"
     ]
 
 

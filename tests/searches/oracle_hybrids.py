@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from costmodels.plans import Layout
 from costmodels.problem import Problem
-from costmodels.shapes import ModelShape
+from costmodels.shapes import ModelShape, WindowShape
 from tests.searches import oracle_graphs as graphs
 from tests.searches import oracle_physics as physics
 
@@ -27,11 +27,25 @@ class Kind(str):
 
     @property
     def mixer(self) -> str:
-        return "attention" if self == "dense" else self.partition("+")[0]
+        plain = self.partition("@")[0]
+        return "attention" if plain == "dense" else plain.partition("+")[0]
 
     @property
     def feeds(self) -> bool:
-        return self == "dense" or self.endswith("+dense")
+        plain = self.partition("@")[0]
+        return plain == "dense" or plain.endswith("+dense")
+
+
+def own(problem: Problem, kind: Kind) -> Problem:
+    """Return the problem with the sizes that layers of a kind have of their own."""
+    name, shape = kind.partition("@")[2], problem.shape
+    for variant in shape.variants:
+        if variant.name == name:
+            sizes = dict(variant.sizes)
+            if "window" in sizes:
+                sizes["window"] = WindowShape(sizes["window"])
+            shape = replace(shape, **sizes)
+    return replace(problem, shape=shape)
 
 
 def kinds_of(shape: ModelShape) -> list[Kind]:
@@ -76,9 +90,11 @@ def chunked(problem: Problem, tokens: float, work: Pair, moved: Pair, kernels: P
 
 
 def mixer_of(problem: Problem, kind: Kind, tokens: float, tp: int) -> Mixer | None:
+    problem = own(problem, kind)
     shape, h = problem.shape, problem.shape.hidden
     if kind.mixer in ("attention", "window"):
         q, kv = shape.heads * shape.head_dim / tp, physics.kv_width_per_rank(problem, tp)
+        kv *= not shape.kv_shared
         core = physics.attention_s(problem, tokens, tp)
         if kind.mixer == "window":
             core = windowed(problem, core)
@@ -191,7 +207,8 @@ def params(problem: Problem, kind: Kind, tp: int) -> float:
     held, mixer = 0.0, mixer_of(problem, kind, 1.0, tp)
     if mixer:
         held += (mixer.weights + mixer.others) / tp + mixer.whole
-    return held + ((per_mlp(problem.shape) / tp + norm(problem.shape)) if kind.feeds else 0.0)
+    shape = own(problem, kind).shape
+    return held + ((per_mlp(shape) / tp + norm(shape)) if kind.feeds else 0.0)
 
 
 def least_weights(problem: Problem, tp: int) -> float:
@@ -199,7 +216,7 @@ def least_weights(problem: Problem, tp: int) -> float:
     found = []
     for kind in {*kinds_of(problem.shape)}:
         mixer = mixer_of(problem, kind, 1.0, tp)
-        mlp = per_mlp(problem.shape) / tp if kind.feeds else 0.0
+        mlp = per_mlp(own(problem, kind).shape) / tp if kind.feeds else 0.0
         found.append((mixer.weights / tp if mixer else 0.0) + mlp)
     return min(found)
 
@@ -210,9 +227,13 @@ def scratch(problem: Problem, tp: int) -> float:
     for kind in kinds_of(problem.shape):
         mixer = mixer_of(problem, kind, 1.0, tp)
         if mixer:
-            found["attention" if kind.mixer == "window" else kind.mixer] = mixer.weights / tp
+            name = "attention" if kind.mixer == "window" else kind.mixer
+            shape = own(problem, kind).shape
+            heads = shape.heads, shape.kv_heads, shape.head_dim, shape.kv_shared
+            found[name, *heads] = mixer.weights / tp
         if kind.feeds:
-            found["mlp"] = per_mlp(problem.shape) / tp
+            mlp = per_mlp(own(problem, kind).shape) / tp
+            found["mlp", mlp] = mlp
     return 2.0 * sum(found.values())
 
 
@@ -231,6 +252,7 @@ class Parts:
 def layer(problem: Problem, layout: Layout, kind: Kind, traffic: Traffic) -> Parts:
     """Return a layer; `traffic` is `oracle_models.tp_traffic`."""
     assert layout.cp == 1, "the instances cut no sequence"
+    problem = own(problem, kind)
     shape, stack, tp, sp = problem.shape, problem.stack, layout.tp, layout.sp
     tokens, h = float(layout.mbs * problem.job.seq_len), problem.shape.hidden
     mixer, ffn = mixer_of(problem, kind, tokens, tp), shape.ffn if kind.feeds else 0

@@ -433,7 +433,8 @@ def layer(problem: Problem, layout: Layout, routed: bool) -> Layer:
         away = offload.away(problem, layout, physics.offload_widths(problem, layout.tp, 0.0))
         tokens, nothing = float(layout.mbs * problem.job.seq_len), (0.0, 0.0)
         core = physics.Context(nothing, nothing, nothing)
-        every = layer_modules(problem, tokens, layout.tp, layout.sp, core, False)
+        own = hybrids.own(problem, routed)
+        every = layer_modules(own, tokens, layout.tp, layout.sp, core, False)
         modules = {"mlp": every["mlp"]} if routed.feeds else {}
         return Layer(modules=modules, away=away, **vars(found))
     whole, stack, tp, sp = problem, problem.stack, layout.tp, layout.sp

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from costmodels.axes import SCHEDULES
 from costmodels.layers.kinds import layer_run
-from costmodels.shapes import DeltaNetShape, Mamba2Shape, ModelShape, WindowShape
+from costmodels.shapes import DeltaNetShape, Mamba2Shape, ModelShape, Variant, WindowShape
 from hardware.parts import Fabric, Tier
 from searches.options import SearchOptions
 from searches.rules import Context
@@ -134,7 +134,37 @@ HYBRID = ModelShape(
 )
 
 
+UNLIKE = replace(
+    HYBRID,
+    variants=(
+        Variant("few", (("heads", 4), ("kv_heads", 2), ("head_dim", 256), ("window", 512))),
+        Variant("reader", (("kv_shared", 1),)),
+        Variant("wide", (("heads", 16), ("ffn", 6144))),
+    ),
+    mamba2=None,
+    delta_net=None,
+    layer_runs=tuple(
+        layer_run(name, count)
+        for name, count in (
+            *(("dense", 2), ("dense@wide", 3), ("window+dense@few", 2), ("window+dense", 1)),
+            *(("none+dense@wide", 1), ("dense@reader", 2), ("attention+none@few", 1)),
+        )
+    ),
+)
+"""Layers of unlike widths."""
+
+
 FAST: dict[str, Context] = {
+    "unlike-widths-4": context(
+        UNLIKE, toy_pool(4), batch=4, stack="megatron-core", options=any_framework(vpp=1, mbs=1)
+    ),
+    "unlike-widths-of-eager-code": context(
+        UNLIKE,
+        toy_pool(4, 2),
+        batch=8,
+        stack="eager",
+        options=any_framework(mbs=1, recompute=(0, 2)),
+    ),
     "hybrid-4": context(
         HYBRID, toy_pool(4), batch=4, stack="megatron-core", options=any_framework(vpp=1, mbs=1)
     ),

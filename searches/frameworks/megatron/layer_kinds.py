@@ -9,7 +9,7 @@ Codes: MLM7xx.
 
 from collections.abc import Sequence
 
-from costmodels.layers.kinds import KIND_ALIASES, LAYER_KINDS
+from costmodels.layers.kinds import KIND_ALIASES, LAYER_KINDS, kind_of
 from costmodels.layers.layer_kind import LayerKind
 from costmodels.shapes import Mamba2Shape, ModelShape
 from searches.frameworks.case import Case
@@ -31,18 +31,20 @@ _PLAIN = {name: alias.partition("+") for alias, name in KIND_ALIASES.items()}
 
 
 def sublayers(kind: str) -> tuple[str, str]:
-    """Return the mixer and the feed of a kind of layer by its name.
+    """Return the mixer and the feed of a kind of layer by its name, whatever its variant.
 
     >>> sublayers("moe"), sublayers("mamba2+none")
     (('attention', 'moe'), ('mamba2', 'none'))
     """
-    mixer, _, feed = _PLAIN.get(kind) or kind.partition("+")
+    plain = kind.partition("@")[0]
+    mixer, _, feed = _PLAIN.get(plain) or plain.partition("+")
     return mixer, feed
 
 
 def _present(shape: ModelShape) -> tuple[LayerKind, ...]:
     counted = zip(shape.kinds, shape.kind_counts, strict=True)
-    return tuple(LAYER_KINDS[name] for name, n in counted if n and name in LAYER_KINDS)
+    known = [name for name, n in counted if n and name.partition("@")[0] in LAYER_KINDS]
+    return tuple(kind_of(name) for name in known)
 
 
 def has_mixer(shape: ModelShape, mixer: str) -> bool:

@@ -51,6 +51,7 @@ _ORDER = (
     "heads",
     "kv_heads",
     "head_dim",
+    "value_dim",
     "ffn",
     "gated",
     "vocab",
@@ -62,6 +63,7 @@ _ORDER = (
     "dropout",
     "mla",
     "moe",
+    "variants",
     "layer_kinds",
     "window",
     "chunk",
@@ -306,6 +308,8 @@ class _Reader:
             self._value_heads(hidden, heads)
             return
         self._kv_heads(heads)
+        if config.count("value_dim").value:
+            self._take("value_dim")
         head_dim = config.count("head_dim")
         if head_dim.value is not None:
             self._put(("model", "head_dim"), head_dim.value, head_dim.text, head_dim.path)
@@ -342,11 +346,11 @@ class _Reader:
         """Set experts, MLP and the kinds of the layers."""
         n_layers = int(self.model["layers"])
         routed = self._routed(n_layers)
-        layers = layers_of(self.config, self._seq_len()[0], routed)
+        layers = layers_of(self.config, self._seq_len()[0], routed, self.model)
         self.notes += layers.notes
         kinds, feeds = layers.kinds, layers.feeds
         for i, kind in enumerate(kinds):
-            if kind not in LAYER_KINDS and kind not in KIND_ALIASES:
+            if (plain := kind.partition("@")[0]) not in LAYER_KINDS and plain not in KIND_ALIASES:
                 message = f"layer {i} is of the kind {kind}, which is not priced"
                 raise SpecError(self.config.problem(layers.source.path, message))
         if "moe" in feeds:
@@ -355,11 +359,16 @@ class _Reader:
         if layers.is_plain and "none" not in feeds and pattern:
             self._pattern(*pattern)
         else:
-            entries = compressed([KIND_ALIASES.get(kind, kind) for kind in kinds])
+            entries = compressed([_usual_name(kind) for kind in kinds])
             source = layers.source
             self._put(("model", "layer_kinds"), entries, source.text, source.path)
-            if len(kinds) != n_layers:
-                self._put(("model", "layers"), len(kinds), source.text, source.path)
+        if len(kinds) != n_layers:
+            source = layers.source
+            self._put(("model", "layers"), len(kinds), source.text, source.path)
+        for name, sizes in sorted(layers.variants.items()):
+            for key, size in sizes.items():
+                path = ("model", "variants", name, key)
+                self._put(path, size, layers.source.text, layers.source.path)
         for section, name, size in shown_sections(layers.sections):
             self._put(("model", section, name), size.value, size.text, size.path)
         if self.config.rules.gate and any(MIXERS[x.split("+")[0]].attends for x in kinds):
@@ -545,6 +554,12 @@ class _Reader:
             if plain:
                 self._put(("model", "name"), plain, text)
                 return
+
+
+def _usual_name(kind: str) -> str:
+    """Return the name of a kind that a model file has for it."""
+    plain, at, variant = kind.partition("@")
+    return KIND_ALIASES.get(plain, plain) + at + variant
 
 
 def _folder_name(path: str) -> str:

@@ -38,7 +38,7 @@ REFUSED: Mapping[str, str] = {
         _HYBRID.format("linear attention"),
     ),
     **dict.fromkeys(
-        ("nemotron-nas", "nemotron_nas", "deci", "decilm", "openelm", "puzzletron"),
+        ("puzzletron",),
         "layers that differ from one another in width, as an architecture search (NAS) left them",
     ),
     **dict.fromkeys(
@@ -49,12 +49,10 @@ REFUSED: Mapping[str, str] = {
         ("gemma3n", "gemma3n_text", "gemma4", "gemma4_text"),
         "layers of several widths and embeddings in every layer",
     ),
-    **dict.fromkeys(
-        ("step3_text", "step3", "step3p5"), "factorised attention, whose matrices are others"
-    ),
+    **dict.fromkeys(("step3_text", "step3"), "factorised attention, whose matrices are others"),
     "bailing_hybrid": "delta attention whose decays and gates are matrices of full width",
     **dict.fromkeys(
-        ("mimo_v2_flash", "dots3_note", "dots3_note_text", "inkling_text", "inkling2_text"),
+        ("dots3_note", "dots3_note_text", "inkling_text", "inkling2_text"),
         "attention whose heads have other widths in some layers than in others",
     ),
     **dict.fromkeys(
