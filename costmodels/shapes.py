@@ -442,9 +442,15 @@ class ModelShape:
 
     def without_experts(self) -> "ModelShape":
         """Return what an expert layer computes for every token: its shared experts as the MLP."""
-        return replace(
-            self, ffn=self.shared_ffn, n_experts=0, shared_ffn=0, moe_latent=0, layer_runs=()
-        )
+        return _without_experts(self)
+
+
+@lru_cache(maxsize=256)
+def _without_experts(shape: ModelShape) -> ModelShape:
+    """Return a model whose MLP is the shared experts."""
+    return replace(
+        shape, ffn=shape.shared_ffn, n_experts=0, shared_ffn=0, moe_latent=0, layer_runs=()
+    )
 
 
 @lru_cache(maxsize=256)

@@ -64,8 +64,7 @@ def has_variants(name: str) -> bool:
 def kind_of(name: str) -> LayerKind:
     """Return the record of a kind: `KIND`, or `KIND@VARIANT` with the sizes of a variant.
 
-    Raises `KeyError` for no kind, and for a variant of a registered kind that is no pair of a mixer
-    and a feed.
+    Raises `KeyError` for no kind. A variant needs a kind that is a pair (`has_variants`).
 
     >>> kind_of("dense@wide").name, kind_of("window+moe@narrow").mixer
     ('dense@wide', 'window')

@@ -93,9 +93,8 @@ def linear_params(shape: ModelShape, tp: Ints) -> Floats:
     if shape.latent:
         return np.asarray(latent_params(shape, tp) - shape.q_rank - shape.kv_rank + mlp)
     kv = kv_heads_per_rank(shape, tp) * shape.projected_dim
-    return np.asarray(
-        h * ((shape.q_width + shape.v_width) / t + kv) + mlp + h * shape.gate_width / t
-    )
+    attention = h * ((shape.q_width + shape.v_width) / t + kv)
+    return np.asarray(attention + mlp + h * shape.gate_width / t)
 
 
 def expert_layer_params(shape: ModelShape, tp: Ints) -> Floats:

@@ -158,7 +158,7 @@ def _attention_tensors(
     else:
         yield plain("qkv_linear", normed)
         yield plain("qkv_linear", normed, narrow)
-        heads = 0.0 if shape.kv_shared else tokens * kv_heads_per_rank(shape, tp)
+        heads = tokens * kv_heads_per_rank(shape, tp) * (not shape.kv_shared)
         core = (queries, heads * shape.head_dim, heads * shape.v_dim)
     for one in core:
         yield plain("core_attn", one)._replace(shared_with="mla_up_proj" if shape.latent else "")

@@ -72,11 +72,8 @@ def attention_matrices(shape: ModelShape) -> tuple[Matrix, ...]:
             Matrix(keys, shape.kv_rank, cut="rows"),
             Matrix(h, shape.v_width, cut="columns"),
         )
-    if shape.kv_shared:
-        pair = ()
-    else:
-        pair = (shape.kv_width,)
-        pair += () if shape.keys_as_values else (shape.kv_heads * shape.v_dim,)
+    pair: tuple[int, ...] = (shape.kv_width, shape.kv_heads * shape.v_dim)
+    pair = () if shape.kv_shared else pair[:1] if shape.keys_as_values else pair
     gate = (shape.gate_width,) if shape.gate_width else ()
     parts = (shape.q_width, *gate, *pair)
     return (

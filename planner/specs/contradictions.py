@@ -138,7 +138,7 @@ def _variant_faults(
     for name, variant in model.variants.items():
         heads = variant.heads or model.heads
         kv_heads = variant.kv_heads or model.kv_heads or heads
-        checks = (
+        wrong = (
             (name not in used, "no layer is of this variant", f"name a kind with @{name}"),
             (not variant.sizes, "it says no size of its own", "state one, or leave it out"),
             (
@@ -152,8 +152,8 @@ def _variant_faults(
                 "state ffn or window alone",
             ),
         )
-        path = ("model", "variants", name)
-        faults += [SpecFault(path, message, fix) for failed, message, fix in checks if failed]
+        where = ("model", "variants", name)
+        faults += [SpecFault(where, message, fix) for failed, message, fix in wrong if failed]
     return faults
 
 

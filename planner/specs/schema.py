@@ -512,7 +512,7 @@ def _count_of(run: object) -> int:
 
 
 class VariantSpec(_Spec):
-    """One entry of `model.variants:`: sizes of layers of kind `KIND@NAME`, the model's otherwise."""
+    """One entry of `model.variants:`: what layers of kind `KIND@NAME` have of their own."""
 
     heads: Heads | None = None
     """Attention (query) heads."""

@@ -35,8 +35,8 @@ from costmodels.shapes import DENSE, MOE, ModelShape
 def composed(mixer: Mixer, feed: Feed, name: str = "") -> LayerKind:
     """Return the kind of layer that has this mixer and this feed, `MIXER+FEED`.
 
-    Under the `name` of a kind with a variant, the one that has the sizes of that variant. The user's
-    own class of transformers has such layers; files of no other framework say them.
+    Under the `name` of a kind with a variant, the one that has the sizes of that variant. The
+    user's own class of transformers has such layers; files of no other framework say them.
     """
     name = name or f"{mixer.name}+{feed.name}"
     variant = name.partition("@")[2]

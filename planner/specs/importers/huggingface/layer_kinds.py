@@ -127,7 +127,8 @@ def ffn_width(config: Config) -> int | None:
     """Return the inner width of the model's own MLP; None where no key says it."""
     if config.rules.ffn_of:
         return config.rules.ffn_of(config.section)[0]
-    return config.count("ffn").value
+    width: int | None = config.count("ffn").value
+    return width
 
 
 def _own_sizes(
@@ -138,9 +139,8 @@ def _own_sizes(
     used -= FEED_FIELDS if feed != "dense" else set()
     used -= used - FEED_FIELDS if mixer == "none" else set()
     used -= {"window"} if mixer != "window" else set()
-    return {
-        k: v for k in VARIED_FIELDS if k in used and (v := sizes.get(k)) and v != stated.get(k)
-    }
+    own = {key: sizes[key] for key in VARIED_FIELDS if key in used and sizes.get(key)}
+    return {key: size for key, size in own.items() if size != stated.get(key)}
 
 
 _LETTERS = {
@@ -161,9 +161,8 @@ def _variant_name(sizes: Mapping[str, int]) -> str:
     >>> _variant_name({"heads": 12, "ffn": 768, "kv_shared": True})
     'h12-f768-shared'
     """
-    return "-".join(
-        _LETTERS[k] + ("" if isinstance(v, bool) else str(v)) for k, v in sizes.items()
-    )
+    parts = ((_LETTERS[key], "" if size is True else str(size)) for key, size in sizes.items())
+    return "-".join(letters + size for letters, size in parts)
 
 
 def _refuse_shared_indices(config: Config) -> None:

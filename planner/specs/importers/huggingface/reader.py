@@ -363,12 +363,11 @@ class _Reader:
             source = layers.source
             self._put(("model", "layer_kinds"), entries, source.text, source.path)
         if len(kinds) != n_layers:
-            source = layers.source
-            self._put(("model", "layers"), len(kinds), source.text, source.path)
-        for name, sizes in sorted(layers.variants.items()):
-            for key, size in sizes.items():
-                path = ("model", "variants", name, key)
-                self._put(path, size, layers.source.text, layers.source.path)
+            self._put(("model", "layers"), len(kinds), layers.source.text, layers.source.path)
+        for variant, sizes in sorted(layers.variants.items()):
+            for key, width in sizes.items():
+                path = ("model", "variants", variant, key)
+                self._put(path, width, layers.source.text, layers.source.path)
         for section, name, size in shown_sections(layers.sections):
             self._put(("model", section, name), size.value, size.text, size.path)
         if self.config.rules.gate and any(MIXERS[x.split("+")[0]].attends for x in kinds):

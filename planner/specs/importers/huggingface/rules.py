@@ -113,7 +113,7 @@ class OwnLayer(NamedTuple):
     """What one layer of a model has of its own."""
 
     sizes: Mapping[str, int]
-    """By key of `costmodels.shapes.VARIED_FIELDS`; those that are the model's too may stand here."""
+    """By key of `costmodels.shapes.VARIED_FIELDS`; also those that are the model's too."""
     mixer: str = ""
     """In place of the one that the other keys say; `none`: the layer has no attention."""
     feed: str = ""
@@ -180,8 +180,8 @@ class ModelType:
     format: str = ""
     """What a file of the type is, in words, where it is no config.json."""
     own_layers: Callable[[Stated], list[OwnLayer]] | None = None
-    """What each layer has of its own, where layers differ in width; raises a `ValueError` that says
-    what is wrong."""
+    """What each layer has of its own, where layers differ in width; a `ValueError` says what is
+    wrong."""
     ffn_parts: int = 1
     """By how many the width of the file is divided: 2 where it counts both halves of a gate."""
 

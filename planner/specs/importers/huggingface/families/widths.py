@@ -7,6 +7,7 @@ architecture search (NAS) those beside their weights on the Hub.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from planner.specs.importers.huggingface.families.remote import NO_MODEL
 from planner.specs.importers.huggingface.rules import (
     ModelType,
     OwnLayer,
@@ -14,10 +15,6 @@ from planner.specs.importers.huggingface.rules import (
     Stated,
     sizes,
 )
-
-_NO_MODEL = Sizes(0, 0, None, 0, 0, None, None)._replace(**dict.fromkeys(Sizes._fields))
-"""Sizes of types whose defaults are those of no model."""
-
 
 def rounded_width(width: float, divisor: int) -> int:
     """Return a width as a multiple of `divisor`, at most a tenth below the one that is asked for.
@@ -47,9 +44,7 @@ def _openelm_layers(stated: Stated) -> list[OwnLayer]:
     multipliers, queries = section.get("ffn_multipliers"), section.get("num_query_heads")
     keys, groups = section.get("num_kv_heads"), section.get("num_gqa_groups") or 1
     if not isinstance(multipliers, list) or not isinstance(queries, list):
-        raise ValueError(
-            "expected ffn_multipliers and num_query_heads as lists, one for each layer"
-        )
+        raise ValueError("expected lists of ffn_multipliers and num_query_heads by layer")
     keys = keys if isinstance(keys, list) else [n // groups for n in queries]
     hidden, divisor = stated.look("hidden"), section.get("ffn_dim_divisor") or 256
     return [
@@ -151,7 +146,7 @@ def _usual(values: Sequence[int]) -> int | None:
 
 
 def _mimo_layers(stated: Stated) -> list[OwnLayer]:
-    """Return the heads of each layer: twice the KV heads with a window unless the file says them."""
+    """Return the heads of each layer: twice the KV heads with a window by default."""
     section = stated.section
     names = {
         "heads": "swa_num_attention_heads",
@@ -203,7 +198,7 @@ def per_layer_sizes(section: Mapping[str, Any], n_layers: int) -> list[dict[str,
 
 WIDTH_TYPES: Mapping[str, ModelType] = {
     "openelm": ModelType(
-        defaults=sizes(_NO_MODEL, own_heads=None, own_kv_heads=None),
+        defaults=sizes(NO_MODEL, own_heads=None, own_kv_heads=None),
         keys={
             "layers": ("num_transformer_layers",),
             "hidden": ("model_dim",),
@@ -235,7 +230,7 @@ WIDTH_TYPES: Mapping[str, ModelType] = {
         ),
     ),
     "nemotron-nas": ModelType(
-        defaults=sizes(_NO_MODEL, own_kv_heads=None, blocks=None),
+        defaults=sizes(NO_MODEL, own_kv_heads=None, blocks=None),
         keys={"own_kv_heads": ("num_key_value_heads_per_layer",), "blocks": ("block_configs",)},
         null_is_missing=("kv_heads",),
         computed={"kv_heads": _nas_kv_heads},
