@@ -16,6 +16,7 @@ from planner.specs.importers.huggingface.rules import (
     sizes,
 )
 
+
 def rounded_width(width: float, divisor: int) -> int:
     """Return a width as a multiple of `divisor`, at most a tenth below the one that is asked for.
 
@@ -198,7 +199,7 @@ def per_layer_sizes(section: Mapping[str, Any], n_layers: int) -> list[dict[str,
 
 WIDTH_TYPES: Mapping[str, ModelType] = {
     "openelm": ModelType(
-        defaults=sizes(NO_MODEL, own_heads=None, own_kv_heads=None),
+        defaults={**NO_MODEL, "tied": False, "own_heads": None, "own_kv_heads": None},
         keys={
             "layers": ("num_transformer_layers",),
             "hidden": ("model_dim",),
@@ -230,7 +231,7 @@ WIDTH_TYPES: Mapping[str, ModelType] = {
         ),
     ),
     "nemotron-nas": ModelType(
-        defaults=sizes(NO_MODEL, own_kv_heads=None, blocks=None),
+        defaults={**NO_MODEL, "tied": False, "own_kv_heads": None, "blocks": None},
         keys={"own_kv_heads": ("num_key_value_heads_per_layer",), "blocks": ("block_configs",)},
         null_is_missing=("kv_heads",),
         computed={"kv_heads": _nas_kv_heads},
