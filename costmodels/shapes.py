@@ -137,6 +137,16 @@ class IndexerShape:
 
 
 @dataclass(frozen=True, slots=True)
+class PerLayerShape:
+    """Embeddings of each layer (`injected` layers)."""
+
+    width: int
+    """Of a row of the table of one layer."""
+    vocab: int
+    """Rows of such a table."""
+
+
+@dataclass(frozen=True, slots=True)
 class VisionShape:
     """A vision tower and its projector, before a language model."""
 
@@ -316,6 +326,8 @@ class ModelShape:
     indexer: IndexerShape | None = None
     mamba1: Mamba1Shape | None = None
     short_conv: ShortConvShape | None = None
+    per_layer: PerLayerShape | None = None
+    """Embeddings of each layer; none: the model has one alone."""
     vision: VisionShape | None = None
     """A vision tower before the embedding; none: text alone."""
 

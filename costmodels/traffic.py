@@ -33,7 +33,14 @@ from costmodels.layers.experts import (
     local_tokens,
     parts_for_routing,
 )
-from costmodels.layers.kinds import MIXERS, added_kinds, has_attention, kinds_of, sublayers
+from costmodels.layers.kinds import (
+    MIXERS,
+    added_kinds,
+    has_attention,
+    has_mlp,
+    kinds_of,
+    sublayers,
+)
 from costmodels.layers.layer_kind import ExpertLayerTerms, KindTerms, LayerKind
 from costmodels.layers.params import kv_heads_per_rank, padded_vocab, replicated_params
 from costmodels.layers.recompute import RunAgain, latent_bytes, repeated_blocks, run_again
@@ -519,7 +526,7 @@ def _blocks_by_kind(
 def _with_mlp(rows: Rows, layout: Layout, rank: int) -> float:
     """Return the layers of a rank that have an MLP."""
     counts = _counts_by_kind(rows, layout, rank)
-    return sum(x.layers for x in counts if x.kind.feed == "dense")
+    return sum(x.layers for x in counts if has_mlp(x.kind))
 
 
 def _attending(rows: Rows, layout: Layout, rank: int) -> float:

@@ -23,6 +23,7 @@ from costmodels.layers.kinds import (
     mixers_of,
     mlp_widths,
     present_kinds,
+    reads_earlier_layers,
 )
 from costmodels.layers.layer_grid import LayerGrid
 from costmodels.memory import param_bytes_kept, state_bytes_per_param
@@ -225,6 +226,14 @@ RULES: dict[str, Rule] = {
             "it differs from `even`.",
             "another pp, vpp or split",
             "Megatron-LM TransformerConfig, pipeline layout",
+        ),
+        Rule(
+            "PP003",
+            "layers that read what earlier stages hold",
+            "Layers that take keys and values of an earlier layer, or a row of an embedding of "
+            "their own, would need it sent along the pipeline: no framework does that.",
+            "pp 1",
+            "transformers models/gemma4 (shared_kv_states, per_layer_inputs)",
         ),
         Rule(
             "SCH002",
@@ -723,6 +732,10 @@ def _enough_layers(c: Context, s: ShapeTable) -> Bools:
     return spelled | (s.pp.astype(np.int64) * s.vpp <= most_stages(c.problem.shape.layers))
 
 
+def _reads_earlier_stages(c: Context, s: ShapeTable) -> Bools:
+    return np.asarray((s.pp == 1) | (not reads_earlier_layers(c.problem.shape)))
+
+
 def _splits(c: Context, s: ShapeTable) -> Bools:
     layers, result = c.problem.shape.layers, distinct((s.pp, s.vpp, s.split))
 
@@ -934,6 +947,7 @@ SHAPE_RULES: tuple[tuple[str, ShapePredicate], ...] = (
     ("VPP001", _interleaves),
     ("PP001", _enough_layers),
     ("PP002", _splits),
+    ("PP003", _reads_earlier_stages),
     ("SCH002", _whole_backward),
     ("SCH003", _scheduled),
     ("ORD001", _makes_another_plan),

@@ -9,7 +9,8 @@ from costmodels.layers.sublayers.attention import ATTENTION, CHUNK, WINDOW
 from costmodels.layers.sublayers.bidirectional import BIDIRECTIONAL, BIDIRECTIONAL_WINDOW
 from costmodels.layers.sublayers.composition import NO_MIXER, composed
 from costmodels.layers.sublayers.delta_net import GDN, KDA
-from costmodels.layers.sublayers.feeds import FEEDS, NO_FEED
+from costmodels.layers.sublayers.feeds import FEEDS, MLP, NO_FEED
+from costmodels.layers.sublayers.injected import INJECTED
 from costmodels.layers.sublayers.linear import LINEAR
 from costmodels.layers.sublayers.mamba1 import MAMBA1
 from costmodels.layers.sublayers.mamba2 import MAMBA2
@@ -29,6 +30,7 @@ KIND_ALIASES = {"attention+dense": DENSE.name, "attention+moe": MOE.name}
 def _compositions() -> tuple[LayerKind, ...]:
     """Return every kind of a mixer and a feed that is not listed under another name."""
     pairs = [(mixer, feed) for mixer in MIXERS.values() for feed in FEEDS]
+    pairs += [(mixer, INJECTED) for mixer in (ATTENTION, WINDOW)]
     names = [(f"{mixer.name}+{feed.name}", mixer, feed) for mixer, feed in pairs]
     left_out = {*KIND_ALIASES, "none+none"}
     return tuple(composed(mixer, feed) for name, mixer, feed in names if name not in left_out)
@@ -45,7 +47,7 @@ def register_layer_kind(kind: LayerKind) -> None:
     LAYER_KINDS[kind.name] = kind
 
 
-_FEEDS = {x.name: x for x in FEEDS}
+_FEEDS = {x.name: x for x in (*FEEDS, INJECTED)}
 
 
 @cache
@@ -83,9 +85,15 @@ def attention_shapes(shape: ModelShape) -> tuple[ModelShape, ...]:
     return tuple(dict.fromkeys(shape.of_kind(kind.name) for kind in kinds))
 
 
+def reads_earlier_layers(shape: ModelShape) -> bool:
+    """Tell whether some layer takes keys and values of another, or a row of its own embedding."""
+    kinds = [shape.of_kind(kind.name) for kind, _ in present_kinds(shape)]
+    return shape.per_layer is not None or any(x.kv_shared for x in kinds)
+
+
 def mlp_widths(shape: ModelShape) -> tuple[int, ...]:
     """Return the inner widths of the MLPs of a model's layers, none twice."""
-    dense = [kind for kind, _ in present_kinds(shape) if kind.feed == "dense"]
+    dense = [kind for kind, _ in present_kinds(shape) if has_mlp(kind)]
     return tuple(dict.fromkeys(shape.of_kind(kind.name).ffn for kind in dense))
 
 
@@ -116,6 +124,11 @@ def attends(shape: ModelShape) -> bool:
 def has_attention(kind: LayerKind) -> bool:
     """Tell whether a kind of layer has the model's attention, over all keys or some."""
     return kind.mixer not in MIXERS or MIXERS[kind.mixer].attends
+
+
+def has_mlp(kind: LayerKind) -> bool:
+    """Tell whether a kind of layer has an MLP of the width `ffn`."""
+    return kind.feed in (MLP.name, INJECTED.name)
 
 
 def sublayers(kind: LayerKind) -> int:

@@ -77,7 +77,7 @@ def _needs_ffn(model: ModelSpec) -> bool:
     moe = model.moe
     if model.layer_kinds:
         feeds = {kind_of(kind).feed for run in model.layer_kinds for kind in run.kinds}
-        if "dense" in feeds:
+        if feeds & {"dense", "injected"}:
             return True
         return "moe" in feeds and (moe is None or moe.moe_ffn is None)
     return moe is None or moe.moe_ffn is None or moe.dense_layers > 0 or moe.every > 1
@@ -86,7 +86,8 @@ def _needs_ffn(model: ModelSpec) -> bool:
 def _layer_kind_faults(model: ModelSpec) -> list[SpecFault]:
     """Return what is wrong between the kinds of layers and the rest."""
     if model.layer_kinds is None:
-        return [*_variant_faults(model, ()), *_section_faults(model, ())]
+        faults = _per_layer_faults(model, {"dense"})
+        return [*faults, *_variant_faults(model, ()), *_section_faults(model, ())]
     moe, runs = model.moe, model.layer_kinds
     total = sum(len(run.kinds) for run in runs)
     routed = [i for i, x in enumerate(runs) if any(kind_of(kind).is_routed for kind in x.kinds)]
@@ -118,7 +119,20 @@ def _layer_kind_faults(model: ModelSpec) -> list[SpecFault]:
         ),
     )
     faults = [SpecFault(path, message, fix) for failed, path, message, fix in checks if failed]
+    faults += _per_layer_faults(model, {kind_of(kind).feed for run in runs for kind in run.kinds})
     return [*faults, *_variant_faults(model, runs), *_section_faults(model, runs)]
+
+
+def _per_layer_faults(model: ModelSpec, feeds: set[str]) -> list[SpecFault]:
+    """Return what is wrong between embeddings of layers and the kinds that have them."""
+    if model.per_layer and feeds != {"injected"}:
+        message, fix = "not every layer has such an embedding", "name kinds with +injected alone"
+        return [SpecFault(("model", "per_layer"), message, fix)]
+    if "injected" in feeds and not model.per_layer:
+        message = "`injected` layers need a `per_layer` section"
+        fix = "add `per_layer:` with `width` and `vocab`, or name another kind"
+        return [SpecFault(("model", "layer_kinds"), message, fix)]
+    return []
 
 
 def _variant_faults(

@@ -13,6 +13,7 @@ from costmodels.shapes import (
     MIXER_SECTIONS,
     MOE,
     ModelShape,
+    PerLayerShape,
     TrainingJob,
     Variant,
     VisionShape,
@@ -173,6 +174,8 @@ def _shape(model: ModelSpec, name: str) -> ModelShape:
     for name, sizes in MIXER_SECTIONS.items():
         if section := getattr(model, name):
             plain[name] = sizes(**dict(section))
+    if model.per_layer:
+        plain["per_layer"] = PerLayerShape(**dict(model.per_layer))
     if model.vision:
         vision = model.vision.model_dump()
         plain["vision"] = VisionShape(**{**vision, "projector": tuple(vision["projector"])})
@@ -221,6 +224,7 @@ _NOT_PLAIN = (
     "layer_runs",
     "pads_vocab",
     "vision",
+    "per_layer",
     "variants",
     "kv_shared",
     "keys_as_values",
@@ -264,6 +268,8 @@ def canonical_model(shape: ModelShape, details: DetailsSpec) -> dict[str, Any]:
     for name in MIXER_SECTIONS:
         if sizes := getattr(shape, name):
             out[name] = dataclasses.asdict(sizes)
+    if shape.per_layer:
+        out["per_layer"] = dataclasses.asdict(shape.per_layer)
     if shape.vision:
         vision = dataclasses.asdict(shape.vision)
         out["vision"] = {**vision, "projector": list(shape.vision.projector)}

@@ -392,6 +392,15 @@ class ShortConvSpec(_Spec):
     """Taps of the convolution."""
 
 
+class PerLayerSpec(_Spec):
+    """The `model.per_layer:` section: embeddings of each layer (Gemma 3n and 4)."""
+
+    width: Width
+    """Of a row of the table of one layer."""
+    vocab: Width
+    """Rows of such a table."""
+
+
 class VisionSpec(_Spec):
     """The `model.vision:` section: a vision tower and its projector, on the first stage."""
 
@@ -776,6 +785,8 @@ class ModelSpec(_Spec):
     """State-space layers of the first Mamba, where `layer_kinds` has them."""
     short_conv: ShortConvSpec | None = None
     """Gated short convolutions, where `layer_kinds` has them."""
+    per_layer: PerLayerSpec | None = None
+    """Embeddings of each layer, where `layer_kinds` has `injected` ones."""
     vision: VisionSpec | None = None
     """A vision tower and its projector before the language model; none: text alone."""
     details: DetailsSpec = NO_DETAILS

@@ -230,6 +230,8 @@ def broken_shape_rule(problem: Problem, options: SearchOptions, shape: Shape) ->
         return "PP001"
     if not splits(model.layers, pp, vpp, split):
         return "PP002"
+    if pp > 1 and (model.per_layer or any("kv_shared" in dict(x.sizes) for x in model.variants)):
+        return "PP003"
     if (model.n_experts or model.mtp_layers) and schedule in ("zb-h1", "zb-v"):
         return "SCH002"
     if options.framework != "any" and schedule not in ("none", "1f1b", "interleaved"):

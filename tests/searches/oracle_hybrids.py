@@ -33,7 +33,11 @@ class Kind(str):
     @property
     def feeds(self) -> bool:
         plain = self.partition("@")[0]
-        return plain == "dense" or plain.endswith("+dense")
+        return plain == "dense" or plain.endswith(("+dense", "+injected"))
+
+    @property
+    def injects(self) -> bool:
+        return "+injected" in self
 
 
 def own(problem: Problem, kind: Kind) -> Problem:
@@ -208,7 +212,13 @@ def params(problem: Problem, kind: Kind, tp: int) -> float:
     if mixer:
         held += (mixer.weights + mixer.others) / tp + mixer.whole
     shape = own(problem, kind).shape
+    held += injected_weights(shape) + norm(shape) if kind.injects else 0.0
     return held + ((per_mlp(shape) / tp + norm(shape)) if kind.feeds else 0.0)
+
+
+def injected_weights(shape: ModelShape) -> float:
+    assert shape.per_layer is not None
+    return 3.0 * shape.hidden * shape.per_layer.width
 
 
 def least_weights(problem: Problem, tp: int) -> float:
@@ -217,6 +227,7 @@ def least_weights(problem: Problem, tp: int) -> float:
     for kind in {*kinds_of(problem.shape)}:
         mixer = mixer_of(problem, kind, 1.0, tp)
         mlp = per_mlp(own(problem, kind).shape) / tp if kind.feeds else 0.0
+        mlp += injected_weights(problem.shape) if kind.injects else 0.0
         found.append((mixer.weights / tp if mixer else 0.0) + mlp)
     return min(found)
 
@@ -233,7 +244,7 @@ def scratch(problem: Problem, tp: int) -> float:
             found[name, *heads] = mixer.weights / tp
         if kind.feeds:
             mlp = per_mlp(own(problem, kind).shape) / tp
-            found["mlp", mlp] = mlp
+            found["mlp", mlp] = mlp + (injected_weights(shape) if kind.injects else 0.0)
     return 2.0 * sum(found.values())
 
 
@@ -260,6 +271,10 @@ def layer(problem: Problem, layout: Layout, kind: Kind, traffic: Traffic) -> Par
     up, down = ([(h, wide)], [(shape.ffn / tp, h)]) if ffn else ([], [])
     column = physics.products(problem, tokens, (mixer.column if mixer else []) + up)
     row = physics.products(problem, tokens, (mixer.row if mixer else []) + down)
+    rows, p = tokens / (tp if sp else 1), float(shape.per_layer.width) if kind.injects else 0.0
+    if p:
+        column = added(column, physics.products(problem, rows, [(h, p), (h, p)]))
+        row = added(row, physics.products(problem, rows, [(p, h)]))
     n_blocks = bool(mixer) + bool(ffn)
     (f_all, f_open), (b_all, b_open) = traffic(problem, tokens, tp, sp, (column, row), n_blocks)
     core = mixer.core if mixer else (0.0, 0.0)
@@ -269,16 +284,19 @@ def layer(problem: Problem, layout: Layout, kind: Kind, traffic: Traffic) -> Par
         moved[0] += (6 if shape.gated else 4) * ffn / tp
         moved[1] += (10 if shape.gated else 6) * ffn / tp
     rate = physics.hbm_rate(problem) / stack.elementwise_factor
+    n_norms = n_blocks + bool(p)
+    moved[0] += 20 * p / (tp if sp else 1)
+    moved[1] += 26 * p / (tp if sp else 1)
     ahead = column.forward + row.forward + core[0] + f_open
-    ahead += n_blocks * halves[0] + tokens * moved[0] / rate
+    ahead += n_norms * halves[0] + tokens * moved[0] / rate
     behind = column.dgrad + column.wgrad + row.dgrad + row.wgrad + core[1] + b_open
-    behind += n_blocks * halves[1] + tokens * moved[1] / rate
+    behind += n_norms * halves[1] + tokens * moved[1] / rate
     taxed = [
         one + stack.overlap_slowdown * (total - shown)
         for one, total, shown in ((ahead, f_all, f_open), (behind, b_all, b_open))
     ]
     plain = replace(problem, shape=replace(shape, kv_rank=0))
-    share = (mixer.kernels if mixer else 0.0) + (0.4 if ffn else 0.0)
+    share = (mixer.kernels if mixer else 0.0) + (0.4 if ffn else 0.0) + (0.3 if p else 0.0)
     assert graphs.graph(layout) == "none"
     launch = physics.launch_s(plain, tp) * share
     late = max(0.0, physics.paced_s(problem, launch, sum(taxed)) - sum(taxed))
@@ -288,7 +306,8 @@ def layer(problem: Problem, layout: Layout, kind: Kind, traffic: Traffic) -> Par
         each += 10.0 * h / (tp if sp else 1)
     if sp and not stack.sp_regather:
         each += 2.0 * h * (tp - 1) / tp
-    kept = n_blocks * each + (mixer.kept if mixer else 0.0)
+    kept = (4.0 * h + 10.0 * p) / (tp if sp else 1) if p else 0.0
+    kept += n_blocks * each + (mixer.kept if mixer else 0.0)
     kept += (6.0 if shape.gated else 4.0) * ffn / tp
     if shape.gated and not stack.fused_activation:
         kept += 2.0 * ffn / tp
@@ -302,6 +321,10 @@ def layer(problem: Problem, layout: Layout, kind: Kind, traffic: Traffic) -> Par
         temporaries=tokens * passing,
         pool=0.0,
     )
+
+
+def added(a: physics.Products, b: physics.Products) -> physics.Products:
+    return physics.Products(a.forward + b.forward, a.dgrad + b.dgrad, a.wgrad + b.wgrad)
 
 
 def half_elementwise(problem: Problem, tokens: float, tp: int, sp: bool) -> Pair:

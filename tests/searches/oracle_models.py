@@ -210,6 +210,8 @@ def true_params(problem: Problem) -> float:
         rows += max(shape.max_positions, problem.job.seq_len)
     rows += 1 if shape.norm == "rmsnorm" else 2
     total = rows * shape.hidden
+    if shape.per_layer:
+        total += shape.per_layer.vocab * shape.per_layer.width * shape.layers
     if shape.layer_runs:
         kinds = hybrids.kinds_of(shape)
         return total + sum(hybrids.params(problem, kind, 1) for kind in kinds)

@@ -114,7 +114,8 @@ def embedding_params(problem: Problem, tp: int) -> float:
     rows = padded_vocab(problem, tp) / tp
     if shape.positions == "learned":
         rows += max(shape.max_positions, problem.job.seq_len)
-    return rows * shape.hidden
+    own = shape.per_layer.vocab * shape.per_layer.width * shape.layers if shape.per_layer else 0
+    return rows * shape.hidden + own / tp
 
 
 def head_params(problem: Problem, tp: int, pp: int) -> float:

@@ -39,6 +39,7 @@ from tests.searches.instances import (
 )
 from tests.searches.test_mode_rules import ROWS as MODE_EXAMPLES
 from tests.searches.test_mode_rules import pinned
+from tests.searches.wider_instances import READERS
 
 PREDICATES = dict(SHAPE_RULES)
 NEVER_COUNTED = {"SCH001"}
@@ -101,6 +102,7 @@ def test_every_code_is_reported_by_some_search_and_no_other():
 
 DUALPIPE = replace(pins(schedule=SCHEDULES.index("dualpipe")), framework="any")
 EXTRA = [
+    context(READERS),
     context(replace(DENSE, ffn=4100), toy_pool(8, 8), batch=8),
     context(batch=8, options=DUALPIPE),
     context(replace(GQA, n_experts=4, expert_ffn=512), toy_pool(8, 8), options=DUALPIPE),
@@ -166,6 +168,7 @@ SHAPE_EXAMPLES = {
     "VPP001": (context(), (1, 1, 8, 3, 0), (1, 2, 4, 3, 0)),
     "PP001": (context(), (1, 2, 4, 5, 1), (1, 2, 4, 4, 1)),
     "PP002": (context(), (1, 4, 2, 1, 0), (1, 4, 2, 1, 1)),
+    "PP003": (context(READERS), (1, 2, 4, 1, 0), (1, 1, 8, 1, 0)),
     "SCH002": (
         EXPERTS,
         (1, 2, 4, 1, 0, 1, 0, 1, 1, ZB_H1),

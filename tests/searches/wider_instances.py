@@ -4,7 +4,14 @@ from dataclasses import replace
 
 from costmodels.axes import SCHEDULES
 from costmodels.layers.kinds import layer_run
-from costmodels.shapes import DeltaNetShape, Mamba2Shape, ModelShape, Variant, WindowShape
+from costmodels.shapes import (
+    DeltaNetShape,
+    Mamba2Shape,
+    ModelShape,
+    PerLayerShape,
+    Variant,
+    WindowShape,
+)
 from hardware.parts import Fabric, Tier
 from searches.options import SearchOptions
 from searches.rules import Context
@@ -138,7 +145,6 @@ UNLIKE = replace(
     HYBRID,
     variants=(
         Variant("few", (("heads", 4), ("kv_heads", 2), ("head_dim", 256), ("window", 512))),
-        Variant("reader", (("kv_shared", 1),)),
         Variant("wide", (("heads", 16), ("ffn", 6144))),
     ),
     mamba2=None,
@@ -147,16 +153,35 @@ UNLIKE = replace(
         layer_run(name, count)
         for name, count in (
             *(("dense", 2), ("dense@wide", 3), ("window+dense@few", 2), ("window+dense", 1)),
-            *(("none+dense@wide", 1), ("dense@reader", 2), ("attention+none@few", 1)),
+            *(("none+dense@wide", 1), ("dense@wide", 2), ("attention+none@few", 1)),
         )
     ),
 )
 """Layers of unlike widths."""
+READERS = replace(
+    HYBRID,
+    layers=6,
+    variants=(Variant("reader", (("kv_shared", 1), ("ffn", 6144))),),
+    per_layer=PerLayerShape(256, 8192),
+    mamba2=None,
+    delta_net=None,
+    layer_runs=tuple(
+        layer_run(name, count)
+        for name, count in (
+            *(("window+injected", 2), ("attention+injected", 1)),
+            *(("window+injected@reader", 2), ("attention+injected@reader", 1)),
+        )
+    ),
+)
+"""Layers that read what earlier ones hold."""
 
 
 FAST: dict[str, Context] = {
     "unlike-widths-4": context(
         UNLIKE, toy_pool(4), batch=4, stack="megatron-core", options=any_framework(vpp=1, mbs=1)
+    ),
+    "layers-that-read-earlier-ones": context(
+        READERS, toy_pool(4), batch=4, stack="megatron-core", options=any_framework(mbs=1)
     ),
     "unlike-widths-of-eager-code": context(
         UNLIKE,

@@ -40,6 +40,7 @@ def composed(mixer: Mixer, feed: Feed, name: str = "") -> LayerKind:
     """
     name = name or f"{mixer.name}+{feed.name}"
     variant = name.partition("@")[2]
+    is_own = bool(variant) or feed.name not in (DENSE, MOE, "none")
     parts: tuple[Mixer | Feed, ...] = tuple(x for x in (mixer, feed) if x.name != "none")
 
     def summed(field: str) -> Callable[..., Any]:
@@ -77,7 +78,7 @@ def composed(mixer: Mixer, feed: Feed, name: str = "") -> LayerKind:
         mixer=mixer.name,
         feed=feed.name,
         blocks=summed("blocks"),
-        frameworks=tuple(x for x in mixer.frameworks if x == "fsdp2" or not variant),
+        frameworks=tuple(x for x in mixer.frameworks if x == "fsdp2" or not is_own),
         matrices=matrices if len(lists) == len(parts) else None,
     )
 

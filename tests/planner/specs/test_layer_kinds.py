@@ -202,3 +202,15 @@ def test_a_registered_kind_that_is_no_pair_has_no_variants(twin):
     runs = [{"kind": "twin@wide", "count": 32}]
     with pytest.raises(SpecError, match="layers of kind twin have no variants"):
         model_from_dict(unlike(layer_kinds=runs))
+
+
+def test_embeddings_of_each_layer_need_their_section_and_layers_with_them():
+    table, runs = {"width": 256, "vocab": 1000}, [{"kind": "attention+injected", "count": 32}]
+    fields = {"layer_kinds": runs, "per_layer": table, "layers": None}
+    model = model_from_dict(document("llama3-8b", **fields))
+    assert model.document["model"]["per_layer"] == table
+    assert model_from_dict(model.document).shape == model.shape
+    with pytest.raises(SpecError, match="`injected` layers need a `per_layer` section"):
+        model_from_dict(document("llama3-8b", **fields | {"per_layer": None}))
+    with pytest.raises(SpecError, match="not every layer has such an embedding"):
+        model_from_dict(document("llama3-8b", per_layer=table))

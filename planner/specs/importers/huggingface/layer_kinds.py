@@ -136,7 +136,7 @@ def _own_sizes(
 ) -> dict[str, int]:
     """Return those sizes of a layer that it uses and that are not the model's, `stated`."""
     used = set(VARIED_FIELDS)
-    used -= FEED_FIELDS if feed != "dense" else set()
+    used -= FEED_FIELDS if feed not in ("dense", "injected") else set()
     used -= used - FEED_FIELDS if mixer == "none" else set()
     used -= {"window"} if mixer != "window" else set()
     own = {key: sizes[key] for key in VARIED_FIELDS if key in used and sizes.get(key)}

@@ -73,6 +73,7 @@ _ORDER = (
     "indexer",
     "mamba1",
     "short_conv",
+    "per_layer",
     "attention_gate",
     "mtp_layers",
     "details",
@@ -356,7 +357,7 @@ class _Reader:
         if "moe" in feeds:
             self._experts()
         pattern = expert_pattern([feed == "moe" for feed in feeds]) if "moe" in feeds else (0, 1)
-        if layers.is_plain and "none" not in feeds and pattern:
+        if layers.is_plain and not {"none", "injected"} & set(feeds) and pattern:
             self._pattern(*pattern)
         else:
             entries = compressed([_usual_name(kind) for kind in kinds])
@@ -372,7 +373,10 @@ class _Reader:
             self._put(("model", section, name), size.value, size.text, size.path)
         if self.config.rules.gate and any(MIXERS[x.split("+")[0]].attends for x in kinds):
             self._put(("model", "attention_gate"), True, self.config.always().text)
-        self._mlp(has_mlp="dense" in feeds)
+        self._mlp(has_mlp=bool({"dense", "injected"} & set(feeds)))
+        if "injected" in feeds:
+            self._take("row_width", "per_layer", "width")
+            self._take("row_vocab", "per_layer", "vocab")
 
     def _routed(self, n_layers: int) -> list[bool]:
         """Return which layers have experts."""

@@ -127,3 +127,86 @@ def test_step_has_other_heads_in_windows():
 def test_widths_by_hand():
     assert [nas_width(x, 8192) for x in (0.5, 1.3125, 5.25)] == [2816, 7168, 28672]
     assert rounded_width(0.1 * 1280, 256) == 256
+
+
+GEMMA_4 = {
+    # What the file says beside `model_type`, and what transformers 5.23 builds.
+    "e2b": (
+        {
+            "hidden_size": 1536,
+            "num_hidden_layers": 35,
+            "num_kv_shared_layers": 20,
+            "use_double_wide_mlp": True,
+            "num_attention_heads": 8,
+            "num_key_value_heads": 1,
+            "intermediate_size": 6144,
+            "layer_types": ["sliding_attention", *["sliding_attention"] * 3, "full_attention"] * 7,
+        },
+        4_628_569_344,
+    ),
+    "31b": (
+        {
+            "hidden_size": 5376,
+            "num_hidden_layers": 60,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 16,
+            "intermediate_size": 21504,
+            "hidden_size_per_layer_input": 0,
+            "attention_k_eq_v": True,
+            "num_global_key_value_heads": 4,
+        },
+        30_697_345_280,
+    ),
+    "26b-a4b": (
+        {
+            "hidden_size": 2816,
+            "num_hidden_layers": 30,
+            "num_attention_heads": 16,
+            "num_key_value_heads": 8,
+            "intermediate_size": 2112,
+            "hidden_size_per_layer_input": 0,
+            "attention_k_eq_v": True,
+            "num_global_key_value_heads": 2,
+            "enable_moe_block": True,
+            "num_experts": 128,
+            "top_k_experts": 8,
+            "moe_intermediate_size": 704,
+        },
+        25_233_141_760,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GEMMA_4)
+def test_gemma_4_as_transformers_builds_it(name):
+    stated, built = GEMMA_4[name]
+    assert count({"model_type": "gemma4_text", **stated}) == pytest.approx(built, rel=1e-4)
+
+
+def test_the_last_layers_of_gemma_4_e2b_take_keys_of_earlier_ones():
+    shape = model_from_dict({"model_type": "gemma4_text", **GEMMA_4["e2b"][0]}).shape
+    assert shape.kinds == (
+        *("window+injected", "attention+injected@d512"),
+        *("window+injected@f12288-shared", "attention+injected@d512-f12288-shared"),
+    )
+    last = shape.of_kind(shape.kinds[3])
+    assert (last.head_dim, last.ffn, last.kv_shared) == (512, 12288, 1)
+    assert shape.kind_counts == (12, 3, 16, 4)
+
+
+def test_embeddings_on_both_sides_are_refused():
+    with pytest.raises(SpecError, match="attention to tokens on both sides"):
+        model_from_dict({"model_type": "gemma4_text", "use_bidirectional_attention": "all"})
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({0: {"num_experts": 8}}, "num_experts, which is not priced"),
+        ({"x": {"head_dim": 8}}, "widths of layers"),
+        (7, "widths of layers"),
+    ],
+)
+def test_sizes_by_layer_that_are_not_priced(config, message):
+    with pytest.raises(SpecError, match=message):
+        model_from_dict({"model_type": "gemma4_text", "per_layer_config": config})

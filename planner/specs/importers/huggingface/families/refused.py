@@ -46,8 +46,8 @@ REFUSED: Mapping[str, str] = {
         "sparse attention whose tokens an indexer picks",
     ),
     **dict.fromkeys(
-        ("gemma3n", "gemma3n_text", "gemma4", "gemma4_text"),
-        "layers of several widths and embeddings in every layer",
+        ("gemma3n", "gemma3n_text"),
+        "four residual streams that every layer mixes (AltUp)",
     ),
     **dict.fromkeys(("step3_text", "step3"), "factorised attention, whose matrices are others"),
     "bailing_hybrid": "delta attention whose decays and gates are matrices of full width",
@@ -74,8 +74,8 @@ REFUSED: Mapping[str, str] = {
     "ctrl": "no norm of its own in front of the MLP's residual, and positions of sines",
     "modernbert-decoder": "a norm of the embeddings and a head with a layer of its own",
     **dict.fromkeys(
-        ("gemma4_unified", "gemma4_unified_text", "gemma4_assistant", "gemma4_unified_assistant"),
-        "layers of several widths and embeddings in every layer",
+        ("gemma4_assistant", "gemma4_unified_assistant"),
+        "attention to the keys and values of another model",
     ),
     **dict.fromkeys(
         ("cohere_compass", "cohere_compass_text", "diffusion_gemma", "diffusion_gemma_text"),

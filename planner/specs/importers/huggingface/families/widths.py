@@ -9,6 +9,8 @@ from typing import Any
 
 from planner.specs.importers.huggingface.families.remote import NO_MODEL
 from planner.specs.importers.huggingface.rules import (
+    POST_NORMS,
+    QKV_O,
     ModelType,
     OwnLayer,
     Sizes,
@@ -197,6 +199,43 @@ def per_layer_sizes(section: Mapping[str, Any], n_layers: int) -> list[dict[str,
     return results
 
 
+def _gemma4_is_full(layer: int, n_layers: int) -> bool:
+    """Tell whether a layer of Gemma 4 attends to all tokens: every sixth, and the last."""
+    return (layer + 1) % 6 == 0 or layer == n_layers - 1
+
+
+def _gemma4_layers(stated: Stated) -> list[OwnLayer]:
+    """Return what each layer of Gemma 4 has of its own.
+
+    Layers that attend to all tokens have wider heads, perhaps fewer KV heads and keys that are the
+    values too; the last layers take keys and values of earlier ones, and perhaps have an MLP of
+    twice the width.
+    """
+    section, n_layers = stated.section, len(stated.local)
+    if section.get("use_bidirectional_attention") == "all":
+        raise ValueError("attention to tokens on both sides, and this plans decoders")
+    shares = stated.look("n_kv_shared") or 0
+    one_projection = bool(section.get("attention_k_eq_v"))
+    own = per_layer_sizes(section, n_layers)
+    feed = "injected" if stated.look("row_width") else ""
+    results = []
+    for i, local in enumerate(stated.local):
+        sizes_of: dict[str, int] = {}
+        if not local and "per_layer_config" not in section:
+            sizes_of["head_dim"] = section.get("global_head_dim") or 512
+            if one_projection and section.get("num_global_key_value_heads"):
+                sizes_of["kv_heads"] = section["num_global_key_value_heads"]
+        sizes_of |= own[i]
+        if i >= n_layers - shares > 0:
+            sizes_of["kv_shared"] = True
+            if section.get("use_double_wide_mlp"):
+                sizes_of["ffn"] = 2 * stated.look("ffn")
+        elif one_projection and not local:
+            sizes_of["keys_as_values"] = True
+        results.append(OwnLayer(sizes_of, feed=feed))
+    return results
+
+
 WIDTH_TYPES: Mapping[str, ModelType] = {
     "openelm": ModelType(
         defaults={**NO_MODEL, "tied": False, "own_heads": None, "own_kv_heads": None},
@@ -239,6 +278,47 @@ WIDTH_TYPES: Mapping[str, ModelType] = {
         ffn_of=_nas_ffn,
         own_layers=_nas_layers,
         ignored=("block_configs", "num_key_value_heads_per_layer"),
+    ),
+    "gemma4_text": ModelType(
+        defaults=sizes(
+            Sizes(262144, 2304, 9216, 30, 8, 4, 131072),
+            tied=True,
+            head_dim=256,
+            window=512,
+            experts=0,
+            topk=None,
+            moe_ffn=None,
+            row_width=256,
+            row_vocab=262144,
+            n_kv_shared=0,
+            attention_bias=False,
+        ),
+        keys={
+            "experts": ("num_experts",),
+            "topk": ("top_k_experts",),
+            "shared_ffn": ("intermediate_size",),
+            "row_width": ("hidden_size_per_layer_input",),
+            "row_vocab": ("vocab_size_per_layer_input",),
+            "n_kv_shared": ("num_kv_shared_layers",),
+            "window_pattern": (),
+        },
+        biases=QKV_O,
+        experts=True,
+        dense_without=True,
+        null_is_missing=("experts", "topk", "moe_ffn", "layer_types"),
+        is_full=_gemma4_is_full,
+        own_layers=_gemma4_layers,
+        qk_norm=True,
+        extra=(POST_NORMS,),
+        ignored=(
+            "global_head_dim",
+            "num_global_key_value_heads",
+            "attention_k_eq_v",
+            "use_double_wide_mlp",
+            "per_layer_config",
+            "enable_moe_block",
+            "use_bidirectional_attention",
+        ),
     ),
     "mimo_v2_flash": ModelType(
         defaults=sizes(
@@ -314,4 +394,7 @@ WIDTH_ALIASES: Mapping[str, tuple[str, Mapping[str, object]]] = {
     "deci": ("nemotron-nas", {}),
     "decilm": ("nemotron-nas", {}),
     "step3p7": ("step3p5", {}),
+    "gemma4": ("gemma4_text", {}),
+    "gemma4_unified": ("gemma4_text", {"row_width": 0, "window": 1024}),
+    "gemma4_unified_text": ("gemma4_text", {"row_width": 0, "window": 1024}),
 }
