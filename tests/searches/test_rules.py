@@ -102,7 +102,6 @@ def test_every_code_is_reported_by_some_search_and_no_other():
 
 DUALPIPE = replace(pins(schedule=SCHEDULES.index("dualpipe")), framework="any")
 EXTRA = [
-    context(READERS),
     context(replace(DENSE, ffn=4100), toy_pool(8, 8), batch=8),
     context(batch=8, options=DUALPIPE),
     context(replace(GQA, n_experts=4, expert_ffn=512), toy_pool(8, 8), options=DUALPIPE),
@@ -112,6 +111,7 @@ EXTRA = [
         batch=16,
         options=pins(tp=2, pp=2, vpp=1, mbs=1),
     ),
+    context(READERS),
 ]
 
 WINDOWS = replace(
