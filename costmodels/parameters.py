@@ -9,6 +9,7 @@ from costmodels.layers.params import (
     head_transform_params,
     mtp_params,
     padded_vocab,
+    stream_params,
 )
 from costmodels.shapes import ModelShape
 from costmodels.towers.vision import trained_vision_params, vision_params
@@ -31,7 +32,9 @@ def lookup_params(shape: ModelShape, seq_len: int, tp: Ints) -> Floats:
     """Return the parameters of the embeddings on one tensor-parallel rank."""
     positions = max(shape.max_positions, seq_len) if shape.positions == "learned" else 0
     rows = padded_vocab(shape, tp) * shape.hidden / np.asarray(tp) + positions * shape.hidden
-    return rows + per_layer_params(shape) / np.asarray(tp) if shape.per_layer else rows
+    if not shape.per_layer:
+        return rows
+    return rows + per_layer_params(shape) / np.asarray(tp) + stream_params(shape)
 
 
 def per_layer_params(shape: ModelShape) -> int:
@@ -64,7 +67,7 @@ def head_params(shape: ModelShape, tp: Ints, pp: Ints) -> Floats:
     matrix = padded_vocab(shape, tp) * shape.hidden / np.asarray(tp)
     own_copy = (np.asarray(pp) > 1) | (not shape.tied)
     final_norm = (1 if shape.norm == "rmsnorm" else 2) * shape.hidden
-    final_norm += head_transform_params(shape)
+    final_norm += head_transform_params(shape) + stream_params(shape)
     if shape.mtp_layers:
         layer = kinds_of(shape)[shape.layer_sequence[-1]].params(shape, tp)
         lookup = matrix * ((np.asarray(pp) > 1) & (not shape.tied))
@@ -116,7 +119,7 @@ def _model_params(shape: ModelShape, seq_len: int, n_experts: int) -> float:
     matrices = (1 if shape.tied else 2) * shape.vocab * shape.hidden
     positions = max(shape.max_positions, seq_len) if shape.positions == "learned" else 0
     final_norm = (1 if shape.norm == "rmsnorm" else 2) * shape.hidden
-    final_norm += head_transform_params(shape)
+    final_norm += head_transform_params(shape) + 2 * stream_params(shape)
     if shape.vision:
         layers += float(vision_params(shape, one)[0])
     return layers + matrices + positions * shape.hidden + final_norm + per_layer_params(shape)

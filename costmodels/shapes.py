@@ -144,6 +144,10 @@ class PerLayerShape:
     """Of a row of the table of one layer."""
     vocab: int
     """Rows of such a table."""
+    streams: int = 1
+    """Residual streams, which each layer predicts and corrects (AltUp)."""
+    laurel_rank: int = 0
+    """Inner width of a product beside attention (LAuReL); 0: none."""
 
 
 @dataclass(frozen=True, slots=True)

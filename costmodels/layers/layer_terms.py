@@ -23,6 +23,7 @@ from costmodels.layers.layer_kind import (
     SplitDegrees,
 )
 from costmodels.layers.recompute import KeptByKind, SetTerms, set_terms
+from costmodels.layers.sublayers.injected import stream_times
 from costmodels.modes import ModeRows, ModeTable
 from costmodels.plans import ShapeTable
 from costmodels.problem import Problem
@@ -152,6 +153,9 @@ def layer_terms(problem: Problem, split: SplitDegrees, mbs: Ints, modes: ModeRow
         logits = logits + 1.5 * normed
     embedding = embedding_times(shape, accelerator, tokens, tp, sp) + embedding_tp
     embedding_bytes = tokens * (8.0 + masks)
+    if shape.per_layer and shape.per_layer.streams > 1:
+        more = stream_times(inputs)
+        embedding, head = embedding + more, replace(head, total=head.total + more)
     tower = tower_terms(inputs) if shape.vision else None
     if tower:
         embedding_bytes = embedding_bytes + tower.kept_bytes
@@ -165,7 +169,8 @@ def layer_terms(problem: Problem, split: SplitDegrees, mbs: Ints, modes: ModeRow
         head_ep=head.ep,
         head_tp=head.tp,
         head_weight_grad_s=head_weight_grad_s(shape, job, accelerator, tokens, tp),
-        checkpoint_bytes=memory.checkpoint_bytes(shape, tokens, tp, sp, width),
+        checkpoint_bytes=memory.checkpoint_bytes(shape, tokens, tp, sp, width)
+        * (shape.per_layer.streams if shape.per_layer else 1),
         queued_bytes=memory.queued_bytes(shape, stack, tokens, tp, width),
         logits_bytes=n_heads * logits,
         gathered_bytes=n_heads * memory.gathered_bytes(shape, stack, tokens, tp),

@@ -174,6 +174,15 @@ def head_transform_params(shape: ModelShape) -> int:
     return shape.hidden * (shape.hidden + norm + shape.bias)
 
 
+def stream_params(shape: ModelShape) -> int:
+    """Return the parameters that make further residual streams, and as many that join them.
+
+    (a - 1) h^2 before the layers and the same behind them, whole on every tp rank; 0 with one.
+    Source: transformers models/gemma3n (altup_projections, altup_unembed_projections).
+    """
+    return (shape.per_layer.streams - 1) * shape.hidden**2 if shape.per_layer else 0
+
+
 def mtp_params(shape: ModelShape, tp: Ints, layer: ArrayLike = 0.0) -> Floats:
     """Return the modules of multi-token prediction on one tp rank, beside routed experts.
 

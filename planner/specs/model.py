@@ -269,7 +269,13 @@ def canonical_model(shape: ModelShape, details: DetailsSpec) -> dict[str, Any]:
         if sizes := getattr(shape, name):
             out[name] = dataclasses.asdict(sizes)
     if shape.per_layer:
-        out["per_layer"] = dataclasses.asdict(shape.per_layer)
+        plain = PerLayerShape(shape.per_layer.width, shape.per_layer.vocab)
+        sizes = dataclasses.asdict(shape.per_layer)
+        out["per_layer"] = {
+            key: size
+            for key, size in sizes.items()
+            if key in ("width", "vocab") or size != getattr(plain, key)
+        }
     if shape.vision:
         vision = dataclasses.asdict(shape.vision)
         out["vision"] = {**vision, "projector": list(shape.vision.projector)}

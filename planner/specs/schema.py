@@ -399,6 +399,10 @@ class PerLayerSpec(_Spec):
     """Of a row of the table of one layer."""
     vocab: Width
     """Rows of such a table."""
+    streams: Heads = 1
+    """Residual streams, which each layer predicts and corrects (AltUp)."""
+    laurel_rank: WidthOr0 = 0
+    """Inner width of a product beside attention (LAuReL); 0: none."""
 
 
 class VisionSpec(_Spec):

@@ -212,13 +212,32 @@ def params(problem: Problem, kind: Kind, tp: int) -> float:
     if mixer:
         held += (mixer.weights + mixer.others) / tp + mixer.whole
     shape = own(problem, kind).shape
-    held += injected_weights(shape) + norm(shape) if kind.injects else 0.0
+    held += injected_weights(shape) + injected_vectors(shape) if kind.injects else 0.0
     return held + ((per_mlp(shape) / tp + norm(shape)) if kind.feeds else 0.0)
 
 
 def injected_weights(shape: ModelShape) -> float:
     assert shape.per_layer is not None
-    return 3.0 * shape.hidden * shape.per_layer.width
+    x = shape.per_layer
+    return shape.hidden * (3.0 * x.width + 2 * x.laurel_rank + x.streams)
+
+
+def injected_vectors(shape: ModelShape) -> float:
+    """Return norms of injection, LAuReL and AltUp, its scale, and the matrices that mix."""
+    assert shape.per_layer is not None
+    a = shape.per_layer.streams
+    return 2 * norm(shape) + 2 * shape.hidden + a**3 + a**2
+
+
+def streams_s(problem: Problem, tokens: float, tp: int, sp: bool) -> Pair:
+    """Return the time that makes, or joins, the further streams."""
+    shape, h = problem.shape, problem.shape.hidden
+    if not shape.per_layer:
+        return 0.0, 0.0
+    n, rows = shape.per_layer.streams - 1, tokens / (tp if sp else 1)
+    one = physics.products(problem, rows, [(h, h)])
+    scaled = 10 * h * rows * problem.stack.elementwise_factor / physics.hbm_rate(problem)
+    return n * (one.forward + scaled), n * (one.dgrad + one.wgrad + scaled)
 
 
 def least_weights(problem: Problem, tp: int) -> float:
@@ -272,9 +291,11 @@ def layer(problem: Problem, layout: Layout, kind: Kind, traffic: Traffic) -> Par
     column = physics.products(problem, tokens, (mixer.column if mixer else []) + up)
     row = physics.products(problem, tokens, (mixer.row if mixer else []) + down)
     rows, p = tokens / (tp if sp else 1), float(shape.per_layer.width) if kind.injects else 0.0
+    x = shape.per_layer
+    r, a = (x.laurel_rank, x.streams) if x and p else (0, 1)
     if p:
-        column = added(column, physics.products(problem, rows, [(h, p), (h, p)]))
-        row = added(row, physics.products(problem, rows, [(p, h)]))
+        column = added(column, physics.products(problem, rows, [(h, p), (h, p), (h, r)]))
+        row = added(row, physics.products(problem, rows, [(p, h), (r, h)]))
     n_blocks = bool(mixer) + bool(ffn)
     (f_all, f_open), (b_all, b_open) = traffic(problem, tokens, tp, sp, (column, row), n_blocks)
     core = mixer.core if mixer else (0.0, 0.0)
@@ -285,8 +306,9 @@ def layer(problem: Problem, layout: Layout, kind: Kind, traffic: Traffic) -> Par
         moved[1] += (10 if shape.gated else 6) * ffn / tp
     rate = physics.hbm_rate(problem) / stack.elementwise_factor
     n_norms = n_blocks + bool(p)
-    moved[0] += 20 * p / (tp if sp else 1)
-    moved[1] += 26 * p / (tp if sp else 1)
+    mixed = (34 * a + 6) * h if p else 0.0
+    moved[0] += (20 * p + 16 * h * bool(p) + mixed) / (tp if sp else 1)
+    moved[1] += (26 * p + 20 * h * bool(p) + 2 * mixed) / (tp if sp else 1)
     ahead = column.forward + row.forward + core[0] + f_open
     ahead += n_norms * halves[0] + tokens * moved[0] / rate
     behind = column.dgrad + column.wgrad + row.dgrad + row.wgrad + core[1] + b_open
@@ -296,7 +318,7 @@ def layer(problem: Problem, layout: Layout, kind: Kind, traffic: Traffic) -> Par
         for one, total, shown in ((ahead, f_all, f_open), (behind, b_all, b_open))
     ]
     plain = replace(problem, shape=replace(shape, kv_rank=0))
-    share = (mixer.kernels if mixer else 0.0) + (0.4 if ffn else 0.0) + (0.3 if p else 0.0)
+    share = (mixer.kernels if mixer else 0.0) + (0.4 if ffn else 0.0) + (0.6 if p else 0.0)
     assert graphs.graph(layout) == "none"
     launch = physics.launch_s(plain, tp) * share
     late = max(0.0, physics.paced_s(problem, launch, sum(taxed)) - sum(taxed))
@@ -306,12 +328,13 @@ def layer(problem: Problem, layout: Layout, kind: Kind, traffic: Traffic) -> Par
         each += 10.0 * h / (tp if sp else 1)
     if sp and not stack.sp_regather:
         each += 2.0 * h * (tp - 1) / tp
-    kept = (4.0 * h + 10.0 * p) / (tp if sp else 1) if p else 0.0
+    kept = 2.0 * ((3 + 3 * a + 1) * h + r + 5.0 * p) / (tp if sp else 1) if p else 0.0
     kept += n_blocks * each + (mixer.kept if mixer else 0.0)
     kept += (6.0 if shape.gated else 4.0) * ffn / tp
     if shape.gated and not stack.fused_activation:
         kept += 2.0 * ffn / tp
     inner = (6.0 if shape.gated else 4.0) * ffn / tp
+    inner += 6.0 * (a - 1) * h / (tp if sp else 1)
     passing = max(inner, mixer.temporaries if mixer else 0.0) + 6.0 * h
     return Parts(
         times=(taxed[0] + late / 3, taxed[1] + late * 2 / 3),

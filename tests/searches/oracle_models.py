@@ -212,6 +212,7 @@ def true_params(problem: Problem) -> float:
     total = rows * shape.hidden
     if shape.per_layer:
         total += shape.per_layer.vocab * shape.per_layer.width * shape.layers
+        total += 2 * physics.stream_params(problem)
     if shape.layer_runs:
         kinds = hybrids.kinds_of(shape)
         return total + sum(hybrids.params(problem, kind, 1) for kind in kinds)
@@ -692,7 +693,9 @@ def micro_batch(problem: Problem, layout: Layout) -> Micro:
     kinds = routed_layers(problem.shape)
     layers = {kind: layer(problem, layout, kind) for kind in sorted({*kinds})}
     first, end = (run(problem, tokens, tp, sp) for run in (physics.embedding_s, physics.head_s))
-    head = (end.forward, end.backward)
+    streams = hybrids.streams_s(problem, tokens, tp, sp)
+    head = add((end.forward, end.backward), streams)
+    n_streams = shape.per_layer.streams if shape.per_layer else 1
     logits = physics.logit_bytes(problem, tokens, tp) + 4.0 * width
     if shape.mtp_layers:
         more = add(add(head, layers[kinds[-1]].times), mtp_module(problem, tokens, tp, sp))
@@ -701,7 +704,7 @@ def micro_batch(problem: Problem, layout: Layout) -> Micro:
     wgrad_frac = problem.pool.accelerator.efficiency.wgrad_frac
     return Micro(
         layers=layers,
-        embedding=(first.forward, first.backward),
+        embedding=add((first.forward, first.backward), streams),
         head=head,
         head_wgrad=physics.gemm_s(
             problem,
@@ -711,7 +714,7 @@ def micro_batch(problem: Problem, layout: Layout) -> Micro:
             columns,
             wgrad_frac * (recipe.linear_rate_frac if problem.job.fp8_output else 1.0),
         ),
-        checkpoint=2.0 * width,
+        checkpoint=2.0 * width * n_streams,
         embedding_bytes=tokens * 8.0 + (width if shape.dropout else 0.0),
         logits=logits,
         message=2.0 * tokens * shape.hidden / (tp if sp or stack.p2p_scatter else 1),

@@ -162,7 +162,7 @@ READERS = replace(
     HYBRID,
     layers=6,
     variants=(Variant("reader", (("kv_shared", 1), ("ffn", 6144))),),
-    per_layer=PerLayerShape(256, 8192),
+    per_layer=PerLayerShape(256, 8192, streams=4, laurel_rank=64),
     mamba2=None,
     delta_net=None,
     layer_runs=tuple(

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from costmodels.examples import LLAMA3_8B
+from costmodels.layers.flops import model_flops_per_token
 from costmodels.layers.kinds import kind_of, layer_run, reads_earlier_layers
 from costmodels.layers.layer_kind import LayerInputs, SplitDegrees
 from costmodels.modes import ModeRows
@@ -77,3 +78,30 @@ def test_the_traffic_of_its_operators(toy_problem):
     launches = 3 * part.efficiency.kernel_latency_s
     for seconds, one in zip(more, moved, strict=True):
         assert seconds == pytest.approx(4096 * one / rate + launches, rel=0.02)
+
+
+STREAMS, RANK = 4, 64
+MIXED = replace(SHAPE, per_layer=PerLayerShape(P, V, STREAMS, RANK))
+
+
+def test_streams_and_laurel_by_hand():
+    more = INJECTED.params(MIXED, ONE) - INJECTED.params(SHAPE, ONE)
+    laurel = 2 * H * RANK + H
+    altup = H * STREAMS + STREAMS**3 + STREAMS**2 + 2 * H
+    assert more == laurel + altup
+    ends = 3 * H * H  # each of the further streams is made by a matrix, and joined by one
+    assert total_params(MIXED, 4096) - total_params(SHAPE, 4096) == 4 * (laurel + altup) + 2 * ends
+    macs = INJECTED.macs(MIXED).mlp - INJECTED.macs(SHAPE).mlp
+    # Each stream is predicted of all four; a router before and behind the layer.
+    assert macs == 2 * H * RANK + 16 * H + 2 * 4 * H + 4 * 16 + 4 * 4
+    flops = [model_flops_per_token(x, 4096) for x in (MIXED, SHAPE)]
+    assert flops[0] - flops[1] == 6 * (4 * macs + 2 * ends)
+
+
+def test_kept_bytes_of_streams(toy_problem):
+    ours, plain = (terms(toy_problem(x, seq_len=4096), INJECTED) for x in (MIXED, SHAPE))
+    # Streams, predictions but the one that is kept anyhow, innovations; two of the active one and
+    # the output of LAuReL; its inner product.
+    elements = (3 * STREAMS - 1) * H + 2 * H + H + RANK
+    assert ours.kept_bytes - plain.kept_bytes == pytest.approx(4096 * 2 * elements, rel=1e-12)
+    assert ours.working_bytes - plain.working_bytes == pytest.approx(4096 * 6 * 3 * H)

@@ -377,6 +377,9 @@ class _Reader:
         if "injected" in feeds:
             self._take("row_width", "per_layer", "width")
             self._take("row_vocab", "per_layer", "vocab")
+            for name, field in (("streams", "streams"), ("laurel", "laurel_rank")):
+                if self.config.count(name, 0).value:
+                    self._take(name, "per_layer", field)
 
     def _routed(self, n_layers: int) -> list[bool]:
         """Return which layers have experts."""
@@ -441,13 +444,14 @@ class _Reader:
         self._put(("model", "gated"), gated, text, every.path)
         if not has_mlp:
             return
-        result = config.count("ffn")
-        if result.value is None and not gated and not config.rules.ffn_of:
-            hidden = config.needed("hidden")
-            self._put(("model", "ffn"), 4 * hidden.value, f"4 * {hidden.text}", result.path)
-        elif config.rules.ffn_of:
+        if config.rules.ffn_of:
             width, text = config.rules.ffn_of(config.section)
             self._put(("model", "ffn"), width, text)
+            return
+        result = config.count("ffn")
+        if result.value is None and not gated:
+            hidden = config.needed("hidden")
+            self._put(("model", "ffn"), 4 * hidden.value, f"4 * {hidden.text}", result.path)
         elif config.rules.ffn_parts > 1:
             width, parts = int(config.needed("ffn").value), config.rules.ffn_parts
             self._put(("model", "ffn"), width // parts, f"{result.text} / {parts}", result.path)

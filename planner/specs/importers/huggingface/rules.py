@@ -49,6 +49,8 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "blocks": (),
     "n_kv_shared": (),
     "row_width": (),
+    "streams": (),
+    "laurel": (),
     "row_vocab": (),
     "post_norm": ("use_post_norm",),
     "mtp_layers": ("num_nextn_predict_layers", "num_mtp_layers"),

@@ -210,3 +210,28 @@ def test_embeddings_on_both_sides_are_refused():
 def test_sizes_by_layer_that_are_not_priced(config, message):
     with pytest.raises(SpecError, match=message):
         model_from_dict({"model_type": "gemma4_text", "per_layer_config": config})
+
+
+@pytest.mark.parametrize(
+    ("stated", "built"),
+    [
+        ({}, 6_835_235_568),
+        (
+            {
+                "num_hidden_layers": 30,
+                "intermediate_size": [8192] * 10 + [16384] * 20,
+                "num_kv_shared_layers": 10,
+            },
+            5_441_815_648,
+        ),
+    ],
+)
+def test_gemma_3n_as_transformers_builds_it(stated, built):
+    assert count({"model_type": "gemma3n_text", **stated}) == pytest.approx(built, rel=1e-4)
+
+
+def test_gemma_3n_mixes_four_streams():
+    model = model_from_dict({"model_type": "gemma3n_text"})
+    table = {"width": 256, "vocab": 262144, "streams": 4, "laurel_rank": 64}
+    assert model.document["model"]["per_layer"] == table
+    assert model.shape.kinds[2:] == ("window+injected@shared", "attention+injected@shared")

@@ -45,10 +45,6 @@ REFUSED: Mapping[str, str] = {
         ("deepseek_v4", "minicpm_sala"),
         "sparse attention whose tokens an indexer picks",
     ),
-    **dict.fromkeys(
-        ("gemma3n", "gemma3n_text"),
-        "four residual streams that every layer mixes (AltUp)",
-    ),
     **dict.fromkeys(("step3_text", "step3"), "factorised attention, whose matrices are others"),
     "bailing_hybrid": "delta attention whose decays and gates are matrices of full width",
     **dict.fromkeys(

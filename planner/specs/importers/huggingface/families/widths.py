@@ -236,6 +236,35 @@ def _gemma4_layers(stated: Stated) -> list[OwnLayer]:
     return results
 
 
+def _gemma3n_is_full(layer: int, n_layers: int) -> bool:
+    """Tell whether a layer of Gemma 3n attends to all tokens: every fifth."""
+    return (layer + 1) % 5 == 0
+
+
+def _gemma3n_layers(stated: Stated) -> list[OwnLayer]:
+    """Return what each layer of Gemma 3n has of its own: its MLP, or keys of another layer."""
+    n_layers, widths = len(stated.local), stated.section.get("intermediate_size")
+    if stated.section.get("use_bidirectional_attention"):
+        raise ValueError("attention to tokens on both sides, and this plans decoders")
+    shares = stated.look("n_kv_shared") or 0
+    if isinstance(widths, list) and len(widths) != n_layers:
+        raise ValueError(f"intermediate_size has {len(widths)} widths for {n_layers} layers")
+    results = []
+    for i in range(n_layers):
+        sizes_of = {"ffn": widths[i]} if isinstance(widths, list) else {}
+        if i >= n_layers - shares > 0:
+            sizes_of["kv_shared"] = True
+        results.append(OwnLayer(sizes_of, feed="injected"))
+    return results
+
+
+def _gemma3n_ffn(section: Mapping[str, Any]) -> tuple[int, str]:
+    width = section.get("intermediate_size", 16384)
+    if isinstance(width, list):
+        return _usual(width) or 1, "most of intermediate_size"
+    return width, "intermediate_size"
+
+
 WIDTH_TYPES: Mapping[str, ModelType] = {
     "openelm": ModelType(
         defaults={**NO_MODEL, "tied": False, "own_heads": None, "own_kv_heads": None},
@@ -320,6 +349,43 @@ WIDTH_TYPES: Mapping[str, ModelType] = {
             "use_bidirectional_attention",
         ),
     ),
+    "gemma3n_text": ModelType(
+        defaults=sizes(
+            Sizes(262400, 2048, 16384, 35, 8, 2, 32768),
+            tied=True,
+            head_dim=256,
+            window=512,
+            row_width=256,
+            row_vocab=262144,
+            n_kv_shared=15,
+            streams=4,
+            laurel=64,
+            attention_bias=False,
+        ),
+        keys={
+            "row_width": ("hidden_size_per_layer_input",),
+            "row_vocab": ("vocab_size_per_layer_input",),
+            "n_kv_shared": ("num_kv_shared_layers",),
+            "streams": ("altup_num_inputs",),
+            "laurel": ("laurel_rank",),
+            "window_pattern": (),
+        },
+        biases=QKV_O,
+        ffn_of=_gemma3n_ffn,
+        is_full=_gemma3n_is_full,
+        own_layers=_gemma3n_layers,
+        null_is_missing=("layer_types",),
+        qk_norm=True,
+        extra=(POST_NORMS, "sparse activations of the first layers"),
+        ignored=(
+            "altup_active_idx",
+            "altup_coef_clip",
+            "altup_correct_scale",
+            "altup_lr_multiplier",
+            "activation_sparsity_pattern",
+            "use_bidirectional_attention",
+        ),
+    ),
     "mimo_v2_flash": ModelType(
         defaults=sizes(
             Sizes(152576, 4096, 16384, 48, 64, 4, 131072),
@@ -395,6 +461,7 @@ WIDTH_ALIASES: Mapping[str, tuple[str, Mapping[str, object]]] = {
     "decilm": ("nemotron-nas", {}),
     "step3p7": ("step3p5", {}),
     "gemma4": ("gemma4_text", {}),
+    "gemma3n": ("gemma3n_text", {}),
     "gemma4_unified": ("gemma4_text", {"row_width": 0, "window": 1024}),
     "gemma4_unified_text": ("gemma4_text", {"row_width": 0, "window": 1024}),
 }
