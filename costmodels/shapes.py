@@ -127,6 +127,23 @@ class ShortConvShape:
 
 
 @dataclass(frozen=True, slots=True)
+class RglruShape:
+    """Gated linear recurrences (`rglru` layers)."""
+
+    width: int
+    """Channels, each with a state of one element."""
+    heads: int
+    """Blocks of the two gates."""
+    conv: int
+    """Taps of the short convolution."""
+
+    @property
+    def block(self) -> int:
+        """Width of a block of a gate."""
+        return self.width // self.heads
+
+
+@dataclass(frozen=True, slots=True)
 class IndexerShape:
     """What chooses the keys of sparse attention (`sparse` layers)."""
 
@@ -206,6 +223,7 @@ MIXER_SECTIONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
         "indexer": IndexerShape,
         "mamba1": Mamba1Shape,
         "short_conv": ShortConvShape,
+        "rglru": RglruShape,
     }
 )
 """Sizes of mixers by the field of `ModelShape`, and section of the model file, that has them."""
@@ -330,6 +348,7 @@ class ModelShape:
     indexer: IndexerShape | None = None
     mamba1: Mamba1Shape | None = None
     short_conv: ShortConvShape | None = None
+    rglru: RglruShape | None = None
     per_layer: PerLayerShape | None = None
     """Embeddings of each layer; none: the model has one alone."""
     vision: VisionShape | None = None

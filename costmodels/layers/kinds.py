@@ -14,13 +14,14 @@ from costmodels.layers.sublayers.injected import INJECTED
 from costmodels.layers.sublayers.linear import LINEAR
 from costmodels.layers.sublayers.mamba1 import MAMBA1
 from costmodels.layers.sublayers.mamba2 import MAMBA2
+from costmodels.layers.sublayers.rglru import RGLRU
 from costmodels.layers.sublayers.short_conv import CONV
 from costmodels.layers.sublayers.sparse import SPARSE
 from costmodels.layers.sublayers.sublayer import HeadsCut, Mixer
 from costmodels.shapes import LayerRun, ModelShape
 
 _ATTENTION = (ATTENTION, WINDOW, CHUNK, BIDIRECTIONAL, BIDIRECTIONAL_WINDOW, SPARSE)
-_OTHERS = (MAMBA2, GDN, KDA, LINEAR, MAMBA1, CONV, NO_MIXER)
+_OTHERS = (MAMBA2, GDN, KDA, LINEAR, MAMBA1, CONV, RGLRU, NO_MIXER)
 MIXERS: dict[str, Mixer] = {x.name: x for x in (*_ATTENTION, *_OTHERS)}
 """By name. A new mixer is one entry more (docs/extending.md)."""
 KIND_ALIASES = {"attention+dense": DENSE.name, "attention+moe": MOE.name}

@@ -182,6 +182,14 @@ def _size_faults(model: ModelSpec) -> list[SpecFault]:
                 "groups must divide heads",
             )
         )
+    if (z := model.rglru) and z.width % z.heads:
+        faults.append(
+            SpecFault(
+                ("model", "rglru", "heads"),
+                f"a width of {z.width} cannot be cut into {z.heads} blocks",
+                "heads must divide width",
+            )
+        )
     if (y := model.delta_net) and y.v_heads % y.k_heads:
         faults.append(
             SpecFault(

@@ -405,6 +405,17 @@ class PerLayerSpec(_Spec):
     """Inner width of a product beside attention (LAuReL); 0: none."""
 
 
+class RglruSpec(_Spec):
+    """The `model.rglru:` section: sizes of `rglru` layers, gated linear recurrences (Griffin)."""
+
+    width: Width
+    """Channels, each with a state of one element."""
+    heads: Heads
+    """Blocks of the two gates; they divide the width."""
+    conv: Heads = 4
+    """Taps of the short convolution."""
+
+
 class VisionSpec(_Spec):
     """The `model.vision:` section: a vision tower and its projector, on the first stage."""
 
@@ -789,6 +800,8 @@ class ModelSpec(_Spec):
     """State-space layers of the first Mamba, where `layer_kinds` has them."""
     short_conv: ShortConvSpec | None = None
     """Gated short convolutions, where `layer_kinds` has them."""
+    rglru: RglruSpec | None = None
+    """Gated linear recurrences, where `layer_kinds` has them."""
     per_layer: PerLayerSpec | None = None
     """Embeddings of each layer, where `layer_kinds` has `injected` ones."""
     vision: VisionSpec | None = None

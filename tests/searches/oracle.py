@@ -12,7 +12,7 @@ from functools import cache
 from costmodels.plans import Layout
 from costmodels.precision import Recipe
 from costmodels.problem import Problem
-from costmodels.shapes import DeltaNetShape, Mamba2Shape, ModelShape
+from costmodels.shapes import DeltaNetShape, Mamba2Shape, ModelShape, RglruShape
 from searches.options import SearchOptions
 from tests.searches import oracle_models as models
 from tests.searches import oracle_physics as physics
@@ -178,10 +178,12 @@ def context_and_experts(
                         yield cp, kind, e, x
 
 
-def heads_and_groups(sizes: Mamba2Shape | DeltaNetShape) -> tuple[int, int]:
+def heads_and_groups(sizes: Mamba2Shape | DeltaNetShape | RglruShape) -> tuple[int, int]:
     """Return what tp and cp cut of a mixer that is no attention."""
     if isinstance(sizes, Mamba2Shape):
         return sizes.heads, sizes.groups
+    if isinstance(sizes, RglruShape):
+        return sizes.heads, sizes.heads
     return sizes.v_heads, sizes.k_heads
 
 
@@ -200,7 +202,7 @@ def broken_shape_rule(problem: Problem, options: SearchOptions, shape: Shape) ->
         return "TP003"
     if domain % tp and tp % domain:
         return "TP005"
-    heads = model.mamba2 or model.delta_net
+    heads = model.mamba2 or model.delta_net or model.rglru
     if heads and any(n % tp for n in heads_and_groups(heads)):
         return "TP006"
     if cp > 1 and problem.job.seq_len % (2 * cp):

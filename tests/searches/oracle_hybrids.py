@@ -117,7 +117,30 @@ def mixer_of(problem: Problem, kind: Kind, tokens: float, tp: int) -> Mixer | No
         )
     if kind.mixer == "mamba2":
         return mamba(problem, tokens, tp)
+    if kind.mixer == "rglru":
+        return griffin(problem, tokens, tp)
     return delta(problem, tokens, tp) if kind.mixer == "gdn" else None
+
+
+def griffin(problem: Problem, tokens: float, tp: int) -> Mixer:
+    """Return a gated linear recurrence: two products in, two of blocks, one back."""
+    shape, h, x = problem.shape, problem.shape.hidden, problem.shape.rglru
+    assert x is not None
+    w, block = x.width / tp, x.width / x.heads
+    # Eight times the cost of a product on the tensor cores, at half their rate, 4 FLOPs a channel.
+    core = chunked(problem, tokens, (32 * w, 64 * w), (10 * w, 24 * w), (1, 2))
+    return Mixer(
+        column=[(h, 2 * w), (block, w), (block, w)],
+        row=[(w, h)],
+        core=core,
+        moved=(34 * w, 62 * w),
+        kept=16 * w,
+        temporaries=12 * w,
+        kernels=14 / 13,
+        weights=(3 * h * w + 2 * block * w) * tp,
+        others=(x.conv + 6) * x.width,
+        whole=norm(shape) + h,
+    )
 
 
 def windowed(problem: Problem, core: Pair) -> Pair:

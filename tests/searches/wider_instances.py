@@ -9,6 +9,7 @@ from costmodels.shapes import (
     Mamba2Shape,
     ModelShape,
     PerLayerShape,
+    RglruShape,
     Variant,
     WindowShape,
 )
@@ -174,11 +175,26 @@ READERS = replace(
     ),
 )
 """Layers that read what earlier ones hold."""
+GRIFFIN = replace(
+    HYBRID,
+    layers=6,
+    kv_heads=1,
+    mamba2=None,
+    delta_net=None,
+    rglru=RglruShape(width=1536, heads=8, conv=4),
+    layer_runs=tuple(
+        layer_run(name, count) for name, count in (("rglru+dense", 2), ("window+dense", 1)) * 2
+    ),
+)
+"""Gated linear recurrences and windows."""
 
 
 FAST: dict[str, Context] = {
     "unlike-widths-4": context(
         UNLIKE, toy_pool(4), batch=4, stack="megatron-core", options=any_framework(vpp=1, mbs=1)
+    ),
+    "griffin-4": context(
+        GRIFFIN, toy_pool(4), batch=4, stack="megatron-core", options=any_framework(mbs=1)
     ),
     "layers-that-read-earlier-ones": context(
         READERS, toy_pool(4), batch=4, stack="megatron-core", options=any_framework(mbs=1)

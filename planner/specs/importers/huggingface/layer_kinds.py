@@ -197,7 +197,9 @@ def _other_mixers(config: Config, n_layers: int) -> tuple[list[str], Found]:
     rules, types = config.rules, config.look("layer_types")
     words: dict[Any, str] = {
         "full_attention": "attention",
-        "attention": "attention",
+        "attention": "window" if rules.mixer == "rglru" else "attention",
+        "recurrent": rules.mixer,
+        "sliding_attention": "window",
         "linear_attention": rules.mixer,
         **dict.fromkeys(_WORDS.get(rules.mixer, ()), rules.mixer),
         1: "attention",
@@ -263,6 +265,16 @@ def _sections(config: Config, kinds: Sequence[str]) -> Iterator[tuple[str, dict[
         yield "mamba1", _mamba1(config)
     if "conv" in mixers:
         yield "short_conv", {"conv": config.needed("short_conv")}
+    if "rglru" in mixers:
+        width = config.count("lru_width")
+        yield (
+            "rglru",
+            {
+                "width": width if width.value else config.needed("hidden"),
+                "heads": config.needed("heads"),
+                "conv": config.needed("lru_conv"),
+            },
+        )
     if "linear" in mixers:
         yield "linear", _linear(config)
     if "sparse" in mixers:

@@ -73,6 +73,7 @@ _ORDER = (
     "indexer",
     "mamba1",
     "short_conv",
+    "rglru",
     "per_layer",
     "attention_gate",
     "mtp_layers",

@@ -6,15 +6,11 @@ _HYBRID = "some layers with {} in place of attention"
 
 REFUSED: Mapping[str, str] = {
     **dict.fromkeys(
-        ("codestral_mamba",),
-        "a state-space model (Mamba), whose layers have no attention",
-    ),
-    **dict.fromkeys(
         ("rwkv", "rwkv5", "rwkv6", "rwkv7", "rwkv6qwen2"),
         "a recurrent model (RWKV), whose layers have no attention",
     ),
     **dict.fromkeys(
-        ("recurrent_gemma", "xlstm", "hgrn", "retnet", "hyena", "stripedhyena", "ttt"),
+        ("xlstm", "hgrn", "retnet", "hyena", "stripedhyena", "ttt"),
         "layers with recurrences or long convolutions in place of attention",
     ),
     **dict.fromkeys(
