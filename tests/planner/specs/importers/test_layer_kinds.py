@@ -184,7 +184,7 @@ class TestOtherAttention:
             "layer_types.0: layers with 'conv'",
         ),
         ({"model_type": "bamba", "layer_types": ["mamba"]}, "1 layers are listed"),
-        ({"model_type": "codestral_mamba"}, "a state-space model (Mamba)"),
+        ({"model_type": "xlstm"}, "layers with recurrences"),
         ({"model_type": "zamba2"}, "a state space (Mamba)"),
     ],
 )
