@@ -239,11 +239,12 @@ VARIED_FIELDS: Mapping[str, str] = MappingProxyType(
         "window": "window",
         "kv_shared": "kv_shared",
         "keys_as_values": "keys_as_values",
+        "reused": "reused",
     }
 )
 """What a variant may say, by the field of `ModelShape` that it says in its layers."""
-FEED_FIELDS = frozenset({"ffn"})
-"""Those of feeds; the others are of mixers."""
+FEED_FIELDS, SWITCHES = frozenset({"ffn"}), ("kv_shared", "keys_as_values", "reused")
+"""Those of feeds, the others are of mixers; and those that are true where they are said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,6 +338,8 @@ class ModelShape:
     """Attention takes keys and values of an earlier layer; said of variants alone."""
     keys_as_values: bool = False
     """Keys are the values too, of one projection; said of variants alone."""
+    reused: bool = False
+    """The weights are those of an earlier layer, which runs again; said of variants alone."""
     attention_gate: bool = False
     """The output of attention is gated by a projection of its own, as wide as the queries."""
     window: WindowShape | None = None

@@ -230,8 +230,8 @@ RULES: dict[str, Rule] = {
         Rule(
             "PP003",
             "layers that read what earlier stages hold",
-            "Layers that take keys and values of an earlier layer, or a row of an embedding of "
-            "their own, would need it sent along the pipeline: no framework does that.",
+            "Layers that take keys, values or weights of an earlier layer, or a row of their own "
+            "embedding, would need it sent along the pipeline: no framework does that.",
             "pp 1",
             "transformers models/gemma4 (shared_kv_states, per_layer_inputs)",
         ),

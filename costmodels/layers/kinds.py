@@ -87,9 +87,9 @@ def attention_shapes(shape: ModelShape) -> tuple[ModelShape, ...]:
 
 
 def reads_earlier_layers(shape: ModelShape) -> bool:
-    """Tell whether some layer takes keys and values of another, or a row of its own embedding."""
+    """Tell whether some layer has keys, values or weights of another, or its own embedding."""
     kinds = [shape.of_kind(kind.name) for kind, _ in present_kinds(shape)]
-    return shape.per_layer is not None or any(x.kv_shared for x in kinds)
+    return shape.per_layer is not None or any(x.kv_shared or x.reused for x in kinds)
 
 
 def mlp_widths(shape: ModelShape) -> tuple[int, ...]:

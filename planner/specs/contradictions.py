@@ -149,11 +149,24 @@ def _variant_faults(
                 fix = f"add `variants: {{{name}: ...}}` under `model`, or name a variant of it"
                 faults.append(SpecFault(path, f"{kind}: there is no variant {name}", fix))
             used.add(name)
+    every = [kind for run in runs for kind in run.kinds]
+    if every and (name := every[0].partition("@")[2]) in model.variants:
+        one = model.variants[name]
+        if one.reused or one.kv_shared:
+            where = ("model", "variants", name)
+            message = "the first layer has no earlier one to take anything of"
+            faults.append(SpecFault(where, message, "name another kind for the first layer"))
     for name, variant in model.variants.items():
+        routed = any(kind_of(x).is_routed for x in every if x.partition("@")[2] == name)
         heads = variant.heads or model.heads
         kv_heads = variant.kv_heads or model.kv_heads or heads
         wrong = (
             (name not in used, "no layer is of this variant", f"name a kind with @{name}"),
+            (
+                variant.reused and routed,
+                "layers with routed experts that run again are not priced",
+                "use dense kinds for them",
+            ),
             (not variant.sizes, "it says no size of its own", "state one, or leave it out"),
             (
                 heads % kv_heads > 0,

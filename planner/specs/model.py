@@ -12,6 +12,7 @@ from costmodels.shapes import (
     DENSE,
     MIXER_SECTIONS,
     MOE,
+    SWITCHES,
     ModelShape,
     PerLayerShape,
     TrainingJob,
@@ -228,6 +229,7 @@ _NOT_PLAIN = (
     "variants",
     "kv_shared",
     "keys_as_values",
+    "reused",
 )
 _PLAIN_FIELDS = tuple(
     field.name
@@ -238,8 +240,7 @@ _PLAIN_FIELDS = tuple(
 
 def _variant_document(variant: Variant) -> dict[str, Any]:
     """Return a variant as a model file would state it."""
-    switches = ("kv_shared", "keys_as_values")
-    return {key: bool(n) if key in switches else n for key, n in variant.sizes}
+    return {key: bool(n) if key in SWITCHES else n for key, n in variant.sizes}
 
 
 def canonical_model(shape: ModelShape, details: DetailsSpec) -> dict[str, Any]:

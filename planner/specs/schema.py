@@ -554,6 +554,9 @@ class VariantSpec(_Spec):
     """Keys and values are those of an earlier layer: nothing is projected to them."""
     keys_as_values: Switch = False
     """One projection gives keys and values."""
+    reused: Switch = False
+    """Such layers run the weights of earlier layers again (looped and shared layers): they have
+    parameters once, and work and activations as often as they run."""
 
     @property
     def sizes(self) -> dict[str, int]:

@@ -44,9 +44,12 @@ def composed(mixer: Mixer, feed: Feed, name: str = "") -> LayerKind:
     parts: tuple[Mixer | Feed, ...] = tuple(x for x in (mixer, feed) if x.name != "none")
 
     def summed(field: str) -> Callable[..., Any]:
-        return lambda shape, *sizes: sum(
-            getattr(x, field)(shape.of_kind(name), *sizes) for x in parts
-        )
+        def total(shape: ModelShape, *sizes: Any) -> Any:
+            own = shape.of_kind(name)
+            count = sum(getattr(x, field)(own, *sizes) for x in parts)
+            return 0 * count if own.reused and field != "blocks" else count
+
+        return total
 
     def macs(shape: ModelShape) -> LayerMacs:
         ahead, after = mixer.macs(shape.of_kind(name)), feed.macs(shape.of_kind(name))
@@ -60,7 +63,8 @@ def composed(mixer: Mixer, feed: Feed, name: str = "") -> LayerKind:
     lists = [x.matrices for x in parts if x.matrices]
 
     def matrices(shape: ModelShape) -> tuple[Matrix, ...]:
-        return tuple(matrix for of_part in lists for matrix in of_part(shape.of_kind(name)))
+        own = shape.of_kind(name)
+        return () if own.reused else tuple(m for of_part in lists for m in of_part(own))
 
     both = [x.title for x in parts]
     return LayerKind(

@@ -5,7 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from costmodels.layers.kinds import attention_shapes, kind_of, kinds_of, mlp_widths
+from costmodels.layers.flops import model_flops_per_token
+from costmodels.layers.kinds import (
+    attention_shapes,
+    kind_of,
+    kinds_of,
+    mlp_widths,
+    reads_earlier_layers,
+)
 from costmodels.layers.layer_kind import LayerInputs, SplitDegrees
 from costmodels.layers.sublayers.attention import window_keys
 from costmodels.modes import ModeRows
@@ -140,3 +147,23 @@ def test_kinds_share_the_terms_of_sublayers_that_their_variants_leave_alone(toy_
         kind.terms(inputs)
     assert {"mixer attention", "mixer window", "variant wide"} <= set(inputs.parts)
     assert list(inputs.of_kind("dense@wide").parts) == ["feed dense"]
+
+
+def test_layers_that_run_again_have_parameters_once_and_work_as_often(toy_problem):
+    runs = (("dense", 2), ("dense@again", 4))
+    shape = varied(*runs, again={"reused": 1})
+    twice = varied(("dense", 2))
+    assert total_params(shape, 4096) == total_params(twice, 4096)
+    again, once = kind_of("dense@again"), kind_of("dense")
+    assert again.matrices(shape) == ()
+    assert again.linear_weights(shape, ONE).item() == again.replicated_params(shape) == 0
+    assert again.blocks(shape) == once.blocks(shape) == 2
+    body = model_flops_per_token(replace(shape, vocab=128), 4096)
+    plain = model_flops_per_token(replace(twice, vocab=128), 4096)
+    head = 6 * H * 128
+    assert body - head == 3 * (plain - head)
+    problem = toy_problem(shape, seq_len=4096)
+    ours, theirs = (kind.terms(inputs_of(problem)) for kind in (again, once))
+    assert ours.kept_bytes == pytest.approx(theirs.kept_bytes, rel=1e-12)
+    assert ours.layer.total_s == pytest.approx(theirs.layer.total_s, rel=1e-12)
+    assert reads_earlier_layers(shape)

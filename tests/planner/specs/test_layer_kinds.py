@@ -191,6 +191,13 @@ def test_layers_of_unlike_widths_are_read_written_and_searched():
         ({"variants": {"wide": {"fnn": 8}}}, "fnn"),
         ({"layer_kinds": [{"kind": "dense", "count": 32}]}, "no layer is of this variant"),
         ({"layer_kinds": [{"kind": "dense@a b", "count": 32}]}, "is not a name"),
+        (
+            {
+                "layer_kinds": [{"kind": "dense@wide", "count": 32}],
+                "variants": {"wide": {"reused": True}},
+            },
+            "the first layer has no earlier one",
+        ),
     ],
 )
 def test_what_contradicts_itself_in_variants(changes, message):

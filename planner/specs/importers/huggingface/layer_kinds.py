@@ -152,6 +152,7 @@ _LETTERS = {
     "window": "w",
     "kv_shared": "shared",
     "keys_as_values": "keyed",
+    "reused": "again",
 }
 
 
