@@ -14,6 +14,11 @@ LAUNCHES = 0.3
 activation, two norms and what adds them, counted."""
 
 
+EAGER_NORM_BYTES = 6.0
+"""What an eager norm of Gemma keeps of an element beside a fused one: its input and the scaled
+input in fp32, in place of the input in 16 bits (saved tensors of transformers' Gemma4RMSNorm)."""
+
+
 def _sizes(shape: ModelShape) -> PerLayerShape:
     assert shape.per_layer is not None  # checked where the model is read
     return shape.per_layer
@@ -121,6 +126,19 @@ def _kept_elements(shape: ModelShape) -> float:
     return kept + (3.0 * x.streams + 1.0) * h if x.streams > 1 else kept
 
 
+def _eager_bytes(inputs: LayerInputs) -> float:
+    """Return what the norms of the injection keep of a token where a stack does not fuse them.
+
+    One; one more with LAuReL, and two of the router with AltUp.
+    """
+    stack, x = inputs.problem.stack, _sizes(inputs.problem.shape)
+    if stack.fused_norms:
+        return 0.0
+    n_norms = 1.0 + bool(x.laurel_rank) + 2.0 * (x.streams > 1)
+    each = EAGER_NORM_BYTES if inputs.element_bytes == 2.0 else 4.0
+    return n_norms * each * inputs.problem.shape.hidden
+
+
 def injected_terms(inputs: LayerInputs) -> FeedTerms:
     """Return the terms of an MLP and of the injection behind it.
 
@@ -139,7 +157,8 @@ def injected_terms(inputs: LayerInputs) -> FeedTerms:
         elementwise=terms.elementwise + elementwise_s(inputs, forward, backward),
         blocks=terms.blocks,
         launches=terms.launches + LAUNCHES * (2.0 if x.streams > 1 else 1.0),
-        kept_bytes=terms.kept_bytes + width * rows * _kept_elements(shape),
+        kept_bytes=terms.kept_bytes
+        + rows * (width * _kept_elements(shape) + _eager_bytes(inputs)),
         modules=terms.modules,
         scratch_bytes=terms.scratch_bytes + scratch,
         working_bytes=terms.working_bytes + 3.0 * width * rows * (x.streams - 1.0) * h,
