@@ -9,6 +9,7 @@ from costmodels.layers.params import (
     head_transform_params,
     mtp_params,
     padded_vocab,
+    stream_params,
 )
 from costmodels.shapes import ModelShape
 from costmodels.towers.encoder import encoder_end_params
@@ -36,7 +37,28 @@ def embedding_params(shape: ModelShape, seq_len: int, tp: Ints) -> Floats:
 def lookup_params(shape: ModelShape, seq_len: int, tp: Ints) -> Floats:
     """Return the parameters of the embeddings on one tensor-parallel rank."""
     positions = max(shape.max_positions, seq_len) if shape.positions == "learned" else 0
-    return padded_vocab(shape, tp) * shape.hidden / np.asarray(tp) + positions * shape.hidden
+    rows = padded_vocab(shape, tp) * shape.hidden / np.asarray(tp) + positions * shape.hidden
+    if not shape.per_layer:
+        return rows
+    return rows + per_layer_params(shape) / np.asarray(tp) + stream_params(shape)
+
+
+def per_layer_params(shape: ModelShape) -> int:
+    """Return the parameters of the embeddings of all layers, V_p p L; 0 without any.
+
+    Tensor parallelism cuts their rows. Source: transformers models/gemma4
+    (embed_tokens_per_layer). What projects the model's own embedding to their width is counted in
+    the layers.
+
+    >>> from dataclasses import replace
+    >>> from costmodels.examples import LLAMA3_8B
+    >>> from costmodels.shapes import PerLayerShape
+    >>> per_layer_params(replace(LLAMA3_8B, per_layer=PerLayerShape(256, 1000)))  # 1000 * 256 * 32
+    8192000
+    """
+    if shape.per_layer is None:
+        return 0
+    return shape.per_layer.vocab * shape.per_layer.width * shape.layers
 
 
 def head_params(shape: ModelShape, tp: Ints, pp: Ints) -> Floats:
@@ -53,7 +75,7 @@ def head_params(shape: ModelShape, tp: Ints, pp: Ints) -> Floats:
     matrix = padded_vocab(shape, tp) * shape.hidden / np.asarray(tp)
     own_copy = (np.asarray(pp) > 1) | (not shape.tied)
     final_norm = (1 if shape.norm == "rmsnorm" else 2) * shape.hidden
-    final_norm += head_transform_params(shape)
+    final_norm += head_transform_params(shape) + stream_params(shape)
     if shape.mtp_layers:
         layer = kinds_of(shape)[shape.layer_sequence[-1]].params(shape, tp)
         lookup = matrix * ((np.asarray(pp) > 1) & (not shape.tied))
@@ -107,8 +129,8 @@ def _model_params(shape: ModelShape, seq_len: int, n_experts: int) -> float:
     matrices = (1 if shape.tied else 2) * shape.vocab * shape.hidden
     positions = max(shape.max_positions, seq_len) if shape.positions == "learned" else 0
     final_norm = (1 if shape.norm == "rmsnorm" else 2) * shape.hidden
-    final_norm += head_transform_params(shape)
+    final_norm += head_transform_params(shape) + 2 * stream_params(shape)
     if shape.vision:
         layers += float(vision_params(shape, one)[0])
     layers += float(encoder_end_params(shape, one)[0])
-    return layers + matrices + positions * shape.hidden + final_norm
+    return layers + matrices + positions * shape.hidden + final_norm + per_layer_params(shape)

@@ -24,6 +24,7 @@ from costmodels.layers.layer_kind import (
     SplitDegrees,
 )
 from costmodels.layers.recompute import KeptByKind, SetTerms, set_terms
+from costmodels.layers.sublayers.injected import stream_times
 from costmodels.modes import ModeRows, ModeTable
 from costmodels.plans import ShapeTable
 from costmodels.problem import Problem
@@ -153,6 +154,9 @@ def _vocabulary_ends(inputs: LayerInputs, last: KindTerms) -> dict[str, Any]:
         logits = logits + 1.5 * normed
     embedding = embedding_times(shape, accelerator, tokens, tp, sp) + embedding_tp
     embedding_bytes = tokens * (8.0 + masks)
+    if shape.per_layer and shape.per_layer.streams > 1:
+        more = stream_times(inputs)
+        embedding, head = embedding + more, replace(head, total=head.total + more)
     tower = tower_terms(inputs) if shape.vision else None
     if tower:
         embedding_bytes = embedding_bytes + tower.kept_bytes
@@ -214,6 +218,8 @@ def layer_terms(problem: Problem, split: SplitDegrees, mbs: Ints, modes: ModeRow
     checkpoint = memory.checkpoint_bytes(shape, tokens, tp, sp, width)
     if shape.encoder:
         checkpoint = mean_checkpoint_bytes(inputs, checkpoint)
+    if shape.per_layer:
+        checkpoint = checkpoint * shape.per_layer.streams
     of_first = {field.name: getattr(first, field.name) for field in fields(KindTerms)}
     return LayerTerms(
         **of_first | {"working_bytes": working, "scratch_bytes": scratch},

@@ -23,7 +23,7 @@ from pydantic import (
     model_validator,
 )
 
-from costmodels.layers.kinds import KIND_ALIASES, LAYER_KINDS
+from costmodels.layers.kinds import KIND_ALIASES, LAYER_KINDS, has_variants
 from costmodels.optimizers.records import OPTIMIZERS, SCALAR_OPTIMIZERS, TP_MODES
 from costmodels.precision import (
     GRAD_DTYPES,
@@ -425,6 +425,30 @@ class EncoderSpec(_Spec):
     """Channels of sound (mel bins) that two convolutions make frames of; 0: it reads tokens."""
 
 
+class PerLayerSpec(_Spec):
+    """The `model.per_layer:` section: embeddings of each layer (Gemma 3n and 4)."""
+
+    width: Width
+    """Of a row of the table of one layer."""
+    vocab: Width
+    """Rows of such a table."""
+    streams: Heads = 1
+    """Residual streams, which each layer predicts and corrects (AltUp)."""
+    laurel_rank: WidthOr0 = 0
+    """Inner width of a product beside attention (LAuReL); 0: none."""
+
+
+class RglruSpec(_Spec):
+    """The `model.rglru:` section: sizes of `rglru` layers, gated linear recurrences (Griffin)."""
+
+    width: Width
+    """Channels, each with a state of one element."""
+    heads: Heads
+    """Blocks of the two gates; they divide the width."""
+    conv: Heads = 4
+    """Taps of the short convolution."""
+
+
 class VisionSpec(_Spec):
     """The `model.vision:` section: a vision tower and its projector, on the first stage."""
 
@@ -539,10 +563,14 @@ class DiffusionSpec(_Spec):
 
 
 def _layer_kind(value: object) -> str:
-    """Accept the name of a registered kind of layer."""
-    if isinstance(value, str):
-        value = KIND_ALIASES.get(value, value)
-    return _one_of(*LAYER_KINDS)(value)
+    """Accept the name of a registered kind of layer, with the name of a variant behind an @."""
+    if not isinstance(value, str):
+        return _one_of(*LAYER_KINDS)(value)
+    plain, at, variant = value.partition("@")
+    plain = _one_of(*LAYER_KINDS)(KIND_ALIASES.get(plain, plain))
+    if at and not has_variants(plain):
+        raise BadValue(f"layers of kind {plain} have no variants", "register a kind for each")
+    return f"{plain}@{_name(variant)}" if at else plain
 
 
 LayerKindName = Annotated[str, BeforeValidator(_layer_kind)]
@@ -602,6 +630,35 @@ def _count_of(run: object) -> int:
     if isinstance(pattern := run.get("pattern"), list):
         return len(pattern) * _positive(run.get("repeat", 1))
     return _positive(run.get("count"))
+
+
+class VariantSpec(_Spec):
+    """One entry of `model.variants:`: what layers of kind `KIND@NAME` have of their own."""
+
+    heads: Heads | None = None
+    """Attention (query) heads."""
+    kv_heads: Heads | None = None
+    """Key/value heads."""
+    head_dim: Heads | None = None
+    """Width of a query or key head."""
+    value_dim: Heads | None = None
+    """Width of a value head."""
+    ffn: Width | None = None
+    """Inner width of the MLP."""
+    window: Width | None = None
+    """Tokens that a query of `window` layers sees, its own among them."""
+    kv_shared: Switch = False
+    """Keys and values are those of an earlier layer: nothing is projected to them."""
+    keys_as_values: Switch = False
+    """One projection gives keys and values."""
+    reused: Switch = False
+    """Such layers run the weights of earlier layers again (looped and shared layers): they have
+    parameters once, and work and activations as often as they run."""
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """What it says, by key."""
+        return {name: int(value) for name, value in self if value}
 
 
 class DetailsSpec(_Spec):
@@ -784,6 +841,8 @@ class ModelSpec(_Spec):
     """Key/value heads; default: `heads` (no grouping)."""
     head_dim: Heads | None = None
     """Width of one head; default: hidden / heads."""
+    value_dim: Heads | None = None
+    """Width of a value head without latent attention; default: `head_dim`."""
     ffn: Width | None = None
     """Inner width of the MLP; default for a plain MLP: 4 * hidden, must be given when gated."""
     gated: Switch
@@ -822,6 +881,9 @@ class ModelSpec(_Spec):
     """Kinds of layers in model order, `[{kind: dense, count: 3}, {kind: moe, count: 58}]` or
     `[{pattern: [window+moe, attention+moe], repeat: 18}]`; default: dense layers, and expert
     layers where `moe` says so. They add up to `layers`."""
+    variants: dict[Name, VariantSpec] = Field(default_factory=dict)
+    """Sizes of layers that differ from the model's, by name: `{wide: {ffn: 8192, heads: 64}}` are
+    those of layers of kind `dense@wide`."""
     window: WindowSpec | None = None
     """Attention over a window, where `layer_kinds` has it."""
     chunk: ChunkSpec | None = None
@@ -842,6 +904,10 @@ class ModelSpec(_Spec):
     """An encoder whose layers stand before the decoder's, in `layer_kinds` too."""
     cross: CrossSpec | None = None
     """The context of cross attention, where `layer_kinds` has it."""
+    rglru: RglruSpec | None = None
+    """Gated linear recurrences, where `layer_kinds` has them."""
+    per_layer: PerLayerSpec | None = None
+    """Embeddings of each layer, where `layer_kinds` has `injected` ones."""
     vision: VisionSpec | None = None
     """A vision tower and its projector before the language model; none: text alone."""
     diffusion: DiffusionSpec | None = None

@@ -222,6 +222,9 @@ def true_params(problem: Problem) -> float:
         rows += max(shape.max_positions, problem.job.seq_len)
     rows += 1 if shape.norm == "rmsnorm" else 2
     total = rows * shape.hidden + towers.transform_params(shape) + towers.params(problem, 1)
+    if shape.per_layer:
+        total += shape.per_layer.vocab * shape.per_layer.width * shape.layers
+        total += 2 * physics.stream_params(problem)
     if shape.diffusion:
         total = sum(diffusion.end_params(problem))
     if shape.layer_runs:
@@ -447,7 +450,8 @@ def layer(problem: Problem, layout: Layout, routed: bool) -> Layer:
         away = offload.away(problem, layout, physics.offload_widths(problem, layout.tp, 0.0))
         tokens, nothing = float(layout.mbs * problem.job.seq_len), (0.0, 0.0)
         core = physics.Context(nothing, nothing, nothing)
-        every = layer_modules(problem, tokens, layout.tp, layout.sp, core, False)
+        own = hybrids.own(problem, routed)
+        every = layer_modules(own, tokens, layout.tp, layout.sp, core, False)
         modules = {"mlp": every["mlp"]} if routed.feeds else {}
         if routed.mixer == "gdn":
             modules["gdn_norm_out"] = hybrids.norm_out(problem, tokens, layout.tp)
@@ -720,7 +724,9 @@ def micro_batch(problem: Problem, layout: Layout) -> Micro:
             message=2.0 * tokens * shape.hidden / (tp if sp or stack.p2p_scatter else 1),
         )
     first, end = (run(problem, tokens, tp, sp) for run in (physics.embedding_s, physics.head_s))
+    streams = hybrids.streams_s(problem, tokens, tp, sp)
     head = add((end.forward, end.backward), towers.transform_s(problem, tokens))
+    head, n_streams = add(head, streams), shape.per_layer.streams if shape.per_layer else 1
     logits = physics.logit_bytes(problem, tokens, tp) + 4.0 * width
     logits += 6.0 * width * shape.head_transform
     samples = tokens * layout.cp / problem.job.seq_len
@@ -732,7 +738,7 @@ def micro_batch(problem: Problem, layout: Layout) -> Micro:
     wgrad_frac = problem.pool.accelerator.efficiency.wgrad_frac
     return Micro(
         layers=layers,
-        embedding=add((first.forward, first.backward), tower.times),
+        embedding=add(add((first.forward, first.backward), streams), tower.times),
         head=head,
         head_wgrad=physics.gemm_s(
             problem,
@@ -742,7 +748,7 @@ def micro_batch(problem: Problem, layout: Layout) -> Micro:
             columns,
             wgrad_frac * (recipe.linear_rate_frac if problem.job.fp8_output else 1.0),
         ),
-        checkpoint=2.0 * width,
+        checkpoint=2.0 * width * n_streams,
         embedding_bytes=tokens * 8.0 + (width if shape.dropout else 0.0) + tower.kept,
         logits=logits,
         message=2.0 * tokens * shape.hidden / (tp if sp or stack.p2p_scatter else 1),
