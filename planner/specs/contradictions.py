@@ -160,6 +160,7 @@ def _variant_faults(
             where = ("model", "variants", name)
             message = "the first layer has no earlier one to take anything of"
             faults.append(SpecFault(where, message, "name another kind for the first layer"))
+    faults += _own_pair_faults(model, every)
     for name, variant in model.variants.items():
         routed = any(kind_of(x).is_routed for x in every if x.partition("@")[2] == name)
         heads = variant.heads or model.heads
@@ -185,6 +186,26 @@ def _variant_faults(
         )
         where = ("model", "variants", name)
         faults += [SpecFault(where, message, fix) for failed, message, fix in wrong if failed]
+    return faults
+
+
+PAIRS_VARY = ("attention", "window", "chunk", "bidirectional", "bidirectional-window")
+"""Mixers that are priced with keys and values of unlike widths, or of another layer."""
+
+
+def _own_pair_faults(model: ModelSpec, kinds: Sequence[str]) -> list[SpecFault]:
+    """Return what other attention has of keys and values that is not priced for it."""
+    pair = ("value_dim", "kv_shared", "keys_as_values")
+    faults = list[SpecFault]()
+    for kind in dict.fromkeys(kinds):
+        mixer, name = kind_of(kind).mixer, kind.partition("@")[2]
+        sizes = model.variants[name].sizes if name in model.variants else {}
+        stated = [key for key in pair if key in sizes or (key == "value_dim" and model.value_dim)]
+        is_other = mixer not in MIXERS or MIXERS[mixer].attends
+        if stated and is_other and mixer not in PAIRS_VARY:
+            message = f"{kind}: {stated[0]} is not priced in layers of {mixer}"
+            fix = f"leave it out, or name kinds of {', '.join(PAIRS_VARY)}"
+            faults.append(SpecFault(("model", "layer_kinds"), message, fix))
     return faults
 
 

@@ -62,7 +62,7 @@ def test_the_recipe_says_sizes_layout_and_latents():
         (WAN, {"zero": 2, "pp": 1, "recompute_layers": 30}, "zero 2"),
         (WAN, {"vpp": 3, "recompute_layers": 5}, "vpp 3"),
         ({**WAN, "in_channels": 36}, {}, "16 channels"),
-        (FLUX, {}, "double-stream, single-stream"),
+        (FLUX, {}, "state no double-stream, single-stream"),
     ],
 )
 def test_what_it_does_not_run_is_refused_by_name(model, changes, word):

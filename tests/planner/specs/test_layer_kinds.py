@@ -193,6 +193,25 @@ def test_layers_of_unlike_widths_are_read_written_and_searched():
         ({"layer_kinds": [{"kind": "dense@a b", "count": 32}]}, "is not a name"),
         (
             {
+                "layer_kinds": [{"kind": "differential+dense", "count": 32}],
+                "variants": None,
+                "value_dim": 64,
+            },
+            "value_dim is not priced in layers of differential",
+        ),
+        (
+            {
+                "layer_kinds": [
+                    {"kind": "dense", "count": 1},
+                    {"kind": "cross+dense@wide", "count": 31},
+                ],
+                "cross": {"tokens": 256, "width": 1024},
+                "variants": {"wide": {"kv_shared": True}},
+            },
+            "kv_shared is not priced in layers of cross",
+        ),
+        (
+            {
                 "layer_kinds": [{"kind": "dense@wide", "count": 32}],
                 "variants": {"wide": {"reused": True}},
             },
