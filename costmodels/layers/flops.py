@@ -1,8 +1,10 @@
 """Model FLOPs of a training step, as Megatron counts them (the MFU numerator)."""
 
 from costmodels.layers.kinds import kinds_of
+from costmodels.layers.params import stream_params
 from costmodels.shapes import ModelShape, TrainingJob
 from costmodels.towers.encoder import encoder_end_flops
+from costmodels.towers.latents import end_flops
 from costmodels.towers.vision import vision_flops
 from costmodels.tuning.model import model_adapter_params
 from costmodels.tuning.records import TuningJob
@@ -17,8 +19,10 @@ def model_flops_per_token(
 
     f counts k f_e + f_s in a layer with experts (the router is not counted). Latent attention:
     its projections in place of the first two terms, a (d_k + d_v) / 2 for h_q in the last.
-    A layer before the head that encoders have: h^2. A vision tower: its own (`vision_flops`) over
-    s, the tokens of a sequence; so on the ends of an encoder (`encoder_end_flops`).
+    A layer before the head that encoders have: h^2. Further residual streams: 2 (a - 1) h^2. A
+    vision tower: its own (`vision_flops`) over s, the tokens of a sequence; so on the ends of an
+    encoder (`encoder_end_flops`). A diffusion transformer: its ends (`end_flops`) over s in place
+    of the vocabulary.
     With adapters (`tuning`) frozen weights have no weight gradient, 4 in place of 6 outside the
     attention core, and adapters of N parameters 6 N more; of routed experts those that a token
     meets.
@@ -38,7 +42,7 @@ def model_flops_per_token(
     h, modules = shape.hidden, shape.mtp_layers
     vocab = shape.padded_vocab or -(-shape.vocab // shape.vocab_multiple) * shape.vocab_multiple
     body, core, last = modules * (2 * h * h + 3 * h), 0, shape.layer_sequence[-1]
-    body += h * h * shape.head_transform
+    body += h * h * shape.head_transform + 2 * stream_params(shape)
     fixed = 0.0
     for i, (kind, count) in enumerate(zip(kinds_of(shape), shape.kind_counts, strict=True)):
         macs, n = kind.macs(shape), count + modules * (i == last)
@@ -46,6 +50,8 @@ def model_flops_per_token(
         core += n * macs.core
         fixed += n * macs.core_at(round(seq_len)) if macs.core_at else 0.0
         fixed += n * macs.of_sequence / seq_len if macs.of_sequence else 0.0
+    if shape.diffusion:
+        return 6.0 * body + 6.0 * fixed + end_flops(shape) / seq_len
     passes = 4.0 if tuning else 6.0
     language = passes * (body + (1 + modules) * h * vocab) + 6.0 * core * seq_len + 6.0 * fixed
     if tuning:

@@ -75,6 +75,9 @@ def _tuning_faults(problem: Problem) -> Iterator[tuple[str, str]]:
         "an encoder": shape.encoder,
         "multi-token prediction": shape.mtp_layers,
         "a layer before the head": shape.head_transform,
+        "latents": shape.diffusion,
+        "embeddings of each layer": shape.per_layer,
+        "layers of unlike widths": shape.variants,
     }
     whole = option("set", "training.task=sft")
     if strange:

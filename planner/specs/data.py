@@ -52,7 +52,8 @@ def data_faults(job: TrainingSpec, shape: ModelShape) -> list[SpecFault]:
             message = f"no log-normal distribution has a p95 of {lengths.p95:g} beside this mean"
             faults.append(SpecFault((*path, "p95"), message, f"{error}, or a histogram"))
     masked = job.data.packing == MASKED
-    if masked and (set(shape.kinds) - {DENSE, MOE} or shape.vision or shape.encoder):
+    others = (shape.vision, shape.encoder, shape.diffusion, shape.variants)
+    if masked and (set(shape.kinds) - {DENSE, MOE} or any(others)):
         message = "packs with masks are priced of causal attention in all layers alone"
         faults.append(SpecFault((*PATH, "packing"), message, "packing unmasked"))
     elif masked and not shape.flash_attention:

@@ -11,6 +11,7 @@ from costmodels.layers.kinds import added_kinds, kinds_of, present_kinds
 from costmodels.layers.params import latent_params
 from costmodels.parameters import active_params, total_params
 from costmodels.problem import Problem
+from costmodels.towers.latents import end_flops
 from costmodels.towers.vision import vision_flops
 from costmodels.tuning.model import model_adapter_params
 from hardware.parts import Operations
@@ -414,12 +415,17 @@ def _flops_by_kind(problem: Problem) -> tuple[str, str]:
     if modules:
         layers.append(f"{modules} × (2 × {h:,} × {h:,} + 3 × {h:,})")
     layers += [f"{h:,} × {h:,}"] * shape.head_transform
-    layers.append(f"{1 + modules} × {h:,} × {vocab:,}")
+    if not shape.diffusion:
+        layers.append(f"{1 + modules} × {h:,} × {vocab:,}")
     titles = kinds_text(kind for kind, _ in present_kinds(shape))
     passes, more = _passes(problem)
     formula = f"{passes} (sum of L (projections + MLP) + h V) + 6 sum of L core s"
     formula += " + 6 A" * bool(more)
     formula += f", multiply-adds by the records of {titles}"
+    if shape.diffusion:
+        formula = formula.replace(" + h V)", ")") + ", + F_ends / s"
+        ends = f" + {end_flops(shape):,.0f} / {s:,}"
+        return formula, f"6 × ({total(layers)}) + 6 × ({total(cores)}){ends}"
     formula, vision = _with_tower(problem, formula)
     return formula, f"{passes} × ({total(layers)}) + 6 × ({total(cores)}){more}{vision}"
 
