@@ -134,7 +134,8 @@ def clusters_of_part(name: str) -> tuple[str, ...]:
     Powers of two up to a node, then whole nodes; of a rack its parts of four devices as well.
     """
     part = load_catalogue().accelerator(name)
-    full, counts = part.devices_per_node, []
+    full = part.devices_per_node
+    counts: list[int] = []
     while (count := 2 ** len(counts)) < full:
         counts.append(count)
     return tuple(f"{n}x{part.name}" for n in [*counts, *(full * nodes for nodes in NODES)])
