@@ -145,6 +145,11 @@ def norm_params(shape: ModelShape) -> int:
     return shape.hidden * (1 if shape.norm == "rmsnorm" else 2)
 
 
+def ranks(tp: Ints) -> Floats:
+    """Return tp as numbers to divide by."""
+    return np.asarray(tp, dtype=np.float64)
+
+
 @lru_cache(maxsize=256)
 def without_feed(shape: ModelShape) -> ModelShape:
     """Return a model whose layers have attention alone: no MLP, no experts."""
