@@ -138,6 +138,8 @@ class Feed:
     modules: Callable[[ModelShape], tuple[str, ...]]
     blocks: Callable[[ModelShape], int] = lambda shape: 1
     matrices: Callable[[ModelShape], tuple[Matrix, ...]] | None = None
+    sees_heads: bool = False
+    """Its terms depend on heads of attention too."""
 
 
 def norm_params(shape: ModelShape) -> int:
