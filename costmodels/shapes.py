@@ -367,7 +367,7 @@ FEED_FIELDS, SWITCHES = frozenset({"ffn"}), ("kv_shared", "keys_as_values", "reu
 
 
 @dataclass(frozen=True, slots=True)
-class Variant:
+class LayerVariant:
     """Sizes that some layers have of their own: those of kind `KIND@NAME`."""
 
     name: str
@@ -451,7 +451,7 @@ class ModelShape:
     """A linear layer h x h, its activation and a norm stand before the output head (encoders)."""
     layer_runs: tuple[LayerRun, ...] = ()
     """The kinds of layers in model order; empty where `dense_layers` and `moe_every` say it."""
-    variants: tuple[Variant, ...] = ()
+    variants: tuple[LayerVariant, ...] = ()
     """Sizes of layers that differ from the model's, by the name behind `@` of their kind."""
     kv_shared: bool = False
     """Attention takes keys and values of an earlier layer; said of variants alone."""
@@ -588,7 +588,7 @@ class ModelShape:
 
         >>> from dataclasses import replace
         >>> from costmodels.examples import LLAMA3_8B
-        >>> wide = Variant("wide", (("ffn", 28672), ("window", 4096)))
+        >>> wide = LayerVariant("wide", (("ffn", 28672), ("window", 4096)))
         >>> shape = replace(LLAMA3_8B, variants=(wide,)).of_kind("window+dense@wide")
         >>> shape.ffn, shape.window, shape.heads
         (28672, WindowShape(size=4096), 32)

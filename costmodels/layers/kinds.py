@@ -7,19 +7,19 @@ from costmodels.layers.diffusion.blocks import ADALN, DOUBLE, LAST_DOUBLE, SINGL
 from costmodels.layers.diffusion.feeds import ONE_STREAM, PATCH_STREAM, TWO_STREAMS
 from costmodels.layers.layer_kind import LayerKind
 from costmodels.layers.moe import MOE
+from costmodels.layers.recurrences.delta_net import GDN, KDA
+from costmodels.layers.recurrences.linear import LINEAR
+from costmodels.layers.recurrences.mamba1 import MAMBA1
+from costmodels.layers.recurrences.mamba2 import MAMBA2
+from costmodels.layers.recurrences.rglru import RGLRU
+from costmodels.layers.recurrences.short_conv import CONV
 from costmodels.layers.sublayers.attention import ATTENTION, CHUNK, WINDOW
 from costmodels.layers.sublayers.bidirectional import BIDIRECTIONAL, BIDIRECTIONAL_WINDOW
 from costmodels.layers.sublayers.composition import NO_MIXER, composed, kind_name
 from costmodels.layers.sublayers.cross import BIDIRECTIONAL_CROSS, CAUSAL_CROSS, CROSS
-from costmodels.layers.sublayers.delta_net import GDN, KDA
 from costmodels.layers.sublayers.differential import DIFFERENTIAL
 from costmodels.layers.sublayers.feeds import FEEDS, MLP, NO_FEED
 from costmodels.layers.sublayers.injected import INJECTED
-from costmodels.layers.sublayers.linear import LINEAR
-from costmodels.layers.sublayers.mamba1 import MAMBA1
-from costmodels.layers.sublayers.mamba2 import MAMBA2
-from costmodels.layers.sublayers.rglru import RGLRU
-from costmodels.layers.sublayers.short_conv import CONV
 from costmodels.layers.sublayers.sparse import SPARSE
 from costmodels.layers.sublayers.sublayer import HeadsCut, Mixer
 from costmodels.shapes import LayerRun, ModelShape

@@ -13,7 +13,7 @@ from costmodels.shapes import ModelShape, TrainingJob
 from planner.errors import EmitError
 from planner.frameworks.hf_kinds import class_of, expert_fields
 from planner.specs.schema import NO_DETAILS, OTHER_MODEL, DetailsSpec
-from searches.frameworks.common import kind_sequence, sublayers
+from searches.frameworks.common import kind_sequence, mixer_and_feed
 from searches.frameworks.megatron.layer_kinds import has_mixer, is_hybrid
 
 FILE = "model_config.json"
@@ -237,7 +237,7 @@ def _of_kinds(
     shape: ModelShape, details: DetailsSpec, common: Mapping[str, object]
 ) -> dict[str, object]:
     """Return the fields of a class whose layers are of several kinds, or have windows."""
-    kinds = [sublayers(kind) for kind in kind_sequence(shape)]
+    kinds = [mixer_and_feed(kind) for kind in kind_sequence(shape)]
     mixers, feeds = {mixer for mixer, _ in kinds}, {feed for _, feed in kinds}
     if mixers <= {"attention", "window"} and "none" not in feeds and not shape.latent:
         clamped = {"hidden_act": "silu"} if _is_gpt_oss(shape) else {}
@@ -275,7 +275,7 @@ def _is_gpt_oss(shape: ModelShape) -> bool:
 def _windowed(shape: ModelShape, details: DetailsSpec) -> dict[str, object]:
     """Return the fields of a class with windows in some layers, or in all."""
     assert shape.window is not None  # checked where the model is read
-    local = [sublayers(kind)[0] == "window" for kind in kind_sequence(shape)]
+    local = [mixer_and_feed(kind)[0] == "window" for kind in kind_sequence(shape)]
     types = ["sliding_attention" if flag else "full_attention" for flag in local]
     window: dict[str, object] = {"sliding_window": shape.window.size}
     qkv, out = _biases(shape, details)
@@ -330,7 +330,7 @@ def _qwen3_next(shape: ModelShape, details: DetailsSpec) -> dict[str, object]:
     }
     if hit := [name for name, on in odd.items() if on]:
         raise EmitError(f"Qwen3-Next's class does not have {', '.join(hit)}")
-    linear = [sublayers(kind)[0] == "gdn" for kind in kind_sequence(shape)]
+    linear = [mixer_and_feed(kind)[0] == "gdn" for kind in kind_sequence(shape)]
     return {
         "model_type": "qwen3_next",
         "layer_types": ["linear_attention" if x else "full_attention" for x in linear],
@@ -369,7 +369,7 @@ def _nemotron_h(
     if hit := [name for name, on in odd.items() if on]:
         raise EmitError(f"Nemotron-H's class does not have {', '.join(hit)}")
     assert sizes is not None
-    kinds = [sublayers(kind) for kind in kind_sequence(shape)]
+    kinds = [mixer_and_feed(kind) for kind in kind_sequence(shape)]
     blocks = [_BLOCKS.get(mixer) or _FEED_BLOCKS[feed] for mixer, feed in kinds]
     renamed = {"hidden_act": "mlp_hidden_act", "rms_norm_eps": "layer_norm_epsilon"}
     left_out = ("num_hidden_layers", "rope_theta", "rope_scaling")

@@ -11,7 +11,7 @@ from costmodels.layers.kinds import kind_of
 from costmodels.shapes import DeltaNetShape, ModelShape
 from planner.errors import EmitError
 from planner.specs.schema import DetailsSpec
-from searches.frameworks.common import kind_sequence, sublayers
+from searches.frameworks.common import kind_sequence, mixer_and_feed
 
 Fields = dict[str, object]
 Writer = Callable[[ModelShape, DetailsSpec], Fields]
@@ -40,7 +40,7 @@ class KindClass:
         """Tell whether the layers of a model are such that the class has them."""
         if shape.positions != self.positions:
             return False
-        pairs = {sublayers(kind) for kind in kind_sequence(shape)}
+        pairs = {mixer_and_feed(kind) for kind in kind_sequence(shape)}
         mixers, feeds = {mixer for mixer, _ in pairs}, {feed for _, feed in pairs}
         return self.own in mixers and mixers <= self.mixers and feeds <= self.feeds
 
@@ -52,7 +52,7 @@ def class_of(shape: ModelShape) -> KindClass | None:
 
 def sees_both_sides(shape: ModelShape) -> bool:
     """Tell whether every token of a model sees those behind it."""
-    return any(sublayers(kind)[0] in ENCODERS for kind in kind_sequence(shape))
+    return any(mixer_and_feed(kind)[0] in ENCODERS for kind in kind_sequence(shape))
 
 
 def _refuse(title: str, odd: Mapping[str, object]) -> None:
@@ -74,7 +74,7 @@ def _plain(shape: ModelShape, details: DetailsSpec) -> dict[str, object]:
 
 def _of_mixer(shape: ModelShape, mixer: str) -> list[bool]:
     """Return which layers have a mixer."""
-    return [sublayers(kind)[0] == mixer for kind in kind_sequence(shape)]
+    return [mixer_and_feed(kind)[0] == mixer for kind in kind_sequence(shape)]
 
 
 def _routed(shape: ModelShape) -> list[bool]:

@@ -16,10 +16,10 @@ from costmodels.shapes import (
     CrossShape,
     DiffusionShape,
     EncoderShape,
+    LayerVariant,
     ModelShape,
     PerLayerShape,
     TrainingJob,
-    Variant,
     VisionShape,
 )
 from planner.errors import SpecError
@@ -194,7 +194,7 @@ def _shape(model: ModelSpec, name: str) -> ModelShape:
         plain |= _stated_kinds([kind for run in model.layer_kinds for kind in run.kinds])
     used = {run.kind.partition("@")[2] for run in plain.get("layer_runs", ())}
     plain["variants"] = tuple(
-        Variant(name, tuple(one.sizes.items()))
+        LayerVariant(name, tuple(one.sizes.items()))
         for name, one in sorted(model.variants.items())
         if name in used
     )
@@ -275,7 +275,7 @@ _PLAIN_FIELDS = tuple(
 )
 
 
-def _variant_document(variant: Variant) -> dict[str, Any]:
+def _variant_document(variant: LayerVariant) -> dict[str, Any]:
     """Return a variant as a model file would state it."""
     return {key: bool(n) if key in SWITCHES else n for key, n in variant.sizes}
 

@@ -350,10 +350,14 @@ def injected_weights(shape: ModelShape) -> float:
 
 
 def injected_vectors(shape: ModelShape) -> float:
-    """Return norms of injection, LAuReL and AltUp, its scale, and the matrices that mix."""
+    """Return norms, the scale of AltUp, and the matrices that mix.
+
+    Norms behind attention, MLP and injection, of LAuReL and AltUp; of queries, and of own keys.
+    """
     assert shape.per_layer is not None
     a = shape.per_layer.streams
-    return 2 * norm(shape) + 2 * shape.hidden + a**3 + a**2
+    heads = shape.head_dim * (2 - shape.kv_shared)
+    return 4 * norm(shape) + heads + 2 * shape.hidden + a**3 + a**2
 
 
 def streams_s(problem: Problem, tokens: float, tp: int, sp: bool) -> Pair:
@@ -458,8 +462,12 @@ def parts(
     rate = physics.hbm_rate(problem) / stack.elementwise_factor
     n_norms = n_blocks + bool(p)
     mixed = (34 * a + 6) * h if p else 0.0
-    moved[0] += (20 * p + 16 * h * bool(p) + mixed) / (tp if sp else 1)
-    moved[1] += (26 * p + 20 * h * bool(p) + 2 * mixed) / (tp if sp else 1)
+    heads = head_norms(problem, tp) if p else 0.0
+    passes = 1.0 if stack.fused_norms else stack.unfused_norm_factor
+    moved[0] += (20 * p + (16 + 8 * passes) * h * bool(p) + mixed) / (tp if sp else 1)
+    moved[1] += (26 * p + (20 + 12 * passes) * h * bool(p) + 2 * mixed) / (tp if sp else 1)
+    moved[0] += 4 * passes * heads
+    moved[1] += 6 * passes * heads
     ahead = column.forward + row.forward + core[0] + f_open
     ahead += n_norms * halves[0] + tokens * moved[0] / rate
     behind = column.dgrad + column.wgrad + row.dgrad + row.wgrad + core[1] + b_open
@@ -469,7 +477,7 @@ def parts(
         for one, total, shown in ((ahead, f_all, f_open), (behind, b_all, b_open))
     ]
     plain = replace(problem, shape=replace(shape, kv_rank=0))
-    share = (mixer.kernels if mixer else 0.0) + (0.4 if ffn else 0.0) + (0.6 if p else 0.0)
+    share = (mixer.kernels if mixer else 0.0) + (0.4 if ffn else 0.0) + (1.4 if p else 0.0)
     launch = physics.launch_s(plain, tp) * share
     late = max(0.0, physics.paced_s(problem, launch, sum(taxed)) - sum(taxed))
     # Of each sublayer the norm's input and output, and what is gathered again.
@@ -478,7 +486,8 @@ def parts(
         each += 10.0 * h / (tp if sp else 1)
     if sp and not stack.sp_regather:
         each += 2.0 * h * (tp - 1) / tp
-    kept = 2.0 * ((3 + 3 * a + 1) * h + r + 5.0 * p) / (tp if sp else 1) if p else 0.0
+    kept = 2.0 * ((5 + 3 * a + 1) * h + r + 5.0 * p) / (tp if sp else 1) if p else 0.0
+    kept += 2.0 * heads
     kept += n_blocks * each + (mixer.kept if mixer else 0.0)
     kept += (6.0 if shape.gated else 4.0) * ffn / tp
     if shape.gated and not stack.fused_activation:
@@ -494,6 +503,13 @@ def parts(
         temporaries=tokens * passing,
         pool=0.0,
     )
+
+
+def head_norms(problem: Problem, tp: int) -> float:
+    """Return the widths of queries, keys and values, each of which has a norm."""
+    shape = problem.shape
+    own_keys = physics.kv_width_per_rank(problem, tp) * (not shape.kv_shared)
+    return shape.heads * shape.head_dim / tp + 2 * own_keys
 
 
 def added(a: physics.Products, b: physics.Products) -> physics.Products:

@@ -8,11 +8,11 @@ from costmodels.shapes import (
     CrossShape,
     DeltaNetShape,
     DiffusionShape,
+    LayerVariant,
     Mamba2Shape,
     ModelShape,
     PerLayerShape,
     RglruShape,
-    Variant,
     VisionShape,
     WindowShape,
 )
@@ -248,8 +248,8 @@ DIFFUSION = ModelShape(
 UNLIKE = replace(
     HYBRID,
     variants=(
-        Variant("few", (("heads", 4), ("kv_heads", 2), ("head_dim", 256), ("window", 512))),
-        Variant("wide", (("heads", 16), ("ffn", 6144))),
+        LayerVariant("few", (("heads", 4), ("kv_heads", 2), ("head_dim", 256), ("window", 512))),
+        LayerVariant("wide", (("heads", 16), ("ffn", 6144))),
     ),
     mamba2=None,
     delta_net=None,
@@ -265,7 +265,7 @@ UNLIKE = replace(
 READERS = replace(
     HYBRID,
     layers=6,
-    variants=(Variant("reader", (("kv_shared", 1), ("ffn", 6144))),),
+    variants=(LayerVariant("reader", (("kv_shared", 1), ("ffn", 6144))),),
     per_layer=PerLayerShape(256, 8192, streams=4, laurel_rank=64),
     mamba2=None,
     delta_net=None,

@@ -23,7 +23,7 @@ from transformers import logging
 
 from costmodels.axes import RECOMPUTE_MODULES
 from costmodels.layers.flops import model_flops_per_token
-from costmodels.layers.kinds import LAYER_KINDS
+from costmodels.layers.kinds import kind_of
 from costmodels.layers.layer_kind import KindTerms, LayerInputs, SplitDegrees
 from costmodels.modes import ModeRows
 from costmodels.parameters import total_params
@@ -39,10 +39,11 @@ KEPT_FRAC = 0.01
 
 
 def kept_figures(megatron: Path) -> Iterator[Figure]:
-    """Yield what layers of Megatron-Core and of torchtitan keep of a token, and parameters."""
+    """Yield what layers keep of a token, and parameters, of three frameworks."""
     yield from _kept_figures("Megatron-Core", "layer_kept.py", str(megatron))
     yield from _kept_figures("torchtitan", "titan_kept.py")
     yield from _kept_figures("transformers", "lora_kept.py")
+    yield from _kept_figures("transformers", "transformers_kept.py")
 
 
 def _kept_figures(software: str, script: str, *words: str) -> Iterator[Figure]:
@@ -121,7 +122,7 @@ def _terms(given: ModelInput, kind: str, stack: str = "megatron-core") -> KindTe
     split = SplitDegrees(one, one, one, one, 0 * one)
     tokens = np.full(1, float(given.job.seq_len))
     inputs = LayerInputs(problem, split, tokens, ModeRows.of_sp(0 * one))
-    return LAYER_KINDS[kind].terms(inputs)
+    return kind_of(kind).terms(inputs)
 
 
 def main(megatron: Path) -> int:

@@ -128,8 +128,6 @@ class Case:
     pairs: Callable[[Any], dict[str, float]] = lambda config: {"": CAUSAL}
     """Share of all pairs of tokens that products of two activations are needed for, by the end
     of a module's name."""
-    params_frac: float = PARAMS_FRAC
-    """More in layers with second norms, which are not counted."""
 
 
 @dataclass(frozen=True)
@@ -262,12 +260,11 @@ CASES = (
     Case("window+dense@kv4", {**WIDTHS, "model_type": "mimo_v2_flash"}, pairs=_window),
     Case(
         "attention+injected@d128",
-        {**ROWS, "global_head_dim": 128, "model_type": "gemma4_text"}, params_frac=1e-3
+        {**ROWS, "global_head_dim": 128, "model_type": "gemma4_text"},
     ),
     Case(
         "attention+injected",
         {**ROWS, "num_kv_shared_layers": 0, "model_type": "gemma3n_text"},
-        params_frac=1e-3,
     ),
     Case("linear+moe", {**LIGHTNING, "model_type": "minimax"}, _state),
 )
@@ -344,6 +341,6 @@ def figures(megatron: Path) -> Iterator[Figure]:
             )
         name = f"{case.kind} ({case.data['model_type']})"
         real = float(sum(weight.numel() for weight in model.parameters()))
-        yield Figure(name, "parameters", total_params(shape, SEQ_LEN), real, case.params_frac)
+        yield Figure(name, "parameters", total_params(shape, SEQ_LEN), real, PARAMS_FRAC)
         ours = model_flops_per_token(shape, SEQ_LEN) / 3.0
         yield Figure(name, "FLOPs", ours, theirs_flops(case, model, counters), FLOPS_FRAC)

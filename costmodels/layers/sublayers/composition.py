@@ -100,7 +100,9 @@ def _part(inputs: LayerInputs, kind: str, role: str, part: Mixer | Feed) -> Any:
 
     With the sizes of a variant where that has some of such a sublayer.
     """
-    if inputs.problem.shape.varies(kind, of_feed=role == "feed"):
+    varies, of_feed = inputs.problem.shape.varies, role == "feed"
+    sees_heads = isinstance(part, Feed) and part.sees_heads
+    if varies(kind, of_feed=of_feed) or (sees_heads and varies(kind, of_feed=False)):
         inputs = inputs.of_kind(kind)
     key = f"{role} {part.name}"
     if key not in inputs.parts:

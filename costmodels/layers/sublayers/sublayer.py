@@ -138,11 +138,18 @@ class Feed:
     modules: Callable[[ModelShape], tuple[str, ...]]
     blocks: Callable[[ModelShape], int] = lambda shape: 1
     matrices: Callable[[ModelShape], tuple[Matrix, ...]] | None = None
+    sees_heads: bool = False
+    """Its terms depend on heads of attention too."""
 
 
 def norm_params(shape: ModelShape) -> int:
     """Return the parameters of one norm of a layer."""
     return shape.hidden * (1 if shape.norm == "rmsnorm" else 2)
+
+
+def ranks(tp: Ints) -> Floats:
+    """Return tp as numbers to divide by."""
+    return np.asarray(tp, dtype=np.float64)
 
 
 @lru_cache(maxsize=256)

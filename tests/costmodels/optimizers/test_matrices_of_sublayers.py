@@ -9,10 +9,10 @@ import pytest
 from costmodels.examples import DEEPSEEK_V3, LLAMA3_8B, MIXTRAL_8X7B
 from costmodels.layers.kinds import LAYER_KINDS, MIXERS, layer_run
 from costmodels.layers.params import expert_params
+from costmodels.layers.recurrences.short_conv import CONV
 from costmodels.layers.sublayers.attention import ATTENTION
 from costmodels.layers.sublayers.composition import composed
 from costmodels.layers.sublayers.feeds import EXPERTS, FEEDS, MLP
-from costmodels.layers.sublayers.short_conv import CONV
 from costmodels.optimizers.groups import kinds_without_matrices
 from costmodels.optimizers.matrices import Matrix, attention_matrices
 from costmodels.shapes import (
