@@ -117,11 +117,11 @@ def check_problem(problem: Problem) -> None:
             "cluster",
             code="not-modelled",
         )
-    for message, fix in _tuning_faults(problem):
-        raise SearchError(message, fix, code="not-modelled")
     fault = numerics_fault(job.numerics)
     if fault:
         raise SearchError(fault, "change one of the two, or leave it out", code="not-modelled")
+    for message, fix in _tuning_faults(problem):
+        raise SearchError(message, fix, code="not-modelled")
     unknown = kinds_without_matrices(problem.shape) if needs_groups(job.recipe.optimizer) else ()
     if unknown:
         raise SearchError(
