@@ -71,7 +71,7 @@ def data_notes(job: TrainingSpec) -> tuple[str, ...]:
     if data.packing == MASKED:
         text += f"; a query sees {data.run_keys:.0f} keys in the mean"
     best = best_pack_tokens(_whole_lengths(job.data, job.seq_len), job.seq_len)
-    return (text, f"packs of {best} tokens are filled as well as any up to {job.seq_len}")
+    return (f"{text}; packs of {best} tokens are filled as well as any up to {job.seq_len}",)
 
 
 def _whole_lengths(data: DataSpec, seq_len: int) -> Sequence[float]:

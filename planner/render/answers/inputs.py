@@ -21,7 +21,7 @@ def assumed_parts(notes: Sequence[str], how_to_change: str = HOW_TO_ASSUME_ELSE)
 
 def note_parts(notes: Sequence[str]) -> list[Part]:
     """Return the notes on pools that were left out and on parts of the inputs not modelled."""
-    shown = [note for note in notes if note.startswith(("pool ", *IMPORTED))]
+    shown = [note for note in notes if note.startswith(("pool ", "samples of ", *IMPORTED))]
     for beginning in IMPORTED:
         shown = [note.removeprefix(beginning) for note in shown]
     return [Paragraph(note, label="note:") for note in shown]
