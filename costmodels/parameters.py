@@ -10,6 +10,7 @@ from costmodels.layers.params import (
     mtp_params,
     padded_vocab,
 )
+from costmodels.layers.streams.connections import collapse_params
 from costmodels.shapes import ModelShape
 from costmodels.towers.encoder import encoder_end_params
 from costmodels.towers.vision import trained_vision_params, vision_params
@@ -48,10 +49,11 @@ def head_params(shape: ModelShape, tp: Ints, pp: Ints) -> Floats:
     matrix = padded_vocab(shape, tp) * shape.hidden / np.asarray(tp)
     own_copy = (np.asarray(pp) > 1) | (not shape.tied)
     final_norm = (1 if shape.norm == "rmsnorm" else 2) * shape.hidden
-    final_norm += head_transform_params(shape)
+    final_norm += head_transform_params(shape) + collapse_params(shape)
     if shape.mtp_layers:
         layer = kinds_of(shape)[shape.layer_sequence[-1]].params(shape, tp)
         lookup = matrix * ((np.asarray(pp) > 1) & (not shape.tied))
+        layer = layer + collapse_params(shape)  # every module has one of its own
         return matrix * own_copy + final_norm + lookup + mtp_params(shape, tp, layer)
     return matrix * own_copy + final_norm
 
@@ -100,7 +102,7 @@ def _model_params(shape: ModelShape, seq_len: int, n_experts: int) -> float:
     matrices = (1 if shape.tied else 2) * shape.vocab * shape.hidden
     positions = max(shape.max_positions, seq_len) if shape.positions == "learned" else 0
     final_norm = (1 if shape.norm == "rmsnorm" else 2) * shape.hidden
-    final_norm += head_transform_params(shape)
+    final_norm += head_transform_params(shape) + collapse_params(shape)
     if shape.vision:
         layers += float(vision_params(shape, one)[0])
     layers += float(encoder_end_params(shape, one)[0])

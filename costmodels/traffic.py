@@ -37,6 +37,7 @@ from costmodels.layers.kinds import MIXERS, added_kinds, has_attention, kinds_of
 from costmodels.layers.layer_kind import ExpertLayerTerms, KindTerms, LayerKind
 from costmodels.layers.params import kv_heads_per_rank, padded_vocab, replicated_params
 from costmodels.layers.recompute import RunAgain, latent_bytes, repeated_blocks, run_again
+from costmodels.layers.streams.connections import collapse_params
 from costmodels.offload.activations import copy_bytes_per_s
 from costmodels.offload.modules import offloads_modules
 from costmodels.offload.optimizer import COPY_BYTES, gradients_leave
@@ -539,14 +540,15 @@ def _replicated_gradients(plan: PlanTraffic, group: Place) -> list[PlanTransfer]
         return []
     shape, n_layers = problem.shape, sum(layout.chunks_of(rank))
     routed = _routed_layers(plan.rows, layout, rank)[0]
-    if added_kinds(shape):
+    if added_kinds(shape) or shape.residual_streams:
         counts = _layers_by_kind(plan.rows, layout, rank, with_mtp=False)
         pairs = zip(kinds_of(shape), counts, strict=True)
         n = sum(count * kind.replicated_params(shape) for kind, count in pairs)
     else:
         n = routed * replicated_params(shape, routed=True)
         n += (n_layers - routed) * replicated_params(shape, routed=False)
-    n += layout.has_head(rank) * shape.hidden * (1 if shape.norm == "rmsnorm" else 2)
+    norm = shape.hidden * (1 if shape.norm == "rmsnorm" else 2)
+    n += layout.has_head(rank) * (norm + collapse_params(shape))
     wire = problem.job.recipe.grad_wire_bytes
     time_s, dtype = (
         plan.wires.tp_collective_s("all-reduce", wire * n, group),
@@ -617,9 +619,11 @@ def _layers_by_kind(
 def _latent_gathers(plan: PlanTraffic, n_layers: int) -> list[PlanTransfer]:
     """Return the gathers of latents that recomputed up-projections of attention repeat."""
     layout, wires = plan.layout, plan.wires
+    problem, calls = plan.rows.problem, layout.n_passes * n_layers
     if "mla_up_proj" not in layout.recompute_modules or not layout.sp:
         return []
-    problem, calls = plan.rows.problem, layout.n_passes * n_layers
+    if not problem.shape.latent:  # queries of `compressed` come from a latent of all tokens
+        return []
     tokens = np.array([float(layout.mbs * problem.job.seq_len) / layout.cp])
     group = wires.of_tp(layout.tp)
     message = latent_bytes(problem, tokens).item()

@@ -673,7 +673,7 @@ def _mixer_context(c: Context, s: ShapeTable) -> Bools:
     for cut in mixer_cuts(c.problem.shape):
         n_groups = np.maximum(1, cut.groups // s.tp)
         shared = (cut.groups % over == 0) | (cut.repeats & (s.cp % n_groups == 0))
-        ok &= (cut.heads % over == 0) & shared
+        ok &= (cut.heads % over == 0) & shared & (not cut.is_whole)
     return np.asarray(ok | (s.cp == 1))
 
 

@@ -1,6 +1,8 @@
 """Model FLOPs of a training step, as Megatron counts them (the MFU numerator)."""
 
 from costmodels.layers.kinds import kinds_of
+from costmodels.layers.streams.connections import collapse_macs
+from costmodels.layers.streams.ends import n_streams
 from costmodels.shapes import ModelShape, TrainingJob
 from costmodels.towers.encoder import encoder_end_flops
 from costmodels.towers.vision import vision_flops
@@ -15,7 +17,8 @@ def model_flops_per_token(shape: ModelShape, seq_len: int) -> float:
     its projections in place of the first two terms, a (d_k + d_v) / 2 for h_q in the last.
     A layer before the head that encoders have: h^2. A vision tower: its own (`vision_flops`) over
     s, the tokens of a sequence; so on the ends of an encoder (`encoder_end_flops`).
-    Multi-token prediction: a layer of the last kind, 2 h^2 + 3 h and h V a module.
+    Multi-token prediction: a layer of the last kind, 2 h^2 + 3 h and h V a module. With n residual
+    streams n^2 h in front of each head, (n + 1) h^2 for 2 h^2.
     c = 3 gated, 2 otherwise; 2 FLOPs per multiply-add, factor 3 for forward, data and weight
     gradient; the causal mask halves the attention core. Kinds of layers of other mixers have
     their own multiply-adds in place of all that (`LayerMacs`), those of a context over s. V is the
@@ -32,6 +35,7 @@ def model_flops_per_token(shape: ModelShape, seq_len: int) -> float:
     vocab = shape.padded_vocab or -(-shape.vocab // shape.vocab_multiple) * shape.vocab_multiple
     body, core, last = modules * (2 * h * h + 3 * h), 0, shape.layer_sequence[-1]
     body += h * h * shape.head_transform
+    body += modules * (n_streams(shape) - 1) * h * h + (1 + modules) * collapse_macs(shape)
     fixed = 0.0
     for i, (kind, count) in enumerate(zip(kinds_of(shape), shape.kind_counts, strict=True)):
         macs, n = kind.macs(shape), count + modules * (i == last)

@@ -1,8 +1,10 @@
 """All kinds of layers, by the name that a model file gives them."""
 
+from costmodels.layers.compressed.attention import COMPRESSED
 from costmodels.layers.dense import DENSE
 from costmodels.layers.layer_kind import LayerKind
 from costmodels.layers.moe import MOE
+from costmodels.layers.streams.streamed import streamed
 from costmodels.layers.sublayers.attention import ATTENTION, CHUNK, WINDOW
 from costmodels.layers.sublayers.bidirectional import BIDIRECTIONAL, BIDIRECTIONAL_WINDOW
 from costmodels.layers.sublayers.composition import NO_MIXER, composed
@@ -21,7 +23,7 @@ from costmodels.towers.encoder_layers import ENCODER, encoder_shape
 
 _ATTENTION = (ATTENTION, WINDOW, CHUNK, BIDIRECTIONAL, BIDIRECTIONAL_WINDOW, SPARSE, DIFFERENTIAL)
 _ACROSS = (CROSS, CAUSAL_CROSS, BIDIRECTIONAL_CROSS)
-_OTHERS = (MAMBA2, GDN, KDA, LINEAR, MAMBA1, CONV, NO_MIXER)
+_OTHERS = (MAMBA2, GDN, KDA, LINEAR, MAMBA1, CONV, NO_MIXER, *COMPRESSED)
 MIXERS: dict[str, Mixer] = {x.name: x for x in (*_ATTENTION, *_ACROSS, *_OTHERS)}
 """By name. A new mixer is one entry more (docs/extending.md)."""
 KIND_ALIASES = {"attention+dense": DENSE.name, "attention+moe": MOE.name}
@@ -48,8 +50,9 @@ def register_layer_kind(kind: LayerKind) -> None:
 
 
 def kinds_of(shape: ModelShape) -> tuple[LayerKind, ...]:
-    """Return the records of `shape.kinds`."""
-    return tuple(LAYER_KINDS[name] for name in shape.kinds)
+    """Return the records of `shape.kinds`, with connections where streams are several."""
+    kinds = tuple(LAYER_KINDS[name] for name in shape.kinds)
+    return tuple(map(streamed, kinds)) if shape.residual_streams else kinds
 
 
 def present_kinds(shape: ModelShape) -> tuple[tuple[LayerKind, int], ...]:

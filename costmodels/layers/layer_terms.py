@@ -23,6 +23,7 @@ from costmodels.layers.layer_kind import (
     SplitDegrees,
 )
 from costmodels.layers.recompute import KeptByKind, SetTerms, set_terms
+from costmodels.layers.streams.ends import collapse_bytes, collapse_s, mtp_streams_s, n_streams
 from costmodels.modes import ModeRows, ModeTable
 from costmodels.plans import ShapeTable
 from costmodels.problem import Problem
@@ -107,10 +108,14 @@ def _head(inputs: LayerInputs, collectives: ForwardBackward, last: KindTerms) ->
     accelerator, zeros = problem.pool.accelerator, np.zeros_like(tokens)
     nothing = ForwardBackward(zeros, zeros)
     head = head_times(shape, job, accelerator, stack, tokens, tp) + collectives
+    if shape.residual_streams:
+        head = head + collapse_s(inputs)
     if not shape.mtp_layers:
         return _Head(head, collectives, nothing, nothing)
     n_more = float(shape.mtp_layers)
     module = mtp_times(problem, tokens, tp, inputs.sp)
+    if shape.residual_streams:
+        module = module + mtp_streams_s(inputs)
     waits = ForwardBackward(last.tp_forward.exposed_s, last.tp_backward.exposed_s)
     cp = ForwardBackward(last.cp_forward.exposed_s, last.cp_backward.exposed_s)
     exchange = last.exchange if isinstance(last, ExpertLayerTerms) else None
@@ -170,7 +175,10 @@ def layer_terms(problem: Problem, split: SplitDegrees, mbs: Ints, modes: ModeRow
     tower = tower_terms(inputs) if shape.vision else None
     if tower:
         embedding_bytes = embedding_bytes + tower.kept_bytes
-    checkpoint = memory.checkpoint_bytes(shape, tokens, tp, sp, width)
+    streams = n_streams(shape)
+    checkpoint = memory.checkpoint_bytes(shape, tokens, tp, sp, width) * streams
+    if shape.residual_streams:
+        logits = logits + collapse_bytes(shape, tokens, parts, width)
     if shape.encoder:
         embedding = embedding + encoder_end_times(inputs)
         embedding_bytes = embedding_bytes + encoder_end_bytes(inputs)
@@ -190,7 +198,11 @@ def layer_terms(problem: Problem, split: SplitDegrees, mbs: Ints, modes: ModeRow
         logits_bytes=n_heads * logits,
         gathered_bytes=n_heads * memory.gathered_bytes(shape, stack, tokens, tp),
         embedding_bytes=embedding_bytes,
-        message_bytes=width * tokens * shape.hidden / (tp if stack.p2p_scatter else parts),
+        message_bytes=width
+        * tokens
+        * shape.hidden
+        * streams
+        / (tp if stack.p2p_scatter else parts),
         others=tuple(others),
         tower=tower,
     )

@@ -1,8 +1,8 @@
 """What contradicts itself in a model or cluster file, each of whose fields is right by itself."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
-from costmodels.layers.kinds import LAYER_KINDS, MIXERS
+from costmodels.layers.kinds import KIND_ALIASES, LAYER_KINDS, MIXERS
 from costmodels.optimizers.records import MuonOptions
 from costmodels.precision import Numerics, numerics_fault
 from costmodels.shapes import MIXER_SECTIONS
@@ -65,6 +65,7 @@ def model_faults(spec: ModelFile) -> list[SpecFault]:
     return [
         *results,
         *_layer_kind_faults(model),
+        *_stream_faults(model),
         *vision_faults(model, job),
         *encoder_faults(model),
         *_moe_faults(model),
@@ -147,6 +148,68 @@ def _size_faults(model: ModelSpec) -> list[SpecFault]:
     return faults
 
 
+def _compressed_faults(model: ModelSpec, mixers: Set[str]) -> list[SpecFault]:
+    """Return which sizes of compressed attention do not go together."""
+    x = model.compressed
+    if x is None:
+        return []
+    width = model.head_dim or model.hidden // model.heads
+    missing = [name for name in ("index_heads", "index_dim", "top_k") if not getattr(x, name)]
+    checks = (
+        (
+            model.heads % x.groups > 0,
+            "groups",
+            f"{model.heads} heads cannot be shared out over {x.groups} groups",
+            "groups must divide heads",
+        ),
+        (
+            "csa" in mixers and bool(missing),
+            missing[0] if missing else "top_k",
+            "csa layers have an indexer, whose sizes are not all given",
+            "give index_heads, index_dim and top_k",
+        ),
+        (
+            x.rope_dim > width,
+            "rope_dim",
+            f"{x.rope_dim} elements of a head of {width} have rotary positions",
+            f"give at most {width}",
+        ),
+        (
+            bool(mixers & {"shared-window", "csa", "hca"}) and (model.kv_heads or model.heads) > 1,
+            "q_rank",
+            "layers with one head of keys, which are values too, and model.kv_heads is not 1",
+            "set model.kv_heads to 1",
+        ),
+    )
+    return [
+        SpecFault(("model", "compressed", name), message, fix)
+        for failed, name, message, fix in checks
+        if failed
+    ]
+
+
+def _stream_faults(model: ModelSpec) -> list[SpecFault]:
+    """Return which kinds of layers cannot have several residual streams."""
+    if model.residual_streams is None:
+        return []
+    path = ("model", "residual_streams")
+    faults = []
+    if model.encoder is not None:
+        fix = "leave one of them out"
+        faults.append(SpecFault(path, "stands beside an encoder, which has one stream", fix))
+    runs = model.layer_kinds or ()
+    own = [
+        kind
+        for run in runs
+        for kind in run.kinds
+        if kind not in KIND_ALIASES.values() and "+" not in kind
+    ]
+    if own:
+        message = f"layers of kind {own[0]} are no mixer and feed, which streams connect"
+        faults.append(SpecFault(path, message, "name kinds such as attention+dense"))
+    return faults
+
+
 def _states(model: ModelSpec, section: str) -> bool:
     if section == "cross":
         return has_second_sequence(model)
@@ -172,7 +235,8 @@ def _section_faults(
                     )
                 )
             used.add(section)
-    faults += _size_faults(model)
+    mixers = {LAYER_KINDS[kind].mixer for run in runs for kind in run.kinds}
+    faults += _size_faults(model) + _compressed_faults(model, mixers)
     differs = any(LAYER_KINDS[kind].mixer == "differential" for run in runs for kind in run.kinds)
     kv_heads = model.kv_heads or model.heads
     if differs and kv_heads % 2:

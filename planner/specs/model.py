@@ -15,6 +15,7 @@ from costmodels.shapes import (
     CrossShape,
     EncoderShape,
     ModelShape,
+    StreamsShape,
     TrainingJob,
     VisionShape,
 )
@@ -173,6 +174,8 @@ def _shape(model: ModelSpec, name: str) -> ModelShape:
             sizes_of = dataclasses.replace(sizes_of, head_dim=model.head_dim or width // heads)
         plain["encoder"] = sizes_of
         plain.setdefault("cross", CrossShape(sizes_of.seq_len, sizes_of.hidden or model.hidden))
+    if model.residual_streams:
+        plain["residual_streams"] = StreamsShape(**dict(model.residual_streams))
     if model.vision:
         vision = model.vision.model_dump()
         plain["vision"] = VisionShape(**{**vision, "projector": tuple(vision["projector"])})
@@ -217,7 +220,7 @@ _MOE_FIELDS = {
 """Fields of a shape by their name in `model.moe`."""
 
 
-_NOT_PLAIN = ("layer_runs", "pads_vocab", "encoder", "vision")
+_NOT_PLAIN = ("layer_runs", "pads_vocab", "encoder", "vision", "residual_streams")
 _PLAIN_FIELDS = tuple(
     field.name
     for field in dataclasses.fields(ModelShape)
@@ -247,6 +250,8 @@ def canonical_model(shape: ModelShape, details: DetailsSpec) -> dict[str, Any]:
     for name in MIXER_SECTIONS:
         if sizes := getattr(shape, name):
             out[name] = dataclasses.asdict(sizes)
+    if shape.residual_streams:
+        out["residual_streams"] = dataclasses.asdict(shape.residual_streams)
     if shape.encoder:
         out["encoder"] = dataclasses.asdict(shape.encoder)
     if shape.vision:
