@@ -9,6 +9,7 @@ from costmodels.shapes import MIXER_SECTIONS
 from planner.specs.encoder import encoder_faults, has_second_sequence
 from planner.specs.schema import (
     EXPERT_DETAILS,
+    ROOT_SCORES,
     ClusterFile,
     LayerPatternSpec,
     LayerRunSpec,
@@ -150,7 +151,11 @@ def _size_faults(model: ModelSpec) -> list[SpecFault]:
 
 def _compressed_faults(model: ModelSpec, mixers: Set[str]) -> list[SpecFault]:
     """Return which sizes of compressed attention do not go together."""
-    x = model.compressed
+    x, details = model.compressed, model.details
+    if x is None and details.router_scores == ROOT_SCORES:
+        message = f"{ROOT_SCORES} stands without layers that score experts so"
+        fix = "write softmax or sigmoid, or name csa, hca or shared-window layers"
+        return [SpecFault(("model", "details", "router_scores"), message, fix)]
     if x is None:
         return []
     width = model.head_dim or model.hidden // model.heads

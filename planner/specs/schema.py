@@ -573,6 +573,10 @@ def _count_of(run: object) -> int:
     return _positive(run.get("count"))
 
 
+ROOT_SCORES = "sqrtsoftplus"
+"""Scores of experts as roots of softplus (DeepSeek-V4)."""
+
+
 class DetailsSpec(_Spec):
     """The `model.details:` section: what makes the model and changes no figure of a plan.
 
@@ -673,7 +677,9 @@ class DetailsSpec(_Spec):
     """What else the model has and no other field says, in words."""
     init_std: Real | None = None
     """Standard deviation of the weights at the start."""
-    router_scores: Annotated[str, BeforeValidator(_one_of("softmax", "sigmoid"))] | None = None
+    router_scores: (
+        Annotated[str, BeforeValidator(_one_of("softmax", "sigmoid", ROOT_SCORES))] | None
+    ) = None
     """Scores of the router: `softmax` or `sigmoid`."""
     router_norm_topk: Switch | None = None
     """The scores of the chosen experts are made to sum to one."""

@@ -8,6 +8,7 @@ from costmodels.axes import Axis, switch_axes
 from costmodels.layers.kinds import LAYER_KINDS
 from costmodels.shapes import ModelShape
 from searches.frameworks.registry import (
+    RESIDUAL_STREAMS,
     VISION_TOWER,
     FrameworkRules,
     framework_names,
@@ -59,15 +60,18 @@ def foreign_kinds(record: FrameworkRules, shape: ModelShape) -> tuple[str, ...]:
 def _lacking(record: FrameworkRules, shape: ModelShape) -> str:
     """Return what files of a framework cannot say of a model, in words."""
     names = foreign_kinds(record, shape)
-    layers = [name for name in names if name != VISION_TOWER]
+    beside = (VISION_TOWER, RESIDUAL_STREAMS)
+    layers = [name for name in names if name not in beside]
     parts = [f"{record.title} has no {', '.join(layers)}"] * bool(layers)
-    parts += [f"files for {record.title} state no {VISION_TOWER}"] * (VISION_TOWER in names)
+    parts += [f"files for {record.title} state no {name}" for name in beside if name in names]
     return "; ".join(parts)
 
 
 def _kind_names(shape: ModelShape) -> list[str]:
     names = [name for name, n in zip(shape.kinds, shape.kind_counts, strict=True) if n]
-    return names + [VISION_TOWER] * (shape.vision is not None)
+    # The class with compressed attention has several streams; no other class has them.
+    streams = shape.residual_streams is not None and shape.compressed is None
+    return names + [VISION_TOWER] * (shape.vision is not None) + [RESIDUAL_STREAMS] * streams
 
 
 def _carries(record: FrameworkRules, kind: str) -> bool:

@@ -21,8 +21,9 @@ from layer_flops import Figure
 from transformers import logging
 
 from costmodels.axes import RECOMPUTE_MODULES
-from costmodels.layers.kinds import LAYER_KINDS
+from costmodels.layers.kinds import present_kinds
 from costmodels.layers.layer_kind import LayerInputs, SplitDegrees
+from costmodels.layers.streams.connections import collapse_params
 from costmodels.modes import ModeRows
 from costmodels.parameters import total_params
 from costmodels.problem import Problem
@@ -33,8 +34,9 @@ KEPT_FRAC = 0.01
 
 
 def kept_figures(megatron: Path) -> Iterator[Figure]:
-    """Yield what layers of Megatron-Core and of torchtitan keep of a token, and parameters."""
+    """Yield what layers of three packages keep of a token, and parameters."""
     yield from _kept_figures("Megatron-Core", "layer_kept.py", str(megatron))
+    yield from _kept_figures("transformers", "stream_kept.py")
     yield from _kept_figures("torchtitan", "titan_kept.py")
 
 
@@ -51,13 +53,14 @@ def _kept_figures(software: str, script: str, *words: str) -> Iterator[Figure]:
         split = SplitDegrees(one, one, one, one, 0 * one)
         tokens = np.full(1, float(given.job.seq_len))
         inputs = LayerInputs(problem, split, tokens, ModeRows.of_sp(0 * one))
-        terms = LAYER_KINDS[real["kind"]].terms(inputs)
+        terms = present_kinds(given.shape)[0][0].terms(inputs)
         groups = real.get("recompute_modules", [])
         again = [RECOMPUTE_MODULES.index(x) for x in groups]
         latent = "latent " if given.shape.latent else ""
         named = " ".join([latent + real["kind"], *groups])
         name, n = f"{named} ({software})", given.job.seq_len
         ours = total_params(given.shape, n) - given.shape.hidden * (given.shape.vocab + 1)
+        ours -= collapse_params(given.shape)
         yield Figure(name, "parameters", ours, real["parameters"], layer_flops.PARAMS_FRAC)
         dropped = terms.modules.attention_bytes[again] + terms.modules.mlp_bytes[again]
         ours = (terms.kept_bytes.item() - dropped.sum()) / n

@@ -227,10 +227,10 @@ def kept_bytes(reach: Reach, inputs: LayerInputs) -> Floats:
     queries, 2 H of weights, 4 bytes for each chosen position.
 
     Eager norms (`StackProfile.fused_norms`) keep their input and the scaled input in fp32: 6 more
-    an element of r_q, d and entries, 4 of queries, and numbers in fp32. Pools keep gates in fp32,
-    keys and the gates in 16 bits over windows of c m tokens: 8 c d in place of 4 c d. The output
-    is kept once, rotated. An indexer that no loss teaches keeps nothing there. Without a flash
-    kernel the core keeps its scores, 2 a (s + s / m + 1) / t, with their places and keys again.
+    an element of r_q, d and entries, 4 of queries, 2 h in front, and numbers in fp32. Pools keep
+    gates in fp32, keys and gates in 16 bits: 8 c d in place of 4 c d. The output is kept once,
+    rotated. An indexer that no loss teaches keeps nothing there. Without a flash kernel the core
+    keeps its scores, 2 a (s + s / m + 1) / t, with their places and keys again.
     Source: scripts/check_layers, tensors of transformers models/deepseek_v4.
     """
     return _eager_bytes(reach, inputs) if _is_eager(inputs) else _fused_bytes(reach, inputs)
@@ -260,8 +260,9 @@ def _eager_bytes(reach: Reach, inputs: LayerInputs) -> Floats:
     shape, wide = inputs.problem.shape, inputs.element_bytes
     x, t, d, one = sizes_of(shape), ranks(inputs.split.tp), shape.head_dim, reach.compressor(shape)
     rotated = 2.0 * wide * x.rope_dim
-    total = (8.0 + wide) * x.q_rank + 4.0 + 8.0 * d + 4.0 + 3.0 * rotated + wide * d
-    total = total + _up_projected_bytes(inputs) + (4.0 + wide) * shape.heads / t
+    whole = (8.0 + wide) * (x.q_rank + d) + 8.0 + 3.0 * rotated
+    whole += (4.0 - wide) * shape.hidden  # the norm in front scales in fp32 too
+    total = whole + _up_projected_bytes(inputs) + (4.0 + wide) * shape.heads / t
     total = total + wide * (shape.q_width + x.groups * x.out_rank) / t
     if one:
         entry = (8.0 + wide) * one.width + 4.0 + rotated

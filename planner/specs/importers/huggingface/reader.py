@@ -75,6 +75,8 @@ _ORDER = (
     "indexer",
     "mamba1",
     "short_conv",
+    "compressed",
+    "residual_streams",
     "attention_gate",
     "mtp_layers",
     "details",

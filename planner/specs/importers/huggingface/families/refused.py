@@ -42,7 +42,7 @@ REFUSED: Mapping[str, str] = {
         "layers that differ from one another in width, as an architecture search (NAS) left them",
     ),
     **dict.fromkeys(
-        ("deepseek_v4", "minicpm_sala"),
+        ("minicpm_sala",),
         "sparse attention whose tokens an indexer picks",
     ),
     **dict.fromkeys(
