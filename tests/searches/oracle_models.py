@@ -19,6 +19,7 @@ from tests.searches import oracle_hybrids as hybrids
 from tests.searches import oracle_offload as offload
 from tests.searches import oracle_optimizers as optimizers
 from tests.searches import oracle_physics as physics
+from tests.searches import oracle_streams as streams
 from tests.searches import oracle_towers as towers
 from tests.searches.oracle_physics import Products
 
@@ -170,6 +171,7 @@ def head_params(problem: Problem, layout: Layout) -> float:
     """Return final norm, head, and the modules of predicted tokens with a copy of the lookup."""
     shape, tp, pp = problem.shape, layout.tp, layout.pp
     held = physics.head_params(problem, tp, pp) + towers.transform_params(shape)
+    held += streams.collapse_params(shape)
     if shape.mtp_layers:
         vectors = 1 if shape.norm == "rmsnorm" else 2
         last = routed_layer_params if routed_layers(problem.shape)[-1] else layer_params
@@ -213,6 +215,7 @@ def true_params(problem: Problem) -> float:
         rows += max(shape.max_positions, problem.job.seq_len)
     rows += 1 if shape.norm == "rmsnorm" else 2
     total = rows * shape.hidden + towers.transform_params(shape) + towers.params(problem, 1)
+    total += streams.collapse_params(shape)
     if shape.layer_runs:
         kinds = hybrids.kinds_of(shape)
         return total + sum(hybrids.params(problem, kind, 1) for kind in kinds)
@@ -438,6 +441,8 @@ def layer(problem: Problem, layout: Layout, routed: bool) -> Layer:
         core = physics.Context(nothing, nothing, nothing)
         every = layer_modules(problem, tokens, layout.tp, layout.sp, core, False)
         modules = {"mlp": every["mlp"]} if routed.feeds else {}
+        if routed.mixer in streams.MIXERS:
+            modules["mla_up_proj"] = streams.up_module(problem, tokens, layout.tp)
         if routed.mixer == "gdn":
             modules["gdn_norm_out"] = hybrids.norm_out(problem, tokens, layout.tp)
         return Layer(modules=modules, away=away, **vars(found))
@@ -695,8 +700,11 @@ def micro_batch(problem: Problem, layout: Layout) -> Micro:
     layers = {kind: layer(problem, layout, kind) for kind in sorted({*kinds})}
     first, end = (run(problem, tokens, tp, sp) for run in (physics.embedding_s, physics.head_s))
     head = add((end.forward, end.backward), towers.transform_s(problem, tokens))
+    head = add(head, streams.collapse_s(problem, tokens, tp, sp))
     logits = physics.logit_bytes(problem, tokens, tp) + 4.0 * width
     logits += 6.0 * width * shape.head_transform
+    n_streams = streams.count(shape)
+    logits += 2.0 * width * n_streams * (n_streams > 1)
     samples = tokens * layout.cp / problem.job.seq_len
     tower = towers.tower(problem, (tp, sp), samples, tp_traffic)
     if shape.mtp_layers:
@@ -716,10 +724,10 @@ def micro_batch(problem: Problem, layout: Layout) -> Micro:
             columns,
             wgrad_frac * (recipe.linear_rate_frac if problem.job.fp8_output else 1.0),
         ),
-        checkpoint=2.0 * width,
+        checkpoint=2.0 * width * n_streams,
         embedding_bytes=tokens * 8.0 + (width if shape.dropout else 0.0) + tower.kept,
         logits=logits,
-        message=2.0 * tokens * shape.hidden / (tp if sp or stack.p2p_scatter else 1),
+        message=2.0 * tokens * shape.hidden * n_streams / (tp if sp or stack.p2p_scatter else 1),
     )
 
 

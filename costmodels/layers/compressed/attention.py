@@ -261,7 +261,8 @@ def _eager_bytes(reach: Reach, inputs: LayerInputs) -> Floats:
     x, t, d, one = sizes_of(shape), ranks(inputs.split.tp), shape.head_dim, reach.compressor(shape)
     rotated = 2.0 * wide * x.rope_dim
     whole = (8.0 + wide) * (x.q_rank + d) + 8.0 + 3.0 * rotated
-    whole += (4.0 - wide) * shape.hidden  # the norm in front scales in fp32 too
+    if inputs.problem.stack.norm_keeps == "input":  # the norm in front scales in fp32 too
+        whole += (4.0 - wide) * shape.hidden
     total = whole + _up_projected_bytes(inputs) + (4.0 + wide) * shape.heads / t
     total = total + wide * (shape.q_width + x.groups * x.out_rank) / t
     if one:
