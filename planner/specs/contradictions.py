@@ -179,12 +179,6 @@ def _compressed_faults(model: ModelSpec, mixers: Set[str]) -> list[SpecFault]:
             f"{x.rope_dim} elements of a head of {width} have rotary positions",
             f"give at most {width}",
         ),
-        (
-            bool(mixers & {"shared-window", "csa", "hca"}) and (model.kv_heads or model.heads) > 1,
-            "q_rank",
-            "layers with one head of keys, which are values too, and model.kv_heads is not 1",
-            "set model.kv_heads to 1",
-        ),
     )
     return [
         SpecFault(("model", "compressed", name), message, fix)

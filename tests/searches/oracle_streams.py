@@ -193,7 +193,7 @@ def gradients(problem: Problem, tp: int, sp: bool) -> float:
 
 
 def collapse_s(problem: Problem, tokens: float, tp: int, sp: bool) -> Pair:
-    """Return the time in which the head's input is made of the streams, and these of the lookup."""
+    """Return the time in which the streams are made of the lookup, and one of them at the end."""
     n, eff = count(problem.shape), problem.pool.accelerator.efficiency
     if n == 1:
         return 0.0, 0.0

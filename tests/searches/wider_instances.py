@@ -245,7 +245,7 @@ FAST: dict[str, Context] = {
     "streamed-4": context(
         STREAMED, toy_pool(4), batch=4, stack="megatron-core", options=any_framework(vpp=1, mbs=1)
     ),
-    "streamed-of-eager-norms": context(
+    "streamed-8": context(
         STREAMED,
         toy_pool(4, 2),
         batch=4,
