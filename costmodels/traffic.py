@@ -540,7 +540,7 @@ def _replicated_gradients(plan: PlanTraffic, group: Place) -> list[PlanTransfer]
         return []
     shape, n_layers = problem.shape, sum(layout.chunks_of(rank))
     routed = _routed_layers(plan.rows, layout, rank)[0]
-    if added_kinds(shape) or shape.residual_streams:
+    if added_kinds(shape):
         counts = _layers_by_kind(plan.rows, layout, rank, with_mtp=False)
         pairs = zip(kinds_of(shape), counts, strict=True)
         n = sum(count * kind.replicated_params(shape) for kind, count in pairs)

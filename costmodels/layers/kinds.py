@@ -62,9 +62,14 @@ def present_kinds(shape: ModelShape) -> tuple[tuple[LayerKind, int], ...]:
 
 
 def added_kinds(shape: ModelShape) -> tuple[LayerKind, ...]:
-    """Return the kinds of which a model has layers, but for dense and expert layers."""
+    """Return the kinds of which a model has layers, but for dense and expert layers.
+
+    With several residual streams these count too: they are not what their records say alone.
+    """
     return tuple(
-        kind for kind, _ in present_kinds(shape) if kind.name not in (DENSE.name, MOE.name)
+        kind
+        for kind, _ in present_kinds(shape)
+        if kind.name not in (DENSE.name, MOE.name) or shape.residual_streams
     )
 
 

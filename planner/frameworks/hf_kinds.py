@@ -484,7 +484,7 @@ _ALONE, _PLAIN_FEED, _ANY_FEED = (
     frozenset({"dense", "moe"}),
 )
 _BARE = ("no_rope_every",)
-_COMPRESSED = frozenset({"shared-window", "csa", "hca"})
+COMPRESSED = frozenset({"shared-window", "csa", "hca"})
 CLASSES: tuple[KindClass, ...] = (
     KindClass("mamba", frozenset({"mamba1"}), "mamba1", _ALONE, _mamba),
     KindClass("jamba", frozenset({"mamba1", "attention"}), "mamba1", _ANY_FEED, _jamba, _BARE),
@@ -513,8 +513,8 @@ CLASSES: tuple[KindClass, ...] = (
     ),
     KindClass("deepseek_v32", frozenset({"sparse"}), "sparse", _ANY_FEED, _deepseek_v32),
     *(
-        KindClass("deepseek_v4", _COMPRESSED, own, frozenset({"moe"}), _deepseek_v4)
-        for own in sorted(_COMPRESSED)
+        KindClass("deepseek_v4", COMPRESSED, own, frozenset({"moe"}), _deepseek_v4)
+        for own in sorted(COMPRESSED)
     ),
     KindClass(
         "bert",

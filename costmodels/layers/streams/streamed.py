@@ -44,6 +44,7 @@ def streamed(kind: LayerKind) -> LayerKind:
 
     return replace(
         kind,
+        equation=f"{kind.equation}; each of n streams: X <- M X + b sublayer(a X) for x + ...",
         source=f"{kind.source}; Xie et al. 2025 (mHC)",
         params=more(kind.params, connection_params),
         replicated_params=more(kind.replicated_params, connection_params),

@@ -131,6 +131,9 @@ def test_a_step_has_them(recompute, toy_problem, plain_layout):
         layout = plain_layout(problem, tp=2, pp=4, dp=8, sp=True, zero=1, recompute=recompute)
         found = break_down(problem, layout)
         assert sum(found.time_s.values()) == pytest.approx(found.step_s, rel=1e-9)
+        for axis in ("tp", "pp", "dp"):
+            shown = sum(x.exposed_s for x in found.transfers if x.axis == axis)
+            assert shown == pytest.approx(found.time_s[axis], rel=1e-6, abs=1e-9)
         steps.append(found)
     assert steps[1].step_s > 1.1 * steps[0].step_s
     assert steps[1].peak_bytes > steps[0].peak_bytes

@@ -530,6 +530,11 @@ def test_the_class_of_transformers(kind: str) -> None:
             COMPRESSED,
             "DeepSeek-V4's class does not have one residual stream",
         ),
+        (
+            [{"kind": "dense", "count": 2}],
+            {"residual_streams": {"count": 2}},
+            "no class of transformers but DeepSeek-V4's has several residual streams",
+        ),
     ],
 )
 def test_what_no_class_of_transformers_has(

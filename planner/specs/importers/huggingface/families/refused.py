@@ -58,8 +58,14 @@ REFUSED: Mapping[str, str] = {
         "attention whose heads have other widths in some layers than in others",
     ),
     **dict.fromkeys(
-        ("hy_v4", "axk2", "qwen4_exp", "qwen4_exp_text"),
-        "several residual streams, or norms with matrices of their own, beside sparse attention",
+        ("qwen4_exp", "qwen4_exp_text"),
+        "residual streams that matrices of low rank mix, and embeddings of several tokens",
+    ),
+    "hy_v4": "sparse attention that takes the keys of another layer's indexer, with gates",
+    "axk2": "norms with matrices of their own, beside sparse attention",
+    **dict.fromkeys(
+        ("glm5_next", "glm5_next_text"),
+        "linear attention with gates of its own, and an indexer over pools of keys",
     ),
     "zaya": "convolutions of queries and keys, and a router that is an MLP",
     "hrm_text": "layers that run several times in one pass",
@@ -85,8 +91,6 @@ REFUSED: Mapping[str, str] = {
     ),
     **dict.fromkeys(
         (
-            "glm5_next",
-            "glm5_next_text",
             "mistral_large4",
             "mistral_large4_text",
             "muse_glimmer",
