@@ -229,10 +229,10 @@ def broken_shape_rule(problem: Problem, options: SearchOptions, shape: Shape) ->
         repeats = model.mamba2 is not None and cp % held == 0
         if most % (tp * cp) or (held % cp and not repeats):
             return "CP005"
-    if cp > 1 and model.compressed:
-        return "CP005"
     if cp > 1 and model.encoder:
         return "CP006"
+    if cp > 1 and model.compressed:
+        return "CP007"
     if model.n_experts % ep or (not model.n_experts and (ep > 1 or etp > 1)):
         return "EP001"
     if tp * cp * dp % (ep * etp):
