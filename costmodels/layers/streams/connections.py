@@ -117,8 +117,9 @@ def connection_s(inputs: LayerInputs) -> ForwardBackward:
     t = T h w (elements - 3, 2) f / (t_sp B_hbm) + launches
 
     w bytes an element; 3 of them forward and 2 backward are the addition that it replaces, which
-    `elementwise_s` has. f the stack's factor. Left out: the small Sinkhorn matrices, which stay in
-    registers; in eager operators their bytes count with the launches.
+    `elementwise_s` has. f the stack's factor. Left out: the product of the numbers where it runs
+    in fp32 outside tensor cores, which takes about as long as its bytes; the small Sinkhorn
+    matrices, which stay in registers (in eager operators their launches count).
     """
     problem, x = inputs.problem, inputs.problem.shape.residual_streams
     assert x is not None  # checked by the caller

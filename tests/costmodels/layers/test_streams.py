@@ -66,6 +66,18 @@ def test_a_module_of_prediction_projects_every_stream():
     assert with_one - without == 6 * (layer + 3 * H * H + N * N * H)
 
 
+def test_matrices_for_optimizers():
+    """One of 24 x 16384 a connection, which no rank cuts."""
+    shape = replace(FOUR, n_experts=8, top_k=2, expert_ffn=2048, dense_layers=2)
+    for kind, old in zip(
+        kinds_of(shape), kinds_of(replace(shape, residual_streams=None)), strict=True
+    ):
+        assert kind.matrices is not None
+        assert old.matrices is not None
+        more = kind.matrices(shape)[len(old.matrices(shape)) :]
+        assert [(x.rows, x.columns, x.cut, x.count) for x in more] == [(24, N * H, "", 1)] * 2
+
+
 @pytest.mark.parametrize("sp", [0, 1])
 def test_kept_bytes_of_fused_kernels(sp, toy_problem):
     """Of each sublayer: its streams, what it gave, the numbers before and after in fp32."""
