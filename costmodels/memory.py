@@ -233,7 +233,7 @@ def layer_activation_bytes(
     """
     t = np.asarray(tp, dtype=np.float64)
     h, q = shape.hidden, shape.q_width
-    kv = kv_heads_per_rank(shape, tp) * shape.head_dim
+    pair = 0 if shape.kv_shared else kv_heads_per_rank(shape, tp) * shape.pair_dim
     wide = batch.element_bytes / 2.0
     unsplit = (8.0 * wide + (2.0 if shape.dropout else 0.0)) * h
     inner = (6.0 if shape.gated else 4.0) * shape.ffn / t
@@ -243,7 +243,8 @@ def layer_activation_bytes(
         split = (4.0 * q + 4.0 * shape.v_width) / t + inner
         split = split + (4.0 * (shape.q_rank + shape.kv_rank) + 2.0 * shape.qk_rope) / t
     else:
-        split = 4.0 * q / t + 4.0 * kv + inner + 4.0 * shape.gate_width / t
+        split = (2.0 * q + 2.0 * shape.v_width) / t + 2.0 * pair + inner
+        split = split + 4.0 * shape.gate_width / t
     split = wide * split
     if shape.flash_attention:
         scores = 4.0 * shape.heads / t
@@ -444,12 +445,12 @@ def scratch_bytes(shape: ModelShape, stack: StackProfile, tp: ArrayLike) -> Floa
     if not stack.fused_wgrad:
         return np.zeros_like(np.asarray(tp, dtype=np.float64))
     t = np.asarray(tp, dtype=np.float64)
-    kv = kv_heads_per_rank(shape, tp) * shape.head_dim
-    qkv = shape.q_width / t + 2 * kv + shape.gate_width / t
+    kv = kv_heads_per_rank(shape, tp) * shape.projected_dim
+    qkv = shape.q_width / t + kv + shape.gate_width / t
     up = (2 if shape.gated else 1) * shape.ffn / t
     if shape.latent:
         return 2.0 * (latent_params(shape, np.asarray(tp)) + shape.hidden * (up + shape.ffn / t))
-    return 2.0 * shape.hidden * (qkv + shape.q_width / t + up + shape.ffn / t)
+    return 2.0 * shape.hidden * (qkv + shape.v_width / t + up + shape.ffn / t)
 
 
 def zero3_working_bytes(

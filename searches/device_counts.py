@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from costmodels.axes import SCHEDULES
 from costmodels.layers.flops import model_flops_per_step
-from costmodels.layers.kinds import attends, mixer_heads
+from costmodels.layers.kinds import attention_shapes, mixer_heads
 from costmodels.layers.layer_grid import LayerGrid, layer_grid
 from costmodels.layers.layer_terms import LayerTerms
 from costmodels.layers.params import expert_params as expert_params_of
@@ -360,8 +360,8 @@ class StepBounds:
         return shared(
             self.shared,
             lambda: (
-                *("degrees", pool.n_devices, pool.devices_per_node, shape.heads, shape.layers),
-                *(attends(shape), mixer_heads(shape)),
+                *("degrees", pool.n_devices, pool.devices_per_node, shape.layers),
+                *(_attention_heads(shape), mixer_heads(shape)),
                 *(batch, most_cp, options_key(options)),
             ),
             lambda: _all_degrees(pool, options, _degree_ranges(context, most_cp)),
@@ -547,10 +547,13 @@ def whole_grid(largest: Context, context: Context) -> LayerGrid | None:
 
 def tensor_degrees(shape: ModelShape, n_devices: int) -> list[int]:
     """Return the tp that heads leave, those of attention or of what stands in its place."""
-    if attends(shape):
-        return divisors(shape.heads)
-    heads = mixer_heads(shape)
+    heads = _attention_heads(shape) or mixer_heads(shape)
     return divisors(math.gcd(*heads)) if heads else list(range(1, n_devices + 1))
+
+
+def _attention_heads(shape: ModelShape) -> tuple[int, ...]:
+    """Return the numbers of heads of attention, which tp has to divide; none without any."""
+    return tuple(dict.fromkeys(x.heads for x in attention_shapes(shape)))
 
 
 def _most_chunks(context: Context, pp: int) -> int:
@@ -577,7 +580,7 @@ def shape_degrees(context: Context) -> Iterator[tuple[int, int, int, int]]:
     batch, need = context.problem.job.global_batch, least_model_parallel(context)
     sharded, most_cp = fully_sharded_fits(context), cp_limit(context)
     for tp in divisors(n):
-        if not options.allows("tp", tp) or (shape.heads % tp and attends(shape)):
+        if not options.allows("tp", tp) or any(n % tp for n in _attention_heads(shape)):
             continue
         for cp in divisors(n // tp):
             if cp > most_cp or not options.allows("cp", cp):

@@ -17,11 +17,13 @@ from costmodels.axes import CP_COMMS, RECOMPUTE_MODULES, RECOMPUTES, SCHEDULES, 
 from costmodels.layers.factor import distinct
 from costmodels.layers.kinds import (
     attends,
-    has_mlp,
+    attention_shapes,
     mixer_cuts,
     mixer_heads,
     mixers_of,
+    mlp_widths,
     present_kinds,
+    reads_earlier_layers,
 )
 from costmodels.layers.layer_grid import LayerGrid
 from costmodels.memory import param_bytes_kept, state_bytes_per_param
@@ -249,6 +251,14 @@ RULES: dict[str, Rule] = {
             " no framework that plans are written for sends two tensors.",
             "pp 1",
             "Megatron-LM core/pipeline_parallel/schedules.py, get_tensor_shapes",
+        ),
+        Rule(
+            "PP004",
+            "layers that read what earlier stages hold",
+            "Layers that take keys, values or weights of an earlier layer, or a row of their own "
+            "embedding, would need it sent along the pipeline: no framework does that.",
+            "pp 1",
+            "transformers models/gemma4 (shared_kv_states, per_layer_inputs)",
         ),
         Rule(
             "SCH002",
@@ -661,13 +671,17 @@ def _pins(c: Context, s: ShapeTable) -> Bools:
 
 
 def _heads(c: Context, s: ShapeTable) -> Bools:
-    shape = c.problem.shape
-    return np.asarray((shape.heads % s.tp == 0) | (not attends(shape)))
+    ok = np.ones(len(s), dtype=bool)
+    for shape in attention_shapes(c.problem.shape):
+        ok &= shape.heads % s.tp == 0
+    return ok
 
 
 def _kv_heads(c: Context, s: ShapeTable) -> Bools:
-    shape, kv = c.problem.shape, c.problem.shape.kv_heads
-    return np.asarray((kv % s.tp == 0) | (s.tp % kv == 0) | (not attends(shape)))
+    ok = np.ones(len(s), dtype=bool)
+    for shape in attention_shapes(c.problem.shape):
+        ok &= (shape.kv_heads % s.tp == 0) | (s.tp % shape.kv_heads == 0)
+    return ok
 
 
 def _mixer_heads(c: Context, s: ShapeTable) -> Bools:
@@ -696,10 +710,10 @@ def _partial_keys(c: Context, s: ShapeTable) -> Bools:
 
 
 def _ffn(c: Context, s: ShapeTable) -> Bools:
-    shape = c.problem.shape
-    if not has_mlp(shape):  # no dense layer: its width is nowhere
-        return np.ones(len(s), dtype=bool)
-    return np.asarray(shape.ffn % s.tp == 0)
+    ok = np.ones(len(s), dtype=bool)
+    for width in mlp_widths(c.problem.shape):
+        ok &= width % s.tp == 0
+    return ok
 
 
 def _fits_domain(c: Context, s: ShapeTable) -> Bools:
@@ -712,8 +726,9 @@ def _chunks(c: Context, s: ShapeTable) -> Bools:
 
 
 def _heads_of_context(c: Context, s: ShapeTable) -> Bools:
-    shape, over = c.problem.shape, s.tp.astype(np.int64) * s.cp
-    divides = (shape.heads % over == 0) & (shape.kv_heads % over == 0) | (not attends(shape))
+    divides, over = np.ones(len(s), dtype=bool), s.tp.astype(np.int64) * s.cp
+    for shape in attention_shapes(c.problem.shape):
+        divides &= (shape.heads % over == 0) & (shape.kv_heads % over == 0)
     return np.asarray((s.cp_comm != CP_COMMS.index("a2a")) | divides)
 
 
@@ -753,6 +768,10 @@ def _expert_ffn(c: Context, s: ShapeTable) -> Bools:
 def _enough_layers(c: Context, s: ShapeTable) -> Bools:
     spelled = s.split >= len(SPLITS)
     return spelled | (s.pp.astype(np.int64) * s.vpp <= most_stages(c.problem.shape.layers))
+
+
+def _reads_earlier_stages(c: Context, s: ShapeTable) -> Bools:
+    return np.asarray((s.pp == 1) | (not reads_earlier_layers(c.problem.shape)))
 
 
 def _splits(c: Context, s: ShapeTable) -> Bools:
@@ -969,6 +988,7 @@ SHAPE_RULES: tuple[tuple[str, ShapePredicate], ...] = (
     ("PP001", _enough_layers),
     ("PP002", _splits),
     ("PP003", _one_stage),
+    ("PP004", _reads_earlier_stages),
     ("SCH002", _whole_backward),
     ("SCH003", _scheduled),
     ("ORD001", _makes_another_plan),

@@ -108,13 +108,11 @@ def _head(shape: ModelShape, tp: int) -> list[float]:
 
 
 def _attention(shape: ModelShape, tp: int) -> list[float]:
-    h, kv = shape.hidden, kv_heads_per_rank(shape, tp).item() * shape.head_dim
+    h, kv = shape.hidden, kv_heads_per_rank(shape, tp).item() * shape.projected_dim
     if not shape.latent:
-        out = [h * shape.q_width / tp, *([h] * shape.bias)]
+        out = [h * shape.v_width / tp, *([h] * shape.bias)]
         return (
-            out
-            + _norm(shape, h)
-            + _linear(shape, (shape.q_width + shape.gate_width) / tp + 2 * kv, h)
+            out + _norm(shape, h) + _linear(shape, (shape.q_width + shape.gate_width) / tp + kv, h)
         )
     query = [h * shape.q_width / tp]
     if shape.q_rank:

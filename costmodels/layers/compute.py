@@ -105,7 +105,7 @@ def linear_times(
     """
     t = np.asarray(tp, dtype=np.float64)
     h = float(shape.hidden)
-    qkv = shape.q_width / t + 2 * kv_heads_per_rank(shape, tp) * shape.head_dim
+    qkv = shape.q_width / t + kv_heads_per_rank(shape, tp) * shape.projected_dim
     qkv = qkv + shape.gate_width / t
     three = products_of(shape.layers, job, accelerator, stack)
     mlp = _mlp_sizes(shape, t)
@@ -139,7 +139,7 @@ def linear_products(shape: ModelShape, tokens: float, tp: int) -> tuple[Product,
         results.append(("qkv_down", tokens / tp, h, down))
     else:
         kv = kv_heads_per_rank(shape, ranks).item()
-        qkv = shape.q_width / t + 2 * kv * shape.head_dim + shape.gate_width / t
+        qkv = shape.q_width / t + kv * shape.projected_dim + shape.gate_width / t
         results = [("qkv", tokens, h, qkv)]
     results.append(("attention_out", tokens, shape.v_width / t, h))
     mlp = zip(("mlp_up", "mlp_down"), _mlp_sizes(shape, np.asarray(t)), strict=False)
@@ -335,8 +335,9 @@ def attention_times(
         peak = peaks[job.recipe.attention_precision] * FP8_RATE_FRAC
     causal_flops = 2.0 * s * shape.q_width / t * n
     recomputed = BACKWARD_OVER_FORWARD
-    if shape.latent:
-        qk, v = shape.qk_nope + shape.qk_rope, shape.v_head
+    if shape.v_head:
+        qk = shape.qk_nope + shape.qk_rope if shape.latent else shape.head_dim
+        v = shape.v_head
         causal_flops = s * shape.heads * (qk + v) / t * n
         recomputed = (3.0 * qk + 2.0 * v) / (qk + v)
     if shape.flash_attention:
@@ -410,7 +411,8 @@ def rotary_width(shape: ModelShape, tp: Ints) -> Floats | float:
     t = np.asarray(tp, dtype=np.float64)
     rotary: Floats | float = 0.0
     if shape.positions == "rope":
-        rotary = 4.0 * (shape.q_width / t + kv_heads_per_rank(shape, tp) * shape.head_dim)
+        keys = 0.0 if shape.kv_shared else kv_heads_per_rank(shape, tp) * shape.head_dim
+        rotary = 4.0 * (shape.q_width / t + keys)
     if shape.latent:
         rotary = rotary + 5.0 * (shape.q_rank + shape.kv_rank) / t
     return rotary + 8.0 * shape.gate_width / t if shape.attention_gate else rotary

@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -130,6 +130,21 @@ class LayerInputs:
             self.element_bytes,
             memory.quantized_inputs(self.problem),
         )
+
+    def of_kind(self, kind: str) -> "LayerInputs":
+        """Return the inputs of layers of a kind: the sizes of its variant in place of the model's.
+
+        Computed once for all kinds of the same variant.
+        """
+        name = kind.partition("@")[2]
+        if not name:
+            return self
+        key = f"variant {name}"
+        if key not in self.parts:
+            shape = self.problem.shape.of_kind(kind)
+            self.parts[key] = replace(self, problem=replace(self.problem, shape=shape))
+        varied: LayerInputs = self.parts[key]
+        return varied
 
     @cached_property
     def parts(self) -> dict[str, Any]:

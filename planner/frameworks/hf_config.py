@@ -13,8 +13,8 @@ from costmodels.shapes import ModelShape, TrainingJob
 from planner.errors import EmitError
 from planner.frameworks.hf_kinds import COMPRESSED, class_of, expert_fields
 from planner.specs.schema import NO_DETAILS, OTHER_MODEL, DetailsSpec
-from searches.frameworks.common import kind_sequence
-from searches.frameworks.megatron.layer_kinds import has_mixer, is_hybrid, sublayers
+from searches.frameworks.common import kind_sequence, sublayers
+from searches.frameworks.megatron.layer_kinds import has_mixer, is_hybrid
 
 FILE = "model_config.json"
 ACTIVATIONS = {"gelu_tanh": "gelu_pytorch_tanh", "squared_relu": "relu2"}
@@ -78,6 +78,8 @@ def _check(shape: ModelShape, details: DetailsSpec, own: tuple[str, ...]) -> Non
         in ("width", "l2"),
         "a share of each head rotated": details.rotary_percent not in (None, 1.0)
         and not has_mixer(shape, "gdn"),
+        "sizes of some layers of their own": bool(shape.variants),
+        "value heads of another width": shape.v_head > 0 and not shape.latent,
         "a gate of attention's output": shape.attention_gate and not has_mixer(shape, "gdn"),
     }
     hit = [name for name, on in odd.items() if on]

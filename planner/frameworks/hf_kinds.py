@@ -7,12 +7,11 @@ config.json. Sources: configuration and modeling files of transformers 5.23.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from costmodels.layers.kinds import LAYER_KINDS
+from costmodels.layers.kinds import kind_of
 from costmodels.shapes import DeltaNetShape, ModelShape
 from planner.errors import EmitError
 from planner.specs.schema import ROOT_SCORES, DetailsSpec
-from searches.frameworks.common import kind_sequence
-from searches.frameworks.megatron.layer_kinds import sublayers
+from searches.frameworks.common import kind_sequence, sublayers
 
 Fields = dict[str, object]
 Writer = Callable[[ModelShape, DetailsSpec], Fields]
@@ -80,7 +79,7 @@ def _of_mixer(shape: ModelShape, mixer: str) -> list[bool]:
 
 def _routed(shape: ModelShape) -> list[bool]:
     """Return which layers have experts."""
-    return [LAYER_KINDS[kind].is_routed for kind in kind_sequence(shape)]
+    return [kind_of(kind).is_routed for kind in kind_sequence(shape)]
 
 
 def _words(shape: ModelShape, mixer: str, word: str, other: str = "full_attention") -> list[str]:

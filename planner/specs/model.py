@@ -12,11 +12,15 @@ from costmodels.shapes import (
     DENSE,
     MIXER_SECTIONS,
     MOE,
+    SWITCHES,
     CrossShape,
+    DiffusionShape,
     EncoderShape,
     ModelShape,
+    PerLayerShape,
     StreamsShape,
     TrainingJob,
+    Variant,
     VisionShape,
 )
 from planner.errors import SpecError
@@ -47,7 +51,7 @@ def read_model(document: Document) -> ModelInput:
         document=canonical,
         path=document.file,
         format=document.imported.format if document.imported else "a model file",
-        notes=import_notes(document),
+        notes=(*import_notes(document), *([PRECOMPUTED] if model.diffusion else [])),
         details=model.details,
         search=spec.search,
         listed=job.precisions if len(job.precisions) > 1 else (),
@@ -115,6 +119,11 @@ def named_job(job: TrainingJob) -> TrainingJob:
     return dataclasses.replace(job, precision=job.base_precision, grad_dtype="")
 
 
+PRECOMPUTED = (
+    "model: latents and embeddings of text are taken as computed beforehand: VAE and text encoders"
+    " take no time and no memory"
+)
+"""What answers say of every diffusion transformer."""
 NUMERIC_FIELDS = (
     "grad_dtype",
     "optimizer_states",
@@ -152,6 +161,8 @@ def _shape(model: ModelSpec, name: str) -> ModelShape:
     plain["kv_heads"] = model.kv_heads or model.heads
     plain["head_dim"] = model.head_dim or model.hidden // model.heads
     plain["ffn"] = model.ffn or 4 * model.hidden
+    if model.value_dim not in (None, plain["head_dim"]):
+        plain["v_head"] = model.value_dim
     if mla := model.mla:
         plain |= {key: getattr(mla, key) for key in _MLA_FIELDS}
         plain["head_dim"] = mla.qk_nope + mla.qk_rope
@@ -164,6 +175,12 @@ def _shape(model: ModelSpec, name: str) -> ModelShape:
         plain["top_groups"] = moe.top_groups or moe.routing_groups
     if model.layer_kinds:
         plain |= _stated_kinds([kind for run in model.layer_kinds for kind in run.kinds])
+    used = {run.kind.partition("@")[2] for run in plain.get("layer_runs", ())}
+    plain["variants"] = tuple(
+        Variant(name, tuple(one.sizes.items()))
+        for name, one in sorted(model.variants.items())
+        if name in used
+    )
     for name, sizes in MIXER_SECTIONS.items():
         if section := getattr(model, name):
             plain[name] = sizes(**dict(section))
@@ -176,9 +193,13 @@ def _shape(model: ModelSpec, name: str) -> ModelShape:
         plain.setdefault("cross", CrossShape(sizes_of.seq_len, sizes_of.hidden or model.hidden))
     if model.residual_streams:
         plain["residual_streams"] = StreamsShape(**dict(model.residual_streams))
+    if model.per_layer:
+        plain["per_layer"] = PerLayerShape(**dict(model.per_layer))
     if model.vision:
         vision = model.vision.model_dump()
         plain["vision"] = VisionShape(**{**vision, "projector": tuple(vision["projector"])})
+    if model.diffusion:
+        plain["diffusion"] = DiffusionShape(**model.diffusion.model_dump())
     return ModelShape(**plain)
 
 
@@ -220,12 +241,29 @@ _MOE_FIELDS = {
 """Fields of a shape by their name in `model.moe`."""
 
 
-_NOT_PLAIN = ("layer_runs", "pads_vocab", "encoder", "vision", "residual_streams")
+_NOT_PLAIN = (
+    "layer_runs",
+    "pads_vocab",
+    "encoder",
+    "vision",
+    "diffusion",
+    "per_layer",
+    "residual_streams",
+    "variants",
+    "kv_shared",
+    "keys_as_values",
+    "reused",
+)
 _PLAIN_FIELDS = tuple(
     field.name
     for field in dataclasses.fields(ModelShape)
     if field.name not in {*_MLA_FIELDS, *_MOE_FIELDS, *MIXER_SECTIONS, *_NOT_PLAIN}
 )
+
+
+def _variant_document(variant: Variant) -> dict[str, Any]:
+    """Return a variant as a model file would state it."""
+    return {key: bool(n) if key in SWITCHES else n for key, n in variant.sizes}
 
 
 def canonical_model(shape: ModelShape, details: DetailsSpec) -> dict[str, Any]:
@@ -241,12 +279,16 @@ def canonical_model(shape: ModelShape, details: DetailsSpec) -> dict[str, Any]:
     if shape.latent:
         del out["kv_heads"], out["head_dim"]
         out["mla"] = {key: getattr(shape, key) for key in _MLA_FIELDS}
+    elif shape.v_head:
+        out["value_dim"] = shape.v_head
     if shape.n_experts:
         out["moe"] = {name: getattr(shape, key) for key, name in _MOE_FIELDS.items()}
         if not shape.moe_latent:
             del out["moe"]["latent"]
     if shape.layer_runs:
         out["layer_kinds"] = [{"kind": run.kind, "count": run.count} for run in shape.layer_runs]
+    if shape.variants:
+        out["variants"] = {x.name: _variant_document(x) for x in shape.variants}
     for name in MIXER_SECTIONS:
         if sizes := getattr(shape, name):
             out[name] = dataclasses.asdict(sizes)
@@ -254,9 +296,19 @@ def canonical_model(shape: ModelShape, details: DetailsSpec) -> dict[str, Any]:
         out["residual_streams"] = dataclasses.asdict(shape.residual_streams)
     if shape.encoder:
         out["encoder"] = dataclasses.asdict(shape.encoder)
+    if shape.per_layer:
+        plain = PerLayerShape(shape.per_layer.width, shape.per_layer.vocab)
+        sizes = dataclasses.asdict(shape.per_layer)
+        out["per_layer"] = {
+            key: size
+            for key, size in sizes.items()
+            if key in ("width", "vocab") or size != getattr(plain, key)
+        }
     if shape.vision:
         vision = dataclasses.asdict(shape.vision)
         out["vision"] = {**vision, "projector": list(shape.vision.projector)}
+    if shape.diffusion:
+        out["diffusion"] = dataclasses.asdict(shape.diffusion)
     if section := details.stated():
         out["details"] = section
     return out

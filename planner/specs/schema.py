@@ -23,7 +23,7 @@ from pydantic import (
     model_validator,
 )
 
-from costmodels.layers.kinds import KIND_ALIASES, LAYER_KINDS
+from costmodels.layers.kinds import KIND_ALIASES, LAYER_KINDS, has_variants
 from costmodels.optimizers.records import OPTIMIZERS, SCALAR_OPTIMIZERS, TP_MODES
 from costmodels.precision import (
     GRAD_DTYPES,
@@ -31,6 +31,7 @@ from costmodels.precision import (
     PRECISION_ALIASES,
     PRECISIONS,
 )
+from costmodels.shapes import DiffusionShape
 from planner import units
 from planner.errors import BadValue
 from planner.specs.importers.hostlist import expand_hosts
@@ -458,6 +459,30 @@ class EncoderSpec(_Spec):
     """Channels of sound (mel bins) that two convolutions make frames of; 0: it reads tokens."""
 
 
+class PerLayerSpec(_Spec):
+    """The `model.per_layer:` section: embeddings of each layer (Gemma 3n and 4)."""
+
+    width: Width
+    """Of a row of the table of one layer."""
+    vocab: Width
+    """Rows of such a table."""
+    streams: Heads = 1
+    """Residual streams, which each layer predicts and corrects (AltUp)."""
+    laurel_rank: WidthOr0 = 0
+    """Inner width of a product beside attention (LAuReL); 0: none."""
+
+
+class RglruSpec(_Spec):
+    """The `model.rglru:` section: sizes of `rglru` layers, gated linear recurrences (Griffin)."""
+
+    width: Width
+    """Channels, each with a state of one element."""
+    heads: Heads
+    """Blocks of the two gates; they divide the width."""
+    conv: Heads = 4
+    """Taps of the short convolution."""
+
+
 class VisionSpec(_Spec):
     """The `model.vision:` section: a vision tower and its projector, on the first stage."""
 
@@ -507,11 +532,79 @@ class VisionSpec(_Spec):
     """Every n-th layer attends to a whole image in spite of `block`; 0: none does."""
 
 
+class DiffusionSpec(_Spec):
+    """The `model.diffusion:` section: latents and text of a diffusion transformer.
+
+    In place of a vocabulary. Latents and embeddings of text are computed beforehand: VAE and text
+    encoders are no part of the job.
+    """
+
+    height: Width
+    """Height of an image or a frame, pixels."""
+    width: Width
+    """Width of an image or a frame, pixels."""
+    text_tokens: WidthOr0
+    """Embeddings of a text."""
+    text_width: WidthOr0
+    """Width of one of them."""
+    frames: Width = 1
+    """Frames of a video; 1: images."""
+    vae_factor: Heads = 8
+    """Pixels of a latent in height and width."""
+    vae_frames: Heads = 1
+    """Frames of a latent behind the first one (Wan, HunyuanVideo: 4)."""
+    channels: Heads = 16
+    """Elements of a latent that enter, those of conditions included."""
+    out_channels: WidthOr0 = 0
+    """Elements of a latent that leave; 0: as many."""
+    patch: Heads = 2
+    """Side of a patch, latents."""
+    patch_frames: Heads = 1
+    """Frames of latents of a patch."""
+    cross: Switch = False
+    """true: `adaln` layers see text by cross attention; false: it stands in the sequence."""
+    modulation: Annotated[str, BeforeValidator(_one_of("block", "shared", "table"))] = "block"
+    """Scales, shifts and gates: a matrix in each `block`, one for all blocks (`shared`, Flux.2),
+    or one for all and a `table` in each (PixArt, Wan, LTX)."""
+    condition: WidthOr0 = 0
+    """Width of the vector of step and pooled text; 0: `hidden`."""
+    time_width: Width = 256
+    """Sines and cosines that stand for the step."""
+    pooled_width: WidthOr0 = 0
+    """Width of a pooled embedding of the text; 0: none."""
+    guidance: Switch = False
+    """The strength of guidance is embedded as the step is."""
+    text_layers: LayersOr0 = 1
+    """Matrices that bring text to the width of the model."""
+    text_norm: Switch = False
+    """A norm of the text embeddings stands before them."""
+    refiner_layers: LayersOr0 = 0
+    """Layers of a small encoder that text runs through first (HunyuanVideo: 2)."""
+    qk_norm: Annotated[
+        str,
+        BeforeValidator(_one_of("none", "head", "width", "head-unfused", "head-layernorm")),
+    ] = "none"
+    """Norms of queries and keys: `none`, by `head`, over the `width`, `head-unfused` (by head, of
+    single operators in fp32: SD3.5, HunyuanVideo), or `head-layernorm` (CogVideoX)."""
+    affine: Switch = False
+    """Norms have weights and biases beside the modulation (CogVideoX)."""
+    cross_norm: Switch = False
+    """A norm with weights and biases stands before cross attention (Wan)."""
+    wide_norms: Switch = False
+    """Norms, modulation and gates run in fp32 (Wan)."""
+    heads_first: Switch = False
+    """Attention computes with heads before tokens and keeps its output twice (SD3, CogVideoX)."""
+
+
 def _layer_kind(value: object) -> str:
-    """Accept the name of a registered kind of layer."""
-    if isinstance(value, str):
-        value = KIND_ALIASES.get(value, value)
-    return _one_of(*LAYER_KINDS)(value)
+    """Accept the name of a registered kind of layer, with the name of a variant behind an @."""
+    if not isinstance(value, str):
+        return _one_of(*LAYER_KINDS)(value)
+    plain, at, variant = value.partition("@")
+    plain = _one_of(*LAYER_KINDS)(KIND_ALIASES.get(plain, plain))
+    if at and not has_variants(plain):
+        raise BadValue(f"layers of kind {plain} have no variants", "register a kind for each")
+    return f"{plain}@{_name(variant)}" if at else plain
 
 
 LayerKindName = Annotated[str, BeforeValidator(_layer_kind)]
@@ -575,6 +668,35 @@ def _count_of(run: object) -> int:
 
 ROOT_SCORES = "sqrtsoftplus"
 """Scores of experts as roots of softplus (DeepSeek-V4)."""
+
+
+class VariantSpec(_Spec):
+    """One entry of `model.variants:`: what layers of kind `KIND@NAME` have of their own."""
+
+    heads: Heads | None = None
+    """Attention (query) heads."""
+    kv_heads: Heads | None = None
+    """Key/value heads."""
+    head_dim: Heads | None = None
+    """Width of a query or key head."""
+    value_dim: Heads | None = None
+    """Width of a value head."""
+    ffn: Width | None = None
+    """Inner width of the MLP."""
+    window: Width | None = None
+    """Tokens that a query of `window` layers sees, its own among them."""
+    kv_shared: Switch = False
+    """Keys and values are those of an earlier layer: nothing is projected to them."""
+    keys_as_values: Switch = False
+    """One projection gives keys and values."""
+    reused: Switch = False
+    """Such layers run the weights of earlier layers again (looped and shared layers): they have
+    parameters once, and work and activations as often as they run."""
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """What it says, by key."""
+        return {name: int(value) for name, value in self if value}
 
 
 class DetailsSpec(_Spec):
@@ -759,12 +881,14 @@ class ModelSpec(_Spec):
     """Key/value heads; default: `heads` (no grouping)."""
     head_dim: Heads | None = None
     """Width of one head; default: hidden / heads."""
+    value_dim: Heads | None = None
+    """Width of a value head without latent attention; default: `head_dim`."""
     ffn: Width | None = None
     """Inner width of the MLP; default for a plain MLP: 4 * hidden, must be given when gated."""
     gated: Switch
     """true: three MLP matrices (SwiGLU); false: two (GeLU)."""
-    vocab: Width
-    """Tokens in the vocabulary, before padding."""
+    vocab: WidthOr0
+    """Tokens in the vocabulary, before padding; none with a `diffusion` section."""
     tied: Switch
     """true: the output head reuses the input embedding."""
     norm: Annotated[str, BeforeValidator(_one_of("rmsnorm", "layernorm"))] = "rmsnorm"
@@ -797,6 +921,9 @@ class ModelSpec(_Spec):
     """Kinds of layers in model order, `[{kind: dense, count: 3}, {kind: moe, count: 58}]` or
     `[{pattern: [window+moe, attention+moe], repeat: 18}]`; default: dense layers, and expert
     layers where `moe` says so. They add up to `layers`."""
+    variants: dict[Name, VariantSpec] = Field(default_factory=dict)
+    """Sizes of layers that differ from the model's, by name: `{wide: {ffn: 8192, heads: 64}}` are
+    those of layers of kind `dense@wide`."""
     window: WindowSpec | None = None
     """Attention over a window, where `layer_kinds` has it."""
     chunk: ChunkSpec | None = None
@@ -821,8 +948,14 @@ class ModelSpec(_Spec):
     """Several residual streams, which every sublayer reads as one and writes to all."""
     cross: CrossSpec | None = None
     """The context of cross attention, where `layer_kinds` has it."""
+    rglru: RglruSpec | None = None
+    """Gated linear recurrences, where `layer_kinds` has them."""
+    per_layer: PerLayerSpec | None = None
+    """Embeddings of each layer, where `layer_kinds` has `injected` ones."""
     vision: VisionSpec | None = None
     """A vision tower and its projector before the language model; none: text alone."""
+    diffusion: DiffusionSpec | None = None
+    """Latents and text of a diffusion transformer, in place of a vocabulary."""
     details: DetailsSpec = NO_DETAILS
     """What changes the model and no figure of a plan: rotary base, epsilon, router."""
 
@@ -943,6 +1076,12 @@ class SearchSpec(_Spec):
     """As `--top`: plans in the answer."""
 
 
+def _section(data: object, name: str) -> Mapping[str, object]:
+    """Return a section of a document, empty where it is none."""
+    value = data.get(name) if isinstance(data, Mapping) else None
+    return value if isinstance(value, Mapping) else {}
+
+
 class ModelFile(_Spec):
     """A model file."""
 
@@ -952,6 +1091,21 @@ class ModelFile(_Spec):
     """The job."""
     search: SearchSpec | None = None
     """What to search for, where the command line says nothing."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_latents(cls, data: object) -> object:
+        """Fill in what a `diffusion` section says: no vocabulary, and the length of a sequence."""
+        model, job = (_section(data, name) for name in ("model", "training"))
+        if not isinstance(model.get("diffusion"), Mapping) or not isinstance(data, Mapping):
+            return data
+        filled = {**data, "model": {"vocab": 0, "tied": False, **model}}
+        try:
+            sizes = DiffusionSpec.model_validate(model["diffusion"])
+        except ValueError:  # said with its line where the section is read
+            return filled
+        tokens = DiffusionShape(**sizes.model_dump()).tokens
+        return {**filled, "training": {"seq_len": tokens, **job}} if tokens else filled
 
 
 class AcceleratorSpec(_Spec):

@@ -5,9 +5,10 @@ as for ours.
 """
 
 from costmodels.axes import Axis, switch_axes
-from costmodels.layers.kinds import LAYER_KINDS
+from costmodels.layers.kinds import LAYER_KINDS, kind_of
 from costmodels.shapes import ModelShape
 from searches.frameworks.registry import (
+    OWN_VALUES,
     RESIDUAL_STREAMS,
     VISION_TOWER,
     FrameworkRules,
@@ -60,15 +61,18 @@ def foreign_kinds(record: FrameworkRules, shape: ModelShape) -> tuple[str, ...]:
 def _lacking(record: FrameworkRules, shape: ModelShape) -> str:
     """Return what files of a framework cannot say of a model, in words."""
     names = foreign_kinds(record, shape)
+    # torchtitan and Megatron-Bridge train Flux, whose files are not written.
     beside = (VISION_TOWER, RESIDUAL_STREAMS)
-    layers = [name for name in names if name not in beside]
+    unstated = [name for name in names if name in beside or shape.diffusion]
+    layers = [name for name in names if name not in unstated]
     parts = [f"{record.title} has no {', '.join(layers)}"] * bool(layers)
-    parts += [f"files for {record.title} state no {name}" for name in beside if name in names]
+    parts += [f"files for {record.title} state no {', '.join(unstated)}"] * bool(unstated)
     return "; ".join(parts)
 
 
 def _kind_names(shape: ModelShape) -> list[str]:
     names = [name for name, n in zip(shape.kinds, shape.kind_counts, strict=True) if n]
+    names += [OWN_VALUES] * bool(shape.v_head and not shape.latent)
     # The class with compressed attention has several streams; no other class has them.
     streams = shape.residual_streams is not None and shape.compressed is None
     return names + [VISION_TOWER] * (shape.vision is not None) + [RESIDUAL_STREAMS] * streams
@@ -76,7 +80,7 @@ def _kind_names(shape: ModelShape) -> list[str]:
 
 def _carries(record: FrameworkRules, kind: str) -> bool:
     """Tell whether the record of a kind names the framework, or that of the framework the kind."""
-    layer_kind = LAYER_KINDS.get(kind)
+    layer_kind = kind_of(kind) if kind.partition("@")[0] in LAYER_KINDS else None
     return kind in record.layer_kinds or (
         layer_kind is not None and record.name in layer_kind.frameworks
     )

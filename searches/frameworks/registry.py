@@ -106,6 +106,8 @@ class FrameworkRules:
 _MEGATRON, _DEEPSPEED, _TORCHTITAN = (
     f"searches.frameworks.{name}" for name in ("megatron", "deepspeed", "torchtitan")
 )
+OWN_VALUES = "value heads of another width than keys"
+"""What is refused of a model that has them without latent attention, beside kinds of layers."""
 BUILT_IN: Mapping[str, FrameworkRules] = {
     record.name: record
     for record in (
@@ -151,7 +153,7 @@ BUILT_IN: Mapping[str, FrameworkRules] = {
             "Accelerate (FSDP2)",
             "1.15.0",
             ("searches.frameworks.fsdp2:RULES",),
-            layer_kinds=(DENSE, MOE, VISION_TOWER),
+            layer_kinds=(DENSE, MOE, VISION_TOWER, OWN_VALUES),
             releases=(Release("1.12.0", "2025-11-21"), Release("1.15.0", "2026-09-09")),
         ),
         FrameworkRules(

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 
 from costmodels.plans import Layout
 from costmodels.problem import Problem
-from costmodels.shapes import ModelShape
+from costmodels.shapes import ModelShape, WindowShape
+from tests.searches import oracle_diffusion as diffusion
 from tests.searches import oracle_graphs as graphs
 from tests.searches import oracle_physics as physics
 from tests.searches import oracle_streams as streams
@@ -31,7 +32,8 @@ class Kind(str):
 
     @property
     def mixer(self) -> str:
-        return "attention" if self == "dense" else self.partition("+")[0]
+        plain = self.partition("@")[0]
+        return "attention" if plain == "dense" else plain.partition("+")[0]
 
     @property
     def crosses(self) -> bool:
@@ -39,7 +41,24 @@ class Kind(str):
 
     @property
     def feeds(self) -> bool:
-        return self == "dense" or self.endswith("+dense")
+        plain = self.partition("@")[0]
+        return plain == "dense" or plain.endswith(("+dense", "+injected"))
+
+    @property
+    def injects(self) -> bool:
+        return "+injected" in self
+
+
+def own(problem: Problem, kind: Kind) -> Problem:
+    """Return the problem with the sizes that layers of a kind have of their own."""
+    name, shape = kind.partition("@")[2], problem.shape
+    for variant in shape.variants:
+        if variant.name == name:
+            sizes = dict(variant.sizes)
+            if "window" in sizes:
+                sizes["window"] = WindowShape(sizes["window"])
+            shape = replace(shape, **sizes)
+    return replace(problem, shape=shape)
 
 
 def kinds_of(shape: ModelShape) -> list[Kind]:
@@ -87,9 +106,11 @@ def chunked(problem: Problem, tokens: float, work: Pair, moved: Pair, kernels: P
 
 
 def mixer_of(problem: Problem, kind: Kind, tokens: float, tp: int) -> Mixer | None:
+    problem = own(problem, kind)
     shape, h = problem.shape, problem.shape.hidden
     if kind.mixer in (*ATTENTION, "differential"):
         q, kv = shape.heads * shape.head_dim / tp, physics.kv_width_per_rank(problem, tp)
+        kv *= not shape.kv_shared
         core = physics.attention_s(problem, tokens, tp)
         if kind.mixer not in ("attention", "differential"):
             core = over_keys(problem, core, run_keys(problem, kind.mixer))
@@ -112,11 +133,13 @@ def mixer_of(problem: Problem, kind: Kind, tokens: float, tp: int) -> Mixer | No
     if kind.mixer == "cross":
         return crossed(problem, tokens, tp)
     if kind.crosses:
-        own = mixer_of(problem, Kind("attention+none"), tokens, tp)
-        assert own
-        return behind(own, crossed(problem, tokens, tp))
+        first = mixer_of(problem, Kind("attention+none"), tokens, tp)
+        assert first
+        return behind(first, crossed(problem, tokens, tp))
     if kind.mixer == "mamba2":
         return mamba(problem, tokens, tp)
+    if kind.mixer == "rglru":
+        return griffin(problem, tokens, tp)
     return delta(problem, tokens, tp) if kind.mixer == "gdn" else None
 
 
@@ -142,6 +165,27 @@ def compressed(problem: Problem, mixer: str, tokens: float, tp: int) -> Mixer:
         weights=sum(k * n for k, n in column + row) * tp,
         others=shape.heads,
         whole=streams.whole(shape, mixer),
+    )
+
+
+def griffin(problem: Problem, tokens: float, tp: int) -> Mixer:
+    """Return a gated linear recurrence: two products in, two of blocks, one back."""
+    shape, h, x = problem.shape, problem.shape.hidden, problem.shape.rglru
+    assert x is not None
+    w, block = x.width / tp, x.width / x.heads
+    # Eight times the cost of a product on the tensor cores, at half their rate, 4 FLOPs a channel.
+    core = chunked(problem, tokens, (32 * w, 64 * w), (10 * w, 24 * w), (1, 2))
+    return Mixer(
+        column=[(h, 2 * w), (block, w), (block, w)],
+        row=[(w, h)],
+        core=core,
+        moved=(34 * w, 62 * w),
+        kept=16 * w,
+        temporaries=12 * w,
+        kernels=14 / 13,
+        weights=(3 * h * w + 2 * block * w) * tp,
+        others=(x.conv + 6) * x.width,
+        whole=norm(shape) + h,
     )
 
 
@@ -212,20 +256,20 @@ def crossed(problem: Problem, tokens: float, tp: int) -> Mixer:
     )
 
 
-def behind(own: Mixer, other: Mixer) -> Mixer:
+def behind(first: Mixer, other: Mixer) -> Mixer:
     """Return two mixers of one layer, one after the other."""
     return Mixer(
-        column=own.column + other.column,
-        row=own.row + other.row,
-        core=(own.core[0] + other.core[0], own.core[1] + other.core[1]),
-        moved=(own.moved[0] + other.moved[0], own.moved[1] + other.moved[1]),
-        kept=own.kept + other.kept,
-        temporaries=max(own.temporaries, other.temporaries),
-        kernels=own.kernels + other.kernels,
-        weights=own.weights + other.weights,
-        others=own.others + other.others,
-        whole=own.whole + other.whole,
-        of_context=own.of_context + other.of_context,
+        column=first.column + other.column,
+        row=first.row + other.row,
+        core=(first.core[0] + other.core[0], first.core[1] + other.core[1]),
+        moved=(first.moved[0] + other.moved[0], first.moved[1] + other.moved[1]),
+        kept=first.kept + other.kept,
+        temporaries=max(first.temporaries, other.temporaries),
+        kernels=first.kernels + other.kernels,
+        weights=first.weights + other.weights,
+        others=first.others + other.others,
+        whole=first.whole + other.whole,
+        of_context=first.of_context + other.of_context,
         sublayers=2,
     )
 
@@ -314,9 +358,13 @@ def per_mlp(shape: ModelShape) -> float:
 
 def params(problem: Problem, kind: Kind, tp: int) -> float:
     """Return the parameters of a layer on one rank."""
-    held, mixer, shape = 0.0, mixer_of(problem, kind, 1.0, tp), problem.shape
+    if problem.shape.diffusion:
+        return diffusion.params(problem, kind, tp)
+    held, mixer = 0.0, mixer_of(problem, kind, 1.0, tp)
     if mixer:
         held += (mixer.weights + mixer.others) / tp + mixer.whole
+    shape = own(problem, kind).shape
+    held += injected_weights(shape) + injected_vectors(shape) if kind.injects else 0.0
     if kind.feeds:
         held += per_mlp(shape) / tp + norm(shape)
         held += ((2 if shape.gated else 1) * shape.ffn / tp + shape.hidden) * shape.bias
@@ -324,12 +372,40 @@ def params(problem: Problem, kind: Kind, tp: int) -> float:
     return held + n_sublayers * streams.connection_params(shape)
 
 
+def injected_weights(shape: ModelShape) -> float:
+    assert shape.per_layer is not None
+    x = shape.per_layer
+    return shape.hidden * (3.0 * x.width + 2 * x.laurel_rank + x.streams)
+
+
+def injected_vectors(shape: ModelShape) -> float:
+    """Return norms of injection, LAuReL and AltUp, its scale, and the matrices that mix."""
+    assert shape.per_layer is not None
+    a = shape.per_layer.streams
+    return 2 * norm(shape) + 2 * shape.hidden + a**3 + a**2
+
+
+def streams_s(problem: Problem, tokens: float, tp: int, sp: bool) -> Pair:
+    """Return the time that makes, or joins, the further streams."""
+    shape, h = problem.shape, problem.shape.hidden
+    if not shape.per_layer:
+        return 0.0, 0.0
+    n, rows = shape.per_layer.streams - 1, tokens / (tp if sp else 1)
+    one = physics.products(problem, rows, [(h, h)])
+    scaled = 10 * h * rows * problem.stack.elementwise_factor / physics.hbm_rate(problem)
+    return n * (one.forward + scaled), n * (one.dgrad + one.wgrad + scaled)
+
+
 def least_weights(problem: Problem, tp: int) -> float:
     """Return the weights of the lightest layer of the model."""
+    if problem.shape.diffusion:
+        kinds = {*kinds_of(problem.shape)}
+        return min(diffusion.weights(problem, kind, tp) for kind in kinds)
     found = []
     for kind in {*kinds_of(problem.shape)}:
         mixer = mixer_of(problem, kind, 1.0, tp)
-        mlp = per_mlp(problem.shape) / tp if kind.feeds else 0.0
+        mlp = per_mlp(own(problem, kind).shape) / tp if kind.feeds else 0.0
+        mlp += injected_weights(problem.shape) if kind.injects else 0.0
         found.append((mixer.weights / tp if mixer else 0.0) + mlp)
     return min(found)
 
@@ -337,13 +413,21 @@ def least_weights(problem: Problem, tp: int) -> float:
 def scratch(problem: Problem, tp: int) -> float:
     """Return a gradient for each distinct shape of weights of the model."""
     found = {}
+    if problem.shape.diffusion:  # a stream's attention and MLP are cut alike in all blocks but one
+        either = [kind == "single-stream" for kind in kinds_of(problem.shape)]
+        shape, width = problem.shape, problem.shape.heads * problem.shape.head_dim
+        return 2.0 * len({*either}) * (4 * shape.hidden * width + per_mlp(shape)) / tp
     for kind in kinds_of(problem.shape):
         mixer = mixer_of(problem, kind, 1.0, tp)
         if mixer:
             like = (*ATTENTION, "differential")
-            found["attention" if kind.mixer in like else kind.mixer] = mixer.weights / tp
+            name = "attention" if kind.mixer in like else kind.mixer
+            shape = own(problem, kind).shape
+            heads = shape.heads, shape.kv_heads, shape.head_dim, shape.kv_shared
+            found[name, *heads] = mixer.weights / tp
         if kind.feeds:
-            found["mlp"] = per_mlp(problem.shape) / tp
+            mlp = per_mlp(own(problem, kind).shape) / tp
+            found["mlp", mlp] = mlp + (injected_weights(shape) if kind.injects else 0.0)
     return 2.0 * sum(found.values())
 
 
@@ -361,6 +445,8 @@ class Parts:
 
 def layer(problem: Problem, layout: Layout, kind: Kind, traffic: Traffic) -> Parts:
     """Return a layer; `traffic` is `oracle_models.tp_traffic`."""
+    if problem.shape.diffusion:
+        return Parts(**diffusion.layer(problem, layout, kind, traffic))
     assert layout.cp == 1, "the instances cut no sequence"
     assert graphs.graph(layout) == "none"
     tokens = float(layout.mbs * problem.job.seq_len)
@@ -371,22 +457,26 @@ def parts(
     problem: Problem, degrees: tuple[int, bool], kind: Kind, tokens: float, traffic: Traffic
 ) -> Parts:
     """Return a layer over some tokens, of which tp and sp are the degrees."""
+    problem = own(problem, kind)
     shape, stack, (tp, sp), h = problem.shape, problem.stack, degrees, problem.shape.hidden
     mixer, ffn = mixer_of(problem, kind, tokens, tp), shape.ffn if kind.feeds else 0
     wide = (2 if shape.gated else 1) * shape.ffn / tp
     up, down = ([(h, wide)], [(shape.ffn / tp, h)]) if ffn else ([], [])
     column = physics.products(problem, tokens, (mixer.column if mixer else []) + up)
     row = physics.products(problem, tokens, (mixer.row if mixer else []) + down)
+    rows, p = tokens / (tp if sp else 1), float(shape.per_layer.width) if kind.injects else 0.0
+    x = shape.per_layer
+    r, a = (x.laurel_rank, x.streams) if x and p else (0, 1)
+    if p:
+        column = added(column, physics.products(problem, rows, [(h, p), (h, p), (h, r)]))
+        row = added(row, physics.products(problem, rows, [(p, h), (r, h)]))
     n_blocks = (mixer.sublayers if mixer else 0) + bool(ffn)
     sent = float(n_blocks)
     if mixer and mixer.of_context and shape.cross:
-        x = shape.cross
-        rows = tokens * x.tokens / problem.job.seq_len
-        keys = physics.products(problem, rows, list(mixer.of_context))
-        column = physics.Products(
-            column.forward + keys.forward, column.dgrad + keys.dgrad, column.wgrad + keys.wgrad
-        )
-        sent += x.tokens * x.width / (2 * problem.job.seq_len * h)
+        seen = shape.cross
+        rows = tokens * seen.tokens / problem.job.seq_len
+        column = added(column, physics.products(problem, rows, list(mixer.of_context)))
+        sent += seen.tokens * seen.width / (2 * problem.job.seq_len * h)
     (f_all, f_open), (b_all, b_open) = traffic(problem, tokens, tp, sp, (column, row), sent)
     core = mixer.core if mixer else (0.0, 0.0)
     connected = streams.connection_s(problem, tokens, tp, sp)
@@ -397,16 +487,20 @@ def parts(
         moved[0] += (6 if shape.gated else 4) * ffn / tp
         moved[1] += (10 if shape.gated else 6) * ffn / tp
     rate = physics.hbm_rate(problem) / stack.elementwise_factor
+    n_norms = n_blocks + bool(p)
+    mixed = (34 * a + 6) * h if p else 0.0
+    moved[0] += (20 * p + 16 * h * bool(p) + mixed) / (tp if sp else 1)
+    moved[1] += (26 * p + 20 * h * bool(p) + 2 * mixed) / (tp if sp else 1)
     ahead = column.forward + row.forward + core[0] + f_open
-    ahead += n_blocks * halves[0] + tokens * moved[0] / rate
+    ahead += n_norms * halves[0] + tokens * moved[0] / rate
     behind = column.dgrad + column.wgrad + row.dgrad + row.wgrad + core[1] + b_open
-    behind += n_blocks * halves[1] + tokens * moved[1] / rate
+    behind += n_norms * halves[1] + tokens * moved[1] / rate
     taxed = [
         one + stack.overlap_slowdown * (total - shown)
         for one, total, shown in ((ahead, f_all, f_open), (behind, b_all, b_open))
     ]
     plain = replace(problem, shape=replace(shape, kv_rank=0))
-    share = (mixer.kernels if mixer else 0.0) + (0.4 if ffn else 0.0)
+    share = (mixer.kernels if mixer else 0.0) + (0.4 if ffn else 0.0) + (0.6 if p else 0.0)
     share += n_blocks * streams.connection_kernels(problem) / 13
     launch = physics.launch_s(plain, tp) * share
     late = max(0.0, physics.paced_s(problem, launch, sum(taxed)) - sum(taxed))
@@ -416,11 +510,13 @@ def parts(
         each += 10.0 * h / (tp if sp else 1)
     if sp and not stack.sp_regather:
         each += 2.0 * h * (tp - 1) / tp
-    kept = n_blocks * each + (mixer.kept if mixer else 0.0)
+    kept = 2.0 * ((3 + 3 * a + 1) * h + r + 5.0 * p) / (tp if sp else 1) if p else 0.0
+    kept += n_blocks * each + (mixer.kept if mixer else 0.0)
     kept += (6.0 if shape.gated else 4.0) * ffn / tp
     if shape.gated and not stack.fused_activation:
         kept += 2.0 * ffn / tp
     inner = (6.0 if shape.gated else 4.0) * ffn / tp
+    inner += 6.0 * (a - 1) * h / (tp if sp else 1)
     passing = max(inner, mixer.temporaries if mixer else 0.0) + 6.0 * h
     passing += streams.gradients(problem, tp, sp)
     return Parts(
@@ -431,6 +527,10 @@ def parts(
         temporaries=tokens * passing,
         pool=0.0,
     )
+
+
+def added(a: physics.Products, b: physics.Products) -> physics.Products:
+    return physics.Products(a.forward + b.forward, a.dgrad + b.dgrad, a.wgrad + b.wgrad)
 
 
 def half_elementwise(problem: Problem, tokens: float, tp: int, sp: bool) -> Pair:

@@ -114,14 +114,21 @@ def embedding_params(problem: Problem, tp: int) -> float:
     rows = padded_vocab(problem, tp) / tp
     if shape.positions == "learned":
         rows += max(shape.max_positions, problem.job.seq_len)
-    return rows * shape.hidden
+    own = shape.per_layer.vocab * shape.per_layer.width * shape.layers if shape.per_layer else 0
+    return rows * shape.hidden + own / tp + stream_params(problem)
+
+
+def stream_params(problem: Problem) -> int:
+    """Return the matrices that make further residual streams; as many join them."""
+    shape = problem.shape
+    return shape.hidden * shape.hidden * (shape.per_layer.streams - 1) if shape.per_layer else 0
 
 
 def head_params(problem: Problem, tp: int, pp: int) -> float:
     shape = problem.shape
     final_norm = shape.hidden * (1 if shape.norm == "rmsnorm" else 2)
     shares_the_embedding = shape.tied and pp == 1
-    return final_norm + (
+    return (final_norm + stream_params(problem)) + (
         0 if shares_the_embedding else padded_vocab(problem, tp) * shape.hidden / tp
     )
 

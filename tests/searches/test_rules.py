@@ -39,7 +39,7 @@ from tests.searches.instances import (
 )
 from tests.searches.test_mode_rules import ROWS as MODE_EXAMPLES
 from tests.searches.test_mode_rules import pinned
-from tests.searches.wider_instances import STREAMED
+from tests.searches.wider_instances import READERS, STREAMED
 
 PREDICATES = dict(SHAPE_RULES)
 NEVER_COUNTED = {"SCH001"}
@@ -111,6 +111,7 @@ EXTRA = [
         batch=16,
         options=pins(tp=2, pp=2, vpp=1, mbs=1),
     ),
+    context(READERS),
 ]
 
 WINDOWS = replace(
@@ -182,6 +183,7 @@ SHAPE_EXAMPLES = {
     "VPP001": (context(), (1, 1, 8, 3, 0), (1, 2, 4, 3, 0)),
     "PP001": (context(), (1, 2, 4, 5, 1), (1, 2, 4, 4, 1)),
     "PP002": (context(), (1, 4, 2, 1, 0), (1, 4, 2, 1, 1)),
+    "PP004": (context(READERS), (1, 2, 4, 1, 0), (1, 1, 8, 1, 0)),
     "SCH002": (
         EXPERTS,
         (1, 2, 4, 1, 0, 1, 0, 1, 1, ZB_H1),

@@ -1,6 +1,6 @@
-"""Holds our kinds of layers, and vision towers, against transformers, Megatron-Core, torchtitan.
+"""Holds our kinds of layers and towers against software that has them: a line a figure.
 
-A line a figure.
+Beside transformers, Megatron-Core, torchtitan and diffusers.
 
     python tools/checkers/check_layers.py MEGATRON_FOLDER
 
@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import layer_flops
 import numpy as np
@@ -21,13 +22,17 @@ from layer_flops import Figure
 from transformers import logging
 
 from costmodels.axes import RECOMPUTE_MODULES
-from costmodels.layers.kinds import present_kinds
-from costmodels.layers.layer_kind import LayerInputs, SplitDegrees
+from costmodels.layers.flops import model_flops_per_token
+from costmodels.layers.kinds import kinds_of
+from costmodels.layers.layer_kind import KindTerms, LayerInputs, SplitDegrees
 from costmodels.layers.streams.connections import collapse_params
 from costmodels.modes import ModeRows
 from costmodels.parameters import total_params
 from costmodels.problem import Problem
+from costmodels.shapes import ModelShape
 from costmodels.stacks import STACKS
+from planner.specs.importers.huggingface import read_config
+from planner.specs.inputs import ModelInput
 from planner.specs.loader import load_cluster, model_from_dict
 
 KEPT_FRAC = 0.01
@@ -46,14 +51,7 @@ def _kept_figures(software: str, script: str, *words: str) -> Iterator[Figure]:
     for line in done.stdout.splitlines():
         real = json.loads(line)
         given = model_from_dict({"model": real["model"], "training": real["training"]})
-        cluster = load_cluster("h100-x8").cluster
-        stack = STACKS[real.get("stack", "megatron-core")]
-        problem = Problem(given.shape, given.job, cluster.pools[0], cluster.fabric, stack)
-        one = np.ones(1, dtype=np.int32)
-        split = SplitDegrees(one, one, one, one, 0 * one)
-        tokens = np.full(1, float(given.job.seq_len))
-        inputs = LayerInputs(problem, split, tokens, ModeRows.of_sp(0 * one))
-        terms = present_kinds(given.shape)[0][0].terms(inputs)
+        terms = _terms(given, real["kind"], real.get("stack", "megatron-core"))
         groups = real.get("recompute_modules", [])
         again = [RECOMPUTE_MODULES.index(x) for x in groups]
         latent = "latent " if given.shape.latent else ""
@@ -73,12 +71,59 @@ def tower_figures(megatron: Path) -> Iterator[Figure]:
     yield from tower_flops.figures()
 
 
+def diffusion_figures(megatron: Path) -> Iterator[Figure]:
+    """Yield parameters, FLOPs of a step and kept bytes of diffusion transformers of diffusers."""
+    command = [sys.executable, "-W", "ignore", str(Path(__file__).with_name("diffusion_layers.py"))]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    for line in done.stdout.splitlines():
+        real = json.loads(line)
+        name = real["config"]["_class_name"].partition("Transformer")[0]
+        given = _diffusion_model(real)
+        shape, n = given.shape, given.job.seq_len
+        ours = total_params(shape, n)
+        yield Figure(name, "parameters", ours, real["parameters"], layer_flops.PARAMS_FRAC)
+        ours = model_flops_per_token(shape, n) * n
+        yield Figure(name, "FLOPs", ours, real["flops"], layer_flops.FLOPS_FRAC)
+        for block, theirs in real["kept_bytes"].items():
+            kind = _kind_of(shape, block)
+            ours = _terms(given, kind).kept_bytes.item()
+            yield Figure(f"{name} {kind}", "kept bytes", ours, theirs, KEPT_FRAC)
+
+
+def _diffusion_model(real: dict[str, Any]) -> ModelInput:
+    """Return the model that a configuration of diffusers makes for samples of one size."""
+    sizes = {"height": real["height"], "width": real["height"]}
+    sizes |= {name: real[name] for name in ("frames", "text_tokens")}
+    stated = {f"model.diffusion.{name}": value for name, value in sizes.items()}
+    imported = read_config(json.dumps(real["config"]), "config.json", stated)
+    return model_from_dict(imported.document)
+
+
+def _kind_of(shape: ModelShape, block: str) -> str:
+    """Return the kind of the first or last block of patches and text, or of a single one."""
+    if block == "single":
+        return "single-stream"
+    others = [kind for i in shape.layer_sequence if (kind := shape.kinds[i]) != "single-stream"]
+    return others[-1 if block == "last" else 0]
+
+
+def _terms(given: ModelInput, kind: str, stack: str = "megatron-core") -> KindTerms:
+    """Return the terms of a layer of a kind for one sequence on one device."""
+    cluster = load_cluster("h100-x8").cluster
+    problem = Problem(given.shape, given.job, cluster.pools[0], cluster.fabric, STACKS[stack])
+    one = np.ones(1, dtype=np.int32)
+    split = SplitDegrees(one, one, one, one, 0 * one)
+    tokens = np.full(1, float(given.job.seq_len))
+    inputs = LayerInputs(problem, split, tokens, ModeRows.of_sp(0 * one))
+    return next(x for x in kinds_of(given.shape) if x.name == kind).terms(inputs)
+
+
 def main(megatron: Path) -> int:
     """Print all figures; return the exit code."""
     logging.set_verbosity_error()  # no kernels here
     print(f"{'kind':34} {'what':12} {'ours':>14} {'theirs':>14}  {'off':>8}  limit")
     n_wrong = 0
-    for figures in (layer_flops.figures, tower_figures, kept_figures):
+    for figures in (layer_flops.figures, tower_figures, kept_figures, diffusion_figures):
         for x in figures(megatron):
             n_wrong += not x.is_right
             sizes = f"{x.ours:14,.0f} {x.theirs:14,.0f}  {x.off_frac:+8.3%}  {x.limit_frac:.2%}"

@@ -147,6 +147,8 @@ class Case:
     pairs: Callable[[Any], dict[str, float]] = lambda config: {"": CAUSAL}
     """Share of all pairs of tokens that products of two activations are needed for, by the end
     of a module's name."""
+    params_frac: float = PARAMS_FRAC
+    """More in layers with second norms, which are not counted."""
     mixes: bool = False
     """Layers have products of activations beside attention and experts: those of streams."""
 
@@ -262,6 +264,17 @@ def _state(config: Any, counters: Counters) -> float:
     return 2.0 * half - whole
 
 
+WIDTHS: Config = {
+    "layer_types": ["sliding_attention"] * 2,
+    "mlp_layer_types": ["dense"] * 2,
+    "sliding_window": 128,
+    "v_head_dim": 32,
+}
+ROWS: Config = {
+    "layer_types": ["full_attention"] * 2,
+    "hidden_size_per_layer_input": 64,
+    "vocab_size_per_layer_input": 256,
+}
 DENSE_NEXT: Config = {**DELTA, **EXPERTS, "layer_types": ["linear_attention"] * 2}
 CASES = (
     Case("window+dense", {"model_type": "mistral", "sliding_window": 128}, pairs=_window),
@@ -284,9 +297,19 @@ CASES = (
         {**ENCODER, "layer_types": ["sliding_attention"] * 2},
         pairs=_two_sided,
     ),
+    Case("window+dense@kv4", {**WIDTHS, "model_type": "mimo_v2_flash"}, pairs=_window),
+    Case(
+        "attention+injected@d128",
+        {**ROWS, "global_head_dim": 128, "model_type": "gemma4_text"}, params_frac=1e-3
+    ),
+    Case(
+        "attention+injected",
+        {**ROWS, "num_kv_shared_layers": 0, "model_type": "gemma3n_text"},
+        params_frac=1e-3,
+    ),
     Case("linear+moe", {**LIGHTNING, "model_type": "minimax"}, _state),
     *(
-        Case(f"{mixer}+moe", {**COMPRESSED, "layer_types": [word] * 2}, None, _entries(word), True)
+        Case(f"{mixer}+moe", {**COMPRESSED, "layer_types": [word] * 2}, pairs=_entries(word), mixes=True)
         for mixer, word in (
             ("shared-window", "sliding_attention"),
             ("csa", "compressed_sparse_attention"),
@@ -369,6 +392,6 @@ def figures(megatron: Path) -> Iterator[Figure]:
             )
         name = f"{case.kind} ({case.data['model_type']})"
         real = float(sum(weight.numel() for weight in model.parameters()))
-        yield Figure(name, "parameters", total_params(shape, SEQ_LEN), real, PARAMS_FRAC)
+        yield Figure(name, "parameters", total_params(shape, SEQ_LEN), real, case.params_frac)
         ours = model_flops_per_token(shape, SEQ_LEN) / 3.0
         yield Figure(name, "FLOPs", ours, theirs_flops(case, model, counters), FLOPS_FRAC)

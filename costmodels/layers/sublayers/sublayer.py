@@ -7,6 +7,7 @@ its residual addition.
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -119,6 +120,8 @@ class Mixer:
     matrices: Callable[[ModelShape], tuple[Matrix, ...]] | None = None
     """Its parameters of two dimensions, for optimizers that treat a matrix as one; None: they are
     not listed, and such optimizers are refused by the kind's name."""
+    stands_alone: bool = False
+    """It stands before one feed only, and its kind of layer has its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +147,7 @@ def norm_params(shape: ModelShape) -> int:
     return shape.hidden * (1 if shape.norm == "rmsnorm" else 2)
 
 
+@lru_cache(maxsize=256)
 def without_feed(shape: ModelShape) -> ModelShape:
     """Return a model whose layers have attention alone: no MLP, no experts."""
     return replace(shape.without_experts(), ffn=0)

@@ -335,8 +335,14 @@ def _largest_model(question: _Question, by: str) -> Recommendation:
     layers divide does not, so that every member below it is searched.
     """
     problem = question.problem()
-    if problem.shape.n_experts or problem.shape.latent:
-        what = "moe" if problem.shape.n_experts else "mla"
+    shape = problem.shape
+    own = {
+        "moe": shape.n_experts,
+        "mla": shape.latent,
+        "variants": shape.variants,
+        "per_layer": shape.per_layer,
+    }
+    if what := next((name for name, stated in own.items() if stated), ""):
         raise UsageError(
             f"model.{what}: the family of a model with it is not defined in this version",
             f"ask for a model file without {what}, or search sizes of your own with --set",

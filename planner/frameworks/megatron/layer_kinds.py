@@ -11,7 +11,7 @@ from costmodels.layers.kinds import KIND_ALIASES, LAYER_KINDS, MIXERS
 from costmodels.plans import Layout
 from costmodels.shapes import ModelShape
 from planner.frameworks.megatron.details import causal_window
-from searches.frameworks.common import kind_sequence
+from searches.frameworks.common import kind_sequence, sublayers
 from searches.frameworks.megatron.layer_kinds import (
     CUT,
     DELTA_CHUNK,
@@ -26,7 +26,6 @@ from searches.frameworks.megatron.layer_kinds import (
     layer_interval,
     linear_layers,
     prediction_pattern,
-    sublayers,
     windowed_layers,
 )
 from searches.frameworks.releases import version_key

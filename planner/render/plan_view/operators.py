@@ -45,6 +45,12 @@ from costmodels.precision import FP8_RATE_FRAC
 from costmodels.problem import Problem
 from costmodels.shapes import DENSE, MOE, ModelShape
 from costmodels.stacks import fuses_softmax
+from costmodels.towers.latents import (
+    input_params,
+    input_products,
+    output_params,
+    output_products,
+)
 from costmodels.towers.vision import vision_flops, vision_params
 from hardware.parts import Accelerator
 from planner.render.plan_view.opened.time import (
@@ -113,8 +119,9 @@ def operators(p: OpenedParts) -> tuple[Operator, ...]:
     A layer of an added kind, whose operators its record does not list, is one of them.
     """
     dense, routed = _part(p, DENSE), _part(p, MOE)
-    result = [*_tower(p), *_embedding(p)] if p.first else []
     shape, several = p.problem.shape, len(p.kinds) > 1
+    before = _latent_end(p, first=True) if shape.diffusion else (*_tower(p), *_embedding(p))
+    result = [*before] if p.first else []
     if dense:
         suffix = "of a dense layer" * several
         result += _linear(p, p.problem, NAMES, p.m * dense.count, suffix)
@@ -136,7 +143,7 @@ def operators(p: OpenedParts) -> tuple[Operator, ...]:
         if part not in usual:
             result += _whole_layer(p, part)
     if p.last:
-        result += _head(p)
+        result += _latent_end(p, first=False) if shape.diffusion else _head(p)
     return (*result, *_optimizer(p))
 
 
@@ -228,6 +235,44 @@ def _tower(p: OpenedParts) -> Iterator[Operator]:
             (
                 "layers, product of patches and projector: costmodels.towers.vision.tower_terms",
                 f"{_n(seconds.item() * 1e3)} ms",
+            ),
+        )
+
+
+def _latent_end(p: OpenedParts, *, first: bool) -> Iterator[Operator]:
+    """Yield what makes tokens of latents and text, or latents of tokens, by its record."""
+    shape, x, recipe, layers = p.problem.shape, p.layout, p.problem.job.recipe, p.layers
+    products = input_products(shape) if first else output_products(shape)
+    total, ahead = sum(one.flops for one in products), sum(one.ahead_flops for one in products)
+    seconds = layers.embedding if first else layers.head
+    kept_bytes = (layers.embedding_bytes if first else layers.logits_bytes).item()
+    weights = float(input_params(shape) if first else output_params(shape))
+    cut, width = x.cp * (x.tp if x.sp else 1), element_bytes(recipe.gemm_precision)
+    ways = (
+        (FORWARD, ahead, 1, seconds.forward_s.item()),
+        (BACKWARD, total - ahead, 2, seconds.backward_s.item()),
+    )
+    for direction, flops, passes, time_s in ways:
+        yield Operator(
+            "tokens of latents and text" if first else "latents of tokens",
+            "embedding" if first else "head",
+            direction,
+            x.mbs * flops / cut,
+            passes * (width * weights + kept_bytes),
+            time_s,
+            float(p.m),
+            p.problem.pool.accelerator.peak_flops_per_s[recipe.gemm_precision],
+            (
+                "samples × FLOPs of one over cp, and tp with SP: costmodels.towers.latents",
+                f"{_n(x.mbs)} × {_n(flops)} / {cut}",
+            ),
+            (
+                "its weights and what it keeps, at least: its record says no more",
+                f"{passes} × ({width:g} B × {_n(weights)} + {_n(kept_bytes)} B)",
+            ),
+            (
+                "products and what moves beside them: costmodels.towers.latents.end_terms",
+                f"{_n(time_s * 1e3)} ms",
             ),
         )
 

@@ -3,7 +3,8 @@
 import math
 from collections.abc import Iterable
 
-from costmodels.layers.kinds import mixer_heads
+from costmodels.layers.kinds import attention_shapes, mixer_heads, mlp_widths
+from costmodels.shapes import ModelShape
 from planner.solver.answer.result import Conflict, ConflictPart
 from planner.units import format_gib
 from searches.conflicts import Condition, find_conflicts, user_conditions, without
@@ -112,7 +113,19 @@ def condition_text(context: Context, condition: Condition) -> str:
         foreign=_foreign_text(context),
         mixers=" and ".join(map(str, mixer_heads(shape))),
         n=context.n_devices,
+        **_widths(shape),
     )
+
+
+def _widths(shape: ModelShape) -> dict[str, str]:
+    """Return heads, KV heads and widths of the MLPs, of all layers that have others."""
+    own = attention_shapes(shape) or (shape,)
+    each = {
+        "heads": [x.heads for x in own],
+        "kv_heads": [x.kv_heads for x in own],
+        "widths": mlp_widths(shape) or (shape.ffn,),
+    }
+    return {key: " and ".join(map(str, dict.fromkeys(values))) for key, values in each.items()}
 
 
 def _foreign_text(context: Context) -> str:
@@ -130,13 +143,13 @@ def _foreign_text(context: Context) -> str:
 
 
 _TEXTS = {
-    "TP001": "tp divides the {shape.heads} attention heads",
-    "TP002": "tp divides the {shape.kv_heads} KV heads or is a multiple of them",
-    "TP003": "tp divides the MLP width {shape.ffn} of dense layers",
+    "TP001": "tp divides the {heads} attention heads",
+    "TP002": "tp divides the {kv_heads} KV heads or is a multiple of them",
+    "TP003": "tp divides the MLP width {widths} of dense layers",
     "TP005": "tp divides the scale-up domain of {domain} devices or is a multiple of it",
     "TP006": "tp divides the {mixers} heads and groups of other layers than attention",
     "CP001": "2 cp divides the {job.seq_len} tokens of a sequence",
-    "CP002": "with a2a, tp * cp divides the {shape.heads} heads and the {shape.kv_heads} KV heads",
+    "CP002": "with a2a, tp * cp divides the {heads} heads and the {kv_heads} KV heads",
     "CP003": "cp above 1 needs a fused attention kernel",
     "CP004": "windows and chunks have cp_comm all-gather or a2a",
     "CP005": "tp * cp divides the heads ({mixers}, with groups) of other layers than attention",
@@ -149,6 +162,7 @@ _TEXTS = {
     "PP001": "pp * vpp is at most the {shape.layers} layers and two ends",
     "PP002": "the {shape.layers} layers split over pp * vpp stages, evenly or with shorter ends",
     "PP003": "an encoder-decoder has pp 1",
+    "PP004": "layers that read what earlier layers hold have pp 1",
     "ORD001": "pipelines inside data parallelism (rank_order) place some group elsewhere",
     "ORD002": "with pipelines inside data parallelism, etp * ep is tp * cp",
     "DP001": "dp divides the global batch of {job.global_batch} sequences",

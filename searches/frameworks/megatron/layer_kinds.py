@@ -9,12 +9,12 @@ Codes: MLM7xx.
 
 from collections.abc import Sequence
 
-from costmodels.layers.kinds import KIND_ALIASES, LAYER_KINDS
+from costmodels.layers.kinds import LAYER_KINDS, kind_of
 from costmodels.layers.layer_kind import LayerKind
 from costmodels.layers.sublayers.delta_net import NORM_OUT
 from costmodels.shapes import Mamba2Shape, ModelShape
 from searches.frameworks.case import Case
-from searches.frameworks.common import kind_sequence
+from searches.frameworks.common import kind_sequence, sublayers
 from searches.frameworks.rule import FrameworkRule
 
 HYBRID_ALLOCATION = "megatron/core/models/hybrid/hybrid_layer_allocation.py"
@@ -31,22 +31,12 @@ PREDICTION = "/"
 """Before the pattern of each layer of multi-token prediction."""
 MAMBA_CONV, MAMBA_CHUNK, DELTA_CHUNK = 4, 128, 64
 """Taps and chunks that have no option: arguments of `MambaMixer`, and fla's chunk_size."""
-_PLAIN = {name: alias.partition("+") for alias, name in KIND_ALIASES.items()}
-
-
-def sublayers(kind: str) -> tuple[str, str]:
-    """Return the mixer and the feed of a kind of layer by its name.
-
-    >>> sublayers("moe"), sublayers("mamba2+none")
-    (('attention', 'moe'), ('mamba2', 'none'))
-    """
-    mixer, _, feed = _PLAIN.get(kind) or kind.partition("+")
-    return mixer, feed
 
 
 def _present(shape: ModelShape) -> tuple[LayerKind, ...]:
     counted = zip(shape.kinds, shape.kind_counts, strict=True)
-    return tuple(LAYER_KINDS[name] for name, n in counted if n and name in LAYER_KINDS)
+    known = [name for name, n in counted if n and name.partition("@")[0] in LAYER_KINDS]
+    return tuple(kind_of(name) for name in known)
 
 
 def has_mixer(shape: ModelShape, mixer: str) -> bool:
@@ -55,8 +45,11 @@ def has_mixer(shape: ModelShape, mixer: str) -> bool:
 
 
 def is_hybrid(shape: ModelShape) -> bool:
-    """Tell whether a model needs a pattern: it has sublayers alone, or state-space layers."""
-    return any(
+    """Tell whether a model needs a pattern: it has sublayers alone, or state-space layers.
+
+    No pattern says layers of a diffusion transformer.
+    """
+    return not shape.diffusion and any(
         kind.mixer == "mamba2" or "none" in (kind.mixer, kind.feed) for kind in _present(shape)
     )
 

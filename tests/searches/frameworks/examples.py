@@ -10,6 +10,7 @@ from costmodels.optimizers.records import MuonOptions
 from costmodels.plans import Layout
 from costmodels.shapes import (
     DeltaNetShape,
+    DiffusionShape,
     IndexerShape,
     LayerRun,
     Mamba2Shape,
@@ -924,6 +925,14 @@ _INDEXER = IndexerShape(64, 128, 2048)
 _SPARSE = _of(LATENT, ("sparse+dense", 3), ("sparse+moe", 58), indexer=_INDEXER)
 _SEES = replace(DENSE, vision=VisionShape(2, 64, 4, 256, False, 14, 256))
 _BESIDE = _of(EXPERTS, ("mamba2+none", 16), ("none+moe", 16), mamba2=_MAMBA)
+_LATENTS = DiffusionShape(
+    480, 832, 512, 4096, 81, 8, 4, cross=True, modulation="table", text_layers=2
+)
+_PIXART = replace(
+    _of(replace(DENSE, vocab=0, gated=False, bias=True, tied=False), ("adaln", 32)),
+    diffusion=_LATENTS,
+)
+_WAN = replace(_PIXART, diffusion=replace(_LATENTS, qk_norm="width", cross_norm=True))
 _KINDS: dict[str, tuple[Case, Case]] = {
     "MLM700": (
         case({}, model=_of(DENSE, ("mamba2+none", 16), ("dense", 16), mamba2=_MAMBA)),
@@ -997,6 +1006,11 @@ _KINDS: dict[str, tuple[Case, Case]] = {
     ),
     "DSP209": (case({"tp": 2, "dp": 32}, model=_SEES), case({}, model=_SEES)),
     "ACC111": (case(RING, model=_SEES), case({}, model=_SEES)),
+    "MBR730": (case({}, model=_PIXART), case({}, model=_WAN)),
+    "MBR731": (case(ALL_TO_ALL, model=_WAN), case(ALL_TO_ALL, model=DENSE)),
+    "MBR732": (case({"mbs": 2}, model=_WAN), case({"mbs": 1}, model=_WAN)),
+    "MBR733": (case({**PIPE, "vpp": 2}, model=_WAN), case(PIPE, model=_WAN)),
+    "MBR734": (case({"zero": 2}, model=_WAN), case({"zero": 1}, model=_WAN)),
     "DSP208": (case(PIPE, model=_WINDOWS), case({}, model=_WINDOWS)),
     "TTN508": (case({}, model=_WINDOWS), case({}, model=_GPT_OSS)),
     "TTN509": (

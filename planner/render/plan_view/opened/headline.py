@@ -12,6 +12,7 @@ from costmodels.layers.params import latent_params
 from costmodels.layers.streams.connections import collapse_macs
 from costmodels.parameters import active_params, total_params
 from costmodels.problem import Problem
+from costmodels.towers.latents import end_flops
 from costmodels.towers.vision import vision_flops
 from hardware.parts import Operations
 from planner.render.plan_view.cards import Amount, Deck, Derivation, Label, Words
@@ -407,10 +408,15 @@ def _flops_by_kind(problem: Problem) -> tuple[str, str]:
     if streams := shape.residual_streams:
         layers.append(f"{1 + modules} × {collapse_macs(shape):,}")
         layers += [f"{modules} × {streams.count - 1} × {h:,} × {h:,}"] * bool(modules)
-    layers.append(f"{1 + modules} × {h:,} × {vocab:,}")
+    if not shape.diffusion:
+        layers.append(f"{1 + modules} × {h:,} × {vocab:,}")
     titles = kinds_text(kind for kind, _ in present_kinds(shape))
     formula = "6 (sum of L (projections + MLP) + h V) + 6 sum of L core s"
     formula += f", multiply-adds by the records of {titles}"
+    if shape.diffusion:
+        formula = formula.replace(" + h V)", ")") + ", + F_ends / s"
+        ends = f" + {end_flops(shape):,.0f} / {s:,}"
+        return formula, f"6 × ({total(layers)}) + 6 × ({total(cores)}){ends}"
     formula, vision = _with_tower(problem, formula)
     return formula, f"6 × ({total(layers)}) + 6 × ({total(cores)}){vision}"
 

@@ -102,6 +102,16 @@ class TestFirstMamba:
         assert kinds == ["conv+dense", "conv+dense", "dense", "conv+dense"]
         assert (model["short_conv"], model["ffn"]) == ({"conv": 3}, 8192)
 
+    def test_recurrences_between_windows(self):
+        model = read(model_type="recurrent_gemma", num_hidden_layers=5)
+        kinds = [e["kind"] for e in model["layer_kinds"] for _ in range(e["count"])]
+        assert kinds == ["rglru+dense"] * 2 + ["window+dense"] + ["rglru+dense"] * 2
+        assert model["rglru"] == {"width": 2560, "heads": 10, "conv": 4}
+        assert (model["window"], model["ffn"]) == ({"size": 2048}, 3840)
+
+    def test_codestral_mamba_is_a_mamba_2(self):
+        assert read(model_type="codestral_mamba")["mamba2"] == read(model_type="mamba2")["mamba2"]
+
 
 class TestDeltaNets:
     def test_every_fourth_layer_has_attention(self):
@@ -220,7 +230,7 @@ class TestOtherAttention:
             "layer_types.0: layers with 'conv'",
         ),
         ({"model_type": "bamba", "layer_types": ["mamba"]}, "1 layers are listed"),
-        ({"model_type": "codestral_mamba"}, "a state-space model (Mamba)"),
+        ({"model_type": "xlstm"}, "layers with recurrences"),
         ({"model_type": "zamba2"}, "a state space (Mamba)"),
     ],
 )

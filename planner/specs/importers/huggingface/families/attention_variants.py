@@ -163,7 +163,7 @@ VARIANT_TYPES: Mapping[str, ModelType] = {
             cmp_out_rank=1024,
             cmp_sparse_ratio=4,
             cmp_heavy_ratio=128,
-            streams=4,
+            cmp_streams=4,
             sinkhorn_steps=20,
         ),
         keys={
@@ -188,7 +188,7 @@ VARIANT_TYPES: Mapping[str, ModelType] = {
                 "compress_rate_hca",
             ),
             "cmp_rope_dim": ("qk_rope_head_dim",),
-            "streams": ("hc_mult",),
+            "cmp_streams": ("hc_mult",),
             "sinkhorn_steps": ("hc_sinkhorn_iters",),
         },
         experts=True,

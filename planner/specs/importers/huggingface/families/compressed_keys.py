@@ -87,6 +87,6 @@ def _rope_dim(config: Config) -> Found:
 def stream_sizes(config: Config) -> dict[str, Found]:
     """Return the residual streams, by field of `model.residual_streams`."""
     return {
-        "count": config.needed("streams"),
+        "count": config.needed("cmp_streams"),
         "sinkhorn_steps": config.needed("sinkhorn_steps"),
     }
