@@ -16,6 +16,8 @@ from costmodels.problem import Problem
 from costmodels.schedule import zero_bubble
 from costmodels.shapes import ModelShape
 from costmodels.stacks import FUSED, StackProfile, fuses_softmax
+from costmodels.tuning.activations import Freed, freed_bytes
+from costmodels.tuning.records import TuningJob
 
 Floats = NDArray[np.float64]
 
@@ -172,7 +174,7 @@ def quantized_inputs(problem: Problem) -> QuantizedInputs:
     Source: Transformer Engine 2.x pytorch/module/linear.py (the column-wise copy alone is saved).
     """
     recipe, job = problem.job.recipe, problem.job
-    if not recipe.linear_input_bytes or not problem.stack.quantized_copies:
+    if not recipe.linear_input_bytes or not problem.stack.quantized_copies or job.tuning:
         return QuantizedInputs()
     share = 1.0 - job.bf16_frac(problem.shape.layers)
     saved = share * (2.0 - recipe.linear_input_bytes)
@@ -196,6 +198,20 @@ class MicroBatch(NamedTuple):
     quantized: QuantizedInputs = QuantizedInputs()
     routes: bool = False
     """Routed experts follow the second norm, whose output the router keeps in 16 bits."""
+    tuning: TuningJob | None = None
+    """Adapters beside frozen weights; none: all weights are trained."""
+
+
+def freed_by_tuning(
+    shape: ModelShape,
+    stack: StackProfile,
+    tuning: TuningJob,
+    tp: ArrayLike,
+    element_bytes: float,
+) -> Freed:
+    """Return `freed_bytes` in a stack: eager norms keep a 16-bit copy for their weight."""
+    norm_copy = 2.0 if not stack.fused_norms and element_bytes == 2.0 else 0.0
+    return freed_bytes(shape, tuning, tp, element_bytes, norm_copy)
 
 
 def layer_activation_bytes(
@@ -254,6 +270,11 @@ def layer_activation_bytes(
     if batch.quantized.share:
         saved, saved_split = saved_input_bytes(shape, batch, tp)
         unsplit, split = unsplit - saved, split - saved_split
+    if batch.tuning:
+        freed = freed_by_tuning(shape, stack, batch.tuning, tp, batch.element_bytes)
+        has_feed = bool(shape.ffn) or batch.routes
+        unsplit = unsplit - freed.norm - (freed.mlp_norm if has_feed else 0.0)
+        split = split - freed.attention - freed.mlp
     more_split, more_unsplit = eager_bytes(shape, stack, tp, sp, batch.element_bytes)
     if not shape.flash_attention:
         matrices = np.round(shape.heads / t * np.asarray(batch.tokens) / batch.seq_len)

@@ -5,6 +5,7 @@ from numpy.typing import NDArray
 
 from costmodels.layers.kinds import kinds_of, present_kinds
 from costmodels.layers.params import (
+    expert_linear_params,
     expert_params,
     head_transform_params,
     mtp_params,
@@ -16,6 +17,8 @@ from costmodels.shapes import ModelShape
 from costmodels.towers.encoder import encoder_end_params
 from costmodels.towers.latents import input_params, output_params
 from costmodels.towers.vision import trained_vision_params, vision_params
+from costmodels.tuning.model import model_adapter_params
+from costmodels.tuning.records import OTHER_BYTES, TuningJob
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
@@ -109,13 +112,37 @@ def active_params(shape: ModelShape, seq_len: int) -> float:
     return _model_params(shape, seq_len, shape.top_k)
 
 
-def trained_params(shape: ModelShape, seq_len: int) -> float:
-    """Return the parameters that have gradients: all but those of a frozen vision tower."""
+def trained_params(shape: ModelShape, seq_len: int, tuning: TuningJob | None = None) -> float:
+    """Return the parameters that have gradients: all but those of a frozen vision tower.
+
+    With `tuning` those of its adapters alone.
+
+    >>> from costmodels.examples import LLAMA3_8B
+    >>> trained_params(LLAMA3_8B, 8192, TuningJob(16, ("q", "v")))  # 32 x 16 (8192 + 5120)
+    6815744.0
+    """
+    if tuning:
+        return model_adapter_params(shape, tuning, 1.0)
     if not shape.vision:
         return total_params(shape, seq_len)
     one = np.ones(1, dtype=np.int32)
     frozen = vision_params(shape, one) - trained_vision_params(shape, one)
     return total_params(shape, seq_len) - float(frozen[0])
+
+
+def frozen_model_bytes(shape: ModelShape, seq_len: int, tuning: TuningJob) -> float:
+    """Return what the frozen weights of a model take in their storage, bytes.
+
+    Its vocabulary unpadded: a lower bound of what all devices hold together.
+    """
+    one, linear = np.ones(1, dtype=np.int32), 0.0
+    for kind, count in present_kinds(shape):
+        each = kind.linear_weights(shape, one)
+        if kind.is_routed:
+            each = each + expert_linear_params(shape, one, one)
+        linear += count * float(each[0])
+    total = total_params(shape, seq_len)
+    return OTHER_BYTES * total - (OTHER_BYTES - tuning.storage.weight_bytes) * linear
 
 
 def _model_params(shape: ModelShape, seq_len: int, n_experts: int) -> float:

@@ -6,8 +6,10 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
+from costmodels.data.lengths import SampleData
 from costmodels.optimizers.records import USUAL_MUON, MuonOptions
 from costmodels.precision import Numerics, Recipe, recipe_of
+from costmodels.tuning.records import PRETRAIN, TuningJob
 
 DENSE, MOE = "dense", "moe"
 """The kinds of layers of a model that states no others."""
@@ -707,6 +709,22 @@ class TrainingJob:
     """Layers at the start and at the end whose linear layers stay in bf16."""
     muon: MuonOptions = USUAL_MUON
     """How Muon orthogonalizes, with optimizer `muon`."""
+    task: str = PRETRAIN
+    """`pretrain`, `sft`, `lora` or `qlora`."""
+    tuning: TuningJob | None = None
+    """Adapters that are trained in place of the model's weights; None: all weights are."""
+    data: SampleData | None = None
+    """What sequences hold; None: each is one sample that fills it."""
+
+    @property
+    def run_keys(self) -> float:
+        """Mean keys of a query whose sample alone it sees; 0: all before it in the sequence."""
+        return self.data.run_keys if self.data else 0.0
+
+    @property
+    def core_tokens(self) -> float:
+        """Length of a sequence whose attention takes as many FLOPs a token: twice the keys."""
+        return 2.0 * self.run_keys or self.seq_len
 
     @property
     def numerics(self) -> Numerics:

@@ -954,6 +954,8 @@ def _memory(rows: Rows) -> _Memory:
         states = states + _by_sharding(terms.experts.state_bytes, position)
     if terms.quantized_bytes is not None:
         states = states + _by_sharding(terms.quantized_bytes, position)
+    if terms.frozen_bytes is not None:
+        states = states + _by_sharding(terms.frozen_bytes, position)
     return _Memory(
         states=states,
         activations=activations,

@@ -55,6 +55,8 @@ from costmodels.problem import Problem
 from costmodels.schedule.stages import BOTH_WAYS, layer_prefix, other_kinds
 from costmodels.shape_terms import (
     end_pair,
+    frozen_expert_weights,
+    frozen_weights,
     narrow_expert_params,
     narrow_params,
     shared_params,
@@ -69,6 +71,7 @@ from costmodels.step import (
     offload_exposed,
     offloaded_activation_bytes,
 )
+from costmodels.tuning.frozen import FrozenWeights, gathered_params, least_stage
 
 Floats = NDArray[np.float64]
 Value = TypeVar("Value")
@@ -1019,6 +1022,8 @@ class _Copies:
     """Calls of one pass over the parameters; 0: as many as there are pieces."""
     narrow_params: float = 0.0
     """Those that are gathered quantised."""
+    frozen_params: float = 0.0
+    """Frozen weights that are gathered with them, as parameters of the recipe's width."""
 
 
 def _data_parallel(plan: PlanTraffic) -> list[PlanTransfer]:
@@ -1046,23 +1051,40 @@ def _data_parallel(plan: PlanTraffic) -> list[PlanTransfer]:
                 True,
                 of_rest,
                 0.0 if narrow is None else narrow.item(row, kind),
+                _frozen_params(plan, frozen_weights),
             )
         )
     if routed := shapes.experts:
         replicas = _place(routed.data_groups.all_ranks, *_sharding_of(plan))
-        if replicas.n_ranks > 1 and routed.params.item(row, kind) > 0:
+        frozen = _frozen_params(plan, frozen_expert_weights)
+        if replicas.n_ranks > 1 and routed.params.item(row, kind) + frozen > 0:
             params = routed.params.item(row, kind) + _padding(plan, routed.groups)
             found_groups = routed.data_parallel, routed.data_groups
             narrow = narrow_expert_params(problem, plan.rows.table.shapes, shapes.kinds)
             gathered = 0.0 if narrow is None else narrow.item(row, kind)
             parts.append(
-                _Copies(params, *found_groups, n_buckets=of_experts, narrow_params=gathered)
+                _Copies(
+                    params,
+                    *found_groups,
+                    n_buckets=of_experts,
+                    narrow_params=gathered,
+                    frozen_params=frozen,
+                )
             )
     results = [one for part in parts for one in _copies(plan, part, kind)]
     if (of_rest and in_one_buffer(layout)) or (stack.sharded_units and layout.ep == 1):
         results = _in_one_unit(results)
     waits, total = plan.table.data_parallel[0].item(kind, row), sum(one.time_s for one in results)
     return [replace(one, exposed_s=waits * (one.time_s / total)) for one in results]
+
+
+def _frozen_params(plan: PlanTraffic, weights_of: Callable[..., FrozenWeights]) -> float:
+    """Return the frozen weights of a rank that are gathered beside adapters; 0 where none are."""
+    problem, table = plan.rows.problem, plan.rows.table
+    if problem.job.tuning is None or plan.layout.zero < least_stage(problem):
+        return 0.0
+    weights = weights_of(problem, table.shapes, plan.rows.shapes.kinds)
+    return float(gathered_params(problem, weights)[plan.row, plan.kind])
 
 
 def _padding(plan: PlanTraffic, groups: GroupTerms | None) -> float:
@@ -1105,7 +1127,8 @@ def _copies(plan: PlanTraffic, part: _Copies, kind: int) -> list[PlanTransfer]:
     sharding = _sharding_of(plan)
     position = (*sharding, kind)
     reduce, piece = wire.reduce_s.item(*position), wire.reduce_piece_s.item(*position)
-    pieces = round(reduce / piece)
+    gather_s, gather_piece_s = wire.gather_s.item(*position), wire.gather_piece_s.item(*position)
+    pieces = round(reduce / piece) if piece else 1
     is_whole = sums_whole(rows.problem, zero)
     group = _place(part.groups.all_ranks if is_whole else part.groups.shard, *sharding)
     units = rows.problem.stack.sharded_units
@@ -1131,17 +1154,20 @@ def _copies(plan: PlanTraffic, part: _Copies, kind: int) -> list[PlanTransfer]:
     name, calls = "all-reduce" if is_whole else "reduce-scatter", reduces * pieces
     time_s = reduces * reduce - copies
     results = []
-    if group.n_ranks > 1:
+    if group.n_ranks > 1 and params:
         results.append(plan.make("dp", Calls(name, group, calls, grads, width), 0.0, time_s))
     if copies:
         calls_of_sum = Calls("all-reduce", over, calls, grads / shard, width)
         results.append(plan.make("dp", calls_of_sum, 0.0, copies))
     if gathers and shard > 1:
-        weights = recipe.param_wire_bytes * params
+        held = params + part.frozen_params
+        weights = recipe.param_wire_bytes * held
+        if part.frozen_params:
+            pieces = round(gather_s / gather_piece_s)
         if part.narrow_params:
             narrower = recipe.param_wire_bytes - recipe.linear_wire_bytes
             weights -= narrower * part.narrow_params
-        time_s = gathers * wire.gather_s.item(*position)
+        time_s = gathers * gather_s
         kind_of = _width(rows, recipe.param_wire_bytes)
         name, calls, size = "all-gather", gathers * pieces, weights / pieces
         if units:
@@ -1149,7 +1175,7 @@ def _copies(plan: PlanTraffic, part: _Copies, kind: int) -> list[PlanTransfer]:
             calls, gathered = fsdp_gathers(ends, rows.problem.stack, zero, layout.n_micro)
             size = recipe.param_wire_bytes * gathered / calls
             if zero < 3:  # a step of ZeRO 3 is priced as if its tail were gathered twice too
-                time_s *= gathered / (gathers * params)
+                time_s *= gathered / (gathers * held)
         if zero == 1 and rows.problem.stack.zero1_gather == "broadcast":
             name, calls, size = "broadcast", shard, weights / shard
         results.append(plan.make("dp", Calls(name, group, calls, size, kind_of), 0.0, time_s))
@@ -1166,8 +1192,8 @@ def _units(plan: PlanTraffic, number: int, part: _Copies, kind: int) -> Units:
     problem, kinds, tail = plan.rows.problem, plan.rows.shapes.kinds, 0.0
     shape_idx, shape = plan.rows.table.shape.item(plan.row), problem.shape
     has_head = bool(part.params_of_layers and kinds.has_head.item(shape_idx, kind))
-    positions = int(part.params_of_layers and kinds.has_embedding.item(shape_idx, kind))
-    positions *= alone_positions(problem)
+    has_embedding = bool(part.params_of_layers and kinds.has_embedding.item(shape_idx, kind))
+    positions = has_embedding * alone_positions(problem)
     if has_head:
         tp = np.array([plan.layout.tp], dtype=np.int32)
         norm = 1 if shape.norm == "rmsnorm" else 2
@@ -1175,7 +1201,7 @@ def _units(plan: PlanTraffic, number: int, part: _Copies, kind: int) -> Units:
         tail += norm * shape.hidden
     if positions:
         tail += max(shape.max_positions, problem.job.seq_len) * shape.hidden
-    return Units(number, part.params, has_head + positions, tail)
+    return Units(number, part.params + part.frozen_params, has_head + positions, tail)
 
 
 def _tied_embedding(plan: PlanTraffic) -> list[PlanTransfer]:

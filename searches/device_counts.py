@@ -50,10 +50,10 @@ from searches.pricing.shared_work import SharedWork, options_key, rates_key, sha
 from searches.rules import (
     SHAPE_RULES,
     Context,
+    all_states_bytes,
     fully_sharded_fits,
     fully_sharded_fits_on,
     least_model_parallel,
-    least_state_bytes,
     model_parallel_for,
     offers_offload,
 )
@@ -372,9 +372,8 @@ class StepBounds:
 
         Less what the host takes where optimizers may be offloaded.
         """
-        params = trained_params(self.problem.shape, self.problem.job.seq_len)
         offload = offers_offload(self.context(n_devices))
-        return least_state_bytes(self.problem, n_devices, offload) * params
+        return all_states_bytes(self.problem, n_devices, offload)
 
     def of_shapes(self, context: Context, shapes: ShapeTable) -> Floats:
         """Return the lower bound on the step time of each shape, seconds."""
@@ -420,7 +419,8 @@ class StepBounds:
         broadcast.
         """
         problem, shape = context.problem, context.problem.shape
-        if not shape.n_experts or not context.options.memory_bound:
+        is_free = bool(problem.job.tuning) or not context.options.memory_bound
+        if not shape.n_experts or is_free:
             return np.ones(expert_params.shape, dtype=bool)
         if self._rest_params is None:
             one = np.ones(1, dtype=np.int32)

@@ -30,7 +30,7 @@ from costmodels.memory import param_bytes_kept, state_bytes_per_param
 from costmodels.offload.activations import RESIDENT_LAYERS
 from costmodels.offload.optimizer import HOST_USABLE_FRAC, gradients_leave
 from costmodels.optimizers.records import BY_MATRIX
-from costmodels.parameters import trained_params
+from costmodels.parameters import frozen_model_bytes, trained_params
 from costmodels.plans import (
     PIPELINES_INSIDE,
     SHAPE_AXES,
@@ -861,7 +861,7 @@ def model_parallel_for(context: Context, sharded_fits: bool) -> float:
     problem, pool = context.problem, context.problem.pool
     per_param = param_bytes_kept(problem.job.recipe, problem.stack)
     weights = per_param.weights - problem.job.recipe.spared_weight_bytes
-    least_bytes = (weights + per_param.grads) * _params(context)
+    least_bytes = (weights + per_param.grads) * _params(context) + frozen_job_bytes(problem)
     return least_bytes / max(pool.usable_bytes, 1.0)
 
 
@@ -870,8 +870,7 @@ def fully_sharded_bytes(context: Context) -> float:
 
     Those of the optimizer on the host where that is offered.
     """
-    per_param = least_state_bytes(context.problem, context.n_devices, offers_offload(context))
-    return per_param * _params(context)
+    return all_states_bytes(context.problem, context.n_devices, offers_offload(context))
 
 
 def fully_sharded_fits(context: Context) -> bool:
@@ -885,7 +884,8 @@ def fully_sharded_fits_on(context: Context, n_devices: NDArray[np.int64]) -> Boo
     per_param = state_bytes_per_param(
         problem.job.recipe, 3, n_devices, offload, stack=problem.stack
     )
-    return np.asarray(per_param * _params(context) <= problem.pool.usable_bytes)
+    least_bytes = per_param * _params(context) + frozen_job_bytes(problem) / n_devices
+    return np.asarray(least_bytes <= problem.pool.usable_bytes)
 
 
 def least_state_bytes(problem: Problem, n_devices: int, offload: bool) -> float:
@@ -895,6 +895,19 @@ def least_state_bytes(problem: Problem, n_devices: int, offload: bool) -> float:
         state_bytes_per_param(recipe, 3, n_devices, int(offload), stack=problem.stack)
     )
     return bytes_per_param - recipe.spared_weight_bytes / n_devices
+
+
+def frozen_job_bytes(problem: Problem) -> float:
+    """Return the least that frozen weights beside adapters take on all devices; 0 without any."""
+    job = problem.job
+    return frozen_model_bytes(problem.shape, job.seq_len, job.tuning) if job.tuning else 0.0
+
+
+def all_states_bytes(problem: Problem, n_devices: int, offload: bool) -> float:
+    """Return the least that all states take on a device, frozen weights among them, bytes."""
+    params = trained_params(problem.shape, problem.job.seq_len, problem.job.tuning)
+    trained = least_state_bytes(problem, n_devices, offload) * params
+    return trained + frozen_job_bytes(problem) / n_devices
 
 
 def optimizer_faults(problem: Problem, shardings: ShardingTable) -> dict[str, Bools]:
@@ -958,7 +971,8 @@ def fits_host(problem: Problem, shapes: ShapeTable, shardings: ShardingTable) ->
 
 
 def _params(context: Context) -> float:
-    return trained_params(context.problem.shape, context.problem.job.seq_len)
+    job = context.problem.job
+    return trained_params(context.problem.shape, job.seq_len, job.tuning)
 
 
 def _states_fit(c: Context, s: ShapeTable) -> Bools:

@@ -16,6 +16,8 @@ from costmodels.precision import FP8_RATE_FRAC
 from costmodels.problem import Problem
 from costmodels.shapes import ModelShape, TrainingJob
 from costmodels.stacks import StackProfile, fuses_softmax
+from costmodels.tuning.adapters import adapter_times, dequantize_s
+from costmodels.tuning.targets import attention_linears, mlp_linears
 from hardware.parts import Accelerator
 
 Floats = NDArray[np.float64]
@@ -115,6 +117,10 @@ def linear_times(
     if shape.latent:
         down = float(shape.q_rank + shape.kv_rank + shape.qk_rope)
         column = _sum_of((column, three(tokens / t, h, down)))
+    if job.tuning:
+        linears = (*attention_linears(shape), *mlp_linears(shape))
+        more = adapter_times(linears, shape, job, accelerator, tokens, tp)
+        return LinearTimes(*column, *row) + LinearTimes(*more[0], *more[1])
     return LinearTimes(*column, *row)
 
 
@@ -209,6 +215,14 @@ def products_of(
         dgrad = gemm_s(rows, columns, inner, accelerator, precision, rate)
         wgrad = gemm_s(inner, rows, columns, accelerator, precision, rate * eff.wgrad_frac)
         weights = np.asarray(inner) * np.asarray(columns)
+        if job.tuning:
+            widen_s = dequantize_s(weights, job.tuning, accelerator)
+            forward, dgrad = forward + widen_s, dgrad + widen_s
+            return (
+                forward + cast_s * rows * np.asarray(inner),
+                dgrad + cast_s * rows * np.asarray(columns),
+                0.0 * wgrad,
+            )
         return (
             forward + cast_s * rows * np.asarray(inner),
             dgrad + cast_s * rows * np.asarray(columns),
@@ -256,7 +270,11 @@ def mlp_linear_times(
     """Return the part of `linear_times` that is the MLP's: up and down. The model has an MLP."""
     up, down = _mlp_sizes(shape, np.asarray(tp, dtype=np.float64))
     three = products_of(shape.layers, job, accelerator, stack)
-    return LinearTimes(*three(tokens, *up), *three(tokens, *down))
+    times = LinearTimes(*three(tokens, *up), *three(tokens, *down))
+    if not job.tuning:
+        return times
+    more = adapter_times(mlp_linears(shape), shape, job, accelerator, tokens, tp)
+    return times + LinearTimes(*more[0], *more[1])
 
 
 def up_projection_s(
@@ -511,6 +529,8 @@ def head_weight_grad_s(
 ) -> Floats:
     """Return the part of the head's backward that is its weight gradient, one GEMM, seconds."""
     n, columns = np.asarray(tokens, dtype=np.float64), padded_vocab(shape, tp) / np.asarray(tp)
+    if job.tuning:  # frozen
+        return 0.0 * n * columns
     rate, recipe = accelerator.efficiency.wgrad_frac, job.recipe
     precision = recipe.head_precision or recipe.gemm_precision
     if recipe.head_precision:

@@ -8,9 +8,13 @@ from costmodels.shapes import ModelShape, TrainingJob
 from costmodels.towers.encoder import encoder_end_flops
 from costmodels.towers.latents import end_flops
 from costmodels.towers.vision import vision_flops
+from costmodels.tuning.model import model_adapter_params
+from costmodels.tuning.records import TuningJob
 
 
-def model_flops_per_token(shape: ModelShape, seq_len: int) -> float:
+def model_flops_per_token(
+    shape: ModelShape, seq_len: float, tuning: TuningJob | None = None
+) -> float:
     """Return forward plus backward FLOPs per token, without recompute.
 
     F = 6 { L [ h (h_q + 2 h_kv) + h_q h + c h f ] + h V } + 6 L h_q s
@@ -21,6 +25,9 @@ def model_flops_per_token(shape: ModelShape, seq_len: int) -> float:
     vision tower: its own (`vision_flops`) over s, the tokens of a sequence; so on the ends of an
     encoder (`encoder_end_flops`). A diffusion transformer: its ends (`end_flops`) over s in place
     of the vocabulary.
+    With adapters (`tuning`) frozen weights have no weight gradient, 4 in place of 6 outside the
+    attention core, and adapters of N parameters 6 N more; of routed experts those that a token
+    meets.
     Multi-token prediction: a layer of the last kind, 2 h^2 + 3 h and h V a module. With n streams
     of hyper-connections n^2 h in front of each head, (n + 1) h^2 for 2 h^2.
     c = 3 gated, 2 otherwise; 2 FLOPs per multiply-add, factor 3 for forward, data and weight
@@ -45,11 +52,15 @@ def model_flops_per_token(shape: ModelShape, seq_len: int) -> float:
         macs, n = kind.macs(shape), count + modules * (i == last)
         body += n * (macs.projections + macs.mlp)
         core += n * macs.core
-        fixed += n * macs.core_at(seq_len) if macs.core_at else 0.0
+        fixed += n * macs.core_at(round(seq_len)) if macs.core_at else 0.0
         fixed += n * macs.of_sequence / seq_len if macs.of_sequence else 0.0
     if shape.diffusion:
         return 6.0 * body + 6.0 * fixed + end_flops(shape) / seq_len
-    language = 6.0 * (body + (1 + modules) * h * vocab) + 6.0 * core * seq_len + 6.0 * fixed
+    passes = 4.0 if tuning else 6.0
+    language = passes * (body + (1 + modules) * h * vocab) + 6.0 * core * seq_len + 6.0 * fixed
+    if tuning:
+        met_frac = shape.top_k / max(1, shape.n_experts)
+        language += 6.0 * model_adapter_params(shape, tuning, met_frac)
     if shape.encoder:
         language += encoder_end_flops(shape) / seq_len
     return language + vision_flops(shape) / seq_len if shape.vision else language
@@ -57,4 +68,4 @@ def model_flops_per_token(shape: ModelShape, seq_len: int) -> float:
 
 def model_flops_per_step(shape: ModelShape, job: TrainingJob) -> float:
     """Return model FLOPs of one optimizer step over all devices."""
-    return model_flops_per_token(shape, job.seq_len) * job.tokens_per_step
+    return model_flops_per_token(shape, job.core_tokens, job.tuning) * job.tokens_per_step

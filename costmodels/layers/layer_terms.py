@@ -160,6 +160,9 @@ def _vocabulary_ends(inputs: LayerInputs, last: KindTerms) -> dict[str, Any]:
     if shape.residual_streams:
         logits = logits + collapse_bytes(shape, tokens, parts, inputs.element_bytes)
     embedding = embedding_times(shape, accelerator, tokens, tp, sp) + embedding_tp
+    if job.tuning:  # a frozen table has no gradient, nor does what is looked up in it
+        embedding_tp = replace(embedding_tp, backward_s=np.zeros_like(tokens))
+        embedding = replace(embedding, backward_s=np.zeros_like(tokens))
     embedding_bytes = tokens * (8.0 + masks)
     if shape.per_layer and shape.per_layer.streams > 1:
         more = stream_times(inputs)

@@ -31,6 +31,7 @@ from costmodels.shape_terms import (
     kind_params,
     quantized_bytes,
     shape_terms,
+    tuned_states,
 )
 from costmodels.shapes import ModelShape
 from costmodels.step import Rows, join, memory_terms, stage_times
@@ -77,6 +78,12 @@ def with_kinds(
     problem, terms, shapes = rows.problem, rows.shapes, rows.table.shapes
     params = kind_params(problem, shapes, kinds)
     shardings = rows.table.shardings
+    if problem.job.tuning:
+        tuned = tuned_states(problem, shapes, shardings, kinds)
+        result = replace(terms, kinds=kinds, **tuned)
+        return replace(
+            rows, shapes=result, recomputed=recomputed, recomputed_others=recomputed_others
+        )
     dense = None if is_linear else dense_groups(problem, shapes, shardings, kinds)
     states = _states_as_held(terms.state_bytes, terms.groups, dense)
     per_param = states[..., :1] / terms.params[:, :1]

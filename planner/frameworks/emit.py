@@ -82,6 +82,11 @@ def emit_plan(target: str, request: EmitRequest) -> EmittedFiles:
             f"devices: {layout.n_devices} do not fill whole nodes of {pool.devices_per_node};"
             " closest: a multiple of it",
         )
+    if request.job.tuning:
+        reasons += (
+            f"adapters: files for {_shown_title(target)} that say them are not written in this"
+            " version; closest: the layout of this plan in your own script",
+        )
     if reasons:
         return {refusal_file(target): _refusal_text(target, reasons, request.header)}
     write: Callable[[EmitRequest], EmittedFiles] = load(framework(target).emitter)

@@ -25,9 +25,16 @@ from costmodels.shapes import (
 )
 from planner.errors import SpecError
 from planner.specs.contradictions import model_faults
+from planner.specs.data import data_faults, data_notes, data_of
 from planner.specs.inputs import ModelInput, default_name, import_notes
 from planner.specs.schema import DetailsSpec, ModelFile, ModelSpec, MuonSpec, TrainingSpec
 from planner.specs.search.section import section_faults
+from planner.specs.tuning import (
+    searched_section,
+    tuning_document,
+    tuning_faults,
+    tuning_of,
+)
 from planner.specs.yaml.document import Document
 from planner.specs.yaml.faults import raise_faults, validated
 
@@ -40,20 +47,27 @@ def read_model(document: Document) -> ModelInput:
         raise_faults(document, section_faults(spec.search))
     model, job = spec.model, spec.training
     shape = _shape(model, model.name or default_name(document, "model"))
-    training = _job(job)
+    raise_faults(document, [*tuning_faults(job, shape), *data_faults(job, shape)])
+    training = _job(job, shape)
     canonical = {
         "model": canonical_model(shape, model.details),
         "training": {**training_document(training), "tokens": job.tokens},
     }
+    if job.data:
+        canonical["training"]["data"] = job.data.model_dump(exclude_none=True)
     return ModelInput(
         shape=shape,
         job=training,
         document=canonical,
         path=document.file,
         format=document.imported.format if document.imported else "a model file",
-        notes=(*import_notes(document), *([PRECOMPUTED] if model.diffusion else [])),
+        notes=(
+            *import_notes(document),
+            *([PRECOMPUTED] if model.diffusion else []),
+            *data_notes(job),
+        ),
         details=model.details,
-        search=spec.search,
+        search=searched_section(spec.search, training.tuning),
         listed=job.precisions if len(job.precisions) > 1 else (),
     )
 
@@ -82,10 +96,10 @@ def sizes_as_stated(data: Mapping[str, Any]) -> tuple[ModelShape, TrainingJob] |
         return None
     job = spec.training
     shape = _shape(spec.model, spec.model.name or "model")
-    return shape, dataclasses.replace(_job(job), tokens=0.0)
+    return shape, dataclasses.replace(_job(job, shape), tokens=0.0)
 
 
-def _job(job: TrainingSpec) -> TrainingJob:
+def _job(job: TrainingSpec, shape: ModelShape) -> TrainingJob:
     """Return the job in the first of its precisions."""
     precision = job.precisions[0]
     # What a precision does anyhow is not said: one job is one document.
@@ -103,6 +117,9 @@ def _job(job: TrainingSpec) -> TrainingJob:
         job.fp8_output,
         job.bf16_layers,
         muon_options(job.muon),
+        job.task,
+        tuning_of(job, shape),
+        data_of(job),
     )
     return named_job(numbers) if len(job.precisions) == 1 else numbers
 
@@ -142,6 +159,7 @@ def training_document(job: TrainingJob) -> dict[str, Any]:
     and plans of them their ids.
     """
     out = dataclasses.asdict(job)
+    del out["task"], out["tuning"], out["data"]
     plain = TrainingJob(job.seq_len, job.global_batch)
     for name in NUMERIC_FIELDS:
         if getattr(job, name) == getattr(plain, name):
@@ -151,7 +169,7 @@ def training_document(job: TrainingJob) -> dict[str, Any]:
     if "muon" in out:
         usual = dataclasses.asdict(plain.muon)
         out["muon"] = {k: v for k, v in out["muon"].items() if v != usual[k]}
-    return out
+    return out if job.task == plain.task else out | tuning_document(job)
 
 
 def _shape(model: ModelSpec, name: str) -> ModelShape:

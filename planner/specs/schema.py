@@ -23,6 +23,7 @@ from pydantic import (
     model_validator,
 )
 
+from costmodels.data.lengths import PACKINGS
 from costmodels.layers.kinds import KIND_ALIASES, LAYER_KINDS, has_variants
 from costmodels.optimizers.records import OPTIMIZERS, SCALAR_OPTIMIZERS, TP_MODES
 from costmodels.precision import (
@@ -32,6 +33,7 @@ from costmodels.precision import (
     PRECISIONS,
 )
 from costmodels.shapes import DiffusionShape
+from costmodels.tuning.records import BASES, PRETRAIN, TASKS
 from planner import units
 from planner.errors import BadValue
 from planner.specs.importers.hostlist import expand_hosts
@@ -983,6 +985,74 @@ class MuonSpec(_Spec):
     optimizer, as Megatron-LM does after release 0.19."""
 
 
+def _names(value: object) -> list[object]:
+    """Accept one name, several with commas, or a list of them."""
+    if isinstance(value, str):
+        return [part.strip() for part in value.split(",")]
+    if isinstance(value, list) and value:
+        return list(value)
+    raise BadValue(f"expected names, got {shown_value(value)}", "such as [q, v] or all-linear")
+
+
+class LoraSpec(_Spec):
+    """The `training.lora:` section: adapters beside frozen weights, of tasks lora and qlora."""
+
+    rank: Annotated[int, BeforeValidator(_whole), Field(ge=1, le=65536)] = 16
+    """Rank of the adapters."""
+    alpha: Real | None = None
+    """Scale of the adapters times their rank; default: twice the rank."""
+    targets: Annotated[list[Name], BeforeValidator(_names)] = ["all-linear"]
+    """Linear layers with adapters: `q`, `k`, `v`, `o`, `gate`, `up`, `down`, `experts`, names of
+    Hugging Face (`q_proj`) or of Megatron-LM (`linear_qkv`), or `all-linear`: each but experts."""
+    dropout: Share = 0.0
+    """Of the adapters' inputs."""
+    base: Annotated[str, BeforeValidator(_one_of(*BASES))] | None = None
+    """How frozen linear layers are held: `bf16`, `int8`, `nf4` (scales quantized again) or
+    `nf4-plain`; default: bf16, of qlora nf4."""
+
+
+def _pairs(value: object) -> list[tuple[int, int]]:
+    """Accept a list of [length, how many]."""
+    good = (
+        isinstance(value, list)
+        and value
+        and all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in value)
+    )
+    if not good:
+        raise BadValue(
+            f"expected pairs of length and number, got {shown_value(value)}",
+            "such as [[512, 900], [2048, 100]]",
+        )
+    assert isinstance(value, list)  # as `good` says
+    pairs = [(_whole(length), _whole(count)) for length, count in value]
+    if any(not 1 <= length <= 10_000_000 or not 1 <= n <= 10**12 for length, n in pairs):
+        raise BadValue("a length or a number is out of range", "both from 1 on")
+    return pairs
+
+
+class LengthsSpec(_Spec):
+    """The `training.data.lengths:` section: lengths of samples, tokens."""
+
+    mean: Real | None = None
+    """Mean length."""
+    p95: Real | None = None
+    """95 of 100 samples are no longer; with the mean a log-normal distribution."""
+    max: Real | None = None
+    """The longest, at which the distribution is cut; default: the sequence length."""
+    histogram: Annotated[list[tuple[int, int]], BeforeValidator(_pairs)] | None = None
+    """Counted lengths in place of that: `[[512, 900], [2048, 100]]`."""
+
+
+class DataSpec(_Spec):
+    """The `training.data:` section: what sequences hold."""
+
+    packing: Annotated[str, BeforeValidator(_one_of(*PACKINGS))] = "masked"
+    """`masked` (samples of a pack do not see one another), `unmasked`, or `none`: one sample a
+    sequence, padded."""
+    lengths: LengthsSpec
+    """Lengths of the samples."""
+
+
 class TrainingSpec(_Spec):
     """The `training:` section: the job."""
 
@@ -1012,6 +1082,12 @@ class TrainingSpec(_Spec):
     """Layers at the start and at the end whose linear layers stay in bf16: `[1, 1]`."""
     muon: MuonSpec = MuonSpec()
     """How Muon orthogonalizes, with optimizer `muon` alone."""
+    task: Annotated[str, BeforeValidator(_one_of(*TASKS))] = PRETRAIN
+    """`pretrain`, `sft` (all weights, as `pretrain`), `lora` or `qlora` (adapters alone)."""
+    lora: LoraSpec = LoraSpec()
+    """Adapters, with tasks `lora` and `qlora`."""
+    data: DataSpec | None = None
+    """What sequences hold; without it each is one sample that fills it."""
 
     @property
     def precisions(self) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from costmodels.layers.kinds import KIND_ALIASES
 from costmodels.optimizers.records import OPTIMIZERS
 from costmodels.shapes import DENSE, MOE, ModelShape
-from searches.frameworks.case import RANK_ORDER, Case
+from searches.frameworks.case import RANK_ORDER, UNKNOWN, Case
 from searches.frameworks.rule import FrameworkRule, When
 
 
@@ -49,6 +49,11 @@ def whole_sequence_kinds(shape: ModelShape) -> list[str]:
     """Return the kinds of a model's layers that need whole sequences, beside causal attention."""
     mixers = (*SPLIT_MIXERS, "none")
     return [kind for kind in other_kinds(shape) if sublayers(kind)[0] not in mixers]
+
+
+def trains_adapters(case: Case) -> bool:
+    """Tell whether a case is known to train adapters alone: then plain replicas do as well."""
+    return case.job is not UNKNOWN and case.job.tuning is not None
 
 
 def tower_on_one_rank(code: str, framework: str, source: str) -> FrameworkRule:

@@ -57,6 +57,9 @@ class FrameworkRules:
     layer_kinds: tuple[str, ...] = (DENSE, MOE)
     """Kinds of layers that its files can say, beside those whose own record names it
     (`LayerKind.frameworks`); it refuses models that have others."""
+    adapter_bases: tuple[str, ...] = ()
+    """How frozen weights may be held where it trains adapters (`costmodels.tuning.records.BASES`);
+    none: it trains no adapters."""
     releases: tuple[Release, ...] = ()
     """Those whose options are known, the oldest first; none: `release` alone."""
     switch_flags: str = ""
@@ -139,6 +142,7 @@ BUILT_IN: Mapping[str, FrameworkRules] = {
             (f"{_DEEPSPEED}.layouts:LAYOUT_RULES", f"{_DEEPSPEED}.keys:RULES"),
             in_default=True,
             layer_kinds=(DENSE, MOE, VISION_TOWER),
+            adapter_bases=("bf16", "nf4", "nf4-plain"),
             releases=(Release("0.18.9"), Release("0.19.8")),
         ),
         FrameworkRules(
@@ -154,6 +158,7 @@ BUILT_IN: Mapping[str, FrameworkRules] = {
             "1.15.0",
             ("searches.frameworks.fsdp2:RULES",),
             layer_kinds=(DENSE, MOE, VISION_TOWER, OWN_VALUES),
+            adapter_bases=("bf16", "int8", "nf4", "nf4-plain"),
             releases=(Release("1.12.0", "2025-11-21"), Release("1.15.0", "2026-09-09")),
         ),
         FrameworkRules(
@@ -162,6 +167,7 @@ BUILT_IN: Mapping[str, FrameworkRules] = {
             "0.6.2",
             ("searches.frameworks.bridge:RULES",),
             switches=MODE_SWITCHES,
+            adapter_bases=("bf16",),
             releases=(
                 Release("0.5.1", "2026-07-21", core="0.18.2", aliases=("26.06",)),
                 Release("0.6.2", "2026-09-18", core="0.19.2", aliases=("26.08",)),

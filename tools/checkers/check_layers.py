@@ -31,6 +31,7 @@ from costmodels.parameters import total_params
 from costmodels.problem import Problem
 from costmodels.shapes import ModelShape
 from costmodels.stacks import STACKS
+from costmodels.tuning.records import TuningJob
 from planner.specs.importers.huggingface import read_config
 from planner.specs.inputs import ModelInput
 from planner.specs.loader import load_cluster, model_from_dict
@@ -43,6 +44,7 @@ def kept_figures(megatron: Path) -> Iterator[Figure]:
     yield from _kept_figures("Megatron-Core", "layer_kept.py", str(megatron))
     yield from _kept_figures("transformers", "stream_kept.py")
     yield from _kept_figures("torchtitan", "titan_kept.py")
+    yield from _kept_figures("transformers", "lora_kept.py")
 
 
 def _kept_figures(software: str, script: str, *words: str) -> Iterator[Figure]:
@@ -55,7 +57,7 @@ def _kept_figures(software: str, script: str, *words: str) -> Iterator[Figure]:
         groups = real.get("recompute_modules", [])
         again = [RECOMPUTE_MODULES.index(x) for x in groups]
         latent = "latent " if given.shape.latent else ""
-        named = " ".join([latent + real["kind"], *groups])
+        named = " ".join([latent + real["kind"], *groups, *_adapters(given.job.tuning)])
         name, n = f"{named} ({software})", given.job.seq_len
         ours = total_params(given.shape, n) - given.shape.hidden * (given.shape.vocab + 1)
         ours -= collapse_params(given.shape)
@@ -64,6 +66,13 @@ def _kept_figures(software: str, script: str, *words: str) -> Iterator[Figure]:
         ours = (terms.kept_bytes.item() - dropped.sum()) / n
         limit_frac = real.get("limit_frac", KEPT_FRAC)
         yield Figure(name, "kept bytes", ours, real["kept_bytes"] / n, limit_frac)
+
+
+def _adapters(tuning: TuningJob | None) -> list[str]:
+    """Return what is adapted, in words; nothing where all weights are trained."""
+    if tuning is None:
+        return []
+    return ["LoRA", "+".join(tuning.targets), *["dropout"] * bool(tuning.dropout)]
 
 
 def tower_figures(megatron: Path) -> Iterator[Figure]:

@@ -19,6 +19,7 @@ from costmodels.shapes import (
     VisionShape,
     WindowShape,
 )
+from costmodels.tuning.records import TuningJob
 from searches.frameworks.case import Case
 from searches.frameworks.registry import framework_names
 from searches.frameworks.table import rules_by_code
@@ -53,6 +54,7 @@ FROM_JOB = (
     "fp8_param_gather",
     "fp8_attention",
     "bf16_layers",
+    "tuning",
 )
 
 
@@ -1020,6 +1022,12 @@ _KINDS: dict[str, tuple[Case, Case]] = {
     "ACC109": (case(RING, model=_WINDOWS), case(RING, model=DENSE)),
     "ACC110": (case({"tp": 2, "dp": 32}, model=_NETS), case({"tp": 2, "dp": 32}, model=_WINDOWS)),
 }
+
+
+def _beside(base: str) -> TuningJob:
+    return TuningJob(16, ("q", "v"), base=base)
+
+
 _OTHERS: dict[str, tuple[Case, Case]] = {
     **_KINDS,
     "MLM120": (case({"unknown": ("--tensor-parallel",)}), case({})),
@@ -1045,8 +1053,20 @@ _OTHERS: dict[str, tuple[Case, Case]] = {
         )
         for name in framework_names()
     },
+    **{
+        f"{word}-{name.upper()}": both
+        for name in framework_names()
+        for word, both in {
+            "TUNE": (case({"tuning": _beside("int8")}), case({})),
+            "CUT": (
+                case({"tp": 2, "tuning": _beside("nf4")}),
+                case({"tuning": _beside("nf4")}),
+            ),
+        }.items()
+        if f"{word}-{name.upper()}" in RULES
+    },
 }
-"""Rules over the environment, the accelerator, unknown words or kinds of layers."""
+"""Rules over the environment, the accelerator, unknown words, kinds of layers or adapters."""
 
 
 def _example(code: str) -> tuple[Case, Case] | None:
