@@ -156,6 +156,39 @@ class IndexerShape:
 
 
 @dataclass(frozen=True, slots=True)
+class CompressedShape:
+    """Attention over a window and compressed keys (`shared-window`, `csa` and `hca` layers)."""
+
+    q_rank: int
+    """Width of the compressed queries."""
+    window: int
+    """Tokens that a query sees uncompressed, its own among them."""
+    groups: int
+    """Of heads whose outputs are projected apart."""
+    out_rank: int
+    """Width of what a group is projected to."""
+    rope_dim: int = 64
+    """Elements of a head with rotary positions."""
+    sparse_ratio: int = 4
+    """Tokens of an entry of `csa` layers."""
+    heavy_ratio: int = 128
+    """Tokens of an entry of `hca` layers."""
+    index_heads: int = 0
+    """Heads of the indexer of `csa` layers; so on its width, and the entries of a query."""
+    index_dim: int = 0
+    top_k: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StreamsShape:
+    """Several residual streams, which every sublayer reads as one and writes to all."""
+
+    count: int
+    sinkhorn_steps: int = 20
+    """Turns in which rows and columns of the matrix that mixes the streams are normed."""
+
+
+@dataclass(frozen=True, slots=True)
 class CrossShape:
     """What `cross`, `causal-cross` and `bidirectional-cross` layers attend to: a context."""
 
@@ -343,6 +376,7 @@ MIXER_SECTIONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
         "short_conv": ShortConvShape,
         "cross": CrossShape,
         "rglru": RglruShape,
+        "compressed": CompressedShape,
     }
 )
 """Sizes of mixers by the field of `ModelShape`, and section of the model file, that has them."""
@@ -471,6 +505,9 @@ class ModelShape:
     mamba1: Mamba1Shape | None = None
     short_conv: ShortConvShape | None = None
     cross: CrossShape | None = None
+    compressed: CompressedShape | None = None
+    residual_streams: StreamsShape | None = None
+    """More than one residual stream; none: the usual one."""
     encoder: EncoderShape | None = None
     """An encoder whose layers stand before the decoder's; none: a decoder alone."""
     rglru: RglruShape | None = None

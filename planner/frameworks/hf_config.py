@@ -11,7 +11,7 @@ from dataclasses import replace
 from costmodels.layers.kinds import KIND_ALIASES, added_kinds, layer_run
 from costmodels.shapes import ModelShape, TrainingJob
 from planner.errors import EmitError
-from planner.frameworks.hf_kinds import class_of, expert_fields
+from planner.frameworks.hf_kinds import COMPRESSED, class_of, expert_fields
 from planner.specs.schema import NO_DETAILS, OTHER_MODEL, DetailsSpec
 from searches.frameworks.common import kind_sequence, mixer_and_feed
 from searches.frameworks.megatron.layer_kinds import has_mixer, is_hybrid
@@ -40,6 +40,8 @@ def hf_config(
     """Return the fields of config.json; `EmitError` names the part that no class has."""
     found = class_of(shape)
     _check(shape, details, found.details if found else ())
+    if shape.residual_streams and not (found and found.own in COMPRESSED):
+        raise EmitError("no class of transformers but DeepSeek-V4's has several residual streams")
     common = _common(shape, job, details)
     if found:
         fields = {**common, "model_type": found.model_type, **found.fields(shape, details)}

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from costmodels.layers.kinds import kind_of
 from costmodels.shapes import DeltaNetShape, ModelShape
 from planner.errors import EmitError
-from planner.specs.schema import DetailsSpec
+from planner.specs.schema import ROOT_SCORES, DetailsSpec
 from searches.frameworks.common import kind_sequence, mixer_and_feed
 
 Fields = dict[str, object]
@@ -342,6 +342,44 @@ def _deepseek_v32(shape: ModelShape, details: DetailsSpec) -> Fields:
     }
 
 
+def _deepseek_v4(shape: ModelShape, details: DetailsSpec) -> Fields:
+    sizes, streams = shape.compressed, shape.residual_streams
+    assert sizes is not None  # checked where the model is read
+    odd = {
+        "one residual stream": streams is None,
+        "no shared expert of the width of the others": shape.shared_ffn != shape.expert_ffn,
+        "other scores of experts": details.router_scores not in (None, ROOT_SCORES),
+        "scores that are not made to sum to one": details.router_norm_topk is False,
+        "groups of experts": shape.n_groups > 1,
+    }
+    _refuse("DeepSeek-V4", {**_plain(shape, details), **odd})
+    assert streams is not None
+    words = {"shared-window": "sliding_attention", "csa": _SPARSE, "hca": _HEAVY}
+    return {
+        "layer_types": [words[mixer_and_feed(kind)[0]] for kind in kind_sequence(shape)],
+        "compress_rates": {_SPARSE: sizes.sparse_ratio, _HEAVY: sizes.heavy_ratio},
+        "sliding_window": sizes.window,
+        "q_lora_rank": sizes.q_rank,
+        "o_groups": sizes.groups,
+        "o_lora_rank": sizes.out_rank,
+        "partial_rotary_factor": sizes.rope_dim / shape.head_dim,
+        "index_n_heads": sizes.index_heads or None,
+        "index_head_dim": sizes.index_dim or None,
+        "index_topk": sizes.top_k or None,
+        "hc_mult": streams.count,
+        "hc_sinkhorn_iters": streams.sinkhorn_steps,
+        "moe_intermediate_size": shape.expert_ffn,
+        "n_routed_experts": shape.n_experts,
+        "num_experts_per_tok": shape.top_k,
+        "n_shared_experts": 1,
+        "scoring_func": ROOT_SCORES,
+        "routed_scaling_factor": details.router_scale or 1.0,
+    }
+
+
+_SPARSE, _HEAVY = "compressed_sparse_attention", "heavily_compressed_attention"
+
+
 def _bamba(shape: ModelShape, details: DetailsSpec) -> Fields:
     odd = {"normalised queries and keys": bool(details.qk_norm), **_head_width(shape)}
     _refuse("Bamba", {**_plain(shape, details), **odd})
@@ -445,6 +483,7 @@ _ALONE, _PLAIN_FEED, _ANY_FEED = (
     frozenset({"dense", "moe"}),
 )
 _BARE = ("no_rope_every",)
+COMPRESSED = frozenset({"shared-window", "csa", "hca"})
 CLASSES: tuple[KindClass, ...] = (
     KindClass("mamba", frozenset({"mamba1"}), "mamba1", _ALONE, _mamba),
     KindClass("jamba", frozenset({"mamba1", "attention"}), "mamba1", _ANY_FEED, _jamba, _BARE),
@@ -472,6 +511,10 @@ CLASSES: tuple[KindClass, ...] = (
         details=("norm_one_plus",),
     ),
     KindClass("deepseek_v32", frozenset({"sparse"}), "sparse", _ANY_FEED, _deepseek_v32),
+    *(
+        KindClass("deepseek_v4", COMPRESSED, own, frozenset({"moe"}), _deepseek_v4)
+        for own in sorted(COMPRESSED)
+    ),
     KindClass(
         "bert",
         frozenset({"bidirectional"}),

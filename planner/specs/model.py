@@ -19,6 +19,7 @@ from costmodels.shapes import (
     LayerVariant,
     ModelShape,
     PerLayerShape,
+    StreamsShape,
     TrainingJob,
     VisionShape,
 )
@@ -210,6 +211,8 @@ def _shape(model: ModelSpec, name: str) -> ModelShape:
             sizes_of = dataclasses.replace(sizes_of, head_dim=model.head_dim or width // heads)
         plain["encoder"] = sizes_of
         plain.setdefault("cross", CrossShape(sizes_of.seq_len, sizes_of.hidden or model.hidden))
+    if model.residual_streams:
+        plain["residual_streams"] = StreamsShape(**dict(model.residual_streams))
     if model.per_layer:
         plain["per_layer"] = PerLayerShape(**dict(model.per_layer))
     if model.vision:
@@ -265,6 +268,7 @@ _NOT_PLAIN = (
     "vision",
     "diffusion",
     "per_layer",
+    "residual_streams",
     "variants",
     "kv_shared",
     "keys_as_values",
@@ -308,6 +312,8 @@ def canonical_model(shape: ModelShape, details: DetailsSpec) -> dict[str, Any]:
     for name in MIXER_SECTIONS:
         if sizes := getattr(shape, name):
             out[name] = dataclasses.asdict(sizes)
+    if shape.residual_streams:
+        out["residual_streams"] = dataclasses.asdict(shape.residual_streams)
     if shape.encoder:
         out["encoder"] = dataclasses.asdict(shape.encoder)
     if shape.per_layer:

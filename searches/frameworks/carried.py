@@ -11,6 +11,7 @@ from costmodels.tuning.records import BASES
 from searches.frameworks.case import Case
 from searches.frameworks.registry import (
     OWN_VALUES,
+    RESIDUAL_STREAMS,
     VISION_TOWER,
     FrameworkRules,
     framework_names,
@@ -154,7 +155,8 @@ def _lacking(record: FrameworkRules, shape: ModelShape) -> str:
     """Return what files of a framework cannot say of a model, in words."""
     names = foreign_kinds(record, shape)
     # torchtitan and Megatron-Bridge train Flux, whose files are not written.
-    unstated = [name for name in names if name == VISION_TOWER or shape.diffusion]
+    beside = (VISION_TOWER, RESIDUAL_STREAMS)
+    unstated = [name for name in names if name in beside or shape.diffusion]
     layers = [name for name in names if name not in unstated]
     parts = [f"{record.title} has no {', '.join(layers)}"] * bool(layers)
     parts += [f"files for {record.title} state no {', '.join(unstated)}"] * bool(unstated)
@@ -164,7 +166,9 @@ def _lacking(record: FrameworkRules, shape: ModelShape) -> str:
 def _kind_names(shape: ModelShape) -> list[str]:
     names = [name for name, n in zip(shape.kinds, shape.kind_counts, strict=True) if n]
     names += [OWN_VALUES] * bool(shape.v_head and not shape.latent)
-    return names + [VISION_TOWER] * (shape.vision is not None)
+    # The class with compressed attention has several streams; no other class has them.
+    streams = shape.residual_streams is not None and shape.compressed is None
+    return names + [VISION_TOWER] * (shape.vision is not None) + [RESIDUAL_STREAMS] * streams
 
 
 def _carries(record: FrameworkRules, kind: str) -> bool:

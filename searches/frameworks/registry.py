@@ -32,7 +32,7 @@ GROUP = "planner.frameworks"
 """Entry points of frameworks that other packages bring along."""
 MODE_SWITCHES = ("dispatcher", "ep_overlap", "cuda_graph", "offload_modules")
 """Axes that Megatron-Core's files carry by flags of several names."""
-VISION_TOWER = "vision tower"
+VISION_TOWER, RESIDUAL_STREAMS = "vision tower", "residual streams"
 """What stands among the kinds of layers of a framework whose files can say models with one."""
 DEFAULT, ANY = "default", "any"
 """Spaces of no single framework: what one of the usual ones runs, and all plans."""

@@ -13,6 +13,7 @@ from costmodels.shapes import ModelShape, WindowShape
 from tests.searches import oracle_diffusion as diffusion
 from tests.searches import oracle_graphs as graphs
 from tests.searches import oracle_physics as physics
+from tests.searches import oracle_streams as streams
 
 Pair = tuple[float, float]
 Traffic = Callable[..., tuple[Pair, Pair]]
@@ -127,6 +128,8 @@ def mixer_of(problem: Problem, kind: Kind, tokens: float, tp: int) -> Mixer | No
             whole=norm(shape) + h * shape.bias,
         )
         return differential(shape, plain, (q, kv), tp) if kind.mixer == "differential" else plain
+    if kind.mixer in streams.MIXERS:
+        return compressed(problem, kind.mixer, tokens, tp)
     if kind.mixer == "cross":
         return crossed(problem, tokens, tp)
     if kind.crosses:
@@ -138,6 +141,31 @@ def mixer_of(problem: Problem, kind: Kind, tokens: float, tp: int) -> Mixer | No
     if kind.mixer == "rglru":
         return griffin(problem, tokens, tp)
     return delta(problem, tokens, tp) if kind.mixer == "gdn" else None
+
+
+def compressed(problem: Problem, mixer: str, tokens: float, tp: int) -> Mixer:
+    """Return attention over a window and compressed entries."""
+    shape = problem.shape
+    w = shape.heads * shape.head_dim / tp
+    column, row = streams.columns(shape, mixer, tp), streams.rows(shape, tp)
+    attended = physics.attention_s(problem, tokens, tp)
+    core = over_keys(problem, attended, streams.run_keys(problem, mixer))
+    if mixer == "csa":
+        work, moved = streams.scores(problem)
+        index = chunked(problem, tokens, work, moved, (3, 3))
+        core = core[0] + index[0], core[1] + index[1]
+    return Mixer(
+        column=column,
+        row=row,
+        core=core,
+        moved=streams.moved(shape, mixer, tp),
+        kept=streams.kept(problem, mixer, tp),
+        temporaries=4 * w,
+        kernels=streams.kernels(mixer),
+        weights=sum(k * n for k, n in column + row) * tp,
+        others=shape.heads,
+        whole=streams.whole(shape, mixer),
+    )
 
 
 def griffin(problem: Problem, tokens: float, tp: int) -> Mixer:
@@ -340,7 +368,8 @@ def params(problem: Problem, kind: Kind, tp: int) -> float:
     if kind.feeds:
         held += per_mlp(shape) / tp + norm(shape)
         held += ((2 if shape.gated else 1) * shape.ffn / tp + shape.hidden) * shape.bias
-    return held
+    n_sublayers = (mixer.sublayers if mixer else 0) + kind.feeds
+    return held + n_sublayers * streams.connection_params(shape)
 
 
 def injected_weights(shape: ModelShape) -> float:
@@ -454,7 +483,9 @@ def parts(
         sent += seen.tokens * seen.width / (2 * problem.job.seq_len * h)
     (f_all, f_open), (b_all, b_open) = traffic(problem, tokens, tp, sp, (column, row), sent)
     core = mixer.core if mixer else (0.0, 0.0)
-    halves = half_elementwise(problem, tokens, tp, sp)
+    connected = streams.connection_s(problem, tokens, tp, sp)
+    alone = half_elementwise(problem, tokens, tp, sp)
+    halves = alone[0] + connected[0], alone[1] + connected[1]
     moved = list(mixer.moved) if mixer else [0.0, 0.0]
     if ffn:
         moved[0] += (6 if shape.gated else 4) * ffn / tp
@@ -478,10 +509,11 @@ def parts(
     ]
     plain = replace(problem, shape=replace(shape, kv_rank=0))
     share = (mixer.kernels if mixer else 0.0) + (0.4 if ffn else 0.0) + (1.4 if p else 0.0)
+    share += n_blocks * streams.connection_kernels(problem) / 13
     launch = physics.launch_s(plain, tp) * share
     late = max(0.0, physics.paced_s(problem, launch, sum(taxed)) - sum(taxed))
     # Of each sublayer the norm's input and output, and what is gathered again.
-    each = 4.0 * h / (tp if sp else 1)
+    each = 4.0 * h / (tp if sp else 1) + streams.connection_kept(problem, tp, sp)
     if not stack.fused_norms:
         each += 10.0 * h / (tp if sp else 1)
     if sp and not stack.sp_regather:
@@ -495,6 +527,7 @@ def parts(
     inner = (6.0 if shape.gated else 4.0) * ffn / tp
     inner += 6.0 * (a - 1) * h / (tp if sp else 1)
     passing = max(inner, mixer.temporaries if mixer else 0.0) + 6.0 * h
+    passing += streams.gradients(problem, tp, sp)
     return Parts(
         times=(taxed[0] + late / 3, taxed[1] + late * 2 / 3),
         wgrad=column.wgrad + row.wgrad,

@@ -20,6 +20,7 @@ from tests.searches import oracle_hybrids as hybrids
 from tests.searches import oracle_offload as offload
 from tests.searches import oracle_optimizers as optimizers
 from tests.searches import oracle_physics as physics
+from tests.searches import oracle_streams as streams
 from tests.searches import oracle_towers as towers
 from tests.searches.oracle_physics import Products
 
@@ -173,6 +174,7 @@ def head_params(problem: Problem, layout: Layout) -> float:
     if shape.diffusion:
         return diffusion.end_params(problem)[1]
     held = physics.head_params(problem, tp, pp) + towers.transform_params(shape)
+    held += streams.collapse_params(shape)
     if shape.mtp_layers:
         vectors = 1 if shape.norm == "rmsnorm" else 2
         last = routed_layer_params if routed_layers(problem.shape)[-1] else layer_params
@@ -222,6 +224,7 @@ def true_params(problem: Problem) -> float:
         rows += max(shape.max_positions, problem.job.seq_len)
     rows += 1 if shape.norm == "rmsnorm" else 2
     total = rows * shape.hidden + towers.transform_params(shape) + towers.params(problem, 1)
+    total += streams.collapse_params(shape)
     if shape.per_layer:
         total += shape.per_layer.vocab * shape.per_layer.width * shape.layers
         total += 2 * physics.stream_params(problem)
@@ -453,6 +456,8 @@ def layer(problem: Problem, layout: Layout, routed: bool) -> Layer:
         own = hybrids.own(problem, routed)
         every = layer_modules(own, tokens, layout.tp, layout.sp, core, False)
         modules = {"mlp": every["mlp"]} if routed.feeds else {}
+        if routed.mixer in streams.MIXERS:
+            modules["mla_up_proj"] = streams.up_module(problem, tokens, layout.tp)
         if routed.mixer == "gdn":
             modules["gdn_norm_out"] = hybrids.norm_out(problem, tokens, layout.tp)
         return Layer(modules=modules, away=away, **vars(found))
@@ -724,11 +729,13 @@ def micro_batch(problem: Problem, layout: Layout) -> Micro:
             message=2.0 * tokens * shape.hidden / (tp if sp or stack.p2p_scatter else 1),
         )
     first, end = (run(problem, tokens, tp, sp) for run in (physics.embedding_s, physics.head_s))
-    streams = hybrids.streams_s(problem, tokens, tp, sp)
+    further = hybrids.streams_s(problem, tokens, tp, sp)
     head = add((end.forward, end.backward), towers.transform_s(problem, tokens))
-    head, n_streams = add(head, streams), shape.per_layer.streams if shape.per_layer else 1
+    head = add(add(head, further), streams.collapse_s(problem, tokens, tp, sp))
     logits = physics.logit_bytes(problem, tokens, tp) + 4.0 * width
     logits += 6.0 * width * shape.head_transform
+    n_streams = streams.count(shape)
+    logits += 2.0 * width * n_streams * (n_streams > 1)
     samples = tokens * layout.cp / problem.job.seq_len
     tower = towers.tower(problem, (tp, sp), samples, tp_traffic)
     if shape.mtp_layers:
@@ -738,7 +745,7 @@ def micro_batch(problem: Problem, layout: Layout) -> Micro:
     wgrad_frac = problem.pool.accelerator.efficiency.wgrad_frac
     return Micro(
         layers=layers,
-        embedding=add(add((first.forward, first.backward), streams), tower.times),
+        embedding=add(add((first.forward, first.backward), further), tower.times),
         head=head,
         head_wgrad=physics.gemm_s(
             problem,
@@ -748,10 +755,10 @@ def micro_batch(problem: Problem, layout: Layout) -> Micro:
             columns,
             wgrad_frac * (recipe.linear_rate_frac if problem.job.fp8_output else 1.0),
         ),
-        checkpoint=2.0 * width * n_streams,
+        checkpoint=2.0 * width * n_streams * (shape.per_layer.streams if shape.per_layer else 1),
         embedding_bytes=tokens * 8.0 + (width if shape.dropout else 0.0) + tower.kept,
         logits=logits,
-        message=2.0 * tokens * shape.hidden / (tp if sp or stack.p2p_scatter else 1),
+        message=2.0 * tokens * shape.hidden * n_streams / (tp if sp or stack.p2p_scatter else 1),
     )
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 from costmodels.axes import SCHEDULES
 from costmodels.layers.kinds import layer_run
 from costmodels.shapes import (
+    CompressedShape,
     CrossShape,
     DeltaNetShape,
     DiffusionShape,
@@ -13,6 +14,7 @@ from costmodels.shapes import (
     ModelShape,
     PerLayerShape,
     RglruShape,
+    StreamsShape,
     VisionShape,
     WindowShape,
 )
@@ -204,6 +206,36 @@ CROSSING = replace(
 )
 
 
+STREAMED = replace(
+    HYBRID,
+    name="streamed",
+    layers=7,
+    window=None,
+    mamba2=None,
+    delta_net=None,
+    compressed=CompressedShape(
+        q_rank=384,
+        window=192,
+        groups=4,
+        out_rank=160,
+        rope_dim=32,
+        sparse_ratio=4,
+        heavy_ratio=96,
+        index_heads=8,
+        index_dim=48,
+        top_k=128,
+    ),
+    residual_streams=StreamsShape(count=3, sinkhorn_steps=7),
+    layer_runs=tuple(
+        layer_run(name, count)
+        for name, count in (
+            *(("shared-window+dense", 1), ("csa+none", 1), ("none+dense", 1)),
+            *(("hca+dense", 2), ("csa+dense", 1), ("dense", 1)),
+        )
+    ),
+)
+
+
 def seeing(**changed: object) -> ModelShape:
     """Return a model with a tower some of whose fields are changed."""
     assert SEEING.vision is not None
@@ -295,6 +327,16 @@ GRIFFIN = replace(
 FAST: dict[str, Context] = {
     "crossing-4": context(
         CROSSING, toy_pool(4), batch=4, stack="megatron-core", options=any_framework(vpp=1, mbs=1)
+    ),
+    "streamed-4": context(
+        STREAMED, toy_pool(4), batch=4, stack="megatron-core", options=any_framework(vpp=1, mbs=1)
+    ),
+    "streamed-8": context(
+        STREAMED,
+        toy_pool(4, 2),
+        batch=4,
+        stack="eager",
+        options=any_framework(mbs=1, recompute=(0, 2)),
     ),
     "differential-4": context(
         DIFFERENTIAL,

@@ -23,8 +23,9 @@ from transformers import logging
 
 from costmodels.axes import RECOMPUTE_MODULES
 from costmodels.layers.flops import model_flops_per_token
-from costmodels.layers.kinds import kind_of
+from costmodels.layers.kinds import kinds_of
 from costmodels.layers.layer_kind import KindTerms, LayerInputs, SplitDegrees
+from costmodels.layers.streams.connections import collapse_params
 from costmodels.modes import ModeRows
 from costmodels.parameters import total_params
 from costmodels.problem import Problem
@@ -41,6 +42,7 @@ KEPT_FRAC = 0.01
 def kept_figures(megatron: Path) -> Iterator[Figure]:
     """Yield what layers keep of a token, and parameters, of three frameworks."""
     yield from _kept_figures("Megatron-Core", "layer_kept.py", str(megatron))
+    yield from _kept_figures("transformers", "stream_kept.py")
     yield from _kept_figures("torchtitan", "titan_kept.py")
     yield from _kept_figures("transformers", "lora_kept.py")
     yield from _kept_figures("transformers", "transformers_kept.py")
@@ -59,6 +61,7 @@ def _kept_figures(software: str, script: str, *words: str) -> Iterator[Figure]:
         named = " ".join([latent + real["kind"], *groups, *_adapters(given.job.tuning)])
         name, n = f"{named} ({software})", given.job.seq_len
         ours = total_params(given.shape, n) - given.shape.hidden * (given.shape.vocab + 1)
+        ours -= collapse_params(given.shape)
         yield Figure(name, "parameters", ours, real["parameters"], layer_flops.PARAMS_FRAC)
         dropped = terms.modules.attention_bytes[again] + terms.modules.mlp_bytes[again]
         ours = (terms.kept_bytes.item() - dropped.sum()) / n
@@ -122,7 +125,7 @@ def _terms(given: ModelInput, kind: str, stack: str = "megatron-core") -> KindTe
     split = SplitDegrees(one, one, one, one, 0 * one)
     tokens = np.full(1, float(given.job.seq_len))
     inputs = LayerInputs(problem, split, tokens, ModeRows.of_sp(0 * one))
-    return kind_of(kind).terms(inputs)
+    return next(x for x in kinds_of(given.shape) if x.name == kind).terms(inputs)
 
 
 def main(megatron: Path) -> int:

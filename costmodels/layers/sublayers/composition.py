@@ -26,6 +26,7 @@ from costmodels.layers.layer_kind import (
     waits_and_tax,
 )
 from costmodels.layers.recompute import stacked, without_away
+from costmodels.layers.streams.connections import backward_bytes, with_connection
 from costmodels.layers.sublayers.sublayer import Feed, FeedTerms, Mixer, MixerTerms, no_linear
 from costmodels.optimizers.matrices import Matrix
 from costmodels.schedule import launches
@@ -106,7 +107,8 @@ def _part(inputs: LayerInputs, kind: str, role: str, part: Mixer | Feed) -> Any:
         inputs = inputs.of_kind(kind)
     key = f"{role} {part.name}"
     if key not in inputs.parts:
-        inputs.parts[key] = part.terms(inputs)
+        terms = part.terms(inputs)
+        inputs.parts[key] = terms if part.name == "none" else with_connection(inputs, terms)
     return inputs.parts[key]
 
 
@@ -129,6 +131,7 @@ def composed_terms(mixer: Mixer, feed: Feed, kind: str, inputs: LayerInputs) -> 
     away_of = partial(inputs.away, routed=after.routed is not None, attends=mixer.attends)
     working = tokens * 3 * inputs.element_bytes * problem.shape.hidden
     working = working + np.maximum(after.working_bytes, ahead.buffer_bytes)
+    working = working + backward_bytes(inputs)
     terms: dict[str, Any] = {
         "linear": linear.both,
         "attention": ahead.core,

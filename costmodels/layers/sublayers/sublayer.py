@@ -74,6 +74,8 @@ class HeadsCut:
     """Heads that several of them share; divisible by tp, and by tp cp unless they repeat."""
     repeats: bool = False
     """Where cp is a multiple of the groups of a rank, each of them is on several ranks."""
+    is_whole: bool = False
+    """Sequences are not cut over cp."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -151,7 +151,12 @@ def operators(p: OpenedParts) -> tuple[Operator, ...]:
 
 
 def _part(p: OpenedParts, name: str) -> KindPart | None:
-    """Return the layers of one kind on the rank, None without any."""
+    """Return the layers of one kind on the rank, None without any.
+
+    Those between several residual streams are not what their records say alone.
+    """
+    if p.problem.shape.residual_streams:
+        return None
     return next((x for x in p.kinds if x.kind.name == name), None)
 
 

@@ -100,17 +100,6 @@ def test_the_largest_rank_fits_and_its_double_does_not():
 def test_a_command_line_answers_in_one_line():
     job = ("--task", "qlora", "--seq", "2048", "--batch", "8", "--tokens", "20M")
     words = ("recommend", "hardware", "llama3-8b", "4090,5090", *job)
-        "recommend",
-        "hardware",
-        "llama3-8b",
-        "4090,5090",
-        "--task",
-        "qlora",
-        "--seq",
-        "2048",
-        "--batch",
-        "8",
-    ]
     status = run_here(*words, "--price", "4090=0.4", "--price", "5090=0.7")
     assert status.returncode == 0
     assert status.stdout.startswith("Best of 2 that do the job:")

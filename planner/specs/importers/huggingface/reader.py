@@ -81,6 +81,8 @@ _ORDER = (
     "indexer",
     "mamba1",
     "short_conv",
+    "compressed",
+    "residual_streams",
     "rglru",
     "per_layer",
     "attention_gate",

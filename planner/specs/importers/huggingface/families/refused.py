@@ -38,7 +38,7 @@ REFUSED: Mapping[str, str] = {
         "layers that differ from one another in width, as an architecture search (NAS) left them",
     ),
     **dict.fromkeys(
-        ("deepseek_v4", "minicpm_sala"),
+        ("minicpm_sala",),
         "sparse attention whose tokens an indexer picks",
     ),
     **dict.fromkeys(("step3_text", "step3"), "factorised attention, whose matrices are others"),
@@ -48,8 +48,14 @@ REFUSED: Mapping[str, str] = {
         "attention whose heads have other widths in some layers than in others",
     ),
     **dict.fromkeys(
-        ("hy_v4", "axk2", "qwen4_exp", "qwen4_exp_text"),
-        "several residual streams, or norms with matrices of their own, beside sparse attention",
+        ("qwen4_exp", "qwen4_exp_text"),
+        "residual streams that matrices of low rank mix, and embeddings of several tokens",
+    ),
+    "hy_v4": "sparse attention that takes the keys of another layer's indexer, with gates",
+    "axk2": "norms with matrices of their own, beside sparse attention",
+    **dict.fromkeys(
+        ("glm5_next", "glm5_next_text"),
+        "linear attention with gates of its own, and an indexer over pools of keys",
     ),
     "zaya": "convolutions of queries and keys, and a router that is an MLP",
     "hrm_text": "layers that run several times in one pass",
@@ -75,8 +81,6 @@ REFUSED: Mapping[str, str] = {
     ),
     **dict.fromkeys(
         (
-            "glm5_next",
-            "glm5_next_text",
             "mistral_large4",
             "mistral_large4_text",
             "muse_glimmer",
