@@ -21,6 +21,8 @@ from costmodels.problem import Problem
 from costmodels.schedule import zero_bubble
 from costmodels.shapes import ModelShape, OperatorsShape
 from costmodels.stacks import FUSED, StackProfile, fuses_softmax
+from costmodels.tuning.activations import Freed, freed_bytes
+from costmodels.tuning.records import TuningJob
 
 Floats = NDArray[np.float64]
 
@@ -327,7 +329,7 @@ def quantized_inputs(problem: Problem) -> QuantizedInputs:
     Source: Transformer Engine 2.x pytorch/module/linear.py (the column-wise copy alone is saved).
     """
     recipe, job = problem.job.recipe, problem.job
-    if not recipe.linear_input_bytes or not problem.stack.quantized_copies:
+    if not recipe.linear_input_bytes or not problem.stack.quantized_copies or job.tuning:
         return QuantizedInputs()
     share = 1.0 - job.bf16_frac(problem.shape.layers)
     saved = share * (2.0 - recipe.linear_input_bytes)
@@ -351,6 +353,20 @@ class MicroBatch(NamedTuple):
     quantized: QuantizedInputs = QuantizedInputs()
     routes: bool = False
     """Routed experts follow the second norm, whose output the router keeps in 16 bits."""
+    tuning: TuningJob | None = None
+    """Adapters beside frozen weights; none: all weights are trained."""
+
+
+def freed_by_tuning(
+    shape: ModelShape,
+    stack: StackProfile,
+    tuning: TuningJob,
+    tp: ArrayLike,
+    element_bytes: float,
+) -> Freed:
+    """Return `freed_bytes` in a stack: eager norms keep a 16-bit copy for their weight."""
+    norm_copy = 2.0 if not stack.fused_norms and element_bytes == 2.0 else 0.0
+    return freed_bytes(shape, tuning, tp, element_bytes, norm_copy)
 
 
 def layer_activation_bytes(
@@ -389,7 +405,7 @@ def layer_activation_bytes(
     """
     t = np.asarray(tp, dtype=np.float64)
     h, q = shape.hidden, shape.q_width
-    kv = kv_heads_per_rank(shape, tp) * shape.head_dim
+    pair = 0 if shape.kv_shared else kv_heads_per_rank(shape, tp) * shape.pair_dim
     wide = batch.element_bytes / 2.0
     unsplit = (8.0 * wide + (2.0 if shape.dropout else 0.0)) * h
     inner = inner_bytes(shape) * shape.ffn / t
@@ -400,7 +416,8 @@ def layer_activation_bytes(
         split = split + (4.0 * (shape.q_rank + shape.kv_rank) + 2.0 * shape.qk_rope) / t
         split = split + kv_product_bytes(shape, stack) / t
     else:
-        split = 4.0 * q / t + 4.0 * kv + inner + 4.0 * shape.gate_width / t
+        split = (2.0 * q + 2.0 * shape.v_width) / t + 2.0 * pair + inner
+        split = split + 4.0 * shape.gate_width / t
     split = wide * split
     if shape.flash_attention:
         scores = 4.0 * shape.heads / t
@@ -411,6 +428,11 @@ def layer_activation_bytes(
     if batch.quantized.share:
         saved, saved_split = saved_input_bytes(shape, batch, tp)
         unsplit, split = unsplit - saved, split - saved_split
+    if batch.tuning:
+        freed = freed_by_tuning(shape, stack, batch.tuning, tp, batch.element_bytes)
+        has_feed = bool(shape.ffn) or batch.routes
+        unsplit = unsplit - freed.norm - (freed.mlp_norm if has_feed else 0.0)
+        split = split - freed.attention - freed.mlp
     more_split, more_unsplit = eager_bytes(shape, stack, tp, sp, batch.element_bytes)
     if not shape.flash_attention:
         besides = np.asarray(keep_scores) * besides
@@ -602,12 +624,12 @@ def scratch_bytes(shape: ModelShape, stack: StackProfile, tp: ArrayLike) -> Floa
     if not stack.fused_wgrad:
         return np.zeros_like(np.asarray(tp, dtype=np.float64))
     t = np.asarray(tp, dtype=np.float64)
-    kv = kv_heads_per_rank(shape, tp) * shape.head_dim
-    qkv = shape.q_width / t + 2 * kv + shape.gate_width / t
+    kv = kv_heads_per_rank(shape, tp) * shape.projected_dim
+    qkv = shape.q_width / t + kv + shape.gate_width / t
     up = (2 if shape.gated else 1) * shape.ffn / t
     if shape.latent:
         return 2.0 * (latent_params(shape, np.asarray(tp)) + shape.hidden * (up + shape.ffn / t))
-    return 2.0 * shape.hidden * (qkv + shape.q_width / t + up + shape.ffn / t)
+    return 2.0 * shape.hidden * (qkv + shape.v_width / t + up + shape.ffn / t)
 
 
 def zero3_working_bytes(

@@ -284,7 +284,11 @@ RECIPES: dict[tuple[str, str], Recipe] = dict(_RECIPES)
 """Recipe by precision of the training section, with Adam; `recipe_of` has other optimizers."""
 PRECISIONS = tuple(dict.fromkeys(precision for precision, _ in RECIPES))
 """The names of the recipes."""
-PRECISION_ALIASES = {"fp8-current": "fp8-tensorwise"}
+PRECISION_ALIASES = {
+    "fp8-current": "fp8-tensorwise",
+    "fp8": "fp8-tensorwise",
+    "mxfp8": "fp8-mxfp8",
+}
 """Other names of them."""
 GRAD_DTYPES = ("fp32", "bf16")
 """Widths of the gradients, in memory and on the wire."""

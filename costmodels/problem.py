@@ -30,7 +30,11 @@ class Problem:
 def run_by(
     stack: StackProfile, shape: ModelShape, job: TrainingJob, pool: Pool, fabric: Fabric
 ) -> Problem:
-    """Return the problem of a model as a software stack lays it out."""
+    """Return the problem of a model as a software stack lays it out.
+
+    Frozen weights have no gradients, which a fused accumulation would have scratch buffers for.
+    """
+    stack = replace(stack, fused_wgrad=False) if job.tuning else stack
     return Problem(replace(shape, pads_vocab=stack.pads_vocab), job, pool, fabric, stack)
 
 

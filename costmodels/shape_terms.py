@@ -37,6 +37,11 @@ from costmodels.precision import ONE_LAYOUT_GENERATIONS
 from costmodels.problem import Problem, Problems, over_kinds
 from costmodels.schedule.stages import BOTH_WAYS, FOLDED, StageKinds, StageSplits, stage_kinds
 from costmodels.shapes import ModelShape
+from costmodels.tuning.adapters import expert_adapter_params, layer_adapter_params
+from costmodels.tuning.frozen import FrozenWeights, frozen_bytes, with_gathers
+from costmodels.tuning.frozen import working_bytes as frozen_unit_bytes
+from costmodels.tuning.records import OTHER_BYTES
+from costmodels.tuning.reference import gathers_with_reference, reference_bytes
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
@@ -98,6 +103,9 @@ class ShapeTerms:
     """What quantised weights take beside (or in place of) 16-bit ones, by sharding and kind, those
     of routed experts included; None where there are none."""
     experts: ExpertShapeTerms | None = None
+    frozen_bytes: Floats | None = None
+    """Weights that are not trained, by sharding and kind, routed experts included; None where all
+    are."""
     host_update: HostUpdate | None = None
     """By sharding and kind, of all parameters; None where nothing is offloaded."""
     groups: GroupTerms | None = None
@@ -155,15 +163,43 @@ class ShapeTerms:
                 groups(routed.data_groups),
                 cut(routed.groups),
             ),
+            frozen_bytes=cut(self.frozen_bytes),
             host_update=cut(self.host_update),
             groups=cut(self.groups),
         )
 
 
 def kind_params(problem: Problem, shapes: ShapeTable, kinds: StageKinds) -> Floats:
-    """Return the parameters on one device of each kind of rank, `(n_shapes, n_kinds)`.
+    """Return the trained parameters on one device of each kind of rank, `(n_shapes, n_kinds)`.
 
-    Without routed experts (`kind_expert_params`).
+    Adapters alone where there are some. Without routed experts (`kind_expert_params`).
+    """
+    tuning = problem.job.tuning
+    if tuning is None:
+        return held_kind_params(problem, shapes, kinds)
+    by_kind = [
+        layer_adapter_params(problem.shape, tuning, shapes.tp, routed=kind.is_routed)[:, None]
+        for kind in kinds_of(problem.shape)
+    ]
+    return _of_layers(kinds, by_kind)
+
+
+def _of_layers(kinds: StageKinds, by_kind: Sequence[Floats]) -> Floats:
+    """Return what the layers of each kind of rank have of something, from that of one layer."""
+    first, *others = by_kind
+    counts = kinds.of_other_kinds
+    if counts is None:
+        return np.asarray(kinds.layers * first)
+    total = (kinds.layers - reduce(np.add, counts)) * first
+    for count, one in zip(counts, others, strict=True):
+        total = total + count * one
+    return np.asarray(total)
+
+
+def held_kind_params(problem: Problem, shapes: ShapeTable, kinds: StageKinds) -> Floats:
+    """Return the parameters of the model, trained or frozen, of each kind of rank.
+
+    As `kind_params`, without adapters.
     """
     shape = problem.shape
     first = embedding_params(shape, problem.job.seq_len, shapes.tp)[:, None]
@@ -187,7 +223,21 @@ def routed_layers(problem: Problem, kinds: StageKinds) -> Floats | None:
 
 
 def kind_expert_params(problem: Problem, shapes: ShapeTable, kinds: StageKinds) -> Floats:
-    """Return the parameters of routed experts of each kind of rank, `(n_shapes, n_kinds)`.
+    """Return the trained parameters of routed experts of each kind of rank.
+
+    `(n_shapes, n_kinds)`; adapters alone where there are some.
+    """
+    tuning = problem.job.tuning
+    if tuning is None:
+        return held_expert_params(problem, shapes, kinds)
+    layers = routed_layers(problem, kinds)
+    if layers is None:
+        return np.zeros_like(kinds.layers)
+    return layers * expert_adapter_params(problem.shape, tuning, shapes.ep, shapes.etp)[:, None]
+
+
+def held_expert_params(problem: Problem, shapes: ShapeTable, kinds: StageKinds) -> Floats:
+    """Return the parameters of routed experts, trained or frozen, `(n_shapes, n_kinds)`.
 
     Those of multi-token prediction are on the last stage.
     """
@@ -225,7 +275,7 @@ def narrow_params(problem: Problem, shapes: ShapeTable, kinds: StageKinds) -> Fl
     Those of `linear_layer_params`, without the share of layers that stays in bf16.
     """
     job = problem.job
-    if not job.recipe.gathers_quantized or not problem.stack.quantized_copies:
+    if not job.recipe.gathers_quantized or not problem.stack.quantized_copies or job.tuning:
         return None
     share = 1.0 - job.bf16_frac(problem.shape.layers)
     return share * linear_layer_params(problem, shapes, kinds)
@@ -234,7 +284,7 @@ def narrow_params(problem: Problem, shapes: ShapeTable, kinds: StageKinds) -> Fl
 def narrow_expert_params(problem: Problem, shapes: ShapeTable, kinds: StageKinds) -> Floats | None:
     """Return the same of routed experts."""
     job = problem.job
-    if not job.recipe.gathers_quantized or not problem.stack.quantized_copies:
+    if not job.recipe.gathers_quantized or not problem.stack.quantized_copies or job.tuning:
         return None
     share = 1.0 - job.bf16_frac(problem.shape.layers)
     return share * expert_linear_layer_params(problem, shapes, kinds)
@@ -246,7 +296,7 @@ def expert_linear_layer_params(problem: Problem, shapes: ShapeTable, kinds: Stag
         return np.zeros_like(kinds.layers)
     weights = expert_linear_params(problem.shape, shapes.ep, shapes.etp)
     share = weights / expert_params(problem.shape, shapes.ep, shapes.etp)
-    return kind_expert_params(problem, shapes, kinds) * share[:, None]
+    return held_expert_params(problem, shapes, kinds) * share[:, None]
 
 
 def quantized_weight_bytes(problem: Problem) -> float:
@@ -300,12 +350,19 @@ def expert_shape_terms(
     narrow = narrow_expert_params(problem, shapes, kinds)
     more = expert_groups(problem, shapes, shardings, kinds)
     states = per_param[..., None] * params
+    if more is None or not more.is_padded:
+        times = _traffic(problem, shardings, wide, (params, narrow), by_layer)
+    else:
+        times = _padded_traffic(problem, shardings, groups, params + more.moved_params, copies)
+    if problem.job.tuning:
+        frozen = frozen_expert_weights(problem, shapes, kinds)
+        times = with_gathers(problem, shardings, wide, (times, params), frozen)
+    if problem.job.has_reference:
+        times = gathers_with_reference(times, shardings.zero)
     return ExpertShapeTerms(
         params=params,
         state_bytes=states if more is None else states + more.state_bytes,
-        data_parallel=_traffic(problem, shardings, wide, (params, narrow), by_layer)
-        if more is None or not more.is_padded
-        else _padded_traffic(problem, shardings, groups, params + more.moved_params, copies),
+        data_parallel=times,
         data_groups=groups,
         groups=more,
     )
@@ -519,6 +576,94 @@ def largest_layer_params(shape: ModelShape, shapes: ShapeTable) -> Floats:
     return largest
 
 
+def frozen_weights(problem: Problem, shapes: ShapeTable, kinds: StageKinds) -> FrozenWeights:
+    """Return the frozen weights of each kind of rank beside adapters, without routed experts."""
+    return FrozenWeights(
+        held_kind_params(problem, shapes, kinds),
+        linear_layer_params(problem, shapes, kinds),
+        kinds.layers + kinds.has_embedding + kinds.has_head,
+    )
+
+
+def frozen_expert_weights(
+    problem: Problem, shapes: ShapeTable, kinds: StageKinds
+) -> FrozenWeights:
+    """Return the same of routed experts."""
+    layers = routed_layers(problem, kinds)
+    return FrozenWeights(
+        held_expert_params(problem, shapes, kinds),
+        expert_linear_layer_params(problem, shapes, kinds),
+        np.zeros_like(kinds.layers) if layers is None else layers,
+    )
+
+
+def all_frozen_bytes(
+    problem: Problem, shapes: ShapeTable, shardings: ShardingTable, kinds: StageKinds
+) -> Floats | None:
+    """Return what frozen weights take, by sharding, shape and kind; None where all are trained.
+
+    Those beside adapters, which are the reference too, or a reference of its own.
+    """
+    if problem.job.tuning is None:
+        if not problem.job.has_reference:
+            return None
+        width, zero = problem.job.recipe.param_bytes, shardings.zero
+        held = held_kind_params(problem, shapes, kinds)
+        total = reference_bytes(held, width, zero, shardings.shard(shapes.replicas))
+        if not problem.shape.n_experts:
+            return total
+        held = held_expert_params(problem, shapes, kinds)
+        shard = shardings.shard(expert_copies(shapes))
+        return total + reference_bytes(held, width, zero, shard)
+    weights = frozen_weights(problem, shapes, kinds)
+    total = frozen_bytes(problem, shardings, weights, shardings.shard(shapes.replicas))
+    if not problem.shape.n_experts:
+        return total
+    routed = frozen_expert_weights(problem, shapes, kinds)
+    return total + frozen_bytes(problem, shardings, routed, shardings.shard(expert_copies(shapes)))
+
+
+def tuned_states(
+    problem: Problem, shapes: ShapeTable, shardings: ShardingTable, kinds: StageKinds
+) -> dict[str, Any]:
+    """Return the fields of `ShapeTerms` that hold what kinds of rank have, with adapters.
+
+    Without what optimizers by groups of parameters take more.
+    """
+    params, copies = kind_params(problem, shapes, kinds), expert_copies(shapes)
+    per_param = _state_bytes_per_param(problem, shardings, shardings.shard(shapes.replicas))
+    states = per_param[..., None] * params
+    if problem.shape.n_experts:
+        of_experts = _state_bytes_per_param(problem, shardings, shardings.shard(copies))
+        routed = kind_expert_params(problem, shapes, kinds)
+        states = states + of_experts[..., None] * routed
+    return {
+        "params": params,
+        "state_bytes": states,
+        "frozen_bytes": all_frozen_bytes(problem, shapes, shardings, kinds),
+        "quantized_bytes": quantized_bytes(problem, shapes, kinds, shardings.zero),
+        "experts": None,
+    }
+
+
+def _unit_bytes(
+    problem: Problem, shapes: ShapeTable, shardings: ShardingTable, ends: Floats
+) -> Floats:
+    """Return whole units of ZeRO 2 and 3 by sharding and shape; `ends` are parameters."""
+    zero, tuning = shardings.zero[:, None], problem.job.tuning
+    largest = largest_layer_params(problem.shape, shapes)
+    if tuning is None:
+        return memory.zero3_working_bytes(problem.job.recipe, largest, ends, zero)
+    linear = np.zeros_like(largest)
+    for kind in kinds_of(problem.shape):
+        of_kind = kind.linear_weights(problem.shape, shapes.tp)
+        if kind.is_routed:
+            of_kind = of_kind + expert_linear_params(problem.shape, shapes.ep, shapes.etp)
+        linear = np.maximum(linear, of_kind)
+    layer = FrozenWeights(largest, np.minimum(linear, largest), ends).held_bytes(tuning)
+    return frozen_unit_bytes(problem, layer, OTHER_BYTES * ends, zero, shapes.tp)
+
+
 def _state_bytes_per_param(problem: Problem, shardings: ShardingTable, shard: Ints) -> Floats:
     """Return what the device holds of the states of one parameter, by sharding and shape."""
     return memory.state_bytes_per_param(
@@ -647,7 +792,7 @@ def shared_params(problem: Problem, shapes: ShapeTable, rank_params: Floats) -> 
     `rank_params`.
     """
     matrix = np.zeros(len(shapes))
-    if problem.shape.tied or problem.shape.mtp_layers:
+    if (problem.shape.tied or problem.shape.mtp_layers) and not problem.job.tuning:
         matrix = padded_vocab(problem.shape, shapes.tp) * problem.shape.hidden / shapes.tp
     return np.where(
         shapes.placement == BOTH_WAYS,
@@ -995,7 +1140,7 @@ def unsharded_terms(problem: Problem, shapes: ShapeTable) -> ShapeTerms:
 
 def shape_terms(problem: Problem, shapes: ShapeTable, shardings: ShardingTable) -> ShapeTerms:
     """Return the terms of each shape with each sharding; cost is one pass over both."""
-    recipe, stack = problem.job.recipe, problem.stack
+    stack = problem.stack
     kinds = kinds_of_stages(problem, shapes)
     params = kind_params(problem, shapes, kinds)
     resident = _rank_params(problem, shapes, kinds, params)
@@ -1029,19 +1174,24 @@ def shape_terms(problem: Problem, shapes: ShapeTable, shardings: ShardingTable) 
             communicators + (routed.data_groups.all_ranks.n_domains > 1) + (exchange.n_domains > 1)
         )
     states = per_param[..., None] * params
+    if more is None or not more.is_padded:
+        traffic = _dense_traffic(problem, shapes, shardings, resident, groups)
+    else:
+        moved = params + more.moved_params
+        traffic = _padded_traffic(problem, shardings, groups, moved, shapes.replicas)
+    if problem.job.tuning:
+        frozen = frozen_weights(problem, shapes, kinds)
+        wide_groups = _wide_groups(groups)
+        traffic = with_gathers(problem, shardings, wide_groups, (traffic, params), frozen)
+    if problem.job.has_reference:
+        traffic = gathers_with_reference(traffic, shardings.zero)
     return ShapeTerms(
         kinds=kinds,
         params=params,
         state_bytes=states if more is None else states + more.state_bytes,
-        zero_working_bytes=memory.zero3_working_bytes(
-            recipe, largest_layer_params(problem.shape, shapes), ends, zero[:, None]
-        )
+        zero_working_bytes=_unit_bytes(problem, shapes, shardings, ends)
         + _flat_copies(problem, shapes, shardings, maximum, routed),
-        data_parallel=_dense_traffic(problem, shapes, shardings, resident, groups)
-        if more is None or not more.is_padded
-        else _padded_traffic(
-            problem, shardings, groups, params + more.moved_params, shapes.replicas
-        ),
+        data_parallel=traffic,
         data_groups=groups,
         optimizer_s=once,
         embedding_sync_s=_embedding_sync_s(problem, shapes, maximum),
@@ -1053,6 +1203,7 @@ def shape_terms(problem: Problem, shapes: ShapeTable, shardings: ShardingTable) 
         quantized_bytes=quantized_bytes(problem, shapes, kinds, zero),
         experts=routed,
         groups=more,
+        frozen_bytes=all_frozen_bytes(problem, shapes, shardings, kinds),
         host_update=_host_update(
             problem, shapes, shardings, params, routed.params if routed else None
         ),

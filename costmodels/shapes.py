@@ -6,8 +6,10 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
+from costmodels.data.lengths import SampleData
 from costmodels.optimizers.records import USUAL_MUON, MuonOptions
 from costmodels.precision import Numerics, Recipe, recipe_of
+from costmodels.tuning.records import PRETRAIN, TuningJob
 
 DENSE, MOE = "dense", "moe"
 """The kinds of layers of a model that states no others."""
@@ -127,6 +129,23 @@ class ShortConvShape:
 
 
 @dataclass(frozen=True, slots=True)
+class RglruShape:
+    """Gated linear recurrences (`rglru` layers)."""
+
+    width: int
+    """Channels, each with a state of one element."""
+    heads: int
+    """Blocks of the two gates."""
+    conv: int
+    """Taps of the short convolution."""
+
+    @property
+    def block(self) -> int:
+        """Width of a block of a gate."""
+        return self.width // self.heads
+
+
+@dataclass(frozen=True, slots=True)
 class IndexerShape:
     """What chooses the keys of sparse attention (`sparse` layers)."""
 
@@ -134,6 +153,39 @@ class IndexerShape:
     head_dim: int
     top_k: int
     """Keys that a query attends to."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompressedShape:
+    """Attention over a window and compressed keys (`shared-window`, `csa` and `hca` layers)."""
+
+    q_rank: int
+    """Width of the compressed queries."""
+    window: int
+    """Tokens that a query sees uncompressed, its own among them."""
+    groups: int
+    """Of heads whose outputs are projected apart."""
+    out_rank: int
+    """Width of what a group is projected to."""
+    rope_dim: int = 64
+    """Elements of a head with rotary positions."""
+    sparse_ratio: int = 4
+    """Tokens of an entry of `csa` layers."""
+    heavy_ratio: int = 128
+    """Tokens of an entry of `hca` layers."""
+    index_heads: int = 0
+    """Heads of the indexer of `csa` layers; so on its width, and the entries of a query."""
+    index_dim: int = 0
+    top_k: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StreamsShape:
+    """Several residual streams, which every sublayer reads as one and writes to all."""
+
+    count: int
+    sinkhorn_steps: int = 20
+    """Turns in which rows and columns of the matrix that mixes the streams are normed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +219,20 @@ class EncoderShape:
     conv_channels: int = 0
     """Channels of sound (mel bins) that two convolutions of three taps make frames of, the second
     taking every other one; 0: it reads tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class PerLayerShape:
+    """Embeddings of each layer (`injected` layers)."""
+
+    width: int
+    """Of a row of the table of one layer."""
+    vocab: int
+    """Rows of such a table."""
+    streams: int = 1
+    """Residual streams, which each layer predicts and corrects (AltUp)."""
+    laurel_rank: int = 0
+    """Inner width of a product beside attention (LAuReL); 0: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +311,89 @@ class OperatorsShape:
     """Queries and keys are normalised, each `head` or over its `width`; in all stacks."""
 
 
+@dataclass(frozen=True, slots=True)
+class DiffusionShape:
+    """What a diffusion transformer reads and writes: latents of images or videos, and text.
+
+    Its layers are `double-stream`, `single-stream` and `adaln` layers. The VAE and the encoders of
+    text are no part of it: latents and embeddings are computed beforehand.
+    """
+
+    height: int
+    """Of an image or a frame, pixels."""
+    width: int
+    text_tokens: int
+    """Embeddings of a text."""
+    text_width: int
+    """Elements of one of them."""
+    frames: int = 1
+    """Of a video; 1: images."""
+    vae_factor: int = 8
+    """Pixels of a latent in height and width."""
+    vae_frames: int = 1
+    """Frames of a latent behind the first one."""
+    channels: int = 16
+    """Elements of a latent that enter, those of conditions included."""
+    out_channels: int = 0
+    """Elements of a latent that leave; 0: as many."""
+    patch: int = 2
+    """Side of a patch, latents."""
+    patch_frames: int = 1
+    """Frames of latents of a patch."""
+    cross: bool = False
+    """Text is seen by cross attention; otherwise it stands in the sequence."""
+    modulation: str = "block"
+    """Scales, shifts and gates: by a matrix of each `block`, by one that all have (`shared`), or
+    by one and a `table` in each block."""
+    condition: int = 0
+    """Width of the vector of step and pooled text; 0: that of the model."""
+    time_width: int = 256
+    """Sines and cosines that stand for the step."""
+    pooled_width: int = 0
+    """Elements of a pooled embedding of the text; 0: none."""
+    guidance: bool = False
+    """The strength of guidance is embedded as the step is."""
+    text_layers: int = 1
+    """Matrices that bring text to the width of the model."""
+    text_norm: bool = False
+    """A norm of the text embeddings before them."""
+    refiner_layers: int = 0
+    """Layers of a small encoder that text runs through first."""
+    qk_norm: str = "none"
+    """`none`; `head` or `width`: root mean squares of queries and keys; `head-unfused`: by head,
+    put together of operators in fp32; `head-layernorm`."""
+    affine: bool = False
+    """Norms have weights and biases beside the modulation."""
+    cross_norm: bool = False
+    """A norm with weights and biases stands before cross attention."""
+    wide_norms: bool = False
+    """Norms, modulation and gates run in fp32."""
+    heads_first: bool = False
+    """Attention computes with heads before tokens: its output is copied, and kept twice."""
+
+    @property
+    def latents(self) -> int:
+        """Patches of a sample."""
+        frames = (self.frames - 1) // self.vae_frames + 1
+        side = self.vae_factor * self.patch
+        return (self.height // side) * (self.width // side) * (frames // self.patch_frames)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a sequence: patches, and the text where it stands among them."""
+        return self.latents + (0 if self.cross else self.text_tokens)
+
+    @property
+    def patch_inputs(self) -> int:
+        """Numbers of a patch that enter."""
+        return self.channels * self.patch**2 * self.patch_frames
+
+    @property
+    def patch_outputs(self) -> int:
+        """Numbers of a patch that leave."""
+        return (self.out_channels or self.channels) * self.patch**2 * self.patch_frames
+
+
 MIXER_SECTIONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
     {
         "window": WindowShape,
@@ -256,9 +405,38 @@ MIXER_SECTIONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
         "mamba1": Mamba1Shape,
         "short_conv": ShortConvShape,
         "cross": CrossShape,
+        "rglru": RglruShape,
+        "compressed": CompressedShape,
     }
 )
 """Sizes of mixers by the field of `ModelShape`, and section of the model file, that has them."""
+
+
+VARIED_FIELDS: Mapping[str, str] = MappingProxyType(
+    {
+        "heads": "heads",
+        "kv_heads": "kv_heads",
+        "head_dim": "head_dim",
+        "value_dim": "v_head",
+        "ffn": "ffn",
+        "window": "window",
+        "kv_shared": "kv_shared",
+        "keys_as_values": "keys_as_values",
+        "reused": "reused",
+    }
+)
+"""What a variant may say, by the field of `ModelShape` that it says in its layers."""
+FEED_FIELDS, SWITCHES = frozenset({"ffn"}), ("kv_shared", "keys_as_values", "reused")
+"""Those of feeds, the others are of mixers; and those that are true where they are said."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerVariant:
+    """Sizes that some layers have of their own: those of kind `KIND@NAME`."""
+
+    name: str
+    sizes: tuple[tuple[str, int], ...]
+    """By key of `VARIED_FIELDS`, in its order; switches as 0 and 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,13 +508,21 @@ class ModelShape:
     qk_rope: int = 0
     """Latent attention: width of the part of a head with rotary positions, one for all keys."""
     v_head: int = 0
-    """Latent attention: width of a value head."""
+    """Width of a value head; 0: that of a key head. Always given with latent attention."""
     mtp_layers: int = 0
     """Multi-token prediction: further layers with a projection and the head again."""
     head_transform: bool = False
     """A linear layer h x h, its activation and a norm stand before the output head (encoders)."""
     layer_runs: tuple[LayerRun, ...] = ()
     """The kinds of layers in model order; empty where `dense_layers` and `moe_every` say it."""
+    variants: tuple[LayerVariant, ...] = ()
+    """Sizes of layers that differ from the model's, by the name behind `@` of their kind."""
+    kv_shared: bool = False
+    """Attention takes keys and values of an earlier layer; said of variants alone."""
+    keys_as_values: bool = False
+    """Keys are the values too, of one projection; said of variants alone."""
+    reused: bool = False
+    """The weights are those of an earlier layer, which runs again; said of variants alone."""
     attention_gate: bool = False
     """The output of attention is gated by a projection of its own, as wide as the queries."""
     window: WindowShape | None = None
@@ -349,12 +535,20 @@ class ModelShape:
     mamba1: Mamba1Shape | None = None
     short_conv: ShortConvShape | None = None
     cross: CrossShape | None = None
+    compressed: CompressedShape | None = None
+    residual_streams: StreamsShape | None = None
+    """More than one residual stream; none: the usual one."""
     encoder: EncoderShape | None = None
     """An encoder whose layers stand before the decoder's; none: a decoder alone."""
     operators: OperatorsShape | None = None
     """What the model's own code computes with; none: as the stack has it."""
+    rglru: RglruShape | None = None
+    per_layer: PerLayerShape | None = None
+    """Embeddings of each layer; none: the model has one alone."""
     vision: VisionShape | None = None
     """A vision tower before the embedding; none: text alone."""
+    diffusion: DiffusionShape | None = None
+    """What a diffusion transformer reads and writes in place of tokens of a vocabulary."""
 
     @property
     def q_width(self) -> int:
@@ -369,12 +563,31 @@ class ModelShape:
     @property
     def gate_width(self) -> int:
         """Width of the gate of attention's output, 0 without one."""
-        return self.q_width if self.attention_gate else 0
+        if not self.attention_gate:
+            return 0
+        return self.q_width if self.latent else self.v_width
 
     @property
     def kv_width(self) -> int:
-        """Width of the key projection (and of the value projection without latent attention)."""
+        """Width of the key projection."""
         return self.kv_heads * self.head_dim
+
+    @property
+    def v_dim(self) -> int:
+        """Width of a value head."""
+        return self.v_head or self.head_dim
+
+    @property
+    def pair_dim(self) -> int:
+        """Width of a head of keys and its values together."""
+        return self.head_dim + self.v_dim
+
+    @property
+    def projected_dim(self) -> int:
+        """Width of what a layer projects to for a head of keys and its values."""
+        if self.kv_shared:
+            return 0
+        return self.head_dim if self.keys_as_values else self.pair_dim
 
     @property
     def latent(self) -> bool:
@@ -384,7 +597,7 @@ class ModelShape:
     @property
     def v_width(self) -> int:
         """Width of the attention output: heads * width of a value head."""
-        return self.heads * (self.v_head if self.latent else self.head_dim)
+        return self.heads * self.v_dim
 
     @property
     def expert_layers(self) -> tuple[bool, ...]:
@@ -439,11 +652,46 @@ class ModelShape:
         """How many layers have experts."""
         return sum(self.expert_layers)
 
+    def of_kind(self, kind: str) -> "ModelShape":
+        """Return the model as layers of a kind see it, with the sizes of its variant.
+
+        >>> from dataclasses import replace
+        >>> from costmodels.examples import LLAMA3_8B
+        >>> wide = LayerVariant("wide", (("ffn", 28672), ("window", 4096)))
+        >>> shape = replace(LLAMA3_8B, variants=(wide,)).of_kind("window+dense@wide")
+        >>> shape.ffn, shape.window, shape.heads
+        (28672, WindowShape(size=4096), 32)
+        """
+        name = kind.partition("@")[2]
+        return _varied(self, name) if name else self
+
+    def varies(self, kind: str, *, of_feed: bool) -> bool:
+        """Tell whether the variant of a kind has sizes of its feed, or of its mixer."""
+        name = kind.partition("@")[2]
+        keys = {key for x in self.variants if x.name == name for key, _ in x.sizes}
+        return bool(keys & FEED_FIELDS if of_feed else keys - FEED_FIELDS)
+
     def without_experts(self) -> "ModelShape":
         """Return what an expert layer computes for every token: its shared experts as the MLP."""
-        return replace(
-            self, ffn=self.shared_ffn, n_experts=0, shared_ffn=0, moe_latent=0, layer_runs=()
-        )
+        return _without_experts(self)
+
+
+@lru_cache(maxsize=256)
+def _without_experts(shape: ModelShape) -> ModelShape:
+    """Return a model whose MLP is the shared experts."""
+    return replace(
+        shape, ffn=shape.shared_ffn, n_experts=0, shared_ffn=0, moe_latent=0, layer_runs=()
+    )
+
+
+@lru_cache(maxsize=256)
+def _varied(shape: ModelShape, name: str) -> ModelShape:
+    """Return a model with the sizes of one of its variants."""
+    sizes = next(dict(x.sizes) for x in shape.variants if x.name == name)
+    fields: dict[str, Any] = {VARIED_FIELDS[key]: value for key, value in sizes.items()}
+    if size := fields.pop("window", 0):
+        fields["window"] = WindowShape(size)
+    return replace(shape, **fields)
 
 
 @lru_cache(maxsize=256)
@@ -493,6 +741,24 @@ class TrainingJob:
     """Layers at the start and at the end whose linear layers stay in bf16."""
     muon: MuonOptions = USUAL_MUON
     """How Muon orthogonalizes, with optimizer `muon`."""
+    task: str = PRETRAIN
+    """`pretrain`, `sft`, `lora`, `qlora` or `dpo`."""
+    tuning: TuningJob | None = None
+    """Adapters that are trained in place of the model's weights; None: all weights are."""
+    data: SampleData | None = None
+    """What sequences hold; None: each is one sample that fills it."""
+    has_reference: bool = False
+    """A frozen reference runs forward over the same tokens (DPO); adapters have theirs off."""
+
+    @property
+    def run_keys(self) -> float:
+        """Mean keys of a query whose sample alone it sees; 0: all before it in the sequence."""
+        return self.data.run_keys if self.data else 0.0
+
+    @property
+    def core_tokens(self) -> float:
+        """Length of a sequence whose attention takes as many FLOPs a token: twice the keys."""
+        return 2.0 * self.run_keys or self.seq_len
 
     @property
     def numerics(self) -> Numerics:

@@ -13,6 +13,7 @@ from costmodels.comm.collectives import (
     collective_s,
     point_to_point_s,
 )
+from costmodels.comm.context_parallel import ContextSplit, widths
 from costmodels.comm.data_parallel import DataGroups, DataParallelTimes, sums_whole
 from costmodels.comm.dispatch import (
     Degrees,
@@ -22,7 +23,7 @@ from costmodels.comm.dispatch import (
     sent_copies,
     token_exchange,
 )
-from costmodels.comm.fsdp import Units, grad_wire_bytes
+from costmodels.comm.fsdp import Units, alone_positions, grad_wire_bytes
 from costmodels.comm.fsdp import gathers as fsdp_gathers
 from costmodels.comm.placement import Group, place_group, tier_names
 from costmodels.comm.tensor_parallel import loss_calls, tensor_parallel_group, tp_collective_s
@@ -33,10 +34,18 @@ from costmodels.layers.experts import (
     local_tokens,
     parts_for_routing,
 )
-from costmodels.layers.kinds import MIXERS, added_kinds, has_attention, kinds_of, sublayers
+from costmodels.layers.kinds import (
+    MIXERS,
+    added_kinds,
+    has_attention,
+    has_mlp,
+    kinds_of,
+    sublayers,
+)
 from costmodels.layers.layer_kind import ExpertLayerTerms, KindTerms, LayerKind
-from costmodels.layers.params import kv_heads_per_rank, padded_vocab, replicated_params
+from costmodels.layers.params import padded_vocab, replicated_params
 from costmodels.layers.recompute import RunAgain, latent_bytes, repeated_blocks, run_again
+from costmodels.layers.streams.connections import collapse_params
 from costmodels.offload.activations import copy_bytes_per_s
 from costmodels.offload.modules import offloads_modules
 from costmodels.offload.optimizer import COPY_BYTES, gradients_leave
@@ -46,10 +55,13 @@ from costmodels.problem import Problem
 from costmodels.schedule.stages import BOTH_WAYS, layer_prefix, other_kinds
 from costmodels.shape_terms import (
     end_pair,
+    frozen_expert_weights,
+    frozen_weights,
     narrow_expert_params,
     narrow_params,
     shared_params,
 )
+from costmodels.shapes import ModelShape
 from costmodels.step import (
     Rows,
     StageTimes,
@@ -59,6 +71,8 @@ from costmodels.step import (
     offload_exposed,
     offloaded_activation_bytes,
 )
+from costmodels.tuning.frozen import FrozenWeights, gathered_params, least_stage
+from costmodels.tuning.reference import GATHERS
 
 Floats = NDArray[np.float64]
 Value = TypeVar("Value")
@@ -464,7 +478,7 @@ def _tensor_parallel(plan: PlanTraffic) -> list[PlanTransfer]:
         )
     n_again = layout.n_passes * sum(min(c, layout.recompute_layers) for c in chunks)
     results = _latent_traffic(plan, group, results, n_again) + latent
-    if layout.has_head(critical):
+    if layout.has_head(critical) and not plan.rows.problem.shape.diffusion:
         results.append(_loss(plan, tokens, group, width))
     if stack.replicated_grads != "each":
         return results + _replicated_gradients(plan, group)
@@ -520,7 +534,7 @@ def _blocks_by_kind(
 def _with_mlp(rows: Rows, layout: Layout, rank: int) -> float:
     """Return the layers of a rank that have an MLP."""
     counts = _counts_by_kind(rows, layout, rank)
-    return sum(x.layers for x in counts if x.kind.feed == "dense")
+    return sum(x.layers for x in counts if has_mlp(x.kind))
 
 
 def _attending(rows: Rows, layout: Layout, rank: int) -> float:
@@ -546,7 +560,8 @@ def _replicated_gradients(plan: PlanTraffic, group: Place) -> list[PlanTransfer]
     else:
         n = routed * replicated_params(shape, routed=True)
         n += (n_layers - routed) * replicated_params(shape, routed=False)
-    n += layout.has_head(rank) * shape.hidden * (1 if shape.norm == "rmsnorm" else 2)
+    norm = shape.hidden * (1 if shape.norm == "rmsnorm" else 2)
+    n += layout.has_head(rank) * (norm + collapse_params(shape))
     wire = problem.job.recipe.grad_wire_bytes
     time_s, dtype = (
         plan.wires.tp_collective_s("all-reduce", wire * n, group),
@@ -617,9 +632,11 @@ def _layers_by_kind(
 def _latent_gathers(plan: PlanTraffic, n_layers: int) -> list[PlanTransfer]:
     """Return the gathers of latents that recomputed up-projections of attention repeat."""
     layout, wires = plan.layout, plan.wires
+    problem, calls = plan.rows.problem, layout.n_passes * n_layers
     if "mla_up_proj" not in layout.recompute_modules or not layout.sp:
         return []
-    problem, calls = plan.rows.problem, layout.n_passes * n_layers
+    if not problem.shape.latent:  # queries of `compressed` come from a latent of all tokens
+        return []
     tokens = np.array([float(layout.mbs * problem.job.seq_len) / layout.cp])
     group = wires.of_tp(layout.tp)
     message = latent_bytes(problem, tokens).item()
@@ -861,28 +878,43 @@ def _context_parallel(plan: PlanTraffic) -> list[PlanTransfer]:
     group = plan.wires.place(layout.cp, layout.tp)
     width, c = _activation_type(rows), layout.cp
     n_tokens = layout.mbs * problem.job.seq_len / c
-    kv = kv_heads_per_rank(problem.shape, layout.tp).item() * problem.shape.head_dim
-    element = problem.job.recipe.activation_bytes
-    key_bytes = element * n_tokens * kv
-    query_bytes = element * n_tokens * problem.shape.q_width / layout.tp
-    keeps_gathered = problem.stack.cp_gathers == "kept"
-    kinds = {
-        "p2p": [
-            ("point-to-point", 2 * key_bytes, (c - 1) * forwards + 2 * passes),
-            ("point-to-point", 4 * key_bytes, (c - 2) * passes),
-        ],
-        "all-gather": [
-            ("all-gather", c * key_bytes, 2 * forwards + (0 if keeps_gathered else 2) * passes),
-            ("reduce-scatter", c * key_bytes, 2 * passes),
-        ],
-        "a2a": [
-            ("all-to-all", query_bytes, 2 * (forwards + passes)),
-            ("all-to-all", key_bytes, 2 * (forwards + passes)),
-        ],
-    }[layout.cp_comm]
+    element, keeps_gathered = (
+        problem.job.recipe.activation_bytes,
+        problem.stack.cp_gathers == "kept",
+    )
+
+    def calls_of(shape: ModelShape) -> list[tuple[str, float, int]]:
+        split = ContextSplit(*(np.array([n], dtype=np.int32) for n in (layout.tp, c, 0)))
+        queries, keys = (float(x.item()) for x in widths(shape, split))
+        key_bytes, query_bytes = element * n_tokens * keys, element * n_tokens * queries
+        calls = {
+            "p2p": [
+                ("point-to-point", 2 * key_bytes, (c - 1) * forwards + 2 * passes),
+                ("point-to-point", 4 * key_bytes, (c - 2) * passes),
+            ],
+            "all-gather": [
+                (
+                    "all-gather",
+                    c * key_bytes,
+                    2 * forwards + (0 if keeps_gathered else 2) * passes,
+                ),
+                ("reduce-scatter", c * key_bytes, 2 * passes),
+            ],
+            "a2a": [
+                ("all-to-all", query_bytes, 2 * (forwards + passes)),
+                ("all-to-all", key_bytes, 2 * (forwards + passes)),
+            ],
+        }
+        return calls[layout.cp_comm]
+
+    kinds = calls_of(problem.shape)
     if added_kinds(problem.shape):
         sends = _context_by_kind(plan)
-        kinds = [(name, size, round(calls * sends.attending)) for name, size, calls in kinds]
+        kinds = [
+            (name, size, round(calls * share))
+            for shape, share in sends.attending.items()
+            for name, size, calls in calls_of(shape)
+        ]
         kinds += [("all-to-all", size, calls) for size, calls in sends.all_to_alls]
         time_s, waits = sends.time_s, sends.waits_s
     wanted = [(name, size, calls) for name, size, calls in kinds if calls]
@@ -899,8 +931,8 @@ def _context_parallel(plan: PlanTraffic) -> list[PlanTransfer]:
 class _ContextSends:
     """What the kinds of layers of a pipeline rank exchange over cp in a step."""
 
-    attending: float
-    """Share of its layers that have the model's attention."""
+    attending: dict[ModelShape, float]
+    """Share of its layers that have attention, by the model as they see it (`of_kind`)."""
     all_to_alls: list[tuple[float, int]]
     """Bytes and calls of those of heads for sequence, of other mixers."""
     time_s: float
@@ -914,20 +946,23 @@ def _context_by_kind(plan: PlanTraffic) -> _ContextSends:
     core = "core_attn" in layout.recompute_modules
     n_tokens = layout.mbs * rows.problem.job.seq_len / layout.cp
     width, tp = rows.problem.job.recipe.activation_bytes, np.array([layout.tp], dtype=np.int32)
-    time_s, waits_s, attending, sends = 0.0, 0.0, 0.0, dict[float, int]()
+    time_s, waits_s, sends = 0.0, 0.0, dict[float, int]()
+    attending, total = dict[ModelShape, float](), max(1.0, sum(one.layers for one in counts))
     for one in counts:
         ahead, after = one.terms.cp_forward, one.terms.cp_backward
         passes = layout.n_passes * one.layers
         forwards = passes + layout.n_passes * (one.recomputed + core * one.layers)
         time_s += forwards * plan.layer(ahead.total_s) + passes * plan.layer(after.total_s)
         waits_s += forwards * plan.layer(ahead.exposed_s) + passes * plan.layer(after.exposed_s)
-        attending += one.layers * has_attention(one.kind)
+        if has_attention(one.kind):
+            own = shape.of_kind(one.kind.name)
+            attending[own] = attending.get(own, 0.0) + one.layers
         exchanged = MIXERS[one.kind.mixer].exchanged if one.kind.mixer in MIXERS else None
         for elements in exchanged(shape, tp, layout.cp) if exchanged else ():
             size = width * n_tokens * float(np.asarray(elements).reshape(-1)[0])
             sends[size] = sends.get(size, 0) + round(passes + forwards)
-    total = sum(one.layers for one in counts)
-    return _ContextSends(attending / max(1.0, total), list(sends.items()), time_s, waits_s)
+    shares = {own: layers / total for own, layers in attending.items()}
+    return _ContextSends(shares, list(sends.items()), time_s, waits_s)
 
 
 def _one_exchange_s(wires: Wires, name: str, size: float, place: Place) -> float:
@@ -988,6 +1023,8 @@ class _Copies:
     """Calls of one pass over the parameters; 0: as many as there are pieces."""
     narrow_params: float = 0.0
     """Those that are gathered quantised."""
+    frozen_params: float = 0.0
+    """Frozen weights that are gathered with them, as parameters of the recipe's width."""
 
 
 def _data_parallel(plan: PlanTraffic) -> list[PlanTransfer]:
@@ -1015,23 +1052,40 @@ def _data_parallel(plan: PlanTraffic) -> list[PlanTransfer]:
                 True,
                 of_rest,
                 0.0 if narrow is None else narrow.item(row, kind),
+                _frozen_params(plan, frozen_weights),
             )
         )
     if routed := shapes.experts:
         replicas = _place(routed.data_groups.all_ranks, *_sharding_of(plan))
-        if replicas.n_ranks > 1 and routed.params.item(row, kind) > 0:
+        frozen = _frozen_params(plan, frozen_expert_weights)
+        if replicas.n_ranks > 1 and routed.params.item(row, kind) + frozen > 0:
             params = routed.params.item(row, kind) + _padding(plan, routed.groups)
             found_groups = routed.data_parallel, routed.data_groups
             narrow = narrow_expert_params(problem, plan.rows.table.shapes, shapes.kinds)
             gathered = 0.0 if narrow is None else narrow.item(row, kind)
             parts.append(
-                _Copies(params, *found_groups, n_buckets=of_experts, narrow_params=gathered)
+                _Copies(
+                    params,
+                    *found_groups,
+                    n_buckets=of_experts,
+                    narrow_params=gathered,
+                    frozen_params=frozen,
+                )
             )
     results = [one for part in parts for one in _copies(plan, part, kind)]
     if (of_rest and in_one_buffer(layout)) or (stack.sharded_units and layout.ep == 1):
         results = _in_one_unit(results)
     waits, total = plan.table.data_parallel[0].item(kind, row), sum(one.time_s for one in results)
     return [replace(one, exposed_s=waits * (one.time_s / total)) for one in results]
+
+
+def _frozen_params(plan: PlanTraffic, weights_of: Callable[..., FrozenWeights]) -> float:
+    """Return the frozen weights of a rank that are gathered beside adapters; 0 where none are."""
+    problem, table = plan.rows.problem, plan.rows.table
+    if problem.job.tuning is None or plan.layout.zero < least_stage(problem):
+        return 0.0
+    weights = weights_of(problem, table.shapes, plan.rows.shapes.kinds)
+    return float(gathered_params(problem, weights)[plan.row, plan.kind])
 
 
 def _padding(plan: PlanTraffic, groups: GroupTerms | None) -> float:
@@ -1074,7 +1128,8 @@ def _copies(plan: PlanTraffic, part: _Copies, kind: int) -> list[PlanTransfer]:
     sharding = _sharding_of(plan)
     position = (*sharding, kind)
     reduce, piece = wire.reduce_s.item(*position), wire.reduce_piece_s.item(*position)
-    pieces = round(reduce / piece)
+    gather_s, gather_piece_s = wire.gather_s.item(*position), wire.gather_piece_s.item(*position)
+    pieces = round(reduce / piece) if piece else 1
     is_whole = sums_whole(rows.problem, zero)
     group = _place(part.groups.all_ranks if is_whole else part.groups.shard, *sharding)
     units = rows.problem.stack.sharded_units
@@ -1100,17 +1155,20 @@ def _copies(plan: PlanTraffic, part: _Copies, kind: int) -> list[PlanTransfer]:
     name, calls = "all-reduce" if is_whole else "reduce-scatter", reduces * pieces
     time_s = reduces * reduce - copies
     results = []
-    if group.n_ranks > 1:
+    if group.n_ranks > 1 and params:
         results.append(plan.make("dp", Calls(name, group, calls, grads, width), 0.0, time_s))
     if copies:
         calls_of_sum = Calls("all-reduce", over, calls, grads / shard, width)
         results.append(plan.make("dp", calls_of_sum, 0.0, copies))
     if gathers and shard > 1:
-        weights = recipe.param_wire_bytes * params
+        held = params + part.frozen_params
+        weights = recipe.param_wire_bytes * held
+        if part.frozen_params:
+            pieces = round(gather_s / gather_piece_s)
         if part.narrow_params:
             narrower = recipe.param_wire_bytes - recipe.linear_wire_bytes
             weights -= narrower * part.narrow_params
-        time_s = gathers * wire.gather_s.item(*position)
+        time_s = gathers * gather_s
         kind_of = _width(rows, recipe.param_wire_bytes)
         name, calls, size = "all-gather", gathers * pieces, weights / pieces
         if units:
@@ -1118,7 +1176,9 @@ def _copies(plan: PlanTraffic, part: _Copies, kind: int) -> list[PlanTransfer]:
             calls, gathered = fsdp_gathers(ends, rows.problem.stack, zero, layout.n_micro)
             size = recipe.param_wire_bytes * gathered / calls
             if zero < 3:  # a step of ZeRO 3 is priced as if its tail were gathered twice too
-                time_s *= gathered / (gathers * params)
+                time_s *= gathered / (gathers * held)
+        if rows.problem.job.has_reference and zero >= 3:
+            calls = round(GATHERS * calls)
         if zero == 1 and rows.problem.stack.zero1_gather == "broadcast":
             name, calls, size = "broadcast", shard, weights / shard
         results.append(plan.make("dp", Calls(name, group, calls, size, kind_of), 0.0, time_s))
@@ -1131,15 +1191,20 @@ def _copies(plan: PlanTraffic, part: _Copies, kind: int) -> list[PlanTransfer]:
 
 
 def _units(plan: PlanTraffic, number: int, part: _Copies, kind: int) -> Units:
-    """Return the units in which FSDP2 gathers a part; routed experts have no tail."""
+    """Return the units in which FSDP2 gathers a part; none of routed experts' stays."""
     problem, kinds, tail = plan.rows.problem, plan.rows.shapes.kinds, 0.0
-    shape_idx = plan.rows.table.shape.item(plan.row)
-    if part.params_of_layers and kinds.has_head.item(shape_idx, kind):
+    shape_idx, shape = plan.rows.table.shape.item(plan.row), problem.shape
+    has_head = bool(part.params_of_layers and kinds.has_head.item(shape_idx, kind))
+    has_embedding = bool(part.params_of_layers and kinds.has_embedding.item(shape_idx, kind))
+    positions = has_embedding * alone_positions(problem)
+    if has_head:
         tp = np.array([plan.layout.tp], dtype=np.int32)
-        norm = 1 if problem.shape.norm == "rmsnorm" else 2
-        tail = (padded_vocab(problem.shape, tp) / tp).item() * problem.shape.hidden
-        tail += norm * problem.shape.hidden
-    return Units(number, part.params, tail)
+        norm = 1 if shape.norm == "rmsnorm" else 2
+        tail = (padded_vocab(shape, tp) / tp).item() * shape.hidden
+        tail += norm * shape.hidden
+    if positions:
+        tail += max(shape.max_positions, problem.job.seq_len) * shape.hidden
+    return Units(number, part.params + part.frozen_params, has_head + positions, tail)
 
 
 def _tied_embedding(plan: PlanTraffic) -> list[PlanTransfer]:

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from costmodels.axes import SCHEDULES
 from costmodels.layers.flops import model_flops_per_step
-from costmodels.layers.kinds import attends, mixer_heads
+from costmodels.layers.kinds import attention_shapes, mixer_heads
 from costmodels.layers.layer_grid import LayerGrid, layer_grid
 from costmodels.layers.layer_terms import LayerTerms
 from costmodels.layers.params import expert_params as expert_params_of
@@ -50,10 +50,10 @@ from searches.pricing.shared_work import SharedWork, options_key, rates_key, sha
 from searches.rules import (
     SHAPE_RULES,
     Context,
+    all_states_bytes,
     fully_sharded_fits,
     fully_sharded_fits_on,
     least_model_parallel,
-    least_state_bytes,
     model_parallel_for,
     offers_offload,
 )
@@ -93,7 +93,7 @@ MOST_IN_GRID = 60_000
 """Rows of layer terms that are computed at once for all numbers of devices."""
 LAYER_RULES = (
     *("TP001", "TP002", "TP003", "TP005", "TP006"),
-    *("CP001", "CP002", "CP003", "CP004", "CP005", "CP006"),
+    *("CP001", "CP002", "CP003", "CP004", "CP005", "CP006", "CP007"),
     *("EP001", "EP003"),
 )
 """Rules that look at the split of a layer alone."""
@@ -360,8 +360,8 @@ class StepBounds:
         return shared(
             self.shared,
             lambda: (
-                *("degrees", pool.n_devices, pool.devices_per_node, shape.heads, shape.layers),
-                *(attends(shape), mixer_heads(shape)),
+                *("degrees", pool.n_devices, pool.devices_per_node, shape.layers),
+                *(_attention_heads(shape), mixer_heads(shape)),
                 *(batch, most_cp, options_key(options)),
             ),
             lambda: _all_degrees(pool, options, _degree_ranges(context, most_cp)),
@@ -372,9 +372,8 @@ class StepBounds:
 
         Less what the host takes where optimizers may be offloaded.
         """
-        params = trained_params(self.problem.shape, self.problem.job.seq_len)
         offload = offers_offload(self.context(n_devices))
-        return least_state_bytes(self.problem, n_devices, offload) * params
+        return all_states_bytes(self.problem, n_devices, offload)
 
     def of_shapes(self, context: Context, shapes: ShapeTable) -> Floats:
         """Return the lower bound on the step time of each shape, seconds."""
@@ -420,7 +419,8 @@ class StepBounds:
         broadcast.
         """
         problem, shape = context.problem, context.problem.shape
-        if not shape.n_experts or not context.options.memory_bound:
+        is_free = bool(problem.job.tuning) or not context.options.memory_bound
+        if not shape.n_experts or is_free:
             return np.ones(expert_params.shape, dtype=bool)
         if self._rest_params is None:
             one = np.ones(1, dtype=np.int32)
@@ -547,10 +547,13 @@ def whole_grid(largest: Context, context: Context) -> LayerGrid | None:
 
 def tensor_degrees(shape: ModelShape, n_devices: int) -> list[int]:
     """Return the tp that heads leave, those of attention or of what stands in its place."""
-    if attends(shape):
-        return divisors(shape.heads)
-    heads = mixer_heads(shape)
+    heads = _attention_heads(shape) or mixer_heads(shape)
     return divisors(math.gcd(*heads)) if heads else list(range(1, n_devices + 1))
+
+
+def _attention_heads(shape: ModelShape) -> tuple[int, ...]:
+    """Return the numbers of heads of attention, which tp has to divide; none without any."""
+    return tuple(dict.fromkeys(x.heads for x in attention_shapes(shape)))
 
 
 def _most_chunks(context: Context, pp: int) -> int:
@@ -577,7 +580,7 @@ def shape_degrees(context: Context) -> Iterator[tuple[int, int, int, int]]:
     batch, need = context.problem.job.global_batch, least_model_parallel(context)
     sharded, most_cp = fully_sharded_fits(context), cp_limit(context)
     for tp in divisors(n):
-        if not options.allows("tp", tp) or (shape.heads % tp and attends(shape)):
+        if not options.allows("tp", tp) or any(n % tp for n in _attention_heads(shape)):
             continue
         for cp in divisors(n // tp):
             if cp > most_cp or not options.allows("cp", cp):

@@ -4,12 +4,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from costmodels.layers.layer_terms import layer_table
-from costmodels.parameters import trained_params
 from costmodels.problem import Problem
 from costmodels.shape_terms import shape_terms
 from costmodels.step import join, peak_bytes, sends_activations
 from searches.pricing.shape_tables import BLOCK_CELLS
-from searches.rules import Context, fits_host_with_activations, least_state_bytes
+from searches.rules import Context, all_states_bytes, fits_host_with_activations
 from searches.space.free_axes import free_axes
 from searches.space.plan_blocks import plan_blocks
 from searches.space.plan_space import legal_masks
@@ -24,12 +23,19 @@ class StoppedError(Exception):
 def any_fits(context: Context, stop: Callable[[], bool] | None = None) -> bool:
     """Tell whether some legal plan fits into memory: what `search` finds, in a third of the time.
 
-    Stops at the first block of plans that holds one. Overlap moves time alone, so one of its
-    positions stands for both. Raises `StoppedError` once `stop` says so.
+    Stops at the first block of plans that holds one. Overlap moves time alone, so plans without
+    it are looked at only where none with it fits: a framework may run those alone. Raises
+    `StoppedError` once `stop` says so.
     """
-    if "dp_overlap" not in context.options.only:
-        only = {**context.options.only, "dp_overlap": frozenset({1})}
-        context = replace(context, options=replace(context.options, only=only))
+    if "dp_overlap" in context.options.only:
+        return _any_fits(context, stop)
+    return any(
+        _any_fits(replace(context, options=replace(context.options, only=only)), stop)
+        for only in ({**context.options.only, "dp_overlap": frozenset({on})} for on in (1, 0))
+    )
+
+
+def _any_fits(context: Context, stop: Callable[[], bool] | None) -> bool:
     for shard in make_shards(context, legal_shape_table(context)):
         if stop is not None and stop():
             raise StoppedError
@@ -63,10 +69,8 @@ def states_can_fit(problem: Problem, n_devices: int) -> bool:
     layout; K and, where they leave, G on the host where there is one. It grows with the parameters
     and shrinks with the devices.
     """
-    per_param = least_state_bytes(problem, n_devices, problem.pool.host is not None)
-    return per_param * trained_params(problem.shape, problem.job.seq_len) <= (
-        problem.pool.usable_bytes
-    )
+    least_bytes = all_states_bytes(problem, n_devices, problem.pool.host is not None)
+    return least_bytes <= problem.pool.usable_bytes
 
 
 def largest_true(holds: Callable[[int], bool], low: int, high: int) -> int:

@@ -17,18 +17,20 @@ from costmodels.axes import CP_COMMS, RECOMPUTE_MODULES, RECOMPUTES, SCHEDULES, 
 from costmodels.layers.factor import distinct
 from costmodels.layers.kinds import (
     attends,
-    has_mlp,
+    attention_shapes,
     mixer_cuts,
     mixer_heads,
     mixers_of,
+    mlp_widths,
     present_kinds,
+    reads_earlier_layers,
 )
 from costmodels.layers.layer_grid import LayerGrid
 from costmodels.memory import param_bytes_kept, state_bytes_per_param
 from costmodels.offload.activations import RESIDENT_LAYERS
 from costmodels.offload.optimizer import HOST_USABLE_FRAC, gradients_leave
 from costmodels.optimizers.records import BY_MATRIX
-from costmodels.parameters import trained_params
+from costmodels.parameters import frozen_model_bytes, trained_params
 from costmodels.plans import (
     PIPELINES_INSIDE,
     SHAPE_AXES,
@@ -186,6 +188,15 @@ RULES: dict[str, Rule] = {
             "Megatron-LM core/models/T5/t5_model.py; Accelerate cuts causal attention alone",
         ),
         Rule(
+            "CP007",
+            "context parallelism of compressed attention",
+            "An entry is made of tokens in a row, and a query sees entries of all ranks: the ways"
+            " of exchanging keys that are priced cut a sequence from both its ends.",
+            "cp 1",
+            "Megatron-LM after 0.19, deepseek_v4_hybrid_attention.py, which cuts packed sequences"
+            " in a row alone; transformers models/deepseek_v4",
+        ),
+        Rule(
             "EP001",
             "experts do not divide by ep",
             "Every expert-parallel rank holds n_experts / ep experts; a dense model has none, so "
@@ -240,6 +251,14 @@ RULES: dict[str, Rule] = {
             " no framework that plans are written for sends two tensors.",
             "pp 1",
             "Megatron-LM core/pipeline_parallel/schedules.py, get_tensor_shapes",
+        ),
+        Rule(
+            "PP004",
+            "layers that read what earlier stages hold",
+            "Layers that take keys, values or weights of an earlier layer, or a row of their own "
+            "embedding, would need it sent along the pipeline: no framework does that.",
+            "pp 1",
+            "transformers models/gemma4 (shared_kv_states, per_layer_inputs)",
         ),
         Rule(
             "SCH002",
@@ -652,13 +671,17 @@ def _pins(c: Context, s: ShapeTable) -> Bools:
 
 
 def _heads(c: Context, s: ShapeTable) -> Bools:
-    shape = c.problem.shape
-    return np.asarray((shape.heads % s.tp == 0) | (not attends(shape)))
+    ok = np.ones(len(s), dtype=bool)
+    for shape in attention_shapes(c.problem.shape):
+        ok &= shape.heads % s.tp == 0
+    return ok
 
 
 def _kv_heads(c: Context, s: ShapeTable) -> Bools:
-    shape, kv = c.problem.shape, c.problem.shape.kv_heads
-    return np.asarray((kv % s.tp == 0) | (s.tp % kv == 0) | (not attends(shape)))
+    ok = np.ones(len(s), dtype=bool)
+    for shape in attention_shapes(c.problem.shape):
+        ok &= (shape.kv_heads % s.tp == 0) | (s.tp % shape.kv_heads == 0)
+    return ok
 
 
 def _mixer_heads(c: Context, s: ShapeTable) -> Bools:
@@ -687,10 +710,10 @@ def _partial_keys(c: Context, s: ShapeTable) -> Bools:
 
 
 def _ffn(c: Context, s: ShapeTable) -> Bools:
-    shape = c.problem.shape
-    if not has_mlp(shape):  # no dense layer: its width is nowhere
-        return np.ones(len(s), dtype=bool)
-    return np.asarray(shape.ffn % s.tp == 0)
+    ok = np.ones(len(s), dtype=bool)
+    for width in mlp_widths(c.problem.shape):
+        ok &= width % s.tp == 0
+    return ok
 
 
 def _fits_domain(c: Context, s: ShapeTable) -> Bools:
@@ -703,8 +726,9 @@ def _chunks(c: Context, s: ShapeTable) -> Bools:
 
 
 def _heads_of_context(c: Context, s: ShapeTable) -> Bools:
-    shape, over = c.problem.shape, s.tp.astype(np.int64) * s.cp
-    divides = (shape.heads % over == 0) & (shape.kv_heads % over == 0) | (not attends(shape))
+    divides, over = np.ones(len(s), dtype=bool), s.tp.astype(np.int64) * s.cp
+    for shape in attention_shapes(c.problem.shape):
+        divides &= (shape.heads % over == 0) & (shape.kv_heads % over == 0)
     return np.asarray((s.cp_comm != CP_COMMS.index("a2a")) | divides)
 
 
@@ -715,6 +739,11 @@ def _fused_attention(c: Context, s: ShapeTable) -> Bools:
 
 def _whole_sequences(c: Context, s: ShapeTable) -> Bools:
     return np.asarray((s.cp == 1) | (c.problem.shape.encoder is None))
+
+
+def _whole_mixers(c: Context, s: ShapeTable) -> Bools:
+    is_whole = any(cut.is_whole for cut in mixer_cuts(c.problem.shape))
+    return np.asarray((s.cp == 1) | (not is_whole))
 
 
 def _one_stage(c: Context, s: ShapeTable) -> Bools:
@@ -739,6 +768,10 @@ def _expert_ffn(c: Context, s: ShapeTable) -> Bools:
 def _enough_layers(c: Context, s: ShapeTable) -> Bools:
     spelled = s.split >= len(SPLITS)
     return spelled | (s.pp.astype(np.int64) * s.vpp <= most_stages(c.problem.shape.layers))
+
+
+def _reads_earlier_stages(c: Context, s: ShapeTable) -> Bools:
+    return np.asarray((s.pp == 1) | (not reads_earlier_layers(c.problem.shape)))
 
 
 def _splits(c: Context, s: ShapeTable) -> Bools:
@@ -828,7 +861,7 @@ def model_parallel_for(context: Context, sharded_fits: bool) -> float:
     problem, pool = context.problem, context.problem.pool
     per_param = param_bytes_kept(problem.job.recipe, problem.stack)
     weights = per_param.weights - problem.job.recipe.spared_weight_bytes
-    least_bytes = (weights + per_param.grads) * _params(context)
+    least_bytes = (weights + per_param.grads) * _params(context) + frozen_job_bytes(problem)
     return least_bytes / max(pool.usable_bytes, 1.0)
 
 
@@ -837,8 +870,7 @@ def fully_sharded_bytes(context: Context) -> float:
 
     Those of the optimizer on the host where that is offered.
     """
-    per_param = least_state_bytes(context.problem, context.n_devices, offers_offload(context))
-    return per_param * _params(context)
+    return all_states_bytes(context.problem, context.n_devices, offers_offload(context))
 
 
 def fully_sharded_fits(context: Context) -> bool:
@@ -852,7 +884,8 @@ def fully_sharded_fits_on(context: Context, n_devices: NDArray[np.int64]) -> Boo
     per_param = state_bytes_per_param(
         problem.job.recipe, 3, n_devices, offload, stack=problem.stack
     )
-    return np.asarray(per_param * _params(context) <= problem.pool.usable_bytes)
+    least_bytes = per_param * _params(context) + frozen_job_bytes(problem) / n_devices
+    return np.asarray(least_bytes <= problem.pool.usable_bytes)
 
 
 def least_state_bytes(problem: Problem, n_devices: int, offload: bool) -> float:
@@ -862,6 +895,19 @@ def least_state_bytes(problem: Problem, n_devices: int, offload: bool) -> float:
         state_bytes_per_param(recipe, 3, n_devices, int(offload), stack=problem.stack)
     )
     return bytes_per_param - recipe.spared_weight_bytes / n_devices
+
+
+def frozen_job_bytes(problem: Problem) -> float:
+    """Return the least that frozen weights beside adapters take on all devices; 0 without any."""
+    job = problem.job
+    return frozen_model_bytes(problem.shape, job.seq_len, job.tuning) if job.tuning else 0.0
+
+
+def all_states_bytes(problem: Problem, n_devices: int, offload: bool) -> float:
+    """Return the least that all states take on a device, frozen weights among them, bytes."""
+    params = trained_params(problem.shape, problem.job.seq_len, problem.job.tuning)
+    trained = least_state_bytes(problem, n_devices, offload) * params
+    return trained + frozen_job_bytes(problem) / n_devices
 
 
 def optimizer_faults(problem: Problem, shardings: ShardingTable) -> dict[str, Bools]:
@@ -925,7 +971,8 @@ def fits_host(problem: Problem, shapes: ShapeTable, shardings: ShardingTable) ->
 
 
 def _params(context: Context) -> float:
-    return trained_params(context.problem.shape, context.problem.job.seq_len)
+    job = context.problem.job
+    return trained_params(context.problem.shape, job.seq_len, job.tuning)
 
 
 def _states_fit(c: Context, s: ShapeTable) -> Bools:
@@ -947,6 +994,7 @@ SHAPE_RULES: tuple[tuple[str, ShapePredicate], ...] = (
     ("CP004", _partial_keys),
     ("CP005", _mixer_context),
     ("CP006", _whole_sequences),
+    ("CP007", _whole_mixers),
     ("EP001", _experts),
     ("EP002", _expert_grid),
     ("EP003", _expert_ffn),
@@ -954,6 +1002,7 @@ SHAPE_RULES: tuple[tuple[str, ShapePredicate], ...] = (
     ("PP001", _enough_layers),
     ("PP002", _splits),
     ("PP003", _one_stage),
+    ("PP004", _reads_earlier_stages),
     ("SCH002", _whole_backward),
     ("SCH003", _scheduled),
     ("ORD001", _makes_another_plan),

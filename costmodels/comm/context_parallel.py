@@ -23,6 +23,7 @@ from costmodels.comm.placement import Group, place_group
 from costmodels.layers.compute import AttentionKernels, ForwardBackward
 from costmodels.layers.params import kv_heads_per_rank
 from costmodels.problem import Problem
+from costmodels.shapes import ModelShape
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
@@ -60,10 +61,17 @@ def attention_kernels(split: ContextSplit, run_keys: float = 0.0) -> AttentionKe
     return AttentionKernels(split.tp, kernels, blocks, run_keys)
 
 
-def _widths(problem: Problem, split: ContextSplit) -> tuple[Floats, Floats]:
-    """Return the widths of queries and of keys (as wide as values) on one rank, elements."""
-    kv = kv_heads_per_rank(problem.shape, split.tp) * problem.shape.head_dim
-    return problem.shape.q_width / np.asarray(split.tp, dtype=np.float64), kv
+def widths(shape: ModelShape, split: ContextSplit) -> tuple[Floats, Floats]:
+    """Return the widths of queries and of keys on one rank, elements.
+
+    Where values have another width without latent attention: the means of queries and output, and
+    of keys and values.
+    """
+    tp = np.asarray(split.tp, dtype=np.float64)
+    heads = kv_heads_per_rank(shape, split.tp)
+    if shape.latent:
+        return shape.q_width / tp, heads * shape.head_dim
+    return (shape.q_width + shape.v_width) / 2.0 / tp, heads * (shape.pair_dim / 2.0)
 
 
 def merge_times(
@@ -81,7 +89,7 @@ def merge_times(
     1 in place of 3/4.
     Source: operands of Transformer Engine's context_parallel.py, counted by hand.
     """
-    q, kv = _widths(problem, split)
+    q, kv = widths(problem.shape, split)
     c = np.asarray(split.cp, dtype=np.float64)
     kinds = [split.kind == P2P, split.kind == ALL_GATHER, split.kind == A2A]
     cover = 1.0 if run_keys > problem.job.seq_len / 2.0 else RING_COVER
@@ -121,7 +129,7 @@ def exchange_times(
     if np.all(split.cp == 1):
         zero = np.zeros_like(tokens)
         return Exposure(zero, zero), Exposure(zero, zero)
-    q, kv = _widths(problem, split)
+    q, kv = widths(problem.shape, split)
     c = np.asarray(split.cp, dtype=np.float64)
     group, pool = context_group(problem, split), problem.pool
     # In 16 bits, also in fp8 recipes, whose attention stays in 16 bits; in fp32 where all is.
@@ -178,7 +186,7 @@ def kept_bytes(problem: Problem, split: ContextSplit, tokens: Floats) -> Floats:
     the one behind it, the input of the projection. all-gather where what was gathered is kept:
     4 (c - 1) n k, the keys and values of the other ranks. The others keep nothing.
     """
-    q, kv = _widths(problem, split)
+    q, kv = widths(problem.shape, split)
     width = problem.job.recipe.activation_bytes
     stored = np.where(split.kind == A2A, width * tokens * q, 0.0)
     if problem.stack.cp_gathers == "kept":
@@ -196,7 +204,7 @@ def buffer_bytes(problem: Problem, split: ContextSplit, tokens: Floats) -> Float
     their all-to-all, 2 * 2 n (q + 2 k). They exist while the core runs backward, when the MLP's
     temporaries are gone. Source: allocations of Transformer Engine's context_parallel.py.
     """
-    q, kv = _widths(problem, split)
+    q, kv = widths(problem.shape, split)
     c = np.asarray(split.cp, dtype=np.float64)
     width = problem.job.recipe.activation_bytes
     gradients = 2 * width * (q + 2 * kv)

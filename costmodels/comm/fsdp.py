@@ -21,12 +21,15 @@ class Units:
     number: int
     params: float
     """Parameters of all of them."""
-    tail_params: float
-    """Those of the last: final norm and head; 0 where the rank has none."""
+    staying: int
+    """Units that stay gathered over a backward: final norm and head; learned positions, which are
+    left to the root."""
+    staying_params: float
+    """Parameters of those; 0 where the rank has none."""
 
 
 def alone_positions(problem: Problem) -> int:
-    """Return 1 where learned positions are a unit: Accelerate wraps every embedding."""
+    """Return 1 where learned positions are a unit: Accelerate leaves them to the root."""
     return int(
         problem.stack.sharded_units == "tail-stays" and problem.shape.positions == "learned"
     )
@@ -36,10 +39,10 @@ def gathers(units: Units, stack: StackProfile, zero: int, n_micro: int) -> tuple
     """Return calls of a step that gather weights, and the parameters of all of them.
 
     ZeRO 1 (a pipeline, whose weights stay gathered for a step): each unit once. ZeRO 2: each unit
-    for every micro-batch, as its backward frees it. ZeRO 3: twice, but for a tail that stays.
+    for every micro-batch, as its backward frees it. ZeRO 3: twice, but for units that stay.
 
     >>> from costmodels.stacks import STACKS
-    >>> ends = Units(34, 8e9, 0.5e9)
+    >>> ends = Units(34, 8e9, 1, 0.5e9)
     >>> [gathers(ends, STACKS["torchtitan"], zero, 2)[0] for zero in (0, 1, 2, 3)]
     [0, 34, 68, 136]
     >>> gathers(ends, STACKS["hf-fsdp2"], 3, 2)  # 2 (2 * 34 - 1), 2 (2 * 8e9 - 0.5e9)
@@ -50,8 +53,8 @@ def gathers(units: Units, stack: StackProfile, zero: int, n_micro: int) -> tuple
     if zero == 2:
         return n_micro * units.number, n_micro * units.params
     calls, params = 2 * units.number, 2 * units.params
-    if stack.sharded_units == "tail-stays" and units.tail_params:
-        calls, params = calls - 1, params - units.tail_params
+    if stack.sharded_units == "tail-stays":
+        calls, params = calls - units.staying, params - units.staying_params
     return n_micro * calls, n_micro * params
 
 

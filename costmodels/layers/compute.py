@@ -17,6 +17,8 @@ from costmodels.precision import FP8_RATE_FRAC
 from costmodels.problem import Problem
 from costmodels.shapes import ModelShape, TrainingJob
 from costmodels.stacks import StackProfile, fuses_softmax
+from costmodels.tuning.adapters import adapter_times, dequantize_s
+from costmodels.tuning.targets import attention_linears, mlp_linears
 from hardware.parts import Accelerator
 
 Floats = NDArray[np.float64]
@@ -106,7 +108,7 @@ def linear_times(
     """
     t = np.asarray(tp, dtype=np.float64)
     h = float(shape.hidden)
-    qkv = shape.q_width / t + 2 * kv_heads_per_rank(shape, tp) * shape.head_dim
+    qkv = shape.q_width / t + kv_heads_per_rank(shape, tp) * shape.projected_dim
     qkv = qkv + shape.gate_width / t
     three = products_of(shape.layers, job, accelerator, stack)
     mlp = _mlp_sizes(shape, t)
@@ -116,6 +118,10 @@ def linear_times(
     if shape.latent:
         down = float(shape.q_rank + shape.kv_rank + shape.qk_rope)
         column = _sum_of((column, three(tokens / t, h, down)))
+    if job.tuning:
+        linears = (*attention_linears(shape), *mlp_linears(shape))
+        more = adapter_times(linears, shape, job, accelerator, tokens, tp)
+        return LinearTimes(*column, *row) + LinearTimes(*more[0], *more[1])
     return LinearTimes(*column, *row)
 
 
@@ -140,7 +146,7 @@ def linear_products(shape: ModelShape, tokens: float, tp: int) -> tuple[Product,
         results.append(("qkv_down", tokens / tp, h, down))
     else:
         kv = kv_heads_per_rank(shape, ranks).item()
-        qkv = shape.q_width / t + 2 * kv * shape.head_dim + shape.gate_width / t
+        qkv = shape.q_width / t + kv * shape.projected_dim + shape.gate_width / t
         results = [("qkv", tokens, h, qkv)]
     results.append(("attention_out", tokens, shape.v_width / t, h))
     mlp = zip(("mlp_up", "mlp_down"), _mlp_sizes(shape, np.asarray(t)), strict=False)
@@ -210,6 +216,14 @@ def products_of(
         dgrad = gemm_s(rows, columns, inner, accelerator, precision, rate)
         wgrad = gemm_s(inner, rows, columns, accelerator, precision, rate * eff.wgrad_frac)
         weights = np.asarray(inner) * np.asarray(columns)
+        if job.tuning:
+            widen_s = dequantize_s(weights, job.tuning, accelerator)
+            forward, dgrad = forward + widen_s, dgrad + widen_s
+            return (
+                forward + cast_s * rows * np.asarray(inner),
+                dgrad + cast_s * rows * np.asarray(columns),
+                0.0 * wgrad,
+            )
         return (
             forward + cast_s * rows * np.asarray(inner),
             dgrad + cast_s * rows * np.asarray(columns),
@@ -257,7 +271,11 @@ def mlp_linear_times(
     """Return the part of `linear_times` that is the MLP's: up and down. The model has an MLP."""
     up, down = _mlp_sizes(shape, np.asarray(tp, dtype=np.float64))
     three = products_of(shape.layers, job, accelerator, stack)
-    return LinearTimes(*three(tokens, *up), *three(tokens, *down))
+    times = LinearTimes(*three(tokens, *up), *three(tokens, *down))
+    if not job.tuning:
+        return times
+    more = adapter_times(mlp_linears(shape), shape, job, accelerator, tokens, tp)
+    return times + LinearTimes(*more[0], *more[1])
 
 
 def up_projection_s(
@@ -336,8 +354,9 @@ def attention_times(
         peak = peaks[job.recipe.attention_precision] * FP8_RATE_FRAC
     causal_flops = 2.0 * s * shape.q_width / t * n
     recomputed = BACKWARD_OVER_FORWARD
-    if shape.latent:
-        qk, v = shape.qk_nope + shape.qk_rope, shape.v_head
+    if shape.v_head:
+        qk = shape.qk_nope + shape.qk_rope if shape.latent else shape.head_dim
+        v = shape.v_head
         causal_flops = s * shape.heads * (qk + v) / t * n
         recomputed = (3.0 * qk + 2.0 * v) / (qk + v)
     if shape.flash_attention:
@@ -412,7 +431,8 @@ def rotary_width(shape: ModelShape, tp: Ints) -> Floats | float:
     t = np.asarray(tp, dtype=np.float64)
     rotary: Floats | float = 0.0
     if shape.positions == "rope":
-        rotary = 4.0 * (shape.q_width / t + kv_heads_per_rank(shape, tp) * shape.head_dim)
+        keys = 0.0 if shape.kv_shared else kv_heads_per_rank(shape, tp) * shape.head_dim
+        rotary = 4.0 * (shape.q_width / t + keys)
     if shape.latent:
         rotary = rotary + 5.0 * (shape.q_rank + shape.kv_rank) / t
     elif qk_norm_params(shape):
@@ -514,6 +534,8 @@ def head_weight_grad_s(
 ) -> Floats:
     """Return the part of the head's backward that is its weight gradient, one GEMM, seconds."""
     n, columns = np.asarray(tokens, dtype=np.float64), padded_vocab(shape, tp) / np.asarray(tp)
+    if job.tuning:  # frozen
+        return 0.0 * n * columns
     rate, recipe = accelerator.efficiency.wgrad_frac, job.recipe
     precision = recipe.head_precision or recipe.gemm_precision
     if recipe.head_precision:

@@ -82,11 +82,12 @@ def dense_macs(shape: ModelShape) -> LayerMacs:
 
 def attention_macs(shape: ModelShape) -> tuple[int, int]:
     """Return the multiply-adds of a token in the projections of attention, and a position."""
-    h, q, kv = shape.hidden, shape.q_width, shape.kv_heads * shape.head_dim
+    h, q, v = shape.hidden, shape.q_width, shape.v_width
     if shape.latent:
         one = np.ones(1, dtype=np.int32)
-        return round(float(params.latent_params(shape, one)[0])), (q + shape.v_width) // 2
-    return h * (q + 2 * kv) + q * h + h * shape.gate_width, q
+        return round(float(params.latent_params(shape, one)[0])), (q + v) // 2
+    kv = shape.kv_heads * shape.projected_dim
+    return h * (q + kv) + v * h + h * shape.gate_width, (q + v) // 2
 
 
 def up_projection_macs(shape: ModelShape) -> dict[str, float]:
@@ -102,8 +103,8 @@ def attention_matrix_params(shape: ModelShape, tp: Ints) -> Floats:
     t, h = tp.astype(np.float64), float(shape.hidden)
     weights: Floats = h * shape.v_width / t
     if not shape.latent:
-        kv = params.kv_heads_per_rank(shape, tp) * shape.head_dim
-        weights = weights + h * (shape.q_width / t + 2.0 * kv) + h * shape.gate_width / t
+        kv = params.kv_heads_per_rank(shape, tp) * shape.projected_dim
+        weights = weights + h * (shape.q_width / t + kv) + h * shape.gate_width / t
     return weights
 
 

@@ -30,6 +30,8 @@ from costmodels.problem import Problem
 from costmodels.schedule.launches import EXPERT_PRODUCTS, GROUPED_CAST_SHARE, GROUPED_SHARE
 from costmodels.shapes import ModelShape
 from costmodels.stacks import StackProfile
+from costmodels.tuning.adapters import dequantize_s
+from costmodels.tuning.targets import EXPERTS
 from hardware.parts import Accelerator
 
 Floats = NDArray[np.float64]
@@ -231,9 +233,10 @@ def _router(problem: Problem, tokens: Floats) -> ForwardBackward:
     shape, part = problem.shape, problem.pool.accelerator
     precision, wide = problem.job.recipe.gemm_precision, part.efficiency.wgrad_frac
     h, n = float(shape.hidden), float(shape.n_experts)
+    wgrad = gemm_s(h, tokens, n, part, precision, wide) * (problem.job.tuning is None)
     return ForwardBackward(
         gemm_s(tokens, h, n, part, precision),
-        gemm_s(tokens, n, h, part, precision) + gemm_s(h, tokens, n, part, precision, wide),
+        gemm_s(tokens, n, h, part, precision) + wgrad,
     )
 
 
@@ -283,12 +286,45 @@ def _products(
         wgrad = grouped_gemm_s(weight_grad, part, precision, rate * eff.wgrad_frac, weights)
         one = accumulated_s(wgrad, np.asarray(inner) * columns, problem.job, part, problem.stack)
         wgrad = np.where(local > 1, wgrad, one)  # `rows_fracs` of several has the sum
+        if problem.job.tuning:
+            n_weights = local * np.asarray(inner) * np.asarray(columns)
+            widen_s = dequantize_s(n_weights, problem.job.tuning, part)
+            more, wgrad = _adapter_products(problem, each, local, (inner, columns))
+            forward, dgrad = forward + widen_s + more[0], dgrad + widen_s + more[1]
         cast_in, cast_out = cast_s * rows * np.asarray(inner), cast_s * rows * np.asarray(columns)
         return ForwardBackward(forward + cast_in, dgrad + cast_out + wgrad), np.asarray(wgrad)
 
     first, first_wgrad_s = both(h, (2 if shape.gated else 1) * width)
     second, second_wgrad_s = both(width, h)
     return first + second, first_wgrad_s + second_wgrad_s
+
+
+def _adapter_products(
+    problem: Problem, rows: Floats, local: Floats, sizes: tuple[ArrayLike, ArrayLike]
+) -> tuple[tuple[Floats, Floats], Floats]:
+    """Return forward and data gradient of the adapters of `local` experts, and weight gradients.
+
+    A and B as grouped products of `rows` rows an expert, beside one of `sizes` (inner, columns); 0
+    where experts have no adapters. Left out: their operators and launches.
+    """
+    tuning, part = problem.job.tuning, problem.pool.accelerator
+    zeros = np.zeros_like(rows)
+    if tuning is None or EXPERTS not in tuning.targets:
+        return (zeros, zeros), zeros
+    rank, precision = float(tuning.rank), problem.job.recipe.gemm_precision
+    ahead, back, weights = rows_fracs(rows, part, problem.job.recipe.grad_bytes)
+    forward, dgrad, wgrad = zeros, zeros, zeros
+    for inner, columns in ((sizes[0], rank), (rank, sizes[1])):
+        first, second, third = (
+            grouped_gemm_s(GroupedProduct(local, *size), part, precision, 1.0, frac)
+            for size, frac in (
+                ((rows, inner, columns), ahead),
+                ((rows, columns, inner), back),
+                ((inner, rows, columns), weights),
+            )
+        )
+        forward, dgrad, wgrad = forward + first, dgrad + second, wgrad + third
+    return (forward, dgrad), wgrad
 
 
 def routing_host_s(problem: Problem) -> float:
@@ -386,6 +422,12 @@ def products_host_s(problem: Problem, ep: Ints) -> Floats:
     return EXPERT_PRODUCTS * each * np.maximum(0.0, local - 1.0)
 
 
+def keeps_inputs(problem: Problem) -> bool:
+    """Tell whether the products of routed experts keep their inputs: those that train."""
+    tuning = problem.job.tuning
+    return tuning is None or EXPERTS in tuning.targets
+
+
 def expert_kept_bytes(
     problem: Problem, tokens: Floats, tp: Ints, sp: Ints, ep: Ints, etp: Ints
 ) -> Floats:
@@ -396,27 +438,30 @@ def expert_kept_bytes(
     of scores a token. The expert's output is not kept where its probability is applied before the
     second product (`routed_scores`), else 4 h a row; 2 h a token of all etp ranks where they are
     gathered before routing. Quantised inputs of both products take q bytes in place of 2
-    (`costmodels.memory.quantized_inputs`). Source: Megatron-LM core/transformer/moe
-    (memory-efficient permutation). Left out: rows that pad those of an expert.
+    (`costmodels.memory.quantized_inputs`). Frozen experts keep neither input (`keeps_inputs`).
+    Source: Megatron-LM core/transformer/moe (memory-efficient permutation). Left out: rows that
+    pad those of an expert.
     """
     shape, stack, cut = problem.shape, problem.stack, np.asarray(etp, dtype=np.float64)
     n = local_tokens(stack, tokens, tp, sp, ep)
     rows = expert_rows(problem, n, sp, ep, etp)
-    inner = 6.0 if shape.gated else 4.0
+    inner, reads = 6.0 if shape.gated else 4.0, keeps_inputs(problem)
     if shape.gated and not stack.fused_activation:
         inner += 2.0
+    if not reads:
+        inner -= 2.0
     element = problem.job.recipe.activation_bytes
     saved, h = quantized_inputs(problem).saved_bytes, shape.expert_hidden
     stored = rows * (element / 2.0 * inner - saved) * shape.expert_ffn / cut
     if shape.n_experts > 1:
-        stored = stored + rows * (element - saved) * h + 8.0 * shape.n_experts * n
+        stored = stored + rows * (element - saved) * h * reads + 8.0 * shape.n_experts * n
         if stack.routed_scores == "after":
             stored = stored + rows * (2.0 * element) * h
         if stack.etp_gathers == "tokens":  # beside the rank's own share, counted with the norm
             shares = shares_of_tokens(stack, sp, etp).astype(np.float64)
             gathered = rows / shape.top_k * element * h * (shares - 1.0) / shares
             stored = stored + gathered
-    if shape.moe_latent:  # the input of the projection back
+    if shape.moe_latent and not problem.job.tuning:  # the input of the projection back
         stored = stored + n * (element - saved) * shape.moe_latent
     return np.asarray(stored)
 

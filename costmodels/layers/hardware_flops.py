@@ -22,7 +22,7 @@ class RecomputedPart:
 
 
 def recomputed_parts(
-    shape: ModelShape, seq_len: int, layout: Layout
+    shape: ModelShape, seq_len: float, layout: Layout
 ) -> tuple[RecomputedPart, ...]:
     """Return what a layout computes again, over the whole model, FLOPs of one token each.
 
@@ -60,7 +60,7 @@ def recomputed_parts(
     return tuple(RecomputedPart(name, n, flops) for _, name, flops, n in named if n and flops)
 
 
-def recomputed_flops_per_token(shape: ModelShape, seq_len: int, layout: Layout) -> float:
+def recomputed_flops_per_token(shape: ModelShape, seq_len: float, layout: Layout) -> float:
     """Return the FLOPs of a token that a layout computes again, over the whole model.
 
     0 without recomputation.
@@ -74,7 +74,8 @@ def hardware_flops_per_step(shape: ModelShape, job: TrainingJob, layout: Layout)
 
     HFU = hardware FLOPs / (step time × devices × dense peak): MFU with another numerator.
     """
-    recomputed = recomputed_flops_per_token(shape, job.seq_len, layout) * job.tokens_per_step
+    recomputed = recomputed_flops_per_token(shape, job.core_tokens, layout)
+    recomputed = recomputed * job.tokens_per_step
     return model_flops_per_step(shape, job) + recomputed
 
 

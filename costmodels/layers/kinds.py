@@ -1,19 +1,27 @@
 """All kinds of layers, by the name that a model file gives them."""
 
+from functools import cache
+
+from costmodels.layers.compressed.attention import COMPRESSED
 from costmodels.layers.dense import DENSE
+from costmodels.layers.diffusion.blocks import ADALN, DOUBLE, LAST_DOUBLE, SINGLE
+from costmodels.layers.diffusion.feeds import ONE_STREAM, PATCH_STREAM, TWO_STREAMS
 from costmodels.layers.layer_kind import LayerKind
 from costmodels.layers.moe import MOE
+from costmodels.layers.recurrences.delta_net import GDN, KDA
+from costmodels.layers.recurrences.linear import LINEAR
+from costmodels.layers.recurrences.mamba1 import MAMBA1
+from costmodels.layers.recurrences.mamba2 import MAMBA2
+from costmodels.layers.recurrences.rglru import RGLRU
+from costmodels.layers.recurrences.short_conv import CONV
+from costmodels.layers.streams.streamed import streamed
 from costmodels.layers.sublayers.attention import ATTENTION, CHUNK, WINDOW
 from costmodels.layers.sublayers.bidirectional import BIDIRECTIONAL, BIDIRECTIONAL_WINDOW
-from costmodels.layers.sublayers.composition import NO_MIXER, composed
+from costmodels.layers.sublayers.composition import NO_MIXER, composed, kind_name
 from costmodels.layers.sublayers.cross import BIDIRECTIONAL_CROSS, CAUSAL_CROSS, CROSS
-from costmodels.layers.sublayers.delta_net import GDN, KDA
 from costmodels.layers.sublayers.differential import DIFFERENTIAL
-from costmodels.layers.sublayers.feeds import FEEDS, NO_FEED
-from costmodels.layers.sublayers.linear import LINEAR
-from costmodels.layers.sublayers.mamba1 import MAMBA1
-from costmodels.layers.sublayers.mamba2 import MAMBA2
-from costmodels.layers.sublayers.short_conv import CONV
+from costmodels.layers.sublayers.feeds import FEEDS, MLP, NO_FEED
+from costmodels.layers.sublayers.injected import INJECTED
 from costmodels.layers.sublayers.sparse import SPARSE
 from costmodels.layers.sublayers.sublayer import HeadsCut, Mixer
 from costmodels.shapes import LayerRun, ModelShape
@@ -21,8 +29,17 @@ from costmodels.towers.encoder_layers import ENCODER, encoder_shape
 
 _ATTENTION = (ATTENTION, WINDOW, CHUNK, BIDIRECTIONAL, BIDIRECTIONAL_WINDOW, SPARSE, DIFFERENTIAL)
 _ACROSS = (CROSS, CAUSAL_CROSS, BIDIRECTIONAL_CROSS)
-_OTHERS = (MAMBA2, GDN, KDA, LINEAR, MAMBA1, CONV, NO_MIXER)
-MIXERS: dict[str, Mixer] = {x.name: x for x in (*_ATTENTION, *_ACROSS, *_OTHERS)}
+_OTHERS = (MAMBA2, GDN, KDA, LINEAR, MAMBA1, CONV, RGLRU, NO_MIXER, *COMPRESSED)
+_DIFFUSION = (
+    (DOUBLE, TWO_STREAMS),
+    (LAST_DOUBLE, PATCH_STREAM),
+    (SINGLE, NO_FEED),
+    (ADALN, ONE_STREAM),
+)
+"""Mixers of diffusion transformers, each with the only feed that stands behind it."""
+MIXERS: dict[str, Mixer] = {
+    x.name: x for x in (*_ATTENTION, *_ACROSS, *_OTHERS, *(mixer for mixer, _ in _DIFFUSION))
+}
 """By name. A new mixer is one entry more (docs/extending.md)."""
 KIND_ALIASES = {"attention+dense": DENSE.name, "attention+moe": MOE.name}
 """Names of kinds that have another one: dense and expert layers by their mixer and feed."""
@@ -30,8 +47,10 @@ KIND_ALIASES = {"attention+dense": DENSE.name, "attention+moe": MOE.name}
 
 def _compositions() -> tuple[LayerKind, ...]:
     """Return every kind of a mixer and a feed that is not listed under another name."""
-    pairs = [(mixer, feed) for mixer in MIXERS.values() for feed in FEEDS]
-    names = [(f"{mixer.name}+{feed.name}", mixer, feed) for mixer, feed in pairs]
+    free = [mixer for mixer in MIXERS.values() if not mixer.stands_alone]
+    pairs = [*((mixer, feed) for mixer in free for feed in FEEDS), *_DIFFUSION]
+    pairs += [(mixer, INJECTED) for mixer in (ATTENTION, WINDOW)]
+    names = [(kind_name(mixer, feed), mixer, feed) for mixer, feed in pairs]
     left_out = {*KIND_ALIASES, "none+none"}
     return tuple(composed(mixer, feed) for name, mixer, feed in names if name not in left_out)
 
@@ -47,9 +66,57 @@ def register_layer_kind(kind: LayerKind) -> None:
     LAYER_KINDS[kind.name] = kind
 
 
+_FEEDS = {x.name: x for x in (*FEEDS, INJECTED)}
+
+
+@cache
+def _variant(name: str) -> LayerKind:
+    kind = LAYER_KINDS[name.partition("@")[0]]
+    return composed(MIXERS[kind.mixer], _FEEDS[kind.feed], name)
+
+
+def has_variants(name: str) -> bool:
+    """Tell whether a kind is a pair of a mixer and a feed, whose sizes a variant can replace."""
+    kind = LAYER_KINDS[name]
+    pair = f"{kind.mixer}+{kind.feed}"
+    return kind.mixer in MIXERS and KIND_ALIASES.get(pair, pair) == name
+
+
+def kind_of(name: str) -> LayerKind:
+    """Return the record of a kind: `KIND`, or `KIND@VARIANT` with the sizes of a variant.
+
+    Raises `KeyError` for no kind. A variant needs a kind that is a pair (`has_variants`).
+
+    >>> kind_of("dense@wide").name, kind_of("window+moe@narrow").mixer
+    ('dense@wide', 'window')
+    """
+    return _variant(name) if "@" in name else LAYER_KINDS[name]
+
+
 def kinds_of(shape: ModelShape) -> tuple[LayerKind, ...]:
-    """Return the records of `shape.kinds`."""
-    return tuple(LAYER_KINDS[name] for name in shape.kinds)
+    """Return the records of `shape.kinds`, with connections where streams are several."""
+    kinds = tuple(kind_of(name) for name in shape.kinds)
+    return tuple(map(streamed, kinds)) if shape.residual_streams else kinds
+
+
+def attention_shapes(shape: ModelShape) -> tuple[ModelShape, ...]:
+    """Return the model as each kind of layer with attention sees it, none twice."""
+    kinds = [kind for kind, _ in present_kinds(shape) if has_attention(kind)]
+    return tuple(dict.fromkeys(shape.of_kind(kind.name) for kind in kinds))
+
+
+def reads_earlier_layers(shape: ModelShape) -> bool:
+    """Tell whether some layer has keys, values or weights of another, or its own embedding."""
+    kinds = [shape.of_kind(kind.name) for kind, _ in present_kinds(shape)]
+    return shape.per_layer is not None or any(x.kv_shared or x.reused for x in kinds)
+
+
+def mlp_widths(shape: ModelShape) -> tuple[int, ...]:
+    """Return the inner widths of the MLPs of a model's layers, none twice."""
+    if shape.diffusion:
+        return (shape.ffn,)
+    dense = [kind for kind, _ in present_kinds(shape) if has_mlp(kind)]
+    return tuple(dict.fromkeys(shape.of_kind(kind.name).ffn for kind in dense))
 
 
 def present_kinds(shape: ModelShape) -> tuple[tuple[LayerKind, int], ...]:
@@ -59,9 +126,14 @@ def present_kinds(shape: ModelShape) -> tuple[tuple[LayerKind, int], ...]:
 
 
 def added_kinds(shape: ModelShape) -> tuple[LayerKind, ...]:
-    """Return the kinds of which a model has layers, but for dense and expert layers."""
+    """Return the kinds of which a model has layers, but for dense and expert layers.
+
+    With several residual streams these count too: they are not what their records say alone.
+    """
     return tuple(
-        kind for kind, _ in present_kinds(shape) if kind.name not in (DENSE.name, MOE.name)
+        kind
+        for kind, _ in present_kinds(shape)
+        if kind.name not in (DENSE.name, MOE.name) or shape.residual_streams
     )
 
 
@@ -79,6 +151,11 @@ def attends(shape: ModelShape) -> bool:
 def has_attention(kind: LayerKind) -> bool:
     """Tell whether a kind of layer has the model's attention, over all keys or some."""
     return kind.mixer not in MIXERS or MIXERS[kind.mixer].attends
+
+
+def has_mlp(kind: LayerKind) -> bool:
+    """Tell whether a kind of layer has an MLP of the width `ffn`."""
+    return kind.feed in (MLP.name, INJECTED.name)
 
 
 def sublayers(kind: LayerKind) -> int:
@@ -105,11 +182,7 @@ def mixer_heads(shape: ModelShape) -> tuple[int, ...]:
     return tuple(dict.fromkeys(cuts))
 
 
-def has_mlp(shape: ModelShape) -> bool:
-    """Tell whether some layer has an MLP of the model's width."""
-    return any(kind.feed == "dense" for kind, _ in present_kinds(shape))
-
-
 def layer_run(name: str, count: int) -> LayerRun:
     """Return a run of layers of a registered kind."""
-    return LayerRun(name, count, LAYER_KINDS[name].is_routed)
+    kind = kind_of(name)
+    return LayerRun(kind.name, count, kind.is_routed)

@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -26,6 +26,7 @@ from costmodels.problem import Problem
 from costmodels.schedule import launches
 from costmodels.shapes import ModelShape
 from costmodels.stacks import StackProfile
+from costmodels.tuning.adapters import launches_frac
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
@@ -93,7 +94,7 @@ class LayerInputs:
     @cached_property
     def attention(self) -> AttentionBlock:
         """The model's own attention, computed once for all kinds of layers that have it."""
-        return self.attention_over()
+        return self.attention_over(self.problem.job.run_keys)
 
     def attention_over(self, run_keys: float = 0.0) -> AttentionBlock:
         """Return the model's own attention over a part of the keys (`AttentionKernels`)."""
@@ -129,7 +130,23 @@ class LayerInputs:
             self.problem.job.seq_len,
             self.element_bytes,
             memory.quantized_inputs(self.problem),
+            tuning=self.problem.job.tuning,
         )
+
+    def of_kind(self, kind: str) -> "LayerInputs":
+        """Return the inputs of layers of a kind: the sizes of its variant in place of the model's.
+
+        Computed once for all kinds of the same variant.
+        """
+        name = kind.partition("@")[2]
+        if not name:
+            return self
+        key = f"variant {name}"
+        if key not in self.parts:
+            shape = self.problem.shape.of_kind(kind)
+            self.parts[key] = replace(self, problem=replace(self.problem, shape=shape))
+        varied: LayerInputs = self.parts[key]
+        return varied
 
     @cached_property
     def parts(self) -> dict[str, Any]:
@@ -226,9 +243,9 @@ class LayerMacs:
     of_sequence: int = 0
     """Those of a whole sequence besides, however long it is: keys and values of a context."""
 
-    def core_macs(self, seq_len: int) -> float:
+    def core_macs(self, seq_len: float) -> float:
         """Return the multiply-adds of a token in the core, in sequences of so many tokens."""
-        return self.core_at(seq_len) if self.core_at else self.core * seq_len
+        return self.core_at(round(seq_len)) if self.core_at else self.core * seq_len
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,6 +322,8 @@ def plain_host_s(problem: Problem, tp: Ints, times: float = 1.0) -> Floats:
     """Return the same of a dense layer with ordinary attention, so many `times`, seconds."""
     stack = problem.stack
     alone = stack.host_share_without_tp if stack.launches_collectives else 1.0
+    if problem.job.tuning:
+        times = times * launches_frac(problem.shape, problem.job.tuning)
     return np.where(np.asarray(tp) > 1, 1.0, alone) * (stack.host_s_per_layer * times)
 
 

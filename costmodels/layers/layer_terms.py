@@ -1,6 +1,7 @@
 """All that depends on how one layer is split, on mbs and mode: its times, its bytes, the ends'."""
 
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,13 +24,17 @@ from costmodels.layers.layer_kind import (
     SplitDegrees,
 )
 from costmodels.layers.recompute import KeptByKind, SetTerms, set_terms
+from costmodels.layers.streams.ends import collapse_bytes, collapse_s, mtp_streams_s, n_streams
+from costmodels.layers.sublayers.injected import stream_times
 from costmodels.modes import ModeRows, ModeTable
 from costmodels.plans import ShapeTable
 from costmodels.problem import Problem
 from costmodels.shapes import DENSE, MOE
 from costmodels.towers.encoder import encoder_end_bytes, encoder_end_times
 from costmodels.towers.encoder_layers import encoder_inputs
+from costmodels.towers.latents import end_terms
 from costmodels.towers.vision import TowerTerms, tower_terms
+from costmodels.tuning.reference import ends_with_reference, with_reference
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
@@ -107,10 +112,14 @@ def _head(inputs: LayerInputs, collectives: ForwardBackward, last: KindTerms) ->
     accelerator, zeros = problem.pool.accelerator, np.zeros_like(tokens)
     nothing = ForwardBackward(zeros, zeros)
     head = head_times(shape, job, accelerator, stack, tokens, tp) + collectives
+    if shape.residual_streams:
+        head = head + collapse_s(inputs)
     if not shape.mtp_layers:
         return _Head(head, collectives, nothing, nothing)
     n_more = float(shape.mtp_layers)
     module = mtp_times(problem, tokens, tp, inputs.sp)
+    if shape.residual_streams:
+        module = module + mtp_streams_s(inputs)
     waits = ForwardBackward(last.tp_forward.exposed_s, last.tp_backward.exposed_s)
     cp = ForwardBackward(last.cp_forward.exposed_s, last.cp_backward.exposed_s)
     exchange = last.exchange if isinstance(last, ExpertLayerTerms) else None
@@ -135,6 +144,66 @@ def mean_checkpoint_bytes(inputs: LayerInputs, own: Floats) -> Floats:
     return np.asarray(frac * of_encoder + (1.0 - frac) * own)
 
 
+def _vocabulary_ends(inputs: LayerInputs, last: KindTerms) -> dict[str, Any]:
+    """Return the fields of `LayerTerms` that are embedding and head, `last` the last layer."""
+    problem, tokens, tp, sp = inputs.problem, inputs.tokens, inputs.split.tp, inputs.sp
+    shape, job, stack = problem.shape, problem.job, problem.stack
+    embed_comm, *of_head = end_times(problem, tokens, tp, sp)
+    embedding_tp = ForwardBackward(embed_comm / 2, embed_comm / 2)
+    head = _head(inputs, ForwardBackward(*of_head), last)
+    parts = np.where(np.asarray(sp) > 0, tp, 1).astype(np.float64)
+    masks = shape.hidden / parts if shape.dropout else 0.0
+    accelerator, n_heads = problem.pool.accelerator, 1.0 + shape.mtp_layers
+    normed = 2.0 * inputs.element_bytes * tokens * shape.hidden / parts
+    logits = memory.logits_bytes(shape, stack, tokens, tp) + normed
+    if shape.head_transform:  # the inputs of its product, its activation and its norm
+        logits = logits + 1.5 * normed
+    if shape.residual_streams:
+        logits = logits + collapse_bytes(shape, tokens, parts, inputs.element_bytes)
+    embedding = embedding_times(shape, accelerator, tokens, tp, sp) + embedding_tp
+    if job.tuning:  # a frozen table has no gradient, nor does what is looked up in it
+        embedding_tp = replace(embedding_tp, backward_s=np.zeros_like(tokens))
+        embedding = replace(embedding, backward_s=np.zeros_like(tokens))
+    embedding_bytes = tokens * (8.0 + masks)
+    if shape.per_layer and shape.per_layer.streams > 1:
+        more = stream_times(inputs)
+        embedding, head = embedding + more, replace(head, total=head.total + more)
+    tower = tower_terms(inputs) if shape.vision else None
+    if tower:
+        embedding_bytes = embedding_bytes + tower.kept_bytes
+    if shape.encoder:
+        embedding = embedding + encoder_end_times(inputs)
+        embedding_bytes = embedding_bytes + encoder_end_bytes(inputs)
+    return {
+        "embedding": embedding,
+        "head": head.total,
+        "embedding_tp": embedding_tp,
+        "head_cp": head.cp,
+        "head_ep": head.ep,
+        "head_tp": head.tp,
+        "head_weight_grad_s": head_weight_grad_s(shape, job, accelerator, tokens, tp),
+        "logits_bytes": n_heads * logits,
+        "gathered_bytes": n_heads * memory.gathered_bytes(shape, stack, tokens, tp),
+        "embedding_bytes": embedding_bytes,
+        "tower": tower,
+    }
+
+
+def _latent_ends(inputs: LayerInputs) -> dict[str, Any]:
+    """Return the same of a diffusion transformer, whose ends have no collectives."""
+    ends, zeros = end_terms(inputs), np.zeros_like(inputs.tokens)
+    nothing = ForwardBackward(zeros, zeros)
+    return {
+        "embedding": ends.first,
+        "head": ends.last,
+        **dict.fromkeys(("embedding_tp", "head_cp", "head_ep", "head_tp"), nothing),
+        "head_weight_grad_s": ends.last_weight_grad_s,
+        "logits_bytes": ends.last_bytes,
+        "gathered_bytes": zeros,
+        "embedding_bytes": ends.first_bytes,
+    }
+
+
 def layer_terms(problem: Problem, split: SplitDegrees, mbs: Ints, modes: ModeRows) -> LayerTerms:
     """Return the terms of each (split, mbs, mode); arrays of one length."""
     sp = modes.sp
@@ -142,6 +211,8 @@ def layer_terms(problem: Problem, split: SplitDegrees, mbs: Ints, modes: ModeRow
     tokens = np.asarray(mbs, dtype=np.float64) * job.seq_len / split.cp
     inputs = LayerInputs(problem, split, tokens, modes)
     first, *others = (kind.terms(inputs) for kind in kinds_of(shape))
+    if job.has_reference:
+        first, *others = (with_reference(x) for x in (first, *others))
     working, scratch = first.working_bytes, first.scratch_bytes
     if not shape.kind_counts[0]:
         working = others[0].working_bytes
@@ -153,46 +224,29 @@ def layer_terms(problem: Problem, split: SplitDegrees, mbs: Ints, modes: ModeRow
     for other in others:
         working = np.maximum(working, other.working_bytes)
         scratch = scratch + other.scratch_bytes
-    embed_comm, *of_head = end_times(problem, tokens, tp, sp)
-    embedding_tp = ForwardBackward(embed_comm / 2, embed_comm / 2)
     last = (first, *others)[shape.layer_sequence[-1]]
-    head = _head(inputs, ForwardBackward(*of_head), last)
+    ends = _latent_ends(inputs) if shape.diffusion else _vocabulary_ends(inputs, last)
+    ends = ends_with_reference(ends) if job.has_reference else ends
     parts = np.where(np.asarray(sp) > 0, tp, 1).astype(np.float64)
-    masks = shape.hidden / parts if shape.dropout else 0.0
-    accelerator, n_heads = problem.pool.accelerator, 1.0 + shape.mtp_layers
     width = inputs.element_bytes
-    normed = 2.0 * width * tokens * shape.hidden / parts
-    logits = memory.logits_bytes(shape, stack, tokens, tp) + normed
-    if shape.head_transform:  # the inputs of its product, its activation and its norm
-        logits = logits + 1.5 * normed
-    embedding = embedding_times(shape, accelerator, tokens, tp, sp) + embedding_tp
-    embedding_bytes = tokens * (8.0 + masks)
-    tower = tower_terms(inputs) if shape.vision else None
-    if tower:
-        embedding_bytes = embedding_bytes + tower.kept_bytes
-    checkpoint = memory.checkpoint_bytes(shape, tokens, tp, sp, width)
+    streams = n_streams(shape)
+    checkpoint = memory.checkpoint_bytes(shape, tokens, tp, sp, width) * streams
     if shape.encoder:
-        embedding = embedding + encoder_end_times(inputs)
-        embedding_bytes = embedding_bytes + encoder_end_bytes(inputs)
         checkpoint = mean_checkpoint_bytes(inputs, checkpoint)
+    if shape.per_layer:
+        checkpoint = checkpoint * shape.per_layer.streams
     of_first = {field.name: getattr(first, field.name) for field in fields(KindTerms)}
     return LayerTerms(
         **of_first | {"working_bytes": working, "scratch_bytes": scratch},
-        embedding=embedding,
-        head=head.total,
-        embedding_tp=embedding_tp,
-        head_cp=head.cp,
-        head_ep=head.ep,
-        head_tp=head.tp,
-        head_weight_grad_s=head_weight_grad_s(shape, job, accelerator, tokens, tp),
+        **ends,
         checkpoint_bytes=checkpoint,
         queued_bytes=memory.queued_bytes(shape, stack, tokens, tp, width),
-        logits_bytes=n_heads * logits,
-        gathered_bytes=n_heads * memory.gathered_bytes(shape, stack, tokens, tp),
-        embedding_bytes=embedding_bytes,
-        message_bytes=width * tokens * shape.hidden / (tp if stack.p2p_scatter else parts),
+        message_bytes=width
+        * tokens
+        * shape.hidden
+        * streams
+        / (tp if stack.p2p_scatter else parts),
         others=tuple(others),
-        tower=tower,
     )
 
 

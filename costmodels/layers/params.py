@@ -67,15 +67,15 @@ def layer_params(shape: ModelShape, tp: Ints) -> Floats:
     """
     t = np.asarray(tp, dtype=np.float64)
     h, q, f = shape.hidden, shape.q_width, shape.ffn
-    kv = kv_heads_per_rank(shape, tp) * shape.head_dim
+    kv = kv_heads_per_rank(shape, tp) * shape.projected_dim
     up = 2 if shape.gated else 1
     if shape.latent:
         sharded = latent_params(shape, tp) + (up + 1) * h * f / t
     else:
-        sharded = h * (q / t + 2 * kv) + q / t * h + (up + 1) * h * f / t
+        sharded = h * (q / t + kv) + shape.v_width / t * h + (up + 1) * h * f / t
         sharded = sharded + h * shape.gate_width / t
     norms = (2 if shape.norm == "rmsnorm" else 4) * h + qk_norm_params(shape)
-    biases = (q / t + 2 * kv + up * f / t + 2 * h) if shape.bias else 0.0
+    biases = (q / t + kv + up * f / t + 2 * h) if shape.bias else 0.0
     return sharded + norms + biases
 
 
@@ -102,8 +102,9 @@ def linear_params(shape: ModelShape, tp: Ints) -> Floats:
     mlp = (3.0 if shape.gated else 2.0) * h * shape.ffn / t
     if shape.latent:
         return np.asarray(latent_params(shape, tp) - shape.q_rank - shape.kv_rank + mlp)
-    kv = kv_heads_per_rank(shape, tp) * shape.head_dim
-    return np.asarray(h * (2.0 * shape.q_width / t + 2.0 * kv) + mlp + h * shape.gate_width / t)
+    kv = kv_heads_per_rank(shape, tp) * shape.projected_dim
+    attention = h * ((shape.q_width + shape.v_width) / t + kv)
+    return np.asarray(attention + mlp + h * shape.gate_width / t)
 
 
 def expert_layer_params(shape: ModelShape, tp: Ints) -> Floats:
@@ -181,6 +182,15 @@ def head_transform_params(shape: ModelShape) -> int:
         return 0
     norm = 1 if shape.norm == "rmsnorm" else 2
     return shape.hidden * (shape.hidden + norm + shape.bias)
+
+
+def stream_params(shape: ModelShape) -> int:
+    """Return the parameters that make further residual streams, and as many that join them.
+
+    (a - 1) h^2 before the layers and the same behind them, whole on every tp rank; 0 with one.
+    Source: transformers models/gemma3n (altup_projections, altup_unembed_projections).
+    """
+    return (shape.per_layer.streams - 1) * shape.hidden**2 if shape.per_layer else 0
 
 
 def mtp_params(shape: ModelShape, tp: Ints, layer: ArrayLike = 0.0) -> Floats:

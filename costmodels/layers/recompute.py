@@ -31,6 +31,7 @@ from costmodels.layers.compute import (
 from costmodels.offload.modules import ModuleCopies
 from costmodels.problem import Problem
 from costmodels.shapes import ModelShape
+from costmodels.tuning.activations import Freed
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
@@ -127,12 +128,13 @@ def routed_terms(
     eager = memory.EAGER_GATE_BYTES if shape.gated and not stack.fused_activation else 0.0
     wide = problem.job.recipe.activation_bytes / 2.0
     saved = memory.quantized_inputs(problem).saved_bytes
+    second = 2.0 if experts.keeps_inputs(problem) else 0.0
     return Routed(
         forward_s=times.compute.forward_s,
         exchange_s=times.exchange.forward_s,
         kept_bytes=kept_bytes,
         activation_s=moved * per_byte + part.efficiency.kernel_latency_s,
-        activation_bytes=(wide * (2.0 + eager) - saved) * width,
+        activation_bytes=(wide * (second + eager) - saved) * width,
     )
 
 
@@ -201,6 +203,12 @@ def norm_bytes(problem: Problem, tokens: Floats, tp: Ints, sp: Ints) -> Floats:
     return np.asarray(tokens * (element + eager) * problem.shape.hidden / total)
 
 
+def freed_by(problem: Problem, shape: ModelShape, tp: Ints) -> Freed | None:
+    """Return what frozen weights free of a layer (`memory.freed_by_tuning`); None without any."""
+    tuning, width = problem.job.tuning, problem.job.recipe.activation_bytes
+    return memory.freed_by_tuning(shape, problem.stack, tuning, tp, width) if tuning else None
+
+
 def attention_modules(problem: Problem, tokens: Floats, tp: Ints, sp: Ints, core: Core) -> Modules:
     """Return the modules of attention (`module_terms`)."""
     shape, stack, part = problem.shape, problem.stack, problem.pool.accelerator
@@ -215,6 +223,8 @@ def attention_modules(problem: Problem, tokens: Floats, tp: Ints, sp: Ints, core
         of_down = norm_bytes(problem, tokens, tp, sp) - tokens * shape.hidden / total * (
             memory.DOWN_PROJECTIONS * quantized.saved_bytes - 2.0 * quantized.share
         )
+        if freed := freed_by(problem, shape, tp):
+            of_down = of_down - tokens * freed.norm / total
         norm_s = norm_forward_s(shape, part, stack, tokens, tp, sp)
         entries["layernorm"] = RecomputedModule(norm_s, of_down, zeros, nothing, zeros)
         entries["mla_up_proj"] = _up_projection(problem, tokens, tp, sp)
@@ -231,15 +241,21 @@ def mlp_modules(
     nothing = Exposure(zeros, zeros)
     norm_s = norm_forward_s(shape, part, stack, tokens, tp, sp)
     of_norm, entries = norm_bytes(problem, tokens, tp, sp), {}
+    freed = freed_by(problem, shape, tp)
     inner = _mlp(problem, shape, tokens, tp, sp) if shape.ffn else None
     if inner and not routed:
         total = np.where(np.asarray(sp) > 0, np.asarray(tp, dtype=np.float64), 1.0)
         saved = memory.quantized_inputs(problem).saved_bytes
         of_norm = of_norm - tokens * shape.hidden / total * saved
+        if freed:
+            of_norm = of_norm - tokens * freed.mlp_norm / total
         entries["mlp"] = RecomputedModule(
             norm_s + inner.forward_s, zeros, of_norm + inner.mlp_bytes, inner.tp, zeros
         )
     if routed:
+        if freed:
+            total = np.where(np.asarray(sp) > 0, np.asarray(tp, dtype=np.float64), 1.0)
+            of_norm = of_norm - tokens * freed.mlp_norm / total
         entries["layernorm"] = RecomputedModule(norm_s, zeros, of_norm, nothing, zeros)
         if inner:
             entries["shared_experts"] = inner
@@ -290,6 +306,8 @@ def _mlp(
         inner = inner + np.where(np.asarray(sp) > 0, gathered, 0.0)
     inner = job.recipe.activation_bytes / 2.0 * inner
     inner = inner - memory.quantized_inputs(problem).saved_bytes * shape.ffn / t
+    if freed := freed_by(problem, shape, tp):
+        inner = inner - freed.mlp
     return RecomputedModule(forward + waits.exposed_s, zeros, tokens * inner, waits, zeros)
 
 
@@ -314,6 +332,8 @@ def _up_projection(problem: Problem, tokens: Floats, tp: Ints, sp: Ints) -> Reco
     width_bytes = problem.job.recipe.activation_bytes / 2.0 * width_bytes
     saved = memory.quantized_inputs(problem).saved_bytes
     width_bytes = width_bytes - saved * (shape.q_rank + shape.kv_rank) / t
+    if freed := freed_by(problem, shape, tp):
+        width_bytes = width_bytes - freed.attention
     return RecomputedModule(
         forward + waits, tokens * width_bytes, zeros, Exposure(waits, waits), zeros
     )

@@ -158,8 +158,8 @@ def _attention_tensors(
     else:
         yield plain("qkv_linear", normed)
         yield plain("qkv_linear", normed, narrow)
-        pairs = tokens * kv_heads_per_rank(shape, tp) * shape.head_dim
-        core = (queries, pairs, pairs)
+        heads = tokens * kv_heads_per_rank(shape, tp) * (not shape.kv_shared)
+        core = (queries, heads * shape.head_dim, heads * shape.v_dim)
     for one in core:
         yield plain("core_attn", one)._replace(shared_with="mla_up_proj" if shape.latent else "")
     if shape.flash_attention:

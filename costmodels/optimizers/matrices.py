@@ -74,12 +74,13 @@ def attention_matrices(shape: ModelShape) -> tuple[Matrix, ...]:
             Matrix(keys, shape.kv_rank, cut="rows"),
             Matrix(h, shape.v_width, cut="columns"),
         )
-    kv = shape.kv_heads * shape.head_dim
+    pair: tuple[int, ...] = (shape.kv_width, shape.kv_heads * shape.v_dim)
+    pair = () if shape.kv_shared else pair[:1] if shape.keys_as_values else pair
     gate = (shape.gate_width,) if shape.gate_width else ()
-    parts = (shape.q_width, *gate, kv, kv)
+    parts = (shape.q_width, *gate, *pair)
     return (
         Matrix(sum(parts), h, cut="rows", parts=parts),
-        Matrix(h, shape.q_width, cut="columns"),
+        Matrix(h, shape.v_width, cut="columns"),
     )
 
 

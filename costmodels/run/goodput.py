@@ -32,7 +32,7 @@ def saved_bytes(problem: Problem) -> float:
     the state of the data loader and of random numbers.
     """
     recipe = problem.job.recipe
-    params = trained_params(problem.shape, problem.job.seq_len)
+    params = trained_params(problem.shape, problem.job.seq_len, problem.job.tuning)
     return (recipe.param_bytes + recipe.state_bytes) * params
 
 

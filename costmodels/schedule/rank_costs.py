@@ -25,12 +25,14 @@ from costmodels.problem import Problem
 from costmodels.schedule.in_flight import ROUNDS, beyond_mean
 from costmodels.schedule.stages import LOOPED, StageKinds, other_kinds
 from costmodels.shape_terms import (
+    all_frozen_bytes,
     dense_groups,
     expert_groups,
     kind_expert_params,
     kind_params,
     quantized_bytes,
     shape_terms,
+    tuned_states,
 )
 from costmodels.shapes import ModelShape
 from costmodels.step import Rows, join, memory_terms, stage_times
@@ -77,12 +79,21 @@ def with_kinds(
     problem, terms, shapes = rows.problem, rows.shapes, rows.table.shapes
     params = kind_params(problem, shapes, kinds)
     shardings = rows.table.shardings
+    if problem.job.tuning:
+        tuned = tuned_states(problem, shapes, shardings, kinds)
+        result = replace(terms, kinds=kinds, **tuned)
+        return replace(
+            rows, shapes=result, recomputed=recomputed, recomputed_others=recomputed_others
+        )
     dense = None if is_linear else dense_groups(problem, shapes, shardings, kinds)
     states = _states_as_held(terms.state_bytes, terms.groups, dense)
     per_param = states[..., :1] / terms.params[:, :1]
     result = replace(terms, kinds=kinds, params=params, state_bytes=per_param * params)
     if dense is not None:
         result = replace(result, state_bytes=result.state_bytes + dense.state_bytes)
+    if terms.frozen_bytes is not None:
+        frozen = all_frozen_bytes(problem, shapes, shardings, kinds)
+        result = replace(result, frozen_bytes=frozen)
     if terms.quantized_bytes is not None:
         copies = quantized_bytes(problem, shapes, kinds, shardings.zero)
         result = replace(result, quantized_bytes=copies)

@@ -169,7 +169,7 @@ FIGURES: tuple[Figure, ...] = (
     Figure(
         "protocol_bandwidth",
         RATE,
-        "what the protocols for short messages (LL, LL128) reach at most on any link",
+        "what the protocols for short messages reach at most on any link",
         _protocols,
     ),
     Figure("host_link_bandwidth", RATE, "bandwidth between device and host", _host_link),

@@ -15,6 +15,7 @@ from planner.cli.options import (
     Allow,
     AllVariants,
     AsType,
+    Batch,
     Cache,
     CalibrationFile,
     Deadline,
@@ -28,18 +29,34 @@ from planner.cli.options import (
     Pareto,
     Pin,
     PoolName,
+    Precision,
+    Rank,
     Reference,
+    SeqLen,
     SetOption,
     Stack,
     StepLimit,
     TableOrJson,
+    Task,
     TimeLimit,
+    Tokens,
     Top,
     Within,
 )
 
 if TYPE_CHECKING:
     from planner.solver.request import SolveRequest
+
+
+JOB_FIELDS = {
+    "task": "training.task",
+    "rank": "training.lora.rank",
+    "seq": "training.seq_len",
+    "batch": "training.global_batch",
+    "tokens": "training.tokens",
+    "precision": "training.precision",
+}
+"""Options that say a field of the job in short, by the path that `--set` has for it."""
 
 
 class SearchArguments:
@@ -51,6 +68,12 @@ class SearchArguments:
     allow: Sequence[str] = ()
     set_: Sequence[str] = ()
     as_: str = ""
+    task: str = ""
+    rank: str = ""
+    seq: str = ""
+    batch: str = ""
+    tokens: str = ""
+    precision: str = ""
     top: int | None = None
     all_variants: bool = False
     framework: str = ""
@@ -74,13 +97,19 @@ class SearchArguments:
         names = [each.name for each in fields(cls)]  # type: ignore[arg-type]  # each is one
         return cls(**{name: params[name] for name in names})
 
+    def shorthands(self) -> list[str]:
+        """Return the options that stand for a `--set` each, as such."""
+        fields_of = {"as_": "model.as", **JOB_FIELDS}
+        values = {path: str(getattr(self, name)) for name, path in fields_of.items()}
+        return [f"{path}={value}" for path, value in values.items() if value]
+
     def request(self) -> "SolveRequest":
         """Return what is searched for; `UsageError` for a bad option."""
         from planner.solver.options import axis_items
         from planner.solver.request import SolveRequest
 
         return SolveRequest.of(
-            overrides=overrides_of([*self.set_, *[f"model.as={self.as_}"] * bool(self.as_)]),
+            overrides=overrides_of([*self.set_, *self.shorthands()]),
             time_limit_s=positive(self.time_limit, "--time-limit", self.TIME_LIMIT),
             step_limit_s=positive(self.step_limit, "--step-limit", "12.5"),
             within=positive(self.within, "--within", "1.05"),
@@ -113,6 +142,12 @@ class SolveArguments(SearchArguments):
     allow: Allow = field(default_factory=list)
     set_: SetOption = field(default_factory=list)
     as_: AsType = ""
+    task: Task = ""
+    rank: Rank = ""
+    seq: SeqLen = ""
+    batch: Batch = ""
+    tokens: Tokens = ""
+    precision: Precision = ""
     top: Top = None
     all_variants: AllVariants = False
     framework: Framework = ""
@@ -152,6 +187,12 @@ class EvaluateArguments(SearchArguments):
     pin: Pin = field(default_factory=list)
     allow: Allow = field(default_factory=list)
     set_: SetOption = field(default_factory=list)
+    task: Task = ""
+    rank: Rank = ""
+    seq: SeqLen = ""
+    batch: Batch = ""
+    tokens: Tokens = ""
+    precision: Precision = ""
     framework: Framework = "default"
     stack: Stack = ""
     pool: PoolName = ""
@@ -236,6 +277,12 @@ class RecommendArguments(SearchArguments):
     max_: Max = field(default_factory=list)
     allow: Allow = field(default_factory=list)
     set_: SetOption = field(default_factory=list)
+    task: Task = ""
+    rank: Rank = ""
+    seq: SeqLen = ""
+    batch: Batch = ""
+    tokens: Tokens = ""
+    precision: Precision = ""
     framework: Framework = "default"
     stack: Stack = ""
     most_nodes: Annotated[
@@ -249,6 +296,13 @@ class RecommendArguments(SearchArguments):
     tolerance: Annotated[
         float, typer.Option(help="bandwidth: wait that counts as hidden, per compute time (0.02).")
     ] = 0.0
+    days: Annotated[
+        float, typer.Option(metavar="D", help="hardware: the run must end in D days.")
+    ] = 0.0
+    price: Annotated[
+        list[str],
+        typer.Option(metavar="PART=USD", help="hardware: USD an hour of a device: 4090=0.4."),
+    ] = field(default_factory=list)
     form: TableOrJson = "table"
     calibration: CalibrationFile = ""
     reference: Reference = ""

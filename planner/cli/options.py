@@ -43,6 +43,12 @@ AsType = Annotated[
     str,
     typer.Option("--as", metavar="TYPE", help="Read a config.json as this model_type's layers."),
 ]
+Task = Annotated[str, typer.Option(metavar="T", help="pretrain, sft, lora or qlora.")]
+Rank = Annotated[str, typer.Option(metavar="R", help="Rank of the adapters (16).")]
+SeqLen = Annotated[str, typer.Option("--seq", metavar="TOKENS", help="Tokens of a sequence.")]
+Batch = Annotated[str, typer.Option(metavar="N", help="Sequences per step, over all devices.")]
+Tokens = Annotated[str, typer.Option(metavar="N", help="Tokens of the whole run: 15T.")]
+Precision = Annotated[str, typer.Option(metavar="P", help="Numeric recipe: bf16, fp8.")]
 SetOption = Annotated[list[str], _option("overrides")]
 FRAMEWORKS = ", ".join(BUILT_IN)
 """Frameworks as help names them: those of other packages would have to be looked for."""

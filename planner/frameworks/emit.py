@@ -82,6 +82,11 @@ def emit_plan(target: str, request: EmitRequest) -> EmittedFiles:
             f"devices: {layout.n_devices} do not fill whole nodes of {pool.devices_per_node};"
             " closest: a multiple of it",
         )
+    reasons += tuple(
+        f"{part}: files for {_shown_title(target)} that say so are not written in this version;"
+        " closest: the layout of this plan in your own script"
+        for part in _not_written(request.job)
+    )
     if reasons:
         return {refusal_file(target): _refusal_text(target, reasons, request.header)}
     write: Callable[[EmitRequest], EmittedFiles] = load(framework(target).emitter)
@@ -94,6 +99,16 @@ def emit_plan(target: str, request: EmitRequest) -> EmittedFiles:
 def refusal_file(target: str) -> str:
     """Return the name of the file that says why a framework has none for a plan."""
     return f"{framework_rules(target).name}.txt"
+
+
+def _not_written(job: TrainingJob) -> list[str]:
+    """Return what of a job no emitter says yet."""
+    parts = {
+        "adapters": job.tuning is not None,
+        "reference of preferences": job.has_reference,
+        "packs with masks": job.run_keys > 0.0,
+    }
+    return [name for name, is_asked in parts.items() if is_asked]
 
 
 def _check_target(target: str) -> None:

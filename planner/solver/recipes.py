@@ -51,7 +51,9 @@ def with_numerics(model: ModelInput, words: Words) -> ModelInput:
         return model
     before, after = numerics_of(model.job), numerics_of(job)
     changed = dict(model.changed) | {a: w for a, w in after.items() if before[a] != w}
-    own = training_document(named_job(job)) | {"tokens": model.document["training"]["tokens"]}
+    stated = model.document["training"]
+    kept = {name: stated[name] for name in ("tokens", "data") if name in stated}
+    own = training_document(named_job(job)) | kept
     document = {**model.document, "training": own}
     return replace(model, job=job, document=document, changed=tuple(changed.items()))
 

@@ -1,8 +1,12 @@
 """What this version does not model, refused by name instead of being priced wrongly."""
 
+from collections.abc import Iterator
+
+from costmodels.layers.kinds import present_kinds
 from costmodels.optimizers.groups import kinds_without_matrices, needs_groups
 from costmodels.precision import numerics_fault
 from costmodels.problem import Problem
+from costmodels.tuning.targets import ADAPTED_MIXERS
 from planner.errors import SearchError, UsageError
 from planner.option_names import command, joined, option
 from planner.solver.options import SolveOptions
@@ -59,6 +63,42 @@ def is_modelled(problem: Problem) -> bool:
     return True
 
 
+def _tuning_faults(problem: Problem) -> Iterator[tuple[str, str]]:
+    """Yield what of a job with adapters is not priced, and what to change."""
+    shape, job = problem.shape, problem.job
+    if job.tuning is None:
+        return
+    kinds = [kind for kind, _ in present_kinds(shape)]
+    strange = [kind.name for kind in kinds if kind.mixer not in ADAPTED_MIXERS]
+    parts = {
+        "a vision tower": shape.vision,
+        "an encoder": shape.encoder,
+        "multi-token prediction": shape.mtp_layers,
+        "a layer before the head": shape.head_transform,
+        "latents": shape.diffusion,
+        "embeddings of each layer": shape.per_layer,
+        "layers of unlike widths": shape.variants,
+        "several residual streams": shape.residual_streams,
+    }
+    whole = option("set", "training.task=sft")
+    if strange:
+        yield f"adapters beside layers of kind {', '.join(strange)} are not priced", whole
+    for name, has_it in parts.items():
+        if has_it:
+            yield f"adapters beside {name} are not priced", whole
+    if needs_groups(job.recipe.optimizer):
+        yield (
+            f"optimizer {job.optimizer} of adapters is not priced: it treats a matrix as one",
+            option("set", "training.optimizer=adam"),
+        )
+    if job.recipe.linear_precision and job.tuning.storage.is_quantized:
+        yield (
+            f"precision {job.precision} beside a base in {job.tuning.base}: it is widened to 16"
+            " bits, not to fp8",
+            option("set", "training.precision=bf16"),
+        )
+
+
 def check_problem(problem: Problem) -> None:
     """Raise `SearchError` for hardware or a recipe that this version does not model."""
     part, job = problem.pool.accelerator, problem.job
@@ -81,6 +121,8 @@ def check_problem(problem: Problem) -> None:
     fault = numerics_fault(job.numerics)
     if fault:
         raise SearchError(fault, "change one of the two, or leave it out", code="not-modelled")
+    for message, fix in _tuning_faults(problem):
+        raise SearchError(message, fix, code="not-modelled")
     unknown = kinds_without_matrices(problem.shape) if needs_groups(job.recipe.optimizer) else ()
     if unknown:
         raise SearchError(

@@ -1,14 +1,16 @@
 """What contradicts itself in a model or cluster file, each of whose fields is right by itself."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
-from costmodels.layers.kinds import LAYER_KINDS, MIXERS
+from costmodels.layers.kinds import KIND_ALIASES, MIXERS, kind_of
 from costmodels.optimizers.records import MuonOptions
 from costmodels.precision import Numerics, numerics_fault
 from costmodels.shapes import MIXER_SECTIONS
+from planner.specs.diffusion import diffusion_faults
 from planner.specs.encoder import encoder_faults, has_second_sequence
 from planner.specs.schema import (
     EXPERT_DETAILS,
+    ROOT_SCORES,
     ClusterFile,
     LayerPatternSpec,
     LayerRunSpec,
@@ -65,8 +67,10 @@ def model_faults(spec: ModelFile) -> list[SpecFault]:
     return [
         *results,
         *_layer_kind_faults(model),
+        *_stream_faults(model),
         *vision_faults(model, job),
         *encoder_faults(model),
+        *diffusion_faults(model, job),
         *_moe_faults(model),
         *_mla_faults(model),
         *_detail_faults(model),
@@ -78,8 +82,8 @@ def _needs_ffn(model: ModelSpec) -> bool:
     """Tell whether some layer has an MLP, or experts, of width `ffn`."""
     moe = model.moe
     if model.layer_kinds:
-        feeds = {LAYER_KINDS[kind].feed for run in model.layer_kinds for kind in run.kinds}
-        if "dense" in feeds:
+        feeds = {kind_of(kind).feed for run in model.layer_kinds for kind in run.kinds}
+        if feeds & {"dense", "injected"}:
             return True
         return "moe" in feeds and (moe is None or moe.moe_ffn is None)
     return moe is None or moe.moe_ffn is None or moe.dense_layers > 0 or moe.every > 1
@@ -88,12 +92,11 @@ def _needs_ffn(model: ModelSpec) -> bool:
 def _layer_kind_faults(model: ModelSpec) -> list[SpecFault]:
     """Return what is wrong between the kinds of layers and the rest."""
     if model.layer_kinds is None:
-        return _section_faults(model, ())
+        faults = _per_layer_faults(model, {"dense"})
+        return [*faults, *_variant_faults(model, ()), *_section_faults(model, ())]
     moe, runs = model.moe, model.layer_kinds
     total = sum(len(run.kinds) for run in runs)
-    routed = [
-        i for i, x in enumerate(runs) if any(LAYER_KINDS[kind].is_routed for kind in x.kinds)
-    ]
+    routed = [i for i, x in enumerate(runs) if any(kind_of(kind).is_routed for kind in x.kinds)]
     section = ("model", "layer_kinds")
     checks = (
         (
@@ -122,7 +125,90 @@ def _layer_kind_faults(model: ModelSpec) -> list[SpecFault]:
         ),
     )
     faults = [SpecFault(path, message, fix) for failed, path, message, fix in checks if failed]
-    return faults + _section_faults(model, runs)
+    faults += _per_layer_faults(model, {kind_of(kind).feed for run in runs for kind in run.kinds})
+    return [*faults, *_variant_faults(model, runs), *_section_faults(model, runs)]
+
+
+def _per_layer_faults(model: ModelSpec, feeds: set[str]) -> list[SpecFault]:
+    """Return what is wrong between embeddings of layers and the kinds that have them."""
+    if model.per_layer and feeds != {"injected"}:
+        message, fix = "not every layer has such an embedding", "name kinds with +injected alone"
+        return [SpecFault(("model", "per_layer"), message, fix)]
+    if "injected" in feeds and not model.per_layer:
+        message = "`injected` layers need a `per_layer` section"
+        fix = "add `per_layer:` with `width` and `vocab`, or name another kind"
+        return [SpecFault(("model", "layer_kinds"), message, fix)]
+    return []
+
+
+def _variant_faults(
+    model: ModelSpec, runs: Sequence[LayerRunSpec | LayerPatternSpec]
+) -> list[SpecFault]:
+    """Return what is wrong between the variants and the kinds that name them."""
+    faults, used = list[SpecFault](), set[str]()
+    for i, run in enumerate(runs):
+        for kind in dict.fromkeys(run.kinds):
+            name = kind.partition("@")[2]
+            if name and name not in model.variants and name not in used:
+                key = "kind" if isinstance(run, LayerRunSpec) else "pattern"
+                path = ("model", "layer_kinds", i, key)
+                fix = f"add `variants: {{{name}: ...}}` under `model`, or name a variant of it"
+                faults.append(SpecFault(path, f"{kind}: there is no variant {name}", fix))
+            used.add(name)
+    every = [kind for run in runs for kind in run.kinds]
+    if every and (name := every[0].partition("@")[2]) in model.variants:
+        one = model.variants[name]
+        if one.reused or one.kv_shared:
+            where = ("model", "variants", name)
+            message = "the first layer has no earlier one to take anything of"
+            faults.append(SpecFault(where, message, "name another kind for the first layer"))
+    faults += _own_pair_faults(model, every)
+    for name, variant in model.variants.items():
+        routed = any(kind_of(x).is_routed for x in every if x.partition("@")[2] == name)
+        heads = variant.heads or model.heads
+        kv_heads = variant.kv_heads or model.kv_heads or heads
+        wrong = (
+            (name not in used, "no layer is of this variant", f"name a kind with @{name}"),
+            (
+                variant.reused and routed,
+                "layers with routed experts that run again are not priced",
+                "use dense kinds for them",
+            ),
+            (not variant.sizes, "it says no size of its own", "state one, or leave it out"),
+            (
+                heads % kv_heads > 0,
+                f"{heads} heads cannot be shared out over {kv_heads} kv_heads",
+                "kv_heads must divide heads",
+            ),
+            (
+                model.mla is not None and bool(set(variant.sizes) - {"ffn", "window"}),
+                "heads of latent attention are the same in all layers",
+                "state ffn or window alone",
+            ),
+        )
+        where = ("model", "variants", name)
+        faults += [SpecFault(where, message, fix) for failed, message, fix in wrong if failed]
+    return faults
+
+
+PAIRS_VARY = ("attention", "window", "chunk", "bidirectional", "bidirectional-window")
+"""Mixers that are priced with keys and values of unlike widths, or of another layer."""
+
+
+def _own_pair_faults(model: ModelSpec, kinds: Sequence[str]) -> list[SpecFault]:
+    """Return what other attention has of keys and values that is not priced for it."""
+    pair = ("value_dim", "kv_shared", "keys_as_values")
+    faults = list[SpecFault]()
+    for kind in dict.fromkeys(kinds):
+        mixer, name = kind_of(kind).mixer, kind.partition("@")[2]
+        sizes = model.variants[name].sizes if name in model.variants else {}
+        stated = [key for key in pair if key in sizes or (key == "value_dim" and model.value_dim)]
+        is_other = mixer not in MIXERS or MIXERS[mixer].attends
+        if stated and is_other and mixer not in PAIRS_VARY:
+            message = f"{kind}: {stated[0]} is not priced in layers of {mixer}"
+            fix = f"leave it out, or name kinds of {', '.join(PAIRS_VARY)}"
+            faults.append(SpecFault(("model", "layer_kinds"), message, fix))
+    return faults
 
 
 def _size_faults(model: ModelSpec) -> list[SpecFault]:
@@ -136,6 +222,14 @@ def _size_faults(model: ModelSpec) -> list[SpecFault]:
                 "groups must divide heads",
             )
         )
+    if (z := model.rglru) and z.width % z.heads:
+        faults.append(
+            SpecFault(
+                ("model", "rglru", "heads"),
+                f"a width of {z.width} cannot be cut into {z.heads} blocks",
+                "heads must divide width",
+            )
+        )
     if (y := model.delta_net) and y.v_heads % y.k_heads:
         faults.append(
             SpecFault(
@@ -144,6 +238,71 @@ def _size_faults(model: ModelSpec) -> list[SpecFault]:
                 "k_heads must divide v_heads",
             )
         )
+    return faults
+
+
+def _compressed_faults(model: ModelSpec, mixers: Set[str]) -> list[SpecFault]:
+    """Return which sizes of compressed attention do not go together."""
+    x, details = model.compressed, model.details
+    if x is None and details.router_scores == ROOT_SCORES:
+        message = f"{ROOT_SCORES} stands without layers that score experts so"
+        fix = "write softmax or sigmoid, or name csa, hca or shared-window layers"
+        return [SpecFault(("model", "details", "router_scores"), message, fix)]
+    if x is None:
+        return []
+    width = model.head_dim or model.hidden // model.heads
+    missing = [name for name in ("index_heads", "index_dim", "top_k") if not getattr(x, name)]
+    checks = (
+        (
+            model.heads % x.groups > 0,
+            "groups",
+            f"{model.heads} heads cannot be shared out over {x.groups} groups",
+            "groups must divide heads",
+        ),
+        (
+            "csa" in mixers and bool(missing),
+            missing[0] if missing else "top_k",
+            "csa layers have an indexer, whose sizes are not all given",
+            "give index_heads, index_dim and top_k",
+        ),
+        (
+            x.rope_dim > width,
+            "rope_dim",
+            f"{x.rope_dim} elements of a head of {width} have rotary positions",
+            f"give at most {width}",
+        ),
+    )
+    return [
+        SpecFault(("model", "compressed", name), message, fix)
+        for failed, name, message, fix in checks
+        if failed
+    ]
+
+
+def _stream_faults(model: ModelSpec) -> list[SpecFault]:
+    """Return which kinds of layers cannot have several residual streams."""
+    if model.residual_streams is None:
+        return []
+    path = ("model", "residual_streams")
+    faults = []
+    others = {
+        "an encoder": model.encoder,
+        "per_layer": model.per_layer,
+        "diffusion": model.diffusion,
+    }
+    for name in (name for name, section in others.items() if section is not None):
+        message = f"stands beside {name}, whose layers have other streams"
+        faults.append(SpecFault(path, message, "leave one of them out"))
+    runs = model.layer_kinds or ()
+    own = [
+        kind
+        for run in runs
+        for kind in run.kinds
+        if kind.partition("@")[0] not in KIND_ALIASES.values() and "+" not in kind
+    ]
+    if own:
+        message = f"layers of kind {own[0]} are no mixer and feed, which streams connect"
+        faults.append(SpecFault(path, message, "name kinds such as attention+dense"))
     return faults
 
 
@@ -160,7 +319,7 @@ def _section_faults(
     faults, used = [], set()
     for i, run in enumerate(runs):
         for kind in dict.fromkeys(run.kinds):
-            name = LAYER_KINDS[kind].mixer
+            name = kind_of(kind).mixer
             section = MIXERS[name].section if name in MIXERS else ""
             if section and not _states(model, section) and section not in used:
                 key = "kind" if isinstance(run, LayerRunSpec) else "pattern"
@@ -172,8 +331,9 @@ def _section_faults(
                     )
                 )
             used.add(section)
-    faults += _size_faults(model)
-    differs = any(LAYER_KINDS[kind].mixer == "differential" for run in runs for kind in run.kinds)
+    mixers = {kind_of(kind).mixer for run in runs for kind in run.kinds}
+    faults += _size_faults(model) + _compressed_faults(model, mixers)
+    differs = any(kind_of(kind).mixer == "differential" for run in runs for kind in run.kinds)
     kv_heads = model.kv_heads or model.heads
     if differs and kv_heads % 2:
         faults.append(
@@ -184,7 +344,7 @@ def _section_faults(
             )
         )
     both_sides = any(
-        LAYER_KINDS[kind].mixer == "bidirectional-window" for run in runs for kind in run.kinds
+        kind_of(kind).mixer == "bidirectional-window" for run in runs for kind in run.kinds
     )
     if both_sides and model.window and model.window.size % 2 == 0:
         size = model.window.size

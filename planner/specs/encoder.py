@@ -1,6 +1,6 @@
 """What contradicts in the `model.encoder:` and `model.cross:` sections of a model file."""
 
-from costmodels.layers.kinds import LAYER_KINDS
+from costmodels.layers.kinds import kind_of
 from costmodels.towers.encoder_layers import NAME
 from planner.specs.schema import ModelSpec, SpecFault
 
@@ -13,7 +13,7 @@ def has_second_sequence(model: ModelSpec) -> bool:
 def encoder_faults(model: ModelSpec) -> list[SpecFault]:
     """Return what is wrong between an encoder, the layers and the second sequence."""
     kinds = [kind for run in model.layer_kinds or () for kind in run.kinds]
-    reads = any(LAYER_KINDS[kind].mixer.endswith("cross") for kind in kinds)
+    reads = any(kind_of(kind).mixer.endswith("cross") for kind in kinds)
     section = ("model", "encoder")
     x = model.encoder
     if x is None:

@@ -12,18 +12,31 @@ from costmodels.shapes import (
     DENSE,
     MIXER_SECTIONS,
     MOE,
+    SWITCHES,
     CrossShape,
+    DiffusionShape,
     EncoderShape,
+    LayerVariant,
     ModelShape,
     OperatorsShape,
+    PerLayerShape,
+    StreamsShape,
     TrainingJob,
     VisionShape,
 )
 from planner.errors import SpecError
 from planner.specs.contradictions import model_faults
+from planner.specs.data import data_faults, data_notes, data_of
 from planner.specs.inputs import ModelInput, default_name, import_notes
 from planner.specs.schema import DetailsSpec, ModelFile, ModelSpec, MuonSpec, TrainingSpec
 from planner.specs.search.section import section_faults
+from planner.specs.tuning import (
+    has_reference,
+    searched_section,
+    tuning_document,
+    tuning_faults,
+    tuning_of,
+)
 from planner.specs.yaml.document import Document
 from planner.specs.yaml.faults import raise_faults, validated
 
@@ -36,20 +49,27 @@ def read_model(document: Document) -> ModelInput:
         raise_faults(document, section_faults(spec.search))
     model, job = spec.model, spec.training
     shape = _shape(model, model.name or default_name(document, "model"))
-    training = _job(job)
+    raise_faults(document, [*tuning_faults(job, shape), *data_faults(job, shape)])
+    training = _job(job, shape)
     canonical = {
         "model": canonical_model(shape, model.details),
         "training": {**training_document(training), "tokens": job.tokens},
     }
+    if job.data:
+        canonical["training"]["data"] = job.data.model_dump(exclude_none=True)
     return ModelInput(
         shape=shape,
         job=training,
         document=canonical,
         path=document.file,
         format=document.imported.format if document.imported else "a model file",
-        notes=import_notes(document),
+        notes=(
+            *import_notes(document),
+            *([PRECOMPUTED] if model.diffusion else []),
+            *data_notes(job),
+        ),
         details=model.details,
-        search=spec.search,
+        search=searched_section(spec.search, training),
         listed=job.precisions if len(job.precisions) > 1 else (),
     )
 
@@ -78,10 +98,10 @@ def sizes_as_stated(data: Mapping[str, Any]) -> tuple[ModelShape, TrainingJob] |
         return None
     job = spec.training
     shape = _shape(spec.model, spec.model.name or "model")
-    return shape, dataclasses.replace(_job(job), tokens=0.0)
+    return shape, dataclasses.replace(_job(job, shape), tokens=0.0)
 
 
-def _job(job: TrainingSpec) -> TrainingJob:
+def _job(job: TrainingSpec, shape: ModelShape) -> TrainingJob:
     """Return the job in the first of its precisions."""
     precision = job.precisions[0]
     # What a precision does anyhow is not said: one job is one document.
@@ -99,6 +119,10 @@ def _job(job: TrainingSpec) -> TrainingJob:
         job.fp8_output,
         job.bf16_layers,
         muon_options(job.muon),
+        job.task,
+        tuning_of(job, shape),
+        data_of(job),
+        has_reference(job),
     )
     return named_job(numbers) if len(job.precisions) == 1 else numbers
 
@@ -115,6 +139,11 @@ def named_job(job: TrainingJob) -> TrainingJob:
     return dataclasses.replace(job, precision=job.base_precision, grad_dtype="")
 
 
+PRECOMPUTED = (
+    "model: latents and embeddings of text are taken as computed beforehand: VAE and text encoders"
+    " take no time and no memory"
+)
+"""What answers say of every diffusion transformer."""
 NUMERIC_FIELDS = (
     "grad_dtype",
     "optimizer_states",
@@ -133,6 +162,7 @@ def training_document(job: TrainingJob) -> dict[str, Any]:
     and plans of them their ids.
     """
     out = dataclasses.asdict(job)
+    del out["task"], out["tuning"], out["data"], out["has_reference"]
     plain = TrainingJob(job.seq_len, job.global_batch)
     for name in NUMERIC_FIELDS:
         if getattr(job, name) == getattr(plain, name):
@@ -142,7 +172,7 @@ def training_document(job: TrainingJob) -> dict[str, Any]:
     if "muon" in out:
         usual = dataclasses.asdict(plain.muon)
         out["muon"] = {k: v for k, v in out["muon"].items() if v != usual[k]}
-    return out
+    return out if job.task == plain.task else out | tuning_document(job)
 
 
 def _shape(model: ModelSpec, name: str) -> ModelShape:
@@ -152,6 +182,8 @@ def _shape(model: ModelSpec, name: str) -> ModelShape:
     plain["kv_heads"] = model.kv_heads or model.heads
     plain["head_dim"] = model.head_dim or model.hidden // model.heads
     plain["ffn"] = model.ffn or 4 * model.hidden
+    if model.value_dim not in (None, plain["head_dim"]):
+        plain["v_head"] = model.value_dim
     if mla := model.mla:
         plain |= {key: getattr(mla, key) for key in _MLA_FIELDS}
         plain["head_dim"] = mla.qk_nope + mla.qk_rope
@@ -164,6 +196,12 @@ def _shape(model: ModelSpec, name: str) -> ModelShape:
         plain["top_groups"] = moe.top_groups or moe.routing_groups
     if model.layer_kinds:
         plain |= _stated_kinds([kind for run in model.layer_kinds for kind in run.kinds])
+    used = {run.kind.partition("@")[2] for run in plain.get("layer_runs", ())}
+    plain["variants"] = tuple(
+        LayerVariant(name, tuple(one.sizes.items()))
+        for name, one in sorted(model.variants.items())
+        if name in used
+    )
     for name, sizes in MIXER_SECTIONS.items():
         if section := getattr(model, name):
             plain[name] = sizes(**dict(section))
@@ -176,9 +214,15 @@ def _shape(model: ModelSpec, name: str) -> ModelShape:
         plain.setdefault("cross", CrossShape(sizes_of.seq_len, sizes_of.hidden or model.hidden))
     if model.operators:
         plain["operators"] = OperatorsShape(**dict(model.operators))
+    if model.residual_streams:
+        plain["residual_streams"] = StreamsShape(**dict(model.residual_streams))
+    if model.per_layer:
+        plain["per_layer"] = PerLayerShape(**dict(model.per_layer))
     if model.vision:
         vision = model.vision.model_dump()
         plain["vision"] = VisionShape(**{**vision, "projector": tuple(vision["projector"])})
+    if model.diffusion:
+        plain["diffusion"] = DiffusionShape(**model.diffusion.model_dump())
     return ModelShape(**plain)
 
 
@@ -220,12 +264,30 @@ _MOE_FIELDS = {
 """Fields of a shape by their name in `model.moe`."""
 
 
-_NOT_PLAIN = ("layer_runs", "pads_vocab", "encoder", "operators", "vision")
+_NOT_PLAIN = (
+    "layer_runs",
+    "pads_vocab",
+    "encoder",
+    "operators",
+    "vision",
+    "diffusion",
+    "per_layer",
+    "residual_streams",
+    "variants",
+    "kv_shared",
+    "keys_as_values",
+    "reused",
+)
 _PLAIN_FIELDS = tuple(
     field.name
     for field in dataclasses.fields(ModelShape)
     if field.name not in {*_MLA_FIELDS, *_MOE_FIELDS, *MIXER_SECTIONS, *_NOT_PLAIN}
 )
+
+
+def _variant_document(variant: LayerVariant) -> dict[str, Any]:
+    """Return a variant as a model file would state it."""
+    return {key: bool(n) if key in SWITCHES else n for key, n in variant.sizes}
 
 
 def canonical_model(shape: ModelShape, details: DetailsSpec) -> dict[str, Any]:
@@ -241,22 +303,38 @@ def canonical_model(shape: ModelShape, details: DetailsSpec) -> dict[str, Any]:
     if shape.latent:
         del out["kv_heads"], out["head_dim"]
         out["mla"] = {key: getattr(shape, key) for key in _MLA_FIELDS}
+    elif shape.v_head:
+        out["value_dim"] = shape.v_head
     if shape.n_experts:
         out["moe"] = {name: getattr(shape, key) for key, name in _MOE_FIELDS.items()}
         if not shape.moe_latent:
             del out["moe"]["latent"]
     if shape.layer_runs:
         out["layer_kinds"] = [{"kind": run.kind, "count": run.count} for run in shape.layer_runs]
+    if shape.variants:
+        out["variants"] = {x.name: _variant_document(x) for x in shape.variants}
     for name in MIXER_SECTIONS:
         if sizes := getattr(shape, name):
             out[name] = dataclasses.asdict(sizes)
+    if shape.residual_streams:
+        out["residual_streams"] = dataclasses.asdict(shape.residual_streams)
     if shape.encoder:
         out["encoder"] = dataclasses.asdict(shape.encoder)
     if shape.operators:
         out["operators"] = dataclasses.asdict(shape.operators)
+    if shape.per_layer:
+        plain = PerLayerShape(shape.per_layer.width, shape.per_layer.vocab)
+        sizes = dataclasses.asdict(shape.per_layer)
+        out["per_layer"] = {
+            key: size
+            for key, size in sizes.items()
+            if key in ("width", "vocab") or size != getattr(plain, key)
+        }
     if shape.vision:
         vision = dataclasses.asdict(shape.vision)
         out["vision"] = {**vision, "projector": list(shape.vision.projector)}
+    if shape.diffusion:
+        out["diffusion"] = dataclasses.asdict(shape.diffusion)
     if section := details.stated():
         out["details"] = section
     return out

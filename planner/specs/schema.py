@@ -23,7 +23,8 @@ from pydantic import (
     model_validator,
 )
 
-from costmodels.layers.kinds import KIND_ALIASES, LAYER_KINDS
+from costmodels.data.lengths import PACKINGS
+from costmodels.layers.kinds import KIND_ALIASES, LAYER_KINDS, has_variants
 from costmodels.optimizers.records import OPTIMIZERS, SCALAR_OPTIMIZERS, TP_MODES
 from costmodels.precision import (
     GRAD_DTYPES,
@@ -31,6 +32,8 @@ from costmodels.precision import (
     PRECISION_ALIASES,
     PRECISIONS,
 )
+from costmodels.shapes import DiffusionShape
+from costmodels.tuning.records import BASES, PRETRAIN, REFERENCES, TASKS
 from planner import units
 from planner.errors import BadValue
 from planner.specs.importers.hostlist import expand_hosts
@@ -393,6 +396,40 @@ class ShortConvSpec(_Spec):
     """Taps of the convolution."""
 
 
+class CompressedSpec(_Spec):
+    """The `model.compressed:` section: `shared-window`, `csa` and `hca` layers (DeepSeek-V4)."""
+
+    q_rank: Width
+    """Width of the compressed queries."""
+    window: Width
+    """Tokens that a query sees uncompressed, its own among them."""
+    groups: Heads = 1
+    """Groups of heads whose outputs are projected apart."""
+    out_rank: Width
+    """Width of what a group is projected to."""
+    rope_dim: Heads = 64
+    """Elements of a head with rotary positions."""
+    sparse_ratio: Heads = 4
+    """Tokens of an entry of `csa` layers."""
+    heavy_ratio: Heads = 128
+    """Tokens of an entry of `hca` layers."""
+    index_heads: LayersOr0 = 0
+    """Heads of the indexer of `csa` layers, which need it."""
+    index_dim: WidthOr0 = 0
+    """Width of one head of it."""
+    top_k: WidthOr0 = 0
+    """Entries that a query of `csa` layers attends to."""
+
+
+class StreamsSpec(_Spec):
+    """The `model.residual_streams:` section: hyper-connections (mHC)."""
+
+    count: Annotated[int, BeforeValidator(_whole), Field(ge=2, le=64)]
+    """Residual streams, each as wide as the model."""
+    sinkhorn_steps: NewtonSchulzSteps = 20
+    """Turns in which rows and columns of the matrix that mixes them are normed."""
+
+
 class CrossSpec(_Spec):
     """The `model.cross:` section: the context of `cross` and `...-cross` layers."""
 
@@ -452,6 +489,30 @@ class OperatorsSpec(_Spec):
     `details.qk_norm` says without a price."""
 
 
+class PerLayerSpec(_Spec):
+    """The `model.per_layer:` section: embeddings of each layer (Gemma 3n and 4)."""
+
+    width: Width
+    """Of a row of the table of one layer."""
+    vocab: Width
+    """Rows of such a table."""
+    streams: Heads = 1
+    """Residual streams, which each layer predicts and corrects (AltUp)."""
+    laurel_rank: WidthOr0 = 0
+    """Inner width of a product beside attention (LAuReL); 0: none."""
+
+
+class RglruSpec(_Spec):
+    """The `model.rglru:` section: sizes of `rglru` layers, gated linear recurrences (Griffin)."""
+
+    width: Width
+    """Channels, each with a state of one element."""
+    heads: Heads
+    """Blocks of the two gates; they divide the width."""
+    conv: Heads = 4
+    """Taps of the short convolution."""
+
+
 class VisionSpec(_Spec):
     """The `model.vision:` section: a vision tower and its projector, on the first stage."""
 
@@ -501,11 +562,79 @@ class VisionSpec(_Spec):
     """Every n-th layer attends to a whole image in spite of `block`; 0: none does."""
 
 
+class DiffusionSpec(_Spec):
+    """The `model.diffusion:` section: latents and text of a diffusion transformer.
+
+    In place of a vocabulary. Latents and embeddings of text are computed beforehand: VAE and text
+    encoders are no part of the job.
+    """
+
+    height: Width
+    """Height of an image or a frame, pixels."""
+    width: Width
+    """Width of an image or a frame, pixels."""
+    text_tokens: WidthOr0
+    """Embeddings of a text."""
+    text_width: WidthOr0
+    """Width of one of them."""
+    frames: Width = 1
+    """Frames of a video; 1: images."""
+    vae_factor: Heads = 8
+    """Pixels of a latent in height and width."""
+    vae_frames: Heads = 1
+    """Frames of a latent behind the first one (Wan, HunyuanVideo: 4)."""
+    channels: Heads = 16
+    """Elements of a latent that enter, those of conditions included."""
+    out_channels: WidthOr0 = 0
+    """Elements of a latent that leave; 0: as many."""
+    patch: Heads = 2
+    """Side of a patch, latents."""
+    patch_frames: Heads = 1
+    """Frames of latents of a patch."""
+    cross: Switch = False
+    """true: `adaln` layers see text by cross attention; false: it stands in the sequence."""
+    modulation: Annotated[str, BeforeValidator(_one_of("block", "shared", "table"))] = "block"
+    """Scales, shifts and gates: a matrix in each `block`, one for all blocks (`shared`, Flux.2),
+    or one for all and a `table` in each (PixArt, Wan, LTX)."""
+    condition: WidthOr0 = 0
+    """Width of the vector of step and pooled text; 0: `hidden`."""
+    time_width: Width = 256
+    """Sines and cosines that stand for the step."""
+    pooled_width: WidthOr0 = 0
+    """Width of a pooled embedding of the text; 0: none."""
+    guidance: Switch = False
+    """The strength of guidance is embedded as the step is."""
+    text_layers: LayersOr0 = 1
+    """Matrices that bring text to the width of the model."""
+    text_norm: Switch = False
+    """A norm of the text embeddings stands before them."""
+    refiner_layers: LayersOr0 = 0
+    """Layers of a small encoder that text runs through first (HunyuanVideo: 2)."""
+    qk_norm: Annotated[
+        str,
+        BeforeValidator(_one_of("none", "head", "width", "head-unfused", "head-layernorm")),
+    ] = "none"
+    """Norms of queries and keys: `none`, by `head`, over the `width`, `head-unfused` (by head, of
+    single operators in fp32: SD3.5, HunyuanVideo), or `head-layernorm` (CogVideoX)."""
+    affine: Switch = False
+    """Norms have weights and biases beside the modulation (CogVideoX)."""
+    cross_norm: Switch = False
+    """A norm with weights and biases stands before cross attention (Wan)."""
+    wide_norms: Switch = False
+    """Norms, modulation and gates run in fp32 (Wan)."""
+    heads_first: Switch = False
+    """Attention computes with heads before tokens and keeps its output twice (SD3, CogVideoX)."""
+
+
 def _layer_kind(value: object) -> str:
-    """Accept the name of a registered kind of layer."""
-    if isinstance(value, str):
-        value = KIND_ALIASES.get(value, value)
-    return _one_of(*LAYER_KINDS)(value)
+    """Accept the name of a registered kind of layer, with the name of a variant behind an @."""
+    if not isinstance(value, str):
+        return _one_of(*LAYER_KINDS)(value)
+    plain, at, variant = value.partition("@")
+    plain = _one_of(*LAYER_KINDS)(KIND_ALIASES.get(plain, plain))
+    if at and not has_variants(plain):
+        raise BadValue(f"layers of kind {plain} have no variants", "register a kind for each")
+    return f"{plain}@{_name(variant)}" if at else plain
 
 
 LayerKindName = Annotated[str, BeforeValidator(_layer_kind)]
@@ -565,6 +694,39 @@ def _count_of(run: object) -> int:
     if isinstance(pattern := run.get("pattern"), list):
         return len(pattern) * _positive(run.get("repeat", 1))
     return _positive(run.get("count"))
+
+
+ROOT_SCORES = "sqrtsoftplus"
+"""Scores of experts as roots of softplus (DeepSeek-V4)."""
+
+
+class VariantSpec(_Spec):
+    """One entry of `model.variants:`: what layers of kind `KIND@NAME` have of their own."""
+
+    heads: Heads | None = None
+    """Attention (query) heads."""
+    kv_heads: Heads | None = None
+    """Key/value heads."""
+    head_dim: Heads | None = None
+    """Width of a query or key head."""
+    value_dim: Heads | None = None
+    """Width of a value head."""
+    ffn: Width | None = None
+    """Inner width of the MLP."""
+    window: Width | None = None
+    """Tokens that a query of `window` layers sees, its own among them."""
+    kv_shared: Switch = False
+    """Keys and values are those of an earlier layer: nothing is projected to them."""
+    keys_as_values: Switch = False
+    """One projection gives keys and values."""
+    reused: Switch = False
+    """Such layers run the weights of earlier layers again (looped and shared layers): they have
+    parameters once, and work and activations as often as they run."""
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """What it says, by key."""
+        return {name: int(value) for name, value in self if value}
 
 
 class DetailsSpec(_Spec):
@@ -667,7 +829,9 @@ class DetailsSpec(_Spec):
     """What else the model has and no other field says, in words."""
     init_std: Real | None = None
     """Standard deviation of the weights at the start."""
-    router_scores: Annotated[str, BeforeValidator(_one_of("softmax", "sigmoid"))] | None = None
+    router_scores: (
+        Annotated[str, BeforeValidator(_one_of("softmax", "sigmoid", ROOT_SCORES))] | None
+    ) = None
     """Scores of the router: `softmax` or `sigmoid`."""
     router_norm_topk: Switch | None = None
     """The scores of the chosen experts are made to sum to one."""
@@ -747,12 +911,14 @@ class ModelSpec(_Spec):
     """Key/value heads; default: `heads` (no grouping)."""
     head_dim: Heads | None = None
     """Width of one head; default: hidden / heads."""
+    value_dim: Heads | None = None
+    """Width of a value head without latent attention; default: `head_dim`."""
     ffn: Width | None = None
     """Inner width of the MLP; default for a plain MLP: 4 * hidden, must be given when gated."""
     gated: Switch
     """true: three MLP matrices (SwiGLU); false: two (GeLU)."""
-    vocab: Width
-    """Tokens in the vocabulary, before padding."""
+    vocab: WidthOr0
+    """Tokens in the vocabulary, before padding; none with a `diffusion` section."""
     tied: Switch
     """true: the output head reuses the input embedding."""
     norm: Annotated[str, BeforeValidator(_one_of("rmsnorm", "layernorm"))] = "rmsnorm"
@@ -785,6 +951,9 @@ class ModelSpec(_Spec):
     """Kinds of layers in model order, `[{kind: dense, count: 3}, {kind: moe, count: 58}]` or
     `[{pattern: [window+moe, attention+moe], repeat: 18}]`; default: dense layers, and expert
     layers where `moe` says so. They add up to `layers`."""
+    variants: dict[Name, VariantSpec] = Field(default_factory=dict)
+    """Sizes of layers that differ from the model's, by name: `{wide: {ffn: 8192, heads: 64}}` are
+    those of layers of kind `dense@wide`."""
     window: WindowSpec | None = None
     """Attention over a window, where `layer_kinds` has it."""
     chunk: ChunkSpec | None = None
@@ -805,10 +974,20 @@ class ModelSpec(_Spec):
     """An encoder whose layers stand before the decoder's, in `layer_kinds` too."""
     operators: OperatorsSpec | None = None
     """Operators of the model's own code, in eager stacks; none: as the stack has them."""
+    compressed: CompressedSpec | None = None
+    """Attention over a window and compressed keys, where `layer_kinds` has it."""
+    residual_streams: StreamsSpec | None = None
+    """Several residual streams, which every sublayer reads as one and writes to all."""
     cross: CrossSpec | None = None
     """The context of cross attention, where `layer_kinds` has it."""
+    rglru: RglruSpec | None = None
+    """Gated linear recurrences, where `layer_kinds` has them."""
+    per_layer: PerLayerSpec | None = None
+    """Embeddings of each layer, where `layer_kinds` has `injected` ones."""
     vision: VisionSpec | None = None
     """A vision tower and its projector before the language model; none: text alone."""
+    diffusion: DiffusionSpec | None = None
+    """Latents and text of a diffusion transformer, in place of a vocabulary."""
     details: DetailsSpec = NO_DETAILS
     """What changes the model and no figure of a plan: rotary base, epsilon, router."""
 
@@ -834,6 +1013,74 @@ class MuonSpec(_Spec):
     mamba_in_proj: Switch = True
     """Mamba-2's projection to all its inputs is orthogonalized; off: it goes to the scalar
     optimizer, as Megatron-LM does after release 0.19."""
+
+
+def _names(value: object) -> list[object]:
+    """Accept one name, several with commas, or a list of them."""
+    if isinstance(value, str):
+        return [part.strip() for part in value.split(",")]
+    if isinstance(value, list) and value:
+        return list(value)
+    raise BadValue(f"expected names, got {shown_value(value)}", "such as [q, v] or all-linear")
+
+
+class LoraSpec(_Spec):
+    """The `training.lora:` section: adapters beside frozen weights, of tasks lora and qlora."""
+
+    rank: Annotated[int, BeforeValidator(_whole), Field(ge=1, le=65536)] = 16
+    """Rank of the adapters."""
+    alpha: Real | None = None
+    """Scale of the adapters times their rank; default: twice the rank."""
+    targets: Annotated[list[Name], BeforeValidator(_names)] = ["all-linear"]
+    """Linear layers with adapters: `q`, `k`, `v`, `o`, `gate`, `up`, `down`, `experts`, names of
+    Hugging Face (`q_proj`) or of Megatron-LM (`linear_qkv`), or `all-linear`: each but experts."""
+    dropout: Share = 0.0
+    """Of the adapters' inputs."""
+    base: Annotated[str, BeforeValidator(_one_of(*BASES))] | None = None
+    """How frozen linear layers are held: `bf16`, `int8`, `nf4` (scales quantized again) or
+    `nf4-plain`; default: bf16, of qlora nf4."""
+
+
+def _pairs(value: object) -> list[tuple[int, int]]:
+    """Accept a list of [length, how many]."""
+    good = (
+        isinstance(value, list)
+        and value
+        and all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in value)
+    )
+    if not good:
+        raise BadValue(
+            f"expected pairs of length and number, got {shown_value(value)}",
+            "such as [[512, 900], [2048, 100]]",
+        )
+    assert isinstance(value, list)  # as `good` says
+    pairs = [(_whole(length), _whole(count)) for length, count in value]
+    if any(not 1 <= length <= 10_000_000 or not 1 <= n <= 10**12 for length, n in pairs):
+        raise BadValue("a length or a number is out of range", "both from 1 on")
+    return pairs
+
+
+class LengthsSpec(_Spec):
+    """The `training.data.lengths:` section: lengths of samples, tokens."""
+
+    mean: Real | None = None
+    """Mean length."""
+    p95: Real | None = None
+    """95 of 100 samples are no longer; with the mean a log-normal distribution."""
+    max: Real | None = None
+    """The longest, at which the distribution is cut; default: the sequence length."""
+    histogram: Annotated[list[tuple[int, int]], BeforeValidator(_pairs)] | None = None
+    """Counted lengths in place of that: `[[512, 900], [2048, 100]]`."""
+
+
+class DataSpec(_Spec):
+    """The `training.data:` section: what sequences hold."""
+
+    packing: Annotated[str, BeforeValidator(_one_of(*PACKINGS))] = "masked"
+    """`masked` (samples of a pack do not see one another), `unmasked`, or `none`: one sample a
+    sequence, padded."""
+    lengths: LengthsSpec
+    """Lengths of the samples."""
 
 
 class TrainingSpec(_Spec):
@@ -865,6 +1112,16 @@ class TrainingSpec(_Spec):
     """Layers at the start and at the end whose linear layers stay in bf16: `[1, 1]`."""
     muon: MuonSpec = MuonSpec()
     """How Muon orthogonalizes, with optimizer `muon` alone."""
+    task: Annotated[str, BeforeValidator(_one_of(*TASKS))] = PRETRAIN
+    """`pretrain`, `sft` (all weights, as `pretrain`), `lora` or `qlora` (adapters alone), `dpo`
+    (all weights, beside a reference; each of a pair is a sequence)."""
+    reference: Annotated[str, BeforeValidator(_one_of(*REFERENCES))] | None = None
+    """Of preferences, with tasks `dpo`, `lora` and `qlora`: `memory` (a frozen model runs forward
+    too; adapters are off for that), `precomputed` or `none`; default: none, of dpo memory."""
+    lora: LoraSpec = LoraSpec()
+    """Adapters, with tasks `lora` and `qlora`."""
+    data: DataSpec | None = None
+    """What sequences hold; without it each is one sample that fills it."""
 
     @property
     def precisions(self) -> tuple[str, ...]:
@@ -929,6 +1186,12 @@ class SearchSpec(_Spec):
     """As `--top`: plans in the answer."""
 
 
+def _section(data: object, name: str) -> Mapping[str, object]:
+    """Return a section of a document, empty where it is none."""
+    value = data.get(name) if isinstance(data, Mapping) else None
+    return value if isinstance(value, Mapping) else {}
+
+
 class ModelFile(_Spec):
     """A model file."""
 
@@ -938,6 +1201,21 @@ class ModelFile(_Spec):
     """The job."""
     search: SearchSpec | None = None
     """What to search for, where the command line says nothing."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_latents(cls, data: object) -> object:
+        """Fill in what a `diffusion` section says: no vocabulary, and the length of a sequence."""
+        model, job = (_section(data, name) for name in ("model", "training"))
+        if not isinstance(model.get("diffusion"), Mapping) or not isinstance(data, Mapping):
+            return data
+        filled = {**data, "model": {"vocab": 0, "tied": False, **model}}
+        try:
+            sizes = DiffusionSpec.model_validate(model["diffusion"])
+        except ValueError:  # said with its line where the section is read
+            return filled
+        tokens = DiffusionShape(**sizes.model_dump()).tokens
+        return {**filled, "training": {"seq_len": tokens, **job}} if tokens else filled
 
 
 class AcceleratorSpec(_Spec):

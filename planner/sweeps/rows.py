@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from costmodels.data.steps import useful_frac
 from costmodels.documentation.terms import MEMORY_TERMS, TIME_TERMS
 from costmodels.layers.flops import model_flops_per_step
 from costmodels.parameters import total_params
@@ -272,7 +273,9 @@ def with_costs(result: Result, model: ModelInput, cluster: ClusterInput) -> Resu
         part = replace(was.pool.accelerator, tdp_w=own.cluster.pools[0].accelerator.tdp_w)
         problem = replace(was, pool=replace(was.pool, accelerator=part))
         layout = plan.layout
-        run = run_figures(problem, own.operations[0], layout.n_devices, plan.step_time_s)
+        useful = useful_frac(problem.job, layout)
+        of_run = problem, own.operations[0], layout.n_devices, plan.step_time_s
+        run = run_figures(*of_run, None, useful)
         document = with_numerics(model, plan.words).document
         name = plan_id(document, own.document, layout_to_json(layout))
         return replace(plan, run=run, plan_id=name)

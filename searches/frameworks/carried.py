@@ -1,14 +1,18 @@
 """Rules that every framework has by its record: what its files cannot carry is not its own.
 
-Axes without a field of `Layout`, and kinds of layers. They hold for frameworks of other packages
-as for ours.
+Axes without a field of `Layout`, kinds of layers, and adapters. They hold for frameworks of other
+packages as for ours.
 """
 
 from costmodels.axes import Axis, switch_axes
-from costmodels.layers.kinds import LAYER_KINDS
+from costmodels.layers.kinds import LAYER_KINDS, kind_of
 from costmodels.shapes import ModelShape
+from costmodels.tuning.records import BASES
+from searches.frameworks.case import Case
 from searches.frameworks.registry import (
     HEAD_LAYER,
+    OWN_VALUES,
+    RESIDUAL_STREAMS,
     VISION_TOWER,
     FrameworkRules,
     framework_names,
@@ -18,10 +22,10 @@ from searches.frameworks.rule import FrameworkRule
 
 
 def carried_rules(framework: str) -> tuple[FrameworkRule, ...]:
-    """Return the rules on what files of a framework do not carry: axes, then kinds of layers."""
+    """Return the rules on what a framework has not: axes, kinds of layers, adapters."""
     record = framework_rules(framework)
     axes = (_axis_rule(record, x) for x in switch_axes() if x.name not in record.switches)
-    return (*axes, layer_kind_rule(record))
+    return (*axes, layer_kind_rule(record), *tuning_rules(record))
 
 
 def _axis_rule(record: FrameworkRules, axis: Axis) -> FrameworkRule:
@@ -52,6 +56,97 @@ def layer_kind_rule(record: FrameworkRules) -> FrameworkRule:
     )
 
 
+def adapter_rule(record: FrameworkRules) -> FrameworkRule:
+    """Return the rule on adapters beside frozen weights (LoRA, QLoRA)."""
+    return FrameworkRule(
+        f"TUNE-{record.name}".upper(),
+        record.name,
+        "adapters beside frozen weights that it does not train",
+        "planner",
+        "peft tuners/lora; accelerate utils/fsdp_utils.py (fsdp2_prepare_model, Params4bit);"
+        " megatron/bridge/peft/lora.py",
+        lambda case: case.job.tuning is not None and not _trains(record, _base(case)),
+        lambda case: _untrained(record, _base(case)),
+        lambda case: _tuning_frameworks(_base(case)),
+        is_of_job=True,
+    )
+
+
+def preference_rule(record: FrameworkRules) -> FrameworkRule:
+    """Return the rule on a reference that runs beside the model (DPO)."""
+    able = [name for name in framework_names() if framework_rules(name).has_preferences]
+    return FrameworkRule(
+        f"PREF-{record.name}".upper(),
+        record.name,
+        "a reference beside the model",
+        "planner",
+        "trl trainer/dpo_trainer.py",
+        lambda case: case.job.has_reference,
+        f"preferences: {record.title} has no loss that compares with a reference",
+        f"framework {' or '.join(able)}",
+        is_of_job=True,
+    )
+
+
+def quantized_rule(record: FrameworkRules) -> FrameworkRule:
+    """Return the rule on quantized weights that are cut over tensor-parallel ranks or stages."""
+    return FrameworkRule(
+        f"CUT-{record.name}".upper(),
+        record.name,
+        "quantized frozen weights that are cut",
+        "planner",
+        "bitsandbytes nn/modules.py (Params4bit, Int8Params): whole matrices of one rank",
+        lambda case: (
+            _is_quantized(case)
+            & (
+                (case.tp > 1)
+                | (case.pp > 1)
+                | (case.cp > 1)
+                | ((case.zero > 0) & (_base(case) == "int8"))
+            )
+        ),
+        lambda case: (
+            f"base {_base(case)} with zero {case.zero}, tp {case.tp}, pp {case.pp}, cp {case.cp}:"
+            " quantized weights lie whole on every rank, those of NF4 in shards of ZeRO too"
+        ),
+        "tp 1, pp 1 and cp 1, of int8 also zero 0",
+    )
+
+
+def _base(case: Case) -> str:
+    return case.job.tuning.base if case.job.tuning else ""
+
+
+def _is_quantized(case: Case) -> bool:
+    return case.job.tuning is not None and case.job.tuning.storage.is_quantized
+
+
+def tuning_rules(record: FrameworkRules) -> tuple[FrameworkRule, ...]:
+    """Return the rules on adapters and references that it lacks, and on what lies beside some."""
+    lacks: tuple[FrameworkRule, ...] = (
+        (adapter_rule(record),) if set(BASES) - set(record.adapter_bases) else ()
+    )
+    lacks += () if record.has_preferences else (preference_rule(record),)
+    quantized = any(BASES[base].is_quantized for base in record.adapter_bases)
+    return (*lacks, quantized_rule(record)) if quantized else lacks
+
+
+def _trains(record: FrameworkRules, base: str) -> bool:
+    return base in record.adapter_bases
+
+
+def _untrained(record: FrameworkRules, base: str) -> str:
+    """Return why a framework does not train adapters beside weights held so, in words."""
+    if not record.adapter_bases:
+        return f"adapters: {record.title} trains all weights, it has no LoRA"
+    return f"adapters: {record.title} has no base in {base} beside them"
+
+
+def _tuning_frameworks(base: str) -> str:
+    able = [name for name in framework_names() if _trains(framework_rules(name), base)]
+    return f"framework {' or '.join(able)}" if able else "base bf16, or framework any"
+
+
 def foreign_kinds(record: FrameworkRules, shape: ModelShape) -> tuple[str, ...]:
     """Return the kinds of a model's layers that files of a framework cannot say, by name."""
     return tuple(name for name in _kind_names(shape) if not _carries(record, name))
@@ -60,24 +155,30 @@ def foreign_kinds(record: FrameworkRules, shape: ModelShape) -> tuple[str, ...]:
 def _lacking(record: FrameworkRules, shape: ModelShape) -> str:
     """Return what files of a framework cannot say of a model, in words."""
     names = foreign_kinds(record, shape)
-    ends = [name for name in names if name in (VISION_TOWER, HEAD_LAYER)]
-    layers = [name for name in names if name not in ends]
+    # torchtitan and Megatron-Bridge train Flux, whose files are not written.
+    beside = (VISION_TOWER, HEAD_LAYER, RESIDUAL_STREAMS)
+    unstated = [name for name in names if name in beside or shape.diffusion]
+    layers = [name for name in names if name not in unstated]
     parts = [f"{record.title} has no {', '.join(layers)}"] * bool(layers)
-    parts += [f"files for {record.title} state no {end}" for end in ends]
+    parts += [f"files for {record.title} state no {', '.join(unstated)}"] * bool(unstated)
     return "; ".join(parts)
 
 
 def _kind_names(shape: ModelShape) -> list[str]:
     names = [name for name, n in zip(shape.kinds, shape.kind_counts, strict=True) if n]
     # Encoders, which all have one, are known by their layers.
-    mixers = {LAYER_KINDS[name].mixer for name in names if name in LAYER_KINDS}
+    mixers = {kind_of(name).mixer for name in names}
     head = shape.head_transform and not any(mixer.startswith("bidirectional") for mixer in mixers)
-    return names + [VISION_TOWER] * (shape.vision is not None) + [HEAD_LAYER] * head
+    names += [OWN_VALUES] * bool(shape.v_head and not shape.latent)
+    # The class with compressed attention has several streams; no other class has them.
+    streams = shape.residual_streams is not None and shape.compressed is None
+    names += [VISION_TOWER] * (shape.vision is not None) + [HEAD_LAYER] * head
+    return names + [RESIDUAL_STREAMS] * streams
 
 
 def _carries(record: FrameworkRules, kind: str) -> bool:
     """Tell whether the record of a kind names the framework, or that of the framework the kind."""
-    layer_kind = LAYER_KINDS.get(kind)
+    layer_kind = kind_of(kind) if kind.partition("@")[0] in LAYER_KINDS else None
     return kind in record.layer_kinds or (
         layer_kind is not None and record.name in layer_kind.frameworks
     )

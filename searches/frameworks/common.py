@@ -1,8 +1,9 @@
 """Layout rules that several frameworks have, each under a code of its own."""
 
+from costmodels.layers.kinds import KIND_ALIASES
 from costmodels.optimizers.records import OPTIMIZERS
 from costmodels.shapes import DENSE, MOE, ModelShape
-from searches.frameworks.case import RANK_ORDER, Case
+from searches.frameworks.case import RANK_ORDER, UNKNOWN, Case
 from searches.frameworks.rule import FrameworkRule, When
 
 
@@ -17,6 +18,20 @@ def other_kinds(shape: ModelShape) -> list[str]:
     return [kind for kind, n in counted if n and kind not in (DENSE, MOE)]
 
 
+_PLAIN = {name: alias.partition("+") for alias, name in KIND_ALIASES.items()}
+
+
+def mixer_and_feed(kind: str) -> tuple[str, str]:
+    """Return the mixer and the feed of a kind of layer by its name, whatever its variant.
+
+    >>> mixer_and_feed("moe"), mixer_and_feed("mamba2+none")
+    (('attention', 'moe'), ('mamba2', 'none'))
+    """
+    plain = kind.partition("@")[0]
+    mixer, _, feed = _PLAIN.get(plain) or plain.partition("+")
+    return mixer, feed
+
+
 SPLIT_MIXERS = ("attention", "window", "chunk")
 """What the plans of tensor parallelism of transformers' classes split."""
 
@@ -26,14 +41,19 @@ def unsplit_kinds(shape: ModelShape) -> list[str]:
     return [
         kind
         for kind in other_kinds(shape)
-        if kind.partition("+")[0] not in SPLIT_MIXERS or kind.endswith("+none")
+        if mixer_and_feed(kind)[0] not in SPLIT_MIXERS or mixer_and_feed(kind)[1] == "none"
     ]
 
 
 def whole_sequence_kinds(shape: ModelShape) -> list[str]:
     """Return the kinds of a model's layers that need whole sequences, beside causal attention."""
     mixers = (*SPLIT_MIXERS, "none")
-    return [kind for kind in other_kinds(shape) if kind.partition("+")[0] not in mixers]
+    return [kind for kind in other_kinds(shape) if mixer_and_feed(kind)[0] not in mixers]
+
+
+def trains_adapters(case: Case) -> bool:
+    """Tell whether a case is known to train adapters alone: then plain replicas do as well."""
+    return case.job is not UNKNOWN and case.job.tuning is not None
 
 
 def tower_on_one_rank(code: str, framework: str, source: str) -> FrameworkRule:
@@ -156,14 +176,23 @@ def kv_heads_split(
         "KV heads do not divide by tp",
         when,
         source,
-        lambda c: c.model.kv_heads % c.tp > 0,
+        lambda c: sum((n % c.tp > 0) for n in _kv_heads(c.model)) > 0,
         lambda c: (
-            f"tensor parallelism: {c.model.kv_heads} KV heads do not divide by tp {c.tp}, and"
+            f"tensor parallelism: {_first_odd(c)} KV heads do not divide by tp {c.tp}, and"
             " they are not replicated"
         ),
         "a tp that divides the KV heads",
         versions=versions,
     )
+
+
+def _kv_heads(model: ModelShape) -> tuple[int, ...]:
+    """Return the KV heads of a model and of its variants."""
+    return (model.kv_heads, *(model.of_kind(f"@{x.name}").kv_heads for x in model.variants))
+
+
+def _first_odd(c: Case) -> int:
+    return next((n for n in _kv_heads(c.model) if n % c.tp), c.model.kv_heads)
 
 
 def sequence_chunks(code: str, framework: str, source: str, when: When) -> FrameworkRule:

@@ -25,6 +25,7 @@ from searches.frameworks.common import (
     overlap_stays,
     sequence_chunks,
     tower_on_one_rank,
+    trains_adapters,
     unsplit_kinds,
     usual_rank_order,
 )
@@ -280,7 +281,7 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
         "gradients that are not sharded",
         "planner",
         PREPARE,
-        lambda c: c.zero < 2,
+        lambda c: (c.zero < 2) & ((c.zero > 0) | (not trains_adapters(c))),
         lambda c: f"ZeRO-{c.zero}: FSDP2 shards weights, gradients and optimizer",
         "zero 2, or zero 3",
     ),

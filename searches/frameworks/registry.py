@@ -32,7 +32,7 @@ GROUP = "planner.frameworks"
 """Entry points of frameworks that other packages bring along."""
 MODE_SWITCHES = ("dispatcher", "ep_overlap", "cuda_graph", "offload_modules")
 """Axes that Megatron-Core's files carry by flags of several names."""
-VISION_TOWER = "vision tower"
+VISION_TOWER, RESIDUAL_STREAMS = "vision tower", "residual streams"
 HEAD_LAYER = "layer before the head"
 """What stands among the kinds of layers of a framework whose files can say models with one."""
 DEFAULT, ANY = "default", "any"
@@ -58,6 +58,11 @@ class FrameworkRules:
     layer_kinds: tuple[str, ...] = (DENSE, MOE)
     """Kinds of layers that its files can say, beside those whose own record names it
     (`LayerKind.frameworks`); it refuses models that have others."""
+    adapter_bases: tuple[str, ...] = ()
+    """How frozen weights may be held where it trains adapters (`costmodels.tuning.records.BASES`);
+    none: it trains no adapters."""
+    has_preferences: bool = False
+    """Whether a frozen reference can run beside the model (DPO)."""
     releases: tuple[Release, ...] = ()
     """Those whose options are known, the oldest first; none: `release` alone."""
     switch_flags: str = ""
@@ -107,6 +112,8 @@ class FrameworkRules:
 _MEGATRON, _DEEPSPEED, _TORCHTITAN = (
     f"searches.frameworks.{name}" for name in ("megatron", "deepspeed", "torchtitan")
 )
+OWN_VALUES = "value heads of another width than keys"
+"""What is refused of a model that has them without latent attention, beside kinds of layers."""
 BUILT_IN: Mapping[str, FrameworkRules] = {
     record.name: record
     for record in (
@@ -138,6 +145,8 @@ BUILT_IN: Mapping[str, FrameworkRules] = {
             (f"{_DEEPSPEED}.layouts:LAYOUT_RULES", f"{_DEEPSPEED}.keys:RULES"),
             in_default=True,
             layer_kinds=(DENSE, MOE, VISION_TOWER, HEAD_LAYER),
+            adapter_bases=("bf16", "nf4", "nf4-plain"),
+            has_preferences=True,
             releases=(Release("0.18.9"), Release("0.19.8")),
         ),
         FrameworkRules(
@@ -152,7 +161,9 @@ BUILT_IN: Mapping[str, FrameworkRules] = {
             "Accelerate (FSDP2)",
             "1.15.0",
             ("searches.frameworks.fsdp2:RULES",),
-            layer_kinds=(DENSE, MOE, VISION_TOWER, HEAD_LAYER),
+            layer_kinds=(DENSE, MOE, VISION_TOWER, HEAD_LAYER, OWN_VALUES),
+            adapter_bases=("bf16", "int8", "nf4", "nf4-plain"),
+            has_preferences=True,
             releases=(Release("1.12.0", "2025-11-21"), Release("1.15.0", "2026-09-09")),
         ),
         FrameworkRules(
@@ -161,6 +172,7 @@ BUILT_IN: Mapping[str, FrameworkRules] = {
             "0.6.2",
             ("searches.frameworks.bridge:RULES",),
             switches=MODE_SWITCHES,
+            adapter_bases=("bf16",),
             releases=(
                 Release("0.5.1", "2026-07-21", core="0.18.2", aliases=("26.06",)),
                 Release("0.6.2", "2026-09-18", core="0.19.2", aliases=("26.08",)),

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from costmodels.plans import Layout, ShapeTable
 from costmodels.problem import Problem
 from costmodels.shapes import ModelShape, TrainingJob
-from searches.frameworks.carried import carried_rules, layer_kind_rule
+from searches.frameworks.carried import carried_rules, layer_kind_rule, tuning_rules
 from searches.frameworks.case import Case, NotStatedError, PlanKinds
 from searches.frameworks.registry import (
     framework_names,
@@ -34,7 +34,11 @@ def rules_by_code() -> dict[str, FrameworkRule]:
     return {
         rule.code: rule
         for name in framework_names()
-        for rule in (*_all_rules(name), layer_kind_rule(framework_rules(name)))
+        for rule in (
+            *_all_rules(name),
+            layer_kind_rule(framework_rules(name)),
+            *tuning_rules(framework_rules(name)),
+        )
     }
 
 

@@ -9,7 +9,7 @@ from costmodels.breakdown import break_down, join_one
 from costmodels.documentation.terms import TIME_TERMS
 from costmodels.layers.kinds import kinds_of, layer_run
 from costmodels.shape_terms import kind_params, kinds_of_stages
-from costmodels.shapes import DeltaNetShape, Mamba2Shape, WindowShape
+from costmodels.shapes import DeltaNetShape, LayerVariant, Mamba2Shape, WindowShape
 from costmodels.step import peak_bytes, stage_times
 from tests.costmodels.conftest import TOY_MODEL
 
@@ -113,3 +113,26 @@ def test_gradients_of_what_tp_replicates_are_those_of_the_sublayers(toy_problem,
     norms = 3 * (6 * 1 + 2 * 2) + 1
     assert by_size[4.0 * HYBRID.hidden] == norms * layout.n_micro
     assert by_size[4.0 * HYBRID.hidden * 16] == 9 * layout.n_micro
+
+
+UNLIKE = replace(
+    TOY_MODEL,
+    layers=6,
+    variants=(LayerVariant("many", (("kv_heads", 16), ("ffn", 4096))),),
+    layer_runs=(layer_run("dense", 4), layer_run("dense@many", 2)),
+)
+
+
+def test_layers_of_unlike_widths_exchange_their_own_keys(toy_problem, plain_layout):
+    problem = toy_problem(UNLIKE, stack="megatron-core", gbs=8, seq_len=8192)
+    layout = plain_layout(problem, dp=1)
+    layout = replace(layout, cp=2, cp_comm="all-gather", n_devices=2)
+    found = break_down(problem, layout)
+    sent = [(t.n_calls, t.message_bytes) for t in found.transfers if t.collective == "all-gather"]
+    # Keys and values of a sequence, 8 heads of 128 in 4 layers and 16 in 2: two gathers forward
+    # and two backward a layer and micro-batch.
+    sizes = [8192 * heads * 128 * 2 for heads in (8, 16)]
+    gathers = [(n, size) for n, size in sent if size in sizes]
+    assert gathers == [(4 * 8 * 4, sizes[0]), (4 * 8 * 2, sizes[1])]
+    waits = sum(t.exposed_s for t in found.transfers if t.axis == "cp")
+    assert waits == pytest.approx(found.time_s["cp"], rel=1e-9)

@@ -12,10 +12,11 @@ from functools import cache
 from costmodels.plans import Layout
 from costmodels.precision import Recipe
 from costmodels.problem import Problem
-from costmodels.shapes import DeltaNetShape, Mamba2Shape, ModelShape
+from costmodels.shapes import DeltaNetShape, Mamba2Shape, ModelShape, RglruShape
 from searches.options import SearchOptions
 from tests.searches import oracle_models as models
 from tests.searches import oracle_physics as physics
+from tests.searches import oracle_streams as streams
 from tests.searches.oracle_mode_rules import WORDS as MODES
 from tests.searches.oracle_mode_rules import broken_mode_rule
 from tests.searches.oracle_offload import sent_modules
@@ -181,10 +182,12 @@ def context_and_experts(
                         yield cp, kind, e, x
 
 
-def heads_and_groups(sizes: Mamba2Shape | DeltaNetShape) -> tuple[int, int]:
+def heads_and_groups(sizes: Mamba2Shape | DeltaNetShape | RglruShape) -> tuple[int, int]:
     """Return what tp and cp cut of a mixer that is no attention."""
     if isinstance(sizes, Mamba2Shape):
         return sizes.heads, sizes.groups
+    if isinstance(sizes, RglruShape):
+        return sizes.heads, sizes.heads
     return sizes.v_heads, sizes.k_heads
 
 
@@ -203,8 +206,10 @@ def broken_shape_rule(problem: Problem, options: SearchOptions, shape: Shape) ->
         return "TP003"
     if domain % tp and tp % domain:
         return "TP005"
-    heads = model.mamba2 or model.delta_net
+    heads = model.mamba2 or model.delta_net or model.rglru
     if heads and any(n % tp for n in heads_and_groups(heads)):
+        return "TP006"
+    if model.compressed and (model.heads % tp or model.compressed.groups % tp):
         return "TP006"
     if model.vision and (model.vision.heads % tp or model.vision.ffn % tp):
         return "TP006"
@@ -228,6 +233,8 @@ def broken_shape_rule(problem: Problem, options: SearchOptions, shape: Shape) ->
             return "CP005"
     if cp > 1 and model.encoder:
         return "CP006"
+    if cp > 1 and model.compressed:
+        return "CP007"
     if model.n_experts % ep or (not model.n_experts and (ep > 1 or etp > 1)):
         return "EP001"
     if tp * cp * dp % (ep * etp):
@@ -242,6 +249,8 @@ def broken_shape_rule(problem: Problem, options: SearchOptions, shape: Shape) ->
         return "PP002"
     if pp > 1 and model.encoder:
         return "PP003"
+    if pp > 1 and (model.per_layer or any("kv_shared" in dict(x.sizes) for x in model.variants)):
+        return "PP004"
     if (model.n_experts or model.mtp_layers) and schedule in ("zb-h1", "zb-v"):
         return "SCH002"
     if options.framework != "any" and schedule not in ("none", "1f1b", "interleaved"):
@@ -374,8 +383,10 @@ def broken_module_rule(shape: ModelShape, names: tuple[str, ...]) -> str:
         there |= {"layernorm", "mla_up_proj"}
     if any(kinds):
         there |= {"layernorm", "moe", "moe_act", *(["shared_experts"] if shape.shared_ffn else [])}
-    if not all(kinds):
+    if not all(kinds) and not shape.diffusion:
         there.add("mlp")
+    if shape.compressed and any(getattr(kind, "mixer", "") in streams.MIXERS for kind in kinds):
+        there.add("mla_up_proj")
     if any(getattr(kind, "mixer", "") == "gdn" for kind in kinds):
         there.add("gdn_norm_out")
     if "core_attn" in names and shape.flash_attention:

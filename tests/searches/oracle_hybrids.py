@@ -9,9 +9,11 @@ from dataclasses import dataclass, replace
 
 from costmodels.plans import Layout
 from costmodels.problem import Problem
-from costmodels.shapes import LayerRun, ModelShape
+from costmodels.shapes import LayerRun, ModelShape, WindowShape
+from tests.searches import oracle_diffusion as diffusion
 from tests.searches import oracle_graphs as graphs
 from tests.searches import oracle_physics as physics
+from tests.searches import oracle_streams as streams
 
 Pair = tuple[float, float]
 Traffic = Callable[..., tuple[Pair, Pair]]
@@ -30,7 +32,8 @@ class Kind(str):
 
     @property
     def mixer(self) -> str:
-        return "attention" if self == "dense" else self.partition("+")[0]
+        plain = self.partition("@")[0]
+        return "attention" if plain == "dense" else plain.partition("+")[0]
 
     @property
     def crosses(self) -> bool:
@@ -43,7 +46,24 @@ class Kind(str):
 
     @property
     def feeds(self) -> bool:
-        return self == "dense" or self.endswith("+dense")
+        plain = self.partition("@")[0]
+        return plain == "dense" or plain.endswith(("+dense", "+injected"))
+
+    @property
+    def injects(self) -> bool:
+        return "+injected" in self
+
+
+def own(problem: Problem, kind: Kind) -> Problem:
+    """Return the problem with the sizes that layers of a kind have of their own."""
+    name, shape = kind.partition("@")[2], problem.shape
+    for variant in shape.variants:
+        if variant.name == name:
+            sizes = dict(variant.sizes)
+            if "window" in sizes:
+                sizes["window"] = WindowShape(sizes["window"])
+            shape = replace(shape, **sizes)
+    return replace(problem, shape=shape)
 
 
 def kinds_of(shape: ModelShape) -> list[Kind]:
@@ -115,9 +135,11 @@ def chunked(problem: Problem, tokens: float, work: Pair, moved: Pair, kernels: P
 
 
 def mixer_of(problem: Problem, kind: Kind, tokens: float, tp: int) -> Mixer | None:
+    problem = own(problem, kind)
     shape, h = problem.shape, problem.shape.hidden
     if kind.mixer in (*ATTENTION, "differential"):
         q, kv = shape.heads * shape.head_dim / tp, physics.kv_width_per_rank(problem, tp)
+        kv *= not shape.kv_shared
         core = physics.attention_s(problem, tokens, tp)
         if kind.mixer not in ("attention", "differential"):
             core = over_keys(problem, core, run_keys(problem, kind.mixer))
@@ -135,15 +157,65 @@ def mixer_of(problem: Problem, kind: Kind, tokens: float, tp: int) -> Mixer | No
             whole=norm(shape) + h * shape.bias,
         )
         return differential(shape, plain, (q, kv), tp) if kind.mixer == "differential" else plain
+    if kind.mixer in streams.MIXERS:
+        return compressed(problem, kind.mixer, tokens, tp)
     if kind.mixer == "cross":
         return crossed(problem, tokens, tp)
     if kind.crosses:
-        own = mixer_of(problem, Kind("attention+none"), tokens, tp)
-        assert own
-        return behind(own, crossed(problem, tokens, tp))
+        first = mixer_of(problem, Kind("attention+none"), tokens, tp)
+        assert first
+        return behind(first, crossed(problem, tokens, tp))
     if kind.mixer == "mamba2":
         return mamba(problem, tokens, tp)
+    if kind.mixer == "rglru":
+        return griffin(problem, tokens, tp)
     return delta(problem, tokens, tp) if kind.mixer == "gdn" else None
+
+
+def compressed(problem: Problem, mixer: str, tokens: float, tp: int) -> Mixer:
+    """Return attention over a window and compressed entries."""
+    shape = problem.shape
+    w = shape.heads * shape.head_dim / tp
+    column, row = streams.columns(shape, mixer, tp), streams.rows(shape, tp)
+    attended = physics.attention_s(problem, tokens, tp)
+    core = over_keys(problem, attended, streams.run_keys(problem, mixer))
+    if mixer == "csa":
+        work, moved = streams.scores(problem)
+        index = chunked(problem, tokens, work, moved, (3, 3))
+        core = core[0] + index[0], core[1] + index[1]
+    return Mixer(
+        column=column,
+        row=row,
+        core=core,
+        moved=streams.moved(shape, mixer, tp),
+        kept=streams.kept(problem, mixer, tp),
+        temporaries=4 * w,
+        kernels=streams.kernels(mixer),
+        weights=sum(k * n for k, n in column + row) * tp,
+        others=shape.heads,
+        whole=streams.whole(shape, mixer),
+    )
+
+
+def griffin(problem: Problem, tokens: float, tp: int) -> Mixer:
+    """Return a gated linear recurrence: two products in, two of blocks, one back."""
+    shape, h, x = problem.shape, problem.shape.hidden, problem.shape.rglru
+    assert x is not None
+    w, block = x.width / tp, x.width / x.heads
+    # Eight times the cost of a product on the tensor cores, at half their rate, 4 FLOPs a channel.
+    core = chunked(problem, tokens, (32 * w, 64 * w), (10 * w, 24 * w), (1, 2))
+    return Mixer(
+        column=[(h, 2 * w), (block, w), (block, w)],
+        row=[(w, h)],
+        core=core,
+        moved=(34 * w, 62 * w),
+        kept=16 * w,
+        temporaries=12 * w,
+        kernels=14 / 13,
+        weights=(3 * h * w + 2 * block * w) * tp,
+        others=(x.conv + 6) * x.width,
+        whole=norm(shape) + h,
+    )
 
 
 def differential(shape: ModelShape, one: Mixer, widths: Pair, tp: int) -> Mixer:
@@ -213,20 +285,20 @@ def crossed(problem: Problem, tokens: float, tp: int) -> Mixer:
     )
 
 
-def behind(own: Mixer, other: Mixer) -> Mixer:
+def behind(first: Mixer, other: Mixer) -> Mixer:
     """Return two mixers of one layer, one after the other."""
     return Mixer(
-        column=own.column + other.column,
-        row=own.row + other.row,
-        core=(own.core[0] + other.core[0], own.core[1] + other.core[1]),
-        moved=(own.moved[0] + other.moved[0], own.moved[1] + other.moved[1]),
-        kept=own.kept + other.kept,
-        temporaries=max(own.temporaries, other.temporaries),
-        kernels=own.kernels + other.kernels,
-        weights=own.weights + other.weights,
-        others=own.others + other.others,
-        whole=own.whole + other.whole,
-        of_context=own.of_context + other.of_context,
+        column=first.column + other.column,
+        row=first.row + other.row,
+        core=(first.core[0] + other.core[0], first.core[1] + other.core[1]),
+        moved=(first.moved[0] + other.moved[0], first.moved[1] + other.moved[1]),
+        kept=first.kept + other.kept,
+        temporaries=max(first.temporaries, other.temporaries),
+        kernels=first.kernels + other.kernels,
+        weights=first.weights + other.weights,
+        others=first.others + other.others,
+        whole=first.whole + other.whole,
+        of_context=first.of_context + other.of_context,
         sublayers=2,
     )
 
@@ -319,26 +391,63 @@ def per_mlp(shape: ModelShape) -> float:
 
 def params(problem: Problem, kind: Kind, tp: int) -> float:
     """Return the parameters of a layer on one rank."""
+    if problem.shape.diffusion:
+        return diffusion.params(problem, kind, tp)
     if kind.reads:
         return params(encoder_of(problem), PLAIN, tp)
-    held, mixer, shape = 0.0, mixer_of(problem, kind, 1.0, tp), problem.shape
+    held, mixer = 0.0, mixer_of(problem, kind, 1.0, tp)
     if mixer:
         held += (mixer.weights + mixer.others) / tp + mixer.whole
+    shape = own(problem, kind).shape
+    held += injected_weights(shape) + injected_vectors(shape) if kind.injects else 0.0
     if kind.feeds:
         held += per_mlp(shape) / tp + norm(shape)
         held += ((2 if shape.gated else 1) * shape.ffn / tp + shape.hidden) * shape.bias
-    return held
+    n_sublayers = (mixer.sublayers if mixer else 0) + kind.feeds
+    return held + n_sublayers * streams.connection_params(shape)
+
+
+def injected_weights(shape: ModelShape) -> float:
+    assert shape.per_layer is not None
+    x = shape.per_layer
+    return shape.hidden * (3.0 * x.width + 2 * x.laurel_rank + x.streams)
+
+
+def injected_vectors(shape: ModelShape) -> float:
+    """Return norms, the scale of AltUp, and the matrices that mix.
+
+    Norms behind attention, MLP and injection, of LAuReL and AltUp; of queries, and of own keys.
+    """
+    assert shape.per_layer is not None
+    a = shape.per_layer.streams
+    heads = shape.head_dim * (2 - shape.kv_shared)
+    return 4 * norm(shape) + heads + 2 * shape.hidden + a**3 + a**2
+
+
+def streams_s(problem: Problem, tokens: float, tp: int, sp: bool) -> Pair:
+    """Return the time that makes, or joins, the further streams."""
+    shape, h = problem.shape, problem.shape.hidden
+    if not shape.per_layer:
+        return 0.0, 0.0
+    n, rows = shape.per_layer.streams - 1, tokens / (tp if sp else 1)
+    one = physics.products(problem, rows, [(h, h)])
+    scaled = 10 * h * rows * problem.stack.elementwise_factor / physics.hbm_rate(problem)
+    return n * (one.forward + scaled), n * (one.dgrad + one.wgrad + scaled)
 
 
 def least_weights(problem: Problem, tp: int) -> float:
     """Return the weights of the lightest layer of the model."""
+    if problem.shape.diffusion:
+        kinds = {*kinds_of(problem.shape)}
+        return min(diffusion.weights(problem, kind, tp) for kind in kinds)
     found = []
     for kind in {*kinds_of(problem.shape)}:
         if kind.reads:
             found.append(least_weights(encoder_of(problem), tp))
             continue
         mixer = mixer_of(problem, kind, 1.0, tp)
-        mlp = per_mlp(problem.shape) / tp if kind.feeds else 0.0
+        mlp = per_mlp(own(problem, kind).shape) / tp if kind.feeds else 0.0
+        mlp += injected_weights(problem.shape) if kind.injects else 0.0
         found.append((mixer.weights / tp if mixer else 0.0) + mlp)
     return min(found)
 
@@ -346,6 +455,10 @@ def least_weights(problem: Problem, tp: int) -> float:
 def scratch(problem: Problem, tp: int) -> float:
     """Return a gradient for each distinct shape of weights of the model."""
     found = {}
+    if problem.shape.diffusion:  # a stream's attention and MLP are cut alike in all blocks but one
+        either = [kind == "single-stream" for kind in kinds_of(problem.shape)]
+        shape, width = problem.shape, problem.shape.heads * problem.shape.head_dim
+        return 2.0 * len({*either}) * (4 * shape.hidden * width + per_mlp(shape)) / tp
     for kind in kinds_of(problem.shape):
         if kind.reads:
             inner = encoder_of(problem)
@@ -356,9 +469,13 @@ def scratch(problem: Problem, tp: int) -> float:
         mixer = mixer_of(problem, kind, 1.0, tp)
         if mixer:
             like = (*ATTENTION, "differential")
-            found["attention" if kind.mixer in like else kind.mixer] = mixer.weights / tp
+            name = "attention" if kind.mixer in like else kind.mixer
+            shape = own(problem, kind).shape
+            heads = shape.heads, shape.kv_heads, shape.head_dim, shape.kv_shared
+            found[name, *heads] = mixer.weights / tp
         if kind.feeds:
-            found["mlp"] = per_mlp(problem.shape) / tp
+            mlp = per_mlp(own(problem, kind).shape) / tp
+            found["mlp", mlp] = mlp + (injected_weights(shape) if kind.injects else 0.0)
     return 2.0 * sum(found.values())
 
 
@@ -376,6 +493,8 @@ class Parts:
 
 def layer(problem: Problem, layout: Layout, kind: Kind, traffic: Traffic) -> Parts:
     """Return a layer; `traffic` is `oracle_models.tp_traffic`."""
+    if problem.shape.diffusion:
+        return Parts(**diffusion.layer(problem, layout, kind, traffic))
     assert layout.cp == 1, "the instances cut no sequence"
     assert graphs.graph(layout) == "none"
     if kind.reads:
@@ -388,51 +507,70 @@ def parts(
     problem: Problem, degrees: tuple[int, bool], kind: Kind, tokens: float, traffic: Traffic
 ) -> Parts:
     """Return a layer over some tokens, of which tp and sp are the degrees."""
+    problem = own(problem, kind)
     shape, stack, (tp, sp), h = problem.shape, problem.stack, degrees, problem.shape.hidden
     mixer, ffn = mixer_of(problem, kind, tokens, tp), shape.ffn if kind.feeds else 0
     wide = (2 if shape.gated else 1) * shape.ffn / tp
     up, down = ([(h, wide)], [(shape.ffn / tp, h)]) if ffn else ([], [])
     column = physics.products(problem, tokens, (mixer.column if mixer else []) + up)
     row = physics.products(problem, tokens, (mixer.row if mixer else []) + down)
+    rows, p = tokens / (tp if sp else 1), float(shape.per_layer.width) if kind.injects else 0.0
+    x = shape.per_layer
+    r, a = (x.laurel_rank, x.streams) if x and p else (0, 1)
+    if p:
+        column = added(column, physics.products(problem, rows, [(h, p), (h, p), (h, r)]))
+        row = added(row, physics.products(problem, rows, [(p, h), (r, h)]))
     n_blocks = (mixer.sublayers if mixer else 0) + bool(ffn)
     sent = float(n_blocks)
     if mixer and mixer.of_context and shape.cross:
-        x = shape.cross
-        rows = tokens * x.tokens / problem.job.seq_len
-        keys = physics.products(problem, rows, list(mixer.of_context))
-        column = physics.Products(
-            column.forward + keys.forward, column.dgrad + keys.dgrad, column.wgrad + keys.wgrad
-        )
-        sent += x.tokens * x.width / (2 * problem.job.seq_len * h)
+        seen = shape.cross
+        rows = tokens * seen.tokens / problem.job.seq_len
+        column = added(column, physics.products(problem, rows, list(mixer.of_context)))
+        sent += seen.tokens * seen.width / (2 * problem.job.seq_len * h)
     (f_all, f_open), (b_all, b_open) = traffic(problem, tokens, tp, sp, (column, row), sent)
     core = mixer.core if mixer else (0.0, 0.0)
-    halves = half_elementwise(problem, tokens, tp, sp)
+    connected = streams.connection_s(problem, tokens, tp, sp)
+    alone = half_elementwise(problem, tokens, tp, sp)
+    halves = alone[0] + connected[0], alone[1] + connected[1]
     moved = list(mixer.moved) if mixer else [0.0, 0.0]
     if ffn:
         moved[0] += (6 if shape.gated else 4) * ffn / tp
         moved[1] += (10 if shape.gated else 6) * ffn / tp
     rate = physics.hbm_rate(problem) / stack.elementwise_factor
+    n_norms = n_blocks + bool(p)
+    mixed = (34 * a + 6) * h if p else 0.0
+    heads = head_norms(problem, tp) if p else 0.0
+    passes = 1.0 if stack.fused_norms else stack.unfused_norm_factor
+    moved[0] += (20 * p + (16 + 8 * passes) * h * bool(p) + mixed) / (tp if sp else 1)
+    moved[1] += (26 * p + (20 + 12 * passes) * h * bool(p) + 2 * mixed) / (tp if sp else 1)
+    moved[0] += 4 * passes * heads
+    moved[1] += 6 * passes * heads
     ahead = column.forward + row.forward + core[0] + f_open
-    ahead += n_blocks * halves[0] + tokens * moved[0] / rate
+    ahead += n_norms * halves[0] + tokens * moved[0] / rate
     behind = column.dgrad + column.wgrad + row.dgrad + row.wgrad + core[1] + b_open
-    behind += n_blocks * halves[1] + tokens * moved[1] / rate
+    behind += n_norms * halves[1] + tokens * moved[1] / rate
     taxed = [
         one + stack.overlap_slowdown * (total - shown)
         for one, total, shown in ((ahead, f_all, f_open), (behind, b_all, b_open))
     ]
     plain = replace(problem, shape=replace(shape, kv_rank=0))
-    share = (mixer.kernels if mixer else 0.0) + (0.4 if ffn else 0.0)
+    share = (mixer.kernels if mixer else 0.0) + (0.4 if ffn else 0.0) + (1.4 if p else 0.0)
+    share += n_blocks * streams.connection_kernels(problem) / 13
     launch = physics.launch_s(plain, tp) * share
     late = max(0.0, physics.paced_s(problem, launch, sum(taxed)) - sum(taxed))
     # Of each sublayer the norm's input and output, and what is gathered again.
-    each = 4.0 * h / (tp if sp else 1)
+    each = 4.0 * h / (tp if sp else 1) + streams.connection_kept(problem, tp, sp)
     each += physics.norm_besides(problem) * h / (tp if sp else 1)
     if sp and not stack.sp_regather:
         each += 2.0 * h * (tp - 1) / tp
-    kept = n_blocks * each + (mixer.kept if mixer else 0.0)
+    kept = 2.0 * ((5 + 3 * a + 1) * h + r + 5.0 * p) / (tp if sp else 1) if p else 0.0
+    kept += 2.0 * heads
+    kept += n_blocks * each + (mixer.kept if mixer else 0.0)
     kept += physics.columns_kept(problem) * ffn / tp
     inner = (6.0 if shape.gated else 4.0) * ffn / tp
+    inner += 6.0 * (a - 1) * h / (tp if sp else 1)
     passing = max(inner, mixer.temporaries if mixer else 0.0) + 6.0 * h
+    passing += streams.gradients(problem, tp, sp)
     return Parts(
         times=(taxed[0] + late / 3, taxed[1] + late * 2 / 3),
         wgrad=column.wgrad + row.wgrad,
@@ -441,6 +579,17 @@ def parts(
         temporaries=tokens * passing,
         pool=0.0,
     )
+
+
+def head_norms(problem: Problem, tp: int) -> float:
+    """Return the widths of queries, keys and values, each of which has a norm."""
+    shape = problem.shape
+    own_keys = physics.kv_width_per_rank(problem, tp) * (not shape.kv_shared)
+    return shape.heads * shape.head_dim / tp + 2 * own_keys
+
+
+def added(a: physics.Products, b: physics.Products) -> physics.Products:
+    return physics.Products(a.forward + b.forward, a.dgrad + b.dgrad, a.wgrad + b.wgrad)
 
 
 def half_elementwise(problem: Problem, tokens: float, tp: int, sp: bool) -> Pair:

@@ -13,12 +13,14 @@ from costmodels.plans import Layout
 from costmodels.problem import Problem
 from costmodels.schedule import zero_bubble
 from costmodels.shapes import ModelShape
+from tests.searches import oracle_diffusion as diffusion
 from tests.searches import oracle_dispatch as dispatch
 from tests.searches import oracle_graphs as graphs
 from tests.searches import oracle_hybrids as hybrids
 from tests.searches import oracle_offload as offload
 from tests.searches import oracle_optimizers as optimizers
 from tests.searches import oracle_physics as physics
+from tests.searches import oracle_streams as streams
 from tests.searches import oracle_towers as towers
 from tests.searches.oracle_physics import Products
 
@@ -169,7 +171,10 @@ def experts_params(problem: Problem, ep: int, etp: int) -> float:
 def head_params(problem: Problem, layout: Layout) -> float:
     """Return final norm, head, and the modules of predicted tokens with a copy of the lookup."""
     shape, tp, pp = problem.shape, layout.tp, layout.pp
+    if shape.diffusion:
+        return diffusion.end_params(problem)[1]
     held = physics.head_params(problem, tp, pp) + towers.transform_params(shape)
+    held += streams.collapse_params(shape)
     if shape.mtp_layers:
         vectors = 1 if shape.norm == "rmsnorm" else 2
         last = routed_layer_params if routed_layers(problem.shape)[-1] else layer_params
@@ -180,6 +185,13 @@ def head_params(problem: Problem, layout: Layout) -> float:
     return held
 
 
+def first_params(problem: Problem, tp: int) -> float:
+    """Return what stands before the layers: the lookup, or what makes tokens of latents."""
+    if problem.shape.diffusion:
+        return diffusion.end_params(problem)[0]
+    return physics.embedding_params(problem, tp)
+
+
 def rank_params(problem: Problem, layout: Layout, rank: int) -> float:
     """Return the parameters of a rank but for routed experts."""
     kinds = [routed for routed, _ in rank_layers(problem, layout, rank)]
@@ -188,8 +200,8 @@ def rank_params(problem: Problem, layout: Layout, rank: int) -> float:
     if problem.shape.layer_runs:
         held = sum(hybrids.params(problem, kind, layout.tp) for kind in kinds)
     if has_embedding(layout, rank):
-        held += physics.embedding_params(problem, layout.tp)
-        held += towers.trained(problem, layout.tp) + towers.reader_params(problem, layout.tp)
+        held += first_params(problem, layout.tp) + towers.trained(problem, layout.tp)
+        held += towers.reader_params(problem, layout.tp)
     if has_head(layout, rank):
         held += head_params(problem, layout)
     return held
@@ -214,6 +226,12 @@ def true_params(problem: Problem) -> float:
     rows += 1 if shape.norm == "rmsnorm" else 2
     total = rows * shape.hidden + towers.transform_params(shape) + towers.params(problem, 1)
     total += towers.reader_params(problem, 1)
+    total += streams.collapse_params(shape)
+    if shape.per_layer:
+        total += shape.per_layer.vocab * shape.per_layer.width * shape.layers
+        total += 2 * physics.stream_params(problem)
+    if shape.diffusion:
+        total = sum(diffusion.end_params(problem))
     if shape.layer_runs:
         kinds = hybrids.kinds_of(shape)
         return total + sum(hybrids.params(problem, kind, 1) for kind in kinds)
@@ -439,8 +457,11 @@ def layer(problem: Problem, layout: Layout, routed: bool) -> Layer:
         if routed.reads:
             inner = hybrids.encoder_of(problem)
             tokens, problem = float(layout.mbs * inner.job.seq_len), inner
-        every = layer_modules(problem, tokens, layout.tp, layout.sp, core, False)
+        own = hybrids.own(problem, routed)
+        every = layer_modules(own, tokens, layout.tp, layout.sp, core, False)
         modules = {"mlp": every["mlp"]} if routed.feeds else {}
+        if routed.mixer in streams.MIXERS:
+            modules["mla_up_proj"] = streams.up_module(problem, tokens, layout.tp)
         if routed.mixer == "gdn":
             modules["gdn_norm_out"] = hybrids.norm_out(problem, tokens, layout.tp)
         return Layer(modules=modules, away=away, **vars(found))
@@ -696,10 +717,29 @@ def micro_batch(problem: Problem, layout: Layout) -> Micro:
     width = tokens * shape.hidden / (tp if sp else 1)
     kinds = routed_layers(problem.shape)
     layers = {kind: layer(problem, layout, kind) for kind in sorted({*kinds})}
+    if shape.diffusion:
+        of_first, of_last = (
+            diffusion.end_s(problem, layout.mbs, tp, sp, which) for which in (0, 1)
+        )
+        first_bytes, last_bytes = diffusion.end_bytes(problem, layout.mbs, tp, sp)
+        return Micro(
+            layers=layers,
+            embedding=of_first[0],
+            head=of_last[0],
+            head_wgrad=of_last[1],
+            checkpoint=2.0 * width,
+            embedding_bytes=first_bytes,
+            logits=last_bytes,
+            message=2.0 * tokens * shape.hidden / (tp if sp or stack.p2p_scatter else 1),
+        )
     first, end = (run(problem, tokens, tp, sp) for run in (physics.embedding_s, physics.head_s))
+    further = hybrids.streams_s(problem, tokens, tp, sp)
     head = add((end.forward, end.backward), towers.transform_s(problem, tokens))
+    head = add(add(head, further), streams.collapse_s(problem, tokens, tp, sp))
     logits = physics.logit_bytes(problem, tokens, tp) + 4.0 * width
     logits += 6.0 * width * shape.head_transform
+    n_streams = streams.count(shape)
+    logits += 2.0 * width * n_streams * (n_streams > 1)
     samples = tokens * layout.cp / problem.job.seq_len
     tower = towers.tower(problem, (tp, sp), samples, tp_traffic)
     reader = towers.reader(problem, samples, tp, sp)
@@ -710,7 +750,9 @@ def micro_batch(problem: Problem, layout: Layout) -> Micro:
     wgrad_frac = problem.pool.accelerator.efficiency.wgrad_frac
     return Micro(
         layers=layers,
-        embedding=add(add((first.forward, first.backward), tower.times), reader.times),
+        embedding=add(
+            add(add((first.forward, first.backward), further), tower.times), reader.times
+        ),
         head=head,
         head_wgrad=physics.gemm_s(
             problem,
@@ -720,13 +762,15 @@ def micro_batch(problem: Problem, layout: Layout) -> Micro:
             columns,
             wgrad_frac * (recipe.linear_rate_frac if problem.job.fp8_output else 1.0),
         ),
-        checkpoint=towers.checkpoint_bytes(problem, samples, width, tp if sp else 1),
+        checkpoint=towers.checkpoint_bytes(problem, samples, width, tp if sp else 1)
+        * n_streams
+        * (shape.per_layer.streams if shape.per_layer else 1),
         embedding_bytes=tokens * 8.0
         + (width if shape.dropout else 0.0)
         + tower.kept
         + reader.kept,
         logits=logits,
-        message=2.0 * tokens * shape.hidden / (tp if sp or stack.p2p_scatter else 1),
+        message=2.0 * tokens * shape.hidden * n_streams / (tp if sp or stack.p2p_scatter else 1),
     )
 
 
@@ -1339,7 +1383,7 @@ def unsharded_bytes(problem: Problem, layout: Layout) -> float:
     if problem.shape.layer_runs:
         units = [hybrids.params(problem, kind, layout.tp) for kind in kinds]
     unit = max(units)
-    both = unit + max(unit, physics.embedding_params(problem, layout.tp))
+    both = unit + max(unit, first_params(problem, layout.tp))
     grads = recipe.param_wire_bytes if layout.zero >= 2 else 0.0
     value = both * (grads + (recipe.param_bytes if layout.zero >= 3 else 0.0))
     ranks = range(layout.pp)

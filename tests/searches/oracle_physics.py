@@ -19,6 +19,7 @@ from costmodels.stacks import StackProfile
 from tests.searches import oracle_graphs as graphs
 from tests.searches import oracle_offload as offload
 from tests.searches import oracle_optimizers as optimizers
+from tests.searches import oracle_tuning as tuning
 
 PROTOCOLS = ("ll", "ll128", "simple")
 ELEMENT_BYTES = {"fp8": 1.0, "fp4": 0.5625, "tf32": 4.0, "fp32": 4.0}
@@ -114,14 +115,21 @@ def embedding_params(problem: Problem, tp: int) -> float:
     rows = padded_vocab(problem, tp) / tp
     if shape.positions == "learned":
         rows += max(shape.max_positions, problem.job.seq_len)
-    return rows * shape.hidden
+    own = shape.per_layer.vocab * shape.per_layer.width * shape.layers if shape.per_layer else 0
+    return rows * shape.hidden + own / tp + stream_params(problem)
+
+
+def stream_params(problem: Problem) -> int:
+    """Return the matrices that make further residual streams; as many join them."""
+    shape = problem.shape
+    return shape.hidden * shape.hidden * (shape.per_layer.streams - 1) if shape.per_layer else 0
 
 
 def head_params(problem: Problem, tp: int, pp: int) -> float:
     shape = problem.shape
     final_norm = shape.hidden * (1 if shape.norm == "rmsnorm" else 2)
     shares_the_embedding = shape.tied and pp == 1
-    return final_norm + (
+    return (final_norm + stream_params(problem)) + (
         0 if shares_the_embedding else padded_vocab(problem, tp) * shape.hidden / tp
     )
 
@@ -131,6 +139,21 @@ def rank_layers(layout: Layout, rank: int) -> int:
 
 
 def rank_params(problem: Problem, layout: Layout, rank: int) -> float:
+    """Return what a rank trains."""
+    if tuning.is_tuned(problem):
+        return rank_layers(layout, rank) * tuning.params(problem, layout.tp)
+    return held_params(problem, layout, rank)
+
+
+def frozen_bytes(problem: Problem, layout: Layout, rank: int) -> float:
+    """Return the frozen weights of a rank, whole; 0 where all are trained."""
+    if not tuning.is_tuned(problem):
+        return 0.0
+    linear = rank_layers(layout, rank) * layer_weights(problem, layout.tp)
+    return tuning.frozen_bytes(problem, held_params(problem, layout, rank), linear)
+
+
+def held_params(problem: Problem, layout: Layout, rank: int) -> float:
     held = rank_layers(layout, rank) * layer_params(problem, layout.tp)
     if rank == 0:
         held += embedding_params(problem, layout.tp)
@@ -493,6 +516,15 @@ def products(problem: Problem, tokens: float, sizes: list[tuple[float, float]]) 
     recipe = problem.job.recipe
     precision, frac = recipe.linear_precision or recipe.gemm_precision, recipe.linear_rate_frac
     cast = recipe.cast_bytes * tokens / hbm_rate(problem)
+    if tuning.is_tuned(problem):
+        wide = sum(tuning.widening_s(problem, k * n) for k, n in sizes)
+        return Products(
+            sum(gemm_s(problem, precision, tokens, k, n, frac) + cast * k for k, n in sizes)
+            + wide,
+            sum(gemm_s(problem, precision, tokens, n, k, frac) + cast * n for k, n in sizes)
+            + wide,
+            0.0,
+        )
     wgrad = frac * problem.pool.accelerator.efficiency.wgrad_frac
     return Products(
         sum(gemm_s(problem, precision, tokens, k, n, frac) + cast * k for k, n in sizes),
@@ -504,17 +536,43 @@ def products(problem: Problem, tokens: float, sizes: list[tuple[float, float]]) 
     )
 
 
+def with_adapters(
+    problem: Problem, tokens: float, tp: int, plain: Products, names: list[str]
+) -> Products:
+    """Return products of linear layers with those of their adapters, operators included."""
+    forward, dgrad, wgrad = plain.forward, plain.dgrad, plain.wgrad
+    precision = problem.job.recipe.gemm_precision
+    slower = problem.pool.accelerator.efficiency.wgrad_frac
+    for name in names:
+        for k, n in tuning.adapter(problem, name, tp):
+            forward += gemm_s(problem, precision, tokens, k, n)
+            dgrad += gemm_s(problem, precision, tokens, n, k)
+            wgrad += gemm_s(problem, precision, k, tokens, n, slower)
+        ahead, back = tuning.operator_bytes(problem, name, tp)
+        forward += tokens * ahead / hbm_rate(problem)
+        dgrad += tokens * back / hbm_rate(problem)
+    return Products(forward, dgrad, wgrad)
+
+
 def column_products(problem: Problem, tokens: float, tp: int) -> Products:
     shape = problem.shape
     qkv = shape.heads * shape.head_dim / tp + 2 * kv_width_per_rank(problem, tp)
     up = (2 if shape.gated else 1) * shape.ffn / tp
-    return products(problem, tokens, [(shape.hidden, qkv), (shape.hidden, up)])
+    plain = products(problem, tokens, [(shape.hidden, qkv), (shape.hidden, up)])
+    if not tuning.is_tuned(problem):
+        return plain
+    names = tuning.named(problem, column=True, mlp=False)
+    return with_adapters(problem, tokens, tp, plain, names)
 
 
 def row_products(problem: Problem, tokens: float, tp: int) -> Products:
     shape = problem.shape
     q = shape.heads * shape.head_dim / tp
-    return products(problem, tokens, [(q, shape.hidden), (shape.ffn / tp, shape.hidden)])
+    plain = products(problem, tokens, [(q, shape.hidden), (shape.ffn / tp, shape.hidden)])
+    if not tuning.is_tuned(problem):
+        return plain
+    names = tuning.named(problem, column=False, mlp=False)
+    return with_adapters(problem, tokens, tp, plain, names)
 
 
 def softmax_is_fused(problem: Problem, tokens: float, tp: int) -> bool:
@@ -624,6 +682,8 @@ def embedding_s(problem: Problem, tokens: float, tp: int, sp: bool) -> End:
     unit, x = tokens * shape.hidden / hbm_rate(problem), number_bytes(problem) * tokens
     x *= shape.hidden
     comm = 2 * tp_gather_s(problem, tp, x) if sp else tp_reduce_s(problem, tp, x)
+    if tuning.is_tuned(problem):  # the table is frozen
+        return End((4 + mask) * unit + latency + comm / 2, 0.0, comm / 2)
     return End(
         (4 + mask) * unit + latency + comm / 2, (8 + mask) * unit + latency + comm / 2, comm
     )
@@ -646,7 +706,8 @@ def head_s(problem: Problem, tokens: float, tp: int, sp: bool) -> End:
     backward = gemm_s(problem, precision, tokens, columns, shape.hidden, rate) + loss
     backward += cast * columns
     wgrad_frac = rate * part.efficiency.wgrad_frac
-    backward += gemm_s(problem, precision, shape.hidden, tokens, columns, wgrad_frac)
+    if not tuning.is_tuned(problem):
+        backward += gemm_s(problem, precision, shape.hidden, tokens, columns, wgrad_frac)
     x = number_bytes(problem) * tokens * shape.hidden
     ahead = tp_gather_s(problem, tp, x) if sp else 0.0
     if stack.logits_sharded:
@@ -706,10 +767,18 @@ def mlp_products(problem: Problem, tokens: float, tp: int) -> tuple[Products, Pr
     """Return the products up and down."""
     shape = problem.shape
     up = (2 if shape.gated else 1) * shape.ffn / tp
-    return (
+    both = (
         products(problem, tokens, [(shape.hidden, up)]),
         products(problem, tokens, [(shape.ffn / tp, shape.hidden)]),
     )
+    if not tuning.is_tuned(problem):
+        return both
+    names = [tuning.named(problem, column=column, mlp=True) for column in (True, False)]
+    first, second = (
+        with_adapters(problem, tokens, tp, plain, mine)
+        for plain, mine in zip(both, names, strict=True)
+    )
+    return first, second
 
 
 def mlp_traffic_s(problem: Problem, tokens: float, tp: int, sp: bool) -> float:
@@ -985,6 +1054,7 @@ def launch_s(problem: Problem, tp: int) -> float:
     stack = problem.stack
     alone = 0.6 if stack.launches_collectives else 1.0
     parts = 2.2 if problem.shape.kv_rank else 1.0  # of latent attention
+    parts *= tuning.kernels(problem) if tuning.is_tuned(problem) else 1.0
     return stack.host_s_per_layer * parts * (1.0 if tp > 1 else alone)
 
 
@@ -1017,6 +1087,10 @@ def layer_activation_bytes(
         per_score = 2 * number + (1.0 if shape.dropout else 0.0)
         per_score += 0.0 if softmax_is_fused(problem, tokens, tp) else 4.0
         per_token += per_score * shape.heads * problem.job.seq_len / tp
+    if tuning.is_tuned(problem):
+        for part in ("attention", "mlp"):
+            shared, own = tuning.freed(problem, tp, part)
+            per_token -= shared / (tp if sp else 1) + own
     return tokens * per_token
 
 
@@ -1082,6 +1156,14 @@ def state_bytes(problem: Problem, layout: Layout, params: float) -> float:
 def unsharded_bytes(problem: Problem, layout: Layout) -> float:
     """Return the units that ZeRO 2 (gradients) and 3 (and weights) hold whole."""
     recipe, layer = problem.job.recipe, layer_params(problem, layout.tp)
+    if tuning.is_tuned(problem):
+        ends = 2.0 * embedding_params(problem, layout.tp)
+        layer = tuning.frozen_bytes(problem, layer, layer_weights(problem, layout.tp))
+        wide = 2.0 * tuning.largest_linear(problem, layout.tp)
+        units = layer + max(layer, ends) if layout.zero >= 3 else 0.0
+        most = max(rank_params(problem, layout, rank) for rank in range(layout.pp))
+        wide = wide if problem.job.tuning.base != "bf16" else 0.0
+        return units + wide + flat_bytes(problem, layout, most)
     units = layer + max(layer, embedding_params(problem, layout.tp))
     grads = recipe.param_wire_bytes if layout.zero >= 2 else 0.0
     most = max(rank_params(problem, layout, rank) for rank in range(layout.pp))
@@ -1180,6 +1262,9 @@ def mlp_activation_bytes(problem: Problem, tokens: float, tp: int, sp: bool) -> 
     per_token += ((2 if shape.gated else 1) * number + kept) * shape.ffn / tp
     if shape.gated and not stack.fused_activation:
         per_token += number * shape.ffn / tp
+    if tuning.is_tuned(problem):
+        shared, own = tuning.freed(problem, tp, "mlp")
+        per_token -= shared / shards + own
     return tokens * per_token
 
 
@@ -1224,6 +1309,9 @@ def rank_memory(problem: Problem, layout: Layout, one: MicroBatch, rank: int) ->
         last = rank == layout.pp - 1
         place_shared = gathered_bytes(problem, tokens, layout.tp) if last else 0.0
     states = state_bytes(problem, layout, rank_params(problem, layout, rank))
+    if tuning.is_tuned(problem):
+        share = tuning.frozen_share(problem, layout, n_shards(layout))
+        states += share * frozen_bytes(problem, layout, rank)
     if optimizers.is_by_matrix(problem):
         states = optimizers.state_bytes(problem, rank_share(problem, layout, rank))
     return {
@@ -1433,6 +1521,13 @@ def passes(problem: Problem, layout: Layout, rank: int) -> Passes:
         reduce = all_gather_s(problem, met, grads / pieces)
         met = all_at_once(problem, copies, late_sum)
         reduce = pieces * (reduce + all_reduce_s(problem, met, grads / pieces / g))
+    gathered, n_reduced = (
+        tuning.is_tuned(problem) and tuning.gathers_frozen(problem, layout),
+        pieces,
+    )
+    if gathered:
+        weights += frozen_bytes(problem, layout, rank)
+        pieces = rank_layers(layout, rank) + (rank == 0) + (rank == layout.pp - 1)
     met = all_at_once(problem, group, late_gather)
     gather = pieces * all_gather_s(problem, met, weights / pieces)
     if layout.zero == 1 and stack.zero1_gather == "broadcast":
@@ -1445,7 +1540,8 @@ def passes(problem: Problem, layout: Layout, rank: int) -> Passes:
         close = place_copies(problem, layout, layout.hpz, 1)
         near = pieces * all_gather_s(problem, close, weights / pieces)
         near /= by_tensor_share(problem, close) if stack.zero3_traffic == "by-tensor" else 1
-    return Passes(reduce, reduce / pieces, gather, gather / pieces, near, near / pieces)
+    piece = reduce / n_reduced
+    return Passes(reduce, piece, gather, gather / pieces, near, near / pieces)
 
 
 def data_parallel_s(
@@ -1679,7 +1775,7 @@ def rank_offload_s(problem: Problem, layout: Layout, one: MicroBatch, rank: int)
 
 def tied_embedding_s(problem: Problem, layout: Layout) -> float:
     """Return the sum of the tied matrix's gradient over first and last stage."""
-    if not problem.shape.tied or layout.pp == 1:
+    if not problem.shape.tied or layout.pp == 1 or tuning.is_tuned(problem):
         return 0.0
     rows = padded_vocab(problem, layout.tp) / layout.tp
     size = problem.job.recipe.grad_wire_bytes * rows * problem.shape.hidden

@@ -5,12 +5,18 @@ from dataclasses import replace
 from costmodels.axes import SCHEDULES
 from costmodels.layers.kinds import layer_run
 from costmodels.shapes import (
+    CompressedShape,
     CrossShape,
     DeltaNetShape,
+    DiffusionShape,
     EncoderShape,
+    LayerVariant,
     Mamba2Shape,
     ModelShape,
     OperatorsShape,
+    PerLayerShape,
+    RglruShape,
+    StreamsShape,
     VisionShape,
     WindowShape,
 )
@@ -226,12 +232,122 @@ T5 = replace(
     encoder=EncoderShape(768, vocab=30000),
     operators=OperatorsShape(activation="gelu_new", norm="scaled"),
 )
+STREAMED = replace(
+    HYBRID,
+    name="streamed",
+    layers=7,
+    window=None,
+    mamba2=None,
+    delta_net=None,
+    compressed=CompressedShape(
+        q_rank=384,
+        window=192,
+        groups=4,
+        out_rank=160,
+        rope_dim=32,
+        sparse_ratio=4,
+        heavy_ratio=96,
+        index_heads=8,
+        index_dim=48,
+        top_k=128,
+    ),
+    residual_streams=StreamsShape(count=3, sinkhorn_steps=7),
+    layer_runs=tuple(
+        layer_run(name, count)
+        for name, count in (
+            *(("shared-window+dense", 1), ("csa+none", 1), ("none+dense", 1)),
+            *(("hca+dense", 2), ("csa+dense", 1), ("dense", 1)),
+        )
+    ),
+)
 
 
 def seeing(**changed: object) -> ModelShape:
     """Return a model with a tower some of whose fields are changed."""
     assert SEEING.vision is not None
     return replace(SEEING, vision=replace(SEEING.vision, **changed))  # type: ignore[arg-type]
+
+
+DIFFUSION = ModelShape(
+    "diffusion",
+    layers=6,
+    hidden=1024,
+    heads=8,
+    kv_heads=8,
+    head_dim=128,
+    ffn=4096,
+    gated=False,
+    vocab=0,
+    tied=False,
+    norm="layernorm",
+    bias=True,
+    diffusion=DiffusionShape(
+        height=256,
+        width=512,
+        frames=5,
+        vae_frames=4,
+        text_tokens=256,
+        text_width=768,
+        pooled_width=512,
+        guidance=True,
+        qk_norm="head",
+    ),
+    layer_runs=tuple(
+        layer_run(name, count)
+        for name, count in (
+            *(("double-stream", 2), ("adaln", 1), ("single-stream", 2)),
+            ("double-stream-last", 1),
+        )
+    ),
+)
+"""Sequences of 2 x 16 x 32 patches and 256 tokens of text."""
+
+
+UNLIKE = replace(
+    HYBRID,
+    variants=(
+        LayerVariant("few", (("heads", 4), ("kv_heads", 2), ("head_dim", 256), ("window", 512))),
+        LayerVariant("wide", (("heads", 16), ("ffn", 6144))),
+    ),
+    mamba2=None,
+    delta_net=None,
+    layer_runs=tuple(
+        layer_run(name, count)
+        for name, count in (
+            *(("dense", 2), ("dense@wide", 3), ("window+dense@few", 2), ("window+dense", 1)),
+            *(("none+dense@wide", 1), ("dense@wide", 2), ("attention+none@few", 1)),
+        )
+    ),
+)
+"""Layers of unlike widths."""
+READERS = replace(
+    HYBRID,
+    layers=6,
+    variants=(LayerVariant("reader", (("kv_shared", 1), ("ffn", 6144))),),
+    per_layer=PerLayerShape(256, 8192, streams=4, laurel_rank=64),
+    mamba2=None,
+    delta_net=None,
+    layer_runs=tuple(
+        layer_run(name, count)
+        for name, count in (
+            *(("window+injected", 2), ("attention+injected", 1)),
+            *(("window+injected@reader", 2), ("attention+injected@reader", 1)),
+        )
+    ),
+)
+"""Layers that read what earlier ones hold."""
+GRIFFIN = replace(
+    HYBRID,
+    layers=6,
+    kv_heads=1,
+    mamba2=None,
+    delta_net=None,
+    rglru=RglruShape(width=1536, heads=8, conv=4),
+    layer_runs=tuple(
+        layer_run(name, count) for name, count in (("rglru+dense", 2), ("window+dense", 1)) * 2
+    ),
+)
+"""Gated linear recurrences and windows."""
 
 
 FAST: dict[str, Context] = {
@@ -245,12 +361,54 @@ FAST: dict[str, Context] = {
     "crossing-4": context(
         CROSSING, toy_pool(4), batch=4, stack="megatron-core", options=any_framework(vpp=1, mbs=1)
     ),
+    "streamed-4": context(
+        STREAMED, toy_pool(4), batch=4, stack="megatron-core", options=any_framework(vpp=1, mbs=1)
+    ),
+    "streamed-8": context(
+        STREAMED,
+        toy_pool(4, 2),
+        batch=4,
+        stack="eager",
+        options=any_framework(mbs=1, recompute=(0, 2)),
+    ),
     "differential-4": context(
         DIFFERENTIAL,
         toy_pool(4),
         batch=4,
         stack="megatron-core",
         options=any_framework(vpp=1, mbs=1),
+    ),
+    "diffusion-4": context(
+        DIFFUSION,
+        toy_pool(4),
+        seq_len=1280,
+        batch=4,
+        stack="megatron-core",
+        options=any_framework(vpp=1, mbs=1, cp=1),
+    ),
+    "diffusion-of-eager-code": context(
+        replace(DIFFUSION, gated=True, bias=False),
+        toy_pool(4, 2),
+        seq_len=1280,
+        batch=8,
+        stack="eager",
+        options=any_framework(mbs=1, cp=1, recompute=(0, 2)),
+    ),
+    "unlike-widths-4": context(
+        UNLIKE, toy_pool(4), batch=4, stack="megatron-core", options=any_framework(vpp=1, mbs=1)
+    ),
+    "griffin-4": context(
+        GRIFFIN, toy_pool(4), batch=4, stack="megatron-core", options=any_framework(mbs=1)
+    ),
+    "layers-that-read-earlier-ones": context(
+        READERS, toy_pool(4), batch=4, stack="megatron-core", options=any_framework(mbs=1)
+    ),
+    "unlike-widths-of-eager-code": context(
+        UNLIKE,
+        toy_pool(4, 2),
+        batch=8,
+        stack="eager",
+        options=any_framework(mbs=1, recompute=(0, 2)),
     ),
     "hybrid-4": context(
         HYBRID, toy_pool(4), batch=4, stack="megatron-core", options=any_framework(vpp=1, mbs=1)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from planner.cli import app as cli
+from planner.cli.command_arguments import JOB_FIELDS
 from planner.client import Client, ServiceError
 from planner.solver.answer.result import Result
 from service.access.auth import Auth, read_tokens
@@ -396,7 +397,8 @@ def test_what_changes_the_answer_can_be_asked_of_a_service_too() -> None:
         "second": "b",
         "file": "run",
         "point_limit": "point_limit_s",
-        "as_": "set",  # one of them, `model.as`
+        "as_": "set",  # one of them, `model.as`; so those of the job
+        **dict.fromkeys(JOB_FIELDS, "set"),
     }
     of_sweep_files = {
         "vary",

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 import torch
-from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoModelForImageTextToText
 
 from costmodels.parameters import total_params
 from planner.specs.loader import model_from_dict
@@ -27,6 +27,10 @@ OLD_KEYS = {
     "bloom": {"n_embed": "hidden_size", "num_attention_heads": "n_head"},
 }
 """Names that transformers 5 no longer reads."""
+TOWERS = {"chameleon": "model.vqmodel."}
+"""Where the class of a type is one of images and text, the parameters that are not of text."""
+NEEDED = {"chameleon": {"vocabulary_map": {"<image>": 8711}}}
+"""What such a class needs to be built and its default lacks."""
 
 
 def built(data: dict[str, object]) -> int:
@@ -36,11 +40,17 @@ def built(data: dict[str, object]) -> int:
     for old, new in OLD_KEYS.get(name, {}).items():
         if old in data:
             data[new] = data.pop(old)
-    config = CONFIG_MAPPING[name].from_dict({**data, "model_type": name}).get_text_config()
+    config = (
+        CONFIG_MAPPING[name]
+        .from_dict({**NEEDED.get(name, {}), **data, "model_type": name})
+        .get_text_config()
+    )
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config)
+        of_text = AutoModelForImageTextToText if name in TOWERS else AutoModelForCausalLM
+        model = of_text.from_config(config)
     model.tie_weights()
-    return sum(p.numel() for p in {id(p): p for p in model.parameters()}.values())
+    tower = TOWERS.get(name, "none")
+    return sum(p.numel() for key, p in model.named_parameters() if not key.startswith(tower))
 
 
 def main(names: list[str]) -> int:

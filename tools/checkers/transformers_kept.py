@@ -1,108 +1,142 @@
-"""What layers of decoders and encoders keep for their backward: saved tensors of transformers.
+"""What layers of transformers keep for their backward: saved tensors of its own modules.
 
-Models of two layers run on the CPU in bf16. Kernels of a GPU that PyTorch lacks on the CPU (its
-RMSNorm) have functions in their place that keep what those keep. Of layers with windows those over
-all keys stand here: plans run windows by flex attention, which keeps no mask.
+    python tools/checkers/transformers_kept.py       # a line of JSON a kind of layer
+
+Layers of a small Gemma 4 and Gemma 3n run on the CPU in bf16. In the place of the attention kernel
+of a GPU stands a function that keeps what it keeps. Keys and values that a layer reads of an
+earlier one are kept there.
 """
 
-from collections.abc import Iterator
-from typing import Any
+import json
+import sys
+import warnings
+from pathlib import Path
 
-import numpy as np
-import torch
-from kept import Kept
-from layer_flops import COMMON, Config, Figure
-from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoModelForMaskedLM
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "replay")]
 
-from costmodels.layers.kinds import LAYER_KINDS
-from costmodels.layers.layer_kind import LayerInputs, SplitDegrees
-from costmodels.modes import ModeRows
-from costmodels.problem import Problem
-from costmodels.stacks import STACKS
-from planner.specs.loader import load_cluster, model_from_dict
-
-TOKENS, KEPT_FRAC = 256, 0.01
-BERT: Config = {
-    "hidden_dropout_prob": 0.0,
-    "attention_probs_dropout_prob": 0.0,
-    "embedding_size": 512,
-    "pad_token_id": 0,
-}
-MODERN: Config = {
-    "layer_types": ["full_attention"] * 2,
-    "pad_token_id": 0,
-    "num_key_value_heads": 8,
-}
-MASKED = ("modernbert", "eurobert", "bert", "roberta-prelayernorm", "electra")
-_ALL_HEADS: Config = {"num_key_value_heads": 8}
-CASES: tuple[tuple[str, Config, Config], ...] = (
-    ("dense", {"model_type": "llama"}, {}),
-    ("dense", {"model_type": "qwen3"}, {"operators": {"qk_norm": "head"}}),
-    ("differential+dense", {"model_type": "diffllama"}, {}),
-    ("dense", {**MODERN, "model_type": "modernbert-decoder"}, {}),
-    ("bidirectional+dense", {**MODERN, "model_type": "modernbert"}, {}),
-    ("bidirectional+dense", {"model_type": "eurobert", "pad_token_id": 0, **_ALL_HEADS}, {}),
-    *(
-        ("bidirectional+dense", {**BERT, "model_type": name}, {})
-        for name in ("bert", "roberta-prelayernorm", "electra")
-    ),
+import recording  # noqa: E402
+import torch  # noqa: E402
+from kept import Kept  # noqa: E402
+from transformers import (  # noqa: E402
+    CONFIG_MAPPING,
+    AttentionInterface,
+    AutoModelForCausalLM,
 )
-"""Kind, config.json, what our model file has beside the importer's."""
+
+TOKENS, HIDDEN, ROW = 256, 512, 64
+KEPT_FRAC = 0.03
+"""Difference that is let pass: a norm's numbers of each row and head are not counted."""
+CONFIG = {
+    "vocab_size": 512,
+    "hidden_size": HIDDEN,
+    "intermediate_size": 1024,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "hidden_size_per_layer_input": ROW,
+    "vocab_size_per_layer_input": 256,
+    "sliding_window": 128,
+    "use_cache": False,
+}
+MODEL = {
+    "hidden": HIDDEN,
+    "heads": 8,
+    "kv_heads": 2,
+    "head_dim": 64,
+    "ffn": 1024,
+    "gated": True,
+    "vocab": 512,
+    "tied": True,
+    "window": {"size": 128},
+}
+"""The same in our model file."""
+FAMILIES = {
+    "gemma4_text": (
+        {
+            "global_head_dim": 128,
+            "num_kv_shared_layers": 2,
+            "layer_types": ["sliding_attention", "full_attention"] * 2,
+            "use_double_wide_mlp": False,
+        },
+        {
+            "per_layer": {"width": ROW, "vocab": 256},
+            "variants": {
+                "wide": {"head_dim": 128},
+                "reader": {"kv_shared": True},
+                "wide-reader": {"head_dim": 128, "kv_shared": True},
+            },
+        },
+        (
+            "window+injected",
+            "attention+injected@wide",
+            "window+injected@reader",
+            "attention+injected@wide-reader",
+        ),
+    ),
+    "gemma3n_text": (
+        {
+            "num_kv_shared_layers": 0,
+            "layer_types": ["sliding_attention", "full_attention"],
+            "activation_sparsity_pattern": [0.0, 0.0],
+            "laurel_rank": 32,
+        },
+        {"per_layer": {"width": ROW, "vocab": 256, "streams": 4, "laurel_rank": 32}},
+        ("window+injected", "attention+injected"),
+    ),
+}
+"""Type -> more of its configuration, of our model file, and the kind of each layer."""
+TRAINING = {"seq_len": TOKENS, "global_batch": 8, "precision": "bf16"}
 
 
-class NormKernel(torch.autograd.Function):
-    """A norm of one kernel: it keeps its input and a number a row."""
-
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x, x.new_empty(x.shape[:-1], dtype=torch.float32))
-        return x.clone()
+def flash(module, q, k, v, mask, **_):
+    """Stand for a kernel of attention; queries, keys and values have heads before tokens."""
+    return recording.FlashAttention.apply(*(x.transpose(1, 2) for x in (q, k, v)))[0], None
 
 
-def put_kernels_in_place(model: Any) -> None:
-    """Let PyTorch's RMSNorm keep what its kernel on a GPU keeps."""
-    for module in model.modules():
-        if type(module) is torch.nn.RMSNorm:
-            module.forward = NormKernel.apply
-
-
-def theirs_kept(data: Config) -> int:
-    """Return what the last layer keeps of one forward over `TOKENS`, bytes."""
-    config = CONFIG_MAPPING[data["model_type"]].from_dict({**data, "use_cache": False})
-    kind = AutoModelForMaskedLM if data["model_type"] in MASKED else AutoModelForCausalLM
-    model = kind.from_config(config, attn_implementation="sdpa")
-    model = model.to(torch.bfloat16).train()
-    put_kernels_in_place(model)
+def kept_bytes(layer, rotary, pairs, n_streams):
+    """Return what a layer keeps of one forward over `TOKENS`, bytes; it adds to `pairs`."""
+    kind, streams = layer.self_attn.layer_type, (n_streams,) * (n_streams > 1)
+    x = torch.randn(*streams, 1, TOKENS, HIDDEN, dtype=torch.bfloat16, requires_grad=True)
+    row = torch.randn(1, TOKENS, ROW, dtype=torch.bfloat16, requires_grad=True)
+    earlier = {name: [x.detach().requires_grad_() for x in both] for name, both in pairs.items()}
+    turns = rotary(row, torch.arange(TOKENS)[None], kind)
     kept = Kept()
-    kept.leave_out([*model.parameters(), *model.buffers()])
-    lists = [x for x in model.modules() if isinstance(x, torch.nn.ModuleList)]
-    last = max(lists, key=len)[-1]
-    last.register_forward_pre_hook(lambda *_: setattr(kept, "where", "last"))
-    last.register_forward_hook(lambda *_: setattr(kept, "where", ""))
+    kept.leave_out([*layer.parameters(), *layer.buffers(), *turns])
+    kept.leave_out([x for both in earlier.values() for x in both])
+    inputs = {"shared_kv_states": earlier, "position_embeddings": turns, "attention_mask": None}
     with kept:
-        out = model(input_ids=torch.randint(3, config.vocab_size, (1, TOKENS)))
-        found = kept.by_place()["last"]
-        del out
+        out = layer(x * 1, per_layer_input=row * 1, **inputs)
+        assert out.shape == x.shape
+        found = kept.now
+    pairs |= earlier
     return found
 
 
-def ours_kept(kind: str, data: Config, changes: Config) -> float:
-    """Return what a layer keeps of `TOKENS` as FSDP2 runs it, bytes."""
-    document = model_from_dict(dict(data)).document
-    document["model"] |= changes
-    document["training"] |= {"seq_len": TOKENS, "precision": "bf16"}
-    given, cluster = model_from_dict(document), load_cluster("h100-x8").cluster
-    stack, one = STACKS["hf-fsdp2"], np.ones(1, dtype=np.int32)
-    problem = Problem(given.shape, given.job, cluster.pools[0], cluster.fabric, stack)
-    split = SplitDegrees(one, one, one, one, 0 * one)
-    inputs = LayerInputs(problem, split, np.full(1, float(TOKENS)), ModeRows.of_sp(0 * one))
-    return LAYER_KINDS[kind].terms(inputs).kept_bytes.item()
+def main():
+    """Print a line a kind of layer."""
+    warnings.simplefilter("ignore")
+    AttentionInterface.register("saving", flash)
+    for name, (more, of_model, kinds) in FAMILIES.items():
+        config = CONFIG_MAPPING[name].from_dict(CONFIG | more | {"num_hidden_layers": len(kinds)})
+        model = AutoModelForCausalLM.from_config(config, attn_implementation="saving")
+        decoder, pairs = model.to(torch.bfloat16).model, {}
+        ends = [*decoder.embed_tokens.parameters(), *decoder.norm.parameters()]
+        count = sum(x.numel() for x in decoder.parameters()) - sum(x.numel() for x in ends)
+        layers = [{"kind": kind, "count": 1} for kind in kinds]
+        n_streams = of_model["per_layer"].get("streams", 1)
+        for kind, layer in zip(kinds, decoder.layers, strict=True):
+            answer = {
+                "kind": kind,
+                "stack": "hf-fsdp2",
+                "limit_frac": KEPT_FRAC,
+                "model": MODEL | of_model | {"layer_kinds": layers},
+                "training": TRAINING,
+                "parameters": count,
+                "kept_bytes": kept_bytes(layer, decoder.rotary_emb, pairs, n_streams),
+            }
+            print(json.dumps(answer))
 
 
-def figures() -> Iterator[Figure]:
-    """Yield kept bytes of a token of every case."""
-    for kind, more, changes in CASES:
-        data = {**COMMON, "attention_dropout": 0.0, **more}
-        ours, theirs = ours_kept(kind, data, changes), theirs_kept(data)
-        name = f"{kind} ({more['model_type']})"
-        yield Figure(name, "kept bytes", ours / TOKENS, theirs / TOKENS, KEPT_FRAC)
+if __name__ == "__main__":
+    main()

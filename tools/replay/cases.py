@@ -16,6 +16,14 @@ from tools.samples.draw import Drawn, draw_plans
 Record = dict[str, Any]
 
 
+BY_KIND = "kernels of its layers take a GPU: scripts/check_layers runs each kind with stand-ins"
+"""Why a model of several kinds of layers is not replayed whole."""
+
+
+REPLAYED_KINDS = ("dense", "moe", "window")
+"""How kinds of layers start that Megatron-Core's replay builds."""
+
+
 @dataclass(frozen=True, slots=True)
 class Replay:
     """How plans of one framework are replayed."""
@@ -40,6 +48,9 @@ def megatron_refusal(drawn: Drawn) -> str:
         "fp8 takes Transformer Engine's kernels": drawn.job.precision.startswith("fp8"),
         "moe_act takes grouped GEMMs": "moe_act" in x.recompute_modules,
         "copies do not go evenly to the experts": _uneven(drawn),
+        BY_KIND: any(
+            not kind.startswith(("dense", "moe", "window")) for kind in drawn.shape.kinds
+        ),
     }
     return next((why for why, holds in refusals.items() if holds), "")
 
@@ -53,6 +64,8 @@ def fsdp2_refusal(drawn: Drawn) -> str:
         "activations lie on the host": x.activation_offload_layers > 0,
         "fp8 takes torchao's kernels": drawn.job.precision.startswith("fp8"),
         "transformers has no multi-token prediction": shape.mtp_layers > 0,
+        "transformers' eager attention is other code": not shape.flash_attention,
+        BY_KIND: bool(shape.layer_runs),
         "transformers lays experts out without an interval": shape.latent and shape.moe_every > 1,
     }
     return next((why for why, holds in refusals.items() if holds), "")

@@ -76,6 +76,8 @@ def ours(drawn: Drawn, rank: int, stack: str) -> Record:
 def local_params(problem: Problem, layout: Layout, rank: int) -> int:
     """Return the parameters of one rank: of its layers, of its ends, of its experts."""
     state = replace(layout, zero=0, shard=0, hpz=1, optimizer_offload=False)
+    if problem.job.precision == "fp16":  # a stack may keep fewer bytes than the recipe's
+        problem = replace(problem, job=replace(problem.job, precision="bf16"))
     plain = break_down(problem, state, rank).stages[rank]["states"]
     return round(plain / problem.job.recipe.total_bytes)
 

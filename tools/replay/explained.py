@@ -81,7 +81,7 @@ EXPLAINED: tuple[Explanation, ...] = (
         ("torchtitan",),
         ("dp all-gather",),
         _many_chunks,
-        -0.9,
+        -0.98,
         0.0,
         "Interleaved pipelines of more than three chunks in torchtitan",
     ),

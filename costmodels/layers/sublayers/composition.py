@@ -26,73 +26,102 @@ from costmodels.layers.layer_kind import (
     waits_and_tax,
 )
 from costmodels.layers.recompute import stacked, without_away
+from costmodels.layers.streams.connections import backward_bytes, with_connection
 from costmodels.layers.sublayers.sublayer import Feed, FeedTerms, Mixer, MixerTerms, no_linear
 from costmodels.optimizers.matrices import Matrix
 from costmodels.schedule import launches
 from costmodels.shapes import DENSE, MOE, ModelShape
 
 
-def composed(mixer: Mixer, feed: Feed) -> LayerKind:
-    """Return the kind of layer that has this mixer and this feed, `MIXER+FEED`."""
+def kind_name(mixer: Mixer, feed: Feed) -> str:
+    """Return the name of the kind of layer that has a mixer and a feed."""
+    return mixer.name if mixer.stands_alone else f"{mixer.name}+{feed.name}"
+
+
+def composed(mixer: Mixer, feed: Feed, name: str = "") -> LayerKind:
+    """Return the kind of layer that has this mixer and this feed (`kind_name`).
+
+    Under the `name` of a kind with a variant, the one that has the sizes of that variant. The
+    user's own class of transformers has such layers; files of no other framework say them.
+    """
+    name = name or kind_name(mixer, feed)
+    variant = name.partition("@")[2]
+    is_own = bool(variant) or not (mixer.stands_alone or feed.name in (DENSE, MOE, "none"))
     parts: tuple[Mixer | Feed, ...] = tuple(x for x in (mixer, feed) if x.name != "none")
 
-    def summed(name: str) -> Callable[..., Any]:
-        return lambda *sizes: sum(getattr(x, name)(*sizes) for x in parts)
+    def summed(field: str) -> Callable[..., Any]:
+        def total(shape: ModelShape, *sizes: Any) -> Any:
+            own = shape.of_kind(name)
+            count = sum(getattr(x, field)(own, *sizes) for x in parts)
+            return 0 * count if own.reused and field != "blocks" else count
+
+        return total
 
     def macs(shape: ModelShape) -> LayerMacs:
-        ahead, after = mixer.macs(shape), feed.macs(shape)
+        ahead, after = mixer.macs(shape.of_kind(name)), feed.macs(shape.of_kind(name))
         modules = {**ahead.modules, **after.modules}
         return LayerMacs(
             ahead.projections, ahead.core, after.mlp, modules, ahead.core_at, ahead.of_sequence
         )
 
     def modules(shape: ModelShape) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(name for x in parts for name in x.modules(shape)))
+        own = shape.of_kind(name)
+        return tuple(dict.fromkeys(group for x in parts for group in x.modules(own)))
 
     lists = [x.matrices for x in parts if x.matrices]
 
     def matrices(shape: ModelShape) -> tuple[Matrix, ...]:
-        return tuple(matrix for of_part in lists for matrix in of_part(shape))
+        own = shape.of_kind(name)
+        return () if own.reused else tuple(m for of_part in lists for m in of_part(own))
 
     both = [x.title for x in parts]
     return LayerKind(
-        name=f"{mixer.name}+{feed.name}",
-        title=f"{' and '.join(both)} layer",
+        name=name,
+        title=f"{' and '.join(both)} layer" + (f" ({variant})" if variant else ""),
         equation=", then ".join(x.equation for x in parts),
         source="; ".join(x.source for x in parts),
         params=summed("params"),
         replicated_params=summed("replicated_params"),
         matrix_params=summed("linear_params"),
         macs=macs,
-        terms=partial(composed_terms, mixer, feed),
+        terms=partial(composed_terms, mixer, feed, name),
         modules=modules,
         is_routed=feed.name == MOE,
         mixer=mixer.name,
         feed=feed.name,
         blocks=summed("blocks"),
         context_elements=mixer.context_elements,
-        frameworks=mixer.frameworks,
+        frameworks=tuple(x for x in mixer.frameworks if x == "fsdp2" or not is_own),
         matrices=matrices if len(lists) == len(parts) else None,
     )
 
 
-def _part(inputs: LayerInputs, role: str, part: Mixer | Feed) -> Any:
-    """Return the terms of a sublayer, computed once for all kinds of layers that have it."""
+def _part(inputs: LayerInputs, kind: str, role: str, part: Mixer | Feed) -> Any:
+    """Return the terms of a sublayer, computed once for all kinds of layers that have it.
+
+    With the sizes of a variant where that has some of such a sublayer.
+    """
+    varies, of_feed = inputs.problem.shape.varies, role == "feed"
+    sees_heads = isinstance(part, Feed) and part.sees_heads
+    if varies(kind, of_feed=of_feed) or (sees_heads and varies(kind, of_feed=False)):
+        inputs = inputs.of_kind(kind)
     key = f"{role} {part.name}"
     if key not in inputs.parts:
-        inputs.parts[key] = part.terms(inputs)
+        terms = part.terms(inputs)
+        inputs.parts[key] = terms if part.name == "none" else with_connection(inputs, terms)
     return inputs.parts[key]
 
 
-def composed_terms(mixer: Mixer, feed: Feed, inputs: LayerInputs) -> KindTerms:
-    """Return the terms of a layer of a mixer and a feed: sums of theirs.
+def composed_terms(mixer: Mixer, feed: Feed, kind: str, inputs: LayerInputs) -> KindTerms:
+    """Return the terms of a layer of a mixer and a feed, of this name: sums of theirs.
 
     Traffic of tensor parallelism, the host and what shows of an exchange of tokens depend on both.
     """
+    ahead: MixerTerms = _part(inputs, kind, "mixer", mixer)
+    after: FeedTerms = _part(inputs, kind, "feed", feed)
+    model, inputs = inputs.problem.shape, inputs.of_kind(kind)
     problem, tokens, sp, tp = inputs.problem, inputs.tokens, inputs.sp, inputs.split.tp
     stack, modes = problem.stack, inputs.modes
-    ahead: MixerTerms = _part(inputs, "mixer", mixer)
-    after: FeedTerms = _part(inputs, "feed", feed)
     linear, elementwise = ahead.linear + after.linear, ahead.elementwise + after.elementwise
     blocks = ahead.blocks + after.blocks
     forward, backward = layer_exposures(problem, tokens, tp, sp, linear, blocks)
@@ -102,6 +131,7 @@ def composed_terms(mixer: Mixer, feed: Feed, inputs: LayerInputs) -> KindTerms:
     away_of = partial(inputs.away, routed=after.routed is not None, attends=mixer.attends)
     working = tokens * 3 * inputs.element_bytes * problem.shape.hidden
     working = working + np.maximum(after.working_bytes, ahead.buffer_bytes)
+    working = working + backward_bytes(inputs)
     terms: dict[str, Any] = {
         "linear": linear.both,
         "attention": ahead.core,
@@ -111,8 +141,8 @@ def composed_terms(mixer: Mixer, feed: Feed, inputs: LayerInputs) -> KindTerms:
         "cp_forward": ahead.cp_forward,
         "cp_backward": ahead.cp_backward,
         "working_bytes": working,
-        "scratch_bytes": _scratch_bytes(problem.shape, mixer, feed, ahead, after)
-        + _pool_bytes(problem.shape, mixer, feed, inputs, working),
+        "scratch_bytes": _scratch_bytes(model, kind, ahead, after)
+        + _pool_bytes(model, kind, inputs, working),
     }
     launch_s = _launch_s(inputs, mixer, ahead, after)
     wgrad_s = linear.column_wgrad_s + linear.row_wgrad_s
@@ -181,14 +211,19 @@ def _launch_s(inputs: LayerInputs, mixer: Mixer, ahead: MixerTerms, after: FeedT
 
 _LIKE_ATTENTION = ("window", "chunk", "bidirectional", "bidirectional-window", "differential")
 """Mixers with the matrices of the model's attention."""
+_STREAMS = ("double-stream", "double-stream-last", "adaln")
+"""Kinds of diffusion transformers whose streams have the same weights each."""
 
 
-def _sublayers(kind: str) -> tuple[str, str]:
-    """Return the mixer and the feed of a kind of layer, those of attention by one name."""
-    mixer, _, feed = {DENSE: "attention+dense", MOE: "attention+moe"}.get(kind, kind).partition(
-        "+"
-    )
-    return ("attention" if mixer in _LIKE_ATTENTION else mixer), feed
+def _weights(shape: ModelShape, kind: str) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Return what tells the weights of a kind's mixer, and of its feed, from those of others."""
+    plain, own = kind.partition("@")[0], shape.of_kind(kind)
+    both = {DENSE: "attention+dense", MOE: "attention+moe"}.get(plain, plain)
+    mixer, _, feed = both.partition("+")
+    if plain in _STREAMS:
+        mixer, feed = _STREAMS[0], _STREAMS[0]
+    heads = (own.heads, own.kv_heads, own.head_dim, own.v_dim, own.projected_dim)
+    return ("attention" if mixer in _LIKE_ATTENTION else mixer, *heads), (feed, own.ffn)
 
 
 def _reads_narrower(shape: ModelShape) -> bool:
@@ -200,35 +235,32 @@ def _reads_narrower(shape: ModelShape) -> bool:
     )
 
 
-def _scratch_bytes(
-    shape: ModelShape, mixer: Mixer, feed: Feed, ahead: MixerTerms, after: FeedTerms
-) -> Floats:
+def _scratch_bytes(shape: ModelShape, own: str, ahead: MixerTerms, after: FeedTerms) -> Floats:
     """Return the scratch gradients that no kind before this one of the model has.
 
     One for each distinct shape of weights: all attention of a model has the same. Dense and expert
     layers count their own, wherever they stand.
     """
-    before: set[str] = set()
+    mixed, fed = set[Any](), set[Any]()
     counts = dict(zip(shape.kinds, shape.kind_counts, strict=True))
-    own = f"{mixer.name}+{feed.name}"
     earlier = shape.kinds[: shape.kinds.index(own)] if own in counts else ()
     for kind in (*earlier, DENSE, MOE):
         if counts.get(kind) and not (kind.startswith("encoder+") and _reads_narrower(shape)):
-            before |= {f"{i} {x}" for i, x in enumerate(_sublayers(kind))}
-    mixes, feeds = _sublayers(own)
+            mixes, feeds = _weights(shape, kind)
+            mixed.add(mixes)
+            fed.add(feeds)
+    mixes, feeds = _weights(shape, own)
     value = np.zeros_like(ahead.scratch_bytes)
-    if f"0 {mixes}" not in before:
+    if mixes not in mixed:
         value = value + ahead.scratch_bytes
-    return value + after.scratch_bytes if f"1 {feeds}" not in before else value
+    return value + after.scratch_bytes if feeds not in fed else value
 
 
-def _pool_bytes(
-    shape: ModelShape, mixer: Mixer, feed: Feed, inputs: LayerInputs, working: Floats
-) -> Floats:
+def _pool_bytes(shape: ModelShape, own: str, inputs: LayerInputs, working: Floats) -> Floats:
     """Return the pool of graphs, which the model's first kind of layer has for all."""
     counts = zip(shape.kinds, shape.kind_counts, strict=True)
     first = next(kind for kind, count in counts if count)
-    if first != f"{mixer.name}+{feed.name}":
+    if first != own:
         return np.zeros_like(working)
     return launches.pool_bytes(working, inputs.modes)
 

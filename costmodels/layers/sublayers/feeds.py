@@ -1,7 +1,5 @@
 """What feeds forward behind a mixer, or alone: an MLP, routed experts, or nothing."""
 
-from dataclasses import replace
-
 import numpy as np
 
 from costmodels import memory
@@ -25,8 +23,7 @@ from costmodels.shapes import ModelShape
 
 
 def _mlp_params(shape: ModelShape, tp: Ints) -> Floats:
-    bare = replace(shape.without_experts(), ffn=0)
-    both = params.layer_params(shape, tp) - params.layer_params(bare, tp)
+    both = params.layer_params(shape, tp) - params.layer_params(without_feed(shape), tp)
     return np.asarray(both + norm_params(shape) + shape.hidden * shape.bias)
 
 

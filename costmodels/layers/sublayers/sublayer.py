@@ -7,6 +7,7 @@ its residual addition.
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -73,6 +74,8 @@ class HeadsCut:
     """Heads that several of them share; divisible by tp, and by tp cp unless they repeat."""
     repeats: bool = False
     """Where cp is a multiple of the groups of a rank, each of them is on several ranks."""
+    is_whole: bool = False
+    """Sequences are not cut over cp."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +120,8 @@ class Mixer:
     matrices: Callable[[ModelShape], tuple[Matrix, ...]] | None = None
     """Its parameters of two dimensions, for optimizers that treat a matrix as one; None: they are
     not listed, and such optimizers are refused by the kind's name."""
+    stands_alone: bool = False
+    """It stands before one feed only, and its kind of layer has its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +140,8 @@ class Feed:
     modules: Callable[[ModelShape], tuple[str, ...]]
     blocks: Callable[[ModelShape], int] = lambda shape: 1
     matrices: Callable[[ModelShape], tuple[Matrix, ...]] | None = None
+    sees_heads: bool = False
+    """Its terms depend on heads of attention too."""
 
 
 def norm_params(shape: ModelShape) -> int:
@@ -142,6 +149,12 @@ def norm_params(shape: ModelShape) -> int:
     return shape.hidden * (1 if shape.norm == "rmsnorm" else 2)
 
 
+def ranks(tp: Ints) -> Floats:
+    """Return tp as numbers to divide by."""
+    return np.asarray(tp, dtype=np.float64)
+
+
+@lru_cache(maxsize=256)
 def without_feed(shape: ModelShape) -> ModelShape:
     """Return a model whose layers have attention alone: no MLP, no experts."""
     return replace(shape.without_experts(), ffn=0)

@@ -9,6 +9,13 @@ from collections.abc import Iterable, Mapping
 
 from costmodels.plans import Layout
 from costmodels.shapes import ModelShape, TrainingJob
+from planner.frameworks.bridge.wan import (
+    UNUSED_VOCAB,
+    WAN_IMPORT,
+    WAN_STEP,
+    wan_dataset,
+    wan_fields,
+)
 from planner.frameworks.emit_request import EmitRequest, RefusedPlanError
 from planner.frameworks.emitted_text import (
     EmittedCode,
@@ -323,8 +330,11 @@ def bridge_recipe(request: EmitRequest) -> str:
     release = request.release_of("bridge")
     title = f"Megatron-Bridge recipe; fields as of Megatron-Bridge {release}."
     fsdp, steps = layout.zero >= 2, train_steps(job)
-    model = model_fields(layout, shape, job, details)
-    refuse_lacking_fields(f"bridge@{release}", model)
+    if shape.diffusion:
+        model = wan_fields(shape) | _layout_fields(layout, shape) | _recompute_fields(layout)
+    else:
+        model = model_fields(layout, shape, job, details)
+        refuse_lacking_fields(f"bridge@{release}", model)
     missing = core_details(details, layout, shape, job).yours
     yours = [*comment_lines(missing, "megatron-core has no field for this.")]
     if fsdp:
@@ -387,15 +397,19 @@ def bridge_recipe(request: EmitRequest) -> str:
             module=module,
             provider=provider,
             free=_FREE[bool(details.stated())],
-            imports=_IMPORTS.get(str(model["activation_func"]), "")
+            imports=(WAN_IMPORT if shape.diffusion else "")
+            + _IMPORTS.get(str(model["activation_func"]), "")
             + _VARIANT_IMPORT * ("transformer_layer_spec" in model),
             yours="".join(f"{line}\n" for line in (*yours, "")) if yours else "",
         ),
         _MODEL.format(provider=provider, fields=keywords(model, 8)),
         _CONFIG.format(
-            seq_len=job.seq_len,
-            vocab=shape.vocab,
+            vocab=shape.vocab or UNUSED_VOCAB,
             steps=steps,
+            dataset=wan_dataset(shape, layout)
+            if shape.diffusion
+            else _TEXT_DATASET.format(seq_len=job.seq_len),
+            forward_step=WAN_STEP if shape.diffusion else _TEXT_STEP,
             train=_call("TrainingConfig", train),
             optimizer=_call("OptimizerConfig", optimizer),
             ddp=_call("DistributedDataParallelConfig", ddp),
@@ -410,13 +424,15 @@ def bridge_recipe(request: EmitRequest) -> str:
 
 def _provider(shape: ModelShape, release: str) -> tuple[str, str]:
     """Return the module and the class of the provider of a model in a release."""
+    if shape.diffusion:
+        return "diffusion.models.wan.wan_provider", "WanModelProvider"
     if is_hybrid(shape):
         if version_key(release) < version_key("0.6"):
-            return "mamba.mamba_provider", "MambaModelProvider"
-        return "hybrid.hybrid_provider", "HybridModelProvider"
+            return "models.mamba.mamba_provider", "MambaModelProvider"
+        return "models.hybrid.hybrid_provider", "HybridModelProvider"
     if shape.latent:
-        return "mla_provider", "MLAModelProvider"
-    return "gpt_provider", "GPTModelProvider"
+        return "models.mla_provider", "MLAModelProvider"
+    return "models.gpt_provider", "GPTModelProvider"
 
 
 def _optimizer_fields(job: TrainingJob) -> dict[str, object]:
@@ -505,7 +521,7 @@ import os
 
 import torch
 import torch.nn.functional as F
-from megatron.bridge.models.{module} import {provider}
+from megatron.bridge.{module} import {provider}
 from megatron.bridge.training.comm_overlap import CommOverlapConfig
 from megatron.bridge.training.config import (
     CheckpointConfig,
@@ -538,6 +554,17 @@ _MODEL = '''def model() -> {provider}:
 
 '''
 
+_TEXT_DATASET = """GPTDatasetConfig(
+            seq_length={seq_len},
+            data_path=DATA_PATH,
+            split="99,1,0",
+            random_seed=1234,
+            reset_position_ids=False,
+            reset_attention_mask=False,
+            eod_mask_loss=False,
+            dataloader_type="single",
+        )"""
+_TEXT_STEP = "    from megatron.bridge.training.gpt_step import forward_step\n"
 _CONFIG = '''def pretrain_config() -> ConfigContainer:
     """Return the whole configuration of the run."""
     if TOKENIZER_MODEL:
@@ -556,16 +583,7 @@ _CONFIG = '''def pretrain_config() -> ConfigContainer:
         mixed_precision={precision},
         comm_overlap={overlap},
         dist={dist},
-        dataset=GPTDatasetConfig(
-            seq_length={seq_len},
-            data_path=DATA_PATH,
-            split="99,1,0",
-            random_seed=1234,
-            reset_position_ids=False,
-            reset_attention_mask=False,
-            eod_mask_loss=False,
-            dataloader_type="single",
-        ),
+        dataset={dataset},
         logger=LoggerConfig(log_interval=1, log_throughput=True),
         tokenizer=tokenizer,
         checkpoint={checkpoint},
@@ -574,8 +592,7 @@ _CONFIG = '''def pretrain_config() -> ConfigContainer:
 
 
 if __name__ == "__main__":
-    from megatron.bridge.training.gpt_step import forward_step
-    from megatron.bridge.training.pretrain import pretrain
+{forward_step}    from megatron.bridge.training.pretrain import pretrain
 
     pretrain(pretrain_config(), forward_step)
 '''

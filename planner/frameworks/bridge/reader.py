@@ -125,6 +125,7 @@ def _field_sets(query: RunQuery) -> list[tuple[str, object]]:
 def _run(fields: Mapping[str, Any], file: RunFile, name: str) -> ExistingRun:
     """Return the run that fields by path describe."""
     settings = megatron_settings_of(fields)
+    _ask_for_latents(fields, file)
     _ask_for_missing(settings, file)
     assumed: tuple[str, ...] = ()
     if (
@@ -153,6 +154,18 @@ def _run(fields: Mapping[str, Any], file: RunFile, name: str) -> ExistingRun:
         switches=tuple(x for x in switches if x),
         notes=tuple(map(_in_fields, run.notes)),
     )
+
+
+_OF_LATENTS = ("model.crossattn_emb_size", "model.num_joint_layers")
+"""Fields of the providers of diffusion transformers alone: Wan, Flux."""
+
+
+def _ask_for_latents(fields: Mapping[str, Any], file: RunFile) -> None:
+    """Raise `SpecError` for a diffusion transformer whose model file is not given."""
+    if file.query.model is None and any(name in fields for name in _OF_LATENTS):
+        message = "a diffusion transformer: a recipe does not say all of its layers"
+        fix = "give its file beside it: --model transformer/config.json"
+        raise SpecError(InputProblem(message, fix, file.name))
 
 
 def _model_name(text: str, name: str) -> str:

@@ -70,6 +70,9 @@ BY_STACK: dict[str, Defaults] = {
     "meta": replace(_FSDP, zero=2, cp_comm="all-gather"),
     "nemo-automodel": _FSDP,
     "fms-fsdp": _FSDP,
+    # Its recipes of adapters recompute layers (recipes/configs/llama3_1/405B_qlora.yaml,
+    # enable_activation_checkpointing).
+    "torchtune": replace(_EAGER, recompute="full"),
     "internevo": replace(_EAGER, bf16="bf16-grads"),
     "aleph-alpha": replace(_EAGER, bf16="bf16-grads"),
     # Its log has both, allocated and reserved; the published sweep does not say which. Peaks of
@@ -85,6 +88,14 @@ UNFUSED_LOSS = ("primus",)
 """Those of them that leave Megatron-LM's `--cross-entropy-loss-fusion` off, as it is by default
 (Primus examples/moe_package: the baseline; Megatron-Bridge's recipes set it). fp32 logits, their
 exponentials and a 16-bit gradient then stand beside the 16-bit logits, as in 2021."""
+
+
+WITHOUT_MASTER_COPY = ("torchtune",)
+"""Stacks that train weights in bf16 with gradients and moments as wide: no recipe has that
+(torchtune recipes/configs, dtype: bf16)."""
+CHUNKED_LOSS = {"torchtune": 8}
+"""Stacks that project and sum the loss so many tokens at a time, by the chunks of a micro-batch
+(torchtune modules/loss, LinearCrossEntropyLoss: num_output_chunks)."""
 
 
 @dataclass(frozen=True, slots=True)

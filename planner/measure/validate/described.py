@@ -277,8 +277,6 @@ def routed_as(shape: ModelShape, routing: str) -> tuple[ModelShape, list[str]]:
 
 def refuse_model(name: str, entry: Entry) -> None:
     """Raise for a model of a kind that is not priced."""
-    if entry.get("lora"):
-        raise Skip("lora")
     if entry.get("hybrid"):
         _hybrid_parts(name, entry)
 

@@ -18,7 +18,14 @@ from costmodels.shapes import ModelShape, TrainingJob
 from costmodels.stacks import STACKS, StackProfile, compiled
 from hardware.catalogue import Catalogue, load_catalogue
 from hardware.parts import Accelerator, Fabric
-from planner.measure.validate.defaults import UNFUSED_LOSS, Defaults, Stack, stack_of_cell
+from planner.measure.validate.defaults import (
+    CHUNKED_LOSS,
+    UNFUSED_LOSS,
+    WITHOUT_MASTER_COPY,
+    Defaults,
+    Stack,
+    stack_of_cell,
+)
 from planner.measure.validate.described import (
     Entry,
     Skip,
@@ -29,9 +36,11 @@ from planner.measure.validate.described import (
 )
 from planner.measure.validate.points import MeasuredPoint
 from planner.measure.validate.switches import (
+    adapters_of,
     in_used_domain,
     layout_switches,
     offloads,
+    samples_of,
     stated_split,
     with_overlap,
     with_stated_widths,
@@ -140,7 +149,12 @@ def case_of(
     if shape.layer_runs and layers != shape.layers:
         raise Skip("hybrid layers that do not share evenly")
     assert point.seq_len is not None  # _refuse_run has seen to it
-    job = with_stated_widths(TrainingJob(point.seq_len, layout.gbs, precision), point, message)
+    tuning = adapters_of(point, models[point.model], shape, message)
+    if tuning is None and point.stack.lower() in WITHOUT_MASTER_COPY:
+        raise Skip("weights without a master copy")
+    data = samples_of(point, shape, message)
+    plain = TrainingJob(point.seq_len, layout.gbs, precision, tuning=tuning, data=data)
+    job = with_stated_widths(plain, point, message)
     profile = _with_facts(calibrated_stack(stack.profile, calibration), point, message)
     profile = _with_kernel(profile, point.attention, catalogue)
     pool = calibrated_pool(pool, calibration)
@@ -173,8 +187,6 @@ def _refuse_run(point: MeasuredPoint) -> None:
     """Raise for what is not stated or not modelled, whatever the model and the hardware."""
     nothing = point.step_s is None and point.peak_bytes is None and point.oom is None
     checks = (
-        (point.lora, "lora"),
-        (point.packed, "packed"),
         (not point.n_gpus, "no number of devices"),
         (point.tp is None or point.pp is None, "no layout"),
         (point.gbs is None or point.seq_len is None, "no batch or sequence length"),
@@ -567,6 +579,10 @@ def _with_facts(stack: StackProfile, point: MeasuredPoint, assumptions: list[str
     if point.stack.lower() in UNFUSED_LOSS and not _FUSED_LOSS.search(point.notes.lower()):
         logit_bytes = STACKS["megatron-lm-2021"].logit_bytes
         stack = replace(stack, fused_loss=False, logit_bytes=logit_bytes)
+    n_chunks = CHUNKED_LOSS.get(point.stack.lower(), 0)
+    if n_chunks and not _WHOLE_LOSS.search(point.notes.lower()):
+        stack = replace(stack, logit_bytes=stack.logit_bytes / n_chunks)
+        assumptions.append(f"loss not stated: in {n_chunks} chunks")
     if _IN_PLACE_LOSS.search(point.notes.lower()):
         stack = replace(stack, fused_loss=True, logit_bytes=2.0)
         assumptions.append("loss stated: Transformer Engine's")
@@ -578,6 +594,8 @@ def _with_facts(stack: StackProfile, point: MeasuredPoint, assumptions: list[str
 
 _FUSED_LOSS = re.compile(r"fused cross entropy|cumulative step")
 """Words of runs that fuse the loss: the first of several steps that add up, and all after it."""
+_WHOLE_LOSS = re.compile(r"cumulative: \+ (packed dataset|compile)$")
+"""Words of runs whose loss is not yet in chunks: the first of several steps that add up."""
 _IN_PLACE_LOSS = re.compile(r"cross_entropy_fusion_impl=te\b")
 """Words of runs with Transformer Engine's loss, whose gradient takes the place of the logits."""
 _EAGER_LOSS = re.compile(r"torchtitan (9dec370|820504e)|torchao 0\.([0-9]|10)\b")

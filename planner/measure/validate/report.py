@@ -47,7 +47,7 @@ Floats = NDArray[np.float64]
 
 DATA = Path(str(files("planner"))) / "data" / "validation"
 """The measured runs that ship with the package."""
-NOT_ELIGIBLE = (SLOW, "lora", "packed", "hybrid layers")
+NOT_ELIGIBLE = (SLOW, "hybrid layers")
 """Reasons that do not count against the share of rows used: unhealthy runs, and what has no price
 yet."""
 FORMATS = ("table", "json")

@@ -5,16 +5,19 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from costmodels.axes import AXES, CUDA_GRAPHS, DISPATCHERS, MAX_VALUE, OFFLOAD_MODULES, Value
+from costmodels.data.lengths import MASKED, SampleData
 from costmodels.layers.kinds import mixer_heads
 from costmodels.offload.modules import INSIDE_EXPERTS, OF_EXPERTS, OF_LATENT
 from costmodels.precision import numerics_fault
 from costmodels.schedule.stages import spelled
-from costmodels.shapes import ModelShape, TrainingJob
+from costmodels.shapes import DENSE, MOE, ModelShape, TrainingJob
 from costmodels.stacks import StackProfile
+from costmodels.tuning.records import TuningJob
+from costmodels.tuning.targets import known_targets, target_names
 from hardware.parts import Pool
 from planner.frameworks.megatron.arguments import layout_counts
 from planner.frameworks.megatron.mode_settings import WHOLE_EXPERTS
-from planner.measure.validate.described import Skip
+from planner.measure.validate.described import Entry, Skip
 from planner.measure.validate.points import MeasuredPoint
 from planner.specs.cluster.segments import whole_segment, with_segment
 
@@ -227,3 +230,64 @@ def in_used_domain(pool: Pool, point: MeasuredPoint, notes: list[str]) -> Pool:
     if used < nodes:
         notes.append(f"segment not stated: {used * per_node} of {domain}")
     return with_segment(pool, used)
+
+
+USUAL_RANK, USUAL_TARGETS = 16, ("linear_qkv", "linear_proj")
+"""Where a run does not say: those of MLPerf's Llama 2 70B LoRA."""
+_PATTERNS = {"*_proj": "all-linear"}
+
+
+def adapters_of(
+    point: MeasuredPoint, entry: Entry, shape: ModelShape, notes: list[str]
+) -> TuningJob | None:
+    """Return the adapters of a run, None where it trains all weights; `Skip` if not priced.
+
+    The row's own words win over the model's entry.
+    """
+    stated = entry.get("lora")
+    if not point.lora and not stated:
+        return None
+    told = dict(stated) if isinstance(stated, dict) else {}
+    if isinstance(told.get("targets"), str):  # of some rows, which say so themselves
+        del told["targets"]
+    words = point.peft.replace(",", " ").split()
+    told |= dict(word.split("=", 1) for word in words if "=" in word)
+    if "rank" not in told:
+        notes.append(f"rank of adapters not stated: {USUAL_RANK}")
+    names = told.get("targets")
+    if isinstance(names, str):
+        names = names.split("+")
+    if not names:
+        names = USUAL_TARGETS
+        notes.append(f"targets of adapters not stated: {', '.join(names)}")
+    targets = target_names([_PATTERNS.get(name, name) for name in names], shape)
+    if set(targets) - set(known_targets(shape)):
+        raise Skip("adapters of layers that the model has not")
+    base = "nf4" if words[:1] == ["qlora"] else "bf16"
+    dropout = float(told.get("dropout") or 0.0)
+    return TuningJob(int(told.get("rank", USUAL_RANK)), targets, dropout=dropout, base=base)
+
+
+USUAL_SAMPLE_TOKENS = 256
+"""Where a run with packs does not say how long samples are: questions with their paragraphs."""
+WHOLE_PACKS = "MLPerf"
+"""In the framework of runs whose packs have no masks between samples, as the rules have it."""
+
+
+def samples_of(point: MeasuredPoint, shape: ModelShape, notes: list[str]) -> SampleData | None:
+    """Return what the packs of a run hold; None where attention is over all of a sequence.
+
+    Samples count as alike: few of them see so many keys that their spread would show.
+    """
+    if not point.packed or point.seq_len is None:
+        return None
+    is_plain = set(shape.kinds) <= {DENSE, MOE} and shape.flash_attention
+    if WHOLE_PACKS in point.framework or not is_plain:
+        notes.append("packed sequences: attention over whole packs")
+        return None
+    told = re.search(r"mean_sequences_per_pack=([\d.]+)", point.seq_packing)
+    tokens = point.seq_len / float(told.group(1)) if told else float(USUAL_SAMPLE_TOKENS)
+    if not told:
+        notes.append(f"lengths of packed samples not stated: {USUAL_SAMPLE_TOKENS} tokens")
+    mean = min(tokens, float(point.seq_len))
+    return SampleData(MASKED, mean, mean * mean, 1.0)

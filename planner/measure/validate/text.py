@@ -277,7 +277,7 @@ def _totals(report: ValidationReport) -> list[str]:
     share = _percent(result["n_used"] / result["n_eligible"]) if result["n_eligible"] else "-"
     lines = [
         f"{result['n_used']} of {result['n_rows']} rows used: {share} % of the"
-        f" {result['n_eligible']} that are neither slow nor LoRA, packed or hybrid.",
+        f" {result['n_eligible']} that are neither slow nor hybrid.",
         "Families weigh the same:",
     ]
     for name, title in (("headline", "headline families"), ("all", "all families")):

@@ -35,6 +35,19 @@ def evaluated_document(result: Result) -> list[Part]:
     ]
 
 
+def sample_parts(plan: Plan) -> list[Part]:
+    """Return the images or videos a second of a diffusion transformer; nothing for others."""
+    latents = plan.breakdown.rows.problem.shape.diffusion
+    if not latents:
+        return []
+    word = "videos" if latents.frames > 1 else "images"
+    size = f"{latents.width} x {latents.height}" + f" x {latents.frames}" * (latents.frames > 1)
+    rate = plan.layout.gbs / plan.step_time_s
+    return [
+        Paragraph(f"{word} of {size}: {rate:,.4g} a second over {plan.layout.n_devices} devices")
+    ]
+
+
 def plan_document(plan: Plan) -> list[Part]:
     """Return one plan as `show` prints it: layout, time, memory by stage, groups, traffic."""
     x, breakdown = plan.layout, plan.breakdown
@@ -65,6 +78,7 @@ def plan_document(plan: Plan) -> list[Part]:
         Paragraph(_runs_on(plan), label="  runs on:"),
         Blank(),
         Paragraph(step),
+        *sample_parts(plan),
         _time_grid(plan),
         Blank(),
         Paragraph(memory),

@@ -2,6 +2,7 @@
 
 from planner.documents import Blank, Bullets, Code, Paragraph, Part
 from planner.render.answers.inputs import job_parts, note_parts
+from planner.render.answers.plan import sample_parts
 from planner.render.answers.plan_table import columns_of, plan_grid, stage_parts
 from planner.solver.answer.reasons import shown_layout
 from planner.solver.answer.result import Certificate, Counts, Relaxation, Result, UnevenTried
@@ -180,9 +181,12 @@ def _table_parts(result: Result) -> list[Part]:
         text = "no framework that plans are written for runs these plans: prices, no launch files"
         parts.append(Paragraph(text))
     mfu = f"MFU: Megatron's model FLOPs ({_attention_words(result)}, no recompute) over dense peak"
+    if first.breakdown.rows.problem.shape.diffusion:
+        mfu = "MFU: model FLOPs (all pairs of tokens, no recompute) over dense peak"
     if any(plan.mfu_over_bf16 is not None for plan in plans):
         mfu += " of the matrix products; bf16%: over that of bf16, as papers print it"
     parts.append(Paragraph(mfu))
+    parts += sample_parts(first)
     if first.training_s is not None:
         parts.append(Paragraph(_days_text(result)))
     if pareto := result.inputs["options"].get("pareto"):

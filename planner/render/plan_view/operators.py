@@ -46,7 +46,16 @@ from costmodels.precision import FP8_RATE_FRAC
 from costmodels.problem import Problem
 from costmodels.shapes import DENSE, MOE, ModelShape
 from costmodels.stacks import fuses_softmax
+from costmodels.towers.latents import (
+    input_params,
+    input_products,
+    output_params,
+    output_products,
+)
 from costmodels.towers.vision import vision_flops, vision_params
+from costmodels.tuning.adapters import adapter_sizes, moved_bytes
+from costmodels.tuning.records import TuningJob
+from costmodels.tuning.targets import adapted, attention_linears, mlp_linears
 from hardware.parts import Accelerator
 from planner.render.plan_view.opened.time import (
     Formula,
@@ -114,8 +123,9 @@ def operators(p: OpenedParts) -> tuple[Operator, ...]:
     A layer of an added kind, whose operators its record does not list, is one of them.
     """
     dense, routed = _part(p, DENSE), _part(p, MOE)
-    result = [*_tower(p), *_embedding(p)] if p.first else []
     shape, several = p.problem.shape, len(p.kinds) > 1
+    before = _latent_end(p, first=True) if shape.diffusion else (*_tower(p), *_embedding(p))
+    result = [*before] if p.first else []
     if dense:
         suffix = "of a dense layer" * several
         result += _linear(p, p.problem, NAMES, p.m * dense.count, suffix)
@@ -137,12 +147,17 @@ def operators(p: OpenedParts) -> tuple[Operator, ...]:
         if part not in usual:
             result += _whole_layer(p, part)
     if p.last:
-        result += _head(p)
+        result += _latent_end(p, first=False) if shape.diffusion else _head(p)
     return (*result, *_optimizer(p))
 
 
 def _part(p: OpenedParts, name: str) -> KindPart | None:
-    """Return the layers of one kind on the rank, None without any."""
+    """Return the layers of one kind on the rank, None without any.
+
+    Those between several residual streams are not what their records say alone.
+    """
+    if p.problem.shape.residual_streams:
+        return None
     return next((x for x in p.kinds if x.kind.name == name), None)
 
 
@@ -228,6 +243,44 @@ def _tower(p: OpenedParts) -> Iterator[Operator]:
         )
 
 
+def _latent_end(p: OpenedParts, *, first: bool) -> Iterator[Operator]:
+    """Yield what makes tokens of latents and text, or latents of tokens, by its record."""
+    shape, x, recipe, layers = p.problem.shape, p.layout, p.problem.job.recipe, p.layers
+    products = input_products(shape) if first else output_products(shape)
+    total, ahead = sum(one.flops for one in products), sum(one.ahead_flops for one in products)
+    seconds = layers.embedding if first else layers.head
+    kept_bytes = (layers.embedding_bytes if first else layers.logits_bytes).item()
+    weights = float(input_params(shape) if first else output_params(shape))
+    cut, width = x.cp * (x.tp if x.sp else 1), element_bytes(recipe.gemm_precision)
+    ways = (
+        (FORWARD, ahead, 1, seconds.forward_s.item()),
+        (BACKWARD, total - ahead, 2, seconds.backward_s.item()),
+    )
+    for direction, flops, passes, time_s in ways:
+        yield Operator(
+            "tokens of latents and text" if first else "latents of tokens",
+            "embedding" if first else "head",
+            direction,
+            x.mbs * flops / cut,
+            passes * (width * weights + kept_bytes),
+            time_s,
+            float(p.m),
+            p.problem.pool.accelerator.peak_flops_per_s[recipe.gemm_precision],
+            (
+                "samples × FLOPs of one over cp, and tp with SP: costmodels.towers.latents",
+                f"{_n(x.mbs)} × {_n(flops)} / {cut}",
+            ),
+            (
+                "its weights and what it keeps, at least: its record says no more",
+                f"{passes} × ({width:g} B × {_n(weights)} + {_n(kept_bytes)} B)",
+            ),
+            (
+                "products and what moves beside them: costmodels.towers.latents.end_terms",
+                f"{_n(time_s * 1e3)} ms",
+            ),
+        )
+
+
 def _tokens(p: OpenedParts) -> float:
     x = p.layout
     return x.mbs * p.problem.job.seq_len / x.cp
@@ -277,6 +330,10 @@ def _product_text(
     )
 
 
+_Row = tuple[str, float, str, tuple[float, float, float], str]
+"""Direction, further bytes and their text, sizes of the product, what the bytes are."""
+
+
 def _of_product(
     problem: Problem, name: str, product: Product, times: tuple[float, ...], n: float
 ) -> Iterator[Operator]:
@@ -288,14 +345,17 @@ def _of_product(
     args = (part, recipe.linear)
     added = f"{passes:g} B × {_n(k)} × {_n(c)}"
     wgrad = _product_text(k, m, c, *args, rate * eff.wgrad_frac)
-    rows = (
+    rows: tuple[_Row, ...] = (
         (FORWARD, cast * m * k, f"{cast:g} B × {_n(m)} × {_n(k)}", (m, k, c), " + casts"),
         (DGRAD, cast * m * c, f"{cast:g} B × {_n(m)} × {_n(c)}", (m, c, k), " + casts"),
         (WGRAD, passes * k * c, added, (k, m, c), " + sum of gradients"),
     )
-    for (direction, extra, text, sizes, what), time_s in zip(rows, times, strict=True):
+    if tuning := problem.job.tuning:  # frozen: no weight gradient, and widened at each use
+        rows = tuple(_widened(row, tuning, k * c) for row in rows[:2])
+    launch = f" + {_launch(part)}" if tuning and tuning.storage.is_quantized else ""
+    for (direction, extra, text, sizes, what), time_s in zip(rows, times, strict=False):
         time_text = _product_text(*sizes, *args, rate)
-        time_text += f" + {text} / {_hbm(part)}" if extra else ""
+        time_text += f" + ({text}) / {_hbm(part)}{launch}" if extra else ""
         symbols = PRODUCT_TIME + (what if extra else "")
         if direction == WGRAD:
             symbols, time_text = _accumulated(problem, wgrad, k * c)
@@ -317,6 +377,40 @@ def _of_product(
         )
 
 
+def _widened(row: _Row, tuning: TuningJob, weights: float) -> _Row:
+    """Return a row of `_of_product` with the traffic of widening quantized weights."""
+    direction, extra, text, sizes, what = row
+    if not tuning.storage.is_quantized:
+        return row
+    each = tuning.storage.weight_bytes + 2.0
+    more = f"{each:g} B × {_n(weights)}"
+    joined = f"{text} + {more}" if extra else more
+    named = f"{what} + widened weights" if extra else " + widened weights"
+    return direction, extra + each * weights, joined, sizes, named
+
+
+def _adapters(p: OpenedParts, shape: ModelShape, n: float, suffix: str) -> Iterator[Operator]:
+    """Yield the products of the adapters of a layer, and their operators."""
+    tuning, tokens, tp = p.problem.job.tuning, _tokens(p), np.array(p.layout.tp)
+    if tuning is None:
+        return
+    linears = (*attention_linears(shape), *mlp_linears(shape))
+    for linear in adapted(linears, tuning.targets):
+        a_inner, a_columns, b_inner, b_columns = (
+            float(x) for x in adapter_sizes(linear, tuning.rank, shape, tp)
+        )
+        for part, inner, columns in (("A", a_inner, a_columns), ("B", b_inner, b_columns)):
+            name = f"adapter of {linear.name}, {part} {suffix}".strip()
+            yield from _plain_product(p, name, "linear", (tokens, inner, columns), n)
+        both = moved_bytes(np.array(a_inner), np.array(b_columns), tuning)
+        moved = [
+            _Moved(way, tokens * n_bytes, "tokens × bytes", f"{_n(tokens)} × {_n(n_bytes)} B")
+            for way, n_bytes in zip((FORWARD, BACKWARD), map(float, both), strict=True)
+        ]
+        name = f"scale and sum of the adapter of {linear.name} {suffix}".strip()
+        yield from _memory_bound(p, name, "linear", _Stream((moved[0], moved[1]), 0), n)
+
+
 def _linear(
     p: OpenedParts, problem: Problem, names: dict[str, str], n: float, suffix: str
 ) -> Iterator[Operator]:
@@ -326,6 +420,7 @@ def _linear(
             times = product_times(product, one.job, part, one.stack)
             name = " ".join(word for word in (names[product.name], suffix, note) if word)
             yield from _of_product(one, name, product, times, share * n)
+    yield from _adapters(p, problem.shape, n, suffix)
 
 
 def _by_precision(p: OpenedParts, problem: Problem) -> tuple[tuple[Problem, float, str], ...]:
@@ -343,7 +438,8 @@ def _by_precision(p: OpenedParts, problem: Problem) -> tuple[tuple[Problem, floa
 
 def _attention(p: OpenedParts, core: ForwardBackward, n_calls: float) -> Iterator[Operator]:
     shape, job, part, x = p.problem.shape, p.problem.job, p.problem.pool.accelerator, p.layout
-    n, s, t, eff = _tokens(p), float(job.seq_len), x.tp, part.efficiency
+    n, whole, t, eff = _tokens(p), float(job.seq_len), x.tp, part.efficiency
+    s = float(job.core_tokens)
     kv = kv_heads_per_rank(shape, np.array(t, dtype=np.int32)).item() * shape.head_dim
     ahead, backward_ratio = 2.0 * s * shape.q_width / t * n, BACKWARD_OVER_FORWARD
     text = f"2 × {_n(s)} × {_n(shape.q_width)} / {t} × {_n(n)}"
@@ -365,17 +461,17 @@ def _attention(p: OpenedParts, core: ForwardBackward, n_calls: float) -> Iterato
     quantized = job.recipe.attention_precision
     roof = peaks[quantized] if quantized else peak
     share = f" × {FP8_RATE_FRAC:g}" if quantized else ""
-    is_fused = fuses_softmax(p.problem.stack, round(shape.heads / t * n / s))
+    is_fused = fuses_softmax(p.problem.stack, round(shape.heads / t * n / whole))
     score = SCORE_BYTES if is_fused else EAGER_SCORE_BYTES
     score += DROPOUT_BYTES if shape.dropout else 0.0
     split = ContextSplit(
         *(np.array([v], dtype=np.int32) for v in (t, x.cp, CP_COMMS.index(x.cp_comm)))
     )
-    kernels = context_parallel.attention_kernels(split)
+    kernels = context_parallel.attention_kernels(split, job.run_keys)
     n_kernels, blocks = (
         float(np.asarray(v).item()) for v in (kernels.n_kernels, kernels.key_blocks)
     )
-    merges = context_parallel.merge_times(p.problem, split, np.array([n]))
+    merges = context_parallel.merge_times(p.problem, split, np.array([n]), job.run_keys)
     rows = (
         (FORWARD, 1.0, core.forward_s.item(), 1.0, 0, merges.forward_s.item()),
         (BACKWARD, backward_ratio, core.backward_s.item(), 2.0, 1, merges.backward_s.item()),
@@ -391,7 +487,8 @@ def _attention(p: OpenedParts, core: ForwardBackward, n_calls: float) -> Iterato
             frac = eff.attention_frac[fused_kernel(p.problem.stack, part)][way]
             frac *= LATENT[way] if shape.latent else 1.0
             tiles = (
-                f"min(1, {shape.heads} / {t} × {_n(n)} / {_n(s)} × {-(-int(s) // ATTENTION_TILE)}"
+                f"min(1, {shape.heads} / {t} × {_n(n)} / {_n(whole)} ×"
+                f" {-(-int(whole) // ATTENTION_TILE)}"
                 f" / {part.n_sms})"
             )
             keys_s, half = _n(s / blocks), _n(eff.attention_seq_half)
@@ -536,6 +633,11 @@ def _embedding(p: OpenedParts) -> Iterator[Operator]:
         )
         for direction, width in ((FORWARD, 4.0), (BACKWARD, 8.0))
     )
+    if p.problem.job.tuning:  # a frozen table has no gradient
+        yield next(
+            _memory_bound(p, "embedding", "embedding", _Stream((both[0], both[1]), 1), float(p.m))
+        )
+        return
     yield from _memory_bound(
         p, "embedding", "embedding", _Stream((both[0], both[1]), 1), float(p.m)
     )
@@ -557,7 +659,8 @@ def _plain_product(
         (DGRAD, (m, c, k), frac, cast * m * c, f"{cast:g} B × {_n(m)} × {_n(c)}"),
         (WGRAD, (k, m, c), wide, 0.0, ""),
     )
-    for direction, three, rate, extra, text in rows:
+    frozen = p.problem.job.tuning is not None and term != "linear"  # head and router
+    for direction, three, rate, extra, text in rows[:2] if frozen else rows:
         casts, more = (" + casts", f" + {text}") if extra else ("", "")
         taken = _product_text(*three, part, precision, rate)
         yield Operator(
@@ -683,7 +786,9 @@ def _grouped(
         (DGRAD, (m, c, k), rate, cast * g * m * c, f"{cast:g} B × {_n(g)} × {_n(m)} × {_n(c)}"),
         (WGRAD, (k, m, c), rate * eff.wgrad_frac, 0.0, ""),
     )
-    for (direction, (a, b, d), frac, extra, more), u in zip(rows, fracs, strict=True):
+    # Of frozen experts there is no weight gradient; their adapters are a part of the term alone.
+    listed = rows[:2] if problem.job.tuning else rows
+    for (direction, (a, b, d), frac, extra, more), u in zip(listed, fracs, strict=False):
         args = (part, recipe.linear, frac)
         product = routed_experts.GroupedProduct(g, a, b, d)
         time_s = float(routed_experts.grouped_gemm_s(product, *args, u)) + extra / hbm

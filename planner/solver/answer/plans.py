@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from costmodels.breakdown import Breakdown, break_down, break_downs, join_one
+from costmodels.data.steps import useful_frac
 from costmodels.layers.flops import model_flops_per_step
 from costmodels.plans import Layout
 from costmodels.problem import Problem
@@ -146,7 +147,7 @@ class PlanMaker:
         regime = f"{self._evidence}.{kind}"
         low, high = interval_of(regime, self._calibration)
         fitting = self.fitting(breakdown, able, peaks)
-        rate = job.tokens_per_step / breakdown.step_s
+        rate, useful = job.tokens_per_step / breakdown.step_s, useful_frac(job, layout)
         if n not in self._goodput:
             self._goodput[n] = goodput(problem, self._operations, n)
         return Plan(
@@ -168,13 +169,15 @@ class PlanMaker:
             else None,
             usable_bytes=problem.pool.usable_bytes,
             tie=rank.tie,
-            training_s=job.tokens / rate if job.tokens else None,
+            training_s=job.tokens / (rate * useful) if job.tokens else None,
             warnings=plan_warnings(problem, breakdown),
             runs_on=fitting,
             first_releases=first_releases(fitting, layout, problem.shape, job),
             too_large_for=tuple(name for name in able if name not in fitting),
             n_idle=self._n_given - n,
-            run=run_figures(problem, self._operations, n, breakdown.step_s, self._goodput[n]),
+            run=run_figures(
+                problem, self._operations, n, breakdown.step_s, self._goodput[n], useful
+            ),
             group=rank.group,
             numerics=self._numerics,
             n_variants=rank.n_variants,

@@ -61,7 +61,10 @@ def _nearest_limits(searched: list[Searched], options: SolveOptions) -> list[str
         return lines
     runs = []
     for s, one in in_time:
-        run = run_figures(one.problem, one.cluster.operations[0], one.n_devices, s)
+        data = one.problem.job.data
+        useful = data.useful_frac() if data else 1.0
+        operations = one.cluster.operations[0]
+        run = run_figures(one.problem, operations, one.n_devices, s, None, useful)
         if run.expected_s is not None and run.expected_s < ENDLESS_S:
             runs.append((run.expected_s, one))
     if runs:

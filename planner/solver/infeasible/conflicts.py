@@ -3,12 +3,13 @@
 import math
 from collections.abc import Iterable
 
-from costmodels.layers.kinds import mixer_heads
+from costmodels.layers.kinds import attention_shapes, mixer_heads, mlp_widths
+from costmodels.shapes import ModelShape
 from planner.solver.answer.result import Conflict, ConflictPart
 from planner.units import format_gib
 from searches.conflicts import Condition, find_conflicts, user_conditions, without
 from searches.feasibility import any_fits
-from searches.frameworks.carried import layer_kind_rule
+from searches.frameworks.carried import adapter_rule, layer_kind_rule, preference_rule
 from searches.frameworks.case import Case
 from searches.frameworks.registry import ANY, framework_rules, searched_frameworks
 from searches.frameworks.rule import spoken
@@ -112,35 +113,50 @@ def condition_text(context: Context, condition: Condition) -> str:
         foreign=_foreign_text(context),
         mixers=" and ".join(map(str, mixer_heads(shape))),
         n=context.n_devices,
+        **_widths(shape),
     )
 
 
+def _widths(shape: ModelShape) -> dict[str, str]:
+    """Return heads, KV heads and widths of the MLPs, of all layers that have others."""
+    own = attention_shapes(shape) or (shape,)
+    each = {
+        "heads": [x.heads for x in own],
+        "kv_heads": [x.kv_heads for x in own],
+        "widths": mlp_widths(shape) or (shape.ffn,),
+    }
+    return {key: " and ".join(map(str, dict.fromkeys(values))) for key, values in each.items()}
+
+
 def _foreign_text(context: Context) -> str:
-    """Return which kinds of layers no searched framework has, and which one would do, or ""."""
-    case = Case.of_run({}, model=context.problem.shape)
-    rules = [
-        layer_kind_rule(framework_rules(name))
-        for name in searched_frameworks(context.options.framework)
-        if name != ANY
-    ]
-    if not rules or not all(rule.broken(case) for rule in rules):
-        return ""
-    reasons = "; ".join(spoken(rule.reason, case) for rule in rules)
-    return f" ({reasons}; closest: {spoken(rules[0].closest, case)})"
+    """Return what of a job no searched framework has, and which one would do, or "".
+
+    Kinds of layers, or adapters.
+    """
+    problem = context.problem
+    case = Case.of_run({}, model=problem.shape, job=problem.job)
+    names = searched_frameworks(context.options.framework)
+    for rule_of in (layer_kind_rule, adapter_rule, preference_rule):
+        rules = [rule_of(framework_rules(name)) for name in names if name != ANY]
+        if rules and all(rule.broken(case) for rule in rules):
+            reasons = "; ".join(spoken(rule.reason, case) for rule in rules)
+            return f" ({reasons}; closest: {spoken(rules[0].closest, case)})"
+    return ""
 
 
 _TEXTS = {
-    "TP001": "tp divides the {shape.heads} attention heads",
-    "TP002": "tp divides the {shape.kv_heads} KV heads or is a multiple of them",
-    "TP003": "tp divides the MLP width {shape.ffn} of dense layers",
+    "TP001": "tp divides the {heads} attention heads",
+    "TP002": "tp divides the {kv_heads} KV heads or is a multiple of them",
+    "TP003": "tp divides the MLP width {widths} of dense layers",
     "TP005": "tp divides the scale-up domain of {domain} devices or is a multiple of it",
     "TP006": "tp divides the {mixers} heads and groups of other layers than attention",
     "CP001": "2 cp divides the {job.seq_len} tokens of a sequence",
-    "CP002": "with a2a, tp * cp divides the {shape.heads} heads and the {shape.kv_heads} KV heads",
+    "CP002": "with a2a, tp * cp divides the {heads} heads and the {kv_heads} KV heads",
     "CP003": "cp above 1 needs a fused attention kernel",
     "CP004": "windows and chunks have cp_comm all-gather or a2a",
     "CP005": "tp * cp divides the heads ({mixers}, with groups) of other layers than attention",
     "CP006": "an encoder-decoder has cp 1",
+    "CP007": "compressed attention has cp 1",
     "EP001": "ep divides the {shape.n_experts} experts (a dense model has ep 1 and etp 1)",
     "EP002": "etp * ep divides tp * cp * dp",
     "EP003": "etp divides the width {shape.expert_ffn} of an expert",
@@ -148,6 +164,7 @@ _TEXTS = {
     "PP001": "pp * vpp is at most the {shape.layers} layers and two ends",
     "PP002": "the {shape.layers} layers split over pp * vpp stages, evenly or with shorter ends",
     "PP003": "an encoder-decoder has pp 1",
+    "PP004": "layers that read what earlier layers hold have pp 1",
     "ORD001": "pipelines inside data parallelism (rank_order) place some group elsewhere",
     "ORD002": "with pipelines inside data parallelism, etp * ep is tp * cp",
     "DP001": "dp divides the global batch of {job.global_batch} sequences",

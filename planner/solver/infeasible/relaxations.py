@@ -256,7 +256,7 @@ def _file_changes(start: Attempt, closest: Candidate | None) -> Iterator[Attempt
     yield from _batches(start)
     for divisor in (2, 4, 8):
         tokens = job.seq_len // divisor
-        if job.seq_len % divisor == 0:
+        if job.seq_len % divisor == 0 and not start.model.shape.diffusion:
             change = f"sequences of {tokens} tokens"
             yield _of_model(start, change, "training.seq_len", tokens, "job", divisor)
 

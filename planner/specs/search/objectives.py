@@ -84,11 +84,16 @@ def run_figures(
     n_devices: int,
     step_s: float,
     share: Goodput | None = None,
+    useful_frac: float = 1.0,
 ) -> RunFigures:
-    """Return what a run takes on `n_devices` at a step time; `share` is its goodput, if known."""
+    """Return what a run takes on `n_devices` at a step time; `share` is its goodput, if known.
+
+    `useful_frac` of the slots of a step are tokens of the run.
+    """
     job, share = problem.job, share or goodput(problem, operations, n_devices)
     wall_s = step_s / share.goodput_frac if share.goodput_frac else float("inf")
-    n_steps = job.tokens / job.tokens_per_step if job.tokens else None
+    tokens_per_step = job.tokens_per_step * useful_frac
+    n_steps = job.tokens / tokens_per_step if job.tokens else None
     power = device_power_w(problem.pool.accelerator, operations)
     price = operations.price_per_device_hour
     finite = wall_s < float("inf")
@@ -101,8 +106,8 @@ def run_figures(
     return RunFigures(
         goodput=share,
         power_w=power and power * n_devices,
-        energy_j_per_token=energy and energy / job.tokens_per_step,
-        usd_per_million_tokens=cost and cost / job.tokens_per_step * 1e6,
+        energy_j_per_token=energy and energy / tokens_per_step,
+        usd_per_million_tokens=cost and cost / tokens_per_step * 1e6,
         expected_s=of_run(wall_s if finite else None),
         energy_j=of_run(energy),
         cost_usd=of_run(cost),
@@ -148,7 +153,8 @@ def step_limit_s(
         return limit
     job = problem.job
     share = goodput(problem, operations, n_devices).goodput_frac
-    return min(limit, deadline_s * share * job.tokens_per_step / job.tokens)
+    useful = job.tokens_per_step * (job.data.useful_frac() if job.data else 1.0)
+    return min(limit, deadline_s * share * useful / job.tokens)
 
 
 def check_inputs(

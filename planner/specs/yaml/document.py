@@ -132,11 +132,18 @@ def _parsed(text: str, file: str) -> Document:
     return Document(data, file, builder.key_marks, builder.value_marks)
 
 
+NEW_SECTIONS = frozenset(
+    {"training.lora", "training.muon", "training.data", "training.data.lengths"}
+)
+"""Sections that a field may be set in where the file has none."""
+
+
 def set_path(document: Document, path: str, text: str, origin: str = "") -> Document:
     """Return a copy of the document with the value at a dotted path replaced (`--set PATH=VALUE`).
 
-    The value is read as YAML, so `16` is a number. Every part of the path but the last must exist;
-    whether the last is a known key is left to the schema, since optional keys may be absent.
+    The value is read as YAML, so `16` is a number. Every part of the path but the last must exist,
+    or be one of `NEW_SECTIONS`; whether the last is a known key is left to the schema, since
+    optional keys may be absent.
     `origin` is the option for messages, where it is not this path and text.
     """
     origin = origin or option("set", f"{path}={text}")
@@ -147,6 +154,8 @@ def set_path(document: Document, path: str, text: str, origin: str = "") -> Docu
     names = path.split(".")
     for i, name in enumerate(names):
         last = i == len(names) - 1
+        if ".".join(names[: i + 1]) in NEW_SECTIONS and not last and isinstance(target, dict):
+            target.setdefault(name, {})
         key = _step(target, name, parts, origin, may_be_new=last)
         parts.append(key)
         if last:

@@ -9,12 +9,12 @@ Codes: MLM7xx.
 
 from collections.abc import Sequence
 
-from costmodels.layers.kinds import KIND_ALIASES, LAYER_KINDS
+from costmodels.layers.kinds import LAYER_KINDS, kind_of
 from costmodels.layers.layer_kind import LayerKind
-from costmodels.layers.sublayers.delta_net import NORM_OUT
+from costmodels.layers.recurrences.delta_net import NORM_OUT
 from costmodels.shapes import Mamba2Shape, ModelShape
 from searches.frameworks.case import Case
-from searches.frameworks.common import kind_sequence
+from searches.frameworks.common import kind_sequence, mixer_and_feed
 from searches.frameworks.rule import FrameworkRule
 
 HYBRID_ALLOCATION = "megatron/core/models/hybrid/hybrid_layer_allocation.py"
@@ -31,22 +31,12 @@ PREDICTION = "/"
 """Before the pattern of each layer of multi-token prediction."""
 MAMBA_CONV, MAMBA_CHUNK, DELTA_CHUNK = 4, 128, 64
 """Taps and chunks that have no option: arguments of `MambaMixer`, and fla's chunk_size."""
-_PLAIN = {name: alias.partition("+") for alias, name in KIND_ALIASES.items()}
-
-
-def sublayers(kind: str) -> tuple[str, str]:
-    """Return the mixer and the feed of a kind of layer by its name.
-
-    >>> sublayers("moe"), sublayers("mamba2+none")
-    (('attention', 'moe'), ('mamba2', 'none'))
-    """
-    mixer, _, feed = _PLAIN.get(kind) or kind.partition("+")
-    return mixer, feed
 
 
 def _present(shape: ModelShape) -> tuple[LayerKind, ...]:
     counted = zip(shape.kinds, shape.kind_counts, strict=True)
-    return tuple(LAYER_KINDS[name] for name, n in counted if n and name in LAYER_KINDS)
+    known = [name for name, n in counted if n and name.partition("@")[0] in LAYER_KINDS]
+    return tuple(kind_of(name) for name in known)
 
 
 def has_mixer(shape: ModelShape, mixer: str) -> bool:
@@ -55,8 +45,11 @@ def has_mixer(shape: ModelShape, mixer: str) -> bool:
 
 
 def is_hybrid(shape: ModelShape) -> bool:
-    """Tell whether a model needs a pattern: it has sublayers alone, or state-space layers."""
-    return any(
+    """Tell whether a model needs a pattern: it has sublayers alone, or state-space layers.
+
+    No pattern says layers of a diffusion transformer.
+    """
+    return not shape.diffusion and any(
         kind.mixer == "mamba2" or "none" in (kind.mixer, kind.feed) for kind in _present(shape)
     )
 
@@ -68,7 +61,7 @@ def has_pairs(shape: ModelShape) -> bool:
 
 def kind_symbols(shape: ModelShape, kind: str) -> str:
     """Return the symbols of a layer in a hybrid pattern."""
-    mixer, feed = sublayers(kind)
+    mixer, feed = mixer_and_feed(kind)
     symbol = LATENT if shape.latent and mixer == "attention" else MIXER_SYMBOLS[mixer]
     return symbol + FEED_SYMBOLS[feed]
 
@@ -106,13 +99,13 @@ def windowed_layers(shape: ModelShape) -> list[int]:
     flags = []
     for kind in kind_sequence(shape):
         n = len(kind_symbols(shape, kind)) if hybrid else 1
-        flags += [int(sublayers(kind)[0] == "window"), *[0] * (n - 1)]
+        flags += [int(mixer_and_feed(kind)[0] == "window"), *[0] * (n - 1)]
     return flags
 
 
 def linear_layers(shape: ModelShape) -> list[int]:
     """Return which layers are gated delta nets (1), as `--linear-attention-freq` lists them."""
-    return [int(sublayers(kind)[0] == "gdn") for kind in kind_sequence(shape)]
+    return [int(mixer_and_feed(kind)[0] == "gdn") for kind in kind_sequence(shape)]
 
 
 def layer_interval(flags: Sequence[int]) -> int | list[int]:
@@ -142,7 +135,7 @@ def _mixed_forms(case: Case) -> bool:
 
 def _all_sparse(shape: ModelShape) -> bool:
     """Tell whether all layers of a model are whole ones of sparse attention over a latent."""
-    kinds = {sublayers(kind) for kind in kind_sequence(shape)}
+    kinds = {mixer_and_feed(kind) for kind in kind_sequence(shape)}
     is_sparse = kinds <= {("sparse", "dense"), ("sparse", "moe")}
     return is_sparse and shape.latent and not shape.bias
 
@@ -151,7 +144,7 @@ def _predicts_by_half(case: Case) -> bool:
     """Tell whether layers of multi-token prediction would be no whole ones."""
     if not (_is_plan(case) and is_hybrid(case.model) and case.model.mtp_layers):
         return False
-    return "none" in sublayers(kind_sequence(case.model)[-1])
+    return "none" in mixer_and_feed(kind_sequence(case.model)[-1])
 
 
 def _latent_windows(case: Case) -> bool:

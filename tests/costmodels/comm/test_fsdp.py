@@ -124,8 +124,22 @@ def test_a_pipeline_of_two_sends_one_way_from_each_rank(toy_problem, plain_layou
 
 def test_units_of_a_stage_without_a_tail():
     """Nothing stays gathered where a rank has no head."""
-    inner = Units(10, 1e9, 0.0)
+    inner = Units(10, 1e9, 0, 0.0)
     assert gathers(inner, STACKS["hf-fsdp2"], 3, 1) == (20, 2e9)
+
+
+def test_learned_positions_stay_gathered_with_the_root(toy_problem, plain_layout):
+    """12 layers, tied vocabulary, a table of 2,048 x 768: 2 * 12 + 1 + 1 calls a micro-batch."""
+    sizes = {"layers": 12, "hidden": 768, "heads": 12, "kv_heads": 12, "head_dim": 64, "ffn": 3072}
+    names = {"norm": "layernorm", "positions": "learned", "bias": True, "gated": False}
+    ends = {"vocab": 50304, "tied": True, "max_positions": 2048}
+    shape = replace(LLAMA3_8B, **sizes, **names, **ends)
+    problem = toy_problem(shape, seq_len=1024, stack="hf-fsdp2")
+    layout = replace(plain_layout(problem, dp=8, zero=3), mbs=1, gbs=8)
+    n_calls, n_bytes = sums(problem, layout, 0)["dp", "all-gather"]
+    stays = 50304 * 768 + 2 * 768 + 2048 * 768
+    assert n_calls == 26
+    assert n_bytes == pytest.approx(2 * (2 * 12 * (12 * 768**2 + 13 * 768) + stays))
 
 
 def test_gradients_travel_as_weights_or_as_the_recipe_says():

@@ -10,7 +10,7 @@ from costmodels.layers.kinds import LAYER_KINDS, layer_run
 from costmodels.layers.layer_kind import LayerInputs, SplitDegrees
 from costmodels.modes import ModeRows
 from costmodels.parameters import total_params
-from costmodels.shapes import Mamba1Shape, ShortConvShape
+from costmodels.shapes import Mamba1Shape, RglruShape, ShortConvShape
 
 ONE = np.ones(1, dtype=np.int32)
 MAMBA = Mamba1Shape(inner=8192, state=16, dt_rank=256, conv=4)
@@ -63,3 +63,24 @@ def test_short_convolutions(toy_problem):
     alone = terms_of(toy_problem(model("conv+none", short_conv=ShortConvShape(3))), "conv+none")
     assert alone.kept_bytes.item() / toy_problem(shape).job.seq_len == 12 * h + 4 * h
     assert alone.attention.total_s.item() == 0
+
+
+def test_gated_linear_recurrences(toy_problem):
+    sizes = RglruShape(width=5120, heads=10, conv=4)
+    kind, shape = LAYER_KINDS["rglru+none"], model("rglru+none", rglru=sizes)
+    h, w, block = 4096, 5120, 512
+    products = 3 * h * w + 2 * w * block
+    vectors = 4 * w + w + 2 * w + 2 * w + w  # filter, its bias, those of x and y, of gates; decays
+    assert kind.params(shape, ONE).item() == products + vectors + h + h
+    assert kind.params(shape, 2 * ONE).item() == (products + vectors) / 2 + h + h
+    macs = kind.macs(shape)
+    assert (macs.projections, macs.core_macs(8192)) == (products, 5 * w)
+    problem = toy_problem(shape, seq_len=2048)
+    terms = terms_of(problem, "rglru+none")
+    # y, its activation, x, the filter's output, both gates, states, the product; norm in and out.
+    assert terms.kept_bytes.item() == 2048 * (2 * 8 * w + 4 * h)
+    part = problem.pool.accelerator
+    launch = part.efficiency.kernel_latency_s
+    rate = part.hbm_bytes_per_s * part.efficiency.hbm_frac
+    # States are bound by memory: decays in fp32, inputs and states in 16 bits.
+    assert terms.attention.forward_s.item() == pytest.approx(2048 * 10 * w / rate + launch)

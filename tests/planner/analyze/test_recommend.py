@@ -34,6 +34,7 @@ from planner.solver.options import SolveOptions
 from planner.solver.problem import make_problem
 from planner.solver.request import SolveRequest
 from planner.solver.sources import read_inputs
+from planner.specs.loader import load_model
 from searches.feasibility import any_fits, states_can_fit
 from searches.rules import Context
 from searches.search import search
@@ -479,6 +480,15 @@ def test_any_fits_agrees_with_solve_on_the_examples() -> None:
 def test_sizes_of_models_with_experts_are_refused_by_name() -> None:
     with pytest.raises(UsageError, match=r"model\.moe: the family"):
         planner.recommend("size", "mixtral-8x7b", "h100-x8")
+
+
+def test_sizes_of_models_of_unlike_layers_are_refused_by_name() -> None:
+    document = load_model("llama3-8b").document
+    runs = [{"kind": "dense", "count": 30}, {"kind": "dense@wide", "count": 2}]
+    model = {**document["model"], "layer_kinds": runs, "variants": {"wide": {"ffn": 28672}}}
+    job = {key: value for key, value in document["training"].items() if value is not None}
+    with pytest.raises(UsageError, match=r"model\.variants: the family"):
+        planner.recommend("size", {"model": model, "training": job}, "h100-x8")
 
 
 @pytest.mark.parametrize(("question", "option"), [("devices", "--most"), ("sequence", "--step")])

@@ -104,6 +104,7 @@ SECTIONS = {
     "kda+dense": {"delta_net": {"k_heads": 32, "v_heads": 32, "k_dim": 128, "v_dim": 128}},
     "linear+dense": {"linear": {"heads": 32, "head_dim": 128}},
     "sparse+dense": {"indexer": {"heads": 64, "head_dim": 128, "top_k": 2048}},
+    "hca+dense": {"compressed": {"q_rank": 1024, "window": 128, "groups": 8, "out_rank": 512}},
 }
 
 
@@ -123,6 +124,7 @@ def test_sizes_of_mixers_are_read_written_and_needed(kind):
 
 
 WINDOW = {"kind": "window+dense", "count": 32}
+COMPRESSED = {"q_rank": 1024, "window": 128, "groups": 8, "out_rank": 512}
 
 
 @pytest.mark.parametrize(
@@ -146,6 +148,19 @@ WINDOW = {"kind": "window+dense", "count": 32}
             "delta_net.v_heads",
         ),
         ({"layer_kinds": [WINDOW], "window": {"size": 0}}, "window.size"),
+        (
+            {"layer_kinds": [{"kind": "csa+dense", "count": 32}], "compressed": COMPRESSED},
+            "compressed.index_heads",
+        ),
+        (
+            {
+                "layer_kinds": [{"kind": "hca+dense", "count": 32}],
+                "compressed": {**COMPRESSED, "groups": 5, "rope_dim": 256},
+            },
+            "compressed.groups",
+        ),
+        ({"residual_streams": {"count": 1}}, "residual_streams.count"),
+        ({"details": {"router_scores": "sqrtsoftplus"}}, "details.router_scores"),
         ({"layer_kinds": [WINDOW], "window": {}}, "window.size"),
         ({"layer_kinds": [{"pattern": ["dense"], "repeat": 0}]}, "layer_kinds.0.repeat"),
         ({"layer_kinds": [{"pattern": [], "repeat": 32}]}, "layer_kinds.0.pattern"),
@@ -161,3 +176,82 @@ def test_kinds_that_contradict_the_rest_are_named(changes, path):
     with pytest.raises(SpecError) as caught:
         model_from_dict(document("llama3-8b", **changes))
     assert path in str(caught.value)
+
+
+def unlike(**changes):
+    """An example whose last layers are wider than the others."""
+    runs = [{"kind": "dense", "count": 30}, {"kind": "dense@wide", "count": 2}]
+    variants = {"wide": {"ffn": 28672, "heads": 64}}
+    fields = {"layer_kinds": runs, "variants": variants, "layers": None, **changes}
+    return document("llama3-8b", **fields)
+
+
+def test_layers_of_unlike_widths_are_read_written_and_searched():
+    model = model_from_dict(unlike())
+    assert model.document["model"]["variants"] == {"wide": {"heads": 64, "ffn": 28672}}
+    assert model_from_dict(model.document).shape == model.shape
+    assert "30 dense, 2 dense@wide" in spec_summary(model)
+    found, plain = finalists(model), finalists(load_model("llama3-8b"))
+    assert {32 % x.layout.tp for x in found} == {0}
+    assert min(x.step_s for x in found) > min(x.step_s for x in plain)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"variants": None}, "dense@wide: there is no variant wide"),
+        ({"variants": {"wide": {"heads": 60}}}, "60 heads cannot be shared out over 8 kv_heads"),
+        ({"variants": {"wide": {}}}, "it says no size of its own"),
+        ({"variants": {"wide": {"ffn": 8}, "odd": {"ffn": 9}}}, "no layer is of this variant"),
+        ({"variants": {"wide": {"fnn": 8}}}, "fnn"),
+        ({"layer_kinds": [{"kind": "dense", "count": 32}]}, "no layer is of this variant"),
+        ({"layer_kinds": [{"kind": "dense@a b", "count": 32}]}, "is not a name"),
+        (
+            {
+                "layer_kinds": [{"kind": "differential+dense", "count": 32}],
+                "variants": None,
+                "value_dim": 64,
+            },
+            "value_dim is not priced in layers of differential",
+        ),
+        (
+            {
+                "layer_kinds": [
+                    {"kind": "dense", "count": 1},
+                    {"kind": "cross+dense@wide", "count": 31},
+                ],
+                "cross": {"tokens": 256, "width": 1024},
+                "variants": {"wide": {"kv_shared": True}},
+            },
+            "kv_shared is not priced in layers of cross",
+        ),
+        (
+            {
+                "layer_kinds": [{"kind": "dense@wide", "count": 32}],
+                "variants": {"wide": {"reused": True}},
+            },
+            "the first layer has no earlier one",
+        ),
+    ],
+)
+def test_what_contradicts_itself_in_variants(changes, message):
+    with pytest.raises(SpecError, match=message):
+        model_from_dict(unlike(**changes))
+
+
+def test_a_registered_kind_that_is_no_pair_has_no_variants(twin):
+    runs = [{"kind": "twin@wide", "count": 32}]
+    with pytest.raises(SpecError, match="layers of kind twin have no variants"):
+        model_from_dict(unlike(layer_kinds=runs))
+
+
+def test_embeddings_of_each_layer_need_their_section_and_layers_with_them():
+    table, runs = {"width": 256, "vocab": 1000}, [{"kind": "attention+injected", "count": 32}]
+    fields = {"layer_kinds": runs, "per_layer": table, "layers": None}
+    model = model_from_dict(document("llama3-8b", **fields))
+    assert model.document["model"]["per_layer"] == table
+    assert model_from_dict(model.document).shape == model.shape
+    with pytest.raises(SpecError, match="`injected` layers need a `per_layer` section"):
+        model_from_dict(document("llama3-8b", **fields | {"per_layer": None}))
+    with pytest.raises(SpecError, match="not every layer has such an embedding"):
+        model_from_dict(document("llama3-8b", per_layer=table))

@@ -10,6 +10,7 @@ from costmodels.optimizers.records import MuonOptions
 from costmodels.plans import Layout
 from costmodels.shapes import (
     DeltaNetShape,
+    DiffusionShape,
     IndexerShape,
     LayerRun,
     Mamba2Shape,
@@ -18,6 +19,7 @@ from costmodels.shapes import (
     VisionShape,
     WindowShape,
 )
+from costmodels.tuning.records import TuningJob
 from searches.frameworks.case import Case
 from searches.frameworks.registry import framework_names
 from searches.frameworks.table import rules_by_code
@@ -52,6 +54,8 @@ FROM_JOB = (
     "fp8_param_gather",
     "fp8_attention",
     "bf16_layers",
+    "tuning",
+    "has_reference",
 )
 
 
@@ -924,6 +928,14 @@ _INDEXER = IndexerShape(64, 128, 2048)
 _SPARSE = _of(LATENT, ("sparse+dense", 3), ("sparse+moe", 58), indexer=_INDEXER)
 _SEES = replace(DENSE, vision=VisionShape(2, 64, 4, 256, False, 14, 256))
 _BESIDE = _of(EXPERTS, ("mamba2+none", 16), ("none+moe", 16), mamba2=_MAMBA)
+_LATENTS = DiffusionShape(
+    480, 832, 512, 4096, 81, 8, 4, cross=True, modulation="table", text_layers=2
+)
+_PIXART = replace(
+    _of(replace(DENSE, vocab=0, gated=False, bias=True, tied=False), ("adaln", 32)),
+    diffusion=_LATENTS,
+)
+_WAN = replace(_PIXART, diffusion=replace(_LATENTS, qk_norm="width", cross_norm=True))
 _KINDS: dict[str, tuple[Case, Case]] = {
     "MLM700": (
         case({}, model=_of(DENSE, ("mamba2+none", 16), ("dense", 16), mamba2=_MAMBA)),
@@ -997,6 +1009,11 @@ _KINDS: dict[str, tuple[Case, Case]] = {
     ),
     "DSP209": (case({"tp": 2, "dp": 32}, model=_SEES), case({}, model=_SEES)),
     "ACC111": (case(RING, model=_SEES), case({}, model=_SEES)),
+    "MBR730": (case({}, model=_PIXART), case({}, model=_WAN)),
+    "MBR731": (case(ALL_TO_ALL, model=_WAN), case(ALL_TO_ALL, model=DENSE)),
+    "MBR732": (case({"mbs": 2}, model=_WAN), case({"mbs": 1}, model=_WAN)),
+    "MBR733": (case({**PIPE, "vpp": 2}, model=_WAN), case(PIPE, model=_WAN)),
+    "MBR734": (case({"zero": 2}, model=_WAN), case({"zero": 1}, model=_WAN)),
     "DSP208": (case(PIPE, model=_WINDOWS), case({}, model=_WINDOWS)),
     "TTN508": (case({}, model=_WINDOWS), case({}, model=_GPT_OSS)),
     "TTN509": (
@@ -1006,6 +1023,12 @@ _KINDS: dict[str, tuple[Case, Case]] = {
     "ACC109": (case(RING, model=_WINDOWS), case(RING, model=DENSE)),
     "ACC110": (case({"tp": 2, "dp": 32}, model=_NETS), case({"tp": 2, "dp": 32}, model=_WINDOWS)),
 }
+
+
+def _beside(base: str) -> TuningJob:
+    return TuningJob(16, ("q", "v"), base=base)
+
+
 _OTHERS: dict[str, tuple[Case, Case]] = {
     **_KINDS,
     "MLM120": (case({"unknown": ("--tensor-parallel",)}), case({})),
@@ -1031,8 +1054,21 @@ _OTHERS: dict[str, tuple[Case, Case]] = {
         )
         for name in framework_names()
     },
+    **{
+        f"{word}-{name.upper()}": both
+        for name in framework_names()
+        for word, both in {
+            "TUNE": (case({"tuning": _beside("int8")}), case({})),
+            "CUT": (
+                case({"tp": 2, "tuning": _beside("nf4")}),
+                case({"tuning": _beside("nf4")}),
+            ),
+            "PREF": (case({"has_reference": True}), case({})),
+        }.items()
+        if f"{word}-{name.upper()}" in RULES
+    },
 }
-"""Rules over the environment, the accelerator, unknown words or kinds of layers."""
+"""Rules over the environment, the accelerator, unknown words, kinds of layers or adapters."""
 
 
 def _example(code: str) -> tuple[Case, Case] | None:

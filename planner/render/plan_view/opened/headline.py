@@ -9,9 +9,12 @@ from costmodels.layers.flops import model_flops_per_step, model_flops_per_token
 from costmodels.layers.hardware_flops import hardware_flops_per_step, recomputed_parts
 from costmodels.layers.kinds import added_kinds, kinds_of, present_kinds
 from costmodels.layers.params import latent_params
+from costmodels.layers.streams.connections import collapse_macs
 from costmodels.parameters import active_params, total_params
 from costmodels.problem import Problem
+from costmodels.towers.latents import end_flops
 from costmodels.towers.vision import vision_flops
+from costmodels.tuning.model import model_adapter_params
 from hardware.parts import Operations
 from planner.render.plan_view.cards import Amount, Deck, Derivation, Label, Words
 from planner.render.plan_view.opened.time import added_rows, kinds_text, with_records
@@ -187,7 +190,7 @@ def _hfu(deck: Deck, problem: Problem, plan: Plan) -> Words:
     peak = problem.pool.accelerator.peak_flops_per_s[job.recipe.linear]
     remark: Words = (", nothing is recomputed",)
     if all_flops > model:
-        parts = recomputed_parts(shape, job.seq_len, x)
+        parts = recomputed_parts(shape, job.core_tokens, x)
         sums = (f"{p.n_layers} × {exact(p.flops_per_token, 'FLOP')}" for p in parts)
         recomputed = deck.add(
             "recomputed-flops",
@@ -266,7 +269,7 @@ def _work(deck: Deck, problem: Problem, plan: Plan) -> tuple[Fact, ...]:
     of_token = deck.add(
         "flops-per-token",
         "model FLOPs of a token",
-        Amount(model_flops_per_token(shape, job.seq_len), "FLOP"),
+        Amount(model_flops_per_token(shape, job.core_tokens, job.tuning), "FLOP"),
         Derivation(
             formula,
             text,
@@ -284,8 +287,8 @@ def _work(deck: Deck, problem: Problem, plan: Plan) -> tuple[Fact, ...]:
         Amount(model_flops_per_step(shape, job), "FLOP"),
         Derivation(
             "model FLOPs of a token × tokens of a step",
-            f"{exact(model_flops_per_token(shape, job.seq_len), 'FLOP')} × {job.global_batch:,} ×"
-            f" {job.seq_len:,}",
+            f"{exact(model_flops_per_token(shape, job.core_tokens, job.tuning), 'FLOP')} ×"
+            f" {job.global_batch:,} × {job.seq_len:,}",
             "costmodels.layers.flops.model_flops_per_step",
         ),
     )
@@ -345,7 +348,7 @@ def _flops_formula(problem: Problem) -> tuple[str, str]:
     """Return the model FLOPs of a token in symbols and with the sizes put in."""
     if added_kinds(problem.shape):
         return _flops_by_kind(problem)
-    shape, s = problem.shape, problem.job.seq_len
+    shape, s = problem.shape, problem.job.core_tokens
     h, q, kv = shape.hidden, shape.q_width, shape.kv_heads * shape.head_dim
     vocab = shape.padded_vocab or -(-shape.vocab // shape.vocab_multiple) * shape.vocab_multiple
     c = 3 if shape.gated else 2
@@ -372,13 +375,23 @@ def _flops_formula(problem: Problem) -> tuple[str, str]:
         sums.append(f"{modules} × (2 × {h:,} × {h:,} + 3 × {h:,})")
     sums += [f"{h:,} × {h:,}"] * shape.head_transform
     sums.append(f"{1 + modules} × {h:,} × {vocab:,}")
-    formula = f"6 (L ({symbols}) + L c h f + h V) + 6 L h_q s"
+    passes, more = _passes(problem)
+    formula = f"{passes} (L ({symbols}) + L c h f + h V) + 6 L h_q s" + " + 6 A" * bool(more)
     if routed:
         formula += ", f = k f_e + f_s in layers with experts"
     if modules:
         formula += ", and the modules of multi-token prediction"
     formula, vision = _with_tower(problem, formula)
-    return formula, f"6 × ({total(sums)}) + 6 × {layers} × {core} × {s:,}{vision}"
+    return formula, f"{passes} × ({total(sums)}) + 6 × {layers} × {core} × {s:,}{more}{vision}"
+
+
+def _passes(problem: Problem) -> tuple[int, str]:
+    """Return the FLOPs of a weight, and what adapters of A parameters that a token meets add."""
+    tuning, shape = problem.job.tuning, problem.shape
+    if tuning is None:
+        return 6, ""
+    met = model_adapter_params(shape, tuning, shape.top_k / max(1, shape.n_experts))
+    return 4, f" + 6 × {exact(met)}"
 
 
 def _with_tower(problem: Problem, formula: str) -> tuple[str, str]:
@@ -391,7 +404,7 @@ def _with_tower(problem: Problem, formula: str) -> tuple[str, str]:
 
 def _flops_by_kind(problem: Problem) -> tuple[str, str]:
     """Return the model FLOPs of a token where multiply-adds are those of each kind's record."""
-    shape, s, modules = problem.shape, problem.job.seq_len, problem.shape.mtp_layers
+    shape, s, modules = problem.shape, problem.job.core_tokens, problem.shape.mtp_layers
     vocab = shape.padded_vocab or -(-shape.vocab // shape.vocab_multiple) * shape.vocab_multiple
     h, last, layers, cores = shape.hidden, shape.layer_sequence[-1], [], []
     for i, (kind, count) in enumerate(zip(kinds_of(shape), shape.kind_counts, strict=True)):
@@ -399,16 +412,26 @@ def _flops_by_kind(problem: Problem) -> tuple[str, str]:
         if n:
             layers.append(f"{n} × ({macs.projections:,} + {round(macs.mlp):,})")
             of_core = f"{n} × {macs.core:,} × {s:,}"
-            cores.append(f"{n} × {macs.core_at(s):,.0f}" if macs.core_at else of_core)
+            cores.append(f"{n} × {macs.core_at(round(s)):,.0f}" if macs.core_at else of_core)
     if modules:
         layers.append(f"{modules} × (2 × {h:,} × {h:,} + 3 × {h:,})")
     layers += [f"{h:,} × {h:,}"] * shape.head_transform
-    layers.append(f"{1 + modules} × {h:,} × {vocab:,}")
+    if streams := shape.residual_streams:
+        layers.append(f"{1 + modules} × {collapse_macs(shape):,}")
+        layers += [f"{modules} × {streams.count - 1} × {h:,} × {h:,}"] * bool(modules)
+    if not shape.diffusion:
+        layers.append(f"{1 + modules} × {h:,} × {vocab:,}")
     titles = kinds_text(kind for kind, _ in present_kinds(shape))
-    formula = "6 (sum of L (projections + MLP) + h V) + 6 sum of L core s"
+    passes, more = _passes(problem)
+    formula = f"{passes} (sum of L (projections + MLP) + h V) + 6 sum of L core s"
+    formula += " + 6 A" * bool(more)
     formula += f", multiply-adds by the records of {titles}"
+    if shape.diffusion:
+        formula = formula.replace(" + h V)", ")") + ", + F_ends / s"
+        ends = f" + {end_flops(shape):,.0f} / {s:,}"
+        return formula, f"6 × ({total(layers)}) + 6 × ({total(cores)}){ends}"
     formula, vision = _with_tower(problem, formula)
-    return formula, f"6 × ({total(layers)}) + 6 × ({total(cores)}){vision}"
+    return formula, f"{passes} × ({total(layers)}) + 6 × ({total(cores)}){more}{vision}"
 
 
 def _memory(deck: Deck, problem: Problem, plan: Plan) -> tuple[Fact, ...]:

@@ -29,6 +29,8 @@ from costmodels.schedule.in_flight import ROUNDS, chunks_in_flight
 from costmodels.schedule.stages import BOTH_WAYS, layer_prefix, other_kinds
 from costmodels.schedule.timeline import unequal_chunk_bytes
 from costmodels.shape_terms import quantized_weight_bytes
+from costmodels.tuning.adapters import expert_adapter_params, layer_adapter_params
+from costmodels.tuning.records import OTHER_BYTES
 from planner.analyze.terms import term_numbers
 from planner.render.plan_view.cards import Amount, CardNumber, Deck, Derivation
 from planner.render.plan_view.opened.time import (
@@ -147,7 +149,7 @@ def _b(value: float) -> str:
 
 def _states(p: StageParts) -> Formula:
     problem, x = p.problem, p.breakdown.layout
-    shape, recipe, tp = problem.shape, problem.job.recipe, np.array([x.tp], dtype=np.int32)
+    shape, recipe = problem.shape, problem.job.recipe
 
     def per_param(shard: float) -> str:
         per_param_bytes = param_bytes_kept(recipe, problem.stack)
@@ -174,11 +176,9 @@ def _states(p: StageParts) -> Formula:
         ).item()
         return f"({text})" if has_states else "0 B"
 
-    params = [f"{exact(k.count)} × {exact(k.kind.params(shape, tp).item())}" for k in p.kinds]
-    if p.first:
-        params.append(exact(embedding_params(shape, problem.job.seq_len, tp).item()))
-    if p.last:
-        params.append(exact(head_params(shape, tp, np.array([x.pp])).item()))
+    if problem.job.tuning:
+        return _tuned_states(p, per_param)
+    params = _held_params(p)
     text = f"{per_param(x.dp_shard)} × ({total(params)})"
     routed = p.breakdown.rows.shapes.experts
     n_routed = sum(k.count for k in p.kinds if k.kind.is_routed)
@@ -199,6 +199,57 @@ def _states(p: StageParts) -> Formula:
         TERMS["states"].equation + (", routed experts apart" if n_routed else ""),
         text,
     )
+
+
+def _held_params(p: StageParts) -> list[str]:
+    """Return the parameters of a rank, trained or frozen, without routed experts."""
+    shape, x = p.problem.shape, p.breakdown.layout
+    tp = np.array([x.tp], dtype=np.int32)
+    params = [f"{exact(k.count)} × {exact(k.kind.params(shape, tp).item())}" for k in p.kinds]
+    if p.first:
+        params.append(exact(embedding_params(shape, p.problem.job.seq_len, tp).item()))
+    if p.last:
+        params.append(exact(head_params(shape, tp, np.array([x.pp])).item()))
+    return params
+
+
+def _tuned_states(p: StageParts, per_param: Callable[[float], str]) -> Formula:
+    """Return the states of adapters and the frozen weights beside them."""
+    problem, x, shape = p.problem, p.breakdown.layout, p.problem.shape
+    tuning, tp = problem.job.tuning, np.array([x.tp], dtype=np.int32)
+    assert tuning is not None  # asked for of adapters alone
+    adapters, linear = [], []
+    for k in p.kinds:
+        one = layer_adapter_params(shape, tuning, tp, routed=k.kind.is_routed).item()
+        adapters.append(f"{exact(k.count)} × {exact(one)}")
+        linear.append(f"{exact(k.count)} × {exact(k.kind.linear_weights(shape, tp).item())}")
+
+    def frozen(params: list[str], weights: list[str], shard: float) -> str:
+        narrower = OTHER_BYTES - tuning.storage.weight_bytes
+        text = f"{_b(OTHER_BYTES)} × ({total(params)})"
+        text = f"({text} − {_b(narrower)} × ({total(weights)}))" if narrower else text
+        is_beside = problem.stack.sharded_units and x.zero in (1, 2)
+        parts = [f"1 / {shard:g}"] * (x.zero >= 3 or bool(is_beside))
+        parts += ["1"] * (x.zero < 3)
+        return f"{text} × ({total(parts)})"
+
+    sums = [
+        f"{per_param(x.dp_shard)} × ({total(adapters)})",
+        frozen(_held_params(p), linear, x.dp_shard),
+    ]
+    routed, n_routed = (
+        p.breakdown.rows.shapes.experts,
+        sum(k.count for k in p.kinds if k.kind.is_routed),
+    )
+    if routed is not None and n_routed:
+        shard = routed.data_groups.shard.n_ranks.item()
+        one, n = expert_adapter_params(shape, tuning, x.ep, x.etp).item(), exact(n_routed)
+        sums.append(f"{per_param(shard)} × {n} × {exact(one)}")
+        held = f"{n} × {exact(expert_params(shape, x.ep, x.etp).item())}"
+        weights = f"{n} × {exact(expert_linear_params(shape, x.ep, x.etp).item())}"
+        sums.append(frozen([held], [weights], shard))
+    text = total(sums) + _quantized_weights(p, n_routed if routed is not None else 0)
+    return "(W + G + K) of adapters + frozen weights in their storage, over their shards", text
 
 
 def _frozen_bytes(p: StageParts) -> float:

@@ -281,7 +281,7 @@ def _type(
     """
     where = (*path, "model_type")
     known = TYPES.get(str(type_name)) or TYPES.get(ALIASES.get(str(type_name), ("", {}))[0])
-    if known is None or not known.mixer:
+    if known is None or not (known.mixer or known.own_layers):
         _refuse_by_key(document, path, section)
     type_name = _renamed(document, section, type_name)
     if type_name is None and (name := params_type(section)):

@@ -125,14 +125,8 @@ def parse_config(text: str, file: str) -> Document:
     if not isinstance(data, Mapping):
         message = f"expected the keys of a Hugging Face config.json, got {shown_value(data)}"
         raise SpecError(document.problem((), message))
-    if set(data).issuperset(_DIFFUSERS):
-        message = (
-            f"{shown_value(data['_class_name'])} of diffusers: layers with modulation by the step"
-            " of noise (AdaLN) and attention to text, which are not priced"
-        )
-        hint = "no model file has these layers"
-        raise SpecError(document.problem(("_class_name",), message, hint))
-    if "model_type" not in data and not has_sizes(data):
+    is_of_diffusers = set(data).issuperset(_DIFFUSERS)
+    if not is_of_diffusers and "model_type" not in data and not has_sizes(data):
         for _, names, what in _OTHER_FILES:
             if names and set(data).issuperset(names):
                 raise SpecError(_mistaken(what, file))

@@ -93,7 +93,12 @@ _MIXER_FIELDS: Mapping[str, tuple[str, ...]] = {
     "linear": ("lin_chunk",),
     "mamba1": ("m1_state", "m1_rank", "m1_conv", "m1_expand"),
     "conv": ("short_conv",),
+    "rglru": ("lru_width", "lru_conv", "lru_blocks"),
     "sparse": ("index_heads", "index_dim", "index_topk", "index_kinds"),
+    "csa": (
+        *("index_heads", "index_dim", "index_topk", "sinkhorn_steps"),
+        *(x for x in KEYS if x.startswith("cmp_")),
+    ),
 }
 """Fields that only types with a mixer read."""
 _OF_MIXERS = {"zero_experts"} | frozenset(

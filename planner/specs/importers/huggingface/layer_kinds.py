@@ -4,16 +4,24 @@ A kind is a mixer and a feed (`window+moe`); the model file says them where they
 everywhere with experts in every n-th layer after the first dense ones.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from costmodels.shapes import FEED_FIELDS, VARIED_FIELDS
 from planner.errors import SpecError
 from planner.specs.importers.huggingface.config import Config, Found
+from planner.specs.importers.huggingface.families.compressed_keys import (
+    COMPRESSED_WORDS,
+    compressed_mixers,
+    compressed_sizes,
+    stream_sizes,
+)
 from planner.specs.importers.huggingface.families.hybrids import (
     NEMOTRON_LETTERS,
     pattern_letters,
 )
+from planner.specs.importers.huggingface.rules import Stated
 from planner.specs.importers.huggingface.unpriced import which_are_local
 from planner.units import shown_value
 
@@ -38,20 +46,26 @@ class LayerList:
     sections: Sections
     """Sizes of mixers: by section of the model file, by field."""
     notes: tuple[str, ...] = ()
+    variants: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """Sizes of layers that differ from the model's, by the name behind `@` of their kind."""
 
     @property
     def is_plain(self) -> bool:
         """Every layer has the model's own attention."""
-        return {kind.partition("+")[0] for kind in self.kinds} == {"attention"}
+        return not self.variants and {x.partition("+")[0] for x in self.kinds} == {"attention"}
 
     @property
     def feeds(self) -> list[str]:
         """What stands behind the mixer of each layer."""
-        return [kind.partition("+")[2] for kind in self.kinds]
+        return [kind.partition("@")[0].partition("+")[2] for kind in self.kinds]
 
 
-def layers_of(config: Config, seq_len: int, routed: Sequence[bool]) -> LayerList:
+def layers_of(
+    config: Config, seq_len: int, routed: Sequence[bool], model: Mapping[str, Any]
+) -> LayerList:
     """Return the layers of a configuration; `routed` says of each whether it has experts.
+
+    `model`: what is known of the model's own sizes.
 
     Chunks as long as the `seq_len` of the job are none: hardly any framework has them.
 
@@ -79,7 +93,83 @@ def layers_of(config: Config, seq_len: int, routed: Sequence[bool]) -> LayerList
             "a state space stands beside attention in every layer: priced as two layers, one after"
             " the other",
         )
-    return LayerList(kinds, source, dict(_sections(config, kinds)), notes)
+    layers = LayerList(kinds, source, dict(_sections(config, kinds)), notes)
+    return _with_own(config, layers, model) if config.rules.own_layers else layers
+
+
+def _with_own(config: Config, layers: LayerList, model: Mapping[str, Any]) -> LayerList:
+    """Return the layers with what each has of its own; those without anything are left out."""
+    assert config.rules.own_layers is not None  # asked where there is
+    local = which_are_local(config, len(layers.kinds))
+    try:
+        own = config.rules.own_layers(
+            Stated(config.section, lambda name: config.look(name).value, local)
+        )
+    except (ValueError, TypeError, KeyError) as error:
+        message = f"widths of layers: {error}"
+        raise SpecError(config.problem(None, message)) from None
+    if len(own) != len(layers.kinds):
+        message = f"widths of {len(own)} layers, and the model has {len(layers.kinds)}"
+        raise SpecError(config.problem(None, message))
+    kinds, variants = list[str](), dict[str, dict[str, int]]()
+    stated = {"value_dim": model.get("head_dim"), "ffn": ffn_width(config), **model}
+    for kind, one in zip(layers.kinds, own, strict=True):
+        mixer, _, feed = kind.partition("+")
+        mixer, feed = one.mixer or mixer, one.feed or feed
+        if (mixer, feed) == ("none", "none"):
+            continue
+        sizes = _own_sizes(one.sizes, mixer, feed, stated)
+        name = _variant_name(sizes)
+        if sizes:
+            variants[name] = sizes
+        kinds.append(f"{mixer}+{feed}" + (f"@{name}" if sizes else ""))
+    n_left_out, notes = len(layers.kinds) - len(kinds), layers.notes
+    if n_left_out:
+        notes += (f"{n_left_out} layer(s) with neither attention nor MLP are left out",)
+    return replace(layers, kinds=tuple(kinds), variants=variants, notes=notes)
+
+
+def ffn_width(config: Config) -> int | None:
+    """Return the inner width of the model's own MLP; None where no key says it."""
+    if config.rules.ffn_of:
+        return config.rules.ffn_of(config.section)[0]
+    width: int | None = config.count("ffn").value
+    return width
+
+
+def _own_sizes(
+    sizes: Mapping[str, int], mixer: str, feed: str, stated: Mapping[str, Any]
+) -> dict[str, int]:
+    """Return those sizes of a layer that it uses and that are not the model's, `stated`."""
+    used = set(VARIED_FIELDS)
+    used -= FEED_FIELDS if feed not in ("dense", "injected") else set()
+    used -= used - FEED_FIELDS if mixer == "none" else set()
+    used -= {"window"} if mixer != "window" else set()
+    own = {key: sizes[key] for key in VARIED_FIELDS if key in used and sizes.get(key)}
+    return {key: size for key, size in own.items() if size != stated.get(key)}
+
+
+_LETTERS = {
+    "heads": "h",
+    "kv_heads": "kv",
+    "head_dim": "d",
+    "value_dim": "v",
+    "ffn": "f",
+    "window": "w",
+    "kv_shared": "shared",
+    "keys_as_values": "keyed",
+    "reused": "again",
+}
+
+
+def _variant_name(sizes: Mapping[str, int]) -> str:
+    """Return a name that says the sizes.
+
+    >>> _variant_name({"heads": 12, "ffn": 768, "kv_shared": True})
+    'h12-f768-shared'
+    """
+    parts = ((_LETTERS[key], "" if size is True else str(size)) for key, size in sizes.items())
+    return "-".join(letters + size for letters, size in parts)
 
 
 def _refuse_shared_indices(config: Config) -> None:
@@ -111,10 +201,14 @@ def _mixers(
 
 def _other_mixers(config: Config, n_layers: int) -> tuple[list[str], Found]:
     """Return the mixer of each layer of a type that has another one than attention in some."""
+    if config.rules.mixer == "csa":
+        return compressed_mixers(config, n_layers)
     rules, types = config.rules, config.look("layer_types")
     words: dict[Any, str] = {
         "full_attention": "attention",
-        "attention": "attention",
+        "attention": "window" if rules.mixer == "rglru" else "attention",
+        "recurrent": rules.mixer,
+        "sliding_attention": "window",
         "linear_attention": rules.mixer,
         **dict.fromkeys(_WORDS.get(rules.mixer, ()), rules.mixer),
         1: "attention",
@@ -180,8 +274,21 @@ def _sections(config: Config, kinds: Sequence[str]) -> Iterator[tuple[str, dict[
         yield "mamba1", _mamba1(config)
     if "conv" in mixers:
         yield "short_conv", {"conv": config.needed("short_conv")}
+    if "rglru" in mixers:
+        width = config.count("lru_width")
+        yield (
+            "rglru",
+            {
+                "width": width if width.value else config.needed("hidden"),
+                "heads": config.needed("heads"),
+                "conv": config.needed("lru_conv"),
+            },
+        )
     if "linear" in mixers:
         yield "linear", _linear(config)
+    if mixers & COMPRESSED_WORDS.keys():
+        yield "compressed", compressed_sizes(config)
+        yield "residual_streams", stream_sizes(config)
     if "sparse" in mixers:
         fields = {"heads": "index_heads", "head_dim": "index_dim", "top_k": "index_topk"}
         yield "indexer", {name: config.needed(key) for name, key in fields.items()}

@@ -15,6 +15,7 @@ from planner.specs.importers.huggingface.families.hybrids import HYBRID_ALIASES,
 from planner.specs.importers.huggingface.families.newer import NEWER_ALIASES, NEWER_TYPES
 from planner.specs.importers.huggingface.families.plain import PLAIN_ALIASES, PLAIN_TYPES
 from planner.specs.importers.huggingface.families.state_spaces import STATE_SPACE_TYPES
+from planner.specs.importers.huggingface.families.widths import WIDTH_ALIASES, WIDTH_TYPES
 from planner.specs.importers.huggingface.rules import (
     EXPERT_WIDTH_ONLY,
     POST_NORMS,
@@ -435,6 +436,7 @@ TYPES: Mapping[str, ModelType] = {
     **HYBRID_TYPES,
     **VARIANT_TYPES,
     **STATE_SPACE_TYPES,
+    **WIDTH_TYPES,
 }
 
 ALIASES: Mapping[str, tuple[str, Mapping[str, object]]] = {
@@ -459,5 +461,6 @@ ALIASES: Mapping[str, tuple[str, Mapping[str, object]]] = {
     **PLAIN_ALIASES,
     **HYBRID_ALIASES,
     **VARIANT_ALIASES,
+    **WIDTH_ALIASES,
 }
 """Other names of the same layers, with the defaults that differ."""

@@ -18,6 +18,10 @@ from planner.specs.importers.huggingface.config import (
     open_config,
 )
 from planner.specs.importers.huggingface.details import details_of
+from planner.specs.importers.huggingface.families.diffusers import (
+    is_diffusers,
+    read_diffusers,
+)
 from planner.specs.importers.huggingface.families.encoder_decoders import (
     is_encoder_decoder,
     read_encoder_decoder,
@@ -56,6 +60,7 @@ _ORDER = (
     "heads",
     "kv_heads",
     "head_dim",
+    "value_dim",
     "ffn",
     "gated",
     "vocab",
@@ -67,6 +72,7 @@ _ORDER = (
     "dropout",
     "mla",
     "moe",
+    "variants",
     "layer_kinds",
     "window",
     "chunk",
@@ -76,6 +82,10 @@ _ORDER = (
     "indexer",
     "mamba1",
     "short_conv",
+    "compressed",
+    "residual_streams",
+    "rglru",
+    "per_layer",
     "attention_gate",
     "mtp_layers",
     "details",
@@ -97,6 +107,8 @@ def read_config(text: str, file: str, overrides: Mapping[str, object]) -> Import
     if as_type:
         return _checked(open_config(parse_config(text, file), str(as_type)), overrides)
     document = parse_config(text, file)
+    if is_diffusers(document.data):
+        return read_diffusers(document, overrides)
     if is_encoder(document.data):
         return read_encoder(document, overrides)
     if is_encoder_decoder(document.data):
@@ -317,6 +329,8 @@ class _Reader:
             self._value_heads(hidden, heads)
             return
         self._kv_heads(heads)
+        if config.count("value_dim").value:
+            self._take("value_dim")
         head_dim = config.count("head_dim")
         if head_dim.value is not None:
             self._put(("model", "head_dim"), head_dim.value, head_dim.text, head_dim.path)
@@ -353,29 +367,39 @@ class _Reader:
         """Set experts, MLP and the kinds of the layers."""
         n_layers = int(self.model["layers"])
         routed = self._routed(n_layers)
-        layers = layers_of(self.config, self._seq_len()[0], routed)
+        layers = layers_of(self.config, self._seq_len()[0], routed, self.model)
         self.notes += layers.notes
         kinds, feeds = layers.kinds, layers.feeds
         for i, kind in enumerate(kinds):
-            if kind not in LAYER_KINDS and kind not in KIND_ALIASES:
+            if (plain := kind.partition("@")[0]) not in LAYER_KINDS and plain not in KIND_ALIASES:
                 message = f"layer {i} is of the kind {kind}, which is not priced"
                 raise SpecError(self.config.problem(layers.source.path, message))
         if "moe" in feeds:
             self._experts()
         pattern = expert_pattern([feed == "moe" for feed in feeds]) if "moe" in feeds else (0, 1)
-        if layers.is_plain and "none" not in feeds and pattern:
+        if layers.is_plain and not {"none", "injected"} & set(feeds) and pattern:
             self._pattern(*pattern)
         else:
-            entries = compressed([KIND_ALIASES.get(kind, kind) for kind in kinds])
+            entries = compressed([_usual_name(kind) for kind in kinds])
             source = layers.source
             self._put(("model", "layer_kinds"), entries, source.text, source.path)
-            if len(kinds) != n_layers:
-                self._put(("model", "layers"), len(kinds), source.text, source.path)
+        if len(kinds) != n_layers:
+            self._put(("model", "layers"), len(kinds), layers.source.text, layers.source.path)
+        for variant, sizes in sorted(layers.variants.items()):
+            for key, width in sizes.items():
+                path = ("model", "variants", variant, key)
+                self._put(path, width, layers.source.text, layers.source.path)
         for section, name, size in shown_sections(layers.sections):
             self._put(("model", section, name), size.value, size.text, size.path)
         if self.config.rules.gate and any(MIXERS[x.split("+")[0]].attends for x in kinds):
             self._put(("model", "attention_gate"), True, self.config.always().text)
-        self._mlp(has_mlp="dense" in feeds)
+        self._mlp(has_mlp=bool({"dense", "injected"} & set(feeds)))
+        if "injected" in feeds:
+            self._take("row_width", "per_layer", "width")
+            self._take("row_vocab", "per_layer", "vocab")
+            for name, field in (("streams", "streams"), ("laurel", "laurel_rank")):
+                if self.config.count(name, 0).value:
+                    self._take(name, "per_layer", field)
 
     def _routed(self, n_layers: int) -> list[bool]:
         """Return which layers have experts."""
@@ -440,13 +464,14 @@ class _Reader:
         self._put(("model", "gated"), gated, text, every.path)
         if not has_mlp:
             return
-        result = config.count("ffn")
-        if result.value is None and not gated and not config.rules.ffn_of:
-            hidden = config.needed("hidden")
-            self._put(("model", "ffn"), 4 * hidden.value, f"4 * {hidden.text}", result.path)
-        elif config.rules.ffn_of:
+        if config.rules.ffn_of:
             width, text = config.rules.ffn_of(config.section)
             self._put(("model", "ffn"), width, text)
+            return
+        result = config.count("ffn")
+        if result.value is None and not gated:
+            hidden = config.needed("hidden")
+            self._put(("model", "ffn"), 4 * hidden.value, f"4 * {hidden.text}", result.path)
         elif config.rules.ffn_parts > 1:
             width, parts = int(config.needed("ffn").value), config.rules.ffn_parts
             self._put(("model", "ffn"), width // parts, f"{result.text} / {parts}", result.path)
@@ -556,6 +581,12 @@ class _Reader:
             if plain:
                 self._put(("model", "name"), plain, text)
                 return
+
+
+def _usual_name(kind: str) -> str:
+    """Return the name of a kind that a model file has for it."""
+    plain, at, variant = kind.partition("@")
+    return KIND_ALIASES.get(plain, plain) + at + variant
 
 
 def _folder_name(path: str) -> str:

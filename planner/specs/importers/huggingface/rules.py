@@ -1,6 +1,6 @@
 """What the rules of a `model_type` consist of, and the names of keys that most types share."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -43,6 +43,15 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "qk_nope": ("qk_nope_head_dim",),
     "qk_rope": ("qk_rope_head_dim",),
     "v_head": ("v_head_dim",),
+    "value_dim": (),
+    "own_heads": (),
+    "own_kv_heads": (),
+    "blocks": (),
+    "n_kv_shared": (),
+    "row_width": (),
+    "streams": (),
+    "laurel": (),
+    "row_vocab": (),
     "post_norm": ("use_post_norm",),
     "mtp_layers": ("num_nextn_predict_layers", "num_mtp_layers"),
     "multi_query": ("multi_query",),
@@ -80,10 +89,22 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "m1_conv": (),
     "m1_expand": (),
     "short_conv": (),
+    "lru_width": (),
+    "lru_conv": (),
+    "lru_blocks": (),
     "attention_period": (),
     "attention_offset": (),
     "expert_period": (),
     "expert_offset": (),
+    "cmp_q_rank": (),
+    "cmp_groups": (),
+    "cmp_out_rank": (),
+    "cmp_ratios": (),
+    "cmp_sparse_ratio": (),
+    "cmp_heavy_ratio": (),
+    "cmp_rope_dim": (),
+    "cmp_streams": (),
+    "sinkhorn_steps": (),
 }
 """Names in the file of what the reader looks up, unless a type has its own."""
 
@@ -103,6 +124,27 @@ DROPOUT_KEYS = (
 
 Switch = bool | str
 """True, false, or the field of `KEYS` that says it."""
+
+
+class OwnLayer(NamedTuple):
+    """What one layer of a model has of its own."""
+
+    sizes: Mapping[str, int]
+    """By key of `costmodels.shapes.VARIED_FIELDS`; also those that are the model's too."""
+    mixer: str = ""
+    """In place of the one that the other keys say; `none`: the layer has no attention."""
+    feed: str = ""
+
+
+class Stated(NamedTuple):
+    """What a file says of layers that differ from one another."""
+
+    section: Mapping[str, Any]
+    """All of its keys."""
+    look: Callable[[str], Any]
+    """The value of a field of `KEYS`, its default where the file leaves it out."""
+    local: Sequence[bool]
+    """Of each layer, whether it attends to a window."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +196,9 @@ class ModelType:
     """Computes the width of an MLP from the keys of the section, and says how."""
     format: str = ""
     """What a file of the type is, in words, where it is no config.json."""
+    own_layers: Callable[[Stated], list[OwnLayer]] | None = None
+    """What each layer has of its own, where layers differ in width; a `ValueError` says what is
+    wrong."""
     ffn_parts: int = 1
     """By how many the width of the file is divided: 2 where it counts both halves of a gate."""
 

@@ -99,9 +99,11 @@ def test_a_row_that_says_everything_needs_no_assumption():
         ({"ep": 2}, "expert parallelism of a dense model"),
         ({"model": "mla"}, "latent attention not stated"),
         ({"model": "hybrid"}, "hybrid layers"),
-        ({"model": "lora"}, "lora"),
-        ({"lora": True}, "lora"),
-        ({"packed": True}, "packed"),
+        (
+            {"lora": True, "peft": "lora targets=linear_kv_up_proj"},
+            "adapters of layers that the model has not",
+        ),
+        ({"stack": "torchtune"}, "weights without a master copy"),
         ({"precision": "int3"}, "precision not modelled"),
         ({"hardware": "v100", "tp": 2}, "precision not modelled"),
         ({"hardware": "null"}, "accelerator not stated"),
@@ -679,3 +681,54 @@ def test_the_shipped_runs_with_experts_are_met_without_a_fit():
     assert len(off) >= 150
     assert np.median(off) < 0.15
     assert np.quantile(off, 0.9) < 0.45
+
+
+@pytest.mark.parametrize(
+    ("cells", "rank", "targets", "base"),
+    [
+        ({"lora": True}, 16, ("o", "qkv"), "bf16"),
+        ({"model": "lora"}, 16, ("o", "qkv"), "bf16"),
+        ({"lora": True, "peft": "qlora"}, 16, ("o", "qkv"), "nf4"),
+        (
+            {"lora": True, "peft": "lora rank=8 alpha=16 targets=*_proj"},
+            8,
+            ("q", "k", "v", "o", "up", "down"),  # its MLP has no gate
+            "bf16",
+        ),
+        ({"lora": True, "peft": "lora rank=4 targets=linear_qkv"}, 4, ("qkv",), "bf16"),
+    ],
+)
+def test_adapters_of_a_run(cells, rank, targets, base):
+    found = priced(**cells)
+    tuning = found.problem.job.tuning
+    assert (tuning.rank, tuning.targets, tuning.base) == (rank, targets, base)
+    told = [x for x in found.assumptions if "of adapters not stated" in x]
+    stated = cells.get("peft", "")
+    assert len(told) == ("rank" not in stated) + ("targets" not in stated)
+
+
+def test_samples_of_a_pack_do_not_see_one_another():
+    whole, packed, told, unmasked = (
+        priced(**cells)
+        for cells in (
+            {},
+            {"packed": True},
+            {"packed": True, "seq_packing": "offline mean_sequences_per_pack=8"},
+            {"packed": True, "framework": "NeMo (MLPerf v5.1)"},
+        )
+    )
+    seq_len = whole.problem.job.seq_len
+    assert whole.problem.job.run_keys == 0.0
+    assert packed.problem.job.run_keys == 128.0
+    assert "lengths of packed samples not stated: 256 tokens" in packed.assumptions
+    assert told.problem.job.run_keys == seq_len / 16
+    assert unmasked.problem.job == whole.problem.job
+    assert "packed sequences: attention over whole packs" in unmasked.assumptions
+    assert price(packed)[0].step_s < price(whole)[0].step_s
+
+
+def test_a_loss_in_chunks_keeps_an_eighth_of_the_logits():
+    adapters = {"lora": True, "stack": "torchtune", "pp": 1, "dp": 8}
+    whole = priced(**adapters, notes="cumulative: + compile").problem.stack
+    chunked = priced(**adapters).problem.stack
+    assert chunked.logit_bytes == whole.logit_bytes / 8

@@ -54,6 +54,36 @@ SPECS: dict[str, Spec] = {
         {"tp": 2, "cp": 8, "pp": 2, "zero": 1, "cp_comm": "p2p"},
         sets=(("training.seq_len", 131072), ("training.global_batch", 64)),
     ),
+    "adapters": Spec(
+        "llama3-70b",
+        "h100-x8",
+        {"tp": 4, "pp": 2, "devices": 8},
+        framework="bridge",
+        sets=(
+            ("training.task", "lora"),
+            ("training.lora.targets", "linear_qkv,linear_proj"),
+            ("training.lora.dropout", 0.1),
+            *SMALL,
+        ),
+    ),
+    "quantized-base": Spec(
+        "llama3-8b",
+        "h100-x8",
+        {"zero": 3, "recompute": "full"},
+        framework="fsdp2",
+        sets=(("training.task", "qlora"), *SMALL),
+    ),
+    "adapters-of-experts": Spec(
+        "mixtral-8x7b",
+        "h100-x8",
+        {"ep": 4},
+        framework="bridge",
+        sets=(
+            ("training.task", "lora"),
+            ("training.lora.targets", "all-linear,experts"),
+            *SMALL,
+        ),
+    ),
     "zero3": Spec("llama3-8b", "h100-x512", {"zero": 3, "devices": 64}, framework="fsdp2"),
     "optimizer-offload": Spec(
         "llama3-8b",

@@ -142,15 +142,6 @@ def test_sequences_are_as_long_as_positions_are_learned():
     assert model_from_dict(BERT, [("training.seq_len", "128")]).job.seq_len == 128
 
 
-def test_diffusion_models_are_refused_by_name():
-    config = {"_class_name": "FluxTransformer2DModel", "_diffusers_version": "0.30.0"}
-    with pytest.raises(SpecError) as caught:
-        model_from_dict({**config, "num_layers": 19, "num_attention_heads": 24})
-    (problem,) = caught.value.problems
-    assert problem.path == "_class_name"
-    assert "FluxTransformer2DModel" in problem.message
-
-
 @pytest.mark.parametrize(
     "changes",
     [

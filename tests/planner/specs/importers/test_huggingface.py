@@ -517,7 +517,7 @@ REFUSALS = [
         {"model_type": ..., "architectures": ..., "my_layers": 3},
         ["model_type is missing", "my_layers would be left out"],
     ),
-    ({"model_type": "codestral_mamba"}, ["a state-space model (Mamba)", "`--as` is of no use"]),
+    ({"model_type": "xlstm"}, ["layers with recurrences", "`--as` is of no use"]),
     ({"model_type": "lfm3"}, ["convolutions"]),
     ({"model_type": "albert"}, ["layers that share one set of weights"]),
     (

@@ -15,6 +15,7 @@ from planner.specs.importers.huggingface.families.hybrids import HYBRID_TYPES
 from planner.specs.importers.huggingface.families.newer import NEWER_TYPES
 from planner.specs.importers.huggingface.families.plain import PLAIN_TYPES
 from planner.specs.importers.huggingface.families.state_spaces import STATE_SPACE_TYPES
+from planner.specs.importers.huggingface.families.widths import WIDTH_TYPES
 from planner.specs.importers.huggingface.model_types import TYPES
 from planner.specs.loader import load_model, model_from_dict
 from tests.planner.specs.importers.counted import CLASS_DEFAULTS, COUNTED, EXCEPTIONS_FRAC
@@ -28,6 +29,7 @@ NOT_BY_DEFAULT = {
     *HYBRID_TYPES,
     *VARIANT_TYPES,
     *STATE_SPACE_TYPES,
+    *WIDTH_TYPES,
 }
 """Counted in published.jsonl, and by tools/checkers/check_keys.py."""
 

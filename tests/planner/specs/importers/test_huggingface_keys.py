@@ -76,8 +76,7 @@ WHAT = [
     ("mamba-2.8b-orig", "original Mamba (state-spaces)"),
     ("mamba2-orig", "original Mamba (state-spaces)"),
     ("nemotron-h", "hybrid_override_pattern: 4 layers, and num_hidden_layers is 52"),
-    ("llama3.1-nemotron-nas-51b", "block_configs: layers that differ from one another"),
-    ("decilm-7b", "as an architecture search (NAS) left them"),
+    ("openelm", "widths of 2 layers, and the model has 16"),
     ("santacoder", "attention_head_type: 'multiquery'"),
     ("plamo", "n_shared_head would be left out"),
 ]

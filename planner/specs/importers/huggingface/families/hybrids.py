@@ -304,6 +304,7 @@ HYBRID_TYPES: Mapping[str, ModelType] = {
 
 HYBRID_ALIASES: Mapping[str, tuple[str, Mapping[str, object]]] = {
     "nemotron_h_v2": ("nemotron_h", {}),
+    "codestral_mamba": ("mamba2", {}),
     "qwen3_5": ("qwen3_5_text", {}),
     "qwen3_5_moe": ("qwen3_5_moe_text", {}),
 }

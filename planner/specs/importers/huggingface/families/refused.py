@@ -6,15 +6,11 @@ _HYBRID = "some layers with {} in place of attention"
 
 REFUSED: Mapping[str, str] = {
     **dict.fromkeys(
-        ("codestral_mamba",),
-        "a state-space model (Mamba), whose layers have no attention",
-    ),
-    **dict.fromkeys(
         ("rwkv", "rwkv5", "rwkv6", "rwkv7", "rwkv6qwen2"),
         "a recurrent model (RWKV), whose layers have no attention",
     ),
     **dict.fromkeys(
-        ("recurrent_gemma", "xlstm", "hgrn", "retnet", "hyena", "stripedhyena", "ttt"),
+        ("xlstm", "hgrn", "retnet", "hyena", "stripedhyena", "ttt"),
         "layers with recurrences or long convolutions in place of attention",
     ),
     **dict.fromkeys(
@@ -38,28 +34,28 @@ REFUSED: Mapping[str, str] = {
         _HYBRID.format("linear attention"),
     ),
     **dict.fromkeys(
-        ("nemotron-nas", "nemotron_nas", "deci", "decilm", "openelm", "puzzletron"),
+        ("puzzletron",),
         "layers that differ from one another in width, as an architecture search (NAS) left them",
     ),
     **dict.fromkeys(
-        ("deepseek_v4", "minicpm_sala"),
+        ("minicpm_sala",),
         "sparse attention whose tokens an indexer picks",
     ),
-    **dict.fromkeys(
-        ("gemma3n", "gemma3n_text", "gemma4", "gemma4_text"),
-        "layers of several widths and embeddings in every layer",
-    ),
-    **dict.fromkeys(
-        ("step3_text", "step3", "step3p5"), "factorised attention, whose matrices are others"
-    ),
+    **dict.fromkeys(("step3_text", "step3"), "factorised attention, whose matrices are others"),
     "bailing_hybrid": "delta attention whose decays and gates are matrices of full width",
     **dict.fromkeys(
-        ("mimo_v2_flash", "dots3_note", "dots3_note_text", "inkling_text", "inkling2_text"),
+        ("dots3_note", "dots3_note_text", "inkling_text", "inkling2_text"),
         "attention whose heads have other widths in some layers than in others",
     ),
     **dict.fromkeys(
-        ("hy_v4", "axk2", "qwen4_exp", "qwen4_exp_text"),
-        "several residual streams, or norms with matrices of their own, beside sparse attention",
+        ("qwen4_exp", "qwen4_exp_text"),
+        "residual streams that matrices of low rank mix, and embeddings of several tokens",
+    ),
+    "hy_v4": "sparse attention that takes the keys of another layer's indexer, with gates",
+    "axk2": "norms with matrices of their own, beside sparse attention",
+    **dict.fromkeys(
+        ("glm5_next", "glm5_next_text"),
+        "linear attention with gates of its own, and an indexer over pools of keys",
     ),
     "zaya": "convolutions of queries and keys, and a router that is an MLP",
     "hrm_text": "layers that run several times in one pass",
@@ -75,8 +71,8 @@ REFUSED: Mapping[str, str] = {
     "reformer": "attention by hashing, with reversible layers",
     "ctrl": "no norm of its own in front of the MLP's residual, and positions of sines",
     **dict.fromkeys(
-        ("gemma4_unified", "gemma4_unified_text", "gemma4_assistant", "gemma4_unified_assistant"),
-        "layers of several widths and embeddings in every layer",
+        ("gemma4_assistant", "gemma4_unified_assistant"),
+        "attention to the keys and values of another model",
     ),
     **dict.fromkeys(
         ("cohere_compass", "cohere_compass_text", "diffusion_gemma", "diffusion_gemma_text"),
@@ -84,8 +80,6 @@ REFUSED: Mapping[str, str] = {
     ),
     **dict.fromkeys(
         (
-            "glm5_next",
-            "glm5_next_text",
             "mistral_large4",
             "mistral_large4_text",
             "muse_glimmer",

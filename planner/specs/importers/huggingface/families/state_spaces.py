@@ -100,7 +100,38 @@ _LFM2_IGNORED = (
     "intermediate_size",
 )
 
+
+def _griffin_layers(look: Look) -> list[Any]:
+    """Return the words of all layers of a Griffin, whose file says those that repeat."""
+    words, n_layers = list(look("lru_blocks")), int(look("layers"))
+    return (words * -(-n_layers // len(words)))[:n_layers]
+
+
 STATE_SPACE_TYPES: Mapping[str, ModelType] = {
+    "recurrent_gemma": ModelType(
+        defaults=sizes(
+            Sizes(256000, 2560, 7680, 26, 10, None, None),
+            tied=True,
+            window=2048,
+            lru_width=None,
+            lru_conv=4,
+            lru_blocks=("recurrent", "recurrent", "attention"),
+            attention_bias=False,
+        ),
+        keys={
+            "head_dim": (),
+            "layer_types": (),
+            "window": ("attention_window_size", "sliding_window"),
+            "lru_width": ("lru_width",),
+            "lru_conv": ("conv1d_width",),
+            "lru_blocks": ("block_types",),
+        },
+        biases=("attention_bias", True, True),
+        mixer="rglru",
+        computed={"layer_types": _griffin_layers},
+        ffn_parts=2,
+        ignored=("w_init_variance_scale", "final_w_init_variance_scale", "logits_soft_cap"),
+    ),
     "mamba": ModelType(
         defaults=_MAMBA,
         keys=_MAMBA_NAMES,

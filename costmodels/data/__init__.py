@@ -1,0 +1,1 @@
+"""Data as it is: lengths of samples, and how they fill sequences."""

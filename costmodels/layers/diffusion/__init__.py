@@ -1,0 +1,1 @@
+"""Layers of diffusion transformers: sequences of latents and text under modulation by the step."""
