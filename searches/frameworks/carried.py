@@ -167,7 +167,8 @@ def _lacking(record: FrameworkRules, shape: ModelShape) -> str:
 def _kind_names(shape: ModelShape) -> list[str]:
     names = [name for name, n in zip(shape.kinds, shape.kind_counts, strict=True) if n]
     # Encoders, which all have one, are known by their layers.
-    mixers = {kind_of(name).mixer for name in names}
+    own = [name for name in names if name.partition("@")[0] in LAYER_KINDS]
+    mixers = {kind_of(name).mixer for name in own}
     head = shape.head_transform and not any(mixer.startswith("bidirectional") for mixer in mixers)
     names += [OWN_VALUES] * bool(shape.v_head and not shape.latent)
     # The class with compressed attention has several streams; no other class has them.

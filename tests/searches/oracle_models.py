@@ -403,6 +403,8 @@ def kept_bytes(problem: Problem, tokens: float, tp: int, sp: bool) -> float:
         if delayed:
             width = a * (shape.v_head - shape.head_dim) / tp
             latent += physics.low_share(problem) * width
+        if problem.stack.keeps_kv_product:
+            latent += 2.0 * a * shape.qk_nope / tp
         kept += tokens * (latent - ordinary)
         # Both down projections quantise the norm's output; those in bf16 share it.
         kept += tokens * shape.hidden * (norms_of_down(problem) - q) / (tp if sp else 1)
@@ -443,6 +445,8 @@ def up_module(problem: Problem, tokens: float, tp: int, sp: bool) -> tuple[float
         width = (shape.q_rank or shape.hidden) + shape.kv_rank + shape.qk_rope
         seconds += physics.tp_gather_s(problem, tp, 2.0 * tokens * width)
     kept = 4.0 * q + 2.0 * shape.heads * shape.v_head / tp
+    if problem.stack.keeps_kv_product:
+        kept += 2.0 * shape.heads * shape.qk_nope / tp
     kept += physics.kept_input(problem) * latents(problem) / tp
     return seconds, tokens * kept
 

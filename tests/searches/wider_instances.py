@@ -32,6 +32,7 @@ from tests.searches.instances import (
     THIRDS,
     TWO_TIERS,
     context,
+    on_stack,
     pins,
     real_pool,
     toy_pool,
@@ -463,6 +464,9 @@ FAST: dict[str, Context] = {
         MOE, toy_pool(4), batch=4, stack="megatron-deepspeed", options=pins(vpp=1)
     ),
     "latent": context(LATENT, toy_pool(4), batch=4, stack="megatron-core"),
+    "latent-product": on_stack(
+        context(LATENT, toy_pool(4), batch=4, stack="deepspeed"), keeps_kv_product=True
+    ),
     "latent-split-backward": context(
         LATENT,
         toy_pool(4),
