@@ -183,6 +183,9 @@ def _table_parts(result: Result) -> list[Part]:
     mfu = f"MFU: Megatron's model FLOPs ({_attention_words(result)}, no recompute) over dense peak"
     if first.breakdown.rows.problem.shape.diffusion:
         mfu = "MFU: model FLOPs (all pairs of tokens, no recompute) over dense peak"
+    if "lora" in result.inputs["model"].get("training", {}):
+        counted = f"4 FLOPs a frozen weight ({_attention_words(result)}, no recompute)"
+        mfu = f"MFU: {counted} over dense peak"
     if any(plan.mfu_over_bf16 is not None for plan in plans):
         mfu += " of the matrix products; bf16%: over that of bf16, as papers print it"
     parts.append(Paragraph(mfu))

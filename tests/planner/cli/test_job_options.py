@@ -46,3 +46,9 @@ def test_a_job_in_short():
     assert "as hf-fsdp2 runs it" in found.stdout
     refused = run_here("solve", "llama3-8b", "1x4090", *words, "--framework", "torchtitan")
     assert "has no LoRA" in " ".join(refused.stdout.split())
+
+
+def test_the_utilization_says_what_it_counts():
+    words = ("--task", "lora", "--batch", "16", "--no-cache")
+    found = run_here("solve", "llama3-8b", "h100-x8", *words)
+    assert "MFU: 4 FLOPs a frozen weight" in found.stdout
