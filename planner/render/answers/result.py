@@ -181,7 +181,7 @@ def _table_parts(result: Result) -> list[Part]:
         text = "no framework that plans are written for runs these plans: prices, no launch files"
         parts.append(Paragraph(text))
     mfu = f"MFU: Megatron's model FLOPs ({_attention_words(result)}, no recompute) over dense peak"
-    if first.breakdown.rows.problem.shape.diffusion:
+    if result.inputs["model"].get("model", {}).get("diffusion"):
         mfu = "MFU: model FLOPs (all pairs of tokens, no recompute) over dense peak"
     if "lora" in result.inputs["model"].get("training", {}):
         counted = f"4 FLOPs a frozen weight ({_attention_words(result)}, no recompute)"
