@@ -28,7 +28,7 @@ from planner.cli.commands.measurement import (
     validate_command,
 )
 from planner.cli.options import (
-    FRAMEWORKS,
+    TARGETS,
     ClusterArg,
     Hosts,
     Launcher,
@@ -280,7 +280,7 @@ def emit_command(
     plan: PlanArg,
     for_: Annotated[
         str,
-        typer.Option("--for", help=f"{FRAMEWORKS}; with commas."),
+        typer.Option("--for", help=f"{TARGETS}; with commas."),
     ] = "megatron",
     out: Annotated[
         str, typer.Option(help="Folder to write to; without it the files are printed.")
