@@ -15,6 +15,18 @@ NAMES: Mapping[str, str] = {
 """What most classes call the targets of `costmodels.tuning.targets`."""
 NAMES_OF_TYPE: Mapping[str, Mapping[str, str]] = {"starcoder2": {"up": "c_fc", "down": "c_proj"}}
 """What classes of some `model_type` call otherwise."""
+MOVED_TO_EXPERTS = frozenset(
+    (
+        *("deepseek_v2", "deepseek_v3", "deepseek_v32", "dots1", "ernie4_5_moe", "exaone_moe"),
+        *("glm4_moe", "glm4_moe_lite", "hunyuan_v1_moe", "longcat_flash", "olmoe", "qwen3_moe"),
+        *("qwen3_next", "qwen3_omni_moe"),
+    )
+)
+"""Types whose `gate_proj`, `up_proj` and `down_proj` peft takes for the tensors of routed experts,
+also those of dense layers and shared experts. Source: peft 0.21.2,
+utils/transformers_weight_conversion.py."""
+MOVED = ("gate", "up", "down")
+"""The targets that these names stand for."""
 EXPERT_TENSORS = ("mlp.experts.gate_up_proj", "mlp.experts.down_proj")
 """The tensors of all routed experts of a layer, which are no linear layers, in transformers 5."""
 

@@ -62,15 +62,14 @@ def _adapters(plan: TunedPlan) -> dict[str, object]:
         return {}
     is_nf4 = tuning.base in ("nf4", "nf4-plain")
     tensors = tensor_names(tuning)
+    names = module_names(tuning, model_type(plan.shape, plan.job, plan.request.details))
     plain_scales = {"bnb_config_kwargs": {"bnb_4bit_use_double_quant": False}}
     return {
         "adapter": "qlora" if is_nf4 else "lora",
         "lora_r": tuning.rank,
         "lora_alpha": int(tuning.alpha),
         "lora_dropout": tuning.dropout,
-        "lora_target_modules": module_names(
-            tuning, model_type(plan.shape, plan.job, plan.request.details)
-        ),
+        **({"lora_target_modules": names} if names else {}),
         **({"lora_target_parameters": tensors} if tensors else {}),
         **({"load_in_4bit": True} if is_nf4 else {}),
         **({"load_in_8bit": True} if tuning.base == "int8" else {}),

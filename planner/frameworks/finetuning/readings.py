@@ -68,7 +68,8 @@ def _trl_lora(settings: Settings) -> dict[str, Any] | None:
     if not settings.get("use_peft"):
         return None
     # peft adapts queries and values of most classes where no layer is named.
-    names = listed(settings.get("lora_target_modules")) or ["q_proj", "v_proj"]
+    names = listed(settings.get("lora_target_modules"))
+    names = names or ([] if settings.get(_TENSORS) else ["q_proj", "v_proj"])
     return {
         "rank": settings["lora_r"],
         "alpha": settings["lora_alpha"],
@@ -98,12 +99,13 @@ def _axolotl_lora(settings: Settings) -> dict[str, Any] | None:
         return None
     names = [ALL_LINEAR] if settings.get("lora_target_linear") else []
     names += listed(settings.get("lora_target_modules"))
+    usual = [] if settings.get(_TENSORS) else ["q_proj", "v_proj"]
     nested = settings.get("bnb_config_kwargs.bnb_4bit_use_double_quant", True)
     return {
         "rank": settings.get("lora_r") or 8,
         "alpha": settings.get("lora_alpha") or 16,
         "dropout": settings.get("lora_dropout") or 0.0,
-        "targets": lora_targets(names or ["q_proj", "v_proj"], settings.get(_TENSORS)),
+        "targets": lora_targets(names or usual, settings.get(_TENSORS)),
         "base": quantized_base(settings, nested),
     }
 

@@ -1,6 +1,7 @@
 """What files of a tool cannot say of a plan that its engine runs."""
 
 from costmodels.tuning.targets import EXPERTS, FUSED
+from planner.frameworks.finetuning.adapter_names import MOVED, MOVED_TO_EXPERTS
 from planner.frameworks.finetuning.trainer_settings import attention_name
 from planner.frameworks.finetuning.tuned_plan import TunedPlan
 from planner.frameworks.hf_config import model_type
@@ -74,6 +75,9 @@ def _adapter_refusals(plan: TunedPlan) -> list[str]:
     fused = [name for name in FUSED if name in tuning.targets]
     parts = ", ".join(part for name in fused for part in FUSED[name])
     has_experts = EXPERTS in tuning.targets
+    kind = model_type(plan.shape, plan.job, plan.request.details)
+    moved = [name for name in MOVED if name in tuning.targets and kind in MOVED_TO_EXPERTS]
+    kept = [name for name in tuning.targets if name not in moved]
     faults = (
         (
             bool(fused),
@@ -81,9 +85,15 @@ def _adapter_refusals(plan: TunedPlan) -> list[str]:
             parts,
         ),
         (
-            model_type(plan.shape, plan.job, plan.request.details) == "gpt2",
+            kind == "gpt2",
             "targets: GPT-2's class holds q, k and v in one layer",
             "Megatron-Bridge",
+        ),
+        (
+            bool(moved),
+            f"targets {', '.join(moved)}: of class {kind} peft takes their names for the tensors"
+            " of routed experts",
+            f"targets {', '.join(kept)}" if kept else "targets of attention",
         ),
         (
             has_experts and not plan.tuner.has_expert_adapters,

@@ -35,9 +35,13 @@ def yaml_lines(settings: Mapping[str, object], indent: int = 0) -> list[str]:
     return lines
 
 
+_WORDS = ("no", "yes", "on", "off", "true", "false", "null", "y", "n")
+"""Words that YAML takes for something else than a text."""
+
+
 def _scalar(value: object) -> str:
     """Return a value of YAML; a number as YAML 1.1 reads one, with a point."""
-    if isinstance(value, str) and value.replace("_", "").isalnum() and value not in ("no", "yes"):
+    if isinstance(value, str) and value.replace("_", "").isalpha() and value.lower() not in _WORDS:
         return value
     text = json.dumps(value)
     if isinstance(value, float) and "e" in text:

@@ -61,13 +61,15 @@ def _adapters(plan: TunedPlan) -> dict[str, object]:
     if tuning is None:
         return {"use_peft": False}
     names = module_names(tuning, model_type(plan.shape, plan.job, plan.request.details))
+    if len(names) == 1:
+        names = [rf".*\.{names[0]}"]  # TRL takes a list of one for a pattern of whole names
     tensors = tensor_names(tuning)
     return {
         "use_peft": True,
         "lora_r": tuning.rank,
         "lora_alpha": int(tuning.alpha),
         "lora_dropout": tuning.dropout,
-        "lora_target_modules": names,
+        **({"lora_target_modules": names} if names else {}),
         **({"lora_target_parameters": tensors} if tensors else {}),
         **_base(plan, tuning.base),
     }
