@@ -53,5 +53,6 @@ def report_after_training():
 
 
 if os.environ.get("LOCAL_RANK"):
-    shard_over_the_cpu()
+    if os.environ.get("ACCELERATE_USE_FSDP") == "true":  # plain replicas it forms on the CPU itself
+        shard_over_the_cpu()
     report_after_training()
