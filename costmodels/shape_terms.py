@@ -41,6 +41,7 @@ from costmodels.tuning.adapters import expert_adapter_params, layer_adapter_para
 from costmodels.tuning.frozen import FrozenWeights, frozen_bytes, with_gathers
 from costmodels.tuning.frozen import working_bytes as frozen_unit_bytes
 from costmodels.tuning.records import OTHER_BYTES
+from costmodels.tuning.reference import gathers_with_reference, reference_bytes
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
@@ -356,6 +357,8 @@ def expert_shape_terms(
     if problem.job.tuning:
         frozen = frozen_expert_weights(problem, shapes, kinds)
         times = with_gathers(problem, shardings, wide, (times, params), frozen)
+    if problem.job.has_reference:
+        times = gathers_with_reference(times, shardings.zero)
     return ExpertShapeTerms(
         params=params,
         state_bytes=states if more is None else states + more.state_bytes,
@@ -597,9 +600,21 @@ def frozen_expert_weights(
 def all_frozen_bytes(
     problem: Problem, shapes: ShapeTable, shardings: ShardingTable, kinds: StageKinds
 ) -> Floats | None:
-    """Return what frozen weights take, by sharding, shape and kind; None where all are trained."""
+    """Return what frozen weights take, by sharding, shape and kind; None where all are trained.
+
+    Those beside adapters, which are the reference too, or a reference of its own.
+    """
     if problem.job.tuning is None:
-        return None
+        if not problem.job.has_reference:
+            return None
+        width, zero = problem.job.recipe.param_bytes, shardings.zero
+        held = held_kind_params(problem, shapes, kinds)
+        total = reference_bytes(held, width, zero, shardings.shard(shapes.replicas))
+        if not problem.shape.n_experts:
+            return total
+        held = held_expert_params(problem, shapes, kinds)
+        shard = shardings.shard(expert_copies(shapes))
+        return total + reference_bytes(held, width, zero, shard)
     weights = frozen_weights(problem, shapes, kinds)
     total = frozen_bytes(problem, shardings, weights, shardings.shard(shapes.replicas))
     if not problem.shape.n_experts:
@@ -1168,6 +1183,8 @@ def shape_terms(problem: Problem, shapes: ShapeTable, shardings: ShardingTable) 
         frozen = frozen_weights(problem, shapes, kinds)
         wide_groups = _wide_groups(groups)
         traffic = with_gathers(problem, shardings, wide_groups, (traffic, params), frozen)
+    if problem.job.has_reference:
+        traffic = gathers_with_reference(traffic, shardings.zero)
     return ShapeTerms(
         kinds=kinds,
         params=params,

@@ -673,11 +673,13 @@ class TrainingJob:
     muon: MuonOptions = USUAL_MUON
     """How Muon orthogonalizes, with optimizer `muon`."""
     task: str = PRETRAIN
-    """`pretrain`, `sft`, `lora` or `qlora`."""
+    """`pretrain`, `sft`, `lora`, `qlora` or `dpo`."""
     tuning: TuningJob | None = None
     """Adapters that are trained in place of the model's weights; None: all weights are."""
     data: SampleData | None = None
     """What sequences hold; None: each is one sample that fills it."""
+    has_reference: bool = False
+    """A frozen reference runs forward over the same tokens (DPO); adapters have theirs off."""
 
     @property
     def run_keys(self) -> float:

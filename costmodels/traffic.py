@@ -71,6 +71,7 @@ from costmodels.step import (
     offloaded_activation_bytes,
 )
 from costmodels.tuning.frozen import FrozenWeights, gathered_params, least_stage
+from costmodels.tuning.reference import GATHERS
 
 Floats = NDArray[np.float64]
 Value = TypeVar("Value")
@@ -1172,6 +1173,8 @@ def _copies(plan: PlanTraffic, part: _Copies, kind: int) -> list[PlanTransfer]:
             size = recipe.param_wire_bytes * gathered / calls
             if zero < 3:  # a step of ZeRO 3 is priced as if its tail were gathered twice too
                 time_s *= gathered / (gathers * held)
+        if rows.problem.job.has_reference and zero >= 3:
+            calls = round(GATHERS * calls)
         if zero == 1 and rows.problem.stack.zero1_gather == "broadcast":
             name, calls, size = "broadcast", shard, weights / shard
         results.append(plan.make("dp", Calls(name, group, calls, size, kind_of), 0.0, time_s))

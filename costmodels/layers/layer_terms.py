@@ -33,6 +33,7 @@ from costmodels.towers.encoder import encoder_end_bytes, encoder_end_times
 from costmodels.towers.encoder_layers import encoder_inputs
 from costmodels.towers.latents import end_terms
 from costmodels.towers.vision import TowerTerms, tower_terms
+from costmodels.tuning.reference import ends_with_reference, with_reference
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
@@ -203,6 +204,8 @@ def layer_terms(problem: Problem, split: SplitDegrees, mbs: Ints, modes: ModeRow
     tokens = np.asarray(mbs, dtype=np.float64) * job.seq_len / split.cp
     inputs = LayerInputs(problem, split, tokens, modes)
     first, *others = (kind.terms(inputs) for kind in kinds_of(shape))
+    if job.has_reference:
+        first, *others = (with_reference(x) for x in (first, *others))
     working, scratch = first.working_bytes, first.scratch_bytes
     if not shape.kind_counts[0]:
         working = others[0].working_bytes
@@ -216,6 +219,7 @@ def layer_terms(problem: Problem, split: SplitDegrees, mbs: Ints, modes: ModeRow
         scratch = scratch + other.scratch_bytes
     last = (first, *others)[shape.layer_sequence[-1]]
     ends = _latent_ends(inputs) if shape.diffusion else _vocabulary_ends(inputs, last)
+    ends = ends_with_reference(ends) if job.has_reference else ends
     parts = np.where(np.asarray(sp) > 0, tp, 1).astype(np.float64)
     width = inputs.element_bytes
     checkpoint = memory.checkpoint_bytes(shape, tokens, tp, sp, width)

@@ -25,6 +25,7 @@ from costmodels.problem import Problem
 from costmodels.schedule.in_flight import ROUNDS, beyond_mean
 from costmodels.schedule.stages import LOOPED, StageKinds, other_kinds
 from costmodels.shape_terms import (
+    all_frozen_bytes,
     dense_groups,
     expert_groups,
     kind_expert_params,
@@ -90,6 +91,9 @@ def with_kinds(
     result = replace(terms, kinds=kinds, params=params, state_bytes=per_param * params)
     if dense is not None:
         result = replace(result, state_bytes=result.state_bytes + dense.state_bytes)
+    if terms.frozen_bytes is not None:
+        frozen = all_frozen_bytes(problem, shapes, shardings, kinds)
+        result = replace(result, frozen_bytes=frozen)
     if terms.quantized_bytes is not None:
         copies = quantized_bytes(problem, shapes, kinds, shardings.zero)
         result = replace(result, quantized_bytes=copies)

@@ -4,9 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-PRETRAIN, SFT, LORA, QLORA = "pretrain", "sft", "lora", "qlora"
-TASKS = (PRETRAIN, SFT, LORA, QLORA)
-"""`pretrain` and `sft` train all weights, `lora` and `qlora` adapters alone."""
+PRETRAIN, SFT, LORA, QLORA, DPO = "pretrain", "sft", "lora", "qlora", "dpo"
+TASKS = (PRETRAIN, SFT, LORA, QLORA, DPO)
+"""`pretrain`, `sft` and `dpo` train all weights, `lora` and `qlora` adapters alone."""
+REFERENCES = ("none", "memory", "precomputed")
+"""Of preferences: none, a frozen model that runs forward too, or its answers from before."""
 
 NF4_BLOCK, SCALE_BLOCK = 64, 256
 """Weights that share a scale, and scales that share one of their own (double quantization)."""

@@ -187,6 +187,12 @@ class EvaluateArguments(SearchArguments):
     pin: Pin = field(default_factory=list)
     allow: Allow = field(default_factory=list)
     set_: SetOption = field(default_factory=list)
+    task: Task = ""
+    rank: Rank = ""
+    seq: SeqLen = ""
+    batch: Batch = ""
+    tokens: Tokens = ""
+    precision: Precision = ""
     framework: Framework = "default"
     stack: Stack = ""
     pool: PoolName = ""

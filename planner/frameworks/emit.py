@@ -14,7 +14,7 @@ from planner.frameworks.emit_request import EmitRequest, EmittedFiles, RefusedPl
 from planner.frameworks.emitted_text import nodes
 from planner.frameworks.finetuning.refusals import tool_refusals
 from planner.frameworks.finetuning.tuned_plan import TunedPlan, engine_of
-from planner.frameworks.finetuning.tuners import TUNERS, Tuner, target_name
+from planner.frameworks.finetuning.tuners import ENGINES, TUNERS, Tuner, target_name
 from planner.frameworks.registry import framework
 from searches.frameworks.registry import framework_names, framework_rules, keys_of, load
 from searches.frameworks.releases import UnknownReleaseError
@@ -82,11 +82,14 @@ def emit_plan(target: str, request: EmitRequest) -> EmittedFiles:
     layout, shape = request.layout, request.shape
     _check_layout(layout, shape, request.job)
     reasons = refusals(target, layout, shape, request.job) + _node_refusals(request)
-    if request.job.tuning:
-        reasons += (
-            f"adapters: files for {_shown_title(target)} that say them are not written in this"
-            " version; closest: the layout of this plan in your own script",
-        )
+    closest = "the layout of this plan in your own script"
+    if framework_rules(target).name in ENGINES and not request.job.has_reference:
+        closest = f"files for {' or '.join(TUNERS)}"
+    reasons += tuple(
+        f"{part}: files for {_shown_title(target)} that say so are not written in this version;"
+        f" closest: {closest}"
+        for part in _not_written(request.job)
+    )
     if reasons:
         return {refusal_file(target): _refusal_text(target, reasons, request.header)}
     write: Callable[[EmitRequest], EmittedFiles] = load(framework(target).emitter)
@@ -121,6 +124,16 @@ def _node_refusals(request: EmitRequest) -> tuple[str, ...]:
 def refusal_file(target: str) -> str:
     """Return the name of the file that says why a framework or tool has none for a plan."""
     return f"{target_name(target)}.txt"
+
+
+def _not_written(job: TrainingJob) -> list[str]:
+    """Return what of a job no framework's own files say; those of tools that fine-tune do."""
+    parts = {
+        "adapters": job.tuning is not None,
+        "reference of preferences": job.has_reference,
+        "packs with masks": job.run_keys > 0.0,
+    }
+    return [name for name, is_asked in parts.items() if is_asked]
 
 
 def _check_target(target: str) -> None:

@@ -84,7 +84,8 @@ def _tuning_faults(problem: Problem) -> Iterator[tuple[str, str]]:
         yield f"adapters beside layers of kind {', '.join(strange)} are not priced", whole
     for name, has_it in parts.items():
         if has_it:
-            yield f"adapters beside {name} are not priced", whole
+            fix = option("set", "model.mtp_layers=0") if name.startswith("multi-token") else whole
+            yield f"adapters beside {name} are not priced", fix
     if needs_groups(job.recipe.optimizer):
         yield (
             f"optimizer {job.optimizer} of adapters is not priced: it treats a matrix as one",

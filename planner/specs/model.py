@@ -29,6 +29,7 @@ from planner.specs.inputs import ModelInput, default_name, import_notes
 from planner.specs.schema import DetailsSpec, ModelFile, ModelSpec, MuonSpec, TrainingSpec
 from planner.specs.search.section import section_faults
 from planner.specs.tuning import (
+    has_reference,
     searched_section,
     tuning_document,
     tuning_faults,
@@ -66,7 +67,7 @@ def read_model(document: Document) -> ModelInput:
             *data_notes(job),
         ),
         details=model.details,
-        search=searched_section(spec.search, training.tuning),
+        search=searched_section(spec.search, training),
         listed=job.precisions if len(job.precisions) > 1 else (),
     )
 
@@ -119,6 +120,7 @@ def _job(job: TrainingSpec, shape: ModelShape) -> TrainingJob:
         job.task,
         tuning_of(job, shape),
         data_of(job),
+        has_reference(job),
     )
     return named_job(numbers) if len(job.precisions) == 1 else numbers
 
@@ -158,7 +160,7 @@ def training_document(job: TrainingJob) -> dict[str, Any]:
     and plans of them their ids.
     """
     out = dataclasses.asdict(job)
-    del out["task"], out["tuning"], out["data"]
+    del out["task"], out["tuning"], out["data"], out["has_reference"]
     plain = TrainingJob(job.seq_len, job.global_batch)
     for name in NUMERIC_FIELDS:
         if getattr(job, name) == getattr(plain, name):

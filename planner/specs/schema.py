@@ -33,7 +33,7 @@ from costmodels.precision import (
     PRECISIONS,
 )
 from costmodels.shapes import DiffusionShape
-from costmodels.tuning.records import BASES, PRETRAIN, TASKS
+from costmodels.tuning.records import BASES, PRETRAIN, REFERENCES, TASKS
 from planner import units
 from planner.errors import BadValue
 from planner.specs.importers.hostlist import expand_hosts
@@ -1039,7 +1039,11 @@ class TrainingSpec(_Spec):
     muon: MuonSpec = MuonSpec()
     """How Muon orthogonalizes, with optimizer `muon` alone."""
     task: Annotated[str, BeforeValidator(_one_of(*TASKS))] = PRETRAIN
-    """`pretrain`, `sft` (all weights, as `pretrain`), `lora` or `qlora` (adapters alone)."""
+    """`pretrain`, `sft` (all weights, as `pretrain`), `lora` or `qlora` (adapters alone), `dpo`
+    (all weights, beside a reference; each of a pair is a sequence)."""
+    reference: Annotated[str, BeforeValidator(_one_of(*REFERENCES))] | None = None
+    """Of preferences, with tasks `dpo`, `lora` and `qlora`: `memory` (a frozen model runs forward
+    too; adapters are off for that), `precomputed` or `none`; default: none, of dpo memory."""
     lora: LoraSpec = LoraSpec()
     """Adapters, with tasks `lora` and `qlora`."""
     data: DataSpec | None = None

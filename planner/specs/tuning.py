@@ -3,10 +3,12 @@
 from typing import Any
 
 from costmodels.shapes import ModelShape, TrainingJob
-from costmodels.tuning.records import BASES, LORA, QLORA, TuningJob
+from costmodels.tuning.records import BASES, DPO, LORA, QLORA, TuningJob
 from costmodels.tuning.targets import FUSED, known_targets, target_names
 from planner.specs.schema import LoraSpec, SearchSpec, SpecFault, TrainingSpec
 
+PREFERRING = (DPO, LORA, QLORA)
+"""Tasks that may have a reference."""
 ADAPTED = (LORA, QLORA)
 """Tasks that train adapters alone."""
 
@@ -25,9 +27,18 @@ def tuning_of(job: TrainingSpec, shape: ModelShape) -> TuningJob | None:
     )
 
 
+def has_reference(job: TrainingSpec) -> bool:
+    """Tell whether a frozen reference runs forward beside the model of a job."""
+    return (job.reference or ("memory" if job.task == DPO else "none")) == "memory"
+
+
 def tuning_faults(job: TrainingSpec, shape: ModelShape) -> list[SpecFault]:
     """Return what is wrong with the task of a job and its adapters."""
     path, tuning = ("training", "lora"), tuning_of(job, shape)
+    if job.reference and job.task not in PREFERRING:
+        message = f"stands with task {job.task}, which compares no answers"
+        fix = f"one of the tasks {', '.join(PREFERRING)}, or leave it out"
+        return [SpecFault(("training", "reference"), message, fix)]
     if tuning is None:
         if job.lora == LoraSpec():
             return []
@@ -54,20 +65,25 @@ TUNING_FRAMEWORKS = {False: "bridge", True: "fsdp2"}
 those beside quantized weights."""
 
 
-def searched_section(search: SearchSpec | None, tuning: TuningJob | None) -> SearchSpec | None:
+def searched_section(search: SearchSpec | None, job: TrainingJob) -> SearchSpec | None:
     """Return the `search:` section with a framework that trains the adapters of a job.
 
-    The usual ones train all weights. What the section or the command line names stays.
+    The usual ones train all weights. What the section or the command line names stays. A job with
+    a reference is for that of quantized weights.
     """
-    if tuning is None or (search and search.framework):
+    tuning = job.tuning
+    if (tuning is None and not job.has_reference) or (search and search.framework):
         return search
-    framework = TUNING_FRAMEWORKS[tuning.storage.is_quantized]
+    quantized = tuning is not None and tuning.storage.is_quantized
+    framework = TUNING_FRAMEWORKS[quantized or job.has_reference]
     return (search or SearchSpec()).model_copy(update={"framework": framework})
 
 
 def tuning_document(job: TrainingJob) -> dict[str, Any]:
     """Return the fields of a `training:` section that say the task; none for pretraining."""
     fields: dict[str, Any] = {"task": job.task}
+    if job.has_reference or job.task == DPO:
+        fields["reference"] = "memory" if job.has_reference else "precomputed"
     if job.tuning is None:
         return fields
     x = job.tuning

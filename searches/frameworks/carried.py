@@ -70,6 +70,22 @@ def adapter_rule(record: FrameworkRules) -> FrameworkRule:
     )
 
 
+def preference_rule(record: FrameworkRules) -> FrameworkRule:
+    """Return the rule on a reference that runs beside the model (DPO)."""
+    able = [name for name in framework_names() if framework_rules(name).has_preferences]
+    return FrameworkRule(
+        f"PREF-{record.name}".upper(),
+        record.name,
+        "a reference beside the model",
+        "planner",
+        "trl trainer/dpo_trainer.py",
+        lambda case: case.job.has_reference,
+        f"preferences: {record.title} has no loss that compares with a reference",
+        f"framework {' or '.join(able)}",
+        is_of_job=True,
+    )
+
+
 def quantized_rule(record: FrameworkRules) -> FrameworkRule:
     """Return the rule on quantized weights that are cut over tensor-parallel ranks or stages."""
     return FrameworkRule(
@@ -104,8 +120,11 @@ def _is_quantized(case: Case) -> bool:
 
 
 def tuning_rules(record: FrameworkRules) -> tuple[FrameworkRule, ...]:
-    """Return the rules on adapters that it lacks, and on what lies beside those that it has."""
-    lacks = (adapter_rule(record),) if set(BASES) - set(record.adapter_bases) else ()
+    """Return the rules on adapters and references that it lacks, and on what lies beside some."""
+    lacks: tuple[FrameworkRule, ...] = (
+        (adapter_rule(record),) if set(BASES) - set(record.adapter_bases) else ()
+    )
+    lacks += () if record.has_preferences else (preference_rule(record),)
     quantized = any(BASES[base].is_quantized for base in record.adapter_bases)
     return (*lacks, quantized_rule(record)) if quantized else lacks
 

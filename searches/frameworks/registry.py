@@ -60,6 +60,8 @@ class FrameworkRules:
     adapter_bases: tuple[str, ...] = ()
     """How frozen weights may be held where it trains adapters (`costmodels.tuning.records.BASES`);
     none: it trains no adapters."""
+    has_preferences: bool = False
+    """Whether a frozen reference can run beside the model (DPO)."""
     releases: tuple[Release, ...] = ()
     """Those whose options are known, the oldest first; none: `release` alone."""
     switch_flags: str = ""
@@ -143,6 +145,7 @@ BUILT_IN: Mapping[str, FrameworkRules] = {
             in_default=True,
             layer_kinds=(DENSE, MOE, VISION_TOWER),
             adapter_bases=("bf16", "nf4", "nf4-plain"),
+            has_preferences=True,
             releases=(Release("0.18.9"), Release("0.19.8")),
         ),
         FrameworkRules(
@@ -159,6 +162,7 @@ BUILT_IN: Mapping[str, FrameworkRules] = {
             ("searches.frameworks.fsdp2:RULES",),
             layer_kinds=(DENSE, MOE, VISION_TOWER, OWN_VALUES),
             adapter_bases=("bf16", "int8", "nf4", "nf4-plain"),
+            has_preferences=True,
             releases=(Release("1.12.0", "2025-11-21"), Release("1.15.0", "2026-09-09")),
         ),
         FrameworkRules(

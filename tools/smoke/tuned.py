@@ -94,7 +94,10 @@ def run_tuned(case: TunedCase, python: str, folder: Path) -> list[str]:
     words += ["--output_dir", f"{folder}/out", "--save_strategy", "no"]
     done = subprocess.run(
         ["bash", str(place / "trl.sh"), *words],
-        capture_output=True, text=True, env=env, timeout=LIMIT_S,
+        capture_output=True,
+        text=True,
+        env=env,
+        timeout=LIMIT_S,
     )
     said = next((x for x in done.stdout.splitlines() if x.startswith(LINE)), None)
     if done.returncode or said is None:

@@ -60,6 +60,11 @@ def _model_refusals(plan: TunedPlan) -> list[str]:
             "the layout of this plan in your own script",
         ),
         (
+            plan.job.has_reference or plan.job.task == "dpo",
+            f"preferences: files for {title} train on plain samples",
+            "task sft, lora or qlora",
+        ),
+        (
             data is not None and data.packing not in plan.tuner.packings,
             f"packing {data.packing if data else ''}: {title} has no such packs",
             " or ".join(plan.tuner.packings),

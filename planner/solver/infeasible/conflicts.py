@@ -9,7 +9,7 @@ from planner.solver.answer.result import Conflict, ConflictPart
 from planner.units import format_gib
 from searches.conflicts import Condition, find_conflicts, user_conditions, without
 from searches.feasibility import any_fits
-from searches.frameworks.carried import adapter_rule, layer_kind_rule
+from searches.frameworks.carried import adapter_rule, layer_kind_rule, preference_rule
 from searches.frameworks.case import Case
 from searches.frameworks.registry import ANY, framework_rules, searched_frameworks
 from searches.frameworks.rule import spoken
@@ -136,7 +136,7 @@ def _foreign_text(context: Context) -> str:
     problem = context.problem
     case = Case.of_run({}, model=problem.shape, job=problem.job)
     names = searched_frameworks(context.options.framework)
-    for rule_of in (layer_kind_rule, adapter_rule):
+    for rule_of in (layer_kind_rule, adapter_rule, preference_rule):
         rules = [rule_of(framework_rules(name)) for name in names if name != ANY]
         if rules and all(rule.broken(case) for rule in rules):
             reasons = "; ".join(spoken(rule.reason, case) for rule in rules)

@@ -55,6 +55,7 @@ FROM_JOB = (
     "fp8_attention",
     "bf16_layers",
     "tuning",
+    "has_reference",
 )
 
 
@@ -1062,6 +1063,7 @@ _OTHERS: dict[str, tuple[Case, Case]] = {
                 case({"tp": 2, "tuning": _beside("nf4")}),
                 case({"tuning": _beside("nf4")}),
             ),
+            "PREF": (case({"has_reference": True}), case({})),
         }.items()
         if f"{word}-{name.upper()}" in RULES
     },

@@ -10,7 +10,7 @@ LINE = "planner-tuned "
 
 
 def shard_over_the_cpu():
-    """Let Accelerate form groups of gloo and take them for those of GPUs, which alone it shards."""
+    """Let Accelerate form groups of gloo and take them for those of GPUs, which it shards."""
     from accelerate.state import PartialState
     from accelerate.utils import DistributedType
 
@@ -25,7 +25,9 @@ def shard_over_the_cpu():
 
 def held(tensors):
     """Return elements on this rank, and of the whole."""
-    pairs = [(t.to_local().numel() if hasattr(t, "to_local") else t.numel(), t.numel()) for t in tensors]
+    pairs = [
+        (t.to_local().numel() if hasattr(t, "to_local") else t.numel(), t.numel()) for t in tensors
+    ]
     return [sum(own for own, _ in pairs), sum(whole for _, whole in pairs)]
 
 
@@ -53,6 +55,8 @@ def report_after_training():
 
 
 if os.environ.get("LOCAL_RANK"):
-    if os.environ.get("ACCELERATE_USE_FSDP") == "true":  # plain replicas it forms on the CPU itself
+    if (
+        os.environ.get("ACCELERATE_USE_FSDP") == "true"
+    ):  # plain replicas it forms on the CPU itself
         shard_over_the_cpu()
     report_after_training()
