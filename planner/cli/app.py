@@ -82,8 +82,8 @@ def check_command(
         str,
         typer.Argument(
             metavar="FILE",
-            help="Launch script, DeepSpeed JSON, torchtitan TOML or recipe, Accelerate YAML;"
-            " or CLUSTER -- COMMAND ...",
+            help="Launch script, DeepSpeed JSON, torchtitan TOML or recipe, YAML of Accelerate,"
+            " TRL, axolotl or LLaMA-Factory; or CLUSTER -- COMMAND ...",
         ),
     ],
     cluster: ClusterArg,
