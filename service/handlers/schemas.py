@@ -190,8 +190,8 @@ class CheckBody(TextBody, title="CheckRequest"):
     """Judge an existing run: refusals, memory, step time, place among plans, best changes."""
 
     run: Text | str
-    """Launch script, DeepSpeed JSON, torchtitan TOML or recipe, YAML of Accelerate, TRL, axolotl or
-    LLaMA-Factory."""
+    """Launch script, DeepSpeed JSON, torchtitan TOML or recipe, YAML of Accelerate, TRL, axolotl
+    or LLaMA-Factory."""
     cluster: Document
     model: Document | None = None
     """Where the run does not say the model."""

@@ -58,8 +58,7 @@ def read_tuned(file: TunedFile) -> ExistingRun:
         )
     data = flattened(parse_yaml(file.text, file.name).data)
     own, others = _sorted_sets(data, file.query.sets)
-    given = {name: file.query.script_arguments.get(name) for name in file.query.script_arguments}
-    settings = with_set({**reading.defaults, **data, **given}, own)
+    settings = with_set({**reading.defaults, **data, **file.query.script_arguments}, own)
     check_stage(reading, settings, file.name)
     arguments = _arguments(reading, settings, file.name)
     query = replace(file.query, sets=others, script_arguments=arguments)
@@ -72,6 +71,7 @@ def read_tuned(file: TunedFile) -> ExistingRun:
         job={**run.job, **_tuned_job(reading, settings, model, file.name)},
         assumed=(*run.assumed, *assumed),
         notes=(*run.notes, *notes),
+        key_names=reading.key_names,
     )
 
 
@@ -88,13 +88,18 @@ def _sorted_sets(
     return tuple(x for x in sets if is_own(x[0])), tuple(x for x in sets if not is_own(x[0]))
 
 
-SIZES = ("per_device_train_batch_size", "gradient_accumulation_steps", "max_length", "cutoff_len")
+WHOLE_NUMBERS = (
+    "per_device_train_batch_size",
+    "gradient_accumulation_steps",
+    "max_length",
+    "cutoff_len",
+)
 
 
 def _arguments(reading: TunerReading, settings: Mapping[str, Any], source: str) -> dict[str, Any]:
     """Return the arguments of the Trainer; `SpecError` where a size is no whole number."""
     arguments = reading.arguments(settings)
-    for name in SIZES:
+    for name in WHOLE_NUMBERS:
         value = arguments.get(name)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
             message = f"{name}: expected a whole number, got {value!r}"
@@ -127,8 +132,7 @@ def _tuned_job(
     lora = reading.lora(settings)
     fields: dict[str, Any] = {}
     if lora is not None:
-        is_quantized = lora["base"] not in ("bf16",)
-        fields = {"task": "qlora" if is_quantized else "lora", "lora": lora}
+        fields = {"task": "lora" if lora["base"] == "bf16" else "qlora", "lora": lora}
         for name in ("rank", "alpha", "dropout"):
             if isinstance(lora[name], bool) or not isinstance(lora[name], int | float):
                 message = f"{name} of the adapters: expected a number, got {lora[name]!r}"

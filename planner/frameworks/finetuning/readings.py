@@ -35,8 +35,8 @@ class TunerReading:
     """The launch configuration of Accelerate that the file itself says; None: it says none."""
     stages: tuple[str, ...] = ()
     """Values of `stage` and `rl` that train on plain samples."""
-    not_read: Mapping[str, str] = field(default_factory=dict)
-    """Settings that have no price, by key, and why the price is off."""
+    key_names: Mapping[str, str] = field(default_factory=dict)
+    """Its names of the engine's settings, where they are other ones."""
 
 
 def quantized_base(settings: Settings, nested: object) -> str:
@@ -136,11 +136,9 @@ def _axolotl_launch(settings: Settings) -> dict[str, Any] | None:
         "distributed_type": "FSDP",
         "fsdp_config": {"fsdp_version": version, **fsdp},
     }
-    sizes = {"dp_shard": "dp_shard_size", "dp_replicate": "dp_replicate_size"}
-    sizes |= {"tp": "tensor_parallel_size", "cp": "context_parallel_size"}
     degrees = {
         f"parallelism_config_{name}_size": settings[key]
-        for name, key in sizes.items()
+        for name, key in _SIZES.items()
         if settings.get(key)
     }
     if degrees and version == 2:
@@ -183,6 +181,22 @@ def _factory_launch(settings: Settings) -> dict[str, Any] | None:
     return None
 
 
+_SIZES = {
+    "dp_shard": "dp_shard_size",
+    "dp_replicate": "dp_replicate_size",
+    "tp": "tensor_parallel_size",
+    "cp": "context_parallel_size",
+}
+"""Degrees of axolotl by those of Accelerate."""
+_AXOLOTL_NAMES = {
+    "per_device_train_batch_size": "micro_batch_size",
+    "optim": "optimizer",
+    **{
+        f"fsdp_config.fsdp_{key}": f"fsdp_config.{key}"
+        for key in ("activation_checkpointing", "reshard_after_forward", "offload_params")
+    },
+    **{f"parallelism_config.parallelism_config_{k}_size": name for k, name in _SIZES.items()},
+}
 _TRAINER_DEFAULTS = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1}
 READINGS = (
     TunerReading(
@@ -202,6 +216,7 @@ READINGS = (
         lora=_axolotl_lora,
         packing=_axolotl_packing,
         launch=_axolotl_launch,
+        key_names=_AXOLOTL_NAMES,
     ),
     TunerReading(
         name="llama-factory",
@@ -250,7 +265,7 @@ READINGS = (
         arguments=_trl_arguments,
         lora=_trl_lora,
         packing=_trl_packing,
-        launch=lambda settings: _factory_launch(settings),
+        launch=_factory_launch,
     ),
 )
 """In the order in which a file is asked whose it is: LLaMA-Factory's have TRL's keys too."""

@@ -8,8 +8,11 @@ import pytest
 import yaml
 
 from costmodels.data.lengths import SampleData
+from costmodels.problem import Problem
 from costmodels.shapes import TrainingJob
+from costmodels.stacks import STACKS
 from costmodels.tuning.records import TuningJob
+from hardware.parts import Fabric
 from planner.analyze.plan_files import chosen_targets
 from planner.cli.commands.plans import implied_framework
 from planner.errors import SpecError, UsageError
@@ -18,6 +21,7 @@ from planner.frameworks.emit_request import EmitRequest
 from planner.frameworks.finetuning.tool_files import yaml_lines
 from planner.frameworks.finetuning.tuned_plan import engine_of
 from planner.frameworks.finetuning.tuners import TUNERS
+from planner.frameworks.runs.changes import changed_settings
 from planner.frameworks.runs.query import RunQuery
 from planner.frameworks.runs.reader import read_run
 from planner.specs.loader import model_from_dict
@@ -223,6 +227,17 @@ def read(tmp_path: Path, name: str, text: str, **others: str) -> Any:
     for other, content in {name: text, **others}.items():
         (tmp_path / other).write_text(content)
     return read_run(str(tmp_path / name), RunQuery(MODEL, n_devices=8))
+
+
+def test_changes_have_the_names_of_the_file(tmp_path: Path) -> None:
+    run = read(tmp_path, "axolotl.yaml", files("axolotl")["axolotl.yaml"])
+    plan = layout(MODEL.shape, zero=3)
+    problem = Problem(MODEL.shape, JOB, pool(), Fabric(), STACKS["hf-fsdp2"])
+    changes = changed_settings(run, plan, replace(plan, mbs=2, recompute="full"), problem)
+    assert changes["micro_batch_size"] == "2"
+    plan = replace(plan, shard=4)
+    changes = changed_settings(run, layout(MODEL.shape, zero=3), plan, problem)
+    assert changes == {"dp_replicate_size": "2", "dp_shard_size": "4"}
 
 
 def test_defaults_of_each_tool(tmp_path: Path) -> None:
