@@ -9,12 +9,17 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from costmodels.layers.params import kv_heads_per_rank, latent_params, padded_vocab
+from costmodels.layers.params import (
+    kv_heads_per_rank,
+    latent_params,
+    padded_vocab,
+    qk_norm_params,
+)
 from costmodels.offload.optimizer import gradients_leave
 from costmodels.precision import Recipe
 from costmodels.problem import Problem
 from costmodels.schedule import zero_bubble
-from costmodels.shapes import ModelShape
+from costmodels.shapes import ModelShape, OperatorsShape
 from costmodels.stacks import FUSED, StackProfile, fuses_softmax
 from costmodels.tuning.activations import Freed, freed_bytes
 from costmodels.tuning.records import TuningJob
@@ -131,16 +136,14 @@ def eager_bytes(
     """
     t = np.asarray(tp, dtype=np.float64)
     split = np.zeros_like(t)
-    if not stack.fused_activation:
-        gate = element_bytes / 2.0 * EAGER_GATE_BYTES
-        split = split + (gate * shape.ffn / t if shape.gated else 0.0)
+    split = split + activation_bytes_besides(shape, stack, element_bytes) * shape.ffn / t
     total = np.zeros_like(t)
     if not stack.sp_regather:
         # Counted so that dividing by t under sequence parallelism leaves it.
         inputs = 2.0 * element_bytes * shape.hidden * (t - 1.0)
         total = total + np.where(np.asarray(sp) > 0, inputs, 0.0)
-    if not stack.fused_norms:
-        total = total + 2 * eager_norm_bytes(stack, element_bytes) * shape.hidden
+    if besides := norm_bytes_besides(shape, stack, element_bytes):
+        total = total + 2 * besides * shape.hidden
     return split, total
 
 
@@ -151,6 +154,158 @@ def eager_norm_bytes(stack: StackProfile, element_bytes: float = 2.0) -> float:
     which a fused norm keeps too, there is the scaled input alone, 4.
     """
     return EAGER_NORM_BYTES[stack.norm_keeps] if element_bytes == 2.0 else 4.0
+
+
+CHAIN_BYTES = 6.0
+"""What transformers' `gelu_new` keeps beside the input of its chain, bytes an element: half of it,
+the hyperbolic tangent, and that and one (activations.py, NewGELUActivation)."""
+SCALED_NORM_BYTES = 6.0
+"""The same of T5's norm: the input in fp32 (4), of which it keeps the square alone, and the scaled
+input in 16 bits (2); it scales the input in 16 bits, which a fused norm keeps too."""
+
+
+def own_operators(shape: ModelShape, stack: StackProfile) -> OperatorsShape | None:
+    """Return the operators of a model's own code; None: the stack has others, or compiles it."""
+    return None if stack.fused_activation else shape.operators
+
+
+def fuses_norms(shape: ModelShape, stack: StackProfile) -> bool:
+    """Tell whether a norm is one kernel: as the model's own code has it, else the stack."""
+    own = own_operators(shape, stack)
+    return own.norm == "kernel" if own and own.norm else stack.fused_norms
+
+
+def norm_bytes_besides(
+    shape: ModelShape, stack: StackProfile, element_bytes: float = 2.0
+) -> float:
+    """Return what a norm keeps beside a fused one, bytes per element.
+
+    `SCALED_NORM_BYTES` of T5's in 16 bits, in fp32 the scaled input alone, 4; else
+    `eager_norm_bytes` where the stack has no kernel. Source: saved tensors of transformers
+    models/t5 (T5LayerNorm).
+    """
+    if fuses_norms(shape, stack):
+        return 0.0
+    own = own_operators(shape, stack)
+    if own and own.norm == "scaled":
+        return SCALED_NORM_BYTES if element_bytes == 2.0 else 4.0
+    return eager_norm_bytes(stack, element_bytes)
+
+
+def inner_bytes(shape: ModelShape) -> float:
+    """Return what an MLP keeps of one column of its inner width in 16 bits, bytes a token.
+
+    Input and output of the activation, 4, with a gate 6; of ReLU the output alone, 2, which is the
+    input of the next product: its sign says the gradient.
+    """
+    if shape.gated:
+        return 6.0
+    return 2.0 if shape.operators and shape.operators.activation == "relu" else 4.0
+
+
+def activation_bytes_besides(
+    shape: ModelShape, stack: StackProfile, element_bytes: float = 2.0
+) -> float:
+    """Return what a stack's activation keeps beside `inner_bytes` of one column, bytes a token.
+
+    The activated gate, 2, unless it is fused or ReLU, whose output is one with it; `CHAIN_BYTES`
+    of a chain of operators. Where elements are dropped before the last product a mask, 1, and of
+    ReLU without a gate what is left, 2.
+    """
+    own, width, total = shape.operators, element_bytes / 2.0, 0.0
+    named = own.activation if own else ""
+    if not stack.fused_activation:
+        total += width * EAGER_GATE_BYTES if shape.gated and named != "relu" else 0.0
+        total += width * CHAIN_BYTES if named == "gelu_new" else 0.0
+    if own is not None and own.activation_dropout:
+        total += 1.0 + (2.0 * width if named == "relu" and not shape.gated else 0.0)
+    return total
+
+
+def score_bytes(
+    shape: ModelShape, stack: StackProfile, matrices: ArrayLike, element_bytes: float = 2.0
+) -> tuple[float, Floats]:
+    """Return what is kept of one score without a flash kernel, and what eager operators add.
+
+    4 (5 with dropout) bytes, and `EAGER_SCORE_KEPT_BYTES` where softmax is no fused kernel
+    (`matrices` as in `fuses_softmax`). Of a model's own softmax its output, 2, or 4 in fp32, and
+    nothing besides; with dropout a mask and what is left. Source: saved tensors of transformers
+    models/{t5,bart}, and of PyTorch's _scaled_dot_product_attention_math.
+    """
+    own, wide = own_operators(shape, stack), element_bytes / 2.0
+    if own and own.scores:
+        each = 4.0 if own.scores == "math" else 2.0 * wide
+        kept = 2.0 * each + 1.0 if own.attention_dropout else each
+        return kept, np.zeros_like(np.asarray(matrices, dtype=np.float64))
+    is_eager = ~fuses_softmax(stack, matrices)
+    kept = 4.0 * wide + (1.0 if shape.dropout else 0.0)
+    return kept, np.asarray(is_eager * EAGER_SCORE_KEPT_BYTES)
+
+
+def keeps_output_twice(shape: ModelShape, stack: StackProfile) -> bool:
+    """Tell whether the output of a flash kernel is kept as it comes and in one piece."""
+    own = own_operators(shape, stack)
+    return bool(own and shape.flash_attention and own.copies_output)
+
+
+def qk_norm_bytes(
+    shape: ModelShape, stack: StackProfile, tp: ArrayLike, element_bytes: float = 2.0
+) -> Floats:
+    """Return what norms of queries and keys keep beside their results, bytes a token.
+
+    (2 + n) (h_q / t + h_kv) + 4 (a + a_kv) / t, n as of other norms (`norm_bytes_besides`), and a
+    number a head, or one each over their width.
+    Source: saved tensors of transformers models/qwen3.
+    """
+    t = np.asarray(tp, dtype=np.float64)
+    if not qk_norm_params(shape):
+        return np.zeros_like(t)
+    heads = kv_heads_per_rank(shape, tp)
+    each = element_bytes + norm_bytes_besides(shape, stack, element_bytes)
+    of_head = shape.operators is not None and shape.operators.qk_norm == "head"
+    numbers = shape.heads / t + heads if of_head else 2.0
+    return np.asarray(each * (shape.q_width / t + heads * shape.head_dim) + 4.0 * numbers)
+
+
+def kv_product_bytes(shape: ModelShape, stack: StackProfile) -> float:
+    """Return what values of latent attention keep beside themselves in 16 bits, bytes a token.
+
+    2 a d_n where they are a view of the product that makes keys and values
+    (`StackProfile.keeps_kv_product`). Source: saved tensors of torchtitan models/deepseek_v3.
+    """
+    return 2.0 * shape.heads * shape.qk_nope if stack.keeps_kv_product else 0.0
+
+
+POSITION_INDEX_BYTES = 8.0
+"""Of the bucket of one pair of tokens, which the lookup of its position keeps."""
+
+
+def operand_bytes(
+    shape: ModelShape, stack: StackProfile, batch: "MicroBatch", tp: ArrayLike
+) -> Floats:
+    """Return what own attention keeps beside queries, keys, values and output, bytes a token.
+
+    2 h_q / t in 16 bits where a flash kernel's output is kept twice; 2 (h_q / t + 2 h_kv) where
+    PyTorch computes in fp32 without a kernel; 2 (h_q / t + h_kv) where values are a view of one
+    product with queries and keys that are rotated; 8 s where a layer looks up relative positions,
+    once a micro-batch, on every rank of tp.
+    """
+    own, q = own_operators(shape, stack), shape.q_width / np.asarray(tp, dtype=np.float64)
+    total = np.zeros_like(q)
+    if own is None:
+        return total
+    if keeps_output_twice(shape, stack):
+        total = total + batch.element_bytes * q
+    if own.scores == "math" and not shape.flash_attention:
+        kv = kv_heads_per_rank(shape, tp) * shape.head_dim
+        total = total + (4.0 - batch.element_bytes) * (q + 2.0 * kv)
+    if own.joint_qkv:
+        keys = kv_heads_per_rank(shape, tp) * shape.head_dim
+        total = total + batch.element_bytes * (q + keys)
+    if own.layer_positions:
+        share = np.minimum(1.0, batch.seq_len / np.asarray(batch.tokens, dtype=np.float64))
+        total = total + POSITION_INDEX_BYTES * batch.seq_len * share
+    return np.asarray(total)
 
 
 class QuantizedInputs(NamedTuple):
@@ -228,7 +383,8 @@ def layer_activation_bytes(
     with sequence parallelism; (4 h_q + 4 h_kv + c f) / t, c = 6 gated, 4 otherwise; 4 a / t
     (log-sum-exp) with a flash kernel; without one 5 a s / t (4 without dropout) for the scores,
     unless the attention core is recomputed (`keep_scores` = 0). With latent attention 4 a (d_k +
-    d_v) / t + (4 (r_q + r_kv) + 2 d_r) / t in place of 4 h_q / t + 4 h_kv. What a stack's eager
+    d_v) / t + (4 (r_q + r_kv) + 2 d_r) / t in place of 4 h_q / t + 4 h_kv, and
+    `kv_product_bytes`. What a stack's eager
     operators keep beside that comes on top (`eager_bytes`), and 4 a s / t for its scores in fp32
     without a flash kernel. A gate of attention's output keeps 4 h_q / t, itself and what it gates.
     Activations in fp32 (`element_bytes` 4) take twice that, but for masks,
@@ -252,12 +408,13 @@ def layer_activation_bytes(
     pair = 0 if shape.kv_shared else kv_heads_per_rank(shape, tp) * shape.pair_dim
     wide = batch.element_bytes / 2.0
     unsplit = (8.0 * wide + (2.0 if shape.dropout else 0.0)) * h
-    inner = (6.0 if shape.gated else 4.0) * shape.ffn / t
+    inner = inner_bytes(shape) * shape.ffn / t
     if shape.latent:
         # Queries and keys of one width, values and output of another; latents before and after
         # their norms, and the one key with positions, on the rank's share of the sequence.
         split = (4.0 * q + 4.0 * shape.v_width) / t + inner
         split = split + (4.0 * (shape.q_rank + shape.kv_rank) + 2.0 * shape.qk_rope) / t
+        split = split + kv_product_bytes(shape, stack) / t
     else:
         split = (2.0 * q + 2.0 * shape.v_width) / t + 2.0 * pair + inner
         split = split + 4.0 * shape.gate_width / t
@@ -265,7 +422,8 @@ def layer_activation_bytes(
     if shape.flash_attention:
         scores = 4.0 * shape.heads / t
     else:
-        width = 4.0 * wide + (1.0 if shape.dropout else 0.0)
+        matrices = np.round(shape.heads / t * np.asarray(batch.tokens) / batch.seq_len)
+        width, besides = score_bytes(shape, stack, matrices, batch.element_bytes)
         scores = np.asarray(keep_scores) * width * shape.heads * batch.seq_len / t
     if batch.quantized.share:
         saved, saved_split = saved_input_bytes(shape, batch, tp)
@@ -277,10 +435,10 @@ def layer_activation_bytes(
         split = split - freed.attention - freed.mlp
     more_split, more_unsplit = eager_bytes(shape, stack, tp, sp, batch.element_bytes)
     if not shape.flash_attention:
-        matrices = np.round(shape.heads / t * np.asarray(batch.tokens) / batch.seq_len)
-        is_eager = ~fuses_softmax(stack, matrices)
-        score_bytes = np.asarray(keep_scores) * is_eager * EAGER_SCORE_KEPT_BYTES
-        more_split = more_split + score_bytes * shape.heads * batch.seq_len / t
+        besides = np.asarray(keep_scores) * besides
+        more_split = more_split + besides * shape.heads * batch.seq_len / t
+    more_split = more_split + operand_bytes(shape, stack, batch, tp)
+    more_split = more_split + qk_norm_bytes(shape, stack, tp, batch.element_bytes)
     total = (unsplit + more_unsplit) / np.where(np.asarray(sp) > 0, t, 1.0)
     per_token = total + split + more_split + scores
     return np.asarray(batch.tokens, dtype=np.float64) * per_token

@@ -12,6 +12,7 @@ from costmodels.layers.params import (
     padded_vocab,
     stream_params,
 )
+from costmodels.layers.streams.connections import collapse_params
 from costmodels.shapes import ModelShape
 from costmodels.towers.encoder import encoder_end_params
 from costmodels.towers.latents import input_params, output_params
@@ -78,10 +79,11 @@ def head_params(shape: ModelShape, tp: Ints, pp: Ints) -> Floats:
     matrix = padded_vocab(shape, tp) * shape.hidden / np.asarray(tp)
     own_copy = (np.asarray(pp) > 1) | (not shape.tied)
     final_norm = (1 if shape.norm == "rmsnorm" else 2) * shape.hidden
-    final_norm += head_transform_params(shape) + stream_params(shape)
+    final_norm += head_transform_params(shape) + stream_params(shape) + collapse_params(shape)
     if shape.mtp_layers:
         layer = kinds_of(shape)[shape.layer_sequence[-1]].params(shape, tp)
         lookup = matrix * ((np.asarray(pp) > 1) & (not shape.tied))
+        layer = layer + collapse_params(shape)  # every module has one of its own
         return matrix * own_copy + final_norm + lookup + mtp_params(shape, tp, layer)
     return matrix * own_copy + final_norm
 
@@ -157,6 +159,7 @@ def _model_params(shape: ModelShape, seq_len: int, n_experts: int) -> float:
     positions = max(shape.max_positions, seq_len) if shape.positions == "learned" else 0
     final_norm = (1 if shape.norm == "rmsnorm" else 2) * shape.hidden
     final_norm += head_transform_params(shape) + 2 * stream_params(shape)
+    final_norm += collapse_params(shape)
     if shape.vision:
         layers += float(vision_params(shape, one)[0])
     layers += float(encoder_end_params(shape, one)[0])

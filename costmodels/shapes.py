@@ -156,6 +156,39 @@ class IndexerShape:
 
 
 @dataclass(frozen=True, slots=True)
+class CompressedShape:
+    """Attention over a window and compressed keys (`shared-window`, `csa` and `hca` layers)."""
+
+    q_rank: int
+    """Width of the compressed queries."""
+    window: int
+    """Tokens that a query sees uncompressed, its own among them."""
+    groups: int
+    """Of heads whose outputs are projected apart."""
+    out_rank: int
+    """Width of what a group is projected to."""
+    rope_dim: int = 64
+    """Elements of a head with rotary positions."""
+    sparse_ratio: int = 4
+    """Tokens of an entry of `csa` layers."""
+    heavy_ratio: int = 128
+    """Tokens of an entry of `hca` layers."""
+    index_heads: int = 0
+    """Heads of the indexer of `csa` layers; so on its width, and the entries of a query."""
+    index_dim: int = 0
+    top_k: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StreamsShape:
+    """Several residual streams, which every sublayer reads as one and writes to all."""
+
+    count: int
+    sinkhorn_steps: int = 20
+    """Turns in which rows and columns of the matrix that mixes the streams are normed."""
+
+
+@dataclass(frozen=True, slots=True)
 class CrossShape:
     """What `cross`, `causal-cross` and `bidirectional-cross` layers attend to: a context."""
 
@@ -246,6 +279,36 @@ class VisionShape:
     def tokens(self) -> int:
         """Tokens of the language model that the images of a sequence make."""
         return self.images * self.patches // self.merge
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorsShape:
+    """Operators of a model's own code, which eager stacks run as it is written.
+
+    Without it layers keep what the stack says of all models.
+    """
+
+    activation: str = ""
+    """Of the MLP: `relu`, of which the output alone is kept, which the next product keeps too;
+    `gelu_new`, a chain of operators; empty: one operator that keeps its input."""
+    norm: str = ""
+    """`kernel`: one kernel; `scaled`: a chain that scales the input in 16 bits (T5); empty: as
+    the stack has it."""
+    scores: str = ""
+    """Attention without a flash kernel: `16-bit`: softmax in the width of activations; `math`:
+    PyTorch's own in fp32, cross attention in a kernel; empty: as the stack has it."""
+    copies_output: bool = False
+    """Attention's output leaves a flash kernel head by head, and is kept again in one piece."""
+    joint_qkv: bool = False
+    """Values are a view of one product with queries and keys, which are rotated: all is kept."""
+    activation_dropout: bool = False
+    """Elements are dropped before the MLP's last product."""
+    attention_dropout: bool = False
+    """Elements of the scores are dropped."""
+    layer_positions: bool = False
+    """Every layer looks up relative positions of its own."""
+    qk_norm: str = ""
+    """Queries and keys are normalised, each `head` or over its `width`; in all stacks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,6 +406,7 @@ MIXER_SECTIONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
         "short_conv": ShortConvShape,
         "cross": CrossShape,
         "rglru": RglruShape,
+        "compressed": CompressedShape,
     }
 )
 """Sizes of mixers by the field of `ModelShape`, and section of the model file, that has them."""
@@ -367,7 +431,7 @@ FEED_FIELDS, SWITCHES = frozenset({"ffn"}), ("kv_shared", "keys_as_values", "reu
 
 
 @dataclass(frozen=True, slots=True)
-class Variant:
+class LayerVariant:
     """Sizes that some layers have of their own: those of kind `KIND@NAME`."""
 
     name: str
@@ -451,7 +515,7 @@ class ModelShape:
     """A linear layer h x h, its activation and a norm stand before the output head (encoders)."""
     layer_runs: tuple[LayerRun, ...] = ()
     """The kinds of layers in model order; empty where `dense_layers` and `moe_every` say it."""
-    variants: tuple[Variant, ...] = ()
+    variants: tuple[LayerVariant, ...] = ()
     """Sizes of layers that differ from the model's, by the name behind `@` of their kind."""
     kv_shared: bool = False
     """Attention takes keys and values of an earlier layer; said of variants alone."""
@@ -471,8 +535,13 @@ class ModelShape:
     mamba1: Mamba1Shape | None = None
     short_conv: ShortConvShape | None = None
     cross: CrossShape | None = None
+    compressed: CompressedShape | None = None
+    residual_streams: StreamsShape | None = None
+    """More than one residual stream; none: the usual one."""
     encoder: EncoderShape | None = None
     """An encoder whose layers stand before the decoder's; none: a decoder alone."""
+    operators: OperatorsShape | None = None
+    """What the model's own code computes with; none: as the stack has it."""
     rglru: RglruShape | None = None
     per_layer: PerLayerShape | None = None
     """Embeddings of each layer; none: the model has one alone."""
@@ -588,7 +657,7 @@ class ModelShape:
 
         >>> from dataclasses import replace
         >>> from costmodels.examples import LLAMA3_8B
-        >>> wide = Variant("wide", (("ffn", 28672), ("window", 4096)))
+        >>> wide = LayerVariant("wide", (("ffn", 28672), ("window", 4096)))
         >>> shape = replace(LLAMA3_8B, variants=(wide,)).of_kind("window+dense@wide")
         >>> shape.ffn, shape.window, shape.heads
         (28672, WindowShape(size=4096), 32)

@@ -94,6 +94,9 @@ class StackProfile:
     they do not divide), `params` or `flops`, see `costmodels.schedule.stages.balanced_layers`."""
     fused_activation: bool
     """Activation, gate and rotary embedding are one kernel each, which keeps only its inputs."""
+    keeps_kv_product: bool
+    """Values of latent attention are a view of the product that makes keys and values, all of
+    which is kept: the keys in it, which are put together anew, stay too."""
     fused_norms: bool
     """Normalisation is one kernel; otherwise a chain of fp32 operators."""
     norm_keeps: str
@@ -290,6 +293,7 @@ FUSED = StackProfile(
     zero1_gather="all-gather",
     balancer="even",
     fused_activation=True,
+    keeps_kv_product=False,
     fused_norms=True,
     norm_keeps="product",
     fused_softmax=True,
@@ -481,6 +485,7 @@ STACKS: dict[str, StackProfile] = {
             cp_gathers="kept",
             etp_gathers="tokens",
             routed_scores="after",
+            keeps_kv_product=True,  # models/deepseek_v3/model.py, Attention.forward
         ),
         # Hugging Face model code: norms are chains of fp32 operators, its plan for tensor
         # parallelism gathers the logits. Accelerate reduces gradients in the weights' type and

@@ -1046,6 +1046,7 @@ def _add_unequal_chunks(rows: Rows, activations: Floats) -> None:
     row = row.reshape(len(row), *(1,) * (activations.ndim - 2), len(columns))
     start = (row * n_rounds + rounds) * (n_moments * n_kinds * n_depths)
     flat, set_idx = unequal.layers.reshape(-1), cut(rows.set_index)
+    flat_left = (unequal.layers[..., -1:] - unequal.layers).reshape(-1)
     layer_bytes = rows.sets.kept_bytes.take(set_idx)
     others = [more.take(set_idx) for more in rows.sets.other_kept_bytes]
     inputs = rows.layers.checkpoint_bytes[cut(rows.index)]
@@ -1053,16 +1054,12 @@ def _add_unequal_chunks(rows: Rows, activations: Floats) -> None:
     has_passing = n_kinds > 1 + len(others)
     for moment in range(n_moments):
         of_kind = [start + (moment * n_kinds + kind) * n_depths for kind in range(n_kinds)]
-        n_recomputed = flat.take(of_kind[0] + depth)
-        size = (
-            layer_bytes * (flat.take(of_kind[0] + n_depths - 1) - n_recomputed)
-            + inputs * n_recomputed
-        )
+        position = of_kind[0] + depth
+        size = layer_bytes * flat_left.take(position) + inputs * flat.take(position)
         if has_passing:
             size = size + inputs * flat.take(of_kind.pop())
         for position, more in zip(of_kind[1:], others, strict=True):
-            resident = flat.take(position + n_depths - 1) - flat.take(position + depth)
-            size = size + more * resident
+            size = size + more * flat_left.take(position + depth)
         largest = np.maximum(largest, size)
     activations[..., columns] += largest
 

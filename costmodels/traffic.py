@@ -45,6 +45,7 @@ from costmodels.layers.kinds import (
 from costmodels.layers.layer_kind import ExpertLayerTerms, KindTerms, LayerKind
 from costmodels.layers.params import padded_vocab, replicated_params
 from costmodels.layers.recompute import RunAgain, latent_bytes, repeated_blocks, run_again
+from costmodels.layers.streams.connections import collapse_params
 from costmodels.offload.activations import copy_bytes_per_s
 from costmodels.offload.modules import offloads_modules
 from costmodels.offload.optimizer import COPY_BYTES, gradients_leave
@@ -559,7 +560,8 @@ def _replicated_gradients(plan: PlanTraffic, group: Place) -> list[PlanTransfer]
     else:
         n = routed * replicated_params(shape, routed=True)
         n += (n_layers - routed) * replicated_params(shape, routed=False)
-    n += layout.has_head(rank) * shape.hidden * (1 if shape.norm == "rmsnorm" else 2)
+    norm = shape.hidden * (1 if shape.norm == "rmsnorm" else 2)
+    n += layout.has_head(rank) * (norm + collapse_params(shape))
     wire = problem.job.recipe.grad_wire_bytes
     time_s, dtype = (
         plan.wires.tp_collective_s("all-reduce", wire * n, group),
@@ -630,9 +632,11 @@ def _layers_by_kind(
 def _latent_gathers(plan: PlanTraffic, n_layers: int) -> list[PlanTransfer]:
     """Return the gathers of latents that recomputed up-projections of attention repeat."""
     layout, wires = plan.layout, plan.wires
+    problem, calls = plan.rows.problem, layout.n_passes * n_layers
     if "mla_up_proj" not in layout.recompute_modules or not layout.sp:
         return []
-    problem, calls = plan.rows.problem, layout.n_passes * n_layers
+    if not problem.shape.latent:  # queries of `compressed` come from a latent of all tokens
+        return []
     tokens = np.array([float(layout.mbs * problem.job.seq_len) / layout.cp])
     group = wires.of_tp(layout.tp)
     message = latent_bytes(problem, tokens).item()

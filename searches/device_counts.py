@@ -93,7 +93,7 @@ MOST_IN_GRID = 60_000
 """Rows of layer terms that are computed at once for all numbers of devices."""
 LAYER_RULES = (
     *("TP001", "TP002", "TP003", "TP005", "TP006"),
-    *("CP001", "CP002", "CP003", "CP004", "CP005", "CP006"),
+    *("CP001", "CP002", "CP003", "CP004", "CP005", "CP006", "CP007"),
     *("EP001", "EP003"),
 )
 """Rules that look at the split of a layer alone."""

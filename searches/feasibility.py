@@ -23,12 +23,19 @@ class StoppedError(Exception):
 def any_fits(context: Context, stop: Callable[[], bool] | None = None) -> bool:
     """Tell whether some legal plan fits into memory: what `search` finds, in a third of the time.
 
-    Stops at the first block of plans that holds one. Overlap moves time alone, so one of its
-    positions stands for both. Raises `StoppedError` once `stop` says so.
+    Stops at the first block of plans that holds one. Overlap moves time alone, so plans without
+    it are looked at only where none with it fits: a framework may run those alone. Raises
+    `StoppedError` once `stop` says so.
     """
-    if "dp_overlap" not in context.options.only:
-        only = {**context.options.only, "dp_overlap": frozenset({1})}
-        context = replace(context, options=replace(context.options, only=only))
+    if "dp_overlap" in context.options.only:
+        return _any_fits(context, stop)
+    return any(
+        _any_fits(replace(context, options=replace(context.options, only=only)), stop)
+        for only in ({**context.options.only, "dp_overlap": frozenset({on})} for on in (1, 0))
+    )
+
+
+def _any_fits(context: Context, stop: Callable[[], bool] | None) -> bool:
     for shard in make_shards(context, legal_shape_table(context)):
         if stop is not None and stop():
             raise StoppedError

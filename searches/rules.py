@@ -188,6 +188,15 @@ RULES: dict[str, Rule] = {
             "Megatron-LM core/models/T5/t5_model.py; Accelerate cuts causal attention alone",
         ),
         Rule(
+            "CP007",
+            "context parallelism of compressed attention",
+            "An entry is made of tokens in a row, and a query sees entries of all ranks: the ways"
+            " of exchanging keys that are priced cut a sequence from both its ends.",
+            "cp 1",
+            "Megatron-LM after 0.19, deepseek_v4_hybrid_attention.py, which cuts packed sequences"
+            " in a row alone; transformers models/deepseek_v4",
+        ),
+        Rule(
             "EP001",
             "experts do not divide by ep",
             "Every expert-parallel rank holds n_experts / ep experts; a dense model has none, so "
@@ -732,6 +741,11 @@ def _whole_sequences(c: Context, s: ShapeTable) -> Bools:
     return np.asarray((s.cp == 1) | (c.problem.shape.encoder is None))
 
 
+def _whole_mixers(c: Context, s: ShapeTable) -> Bools:
+    is_whole = any(cut.is_whole for cut in mixer_cuts(c.problem.shape))
+    return np.asarray((s.cp == 1) | (not is_whole))
+
+
 def _one_stage(c: Context, s: ShapeTable) -> Bools:
     return np.asarray((s.pp == 1) | (c.problem.shape.encoder is None))
 
@@ -980,6 +994,7 @@ SHAPE_RULES: tuple[tuple[str, ShapePredicate], ...] = (
     ("CP004", _partial_keys),
     ("CP005", _mixer_context),
     ("CP006", _whole_sequences),
+    ("CP007", _whole_mixers),
     ("EP001", _experts),
     ("EP002", _expert_grid),
     ("EP003", _expert_ffn),

@@ -11,9 +11,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from costmodels.layers.kinds import MIXERS, kinds_of, present_kinds
+from costmodels.layers.kinds import MIXERS, kinds_of, present_kinds, sublayers
 from costmodels.layers.layer_kind import LayerKind
 from costmodels.layers.params import kv_heads_per_rank, padded_vocab
+from costmodels.layers.streams.connections import connection_tensors
 from costmodels.layers.sublayers.sublayer import Mixer
 from costmodels.optimizers.matrices import attention_matrices
 from costmodels.plans import Layout
@@ -154,6 +155,7 @@ def _layer(
 ) -> list[float]:
     """Return the tensors of a layer in the order of Megatron-Core's modules."""
     mixer = _mixer(shape, MIXERS[kind.mixer], tp) if kind.mixer in MIXERS else []
+    mixer = mixer + connection_tensors(shape) * sublayers(kind)
     norm, h = _norm(shape, shape.hidden), shape.hidden
     if kind.feed == "dense":
         return mixer + norm + _mlp(shape, shape.ffn / tp)

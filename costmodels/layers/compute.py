@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from costmodels.layers.gemm import gemm_s, linear_rate_frac
-from costmodels.layers.params import kv_heads_per_rank, padded_vocab
+from costmodels.layers.params import kv_heads_per_rank, padded_vocab, qk_norm_params
+from costmodels.memory import fuses_norms
 from costmodels.precision import FP8_RATE_FRAC
 from costmodels.problem import Problem
 from costmodels.shapes import ModelShape, TrainingJob
@@ -410,7 +411,7 @@ def elementwise_times(
     total = np.where(np.asarray(sp) > 0, t, 1.0)
     masks = 2.0 if shape.dropout else 0.0
     rotary = rotary_width(shape, tp)
-    norm = 1.0 if stack.fused_norms else stack.unfused_norm_factor
+    norm = 1.0 if fuses_norms(shape, stack) else stack.unfused_norm_factor
     forward = (8.0 * norm + 12.0 + masks) * shape.hidden / total + rotary
     backward = (12.0 * norm + 8.0 + masks) * shape.hidden / total + rotary
     forward += (6.0 if shape.gated else 4.0) * shape.ffn / t
@@ -424,6 +425,7 @@ def elementwise_times(
 def rotary_width(shape: ModelShape, tp: Ints) -> Floats | float:
     """Return the bytes a token that rotation, and the norms of latents, move in each direction.
 
+    Norms of queries and keys move 4 (h_q + h_kv) / t forward and 6 backward: 5 in the mean.
     A gate of attention's output moves 6 h_q / t forward and 10 h_q / t backward: 8 in the mean.
     """
     t = np.asarray(tp, dtype=np.float64)
@@ -433,6 +435,9 @@ def rotary_width(shape: ModelShape, tp: Ints) -> Floats | float:
         rotary = 4.0 * (shape.q_width / t + keys)
     if shape.latent:
         rotary = rotary + 5.0 * (shape.q_rank + shape.kv_rank) / t
+    elif qk_norm_params(shape):
+        keys = kv_heads_per_rank(shape, tp) * shape.head_dim
+        rotary = rotary + 5.0 * (shape.q_width / t + keys)
     return rotary + 8.0 * shape.gate_width / t if shape.attention_gate else rotary
 
 
@@ -446,7 +451,7 @@ def norm_forward_s(
 ) -> Floats:
     """Return the forward of one norm of a layer, as `elementwise_times` counts it: 4 u h bytes."""
     width = shape.hidden / np.where(np.asarray(sp) > 0, np.asarray(tp, dtype=np.float64), 1.0)
-    norm = 4.0 if stack.fused_norms else 4.0 * stack.unfused_norm_factor
+    norm = 4.0 if fuses_norms(shape, stack) else 4.0 * stack.unfused_norm_factor
     return _one_kernel_s(tokens * norm * width, accelerator, stack)
 
 

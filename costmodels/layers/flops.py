@@ -2,6 +2,8 @@
 
 from costmodels.layers.kinds import kinds_of
 from costmodels.layers.params import stream_params
+from costmodels.layers.streams.connections import collapse_macs
+from costmodels.layers.streams.ends import n_streams
 from costmodels.shapes import ModelShape, TrainingJob
 from costmodels.towers.encoder import encoder_end_flops
 from costmodels.towers.latents import end_flops
@@ -26,7 +28,8 @@ def model_flops_per_token(
     With adapters (`tuning`) frozen weights have no weight gradient, 4 in place of 6 outside the
     attention core, and adapters of N parameters 6 N more; of routed experts those that a token
     meets.
-    Multi-token prediction: a layer of the last kind, 2 h^2 + 3 h and h V a module.
+    Multi-token prediction: a layer of the last kind, 2 h^2 + 3 h and h V a module. With n streams
+    of hyper-connections n^2 h in front of each head, (n + 1) h^2 for 2 h^2.
     c = 3 gated, 2 otherwise; 2 FLOPs per multiply-add, factor 3 for forward, data and weight
     gradient; the causal mask halves the attention core. Kinds of layers of other mixers have
     their own multiply-adds in place of all that (`LayerMacs`), those of a context over s. V is the
@@ -43,6 +46,7 @@ def model_flops_per_token(
     vocab = shape.padded_vocab or -(-shape.vocab // shape.vocab_multiple) * shape.vocab_multiple
     body, core, last = modules * (2 * h * h + 3 * h), 0, shape.layer_sequence[-1]
     body += h * h * shape.head_transform + 2 * stream_params(shape)
+    body += modules * (n_streams(shape) - 1) * h * h + (1 + modules) * collapse_macs(shape)
     fixed = 0.0
     for i, (kind, count) in enumerate(zip(kinds_of(shape), shape.kind_counts, strict=True)):
         macs, n = kind.macs(shape), count + modules * (i == last)

@@ -2,24 +2,26 @@
 
 from functools import cache
 
+from costmodels.layers.compressed.attention import COMPRESSED
 from costmodels.layers.dense import DENSE
 from costmodels.layers.diffusion.blocks import ADALN, DOUBLE, LAST_DOUBLE, SINGLE
 from costmodels.layers.diffusion.feeds import ONE_STREAM, PATCH_STREAM, TWO_STREAMS
 from costmodels.layers.layer_kind import LayerKind
 from costmodels.layers.moe import MOE
+from costmodels.layers.recurrences.delta_net import GDN, KDA
+from costmodels.layers.recurrences.linear import LINEAR
+from costmodels.layers.recurrences.mamba1 import MAMBA1
+from costmodels.layers.recurrences.mamba2 import MAMBA2
+from costmodels.layers.recurrences.rglru import RGLRU
+from costmodels.layers.recurrences.short_conv import CONV
+from costmodels.layers.streams.streamed import streamed
 from costmodels.layers.sublayers.attention import ATTENTION, CHUNK, WINDOW
 from costmodels.layers.sublayers.bidirectional import BIDIRECTIONAL, BIDIRECTIONAL_WINDOW
 from costmodels.layers.sublayers.composition import NO_MIXER, composed, kind_name
 from costmodels.layers.sublayers.cross import BIDIRECTIONAL_CROSS, CAUSAL_CROSS, CROSS
-from costmodels.layers.sublayers.delta_net import GDN, KDA
 from costmodels.layers.sublayers.differential import DIFFERENTIAL
 from costmodels.layers.sublayers.feeds import FEEDS, MLP, NO_FEED
 from costmodels.layers.sublayers.injected import INJECTED
-from costmodels.layers.sublayers.linear import LINEAR
-from costmodels.layers.sublayers.mamba1 import MAMBA1
-from costmodels.layers.sublayers.mamba2 import MAMBA2
-from costmodels.layers.sublayers.rglru import RGLRU
-from costmodels.layers.sublayers.short_conv import CONV
 from costmodels.layers.sublayers.sparse import SPARSE
 from costmodels.layers.sublayers.sublayer import HeadsCut, Mixer
 from costmodels.shapes import LayerRun, ModelShape
@@ -27,7 +29,7 @@ from costmodels.towers.encoder_layers import ENCODER, encoder_shape
 
 _ATTENTION = (ATTENTION, WINDOW, CHUNK, BIDIRECTIONAL, BIDIRECTIONAL_WINDOW, SPARSE, DIFFERENTIAL)
 _ACROSS = (CROSS, CAUSAL_CROSS, BIDIRECTIONAL_CROSS)
-_OTHERS = (MAMBA2, GDN, KDA, LINEAR, MAMBA1, CONV, RGLRU, NO_MIXER)
+_OTHERS = (MAMBA2, GDN, KDA, LINEAR, MAMBA1, CONV, RGLRU, NO_MIXER, *COMPRESSED)
 _DIFFUSION = (
     (DOUBLE, TWO_STREAMS),
     (LAST_DOUBLE, PATCH_STREAM),
@@ -92,8 +94,9 @@ def kind_of(name: str) -> LayerKind:
 
 
 def kinds_of(shape: ModelShape) -> tuple[LayerKind, ...]:
-    """Return the records of `shape.kinds`."""
-    return tuple(kind_of(name) for name in shape.kinds)
+    """Return the records of `shape.kinds`, with connections where streams are several."""
+    kinds = tuple(kind_of(name) for name in shape.kinds)
+    return tuple(map(streamed, kinds)) if shape.residual_streams else kinds
 
 
 def attention_shapes(shape: ModelShape) -> tuple[ModelShape, ...]:
@@ -123,9 +126,14 @@ def present_kinds(shape: ModelShape) -> tuple[tuple[LayerKind, int], ...]:
 
 
 def added_kinds(shape: ModelShape) -> tuple[LayerKind, ...]:
-    """Return the kinds of which a model has layers, but for dense and expert layers."""
+    """Return the kinds of which a model has layers, but for dense and expert layers.
+
+    With several residual streams these count too: they are not what their records say alone.
+    """
     return tuple(
-        kind for kind, _ in present_kinds(shape) if kind.name not in (DENSE.name, MOE.name)
+        kind
+        for kind, _ in present_kinds(shape)
+        if kind.name not in (DENSE.name, MOE.name) or shape.residual_streams
     )
 
 

@@ -24,6 +24,7 @@ from costmodels.layers.layer_kind import (
     SplitDegrees,
 )
 from costmodels.layers.recompute import KeptByKind, SetTerms, set_terms
+from costmodels.layers.streams.ends import collapse_bytes, collapse_s, mtp_streams_s, n_streams
 from costmodels.layers.sublayers.injected import stream_times
 from costmodels.modes import ModeRows, ModeTable
 from costmodels.plans import ShapeTable
@@ -111,10 +112,14 @@ def _head(inputs: LayerInputs, collectives: ForwardBackward, last: KindTerms) ->
     accelerator, zeros = problem.pool.accelerator, np.zeros_like(tokens)
     nothing = ForwardBackward(zeros, zeros)
     head = head_times(shape, job, accelerator, stack, tokens, tp) + collectives
+    if shape.residual_streams:
+        head = head + collapse_s(inputs)
     if not shape.mtp_layers:
         return _Head(head, collectives, nothing, nothing)
     n_more = float(shape.mtp_layers)
     module = mtp_times(problem, tokens, tp, inputs.sp)
+    if shape.residual_streams:
+        module = module + mtp_streams_s(inputs)
     waits = ForwardBackward(last.tp_forward.exposed_s, last.tp_backward.exposed_s)
     cp = ForwardBackward(last.cp_forward.exposed_s, last.cp_backward.exposed_s)
     exchange = last.exchange if isinstance(last, ExpertLayerTerms) else None
@@ -153,6 +158,8 @@ def _vocabulary_ends(inputs: LayerInputs, last: KindTerms) -> dict[str, Any]:
     logits = memory.logits_bytes(shape, stack, tokens, tp) + normed
     if shape.head_transform:  # the inputs of its product, its activation and its norm
         logits = logits + 1.5 * normed
+    if shape.residual_streams:
+        logits = logits + collapse_bytes(shape, tokens, parts, inputs.element_bytes)
     embedding = embedding_times(shape, accelerator, tokens, tp, sp) + embedding_tp
     if job.tuning:  # a frozen table has no gradient, nor does what is looked up in it
         embedding_tp = replace(embedding_tp, backward_s=np.zeros_like(tokens))
@@ -222,7 +229,8 @@ def layer_terms(problem: Problem, split: SplitDegrees, mbs: Ints, modes: ModeRow
     ends = ends_with_reference(ends) if job.has_reference else ends
     parts = np.where(np.asarray(sp) > 0, tp, 1).astype(np.float64)
     width = inputs.element_bytes
-    checkpoint = memory.checkpoint_bytes(shape, tokens, tp, sp, width)
+    streams = n_streams(shape)
+    checkpoint = memory.checkpoint_bytes(shape, tokens, tp, sp, width) * streams
     if shape.encoder:
         checkpoint = mean_checkpoint_bytes(inputs, checkpoint)
     if shape.per_layer:
@@ -233,7 +241,11 @@ def layer_terms(problem: Problem, split: SplitDegrees, mbs: Ints, modes: ModeRow
         **ends,
         checkpoint_bytes=checkpoint,
         queued_bytes=memory.queued_bytes(shape, stack, tokens, tp, width),
-        message_bytes=width * tokens * shape.hidden / (tp if stack.p2p_scatter else parts),
+        message_bytes=width
+        * tokens
+        * shape.hidden
+        * streams
+        / (tp if stack.p2p_scatter else parts),
         others=tuple(others),
     )
 

@@ -74,9 +74,19 @@ def layer_params(shape: ModelShape, tp: Ints) -> Floats:
     else:
         sharded = h * (q / t + kv) + shape.v_width / t * h + (up + 1) * h * f / t
         sharded = sharded + h * shape.gate_width / t
-    norms = (2 if shape.norm == "rmsnorm" else 4) * h
+    norms = (2 if shape.norm == "rmsnorm" else 4) * h + qk_norm_params(shape)
     biases = (q / t + kv + up * f / t + 2 * h) if shape.bias else 0.0
     return sharded + norms + biases
+
+
+def qk_norm_params(shape: ModelShape) -> int:
+    """Return the parameters of norms of queries and keys, which every tp rank holds whole.
+
+    2 d of heads, h_q + h_kv over their width. Source: transformers models/{qwen3,olmo2}.
+    """
+    named = shape.operators.qk_norm if shape.operators and not shape.latent else ""
+    sizes = {"head": 2 * shape.head_dim, "width": shape.q_width + shape.kv_width}
+    return sizes.get(named, 0)
 
 
 def linear_params(shape: ModelShape, tp: Ints) -> Floats:
@@ -122,7 +132,7 @@ def replicated_params(shape: ModelShape, *, routed: bool) -> int:
     8192
     """
     h, norm = shape.hidden, 1 if shape.norm == "rmsnorm" else 2
-    value = 2 * norm * h
+    value = 2 * norm * h + qk_norm_params(shape)
     if shape.latent:
         value += (shape.kv_rank + shape.qk_rope) * h + norm * shape.kv_rank
         value += (h + norm) * shape.q_rank

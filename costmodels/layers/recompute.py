@@ -199,7 +199,7 @@ def norm_bytes(problem: Problem, tokens: Floats, tp: Ints, sp: Ints) -> Floats:
     """Return what the output of one norm keeps, 2 h / t_sp bytes a token."""
     stack, element = problem.stack, problem.job.recipe.activation_bytes
     total = np.where(np.asarray(sp) > 0, np.asarray(tp, dtype=np.float64), 1.0)
-    eager = 0.0 if stack.fused_norms else memory.eager_norm_bytes(stack, element)
+    eager = memory.norm_bytes_besides(problem.shape, stack, element)
     return np.asarray(tokens * (element + eager) * problem.shape.hidden / total)
 
 
@@ -296,9 +296,11 @@ def _mlp(
     products = mlp_linear_times(shape, job, part, stack, tokens, tp)
     waits, _ = layer_exposures(problem, tokens, tp, sp, products, blocks=1)
     forward = products.both.forward_s + activation_forward_s(shape, part, stack, tokens, tp)
-    inner = (6.0 if shape.gated else 4.0) * shape.ffn / t
-    if shape.gated and not stack.fused_activation:
-        inner = inner + memory.EAGER_GATE_BYTES * shape.ffn / t
+    inner = memory.inner_bytes(shape) * shape.ffn / t
+    wide = job.recipe.activation_bytes
+    inner = (
+        inner + memory.activation_bytes_besides(shape, stack, wide) * (2.0 / wide) * shape.ffn / t
+    )
     if not stack.sp_regather:
         gathered = 2.0 * shape.hidden * (t - 1.0) / t
         inner = inner + np.where(np.asarray(sp) > 0, gathered, 0.0)
@@ -325,6 +327,7 @@ def _up_projection(problem: Problem, tokens: Floats, tp: Ints, sp: Ints) -> Reco
     forward = up_projection_s(shape, problem.job, part, problem.stack, tokens, tp)
     forward = forward + latent_rotary_forward_s(shape, part, problem.stack, tokens, tp)
     width_bytes = (4.0 * shape.q_width + 2.0 * shape.v_width) / t
+    width_bytes = width_bytes + memory.kv_product_bytes(shape, problem.stack) / t
     width_bytes = width_bytes + 2.0 * (shape.q_rank + shape.kv_rank) / t
     width_bytes = problem.job.recipe.activation_bytes / 2.0 * width_bytes
     saved = memory.quantized_inputs(problem).saved_bytes

@@ -187,23 +187,33 @@ def other_kinds(sequence: Sequence[int]) -> list[list[bool]]:
     return [[kind == i for kind in sequence] for i in range(1, 1 + max(sequence, default=0))]
 
 
+def stage_prefixes(
+    counts: Sequence[int], flags: Sequence[Sequence[bool]], longest: int
+) -> NDArray[np.int64]:
+    """Return the flagged layers among the first 0, 1, ... `longest` ones of each virtual stage.
+
+    Virtual stage j holds the next `counts[j]` layers in model order; each row of `flags` says of
+    every layer whether it is of some kind. `(n_kinds, n_stages, 1 + longest)`.
+    """
+    before = np.cumsum([[0, *row] for row in flags], axis=1, dtype=np.int64)
+    sizes = np.array(counts, dtype=np.int64)[:, None]
+    starts = np.cumsum(sizes, axis=0) - sizes
+    ends = starts + np.minimum(np.arange(longest + 1), sizes)
+    return np.asarray(before[:, ends] - before[:, starts])
+
+
 def layer_prefix(
     counts: Sequence[int], chunks: Sequence[int], flags: Sequence[bool], longest: int
 ) -> tuple[float, ...]:
     """Return the flagged layers among the first 0, 1, ... `longest` ones of some chunks, summed.
 
-    Virtual stage j holds the next `counts[j]` layers in model order, `chunks` lists those of one
-    rank; `flags` says of each layer whether it is of some kind.
+    As `stage_prefixes` counts them; `chunks` lists the virtual stages of one rank.
 
     >>> layer_prefix((3, 3), (0, 1), (False, True, True, True, False, True), 3)
     (0.0, 1.0, 2.0, 4.0)
     """
-    starts = [0, *accumulate(counts)]
-    before = [0, *accumulate(flags)]
-    return tuple(
-        float(sum(before[starts[j] + min(i, counts[j])] - before[starts[j]] for j in chunks))
-        for i in range(longest + 1)
-    )
+    each = stage_prefixes(counts, [flags], longest)[0, list(chunks)]
+    return tuple(float(n) for n in each.sum(axis=0))
 
 
 def n_sizes(counts: Sequence[int]) -> int:
@@ -272,12 +282,15 @@ def _kinds_of(
     counts = stage_layers(layers, pp, vpp, split)
     low, longest = min(counts), max(counts)
     flags = other_kinds(sequence)
+    each = stage_prefixes(counts, flags, longest).astype(np.float64) if flags else None
     interleaved = vpp > 1 and placement == LOOPED
     ranks: dict[tuple[Any, ...], list[int]] = {}
     for rank in range(pp):
         stages = rank_stages(rank, pp, len(counts), placement)
         sorted_counts = tuple(sorted(counts[j] for j in stages))
-        prefixes = tuple(layer_prefix(counts, stages, x, longest) for x in flags)
+        prefixes: tuple[tuple[float, ...], ...] = ()
+        if each is not None:
+            prefixes = tuple(map(tuple, each[:, list(stages)].sum(axis=1).tolist()))
         ends = (0 in stages, len(counts) - 1 in stages)
         chunks: tuple[Chunk, ...] = ()
         if interleaved:

@@ -102,5 +102,5 @@ ENCODER = replace(
     modules=lambda shape: _LAYER.modules(encoder_shape(shape)),
     mixer="encoder",
     matrices=_matrices,
-    frameworks=(),
+    frameworks=("deepspeed", "fsdp2"),
 )

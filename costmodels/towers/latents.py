@@ -16,10 +16,10 @@ from costmodels.layers.compute import ForwardBackward
 from costmodels.layers.diffusion.streams import (
     condition_width,
     cut_of,
+    diffusion_sizes,
     moved_s,
     product_sum,
     samples_of,
-    sizes_of,
 )
 from costmodels.layers.layer_kind import LayerInputs
 from costmodels.shapes import ModelShape
@@ -72,7 +72,7 @@ def _refiner(shape: ModelShape) -> list[EndProduct]:
     an MLP of four times the width. Source: diffusers
     models/transformers/transformer_hunyuan_video.py (HunyuanVideoTokenRefiner).
     """
-    x, h = sizes_of(shape), shape.hidden
+    x, h = diffusion_sizes(shape), shape.hidden
     if not x.refiner_layers:
         return []
     tokens, wide = float(x.text_tokens), REFINER_RATIO * h
@@ -93,7 +93,7 @@ def input_products(shape: ModelShape) -> list[EndProduct]:
     CombinedTimestepGuidanceTextProjEmbeddings), normalization.py (AdaLayerNormSingle),
     transformers/transformer_flux2.py.
     """
-    x, h, c = sizes_of(shape), shape.hidden, condition_width(shape)
+    x, h, c = diffusion_sizes(shape), shape.hidden, condition_width(shape)
     found = [EndProduct(float(x.latents), x.patch_inputs, h, reads_data=True)]
     widths = (x.text_width, *(h for _ in range(x.text_layers)))
     for i in range(x.text_layers):
@@ -110,7 +110,7 @@ def input_products(shape: ModelShape) -> list[EndProduct]:
 
 def output_products(shape: ModelShape) -> list[EndProduct]:
     """Return the products behind the layers: scale and shift of the last norm, and the latents."""
-    x, h = sizes_of(shape), shape.hidden
+    x, h = diffusion_sizes(shape), shape.hidden
     made = [EndProduct(1.0, condition_width(shape), 2 * h)] if x.modulation != "table" else []
     return [*made, EndProduct(float(x.latents), h, x.patch_outputs)]
 
@@ -121,7 +121,7 @@ def input_params(shape: ModelShape) -> int:
     Those of `input_products`, a norm of the text embeddings, and two norms with biases, 4 h, of
     each layer that refines text.
     """
-    x = sizes_of(shape)
+    x = diffusion_sizes(shape)
     vectors = x.text_width * x.text_norm + 4 * shape.hidden * x.refiner_layers
     return sum(one.params(shape) for one in input_products(shape)) + vectors
 
@@ -131,7 +131,7 @@ def output_params(shape: ModelShape) -> int:
 
     Those of `output_products`, a table of 2 h, and 4 h of two norms with biases (`affine`).
     """
-    x = sizes_of(shape)
+    x = diffusion_sizes(shape)
     vectors = 2 * (x.modulation == "table") + 4 * x.affine
     return sum(one.params(shape) for one in output_products(shape)) + vectors * shape.hidden
 
@@ -143,7 +143,7 @@ def end_flops(shape: ModelShape) -> float:
 
     the last of n layers that refine T tokens of text, whose attention has no mask.
     """
-    x = sizes_of(shape)
+    x = diffusion_sizes(shape)
     products = sum(one.flops for one in (*input_products(shape), *output_products(shape)))
     return products + 12.0 * x.refiner_layers * x.text_tokens**2 * shape.hidden
 
@@ -192,7 +192,7 @@ def end_terms(inputs: LayerInputs) -> EndTerms:
     the text of cross attention on to later stages.
     """
     shape, e = inputs.problem.shape, inputs.element_bytes
-    x, cut = sizes_of(shape), cut_of(inputs)
+    x, cut = diffusion_sizes(shape), cut_of(inputs)
     of_first, _ = _times(inputs, input_products(shape))
     of_last, weight_grad_s = _times(inputs, output_products(shape))
     width = shape.hidden / cut

@@ -123,8 +123,8 @@ def recommend_command(
         str,
         typer.Argument(
             metavar="QUESTION",
-            help="devices, size, sequence, micro-batch, bandwidth, or layout: the decision step by"
-            " step.",
+            help="devices, hardware (of a list in CLUSTER, or any), size, sequence, micro-batch,"
+            " rank, bandwidth, or layout: the decision step by step.",
         ),
     ],
     model: Model,

@@ -277,6 +277,12 @@ class RecommendArguments(SearchArguments):
     max_: Max = field(default_factory=list)
     allow: Allow = field(default_factory=list)
     set_: SetOption = field(default_factory=list)
+    task: Task = ""
+    rank: Rank = ""
+    seq: SeqLen = ""
+    batch: Batch = ""
+    tokens: Tokens = ""
+    precision: Precision = ""
     framework: Framework = "default"
     stack: Stack = ""
     most_nodes: Annotated[
@@ -290,6 +296,13 @@ class RecommendArguments(SearchArguments):
     tolerance: Annotated[
         float, typer.Option(help="bandwidth: wait that counts as hidden, per compute time (0.02).")
     ] = 0.0
+    days: Annotated[
+        float, typer.Option(metavar="D", help="hardware: the run must end in D days.")
+    ] = 0.0
+    price: Annotated[
+        list[str],
+        typer.Option(metavar="PART=USD", help="hardware: USD an hour of a device: 4090=0.4."),
+    ] = field(default_factory=list)
     form: TableOrJson = "table"
     calibration: CalibrationFile = ""
     reference: Reference = ""

@@ -11,9 +11,10 @@ from dataclasses import replace
 from costmodels.layers.kinds import KIND_ALIASES, added_kinds, layer_run
 from costmodels.shapes import ModelShape, TrainingJob
 from planner.errors import EmitError
-from planner.frameworks.hf_kinds import class_of, expert_fields
+from planner.frameworks.hf_encoder_decoders import encoder_decoder_config
+from planner.frameworks.hf_kinds import COMPRESSED, class_of, expert_fields
 from planner.specs.schema import NO_DETAILS, OTHER_MODEL, DetailsSpec
-from searches.frameworks.common import kind_sequence, sublayers
+from searches.frameworks.common import kind_sequence, mixer_and_feed
 from searches.frameworks.megatron.layer_kinds import has_mixer, is_hybrid
 
 FILE = "model_config.json"
@@ -46,8 +47,12 @@ def hf_config(
     shape: ModelShape, job: TrainingJob, details: DetailsSpec = NO_DETAILS
 ) -> dict[str, object]:
     """Return the fields of config.json; `EmitError` names the part that no class has."""
+    if shape.encoder:
+        return encoder_decoder_config(shape, job, details)
     found = class_of(shape)
     _check(shape, details, found.details if found else ())
+    if shape.residual_streams and not (found and found.own in COMPRESSED):
+        raise EmitError("no class of transformers but DeepSeek-V4's has several residual streams")
     common = _common(shape, job, details)
     if found:
         fields = {**common, "model_type": found.model_type, **found.fields(shape, details)}
@@ -66,6 +71,7 @@ def _check(shape: ModelShape, details: DetailsSpec, own: tuple[str, ...]) -> Non
     odd = {
         "multi-token prediction": shape.mtp_layers > 0,
         "a vision tower": shape.vision is not None,
+        "a layer before the head": shape.head_transform and "head_transform" not in own,
         "a capacity of experts": shape.capacity_factor > 0,
         "routing forced to balance": shape.forced_balance,
         "RMSNorm in an MLP of two matrices": shape.norm == "rmsnorm"
@@ -245,7 +251,7 @@ def _of_kinds(
     shape: ModelShape, details: DetailsSpec, common: Mapping[str, object]
 ) -> dict[str, object]:
     """Return the fields of a class whose layers are of several kinds, or have windows."""
-    kinds = [sublayers(kind) for kind in kind_sequence(shape)]
+    kinds = [mixer_and_feed(kind) for kind in kind_sequence(shape)]
     mixers, feeds = {mixer for mixer, _ in kinds}, {feed for _, feed in kinds}
     if mixers <= {"attention", "window"} and "none" not in feeds and not shape.latent:
         clamped = {"hidden_act": "silu"} if _is_gpt_oss(shape) else {}
@@ -283,7 +289,7 @@ def _is_gpt_oss(shape: ModelShape) -> bool:
 def _windowed(shape: ModelShape, details: DetailsSpec) -> dict[str, object]:
     """Return the fields of a class with windows in some layers, or in all."""
     assert shape.window is not None  # checked where the model is read
-    local = [sublayers(kind)[0] == "window" for kind in kind_sequence(shape)]
+    local = [mixer_and_feed(kind)[0] == "window" for kind in kind_sequence(shape)]
     types = ["sliding_attention" if flag else "full_attention" for flag in local]
     window: dict[str, object] = {"sliding_window": shape.window.size}
     qkv, out = _biases(shape, details)
@@ -338,7 +344,7 @@ def _qwen3_next(shape: ModelShape, details: DetailsSpec) -> dict[str, object]:
     }
     if hit := [name for name, on in odd.items() if on]:
         raise EmitError(f"Qwen3-Next's class does not have {', '.join(hit)}")
-    linear = [sublayers(kind)[0] == "gdn" for kind in kind_sequence(shape)]
+    linear = [mixer_and_feed(kind)[0] == "gdn" for kind in kind_sequence(shape)]
     return {
         "model_type": "qwen3_next",
         "layer_types": ["linear_attention" if x else "full_attention" for x in linear],
@@ -377,7 +383,7 @@ def _nemotron_h(
     if hit := [name for name, on in odd.items() if on]:
         raise EmitError(f"Nemotron-H's class does not have {', '.join(hit)}")
     assert sizes is not None
-    kinds = [sublayers(kind) for kind in kind_sequence(shape)]
+    kinds = [mixer_and_feed(kind) for kind in kind_sequence(shape)]
     blocks = [_BLOCKS.get(mixer) or _FEED_BLOCKS[feed] for mixer, feed in kinds]
     renamed = {"hidden_act": "mlp_hidden_act", "rms_norm_eps": "layer_norm_epsilon"}
     left_out = ("num_hidden_layers", "rope_theta", "rope_scaling")

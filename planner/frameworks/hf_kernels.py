@@ -24,6 +24,10 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
 WITHOUT_KERNEL: Mapping[str, str] = {
     "linear": "a loop over the blocks of a sequence",
     "sparse": "all scores, of which a mask keeps the chosen keys",
+    **dict.fromkeys(
+        ("shared-window", "csa", "hca"),
+        "all scores, of which a mask keeps the window and the entries that are seen",
+    ),
 }
 """What runs in PyTorch whatever is installed, by mixer."""
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from costmodels.layers.kinds import kind_of
 from costmodels.shapes import DeltaNetShape, ModelShape
 from planner.errors import EmitError
-from planner.specs.schema import DetailsSpec
-from searches.frameworks.common import kind_sequence, sublayers
+from planner.specs.schema import ROOT_SCORES, DetailsSpec
+from searches.frameworks.common import kind_sequence, mixer_and_feed
 
 Fields = dict[str, object]
 Writer = Callable[[ModelShape, DetailsSpec], Fields]
@@ -32,7 +32,7 @@ class KindClass:
     fields: Writer
     """Fields of its own; None takes one of `hf_config` out."""
     details: tuple[str, ...] = ()
-    """Details of a model file that every such model has, and that no key says."""
+    """Details and parts of a model file that every such model has, and that no key says."""
     positions: str = "rope"
     """As in `ModelShape`."""
 
@@ -40,7 +40,7 @@ class KindClass:
         """Tell whether the layers of a model are such that the class has them."""
         if shape.positions != self.positions:
             return False
-        pairs = {sublayers(kind) for kind in kind_sequence(shape)}
+        pairs = {mixer_and_feed(kind) for kind in kind_sequence(shape)}
         mixers, feeds = {mixer for mixer, _ in pairs}, {feed for _, feed in pairs}
         return self.own in mixers and mixers <= self.mixers and feeds <= self.feeds
 
@@ -52,7 +52,7 @@ def class_of(shape: ModelShape) -> KindClass | None:
 
 def sees_both_sides(shape: ModelShape) -> bool:
     """Tell whether every token of a model sees those behind it."""
-    return any(sublayers(kind)[0] in ENCODERS for kind in kind_sequence(shape))
+    return any(mixer_and_feed(kind)[0] in ENCODERS for kind in kind_sequence(shape))
 
 
 def _refuse(title: str, odd: Mapping[str, object]) -> None:
@@ -74,7 +74,7 @@ def _plain(shape: ModelShape, details: DetailsSpec) -> dict[str, object]:
 
 def _of_mixer(shape: ModelShape, mixer: str) -> list[bool]:
     """Return which layers have a mixer."""
-    return [sublayers(kind)[0] == mixer for kind in kind_sequence(shape)]
+    return [mixer_and_feed(kind)[0] == mixer for kind in kind_sequence(shape)]
 
 
 def _routed(shape: ModelShape) -> list[bool]:
@@ -342,6 +342,44 @@ def _deepseek_v32(shape: ModelShape, details: DetailsSpec) -> Fields:
     }
 
 
+def _deepseek_v4(shape: ModelShape, details: DetailsSpec) -> Fields:
+    sizes, streams = shape.compressed, shape.residual_streams
+    assert sizes is not None  # checked where the model is read
+    odd = {
+        "one residual stream": streams is None,
+        "no shared expert of the width of the others": shape.shared_ffn != shape.expert_ffn,
+        "other scores of experts": details.router_scores not in (None, ROOT_SCORES),
+        "scores that are not made to sum to one": details.router_norm_topk is False,
+        "groups of experts": shape.n_groups > 1,
+    }
+    _refuse("DeepSeek-V4", {**_plain(shape, details), **odd})
+    assert streams is not None
+    words = {"shared-window": "sliding_attention", "csa": _SPARSE, "hca": _HEAVY}
+    return {
+        "layer_types": [words[mixer_and_feed(kind)[0]] for kind in kind_sequence(shape)],
+        "compress_rates": {_SPARSE: sizes.sparse_ratio, _HEAVY: sizes.heavy_ratio},
+        "sliding_window": sizes.window,
+        "q_lora_rank": sizes.q_rank,
+        "o_groups": sizes.groups,
+        "o_lora_rank": sizes.out_rank,
+        "partial_rotary_factor": sizes.rope_dim / shape.head_dim,
+        "index_n_heads": sizes.index_heads or None,
+        "index_head_dim": sizes.index_dim or None,
+        "index_topk": sizes.top_k or None,
+        "hc_mult": streams.count,
+        "hc_sinkhorn_iters": streams.sinkhorn_steps,
+        "moe_intermediate_size": shape.expert_ffn,
+        "n_routed_experts": shape.n_experts,
+        "num_experts_per_tok": shape.top_k,
+        "n_shared_experts": 1,
+        "scoring_func": ROOT_SCORES,
+        "routed_scaling_factor": details.router_scale or 1.0,
+    }
+
+
+_SPARSE, _HEAVY = "compressed_sparse_attention", "heavily_compressed_attention"
+
+
 def _bamba(shape: ModelShape, details: DetailsSpec) -> Fields:
     odd = {"normalised queries and keys": bool(details.qk_norm), **_head_width(shape)}
     _refuse("Bamba", {**_plain(shape, details), **odd})
@@ -445,6 +483,7 @@ _ALONE, _PLAIN_FEED, _ANY_FEED = (
     frozenset({"dense", "moe"}),
 )
 _BARE = ("no_rope_every",)
+COMPRESSED = frozenset({"shared-window", "csa", "hca"})
 CLASSES: tuple[KindClass, ...] = (
     KindClass("mamba", frozenset({"mamba1"}), "mamba1", _ALONE, _mamba),
     KindClass("jamba", frozenset({"mamba1", "attention"}), "mamba1", _ANY_FEED, _jamba, _BARE),
@@ -472,15 +511,26 @@ CLASSES: tuple[KindClass, ...] = (
         details=("norm_one_plus",),
     ),
     KindClass("deepseek_v32", frozenset({"sparse"}), "sparse", _ANY_FEED, _deepseek_v32),
+    *(
+        KindClass("deepseek_v4", COMPRESSED, own, frozenset({"moe"}), _deepseek_v4)
+        for own in sorted(COMPRESSED)
+    ),
     KindClass(
         "bert",
         frozenset({"bidirectional"}),
         "bidirectional",
         _PLAIN_FEED,
         _bert,
-        details=("post_norms",),
+        details=("post_norms", "head_transform"),
         positions="learned",
     ),
-    KindClass("modernbert", frozenset(ENCODERS), "bidirectional", _PLAIN_FEED, _modernbert),
+    KindClass(
+        "modernbert",
+        frozenset(ENCODERS),
+        "bidirectional",
+        _PLAIN_FEED,
+        _modernbert,
+        details=("head_transform",),
+    ),
 )
 """The first whose layers fit is taken."""

@@ -48,6 +48,11 @@ def filled_settings(text: str, settings: dict[str, str]) -> str:
     )
 
 
+def source_words(shape: ModelShape) -> list[str]:
+    """Return what a program is told of the sequences that an encoder reads."""
+    return ["--source-length", str(shape.encoder.seq_len)] if shape.encoder else []
+
+
 def attention_setting(shape: ModelShape, fused: bool) -> str:
     """Return the attention of transformers to ask for, by its `attn_implementation`.
 

@@ -1,6 +1,10 @@
 """What plans are priced against: the problem of two inputs, and as each framework runs it."""
 
+from dataclasses import replace
+
+from costmodels.layers.kinds import kinds_of
 from costmodels.problem import Problem, run_by
+from costmodels.shapes import ModelShape
 from costmodels.stacks import STACKS
 from planner.frameworks.registry import default_stack, own_stacks
 from planner.solver.calibration.apply import calibrated, calibrated_stack
@@ -11,6 +15,37 @@ from planner.solver.unsupported import check_problem
 from planner.specs.inputs import ClusterInput, ModelInput
 from planner.specs.search.axis_values import unequal_groups
 from searches.device_counts import device_counts, on_devices
+from searches.frameworks.carried import able_frameworks, foreign_kinds
+from searches.frameworks.registry import DEFAULT, framework_rules, searched_frameworks
+
+BOTH_SIDES = ("bidirectional", "bidirectional-window", "encoder")
+"""Mixers of encoders."""
+
+
+def of_able_framework(
+    model: ModelInput, options: SolveOptions
+) -> tuple[SolveOptions, tuple[str, ...]]:
+    """Return the options, of an encoder with a framework that has its layers, and what to say.
+
+    Where neither framework nor stack is named, and the first of the usual frameworks, whose prices
+    plans have, lacks layers of an encoder. Without one that has them the options stay.
+    """
+    usual = searched_frameworks(DEFAULT)
+    record = framework_rules(usual[0])
+    lacking = foreign_kinds(record, model.shape)
+    named = options.framework != DEFAULT or options.stack
+    able = able_frameworks(model.shape)
+    if named or not lacking or not able or not _is_encoder(model.shape):
+        return options, ()
+    chosen, *others = sorted(able, key=lambda name: name not in usual)
+    also = f"; {' and '.join(others)} too" if others else ""
+    note = f"framework {chosen}: {record.title} has no {', '.join(lacking)}{also}"
+    return replace(options, framework=chosen), (note,)
+
+
+def _is_encoder(shape: ModelShape) -> bool:
+    counted = zip(kinds_of(shape), shape.kind_counts, strict=True)
+    return any(n and kind.mixer in BOTH_SIDES for kind, n in counted)
 
 
 def make_problem(

@@ -38,7 +38,7 @@ from planner.solver.infeasible.causes import (
 from planner.solver.keywords import EvaluateKeywords, SolveKeywords, request_of_keywords
 from planner.solver.margins import margin_use, margin_words, tie_words, with_plans_of_margin
 from planner.solver.options import SolveCommand, SolveOptions
-from planner.solver.problem import make_problem, searched_problem
+from planner.solver.problem import make_problem, of_able_framework, searched_problem
 from planner.solver.ranking import (
     Found,
     best_of_each_layout,
@@ -102,6 +102,7 @@ def solve(
         stop = either(stop, lambda: time.monotonic() - start > limit_s)
     if request.pool:
         inputs = inputs[0], inputs[1].pool(request.pool)
+    options, chosen = of_able_framework(inputs[0], options)
     options, notes = anchored_options(options, request.reference)
     command = SolveCommand(
         *source_names(model, cluster),
@@ -118,7 +119,7 @@ def solve(
         result = solve_inputs(*inputs, options, execution, command, extent)
     except ExecutorError as error:
         raise SearchError(str(error), error.fix) from error
-    return replace(result, notes=(*notes, *result.notes))
+    return replace(result, notes=(*chosen, *notes, *result.notes))
 
 
 def evaluate(

@@ -78,6 +78,7 @@ def _tuning_faults(problem: Problem) -> Iterator[tuple[str, str]]:
         "latents": shape.diffusion,
         "embeddings of each layer": shape.per_layer,
         "layers of unlike widths": shape.variants,
+        "several residual streams": shape.residual_streams,
     }
     whole = option("set", "training.task=sft")
     if strange:

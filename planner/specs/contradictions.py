@@ -1,8 +1,8 @@
 """What contradicts itself in a model or cluster file, each of whose fields is right by itself."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
-from costmodels.layers.kinds import MIXERS, kind_of
+from costmodels.layers.kinds import KIND_ALIASES, MIXERS, kind_of
 from costmodels.optimizers.records import MuonOptions
 from costmodels.precision import Numerics, numerics_fault
 from costmodels.shapes import MIXER_SECTIONS
@@ -10,6 +10,7 @@ from planner.specs.diffusion import diffusion_faults
 from planner.specs.encoder import encoder_faults, has_second_sequence
 from planner.specs.schema import (
     EXPERT_DETAILS,
+    ROOT_SCORES,
     ClusterFile,
     LayerPatternSpec,
     LayerRunSpec,
@@ -66,6 +67,7 @@ def model_faults(spec: ModelFile) -> list[SpecFault]:
     return [
         *results,
         *_layer_kind_faults(model),
+        *_stream_faults(model),
         *vision_faults(model, job),
         *encoder_faults(model),
         *diffusion_faults(model, job),
@@ -239,6 +241,71 @@ def _size_faults(model: ModelSpec) -> list[SpecFault]:
     return faults
 
 
+def _compressed_faults(model: ModelSpec, mixers: Set[str]) -> list[SpecFault]:
+    """Return which sizes of compressed attention do not go together."""
+    x, details = model.compressed, model.details
+    if x is None and details.router_scores == ROOT_SCORES:
+        message = f"{ROOT_SCORES} stands without layers that score experts so"
+        fix = "write softmax or sigmoid, or name csa, hca or shared-window layers"
+        return [SpecFault(("model", "details", "router_scores"), message, fix)]
+    if x is None:
+        return []
+    width = model.head_dim or model.hidden // model.heads
+    missing = [name for name in ("index_heads", "index_dim", "top_k") if not getattr(x, name)]
+    checks = (
+        (
+            model.heads % x.groups > 0,
+            "groups",
+            f"{model.heads} heads cannot be shared out over {x.groups} groups",
+            "groups must divide heads",
+        ),
+        (
+            "csa" in mixers and bool(missing),
+            missing[0] if missing else "top_k",
+            "csa layers have an indexer, whose sizes are not all given",
+            "give index_heads, index_dim and top_k",
+        ),
+        (
+            x.rope_dim > width,
+            "rope_dim",
+            f"{x.rope_dim} elements of a head of {width} have rotary positions",
+            f"give at most {width}",
+        ),
+    )
+    return [
+        SpecFault(("model", "compressed", name), message, fix)
+        for failed, name, message, fix in checks
+        if failed
+    ]
+
+
+def _stream_faults(model: ModelSpec) -> list[SpecFault]:
+    """Return which kinds of layers cannot have several residual streams."""
+    if model.residual_streams is None:
+        return []
+    path = ("model", "residual_streams")
+    faults = []
+    others = {
+        "an encoder": model.encoder,
+        "per_layer": model.per_layer,
+        "diffusion": model.diffusion,
+    }
+    for name in (name for name, section in others.items() if section is not None):
+        message = f"stands beside {name}, whose layers have other streams"
+        faults.append(SpecFault(path, message, "leave one of them out"))
+    runs = model.layer_kinds or ()
+    own = [
+        kind
+        for run in runs
+        for kind in run.kinds
+        if kind.partition("@")[0] not in KIND_ALIASES.values() and "+" not in kind
+    ]
+    if own:
+        message = f"layers of kind {own[0]} are no mixer and feed, which streams connect"
+        faults.append(SpecFault(path, message, "name kinds such as attention+dense"))
+    return faults
+
+
 def _states(model: ModelSpec, section: str) -> bool:
     if section == "cross":
         return has_second_sequence(model)
@@ -264,7 +331,8 @@ def _section_faults(
                     )
                 )
             used.add(section)
-    faults += _size_faults(model)
+    mixers = {kind_of(kind).mixer for run in runs for kind in run.kinds}
+    faults += _size_faults(model) + _compressed_faults(model, mixers)
     differs = any(kind_of(kind).mixer == "differential" for run in runs for kind in run.kinds)
     kv_heads = model.kv_heads or model.heads
     if differs and kv_heads % 2:

@@ -16,10 +16,12 @@ from costmodels.shapes import (
     CrossShape,
     DiffusionShape,
     EncoderShape,
+    LayerVariant,
     ModelShape,
+    OperatorsShape,
     PerLayerShape,
+    StreamsShape,
     TrainingJob,
-    Variant,
     VisionShape,
 )
 from planner.errors import SpecError
@@ -196,7 +198,7 @@ def _shape(model: ModelSpec, name: str) -> ModelShape:
         plain |= _stated_kinds([kind for run in model.layer_kinds for kind in run.kinds])
     used = {run.kind.partition("@")[2] for run in plain.get("layer_runs", ())}
     plain["variants"] = tuple(
-        Variant(name, tuple(one.sizes.items()))
+        LayerVariant(name, tuple(one.sizes.items()))
         for name, one in sorted(model.variants.items())
         if name in used
     )
@@ -210,6 +212,10 @@ def _shape(model: ModelSpec, name: str) -> ModelShape:
             sizes_of = dataclasses.replace(sizes_of, head_dim=model.head_dim or width // heads)
         plain["encoder"] = sizes_of
         plain.setdefault("cross", CrossShape(sizes_of.seq_len, sizes_of.hidden or model.hidden))
+    if model.operators:
+        plain["operators"] = OperatorsShape(**dict(model.operators))
+    if model.residual_streams:
+        plain["residual_streams"] = StreamsShape(**dict(model.residual_streams))
     if model.per_layer:
         plain["per_layer"] = PerLayerShape(**dict(model.per_layer))
     if model.vision:
@@ -262,9 +268,11 @@ _NOT_PLAIN = (
     "layer_runs",
     "pads_vocab",
     "encoder",
+    "operators",
     "vision",
     "diffusion",
     "per_layer",
+    "residual_streams",
     "variants",
     "kv_shared",
     "keys_as_values",
@@ -277,7 +285,7 @@ _PLAIN_FIELDS = tuple(
 )
 
 
-def _variant_document(variant: Variant) -> dict[str, Any]:
+def _variant_document(variant: LayerVariant) -> dict[str, Any]:
     """Return a variant as a model file would state it."""
     return {key: bool(n) if key in SWITCHES else n for key, n in variant.sizes}
 
@@ -308,8 +316,12 @@ def canonical_model(shape: ModelShape, details: DetailsSpec) -> dict[str, Any]:
     for name in MIXER_SECTIONS:
         if sizes := getattr(shape, name):
             out[name] = dataclasses.asdict(sizes)
+    if shape.residual_streams:
+        out["residual_streams"] = dataclasses.asdict(shape.residual_streams)
     if shape.encoder:
         out["encoder"] = dataclasses.asdict(shape.encoder)
+    if shape.operators:
+        out["operators"] = dataclasses.asdict(shape.operators)
     if shape.per_layer:
         plain = PerLayerShape(shape.per_layer.width, shape.per_layer.vocab)
         sizes = dataclasses.asdict(shape.per_layer)

@@ -126,7 +126,8 @@ def _one_of(*allowed: str) -> Callable[[object], str]:
         close = close_names(text, allowed, 1) if isinstance(text, str) else []
         guess = f"did you mean {close[0]}? " if close else ""
         raise BadValue(
-            f"unknown value {shown_value(value)}", f"{guess}allowed: {', '.join(allowed)}"
+            f"unknown value {shown_value(value)}",
+            f"{guess}allowed: {', '.join(filter(None, allowed))}",
         )
 
     return check
@@ -395,6 +396,40 @@ class ShortConvSpec(_Spec):
     """Taps of the convolution."""
 
 
+class CompressedSpec(_Spec):
+    """The `model.compressed:` section: `shared-window`, `csa` and `hca` layers (DeepSeek-V4)."""
+
+    q_rank: Width
+    """Width of the compressed queries."""
+    window: Width
+    """Tokens that a query sees uncompressed, its own among them."""
+    groups: Heads = 1
+    """Groups of heads whose outputs are projected apart."""
+    out_rank: Width
+    """Width of what a group is projected to."""
+    rope_dim: Heads = 64
+    """Elements of a head with rotary positions."""
+    sparse_ratio: Heads = 4
+    """Tokens of an entry of `csa` layers."""
+    heavy_ratio: Heads = 128
+    """Tokens of an entry of `hca` layers."""
+    index_heads: LayersOr0 = 0
+    """Heads of the indexer of `csa` layers, which need it."""
+    index_dim: WidthOr0 = 0
+    """Width of one head of it."""
+    top_k: WidthOr0 = 0
+    """Entries that a query of `csa` layers attends to."""
+
+
+class StreamsSpec(_Spec):
+    """The `model.residual_streams:` section: hyper-connections (mHC)."""
+
+    count: Annotated[int, BeforeValidator(_whole), Field(ge=2, le=64)]
+    """Residual streams, each as wide as the model."""
+    sinkhorn_steps: NewtonSchulzSteps = 20
+    """Turns in which rows and columns of the matrix that mixes them are normed."""
+
+
 class CrossSpec(_Spec):
     """The `model.cross:` section: the context of `cross` and `...-cross` layers."""
 
@@ -425,6 +460,33 @@ class EncoderSpec(_Spec):
     """Rows of a learned table of positions."""
     conv_channels: WidthOr0 = 0
     """Channels of sound (mel bins) that two convolutions make frames of; 0: it reads tokens."""
+
+
+class OperatorsSpec(_Spec):
+    """The `model.operators:` section: operators of the model's own code, in eager stacks."""
+
+    activation: Annotated[str, BeforeValidator(_one_of("", "relu", "gelu_new"))] = ""
+    """Of the MLP: `relu`, which keeps its output alone; `gelu_new`, a chain of operators; default:
+    one operator that keeps its input."""
+    norm: Annotated[str, BeforeValidator(_one_of("", "kernel", "scaled"))] = ""
+    """`kernel`: one kernel (LayerNorm of PyTorch); `scaled`: a chain in fp32 that scales the
+    input in 16 bits (T5); default: as the stack has it."""
+    scores: Annotated[str, BeforeValidator(_one_of("", "16-bit", "math"))] = ""
+    """Without a flash kernel: `16-bit`: softmax in the width of activations; `math`: PyTorch's
+    own attention in fp32, cross attention in a kernel; default: as the stack has it."""
+    copies_output: Switch = False
+    """The output of a flash kernel is kept twice (Whisper)."""
+    joint_qkv: Switch = False
+    """Values are a view of one product with queries and keys, which is kept whole (ModernBERT)."""
+    activation_dropout: Switch = False
+    """Dropout stands before the MLP's last product."""
+    attention_dropout: Switch = False
+    """Dropout stands behind the softmax, where `scores` is stated."""
+    layer_positions: Switch = False
+    """Every layer looks up relative positions of its own (UMT5)."""
+    qk_norm: Annotated[str, BeforeValidator(_one_of("", "head", "width"))] = ""
+    """Price norms of queries and keys, of each `head` or over their `width`, in all stacks: what
+    `details.qk_norm` says without a price."""
 
 
 class PerLayerSpec(_Spec):
@@ -634,6 +696,10 @@ def _count_of(run: object) -> int:
     return _positive(run.get("count"))
 
 
+ROOT_SCORES = "sqrtsoftplus"
+"""Scores of experts as roots of softplus (DeepSeek-V4)."""
+
+
 class VariantSpec(_Spec):
     """One entry of `model.variants:`: what layers of kind `KIND@NAME` have of their own."""
 
@@ -763,7 +829,9 @@ class DetailsSpec(_Spec):
     """What else the model has and no other field says, in words."""
     init_std: Real | None = None
     """Standard deviation of the weights at the start."""
-    router_scores: Annotated[str, BeforeValidator(_one_of("softmax", "sigmoid"))] | None = None
+    router_scores: (
+        Annotated[str, BeforeValidator(_one_of("softmax", "sigmoid", ROOT_SCORES))] | None
+    ) = None
     """Scores of the router: `softmax` or `sigmoid`."""
     router_norm_topk: Switch | None = None
     """The scores of the chosen experts are made to sum to one."""
@@ -904,6 +972,12 @@ class ModelSpec(_Spec):
     """Gated short convolutions, where `layer_kinds` has them."""
     encoder: EncoderSpec | None = None
     """An encoder whose layers stand before the decoder's, in `layer_kinds` too."""
+    operators: OperatorsSpec | None = None
+    """Operators of the model's own code, in eager stacks; none: as the stack has them."""
+    compressed: CompressedSpec | None = None
+    """Attention over a window and compressed keys, where `layer_kinds` has it."""
+    residual_streams: StreamsSpec | None = None
+    """Several residual streams, which every sublayer reads as one and writes to all."""
     cross: CrossSpec | None = None
     """The context of cross attention, where `layer_kinds` has it."""
     rglru: RglruSpec | None = None

@@ -10,7 +10,9 @@ from costmodels.shapes import ModelShape
 from costmodels.tuning.records import BASES
 from searches.frameworks.case import Case
 from searches.frameworks.registry import (
+    HEAD_LAYER,
     OWN_VALUES,
+    RESIDUAL_STREAMS,
     VISION_TOWER,
     FrameworkRules,
     framework_names,
@@ -154,7 +156,8 @@ def _lacking(record: FrameworkRules, shape: ModelShape) -> str:
     """Return what files of a framework cannot say of a model, in words."""
     names = foreign_kinds(record, shape)
     # torchtitan and Megatron-Bridge train Flux, whose files are not written.
-    unstated = [name for name in names if name == VISION_TOWER or shape.diffusion]
+    beside = (VISION_TOWER, HEAD_LAYER, RESIDUAL_STREAMS)
+    unstated = [name for name in names if name in beside or shape.diffusion]
     layers = [name for name in names if name not in unstated]
     parts = [f"{record.title} has no {', '.join(layers)}"] * bool(layers)
     parts += [f"files for {record.title} state no {', '.join(unstated)}"] * bool(unstated)
@@ -163,8 +166,15 @@ def _lacking(record: FrameworkRules, shape: ModelShape) -> str:
 
 def _kind_names(shape: ModelShape) -> list[str]:
     names = [name for name, n in zip(shape.kinds, shape.kind_counts, strict=True) if n]
+    # Encoders, which all have one, are known by their layers.
+    own = [name for name in names if name.partition("@")[0] in LAYER_KINDS]
+    mixers = {kind_of(name).mixer for name in own}
+    head = shape.head_transform and not any(mixer.startswith("bidirectional") for mixer in mixers)
     names += [OWN_VALUES] * bool(shape.v_head and not shape.latent)
-    return names + [VISION_TOWER] * (shape.vision is not None)
+    # The class with compressed attention has several streams; no other class has them.
+    streams = shape.residual_streams is not None and shape.compressed is None
+    names += [VISION_TOWER] * (shape.vision is not None) + [HEAD_LAYER] * head
+    return names + [RESIDUAL_STREAMS] * streams
 
 
 def _carries(record: FrameworkRules, kind: str) -> bool:
@@ -175,7 +185,13 @@ def _carries(record: FrameworkRules, kind: str) -> bool:
     )
 
 
+def able_frameworks(shape: ModelShape) -> tuple[str, ...]:
+    """Return the frameworks that have every kind of a model's layers, by name."""
+    names = framework_names()
+    return tuple(name for name in names if not foreign_kinds(framework_rules(name), shape))
+
+
 def _able_frameworks(shape: ModelShape) -> str:
     """Return which frameworks have every kind of a model's layers, in words."""
-    able = [name for name in framework_names() if not foreign_kinds(framework_rules(name), shape)]
+    able = able_frameworks(shape)
     return f"framework {' or '.join(able)}" if able else "layers of other kinds, or framework any"

@@ -21,10 +21,10 @@ def other_kinds(shape: ModelShape) -> list[str]:
 _PLAIN = {name: alias.partition("+") for alias, name in KIND_ALIASES.items()}
 
 
-def sublayers(kind: str) -> tuple[str, str]:
+def mixer_and_feed(kind: str) -> tuple[str, str]:
     """Return the mixer and the feed of a kind of layer by its name, whatever its variant.
 
-    >>> sublayers("moe"), sublayers("mamba2+none")
+    >>> mixer_and_feed("moe"), mixer_and_feed("mamba2+none")
     (('attention', 'moe'), ('mamba2', 'none'))
     """
     plain = kind.partition("@")[0]
@@ -41,14 +41,14 @@ def unsplit_kinds(shape: ModelShape) -> list[str]:
     return [
         kind
         for kind in other_kinds(shape)
-        if sublayers(kind)[0] not in SPLIT_MIXERS or sublayers(kind)[1] == "none"
+        if mixer_and_feed(kind)[0] not in SPLIT_MIXERS or mixer_and_feed(kind)[1] == "none"
     ]
 
 
 def whole_sequence_kinds(shape: ModelShape) -> list[str]:
     """Return the kinds of a model's layers that need whole sequences, beside causal attention."""
     mixers = (*SPLIT_MIXERS, "none")
-    return [kind for kind in other_kinds(shape) if sublayers(kind)[0] not in mixers]
+    return [kind for kind in other_kinds(shape) if mixer_and_feed(kind)[0] not in mixers]
 
 
 def trains_adapters(case: Case) -> bool:

@@ -32,7 +32,8 @@ GROUP = "planner.frameworks"
 """Entry points of frameworks that other packages bring along."""
 MODE_SWITCHES = ("dispatcher", "ep_overlap", "cuda_graph", "offload_modules")
 """Axes that Megatron-Core's files carry by flags of several names."""
-VISION_TOWER = "vision tower"
+VISION_TOWER, RESIDUAL_STREAMS = "vision tower", "residual streams"
+HEAD_LAYER = "layer before the head"
 """What stands among the kinds of layers of a framework whose files can say models with one."""
 DEFAULT, ANY = "default", "any"
 """Spaces of no single framework: what one of the usual ones runs, and all plans."""
@@ -143,7 +144,7 @@ BUILT_IN: Mapping[str, FrameworkRules] = {
             "0.19.8",
             (f"{_DEEPSPEED}.layouts:LAYOUT_RULES", f"{_DEEPSPEED}.keys:RULES"),
             in_default=True,
-            layer_kinds=(DENSE, MOE, VISION_TOWER),
+            layer_kinds=(DENSE, MOE, VISION_TOWER, HEAD_LAYER),
             adapter_bases=("bf16", "nf4", "nf4-plain"),
             has_preferences=True,
             releases=(Release("0.18.9"), Release("0.19.8")),
@@ -160,7 +161,7 @@ BUILT_IN: Mapping[str, FrameworkRules] = {
             "Accelerate (FSDP2)",
             "1.15.0",
             ("searches.frameworks.fsdp2:RULES",),
-            layer_kinds=(DENSE, MOE, VISION_TOWER, OWN_VALUES),
+            layer_kinds=(DENSE, MOE, VISION_TOWER, HEAD_LAYER, OWN_VALUES),
             adapter_bases=("bf16", "int8", "nf4", "nf4-plain"),
             has_preferences=True,
             releases=(Release("1.12.0", "2025-11-21"), Release("1.15.0", "2026-09-09")),

@@ -47,7 +47,7 @@ Ints = NDArray[np.int32]
 DEGREE_RULES = {
     "tp": ("TP001", "TP002", "TP003", "TP005", "TP006"),
     "pp": ("PP004",),
-    "cp": ("CP001", "CP003", "CP006"),
+    "cp": ("CP001", "CP003", "CP006", "CP007"),
     "dp": ("DP001",),
     "ep": ("EP001",),
     "etp": ("EP001", "EP003"),

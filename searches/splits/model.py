@@ -304,8 +304,7 @@ class _SplitProblem:
         results = []
         empty = [size <= self.room_bytes for size in self.empty_bytes]
         for rank, (left, dense) in enumerate(zip(room.tolist(), self._dense, strict=True)):
-            spared, each = self._least_bytes(rank)
-            layer, expert, recompute, more = self._at_least(each)
+            spared, (layer, expert, recompute, more) = self._least_of_ranks[rank]
             recomputed = recompute + (min(0.0, more) if dense else more) if k else 0.0
             room_left = left - spared
             largest = _most_layers(room_left, layer, expert, dense, recomputed, c.vpp * k)
@@ -320,6 +319,12 @@ class _SplitProblem:
             return [math.inf] * c.pp
         sizes: list[float] = (c.fixed_bytes if c.empty_bytes is None else c.empty_bytes).tolist()
         return [sizes[0], *inside, sizes[-1]]
+
+    @cached_property
+    def _least_of_ranks(self) -> list[tuple[float, tuple[float, float, float, float]]]:
+        """Return what each rank holds at least (`_least_bytes`), and figures of a layer of it."""
+        found = [self._least_bytes(rank) for rank in range(self.costs.pp)]
+        return [(spared, self._at_least(each)) for spared, each in found]
 
     def _least_bytes(self, rank: int) -> tuple[float, list[float]]:
         """Return what a rank holds at least whatever its layers, and of each of `RankCosts.held`.

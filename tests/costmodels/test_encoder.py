@@ -8,8 +8,11 @@ import pytest
 from costmodels.examples import LLAMA3_8B
 from costmodels.layers.flops import model_flops_per_token
 from costmodels.layers.kinds import LAYER_KINDS, layer_run
+from costmodels.layers.layer_kind import LayerInputs, SplitDegrees
+from costmodels.modes import ModeRows
 from costmodels.parameters import total_params
 from costmodels.shapes import CrossShape, EncoderShape
+from costmodels.stacks import STACKS
 from costmodels.towers.encoder import encoder_end_flops, encoder_end_params, sound_conv_macs
 from costmodels.towers.encoder_layers import encoder_macs, encoder_shape
 
@@ -78,3 +81,14 @@ def test_a_longer_encoder_costs_more():
         WHISPER, encoder=EncoderShape(3000, conv_channels=128), cross=CrossShape(3000, 1280)
     )
     assert model_flops_per_token(longer, 448) > 1.9 * model_flops_per_token(WHISPER, 448)
+
+
+def test_scratch_of_mlps_is_shared_where_their_sizes_are_equal(toy_problem):
+    """2 bytes of 2 h f: of the decoder besides, unless the encoder's have the same sizes."""
+    found = []
+    for sizes in (EncoderShape(1500), EncoderShape(1500, ffn=2048)):
+        problem = toy_problem(replace(WHISPER, encoder=sizes), stack=STACKS["megatron-core"])
+        split = SplitDegrees(ONE, ONE, ONE, ONE, 0 * ONE)
+        inputs = LayerInputs(problem, split, np.full(1, 448.0), ModeRows.of_sp(0 * ONE))
+        found.append(LAYER_KINDS["causal-cross+dense"].terms(inputs).scratch_bytes.item())
+    assert found[1] - found[0] == 2 * 2 * 1280 * 5120

@@ -9,7 +9,7 @@ from costmodels.breakdown import break_down, join_one
 from costmodels.documentation.terms import TIME_TERMS
 from costmodels.layers.kinds import kinds_of, layer_run
 from costmodels.shape_terms import kind_params, kinds_of_stages
-from costmodels.shapes import DeltaNetShape, Mamba2Shape, Variant, WindowShape
+from costmodels.shapes import DeltaNetShape, LayerVariant, Mamba2Shape, WindowShape
 from costmodels.step import peak_bytes, stage_times
 from tests.costmodels.conftest import TOY_MODEL
 
@@ -118,7 +118,7 @@ def test_gradients_of_what_tp_replicates_are_those_of_the_sublayers(toy_problem,
 UNLIKE = replace(
     TOY_MODEL,
     layers=6,
-    variants=(Variant("many", (("kv_heads", 16), ("ffn", 4096))),),
+    variants=(LayerVariant("many", (("kv_heads", 16), ("ffn", 4096))),),
     layer_runs=(layer_run("dense", 4), layer_run("dense@many", 2)),
 )
 

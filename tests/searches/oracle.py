@@ -16,6 +16,7 @@ from costmodels.shapes import DeltaNetShape, Mamba2Shape, ModelShape, RglruShape
 from searches.options import SearchOptions
 from tests.searches import oracle_models as models
 from tests.searches import oracle_physics as physics
+from tests.searches import oracle_streams as streams
 from tests.searches.oracle_mode_rules import WORDS as MODES
 from tests.searches.oracle_mode_rules import broken_mode_rule
 from tests.searches.oracle_offload import sent_modules
@@ -208,6 +209,8 @@ def broken_shape_rule(problem: Problem, options: SearchOptions, shape: Shape) ->
     heads = model.mamba2 or model.delta_net or model.rglru
     if heads and any(n % tp for n in heads_and_groups(heads)):
         return "TP006"
+    if model.compressed and (model.heads % tp or model.compressed.groups % tp):
+        return "TP006"
     if model.vision and (model.vision.heads % tp or model.vision.ffn % tp):
         return "TP006"
     x = model.encoder
@@ -230,6 +233,8 @@ def broken_shape_rule(problem: Problem, options: SearchOptions, shape: Shape) ->
             return "CP005"
     if cp > 1 and model.encoder:
         return "CP006"
+    if cp > 1 and model.compressed:
+        return "CP007"
     if model.n_experts % ep or (not model.n_experts and (ep > 1 or etp > 1)):
         return "EP001"
     if tp * cp * dp % (ep * etp):
@@ -380,6 +385,8 @@ def broken_module_rule(shape: ModelShape, names: tuple[str, ...]) -> str:
         there |= {"layernorm", "moe", "moe_act", *(["shared_experts"] if shape.shared_ffn else [])}
     if not all(kinds) and not shape.diffusion:
         there.add("mlp")
+    if shape.compressed and any(getattr(kind, "mixer", "") in streams.MIXERS for kind in kinds):
+        there.add("mla_up_proj")
     if any(getattr(kind, "mixer", "") == "gdn" for kind in kinds):
         there.add("gdn_norm_out")
     if "core_attn" in names and shape.flash_attention:

@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 
 from costmodels.plans import Layout
 from costmodels.problem import Problem
-from costmodels.shapes import ModelShape, WindowShape
+from costmodels.shapes import LayerRun, ModelShape, WindowShape
 from tests.searches import oracle_diffusion as diffusion
 from tests.searches import oracle_graphs as graphs
 from tests.searches import oracle_physics as physics
+from tests.searches import oracle_streams as streams
 
 Pair = tuple[float, float]
 Traffic = Callable[..., tuple[Pair, Pair]]
@@ -37,6 +38,11 @@ class Kind(str):
     @property
     def crosses(self) -> bool:
         return self.mixer.endswith("cross")
+
+    @property
+    def reads(self) -> bool:
+        """It is one of the encoder in front of the decoder."""
+        return self.mixer == "encoder"
 
     @property
     def feeds(self) -> bool:
@@ -87,6 +93,30 @@ class Mixer:
     sublayers: int = 1
 
 
+PLAIN = Kind("bidirectional+dense")
+"""What a layer of an encoder is, in a model of its own."""
+
+
+def encoder_of(problem: Problem) -> Problem:
+    """Return the encoder in front of a decoder as a model of its own."""
+    x, shape = problem.shape.encoder, problem.shape
+    assert x is not None
+    n = sum(kind.reads for kind in kinds_of(shape))
+    alone = replace(
+        shape,
+        layers=n,
+        hidden=x.hidden or shape.hidden,
+        heads=x.heads or shape.heads,
+        kv_heads=x.kv_heads or x.heads or shape.kv_heads,
+        head_dim=x.head_dim or shape.head_dim,
+        ffn=x.ffn or shape.ffn,
+        layer_runs=(LayerRun(PLAIN, n),),
+        encoder=None,
+        cross=None,
+    )
+    return replace(problem, shape=alone, job=replace(problem.job, seq_len=x.seq_len))
+
+
 def norm(shape: ModelShape) -> int:
     return shape.hidden * (1 if shape.norm == "rmsnorm" else 2)
 
@@ -127,6 +157,8 @@ def mixer_of(problem: Problem, kind: Kind, tokens: float, tp: int) -> Mixer | No
             whole=norm(shape) + h * shape.bias,
         )
         return differential(shape, plain, (q, kv), tp) if kind.mixer == "differential" else plain
+    if kind.mixer in streams.MIXERS:
+        return compressed(problem, kind.mixer, tokens, tp)
     if kind.mixer == "cross":
         return crossed(problem, tokens, tp)
     if kind.crosses:
@@ -138,6 +170,31 @@ def mixer_of(problem: Problem, kind: Kind, tokens: float, tp: int) -> Mixer | No
     if kind.mixer == "rglru":
         return griffin(problem, tokens, tp)
     return delta(problem, tokens, tp) if kind.mixer == "gdn" else None
+
+
+def compressed(problem: Problem, mixer: str, tokens: float, tp: int) -> Mixer:
+    """Return attention over a window and compressed entries."""
+    shape = problem.shape
+    w = shape.heads * shape.head_dim / tp
+    column, row = streams.columns(shape, mixer, tp), streams.rows(shape, tp)
+    attended = physics.attention_s(problem, tokens, tp)
+    core = over_keys(problem, attended, streams.run_keys(problem, mixer))
+    if mixer == "csa":
+        work, moved = streams.scores(problem)
+        index = chunked(problem, tokens, work, moved, (3, 3))
+        core = core[0] + index[0], core[1] + index[1]
+    return Mixer(
+        column=column,
+        row=row,
+        core=core,
+        moved=streams.moved(shape, mixer, tp),
+        kept=streams.kept(problem, mixer, tp),
+        temporaries=4 * w,
+        kernels=streams.kernels(mixer),
+        weights=sum(k * n for k, n in column + row) * tp,
+        others=shape.heads,
+        whole=streams.whole(shape, mixer),
+    )
 
 
 def griffin(problem: Problem, tokens: float, tp: int) -> Mixer:
@@ -324,6 +381,10 @@ def norm_out(problem: Problem, tokens: float, tp: int) -> tuple[float, float, fl
     return moved + 2 * eff.kernel_latency_s, tokens * (4.0 * v + 4.0 * a), 0.0
 
 
+def sizes_of_mlp(shape: ModelShape) -> tuple[int, int]:
+    return shape.hidden, shape.ffn
+
+
 def per_mlp(shape: ModelShape) -> float:
     return (3 if shape.gated else 2) * shape.hidden * shape.ffn
 
@@ -332,6 +393,8 @@ def params(problem: Problem, kind: Kind, tp: int) -> float:
     """Return the parameters of a layer on one rank."""
     if problem.shape.diffusion:
         return diffusion.params(problem, kind, tp)
+    if kind.reads:
+        return params(encoder_of(problem), PLAIN, tp)
     held, mixer = 0.0, mixer_of(problem, kind, 1.0, tp)
     if mixer:
         held += (mixer.weights + mixer.others) / tp + mixer.whole
@@ -340,7 +403,8 @@ def params(problem: Problem, kind: Kind, tp: int) -> float:
     if kind.feeds:
         held += per_mlp(shape) / tp + norm(shape)
         held += ((2 if shape.gated else 1) * shape.ffn / tp + shape.hidden) * shape.bias
-    return held
+    n_sublayers = (mixer.sublayers if mixer else 0) + kind.feeds
+    return held + n_sublayers * streams.connection_params(shape)
 
 
 def injected_weights(shape: ModelShape) -> float:
@@ -350,10 +414,14 @@ def injected_weights(shape: ModelShape) -> float:
 
 
 def injected_vectors(shape: ModelShape) -> float:
-    """Return norms of injection, LAuReL and AltUp, its scale, and the matrices that mix."""
+    """Return norms, the scale of AltUp, and the matrices that mix.
+
+    Norms behind attention, MLP and injection, of LAuReL and AltUp; of queries, and of own keys.
+    """
     assert shape.per_layer is not None
     a = shape.per_layer.streams
-    return 2 * norm(shape) + 2 * shape.hidden + a**3 + a**2
+    heads = shape.head_dim * (2 - shape.kv_shared)
+    return 4 * norm(shape) + heads + 2 * shape.hidden + a**3 + a**2
 
 
 def streams_s(problem: Problem, tokens: float, tp: int, sp: bool) -> Pair:
@@ -374,6 +442,9 @@ def least_weights(problem: Problem, tp: int) -> float:
         return min(diffusion.weights(problem, kind, tp) for kind in kinds)
     found = []
     for kind in {*kinds_of(problem.shape)}:
+        if kind.reads:
+            found.append(least_weights(encoder_of(problem), tp))
+            continue
         mixer = mixer_of(problem, kind, 1.0, tp)
         mlp = per_mlp(own(problem, kind).shape) / tp if kind.feeds else 0.0
         mlp += injected_weights(problem.shape) if kind.injects else 0.0
@@ -389,6 +460,12 @@ def scratch(problem: Problem, tp: int) -> float:
         shape, width = problem.shape, problem.shape.heads * problem.shape.head_dim
         return 2.0 * len({*either}) * (4 * shape.hidden * width + per_mlp(shape)) / tp
     for kind in kinds_of(problem.shape):
+        if kind.reads:
+            inner = encoder_of(problem)
+            found["encoder"] = scratch(inner, tp) / 2
+            if sizes_of_mlp(inner.shape) == sizes_of_mlp(problem.shape):
+                found["encoder"] -= per_mlp(inner.shape) / tp  # the decoder's are the same
+            continue
         mixer = mixer_of(problem, kind, 1.0, tp)
         if mixer:
             like = (*ATTENTION, "differential")
@@ -420,6 +497,8 @@ def layer(problem: Problem, layout: Layout, kind: Kind, traffic: Traffic) -> Par
         return Parts(**diffusion.layer(problem, layout, kind, traffic))
     assert layout.cp == 1, "the instances cut no sequence"
     assert graphs.graph(layout) == "none"
+    if kind.reads:
+        problem, kind = encoder_of(problem), PLAIN
     tokens = float(layout.mbs * problem.job.seq_len)
     return parts(problem, (layout.tp, layout.sp), kind, tokens, traffic)
 
@@ -450,7 +529,9 @@ def parts(
         sent += seen.tokens * seen.width / (2 * problem.job.seq_len * h)
     (f_all, f_open), (b_all, b_open) = traffic(problem, tokens, tp, sp, (column, row), sent)
     core = mixer.core if mixer else (0.0, 0.0)
-    halves = half_elementwise(problem, tokens, tp, sp)
+    connected = streams.connection_s(problem, tokens, tp, sp)
+    alone = half_elementwise(problem, tokens, tp, sp)
+    halves = alone[0] + connected[0], alone[1] + connected[1]
     moved = list(mixer.moved) if mixer else [0.0, 0.0]
     if ffn:
         moved[0] += (6 if shape.gated else 4) * ffn / tp
@@ -458,8 +539,12 @@ def parts(
     rate = physics.hbm_rate(problem) / stack.elementwise_factor
     n_norms = n_blocks + bool(p)
     mixed = (34 * a + 6) * h if p else 0.0
-    moved[0] += (20 * p + 16 * h * bool(p) + mixed) / (tp if sp else 1)
-    moved[1] += (26 * p + 20 * h * bool(p) + 2 * mixed) / (tp if sp else 1)
+    heads = head_norms(problem, tp) if p else 0.0
+    passes = 1.0 if stack.fused_norms else stack.unfused_norm_factor
+    moved[0] += (20 * p + (16 + 8 * passes) * h * bool(p) + mixed) / (tp if sp else 1)
+    moved[1] += (26 * p + (20 + 12 * passes) * h * bool(p) + 2 * mixed) / (tp if sp else 1)
+    moved[0] += 4 * passes * heads
+    moved[1] += 6 * passes * heads
     ahead = column.forward + row.forward + core[0] + f_open
     ahead += n_norms * halves[0] + tokens * moved[0] / rate
     behind = column.dgrad + column.wgrad + row.dgrad + row.wgrad + core[1] + b_open
@@ -469,23 +554,23 @@ def parts(
         for one, total, shown in ((ahead, f_all, f_open), (behind, b_all, b_open))
     ]
     plain = replace(problem, shape=replace(shape, kv_rank=0))
-    share = (mixer.kernels if mixer else 0.0) + (0.4 if ffn else 0.0) + (0.6 if p else 0.0)
+    share = (mixer.kernels if mixer else 0.0) + (0.4 if ffn else 0.0) + (1.4 if p else 0.0)
+    share += n_blocks * streams.connection_kernels(problem) / 13
     launch = physics.launch_s(plain, tp) * share
     late = max(0.0, physics.paced_s(problem, launch, sum(taxed)) - sum(taxed))
     # Of each sublayer the norm's input and output, and what is gathered again.
-    each = 4.0 * h / (tp if sp else 1)
-    if not stack.fused_norms:
-        each += 10.0 * h / (tp if sp else 1)
+    each = 4.0 * h / (tp if sp else 1) + streams.connection_kept(problem, tp, sp)
+    each += physics.norm_besides(problem) * h / (tp if sp else 1)
     if sp and not stack.sp_regather:
         each += 2.0 * h * (tp - 1) / tp
-    kept = 2.0 * ((3 + 3 * a + 1) * h + r + 5.0 * p) / (tp if sp else 1) if p else 0.0
+    kept = 2.0 * ((5 + 3 * a + 1) * h + r + 5.0 * p) / (tp if sp else 1) if p else 0.0
+    kept += 2.0 * heads
     kept += n_blocks * each + (mixer.kept if mixer else 0.0)
-    kept += (6.0 if shape.gated else 4.0) * ffn / tp
-    if shape.gated and not stack.fused_activation:
-        kept += 2.0 * ffn / tp
+    kept += physics.columns_kept(problem) * ffn / tp
     inner = (6.0 if shape.gated else 4.0) * ffn / tp
     inner += 6.0 * (a - 1) * h / (tp if sp else 1)
     passing = max(inner, mixer.temporaries if mixer else 0.0) + 6.0 * h
+    passing += streams.gradients(problem, tp, sp)
     return Parts(
         times=(taxed[0] + late / 3, taxed[1] + late * 2 / 3),
         wgrad=column.wgrad + row.wgrad,
@@ -494,6 +579,13 @@ def parts(
         temporaries=tokens * passing,
         pool=0.0,
     )
+
+
+def head_norms(problem: Problem, tp: int) -> float:
+    """Return the widths of queries, keys and values, each of which has a norm."""
+    shape = problem.shape
+    own_keys = physics.kv_width_per_rank(problem, tp) * (not shape.kv_shared)
+    return shape.heads * shape.head_dim / tp + 2 * own_keys
 
 
 def added(a: physics.Products, b: physics.Products) -> physics.Products:

@@ -20,6 +20,7 @@ from tests.searches import oracle_hybrids as hybrids
 from tests.searches import oracle_offload as offload
 from tests.searches import oracle_optimizers as optimizers
 from tests.searches import oracle_physics as physics
+from tests.searches import oracle_streams as streams
 from tests.searches import oracle_towers as towers
 from tests.searches.oracle_physics import Products
 
@@ -173,6 +174,7 @@ def head_params(problem: Problem, layout: Layout) -> float:
     if shape.diffusion:
         return diffusion.end_params(problem)[1]
     held = physics.head_params(problem, tp, pp) + towers.transform_params(shape)
+    held += streams.collapse_params(shape)
     if shape.mtp_layers:
         vectors = 1 if shape.norm == "rmsnorm" else 2
         last = routed_layer_params if routed_layers(problem.shape)[-1] else layer_params
@@ -199,6 +201,7 @@ def rank_params(problem: Problem, layout: Layout, rank: int) -> float:
         held = sum(hybrids.params(problem, kind, layout.tp) for kind in kinds)
     if has_embedding(layout, rank):
         held += first_params(problem, layout.tp) + towers.trained(problem, layout.tp)
+        held += towers.reader_params(problem, layout.tp)
     if has_head(layout, rank):
         held += head_params(problem, layout)
     return held
@@ -222,6 +225,8 @@ def true_params(problem: Problem) -> float:
         rows += max(shape.max_positions, problem.job.seq_len)
     rows += 1 if shape.norm == "rmsnorm" else 2
     total = rows * shape.hidden + towers.transform_params(shape) + towers.params(problem, 1)
+    total += towers.reader_params(problem, 1)
+    total += streams.collapse_params(shape)
     if shape.per_layer:
         total += shape.per_layer.vocab * shape.per_layer.width * shape.layers
         total += 2 * physics.stream_params(problem)
@@ -398,6 +403,8 @@ def kept_bytes(problem: Problem, tokens: float, tp: int, sp: bool) -> float:
         if delayed:
             width = a * (shape.v_head - shape.head_dim) / tp
             latent += physics.low_share(problem) * width
+        if problem.stack.keeps_kv_product:
+            latent += 2.0 * a * shape.qk_nope / tp
         kept += tokens * (latent - ordinary)
         # Both down projections quantise the norm's output; those in bf16 share it.
         kept += tokens * shape.hidden * (norms_of_down(problem) - q) / (tp if sp else 1)
@@ -419,9 +426,8 @@ def mlp_module(problem: Problem, tokens: float, tp: int, sp: bool) -> tuple[floa
     up, down = (physics.products(problem, tokens, sizes) for sizes in mlp_sizes(problem, tp))
     ahead, _ = tp_traffic(problem, tokens, tp, sp, (up, down), 1)
     activation = (6 if shape.gated else 4) * shape.ffn / tp
-    kept = activation - (2.0 - physics.kept_input(problem)) * shape.ffn / tp
-    if shape.gated and not stack.fused_activation:
-        kept += 2.0 * shape.ffn / tp
+    kept = physics.columns_kept(problem) - (2.0 - physics.kept_input(problem))
+    kept *= shape.ffn / tp
     if sp and not stack.sp_regather:
         kept += 2.0 * shape.hidden * (tp - 1) / tp
     seconds = up.forward + down.forward + one_kernel_s(problem, tokens * activation) + ahead[1]
@@ -439,6 +445,8 @@ def up_module(problem: Problem, tokens: float, tp: int, sp: bool) -> tuple[float
         width = (shape.q_rank or shape.hidden) + shape.kv_rank + shape.qk_rope
         seconds += physics.tp_gather_s(problem, tp, 2.0 * tokens * width)
     kept = 4.0 * q + 2.0 * shape.heads * shape.v_head / tp
+    if problem.stack.keeps_kv_product:
+        kept += 2.0 * shape.heads * shape.qk_nope / tp
     kept += physics.kept_input(problem) * latents(problem) / tp
     return seconds, tokens * kept
 
@@ -450,9 +458,14 @@ def layer(problem: Problem, layout: Layout, routed: bool) -> Layer:
         away = offload.away(problem, layout, physics.offload_widths(problem, layout.tp, 0.0))
         tokens, nothing = float(layout.mbs * problem.job.seq_len), (0.0, 0.0)
         core = physics.Context(nothing, nothing, nothing)
+        if routed.reads:
+            inner = hybrids.encoder_of(problem)
+            tokens, problem = float(layout.mbs * inner.job.seq_len), inner
         own = hybrids.own(problem, routed)
         every = layer_modules(own, tokens, layout.tp, layout.sp, core, False)
         modules = {"mlp": every["mlp"]} if routed.feeds else {}
+        if routed.mixer in streams.MIXERS:
+            modules["mla_up_proj"] = streams.up_module(problem, tokens, layout.tp)
         if routed.mixer == "gdn":
             modules["gdn_norm_out"] = hybrids.norm_out(problem, tokens, layout.tp)
         return Layer(modules=modules, away=away, **vars(found))
@@ -551,10 +564,10 @@ def layer_modules(
 ) -> dict[str, tuple[float, float, float]]:
     """Return the modules of a layer but for the routed experts."""
     problem = beside_experts(whole) if routed else whole
-    shape, stack = problem.shape, problem.stack
+    shape = problem.shape
     width = tokens * shape.hidden / (tp if sp else 1)
-    norm_s = one_kernel_s(problem, (4 if stack.fused_norms else 20) * width)
-    norm_bytes = (2.0 if stack.fused_norms else 12.0) * width
+    norm_s = one_kernel_s(problem, (4 if physics.norm_is_a_kernel(problem) else 20) * width)
+    norm_bytes = (2.0 + physics.norm_besides(problem)) * width
     scores = physics.layer_activation_bytes(problem, tokens, tp, sp, scores=True)
     scores -= physics.layer_activation_bytes(problem, tokens, tp, sp, scores=False)
     found = {"core_attn": (core.core[0] + core.exposed[0], scores, 0.0)}
@@ -724,13 +737,16 @@ def micro_batch(problem: Problem, layout: Layout) -> Micro:
             message=2.0 * tokens * shape.hidden / (tp if sp or stack.p2p_scatter else 1),
         )
     first, end = (run(problem, tokens, tp, sp) for run in (physics.embedding_s, physics.head_s))
-    streams = hybrids.streams_s(problem, tokens, tp, sp)
+    further = hybrids.streams_s(problem, tokens, tp, sp)
     head = add((end.forward, end.backward), towers.transform_s(problem, tokens))
-    head, n_streams = add(head, streams), shape.per_layer.streams if shape.per_layer else 1
+    head = add(add(head, further), streams.collapse_s(problem, tokens, tp, sp))
     logits = physics.logit_bytes(problem, tokens, tp) + 4.0 * width
     logits += 6.0 * width * shape.head_transform
+    n_streams = streams.count(shape)
+    logits += 2.0 * width * n_streams * (n_streams > 1)
     samples = tokens * layout.cp / problem.job.seq_len
     tower = towers.tower(problem, (tp, sp), samples, tp_traffic)
+    reader = towers.reader(problem, samples, tp, sp)
     if shape.mtp_layers:
         more = add(add(head, layers[kinds[-1]].times), mtp_module(problem, tokens, tp, sp))
         head, logits = add(head, more, shape.mtp_layers), logits * (1 + shape.mtp_layers)
@@ -738,7 +754,9 @@ def micro_batch(problem: Problem, layout: Layout) -> Micro:
     wgrad_frac = problem.pool.accelerator.efficiency.wgrad_frac
     return Micro(
         layers=layers,
-        embedding=add(add((first.forward, first.backward), streams), tower.times),
+        embedding=add(
+            add(add((first.forward, first.backward), further), tower.times), reader.times
+        ),
         head=head,
         head_wgrad=physics.gemm_s(
             problem,
@@ -748,10 +766,15 @@ def micro_batch(problem: Problem, layout: Layout) -> Micro:
             columns,
             wgrad_frac * (recipe.linear_rate_frac if problem.job.fp8_output else 1.0),
         ),
-        checkpoint=2.0 * width * n_streams,
-        embedding_bytes=tokens * 8.0 + (width if shape.dropout else 0.0) + tower.kept,
+        checkpoint=towers.checkpoint_bytes(problem, samples, width, tp if sp else 1)
+        * n_streams
+        * (shape.per_layer.streams if shape.per_layer else 1),
+        embedding_bytes=tokens * 8.0
+        + (width if shape.dropout else 0.0)
+        + tower.kept
+        + reader.kept,
         logits=logits,
-        message=2.0 * tokens * shape.hidden / (tp if sp or stack.p2p_scatter else 1),
+        message=2.0 * tokens * shape.hidden * n_streams / (tp if sp or stack.p2p_scatter else 1),
     )
 
 

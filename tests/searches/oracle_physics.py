@@ -620,9 +620,38 @@ def attention_kernel(problem: Problem) -> str:
     return min((name for name in known if name != "unfused"), default="unfused")
 
 
+def norm_is_a_kernel(problem: Problem) -> bool:
+    """Tell whether a norm is one kernel: as the model's own code has it, else as the stack."""
+    own = None if problem.stack.fused_activation else problem.shape.operators
+    return own.norm == "kernel" if own and own.norm else problem.stack.fused_norms
+
+
+def norm_besides(problem: Problem) -> float:
+    """Return what a norm keeps beside a kernel's, bytes of an element in 16 bits."""
+    if norm_is_a_kernel(problem):
+        return 0.0
+    own = problem.shape.operators
+    if own and own.norm == "scaled":
+        return 4.0 + 2.0
+    return 10.0 if problem.stack.norm_keeps == "product" else 4.0
+
+
+def columns_kept(problem: Problem) -> float:
+    """Return what an MLP keeps of one column of its inner width in 16 bits, bytes."""
+    shape, named = problem.shape, ""
+    if shape.operators:
+        named = shape.operators.activation
+    if named == "relu":  # its output alone, and of a gate both and their product
+        return 6.0 if shape.gated else 2.0
+    kept = 6.0 if shape.gated else 4.0
+    if not problem.stack.fused_activation:
+        kept += 2.0 * shape.gated + (2.0 + 2.0 + 2.0) * (named == "gelu_new")
+    return kept
+
+
 def elementwise_s(problem: Problem, tokens: float, tp: int, sp: bool) -> tuple[float, float]:
     shape = problem.shape
-    norm = 1 if problem.stack.fused_norms else 5
+    norm = 1 if norm_is_a_kernel(problem) else 5
     masks = 2 if shape.dropout else 0
     width = shape.hidden / (tp if sp else 1)
     rotary = 0.0
@@ -772,7 +801,7 @@ def mlp_traffic_s(problem: Problem, tokens: float, tp: int, sp: bool) -> float:
 def mlp_forward_s(problem: Problem, tokens: float, tp: int, sp: bool) -> float:
     shape, stack = problem.shape, problem.stack
     up, down = mlp_products(problem, tokens, tp)
-    norm = (4 if stack.fused_norms else 20) * shape.hidden / (tp if sp else 1)
+    norm = (4 if norm_is_a_kernel(problem) else 20) * shape.hidden / (tp if sp else 1)
     activation = (6 if shape.gated else 4) * shape.ffn / tp
     moved = tokens * (norm + activation) * stack.elementwise_factor / hbm_rate(problem)
     launches = 2 * problem.pool.accelerator.efficiency.kernel_latency_s

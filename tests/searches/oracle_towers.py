@@ -140,6 +140,60 @@ def tower(
     return Tower((ahead, behind), kept)
 
 
+def sound(problem: Problem) -> list[tuple[int, float, float]]:
+    """Return the two convolutions over sound as products: frames of one, inputs and outputs."""
+    x, h = problem.shape.encoder, hybrids.encoder_of(problem).shape.hidden
+    assert x is not None
+    if not x.conv_channels:
+        return []
+    return [(2, 3 * x.conv_channels, h), (1, 3 * h, h)]
+
+
+def reader_params(problem: Problem, tp: int) -> float:
+    """Return what an encoder has beside its layers: lookups, convolutions, its last norm."""
+    x = problem.shape.encoder
+    if x is None:
+        return 0.0
+    inner = hybrids.encoder_of(problem).shape
+    weights = sum(a * b + b for _, a, b in sound(problem))
+    held = x.vocab * inner.hidden / tp + x.positions * inner.hidden
+    return held + weights + hybrids.norm(inner)
+
+
+def reader(problem: Problem, samples: float, tp: int, sp: bool) -> Tower:
+    """Return what makes an encoder's first input, and what of its ends is kept."""
+    x = problem.shape.encoder
+    if x is None:
+        return Tower((0.0, 0.0), 0.0)
+    inner = hybrids.encoder_of(problem)
+    tokens, h = samples * x.seq_len, inner.shape.hidden
+    kept = tokens * (2.0 * h + 2.0 * h)
+    if not x.conv_channels:
+        unit = tokens * h / physics.hbm_rate(problem)
+        mask = 3.0 / (tp if sp else 1) if inner.shape.dropout else 0.0
+        latency = problem.pool.accelerator.efficiency.kernel_latency_s
+        times = (4 + mask) * unit + latency, (8 + mask) * unit + latency
+        return Tower(times, kept + 8.0 * tokens)
+    ahead = behind = 0.0
+    for i, (frames, a, b) in enumerate(sound(problem)):
+        forward, dgrad, wgrad = three(inner, frames * tokens, a, b)
+        ahead, behind = ahead + forward, behind + wgrad + (dgrad if i else 0.0)
+    # Inputs of both, of which the second is twice as long, and of their activations.
+    kept += 2.0 * tokens * (2 * x.conv_channels + 2 * h + 2 * h + h)
+    return Tower((ahead, behind), kept)
+
+
+def checkpoint_bytes(problem: Problem, samples: float, width: float, parts: int) -> float:
+    """Return the mean input of a layer, which are of two lengths and widths with an encoder."""
+    x = problem.shape.encoder
+    if x is None:
+        return 2.0 * width
+    inner = hybrids.encoder_of(problem).shape
+    both = [2.0 * width] * (problem.shape.layers - inner.layers)
+    both += [2.0 * samples * x.seq_len * inner.hidden / parts] * inner.layers
+    return sum(both) / len(both)
+
+
 def transform_params(shape: ModelShape) -> float:
     """Return the layer before the head: a square matrix and a norm."""
     if not shape.head_transform:

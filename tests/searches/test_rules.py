@@ -39,7 +39,7 @@ from tests.searches.instances import (
 )
 from tests.searches.test_mode_rules import ROWS as MODE_EXAMPLES
 from tests.searches.test_mode_rules import pinned
-from tests.searches.wider_instances import READERS
+from tests.searches.wider_instances import READERS, STREAMED
 
 PREDICATES = dict(SHAPE_RULES)
 NEVER_COUNTED = {"SCH001"}
@@ -136,6 +136,9 @@ TRANSLATING = replace(
 EXTRA.append(
     replace(context(TRANSLATING, batch=8), options=replace(pins(cp=(1, 2)), framework="any"))
 )
+EXTRA.append(
+    replace(context(STREAMED, batch=8), options=replace(pins(cp=(1, 2)), framework="any"))
+)
 ZB_H1 = SCHEDULES.index("zb-h1")
 ROUTED = context(replace(GQA, n_experts=4, expert_ffn=512), toy_pool(8, 8), batch=8)
 EXTRA.append(replace(ROUTED, options=pins(recompute_modules=modules_code(["moe", "moe_act"]))))
@@ -172,6 +175,7 @@ SHAPE_EXAMPLES = {
         (1, 1, 4, 1, 0, 2, 2, 1, 1),
     ),
     "CP006": (context(TRANSLATING), (1, 1, 4, 1, 0, 2, 2, 1, 1), (1, 1, 8, 1, 0)),
+    "CP007": (context(STREAMED), (1, 1, 4, 1, 0, 2, 2, 1, 1), (1, 1, 8, 1, 0)),
     "PP003": (context(TRANSLATING), (1, 2, 4, 1, 0), (2, 1, 4, 1, 0)),
     "EP001": (EXPERTS, (1, 1, 8, 1, 0, 1, 0, 3, 1), (1, 1, 8, 1, 0, 1, 0, 2, 1)),
     "EP002": (EXPERTS, (2, 2, 2, 1, 0, 1, 0, 4, 2), (2, 1, 4, 1, 0, 1, 0, 4, 2)),

@@ -5,14 +5,18 @@ from dataclasses import replace
 from costmodels.axes import SCHEDULES
 from costmodels.layers.kinds import layer_run
 from costmodels.shapes import (
+    CompressedShape,
     CrossShape,
     DeltaNetShape,
     DiffusionShape,
+    EncoderShape,
+    LayerVariant,
     Mamba2Shape,
     ModelShape,
+    OperatorsShape,
     PerLayerShape,
     RglruShape,
-    Variant,
+    StreamsShape,
     VisionShape,
     WindowShape,
 )
@@ -28,6 +32,7 @@ from tests.searches.instances import (
     THIRDS,
     TWO_TIERS,
     context,
+    on_stack,
     pins,
     real_pool,
     toy_pool,
@@ -204,6 +209,60 @@ CROSSING = replace(
 )
 
 
+SPEAKING = replace(
+    ENCODER,
+    name="speaking",
+    layers=6,
+    head_transform=False,
+    window=None,
+    bias=False,
+    cross=CrossShape(tokens=768, width=512),
+    encoder=EncoderShape(768, hidden=512, heads=8, head_dim=64, ffn=2048, positions=768),
+    layer_runs=(layer_run("encoder+dense", 4), layer_run("causal-cross+dense", 2)),
+)
+HEARING = replace(
+    SPEAKING,
+    encoder=EncoderShape(768, 512, 8, head_dim=64, ffn=2048, conv_channels=80),
+    operators=OperatorsShape(activation="relu", norm="kernel"),
+)
+T5 = replace(
+    SPEAKING,
+    norm="rmsnorm",
+    positions="none",
+    cross=CrossShape(tokens=768, width=1024),
+    encoder=EncoderShape(768, vocab=30000),
+    operators=OperatorsShape(activation="gelu_new", norm="scaled"),
+)
+STREAMED = replace(
+    HYBRID,
+    name="streamed",
+    layers=7,
+    window=None,
+    mamba2=None,
+    delta_net=None,
+    compressed=CompressedShape(
+        q_rank=384,
+        window=192,
+        groups=4,
+        out_rank=160,
+        rope_dim=32,
+        sparse_ratio=4,
+        heavy_ratio=96,
+        index_heads=8,
+        index_dim=48,
+        top_k=128,
+    ),
+    residual_streams=StreamsShape(count=3, sinkhorn_steps=7),
+    layer_runs=tuple(
+        layer_run(name, count)
+        for name, count in (
+            *(("shared-window+dense", 1), ("csa+none", 1), ("none+dense", 1)),
+            *(("hca+dense", 2), ("csa+dense", 1), ("dense", 1)),
+        )
+    ),
+)
+
+
 def seeing(**changed: object) -> ModelShape:
     """Return a model with a tower some of whose fields are changed."""
     assert SEEING.vision is not None
@@ -248,8 +307,8 @@ DIFFUSION = ModelShape(
 UNLIKE = replace(
     HYBRID,
     variants=(
-        Variant("few", (("heads", 4), ("kv_heads", 2), ("head_dim", 256), ("window", 512))),
-        Variant("wide", (("heads", 16), ("ffn", 6144))),
+        LayerVariant("few", (("heads", 4), ("kv_heads", 2), ("head_dim", 256), ("window", 512))),
+        LayerVariant("wide", (("heads", 16), ("ffn", 6144))),
     ),
     mamba2=None,
     delta_net=None,
@@ -265,7 +324,7 @@ UNLIKE = replace(
 READERS = replace(
     HYBRID,
     layers=6,
-    variants=(Variant("reader", (("kv_shared", 1), ("ffn", 6144))),),
+    variants=(LayerVariant("reader", (("kv_shared", 1), ("ffn", 6144))),),
     per_layer=PerLayerShape(256, 8192, streams=4, laurel_rank=64),
     mamba2=None,
     delta_net=None,
@@ -293,8 +352,25 @@ GRIFFIN = replace(
 
 
 FAST: dict[str, Context] = {
+    "speaking-4": context(
+        SPEAKING, toy_pool(4), batch=4, stack="megatron-core", options=any_framework(mbs=1)
+    ),
+    "hearing-4": context(
+        HEARING, toy_pool(4), batch=4, stack="eager", options=any_framework(mbs=1)
+    ),
+    "t5-4": context(T5, toy_pool(4), batch=4, stack="deepspeed", options=any_framework(mbs=1)),
     "crossing-4": context(
         CROSSING, toy_pool(4), batch=4, stack="megatron-core", options=any_framework(vpp=1, mbs=1)
+    ),
+    "streamed-4": context(
+        STREAMED, toy_pool(4), batch=4, stack="megatron-core", options=any_framework(vpp=1, mbs=1)
+    ),
+    "streamed-8": context(
+        STREAMED,
+        toy_pool(4, 2),
+        batch=4,
+        stack="eager",
+        options=any_framework(mbs=1, recompute=(0, 2)),
     ),
     "differential-4": context(
         DIFFERENTIAL,
@@ -388,6 +464,9 @@ FAST: dict[str, Context] = {
         MOE, toy_pool(4), batch=4, stack="megatron-deepspeed", options=pins(vpp=1)
     ),
     "latent": context(LATENT, toy_pool(4), batch=4, stack="megatron-core"),
+    "latent-product": on_stack(
+        context(LATENT, toy_pool(4), batch=4, stack="deepspeed"), keeps_kv_product=True
+    ),
     "latent-split-backward": context(
         LATENT,
         toy_pool(4),

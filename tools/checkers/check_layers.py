@@ -1,4 +1,4 @@
-"""Holds our kinds of layers and towers against software that has them: a line a figure.
+"""Holds kinds of layers, towers and encoder-decoders against transformers and other software.
 
 Beside transformers, Megatron-Core, torchtitan and diffusers.
 
@@ -15,16 +15,21 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "replay"))
+
 import layer_flops
 import numpy as np
+import seq2seq
 import tower_flops
+import whole_kept
 from layer_flops import Figure
 from transformers import logging
 
 from costmodels.axes import RECOMPUTE_MODULES
 from costmodels.layers.flops import model_flops_per_token
-from costmodels.layers.kinds import LAYER_KINDS
+from costmodels.layers.kinds import kinds_of
 from costmodels.layers.layer_kind import KindTerms, LayerInputs, SplitDegrees
+from costmodels.layers.streams.connections import collapse_params
 from costmodels.modes import ModeRows
 from costmodels.parameters import total_params
 from costmodels.problem import Problem
@@ -39,10 +44,12 @@ KEPT_FRAC = 0.01
 
 
 def kept_figures(megatron: Path) -> Iterator[Figure]:
-    """Yield what layers of Megatron-Core and of torchtitan keep of a token, and parameters."""
+    """Yield what layers keep of a token, and parameters, of three frameworks."""
     yield from _kept_figures("Megatron-Core", "layer_kept.py", str(megatron))
+    yield from _kept_figures("transformers", "stream_kept.py")
     yield from _kept_figures("torchtitan", "titan_kept.py")
     yield from _kept_figures("transformers", "lora_kept.py")
+    yield from _kept_figures("transformers", "transformers_kept.py")
 
 
 def _kept_figures(software: str, script: str, *words: str) -> Iterator[Figure]:
@@ -58,6 +65,7 @@ def _kept_figures(software: str, script: str, *words: str) -> Iterator[Figure]:
         named = " ".join([latent + real["kind"], *groups, *_adapters(given.job.tuning)])
         name, n = f"{named} ({software})", given.job.seq_len
         ours = total_params(given.shape, n) - given.shape.hidden * (given.shape.vocab + 1)
+        ours -= collapse_params(given.shape)
         yield Figure(name, "parameters", ours, real["parameters"], layer_flops.PARAMS_FRAC)
         dropped = terms.modules.attention_bytes[again] + terms.modules.mlp_bytes[again]
         ours = (terms.kept_bytes.item() - dropped.sum()) / n
@@ -75,6 +83,16 @@ def _adapters(tuning: TuningJob | None) -> list[str]:
 def tower_figures(megatron: Path) -> Iterator[Figure]:
     """Yield parameters and FLOPs of vision towers."""
     yield from tower_flops.figures()
+
+
+def seq2seq_figures(megatron: Path) -> Iterator[Figure]:
+    """Yield parameters, FLOPs and kept bytes of encoder-decoders."""
+    yield from seq2seq.figures()
+
+
+def decoder_figures(megatron: Path) -> Iterator[Figure]:
+    """Yield what layers of decoders of transformers keep."""
+    yield from whole_kept.figures()
 
 
 def diffusion_figures(megatron: Path) -> Iterator[Figure]:
@@ -121,7 +139,7 @@ def _terms(given: ModelInput, kind: str, stack: str = "megatron-core") -> KindTe
     split = SplitDegrees(one, one, one, one, 0 * one)
     tokens = np.full(1, float(given.job.seq_len))
     inputs = LayerInputs(problem, split, tokens, ModeRows.of_sp(0 * one))
-    return LAYER_KINDS[kind].terms(inputs)
+    return next(x for x in kinds_of(given.shape) if x.name == kind).terms(inputs)
 
 
 def main(megatron: Path) -> int:
@@ -129,7 +147,15 @@ def main(megatron: Path) -> int:
     logging.set_verbosity_error()  # no kernels here
     print(f"{'kind':34} {'what':12} {'ours':>14} {'theirs':>14}  {'off':>8}  limit")
     n_wrong = 0
-    for figures in (layer_flops.figures, tower_figures, kept_figures, diffusion_figures):
+    every = (
+        layer_flops.figures,
+        tower_figures,
+        seq2seq_figures,
+        decoder_figures,
+        kept_figures,
+        diffusion_figures,
+    )
+    for figures in every:
         for x in figures(megatron):
             n_wrong += not x.is_right
             sizes = f"{x.ours:14,.0f} {x.theirs:14,.0f}  {x.off_frac:+8.3%}  {x.limit_frac:.2%}"

@@ -1,4 +1,4 @@
-"""Compares our counts with transformers for every class of a decoder that it has, in three shapes.
+"""Compares our counts with transformers for every class of text that it has, in three shapes.
 
     python tools/checkers/check_types.py [TYPE...]
 
@@ -17,13 +17,21 @@ from typing import Any
 
 import torch
 import transformers
-from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+from transformers import (
+    CONFIG_MAPPING,
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSpeechSeq2Seq,
+)
 from transformers.models.auto import modeling_auto
 
 from check_keys import KNOWN
 from costmodels.parameters import total_params
 from planner.errors import SpecError
+from planner.specs.importers.huggingface.families.encoder_decoders import TYPES as SEQ2SEQ
+from planner.specs.importers.huggingface.families.encoders import DECODER
 from planner.specs.importers.huggingface.families.refused import REFUSED
+from planner.specs.importers.huggingface.families.t5gemma import TYPE as T5GEMMA
 from planner.specs.importers.huggingface.model_types import ALIASES, TYPES
 from planner.specs.loader import model_from_dict
 
@@ -40,6 +48,9 @@ WIDTHS = (
     "expert_ffn_hidden_size",
     "shared_expert_intermediate_size",
     "shared_intermediate_size",
+    "d_ff",
+    "encoder_ffn_dim",
+    "decoder_ffn_dim",
 )
 NEEDED: dict[str, dict[str, Any]] = {
     "deepseek_v2": {"num_experts_per_tok": 6},
@@ -69,8 +80,12 @@ def shapes(name: str) -> Iterator[tuple[str, dict[str, Any]]]:
 def built(name: str, keys: dict[str, Any]) -> tuple[int, dict[str, Any]]:
     """Return the parameters of a class as transformers builds it, and all keys that it writes."""
     config = CONFIG_MAPPING[name].from_dict(json.loads(json.dumps(keys))).get_text_config()
+    kind = AutoModelForCausalLM
+    if name in SEQ2SEQ:
+        speaks = type(config) in AutoModelForSeq2SeqLM._model_mapping
+        kind = AutoModelForSeq2SeqLM if speaks else AutoModelForSpeechSeq2Seq
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config)
+        model = kind.from_config(config)
     model.tie_weights()
     return sum(p.numel() for p in model.parameters()), config.to_dict()
 
@@ -104,10 +119,12 @@ def check(name: str) -> tuple[int, int]:
 
 
 def classes() -> dict[str, str]:
-    """Return the classes of decoders and of models of images and text, with their text's type."""
+    """Return the classes of decoders, of two sequences and of images, with their text's type."""
     named = (
         *modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
         *modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+        *modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
+        *modeling_auto.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES,
     )
     found = {}
     for name in named:
@@ -125,9 +142,10 @@ def main(names: list[str]) -> int:
     table, found = {*TYPES, *ALIASES}, classes()
     decoders = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     same = wrong = 0
-    for name in names or [x for x in decoders if x in table]:
+    for name in names or [*(x for x in decoders if x in table), *SEQ2SEQ]:
         compared, differing = check(name)
         same, wrong = same + compared, wrong + differing
+    table |= {*SEQ2SEQ, T5GEMMA, DECODER}  # counts of the last two: test_encoder_decoders.py
     known = table | set(REFUSED)
     unknown = sorted(x for x, text in found.items() if not {x.lower(), x, text} & known)
     read = sum(bool({x, text} & table) for x, text in found.items())

@@ -109,6 +109,25 @@ DELTA: Config = {
 }
 EXPERTS: Config = {"num_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 256}
 
+COMPRESSED: Config = {
+    "model_type": "deepseek_v4",
+    "num_key_value_heads": 1,
+    "head_dim": 96,
+    "intermediate_size": 256,
+    "moe_intermediate_size": 256,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 2,
+    "q_lora_rank": 192,
+    "o_groups": 2,
+    "o_lora_rank": 80,
+    "sliding_window": 128,
+    "index_n_heads": 4,
+    "index_head_dim": 64,
+    "index_topk": 64,
+    "mlp_layer_types": ["hash_moe", "moe"],
+    "num_nextn_predict_layers": 0,
+}
+
 ENCODER: Config = {"model_type": "modernbert", "num_key_value_heads": 8, "local_attention": 128}
 
 Counters = Mapping[str, Callable[..., float]]
@@ -128,8 +147,8 @@ class Case:
     pairs: Callable[[Any], dict[str, float]] = lambda config: {"": CAUSAL}
     """Share of all pairs of tokens that products of two activations are needed for, by the end
     of a module's name."""
-    params_frac: float = PARAMS_FRAC
-    """More in layers with second norms, which are not counted."""
+    mixes: bool = False
+    """Layers have products of activations beside attention and experts: those of streams."""
 
 
 @dataclass(frozen=True)
@@ -182,6 +201,23 @@ def _chosen(config: Any) -> dict[str, float]:
     """Return the pairs of an indexer, and of attention over the keys that it chooses."""
     keys = torch.arange(1, SEQ_LEN + 1).clamp(max=config.index_topk).float().mean()
     return {"": float(keys) / SEQ_LEN, ".indexer": CAUSAL}
+
+
+def _entries(kind: str) -> Callable[[Any], dict[str, float]]:
+    """Return the pairs of a window and compressed entries, and of the indexer's scores."""
+
+    def shares(config: Any) -> dict[str, float]:
+        ends = torch.arange(1, SEQ_LEN + 1)
+        keys, columns, more = ends.clamp(max=config.sliding_window).float(), SEQ_LEN, {}
+        if kind != "sliding_attention":
+            ratio = config.compress_rates[kind]
+            behind, entries = ends // ratio, SEQ_LEN // ratio
+            most = config.index_topk if kind == "compressed_sparse_attention" else entries
+            keys, columns = keys + behind.clamp(max=most), columns + entries
+            more = {".indexer": float(behind.float().mean()) / entries}
+        return {"": float(keys.mean()) / columns, ".o_a_proj": 1.0, **more}
+
+    return shares
 
 
 def _mamba_scan(config: Any, counters: Counters) -> float:
@@ -262,14 +298,21 @@ CASES = (
     Case("window+dense@kv4", {**WIDTHS, "model_type": "mimo_v2_flash"}, pairs=_window),
     Case(
         "attention+injected@d128",
-        {**ROWS, "global_head_dim": 128, "model_type": "gemma4_text"}, params_frac=1e-3
+        {**ROWS, "global_head_dim": 128, "model_type": "gemma4_text"},
     ),
     Case(
         "attention+injected",
         {**ROWS, "num_kv_shared_layers": 0, "model_type": "gemma3n_text"},
-        params_frac=1e-3,
     ),
     Case("linear+moe", {**LIGHTNING, "model_type": "minimax"}, _state),
+    *(
+        Case(f"{mixer}+moe", {**COMPRESSED, "layer_types": [word] * 2}, pairs=_entries(word), mixes=True)
+        for mixer, word in (
+            ("shared-window", "sliding_attention"),
+            ("csa", "compressed_sparse_attention"),
+            ("hca", "heavily_compressed_attention"),
+        )
+    ),
 )
 
 
@@ -325,6 +368,8 @@ def theirs_flops(case: Case, model: Any, counters: Counters) -> float:
     core = whole * _products(flops, (".self_attn", ".attn"))
     for name, share in pairs.items():
         core += (share - whole) * _products(flops, name)
+    if case.mixes:
+        core += ops["aten.bmm"] - _products(flops, (".self_attn", ".mlp.experts"))
     return linear + core
 
 
@@ -344,6 +389,6 @@ def figures(megatron: Path) -> Iterator[Figure]:
             )
         name = f"{case.kind} ({case.data['model_type']})"
         real = float(sum(weight.numel() for weight in model.parameters()))
-        yield Figure(name, "parameters", total_params(shape, SEQ_LEN), real, case.params_frac)
+        yield Figure(name, "parameters", total_params(shape, SEQ_LEN), real, PARAMS_FRAC)
         ours = model_flops_per_token(shape, SEQ_LEN) / 3.0
         yield Figure(name, "FLOPs", ours, theirs_flops(case, model, counters), FLOPS_FRAC)

@@ -21,9 +21,8 @@ import torch  # noqa: E402
 from kept import Kept  # noqa: E402
 
 TOKENS = 256
-KEPT_FRAC, VIEW_FRAC = 0.03, 0.10
-"""Differences that are let pass. Values of latent attention are a view of the product that makes
-keys and values, so that the keys in it stay too: 2 a d_n bytes a token that we do not count."""
+KEPT_FRAC = 0.03
+"""Differences that are let pass."""
 LATENT_EXPERTS = {
     "hidden": 256,
     "heads": 16,
@@ -86,7 +85,7 @@ def main():
         answer = {
             "kind": kind,
             "stack": "torchtitan",
-            "limit_frac": VIEW_FRAC if "mla" in sizes else KEPT_FRAC,
+            "limit_frac": KEPT_FRAC,
             "model": {**model, "layer_kinds": [{"kind": kind, "count": 1}]},
             "training": TRAINING,
             "parameters": sum(weight.numel() for weight in layer.parameters()),

@@ -85,6 +85,13 @@ CASES = (
         zero=2,
         recompute="selective",
     ),
+    _case("deepspeed-t5-recompute", "recompute of both sides", MODELS["t5"], recompute="full"),
+    _case(
+        "deepspeed-t5-selective",
+        "recompute of the core of both sides",
+        MODELS["t5"],
+        recompute="selective",
+    ),
     _case("deepspeed-offload", "optimizer on the host", DENSE, zero=2, optimizer_offload=True),
     *(
         _case(f"deepspeed-{name}", f"layers of {name}", model, zero=2)

@@ -45,5 +45,6 @@ CASES = (
     _case("fsdp2-moe", "MoE", EXPERTS, in_ci=True),
     _case("fsdp2-mla", "MLA", LATENT),
     _case("fsdp2-recompute", "recompute", DENSE, recompute="full"),
+    _case("fsdp2-t5-recompute", "recompute of both sides", MODELS["t5"], recompute="full"),
     *(_case(f"fsdp2-{name}", f"layers of {name}", model) for name, model in MODELS.items()),
 )

@@ -18,6 +18,24 @@ def _model(kinds: list[str], repeat: int = 1, **more: object) -> dict:
     return {**sizes, **_ENDS, "layer_kinds": runs, **more}
 
 
+_QUIET = {"init_std": 0.1}
+"""T5 starts with logits far apart: its first loss is not that of a guess."""
+
+
+def _two_sided(**changed: object) -> dict:
+    """Return an encoder-decoder of three and two layers."""
+    kinds = [{"kind": "encoder+dense", "count": 3}, {"kind": "causal-cross+dense", "count": 2}]
+    sizes = {"hidden": 128, "heads": 4, "kv_heads": 4, "ffn": 512, "gated": False, "vocab": 4096}
+    return {**sizes, "layers": 5, "tied": True, "layer_kinds": kinds, **changed}
+
+
+_KERNELS = {"norm": "kernel", "scores": "16-bit"}
+_LEARNED = {
+    "norm": "layernorm",
+    "bias": True,
+    "positions": "learned",
+    "operators": _KERNELS,
+}
 MODELS: dict[str, dict] = {
     "mamba": {
         **_ALONE,
@@ -104,6 +122,7 @@ MODELS: dict[str, dict] = {
         max_positions=128,
         head_transform=True,
         details={"post_norms": "instead"},
+        operators=_KERNELS,
     ),
     "modernbert": _model(
         ["bidirectional+dense", "bidirectional-window+dense", "bidirectional-window+dense"],
@@ -111,6 +130,39 @@ MODELS: dict[str, dict] = {
         tied=True,
         head_transform=True,
         window={"size": 33},
+        operators={**_KERNELS, "joint_qkv": True},
+    ),
+    "t5": _two_sided(
+        norm="rmsnorm",
+        flash_attention=False,
+        encoder={"seq_len": 512},
+        operators={"activation": "relu", "norm": "scaled", "scores": "16-bit"},
+        details=_QUIET,
+    ),
+    "umt5": _two_sided(
+        norm="rmsnorm",
+        gated=True,
+        flash_attention=False,
+        encoder={"seq_len": 1024},
+        operators={"norm": "scaled", "scores": "16-bit", "layer_positions": True},
+        details=_QUIET,
+    ),
+    "bart": _two_sided(
+        **_LEARNED,
+        max_positions=130,
+        encoder={"seq_len": 128, "ffn": 256, "positions": 130},
+        details={"post_norms": "instead"},
+    ),
+    "pegasus": _two_sided(
+        **_LEARNED, max_positions=128, encoder={"seq_len": 128, "positions": 128}
+    ),
+    "m2m-100": _two_sided(
+        norm="layernorm", bias=True, encoder={"seq_len": 128}, operators=_KERNELS
+    ),
+    "whisper": _two_sided(
+        **_LEARNED | {"operators": {**_KERNELS, "copies_output": True}},
+        max_positions=128,
+        encoder={"seq_len": 96, "positions": 96, "conv_channels": 80},
     ),
 }
 """By the model type, or nearly."""

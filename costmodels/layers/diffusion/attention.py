@@ -11,14 +11,14 @@ from costmodels.layers.compute import ForwardBackward, attention_times
 from costmodels.layers.diffusion.streams import (
     Size,
     cut_of,
+    diffusion_sizes,
     gathered_factor,
     moved_s,
-    ranks,
     samples_of,
-    sizes_of,
     text_share,
 )
 from costmodels.layers.layer_kind import Floats, Ints, LayerInputs
+from costmodels.layers.sublayers.sublayer import ranks
 from costmodels.optimizers.matrices import Matrix
 from costmodels.shapes import ModelShape
 
@@ -32,13 +32,13 @@ def qk_norm_params(shape: ModelShape, tp: Ints) -> Floats:
     2 d by `head`, 2 w / t by `width`, 4 d with biases (`head-layernorm`).
     """
     of_kind = {"none": 0.0, "head": 2.0, "head-unfused": 2.0, "head-layernorm": 4.0}
-    kind = sizes_of(shape).qk_norm
+    kind = diffusion_sizes(shape).qk_norm
     if kind == "width":
         return 2.0 * shape.q_width / ranks(tp)
     return np.full(len(tp), of_kind[kind] * shape.head_dim)
 
 
-def stream_params(shape: ModelShape, tp: Ints, *, has_output: bool = True) -> Floats:
+def attention_stream_params(shape: ModelShape, tp: Ints, *, has_output: bool = True) -> Floats:
     """Return the projections of one stream and their norms on one tensor-parallel rank.
 
     N = (3 h w + 3 w bias) / t + h w / t + h bias + norms of queries and keys, w = heads * head_dim
@@ -81,7 +81,7 @@ def normed_bytes(inputs: LayerInputs, *, streams: int) -> tuple[Floats, Floats]:
     output back 4 w / t.
     """
     w = inputs.problem.shape.q_width / ranks(inputs.split.tp)
-    kind, joined = sizes_of(inputs.problem.shape).qk_norm, 16.0 * (streams > 1)
+    kind, joined = diffusion_sizes(inputs.problem.shape).qk_norm, 16.0 * (streams > 1)
     ahead, after = {"none": (0.0, 0.0), "head-unfused": (32.0, 40.0)}.get(kind, (8.0, 12.0))
     return (ahead + 8.0 + joined) * w, (after + 8.0 + joined) * w
 
@@ -96,7 +96,7 @@ def core_kept_bytes(inputs: LayerInputs) -> Floats:
     models/normalization.py (RMSNorm).
     """
     shape, t, e = inputs.problem.shape, ranks(inputs.split.tp), inputs.element_bytes
-    x, w, heads = sizes_of(shape), shape.q_width / t, shape.heads / t
+    x, w, heads = diffusion_sizes(shape), shape.q_width / t, shape.heads / t
     copies = {"none": 0.0, "head-unfused": 8.0 + 4.0 * e}.get(x.qk_norm, 2.0 * e)
     numbers = {"none": 0.0, "width": 0.0, "head-layernorm": 4.0}.get(x.qk_norm, 2.0) * heads
     numbers = numbers + 2.0 * (x.qk_norm == "width")
@@ -107,23 +107,25 @@ def core_kept_bytes(inputs: LayerInputs) -> Floats:
 # Cross attention to text ------------------------------------------------------------------------
 
 
-def cross_params(shape: ModelShape, tp: Ints) -> Floats:
+def text_params(shape: ModelShape, tp: Ints) -> Floats:
     """Return cross attention and its norm on one tensor-parallel rank.
 
     As one stream, and 2 h of a norm before it where there is one (`cross_norm`).
     Source: diffusers models/transformers/transformer_wan.py (attn2, norm2).
     """
-    if not sizes_of(shape).cross:
+    if not diffusion_sizes(shape).cross:
         return np.zeros(len(tp))
-    return stream_params(shape, tp) + 2.0 * shape.hidden * sizes_of(shape).cross_norm
+    return (
+        attention_stream_params(shape, tp) + 2.0 * shape.hidden * diffusion_sizes(shape).cross_norm
+    )
 
 
-def cross_macs(shape: ModelShape) -> tuple[float, float]:
+def text_macs(shape: ModelShape) -> tuple[float, float]:
     """Return the multiply-adds of a token in projections and in the core of cross attention.
 
     2 h w (1 + T / s) and 2 w T: queries and outputs of s tokens, keys and values of T.
     """
-    x = sizes_of(shape)
+    x = diffusion_sizes(shape)
     if not x.cross:
         return 0.0, 0.0
     both = 2.0 * shape.hidden * shape.q_width * (1.0 + text_share(shape))
@@ -137,7 +139,7 @@ def cross_products(inputs: LayerInputs) -> tuple[list[Size], list[Size]]:
     that it has of it.
     """
     shape, t = inputs.problem.shape, ranks(inputs.split.tp)
-    x, h, w = sizes_of(shape), float(shape.hidden), shape.q_width / t
+    x, h, w = diffusion_sizes(shape), float(shape.hidden), shape.q_width / t
     if not x.cross:
         return [], []
     text = samples_of(inputs) * x.text_tokens
@@ -146,7 +148,7 @@ def cross_products(inputs: LayerInputs) -> tuple[list[Size], list[Size]]:
 
 def cross_core(inputs: LayerInputs) -> ForwardBackward:
     """Return the time of its core: every token over T keys, with no exchange over cp."""
-    problem, x = inputs.problem, sizes_of(inputs.problem.shape)
+    problem, x = inputs.problem, diffusion_sizes(inputs.problem.shape)
     zeros = np.zeros_like(inputs.tokens)
     if not x.cross:
         return ForwardBackward(zeros, zeros)
@@ -159,7 +161,7 @@ def cross_core(inputs: LayerInputs) -> ForwardBackward:
 def cross_elementwise(inputs: LayerInputs) -> ForwardBackward:
     """Return the time of its norms and its residual addition, as of any sublayer without gate."""
     shape = inputs.problem.shape
-    x, w = sizes_of(shape), shape.q_width / ranks(inputs.split.tp)
+    x, w = diffusion_sizes(shape), shape.q_width / ranks(inputs.split.tp)
     zeros = np.zeros_like(inputs.tokens)
     if not x.cross:
         return ForwardBackward(zeros, zeros)
@@ -177,7 +179,7 @@ def cross_kept_bytes(inputs: LayerInputs) -> Floats:
     The text itself is kept once for all layers, with the embeddings.
     """
     shape, t, e = inputs.problem.shape, ranks(inputs.split.tp), inputs.element_bytes
-    x, w = sizes_of(shape), shape.q_width / t
+    x, w = diffusion_sizes(shape), shape.q_width / t
     if not x.cross:
         return np.zeros_like(inputs.tokens)
     is_normed = 1.0 * (x.qk_norm != "none")

@@ -6,22 +6,22 @@ from functools import partial
 import numpy as np
 
 from costmodels.layers.diffusion.attention import (
+    attention_stream_params,
     core_kept_bytes,
     cross_core,
     cross_elementwise,
     cross_kept_bytes,
-    cross_macs,
-    cross_params,
     cross_products,
     normed_bytes,
     stream_matrices,
-    stream_params,
     stream_products,
     stream_weights,
+    text_macs,
+    text_params,
 )
 from costmodels.layers.diffusion.feeds import (
-    activation_bytes,
     activation_kept_bytes,
+    activation_moved_bytes,
     activation_working_bytes,
     mlp_macs,
     mlp_params,
@@ -32,18 +32,17 @@ from costmodels.layers.diffusion.streams import (
     Modulation,
     Size,
     condition_width,
+    diffusion_sizes,
     gathered_factor,
     linear_of,
     modulated_bytes,
     modulated_kept_bytes,
     moved_s,
-    ranks,
     samples_of,
-    sizes_of,
     two_streams,
 )
 from costmodels.layers.layer_kind import Floats, Ints, LayerInputs, LayerMacs
-from costmodels.layers.sublayers.sublayer import Mixer, MixerTerms
+from costmodels.layers.sublayers.sublayer import Mixer, MixerTerms, ranks
 from costmodels.optimizers.matrices import Matrix, mlp_matrices
 from costmodels.schedule.launches import ATTENTION_SHARE
 from costmodels.shapes import ModelShape
@@ -51,7 +50,7 @@ from costmodels.shapes import ModelShape
 
 def block_modulation(shape: ModelShape, vectors: int) -> Modulation:
     """Return the modulation of a block whose sublayers take so many vectors."""
-    kind = sizes_of(shape).modulation
+    kind = diffusion_sizes(shape).modulation
     if kind == "table":
         return Modulation(learned=vectors)
     return Modulation(made=vectors if kind == "block" else 0)
@@ -79,9 +78,9 @@ class DoubleStream:
 
     def params(self, shape: ModelShape, tp: Ints) -> Floats:
         """Return attention of both streams and all modulation on one tensor-parallel rank."""
-        text = stream_params(shape, tp, has_output=not self.is_last)
+        text = attention_stream_params(shape, tp, has_output=not self.is_last)
         return np.asarray(
-            stream_params(shape, tp) + text + self.modulation(shape).params(shape, tp)
+            attention_stream_params(shape, tp) + text + self.modulation(shape).params(shape, tp)
         )
 
     def replicated(self, shape: ModelShape) -> int:
@@ -150,7 +149,9 @@ def _macs(shape: ModelShape, projections: float, more: float = 0.0) -> LayerMacs
 
 def _whole(shape: ModelShape, *, streams: int, outputs: int) -> int:
     """Return norms of heads and biases of outputs, which tp does not cut."""
-    norms = {"head": 2, "head-unfused": 2, "head-layernorm": 4}.get(sizes_of(shape).qk_norm, 0)
+    norms = {"head": 2, "head-unfused": 2, "head-layernorm": 4}.get(
+        diffusion_sizes(shape).qk_norm, 0
+    )
     return streams * norms * shape.head_dim + outputs * shape.hidden * shape.bias
 
 
@@ -175,7 +176,7 @@ def single_params(shape: ModelShape, tp: Ints) -> Floats:
     Source: diffusers models/transformers/transformer_flux.py (FluxSingleTransformerBlock),
     transformer_flux2.py (Flux2ParallelSelfAttention).
     """
-    both = stream_params(shape, tp) + mlp_params(shape, tp) - shape.hidden * shape.bias
+    both = attention_stream_params(shape, tp) + mlp_params(shape, tp) - shape.hidden * shape.bias
     return np.asarray(both + _single_modulation(shape).params(shape, tp))
 
 
@@ -216,11 +217,11 @@ def single_terms(inputs: LayerInputs) -> MixerTerms:
     column: list[Size] = [(inputs.tokens, h, 3.0 * w + up * f)]
     column += _modulation_product(inputs, _single_modulation(shape))
     joined = 4.0 * (w + f)
-    own = _added(normed_bytes(inputs, streams=1), activation_bytes(inputs))
+    own = _added(normed_bytes(inputs, streams=1), activation_moved_bytes(inputs))
     moved = _added(_added(modulated_bytes(inputs), own), (joined, joined))
     kept = modulated_kept_bytes(inputs, is_feed=False) + core_kept_bytes(inputs)
     kept = kept + activation_kept_bytes(inputs) + e * w
-    if sizes_of(shape).qk_norm == "head-unfused":
+    if diffusion_sizes(shape).qk_norm == "head-unfused":
         kept = kept + e * h / gathered_factor(inputs)
     block = inputs.attention_over(float(inputs.problem.job.seq_len))
     working = inputs.tokens * activation_working_bytes(inputs)
@@ -244,7 +245,7 @@ def single_terms(inputs: LayerInputs) -> MixerTerms:
 
 def adaln_modulation(shape: ModelShape) -> Modulation:
     """Return the modulation of a block: six vectors, six more for text in the sequence."""
-    x = sizes_of(shape)
+    x = diffusion_sizes(shape)
     has_text = x.text_tokens > 0 and not x.cross
     return block_modulation(shape, 12 if has_text else 6)
 
@@ -255,13 +256,13 @@ def adaln_params(shape: ModelShape, tp: Ints) -> Floats:
     With 4 h of weights and biases of both norms where they have them (`affine`).
     Source: diffusers models/transformers/{transformer_wan,cogvideox_transformer_3d}.py.
     """
-    attends = stream_params(shape, tp) + cross_params(shape, tp)
-    affine = 4.0 * shape.hidden * sizes_of(shape).affine
+    attends = attention_stream_params(shape, tp) + text_params(shape, tp)
+    affine = 4.0 * shape.hidden * diffusion_sizes(shape).affine
     return np.asarray(attends + affine + adaln_modulation(shape).params(shape, tp))
 
 
 def _adaln_replicated(shape: ModelShape) -> int:
-    x = sizes_of(shape)
+    x = diffusion_sizes(shape)
     n = 1 + x.cross
     whole = _whole(shape, streams=n, outputs=n)
     norms = 4 * x.affine + 2 * (x.cross and x.cross_norm) + adaln_modulation(shape).learned
@@ -269,13 +270,13 @@ def _adaln_replicated(shape: ModelShape) -> int:
 
 
 def _adaln_weights(shape: ModelShape, tp: Ints) -> Floats:
-    cross = 2.0 * shape.hidden * shape.q_width / ranks(tp) if sizes_of(shape).cross else 0.0
+    cross = 2.0 * shape.hidden * shape.q_width / ranks(tp) if diffusion_sizes(shape).cross else 0.0
     return stream_weights(shape, tp) + cross
 
 
 def adaln_macs(shape: ModelShape) -> LayerMacs:
     """Return the multiply-adds of a token: 4 h w and 2 w s, cross attention, modulation."""
-    products, core = cross_macs(shape)
+    products, core = text_macs(shape)
     own = 4.0 * shape.hidden * shape.q_width + products
     return _macs(shape, own + adaln_modulation(shape).macs(shape), core)
 
@@ -287,7 +288,7 @@ def adaln_matrices(shape: ModelShape) -> tuple[Matrix, ...]:
     """
     h, w = shape.hidden, shape.q_width
     cross: tuple[Matrix, ...] = ()
-    if sizes_of(shape).cross:
+    if diffusion_sizes(shape).cross:
         pair = Matrix(2 * w, h, cut="rows", parts=(w, w))
         cross = (Matrix(w, h, cut="rows"), pair, Matrix(h, w, cut="columns"))
     modulation = adaln_modulation(shape)
@@ -375,7 +376,7 @@ ADALN = replace(
     linear_params=_adaln_weights,
     macs=adaln_macs,
     terms=adaln_terms,
-    blocks=lambda shape: 1 + sizes_of(shape).cross,
+    blocks=lambda shape: 1 + diffusion_sizes(shape).cross,
     frameworks=("bridge",),
     matrices=adaln_matrices,
 )

@@ -9,11 +9,10 @@ from costmodels.layers.diffusion.streams import (
     modulated_bytes,
     modulated_kept_bytes,
     moved_s,
-    ranks,
     two_streams,
 )
 from costmodels.layers.layer_kind import Floats, Ints, LayerInputs, LayerMacs
-from costmodels.layers.sublayers.sublayer import Feed, FeedTerms
+from costmodels.layers.sublayers.sublayer import Feed, FeedTerms, ranks
 from costmodels.optimizers.matrices import Matrix, mlp_matrices
 from costmodels.schedule.launches import ATTENTION_SHARE
 from costmodels.shapes import ModelShape
@@ -47,7 +46,7 @@ def mlp_products(inputs: LayerInputs, share: float) -> tuple[Size, Size]:
     return (rows, h, up * shape.ffn / t), (rows, shape.ffn / t, h)
 
 
-def activation_bytes(inputs: LayerInputs) -> tuple[Floats, Floats]:
+def activation_moved_bytes(inputs: LayerInputs) -> tuple[Floats, Floats]:
     """Return what the activation moves, bytes a token, each way: 4 f / t and 6 f / t.
 
     Gated as two kernels, SiLU and product: 10 f / t and 16 f / t.
@@ -81,7 +80,9 @@ def activation_working_bytes(inputs: LayerInputs) -> Floats:
 def stream_feed_terms(inputs: LayerInputs, shares: tuple[float, ...]) -> FeedTerms:
     """Return the terms of one MLP for each stream, whose shares of the tokens are given."""
     pairs = [mlp_products(inputs, share) for share in shares]
-    moved = [a + b for a, b in zip(modulated_bytes(inputs), activation_bytes(inputs), strict=True)]
+    moved = [
+        a + b for a, b in zip(modulated_bytes(inputs), activation_moved_bytes(inputs), strict=True)
+    ]
     n = len(shares)
     scratch = np.zeros_like(inputs.tokens)
     if inputs.problem.stack.fused_wgrad:

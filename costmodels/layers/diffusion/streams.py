@@ -12,6 +12,7 @@ import numpy as np
 
 from costmodels.layers.compute import ForwardBackward, LinearTimes, products_of
 from costmodels.layers.layer_kind import Floats, Ints, LayerInputs
+from costmodels.layers.sublayers.sublayer import ranks
 from costmodels.optimizers.matrices import Matrix
 from costmodels.shapes import DiffusionShape, ModelShape
 
@@ -24,26 +25,21 @@ Size = tuple[Floats, float | Floats, float | Floats]
 """Rows, inner length and columns of a product on one rank."""
 
 
-def sizes_of(shape: ModelShape) -> DiffusionShape:
+def diffusion_sizes(shape: ModelShape) -> DiffusionShape:
     """Return the `diffusion` section of a model whose layers are of such kinds."""
     assert shape.diffusion is not None  # checked where the model is read
     return shape.diffusion
 
 
-def ranks(tp: Ints) -> Floats:
-    """Return tp as numbers to divide by."""
-    return np.asarray(tp, dtype=np.float64)
-
-
 def two_streams(shape: ModelShape) -> tuple[float, float]:
     """Return the shares of patches and of text among the tokens of a sequence."""
-    x = sizes_of(shape)
+    x = diffusion_sizes(shape)
     return x.latents / x.tokens, x.text_tokens / x.tokens
 
 
 def condition_width(shape: ModelShape) -> int:
     """Return the width of the vector of step and pooled text."""
-    return sizes_of(shape).condition or shape.hidden
+    return diffusion_sizes(shape).condition or shape.hidden
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +67,7 @@ class Modulation:
 
     def macs(self, shape: ModelShape) -> float:
         """Return its multiply-adds over the tokens of a sequence: one vector a sample."""
-        return self.weights(shape) / sizes_of(shape).tokens
+        return self.weights(shape) / diffusion_sizes(shape).tokens
 
     def matrices(self, shape: ModelShape, parts: tuple[int, ...]) -> tuple[Matrix, ...]:
         """Return its matrices, one of each number of vectors in `parts`."""
@@ -130,7 +126,7 @@ def modulated_bytes(inputs: LayerInputs) -> tuple[Floats, Floats]:
     ways. 9 h more each way in fp32. Source: operands of diffusers models/normalization.py
     (AdaLayerNormZero) counted by hand.
     """
-    wide = 9.0 if sizes_of(inputs.problem.shape).wide_norms else 0.0
+    wide = 9.0 if diffusion_sizes(inputs.problem.shape).wide_norms else 0.0
     width = inputs.problem.shape.hidden / cut_of(inputs)
     return (22.0 + wide) * width, (32.0 + wide) * width
 
@@ -151,7 +147,7 @@ def modulated_kept_bytes(inputs: LayerInputs, *, is_feed: bool, is_gated: bool =
     models/transformers/transformer_wan.py and transformer_ltx.py.
     """
     shape, e = inputs.problem.shape, inputs.element_bytes
-    is_wide = sizes_of(shape).wide_norms
+    is_wide = diffusion_sizes(shape).wide_norms
     copy = 4.0 * (shape.norm == "rmsnorm")
     norm = ((8.0 if is_wide else 2.0 * e) + copy) * shape.hidden + NORM_STATISTICS_BYTES
     gate = (4.0 if is_wide and is_feed else e) * shape.hidden * is_gated
@@ -160,5 +156,5 @@ def modulated_kept_bytes(inputs: LayerInputs, *, is_feed: bool, is_gated: bool =
 
 def text_share(shape: ModelShape) -> float:
     """Return the text tokens of a sample over the tokens of its sequence."""
-    x = sizes_of(shape)
+    x = diffusion_sizes(shape)
     return x.text_tokens / x.tokens

@@ -26,6 +26,7 @@ from costmodels.layers.layer_kind import (
     waits_and_tax,
 )
 from costmodels.layers.recompute import stacked, without_away
+from costmodels.layers.streams.connections import backward_bytes, with_connection
 from costmodels.layers.sublayers.sublayer import Feed, FeedTerms, Mixer, MixerTerms, no_linear
 from costmodels.optimizers.matrices import Matrix
 from costmodels.schedule import launches
@@ -100,11 +101,14 @@ def _part(inputs: LayerInputs, kind: str, role: str, part: Mixer | Feed) -> Any:
 
     With the sizes of a variant where that has some of such a sublayer.
     """
-    if inputs.problem.shape.varies(kind, of_feed=role == "feed"):
+    varies, of_feed = inputs.problem.shape.varies, role == "feed"
+    sees_heads = isinstance(part, Feed) and part.sees_heads
+    if varies(kind, of_feed=of_feed) or (sees_heads and varies(kind, of_feed=False)):
         inputs = inputs.of_kind(kind)
     key = f"{role} {part.name}"
     if key not in inputs.parts:
-        inputs.parts[key] = part.terms(inputs)
+        terms = part.terms(inputs)
+        inputs.parts[key] = terms if part.name == "none" else with_connection(inputs, terms)
     return inputs.parts[key]
 
 
@@ -127,6 +131,7 @@ def composed_terms(mixer: Mixer, feed: Feed, kind: str, inputs: LayerInputs) -> 
     away_of = partial(inputs.away, routed=after.routed is not None, attends=mixer.attends)
     working = tokens * 3 * inputs.element_bytes * problem.shape.hidden
     working = working + np.maximum(after.working_bytes, ahead.buffer_bytes)
+    working = working + backward_bytes(inputs)
     terms: dict[str, Any] = {
         "linear": linear.both,
         "attention": ahead.core,
@@ -221,6 +226,15 @@ def _weights(shape: ModelShape, kind: str) -> tuple[tuple[Any, ...], tuple[Any, 
     return ("attention" if mixer in _LIKE_ATTENTION else mixer, *heads), (feed, own.ffn)
 
 
+def _reads_narrower(shape: ModelShape) -> bool:
+    """Tell whether the MLPs of an encoder have matrices of other sizes than the decoder's."""
+    x = shape.encoder
+    return x is not None and (x.hidden or shape.hidden, x.ffn or shape.ffn) != (
+        shape.hidden,
+        shape.ffn,
+    )
+
+
 def _scratch_bytes(shape: ModelShape, own: str, ahead: MixerTerms, after: FeedTerms) -> Floats:
     """Return the scratch gradients that no kind before this one of the model has.
 
@@ -231,7 +245,7 @@ def _scratch_bytes(shape: ModelShape, own: str, ahead: MixerTerms, after: FeedTe
     counts = dict(zip(shape.kinds, shape.kind_counts, strict=True))
     earlier = shape.kinds[: shape.kinds.index(own)] if own in counts else ()
     for kind in (*earlier, DENSE, MOE):
-        if counts.get(kind):
+        if counts.get(kind) and not (kind.startswith("encoder+") and _reads_narrower(shape)):
             mixes, feeds = _weights(shape, kind)
             mixed.add(mixes)
             fed.add(feeds)

@@ -29,11 +29,10 @@ from costmodels.layers.sublayers.sublayer import (
     ends_bytes,
     norm_params,
 )
-from costmodels.memory import EAGER_SCORE_KEPT_BYTES
+from costmodels.memory import keeps_output_twice, own_operators, score_bytes
 from costmodels.optimizers.matrices import Matrix
 from costmodels.schedule.launches import ATTENTION_SHARE
 from costmodels.shapes import CrossShape, ModelShape
-from costmodels.stacks import fuses_softmax
 
 GRADIENT_BYTES = 6.0
 """Traffic of an element where a layer's gradient of the context is summed to that of the layers
@@ -148,17 +147,20 @@ def _core(inputs: LayerInputs) -> ForwardBackward:
 def _score_bytes(inputs: LayerInputs) -> tuple[Floats, Floats]:
     """Return what is kept of the scores, and what of it recomputing the core leaves out, bytes.
 
-    4 a / t a token with a flash kernel, which nothing leaves out; without one what
-    `memory.layer_activation_bytes` says of scores, over the context.
+    4 a / t a token with a flash kernel, which nothing leaves out, or in PyTorch's own attention,
+    whose bias is not learned here (`OperatorsShape.scores` math); without one what
+    `memory.score_bytes` says, over the context.
     """
     problem, tokens, shape = inputs.problem, inputs.tokens, inputs.problem.shape
-    heads = shape.heads / inputs.split.tp.astype(np.float64)
-    if shape.flash_attention:
+    heads, own = (
+        shape.heads / inputs.split.tp.astype(np.float64),
+        own_operators(shape, problem.stack),
+    )
+    if shape.flash_attention or (own and own.scores == "math"):
         return tokens * 4.0 * heads, np.zeros_like(tokens)
-    each = 2.0 * inputs.element_bytes + (1.0 if shape.dropout else 0.0)
     matrices = np.round(heads * tokens / problem.job.seq_len)
-    is_eager = ~fuses_softmax(problem.stack, matrices)
-    kept = tokens * heads * _sizes(shape).tokens * (each + is_eager * EAGER_SCORE_KEPT_BYTES)
+    each, besides = score_bytes(shape, problem.stack, matrices, inputs.element_bytes)
+    kept = tokens * heads * _sizes(shape).tokens * (each + besides)
     return kept, kept
 
 
@@ -180,11 +182,12 @@ def _products(inputs: LayerInputs) -> LinearTimes:
 def cross_terms(inputs: LayerInputs) -> MixerTerms:
     """Return the terms of cross attention.
 
-    Kept per token 4 h_q / t of queries and output and what is kept of scores, per token of the
-    context 4 h_kv / t of keys and values; the context is kept once for all layers, by who makes
-    it. Backward adds the gradient of the context to that of the layers behind, 6 w bytes a token
-    of it. With cp queries are cut, the context is not, and nothing is exchanged. Over tp one block
-    of collectives, and that of the context (`LayerKind.blocks_at`).
+    Kept per token 4 h_q / t of queries and output (6 where it is kept twice) and what is kept of
+    scores, per token of the context 4 h_kv / t of keys and values; the context is kept once for
+    all layers, by who makes it. Backward adds the gradient of the context to that of the layers
+    behind, 6 w bytes a token of it. With cp queries are cut, the context is not, and nothing is
+    exchanged. Over tp one block of collectives, and that of the context
+    (`LayerKind.blocks_at`).
     Source: saved tensors of transformers models/t5, models/whisper; Megatron-LM
     core/transformer/attention.py (CrossAttention).
     """
@@ -197,7 +200,8 @@ def cross_terms(inputs: LayerInputs) -> MixerTerms:
     q, kv = shape.q_width / inputs.split.tp.astype(np.float64), _kv_width(shape, inputs.split.tp)
     core, nothing = _core(inputs), Exposure(zeros, zeros)
     scores, dropped = _score_bytes(inputs)
-    kept = inputs.tokens * 2.0 * wide * q + context * 2.0 * wide * kv + scores
+    outputs = 2.0 if keeps_output_twice(shape, stack) else 1.0
+    kept = inputs.tokens * (1.0 + outputs) * wide * q + context * 2.0 * wide * kv + scores
     summed = GRADIENT_BYTES * _sizes(shape).width * context / inputs.tokens
     weights = cross_weights(shape, inputs.split.tp)
     return MixerTerms(
@@ -292,5 +296,7 @@ def both_terms(first: MixerTerms, second: MixerTerms) -> MixerTerms:
     )
 
 
-CAUSAL_CROSS = followed_by_cross(ATTENTION, "causal-cross")
+CAUSAL_CROSS = replace(
+    followed_by_cross(ATTENTION, "causal-cross"), frameworks=("deepspeed", "fsdp2")
+)
 BIDIRECTIONAL_CROSS = followed_by_cross(BIDIRECTIONAL, "bidirectional-cross")

@@ -7,6 +7,7 @@ import numpy as np
 from costmodels.layers import params
 from costmodels.layers.compute import ForwardBackward, LinearTimes, products_of
 from costmodels.layers.layer_kind import Floats, Ints, LayerInputs, LayerMacs
+from costmodels.layers.recurrences.recurrent import scan_s
 from costmodels.layers.sublayers.attention import (
     ATTENTION,
     attention_params,
@@ -14,7 +15,6 @@ from costmodels.layers.sublayers.attention import (
     run_keys,
     window_keys,
 )
-from costmodels.layers.sublayers.recurrent import scan_s
 from costmodels.layers.sublayers.sublayer import Mixer, MixerTerms, without_feed
 from costmodels.optimizers.matrices import Matrix, attention_matrices
 from costmodels.shapes import IndexerShape, ModelShape

@@ -74,6 +74,8 @@ class HeadsCut:
     """Heads that several of them share; divisible by tp, and by tp cp unless they repeat."""
     repeats: bool = False
     """Where cp is a multiple of the groups of a rank, each of them is on several ranks."""
+    is_whole: bool = False
+    """Sequences are not cut over cp."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,11 +140,18 @@ class Feed:
     modules: Callable[[ModelShape], tuple[str, ...]]
     blocks: Callable[[ModelShape], int] = lambda shape: 1
     matrices: Callable[[ModelShape], tuple[Matrix, ...]] | None = None
+    sees_heads: bool = False
+    """Its terms depend on heads of attention too."""
 
 
 def norm_params(shape: ModelShape) -> int:
     """Return the parameters of one norm of a layer."""
     return shape.hidden * (1 if shape.norm == "rmsnorm" else 2)
+
+
+def ranks(tp: Ints) -> Floats:
+    """Return tp as numbers to divide by."""
+    return np.asarray(tp, dtype=np.float64)
 
 
 @lru_cache(maxsize=256)
@@ -166,7 +175,7 @@ def elementwise_s(inputs: LayerInputs, forward: Floats, backward: Floats) -> For
     problem, shape, stack = inputs.problem, inputs.problem.shape, inputs.problem.stack
     part = problem.pool.accelerator
     cut = np.where(inputs.sp > 0, inputs.split.tp.astype(np.float64), 1.0)
-    norm = 1.0 if stack.fused_norms else stack.unfused_norm_factor
+    norm = 1.0 if memory.fuses_norms(shape, stack) else stack.unfused_norm_factor
     mask = 1.0 if shape.dropout else 0.0
     ahead = (4.0 * norm + 6.0 + mask) * shape.hidden / cut + forward
     after = (6.0 * norm + 4.0 + mask) * shape.hidden / cut + backward
@@ -189,6 +198,6 @@ def ends_bytes(inputs: LayerInputs) -> Floats:
     total = np.full_like(t, per_token)
     if not stack.sp_regather:
         total = total + np.where(inputs.sp > 0, width * shape.hidden * (t - 1.0), 0.0)
-    if not stack.fused_norms:
-        total = total + memory.eager_norm_bytes(stack, width) * shape.hidden
+    if besides := memory.norm_bytes_besides(shape, stack, width):
+        total = total + besides * shape.hidden
     return np.asarray(inputs.tokens * total / np.where(inputs.sp > 0, t, 1.0))

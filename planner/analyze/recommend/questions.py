@@ -19,6 +19,8 @@ from costmodels.plans import Layout
 from costmodels.problem import Problem
 from hardware.parts import Pool
 from planner.analyze.recommend.answer import Recommendation
+from planner.analyze.recommend.hardware import HardwareLimits, cluster_list, recommend_hardware
+from planner.analyze.recommend.inputs import with_framework
 from planner.errors import SearchError, SpecError, UsageError
 from planner.solver.answer.result import Plan, Result
 from planner.solver.answer.result_parts import calibration_json, inputs_json
@@ -41,8 +43,17 @@ from searches.options import TOKENS_PER_CP
 from searches.rules import Context
 from searches.space.shape_space import divisors, largest_named, legal_degrees
 
-QUESTIONS = ("devices", "size", "sequence", "micro-batch", "bandwidth", "layout")
-"""What can be question."""
+QUESTIONS = (
+    "devices",
+    "hardware",
+    "size",
+    "sequence",
+    "micro-batch",
+    "rank",
+    "bandwidth",
+    "layout",
+)
+"""What can be asked."""
 FAMILIES = ("both", "width", "depth")
 """How a model grows: `both` in proportion, or one of them."""
 
@@ -54,6 +65,8 @@ SCALE_PARTS = 8
 """A family grows in steps of one part of so many, or of as many as divide its widths."""
 MAX_LAYERS, MAX_HEADS = 10_000, 100_000
 """Most that a model file may state."""
+MAX_RANK = 4096
+"""Largest rank of adapters that is tried."""
 MAX_SEQ_LEN = 10_000_000
 """Longest sequence that a model file may state."""
 SEQUENCE_STEP = 1024
@@ -155,6 +168,8 @@ class RecommendKeywords(RestrictKeywords, total=False):
     by: str
     step: int
     tolerance_frac: float
+    days: float
+    usd_per_device_hour: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +184,8 @@ class QuestionLimits:
     """`sequence`: lengths are multiples of it."""
     tolerance_frac: float = 0.0
     """`bandwidth`: waiting that counts as hidden, as a share of the compute time."""
+    hardware: HardwareLimits = field(default_factory=HardwareLimits)
+    """`hardware`: when the run must end, and prices."""
 
     def check(self, question: str) -> None:
         """Raise `UsageError` for an option of another question, or out of range."""
@@ -177,6 +194,8 @@ class QuestionLimits:
             ("--by", self.family, "size"),
             ("--step", self.step_tokens, "sequence"),
             ("--tolerance", self.tolerance_frac, "bandwidth"),
+            ("--days", self.hardware.days, "hardware"),
+            ("--price", self.hardware.usd_per_device_hour, "hardware"),
         ):
             if value and question != owner:
                 raise UsageError(
@@ -221,11 +240,12 @@ def recommend(
 
     `devices`: the fewest on which the job fits, up to `most` nodes. `size`: the largest model of
     the family of `model`, grown `by` width, depth or both. `sequence`: the longest that fits, in
-    multiples of `step` tokens. `micro-batch`: the largest that fits. `bandwidth`: for each axis
-    the least on its link at which the first plan waits at most `tolerance_frac` of its compute
-    time. `layout`: the decision walked axis by axis, and where that ends. The other keywords are
-    those of `solve`, or one `request` of them. Raises `SpecError` for a bad input and `UsageError`
-    for a bad option.
+    multiples of `step` tokens. `micro-batch`, `rank` (of adapters): the largest that fits.
+    `hardware`: which of several clusters is the cheapest (`recommend_hardware`). `bandwidth`: for
+    each axis the least on its link at which the first plan waits at most `tolerance_frac` of its
+    compute time. `layout`: the decision walked axis by axis, and where that ends. The other
+    keywords are those of `solve`, or one `request` of them. Raises `SpecError` for a bad input and
+    `UsageError` for a bad option.
     """
     if question not in QUESTIONS:
         raise UsageError(f"unknown question {question!r}", f"one of {', '.join(QUESTIONS)}")
@@ -234,13 +254,16 @@ def recommend(
         keywords.get("by", ""),
         keywords.get("step", 0),
         keywords.get("tolerance_frac", 0.0),
+        HardwareLimits(keywords.get("days", 0.0), keywords.get("usd_per_device_hour", {})),
     )
     limits.check(question)
     request = request_of_keywords(RecommendKeywords, request, keywords)
-    options = request.options(default_top=1)
+    if question == "hardware":
+        return recommend_hardware(model, cluster_list(cluster), request, limits.hardware)
+    read = read_inputs(model, cluster, request.overrides)
+    options = with_framework(request, read[0]).options(default_top=1)
     check_options(options)
     options, notes = anchored_options(options, request.reference)
-    read = read_inputs(model, cluster, request.overrides)
     inputs = one_recipe(read[0], options, "this question is answered for one recipe"), read[1]
     names, run_names = source_names(model, cluster), reference_name(request.reference)
     command = SolveCommand(*names, request.overrides, reference=run_names)
@@ -253,6 +276,8 @@ def recommend(
         return _longest_sequence(requested, limits.step_tokens or SEQUENCE_STEP)
     if question == "micro-batch":
         return _largest_micro_batch(requested)
+    if question == "rank":
+        return _largest_rank(requested)
     if question == "layout":
         return _walked(requested)
     return _least_bandwidth(requested, limits.tolerance_frac or TOLERANCE_FRAC)
@@ -458,6 +483,30 @@ def _largest_micro_batch(question: _Question) -> Recommendation:
             changed_question, result = pinned.best()
             return changed_question.answered("micro-batch", {"mbs": mbs}, scope, result.best)
     return question.answered("micro-batch", None, scope, None)
+
+
+def _largest_rank(question: _Question) -> Recommendation:
+    """Return the largest rank of adapters, of powers of two: memory grows with the rank."""
+    problem = question.problem()
+    tuning = problem.job.tuning
+    if tuning is None:
+        raise UsageError(
+            f"rank: task {problem.job.task} trains no adapters",
+            "ask for one that does: --task lora or --task qlora",
+            code="belongs-to",
+        )
+
+    def fits(power: int) -> bool:
+        ranked = replace(problem.job, tuning=replace(tuning, rank=2**power))
+        return question.fits(replace(problem, job=ranked))
+
+    most = math.floor(math.log2(min(MAX_RANK, problem.shape.hidden)))
+    scope = f"powers of two up to {2**most}: the memory of each layout grows with the rank"
+    power = largest_true(fits, 0, most)
+    if power < 0:
+        return question.answered("rank", None, scope, None)
+    changed_question, result = question.best(**{"training.lora.rank": 2**power})
+    return changed_question.answered("rank", {"rank": 2**power}, scope, result.best)
 
 
 def _walked(question: _Question) -> Recommendation:

@@ -180,6 +180,20 @@ def show_evaluated(result: Result, form: str, cache: bool) -> int:
     return 0 if result.plans[0].headroom_frac >= 0 else 3
 
 
+def prices(items: Sequence[str]) -> dict[str, float]:
+    """Return USD an hour of a device by the name of its part; `UsageError` for other text."""
+    stated: dict[str, float] = {}
+    for item in items:
+        name, _, text = item.partition("=")
+        try:
+            stated[name.strip()] = float(text)
+        except ValueError:
+            raise UsageError(
+                f"--price: {item!r} is no part and its price", "--price 4090=0.4", code="bad-value"
+            ) from None
+    return stated
+
+
 def run_recommend(question: str, model: str, cluster: str, arguments: RecommendArguments) -> int:
     """Run `planner recommend`; return the exit code (3 when there is no answer)."""
     from planner.analyze.recommend.questions import recommend
@@ -195,6 +209,8 @@ def run_recommend(question: str, model: str, cluster: str, arguments: RecommendA
         by=arguments.by,
         step=step,
         tolerance_frac=arguments.tolerance,
+        days=arguments.days,
+        usd_per_device_hour=prices(arguments.price),
     )
     sys.stdout.write(printed(result, arguments.form))
     return result.exit_code

@@ -97,7 +97,8 @@ def train(args: Any, plan: dict[str, Any], trainer: Any) -> None:
         step = state["step"] if found else 0
         job.say(f"goes on after step {step}" if found else f"no checkpoint in {args.save}")
     sizes = plan["train_micro_batch_size_per_gpu"], plan["gradient_accumulation_steps"]
-    data = job.open_data(args, trainer.vocab)
+    two = job.reads_first(trainer.config)
+    data = job.open_pairs(args, trainer.config) if two else job.open_data(args, trainer.vocab)
     batches = job.Batches(data, args.seed, trainer.place, sizes)
     log = job.Log(args, sizes[0] * sizes[1] * trainer.place[1] * args.seq_length)
     guess = job.guessing(args, trainer.config)
@@ -190,10 +191,7 @@ class Layers(Trainer):
         """Compute and reduce the gradients of a global batch, move the weights."""
         losses = []
         for tokens, labels in batches:
-            positions = torch.arange(tokens.shape[1]).expand(tokens.shape)
-            parts = [self._own(x) for x in (tokens, labels, positions)]
-            tokens, labels, positions = (x.to(self.engine.device) for x in parts)
-            loss = self._loss(tokens, labels, positions)
+            loss = self._loss(tokens, labels)
             self.engine.backward(loss)
             if self.smoke and not self.smoke.sharding:
                 self.smoke.sharding = sharding(self.engine)
@@ -201,8 +199,14 @@ class Layers(Trainer):
             losses.append(loss.detach())
         return job.mean_over_ranks(torch.stack(losses).mean())
 
-    def _loss(self, tokens: torch.Tensor, labels: torch.Tensor, positions: Any) -> torch.Tensor:
+    def _loss(self, tokens: Any, labels: torch.Tensor) -> torch.Tensor:
         """Return the model's own loss; of one that shifts labels, or hides tokens, ours."""
+        if isinstance(tokens, dict):
+            inputs = job.moved(tokens, self.engine.device, self.dtype)
+            return job.token_loss(self.engine(**inputs).logits, labels.to(self.engine.device))
+        positions = torch.arange(tokens.shape[1]).expand(tokens.shape)
+        parts = [self._own(x) for x in (tokens, labels, positions)]
+        tokens, labels, positions = (x.to(self.engine.device) for x in parts)
         if job.is_encoder(self.config) or not job.has_attention(self.config):
             return job.token_loss(self.engine(input_ids=tokens).logits, labels)
         found = self.engine(

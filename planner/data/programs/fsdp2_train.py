@@ -94,7 +94,8 @@ def attend_over_cp_ranks_of_the_cpu() -> None:
 def train(args: Any, trainer: "Trainer") -> None:
     """Run the steps that are left."""
     step = trainer.resume() if args.resume else 0
-    data = job.open_data(args, trainer.vocab)
+    two = job.reads_first(trainer.config)
+    data = job.open_pairs(args, trainer.config) if two else job.open_data(args, trainer.vocab)
     mbs, n_micro = trainer.sizes
     batches = job.Batches(data, args.seed, trainer.place, trainer.sizes)
     log = job.Log(args, mbs * n_micro * trainer.place[1] * args.seq_length)
@@ -116,6 +117,7 @@ class Trainer:
         self.args, self.accelerator, self.smoke = args, accelerator, smoke
         self.config = config
         self.takes_positions = job.has_attention(config) and not job.is_encoder(config)
+        self.takes_positions &= not job.reads_first(config)
         self.vocab = config.get_text_config().vocab_size
         self.sizes = plan["per_device_train_batch_size"], plan["gradient_accumulation_steps"]
         self.clip = plan["max_grad_norm"]
@@ -134,6 +136,8 @@ class Trainer:
             # Loading on one rank knows weights alone, and some routers save a buffer too.
             plugin.cpu_ram_efficient_loading = False
         own_biases(model)
+        if job.reads_first(config):
+            one_embedding(model)
         if self.tp > 1:
             split_tensors(model, self.mesh["tp"])
         if smoke:
@@ -146,6 +150,9 @@ class Trainer:
         """Compute and reduce the gradients of a global batch, move the weights."""
         losses = []
         for tokens, labels in batches:
+            if isinstance(tokens, dict):
+                losses.append(self._pair(tokens, labels))
+                continue
             tokens, labels = (x.to(self.accelerator.device) for x in (tokens, labels))
             positions = torch.arange(tokens.shape[1], device=tokens.device).expand(tokens.shape)
             parts = [tokens, labels, positions.contiguous()]
@@ -172,6 +179,17 @@ class Trainer:
             )
         self.optimizer.zero_grad()
         return job.mean_over_ranks(torch.stack(losses).mean())
+
+    def _pair(self, inputs: dict[str, torch.Tensor], labels: torch.Tensor) -> torch.Tensor:
+        """Compute the gradients of one micro-batch of an encoder-decoder; return its loss."""
+        inputs = job.moved(inputs, self.accelerator.device, torch.float32)
+        with self.accelerator.autocast():
+            found = self.model(**inputs)
+            loss = job.token_loss(found.logits, labels.to(self.accelerator.device))
+        if self.smoke and not self.smoke.sharding:
+            self._look(before_backward=True)
+        self.accelerator.backward(loss / self.sizes[1])
+        return loss.detach()
 
     def _split_sequences(self, parts: list[torch.Tensor]) -> Any:
         """Leave each rank its part of the sequences while the model computes."""
@@ -258,6 +276,18 @@ def own_biases(model: nn.Module) -> None:
     if biases:
         keys = model._tied_weights_keys
         model._tied_weights_keys = {x: keys[x] for x in keys if x not in biases}
+
+
+def one_embedding(model: nn.Module) -> None:
+    """Give both sides of an encoder-decoder the module of the embedding that they share.
+
+    Accelerate shards it with the head, and FSDP2 refuses a tensor in two groups.
+    """
+    shared = model.get_input_embeddings()
+    for side in (model.get_encoder(), model.get_decoder()):
+        own = getattr(side, "embed_tokens", None)
+        if type(own) is type(shared) and own.weight is shared.weight:
+            side.embed_tokens = shared
 
 
 def split_tensors(model: nn.Module, mesh: Any) -> None:

@@ -10,7 +10,7 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ def options(description: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=description, allow_abbrev=False)
     add = parser.add_argument
     add("--seq-length", type=int, required=True, help="tokens of a sequence")
+    add("--source-length", type=int, default=0, help="tokens or frames that an encoder reads")
     add("--train-steps", type=int, help="optimizer steps")
     add("--recompute", choices=("none", "selective", "full"), default="none")
     add("--recompute-layers", type=int, help="with full: the first layers alone")
@@ -49,7 +50,9 @@ def options(description: str) -> argparse.ArgumentParser:
     add(
         "--data",
         default=os.environ.get("DATA"),
-        help="flat file of tokens (.bin), .jsonl, .parquet, or a data set of Hugging Face",
+        help="flat file of tokens (.bin), .jsonl, .parquet, or a data set of Hugging Face; for"
+        " encoder-decoders with columns labels and input_ids or input_features, or text of which"
+        " the first --source-length tokens are read and the rest is predicted",
     )
     add(
         "--token-bytes",
@@ -90,6 +93,7 @@ def parsed(parser: argparse.ArgumentParser, words: list[str] | None = None) -> a
         plain = found.attention in ("eager", "flex_attention")
         found.attention = "eager" if plain else "sdpa"
         found.seq_length = min(found.seq_length, SMOKE_TOKENS)
+        found.source_length = min(found.source_length, SMOKE_TOKENS)
     elif not found.data:
         fail(
             "no data",
@@ -136,20 +140,43 @@ def model_config(args: argparse.Namespace) -> Any:
         config = AutoConfig.from_pretrained(str(name))
     config._attn_implementation = args.attention
     config.use_cache = False
+    if channels_of(config):  # its class takes sounds of one length
+        args.source_length = config.max_source_positions
+    if reads_first(config) and not args.source_length:
+        fail("an encoder-decoder without --source-length", "say how many tokens its encoder reads")
     return config
 
 
 def build_model(args: argparse.Namespace, config: Any, dtype: torch.dtype) -> Any:
     """Return the model: weights at random by the configuration, or those of --model."""
-    from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
-
-    kind = AutoModelForMaskedLM if is_encoder(config) else AutoModelForCausalLM
+    kind = auto_class(config)
     torch.manual_seed(args.seed)
     if args.from_pretrained:
         folder = Path(args.model)
         name = str(folder.parent if folder.suffix == ".json" else args.model)
         return kind.from_pretrained(name, config=config, torch_dtype=dtype)
     return kind.from_config(config, torch_dtype=dtype)
+
+
+def auto_class(config: Any) -> Any:
+    """Return what of transformers builds a model by its configuration."""
+    import transformers
+
+    if reads_first(config):
+        name = "AutoModelForSpeechSeq2Seq" if channels_of(config) else "AutoModelForSeq2SeqLM"
+    else:
+        name = "AutoModelForMaskedLM" if is_encoder(config) else "AutoModelForCausalLM"
+    return getattr(transformers, name)
+
+
+def reads_first(config: Any) -> bool:
+    """Tell whether an encoder reads one sequence before a decoder predicts another."""
+    return bool(getattr(config, "is_encoder_decoder", False))
+
+
+def channels_of(config: Any) -> int:
+    """Return the channels of the sound that an encoder hears; 0 of one that reads tokens."""
+    return getattr(config, "num_mel_bins", 0) if reads_first(config) else 0
 
 
 def is_encoder(config: Any) -> bool:
@@ -162,8 +189,15 @@ def has_attention(config: Any) -> bool:
     return config.model_type not in ("mamba", "mamba2", "falcon_mamba")
 
 
-def layers_of(model: torch.nn.Module) -> torch.nn.ModuleList:
-    """Return the transformer layers: the longest list of modules of one class."""
+def layers_of(model: torch.nn.Module) -> Sequence[torch.nn.Module]:
+    """Return the transformer layers: the longest list of modules of one class, or both sides'."""
+    if reads_first(model.config):
+        return [*layer_list(model.get_encoder()), *layer_list(model.get_decoder())]
+    return layer_list(model)
+
+
+def layer_list(model: torch.nn.Module) -> torch.nn.ModuleList:
+    """Return the longest list of layers in a module."""
     lists = [x for x in model.modules() if isinstance(x, torch.nn.ModuleList) and len(x)]
     lists = [x for x in lists if "Layer" in type(x[0]).__name__ or "Block" in type(x[0]).__name__]
     if not lists:
@@ -289,6 +323,80 @@ class RandomTokens:
         return torch.randint(0, self.vocab, (self.length + 1,), generator=generator)
 
 
+class PreparedPairs:
+    """Rows of a data set that a tokenizer or feature extractor has made: inputs and labels."""
+
+    def __init__(self, args: argparse.Namespace, rows: Any, pad: int) -> None:
+        self.rows, self.args, self.pad = rows, args, pad
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        row, args = self.rows[index], self.args
+        found = {"labels": _filled(row["labels"], args.seq_length, NOT_A_LABEL)}
+        if "input_features" in row:
+            return found | {"input_features": torch.tensor(row["input_features"])}
+        ids = row["input_ids"][: args.source_length]
+        seen = _filled([1] * len(ids), args.source_length, 0)
+        return found | {
+            "input_ids": _filled(ids, args.source_length, self.pad),
+            "attention_mask": seen,
+        }
+
+
+def _filled(values: Sequence[int], length: int, filler: int) -> torch.Tensor:
+    """Return integers cut or filled to a length."""
+    held = list(values[:length])
+    return torch.tensor(held + [filler] * (length - len(held)))
+
+
+class RandomSound:
+    """Random sounds and words for them, the same for the same number."""
+
+    def __init__(self, args: argparse.Namespace, channels: int, vocab: int) -> None:
+        self.words = RandomTokens(args.seq_length - 1, vocab, args.seed)
+        self.shape = channels, 2 * args.source_length
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        generator = torch.Generator().manual_seed(index)
+        sound = torch.randn(self.shape, generator=generator)
+        return {"input_features": sound, "labels": self.words[index]}
+
+
+def open_pairs(args: argparse.Namespace, config: Any) -> Any:
+    """Return what an encoder-decoder trains on: rows of two sequences, or of one that is cut."""
+    is_random = args.smoke or args.data == "random"
+    if is_random and channels_of(config):
+        return RandomSound(args, channels_of(config), config.vocab_size)
+    if is_random or args.data.endswith(".bin"):
+        return open_data(with_source(args), config.vocab_size)
+    from datasets import load_dataset
+
+    kind = {".jsonl": "json", ".json": "json", ".parquet": "parquet"}.get(Path(args.data).suffix)
+    name, _, subset = args.data.partition(":")
+    rows = (
+        load_dataset(kind, data_files=args.data, split="train")
+        if kind
+        else load_dataset(name, subset or None, split=args.split)
+    )
+    wanted = "input_features" if channels_of(config) else "input_ids"
+    if {wanted, "labels"} <= {*rows.column_names}:
+        return PreparedPairs(args, rows, config.pad_token_id or 0)
+    if channels_of(config):
+        fail(f"{args.data} has no columns {wanted} and labels", "run a feature extractor over it")
+    return open_data(with_source(args), config.vocab_size)
+
+
+def with_source(args: argparse.Namespace) -> argparse.Namespace:
+    """Return options whose sequences have both sides' tokens, one fewer than are read of a row."""
+    both = args.source_length + args.seq_length - 1
+    return argparse.Namespace(**{**vars(args), "seq_length": both})
+
+
 def open_data(args: argparse.Namespace, vocab: int) -> Any:
     """Return the sequences that the options name; rank 0 prepares what others then find."""
     if args.smoke or args.data == "random":
@@ -325,16 +433,25 @@ class Batches:
         self.mbs, self.n_micro = sizes
         self._pass, self._order = -1, torch.empty(0, dtype=torch.int64)
 
-    def step(self, step: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Yield the micro-batches of a step: tokens, and the tokens that follow them."""
+    def step(self, step: int) -> Iterator[tuple[Any, torch.Tensor]]:
+        """Yield the micro-batches of a step: tokens, and the tokens that follow them.
+
+        Of data with two sequences the inputs by name, and labels.
+        """
         for micro in range(self.n_micro):
             first = ((step * self.n_micro + micro) * self.dp + self.dp_rank) * self.mbs
-            rows = torch.stack([self._row(first + i) for i in range(self.mbs)])
-            yield rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
+            rows = [self._row(first + i) for i in range(self.mbs)]
+            if isinstance(rows[0], dict):
+                both = {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
+                labels = both.pop("labels")
+                yield both, labels
+                continue
+            tokens = torch.stack(rows)
+            yield tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
-    def _row(self, index: int) -> torch.Tensor:
+    def _row(self, index: int) -> Any:
         number, place = divmod(index, len(self.data))
-        if isinstance(self.data, RandomTokens):
+        if isinstance(self.data, RandomTokens | RandomSound):
             return self.data[place]
         if number != self._pass:
             generator = torch.Generator().manual_seed(self.seed + number)
@@ -345,14 +462,42 @@ class Batches:
 def guessing(args: argparse.Namespace, config: Any) -> Callable[..., Iterator[Any]]:
     """Return what makes the micro-batches of a step such as a model trains on.
 
-    Of an encoder some tokens are hidden, and labels are those alone; others stay as they are.
+    Of an encoder some tokens are hidden, and labels are those alone; an encoder-decoder gets its
+    inputs by name; others stay as they are.
     """
+    if reads_first(config):
+        return lambda step, batches: (pair(args, config, *batch) for batch in batches)
     if not is_encoder(config):
         return lambda step, batches: iter(batches)
     if not 0 < args.mask_share < 1:
         fail(f"--mask-share {args.mask_share}", "give a share between 0 and 1")
     hider = mask_token(args, config.vocab_size)
     return lambda step, batches: (hidden(args, hider, step, tokens) for tokens, _ in batches)
+
+
+def pair(
+    args: argparse.Namespace, config: Any, inputs: Any, labels: torch.Tensor
+) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+    """Return the inputs of an encoder-decoder by name, and labels.
+
+    Of one sequence of tokens the first go to the encoder, the others are labels. The decoder reads
+    the labels one place later.
+    """
+    if not isinstance(inputs, Mapping):
+        whole = torch.cat([inputs, labels[:, -1:]], dim=1)
+        source, labels = whole.split([args.source_length, args.seq_length], dim=1)
+        inputs = {"input_ids": source.contiguous()}
+    start = torch.full_like(labels[:, :1], config.decoder_start_token_id or 0)
+    said = torch.cat([start, labels[:, :-1]], dim=1)
+    said = said.masked_fill(said == NOT_A_LABEL, config.pad_token_id or 0)
+    return {**inputs, "decoder_input_ids": said}, labels.contiguous()
+
+
+def moved(inputs: Any, device: torch.device, dtype: torch.dtype) -> Any:
+    """Return inputs on a device, sounds in the format of the weights."""
+    if isinstance(inputs, Mapping):
+        return {name: moved(x, device, dtype) for name, x in inputs.items()}
+    return inputs.to(device, dtype) if inputs.is_floating_point() else inputs.to(device)
 
 
 def mask_token(args: argparse.Namespace, vocab: int) -> int:
@@ -453,6 +598,8 @@ class Smoke:
         for number, layer in enumerate(layers, start):
             # Of the layer itself a checkpoint may run the inside alone.
             first_part = next(layer.children())
+            if isinstance(first_part, torch.nn.ModuleList):
+                first_part = first_part[0]
             first_part.register_forward_pre_hook(lambda *_, n=number: self.calls.update([n]))
 
     def watch_attention(self, implementation: str) -> None:
@@ -462,19 +609,20 @@ class Smoke:
         core = attention_core(implementation)
 
         def counted(module: Any, *inputs: Any, **more: Any) -> Any:
-            self.core_calls.update([module.layer_idx])
+            is_decoder = getattr(module, "is_decoder", False)
+            if not is_decoder or getattr(module, "is_causal", True):  # cross attention is no layer
+                self.core_calls.update([(is_decoder, module.layer_idx)])
             return core(module, *inputs, **more)
 
         ALL_ATTENTION_FUNCTIONS[implementation] = counted
 
-    def feeds(
-        self, batches: Iterable[tuple[torch.Tensor, torch.Tensor]]
-    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    def feeds(self, batches: Iterable[tuple[Any, torch.Tensor]]) -> Iterator[tuple[Any, Any]]:
         """Pass the micro-batches of the first step on, and count what went through."""
         for tokens, labels in batches:
             if not self.losses:
-                self.n_micro, self.mbs = self.n_micro + 1, len(tokens)
-                for row in tokens:
+                rows = tokens["decoder_input_ids"] if isinstance(tokens, Mapping) else tokens
+                self.n_micro, self.mbs = self.n_micro + 1, len(rows)
+                for row in rows:
                     self.batches[hashlib.sha256(row.numpy().tobytes()).hexdigest()] += 1
             yield tokens, labels
 

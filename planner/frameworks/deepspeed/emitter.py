@@ -29,6 +29,7 @@ from planner.frameworks.programs import (
     model_note,
     programs,
     script_setting,
+    source_words,
 )
 from searches.frameworks.deepspeed.layouts import pipeline_partition, unfound_experts
 from searches.frameworks.megatron.layer_kinds import has_mixer
@@ -169,7 +170,7 @@ def _zero(layout: Layout, shape: ModelShape) -> dict[str, object]:
 def _launcher(request: EmitRequest, no_model: str) -> str:
     layout, shape, job, details = request.layout, request.shape, request.job, request.details
     n_nodes, per_node = nodes(layout, request.pool)
-    options = _script_words(layout, job)
+    options = [*_script_words(layout, job), *source_words(shape)]
     settings = {
         "SCRIPT": script_setting(PROGRAM, lacks(layout, shape)),
         "ATTENTION": attention_setting(shape, shape.flash_attention),

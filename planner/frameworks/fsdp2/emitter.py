@@ -30,6 +30,7 @@ from planner.frameworks.programs import (
     model_note,
     programs,
     script_setting,
+    source_words,
 )
 
 PROGRAM = "fsdp2_train.py"
@@ -163,6 +164,7 @@ def _launcher(request: EmitRequest, no_model: str) -> str:
         "MODEL": model_note(no_model),
     }
     text = _SETTINGS.replace("N_NODES", str(n_nodes))
+    words = " ".join(["--seq-length", str(job.seq_len), *source_words(shape)])
     release = request.release_of("fsdp2")
     title = f"Accelerate launcher; accelerate.yaml as of Accelerate {release}."
     comments = [*shown_details(details), *carried_by_config(details)]
@@ -175,7 +177,7 @@ def _launcher(request: EmitRequest, no_model: str) -> str:
         '  --machine_rank "${NODE_RANK}" \\',
         '  --main_process_ip "${MASTER_ADDR}" --main_process_port "${MASTER_PORT}" \\',
         '  "${TRAIN_SCRIPT}" \\',
-        f'  --trainer-args "${{HERE}}/trainer_args.json" --seq-length {job.seq_len} \\',
+        f'  --trainer-args "${{HERE}}/trainer_args.json" {words} \\',
         '  "$@"',
     ]
     return "\n".join(lines) + "\n"

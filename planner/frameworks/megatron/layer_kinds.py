@@ -11,7 +11,7 @@ from costmodels.layers.kinds import KIND_ALIASES, LAYER_KINDS, MIXERS
 from costmodels.plans import Layout
 from costmodels.shapes import ModelShape
 from planner.frameworks.megatron.details import causal_window
-from searches.frameworks.common import kind_sequence, sublayers
+from searches.frameworks.common import kind_sequence, mixer_and_feed
 from searches.frameworks.megatron.layer_kinds import (
     CUT,
     DELTA_CHUNK,
@@ -94,7 +94,7 @@ def kind_settings(shape: ModelShape) -> dict[str, object]:
 
 def _attention_layers(shape: ModelShape) -> list[bool]:
     """Return which of Megatron-LM's layers have attention, over all keys or a window."""
-    attends = [sublayers(kind) for kind in kind_sequence(shape)]
+    attends = [mixer_and_feed(kind) for kind in kind_sequence(shape)]
     if not is_hybrid(shape):
         return [mixer in ("attention", "window") for mixer, _ in attends]
     flags = []
@@ -284,7 +284,7 @@ def hybrid_kinds(get: Setting, pattern: str, pairs_of: int = 0) -> StatedKinds |
 
 def _sections(get: Setting, kinds: Sequence[str]) -> dict[str, dict[str, int]]:
     """Return the sizes of the mixers that some kinds have."""
-    used = {MIXERS[sublayers(kind)[0]].section for kind in kinds}
+    used = {MIXERS[mixer_and_feed(kind)[0]].section for kind in kinds}
     sections: dict[str, dict[str, int]] = {}
     if "window" in used:
         sections["window"] = {"size": causal_window(get("window_size"))}

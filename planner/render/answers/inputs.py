@@ -20,8 +20,9 @@ def assumed_parts(notes: Sequence[str], how_to_change: str = HOW_TO_ASSUME_ELSE)
 
 
 def note_parts(notes: Sequence[str]) -> list[Part]:
-    """Return the notes on pools that were left out and on parts of the inputs not modelled."""
-    shown = [note for note in notes if note.startswith(("pool ", "samples of ", *IMPORTED))]
+    """Return notes on pools left out, parts not modelled, samples, and a framework chosen."""
+    known = ("pool ", "samples of ", "framework ", *IMPORTED)
+    shown = [note for note in notes if note.startswith(known)]
     for beginning in IMPORTED:
         shown = [note.removeprefix(beginning) for note in shown]
     return [Paragraph(note, label="note:") for note in shown]

@@ -10,6 +10,8 @@ from planner.render.answers.plan_table import plan_grid
 from planner.solver.answer.uncertainty import TIE_FRAC
 from planner.units import GIB, format_bandwidth, format_count, format_link_speed, format_time
 
+TOKENS_PER_ROW, SECONDS_PER_HOUR = 1e6, 3600
+"""Device time is shown in hours for a million tokens."""
 Data = Mapping[str, Any]
 """A walk or a step of it as `planner.analyze.recommend.walk` writes them."""
 
@@ -22,6 +24,7 @@ def recommendation_document(recommendation: Recommendation) -> list[Part]:
         parts += [*walk_parts(answer), Blank()]
     label, _, text = headline(recommendation).partition(" ")
     parts += [Paragraph(text, label=label), *_bandwidth_parts(answer or {})]
+    parts += _hardware_parts(answer or {})
     options, notes = recommendation.inputs["options"], recommendation.notes
     parts += [
         Paragraph(recommendation.scope, label=" "),
@@ -52,6 +55,10 @@ def headline(recommendation: Recommendation) -> str:
         return f"Longest sequence that fits: {a['seq_len']} tokens"
     if question == "micro-batch":
         return f"Largest micro-batch that fits: {a['mbs']} sequence(s)"
+    if question == "rank":
+        return f"Largest rank of adapters that fits: {a['rank']}"
+    if question == "hardware":
+        return f"Best of {len(a['clusters'])} that do the job: {a['clusters'][0]['cluster']}"
     if question == "layout":
         return f"{walk_end(a)}."
     return f"Least bandwidth at which waiting is within {a['tolerance_frac']:.1%} of the compute"
@@ -76,6 +83,32 @@ def _bandwidth_parts(answer: Data) -> list[Part]:
         )
         parts.append(Paragraph(text, label=f"  {row['axis']} over {row['link']}:"))
     return parts or [Paragraph("  this plan sends nothing")]
+
+
+def _hardware_parts(answer: Data) -> list[Part]:
+    """Return a table of the clusters, the best first, and those that were refused."""
+    if "clusters" not in answer:
+        return []
+    has_cost = all(row["cost_usd"] is not None for row in answer["clusters"])
+    rows = [
+        (
+            row["cluster"],
+            f"{row['step_time_s']:.3f}",
+            f"{row['tokens_per_s']:,.0f}",
+            f"{row['peak_bytes'] / GIB:.1f}/{row['usable_bytes'] / GIB:.1f}",
+            format_time(row["expected_s"]) if row["expected_s"] else "-",
+            f"{row['device_s_per_token'] * TOKENS_PER_ROW / SECONDS_PER_HOUR:,.2f}",
+            f"{row['cost_usd']:,.2f}" if has_cost else "-",
+        )
+        for row in answer["clusters"]
+    ]
+    heads = ("cluster", "step s", "tokens/s", "GiB", "run", "h/Mtok", "USD")
+    widths = tuple(max(map(len, column)) for column in zip(heads, *rows, strict=True))
+    spacing = GridSpacing(widths, gaps=2, indent=2, hang=4)
+    refused = [f"{name}: {why.splitlines()[0]}" for name, why in answer["refused"].items()]
+    title = "hardware that does the job, the best first"
+    table = Grid(heads, tuple(rows), title, tuple(range(1, 7)), spacing=spacing)
+    return [Blank(), table, *(Paragraph(text, label="refused") for text in refused)]
 
 
 def walk_parts(walk: Data) -> list[Part]:

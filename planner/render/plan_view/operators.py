@@ -39,6 +39,7 @@ from costmodels.layers.gemm import (
 )
 from costmodels.layers.layer_kind import ExpertLayerTerms
 from costmodels.layers.params import kv_heads_per_rank, padded_vocab
+from costmodels.memory import fuses_norms
 from costmodels.modes import ModeRows
 from costmodels.optimizers.groups import needs_groups
 from costmodels.precision import FP8_RATE_FRAC
@@ -151,7 +152,12 @@ def operators(p: OpenedParts) -> tuple[Operator, ...]:
 
 
 def _part(p: OpenedParts, name: str) -> KindPart | None:
-    """Return the layers of one kind on the rank, None without any."""
+    """Return the layers of one kind on the rank, None without any.
+
+    Those between several residual streams are not what their records say alone.
+    """
+    if p.problem.shape.residual_streams:
+        return None
     return next((x for x in p.kinds if x.kind.name == name), None)
 
 
@@ -578,7 +584,7 @@ def _elementwise(p: OpenedParts, name: str, shape: ModelShape, n: float) -> Iter
     stack, x, tokens = p.problem.stack, p.layout, _tokens(p)
     t, total = x.tp, x.tp if x.sp else 1
     masks, norm = 2.0 if shape.dropout else 0.0, 1.0
-    norm = norm if stack.fused_norms else stack.unfused_norm_factor
+    norm = norm if fuses_norms(shape, stack) else stack.unfused_norm_factor
     kv = kv_heads_per_rank(shape, np.array(t, dtype=np.int32)).item()
     rotary, texts = 0.0, []
     if shape.positions == "rope":

@@ -156,6 +156,7 @@ _TEXTS = {
     "CP004": "windows and chunks have cp_comm all-gather or a2a",
     "CP005": "tp * cp divides the heads ({mixers}, with groups) of other layers than attention",
     "CP006": "an encoder-decoder has cp 1",
+    "CP007": "compressed attention has cp 1",
     "EP001": "ep divides the {shape.n_experts} experts (a dense model has ep 1 and etp 1)",
     "EP002": "etp * ep divides tp * cp * dp",
     "EP003": "etp divides the width {shape.expert_ffn} of an expert",

@@ -18,10 +18,10 @@ from searches.frameworks.common import (
     inputs_alone_leave,
     known_optimizer,
     kv_heads_split_or_replicated,
+    mixer_and_feed,
     narrow_moments,
     other_kinds,
     plain_schedule,
-    sublayers,
     tower_on_one_rank,
     unsplit_kinds,
     usual_rank_order,
@@ -64,7 +64,7 @@ FOUND_BESIDE = ("attention", "window", "chunk", "gdn", "kda", "linear", "sparse"
 def unfound_experts(shape: ModelShape) -> list[str]:
     """Return the kinds of layers of a class whose experts AutoEP does not find."""
     kinds = other_kinds(shape) if shape.n_experts else []
-    return [kind for kind in kinds if sublayers(kind)[0] not in FOUND_BESIDE]
+    return [kind for kind in kinds if mixer_and_feed(kind)[0] not in FOUND_BESIDE]
 
 
 def _auto_ep(c: Case) -> Bools:

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 
 from costmodels.layers.kinds import LAYER_KINDS, kind_of
 from costmodels.layers.layer_kind import LayerKind
-from costmodels.layers.sublayers.delta_net import NORM_OUT
+from costmodels.layers.recurrences.delta_net import NORM_OUT
 from costmodels.shapes import Mamba2Shape, ModelShape
 from searches.frameworks.case import Case
-from searches.frameworks.common import kind_sequence, sublayers
+from searches.frameworks.common import kind_sequence, mixer_and_feed
 from searches.frameworks.rule import FrameworkRule
 
 HYBRID_ALLOCATION = "megatron/core/models/hybrid/hybrid_layer_allocation.py"
@@ -61,7 +61,7 @@ def has_pairs(shape: ModelShape) -> bool:
 
 def kind_symbols(shape: ModelShape, kind: str) -> str:
     """Return the symbols of a layer in a hybrid pattern."""
-    mixer, feed = sublayers(kind)
+    mixer, feed = mixer_and_feed(kind)
     symbol = LATENT if shape.latent and mixer == "attention" else MIXER_SYMBOLS[mixer]
     return symbol + FEED_SYMBOLS[feed]
 
@@ -99,13 +99,13 @@ def windowed_layers(shape: ModelShape) -> list[int]:
     flags = []
     for kind in kind_sequence(shape):
         n = len(kind_symbols(shape, kind)) if hybrid else 1
-        flags += [int(sublayers(kind)[0] == "window"), *[0] * (n - 1)]
+        flags += [int(mixer_and_feed(kind)[0] == "window"), *[0] * (n - 1)]
     return flags
 
 
 def linear_layers(shape: ModelShape) -> list[int]:
     """Return which layers are gated delta nets (1), as `--linear-attention-freq` lists them."""
-    return [int(sublayers(kind)[0] == "gdn") for kind in kind_sequence(shape)]
+    return [int(mixer_and_feed(kind)[0] == "gdn") for kind in kind_sequence(shape)]
 
 
 def layer_interval(flags: Sequence[int]) -> int | list[int]:
@@ -135,7 +135,7 @@ def _mixed_forms(case: Case) -> bool:
 
 def _all_sparse(shape: ModelShape) -> bool:
     """Tell whether all layers of a model are whole ones of sparse attention over a latent."""
-    kinds = {sublayers(kind) for kind in kind_sequence(shape)}
+    kinds = {mixer_and_feed(kind) for kind in kind_sequence(shape)}
     is_sparse = kinds <= {("sparse", "dense"), ("sparse", "moe")}
     return is_sparse and shape.latent and not shape.bias
 
@@ -144,7 +144,7 @@ def _predicts_by_half(case: Case) -> bool:
     """Tell whether layers of multi-token prediction would be no whole ones."""
     if not (_is_plan(case) and is_hybrid(case.model) and case.model.mtp_layers):
         return False
-    return "none" in sublayers(kind_sequence(case.model)[-1])
+    return "none" in mixer_and_feed(kind_sequence(case.model)[-1])
 
 
 def _latent_windows(case: Case) -> bool:

@@ -15,6 +15,8 @@ from costmodels.shapes import PerLayerShape
 
 ONE = np.ones(1, dtype=np.int32)
 H, P, V = 4096, 256, 1000
+D, KEYS = 128, 1024
+"""Width of a head, and of all keys."""
 SHAPE = replace(
     LLAMA3_8B,
     layers=4,
@@ -27,9 +29,10 @@ INJECTED, DENSE = kind_of("attention+injected"), kind_of("dense")
 
 def test_parameters_and_products_beside_those_of_a_dense_layer():
     more = INJECTED.params(SHAPE, ONE) - DENSE.params(PLAIN, ONE)
-    assert more == 3 * H * P + H
-    assert INJECTED.params(SHAPE, 8 * ONE) - DENSE.params(PLAIN, 8 * ONE) == 3 * H * P + H
-    assert INJECTED.replicated_params(SHAPE) - DENSE.replicated_params(PLAIN) == 3 * H * P + H
+    norms = 3 * H + 2 * D  # behind attention, MLP and injection; of queries and keys
+    assert more == 3 * H * P + norms
+    assert INJECTED.params(SHAPE, 8 * ONE) - DENSE.params(PLAIN, 8 * ONE) == 3 * H * P + norms
+    assert INJECTED.replicated_params(SHAPE) - DENSE.replicated_params(PLAIN) == 3 * H * P + norms
     assert INJECTED.macs(SHAPE).mlp - DENSE.macs(PLAIN).mlp == 3 * H * P
     assert INJECTED.macs(SHAPE).modules == DENSE.macs(PLAIN).modules
     weights = INJECTED.linear_weights(SHAPE, ONE).item()
@@ -42,7 +45,7 @@ def test_tables_of_the_layers_stand_with_the_embedding():
     ours = [embedding_params(SHAPE, 4096, tp * ONE) for tp in (1, 2)]
     assert [a - b for a, b in zip(ours, plain, strict=True)] == [tables, tables / 2]
     more = total_params(SHAPE, 4096) - total_params(PLAIN, 4096)
-    assert more == tables + 4 * (3 * H * P + H)
+    assert more == tables + 4 * (3 * H * P + 3 * H + 2 * D)
     assert reads_earlier_layers(SHAPE)
     assert not reads_earlier_layers(PLAIN)
 
@@ -59,8 +62,10 @@ def test_kept_bytes_of_the_injection(toy_problem, tp, sp):
     plain = terms(toy_problem(PLAIN, seq_len=4096), DENSE, tp, sp)
     rows = 4096 / (tp if sp else 1)
     more = ours.kept_bytes - plain.kept_bytes
-    # The gate's input and the norm's, 2 h each; gate, activation, row, product and shared norm.
-    assert more == pytest.approx(rows * (4 * H + 10 * P), rel=1e-12)
+    # The gate's input and those of three norms, 2 h each; gate, activation, row, product and
+    # shared norm; inputs of norms of queries, keys and values.
+    heads = 4096 * 2 * (H + 2 * KEYS) / tp
+    assert more == pytest.approx(rows * (8 * H + 10 * P) + heads, rel=1e-12)
     assert ours.tp_forward.total_s == pytest.approx(plain.tp_forward.total_s)
 
 
@@ -70,7 +75,9 @@ def test_the_traffic_of_its_operators(toy_problem):
     part = problem.pool.accelerator
     rate = part.hbm_bytes_per_s * part.efficiency.hbm_frac / problem.stack.elementwise_factor
     norm = 1.0 if problem.stack.fused_norms else problem.stack.unfused_norm_factor
-    moved = [(4 * norm + 6) * H + 20 * P, (6 * norm + 4) * H + 26 * P]
+    besides = 2 * H + H + 2 * KEYS  # norms behind attention and MLP, of queries, keys and values
+    moved = [(4 * norm + 6) * H + 20 * P + 4 * norm * besides]
+    moved += [(6 * norm + 4) * H + 26 * P + 6 * norm * besides]
     more = [
         getattr(ours.elementwise, way).item() - getattr(plain.elementwise, way).item()
         for way in ("forward_s", "backward_s")
@@ -107,7 +114,7 @@ def test_kept_bytes_of_streams(toy_problem):
     assert ours.working_bytes - plain.working_bytes == pytest.approx(4096 * 6 * 3 * H)
 
 
-@pytest.mark.parametrize(("shape", "n_norms"), [(SHAPE, 1), (MIXED, 4)])
+@pytest.mark.parametrize(("shape", "n_norms"), [(SHAPE, 3), (MIXED, 6)])
 def test_norms_that_are_not_fused_keep_copies_in_fp32(toy_problem, shape, n_norms):
     of_stack = {}
     for name in ("megatron-core", "hf-fsdp2"):
@@ -115,5 +122,7 @@ def test_norms_that_are_not_fused_keep_copies_in_fp32(toy_problem, shape, n_norm
         plain = terms(toy_problem(PLAIN, stack=name, seq_len=4096), DENSE)
         of_stack[name] = (ours.kept_bytes - plain.kept_bytes).item()
     more = of_stack["hf-fsdp2"] - of_stack["megatron-core"]
-    # Saved tensors of a Gemma 4 layer: 5,648 bytes a token for h = 512, p = 64, of which 6 h.
-    assert more == pytest.approx(4096 * 6 * n_norms * H, rel=1e-12)
+    # Gemma's norms keep 6 bytes an element more than fused ones, and the two before attention and
+    # MLP 2 more than those of Llama; those of values, which have no weights, 2.
+    wide = 6 * n_norms * H + 2 * 2 * H + 6 * (H + KEYS) + 2 * KEYS
+    assert more == pytest.approx(4096 * wide, rel=1e-12)

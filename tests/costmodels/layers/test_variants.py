@@ -18,7 +18,7 @@ from costmodels.layers.sublayers.attention import window_keys
 from costmodels.modes import ModeRows
 from costmodels.optimizers.groups import kinds_without_matrices
 from costmodels.parameters import total_params
-from costmodels.shapes import LayerRun, ModelShape, Variant, WindowShape
+from costmodels.shapes import LayerRun, LayerVariant, ModelShape, WindowShape
 
 ONE = np.ones(1, dtype=np.int32)
 H, F, V = 1024, 4096, 32000
@@ -39,7 +39,7 @@ PLAIN = ModelShape(
 
 def varied(*runs: tuple[str, int], **sizes: dict[str, int]) -> ModelShape:
     """The model with variants, and its layers."""
-    variants = tuple(Variant(name, tuple(one.items())) for name, one in sizes.items())
+    variants = tuple(LayerVariant(name, tuple(one.items())) for name, one in sizes.items())
     layer_runs = tuple(LayerRun(kind, count) for kind, count in runs)
     n_layers = sum(run.count for run in layer_runs)
     return replace(PLAIN, variants=variants, layer_runs=layer_runs, layers=n_layers)

@@ -9,14 +9,15 @@ import pytest
 from costmodels.examples import DEEPSEEK_V3, LLAMA3_8B, MIXTRAL_8X7B
 from costmodels.layers.kinds import LAYER_KINDS, MIXERS, layer_run
 from costmodels.layers.params import expert_params
+from costmodels.layers.recurrences.short_conv import CONV
 from costmodels.layers.sublayers.attention import ATTENTION
 from costmodels.layers.sublayers.composition import composed
 from costmodels.layers.sublayers.feeds import EXPERTS, FEEDS, MLP
-from costmodels.layers.sublayers.short_conv import CONV
 from costmodels.optimizers.groups import kinds_without_matrices
 from costmodels.optimizers.matrices import Matrix, attention_matrices
 from costmodels.shapes import (
     ChunkShape,
+    CompressedShape,
     CrossShape,
     DeltaNetShape,
     IndexerShape,
@@ -42,6 +43,7 @@ SIZES = replace(
     short_conv=ShortConvShape(conv=3),
     cross=CrossShape(tokens=512, width=2048),
     rglru=RglruShape(width=5120, heads=10, conv=4),
+    compressed=CompressedShape(1024, 128, 8, 512, index_heads=16, index_dim=64, top_k=256),
 )
 # What is no matrix: cut over tp, and whole on every rank (the norm before a mixer is H).
 VECTORS = {
@@ -65,8 +67,14 @@ VECTORS = {
     "conv": (3 * H, H),
     # Four taps; biases of the filter, x, y and both gates; decays. Gates are blocks of 512.
     "rglru": (4 * 5120 + 6 * 5120 + 2 * 5120 * 512, 2 * H),
+    # A sink a head; norms of the latent and of keys, of entries, of those of the indexer.
+    "shared-window": (32, H + 1024 + 128),
+    "csa": (32, H + 1024 + 128 + 128 + 64),
+    "hca": (32, H + 1024 + 128 + 128),
     "none": (0, 0),
 }
+BIASES = {"csa": 4 * 2 * (128 + 64), "hca": 128 * 128}
+"""Matrices that are no weights of linear layers: biases by position."""
 
 
 def elements(matrices: tuple[Matrix, ...], tp: int) -> float:
@@ -90,7 +98,8 @@ def test_matrices_and_vectors_of_a_mixer_are_its_parameters(name: str, tp: int):
 def test_they_are_the_weights_of_its_linear_layers(name: str):
     mixer, one = MIXERS[name], np.ones(1, dtype=np.int32)
     assert mixer.matrices is not None
-    assert elements(mixer.matrices(SIZES), 1) == mixer.linear_params(SIZES, one).item()
+    weights = mixer.linear_params(SIZES, one).item() + BIASES.get(name, 0)
+    assert elements(mixer.matrices(SIZES), 1) == weights
 
 
 LATENT_QUERIES = replace(DEEPSEEK_V3, indexer=SIZES.indexer)

@@ -430,7 +430,7 @@ def test_text_is_at_most_100_columns(question: str) -> None:
 @pytest.mark.parametrize(
     ("question", "options", "error", "part"),
     [
-        ("speed", {}, UsageError, "one of devices, size"),
+        ("speed", {}, UsageError, "one of devices, hardware"),
         ("devices", {"by": "width"}, UsageError, "--by belongs to the question size"),
         ("size", {"most": 4}, UsageError, "--most belongs"),
         ("size", {"by": "heads"}, UsageError, "one of both, width, depth"),

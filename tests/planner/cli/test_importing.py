@@ -241,11 +241,12 @@ def test_answers_for_encoders_say_what_they_count(tmp_path, monkeypatch):
     assert "planner emit last#1 --for" in shown.stdout  # FSDP2 and DeepSpeed run encoders
 
 
-def test_answers_for_encoder_decoders_say_that_nothing_runs_them(tmp_path, monkeypatch):
+def test_answers_for_encoder_decoders_name_what_runs_them(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     config = {"model_type": "t5", "d_model": 512, "d_kv": 64, "d_ff": 2048, "num_layers": 6}
     config |= {"num_heads": 8, "vocab_size": 32128}
     (tmp_path / "t5.json").write_text(json.dumps(config))
-    shown = run_here("solve", str(tmp_path / "t5.json"), "8xh100", "--framework", "any")
+    shown = run_here("solve", str(tmp_path / "t5.json"), "8xh100")
     assert shown.returncode == 0
-    assert "no framework that plans are written for runs these plans" in shown.stdout
+    assert "framework deepspeed: Megatron-LM has no encoder+dense" in shown.stdout
+    assert "planner emit last#1 --for deepspeed" in shown.stdout

@@ -17,7 +17,7 @@ from planner.specs.loader import load_model, model_from_dict
 from tools.smoke.kinds import MODELS
 
 TYPES = {"deepseek-v3.2": "deepseek_v32", "kimi-linear": "kimi_linear", "lfm2-moe": "lfm2_moe"}
-TYPES |= {"qwen3-next": "qwen3_next", "nemotron-h": "nemotron_h"}
+TYPES |= {"qwen3-next": "qwen3_next", "nemotron-h": "nemotron_h", "m2m-100": "m2m_100"}
 JOB = {"seq_len": 128, "global_batch": 8, "precision": "bf16", "optimizer": "adam"}
 
 

@@ -457,6 +457,46 @@ CLASSES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
+COMPRESSED: dict[str, Any] = {
+    "kv_heads": 1,
+    "moe": {**EXPERTS, "shared_experts": 1},
+    "compressed": {
+        "q_rank": 256,
+        "window": 128,
+        "groups": 4,
+        "out_rank": 128,
+        "rope_dim": 32,
+        "heavy_ratio": 64,
+        "index_heads": 8,
+        "index_dim": 64,
+        "top_k": 96,
+    },
+}
+CLASSES["deepseek_v4"] = (
+    document(
+        [{"kind": "shared-window+moe", "count": 1}, {"pattern": ["csa+moe", "hca+moe"]}],
+        **COMPRESSED,
+        residual_streams={"count": 3, "sinkhorn_steps": 5},
+        details={"router_scores": "sqrtsoftplus", "router_scale": 1.5},
+    ),
+    {
+        "layer_types": [
+            "sliding_attention",
+            "compressed_sparse_attention",
+            "heavily_compressed_attention",
+        ],
+        "compress_rates": {"compressed_sparse_attention": 4, "heavily_compressed_attention": 64},
+        "q_lora_rank": 256,
+        "o_groups": 4,
+        "index_topk": 96,
+        "hc_mult": 3,
+        "hc_sinkhorn_iters": 5,
+        "routed_scaling_factor": 1.5,
+        "n_shared_experts": 1,
+    },
+)
+
+
 @pytest.mark.parametrize("kind", CLASSES)
 def test_the_class_of_transformers(kind: str) -> None:
     model_file, fields = CLASSES[kind]
@@ -484,6 +524,16 @@ def test_the_class_of_transformers(kind: str) -> None:
             [{"pattern": ["mamba2+dense", "gdn+dense"]}],
             {"mamba2": MAMBA, "delta_net": DELTA},
             "no class that planner writes has layers of mamba2[+]dense",
+        ),
+        (
+            [{"kind": "csa+moe", "count": 2}],
+            COMPRESSED,
+            "DeepSeek-V4's class does not have one residual stream",
+        ),
+        (
+            [{"kind": "dense", "count": 2}],
+            {"residual_streams": {"count": 2}},
+            "no class of transformers but DeepSeek-V4's has several residual streams",
         ),
     ],
 )

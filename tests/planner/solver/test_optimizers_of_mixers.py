@@ -9,8 +9,8 @@ import yaml
 
 import planner
 from costmodels.layers.kinds import LAYER_KINDS
+from costmodels.layers.recurrences.delta_net import GDN
 from costmodels.layers.sublayers.composition import composed
-from costmodels.layers.sublayers.delta_net import GDN
 from costmodels.layers.sublayers.feeds import EXPERTS
 from planner.errors import SearchError
 from planner.specs.loader import load_model

@@ -104,6 +104,7 @@ SECTIONS = {
     "kda+dense": {"delta_net": {"k_heads": 32, "v_heads": 32, "k_dim": 128, "v_dim": 128}},
     "linear+dense": {"linear": {"heads": 32, "head_dim": 128}},
     "sparse+dense": {"indexer": {"heads": 64, "head_dim": 128, "top_k": 2048}},
+    "hca+dense": {"compressed": {"q_rank": 1024, "window": 128, "groups": 8, "out_rank": 512}},
 }
 
 
@@ -123,6 +124,7 @@ def test_sizes_of_mixers_are_read_written_and_needed(kind):
 
 
 WINDOW = {"kind": "window+dense", "count": 32}
+COMPRESSED = {"q_rank": 1024, "window": 128, "groups": 8, "out_rank": 512}
 
 
 @pytest.mark.parametrize(
@@ -146,6 +148,19 @@ WINDOW = {"kind": "window+dense", "count": 32}
             "delta_net.v_heads",
         ),
         ({"layer_kinds": [WINDOW], "window": {"size": 0}}, "window.size"),
+        (
+            {"layer_kinds": [{"kind": "csa+dense", "count": 32}], "compressed": COMPRESSED},
+            "compressed.index_heads",
+        ),
+        (
+            {
+                "layer_kinds": [{"kind": "hca+dense", "count": 32}],
+                "compressed": {**COMPRESSED, "groups": 5, "rope_dim": 256},
+            },
+            "compressed.groups",
+        ),
+        ({"residual_streams": {"count": 1}}, "residual_streams.count"),
+        ({"details": {"router_scores": "sqrtsoftplus"}}, "details.router_scores"),
         ({"layer_kinds": [WINDOW], "window": {}}, "window.size"),
         ({"layer_kinds": [{"pattern": ["dense"], "repeat": 0}]}, "layer_kinds.0.repeat"),
         ({"layer_kinds": [{"pattern": [], "repeat": 32}]}, "layer_kinds.0.pattern"),

@@ -9,6 +9,7 @@ from costmodels.layers.flops import model_flops_per_step, model_flops_per_token
 from costmodels.layers.hardware_flops import hardware_flops_per_step, recomputed_parts
 from costmodels.layers.kinds import added_kinds, kinds_of, present_kinds
 from costmodels.layers.params import latent_params
+from costmodels.layers.streams.connections import collapse_macs
 from costmodels.parameters import active_params, total_params
 from costmodels.problem import Problem
 from costmodels.towers.latents import end_flops
@@ -415,6 +416,9 @@ def _flops_by_kind(problem: Problem) -> tuple[str, str]:
     if modules:
         layers.append(f"{modules} × (2 × {h:,} × {h:,} + 3 × {h:,})")
     layers += [f"{h:,} × {h:,}"] * shape.head_transform
+    if streams := shape.residual_streams:
+        layers.append(f"{1 + modules} × {collapse_macs(shape):,}")
+        layers += [f"{modules} × {streams.count - 1} × {h:,} × {h:,}"] * bool(modules)
     if not shape.diffusion:
         layers.append(f"{1 + modules} × {h:,} × {vocab:,}")
     titles = kinds_text(kind for kind, _ in present_kinds(shape))

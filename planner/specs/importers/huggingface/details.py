@@ -12,6 +12,7 @@ from planner.errors import SpecError
 from planner.specs.importers.huggingface.config import Config, Found
 from planner.specs.importers.huggingface.parts import parts_of_config
 from planner.specs.model import full_attention_every
+from planner.specs.schema import ROOT_SCORES
 from planner.specs.yaml.document import path_text
 from planner.units import shown_value
 
@@ -49,6 +50,7 @@ _DEFAULTS: Mapping[str, Mapping[str, float]] = {
     "qwen3_moe": {"aux_loss": 0.001},
     "deepseek_v2": {"aux_loss": 0.001, "router_scale": 1.0},
     "deepseek_v3": {"router_scale": 2.5},
+    "deepseek_v4": {"router_scale": 1.5},
     "gpt_neox": {"rotary_percent": 0.25},
     "gpt_oss": {"rotary_base": 150000.0, "norm_epsilon": _LONG, "aux_loss": 0.001},
     "llama4_text": {"rotary_base": 500000.0, "norm_epsilon": _LONG, "aux_loss": 0.001},
@@ -80,6 +82,7 @@ _NORM_TOPK = {
     "qwen3_moe": False,
     "deepseek_v2": False,
     "deepseek_v3": True,
+    "deepseek_v4": True,
     "glm4_moe": True,
     "gpt_oss": True,
     "olmoe": False,
@@ -112,6 +115,7 @@ _LOAD_BIAS = (
     "kimi_linear",
     "deepseek_v32",
     "glm_moe_dsa",
+    "deepseek_v4",
 )
 """Types whose experts are balanced by a bias of the router."""
 _QK_NORMS = {
@@ -269,7 +273,7 @@ def _rotary(config: Config, model: Mapping[str, Any]) -> Iterator[Detail]:
         text = f"{path_text(path)} / head_dim"
         share = min(1.0, rotated / model["head_dim"])
         yield Detail("rotary_percent", share, Found(share, text, path))
-    elif not model.get("mla"):
+    elif not (model.get("mla") or model.get("compressed")):
         for detail in _number(config, "rotary_percent", 1.0):
             if detail.value != 1.0:
                 yield detail
@@ -349,11 +353,12 @@ def _router(config: Config, model: Mapping[str, Any], every: Found) -> Iterator[
     """Yield how tokens are sent to experts."""
     section, name = config.section, config.name
     scores = section.get("scoring_func")
-    if scores in ("softmax", "sigmoid"):
+    if scores in ("softmax", "sigmoid", ROOT_SCORES):
         path = (*config.path, "scoring_func")
         yield Detail("router_scores", scores, Found(scores, path_text(path), path))
     else:
-        yield Detail("router_scores", "sigmoid" if name in _SIGMOID else "softmax", every)
+        usual = ROOT_SCORES if name == "deepseek_v4" else "softmax"
+        yield Detail("router_scores", "sigmoid" if name in _SIGMOID else usual, every)
     norm = section.get("norm_topk_prob", _NORM_TOPK.get(name))
     if isinstance(norm, bool) and model["moe"]["topk"] > 1:
         in_file = "norm_topk_prob" in section

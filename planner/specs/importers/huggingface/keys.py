@@ -95,6 +95,10 @@ _MIXER_FIELDS: Mapping[str, tuple[str, ...]] = {
     "conv": ("short_conv",),
     "rglru": ("lru_width", "lru_conv", "lru_blocks"),
     "sparse": ("index_heads", "index_dim", "index_topk", "index_kinds"),
+    "csa": (
+        *("index_heads", "index_dim", "index_topk", "sinkhorn_steps"),
+        *(x for x in KEYS if x.startswith("cmp_")),
+    ),
 }
 """Fields that only types with a mixer read."""
 _OF_MIXERS = {"zero_experts"} | frozenset(

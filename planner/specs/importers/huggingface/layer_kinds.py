@@ -11,6 +11,12 @@ from typing import Any
 from costmodels.shapes import FEED_FIELDS, VARIED_FIELDS
 from planner.errors import SpecError
 from planner.specs.importers.huggingface.config import Config, Found
+from planner.specs.importers.huggingface.families.compressed_keys import (
+    COMPRESSED_WORDS,
+    compressed_mixers,
+    compressed_sizes,
+    stream_sizes,
+)
 from planner.specs.importers.huggingface.families.hybrids import (
     NEMOTRON_LETTERS,
     pattern_letters,
@@ -195,6 +201,8 @@ def _mixers(
 
 def _other_mixers(config: Config, n_layers: int) -> tuple[list[str], Found]:
     """Return the mixer of each layer of a type that has another one than attention in some."""
+    if config.rules.mixer == "csa":
+        return compressed_mixers(config, n_layers)
     rules, types = config.rules, config.look("layer_types")
     words: dict[Any, str] = {
         "full_attention": "attention",
@@ -278,6 +286,9 @@ def _sections(config: Config, kinds: Sequence[str]) -> Iterator[tuple[str, dict[
         )
     if "linear" in mixers:
         yield "linear", _linear(config)
+    if mixers & COMPRESSED_WORDS.keys():
+        yield "compressed", compressed_sizes(config)
+        yield "residual_streams", stream_sizes(config)
     if "sparse" in mixers:
         fields = {"heads": "index_heads", "head_dim": "index_dim", "top_k": "index_topk"}
         yield "indexer", {name: config.needed(key) for name, key in fields.items()}

@@ -27,6 +27,7 @@ from planner.specs.importers.huggingface.families.encoder_decoders import (
     read_encoder_decoder,
 )
 from planner.specs.importers.huggingface.families.encoders import is_encoder, read_encoder
+from planner.specs.importers.huggingface.families.t5gemma import is_t5gemma, read_t5gemma
 from planner.specs.importers.huggingface.families.towers import with_shares, with_tower
 from planner.specs.importers.huggingface.files import has_sizes, parse_config
 from planner.specs.importers.huggingface.keys import key_refusals, missing, passed_over
@@ -81,6 +82,8 @@ _ORDER = (
     "indexer",
     "mamba1",
     "short_conv",
+    "compressed",
+    "residual_streams",
     "rglru",
     "per_layer",
     "attention_gate",
@@ -110,6 +113,8 @@ def read_config(text: str, file: str, overrides: Mapping[str, object]) -> Import
         return read_encoder(document, overrides)
     if is_encoder_decoder(document.data):
         return read_encoder_decoder(document, overrides)
+    if is_t5gemma(document.data):
+        return read_t5gemma(document, overrides)
     try:
         config = open_config(document)
     except UnknownTypeError as error:

@@ -96,6 +96,15 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "attention_offset": (),
     "expert_period": (),
     "expert_offset": (),
+    "cmp_q_rank": (),
+    "cmp_groups": (),
+    "cmp_out_rank": (),
+    "cmp_ratios": (),
+    "cmp_sparse_ratio": (),
+    "cmp_heavy_ratio": (),
+    "cmp_rope_dim": (),
+    "cmp_streams": (),
+    "sinkhorn_steps": (),
 }
 """Names in the file of what the reader looks up, unless a type has its own."""
 

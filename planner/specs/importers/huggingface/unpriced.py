@@ -8,6 +8,7 @@ from typing import Any
 
 from planner.errors import SpecError
 from planner.specs.importers.huggingface.config import Config
+from planner.specs.importers.huggingface.rules import POST_NORMS
 from planner.units import shown_value
 
 _LOCAL = ("sliding_attention", "chunked_attention")
@@ -84,10 +85,14 @@ def _soft_cap(config: Config, _: Mapping[str, Any]) -> str:
     )
 
 
-def _small_parts(config: Config, _: Mapping[str, Any]) -> str:
-    """Name the parts that are left out because they are small."""
-    rules, parts = config.rules, list(config.rules.extra)
-    if config.switch(rules.qk_norm).value:
+def _small_parts(config: Config, document: Mapping[str, Any]) -> str:
+    """Name the parts that are left out because they are small.
+
+    Layers with embeddings of their own (`per_layer`) are priced with all their norms.
+    """
+    rules, has_norms = config.rules, bool(document["model"].get("per_layer"))
+    parts = [part for part in rules.extra if not (has_norms and part == POST_NORMS)]
+    if config.switch(rules.qk_norm).value and not has_norms:
         parts.insert(0, "norms of queries and keys")
     qkv, out, mlp = (config.switch(name).value for name in rules.biases)
     uneven = [w for w, on in (("queries, keys and values", qkv), ("attention outputs", out)) if on]

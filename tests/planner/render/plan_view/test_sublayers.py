@@ -52,9 +52,45 @@ PINS = [
     ),
 )
 def test_every_number_opens(name: str, pins: dict[str, Any]) -> None:
+    check_numbers(MODELS[name], pins)
+
+
+STREAMS: dict[str, Any] = {
+    "dense": {"residual_streams": {"count": 4}},
+    "experts": {"residual_streams": {"count": 2}, "moe": {**MOE, "dense_layers": 4}},
+    "deepseek-v4": {
+        "layer_kinds": [{"pattern": ["shared-window+moe", "csa+moe", "hca+moe", "moe"]}] * 8,
+        "compressed": {
+            "q_rank": 1024,
+            "window": 128,
+            "groups": 8,
+            "out_rank": 512,
+            "index_heads": 16,
+            "index_dim": 64,
+            "top_k": 512,
+        },
+        "residual_streams": {"count": 4},
+        "mtp_layers": 1,
+        "moe": MOE,
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "recompute"),
+    one_row_in(2, [(name, x) for name in STREAMS for x in ("none", "full")]),
+)
+def test_every_number_of_several_streams_opens(name: str, recompute: str) -> None:
+    pins = {"tp": 2, "pp": 2, "zero": 1, "split": "even", "recompute": recompute, "vpp": 1}
+    check_numbers(STREAMS[name], pins)
+
+
+def check_numbers(changes: dict[str, Any], pins: dict[str, Any]) -> None:
+    """Open every number of the fastest plan of a model."""
     loaded = load_model("llama3-8b").document
-    model = {**loaded["model"], **MODELS[name]}
+    model = {**loaded["model"], **changes}
     model = {k: v for k, v in model.items() if v is not None and k != "layers"}
+    model |= {"layers": 32} if "layer_kinds" not in model else {}
     training = {key: value for key, value in loaded["training"].items() if value is not None}
     document = {"model": model, "training": training}
     plan = evaluate(document, "h100-x8", pins=pins, framework="any").plans[0]

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from costmodels.parameters import total_params
+from costmodels.shapes import OperatorsShape
 from planner.errors import SpecError
 from planner.specs.loader import model_from_dict
 
@@ -159,3 +160,19 @@ def test_what_is_not_priced_is_named(changes):
         model_from_dict({**BERT, **changes})
     key = list(changes)[-1]
     assert key in str(caught.value.problems[0])
+
+
+@pytest.mark.parametrize(
+    ("data", "operators"),
+    [
+        (BERT, OperatorsShape(norm="kernel", scores="16-bit", attention_dropout=True)),
+        (MODERN, OperatorsShape(norm="kernel", scores="16-bit", joint_qkv=True)),
+        (
+            {**BERT, "hidden_act": "relu", "attention_probs_dropout_prob": 0.0},
+            OperatorsShape(activation="relu", norm="kernel", scores="16-bit"),
+        ),
+        ({**MODERN, "model_type": "eurobert"}, None),
+    ],
+)
+def test_what_transformers_computes_encoders_with(data, operators):
+    assert model_from_dict(data).shape.operators == operators

@@ -167,6 +167,49 @@ class TestOtherAttention:
         ]
         assert model["indexer"] == {"heads": 64, "head_dim": 128, "top_k": 2048}
 
+    def test_compressed_keys_and_streams(self):
+        """The first release lists a ratio of every layer and of the module behind them."""
+        model = read(
+            model_type="deepseek_v4",
+            num_hidden_layers=6,
+            compress_ratios=[0, 0, 4, 128, 4, 128, 0],
+            head_dim=256,
+            hc_mult=2,
+            compress_rate_csa=8,
+        )
+        assert model["layer_kinds"] == [
+            {"kind": "shared-window+moe", "count": 2},
+            {"pattern": ["csa+moe", "hca+moe"], "repeat": 2},
+        ]
+        assert model["residual_streams"] == {"count": 2, "sinkhorn_steps": 20}
+        sizes = model["compressed"]
+        assert (sizes["sparse_ratio"], sizes["heavy_ratio"], sizes["rope_dim"]) == (8, 128, 32)
+        assert (model["moe"]["shared_ffn"], model["kv_heads"]) == (2048, 1)
+        assert model["details"]["router_scores"] == "sqrtsoftplus"
+
+    def test_layers_that_compress_where_no_key_says_so(self):
+        model = read(model_type="deepseek_v4", num_hidden_layers=5, partial_rotary_factor=0.25)
+        assert model["layer_kinds"] == [
+            {"kind": "hca+moe", "count": 3},
+            {"kind": "csa+moe", "count": 1},
+            {"kind": "hca+moe", "count": 1},
+        ]
+        assert model["compressed"]["rope_dim"] == 128
+
+    @pytest.mark.parametrize(
+        ("keys", "message"),
+        [
+            ({"layer_types": ["csa"] * 43}, "layer_types.0: layers with"),
+            ({"compress_ratios": [0, 16] * 30}, "compress_ratios.1: layers with 16"),
+            ({"layer_types": ["sliding_attention"]}, "1 layers are listed"),
+            ({"moe_intermediate_size": 512, "intermediate_size": 256}, "mean the same"),
+            ({"o_groups": 7}, "64 heads cannot be shared out over 7 groups"),
+        ],
+    )
+    def test_what_its_class_does_not_have(self, keys, message):
+        with pytest.raises(SpecError, match=message):
+            model_from_dict({"model_type": "deepseek_v4", **keys})
+
     def test_indices_that_are_shared_are_not_priced(self):
         with pytest.raises(SpecError, match="indexer_types: layers that take the keys"):
             read(model_type="glm_moe_dsa", indexer_types=["full", "shared"] * 39)

@@ -183,6 +183,15 @@ def test_gemma_4_as_transformers_builds_it(name):
     assert count({"model_type": "gemma4_text", **stated}) == pytest.approx(built, rel=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("name", "are_priced"), [("gemma4_text", True), ("gemma4_unified", False)]
+)
+def test_norms_are_priced_with_embeddings_of_layers_alone(name, are_priced):
+    stated = GEMMA_4["e2b"][0] if are_priced else {}
+    notes = model_from_dict({"model_type": name, **stated}).notes
+    assert are_priced != any("norms of queries and keys" in note for note in notes)
+
+
 def test_the_last_layers_of_gemma_4_e2b_take_keys_of_earlier_ones():
     shape = model_from_dict({"model_type": "gemma4_text", **GEMMA_4["e2b"][0]}).shape
     assert shape.kinds == (

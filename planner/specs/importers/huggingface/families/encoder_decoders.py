@@ -34,6 +34,16 @@ class EncoderDecoderFamily:
     texts: tuple[int, int] = (0, 0)
     """Tokens of encoder and decoder in the training of the paper; 0: as many as positions."""
     post_norms: bool = False
+    activation: str = "gelu"
+    """Of the MLP where the file says none."""
+    dropout: float = 0.1
+    """Of the residual stream where the file says none; so on for that of scores."""
+    attention_dropout: float = 0.0
+    norm_operator: str = "kernel"
+    """As in `OperatorsShape.norm`."""
+    copies_output: bool = False
+    """As in `OperatorsShape`; so on."""
+    layer_positions: bool = False
     notes: tuple[str, ...] = field(default=())
 
 
@@ -66,12 +76,16 @@ _T5_FAMILY = EncoderDecoderFamily(
     always_tied=True,
     batch=2048,
     texts=(512, 114),
+    activation="relu",
+    attention_dropout=0.1,
+    norm_operator="scaled",
     notes=_RELATIVE,
 )
 _MT5_FAMILY = replace(
     _T5_FAMILY,
     defaults={**_T5, "vocab_size": 250112, "d_ff": 1024, "num_layers": 8, "num_heads": 6},
     gated=True,
+    activation="gated-gelu",
     batch=1024,
     texts=(1024, 256),
 )
@@ -114,8 +128,9 @@ _WHISPER = {
 FAMILIES: Mapping[str, EncoderDecoderFamily] = {
     "t5": _T5_FAMILY,
     "mt5": _MT5_FAMILY,
-    "umt5": _MT5_FAMILY,
+    "umt5": replace(_MT5_FAMILY, layer_positions=True),
     "bart": EncoderDecoderFamily(_BART, offset=2, post_norms=True, batch=8000),
+    "mvp": EncoderDecoderFamily(_BART, offset=2, post_norms=True, batch=8192),
     "mbart": EncoderDecoderFamily(_BART, offset=2, batch=256),
     "plbart": EncoderDecoderFamily(
         {
@@ -131,16 +146,21 @@ FAMILIES: Mapping[str, EncoderDecoderFamily] = {
         },
         offset=2,
         post_norms=True,
+        attention_dropout=0.1,
         batch=2048,
     ),
     "pegasus": EncoderDecoderFamily(_BART, batch=8192, notes=_SINES),
     "marian": EncoderDecoderFamily(_MARIAN, post_norms=True, batch=256, notes=_SINES),
-    "m2m_100": EncoderDecoderFamily(_M2M, learned=False, batch=256),
+    "m2m_100": EncoderDecoderFamily(
+        _M2M, learned=False, batch=256, activation="relu", attention_dropout=0.1
+    ),
     "blenderbot": EncoderDecoderFamily(_BLENDERBOT, batch=256),
     "blenderbot-small": EncoderDecoderFamily(_BLENDERBOT_SMALL, post_norms=True, batch=256),
     "whisper": EncoderDecoderFamily(
         _WHISPER,
         batch=256,
+        copies_output=True,
+        dropout=0.0,
         notes=("not priced, below 0.1 % of the parameters: keys have no biases",),
     ),
 }
@@ -174,6 +194,7 @@ def read_encoder_decoder(document: Document, overrides: Mapping[str, object]) ->
         {"kind": ENCODER_LAYER, "count": ahead},
         {"kind": "causal-cross+dense", "count": after},
     ]
+    of_file.put("operators", _operators(document.data, family), "transformers' code of it")
     of_file.put("layer_kinds", runs, "layers of the encoder, then of the decoder")
     of_file.put("encoder", encoder, "the encoder's side of the file")
     stated = str(overrides.get("training.seq_len", ""))
@@ -201,6 +222,35 @@ def read_encoder_decoder(document: Document, overrides: Mapping[str, object]) ->
             "encoder.seq_len tokens stand before training.seq_len of the decoder: set both",
         ),
     )
+
+
+_ACTIVATIONS = {
+    "relu": "relu",
+    "gated-relu": "relu",
+    "gated-gelu": "gelu_new",
+    "gelu_new": "gelu_new",
+}
+"""Activations that keep other than their input, by their name in a file."""
+
+
+def _operators(data: Mapping[str, Any], family: EncoderDecoderFamily) -> dict[str, Any]:
+    """Return the section `operators`: what transformers' code of a family computes with."""
+    is_t5 = "d_kv" in family.defaults
+    key = "feed_forward_proj" if is_t5 else "activation_function"
+    named = str(data.get(key) or family.activation)
+    everywhere = data.get("dropout_rate", family.dropout) if is_t5 else 0.0
+    out: dict[str, Any] = {
+        "activation": _ACTIVATIONS.get(named, ""),
+        "norm": family.norm_operator,
+        "scores": "16-bit",
+        "copies_output": family.copies_output,
+        "layer_positions": family.layer_positions,
+        "activation_dropout": bool(data.get("activation_dropout", everywhere)),
+        "attention_dropout": bool(
+            everywhere if is_t5 else data.get("attention_dropout", family.attention_dropout)
+        ),
+    }
+    return {name: value for name, value in out.items() if value}
 
 
 _APART = {
@@ -268,7 +318,7 @@ def _bart(of_file: EncoderFile, family: EncoderDecoderFamily) -> dict[str, Any]:
     ):
         of_file.put(name, sizes[key], key)
     of_file.put("gated", False, "two MLP matrices")
-    of_file.put("dropout", bool(data.get("dropout", 0.1)), "dropout")
+    of_file.put("dropout", bool(data.get("dropout", family.dropout)), "dropout")
     hears = "num_mel_bins" in sizes
     source = sizes["max_source_positions" if hears else "max_position_embeddings"]
     target = sizes["max_target_positions" if hears else "max_position_embeddings"]

@@ -34,6 +34,8 @@ BERT_LIKE = {
 """Types whose positions are learned, and how many of those no token has."""
 MODERN = "modernbert"
 EURO = "eurobert"
+DECODER = "modernbert-decoder"
+"""ModernBERT's layers as a decoder, with its head."""
 _PRE_NORMS = ("megatron-bert", "roberta-prelayernorm", "xlm-roberta-xl", "esm")
 """Types with norms in front of attention and MLP, where those of BERT stand behind."""
 _NAMES: Mapping[str, Mapping[str, str]] = {
@@ -101,7 +103,7 @@ class EncoderFile:
 def is_encoder(data: Mapping[str, Any]) -> bool:
     """Tell whether a configuration is one of an encoder, with its sizes."""
     kind = data.get("model_type")
-    is_known = isinstance(kind, str) and kind in (MODERN, EURO, *BERT_LIKE)
+    is_known = isinstance(kind, str) and kind in (MODERN, EURO, DECODER, *BERT_LIKE)
     return is_known and ("hidden_size" in data or "dim" in data)
 
 
@@ -122,11 +124,13 @@ def read_encoder(document: Document, overrides: Mapping[str, object]) -> Importe
     ):
         encoder.take(name, encoder.name(key))
     kind = str(data["model_type"])
-    {MODERN: _modern, EURO: _euro}.get(kind, _bert)(encoder)
+    {MODERN: _modern, DECODER: _modern, EURO: _euro}.get(kind, _bert)(encoder)
+    if operators := _operators(data, kind):
+        encoder.put("operators", operators, "transformers' code of it")
     tied = data.get("tie_word_embeddings", kind != EURO)
     encoder.put("tied", tied is not False, "tie_word_embeddings")
     if kind != EURO:
-        encoder.put("head_transform", True, "head that predicts masked tokens")
+        encoder.put("head_transform", True, "a layer stands before the head")
     longest = encoder.count("max_position_embeddings", 512 if kind in BERT_LIKE else LONGEST)
     longest -= BERT_LIKE.get(str(data["model_type"]), 0)
     seq_len, why = min(longest, LONGEST), f"at most {LONGEST}; max_position_embeddings"
@@ -145,11 +149,38 @@ def read_encoder(document: Document, overrides: Mapping[str, object]) -> Importe
         origins=tuple(encoder.origins),
         source=document.file or "Python data",
         format=f"Hugging Face config.json ({data['model_type']})",
-        notes=(
-            "not priced, below 0.1 % of the parameters: bias of the head, types of tokens"
-            + _SMALL_PARTS.get(kind, ""),
-            "the loss counts as one over all tokens, whatever share is masked",
-        ),
+        notes=_notes(kind),
+    )
+
+
+def _operators(data: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    """Return what transformers' code of a type computes with; nothing where it is as a Llama's."""
+    if kind == EURO:
+        return {}
+    common = {"norm": "kernel", "scores": "16-bit"}
+    if kind in (MODERN, DECODER):
+        drops = bool(data.get("attention_dropout")), bool(data.get("mlp_dropout"))
+        found = {
+            "joint_qkv": kind == MODERN,
+            "attention_dropout": drops[0],
+            "activation_dropout": drops[1],
+        }
+    else:
+        key = "attention_dropout" if kind == "distilbert" else "attention_probs_dropout_prob"
+        named = data.get("activation" if kind == "distilbert" else "hidden_act")
+        found = {"attention_dropout": bool(data.get(key, 0.1))}
+        common |= {"activation": named} if named in ("relu", "gelu_new") else {}
+    return common | {name: value for name, value in found.items() if value}
+
+
+def _notes(kind: str) -> tuple[str, ...]:
+    """Return what is said of a model of some type."""
+    small = "not priced, below 0.1 % of the parameters: bias of the head"
+    if kind == DECODER:
+        return (f"{small}, a norm of the embeddings",)
+    return (
+        f"{small}, types of tokens" + _SMALL_PARTS.get(kind, ""),
+        "the loss counts as one over all tokens, whatever share is masked",
     )
 
 
@@ -182,7 +213,10 @@ def _euro(encoder: EncoderFile) -> None:
 
 
 def _modern(encoder: EncoderFile) -> None:
-    """Set what ModernBERT has: windows in two of three layers, gates, rotary positions."""
+    """Set what ModernBERT has: windows in two of three layers, gates, rotary positions.
+
+    As a decoder its layers see what is before them, in windows half as wide.
+    """
     layers, local = encoder.model["layers"], encoder.count("local_attention", 128)
     listed = encoder.document.data.get("layer_types")
     every = encoder.count("global_attn_every_n_layers", 3)
@@ -190,19 +224,26 @@ def _modern(encoder: EncoderFile) -> None:
     source = "global_attn_every_n_layers"
     if listed is not None:
         full, source = _listed(encoder, listed), "layer_types"
-    kinds = ["bidirectional" if on else "bidirectional-window" for on in full]
+    is_decoder = encoder.document.data["model_type"] == DECODER
+    whole, part = ("attention", "window") if is_decoder else _BOTH_SIDES
+    kinds = [whole if on else part for on in full]
     runs: list[dict[str, Any]] = []
     for kind in kinds:
-        if runs and runs[-1]["kind"] == f"{kind}+dense":
+        name = "dense" if kind == "attention" else f"{kind}+dense"
+        if runs and runs[-1]["kind"] == name:
             runs[-1]["count"] += 1
         else:
-            runs.append({"kind": f"{kind}+dense", "count": 1})
+            runs.append({"kind": name, "count": 1})
     encoder.put("gated", True, "three MLP matrices, as in every modernbert")
     encoder.put("norm", "rmsnorm", "norms without biases: one vector")
     encoder.put("layer_kinds", runs, source)
     if not all(full):
-        size = 2 * (local // 2) + 1
-        encoder.put("window", {"size": size}, f"local_attention {local}, on both sides")
+        size = max(1, local // 2) if is_decoder else 2 * (local // 2) + 1
+        sides = "to the left" if is_decoder else "on both sides"
+        encoder.put("window", {"size": size}, f"local_attention {local}, {sides}")
+
+
+_BOTH_SIDES = ("bidirectional", "bidirectional-window")
 
 
 def _listed(encoder: EncoderFile, listed: Any) -> list[bool]:

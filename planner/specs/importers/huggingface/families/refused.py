@@ -38,7 +38,7 @@ REFUSED: Mapping[str, str] = {
         "layers that differ from one another in width, as an architecture search (NAS) left them",
     ),
     **dict.fromkeys(
-        ("deepseek_v4", "minicpm_sala"),
+        ("minicpm_sala",),
         "sparse attention whose tokens an indexer picks",
     ),
     **dict.fromkeys(("step3_text", "step3"), "factorised attention, whose matrices are others"),
@@ -48,8 +48,14 @@ REFUSED: Mapping[str, str] = {
         "attention whose heads have other widths in some layers than in others",
     ),
     **dict.fromkeys(
-        ("hy_v4", "axk2", "qwen4_exp", "qwen4_exp_text"),
-        "several residual streams, or norms with matrices of their own, beside sparse attention",
+        ("qwen4_exp", "qwen4_exp_text"),
+        "residual streams that matrices of low rank mix, and embeddings of several tokens",
+    ),
+    "hy_v4": "sparse attention that takes the keys of another layer's indexer, with gates",
+    "axk2": "norms with matrices of their own, beside sparse attention",
+    **dict.fromkeys(
+        ("glm5_next", "glm5_next_text"),
+        "linear attention with gates of its own, and an indexer over pools of keys",
     ),
     "zaya": "convolutions of queries and keys, and a router that is an MLP",
     "hrm_text": "layers that run several times in one pass",
@@ -64,7 +70,6 @@ REFUSED: Mapping[str, str] = {
     "xlnet": "two streams of attention with relative positions",
     "reformer": "attention by hashing, with reversible layers",
     "ctrl": "no norm of its own in front of the MLP's residual, and positions of sines",
-    "modernbert-decoder": "a norm of the embeddings and a head with a layer of its own",
     **dict.fromkeys(
         ("gemma4_assistant", "gemma4_unified_assistant"),
         "attention to the keys and values of another model",
@@ -75,8 +80,6 @@ REFUSED: Mapping[str, str] = {
     ),
     **dict.fromkeys(
         (
-            "glm5_next",
-            "glm5_next_text",
             "mistral_large4",
             "mistral_large4_text",
             "muse_glimmer",
@@ -115,15 +118,17 @@ REFUSED: Mapping[str, str] = {
     "jetmoe": "attention whose heads are experts too",
     "doge": "attention with dynamic masks and experts that are embeddings",
     **dict.fromkeys(
-        ("t5gemma", "t5gemma2", "t5gemma2_decoder"),
-        "windows in the layers of an encoder and of a decoder that attends to it",
+        ("t5gemma2", "t5gemma2_decoder"),
+        "attention to the own sequence and to an encoder's output at once",
     ),
     **dict.fromkeys(("switch_transformers", "nllb-moe"), "experts in the layers of an encoder"),
     **dict.fromkeys(
         (
             "longt5",
             "prophetnet",
-            "mvp",
+            "fsmt",
+            "pop2piano",
+            "speecht5",
             "bigbird_pegasus",
             "trocr",
             "musicgen",

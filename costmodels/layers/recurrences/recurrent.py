@@ -14,7 +14,7 @@ from costmodels.comm.collectives import collective_s
 from costmodels.comm.context_parallel import context_group
 from costmodels.comm.exposure import Exposure
 from costmodels.layers.compute import ForwardBackward, LinearTimes, products_of
-from costmodels.layers.layer_kind import Floats, Ints, LayerInputs
+from costmodels.layers.layer_kind import Floats, LayerInputs
 from costmodels.layers.recompute import Modules
 from costmodels.layers.sublayers.sublayer import MixerTerms, elementwise_s, ends_bytes
 
@@ -138,8 +138,3 @@ def exchange_s(inputs: LayerInputs, widths: tuple[Floats, ...]) -> Floats:
         size = inputs.element_bytes * inputs.tokens * width
         total = total + collective_s("all-to-all", size, group, problem.pool) + hops_s
     return np.where(inputs.split.cp > 1, total, 0.0)
-
-
-def ranks(tp: Ints) -> Floats:
-    """Return tp as numbers to divide by."""
-    return np.asarray(tp, dtype=np.float64)

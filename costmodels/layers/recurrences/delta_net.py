@@ -10,13 +10,12 @@ from numpy.typing import ArrayLike
 from costmodels.comm.exposure import Exposure
 from costmodels.layers.layer_kind import Floats, Ints, LayerInputs, LayerMacs
 from costmodels.layers.recompute import Modules, RecomputedModule
-from costmodels.layers.sublayers.recurrent import (
+from costmodels.layers.recurrences.recurrent import (
     Recurrence,
     exchange_s,
-    ranks,
     recurrent_terms,
 )
-from costmodels.layers.sublayers.sublayer import HeadsCut, Mixer, MixerTerms, norm_params
+from costmodels.layers.sublayers.sublayer import HeadsCut, Mixer, MixerTerms, norm_params, ranks
 from costmodels.optimizers.matrices import Matrix
 from costmodels.shapes import DeltaNetShape, ModelShape
 

@@ -4,8 +4,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from costmodels.layers.layer_kind import Floats, Ints, LayerInputs, LayerMacs
-from costmodels.layers.sublayers.recurrent import Recurrence, ranks, recurrent_terms
-from costmodels.layers.sublayers.sublayer import HeadsCut, Mixer, MixerTerms, norm_params
+from costmodels.layers.recurrences.recurrent import Recurrence, recurrent_terms
+from costmodels.layers.sublayers.sublayer import HeadsCut, Mixer, MixerTerms, norm_params, ranks
 from costmodels.optimizers.matrices import Matrix
 from costmodels.shapes import Mamba2Shape, ModelShape
 

@@ -1,0 +1,1 @@
+"""Attention over compressed keys: kinds of layers of DeepSeek-V4."""

@@ -1,0 +1,1 @@
+"""Mixers with a state in place of keys: recurrences, convolutions, linear attention."""
