@@ -10,6 +10,8 @@ from planner import __version__
 from planner.errors import UsageError
 from planner.frameworks.emit import emit_plan, refusal_file, why_not
 from planner.frameworks.emit_request import EmitRequest
+from planner.frameworks.finetuning.tuned_plan import engine_of
+from planner.frameworks.finetuning.tuners import TUNERS, target_name
 from planner.frameworks.launchers.files import launcher_files
 from planner.frameworks.launchers.hosts import chosen_hosts
 from planner.frameworks.launchers.placement import place_plan
@@ -20,7 +22,7 @@ from planner.solver.answer.result_store import Opened
 from planner.solver.calibration.file import Calibration
 from planner.specs.identity import content_id
 from planner.specs.inputs import ClusterInput, ModelInput
-from searches.frameworks.registry import framework_names, framework_rules, keys_of
+from searches.frameworks.registry import framework_names, keys_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,18 +48,36 @@ class FileTargets:
 
 
 def chosen_targets(text: str) -> list[str]:
-    """Return the frameworks of a list such as `megatron@0.17,fsdp2`, by their keys.
+    """Return the targets of a list such as `megatron@0.17,fsdp2,trl`, by their keys.
 
     `UsageError` for others, and for two releases of one, whose files have the same names.
     """
     parts = [part.strip() for part in text.split(",") if part.strip()]
-    targets = [named_framework(part, "for") for part in parts]
-    names = [framework_rules(target).name for target in targets]
+    targets = [named_target(part) for part in parts]
+    names = [target_name(target) for target in targets]
     twice = next((name for name in names if names.count(name) > 1), "")
     if twice and len(set(targets)) > len(set(names)):
         fix = f"write each into a folder of its own: {' and '.join(sorted(set(targets)))}"
         raise UsageError(f"two releases of {twice} have files of the same names", fix, "for")
     return targets
+
+
+def named_target(text: str) -> str:
+    """Return the key of a framework, or the name of a tool that fine-tunes, as users write it.
+
+    `UsageError` for what is neither, and for a release of a tool: there is one of each.
+    """
+    name, at, release = (part.strip() for part in text.partition("@"))
+    if name not in TUNERS:
+        if name not in framework_names():
+            fix = f"one of {', '.join((*framework_names(), *TUNERS))}"
+            raise UsageError(f"unknown framework {text!r}", fix, "for", code="unknown-name")
+        return named_framework(text, "for")
+    if at and not TUNERS[name].release.startswith(release):
+        title = TUNERS[name].title
+        message = f"files for {title} {release} are not written"
+        raise UsageError(message, f"{name}, release {TUNERS[name].release}", "for")
+    return name
 
 
 def header_lines(
@@ -98,14 +118,18 @@ def plan_files(opened: Opened, calibration: Calibration, targets: FileTargets) -
         names = hosts if isinstance(hosts, tuple) else chosen_hosts(hosts, cluster)
         placed = place_plan(plan.layout, model.shape, pool, fabric, names)
     for target in targets.releases.values():
-        result = under_framework(problem, plan.layout, target, calibration)
+        engine = target
+        if target in TUNERS:
+            engine = engine_of(plan.layout, model.shape, model.job, targets.framework)
+        result = under_framework(problem, plan.layout, engine, calibration)
         header = header_lines((model, cluster), plan, result or plan.breakdown, targets.result_id)
-        if result is None and why_not(target, plan.layout, model.shape, model.job) is None:
-            lines = [*header[:2], f"as {target} runs it, the plan does not fit into memory"]
+        if result is None and why_not(engine, plan.layout, model.shape, model.job) is None:
+            lines = [*header[:2], f"as {engine} runs it, the plan does not fit into memory"]
             files[refusal_file(target)] = "\n".join(lines) + "\n"
             continue
         layout = as_dispatched(plan.layout, model.shape, problem.stack.dispatcher)
         request = EmitRequest(layout, model.shape, model.job, pool, header, model.details)
+        request = replace(request, engine=engine)
         own = emit_plan(target, request)
         files |= own
         if placed:

@@ -28,7 +28,7 @@ from planner.cli.commands.measurement import (
     validate_command,
 )
 from planner.cli.options import (
-    FRAMEWORKS,
+    TARGETS,
     ClusterArg,
     Hosts,
     Launcher,
@@ -82,8 +82,8 @@ def check_command(
         str,
         typer.Argument(
             metavar="FILE",
-            help="Launch script, DeepSpeed JSON, torchtitan TOML or recipe, Accelerate YAML;"
-            " or CLUSTER -- COMMAND ...",
+            help="Launch script, DeepSpeed JSON, torchtitan TOML or recipe, YAML of Accelerate,"
+            " TRL, axolotl or LLaMA-Factory; or CLUSTER -- COMMAND ...",
         ),
     ],
     cluster: ClusterArg,
@@ -280,7 +280,7 @@ def emit_command(
     plan: PlanArg,
     for_: Annotated[
         str,
-        typer.Option("--for", help=f"{FRAMEWORKS}; with commas."),
+        typer.Option("--for", help=f"{TARGETS}; with commas."),
     ] = "megatron",
     out: Annotated[
         str, typer.Option(help="Folder to write to; without it the files are printed.")

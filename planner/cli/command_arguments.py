@@ -11,7 +11,7 @@ import typer
 
 from planner.cli.arguments import overrides_of, positive
 from planner.cli.options import (
-    FRAMEWORKS,
+    TARGETS,
     Allow,
     AllVariants,
     AsType,
@@ -163,7 +163,7 @@ class SolveArguments(SearchArguments):
     emit: Annotated[
         str,
         typer.Option(
-            help=f"Write files: {FRAMEWORKS}; with commas. One alone is the --framework too."
+            help=f"Write files: {TARGETS}; with commas. One alone is the --framework too."
         ),
     ] = ""
     out: Annotated[str, typer.Option(help="Folder for the written configurations.")] = ""

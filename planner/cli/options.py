@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
+from planner.frameworks.finetuning.tuners import TUNERS
 from planner.option_names import SEARCH_FIELDS
 from searches.frameworks.registry import ANY, BUILT_IN, DEFAULT
 
@@ -52,6 +53,8 @@ Precision = Annotated[str, typer.Option(metavar="P", help="Numeric recipe: bf16,
 SetOption = Annotated[list[str], _option("overrides")]
 FRAMEWORKS = ", ".join(BUILT_IN)
 """Frameworks as help names them: those of other packages would have to be looked for."""
+TARGETS = f"{FRAMEWORKS}, {', '.join(TUNERS)}"
+"""What files are written for, as help names it."""
 Framework = Annotated[str, typer.Option(help=f"{DEFAULT}, {FRAMEWORKS}, or {ANY}.")]
 Stack = Annotated[str, _option("stack")]
 PoolName = Annotated[str, _option("pool")]

@@ -12,6 +12,9 @@ from costmodels.shapes import ModelShape, TrainingJob
 from planner.errors import EmitError
 from planner.frameworks.emit_request import EmitRequest, EmittedFiles, RefusedPlanError
 from planner.frameworks.emitted_text import nodes
+from planner.frameworks.finetuning.refusals import tool_refusals
+from planner.frameworks.finetuning.tuned_plan import TunedPlan, engine_of
+from planner.frameworks.finetuning.tuners import ENGINES, TUNERS, Tuner, target_name
 from planner.frameworks.registry import framework
 from searches.frameworks.registry import framework_names, framework_rules, keys_of, load
 from searches.frameworks.releases import UnknownReleaseError
@@ -21,7 +24,7 @@ from searches.frameworks.table import first_release, refusals, runnable_layouts
 def why_not(
     target: str, layout: Layout, shape: ModelShape, job: TrainingJob | None = None
 ) -> str | None:
-    """Return why `target` cannot run the layout, one reason a line, or None when it can.
+    """Return why a framework cannot run the layout, one reason a line, or None when it can.
 
     Each reason names the part in the way and what comes closest. Without `job` the rules about
     precision and sequence length are left out.
@@ -68,23 +71,23 @@ def first_releases(
 
 
 def emit_plan(target: str, request: EmitRequest) -> EmittedFiles:
-    """Return the files of `target` for one plan.
+    """Return the files of `target`, a framework or a tool that fine-tunes, for one plan.
 
-    A framework that cannot run the plan gets `refusal_file` with the reason instead.
+    One that cannot run the plan gets `refusal_file` with the reason instead.
     """
+    if target in TUNERS:
+        return _tuned_files(TUNERS[target], request)
     _check_target(target)
     request = replace(request, release=framework(target).rules.release)
-    layout, shape, pool = request.layout, request.shape, request.pool
+    layout, shape = request.layout, request.shape
     _check_layout(layout, shape, request.job)
-    reasons = refusals(target, layout, shape, request.job)
-    if nodes(layout, pool) == (0, 0):
-        reasons += (
-            f"devices: {layout.n_devices} do not fill whole nodes of {pool.devices_per_node};"
-            " closest: a multiple of it",
-        )
+    reasons = refusals(target, layout, shape, request.job) + _node_refusals(request)
+    closest = "the layout of this plan in your own script"
+    if framework_rules(target).name in ENGINES and not request.job.has_reference:
+        closest = f"files for {' or '.join(TUNERS)}"
     reasons += tuple(
         f"{part}: files for {_shown_title(target)} that say so are not written in this version;"
-        " closest: the layout of this plan in your own script"
+        f" closest: {closest}"
         for part in _not_written(request.job)
     )
     if reasons:
@@ -96,13 +99,35 @@ def emit_plan(target: str, request: EmitRequest) -> EmittedFiles:
         return {refusal_file(target): _refusal_text(target, error.reasons, request.header)}
 
 
+def _tuned_files(tuner: Tuner, request: EmitRequest) -> EmittedFiles:
+    """Return the files of a tool on the engine of the request, else on one that runs the plan."""
+    layout, shape, job = request.layout, request.shape, request.job
+    _check_layout(layout, shape, job)
+    engine = request.engine or engine_of(layout, shape, job)
+    plan = TunedPlan(tuner, replace(request, release=framework(engine).rules.release), engine)
+    reasons = refusals(engine, layout, shape, job) + _node_refusals(request)
+    reasons += tool_refusals(plan)
+    if reasons:
+        return {refusal_file(tuner.name): _refusal_text(tuner.name, reasons, request.header)}
+    write: Callable[[TunedPlan], EmittedFiles] = load(tuner.emitter)
+    return write(plan)
+
+
+def _node_refusals(request: EmitRequest) -> tuple[str, ...]:
+    layout, pool = request.layout, request.pool
+    if nodes(layout, pool) != (0, 0):
+        return ()
+    text = f"devices: {layout.n_devices} do not fill whole nodes of {pool.devices_per_node}"
+    return (f"{text}; closest: a multiple of it",)
+
+
 def refusal_file(target: str) -> str:
-    """Return the name of the file that says why a framework has none for a plan."""
-    return f"{framework_rules(target).name}.txt"
+    """Return the name of the file that says why a framework or tool has none for a plan."""
+    return f"{target_name(target)}.txt"
 
 
 def _not_written(job: TrainingJob) -> list[str]:
-    """Return what of a job no emitter says yet."""
+    """Return what of a job no framework's own files say; those of tools that fine-tune do."""
     parts = {
         "adapters": job.tuning is not None,
         "reference of preferences": job.has_reference,
@@ -144,7 +169,9 @@ def _check_layout(layout: Layout, shape: ModelShape, job: TrainingJob) -> None:
 
 
 def _shown_title(target: str) -> str:
-    """Return the title of a framework, with its release where one was named."""
+    """Return the title of a framework, with its release where one was named, or of a tool."""
+    if target in TUNERS:
+        return TUNERS[target].title
     rules = framework_rules(target)
     return f"{rules.title} {rules.release}" if rules.is_pinned else rules.title
 

@@ -35,6 +35,8 @@ class EmitRequest:
     """Details of the model, on which no figure depends; written as far as a framework has them."""
     release: str = ""
     """Release of the framework that the files are for; empty: the newest that is known."""
+    engine: str = ""
+    """Framework under a tool that fine-tunes, by its key; empty: the first that runs the plan."""
 
     def release_of(self, framework: str) -> str:
         """Return the release that files of a framework are written for."""

@@ -35,6 +35,14 @@ def config_file(
     return {FILE: json.dumps(config, indent=2) + "\n"}, ""
 
 
+def model_type(shape: ModelShape, job: TrainingJob, details: DetailsSpec = NO_DETAILS) -> str:
+    """Return the `model_type` of the class that holds a model; empty where none does."""
+    try:
+        return str(hf_config(shape, job, details)["model_type"])
+    except EmitError:
+        return ""
+
+
 def hf_config(
     shape: ModelShape, job: TrainingJob, details: DetailsSpec = NO_DETAILS
 ) -> dict[str, object]:

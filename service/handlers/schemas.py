@@ -119,7 +119,8 @@ class EmitBody(PlanOf, title="EmitRequest"):
     """Write the framework configuration that runs one plan, and the files that launch it."""
 
     for_: list[str] = Field(default=["megatron"], alias="for")
-    """Frameworks by the names that `solve` takes."""
+    """Frameworks by the names that `solve` takes, and tools that fine-tune: `trl`, `axolotl`,
+    `llama-factory`."""
     launcher: list[str] = ["torchrun"]
     """torchrun, slurm, jobset, pytorchjob."""
     hosts: str | None = None
@@ -189,7 +190,8 @@ class CheckBody(TextBody, title="CheckRequest"):
     """Judge an existing run: refusals, memory, step time, place among plans, best changes."""
 
     run: Text | str
-    """Launch script, DeepSpeed JSON, torchtitan TOML or recipe, Accelerate YAML."""
+    """Launch script, DeepSpeed JSON, torchtitan TOML or recipe, YAML of Accelerate, TRL, axolotl
+    or LLaMA-Factory."""
     cluster: Document
     model: Document | None = None
     """Where the run does not say the model."""

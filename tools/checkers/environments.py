@@ -158,6 +158,29 @@ def environment(python: str, cache: Path, releases: dict[str, str] | None = None
     return inside
 
 
+def tuner_environment(python: str, cache: Path) -> str:
+    """Return the interpreter of the tools that fine-tune: their wheels over the environment.
+
+    They are installed without what they depend on (`tuners.txt`).
+    """
+    below = environment(python, cache)
+    named = (CHECKERS / "tuners.txt").read_text()
+    stamp = hashlib.sha256(named.encode() + below.encode()).hexdigest()[:12]
+    place = cache / f"tuners-{stamp}"
+    inside = str(place / "bin" / "python")
+    if (place / "ready").exists():
+        return inside
+    shutil.rmtree(place, ignore_errors=True)
+    print(f"making the environment of the tools that fine-tune in {place}", flush=True)
+    must([python, "-m", "venv", str(place)])
+    ask = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    packages = {one: Path(must([one, "-c", ask]).strip()) for one in (below, inside)}
+    (packages[inside] / "below.pth").write_text(f"{packages[below]}\n")
+    must([*pip_install(inside), "--no-deps", "-r", str(CHECKERS / "tuners.txt")])
+    (place / "ready").write_text("")
+    return inside
+
+
 _UNPACKING = threading.Lock()
 """Two checkers want megatron-core at once; those of another process wait for a file."""
 

@@ -23,6 +23,7 @@ from planner.cli.command_arguments import (
 from planner.cli.files import write_files
 from planner.errors import EmitError, UsageError
 from planner.frameworks.emit import refusal_file
+from planner.frameworks.finetuning.tuners import ENGINES, TUNERS, target_title
 from planner.frameworks.launchers.files import parse_launchers
 from planner.frameworks.launchers.hosts import read_hosts
 from planner.frameworks.programs import is_program
@@ -89,7 +90,9 @@ def implied_framework(framework: str, emit: str) -> str:
     A plan that it cannot run is then never first. A framework that is named stays.
     """
     targets = chosen_targets(emit)
-    return targets[0] if not framework and len(targets) == 1 else framework
+    if framework or len(targets) != 1:
+        return framework
+    return ENGINES[0] if targets[0] in TUNERS else targets[0]
 
 
 def solve_output(
@@ -142,9 +145,9 @@ def _emit_plans(result: Result, targets: list[str], launchers: tuple[str, ...], 
     n = len(result.plans)
     sys.stderr.write(f"wrote {n} plan{'s' * (n > 1)} to {out}\n")
     for target, times in refused.items():
-        title = framework_rules(target).title
+        title = target_title(target)
         why = f"nothing for {title} from {times} of {n}: {refusal_file(target)} says why"
-        is_searched = searched == file_targets.releases[target]
+        is_searched = searched == file_targets.releases[target] or target in TUNERS
         fix = f"; --framework {target} ranks what it runs" * (not is_searched)
         sys.stderr.write(f"{why}{fix}\n")
 
@@ -297,7 +300,8 @@ def run_emit(reference: str, for_: str, out: str, launcher: str, hosts: str | No
     if hosts is not None:
         read_hosts(hosts)  # a list that is none is an error also where no file needs it
     if not targets:
-        raise UsageError("--for names no framework", f"one of {', '.join(framework_names())}")
+        fix = f"one of {', '.join((*framework_names(), *TUNERS))}"
+        raise UsageError("--for names no framework", fix)
     opened, options = opened_plan(reference), options_of(reference)
     file_targets = FileTargets(targets, launchers, hosts, framework=options.framework)
     files = plan_files(opened, options.calibration, file_targets)
@@ -311,7 +315,7 @@ def show_files(files: dict[str, str], targets: list[str], folder: Path | None) -
         sys.stderr.write(f"wrote {folder}\n")
         for target in targets:
             if (reason := refusal_file(target)) in files:
-                text = f"nothing for {framework_rules(target).title}: {reason} says why"
+                text = f"nothing for {target_title(target)}: {reason} says why"
                 sys.stderr.write(f"{text}\n")
         return
     shown = {name: text for name, text in files.items() if not is_program(name)}

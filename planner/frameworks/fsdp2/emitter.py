@@ -103,10 +103,13 @@ def _degrees(layout: Layout) -> dict[str, object]:
     return {f"parallelism_config_{name}": value for name, value in sizes.items()}
 
 
-def trainer_args(layout: Layout, job: TrainingJob) -> dict[str, object]:
+def trainer_args(
+    layout: Layout, job: TrainingJob, *, with_optimizer: bool = True
+) -> dict[str, object]:
     """Return the fields of transformers' TrainingArguments that the plan decides.
 
     Accumulated micro-batches keep whole gradients on every rank unless they are reduced each.
+    Without `with_optimizer` the name of the optimizer stands elsewhere.
     """
     args: dict[str, object] = {
         "per_device_train_batch_size": layout.mbs,
@@ -115,7 +118,7 @@ def trainer_args(layout: Layout, job: TrainingJob) -> dict[str, object]:
         "gradient_checkpointing": False,
         "bf16": job.precision == "bf16",
         "fp16": job.precision == "fp16",
-        "optim": TRAINER_OPTIM[job.optimizer],
+        **({"optim": TRAINER_OPTIM[job.optimizer]} if with_optimizer else {}),
         "learning_rate": 1.5e-4,
         "weight_decay": 0.1,
         "adam_beta2": 0.95,

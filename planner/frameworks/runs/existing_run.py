@@ -82,6 +82,8 @@ class ExistingRun:
     """What the framework's own parser refuses, in words: values of the wrong kind, keys twice."""
     written: Mapping[str, str] = field(default_factory=dict)
     """Flags or keys as written, by name in `settings`."""
+    key_names: Mapping[str, str] = field(default_factory=dict)
+    """What the file calls settings of the framework, where it has other names for them."""
     doubts: tuple[Doubt, ...] = ()
     """What was not understood; empty where all was."""
     fork: str = ""

@@ -6,30 +6,17 @@ from planner.errors import InputProblem, SpecError
 
 KINDS: tuple[tuple[str, tuple[tuple[str, ...], ...], str], ...] = (
     (
-        "axolotl",
-        (("base_model",), ("sequence_len", "datasets", "micro_batch_size", "adapter")),
-        "its fsdp or deepspeed section is what Accelerate or DeepSpeed is started with",
-    ),
-    (
         "LLaMA-Factory",
         (
-            ("model_name_or_path", "model_name", "model"),
+            ("model_name", "model"),
             ("finetuning_type", "template", "cutoff_len", "stage", "init_config", "train_dataset"),
         ),
-        "the file under its deepspeed or fsdp key is what runs",
+        "the file with model_name_or_path, of release 0.9, is read",
     ),
     (
         "torchtune",
         (("_component_",), ("model", "recipe", "optimizer", "tokenizer")),
         "it runs FSDP2: an Accelerate file with the same sharding can be checked",
-    ),
-    (
-        "TRL",
-        (
-            ("model_name_or_path",),
-            ("per_device_train_batch_size", "dataset_name", "dataset_mixture", "learning_rate"),
-        ),
-        "the Accelerate file that it is started with is what runs",
     ),
     (
         "GPT-NeoX",

@@ -11,7 +11,17 @@ from planner.frameworks.shell.marks import unresolved
 
 
 def of_script(run: ExistingRun, script: LaunchedRun) -> ExistingRun:
-    """Return the run of a configuration with what its launch script adds."""
+    """Return the run of a configuration with what its launch script adds.
+
+    A note says where its arguments train adapters, which are not read of them.
+    """
+    found = launched_run(run, script)
+    tuned = adapters(trainer_arguments(script.launch.argv))
+    return replace(found, notes=(*found.notes, *tuned))
+
+
+def launched_run(run: ExistingRun, script: LaunchedRun) -> ExistingRun:
+    """Return the run of a configuration with devices, environment and notes of its script."""
     launch = script.launch
     return replace(
         run,
@@ -21,7 +31,7 @@ def of_script(run: ExistingRun, script: LaunchedRun) -> ExistingRun:
         n_nodes=launch.n_nodes,
         per_node=launch.per_node,
         segment_nodes=launch.segment_nodes,
-        notes=(*launch.notes, *run.notes, *adapters(trainer_arguments(launch.argv))),
+        notes=(*launch.notes, *run.notes),
     )
 
 

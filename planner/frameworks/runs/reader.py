@@ -6,6 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from planner.errors import InputProblem, SpecError, UsageError
+from planner.frameworks.finetuning.formats import RUN_FORMATS as TUNER_FORMATS
+from planner.frameworks.finetuning.formats import SCRIPT_FORMATS as TUNER_SCRIPTS
 from planner.frameworks.registry import frameworks
 from planner.frameworks.runs.existing_run import ExistingRun
 from planner.frameworks.runs.foreign import refuse_foreign
@@ -36,7 +38,7 @@ SUFFIXES = (".sh", ".sbatch", ".slurm", ".json", ".toml", ".py", ".yaml", ".yml"
 def run_formats() -> list[RunFormat]:
     """Return the kinds of files that describe a run, in the order in which they are tried."""
     paths = [one.run_formats for one in frameworks() if one.run_formats]
-    formats = [*(one for path in paths for one in load(path)), *PRIMUS_FORMATS]
+    formats = [*(one for path in paths for one in load(path)), *TUNER_FORMATS, *PRIMUS_FORMATS]
     return sorted(formats, key=lambda one: one.precedence)
 
 
@@ -44,6 +46,7 @@ def script_formats() -> list[ScriptFormat]:
     """Return the kinds of training commands, in the order in which they are tried."""
     paths = [one.script_formats for one in frameworks() if one.script_formats]
     formats: list[ScriptFormat] = [one for path in paths for one in load(path)]
+    formats += TUNER_SCRIPTS
     return sorted(formats, key=lambda one: one.precedence)
 
 
@@ -51,7 +54,8 @@ def format_titles() -> list[str]:
     """Return what can be read, a noun phrase each."""
     paths = [p for one in frameworks() for p in (one.script_formats, one.run_formats) if p]
     titles = [one.title for path in paths for one in load(path)]
-    return [title for title in (*titles, *(one.title for one in PRIMUS_FORMATS)) if title]
+    others = [one.title for one in (*TUNER_FORMATS, *PRIMUS_FORMATS)]
+    return [title for title in (*titles, *others) if title]
 
 
 def read_run(file: str | Content, query: RunQuery, framework: str = "") -> ExistingRun:

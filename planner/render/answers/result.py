@@ -1,6 +1,7 @@
 """What a search found: the plans, why the first is first, what is proven; or why nothing fits."""
 
 from planner.documents import Blank, Bullets, Code, Paragraph, Part
+from planner.frameworks.finetuning.tuners import ENGINES, TUNERS
 from planner.render.answers.inputs import job_parts, note_parts
 from planner.render.answers.plan import sample_parts
 from planner.render.answers.plan_table import columns_of, plan_grid, stage_parts
@@ -235,9 +236,14 @@ def _reason_parts(result: Result) -> list[Part]:
 
 
 def _runner(result: Result) -> str:
-    """Return the framework that was asked for, else the first that runs the first plan."""
+    """Return the framework that was asked for, else the first that runs the first plan.
+
+    Of one whose files of adapters are those of tools that fine-tune, the first such tool.
+    """
     requested, runs_on = result.inputs["options"]["framework"], result.plans[0].runs_on
-    return requested if requested in runs_on else runs_on[0]
+    runner = requested if requested in runs_on else runs_on[0]
+    has_adapters = "lora" in result.inputs["model"].get("training", {})
+    return next(iter(TUNERS)) if has_adapters and runner.partition("@")[0] in ENGINES else runner
 
 
 def infeasible_parts(result: Result) -> list[Part]:

@@ -390,11 +390,7 @@ def test_an_experiment_whose_model_is_not_here(tmp_path: Path) -> None:
 
 
 FOREIGN = {
-    "axolotl": "base_model: some/model\nsequence_len: 4096\nmicro_batch_size: 2\nfsdp_config:\n"
-    "  fsdp_offload_params: true\n",
-    "LLaMA-Factory": "model_name_or_path: some/model\nstage: sft\nfinetuning_type: full\n"
-    "deepspeed: ds_z3.json\n",
-    "TRL": "model_name_or_path: some/model\ndataset_name: d\nper_device_train_batch_size: 2\n",
+    "LLaMA-Factory": "model: some/model\ntrain_dataset: data.yaml\ninit_config:\n  name: x\n",
     "torchtune": "model:\n  _component_: torchtune.models.x\ntokenizer:\n  path: a\n",
     "GPT-NeoX": '# sizes\n{\n  "pipe-parallel-size": 1,\n  "num-layers": 12,\n'
     '  "zero_optimization": {"stage": 1}\n}\n',

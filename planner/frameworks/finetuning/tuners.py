@@ -1,0 +1,91 @@
+"""What the product knows of each tool that fine-tunes, in one record.
+
+A tool is no framework of its own: it starts the Trainer of Hugging Face on Accelerate (FSDP2, or
+plain replicas) or on DeepSpeed. Plans are searched and priced for one of those, its engine.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from costmodels.data.lengths import ALONE, MASKED, UNMASKED
+from searches.frameworks.registry import framework_rules
+
+ENGINES = ("fsdp2", "deepspeed")
+"""Frameworks that the tools start, in the order in which they are tried for a plan."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuner:
+    """One tool that fine-tunes."""
+
+    name: str
+    """As `--for` takes it; its files are named after it."""
+    title: str
+    """Its name as its users write it."""
+    release: str
+    """The release that files are written for and checked against."""
+    emitter: str
+    """What writes its files, `module:attribute`: takes a `TunedPlan`, returns texts by name."""
+    packings: tuple[str, ...] = (MASKED, UNMASKED, ALONE)
+    """What its files can say of packs (`costmodels.data.lengths.PACKINGS`)."""
+    has_expert_adapters: bool = True
+    """Whether its files can name the tensors of routed experts."""
+
+    @property
+    def config_file(self) -> str:
+        """Name of the configuration that it reads."""
+        return f"{self.name}.yaml"
+
+    @property
+    def launcher_file(self) -> str:
+        """Name of the script that starts it."""
+        return f"{self.name}.sh"
+
+    @property
+    def accelerate_file(self) -> str:
+        """Name of the launch configuration of Accelerate beside it."""
+        return f"{self.name}-accelerate.yaml"
+
+    @property
+    def deepspeed_file(self) -> str:
+        """Name of DeepSpeed's JSON beside it."""
+        return f"{self.name}-deepspeed.json"
+
+
+_HERE = "planner.frameworks.finetuning"
+TUNERS: Mapping[str, Tuner] = {
+    record.name: record
+    for record in (
+        Tuner(
+            name="trl",
+            title="TRL",
+            release="1.16.0",
+            emitter=f"{_HERE}.trl:trl_files",
+        ),
+        Tuner(
+            name="axolotl",
+            title="axolotl",
+            release="0.19.0",
+            emitter=f"{_HERE}.axolotl:axolotl_files",
+            packings=(MASKED, ALONE),
+        ),
+        Tuner(
+            name="llama-factory",
+            title="LLaMA-Factory",
+            release="0.9.5",
+            emitter=f"{_HERE}.llama_factory:llama_factory_files",
+            has_expert_adapters=False,
+        ),
+    )
+}
+"""By name."""
+
+
+def target_title(target: str) -> str:
+    """Return the title of what files are written for: a framework by its key, or a tool."""
+    return TUNERS[target].title if target in TUNERS else framework_rules(target).title
+
+
+def target_name(target: str) -> str:
+    """Return the name of what files are written for, without its release."""
+    return target if target in TUNERS else framework_rules(target).name
