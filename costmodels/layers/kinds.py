@@ -1,6 +1,6 @@
 """All kinds of layers, by the name that a model file gives them."""
 
-from functools import cache
+from functools import lru_cache
 
 from costmodels.layers.compressed.attention import COMPRESSED
 from costmodels.layers.dense import DENSE
@@ -69,7 +69,7 @@ def register_layer_kind(kind: LayerKind) -> None:
 _FEEDS = {x.name: x for x in (*FEEDS, INJECTED)}
 
 
-@cache
+@lru_cache(maxsize=1024)
 def _variant(name: str) -> LayerKind:
     kind = LAYER_KINDS[name.partition("@")[0]]
     return composed(MIXERS[kind.mixer], _FEEDS[kind.feed], name)
