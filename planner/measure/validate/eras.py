@@ -66,12 +66,34 @@ FAMILIES_OF_ERA = {
 """Title and families of each era; some of the second began in 2024 and go on."""
 HEADLINE = tuple(name for _, names in FAMILIES_OF_ERA.values() for name in names.split())
 """Families whose errors are the headline; the others stand beside them."""
+
+
+def is_tuned(plan: Plan) -> bool:
+    """Tell whether a run tunes a trained model: with adapters, or on packs of samples."""
+    return _case(plan).problem.job.tuning is not None or plan.point.packed
+
+
 TRAITS: dict[str, tuple[str, Callable[[Plan], bool]]] = {
-    "experts": ("with experts", lambda plan: bool(_case(plan).problem.shape.n_experts)),
-    "fp8": ("in fp8 or fp4", lambda plan: bool(_case(plan).problem.job.recipe.linear_precision)),
-    "amd": ("on AMD", lambda plan: _case(plan).problem.pool.accelerator.vendor == "AMD"),
+    "experts": (
+        "with experts",
+        lambda plan: bool(_case(plan).problem.shape.n_experts) and not is_tuned(plan),
+    ),
+    "fp8": (
+        "in fp8 or fp4",
+        lambda plan: bool(_case(plan).problem.job.recipe.linear_precision) and not is_tuned(plan),
+    ),
+    "amd": (
+        "on AMD",
+        lambda plan: _case(plan).problem.pool.accelerator.vendor == "AMD" and not is_tuned(plan),
+    ),
+    "adapters": (
+        "with adapters (LoRA)",
+        lambda plan: _case(plan).problem.job.tuning is not None,
+    ),
+    "packed": ("of packed samples", lambda plan: plan.point.packed),
 }
-"""Title and test of what a run may have."""
+"""Title and test of what a run may have; all but the last two are of runs that train whole
+models, as the eras are."""
 
 
 class _Step(NamedTuple):
@@ -119,7 +141,7 @@ def era_errors(
     layouts = [
         _Step(plan, plan.step_s, plan.prediction.step_s)
         for plan in used
-        if plan.step_s is not None
+        if plan.step_s is not None and not is_tuned(plan)
     ]
     for key, (title, names) in FAMILIES_OF_ERA.items():
         parts = [

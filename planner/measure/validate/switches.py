@@ -270,6 +270,9 @@ def adapters_of(
 
 USUAL_SAMPLE_TOKENS = 256
 """Where a run with packs does not say how long samples are: questions with their paragraphs."""
+MOST_PACKED_TOKENS = 16_384
+"""Longest pack for which that is taken: longer ones are made for samples as long, and how long
+they are decides the time."""
 WHOLE_PACKS = "MLPerf"
 """In the framework of runs whose packs have no masks between samples, as the rules have it."""
 
@@ -287,6 +290,8 @@ def samples_of(point: MeasuredPoint, shape: ModelShape, notes: list[str]) -> Sam
         return None
     told = re.search(r"mean_sequences_per_pack=([\d.]+)", point.seq_packing)
     tokens = point.seq_len / float(told.group(1)) if told else float(USUAL_SAMPLE_TOKENS)
+    if not told and point.seq_len > MOST_PACKED_TOKENS:
+        raise Skip("lengths of samples in long packs not stated")
     if not told:
         notes.append(f"lengths of packed samples not stated: {USUAL_SAMPLE_TOKENS} tokens")
     mean = min(tokens, float(point.seq_len))
