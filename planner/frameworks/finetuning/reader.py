@@ -52,7 +52,7 @@ def read_tuned(file: TunedFile) -> ExistingRun:
     assert reading is not None  # asked before it is read
     model = file.query.model
     if model is None:
-        fix = f"name its sizes: {option('model', 'llama3-8b')}, a YAML file or a config.json"
+        fix = "name its sizes: " + option("model", "llama3-8b") + ", a YAML file or a config.json"
         raise SpecError(
             InputProblem("names a model by its path, not by its sizes", fix, file.name)
         )
