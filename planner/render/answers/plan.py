@@ -37,6 +37,8 @@ def evaluated_document(result: Result) -> list[Part]:
 
 def sample_parts(plan: Plan) -> list[Part]:
     """Return the images or videos a second of a diffusion transformer; nothing for others."""
+    if plan.breakdown.rows is None:  # of a service, which sends figures alone
+        return []
     latents = plan.breakdown.rows.problem.shape.diffusion
     if not latents:
         return []
